@@ -1,0 +1,78 @@
+# Options, dependencies, and the two functions that make every component of moefarm.
+#
+# mf_add_layer(NAME sources… USES layers…)   a static library whose include root holds its own folder and
+#                                            those of the layers below it, and nothing else: an include that
+#                                            points up does not compile.
+# mf_add_test(NAME USES layers… [LABELS …])  one executable of tests/NAME.c, one ctest entry.
+
+set(MF_SANITIZE "" CACHE STRING "sanitizers, separated by ';': address;undefined or thread")
+option(MF_WERROR "treat warnings as errors" OFF)
+option(MF_FUZZ "build the libFuzzer targets (needs clang)" OFF)
+
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
+pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)
+pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
+pkg_check_modules(MHD REQUIRED IMPORTED_TARGET libmicrohttpd)
+pkg_check_modules(SQLITE REQUIRED IMPORTED_TARGET sqlite3)
+pkg_check_modules(CHECK REQUIRED IMPORTED_TARGET check)
+find_package(dnnl CONFIG REQUIRED)
+find_package(Threads REQUIRED)
+
+add_library(mf_build INTERFACE)
+target_compile_options(mf_build INTERFACE
+    -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition -Wwrite-strings
+    -Wpointer-arith -Wundef -Wvla -Wformat=2 -Wdouble-promotion -Wimplicit-fallthrough)
+if(MF_WERROR)
+    target_compile_options(mf_build INTERFACE -Werror)
+endif()
+target_compile_definitions(mf_build INTERFACE _GNU_SOURCE MF_VERSION="${PROJECT_VERSION}")
+if(MF_SANITIZE)
+    string(REPLACE ";" "," mf_sanitize_list "${MF_SANITIZE}")
+    target_compile_options(mf_build INTERFACE -fsanitize=${mf_sanitize_list} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(mf_build INTERFACE -fsanitize=${mf_sanitize_list})
+endif()
+
+# The include root of a layer: a folder that holds one link, named as the layer, to its sources.
+function(mf_include_root layer)
+    set(root ${CMAKE_BINARY_DIR}/roots/${layer})
+    file(MAKE_DIRECTORY ${root})
+    file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${layer} ${root}/${layer} SYMBOLIC)
+    set(MF_ROOT ${root} PARENT_SCOPE)
+endfunction()
+
+function(mf_add_layer layer)
+    cmake_parse_arguments(ARG "" "" "SOURCES;USES;LINK" ${ARGN})
+    mf_include_root(${layer})
+    add_library(mf_${layer} STATIC ${ARG_SOURCES})
+    target_include_directories(mf_${layer} PUBLIC ${MF_ROOT})
+    target_link_libraries(mf_${layer} PUBLIC ${ARG_LINK} PRIVATE mf_build)
+    foreach(below IN LISTS ARG_USES)
+        target_link_libraries(mf_${layer} PUBLIC mf_${below})
+    endforeach()
+endfunction()
+
+# Test processes run side by side: each makes its own folders and takes port 0.
+function(mf_add_test name)
+    cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "USES;LABELS;SOURCES;LINK" ${ARGN})
+    add_executable(${name} ${name}.c ${ARG_SOURCES})
+    target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+    target_compile_definitions(${name} PRIVATE MF_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data"
+        MF_SOURCE_DIR="${CMAKE_SOURCE_DIR}" MF_BINARY_DIR="${CMAKE_BINARY_DIR}")
+    foreach(layer IN LISTS ARG_USES)
+        target_link_libraries(${name} PRIVATE mf_${layer})
+    endforeach()
+    target_link_libraries(${name} PRIVATE mf_build PkgConfig::CHECK Threads::Threads ${ARG_LINK})
+    add_test(NAME ${name} COMMAND ${name})
+    if(NOT ARG_LABELS)
+        set(ARG_LABELS unit)
+    endif()
+    if(NOT ARG_TIMEOUT)
+        set(ARG_TIMEOUT 120)
+    endif()
+    # 77: the test says what it misses and is counted as skipped
+    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
+    if(ARG_SERIAL)
+        set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+    endif()
+endfunction()

@@ -1,0 +1,60 @@
+/* An artifact: a tensor between steps, as a descriptor. Two match when equal. The text form is
+ *
+ *     tensor/format/scale/order          "x/bf16/none/token"  "h/fp8fn/per_token/sorted.32"
+ *                                        "w1/bf16/none/panel16" (the order of a weight is its layout)
+ *                                        "y/f32/none/token+zeroed"
+ *
+ * What the tensors hold, T tokens, k topk, E experts, H model_dim, I inter_dim, P padded rows:
+ *   x      hidden states [T, H]; in sorted order [P, H] with padding rows unspecified
+ *   topk   ids int32 [T, k] and weights float [T, k]
+ *   sorted sorted_token_ids int32 [P] packed slot<<24 | token with pad k<<24 | T, sorted_weights float [P],
+ *          expert ids int32 [P / block], num_valid int32 [2] = padded rows in use, T
+ *          (AITER's moe_sorting contract); its order is sorted.<block_m>
+ *   w1 w2  weights [E, 2I, H] and [E, H, I], gate rows first; in the given layout
+ *   g gw   gemm1's output [P, 2I] in sorted order, without and with the routing weight
+ *   h      activated intermediate [P, I] in sorted order
+ *   z zw   gemm2's output [T*k, H] in slot order (row t*k + j), without and with the routing weight
+ *   y      the layer's output [T, H] */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/names.h"
+
+#define MF_TENSOR_MAP(X, P)                                                                                  \
+    X(P, X, "x") X(P, TOPK, "topk") X(P, SORTED, "sorted") X(P, W1, "w1") X(P, W2, "w2") X(P, G, "g")        \
+    X(P, GW, "gw") X(P, H, "h") X(P, Z, "z") X(P, ZW, "zw") X(P, Y, "y")
+MF_NAMES_DECLARE(mf_tensor, MF_TENSOR_, MF_TENSOR_MAP);
+
+#define MF_FORMAT_MAP(X, P)                                                                                  \
+    X(P, INDEX, "index") X(P, F32, "f32") X(P, BF16, "bf16") X(P, FP8FN, "fp8fn") X(P, FP8FNUZ, "fp8fnuz")
+MF_NAMES_DECLARE(mf_format, MF_FORMAT_, MF_FORMAT_MAP);
+
+#define MF_SCALE_MAP(X, P)                                                                                   \
+    X(P, NONE, "none")                                                                                       \
+    X(P, PER_TOKEN, "per_token")     /* activations: float per row; weights: float per output row */         \
+    X(P, PER_1X128, "per_1x128")     /* activations: float [rows, ceil(cols / 128)] */                       \
+    X(P, PER_128X128, "per_128x128") /* weights: float [E, ceil(N / 128), ceil(K / 128)] */
+MF_NAMES_DECLARE(mf_scale, MF_SCALE_, MF_SCALE_MAP);
+
+#define MF_ORDER_MAX         20
+#define MF_ARTIFACT_TEXT_MAX 72
+
+struct mf_artifact {
+    enum mf_tensor tensor;
+    enum mf_format format;
+    enum mf_scale scale;
+    char order[MF_ORDER_MAX];   /* "token", "slot", "sorted"; a weight's layout: "row", "panel16", … */
+    int32_t block;              /* block_m of a sorted order, 0 otherwise */
+    bool zeroed;                /* given: it is all zeros; needed: it has to be */
+};
+
+void mf_artifact_print(const struct mf_artifact *a, char buf[MF_ARTIFACT_TEXT_MAX]);
+int mf_artifact_parse(const char *text, struct mf_artifact *ret);   /* -EINVAL */
+bool mf_artifact_equal(const struct mf_artifact *a, const struct mf_artifact *b);
+/* Weights are stored in the layout that a pipeline wants, so they are there from the start. */
+bool mf_artifact_is_weight(const struct mf_artifact *a);
+/* What the caller hands in: x and topk in token order as the shape's dtype. The only artifacts, weights
+ * apart, that are there before the first step. */
+bool mf_artifact_is_input(const struct mf_artifact *a);

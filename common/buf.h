@@ -1,0 +1,33 @@
+/* A growing byte buffer with a ceiling.
+ *
+ * data is never NULL after init and data[len] is always 0, so it can be used as a C string. An append that
+ * would pass the ceiling or runs out of memory changes nothing, and makes every later append fail too
+ * (sticky), so a chain of appends is checked once, by mf_buf_error(). */
+#pragma once
+
+#include <stdarg.h>
+#include <stddef.h>
+
+struct mf_buf {
+    char *data;
+    size_t len, cap, max;
+    int error;              /* 0, -ENOMEM or -EFBIG */
+};
+
+/* max: the most bytes it may hold, the terminator not counted. Allocates nothing. */
+void mf_buf_init(struct mf_buf *b, size_t max);
+void mf_buf_release(struct mf_buf *b);
+/* Empties it and forgets an error; keeps its memory. */
+void mf_buf_clear(struct mf_buf *b);
+int mf_buf_add(struct mf_buf *b, const void *data, size_t len);
+int mf_buf_adds(struct mf_buf *b, const char *text);
+int mf_buf_addf(struct mf_buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int mf_buf_addv(struct mf_buf *b, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
+/* Removes the first n bytes. */
+void mf_buf_consume(struct mf_buf *b, size_t n);
+static inline int mf_buf_error(const struct mf_buf *b)
+{
+    return b->error;
+}
+/* The bytes as a heap string that the caller frees; leaves b empty. NULL when an append had failed. */
+char *mf_buf_take(struct mf_buf *b);

@@ -1,0 +1,26 @@
+/* What we need around cJSON: cleanup, reading with refusals, printing with a ceiling. */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/cleanup.h"
+
+MF_DEFINE_CLEANUP(cJSON *, cJSON_Delete);   /* _cleanup_(cJSON_Deletep) cJSON *json = NULL; */
+
+/* Text of at most max bytes, nesting as cJSON limits it; the whole text must be one value. NULL otherwise. */
+cJSON *mf_json_parse(const char *text, size_t len, size_t max);
+/* Each reads member `key` of an object. -ENOENT: absent or null; -EINVAL: another type or out of range.
+ * *ret is untouched on failure. A text belongs to the object. */
+int mf_json_i64(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *ret);
+int mf_json_double(const cJSON *object, const char *key, double *ret);
+int mf_json_bool(const cJSON *object, const char *key, bool *ret);
+int mf_json_text(const cJSON *object, const char *key, const char **ret);
+/* Member of that type, NULL when absent or of another type. */
+cJSON *mf_json_object(const cJSON *object, const char *key);
+cJSON *mf_json_array(const cJSON *object, const char *key);
+/* Unformatted text on the heap, which the caller frees; NULL when out of memory. */
+char *mf_json_print(const cJSON *json);
+/* Adds numbers as cJSON prints them exactly: integers up to 2^53. */
+cJSON *mf_json_add_i64(cJSON *object, const char *key, int64_t value);

@@ -1,0 +1,91 @@
+/* A shape: one row of untuned_fmoe.csv, and the two keys made of it.
+ *
+ * A shape is a value. Its layer model is the shape without its token count: production stores the weights of
+ * a layer model once, so its rows (its ladder) share one weight layout.
+ *
+ * Spellings are AITER's (ROCm/aiter, csrc/ck_gemm_moe_2stages_codegen/gemm_moe_tune.py and its CSV files).
+ * Parsing accepts every spelling that its files and README use (`True`, `dtypes.bf16`, `per_128x128`);
+ * printing gives the one canonical spelling that production matches. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/names.h"
+
+#define MF_ACT_MAP(X, P)                                                                                     \
+    X(P, SILU, "ActivationType.Silu")                                                                        \
+    X(P, GELU, "ActivationType.Gelu")                                                                        \
+    X(P, SWIGLU, "ActivationType.Swiglu")                                                                    \
+    X(P, SITUV2, "ActivationType.Situv2")                                                                    \
+    X(P, NO, "ActivationType.No")
+MF_NAMES_DECLARE(mf_act, MF_ACT_, MF_ACT_MAP);
+
+#define MF_DTYPE_MAP(X, P)                                                                                   \
+    X(P, BF16, "torch.bfloat16")                                                                             \
+    X(P, FP16, "torch.float16")                                                                              \
+    X(P, FP8_E4M3FN, "torch.float8_e4m3fn")                                                                  \
+    X(P, FP8_E4M3FNUZ, "torch.float8_e4m3fnuz")                                                              \
+    X(P, INT8, "torch.int8")                                                                                 \
+    X(P, INT4, "torch.int4")                                                                                 \
+    X(P, FP4X2, "torch.float4_e2m1fn_x2")
+MF_NAMES_DECLARE(mf_dtype, MF_DTYPE_, MF_DTYPE_MAP);
+
+/* per_128x128 is read as per_1x128: AITER's tuner turns one into the other (gemm_moe_tune.py). */
+#define MF_QTYPE_MAP(X, P)                                                                                   \
+    X(P, NO, "QuantType.No")                                                                                 \
+    X(P, PER_TENSOR, "QuantType.per_Tensor")                                                                 \
+    X(P, PER_TOKEN, "QuantType.per_Token")                                                                   \
+    X(P, PER_1X32, "QuantType.per_1x32")                                                                     \
+    X(P, PER_1X128, "QuantType.per_1x128")
+MF_NAMES_DECLARE(mf_qtype, MF_QTYPE_, MF_QTYPE_MAP);
+
+struct mf_shape {
+    int64_t token;          /* T */
+    int32_t model_dim;      /* H */
+    int32_t inter_dim;      /* I of this rank; w1 is [E, 2I, H] with use_g1u1, w2 is [E, H, I] */
+    int32_t expert;         /* E as the kernel sees it, fused shared experts included */
+    int32_t topk;           /* k */
+    enum mf_act act_type;
+    enum mf_dtype dtype;    /* of the hidden states and the output */
+    enum mf_dtype q_dtype_a;
+    enum mf_dtype q_dtype_w;
+    enum mf_qtype q_type;
+    bool use_g1u1;
+    bool doweight_stage1;   /* the routing weight is applied before the activation */
+};
+
+/* The twelve columns, in the order of untuned_fmoe.csv. */
+#define MF_SHAPE_N_COLUMNS 12
+extern const char *const mf_shape_columns[MF_SHAPE_N_COLUMNS];
+
+#define MF_SHAPE_TEXT_MAX 320
+
+/* Sets one column from its text, any accepted spelling. -ENOENT: no such column; -EINVAL: not a value of it,
+ * and *ret_why (static text) says what is expected. */
+int mf_shape_set(struct mf_shape *shape, const char *column, const char *text, const char **ret_why);
+/* The canonical text of one column, written to buf. -ENOENT: no such column. */
+int mf_shape_get(const struct mf_shape *shape, const char *column, char *buf, size_t cap);
+/* What no layer can be: a size below 1 or above its ceiling, topk > expert. -EINVAL with the column in
+ * *ret_column and the sentence in *ret_why (static texts). Says nothing about what a family can run. */
+int mf_shape_check(const struct mf_shape *shape, const char **ret_column, const char **ret_why);
+
+bool mf_shape_equal(const struct mf_shape *a, const struct mf_shape *b);
+/* Total order: layer model first, then token; for stable lists. */
+int mf_shape_compare(const struct mf_shape *a, const struct mf_shape *b);
+bool mf_shape_same_layer_model(const struct mf_shape *a, const struct mf_shape *b);
+
+/* The canonical CSV row of twelve values ("512,6144,…,1,0"); buf of MF_SHAPE_TEXT_MAX is always enough. */
+void mf_shape_print(const struct mf_shape *shape, char buf[MF_SHAPE_TEXT_MAX]);
+/* Reads what mf_shape_print writes. -EINVAL otherwise. */
+int mf_shape_parse(const char *text, struct mf_shape *ret);
+/* The key of the layer model: the row without its token. */
+void mf_shape_print_layer_model(const struct mf_shape *shape, char buf[MF_SHAPE_TEXT_MAX]);
+
+/* Bits of one element: 16 for bf16, 8 for fp8, 4 for int4 and fp4x2 (one logical element). */
+int mf_dtype_bits(enum mf_dtype dtype);
+
+/* The bucket that production asks for: the next power of two up to 32768, then 32768 or, from 131072 on,
+ * 131072 (ROCm/aiter fused_moe.py, get_padded_M). token must be at least 1. */
+int64_t mf_token_bucket(int64_t token);

@@ -1,0 +1,23 @@
+/* The statistics that times are judged by. All work on copies or in place as said; none allocates. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Median of n >= 1 values; reorders them. */
+double mf_median(double *values, size_t n);
+/* Median absolute deviation from the median; reorders the values. n >= 1. */
+double mf_mad(double *values, size_t n);
+
+/* Two-sided Wilcoxon signed-rank test of paired differences, zeros dropped, average ranks for ties, normal
+ * approximation with continuity correction above 20 pairs and the exact distribution up to 20.
+ * Returns the p value, 1.0 when fewer than 5 non-zero pairs are left. scratch holds n values. */
+double mf_wilcoxon_p(const double *difference, size_t n, double *scratch);
+
+struct mf_interval {
+    double low, mid, high;
+};
+/* Bootstrap-free interval of the median of paired differences: order statistics at the confidence given
+ * (0.95). With n < 6 the interval is the whole range. Reorders the values. */
+struct mf_interval mf_median_interval(double *difference, size_t n, double confidence);

@@ -1,0 +1,24 @@
+/* Numbers and names from text that refuse rubbish, and small text helpers. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Whole text, decimal, no sign but '-', no spaces. -EINVAL, -ERANGE outside [min, max]. */
+int mf_parse_i64(const char *text, int64_t min, int64_t max, int64_t *ret);
+/* Whole text, finite decimal number. -EINVAL, -ERANGE. */
+int mf_parse_double(const char *text, double *ret);
+/* "1 true True yes on" and "0 false False no off". -EINVAL. */
+int mf_parse_bool(const char *text, bool *ret);
+/* Copies with truncation refused: -ENAMETOOLONG leaves dst empty. */
+int mf_copy(char *dst, size_t cap, const char *src);
+/* snprintf that cuts silently: for messages to people only. Always terminates. */
+void mf_say(char *dst, size_t cap, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Name of letters, digits and "_.-" only, 1 to max characters. */
+bool mf_is_name(const char *text, size_t max);
+/* Shell-style match of * and ? over the whole text. */
+bool mf_glob(const char *pattern, const char *text);
+/* 64-bit FNV-1a. */
+uint64_t mf_hash64(const void *data, size_t len, uint64_t seed);
+#define MF_HASH_SEED UINT64_C(14695981039346656037)

@@ -1,0 +1,28 @@
+/* The data that a shape is timed and checked on: the same bits on every device and node.
+ *
+ * Value i of tensor t is a sum of four 16-bit uniforms of Philox keyed by (seed, t), centred and scaled by exact
+ * arithmetic to a standard deviation of about s: x 1, w1 1/sqrt(H), w2 1/sqrt(I), so that no stage over- or
+ * underflows; then rounded to bf16, then quantised as the shape says. Weights depend on the layer model and
+ * the seed only, and serve its whole ladder. */
+#pragma once
+
+#include <stdint.h>
+
+#include "common/routing.h"
+#include "common/shape.h"
+#include "kernels/tensors.h"
+
+/* bf16 values of x, row `token`, H of them. */
+void mf_data_x_row(const struct mf_shape *shape, uint64_t seed, int64_t token, uint16_t *out);
+/* bf16 values of row n of expert e of w1 (H values) or w2 (I values), before quantisation. */
+void mf_data_w_row(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert, int64_t n,
+                   uint16_t *out);
+/* One expert's weight quantised as the shape says, in `row` layout: elements to w, scales to scale (may be NULL
+ * for bf16). */
+void mf_data_expert(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert, void *out_w,
+                    float *out_scale);
+/* ids [T,k], distinct within a token; weights [T,k], positive, each token's sum 1 within a rounding. */
+int mf_data_topk(const struct mf_shape *shape, const struct mf_routing *routing, uint64_t seed, int32_t *ids,
+                 float *weights);
+/* Number of experts that get at least one token. */
+int64_t mf_active_experts(const struct mf_shape *shape, const int32_t *ids);

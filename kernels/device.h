@@ -1,0 +1,68 @@
+/* A device: a table of calls and what it says of itself. One runner drives one device from one thread. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/device_class.h"
+
+#define MF_DEVICE_TEXT_MAX 96
+
+struct mf_device_info {
+    struct mf_device_class class;
+    char model[MF_DEVICE_TEXT_MAX];     /* SKU, as the machine names it */
+    char isa[MF_DEVICE_TEXT_MAX];       /* "avx512_bf16+vnni", "avx2", "c" */
+    char compiler[MF_DEVICE_TEXT_MAX];
+    uint64_t memory_bytes;
+    uint64_t llc_bytes;                 /* last cache: what rotation has to exceed */
+    int cores;                          /* threads that a step may use */
+    double peak_gflops_bf16;            /* measured, all cores */
+    double peak_gflops_f32;
+    double mem_read_gbs;                /* measured, all cores, beyond every cache */
+    double gap_us;                      /* what one more launch costs */
+    bool simulated;
+};
+
+struct mf_device;
+
+/* A launch is one call of a kernel on its arguments; a sequence of them is one sample. */
+typedef int (*mf_launch_fn)(void *context, int index);
+
+struct mf_device_ops {
+    const char *kind;                   /* "cpu", "sim" */
+    void (*free)(struct mf_device *d);
+    /* Zeroed, 64-byte aligned, of whole pages; NULL when out of memory. */
+    void *(*alloc)(struct mf_device *d, size_t bytes);
+    void (*release)(struct mf_device *d, void *memory, size_t bytes);
+    void (*copy)(struct mf_device *d, void *to, const void *from, size_t bytes);
+    /* Runs launch(context, 0) … launch(context, n - 1) back to back as one sample and gives its device time.
+     * Nothing in it allocates, locks or enters the kernel. The launch's own error comes back unchanged. */
+    int (*time)(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us);
+};
+
+struct mf_device {
+    const struct mf_device_ops *ops;
+    struct mf_device_info info;
+};
+
+/* "cpu:0", or "sim:<class>:<ordinal>[:<spec file>]" ("sim:gfx942/304:0"). Measures the ceilings of a real
+ * device (a fraction of a second). -EINVAL with the sentence in why for a name of no device. */
+int mf_device_open(const char *name, char *why, size_t why_cap, struct mf_device **ret);
+struct mf_device *mf_device_close(struct mf_device *d);
+
+/* Instruction sets of the CPU kernels, best first; what is below the machine's best can be asked for by the
+ * environment variable MOEFARM_ISA (tests do). */
+enum mf_isa { MF_ISA_C, MF_ISA_AVX2, MF_ISA_AVX512 /* with BF16 and VNNI */ };
+enum mf_isa mf_isa_best(void);
+const char *mf_isa_name(enum mf_isa isa);
+
+/* The CPU's threads: fn(context, thread, n_threads) on n_threads of the pool's threads at once, the caller
+ * being thread 0; returns when all are done. Threads are pinned and spin for a while between calls. The pool
+ * belongs to the process and is made by mf_device_open("cpu:…") or by the first call; n_threads is at most
+ * mf_pool_threads(). */
+typedef void (*mf_pool_fn)(void *context, int thread, int n_threads);
+int mf_pool_threads(void);
+void mf_pool_run(mf_pool_fn fn, void *context, int n_threads);
+/* Waits until every thread of the running call is here: for phases within one launch. */
+void mf_pool_barrier(void);

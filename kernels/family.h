@@ -1,0 +1,64 @@
+/* A family: a supplier of steps that knows one kind of kernel: when it is legal, its parameters, how to build
+ * and launch it. Families are const tables in an explicit list (kernels/registry.c); new ones go at its end.
+ *
+ * enumerate() offers every legal step and rejects the rest in words: rule is a short name ("dtype",
+ * "divisibility"), reason a sentence with the operands and the numbers; "not supported" is no reason.
+ *
+ * A step is rebuilt from its name alone (open), so that production needs nothing but the table's names. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/shape.h"
+#include "common/status.h"
+#include "common/step.h"
+#include "kernels/device.h"
+#include "kernels/tensors.h"
+
+#define MF_FAMILY_API 1
+
+/* Where enumerate() puts what it finds. A negative return stops the enumeration and is passed up. */
+struct mf_offer {
+    int (*step)(struct mf_offer *o, const struct mf_step *step);
+    int (*reject)(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
+                  const char *format, ...) __attribute__((format(printf, 5, 6)));
+};
+
+struct mf_kernel;           /* the family's own: a step that is ready to launch */
+
+/* Buffers in the order of the step's needs and gives; workspace of step.workspace_bytes, 64-byte aligned,
+ * contents undefined. */
+struct mf_launch {
+    const struct mf_tensor_ref *needs;
+    const struct mf_tensor_ref *gives;
+    void *workspace;
+};
+
+struct mf_family {
+    int api;                            /* MF_FAMILY_API */
+    const char *name;
+    const char *device_kind;            /* "cpu", "sim" */
+    int (*enumerate)(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
+                     struct mf_offer *offer);
+    /* Builds the step of that name. -EINVAL: no name of ours; -ENOTSUP: not legal for the shape or the device;
+     * -ENOMEM. The kernel keeps copies of what it needs. */
+    int (*open)(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape, const char *name,
+                struct mf_kernel **ret);
+    /* No allocation, lock or syscall. Inputs are not written to. 0 or a negative errno. */
+    int (*launch)(struct mf_kernel *kernel, const struct mf_launch *launch);
+    struct mf_kernel *(*close)(struct mf_kernel *kernel);
+    /* Does AITER dispatch kernels of this name? Optional; NULL: none. */
+    bool (*aiter_name)(const char *kernel);
+};
+
+/* The kernel revision of this build: a hash of the kernel sources, so that a changed kernel is a new one. */
+const char *mf_kernel_revision(void);
+
+/* The families of a device kind, in the order of the registry; *ret_n of them. */
+const struct mf_family *const *mf_families(size_t *ret_n);
+const struct mf_family *mf_family_find(const char *name);
+
+/* Enumerates a shape over the families of the device's kind. `only` is NULL or a comma list of family names. */
+int mf_enumerate(const struct mf_device_info *device, const struct mf_shape *shape, const char *only,
+                 struct mf_offer *offer);

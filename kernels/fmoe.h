@@ -1,0 +1,49 @@
+/* libfmoe: the production operator. Opens a tuned table, picks a row by production's look-up, runs its
+ * pipeline. What is tuned and what is served are one code: the tuner's race times mf_fmoe_pipeline_run too. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/shape.h"
+#include "common/step.h"
+#include "kernels/device.h"
+#include "kernels/tensors.h"
+
+/* A pipeline bound to a shape: its steps opened, the artifacts between them laid out in one arena. */
+struct mf_pipeline;
+
+/* names: "family:step" in order. -EINVAL with the sentence in why: a name of no family, a step that is not legal
+ * for the shape, an artifact that nothing gives, an op covered twice or not at all. */
+int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape, const char *const *names, size_t n,
+                     char *why, size_t why_cap, struct mf_pipeline **ret);
+struct mf_pipeline *mf_pipeline_close(struct mf_pipeline *p);
+/* Bytes of arena a run needs: artifacts between steps and the largest workspace, 64-byte aligned. */
+size_t mf_pipeline_arena_bytes(const struct mf_pipeline *p);
+size_t mf_pipeline_n_steps(const struct mf_pipeline *p);
+const struct mf_step *mf_pipeline_step(const struct mf_pipeline *p, size_t i);
+/* The weight artifacts it wants, layout included. */
+struct mf_artifact mf_pipeline_weight(const struct mf_pipeline *p, enum mf_tensor w);
+
+struct mf_fmoe_args {
+    struct mf_tensor_ref x, topk, w1, w2;   /* x bf16 in token order; weights as mf_pipeline_weight says */
+    struct mf_tensor_ref y;                 /* bf16 [T,H] */
+    void *arena;
+};
+/* Resolves every step's buffers for these arguments; args is copied. Allocates nothing. */
+void mf_pipeline_bind(struct mf_pipeline *p, const struct mf_fmoe_args *args);
+/* Launches step i, or all of them, on what was bound. No allocation, lock or syscall. */
+int mf_pipeline_launch(struct mf_pipeline *p, size_t i);
+int mf_pipeline_run(struct mf_pipeline *p);
+
+/* A tuned table in memory: rows of one device class, keyed as production does. */
+struct mf_fmoe;
+/* Reads a table written for consumer moefarm. A malformed or foreign row is refused at load: -EBADMSG with
+ * file, line and reason in why. */
+int mf_fmoe_open(struct mf_device *device, const char *path, char *why, size_t why_cap, struct mf_fmoe **ret);
+struct mf_fmoe *mf_fmoe_close(struct mf_fmoe *f);
+size_t mf_fmoe_n_rows(const struct mf_fmoe *f);
+/* Row i: its shape, its time, its pipeline names ("family:step|family:step"); texts live as long as f. */
+int mf_fmoe_row(const struct mf_fmoe *f, size_t i, struct mf_shape *ret_shape, double *ret_us, const char **ret_pipeline);
+/* The row that production would use for a call of that many tokens: the bucket's. -ENOENT: none. */
+int mf_fmoe_lookup(const struct mf_fmoe *f, const struct mf_shape *shape, size_t *ret_row);

@@ -1,0 +1,36 @@
+/* Formats and quantisation in plain C: the definitions that every kernel is held against.
+ *
+ * bf16 rounds to nearest even. fp8 e4m3fn: bias 7, max 448, NaN 0x7f/0xff. e4m3fnuz: bias 8, max 240, NaN
+ * 0x80 only, no negative zero (OCP OFP8 1.0; ONNX float8 page). Conversions to fp8 saturate at the maximum and
+ * keep NaN. scale = amax / max, 1 when amax is 0; q = round(x / scale) by true division; value = q · scale
+ * (ROCm/aiter, pertoken_quant). Compiled without contraction or fast division. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/artifact.h"
+#include "common/shape.h"
+
+static inline float mf_bf16_to_float(uint16_t v)
+{
+    union {
+        uint32_t u;
+        float f;
+    } x = {.u = (uint32_t)v << 16};
+    return x.f;
+}
+uint16_t mf_bf16_from_float(float v);
+
+float mf_fp8_to_float(enum mf_format format, uint8_t v);
+uint8_t mf_fp8_from_float(enum mf_format format, float v);
+float mf_fp8_max(enum mf_format format);
+/* The artifact format of a dtype: bf16, fp8fn, fp8fnuz. -EINVAL for any other. */
+int mf_format_of_dtype(enum mf_dtype dtype, enum mf_format *ret);
+
+/* One row of n floats into fp8 with one scale; returns the scale. */
+float mf_quant_row(enum mf_format format, const float *x, size_t n, uint8_t *q);
+/* One row in groups of 128, the last may be short; scales has ceil(n/128). */
+void mf_quant_row_1x128(enum mf_format format, const float *x, size_t n, uint8_t *q, float *scales);
+/* [rows, cols] in blocks of 128x128, edges short; scales is [ceil(rows/128), ceil(cols/128)]. */
+void mf_quant_128x128(enum mf_format format, const float *x, size_t rows, size_t cols, uint8_t *q, float *scales);

@@ -1,0 +1,52 @@
+/* The farm: what the writing thread does. It owns the store's only writing connection, the hub (ROUTER) and
+ * the queue of requests that change something; one turn is one transaction (design section 4). */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/device_class.h"
+#include "common/routing.h"
+#include "common/shape.h"
+
+/* Options of a batch, from the API. Texts are checked by whoever fills it. */
+struct mf_batch_options {
+    int priority;                       /* 0 … 100, more is sooner; 50 */
+    int topk;                           /* finalists: the K cheapest pipelines; 8 */
+    double err_ratio;                   /* AITER's; 0.1 */
+    int64_t time_cap_ms;                /* per step; 10,000 */
+    struct mf_routing routing;
+    bool exhaustive;                    /* search=exhaustive: every step gets every gate and sample */
+    bool layout_free;                   /* layout=free: no common weight layout for a layer model */
+    uint64_t seed;                      /* of the data; 1 */
+    int n_classes;                      /* 0: every class that has a live worker at submission, or the first to come */
+    struct mf_device_class classes[16];
+};
+#define MF_BATCH_OPTIONS_INIT                                                                                \
+    {.priority = 50, .topk = 8, .err_ratio = 0.1, .time_cap_ms = 10000, .routing = {MF_ROUTING_UNIFORM, 0}, .seed = 1}
+
+struct mf_submission {
+    const char *name;                   /* of the batch, for people */
+    const char *idempotency_key;        /* "" for none */
+    const char *body_hash;              /* hex, of body and options */
+    struct mf_batch_options options;
+    const struct mf_shape *shapes;
+    size_t n_shapes;                    /* good rows, duplicates already removed */
+    const cJSON *errors;                /* array of {line, at, code, message} for the bad rows; goes into the receipt */
+};
+
+struct mf_farm;
+
+/* Called by the request handlers of the writing thread, within its turn's transaction. Answers go out after
+ * COMMIT. */
+/* Stores a batch; *ret_receipt is the answer's JSON, which the caller owns: {"batch", "shapes", "errors", …}.
+ * 1: the key was used before with the same body, and this is the receipt given then. -EEXIST: the key was used with
+ * another body. */
+int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret_receipt);
+/* Cancels what is not done. -ENOENT; 1 when it had ended before. */
+int mf_farm_cancel(struct mf_farm *f, int64_t batch);
+/* The worker finishes its unit and takes no more. -ENOENT. */
+int mf_farm_drain(struct mf_farm *f, int64_t worker);
+/* Lifts a quarantine, of a kernel on a class. -ENOENT. */
+int mf_farm_revive(struct mf_farm *f, int64_t kernel, const struct mf_device_class *class);
