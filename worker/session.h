@@ -1,0 +1,46 @@
+/* A session: one shape's data on a device inside a runner, and the two things done with it.
+ *
+ * Weights of the layer model are made once in sealed memory files (through the keeper), packed into each layout
+ * that a step asks for; x, routing and references are the shape's own. Routing is rotated over the experts so
+ * that every timed call finds its weights cold: rotation r maps expert e to (e + r·stride) mod E.
+ *
+ * Gates, in this order (design section 6), each with its own sentence: guard bands intact; poison overwritten
+ * in every valid row; outputs finite; mismatch ratio within err_ratio; worst expert; worst row; a second run agrees. Times
+ * of zero or below, or beyond the device's ceilings, are refused as implausible. */
+#pragma once
+
+#include "kernels/device.h"
+#include "kernels/family.h"
+#include "worker/race.h"
+#include "worker/unit.h"
+
+struct mf_session;
+
+int mf_session_new(struct mf_device *device, const struct mf_shape *shape, const struct mf_unit_options *options,
+                   struct mf_keeper *keeper, struct mf_session **ret);
+struct mf_session *mf_session_free(struct mf_session *s);
+
+struct mf_probe_step {
+    int64_t id;
+    struct mf_step step;
+};
+/* best_us of a covers set known from elsewhere; 0 for none. */
+typedef double (*mf_best_fn)(void *context, mf_ops covers);
+
+/* Verifies and times each step, one result each. A failed step is a result; a negative return is the sink's. */
+int mf_session_probe(struct mf_session *s, const struct mf_probe_step *steps, size_t n, mf_best_fn best, void *context,
+                     struct mf_sink *sink);
+
+struct mf_race_entry {
+    int64_t id;
+    double forecast_us;
+    const struct mf_step *steps;
+    size_t n_steps;
+};
+/* Verifies each pipeline's output end to end, then races them through mf_pipeline_run. */
+int mf_session_race(struct mf_session *s, const struct mf_race_entry *entries, size_t n, const struct mf_race_plan *plan,
+                    struct mf_sink *sink);
+
+/* One run of the fixed reference kernel, in microseconds: told before and after units, it shows a device that
+ * drifts or throttles. */
+double mf_canary_us(struct mf_device *device);
