@@ -1,0 +1,1 @@
+#include "common/device_class.h"

@@ -1,0 +1,2 @@
+set(MF_CPU_SOURCES
+    device.c)

@@ -1,0 +1,2 @@
+set(MF_DEFINITION_SOURCES
+    philox.c)

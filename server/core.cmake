@@ -1,0 +1,1 @@
+set(MF_CORE_SOURCES)

@@ -1,0 +1,2 @@
+set(MF_HTTP_SOURCES
+    request.c)

@@ -1,0 +1,1 @@
+set(MF_AGENT_SOURCES)

@@ -1,0 +1,2 @@
+set(MF_MEASURE_SOURCES
+    race.c)
