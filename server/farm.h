@@ -50,3 +50,21 @@ int mf_farm_cancel(struct mf_farm *f, int64_t batch);
 int mf_farm_drain(struct mf_farm *f, int64_t worker);
 /* Lifts a quarantine, of a kernel on a class. -ENOENT. */
 int mf_farm_revive(struct mf_farm *f, int64_t kernel, const struct mf_device_class *class);
+
+/* Counters of the writing thread since it started, for /metrics and /readyz. */
+#define MF_TURN_BUCKETS 10
+extern const double mf_turn_bucket_s[MF_TURN_BUCKETS];  /* upper bounds: 0.0005, 0.001, 0.002, 0.005 … 0.5 */
+struct mf_farm_stats {
+    bool ready;                         /* store open, hub bound */
+    uint64_t turns;                     /* transactions committed */
+    uint64_t turn_buckets[MF_TURN_BUCKETS]; /* turns of at most that long, not cumulated */
+    double turn_s;                      /* sum of their durations */
+    uint64_t messages;                  /* taken from workers */
+    uint64_t results;                   /* committed */
+    uint64_t results_again;             /* known already, acknowledged again */
+    uint64_t results_late;              /* kept as samples of a lease that had ended */
+    uint64_t refused;                   /* messages answered by REFUSE */
+    uint64_t leases_expired;
+    uint64_t events;
+};
+void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "common/buf.h"
+#include "server/farm.h"
 
 struct mf_route;
 
@@ -30,7 +31,8 @@ struct mf_response {
 
 struct mf_request {
     const struct mf_route *route;
-    void *connection;                   /* the HTTP thread's own; others pass it on */
+    int hop;                            /* which of the route's hops comes next */
+    void *exchange;                     /* the HTTP thread's own; others pass it on */
     int64_t path_id[2];                 /* the numbers in the path, in order */
     int n_query;
     struct mf_query_item query[MF_REQUEST_QUERY_MAX];
@@ -39,6 +41,8 @@ struct mf_request {
     char if_none_match[160];
     char last_event_id[32];
     struct mf_buf body;
+    int64_t cursor;                     /* events: after which id; on return up to which one was read */
+    struct mf_farm_stats stats;         /* metrics: filled by the writer's hop */
     struct mf_response response;
 };
 

@@ -1,0 +1,35 @@
+/* The sockets between moefarmd's threads: inproc, one ZeroMQ context, bind and connect in any order.
+ *
+ *   requests  HTTP thread PUSH connects ─► writer PULL binds        a request that changes something
+ *   reads     HTTP thread PUSH binds    ─► readers PULL connect     a request that only reads
+ *   replies   writer and readers PUSH connect ─► HTTP thread PULL binds
+ *   events    writer PUB binds ─► HTTP thread SUB connects          after COMMIT
+ *
+ * A request travels as one frame that holds its pointer; whoever received it last owns it. An event is four
+ * text frames: id, batch (empty: of the farm), kind, body (JSON). Ids rise by one; a subscriber that sees a
+ * gap reads what it missed from the table `event`. */
+#pragma once
+
+#include <stdint.h>
+
+#define MF_BUS_REQUESTS "inproc://requests"
+#define MF_BUS_READS    "inproc://reads"
+#define MF_BUS_REPLIES  "inproc://replies"
+#define MF_BUS_EVENTS   "inproc://events"
+
+struct mf_request;
+
+/* Sends the pointer and gives up ownership. -errno: still the caller's. Never blocks: -EAGAIN when full. */
+int mf_bus_send_request(void *socket, struct mf_request *r);
+/* 1: one received, now the caller's; 0: none waiting. */
+int mf_bus_recv_request(void *socket, struct mf_request **ret);
+/* batch 0: of the farm. Never blocks; a full subscriber loses it, and finds it in the table. */
+int mf_bus_send_event(void *socket, int64_t id, int64_t batch, const char *kind, const char *body);
+
+struct mf_bus_event {
+    int64_t id, batch;
+    char kind[24];
+    char *body;             /* heap; the receiver frees it */
+};
+/* 1: one received; 0: none waiting; -EBADMSG: not an event. */
+int mf_bus_recv_event(void *socket, struct mf_bus_event *ret);
