@@ -1,0 +1,43 @@
+# The ways in. Each target is a thin wrapper over the CMake presets and scripts/; `make help` lists them.
+# A fresh Debian 12 needs git, make and root: scripts/setup.sh installs the rest, and says what and why.
+
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-asan test-tsan test-long bench format vendor clean
+
+help:            ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+demo:            ## tune real shapes on this machine's CPU, from the shapes file to a validated table
+	@scripts/demo.sh
+
+test:            ## install what is missing, build, run every test
+	@scripts/test.sh dev
+
+test-asan:       ## the same under AddressSanitizer and UndefinedBehaviorSanitizer
+	@scripts/test.sh asan
+
+test-tsan:       ## the unit tests under ThreadSanitizer
+	@scripts/test.sh tsan
+
+test-long:       ## the tests that take minutes
+	@scripts/test.sh dev long
+
+bench:           ## the figures, one a line: name value unit
+	@scripts/bench.sh
+
+build: setup     ## build everything into build/dev
+	@cmake --preset dev >/dev/null && cmake --build --preset dev -j$(JOBS)
+
+setup:           ## install the packages that a build and its tests need
+	@scripts/setup.sh
+
+format:          ## clang-format all sources in place
+	@scripts/check_style.sh --fix
+
+vendor:          ## download the Debian packages of the dependencies into vendor/, for machines without a network
+	@scripts/setup.sh --download vendor
+
+clean:           ## remove build/
+	@rm -rf build

@@ -1,0 +1,29 @@
+#!/bin/bash
+# Builds Release and runs the benchmarks. Standard output holds one line a figure: name value unit.
+# A benchmark that was not built or that fails is named on standard error, and the exit code is 1.
+#
+#   scripts/bench.sh [NAME…]     all of them, or bench_NAME only
+set -euo pipefail
+cd "$(dirname "$0")/.."
+names=("$@")
+[ ${#names[@]} -gt 0 ] || names=(kernels commit crashers aa)
+
+scripts/setup.sh >&2
+scripts/build.sh release >&2
+status=0
+for name in "${names[@]}"; do
+    program=$(find build/release -type f -name "bench_$name" -perm -u+x -print -quit)
+    if [ -z "$program" ]; then
+        echo "bench: bench_$name is missing" >&2
+        status=1
+        continue
+    fi
+    echo "bench: bench_$name" >&2
+    # Only lines of the form are figures; the rest is for people
+    if ! "$program" </dev/null | awk 'NF == 3 && $2 ~ /^-?[0-9.]+(e[-+]?[0-9]+)?$/ {print; fflush(); next}
+                                      {print > "/dev/stderr"}'; then
+        echo "bench: bench_$name failed" >&2
+        status=1
+    fi
+done
+exit $status

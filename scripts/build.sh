@@ -1,0 +1,24 @@
+#!/bin/bash
+# Configures and builds a preset into build/PRESET; quiet unless it fails.
+#
+#   scripts/build.sh PRESET [target…]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+preset=${1:?usage: scripts/build.sh PRESET [target…]}
+shift
+targets=()
+[ $# -eq 0 ] || targets=(--target "$@")
+mkdir -p "build/$preset"
+log=build/$preset/configure.log
+
+if ! cmake --preset "$preset" >"$log" 2>&1; then
+    cat "$log" >&2
+    exit 1
+fi
+echo "build: preset $preset into build/$preset"
+log=build/$preset/build.log
+if ! cmake --build --preset "$preset" -j"$(nproc)" "${targets[@]}" >"$log" 2>&1; then
+    grep -E -A6 'error|Error ' "$log" | head -n 60 >&2 || tail -n 40 "$log" >&2
+    echo "build: failed; the whole log is $log" >&2
+    exit 1
+fi

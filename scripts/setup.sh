@@ -1,0 +1,125 @@
+#!/bin/bash
+# Installs the packages that moefarm needs and this machine lacks, and says what and why.
+# Never installs a GPU stack or a scheduler; a browser only when asked: tests that need one skip with the reason.
+#
+#   scripts/setup.sh                  what a build and its tests need
+#   scripts/setup.sh --with-browser   and what CI checks besides: Chromium, promtool, clang, clang-format
+#   scripts/setup.sh --download DIR   fetch the first kind, dependencies included, into DIR;
+#                                     dpkg -i DIR/*.deb installs them on a machine without a network
+set -euo pipefail
+
+# package            why
+needed='
+build-essential      C compiler, make
+cmake                build system
+pkg-config           finds the libraries below
+libmicrohttpd-dev    REST API and status page
+libsqlite3-dev       the database of moefarmd
+libcjson-dev         JSON
+libzmq3-dev          messages between moefarmd and its workers
+libsodium-dev        encryption of those messages
+libcurl4-openssl-dev HTTP client of the command line
+libdnnl-dev          oneDNN, the library yardstick among the CPU kernels
+check                unit tests
+python3              the example runner in Python and its test
+'
+with_browser='
+chromium             renders the status page in a test
+chromium-driver      drives it
+prometheus           its promtool checks /metrics
+clang                fuzzers
+clang-format         style check
+'
+
+wanted=$needed
+download=
+case "${1-}" in
+'') ;;
+--with-browser) wanted+=$with_browser ;;
+--download)
+    download=${2:?--download needs a folder, such as vendor}
+    ;;
+*)
+    sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+    ;;
+esac
+
+if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+    echo "setup: this machine has no apt-get; nothing is installed. The build needs what these Debian packages hold:"
+    sed '/^$/d; s/^/  /' <<<"$wanted"
+    exit 0
+fi
+
+installed() {
+    # clang-format and clang come in versions; any that answers to the plain name will do
+    case $1 in
+    clang | clang-format) command -v "$1" >/dev/null && return 0 ;;
+    prometheus) command -v promtool >/dev/null && return 0 ;;
+    esac
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        echo "setup: installing packages needs root: run this once as root, or install sudo" >&2
+        exit 1
+    fi
+}
+
+update() {
+    echo "setup: apt-get update"
+    as_root apt-get -qq update </dev/null
+}
+
+have_lists() {
+    compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null
+}
+
+if [ -n "$download" ]; then
+    have_lists || update
+    mkdir -p "$download/partial"
+    # With an empty status file apt takes nothing for installed, so the dependencies come too
+    apt-get -qq -y --no-install-recommends --download-only -o Dir::State::status=/dev/null -o Debug::NoLocking=1 \
+        -o Dir::Cache::archives="$(realpath "$download")" install $(awk 'NF {print $1}' <<<"$needed")
+    rmdir "$download/partial"
+    echo "setup: $(find "$download" -name '*.deb' | wc -l) packages in $download"
+    exit 0
+fi
+
+missing=()
+while read -r package why; do
+    [ -n "$package" ] || continue
+    installed "$package" && continue
+    [ ${#missing[@]} -gt 0 ] || echo "setup: installing with apt-get:"
+    printf '  %-21s %s\n' "$package" "$why"
+    missing+=("$package")
+done <<<"$wanted"
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+# Services that come with a package (Prometheus) must not start on this machine.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+    trap 'as_root rm -f $policy' EXIT
+    printf '#!/bin/sh\nexit 101\n' | as_root tee $policy >/dev/null
+    as_root chmod 755 $policy
+fi
+
+install() {
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        -o Dpkg::Use-Pty=0 -o Acquire::Retries=3 "${missing[@]}" </dev/null >"$log" 2>&1
+}
+
+log=$(mktemp)
+have_lists || update
+# Lists that are there may be too old: their packages are gone from the mirror
+if ! install && ! { update && install; }; then
+    tail -n 20 "$log" >&2
+    echo "setup: apt-get install failed (log: $log)" >&2
+    exit 1
+fi
+rm -f "$log"
