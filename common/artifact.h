@@ -28,14 +28,17 @@
 MF_NAMES_DECLARE(mf_tensor, MF_TENSOR_, MF_TENSOR_MAP);
 
 #define MF_FORMAT_MAP(X, P)                                                                                  \
-    X(P, INDEX, "index") X(P, F32, "f32") X(P, BF16, "bf16") X(P, FP8FN, "fp8fn") X(P, FP8FNUZ, "fp8fnuz")
+    X(P, INDEX, "index") X(P, F32, "f32") X(P, BF16, "bf16") X(P, FP8FN, "fp8fn") X(P, FP8FNUZ, "fp8fnuz")   \
+    X(P, FP16, "fp16") X(P, INT8, "int8") X(P, INT4, "int4") X(P, FP4, "fp4") /* e2m1 */
 MF_NAMES_DECLARE(mf_format, MF_FORMAT_, MF_FORMAT_MAP);
 
 #define MF_SCALE_MAP(X, P)                                                                                   \
     X(P, NONE, "none")                                                                                       \
     X(P, PER_TOKEN, "per_token")     /* activations: float per row; weights: float per output row */         \
     X(P, PER_1X128, "per_1x128")     /* activations: float [rows, ceil(cols / 128)] */                       \
-    X(P, PER_128X128, "per_128x128") /* weights: float [E, ceil(N / 128), ceil(K / 128)] */
+    X(P, PER_128X128, "per_128x128") /* weights: float [E, ceil(N / 128), ceil(K / 128)] */                  \
+    X(P, PER_TENSOR, "per_tensor")   /* activations: one float; weights: float [E] */                        \
+    X(P, PER_1X32, "per_1x32")       /* microscaled: a scale for 32 elements along K */
 MF_NAMES_DECLARE(mf_scale, MF_SCALE_, MF_SCALE_MAP);
 
 #define MF_ORDER_MAX         20

@@ -49,6 +49,10 @@ struct mf_device {
 /* "cpu:0", or "sim:<class>:<ordinal>[:<spec file>]" ("sim:gfx942/304:0"). Measures the ceilings of a real
  * device (a fraction of a second). -EINVAL with the sentence in why for a name of no device. */
 int mf_device_open(const char *name, char *why, size_t why_cap, struct mf_device **ret);
+/* The same with the ceilings that an earlier process measured on this device: a new runner need not measure again
+ * and starts in milliseconds. NULL measures. */
+int mf_device_open_known(const char *name, const struct mf_device_info *known, char *why, size_t why_cap,
+                         struct mf_device **ret);
 struct mf_device *mf_device_close(struct mf_device *d);
 
 /* Instruction sets of the CPU kernels, best first; what is below the machine's best can be asked for by the
