@@ -1,0 +1,35 @@
+/* Tables on disk, shared by programs that do not know of each other.
+ *
+ * A writer holds an exclusive flock on PATH.lock from before it reads the file until its new version is in
+ * place, so that two writers lose nothing. The new version is written to a file beside it, synced, renamed
+ * over it, and the folder synced: at every moment, also after a crash or on a full disk, the path holds
+ * the whole old table or the whole new one. Readers need no lock. The lock file stays: removing it would
+ * race with a writer that waits on it. A link is followed: what it points to is replaced. */
+#pragma once
+
+#include "common/table.h"
+#include "common/table_merge.h"
+
+#define MF_TABLE_FILE_MAX (64u << 20) /* bytes of a table */
+#define MF_TABLE_LOCK_MS  30000       /* how long a writer waits for the lock by default */
+
+/* Reads the table at path. -ENOENT and the like: it cannot be read; otherwise as mf_table_read. Each with why. */
+int mf_table_file_read(const char *path, struct mf_table **ret, char why[MF_REASON_MAX]);
+
+/* What an update does to the table while the lock is held. 0: write it; 1: leave the file as it is;
+ * negative: give up with that error, having set why. */
+typedef int (*mf_table_edit)(struct mf_table *table, void *data, char why[MF_REASON_MAX]);
+
+/* Lock, read (a file that is not there is an empty tuned table), edit, write, unlock. lock_ms < 0 takes
+ * MF_TABLE_LOCK_MS. -ETIMEDOUT: another writer kept the lock; -ENOSPC, -EFBIG, …: the file is as it was. */
+int mf_table_file_update(const char *path, int lock_ms, mf_table_edit edit, void *data,
+                         char why[MF_REASON_MAX]);
+
+/* mf_table_merge on a file. The file is not touched when no row was added or replaced. */
+int mf_table_file_merge(const char *path, int lock_ms, const struct mf_table *fresh,
+                        const struct mf_merge_options *options, struct mf_merge_result *ret,
+                        char why[MF_REASON_MAX]);
+
+/* Writes the table to path, under the same lock, whatever the file held. */
+int mf_table_file_write(const char *path, int lock_ms, const struct mf_table *t,
+                        enum mf_table_columns columns, char why[MF_REASON_MAX]);
