@@ -9,6 +9,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "common/shape.h"
 #include "common/status.h"
@@ -45,7 +46,9 @@ struct mf_family {
      * -ENOMEM. The kernel keeps copies of what it needs. */
     int (*open)(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape, const char *name,
                 struct mf_kernel **ret);
-    /* No allocation, lock or syscall. Inputs are not written to. 0 or a negative errno. */
+    /* No allocation, lock or syscall. Inputs are not written to, with one exception: an artifact that is needed
+     * zeroed and given without (an accumulation) is one buffer, the same address in needs and gives.
+     * 0 or a negative errno. */
     int (*launch)(struct mf_kernel *kernel, const struct mf_launch *launch);
     struct mf_kernel *(*close)(struct mf_kernel *kernel);
     /* Does AITER dispatch kernels of this name? Optional; NULL: none. */
@@ -62,6 +65,21 @@ int mf_family_add(const struct mf_family *family);
 /* The families of a device kind, in the order of the registry; *ret_n of them. */
 const struct mf_family *const *mf_families(size_t *ret_n);
 const struct mf_family *mf_family_find(const char *name);
+
+/* Families beside the registry's: a foreign runner's, a test's. They are searched first. */
+struct mf_family_set {
+    const struct mf_family *const *families;
+    size_t n;
+};
+/* NULL: no such family, neither in extra (may be NULL) nor in the registry. */
+static inline const struct mf_family *mf_family_set_find(const struct mf_family_set *extra, const char *name)
+{
+    for (size_t i = 0; extra && i < extra->n; i++) {
+        if (strcmp(extra->families[i]->name, name) == 0)
+            return extra->families[i];
+    }
+    return mf_family_find(name);
+}
 
 /* Enumerates a shape over the families of the device's kind. `only` is NULL or a comma list of family names. */
 int mf_enumerate(const struct mf_device_info *device, const struct mf_shape *shape, const char *only,

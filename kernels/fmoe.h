@@ -8,6 +8,7 @@
 #include "common/shape.h"
 #include "common/step.h"
 #include "kernels/device.h"
+#include "kernels/family.h"
 #include "kernels/tensors.h"
 
 /* A pipeline bound to a shape: its steps opened, the artifacts between them laid out in one arena. */
@@ -17,6 +18,9 @@ struct mf_pipeline;
  * for the shape, an artifact that nothing gives, an op covered twice or not at all. */
 int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape, const char *const *names, size_t n,
                      char *why, size_t why_cap, struct mf_pipeline **ret);
+/* The same with families beside the registry's; extra may be NULL. */
+int mf_pipeline_open_with(struct mf_device *device, const struct mf_shape *shape, const struct mf_family_set *extra,
+                          const char *const *names, size_t n, char *why, size_t why_cap, struct mf_pipeline **ret);
 struct mf_pipeline *mf_pipeline_close(struct mf_pipeline *p);
 /* Bytes of arena a run needs: artifacts between steps and the largest workspace, 64-byte aligned. */
 size_t mf_pipeline_arena_bytes(const struct mf_pipeline *p);
