@@ -70,7 +70,7 @@ CREATE TABLE goal (
     id          INTEGER PRIMARY KEY,
     batch       INTEGER NOT NULL REFERENCES batch,
     shape       INTEGER NOT NULL REFERENCES shape,
-    class       INTEGER NOT NULL REFERENCES device_class,
+    class       INTEGER REFERENCES device_class,    -- NULL: the first class to come; only while it waits
     state       TEXT NOT NULL CHECK (state IN ('waiting', 'enumerating', 'probing', 'ranking', 'racing', 'done', 'failed', 'cancelled')),
     reason      TEXT NOT NULL DEFAULT '',   -- of failed, and what waiting waits for
     enumeration INTEGER REFERENCES enumeration,
@@ -78,8 +78,10 @@ CREATE TABLE goal (
     n_steps     INTEGER NOT NULL DEFAULT 0, -- steps to measure
     n_measured  INTEGER NOT NULL DEFAULT 0, -- steps with a final result
     ended_ms    INTEGER,
-    UNIQUE (batch, shape, class)
+    UNIQUE (batch, shape, class),
+    CHECK (class IS NOT NULL OR state IN ('waiting', 'cancelled'))
 ) STRICT;
+CREATE INDEX goal_enumeration ON goal (enumeration);
 CREATE INDEX goal_state ON goal (state, class);
 
 CREATE TABLE kernel (                   -- interned once per revision
@@ -103,6 +105,10 @@ CREATE TABLE step (
     id          INTEGER PRIMARY KEY,
     enumeration INTEGER NOT NULL REFERENCES enumeration,
     kernel      INTEGER NOT NULL REFERENCES kernel,
+    covers      TEXT NOT NULL,          -- "gather+gemm1+act"; "-" for a conversion
+    block_m     INTEGER NOT NULL,       -- 0: any
+    flops       REAL NOT NULL,
+    bytes       REAL NOT NULL,
     body        TEXT NOT NULL,          -- JSON of mf_step_to_json
     UNIQUE (enumeration, kernel)
 ) STRICT;
@@ -154,12 +160,15 @@ CREATE TABLE result (
     row_err     REAL,
     verified    INTEGER NOT NULL,
     late        INTEGER NOT NULL CHECK (late IN (0, 1)), -- of a lease that had ended: a sample, never a decision
+    final       INTEGER NOT NULL CHECK (final IN (0, 1)), -- decides its step for the goal; 0: late, or a death that was tried again
     samples     BLOB,                   -- little-endian float32, us
     extra       TEXT,                   -- JSON of what has no column: mode, canary, dropped_at, fresh, race
     at_ms       INTEGER NOT NULL,
     UNIQUE (unit, attempt, seq)
 ) STRICT;
-CREATE INDEX result_goal ON result (goal, step);
+-- No step is counted twice: at most one result of a goal decides it. A race's results have no step (NULLs differ).
+CREATE UNIQUE INDEX result_final ON result (goal, step) WHERE final = 1;
+CREATE INDEX result_other ON result (goal, step) WHERE final = 0;
 
 CREATE TABLE pipeline (
     id          INTEGER PRIMARY KEY,
