@@ -22,9 +22,11 @@
 
 #include "common/names.h"
 
-#define MF_TENSOR_MAP(X, P)                                                                                  \
-    X(P, X, "x") X(P, TOPK, "topk") X(P, SORTED, "sorted") X(P, W1, "w1") X(P, W2, "w2") X(P, G, "g")        \
-    X(P, GW, "gw") X(P, H, "h") X(P, Z, "z") X(P, ZW, "zw") X(P, Y, "y")
+/* The first parameter is not called X as elsewhere: one tensor is. */
+#define MF_TENSOR_MAP(EACH, P)                                                                               \
+    EACH(P, X, "x") EACH(P, TOPK, "topk") EACH(P, SORTED, "sorted") EACH(P, W1, "w1")                        \
+    EACH(P, W2, "w2") EACH(P, G, "g") EACH(P, GW, "gw") EACH(P, H, "h")                                      \
+    EACH(P, Z, "z") EACH(P, ZW, "zw") EACH(P, Y, "y")
 MF_NAMES_DECLARE(mf_tensor, MF_TENSOR_, MF_TENSOR_MAP);
 
 #define MF_FORMAT_MAP(X, P)                                                                                  \

@@ -1,1 +1,97 @@
 #include "common/layer.h"
+
+#include "common/text.h"
+
+MF_NAMES_DEFINE(mf_op, MF_OP_, MF_OP_MAP)
+
+mf_ops mf_layer_ops(const struct mf_shape *shape)
+{
+    mf_ops all = MF_OP_BIT(MF_OP_N_) - 1;
+    if (shape->q_type == MF_QTYPE_NO)
+        all &= ~(MF_OP_BIT(MF_OP_QUANT1) | MF_OP_BIT(MF_OP_QUANT2));
+    return all;
+}
+
+void mf_ops_print(mf_ops ops, char buf[MF_OPS_TEXT_MAX])
+{
+    size_t len = 0;
+    for (int op = 0; op < MF_OP_N_; op++) {
+        if (!(ops & MF_OP_BIT(op)))
+            continue;
+        mf_say(buf + len, MF_OPS_TEXT_MAX - len, "%s%s", len > 0 ? "+" : "", mf_op_name((enum mf_op)op));
+        len += strlen(buf + len);
+    }
+    if (len == 0)
+        mf_say(buf, MF_OPS_TEXT_MAX, "-");
+}
+
+int mf_ops_parse(const char *text, mf_ops *ret)
+{
+    mf_ops ops = 0;
+    if (strcmp(text, "-") == 0) {
+        *ret = 0;
+        return 0;
+    }
+    for (;;) {
+        char name[16];
+        enum mf_op op;
+        size_t len = strcspn(text, "+");
+        if (len >= sizeof(name))
+            return -EINVAL;
+        memcpy(name, text, len);
+        name[len] = '\0';
+        if (mf_op_parse(name, &op) < 0 || (ops & MF_OP_BIT(op)))
+            return -EINVAL;
+        ops |= MF_OP_BIT(op);
+        if (text[len] == '\0')
+            break;
+        text += len + 1;
+    }
+    *ret = ops;
+    return 0;
+}
+
+/* Rows of w1 of one expert. */
+static double w1_rows(const struct mf_shape *shape)
+{
+    return (shape->use_g1u1 ? 2.0 : 1.0) * shape->inter_dim;
+}
+
+double mf_layer_flops(const struct mf_shape *shape)
+{
+    double rows = (double)shape->token * shape->topk;
+    return 2 * rows * shape->model_dim * w1_rows(shape) + 2 * rows * shape->model_dim * shape->inter_dim;
+}
+
+static double blocks(double n, double size)
+{
+    return (double)(((int64_t)n + (int64_t)size - 1) / (int64_t)size);
+}
+
+/* Bytes of the scales of one expert's weight of rows x columns. */
+static double scale_bytes(enum mf_qtype q_type, double rows, double columns)
+{
+    switch (q_type) {
+    case MF_QTYPE_PER_TENSOR:
+        return 4;
+    case MF_QTYPE_PER_TOKEN:
+        return 4 * rows;
+    case MF_QTYPE_PER_1X32:
+        return rows * blocks(columns, 32); /* e8m0: one byte */
+    case MF_QTYPE_PER_1X128:
+        return 4 * blocks(rows, 128) * blocks(columns, 128);
+    case MF_QTYPE_NO:
+    case MF_QTYPE_N_:
+        break;
+    }
+    return 0;
+}
+
+double mf_layer_floor_bytes(const struct mf_shape *shape, int64_t active)
+{
+    double h = shape->model_dim, i = shape->inter_dim, rows = w1_rows(shape);
+    double expert = (rows * h + h * i) * mf_dtype_bits(shape->q_dtype_w) / 8 +
+                    scale_bytes(shape->q_type, rows, h) + scale_bytes(shape->q_type, h, i);
+    double hidden = (double)shape->token * h * mf_dtype_bits(shape->dtype) / 8;
+    return (double)active * expert + 2 * hidden;
+}

@@ -1,1 +1,289 @@
 #include "common/opts.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+
+#define LEFT_MAX     28 /* widest left column of --help; a longer option has a line of its own */
+#define HELP_WIDTH   90
+#define NAME_MAX_LEN 40
+
+static const struct mf_opt builtin_opts[] = {
+    {.name = "help", .type = MF_OPT_BOOL, .help = "print this and exit"},
+    {.name = "version", .type = MF_OPT_BOOL, .help = "print the version and exit"},
+};
+
+/* Names of one letter are written with one dash. */
+static const char *dashes(const struct mf_opt *o)
+{
+    return strlen(o->name) == 1 ? "-" : "--";
+}
+
+static bool has_value(const struct mf_opt *o)
+{
+    return o->type != MF_OPT_BOOL;
+}
+
+static bool is_builtin(const struct mf_opt *o)
+{
+    return o->value == NULL;
+}
+
+static const char *argument_of(const struct mf_opt *o)
+{
+    return o->argument ? o->argument : "VALUE";
+}
+
+/* "--name VALUE", "--[no-]name" */
+static int print_left(const struct mf_opt *o, char *buf, size_t cap)
+{
+    if (has_value(o))
+        return snprintf(buf, cap, "  %s%s %s", dashes(o), o->name, argument_of(o));
+    return snprintf(buf, cap, "  %s%s%s", dashes(o), is_builtin(o) || strlen(o->name) == 1 ? "" : "[no-]",
+                    o->name);
+}
+
+/* " (default: 8)"; empty where there is nothing worth saying. */
+static void print_default(const struct mf_opt *o, char *buf, size_t cap)
+{
+    buf[0] = '\0';
+    if (is_builtin(o))
+        return;
+    switch (o->type) {
+    case MF_OPT_BOOL:
+        mf_say(buf, cap, "%s", *(const bool *)o->value ? " (default: on)" : "");
+        break;
+    case MF_OPT_INT:
+        mf_say(buf, cap, " (default: %" PRId64 ")", *(const int64_t *)o->value);
+        break;
+    case MF_OPT_DOUBLE:
+        mf_say(buf, cap, " (default: %g)", *(const double *)o->value);
+        break;
+    case MF_OPT_TEXT: {
+        const char *text = *(const char *const *)o->value;
+        if (text && *text)
+            mf_say(buf, cap, " (default: %s)", text);
+        break;
+    }
+    }
+}
+
+/* Prints words from column `indent` on, breaking lines before HELP_WIDTH. */
+static void print_wrapped(FILE *out, const char *text, int indent)
+{
+    int column = indent;
+    while (*text) {
+        int word = (int)strcspn(text, " ");
+        if (column > indent && column + 1 + word > HELP_WIDTH) {
+            fprintf(out, "\n%*s", indent, "");
+            column = indent;
+        } else if (column > indent) {
+            fputc(' ', out);
+            column++;
+        }
+        fprintf(out, "%.*s", word, text);
+        column += word;
+        text += word;
+        text += strspn(text, " ");
+    }
+    fputc('\n', out);
+}
+
+static int left_width(const struct mf_opt *opts, size_t n)
+{
+    int width = 0;
+    for (size_t i = 0; i < n; i++) {
+        int len = print_left(&opts[i], NULL, 0);
+        if (len <= LEFT_MAX)
+            width = MF_MAX(width, len);
+    }
+    return width;
+}
+
+static void print_option(FILE *out, const struct mf_opt *o, int width)
+{
+    char left[160], text[1024], value[256];
+    int len = print_left(o, left, sizeof(left));
+    print_default(o, value, sizeof(value));
+    mf_say(text, sizeof(text), "%s%s", o->help ? o->help : "", value);
+    if (len > width)
+        fprintf(out, "%s\n%*s", left, width + 2, "");
+    else
+        fprintf(out, "%-*s", width + 2, left);
+    print_wrapped(out, text, width + 2);
+}
+
+void mf_opts_help(FILE *out, const char *usage, const struct mf_opt *opts, size_t n)
+{
+    int width = left_width(opts, n);
+    width = MF_MAX(width, left_width(builtin_opts, MF_ARRAY_LEN(builtin_opts)));
+    fprintf(out, "usage: %s\n\noptions:\n", usage);
+    for (size_t i = 0; i < n; i++)
+        print_option(out, &opts[i], width);
+    for (size_t i = 0; i < MF_ARRAY_LEN(builtin_opts); i++)
+        print_option(out, &builtin_opts[i], width);
+}
+
+static const struct mf_opt *find_in(const struct mf_opt *opts, size_t n, const char *name, size_t len)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strlen(opts[i].name) == len && memcmp(opts[i].name, name, len) == 0)
+            return &opts[i];
+    }
+    return NULL;
+}
+
+/* Edit distance of two names, the longer cut to NAME_MAX_LEN. */
+static size_t distance(const char *a, size_t a_len, const char *b, size_t b_len)
+{
+    size_t row[NAME_MAX_LEN + 1];
+    a_len = MF_MIN(a_len, (size_t)NAME_MAX_LEN);
+    b_len = MF_MIN(b_len, (size_t)NAME_MAX_LEN);
+    for (size_t j = 0; j <= b_len; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= a_len; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= b_len; j++) {
+            size_t replaced = diagonal + (a[i - 1] != b[j - 1]), dropped = MF_MIN(row[j], row[j - 1]) + 1;
+            diagonal = row[j];
+            row[j] = MF_MIN(replaced, dropped);
+        }
+    }
+    return row[b_len];
+}
+
+/* The option that was probably meant, NULL when none is near. */
+static const struct mf_opt *nearest(const struct mf_opt *opts, size_t n, const char *name, size_t len)
+{
+    const struct mf_opt *best = NULL;
+    size_t best_distance = len < 4 ? 2 : 4;
+    for (size_t i = 0; i < n; i++) {
+        size_t d = distance(name, len, opts[i].name, strlen(opts[i].name));
+        if (d < best_distance) {
+            best_distance = d;
+            best = &opts[i];
+        }
+    }
+    return best;
+}
+
+static int refuse_unknown(const struct mf_opt *opts, size_t n, const char *word, const char *name, size_t len)
+{
+    const struct mf_opt *meant = nearest(opts, n, name, len);
+    int shown = (int)(name - word + (ptrdiff_t)len);
+    if (meant)
+        fprintf(stderr, "unknown option %.*s; did you mean %s%s? (--help lists all)\n", shown, word,
+                dashes(meant), meant->name);
+    else
+        fprintf(stderr, "unknown option %.*s (--help lists all)\n", shown, word);
+    return -EINVAL;
+}
+
+static int set_int(const struct mf_opt *o, const char *text)
+{
+    bool any = o->min == 0 && o->max == 0;
+    if (mf_parse_i64(text, any ? INT64_MIN : o->min, any ? INT64_MAX : o->max, o->value) == 0)
+        return 0;
+    if (any)
+        fprintf(stderr, "%s%s: '%s' is not an integer\n", dashes(o), o->name, text);
+    else
+        fprintf(stderr, "%s%s: '%s' is not an integer from %" PRId64 " to %" PRId64 "\n", dashes(o), o->name,
+                text, o->min, o->max);
+    return -EINVAL;
+}
+
+static int set_value(const struct mf_opt *o, const char *text)
+{
+    switch (o->type) {
+    case MF_OPT_INT:
+        return set_int(o, text);
+    case MF_OPT_DOUBLE:
+        if (mf_parse_double(text, o->value) == 0)
+            return 0;
+        fprintf(stderr, "%s%s: '%s' is not a number\n", dashes(o), o->name, text);
+        return -EINVAL;
+    case MF_OPT_TEXT:
+        *(const char **)o->value = text;
+        return 0;
+    case MF_OPT_BOOL:
+        break;
+    }
+    return -EINVAL;
+}
+
+static int set_bool(const struct mf_opt *o, const char *attached, bool value)
+{
+    if (attached) {
+        fprintf(stderr, "%s%s takes no value; write --%s or --no-%s\n", dashes(o), o->name, o->name, o->name);
+        return -EINVAL;
+    }
+    *(bool *)o->value = value;
+    return 0;
+}
+
+/* One option, whose value may be the next word. Returns the number of words used. */
+static int take_option(const struct mf_opt *opts, size_t n, const char *word, const char *next)
+{
+    const char *name = word + (word[1] == '-' ? 2 : 1);
+    size_t len = strcspn(name, "=");
+    const char *attached = name[len] == '=' ? name + len + 1 : NULL;
+
+    const struct mf_opt *o = find_in(opts, n, name, len);
+    if (!o && len > 3 && strncmp(name, "no-", 3) == 0) {
+        o = find_in(opts, n, name + 3, len - 3);
+        if (o && o->type == MF_OPT_BOOL)
+            return set_bool(o, attached, false) < 0 ? -EINVAL : 1;
+        o = NULL;
+    }
+    if (!o)
+        return refuse_unknown(opts, n, word, name, len);
+    if (o->type == MF_OPT_BOOL)
+        return set_bool(o, attached, true) < 0 ? -EINVAL : 1;
+    if (!attached && !next) {
+        fprintf(stderr, "%s%s needs a value: %s%s %s\n", dashes(o), o->name, dashes(o), o->name,
+                argument_of(o));
+        return -EINVAL;
+    }
+    if (set_value(o, attached ? attached : next) < 0)
+        return -EINVAL;
+    return attached ? 1 : 2;
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+int mf_opts_parse(const char *usage, const struct mf_opt *opts, size_t n, int argc, char **argv,
+                  int *ret_rest)
+{
+    int i = 1;
+    while (i < argc) {
+        const char *word = argv[i];
+        if (word[0] != '-' || word[1] == '\0')
+            break;
+        if (strcmp(word, "--") == 0) {
+            i++;
+            break;
+        }
+        if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
+            mf_opts_help(stdout, usage, opts, n);
+            return 1;
+        }
+        if (strcmp(word, "--version") == 0) {
+            printf("%s %s\n", base_name(argv[0]), MF_VERSION);
+            return 1;
+        }
+        int used = take_option(opts, n, word, i + 1 < argc ? argv[i + 1] : NULL);
+        if (used < 0)
+            return used;
+        i += used;
+    }
+    *ret_rest = i;
+    return 0;
+}
