@@ -9,7 +9,8 @@
 
 MF_DEFINE_CLEANUP(cJSON *, cJSON_Delete);   /* _cleanup_(cJSON_Deletep) cJSON *json = NULL; */
 
-/* Text of at most max bytes, nesting as cJSON limits it; the whole text must be one value. NULL otherwise. */
+/* Text of at most max bytes, nesting as cJSON limits it (1000); the whole text must be one value, in UTF-8,
+ * without control characters and without \u0000, which would cut a text short. NULL otherwise. */
 cJSON *mf_json_parse(const char *text, size_t len, size_t max);
 /* Each reads member `key` of an object. -ENOENT: absent or null; -EINVAL: another type or out of range.
  * *ret is untouched on failure. A text belongs to the object. */
@@ -22,5 +23,5 @@ cJSON *mf_json_object(const cJSON *object, const char *key);
 cJSON *mf_json_array(const cJSON *object, const char *key);
 /* Unformatted text on the heap, which the caller frees; NULL when out of memory. */
 char *mf_json_print(const cJSON *json);
-/* Adds numbers as cJSON prints them exactly: integers up to 2^53. */
+/* Adds an integer so that it is printed exactly; the readers above take up to 2^53. */
 cJSON *mf_json_add_i64(cJSON *object, const char *key, int64_t value);

@@ -1,7 +1,8 @@
 /* Command-line options from a table: one row gives parsing, --help and the default.
  *
  * "--name value" and "--name=value"; a bool takes no value and has "--no-name". Everything after the first
- * word that is no option is positional; "--" ends the options. */
+ * word that is no option is positional; "--" ends the options. One dash is as good as two, and a name of one
+ * letter is shown with one. --help, -h and --version are always there. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,7 +21,10 @@ struct mf_opt {
     int64_t min, max;           /* of an int; both 0: any */
 };
 
-/* Parses argv[1..]; *ret_rest is the index of the first positional word. 0, 1 when --help or --version was
- * printed (the caller exits 0), -EINVAL after a message on stderr that names the option and the fix. */
+/* usage is what --help prints after "usage: ", then more lines that say what the program does:
+ * "moefarm rank [options] BATCH\n\nPrints the configs of a batch, best first."
+ * Parses argv[1..]; *ret_rest is the index of the first positional word. 0, 1 when --help or --version was
+ * printed (the caller exits 0), -EINVAL after a message on stderr that names the option and the fix; values
+ * before the refused one are then already set. */
 int mf_opts_parse(const char *usage, const struct mf_opt *opts, size_t n, int argc, char **argv, int *ret_rest);
 void mf_opts_help(FILE *out, const char *usage, const struct mf_opt *opts, size_t n);

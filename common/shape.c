@@ -39,7 +39,8 @@ static const struct column columns[MF_SHAPE_N_COLUMNS] = {
     {"expert",          SIZE,  AT(expert),          EXPERT_MAX, "an integer from 1 to 65535"},
     {"topk",            SIZE,  AT(topk),            TOPK_MAX,   "an integer from 1 to 127"},
     {"act_type",        ACT,   AT(act_type),        0,
-     "ActivationType.Silu, ActivationType.Gelu, ActivationType.Swiglu, ActivationType.Situv2 or ActivationType.No"},
+     "ActivationType.Silu, ActivationType.Gelu, ActivationType.Swiglu, ActivationType.Situv2 or "
+     "ActivationType.No"},
     {"dtype",           DTYPE, AT(dtype),           0,          DTYPES},
     {"q_dtype_a",       DTYPE, AT(q_dtype_a),       0,          DTYPES},
     {"q_dtype_w",       DTYPE, AT(q_dtype_w),       0,          DTYPES},
@@ -76,7 +77,7 @@ static const char *without_prefix(const char *text, const char *prefix)
     return strncmp(text, prefix, len) == 0 ? text + len : text;
 }
 
-/* The canonical text with its prefix left away, "bfloat16" or "Silu", is taken as well: nothing else is meant. */
+/* Whether the text is the canonical one, with its prefix or without ("bfloat16", "Silu"). */
 static bool names(const char *text, const char *canonical, const char *prefix)
 {
     return strcmp(text, canonical) == 0 || strcmp(text, without_prefix(canonical, prefix)) == 0;

@@ -4,8 +4,10 @@
  * a layer model once, so its rows (its ladder) share one weight layout.
  *
  * Spellings are AITER's (ROCm/aiter, csrc/ck_gemm_moe_2stages_codegen/gemm_moe_tune.py and its CSV files).
- * Parsing accepts every spelling that its files and README use (`True`, `dtypes.bf16`, `per_128x128`);
- * printing gives the one canonical spelling that production matches. */
+ * Parsing accepts every spelling that its files and README use (`True`, `dtypes.bf16`, `per_128x128`), and
+ * names without their prefix ("Silu", "bfloat16"); printing gives the one canonical spelling that production
+ * matches. AITER's `dtypes.fp8` means e4m3fnuz on gfx942 and e4m3fn on gfx950 (aiter/utility/dtypes.py); a
+ * shape names no device, so it is read as e4m3fn: who means fnuz writes torch.float8_e4m3fnuz. */
 #pragma once
 
 #include <stdbool.h>
@@ -63,9 +65,9 @@ extern const char *const mf_shape_columns[MF_SHAPE_N_COLUMNS];
 #define MF_SHAPE_TEXT_MAX 320
 
 /* Sets one column from its text, any accepted spelling. -ENOENT: no such column; -EINVAL: not a value of it,
- * and *ret_why (static text) says what is expected. */
+ * and *ret_why (static text, "an integer from 1 to 127") says what is expected. */
 int mf_shape_set(struct mf_shape *shape, const char *column, const char *text, const char **ret_why);
-/* The canonical text of one column, written to buf. -ENOENT: no such column. */
+/* The canonical text of one column, written to buf; one that does not fit is cut. -ENOENT: no such column. */
 int mf_shape_get(const struct mf_shape *shape, const char *column, char *buf, size_t cap);
 /* What no layer can be: a size below 1 or above its ceiling, topk > expert. -EINVAL with the column in
  * *ret_column and the sentence in *ret_why (static texts). Says nothing about what a family can run. */
@@ -78,7 +80,8 @@ bool mf_shape_same_layer_model(const struct mf_shape *a, const struct mf_shape *
 
 /* The canonical CSV row of twelve values ("512,6144,…,1,0"); buf of MF_SHAPE_TEXT_MAX is always enough. */
 void mf_shape_print(const struct mf_shape *shape, char buf[MF_SHAPE_TEXT_MAX]);
-/* Reads what mf_shape_print writes. -EINVAL otherwise. */
+/* Reads twelve values, each in any accepted spelling. -EINVAL for anything else, and for what mf_shape_check
+ * refuses. */
 int mf_shape_parse(const char *text, struct mf_shape *ret);
 /* The key of the layer model: the row without its token. */
 void mf_shape_print_layer_model(const struct mf_shape *shape, char buf[MF_SHAPE_TEXT_MAX]);

@@ -19,5 +19,6 @@ struct mf_interval {
     double low, mid, high;
 };
 /* Bootstrap-free interval of the median of paired differences: order statistics at the confidence given
- * (0.95). With n < 6 the interval is the whole range. Reorders the values. */
+ * (0.95), by the binomial distribution of their ranks. Where the whole range is short of the confidence
+ * (n < 6 at 0.95) the interval is the whole range. n >= 1. Reorders the values. */
 struct mf_interval mf_median_interval(double *difference, size_t n, double confidence);

@@ -1,6 +1,7 @@
 #include "common/step.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "common/cleanup.h"
 #include "common/json.h"
@@ -8,10 +9,35 @@
 
 MF_NAMES_DEFINE(mf_stage, MF_STAGE_, MF_STAGE_MAP)
 
-static bool add_text(cJSON *json, const char *key, const char *text)
-{
-    return cJSON_AddStringToObject(json, key, text) != NULL;
-}
+enum field_kind { NAME, STAGE, COVERS, COUNT, SIZE, AMOUNT, ARTIFACTS };
+
+struct field {
+    const char *key;
+    enum field_kind kind;
+    size_t offset;
+    size_t extra; /* of a NAME its capacity, of ARTIFACTS the offset of their number */
+};
+
+#define AT(member)     offsetof(struct mf_step, member)
+#define CAP_OF(member) sizeof(((struct mf_step *)0)->member)
+
+/* Also the order in JSON. covers comes before stage, which is checked against it. */
+/* clang-format off */
+static const struct field fields[] = {
+    {"name",              NAME,      AT(name),              CAP_OF(name)},
+    {"family",            NAME,      AT(family),            CAP_OF(family)},
+    {"covers",            COVERS,    AT(covers),            0},
+    {"stage",             STAGE,     AT(stage),             0},
+    {"block_m",           COUNT,     AT(block_m),           0},
+    {"ksplit",            COUNT,     AT(ksplit),            0},
+    {"needs",             ARTIFACTS, AT(needs),             AT(n_needs)},
+    {"gives",             ARTIFACTS, AT(gives),             AT(n_gives)},
+    {"workspace",         SIZE,      AT(workspace_bytes),   0},
+    {"flops",             AMOUNT,    AT(flops),             0},
+    {"bytes",             AMOUNT,    AT(bytes),             0},
+    {"reorder_tolerance", AMOUNT,    AT(reorder_tolerance), 0},
+};
+/* clang-format on */
 
 static bool add_artifacts(cJSON *json, const char *key, const struct mf_artifact *artifacts, int32_t n)
 {
@@ -28,49 +54,47 @@ static bool add_artifacts(cJSON *json, const char *key, const struct mf_artifact
     return array != NULL;
 }
 
+static bool add_field(cJSON *json, const struct field *f, const struct mf_step *step)
+{
+    const void *value = (const char *)step + f->offset;
+    char ops[MF_OPS_TEXT_MAX];
+    switch (f->kind) {
+    case NAME:
+        return cJSON_AddStringToObject(json, f->key, value);
+    case STAGE:
+        return cJSON_AddStringToObject(json, f->key, mf_stage_name(*(const enum mf_stage *)value));
+    case COVERS:
+        mf_ops_print(*(const mf_ops *)value, ops);
+        return cJSON_AddStringToObject(json, f->key, ops);
+    case COUNT:
+        return mf_json_add_i64(json, f->key, *(const int32_t *)value);
+    case SIZE:
+        return mf_json_add_i64(json, f->key, (int64_t) * (const uint64_t *)value);
+    case AMOUNT:
+        return cJSON_AddNumberToObject(json, f->key, *(const double *)value);
+    case ARTIFACTS:
+        return add_artifacts(json, f->key, value, *(const int32_t *)((const char *)step + f->extra));
+    }
+    return false;
+}
+
 cJSON *mf_step_to_json(const struct mf_step *step)
 {
-    char covers[MF_OPS_TEXT_MAX];
-    mf_ops_print(step->covers, covers);
-
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
-    if (!json || !add_text(json, "name", step->name) || !add_text(json, "family", step->family) ||
-        !add_text(json, "stage", mf_stage_name(step->stage)) || !add_text(json, "covers", covers) ||
-        !mf_json_add_i64(json, "block_m", step->block_m) || !mf_json_add_i64(json, "ksplit", step->ksplit) ||
-        !add_artifacts(json, "needs", step->needs, step->n_needs) ||
-        !add_artifacts(json, "gives", step->gives, step->n_gives) ||
-        !mf_json_add_i64(json, "workspace", (int64_t)step->workspace_bytes) ||
-        !cJSON_AddNumberToObject(json, "flops", step->flops) ||
-        !cJSON_AddNumberToObject(json, "bytes", step->bytes) ||
-        !cJSON_AddNumberToObject(json, "reorder_tolerance", step->reorder_tolerance))
-        return NULL;
+    for (size_t i = 0; i < MF_ARRAY_LEN(fields); i++) {
+        if (!json || !add_field(json, &fields[i], step))
+            return NULL;
+    }
     return MF_TAKE(json);
 }
 
-static int read_name(const cJSON *json, const char *key, char *dst, size_t cap)
+/* The stage that the ops make it. */
+static enum mf_stage stage_of(mf_ops covers)
 {
-    const char *text;
-    if (mf_json_text(json, key, &text) < 0 || !mf_is_name(text, cap - 1))
-        return -EINVAL;
-    return mf_copy(dst, cap, text);
-}
-
-static int read_i32(const cJSON *json, const char *key, int32_t *ret)
-{
-    int64_t value;
-    if (mf_json_i64(json, key, 0, INT32_MAX, &value) < 0)
-        return -EINVAL;
-    *ret = (int32_t)value;
-    return 0;
-}
-
-static int read_not_negative(const cJSON *json, const char *key, double *ret)
-{
-    double value;
-    if (mf_json_double(json, key, &value) < 0 || value < 0)
-        return -EINVAL;
-    *ret = value;
-    return 0;
+    bool first = covers & MF_OP_BIT(MF_OP_GEMM1), second = covers & MF_OP_BIT(MF_OP_GEMM2);
+    if (first && second)
+        return MF_STAGE_ONE;
+    return first ? MF_STAGE_STAGE1 : second ? MF_STAGE_STAGE2 : MF_STAGE_MOVE;
 }
 
 static int read_artifacts(const cJSON *json, const char *key, struct mf_artifact *artifacts, int32_t *ret_n)
@@ -88,59 +112,54 @@ static int read_artifacts(const cJSON *json, const char *key, struct mf_artifact
     return 0;
 }
 
-/* The stage that the ops make it. */
-static enum mf_stage stage_of(mf_ops covers)
+static int read_number(const cJSON *json, const struct field *f, void *value)
 {
-    bool first = covers & MF_OP_BIT(MF_OP_GEMM1), second = covers & MF_OP_BIT(MF_OP_GEMM2);
-    if (first && second)
-        return MF_STAGE_ONE;
-    return first ? MF_STAGE_STAGE1 : second ? MF_STAGE_STAGE2 : MF_STAGE_MOVE;
-}
-
-static int read_covers(const cJSON *json, mf_ops *ret)
-{
-    const char *text;
-    return mf_json_text(json, "covers", &text) < 0 ? -EINVAL : mf_ops_parse(text, ret);
-}
-
-static int read_stage(const cJSON *json, mf_ops covers, enum mf_stage *ret)
-{
-    const char *text;
-    if (mf_json_text(json, "stage", &text) < 0 || mf_stage_parse(text, ret) < 0)
+    int64_t whole;
+    double amount;
+    if (f->kind == AMOUNT) {
+        if (mf_json_double(json, f->key, &amount) < 0 || amount < 0)
+            return -EINVAL;
+        *(double *)value = amount;
+        return 0;
+    }
+    if (mf_json_i64(json, f->key, 0, f->kind == COUNT ? INT32_MAX : INT64_MAX, &whole) < 0)
         return -EINVAL;
-    return *ret == stage_of(covers) ? 0 : -EINVAL;
+    if (f->kind == COUNT)
+        *(int32_t *)value = (int32_t)whole;
+    else
+        *(uint64_t *)value = (uint64_t)whole;
+    return 0;
 }
 
-static int read_workspace(const cJSON *json, uint64_t *ret)
+static int read_field(const cJSON *json, const struct field *f, struct mf_step *step)
 {
-    int64_t value;
-    if (mf_json_i64(json, "workspace", 0, INT64_MAX, &value) < 0)
+    void *value = (char *)step + f->offset;
+    const char *text;
+    if (f->kind == COUNT || f->kind == SIZE || f->kind == AMOUNT)
+        return read_number(json, f, value);
+    if (f->kind == ARTIFACTS)
+        return read_artifacts(json, f->key, value, (int32_t *)(void *)((char *)step + f->extra));
+
+    if (mf_json_text(json, f->key, &text) < 0)
         return -EINVAL;
-    *ret = (uint64_t)value;
+    if (f->kind == NAME)
+        return mf_is_name(text, f->extra - 1) ? mf_copy(value, f->extra, text) : -EINVAL;
+    if (f->kind == COVERS)
+        return mf_ops_parse(text, value);
+    if (mf_stage_parse(text, value) < 0 || step->stage != stage_of(step->covers))
+        return -EINVAL;
     return 0;
 }
 
 int mf_step_from_json(const cJSON *json, struct mf_step *ret, const char **ret_field)
 {
-    struct mf_step s = {0};
-    const char *wrong = read_name(json, "name", s.name, sizeof(s.name)) < 0         ? "name"
-                        : read_name(json, "family", s.family, sizeof(s.family)) < 0 ? "family"
-                        : read_covers(json, &s.covers) < 0                          ? "covers"
-                        : read_stage(json, s.covers, &s.stage) < 0                  ? "stage"
-                        : read_i32(json, "block_m", &s.block_m) < 0                 ? "block_m"
-                        : read_i32(json, "ksplit", &s.ksplit) < 0                   ? "ksplit"
-                        : read_artifacts(json, "needs", s.needs, &s.n_needs) < 0    ? "needs"
-                        : read_artifacts(json, "gives", s.gives, &s.n_gives) < 0    ? "gives"
-                        : read_workspace(json, &s.workspace_bytes) < 0              ? "workspace"
-                        : read_not_negative(json, "flops", &s.flops) < 0            ? "flops"
-                        : read_not_negative(json, "bytes", &s.bytes) < 0            ? "bytes"
-                        : read_not_negative(json, "reorder_tolerance", &s.reorder_tolerance) < 0
-                            ? "reorder_tolerance"
-                            : NULL;
-    if (wrong) {
-        *ret_field = wrong;
-        return -EINVAL;
+    struct mf_step step = {0};
+    for (size_t i = 0; i < MF_ARRAY_LEN(fields); i++) {
+        if (read_field(json, &fields[i], &step) < 0) {
+            *ret_field = fields[i].key;
+            return -EINVAL;
+        }
     }
-    *ret = s;
+    *ret = step;
     return 0;
 }

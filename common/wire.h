@@ -2,6 +2,7 @@
  * docs/protocol.md is the contract; this is the envelope.
  *
  *   header, 16 bytes: 'M' 'F' version(1) type(1) reserved(4, zero) sequence(8, little-endian)
+ *   type: its place in MF_MESSAGE_MAP, from 0; new ones go to the end
  *   body: UTF-8 JSON object, at most MF_WIRE_BODY_MAX bytes, may be empty */
 #pragma once
 
@@ -34,5 +35,6 @@ struct mf_wire_header {
 };
 
 void mf_wire_encode(const struct mf_wire_header *h, uint8_t out[MF_WIRE_HEADER_SIZE]);
-/* -EBADMSG: not ours; -EPROTONOSUPPORT: ours, of another version (*ret_version is set, also on success). */
+/* -EBADMSG: not ours, or of no type we know; -EPROTONOSUPPORT: ours, of another version (*ret_version is set,
+ * also on success). */
 int mf_wire_decode(const void *data, size_t len, struct mf_wire_header *ret, int *ret_version);
