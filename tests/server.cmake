@@ -1,1 +1,2 @@
 # Tests of server/
+mf_add_test(check_path USES server)
