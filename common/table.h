@@ -19,8 +19,8 @@
  * tuned_fhmoe.csv and tuned_grouped_fmoe.csv belong to other operators of AITER. Their rows are read as far
  * as the columns are shared, with a warning at line 1; mf_table_write and the merge refuse them.
  *
- * A table owns its texts; rows point into it and stay valid until the table is freed or, for a row that is
- * replaced, until then. A table belongs to one thread, or to many that only read. */
+ * A table owns its texts, which live as long as it does; rows[] itself moves when a row is added. A table
+ * belongs to one thread, or to many that only read. */
 #pragma once
 
 #include <stdbool.h>
@@ -34,27 +34,29 @@
 #include "common/shape.h"
 #include "common/status.h"
 
+/* clang-format off */
 /* AITER's fourteen result columns, in the order of its tuner. */
 #define MF_RESULT_MAP(X, P)                                                                                  \
-    X(P, BLOCK_M, "block_m")                                                                                 \
-    X(P, KSPLIT, "ksplit") X(P, US1, "us1") X(P, KERNEL1, "kernelName1") X(P, ERR1, "err1") X(P, US2, "us2") \
-        X(P, KERNEL2, "kernelName2") X(P, ERR2, "err2") X(P, US, "us") X(P, RUN_1STAGE, "run_1stage")        \
-            X(P, XBF16, "xbf16") X(P, FLAT, "flat") X(P, TFLOPS, "tflops") X(P, BW, "bw")
+    X(P, BLOCK_M, "block_m") X(P, KSPLIT, "ksplit") X(P, US1, "us1") X(P, KERNEL1, "kernelName1")            \
+    X(P, ERR1, "err1") X(P, US2, "us2") X(P, KERNEL2, "kernelName2") X(P, ERR2, "err2") X(P, US, "us")       \
+    X(P, RUN_1STAGE, "run_1stage") X(P, XBF16, "xbf16") X(P, FLAT, "flat") X(P, TFLOPS, "tflops")            \
+    X(P, BW, "bw")
 MF_NAMES_DECLARE(mf_result, MF_RESULT_, MF_RESULT_MAP);
 
 /* Ours, appended behind them. All are texts without comma, quote or line end. */
-#define MF_OWN_MAP(X, P)                                                             \
-    X(P, PIPELINE, "pipeline") /* the steps, joined by '+', in the order they run */ \
-    X(P, LAYOUT, "layout")     /* of the weights */                                  \
-    X(P, MODEL, "model")       /* the device model (SKU) it was measured on */       \
-    X(P, REVISION, "revision") /* of the kernels */                                  \
-    X(P, COMPILER, "compiler")                                                       \
-    X(P, ROUTING, "routing") /* the profile it was timed on */                       \
-    X(P, SEED, "seed")                                                               \
-    X(P, N, "n")                   /* samples behind us */                           \
-    X(P, MAD, "mad")               /* of those samples, µs */                       \
+#define MF_OWN_MAP(X, P)                                                                                     \
+    X(P, PIPELINE, "pipeline")     /* the steps, joined by '+', in the order they run */                     \
+    X(P, LAYOUT, "layout")         /* of the weights */                                                      \
+    X(P, MODEL, "model")           /* the device model (SKU) it was measured on */                           \
+    X(P, REVISION, "revision")     /* of the kernels */                                                      \
+    X(P, COMPILER, "compiler")                                                                               \
+    X(P, ROUTING, "routing")       /* the profile it was timed on */                                         \
+    X(P, SEED, "seed")                                                                                       \
+    X(P, N, "n")                   /* samples behind us */                                                   \
+    X(P, MAD, "mad")               /* of those samples, in microseconds */                                   \
     X(P, PROVENANCE, "provenance") /* "moefarm:" and the method: "moefarm:race" */
 MF_NAMES_DECLARE(mf_own, MF_OWN_, MF_OWN_MAP);
+/* clang-format on */
 
 struct mf_table_row {
     struct mf_device_class class; /* empty and 0 in an untuned table that does not say */
@@ -82,19 +84,21 @@ struct mf_table_row {
 
 enum mf_severity { MF_WARNING, MF_ERROR };
 
-#define MF_PROBLEM_MAP(X, P)                                                                              \
-    X(P, RAGGED, "ragged")       /* more or fewer cells than the header (error when it matters) */        \
-    X(P, MALFORMED, "malformed") /* not CSV, or past a ceiling (error) */                                 \
-    X(P, VALUE, "value")         /* a cell is no value of its column (error) */                           \
-    X(P, RANGE, "range")         /* a value that no layer or device can have (error) */                   \
-    X(P, MISSING, "missing")     /* an empty cell: error, or a warning where it can be inferred */        \
-    X(P, ZERO_TIME, "zero_time") /* us is 0 (warning) */                                                  \
-    X(P, TAGGED, "tagged")       /* `_tag` is set: production passes the row over (warning) */            \
-    X(P, SPELLING, "spelling")   /* tuned tables: production matches the canonical text only (warning) */ \
-    X(P, BUCKET, "bucket")       /* tuned tables: a token count production never asks for (warning) */    \
-    X(P, DUPLICATE, "duplicate") /* the key is in an earlier row too (warning; both rows are kept) */     \
-    X(P, OPERATOR, "operator")   /* the table belongs to another operator (warning, line 1) */
+/* clang-format off */
+#define MF_PROBLEM_MAP(X, P)                                                                                 \
+    X(P, RAGGED, "ragged")         /* more or fewer cells than the header: error when it matters */          \
+    X(P, MALFORMED, "malformed")   /* not CSV, or past a ceiling: error */                                   \
+    X(P, VALUE, "value")           /* a cell is no value of its column: error */                             \
+    X(P, RANGE, "range")           /* a value that no layer, device or result can have: error */             \
+    X(P, MISSING, "missing")       /* an empty cell: error, or a warning where it is inferred */             \
+    X(P, ZERO_TIME, "zero_time")   /* us is 0: warning */                                                    \
+    X(P, TAGGED, "tagged")         /* `_tag` is set, production passes the row over: warning */              \
+    X(P, SPELLING, "spelling")     /* tuned: production matches the canonical text only: warning */          \
+    X(P, BUCKET, "bucket")         /* tuned: a token count that production never asks for: warning */        \
+    X(P, DUPLICATE, "duplicate")   /* the key is in an earlier row too, both are kept: warning */            \
+    X(P, OPERATOR, "operator")     /* the table belongs to another operator: warning at line 1 */
 MF_NAMES_DECLARE(mf_problem_code, MF_PROBLEM_, MF_PROBLEM_MAP);
+/* clang-format on */
 
 struct mf_problem {
     enum mf_severity severity;
@@ -110,7 +114,6 @@ enum mf_table_op { MF_TABLE_FMOE, MF_TABLE_FHMOE, MF_TABLE_GROUPED };
 #define MF_TABLE_PROBLEMS_MAX 10000
 
 struct mf_table_stray;
-struct mf_table_index;
 struct mf_table_arena;
 
 struct mf_table {
@@ -130,8 +133,9 @@ struct mf_table {
     const char **other; /* names of the columns that nobody knows */
     size_t n_other;
     struct mf_table_stray *strays;
-    size_t n_strays;
-    struct mf_table_index *index;
+    size_t n_strays, strays_cap;
+    uint32_t *slots; /* hash of the keys: row number + 1, 0 when free */
+    size_t n_slots;
     struct mf_table_arena *arena;
 };
 
@@ -146,7 +150,7 @@ int mf_table_read(const char *name, const char *text, size_t len, struct mf_tabl
                   char why[MF_REASON_MAX]);
 
 /* Adds a copy of the row, texts included; line, and what is private in the row, are ignored. -EINVAL: a text
- * of it could not be written. */
+ * of it could not be written, a number of it is not finite, or a tuned table's row has no device class. */
 int mf_table_add(struct mf_table *t, const struct mf_table_row *row);
 /* Puts a copy of the row in the place of row i; cells of unknown columns stay as they were. -EINVAL as
  * mf_table_add; also when the keys differ. */

@@ -1,0 +1,231 @@
+#include "common/table_file.h"
+
+#include "common/clock.h"
+#include "common/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#define LOCK_RETRY_MS 5
+
+static int fail(int r, const char *doing, const char *path, char why[MF_REASON_MAX])
+{
+    mf_say(why, MF_REASON_MAX, "%s %.160s: %s", doing, path, strerror(-r));
+    return r;
+}
+
+/* --------------------------------------------------------------------------------------------- read */
+
+static int read_all(int fd, struct mf_buf *ret)
+{
+    char chunk[65536];
+    for (;;) {
+        ssize_t n = read(fd, chunk, sizeof(chunk));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        if (n == 0)
+            return 0;
+        int r = mf_buf_add(ret, chunk, (size_t)n);
+        if (r < 0)
+            return r;
+    }
+}
+
+int mf_table_file_read(const char *path, struct mf_table **ret, char why[MF_REASON_MAX])
+{
+    _cleanup_(mf_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fail(-errno, "open", path, why);
+    _cleanup_(mf_buf_release) struct mf_buf text;
+    mf_buf_init(&text, MF_TABLE_FILE_MAX);
+    int r = read_all(fd, &text);
+    if (r < 0)
+        return fail(r, "read", path, why);
+    return mf_table_read(path, text.data, text.len, ret, why);
+}
+
+/* -------------------------------------------------------------------------------------------- write */
+
+/* The three paths of a table: itself, with links followed, and its lock and its next version beside it. Neither
+ * of the two ends in .csv, so that production's search for tables does not take them for one. */
+struct paths {
+    char file[PATH_MAX], folder[PATH_MAX], lock[PATH_MAX + 16], next[PATH_MAX + 16];
+};
+
+static int resolve(const char *path, struct paths *p)
+{
+    /* A link to a file that is not there yet is not followed: there is nothing to keep. */
+    if (!realpath(path, p->file)) {
+        int r = errno == ENOENT ? mf_copy(p->file, sizeof(p->file), path) : -errno;
+        if (r < 0)
+            return r;
+    }
+    const char *slash = strrchr(p->file, '/');
+    const char *name = slash ? slash + 1 : p->file;
+    if (*name == '\0')
+        return -EISDIR;
+    int len = slash ? (int)(slash - p->file) + 1 : 0;
+    mf_say(p->folder, sizeof(p->folder), "%.*s", len > 0 ? len : 1, len > 0 ? p->file : ".");
+    mf_say(p->lock, sizeof(p->lock), "%s.lock", p->file);
+    mf_say(p->next, sizeof(p->next), "%.*s.%s.next", len, p->file, name);
+    return 0;
+}
+
+static int take_lock(const char *path, int lock_ms, int *ret)
+{
+    _cleanup_(mf_closep) int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd < 0)
+        return -errno;
+    const int64_t deadline = mf_now_ms() + (lock_ms < 0 ? MF_TABLE_LOCK_MS : lock_ms);
+    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return -errno;
+        if (mf_now_ms() >= deadline)
+            return -ETIMEDOUT;
+        (void)poll(NULL, 0, LOCK_RETRY_MS);
+    }
+    *ret = fd;
+    fd = -1;
+    return 0;
+}
+
+static int write_all(int fd, const char *data, size_t len)
+{
+    while (len > 0) {
+        ssize_t n = write(fd, data, len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? -errno : -EIO;
+        data += n;
+        len -= (size_t)n;
+    }
+    return 0;
+}
+
+/* The next version, complete and on the disk. Only the holder of the lock writes it, so what an earlier holder
+ * left behind when it was killed is of no use to anybody. */
+static int write_next(const struct paths *p, const char *data, size_t len)
+{
+    (void)unlink(p->next);
+    _cleanup_(mf_closep) int fd = open(p->next, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return -errno;
+    struct stat old;
+    if (stat(p->file, &old) == 0) {
+        if (fchmod(fd, old.st_mode & 07777) < 0)
+            return -errno;
+        (void)!fchown(fd, old.st_uid, old.st_gid); /* only root can, and only root has to */
+    }
+    int r = write_all(fd, data, len);
+    if (r == 0 && fsync(fd) < 0)
+        r = -errno;
+    return r;
+}
+
+static int sync_folder(const char *folder)
+{
+    _cleanup_(mf_closep) int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    /* Some network file systems have no sync of a folder; the rename is all they offer. */
+    return fsync(fd) < 0 && errno != EINVAL ? -errno : 0;
+}
+
+static int replace_file(const struct paths *p, const char *data, size_t len)
+{
+    int r = write_next(p, data, len);
+    if (r == 0 && rename(p->next, p->file) < 0)
+        r = -errno;
+    if (r < 0) {
+        (void)unlink(p->next);
+        return r;
+    }
+    return sync_folder(p->folder);
+}
+
+static int write_table(const struct paths *p, const struct mf_table *t, enum mf_table_columns columns,
+                       char why[MF_REASON_MAX])
+{
+    _cleanup_(mf_buf_release) struct mf_buf text;
+    mf_buf_init(&text, MF_TABLE_FILE_MAX);
+    int r = mf_table_write(t, columns, &text, why);
+    if (r < 0)
+        return r;
+    r = replace_file(p, text.data, text.len);
+    return r < 0 ? fail(r, "write", p->file, why) : 0;
+}
+
+static int begin(const char *path, int lock_ms, struct paths *p, int *ret_lock, char why[MF_REASON_MAX])
+{
+    int r = resolve(path, p);
+    if (r < 0)
+        return fail(r, "find", path, why);
+    r = take_lock(p->lock, lock_ms, ret_lock);
+    return r < 0 ? fail(r, "lock", p->lock, why) : 0;
+}
+
+int mf_table_file_update(const char *path, int lock_ms, mf_table_edit edit, void *data,
+                         char why[MF_REASON_MAX])
+{
+    _cleanup_(mf_closep) int lock = -1;
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    struct paths p;
+    int r = begin(path, lock_ms, &p, &lock, why);
+    if (r < 0)
+        return r;
+    r = mf_table_file_read(p.file, &t, why);
+    if (r == -ENOENT)
+        r = mf_table_new(p.file, true, &t);
+    if (r < 0)
+        return r;
+    r = edit(t, data, why);
+    if (r != 0)
+        return r < 0 ? r : 0;
+    return write_table(&p, t, MF_TABLE_ALL, why);
+}
+
+struct merge {
+    const struct mf_table *fresh;
+    const struct mf_merge_options *options;
+    struct mf_merge_result result;
+};
+
+static int merge_into(struct mf_table *table, void *data, char why[MF_REASON_MAX])
+{
+    struct merge *m = data;
+    int r = mf_table_merge(table, m->fresh, m->options, &m->result, why);
+    if (r < 0)
+        return r;
+    return m->result.n[MF_MERGED_ADDED] + m->result.n[MF_MERGED_REPLACED] > 0 ? 0 : 1;
+}
+
+int mf_table_file_merge(const char *path, int lock_ms, const struct mf_table *fresh,
+                        const struct mf_merge_options *options, struct mf_merge_result *ret,
+                        char why[MF_REASON_MAX])
+{
+    struct merge m = {fresh, options, MF_MERGE_RESULT_INIT};
+    int r = mf_table_file_update(path, lock_ms, merge_into, &m, why);
+    if (r < 0) {
+        mf_merge_result_release(&m.result);
+        return r;
+    }
+    *ret = m.result;
+    return 0;
+}
+
+int mf_table_file_write(const char *path, int lock_ms, const struct mf_table *t,
+                        enum mf_table_columns columns, char why[MF_REASON_MAX])
+{
+    _cleanup_(mf_closep) int lock = -1;
+    struct paths p;
+    int r = begin(path, lock_ms, &p, &lock, why);
+    return r < 0 ? r : write_table(&p, t, columns, why);
+}
