@@ -1,9 +1,12 @@
 /* The data that a shape is timed and checked on: the same bits on every device and node.
  *
- * Value i of tensor t is a sum of four 16-bit uniforms of Philox keyed by (seed, t), centred and scaled by exact
+ * A value of tensor t is a sum of four 16-bit uniforms of Philox keyed by (seed, t), centred and scaled by exact
  * arithmetic to a standard deviation of about s: x 1, w1 1/sqrt(H), w2 1/sqrt(I), so that no stage over- or
  * underflows; then rounded to bf16, then quantised as the shape says. Weights depend on the layer model and
- * the seed only, and serve its whole ladder. */
+ * the seed only, and serve its whole ladder.
+ *
+ * Value k of row r: with q = k / 32 and i = k % 16, the Philox block at counter (16·q + i, r) gives it, words 0 and
+ * 1 for the first sixteen values of the 32, words 2 and 3 for the others. A row of w is e·N + n. */
 #pragma once
 
 #include <stdint.h>
@@ -18,10 +21,16 @@ void mf_data_x_row(const struct mf_shape *shape, uint64_t seed, int64_t token, u
 void mf_data_w_row(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert, int64_t n,
                    uint16_t *out);
 /* One expert's weight quantised as the shape says, in `row` layout: elements to w, scales to scale (may be NULL
- * for bf16). */
-void mf_data_expert(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert, void *out_w,
+ * for bf16). -ENOMEM. */
+int mf_data_expert(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert, void *out_w,
                     float *out_scale);
-/* ids [T,k], distinct within a token; weights [T,k], positive, each token's sum 1 within a rounding. */
+/* A whole weight, [E, N, K] and its scales, on the threads of the pool. -ENOMEM. */
+int mf_data_weight(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, void *out_w, float *out_scale);
+/* x bf16 [T,H], on the threads of the pool. */
+void mf_data_x(const struct mf_shape *shape, uint64_t seed, uint16_t *out);
+
+/* ids [T,k], distinct within a token; weights [T,k], positive, each token's sum 1 within a rounding.
+ * -ENOMEM; -EINVAL for more slots than experts. */
 int mf_data_topk(const struct mf_shape *shape, const struct mf_routing *routing, uint64_t seed, int32_t *ids,
                  float *weights);
 /* Number of experts that get at least one token. */

@@ -8,6 +8,7 @@
  * places: panels are cut over the 2I rows, and I must be a multiple of the panel, so no panel mixes the two. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +25,6 @@ struct mf_layout {
 const struct mf_layout *mf_layout_find(const char *name);
 /* Index of element (n, k) within one expert. */
 size_t mf_layout_index(const struct mf_layout *l, int element_bytes, size_t N, size_t K, size_t n, size_t k);
-int mf_layout_legal(const struct mf_layout *l, int element_bytes, size_t N, size_t K);   /* bool */
+bool mf_layout_legal(const struct mf_layout *l, int element_bytes, size_t N, size_t K);
 /* One expert from row to the layout. to and from do not overlap. */
 void mf_layout_pack(const struct mf_layout *l, int element_bytes, size_t N, size_t K, const void *from, void *to);

@@ -28,6 +28,17 @@ float mf_fp8_max(enum mf_format format);
 /* The artifact format of a dtype: bf16, fp8fn, fp8fnuz. -EINVAL for any other. */
 int mf_format_of_dtype(enum mf_dtype dtype, enum mf_format *ret);
 
+/* Whole arrays, the same bits as one by one. */
+void mf_bf16_to_floats(const uint16_t *from, size_t n, float *to);
+void mf_bf16_from_floats(const float *from, size_t n, uint16_t *to);
+/* to[i] = value of from[i], times scale. */
+void mf_fp8_to_floats(enum mf_format format, const uint8_t *from, size_t n, float scale, float *to);
+
+/* A value that no kernel writes: a signalling NaN for f32 and bf16, NaN for fp8 (fn 0x7f, fnuz 0x80),
+ * 0xa5a5a5a5 for an index. Its bits in the format's element size. */
+uint32_t mf_poison(enum mf_format format);
+void mf_poison_fill(enum mf_format format, void *to, size_t n_elements);
+
 /* One row of n floats into fp8 with one scale; returns the scale. */
 float mf_quant_row(enum mf_format format, const float *x, size_t n, uint8_t *q);
 /* One row in groups of 128, the last may be short; scales has ceil(n/128). */

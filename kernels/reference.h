@@ -1,20 +1,30 @@
 /* The reference: what every artifact of a shape should hold.
  *
- * Two paths. The fast one is a plain fp32 kernel on the dequantised inputs, threaded over rows, each dot product
- * in a fixed order; it makes the artifacts that steps are fed and compared with. The slow one is the same in
- * double precision, one row at a time: the root of trust, which the fast one is tested against.
+ * Two paths. The fast one is a plain fp32 kernel on the dequantised inputs, threaded over weight rows, each dot
+ * product in a fixed order of sixteen partial sums; it makes the artifacts that steps are fed and compared with. The
+ * slow one is the same in double precision, one row at a time: the root of trust, which the fast one is tested
+ * against.
  *
- * Activations (facts of ROCm/aiter and openai/gpt-oss): Silu g·sigmoid(g)·u; Gelu 0.5g(1+erf(g/√2))·u;
- * Swiglu g=min(g,7), u=clamp(u,-7,7), g·sigmoid(1.702g)·(u+1). Gate rows come first in w1. With
- * doweight_stage1 the routing weight multiplies gemm1's output before the activation. */
+ * Activations, gate g and up u, gate rows first in w1:
+ *   Silu     g·sigmoid(g)·u
+ *   Gelu     0.5·g·(1 + erf(g/√2))·u
+ *   Swiglu   openai/gpt-oss's: g = min(g, 7), u = clamp(u, -7, 7), then g·sigmoid(1.702·g)·(u + 1)
+ *   Situv2   Kimi-K3's: 4·tanh(g/4)·sigmoid(g) · 25·tanh(u/25)
+ *   No       g·u
+ * With use_g1u1 = 0 there is no up half: the activation is its gate factor alone, for Swiglu
+ * min(g, 7)·sigmoid(1.702·g) with g clamped first; for No it is g.
+ * With doweight_stage1 the routing weight multiplies gemm1's output before the activation, and the combine is a plain
+ * sum. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/shape.h"
 #include "kernels/tensors.h"
 
 double mf_activate(enum mf_act act, double gate, double up);
+double mf_activate_gate(enum mf_act act, double gate);    /* use_g1u1 = 0 */
 
 /* The inputs of a layer in plain form: weights in `row` layout as the shape's format has them. */
 struct mf_layer_data {
@@ -26,35 +36,45 @@ struct mf_layer_data {
     const float *w1_scale, *w2_scale;
 };
 
-/* The layer's decoded references in slot order (row t*k + j), fp32:
- *   g [T*k,2I] on quantised x; h [T*k,I] rounded to bf16 and then quantised as the plain pipeline does, in its
- *   decoded value; z [T*k,H] on that h; y [T,H].
- * row_plain_* hold each row's relative error of the plain quantised pipeline against the unquantised layer:
- * what the format itself costs, from which the row limits are drawn. */
+/* The layer's decoded references, fp32, in slot order (row t*k + j) where not said otherwise. */
 struct mf_reference {
-    float *g, *h, *z, *y;           /* each may be NULL when it was not asked for */
-    uint8_t *h_q;                   /* quantised h [T*k, I], fp8 shapes only */
-    float *h_scale;                 /* [T*k] or [T*k, ceil(I/128)] */
-    uint8_t *x_q;                   /* quantised x [T,H], fp8 shapes only */
-    float *x_scale;
-    float *h_bf16;                  /* h before quantisation, rounded to bf16, decoded [T*k, I] */
+    float *x;           /* fp8 shapes: quantised x decoded [T,H]; else NULL */
+    float *g;           /* [T*k, 2I] on quantised x, without the routing weight */
+    float *h_bf16;      /* h rounded to bf16 [T*k, I] */
+    float *h;           /* h as it enters gemm2: of fp8 shapes h_bf16 quantised and decoded, else the same array */
+    float *z;           /* [T*k, H] on that h, without the routing weight */
+    float *y;           /* [T,H], not rounded */
+    /* What quantising h costs, by row: the relative error of h, z and y of the plain quantised pipeline against
+     * the same without that quantisation. Row limits are drawn from it. NULL for shapes that do not quantise. */
+    float *h_error, *z_error;   /* [T*k] */
+    float *y_error;             /* [T] */
 };
 
-/* Computes the whole; out's arrays are allocated here and released by mf_reference_release. -ENOMEM. */
+/* Computes the whole; out's arrays are allocated here and released by mf_reference_release. -ENOMEM; -EINVAL for a
+ * shape whose formats have no definition here. */
 int mf_reference_make(const struct mf_layer_data *data, struct mf_reference *out);
 void mf_reference_release(struct mf_reference *r);
 
-/* Output row of one token in double precision from the dequantised inputs, h not quantised when plain is
- * false: for tests and for the plain pipeline's error. y has H values. */
+/* The decoded row that an artifact should hold, and what to multiply it by (the routing weight for gw and zw, else
+ * 1). row is a token for x and y, a slot row t*k + j for the others. NULL: no reference for it. */
+const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_reference *r,
+                              const struct mf_artifact *a, int64_t row, float *ret_factor);
+/* One row of a weight in `row` layout, decoded: K floats. */
+void mf_reference_weight_row(const struct mf_layer_data *data, enum mf_tensor w, int32_t expert, int64_t n, float *out);
+
+/* Output row of one token in double precision from the dequantised inputs. quantise_h: h is rounded to bf16 and
+ * quantised as the shape says; without, it stays double. y has H values. -ENOMEM. */
 int mf_reference_row_double(const struct mf_layer_data *data, int64_t token, bool quantise_h, double *y);
 
 /* Sorted order of a routing for block_m, AITER's moe_sorting contract: experts ascending, empty ones take no
- * block, tokens ascending within one, slot order within a token. Fills the parts of sorted.<block_m>. */
+ * block, tokens ascending within one, slot order within a token. Fills the parts of sorted.<block_m>; what lies
+ * beyond num_valid[0] is garbage on purpose (0x7fffffff, NaN). -ENOMEM. */
 int mf_reference_sort(const struct mf_shape *shape, const int32_t *ids, const float *weights, int32_t block_m,
                       const struct mf_tensor_ref *sorted);
 
 /* Writes the artifact's encoded bits into `to`, from the inputs and the reference: what a step that needs it is
  * fed. Padding rows of sorted order are filled with poison (NaN), so that a step which uses them is found out.
- * Weights are packed into the artifact's layout. -EINVAL: no maker for it. */
+ * Weights are packed into the artifact's layout from data->w1, w2. sorted is the order of a->block, NULL for
+ * artifacts in token or slot order. A zeroed artifact is zeros. -EINVAL: no maker for it; -ENOMEM. */
 int mf_reference_artifact(const struct mf_layer_data *data, const struct mf_reference *r, const struct mf_artifact *a,
                           const struct mf_tensor_ref *sorted, const struct mf_tensor_ref *to);

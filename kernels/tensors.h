@@ -6,6 +6,7 @@
  *   sorted {ids i32 [P], weights f32 [P], experts i32 [P/B], num_valid i32 [2]}
  *   w1 w2  {w, scale}: [E,2I,H] and [E,H,I] elements permuted by the layout (kernels/layout.h)
  *   g gw   {g [P,2I]}   h {h [P,I], scale}   z zw {z [T*k,H]}   y {y [T,H]}
+ *   With use_g1u1 = 0 gemm1 has no up half: I takes the place of 2I in w1, g and gw.
  *   scale: absent for none; per_token f32 [rows] (weights: [E,N]); per_1x128 f32 [rows, ceil(cols/128)];
  *          per_128x128 f32 [E, ceil(N/128), ceil(K/128)]
  * Rows at and beyond num_valid[0], and rows whose id is padding, are unspecified in sorted order. */
@@ -27,6 +28,12 @@ struct mf_part {
 static inline int64_t mf_part_bytes(const struct mf_part *p)
 {
     return p->rows * p->cols * p->element_bytes;
+}
+
+/* Columns of gemm1's output: 2I, or I without use_g1u1. */
+static inline int64_t mf_gemm1_cols(const struct mf_shape *shape)
+{
+    return (int64_t)shape->inter_dim * (shape->use_g1u1 ? 2 : 1);
 }
 
 /* The addresses of an artifact's parts, in the order of mf_artifact_parts. */

@@ -1,0 +1,248 @@
+#include "kernels/quant.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "kernels/vector.h"
+
+#define BLOCK 128
+
+MF_VECTOR_INLINE uint32_t bits_of(float f)
+{
+    uint32_t u;
+    __builtin_memcpy(&u, &f, 4);
+    return u;
+}
+
+MF_VECTOR_INLINE float float_of(uint32_t u)
+{
+    float f;
+    __builtin_memcpy(&f, &u, 4);
+    return f;
+}
+
+/* No branch: every arm is computed and one selected, so that a loop over it becomes vector code. */
+MF_VECTOR_INLINE uint16_t bf16_code(float f)
+{
+    uint32_t u = bits_of(f);
+    uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+    uint32_t nan = u >> 16 | 0x40;
+    return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? nan : rounded);
+}
+
+uint16_t mf_bf16_from_float(float v)
+{
+    return bf16_code(v);
+}
+
+MF_VECTOR_BODY(, void, mf_bf16_to_floats, (const uint16_t *from, size_t n, float *to), (from, n, to), {
+    for (size_t i = 0; i < n; i++)
+        to[i] = mf_bf16_to_float(from[i]);
+})
+
+MF_VECTOR_BODY(, void, mf_bf16_from_floats, (const float *from, size_t n, uint16_t *to), (from, n, to), {
+    for (size_t i = 0; i < n; i++)
+        to[i] = bf16_code(from[i]);
+})
+
+/* What tells the two fp8 formats apart. */
+struct fp8 {
+    int bias;
+    uint32_t max_bits; /* of the largest value, as a float */
+    uint32_t nan;
+    bool nan_signed; /* NaN in both signs, and a negative zero */
+};
+
+MF_VECTOR_INLINE struct fp8 fp8_of(enum mf_format format)
+{
+    return format == MF_FORMAT_FP8FNUZ ? (struct fp8){8, 0x43700000 /* 240 */, 0x80, false}
+                                       : (struct fp8){7, 0x43e00000 /* 448 */, 0x7f, true};
+}
+
+MF_VECTOR_INLINE uint8_t fp8_code(struct fp8 t, float v)
+{
+    uint32_t u = bits_of(v), sign = u >> 24 & 0x80, a = u & 0x7fffffff;
+    uint32_t least_normal = (uint32_t)(127 - t.bias + 1) << 23;
+    uint32_t magic = (uint32_t)(127 + 21 - t.bias)
+                     << 23; /* its unit in the last place is the subnormal step */
+    uint32_t c = a < t.max_bits ? a : t.max_bits;
+    uint32_t normal = ((c + 0x7ffff + (c >> 20 & 1)) >> 20) - ((uint32_t)(127 - t.bias) << 3);
+    uint32_t subnormal = bits_of(float_of(c) + float_of(magic)) - magic;
+    uint32_t code = c < least_normal ? subnormal : normal;
+    uint32_t is_signed = t.nan_signed | (code != 0);
+    code |= is_signed ? sign : 0;
+    uint32_t nan = t.nan_signed ? t.nan | sign : t.nan;
+    return (uint8_t)(a > 0x7f800000 ? nan : code);
+}
+
+MF_VECTOR_INLINE float fp8_value(struct fp8 t, uint8_t v)
+{
+    uint32_t sign = (uint32_t)(v & 0x80) << 24, a = v & 0x7f;
+    float step = float_of((uint32_t)(127 - 2 - t.bias) << 23);
+    uint32_t normal = (a << 20) + ((uint32_t)(127 - t.bias) << 23);
+    uint32_t subnormal = bits_of((float)(int32_t)a * step);
+    uint32_t code = (a < 8 ? subnormal : normal) | sign;
+    uint32_t is_nan = t.nan_signed ? a == 0x7f : v == 0x80;
+    return float_of(is_nan ? 0x7fc00000 | sign : code);
+}
+
+float mf_fp8_to_float(enum mf_format format, uint8_t v)
+{
+    return fp8_value(fp8_of(format), v);
+}
+
+uint8_t mf_fp8_from_float(enum mf_format format, float v)
+{
+    return fp8_code(fp8_of(format), v);
+}
+
+float mf_fp8_max(enum mf_format format)
+{
+    return float_of(fp8_of(format).max_bits);
+}
+
+int mf_format_of_dtype(enum mf_dtype dtype, enum mf_format *ret)
+{
+    switch (dtype) {
+    case MF_DTYPE_BF16:
+        *ret = MF_FORMAT_BF16;
+        return 0;
+    case MF_DTYPE_FP8_E4M3FN:
+        *ret = MF_FORMAT_FP8FN;
+        return 0;
+    case MF_DTYPE_FP8_E4M3FNUZ:
+        *ret = MF_FORMAT_FP8FNUZ;
+        return 0;
+    case MF_DTYPE_FP16:
+    case MF_DTYPE_INT8:
+    case MF_DTYPE_INT4:
+    case MF_DTYPE_FP4X2:
+    case MF_DTYPE_N_:
+        break;
+    }
+    return -EINVAL;
+}
+
+/* The format is a constant in each arm, which is what lets the loops become vector code. */
+MF_VECTOR_BODY(, void, mf_fp8_to_floats,
+               (enum mf_format format, const uint8_t *from, size_t n, float scale, float *to),
+               (format, from, n, scale, to), {
+                   if (format == MF_FORMAT_FP8FNUZ) {
+                       for (size_t i = 0; i < n; i++)
+                           to[i] = fp8_value(fp8_of(MF_FORMAT_FP8FNUZ), from[i]) * scale;
+                   } else {
+                       for (size_t i = 0; i < n; i++)
+                           to[i] = fp8_value(fp8_of(MF_FORMAT_FP8FN), from[i]) * scale;
+                   }
+               })
+
+/* The bits of a magnitude order as the magnitude does, NaN above all. */
+MF_VECTOR_BODY(static, uint32_t, amax_bits, (const float *x, size_t n), (x, n), {
+    uint32_t top = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t a = bits_of(x[i]) & 0x7fffffff;
+        top = a > top ? a : top;
+    }
+    return top;
+})
+
+MF_VECTOR_BODY(static, void, quantise,
+               (enum mf_format format, const float *x, size_t n, float scale, uint8_t *q),
+               (format, x, n, scale, q), {
+                   if (format == MF_FORMAT_FP8FNUZ) {
+                       for (size_t i = 0; i < n; i++)
+                           q[i] = fp8_code(fp8_of(MF_FORMAT_FP8FNUZ), x[i] / scale);
+                   } else {
+                       for (size_t i = 0; i < n; i++)
+                           q[i] = fp8_code(fp8_of(MF_FORMAT_FP8FN), x[i] / scale);
+                   }
+               })
+
+static float scale_of(enum mf_format format, uint32_t amax)
+{
+    float scale = float_of(amax) / mf_fp8_max(format);
+    /* zero also when a tiny amax underflows */
+    return bits_of(scale) == 0 ? 1.0f : scale;
+}
+
+float mf_quant_row(enum mf_format format, const float *x, size_t n, uint8_t *q)
+{
+    float scale = scale_of(format, amax_bits(x, n));
+    quantise(format, x, n, scale, q);
+    return scale;
+}
+
+void mf_quant_row_1x128(enum mf_format format, const float *x, size_t n, uint8_t *q, float *scales)
+{
+    for (size_t i = 0; i < n; i += BLOCK)
+        scales[i / BLOCK] = mf_quant_row(format, x + i, MF_MIN((size_t)BLOCK, n - i), q + i);
+}
+
+static float quant_block(enum mf_format format, const float *x, size_t rows, size_t cols, size_t stride,
+                         uint8_t *q)
+{
+    uint32_t top = 0;
+    for (size_t r = 0; r < rows; r++) {
+        uint32_t a = amax_bits(x + r * stride, cols);
+        top = MF_MAX(top, a);
+    }
+    float scale = scale_of(format, top);
+    for (size_t r = 0; r < rows; r++)
+        quantise(format, x + r * stride, cols, scale, q + r * stride);
+    return scale;
+}
+
+void mf_quant_128x128(enum mf_format format, const float *x, size_t rows, size_t cols, uint8_t *q,
+                      float *scales)
+{
+    size_t n_cols = (cols + BLOCK - 1) / BLOCK;
+    for (size_t r = 0; r < rows; r += BLOCK) {
+        for (size_t c = 0; c < cols; c += BLOCK) {
+            scales[r / BLOCK * n_cols + c / BLOCK] =
+                quant_block(format, x + r * cols + c, MF_MIN((size_t)BLOCK, rows - r),
+                            MF_MIN((size_t)BLOCK, cols - c), cols, q + r * cols + c);
+        }
+    }
+}
+
+uint32_t mf_poison(enum mf_format format)
+{
+    switch (format) {
+    case MF_FORMAT_INDEX:
+        return 0xa5a5a5a5;
+    case MF_FORMAT_F32:
+        return 0xffa5a5a5;
+    case MF_FORMAT_BF16:
+        return 0xffa5;
+    case MF_FORMAT_FP8FN:
+        return 0x7f;
+    case MF_FORMAT_FP8FNUZ:
+        return 0x80;
+    case MF_FORMAT_FP16:
+        return 0xfda5;
+    case MF_FORMAT_INT8:
+    case MF_FORMAT_INT4:
+    case MF_FORMAT_FP4:
+        return 0xa5;
+    case MF_FORMAT_N_:
+        break;
+    }
+    return 0;
+}
+
+void mf_poison_fill(enum mf_format format, void *to, size_t n_elements)
+{
+    uint32_t poison = mf_poison(format);
+    if (format == MF_FORMAT_INDEX || format == MF_FORMAT_F32) {
+        uint32_t *p = to;
+        for (size_t i = 0; i < n_elements; i++)
+            p[i] = poison;
+    } else if (format == MF_FORMAT_BF16 || format == MF_FORMAT_FP16) {
+        uint16_t *p = to;
+        for (size_t i = 0; i < n_elements; i++)
+            p[i] = (uint16_t)poison;
+    } else {
+        memset(to, (int)poison, n_elements);
+    }
+}

@@ -1,0 +1,421 @@
+#include "kernels/reference.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "kernels/quant.h"
+#include "kernels/vector.h"
+
+#define TILE 32 /* rows that share one decoded weight row */
+
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+double mf_activate_gate(enum mf_act act, double gate)
+{
+    switch (act) {
+    case MF_ACT_SILU:
+        return gate * sigmoid(gate);
+    case MF_ACT_GELU:
+        return 0.5 * gate * (1 + erf(gate * M_SQRT1_2));
+    case MF_ACT_SWIGLU: {
+        double g = fmin(gate, 7);
+        return g * sigmoid(1.702 * g);
+    }
+    case MF_ACT_SITUV2:
+        return 4 * tanh(gate / 4) * sigmoid(gate);
+    case MF_ACT_NO:
+    case MF_ACT_N_:
+        break;
+    }
+    return gate;
+}
+
+double mf_activate(enum mf_act act, double gate, double up)
+{
+    double factor = up;
+    if (act == MF_ACT_SWIGLU)
+        factor = fmin(fmax(up, -7), 7) + 1;
+    else if (act == MF_ACT_SITUV2)
+        factor = 25 * tanh(up / 25);
+    return mf_activate_gate(act, gate) * factor;
+}
+
+/* Decodes a row of fp8 with one scale, or one for each 128 values. */
+static void decode_row(enum mf_format format, bool grouped, const uint8_t *q, const float *scale, size_t n,
+                       float *out)
+{
+    if (!grouped) {
+        mf_fp8_to_floats(format, q, n, scale[0], out);
+        return;
+    }
+    for (size_t i = 0; i < n; i += 128)
+        mf_fp8_to_floats(format, q + i, MF_MIN((size_t)128, n - i), scale[i / 128], out + i);
+}
+
+void mf_reference_weight_row(const struct mf_layer_data *data, enum mf_tensor w, int32_t expert, int64_t n,
+                             float *out)
+{
+    const struct mf_shape *s = &data->shape;
+    bool first = w == MF_TENSOR_W1;
+    struct mf_artifact a = mf_plain_w(s, w, "row");
+    size_t N = first ? (size_t)mf_gemm1_cols(s) : (size_t)s->model_dim;
+    size_t K = first ? (size_t)s->model_dim : (size_t)s->inter_dim;
+    size_t row = (size_t)expert * N + (size_t)n;
+    const void *base = first ? data->w1 : data->w2;
+    const float *scale = first ? data->w1_scale : data->w2_scale;
+    if (a.format == MF_FORMAT_BF16) {
+        mf_bf16_to_floats((const uint16_t *)base + row * K, K, out);
+        return;
+    }
+    bool blocks = a.scale == MF_SCALE_PER_128X128;
+    if (blocks)
+        scale += ((size_t)expert * ((N + 127) / 128) + (size_t)n / 128) * ((K + 127) / 128);
+    else
+        scale += row;
+    decode_row(a.format, blocks, (const uint8_t *)base + row * K, scale, K, out);
+}
+
+typedef float v16 __attribute__((vector_size(64)));
+
+/* Partial sum i takes the products i, i + 16, …; the sixteen are then added in halves. */
+MF_VECTOR_BODY(static, void, dots,
+               (const float *w, const float *rows, size_t stride, int n_rows, size_t K, float *out),
+               (w, rows, stride, n_rows, K, out), {
+                   for (int r = 0; r < n_rows; r += 4) {
+                       v16 sum[4] = {{0}, {0}, {0}, {0}};
+                       const float *row[4];
+                       for (int i = 0; i < 4; i++)
+                           row[i] = rows + (size_t)(r + i < n_rows ? r + i : r) * stride;
+                       size_t k = 0;
+                       for (; k + 16 <= K; k += 16) {
+                           v16 b;
+                           __builtin_memcpy(&b, w + k, sizeof(b));
+                           for (int i = 0; i < 4; i++) {
+                               v16 a;
+                               __builtin_memcpy(&a, row[i] + k, sizeof(a));
+                               sum[i] += a * b;
+                           }
+                       }
+                       for (int i = 0; i < 4 && r + i < n_rows; i++) {
+                           float part[16];
+                           __builtin_memcpy(part, &sum[i], sizeof(part));
+                           for (size_t t = k; t < K; t++)
+                               part[t - k] += row[i][t] * w[t];
+                           for (int half = 8; half > 0; half /= 2) {
+                               for (int j = 0; j < half; j++)
+                                   part[j] += part[j + half];
+                           }
+                           out[r + i] = part[0];
+                       }
+                   }
+               })
+
+/* Slot rows by expert: rows[first[e]] … rows[first[e + 1] - 1], ascending. */
+struct groups {
+    int64_t *first;
+    int64_t *rows;
+};
+
+struct job {
+    const struct mf_layer_data *data;
+    struct mf_reference *out;
+    struct groups groups;
+    float *h_exact; /* before any rounding */
+    float *z_exact; /* on that, for the cost of quantising; NULL when nothing is quantised */
+    float *scratch; /* a thread's tile and weight row */
+    size_t scratch_floats;
+};
+
+static int group_rows(const struct mf_layer_data *d, struct groups *ret)
+{
+    int64_t n = d->shape.token * d->shape.topk;
+    ret->first = calloc((size_t)d->shape.expert + 2, sizeof(*ret->first));
+    ret->rows = calloc((size_t)n, sizeof(*ret->rows));
+    if (!ret->first || !ret->rows)
+        return -ENOMEM;
+    for (int64_t i = 0; i < n; i++)
+        ret->first[d->ids[i] + 2]++;
+    for (int32_t e = 0; e <= d->shape.expert; e++)
+        ret->first[e + 1] += ret->first[e];
+    for (int64_t i = 0; i < n; i++)
+        ret->rows[ret->first[d->ids[i] + 1]++] = i;
+    return 0;
+}
+
+static void quantise_x_thread(void *context, int thread, int n_threads)
+{
+    struct job *j = context;
+    const struct mf_shape *s = &j->data->shape;
+    struct mf_artifact a = mf_plain_x(s);
+    size_t H = (size_t)s->model_dim;
+    float *floats = j->scratch + (size_t)thread * j->scratch_floats, *scales = floats + H;
+    uint8_t *q = (uint8_t *)(scales + H / 128 + 1);
+    bool grouped = a.scale == MF_SCALE_PER_1X128;
+    for (int64_t t = thread; t < s->token; t += n_threads) {
+        mf_bf16_to_floats(j->data->x + t * s->model_dim, H, floats);
+        if (grouped)
+            mf_quant_row_1x128(a.format, floats, H, q, scales);
+        else
+            scales[0] = mf_quant_row(a.format, floats, H, q);
+        decode_row(a.format, grouped, q, scales, H, j->out->x + t * s->model_dim);
+    }
+}
+
+static void load_x(const struct job *j, int64_t slot, float *to)
+{
+    const struct mf_shape *s = &j->data->shape;
+    int64_t t = slot / s->topk, H = s->model_dim;
+    if (j->out->x)
+        memcpy(to, j->out->x + t * H, (size_t)H * sizeof(*to));
+    else
+        mf_bf16_to_floats(j->data->x + t * H, (size_t)H, to);
+}
+
+/* One tile of one expert against this thread's share of the weight rows. */
+struct tile {
+    const int64_t *slots;
+    int n;
+    int64_t n_first, n_last; /* weight rows */
+    float *rows, *w;
+};
+
+static void gemm1_tile(const struct job *j, const struct tile *t, int32_t e)
+{
+    int64_t cols = mf_gemm1_cols(&j->data->shape);
+    size_t K = (size_t)j->data->shape.model_dim;
+    float sums[TILE];
+    for (int i = 0; i < t->n; i++)
+        load_x(j, t->slots[i], t->rows + (size_t)i * K);
+    for (int64_t n = t->n_first; n < t->n_last; n++) {
+        mf_reference_weight_row(j->data, MF_TENSOR_W1, e, n, t->w);
+        dots(t->w, t->rows, K, t->n, K, sums);
+        for (int i = 0; i < t->n; i++)
+            j->out->g[t->slots[i] * cols + n] = sums[i];
+    }
+}
+
+static void gemm2_tile(const struct job *j, const struct tile *t, int32_t e)
+{
+    int64_t cols = j->data->shape.model_dim;
+    size_t K = (size_t)j->data->shape.inter_dim;
+    float *exact = t->rows + TILE * K, sums[TILE];
+    for (int i = 0; i < t->n; i++) {
+        memcpy(t->rows + (size_t)i * K, j->out->h + t->slots[i] * (int64_t)K, K * sizeof(float));
+        if (j->z_exact)
+            memcpy(exact + (size_t)i * K, j->h_exact + t->slots[i] * (int64_t)K, K * sizeof(float));
+    }
+    for (int64_t n = t->n_first; n < t->n_last; n++) {
+        mf_reference_weight_row(j->data, MF_TENSOR_W2, e, n, t->w);
+        dots(t->w, t->rows, K, t->n, K, sums);
+        for (int i = 0; i < t->n; i++)
+            j->out->z[t->slots[i] * cols + n] = sums[i];
+        if (!j->z_exact)
+            continue;
+        dots(t->w, exact, K, t->n, K, sums);
+        for (int i = 0; i < t->n; i++)
+            j->z_exact[t->slots[i] * cols + n] = sums[i];
+    }
+}
+
+/* Every thread goes through all experts with its own share of N: even however tokens are spread. */
+static void gemm(struct job *j, int thread, int n_threads, int64_t N, size_t K,
+                 void (*run)(const struct job *, const struct tile *, int32_t))
+{
+    float *scratch = j->scratch + (size_t)thread * j->scratch_floats;
+    struct tile t = {
+        .n_first = N * thread / n_threads,
+        .n_last = N * (thread + 1) / n_threads,
+        .w = scratch,
+        .rows = scratch + K,
+    };
+    for (int32_t e = 0; e < j->data->shape.expert; e++) {
+        int64_t last = j->groups.first[e + 1];
+        for (int64_t i = j->groups.first[e]; i < last; i += TILE) {
+            t.slots = j->groups.rows + i;
+            t.n = (int)MF_MIN((int64_t)TILE, last - i);
+            run(j, &t, e);
+        }
+    }
+}
+
+static void gemm1_thread(void *context, int thread, int n_threads)
+{
+    struct job *j = context;
+    gemm(j, thread, n_threads, mf_gemm1_cols(&j->data->shape), (size_t)j->data->shape.model_dim, gemm1_tile);
+}
+
+static void gemm2_thread(void *context, int thread, int n_threads)
+{
+    struct job *j = context;
+    gemm(j, thread, n_threads, j->data->shape.model_dim, (size_t)j->data->shape.inter_dim, gemm2_tile);
+}
+
+static float relative_error(const float *a, const float *b, size_t n)
+{
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)a[i] - (double)b[i];
+        difference += d * d;
+        norm += (double)b[i] * (double)b[i];
+    }
+    return norm > 0 ? (float)sqrt(difference / norm) : 0;
+}
+
+static void activate_row(const struct mf_layer_data *d, int64_t slot, const float *g, float *h)
+{
+    const struct mf_shape *s = &d->shape;
+    double factor = s->doweight_stage1 ? (double)d->weights[slot] : 1;
+    for (int32_t i = 0; i < s->inter_dim; i++) {
+        double gate = (double)g[i] * factor;
+        double value = s->use_g1u1 ? mf_activate(s->act_type, gate, (double)g[s->inter_dim + i] * factor)
+                                   : mf_activate_gate(s->act_type, gate);
+        h[i] = (float)value;
+    }
+}
+
+static void h_thread(void *context, int thread, int n_threads)
+{
+    struct job *j = context;
+    const struct mf_shape *s = &j->data->shape;
+    struct mf_artifact a = mf_plain_h(s, 1);
+    size_t I = (size_t)s->inter_dim;
+    float *scales = j->scratch + (size_t)thread * j->scratch_floats;
+    uint16_t *codes = (uint16_t *)(scales + I / 128 + 1);
+    bool grouped = a.scale == MF_SCALE_PER_1X128;
+    for (int64_t r = thread; r < s->token * s->topk; r += n_threads) {
+        float *exact = j->h_exact + r * s->inter_dim, *rounded = j->out->h_bf16 + r * s->inter_dim;
+        activate_row(j->data, r, j->out->g + r * mf_gemm1_cols(s), exact);
+        mf_bf16_from_floats(exact, I, codes);
+        mf_bf16_to_floats(codes, I, rounded);
+        if (a.scale == MF_SCALE_NONE)
+            continue;
+        uint8_t *q = (uint8_t *)codes;
+        if (grouped)
+            mf_quant_row_1x128(a.format, rounded, I, q, scales);
+        else
+            scales[0] = mf_quant_row(a.format, rounded, I, q);
+        decode_row(a.format, grouped, q, scales, I, j->out->h + r * s->inter_dim);
+        j->out->h_error[r] = relative_error(j->out->h + r * s->inter_dim, exact, I);
+    }
+}
+
+static void combine(const struct mf_layer_data *d, int64_t t, const float *z, float *y)
+{
+    const struct mf_shape *s = &d->shape;
+    memset(y, 0, (size_t)s->model_dim * sizeof(*y));
+    for (int32_t k = 0; k < s->topk; k++) {
+        int64_t slot = t * s->topk + k;
+        float weight = s->doweight_stage1 ? 1 : d->weights[slot];
+        for (int32_t i = 0; i < s->model_dim; i++)
+            y[i] += weight * z[slot * s->model_dim + i];
+    }
+}
+
+static void y_thread(void *context, int thread, int n_threads)
+{
+    struct job *j = context;
+    const struct mf_shape *s = &j->data->shape;
+    int64_t H = s->model_dim;
+    float *exact = j->scratch + (size_t)thread * j->scratch_floats;
+    for (int64_t t = thread; t < s->token; t += n_threads) {
+        combine(j->data, t, j->out->z, j->out->y + t * H);
+        if (!j->z_exact)
+            continue;
+        combine(j->data, t, j->z_exact, exact);
+        j->out->y_error[t] = relative_error(j->out->y + t * H, exact, (size_t)H);
+        for (int64_t r = t * s->topk; r < (t + 1) * s->topk; r++)
+            j->out->z_error[r] = relative_error(j->out->z + r * H, j->z_exact + r * H, (size_t)H);
+    }
+}
+
+static float *floats(int64_t rows, int64_t cols, bool *failed)
+{
+    float *p = reallocarray(NULL, (size_t)rows * (size_t)cols + 16, sizeof(float));
+    *failed |= !p;
+    return p;
+}
+
+/* Everything a job writes to, sized for n_threads. */
+static int allocate(struct job *j, int n_threads)
+{
+    const struct mf_shape *s = &j->data->shape;
+    struct mf_reference *r = j->out;
+    int64_t rows = s->token * s->topk;
+    bool failed = false, quantised = mf_plain_h(s, 1).scale != MF_SCALE_NONE;
+    j->scratch_floats = (size_t)(2 * TILE + 1) * (size_t)MF_MAX(s->model_dim, s->inter_dim) + 1024;
+    j->scratch = floats(n_threads, (int64_t)j->scratch_floats, &failed);
+    j->h_exact = floats(rows, s->inter_dim, &failed);
+    r->g = floats(rows, mf_gemm1_cols(s), &failed);
+    r->h_bf16 = floats(rows, s->inter_dim, &failed);
+    r->h = r->h_bf16;
+    r->z = floats(rows, s->model_dim, &failed);
+    r->y = floats(s->token, s->model_dim, &failed);
+    if (mf_plain_x(s).scale != MF_SCALE_NONE)
+        r->x = floats(s->token, s->model_dim, &failed);
+    if (quantised) {
+        r->h = floats(rows, s->inter_dim, &failed);
+        j->z_exact = floats(rows, s->model_dim, &failed);
+        r->h_error = floats(rows, 1, &failed);
+        r->z_error = floats(rows, 1, &failed);
+        r->y_error = floats(s->token, 1, &failed);
+    }
+    return failed ? -ENOMEM : 0;
+}
+
+static bool has_definition(const struct mf_shape *s)
+{
+    enum mf_format a, w;
+    if (s->q_type == MF_QTYPE_NO)
+        return s->dtype == MF_DTYPE_BF16;
+    return s->dtype == MF_DTYPE_BF16 && mf_format_of_dtype(s->q_dtype_a, &a) == 0 &&
+           mf_format_of_dtype(s->q_dtype_w, &w) == 0 &&
+           (s->q_type == MF_QTYPE_PER_TOKEN || s->q_type == MF_QTYPE_PER_1X128);
+}
+
+int mf_reference_make(const struct mf_layer_data *data, struct mf_reference *out)
+{
+    struct job j = {.data = data, .out = out};
+    int n_threads = mf_pool_threads();
+    *out = (struct mf_reference){0};
+    if (!has_definition(&data->shape))
+        return -EINVAL;
+    int r = allocate(&j, n_threads);
+    if (r == 0)
+        r = group_rows(data, &j.groups);
+    if (r == 0) {
+        if (out->x)
+            mf_pool_run(quantise_x_thread, &j, n_threads);
+        mf_pool_run(gemm1_thread, &j, n_threads);
+        mf_pool_run(h_thread, &j, n_threads);
+        mf_pool_run(gemm2_thread, &j, n_threads);
+        mf_pool_run(y_thread, &j, n_threads);
+    } else {
+        mf_reference_release(out);
+    }
+    free(j.groups.first);
+    free(j.groups.rows);
+    free(j.h_exact);
+    free(j.z_exact);
+    free(j.scratch);
+    return r;
+}
+
+void mf_reference_release(struct mf_reference *r)
+{
+    if (r->h != r->h_bf16)
+        free(r->h);
+    free(r->x);
+    free(r->g);
+    free(r->h_bf16);
+    free(r->z);
+    free(r->y);
+    free(r->h_error);
+    free(r->z_error);
+    free(r->y_error);
+    *r = (struct mf_reference){0};
+}

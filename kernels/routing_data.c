@@ -1,0 +1,199 @@
+/* Which experts a token gets, by routing profile, and with which weights. Integer picks on 32-bit random words, so
+ * that no node's libm decides a route. */
+#include <errno.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "kernels/data.h"
+#include "kernels/philox.h"
+
+/* The words of one token, in order: Philox at counters (0, token), (1, token), … */
+struct words {
+    uint64_t key, token, next;
+    struct mf_philox4 block;
+};
+
+static uint32_t word(struct words *w)
+{
+    if (w->next % 4 == 0)
+        w->block = mf_philox(w->key, w->next / 4, w->token);
+    return w->block.v[w->next++ % 4];
+}
+
+/* Uniform in [0, n) within 2^-32. */
+static uint32_t below(struct words *w, uint32_t n)
+{
+    return (uint32_t)((uint64_t)word(w) * n >> 32);
+}
+
+struct router {
+    int32_t n_experts, topk;
+    int32_t *deck;        /* a permutation of the experts */
+    uint64_t *popularity; /* by expert, for Zipf */
+    uint64_t key;
+};
+
+/* topk distinct experts of deck[first…], put before them by swaps; the deck stays a permutation. */
+static void deal(struct router *r, struct words *w, int32_t first, int32_t n)
+{
+    for (int32_t j = first; j < first + n; j++) {
+        int32_t other = j + (int32_t)below(w, (uint32_t)(r->n_experts - j));
+        int32_t id = r->deck[other];
+        r->deck[other] = r->deck[j];
+        r->deck[j] = id;
+    }
+}
+
+static void sort_deck(struct router *r)
+{
+    for (int32_t e = 0; e < r->n_experts; e++)
+        r->deck[e] = e;
+}
+
+static void route_uniform(struct router *r, struct words *w, int32_t *ids)
+{
+    deal(r, w, 0, r->topk);
+    memcpy(ids, r->deck, (size_t)r->topk * sizeof(*ids));
+}
+
+static void route_hot(struct router *r, struct words *w, uint64_t share, int32_t *ids)
+{
+    bool hot = word(w) < share || r->topk == r->n_experts;
+    int32_t n = r->topk - hot;
+    deal(r, w, 1, n);
+    memcpy(ids, r->deck + 1, (size_t)n * sizeof(*ids));
+    if (hot) {
+        int32_t at = (int32_t)below(w, (uint32_t)r->topk);
+        ids[n] = n > at ? ids[at] : 0;
+        ids[at] = 0;
+    }
+}
+
+/* Without replacement, each pick by the popularity of those left. */
+static void route_zipf(struct router *r, struct words *w, int32_t *ids)
+{
+    uint64_t left = 0;
+    for (int32_t e = 0; e < r->n_experts; e++)
+        left += r->popularity[e];
+    for (int32_t j = 0; j < r->topk; j++) {
+        uint64_t at = (uint64_t)((unsigned __int128)word(w) * left >> 32);
+        int32_t pick = -1;
+        for (int32_t e = 0; e < r->n_experts; e++) {
+            bool taken = false;
+            for (int32_t i = 0; i < j; i++)
+                taken |= ids[i] == e;
+            if (taken)
+                continue;
+            pick = e;
+            if (at < r->popularity[e])
+                break;
+            at -= r->popularity[e];
+        }
+        ids[j] = pick;
+        left -= r->popularity[pick];
+    }
+}
+
+/* Natural logarithm of x >= 1 and exponential of x <= 0 in +, −, · and / only: the same on every node. */
+static double plain_log(double x)
+{
+    int halvings = 0;
+    for (; x > 1.5; x /= 2)
+        halvings++;
+    double z = (x - 1) / (x + 1), z2 = z * z, term = z, sum = 0;
+    for (int i = 1; i < 60; i += 2, term *= z2)
+        sum += term / i;
+    return 2 * sum + halvings * 0.693147180559945309417232;
+}
+
+static double plain_exp(double x)
+{
+    int doublings = 0;
+    for (; x < -0.5; x /= 2)
+        doublings++;
+    double term = 1, sum = 1;
+    for (int i = 1; i < 20; i++) {
+        term = term * x / i;
+        sum += term;
+    }
+    for (; doublings > 0; doublings--)
+        sum *= sum;
+    return sum;
+}
+
+/* Popularity of rank r is (r + 1)^-s in units of 2^-32, at least one; the ranks are dealt by the seed. */
+static void make_popularity(struct router *r, double s)
+{
+    struct words w = {.key = r->key, .token = UINT64_MAX};
+    sort_deck(r);
+    deal(r, &w, 0, r->n_experts);
+    for (int32_t rank = 0; rank < r->n_experts; rank++) {
+        double p = plain_exp(-s * plain_log(rank + 1)) * 4294967296.0;
+        r->popularity[r->deck[rank]] = p < 1 ? 1 : (uint64_t)p;
+    }
+}
+
+/* In the order of production's routers nothing is promised about the slots of a token, so neither is here. */
+static void make_weights(const struct mf_shape *shape, uint64_t key, int64_t token, float *weights)
+{
+    struct words w = {.key = key ^ UINT64_C(0x5bd1e9955bd1e995), .token = (uint64_t)token};
+    uint32_t parts[256], sum = 0;
+    for (int32_t j = 0; j < shape->topk; j++) {
+        parts[j] = 16384 + (word(&w) >> 16);
+        sum += parts[j];
+    }
+    for (int32_t j = 0; j < shape->topk; j++)
+        weights[j] = (float)parts[j] / (float)sum;
+}
+
+int mf_data_topk(const struct mf_shape *shape, const struct mf_routing *routing, uint64_t seed, int32_t *ids,
+                 float *weights)
+{
+    if (shape->topk > shape->expert || shape->topk > 255)
+        return -EINVAL;
+    size_t n = (size_t)shape->expert;
+    _cleanup_(mf_freep) int32_t *deck = reallocarray(NULL, n, sizeof(*deck));
+    _cleanup_(mf_freep) uint64_t *popularity = reallocarray(NULL, n, sizeof(*popularity));
+    if (!deck || !popularity)
+        return -ENOMEM;
+    uint64_t key = seed + (MF_TENSOR_TOPK + 1) * UINT64_C(0x9E3779B97F4A7C15);
+    struct router r = {shape->expert, shape->topk, deck, popularity, key};
+    if (routing->kind == MF_ROUTING_ZIPF)
+        make_popularity(&r, routing->parameter);
+    uint64_t share = (uint64_t)(routing->parameter * 4294967296.0);
+    for (int64_t t = 0; t < shape->token; t++) {
+        struct words w = {.key = key, .token = (uint64_t)t};
+        int32_t *row = ids + t * shape->topk;
+        sort_deck(&r);
+        switch (routing->kind) {
+        case MF_ROUTING_UNIFORM:
+            route_uniform(&r, &w, row);
+            break;
+        case MF_ROUTING_BALANCED:
+            for (int32_t j = 0; j < shape->topk; j++)
+                row[j] = (int32_t)((t * shape->topk + j) % shape->expert);
+            break;
+        case MF_ROUTING_ZIPF:
+            route_zipf(&r, &w, row);
+            break;
+        case MF_ROUTING_HOT:
+            route_hot(&r, &w, share, row);
+            break;
+        case MF_ROUTING_N_:
+            return -EINVAL;
+        }
+        make_weights(shape, key, t, weights + t * shape->topk);
+    }
+    return 0;
+}
+
+int64_t mf_active_experts(const struct mf_shape *shape, const int32_t *ids)
+{
+    _cleanup_(mf_freep) bool *seen = calloc((size_t)shape->expert, sizeof(*seen));
+    int64_t n = 0;
+    for (int64_t i = 0; seen && i < shape->token * shape->topk; i++) {
+        n += !seen[ids[i]];
+        seen[ids[i]] = true;
+    }
+    return n;
+}
