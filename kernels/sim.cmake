@@ -1,0 +1,4 @@
+set(MF_SIM_SOURCES
+    sim.c
+    sim_family.c
+    sim_spec.c)

@@ -1,0 +1,70 @@
+#include "worker/device_lock.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+
+const char *mf_device_lock_folder(void)
+{
+    return access("/run/lock", W_OK) == 0 ? "/run/lock" : "/tmp";
+}
+
+static long holder_of(int fd)
+{
+    char text[24] = "";
+    ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+    if (n <= 0)
+        return 0;
+    text[n] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+    int64_t pid = 0;
+    return mf_parse_i64(text, 1, INT32_MAX, &pid) < 0 ? 0 : (long)pid;
+}
+
+int mf_device_lock(const char *folder, const char *device, char *why, size_t why_cap, int *ret_fd)
+{
+    char name[128];
+    int r = mf_copy(name, sizeof(name), device);
+    if (r < 0) {
+        mf_say(why, why_cap, "the device name %.40s… is too long", device);
+        return r;
+    }
+    for (char *p = name; *p; p++) {
+        if (!isalnum((unsigned char)*p) && !strchr("_.-", *p))
+            *p = '-';
+    }
+    _cleanup_(mf_freep) char *path = NULL;
+    if (asprintf(&path, "%s/moefarm-%s.lock", folder, name) < 0) {
+        path = NULL;
+        return -ENOMEM;
+    }
+    /* A link planted in a folder that others can write to is not followed. */
+    _cleanup_(mf_closep) int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    if (fd < 0) {
+        r = -errno;
+        mf_say(why, why_cap, "cannot open the lock %s: %s; choose a folder with --lock-dir", path,
+               strerror(-r));
+        return r;
+    }
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        r = errno == EWOULDBLOCK ? -EBUSY : -errno;
+        mf_say(why, why_cap,
+               "device %s is held by the worker with pid %ld (lock %s): a device takes one worker", device,
+               holder_of(fd), path);
+        return r;
+    }
+    char pid[24];
+    mf_say(pid, sizeof(pid), "%ld\n", (long)getpid());
+    if (ftruncate(fd, 0) < 0 || pwrite(fd, pid, strlen(pid), 0) < 0)
+        return -errno;
+    *ret_fd = fd;
+    fd = -1;
+    return 0;
+}

@@ -1,0 +1,385 @@
+#include "worker/spool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/json.h"
+
+#define RECORD_HEADER 12
+
+struct record {
+    struct mf_spool_key key;
+    char *body;
+    size_t len;
+    bool acknowledged;
+};
+
+/* records[first …] are in the order of the file; acknowledged ones before `first` are gone. */
+struct mf_spool {
+    int fd;
+    char *path;
+    struct record *records;
+    size_t first, n, cap;
+    size_t next; /* first record not sent */
+    size_t n_live;
+    uint64_t live_bytes; /* bodies */
+    uint64_t file_bytes;
+    int64_t dirty_since_ms; /* 0: all is synced or acknowledged */
+};
+
+static uint32_t crc32_of(const void *data, size_t len)
+{
+    uint32_t crc = 0xffffffffu;
+    const uint8_t *p = data;
+    for (size_t i = 0; i < len; i++) {
+        crc ^= p[i];
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (0xedb88320u & (0u - (crc & 1u)));
+    }
+    return ~crc;
+}
+
+static void put_u32(uint8_t *to, uint32_t v)
+{
+    for (int i = 0; i < 4; i++)
+        to[i] = (uint8_t)(v >> (8 * i));
+}
+
+static uint32_t get_u32(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static void make_header(uint8_t header[RECORD_HEADER], const char *body, size_t len)
+{
+    memcpy(header, "MFR1", 4);
+    put_u32(header + 4, (uint32_t)len);
+    put_u32(header + 8, crc32_of(body, len));
+}
+
+static int add_record(struct mf_spool *s, const struct mf_spool_key *key, const char *body, size_t len)
+{
+    if (s->n == s->cap) {
+        if (s->first > s->cap / 2) {
+            memmove(s->records, s->records + s->first, (s->n - s->first) * sizeof(*s->records));
+            s->n -= s->first;
+            s->next -= s->first;
+            s->first = 0;
+        } else {
+            size_t cap = s->cap ? 2 * s->cap : 64;
+            struct record *more = reallocarray(s->records, cap, sizeof(*more));
+            if (!more)
+                return -ENOMEM;
+            s->records = more;
+            s->cap = cap;
+        }
+    }
+    char *copy = malloc(len + 1);
+    if (!copy)
+        return -ENOMEM;
+    memcpy(copy, body, len);
+    copy[len] = '\0';
+    s->records[s->n++] = (struct record){.key = *key, .body = copy, .len = len};
+    s->n_live++;
+    s->live_bytes += len;
+    return 0;
+}
+
+static int key_of(const char *body, size_t len, struct mf_spool_key *ret)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, len, MF_SPOOL_RECORD_MAX);
+    const int64_t max = INT64_C(1) << 53;
+    if (!json || mf_json_i64(json, "unit", 0, max, &ret->unit) < 0 ||
+        mf_json_i64(json, "attempt", 0, max, &ret->attempt) < 0 ||
+        mf_json_i64(json, "seq", 0, max, &ret->seq) < 0)
+        return -EBADMSG;
+    return 0;
+}
+
+static int read_at(int fd, void *to, size_t len, uint64_t at)
+{
+    size_t done = 0;
+    while (done < len) {
+        ssize_t n = pread(fd, (char *)to + done, len - done, (off_t)(at + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        if (n == 0)
+            return -ENODATA;
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+/* One record at file_bytes: 1 taken, 0 when the readable part ends here. */
+static int load_record(struct mf_spool *s, uint64_t size)
+{
+    uint8_t header[RECORD_HEADER];
+    uint64_t left = size - s->file_bytes;
+    if (left < RECORD_HEADER)
+        return 0;
+    int r = read_at(s->fd, header, RECORD_HEADER, s->file_bytes);
+    if (r < 0)
+        return r;
+    uint32_t len = get_u32(header + 4);
+    if (memcmp(header, "MFR1", 4) != 0 || len > MF_SPOOL_RECORD_MAX || len > left - RECORD_HEADER)
+        return 0;
+    _cleanup_(mf_freep) char *body = malloc((size_t)len + 1);
+    if (!body)
+        return -ENOMEM;
+    r = read_at(s->fd, body, len, s->file_bytes + RECORD_HEADER);
+    if (r < 0)
+        return r;
+    struct mf_spool_key key;
+    if (crc32_of(body, len) != get_u32(header + 8) || key_of(body, len, &key) < 0)
+        return 0;
+    r = add_record(s, &key, body, len);
+    if (r < 0)
+        return r;
+    s->file_bytes += RECORD_HEADER + len;
+    return 1;
+}
+
+static int load(struct mf_spool *s, uint64_t *ret_torn)
+{
+    struct stat st;
+    if (fstat(s->fd, &st) < 0)
+        return -errno;
+    uint64_t size = (uint64_t)st.st_size;
+    int r;
+    while ((r = load_record(s, size)) == 1)
+        ;
+    if (r < 0)
+        return r;
+    if (ret_torn)
+        *ret_torn = size - s->file_bytes;
+    if (size != s->file_bytes && ftruncate(s->fd, (off_t)s->file_bytes) < 0)
+        return -errno;
+    return 0;
+}
+
+int mf_spool_open(const char *folder, const char *name, struct mf_spool **ret, uint64_t *ret_torn)
+{
+    struct mf_spool *s = calloc(1, sizeof(*s));
+    if (!s)
+        return -ENOMEM;
+    s->fd = -1;
+    int r = -ENOMEM;
+    if (asprintf(&s->path, "%s/%s.spool", folder, name) < 0) {
+        s->path = NULL;
+        goto fail;
+    }
+    s->fd = open(s->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (s->fd < 0) {
+        r = -errno;
+        goto fail;
+    }
+    if (flock(s->fd, LOCK_EX | LOCK_NB) < 0) {
+        r = errno == EWOULDBLOCK ? -EBUSY : -errno;
+        goto fail;
+    }
+    r = load(s, ret_torn);
+    if (r < 0)
+        goto fail;
+    *ret = s;
+    return 0;
+fail:
+    mf_spool_close(s);
+    return r;
+}
+
+struct mf_spool *mf_spool_close(struct mf_spool *s)
+{
+    if (!s)
+        return NULL;
+    for (size_t i = s->first; i < s->n; i++)
+        free(s->records[i].body);
+    free(s->records);
+    if (s->fd >= 0)
+        (void)close(s->fd);
+    free(s->path);
+    free(s);
+    return NULL;
+}
+
+static int write_at(int fd, const void *data, size_t len, uint64_t at)
+{
+    size_t done = 0;
+    while (done < len) {
+        ssize_t n = pwrite(fd, (const char *)data + done, len - done, (off_t)(at + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+static int write_record(int fd, const char *body, size_t len, uint64_t at)
+{
+    uint8_t header[RECORD_HEADER];
+    make_header(header, body, len);
+    int r = write_at(fd, header, RECORD_HEADER, at);
+    return r < 0 ? r : write_at(fd, body, len, at + RECORD_HEADER);
+}
+
+int mf_spool_append(struct mf_spool *s, const struct mf_spool_key *key, const char *body, size_t len)
+{
+    if (len > MF_SPOOL_RECORD_MAX || s->live_bytes + len > MF_SPOOL_BYTES_MAX)
+        return -EFBIG;
+    int r = write_record(s->fd, body, len, s->file_bytes);
+    if (r == 0)
+        r = add_record(s, key, body, len);
+    if (r < 0) {
+        /* Half a record would hide all that came after it. */
+        (void)ftruncate(s->fd, (off_t)s->file_bytes);
+        return r;
+    }
+    s->file_bytes += RECORD_HEADER + len;
+    if (s->dirty_since_ms == 0)
+        s->dirty_since_ms = mf_now_ms();
+    return 0;
+}
+
+static int sync_folder(const char *path)
+{
+    _cleanup_(mf_freep) char *folder = strdup(path);
+    if (!folder)
+        return -ENOMEM;
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        *slash = '\0';
+    _cleanup_(mf_closep) int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return fd < 0 || fsync(fd) < 0 ? -errno : 0;
+}
+
+/* What is alive, in a new file in the place of the old one. The lock moves with it: the new file is locked
+ * before it gets the name. */
+static int rewrite(struct mf_spool *s)
+{
+    _cleanup_(mf_freep) char *path = NULL;
+    if (asprintf(&path, "%s.new", s->path) < 0) {
+        path = NULL;
+        return -ENOMEM;
+    }
+    _cleanup_(mf_closep) int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -errno;
+    uint64_t at = 0;
+    int r = flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : 0;
+    for (size_t i = s->first; r == 0 && i < s->n; i++) {
+        if (s->records[i].acknowledged)
+            continue;
+        r = write_record(fd, s->records[i].body, s->records[i].len, at);
+        at += RECORD_HEADER + s->records[i].len;
+    }
+    if (r == 0 && fsync(fd) < 0)
+        r = -errno;
+    if (r == 0 && rename(path, s->path) < 0)
+        r = -errno;
+    if (r < 0) {
+        (void)unlink(path);
+        return r;
+    }
+    (void)close(s->fd);
+    s->fd = fd;
+    fd = -1;
+    s->file_bytes = at;
+    s->dirty_since_ms = 0;
+    return sync_folder(s->path);
+}
+
+static int compact(struct mf_spool *s)
+{
+    if (s->n_live == 0) {
+        if (s->file_bytes > 0 && ftruncate(s->fd, 0) < 0)
+            return -errno;
+        s->first = s->n = s->next = 0;
+        s->file_bytes = 0;
+        s->dirty_since_ms = 0;
+        return 0;
+    }
+    if (s->file_bytes > MF_SPOOL_REWRITE_MIN && s->live_bytes < s->file_bytes / 4)
+        return rewrite(s);
+    return 0;
+}
+
+int mf_spool_acknowledge(struct mf_spool *s, const struct mf_spool_key *key)
+{
+    for (size_t i = s->first; i < s->n; i++) {
+        struct record *record = &s->records[i];
+        if (record->acknowledged || record->key.unit != key->unit || record->key.attempt != key->attempt ||
+            record->key.seq != key->seq)
+            continue;
+        record->acknowledged = true;
+        free(record->body);
+        record->body = NULL;
+        s->n_live--;
+        s->live_bytes -= record->len;
+        while (s->first < s->n && s->records[s->first].acknowledged)
+            s->first++;
+        s->next = MF_MAX(s->next, s->first);
+        return compact(s);
+    }
+    return 0;
+}
+
+int64_t mf_spool_sync_due_ms(const struct mf_spool *s)
+{
+    return s->dirty_since_ms ? s->dirty_since_ms + MF_SPOOL_SYNC_MS : INT64_MAX;
+}
+
+int mf_spool_sync(struct mf_spool *s)
+{
+    if (s->dirty_since_ms == 0)
+        return 0;
+    if (fdatasync(s->fd) < 0)
+        return -errno;
+    s->dirty_since_ms = 0;
+    return 0;
+}
+
+static void skip_acknowledged(struct mf_spool *s)
+{
+    while (s->next < s->n && s->records[s->next].acknowledged)
+        s->next++;
+}
+
+bool mf_spool_next(struct mf_spool *s, struct mf_spool_key *ret_key, const char **ret_body, size_t *ret_len)
+{
+    skip_acknowledged(s);
+    if (s->next >= s->n)
+        return false;
+    *ret_key = s->records[s->next].key;
+    *ret_body = s->records[s->next].body;
+    *ret_len = s->records[s->next].len;
+    return true;
+}
+
+void mf_spool_sent(struct mf_spool *s)
+{
+    skip_acknowledged(s);
+    if (s->next < s->n)
+        s->next++;
+}
+
+void mf_spool_resend(struct mf_spool *s)
+{
+    s->next = s->first;
+}
+
+size_t mf_spool_n(const struct mf_spool *s)
+{
+    return s->n_live;
+}
