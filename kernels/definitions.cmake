@@ -1,5 +1,6 @@
 set(MF_DEFINITION_SOURCES
     data.c
+    fmoe_pipeline.c
     layout.c
     philox.c
     quant.c
