@@ -141,7 +141,7 @@ CREATE TABLE unit (
     created_ms  INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX unit_ready ON unit (state, class, priority DESC, id);
-CREATE INDEX unit_goal ON unit (goal, kind, state);
+CREATE INDEX unit_goal ON unit (goal, state, kind);
 
 CREATE TABLE result (
     id          INTEGER PRIMARY KEY,
@@ -178,7 +178,8 @@ CREATE TABLE pipeline (
     structure   TEXT NOT NULL,          -- "sort | gather+gemm1+act | gemm2+weight+combine"
     block_m     INTEGER NOT NULL,
     layout      TEXT NOT NULL,          -- "w1=panel16 w2=panel16"
-    forecast_us REAL NOT NULL,          -- sum of its steps and gaps, corrected
+    sum_us      REAL NOT NULL,          -- of its steps and a launch gap each
+    forecast_us REAL NOT NULL,          -- sum_us, corrected by what its structure took in earlier batches
     finalist    INTEGER NOT NULL CHECK (finalist IN (0, 1)),
     UNIQUE (goal, steps)
 ) STRICT;

@@ -1,0 +1,45 @@
+/* The hub: the ROUTER that workers connect to, one message in, many out. It knows envelopes and routing ids,
+ * no meaning. Belongs to the writing thread.
+ *
+ * What is posted goes out with mf_hub_flush(), after the turn's COMMIT: a worker that saw its result
+ * acknowledged never sends it again, so nothing may be said before it is durable. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/cleanup.h"
+#include "common/wire.h"
+
+struct mf_hub;
+
+/* A routing id: how to answer, never who it is. Ours is 5 bytes; a peer may choose up to 255. */
+struct mf_peer {
+    uint8_t len;
+    uint8_t id[255];
+};
+uint64_t mf_peer_hash(const struct mf_peer *p);     /* never 0 */
+
+struct mf_mail {
+    struct mf_peer peer;
+    enum mf_message type;
+    uint64_t sequence;
+    const char *body;           /* the hub's, until the next receive */
+    size_t body_len;
+};
+
+/* Binds "tcp://127.0.0.1:7070"; port 0 or "*" takes any. */
+int mf_hub_new(void *zmq, const char *endpoint, struct mf_hub **ret);
+struct mf_hub *mf_hub_free(struct mf_hub *h);
+MF_DEFINE_CLEANUP(struct mf_hub *, mf_hub_free);
+void *mf_hub_socket(const struct mf_hub *h);
+/* The address really bound. */
+const char *mf_hub_endpoint(const struct mf_hub *h);
+
+/* 1: a message of this version that decodes; 0: none waiting. -EBADMSG: not ours, -EPROTONOSUPPORT: of another
+ * version: ret->peer says whom to refuse. */
+int mf_hub_recv(struct mf_hub *h, struct mf_mail *ret);
+/* Queues a message; the body is copied. -ENOMEM, -EFBIG. */
+int mf_hub_post(struct mf_hub *h, const struct mf_peer *to, enum mf_message type, const char *body);
+/* Sends what is queued. A peer that is gone or full loses its messages; leases and re-sending make up for it. */
+void mf_hub_flush(struct mf_hub *h);
