@@ -81,8 +81,9 @@ bool mf_artifact_is_weight(const struct mf_artifact *a)
 
 bool mf_artifact_is_input(const struct mf_artifact *a)
 {
-    bool handed_in = (a->tensor == MF_TENSOR_X && a->format == MF_FORMAT_BF16) ||
-                     (a->tensor == MF_TENSOR_TOPK && a->format == MF_FORMAT_INDEX);
-    return handed_in && a->scale == MF_SCALE_NONE && a->block == 0 && !a->zeroed &&
+    /* which of the two a shape's hidden states are is for its families to know */
+    bool hidden = a->tensor == MF_TENSOR_X && (a->format == MF_FORMAT_BF16 || a->format == MF_FORMAT_FP16);
+    bool topk = a->tensor == MF_TENSOR_TOPK && a->format == MF_FORMAT_INDEX;
+    return (hidden || topk) && a->scale == MF_SCALE_NONE && a->block == 0 && !a->zeroed &&
            strcmp(a->order, "token") == 0;
 }

@@ -60,6 +60,6 @@ int mf_artifact_parse(const char *text, struct mf_artifact *ret);   /* -EINVAL *
 bool mf_artifact_equal(const struct mf_artifact *a, const struct mf_artifact *b);
 /* Weights are stored in the layout that a pipeline wants, so they are there from the start. */
 bool mf_artifact_is_weight(const struct mf_artifact *a);
-/* What the caller hands in: x and topk in token order as the shape's dtype. The only artifacts, weights
- * apart, that are there before the first step. */
+/* What the caller hands in: x as bf16 or fp16, whichever the shape's dtype is, and topk as index, both
+ * unscaled in token order. The only artifacts, weights apart, that are there before the first step. */
 bool mf_artifact_is_input(const struct mf_artifact *a);

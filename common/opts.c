@@ -109,6 +109,10 @@ static void print_option(FILE *out, const struct mf_opt *o, int width)
     int len = print_left(o, left, sizeof(left));
     print_default(o, value, sizeof(value));
     mf_say(text, sizeof(text), "%s%s", o->help ? o->help : "", value);
+    if (*text == '\0') {
+        fprintf(out, "%s\n", left);
+        return;
+    }
     if (len > width)
         fprintf(out, "%s\n%*s", left, width + 2, "");
     else
@@ -160,7 +164,7 @@ static size_t distance(const char *a, size_t a_len, const char *b, size_t b_len)
 static const struct mf_opt *nearest(const struct mf_opt *opts, size_t n, const char *name, size_t len)
 {
     const struct mf_opt *best = NULL;
-    size_t best_distance = len < 4 ? 2 : 4;
+    size_t best_distance = len < 2 ? 0 : len < 4 ? 2 : 4; /* below it */
     for (size_t i = 0; i < n; i++) {
         size_t d = distance(name, len, opts[i].name, strlen(opts[i].name));
         if (d < best_distance) {
@@ -171,15 +175,49 @@ static const struct mf_opt *nearest(const struct mf_opt *opts, size_t n, const c
     return best;
 }
 
-static int refuse_unknown(const struct mf_opt *opts, size_t n, const char *word, const char *name, size_t len)
+/* One word of the command line that starts with a dash. */
+struct word {
+    const char *text;
+    const char *name; /* behind the dashes, name_len bytes */
+    size_t name_len;
+    const char *attached;        /* what stands behind "=", or NULL */
+    const struct mf_opt *option; /* NULL: there is none of that name */
+    bool off;                    /* written with "no-" */
+};
+
+static struct word read_word(const struct mf_opt *opts, size_t n, const char *text)
 {
-    const struct mf_opt *meant = nearest(opts, n, name, len);
-    int shown = (int)(name - word + (ptrdiff_t)len);
+    struct word w = {.text = text, .name = text + (text[1] == '-' ? 2 : 1)};
+    w.name_len = strcspn(w.name, "=");
+    if (w.name[w.name_len] == '=')
+        w.attached = w.name + w.name_len + 1;
+
+    w.option = find_in(opts, n, w.name, w.name_len);
+    if (!w.option && w.name_len > 3 && strncmp(w.name, "no-", 3) == 0) {
+        const struct mf_opt *o = find_in(opts, n, w.name + 3, w.name_len - 3);
+        if (o && !has_value(o)) {
+            w.option = o;
+            w.off = true;
+        }
+    }
+    return w;
+}
+
+/* Number of words that the option and its value are. */
+static int words_of(const struct word *w)
+{
+    return w->option && has_value(w->option) && !w->attached ? 2 : 1;
+}
+
+static int refuse_unknown(const struct mf_opt *opts, size_t n, const struct word *w)
+{
+    const struct mf_opt *meant = nearest(opts, n, w->name, w->name_len);
+    int shown = (int)(w->name - w->text + (ptrdiff_t)w->name_len);
     if (meant)
-        fprintf(stderr, "unknown option %.*s; did you mean %s%s? (--help lists all)\n", shown, word,
+        fprintf(stderr, "unknown option %.*s; did you mean %s%s? (--help lists all)\n", shown, w->text,
                 dashes(meant), meant->name);
     else
-        fprintf(stderr, "unknown option %.*s (--help lists all)\n", shown, word);
+        fprintf(stderr, "unknown option %.*s (--help lists all)\n", shown, w->text);
     return -EINVAL;
 }
 
@@ -215,42 +253,29 @@ static int set_value(const struct mf_opt *o, const char *text)
     return -EINVAL;
 }
 
-static int set_bool(const struct mf_opt *o, const char *attached, bool value)
+static int set_bool(const struct mf_opt *o, const struct word *w)
 {
-    if (attached) {
+    if (w->attached) {
         fprintf(stderr, "%s%s takes no value; write --%s or --no-%s\n", dashes(o), o->name, o->name, o->name);
         return -EINVAL;
     }
-    *(bool *)o->value = value;
+    *(bool *)o->value = !w->off;
     return 0;
 }
 
-/* One option, whose value may be the next word. Returns the number of words used. */
-static int take_option(const struct mf_opt *opts, size_t n, const char *word, const char *next)
+/* next: the word behind it, NULL at the end. */
+static int take_option(const struct word *w, const char *next)
 {
-    const char *name = word + (word[1] == '-' ? 2 : 1);
-    size_t len = strcspn(name, "=");
-    const char *attached = name[len] == '=' ? name + len + 1 : NULL;
-
-    const struct mf_opt *o = find_in(opts, n, name, len);
-    if (!o && len > 3 && strncmp(name, "no-", 3) == 0) {
-        o = find_in(opts, n, name + 3, len - 3);
-        if (o && o->type == MF_OPT_BOOL)
-            return set_bool(o, attached, false) < 0 ? -EINVAL : 1;
-        o = NULL;
-    }
-    if (!o)
-        return refuse_unknown(opts, n, word, name, len);
-    if (o->type == MF_OPT_BOOL)
-        return set_bool(o, attached, true) < 0 ? -EINVAL : 1;
-    if (!attached && !next) {
+    const struct mf_opt *o = w->option;
+    if (!has_value(o))
+        return set_bool(o, w);
+    const char *value = w->attached ? w->attached : next;
+    if (!value) {
         fprintf(stderr, "%s%s needs a value: %s%s %s\n", dashes(o), o->name, dashes(o), o->name,
                 argument_of(o));
         return -EINVAL;
     }
-    if (set_value(o, attached ? attached : next) < 0)
-        return -EINVAL;
-    return attached ? 1 : 2;
+    return set_value(o, value);
 }
 
 static const char *base_name(const char *path)
@@ -259,31 +284,47 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
+static bool is_option(const char *word)
+{
+    return word[0] == '-' && word[1] != '\0' && strcmp(word, "--") != 0;
+}
+
+/* Before any value is set, since --help shows the defaults: those of the program, whatever else is asked. */
+static bool answered(const char *usage, const struct mf_opt *opts, size_t n, int argc, char **argv)
+{
+    for (int i = 1; i < argc && is_option(argv[i]);) {
+        struct word w = read_word(opts, n, argv[i]);
+        if (!w.option && (strcmp(w.name, "help") == 0 || strcmp(w.name, "h") == 0)) {
+            mf_opts_help(stdout, usage, opts, n);
+            return true;
+        }
+        if (!w.option && strcmp(w.name, "version") == 0) {
+            printf("%s %s\n", base_name(argv[0]), MF_VERSION);
+            return true;
+        }
+        i += words_of(&w);
+    }
+    return false;
+}
+
 int mf_opts_parse(const char *usage, const struct mf_opt *opts, size_t n, int argc, char **argv,
                   int *ret_rest)
 {
+    if (answered(usage, opts, n, argc, argv))
+        return 1;
+
     int i = 1;
-    while (i < argc) {
-        const char *word = argv[i];
-        if (word[0] != '-' || word[1] == '\0')
-            break;
-        if (strcmp(word, "--") == 0) {
-            i++;
-            break;
-        }
-        if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
-            mf_opts_help(stdout, usage, opts, n);
-            return 1;
-        }
-        if (strcmp(word, "--version") == 0) {
-            printf("%s %s\n", base_name(argv[0]), MF_VERSION);
-            return 1;
-        }
-        int used = take_option(opts, n, word, i + 1 < argc ? argv[i + 1] : NULL);
-        if (used < 0)
-            return used;
-        i += used;
+    while (i < argc && is_option(argv[i])) {
+        struct word w = read_word(opts, n, argv[i]);
+        if (!w.option)
+            return refuse_unknown(opts, n, &w);
+        int r = take_option(&w, i + 1 < argc ? argv[i + 1] : NULL);
+        if (r < 0)
+            return r;
+        i += words_of(&w);
     }
+    if (i < argc && strcmp(argv[i], "--") == 0)
+        i++;
     *ret_rest = i;
     return 0;
 }

@@ -1,0 +1,242 @@
+#include "common/json.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "mf_check.h"
+
+/* clang-format off */
+static const char *const accepted[] = {
+    "{}", "[]", "null", "1", "\"\"", " {\"a\": [1, 2, {\"b\": null}]} \r\n\t",
+    "\"\\u00e4 \\ud83d\\ude00 \\\" \\\\ \\n\"",
+    "\"\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80 \xed\x9f\xbf \xf4\x8f\xbf\xbf\"",
+    "\"\\\\u0000\"",                    /* a backslash, then letters */
+};
+
+static const char *const refused[] = {
+    "", " ", "{", "}", "[1,]", "{\"a\"}", "{\"a\":}", "{'a':1}", "nul", "\"open", "\"\\", "\"\\u",
+    "{} {}", "{}x",
+    "1 2", "// text\n1",
+    "\"\\u0000\"", "\"a\\u0000b\"",     /* would be cut short without a word */
+    "\"\\uZZZZ\"", "\"\\u12\"", "\"\\ud83d\"", "\"\\q\"",
+    "\"a\x01\"", "\"a\x1f\"", "\x02{}", /* control characters */
+    "\"\xff\"", "\"\x80\"", "\"\xc3\"", "\"\xc3(\"", "\"\xe2\x82\"",
+    "\"\xc0\x80\"", "\"\xe0\x80\x80\"", "\"\xf0\x80\x80\x80\"",     /* overlong */
+    "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\"\xf8\x88\x80\x80\x80\"", /* surrogate, beyond Unicode */
+};
+/* clang-format on */
+
+/* A heap copy without terminator, so that a read past the end is seen by the address sanitizer. */
+static cJSON *parse_copy(const char *text, size_t len, size_t max)
+{
+    char *copy = malloc(len > 0 ? len : 1);
+    ck_assert_ptr_nonnull(copy);
+    memcpy(copy, text, len);
+    cJSON *json = mf_json_parse(copy, len, max);
+    free(copy);
+    return json;
+}
+
+START_TEST(whole_value_is_taken)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = parse_copy(accepted[_i], strlen(accepted[_i]), 1000);
+    ck_assert_ptr_nonnull(json);
+}
+END_TEST
+
+START_TEST(rubbish_is_refused)
+{
+    ck_assert_ptr_null(parse_copy(refused[_i], strlen(refused[_i]), 1000));
+}
+END_TEST
+
+START_TEST(terminator_inside_is_refused)
+{
+    ck_assert_ptr_null(parse_copy("\"a\0b\"", 5, 1000));
+    ck_assert_ptr_null(parse_copy("{}\0", 3, 1000));
+}
+END_TEST
+
+START_TEST(every_cut_is_refused)
+{
+    static const char text[] = "{\"steps\": [{\"name\": \"\\u00e4\xc3\xa4\", \"us\": 1.5}], \"last\": true}";
+    for (size_t len = 0; len < strlen(text); len++)
+        ck_assert_ptr_null(parse_copy(text, len, 1000));
+}
+END_TEST
+
+START_TEST(ceiling_is_exact)
+{
+    static const char text[] = "[1,2,3]";
+    ck_assert_ptr_null(mf_json_parse(text, strlen(text), strlen(text) - 1));
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(text, strlen(text), strlen(text));
+    ck_assert_int_eq(cJSON_GetArraySize(json), 3);
+}
+END_TEST
+
+/* Depth is bounded: a megabyte of brackets is refused and does not run out of stack. */
+START_TEST(nesting_is_bounded)
+{
+    static const struct {
+        int depth;
+        bool fits;
+    } cases[] = {{1, true}, {1000, true}, {1001, false}, {500000, false}};
+    _cleanup_(mf_buf_release) struct mf_buf b;
+    mf_buf_init(&b, 1 << 20);
+    for (int i = 0; i < cases[_i].depth; i++)
+        (void)mf_buf_add(&b, "[", 1);
+    for (int i = 0; i < cases[_i].depth; i++)
+        (void)mf_buf_add(&b, "]", 1);
+    ck_assert_int_eq(mf_buf_error(&b), 0);
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(b.data, b.len, 1 << 20);
+    ck_assert((json != NULL) == cases[_i].fits);
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const char *value;          /* of member "a"; NULL: there is none */
+    int64_t min, max;
+    int expect;
+    int64_t number;
+} integers[] = {
+    {"5",                   0,         9,         0,       5},
+    {"-5",                  -9,        9,         0,       -5},
+    {"5.0",                 0,         9,         0,       5},
+    {"5e2",                 0,         999,       0,       500},
+    {"10",                  0,         9,         -EINVAL, 0},
+    {"-1",                  0,         9,         -EINVAL, 0},
+    {"9007199254740992",    INT64_MIN, INT64_MAX, 0,       INT64_C(9007199254740992)},
+    {"-9007199254740992",   INT64_MIN, INT64_MAX, 0,       INT64_C(-9007199254740992)},
+    {"9007199254740994",    INT64_MIN, INT64_MAX, -EINVAL, 0},
+    {"1e300",               INT64_MIN, INT64_MAX, -EINVAL, 0},
+    {"1e999",               INT64_MIN, INT64_MAX, -EINVAL, 0},
+    {"5.5",                 0,         9,         -EINVAL, 0},
+    {"\"5\"",               0,         9,         -EINVAL, 0},
+    {"true",                0,         9,         -EINVAL, 0},
+    {"[5]",                 0,         9,         -EINVAL, 0},
+    {"null",                0,         9,         -ENOENT, 0},
+    {NULL,                  0,         9,         -ENOENT, 0},
+};
+/* clang-format on */
+
+static cJSON *object_with(const char *value)
+{
+    char text[100] = "{\"A\": 1}"; /* names are told apart by case */
+    if (value)
+        snprintf(text, sizeof(text), "{\"A\": 1, \"a\": %s}", value);
+    cJSON *json = cJSON_Parse(text);
+    ck_assert_ptr_nonnull(json);
+    return json;
+}
+
+START_TEST(integer_member)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = object_with(integers[_i].value);
+    int64_t number = 4711;
+    ck_assert_int_eq(mf_json_i64(json, "a", integers[_i].min, integers[_i].max, &number),
+                     integers[_i].expect);
+    ck_assert_int_eq(number, integers[_i].expect == 0 ? integers[_i].number : 4711);
+}
+END_TEST
+
+static const struct {
+    const char *value;
+    int real, boolean, text;
+    bool object, array;
+} types[] = {
+    {"1.5", 0, -EINVAL, -EINVAL, false, false},        {"1e999", -EINVAL, -EINVAL, -EINVAL, false, false},
+    {"true", -EINVAL, 0, -EINVAL, false, false},       {"\"x\"", -EINVAL, -EINVAL, 0, false, false},
+    {"{}", -EINVAL, -EINVAL, -EINVAL, true, false},    {"[]", -EINVAL, -EINVAL, -EINVAL, false, true},
+    {"null", -ENOENT, -ENOENT, -ENOENT, false, false}, {NULL, -ENOENT, -ENOENT, -ENOENT, false, false},
+};
+
+START_TEST(member_of_each_type)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = object_with(types[_i].value);
+    double real = 7;
+    bool boolean = false;
+    const char *text = "untouched";
+    ck_assert_int_eq(mf_json_double(json, "a", &real), types[_i].real);
+    ck_assert_double_eq(real, types[_i].real == 0 ? 1.5 : 7);
+    ck_assert_int_eq(mf_json_bool(json, "a", &boolean), types[_i].boolean);
+    ck_assert(boolean == (types[_i].boolean == 0));
+    ck_assert_int_eq(mf_json_text(json, "a", &text), types[_i].text);
+    ck_assert_str_eq(text, types[_i].text == 0 ? "x" : "untouched");
+    ck_assert((mf_json_object(json, "a") != NULL) == types[_i].object);
+    ck_assert((mf_json_array(json, "a") != NULL) == types[_i].array);
+}
+END_TEST
+
+/* Readers take what is no object, and none at all. */
+START_TEST(no_object_has_no_members)
+{
+    _cleanup_(cJSON_Deletep) cJSON *array = cJSON_Parse("[1]");
+    const cJSON *const objects[] = {NULL, array};
+    int64_t number;
+    for (size_t i = 0; i < MF_ARRAY_LEN(objects); i++) {
+        ck_assert_int_eq(mf_json_i64(objects[i], "a", 0, 9, &number), -ENOENT);
+        ck_assert_ptr_null(mf_json_object(objects[i], "a"));
+        ck_assert_ptr_null(mf_json_array(objects[i], "a"));
+    }
+}
+END_TEST
+
+/* Written, read from the object itself, printed, parsed and read again: the same number. */
+START_TEST(integers_are_exact)
+{
+    static const int64_t values[] = {
+        0,
+        -1,
+        INT32_MAX,
+        INT64_C(2147483648),
+        INT64_C(1790000000000),
+        INT64_C(999999999999999),
+        INT64_C(-999999999999999),
+        INT64_C(1000000000000000),
+        INT64_C(-1000000000000001),
+        INT64_C(9007199254740991),
+        INT64_C(9007199254740992),
+        INT64_C(-9007199254740991),
+    };
+    for (size_t i = 0; i < MF_ARRAY_LEN(values); i++) {
+        _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
+        int64_t number = 4711;
+        double real = 4711;
+        char expect[64];
+        ck_assert_ptr_nonnull(mf_json_add_i64(json, "n", values[i]));
+        ck_assert_int_eq(mf_json_i64(json, "n", INT64_MIN, INT64_MAX, &number), 0);
+        ck_assert_int_eq(number, values[i]);
+        ck_assert_int_eq(mf_json_double(json, "n", &real), 0);
+        ck_assert_double_eq(real, (double)values[i]);
+
+        _cleanup_(mf_freep) char *text = mf_json_print(json);
+        snprintf(expect, sizeof(expect), "{\"n\":%lld}", (long long)values[i]);
+        ck_assert_pstr_eq(text, expect);
+        _cleanup_(cJSON_Deletep) cJSON *again = mf_json_parse(text, strlen(text), 100);
+        ck_assert_int_eq(mf_json_i64(again, "n", INT64_MIN, INT64_MAX, &number), 0);
+        ck_assert_int_eq(number, values[i]);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("json");
+    TCase *tc = tcase_create("json");
+    tcase_add_loop_test(tc, whole_value_is_taken, 0, MF_ARRAY_LEN(accepted));
+    tcase_add_loop_test(tc, rubbish_is_refused, 0, MF_ARRAY_LEN(refused));
+    tcase_add_test(tc, terminator_inside_is_refused);
+    tcase_add_test(tc, every_cut_is_refused);
+    tcase_add_test(tc, ceiling_is_exact);
+    tcase_add_loop_test(tc, nesting_is_bounded, 0, 4);
+    tcase_add_loop_test(tc, integer_member, 0, MF_ARRAY_LEN(integers));
+    tcase_add_loop_test(tc, member_of_each_type, 0, MF_ARRAY_LEN(types));
+    tcase_add_test(tc, no_object_has_no_members);
+    tcase_add_test(tc, integers_are_exact);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,130 @@
+#include "common/layer.h"
+
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "mf_check.h"
+
+#define ALL "sort+quant1+gather+gemm1+act+quant2+gemm2+weight+combine"
+
+static struct mf_shape shape_of(const char *text)
+{
+    struct mf_shape shape;
+    ck_assert_int_eq(mf_shape_parse(text, &shape), 0);
+    return shape;
+}
+
+/* clang-format off */
+static const struct {
+    const char *text, *printed;         /* printed NULL: refused */
+} ops[] = {
+    {"-", "-"}, {"sort", "sort"}, {"gather+gemm1+act", "gather+gemm1+act"},
+    {"act+gemm1+gather", "gather+gemm1+act"},
+    {ALL, ALL},
+    {"", NULL}, {"+", NULL}, {"sort+", NULL}, {"+sort", NULL}, {"sort++act", NULL}, {"sort+sort", NULL},
+    {"Sort", NULL}, {"sort act", NULL}, {"-+sort", NULL}, {"sort+-", NULL}, {"gemm3", NULL},
+    {"a_name_that_is_longer_than_every_op", NULL},
+};
+
+/* By hand. Qwen3-30B-A3B at TP8: T 4, H 2048, I 96, E 128, k 8.
+ *   flops: 2 * 4 * 8 * 2048 * 192 + 2 * 4 * 8 * 2048 * 96 = 25165824 + 12582912
+ *   an expert in bf16: (192 * 2048 + 2048 * 96) * 2 = 1179648 bytes; x and y: 4 * 2048 * 2 each, 32768 */
+static const struct {
+    const char *shape;
+    double flops;
+    int64_t active;
+    double bytes;
+} costs[] = {
+    {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+     37748736.0, 28, 28 * 1179648.0 + 32768},
+    {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+     37748736.0, 0, 32768},
+    /* without a gate: w1 has 96 rows */
+    {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0",
+     25165824.0, 1, 786432.0 + 32768},
+    /* fp8 with a scale a row: 589824 + 4 * (192 + 2048) */
+    {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,"
+     "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0",
+     37748736.0, 1, 589824 + 8960.0 + 32768},
+    /* blocks of 128 x 128: w1 2 x 16, w2 16 x 1 */
+    {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,"
+     "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0",
+     37748736.0, 1, 589824 + 4 * 48.0 + 32768},
+    /* one scale for each weight */
+    {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Tensor,1,0",
+     37748736.0, 2, 2 * (589824 + 8.0) + 32768},
+    /* four bits, a byte for 32: 294912 + 192 * 64 + 2048 * 3 */
+    {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,"
+     "torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0",
+     37748736.0, 1, 294912 + 12288.0 + 6144 + 32768},
+};
+/* clang-format on */
+
+START_TEST(ops_round_trip)
+{
+    mf_ops set = 0xdead;
+    char text[MF_OPS_TEXT_MAX];
+    ck_assert_int_eq(mf_ops_parse(ops[_i].text, &set), ops[_i].printed ? 0 : -EINVAL);
+    if (!ops[_i].printed) {
+        ck_assert_uint_eq(set, 0xdead);
+        return;
+    }
+    mf_ops_print(set, text);
+    ck_assert_str_eq(text, ops[_i].printed);
+}
+END_TEST
+
+START_TEST(every_set_round_trips)
+{
+    for (mf_ops set = 0; set < MF_OP_BIT(MF_OP_N_); set++) {
+        char text[MF_OPS_TEXT_MAX];
+        mf_ops back = ~set;
+        mf_ops_print(set, text);
+        ck_assert_int_eq(mf_ops_parse(text, &back), 0);
+        ck_assert_uint_eq(back, set);
+    }
+}
+END_TEST
+
+START_TEST(quantisation_is_in_the_set_only_with_a_q_type)
+{
+    struct mf_shape shape = shape_of(costs[0].shape);
+    for (int q = 0; q < MF_QTYPE_N_; q++) {
+        char text[MF_OPS_TEXT_MAX];
+        shape.q_type = (enum mf_qtype)q;
+        mf_ops_print(mf_layer_ops(&shape), text);
+        ck_assert_str_eq(text, q == MF_QTYPE_NO ? "sort+gather+gemm1+act+gemm2+weight+combine" : ALL);
+    }
+}
+END_TEST
+
+START_TEST(cost_equals_hand_count)
+{
+    struct mf_shape shape = shape_of(costs[_i].shape);
+    ck_assert_double_eq(mf_layer_flops(&shape), costs[_i].flops);
+    ck_assert_double_eq(mf_layer_floor_bytes(&shape, costs[_i].active), costs[_i].bytes);
+}
+END_TEST
+
+/* The largest shape there may be is counted without overflow. */
+START_TEST(cost_of_the_largest_shape)
+{
+    struct mf_shape shape = shape_of("16777215,262144,262144,65535,127,ActivationType.Silu,torch.bfloat16,"
+                                     "torch.bfloat16,torch.bfloat16,QuantType.No,1,0");
+    ck_assert_double_eq_tol(mf_layer_flops(&shape) / (6.0 * 16777215 * 127 * 262144 * 262144), 1, 1e-15);
+    ck_assert_double_eq_tol(mf_layer_floor_bytes(&shape, 65535) / (65535 * 6.0 * 262144 * 262144), 1, 1e-3);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("layer");
+    TCase *tc = tcase_create("layer");
+    tcase_add_loop_test(tc, ops_round_trip, 0, MF_ARRAY_LEN(ops));
+    tcase_add_test(tc, every_set_round_trips);
+    tcase_add_test(tc, quantisation_is_in_the_set_only_with_a_q_type);
+    tcase_add_loop_test(tc, cost_equals_hand_count, 0, MF_ARRAY_LEN(costs));
+    tcase_add_test(tc, cost_of_the_largest_shape);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

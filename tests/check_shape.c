@@ -1,0 +1,312 @@
+#include "common/shape.h"
+
+#include "common/cleanup.h"
+#include "mf_check.h"
+
+static const char qwen[] =
+    "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0";
+
+static struct mf_shape qwen_shape(void)
+{
+    struct mf_shape shape;
+    ck_assert_int_eq(mf_shape_parse(qwen, &shape), 0);
+    return shape;
+}
+
+/* clang-format off */
+/* Accepted spellings, and the canonical one that each is printed as. */
+static const struct {
+    const char *column, *text, *canonical;
+} spellings[] = {
+    {"token",           "1",                         "1"},
+    {"token",           "16777215",                  "16777215"},
+    {"model_dim",       "7168",                      "7168"},
+    {"inter_dim",       "0256",                      "256"},
+    {"expert",          "257",                       "257"},
+    {"topk",            "9",                         "9"},
+    {"act_type",        "ActivationType.Silu",       "ActivationType.Silu"},
+    {"act_type",        "ActivationType.Gelu",       "ActivationType.Gelu"},
+    {"act_type",        "ActivationType.Swiglu",     "ActivationType.Swiglu"},
+    {"act_type",        "ActivationType.Situv2",     "ActivationType.Situv2"},
+    {"act_type",        "ActivationType.No",         "ActivationType.No"},
+    {"act_type",        "Gelu",                      "ActivationType.Gelu"},
+    {"dtype",           "torch.bfloat16",            "torch.bfloat16"},
+    {"dtype",           "dtypes.bf16",               "torch.bfloat16"},
+    {"dtype",           "bf16",                      "torch.bfloat16"},
+    {"dtype",           "bfloat16",                  "torch.bfloat16"},
+    {"dtype",           "torch.float16",             "torch.float16"},
+    {"dtype",           "torch.half",                "torch.float16"},
+    {"dtype",           "dtypes.fp16",               "torch.float16"},
+    {"q_dtype_a",       "torch.float8_e4m3fn",       "torch.float8_e4m3fn"},
+    {"q_dtype_a",       "torch.float8_e4m3fnuz",     "torch.float8_e4m3fnuz"},
+    {"q_dtype_a",       "dtypes.fp8",                "torch.float8_e4m3fn"},
+    {"q_dtype_a",       "torch.int8",                "torch.int8"},
+    {"q_dtype_a",       "dtypes.i8",                 "torch.int8"},
+    {"q_dtype_w",       "torch.int4",                "torch.int4"},
+    {"q_dtype_w",       "dtypes.i4x2",               "torch.int4"},
+    {"q_dtype_w",       "torch.float4_e2m1fn_x2",    "torch.float4_e2m1fn_x2"},
+    {"q_dtype_w",       "dtypes.fp4x2",              "torch.float4_e2m1fn_x2"},
+    {"q_type",          "QuantType.No",              "QuantType.No"},
+    {"q_type",          "QuantType.per_Tensor",      "QuantType.per_Tensor"},
+    {"q_type",          "QuantType.per_Token",       "QuantType.per_Token"},
+    {"q_type",          "QuantType.per_1x32",        "QuantType.per_1x32"},
+    {"q_type",          "QuantType.per_1x128",       "QuantType.per_1x128"},
+    {"q_type",          "QuantType.per_128x128",     "QuantType.per_1x128"},
+    {"q_type",          "per_128x128",               "QuantType.per_1x128"},
+    {"use_g1u1",        "1",                         "1"},
+    {"use_g1u1",        "True",                      "1"},
+    {"use_g1u1",        "true",                      "1"},
+    {"use_g1u1",        "0",                         "0"},
+    {"use_g1u1",        "False",                     "0"},
+    {"doweight_stage1", "true",                      "1"},
+    {"doweight_stage1", "0",                         "0"},
+};
+
+/* Texts that name nothing: the column keeps its value and the reason says what it takes. */
+static const struct {
+    const char *column, *text, *why;
+} refusals[] = {
+    {"token",           "",                      "from 1 to"},
+    {"token",           "0",                     "from 1 to"},
+    {"token",           "-4",                    "from 1 to"},
+    {"token",           "+4",                    "from 1 to"},
+    {"token",           " 4",                    "from 1 to"},
+    {"token",           "4.0",                   "from 1 to"},
+    {"token",           "0x10",                  "from 1 to"},
+    {"token",           "16777216",              "16777215"},   /* needs a 25th bit of sorted_token_ids */
+    {"token",           "99999999999999999999",  "from 1 to"},
+    {"model_dim",       "262145",                "262144"},
+    {"inter_dim",       "4294967297",            "262144"},     /* 1 when cut to 32 bits */
+    {"expert",          "65536",                 "65535"},
+    {"topk",            "128",                   "127"},
+    {"act_type",        "ActivationType.silu",   "ActivationType.Silu"},
+    {"act_type",        "",                      "ActivationType.Silu"},
+    {"dtype",           "torch.float32",         "torch.bfloat16"},
+    {"q_dtype_a",       "torch.uint8",           "torch.int8"},
+    {"q_dtype_w",       "torch.",                "torch.int4"},
+    {"q_dtype_w",       "torch.fp8",             "torch.int4"},
+    {"q_type",          "QuantType.per_1x64",    "QuantType.per_1x128"},
+    {"q_type",          "torch.int8",            "QuantType.No"},
+    {"use_g1u1",        "2",                     "1 or 0"},
+    {"use_g1u1",        "TRUE",                  "1 or 0"},
+    {"doweight_stage1", "",                      "1 or 0"},
+};
+
+static const struct {
+    int64_t token, bucket;
+} buckets[] = {
+    {1, 1}, {2, 2}, {3, 4}, {4, 4}, {5, 8}, {56, 64}, {64, 64}, {65, 128}, {1000, 1024}, {16385, 32768},
+    {32767, 32768}, {32768, 32768}, {32769, 32768}, {65536, 32768}, {131071, 32768}, {131072, 131072},
+    {131073, 131072}, {INT64_MAX, 131072},
+};
+/* clang-format on */
+
+START_TEST(spelling_is_made_canonical)
+{
+    struct mf_shape shape = qwen_shape();
+    const char *why = NULL;
+    char text[64];
+    ck_assert_int_eq(mf_shape_set(&shape, spellings[_i].column, spellings[_i].text, &why), 0);
+    ck_assert_int_eq(mf_shape_get(&shape, spellings[_i].column, text, sizeof(text)), 0);
+    ck_assert_str_eq(text, spellings[_i].canonical);
+}
+END_TEST
+
+START_TEST(rubbish_is_refused)
+{
+    struct mf_shape shape = qwen_shape(), before = shape;
+    const char *why = "";
+    ck_assert_int_eq(mf_shape_set(&shape, refusals[_i].column, refusals[_i].text, &why), -EINVAL);
+    ck_assert_msg(strstr(why, refusals[_i].why), "'%s' does not say '%s'", why, refusals[_i].why);
+    ck_assert(mf_shape_equal(&shape, &before));
+}
+END_TEST
+
+START_TEST(unknown_column_is_told_apart)
+{
+    struct mf_shape shape = qwen_shape();
+    const char *why;
+    char text[8];
+    ck_assert_int_eq(mf_shape_set(&shape, "tokens", "1", &why), -ENOENT);
+    ck_assert_int_eq(mf_shape_get(&shape, "tokens", text, sizeof(text)), -ENOENT);
+}
+END_TEST
+
+START_TEST(columns_are_those_of_the_untuned_file)
+{
+    char joined[MF_SHAPE_TEXT_MAX] = "";
+    for (int i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
+        size_t len = strlen(joined);
+        snprintf(joined + len, sizeof(joined) - len, "%s%s", i > 0 ? "," : "", mf_shape_columns[i]);
+    }
+    ck_assert_str_eq(joined,
+                     "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,"
+                     "use_g1u1,doweight_stage1");
+}
+END_TEST
+
+START_TEST(row_round_trips)
+{
+    struct mf_shape shape = qwen_shape(), again;
+    char text[MF_SHAPE_TEXT_MAX];
+    mf_shape_print(&shape, text);
+    ck_assert_str_eq(text, qwen);
+    ck_assert_int_eq(mf_shape_parse(text, &again), 0);
+    ck_assert(mf_shape_equal(&shape, &again));
+    mf_shape_print_layer_model(&shape, text);
+    ck_assert_str_eq(text, strchr(qwen, ',') + 1);
+}
+END_TEST
+
+/* The longest value of each column at once. */
+START_TEST(widest_row_fits)
+{
+    static const char *const widest[MF_SHAPE_N_COLUMNS] = {"16777215",
+                                                           "262144",
+                                                           "262144",
+                                                           "65535",
+                                                           "127",
+                                                           "ActivationType.Swiglu",
+                                                           "torch.float4_e2m1fn_x2",
+                                                           "torch.float4_e2m1fn_x2",
+                                                           "torch.float4_e2m1fn_x2",
+                                                           "QuantType.per_Tensor",
+                                                           "1",
+                                                           "1"};
+    struct mf_shape shape, again;
+    memset(&shape, 0, sizeof(shape));
+    const char *why;
+    char text[MF_SHAPE_TEXT_MAX];
+    for (int i = 0; i < MF_SHAPE_N_COLUMNS; i++)
+        ck_assert_int_eq(mf_shape_set(&shape, mf_shape_columns[i], widest[i], &why), 0);
+    mf_shape_print(&shape, text);
+    ck_assert_uint_lt(strlen(text) + 1, MF_SHAPE_TEXT_MAX);
+    ck_assert_int_eq(mf_shape_parse(text, &again), 0);
+    ck_assert(mf_shape_equal(&shape, &again));
+}
+END_TEST
+
+static const char *const bad_rows[] = {
+    "",
+    ",,,,,,,,,,,",
+    "4,2048,96,128,8",
+    /* a thirteenth value, and an empty one */
+    "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,1",
+    "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,",
+    "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,",
+    /* more experts for a token than there are */
+    "4,2048,96,8,9,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+    "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n",
+};
+
+START_TEST(bad_row_is_refused)
+{
+    struct mf_shape shape = {.token = 77};
+    ck_assert_int_eq(mf_shape_parse(bad_rows[_i], &shape), -EINVAL);
+    ck_assert_int_eq(shape.token, 77);
+}
+END_TEST
+
+START_TEST(endless_row_is_refused)
+{
+    char text[4096];
+    struct mf_shape shape;
+    memset(text, '1', sizeof(text) - 1);
+    text[sizeof(text) - 1] = '\0';
+    ck_assert_int_eq(mf_shape_parse(text, &shape), -EINVAL);
+    ck_assert_int_eq(mf_shape_parse(NULL, &shape), -EINVAL);
+}
+END_TEST
+
+/* A shape made by a program and not by mf_shape_set. */
+START_TEST(check_names_the_column)
+{
+    static const struct {
+        size_t offset;
+        int32_t value;
+        const char *column;
+    } cases[] = {
+        {offsetof(struct mf_shape, model_dim), 0, "model_dim"},
+        {offsetof(struct mf_shape, inter_dim), -1, "inter_dim"},
+        {offsetof(struct mf_shape, expert), 70000, "expert"},
+        {offsetof(struct mf_shape, topk), 0, "topk"},
+        {offsetof(struct mf_shape, topk), 127, NULL},
+        {offsetof(struct mf_shape, expert), 7, "topk"},
+    };
+    struct mf_shape shape = qwen_shape();
+    const char *column = NULL, *why = NULL;
+    ck_assert_int_eq(mf_shape_check(&shape, &column, &why), 0);
+    *(int32_t *)(void *)((char *)&shape + cases[_i].offset) = cases[_i].value;
+    ck_assert_int_eq(mf_shape_check(&shape, &column, &why), cases[_i].column ? -EINVAL : 0);
+    ck_assert_pstr_eq(column, cases[_i].column);
+    ck_assert((why != NULL) == (cases[_i].column != NULL));
+}
+END_TEST
+
+/* Each column but token makes another layer model; compare is a total order on both. */
+START_TEST(every_column_counts)
+{
+    static const char *const other[MF_SHAPE_N_COLUMNS] = {"5",
+                                                          "2049",
+                                                          "97",
+                                                          "129",
+                                                          "9",
+                                                          "ActivationType.Gelu",
+                                                          "torch.float16",
+                                                          "torch.int8",
+                                                          "torch.int4",
+                                                          "QuantType.per_Token",
+                                                          "0",
+                                                          "1"};
+    struct mf_shape a = qwen_shape(), b = a;
+    const char *why;
+    ck_assert(mf_shape_equal(&a, &b));
+    ck_assert_int_eq(mf_shape_set(&b, mf_shape_columns[_i], other[_i], &why), 0);
+    ck_assert(!mf_shape_equal(&a, &b));
+    ck_assert(mf_shape_same_layer_model(&a, &b) == (_i == 0));
+    ck_assert_int_ne(mf_shape_compare(&a, &b), 0);
+    ck_assert_int_eq(mf_shape_compare(&a, &b), -mf_shape_compare(&b, &a));
+
+    /* the layer model goes before the token */
+    struct mf_shape c = a;
+    c.token = a.token + 100;
+    if (_i > 0)
+        ck_assert_int_eq(mf_shape_compare(&c, &b), mf_shape_compare(&a, &b));
+    else
+        ck_assert_int_gt(mf_shape_compare(&c, &b), 0);
+}
+END_TEST
+
+START_TEST(bucket_is_the_one_production_asks_for)
+{
+    ck_assert_int_eq(mf_token_bucket(buckets[_i].token), buckets[_i].bucket);
+}
+END_TEST
+
+START_TEST(every_dtype_has_bits)
+{
+    static const int bits[] = {16, 16, 8, 8, 8, 4, 4};
+    ck_assert_uint_eq(MF_ARRAY_LEN(bits), MF_DTYPE_N_);
+    ck_assert_int_eq(mf_dtype_bits((enum mf_dtype)_i), bits[_i]);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("shape");
+    TCase *tc = tcase_create("shape");
+    tcase_add_loop_test(tc, spelling_is_made_canonical, 0, MF_ARRAY_LEN(spellings));
+    tcase_add_loop_test(tc, rubbish_is_refused, 0, MF_ARRAY_LEN(refusals));
+    tcase_add_test(tc, unknown_column_is_told_apart);
+    tcase_add_test(tc, columns_are_those_of_the_untuned_file);
+    tcase_add_test(tc, row_round_trips);
+    tcase_add_test(tc, widest_row_fits);
+    tcase_add_loop_test(tc, bad_row_is_refused, 0, MF_ARRAY_LEN(bad_rows));
+    tcase_add_test(tc, endless_row_is_refused);
+    tcase_add_loop_test(tc, check_names_the_column, 0, 6);
+    tcase_add_loop_test(tc, every_column_counts, 0, MF_SHAPE_N_COLUMNS);
+    tcase_add_loop_test(tc, bucket_is_the_one_production_asks_for, 0, MF_ARRAY_LEN(buckets));
+    tcase_add_loop_test(tc, every_dtype_has_bits, 0, MF_DTYPE_N_);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}
