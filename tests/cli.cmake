@@ -1,1 +1,6 @@
 # Tests of cli/
+mf_add_test(check_cli_text USES cli)
+
+# The house rules that a machine can keep
+add_test(NAME style COMMAND ${CMAKE_SOURCE_DIR}/scripts/check_style.sh)
+set_tests_properties(style PROPERTIES LABELS style TIMEOUT 120 SKIP_RETURN_CODE 77)

@@ -1,0 +1,31 @@
+/* Requests to the API with their errors told to the person: each call prints what went wrong and gives the exit
+ * code, or gives 0. */
+#pragma once
+
+#include <cjson/cJSON.h>
+
+#include "cli/cli.h"
+#include "common/shape.h"
+
+/* Sends; any status but 2xx is printed: the problem's detail and each of its errors. */
+int mf_api_send(struct mf_cli *cli, const struct mf_http_request *q, struct mf_http_reply *reply);
+/* GET that answers JSON. The caller owns *ret. */
+int mf_api_get(struct mf_cli *cli, const char *path, cJSON **ret);
+/* GET of a list with all its pages: one array, at most MF_API_ITEMS_MAX items. */
+#define MF_API_ITEMS_MAX 200000
+int mf_api_list(struct mf_cli *cli, const char *path, cJSON **ret_items);
+/* POST without a body. */
+int mf_api_post(struct mf_cli *cli, const char *path, cJSON **ret);
+/* A path with one number in it, at {}: "/api/v1/batches/{}/goals". */
+#define MF_API_PATH_MAX 256
+void mf_api_path(char buf[MF_API_PATH_MAX], const char *format, int64_t id);
+
+/* Prints JSON for people and programs: indented, one newline at the end. */
+int mf_api_print(const cJSON *json);
+
+/* Members with what to show when they are absent. */
+int64_t mf_api_i64(const cJSON *object, const char *key, int64_t otherwise);
+double mf_api_double(const cJSON *object, const char *key, double otherwise);
+const char *mf_api_text(const cJSON *object, const char *key, const char *otherwise);
+/* The shape of {12 columns}. -EINVAL when a column is absent or no value. */
+int mf_api_shape(const cJSON *columns, struct mf_shape *ret);

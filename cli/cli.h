@@ -1,0 +1,58 @@
+/* moefarm, the command line: a table of commands, one file each, over docs/api.md.
+ *
+ * A command prints its answer on stdout and, once, whatever went wrong on stderr. Its return value is the
+ * program's exit code. */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cli/http_client.h"
+#include "common/opts.h"
+
+enum mf_exit {
+    MF_EXIT_OK = 0,
+    MF_EXIT_FAILED = 1,    /* done, but something in it failed: a goal, a row */
+    MF_EXIT_USAGE = 2,     /* wrong usage, or the coordinator refused the input */
+    MF_EXIT_UNREACHED = 3, /* no coordinator there, or it broke off */
+};
+
+struct mf_cli {
+    const char *url;
+    bool json;            /* raw answers of the API */
+    bool to_terminal;     /* stdout is one: progress bars may be redrawn */
+    bool utf8;            /* and shows block characters */
+    struct mf_http *http; /* made by the first request */
+};
+
+struct mf_command {
+    const char *name, *arguments, *help;
+    int (*run)(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+};
+
+int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_watch(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_batches(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_show(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_cancel(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_rank(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_workers(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_drain(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_export(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_run_config(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+
+/* Parses a command's words: options (its own, and --url and --json, which every command has) may stand before,
+ * between and after the other words; argv is reordered. At least min and at most max other words are left from
+ * argv[*ret_rest] on; too few or too many is an error that shows the usage.
+ * 0: go on; 1: help was printed; -EINVAL after a message. */
+int mf_cli_parse(struct mf_cli *cli, const struct mf_command *self, const struct mf_opt *opts, size_t n,
+                 int min, int max, int argc, char **argv, int *ret_rest);
+
+/* "moefarm: " and the sentence on stderr; returns code. */
+int mf_cli_fail(enum mf_exit code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Follows a batch until it ends; what `submit --watch` and `watch` do. Gives an exit code. */
+int mf_watch_batch(struct mf_cli *cli, int64_t batch, int64_t patience_s);

@@ -1,0 +1,241 @@
+/* moefarm batches, show, cancel, workers, drain */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli/api.h"
+#include "cli/shape_arg.h"
+#include "cli/text_out.h"
+#include "common/clock.h"
+#include "common/json.h"
+#include "common/text.h"
+
+#define TEXT_MAX (16u << 20)
+
+/* "2026-11-20 23:01" in local time. */
+static void moment(int64_t ms, char buf[24])
+{
+    time_t seconds = (time_t)(ms / 1000);
+    struct tm tm;
+
+    if (ms <= 0 || !localtime_r(&seconds, &tm) || strftime(buf, 24, "%Y-%m-%d %H:%M", &tm) == 0)
+        mf_say(buf, 24, "-");
+}
+
+static void print_columns(const struct mf_columns *c)
+{
+    _cleanup_(mf_buf_release) struct mf_buf out;
+
+    mf_buf_init(&out, TEXT_MAX);
+    mf_columns_print(c, &out);
+    (void)fwrite(out.data, 1, out.len, stdout);
+}
+
+static void add_header(struct mf_columns *c, const char *const *names)
+{
+    for (size_t i = 0; i < c->n_columns; i++)
+        mf_columns_add(c, names[i]);
+}
+
+int mf_cmd_batches(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    static const char *const names[] = {"batch", "name", "state",  "priority", "created",
+                                        "goals", "done", "failed", "steps",    "measured"};
+    _cleanup_(cJSON_Deletep) cJSON *items = NULL;
+    _cleanup_(mf_columns_release) struct mf_columns c;
+    const cJSON *b;
+    int rest, r, code;
+
+    mf_columns_init(&c, MF_ARRAY_LEN(names));
+    r = mf_cli_parse(cli, self, NULL, 0, 0, 0, argc, argv, &rest);
+    if (r != 0)
+        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
+    code = mf_api_list(cli, "/api/v1/batches", &items);
+    if (code != 0)
+        return code;
+    if (cli->json)
+        return mf_api_print(items);
+    add_header(&c, names);
+    cJSON_ArrayForEach (b, items) {
+        char created[24];
+
+        moment(mf_api_i64(b, "created_ms", 0), created);
+        mf_columns_addf(&c, "%" PRId64, mf_api_i64(b, "id", 0));
+        mf_columns_add(&c, mf_api_text(b, "name", ""));
+        mf_columns_add(&c, mf_api_text(b, "state", ""));
+        mf_columns_addf(&c, "%" PRId64, mf_api_i64(b, "priority", 0));
+        mf_columns_add(&c, created);
+        for (size_t i = 5; i < MF_ARRAY_LEN(names); i++)
+            mf_columns_addf(&c, "%" PRId64, mf_api_i64(b, names[i], 0));
+    }
+    print_columns(&c);
+    return MF_EXIT_OK;
+}
+
+static void print_goals(const cJSON *goals)
+{
+    static const char *const names[] = {"goal", "class", "shape", "state", "steps", "us", "structure"};
+    _cleanup_(mf_columns_release) struct mf_columns c;
+    const cJSON *g;
+
+    mf_columns_init(&c, MF_ARRAY_LEN(names));
+    add_header(&c, names);
+    cJSON_ArrayForEach (g, goals) {
+        char brief[MF_SHAPE_BRIEF_MAX] = "?";
+        double us = mf_api_double(g, "us", 0);
+        struct mf_shape shape;
+
+        if (mf_api_shape(mf_json_object(g, "shape"), &shape) == 0)
+            mf_shape_brief(&shape, brief);
+        mf_columns_addf(&c, "%" PRId64, mf_api_i64(g, "id", 0));
+        mf_columns_add(&c, mf_api_text(g, "class", ""));
+        mf_columns_add(&c, brief);
+        mf_columns_add(&c, mf_api_text(g, "state", ""));
+        mf_columns_addf(&c, "%" PRId64 "/%" PRId64, mf_api_i64(g, "measured", 0), mf_api_i64(g, "steps", 0));
+        if (us > 0)
+            mf_columns_addf(&c, "%.2f", us);
+        else
+            mf_columns_add(&c, "-");
+        mf_columns_add(&c, us > 0 ? mf_api_text(g, "structure", "") : mf_api_text(g, "reason", ""));
+    }
+    print_columns(&c);
+}
+
+/* The submission's refused rows, what is waited for, and the weight layouts. */
+static void print_notes(const cJSON *batch)
+{
+    const cJSON *item;
+
+    cJSON_ArrayForEach (item, mf_json_array(batch, "errors"))
+        printf("refused line %" PRId64 ": %s: %s\n", mf_api_i64(item, "line", 0),
+               mf_api_text(item, "at", "row"), mf_api_text(item, "message", ""));
+    cJSON_ArrayForEach (item, mf_json_array(batch, "waiting"))
+        printf("waiting: %" PRId64 " goals of %s: %s\n", mf_api_i64(item, "goals", 0),
+               mf_api_text(item, "class", "?"), mf_api_text(item, "reason", ""));
+    cJSON_ArrayForEach (item, mf_json_array(batch, "layouts"))
+        printf("layout %s for %s on %s\n", mf_api_text(item, "layout", "?"),
+               mf_api_text(item, "layer_model", "?"), mf_api_text(item, "class", "?"));
+}
+
+static int parse_id(const char *command, const char *what, const char *word, int64_t *ret)
+{
+    if (mf_parse_i64(word, 1, INT64_MAX, ret) == 0)
+        return 0;
+    return mf_cli_fail(MF_EXIT_USAGE, "%s: '%s' is no %s; give its number", command, word, what);
+}
+
+int mf_cmd_show(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    _cleanup_(cJSON_Deletep) cJSON *batch = NULL;
+    _cleanup_(cJSON_Deletep) cJSON *goals = NULL;
+    char path[MF_API_PATH_MAX];
+    int64_t id;
+    int rest, r, code;
+
+    r = mf_cli_parse(cli, self, NULL, 0, 1, 1, argc, argv, &rest);
+    if (r != 0)
+        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
+    code = parse_id("show", "batch", argv[rest], &id);
+    if (code != 0)
+        return code;
+    mf_api_path(path, "/api/v1/batches/{}", id);
+    code = mf_api_get(cli, path, &batch);
+    if (code != 0)
+        return code;
+    mf_api_path(path, "/api/v1/batches/{}/goals", id);
+    code = mf_api_list(cli, path, &goals);
+    if (code != 0)
+        return code;
+    if (cli->json) {
+        cJSON_AddItemToObject(batch, "items", MF_TAKE(goals));
+        return mf_api_print(batch);
+    }
+    printf("batch %" PRId64 " %s: %s, priority %" PRId64 "\n", id, mf_api_text(batch, "name", ""),
+           mf_api_text(batch, "state", ""), mf_api_i64(batch, "priority", 0));
+    print_notes(batch);
+    print_goals(goals);
+    return MF_EXIT_OK;
+}
+
+/* The share of its time that a worker measured: timing and verifying. */
+static double busy_share(const cJSON *worker)
+{
+    const cJSON *busy = mf_json_object(worker, "busy");
+
+    return mf_api_double(busy, "timing", 0) + mf_api_double(busy, "verify", 0);
+}
+
+int mf_cmd_workers(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    static const char *const names[] = {"worker",    "name",    "class",  "state", "seen",
+                                        "measuring", "results", "deaths", "model", "step"};
+    _cleanup_(cJSON_Deletep) cJSON *items = NULL;
+    _cleanup_(mf_columns_release) struct mf_columns c;
+    const cJSON *w;
+    int rest, r, code;
+
+    mf_columns_init(&c, MF_ARRAY_LEN(names));
+    r = mf_cli_parse(cli, self, NULL, 0, 0, 0, argc, argv, &rest);
+    if (r != 0)
+        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
+    code = mf_api_list(cli, "/api/v1/workers", &items);
+    if (code != 0)
+        return code;
+    if (cli->json)
+        return mf_api_print(items);
+    add_header(&c, names);
+    cJSON_ArrayForEach (w, items) {
+        char ago[MF_DURATION_MAX];
+
+        mf_duration((double)(mf_wall_ms() - mf_api_i64(w, "seen_ms", 0)) / 1000, ago);
+        mf_columns_addf(&c, "%" PRId64, mf_api_i64(w, "id", 0));
+        mf_columns_add(&c, mf_api_text(w, "name", ""));
+        mf_columns_add(&c, mf_api_text(w, "class", ""));
+        mf_columns_add(&c, mf_api_text(w, "state", ""));
+        mf_columns_addf(&c, "%s ago", ago);
+        mf_columns_addf(&c, "%.0f%%", busy_share(w) * 100);
+        mf_columns_addf(&c, "%" PRId64, mf_api_i64(w, "n_results", 0));
+        mf_columns_addf(&c, "%" PRId64, mf_api_i64(w, "n_deaths", 0));
+        mf_columns_add(&c, mf_api_text(w, "model", ""));
+        mf_columns_add(&c, mf_api_text(w, "step", ""));
+    }
+    print_columns(&c);
+    return MF_EXIT_OK;
+}
+
+/* POST of a word to a thing that has a number. */
+static int act(struct mf_cli *cli, const struct mf_command *self, const char *what, const char *path_format,
+               const char *said, int argc, char **argv)
+{
+    _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
+    char path[MF_API_PATH_MAX];
+    int64_t id;
+    int rest, r, code;
+
+    r = mf_cli_parse(cli, self, NULL, 0, 1, 1, argc, argv, &rest);
+    if (r != 0)
+        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
+    code = parse_id(self->name, what, argv[rest], &id);
+    if (code != 0)
+        return code;
+    mf_api_path(path, path_format, id);
+    code = mf_api_post(cli, path, &answer);
+    if (code != 0)
+        return code;
+    if (cli->json)
+        return mf_api_print(answer);
+    printf("%s %" PRId64 " %s\n", what, id, said);
+    return MF_EXIT_OK;
+}
+
+int mf_cmd_cancel(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    return act(cli, self, "batch", "/api/v1/batches/{}/cancel", "is cancelled", argc, argv);
+}
+
+int mf_cmd_drain(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    return act(cli, self, "worker", "/api/v1/workers/{}/drain", "finishes its unit and takes no more", argc,
+               argv);
+}

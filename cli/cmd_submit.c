@@ -1,0 +1,189 @@
+/* moefarm submit */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "cli/api.h"
+#include "cli/file.h"
+#include "common/json.h"
+#include "common/text.h"
+
+#define BODY_MAX (16u << 20) /* what moefarmd takes */
+
+/* Options of a batch as the API has them. The values stay texts: the coordinator checks them and its answer
+ * names the option. */
+struct option {
+    const char *name; /* of the API; the flag has '-' for '_' */
+    const char *argument, *help;
+};
+/* clang-format off */
+static const struct option options[] = {
+    {"name",        "TEXT",     "what people call the batch; the file's name otherwise"},
+    {"classes",     "LIST",     "device classes, \"gfx942/304,cpu-znver4/2\"; all that have workers otherwise"},
+    {"priority",    "N",        "0 to 100, more is sooner; 50 otherwise"},
+    {"topk",        "N",        "finalists: the N cheapest pipelines, 1 to 64; 8 otherwise"},
+    {"err_ratio",   "X",        "AITER's mismatch ratio that is still right; 0.1 otherwise"},
+    {"time_cap_ms", "MS",       "limit of one step, 100 to 600000; 10000 otherwise"},
+    {"routing",     "PROFILE",  "uniform, balanced, zipf:1.2 or hot:0.5; uniform otherwise"},
+    {"search",      "MODE",     "race, or exhaustive: every step gets every gate and sample"},
+    {"layout",      "MODE",     "common: one weight layout for a layer model; free: none held in common"},
+    {"seed",        "N",        "of the data; 1 otherwise"},
+};
+/* clang-format on */
+#define N_OPTIONS MF_ARRAY_LEN(options)
+
+static bool is_json(const struct mf_buf *body)
+{
+    size_t at = strspn(body->data, " \t\r\n\xef\xbb\xbf");
+
+    return body->data[at] == '{';
+}
+
+/* A flag takes the place of the member that the file has. Numbers go as numbers. */
+static int set_member(cJSON *submission, const char *name, const char *text)
+{
+    cJSON *object = submission, *value;
+    double number;
+
+    if (strcmp(name, "name") != 0) {
+        object = mf_json_object(submission, "options");
+        if (!object)
+            object = cJSON_AddObjectToObject(submission, "options");
+    }
+    value = mf_parse_double(text, &number) == 0 ? cJSON_CreateNumber(number) : cJSON_CreateString(text);
+    if (!object || !value)
+        return -ENOMEM;
+    cJSON_DeleteItemFromObjectCaseSensitive(object, name);
+    cJSON_AddItemToObject(object, name, value);
+    return 0;
+}
+
+static int put_in_json(struct mf_buf *body, const char *const *values)
+{
+    _cleanup_(cJSON_Deletep) cJSON *submission = mf_json_parse(body->data, body->len, BODY_MAX);
+    _cleanup_(mf_freep) char *text = NULL;
+
+    if (!submission)
+        return mf_cli_fail(MF_EXIT_USAGE, "the file starts as JSON does but is none");
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        if (values[i] && set_member(submission, options[i].name, values[i]) < 0)
+            return mf_cli_fail(MF_EXIT_UNREACHED, "out of memory");
+    }
+    text = mf_json_print(submission);
+    mf_buf_clear(body);
+    if (!text || mf_buf_adds(body, text) < 0)
+        return mf_cli_fail(MF_EXIT_UNREACHED, "out of memory");
+    return 0;
+}
+
+/* Sent again after a broken connection, a submission must not become two batches. */
+static void make_key(char key[40])
+{
+    uint64_t random[2] = {0, 0};
+
+    (void)!getrandom(random, sizeof(random), 0);
+    mf_say(key, 40, "cli-%016" PRIx64 "%016" PRIx64, random[0], random[1]);
+}
+
+/* Sends, and once more when the connection broke: the key makes that harmless. */
+static int send(struct mf_cli *cli, const struct mf_http_request *q, cJSON **ret)
+{
+    _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
+    int code;
+
+    mf_http_reply_init(&reply);
+    code = mf_api_send(cli, q, &reply);
+    if (code == MF_EXIT_UNREACHED && reply.status == 0)
+        code = mf_api_send(cli, q, &reply);
+    if (code != 0)
+        return code;
+    *ret = mf_json_parse(reply.body.data, reply.body.len, BODY_MAX);
+    if (!*ret)
+        return mf_cli_fail(MF_EXIT_UNREACHED, "the answer is no JSON; is that moefarmd at %s?", cli->url);
+    return 0;
+}
+
+static int report(struct mf_cli *cli, const char *file, const cJSON *receipt)
+{
+    const cJSON *error, *errors = mf_json_array(receipt, "errors");
+
+    if (cli->json)
+        (void)mf_api_print(receipt);
+    else
+        printf("batch %" PRId64 ": %" PRId64 " shapes, %" PRId64 " goals\n", mf_api_i64(receipt, "batch", 0),
+               mf_api_i64(receipt, "shapes", 0), mf_api_i64(receipt, "goals", 0));
+    (void)fflush(stdout);
+    cJSON_ArrayForEach (error, errors)
+        fprintf(stderr, "%s:%" PRId64 ": %s: %s\n", file, mf_api_i64(error, "line", 0),
+                mf_api_text(error, "at", "row"), mf_api_text(error, "message", "refused"));
+    return cJSON_GetArraySize(errors) > 0 ? MF_EXIT_FAILED : MF_EXIT_OK;
+}
+
+int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    const char *values[N_OPTIONS] = {NULL}, *key = NULL, *file, *slash;
+    char names[N_OPTIONS][24], random_key[40];
+    struct mf_opt opts[N_OPTIONS + 2];
+    bool watch = false;
+    _cleanup_(mf_buf_release) struct mf_buf body, path;
+    _cleanup_(cJSON_Deletep) cJSON *receipt = NULL;
+    struct mf_http_request q;
+    int rest, r, code;
+
+    mf_buf_init(&body, BODY_MAX);
+    mf_buf_init(&path, 8192);
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        mf_say(names[i], sizeof(names[i]), "%s", options[i].name);
+        for (char *c = names[i]; *c; c++)
+            *c = *c == '_' ? '-' : *c;
+        opts[i] = (struct mf_opt){.name = names[i],
+                                  .type = MF_OPT_TEXT,
+                                  .value = &values[i],
+                                  .argument = options[i].argument,
+                                  .help = options[i].help};
+    }
+    opts[N_OPTIONS] = (struct mf_opt){.name = "idempotency-key",
+                                      .type = MF_OPT_TEXT,
+                                      .value = &key,
+                                      .argument = "TEXT",
+                                      .help = "the same key submits only once"};
+    opts[N_OPTIONS + 1] = (struct mf_opt){
+        .name = "watch", .type = MF_OPT_BOOL, .value = &watch, .help = "follow it until it ends"};
+    r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 1, 1, argc, argv, &rest);
+    if (r != 0)
+        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
+
+    file = argv[rest];
+    code = mf_file_read(file, &body);
+    if (code != 0)
+        return code;
+    slash = strrchr(file, '/');
+    if (!values[0] && strcmp(file, "-") != 0 && !is_json(&body))
+        values[0] = slash ? slash + 1 : file;
+    (void)mf_buf_adds(&path, "/api/v1/batches");
+    if (is_json(&body)) {
+        code = put_in_json(&body, values);
+        if (code != 0)
+            return code;
+    } else {
+        for (size_t i = 0; i < N_OPTIONS; i++)
+            mf_http_query(&path, options[i].name, values[i]);
+    }
+    make_key(random_key);
+    q = (struct mf_http_request){.method = "POST",
+                                 .path = path.data,
+                                 .idempotency_key = key ? key : random_key,
+                                 .content_type = is_json(&body) ? "application/json" : "text/csv",
+                                 .body = body.data,
+                                 .body_len = body.len};
+    code = send(cli, &q, &receipt);
+    if (code != 0)
+        return code;
+    code = report(cli, file, receipt);
+    if (watch) {
+        r = mf_watch_batch(cli, mf_api_i64(receipt, "batch", 0), 60);
+        code = r != 0 ? r : code;
+    }
+    return code;
+}

@@ -1,0 +1,108 @@
+/* moefarm: hands shapes to the farm and gets tables back. */
+#include <locale.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "common/cleanup.h"
+#include "common/text.h"
+
+#define URL_DEFAULT "http://127.0.0.1:8080"
+
+/* clang-format off */
+static const struct mf_command commands[] = {
+    {"submit",     "FILE",                   "hand in shapes: an untuned_fmoe.csv or JSON; '-' reads standard input", mf_cmd_submit},
+    {"watch",      "BATCH",                  "follow a batch with progress bars until it ends",                      mf_cmd_watch},
+    {"batches",    "",                       "the batches, newest first",                                            mf_cmd_batches},
+    {"show",       "BATCH",                  "a batch, its goals and what they wait for",                            mf_cmd_show},
+    {"cancel",     "BATCH",                  "stop what is not done of a batch",                                     mf_cmd_cancel},
+    {"rank",       "[GOAL]",                 "the ranked pipelines of a goal, with their cost by op",                mf_cmd_rank},
+    {"why",        "GOAL|SHAPE [KERNEL]",    "why not this kernel: rejected, failed, slow, or lost the race",        mf_cmd_why},
+    {"workers",    "",                       "the workers and what they are doing",                                  mf_cmd_workers},
+    {"drain",      "WORKER",                 "have a worker finish its unit and take no more",                       mf_cmd_drain},
+    {"export",     "",                       "the tuned table, printed, written, or merged into a file",             mf_cmd_export},
+    {"run-config", "TABLE",                  "run a tuned table's rows here: right, and as fast as it says?",        mf_cmd_run_config},
+};
+/* clang-format on */
+
+static void print_help(FILE *out, const struct mf_opt *opts, size_t n)
+{
+    mf_opts_help(out, "moefarm [options] COMMAND …", opts, n);
+    fprintf(out, "\ncommands (moefarm COMMAND --help has each one's options):\n");
+    for (size_t i = 0; i < MF_ARRAY_LEN(commands); i++) {
+        char left[64];
+
+        mf_say(left, sizeof(left), "%s %s", commands[i].name, commands[i].arguments);
+        fprintf(out, "  %-25s %s\n", left, commands[i].help);
+    }
+    fprintf(out,
+            "\nexit codes:\n"
+            "  0  fine\n"
+            "  1  done, but something in it failed: a refused row, a failed goal, a wrong or slower config\n"
+            "  2  wrong usage, or the coordinator refused the input\n"
+            "  3  no coordinator answered, or it broke off\n");
+}
+
+static bool locale_is_utf8(void)
+{
+    static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+
+    for (size_t i = 0; i < MF_ARRAY_LEN(names); i++) {
+        const char *value = getenv(names[i]);
+
+        if (value && *value)
+            return strcasestr(value, "UTF-8") || strcasestr(value, "UTF8");
+    }
+    return false;
+}
+
+static int run_command(struct mf_cli *cli, const char *name, int argc, char **argv)
+{
+    for (size_t i = 0; i < MF_ARRAY_LEN(commands); i++) {
+        if (!strcmp(commands[i].name, name))
+            return commands[i].run(cli, &commands[i], argc, argv);
+    }
+    return mf_cli_fail(MF_EXIT_USAGE, "there is no command '%s'; moefarm --help lists them", name);
+}
+
+int main(int argc, char **argv)
+{
+    struct mf_cli cli = {.url = getenv("MOEFARM_URL")};
+    const struct mf_opt opts[] = {
+        {.name = "url",
+         .type = MF_OPT_TEXT,
+         .value = &cli.url,
+         .argument = "URL",
+         .help = "of moefarmd (MOEFARM_URL)"},
+        {.name = "json", .type = MF_OPT_BOOL, .value = &cli.json, .help = "print the API's answer as it is"},
+    };
+    int rest, code;
+
+    if (!cli.url || !*cli.url)
+        cli.url = URL_DEFAULT;
+    cli.to_terminal = isatty(STDOUT_FILENO);
+    cli.utf8 = locale_is_utf8();
+    /* A closed pipe behind us is a write error, not a death in the middle of a merge */
+    (void)signal(SIGPIPE, SIG_IGN);
+
+    if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))) {
+        print_help(stdout, opts, MF_ARRAY_LEN(opts));
+        return MF_EXIT_OK;
+    }
+    code = mf_opts_parse("moefarm [options] COMMAND …", opts, MF_ARRAY_LEN(opts), argc, argv, &rest);
+    if (code != 0)
+        return code < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
+    if (rest >= argc) {
+        print_help(stderr, opts, MF_ARRAY_LEN(opts));
+        return MF_EXIT_USAGE;
+    }
+    code = run_command(&cli, argv[rest], argc - rest, argv + rest);
+    cli.http = mf_http_free(cli.http);
+    if (fflush(stdout) != 0 && code == MF_EXIT_OK)
+        code = mf_cli_fail(MF_EXIT_FAILED, "standard output: %m");
+    return code;
+}

@@ -1,0 +1,53 @@
+#include "cli/verdict.h"
+
+#include <math.h>
+
+#include "kernels/quant.h"
+
+MF_NAMES_DEFINE(mf_verdict, MF_VERDICT_, MF_VERDICT_MAP)
+
+#define AITER_ATOL 0.01
+#define AITER_RTOL 0.01
+
+struct mf_output_check mf_output_compare(const uint16_t *y, const float *reference, const float *plain_error,
+                                         int64_t rows, int64_t cols)
+{
+    struct mf_output_check c = {.row_limit = MF_ROW_LIMIT_FLOOR};
+    int64_t mismatches = 0;
+    double worst = -1;
+
+    for (int64_t t = 0; t < rows; t++) {
+        double difference = 0, norm = 0, limit = MF_ROW_LIMIT_FLOOR, error;
+
+        for (int64_t i = 0; i < cols; i++) {
+            double a = (double)mf_bf16_to_float(y[t * cols + i]), b = (double)reference[t * cols + i];
+
+            c.bad_values += !isfinite(a);
+            /* Written so that a NaN is a mismatch */
+            mismatches += !(fabs(a - b) <= AITER_ATOL + AITER_RTOL * fabs(b));
+            difference += (a - b) * (a - b);
+            norm += b * b;
+        }
+        if (plain_error)
+            limit = fmax(limit, MF_ROW_LIMIT_TIMES * (double)plain_error[t]);
+        error = norm > 0 ? sqrt(difference / norm) : (difference == 0 ? 0 : HUGE_VAL);
+        if (isnan(error))
+            error = HUGE_VAL;
+        if (error / limit > worst) {
+            worst = error / limit;
+            c.row = t;
+            c.row_error = error;
+            c.row_limit = limit;
+        }
+    }
+    c.mismatch = rows * cols > 0 ? (double)mismatches / ((double)rows * (double)cols) : 0;
+    return c;
+}
+
+enum mf_verdict mf_verdict_of(const struct mf_output_check *check, double err_ratio, double measured_us,
+                              double row_us, double slack)
+{
+    if (check->bad_values > 0 || !(check->mismatch <= err_ratio) || !(check->row_error <= check->row_limit))
+        return MF_VERDICT_WRONG;
+    return measured_us <= row_us * slack ? MF_VERDICT_OK : MF_VERDICT_SLOWER;
+}

@@ -1,0 +1,31 @@
+/* Is a layer's output right, and as fast as its row says? The numbers that run-config judges by. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/names.h"
+#include "common/shape.h"
+
+#define MF_VERDICT_MAP(X, P) X(P, OK, "OK") X(P, SLOWER, "SLOWER") X(P, WRONG, "WRONG")
+MF_NAMES_DECLARE(mf_verdict, MF_VERDICT_, MF_VERDICT_MAP);
+
+struct mf_output_check {
+    int64_t bad_values; /* not finite, or never written */
+    double mismatch;  /* AITER's ratio: values with |a - b| > 0.01 + 0.01·|b| (ROCm/aiter, checkAllclose) */
+    double row_error; /* of the row nearest to its limit, or farthest beyond: |a - b| / |b| over the row */
+    double row_limit; /* of that row */
+    int64_t row;      /* its token */
+};
+
+/* What a row's error may be: four times what the format's own quantisation costs that row, and never less than this.
+ * A bf16 result of 2^-9 relative rounding in x, h and y stays far below. */
+#define MF_ROW_LIMIT_FLOOR 0.01
+#define MF_ROW_LIMIT_TIMES 4.0
+
+/* y: bf16 [T, H]. reference: fp32 [T, H]. plain_error: each row's relative error by quantisation alone, NULL for none. */
+struct mf_output_check mf_output_compare(const uint16_t *y, const float *reference, const float *plain_error,
+                                         int64_t rows, int64_t cols);
+/* slack: how many times the row's time is still as fast. */
+enum mf_verdict mf_verdict_of(const struct mf_output_check *check, double err_ratio, double measured_us,
+                              double row_us, double slack);

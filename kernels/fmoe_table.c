@@ -1,0 +1,191 @@
+/* The table of libfmoe: which pipeline serves which call. */
+#include "kernels/fmoe.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/table.h"
+#include "common/table_file.h"
+#include "common/text.h"
+#include "kernels/family.h"
+
+struct mf_fmoe {
+    struct mf_table *table;
+    struct mf_device_class class;
+    size_t *row_of;   /* rows of the class: index into table->rows */
+    size_t *index_of; /* by index into table->rows: index into row_of; SIZE_MAX for another class's */
+    size_t n;
+};
+MF_DEFINE_CLEANUP(struct mf_fmoe *, mf_fmoe_close);
+
+/* One name of a pipeline: "family:step", the family one of this device's. NULL, or what is wrong with it. */
+static const char *name_problem(const char *name, size_t len, const char *device_kind)
+{
+    char text[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX], *step;
+    const struct mf_family *family;
+
+    if (len >= sizeof(text))
+        return "a step's name is longer than any of ours";
+    memcpy(text, name, len);
+    text[len] = '\0';
+    step = strchr(text, ':');
+    if (!step)
+        return "column pipeline has to hold family:step|family:step";
+    *step++ = '\0';
+    if (!mf_is_name(step, MF_STEP_NAME_MAX - 1))
+        return "column pipeline names a step of characters that no step has";
+    family = mf_family_find(text);
+    if (!family)
+        return "column pipeline names a family that this build does not have";
+    if (strcmp(family->device_kind, device_kind) != 0)
+        return "column pipeline names a family of another kind of device";
+    return NULL;
+}
+
+static const char *row_problem(const struct mf_table_row *row, const char *device_kind)
+{
+    const char *pipeline = row->own[MF_OWN_PIPELINE], *why;
+
+    if (!pipeline || !*pipeline)
+        return "column pipeline is empty: the row was not tuned by moefarm; export with consumer=moefarm";
+    if (!(row->us > 0) || !isfinite(row->us))
+        return "column us has to be a positive time";
+    for (const char *p = pipeline;; p++) {
+        size_t len = strcspn(p, "|");
+
+        why = name_problem(p, len, device_kind);
+        if (why)
+            return why;
+        p += len;
+        if (!*p)
+            return NULL;
+    }
+}
+
+static int refuse(const char *path, int64_t line, const char *reason, char *why, size_t why_cap)
+{
+    mf_say(why, why_cap, "%s:%lld: %s", path, (long long)line, reason);
+    return -EBADMSG;
+}
+
+/* Production would run whichever of two rows it met first, and nobody could say which. */
+static int refuse_clashes(const char *path, const struct mf_table *table, char *why, size_t why_cap)
+{
+    _cleanup_(mf_freep) struct mf_table_clash *clashes = NULL;
+    const struct mf_table *tables[] = {table};
+    char reason[MF_REASON_MAX];
+    size_t n;
+    int r;
+
+    r = mf_table_clashes(tables, 1, &clashes, &n);
+    if (r < 0 || n == 0)
+        return r;
+    mf_say(reason, sizeof(reason), "has the same key as line %lld; keep one of them",
+           (long long)clashes[0].a->line);
+    return refuse(path, clashes[0].b->line, reason, why, why_cap);
+}
+
+static int take_rows(struct mf_fmoe *f, const char *path, const char *device_kind, char *why, size_t why_cap)
+{
+    const struct mf_table *t = f->table;
+
+    f->row_of = calloc(t->n_rows + 1, sizeof(*f->row_of));
+    f->index_of = calloc(t->n_rows + 1, sizeof(*f->index_of));
+    if (!f->row_of || !f->index_of)
+        return -ENOMEM;
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const struct mf_table_row *row = &t->rows[i];
+        const char *problem;
+
+        f->index_of[i] = SIZE_MAX;
+        if (!mf_device_class_equal(&row->class, &f->class) || (row->tag && *row->tag))
+            continue;
+        problem = row_problem(row, device_kind);
+        if (problem)
+            return refuse(path, row->line, problem, why, why_cap);
+        f->index_of[i] = f->n;
+        f->row_of[f->n++] = i;
+    }
+    return 0;
+}
+
+int mf_fmoe_open(struct mf_device *device, const char *path, char *why, size_t why_cap, struct mf_fmoe **ret)
+{
+    _cleanup_(mf_fmoe_closep) struct mf_fmoe *f = NULL;
+    char reason[MF_REASON_MAX] = "";
+    int r;
+
+    f = calloc(1, sizeof(*f));
+    if (!f)
+        return -ENOMEM;
+    f->class = device->info.class;
+    r = mf_table_file_read(path, &f->table, reason);
+    if (r < 0) {
+        mf_say(why, why_cap, "%s", reason);
+        return r;
+    }
+    if (!f->table->tuned || f->table->op != MF_TABLE_FMOE)
+        return refuse(path, 1,
+                      "is no tuned_fmoe.csv: its header lacks the result columns, or is another operator's",
+                      why, why_cap);
+    for (size_t i = 0; i < f->table->n_problems; i++) {
+        if (f->table->problems[i].severity == MF_ERROR)
+            return refuse(path, f->table->problems[i].line, f->table->problems[i].reason, why, why_cap);
+    }
+    r = refuse_clashes(path, f->table, why, why_cap);
+    if (r < 0)
+        return r;
+    r = take_rows(f, path, device->ops->kind, why, why_cap);
+    if (r < 0)
+        return r;
+    *ret = MF_TAKE(f);
+    return 0;
+}
+
+struct mf_fmoe *mf_fmoe_close(struct mf_fmoe *f)
+{
+    if (!f)
+        return NULL;
+    mf_table_free(f->table);
+    free(f->row_of);
+    free(f->index_of);
+    free(f);
+    return NULL;
+}
+
+size_t mf_fmoe_n_rows(const struct mf_fmoe *f)
+{
+    return f->n;
+}
+
+int mf_fmoe_row(const struct mf_fmoe *f, size_t i, struct mf_shape *ret_shape, double *ret_us,
+                const char **ret_pipeline)
+{
+    const struct mf_table_row *row;
+
+    if (i >= f->n)
+        return -ENOENT;
+    row = &f->table->rows[f->row_of[i]];
+    *ret_shape = row->shape;
+    *ret_us = row->us;
+    *ret_pipeline = row->own[MF_OWN_PIPELINE];
+    return 0;
+}
+
+int mf_fmoe_lookup(const struct mf_fmoe *f, const struct mf_shape *shape, size_t *ret_row)
+{
+    struct mf_shape key = *shape;
+    const struct mf_table_row *row;
+
+    if (shape->token < 1)
+        return -ENOENT;
+    key.token = mf_token_bucket(shape->token);
+    row = mf_table_find(f->table, &f->class, &key);
+    if (!row)
+        return -ENOENT;
+    *ret_row = f->index_of[row - f->table->rows];
+    return 0;
+}

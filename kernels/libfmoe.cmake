@@ -1,0 +1,3 @@
+# The production operator's table; pipelines are in definitions.cmake.
+set(MF_LIBFMOE_SOURCES
+    fmoe_table.c)
