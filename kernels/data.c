@@ -1,6 +1,12 @@
 #include "kernels/data.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#    include <immintrin.h>
+#endif
 
 #include "common/cleanup.h"
 #include "kernels/philox.h"
@@ -13,62 +19,132 @@
 #define SUM_MEAN  131070
 #define SUM_SIGMA 37837.2
 
-MF_VECTOR_INLINE int32_t sum16(uint32_t a, uint32_t b)
-{
-    return (int32_t)((a & 0xffff) + (a >> 16) + (b & 0xffff) + (b >> 16)) - SUM_MEAN;
-}
+#define MULTIPLY_0 0xD2511F53u
+#define MULTIPLY_1 0xCD9E8D57u
+#define WEYL_0     0x9E3779B9u
+#define WEYL_1     0xBB67AE85u
+#define N_ROUNDS   10
 
-/* Sixteen Philox blocks at counters (first + i, row), lane by lane the same as mf_philox(). */
-MF_VECTOR_INLINE void chunk(uint64_t key, uint32_t first, uint64_t row, int32_t out[2 * CHUNK])
+/* Sixteen Philox blocks at counters (first + i, row), lane by lane the same as mf_philox(): their sums of four
+ * 16-bit uniforms, less the mean; words 0 and 1 first, then words 2 and 3. */
+typedef void (*chunk_fn)(uint64_t key, uint32_t first, uint64_t row, int32_t out[2 * CHUNK]);
+
+static void chunk_c(uint64_t key, uint32_t first, uint64_t row, int32_t out[2 * CHUNK])
 {
-    uint32_t c0[CHUNK], c1[CHUNK], c2[CHUNK], c3[CHUNK];
-    for (int i = 0; i < CHUNK; i++) {
-        c0[i] = first + (uint32_t)i;
-        c1[i] = 0;
-        c2[i] = (uint32_t)row;
-        c3[i] = (uint32_t)(row >> 32);
-    }
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    for (int round = 0; round < 10; round++) {
-        for (int i = 0; i < CHUNK; i++) {
-            uint64_t p0 = (uint64_t)0xD2511F53u * c0[i];
-            uint64_t p1 = (uint64_t)0xCD9E8D57u * c2[i];
-            c0[i] = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0;
-            c2[i] = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
-            c1[i] = (uint32_t)p1;
-            c3[i] = (uint32_t)p0;
+    for (uint32_t i = 0; i < CHUNK; i++) {
+        struct mf_philox4 p = mf_philox(key, first + i, row);
+        for (int half = 0; half < 2; half++) {
+            uint32_t a = p.v[2 * half], b = p.v[2 * half + 1];
+            out[half * CHUNK + i] = (int32_t)((a & 0xffff) + (a >> 16) + (b & 0xffff) + (b >> 16)) - SUM_MEAN;
         }
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    for (int i = 0; i < CHUNK; i++) {
-        out[i] = sum16(c0[i], c1[i]);
-        out[CHUNK + i] = sum16(c2[i], c3[i]);
     }
 }
 
-/* One row of n values before rounding to bf16. */
-MF_VECTOR_BODY(static, void, make_row, (uint64_t key, uint64_t row, float scale, size_t n, uint16_t *out),
-               (key, row, scale, n, out), {
-                   int32_t sums[2 * CHUNK];
-                   float values[2 * CHUNK];
-                   for (size_t i = 0; i < n; i += 2 * CHUNK) {
-                       chunk(key, (uint32_t)(i / 2), row, sums);
-                       for (int j = 0; j < 2 * CHUNK; j++)
-                           values[j] = (float)sums[j] * scale;
-                       size_t m = n - i < 2 * CHUNK ? n - i : 2 * CHUNK;
-                       uint16_t codes[2 * CHUNK];
-                       for (int j = 0; j < 2 * CHUNK; j++) {
-                           uint32_t u;
-                           __builtin_memcpy(&u, &values[j], 4);
-                           codes[j] = (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-                       }
-                       if (m == 2 * CHUNK)
-                           __builtin_memcpy(out + i, codes, sizeof(codes));
-                       else
-                           __builtin_memcpy(out + i, codes, m * sizeof(codes[0]));
+#if defined(__x86_64__)
+
+/* A lane of 64 bits holds one 32-bit word; its upper half is never read, so it may hold anything. */
+MF_TARGET_AVX512 static inline __m256i sums_avx512(__m512i a, __m512i b)
+{
+    const __m512i low = _mm512_set1_epi64(0xffff);
+    __m512i top_a = _mm512_and_si512(_mm512_srli_epi64(a, 16), low), bottom_a = _mm512_and_si512(a, low);
+    __m512i top_b = _mm512_and_si512(_mm512_srli_epi64(b, 16), low), bottom_b = _mm512_and_si512(b, low);
+    __m512i sum = _mm512_add_epi64(_mm512_add_epi64(top_a, bottom_a), _mm512_add_epi64(top_b, bottom_b));
+    return _mm256_sub_epi32(_mm512_cvtepi64_epi32(sum), _mm256_set1_epi32(SUM_MEAN));
+}
+
+MF_TARGET_AVX512 static void chunk_avx512(uint64_t key, uint32_t first, uint64_t row, int32_t out[2 * CHUNK])
+{
+    const __m512i m0 = _mm512_set1_epi64(MULTIPLY_0), m1 = _mm512_set1_epi64(MULTIPLY_1);
+    for (int half = 0; half < CHUNK; half += 8) {
+        __m512i lane = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
+        __m512i c0 = _mm512_add_epi64(_mm512_set1_epi64((int64_t)first + half), lane),
+                c1 = _mm512_setzero_si512();
+        __m512i c2 = _mm512_set1_epi64((int64_t)(row & UINT32_MAX)),
+                c3 = _mm512_set1_epi64((int64_t)(row >> 32));
+        uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+        for (int round = 0; round < N_ROUNDS; round++) {
+            __m512i p0 = _mm512_mul_epu32(c0, m0), p1 = _mm512_mul_epu32(c2, m1);
+            c0 = _mm512_xor_si512(_mm512_xor_si512(_mm512_srli_epi64(p1, 32), c1), _mm512_set1_epi64(k0));
+            c2 = _mm512_xor_si512(_mm512_xor_si512(_mm512_srli_epi64(p0, 32), c3), _mm512_set1_epi64(k1));
+            c1 = p1;
+            c3 = p0;
+            k0 += WEYL_0;
+            k1 += WEYL_1;
+        }
+        _mm256_storeu_si256((__m256i *)(out + half), sums_avx512(c0, c1));
+        _mm256_storeu_si256((__m256i *)(out + CHUNK + half), sums_avx512(c2, c3));
+    }
+}
+
+MF_TARGET_AVX2 static inline __m128i sums_avx2(__m256i a, __m256i b)
+{
+    const __m256i low = _mm256_set1_epi64x(0xffff), even = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
+    __m256i top_a = _mm256_and_si256(_mm256_srli_epi64(a, 16), low), bottom_a = _mm256_and_si256(a, low);
+    __m256i top_b = _mm256_and_si256(_mm256_srli_epi64(b, 16), low), bottom_b = _mm256_and_si256(b, low);
+    __m256i sum = _mm256_add_epi64(_mm256_add_epi64(top_a, bottom_a), _mm256_add_epi64(top_b, bottom_b));
+    __m128i packed = _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(sum, even));
+    return _mm_sub_epi32(packed, _mm_set1_epi32(SUM_MEAN));
+}
+
+MF_TARGET_AVX2 static void chunk_avx2(uint64_t key, uint32_t first, uint64_t row, int32_t out[2 * CHUNK])
+{
+    const __m256i m0 = _mm256_set1_epi64x(MULTIPLY_0), m1 = _mm256_set1_epi64x(MULTIPLY_1);
+    for (int quarter = 0; quarter < CHUNK; quarter += 4) {
+        __m256i lane = _mm256_setr_epi64x(0, 1, 2, 3);
+        __m256i c0 = _mm256_add_epi64(_mm256_set1_epi64x((int64_t)first + quarter), lane);
+        __m256i c1 = _mm256_setzero_si256();
+        __m256i c2 = _mm256_set1_epi64x((int64_t)(row & UINT32_MAX)),
+                c3 = _mm256_set1_epi64x((int64_t)(row >> 32));
+        uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+        for (int round = 0; round < N_ROUNDS; round++) {
+            __m256i p0 = _mm256_mul_epu32(c0, m0), p1 = _mm256_mul_epu32(c2, m1);
+            c0 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), c1), _mm256_set1_epi64x(k0));
+            c2 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), c3), _mm256_set1_epi64x(k1));
+            c1 = p1;
+            c3 = p0;
+            k0 += WEYL_0;
+            k1 += WEYL_1;
+        }
+        _mm_storeu_si128((__m128i *)(out + quarter), sums_avx2(c0, c1));
+        _mm_storeu_si128((__m128i *)(out + CHUNK + quarter), sums_avx2(c2, c3));
+    }
+}
+
+#else
+
+#    define chunk_avx512 chunk_c
+#    define chunk_avx2   chunk_c
+
+#endif
+
+MF_VECTOR_BODY(static, void, round_chunk, (const int32_t sums[2 * CHUNK], float scale, uint16_t *out),
+               (sums, scale, out), {
+                   for (int j = 0; j < 2 * CHUNK; j++) {
+                       float value = (float)sums[j] * scale;
+                       uint32_t u;
+                       __builtin_memcpy(&u, &value, 4);
+                       out[j] = (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
                    }
                })
+
+/* One row of n values, rounded to bf16. */
+static void make_row(uint64_t key, uint64_t row, float scale, size_t n, uint16_t *out)
+{
+    static const chunk_fn chunks[] = {
+        [MF_ISA_C] = chunk_c, [MF_ISA_AVX2] = chunk_avx2, [MF_ISA_AVX512] = chunk_avx512};
+    chunk_fn chunk = chunks[mf_isa_best()];
+    int32_t sums[2 * CHUNK];
+    uint16_t codes[2 * CHUNK];
+    for (size_t i = 0; i < n; i += 2 * CHUNK) {
+        chunk(key, (uint32_t)(i / 2), row, sums);
+        if (n - i >= 2 * CHUNK) {
+            round_chunk(sums, scale, out + i);
+        } else {
+            round_chunk(sums, scale, codes);
+            memcpy(out + i, codes, (n - i) * sizeof(codes[0]));
+        }
+    }
+}
 
 static uint64_t key_of(uint64_t seed, enum mf_tensor tensor)
 {

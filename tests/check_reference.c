@@ -1,0 +1,307 @@
+/* The fast reference against the double one, and the sorted order against AITER's own example. */
+#include <math.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "kernels/data.h"
+#include "kernels/quant.h"
+#include "kernels/reference.h"
+#include "mf_check.h"
+
+/* ---- a layer small enough to own ---- */
+
+struct layer {
+    struct mf_layer_data data;
+    struct mf_reference ref;
+    uint16_t *x;
+    int32_t *ids;
+    float *weights, *s1, *s2;
+    void *w1, *w2;
+};
+
+static void layer_make(struct layer *l, const struct mf_shape *s, const char *routing_text)
+{
+    struct mf_routing routing;
+    size_t n1 = (size_t)(s->expert * mf_gemm1_cols(s)), n2 = (size_t)s->expert * (size_t)s->model_dim;
+    ck_assert_int_eq(mf_routing_parse(routing_text, &routing), 0);
+    l->x = calloc((size_t)s->token * (size_t)s->model_dim, 2);
+    l->ids = calloc((size_t)(s->token * s->topk), 4);
+    l->weights = calloc((size_t)(s->token * s->topk), 4);
+    l->w1 = calloc(n1 * (size_t)s->model_dim, 2);
+    l->w2 = calloc(n2 * (size_t)s->inter_dim, 2);
+    l->s1 = calloc(n1, 4);
+    l->s2 = calloc(n2, 4);
+    mf_data_x(s, 3, l->x);
+    ck_assert_int_eq(mf_data_topk(s, &routing, 3, l->ids, l->weights), 0);
+    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W1, 3, l->w1, l->s1), 0);
+    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W2, 3, l->w2, l->s2), 0);
+    l->data = (struct mf_layer_data){*s, l->x, l->ids, l->weights, l->w1, l->w2, l->s1, l->s2};
+    ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
+}
+
+static void layer_release(struct layer *l)
+{
+    mf_reference_release(&l->ref);
+    free(l->x);
+    free(l->ids);
+    free(l->weights);
+    free(l->w1);
+    free(l->w2);
+    free(l->s1);
+    free(l->s2);
+}
+
+static const struct {
+    enum mf_dtype q;
+    enum mf_qtype q_type;
+} formats[] = {
+    {MF_DTYPE_BF16, MF_QTYPE_NO},
+    {MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN},
+    {MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN},
+    {MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128},
+    {MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_1X128},
+};
+#define N_FORMATS ((int)MF_ARRAY_LEN(formats))
+#define N_COMBOS  (N_FORMATS * MF_ACT_N_ * 4)
+
+static struct mf_shape shape_of(int combo, int64_t token)
+{
+    int f = combo % N_FORMATS, rest = combo / N_FORMATS;
+    return (struct mf_shape){
+        .token = token,
+        .model_dim = 200, /* no multiple of 128, nor of 16 */
+        .inter_dim = 136,
+        .expert = 6,
+        .topk = 2,
+        .act_type = (enum mf_act)(rest % MF_ACT_N_),
+        .dtype = MF_DTYPE_BF16,
+        .q_dtype_a = formats[f].q,
+        .q_dtype_w = formats[f].q,
+        .q_type = formats[f].q_type,
+        .use_g1u1 = rest / MF_ACT_N_ % 2,
+        .doweight_stage1 = rest / MF_ACT_N_ / 2,
+    };
+}
+
+static double row_error(const float *a, const double *b, int64_t n)
+{
+    double d = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        d += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        norm += b[i] * b[i];
+    }
+    return sqrt(d / norm);
+}
+
+/* Every activation, format, weight placement and g1u1: the fast path is the double one but for fp32 sums, and for
+ * the odd value of h whose rounding they tip over. */
+START_TEST(fast_is_double)
+{
+    struct mf_shape s = shape_of(_i, 5);
+    struct layer l;
+    double y[200];
+    layer_make(&l, &s, "uniform");
+    for (int64_t t = 0; t < s.token; t++) {
+        ck_assert_int_eq(mf_reference_row_double(&l.data, t, true, y), 0);
+        double limit = s.q_type == MF_QTYPE_NO ? 1e-3 : 1e-2;
+        ck_assert_double_le(row_error(l.ref.y + t * 200, y, 200), limit);
+        ck_assert_int_eq(mf_reference_row_double(&l.data, t, false, y), 0);
+        double cost = row_error(l.ref.y + t * 200, y, 200);
+        if (s.q_type == MF_QTYPE_NO) {
+            ck_assert_double_le(cost, 0.006);
+        } else {
+            /* the stored cost of quantising is the true one, and is there */
+            ck_assert_double_gt(cost, 0.002);
+            ck_assert_double_lt(cost, 0.12);
+            ck_assert_double_le(fabs(cost - (double)l.ref.y_error[t]), 0.1 * cost);
+        }
+    }
+    layer_release(&l);
+}
+END_TEST
+
+static const struct {
+    int64_t token;
+    const char *routing;
+} loads[] = {
+    {1, "uniform"}, {3, "uniform"}, {63, "hot:1"}, {64, "zipf:3"}, {65, "balanced"}, {100, "hot:0.9"},
+};
+
+/* Token counts around the tile, empty experts, one hot expert; checked on every token. */
+START_TEST(fast_is_double_for_any_load)
+{
+    struct mf_shape s = shape_of(_i % N_FORMATS, loads[_i].token);
+    struct layer l;
+    double y[200];
+    s.use_g1u1 = true;
+    layer_make(&l, &s, loads[_i].routing);
+    for (int64_t t = 0; t < s.token; t++) {
+        ck_assert_int_eq(mf_reference_row_double(&l.data, t, true, y), 0);
+        ck_assert_double_le(row_error(l.ref.y + t * 200, y, 200), s.q_type == MF_QTYPE_NO ? 1e-3 : 1e-2);
+    }
+    layer_release(&l);
+}
+END_TEST
+
+static const struct {
+    enum mf_act act;
+    double gate, up, want;
+} activations[] = {
+    {MF_ACT_SWIGLU, 0, 0, 0},           {MF_ACT_SWIGLU, 1, 2, 2.537387}, {MF_ACT_SWIGLU, 8, -9, -41.999720},
+    {MF_ACT_SWIGLU, -3, 1, -0.0361426}, {MF_ACT_SILU, 1, 2, 1.462117},   {MF_ACT_GELU, 1, 1, 0.841345},
+    {MF_ACT_GELU, -2, 3, -0.136501},    {MF_ACT_NO, 3, -2, -6},
+};
+
+START_TEST(activation_vector)
+{
+    double got = mf_activate(activations[_i].act, activations[_i].gate, activations[_i].up);
+    ck_assert_double_le(fabs(got - activations[_i].want), 2e-6);
+}
+END_TEST
+
+/* The example of AITER's moe_sorting_opus.h, as corrected: five tokens, three slots, six experts, blocks of 4. */
+START_TEST(sort_example)
+{
+    enum { P = 0x03000005 };
+    static const int32_t ids[] = {0, 3, 5, 2, 3, 5, 1, 3, 5, 1, 2, 3, 1, 3, 5};
+    static const int32_t want[] = {
+        0x00000000, P,          P, P, 0x00000002, 0x00000003, 0x00000004, P,
+        0x00000001, 0x01000003, P, P, 0x01000000, 0x01000001, 0x01000002, 0x02000003,
+        0x01000004, P,          P, P, 0x02000000, 0x02000001, 0x02000002, 0x02000004,
+    };
+    static const int32_t want_experts[] = {0, 1, 2, 3, 3, 5};
+    struct mf_shape s = {.token = 5, .topk = 3, .expert = 6, .model_dim = 16, .inter_dim = 16};
+    int32_t out[64], experts[16], num_valid[2];
+    float weights[15], out_weights[64];
+    ck_assert_int_eq(mf_padded_rows(&s, 4), 36);
+    for (int i = 0; i < 15; i++)
+        weights[i] = (float)(i + 1);
+    struct mf_tensor_ref ref = {{out, out_weights, experts, num_valid}};
+    ck_assert_int_eq(mf_reference_sort(&s, ids, weights, 4, &ref), 0);
+    ck_assert_int_eq(num_valid[0], 24);
+    ck_assert_int_eq(num_valid[1], 5);
+    ck_assert_mem_eq(out, want, sizeof(want));
+    ck_assert_mem_eq(experts, want_experts, sizeof(want_experts));
+    for (int p = 0; p < 24; p++) {
+        float w = out[p] == P ? 0 : weights[mf_id_token(out[p]) * 3 + mf_id_slot(out[p])];
+        ck_assert(out_weights[p] == w);
+    }
+    ck_assert_int_eq(experts[6], 0x7fffffff);
+    ck_assert_int_eq(out[24], 0x7fffffff);
+}
+END_TEST
+
+static void decode(const struct mf_artifact *a, const struct mf_tensor_ref *t, int64_t row, int64_t cols,
+                   float *out)
+{
+    for (int64_t i = 0; i < cols; i++) {
+        if (a->format == MF_FORMAT_BF16)
+            out[i] = mf_bf16_to_float(((uint16_t *)t->part[0])[row * cols + i]);
+        else if (a->format == MF_FORMAT_F32)
+            out[i] = ((float *)t->part[0])[row * cols + i];
+        else if (a->scale == MF_SCALE_PER_TOKEN)
+            out[i] = mf_fp8_to_float(a->format, ((uint8_t *)t->part[0])[row * cols + i]) *
+                     ((float *)t->part[1])[row];
+        else
+            out[i] = mf_fp8_to_float(a->format, ((uint8_t *)t->part[0])[row * cols + i]) *
+                     ((float *)t->part[1])[row * ((cols + 127) / 128) + i / 128];
+    }
+}
+
+static const char *const artifacts[] = {
+    "g/f32/none/sorted.16", "gw/bf16/none/sorted.16", "h/bf16/none/sorted.16", "h/Q/sorted.16",
+    "z/f32/none/slot",      "zw/bf16/none/slot",      "y/bf16/none/token",     "x/Q/token",
+    "x/Q/sorted.16",
+};
+
+/* Each artifact decodes to its own reference row within its format's rounding, and padding rows hold NaN. */
+static void check_artifact(struct layer *l, const struct mf_artifact *a, const struct mf_tensor_ref *sorted)
+{
+    struct mf_part parts[MF_PARTS_MAX];
+    struct mf_tensor_ref to = {0};
+    int n = mf_artifact_parts(a, &l->data.shape, parts);
+    ck_assert_int_gt(n, 0);
+    for (int i = 0; i < n; i++)
+        to.part[i] = calloc(1, (size_t)mf_part_bytes(&parts[i]));
+    ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, a, sorted, &to), 0);
+    float got[300];
+    for (int64_t p = 0; p < parts[0].rows; p++) {
+        int64_t row = p;
+        decode(a, &to, p, parts[0].cols, got);
+        if (strcmp(a->order, "sorted") == 0) {
+            int32_t id = ((int32_t *)sorted->part[0])[p];
+            if (mf_id_token(id) >= l->data.shape.token) {
+                for (int64_t i = 0; i < parts[0].cols; i++)
+                    ck_assert(isnan(got[i]));
+                continue;
+            }
+            row = a->tensor == MF_TENSOR_X ? mf_id_token(id)
+                                           : mf_id_token(id) * l->data.shape.topk + mf_id_slot(id);
+        }
+        float factor;
+        const float *want = mf_reference_row(&l->data, &l->ref, a, row, &factor);
+        ck_assert_ptr_nonnull(want);
+        for (int64_t i = 0; i < parts[0].cols; i++) {
+            float tolerance = a->format == MF_FORMAT_BF16 ? fabsf(want[i] * factor) * 0x1p-8f : 0;
+            ck_assert(fabsf(got[i] - want[i] * factor) <= tolerance);
+        }
+    }
+    for (int i = 0; i < n; i++)
+        free(to.part[i]);
+}
+
+START_TEST(artifacts_decode_to_their_reference)
+{
+    struct mf_shape s = shape_of(1 + _i % 4, 7);
+    struct layer l;
+    int32_t ids[512], experts[64], num_valid[2];
+    float weights[512];
+    struct mf_tensor_ref sorted = {{ids, weights, experts, num_valid}};
+    s.use_g1u1 = true;
+    layer_make(&l, &s, "uniform");
+    ck_assert_int_eq(mf_reference_sort(&s, l.ids, l.weights, 16, &sorted), 0);
+    for (size_t i = 0; i < MF_ARRAY_LEN(artifacts); i++) {
+        char text[MF_ARTIFACT_TEXT_MAX];
+        struct mf_artifact plain = mf_plain_x(&s), a;
+        const char *q = strchr(artifacts[i], 'Q');
+        if (q)
+            (void)snprintf(text, sizeof(text), "%.*s%s/%s%s", (int)(q - artifacts[i]), artifacts[i],
+                           mf_format_name(plain.format), mf_scale_name(plain.scale), q + 1);
+        else
+            (void)snprintf(text, sizeof(text), "%s", artifacts[i]);
+        ck_assert_msg(mf_artifact_parse(text, &a) == 0, "%s", text);
+        check_artifact(&l, &a, &sorted);
+    }
+    layer_release(&l);
+}
+END_TEST
+
+static const char *const no_artifacts[] = {
+    "g/bf16/none/token",        "z/bf16/none/sorted.16",   "x/fp8fn/none/token",    "w1/bf16/none/panel99",
+    "sorted/f32/none/sorted.4", "y/fp8fn/per_token/token", "w1/bf16/per_token/row",
+};
+
+START_TEST(what_no_shape_has)
+{
+    struct mf_shape s = shape_of(0, 7);
+    struct mf_part parts[MF_PARTS_MAX];
+    struct mf_artifact a;
+    ck_assert_msg(mf_artifact_parse(no_artifacts[_i], &a) == 0, "%s", no_artifacts[_i]);
+    ck_assert_int_eq(mf_artifact_parts(&a, &s, parts), -EINVAL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("reference");
+    TCase *t = tcase_create("reference");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, fast_is_double, 0, N_COMBOS);
+    tcase_add_loop_test(t, fast_is_double_for_any_load, 0, MF_ARRAY_LEN(loads));
+    tcase_add_loop_test(t, activation_vector, 0, MF_ARRAY_LEN(activations));
+    tcase_add_test(t, sort_example);
+    tcase_add_loop_test(t, artifacts_decode_to_their_reference, 0, 4);
+    tcase_add_loop_test(t, what_no_shape_has, 0, MF_ARRAY_LEN(no_artifacts));
+    suite_add_tcase(s, t);
+    return mf_check_main(s);
+}
