@@ -4,6 +4,8 @@
 #                                            those of the layers below it, and nothing else: an include that
 #                                            points up does not compile.
 # mf_add_test(NAME USES layers… [LABELS …])  one executable of tests/NAME.c, one ctest entry.
+# mf_add_fuzz(NAME USES layers…)             one fuzz target of tests/fuzz/NAME.c; a test runs it on the inputs
+#                                            saved in tests/fuzz/NAME/.
 
 set(MF_SANITIZE "" CACHE STRING "sanitizers, separated by ';': address;undefined or thread")
 option(MF_WERROR "treat warnings as errors" OFF)
@@ -31,6 +33,9 @@ if(MF_SANITIZE)
     string(REPLACE ";" "," mf_sanitize_list "${MF_SANITIZE}")
     target_compile_options(mf_build INTERFACE -fsanitize=${mf_sanitize_list} -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(mf_build INTERFACE -fsanitize=${mf_sanitize_list})
+endif()
+if(MF_FUZZ)
+    target_compile_options(mf_build INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
 # The include root of a layer: a folder that holds one link, named as the layer, to its sources.
@@ -75,4 +80,22 @@ function(mf_add_test name)
     if(ARG_SERIAL)
         set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
     endif()
+endfunction()
+
+function(mf_add_fuzz name)
+    cmake_parse_arguments(ARG "" "" "USES" ${ARGN})
+    set(inputs ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/${name})
+    if(MF_FUZZ)
+        add_executable(${name} fuzz/${name}.c)
+        target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+        add_test(NAME ${name} COMMAND ${name} -runs=0 ${inputs})
+    else()
+        add_executable(${name} fuzz/${name}.c fuzz/replay.c)
+        add_test(NAME ${name} COMMAND ${name} ${inputs})
+    endif()
+    foreach(layer IN LISTS ARG_USES)
+        target_link_libraries(${name} PRIVATE mf_${layer})
+    endforeach()
+    target_link_libraries(${name} PRIVATE mf_build)
+    set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 120)
 endfunction()

@@ -1,0 +1,103 @@
+/* Texts that people and peers hand in: whatever is taken must print to a text that is taken again, and means
+ * and prints the same. */
+#include <string.h>
+
+#include "common/artifact.h"
+#include "common/cleanup.h"
+#include "common/device_class.h"
+#include "common/layer.h"
+#include "common/routing.h"
+#include "common/shape.h"
+#include "common/text.h"
+#include "fuzz.h"
+
+static void try_shape(const char *text)
+{
+    struct mf_shape shape, again;
+    char printed[MF_SHAPE_TEXT_MAX], reprinted[MF_SHAPE_TEXT_MAX];
+    if (mf_shape_parse(text, &shape) < 0)
+        return;
+    mf_shape_print(&shape, printed);
+    MF_MUST(mf_shape_parse(printed, &again) == 0 && mf_shape_equal(&shape, &again));
+    mf_shape_print(&again, reprinted);
+    MF_MUST(strcmp(printed, reprinted) == 0);
+    MF_MUST(mf_token_bucket(shape.token) >= 1 && mf_layer_flops(&shape) > 0);
+    MF_MUST(mf_layer_floor_bytes(&shape, shape.expert) > 0);
+}
+
+/* One column of the text's own choice: "topk=9". */
+static void try_column(const char *text)
+{
+    char column[32] = "", canonical[64];
+    const char *value = strchr(text, '='), *why = NULL;
+    struct mf_shape shape = {0}, again = {0};
+    if (!value || (size_t)(value - text) >= sizeof(column))
+        return;
+    memcpy(column, text, (size_t)(value - text));
+    int r = mf_shape_set(&shape, column, value + 1, &why);
+    MF_MUST(r == 0 || (r == -EINVAL && why) || r == -ENOENT);
+    if (r < 0)
+        return;
+    MF_MUST(mf_shape_get(&shape, column, canonical, sizeof(canonical)) == 0);
+    MF_MUST(mf_shape_set(&again, column, canonical, &why) == 0 && mf_shape_equal(&shape, &again));
+}
+
+static void try_artifact(const char *text)
+{
+    struct mf_artifact artifact, again;
+    char printed[MF_ARTIFACT_TEXT_MAX];
+    if (mf_artifact_parse(text, &artifact) < 0)
+        return;
+    mf_artifact_print(&artifact, printed);
+    MF_MUST(mf_artifact_parse(printed, &again) == 0 && mf_artifact_equal(&artifact, &again));
+}
+
+static void try_ops(const char *text)
+{
+    mf_ops ops, again;
+    char printed[MF_OPS_TEXT_MAX];
+    if (mf_ops_parse(text, &ops) < 0)
+        return;
+    mf_ops_print(ops, printed);
+    MF_MUST(mf_ops_parse(printed, &again) == 0 && ops == again);
+}
+
+static void try_routing(const char *text)
+{
+    struct mf_routing routing, again;
+    char printed[MF_ROUTING_TEXT_MAX];
+    if (mf_routing_parse(text, &routing) < 0)
+        return;
+    mf_routing_print(&routing, printed);
+    MF_MUST(mf_routing_parse(printed, &again) == 0 && routing.kind == again.kind);
+    MF_MUST(!(routing.parameter < again.parameter) && !(routing.parameter > again.parameter));
+}
+
+static void try_device_class(const char *text)
+{
+    struct mf_device_class class, again;
+    char printed[MF_DEVICE_CLASS_TEXT_MAX];
+    if (mf_device_class_parse(text, &class) < 0)
+        return;
+    mf_device_class_print(&class, printed);
+    MF_MUST(mf_device_class_parse(printed, &again) == 0 && mf_device_class_equal(&class, &again));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    _cleanup_(mf_freep) char *text = malloc(size + 1);
+    if (!text)
+        return 0;
+    memcpy(text, data, size);
+    text[size] = '\0';
+
+    double number;
+    (void)mf_parse_double(text, &number);
+    try_shape(text);
+    try_column(text);
+    try_artifact(text);
+    try_ops(text);
+    try_routing(text);
+    try_device_class(text);
+    return 0;
+}

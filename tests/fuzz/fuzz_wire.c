@@ -1,0 +1,56 @@
+/* What a peer sends: a header of sixteen bytes, then a JSON body that may be a step. */
+#include <string.h>
+
+#include "common/json.h"
+#include "common/step.h"
+#include "common/wire.h"
+#include "fuzz.h"
+
+static void try_header(const uint8_t *data, size_t size)
+{
+    struct mf_wire_header header;
+    uint8_t again[MF_WIRE_HEADER_SIZE];
+    int version;
+    if (mf_wire_decode(data, size, &header, &version) < 0)
+        return;
+    mf_wire_encode(&header, again);
+    MF_MUST(version == MF_WIRE_VERSION && memcmp(data, again, sizeof(again)) == 0);
+}
+
+/* A step that is taken is written as one that is taken and written the same. */
+static void try_step(const cJSON *json)
+{
+    struct mf_step step, again;
+    const char *field = NULL;
+    if (mf_step_from_json(json, &step, &field) < 0) {
+        MF_MUST(field);
+        return;
+    }
+    _cleanup_(cJSON_Deletep) cJSON *written = mf_step_to_json(&step);
+    MF_MUST(written && mf_step_from_json(written, &again, &field) == 0);
+    _cleanup_(cJSON_Deletep) cJSON *rewritten = mf_step_to_json(&again);
+    _cleanup_(mf_freep) char *one = mf_json_print(written);
+    _cleanup_(mf_freep) char *two = mf_json_print(rewritten);
+    MF_MUST(one && two && strcmp(one, two) == 0);
+}
+
+/* What parses, prints as what parses again. */
+static void try_body(const char *text, size_t size)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(text, size, MF_WIRE_BODY_MAX);
+    if (!json)
+        return;
+    try_step(json);
+    _cleanup_(mf_freep) char *printed = mf_json_print(json);
+    MF_MUST(printed);
+    _cleanup_(cJSON_Deletep) cJSON *again = mf_json_parse(printed, strlen(printed), SIZE_MAX);
+    MF_MUST(again);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    size_t header = size < MF_WIRE_HEADER_SIZE ? size : MF_WIRE_HEADER_SIZE;
+    try_header(data, header);
+    try_body((const char *)data + header, size - header);
+    return 0;
+}

@@ -1,0 +1,59 @@
+/* Runs a fuzz target on saved inputs, where libFuzzer's own main is not built in: the arguments are files, or
+ * folders of them. What once went wrong is saved there, and every build runs it. */
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/cleanup.h"
+#include "fuzz.h"
+
+#define INPUT_MAX (1u << 20)
+
+/* Number of inputs run, 0 for a file that cannot be read. */
+static int run_file(const char *path)
+{
+    _cleanup_(mf_fclosep) FILE *file = fopen(path, "rbe");
+    if (!file)
+        return 0;
+    _cleanup_(mf_freep) uint8_t *room = malloc(INPUT_MAX);
+    if (!room)
+        return 0;
+    size_t size = fread(room, 1, INPUT_MAX, file);
+    /* exactly as large as the input, so that a read past its end is seen */
+    _cleanup_(mf_freep) uint8_t *input = malloc(size > 0 ? size : 1);
+    if (!input)
+        return 0;
+    memcpy(input, room, size);
+    (void)LLVMFuzzerTestOneInput(input, size);
+    return 1;
+}
+
+static int run_folder(const char *path)
+{
+    DIR *folder = opendir(path);
+    int n = 0;
+    if (!folder)
+        return 0;
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        char file[4096];
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(file, sizeof(file), "%s/%s", path, entry->d_name);
+        n += run_file(file);
+    }
+    (void)closedir(folder);
+    return n;
+}
+
+int main(int argc, char **argv)
+{
+    int n = 0;
+    for (int i = 1; i < argc; i++) {
+        struct stat status;
+        if (stat(argv[i], &status) == 0)
+            n += S_ISDIR(status.st_mode) ? run_folder(argv[i]) : run_file(argv[i]);
+    }
+    printf("%d inputs\n", n);
+    return n > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
