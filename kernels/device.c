@@ -1,1 +1,37 @@
 #include "kernels/device.h"
+
+#include "kernels/device_cpu.h"
+#include "kernels/sim.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+int mf_device_open(const char *name, char *why, size_t why_cap, struct mf_device **ret)
+{
+    return mf_device_open_known(name, NULL, why, why_cap, ret);
+}
+
+int mf_device_open_known(const char *name, const struct mf_device_info *known, char *why, size_t why_cap,
+                         struct mf_device **ret)
+{
+    int r;
+
+    if (strcmp(name, "cpu:0") == 0) {
+        r = mf_device_cpu_open(known, ret);
+        if (r < 0)
+            (void)snprintf(why, why_cap, "opening the CPU: %s", strerror(-r));
+        return r;
+    }
+    if (strncmp(name, "sim:", 4) == 0)
+        return mf_sim_open(name, why, why_cap, ret);
+    (void)snprintf(why, why_cap, "'%s' is no device: expected cpu:0 or sim:<class>:<ordinal>[:<spec file>]", name);
+    return -EINVAL;
+}
+
+struct mf_device *mf_device_close(struct mf_device *d)
+{
+    if (d)
+        d->ops->free(d);
+    return NULL;
+}

@@ -1,0 +1,173 @@
+/* The loops beside the GEMM, in C that the compiler turns into vectors of whatever the including file is compiled
+ * for. Included once by each ops_<isa>.c. */
+#pragma once
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/ops.h"
+#include "kernels/quant.h"
+
+#define LANES 64    /* a loop body's worth of elements: several vectors of any width */
+
+static inline float float_of_bits(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+static inline uint32_t bits_of_float(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof(u));
+    return u;
+}
+
+static inline uint16_t round_bf16(float f)
+{
+    uint32_t u = bits_of_float(f), rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16, nan = u >> 16 | 0x40;
+    return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? nan : rounded);
+}
+
+static inline float bf16_value(uint16_t v)
+{
+    return float_of_bits((uint32_t)v << 16);
+}
+
+/* e^x within 2 units in the last place between -87 and 88, saturating beyond; the polynomial is Cephes' expf. */
+static inline float exp_fast(float x)
+{
+    float c = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
+    float shifted = c * 1.44269504f + 12582912.0f;  /* 1.5·2^23: the integer lands in the low bits */
+    float n = shifted - 12582912.0f;
+    float r = (c - n * 0.693359375f) + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    float power = float_of_bits((bits_of_float(shifted) + 127u) << 23);
+    return x != x ? x : p * power;
+}
+
+static inline float sigmoid_fast(float x)
+{
+    return 1.0f / (1.0f + exp_fast(-x));
+}
+
+/* 1 + erf(x / √2), by Abramowitz and Stegun 7.1.26 on the side where it does not cancel. */
+static inline float one_plus_erf(float x)
+{
+    float a = fabsf(x) * 0.70710678f;
+    float t = 1.0f / (1.0f + 0.3275911f * a);
+    float p = 1.061405429f;
+    p = p * t - 1.453152027f;
+    p = p * t + 1.421413741f;
+    p = p * t - 0.284496736f;
+    p = p * t + 0.254829592f;
+    float tail = p * t * exp_fast(-a * a);
+    return x < 0.0f ? tail : 2.0f - tail;
+}
+
+static inline float act_silu(float g, float u)
+{
+    return g * sigmoid_fast(g) * u;
+}
+
+static inline float act_gelu(float g, float u)
+{
+    return 0.5f * g * one_plus_erf(g) * u;
+}
+
+/* Comparisons are written so that NaN passes through. */
+static inline float act_swiglu(float g, float u)
+{
+    g = g > 7.0f ? 7.0f : g;
+    u = u > 7.0f ? 7.0f : u < -7.0f ? -7.0f : u;
+    return g * sigmoid_fast(1.702f * g) * (u + 1.0f);
+}
+
+#define ACTIVATE_LOOP(f)                                                                                     \
+    for (size_t i = 0; i < n; i++)                                                                           \
+        h[i] = round_bf16(f(g[i] * weight, u[i] * weight))
+
+static void activate(enum mf_act act, const float *restrict g, const float *restrict u, float weight, size_t n,
+                     uint16_t *restrict h)
+{
+    switch (act) {
+    case MF_ACT_SILU:
+        ACTIVATE_LOOP(act_silu);
+        return;
+    case MF_ACT_GELU:
+        ACTIVATE_LOOP(act_gelu);
+        return;
+    case MF_ACT_SWIGLU:
+        ACTIVATE_LOOP(act_swiglu);
+        return;
+    case MF_ACT_SITUV2:
+    case MF_ACT_NO:
+    case MF_ACT_N_:
+        break;      /* families refuse them */
+    }
+}
+
+static void scale(float *restrict c, size_t n, float row, const float *restrict col)
+{
+    if (!col) {
+        for (size_t i = 0; i < n; i++)
+            c[i] *= row;
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        c[i] *= row * col[i];
+}
+
+static void add(float *restrict sum, const float *restrict c, size_t n, float weight)
+{
+    for (size_t i = 0; i < n; i++)
+        sum[i] += weight * c[i];
+}
+
+static void to_bf16(const float *restrict from, size_t n, uint16_t *restrict to)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = round_bf16(from[i]);
+}
+
+static void combine(const uint16_t *restrict z, size_t ldz, int k, const float *weights, size_t n,
+                    uint16_t *restrict y)
+{
+    for (size_t i = 0; i < n; i += LANES) {
+        float sum[LANES] = {0};
+        size_t m = n - i < LANES ? n - i : LANES;
+        for (int j = 0; j < k; j++) {
+            const uint16_t *row = z + (size_t)j * ldz + i;
+            float w = weights ? weights[j] : 1.0f;
+            if (m == LANES) {
+                for (size_t l = 0; l < LANES; l++)
+                    sum[l] += w * bf16_value(row[l]);
+            } else {
+                for (size_t l = 0; l < m; l++)
+                    sum[l] += w * bf16_value(row[l]);
+            }
+        }
+        to_bf16(sum, m, y + i);
+    }
+}
+
+/* fp8 as bf16 times 2^shift, which is exact: bf16 has all of e4m3's values for any shift that stays in range. */
+static inline void pack_fp8(enum mf_format format, int shift, const uint8_t *restrict from, size_t n,
+                            uint16_t *restrict to)
+{
+    float chunk[256], power = float_of_bits((uint32_t)(127 + shift) << 23);
+
+    for (size_t i = 0; i < n; i += 256) {
+        size_t m = n - i < 256 ? n - i : 256;
+        mf_fp8_to_floats(format, from + i, m, power, chunk);
+        for (size_t l = 0; l < m; l++)
+            to[i + l] = (uint16_t)(bits_of_float(chunk[l]) >> 16);
+    }
+}

@@ -1,0 +1,64 @@
+/* The CPU kernels' inner loops, once for each instruction set. Nothing here allocates, and no call writes to its
+ * inputs. Results of two instruction sets differ by the order of sums only. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/artifact.h"
+#include "common/shape.h"
+#include "kernels/device.h"
+
+/* One tile of a grouped GEMM: C[rows, n] = A[rows, k] times n weight rows of one expert.
+ *
+ * A is bf16 as pack() made it, a row every lda elements. With scales, products are summed over each 128 of K and
+ * the sum times a_scale and w_scale is added up; without, C is the plain sum and scaling is the caller's. C's
+ * padding up to a multiple of 16 columns may be written. */
+struct mf_tile {
+    const uint16_t *a;
+    size_t lda;
+    int rows;
+    int n;                      /* a multiple of the panel */
+    enum mf_format format;      /* of w: bf16, fp8fn, fp8fnuz */
+    int panel;                  /* 1 (row), 16, 32: kernels/layout.h */
+    const void *w;              /* the first of the n rows, or its panel */
+    const void *next;           /* what is read after this tile, for prefetch; may be NULL */
+    size_t k;
+    size_t block_k;             /* K is cut into pieces of so many when rows are many; a multiple of 128 */
+    float *c;
+    size_t ldc;                 /* at least n rounded up to 16 */
+    const float *a_scale;       /* [rows, ceil(k/128)]; NULL: no scales */
+    size_t lda_scale;
+    const float *w_scale;       /* of the 128 rows that hold row 0 of the tile */
+    size_t ldw_scale;           /* to the next 128 rows */
+    int n_offset;               /* of row 0 within those 128 */
+    void *scratch;              /* mf_tile_scratch_bytes(), 64-byte aligned */
+};
+
+static inline size_t mf_tile_scratch_bytes(int rows, int n)
+{
+    size_t r = (size_t)(rows + 7), c = (size_t)(n + 31) / 32 * 32;
+    return r * c * 2 * sizeof(float) + c * 512 * 2 + 256;
+}
+
+struct mf_cpu_ops {
+    enum mf_isa isa;
+    void (*gemm)(const struct mf_tile *t);
+    /* Elements of a bf16 or fp8 row as gemm() wants A; NaN stays NaN. */
+    void (*pack)(enum mf_format format, const void *from, size_t n, uint16_t *to);
+    /* h = act(g·weight, u·weight), rounded to bf16. */
+    void (*activate)(enum mf_act act, const float *g, const float *u, float weight, size_t n, uint16_t *h);
+    /* c[i] *= row · col[i]; col may be NULL. */
+    void (*scale)(float *c, size_t n, float row, const float *col);
+    /* sum[i] += weight · c[i] */
+    void (*add)(float *sum, const float *c, size_t n, float weight);
+    /* y[i] = bf16(sum over j < k of weights[j] · z[j·ldz + i]); weights may be NULL: all 1. */
+    void (*combine)(const uint16_t *z, size_t ldz, int k, const float *weights, size_t n, uint16_t *y);
+    void (*to_bf16)(const float *from, size_t n, uint16_t *to);
+};
+
+/* The best of the machine, or below it what MOEFARM_ISA asks for. */
+const struct mf_cpu_ops *mf_cpu_ops(enum mf_isa isa);
+
+extern const struct mf_cpu_ops mf_cpu_ops_c, mf_cpu_ops_avx2, mf_cpu_ops_avx512;

@@ -1,0 +1,222 @@
+/* AVX2 and FMA: weights and activations widened to floats in registers. */
+#include "kernels/cpu/elementwise.h"
+
+#include <immintrin.h>
+
+#define MR 4    /* rows of A at once */
+
+/* bf16 pairs (or the fp8 pairs 0,1 and 2,3 of a group) of eight weight rows as floats. */
+static inline __m256 low_bf16(__m256i v)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
+}
+
+static inline __m256 high_bf16(__m256i v)
+{
+    return _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32((int)0xffff0000)));
+}
+
+/* The byte in bits 0..7 of each lane. The exponent field of e4m3 lands in a float's, far too small; one exact
+ * multiplication brings it, subnormals included, to its place. */
+static inline __m256 fp8_lane(__m256i v, __m256 power)
+{
+    __m256i sign = _mm256_slli_epi32(_mm256_and_si256(v, _mm256_set1_epi32(0x80)), 24);
+    __m256i rest = _mm256_slli_epi32(_mm256_and_si256(v, _mm256_set1_epi32(0x7f)), 20);
+    return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(sign, rest)), power);
+}
+
+static inline __m256 fp8_power(enum mf_format format)
+{
+    return _mm256_set1_ps(format == MF_FORMAT_FP8FNUZ ? 0x1p119f : 0x1p120f);
+}
+
+/* Adds K elements k0..k_end of rows × 16 columns of a panel to sum[MR][2]. */
+static inline __attribute__((always_inline)) void panel_bf16(const struct mf_tile *t, const char *w, int r0, int rows,
+                                                              size_t k0, size_t k_end, __m256 (*sum)[2])
+{
+    size_t stride = (size_t)t->panel * 4;
+
+    for (size_t k = k0; k < k_end; k += 2) {
+        const char *at = w + k / 2 * stride;
+        __m256i w0 = _mm256_loadu_si256((const void *)at), w1 = _mm256_loadu_si256((const void *)(at + 32));
+        __m256 e0 = low_bf16(w0), o0 = high_bf16(w0), e1 = low_bf16(w1), o1 = high_bf16(w1);
+        for (int r = 0; r < rows; r++) {
+            int32_t pair;
+            memcpy(&pair, t->a + (size_t)(r0 + r) * t->lda + k, 4);
+            __m256i a = _mm256_set1_epi32(pair);
+            __m256 ae = low_bf16(a), ao = high_bf16(a);
+            sum[r][0] = _mm256_fmadd_ps(ao, o0, _mm256_fmadd_ps(ae, e0, sum[r][0]));
+            sum[r][1] = _mm256_fmadd_ps(ao, o1, _mm256_fmadd_ps(ae, e1, sum[r][1]));
+        }
+    }
+}
+
+static inline __attribute__((always_inline)) void panel_fp8(const struct mf_tile *t, const char *w, int r0, int rows,
+                                                             size_t k0, size_t k_end, __m256 (*sum)[2])
+{
+    size_t stride = (size_t)t->panel * 4;
+    __m256 power = fp8_power(t->format);
+
+    for (size_t k = k0; k < k_end; k += 4) {
+        const char *at = w + k / 4 * stride;
+        __m256i w0 = _mm256_loadu_si256((const void *)at), w1 = _mm256_loadu_si256((const void *)(at + 32));
+        for (size_t j = 0; j < 4; j++) {
+            __m256 v0 = fp8_lane(w0, power), v1 = fp8_lane(w1, power);
+            w0 = _mm256_srli_epi32(w0, 8);
+            w1 = _mm256_srli_epi32(w1, 8);
+            for (int r = 0; r < rows; r++) {
+                __m256 a = _mm256_set1_ps(bf16_value(t->a[(size_t)(r0 + r) * t->lda + k + j]));
+                sum[r][0] = _mm256_fmadd_ps(a, v0, sum[r][0]);
+                sum[r][1] = _mm256_fmadd_ps(a, v1, sum[r][1]);
+            }
+        }
+    }
+}
+
+static inline float scale_at(const struct mf_tile *t, int r, size_t n, size_t k)
+{
+    if (!t->a_scale)
+        return 1.0f;
+    return t->a_scale[(size_t)r * t->lda_scale + k / 128] *
+           t->w_scale[((size_t)t->n_offset + n) / 128 * t->ldw_scale + k / 128];
+}
+
+static inline __attribute__((always_inline)) void panel_rows(const struct mf_tile *t, size_t n0, const char *w, int r0,
+                                                              int rows, bool fp8)
+{
+    size_t step = t->a_scale ? 128 : t->k;
+    __m256 total[MR][2];
+
+    for (int r = 0; r < rows; r++)
+        total[r][0] = total[r][1] = _mm256_setzero_ps();
+    for (size_t k0 = 0; k0 < t->k; k0 += step) {
+        size_t k_end = k0 + step < t->k ? k0 + step : t->k;
+        __m256 sum[MR][2];
+        for (int r = 0; r < rows; r++)
+            sum[r][0] = sum[r][1] = _mm256_setzero_ps();
+        if (fp8)
+            panel_fp8(t, w, r0, rows, k0, k_end, sum);
+        else
+            panel_bf16(t, w, r0, rows, k0, k_end, sum);
+        for (int r = 0; r < rows; r++) {
+            __m256 s = _mm256_set1_ps(scale_at(t, r0 + r, n0, k0));
+            total[r][0] = _mm256_fmadd_ps(sum[r][0], s, total[r][0]);
+            total[r][1] = _mm256_fmadd_ps(sum[r][1], s, total[r][1]);
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        float *c = t->c + (size_t)(r0 + r) * t->ldc + n0;
+        _mm256_storeu_ps(c, total[r][0]);
+        _mm256_storeu_ps(c + 8, total[r][1]);
+    }
+}
+
+static void gemm_panel(const struct mf_tile *t)
+{
+    bool fp8 = t->format != MF_FORMAT_BF16;
+    size_t element = fp8 ? 1 : 2, panel = (size_t)t->panel;
+
+    for (size_t n0 = 0; n0 < (size_t)t->n; n0 += 16) {
+        const char *w = (const char *)t->w + n0 / panel * panel * t->k * element + n0 % panel * 4;
+        for (int r = 0; r < t->rows; r += MR) {
+            int rows = t->rows - r;
+            if (rows >= MR)
+                fp8 ? panel_rows(t, n0, w, r, MR, true) : panel_rows(t, n0, w, r, MR, false);
+            else if (rows == 1)
+                fp8 ? panel_rows(t, n0, w, r, 1, true) : panel_rows(t, n0, w, r, 1, false);
+            else if (rows == 2)
+                fp8 ? panel_rows(t, n0, w, r, 2, true) : panel_rows(t, n0, w, r, 2, false);
+            else
+                fp8 ? panel_rows(t, n0, w, r, 3, true) : panel_rows(t, n0, w, r, 3, false);
+        }
+    }
+}
+
+static inline float sum_lanes(__m256 v)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+static inline __m256 widen_bf16(const uint16_t *p)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
+}
+
+static inline float value_of(const struct mf_tile *t, const char *row, size_t k)
+{
+    if (t->format == MF_FORMAT_BF16)
+        return bf16_value(((const uint16_t *)(const void *)row)[k]);
+    return mf_fp8_to_float(t->format, ((const uint8_t *)row)[k]);
+}
+
+/* One weight row against up to MR rows of A, along K. */
+static inline __attribute__((always_inline)) void row_rows(const struct mf_tile *t, size_t n, int r0, int rows, bool fp8)
+{
+    const char *w = (const char *)t->w + n * t->k * (fp8 ? 1 : 2);
+    size_t step = t->a_scale ? 128 : t->k;
+    __m256 power = fp8_power(t->format);
+    float total[MR] = {0};
+
+    for (size_t k0 = 0; k0 < t->k; k0 += step) {
+        size_t k_end = k0 + step < t->k ? k0 + step : t->k, k = k0;
+        __m256 sum[MR];
+        for (int r = 0; r < rows; r++)
+            sum[r] = _mm256_setzero_ps();
+        for (; k + 8 <= k_end; k += 8) {
+            __m256 v = fp8 ? fp8_lane(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(w + k))), power)
+                           : widen_bf16((const uint16_t *)(const void *)w + k);
+            for (int r = 0; r < rows; r++)
+                sum[r] = _mm256_fmadd_ps(widen_bf16(t->a + (size_t)(r0 + r) * t->lda + k), v, sum[r]);
+        }
+        for (int r = 0; r < rows; r++) {
+            float s = sum_lanes(sum[r]);
+            for (size_t i = k; i < k_end; i++)
+                s += bf16_value(t->a[(size_t)(r0 + r) * t->lda + i]) * value_of(t, w, i);
+            total[r] += s * scale_at(t, r0 + r, n, k0);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        t->c[(size_t)(r0 + r) * t->ldc + n] = total[r];
+}
+
+static void gemm_row(const struct mf_tile *t)
+{
+    bool fp8 = t->format != MF_FORMAT_BF16;
+
+    for (size_t n = 0; n < (size_t)t->n; n++) {
+        int r = 0;
+        for (; r + MR <= t->rows; r += MR)
+            fp8 ? row_rows(t, n, r, MR, true) : row_rows(t, n, r, MR, false);
+        for (; r < t->rows; r++)
+            fp8 ? row_rows(t, n, r, 1, true) : row_rows(t, n, r, 1, false);
+    }
+}
+
+static void gemm(const struct mf_tile *t)
+{
+    if (t->panel == 1)
+        gemm_row(t);
+    else
+        gemm_panel(t);
+}
+
+static void pack(enum mf_format format, const void *from, size_t n, uint16_t *to)
+{
+    if (format == MF_FORMAT_BF16)
+        memcpy(to, from, n * 2);
+    else
+        pack_fp8(format, 0, from, n, to);
+}
+
+const struct mf_cpu_ops mf_cpu_ops_avx2 = {
+    .isa = MF_ISA_AVX2,
+    .gemm = gemm,
+    .pack = pack,
+    .activate = activate,
+    .scale = scale,
+    .add = add,
+    .combine = combine,
+    .to_bf16 = to_bf16,
+};

@@ -1,0 +1,519 @@
+/* AVX-512 with BF16. Two kinds of loop: few rows stream the weights once through registers, at the speed of
+ * memory; many rows hold a tile of sums in registers and go over a piece of the weights again and again.
+ *
+ * fp8 becomes bf16 in three instructions for 32 weights: unpacked into the high halves of words, shifted down by
+ * four with the sign, exponent bit 6 set. That is the value times 2^-56 (e4m3fn) or 2^-55 (e4m3fnuz), normal as the
+ * dot product needs it (VDPBF16PS takes subnormals for zero); pack() multiplies A by the inverse. Subnormals of
+ * e4m3 come out wrong and are replaced from a table; they are rare, so a branch skips that. */
+#include "kernels/cpu/elementwise.h"
+
+#include <immintrin.h>
+
+#define PREFETCH 1536   /* bytes ahead of the loads: about a memory latency at one core's share of the bandwidth */
+#define UNROLL   _Pragma("GCC unroll 16")
+#define INLINE   static inline __attribute__((always_inline))
+#define STREAM_ROWS 8   /* up to here weights are streamed */
+#define TILE_ROWS   6
+#define TILE_Z      4   /* vectors of columns: 6 x 4 sums, 4 weights, 1 activation of 32 registers */
+
+INLINE __m512 dot(__m512 sum, __m512i a, __m512i w)
+{
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)w);
+}
+
+INLINE __m512i pair_at(const uint16_t *a)
+{
+    int32_t v;
+    memcpy(&v, a, 4);
+    return _mm512_set1_epi32(v);
+}
+
+INLINE __m512i quad_at(const uint16_t *a)
+{
+    int64_t v;
+    memcpy(&v, a, 8);
+    return _mm512_set1_epi64(v);
+}
+
+/* Where to prefetch from: ahead in this tile, or beyond its end at the start of the next. */
+INLINE const char *ahead(const char *p, const char *end, const char *next)
+{
+    const char *at = p + PREFETCH;
+    return at < end ? at : next ? next + (at - end) : p;
+}
+
+/* ---- bf16, panels ---- */
+
+INLINE void bf16_stream(const struct mf_tile *t, int r0, const int MR, const int NZ, const int KU)
+{
+    const char *p = t->w, *end = p + (size_t)t->n * t->k * 2;
+    size_t steps = t->k / 2;
+
+    for (int n = 0; n < t->n; n += NZ * 16) {
+        __m512 sum[8][2][8];
+        size_t s = 0;
+        UNROLL for (int m = 0; m < MR; m++)
+            UNROLL for (int z = 0; z < NZ; z++)
+                UNROLL for (int u = 0; u < KU; u++)
+                    sum[m][z][u] = _mm512_setzero_ps();
+        for (; s + (size_t)KU <= steps; s += (size_t)KU) {
+            const char *pf = ahead(p, end, t->next);
+            UNROLL for (int i = 0; i < KU * NZ; i++)
+                _mm_prefetch(pf + i * 64, _MM_HINT_T0);
+            UNROLL for (int u = 0; u < KU; u++) {
+                UNROLL for (int z = 0; z < NZ; z++) {
+                    __m512i w = _mm512_loadu_si512(p + (u * NZ + z) * 64);
+                    UNROLL for (int m = 0; m < MR; m++)
+                        sum[m][z][u] = dot(sum[m][z][u], pair_at(t->a + (size_t)(r0 + m) * t->lda + (s + (size_t)u) * 2), w);
+                }
+            }
+            p += KU * NZ * 64;
+        }
+        for (; s < steps; s++) {
+            UNROLL for (int z = 0; z < NZ; z++) {
+                __m512i w = _mm512_loadu_si512(p + z * 64);
+                UNROLL for (int m = 0; m < MR; m++)
+                    sum[m][z][0] = dot(sum[m][z][0], pair_at(t->a + (size_t)(r0 + m) * t->lda + s * 2), w);
+            }
+            p += NZ * 64;
+        }
+        UNROLL for (int m = 0; m < MR; m++)
+            UNROLL for (int z = 0; z < NZ; z++) {
+                UNROLL for (int u = 1; u < KU; u++)
+                    sum[m][z][0] = _mm512_add_ps(sum[m][z][0], sum[m][z][u]);
+                _mm512_storeu_ps(t->c + (size_t)(r0 + m) * t->ldc + n + z * 16, sum[m][z][0]);
+            }
+    }
+}
+
+#define STREAM_BF16(m, u16, u32)                                                                             \
+    case m:                                                                                                  \
+        t->panel == 16 ? bf16_stream(t, 0, m, 1, u16) : bf16_stream(t, 0, m, 2, u32);                        \
+        return
+
+static void bf16_few_rows(const struct mf_tile *t)
+{
+    switch (t->rows) {
+        STREAM_BF16(1, 8, 4);
+        STREAM_BF16(2, 4, 2);
+        STREAM_BF16(3, 2, 1);
+        STREAM_BF16(4, 2, 1);
+        STREAM_BF16(5, 1, 1);
+        STREAM_BF16(6, 1, 1);
+        STREAM_BF16(7, 1, 1);
+        STREAM_BF16(8, 1, 1);
+    }
+}
+
+/* A piece of K of a group of Z vectors of columns. */
+struct piece {
+    const char *w;              /* of K element k0 */
+    size_t s1, s2;              /* to the next vector, to the next pair of vectors */
+    size_t step;                /* to the next group of K */
+    size_t k0, k_end;
+    int n;                      /* first column in C */
+};
+
+INLINE void bf16_block(const struct mf_tile *t, const struct piece *g, int r0, const int MR, const int Z)
+{
+    __m512 sum[TILE_ROWS][TILE_Z];
+    const uint16_t *a = t->a + (size_t)r0 * t->lda;
+    float *c = t->c + (size_t)r0 * t->ldc + g->n;
+    const char *p = g->w;
+
+    UNROLL for (int m = 0; m < MR; m++)
+        UNROLL for (int z = 0; z < Z; z++)
+            sum[m][z] = g->k0 == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(c + (size_t)m * t->ldc + z * 16);
+    for (size_t k = g->k0; k < g->k_end; k += 2, p += g->step) {
+        __m512i w[TILE_Z];
+        UNROLL for (int z = 0; z < Z; z++)
+            w[z] = _mm512_loadu_si512(p + (size_t)(z / 2) * g->s2 + (size_t)(z % 2) * g->s1);
+        UNROLL for (int m = 0; m < MR; m++) {
+            __m512i v = pair_at(a + (size_t)m * t->lda + k);
+            UNROLL for (int z = 0; z < Z; z++)
+                sum[m][z] = dot(sum[m][z], v, w[z]);
+        }
+    }
+    UNROLL for (int m = 0; m < MR; m++)
+        UNROLL for (int z = 0; z < Z; z++)
+            _mm512_storeu_ps(c + (size_t)m * t->ldc + z * 16, sum[m][z]);
+}
+
+#define BLOCK_Z(f, m)                                                                                        \
+    case m:                                                                                                  \
+        z == 4 ? f(t, g, r, m, 4) : z == 3 ? f(t, g, r, m, 3) : z == 2 ? f(t, g, r, m, 2) : f(t, g, r, m, 1); \
+        break
+
+/* Rows are shared out evenly among the blocks, so that none is left with one row. */
+#define ALL_ROWS(f)                                                                                          \
+    do {                                                                                                     \
+        int blocks = (t->rows + TILE_ROWS - 1) / TILE_ROWS;                                                  \
+        for (int b = 0; b < blocks; b++) {                                                                   \
+            int r = t->rows * b / blocks, rows = t->rows * (b + 1) / blocks - r;                             \
+            switch (rows) {                                                                                  \
+                BLOCK_Z(f, 1);                                                                               \
+                BLOCK_Z(f, 2);                                                                               \
+                BLOCK_Z(f, 3);                                                                               \
+                BLOCK_Z(f, 4);                                                                               \
+                BLOCK_Z(f, 5);                                                                               \
+                BLOCK_Z(f, 6);                                                                               \
+            }                                                                                                \
+        }                                                                                                    \
+    } while (0)
+
+static void bf16_rows(const struct mf_tile *t, const struct piece *g, int z)
+{
+    ALL_ROWS(bf16_block);
+}
+
+static void bf16_many_rows(const struct mf_tile *t)
+{
+    size_t panel = (size_t)t->panel, panel_bytes = panel * t->k * 2, step = panel * 4;
+    size_t k_step = t->block_k ? t->block_k : t->k;
+
+    for (int n = 0; n < t->n; n += TILE_Z * 16) {
+        int z = (t->n - n) / 16 < TILE_Z ? (t->n - n) / 16 : TILE_Z;
+        struct piece g = {.step = step, .n = n};
+        g.s1 = panel == 16 ? panel_bytes : 64;
+        g.s2 = panel == 16 ? 2 * panel_bytes : panel_bytes;
+        for (g.k0 = 0; g.k0 < t->k; g.k0 += k_step) {
+            g.k_end = g.k0 + k_step < t->k ? g.k0 + k_step : t->k;
+            g.w = (const char *)t->w + (size_t)n / panel * panel_bytes + g.k0 / 2 * step;
+            bf16_rows(t, &g, z);
+        }
+    }
+}
+
+/* ---- fp8 ---- */
+
+/* Words of fp8 in their high halves, to bf16. */
+INLINE __m512i decode_words(__m512i v)
+{
+    v = _mm512_srai_epi16(v, 4);
+    return _mm512_ternarylogic_epi32(v, _mm512_set1_epi16((short)0x87f0), _mm512_set1_epi16(0x2000), 0xea);
+}
+
+/* What decode_words() gives for an exponent of 0, put right: the table holds m · 2^-65. */
+static __attribute__((noinline)) __m512i mend_words(__m512i v)
+{
+    static const uint16_t table[8] = {0, 0x1f00, 0x1f80, 0x1fc0, 0x2000, 0x2020, 0x2040, 0x2060};
+    __m512i values = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)table));
+    __mmask32 subnormal = _mm512_testn_epi16_mask(v, _mm512_set1_epi16(0x0780));
+    __m512i m = _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi16(7));
+    __m512i sign = _mm512_and_si512(v, _mm512_set1_epi16((short)0x8000));
+    return _mm512_mask_blend_epi16(subnormal, v,
+        _mm512_or_si512(sign, _mm512_permutexvar_epi16(m, values)));
+}
+
+INLINE void decode(__m512i w, __m512i *low, __m512i *high)
+{
+    *low = decode_words(_mm512_unpacklo_epi8(_mm512_setzero_si512(), w));
+    *high = decode_words(_mm512_unpackhi_epi8(_mm512_setzero_si512(), w));
+    if (__builtin_expect(_mm512_testn_epi8_mask(w, _mm512_set1_epi8(0x78)) != 0, 0)) {
+        *low = mend_words(*low);
+        *high = mend_words(*high);
+    }
+}
+
+/* Each weight row has two neighbouring sums, of the K elements 0,1 and 2,3 of its groups; rows 0,1 of four are in
+ * low, 2,3 in high. */
+INLINE __m512 fold(__m512 low, __m512 high)
+{
+    return _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x88), _mm512_shuffle_ps(low, high, 0xdd));
+}
+
+INLINE __m512 scale_of(const struct mf_tile *t, int row, size_t n, size_t k)
+{
+    if (!t->a_scale)
+        return _mm512_set1_ps(1.0f);
+    return _mm512_set1_ps(t->a_scale[(size_t)row * t->lda_scale + k / 128] *
+                          t->w_scale[((size_t)t->n_offset + n) / 128 * t->ldw_scale + k / 128]);
+}
+
+/* H half panels of 16 rows side by side. */
+INLINE void fp8_stream(const struct mf_tile *t, int r0, const int MR, const int H, const int KU)
+{
+    const char *p = t->w, *end = p + (size_t)t->n * t->k;
+    size_t chunk = t->a_scale ? 128 : t->k;
+
+    for (int n = 0; n < t->n; n += H * 16) {
+        __m512 total[8][2];
+        UNROLL for (int m = 0; m < MR; m++)
+            UNROLL for (int h = 0; h < H; h++)
+                total[m][h] = _mm512_setzero_ps();
+        for (size_t k0 = 0; k0 < t->k; k0 += chunk) {
+            size_t k = k0, k_end = k0 + chunk < t->k ? k0 + chunk : t->k;
+            __m512 low[8][2][4], high[8][2][4];
+            UNROLL for (int m = 0; m < MR; m++)
+                UNROLL for (int h = 0; h < H; h++)
+                    UNROLL for (int u = 0; u < KU; u++)
+                        low[m][h][u] = high[m][h][u] = _mm512_setzero_ps();
+            for (; k + 4 * (size_t)KU <= k_end; k += 4 * (size_t)KU) {
+                const char *pf = ahead(p, end, t->next);
+                UNROLL for (int i = 0; i < KU * H; i++)
+                    _mm_prefetch(pf + i * 64, _MM_HINT_T0);
+                UNROLL for (int u = 0; u < KU; u++) {
+                    UNROLL for (int h = 0; h < H; h++) {
+                        __m512i wl, wh;
+                        decode(_mm512_loadu_si512(p + (u * H + h) * 64), &wl, &wh);
+                        UNROLL for (int m = 0; m < MR; m++) {
+                            __m512i a = quad_at(t->a + (size_t)(r0 + m) * t->lda + k + 4 * (size_t)u);
+                            low[m][h][u] = dot(low[m][h][u], a, wl);
+                            high[m][h][u] = dot(high[m][h][u], a, wh);
+                        }
+                    }
+                }
+                p += KU * H * 64;
+            }
+            for (; k < k_end; k += 4) {
+                UNROLL for (int h = 0; h < H; h++) {
+                    __m512i wl, wh;
+                    decode(_mm512_loadu_si512(p + h * 64), &wl, &wh);
+                    UNROLL for (int m = 0; m < MR; m++) {
+                        __m512i a = quad_at(t->a + (size_t)(r0 + m) * t->lda + k);
+                        low[m][h][0] = dot(low[m][h][0], a, wl);
+                        high[m][h][0] = dot(high[m][h][0], a, wh);
+                    }
+                }
+                p += H * 64;
+            }
+            UNROLL for (int m = 0; m < MR; m++)
+                UNROLL for (int h = 0; h < H; h++) {
+                    UNROLL for (int u = 1; u < KU; u++) {
+                        low[m][h][0] = _mm512_add_ps(low[m][h][0], low[m][h][u]);
+                        high[m][h][0] = _mm512_add_ps(high[m][h][0], high[m][h][u]);
+                    }
+                    total[m][h] = _mm512_fmadd_ps(fold(low[m][h][0], high[m][h][0]),
+                                                  scale_of(t, r0 + m, (size_t)(n + h * 16), k0), total[m][h]);
+                }
+        }
+        UNROLL for (int m = 0; m < MR; m++)
+            UNROLL for (int h = 0; h < H; h++)
+                _mm512_storeu_ps(t->c + (size_t)(r0 + m) * t->ldc + n + h * 16, total[m][h]);
+    }
+}
+
+#define STREAM_FP8(m, u16, u32)                                                                              \
+    case m:                                                                                                  \
+        t->panel == 16 ? fp8_stream(t, 0, m, 1, u16) : fp8_stream(t, 0, m, 2, u32);                          \
+        return
+
+static void fp8_few_rows(const struct mf_tile *t)
+{
+    switch (t->rows) {
+        STREAM_FP8(1, 4, 2);
+        STREAM_FP8(2, 2, 1);
+        STREAM_FP8(3, 1, 1);
+        STREAM_FP8(4, 1, 1);
+    }
+}
+
+/* g->w points to decoded weights here: Z vectors for each group of four of K. */
+INLINE void fp8_block(const struct mf_tile *t, const struct piece *g, int r0, const int MR, const int Z)
+{
+    __m512 sum[TILE_ROWS][TILE_Z];
+    const uint16_t *a = t->a + (size_t)r0 * t->lda;
+    const char *p = g->w;
+
+    UNROLL for (int m = 0; m < MR; m++)
+        UNROLL for (int z = 0; z < Z; z++)
+            sum[m][z] = _mm512_setzero_ps();
+    for (size_t k = g->k0; k < g->k_end; k += 4, p += Z * 64) {
+        __m512i w[TILE_Z];
+        UNROLL for (int z = 0; z < Z; z++)
+            w[z] = _mm512_load_si512(p + z * 64);
+        UNROLL for (int m = 0; m < MR; m++) {
+            __m512i v = quad_at(a + (size_t)m * t->lda + k);
+            UNROLL for (int z = 0; z < Z; z++)
+                sum[m][z] = dot(sum[m][z], v, w[z]);
+        }
+    }
+    UNROLL for (int m = 0; m < MR; m++)
+        UNROLL for (int z = 0; z + 1 < Z; z += 2) {
+            float *c = t->c + (size_t)(r0 + m) * t->ldc + g->n + z * 8;
+            __m512 before = g->k0 == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(c);
+            __m512 scaled = scale_of(t, r0 + m, (size_t)(g->n + z * 8), g->k0);
+            _mm512_storeu_ps(c, _mm512_fmadd_ps(fold(sum[m][z], sum[m][z + 1]), scaled, before));
+        }
+}
+
+/* Only even Z: a half panel is two vectors. */
+#undef BLOCK_Z
+#define BLOCK_Z(f, m)                                                                                        \
+    case m:                                                                                                  \
+        z == 4 ? f(t, g, r, m, 4) : f(t, g, r, m, 2);                                                        \
+        break
+
+static void fp8_rows(const struct mf_tile *t, const struct piece *g, int z)
+{
+    ALL_ROWS(fp8_block);
+}
+
+static void fp8_many_rows(const struct mf_tile *t)
+{
+    size_t panel = (size_t)t->panel, piece = t->block_k ? t->block_k : 512;
+
+    if (t->a_scale)
+        piece = 128;
+    piece = piece > 512 ? 512 : piece;
+    for (int n = 0; n < t->n; n += 32) {
+        int halves = t->n - n >= 32 ? 2 : 1;
+        struct piece g = {.n = n, .w = t->scratch};
+        for (g.k0 = 0; g.k0 < t->k; g.k0 += piece) {
+            char *to = t->scratch;
+            g.k_end = g.k0 + piece < t->k ? g.k0 + piece : t->k;
+            for (size_t k = g.k0; k < g.k_end; k += 4) {
+                for (int h = 0; h < halves; h++, to += 128) {
+                    size_t row = (size_t)(n + h * 16);
+                    const char *from = (const char *)t->w + row / panel * panel * t->k + k * panel + row % panel * 4;
+                    __m512i low, high;
+                    decode(_mm512_loadu_si512(from), &low, &high);
+                    _mm512_store_si512(to, low);
+                    _mm512_store_si512(to + 64, high);
+                }
+            }
+            fp8_rows(t, &g, halves * 2);
+        }
+    }
+}
+
+/* ---- row layout: along K ---- */
+
+#define ROW_M 4
+#define ROW_N 4
+
+INLINE __m512i words_at(const uint16_t *p, size_t n)
+{
+    if (n >= 32)
+        return _mm512_loadu_si512(p);
+    return _mm512_maskz_loadu_epi16((__mmask32)((1u << n) - 1), p);
+}
+
+INLINE void row_bf16(const struct mf_tile *t, int n0, int r0, const int MR, const int NR)
+{
+    const uint16_t *w = (const uint16_t *)t->w + (size_t)n0 * t->k, *a = t->a + (size_t)r0 * t->lda;
+    __m512 sum[ROW_M][ROW_N];
+
+    UNROLL for (int m = 0; m < MR; m++)
+        UNROLL for (int j = 0; j < NR; j++)
+            sum[m][j] = _mm512_setzero_ps();
+    for (size_t k = 0; k < t->k; k += 32) {
+        size_t left = t->k - k;
+        __m512i v[ROW_N];
+        UNROLL for (int j = 0; j < NR; j++)
+            v[j] = words_at(w + (size_t)j * t->k + k, left);
+        UNROLL for (int m = 0; m < MR; m++) {
+            __m512i x = words_at(a + (size_t)m * t->lda + k, left);
+            UNROLL for (int j = 0; j < NR; j++)
+                sum[m][j] = dot(sum[m][j], x, v[j]);
+        }
+    }
+    UNROLL for (int m = 0; m < MR; m++)
+        UNROLL for (int j = 0; j < NR; j++)
+            t->c[(size_t)(r0 + m) * t->ldc + (size_t)(n0 + j)] = _mm512_reduce_add_ps(sum[m][j]);
+}
+
+INLINE void row_fp8(const struct mf_tile *t, int n0, int r0, const int MR, const int NR)
+{
+    const uint8_t *w = (const uint8_t *)t->w + (size_t)n0 * t->k;
+    const uint16_t *a = t->a + (size_t)r0 * t->lda;
+    const __m512i natural = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    size_t chunk = t->a_scale ? 128 : t->k;
+    __m512 total[ROW_M][ROW_N];
+
+    UNROLL for (int m = 0; m < MR; m++)
+        UNROLL for (int j = 0; j < NR; j++)
+            total[m][j] = _mm512_setzero_ps();
+    for (size_t k0 = 0; k0 < t->k; k0 += chunk) {
+        size_t k_end = k0 + chunk < t->k ? k0 + chunk : t->k;
+        __m512 sum[ROW_M][ROW_N];
+        UNROLL for (int m = 0; m < MR; m++)
+            UNROLL for (int j = 0; j < NR; j++)
+                sum[m][j] = _mm512_setzero_ps();
+        for (size_t k = k0; k < k_end; k += 64) {
+            size_t left = k_end - k;
+            __mmask64 bytes = left >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << left) - 1;
+            __m512i low[ROW_N], high[ROW_N];
+            UNROLL for (int j = 0; j < NR; j++) {
+                __m512i v = _mm512_maskz_loadu_epi8(bytes, w + (size_t)j * t->k + k);
+                decode(_mm512_permutexvar_epi64(natural, v), &low[j], &high[j]);
+            }
+            UNROLL for (int m = 0; m < MR; m++) {
+                const uint16_t *x = a + (size_t)m * t->lda + k;
+                __m512i x0 = words_at(x, left), x1 = words_at(x + 32, left > 32 ? left - 32 : 0);
+                UNROLL for (int j = 0; j < NR; j++)
+                    sum[m][j] = dot(dot(sum[m][j], x0, low[j]), x1, high[j]);
+            }
+        }
+        UNROLL for (int m = 0; m < MR; m++)
+            UNROLL for (int j = 0; j < NR; j++)
+                total[m][j] = _mm512_fmadd_ps(sum[m][j], scale_of(t, r0 + m, (size_t)(n0 + j), k0), total[m][j]);
+    }
+    UNROLL for (int m = 0; m < MR; m++)
+        UNROLL for (int j = 0; j < NR; j++)
+            t->c[(size_t)(r0 + m) * t->ldc + (size_t)(n0 + j)] = _mm512_reduce_add_ps(total[m][j]);
+}
+
+#define ROW_LOOP(f, NR)                                                                                      \
+    do {                                                                                                     \
+        int r = 0;                                                                                           \
+        for (; r + ROW_M <= t->rows; r += ROW_M)                                                             \
+            f(t, n, r, ROW_M, NR);                                                                           \
+        switch (t->rows - r) {                                                                               \
+        case 1:                                                                                              \
+            f(t, n, r, 1, NR);                                                                               \
+            break;                                                                                           \
+        case 2:                                                                                              \
+            f(t, n, r, 2, NR);                                                                               \
+            break;                                                                                           \
+        case 3:                                                                                              \
+            f(t, n, r, 3, NR);                                                                               \
+            break;                                                                                           \
+        }                                                                                                    \
+    } while (0)
+
+static void gemm_row(const struct mf_tile *t)
+{
+    bool bf16 = t->format == MF_FORMAT_BF16;
+    int n = 0;
+
+    for (; bf16 && n + 4 <= t->n; n += 4)
+        ROW_LOOP(row_bf16, 4);
+    for (; !bf16 && n + 2 <= t->n; n += 2)
+        ROW_LOOP(row_fp8, 2);
+    for (; n < t->n; n++) {
+        if (bf16)
+            ROW_LOOP(row_bf16, 1);
+        else
+            ROW_LOOP(row_fp8, 1);
+    }
+}
+
+static void gemm(const struct mf_tile *t)
+{
+    if (t->panel == 1)
+        gemm_row(t);
+    else if (t->format == MF_FORMAT_BF16)
+        t->rows <= STREAM_ROWS ? bf16_few_rows(t) : bf16_many_rows(t);
+    else
+        t->rows <= 4 ? fp8_few_rows(t) : fp8_many_rows(t);
+}
+
+static void pack(enum mf_format format, const void *from, size_t n, uint16_t *to)
+{
+    if (format == MF_FORMAT_BF16)
+        memcpy(to, from, n * 2);
+    else
+        pack_fp8(format, format == MF_FORMAT_FP8FNUZ ? 55 : 56, from, n, to);
+}
+
+const struct mf_cpu_ops mf_cpu_ops_avx512 = {
+    .isa = MF_ISA_AVX512,
+    .gemm = gemm,
+    .pack = pack,
+    .activate = activate,
+    .scale = scale,
+    .add = add,
+    .combine = combine,
+    .to_bf16 = to_bf16,
+};

@@ -1,0 +1,32 @@
+/* Bodies of the peak loops over a vector type of the including file: VEC, N (lanes), and for bf16 DOT. Sums are
+ * kept in twelve registers, more than latency times throughput of any core so far. */
+#define SUMS 12
+
+static void read_all(const char *p, size_t bytes)
+{
+    typedef long long quads __attribute__((vector_size(sizeof(VEC)), aligned(16)));
+    quads s[8] = {0};
+
+    for (size_t i = 0; i < bytes; i += 8 * sizeof(VEC)) {
+        _Pragma("GCC unroll 8") for (size_t j = 0; j < 8; j++)
+            s[j] ^= *(const quads *)(const void *)(p + i + j * sizeof(VEC));
+    }
+    for (int j = 0; j < 8; j++)
+        __asm__ volatile("" : : "x"(s[j]));
+}
+
+static void f32_all(long rounds)
+{
+    VEC s[SUMS], a, b;
+
+    for (int i = 0; i < SUMS; i++)
+        s[i] = (VEC){0};
+    a = b = (VEC){0} + 0.5f;
+    for (long r = 0; r < rounds; r++) {
+        _Pragma("GCC unroll 12") for (int i = 0; i < SUMS; i++)
+            s[i] = s[i] * a + b;
+        __asm__ volatile("" : "+x"(a));
+    }
+    for (int i = 0; i < SUMS; i++)
+        __asm__ volatile("" : : "x"(s[i]));
+}

@@ -1,0 +1,76 @@
+/* The two GEMM stages of the layer on one thread of several, in sorted order: what families tile and one launch.
+ *
+ * Work is cut into (expert block, tile of columns) and shared out by cost, in order, so that a thread reads long
+ * runs of the weights. Rows of padding are neither read nor written. Sums depend on the shape and the parameters
+ * only, never on the thread that makes them: runs agree bitwise, and so do numbers of threads. */
+#pragma once
+
+#include "common/shape.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/tensors.h"
+
+enum mf_stage2_out {
+    MF_STAGE2_STORE,        /* z or zw, a row for each slot */
+    MF_STAGE2_ADD,          /* y: a thread owns columns and adds all slots of a token, experts ascending */
+};
+
+/* Parameters of a stage; fixed when a step is opened. */
+struct mf_stage_plan {
+    struct mf_shape shape;
+    const struct mf_cpu_ops *ops;
+    enum mf_format format;          /* of activations and weights */
+    bool per_token, per_block;      /* scales; neither for bf16 */
+    int panel;                      /* 1, 16, 32 */
+    int block_m, block_n, block_k;  /* block_k 0: not cut */
+    int threads;
+    bool gather;                    /* stage 1: x is in token order */
+    bool quantise;                  /* stage 1: h leaves in the format of the shape */
+    bool weighted;                  /* stage 1: before the activation; stage 2: on what leaves */
+    enum mf_stage2_out out;
+};
+
+/* Reads format, scales and the rest of a shape's properties into the plan; -ENOTSUP when the CPU families do not
+ * know the shape's formats, which mf_cpu_refusal() says in words. */
+int mf_stage_plan_shape(struct mf_stage_plan *p, const struct mf_shape *shape);
+
+struct mf_sorted_view {
+    const int32_t *ids, *experts, *num_valid;
+    const float *weights;
+};
+
+struct mf_stage1_args {
+    struct mf_sorted_view sorted;
+    const void *x;
+    const float *x_scale;
+    const void *w;
+    const float *w_scale;
+    uint16_t *h;                    /* bf16 [P, I]: the result, or on the way to h_q */
+    uint8_t *h_q;
+    float *h_scale;
+    void *workspace;                /* of this thread, mf_stage1_workspace() */
+};
+
+struct mf_stage2_args {
+    struct mf_sorted_view sorted;
+    const void *h;                  /* as the plan's format says */
+    const float *h_scale;
+    const void *w;
+    const float *w_scale;
+    uint16_t *out;                  /* z or y */
+    void *workspace;                /* of this thread, mf_stage2_workspace() */
+};
+
+/* Bytes for one thread, a multiple of 64. */
+size_t mf_stage1_workspace(const struct mf_stage_plan *p);
+size_t mf_stage2_workspace(const struct mf_stage_plan *p);
+
+/* One thread's part of n. With p->quantise, stage1 has a barrier of the pool inside. */
+void mf_stage1_run(const struct mf_stage_plan *p, const struct mf_stage1_args *a, int thread, int n_threads);
+void mf_stage2_run(const struct mf_stage_plan *p, const struct mf_stage2_args *a, int thread, int n_threads);
+
+/* Quantises row `row` of h (bf16, I values) as the shape says, by way of `floats` (I values of room). */
+void mf_stage_quantise_row(enum mf_format format, bool per_block, const uint16_t *from, size_t n, size_t row,
+                           float *floats, uint8_t *q, float *scale);
+
+/* Rows of the block at row0 that are no padding: they come first. */
+int mf_block_rows(const int32_t *ids, int64_t row0, int block_m, int topk);

@@ -1,0 +1,137 @@
+#include "kernels/device_cpu.h"
+
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/peaks.h"
+#include "kernels/pool.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#define READ_MS    120      /* time for passes over the buffer, the first of which makes the pages */
+#define COMPUTE_MS 12
+
+struct work {
+    const struct mf_cpu_peak_loops *loops;
+    const char *memory;
+    size_t bytes;
+    long rounds;
+    bool bf16;
+};
+
+static double now_s(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void read_part(void *context, int thread, int n_threads)
+{
+    const struct work *w = context;
+    size_t lines = w->bytes / 4096, from = lines * (size_t)thread / (size_t)n_threads;
+    size_t to = lines * (size_t)(thread + 1) / (size_t)n_threads;
+
+    w->loops->read(w->memory + from * 4096, (to - from) * 4096);
+}
+
+static void touch_part(void *context, int thread, int n_threads)
+{
+    const struct work *w = context;
+    size_t pages = w->bytes / 4096, from = pages * (size_t)thread / (size_t)n_threads;
+    size_t to = pages * (size_t)(thread + 1) / (size_t)n_threads;
+
+    for (size_t p = from; p < to; p++)
+        ((volatile char *)w->memory)[p * 4096] = (char)p;
+}
+
+static void compute_part(void *context, int thread, int n_threads)
+{
+    const struct work *w = context;
+
+    (void)thread;
+    (void)n_threads;
+    (w->bf16 ? w->loops->bf16 : w->loops->f32)(w->rounds);
+}
+
+static void nothing(void *context, int thread, int n_threads)
+{
+    (void)context;
+    (void)thread;
+    (void)n_threads;
+}
+
+/* Best of several passes over a buffer of four times the last cache, at most a gigabyte and at least 64 MB. */
+static int measure_read(const struct mf_cpu_peak_loops *loops, uint64_t llc_bytes, double *ret_gbs)
+{
+    struct work w = {.loops = loops, .bytes = (size_t)llc_bytes * 4};
+    double best = 0.0;
+
+    w.bytes = w.bytes < (64u << 20) ? 64u << 20 : w.bytes > (1u << 30) ? 1u << 30 : w.bytes;
+    void *memory = mmap(NULL, w.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return -ENOMEM;
+    (void)madvise(memory, w.bytes, MADV_HUGEPAGE);
+    w.memory = memory;
+    mf_pool_run(touch_part, &w, mf_pool_threads());
+    double end = now_s() + READ_MS * 1e-3;
+    for (int pass = 0; pass < 4 || (now_s() < end && pass < 1000); pass++) {
+        double from = now_s();
+        mf_pool_run(read_part, &w, mf_pool_threads());
+        double gbs = (double)w.bytes / (now_s() - from) * 1e-9;
+        best = gbs > best ? gbs : best;
+    }
+    (void)munmap(memory, w.bytes);
+    *ret_gbs = best;
+    return 0;
+}
+
+static double measure_compute(const struct mf_cpu_peak_loops *loops, bool bf16)
+{
+    struct work w = {.loops = loops, .rounds = 20000, .bf16 = bf16};
+    double flops = (bf16 ? loops->bf16_flops : loops->f32_flops) * (double)w.rounds * mf_pool_threads(), best = 0.0;
+    double end = now_s() + COMPUTE_MS * 1e-3;
+
+    do {
+        double from = now_s();
+        mf_pool_run(compute_part, &w, mf_pool_threads());
+        double gflops = flops / (now_s() - from) * 1e-9;
+        best = gflops > best ? gflops : best;
+    } while (now_s() < end);
+    return best;
+}
+
+static double measure_gap_us(void)
+{
+    double best = 1e9;
+
+    for (int turn = 0; turn < 20; turn++) {
+        double from = now_s();
+        for (int i = 0; i < 50; i++)
+            mf_pool_run(nothing, NULL, mf_pool_threads());
+        double us = (now_s() - from) * 1e6 / 50;
+        best = us < best ? us : best;
+    }
+    return best;
+}
+
+int mf_cpu_peaks_measure(enum mf_isa isa, uint64_t llc_bytes, struct mf_cpu_peaks *ret)
+{
+    const struct mf_cpu_peak_loops *loops = mf_cpu_peak_loops(isa);
+    cpu_set_t before;
+
+    mf_pool_pin_caller(&before);
+    mf_pool_wake();
+    int r = measure_read(loops, llc_bytes, &ret->mem_read_gbs);
+    if (r == 0) {
+        ret->f32_gflops = measure_compute(loops, false);
+        ret->bf16_gflops = measure_compute(loops, true);
+        ret->gap_us = measure_gap_us();
+    }
+    if (CPU_COUNT(&before) > 0)
+        (void)sched_setaffinity(0, sizeof(before), &before);
+    return r;
+}

@@ -1,0 +1,212 @@
+#include "kernels/family_cpu.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+const int32_t mf_cpu_block_ms[MF_CPU_N_BLOCK_MS] = {8, 16, 32, 64};
+
+#define TOKEN_MAX (1 << 24)     /* of the packed id */
+#define TOPK_MAX  127           /* its slot, sign bit apart */
+
+void mf_refuse(struct mf_refusal *r, const char *rule, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    r->rule = rule;
+    (void)vsnprintf(r->reason, sizeof(r->reason), format, args);
+    va_end(args);
+}
+
+static bool is_fp8(enum mf_dtype d)
+{
+    return d == MF_DTYPE_FP8_E4M3FN || d == MF_DTYPE_FP8_E4M3FNUZ;
+}
+
+static bool formats_known(const struct mf_shape *s, struct mf_refusal *ret)
+{
+    if (s->dtype != MF_DTYPE_BF16) {
+        mf_refuse(ret, "dtype", "hidden states are %s; the CPU kernels read and write torch.bfloat16 only",
+                  mf_dtype_name(s->dtype));
+        return false;
+    }
+    if (s->q_type == MF_QTYPE_NO) {
+        if (s->q_dtype_a == MF_DTYPE_BF16 && s->q_dtype_w == MF_DTYPE_BF16)
+            return true;
+        mf_refuse(ret, "q_dtype", "q_type is %s with q_dtype_a %s and q_dtype_w %s; unquantised GEMMs take torch.bfloat16 for both",
+                  mf_qtype_name(s->q_type), mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w));
+        return false;
+    }
+    if (s->q_type != MF_QTYPE_PER_TOKEN && s->q_type != MF_QTYPE_PER_1X128) {
+        mf_refuse(ret, "q_type", "q_type is %s; the CPU kernels know QuantType.No, QuantType.per_Token and QuantType.per_1x128",
+                  mf_qtype_name(s->q_type));
+        return false;
+    }
+    if (!is_fp8(s->q_dtype_a) || s->q_dtype_a != s->q_dtype_w) {
+        mf_refuse(ret, "q_dtype", "q_dtype_a is %s and q_dtype_w is %s; with %s both must be the same float8_e4m3fn or float8_e4m3fnuz",
+                  mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), mf_qtype_name(s->q_type));
+        return false;
+    }
+    return true;
+}
+
+bool mf_cpu_shape_known(const struct mf_shape *s, struct mf_refusal *ret)
+{
+    ret->rule = NULL;
+    if (!formats_known(s, ret))
+        return false;
+    if (!s->use_g1u1) {
+        mf_refuse(ret, "use_g1u1", "use_g1u1 is 0: w1 would have %d rows of up only; the CPU kernels compute gate and up (2 x %d rows)",
+                  s->inter_dim, s->inter_dim);
+        return false;
+    }
+    if (s->act_type != MF_ACT_SILU && s->act_type != MF_ACT_GELU && s->act_type != MF_ACT_SWIGLU) {
+        mf_refuse(ret, "act_type", "act_type is %s; the CPU kernels know ActivationType.Silu, Gelu and Swiglu",
+                  mf_act_name(s->act_type));
+        return false;
+    }
+    if (s->token > TOKEN_MAX - 1 || s->topk > TOPK_MAX) {
+        mf_refuse(ret, "packed_id", "token %lld with topk %d: sorted ids hold tokens below %d and slots up to %d",
+                  (long long)s->token, s->topk, TOKEN_MAX - 1, TOPK_MAX);
+        return false;
+    }
+    return true;
+}
+
+const char *mf_cpu_format_word(const struct mf_shape *s)
+{
+    if (s->q_type == MF_QTYPE_NO)
+        return "bf16";
+    if (s->q_dtype_w == MF_DTYPE_FP8_E4M3FNUZ)
+        return s->q_type == MF_QTYPE_PER_1X128 ? "fp8fnuz_128" : "fp8fnuz_token";
+    return s->q_type == MF_QTYPE_PER_1X128 ? "fp8fn_128" : "fp8fn_token";
+}
+
+const char *mf_cpu_act_word(const struct mf_shape *s)
+{
+    return s->act_type == MF_ACT_SILU ? "silu" : s->act_type == MF_ACT_GELU ? "gelu" : "swiglu";
+}
+
+const char *mf_cpu_layout_word(int panel)
+{
+    return panel == 16 ? "p16" : panel == 32 ? "p32" : "row";
+}
+
+const char *mf_cpu_layout_name(int panel)
+{
+    return panel == 16 ? "panel16" : panel == 32 ? "panel32" : "row";
+}
+
+static struct mf_artifact make(enum mf_tensor tensor, enum mf_format format, const char *order, int32_t block_m)
+{
+    struct mf_artifact a = {.tensor = tensor, .format = format, .scale = MF_SCALE_NONE, .block = block_m};
+
+    (void)snprintf(a.order, sizeof(a.order), "%s", order);
+    return a;
+}
+
+struct mf_artifact mf_cpu_topk(void)
+{
+    return make(MF_TENSOR_TOPK, MF_FORMAT_INDEX, "token", 0);
+}
+
+struct mf_artifact mf_cpu_sorted(int32_t block_m)
+{
+    return make(MF_TENSOR_SORTED, MF_FORMAT_INDEX, "sorted", block_m);
+}
+
+struct mf_artifact mf_cpu_bf16(enum mf_tensor tensor, const char *order, int32_t block_m)
+{
+    return make(tensor, MF_FORMAT_BF16, order, block_m);
+}
+
+struct mf_artifact mf_cpu_x_sorted(const struct mf_shape *shape, int32_t block_m)
+{
+    struct mf_artifact a = mf_plain_x(shape);
+
+    (void)snprintf(a.order, sizeof(a.order), "sorted");
+    a.block = block_m;
+    return a;
+}
+
+void mf_step_need(struct mf_step *s, struct mf_artifact a)
+{
+    s->needs[s->n_needs++] = a;
+}
+
+void mf_step_give(struct mf_step *s, struct mf_artifact a)
+{
+    s->gives[s->n_gives++] = a;
+}
+
+double mf_cpu_expected_active(const struct mf_shape *s)
+{
+    return s->expert * (1.0 - pow(1.0 - (double)s->topk / s->expert, (double)s->token));
+}
+
+static double scale_groups(int64_t n)
+{
+    return (double)((n + 127) / 128);
+}
+
+double mf_cpu_expert_bytes(const struct mf_shape *s, enum mf_tensor w)
+{
+    int64_t n = w == MF_TENSOR_W1 ? 2 * (int64_t)s->inter_dim : s->model_dim;
+    int64_t k = w == MF_TENSOR_W1 ? s->model_dim : s->inter_dim;
+    double elements = (double)n * (double)k;
+
+    if (s->q_type == MF_QTYPE_NO)
+        return elements * 2;
+    return elements + 4 * (s->q_type == MF_QTYPE_PER_TOKEN ? (double)n : scale_groups(n) * scale_groups(k));
+}
+
+double mf_cpu_row_bytes(const struct mf_shape *s, int64_t cols)
+{
+    if (s->q_type == MF_QTYPE_NO)
+        return (double)cols * 2;
+    return (double)cols + 4 * (s->q_type == MF_QTYPE_PER_TOKEN ? 1.0 : scale_groups(cols));
+}
+
+struct mf_sorted_view mf_cpu_sorted_view(const struct mf_tensor_ref *s)
+{
+    return (struct mf_sorted_view){
+        .ids = s->part[0], .weights = s->part[1], .experts = s->part[2], .num_valid = s->part[3]};
+}
+
+int mf_sort_blocks(const struct mf_shape *s, const int32_t *ids, const float *weights, int32_t block_m,
+                   int32_t *counts, const struct mf_sorted_out *out)
+{
+    int32_t rows = 0, n_slots = (int32_t)(s->token * s->topk);
+    int32_t pad = mf_pack_id((int32_t)s->token, s->topk);
+
+    out->num_valid[0] = 0;
+    out->num_valid[1] = (int32_t)s->token;
+    memset(counts, 0, ((size_t)s->expert + 1) * sizeof(*counts));
+    for (int32_t i = 0; i < n_slots; i++) {
+        if (ids[i] < 0 || ids[i] >= s->expert)
+            return -EINVAL;
+        counts[ids[i]]++;
+    }
+    /* counts becomes each expert's next free row; the padding behind its rows is written at once. */
+    for (int32_t e = 0; e < s->expert; e++) {
+        int32_t n = counts[e], end = rows + (n + block_m - 1) / block_m * block_m;
+        counts[e] = rows;
+        for (int32_t r = rows; r < end; r += block_m)
+            out->experts[r / block_m] = e;
+        for (int32_t r = rows + n; r < end; r++) {
+            out->ids[r] = pad;
+            out->weights[r] = 0.0f;
+        }
+        rows = end;
+    }
+    for (int32_t t = 0, i = 0; t < s->token; t++) {
+        for (int32_t j = 0; j < s->topk; j++, i++) {
+            int32_t row = counts[ids[i]]++;
+            out->ids[row] = mf_pack_id(t, j);
+            out->weights[row] = weights[i];
+        }
+    }
+    out->num_valid[0] = rows;
+    return 0;
+}

@@ -1,0 +1,56 @@
+/* What the CPU families share: which shapes they know, artifacts of a shape, and counts for a step's cost. */
+#pragma once
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "common/status.h"
+#include "kernels/cpu/stage.h"
+#include "kernels/family.h"
+
+extern const int32_t mf_cpu_block_ms[4];    /* 8, 16, 32, 64 */
+#define MF_CPU_N_BLOCK_MS 4
+
+struct mf_refusal {
+    const char *rule;                       /* NULL: none */
+    char reason[MF_REASON_MAX];
+};
+
+__attribute__((format(printf, 3, 4))) void mf_refuse(struct mf_refusal *r, const char *rule, const char *format, ...);
+
+/* Whether the CPU kernels know the shape's formats, activation and form. */
+bool mf_cpu_shape_known(const struct mf_shape *shape, struct mf_refusal *ret);
+
+/* "bf16", "fp8fn_token", "fp8fnuz_128" and "silu", "gelu", "swiglu": parts of step names. */
+const char *mf_cpu_format_word(const struct mf_shape *shape);
+const char *mf_cpu_act_word(const struct mf_shape *shape);
+/* "row", "p16", "p32" of a panel; the layout's name. */
+const char *mf_cpu_layout_word(int panel);
+const char *mf_cpu_layout_name(int panel);
+
+struct mf_artifact mf_cpu_topk(void);
+struct mf_artifact mf_cpu_sorted(int32_t block_m);
+struct mf_artifact mf_cpu_bf16(enum mf_tensor tensor, const char *order, int32_t block_m);
+struct mf_artifact mf_cpu_x_sorted(const struct mf_shape *shape, int32_t block_m);
+
+void mf_step_need(struct mf_step *s, struct mf_artifact a);
+void mf_step_give(struct mf_step *s, struct mf_artifact a);
+
+/* Experts that get tokens when all are equally likely. */
+double mf_cpu_expected_active(const struct mf_shape *shape);
+/* Bytes of one expert's weight with its scales. */
+double mf_cpu_expert_bytes(const struct mf_shape *shape, enum mf_tensor w);
+/* Bytes of one row of cols elements as activations enter a GEMM, with its scales. */
+double mf_cpu_row_bytes(const struct mf_shape *shape, int64_t cols);
+
+struct mf_sorted_view mf_cpu_sorted_view(const struct mf_tensor_ref *sorted);
+
+/* AITER's moe_sorting (kernels/tensors.h) by counting, stable. counts has E + 1 entries. Never writes beyond the
+ * artifact's rows. -EINVAL: an id outside 0..E-1; nothing is then valid. */
+struct mf_sorted_out {
+    int32_t *ids, *experts, *num_valid;
+    float *weights;
+};
+int mf_sort_blocks(const struct mf_shape *shape, const int32_t *ids, const float *weights, int32_t block_m,
+                   int32_t *counts, const struct mf_sorted_out *out);

@@ -1,0 +1,357 @@
+/* One launch for the whole layer when tokens are few: every thread sorts for itself, as that is cheaper than
+ * waiting for another, the two GEMM stages follow each other with a barrier between, and nothing but y leaves.
+ *
+ *     one_bf16_silu_n32_c256_t2_p16    n columns of a tile of stage 1, c columns of y at a time */
+#include "kernels/family_cpu.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "kernels/layout.h"
+
+#define TOKENS_MAX 16
+#define SLOTS_MAX  1024
+#define BLOCK_M    16       /* distinct experts within a token: no expert has more rows than tokens */
+
+struct config {
+    int block_n, columns, threads, panel;
+};
+
+/* Workspace: what threads share, then a room for each. Offsets in bytes. */
+struct room_map {
+    size_t x_q, x_scale, h, h_q, h_scale, shared_bytes;
+    size_t ids, weights, experts, num_valid, counts, stage, thread_bytes;
+};
+
+struct mf_kernel {
+    struct config config;
+    struct mf_stage_plan plan1, plan2;
+    struct room_map map;
+    const struct mf_launch *launch;
+    int error;              /* of the running launch; every thread would write the same */
+};
+
+static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
+{
+    (void)snprintf(buf, MF_STEP_NAME_MAX, "one_%s_%s_n%d_c%d_t%d_%s%s", mf_cpu_format_word(s), mf_cpu_act_word(s),
+                   c->block_n, c->columns, c->threads, mf_cpu_layout_word(c->panel), s->doweight_stage1 ? "_w" : "");
+}
+
+static size_t groups(size_t n)
+{
+    return (n + 127) / 128;
+}
+
+static size_t take(size_t *at, size_t bytes)
+{
+    size_t here = *at;
+
+    *at += (bytes + 63) / 64 * 64;
+    return here;
+}
+
+static struct room_map map_rooms(const struct mf_kernel *k)
+{
+    const struct mf_shape *s = &k->plan1.shape;
+    size_t T = (size_t)s->token, H = (size_t)s->model_dim, I = (size_t)s->inter_dim, at = 0;
+    size_t P = (size_t)mf_padded_rows(s, BLOCK_M), stage1 = mf_stage1_workspace(&k->plan1);
+    size_t stage2 = mf_stage2_workspace(&k->plan2);
+    bool quantised = s->q_type != MF_QTYPE_NO;
+    struct room_map m;
+
+    m.x_q = take(&at, quantised ? T * H : 0);
+    m.x_scale = take(&at, quantised ? T * groups(H) * 4 : 0);
+    m.h = take(&at, P * I * 2);
+    m.h_q = take(&at, quantised ? P * I : 0);
+    m.h_scale = take(&at, quantised ? P * groups(I) * 4 : 0);
+    m.shared_bytes = at;
+    at = 0;
+    m.ids = take(&at, P * 4);
+    m.weights = take(&at, P * 4);
+    m.experts = take(&at, P / BLOCK_M * 4);
+    m.num_valid = take(&at, 2 * 4);
+    m.counts = take(&at, ((size_t)s->expert + 1) * 4);
+    m.stage = take(&at, MF_MAX(MF_MAX(stage1, stage2), H * 4));
+    m.thread_bytes = at;
+    return m;
+}
+
+static struct mf_kernel configure(const struct config *c, const struct mf_shape *s)
+{
+    struct mf_kernel k = {.config = *c};
+
+    k.plan1 = (struct mf_stage_plan){
+        .ops = mf_cpu_ops(mf_isa_best()),
+        .panel = c->panel,
+        .block_m = BLOCK_M,
+        .block_n = c->block_n,
+        .threads = c->threads,
+        .gather = true,
+        .quantise = s->q_type != MF_QTYPE_NO,
+        .weighted = s->doweight_stage1,
+    };
+    (void)mf_stage_plan_shape(&k.plan1, s);
+    k.plan2 = k.plan1;
+    k.plan2.block_n = c->columns;
+    k.plan2.weighted = !s->doweight_stage1;
+    k.plan2.out = MF_STAGE2_ADD;
+    k.map = map_rooms(&k);
+    return k;
+}
+
+static void describe(const struct mf_kernel *k, struct mf_step *ret)
+{
+    const struct mf_shape *shape = &k->plan1.shape;
+    const char *layout = mf_cpu_layout_name(k->config.panel);
+    struct mf_step s = {.family = "one", .stage = MF_STAGE_ONE, .covers = mf_layer_ops(shape)};
+    double T = (double)shape->token, H = shape->model_dim;
+
+    print_name(&k->config, shape, s.name);
+    mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
+    mf_step_need(&s, mf_cpu_topk());
+    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, layout));
+    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, layout));
+    mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
+    s.workspace_bytes = k->map.shared_bytes + k->map.thread_bytes * (size_t)k->config.threads;
+    s.flops = T * shape->topk * 6 * H * shape->inter_dim;
+    s.bytes = mf_cpu_expected_active(shape) *
+                  (mf_cpu_expert_bytes(shape, MF_TENSOR_W1) + mf_cpu_expert_bytes(shape, MF_TENSOR_W2)) +
+              T * H * 4;
+    *ret = s;
+}
+
+/* ---- which steps ---- */
+
+static bool layout_fits(const struct mf_shape *s, int panel)
+{
+    const struct mf_layout *l = mf_layout_find(mf_cpu_layout_name(panel));
+    int bytes = s->q_type == MF_QTYPE_NO ? 2 : 1;
+    size_t H = (size_t)s->model_dim, I = (size_t)s->inter_dim;
+
+    return l && mf_layout_legal(l, bytes, I, H) && mf_layout_legal(l, bytes, H, I);
+}
+
+typedef int (*each_fn)(void *context, const struct config *c);
+
+static int each_size(const struct mf_shape *s, struct config c, each_fn f, void *context)
+{
+    static const int n1[] = {32, 96, 64}, n2[] = {1024, 256, 64};
+    int r = 0, tried = 0;
+
+    for (size_t i = 0; i < MF_ARRAY_LEN(n1) && r == 0; i++) {
+        for (size_t j = 0; j < MF_ARRAY_LEN(n2) && r == 0; j++) {
+            c.block_n = n1[i];
+            c.columns = n2[j];
+            if (s->inter_dim % c.block_n || s->model_dim % c.columns || s->model_dim / c.columns < c.threads)
+                continue;
+            r = f(context, &c);
+            tried++;
+        }
+    }
+    if (tried > 0 || r != 0)
+        return r;
+    c.block_n = c.columns = 32;     /* narrower at the edges */
+    return f(context, &c);
+}
+
+static int each(const struct mf_shape *s, int cores, each_fn f, void *context)
+{
+    static const int panels[] = {16, 32, 1};
+    int r = 0;
+
+    for (size_t p = 0; p < MF_ARRAY_LEN(panels) && r == 0; p++) {
+        struct config c = {.panel = panels[p], .threads = cores};
+        if (!layout_fits(s, c.panel))
+            continue;
+        r = each_size(s, c, f, context);
+        c.threads = 1;
+        c.block_n = c.columns = 32;
+        if (r == 0 && cores > 1 && c.panel == 32)
+            r = f(context, &c);
+    }
+    return r;
+}
+
+static bool shape_fits(const struct mf_shape *s, struct mf_refusal *ret)
+{
+    if (!mf_cpu_shape_known(s, ret))
+        return false;
+    if (s->token > TOKENS_MAX) {
+        mf_refuse(ret, "token", "token is %lld; one launch without sorted order pays up to %d tokens", (long long)s->token,
+                  TOKENS_MAX);
+        return false;
+    }
+    if (s->token * s->topk > SLOTS_MAX) {
+        mf_refuse(ret, "slots", "token x topk is %lld; one launch sorts up to %d slots in every thread",
+                  (long long)(s->token * s->topk), SLOTS_MAX);
+        return false;
+    }
+    return true;
+}
+
+struct walk {
+    const struct mf_shape *shape;
+    struct mf_offer *offer;
+    const char *name;
+    struct config found;
+};
+
+static int offer_step(void *context, const struct config *c)
+{
+    struct walk *w = context;
+    struct mf_kernel k = configure(c, w->shape);
+    struct mf_step step;
+
+    describe(&k, &step);
+    return w->offer->step(w->offer, &step);
+}
+
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
+                     struct mf_offer *offer)
+{
+    struct walk w = {.shape = shape, .offer = offer};
+    struct mf_refusal refusal;
+
+    if (!shape_fits(shape, &refusal))
+        return offer->reject(offer, f->name, f->name, refusal.rule, "%s", refusal.reason);
+    for (int panel = 16; panel <= 32; panel += 16) {
+        if (layout_fits(shape, panel))
+            continue;
+        int r = offer->reject(offer, f->name, mf_cpu_layout_word(panel), "divisibility",
+                              "%s cuts rows by %d and elements by %d: inter_dim %d leaves %d and model_dim %d leaves %d",
+                              mf_cpu_layout_name(panel), panel, shape->q_type == MF_QTYPE_NO ? 2 : 4, shape->inter_dim,
+                              shape->inter_dim % panel, shape->model_dim, shape->model_dim % panel);
+        if (r < 0)
+            return r;
+    }
+    return each(shape, device->cores, offer_step, &w);
+}
+
+static int match_name(void *context, const struct config *c)
+{
+    struct walk *w = context;
+    char name[MF_STEP_NAME_MAX];
+
+    print_name(c, w->shape, name);
+    if (strcmp(name, w->name) != 0)
+        return 0;
+    w->found = *c;
+    return 1;
+}
+
+static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape, const char *name,
+                     struct mf_kernel **ret)
+{
+    struct walk w = {.shape = shape, .name = name};
+    struct mf_refusal refusal;
+
+    (void)f;
+    if (strncmp(name, "one_", 4) != 0)
+        return -EINVAL;
+    if (!shape_fits(shape, &refusal) || each(shape, device->info.cores, match_name, &w) != 1)
+        return -ENOTSUP;
+    struct mf_kernel *k = malloc(sizeof(*k));
+    if (!k)
+        return -ENOMEM;
+    *k = configure(&w.found, shape);
+    *ret = k;
+    return 0;
+}
+
+/* ---- the launch ---- */
+
+static int sort_here(struct mf_kernel *k, char *room, struct mf_sorted_view *ret)
+{
+    const struct mf_launch *l = k->launch;
+    struct mf_sorted_out out = {
+        .ids = (void *)(room + k->map.ids),
+        .weights = (void *)(room + k->map.weights),
+        .experts = (void *)(room + k->map.experts),
+        .num_valid = (void *)(room + k->map.num_valid),
+    };
+    int r = mf_sort_blocks(&k->plan1.shape, l->needs[1].part[0], l->needs[1].part[1], BLOCK_M,
+                           (void *)(room + k->map.counts), &out);
+
+    *ret = (struct mf_sorted_view){out.ids, out.experts, out.num_valid, out.weights};
+    return r;
+}
+
+static void quantise_x(const struct mf_kernel *k, char *shared, char *room, int thread, int n_threads)
+{
+    const struct mf_stage_plan *p = &k->plan1;
+    size_t H = (size_t)p->shape.model_dim, T = (size_t)p->shape.token;
+
+    for (size_t t = (size_t)thread; t < T; t += (size_t)n_threads)
+        mf_stage_quantise_row(p->format, p->per_block, (const uint16_t *)k->launch->needs[0].part[0] + t * H, H, t,
+                              (void *)(room + k->map.stage), (void *)(shared + k->map.x_q),
+                              (void *)(shared + k->map.x_scale));
+}
+
+static void run_thread(void *context, int thread, int n_threads)
+{
+    struct mf_kernel *k = context;
+    const struct mf_launch *l = k->launch;
+    char *shared = l->workspace, *room = shared + k->map.shared_bytes + (size_t)thread * k->map.thread_bytes;
+    bool quantised = k->plan1.format != MF_FORMAT_BF16;
+    struct mf_sorted_view sorted;
+    int r = sort_here(k, room, &sorted);
+
+    if (r < 0) {
+        if (thread == 0)
+            k->error = r;
+        return;     /* all threads do: they sort the same ids */
+    }
+    if (quantised) {
+        quantise_x(k, shared, room, thread, n_threads);
+        mf_pool_barrier();
+    }
+    struct mf_stage1_args a1 = {
+        .sorted = sorted,
+        .x = quantised ? shared + k->map.x_q : l->needs[0].part[0],
+        .x_scale = quantised ? (void *)(shared + k->map.x_scale) : NULL,
+        .w = l->needs[2].part[0],
+        .w_scale = quantised ? l->needs[2].part[1] : NULL,
+        .h = (void *)(shared + k->map.h),
+        .h_q = (void *)(shared + k->map.h_q),
+        .h_scale = (void *)(shared + k->map.h_scale),
+        .workspace = room + k->map.stage,
+    };
+    mf_stage1_run(&k->plan1, &a1, thread, n_threads);
+    mf_pool_barrier();
+    struct mf_stage2_args a2 = {
+        .sorted = sorted,
+        .h = quantised ? (void *)a1.h_q : (void *)a1.h,
+        .h_scale = quantised ? a1.h_scale : NULL,
+        .w = l->needs[3].part[0],
+        .w_scale = quantised ? l->needs[3].part[1] : NULL,
+        .out = l->gives[0].part[0],
+        .workspace = room + k->map.stage,
+    };
+    mf_stage2_run(&k->plan2, &a2, thread, n_threads);
+}
+
+static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
+{
+    k->launch = l;
+    k->error = 0;
+    mf_pool_run(run_thread, k, k->config.threads);
+    return k->error;
+}
+
+static struct mf_kernel *close_step(struct mf_kernel *k)
+{
+    free(k);
+    return NULL;
+}
+
+const struct mf_family mf_family_one = {
+    .api = MF_FAMILY_API,
+    .name = "one",
+    .device_kind = "cpu",
+    .enumerate = enumerate,
+    .open = open_step,
+    .launch = launch_step,
+    .close = close_step,
+};

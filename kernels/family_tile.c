@@ -1,0 +1,392 @@
+/* Two-stage grouped GEMM. A step's name is its parameters:
+ *
+ *     s1_bf16_silu_m16_n32_k512_t2_p16[_x][_w][_q]     stage 1: gather+gemm1+act (h in bf16, or quantised with _q);
+ *                                                      _x: x is in sorted order already; _w: routing weight before act
+ *     s2_bf16_m16_n128_k192_t2_p16_z|zw|y              stage 2: into z, weighted z, or added up in y
+ *
+ * m rows of an expert block, n columns of a tile, k of K at a time when rows are many, t threads, layout. */
+#include "kernels/family_cpu.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "kernels/layout.h"
+
+enum out { TO_H, TO_HQ, TO_Z, TO_ZW, TO_Y };
+
+static const char *const out_words[] = {[TO_H] = "", [TO_HQ] = "_q", [TO_Z] = "_z", [TO_ZW] = "_zw", [TO_Y] = "_y"};
+
+struct config {
+    int stage;              /* 1, 2 */
+    int block_m, block_n, block_k, threads, panel;
+    bool sorted_x;
+    enum out out;
+};
+
+struct mf_kernel {
+    struct config config;
+    struct mf_stage_plan plan;
+    size_t room;            /* workspace of one thread */
+    size_t h_bytes;         /* of bf16 h on the way to quantised h, before the threads' rooms */
+    const struct mf_launch *launch;
+};
+
+static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
+{
+    const char *format = mf_cpu_format_word(s), *layout = mf_cpu_layout_word(c->panel);
+
+    if (c->stage == 1)
+        (void)snprintf(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d_k%d_t%d_%s%s%s%s", format, mf_cpu_act_word(s),
+                       c->block_m, c->block_n, c->block_k, c->threads, layout, c->sorted_x ? "_x" : "",
+                       s->doweight_stage1 ? "_w" : "", out_words[c->out]);
+    else
+        (void)snprintf(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d_k%d_t%d_%s%s", format, c->block_m, c->block_n, c->block_k,
+                       c->threads, layout, out_words[c->out]);
+}
+
+/* ---- the grid ---- */
+
+#define N_MAX 2
+
+/* Columns of tiles: one narrow, which shares out well when few experts are active, and one wide, which keeps more
+ * sums in registers; each divides n. -> how many */
+static int choose_columns(const int *candidates, size_t n_candidates, int n, int panel, int out[N_MAX])
+{
+    int found = 0;
+
+    for (size_t i = 0; i < n_candidates && found < N_MAX; i++) {
+        if (candidates[i] <= n && n % candidates[i] == 0 && candidates[i] % panel == 0)
+            out[found++] = candidates[i];
+    }
+    if (found == 0 && n % panel == 0 && n <= 4096)
+        out[found++] = n;
+    return found;
+}
+
+typedef int (*each_fn)(void *context, const struct config *c);
+
+static bool layout_fits(const struct mf_shape *s, int stage, int panel)
+{
+    const struct mf_layout *l = mf_layout_find(mf_cpu_layout_name(panel));
+    size_t n = stage == 1 ? (size_t)s->inter_dim : (size_t)s->model_dim;
+    size_t k = stage == 1 ? (size_t)s->model_dim : (size_t)s->inter_dim;
+
+    return l && mf_layout_legal(l, s->q_type == MF_QTYPE_NO ? 2 : 1, n, k);
+}
+
+static int k_pieces(const struct mf_shape *s, int K, int out[2])
+{
+    out[0] = s->q_type == MF_QTYPE_PER_1X128 ? 128 : 512;
+    if (out[0] > K)
+        out[0] = K;
+    /* fp8 is decoded piece by piece and needs one; bf16 may keep all of K */
+    out[1] = K;
+    return s->q_type == MF_QTYPE_NO && K > out[0] ? 2 : 1;
+}
+
+static int each_out(const struct mf_shape *s, struct config c, each_fn f, void *context)
+{
+    static const enum out outs1[] = {TO_H, TO_HQ}, outs2[] = {TO_Z, TO_ZW, TO_Y};
+    bool quantised = s->q_type != MF_QTYPE_NO;
+    size_t n = c.stage == 1 ? 2 : 3;
+    int r = 0;
+
+    for (size_t i = 0; i < n && r == 0; i++) {
+        c.out = c.stage == 1 ? outs1[i] : outs2[i];
+        if ((c.out == TO_HQ && !quantised) || (c.out == TO_ZW && s->doweight_stage1))
+            continue;
+        r = f(context, &c);
+    }
+    return r;
+}
+
+/* Every thread, plus one thread for the last width, plus x in sorted order for the first: the extremes are kept
+ * for few parameters only, as each step costs tuning time. */
+static int each_of_panel(const struct mf_shape *s, int cores, struct config c, each_fn f, void *context)
+{
+    static const int n1[] = {32, 96, 64, 48, 16, 128, 8}, n2[] = {64, 256, 128, 32, 16, 8};
+    int N = c.stage == 1 ? s->inter_dim : s->model_dim, K = c.stage == 1 ? s->model_dim : s->inter_dim;
+    int columns[N_MAX], pieces[2];
+    int n_columns = choose_columns(c.stage == 1 ? n1 : n2, c.stage == 1 ? MF_ARRAY_LEN(n1) : MF_ARRAY_LEN(n2), N, c.panel,
+                                   columns);
+    int n_pieces = c.panel == 1 ? 1 : k_pieces(s, K, pieces);
+    int r = 0;
+
+    if (c.panel == 1)
+        pieces[0] = K;
+    if (c.stage == 2)
+        n_pieces = 1;
+    for (int i = 0; i < n_columns && r == 0; i++) {
+        for (int j = 0; j < n_pieces && r == 0; j++) {
+            c.block_n = columns[i];
+            c.block_k = pieces[j];
+            c.threads = cores;
+            c.sorted_x = false;
+            r = each_out(s, c, f, context);
+        }
+        if (r != 0 || i != 0 || c.panel != 32)
+            continue;
+        c.threads = 1;
+        c.out = c.stage == 1 ? TO_H : TO_Y;
+        if (cores > 1)
+            r = f(context, &c);
+        c.threads = cores;
+        c.sorted_x = true;
+        if (r == 0 && c.stage == 1)
+            r = f(context, &c);
+    }
+    return r;
+}
+
+static int each(const struct mf_shape *s, int cores, int stage, each_fn f, void *context)
+{
+    static const int panels[] = {16, 32, 1};
+    int r = 0;
+
+    for (size_t p = 0; p < MF_ARRAY_LEN(panels) && r == 0; p++) {
+        for (size_t b = 0; b < MF_CPU_N_BLOCK_MS && r == 0; b++) {
+            struct config c = {.stage = stage, .panel = panels[p], .block_m = mf_cpu_block_ms[b]};
+            if (layout_fits(s, stage, c.panel))
+                r = each_of_panel(s, cores, c, f, context);
+        }
+    }
+    return r;
+}
+
+/* ---- steps ---- */
+
+static int plan_of(const struct config *c, const struct mf_shape *s, struct mf_stage_plan *ret)
+{
+    *ret = (struct mf_stage_plan){
+        .ops = mf_cpu_ops(mf_isa_best()),
+        .panel = c->panel,
+        .block_m = c->block_m,
+        .block_n = c->block_n,
+        .block_k = c->block_k,
+        .threads = c->threads,
+        .gather = c->stage == 1 && !c->sorted_x,
+        .quantise = c->out == TO_HQ,
+        .weighted = c->stage == 1 ? s->doweight_stage1 : !s->doweight_stage1 && c->out != TO_Z,
+        .out = c->out == TO_Y ? MF_STAGE2_ADD : MF_STAGE2_STORE,
+    };
+    return mf_stage_plan_shape(ret, s);
+}
+
+static struct mf_kernel configure(const struct config *c, const struct mf_shape *s)
+{
+    struct mf_kernel k = {.config = *c};
+
+    (void)plan_of(c, s, &k.plan);
+    k.room = c->stage == 1 ? mf_stage1_workspace(&k.plan) : mf_stage2_workspace(&k.plan);
+    if (c->out == TO_HQ)
+        k.h_bytes = ((size_t)mf_padded_rows(s, c->block_m) * (size_t)s->inter_dim * 2 + 63) / 64 * 64;
+    return k;
+}
+
+static void describe_stage1(const struct mf_kernel *k, struct mf_step *s)
+{
+    const struct mf_shape *shape = &k->plan.shape;
+    int32_t bm = k->config.block_m;
+    double slots = (double)shape->token * shape->topk, H = shape->model_dim, I = shape->inter_dim;
+    bool quantised = k->config.out == TO_HQ;
+
+    s->stage = MF_STAGE_STAGE1;
+    s->covers = MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) | (k->config.sorted_x ? 0 : MF_OP_BIT(MF_OP_GATHER)) |
+                (shape->doweight_stage1 ? MF_OP_BIT(MF_OP_WEIGHT) : 0) | (quantised ? MF_OP_BIT(MF_OP_QUANT2) : 0);
+    mf_step_need(s, k->config.sorted_x ? mf_cpu_x_sorted(shape, bm) : mf_plain_x(shape));
+    mf_step_need(s, mf_cpu_sorted(bm));
+    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W1, mf_cpu_layout_name(k->config.panel)));
+    mf_step_give(s, quantised ? mf_plain_h(shape, bm) : mf_cpu_bf16(MF_TENSOR_H, "sorted", bm));
+    s->flops = slots * 4 * H * I;
+    s->bytes = mf_cpu_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W1) +
+               (double)shape->token * mf_cpu_row_bytes(shape, (int64_t)H) +
+               slots * (quantised ? mf_cpu_row_bytes(shape, (int64_t)I) : I * 2);
+}
+
+static void describe_stage2(const struct mf_kernel *k, struct mf_step *s)
+{
+    const struct mf_shape *shape = &k->plan.shape;
+    int32_t bm = k->config.block_m;
+    double slots = (double)shape->token * shape->topk, H = shape->model_dim, I = shape->inter_dim;
+    enum out out = k->config.out;
+
+    s->stage = MF_STAGE_STAGE2;
+    s->covers = MF_OP_BIT(MF_OP_GEMM2) | (k->plan.weighted ? MF_OP_BIT(MF_OP_WEIGHT) : 0) |
+                (out == TO_Y ? MF_OP_BIT(MF_OP_COMBINE) : 0);
+    mf_step_need(s, mf_plain_h(shape, bm));
+    mf_step_need(s, mf_cpu_sorted(bm));
+    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W2, mf_cpu_layout_name(k->config.panel)));
+    mf_step_give(s, out == TO_Y ? mf_cpu_bf16(MF_TENSOR_Y, "token", 0)
+                                : mf_cpu_bf16(out == TO_Z ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
+    s->flops = slots * 2 * H * I;
+    s->bytes = mf_cpu_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W2) +
+               slots * mf_cpu_row_bytes(shape, (int64_t)I) + (out == TO_Y ? (double)shape->token : slots) * H * 2;
+}
+
+static void describe(const struct mf_kernel *k, struct mf_step *ret)
+{
+    struct mf_step s = {.family = "tile", .block_m = k->config.block_m};
+
+    print_name(&k->config, &k->plan.shape, s.name);
+    if (k->config.stage == 1)
+        describe_stage1(k, &s);
+    else
+        describe_stage2(k, &s);
+    s.workspace_bytes = k->h_bytes + k->room * (size_t)k->config.threads;
+    *ret = s;
+}
+
+struct walk {
+    const struct mf_shape *shape;
+    struct mf_offer *offer;
+    const char *name;           /* searched for */
+    struct config found;
+};
+
+static int offer_step(void *context, const struct config *c)
+{
+    struct walk *w = context;
+    struct mf_kernel k = configure(c, w->shape);
+    struct mf_step step;
+
+    describe(&k, &step);
+    return w->offer->step(w->offer, &step);
+}
+
+/* One sentence for each layout that does not fit a stage. */
+static int reject_layouts(const struct mf_family *f, const struct mf_shape *s, struct mf_offer *offer)
+{
+    for (int stage = 1; stage <= 2; stage++) {
+        for (int panel = 16; panel <= 32; panel += 16) {
+            char kernel[32];
+            int n = stage == 1 ? s->inter_dim : s->model_dim, k = stage == 1 ? s->model_dim : s->inter_dim;
+            int group = s->q_type == MF_QTYPE_NO ? 2 : 4;
+            if (layout_fits(s, stage, panel))
+                continue;
+            (void)snprintf(kernel, sizeof(kernel), "s%d_%s", stage, mf_cpu_layout_word(panel));
+            int r = offer->reject(offer, f->name, kernel, "divisibility",
+                                  "w%d has %d rows%s of %d elements; %s needs rows in multiples of %d (remainder %d) and "
+                                  "elements in multiples of %d (remainder %d)",
+                                  stage, n, stage == 1 ? " each of gate and up" : "", k, mf_cpu_layout_name(panel), panel,
+                                  n % panel, group, k % group);
+            if (r < 0)
+                return r;
+        }
+    }
+    return 0;
+}
+
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
+                     struct mf_offer *offer)
+{
+    struct walk w = {.shape = shape, .offer = offer};
+    struct mf_refusal refusal;
+    int r;
+
+    if (!mf_cpu_shape_known(shape, &refusal))
+        return offer->reject(offer, f->name, f->name, refusal.rule, "%s", refusal.reason);
+    r = reject_layouts(f, shape, offer);
+    for (int stage = 1; stage <= 2 && r == 0; stage++)
+        r = each(shape, device->cores, stage, offer_step, &w);
+    return r;
+}
+
+static int match_name(void *context, const struct config *c)
+{
+    struct walk *w = context;
+    char name[MF_STEP_NAME_MAX];
+
+    print_name(c, w->shape, name);
+    if (strcmp(name, w->name) != 0)
+        return 0;
+    w->found = *c;
+    return 1;
+}
+
+static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape, const char *name,
+                     struct mf_kernel **ret)
+{
+    struct walk w = {.shape = shape, .name = name};
+    struct mf_refusal refusal;
+    bool first = strncmp(name, "s1_", 3) == 0;
+
+    (void)f;
+    if (!first && strncmp(name, "s2_", 3) != 0)
+        return -EINVAL;
+    if (!mf_cpu_shape_known(shape, &refusal) ||
+        each(shape, device->info.cores, first ? 1 : 2, match_name, &w) != 1)
+        return -ENOTSUP;
+    struct mf_kernel *k = malloc(sizeof(*k));
+    if (!k)
+        return -ENOMEM;
+    *k = configure(&w.found, shape);
+    *ret = k;
+    return 0;
+}
+
+static void run_stage1(void *context, int thread, int n_threads)
+{
+    const struct mf_kernel *k = context;
+    const struct mf_tensor_ref *needs = k->launch->needs, *give = &k->launch->gives[0];
+    char *workspace = k->launch->workspace;
+    bool quantised = k->plan.format != MF_FORMAT_BF16;
+    struct mf_stage1_args a = {
+        .sorted = mf_cpu_sorted_view(&needs[1]),
+        .x = needs[0].part[0],
+        .x_scale = quantised ? needs[0].part[1] : NULL,
+        .w = needs[2].part[0],
+        .w_scale = quantised ? needs[2].part[1] : NULL,
+        .h = give->part[0],
+        .workspace = workspace + k->h_bytes + (size_t)thread * k->room,
+    };
+
+    if (k->config.out == TO_HQ) {
+        a.h = (void *)workspace;
+        a.h_q = give->part[0];
+        a.h_scale = give->part[1];
+    }
+    mf_stage1_run(&k->plan, &a, thread, n_threads);
+}
+
+static void run_stage2(void *context, int thread, int n_threads)
+{
+    const struct mf_kernel *k = context;
+    const struct mf_tensor_ref *needs = k->launch->needs;
+    bool quantised = k->plan.format != MF_FORMAT_BF16;
+    struct mf_stage2_args a = {
+        .sorted = mf_cpu_sorted_view(&needs[1]),
+        .h = needs[0].part[0],
+        .h_scale = quantised ? needs[0].part[1] : NULL,
+        .w = needs[2].part[0],
+        .w_scale = quantised ? needs[2].part[1] : NULL,
+        .out = k->launch->gives[0].part[0],
+        .workspace = (char *)k->launch->workspace + (size_t)thread * k->room,
+    };
+
+    mf_stage2_run(&k->plan, &a, thread, n_threads);
+}
+
+static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
+{
+    k->launch = l;
+    mf_pool_run(k->config.stage == 1 ? run_stage1 : run_stage2, k, k->config.threads);
+    return 0;
+}
+
+static struct mf_kernel *close_step(struct mf_kernel *k)
+{
+    free(k);
+    return NULL;
+}
+
+const struct mf_family mf_family_tile = {
+    .api = MF_FAMILY_API,
+    .name = "tile",
+    .device_kind = "cpu",
+    .enumerate = enumerate,
+    .open = open_step,
+    .launch = launch_step,
+    .close = close_step,
+};
