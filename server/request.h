@@ -5,10 +5,12 @@
  * pointer back. Ownership moves with the message: no thread shares memory with another. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "common/buf.h"
+#include "server/cursor.h"
 #include "server/farm.h"
 
 struct mf_route;
@@ -21,7 +23,8 @@ struct mf_query_item {
 };
 
 struct mf_response {
-    int status;                         /* HTTP status */
+    int status;                         /* HTTP status; 0: no answer yet */
+    bool stream;                        /* goes on as text/event-stream */
     const char *content_type;           /* static text */
     char etag[72];                      /* quoted, "" for none */
     char headers[4][2][160];            /* further ones: name, value; "" ends */
@@ -41,7 +44,12 @@ struct mf_request {
     char if_none_match[160];
     char last_event_id[32];
     struct mf_buf body;
-    int64_t cursor;                     /* events: after which id; on return up to which one was read */
+    struct mf_page page;                /* of a list's route */
+    void *work;                         /* what one hop leaves for the next; freed by work_free */
+    void (*work_free)(void *work);
+    int64_t cursor;                     /* events: after which id (-1: the latest); on return up to which one was read */
+    bool following;                     /* events: a stream that goes on from cursor */
+    int64_t first_cursor;               /* events: after which id the stream began */
     struct mf_farm_stats stats;         /* metrics: filled by the writer's hop */
     struct mf_response response;
 };

@@ -36,6 +36,7 @@ struct mf_route {
     struct mf_hop hops[MF_ROUTE_HOPS];
     const char *operation;                  /* operationId */
     const char *summary;
+    const char *schema;                     /* of the answer, in components/schemas; of one item when a list */
     const char *produces;                   /* media type of success */
     const char *consumes[3];                /* media types of the body; none: a body is refused */
     int statuses[8];                        /* that it answers with besides 400, 404, 405, 406, 500, 503 */

@@ -1,0 +1,186 @@
+#include "server/export.h"
+
+#include "common/json.h"
+#include "common/routing.h"
+#include "common/table_formula.h"
+#include "common/text.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+struct export {
+    const struct mf_export_options *options;
+    struct mf_table *table;
+    cJSON *left_out;
+};
+
+bool mf_is_aiter_kernel(const char *name)
+{
+    static const char *const prefixes[] = {
+        "_ZN5aiter", "moe_ck2stages_", "moe_cktile2stages_", "cktile_", "swiglu_mxfp4_bf16_cktile", "flydsl_", "mxmoe_", "opus_",
+    };
+    for (size_t i = 0; i < MF_ARRAY_LEN(prefixes); i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
+            return true;
+    return false;
+}
+
+static int leave_out(struct export *x, const char *class, const char *model, const char *shape, double us, const char *reason)
+{
+    cJSON *o = cJSON_CreateObject();
+    if (!o || !cJSON_AddItemToArray(x->left_out, o))
+        return -ENOMEM;
+    cJSON_AddStringToObject(o, "class", class);
+    cJSON_AddItemToObject(o, "model", model ? cJSON_CreateString(model) : cJSON_CreateNull());
+    cJSON_AddStringToObject(o, "shape", shape);
+    cJSON_AddItemToObject(o, "us", us > 0 ? cJSON_CreateNumber(us) : cJSON_CreateNull());
+    cJSON_AddStringToObject(o, "reason", reason);
+    return 0;
+}
+
+/* A text that a cell can hold: the readers of these tables split at commas and know no quotes. */
+static void cell(char *dst, size_t cap, const char *text)
+{
+    mf_say(dst, cap, "%s", text ? text : "");
+    for (char *p = dst; *p; p++)
+        if (*p == ',' || *p == '"' || (unsigned char)*p < 0x20)
+            *p = ' ';
+}
+
+static void join_pipeline(const struct mf_export_config *c, char *dst, size_t cap)
+{
+    size_t len = 0;
+    *dst = 0;
+    for (int i = 0; i < c->n_steps; i++) {
+        mf_say(dst + len, cap - len, "%s%s:%s", i ? "|" : "", c->steps[i].family, c->steps[i].name);
+        len += strlen(dst + len);
+    }
+}
+
+/* The step that holds gemm1, the one that holds gemm2; the same when one does both. NULL: neither. */
+static void find_stages(const struct mf_export_config *c, const struct mf_export_step **ret1, const struct mf_export_step **ret2)
+{
+    *ret1 = *ret2 = NULL;
+    for (int i = 0; i < c->n_steps; i++) {
+        if (c->steps[i].covers & MF_OP_BIT(MF_OP_GEMM1))
+            *ret1 = &c->steps[i];
+        if (c->steps[i].covers & MF_OP_BIT(MF_OP_GEMM2))
+            *ret2 = &c->steps[i];
+    }
+}
+
+static const char *text_of(const cJSON *json, const char *key)
+{
+    const char *text = "";
+    (void)mf_json_text(json, key, &text);
+    return text;
+}
+
+/* Texts of a row, while the table copies them. */
+struct row_texts {
+    char pipeline[MF_EXPORT_STEPS_MAX * (MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX + 2)];
+    char layout[128], model[128], revision[128], compiler[256], routing[MF_ROUTING_TEXT_MAX], seed[32], n[24], mad[32], provenance[64];
+};
+
+static void fill_own(const struct mf_export_config *c, const cJSON *provenance, struct row_texts *t, struct mf_table_row *row)
+{
+    double seed = 0;
+    (void)mf_json_double(provenance, "seed", &seed);
+    const char *search = text_of(provenance, "search");
+    join_pipeline(c, t->pipeline, sizeof(t->pipeline));
+    cell(t->layout, sizeof(t->layout), c->layout);
+    cell(t->model, sizeof(t->model), c->model);
+    cell(t->revision, sizeof(t->revision), text_of(provenance, "revision"));
+    cell(t->compiler, sizeof(t->compiler), text_of(provenance, "compiler"));
+    cell(t->routing, sizeof(t->routing), text_of(provenance, "routing"));
+    mf_say(t->seed, sizeof(t->seed), "%.0f", seed);
+    mf_say(t->n, sizeof(t->n), "%lld", (long long)c->n);
+    mf_say(t->mad, sizeof(t->mad), "%.4f", c->mad);
+    mf_say(t->provenance, sizeof(t->provenance), "moefarm:%s", *search ? search : "race");
+    row->own[MF_OWN_PIPELINE] = t->pipeline;
+    row->own[MF_OWN_LAYOUT] = t->layout;
+    row->own[MF_OWN_MODEL] = t->model;
+    row->own[MF_OWN_REVISION] = t->revision;
+    row->own[MF_OWN_COMPILER] = t->compiler;
+    row->own[MF_OWN_ROUTING] = t->routing;
+    row->own[MF_OWN_SEED] = t->seed;
+    row->own[MF_OWN_N] = t->n;
+    row->own[MF_OWN_MAD] = t->mad;
+    row->own[MF_OWN_PROVENANCE] = t->provenance;
+}
+
+/* Why the row cannot be in the table; false when it can. */
+static bool refuses(const struct export *x, const struct mf_export_config *c, char *why, size_t cap)
+{
+    const struct mf_export_step *one, *two;
+    find_stages(c, &one, &two);
+    if (c->simulated && !x->options->simulated) {
+        mf_say(why, cap, "the device is simulated; simulated=1 exports it");
+        return true;
+    }
+    if (!(c->us > 0) || !one || !two) {
+        mf_say(why, cap, !(c->us > 0) ? "its time is not a positive number" : "no step of its pipeline holds a GEMM");
+        return true;
+    }
+    for (int i = 0; x->options->consumer == MF_CONSUMER_AITER && i < c->n_steps; i++) {
+        if (mf_is_aiter_kernel(c->steps[i].name))
+            continue;
+        mf_say(why, cap, "AITER does not dispatch %s:%s, which is moefarm's own; consumer=moefarm exports it", c->steps[i].family,
+               c->steps[i].name);
+        return true;
+    }
+    return false;
+}
+
+static int add_config(const struct mf_export_config *c, void *data)
+{
+    struct export *x = data;
+    struct mf_table_row row = {.class = c->class, .block_m = c->block_m, .us = c->us, .us1 = c->us1, .us2 = c->us2, .err1 = c->err1, .err2 = c->err2};
+    const struct mf_export_step *one, *two;
+    struct row_texts texts;
+    char class[MF_DEVICE_CLASS_TEXT_MAX], why[MF_REASON_MAX];
+
+    mf_device_class_print(&c->class, class);
+    if (mf_shape_parse(c->row, &row.shape) < 0)
+        return leave_out(x, class, c->model, c->row, c->us, "its shape is not one that this version reads");
+    if (refuses(x, c, why, sizeof(why)))
+        return leave_out(x, class, c->model, c->row, c->us, why);
+
+    _cleanup_(cJSON_Deletep) cJSON *provenance = mf_json_parse(c->provenance, strlen(c->provenance), strlen(c->provenance));
+    find_stages(c, &one, &two);
+    row.kernel1 = one->name;
+    row.kernel2 = one == two ? "" : two->name;
+    row.run_1stage = one == two;
+    row.flat = one == two && one->covers & MF_OP_BIT(MF_OP_SORT) ? 1 : 0;
+    row.ksplit = one->ksplit;
+    mf_table_rates(&row.shape, c->us, &row.tflops, &row.bw);
+    if (x->options->consumer == MF_CONSUMER_MOEFARM)
+        fill_own(c, provenance, &texts, &row);
+    int r = mf_table_add(x->table, &row);
+    return r == -EINVAL ? leave_out(x, class, c->model, c->row, c->us, "one of its texts cannot be written in a CSV cell") : r;
+}
+
+static int add_failed(const char *class, const char *row, const char *reason, void *data)
+{
+    char why[MF_REASON_MAX];
+    mf_say(why, sizeof(why), "no config: %s", *reason ? reason : "the goal failed");
+    return leave_out(data, class, NULL, row, 0, why);
+}
+
+int mf_export(struct mf_store *s, const struct mf_export_options *o, struct mf_table **ret, cJSON **ret_left_out)
+{
+    _cleanup_(mf_table_freep) struct mf_table *table = NULL;
+    _cleanup_(cJSON_Deletep) cJSON *left_out = cJSON_CreateArray();
+    int r = left_out ? mf_table_new("tuned_fmoe.csv", true, &table) : -ENOMEM;
+    struct export x = {o, table, left_out};
+    if (r == 0)
+        r = mf_store_export(s, &o->filter, add_config, &x);
+    if (r >= 0)
+        r = mf_store_export_failed(s, &o->filter, add_failed, &x);
+    if (r < 0)
+        return r;
+    *ret = MF_TAKE(table);
+    *ret_left_out = MF_TAKE(left_out);
+    return 0;
+}

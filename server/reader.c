@@ -1,0 +1,140 @@
+#include "server/reader.h"
+
+#include "common/log.h"
+#include "server/bus.h"
+#include "server/problem.h"
+#include "server/request.h"
+#include "server/routes.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <zmq.h>
+
+struct thread {
+    struct mf_readers *readers;
+    pthread_t id;
+    void *in, *out;
+    struct mf_reader reader;
+};
+
+struct mf_readers {
+    char *path;
+    int stop_fd;
+    int n_threads;              /* running */
+    int n_sockets;              /* threads whose sockets are made */
+    struct thread *threads;
+};
+
+static void refuse(struct mf_request *r, const char *detail)
+{
+    (void)mf_refuse(&r->response, 503, "%s", detail);
+    (void)mf_respond_header(&r->response, "Retry-After", "1");
+}
+
+static void work(struct thread *t, struct mf_request *r)
+{
+    struct mf_reader *reader = &t->reader;
+    int e = reader->store ? 0 : mf_store_open_reader(t->readers->path, &reader->store);
+    if (e == -ENOENT) {
+        refuse(r, "the store is not open yet");
+        return;
+    }
+    if (e == 0)
+        e = mf_store_begin(reader->store);
+    if (e < 0) {
+        (void)log_err(e, "open a snapshot for %s", r->route->path);
+        refuse(r, "the store cannot be read now; see the server's log");
+        return;
+    }
+    (void)mf_request_run(r, reader);
+    if (r->response.status >= 500)
+        log_warn("%s: %s", r->route->path, mf_store_error(reader->store));
+    mf_store_rollback(reader->store);
+}
+
+static void *thread_main(void *arg)
+{
+    struct thread *t = arg;
+    zmq_pollitem_t items[] = {{NULL, t->readers->stop_fd, ZMQ_POLLIN, 0}, {t->in, 0, ZMQ_POLLIN, 0}};
+    while (zmq_poll(items, 2, -1) >= 0 || errno == EINTR) {
+        struct mf_request *r;
+        if (items[0].revents)
+            break;
+        if (mf_bus_recv_request(t->in, &r) <= 0)
+            continue;
+        work(t, r);
+        /* The HTTP thread is gone: nobody waits for the answer. */
+        if (mf_bus_send_request(t->out, r) < 0)
+            (void)mf_request_free(r);
+    }
+    t->reader.store = mf_store_free(t->reader.store);
+    return NULL;
+}
+
+static int open_sockets(struct thread *t, void *zmq)
+{
+    int linger = 0, one = 1;
+    t->in = zmq_socket(zmq, ZMQ_PULL);
+    t->out = zmq_socket(zmq, ZMQ_PUSH);
+    t->readers->n_sockets++;
+    /* One request ahead at most, so that a slow one does not hold others up behind it. */
+    if (!t->in || !t->out || zmq_setsockopt(t->in, ZMQ_RCVHWM, &one, sizeof(one)) < 0 ||
+        zmq_setsockopt(t->out, ZMQ_LINGER, &linger, sizeof(linger)) < 0 || zmq_connect(t->in, MF_BUS_READS) < 0 ||
+        zmq_connect(t->out, MF_BUS_REPLIES) < 0)
+        return -errno;
+    return 0;
+}
+
+int mf_readers_start(void *zmq, const char *path, int n, struct mf_readers **ret)
+{
+    struct mf_readers *r = calloc(1, sizeof(*r));
+    if (!r)
+        return -ENOMEM;
+    r->path = strdup(path);
+    r->threads = calloc((size_t)n, sizeof(*r->threads));
+    r->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int e = !r->path || !r->threads ? -ENOMEM : r->stop_fd < 0 ? -errno : 0;
+    for (int i = 0; e == 0 && i < n; i++) {
+        r->threads[i].readers = r;
+        e = open_sockets(&r->threads[i], zmq);
+        if (e == 0)
+            e = -pthread_create(&r->threads[i].id, NULL, thread_main, &r->threads[i]);
+        if (e == 0)
+            r->n_threads++;
+    }
+    if (e < 0) {
+        (void)mf_readers_stop(r);
+        return e;
+    }
+    *ret = r;
+    return 0;
+}
+
+struct mf_readers *mf_readers_stop(struct mf_readers *r)
+{
+    if (!r)
+        return NULL;
+    uint64_t one = 1;
+    if (r->stop_fd >= 0)
+        (void)!write(r->stop_fd, &one, sizeof(one));
+    for (int i = 0; i < r->n_threads; i++)
+        (void)pthread_join(r->threads[i].id, NULL);
+    for (int i = 0; i < r->n_sockets; i++) {
+        struct mf_request *left;
+        while (r->threads[i].in && mf_bus_recv_request(r->threads[i].in, &left) > 0)
+            (void)mf_request_free(left);
+        if (r->threads[i].in)
+            (void)zmq_close(r->threads[i].in);
+        if (r->threads[i].out)
+            (void)zmq_close(r->threads[i].out);
+    }
+    mf_closep(&r->stop_fd);
+    free(r->threads);
+    free(r->path);
+    free(r);
+    return NULL;
+}

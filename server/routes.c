@@ -1,0 +1,279 @@
+#include "server/routes.h"
+
+#include "common/cleanup.h"
+#include "common/text.h"
+#include "server/api.h"
+#include "server/problem.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define JSON "application/json"
+#define CSV  "text/csv"
+#define SSE  "text/event-stream"
+
+static const struct mf_parameter submit_parameters[] = {
+    {"name", MF_PARAM_TEXT, "name of the batch, for people (at most 200 bytes)"},
+    {"classes", MF_PARAM_TEXT, "device classes, comma-separated: gfx942/304,cpu-znver4/2 (default: every class with a live worker)"},
+    {"priority", MF_PARAM_INT, "0 to 100, more is sooner (default 50)"},
+    {"topk", MF_PARAM_INT, "finalists that are raced: the K cheapest pipelines, 1 to 64 (default 8)"},
+    {"err_ratio", MF_PARAM_NUMBER, "largest share of mismatching elements, 0 to 1 (default 0.1)"},
+    {"time_cap_ms", MF_PARAM_INT, "time cap of a step, 100 to 600000 (default 10000)"},
+    {"routing", MF_PARAM_TEXT, "uniform, balanced, zipf:S or hot:SHARE (default uniform)"},
+    {"search", MF_PARAM_TEXT, "race (default) or exhaustive"},
+    {"layout", MF_PARAM_TEXT, "common (default: one weight layout per layer model) or free"},
+    {"seed", MF_PARAM_INT, "seed of the data (default 1)"},
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+static const struct mf_parameter events_parameters[] = {
+    {"last_event_id", MF_PARAM_INT, "resume after this event, as the header Last-Event-ID; 0: from the first one"},
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+static const struct mf_parameter goals_parameters[] = {
+    {"state", MF_PARAM_TEXT, "only goals in this state"},
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+static const struct mf_parameter pipelines_parameters[] = {
+    {"finalists", MF_PARAM_FLAG, "1: only the raced ones"},
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+static const struct mf_parameter steps_parameters[] = {
+    {"family", MF_PARAM_TEXT, "only steps of this family"},
+    {"status", MF_PARAM_TEXT, "only steps with this status; pending: not measured yet"},
+    {"covers", MF_PARAM_TEXT, "only steps that cover exactly these ops, as in gather+gemm1+act"},
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+static const struct mf_parameter rejections_parameters[] = {
+    {"kernel", MF_PARAM_TEXT, "only kernels whose name matches this glob (* and ?)"},
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+static const struct mf_parameter results_parameters[] = {
+    {"goal", MF_PARAM_INT, "only results of this goal"},
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+static const struct mf_parameter revive_parameters[] = {
+    {"class", MF_PARAM_TEXT, "device class whose quarantine is lifted: gfx942/304"},
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+#define EXPORT_FILTERS                                                                                       \
+    {"batch", MF_PARAM_INT, "only configs of this batch"},                                                   \
+        {"class", MF_PARAM_TEXT, "only this device class: gfx942/304"},                                      \
+        {"model", MF_PARAM_TEXT, "only this device model (name)"},                                           \
+        {"gfx", MF_PARAM_TEXT, "only this gfx: gfx942"},                                                     \
+        {"layer_model", MF_PARAM_TEXT, "only this layer model: the shape's row without its token"},          \
+        {"simulated", MF_PARAM_FLAG, "1: results of simulated devices too"},                                 \
+        {"consumer", MF_PARAM_TEXT, "moefarm (default) or aiter: only rows whose every kernel AITER dispatches"}
+static const struct mf_parameter export_parameters[] = {
+    EXPORT_FILTERS,
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+static const struct mf_parameter merge_parameters[] = {
+    EXPORT_FILTERS,
+    {"replace", MF_PARAM_FLAG, "1: rows of other provenance are replaced too"},
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+
+#define WRITER(handler) {{MF_OWNER_WRITER, handler}}
+#define READER(handler) {{MF_OWNER_READER, handler}}
+#define HTTP(handler)   {{MF_OWNER_HTTP, handler}}
+
+/* clang-format off */
+static const struct mf_route routes[] = {
+    {"POST", "/api/v1/batches", {{MF_OWNER_READER, mf_api_submit_read}, {MF_OWNER_WRITER, mf_api_submit_write}},
+     "submitBatch", "Submit shapes to tune", "Receipt", JSON, {CSV, JSON}, {200, 201, 409, 413, 415, 422}, submit_parameters, false},
+    {"GET", "/api/v1/batches", READER(mf_api_batches),
+     "listBatches", "All batches, newest first", "Batch", JSON, {0}, {200}, NULL, true},
+    {"GET", "/api/v1/batches/{id}", READER(mf_api_batch),
+     "getBatch", "One batch: options, progress, what it waits for, weight layouts", "BatchDetail", JSON, {0}, {200}, NULL, false},
+    {"POST", "/api/v1/batches/{id}/cancel", WRITER(mf_api_cancel),
+     "cancelBatch", "Cancel what is not done", "Done", JSON, {0}, {200, 409}, NULL, false},
+    {"GET", "/api/v1/batches/{id}/goals", READER(mf_api_goals),
+     "listGoals", "Goals of a batch: its shapes, each on one device class", "Goal", JSON, {0}, {200}, goals_parameters, true},
+    {"GET", "/api/v1/batches/{id}/events", {{MF_OWNER_READER, mf_api_events_read}, {MF_OWNER_HTTP, mf_api_events}},
+     "followBatch", "Events of a batch as they happen", NULL, SSE, {0}, {200}, events_parameters, false},
+    {"GET", "/api/v1/events", {{MF_OWNER_READER, mf_api_events_read}, {MF_OWNER_HTTP, mf_api_events}},
+     "followFarm", "Events of the whole farm as they happen", NULL, SSE, {0}, {200}, events_parameters, false},
+    {"GET", "/api/v1/goals/{id}", READER(mf_api_goal),
+     "getGoal", "One goal and its config", "GoalDetail", JSON, {0}, {200}, NULL, false},
+    {"GET", "/api/v1/goals/{id}/pipelines", READER(mf_api_pipelines),
+     "listPipelines", "Ranked pipelines of a goal: raced ones by measured time, then the rest by forecast", "Pipeline", JSON, {0}, {200}, pipelines_parameters, true},
+    {"GET", "/api/v1/goals/{id}/race", READER(mf_api_race),
+     "getRace", "The race of a goal: every finalist's samples by round", "Race", JSON, {0}, {200}, NULL, false},
+    {"GET", "/api/v1/goals/{id}/steps", READER(mf_api_steps),
+     "listSteps", "Steps that were offered for a goal, with their result", "Step", JSON, {0}, {200}, steps_parameters, true},
+    {"GET", "/api/v1/goals/{id}/rejections", READER(mf_api_rejections),
+     "listRejections", "Why not: rejections by the families, then steps that failed or were dropped", "Rejection", JSON, {0}, {200}, rejections_parameters, true},
+    {"GET", "/api/v1/steps/{id}/results", READER(mf_api_step_results),
+     "listStepResults", "Every result of a step with its samples", "Result", JSON, {0}, {200}, results_parameters, true},
+    {"GET", "/api/v1/pipelines/{id}/results", READER(mf_api_pipeline_results),
+     "listPipelineResults", "Every result of a pipeline with its samples", "Result", JSON, {0}, {200}, NULL, true},
+    {"GET", "/api/v1/workers", READER(mf_api_workers),
+     "listWorkers", "Workers, their state and how their time was spent", "Worker", JSON, {0}, {200}, NULL, true},
+    {"POST", "/api/v1/workers/{id}/drain", WRITER(mf_api_drain),
+     "drainWorker", "Let a worker finish its unit and take no more", "Done", JSON, {0}, {200}, NULL, false},
+    {"GET", "/api/v1/quarantine", READER(mf_api_quarantine),
+     "listQuarantine", "Kernels that are not run any more, with their strikes", "Quarantine", JSON, {0}, {200}, NULL, true},
+    {"POST", "/api/v1/quarantine/{id}/revive", WRITER(mf_api_revive),
+     "reviveKernel", "Lift a quarantine", "Done", JSON, {0}, {200}, revive_parameters, false},
+    {"GET", "/api/v1/export/tuned_fmoe.csv", READER(mf_api_export),
+     "exportTable", "The tuned table", NULL, CSV, {0}, {200, 304, 409}, export_parameters, false},
+    {"GET", "/api/v1/export/left_out", READER(mf_api_left_out),
+     "listLeftOut", "Rows that the export leaves out, with reasons", "LeftOut", JSON, {0}, {200, 409}, export_parameters, true},
+    {"POST", "/api/v1/export/merge", READER(mf_api_merge),
+     "mergeTable", "Merge the configs into an existing table", "Merge", JSON, {CSV}, {200, 409, 413, 415, 422}, merge_parameters, false},
+    {"GET", "/api/openapi.json", HTTP(mf_api_openapi),
+     "getOpenapi", "This document", NULL, JSON, {0}, {200}, NULL, false},
+    {"GET", "/healthz", HTTP(mf_api_healthz),
+     "getHealth", "The HTTP thread answers", NULL, "text/plain", {0}, {200}, NULL, false},
+    {"GET", "/readyz", WRITER(mf_api_readyz),
+     "getReady", "The store is open and workers can connect", NULL, "text/plain", {0}, {200}, NULL, false},
+    {"GET", "/metrics", {{MF_OWNER_WRITER, mf_api_metrics_write}, {MF_OWNER_READER, mf_api_metrics_read}, {MF_OWNER_HTTP, mf_api_metrics_http}},
+     "getMetrics", "Prometheus text", NULL, "text/plain", {0}, {200}, NULL, false},
+    {"GET", "/", HTTP(mf_api_page), "getPage", "The status page", NULL, "text/html", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/app.js", HTTP(mf_api_page), "getScript", "Its script", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/views.js", HTTP(mf_api_page), "getViews", "Its views", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/charts.js", HTTP(mf_api_page), "getCharts", "Its charts", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/app.css", HTTP(mf_api_page), "getStyle", "Its style", NULL, "text/css", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/icon.svg", HTTP(mf_api_page), "getIcon", "Its icon", NULL, "image/svg+xml", {0}, {200, 304}, NULL, false},
+};
+/* clang-format on */
+
+const struct mf_route *mf_routes(size_t *ret_n)
+{
+    *ret_n = MF_ARRAY_LEN(routes);
+    return routes;
+}
+
+/* Matches a path against a pattern; "{id}" takes a decimal number from 1 on, without leading zeros. */
+static bool path_match(const char *pattern, const char *path, int64_t ids[2])
+{
+    int n = 0;
+    while (*pattern) {
+        if (*pattern != '{') {
+            if (*pattern++ != *path++)
+                return false;
+            continue;
+        }
+        char digits[20];
+        size_t len = strspn(path, "0123456789");
+        if (n == 2 || len == 0 || len >= sizeof(digits) || *path == '0')
+            return false;
+        memcpy(digits, path, len);
+        digits[len] = 0;
+        if (mf_parse_i64(digits, 1, INT64_MAX, &ids[n++]) < 0)
+            return false;
+        path += len;
+        pattern = strchr(pattern, '}') + 1;
+    }
+    return *path == 0;
+}
+
+static void allow_add(char *allow, size_t cap, const char *method)
+{
+    size_t len = strlen(allow);
+    mf_say(allow + len, cap - len, "%s%s%s", len ? ", " : "", method, strcmp(method, "GET") == 0 ? ", HEAD" : "");
+}
+
+const struct mf_route *mf_route_find(const char *method, const char *path, int64_t ret_ids[2], char *ret_allow,
+                                     size_t allow_cap)
+{
+    const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
+    *ret_allow = 0;
+    for (size_t i = 0; i < MF_ARRAY_LEN(routes); i++) {
+        int64_t ids[2] = {0, 0};
+        if (!path_match(routes[i].path, path, ids))
+            continue;
+        if (strcmp(routes[i].method, wanted) == 0) {
+            memcpy(ret_ids, ids, sizeof(ids));
+            return &routes[i];
+        }
+        allow_add(ret_allow, allow_cap, routes[i].method);
+    }
+    return NULL;
+}
+
+static const struct mf_parameter *parameter_find(const struct mf_route *route, const char *name)
+{
+    for (const struct mf_parameter *p = route->parameters; p && p->name; p++)
+        if (strcmp(p->name, name) == 0)
+            return p;
+    return NULL;
+}
+
+static int check_value(struct mf_request *r, const struct mf_parameter *p, const char *value)
+{
+    int64_t i;
+    double d;
+    bool b;
+    switch (p->type) {
+    case MF_PARAM_TEXT:
+        return 0;
+    case MF_PARAM_INT:
+        if (mf_parse_i64(value, INT64_MIN, INT64_MAX, &i) == 0)
+            return 0;
+        return mf_refuse_at(&r->response, 400, p->name, "type", "%s: a whole number is expected", p->name);
+    case MF_PARAM_NUMBER:
+        if (mf_parse_double(value, &d) == 0)
+            return 0;
+        return mf_refuse_at(&r->response, 400, p->name, "type", "%s: a number is expected", p->name);
+    case MF_PARAM_FLAG:
+        if (mf_parse_bool(value, &b) == 0)
+            return 0;
+        return mf_refuse_at(&r->response, 400, p->name, "type", "%s: 1 or 0 is expected", p->name);
+    }
+    return 0;
+}
+
+static int check_page(struct mf_request *r, const char *name, const char *value)
+{
+    int64_t limit;
+    if (strcmp(name, "limit") == 0) {
+        if (mf_parse_i64(value, 1, MF_PAGE_LIMIT_MAX, &limit) < 0)
+            return mf_refuse_at(&r->response, 400, "limit", "range", "limit: a whole number from 1 to %d is expected",
+                                 MF_PAGE_LIMIT_MAX);
+        r->page.limit = (int)limit;
+        return 0;
+    }
+    if (mf_cursor_parse(value, &r->page) < 0)
+        return mf_refuse_at(&r->response, 400, "cursor", "cursor",
+                             "cursor: not one that this server gave; pass the value of \"next\" unchanged, or none");
+    return 0;
+}
+
+int mf_route_check_query(struct mf_request *r)
+{
+    r->page = (struct mf_page){.limit = MF_PAGE_LIMIT_DEFAULT};
+    for (int i = 0; i < r->n_query; i++) {
+        const char *name = r->query[i].name;
+        const struct mf_parameter *p = parameter_find(r->route, name);
+        int e;
+        for (int j = 0; j < i; j++)
+            if (strcmp(r->query[j].name, name) == 0)
+                return mf_refuse_at(&r->response, 400, name, "repeated", "%s: given twice; give it once", name);
+        if (p)
+            e = check_value(r, p, r->query[i].value);
+        else if (r->route->page && (strcmp(name, "limit") == 0 || strcmp(name, "cursor") == 0))
+            e = check_page(r, name, r->query[i].value);
+        else
+            e = mf_refuse_at(&r->response, 400, name, "unknown",
+                              "%s: no such parameter; /api/openapi.json lists those of this path", name);
+        if (e < 0)
+            return e;
+    }
+    return 0;
+}
+
+int mf_request_run(struct mf_request *r, void *owner)
+{
+    const struct mf_hop *hop = &r->route->hops[r->hop];
+    int e = hop->handler(owner, r);
+    if (e < 0 && r->response.status == 0)
+        (void)mf_refuse_errno(&r->response, e, r->route->summary);
+    /* An answer ends the trip; a hop that leaves none hands over to the next. */
+    r->hop++;
+    if (r->response.status == 0 && (r->hop == MF_ROUTE_HOPS || r->route->hops[r->hop].owner == MF_OWNER_NONE))
+        e = mf_refuse(&r->response, 500, "%s: no answer was made", r->route->summary);
+    return e;
+}

@@ -1,0 +1,123 @@
+#include "server/store_export.h"
+
+#include "server/store_private.h"
+
+#include "common/json.h"
+#include "common/text.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+/* Parameters 1 to 5 of each query are the filter. */
+#define FILTER                                                                                               \
+    " (?1 IS NULL OR g.batch = ?1) AND (?2 IS NULL OR c.gfx = ?2) AND (?3 IS NULL OR c.cu_num = ?3)"         \
+    " AND (?4 IS NULL OR m.name = ?4) AND (?5 IS NULL OR s.layer_model = ?5)"
+#define FILTER_TYPES "ItItt"
+#define FILTER_ARGS(f) (f)->batch, (f)->gfx, (f)->cu_num, (f)->model, (f)->layer_model
+
+/* The winner's fresh samples are behind us; without them, those of its race. */
+#define CONFIGS                                                                                              \
+    "SELECT gfx, cu_num, model, simulated, row, layout, provenance, block_m, us, us1, us2, err1, err2, steps,"   \
+    " coalesce(json_array_length(r.extra, '$.fresh'), length(r.samples) / 4, 0),"                            \
+    " coalesce((SELECT json_extract(x.extra, '$.race.mad') FROM result x WHERE x.goal = q.goal AND x.step IS NULL AND x.pipeline IS NULL"    \
+    "           AND x.late = 0 AND json_extract(x.extra, '$.race') IS NOT NULL ORDER BY x.id DESC LIMIT 1), r.mad, 0)"   \
+    " FROM (SELECT c.gfx AS gfx, c.cu_num AS cu_num, m.name AS model, m.simulated AS simulated, s.row AS row,"   \
+    "  s.layer_model AS layer_model, s.token AS token, p.layout AS layout, f.provenance AS provenance, p.block_m AS block_m,"    \
+    "  f.us AS us, f.us1 AS us1, f.us2 AS us2, f.err1 AS err1, f.err2 AS err2, p.steps AS steps, f.goal AS goal, p.id AS pipeline,"  \
+    "  row_number() OVER (PARTITION BY f.class, f.model, f.shape ORDER BY f.at_ms DESC, f.id DESC) AS nth"   \
+    "  FROM config f JOIN goal g ON g.id = f.goal JOIN shape s ON s.id = f.shape JOIN device_class c ON c.id = f.class"  \
+    "  JOIN device_model m ON m.id = f.model JOIN pipeline p ON p.id = f.pipeline WHERE" FILTER ") q"        \
+    " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE goal = q.goal AND step IS NULL AND pipeline = q.pipeline AND late = 0"  \
+    "  AND us IS NOT NULL) WHERE nth = 1 ORDER BY gfx, cu_num, layer_model, token, model"
+
+/* -EOVERFLOW: more steps than a pipeline can have. */
+static int read_steps(struct mf_store *s, const char *ids, struct mf_export_config *c)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s, "SELECT k.family, k.name, json_extract(t.body, '$.stage'), json_extract(t.body, '$.covers'),"
+                      " coalesce(json_extract(t.body, '$.ksplit'), 0) FROM json_each(?1) e CROSS JOIN step t ON t.id = e.value"
+                      " JOIN kernel k ON k.id = t.kernel ORDER BY e.key",
+                   &q, "t", ids);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        if (c->n_steps == MF_EXPORT_STEPS_MAX)
+            return -EOVERFLOW;
+        struct mf_export_step *step = &c->steps[c->n_steps++];
+        step->ksplit = (int32_t)mf_sql_i64(q, 4);
+        if ((r = mf_copy(step->family, sizeof(step->family), mf_sql_text(q, 0))) < 0 ||
+            (r = mf_copy(step->name, sizeof(step->name), mf_sql_text(q, 1))) < 0 ||
+            (r = mf_stage_parse(mf_sql_text(q, 2), &step->stage)) < 0 || (r = mf_ops_parse(mf_sql_text(q, 3), &step->covers)) < 0)
+            return r;
+    }
+    return r;
+}
+
+static int read_config(struct mf_store *s, const struct mf_sql *q, mf_export_each each, void *data)
+{
+    struct mf_export_config c = {
+        .class.cu_num = (int)mf_sql_i64(q, 1),
+        .model = mf_sql_text(q, 2),
+        .simulated = mf_sql_i64(q, 3) != 0,
+        .row = mf_sql_text(q, 4),
+        .layout = mf_sql_text(q, 5),
+        .provenance = mf_sql_text(q, 6),
+        .block_m = (int32_t)mf_sql_i64(q, 7),
+        .us = mf_sql_double(q, 8),
+        .us1 = mf_sql_double(q, 9),
+        .us2 = mf_sql_double(q, 10),
+        .err1 = mf_sql_double(q, 11),
+        .err2 = mf_sql_double(q, 12),
+        .n = mf_sql_i64(q, 14),
+        .mad = mf_sql_double(q, 15),
+    };
+    int r = mf_copy(c.class.gfx, sizeof(c.class.gfx), mf_sql_text(q, 0));
+    if (r == 0)
+        r = read_steps(s, mf_sql_text(q, 13), &c);
+    return r < 0 ? r : each(&c, data);
+}
+
+int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, mf_export_each each, void *data)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s, CONFIGS, &q, FILTER_TYPES, FILTER_ARGS(filter));
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        int e = read_config(s, q, each, data);
+        if (e < 0)
+            return e;
+    }
+    return r;
+}
+
+int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *filter, mf_export_failed each, void *data)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s, "SELECT c.gfx || '/' || c.cu_num, s.row, g.reason FROM goal g JOIN shape s ON s.id = g.shape"
+                      " JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"
+                      " WHERE g.state = 'failed' AND" FILTER
+                      " AND g.id = (SELECT max(id) FROM goal WHERE shape = g.shape AND class = g.class AND state IN ('done', 'failed'))"
+                      " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class)"
+                      " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token",
+                   &q, FILTER_TYPES, FILTER_ARGS(filter));
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        int e = each(mf_sql_text(q, 0), mf_sql_text(q, 1), mf_sql_text(q, 2), data);
+        if (e < 0)
+            return e;
+    }
+    return r;
+}
+
+int mf_store_export_models(struct mf_store *s, const struct mf_export_filter *filter, bool simulated, char *ret, size_t cap)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    *ret = 0;
+    int r = mf_sql(s, "SELECT gfx || '/' || cu_num || ': ' || group_concat(name, ', ') FROM (SELECT DISTINCT c.gfx AS gfx, c.cu_num AS cu_num,"
+                      " m.name AS name FROM config f JOIN goal g ON g.id = f.goal JOIN shape s ON s.id = f.shape"
+                      " JOIN device_class c ON c.id = f.class JOIN device_model m ON m.id = f.model WHERE" FILTER
+                      " AND (m.simulated = 0 OR ?6) ORDER BY 1, 2, 3) GROUP BY gfx, cu_num HAVING count(*) > 1",
+                   &q, FILTER_TYPES "i", FILTER_ARGS(filter), (int64_t)simulated);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        size_t len = strlen(ret);
+        mf_say(ret + len, cap - len, "%s%s", len ? "; " : "", mf_sql_text(q, 0));
+    }
+    return r;
+}

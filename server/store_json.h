@@ -1,0 +1,21 @@
+/* Rows as JSON, for the store_read*.c files: the SQL's column names are the members' names. */
+#pragma once
+
+#include "server/store_private.h"
+#include "server/store_read.h"
+
+/* types, one letter a column:  i integer  d number  t text  b bool  j JSON text  . passed over.
+ * NULL is null. NULL when out of memory. */
+cJSON *mf_row_json(const struct mf_sql *q, const char *types);
+
+/* Makes one item of the current row; it may add members by further queries. */
+typedef int (*mf_row_maker)(struct mf_sql *q, void *data, cJSON **ret);
+/* How the cursor's keys come out of a row: columns, -1 for none. */
+struct mf_list_keys {
+    int group, number, id;
+};
+/* Steps q to its end, which the query limits to page->limit + 1 rows. */
+int mf_list_take(struct mf_sql *q, const struct mf_page *page, const struct mf_list_keys *keys, mf_row_maker maker, void *data,
+                 struct mf_list *ret);
+/* The samples of a result: little-endian float32. */
+cJSON *mf_samples_json(const void *blob, size_t len);

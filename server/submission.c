@@ -1,0 +1,457 @@
+#include "server/submission.h"
+
+#include "common/cleanup.h"
+#include "common/json.h"
+#include "common/table.h"
+#include "common/text.h"
+#include "server/api.h"
+#include "server/problem.h"
+
+#include <errno.h>
+#include <math.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* --- options ---------------------------------------------------------------------------------------------- */
+
+static int set_int(const char *text, int64_t min, int64_t max, int64_t *ret)
+{
+    return mf_parse_i64(text, min, max, ret) < 0 ? -EINVAL : 0;
+}
+
+static int set_classes(struct mf_batch_options *o, const char *text)
+{
+    o->n_classes = 0;
+    while (*text) {
+        char one[MF_DEVICE_CLASS_TEXT_MAX];
+        size_t len = strcspn(text, ",");
+        if (len >= sizeof(one) || o->n_classes == (int)MF_ARRAY_LEN(o->classes))
+            return -EINVAL;
+        memcpy(one, text, len);
+        one[len] = 0;
+        struct mf_device_class *class = &o->classes[o->n_classes];
+        if (mf_device_class_parse(one, class) < 0)
+            return -EINVAL;
+        bool known = false;
+        for (int i = 0; i < o->n_classes; i++)
+            known |= mf_device_class_equal(&o->classes[i], class);
+        o->n_classes += !known;
+        text += len;
+        if (*text == ',' && !*++text)
+            return -EINVAL;
+    }
+    return 0;
+}
+
+int mf_submission_set(struct mf_batch_options *o, const char *name, const char *text, const char **ret_why)
+{
+    int64_t i;
+    double d;
+    if (strcmp(name, "classes") == 0) {
+        *ret_why = "up to 16 device classes are expected, as gfx942/304,cpu-znver4/2";
+        return set_classes(o, text);
+    }
+    if (strcmp(name, "priority") == 0) {
+        *ret_why = "a whole number from 0 to 100 is expected";
+        if (set_int(text, 0, 100, &i) < 0)
+            return -EINVAL;
+        o->priority = (int)i;
+        return 0;
+    }
+    if (strcmp(name, "topk") == 0) {
+        *ret_why = "a whole number from 1 to 64 is expected";
+        if (set_int(text, 1, 64, &i) < 0)
+            return -EINVAL;
+        o->topk = (int)i;
+        return 0;
+    }
+    if (strcmp(name, "err_ratio") == 0) {
+        *ret_why = "a number from 0 to 1 is expected";
+        if (mf_parse_double(text, &d) < 0 || d < 0 || d > 1)
+            return -EINVAL;
+        o->err_ratio = d;
+        return 0;
+    }
+    if (strcmp(name, "time_cap_ms") == 0) {
+        *ret_why = "a whole number from 100 to 600000 is expected";
+        return set_int(text, 100, 600000, &o->time_cap_ms);
+    }
+    if (strcmp(name, "routing") == 0) {
+        *ret_why = "uniform, balanced, zipf:S with S in (0, 4] or hot:SHARE with SHARE in [0, 1] is expected";
+        return mf_routing_parse(text, &o->routing) < 0 ? -EINVAL : 0;
+    }
+    if (strcmp(name, "search") == 0) {
+        *ret_why = "race or exhaustive is expected";
+        o->exhaustive = strcmp(text, "exhaustive") == 0;
+        return o->exhaustive || strcmp(text, "race") == 0 ? 0 : -EINVAL;
+    }
+    if (strcmp(name, "layout") == 0) {
+        *ret_why = "common or free is expected";
+        o->layout_free = strcmp(text, "free") == 0;
+        return o->layout_free || strcmp(text, "common") == 0 ? 0 : -EINVAL;
+    }
+    if (strcmp(name, "seed") == 0) {
+        *ret_why = "a whole number from 0 to 9007199254740991 is expected";
+        if (set_int(text, 0, INT64_C(9007199254740991), &i) < 0)
+            return -EINVAL;
+        o->seed = (uint64_t)i;
+        return 0;
+    }
+    *ret_why = "there is no such option: name, classes, priority, topk, err_ratio, time_cap_ms, routing, search, layout, seed are";
+    return -ENOENT;
+}
+
+/* --- rows ------------------------------------------------------------------------------------------------- */
+
+void mf_submission_work_free(void *p)
+{
+    struct mf_submission_work *w = p;
+    if (!w)
+        return;
+    free(w->shapes);
+    cJSON_Delete(w->errors);
+    free(w);
+}
+
+struct row_error {
+    int64_t line;               /* 0: none */
+    const char *at, *code, *message;
+};
+
+static int add_error(struct mf_submission_work *w, const struct row_error *e)
+{
+    if (w->n_errors++ >= MF_SUBMISSION_ERRORS_MAX)
+        return 0;
+    int r = mf_errors_add(w->errors, e->at, e->code, "%s", e->message);
+    if (r == 0 && e->line > 0)
+        cJSON_AddNumberToObject(cJSON_GetArrayItem(w->errors, cJSON_GetArraySize(w->errors) - 1), "line", (double)e->line);
+    return r;
+}
+
+static int add_shape(struct mf_submission_work *w, const struct mf_shape *shape)
+{
+    if (w->submission.n_shapes == w->cap) {
+        size_t cap = w->cap ? w->cap * 2 : 64;
+        struct mf_shape *grown = reallocarray(w->shapes, cap, sizeof(*grown));
+        if (!grown)
+            return -ENOMEM;
+        w->shapes = grown;
+        w->cap = cap;
+    }
+    w->shapes[w->submission.n_shapes++] = *shape;
+    return 0;
+}
+
+/* Where a shape came from, to find those that come twice. */
+struct origin {
+    size_t shape;               /* index */
+    int64_t at;                 /* line, or index in `shapes` */
+};
+
+static int compare_origins(const void *a, const void *b, void *shapes)
+{
+    const struct origin *x = a, *y = b;
+    const struct mf_shape *list = shapes;
+    int r = mf_shape_compare(&list[x->shape], &list[y->shape]);
+    return r ? r : (x->shape > y->shape) - (x->shape < y->shape);
+}
+
+static int compare_order(const void *a, const void *b)
+{
+    const struct origin *x = a, *y = b;
+    return (x->shape > y->shape) - (x->shape < y->shape);
+}
+
+/* Keeps the first of equal shapes, in order; the others become errors. lines: at is a CSV line. */
+static int drop_duplicates(struct mf_submission_work *w, struct origin *origins, bool lines)
+{
+    size_t n = w->submission.n_shapes, kept = 0, n_kept = 0;
+    qsort_r(origins, n, sizeof(*origins), compare_origins, w->shapes);
+    for (size_t i = 0; i < n; i++) {
+        if (i == 0 || !mf_shape_equal(&w->shapes[origins[i].shape], &w->shapes[origins[kept].shape])) {
+            kept = n_kept;
+            origins[n_kept++] = origins[i];
+            continue;
+        }
+        char at[48], message[96];
+        mf_say(at, sizeof(at), lines ? "" : "shapes[%lld]", (long long)origins[i].at);
+        mf_say(message, sizeof(message), lines ? "the same shape as line %lld; it is tuned once" : "the same shape as shapes[%lld]; it is tuned once",
+               (long long)origins[kept].at);
+        int r = add_error(w, &(struct row_error){lines ? origins[i].at : 0, at, "duplicate", message});
+        if (r < 0)
+            return r;
+    }
+    qsort(origins, n_kept, sizeof(*origins), compare_order);
+    for (size_t i = 0; i < n_kept; i++)
+        w->shapes[i] = w->shapes[origins[i].shape];
+    w->submission.n_shapes = n_kept;
+    return 0;
+}
+
+static int read_csv(struct mf_submission_work *w, const char *text, size_t len, struct mf_response *p)
+{
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    _cleanup_(mf_freep) struct origin *origins = NULL;
+    char why[MF_REASON_MAX] = "";
+    int r = mf_table_read("body", text, len, &t, why);
+    if (r == -EBADMSG || r == -EFBIG)
+        return mf_refuse_at(p, 422, "body", "csv", "%s", why);
+    if (r < 0)
+        return mf_refuse_errno(p, r, "read the table");
+    if (t->op != MF_TABLE_FMOE)
+        return mf_refuse_at(p, 422, "body", "operator", "this table belongs to another operator; an untuned_fmoe.csv is expected");
+
+    for (size_t i = 0; i < t->n_problems; i++) {
+        const struct mf_problem *q = &t->problems[i];
+        if (q->severity != MF_ERROR)
+            continue;
+        r = add_error(w, &(struct row_error){q->line, q->column, mf_problem_code_name(q->code), q->reason});
+        if (r < 0)
+            return mf_refuse_errno(p, r, "read the table");
+    }
+    origins = calloc(t->n_rows ? t->n_rows : 1, sizeof(*origins));
+    for (size_t i = 0; origins && i < t->n_rows; i++) {
+        if (add_shape(w, &t->rows[i].shape) < 0)
+            return mf_refuse_errno(p, -ENOMEM, "read the table");
+        origins[i] = (struct origin){i, t->rows[i].line};
+    }
+    r = origins ? drop_duplicates(w, origins, true) : -ENOMEM;
+    return r < 0 ? mf_refuse_errno(p, r, "read the table") : 0;
+}
+
+/* The text of a JSON value as a CSV would have it. -EINVAL: an object, an array or null. */
+static int value_text(const cJSON *value, char *buf, size_t cap)
+{
+    if (cJSON_IsString(value))
+        return mf_copy(buf, cap, value->valuestring) < 0 ? -EINVAL : 0;
+    if (cJSON_IsBool(value))
+        return mf_copy(buf, cap, cJSON_IsTrue(value) ? "1" : "0");
+    if (!cJSON_IsNumber(value))
+        return -EINVAL;
+    if (value->valuedouble == floor(value->valuedouble) && fabs(value->valuedouble) < 9007199254740992.0)
+        mf_say(buf, cap, "%.0f", value->valuedouble);
+    else
+        mf_say(buf, cap, "%.17g", value->valuedouble);
+    return 0;
+}
+
+/* 1: *ret is a shape; 0: it is none, and errors say why. */
+static int read_shape(struct mf_submission_work *w, const cJSON *item, int index, struct mf_shape *ret)
+{
+    char at[96], text[128];
+    const char *why = "an object with the twelve columns is expected", *column;
+    int before = (int)w->n_errors;
+    unsigned seen = 0;
+    const cJSON *member;
+
+    *ret = (struct mf_shape){0};
+    mf_say(at, sizeof(at), "shapes[%d]", index);
+    if (!cJSON_IsObject(item))
+        return add_error(w, &(struct row_error){0, at, "type", why});
+    cJSON_ArrayForEach(member, item)
+    {
+        mf_say(at, sizeof(at), "shapes[%d].%.60s", index, member->string);
+        int r = value_text(member, text, sizeof(text));
+        why = "a number, a text or a boolean is expected";
+        if (r == 0)
+            r = mf_shape_set(ret, member->string, text, &why);
+        if (r == -ENOENT)
+            why = "there is no such column in a shape";
+        if (r < 0 && (r = add_error(w, &(struct row_error){0, at, r == -ENOENT ? "unknown" : "value", why})) < 0)
+            return r;
+        for (unsigned i = 0; i < MF_SHAPE_N_COLUMNS; i++)
+            if (strcmp(mf_shape_columns[i], member->string) == 0)
+                seen |= 1u << i;
+    }
+    for (unsigned i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
+        if (seen & 1u << i)
+            continue;
+        mf_say(at, sizeof(at), "shapes[%d].%s", index, mf_shape_columns[i]);
+        int r = add_error(w, &(struct row_error){0, at, "missing", "a value is expected"});
+        if (r < 0)
+            return r;
+    }
+    if ((int)w->n_errors > before)
+        return 0;
+    if (mf_shape_check(ret, &column, &why) < 0) {
+        mf_say(at, sizeof(at), "shapes[%d].%s", index, column);
+        return add_error(w, &(struct row_error){0, at, "range", why});
+    }
+    return 1;
+}
+
+static int read_shapes(struct mf_submission_work *w, const cJSON *shapes, struct mf_response *p)
+{
+    _cleanup_(mf_freep) struct origin *origins = calloc((size_t)cJSON_GetArraySize(shapes) + 1, sizeof(*origins));
+    const cJSON *item;
+    int index = 0, r = origins ? 0 : -ENOMEM;
+
+    for (item = shapes->child; r >= 0 && item; item = item->next, index++) {
+        struct mf_shape shape;
+        r = read_shape(w, item, index, &shape);
+        if (r > 0) {
+            origins[w->submission.n_shapes] = (struct origin){w->submission.n_shapes, index};
+            r = add_shape(w, &shape);
+        }
+    }
+    if (r >= 0)
+        r = drop_duplicates(w, origins, false);
+    return r < 0 ? mf_refuse_errno(p, r, "read the shapes") : 0;
+}
+
+/* --- the body --------------------------------------------------------------------------------------------- */
+
+static int set_name(struct mf_submission_work *w, const char *text, struct mf_response *p)
+{
+    for (const char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            return mf_refuse_at(p, 400, "name", "value", "name: a line of text is expected");
+    if (mf_copy(w->name, sizeof(w->name), text) < 0)
+        return mf_refuse_at(p, 400, "name", "too_long", "name: at most %zu bytes", sizeof(w->name) - 1);
+    return 0;
+}
+
+static int set_option(struct mf_submission_work *w, const char *at, const char *name, const char *text, struct mf_response *p)
+{
+    const char *why = "";
+    int r = mf_submission_set(&w->submission.options, name, text, &why);
+    return r < 0 ? mf_refuse_at(p, 400, at, r == -ENOENT ? "unknown" : "value", "%s: %s", at, why) : 0;
+}
+
+static int read_query(struct mf_submission_work *w, struct mf_request *r)
+{
+    int e = 0;
+    for (int i = 0; e == 0 && i < r->n_query; i++) {
+        const struct mf_query_item *q = &r->query[i];
+        e = strcmp(q->name, "name") == 0 ? set_name(w, q->value, &r->response) : set_option(w, q->name, q->name, q->value, &r->response);
+    }
+    return e;
+}
+
+static int read_options(struct mf_submission_work *w, const cJSON *options, struct mf_response *p)
+{
+    const cJSON *member;
+    cJSON_ArrayForEach(member, options)
+    {
+        char at[96], text[1024] = "";
+        int r = 0;
+        mf_say(at, sizeof(at), "options.%.60s", member->string);
+        if (cJSON_IsArray(member)) {
+            for (const cJSON *item = member->child; item && r == 0; item = item->next) {
+                size_t len = strlen(text);
+                r = cJSON_IsString(item) ? 0 : -EINVAL;
+                if (r == 0)
+                    mf_say(text + len, sizeof(text) - len, "%s%s", len ? "," : "", item->valuestring);
+            }
+        } else {
+            r = value_text(member, text, sizeof(text));
+        }
+        if (r < 0)
+            return mf_refuse_at(p, 400, at, "type", "%s: a number or a text is expected, for classes an array of texts", at);
+        if ((r = set_option(w, at, member->string, text, p)) < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int read_json(struct mf_submission_work *w, struct mf_request *r)
+{
+    struct mf_response *p = &r->response;
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r->body.data, r->body.len, MF_REQUEST_BODY_MAX);
+    const cJSON *member, *shapes = NULL, *csv = NULL;
+    int e = 0;
+    if (!cJSON_IsObject(json))
+        return mf_refuse_at(p, 400, "body", "json", "the body is not a JSON object");
+    cJSON_ArrayForEach(member, json)
+    {
+        if (strcmp(member->string, "name") == 0 && cJSON_IsString(member))
+            e = set_name(w, member->valuestring, p);
+        else if (strcmp(member->string, "options") == 0 && cJSON_IsObject(member))
+            e = read_options(w, member, p);
+        else if (strcmp(member->string, "shapes") == 0 && cJSON_IsArray(member))
+            shapes = member;
+        else if (strcmp(member->string, "csv") == 0 && cJSON_IsString(member))
+            csv = member;
+        else
+            e = mf_refuse_at(p, 400, member->string, "unknown",
+                             "%.60s: name (text), shapes (array), csv (text) and options (object) are expected", member->string);
+        if (e < 0)
+            return e;
+    }
+    if (!shapes == !csv)
+        return mf_refuse_at(p, 400, "shapes", shapes ? "conflict" : "missing", "either shapes or csv is expected%s", shapes ? ", not both" : "");
+    return shapes ? read_shapes(w, shapes, p) : read_csv(w, csv->valuestring, strlen(csv->valuestring), p);
+}
+
+/* Of what makes the batch: kind, query, body. Query items count in any order. */
+static void hash_body(struct mf_submission_work *w, const struct mf_request *r, bool json)
+{
+    unsigned char hash[32], sum[32] = {0};
+    crypto_generichash_state state;
+    for (int i = 0; i < r->n_query; i++) {
+        (void)crypto_generichash_init(&state, NULL, 0, sizeof(hash));
+        (void)crypto_generichash_update(&state, (const unsigned char *)r->query[i].name, strlen(r->query[i].name) + 1);
+        (void)crypto_generichash_update(&state, (const unsigned char *)r->query[i].value, strlen(r->query[i].value));
+        (void)crypto_generichash_final(&state, hash, sizeof(hash));
+        for (size_t j = 0; j < sizeof(sum); j++)
+            sum[j] ^= hash[j];
+    }
+    (void)crypto_generichash_init(&state, NULL, 0, sizeof(hash));
+    (void)crypto_generichash_update(&state, (const unsigned char *)(json ? "json" : "csv "), 4);
+    (void)crypto_generichash_update(&state, sum, sizeof(sum));
+    (void)crypto_generichash_update(&state, (const unsigned char *)r->body.data, r->body.len);
+    (void)crypto_generichash_final(&state, hash, sizeof(hash));
+    (void)sodium_bin2hex(w->hash, sizeof(w->hash), hash, sizeof(hash));
+}
+
+static int check_rows(struct mf_submission_work *w, struct mf_request *r)
+{
+    if (w->submission.n_shapes > MF_SUBMISSION_SHAPES_MAX)
+        return mf_refuse_at(&r->response, 422, "body", "too_many", "%zu shapes; a batch takes at most %d: split it", w->submission.n_shapes,
+                            MF_SUBMISSION_SHAPES_MAX);
+    if (w->submission.n_shapes == 0)
+        return mf_refuse_errors(&r->response, 422, w->n_errors ? "no row is a shape that can be tuned" : "there is no row",
+                                MF_TAKE(w->errors));
+    return 0;
+}
+
+static void name_by_default(struct mf_submission_work *w)
+{
+    if (!w->name[0])
+        mf_say(w->name, sizeof(w->name), "%zu shape%s", w->submission.n_shapes, w->submission.n_shapes == 1 ? "" : "s");
+}
+
+int mf_api_submit_read(void *reader, struct mf_request *r)
+{
+    struct mf_submission_work *w = calloc(1, sizeof(*w));
+    bool json = strncasecmp(r->content_type, "application/json", 16) == 0;
+    (void)reader;
+    if (!w)
+        return mf_refuse_errno(&r->response, -ENOMEM, "read the submission");
+    r->work = w;
+    r->work_free = mf_submission_work_free;
+    w->errors = cJSON_CreateArray();
+    w->submission = (struct mf_submission){.options = MF_BATCH_OPTIONS_INIT};
+    if (json && r->n_query > 0)
+        return mf_refuse_at(&r->response, 400, r->query[0].name, "place", "%s: in a JSON submission this is a member of options",
+                            r->query[0].name);
+    int e = read_query(w, r);
+    if (e == 0)
+        e = json ? read_json(w, r) : read_csv(w, r->body.data, r->body.len, &r->response);
+    if (e == 0)
+        e = check_rows(w, r);
+    if (e < 0)
+        return e;
+    name_by_default(w);
+    hash_body(w, r, json);
+    (void)mf_copy(w->key, sizeof(w->key), r->idempotency_key);
+    w->submission.name = w->name;
+    w->submission.idempotency_key = w->key;
+    w->submission.body_hash = w->hash;
+    w->submission.shapes = w->shapes;
+    w->submission.errors = w->errors;
+    mf_buf_release(&r->body);
+    return 0;
+}
