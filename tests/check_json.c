@@ -77,22 +77,23 @@ START_TEST(ceiling_is_exact)
 }
 END_TEST
 
+static const struct {
+    int depth;
+    bool fits;
+} depths[] = {{1, true}, {1000, true}, {1001, false}, {500000, false}};
+
 /* Depth is bounded: a megabyte of brackets is refused and does not run out of stack. */
 START_TEST(nesting_is_bounded)
 {
-    static const struct {
-        int depth;
-        bool fits;
-    } cases[] = {{1, true}, {1000, true}, {1001, false}, {500000, false}};
     _cleanup_(mf_buf_release) struct mf_buf b;
     mf_buf_init(&b, 1 << 20);
-    for (int i = 0; i < cases[_i].depth; i++)
+    for (int i = 0; i < depths[_i].depth; i++)
         (void)mf_buf_add(&b, "[", 1);
-    for (int i = 0; i < cases[_i].depth; i++)
+    for (int i = 0; i < depths[_i].depth; i++)
         (void)mf_buf_add(&b, "]", 1);
     ck_assert_int_eq(mf_buf_error(&b), 0);
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(b.data, b.len, 1 << 20);
-    ck_assert((json != NULL) == cases[_i].fits);
+    ck_assert((json != NULL) == depths[_i].fits);
 }
 END_TEST
 
@@ -232,7 +233,7 @@ int main(void)
     tcase_add_test(tc, terminator_inside_is_refused);
     tcase_add_test(tc, every_cut_is_refused);
     tcase_add_test(tc, ceiling_is_exact);
-    tcase_add_loop_test(tc, nesting_is_bounded, 0, 4);
+    tcase_add_loop_test(tc, nesting_is_bounded, 0, MF_ARRAY_LEN(depths));
     tcase_add_loop_test(tc, integer_member, 0, MF_ARRAY_LEN(integers));
     tcase_add_loop_test(tc, member_of_each_type, 0, MF_ARRAY_LEN(types));
     tcase_add_test(tc, no_object_has_no_members);

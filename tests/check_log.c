@@ -61,17 +61,18 @@ START_TEST(line_has_time_program_and_level)
 }
 END_TEST
 
+static const struct {
+    enum mf_log_level level;
+    const char *expect;
+} levels[] = {
+    {MF_LOG_ERROR, "error"},
+    {MF_LOG_WARNING, "error warning"},
+    {MF_LOG_INFO, "error warning info"},
+    {MF_LOG_DEBUG, "error warning info debug"},
+};
+
 START_TEST(levels_above_are_left_out)
 {
-    static const struct {
-        enum mf_log_level level;
-        const char *expect;
-    } levels[] = {
-        {MF_LOG_ERROR, "error"},
-        {MF_LOG_WARNING, "error warning"},
-        {MF_LOG_INFO, "error warning info"},
-        {MF_LOG_DEBUG, "error warning info debug"},
-    };
     static const char *const names[] = {"error", "warning", "info", "debug"};
     char got[64] = "";
     capture();
@@ -114,11 +115,12 @@ START_TEST(message_stays_on_one_line)
 }
 END_TEST
 
+static const int lengths[] = {3900, 4000, 4030, 4050, 4060, 4070, 4096, 9999};
+
 /* Lengths around the line's room: one line always, and a cut one says so and keeps the reason. */
 START_TEST(long_message_is_cut)
 {
     static char message[10000];
-    static const int lengths[] = {3900, 4000, 4030, 4050, 4060, 4070, 4096, 9999};
     capture();
     mf_log_init("p", MF_LOG_INFO);
     memset(message, 'm', (size_t)lengths[_i]);
@@ -177,10 +179,10 @@ int main(void)
     Suite *suite = suite_create("log");
     TCase *tc = tcase_create("log");
     tcase_add_test(tc, line_has_time_program_and_level);
-    tcase_add_loop_test(tc, levels_above_are_left_out, 0, 4);
+    tcase_add_loop_test(tc, levels_above_are_left_out, 0, MF_ARRAY_LEN(levels));
     tcase_add_test(tc, errno_text_is_appended);
     tcase_add_test(tc, message_stays_on_one_line);
-    tcase_add_loop_test(tc, long_message_is_cut, 0, 8);
+    tcase_add_loop_test(tc, long_message_is_cut, 0, MF_ARRAY_LEN(lengths));
     tcase_add_test(tc, threads_write_whole_lines);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

@@ -91,19 +91,20 @@ START_TEST(no_words_leave_the_defaults)
 }
 END_TEST
 
+static const char *const value_forms[][WORDS_MAX] = {
+    {"--port", "1", "--listen", "::1", "--err-ratio", "-2.5e-1", "--quiet", NULL},
+    {"--port=1", "--listen=::1", "--err-ratio=-0.25", "--quiet", NULL},
+    {"-port", "1", "-listen=::1", "-err-ratio=-.25", "-quiet", NULL},
+    {"--port=65535", "--quiet", "--no-quiet", "--quiet", "--port=1", "--listen=::1", "--err-ratio=-.25",
+     NULL},
+};
+
 START_TEST(both_forms_of_a_value)
 {
-    static const char *const words[][WORDS_MAX] = {
-        {"--port", "1", "--listen", "::1", "--err-ratio", "-2.5e-1", "--quiet", NULL},
-        {"--port=1", "--listen=::1", "--err-ratio=-0.25", "--quiet", NULL},
-        {"-port", "1", "-listen=::1", "-err-ratio=-.25", "-quiet", NULL},
-        {"--port=65535", "--quiet", "--no-quiet", "--quiet", "--port=1", "--listen=::1", "--err-ratio=-.25",
-         NULL},
-    };
     int rest = -1, n = 0;
-    while (words[_i][n])
+    while (value_forms[_i][n])
         n++;
-    ck_assert_int_eq(parse(words[_i], &rest), 0);
+    ck_assert_int_eq(parse(value_forms[_i], &rest), 0);
     ck_assert_int_eq(rest, n + 1);
     ck_assert_int_eq(port, 1);
     ck_assert_str_eq(listen_at, "::1");
@@ -141,20 +142,21 @@ START_TEST(one_letter_is_an_option_of_its_own)
 }
 END_TEST
 
+static const struct {
+    const char *words[WORDS_MAX];
+    int rest;
+} ends[] = {
+    {{"file", "--port", "x", NULL}, 1},     {{"--quiet", "file", "--unknown", NULL}, 2},
+    {{"--", "--unknown", NULL}, 2},         {{"--quiet", "--", NULL}, 3},
+    {{"-", "--unknown", NULL}, 1},          {{"", "--unknown", NULL}, 1},
+    {{"--port", "5", "--", "--", NULL}, 4},
+};
+
 START_TEST(first_other_word_ends_the_options)
 {
-    static const struct {
-        const char *words[WORDS_MAX];
-        int rest;
-    } cases[] = {
-        {{"file", "--port", "x", NULL}, 1},     {{"--quiet", "file", "--unknown", NULL}, 2},
-        {{"--", "--unknown", NULL}, 2},         {{"--quiet", "--", NULL}, 3},
-        {{"-", "--unknown", NULL}, 1},          {{"", "--unknown", NULL}, 1},
-        {{"--port", "5", "--", "--", NULL}, 4},
-    };
     int rest = -1;
-    ck_assert_int_eq(parse(cases[_i].words, &rest), 0);
-    ck_assert_int_eq(rest, cases[_i].rest);
+    ck_assert_int_eq(parse(ends[_i].words, &rest), 0);
+    ck_assert_int_eq(rest, ends[_i].rest);
 }
 END_TEST
 
@@ -217,15 +219,16 @@ static const char help[] =
     "  --help              print this and exit\n"
     "  --version           print the version and exit\n";
 
+static const char *const help_words[][WORDS_MAX] = {{"--help", NULL},
+                                                    {"-h", NULL},
+                                                    {"--quiet", "--port=5", "--help", "x", NULL},
+                                                    {"--no-such", "-help", NULL}};
+
 START_TEST(help_is_this_text)
 {
-    static const char *const words[][WORDS_MAX] = {{"--help", NULL},
-                                                   {"-h", NULL},
-                                                   {"--quiet", "--port=5", "--help", "x", NULL},
-                                                   {"--no-such", "-help", NULL}};
     FILE *out = capture(STDOUT_FILENO);
     int rest;
-    ck_assert_int_eq(parse(words[_i], &rest), 1);
+    ck_assert_int_eq(parse(help_words[_i], &rest), 1);
     ck_assert_str_eq(captured(out), help);
 }
 END_TEST
@@ -244,13 +247,13 @@ int main(void)
     Suite *suite = suite_create("opts");
     TCase *tc = tcase_create("opts");
     tcase_add_test(tc, no_words_leave_the_defaults);
-    tcase_add_loop_test(tc, both_forms_of_a_value, 0, 4);
+    tcase_add_loop_test(tc, both_forms_of_a_value, 0, MF_ARRAY_LEN(value_forms));
     tcase_add_test(tc, bool_is_turned_off);
     tcase_add_test(tc, values_may_look_like_options_and_hold_signs);
     tcase_add_test(tc, one_letter_is_an_option_of_its_own);
-    tcase_add_loop_test(tc, first_other_word_ends_the_options, 0, 7);
+    tcase_add_loop_test(tc, first_other_word_ends_the_options, 0, MF_ARRAY_LEN(ends));
     tcase_add_loop_test(tc, refusal_names_option_and_fix, 0, MF_ARRAY_LEN(refusals));
-    tcase_add_loop_test(tc, help_is_this_text, 0, 4);
+    tcase_add_loop_test(tc, help_is_this_text, 0, MF_ARRAY_LEN(help_words));
     tcase_add_test(tc, version_names_the_program);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

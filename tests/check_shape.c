@@ -218,28 +218,29 @@ START_TEST(endless_row_is_refused)
 }
 END_TEST
 
+static const struct {
+    size_t offset;
+    int32_t value;
+    const char *column;
+} bad_fields[] = {
+    {offsetof(struct mf_shape, model_dim), 0, "model_dim"},
+    {offsetof(struct mf_shape, inter_dim), -1, "inter_dim"},
+    {offsetof(struct mf_shape, expert), 70000, "expert"},
+    {offsetof(struct mf_shape, topk), 0, "topk"},
+    {offsetof(struct mf_shape, topk), 127, NULL},
+    {offsetof(struct mf_shape, expert), 7, "topk"},
+};
+
 /* A shape made by a program and not by mf_shape_set. */
 START_TEST(check_names_the_column)
 {
-    static const struct {
-        size_t offset;
-        int32_t value;
-        const char *column;
-    } cases[] = {
-        {offsetof(struct mf_shape, model_dim), 0, "model_dim"},
-        {offsetof(struct mf_shape, inter_dim), -1, "inter_dim"},
-        {offsetof(struct mf_shape, expert), 70000, "expert"},
-        {offsetof(struct mf_shape, topk), 0, "topk"},
-        {offsetof(struct mf_shape, topk), 127, NULL},
-        {offsetof(struct mf_shape, expert), 7, "topk"},
-    };
     struct mf_shape shape = qwen_shape();
     const char *column = NULL, *why = NULL;
     ck_assert_int_eq(mf_shape_check(&shape, &column, &why), 0);
-    *(int32_t *)(void *)((char *)&shape + cases[_i].offset) = cases[_i].value;
-    ck_assert_int_eq(mf_shape_check(&shape, &column, &why), cases[_i].column ? -EINVAL : 0);
-    ck_assert_pstr_eq(column, cases[_i].column);
-    ck_assert((why != NULL) == (cases[_i].column != NULL));
+    *(int32_t *)(void *)((char *)&shape + bad_fields[_i].offset) = bad_fields[_i].value;
+    ck_assert_int_eq(mf_shape_check(&shape, &column, &why), bad_fields[_i].column ? -EINVAL : 0);
+    ck_assert_pstr_eq(column, bad_fields[_i].column);
+    ck_assert((why != NULL) == (bad_fields[_i].column != NULL));
 }
 END_TEST
 
@@ -303,7 +304,7 @@ int main(void)
     tcase_add_test(tc, widest_row_fits);
     tcase_add_loop_test(tc, bad_row_is_refused, 0, MF_ARRAY_LEN(bad_rows));
     tcase_add_test(tc, endless_row_is_refused);
-    tcase_add_loop_test(tc, check_names_the_column, 0, 6);
+    tcase_add_loop_test(tc, check_names_the_column, 0, MF_ARRAY_LEN(bad_fields));
     tcase_add_loop_test(tc, every_column_counts, 0, MF_SHAPE_N_COLUMNS);
     tcase_add_loop_test(tc, bucket_is_the_one_production_asks_for, 0, MF_ARRAY_LEN(buckets));
     tcase_add_loop_test(tc, every_dtype_has_bits, 0, MF_DTYPE_N_);

@@ -166,19 +166,20 @@ START_TEST(longest_name_fits_and_no_longer)
 }
 END_TEST
 
+static const struct {
+    const char *covers;
+    enum mf_stage stage;
+} stages[] = {
+    {"-", MF_STAGE_MOVE},
+    {"weight+combine", MF_STAGE_MOVE},
+    {"gemm1", MF_STAGE_STAGE1},
+    {"gemm2+weight+combine", MF_STAGE_STAGE2},
+    {"quant1+gather+gemm1+act+quant2+gemm2+weight+combine", MF_STAGE_ONE},
+};
+
 /* Each stage by its ops, and an object that is none. */
 START_TEST(stage_follows_from_covers)
 {
-    static const struct {
-        const char *covers;
-        enum mf_stage stage;
-    } stages[] = {
-        {"-", MF_STAGE_MOVE},
-        {"weight+combine", MF_STAGE_MOVE},
-        {"gemm1", MF_STAGE_STAGE1},
-        {"gemm2+weight+combine", MF_STAGE_STAGE2},
-        {"quant1+gather+gemm1+act+quant2+gemm2+weight+combine", MF_STAGE_ONE},
-    };
     for (int stage = 0; stage < MF_STAGE_N_; stage++) {
         struct mf_step step = full_step(), back;
         const char *field = NULL;
@@ -214,7 +215,7 @@ int main(void)
     tcase_add_loop_test(tc, missing_field_is_named, 0, MF_ARRAY_LEN(keys));
     tcase_add_loop_test(tc, wrong_field_is_named, 0, MF_ARRAY_LEN(wrong));
     tcase_add_test(tc, longest_name_fits_and_no_longer);
-    tcase_add_loop_test(tc, stage_follows_from_covers, 0, 5);
+    tcase_add_loop_test(tc, stage_follows_from_covers, 0, MF_ARRAY_LEN(stages));
     tcase_add_test(tc, no_object_is_no_step);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
