@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NAME_MAX_SAID 56
+#define PLACE_MAX     (NAME_MAX_SAID + 24)
+
 MF_NAMES_DEFINE(mf_merged, MF_MERGED_, MF_MERGED_MAP)
 
 void mf_merge_result_release(struct mf_merge_result *r)
@@ -76,16 +79,27 @@ static int check_fresh(const struct mf_table *fresh, char why[MF_REASON_MAX])
     return fresh->n_errors > 0 ? -EINVAL : 0;
 }
 
+/* "tuned_fmoe.csv line 12"; a row that was not read from a file is told by its number. */
+static void say_place(const struct mf_table *t, const struct mf_table_row *row, char buf[PLACE_MAX])
+{
+    /* Of a long path the end says more. */
+    size_t len = strlen(t->name);
+    const char *name = len > NAME_MAX_SAID ? t->name + len - NAME_MAX_SAID : t->name;
+    if (row->line > 0)
+        mf_say(buf, PLACE_MAX, "%s line %" PRId64, name, row->line);
+    else
+        mf_say(buf, PLACE_MAX, "%s row %zu", name, (size_t)(row - t->rows) + 1);
+}
+
 static int refuse_clash(const struct mf_table_clash *clash, char why[MF_REASON_MAX])
 {
-    /* The key is cut before the places are: those are what a person needs. */
-    char key[MF_TABLE_KEY_MAX];
+    char key[MF_TABLE_KEY_MAX], a[PLACE_MAX], b[PLACE_MAX];
     mf_table_key(clash->b, key);
+    say_place(clash->table_a, clash->a, a);
+    say_place(clash->table_b, clash->b, b);
+    /* The key comes last: a long sentence is cut there, not at the places. */
     mf_say(why, MF_REASON_MAX,
-           "%.60s line %" PRId64 " and %.60s line %" PRId64
-           " have one key; production refuses such a set, remove "
-           "one of them: %.140s",
-           clash->table_a->name, clash->a->line, clash->table_b->name, clash->b->line, key);
+           "%s and %s have one key; production refuses such a set, remove one of them: %s", a, b, key);
     return -EEXIST;
 }
 

@@ -1,0 +1,402 @@
+#include "common/table_file.h"
+
+#include "common/clock.h"
+#include "mf_check.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char folder[64], path[128];
+
+static void setup(void)
+{
+    snprintf(folder, sizeof(folder), "/tmp/check_table_file.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/tuned_fmoe.csv", folder);
+}
+
+static void teardown(void)
+{
+    DIR *dir = opendir(folder);
+    ck_assert_ptr_nonnull(dir);
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        (void)unlinkat(dirfd(dir), entry->d_name, 0);
+    closedir(dir);
+    ck_assert_int_eq(rmdir(folder), 0);
+}
+
+static struct mf_table_row our_row(int64_t token, double us)
+{
+    struct mf_table_row row = {
+        .class = {"gfx942", 304}, .block_m = 16, .us = us, .kernel1 = "k1", .kernel2 = "k2"};
+    ck_assert_int_eq(mf_shape_parse("1,7168,256,257,9,ActivationType.Silu,torch.bfloat16,torch.bfloat16,"
+                                    "torch.bfloat16,QuantType.No,1,0",
+                                    &row.shape),
+                     0);
+    row.shape.token = token;
+    row.own[MF_OWN_PROVENANCE] = "moefarm:race";
+    return row;
+}
+
+static struct mf_table *table_of(int64_t token, int n, double us)
+{
+    struct mf_table *t = NULL;
+    ck_assert_int_eq(mf_table_new("fresh", true, &t), 0);
+    for (int i = 0; i < n; i++) {
+        struct mf_table_row row = our_row(token + i, us);
+        ck_assert_int_eq(mf_table_add(t, &row), 0);
+    }
+    return t;
+}
+
+static int merge(int64_t token, int n, double us, int lock_ms, char why[MF_REASON_MAX])
+{
+    _cleanup_(mf_table_freep) struct mf_table *fresh = table_of(token, n, us);
+    _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    return mf_table_file_merge(path, lock_ms, fresh, NULL, &result, why);
+}
+
+static struct mf_table *read_back(void)
+{
+    struct mf_table *t = NULL;
+    char why[MF_REASON_MAX];
+    ck_assert_msg(mf_table_file_read(path, &t, why) == 0, "%s", why);
+    ck_assert_uint_eq(t->n_errors, 0);
+    return t;
+}
+
+static char *slurp(const char *file)
+{
+    FILE *f = fopen(file, "re");
+    ck_assert_ptr_nonnull(f);
+    char *text = calloc(1, 1 << 20);
+    ck_assert_ptr_nonnull(text);
+    ck_assert_uint_lt(fread(text, 1, (1 << 20) - 1, f), (1 << 20) - 1);
+    fclose(f);
+    return text;
+}
+
+static void put(const char *text)
+{
+    FILE *f = fopen(path, "we");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(text, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+/* Files in the folder, the lock not counted. */
+static int count_files(void)
+{
+    int n = 0;
+    DIR *dir = opendir(folder);
+    ck_assert_ptr_nonnull(dir);
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        n += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
+             strcmp(entry->d_name, "tuned_fmoe.csv.lock") != 0;
+    closedir(dir);
+    return n;
+}
+
+START_TEST(test_create_and_extend)
+{
+    char why[MF_REASON_MAX];
+    ck_assert_int_eq(merge(1, 3, 10, -1, why), 0);
+    ck_assert_int_eq(merge(3, 3, 5, -1, why), 0);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, 5);
+    static const double us[] = {10, 10, 5, 5, 5};
+    for (size_t i = 0; i < 5; i++) {
+        ck_assert_int_eq(t->rows[i].shape.token, (int64_t)i + 1);
+        ck_assert_double_eq(t->rows[i].us, us[i]);
+    }
+    ck_assert_int_eq(count_files(), 1);
+}
+END_TEST
+
+/* Nothing new: the file is not even touched. */
+START_TEST(test_untouched)
+{
+    char why[MF_REASON_MAX];
+    struct stat before, after;
+    ck_assert_int_eq(merge(1, 3, 10, -1, why), 0);
+    ck_assert_int_eq(stat(path, &before), 0);
+    ck_assert_int_eq(merge(1, 3, 20, -1, why), 0);
+    ck_assert_int_eq(stat(path, &after), 0);
+    ck_assert(before.st_ino == after.st_ino);
+    ck_assert_int_eq(merge(1, 3, 9, -1, why), 0);
+    ck_assert_int_eq(stat(path, &after), 0);
+    ck_assert(before.st_ino != after.st_ino);
+}
+END_TEST
+
+START_TEST(test_mode_is_kept)
+{
+    char why[MF_REASON_MAX];
+    struct stat st;
+    ck_assert_int_eq(merge(1, 1, 10, -1, why), 0);
+    ck_assert_int_eq(chmod(path, 0640), 0);
+    ck_assert_int_eq(merge(2, 1, 10, -1, why), 0);
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_uint_eq(st.st_mode & 07777, 0640);
+}
+END_TEST
+
+/* A link stays a link, and what it points to is replaced; the lock is the target's, whatever the name. */
+START_TEST(test_link)
+{
+    char why[MF_REASON_MAX], target[160];
+    snprintf(target, sizeof(target), "%s/real.csv", folder);
+    ck_assert_int_eq(merge(1, 1, 10, -1, why), 0);
+    ck_assert_int_eq(rename(path, target), 0);
+    ck_assert_int_eq(symlink("real.csv", path), 0);
+    ck_assert_int_eq(merge(2, 1, 10, -1, why), 0);
+    struct stat st;
+    ck_assert_int_eq(lstat(path, &st), 0);
+    ck_assert(S_ISLNK(st.st_mode));
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, 2);
+    strcat(target, ".lock");
+    ck_assert_int_eq(stat(target, &st), 0);
+}
+END_TEST
+
+/* A relative path, and one without a folder. */
+START_TEST(test_relative)
+{
+    char why[MF_REASON_MAX];
+    ck_assert_int_eq(chdir(folder), 0);
+    _cleanup_(mf_table_freep) struct mf_table *fresh = table_of(1, 2, 10);
+    for (int pass = 0; pass < 2; pass++) {
+        _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+        ck_assert_msg(mf_table_file_merge("tuned_fmoe.csv", -1, fresh, NULL, &result, why) == 0, "%s", why);
+        ck_assert_uint_eq(result.n[pass == 0 ? MF_MERGED_ADDED : MF_MERGED_KEPT], 2);
+    }
+    ck_assert_int_eq(chdir("/"), 0);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, 2);
+}
+END_TEST
+
+START_TEST(test_write)
+{
+    char why[MF_REASON_MAX];
+    _cleanup_(mf_table_freep) struct mf_table *fresh = table_of(1, 2, 10);
+    put("what was there does not matter");
+    ck_assert_int_eq(mf_table_file_write(path, -1, fresh, MF_TABLE_AITER, why), 0);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, 2);
+    ck_assert_ptr_null(t->rows[0].own[MF_OWN_PROVENANCE]);
+}
+END_TEST
+
+/* Files and paths that cannot be used: an error with a reason, and what is there stays. */
+static const struct {
+    const char *text; /* NULL: the path is made unusable instead */
+    int r;
+    const char *says;
+} unusable[] = {
+    {"a,b\n", -EBADMSG, "no column 'token'"},
+    {"", -EBADMSG, "empty"},
+    {NULL, -ENOENT, "No such file"},
+};
+
+START_TEST(test_unusable)
+{
+    char why[MF_REASON_MAX] = "";
+    if (unusable[_i].text)
+        put(unusable[_i].text);
+    else
+        snprintf(path, sizeof(path), "%s/none/tuned_fmoe.csv", folder);
+    ck_assert_int_eq(merge(1, 1, 10, -1, why), unusable[_i].r);
+    ck_assert_msg(strstr(why, unusable[_i].says) != NULL, "%s", why);
+    if (!unusable[_i].text)
+        return;
+    char *text = slurp(path);
+    ck_assert_str_eq(text, unusable[_i].text);
+    free(text);
+}
+END_TEST
+
+START_TEST(test_lock_timeout)
+{
+    char why[MF_REASON_MAX], lock[160];
+    snprintf(lock, sizeof(lock), "%s.lock", path);
+    int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(flock(fd, LOCK_EX), 0);
+    int64_t begin = mf_now_ms();
+    ck_assert_int_eq(merge(1, 1, 10, 50, why), -ETIMEDOUT);
+    ck_assert_int_ge(mf_now_ms() - begin, 50);
+    ck_assert_ptr_nonnull(strstr(why, "lock"));
+    ck_assert_int_eq(merge(1, 1, 10, 0, why), -ETIMEDOUT);
+    close(fd);
+    ck_assert_int_eq(merge(1, 1, 10, 0, why), 0);
+}
+END_TEST
+
+/* A disk that fills up: the limit on a file's size cuts the write at every length, one after the other, up to
+ * the first that suffices. Each time the old table is there as it was, and nothing else. */
+START_TEST(test_short_write)
+{
+    char why[MF_REASON_MAX] = "";
+    ck_assert_int_eq(merge(1, 2, 10, -1, why), 0);
+    char *before = slurp(path);
+    ck_assert(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    struct rlimit limit, all;
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &all), 0);
+    limit = all;
+    int r = -EFBIG, n = 0;
+    for (limit.rlim_cur = 0; r < 0; limit.rlim_cur += 37, n++) {
+        ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        r = merge(10, 2, 10, -1, why);
+        ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &all), 0);
+        if (r == 0)
+            break;
+        ck_assert_int_eq(r, -EFBIG);
+        ck_assert_msg(strstr(why, "write ") == why, "%s", why);
+        char *after = slurp(path);
+        ck_assert_str_eq(after, before);
+        free(after);
+        ck_assert_int_eq(count_files(), 1);
+    }
+    ck_assert_int_gt(n, 20);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, 4);
+    free(before);
+}
+END_TEST
+
+/* What a killed writer left behind is no hindrance. */
+START_TEST(test_leftover)
+{
+    char why[MF_REASON_MAX], left[160];
+    snprintf(left, sizeof(left), "%s/.tuned_fmoe.csv.next", folder);
+    int fd = open(left, O_WRONLY | O_CREAT | O_CLOEXEC, 0400);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, "half a ta", 9), 9);
+    close(fd);
+    ck_assert_int_eq(merge(1, 2, 10, -1, why), 0);
+    ck_assert_int_eq(count_files(), 1);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, 2);
+}
+END_TEST
+
+enum { WRITERS = 4, ROUNDS = 25 };
+
+static void write_rounds(int writer)
+{
+    char why[MF_REASON_MAX];
+    for (int round = 0; round < ROUNDS; round++)
+        if (merge(1 + writer * ROUNDS + round, 1, 10 + writer, -1, why) < 0)
+            _exit(1);
+    _exit(0);
+}
+
+/* Several processes merge rows of their own at once; every row is there in the end, and whoever reads in
+ * between finds a whole table that only grows. */
+START_TEST(test_concurrent)
+{
+    pid_t pids[WRITERS];
+    for (int i = 0; i < WRITERS; i++) {
+        pids[i] = fork();
+        ck_assert_int_ge(pids[i], 0);
+        if (pids[i] == 0)
+            write_rounds(i);
+    }
+    size_t seen = 0;
+    for (int running = WRITERS; running > 0;) {
+        struct mf_table *t = NULL;
+        char why[MF_REASON_MAX];
+        int status, r = mf_table_file_read(path, &t, why);
+        ck_assert(r == 0 || r == -ENOENT);
+        if (t) {
+            ck_assert_uint_eq(t->n_errors, 0);
+            ck_assert_uint_ge(t->n_rows, seen);
+            seen = t->n_rows;
+        }
+        mf_table_free(t);
+        for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0; running--)
+            ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, WRITERS * ROUNDS);
+    for (int64_t token = 1; token <= WRITERS * ROUNDS; token++) {
+        struct mf_table_row key = our_row(token, 0);
+        const struct mf_table_row *row = mf_table_find(t, &key.class, &key.shape);
+        ck_assert_ptr_nonnull(row);
+        ck_assert_double_eq(row->us, 10 + (double)((token - 1) / ROUNDS));
+    }
+}
+END_TEST
+
+/* Writers are killed at any moment; the table is whole each time, and holds all that was reported written. */
+START_TEST(test_killed)
+{
+    char why[MF_REASON_MAX];
+    unsigned seed = 20261120;
+    printf("table_file killed: seed %u\n", seed);
+    int64_t token = 1;
+    for (int round = 0; round < 20; round++) {
+        int fds[2];
+        ck_assert_int_eq(pipe(fds), 0);
+        pid_t pid = fork();
+        ck_assert_int_ge(pid, 0);
+        if (pid == 0) {
+            for (char c = 0;; token++)
+                if (merge(token, 1, 10, -1, why) < 0 || write(fds[1], &c, 1) != 1)
+                    _exit(1);
+        }
+        close(fds[1]);
+        /* Let it write some, then strike in the middle of whatever it does. */
+        char c;
+        int64_t written = 0;
+        for (int i = 1 + rand_r(&seed) % 4; i > 0; i--, written++)
+            ck_assert_int_eq(read(fds[0], &c, 1), 1);
+        for (int spin = rand_r(&seed) % 200000; spin > 0; spin--)
+            __asm__ volatile("");
+        ck_assert_int_eq(kill(pid, SIGKILL), 0);
+        ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+        while (read(fds[0], &c, 1) == 1)
+            written++;
+        close(fds[0]);
+        token += written;
+        _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+        ck_assert_int_ge((int64_t)t->n_rows, token - 1);
+        ck_assert_int_le((int64_t)t->n_rows, token); /* one may be in place and not yet reported */
+        token = (int64_t)t->n_rows + 1;
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("table_file");
+    TCase *tcase = tcase_create("table_file");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, test_create_and_extend);
+    tcase_add_test(tcase, test_untouched);
+    tcase_add_test(tcase, test_mode_is_kept);
+    tcase_add_test(tcase, test_link);
+    tcase_add_test(tcase, test_relative);
+    tcase_add_test(tcase, test_write);
+    tcase_add_loop_test(tcase, test_unusable, 0, MF_ARRAY_LEN(unusable));
+    tcase_add_test(tcase, test_lock_timeout);
+    tcase_add_test(tcase, test_short_write);
+    tcase_add_test(tcase, test_leftover);
+    tcase_add_test(tcase, test_concurrent);
+    tcase_add_test(tcase, test_killed);
+    suite_add_tcase(suite, tcase);
+    return mf_check_main(suite);
+}
