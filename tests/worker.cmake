@@ -1,1 +1,2 @@
 # Tests of worker/
+mf_add_test(check_race USES worker)

@@ -1,7 +1,9 @@
-/* The race: finalists timed in interleaved rounds on one device, dropped by paired differences to the leader,
- * the winner and its ties re-measured afresh (design section 7):
- * Wilcoxon signed-rank with a
- * family-wise (Holm) bound. Knows no kernel: a sample comes from a callback. */
+/* The race: finalists timed in interleaved rounds on one device, dropped by paired differences to the leader
+ * (Wilcoxon signed-rank with Holm's family-wise bound), the winner and its nearest ties re-measured afresh. Knows no
+ * kernel: a sample comes from a callback.
+ *
+ * A racer's score is the median, over the rounds, of its time by the median time of its round: what drifts from
+ * round to round drifts for all. Racers whose paired interval to the leader reaches zero are its ties. */
 #pragma once
 
 #include "worker/unit.h"
@@ -23,15 +25,20 @@ struct mf_racer {
     int64_t id;
     double *samples;            /* by round, room for the plan's rounds plus fresh */
     size_t n_samples;
-    int dropped_at;
+    int dropped_at;             /* rounds it had run when it was dropped; 0 for those in the race to its end */
     enum mf_status status;      /* a racer that fails is out with its status and reason */
     char reason[MF_REASON_MAX];
 };
 
-/* One sample of racer i in that round, in microseconds; negative errno or a status > 0 ends the racer, reason set. */
+/* One sample of racer i in that round, in microseconds. A negative errno (status unsupported) or a status > 0 ends
+ * the racer; the reason may be set, otherwise one is made. */
 typedef int (*mf_race_sample_fn)(void *context, size_t racer, int round, double *ret_us, char reason[MF_REASON_MAX]);
 
-/* Runs the plan over n racers. The order within a round is shuffled by the seed. The winner is picked among the
- * ties by a stable rule: less spread, then fewer steps (given by weight[i]), then the smaller id. */
+/* Runs the plan over those of n racers whose status is ok. The order within a round is shuffled by the seed, and the
+ * outcome is a function of the samples and the seed. The winner is picked among the ties within 0.2% of the leader by
+ * a stable rule: not twice the least spread, then fewer steps (given by weight[i], may be NULL), then the smaller id.
+ *
+ * A racer that runs to the end has ret->rounds samples; what it has beyond them is its fresh re-measurement (the
+ * winner and up to three ties). -ENOENT: no racer is left; ret is then untouched. -ENOMEM. */
 int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer *racers, const int *weight, size_t n,
                 mf_race_sample_fn sample, void *context, struct mf_race_outcome *ret);

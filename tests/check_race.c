@@ -1,0 +1,285 @@
+/* Races over a simulated landscape: a sample is a pure function of (seed, racer, sample index). */
+#include <math.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/json.h"
+#include "kernels/philox.h"
+#include "worker/race.h"
+
+#include "mf_check.h"
+
+#define N_RACERS 60
+#define ROOM     512
+
+struct landscape {
+    uint64_t seed;
+    double sigma, outliers, drift;
+    double truth[N_RACERS];
+    int taken[N_RACERS];
+    double level; /* of the drift, moved at each call */
+    uint64_t calls;
+    double wide[N_RACERS];  /* sigma of that racer, where not 0 */
+    int fails_at[N_RACERS]; /* call of that racer that fails, 0: none */
+    int fails_with;
+};
+
+static double uniform(uint64_t seed, uint64_t a, uint64_t b)
+{
+    struct mf_philox4 p = mf_philox(seed, a, b);
+    return ((double)p.v[0] + 0.5) / 4294967296.0;
+}
+
+static double normal(uint64_t seed, uint64_t a, uint64_t b)
+{
+    return sqrt(-2 * log(uniform(seed, 2 * a, b))) * cos(6.283185307179586 * uniform(seed, 2 * a + 1, b));
+}
+
+static int sample(void *context, size_t i, int round, double *ret_us, char reason[MF_REASON_MAX])
+{
+    struct landscape *l = context;
+    int k = ++l->taken[i];
+    (void)round;
+    if (l->fails_at[i] == k) {
+        if (l->fails_with > 0)
+            strcpy(reason, "planted");
+        return l->fails_with;
+    }
+    l->level = 0.995 * l->level + 0.1 * l->drift * normal(l->seed, l->calls++, 900);
+    double sigma = l->wide[i] > 0 ? l->wide[i] : l->sigma;
+    double us = l->truth[i] * (1 + l->level) * (1 + sigma * normal(l->seed, (uint64_t)k, i));
+    if (uniform(l->seed, (uint64_t)k, 1000 + i) < l->outliers)
+        us *= 1.2;
+    *ret_us = us;
+    return 0;
+}
+
+/* The best at 100 us, a handful within one percent, the others up to twice as slow. */
+static void make_landscape(struct landscape *l, uint64_t seed)
+{
+    *l = (struct landscape){.seed = seed, .sigma = 0.02, .outliers = 0.01, .drift = 0.007};
+    for (int i = 0; i < N_RACERS; i++) {
+        double u = uniform(seed, (uint64_t)i, 5000);
+        l->truth[i] = i % 6 == 0 ? 100 * (1 + 0.01 * u) : 101 * (1 + u);
+    }
+    l->truth[(int)(uniform(seed, 0, 6000) * N_RACERS)] = 100;
+}
+
+struct entry {
+    struct mf_racer racers[N_RACERS];
+    double samples[N_RACERS][ROOM];
+    struct mf_race_outcome outcome;
+};
+
+static const struct mf_race_plan plan = {
+    .stages = {{2, 48}, {5, 16}, {15, 8}, {100, 8}}, .n_stages = 4, .fresh = 20, .alpha = 0.05};
+
+static int run(struct landscape *l, struct entry *e, size_t n, const int *weight)
+{
+    memset(e, 0, sizeof(*e));
+    for (size_t i = 0; i < n; i++)
+        e->racers[i] =
+            (struct mf_racer){.id = 1000 + (int64_t)i, .samples = e->samples[i], .status = MF_STATUS_OK};
+    return mf_race_run(&plan, l->seed, e->racers, weight, n, sample, l, &e->outcome);
+}
+
+START_TEST(regret_is_small)
+{
+    static struct entry e;
+    double sum = 0, worst = 0, bias = 0;
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        struct landscape l;
+        make_landscape(&l, seed);
+        ck_assert_int_eq(run(&l, &e, N_RACERS, NULL), 0);
+        double best = INFINITY, won = l.truth[e.outcome.winner - 1000];
+        for (int i = 0; i < N_RACERS; i++)
+            best = fmin(best, l.truth[i]);
+        sum += won / best - 1;
+        worst = fmax(worst, won / best - 1);
+        bias += e.outcome.us / won - 1;
+        /* most are dropped early: 60 racers of 122 rounds would be 7,320 calls */
+        ck_assert_int_le(e.outcome.calls, 1800);
+    }
+    ck_assert_msg(sum / 200 <= 0.002, "mean regret %.3f%%, worst %.3f%%", sum / 2, worst * 100);
+    ck_assert_msg(worst <= 0.012, "worst regret %.3f%%", worst * 100);
+    /* the fresh samples do not flatter the winner */
+    ck_assert_msg(fabs(bias / 200) <= 0.002, "bias %.3f%%", bias / 2);
+}
+END_TEST
+
+/* Equal input, equal outcome, to the last sample. */
+START_TEST(equal_input_equal_outcome)
+{
+    static struct entry a, b;
+    struct landscape l;
+    make_landscape(&l, 77);
+    ck_assert_int_eq(run(&l, &a, N_RACERS, NULL), 0);
+    make_landscape(&l, 77);
+    ck_assert_int_eq(run(&l, &b, N_RACERS, NULL), 0);
+    ck_assert_mem_eq(&a.outcome, &b.outcome, sizeof(a.outcome));
+    ck_assert_mem_eq(a.samples, b.samples, sizeof(a.samples));
+}
+END_TEST
+
+static const struct {
+    int with;
+    enum mf_status status;
+    const char *reason;
+} failures[] = {
+    {MF_STATUS_WRONG, MF_STATUS_WRONG, "planted"},
+    {MF_STATUS_IMPLAUSIBLE, MF_STATUS_IMPLAUSIBLE, "planted"},
+    {-ENOMEM, MF_STATUS_UNSUPPORTED, "Cannot allocate memory"},
+};
+
+/* The fastest fails at its n-th call, in the rounds or in the re-measurement: it is out, another one wins. */
+START_TEST(failed_racer_is_out)
+{
+    static struct entry e;
+    static const int at[] = {1, 8, 60, 125, 135};
+    for (size_t i = 0; i < MF_ARRAY_LEN(at); i++) {
+        struct landscape l;
+        make_landscape(&l, 5);
+        l.truth[7] = 90;
+        l.fails_at[7] = at[i];
+        l.fails_with = failures[_i].with;
+        ck_assert_int_eq(run(&l, &e, N_RACERS, NULL), 0);
+        ck_assert_int_eq(e.racers[7].status, failures[_i].status);
+        ck_assert_msg(strstr(e.racers[7].reason, failures[_i].reason), "%s", e.racers[7].reason);
+        ck_assert_int_ne(e.outcome.winner, 1007);
+        ck_assert_double_gt(e.outcome.us, 95);
+        for (size_t t = 0; t < e.outcome.n_ties; t++)
+            ck_assert_int_ne(e.outcome.ties[t], 1007);
+    }
+}
+END_TEST
+
+START_TEST(nobody_left)
+{
+    static struct entry e;
+    struct landscape l;
+    make_landscape(&l, 5);
+    l.fails_with = MF_STATUS_WRONG;
+    for (int i = 0; i < 3; i++)
+        l.fails_at[i] = i + 1;
+    ck_assert_int_eq(run(&l, &e, 3, NULL), -ENOENT);
+    ck_assert_int_eq(run(&l, &e, 0, NULL), -ENOENT);
+}
+END_TEST
+
+START_TEST(single_racer_wins)
+{
+    static struct entry e;
+    struct landscape l;
+    make_landscape(&l, 5);
+    ck_assert_int_eq(run(&l, &e, 1, NULL), 0);
+    ck_assert_int_eq(e.outcome.winner, 1000);
+    ck_assert_uint_eq(e.outcome.n_ties, 0);
+    ck_assert_int_eq(e.outcome.rounds, 122);
+    ck_assert_uint_eq(e.racers[0].n_samples, 142);
+}
+END_TEST
+
+/* Equals without noise: all are ties, and the stable rule decides: fewer steps, then the smaller id. */
+START_TEST(ties_go_by_the_stable_rule)
+{
+    static struct entry e;
+    static const int weight[5] = {4, 3, 2, 3, 2};
+    struct landscape l = {.seed = 3};
+    for (int i = 0; i < 5; i++)
+        l.truth[i] = 50;
+    ck_assert_int_eq(run(&l, &e, 5, weight), 0);
+    ck_assert_int_eq(e.outcome.winner, 1002);
+    ck_assert_uint_eq(e.outcome.n_ties, 4);
+    ck_assert_int_eq(run(&l, &e, 5, NULL), 0);
+    ck_assert_int_eq(e.outcome.winner, 1000);
+}
+END_TEST
+
+/* Two that are alike but for spread: the steadier one, though it has the larger id and more steps. */
+START_TEST(spread_comes_first)
+{
+    static struct entry e;
+    static const int weight[2] = {1, 2};
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct landscape l = {.seed = seed, .truth = {50, 50}, .wide = {0.003, 0.0003}};
+        ck_assert_int_eq(run(&l, &e, 2, weight), 0);
+        ck_assert_int_eq(e.outcome.winner, 1001);
+    }
+}
+END_TEST
+
+START_TEST(dropped_have_their_round)
+{
+    static struct entry e;
+    struct landscape l;
+    make_landscape(&l, 9);
+    ck_assert_int_eq(run(&l, &e, N_RACERS, NULL), 0);
+    int early = 0, to_the_end = 0;
+    for (int i = 0; i < N_RACERS; i++) {
+        const struct mf_racer *r = &e.racers[i];
+        ck_assert_int_eq(r->status, MF_STATUS_OK);
+        if (r->dropped_at > 0 && r->dropped_at < e.outcome.rounds)
+            ck_assert_uint_eq(r->n_samples, (size_t)r->dropped_at);
+        early += r->dropped_at == 2;
+        to_the_end += r->dropped_at == 0;
+    }
+    ck_assert_int_eq(early, N_RACERS - 48);
+    ck_assert_int_eq(to_the_end, (int)e.outcome.n_ties + 1);
+}
+END_TEST
+
+static const struct {
+    const char *json, *field;
+} bad_plans[] = {
+    {"[]", "plan"},
+    {"{}", "plan.rounds"},
+    {"{\"rounds\":[]}", "plan.rounds"},
+    {"{\"rounds\":[{\"rounds\":0,\"keep\":3}]}", "plan.rounds[].rounds"},
+    {"{\"rounds\":[{\"rounds\":1}]}", "plan.rounds[].keep"},
+    {"{\"rounds\":[{\"rounds\":1,\"keep\":1}],\"fresh\":-1}", "plan.fresh"},
+    {"{\"rounds\":[{\"rounds\":1,\"keep\":1}],\"alpha\":2}", "plan.alpha"},
+};
+
+START_TEST(bad_plan)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse(bad_plans[_i].json);
+    struct mf_race_plan p;
+    const char *field;
+    ck_assert_int_eq(mf_race_plan_parse(json, &p, &field), -EINVAL);
+    ck_assert_str_eq(field, bad_plans[_i].field);
+}
+END_TEST
+
+START_TEST(good_plan)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse(
+        "{\"rounds\":[{\"rounds\":10,\"keep\":24},{\"rounds\":30,\"keep\":8}],\"fresh\":15,\"alpha\":0.1}");
+    struct mf_race_plan p;
+    const char *field;
+    ck_assert_int_eq(mf_race_plan_parse(json, &p, &field), 0);
+    ck_assert_int_eq(p.n_stages, 2);
+    ck_assert_int_eq(p.stages[1].rounds, 30);
+    ck_assert_int_eq(p.stages[1].keep, 8);
+    ck_assert_int_eq(p.fresh, 15);
+    ck_assert(p.alpha > 0.099 && p.alpha < 0.101);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("race");
+    TCase *t = tcase_create("race");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, regret_is_small);
+    tcase_add_test(t, equal_input_equal_outcome);
+    tcase_add_loop_test(t, failed_racer_is_out, 0, MF_ARRAY_LEN(failures));
+    tcase_add_test(t, nobody_left);
+    tcase_add_test(t, single_racer_wins);
+    tcase_add_test(t, ties_go_by_the_stable_rule);
+    tcase_add_test(t, spread_comes_first);
+    tcase_add_test(t, dropped_have_their_round);
+    tcase_add_loop_test(t, bad_plan, 0, MF_ARRAY_LEN(bad_plans));
+    tcase_add_test(t, good_plan);
+    suite_add_tcase(s, t);
+    return mf_check_main(s);
+}
