@@ -42,7 +42,7 @@ static struct widest find_widest(const cJSON *pipelines, int64_t top)
     return w;
 }
 
-static void add_time(struct mf_buf *out, const cJSON *p)
+static void add_time(struct mf_buf *out, const cJSON *p, bool utf8)
 {
     double us = mf_api_double(p, "us", 0), mad = mf_api_double(p, "mad", NAN);
     char text[MF_US_MAX];
@@ -51,7 +51,7 @@ static void add_time(struct mf_buf *out, const cJSON *p)
         mf_us(us, text);
         (void)mf_buf_addf(out, "%s", text);
         if (isfinite(mad))
-            (void)mf_buf_addf(out, " ±%.2g%%", 100 * mad / us);
+            (void)mf_buf_addf(out, " %s%.2g%%", utf8 ? "±" : "+-", 100 * mad / us);
         (void)mf_buf_addf(out, " raced (n %" PRId64 ")", mf_api_i64(p, "samples_n", 0));
     } else {
         (void)mf_buf_adds(out, "not raced");
@@ -69,7 +69,7 @@ static void add_pipeline(struct mf_buf *out, const cJSON *p, int64_t place, cons
     (void)mf_json_bool(p, "winner", &winner);
     (void)mf_json_bool(p, "tie", &tie);
     (void)mf_buf_addf(out, "%3" PRId64 "  pipeline %" PRId64 "  ", place, mf_api_i64(p, "id", 0));
-    add_time(out, p);
+    add_time(out, p, utf8);
     if (winner)
         (void)mf_buf_adds(out, "  winner");
     else if (tie)

@@ -19,9 +19,9 @@ static void add_bar(struct mf_buf *out, double fraction, int width, bool utf8, c
         fraction = 0;
     if (fraction > 1)
         fraction = 1;
-    part = (int)floor(fraction * width * 8 + 0.5);
+    part = utf8 ? (int)floor(fraction * width * 8 + 0.5) : 8 * (int)floor(fraction * width + 0.5);
     filled = part / 8;
-    part = utf8 ? part % 8 : 0;
+    part %= 8;
     for (int i = 0; i < filled; i++)
         (void)mf_buf_adds(out, utf8 ? "█" : "#");
     if (part > 0)
@@ -58,6 +58,8 @@ void mf_us(double us, char buf[MF_US_MAX])
         mf_say(buf, MF_US_MAX, "-");
     else if (us < 100)
         mf_say(buf, MF_US_MAX, "%.2f us", us);
+    else if (us < 1000)
+        mf_say(buf, MF_US_MAX, "%.1f us", us);
     else if (us < 10000)
         mf_say(buf, MF_US_MAX, "%.0f us", us);
     else

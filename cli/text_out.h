@@ -16,7 +16,7 @@ void mf_bar_plain(struct mf_buf *out, double fraction, int width, bool utf8);
 /* "42 s", "3:05 min", "2:10 h". */
 void mf_duration(double seconds, char buf[MF_DURATION_MAX]);
 #define MF_US_MAX 32
-/* Microseconds with three or four figures that count: "7.31 us", "812 us", "12.40 ms". */
+/* Microseconds with three or four figures that count: "7.31 us", "812.4 us", "12.40 ms". */
 void mf_us(double us, char buf[MF_US_MAX]);
 
 /* A table of cells that is printed with aligned columns; a column whose every cell looks like a number is set

@@ -124,7 +124,7 @@ END_TEST
 static const struct {
     double us;
     const char *want;
-} us_cases[] = {{7.311, "7.31 us"}, {812.4, "812 us"}, {12400, "12.40 ms"}, {NAN, "-"}};
+} us_cases[] = {{7.311, "7.31 us"}, {812.4, "812.4 us"}, {4321, "4321 us"}, {12400, "12.40 ms"}, {NAN, "-"}};
 
 START_TEST(times)
 {
@@ -284,7 +284,7 @@ START_TEST(progress_follows_events)
     event(&p, "config", "{\"batch\":7,\"goal\":1,\"us\":411.2,\"winner\":3,\"ties\":[]}");
     event(&p, "goal", "{\"batch\":7,\"goal\":2,\"state\":\"failed\",\"reason\":\"no family offers it\"}");
     mf_progress_tell_ended(&p, &out);
-    ck_assert_str_eq(out.data, "goal 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411 us\n"
+    ck_assert_str_eq(out.data, "goal 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411.2 us\n"
                                "goal 2  cpu-x/2  T2 H2048 I96 E128 k8 bf16: failed: no family offers it\n");
     mf_buf_clear(&out);
     mf_progress_tell_ended(&p, &out);

@@ -1,0 +1,587 @@
+/* moefarm, the program: what it asks, what it prints and how it ends, against a coordinator of cardboard. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "common/cleanup.h"
+#include "fake_http.h"
+#include "mf_check.h"
+
+#define MOEFARM MF_BINARY_DIR "/cli/moefarm"
+
+extern char **environ;
+
+static char folder[64];
+
+static void make_folder(void)
+{
+    mf_say(folder, sizeof(folder), "/tmp/check_cli.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+}
+
+static const char *in_folder(const char *name)
+{
+    static char path[4][160];
+    static unsigned next;
+    char *p = path[next++ % 4];
+
+    mf_say(p, sizeof(path[0]), "%s/%s", folder, name);
+    return p;
+}
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "we");
+
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(text, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+static char *read_file(const char *path)
+{
+    static char text[4][65536];
+    static unsigned next;
+    char *t = text[next++ % 4];
+    FILE *f = fopen(path, "re");
+
+    ck_assert_ptr_nonnull(f);
+    t[fread(t, 1, sizeof(text[0]) - 1, f)] = '\0';
+    (void)fclose(f);
+    return t;
+}
+
+static void remove_folder(void)
+{
+    for (const char *const *name =
+             (const char *const[]){"out", "err", "shapes.csv", "shapes.json", "table.csv", "table.csv.lock",
+                                   "other.csv", "other.csv.lock", NULL};
+         *name; name++)
+        (void)unlink(in_folder(*name));
+    ck_assert_int_eq(rmdir(folder), 0);
+}
+
+struct ran {
+    int code;
+    const char *out, *err;
+};
+
+/* Runs moefarm with the words given, up to NULL; MOEFARM_URL is url. */
+static struct ran moefarm(const char *url, ...)
+{
+    char *argv[24] = {(char *)MOEFARM}, variable[96];
+    char *env[] = {variable, (char *)"LC_ALL=C", (char *)"TZ=UTC", (char *)"http_proxy=http://127.0.0.1:9",
+                   NULL};
+    posix_spawn_file_actions_t actions;
+    int argc = 1, status;
+    va_list words;
+    pid_t pid;
+
+    va_start(words, url);
+    for (char *word; argc < 23 && (word = va_arg(words, char *));)
+        argv[argc++] = word;
+    va_end(words);
+    mf_say(variable, sizeof(variable), "MOEFARM_URL=%s", url);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, 1, in_folder("out"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&actions, 2, in_folder("err"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    ck_assert_int_eq(posix_spawn(&pid, MOEFARM, &actions, NULL, argv, env), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_msg(WIFEXITED(status), "moefarm died of signal %d: %s", WTERMSIG(status),
+                  read_file(in_folder("err")));
+    return (struct ran){WEXITSTATUS(status), read_file(in_folder("out")), read_file(in_folder("err"))};
+}
+
+#define assert_says(text, part) ck_assert_msg(strstr(text, part) != NULL, "no '%s' in:\n%s", part, text)
+
+/* ---- usage ---- */
+
+static const struct {
+    const char *words[6];
+    int code;
+    const char *says;
+} usage_cases[] = {
+    {{NULL}, 2, "commands"},
+    {{"frob"}, 2, "there is no command 'frob'"},
+    {{"submit"}, 2, "an argument is missing; the usage is: moefarm submit [options] FILE"},
+    {{"submit", "/nonexistent.csv"}, 2, "/nonexistent.csv: No such file"},
+    {{"show", "1", "2"}, 2, "too many arguments"},
+    {{"watch", "x"}, 2, "'x' is no batch"},
+    {{"rank", "1", "--finalist"}, 2, "did you mean --finalists"},
+    {{"rank"}, 2, "give a goal's number, or --shape"},
+    {{"rank", "token=4,foo=1"}, 2, "'foo' is no column"},
+    {{"rank", "7", "--top", "0"}, 2, "--top: '0' is not an integer from 1"},
+    {{"export", "--set", "x"}, 2, "give --into FILE too"},
+    {{"export", "--into", "a", "-o", "b"}, 2, "give one of them"},
+    {{"export", "--into", "a", "--consumer", "aiter"}, 2, "only rows for consumer moefarm"},
+    {{"batches", "--url", "gopher://x"}, 2, "'gopher://x' is no URL; give http://host:port"},
+    {{"batches"}, 3, "is moefarmd running there?"},
+    {{"run-config", "/nonexistent.csv", "--device", "tpu:0"}, 2, "--device:"},
+};
+
+START_TEST(usage)
+{
+    const char *const *w = usage_cases[_i].words;
+    /* The discard port of loopback: nobody listens there */
+    struct ran r = moefarm("http://127.0.0.1:9", w[0], w[1], w[2], w[3], w[4], NULL);
+
+    ck_assert_msg(r.code == usage_cases[_i].code, "exit code %d, want %d: %s", r.code, usage_cases[_i].code,
+                  r.err);
+    assert_says(r.err, usage_cases[_i].says);
+}
+END_TEST
+
+START_TEST(help)
+{
+    struct ran r = moefarm("", "--help", NULL);
+
+    ck_assert_int_eq(r.code, 0);
+    for (const char *const *word =
+             (const char *const[]){"submit FILE", "watch BATCH", "exit codes:", "--url", NULL};
+         *word; word++)
+        assert_says(r.out, *word);
+    r = moefarm("", "export", "--help", NULL);
+    ck_assert_int_eq(r.code, 0);
+    assert_says(r.out, "--into FILE");
+}
+END_TEST
+
+/* ---- lists and errors ---- */
+
+#define PROBLEM                                                                                              \
+    "{\"type\":\"about:blank\",\"title\":\"Unprocessable\",\"status\":422,\"detail\":\"no row of the table " \
+    "is "                                                                                                    \
+    "good\",\"errors\":[{\"at\":\"shapes[3].topk\",\"code\":\"range\",\"message\":\"topk is above "          \
+    "expert\"}]}"
+
+START_TEST(lists_follow_their_cursor)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "GET /api/v1/batches?limit=1000",
+         .status = 200,
+         .chunked = true,
+         .body = "{\"items\":[{\"id\":8,\"name\":\"b\",\"state\":\"open\",\"priority\":50,\"created_ms\":"
+                 "1790000000000,"
+                 "\"goals\":42,\"done\":7,\"failed\":0,\"steps\":100,\"measured\":20}],\"next\":\"a+b/c=\"}"},
+        {.request = "GET /api/v1/batches?limit=1000&cursor=a%2Bb%2Fc%3D",
+         .status = 200,
+         .body = "{\"items\":[{\"id\":7,\"name\":\"first\",\"state\":\"done\",\"goals\":1,\"done\":1}],"
+                 "\"next\":null}"},
+    };
+    struct fake_http f;
+    struct ran r;
+
+    fake_http_start(&f, answers, MF_ARRAY_LEN(answers));
+    r = moefarm(f.url, "batches", NULL);
+    fake_http_stop(&f);
+    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_says(r.out, "8  b ");
+    assert_says(r.out, "7  first");
+    assert_says(r.out, "2026-09-21 14:13");
+    fake_http_release(&f);
+}
+END_TEST
+
+static const struct {
+    struct fake_answer answer;
+    int code;
+    const char *says;
+} failure_cases[] = {
+    {{.status = 422, .type = "application/problem+json", .body = PROBLEM},
+     2,
+     "shapes[3].topk: topk is above expert"},
+    {{.status = 404, .body = "{\"title\":\"no such batch\"}"}, 2, "no such batch"},
+    {{.status = 502, .type = "text/html", .body = "<h1>bad gateway</h1>"}, 3, "HTTP status 502"},
+    {{.status = 200, .type = "text/html", .body = "<h1>hello</h1>"}, 3, "the answer is no JSON"},
+    {{.status = 200, .body = "{\"items\":3}"}, 3, "the answer is no list"},
+    {{.status = 200, .body = "{\"items\":[],\"next\":null}", .cut = true}, 3, "transfer closed"},
+    {{.status = 200, .body = "{\"items\":[],\"next\":null}", .cut = true, .chunked = true}, 3, "transfer"},
+};
+
+START_TEST(failures)
+{
+    struct fake_answer answer = failure_cases[_i].answer;
+    struct fake_http f;
+    struct ran r;
+
+    answer.request = "GET *";
+    fake_http_start(&f, &answer, 1);
+    r = moefarm(f.url, "workers", NULL);
+    fake_http_stop(&f);
+    ck_assert_msg(r.code == failure_cases[_i].code, "exit code %d: %s", r.code, r.err);
+    assert_says(r.err, failure_cases[_i].says);
+    fake_http_release(&f);
+}
+END_TEST
+
+/* ---- submit ---- */
+
+#define RECEIPT "{\"batch\":7,\"shapes\":2,\"goals\":2,\"errors\":[]}"
+#define RECEIPT_ERRORS                                                                                  \
+    "{\"batch\":7,\"shapes\":1,\"goals\":1,\"errors\":[{\"line\":3,\"at\":\"topk\",\"code\":\"range\"," \
+    "\"message\":\"topk has to be from 1 to 127\"}]}"
+
+START_TEST(submit_csv)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "POST /api/v1/batches*", .status = 201, .body = RECEIPT}};
+    struct fake_http f;
+    struct ran r;
+
+    write_file(in_folder("shapes.csv"), "token,model_dim\n1,2\n");
+    fake_http_start(&f, answers, 1);
+    r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--topk", "4", "--classes=cpu-x/2,gfx942/304",
+                "--err-ratio", "0.05", "--idempotency-key", "k1", NULL);
+    fake_http_stop(&f);
+    ck_assert_msg(r.code == 0, "%s", r.err);
+    ck_assert_str_eq(r.out, "batch 7: 2 shapes, 2 goals\n");
+    assert_says(
+        f.log.data,
+        "POST /api/v1/batches?name=shapes.csv&classes=cpu-x%2F2%2Cgfx942%2F304&topk=4&err_ratio=0.05 HTTP");
+    assert_says(f.log.data, "Content-Type: text/csv\r\n");
+    assert_says(f.log.data, "Idempotency-Key: k1\r\n");
+    assert_says(f.log.data, "\r\n\r\ntoken,model_dim\n1,2\n");
+    fake_http_release(&f);
+}
+END_TEST
+
+START_TEST(submit_json)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "POST /api/v1/batches", .status = 201, .body = RECEIPT_ERRORS}};
+    struct fake_http f;
+    struct ran r;
+
+    write_file(in_folder("shapes.json"),
+               " {\"name\":\"n\",\"csv\":\"a\",\"options\":{\"topk\":8,\"seed\":3}}");
+    fake_http_start(&f, answers, 1);
+    r = moefarm(f.url, "submit", "--topk", "4", "--layout", "free", in_folder("shapes.json"), NULL);
+    fake_http_stop(&f);
+    ck_assert_int_eq(r.code, 1); /* a row was refused */
+    assert_says(r.err, "shapes.json:3: topk: topk has to be from 1 to 127");
+    assert_says(f.log.data, "Content-Type: application/json\r\n");
+    assert_says(f.log.data, "\"options\":{\"seed\":3,\"topk\":4,\"layout\":\"free\"}");
+    assert_says(f.log.data, "Idempotency-Key: cli-");
+    fake_http_release(&f);
+}
+END_TEST
+
+/* The first answer breaks off: sent again under the same key. */
+START_TEST(submit_again)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "POST *", .status = 201, .body = RECEIPT, .cut = true, .times = 1},
+        {.request = "POST *", .status = 200, .body = RECEIPT},
+    };
+    char first[64] = "", second[64] = "";
+    struct fake_http f;
+    struct ran r;
+    char *at;
+
+    write_file(in_folder("shapes.csv"), "x\n");
+    fake_http_start(&f, answers, 2);
+    r = moefarm(f.url, "submit", in_folder("shapes.csv"), NULL);
+    fake_http_stop(&f);
+    ck_assert_msg(r.code == 0, "%s", r.err);
+    at = strstr(f.log.data, "Idempotency-Key: ");
+    ck_assert_ptr_nonnull(at);
+    (void)sscanf(at, "Idempotency-Key: %60s", first);
+    at = strstr(at + 1, "Idempotency-Key: ");
+    ck_assert_ptr_nonnull(at);
+    (void)sscanf(at, "Idempotency-Key: %60s", second);
+    ck_assert_str_eq(first, second);
+    fake_http_release(&f);
+}
+END_TEST
+
+/* ---- watch ---- */
+
+#define SHAPE(T)                                                                                           \
+    "{\"token\":" T                                                                                        \
+    ",\"model_dim\":2048,\"inter_dim\":96,\"expert\":128,\"topk\":8,\"act_type\":\"ActivationType.Silu\"," \
+    "\"dtype\":\"torch.bfloat16\",\"q_dtype_a\":\"torch.bfloat16\",\"q_dtype_w\":\"torch.bfloat16\",\"q_"  \
+    "type\":\"QuantType.No\","                                                                             \
+    "\"use_g1u1\":1,\"doweight_stage1\":0}"
+#define GOAL(id, T, state, more)                                                                     \
+    "{\"id\":" id ",\"class\":\"cpu-x/2\",\"steps\":10,\"measured\":5,\"state\":\"" state "\"," more \
+    "\"shape\":" SHAPE(T) "}"
+
+/* The stream breaks after event 3 and again after 4; the program comes back with Last-Event-ID each time. */
+static const struct fake_answer watch_answers[] = {
+    {.request = "GET /api/v1/batches/7",
+     .status = 200,
+     .body = "{\"id\":7,\"state\":\"open\",\"eta_s\":5}",
+     .times = 3},
+    {.request = "GET /api/v1/batches/7",
+     .status = 200,
+     .body = "{\"id\":7,\"state\":\"done\",\"eta_s\":null}"},
+    {.request = "GET /api/v1/batches/7/goals*",
+     .status = 200,
+     .times = 3,
+     .body =
+         "{\"items\":[" GOAL("1", "1", "probing", "") "," GOAL("2", "2", "probing", "") "],\"next\":null}"},
+    {.request = "GET /api/v1/batches/7/goals*",
+     .status = 200,
+     .body = "{\"items\":[" GOAL("1", "1", "done", "\"us\":411.2,") "," GOAL(
+         "2", "2", "failed", "\"reason\":\"why not\",") "],\"next\":null}"},
+    {.request = "GET /api/v1/batches/7/events",
+     .status = 200,
+     .type = "text/event-stream",
+     .times = 1,
+     .cut = false,
+     .chunked = true,
+     .body = ": hello\n\nevent: goal\nid: 3\ndata: "
+             "{\"batch\":7,\"goal\":1,\"state\":\"racing\",\"steps\":10,\"measured\":10}\n\n"},
+    {.request = "GET /api/v1/batches/7/events", .status = 503, .body = "{}", .times = 1},
+    {.request = "GET /api/v1/batches/7/events",
+     .status = 200,
+     .type = "text/event-stream",
+     .chunked = true,
+     .body = "event: batch\nid: 4\ndata: {\"batch\":7,\"state\":\"done\"}\n\n"},
+};
+
+START_TEST(watch)
+{
+    struct fake_http f;
+    struct ran r;
+    char *at;
+
+    fake_http_start(&f, watch_answers, MF_ARRAY_LEN(watch_answers));
+    r = moefarm(f.url, "watch", "7", NULL);
+    fake_http_stop(&f);
+    ck_assert_msg(r.code == 1, "exit code %d: %s", r.code, r.err); /* goal 2 failed */
+    assert_says(r.out, "goal 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411.2 us\n");
+    assert_says(r.out, "goal 2  cpu-x/2  T2 H2048 I96 E128 k8 bf16: failed: why not\n");
+    assert_says(r.out, "batch 7 done: 2 of 2 goals, 1 failed");
+    ck_assert_msg(strchr(r.out, '\033') == NULL, "escapes where no terminal is:\n%s", r.out);
+    at = strstr(f.log.data, "/events");
+    ck_assert_ptr_nonnull(at);
+    at = strstr(at + 1, "/events");
+    ck_assert_ptr_nonnull(at);
+    assert_says(at, "Last-Event-ID: 3\r\n");
+    fake_http_release(&f);
+}
+END_TEST
+
+START_TEST(watch_loses_its_coordinator)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "GET /api/v1/batches/7", .status = 200, .body = "{\"id\":7,\"state\":\"open\"}"},
+        {.request = "GET /api/v1/batches/7/goals*", .status = 200, .body = "{\"items\":[],\"next\":null}"},
+        {.request = "GET *", .status = 503, .body = "{}"},
+    };
+    struct fake_http f;
+    struct ran r;
+
+    fake_http_start(&f, answers, MF_ARRAY_LEN(answers));
+    r = moefarm(f.url, "watch", "7", "--patience", "0", NULL);
+    fake_http_stop(&f);
+    ck_assert_int_eq(r.code, 3);
+    fake_http_release(&f);
+}
+END_TEST
+
+/* ---- rank and why ---- */
+
+#define PIPELINES                                                                                          \
+    "{\"items\":[{\"id\":31,\"place\":2,\"names\":[\"move:sort16\",\"tile:a\"],\"structure\":\"sort | "    \
+    "gemm1\",\"block_m\":16,"                                                                              \
+    "\"layout\":\"w1=row "                                                                                 \
+    "w2=row\",\"forecast_us\":110,\"finalist\":true,\"us\":100.5,\"mad\":1,\"samples_n\":20,\"winner\":"   \
+    "true,"                                                                                                \
+    "\"tie\":false,\"ops\":[{\"covers\":\"sort\",\"step\":1,\"name\":\"sort16\",\"us\":20},{\"covers\":"   \
+    "\"gather+gemm1\",\"step\":2,"                                                                         \
+    "\"name\":\"a\",\"us\":80}]},"                                                                         \
+    "{\"id\":32,\"place\":1,\"names\":[\"move:sort16\",\"tile:b\"],\"structure\":\"sort | "                \
+    "gemm1\",\"block_m\":16,\"layout\":\"\","                                                              \
+    "\"forecast_us\":105,\"us\":120,\"mad\":1,\"samples_n\":10,\"dropped_at\":10,\"ops\":[{\"covers\":"    \
+    "\"sort\",\"step\":1,"                                                                                 \
+    "\"name\":\"sort16\",\"us\":20},{\"covers\":\"gather+gemm1\",\"step\":3,\"name\":\"b\",\"us\":85}]}]," \
+    "\"next\":null}"
+
+static const struct fake_answer goal_answers[] = {
+    {.request = "GET /api/v1/goals/1",
+     .status = 200,
+     .body = "{\"config\":{\"pipeline\":31,\"us\":100.5,\"ties\":[40]},"
+             "\"id\":1,\"class\":\"cpu-x/2\",\"state\":\"done\",\"shape\":" SHAPE("4") "}"},
+    {.request = "GET /api/v1/goals/1/pipelines*", .status = 200, .body = PIPELINES},
+    {.request = "GET /api/v1/goals/1/rejections*",
+     .status = 200,
+     .body = "{\"items\":[{\"family\":\"lib\",\"kernel\":\"*\",\"rule\":\"dtype\",\"reason\":\"oneDNN has no "
+             "fp8 here\"}],\"next\":null}"},
+    {.request = "GET /api/v1/goals/1/steps*",
+     .status = 200,
+     .body = "{\"items\":[{\"id\":2,\"family\":\"tile\",\"name\":\"a\",\"covers\":\"gather+gemm1\","
+             "\"status\":\"ok\",\"us\":80},"
+             "{\"id\":3,\"family\":\"tile\",\"name\":\"b\",\"covers\":\"gather+gemm1\",\"status\":\"ok\","
+             "\"us\":85},"
+             "{\"id\":4,\"family\":\"tile\",\"name\":\"c\",\"covers\":\"gather+gemm1\",\"status\":\"ok\","
+             "\"us\":200}],\"next\":null}"},
+    /* A glob: the more exact row comes first */
+    {.request = "GET /api/v1/batches/7/goals*",
+     .status = 200,
+     .body = "{\"items\":[" GOAL("1", "4", "done", "") "," GOAL("2", "8", "done", "") "],\"next\":null}"},
+    {.request = "GET /api/v1/batches?*", .status = 200, .body = "{\"items\":[{\"id\":7}],\"next\":null}"},
+};
+
+START_TEST(rank)
+{
+    struct fake_http f;
+    struct ran r;
+
+    fake_http_start(&f, goal_answers, MF_ARRAY_LEN(goal_answers));
+    r = moefarm(f.url, "rank", "--shape", "token=4", NULL);
+    ck_assert_msg(r.code == 0, "%s", r.err);
+    ck_assert_str_eq(
+        r.out, "goal 1  cpu-x/2  T4 H2048 I96 E128 k8 bf16  done: 100.5 us by pipeline 31, which the "
+               "samples cannot tell from 1 other\n"
+               "  1  pipeline 31  100.5 us +-1% raced (n 20), forecast 110.0 us  winner\n"
+               "     sort | gemm1  block_m 16  w1=row w2=row\n"
+               "       sort         ########                           20.00 us  sort16\n"
+               "       gather+gemm1 ##############################     80.00 us  a\n"
+               "  2  pipeline 32  120.0 us +-0.83% raced (n 10), forecast 105.0 us  dropped in round 10\n"
+               "     sort | gemm1  block_m 16  \n"
+               "       sort         ########                           20.00 us  sort16\n"
+               "       gather+gemm1 ################################   85.00 us  b\n");
+    r = moefarm(f.url, "rank", "inter_dim=96", NULL);
+    ck_assert_int_eq(r.code, 2);
+    assert_says(r.err, "2 goals of batch 7 are of the shape 'inter_dim=96'; name one:");
+    assert_says(r.err, "goal 2  cpu-x/2  T8 H2048");
+    r = moefarm(f.url, "rank", "token=16", NULL);
+    ck_assert_int_eq(r.code, 2);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
+static const struct {
+    const char *kernel, *says;
+} why_cases[] = {
+    {"*", "lib:*: oneDNN has no fp8 here (dtype)\n"},
+    {"b", "tile:b covers gather+gemm1 in 85.00 us; tile:a takes 80.00 us. Its best pipeline 32 lost the "
+          "race: 120.0 us against 100.5 us "
+          "of pipeline 31, dropped in round 10.\n"},
+    {"tile:a",
+     "tile:a covers gather+gemm1 in 80.00 us, the fastest of its kind. It is in the winning pipeline 31.\n"},
+    {"c",
+     "tile:c covers gather+gemm1 in 200.0 us; tile:a takes 80.00 us. No pipeline that was kept has it.\n"},
+};
+
+START_TEST(why)
+{
+    struct fake_http f;
+    struct ran r;
+
+    fake_http_start(&f, goal_answers, MF_ARRAY_LEN(goal_answers));
+    r = moefarm(f.url, "why", "1", why_cases[_i].kernel, NULL);
+    fake_http_stop(&f);
+    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_says(r.out, why_cases[_i].says);
+    fake_http_release(&f);
+}
+END_TEST
+
+/* ---- export ---- */
+
+#define HEADER                                                                                             \
+    "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
+    "doweight_stage1,"                                                                                     \
+    "block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,tflops,bw,"         \
+    "pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance\n"
+#define ROW(T, us)                                                                                      \
+    "cpu-x,2," T                                                                                        \
+    ",2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0," \
+    "16,0,50.0,a,0.0%,40.0,b,0.0%," us                                                                  \
+    ",0,0,0,1.0,2.0,move:s|tile:a,w1=row,some cpu,r1,gcc,uniform,1,20,0.5,moefarm:race\n"
+
+START_TEST(export_to_file)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "GET /api/v1/export/tuned_fmoe.csv?batch=7&gfx=cpu-x",
+         .status = 200,
+         .type = "text/csv",
+         .body = HEADER ROW("4", "90.0"),
+         .headers = "Moefarm-Left-Out: 3\r\n"}};
+    struct fake_http f;
+    struct stat st;
+    struct ran r;
+
+    fake_http_start(&f, answers, 1);
+    r = moefarm(f.url, "export", "--batch", "7", "--gfx", "cpu-x", "-o", in_folder("table.csv"), NULL);
+    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_says(r.err, "3 rows are left out");
+    ck_assert_str_eq(read_file(in_folder("table.csv")), HEADER ROW("4", "90.0"));
+    ck_assert_int_eq(stat(in_folder("table.csv"), &st), 0);
+    ck_assert_int_ne(st.st_mode & 0400, 0);
+    r = moefarm(f.url, "export", "--batch", "7", "--gfx", "cpu-x", NULL);
+    ck_assert_str_eq(r.out, HEADER ROW("4", "90.0"));
+    r = moefarm(f.url, "export", "--batch", "7", "--gfx", "cpu-x", "-o", in_folder("no/such/folder"), NULL);
+    ck_assert_int_eq(r.code, 1);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
+START_TEST(export_into_file)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "GET /api/v1/export/tuned_fmoe.csv*",
+         .status = 200,
+         .type = "text/csv",
+         .body = HEADER ROW("4", "90.0") ROW("8", "95.0") ROW("16", "99.0")}};
+    struct fake_http f;
+    struct ran r;
+    char *table;
+
+    fake_http_start(&f, answers, 1);
+    write_file(in_folder("table.csv"), HEADER ROW("4", "100.0") ROW("8", "80.0"));
+    write_file(in_folder("other.csv"), HEADER ROW("32", "1.0"));
+    r = moefarm(f.url, "export", "--into", in_folder("table.csv"), "--set", in_folder("other.csv"), NULL);
+    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_says(r.out, "1 added, 1 replaced, 1 kept, 0 foreign\n");
+    assert_says(r.out, "replaced  cpu-x,2,4,2048");
+    assert_says(r.out, "kept      cpu-x,2,8,2048");
+    assert_says(r.out, "added     cpu-x,2,16,2048");
+    table = read_file(in_folder("table.csv"));
+    ck_assert_str_eq(table, HEADER ROW("4", "90.0") ROW("8", "80.0") ROW("16", "99.0"));
+
+    /* A key that another file of the set has: production would refuse to load both */
+    write_file(in_folder("other.csv"), HEADER ROW("16", "1.0"));
+    r = moefarm(f.url, "export", "--into", in_folder("table.csv"), "--set", in_folder("other.csv"), NULL);
+    ck_assert_int_eq(r.code, 1);
+    ck_assert_str_eq(read_file(in_folder("table.csv")), table);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cli");
+    TCase *tc = tcase_create("program");
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, make_folder, remove_folder);
+    tcase_add_loop_test(tc, usage, 0, MF_ARRAY_LEN(usage_cases));
+    tcase_add_test(tc, help);
+    tcase_add_test(tc, lists_follow_their_cursor);
+    tcase_add_loop_test(tc, failures, 0, MF_ARRAY_LEN(failure_cases));
+    tcase_add_test(tc, submit_csv);
+    tcase_add_test(tc, submit_json);
+    tcase_add_test(tc, submit_again);
+    tcase_add_test(tc, watch);
+    tcase_add_test(tc, watch_loses_its_coordinator);
+    tcase_add_test(tc, rank);
+    tcase_add_loop_test(tc, why, 0, MF_ARRAY_LEN(why_cases));
+    tcase_add_test(tc, export_to_file);
+    tcase_add_test(tc, export_into_file);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

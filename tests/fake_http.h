@@ -1,0 +1,176 @@
+/* A coordinator of cardboard for tests of the command line: a thread that answers requests from a table, in plain or
+ * chunked form, and keeps what it was asked. One connection, one request. */
+#pragma once
+
+#include <arpa/inet.h>
+#include <check.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/text.h"
+
+struct fake_answer {
+    const char *request; /* "GET /path" in whole, query included; "GET /path*" as a glob */
+    int status;
+    const char *type; /* NULL: application/json */
+    const char *body;
+    const char *headers; /* further ones, each ended by \r\n; NULL for none */
+    int times;           /* it answers so often, then the next row that fits does; 0: always */
+    bool chunked;
+    bool cut; /* the connection ends in the middle of the body */
+};
+
+#define FAKE_ANSWERS_MAX 24
+
+struct fake_http {
+    int fd;
+    char url[64];
+    pthread_t thread;
+    struct fake_answer answers[FAKE_ANSWERS_MAX];
+    size_t n;
+    int used[FAKE_ANSWERS_MAX];
+    struct mf_buf log; /* the requests, headers and bodies; read after fake_http_stop */
+};
+
+static inline void fake_send(int fd, const char *data, size_t n)
+{
+    while (n > 0) {
+        ssize_t done = send(fd, data, n, MSG_NOSIGNAL);
+
+        if (done <= 0)
+            return;
+        data += done;
+        n -= (size_t)done;
+    }
+}
+
+static inline void fake_send_answer(int fd, const struct fake_answer *a)
+{
+    size_t len = strlen(a->body), half = a->cut ? len / 2 : len;
+    char head[512];
+
+    (void)snprintf(head, sizeof(head), "HTTP/1.1 %d X\r\nContent-Type: %s\r\nConnection: close\r\n%s",
+                   a->status, a->type ? a->type : "application/json", a->headers ? a->headers : "");
+    fake_send(fd, head, strlen(head));
+    if (!a->chunked) {
+        (void)snprintf(head, sizeof(head), "Content-Length: %zu\r\n\r\n", len);
+        fake_send(fd, head, strlen(head));
+        fake_send(fd, a->body, half);
+        return;
+    }
+    fake_send(fd, "Transfer-Encoding: chunked\r\n\r\n", 30);
+    /* Pieces of seven bytes, so that lines and numbers are cut */
+    for (size_t at = 0; at < half; at += 7) {
+        size_t n = half - at < 7 ? half - at : 7;
+
+        (void)snprintf(head, sizeof(head), "%zx\r\n", n);
+        fake_send(fd, head, strlen(head));
+        fake_send(fd, a->body + at, n);
+        fake_send(fd, "\r\n", 2);
+    }
+    if (!a->cut)
+        fake_send(fd, "0\r\n\r\n", 5);
+}
+
+/* Reads a request whole into r: headers, and the body that Content-Length says. */
+static inline bool fake_read(int fd, struct mf_buf *r)
+{
+    char piece[4096];
+    long body = 0;
+    char *end = NULL;
+
+    while (!end || r->len < (size_t)(end - r->data) + 4 + (size_t)body) {
+        ssize_t n = recv(fd, piece, sizeof(piece), 0);
+        char *length;
+
+        if (n <= 0 || mf_buf_add(r, piece, (size_t)n) < 0)
+            return false;
+        end = strstr(r->data, "\r\n\r\n");
+        length = strcasestr(r->data, "\r\nContent-Length: ");
+        if (end && length && length < end)
+            body = strtol(length + 18, NULL, 10);
+    }
+    return true;
+}
+
+static inline void fake_answer_one(struct fake_http *f, int fd)
+{
+    static const struct fake_answer missing = {
+        .status = 404, .body = "{\"title\":\"not in the test's table\",\"status\":404}"};
+    const struct fake_answer *answer = &missing;
+    char line[2048] = "";
+    struct mf_buf r;
+
+    mf_buf_init(&r, 1u << 20);
+    if (fake_read(fd, &r)) {
+        char *end = strstr(r.data, " HTTP/1.");
+
+        (void)snprintf(line, sizeof(line), "%.*s", (int)(end ? end - r.data : 0), r.data);
+        for (size_t i = 0; i < f->n; i++) {
+            if (!mf_glob(f->answers[i].request, line) ||
+                (f->answers[i].times && f->used[i] >= f->answers[i].times))
+                continue;
+            f->used[i]++;
+            answer = &f->answers[i];
+            break;
+        }
+        (void)mf_buf_add(&f->log, r.data, r.len);
+        (void)mf_buf_adds(&f->log, "\n\n");
+        fake_send_answer(fd, answer);
+    }
+    mf_buf_release(&r);
+}
+
+static inline void *fake_main(void *context)
+{
+    struct fake_http *f = context;
+
+    for (;;) {
+        int fd = accept(f->fd, NULL, NULL);
+
+        if (fd < 0)
+            return NULL;
+        fake_answer_one(f, fd);
+        close(fd);
+    }
+}
+
+static inline void fake_http_start(struct fake_http *f, const struct fake_answer *answers, size_t n)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(address);
+
+    memset(f, 0, sizeof(*f));
+    ck_assert_uint_le(n, FAKE_ANSWERS_MAX);
+    memcpy(f->answers, answers, n * sizeof(*answers));
+    f->n = n;
+    mf_buf_init(&f->log, 8u << 20);
+    f->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_ge(f->fd, 0);
+    ck_assert_int_eq(bind(f->fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    ck_assert_int_eq(listen(f->fd, 16), 0);
+    ck_assert_int_eq(getsockname(f->fd, (struct sockaddr *)&address, &len), 0);
+    (void)snprintf(f->url, sizeof(f->url), "http://127.0.0.1:%d", ntohs(address.sin_port));
+    ck_assert_int_eq(pthread_create(&f->thread, NULL, fake_main, f), 0);
+}
+
+/* f->log may be read afterwards, until fake_http_release. */
+static inline void fake_http_stop(struct fake_http *f)
+{
+    (void)shutdown(f->fd, SHUT_RDWR);
+    pthread_join(f->thread, NULL);
+    close(f->fd);
+}
+
+static inline void fake_http_release(struct fake_http *f)
+{
+    mf_buf_release(&f->log);
+}
