@@ -220,7 +220,8 @@ bool mf_csv_is_plain(const char *cell)
     for (const unsigned char *p = (const unsigned char *)cell; *p; p++)
         if (*p < 0x20 || *p == 0x7f || *p == ',' || *p == '"')
             return false;
-    return true;
+    size_t len = strlen(cell);
+    return len == 0 || (cell[0] != ' ' && cell[len - 1] != ' ');
 }
 
 int mf_csv_add_row(struct mf_buf *out, const char *const *cells, size_t n)

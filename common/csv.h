@@ -55,7 +55,8 @@ int mf_csv_next(struct mf_csv *csv);
 /* Column of that name in a header's cells, -1 when it has none. Exact match. */
 int mf_csv_column(char *const *header, size_t n, const char *name);
 
-/* True when the cell can be written without quotes: no comma, quote, line end, or other control character. */
+/* True when the cell can be written without quotes and is read back as it is: no comma, quote, line end or
+ * other control character, no space at its ends. */
 bool mf_csv_is_plain(const char *cell);
 /* Appends one line of n cells (NULL is written as empty), ended by "\n". -EINVAL: a cell is not plain, and
  * nothing was appended. -ENOMEM, -EFBIG as the buffer says. */

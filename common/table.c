@@ -300,8 +300,8 @@ int mf_table_clashes(const struct mf_table *const *tables, size_t n, struct mf_t
     if (!places)
         return -ENOMEM;
     for (size_t i = 0; i < n; i++) {
-        for (const struct mf_table_row *row = tables[i]->rows; row < tables[i]->rows + tables[i]->n_rows;
-             row++) {
+        for (size_t k = 0; k < tables[i]->n_rows; k++) {
+            const struct mf_table_row *row = &tables[i]->rows[k];
             struct place *place = seek(places, n_places, row);
             if (!place->row) {
                 *place = (struct place){tables[i], row};

@@ -18,7 +18,8 @@ void *mf_table_alloc(struct mf_table *t, size_t n, size_t size);
 const char *mf_table_keep(struct mf_table *t, const char *text);
 /* Appends a row whose texts the table owns already. *ret_earlier is the first row with its key and tag, NULL
  * for none; it is valid until the next row is added. */
-int mf_table_push(struct mf_table *t, const struct mf_table_row *row, const struct mf_table_row **ret_earlier);
+int mf_table_push(struct mf_table *t, const struct mf_table_row *row,
+                  const struct mf_table_row **ret_earlier);
 int mf_table_push_stray(struct mf_table *t, const struct mf_table_stray *stray);
 
 static inline bool mf_table_row_has_tag(const struct mf_table_row *row)

@@ -61,7 +61,8 @@ static int check_table(const struct mf_table *t, char why[MF_REASON_MAX])
 
 static int check_fresh(const struct mf_table *fresh, char why[MF_REASON_MAX])
 {
-    for (const struct mf_table_row *row = fresh->rows; row < fresh->rows + fresh->n_rows; row++) {
+    for (size_t i = 0; i < fresh->n_rows; i++) {
+        const struct mf_table_row *row = &fresh->rows[i];
         const char *wrong = !mf_table_row_is_ours(row)            ? "its provenance is not moefarm's"
                             : mf_table_row_has_tag(row)           ? "it has a tag"
                             : !(isfinite(row->us) && row->us > 0) ? "its us is not above 0"

@@ -124,7 +124,7 @@ static bool is_known(const struct reader *rd, int column)
     for (int i = 0; i < N_SHAPE; i++)
         if (rd->shape[i] == column)
             return true;
-    for (int i = 0; i < MF_RESULT_N_; i++)
+    for (int i = 0; i < MF_RESULT_N_ && rd->t->tuned; i++)
         if (rd->result[i] == column)
             return true;
     for (int i = 0; i < MF_OWN_N_; i++)

@@ -42,7 +42,8 @@ struct content {
 static struct content content_of(const struct mf_table *t)
 {
     struct content c = {.class = t->tuned};
-    for (const struct mf_table_row *row = t->rows; row < t->rows + t->n_rows; row++) {
+    for (size_t n = 0; n < t->n_rows; n++) {
+        const struct mf_table_row *row = &t->rows[n];
         c.class = c.class || row->class.cu_num > 0;
         c.tag = c.tag || mf_table_row_has_tag(row);
         for (int i = 0; i < MF_OWN_N_; i++)
@@ -180,8 +181,8 @@ static int put(struct writer *w, struct mf_buf *out, int64_t line)
         if (w->cells[i] && !mf_csv_is_plain(w->cells[i]))
             mf_say(w->why, MF_REASON_MAX,
                    "%s, line %" PRId64
-                   ": %s holds a comma, a quote or a control character, which these tables "
-                   "cannot hold; remove it",
+                   ": %s has a comma, a quote, a control character or a space at its end, which "
+                   "these tables cannot hold; remove it",
                    w->t->name, line, w->columns[i].name);
     return r;
 }

@@ -129,7 +129,7 @@ static const struct {
     bool plain;
 } cells[] = {
     {"", true},      {"a b", true},   {"\xc2\xb5s", true}, {"a,b", false},  {"a\nb", false},
-    {"a\rb", false}, {"a\"b", false}, {"a\tb", false},     {"\x7f", false},
+    {"a\rb", false}, {"a\"b", false}, {"a\tb", false},     {"\x7f", false},       {" a", false},  {"a ", false},        {" ", false},
 };
 
 START_TEST(test_plain)

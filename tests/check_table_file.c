@@ -154,7 +154,7 @@ END_TEST
 /* A link stays a link, and what it points to is replaced; the lock is the target's, whatever the name. */
 START_TEST(test_link)
 {
-    char why[MF_REASON_MAX], target[160];
+    char why[MF_REASON_MAX], target[160], lock[176];
     snprintf(target, sizeof(target), "%s/real.csv", folder);
     ck_assert_int_eq(merge(1, 1, 10, -1, why), 0);
     ck_assert_int_eq(rename(path, target), 0);
@@ -165,8 +165,8 @@ START_TEST(test_link)
     ck_assert(S_ISLNK(st.st_mode));
     _cleanup_(mf_table_freep) struct mf_table *t = read_back();
     ck_assert_uint_eq(t->n_rows, 2);
-    strcat(target, ".lock");
-    ck_assert_int_eq(stat(target, &st), 0);
+    snprintf(lock, sizeof(lock), "%s.lock", target);
+    ck_assert_int_eq(stat(lock, &st), 0);
 }
 END_TEST
 

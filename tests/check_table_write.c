@@ -370,6 +370,8 @@ static const struct rewrite {
      "gfx,cu_num," NAMES_12 "\ngfx942,304," SHAPE "\n,," SHAPE "\n",
      NAMES_12 "\n" SHAPE "\n" SHAPE "\n"},
     {NAMES_12 "\n", NAMES_12 "\n", NAMES_12 "\n"},
+    /* Without us, kernelName1 and block_m it is an untuned table, and us1 nothing that we know. */
+    {NAMES_12 ",us1\n" SHAPE ",fast\n", NAMES_12 ",us1\n" SHAPE ",fast\n", NAMES_12 "\n" SHAPE "\n"},
     /* What cannot be written under the header is not dropped either: the file is left alone. */
     {NAMES_28 "\ngfx950,256," SHAPE TAIL ",surplus\n", NULL, NAMES_28 "\n"},
     {NAMES_28 "\ngfx\"950\n", NULL, NAMES_28 "\n"},

@@ -2,3 +2,4 @@
 # from them: tests/fuzz_wire -max_total_time=60 NEW_INPUTS tests/fuzz/fuzz_wire
 mf_add_fuzz(fuzz_wire USES common)
 mf_add_fuzz(fuzz_shape USES common)
+mf_add_fuzz(fuzz_csv USES common)
