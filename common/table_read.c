@@ -1,6 +1,6 @@
-/* Reading a table: the header decides what each column is, then each row is taken, warned of, or set aside. */
+/* Reading a table: each row below the header is taken, warned of, or set aside. */
 #include "common/csv.h"
-#include "common/table_internal.h"
+#include "common/table_reader.h"
 #include "common/text.h"
 
 #include <errno.h>
@@ -11,261 +11,29 @@
 
 #define N_SHAPE MF_SHAPE_N_COLUMNS
 
-struct reader {
-    struct mf_table *t;
-    struct mf_csv csv;
-    /* Column numbers in the file; -1 when the header has none of that name. */
-    int gfx, cu_num, tag, shape[N_SHAPE], result[MF_RESULT_N_], own[MF_OWN_N_];
-    int *other; /* t->n_other of them */
-    char *why;  /* the caller's, of MF_REASON_MAX */
-    /* Of the current row */
-    bool shortened; /* it has fewer cells than the header */
-    size_t row_errors;
-    int r; /* the first failure to remember something */
-};
-
-/* ---------------------------------------------------------------------------------------- problems */
-
-static void remember(struct reader *rd, const struct mf_problem *problem)
-{
-    struct mf_table *t = rd->t;
-    size_t n = t->n_problems;
-    if (n == t->problems_cap) {
-        size_t cap = n ? n * 2 : 16;
-        struct mf_problem *problems = reallocarray(t->problems, cap, sizeof(*problems));
-        if (!problems) {
-            rd->r = -ENOMEM;
-            return;
-        }
-        t->problems = problems;
-        t->problems_cap = cap;
-    }
-    const char *reason = mf_table_keep(t, problem->reason);
-    if (!reason) {
-        rd->r = -ENOMEM;
-        return;
-    }
-    t->problems[n] = *problem;
-    t->problems[n].reason = reason;
-    t->n_problems++;
-}
-
-/* column is a static text. */
-static void __attribute__((format(printf, 5, 6)))
-report(struct reader *rd, enum mf_severity severity, enum mf_problem_code code, const char *column,
-       const char *format, ...)
-{
-    if (severity == MF_ERROR) {
-        rd->t->n_errors++;
-        rd->row_errors++;
-    } else {
-        rd->t->n_warnings++;
-    }
-    if (rd->t->n_problems >= MF_TABLE_PROBLEMS_MAX)
-        return;
-    _cleanup_(mf_buf_release) struct mf_buf text;
-    mf_buf_init(&text, MF_REASON_MAX * 2);
-    va_list args;
-    va_start(args, format);
-    int r = mf_buf_addv(&text, format, args);
-    va_end(args);
-    if (r < 0) {
-        rd->r = r;
-        return;
-    }
-    remember(rd, &(struct mf_problem){severity, code, rd->csv.line, column, text.data});
-}
-
-#define EXCERPT_MAX 48
-
-/* A cell as it can stand in a sentence, in ASCII and cut. */
-static const char *excerpt(const char *cell, char buf[EXCERPT_MAX])
-{
-    size_t i = 0;
-    for (; cell[i] && i < EXCERPT_MAX - 1; i++)
-        buf[i] = cell[i] >= 0x20 && cell[i] < 0x7f ? cell[i] : '?';
-    buf[i] = '\0';
-    if (cell[i])
-        memcpy(buf + EXCERPT_MAX - 4, "...", 4);
-    return buf;
-}
-
 /* A cell that is no value of its column. In a row that is too short the cells have moved: then that is the
  * problem, told once. */
-static void bad_cell(struct reader *rd, enum mf_problem_code code, const char *column, const char *cell,
-                     const char *expected)
+static void bad_cell(struct mf_table_reader *rd, enum mf_problem_code code, const char *column,
+                     const char *cell, const char *expected)
 {
-    char buf[EXCERPT_MAX];
+    char buf[MF_EXCERPT_MAX];
     if (rd->shortened && rd->row_errors > 0)
         return;
     if (rd->shortened)
-        report(
+        mf_table_report(
             rd, MF_ERROR, MF_PROBLEM_RAGGED, column,
             "the row has %zu cells and the header %zu, and %s is '%s' where %s belongs: add the cell that is "
             "missing before it",
-            rd->csv.n_cells, rd->t->n_header, column, excerpt(cell, buf), expected);
+            rd->csv.n_cells, rd->t->n_header, column, mf_table_excerpt(cell, buf), expected);
     else if (*cell)
-        report(rd, MF_ERROR, code, column, "%s is '%s'; write %s", column, excerpt(cell, buf), expected);
+        mf_table_report(rd, MF_ERROR, code, column, "%s is '%s'; write %s", column,
+                        mf_table_excerpt(cell, buf), expected);
     else
-        report(rd, MF_ERROR, MF_PROBLEM_MISSING, column, "%s is empty; write %s", column, expected);
+        mf_table_report(rd, MF_ERROR, MF_PROBLEM_MISSING, column, "%s is empty; write %s", column, expected);
 }
-
-/* ------------------------------------------------------------------------------------------ header */
-
-static int find(const struct reader *rd, const char *name)
-{
-    return mf_csv_column(rd->t->header, rd->t->n_header, name);
-}
-
-static bool is_known(const struct reader *rd, int column)
-{
-    if (column == rd->gfx || column == rd->cu_num || column == rd->tag)
-        return true;
-    for (int i = 0; i < N_SHAPE; i++)
-        if (rd->shape[i] == column)
-            return true;
-    for (int i = 0; i < MF_RESULT_N_ && rd->t->tuned; i++)
-        if (rd->result[i] == column)
-            return true;
-    for (int i = 0; i < MF_OWN_N_; i++)
-        if (rd->own[i] == column)
-            return true;
-    return false;
-}
-
-/* Names pandas gives to columns without one; AITER's tuner drops these columns, and so does this. */
-static bool is_nameless(const char *name)
-{
-    return *name == '\0' || strncmp(name, "Unnamed", 7) == 0;
-}
-
-static int keep_header(struct reader *rd)
-{
-    struct mf_table *t = rd->t;
-    t->header = mf_table_alloc(t, rd->csv.n_cells, sizeof(*t->header));
-    if (!t->header)
-        return -ENOMEM;
-    for (size_t i = 0; i < rd->csv.n_cells; i++) {
-        const char *name = is_nameless(rd->csv.cells[i]) ? "" : rd->csv.cells[i];
-        if (*name && mf_csv_column(t->header, i, name) >= 0) {
-            char buf[EXCERPT_MAX];
-            mf_say(rd->why, MF_REASON_MAX, "the header names the column '%s' twice; remove one of them",
-                   excerpt(name, buf));
-            return -EBADMSG;
-        }
-        t->header[i] = (char *)mf_table_keep(t, name);
-        if (!t->header[i])
-            return -ENOMEM;
-        t->n_header = i + 1;
-    }
-    return 0;
-}
-
-static int list_others(struct reader *rd)
-{
-    struct mf_table *t = rd->t;
-    t->other = mf_table_alloc(t, t->n_header, sizeof(*t->other));
-    rd->other = mf_table_alloc(t, t->n_header, sizeof(*rd->other));
-    if (!t->other || !rd->other)
-        return -ENOMEM;
-    for (size_t i = 0; i < t->n_header; i++) {
-        if (t->header[i][0] == '\0' || is_known(rd, (int)i))
-            continue;
-        rd->other[t->n_other] = (int)i;
-        t->other[t->n_other++] = t->header[i];
-    }
-    return 0;
-}
-
-static int need(struct reader *rd, int column, const char *name)
-{
-    if (column >= 0)
-        return 0;
-    mf_say(rd->why, MF_REASON_MAX, "the header has no column '%s'; %s", name,
-           rd->t->tuned
-               ? "a tuned table has gfx, cu_num, the twelve columns of a shape, block_m, kernelName1, "
-                 "kernelName2 and us, by these names"
-               : "an untuned table has token, model_dim, inter_dim, expert, topk, act_type, dtype, "
-                 "q_dtype_a, q_dtype_w, q_type, use_g1u1 and doweight_stage1, by these names");
-    return -EBADMSG;
-}
-
-/* What must be there; other result columns are 0 where a header does without, as in AITER's tuner. */
-static int check_header(struct reader *rd)
-{
-    static const enum mf_result needed[] = {MF_RESULT_BLOCK_M, MF_RESULT_KERNEL1, MF_RESULT_KERNEL2,
-                                            MF_RESULT_US};
-    int r = rd->t->tuned ? need(rd, rd->cu_num, "cu_num") : 0;
-    for (int i = 0; i < N_SHAPE && r == 0; i++)
-        r = need(rd, rd->shape[i], mf_shape_columns[i]);
-    if (!rd->t->tuned || rd->t->op != MF_TABLE_FMOE)
-        return r;
-    for (size_t i = 0; i < MF_ARRAY_LEN(needed) && r == 0; i++)
-        r = need(rd, rd->result[needed[i]], mf_result_name(needed[i]));
-    return r;
-}
-
-static enum mf_table_op operator_of(const struct reader *rd)
-{
-    if (find(rd, "shared_expert_id") >= 0 || find(rd, "hidden_pad") >= 0)
-        return MF_TABLE_FHMOE;
-    if (find(rd, "gate_mode") >= 0 || find(rd, "max_m") >= 0)
-        return MF_TABLE_GROUPED;
-    return MF_TABLE_FMOE;
-}
-
-static void warn_of_operator(struct reader *rd)
-{
-    /* clang-format off */
-    static const char *const whose[] = {
-        [MF_TABLE_FHMOE]   = "the fused MoE with a shared expert (columns shared_expert_id, hidden_pad)",
-        [MF_TABLE_GROUPED] = "the grouped GEMM operator (columns gate_mode, max_m)",
-    };
-    /* clang-format on */
-    if (rd->t->op != MF_TABLE_FMOE)
-        report(
-            rd, MF_WARNING, MF_PROBLEM_OPERATOR, "",
-            "this is a table of another operator, %s: its rows are read as far as they have the columns of "
-            "fmoe, and are not written back or merged; give a tuned_fmoe.csv or untuned_fmoe.csv instead",
-            whose[rd->t->op]);
-}
-
-static int read_header(struct reader *rd)
-{
-    int r = mf_csv_next(&rd->csv);
-    if (r == 0)
-        mf_say(rd->why, MF_REASON_MAX, "the table is empty; its first line must name the columns");
-    else if (r < 0)
-        mf_say(rd->why, MF_REASON_MAX, "the header in line %" PRId64 " cannot be read: %s", rd->csv.line,
-               rd->csv.why);
-    if (r <= 0)
-        return r == -ENOMEM || r == -EFBIG ? r : -EBADMSG;
-    r = keep_header(rd);
-    if (r < 0)
-        return r;
-    rd->gfx = find(rd, "gfx");
-    rd->cu_num = find(rd, "cu_num");
-    rd->tag = find(rd, "_tag");
-    for (int i = 0; i < N_SHAPE; i++)
-        rd->shape[i] = find(rd, mf_shape_columns[i]);
-    for (enum mf_result i = 0; i < MF_RESULT_N_; i++)
-        rd->result[i] = find(rd, mf_result_name(i));
-    for (enum mf_own i = 0; i < MF_OWN_N_; i++)
-        rd->own[i] = find(rd, mf_own_name(i));
-    rd->t->tuned = rd->result[MF_RESULT_US] >= 0 || rd->result[MF_RESULT_KERNEL1] >= 0 ||
-                   rd->result[MF_RESULT_BLOCK_M] >= 0;
-    rd->t->op = operator_of(rd);
-    r = check_header(rd);
-    if (r < 0)
-        return r;
-    warn_of_operator(rd);
-    return list_others(rd);
-}
-
-/* -------------------------------------------------------------------------------------------- rows */
 
 /* The cell of a column; "" when the header lacks it or the row ends before it. */
-static const char *cell_of(const struct reader *rd, int column)
+static const char *cell_of(const struct mf_table_reader *rd, int column)
 {
     return column >= 0 && (size_t)column < rd->csv.n_cells ? rd->csv.cells[column] : "";
 }
@@ -287,7 +55,7 @@ static enum mf_problem_code code_of(int r)
     return r == -ERANGE ? MF_PROBLEM_RANGE : MF_PROBLEM_VALUE;
 }
 
-static void read_class(struct reader *rd, struct mf_table_row *row)
+static void read_class(struct mf_table_reader *rd, struct mf_table_row *row)
 {
     const char *gfx = cell_of(rd, rd->gfx), *cu_num = cell_of(rd, rd->cu_num);
     if (!rd->t->tuned && !*gfx && !*cu_num)
@@ -301,8 +69,8 @@ static void read_class(struct reader *rd, struct mf_table_row *row)
     row->class.cu_num = (int)cu;
     const char *inferred = *gfx ? NULL : mf_gfx_of_cu_num((int)cu);
     if (inferred && rd->gfx >= 0)
-        report(rd, MF_WARNING, MF_PROBLEM_MISSING, "gfx",
-               "gfx is empty; taken as %s, which has %d compute units", inferred, (int)cu);
+        mf_table_report(rd, MF_WARNING, MF_PROBLEM_MISSING, "gfx",
+                        "gfx is empty; taken as %s, which has %d compute units", inferred, (int)cu);
     if (inferred)
         gfx = inferred;
     if (!mf_is_name(gfx, MF_GFX_MAX - 1))
@@ -320,18 +88,18 @@ static bool is_integer(const char *cell)
     return r == 0 || r == -ERANGE;
 }
 
-static void check_spelling(struct reader *rd, const struct mf_shape *shape, const char *column,
+static void check_spelling(struct mf_table_reader *rd, const struct mf_shape *shape, const char *column,
                            const char *cell)
 {
-    char canonical[64], buf[EXCERPT_MAX];
+    char canonical[64], buf[MF_EXCERPT_MAX];
     if (mf_shape_get(shape, column, canonical, sizeof(canonical)) < 0 || strcmp(canonical, cell) == 0)
         return;
-    report(rd, MF_WARNING, MF_PROBLEM_SPELLING, column,
-           "%s is spelled '%s'; production matches '%s' only, which is how it is written back", column,
-           excerpt(cell, buf), canonical);
+    mf_table_report(rd, MF_WARNING, MF_PROBLEM_SPELLING, column,
+                    "%s is spelled '%s'; production matches '%s' only, which is how it is written back",
+                    column, mf_table_excerpt(cell, buf), canonical);
 }
 
-static void read_shape(struct reader *rd, struct mf_shape *shape)
+static void read_shape(struct mf_table_reader *rd, struct mf_shape *shape)
 {
     size_t errors = rd->row_errors;
     for (int i = 0; i < N_SHAPE; i++) {
@@ -350,11 +118,11 @@ static void read_shape(struct reader *rd, struct mf_shape *shape)
         (void)mf_shape_get(shape, column, value, sizeof(value));
         bad_cell(rd, MF_PROBLEM_RANGE, column, value, why);
     } else if (rd->t->tuned && rd->t->op == MF_TABLE_FMOE && mf_token_bucket(shape->token) != shape->token) {
-        report(rd, MF_WARNING, MF_PROBLEM_BUCKET, "token",
-               "token is %" PRId64
-               "; production only asks for powers of two up to 32768 and for 131072, and for "
-               "this count it asks for %" PRId64,
-               shape->token, mf_token_bucket(shape->token));
+        mf_table_report(rd, MF_WARNING, MF_PROBLEM_BUCKET, "token",
+                        "token is %" PRId64
+                        "; production only asks for powers of two up to 32768 and for 131072, and for "
+                        "this count it asks for %" PRId64,
+                        shape->token, mf_token_bucket(shape->token));
     }
 }
 
@@ -378,7 +146,7 @@ static const struct flag {
 };
 /* clang-format on */
 
-static void read_counts(struct reader *rd, struct mf_table_row *row)
+static void read_counts(struct mf_table_reader *rd, struct mf_table_row *row)
 {
     for (const struct count *c = counts; c < counts + MF_ARRAY_LEN(counts); c++) {
         int64_t value;
@@ -406,7 +174,7 @@ static void read_counts(struct reader *rd, struct mf_table_row *row)
     }
 }
 
-static const char *keep(struct reader *rd, const char *text)
+static const char *keep(struct mf_table_reader *rd, const char *text)
 {
     const char *copy = mf_table_keep(rd->t, text);
     if (!copy)
@@ -414,7 +182,7 @@ static const char *keep(struct reader *rd, const char *text)
     return copy;
 }
 
-static void read_number(struct reader *rd, struct mf_table_row *row, enum mf_result column)
+static void read_number(struct mf_table_reader *rd, struct mf_table_row *row, enum mf_result column)
 {
     const char *cell = cell_of(rd, rd->result[column]), *name = mf_result_name(column);
     bool percent = column == MF_RESULT_ERR1 || column == MF_RESULT_ERR2;
@@ -434,7 +202,7 @@ static void read_number(struct reader *rd, struct mf_table_row *row, enum mf_res
     row->text[column] = keep(rd, cell);
 }
 
-static void read_results(struct reader *rd, struct mf_table_row *row)
+static void read_results(struct mf_table_reader *rd, struct mf_table_row *row)
 {
     read_counts(rd, row);
     for (enum mf_result c = 0; c < MF_RESULT_N_; c++)
@@ -448,22 +216,23 @@ static void read_results(struct reader *rd, struct mf_table_row *row)
         bad_cell(rd, MF_PROBLEM_VALUE, "kernelName1", row->kernel1 ? row->kernel1 : "",
                  "the name of a kernel");
     if (row->us == 0 && rd->row_errors == 0)
-        report(rd, MF_WARNING, MF_PROBLEM_ZERO_TIME, "us",
-               "us is %s: a row without a measured time; tune the shape again",
-               cell_of(rd, rd->result[MF_RESULT_US]));
+        mf_table_report(rd, MF_WARNING, MF_PROBLEM_ZERO_TIME, "us",
+                        "us is %s: a row without a measured time; tune the shape again",
+                        cell_of(rd, rd->result[MF_RESULT_US]));
 }
 
-static void read_others(struct reader *rd, struct mf_table_row *row)
+static void read_others(struct mf_table_reader *rd, struct mf_table_row *row)
 {
     struct mf_table *t = rd->t;
     const char *tag = cell_of(rd, rd->tag);
-    char buf[EXCERPT_MAX];
+    char buf[MF_EXCERPT_MAX];
     row->tag = *tag ? keep(rd, tag) : NULL;
     if (*tag)
-        report(rd, MF_WARNING, MF_PROBLEM_TAGGED, "_tag",
-               "_tag is '%s': production passes this row over, and AITER's tuner drops it; remove the tag or "
-               "the row",
-               excerpt(tag, buf));
+        mf_table_report(
+            rd, MF_WARNING, MF_PROBLEM_TAGGED, "_tag",
+            "_tag is '%s': production passes this row over, and AITER's tuner drops it; remove the tag or "
+            "the row",
+            mf_table_excerpt(tag, buf));
     for (int i = 0; i < MF_OWN_N_; i++)
         if (*cell_of(rd, rd->own[i]))
             row->own[i] = keep(rd, cell_of(rd, rd->own[i]));
@@ -479,7 +248,7 @@ static void read_others(struct reader *rd, struct mf_table_row *row)
         row->other[i] = keep(rd, cell_of(rd, rd->other[i]));
 }
 
-static bool is_optional(const struct reader *rd, size_t column)
+static bool is_optional(const struct mf_table_reader *rd, size_t column)
 {
     if (rd->t->header[column][0] == '\0' || (int)column == rd->tag)
         return true;
@@ -493,32 +262,32 @@ static bool is_optional(const struct reader *rd, size_t column)
 }
 
 /* Called after the cells were looked at, so that a row whose cells have moved is told as that. */
-static void check_width(struct reader *rd)
+static void check_width(struct mf_table_reader *rd)
 {
     size_t n = rd->csv.n_cells, n_header = rd->t->n_header;
     for (size_t i = n; i < n_header; i++) {
         if (is_optional(rd, i))
             continue;
         if (rd->row_errors == 0)
-            report(rd, MF_ERROR, MF_PROBLEM_RAGGED, "",
-                   "the row has %zu cells and the header %zu; add %s and what follows it", n, n_header,
-                   rd->t->header[i]);
+            mf_table_report(rd, MF_ERROR, MF_PROBLEM_RAGGED, "",
+                            "the row has %zu cells and the header %zu; add %s and what follows it", n,
+                            n_header, rd->t->header[i]);
         return;
     }
     for (size_t i = n_header; i < n; i++) {
         if (!*rd->csv.cells[i])
             continue;
-        report(rd, MF_ERROR, MF_PROBLEM_RAGGED, "",
-               "the row has %zu cells and the header %zu; remove what is too much", n, n_header);
+        mf_table_report(rd, MF_ERROR, MF_PROBLEM_RAGGED, "",
+                        "the row has %zu cells and the header %zu; remove what is too much", n, n_header);
         return;
     }
     if (rd->row_errors == 0 && n != n_header)
-        report(rd, MF_WARNING, MF_PROBLEM_RAGGED, "",
-               "the row has %zu cells and the header %zu; nothing is lost, for %s", n, n_header,
-               n < n_header ? "the cells it lacks may be empty" : "the cells too much are empty");
+        mf_table_report(rd, MF_WARNING, MF_PROBLEM_RAGGED, "",
+                        "the row has %zu cells and the header %zu; nothing is lost, for %s", n, n_header,
+                        n < n_header ? "the cells it lacks may be empty" : "the cells too much are empty");
 }
 
-static int set_aside(struct reader *rd)
+static int set_aside(struct mf_table_reader *rd)
 {
     struct mf_table_stray stray = {.before = rd->t->n_rows, .line = rd->csv.line, .n_cells = rd->csv.n_cells};
     if (stray.n_cells > 0) {
@@ -531,21 +300,21 @@ static int set_aside(struct reader *rd)
     return rd->r < 0 ? rd->r : mf_table_push_stray(rd->t, &stray);
 }
 
-static int add_row(struct reader *rd, const struct mf_table_row *row)
+static int add_row(struct mf_table_reader *rd, const struct mf_table_row *row)
 {
     const struct mf_table_row *earlier;
     int r = mf_table_push(rd->t, row, &earlier);
     /* The other operators' keys have columns that are not looked at here. */
     if (r < 0 || !earlier || rd->t->op != MF_TABLE_FMOE)
         return r;
-    report(rd, MF_WARNING, MF_PROBLEM_DUPLICATE, "",
-           "the key of this row is in line %" PRId64
-           " too; production refuses such a table: remove one of them",
-           earlier->line);
+    mf_table_report(rd, MF_WARNING, MF_PROBLEM_DUPLICATE, "",
+                    "the key of this row is in line %" PRId64
+                    " too; production refuses such a table: remove one of them",
+                    earlier->line);
     return 0;
 }
 
-static int read_row(struct reader *rd)
+static int read_row(struct mf_table_reader *rd)
 {
     struct mf_table_row row = {.line = rd->csv.line};
     rd->row_errors = 0;
@@ -562,7 +331,7 @@ static int read_row(struct reader *rd)
     return rd->row_errors > 0 ? set_aside(rd) : add_row(rd, &row);
 }
 
-static int read_rows(struct reader *rd)
+static int read_rows(struct mf_table_reader *rd)
 {
     for (;;) {
         int r = mf_csv_next(&rd->csv);
@@ -573,7 +342,7 @@ static int read_rows(struct reader *rd)
         if (r == 0)
             return rd->r;
         if (r < 0) {
-            report(rd, MF_ERROR, MF_PROBLEM_MALFORMED, "", "%s; repair the line", rd->csv.why);
+            mf_table_report(rd, MF_ERROR, MF_PROBLEM_MALFORMED, "", "%s; repair the line", rd->csv.why);
             r = set_aside(rd);
         } else {
             r = read_row(rd);
@@ -591,9 +360,9 @@ int mf_table_read(const char *name, const char *text, size_t len, struct mf_tabl
     int r = mf_table_new(name, false, &t);
     if (r < 0)
         return r;
-    struct reader rd = {.t = t, .why = why};
+    struct mf_table_reader rd = {.t = t, .why = why};
     mf_csv_init(&rd.csv, text, len, &MF_CSV_LIMITS_DEFAULT);
-    r = read_header(&rd);
+    r = mf_table_read_header(&rd);
     if (r == 0)
         r = read_rows(&rd);
     mf_csv_release(&rd.csv);
