@@ -86,7 +86,7 @@ static int parse_spec(const cJSON *json, struct mf_sim_spec *s, char *why, size_
 int mf_sim_spec_load(const char *path, struct mf_sim_spec *ret, char *why, size_t why_cap)
 {
     _cleanup_(mf_freep) char *text = NULL;
-    size_t len;
+    size_t len = 0;
     int r = read_file(path, &text, &len);
     if (r < 0) {
         mf_say(why, why_cap, "spec file %s: %s", path, strerror(-r));

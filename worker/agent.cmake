@@ -1,1 +1,16 @@
-set(MF_AGENT_SOURCES)
+set(MF_AGENT_SOURCES
+    agent.c
+    agent_socket.c
+    crew.c
+    described.c
+    device_lock.c
+    foreign.c
+    job.c
+    keeper.c
+    runner.c
+    runner_host.c
+    runner_sink.c
+    runner_wire.c
+    sim_unit.c
+    spool.c
+    unit.c)

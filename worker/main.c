@@ -1,1 +1,403 @@
-int main(void) { return 0; }
+/* moefarm-worker: one device (or several simulated ones) for a farm. With --runner-child it is a runner, which is
+ * how the worker starts its own. */
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/json.h"
+#include "common/log.h"
+#include "common/opts.h"
+#include "common/text.h"
+#include "worker/agent.h"
+#include "worker/crew.h"
+#include "worker/device_lock.h"
+#include "worker/runner.h"
+
+#define SIM_WORKERS_MAX  256
+#define ARGUMENTS_MAX    (2 * MF_RUNNER_FOREIGN_MAX + 16)
+#define RESERVE_MAX      4 /* agents of one process that keep a runner in reserve */
+#define LIST_TIMEOUT_MS  60000
+#define DEFAULT_KEEP_GIB 8
+
+struct settings {
+    const char *coordinator, *device, *name, *spool, *lock_folder, *families, *runner, *log_level;
+    const char *foreign[MF_RUNNER_FOREIGN_MAX];
+    int n_foreign;
+    int64_t sim_workers, keep_mib, memory_mib, parent;
+    bool list_devices, runner_child;
+};
+
+/* What one agent's strings point to. */
+struct seat {
+    struct mf_agent *agent;
+    char name[128], device[PATH_MAX], keep[32], parent[32];
+    const char *argv[ARGUMENTS_MAX];
+};
+
+/* Every --runner, in order; the table of options keeps only the last. */
+static int collect_foreign(struct settings *s, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *command = NULL;
+        if (strncmp(argv[i], "--runner=", 9) == 0)
+            command = argv[i] + 9;
+        else if (strcmp(argv[i], "--runner") == 0 && i + 1 < argc)
+            command = argv[++i];
+        if (!command)
+            continue;
+        if (s->n_foreign == MF_RUNNER_FOREIGN_MAX) {
+            (void)fprintf(stderr, "moefarm-worker: at most %d times --runner\n", MF_RUNNER_FOREIGN_MAX);
+            return -EINVAL;
+        }
+        s->foreign[s->n_foreign++] = command;
+    }
+    return 0;
+}
+
+static int parse(struct settings *s, int argc, char **argv)
+{
+    /* clang-format off */
+    const struct mf_opt opts[] = {
+        {"coordinator",  MF_OPT_TEXT, &s->coordinator, "ENDPOINT", "where moefarmd listens for workers", 0, 0},
+        {"device",       MF_OPT_TEXT, &s->device, "NAME", "cpu:0, or sim:<class>:<ordinal>[:<spec file>]", 0, 0},
+        {"name",         MF_OPT_TEXT, &s->name, "NAME", "of this worker, unique in the farm (default: host and device)", 0, 0},
+        {"spool",        MF_OPT_TEXT, &s->spool, "FOLDER", "where results wait until they are acknowledged", 0, 0},
+        {"lock-dir",     MF_OPT_TEXT, &s->lock_folder, "FOLDER", "where the lock of the device is (default: /run/lock or /tmp)", 0, 0},
+        {"families",     MF_OPT_TEXT, &s->families, "LIST", "only these families, by comma", 0, 0},
+        {"runner",       MF_OPT_TEXT, &s->runner, "COMMAND", "a foreign runner beside the families; may be given again", 0, 0},
+        {"sim-workers",  MF_OPT_INT,  &s->sim_workers, "N", "simulated workers NAME-0 … in this process", 1, SIM_WORKERS_MAX},
+        {"keep",         MF_OPT_INT,  &s->keep_mib, "MIB", "memory held for new runners: weights and references", 0, 1 << 30},
+        {"memory",       MF_OPT_INT,  &s->memory_mib, "MIB", "limit of a runner's address space; 0: none", 0, 1 << 30},
+        {"list-devices", MF_OPT_BOOL, &s->list_devices, NULL, "say what there is on this machine, and what was left out and why", 0, 0},
+        {"log",          MF_OPT_TEXT, &s->log_level, "LEVEL", "error, warning, info or debug", 0, 0},
+        {"runner-child", MF_OPT_BOOL, &s->runner_child, NULL, "be a runner: started by a worker only", 0, 0},
+        {"parent",       MF_OPT_INT,  &s->parent, "PID", "of the worker that started this runner", 0, INT32_MAX},
+    };
+    /* clang-format on */
+    int rest = argc;
+    int r = mf_opts_parse("moefarm-worker [options]", opts, MF_ARRAY_LEN(opts), argc, argv, &rest);
+    if (r != 0)
+        return r;
+    if (rest < argc) {
+        (void)fprintf(stderr, "moefarm-worker: unexpected argument '%s'\n", argv[rest]);
+        return -EINVAL;
+    }
+    return collect_foreign(s, argc, argv);
+}
+
+static int run_child(const struct settings *s)
+{
+    struct mf_runner_options o = {.device = s->device,
+                                  .families = s->families,
+                                  .n_foreign = s->n_foreign,
+                                  .keep_bytes = (uint64_t)s->keep_mib << 20,
+                                  .parent = s->parent};
+    memcpy(o.foreign, s->foreign, sizeof(o.foreign));
+    return mf_runner_main(&o);
+}
+
+/* The command line of a runner: this program again. */
+static void make_argv(const struct settings *s, struct seat *seat)
+{
+    int n = 0;
+    mf_say(seat->keep, sizeof(seat->keep), "--keep=%lld", (long long)s->keep_mib);
+    mf_say(seat->parent, sizeof(seat->parent), "--parent=%ld", (long)getpid());
+    seat->argv[n++] = "/proc/self/exe";
+    seat->argv[n++] = "--runner-child";
+    seat->argv[n++] = seat->parent;
+    seat->argv[n++] = seat->keep;
+    seat->argv[n++] = "--device";
+    seat->argv[n++] = seat->device;
+    if (s->families[0]) {
+        seat->argv[n++] = "--families";
+        seat->argv[n++] = s->families;
+    }
+    for (int i = 0; i < s->n_foreign; i++) {
+        seat->argv[n++] = "--runner";
+        seat->argv[n++] = s->foreign[i];
+    }
+    seat->argv[n] = NULL;
+}
+
+/* ---- --list-devices ---- */
+
+static void print_described(const char *name, const cJSON *d)
+{
+    const char *class = "?", *model = "?", *isa = "?";
+    double bandwidth = 0, peak = 0;
+    (void)mf_json_text(d, "class", &class);
+    (void)mf_json_text(d, "model", &model);
+    (void)mf_json_text(d, "isa", &isa);
+    (void)mf_json_double(d, "mem_read_gbs", &bandwidth);
+    (void)mf_json_double(mf_json_object(d, "peak_gflops"), "bf16", &peak);
+    printf("%-8s %s: %s, %s; reads %.1f GB/s, %.0f Gflop/s in bf16\n", name, class, model, isa, bandwidth,
+           peak);
+}
+
+/* Asks a runner, as a worker would: nothing of a driver gets into this process. */
+static int describe(struct mf_crew *crew)
+{
+    int64_t until = mf_now_ms() + LIST_TIMEOUT_MS;
+    while (mf_now_ms() < until) {
+        struct pollfd fds[MF_CREW_POLLFDS];
+        mf_crew_turn(crew);
+        cJSON *message = NULL;
+        enum mf_crew_event event;
+        while ((event = mf_crew_next(crew, &message)) != MF_CREW_NOTHING) {
+            if (event == MF_CREW_READY)
+                return 0;
+            if (event == MF_CREW_HOPELESS)
+                return -ENODEV;
+            if (event == MF_CREW_MESSAGE)
+                cJSON_Delete(message);
+        }
+        mf_crew_pollfds(crew, fds);
+        int64_t left = MF_MIN(mf_crew_due_ms(crew), until) - mf_now_ms();
+        (void)poll(fds, MF_CREW_POLLFDS, (int)MF_MAX(left, 1));
+    }
+    return -ETIMEDOUT;
+}
+
+static int list_devices(const struct settings *s)
+{
+    struct seat seat = {.device = "cpu:0"};
+    struct mf_crew *crew = NULL;
+    make_argv(s, &seat);
+    struct mf_crew_options o = {.argv = seat.argv, .keep_bytes = 1 << 20};
+    int r = mf_crew_new(&o, &crew);
+    if (r < 0)
+        return 1;
+    r = describe(crew);
+    if (r == 0)
+        print_described("cpu:0", mf_crew_described(crew));
+    else
+        printf("cpu:0    left out: %s\n", r == -ETIMEDOUT ? "no answer within a minute" : mf_crew_why(crew));
+    mf_crew_free(crew);
+    printf("sim      sim:<class>:<ordinal>[:<spec file>] simulates a device; only when asked for by name\n");
+    printf("amd      left out: %s\n", access("/dev/kfd", F_OK) == 0
+                                          ? "this build has no HIP device"
+                                          : "no /dev/kfd, and this build has no HIP device");
+    printf("nvidia   left out: %s\n", access("/dev/nvidiactl", F_OK) == 0
+                                          ? "this build has no CUDA device"
+                                          : "no /dev/nvidiactl, and this build has no CUDA device");
+    return 0;
+}
+
+/* ---- the loop ---- */
+
+/* SIGTERM and SIGINT as a descriptor; blocked before any thread of ZeroMQ starts. */
+static int block_signals(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    (void)signal(SIGPIPE, SIG_IGN);
+    if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
+        return -errno;
+    int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return fd < 0 ? -errno : fd;
+}
+
+/* NAME-i, on the device with the ordinal counted on from the one given. */
+static int make_seat(const struct settings *s, struct seat *seat, int i)
+{
+    if (s->sim_workers == 1) {
+        int r = mf_copy(seat->name, sizeof(seat->name), s->name);
+        return r < 0 ? r : mf_copy(seat->device, sizeof(seat->device), s->device);
+    }
+    const char *class = s->device + 4, *ordinal = strchr(class, ':');
+    if (strncmp(s->device, "sim:", 4) != 0 || !ordinal)
+        return -EINVAL;
+    char *end;
+    long first = strtol(ordinal + 1, &end, 10);
+    mf_say(seat->name, sizeof(seat->name), "%.100s-%d", s->name, i);
+    mf_say(seat->device, sizeof(seat->device), "sim:%.*s:%ld%s", (int)(ordinal - class), class, first + i,
+           end);
+    return 0;
+}
+
+static int start_seats(const struct settings *s, void *zmq, struct seat *seats)
+{
+    for (int i = 0; i < s->sim_workers; i++) {
+        char why[512] = "";
+        int r = make_seat(s, &seats[i], i);
+        if (r < 0) {
+            log_warn("--sim-workers needs --device sim:<class>:<ordinal>, not '%s'", s->device);
+            return r;
+        }
+        make_argv(s, &seats[i]);
+        struct mf_agent_options o = {
+            .zmq = zmq,
+            .coordinator = s->coordinator,
+            .name = seats[i].name,
+            .device = seats[i].device,
+            .spool_folder = s->spool,
+            .lock_folder = s->lock_folder,
+            .runner_argv = seats[i].argv,
+            .keep_bytes = (uint64_t)s->keep_mib << 20,
+            .memory_bytes = (uint64_t)s->memory_mib << 20,
+            .reserve = s->sim_workers <= RESERVE_MAX,
+        };
+        r = mf_agent_new(&o, why, sizeof(why), &seats[i].agent);
+        if (r < 0) {
+            log_warn("%s: %s", seats[i].name, why);
+            return r;
+        }
+    }
+    return 0;
+}
+
+static int timeout_of(const struct seat *seats, int n)
+{
+    int64_t due = INT64_MAX, now = mf_now_ms();
+    int code;
+    for (int i = 0; i < n; i++) {
+        if (!mf_agent_ended(seats[i].agent, &code))
+            due = MF_MIN(due, mf_agent_due_ms(seats[i].agent));
+    }
+    return due == INT64_MAX ? -1 : (int)MF_MIN(MF_MAX(due - now, 0), 60000);
+}
+
+/* Fills items with the signals and those of every agent that is not over; their number. */
+static int gather_items(const struct seat *seats, int n, int signals, zmq_pollitem_t *items)
+{
+    int n_items = 0, code;
+    items[n_items++] = (zmq_pollitem_t){.fd = signals, .events = ZMQ_POLLIN};
+    for (int i = 0; i < n; i++) {
+        zmq_pollitem_t own[MF_AGENT_POLLITEMS];
+        if (mf_agent_ended(seats[i].agent, &code))
+            continue;
+        mf_agent_pollitems(seats[i].agent, own);
+        for (int k = 0; k < MF_AGENT_POLLITEMS; k++) {
+            if (own[k].socket || own[k].fd >= 0)
+                items[n_items++] = own[k];
+        }
+    }
+    return n_items;
+}
+
+static int loop(struct seat *seats, int n, int signals)
+{
+    _cleanup_(mf_freep) zmq_pollitem_t *items = calloc((size_t)n * MF_AGENT_POLLITEMS + 1, sizeof(*items));
+    if (!items)
+        return 1;
+    for (;;) {
+        int over = 0, exit_code = 0, code;
+        for (int i = 0; i < n; i++) {
+            mf_agent_turn(seats[i].agent);
+            if (mf_agent_ended(seats[i].agent, &code)) {
+                over++;
+                exit_code = MF_MAX(exit_code, code);
+            }
+        }
+        if (over == n)
+            return exit_code;
+        int n_items = gather_items(seats, n, signals, items);
+        if (zmq_poll(items, n_items, timeout_of(seats, n)) < 0 && errno != EINTR)
+            return 1;
+        struct signalfd_siginfo info;
+        if (read(signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+            for (int i = 0; i < n; i++)
+                mf_agent_stop(seats[i].agent, "stopped");
+        }
+    }
+}
+
+static int run_worker(const struct settings *s)
+{
+    _cleanup_(mf_closep) int signals = block_signals();
+    if (signals < 0)
+        return 1;
+    if (mkdir(s->spool, 0700) < 0 && errno != EEXIST) {
+        log_err(-errno, "make the spool's folder %s", s->spool);
+        return 1;
+    }
+    struct seat *seats = calloc((size_t)s->sim_workers, sizeof(*seats));
+    void *zmq = zmq_ctx_new();
+    int code = 1;
+    if (seats && zmq) {
+        (void)zmq_ctx_set(zmq, ZMQ_MAX_SOCKETS, SIM_WORKERS_MAX * 2 + 16);
+        if (start_seats(s, zmq, seats) == 0)
+            code = loop(seats, (int)s->sim_workers, signals);
+        for (int i = 0; i < s->sim_workers; i++)
+            mf_agent_free(seats[i].agent);
+    }
+    free(seats);
+    if (zmq)
+        zmq_ctx_term(zmq);
+    return code;
+}
+
+static bool parse_level(const char *text, enum mf_log_level *ret)
+{
+    static const char *const names[] = {"error", "warning", "info", "debug"};
+    for (size_t i = 0; i < MF_ARRAY_LEN(names); i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *ret = (enum mf_log_level)i;
+            return true;
+        }
+    }
+    (void)fprintf(stderr, "moefarm-worker: --log has to be error, warning, info or debug, not '%s'\n", text);
+    return false;
+}
+
+/* Host and device, of characters that a file name may have. */
+static void default_name(const char *device, char *name, size_t cap)
+{
+    char host[64] = "worker";
+    (void)gethostname(host, sizeof(host) - 1);
+    mf_say(name, cap, "%s-%.*s", host, (int)MF_MIN(strlen(device), 40), device);
+    for (char *p = name; *p; p++) {
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-", *p))
+            *p = '-';
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct settings s = {
+        .coordinator = "tcp://127.0.0.1:7070",
+        .device = "cpu:0",
+        .name = "",
+        .spool = "moefarm-spool",
+        .lock_folder = mf_device_lock_folder(),
+        .families = "",
+        .log_level = "info",
+        .sim_workers = 1,
+        .keep_mib = DEFAULT_KEEP_GIB << 10,
+    };
+    enum mf_log_level level;
+    int r = parse(&s, argc, argv);
+    if (r != 0)
+        return r < 0 ? 2 : 0;
+    if (!parse_level(s.log_level, &level))
+        return 2;
+    mf_log_init("moefarm-worker", level);
+    if (s.runner_child)
+        return run_child(&s);
+    if (s.list_devices)
+        return list_devices(&s);
+    char name[120];
+    if (!s.name[0]) {
+        default_name(s.device, name, sizeof(name));
+        s.name = name;
+    }
+    if (!mf_is_name(s.name, 100)) {
+        (void)fprintf(stderr,
+                      "moefarm-worker: --name has to be 1 to 100 letters, digits, _ . or -, not '%s'\n",
+                      s.name);
+        return 2;
+    }
+    return run_worker(&s);
+}

@@ -304,27 +304,21 @@ bool mf_runner_host_hung(const struct mf_runner_host *h)
     return h->hung;
 }
 
-/* The tail on one line, its end kept when there is too much. */
+/* The tail on one line of ASCII, so that it fits into JSON; its end is kept when there is too much. */
 static void add_tail(const struct mf_runner_host *h, char *buf, size_t cap)
 {
     size_t at = strlen(buf);
     size_t n = h->n_tail;
     while (n > 0 && isspace((unsigned char)h->tail[n - 1]))
         n--;
-    if (n == 0 || at + 8 >= cap)
+    if (n == 0 || at + 16 >= cap)
         return;
-    at += (size_t)snprintf(buf + at, cap - at, "; stderr: ");
-    size_t from = 0, room = cap - at - 1;
-    if (n > room) {
-        from = n - room;
-        while (from < n && ((unsigned char)h->tail[from] & 0xc0) == 0x80)
-            from++;
-    }
-    for (; from < n && at + 1 < cap; from++) {
-        unsigned char c = (unsigned char)h->tail[from];
-        if (c == '\n')
-            c = '|';
-        buf[at++] = c < 0x20 || c == 0x7f ? ' ' : (char)c;
+    mf_say(buf + at, cap - at, "; stderr: ");
+    at += strlen(buf + at);
+    size_t room = cap - at - 1;
+    for (size_t i = n > room ? n - room : 0; i < n; i++) {
+        unsigned char c = (unsigned char)h->tail[i];
+        buf[at++] = c == '\n' ? '|' : c < 0x20 ? ' ' : c >= 0x7f ? '?' : (char)c;
     }
     buf[at] = '\0';
 }

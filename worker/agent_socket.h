@@ -1,0 +1,24 @@
+/* The DEALER of an agent: messages of docs/protocol.md section 1 in and out, without blocking. */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stdint.h>
+
+#include "common/wire.h"
+
+struct mf_agent_socket {
+    void *zmq; /* context */
+    const char *endpoint;
+    void *socket;
+    uint64_t sequence;  /* of the last message sent */
+    uint64_t n_refused; /* messages received that were none */
+};
+
+/* Connects anew, closing what was there with nothing left in its queues. */
+int mf_agent_socket_open(struct mf_agent_socket *s);
+void mf_agent_socket_close(struct mf_agent_socket *s, int linger_ms);
+/* -EAGAIN: not connected, or its queue is full. */
+int mf_agent_socket_send(struct mf_agent_socket *s, enum mf_message type, const char *body, size_t len);
+int mf_agent_socket_send_json(struct mf_agent_socket *s, enum mf_message type, const cJSON *body);
+/* 1: a message, its body (an object) is the caller's; 0: none. What does not decode is dropped and counted. */
+int mf_agent_socket_receive(struct mf_agent_socket *s, enum mf_message *ret_type, cJSON **ret);

@@ -1,0 +1,64 @@
+/* The runners of one device: the one that works, and one in reserve.
+ *
+ *   started ─hello─► greeted (have …, describe sent) ─described─► ready ─► died ─► the reserve, or a new one, started
+ *
+ * The reserve has been started and has said hello, and does nothing else; so the next step after a death does not wait
+ * for a program to load. What is learned from the first runner (described) is told to the next, and what they gave to
+ * keep is handed on. */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MF_CREW_POLLFDS 6
+
+struct mf_crew;
+
+struct mf_crew_options {
+    const char *const *argv; /* of a runner */
+    uint64_t memory_bytes;   /* limit of its address space; 0: none */
+    uint64_t keep_bytes;     /* of sealed memory held for them */
+    bool reserve;
+};
+/* argv has to outlive it. Starts nothing yet: turn() does. */
+int mf_crew_new(const struct mf_crew_options *o, struct mf_crew **ret);
+struct mf_crew *mf_crew_free(struct mf_crew *c);
+
+void mf_crew_pollfds(const struct mf_crew *c, struct pollfd fds[MF_CREW_POLLFDS]);
+int64_t mf_crew_due_ms(const struct mf_crew *c);
+/* After every poll; then next() until it says nothing. */
+void mf_crew_turn(struct mf_crew *c);
+
+enum mf_crew_event {
+    MF_CREW_NOTHING,
+    MF_CREW_READY,    /* a runner is described and idle */
+    MF_CREW_MESSAGE,  /* *ret is the caller's */
+    MF_CREW_DIED,     /* the one that was ready or on its way there; mf_crew_why says why */
+    MF_CREW_HOPELESS, /* no runner gets as far as ready; mf_crew_why says why. Ends the crew */
+};
+enum mf_crew_event mf_crew_next(struct mf_crew *c, cJSON **ret);
+
+/* Of the death last reported. */
+const char *mf_crew_why(const struct mf_crew *c);
+bool mf_crew_hung(const struct mf_crew *c);
+int64_t mf_crew_died_ms(const struct mf_crew *c);
+/* Runners that died, over the life of the crew. */
+int64_t mf_crew_deaths(const struct mf_crew *c);
+
+/* To the ready runner. */
+int mf_crew_send(struct mf_crew *c, const cJSON *message);
+/* How long the ready runner may be silent from now on; 0: for ever. */
+void mf_crew_limit(struct mf_crew *c, int64_t limit_ms);
+/* Kills the working runner: reported as DIED with that reason. */
+void mf_crew_kill(struct mf_crew *c, const char *reason);
+/* Ends the working runner without a DIED, and starts another (cancel, silence of the coordinator). */
+void mf_crew_replace(struct mf_crew *c);
+/* Ends all of them, and starts none any more. */
+void mf_crew_stop(struct mf_crew *c);
+
+/* NULL before the first READY: `hello` and `described` of the last runner. */
+const cJSON *mf_crew_hello(const struct mf_crew *c);
+const cJSON *mf_crew_described(const struct mf_crew *c);

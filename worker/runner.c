@@ -1,0 +1,458 @@
+#include "worker/runner.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "common/json.h"
+#include "common/text.h"
+#include "kernels/family.h"
+#include "worker/described.h"
+#include "worker/foreign.h"
+#include "worker/keeper.h"
+#include "worker/runner_sink.h"
+#include "worker/session.h"
+#include "worker/sim_unit.h"
+
+#define STEPS_MAX        65536
+#define N_CANARY_SAMPLES 20
+
+struct runner {
+    const struct mf_runner_options *options;
+    struct mf_channel channel;
+    struct mf_runner_keeper keeper;
+    struct mf_runner_sink sink;
+    struct mf_device *device;   /* NULL until `describe` */
+    struct mf_session *session; /* of the last unit; serves the next one of the same data */
+    struct mf_foreign *foreign[MF_RUNNER_FOREIGN_MAX];
+    const struct mf_family *extra_families[MF_RUNNER_FOREIGN_MAX];
+    struct mf_family_set extra;
+};
+
+/* What a UNIT asks for, parsed. */
+struct request {
+    struct mf_shape shape;
+    struct mf_unit_options options;
+    const cJSON *best;
+    struct mf_probe_step *steps;
+    struct mf_race_entry *entries;
+    size_t n;
+    struct mf_race_plan plan;
+};
+
+static void request_release(struct request *q)
+{
+    for (size_t i = 0; q->entries && i < q->n; i++)
+        free((void *)q->entries[i].steps);
+    free(q->entries);
+    free(q->steps);
+}
+
+static int send_error(struct runner *r, enum mf_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static int send_error(struct runner *r, enum mf_status status, const char *format, ...)
+{
+    char reason[MF_REASON_MAX];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(reason, sizeof(reason), format, args);
+    va_end(args);
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("error");
+    if (!m || !cJSON_AddStringToObject(m, "status", mf_status_name(status)) ||
+        !cJSON_AddStringToObject(m, "reason", reason))
+        return -ENOMEM;
+    return mf_channel_send_wait(&r->channel, m, -1);
+}
+
+static bool add_text_item(cJSON *array, const char *text)
+{
+    cJSON *item = cJSON_CreateString(text);
+    if (cJSON_AddItemToArray(array, item))
+        return true;
+    cJSON_Delete(item);
+    return false;
+}
+
+static bool is_listed(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = list; at && *at; at += *at == ',') {
+        size_t word = strcspn(at, ",");
+        if (word == n && strncmp(at, name, n) == 0)
+            return true;
+        at += word;
+    }
+    return !list || !*list;
+}
+
+/* Families of the device's kind, before the device is opened: the name says the kind. */
+static bool add_families(const struct runner *r, cJSON *array)
+{
+    size_t n, kind = strcspn(r->options->device, ":");
+    const struct mf_family *const *families = mf_families(&n);
+    bool ok = array != NULL;
+    for (size_t i = 0; ok && i < n; i++) {
+        const char *of = families[i]->device_kind;
+        if (strlen(of) == kind && strncmp(of, r->options->device, kind) == 0 &&
+            is_listed(r->options->families, families[i]->name))
+            ok = add_text_item(array, families[i]->name);
+    }
+    for (size_t i = 0; ok && i < r->extra.n; i++) {
+        if (is_listed(r->options->families, r->extra.families[i]->name))
+            ok = add_text_item(array, r->extra.families[i]->name);
+    }
+    return ok;
+}
+
+static int send_hello(struct runner *r)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("hello");
+    bool ok = m && mf_json_add_i64(m, "protocol", 1) &&
+              cJSON_AddStringToObject(m, "name", "moefarm-worker") &&
+              cJSON_AddStringToObject(m, "revision", mf_kernel_revision()) &&
+              add_families(r, cJSON_AddArrayToObject(m, "families"));
+    cJSON *can = ok ? cJSON_AddArrayToObject(m, "can") : NULL;
+    if (!can || !add_text_item(can, "unit"))
+        return -ENOMEM;
+    return mf_channel_send_wait(&r->channel, m, -1);
+}
+
+static int take_have(struct runner *r, const cJSON *message)
+{
+    int fd = mf_channel_take_fd(&r->channel);
+    const char *key;
+    int64_t bytes;
+    if (fd < 0)
+        return -EPROTO;
+    if (mf_json_text(message, "key", &key) < 0 || mf_json_i64(message, "bytes", 1, INT64_MAX, &bytes) < 0) {
+        (void)close(fd);
+        return -EPROTO;
+    }
+    (void)mf_kept_store_add(&r->keeper.store, key, fd, (uint64_t)bytes);
+    return 0;
+}
+
+static int describe(struct runner *r, const cJSON *message)
+{
+    struct mf_device_info known;
+    const cJSON *json = mf_json_object(message, "known");
+    const char *field;
+    if (json && mf_described_parse(json, &known, &field) < 0)
+        return send_error(r, MF_STATUS_UNSUPPORTED, "describe: known.%s is missing or wrong", field);
+    if (!r->device) {
+        char why[MF_REASON_MAX] = "";
+        if (mf_device_open_known(r->options->device, json ? &known : NULL, why, sizeof(why), &r->device) < 0)
+            return send_error(r, MF_STATUS_UNSUPPORTED, "%s", why);
+    }
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("described");
+    if (!m || mf_described_add(m, &r->device->info) < 0)
+        return -ENOMEM;
+    return mf_channel_send_wait(&r->channel, m, -1);
+}
+
+struct offer {
+    struct mf_offer offer;
+    struct mf_channel *channel;
+};
+
+static int offer_step(struct mf_offer *o, const struct mf_step *step)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("step");
+    cJSON *json = m ? mf_step_to_json(step) : NULL;
+    if (!json || !cJSON_AddItemToObject(m, "step", json)) {
+        cJSON_Delete(json);
+        return -ENOMEM;
+    }
+    return mf_channel_send_wait(((struct offer *)o)->channel, m, -1);
+}
+
+static int offer_reject(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
+                        const char *format, ...)
+{
+    char reason[MF_REASON_MAX];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(reason, sizeof(reason), format, args);
+    va_end(args);
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("reject");
+    if (!m || !cJSON_AddStringToObject(m, "family", family) ||
+        !cJSON_AddStringToObject(m, "kernel", kernel) || !cJSON_AddStringToObject(m, "rule", rule) ||
+        !cJSON_AddStringToObject(m, "reason", reason))
+        return -ENOMEM;
+    return mf_channel_send_wait(((struct offer *)o)->channel, m, -1);
+}
+
+static int parse_shape(const cJSON *message, struct mf_shape *ret)
+{
+    const char *text;
+    int r = mf_json_text(message, "shape", &text);
+    return r < 0 ? r : mf_shape_parse(text, ret);
+}
+
+static int enumerate(struct runner *r, const cJSON *message)
+{
+    struct mf_shape shape;
+    if (!r->device || parse_shape(message, &shape) < 0)
+        return send_error(r, MF_STATUS_UNSUPPORTED, "enumerate: %s",
+                          r->device ? "shape has to hold the twelve values of a row"
+                                    : "describe comes first");
+    struct offer o = {.offer = {.step = offer_step, .reject = offer_reject}, .channel = &r->channel};
+    const char *only = r->options->families && r->options->families[0] ? r->options->families : NULL;
+    int x = mf_enumerate(&r->device->info, &shape, only, &o.offer);
+    for (size_t i = 0; x >= 0 && i < r->extra.n; i++) {
+        const struct mf_family *f = r->extra.families[i];
+        if (is_listed(only, f->name))
+            x = f->enumerate(f, &r->device->info, &shape, &o.offer);
+    }
+    if (x < 0)
+        return x;
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("enumerated");
+    return m ? mf_channel_send_wait(&r->channel, m, -1) : -ENOMEM;
+}
+
+static int parse_steps(const cJSON *array, struct request *q, const char **ret_field)
+{
+    const cJSON *item;
+    q->steps = calloc((size_t)cJSON_GetArraySize(array) + 1, sizeof(*q->steps));
+    if (!q->steps)
+        return -ENOMEM;
+    cJSON_ArrayForEach (item, array) {
+        struct mf_probe_step *p = &q->steps[q->n++];
+        *ret_field = "id";
+        if (mf_json_i64(item, "id", 0, INT64_C(1) << 53, &p->id) < 0 ||
+            mf_step_from_json(item, &p->step, ret_field) < 0)
+            return -EINVAL;
+    }
+    return 0;
+}
+
+static int parse_entry(const cJSON *json, struct mf_race_entry *entry, const char **ret_field)
+{
+    const cJSON *array = mf_json_array(json, "steps"), *item;
+    *ret_field = "pipelines.id";
+    if (mf_json_i64(json, "id", 0, INT64_C(1) << 53, &entry->id) < 0)
+        return -EINVAL;
+    *ret_field = "pipelines.forecast_us";
+    if (mf_json_double(json, "forecast_us", &entry->forecast_us) < 0)
+        return -EINVAL;
+    *ret_field = "pipelines.steps";
+    if (!array || cJSON_GetArraySize(array) < 1 || cJSON_GetArraySize(array) > MF_OP_N_ * 2)
+        return -EINVAL;
+    struct mf_step *steps = calloc((size_t)cJSON_GetArraySize(array), sizeof(*steps));
+    if (!steps)
+        return -ENOMEM;
+    entry->steps = steps;
+    cJSON_ArrayForEach (item, array) {
+        if (mf_step_from_json(item, &steps[entry->n_steps++], ret_field) < 0)
+            return -EINVAL;
+    }
+    return 0;
+}
+
+static int parse_pipelines(const cJSON *array, struct request *q, const char **ret_field)
+{
+    const cJSON *item;
+    q->entries = calloc((size_t)cJSON_GetArraySize(array) + 1, sizeof(*q->entries));
+    if (!q->entries)
+        return -ENOMEM;
+    cJSON_ArrayForEach (item, array) {
+        int r = parse_entry(item, &q->entries[q->n++], ret_field);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int parse_request(const cJSON *unit, const char *kind, struct request *q, const char **ret_field)
+{
+    *ret_field = "shape";
+    if (parse_shape(unit, &q->shape) < 0)
+        return -EINVAL;
+    if (mf_unit_options_parse(cJSON_GetObjectItemCaseSensitive(unit, "options"), &q->options, ret_field) < 0)
+        return -EINVAL;
+    q->best = mf_json_object(unit, "best_us");
+    bool race = strcmp(kind, "race") == 0;
+    const cJSON *array = mf_json_array(unit, race ? "pipelines" : "steps");
+    *ret_field = race ? "pipelines" : "steps";
+    if (!array || cJSON_GetArraySize(array) > STEPS_MAX)
+        return -EINVAL;
+    if (!race)
+        return parse_steps(array, q, ret_field);
+    int r = parse_pipelines(array, q, ret_field);
+    if (r < 0)
+        return r;
+    *ret_field = "plan";
+    return mf_race_plan_parse(cJSON_GetObjectItemCaseSensitive(unit, "plan"), &q->plan, ret_field);
+}
+
+static double best_of(void *context, mf_ops covers)
+{
+    const cJSON *best = context, *item;
+    cJSON_ArrayForEach (item, best) {
+        mf_ops ops;
+        if (cJSON_IsNumber(item) && mf_ops_parse(item->string, &ops) == 0 && ops == covers)
+            return item->valuedouble;
+    }
+    return 0;
+}
+
+static int make_session(struct runner *r, const struct request *q, char *why, size_t why_cap)
+{
+    if (r->session && mf_session_serves(r->session, &q->shape, &q->options))
+        return 0;
+    /* The old one's memory goes before the new one's is made. */
+    r->session = mf_session_free(r->session);
+    struct mf_session_args args = {.device = r->device,
+                                   .shape = q->shape,
+                                   .options = &q->options,
+                                   .keeper = &r->keeper.keeper,
+                                   .extra = &r->extra,
+                                   .sink = &r->sink.sink};
+    return mf_session_new(&args, why, why_cap, &r->session);
+}
+
+static int run_request(struct runner *r, const struct request *q, char *why, size_t why_cap)
+{
+    struct mf_sink *sink = &r->sink.sink;
+    if (r->device->info.simulated)
+        return q->entries ? mf_sim_race(r->device, &q->shape, &q->options, q->entries, q->n, &q->plan, sink)
+                          : mf_sim_probe(r->device, &q->shape, &q->options, q->steps, q->n, sink);
+    int x = make_session(r, q, why, why_cap);
+    if (x < 0)
+        return x;
+    return q->entries ? mf_session_race(r->session, q->entries, q->n, &q->plan, sink)
+                      : mf_session_probe(r->session, q->steps, q->n, q->best ? best_of : NULL,
+                                         (void *)q->best, sink);
+}
+
+static int run_canary(struct runner *r)
+{
+    double samples[N_CANARY_SAMPLES];
+    r->sink.sink.phase(&r->sink.sink, MF_PHASE_TIMING);
+    for (int i = 0; i < N_CANARY_SAMPLES; i++)
+        samples[i] = r->device->info.simulated ? mf_sim_canary_us(r->device, 1, i) : mf_canary_us(r->device);
+    return mf_runner_sink_samples(&r->sink, samples, N_CANARY_SAMPLES);
+}
+
+static int run_unit(struct runner *r, const cJSON *unit)
+{
+    const char *kind = "", *field = "kind";
+    (void)mf_json_text(unit, "kind", &kind);
+    if (!r->device)
+        return send_error(r, MF_STATUS_UNSUPPORTED, "unit: describe comes first");
+    if (strcmp(kind, "canary") == 0) {
+        int x = run_canary(r);
+        return x < 0 ? x : mf_runner_sink_end(&r->sink);
+    }
+    _cleanup_(request_release) struct request q = {0};
+    if ((strcmp(kind, "probe") != 0 && strcmp(kind, "race") != 0) ||
+        parse_request(unit, kind, &q, &field) < 0)
+        return send_error(r, MF_STATUS_UNSUPPORTED, "unit: %s is missing or wrong", field);
+    char why[MF_REASON_MAX] = "";
+    int x = run_request(r, &q, why, sizeof(why));
+    if (x == -EPIPE || r->channel.eof)
+        return x;
+    if (x < 0)
+        return send_error(r, x == -ENOMEM ? MF_STATUS_NO_MEMORY : MF_STATUS_UNSUPPORTED, "%s",
+                          why[0] ? why : strerror(-x));
+    return mf_runner_sink_end(&r->sink);
+}
+
+static int take_drop(struct runner *r, const cJSON *message)
+{
+    const char *key;
+    if (mf_json_text(message, "key", &key) == 0)
+        mf_kept_store_drop(&r->keeper.store, key);
+    return 0;
+}
+
+/* clang-format off */
+static const struct {
+    const char *op;
+    int (*handle)(struct runner *r, const cJSON *message);
+} handlers[] = {
+    {"have",      take_have},
+    {"drop",      take_drop},
+    {"describe",  describe},
+    {"enumerate", enumerate},
+    {"unit",      run_unit},
+};
+/* clang-format on */
+
+static int handle(struct runner *r, const cJSON *message)
+{
+    const char *op = mf_channel_op(message);
+    for (size_t i = 0; i < MF_ARRAY_LEN(handlers); i++) {
+        if (strcmp(op, handlers[i].op) == 0)
+            return handlers[i].handle(r, message);
+    }
+    return send_error(r, MF_STATUS_UNSUPPORTED, "'%s' is no message of this protocol", op);
+}
+
+static int start_foreign(struct runner *r)
+{
+    for (int i = 0; i < r->options->n_foreign; i++) {
+        char why[MF_REASON_MAX] = "";
+        int x =
+            mf_foreign_start(r->options->foreign[i], r->options->device, &r->foreign[i], why, sizeof(why));
+        if (x < 0) {
+            (void)fprintf(stderr, "foreign runner '%s': %s\n", r->options->foreign[i], why);
+            return x;
+        }
+        r->extra_families[i] = mf_foreign_family(r->foreign[i]);
+        r->extra.n++;
+    }
+    return 0;
+}
+
+static int run(struct runner *r)
+{
+    int x = start_foreign(r);
+    if (x == 0)
+        x = send_hello(r);
+    while (x >= 0) {
+        _cleanup_(cJSON_Deletep) cJSON *message = NULL;
+        x = mf_channel_wait(&r->channel, -1, &message);
+        if (x == 0 || (x > 0 && strcmp(mf_channel_op(message), "stop") == 0))
+            return 0;
+        if (x > 0)
+            x = handle(r, message);
+    }
+    /* A worker that is gone has nobody to tell. */
+    return x == -EPIPE ? 0 : x;
+}
+
+int mf_runner_main(const struct mf_runner_options *o)
+{
+    const char *text = getenv(MF_RUNNER_FD_ENV);
+    int64_t fd;
+    if (!text || mf_parse_i64(text, 0, 1 << 20, &fd) < 0) {
+        (void)fprintf(stderr, "a runner is started by a worker: %s is not set\n", MF_RUNNER_FD_ENV);
+        return 2;
+    }
+    (void)fcntl((int)fd, F_SETFD, FD_CLOEXEC);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (o->parent > 0 && getppid() != o->parent)
+        return 0;
+    struct runner r = {.options = o};
+    r.extra.families = r.extra_families;
+    mf_channel_init(&r.channel, (int)fd);
+    mf_runner_keeper_init(&r.keeper, &r.channel, o->keep_bytes);
+    mf_runner_sink_init(&r.sink, &r.channel);
+    int x = run(&r);
+    mf_session_free(r.session);
+    for (int i = 0; i < o->n_foreign; i++)
+        mf_foreign_free(r.foreign[i]);
+    mf_device_close(r.device);
+    mf_runner_keeper_release(&r.keeper);
+    mf_channel_release(&r.channel);
+    if (x < 0)
+        (void)fprintf(stderr, "runner: %s\n", strerror(-x));
+    return x < 0 ? 1 : 0;
+}

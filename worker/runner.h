@@ -1,0 +1,19 @@
+/* The runner: the child that touches the device. A loop over messages of docs/protocol.md section 2 that calls
+ * sessions, or the simulation; it dies without loss. */
+#pragma once
+
+#include <stdint.h>
+
+#define MF_RUNNER_FOREIGN_MAX 8
+
+struct mf_runner_options {
+    const char *device;
+    const char *families;                       /* comma list; "" or NULL: all */
+    const char *foreign[MF_RUNNER_FOREIGN_MAX]; /* commands of foreign runners */
+    int n_foreign;
+    uint64_t keep_bytes;
+    int64_t parent; /* pid of the worker: without it there is nothing to do */
+};
+
+/* Until the worker says stop or is gone. The exit code. */
+int mf_runner_main(const struct mf_runner_options *o);

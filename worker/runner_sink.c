@@ -1,0 +1,148 @@
+#include "worker/runner_sink.h"
+
+#include <errno.h>
+#include <math.h>
+
+#include "common/clock.h"
+#include "common/json.h"
+
+/* A tenth of a nanosecond is enough, and short in text. */
+static double rounded(double us)
+{
+    return round(us * 1e4) / 1e4;
+}
+
+static bool add_number(cJSON *object, const char *key, double value)
+{
+    return !isfinite(value) || cJSON_AddNumberToObject(object, key, value);
+}
+
+static bool add_samples(cJSON *object, const char *key, const double *samples, size_t n)
+{
+    if (n == 0)
+        return true;
+    cJSON *array = cJSON_AddArrayToObject(object, key);
+    for (size_t i = 0; array && i < n && i < MF_SAMPLES_MAX; i++) {
+        cJSON *item = cJSON_CreateNumber(rounded(samples[i]));
+        if (!cJSON_AddItemToArray(array, item)) {
+            cJSON_Delete(item);
+            return false;
+        }
+    }
+    return array != NULL;
+}
+
+static int send_message(struct mf_runner_sink *s, const cJSON *message, bool complete)
+{
+    if (!message || !complete)
+        return -ENOMEM;
+    return mf_channel_send_wait(s->channel, message, -1);
+}
+
+static int sink_begin(struct mf_sink *sink, int64_t id, bool is_pipeline, int64_t limit_ms)
+{
+    struct mf_runner_sink *s = (struct mf_runner_sink *)sink;
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("begin");
+    bool ok = m && mf_json_add_i64(m, is_pipeline ? "pipeline" : "step", id) &&
+              mf_json_add_i64(m, "limit_ms", limit_ms);
+    return send_message(s, m, ok);
+}
+
+static bool fill_result(cJSON *m, const struct mf_result *r)
+{
+    bool ok = mf_json_add_i64(m, r->is_pipeline ? "pipeline" : "step", r->id) &&
+              cJSON_AddStringToObject(m, "status", mf_status_name(r->status)) &&
+              cJSON_AddStringToObject(m, "reason", r->reason) && mf_json_add_i64(m, "verified", r->verified);
+    ok = ok && add_number(m, "us", rounded(r->us)) && add_number(m, "mad", rounded(r->mad)) &&
+         add_number(m, "err", r->err) && add_number(m, "row_err", r->row_err) &&
+         add_number(m, "row_limit", r->row_limit) && add_number(m, "canary", r->canary);
+    ok = ok && add_samples(m, "samples", r->samples, r->n_samples) &&
+         add_samples(m, "fresh", r->fresh, r->n_fresh);
+    if (ok && r->mode && r->mode[0])
+        ok = cJSON_AddStringToObject(m, "mode", r->mode);
+    if (ok && r->dropped_at > 0)
+        ok = mf_json_add_i64(m, "dropped_at", r->dropped_at);
+    return ok;
+}
+
+static int sink_result(struct mf_sink *sink, const struct mf_result *result)
+{
+    struct mf_runner_sink *s = (struct mf_runner_sink *)sink;
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("result");
+    return send_message(s, m, m && fill_result(m, result));
+}
+
+static bool fill_race(cJSON *race, const struct mf_race_outcome *o)
+{
+    bool ok = mf_json_add_i64(race, "winner", o->winner) && add_number(race, "us", rounded(o->us)) &&
+              add_number(race, "mad", rounded(o->mad)) && mf_json_add_i64(race, "rounds", o->rounds) &&
+              mf_json_add_i64(race, "calls", o->calls);
+    cJSON *ties = ok ? cJSON_AddArrayToObject(race, "ties") : NULL;
+    for (size_t i = 0; ties && i < o->n_ties; i++) {
+        cJSON *item = cJSON_CreateNumber((double)o->ties[i]);
+        if (!cJSON_AddItemToArray(ties, item)) {
+            cJSON_Delete(item);
+            return false;
+        }
+    }
+    return ties != NULL;
+}
+
+static int sink_race(struct mf_sink *sink, const struct mf_race_outcome *outcome)
+{
+    struct mf_runner_sink *s = (struct mf_runner_sink *)sink;
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("result");
+    bool ok = m && cJSON_AddStringToObject(m, "status", mf_status_name(MF_STATUS_OK));
+    cJSON *race = ok ? cJSON_AddObjectToObject(m, "race") : NULL;
+    return send_message(s, m, race && fill_race(race, outcome));
+}
+
+static void switch_phase(struct mf_runner_sink *s, enum mf_phase phase)
+{
+    uint64_t now = mf_now_ns();
+    s->busy_s[s->now] += (double)(now - s->since_ns) / 1e9;
+    s->since_ns = now;
+    s->now = phase;
+}
+
+static void sink_phase(struct mf_sink *sink, enum mf_phase phase)
+{
+    struct mf_runner_sink *s = (struct mf_runner_sink *)sink;
+    if (phase == s->now)
+        return;
+    switch_phase(s, phase);
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("phase");
+    if (m && cJSON_AddStringToObject(m, "name", mf_phase_name(phase)))
+        (void)mf_channel_send_wait(s->channel, m, -1);
+}
+
+void mf_runner_sink_init(struct mf_runner_sink *s, struct mf_channel *channel)
+{
+    *s = (struct mf_runner_sink){
+        .sink = {.begin = sink_begin, .result = sink_result, .race = sink_race, .phase = sink_phase},
+        .channel = channel,
+        .now = MF_PHASE_WAIT,
+        .since_ns = mf_now_ns(),
+    };
+}
+
+int mf_runner_sink_end(struct mf_runner_sink *s)
+{
+    switch_phase(s, MF_PHASE_WAIT);
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("end");
+    cJSON *busy = m ? cJSON_AddObjectToObject(m, "busy") : NULL;
+    for (int i = 0; busy && i < MF_PHASE_N_; i++) {
+        if (!cJSON_AddNumberToObject(busy, mf_phase_name((enum mf_phase)i), s->busy_s[i]))
+            return -ENOMEM;
+        s->busy_s[i] = 0;
+    }
+    return send_message(s, m, busy != NULL);
+}
+
+int mf_runner_sink_samples(struct mf_runner_sink *s, const double *samples, size_t n)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("result");
+    bool ok = m && cJSON_AddStringToObject(m, "status", mf_status_name(MF_STATUS_OK)) &&
+              add_samples(m, "samples", samples, n);
+    return send_message(s, m, ok);
+}

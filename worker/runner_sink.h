@@ -1,0 +1,19 @@
+/* The runner's sink: what a unit reports, as messages to the worker, and the time it spends by phase. */
+#pragma once
+
+#include "worker/runner_wire.h"
+#include "worker/unit.h"
+
+struct mf_runner_sink {
+    struct mf_sink sink; /* first: sessions see only this */
+    struct mf_channel *channel;
+    enum mf_phase now;
+    uint64_t since_ns;
+    double busy_s[MF_PHASE_N_];
+};
+
+void mf_runner_sink_init(struct mf_runner_sink *s, struct mf_channel *channel);
+/* Sends `end` with the busy seconds of this unit, and begins anew. */
+int mf_runner_sink_end(struct mf_runner_sink *s);
+/* Sends `result` with plain samples: a canary's. */
+int mf_runner_sink_samples(struct mf_runner_sink *s, const double *samples, size_t n);

@@ -1,0 +1,314 @@
+#include "worker/sim_unit.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/stats.h"
+#include "common/text.h"
+#include "kernels/sim.h"
+
+#define N_SAMPLES 20
+
+static void sleep_ms(int64_t ms)
+{
+    struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    while (ms > 0 && nanosleep(&left, &left) < 0 && errno == EINTR)
+        ;
+}
+
+/* Faults that end the runner do not come back from here. */
+static void carry_out(enum mf_sim_fault fault, const char *name)
+{
+    if (fault == MF_SIM_FAULT_CRASH || fault == MF_SIM_FAULT_ABORT || fault == MF_SIM_FAULT_EXIT)
+        (void)fprintf(stderr, "planted %s in %s\n", mf_sim_fault_name(fault), name);
+    switch (fault) {
+    case MF_SIM_FAULT_CRASH:
+        /* The default action, also where a sanitizer has its own handler. */
+        (void)signal(SIGSEGV, SIG_DFL);
+        (void)raise(SIGSEGV);
+        break;
+    case MF_SIM_FAULT_ABORT:
+        abort();
+    case MF_SIM_FAULT_EXIT:
+        _exit(3);
+    case MF_SIM_FAULT_HANG:
+        for (;;)
+            (void)pause();
+    case MF_SIM_FAULT_NONE:
+    case MF_SIM_FAULT_WRONG:
+    case MF_SIM_FAULT_NAN:
+    case MF_SIM_FAULT_NO_MEMORY:
+    case MF_SIM_FAULT_ZERO_TIME:
+    case MF_SIM_FAULT_BEYOND_PEAK:
+    case MF_SIM_FAULT_SLOW:
+    case MF_SIM_FAULT_N_:
+        break;
+    }
+}
+
+/* The status that a gate gives a planted fault; ok when none refuses it. */
+static enum mf_status judge(enum mf_sim_fault fault, char reason[MF_REASON_MAX])
+{
+    switch (fault) {
+    case MF_SIM_FAULT_WRONG:
+        mf_say(reason, MF_REASON_MAX, "worst row: relative error 1.0 is beyond its limit 0.01 (planted)");
+        return MF_STATUS_WRONG;
+    case MF_SIM_FAULT_NAN:
+        mf_say(reason, MF_REASON_MAX, "the output holds a NaN (planted)");
+        return MF_STATUS_WRONG;
+    case MF_SIM_FAULT_NO_MEMORY:
+        mf_say(reason, MF_REASON_MAX, "its workspace could not be allocated (planted)");
+        return MF_STATUS_NO_MEMORY;
+    case MF_SIM_FAULT_ZERO_TIME:
+        mf_say(reason, MF_REASON_MAX, "a time of 0 us (planted)");
+        return MF_STATUS_IMPLAUSIBLE;
+    case MF_SIM_FAULT_BEYOND_PEAK:
+        mf_say(reason, MF_REASON_MAX,
+               "its time is a tenth of what the device's peak arithmetic allows (planted)");
+        return MF_STATUS_IMPLAUSIBLE;
+    case MF_SIM_FAULT_NONE:
+    case MF_SIM_FAULT_CRASH:
+    case MF_SIM_FAULT_ABORT:
+    case MF_SIM_FAULT_EXIT:
+    case MF_SIM_FAULT_HANG:
+    case MF_SIM_FAULT_SLOW:
+    case MF_SIM_FAULT_N_:
+        break;
+    }
+    return MF_STATUS_OK;
+}
+
+static int probe_step(struct mf_device *device, const struct mf_shape *shape,
+                      const struct mf_unit_options *options, const struct mf_probe_step *p,
+                      struct mf_sink *sink)
+{
+    int r = sink->begin(sink, p->id, false, options->time_cap_ms);
+    if (r < 0)
+        return r;
+    sink->phase(sink, MF_PHASE_TIMING);
+    enum mf_sim_fault fault = mf_sim_fault_of(device, p->step.name);
+    carry_out(fault, p->step.name);
+    sleep_ms(mf_sim_step_ms(device));
+    struct mf_result result = {.id = p->id,
+                               .us = NAN,
+                               .mad = NAN,
+                               .err = NAN,
+                               .row_err = NAN,
+                               .row_limit = NAN,
+                               .canary = 1.0,
+                               .mode = ""};
+    double samples[N_SAMPLES], sorted[N_SAMPLES];
+    result.status = judge(fault, result.reason);
+    if (result.status == MF_STATUS_OK) {
+        double us = mf_sim_step_us(&device->info, shape, &p->step) * (fault == MF_SIM_FAULT_SLOW ? 20 : 1);
+        for (int i = 0; i < N_SAMPLES; i++)
+            sorted[i] = samples[i] = mf_sim_sample_us(us, options->seed, shape, p->step.name, i);
+        result.us = mf_median(sorted, N_SAMPLES);
+        result.mad = mf_mad(sorted, N_SAMPLES);
+        result.samples = samples;
+        result.n_samples = N_SAMPLES;
+        result.err = 0;
+        result.row_err = 0.001;
+        result.row_limit = 0.01;
+        result.verified = 2;
+        result.mode = "cold";
+    }
+    return sink->result(sink, &result);
+}
+
+/* Time is not cut short by what is known of other steps: a rerun has to give the same results in any order. */
+int mf_sim_probe(struct mf_device *device, const struct mf_shape *shape,
+                 const struct mf_unit_options *options, const struct mf_probe_step *steps, size_t n,
+                 struct mf_sink *sink)
+{
+    for (size_t i = 0; i < n; i++) {
+        int r = probe_step(device, shape, options, &steps[i], sink);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+struct sim_race {
+    struct mf_device *device;
+    const struct mf_shape *shape;
+    uint64_t seed;
+    const struct mf_race_entry *entries;
+    double *true_us;
+    char (*names)[24]; /* of a pipeline's noise: the same for the same steps */
+};
+
+static int sample(void *context, size_t racer, int round, double *ret_us, char reason[MF_REASON_MAX])
+{
+    struct sim_race *s = context;
+    (void)reason;
+    *ret_us = mf_sim_sample_us(s->true_us[racer], s->seed, s->shape, s->names[racer], 1000 + round);
+    return 0;
+}
+
+/* The whole is not the sum: gaps, and a factor of up to 3% that only the pipeline as a whole has. */
+static void model_pipeline(struct sim_race *s, size_t i)
+{
+    const struct mf_race_entry *e = &s->entries[i];
+    double us = 0;
+    uint64_t h = MF_HASH_SEED;
+    for (size_t k = 0; k < e->n_steps; k++) {
+        us += mf_sim_step_us(&s->device->info, s->shape, &e->steps[k]);
+        h = mf_hash64(e->steps[k].name, strlen(e->steps[k].name) + 1, h);
+    }
+    us += (double)(e->n_steps - 1) * s->device->info.gap_us;
+    s->true_us[i] = us * (0.97 + 0.06 * (double)(h % 1000) / 1000);
+    mf_say(s->names[i], sizeof(s->names[i]), "p%016llx", (unsigned long long)h);
+}
+
+/* Runs the faults of its steps, as a verification of the pipeline would meet them. */
+static int verify_pipeline(struct sim_race *s, size_t i, struct mf_racer *racer,
+                           const struct mf_unit_options *options, struct mf_sink *sink)
+{
+    const struct mf_race_entry *e = &s->entries[i];
+    int r = sink->begin(sink, e->id, true, options->time_cap_ms);
+    for (size_t k = 0; r >= 0 && k < e->n_steps && racer->status == MF_STATUS_OK; k++) {
+        enum mf_sim_fault fault = mf_sim_fault_of(s->device, e->steps[k].name);
+        carry_out(fault, e->steps[k].name);
+        racer->status = judge(fault, racer->reason);
+    }
+    sleep_ms(mf_sim_step_ms(s->device));
+    return r;
+}
+
+static int report(const struct mf_racer *racer, const double *fresh, size_t n_fresh, struct mf_sink *sink)
+{
+    struct mf_result result = {.id = racer->id,
+                               .is_pipeline = true,
+                               .status = racer->status,
+                               .us = NAN,
+                               .mad = NAN,
+                               .err = NAN,
+                               .row_err = NAN,
+                               .row_limit = NAN,
+                               .canary = 1.0,
+                               .mode = "",
+                               .dropped_at = racer->dropped_at};
+    (void)mf_copy(result.reason, sizeof(result.reason), racer->reason);
+    _cleanup_(mf_freep) double *copy = NULL;
+    if (racer->status == MF_STATUS_OK && racer->n_samples > 0) {
+        copy = malloc(racer->n_samples * sizeof(*copy));
+        if (!copy)
+            return -ENOMEM;
+        memcpy(copy, racer->samples, racer->n_samples * sizeof(*copy));
+        result.us = mf_median(copy, racer->n_samples);
+        result.mad = mf_mad(copy, racer->n_samples);
+        result.samples = racer->samples;
+        result.n_samples = racer->n_samples;
+        result.fresh = fresh;
+        result.n_fresh = n_fresh;
+        result.err = 0;
+        result.row_err = 0.001;
+        result.row_limit = 0.01;
+        result.verified = 2;
+        result.mode = "cold";
+    }
+    return sink->result(sink, &result);
+}
+
+static int plan_room(const struct mf_race_plan *plan)
+{
+    int room = plan->fresh;
+    for (int i = 0; i < plan->n_stages; i++)
+        room += plan->stages[i].rounds;
+    return room;
+}
+
+struct race_memory {
+    struct mf_racer *racers;
+    double *samples, *true_us;
+    int *weight;
+    char (*names)[24];
+};
+
+static void release_memory(struct race_memory *m)
+{
+    free(m->racers);
+    free(m->samples);
+    free(m->true_us);
+    free(m->weight);
+    free(m->names);
+}
+
+static int allocate_memory(struct race_memory *m, size_t n, size_t room)
+{
+    m->racers = calloc(n, sizeof(*m->racers));
+    m->samples = calloc(n * room, sizeof(*m->samples));
+    m->true_us = calloc(n, sizeof(*m->true_us));
+    m->weight = calloc(n, sizeof(*m->weight));
+    m->names = calloc(n, sizeof(*m->names));
+    return m->racers && m->samples && m->true_us && m->weight && m->names ? 0 : -ENOMEM;
+}
+
+/* Samples are by round; what a racer has beyond the rounds that were run is its fresh re-measurement. */
+static int report_race(const struct race_memory *m, size_t n, const struct mf_race_outcome *outcome,
+                       struct mf_sink *sink)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct mf_racer racer = m->racers[i];
+        size_t rounds = MF_MIN(racer.n_samples, (size_t)outcome->rounds);
+        const double *fresh = racer.samples + rounds;
+        size_t n_fresh = racer.n_samples - rounds;
+        racer.n_samples = rounds;
+        int r = report(&racer, fresh, n_fresh, sink);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+int mf_sim_race(struct mf_device *device, const struct mf_shape *shape, const struct mf_unit_options *options,
+                const struct mf_race_entry *entries, size_t n, const struct mf_race_plan *plan,
+                struct mf_sink *sink)
+{
+    _cleanup_(release_memory) struct race_memory m = {0};
+    size_t room = (size_t)plan_room(plan);
+    int r = allocate_memory(&m, n, room);
+    if (r < 0)
+        return r;
+    struct sim_race race = {.device = device,
+                            .shape = shape,
+                            .seed = options->seed,
+                            .entries = entries,
+                            .true_us = m.true_us,
+                            .names = m.names};
+    bool any = false;
+    sink->phase(sink, MF_PHASE_VERIFY);
+    for (size_t i = 0; i < n; i++) {
+        m.racers[i] =
+            (struct mf_racer){.id = entries[i].id, .samples = m.samples + i * room, .status = MF_STATUS_OK};
+        m.weight[i] = (int)entries[i].n_steps;
+        model_pipeline(&race, i);
+        r = verify_pipeline(&race, i, &m.racers[i], options, sink);
+        if (r < 0)
+            return r;
+        any |= m.racers[i].status == MF_STATUS_OK;
+    }
+    sink->phase(sink, MF_PHASE_TIMING);
+    struct mf_race_outcome outcome = {0};
+    if (any) {
+        r = mf_race_run(plan, options->seed, m.racers, m.weight, n, sample, &race, &outcome);
+        if (r < 0)
+            return r;
+    }
+    r = report_race(&m, n, &outcome, sink);
+    return r < 0 || !any ? r : sink->race(sink, &outcome);
+}
+
+double mf_sim_canary_us(const struct mf_device *device, uint64_t seed, int64_t index)
+{
+    const struct mf_shape shape = {.token = 1, .model_dim = 1, .inter_dim = 1, .expert = 1, .topk = 1};
+    return mf_sim_sample_us(100.0 / device->info.peak_gflops_bf16 * 1e3, seed, &shape, "canary", index);
+}
