@@ -371,33 +371,48 @@ static int check_output(struct run *run, struct row *row, const struct weights *
     return 0;
 }
 
-static void report(struct run *run, struct row *row)
+static void report_json(struct run *run, const struct row *row)
+{
+    cJSON *item = cJSON_CreateObject();
+    char shape[MF_SHAPE_TEXT_MAX];
+
+    mf_shape_print(&row->shape, shape);
+    cJSON_AddItemToArray(run->json, item);
+    cJSON_AddStringToObject(item, "shape", shape);
+    cJSON_AddNumberToObject(item, "us", row->us);
+    cJSON_AddNumberToObject(item, "measured_us", row->measured_us);
+    cJSON_AddNumberToObject(item, "bad_values", (double)row->check.bad_values);
+    cJSON_AddNumberToObject(item, "mismatch", row->check.mismatch);
+    cJSON_AddNumberToObject(item, "row_error", row->check.row_error);
+    cJSON_AddNumberToObject(item, "row_limit", row->check.row_limit);
+    cJSON_AddBoolToObject(item, "reachable", row->reachable);
+    cJSON_AddStringToObject(item, "verdict", mf_verdict_name(row->verdict));
+}
+
+static void report_header(void)
+{
+    printf("verdict  %-44s %11s %11s %6s %9s %17s\n", "shape", "now", "table", "ratio", "mismatch",
+           "worst row (limit)");
+}
+
+static void report(struct run *run, const struct row *row)
 {
     char brief[MF_SHAPE_BRIEF_MAX], was[MF_US_MAX], is[MF_US_MAX];
     const struct mf_output_check *c = &row->check;
 
+    if (run->json) {
+        report_json(run, row);
+        return;
+    }
     mf_shape_brief(&row->shape, brief);
     mf_us(row->us, was);
     mf_us(row->measured_us, is);
-    if (run->json) {
-        cJSON *item = cJSON_CreateObject();
-
-        cJSON_AddItemToArray(run->json, item);
-        cJSON_AddStringToObject(item, "shape", brief);
-        cJSON_AddNumberToObject(item, "us", row->us);
-        cJSON_AddNumberToObject(item, "measured_us", row->measured_us);
-        cJSON_AddNumberToObject(item, "mismatch", c->mismatch);
-        cJSON_AddNumberToObject(item, "row_error", c->row_error);
-        cJSON_AddNumberToObject(item, "row_limit", c->row_limit);
-        cJSON_AddStringToObject(item, "verdict", mf_verdict_name(row->verdict));
-        return;
-    }
-    printf("%-6s  %-52s  %10s now, %10s in the table (%.2f)  mismatch %.2g%%  worst row %.2g of %.2g%s\n",
-           mf_verdict_name(row->verdict), brief, is, was, row->measured_us / row->us, 100 * c->mismatch,
-           c->row_error, c->row_limit,
-           row->reachable ? "" : "  (production never asks for this token count)");
+    printf("%-7s  %-44s %11s %11s %6.2f %8.2g%% %9.2g (%.2g)\n", mf_verdict_name(row->verdict), brief, is,
+           was, row->measured_us / row->us, 100 * c->mismatch, c->row_error, c->row_limit);
     if (c->bad_values > 0)
-        printf("        %" PRId64 " values are not finite or were never written\n", c->bad_values);
+        printf("         %" PRId64 " values are not finite or were never written\n", c->bad_values);
+    if (!row->reachable)
+        printf("         production never asks for this token count: its look-up goes by powers of two\n");
     (void)fflush(stdout);
 }
 
@@ -481,6 +496,8 @@ static int run_table(struct run *run, const char *path)
         run->json = cJSON_CreateArray();
         code = run->json ? 0 : out_of_memory();
     }
+    if (code == 0 && !run->json)
+        report_header();
     if (code == 0)
         code = run_all(run);
     if (code != 0)

@@ -1,104 +1,12 @@
 /* moefarm, the program: what it asks, what it prints and how it ends, against a coordinator of cardboard. */
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
-#include <stdarg.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include "common/cleanup.h"
 #include "fake_http.h"
 #include "mf_check.h"
-
-#define MOEFARM MF_BINARY_DIR "/cli/moefarm"
-
-extern char **environ;
-
-static char folder[64];
-
-static void make_folder(void)
-{
-    mf_say(folder, sizeof(folder), "/tmp/check_cli.XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-}
-
-static const char *in_folder(const char *name)
-{
-    static char path[4][160];
-    static unsigned next;
-    char *p = path[next++ % 4];
-
-    mf_say(p, sizeof(path[0]), "%s/%s", folder, name);
-    return p;
-}
-
-static void write_file(const char *path, const char *text)
-{
-    FILE *f = fopen(path, "we");
-
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fputs(text, f), 0);
-    ck_assert_int_eq(fclose(f), 0);
-}
-
-static char *read_file(const char *path)
-{
-    static char text[4][65536];
-    static unsigned next;
-    char *t = text[next++ % 4];
-    FILE *f = fopen(path, "re");
-
-    ck_assert_ptr_nonnull(f);
-    t[fread(t, 1, sizeof(text[0]) - 1, f)] = '\0';
-    (void)fclose(f);
-    return t;
-}
-
-static void remove_folder(void)
-{
-    for (const char *const *name =
-             (const char *const[]){"out", "err", "shapes.csv", "shapes.json", "table.csv", "table.csv.lock",
-                                   "other.csv", "other.csv.lock", NULL};
-         *name; name++)
-        (void)unlink(in_folder(*name));
-    ck_assert_int_eq(rmdir(folder), 0);
-}
-
-struct ran {
-    int code;
-    const char *out, *err;
-};
-
-/* Runs moefarm with the words given, up to NULL; MOEFARM_URL is url. */
-static struct ran moefarm(const char *url, ...)
-{
-    char *argv[24] = {(char *)MOEFARM}, variable[96];
-    char *env[] = {variable, (char *)"LC_ALL=C", (char *)"TZ=UTC", (char *)"http_proxy=http://127.0.0.1:9",
-                   NULL};
-    posix_spawn_file_actions_t actions;
-    int argc = 1, status;
-    va_list words;
-    pid_t pid;
-
-    va_start(words, url);
-    for (char *word; argc < 23 && (word = va_arg(words, char *));)
-        argv[argc++] = word;
-    va_end(words);
-    mf_say(variable, sizeof(variable), "MOEFARM_URL=%s", url);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&actions, 1, in_folder("out"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    posix_spawn_file_actions_addopen(&actions, 2, in_folder("err"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    ck_assert_int_eq(posix_spawn(&pid, MOEFARM, &actions, NULL, argv, env), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_msg(WIFEXITED(status), "moefarm died of signal %d: %s", WTERMSIG(status),
-                  read_file(in_folder("err")));
-    return (struct ran){WEXITSTATUS(status), read_file(in_folder("out")), read_file(in_folder("err"))};
-}
-
-#define assert_says(text, part) ck_assert_msg(strstr(text, part) != NULL, "no '%s' in:\n%s", part, text)
+#include "run_moefarm.h"
 
 /* ---- usage ---- */
 

@@ -1,0 +1,126 @@
+/* moefarm run-config on this machine's CPU: a table of one row, right and fast, right and slower than it says, or refused. */
+#include <errno.h>
+#include <stdarg.h>
+
+#include "common/cleanup.h"
+#include "kernels/device.h"
+#include "kernels/family.h"
+#include "mf_check.h"
+#include "run_moefarm.h"
+
+#define HEADER                                                                                             \
+    "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
+    "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"   \
+    "tflops,bw,pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance\n"
+#define SHAPE \
+    "4,256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+
+/* A step that covers the whole layer, so that its name alone is a pipeline. */
+struct finder {
+    struct mf_offer offer;
+    mf_ops all;
+    char name[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];
+};
+
+static int take_step(struct mf_offer *o, const struct mf_step *step)
+{
+    struct finder *f = (struct finder *)o;
+
+    if (step->covers == f->all && !f->name[0])
+        mf_say(f->name, sizeof(f->name), "%s:%s", step->family, step->name);
+    return 0;
+}
+
+__attribute__((format(printf, 5, 6))) static int pass_over(struct mf_offer *o, const char *family,
+                                                           const char *kernel, const char *rule,
+                                                           const char *format, ...)
+{
+    (void)o, (void)family, (void)kernel, (void)rule, (void)format;
+    return 0;
+}
+
+static char pipeline[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX], class_text[MF_DEVICE_CLASS_TEXT_MAX];
+
+/* In the process of each test: a device has threads, which do not live through a fork. */
+static void find_pipeline(void)
+{
+    struct mf_device *device;
+    struct mf_shape shape;
+    struct finder f = {.offer = {take_step, pass_over}};
+    char why[320] = "";
+
+    ck_assert_msg(mf_device_open("cpu:0", why, sizeof(why), &device) == 0, "%s", why);
+    ck_assert_int_eq(mf_shape_parse(SHAPE, &shape), 0);
+    f.all = mf_layer_ops(&shape);
+    ck_assert_int_eq(mf_enumerate(&device->info, &shape, NULL, &f.offer), 0);
+    ck_assert_msg(f.name[0] != '\0', "no family offers the whole layer of " SHAPE);
+    mf_say(pipeline, sizeof(pipeline), "%s", f.name);
+    mf_say(class_text, sizeof(class_text), "%s,%d", device->info.class.gfx, device->info.class.cu_num);
+    mf_device_close(device);
+    make_folder();
+}
+
+static void write_row(const char *us, const char *names)
+{
+    char text[4096];
+
+    mf_say(text, sizeof(text),
+           "%s%s,%s,8,0,1.0,a,0.0%%,0.0,None,0.0%%,%s,1,0,0,1.0,2.0,%s,w1=row,cpu,r1,gcc,zipf:1.2,3,20,0.5,"
+           "moefarm:race\n",
+           HEADER, class_text, SHAPE, us, names);
+    write_file(in_folder("table.csv"), text);
+}
+
+static const struct {
+    const char *us, *names; /* NULL: the pipeline that was found */
+    const char *option, *value;
+    int code;
+    const char *out, *err;
+} cases[] = {
+    {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16", ""},
+    {"0.001", NULL, "--rounds", "3", 1, "SLOWER   T4 H256", ""},
+    {"0.001", NULL, "--slack", "1e12", 0, "1 rows: 1 OK, 0 not", ""},
+    {"1000000.0", NULL, "--err-ratio", "-1", 1, "WRONG    T4 H256", ""}, /* a ratio that nothing keeps */
+    {"1000000.0", NULL, "--json", NULL, 0, "\"verdict\":\t\"OK\"", ""},
+    {"1000000.0", "move:sort_m8", "--rounds", "3", 2, "", "T4 H256 I128 E8 k2 bf16: "},
+    {"1000000.0", "one:nothing", "--rounds", "3", 2, "", "one offers no step nothing"},
+    {"1000000.0", NULL, "--routing", "skewed", 2, "", "'skewed' is no routing profile"},
+};
+
+START_TEST(run_config)
+{
+    struct ran r;
+
+    write_row(cases[_i].us, cases[_i].names ? cases[_i].names : pipeline);
+    r = moefarm("", "run-config", in_folder("table.csv"), cases[_i].option, cases[_i].value, NULL);
+    ck_assert_msg(r.code == cases[_i].code, "exit code %d, want %d: %s%s", r.code, cases[_i].code, r.out,
+                  r.err);
+    assert_says(r.out, cases[_i].out);
+    assert_says(r.err, cases[_i].err);
+}
+END_TEST
+
+START_TEST(another_class)
+{
+    struct ran r;
+
+    mf_say(class_text, sizeof(class_text), "gfx942,304");
+    write_row("10.0", pipeline);
+    r = moefarm("", "run-config", in_folder("table.csv"), NULL);
+    ck_assert_int_eq(r.code, 2);
+    assert_says(r.err, "no row of this device's class");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("run_config");
+    TCase *tc = tcase_create("program");
+
+    tcase_set_timeout(tc, 120);
+    tcase_add_checked_fixture(tc, find_pipeline, remove_folder);
+    tcase_add_loop_test(tc, run_config, 0, MF_ARRAY_LEN(cases));
+    tcase_add_test(tc, another_class);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}
