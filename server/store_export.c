@@ -18,24 +18,24 @@
 
 /* The winner's fresh samples are behind us; without them, those of its race. */
 #define CONFIGS                                                                                              \
-    "SELECT gfx, cu_num, model, simulated, row, layout, provenance, block_m, us, us1, us2, err1, err2, steps,"   \
+    "SELECT q.gfx, q.cu_num, q.model, q.simulated, q.row, q.layout, q.provenance, q.block_m, q.us, q.us1, q.us2, q.err1, q.err2, q.steps,"  \
     " coalesce(json_array_length(r.extra, '$.fresh'), length(r.samples) / 4, 0),"                            \
     " coalesce((SELECT json_extract(x.extra, '$.race.mad') FROM result x WHERE x.goal = q.goal AND x.step IS NULL AND x.pipeline IS NULL"    \
-    "           AND x.late = 0 AND json_extract(x.extra, '$.race') IS NOT NULL ORDER BY x.id DESC LIMIT 1), r.mad, 0)"   \
+    "           AND x.final = 1 AND json_extract(x.extra, '$.race') IS NOT NULL ORDER BY x.id DESC LIMIT 1), r.mad, 0)"   \
     " FROM (SELECT c.gfx AS gfx, c.cu_num AS cu_num, m.name AS model, m.simulated AS simulated, s.row AS row,"   \
     "  s.layer_model AS layer_model, s.token AS token, p.layout AS layout, f.provenance AS provenance, p.block_m AS block_m,"    \
     "  f.us AS us, f.us1 AS us1, f.us2 AS us2, f.err1 AS err1, f.err2 AS err2, p.steps AS steps, f.goal AS goal, p.id AS pipeline,"  \
     "  row_number() OVER (PARTITION BY f.class, f.model, f.shape ORDER BY f.at_ms DESC, f.id DESC) AS nth"   \
     "  FROM config f JOIN goal g ON g.id = f.goal JOIN shape s ON s.id = f.shape JOIN device_class c ON c.id = f.class"  \
     "  JOIN device_model m ON m.id = f.model JOIN pipeline p ON p.id = f.pipeline WHERE" FILTER ") q"        \
-    " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE goal = q.goal AND step IS NULL AND pipeline = q.pipeline AND late = 0"  \
-    "  AND us IS NOT NULL) WHERE nth = 1 ORDER BY gfx, cu_num, layer_model, token, model"
+    " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE goal = q.goal AND step IS NULL AND final = 1 AND pipeline = q.pipeline"  \
+    "  AND us IS NOT NULL) WHERE nth = 1 ORDER BY q.gfx, q.cu_num, q.layer_model, q.token, q.model"
 
 /* -EOVERFLOW: more steps than a pipeline can have. */
 static int read_steps(struct mf_store *s, const char *ids, struct mf_export_config *c)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT k.family, k.name, json_extract(t.body, '$.stage'), json_extract(t.body, '$.covers'),"
+    int r = mf_sql(s, "SELECT k.family, k.name, json_extract(t.body, '$.stage'), t.covers,"
                       " coalesce(json_extract(t.body, '$.ksplit'), 0) FROM json_each(?1) e CROSS JOIN step t ON t.id = e.value"
                       " JOIN kernel k ON k.id = t.kernel ORDER BY e.key",
                    &q, "t", ids);

@@ -65,7 +65,7 @@ static int add_waiting(struct mf_store *s, int64_t id, cJSON *batch)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s, "SELECT c.gfx || '/' || c.cu_num AS class, count(*) AS goals, g.reason AS reason"
-                      " FROM goal g JOIN device_class c ON c.id = g.class WHERE g.batch = ?1 AND g.state = 'waiting'"
+                      " FROM goal g LEFT JOIN device_class c ON c.id = g.class WHERE g.batch = ?1 AND g.state = 'waiting'"
                       " GROUP BY g.class, g.reason ORDER BY c.gfx, c.cu_num, g.reason",
                    &q, "i", id);
     return r < 0 ? r : add_rows(q, "tit", batch, "waiting");
@@ -159,7 +159,7 @@ static cJSON *shape_json(const char *row)
     "SELECT g.id AS id, g.batch AS batch, s.row, s.layer_model AS layer_model, c.gfx || '/' || c.cu_num AS class,"   \
     " m.name AS model, g.state AS state, g.reason AS reason, g.n_steps AS steps, g.n_measured AS measured,"  \
     " g.ended_ms AS ended_ms, f.us AS us, f.pipeline AS pipeline, p.structure AS structure, p.steps"         \
-    " FROM goal g JOIN shape s ON s.id = g.shape JOIN device_class c ON c.id = g.class"                      \
+    " FROM goal g JOIN shape s ON s.id = g.shape LEFT JOIN device_class c ON c.id = g.class"                      \
     " LEFT JOIN device_model m ON m.id = g.model LEFT JOIN config f ON f.goal = g.id LEFT JOIN pipeline p ON p.id = f.pipeline"
 #define GOAL_TYPES "ii.tttttiiidit."
 enum { GOAL_ROW = 2, GOAL_STEPS = 14 };
@@ -218,7 +218,7 @@ static int add_config(struct mf_store *s, int64_t goal, cJSON *o)
         return -ENOMEM;
     if (r == 0)
         return 0;
-    r = mf_sql(s, "SELECT json_extract(extra, '$.race') FROM result WHERE goal = ?1 AND step IS NULL AND pipeline IS NULL AND late = 0"
+    r = mf_sql(s, "SELECT json_extract(extra, '$.race') FROM result WHERE goal = ?1 AND step IS NULL AND pipeline IS NULL AND final = 1"
                   " AND json_extract(extra, '$.race') IS NOT NULL ORDER BY id DESC LIMIT 1",
                &race, "i", goal);
     if (r < 0 || (r = mf_sql_next(race)) < 0)
