@@ -13,11 +13,12 @@
 #include "common/names.h"
 
 /* The states of goals, as schema.sql has them. */
-#define MF_GOAL_MAP(X, P)                                                                       \
-    X(P, WAITING, "waiting")                                                                    \
-    X(P, ENUMERATING, "enumerating")                                                            \
-    X(P, PROBING, "probing") X(P, RANKING, "ranking") X(P, RACING, "racing") X(P, DONE, "done") \
-        X(P, FAILED, "failed") X(P, CANCELLED, "cancelled")
+/* clang-format off */
+#define MF_GOAL_MAP(X, P)                                                              \
+    X(P, WAITING, "waiting") X(P, ENUMERATING, "enumerating") X(P, PROBING, "probing") \
+    X(P, RANKING, "ranking") X(P, RACING, "racing")                                    \
+    X(P, DONE, "done") X(P, FAILED, "failed") X(P, CANCELLED, "cancelled")
+/* clang-format on */
 MF_NAMES_DECLARE(mf_goal, MF_GOAL_, MF_GOAL_MAP);
 
 struct mf_goal_progress {

@@ -58,7 +58,7 @@ while read -r lines file; do
     fi
 done < <(wc -l "${sources[@]}")
 
-for header in $(printf '%s\n' "${sources[@]}" | grep '\.h$'); do
+for header in $(printf '%s\n' "${sources[@]}" | grep '\.h$' | grep -v '\.inc\.h$'); do
     grep -q '^#pragma once' "$header" || { echo "style: $header lacks #pragma once"; failed=1; }
 done
 
