@@ -139,16 +139,14 @@ static int sync_folder(const char *folder)
     return fsync(fd) < 0 && errno != EINVAL ? -errno : 0;
 }
 
-static int replace_file(const struct paths *p, const char *data, size_t len)
+static int put_in_place(const struct paths *p, const char *data, size_t len)
 {
     int r = write_next(p, data, len);
     if (r == 0 && rename(p->next, p->file) < 0)
         r = -errno;
-    if (r < 0) {
+    if (r < 0)
         (void)unlink(p->next);
-        return r;
-    }
-    return sync_folder(p->folder);
+    return r;
 }
 
 static int write_table(const struct paths *p, const struct mf_table *t, enum mf_table_columns columns,
@@ -159,8 +157,11 @@ static int write_table(const struct paths *p, const struct mf_table *t, enum mf_
     int r = mf_table_write(t, columns, &text, why);
     if (r < 0)
         return r;
-    r = replace_file(p, text.data, text.len);
-    return r < 0 ? fail(r, "write", p->file, why) : 0;
+    r = put_in_place(p, text.data, text.len);
+    if (r < 0)
+        return fail(r, "write", p->file, why);
+    r = sync_folder(p->folder);
+    return r < 0 ? fail(r, "the table is in place, but sync its folder", p->folder, why) : 0;
 }
 
 static int begin(const char *path, int lock_ms, struct paths *p, int *ret_lock, char why[MF_REASON_MAX])

@@ -21,7 +21,9 @@ int mf_table_file_read(const char *path, struct mf_table **ret, char why[MF_REAS
 typedef int (*mf_table_edit)(struct mf_table *table, void *data, char why[MF_REASON_MAX]);
 
 /* Lock, read (a file that is not there is an empty tuned table), edit, write, unlock. lock_ms < 0 takes
- * MF_TABLE_LOCK_MS. -ETIMEDOUT: another writer kept the lock; -ENOSPC, -EFBIG, …: the file is as it was. */
+ * MF_TABLE_LOCK_MS. -ETIMEDOUT: another writer kept the lock; -ENOSPC, -EFBIG, …: the file is as it was, with
+ * one exception that why names: when only the folder could not be synced, the new table is in place but may
+ * not survive a power cut. */
 int mf_table_file_update(const char *path, int lock_ms, mf_table_edit edit, void *data,
                          char why[MF_REASON_MAX]);
 

@@ -8,6 +8,43 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The linker sends allocations here: the n-th from now fails when fail_at is n, 0 never. */
+static long fail_at;
+
+static bool is_to_fail(void)
+{
+    return fail_at > 0 && --fail_at == 0;
+}
+
+void *__real_malloc(size_t size);
+void *__wrap_malloc(size_t size);
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__real_realloc(void *memory, size_t size);
+void *__wrap_realloc(void *memory, size_t size);
+void *__real_reallocarray(void *memory, size_t n, size_t size);
+void *__wrap_reallocarray(void *memory, size_t n, size_t size);
+
+void *__wrap_malloc(size_t size)
+{
+    return is_to_fail() ? NULL : __real_malloc(size);
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+    return is_to_fail() ? NULL : __real_calloc(n, size);
+}
+
+void *__wrap_realloc(void *memory, size_t size)
+{
+    return is_to_fail() ? NULL : __real_realloc(memory, size);
+}
+
+void *__wrap_reallocarray(void *memory, size_t n, size_t size)
+{
+    return is_to_fail() ? NULL : __real_reallocarray(memory, n, size);
+}
+
 static struct mf_table_row example_row(int64_t token, const char *gfx, int cu_num)
 {
     struct mf_table_row row = {
@@ -273,6 +310,59 @@ START_TEST(test_clashes)
 }
 END_TEST
 
+/* All that is done with tables, in one chain, and no assertion: those allocate too. */
+static int use_tables(const char *text, const struct mf_table_row *row)
+{
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    _cleanup_(mf_table_freep) struct mf_table *fresh = NULL;
+    _cleanup_(mf_freep) struct mf_table_clash *clashes = NULL;
+    _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    _cleanup_(mf_buf_release) struct mf_buf out;
+    char why[MF_REASON_MAX] = "";
+    size_t n = 0;
+    mf_buf_init(&out, 1 << 20);
+    int r = mf_table_read("t.csv", text, strlen(text), &t, why);
+    if (r == 0)
+        r = mf_table_new("fresh", true, &fresh);
+    if (r == 0)
+        r = mf_table_add(fresh, row);
+    if (r == 0)
+        r = mf_table_merge(t, fresh, NULL, &result, why);
+    if (r == 0)
+        r = mf_table_write(t, MF_TABLE_ALL, &out, why);
+    const struct mf_table *const twice[] = {t, t};
+    if (r == 0)
+        r = mf_table_clashes(twice, 2, &clashes, &n);
+    return r == 0 && n != t->n_rows ? 1 : r;
+}
+
+/* Every allocation fails once: each time that is the answer, and nothing leaks (as ASan sees). */
+START_TEST(test_no_memory)
+{
+    static const char text[] =
+        "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,"
+        "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"
+        "tflops,"
+        "bw,note\n"
+        "gfx942,304,3,7168,256,257,9,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
+        "QuantType.No,"
+        "1,0,32,0,1,k1,0.0%,1,k2,0.0%,2,0,0,0,1.0,2.0,a note\n"
+        "gfx942,304,dirty\n";
+    struct mf_table_row row = example_row(1, "gfx942", 304);
+    row.own[MF_OWN_PROVENANCE] = "moefarm:race";
+    ck_assert_int_eq(use_tables(text, &row), 0);
+    long n = 1;
+    for (int r = -ENOMEM; r < 0; n++) {
+        fail_at = n;
+        r = use_tables(text, &row);
+        bool reached = fail_at == 0;
+        fail_at = 0;
+        ck_assert_int_eq(r, reached ? -ENOMEM : 0);
+    }
+    ck_assert_int_gt(n, 15);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("table");
@@ -288,6 +378,7 @@ int main(void)
     tcase_add_test(tcase, test_find_shipped);
     tcase_add_test(tcase, test_shipped_set_is_clean);
     tcase_add_test(tcase, test_clashes);
+    tcase_add_test(tcase, test_no_memory);
     suite_add_tcase(suite, tcase);
     return mf_check_main(suite);
 }

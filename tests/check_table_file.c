@@ -18,6 +18,41 @@
 
 static char folder[64], path[128];
 
+/* The linker sends the calls that save a table here. The n-th from now fails with fail_errno when fail_at is n,
+ * 0 never; a write takes at most max_write bytes. */
+static int fail_at, fail_errno;
+static size_t max_write = SIZE_MAX;
+
+static bool is_to_fail(void)
+{
+    if (fail_at == 0 || --fail_at > 0)
+        return false;
+    errno = fail_errno;
+    return true;
+}
+
+ssize_t __real_write(int fd, const void *data, size_t len);
+ssize_t __wrap_write(int fd, const void *data, size_t len);
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __real_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to);
+
+ssize_t __wrap_write(int fd, const void *data, size_t len)
+{
+    return is_to_fail() ? -1 : __real_write(fd, data, MF_MIN(len, max_write));
+}
+
+int __wrap_fsync(int fd)
+{
+    return is_to_fail() ? -1 : __real_fsync(fd);
+}
+
+int __wrap_rename(const char *from, const char *to)
+{
+    return is_to_fail() ? -1 : __real_rename(from, to);
+}
+
 static void setup(void)
 {
     snprintf(folder, sizeof(folder), "/tmp/check_table_file.XXXXXX");
@@ -276,6 +311,56 @@ START_TEST(test_short_write)
 }
 END_TEST
 
+/* Every call that saves fails once, and a signal interrupts each of the writes. The old table stays until the
+ * rename, after it the new one is there. */
+START_TEST(test_failing_calls)
+{
+    static const int errors[] = {ENOSPC, EIO, EDQUOT};
+    char why[MF_REASON_MAX] = "";
+    ck_assert_int_eq(merge(1, 2, 10, -1, why), 0);
+    char *before = slurp(path);
+    int n = 1, r, in_place = 0;
+    max_write = 500;
+    fail_errno = errors[_i];
+    for (;; n++) {
+        fail_at = n;
+        r = merge(10, 2, 10, -1, why);
+        fail_at = 0;
+        if (r == 0)
+            break;
+        ck_assert_int_eq(r, -errors[_i]);
+        ck_assert_int_eq(count_files(), 1);
+        char *after = slurp(path);
+        if (strcmp(after, before) != 0) {
+            ck_assert_ptr_nonnull(strstr(why, "in place, but sync its folder"));
+            in_place++;
+            put(before);
+        }
+        free(after);
+    }
+    /* Two writes and more, two syncs, a rename; only the last of them is behind the rename. */
+    ck_assert_int_ge(n, 6);
+    ck_assert_int_eq(in_place, 1);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, 4);
+    free(before);
+}
+END_TEST
+
+/* A signal and short writes are no failures. */
+START_TEST(test_short_writes_go_on)
+{
+    char why[MF_REASON_MAX];
+    max_write = 3;
+    fail_errno = EINTR;
+    fail_at = 5;
+    ck_assert_int_eq(merge(1, 2, 10, -1, why), 0);
+    ck_assert_int_eq(fail_at, 0);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, 2);
+}
+END_TEST
+
 /* What a killed writer left behind is no hindrance. */
 START_TEST(test_leftover)
 {
@@ -394,6 +479,8 @@ int main(void)
     tcase_add_loop_test(tcase, test_unusable, 0, MF_ARRAY_LEN(unusable));
     tcase_add_test(tcase, test_lock_timeout);
     tcase_add_test(tcase, test_short_write);
+    tcase_add_loop_test(tcase, test_failing_calls, 0, 3);
+    tcase_add_test(tcase, test_short_writes_go_on);
     tcase_add_test(tcase, test_leftover);
     tcase_add_test(tcase, test_concurrent);
     tcase_add_test(tcase, test_killed);
