@@ -45,7 +45,7 @@ MF_NAMES_DECLARE(mf_result, MF_RESULT_, MF_RESULT_MAP);
 
 /* Ours, appended behind them. All are texts without comma, quote or line end. */
 #define MF_OWN_MAP(X, P)                                                                                     \
-    X(P, PIPELINE, "pipeline")     /* the steps, joined by '+', in the order they run */                     \
+    X(P, PIPELINE, "pipeline")     /* "family:step|family:step", in the order they run */                    \
     X(P, LAYOUT, "layout")         /* of the weights */                                                      \
     X(P, MODEL, "model")           /* the device model (SKU) it was measured on */                           \
     X(P, REVISION, "revision")     /* of the kernels */                                                      \
