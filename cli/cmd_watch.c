@@ -31,18 +31,21 @@ struct watch {
     bool list_wanted; /* right after a connection: what came before it was missed */
 };
 
-static int columns_of_terminal(void)
+/* A picture larger than the terminal could not be drawn over. */
+static struct winsize terminal_size(void)
 {
-    struct winsize size;
+    struct winsize size = {0};
 
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col < 40)
-        return 80;
-    return size.ws_col;
+        size.ws_col = 80;
+    if (size.ws_row < 4)
+        size.ws_row = 24;
+    return size;
 }
 
 static void draw(struct watch *w, bool final)
 {
-    size_t lines;
+    struct winsize size;
 
     if (!final && mf_now_ms() - w->drawn_ms < DRAW_MS)
         return;
@@ -51,8 +54,8 @@ static void draw(struct watch *w, bool final)
     if (w->cli->to_terminal) {
         if (w->drawn > 0)
             (void)mf_buf_addf(&w->text, "\033[%zuA\r\033[J", w->drawn);
-        lines = mf_progress_draw(&w->progress, columns_of_terminal() - 1, w->cli->utf8, &w->text);
-        w->drawn = lines;
+        size = terminal_size();
+        w->drawn = mf_progress_draw(&w->progress, size.ws_col - 1, size.ws_row - 1u, w->cli->utf8, &w->text);
     } else {
         mf_progress_tell_ended(&w->progress, &w->text);
         if (!final && mf_now_ms() - w->summed_ms >= SUMMARY_MS) {

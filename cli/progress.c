@@ -17,6 +17,8 @@ MF_NAMES_DEFINE(mf_goal, MF_GOAL_, MF_GOAL_MAP)
 #define FRACTION_PROBING 0.02
 #define FRACTION_RACING  0.80
 
+#define TITLE_MAX (MF_SHAPE_BRIEF_MAX + MF_DEVICE_CLASS_TEXT_MAX)
+
 void mf_progress_release(struct mf_progress *p)
 {
     free(p->goals);
@@ -31,20 +33,26 @@ void mf_progress_set_batch(struct mf_progress *p, const cJSON *batch)
     p->eta_s = mf_api_double(batch, "eta_s", -1);
 }
 
+static int by_id(const void *a, const void *b)
+{
+    int64_t x = ((const struct mf_goal_progress *)a)->id, y = ((const struct mf_goal_progress *)b)->id;
+
+    return (x > y) - (x < y);
+}
+
 static struct mf_goal_progress *find_goal(const struct mf_progress *p, int64_t id)
 {
-    for (size_t i = 0; i < p->n_goals; i++) {
-        if (p->goals[i].id == id)
-            return &p->goals[i];
-    }
-    return NULL;
+    const struct mf_goal_progress key = {.id = id};
+
+    return p->n_goals > 0 ? bsearch(&key, p->goals, p->n_goals, sizeof(key), by_id) : NULL;
 }
 
 static size_t group_of(struct mf_progress *p, const char *class, const char *title)
 {
     struct mf_progress_group *g;
 
-    for (size_t i = 0; i < p->n_groups; i++) {
+    /* A list comes in the order of its shapes: mostly it is the last one again */
+    for (size_t i = p->n_groups; i-- > 0;) {
         if (!strcmp(p->groups[i].class, class) && !strcmp(p->groups[i].title, title))
             return i;
     }
@@ -92,6 +100,7 @@ int mf_progress_set_goals(struct mf_progress *p, const cJSON *goals)
         g->told = before && before->told;
         next.n_goals++;
     }
+    qsort(next.goals, next.n_goals, sizeof(*next.goals), by_id);
     free(p->goals);
     free(p->groups);
     *p = next;
@@ -165,32 +174,20 @@ double mf_goal_fraction(const struct mf_goal_progress *g)
 struct sums {
     size_t goals, ended, failed;
     int64_t steps, measured;
-    double fraction;
+    double fraction;      /* sum over the goals */
     enum mf_goal busiest; /* the furthest state of a goal that has not ended */
 };
 
-/* Of one group, or of all with SIZE_MAX. */
-static struct sums sum_up(const struct mf_progress *p, size_t group)
+static void add_goal(struct sums *s, const struct mf_goal_progress *g)
 {
-    struct sums s = {0};
-
-    for (size_t i = 0; i < p->n_goals; i++) {
-        const struct mf_goal_progress *g = &p->goals[i];
-
-        if (group != SIZE_MAX && g->group != group)
-            continue;
-        s.goals++;
-        s.ended += goal_ended(g);
-        s.failed += g->state == MF_GOAL_FAILED;
-        s.steps += g->steps;
-        s.measured += g->measured;
-        s.fraction += mf_goal_fraction(g);
-        if (!goal_ended(g))
-            s.busiest = MF_MAX(s.busiest, g->state);
-    }
-    if (s.goals > 0)
-        s.fraction /= (double)s.goals;
-    return s;
+    s->goals++;
+    s->ended += goal_ended(g);
+    s->failed += g->state == MF_GOAL_FAILED;
+    s->steps += g->steps;
+    s->measured += g->measured;
+    s->fraction += mf_goal_fraction(g);
+    if (!goal_ended(g))
+        s->busiest = MF_MAX(s->busiest, g->state);
 }
 
 /* A line of at most `columns` columns: what is too much at its end is cut. */
@@ -209,54 +206,86 @@ static void add_line(struct mf_buf *out, const char *line, int columns)
     (void)mf_buf_adds(out, "\n");
 }
 
-static void draw_line(struct mf_buf *out, const char *title, int title_width, const struct sums *s,
-                      int columns, bool utf8)
+struct page {
+    int columns, title_width;
+    bool utf8, with_class;
+};
+
+static void draw_line(struct mf_buf *out, const char *title, const struct page *page, const struct sums *s)
 {
     _cleanup_(mf_buf_release) struct mf_buf line;
-    int bar = MF_MIN(MF_MAX(columns - title_width - 45, 8), 40);
+    int bar = MF_MIN(MF_MAX(page->columns - page->title_width - 45, 8), 40);
+    double fraction = s->goals > 0 ? s->fraction / (double)s->goals : 0;
 
     mf_buf_init(&line, 4096);
-    (void)mf_buf_addf(&line, "%s%*s ", title, (int)(title_width - (int)mf_text_width(title)), "");
-    mf_bar(&line, s->fraction, bar, utf8);
-    (void)mf_buf_addf(&line, " %3.0f%%  %zu/%zu", s->fraction * 100, s->ended, s->goals);
+    (void)mf_buf_addf(&line, "%s%*s ", title, page->title_width - (int)mf_text_width(title), "");
+    mf_bar(&line, fraction, bar, page->utf8);
+    (void)mf_buf_addf(&line, " %3.0f%%  %zu/%zu", fraction * 100, s->ended, s->goals);
     if (s->steps > 0)
         (void)mf_buf_addf(&line, "  %" PRId64 "/%" PRId64 " steps", s->measured, s->steps);
     if (s->ended < s->goals)
         (void)mf_buf_addf(&line, "  %s", mf_goal_name(s->busiest));
     if (s->failed > 0)
         (void)mf_buf_addf(&line, "  %zu failed", s->failed);
-    add_line(out, line.data, columns);
+    add_line(out, line.data, page->columns);
 }
 
-size_t mf_progress_draw(const struct mf_progress *p, int columns, bool utf8, struct mf_buf *out)
+static void group_title(const struct mf_progress *p, size_t i, bool with_class, char *title, size_t cap)
 {
-    struct sums all = sum_up(p, SIZE_MAX);
-    char title[MF_SHAPE_BRIEF_MAX + MF_DEVICE_CLASS_TEXT_MAX], eta[MF_DURATION_MAX];
-    bool many_classes = false;
-    size_t width = 12;
+    const struct mf_progress_group *g = &p->groups[i];
 
-    for (size_t i = 1; i < p->n_groups; i++)
-        many_classes |= strcmp(p->groups[i].class, p->groups[0].class) != 0;
-    for (size_t pass = 0; pass < 2; pass++) {
-        for (size_t i = 0; i < p->n_groups; i++) {
-            const struct mf_progress_group *g = &p->groups[i];
-            struct sums s = sum_up(p, i);
+    mf_say(title, cap, "%s%s%s", with_class ? g->class : "", with_class ? " " : "", g->title);
+}
 
-            mf_say(title, sizeof(title), "%s%s%s", many_classes ? g->class : "", many_classes ? " " : "",
-                   g->title);
-            if (pass == 0)
-                width = MF_MAX(width, mf_text_width(title));
-            else
-                draw_line(out, title, (int)width, &s, columns, utf8);
+/* The groups with each one's sums, as many as there is room for: what has ended gives way first. */
+static size_t draw_groups(const struct mf_progress *p, const struct sums *sums, const struct page *page,
+                          size_t room, struct mf_buf *out)
+{
+    size_t open = 0, drawn = 0, ended_room;
+    char title[TITLE_MAX];
+
+    for (size_t i = 0; i < p->n_groups; i++)
+        open += sums[i].ended < sums[i].goals;
+    ended_room = room > open ? room - open : 0;
+    for (size_t i = 0; i < p->n_groups && drawn < room; i++) {
+        if (sums[i].ended == sums[i].goals) {
+            if (ended_room == 0)
+                continue;
+            ended_room--;
         }
+        group_title(p, i, page->with_class, title, sizeof(title));
+        draw_line(out, title, page, &sums[i]);
+        drawn++;
     }
+    return drawn;
+}
+
+size_t mf_progress_draw(const struct mf_progress *p, int columns, size_t lines, bool utf8, struct mf_buf *out)
+{
+    _cleanup_(mf_freep) struct sums *sums = calloc(p->n_groups + 1, sizeof(*sums));
+    struct page page = {.columns = columns, .title_width = 12, .utf8 = utf8};
+    char title[TITLE_MAX], eta[MF_DURATION_MAX];
+    size_t drawn;
+
+    if (!sums)
+        return 0;
+    for (size_t i = 0; i < p->n_goals; i++) {
+        add_goal(&sums[p->goals[i].group], &p->goals[i]);
+        add_goal(&sums[p->n_groups], &p->goals[i]);
+    }
+    for (size_t i = 1; i < p->n_groups; i++)
+        page.with_class |= strcmp(p->groups[i].class, p->groups[0].class) != 0;
+    for (size_t i = 0; i < p->n_groups; i++) {
+        group_title(p, i, page.with_class, title, sizeof(title));
+        page.title_width = MF_MAX(page.title_width, (int)mf_text_width(title));
+    }
+    drawn = draw_groups(p, sums, &page, lines > 1 ? lines - 1 : 0, out);
     mf_duration(p->eta_s, eta);
+    mf_say(title, sizeof(title), "batch %" PRId64, p->batch);
     if (p->eta_s >= 0 && !mf_progress_ended(p))
         mf_say(title, sizeof(title), "batch %" PRId64 " (%s to go)", p->batch, eta);
-    else
-        mf_say(title, sizeof(title), "batch %" PRId64, p->batch);
-    draw_line(out, title, (int)width, &all, columns, utf8);
-    return p->n_groups + 1;
+    draw_line(out, title, &page, &sums[p->n_groups]);
+    return drawn + 1;
 }
 
 void mf_progress_tell_ended(struct mf_progress *p, struct mf_buf *out)
@@ -282,8 +311,11 @@ void mf_progress_tell_ended(struct mf_progress *p, struct mf_buf *out)
 
 void mf_progress_summary(const struct mf_progress *p, struct mf_buf *out)
 {
-    struct sums s = sum_up(p, SIZE_MAX);
+    struct sums s = {0};
     char eta[MF_DURATION_MAX];
+
+    for (size_t i = 0; i < p->n_goals; i++)
+        add_goal(&s, &p->goals[i]);
 
     (void)mf_buf_addf(out, "batch %" PRId64 "%s%s: %zu of %zu goals", p->batch,
                       mf_progress_ended(p) ? " " : "", mf_progress_ended(p) ? p->state : "", s.ended,

@@ -65,8 +65,10 @@ size_t mf_progress_count(const struct mf_progress *p, enum mf_goal state);
 
 /* How far a goal is, 0 to 1: probing counts by its steps. */
 double mf_goal_fraction(const struct mf_goal_progress *g);
-/* One line a group and one for the whole, each at most `columns` wide. Returns the number of lines. */
-size_t mf_progress_draw(const struct mf_progress *p, int columns, bool utf8, struct mf_buf *out);
+/* One line a group and one for the whole, each at most `columns` wide; at most `lines`, groups that have ended
+ * being left out first. Returns the number of lines. */
+size_t mf_progress_draw(const struct mf_progress *p, int columns, size_t lines, bool utf8,
+                        struct mf_buf *out);
 /* A line for each goal that ended since the last call. */
 void mf_progress_tell_ended(struct mf_progress *p, struct mf_buf *out);
 /* "batch 7: 12 of 42 goals, 1 failed, 1834 of 5210 steps, 1:40 min to go" */

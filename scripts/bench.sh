@@ -6,21 +6,24 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 names=("$@")
-[ ${#names[@]} -gt 0 ] || names=(kernels commit crashers aa)
+[ ${#names[@]} -gt 0 ] || names=(kernels commit crashers aa farm)
 
 scripts/setup.sh >&2
 scripts/build.sh release >&2
 status=0
 for name in "${names[@]}"; do
     program=$(find build/release -type f -name "bench_$name" -perm -u+x -print -quit)
-    if [ -z "$program" ]; then
+    command=("$program")
+    if [ -z "$program" ] && [ -f "tests/bench/bench_$name.py" ]; then
+        command=(python3 "tests/bench/bench_$name.py" build/release)
+    elif [ -z "$program" ]; then
         echo "bench: bench_$name is missing" >&2
         status=1
         continue
     fi
     echo "bench: bench_$name" >&2
     # Only lines of the form are figures; the rest is for people
-    if ! "$program" </dev/null | awk 'NF == 3 && $2 ~ /^-?[0-9.]+(e[-+]?[0-9]+)?$/ {print; fflush(); next}
+    if ! "${command[@]}" </dev/null | awk 'NF == 3 && $2 ~ /^-?[0-9.]+(e[-+]?[0-9]+)?$/ {print; fflush(); next}
                                       {print > "/dev/stderr"}'; then
         echo "bench: bench_$name failed" >&2
         status=1

@@ -316,7 +316,7 @@ START_TEST(progress_lines_fit)
         size_t lines = 0;
 
         mf_buf_clear(&out);
-        ck_assert_uint_eq(mf_progress_draw(&p, width, true, &out), 2);
+        ck_assert_uint_eq(mf_progress_draw(&p, width, 24, true, &out), 2);
         for (char *line = out.data, *end; (end = strchr(line, '\n')); line = end + 1) {
             *end = '\0';
             ck_assert_uint_le(mf_text_width(line), (size_t)width);
@@ -324,6 +324,37 @@ START_TEST(progress_lines_fit)
         }
         ck_assert_uint_eq(lines, 2);
     }
+    mf_buf_release(&out);
+    mf_progress_release(&p);
+}
+END_TEST
+
+/* Three groups on three lines: the one that has ended gives way to the total. */
+START_TEST(progress_leaves_out_the_ended)
+{
+    struct mf_progress p = MF_PROGRESS_INIT;
+    struct mf_buf out;
+
+    mf_buf_init(&out, 65536);
+    set_up(&p);
+    p.groups = reallocarray(p.groups, 3, sizeof(*p.groups));
+    p.goals = reallocarray(p.goals, 3, sizeof(*p.goals));
+    ck_assert(p.groups && p.goals);
+    for (size_t i = 0; i < 3; i++) {
+        p.goals[i] = (struct mf_goal_progress){
+            .id = (int64_t)i + 1, .group = i, .state = i == 1 ? MF_GOAL_DONE : MF_GOAL_PROBING};
+        mf_say(p.groups[i].class, sizeof(p.groups[i].class), "cpu-x/2");
+        mf_say(p.groups[i].title, sizeof(p.groups[i].title), "group-%zu", i);
+    }
+    p.n_goals = p.n_groups = 3;
+    ck_assert_uint_eq(mf_progress_draw(&p, 80, 3, false, &out), 3);
+    ck_assert_ptr_nonnull(strstr(out.data, "group-0"));
+    ck_assert_ptr_null(strstr(out.data, "group-1"));
+    ck_assert_ptr_nonnull(strstr(out.data, "group-2"));
+    ck_assert_ptr_nonnull(strstr(out.data, "batch 7"));
+    mf_buf_clear(&out);
+    ck_assert_uint_eq(mf_progress_draw(&p, 80, 4, false, &out), 4);
+    ck_assert_ptr_nonnull(strstr(out.data, "group-1"));
     mf_buf_release(&out);
     mf_progress_release(&p);
 }
@@ -425,6 +456,7 @@ int main(void)
     tcase_add_test(tc, briefs);
     tcase_add_test(tc, progress_follows_events);
     tcase_add_test(tc, progress_lines_fit);
+    tcase_add_test(tc, progress_leaves_out_the_ended);
     tcase_add_test(tc, progress_refuses_rubbish);
     tcase_add_loop_test(tc, verdicts, 0, MF_ARRAY_LEN(verdict_cases));
     tcase_add_test(tc, verdict_row_limit);
