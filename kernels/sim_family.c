@@ -315,11 +315,10 @@ static int check_tile(const struct plan *p, int32_t block_m, int32_t tile_n)
     else if (s->model_dim % tile_n != 0)
         r = o->reject(o, "sim", kernel, "divisibility",
                       "model_dim %d is no multiple of the tile's %d columns", s->model_dim, tile_n);
-    else if (block_m > 16 && p->rows / p->active * 16 < block_m)
+    else if (block_m > 16 && p->rows / p->active * 32 < block_m)
         r = o->reject(o, "sim", kernel, "padding",
-                      "an expert gets %.1f rows on average: a block of %d would be more than fifteen "
-                      "sixteenths padding",
-                      p->rows / p->active, block_m);
+                      "an expert gets %.1f rows on average: %.0f%% of a block of %d would be padding",
+                      p->rows / p->active, 100 - 100 * p->rows / p->active / block_m, block_m);
     else
         return 1;
     return r;

@@ -83,10 +83,8 @@ static int set_up(struct mf_agent *a, char *why, size_t why_cap)
                  (unsigned long long)torn);
     if (mf_spool_n(a->spool) > 0)
         log_info("%s: %zu results of an earlier run to send", a->o.name, mf_spool_n(a->spool));
-    struct mf_crew_options crew = {.argv = a->o.runner_argv,
-                                   .memory_bytes = a->o.memory_bytes,
-                                   .keep_bytes = a->o.keep_bytes,
-                                   .reserve = a->o.reserve};
+    struct mf_crew_options crew = {
+        .argv = a->o.runner_argv, .keep_bytes = a->o.keep_bytes, .reserve = a->o.reserve};
     r = mf_crew_new(&crew, &a->crew);
     a->socket = (struct mf_agent_socket){.zmq = a->o.zmq, .endpoint = a->o.coordinator};
     if (r == 0)

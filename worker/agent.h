@@ -26,7 +26,7 @@ struct mf_agent_options {
     const char *spool_folder;
     const char *lock_folder;
     const char *const *runner_argv; /* of its runners; NULL ends */
-    uint64_t keep_bytes, memory_bytes;
+    uint64_t keep_bytes;
     bool reserve; /* keep a second runner started */
 };
 /* Locks the device and opens the spool; the texts and argv have to outlive it. -errno with the sentence in why. */

@@ -106,9 +106,8 @@ int64_t mf_crew_due_ms(const struct mf_crew *c)
 
 static int start(struct mf_crew *c, struct place *p)
 {
-    struct mf_runner_host_options o = {.argv = c->o.argv, .memory_bytes = c->o.memory_bytes};
     clear(p);
-    int r = mf_runner_host_start(&o, &p->host);
+    int r = mf_runner_host_start(c->o.argv, &p->host);
     if (r == 0)
         mf_runner_host_limit(p->host, START_MS);
     return r;

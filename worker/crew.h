@@ -19,7 +19,6 @@ struct mf_crew;
 
 struct mf_crew_options {
     const char *const *argv; /* of a runner */
-    uint64_t memory_bytes;   /* limit of its address space; 0: none */
     uint64_t keep_bytes;     /* of sealed memory held for them */
     bool reserve;
 };

@@ -40,7 +40,7 @@ struct settings {
 /* What one agent's strings point to. */
 struct seat {
     struct mf_agent *agent;
-    char name[128], device[PATH_MAX], keep[32], parent[32];
+    char name[128], device[PATH_MAX], keep[32], memory[32], parent[32];
     const char *argv[ARGUMENTS_MAX];
 };
 
@@ -101,6 +101,7 @@ static int run_child(const struct settings *s)
                                   .families = s->families,
                                   .n_foreign = s->n_foreign,
                                   .keep_bytes = (uint64_t)s->keep_mib << 20,
+                                  .memory_bytes = (uint64_t)s->memory_mib << 20,
                                   .parent = s->parent};
     memcpy(o.foreign, s->foreign, sizeof(o.foreign));
     return mf_runner_main(&o);
@@ -111,11 +112,13 @@ static void make_argv(const struct settings *s, struct seat *seat)
 {
     int n = 0;
     mf_say(seat->keep, sizeof(seat->keep), "--keep=%lld", (long long)s->keep_mib);
+    mf_say(seat->memory, sizeof(seat->memory), "--memory=%lld", (long long)s->memory_mib);
     mf_say(seat->parent, sizeof(seat->parent), "--parent=%ld", (long)getpid());
     seat->argv[n++] = "/proc/self/exe";
     seat->argv[n++] = "--runner-child";
     seat->argv[n++] = seat->parent;
     seat->argv[n++] = seat->keep;
+    seat->argv[n++] = seat->memory;
     seat->argv[n++] = "--device";
     seat->argv[n++] = seat->device;
     if (s->families[0]) {
@@ -246,7 +249,6 @@ static int start_seats(const struct settings *s, void *zmq, struct seat *seats)
             .lock_folder = s->lock_folder,
             .runner_argv = seats[i].argv,
             .keep_bytes = (uint64_t)s->keep_mib << 20,
-            .memory_bytes = (uint64_t)s->memory_mib << 20,
             .reserve = s->sim_workers <= RESERVE_MAX,
         };
         r = mf_agent_new(&o, why, sizeof(why), &seats[i].agent);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/json.h"
@@ -440,6 +441,10 @@ int mf_runner_main(const struct mf_runner_options *o)
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (o->parent > 0 && getppid() != o->parent)
         return 0;
+    if (o->memory_bytes > 0) {
+        struct rlimit limit = {.rlim_cur = o->memory_bytes, .rlim_max = o->memory_bytes};
+        (void)setrlimit(RLIMIT_AS, &limit);
+    }
     struct runner r = {.options = o};
     r.extra.families = r.extra_families;
     mf_channel_init(&r.channel, (int)fd);

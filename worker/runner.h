@@ -12,6 +12,7 @@ struct mf_runner_options {
     const char *foreign[MF_RUNNER_FOREIGN_MAX]; /* commands of foreign runners */
     int n_foreign;
     uint64_t keep_bytes;
+    uint64_t memory_bytes; /* limit of its address space; 0: none */
     int64_t parent; /* pid of the worker: without it there is nothing to do */
 };
 

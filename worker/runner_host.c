@@ -8,7 +8,6 @@
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -96,7 +95,7 @@ static int move_up(int *fd)
     return 0;
 }
 
-static int start(struct mf_runner_host *h, const struct mf_runner_host_options *o)
+static int start(struct mf_runner_host *h, const char *const *argv)
 {
     int pair[2], err[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
@@ -115,21 +114,16 @@ static int start(struct mf_runner_host *h, const struct mf_runner_host_options *
     if (r == 0)
         r = move_up(&err_write);
     if (r == 0)
-        r = spawn(o->argv, theirs, err_write, &h->pid);
+        r = spawn(argv, theirs, err_write, &h->pid);
     if (r < 0)
         return r;
     h->pidfd = (int)syscall(SYS_pidfd_open, h->pid, 0);
     if (h->pidfd < 0)
         return -errno;
-    if (o->memory_bytes > 0) {
-        struct rlimit limit = {.rlim_cur = o->memory_bytes, .rlim_max = o->memory_bytes};
-        if (prlimit(h->pid, RLIMIT_AS, &limit, NULL) < 0)
-            return -errno;
-    }
     return 0;
 }
 
-int mf_runner_host_start(const struct mf_runner_host_options *o, struct mf_runner_host **ret)
+int mf_runner_host_start(const char *const *argv, struct mf_runner_host **ret)
 {
     struct mf_runner_host *h = calloc(1, sizeof(*h));
     if (!h)
@@ -137,7 +131,7 @@ int mf_runner_host_start(const struct mf_runner_host_options *o, struct mf_runne
     h->pidfd = h->err_fd = -1;
     h->deadline_ms = INT64_MAX;
     mf_channel_init(&h->channel, -1);
-    int r = start(h, o);
+    int r = start(h, argv);
     if (r < 0) {
         mf_runner_host_free(h);
         return r;

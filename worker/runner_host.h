@@ -20,11 +20,8 @@
 
 struct mf_runner_host;
 
-struct mf_runner_host_options {
-    const char *const *argv; /* argv[0] is the path; NULL ends */
-    uint64_t memory_bytes;   /* limit of its address space; 0: none */
-};
-int mf_runner_host_start(const struct mf_runner_host_options *o, struct mf_runner_host **ret);
+/* argv[0] is the path; NULL ends. */
+int mf_runner_host_start(const char *const *argv, struct mf_runner_host **ret);
 /* Kills it if it lives, and reaps it. */
 struct mf_runner_host *mf_runner_host_free(struct mf_runner_host *h);
 
