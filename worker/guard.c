@@ -1,0 +1,121 @@
+#include "worker/guard.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+#include "kernels/quant.h"
+
+#define PATTERN 0x5c
+
+enum mf_format mf_part_format(const struct mf_artifact *a, int part)
+{
+    if (a->format == MF_FORMAT_INDEX)
+        return part == 1 ? MF_FORMAT_F32 : MF_FORMAT_INDEX;
+    return part == 0 ? a->format : MF_FORMAT_F32;
+}
+
+static void draw_bands(struct mf_guarded *g)
+{
+    size_t from = 0;
+    for (int i = 0; i <= g->n_parts; i++) {
+        size_t to = i < g->n_parts ? g->start[i] : g->region.bytes;
+        memset(g->region.at + from, PATTERN, to - from);
+        if (i < g->n_parts)
+            from = g->end[i];
+    }
+}
+
+int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_guarded *ret)
+{
+    struct mf_guarded g = {.artifact = *a, .region = MF_REGION_INIT};
+    size_t at = MF_GUARD_BYTES;
+    g.n_parts = mf_artifact_parts(a, shape, g.parts);
+    if (g.n_parts < 0)
+        return g.n_parts;
+    for (int i = 0; i < g.n_parts; i++) {
+        g.start[i] = at;
+        g.end[i] = at + (size_t)mf_part_bytes(&g.parts[i]);
+        at = (g.end[i] + MF_GUARD_BYTES + 63) & ~(size_t)63;
+    }
+    int r = mf_region_new(at, &g.region);
+    if (r < 0)
+        return r;
+    for (int i = 0; i < g.n_parts; i++) {
+        g.ref.part[i] = g.region.at + g.start[i];
+        mf_poison_fill(mf_part_format(a, i), g.ref.part[i], (size_t)(g.parts[i].rows * g.parts[i].cols));
+    }
+    draw_bands(&g);
+    *ret = g;
+    return 0;
+}
+
+void mf_guarded_release(struct mf_guarded *g)
+{
+    mf_region_release(&g->region);
+}
+
+void mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero)
+{
+    bool whole = zero || !source || g->artifact.format == MF_FORMAT_INDEX;
+    for (int i = 0; i < g->n_parts; i++) {
+        enum mf_format format = mf_part_format(&g->artifact, i);
+        size_t row_bytes = (size_t)(g->parts[i].cols * g->parts[i].element_bytes);
+        if (zero) {
+            memset(g->ref.part[i], 0, g->end[i] - g->start[i]);
+            continue;
+        }
+        if (whole) {
+            mf_poison_fill(format, g->ref.part[i], (size_t)(g->parts[i].rows * g->parts[i].cols));
+            continue;
+        }
+        for (int64_t p = 0; p < g->parts[i].rows; p++) {
+            if (source[p] >= 0)
+                mf_poison_fill(format, (uint8_t *)g->ref.part[i] + (size_t)p * row_bytes,
+                               (size_t)g->parts[i].cols);
+        }
+    }
+}
+
+/* Bytes of [from, to) that are not the pattern; the first and the last of them. */
+static size_t count_changed(const struct mf_guarded *g, size_t from, size_t to, size_t *ret_first,
+                            size_t *ret_last)
+{
+    size_t n = 0;
+    if (from == to)
+        return 0;
+    if (g->region.at[from] == PATTERN &&
+        memcmp(g->region.at + from, g->region.at + from + 1, to - from - 1) == 0)
+        return 0;
+    for (size_t i = from; i < to; i++) {
+        if (g->region.at[i] == PATTERN)
+            continue;
+        if (n++ == 0)
+            *ret_first = i;
+        *ret_last = i;
+    }
+    return n;
+}
+
+int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap)
+{
+    for (int i = 0; i <= g->n_parts; i++) {
+        size_t from = i > 0 ? g->end[i - 1] : 0, to = i < g->n_parts ? g->start[i] : g->region.bytes;
+        size_t first = 0, last = 0, n = count_changed(g, from, to, &first, &last);
+        if (n == 0)
+            continue;
+        /* A band lies between two parts: the nearer one is meant. */
+        bool past = i > 0 && (i == g->n_parts || first - from <= to - 1 - last);
+        const char *part = g->parts[past ? i - 1 : i].name;
+        if (past)
+            mf_say(why, cap, "guard: %zu byte%s changed %zu bytes past the end of %s of %s", n,
+                   n == 1 ? "" : "s", first - from, part, mf_tensor_name(g->artifact.tensor));
+        else
+            mf_say(why, cap, "guard: %zu byte%s changed %zu bytes before the start of %s of %s", n,
+                   n == 1 ? "" : "s", to - 1 - last, part, mf_tensor_name(g->artifact.tensor));
+        draw_bands(g);
+        return 1;
+    }
+    return 0;
+}

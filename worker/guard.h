@@ -1,0 +1,33 @@
+/* Outputs between guard bands, poisoned before each run.
+ *
+ *   [band][part 0][band][part 1][band]      each part 64-byte aligned, each band at least MF_GUARD_BYTES
+ *
+ * A band is a fixed pattern; a byte that differs afterwards is a write outside the part. Poison is mf_poison() of the
+ * part's format; only rows that a step has to write are poisoned again and looked at. */
+#pragma once
+
+#include "kernels/tensors.h"
+#include "worker/region.h"
+
+#define MF_GUARD_BYTES 4096
+
+struct mf_guarded {
+    struct mf_artifact artifact;
+    struct mf_part parts[MF_PARTS_MAX];
+    int n_parts;
+    struct mf_tensor_ref ref;
+    struct mf_region region;
+    size_t start[MF_PARTS_MAX], end[MF_PARTS_MAX];
+};
+
+/* Everything poisoned, bands drawn. -EINVAL: the shape has no such artifact; -ENOMEM. */
+int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_guarded *ret);
+void mf_guarded_release(struct mf_guarded *g);
+/* Poisons the rows that have to be written: source[p] >= 0, or all of them when source is NULL. Index artifacts are
+ * poisoned whole. A zeroed artifact, and the output of an accumulation, is zeroed instead. */
+void mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero);
+/* 1 and the sentence when a band is broken, which is then repaired; 0 when all are whole. */
+int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap);
+
+/* Format of an artifact's part: the data has the artifact's, scales and weights f32, all else index. */
+enum mf_format mf_part_format(const struct mf_artifact *a, int part);

@@ -1,0 +1,155 @@
+#include "worker/measure.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+
+#define SHORT_US      50.0    /* below: as many samples as there is room for */
+#define TOTAL_US      15000.0 /* above: as many as fit, but three at least */
+#define SAMPLES_LEAST 3
+#define SAMPLES_MOST  7
+#define FLOPS_MARGIN  1.05
+#define BYTES_MARGIN  1.1
+
+static double weight_bytes(const struct mf_session *s, const struct mf_artifact *a)
+{
+    struct mf_part parts[MF_PARTS_MAX];
+    int n = mf_artifact_parts(a, &s->shape, parts);
+    double bytes = 0;
+    for (int i = 0; i < n; i++)
+        bytes += (double)mf_part_bytes(&parts[i]);
+    return bytes / s->shape.expert * (double)s->rotation.active;
+}
+
+void mf_measured_init(struct mf_measured *m)
+{
+    m->bytes = 0;
+    for (size_t i = 0; i < MF_ARRAY_LEN(m->weights); i++) {
+        if (m->weights[i])
+            m->bytes += weight_bytes(m->session, &m->weights[i]->artifact);
+    }
+    m->n_rotations = mf_rotation_count(&m->session->rotation, m->bytes,
+                                       (double)m->session->device->info.llc_bytes, &m->cold);
+}
+
+static bool is_cold(const struct mf_measured *m, int rotation)
+{
+    double llc = (double)m->session->device->info.llc_bytes;
+    for (size_t i = 0; i < MF_ARRAY_LEN(m->weights); i++) {
+        const struct mf_session_weight *w = m->weights[i];
+        if (w && w->used[rotation] >= 0 && m->session->traffic - w->used[rotation] < 2 * llc &&
+            m->bytes < 4 * llc)
+            return false;
+    }
+    return true;
+}
+
+int mf_measure_run(struct mf_measured *m, int rotation, double *ret_us, bool *ret_cold)
+{
+    bool cold = is_cold(m, rotation);
+    m->rotation = rotation;
+    int r = m->session->device->ops->time(m->session->device, m->launch, m->context, 1, ret_us);
+    m->session->traffic += m->bytes;
+    for (size_t i = 0; i < MF_ARRAY_LEN(m->weights); i++) {
+        if (m->weights[i])
+            m->weights[i]->used[rotation] = m->session->traffic;
+    }
+    if (ret_cold)
+        *ret_cold = cold;
+    return r;
+}
+
+int mf_measure_sample(struct mf_measured *m, int rotation, struct mf_samples *samples)
+{
+    double us;
+    bool cold;
+    int r = mf_measure_run(m, rotation, &us, &cold);
+    if (r < 0 || samples->n_all == MF_ARRAY_LEN(samples->all))
+        return r;
+    samples->all[samples->n_all++] = us;
+    if (cold)
+        samples->cold[samples->n_cold++] = us;
+    return r;
+}
+
+int mf_measure_next(struct mf_measured *m)
+{
+    struct mf_session_weight *w = m->weights[0] ? m->weights[0] : m->weights[1];
+    if (!w || m->n_rotations == 1)
+        return 0;
+    w->cursor = (w->cursor + 1) % m->n_rotations;
+    if (w->cursor == 0 && m->n_rotations > 2)
+        w->cursor = 1;
+    return w->cursor;
+}
+
+int mf_measure_count(double first_us)
+{
+    if (first_us < SHORT_US)
+        return MF_MEASURE_SAMPLES;
+    return (int)fmin(fmax(TOTAL_US / first_us, SAMPLES_LEAST), SAMPLES_MOST);
+}
+
+const double *mf_measure_samples(const struct mf_measured *m, const struct mf_samples *s, size_t *ret_n,
+                                 const char **ret_mode)
+{
+    bool cold = m->cold && (s->n_cold >= SAMPLES_LEAST || s->n_cold == s->n_all);
+    *ret_n = cold ? s->n_cold : s->n_all;
+    *ret_mode = cold ? "cold" : "warm";
+    return cold ? s->cold : s->all;
+}
+
+int mf_measure_implausible(const struct mf_measured *m, double us, double flops, char *why, size_t cap)
+{
+    const struct mf_device_info *d = &m->session->device->info;
+    double peak = fmax(d->peak_gflops_bf16, d->peak_gflops_f32);
+    if (!(us > 0)) {
+        mf_say(why, cap, "implausible: its time is %.3g µs", us);
+        return 1;
+    }
+    double gflops = flops / us / 1e3, gbs = m->bytes / us / 1e3;
+    if (peak > 0 && gflops > FLOPS_MARGIN * peak) {
+        mf_say(why, cap, "implausible: %.3g µs would be %.4g GFLOP/s, %.2f times the device's peak of %.4g",
+               us, gflops, gflops / peak, peak);
+        return 1;
+    }
+    if (m->cold && d->mem_read_gbs > 0 && gbs > BYTES_MARGIN * d->mem_read_gbs) {
+        mf_say(why, cap, "implausible: %.3g µs would read weights at %.4g GB/s, %.2f times the memory's %.4g",
+               us, gbs, gbs / d->mem_read_gbs, d->mem_read_gbs);
+        return 1;
+    }
+    return 0;
+}
+
+/* ---- the canary ---- */
+
+#define CANARY_FLOATS 32768
+#define CANARY_TURNS  16
+
+static float canary_data[CANARY_FLOATS];
+
+static int canary_launch(void *context, int index)
+{
+    float *result = context, sum[16] = {0};
+    (void)index;
+    for (int turn = 0; turn < CANARY_TURNS; turn++) {
+        for (size_t i = 0; i < CANARY_FLOATS; i += 16) {
+            for (size_t j = 0; j < 16; j++)
+                sum[j] = sum[j] * 0.999f + canary_data[i + j];
+        }
+    }
+    for (size_t j = 0; j < 16; j++)
+        *result += sum[j];
+    return 0;
+}
+
+double mf_canary_us(struct mf_device *device)
+{
+    float result = 0;
+    double us = NAN;
+    if (device->ops->time(device, canary_launch, &result, 1, &us) < 0)
+        return NAN;
+    return us;
+}

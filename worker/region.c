@@ -1,0 +1,151 @@
+#include "worker/region.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/cleanup.h"
+#include "worker/keeper.h"
+#include "worker/session.h"
+
+#define REGIONS_MAX 512
+
+/* Addresses of this process, looked up by launches of foreign programs. */
+static struct mf_region regions[REGIONS_MAX];
+static size_t n_regions;
+
+static int list(const struct mf_region *r)
+{
+    if (n_regions == REGIONS_MAX)
+        return -ENOMEM;
+    regions[n_regions++] = *r;
+    return 0;
+}
+
+static void unlist(const struct mf_region *r)
+{
+    for (size_t i = 0; i < n_regions; i++) {
+        if (regions[i].at == r->at) {
+            regions[i] = regions[--n_regions];
+            return;
+        }
+    }
+}
+
+int mf_session_locate(const void *address, int *ret_fd, uint64_t *ret_offset)
+{
+    uintptr_t p = (uintptr_t)address;
+    for (size_t i = 0; i < n_regions; i++) {
+        uintptr_t at = (uintptr_t)regions[i].at;
+        if (p >= at && p - at < regions[i].bytes) {
+            *ret_fd = regions[i].fd;
+            *ret_offset = p - at;
+            return 0;
+        }
+    }
+    return -ENOENT;
+}
+
+static size_t whole_pages(size_t bytes)
+{
+    size_t page = 4096;
+    return bytes == 0 ? page : (bytes + page - 1) / page * page;
+}
+
+static int map(struct mf_region *r, int protection, int flags)
+{
+    void *at = mmap(NULL, r->bytes, protection, MAP_SHARED | flags, r->fd, 0);
+    if (at == MAP_FAILED)
+        return -errno;
+    r->at = at;
+    int result = list(r);
+    if (result < 0) {
+        (void)munmap(at, r->bytes);
+        r->at = NULL;
+    }
+    return result;
+}
+
+static void unmap(struct mf_region *r)
+{
+    if (!r->at)
+        return;
+    unlist(r);
+    (void)munmap(r->at, r->bytes);
+    r->at = NULL;
+}
+
+int mf_region_new(size_t bytes, struct mf_region *ret)
+{
+    struct mf_region r = {.bytes = whole_pages(bytes), .fd = -1};
+    int result = mf_memory_file("moefarm", r.bytes, &r.fd);
+    if (result == 0)
+        result = map(&r, PROT_READ | PROT_WRITE, 0);
+    if (result < 0) {
+        mf_region_release(&r);
+        return -ENOMEM;
+    }
+    *ret = r;
+    return 0;
+}
+
+int mf_region_seal(struct mf_region *r, struct mf_keeper *keeper, const char *key)
+{
+    unmap(r);
+    int result = mf_memory_seal(r->fd);
+    if (result == 0)
+        result = map(r, PROT_READ, MAP_POPULATE);
+    if (result < 0 || !keeper)
+        return result;
+    int fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0)
+        return -errno;
+    /* A keeper without room is no failure: the memory serves this session all the same. */
+    (void)keeper->keep(keeper, key, fd, r->bytes);
+    return 0;
+}
+
+int mf_region_find(struct mf_keeper *keeper, const char *key, size_t bytes, struct mf_region *ret)
+{
+    struct mf_region r = {.bytes = whole_pages(bytes), .fd = -1};
+    uint64_t kept_bytes = 0;
+    int fd = keeper ? keeper->find(keeper, key, &kept_bytes) : -1;
+    if (fd < 0 || kept_bytes != r.bytes)
+        return -ENOENT;
+    r.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (r.fd < 0)
+        return -errno;
+    int result = map(&r, PROT_READ, MAP_POPULATE);
+    if (result < 0) {
+        mf_region_release(&r);
+        return result;
+    }
+    *ret = r;
+    return 0;
+}
+
+void mf_region_protect(struct mf_region *r)
+{
+    (void)mprotect(r->at, r->bytes, PROT_READ);
+}
+
+void mf_region_release(struct mf_region *r)
+{
+    unmap(r);
+    mf_closep(&r->fd);
+    *r = (struct mf_region)MF_REGION_INIT;
+}
+
+uint64_t mf_memory_available(void)
+{
+    _cleanup_(mf_fclosep) FILE *f = fopen("/proc/meminfo", "re");
+    char line[128];
+    unsigned long long kib;
+    while (f && fgets(line, sizeof(line), f)) {
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            return kib * 1024;
+    }
+    return UINT64_MAX;
+}

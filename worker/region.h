@@ -1,0 +1,31 @@
+/* Memory that steps see: whole memory files, mapped. A foreign program can map the same file, which is why a region
+ * is known by its addresses (mf_session_locate). The list of regions belongs to the process; one thread uses it. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/unit.h"
+
+struct mf_region {
+    uint8_t *at; /* NULL: none */
+    size_t bytes;
+    int fd;
+};
+#define MF_REGION_INIT \
+    {                  \
+        .fd = -1       \
+    }
+
+/* Zeroed, writable, of whole pages. -ENOMEM. */
+int mf_region_new(size_t bytes, struct mf_region *ret);
+/* Ends writing: sealed, mapped anew read-only with every page present, and handed to the keeper (may be NULL). */
+int mf_region_seal(struct mf_region *r, struct mf_keeper *keeper, const char *key);
+/* What the keeper has under the key, mapped read-only with every page present. -ENOENT: nothing of that size. */
+int mf_region_find(struct mf_keeper *keeper, const char *key, size_t bytes, struct mf_region *ret);
+/* From now on a write to it is a fault: a step that writes to its input dies of it. */
+void mf_region_protect(struct mf_region *r);
+void mf_region_release(struct mf_region *r);
+
+/* Bytes of memory that the machine could still give, by /proc/meminfo; UINT64_MAX when it does not say. */
+uint64_t mf_memory_available(void);

@@ -1,0 +1,466 @@
+#include "worker/session.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/stats.h"
+#include "common/text.h"
+#include "worker/measure.h"
+#include "worker/session_data.h"
+#include "worker/verify.h"
+
+#define SLOW_LIMIT    2.0 /* times the best: dropped by its first run */
+#define SLOW_DOUBT    3.0 /* below, a second run has to agree */
+#define HANG_FACTOR   20.0
+#define HANG_LEAST_MS 2000
+
+/* One step on its way through the gates. */
+struct probe {
+    struct mf_session *s;
+    const struct mf_step *step;
+    const struct mf_family *family;
+    struct mf_kernel *kernel;
+    struct mf_measured measured;
+    struct mf_samples samples;
+    uint64_t kind;
+    double best_us; /* of its kind, 0: none */
+    double first_us;
+
+    struct mf_tensor_ref needs[MF_ROTATIONS_MAX][MF_STEP_ARTIFACTS_MAX];
+    struct mf_guarded *gives[MF_STEP_ARTIFACTS_MAX][2];
+    struct mf_tensor_ref give_refs[2][MF_STEP_ARTIFACTS_MAX];
+    const int64_t *source[MF_STEP_ARTIFACTS_MAX];
+    bool accumulates[MF_STEP_ARTIFACTS_MAX];
+    int accumulated_from[MF_STEP_ARTIFACTS_MAX]; /* the need that shares the give's memory, -1: none */
+    int run;                                     /* which outputs the next launch writes to */
+    struct mf_result result;
+};
+
+/* ---- kinds ---- */
+
+static uint64_t kind_of(const struct mf_step *step)
+{
+    uint64_t h = mf_hash64(&step->covers, sizeof(step->covers), MF_HASH_SEED);
+    for (int i = 0; i < step->n_needs + step->n_gives; i++) {
+        const struct mf_artifact *a = i < step->n_needs ? &step->needs[i] : &step->gives[i - step->n_needs];
+        int what[5] = {i < step->n_needs, (int)a->tensor, (int)a->format, (int)a->scale, a->zeroed};
+        h = mf_hash64(what, sizeof(what), h);
+    }
+    return h;
+}
+
+static struct mf_session_kind *find_kind(struct mf_session *s, uint64_t key)
+{
+    for (size_t i = 0; i < s->n_kinds; i++) {
+        if (s->kinds[i].key == key)
+            return &s->kinds[i];
+    }
+    return NULL;
+}
+
+static void note_best(struct mf_session *s, uint64_t key, double us)
+{
+    struct mf_session_kind *k = find_kind(s, key);
+    if (!k && s->n_kinds == MF_SESSION_KINDS_MAX)
+        return;
+    if (!k) {
+        k = &s->kinds[s->n_kinds++];
+        *k = (struct mf_session_kind){.key = key, .best_us = us};
+    }
+    k->best_us = fmin(k->best_us, us);
+}
+
+/* Steps that cover no op are of one kind only when they turn the same into the same: what is known from elsewhere says
+ * covers alone, so it is not asked for those. */
+static double best_of(struct mf_session *s, const struct mf_step *step, uint64_t key, mf_best_fn best,
+                      void *context)
+{
+    const struct mf_session_kind *k = find_kind(s, key);
+    double own = k ? k->best_us : 0, known = best && step->covers ? best(context, step->covers) : 0;
+    if (own <= 0)
+        return known;
+    return known > 0 ? fmin(own, known) : own;
+}
+
+/* Silence after which a step counts as hung: from the best so far, not a constant. */
+static int64_t hang_limit_ms(const struct mf_session *s, double best_us)
+{
+    if (best_us <= 0 || s->options.exhaustive)
+        return s->options.time_cap_ms;
+    double ms = fmax(HANG_LEAST_MS, HANG_FACTOR * best_us / 1000);
+    return (int64_t)fmin(ms, (double)s->options.time_cap_ms);
+}
+
+/* ---- buffers ---- */
+
+static bool is_accumulation(const struct mf_artifact *need, const struct mf_artifact *give)
+{
+    struct mf_artifact plain = *need;
+    plain.zeroed = false;
+    return need->zeroed && mf_artifact_equal(&plain, give);
+}
+
+static int bind_gives(struct probe *p)
+{
+    for (int i = 0; i < p->step->n_gives; i++) {
+        const struct mf_artifact *a = &p->step->gives[i];
+        int r = mf_session_output(p->s, a, p->gives[i]);
+        if (r == 0)
+            r = mf_session_source(p->s, a, &p->source[i]);
+        if (r < 0)
+            return r;
+        p->accumulated_from[i] = -1;
+        for (int n = 0; n < p->step->n_needs; n++) {
+            if (is_accumulation(&p->step->needs[n], a))
+                p->accumulated_from[i] = n;
+        }
+        p->accumulates[i] = p->accumulated_from[i] >= 0;
+    }
+    return 0;
+}
+
+static int bind_weights(struct probe *p)
+{
+    for (int i = 0; i < p->step->n_needs; i++) {
+        const struct mf_artifact *a = &p->step->needs[i];
+        if (!mf_artifact_is_weight(a))
+            continue;
+        int r = mf_session_weight(p->s, a, &p->measured.weights[a->tensor == MF_TENSOR_W2]);
+        if (r < 0)
+            return r;
+        for (int rotation = 0; rotation < MF_ROTATIONS_MAX; rotation++)
+            p->needs[rotation][i] = p->measured.weights[a->tensor == MF_TENSOR_W2]->ref;
+    }
+    return 0;
+}
+
+static int bind_needs(struct probe *p, int rotation)
+{
+    for (int i = 0; i < p->step->n_needs; i++) {
+        const struct mf_artifact *a = &p->step->needs[i];
+        bool in_place = false;
+        for (int g = 0; g < p->step->n_gives; g++)
+            in_place |= p->accumulated_from[g] == i;
+        if (mf_artifact_is_weight(a) || in_place)
+            continue;
+        int r = mf_session_input(p->s, a, rotation, &p->needs[rotation][i]);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* The outputs are found first and last: making inputs may move the list that holds them. */
+static int bind(struct probe *p)
+{
+    int r = bind_gives(p);
+    if (r == 0)
+        r = bind_weights(p);
+    if (r < 0)
+        return r;
+    mf_measured_init(&p->measured);
+    for (int i = 0; i < p->measured.n_rotations && r == 0; i++)
+        r = bind_needs(p, i);
+    if (r == 0)
+        r = bind_gives(p);
+    if (r == 0)
+        r = mf_session_room(&p->s->workspace, p->step->workspace_bytes + 64);
+    for (int i = 0; r == 0 && i < p->step->n_gives; i++) {
+        for (int run = 0; run < 2; run++)
+            p->give_refs[run][i] = p->gives[i][run]->ref;
+    }
+    return r;
+}
+
+static int launch(void *context, int index)
+{
+    struct probe *p = context;
+    struct mf_tensor_ref needs[MF_STEP_ARTIFACTS_MAX];
+    (void)index;
+    memcpy(needs, p->needs[p->measured.rotation], sizeof(needs));
+    for (int g = 0; g < p->step->n_gives; g++) {
+        if (p->accumulated_from[g] >= 0)
+            needs[p->accumulated_from[g]] = p->give_refs[p->run][g];
+    }
+    struct mf_launch l = {needs, p->give_refs[p->run], p->s->workspace.at};
+    return p->family->launch(p->kernel, &l);
+}
+
+/* ---- gates ---- */
+
+static void refuse(struct probe *p, enum mf_status status, const char *reason)
+{
+    p->result.status = status;
+    (void)mf_copy(p->result.reason, sizeof(p->result.reason), reason);
+}
+
+static void refuse_errno(struct probe *p, int r, const char *what)
+{
+    p->result.status = r == -ENOMEM ? MF_STATUS_NO_MEMORY : MF_STATUS_UNSUPPORTED;
+    mf_say(p->result.reason, sizeof(p->result.reason), "%s: %s", what, strerror(-r));
+}
+
+static struct mf_verify_input verify_input(struct probe *p, int give, int run)
+{
+    return (struct mf_verify_input){
+        .data = &p->s->data,
+        .ref = &p->s->ref,
+        .out = p->gives[give][run],
+        .source = p->source[give],
+        .covers = p->step->covers,
+        .err_ratio = p->s->options.err_ratio,
+        .accumulates = p->accumulates[give],
+    };
+}
+
+static void poison(struct probe *p, int run)
+{
+    for (int i = 0; i < p->step->n_gives; i++)
+        mf_guarded_poison(p->gives[i][run], p->source[i], p->accumulates[i]);
+}
+
+static void take_verdict(struct probe *p, const struct mf_verdict *v)
+{
+    if (!(v->err <= p->result.err))
+        p->result.err = v->err;
+    if (v->row_limit > 0 && !(v->row_err * p->result.row_limit <= p->result.row_err * v->row_limit)) {
+        p->result.row_err = v->row_err;
+        p->result.row_limit = v->row_limit;
+    }
+}
+
+/* All gates on a run's outputs. 1: refused, and the result says so. */
+static int verify_run(struct probe *p, int run)
+{
+    for (int i = 0; i < p->step->n_gives; i++) {
+        struct mf_verify_input v = verify_input(p, i, run);
+        struct mf_verdict verdict;
+        int r = mf_verify(&v, &verdict);
+        if (r >= 0)
+            take_verdict(p, &verdict);
+        if (r > 0)
+            refuse(p, MF_STATUS_WRONG, verdict.reason);
+        if (r < 0)
+            refuse_errno(p, r, "verifying");
+        if (r != 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* The second run against the first. What may differ is held against the reference once more. */
+static int verify_second(struct probe *p)
+{
+    for (int i = 0; i < p->step->n_gives; i++) {
+        struct mf_verify_input first = verify_input(p, i, 0), second = verify_input(p, i, 1);
+        struct mf_verdict verdict;
+        bool may_differ = p->step->reorder_tolerance > 0 || second.out->artifact.format == MF_FORMAT_INDEX;
+        int r = may_differ ? mf_verify(&second, &verdict) : mf_verify_written(&second, &verdict);
+        if (r == 0)
+            r = mf_verify_stable(&first, p->gives[i][1], p->step->reorder_tolerance, &verdict);
+        if (r > 0)
+            refuse(p, MF_STATUS_WRONG, verdict.reason);
+        if (r < 0)
+            refuse_errno(p, r, "verifying");
+        if (r != 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* ---- the course of a probe; each returns 1 when the step is out, with its result ---- */
+
+static int first_run(struct probe *p)
+{
+    poison(p, 0);
+    p->run = 0;
+    int r = mf_measure_sample(&p->measured, 0, &p->samples);
+    if (r < 0) {
+        refuse_errno(p, r, "the family refused at launch what it had offered");
+        return 1;
+    }
+    p->first_us = p->samples.all[0];
+    if (verify_run(p, 0))
+        return 1;
+    p->result.verified = 1;
+    if (!(p->first_us > 0)) {
+        (void)mf_measure_implausible(&p->measured, p->first_us, p->step->flops, p->result.reason,
+                                     sizeof(p->result.reason));
+        p->result.status = MF_STATUS_IMPLAUSIBLE;
+        return 1;
+    }
+    return 0;
+}
+
+static int drop_slow(struct probe *p)
+{
+    if (p->s->options.exhaustive || p->best_us <= 0 || p->first_us <= SLOW_LIMIT * p->best_us)
+        return 0;
+    double us = p->first_us;
+    if (us <= SLOW_DOUBT * p->best_us) {
+        p->run = 1;
+        if (mf_measure_sample(&p->measured, mf_measure_next(&p->measured), &p->samples) == 0)
+            us = fmin(us, p->samples.all[p->samples.n_all - 1]);
+    }
+    if (us <= SLOW_LIMIT * p->best_us)
+        return 0;
+    p->result.status = MF_STATUS_SLOW;
+    mf_say(p->result.reason, sizeof(p->result.reason),
+           "its first run took %.4g µs, %.1f times the best of its kind (%.4g µs), limit %.0f", us,
+           us / p->best_us, p->best_us, SLOW_LIMIT);
+    return 1;
+}
+
+static int second_run(struct probe *p)
+{
+    poison(p, 1);
+    p->run = 1;
+    int r = mf_measure_sample(&p->measured, 0, &p->samples);
+    if (r < 0) {
+        refuse_errno(p, r, "the second run");
+        return 1;
+    }
+    if (verify_second(p))
+        return 1;
+    p->result.verified = 2;
+    return 0;
+}
+
+static int take_samples(struct probe *p, int n)
+{
+    p->run = 1;
+    for (int i = 0; i < n; i++) {
+        int r = mf_measure_sample(&p->measured, mf_measure_next(&p->measured), &p->samples);
+        if (r < 0) {
+            refuse_errno(p, r, "a timed run");
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Bands once more after the last run: what damages late is found too. */
+static int check_bands(struct probe *p)
+{
+    for (int i = 0; i < p->step->n_gives * 2; i++) {
+        if (mf_guarded_check(p->gives[i / 2][i % 2], p->result.reason, sizeof(p->result.reason))) {
+            p->result.status = MF_STATUS_WRONG;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void run_probe(struct probe *p)
+{
+    mf_session_phase(p->s->sink, MF_PHASE_VERIFY);
+    if (first_run(p))
+        return;
+    mf_session_phase(p->s->sink, MF_PHASE_TIMING);
+    if (drop_slow(p))
+        return;
+    /* The second verified run stands amid the samples, so that rotation 0 is cold for it and for the next step. */
+    int left = mf_measure_count(p->first_us) - (int)p->samples.n_all - 1, before = (left + 1) / 2;
+    if (take_samples(p, before))
+        return;
+    mf_session_phase(p->s->sink, MF_PHASE_VERIFY);
+    if (second_run(p))
+        return;
+    mf_session_phase(p->s->sink, MF_PHASE_TIMING);
+    if (take_samples(p, left - before))
+        return;
+    (void)check_bands(p);
+}
+
+/* Median and spread of what counts, and the last gate: a time that can be. */
+static void finish(struct probe *p, double *samples)
+{
+    size_t n;
+    const char *mode;
+    const double *counted = mf_measure_samples(&p->measured, &p->samples, &n, &mode);
+    if (n == 0 || (p->result.status != MF_STATUS_OK && p->result.status != MF_STATUS_SLOW))
+        return;
+    memcpy(samples, counted, n * sizeof(*samples));
+    p->result.us = mf_median(samples, n);
+    p->result.mad = mf_mad(samples, n);
+    memcpy(samples, counted, n * sizeof(*samples));
+    p->result.samples = samples;
+    p->result.n_samples = n;
+    p->result.mode = mode;
+    if (p->result.status != MF_STATUS_OK)
+        return;
+    if (mf_measure_implausible(&p->measured, p->result.us, p->step->flops, p->result.reason,
+                               sizeof(p->result.reason)))
+        p->result.status = MF_STATUS_IMPLAUSIBLE;
+    else
+        note_best(p->s, p->kind, p->result.us);
+}
+
+static int open_kernel(struct probe *p)
+{
+    p->family = mf_family_set_find(p->s->extra, p->step->family);
+    if (!p->family) {
+        p->result.status = MF_STATUS_UNSUPPORTED;
+        mf_say(p->result.reason, sizeof(p->result.reason), "this runner has no family %s", p->step->family);
+        return 1;
+    }
+    int r = p->family->open(p->family, p->s->device, &p->s->shape, p->step->name, &p->kernel);
+    if (r < 0)
+        refuse_errno(p, r, "the family did not open what it had offered");
+    return r < 0;
+}
+
+static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf_best_fn best, void *context,
+                      struct mf_sink *sink)
+{
+    double samples[MF_MEASURE_SAMPLES + 2];
+    _cleanup_(mf_freep) struct probe *p = calloc(1, sizeof(*p));
+    if (!p)
+        return -ENOMEM;
+    p->s = s;
+    p->step = &step->step;
+    p->kind = kind_of(p->step);
+    p->best_us = best_of(s, p->step, p->kind, best, context);
+    p->measured = (struct mf_measured){.session = s, .launch = launch, .context = p};
+    p->result = (struct mf_result){.id = step->id,
+                                   .status = MF_STATUS_OK,
+                                   .us = NAN,
+                                   .mad = NAN,
+                                   .err = NAN,
+                                   .row_err = NAN,
+                                   .row_limit = NAN,
+                                   .canary = NAN,
+                                   .mode = ""};
+    mf_session_trim(s);
+    mf_session_phase(sink, MF_PHASE_DATA);
+    int bound = bind(p);
+    mf_session_phase(sink, MF_PHASE_LOAD);
+    int r = sink->begin(sink, step->id, false, hang_limit_ms(s, p->best_us));
+    if (r < 0)
+        return r;
+    if (bound < 0)
+        refuse_errno(p, bound, "making the step's inputs and outputs");
+    else if (!open_kernel(p))
+        run_probe(p);
+    finish(p, samples);
+    if (p->kernel)
+        p->family->close(p->kernel);
+    p->result.canary = mf_session_canary(s);
+    return sink->result(sink, &p->result);
+}
+
+int mf_session_probe(struct mf_session *s, const struct mf_probe_step *steps, size_t n, mf_best_fn best,
+                     void *context, struct mf_sink *sink)
+{
+    s->sink = sink;
+    for (size_t i = 0; i < n; i++) {
+        int r = probe_step(s, &steps[i], best, context, sink);
+        if (r < 0)
+            return r;
+    }
+    mf_session_phase(sink, MF_PHASE_WAIT);
+    return 0;
+}

@@ -1,0 +1,433 @@
+#include "worker/session_data.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/text.h"
+#include "kernels/data.h"
+#include "worker/keeper.h"
+
+#define BUFFER_MIN (256u << 20)
+
+/* ---- weights ---- */
+
+/* What a weight depends on: the sizes, the artifact (format, scale, layout) and the seed. */
+static void weight_key(const struct mf_session *s, const struct mf_artifact *a, char key[MF_KEPT_KEY_MAX])
+{
+    char text[MF_ARTIFACT_TEXT_MAX];
+    mf_artifact_print(a, text);
+    mf_say(key, MF_KEPT_KEY_MAX, "%s/E%d.H%d.I%d.g%d/seed%llu", text, (int)s->shape.expert,
+           (int)s->shape.model_dim, (int)s->shape.inter_dim, (int)s->shape.use_g1u1,
+           (unsigned long long)s->options.seed);
+}
+
+static size_t align_page(size_t n)
+{
+    return (n + 4095) & ~(size_t)4095;
+}
+
+static struct mf_tensor_ref weight_ref(const struct mf_part *parts, int n, uint8_t *at)
+{
+    struct mf_tensor_ref ref = {0};
+    for (int i = 0; i < n; i++) {
+        ref.part[i] = at;
+        at += align_page((size_t)mf_part_bytes(&parts[i]));
+    }
+    return ref;
+}
+
+static int make_weight(struct mf_session *s, const struct mf_artifact *a, const struct mf_tensor_ref *to)
+{
+    if (strcmp(a->order, "row") == 0)
+        return mf_data_weight(&s->shape, a->tensor, s->options.seed, to->part[0], to->part[1]);
+    return mf_reference_artifact(&s->data, &s->ref, a, NULL, to);
+}
+
+int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct mf_session_weight **ret)
+{
+    struct mf_part parts[MF_PARTS_MAX];
+    char key[MF_KEPT_KEY_MAX];
+    size_t bytes = 0;
+    for (size_t i = 0; i < s->n_weights; i++) {
+        if (mf_artifact_equal(&s->weights[i].artifact, a)) {
+            *ret = &s->weights[i];
+            return 0;
+        }
+    }
+    if (s->n_weights == MF_ARRAY_LEN(s->weights))
+        return -ENOMEM;
+    int n = mf_artifact_parts(a, &s->shape, parts);
+    if (n < 0)
+        return n;
+    for (int i = 0; i < n; i++)
+        bytes += align_page((size_t)mf_part_bytes(&parts[i]));
+    struct mf_session_weight w = {.artifact = *a, .region = MF_REGION_INIT};
+    weight_key(s, a, key);
+    int r = mf_region_find(s->keeper, key, bytes, &w.region);
+    if (r == -ENOENT) {
+        if (bytes > mf_memory_available())
+            return -ENOMEM;
+        r = mf_region_new(bytes, &w.region);
+        if (r < 0)
+            return r;
+        struct mf_tensor_ref to = weight_ref(parts, n, w.region.at);
+        r = make_weight(s, a, &to);
+        if (r == 0)
+            r = mf_region_seal(&w.region, s->keeper, key);
+    }
+    if (r < 0) {
+        mf_region_release(&w.region);
+        return r;
+    }
+    w.ref = weight_ref(parts, n, w.region.at);
+    for (int i = 0; i < MF_ROTATIONS_MAX; i++)
+        w.used[i] = -1;
+    s->weights[s->n_weights] = w;
+    *ret = &s->weights[s->n_weights++];
+    return 0;
+}
+
+/* ---- inputs, outputs, orders ---- */
+
+static int grow(void **items, size_t n, size_t *cap, size_t size)
+{
+    if (n < *cap)
+        return 0;
+    size_t more = *cap > 0 ? 2 * *cap : 16;
+    void *grown = reallocarray(*items, more, size);
+    if (!grown)
+        return -ENOMEM;
+    *items = grown;
+    *cap = more;
+    return 0;
+}
+
+static struct mf_artifact sorted_of(const struct mf_artifact *a)
+{
+    return (struct mf_artifact){
+        .tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = a->block};
+}
+
+static bool is_sorted(const struct mf_artifact *a)
+{
+    return strcmp(a->order, "sorted") == 0;
+}
+
+static int fill_input(struct mf_session *s, const struct mf_artifact *a, int rotation,
+                      const struct mf_tensor_ref *to)
+{
+    struct mf_tensor_ref sorted = {0};
+    struct mf_layer_data data = s->data;
+    _cleanup_(mf_freep) int32_t *ids = NULL;
+    bool is_index = a->tensor == MF_TENSOR_SORTED || a->tensor == MF_TENSOR_TOPK;
+    if (is_index && rotation > 0) {
+        ids = calloc((size_t)(s->shape.token * s->shape.topk), sizeof(*ids));
+        if (!ids)
+            return -ENOMEM;
+        mf_rotation_ids(&s->rotation, rotation, &s->shape, data.ids, ids);
+        data.ids = ids;
+    }
+    if (is_sorted(a) && !is_index) {
+        struct mf_artifact order = sorted_of(a);
+        int r = mf_session_input(s, &order, rotation, &sorted);
+        if (r < 0)
+            return r;
+    }
+    return mf_reference_artifact(&data, &s->ref, a, &sorted, to);
+}
+
+int mf_session_input(struct mf_session *s, const struct mf_artifact *a, int rotation,
+                     struct mf_tensor_ref *ret)
+{
+    /* Only what holds the routing, or is in its order, differs by rotation. */
+    if (!is_sorted(a) && a->tensor != MF_TENSOR_TOPK)
+        rotation = 0;
+    for (size_t i = 0; i < s->n_inputs; i++) {
+        if (s->inputs[i].rotation == rotation && mf_artifact_equal(&s->inputs[i].buffer.artifact, a)) {
+            *ret = s->inputs[i].buffer.ref;
+            return 0;
+        }
+    }
+    struct mf_session_input in = {.rotation = rotation};
+    int r = mf_guarded_new(a, &s->shape, &in.buffer);
+    if (r < 0)
+        return r;
+    r = fill_input(s, a, rotation, &in.buffer.ref);
+    if (r == 0)
+        r = grow((void **)&s->inputs, s->n_inputs, &s->cap_inputs, sizeof(*s->inputs));
+    if (r < 0) {
+        mf_guarded_release(&in.buffer);
+        return r;
+    }
+    mf_region_protect(&in.buffer.region);
+    s->buffer_bytes += in.buffer.region.bytes;
+    s->inputs[s->n_inputs++] = in;
+    *ret = in.buffer.ref;
+    return 0;
+}
+
+int mf_session_output(struct mf_session *s, const struct mf_artifact *a, struct mf_guarded *ret[2])
+{
+    struct mf_session_output *o = NULL;
+    for (size_t i = 0; i < s->n_outputs && !o; i++) {
+        if (mf_artifact_equal(&s->outputs[i].run[0].artifact, a))
+            o = &s->outputs[i];
+    }
+    if (!o) {
+        struct mf_session_output made = {0};
+        int r = grow((void **)&s->outputs, s->n_outputs, &s->cap_outputs, sizeof(*s->outputs));
+        if (r == 0)
+            r = mf_guarded_new(a, &s->shape, &made.run[0]);
+        if (r < 0)
+            return r;
+        r = mf_guarded_new(a, &s->shape, &made.run[1]);
+        if (r < 0) {
+            mf_guarded_release(&made.run[0]);
+            return r;
+        }
+        s->buffer_bytes += made.run[0].region.bytes + made.run[1].region.bytes;
+        o = &s->outputs[s->n_outputs++];
+        *o = made;
+    }
+    ret[0] = &o->run[0];
+    ret[1] = &o->run[1];
+    return 0;
+}
+
+static int make_order(struct mf_session *s, const struct mf_artifact *a, struct mf_session_order *ret)
+{
+    struct mf_artifact order = sorted_of(a);
+    struct mf_tensor_ref sorted;
+    int64_t rows = mf_padded_rows(&s->shape, a->block);
+    int r = mf_session_input(s, &order, 0, &sorted);
+    if (r < 0)
+        return r;
+    *ret = (struct mf_session_order){
+        .block = a->block,
+        .slots = calloc((size_t)rows, sizeof(*ret->slots)),
+        .tokens = calloc((size_t)rows, sizeof(*ret->tokens)),
+    };
+    if (!ret->slots || !ret->tokens)
+        return -ENOMEM;
+    const int32_t *ids = sorted.part[0], *num_valid = sorted.part[3];
+    for (int64_t p = 0; p < rows; p++) {
+        bool valid = p < num_valid[0] && mf_id_token(ids[p]) < s->shape.token;
+        ret->tokens[p] = valid ? mf_id_token(ids[p]) : -1;
+        ret->slots[p] = valid ? ret->tokens[p] * s->shape.topk + mf_id_slot(ids[p]) : -1;
+    }
+    return 0;
+}
+
+static void release_order(struct mf_session_order *o)
+{
+    free(o->slots);
+    free(o->tokens);
+}
+
+int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const int64_t **ret)
+{
+    struct mf_session_order *o = NULL;
+    *ret = NULL;
+    if (!is_sorted(a) || a->tensor == MF_TENSOR_SORTED)
+        return 0;
+    for (size_t i = 0; i < s->n_orders; i++) {
+        if (s->orders[i].block == a->block)
+            o = &s->orders[i];
+    }
+    if (!o) {
+        if (s->n_orders == MF_ARRAY_LEN(s->orders))
+            release_order(&s->orders[--s->n_orders]);
+        o = &s->orders[s->n_orders];
+        int r = make_order(s, a, o);
+        if (r < 0) {
+            release_order(o);
+            return r;
+        }
+        s->n_orders++;
+    }
+    *ret = a->tensor == MF_TENSOR_X ? o->tokens : o->slots;
+    return 0;
+}
+
+int mf_session_room(struct mf_region *region, size_t bytes)
+{
+    if (region->at && region->bytes >= bytes)
+        return 0;
+    mf_region_release(region);
+    if (bytes > mf_memory_available())
+        return -ENOMEM;
+    return mf_region_new(bytes, region);
+}
+
+static void drop_buffers(struct mf_session *s)
+{
+    for (size_t i = 0; i < s->n_inputs; i++)
+        mf_guarded_release(&s->inputs[i].buffer);
+    for (size_t i = 0; i < s->n_outputs; i++) {
+        mf_guarded_release(&s->outputs[i].run[0]);
+        mf_guarded_release(&s->outputs[i].run[1]);
+    }
+    s->n_inputs = s->n_outputs = 0;
+    s->buffer_bytes = 0;
+}
+
+void mf_session_trim(struct mf_session *s)
+{
+    /* the list of regions has its ceiling too */
+    if (s->buffer_bytes > s->buffer_max || s->n_inputs + 2 * s->n_outputs > 300)
+        drop_buffers(s);
+}
+
+void mf_session_phase(struct mf_sink *sink, enum mf_phase phase)
+{
+    if (sink && sink->phase)
+        sink->phase(sink, phase);
+}
+
+double mf_session_canary(struct mf_session *s)
+{
+    double us = mf_canary_us(s->device);
+    if (s->first_canary_us <= 0)
+        s->first_canary_us = us;
+    return s->first_canary_us > 0 ? us / s->first_canary_us : (double)NAN;
+}
+
+/* ---- a session ---- */
+
+/* What the shape needs at least: weights in two layouts, references, and the largest artifacts. */
+static double needed_bytes(const struct mf_shape *shape)
+{
+    double rows = (double)shape->token * shape->topk, I = shape->inter_dim, H = shape->model_dim;
+    struct mf_artifact w1 = mf_plain_w(shape, MF_TENSOR_W1, "row");
+    double element = w1.format == MF_FORMAT_BF16 ? 2 : 1;
+    double weights = element * shape->expert * H * ((double)mf_gemm1_cols(shape) + I);
+    double reference = 4 * (rows * (4 * I + 2 * H) + 3 * (double)shape->token * H);
+    return 2 * weights + reference + 3 * 4 * rows * (2 * I + H);
+}
+
+static int make_inputs(struct mf_session *s)
+{
+    size_t n = (size_t)(s->shape.token * s->shape.topk);
+    int r =
+        mf_region_new((size_t)s->shape.token * (size_t)s->shape.model_dim * sizeof(uint16_t), &s->x_region);
+    if (r == 0)
+        r = mf_region_new(2 * (n * 4 + 64), &s->topk_region);
+    if (r < 0)
+        return r;
+    int32_t *ids = (int32_t *)s->topk_region.at;
+    float *weights = (float *)(s->topk_region.at + (n * 4 + 63) / 64 * 64);
+    mf_data_x(&s->shape, s->options.seed, (uint16_t *)s->x_region.at);
+    r = mf_data_topk(&s->shape, &s->options.routing, s->options.seed, ids, weights);
+    if (r < 0)
+        return r;
+    s->data = (struct mf_layer_data){
+        .shape = s->shape, .x = (uint16_t *)s->x_region.at, .ids = ids, .weights = weights};
+    return mf_rotation_make(&s->shape, ids, &s->rotation);
+}
+
+static int make_data(struct mf_session *s)
+{
+    struct mf_session_weight *w;
+    struct mf_artifact a = mf_plain_w(&s->shape, MF_TENSOR_W1, "row");
+    int r = make_inputs(s);
+    if (r == 0)
+        r = mf_session_weight(s, &a, &w);
+    if (r < 0)
+        return r;
+    s->data.w1 = w->ref.part[0];
+    s->data.w1_scale = w->ref.part[1];
+    a = mf_plain_w(&s->shape, MF_TENSOR_W2, "row");
+    r = mf_session_weight(s, &a, &w);
+    if (r < 0)
+        return r;
+    s->data.w2 = w->ref.part[0];
+    s->data.w2_scale = w->ref.part[1];
+    return mf_reference_make(&s->data, &s->ref);
+}
+
+static int check_memory(const struct mf_shape *shape, char *why, size_t cap, uint64_t *ret_available)
+{
+    double needed = needed_bytes(shape), available = (double)mf_memory_available();
+    *ret_available = mf_memory_available();
+    if (needed <= available)
+        return 0;
+    mf_say(why, cap,
+           "the shape needs about %.1f GB of memory for its data and references; %.1f GB are available",
+           needed / 1e9, available / 1e9);
+    return -ENOMEM;
+}
+
+int mf_session_new(const struct mf_session_args *args, char *why, size_t why_cap, struct mf_session **ret)
+{
+    const char *column, *sentence;
+    uint64_t available;
+    if (mf_shape_check(&args->shape, &column, &sentence) < 0) {
+        mf_say(why, why_cap, "%s: %s", column, sentence);
+        return -EINVAL;
+    }
+    int r = check_memory(&args->shape, why, why_cap, &available);
+    if (r < 0)
+        return r;
+    struct mf_session *s = calloc(1, sizeof(*s));
+    if (!s) {
+        mf_say(why, why_cap, "out of memory");
+        return -ENOMEM;
+    }
+    s->device = args->device;
+    s->shape = args->shape;
+    s->options = *args->options;
+    s->keeper = args->keeper;
+    s->extra = args->extra;
+    s->sink = args->sink;
+    s->x_region = s->topk_region = s->workspace = s->arena = (struct mf_region)MF_REGION_INIT;
+    s->buffer_max = MF_MAX((uint64_t)BUFFER_MIN, available / 4);
+    mf_session_phase(s->sink, MF_PHASE_DATA);
+    r = make_data(s);
+    if (r < 0) {
+        if (r == -EINVAL)
+            mf_say(why, why_cap, "no data or reference is defined for %s with %s and %s",
+                   mf_qtype_name(s->shape.q_type), mf_dtype_name(s->shape.q_dtype_a),
+                   mf_dtype_name(s->shape.q_dtype_w));
+        else
+            mf_say(why, why_cap, "making the shape's data: %s", strerror(-r));
+        mf_session_free(s);
+        return r == -EINVAL ? r : -ENOMEM;
+    }
+    mf_say(why, why_cap, "%s", "");
+    *ret = s;
+    return 0;
+}
+
+struct mf_session *mf_session_free(struct mf_session *s)
+{
+    if (!s)
+        return NULL;
+    drop_buffers(s);
+    for (size_t i = 0; i < s->n_weights; i++)
+        mf_region_release(&s->weights[i].region);
+    for (size_t i = 0; i < s->n_orders; i++)
+        release_order(&s->orders[i]);
+    mf_reference_release(&s->ref);
+    mf_region_release(&s->x_region);
+    mf_region_release(&s->topk_region);
+    mf_region_release(&s->workspace);
+    mf_region_release(&s->arena);
+    free(s->inputs);
+    free(s->outputs);
+    free(s);
+    return NULL;
+}
+
+bool mf_session_serves(const struct mf_session *s, const struct mf_shape *shape,
+                       const struct mf_unit_options *o)
+{
+    return s && mf_shape_equal(&s->shape, shape) && s->options.seed == o->seed &&
+           s->options.routing.kind == o->routing.kind &&
+           memcmp(&s->options.routing.parameter, &o->routing.parameter, sizeof(double)) == 0 &&
+           memcmp(&s->options.err_ratio, &o->err_ratio, sizeof(double)) == 0 &&
+           s->options.time_cap_ms == o->time_cap_ms && s->options.exhaustive == o->exhaustive;
+}

@@ -1,0 +1,90 @@
+/* A session's inside: its data, and the buffers made of it on demand. Only session*.c include this.
+ *
+ * Weights live in sealed memory files under a key that names all that they depend on. Inputs of steps are made once
+ * for each artifact and rotation and are read-only from then on; outputs are made twice for each artifact (run one and
+ * run two). Both are dropped between steps when they pass a quarter of the memory that was free at the start. */
+#pragma once
+
+#include "kernels/reference.h"
+#include "worker/guard.h"
+#include "worker/rotate.h"
+#include "worker/session.h"
+
+#define MF_SESSION_KINDS_MAX 64
+
+struct mf_session_weight {
+    struct mf_artifact artifact;
+    struct mf_region region;
+    struct mf_tensor_ref ref;
+    double used[MF_ROTATIONS_MAX]; /* session.traffic when a rotation was last read; < 0: never */
+    int cursor;                    /* rotation of the last timed call */
+};
+
+struct mf_session_input {
+    struct mf_guarded buffer;
+    int rotation;
+};
+
+struct mf_session_output {
+    struct mf_guarded run[2];
+};
+
+/* Which source row each row of sorted.<block> holds, -1 for padding. */
+struct mf_session_order {
+    int32_t block;
+    int64_t *slots, *tokens;
+};
+
+/* Best time of steps that cover the same and turn the same into the same. */
+struct mf_session_kind {
+    uint64_t key;
+    double best_us;
+};
+
+struct mf_session {
+    struct mf_device *device;
+    struct mf_shape shape;
+    struct mf_unit_options options;
+    struct mf_keeper *keeper;
+    const struct mf_family_set *extra;
+    struct mf_sink *sink;
+
+    struct mf_region x_region, topk_region;
+    struct mf_layer_data data;
+    struct mf_reference ref;
+    struct mf_rotation rotation;
+    struct mf_session_weight weights[16];
+    size_t n_weights;
+    double traffic; /* bytes of weights that timed calls have read */
+
+    struct mf_session_input *inputs;
+    size_t n_inputs, cap_inputs;
+    struct mf_session_output *outputs;
+    size_t n_outputs, cap_outputs;
+    struct mf_session_order orders[16];
+    size_t n_orders;
+    struct mf_region workspace, arena;
+    uint64_t buffer_bytes, buffer_max;
+
+    struct mf_session_kind kinds[MF_SESSION_KINDS_MAX];
+    size_t n_kinds;
+    double first_canary_us;
+};
+
+/* The weight in that layout; made, or found, and kept. The pointer is good until the session ends. */
+int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct mf_session_weight **ret);
+/* The input a step is fed in that rotation. */
+int mf_session_input(struct mf_session *s, const struct mf_artifact *a, int rotation,
+                     struct mf_tensor_ref *ret);
+/* Output buffers for both runs; valid until the next mf_session_trim(). */
+int mf_session_output(struct mf_session *s, const struct mf_artifact *a, struct mf_guarded *ret[2]);
+/* Rows of an output: NULL for token and slot order. */
+int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const int64_t **ret);
+/* A region that is at least so large; its contents are undefined. */
+int mf_session_room(struct mf_region *region, size_t bytes);
+/* Between steps: drops inputs and outputs when they have grown too large. */
+void mf_session_trim(struct mf_session *s);
+
+void mf_session_phase(struct mf_sink *sink, enum mf_phase phase);
+/* Canary's time over its first time in this session. */
+double mf_session_canary(struct mf_session *s);

@@ -1,0 +1,559 @@
+#include "worker/verify.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/stats.h"
+#include "common/text.h"
+#include "kernels/quant.h"
+#include "kernels/vector.h"
+#include "worker/verify_index.h"
+
+#define TOLERANCE    0.01f /* AITER's rtol and atol */
+#define SMALL_ROW    0.05  /* of the typical norm: what a row's error is measured against at least */
+#define PLAIN_FACTOR 4
+#define EXPERT_ROWS  4 /* fewer say no more than their rows do */
+#define EXPERT_SHARE 0.5
+
+/* A correct kernel rounds its output once and its products in some other order: bf16 costs about 0.002 of a row,
+ * the odd fp8 code that tips over to its neighbour less than 0.005. */
+static double row_floor(enum mf_format format)
+{
+    switch (format) {
+    case MF_FORMAT_F32:
+        return 0.005;
+    case MF_FORMAT_BF16:
+    case MF_FORMAT_FP16:
+        return 0.01;
+    case MF_FORMAT_FP8FN:
+    case MF_FORMAT_FP8FNUZ:
+    case MF_FORMAT_INT8:
+    case MF_FORMAT_INT4:
+    case MF_FORMAT_FP4:
+        return 0.02;
+    case MF_FORMAT_INDEX:
+    case MF_FORMAT_N_:
+        break;
+    }
+    return 0;
+}
+
+/* What became of one row. */
+struct row {
+    int64_t source; /* -1: padding */
+    uint32_t unwritten, unwritten_at;
+    uint32_t bad, bad_at;
+    uint32_t mismatches;
+    double difference, norm; /* squared */
+    double error, limit;
+};
+
+struct pass {
+    const struct mf_verify_input *v;
+    struct row *rows;
+    float *scratch; /* a decoded row for each thread */
+    int64_t cols;
+    int failed;
+};
+
+/* ---- poison ---- */
+
+MF_VECTOR_BODY(static, uint32_t, count4, (const uint32_t *x, size_t n, uint32_t poison), (x, n, poison), {
+    uint32_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] == poison;
+    return sum;
+})
+
+MF_VECTOR_BODY(static, uint32_t, count2, (const uint16_t *x, size_t n, uint16_t poison), (x, n, poison), {
+    uint32_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] == poison;
+    return sum;
+})
+
+MF_VECTOR_BODY(static, uint32_t, count1, (const uint8_t *x, size_t n, uint8_t poison), (x, n, poison), {
+    uint32_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] == poison;
+    return sum;
+})
+
+static uint32_t count_poison(const void *row, int bytes, size_t n, uint32_t poison)
+{
+    if (bytes == 4)
+        return count4(row, n, poison);
+    return bytes == 2 ? count2(row, n, (uint16_t)poison) : count1(row, n, (uint8_t)poison);
+}
+
+static uint32_t first_poison(const uint8_t *row, int bytes, size_t n, uint32_t poison)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (count_poison(row + i * (size_t)bytes, bytes, 1, poison) > 0)
+            return (uint32_t)i;
+    }
+    return 0;
+}
+
+static const void *part_row(const struct mf_guarded *g, int part, int64_t p)
+{
+    return (const uint8_t *)g->ref.part[part] + p * g->parts[part].cols * g->parts[part].element_bytes;
+}
+
+/* Scales are looked at too: their columns follow those of the data. */
+static void look_for_poison(const struct mf_guarded *g, int64_t p, struct row *row)
+{
+    for (int i = 0; i < g->n_parts; i++) {
+        uint32_t poison = mf_poison(mf_part_format(&g->artifact, i));
+        size_t cols = (size_t)g->parts[i].cols;
+        uint32_t n = count_poison(part_row(g, i, p), g->parts[i].element_bytes, cols, poison);
+        if (n > 0 && row->unwritten == 0) {
+            row->unwritten_at = first_poison(part_row(g, i, p), g->parts[i].element_bytes, cols, poison);
+            row->unwritten_at += i > 0 ? (uint32_t)g->parts[0].cols : 0;
+        }
+        row->unwritten += n;
+    }
+}
+
+/* ---- one row against its reference ---- */
+
+static void decode(const struct mf_guarded *g, int64_t p, float *to)
+{
+    const void *from = part_row(g, 0, p);
+    size_t n = (size_t)g->parts[0].cols;
+    switch (g->artifact.format) {
+    case MF_FORMAT_F32:
+        memcpy(to, from, n * sizeof(*to));
+        break;
+    case MF_FORMAT_BF16:
+        mf_bf16_to_floats(from, n, to);
+        break;
+    case MF_FORMAT_FP8FN:
+    case MF_FORMAT_FP8FNUZ: {
+        const float *scale = part_row(g, 1, p);
+        size_t group = g->artifact.scale == MF_SCALE_PER_1X128 ? 128 : n;
+        for (size_t i = 0; i < n; i += group)
+            mf_fp8_to_floats(g->artifact.format, (const uint8_t *)from + i, MF_MIN(group, n - i),
+                             scale[i / group], to + i);
+        break;
+    }
+    case MF_FORMAT_INDEX:
+    case MF_FORMAT_FP16:
+    case MF_FORMAT_INT8:
+    case MF_FORMAT_INT4:
+    case MF_FORMAT_FP4:
+    case MF_FORMAT_N_:
+        break;
+    }
+}
+
+struct sums {
+    uint32_t bad, mismatches;
+    double difference, norm;
+};
+
+typedef float v16 __attribute__((vector_size(64)));
+typedef int32_t v16i __attribute__((vector_size(64)));
+
+/* ref is scaled by factor; ref NULL: zeros. Counts what is not finite, and sums the squares of the rest. */
+MF_VECTOR_BODY(static, void, compare_row,
+               (const float *x, const float *ref, float factor, size_t n, struct sums *ret),
+               (x, ref, factor, n, ret), {
+                   v16 d2 = {0}, r2 = {0};
+                   v16i bad = {0}, off = {0};
+                   for (size_t i = 0; i < n; i += 16) {
+                       v16 a = {0}, b = {0};
+                       size_t m = n - i < 16 ? n - i : 16;
+                       if (m == 16)
+                           __builtin_memcpy(&a, x + i, 64);
+                       else
+                           __builtin_memcpy(&a, x + i, m * 4);
+                       if (ref && m == 16)
+                           __builtin_memcpy(&b, ref + i, 64);
+                       else if (ref)
+                           __builtin_memcpy(&b, ref + i, m * 4);
+                       b *= factor;
+                       v16 d = a - b;
+                       v16i ad = (v16i)d & 0x7fffffff, ab = (v16i)b & 0x7fffffff;
+                       bad -= ((v16i)a & 0x7f800000) == 0x7f800000;
+                       /* no "less or equal": what cannot be compared is off */
+                       off -= (v16)ad > TOLERANCE + TOLERANCE * (v16)ab;
+                       d2 += d * d;
+                       r2 += b * b;
+                   }
+                   *ret = (struct sums){0};
+                   for (int i = 0; i < 16; i++) {
+                       ret->bad += (uint32_t)bad[i];
+                       ret->mismatches += (uint32_t)off[i];
+                       ret->difference += (double)d2[i];
+                       ret->norm += (double)r2[i];
+                   }
+               })
+
+static void look_at_row(const struct pass *s, int64_t p, float *scratch, struct row *row)
+{
+    const struct mf_verify_input *v = s->v;
+    const struct mf_guarded *g = v->out;
+    float factor = 1;
+    const float *ref = NULL;
+    if (!v->accumulates && !g->artifact.zeroed)
+        look_for_poison(g, p, row);
+    if (!g->artifact.zeroed)
+        ref = mf_reference_row(v->data, v->ref, &g->artifact, row->source, &factor);
+    const float *x = scratch;
+    if (g->artifact.format == MF_FORMAT_F32)
+        x = part_row(g, 0, p);
+    else
+        decode(g, p, scratch);
+    struct sums sums;
+    compare_row(x, ref, factor, (size_t)s->cols, &sums);
+    row->bad = sums.bad;
+    for (int64_t i = 0; row->bad > 0 && row->bad_at == 0 && i < s->cols; i++) {
+        if (!isfinite(x[i]))
+            row->bad_at = (uint32_t)i;
+    }
+    row->mismatches = sums.mismatches;
+    row->difference = sums.difference;
+    row->norm = sums.norm;
+}
+
+static void pass_thread(void *context, int thread, int n_threads)
+{
+    struct pass *s = context;
+    int64_t n = s->v->out->parts[0].rows;
+    float *scratch = s->scratch + (size_t)thread * (size_t)s->cols;
+    for (int64_t p = n * thread / n_threads; p < n * (thread + 1) / n_threads; p++) {
+        struct row *row = &s->rows[p];
+        *row = (struct row){.source = s->v->source ? s->v->source[p] : p};
+        if (row->source >= 0)
+            look_at_row(s, p, scratch, row);
+    }
+}
+
+/* ---- sentences ---- */
+
+/* "row 1033 (token 129, slot 1, expert 7)" */
+static void name_row(const struct mf_verify_input *v, int64_t p, int64_t source, char *buf, size_t cap)
+{
+    const struct mf_shape *s = &v->data->shape;
+    bool by_token = v->out->artifact.tensor == MF_TENSOR_X || v->out->artifact.tensor == MF_TENSOR_Y;
+    if (by_token && p == source)
+        mf_say(buf, cap, "row %lld", (long long)p);
+    else if (by_token)
+        mf_say(buf, cap, "row %lld (token %lld)", (long long)p, (long long)source);
+    else
+        mf_say(buf, cap, "row %lld (token %lld, slot %lld, expert %d)", (long long)p,
+               (long long)(source / s->topk), (long long)(source % s->topk), (int)v->data->ids[source]);
+}
+
+static int refuse_unwritten(const struct mf_verify_input *v, const struct row *rows, struct mf_verdict *ret)
+{
+    int64_t n = 0, first = -1;
+    char name[96];
+    const struct mf_guarded *g = v->out;
+    for (int64_t p = 0; p < g->parts[0].rows; p++) {
+        if (rows[p].source < 0 || rows[p].unwritten == 0)
+            continue;
+        n++;
+        if (first < 0)
+            first = p;
+    }
+    if (n == 0)
+        return 0;
+    const struct row *r = &rows[first];
+    const char *tensor = mf_tensor_name(g->artifact.tensor);
+    name_row(v, first, r->source, name, sizeof(name));
+    if (r->unwritten_at >= g->parts[0].cols)
+        mf_say(ret->reason, sizeof(ret->reason),
+               "unwritten: %s of %s still holds the poison in its scale, %lld rows in all", name, tensor,
+               (long long)n);
+    else if (r->unwritten == g->parts[0].cols - r->unwritten_at)
+        mf_say(ret->reason, sizeof(ret->reason),
+               "unwritten: %s of %s still holds the poison from column %u on, %lld rows in all", name, tensor,
+               r->unwritten_at, (long long)n);
+    else
+        mf_say(
+            ret->reason, sizeof(ret->reason),
+            "unwritten: %s of %s still holds the poison in %u elements, first in column %u, %lld rows in all",
+            name, tensor, r->unwritten, r->unwritten_at, (long long)n);
+    return 1;
+}
+
+static int refuse_bad(const struct mf_verify_input *v, const struct row *rows, struct mf_verdict *ret)
+{
+    int64_t n = 0, first = -1;
+    char name[96];
+    for (int64_t p = 0; p < v->out->parts[0].rows; p++) {
+        if (rows[p].source < 0 || rows[p].bad == 0)
+            continue;
+        n++;
+        if (first < 0)
+            first = p;
+    }
+    if (n == 0)
+        return 0;
+    name_row(v, first, rows[first].source, name, sizeof(name));
+    mf_say(ret->reason, sizeof(ret->reason),
+           "not finite: %s of %s has %u NaN or infinity, first in column %u, %lld rows in all", name,
+           mf_tensor_name(v->out->artifact.tensor), rows[first].bad, rows[first].bad_at, (long long)n);
+    return 1;
+}
+
+/* ---- mismatch, experts, rows ---- */
+
+static int refuse_mismatch(const struct mf_verify_input *v, const struct row *rows, int64_t cols,
+                           struct mf_verdict *ret)
+{
+    double mismatches = 0, elements = 0;
+    for (int64_t p = 0; p < v->out->parts[0].rows; p++) {
+        if (rows[p].source < 0)
+            continue;
+        mismatches += rows[p].mismatches;
+        elements += (double)cols;
+    }
+    ret->err = elements > 0 ? mismatches / elements : 0;
+    if (ret->err <= v->err_ratio)
+        return 0;
+    mf_say(ret->reason, sizeof(ret->reason),
+           "mismatch: %.3g%% of elements differ by more than 0.01 + 0.01·|ref|, limit %.3g%%", 100 * ret->err,
+           100 * v->err_ratio);
+    return 1;
+}
+
+/* The error that quantising h costs that row; 0 where the step did not quantise it. */
+static double plain_error(const struct mf_verify_input *v, int64_t source)
+{
+    const mf_ops around = MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_GEMM2);
+    if (!v->ref->h_error || !(v->covers & MF_OP_BIT(MF_OP_QUANT2)) || !(v->covers & around))
+        return 0;
+    switch (v->out->artifact.tensor) {
+    case MF_TENSOR_H:
+        return (double)v->ref->h_error[source];
+    case MF_TENSOR_Z:
+    case MF_TENSOR_ZW:
+        return (double)v->ref->z_error[source];
+    case MF_TENSOR_Y:
+        return (double)v->ref->y_error[source];
+    case MF_TENSOR_X:
+    case MF_TENSOR_TOPK:
+    case MF_TENSOR_SORTED:
+    case MF_TENSOR_W1:
+    case MF_TENSOR_W2:
+    case MF_TENSOR_G:
+    case MF_TENSOR_GW:
+    case MF_TENSOR_N_:
+        break;
+    }
+    return 0;
+}
+
+static void judge_rows(const struct mf_verify_input *v, struct row *rows)
+{
+    double norm = 0, floor = row_floor(v->out->artifact.format);
+    int64_t n = 0;
+    for (int64_t p = 0; p < v->out->parts[0].rows; p++) {
+        if (rows[p].source >= 0) {
+            norm += rows[p].norm;
+            n++;
+        }
+    }
+    double least = SMALL_ROW * sqrt(n > 0 ? norm / (double)n : 0);
+    for (int64_t p = 0; p < v->out->parts[0].rows; p++) {
+        struct row *r = &rows[p];
+        if (r->source < 0)
+            continue;
+        double by = fmax(sqrt(r->norm), least);
+        r->error = r->difference > 0 ? sqrt(r->difference) / by : 0;
+        r->limit = fmax(floor, PLAIN_FACTOR * plain_error(v, r->source));
+    }
+}
+
+struct by_source {
+    double error, limit;
+};
+
+/* Rows by expert: an expert's rows are the slots that went to it; of the output, the tokens. */
+static int worst_expert(const struct mf_verify_input *v, const struct by_source *rows, struct mf_verdict *ret)
+{
+    const struct mf_shape *s = &v->data->shape;
+    int64_t n = s->token * s->topk;
+    _cleanup_(mf_freep) int64_t *next = calloc((size_t)s->expert + 1, sizeof(*next));
+    _cleanup_(mf_freep) double *errors = calloc((size_t)n, sizeof(*errors));
+    _cleanup_(mf_freep) double *limits = calloc((size_t)n, sizeof(*limits));
+    if (!next || !errors || !limits)
+        return -ENOMEM;
+    for (int64_t i = 0; i < n; i++)
+        next[v->data->ids[i] + 1]++;
+    for (int32_t e = 0; e < s->expert; e++)
+        next[e + 1] += next[e];
+    for (int64_t i = 0; i < n; i++) {
+        const struct by_source *row = &rows[v->out->artifact.tensor == MF_TENSOR_Y ? i / s->topk : i];
+        int64_t at = next[v->data->ids[i]]++;
+        errors[at] = row->error;
+        limits[at] = row->limit;
+    }
+    double worst = 1;
+    for (int32_t e = 0; e < s->expert; e++) {
+        int64_t first = e > 0 ? next[e - 1] : 0, count = next[e] - first;
+        if (count < EXPERT_ROWS)
+            continue;
+        double error = mf_median(errors + first, (size_t)count);
+        double limit = EXPERT_SHARE * mf_median(limits + first, (size_t)count);
+        if (error / limit <= worst)
+            continue;
+        worst = error / limit;
+        mf_say(ret->reason, sizeof(ret->reason),
+               "expert %d: median relative error %.3g over its %lld rows, limit %.3g", (int)e, error,
+               (long long)count, limit);
+    }
+    return worst > 1;
+}
+
+static int refuse_expert(const struct mf_verify_input *v, const struct row *rows, struct mf_verdict *ret)
+{
+    const struct mf_shape *s = &v->data->shape;
+    if (v->out->artifact.tensor == MF_TENSOR_X || v->out->artifact.zeroed)
+        return 0;
+    _cleanup_(mf_freep) struct by_source *by = calloc((size_t)(s->token * s->topk), sizeof(*by));
+    if (!by)
+        return -ENOMEM;
+    for (int64_t p = 0; p < v->out->parts[0].rows; p++) {
+        if (rows[p].source >= 0)
+            by[rows[p].source] = (struct by_source){rows[p].error, rows[p].limit};
+    }
+    return worst_expert(v, by, ret);
+}
+
+static int refuse_row(const struct mf_verify_input *v, const struct row *rows, struct mf_verdict *ret)
+{
+    int64_t worst = -1;
+    char name[96];
+    for (int64_t p = 0; p < v->out->parts[0].rows; p++) {
+        if (rows[p].source < 0)
+            continue;
+        if (worst < 0 || rows[p].error * rows[worst].limit > rows[worst].error * rows[p].limit)
+            worst = p;
+    }
+    if (worst < 0)
+        return 0;
+    ret->row_err = rows[worst].error;
+    ret->row_limit = rows[worst].limit;
+    if (ret->row_err <= ret->row_limit)
+        return 0;
+    name_row(v, worst, rows[worst].source, name, sizeof(name));
+    mf_say(ret->reason, sizeof(ret->reason), "row: %s of %s has relative error %.3g, limit %.3g", name,
+           mf_tensor_name(v->out->artifact.tensor), ret->row_err, ret->row_limit);
+    return 1;
+}
+
+/* ---- the calls ---- */
+
+static int look(struct pass *s)
+{
+    const struct mf_guarded *g = s->v->out;
+    int n_threads = g->parts[0].rows * g->parts[0].cols < 65536 ? 1 : mf_pool_threads();
+    s->cols = g->parts[0].cols;
+    s->rows = calloc((size_t)g->parts[0].rows, sizeof(*s->rows));
+    s->scratch = reallocarray(NULL, (size_t)n_threads * (size_t)s->cols, sizeof(*s->scratch));
+    if (!s->rows || !s->scratch)
+        return -ENOMEM;
+    if (n_threads == 1)
+        pass_thread(s, 0, 1);
+    else
+        mf_pool_run(pass_thread, s, n_threads);
+    return 0;
+}
+
+static int verify_values(const struct mf_verify_input *v, bool written_only, struct mf_verdict *ret)
+{
+    struct pass s = {.v = v};
+    int r = look(&s);
+    if (r == 0)
+        r = refuse_unwritten(v, s.rows, ret);
+    if (r == 0 && !written_only) {
+        judge_rows(v, s.rows);
+        r = refuse_bad(v, s.rows, ret);
+        if (r == 0)
+            r = refuse_mismatch(v, s.rows, s.cols, ret);
+        if (r == 0)
+            r = refuse_expert(v, s.rows, ret);
+        if (r == 0)
+            r = refuse_row(v, s.rows, ret);
+    }
+    free(s.rows);
+    free(s.scratch);
+    return r;
+}
+
+static int verify(const struct mf_verify_input *v, bool written_only, struct mf_verdict *ret)
+{
+    *ret = (struct mf_verdict){.reason = ""};
+    int r = mf_guarded_check(v->out, ret->reason, sizeof(ret->reason));
+    if (r != 0)
+        return r;
+    if (v->out->artifact.tensor == MF_TENSOR_SORTED)
+        return mf_verify_sorted(v, ret);
+    if (v->out->artifact.tensor == MF_TENSOR_TOPK)
+        return mf_verify_topk(v, ret);
+    return verify_values(v, written_only, ret);
+}
+
+int mf_verify(const struct mf_verify_input *v, struct mf_verdict *ret)
+{
+    return verify(v, false, ret);
+}
+
+int mf_verify_written(const struct mf_verify_input *v, struct mf_verdict *ret)
+{
+    return verify(v, true, ret);
+}
+
+static double distance(const struct mf_guarded *a, const struct mf_guarded *b, int64_t p, float *scratch)
+{
+    size_t n = (size_t)a->parts[0].cols;
+    struct sums sums;
+    decode(a, p, scratch);
+    decode(b, p, scratch + n);
+    compare_row(scratch + n, scratch, 1, n, &sums);
+    if (sums.norm > 0)
+        return sqrt(sums.difference / sums.norm);
+    return sums.difference > 0 ? (double)INFINITY : 0;
+}
+
+int mf_verify_stable(const struct mf_verify_input *first, const struct mf_guarded *second, double tolerance,
+                     struct mf_verdict *ret)
+{
+    const struct mf_guarded *a = first->out;
+    int64_t n = 0, at = -1;
+    double worst = 0;
+    char name[96];
+    if (a->artifact.format == MF_FORMAT_INDEX) /* each run is held against the contract, order is free */
+        return 0;
+    _cleanup_(mf_freep) float *scratch = reallocarray(NULL, 2 * (size_t)a->parts[0].cols, sizeof(*scratch));
+    if (!scratch)
+        return -ENOMEM;
+    for (int64_t p = 0; p < a->parts[0].rows; p++) {
+        bool same = true;
+        if (first->source && first->source[p] < 0)
+            continue;
+        for (int i = 0; i < a->n_parts; i++)
+            same &= memcmp(part_row(a, i, p), part_row(second, i, p),
+                           (size_t)(a->parts[i].cols * a->parts[i].element_bytes)) == 0;
+        double d = same ? 0 : distance(a, second, p, scratch);
+        if (same || (tolerance > 0 && d <= tolerance))
+            continue;
+        worst = fmax(worst, d);
+        if (n++ == 0)
+            at = p;
+    }
+    if (n == 0)
+        return 0;
+    name_row(first, at, first->source ? first->source[at] : at, name, sizeof(name));
+    mf_say(ret->reason, sizeof(ret->reason),
+           "unstable: a second run differs in %lld rows, first in %s, by up to %.3g; it declares %.3g",
+           (long long)n, name, worst, tolerance);
+    return 1;
+}

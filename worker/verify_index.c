@@ -1,0 +1,153 @@
+#include "worker/verify_index.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+#include "kernels/quant.h"
+
+struct route {
+    int64_t row; /* of the artifact, for the sentence */
+    int32_t expert, id;
+    float weight;
+};
+
+static int by_expert_and_id(const void *a, const void *b)
+{
+    const struct route *x = a, *y = b;
+    if (x->expert != y->expert)
+        return x->expert < y->expert ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* The used region: experts ascending, each in the least number of blocks; their ids as sets, weights with them. */
+static int check_blocks(const struct mf_verify_input *v, const struct route *want, int64_t n,
+                        struct mf_verdict *ret)
+{
+    const struct mf_guarded *g = v->out;
+    const int32_t *experts = g->ref.part[2];
+    int64_t block = g->artifact.block, at = 0;
+    for (int64_t i = 0; i < n;) {
+        int64_t last = i;
+        while (last < n && want[last].expert == want[i].expert)
+            last++;
+        int64_t blocks = (last - i + block - 1) / block;
+        for (int64_t b = 0; b < blocks; b++, at++) {
+            if (experts[at] == want[i].expert)
+                continue;
+            mf_say(ret->reason, sizeof(ret->reason), "sorted: block %lld is of expert %d, should be of %d",
+                   (long long)at, (int)experts[at], (int)want[i].expert);
+            return 1;
+        }
+        i = last;
+    }
+    return 0;
+}
+
+static int check_routes(const struct mf_verify_input *v, const struct route *want, const struct route *got,
+                        int64_t n, struct mf_verdict *ret)
+{
+    (void)v;
+    for (int64_t i = 0; i < n; i++) {
+        if (got[i].expert != want[i].expert || got[i].id != want[i].id) {
+            mf_say(ret->reason, sizeof(ret->reason),
+                   "sorted: expert %d has id %08x (row %lld), where token %d, slot %d of expert %d is due",
+                   (int)got[i].expert, (unsigned)got[i].id, (long long)got[i].row,
+                   (int)mf_id_token(want[i].id), (int)mf_id_slot(want[i].id), (int)want[i].expert);
+            return 1;
+        }
+        if (memcmp(&got[i].weight, &want[i].weight, sizeof(float)) != 0) {
+            mf_say(ret->reason, sizeof(ret->reason),
+                   "sorted: row %lld (token %d, slot %d) has weight %.9g, should be %.9g",
+                   (long long)got[i].row, (int)mf_id_token(got[i].id), (int)mf_id_slot(got[i].id),
+                   (double)got[i].weight, (double)want[i].weight);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Collects the routes that are no padding; padding has to be the contract's id, with weight 0. */
+static int collect_routes(const struct mf_verify_input *v, int64_t in_use, struct route *got, int64_t n,
+                          struct mf_verdict *ret)
+{
+    const struct mf_shape *s = &v->data->shape;
+    const int32_t *ids = v->out->ref.part[0], *experts = v->out->ref.part[2];
+    const float *weights = v->out->ref.part[1];
+    int32_t pad = mf_pack_id((int32_t)s->token, s->topk);
+    int64_t count = 0;
+    for (int64_t p = 0; p < in_use; p++) {
+        if (ids[p] == pad && memcmp(&weights[p], &(float){0}, sizeof(float)) == 0)
+            continue;
+        if (mf_id_token(ids[p]) >= s->token || count == n) {
+            mf_say(ret->reason, sizeof(ret->reason),
+                   "sorted: row %lld has id %08x and weight %.3g; padding is %08x with 0", (long long)p,
+                   (unsigned)ids[p], (double)weights[p], (unsigned)pad);
+            return 1;
+        }
+        got[count++] = (struct route){p, experts[p / v->out->artifact.block], ids[p], weights[p]};
+    }
+    if (count == n)
+        return 0;
+    mf_say(ret->reason, sizeof(ret->reason), "sorted: %lld rows hold a token, should be %lld",
+           (long long)count, (long long)n);
+    return 1;
+}
+
+static int64_t rows_in_use(const struct route *want, int64_t n, int64_t block)
+{
+    int64_t rows = 0;
+    for (int64_t i = 0; i < n;) {
+        int64_t last = i;
+        while (last < n && want[last].expert == want[i].expert)
+            last++;
+        rows += (last - i + block - 1) / block * block;
+        i = last;
+    }
+    return rows;
+}
+
+int mf_verify_sorted(const struct mf_verify_input *v, struct mf_verdict *ret)
+{
+    const struct mf_shape *s = &v->data->shape;
+    const int32_t *num_valid = v->out->ref.part[3];
+    int64_t n = s->token * s->topk;
+    _cleanup_(mf_freep) struct route *want = calloc((size_t)n, sizeof(*want)),
+                                     *got = calloc((size_t)n, sizeof(*got));
+    if (!want || !got)
+        return -ENOMEM;
+    for (int64_t i = 0; i < n; i++)
+        want[i] =
+            (struct route){i, v->data->ids[i], mf_pack_id((int32_t)(i / s->topk), (int32_t)(i % s->topk)),
+                           v->data->weights[i]};
+    qsort(want, (size_t)n, sizeof(*want), by_expert_and_id);
+    int64_t in_use = rows_in_use(want, n, v->out->artifact.block);
+    if ((uint32_t)num_valid[0] == mf_poison(MF_FORMAT_INDEX)) {
+        mf_say(ret->reason, sizeof(ret->reason), "unwritten: num_valid of sorted still holds the poison");
+        return 1;
+    }
+    if (num_valid[0] != in_use || num_valid[1] != s->token) {
+        mf_say(ret->reason, sizeof(ret->reason), "sorted: num_valid is {%d, %d}, should be {%lld, %lld}",
+               (int)num_valid[0], (int)num_valid[1], (long long)in_use, (long long)s->token);
+        return 1;
+    }
+    int r = check_blocks(v, want, n, ret);
+    if (r == 0)
+        r = collect_routes(v, in_use, got, n, ret);
+    if (r != 0)
+        return r;
+    qsort(got, (size_t)n, sizeof(*got), by_expert_and_id);
+    return check_routes(v, want, got, n, ret);
+}
+
+int mf_verify_topk(const struct mf_verify_input *v, struct mf_verdict *ret)
+{
+    const struct mf_guarded *g = v->out;
+    if (memcmp(g->ref.part[0], v->data->ids, (size_t)mf_part_bytes(&g->parts[0])) == 0 &&
+        memcmp(g->ref.part[1], v->data->weights, (size_t)mf_part_bytes(&g->parts[1])) == 0)
+        return 0;
+    mf_say(ret->reason, sizeof(ret->reason), "topk: differs from what was handed in");
+    return 1;
+}
