@@ -12,28 +12,31 @@
 
 /* Options of a batch, from the API. Texts are checked by whoever fills it. */
 struct mf_batch_options {
-    int priority;                       /* 0 … 100, more is sooner; 50 */
-    int topk;                           /* finalists: the K cheapest pipelines; 8 */
-    double err_ratio;                   /* AITER's; 0.1 */
-    int64_t time_cap_ms;                /* per step; 10,000 */
+    int priority;        /* 0 … 100, more is sooner; 50 */
+    int topk;            /* finalists: the K cheapest pipelines; 8 */
+    double err_ratio;    /* AITER's; 0.1 */
+    int64_t time_cap_ms; /* per step; 10,000 */
     struct mf_routing routing;
-    bool exhaustive;                    /* search=exhaustive: every step gets every gate and sample */
-    bool layout_free;                   /* layout=free: no common weight layout for a layer model */
-    uint64_t seed;                      /* of the data; 1 */
-    int n_classes;                      /* 0: every class that has a live worker at submission, or the first to come */
+    bool exhaustive;  /* search=exhaustive: every step gets every gate and sample */
+    bool layout_free; /* layout=free: no common weight layout for a layer model */
+    uint64_t seed;    /* of the data; 1 */
+    int n_classes;    /* 0: every class that has a live worker at submission, or the first to come */
     struct mf_device_class classes[16];
 };
-#define MF_BATCH_OPTIONS_INIT                                                                                \
-    {.priority = 50, .topk = 8, .err_ratio = 0.1, .time_cap_ms = 10000, .routing = {MF_ROUTING_UNIFORM, 0}, .seed = 1}
+#define MF_BATCH_OPTIONS_INIT                                              \
+    {                                                                      \
+        .priority = 50, .topk = 8, .err_ratio = 0.1, .time_cap_ms = 10000, \
+        .routing = {MF_ROUTING_UNIFORM, 0}, .seed = 1                      \
+    }
 
 struct mf_submission {
-    const char *name;                   /* of the batch, for people */
-    const char *idempotency_key;        /* "" for none */
-    const char *body_hash;              /* hex, of body and options */
+    const char *name;            /* of the batch, for people */
+    const char *idempotency_key; /* "" for none */
+    const char *body_hash;       /* hex, of body and options */
     struct mf_batch_options options;
     const struct mf_shape *shapes;
-    size_t n_shapes;                    /* good rows, duplicates already removed */
-    const cJSON *errors;                /* array of {line, at, code, message} for the bad rows; goes into the receipt */
+    size_t n_shapes;     /* good rows, duplicates already removed */
+    const cJSON *errors; /* array of {line, at, code, message} for the bad rows; goes into the receipt */
 };
 
 struct mf_farm;
@@ -53,18 +56,41 @@ int mf_farm_revive(struct mf_farm *f, int64_t kernel, const struct mf_device_cla
 
 /* Counters of the writing thread since it started, for /metrics and /readyz. */
 #define MF_TURN_BUCKETS 10
-extern const double mf_turn_bucket_s[MF_TURN_BUCKETS];  /* upper bounds: 0.0005, 0.001, 0.002, 0.005 … 0.5 */
+extern const double mf_turn_bucket_s[MF_TURN_BUCKETS]; /* upper bounds: 0.0005, 0.001, 0.002, 0.005 … 0.5 */
 struct mf_farm_stats {
-    bool ready;                         /* store open, hub bound */
-    uint64_t turns;                     /* transactions committed */
+    bool ready;                             /* store open, hub bound */
+    uint64_t turns;                         /* transactions committed */
     uint64_t turn_buckets[MF_TURN_BUCKETS]; /* turns of at most that long, not cumulated */
-    double turn_s;                      /* sum of their durations */
-    uint64_t messages;                  /* taken from workers */
-    uint64_t results;                   /* committed */
-    uint64_t results_again;             /* known already, acknowledged again */
-    uint64_t results_late;              /* kept as samples of a lease that had ended */
-    uint64_t refused;                   /* messages answered by REFUSE */
+    double turn_s;                          /* sum of their durations */
+    uint64_t messages;                      /* taken from workers */
+    uint64_t results;                       /* committed */
+    uint64_t results_again;                 /* known already, acknowledged again */
+    uint64_t results_late;                  /* kept as samples of a lease that had ended */
+    uint64_t refused;                       /* messages answered by REFUSE */
     uint64_t leases_expired;
     uint64_t events;
 };
 void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret);
+
+/* ---- the loop; called by main ---- */
+struct mf_farm_options {
+    const char *path;     /* of the database */
+    const char *endpoint; /* of the hub: "tcp://127.0.0.1:7070" */
+    int64_t beat_ms;      /* a lease is three beats */
+    int64_t attempts;     /* leases of a unit before it is given up */
+    double unit_s;        /* a probe unit is cut to about that */
+    double race_s;        /* a race is planned to last about that, at the forecast times */
+};
+#define MF_FARM_OPTIONS_INIT                                     \
+    {                                                            \
+        .beat_ms = 1000, .attempts = 8, .unit_s = 2, .race_s = 1 \
+    }
+
+/* Opens the store, binds the hub and the writer's ends of the bus (server/bus.h). */
+int mf_farm_new(void *zmq, const struct mf_farm_options *options, struct mf_farm **ret, char *why,
+                size_t why_cap);
+struct mf_farm *mf_farm_free(struct mf_farm *f);
+/* The address that workers connect to. */
+const char *mf_farm_endpoint(const struct mf_farm *f);
+/* Turns until stop_fd is readable. Negative: the store failed, and what is not durable was not acknowledged. */
+int mf_farm_run(struct mf_farm *f, int stop_fd);

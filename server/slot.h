@@ -22,14 +22,14 @@
 
 /* What a device said of itself that results are judged by; 0 where it said nothing. */
 struct mf_ceilings {
-    double peak_gflops;         /* the largest of its formats */
+    double peak_gflops; /* the largest of its formats */
     double mem_read_gbs;
     double llc_bytes;
-    double gap_us;              /* one launch */
+    double gap_us; /* one launch */
 };
 
 struct mf_slot {
-    int64_t id;                 /* of the worker's row */
+    int64_t id; /* of the worker's row */
     char name[MF_WORKER_NAME_MAX];
     char instance[MF_WORKER_NAME_MAX];
     struct mf_device_class class;
@@ -37,22 +37,22 @@ struct mf_slot {
     char revision[80];
     bool simulated;
     struct mf_ceilings ceilings;
-    char *provenance;           /* JSON members for a config: worker, host, model, compiler, … */
+    char *provenance; /* JSON members for a config: worker, host, model, compiler, … */
     bool draining;
     struct mf_peer peer;
-    int64_t seen_ms;            /* monotonic */
+    int64_t seen_ms, beat_ms; /* monotonic: any message, the last BEAT */
     int credit;
-    bool starved;               /* the last lease found nothing; cleared when its class gets units */
-    int64_t last_goal;          /* affinity: its data are still there */
+    bool starved;      /* the last lease found nothing; cleared when its class gets units */
+    int64_t last_goal; /* affinity: its data are still there */
     int n_leases;
-    int64_t unit;               /* as its last BEAT said */
+    int64_t unit; /* as its last BEAT said */
     char step[160];
     double busy_s[MF_N_PHASES];
     int64_t n_results, n_deaths;
-    struct mf_buf acks;         /* of this turn: "[1,1,1],[1,1,2]" */
-    bool dirty;                 /* its row is to be written */
-    bool changed;               /* people should hear of it */
-    int64_t told_ms;            /* when they last did */
+    struct mf_buf acks; /* of this turn: "[1,1,1],[1,1,2]" */
+    bool dirty;         /* its row is to be written */
+    bool changed;       /* people should hear of it */
+    int64_t told_ms;    /* when they last did */
 };
 
 extern const char *const mf_phase_names[MF_N_PHASES];
@@ -74,7 +74,8 @@ int mf_slots_move(struct mf_slots *s, struct mf_slot *slot, const struct mf_peer
 /* Frees it; no lease may point to it any more. */
 void mf_slots_remove(struct mf_slots *s, struct mf_slot *slot);
 /* Those of the class that take units; revision NULL: any; not counting `except`. */
-int mf_slots_count(const struct mf_slots *s, int64_t class_id, const char *revision, const struct mf_slot *except);
+int mf_slots_count(const struct mf_slots *s, int64_t class_id, const char *revision,
+                   const struct mf_slot *except);
 /* Units of the class became ready: its slots may ask again. */
 void mf_slots_feed(struct mf_slots *s, int64_t class_id);
 /* "idle", "busy" or "draining". */

@@ -12,9 +12,10 @@ struct mf_ids {
 void mf_ids_release(struct mf_ids *ids);
 int mf_ids_add(struct mf_ids *ids, int64_t id);
 
-#define MF_GOAL_MAP(X, P)                                                                                    \
-    X(P, WAITING, "waiting") X(P, ENUMERATING, "enumerating") X(P, PROBING, "probing") X(P, RANKING, "ranking") \
-    X(P, RACING, "racing") X(P, DONE, "done") X(P, FAILED, "failed") X(P, CANCELLED, "cancelled")
+#define MF_GOAL_MAP(X, P)                                                              \
+    X(P, WAITING, "waiting")                                                           \
+    X(P, ENUMERATING, "enumerating") X(P, PROBING, "probing") X(P, RANKING, "ranking") \
+        X(P, RACING, "racing") X(P, DONE, "done") X(P, FAILED, "failed") X(P, CANCELLED, "cancelled")
 MF_NAMES_DECLARE(mf_goal_state, MF_GOAL_, MF_GOAL_MAP);
 
 struct mf_batch_row {
@@ -45,7 +46,8 @@ struct mf_goal_row {
 };
 /* -ENOENT. */
 int mf_store_goal_get(struct mf_store *s, int64_t goal, struct mf_goal_row *ret);
-int mf_store_goal_state(struct mf_store *s, int64_t goal, enum mf_goal_state state, const char *reason, int64_t now_ms);
+int mf_store_goal_state(struct mf_store *s, int64_t goal, enum mf_goal_state state, const char *reason,
+                        int64_t now_ms);
 /* What a waiting goal waits for. 1: the text is new. */
 int mf_store_goal_reason(struct mf_store *s, int64_t goal, const char *reason);
 int mf_store_goal_enumerating(struct mf_store *s, int64_t goal, int64_t enumeration);
@@ -57,8 +59,9 @@ int mf_store_goals_adopt(struct mf_store *s, int64_t class);
 
 int mf_store_goals_waiting(struct mf_store *s, int64_t class, struct mf_ids *ret);
 int mf_store_goals_in(struct mf_store *s, enum mf_goal_state state, struct mf_ids *ret);
-int mf_store_goals_of_enumeration(struct mf_store *s, int64_t enumeration, struct mf_ids *ret); /* enumerating ones */
-int mf_store_goals_of_batch(struct mf_store *s, int64_t batch, struct mf_ids *ret);     /* that have not ended */
+int mf_store_goals_of_enumeration(struct mf_store *s, int64_t enumeration,
+                                  struct mf_ids *ret);                              /* enumerating ones */
+int mf_store_goals_of_batch(struct mf_store *s, int64_t batch, struct mf_ids *ret); /* that have not ended */
 /* Goals of a layer model: ranking ones into ret; *ret_behind counts those that have not come so far. */
 int mf_store_goals_of_layer(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
                             struct mf_ids *ret, int64_t *ret_behind);

@@ -26,7 +26,8 @@ int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t
     return 0;
 }
 
-#define UNIT_COLUMNS "id, goal, class, kind, priority, body, not_worker, attempt, epoch, worker, deadline_ms, state"
+#define UNIT_COLUMNS \
+    "id, goal, class, kind, priority, body, not_worker, attempt, epoch, worker, deadline_ms, state"
 
 static int read_unit(const struct mf_sql *q, struct mf_unit_row *ret)
 {
@@ -50,33 +51,34 @@ static int read_unit(const struct mf_sql *q, struct mf_unit_row *ret)
 }
 
 /* What a slot may take. Parameters: 1 class, 2 worker, 3 alone, 4 revision, 5 model, 6 the goal it worked on. The
- * first term of the order is the index unit_ready, so that the scan stops at the first unit that fits. */
-#define LEASE(nearness)                                                                                      \
-    "UPDATE unit SET state = 'leased', attempt = attempt + 1, epoch = ?7, worker = ?2, deadline_ms = ?8"     \
-    " WHERE id = (SELECT u.id FROM unit u JOIN goal g ON g.id = u.goal"                                      \
-    "  JOIN enumeration e ON e.id = g.enumeration"                                                           \
-    "  WHERE u.state = 'ready' AND u.class = ?1 AND (u.not_worker IS NULL OR u.not_worker <> ?2 OR ?3)"      \
-    "  AND e.revision = ?4 AND (u.kind = 'enumerate' OR g.model IS NULL OR g.model = ?5)" nearness           \
+ * indices are named, for the planner knows neither how many units wait nor that the scan of unit_ready, which is in the
+ * order asked for, stops at the first one that fits. */
+#define LEASE(index, nearness)                                                                           \
+    "UPDATE unit SET state = 'leased', attempt = attempt + 1, epoch = ?7, worker = ?2, deadline_ms = ?8" \
+    " WHERE id = (SELECT u.id FROM unit u INDEXED BY " index " CROSS JOIN goal g ON g.id = u.goal"       \
+    "  CROSS JOIN enumeration e ON e.id = g.enumeration"                                                 \
+    "  WHERE u.state = 'ready' AND u.class = ?1 AND (u.not_worker IS NULL OR u.not_worker <> ?2 OR ?3)"  \
+    "  AND e.revision = ?4 AND (u.kind = 'enumerate' OR g.model IS NULL OR g.model = ?5)" nearness       \
     "  ORDER BY u.priority DESC, u.id LIMIT 1) RETURNING " UNIT_COLUMNS
 
-#define OF_LAST_GOAL                                                                                         \
-    " AND u.goal = ?6 AND u.priority >= (SELECT max(priority) FROM unit WHERE state = 'ready' AND class = ?1)"
-#define OF_FREE_GOAL                                                                                         \
-    " AND ?6 = ?6 AND NOT EXISTS (SELECT 1 FROM unit x WHERE x.goal = u.goal AND x.state = 'leased')"        \
-    " AND u.priority >= (SELECT max(priority) FROM unit WHERE state = 'ready' AND class = ?1)"
-#define OF_ANY_GOAL " AND ?6 = ?6"
+#define MOST_URGENT  " AND u.priority >= (SELECT max(priority) FROM unit WHERE state = 'ready' AND class = ?1)"
+#define OF_LAST_GOAL " AND u.goal = ?6" MOST_URGENT
+#define OF_FREE_GOAL                                                                                \
+    " AND ?6 IS NOT NULL AND NOT EXISTS (SELECT 1 FROM unit x WHERE x.goal = u.goal AND x.state = " \
+    "'leased')" MOST_URGENT
+#define OF_ANY_GOAL " AND ?6 IS NOT NULL"
 
 int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_nearness nearness, bool alone,
                         int64_t epoch, int64_t deadline_ms, struct mf_unit_row *ret)
 {
     static const char *const leases[MF_NEAR_N_] = {
-        [MF_NEAR_GOAL] = LEASE(OF_LAST_GOAL),
-        [MF_NEAR_FREE] = LEASE(OF_FREE_GOAL),
-        [MF_NEAR_ANY] = LEASE(OF_ANY_GOAL),
+        [MF_NEAR_GOAL] = LEASE("unit_goal", OF_LAST_GOAL),
+        [MF_NEAR_FREE] = LEASE("unit_ready", OF_FREE_GOAL),
+        [MF_NEAR_ANY] = LEASE("unit_ready", OF_ANY_GOAL),
     };
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, leases[nearness], &q, "iiitiiii", slot->class_id, slot->id, (int64_t)alone, slot->revision,
-                   slot->model_id, slot->last_goal, epoch, deadline_ms);
+    int r = mf_sql(s, leases[nearness], &q, "iiitiiii", slot->class_id, slot->id, (int64_t)alone,
+                   slot->revision, slot->model_id, slot->last_goal, epoch, deadline_ms);
     if (r == 0)
         r = mf_sql_next(q);
     return r > 0 ? read_unit(q, ret) : r;
@@ -89,13 +91,14 @@ int mf_store_unit_extend(struct mf_store *s, int64_t unit, int64_t deadline_ms)
 
 int mf_store_unit_release(struct mf_store *s, int64_t unit)
 {
-    return done(mf_sql_run(s, "UPDATE unit SET state = 'ready', worker = NULL, deadline_ms = NULL WHERE id = ?", "i",
-                           unit));
+    return done(mf_sql_run(
+        s, "UPDATE unit SET state = 'ready', worker = NULL, deadline_ms = NULL WHERE id = ?", "i", unit));
 }
 
 int mf_store_unit_end(struct mf_store *s, int64_t unit, const char *state)
 {
-    return done(mf_sql_run(s, "UPDATE unit SET state = ?, deadline_ms = NULL WHERE id = ?", "ti", state, unit));
+    return done(
+        mf_sql_run(s, "UPDATE unit SET state = ?, deadline_ms = NULL WHERE id = ?", "ti", state, unit));
 }
 
 int mf_store_unit_get(struct mf_store *s, int64_t unit, struct mf_unit_row *ret)
@@ -126,8 +129,8 @@ int mf_store_units_prolong(struct mf_store *s, int64_t deadline_ms)
 
 int mf_store_units_open(struct mf_store *s, int64_t goal, int64_t *ret)
 {
-    return done(mf_sql_get_i64(s, "SELECT count(*) FROM unit WHERE goal = ? AND state IN ('ready', 'leased')", ret,
-                               "i", goal));
+    return done(mf_sql_get_i64(s, "SELECT count(*) FROM unit WHERE goal = ? AND state IN ('ready', 'leased')",
+                               ret, "i", goal));
 }
 
 int mf_store_units_cancel(struct mf_store *s, int64_t goal)
@@ -141,14 +144,15 @@ int mf_store_units_cancel(struct mf_store *s, int64_t goal)
 int mf_store_enumerating_unit(struct mf_store *s, int64_t enumeration)
 {
     int64_t id;
-    return mf_sql_get_i64(s,
-                          "SELECT u.id FROM goal g JOIN unit u ON u.goal = g.id AND u.state IN ('ready', 'leased')"
-                          " WHERE g.enumeration = ? AND u.kind = 'enumerate' LIMIT 1",
-                          &id, "i", enumeration);
+    return mf_sql_get_i64(
+        s,
+        "SELECT u.id FROM goal g JOIN unit u ON u.goal = g.id AND u.state IN ('ready', 'leased')"
+        " WHERE g.enumeration = ? AND u.kind = 'enumerate' LIMIT 1",
+        &id, "i", enumeration);
 }
 
-int mf_store_step_add(struct mf_store *s, int64_t enumeration, const char *revision, const struct mf_step *step,
-                      const char *body)
+int mf_store_step_add(struct mf_store *s, int64_t enumeration, const char *revision,
+                      const struct mf_step *step, const char *body)
 {
     int64_t kernel = 0;
     char covers[MF_OPS_TEXT_MAX];
@@ -162,16 +166,18 @@ int mf_store_step_add(struct mf_store *s, int64_t enumeration, const char *revis
     return mf_sql_run(s,
                       "INSERT INTO step (enumeration, kernel, covers, block_m, flops, bytes, body)"
                       " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (enumeration, kernel) DO NOTHING",
-                      "iitiddt", enumeration, kernel, covers, (int64_t)step->block_m, step->flops, step->bytes, body);
+                      "iitiddt", enumeration, kernel, covers, (int64_t)step->block_m, step->flops,
+                      step->bytes, body);
 }
 
 int mf_store_rejection_add(struct mf_store *s, int64_t enumeration, const char *family, const char *kernel,
                            const char *rule, const char *reason)
 {
-    return done(mf_sql_run(s,
-                           "INSERT INTO rejection (enumeration, family, kernel, rule, reason) VALUES (?, ?, ?, ?, ?)"
-                           " ON CONFLICT (enumeration, family, kernel, rule) DO UPDATE SET reason = excluded.reason",
-                           "itttt", enumeration, family, kernel, rule, reason));
+    return done(
+        mf_sql_run(s,
+                   "INSERT INTO rejection (enumeration, family, kernel, rule, reason) VALUES (?, ?, ?, ?, ?)"
+                   " ON CONFLICT (enumeration, family, kernel, rule) DO UPDATE SET reason = excluded.reason",
+                   "itttt", enumeration, family, kernel, rule, reason));
 }
 
 int mf_store_enumeration_complete(struct mf_store *s, int64_t enumeration)
@@ -221,10 +227,22 @@ int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret,
     return r;
 }
 
-int mf_store_step_decided(struct mf_store *s, int64_t goal, int64_t step)
+int mf_store_step_decided(struct mf_store *s, int64_t goal, int64_t unit, int64_t step, enum mf_status *ret,
+                          double *ret_us)
 {
-    int64_t id;
-    return mf_sql_get_i64(s, "SELECT id FROM result WHERE goal = ? AND step = ? AND final = 1", &id, "ii", goal, step);
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT status, us FROM result WHERE goal = ?1 AND step = ?2 AND final = 1 UNION ALL"
+                   " SELECT status, us FROM result WHERE goal = ?1 AND step = ?2 AND final = 0 AND late = 0"
+                   " AND unit = ?3 LIMIT 1",
+                   &q, "iii", goal, step, unit);
+    if (r == 0)
+        r = mf_sql_next(q);
+    if (r <= 0)
+        return r;
+    *ret_us = mf_sql_double(q, 1);
+    r = mf_status_parse(mf_sql_text(q, 0), ret);
+    return r < 0 ? r : 1;
 }
 
 int mf_store_step_of_goal(struct mf_store *s, int64_t goal, int64_t step)
@@ -244,19 +262,21 @@ int mf_store_pipeline_of_goal(struct mf_store *s, int64_t goal, int64_t pipeline
 
 int mf_store_result_add(struct mf_store *s, const struct mf_result_row *row)
 {
-    int r = mf_sql_run(s,
-                       "INSERT INTO result (unit, attempt, seq, step, pipeline, goal, worker, status, reason, us, mad,"
-                       " err, row_err, verified, late, final, samples, extra, at_ms)"
-                       " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-                       " ON CONFLICT (unit, attempt, seq) DO NOTHING",
-                       "iiiIIiittddddiiibti", row->unit, row->attempt, row->seq, row->step, row->pipeline, row->goal,
-                       row->worker, mf_status_name(row->status), row->reason, row->us, row->mad, row->err,
-                       row->row_err, (int64_t)row->verified, (int64_t)row->late, (int64_t)row->final, row->samples,
-                       row->n_samples * sizeof(*row->samples), row->extra, row->at_ms);
+    int r = mf_sql_run(
+        s,
+        "INSERT INTO result (unit, attempt, seq, step, pipeline, goal, worker, status, reason, us, mad,"
+        " err, row_err, verified, late, final, samples, extra, at_ms)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (unit, attempt, seq) DO NOTHING",
+        "iiiIIiittddddiiibti", row->unit, row->attempt, row->seq, row->step, row->pipeline, row->goal,
+        row->worker, mf_status_name(row->status), row->reason, row->us, row->mad, row->err, row->row_err,
+        (int64_t)row->verified, (int64_t)row->late, (int64_t)row->final, row->samples,
+        row->n_samples * sizeof(*row->samples), row->extra, row->at_ms);
     return r;
 }
 
-int mf_store_results_of_unit(struct mf_store *s, int64_t unit, int64_t attempt, mf_result_fn fn, void *context)
+int mf_store_results_of_unit(struct mf_store *s, int64_t unit, int64_t attempt, mf_result_fn fn,
+                             void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
@@ -313,8 +333,8 @@ int mf_store_strike(struct mf_store *s, int64_t kernel, int64_t class, int64_t w
                        "iiiitti", kernel, class, worker, goal, mf_status_name(status), reason, now_ms);
     if (r < 0)
         return r;
-    return done(mf_sql_get_i64(s, "SELECT count(*) FROM strike WHERE kernel = ? AND class = ? AND goal = ?", ret_n,
-                               "iii", kernel, class, goal));
+    return done(mf_sql_get_i64(s, "SELECT count(*) FROM strike WHERE kernel = ? AND class = ? AND goal = ?",
+                               ret_n, "iii", kernel, class, goal));
 }
 
 int mf_store_quarantine(struct mf_store *s, int64_t kernel, int64_t class, const char *reason, int64_t now_ms)

@@ -8,7 +8,7 @@
 #include "server/store.h"
 #include "server/store_batch.h"
 
-#define MF_UNIT_KIND_MAP(X, P)                                                                               \
+#define MF_UNIT_KIND_MAP(X, P) \
     X(P, ENUMERATE, "enumerate") X(P, PROBE, "probe") X(P, RACE, "race") X(P, CANARY, "canary")
 MF_NAMES_DECLARE(mf_unit_kind, MF_UNIT_, MF_UNIT_KIND_MAP);
 
@@ -16,8 +16,8 @@ struct mf_unit_row {
     int64_t id, goal, class;
     enum mf_unit_kind kind;
     int priority;
-    char *body;                 /* heap when read; owned by whoever read it */
-    int64_t not_worker;         /* 0: none */
+    char *body;         /* heap when read; owned by whoever read it */
+    int64_t not_worker; /* 0: none */
     int64_t attempt, epoch, worker, deadline_ms;
     bool leased;
 };
@@ -25,8 +25,8 @@ int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t
 
 /* How narrowly a slot looks for work, nearest first. */
 enum mf_nearness {
-    MF_NEAR_GOAL,               /* of the goal that it worked on last */
-    MF_NEAR_FREE,               /* of a goal that nobody works on */
+    MF_NEAR_GOAL, /* of the goal that it worked on last */
+    MF_NEAR_FREE, /* of a goal that nobody works on */
     MF_NEAR_ANY,
     MF_NEAR_N_
 };
@@ -59,8 +59,8 @@ struct mf_step_row {
     double flops, bytes;
 };
 /* A kernel is interned once a revision. 1: it was added; 0: the enumeration had it. */
-int mf_store_step_add(struct mf_store *s, int64_t enumeration, const char *revision, const struct mf_step *step,
-                      const char *body);
+int mf_store_step_add(struct mf_store *s, int64_t enumeration, const char *revision,
+                      const struct mf_step *step, const char *body);
 int mf_store_rejection_add(struct mf_store *s, int64_t enumeration, const char *family, const char *kernel,
                            const char *rule, const char *reason);
 int mf_store_enumeration_complete(struct mf_store *s, int64_t enumeration);
@@ -68,30 +68,33 @@ int mf_store_enumeration_counts(struct mf_store *s, int64_t enumeration, int64_t
                                 int64_t *ret_rejections);
 /* -ENOENT. body: JSON text, valid until the next call on the store; NULL when not wanted. */
 int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret, char **ret_body);
-/* Has the step a result that decides it for the goal? 1 or 0. */
-int mf_store_step_decided(struct mf_store *s, int64_t goal, int64_t step);
+/* Is the step of the unit no longer its business? 1: a result decides it for the goal, or it died in an earlier attempt of the
+ * unit and is in a unit of its own since; 0: it is to be measured. */
+int mf_store_step_decided(struct mf_store *s, int64_t goal, int64_t unit, int64_t step, enum mf_status *ret,
+                          double *ret_us);
 /* Does the step belong to what the goal enumerated, the pipeline to the goal? 1 or 0. */
 int mf_store_step_of_goal(struct mf_store *s, int64_t goal, int64_t step);
 int mf_store_pipeline_of_goal(struct mf_store *s, int64_t goal, int64_t pipeline);
 
 /* ---- results ---- */
 struct mf_result_row {
-    int64_t unit, attempt, seq, step, pipeline, goal, worker;   /* step, pipeline: 0 for none */
+    int64_t unit, attempt, seq, step, pipeline, goal, worker; /* step, pipeline: 0 for none */
     enum mf_status status;
     const char *reason;
-    double us, mad, err, row_err;   /* NAN: none */
+    double us, mad, err, row_err; /* NAN: none */
     int verified;
     bool late, final;
     const float *samples;
     size_t n_samples;
-    const char *extra;          /* NULL: none */
+    const char *extra; /* NULL: none */
     int64_t at_ms;
 };
 /* 1: committed with the turn; 0: it was known. */
 int mf_store_result_add(struct mf_store *s, const struct mf_result_row *row);
 /* What a unit's attempt has given so far, for a coordinator that starts. */
 typedef int (*mf_result_fn)(void *context, const struct mf_result_row *row);
-int mf_store_results_of_unit(struct mf_store *s, int64_t unit, int64_t attempt, mf_result_fn fn, void *context);
+int mf_store_results_of_unit(struct mf_store *s, int64_t unit, int64_t attempt, mf_result_fn fn,
+                             void *context);
 /* They stay as samples and decide nothing: a race that is run again. */
 int mf_store_results_unmake(struct mf_store *s, int64_t unit);
 /* The best times of a goal by covered ops. */
@@ -102,6 +105,7 @@ int mf_store_best(struct mf_store *s, int64_t goal, mf_best_fn fn, void *context
 /* Counts the death of a step's kernel: *ret_n within the goal, this one included. */
 int mf_store_strike(struct mf_store *s, int64_t kernel, int64_t class, int64_t worker, int64_t goal,
                     enum mf_status status, const char *reason, int64_t now_ms, int64_t *ret_n);
-int mf_store_quarantine(struct mf_store *s, int64_t kernel, int64_t class, const char *reason, int64_t now_ms);
+int mf_store_quarantine(struct mf_store *s, int64_t kernel, int64_t class, const char *reason,
+                        int64_t now_ms);
 /* 1: it was there. */
 int mf_store_revive(struct mf_store *s, int64_t kernel, int64_t class);

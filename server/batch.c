@@ -1,0 +1,341 @@
+/* Batches: submitting, cancelling, closing. */
+#include "server/farm_private.h"
+
+#include "common/json.h"
+#include "common/log.h"
+#include "common/text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- options as JSON ---- */
+
+static cJSON *print_options(const struct mf_batch_options *o)
+{
+    char routing[MF_ROUTING_TEXT_MAX], class[MF_DEVICE_CLASS_TEXT_MAX];
+    cJSON *json = cJSON_CreateObject();
+    cJSON *classes = cJSON_AddArrayToObject(json, "classes");
+    mf_routing_print(&o->routing, routing);
+    for (int i = 0; i < o->n_classes; i++) {
+        mf_device_class_print(&o->classes[i], class);
+        cJSON_AddItemToArray(classes, cJSON_CreateString(class));
+    }
+    mf_json_add_i64(json, "priority", o->priority);
+    mf_json_add_i64(json, "topk", o->topk);
+    cJSON_AddNumberToObject(json, "err_ratio", o->err_ratio);
+    mf_json_add_i64(json, "time_cap_ms", o->time_cap_ms);
+    cJSON_AddStringToObject(json, "routing", routing);
+    cJSON_AddStringToObject(json, "search", o->exhaustive ? "exhaustive" : "race");
+    cJSON_AddStringToObject(json, "layout", o->layout_free ? "free" : "common");
+    mf_json_add_i64(json, "seed", (int64_t)o->seed);
+    return json;
+}
+
+/* What print_options wrote; members that are missing keep their defaults. */
+static void read_options(const cJSON *json, struct mf_batch_options *ret)
+{
+    int64_t number;
+    const char *text;
+    *ret = (struct mf_batch_options)MF_BATCH_OPTIONS_INIT;
+    if (mf_json_i64(json, "priority", 0, 100, &number) == 0)
+        ret->priority = (int)number;
+    if (mf_json_i64(json, "topk", 1, 64, &number) == 0)
+        ret->topk = (int)number;
+    (void)mf_json_double(json, "err_ratio", &ret->err_ratio);
+    (void)mf_json_i64(json, "time_cap_ms", 1, INT64_C(1) << 40, &ret->time_cap_ms);
+    if (mf_json_text(json, "routing", &text) == 0)
+        (void)mf_routing_parse(text, &ret->routing);
+    ret->exhaustive = mf_json_text(json, "search", &text) == 0 && strcmp(text, "exhaustive") == 0;
+    ret->layout_free = mf_json_text(json, "layout", &text) == 0 && strcmp(text, "free") == 0;
+    if (mf_json_i64(json, "seed", 0, INT64_C(1) << 53, &number) == 0)
+        ret->seed = (uint64_t)number;
+}
+
+static char *print_unit_options(const struct mf_batch_options *o)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = print_options(o);
+    static const char *const not_for_units[] = {"classes", "priority", "topk", "layout"};
+    for (size_t i = 0; i < MF_ARRAY_LEN(not_for_units); i++)
+        cJSON_DeleteItemFromObjectCaseSensitive(json, not_for_units[i]);
+    cJSON_AddTrueToObject(json, "keep_samples");
+    return mf_json_print(json);
+}
+
+/* ---- in memory ---- */
+
+struct mf_batch *mf_batch_free(struct mf_batch *b)
+{
+    if (b) {
+        free(b->options_text);
+        free(b->unit_options);
+        free(b);
+    }
+    return NULL;
+}
+
+int mf_batch_get(struct mf_farm *f, int64_t id, struct mf_batch **ret)
+{
+    struct mf_batch *b = mf_map_get(&f->batches, (uint64_t)id);
+    if (b) {
+        *ret = b;
+        return 0;
+    }
+    bool open;
+    b = calloc(1, sizeof(*b));
+    if (!b)
+        return -ENOMEM;
+    b->id = id;
+    int r = mf_store_batch_get(f->store, id, &b->priority, &b->created_ms, &b->options_text, &open);
+    if (r == 0) {
+        _cleanup_(cJSON_Deletep) cJSON *json =
+            mf_json_parse(b->options_text, strlen(b->options_text), 1u << 20);
+        read_options(json, &b->options);
+        b->unit_options = print_unit_options(&b->options);
+        r = b->unit_options ? mf_map_put(&f->batches, (uint64_t)id, b) : -ENOMEM;
+    }
+    if (r < 0) {
+        mf_batch_free(b);
+        return r;
+    }
+    *ret = b;
+    return 0;
+}
+
+static int tell(struct mf_farm *f, int64_t batch, const char *state)
+{
+    cJSON *body = cJSON_CreateObject();
+    mf_json_add_i64(body, "batch", batch);
+    cJSON_AddStringToObject(body, "state", state);
+    return mf_event_tell(f, batch, "batch", body);
+}
+
+/* ---- submitting ---- */
+
+/* The ids of the classes asked for, or of all that have a worker; none: 0, the first to come. */
+static int find_classes(struct mf_farm *f, const struct mf_batch_options *o, struct mf_ids *ret)
+{
+    int r = 0;
+    for (int i = 0; r == 0 && i < o->n_classes; i++) {
+        int64_t id;
+        r = mf_store_class(f->store, &o->classes[i], &id);
+        if (r == 0)
+            r = mf_ids_add(ret, id);
+    }
+    for (size_t i = 0; r == 0 && !o->n_classes && i < f->slots.n; i++) {
+        bool known = false;
+        for (size_t j = 0; j < ret->n; j++)
+            known |= ret->all[j] == f->slots.all[i]->class_id;
+        if (!known)
+            r = mf_ids_add(ret, f->slots.all[i]->class_id);
+    }
+    return r == 0 && ret->n == 0 ? mf_ids_add(ret, 0) : r;
+}
+
+static int compare_shapes(const void *a, const void *b)
+{
+    return mf_shape_compare(a, b);
+}
+
+/* Goals in the order of layer models and tokens, so that units of one ladder are near each other and its weights
+ * are made once. */
+static int add_goals(struct mf_farm *f, int64_t batch, const struct mf_submission *s,
+                     const struct mf_ids *classes)
+{
+    _cleanup_(mf_freep) struct mf_shape *shapes = calloc(s->n_shapes + 1, sizeof(*shapes));
+    int r = shapes ? 0 : -ENOMEM;
+    if (r == 0) {
+        memcpy(shapes, s->shapes, s->n_shapes * sizeof(*shapes));
+        qsort(shapes, s->n_shapes, sizeof(*shapes), compare_shapes);
+    }
+    for (size_t c = 0; r == 0 && c < classes->n; c++) {
+        char reason[120] = "waits for a worker of any class", class_text[MF_DEVICE_CLASS_TEXT_MAX];
+        struct mf_device_class class;
+        if (classes->all[c]) {
+            r = mf_store_class_get(f->store, classes->all[c], &class);
+            if (r == 0) {
+                mf_device_class_print(&class, class_text);
+                mf_say(reason, sizeof(reason), "waits for a worker of class %s", class_text);
+            }
+        }
+        for (size_t i = 0; r == 0 && i < s->n_shapes; i++) {
+            int64_t shape;
+            if (i > 0 && mf_shape_equal(&shapes[i], &shapes[i - 1]))
+                continue;
+            r = mf_store_shape(f->store, &shapes[i], &shape);
+            if (r == 0)
+                r = mf_store_goal_add(f->store, batch, shape, classes->all[c], reason);
+        }
+    }
+    return r;
+}
+
+static int write_receipt(struct mf_farm *f, int64_t batch, const struct mf_submission *s, size_t n_classes,
+                         cJSON **ret)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
+    mf_json_add_i64(json, "batch", batch);
+    mf_json_add_i64(json, "shapes", (int64_t)s->n_shapes);
+    mf_json_add_i64(json, "goals", (int64_t)(s->n_shapes * n_classes));
+    cJSON *errors = s->errors ? cJSON_Duplicate(s->errors, true) : cJSON_CreateArray();
+    cJSON_AddItemToObject(json, "errors", errors);
+    _cleanup_(mf_freep) char *text = errors ? mf_json_print(json) : NULL;
+    if (!text)
+        return -ENOMEM;
+    int r = mf_store_batch_receipt(f->store, batch, text);
+    if (r == 0)
+        *ret = MF_TAKE(json);
+    return r;
+}
+
+int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret_receipt)
+{
+    if (s->idempotency_key && *s->idempotency_key) {
+        _cleanup_(mf_freep) char *receipt = NULL;
+        int known = mf_store_batch_known(f->store, s->idempotency_key, s->body_hash, &receipt);
+        if (known < 0)
+            return known;
+        if (known > 0) {
+            *ret_receipt = cJSON_Parse(receipt);
+            return *ret_receipt ? 1 : -ENOMEM;
+        }
+    }
+    int64_t batch;
+    struct mf_ids classes = {0};
+    _cleanup_(cJSON_Deletep) cJSON *options = print_options(&s->options);
+    _cleanup_(mf_freep) char *text = mf_json_print(options);
+    struct mf_batch_row row = {.name = s->name,
+                               .options = text,
+                               .idempotency_key = s->idempotency_key,
+                               .body_hash = s->body_hash,
+                               .priority = s->options.priority,
+                               .created_ms = f->wall_ms};
+    int r = text ? mf_store_batch_add(f->store, &row, &batch) : -ENOMEM;
+    if (r == 0)
+        r = find_classes(f, &s->options, &classes);
+    if (r == 0)
+        r = add_goals(f, batch, s, &classes);
+    if (r == 0)
+        r = write_receipt(f, batch, s, classes.n, ret_receipt);
+    mf_ids_release(&classes);
+    if (r == 0)
+        r = tell(f, batch, "open");
+    f->wake_waiting = true;
+    return r;
+}
+
+/* ---- ending ---- */
+
+static int end(struct mf_farm *f, int64_t batch, const char *state)
+{
+    int r = mf_store_batch_end(f->store, batch, state, f->wall_ms);
+    return r < 0 ? r : tell(f, batch, state);
+}
+
+int mf_farm_cancel(struct mf_farm *f, int64_t batch)
+{
+    int priority;
+    int64_t created_ms;
+    bool open;
+    struct mf_ids goals = {0};
+    _cleanup_(mf_freep) char *options = NULL;
+    int r = mf_store_batch_get(f->store, batch, &priority, &created_ms, &options, &open);
+    if (r < 0 || !open)
+        return r < 0 ? r : 1;
+    /* The batch first: goals that end one by one would close it as done */
+    r = end(f, batch, "cancelled");
+    if (r == 0)
+        r = mf_store_goals_of_batch(f->store, batch, &goals);
+    for (size_t i = 0; r == 0 && i < goals.n; i++) {
+        struct mf_goal *g;
+        r = mf_goal_get(f, goals.all[i], &g);
+        if (r == 0)
+            r = mf_goal_cancel(f, g);
+    }
+    mf_ids_release(&goals);
+    return r;
+}
+
+/* Mean and deviation of one structure's ratios, as they come sorted by class and structure. */
+struct ratios {
+    struct mf_farm *f;
+    int64_t batch, class;
+    char structure[MF_PATH_STRUCTURE_MAX];
+    int64_t n;
+    double sum, sum_squares;
+};
+
+static int close_ratio(struct ratios *s)
+{
+    if (!s->n)
+        return 0;
+    double mean = s->sum / (double)s->n;
+    double variance = fmax(0, s->sum_squares / (double)s->n - mean * mean);
+    int r = mf_store_ratio_add(s->f->store, s->class, s->structure, s->batch, s->n, mean, sqrt(variance));
+    s->n = 0;
+    s->sum = s->sum_squares = 0;
+    return r;
+}
+
+static int add_ratio(void *context, int64_t class, const char *structure, double log_ratio)
+{
+    struct ratios *s = context;
+    int r = 0;
+    if (class != s->class || strcmp(structure, s->structure) != 0)
+        r = close_ratio(s);
+    s->class = class;
+    mf_say(s->structure, sizeof(s->structure), "%s", structure);
+    s->n++;
+    s->sum += log_ratio;
+    s->sum_squares += log_ratio * log_ratio;
+    return r;
+}
+
+int mf_batch_check(struct mf_farm *f, struct mf_batch *b)
+{
+    int64_t open_goals, created_ms;
+    int priority;
+    bool open;
+    _cleanup_(mf_freep) char *options = NULL;
+    int r = mf_store_goals_open(f->store, b->id, &open_goals);
+    if (r < 0 || open_goals > 0)
+        return r;
+    r = mf_store_batch_get(f->store, b->id, &priority, &created_ms, &options, &open);
+    if (r < 0 || !open)
+        return r;
+    struct ratios ratios = {.f = f, .batch = b->id};
+    r = mf_store_raced_each(f->store, b->id, add_ratio, &ratios);
+    if (r == 0)
+        r = close_ratio(&ratios);
+    if (r == 0)
+        r = end(f, b->id, "done");
+    if (r == 0)
+        log_info("batch %" PRId64 " is done", b->id);
+    return r;
+}
+
+/* ---- workers and kernels, as people ask ---- */
+
+int mf_farm_drain(struct mf_farm *f, int64_t worker)
+{
+    struct mf_slot *slot = mf_slots_by_id(&f->slots, worker);
+    if (!slot)
+        return -ENOENT;
+    slot->draining = slot->dirty = slot->changed = true;
+    /* What was kept from another worker because of this one */
+    mf_slots_feed(&f->slots, slot->class_id);
+    return mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_DRAIN, "{}");
+}
+
+int mf_farm_revive(struct mf_farm *f, int64_t kernel, const struct mf_device_class *class)
+{
+    int64_t class_id;
+    int r = mf_store_class(f->store, class, &class_id);
+    if (r == 0)
+        r = mf_store_revive(f->store, kernel, class_id);
+    if (r > 0)
+        return 0;
+    return r == 0 ? -ENOENT : r;
+}

@@ -1,0 +1,129 @@
+/* The config of a goal: what the race's winner becomes. */
+#include "server/farm_private.h"
+
+#include "common/json.h"
+#include "common/text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How a pipeline's time splits over the CSV's two stages: by its steps' own times, what stands up to stage 1 to us1. */
+struct split {
+    double first_us, all_us;
+    double err1, err2;
+    struct mf_buf names; /* "family:step + …" */
+};
+
+static int split_pipeline(struct mf_farm *f, const struct mf_goal *g, const char *steps, struct split *ret)
+{
+    const cJSON *id;
+    bool first = true;
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(steps, strlen(steps), 1u << 16);
+    if (!json)
+        return -ENOMEM;
+    cJSON_ArrayForEach (id, json) {
+        struct mf_measured_row row;
+        struct mf_step step;
+        int r = mf_store_measured_get(f->store, g->id, (int64_t)id->valuedouble, &row, &step);
+        if (r < 0)
+            return r;
+        ret->all_us += row.us;
+        if (first)
+            ret->first_us += row.us;
+        if (step.stage == MF_STAGE_STAGE1 || step.stage == MF_STAGE_ONE)
+            ret->err1 = isnan(row.err) ? 0 : row.err;
+        if (step.stage == MF_STAGE_STAGE2)
+            ret->err2 = isnan(row.err) ? 0 : row.err;
+        /* A one-stage kernel's time is all us1, with whatever follows it */
+        if (step.stage == MF_STAGE_STAGE1)
+            first = false;
+        (void)mf_buf_addf(&ret->names, "%s%s:%s", ret->names.len ? " + " : "", step.family, step.name);
+    }
+    return mf_buf_error(&ret->names);
+}
+
+/* The tie set without the winner, of pipelines that were in the race. */
+static cJSON *read_ties(const struct mf_lease *l, int64_t winner, const cJSON *race)
+{
+    const cJSON *tie;
+    cJSON *ties = cJSON_CreateArray();
+    cJSON_ArrayForEach (tie, mf_json_array(race, "ties")) {
+        for (size_t i = 0; cJSON_IsNumber(tie) && i < l->n; i++) {
+            if ((double)l->items[i].id == tie->valuedouble && l->items[i].id != winner)
+                cJSON_AddItemToArray(ties, cJSON_CreateNumber(tie->valuedouble));
+        }
+    }
+    return ties;
+}
+
+static char *print_provenance(struct mf_farm *f, const struct mf_goal *g, const struct mf_lease *l)
+{
+    const struct mf_slot *slot = mf_slots_by_id(&f->slots, l->worker);
+    const struct mf_batch_options *o = &g->batch->options;
+    char routing[MF_ROUTING_TEXT_MAX];
+    _cleanup_(cJSON_Deletep) cJSON *json = slot ? cJSON_Parse(slot->provenance) : cJSON_CreateObject();
+    mf_routing_print(&o->routing, routing);
+    mf_json_add_i64(json, "seed", (int64_t)o->seed);
+    cJSON_AddStringToObject(json, "routing", routing);
+    cJSON_AddStringToObject(json, "search", o->exhaustive ? "exhaustive" : "race");
+    cJSON_AddStringToObject(json, "layout", o->layout_free ? "free" : "common");
+    cJSON_AddStringToObject(json, "method", "race");
+    mf_json_add_i64(json, "batch", g->batch->id);
+    return mf_json_print(json);
+}
+
+static int tell(struct mf_farm *f, const struct mf_goal *g, const struct mf_config_row *row,
+                const char *names, cJSON *ties)
+{
+    cJSON *body = cJSON_CreateObject();
+    mf_json_add_i64(body, "batch", g->batch->id);
+    mf_json_add_i64(body, "goal", g->id);
+    cJSON_AddNumberToObject(body, "us", row->us);
+    cJSON_AddStringToObject(body, "winner", names);
+    mf_json_add_i64(body, "pipeline", row->pipeline);
+    mf_json_add_i64(body, "ties", cJSON_GetArraySize(ties));
+    return mf_event_tell(f, g->batch->id, "config", body);
+}
+
+int mf_config_write(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, int winner,
+                    const cJSON *race)
+{
+    const struct mf_lease_item *item = &lease->items[winner];
+    struct mf_pipeline p = {0};
+    struct split split = {0};
+    int64_t named = 0;
+    double us = item->us, fresh;
+    mf_buf_init(&split.names, 16u << 10);
+    (void)mf_json_i64(race, "winner", 1, INT64_MAX, &named);
+    /* The re-measurement counts, unless the farm had to pick another winner or it is no time at all */
+    if (named == item->id && mf_json_double(race, "us", &fresh) == 0 && isfinite(fresh) && fresh > 0)
+        us = fresh;
+    _cleanup_(cJSON_Deletep) cJSON *ties = read_ties(lease, item->id, named == item->id ? race : NULL);
+    _cleanup_(mf_freep) char *ties_text = ties ? mf_json_print(ties) : NULL;
+    _cleanup_(mf_freep) char *provenance = print_provenance(f, g, lease);
+    int r = ties_text && provenance ? mf_store_pipeline_get(f->store, item->id, &p) : -ENOMEM;
+    if (r == 0)
+        r = split_pipeline(f, g, p.steps, &split);
+    struct mf_config_row row = {.goal = g->id,
+                                .shape = g->shape_id,
+                                .class = g->class_id,
+                                .model = g->model,
+                                .pipeline = item->id,
+                                .us = us,
+                                .err1 = split.err1,
+                                .err2 = split.err2,
+                                .ties = ties_text,
+                                .provenance = provenance};
+    row.us1 = split.all_us > 0 ? us * split.first_us / split.all_us : us;
+    row.us2 = us - row.us1;
+    if (r == 0)
+        r = mf_store_config_add(f->store, &row, f->wall_ms);
+    if (r == 0)
+        r = tell(f, g, &row, split.names.data, ties);
+    mf_buf_release(&split.names);
+    mf_pipeline_release(&p);
+    return r;
+}

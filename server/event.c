@@ -1,0 +1,75 @@
+/* Events: rows for those who come later, messages for those who listen. */
+#include "server/farm_private.h"
+
+#include "common/json.h"
+#include "server/bus.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EVENTS_KEPT 200000
+
+int mf_event_tell(struct mf_farm *f, int64_t batch, const char *kind, cJSON *body)
+{
+    _cleanup_(cJSON_Deletep) cJSON *owned = body;
+    _cleanup_(mf_freep) char *text = body ? mf_json_print(body) : NULL;
+    int64_t id;
+    if (!text)
+        return -ENOMEM;
+    if (f->n_told == f->cap_told) {
+        size_t cap = f->cap_told ? f->cap_told * 2 : 32;
+        struct mf_event *told = reallocarray(f->told, cap, sizeof(*told));
+        if (!told)
+            return -ENOMEM;
+        f->told = told;
+        f->cap_told = cap;
+    }
+    int r = mf_store_event_add(f->store, batch, kind, text, f->wall_ms, &id);
+    if (r == 0 && id % 4096 == 0)
+        r = mf_store_events_trim(f->store, EVENTS_KEPT);
+    if (r < 0)
+        return r;
+    f->told[f->n_told++] = (struct mf_event){.id = id, .batch = batch, .kind = kind, .body = MF_TAKE(text)};
+    f->stats.events++;
+    return 0;
+}
+
+void mf_events_publish(struct mf_farm *f)
+{
+    for (size_t i = 0; i < f->n_told; i++) {
+        struct mf_event *e = &f->told[i];
+        if (f->events)
+            (void)mf_bus_send_event(f->events, e->id, e->batch, e->kind, e->body);
+        free(e->body);
+    }
+    f->n_told = 0;
+}
+
+int mf_event_goal(struct mf_farm *f, struct mf_goal *g, const char *reason)
+{
+    cJSON *body = cJSON_CreateObject();
+    mf_json_add_i64(body, "batch", g->batch->id);
+    mf_json_add_i64(body, "goal", g->id);
+    cJSON_AddStringToObject(body, "state", mf_goal_state_name(g->state));
+    mf_json_add_i64(body, "steps", g->n_steps);
+    mf_json_add_i64(body, "measured", g->n_measured);
+    cJSON_AddStringToObject(body, "reason", reason);
+    g->told_ms = f->now_ms;
+    g->changed = false;
+    return mf_event_tell(f, g->batch->id, "goal", body);
+}
+
+int mf_event_worker(struct mf_farm *f, const struct mf_slot *slot, const char *state)
+{
+    cJSON *body = cJSON_CreateObject();
+    mf_json_add_i64(body, "worker", slot->id);
+    cJSON_AddStringToObject(body, "name", slot->name);
+    cJSON_AddStringToObject(body, "state", state);
+    if (slot->unit)
+        mf_json_add_i64(body, "unit", slot->unit);
+    else
+        cJSON_AddNullToObject(body, "unit");
+    cJSON_AddStringToObject(body, "step", slot->step);
+    return mf_event_tell(f, 0, "worker", body);
+}

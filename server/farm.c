@@ -1,0 +1,303 @@
+/* The writing loop. One turn: take messages and requests for at most 512 of them or 5 ms, do what is due, COMMIT, and only
+ * then answer. What a peer or a person was told is durable; what was not told can be done again. */
+#include "server/farm_private.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/text.h"
+#include "server/bus.h"
+#include "server/request.h"
+#include "server/routes.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#define TURN_MESSAGES 512
+#define TURN_NS       5000000u
+#define HOUSEKEEP_MS  50
+#define QUEUE_MAX     1000
+
+const double mf_turn_bucket_s[MF_TURN_BUCKETS] = {0.0005, 0.001, 0.002, 0.005, 0.01,
+                                                  0.02,   0.05,  0.1,   0.2,   0.5};
+
+/* ---- life ---- */
+
+static int open_socket(void *zmq, int type, const char *endpoint, bool bind, void **ret)
+{
+    int linger = 0, queue = QUEUE_MAX;
+    void *socket = zmq_socket(zmq, type);
+    if (!socket)
+        return -errno;
+    *ret = socket;
+    if (zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof(linger)) < 0 ||
+        zmq_setsockopt(socket, ZMQ_SNDHWM, &queue, sizeof(queue)) < 0 ||
+        zmq_setsockopt(socket, ZMQ_RCVHWM, &queue, sizeof(queue)) < 0)
+        return -errno;
+    return (bind ? zmq_bind(socket, endpoint) : zmq_connect(socket, endpoint)) < 0 ? -errno : 0;
+}
+
+static int open_bus(struct mf_farm *f, void *zmq)
+{
+    int r = open_socket(zmq, ZMQ_PULL, MF_BUS_REQUESTS, true, &f->requests);
+    if (r == 0)
+        r = open_socket(zmq, ZMQ_PUSH, MF_BUS_REPLIES, false, &f->replies);
+    if (r == 0)
+        r = open_socket(zmq, ZMQ_PUB, MF_BUS_EVENTS, true, &f->events);
+    return r;
+}
+
+static void read_clocks(struct mf_farm *f)
+{
+    f->now_ms = mf_now_ms();
+    f->wall_ms = mf_wall_ms();
+}
+
+/* Goals that were being ranked: their turn was committed before their races were planned. */
+static int resume_ranking(struct mf_farm *f)
+{
+    struct mf_ids ids = {0};
+    int r = mf_store_goals_in(f->store, MF_GOAL_RANKING, &ids);
+    for (size_t i = 0; r == 0 && i < ids.n; i++) {
+        struct mf_goal *g;
+        r = mf_goal_get(f, ids.all[i], &g);
+        if (r == 0)
+            r = mf_rank_layer(f, g->batch, g->class_id, g->layer_model);
+    }
+    mf_ids_release(&ids);
+    return r;
+}
+
+static int load(struct mf_farm *f)
+{
+    read_clocks(f);
+    int r = mf_store_begin(f->store);
+    if (r >= 0)
+        r = mf_store_start(f->store, f->wall_ms, &f->epoch);
+    if (r >= 0)
+        r = mf_units_load(f);
+    if (r >= 0)
+        r = resume_ranking(f);
+    if (r >= 0)
+        r = mf_store_commit(f->store);
+    return r < 0 ? r : 0;
+}
+
+int mf_farm_new(void *zmq, const struct mf_farm_options *options, struct mf_farm **ret, char *why,
+                size_t why_cap)
+{
+    struct mf_farm *f = calloc(1, sizeof(*f));
+    if (!f)
+        return -ENOMEM;
+    f->options = *options;
+    f->lease_ms = 3 * options->beat_ms;
+    int r = mf_store_open(options->path, &f->store);
+    if (r < 0) {
+        mf_say(why, why_cap, "open the database %s: %s", options->path, strerror(-r));
+    } else if ((r = load(f)) < 0) {
+        mf_say(why, why_cap, "read the database %s: %s", options->path, mf_store_error(f->store));
+    } else if ((r = mf_hub_new(zmq, options->endpoint, &f->hub)) < 0) {
+        mf_say(why, why_cap, "listen for workers at %s: %s", options->endpoint, zmq_strerror(-r));
+    } else if ((r = open_bus(f, zmq)) < 0) {
+        mf_say(why, why_cap, "open the sockets between threads: %s", zmq_strerror(-r));
+    }
+    if (r < 0) {
+        mf_farm_free(f);
+        return r;
+    }
+    f->stats.ready = true;
+    *ret = f;
+    return 0;
+}
+
+struct mf_farm *mf_farm_free(struct mf_farm *f)
+{
+    if (!f)
+        return NULL;
+    void *sockets[] = {f->requests, f->replies, f->events};
+    for (size_t i = 0; i < MF_ARRAY_LEN(sockets); i++) {
+        if (sockets[i])
+            (void)zmq_close(sockets[i]);
+    }
+    MF_MAP_EACH(&f->leases, e)
+    mf_lease_free(e->value);
+    MF_MAP_EACH(&f->goals, e)
+    mf_goal_free(e->value);
+    MF_MAP_EACH(&f->batches, e)
+    mf_batch_free(e->value);
+    mf_map_release(&f->leases);
+    mf_map_release(&f->goals);
+    mf_map_release(&f->batches);
+    mf_slots_release(&f->slots);
+    mf_hub_free(f->hub);
+    mf_store_free(f->store);
+    for (size_t i = 0; i < f->n_told; i++)
+        free(f->told[i].body);
+    free(f->told);
+    free(f->answers);
+    free(f->touched);
+    free(f);
+    return NULL;
+}
+
+const char *mf_farm_endpoint(const struct mf_farm *f)
+{
+    return mf_hub_endpoint(f->hub);
+}
+
+void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret)
+{
+    *ret = f->stats;
+}
+
+/* ---- one turn ---- */
+
+/* 1: took one; 0: none waits. */
+static int take_mail(struct mf_farm *f)
+{
+    struct mf_mail mail;
+    int r = mf_hub_recv(f->hub, &mail);
+    if (r == 0)
+        return 0;
+    f->stats.messages++;
+    if (r == -EPROTONOSUPPORT)
+        r = mf_peer_refuse(f, &mail.peer, "version", 0, "this coordinator speaks version %d only",
+                           MF_WIRE_VERSION);
+    else if (r == -EBADMSG)
+        r = mf_peer_refuse(f, &mail.peer, "malformed", 0,
+                           "no message of two frames with a header of %d bytes", MF_WIRE_HEADER_SIZE);
+    else if (r > 0)
+        r = mf_peer_take(f, &mail);
+    return r < 0 ? r : 1;
+}
+
+static int keep_answer(struct mf_farm *f, struct mf_request *request)
+{
+    if (f->n_answers == f->cap_answers) {
+        size_t cap = f->cap_answers ? f->cap_answers * 2 : 32;
+        struct mf_request **answers = reallocarray(f->answers, cap, sizeof(struct mf_request *));
+        if (!answers)
+            return -ENOMEM;
+        f->answers = answers;
+        f->cap_answers = cap;
+    }
+    f->answers[f->n_answers++] = request;
+    return 0;
+}
+
+/* A handler that fails undoes what it wrote, and nothing else of the turn. */
+static int take_request(struct mf_farm *f)
+{
+    struct mf_request *request;
+    int r = mf_bus_recv_request(f->requests, &request);
+    if (r <= 0)
+        return r;
+    r = keep_answer(f, request);
+    if (r == 0)
+        r = mf_store_savepoint(f->store);
+    if (r < 0)
+        return r;
+    if (mf_request_run(request, f) < 0)
+        mf_store_undo(f->store);
+    else
+        r = mf_store_release(f->store);
+    return r < 0 ? r : 1;
+}
+
+static int take_all(struct mf_farm *f, uint64_t start_ns)
+{
+    for (int n = 0; n < TURN_MESSAGES && mf_now_ns() - start_ns < TURN_NS;) {
+        int mails = take_mail(f);
+        int requests = mails < 0 ? mails : take_request(f);
+        if (requests < 0)
+            return requests;
+        if (mails + requests == 0)
+            break;
+        n += mails + requests;
+    }
+    return 0;
+}
+
+static int housekeep(struct mf_farm *f)
+{
+    if (f->now_ms - f->housekept_ms < HOUSEKEEP_MS)
+        return 0;
+    f->housekept_ms = f->now_ms;
+    int r = mf_units_expire(f);
+    return r < 0 ? r : mf_peers_flush(f);
+}
+
+static void answer(struct mf_farm *f)
+{
+    mf_hub_flush(f->hub);
+    for (size_t i = 0; i < f->n_answers; i++) {
+        /* With the HTTP thread gone nobody waits for it */
+        if (mf_bus_send_request(f->replies, f->answers[i]) < 0)
+            mf_request_free(f->answers[i]);
+    }
+    f->n_answers = 0;
+    mf_events_publish(f);
+}
+
+static void count_turn(struct mf_farm *f, uint64_t ns)
+{
+    double s = (double)ns * 1e-9;
+    f->stats.turns++;
+    f->stats.turn_s += s;
+    for (int i = 0; i < MF_TURN_BUCKETS; i++) {
+        if (s <= mf_turn_bucket_s[i]) {
+            f->stats.turn_buckets[i]++;
+            break;
+        }
+    }
+}
+
+static int turn(struct mf_farm *f)
+{
+    uint64_t start_ns = mf_now_ns();
+    read_clocks(f);
+    int r = mf_store_begin(f->store);
+    if (r >= 0)
+        r = take_all(f, start_ns);
+    if (r >= 0 && f->wake_waiting)
+        r = mf_goals_wake(f);
+    if (r >= 0)
+        r = housekeep(f);
+    if (r >= 0)
+        r = mf_units_dispatch(f);
+    if (r >= 0)
+        r = mf_goals_flush(f);
+    if (r >= 0)
+        r = mf_peers_acknowledge(f);
+    if (r >= 0)
+        r = mf_store_commit(f->store);
+    if (r < 0) {
+        /* Memory and store may differ now. The next start reads the store; workers re-send what was not acknowledged. */
+        const char *error = mf_store_error(f->store);
+        log_err(r, "write a turn%s%s", *error ? ": " : "", error);
+        mf_store_rollback(f->store);
+        return r;
+    }
+    answer(f);
+    count_turn(f, mf_now_ns() - start_ns);
+    return 0;
+}
+
+int mf_farm_run(struct mf_farm *f, int stop_fd)
+{
+    zmq_pollitem_t items[] = {
+        {.socket = mf_hub_socket(f->hub), .events = ZMQ_POLLIN},
+        {.socket = f->requests, .events = ZMQ_POLLIN},
+        {.fd = stop_fd, .events = ZMQ_POLLIN},
+    };
+    for (;;) {
+        if (zmq_poll(items, MF_ARRAY_LEN(items), HOUSEKEEP_MS) < 0 && errno != EINTR)
+            return log_err(-errno, "wait for messages");
+        if (items[2].revents)
+            return 0;
+        int r = turn(f);
+        if (r < 0)
+            return r;
+    }
+}

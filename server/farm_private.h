@@ -1,0 +1,193 @@
+/* What the writing thread holds in memory, shared by farm.c and the files that it is split into. All of it can be
+ * rebuilt from the store: a restart loses none of it. Nothing here is touched by another thread. */
+#pragma once
+
+#include "server/farm.h"
+#include "server/hub.h"
+#include "server/map.h"
+#include "server/path.h"
+#include "server/race.h"
+#include "server/slot.h"
+#include "server/store.h"
+#include "server/store_batch.h"
+#include "server/store_rank.h"
+#include "server/store_unit.h"
+#include "server/store_worker.h"
+
+struct mf_batch {
+    int64_t id;
+    int priority;
+    int64_t created_ms; /* ratios and quarantines of this moment hold for the whole batch */
+    struct mf_batch_options options;
+    char *options_text;   /* JSON as stored */
+    char *unit_options;   /* JSON as units carry it */
+    int64_t pinned_class; /* of which the revision below is known; 0: none */
+    char pinned_revision[80];
+};
+
+/* The best times so far, by covered ops. */
+#define MF_BEST_MAX 32
+struct mf_bests {
+    int n;
+    struct {
+        mf_ops covers;
+        double us;
+    } of[MF_BEST_MAX];
+};
+void mf_bests_add(struct mf_bests *b, mf_ops covers, double us);
+
+/* Forecasts of a goal: kept from its ranking until its layer model's layout is chosen. */
+struct mf_forecast {
+    int64_t *step_ids; /* what the paths' indices mean */
+    struct mf_path *paths;
+    double *corrected_us; /* of each path */
+    double *log_spread;
+    size_t n_paths;
+};
+
+struct mf_goal {
+    int64_t id;
+    struct mf_batch *batch;
+    int64_t shape_id, class_id, enumeration, model;
+    enum mf_goal_state state;
+    struct mf_shape shape;
+    char row[MF_SHAPE_TEXT_MAX];
+    char layer_model[MF_SHAPE_TEXT_MAX];
+    int64_t n_steps, n_measured;
+    int64_t open_units;           /* ready or leased */
+    struct mf_bests best;         /* of its ok results */
+    struct mf_forecast *forecast; /* while ranking */
+    bool dirty;                   /* counters are to be written */
+    bool changed;                 /* people should hear of it */
+    bool touched;                 /* in the farm's list of goals to look at when the turn ends */
+    int64_t told_ms;
+};
+
+struct mf_lease_item {
+    int64_t id;     /* step or pipeline */
+    int64_t kernel; /* of a step */
+    mf_ops covers;
+    double flops, bytes;
+    int64_t seq; /* of the result that came; 0: none yet */
+    enum mf_status status;
+    double us, mad;
+};
+
+/* A unit that a worker has. */
+struct mf_lease {
+    int64_t unit, attempt, epoch;
+    enum mf_unit_kind kind;
+    struct mf_goal *goal;
+    int64_t worker;
+    struct mf_slot *slot; /* NULL: after a start, until its worker says HELLO */
+    int64_t deadline_ms;  /* monotonic */
+    bool second_try;      /* of a race */
+    size_t n, n_left;
+    struct mf_lease_item *items;
+    struct mf_bests best; /* of this unit's steps only, in the order that they are measured */
+};
+
+struct mf_event {
+    int64_t id, batch;
+    const char *kind;
+    char *body;
+};
+
+struct mf_farm {
+    struct mf_farm_options options;
+    struct mf_store *store;
+    struct mf_hub *hub;
+    void *requests, *replies, *events;
+    int64_t epoch;
+    int64_t lease_ms;
+    int64_t now_ms, wall_ms; /* of this turn */
+    struct mf_slots slots;
+    struct mf_map batches, goals, leases; /* by id */
+    struct mf_goal **touched;
+    size_t n_touched, cap_touched;
+    bool wake_waiting; /* goals that wait may go on: somebody came, or something was asked for */
+    bool ranking;      /* a layer model is being ranked */
+    int64_t housekept_ms;
+    int64_t failures_ms; /* the second in which n_failures were told of */
+    int n_failures;
+    struct mf_event *told; /* of this turn, published after COMMIT */
+    size_t n_told, cap_told;
+    struct mf_request **answers; /* of this turn, sent after COMMIT */
+    size_t n_answers, cap_answers;
+    struct mf_farm_stats stats;
+};
+
+/* ---- batch.c ---- */
+int mf_batch_get(struct mf_farm *f, int64_t id, struct mf_batch **ret);
+struct mf_batch *mf_batch_free(struct mf_batch *b);
+/* Closes it when its last goal has ended. */
+int mf_batch_check(struct mf_farm *f, struct mf_batch *b);
+
+/* ---- goal.c: see there for the states ---- */
+int mf_goal_get(struct mf_farm *f, int64_t id, struct mf_goal **ret);
+struct mf_goal *mf_goal_free(struct mf_goal *g);
+void mf_goal_drop_forecast(struct mf_goal *g);
+int mf_goals_wake(struct mf_farm *f);
+int mf_goals_enumerated(struct mf_farm *f, int64_t enumeration);
+int mf_goals_not_enumerated(struct mf_farm *f, int64_t enumeration, const char *reason);
+int mf_goal_probed(struct mf_farm *f, struct mf_goal *g);
+int mf_goal_race(struct mf_farm *f, struct mf_goal *g, const char *unit_body);
+int mf_goal_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race);
+int mf_goal_fail(struct mf_farm *f, struct mf_goal *g, const char *reason);
+int mf_goal_cancel(struct mf_farm *f, struct mf_goal *g);
+/* A step got the result that decides it. */
+int mf_goal_measured(struct mf_farm *f, struct mf_goal *g, mf_ops covers, enum mf_status status, double us);
+/* Writes counters and tells people, at most a few times a second each; frees the ended ones. */
+int mf_goals_flush(struct mf_farm *f);
+
+/* ---- rank.c ---- */
+/* Finds the goal's pipelines. 1: there are some; 0: it failed, and says why. */
+int mf_rank_goal(struct mf_farm *f, struct mf_goal *g);
+/* Chooses the layout of a layer model and starts its races, once no goal of it is behind. */
+int mf_rank_layer(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
+
+/* ---- config.c ---- */
+int mf_config_write(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, int winner,
+                    const cJSON *race);
+
+/* ---- unit.c: see there for the states ---- */
+int mf_unit_add(struct mf_farm *f, struct mf_goal *g, enum mf_unit_kind kind, const char *body,
+                int64_t not_worker);
+int mf_units_load(struct mf_farm *f);
+int mf_units_dispatch(struct mf_farm *f);
+int mf_units_expire(struct mf_farm *f);
+void mf_lease_extend(struct mf_farm *f, struct mf_lease *l);
+/* Its unit is done; the lease is out of the books, and the caller's to free. */
+int mf_lease_done(struct mf_farm *f, struct mf_lease *l);
+/* Back to ready, or given up after too many attempts; why is for people. */
+int mf_lease_release(struct mf_farm *f, struct mf_lease *l, const char *why);
+/* The worker says that it cannot be run: fewer attempts. */
+int mf_lease_fail(struct mf_farm *f, struct mf_lease *l, const char *why);
+/* All of the worker, or those that it did not keep at HELLO. */
+int mf_leases_release_of(struct mf_farm *f, struct mf_slot *slot, bool kept_too, const char *why);
+/* Forgets the lease of a unit that was cancelled, and tells its worker. */
+int mf_lease_cancel(struct mf_farm *f, struct mf_lease *l);
+struct mf_lease *mf_lease_free(struct mf_lease *l);
+
+/* ---- deliver.c ---- */
+/* Takes a RESULT. 0: taken (and acknowledged after COMMIT); 1: refused with the sentence in *ret_why. */
+int mf_deliver(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const char **ret_why);
+/* Results that nobody sent: the steps of a unit that was given up. */
+int mf_deliver_given_up(struct mf_farm *f, struct mf_lease *l, const char *reason);
+
+/* ---- peer.c ---- */
+int mf_peer_take(struct mf_farm *f, const struct mf_mail *mail);
+int mf_peer_refuse(struct mf_farm *f, const struct mf_peer *peer, const char *code, int64_t sequence,
+                   const char *format, ...) __attribute__((format(printf, 5, 6)));
+int mf_peer_leave(struct mf_farm *f, struct mf_slot *slot, const char *state, const char *why);
+/* Workers that were silent for a lease are lost; rows of changed ones are written. */
+int mf_peers_flush(struct mf_farm *f);
+/* One ACK a worker for all of the turn. */
+int mf_peers_acknowledge(struct mf_farm *f);
+
+/* ---- event.c ---- */
+/* Into the table now, to subscribers after COMMIT. body is printed and freed. */
+int mf_event_tell(struct mf_farm *f, int64_t batch, const char *kind, cJSON *body);
+void mf_events_publish(struct mf_farm *f);
+int mf_event_goal(struct mf_farm *f, struct mf_goal *g, const char *reason);
+int mf_event_worker(struct mf_farm *f, const struct mf_slot *slot, const char *state);

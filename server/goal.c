@@ -1,0 +1,516 @@
+/* Goals: one shape of a batch on one device class.
+ *
+ *   waiting ──start──► enumerating ──probe──► probing ──probed──► ranking ──race──► racing ──raced──► done
+ *      │                    │                    │                   │                 │
+ *      └────────────────────┴───── fail, cancel ─┴───────────────────┴─────────────────┴────────────► failed, cancelled
+ *
+ *   waiting      no worker of the class (and of the batch's kernel revision) is here
+ *   enumerating  has an enumeration that is not complete; one goal of those that share it has the unit
+ *   probing      every step to be measured is in a unit that is ready, leased or done
+ *   ranking      each of its steps has a result that decides it; waits for the others of its layer model
+ *   racing       its pipelines are stored; one race unit is ready or leased
+ *   done         has a config
+ *
+ * Each arrow is one function below. A goal that has ended stays in memory until the turn ends. */
+#include "server/farm_private.h"
+
+#include "common/json.h"
+#include "common/log.h"
+#include "common/text.h"
+#include "server/plan.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TOLD_EVERY_MS 400
+
+/* ---- in memory ---- */
+
+void mf_goal_drop_forecast(struct mf_goal *g)
+{
+    if (g->forecast) {
+        free(g->forecast->step_ids);
+        free(g->forecast->paths);
+        free(g->forecast->corrected_us);
+        free(g->forecast->log_spread);
+        free(g->forecast);
+    }
+    g->forecast = NULL;
+}
+
+struct mf_goal *mf_goal_free(struct mf_goal *g)
+{
+    if (g)
+        mf_goal_drop_forecast(g);
+    free(g);
+    return NULL;
+}
+
+void mf_bests_add(struct mf_bests *b, mf_ops covers, double us)
+{
+    for (int i = 0; i < b->n; i++) {
+        if (b->of[i].covers == covers) {
+            if (us < b->of[i].us)
+                b->of[i].us = us;
+            return;
+        }
+    }
+    if (b->n < MF_BEST_MAX) {
+        b->of[b->n].covers = covers;
+        b->of[b->n++].us = us;
+    }
+}
+
+static void remember_best(void *context, mf_ops covers, double us)
+{
+    mf_bests_add(context, covers, us);
+}
+
+static int load(struct mf_farm *f, struct mf_goal *g)
+{
+    struct mf_goal_row row;
+    int r = mf_store_goal_get(f->store, g->id, &row);
+    if (r == 0)
+        r = mf_batch_get(f, row.batch, &g->batch);
+    if (r == 0)
+        r = mf_shape_parse(row.row, &g->shape);
+    if (r == 0)
+        r = mf_store_units_open(f->store, g->id, &g->open_units);
+    if (r == 0)
+        r = mf_store_best(f->store, g->id, remember_best, &g->best);
+    if (r < 0)
+        return r;
+    g->shape_id = row.shape;
+    g->class_id = row.class;
+    g->enumeration = row.enumeration;
+    g->model = row.model;
+    g->state = row.state;
+    g->n_steps = row.n_steps;
+    g->n_measured = row.n_measured;
+    memcpy(g->row, row.row, sizeof(g->row));
+    memcpy(g->layer_model, row.layer_model, sizeof(g->layer_model));
+    return 0;
+}
+
+int mf_goal_get(struct mf_farm *f, int64_t id, struct mf_goal **ret)
+{
+    struct mf_goal *g = mf_map_get(&f->goals, (uint64_t)id);
+    if (!g) {
+        g = calloc(1, sizeof(*g));
+        if (!g)
+            return -ENOMEM;
+        g->id = id;
+        int r = load(f, g);
+        if (r == 0)
+            r = mf_map_put(&f->goals, (uint64_t)id, g);
+        if (r < 0) {
+            mf_goal_free(g);
+            return r;
+        }
+    }
+    *ret = g;
+    return 0;
+}
+
+/* It is looked at when the turn ends. */
+static int touch(struct mf_farm *f, struct mf_goal *g)
+{
+    if (g->touched)
+        return 0;
+    if (f->n_touched == f->cap_touched) {
+        size_t cap = f->cap_touched ? f->cap_touched * 2 : 64;
+        struct mf_goal **touched = reallocarray(f->touched, cap, sizeof(struct mf_goal *));
+        if (!touched)
+            return -ENOMEM;
+        f->touched = touched;
+        f->cap_touched = cap;
+    }
+    f->touched[f->n_touched++] = g;
+    g->touched = true;
+    return 0;
+}
+
+static int enter(struct mf_farm *f, struct mf_goal *g, enum mf_goal_state state, const char *reason)
+{
+    assert(g->state < MF_GOAL_DONE);
+    g->state = state;
+    int r = touch(f, g);
+    if (r == 0)
+        r = mf_store_goal_state(f->store, g->id, state, reason, f->wall_ms);
+    return r < 0 ? r : mf_event_goal(f, g, reason);
+}
+
+/* ---- waiting ─► enumerating ---- */
+
+static int add_enumerate_unit(struct mf_farm *f, struct mf_goal *g)
+{
+    int r = mf_store_enumerating_unit(f->store, g->enumeration);
+    return r == 0 ? mf_unit_add(f, g, MF_UNIT_ENUMERATE, "{}", 0) : (r < 0 ? r : 0);
+}
+
+/* The revision that the batch works with on that class; NULL: it has not begun. */
+static int pinned_revision(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char **ret)
+{
+    _cleanup_(mf_freep) char *revision = NULL;
+    int r = 1;
+    if (b->pinned_class != class_id) {
+        r = mf_store_pinned_revision(f->store, b->id, class_id, &revision);
+        if (r > 0) {
+            b->pinned_class = class_id;
+            mf_say(b->pinned_revision, sizeof(b->pinned_revision), "%s", revision);
+        }
+    }
+    *ret = r > 0 ? b->pinned_revision : NULL;
+    return r < 0 ? r : 0;
+}
+
+static int wait_for(struct mf_farm *f, struct mf_goal *g, const char *revision)
+{
+    char reason[240], class_text[MF_DEVICE_CLASS_TEXT_MAX];
+    struct mf_device_class class;
+    int r = mf_store_class_get(f->store, g->class_id, &class);
+    if (r < 0)
+        return r;
+    mf_device_class_print(&class, class_text);
+    mf_say(reason, sizeof(reason), "waits for a worker of class %s%s%s", class_text,
+           revision ? " with kernel revision " : "", revision ? revision : "");
+    r = mf_store_goal_reason(f->store, g->id, reason);
+    return r > 0 ? mf_event_goal(f, g, reason) : r;
+}
+
+static int probe(struct mf_farm *f, struct mf_goal *g);
+
+static int start(struct mf_farm *f, struct mf_goal *g, const char *here)
+{
+    const char *revision;
+    bool complete;
+    int r = pinned_revision(f, g->batch, g->class_id, &revision);
+    if (r < 0)
+        return r;
+    if (revision && mf_slots_count(&f->slots, g->class_id, revision, NULL) == 0)
+        return wait_for(f, g, revision);
+    r = mf_store_enumeration(f->store, g->class_id, g->shape_id, revision ? revision : here, &g->enumeration,
+                             &complete);
+    if (r == 0)
+        r = mf_store_goal_enumerating(f->store, g->id, g->enumeration);
+    if (r < 0)
+        return r;
+    g->state = MF_GOAL_ENUMERATING;
+    if (complete)
+        return probe(f, g);
+    r = mf_event_goal(f, g, "");
+    return r < 0 ? r : add_enumerate_unit(f, g);
+}
+
+int mf_goals_wake(struct mf_farm *f)
+{
+    int r = 0;
+    f->wake_waiting = false;
+    for (size_t i = 0; r == 0 && i < f->slots.n; i++) {
+        const struct mf_slot *slot = f->slots.all[i];
+        struct mf_ids ids = {0};
+        bool seen = false;
+        for (size_t j = 0; j < i; j++)
+            seen |= f->slots.all[j]->class_id == slot->class_id;
+        if (seen)
+            continue;
+        r = mf_store_goals_waiting(f->store, slot->class_id, &ids);
+        for (size_t j = 0; r == 0 && j < ids.n; j++) {
+            struct mf_goal *g;
+            r = mf_goal_get(f, ids.all[j], &g);
+            if (r == 0)
+                r = start(f, g, slot->revision);
+        }
+        mf_ids_release(&ids);
+    }
+    return r;
+}
+
+/* ---- enumerating ─► probing ---- */
+
+struct offered {
+    struct mf_farm *f;
+    struct mf_goal *g;
+    struct mf_step_row *steps;
+    size_t n, cap;
+    /* Kernels in quarantine, written after the query: (family, name, reason) */
+    struct mf_step_row *out;
+    char (*reasons)[MF_REASON_MAX];
+    size_t n_out;
+};
+
+static int grow(struct offered *o)
+{
+    if (o->n < o->cap && o->n_out < o->cap)
+        return 0;
+    size_t cap = o->cap ? o->cap * 2 : 256;
+    struct mf_step_row *steps = reallocarray(o->steps, cap, sizeof(*steps));
+    if (!steps)
+        return -ENOMEM;
+    o->steps = steps;
+    struct mf_step_row *out = reallocarray(o->out, cap, sizeof(*out));
+    if (!out)
+        return -ENOMEM;
+    o->out = out;
+    void *reasons = reallocarray(o->reasons, cap, sizeof(*o->reasons));
+    if (!reasons)
+        return -ENOMEM;
+    o->reasons = reasons;
+    o->cap = cap;
+    return 0;
+}
+
+static int take_step(void *context, const struct mf_step_row *row, const char *quarantined)
+{
+    struct offered *o = context;
+    int r = grow(o);
+    if (r < 0)
+        return r;
+    if (quarantined) {
+        mf_say(o->reasons[o->n_out], MF_REASON_MAX, "in quarantine: %s", quarantined);
+        o->out[o->n_out++] = *row;
+    } else {
+        o->steps[o->n++] = *row;
+    }
+    return 0;
+}
+
+static int add_probe_unit(struct mf_farm *f, struct mf_goal *g, const struct mf_step_row *steps, size_t n)
+{
+    struct mf_buf body;
+    mf_buf_init(&body, 1u << 20);
+    (void)mf_buf_adds(&body, "{\"steps\":[");
+    for (size_t i = 0; i < n; i++)
+        (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", steps[i].id);
+    int r = mf_buf_adds(&body, "]}");
+    if (r == 0)
+        r = mf_unit_add(f, g, MF_UNIT_PROBE, body.data, 0);
+    mf_buf_release(&body);
+    return r;
+}
+
+static int add_probe_units(struct mf_farm *f, struct mf_goal *g, struct offered *o)
+{
+    struct mf_plan_options options = {.target_s = f->options.unit_s};
+    for (size_t i = 0; i < f->slots.n; i++) {
+        if (f->slots.all[i]->class_id == g->class_id)
+            options.ceilings = f->slots.all[i]->ceilings;
+    }
+    _cleanup_(mf_freep) size_t *ends = calloc(o->n + 1, sizeof(*ends));
+    if (!ends)
+        return -ENOMEM;
+    size_t n_units = mf_plan_cut(o->steps, o->n, &options, ends), first = 0;
+    for (size_t i = 0; i < n_units; first = ends[i++]) {
+        int r = add_probe_unit(f, g, o->steps + first, ends[i] - first);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int probe(struct mf_farm *f, struct mf_goal *g)
+{
+    struct offered o = {.f = f, .g = g};
+    assert(g->state == MF_GOAL_ENUMERATING);
+    int r = mf_store_steps_each(f->store, g->enumeration, g->class_id, g->batch->created_ms, take_step, &o);
+    for (size_t i = 0; r == 0 && i < o.n_out; i++)
+        r = mf_store_rejection_add(f->store, g->enumeration, o.out[i].family, o.out[i].name, "quarantine",
+                                   o.reasons[i]);
+    g->n_steps = (int64_t)o.n;
+    g->n_measured = 0;
+    if (r == 0)
+        r = mf_store_goal_steps(f->store, g->id, g->n_steps, 0);
+    if (r == 0)
+        r = enter(f, g, MF_GOAL_PROBING, "");
+    if (r == 0)
+        r = add_probe_units(f, g, &o);
+    free(o.steps);
+    free(o.out);
+    free(o.reasons);
+    return r == 0 && o.n == 0 ? mf_goal_probed(f, g) : r;
+}
+
+int mf_goals_enumerated(struct mf_farm *f, int64_t enumeration)
+{
+    struct mf_ids ids = {0};
+    int r = mf_store_goals_of_enumeration(f->store, enumeration, &ids);
+    for (size_t i = 0; r == 0 && i < ids.n; i++) {
+        struct mf_goal *g;
+        r = mf_goal_get(f, ids.all[i], &g);
+        if (r == 0)
+            r = probe(f, g);
+    }
+    mf_ids_release(&ids);
+    return r;
+}
+
+int mf_goals_not_enumerated(struct mf_farm *f, int64_t enumeration, const char *reason)
+{
+    struct mf_ids ids = {0};
+    int r = mf_store_goals_of_enumeration(f->store, enumeration, &ids);
+    for (size_t i = 0; r == 0 && i < ids.n; i++) {
+        struct mf_goal *g;
+        r = mf_goal_get(f, ids.all[i], &g);
+        if (r == 0)
+            r = mf_goal_fail(f, g, reason);
+    }
+    mf_ids_release(&ids);
+    return r;
+}
+
+/* ---- probing ─► ranking ─► racing ---- */
+
+int mf_goal_measured(struct mf_farm *f, struct mf_goal *g, mf_ops covers, enum mf_status status, double us)
+{
+    g->n_measured++;
+    g->dirty = g->changed = true;
+    if (status == MF_STATUS_OK)
+        mf_bests_add(&g->best, covers, us);
+    return touch(f, g);
+}
+
+int mf_goal_probed(struct mf_farm *f, struct mf_goal *g)
+{
+    assert(g->state == MF_GOAL_PROBING);
+    int r = enter(f, g, MF_GOAL_RANKING, "");
+    if (r == 0)
+        r = mf_rank_goal(f, g);
+    return r > 0 ? mf_rank_layer(f, g->batch, g->class_id, g->layer_model) : r;
+}
+
+int mf_goal_race(struct mf_farm *f, struct mf_goal *g, const char *unit_body)
+{
+    assert(g->state == MF_GOAL_RANKING || g->state == MF_GOAL_RACING);
+    int r = g->state == MF_GOAL_RANKING ? enter(f, g, MF_GOAL_RACING, "") : 0;
+    mf_goal_drop_forecast(g);
+    return r < 0 ? r : mf_unit_add(f, g, MF_UNIT_RACE, unit_body, 0);
+}
+
+/* ---- racing ─► done ---- */
+
+static bool somebody_died(const struct mf_lease *l)
+{
+    for (size_t i = 0; i < l->n; i++) {
+        if (l->items[i].seq &&
+            (l->items[i].status == MF_STATUS_CRASH || l->items[i].status == MF_STATUS_HANG))
+            return true;
+    }
+    return false;
+}
+
+/* A runner that was killed from outside looks like a pipeline that crashed. So a race in which one died is run once more,
+ * whole, and its first outcome decides nothing. */
+static int race_again(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *l)
+{
+    struct mf_unit_row row = {0};
+    int r = mf_store_results_unmake(f->store, l->unit);
+    if (r == 0)
+        r = mf_store_unit_get(f->store, l->unit, &row);
+    _cleanup_(cJSON_Deletep) cJSON *body = r == 0 ? cJSON_Parse(row.body) : NULL;
+    free(row.body);
+    if (r == 0)
+        cJSON_AddTrueToObject(body, "second_try");
+    _cleanup_(mf_freep) char *text = body ? mf_json_print(body) : NULL;
+    if (!text)
+        return r < 0 ? r : -ENOMEM;
+    return mf_unit_add(f, g, MF_UNIT_RACE, text, l->worker);
+}
+
+int mf_goal_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race)
+{
+    struct mf_racer_result racers[MF_FINALISTS_MAX];
+    int64_t winner = 0;
+    assert(g->state == MF_GOAL_RACING);
+    if (!lease->second_try && somebody_died(lease))
+        return race_again(f, g, lease);
+    for (size_t i = 0; i < lease->n; i++) {
+        const struct mf_lease_item *item = &lease->items[i];
+        racers[i] = (struct mf_racer_result){.pipeline = item->id,
+                                             .status = item->status,
+                                             .us = item->us,
+                                             .mad = item->mad,
+                                             .reported = item->seq > 0};
+    }
+    (void)mf_json_i64(race, "winner", 1, INT64_MAX, &winner);
+    int i = mf_race_pick(racers, lease->n, winner);
+    if (i < 0) {
+        char reason[MF_REASON_MAX];
+        mf_say(reason, sizeof(reason), "none of the %zu finalists survived the race; their results say why",
+               lease->n);
+        return mf_goal_fail(f, g, reason);
+    }
+    int r = mf_config_write(f, g, lease, i, race);
+    if (r == 0)
+        r = enter(f, g, MF_GOAL_DONE, "");
+    return r < 0 ? r : mf_batch_check(f, g->batch);
+}
+
+/* ---- to the other ends ---- */
+
+int mf_goal_fail(struct mf_farm *f, struct mf_goal *g, const char *reason)
+{
+    int r = enter(f, g, MF_GOAL_FAILED, reason);
+    /* The others of its layer model may have waited for it alone */
+    if (r == 0)
+        r = mf_rank_layer(f, g->batch, g->class_id, g->layer_model);
+    return r < 0 ? r : mf_batch_check(f, g->batch);
+}
+
+int mf_goal_cancel(struct mf_farm *f, struct mf_goal *g)
+{
+    struct mf_ids others = {0};
+    bool enumerating = g->state == MF_GOAL_ENUMERATING;
+    int r = enter(f, g, MF_GOAL_CANCELLED, "");
+    if (r == 0)
+        r = mf_store_units_cancel(f->store, g->id);
+    for (size_t i = 0; r == 0 && i < f->leases.cap;) {
+        struct mf_lease *l = f->leases.entries[i].value;
+        if (f->leases.entries[i].key && l->goal == g) {
+            r = mf_lease_cancel(f, l);
+            i = 0; /* removing moves entries */
+        } else {
+            i++;
+        }
+    }
+    g->open_units = 0;
+    /* Others may have shared its enumeration, whose unit is gone now */
+    if (r == 0 && enumerating)
+        r = mf_store_goals_of_enumeration(f->store, g->enumeration, &others);
+    if (r == 0 && others.n > 0) {
+        struct mf_goal *other;
+        r = mf_goal_get(f, others.all[0], &other);
+        if (r == 0)
+            r = add_enumerate_unit(f, other);
+    }
+    mf_ids_release(&others);
+    return r;
+}
+
+/* ---- once a turn ---- */
+
+int mf_goals_flush(struct mf_farm *f)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < f->n_touched; i++) {
+        struct mf_goal *g = f->touched[i];
+        int r = g->dirty ? mf_store_goal_steps(f->store, g->id, g->n_steps, g->n_measured) : 0;
+        g->dirty = false;
+        if (r == 0 && g->changed && f->now_ms - g->told_ms >= TOLD_EVERY_MS)
+            r = mf_event_goal(f, g, "");
+        if (r < 0)
+            return r;
+        if (g->state >= MF_GOAL_DONE) {
+            (void)mf_map_remove(&f->goals, (uint64_t)g->id);
+            mf_goal_free(g);
+        } else if (g->changed) {
+            f->touched[n++] = g; /* people hear of it in a later turn */
+        } else {
+            g->touched = false;
+        }
+    }
+    f->n_touched = n;
+    return 0;
+}

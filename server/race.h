@@ -1,0 +1,50 @@
+/* Finalists, the plan of their race, and what is made of its outcome. Pure. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/buf.h"
+#include "common/status.h"
+#include "server/path.h"
+
+#define MF_FINALISTS_MAX 32
+
+/* A ranked pipeline: its forecast is corrected by what its structure took in earlier batches. */
+struct mf_ranked {
+    const struct mf_path *path;
+    double forecast_us;
+    double log_spread; /* of its structure's ratios; 0 when unknown */
+    bool finalist;
+};
+/* Sorts by forecast (ties keep the order of the paths, which is by names) and marks the finalists: the K cheapest, more
+ * of them when the spread of the forecasts is wider than the gap, and the cheapest of every structure and of every
+ * block_m within it, at most MF_FINALISTS_MAX. Returns how many. */
+size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk);
+
+struct mf_race_rounds {
+    int rounds, keep;
+};
+#define MF_RACE_STAGES_MAX 3
+struct mf_race_schedule {
+    struct mf_race_rounds stages[MF_RACE_STAGES_MAX];
+    int n_stages;
+    int fresh;
+    double alpha;
+};
+/* Rounds for finalists of these forecasts such that the race takes about budget_s; never fewer than
+ * MF_RACE_ROUNDS_MIN in all, so that a paired test can tell anything. */
+#define MF_RACE_ROUNDS_MIN 6
+void mf_race_schedule(const double *forecast_us, size_t n, double budget_s, struct mf_race_schedule *ret);
+int mf_race_schedule_print(const struct mf_race_schedule *s, struct mf_buf *out);
+
+/* What a race gave for one pipeline. */
+struct mf_racer_result {
+    int64_t pipeline;
+    enum mf_status status;
+    double us, mad;
+    bool reported;
+};
+/* Index of the pipeline that wins: the named winner if it is right, else the fastest right one; -1: none is. */
+int mf_race_pick(const struct mf_racer_result *racers, size_t n, int64_t winner);

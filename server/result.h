@@ -1,0 +1,41 @@
+/* A RESULT as a worker sent it: read with refusals, and judged by what its device can do. Knows no store. */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/status.h"
+#include "server/slot.h"
+
+#define MF_SAMPLES_KEEP_MAX 4096
+#define MF_RESULT_STEPS_MAX 256
+#define MF_RESULT_EXTRA_MAX (128u << 10)
+
+struct mf_result_message {
+    int64_t unit, attempt, epoch, seq;
+    int64_t step, pipeline; /* 0: none */
+    enum mf_status status;
+    char reason[MF_REASON_MAX];
+    double us, mad, err, row_err; /* NAN: not measured */
+    int verified;
+    int64_t at_ms;
+    bool last;
+    size_t n_samples;
+    float samples[MF_SAMPLES_KEEP_MAX];
+    /* Of the JSON object that it was read from */
+    const cJSON *steps, *rejections; /* enumerate */
+    const cJSON *race;               /* the closing one of a race */
+};
+
+/* -EINVAL with the sentence in *ret_why (static text). On failure unit, attempt and seq are set when they could be read. */
+int mf_result_parse(const cJSON *json, struct mf_result_message *ret, const char **ret_why);
+
+/* A time that its device cannot have made turns ok and slow into implausible, with the numbers in the reason. */
+void mf_result_judge(struct mf_result_message *m, double flops, double bytes,
+                     const struct mf_ceilings *ceilings);
+
+/* What has no column, as JSON text, on the heap: mode, canary, row_limit, dropped_at, fresh, race. NULL in *ret: there is
+ * nothing. -ENOMEM, -EFBIG. */
+int mf_result_extra(const cJSON *json, const char *died, char **ret);
