@@ -402,7 +402,7 @@ static int take_late(struct mf_farm *f, struct mf_slot *slot, const struct mf_re
 int mf_deliver(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const char **ret_why)
 {
     struct mf_result_message m;
-    if (mf_result_parse(json, &m, ret_why) < 0)
+    if (mf_result_read(json, &m, ret_why) < 0)
         return 1;
     struct mf_lease *l = mf_map_get(&f->leases, (uint64_t)m.unit);
     if (!l || l->attempt != m.attempt || l->epoch != m.epoch || l->slot != slot)

@@ -1,1 +1,248 @@
-int main(void) { return 0; }
+/* moefarmd: the coordinator. The main thread is the writer; HTTP and readers have threads of their own. */
+#include "common/cleanup.h"
+#include "common/log.h"
+#include "common/opts.h"
+#include "common/text.h"
+#include "server/farm.h"
+#include "server/http.h"
+#include "server/reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#define HTTP_WAIT_MS 2000
+
+struct options {
+    const char *state, *listen_http, *listen_workers, *port_file, *log_level;
+    int64_t beat_ms, readers, attempts;
+    double unit_s, race_s;
+};
+
+/* What runs, so that everything ends in one place, in the order that the fields say. */
+struct daemon {
+    int lock, signals;
+    void *zmq;
+    struct mf_farm *farm;
+    struct mf_readers *readers;
+    struct mf_http *http;
+};
+
+static int read_options(int argc, char **argv, struct options *o)
+{
+    int rest;
+    /* clang-format off */
+    const struct mf_opt opts[] = {
+        {"state", MF_OPT_TEXT, &o->state, "DIR", "folder of the database, made if need be", 0, 0},
+        {"listen-http", MF_OPT_TEXT, &o->listen_http, "ADDRESS:PORT", "REST API and status page; port 0 takes any", 0, 0},
+        {"listen-workers", MF_OPT_TEXT, &o->listen_workers, "tcp://ADDRESS:PORT", "where workers connect; port 0 takes any", 0, 0},
+        {"port-file", MF_OPT_TEXT, &o->port_file, "FILE", "write the real addresses there once all are bound", 0, 0},
+        {"beat-ms", MF_OPT_INT, &o->beat_ms, "MS", "a worker's heartbeat; a lease is three", 10, 600000},
+        {"attempts", MF_OPT_INT, &o->attempts, "N", "leases of a unit before it is given up", 1, 1000},
+        {"unit-s", MF_OPT_DOUBLE, &o->unit_s, "S", "seconds that a probe unit is cut to", 0, 0},
+        {"race-s", MF_OPT_DOUBLE, &o->race_s, "S", "seconds that a race may take, at the forecast times", 0, 0},
+        {"readers", MF_OPT_INT, &o->readers, "N", "threads that answer what only reads", 1, 64},
+        {"log-level", MF_OPT_TEXT, &o->log_level, "LEVEL", "error, warning, info or debug", 0, 0},
+    };
+    /* clang-format on */
+    return mf_opts_parse("moefarmd [options]", opts, MF_ARRAY_LEN(opts), argc, argv, &rest);
+}
+
+static int set_log_level(const char *text)
+{
+    static const char *const levels[] = {"error", "warning", "info", "debug"};
+    for (size_t i = 0; i < MF_ARRAY_LEN(levels); i++) {
+        if (strcmp(text, levels[i]) == 0) {
+            mf_log_init("moefarmd", (enum mf_log_level)i);
+            return 0;
+        }
+    }
+    mf_log_init("moefarmd", MF_LOG_INFO);
+    return log_err(-EINVAL, "--log-level %s: give error, warning, info or debug", text);
+}
+
+/* "127.0.0.1:8080" or "[::1]:8080". */
+static int split_address(const char *text, char *address, size_t cap, int *ret_port)
+{
+    const char *colon = strrchr(text, ':');
+    int64_t port;
+    if (!colon || mf_parse_i64(colon + 1, 0, 65535, &port) < 0)
+        return -EINVAL;
+    bool bracketed = text[0] == '[' && colon > text + 1 && colon[-1] == ']';
+    mf_say(address, cap, "%.*s", (int)(colon - text) - 2 * bracketed, text + bracketed);
+    *ret_port = (int)port;
+    return 0;
+}
+
+static bool is_loopback(const char *address)
+{
+    return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0 ||
+           strcmp(address, "localhost") == 0;
+}
+
+/* Until there are keys, whoever reaches a port can have the farm run code on its workers. */
+static int refuse_open_bind(const char *option, const char *text, const char *address)
+{
+    if (is_loopback(address))
+        return 0;
+    return log_err(-EPERM,
+                   "--%s %s: without keys only loopback may be bound (127.0.0.1 or [::1]); let other hosts in"
+                   " through a tunnel",
+                   option, text);
+}
+
+static int check_workers_address(const char *text)
+{
+    char address[256];
+    int port;
+    if (strncmp(text, "tcp://", 6) != 0 || split_address(text + 6, address, sizeof(address), &port) < 0)
+        return log_err(-EINVAL, "--listen-workers %s: give tcp://ADDRESS:PORT, as in tcp://127.0.0.1:7070",
+                       text);
+    return refuse_open_bind("listen-workers", text, address);
+}
+
+/* One coordinator a state folder: the lock goes with the process, whatever ends it. */
+static int lock_state(const char *state, int *ret_fd)
+{
+    char path[4096];
+    if (mkdir(state, 0700) < 0 && errno != EEXIST)
+        return log_err(-errno, "make the state folder %s", state);
+    mf_say(path, sizeof(path), "%s/lock", state);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return log_err(-errno, "open %s", path);
+    *ret_fd = fd;
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+        return log_err(-errno, "lock the state folder %s; is another moefarmd working in it?", state);
+    return 0;
+}
+
+static int open_signals(int *ret_fd)
+{
+    sigset_t set;
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGTERM);
+    (void)sigaddset(&set, SIGINT);
+    /* Before any thread: they inherit the mask, so that only the descriptor gets them */
+    if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
+        return log_err(-errno, "block signals");
+    *ret_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return *ret_fd < 0 ? log_err(-errno, "take signals") : 0;
+}
+
+/* Written beside and renamed: who waits for the file finds it whole. */
+static int write_port_file(const char *path, const char *address, int port, const char *workers)
+{
+    char temporary[4096];
+    mf_say(temporary, sizeof(temporary), "%s.%ld", path, (long)getpid());
+    _cleanup_(mf_fclosep) FILE *file = fopen(temporary, "we");
+    if (!file)
+        return log_err(-errno, "write %s", temporary);
+    bool six = strchr(address, ':');
+    if (fprintf(file, "http=%s%s%s:%d\nworkers=%s\n", six ? "[" : "", address, six ? "]" : "", port,
+                workers) < 0 ||
+        fflush(file) != 0)
+        return log_err(-errno, "write %s", temporary);
+    return rename(temporary, path) < 0 ? log_err(-errno, "rename %s", path) : 0;
+}
+
+static int start_farm(struct daemon *d, const struct options *o, const char *database)
+{
+    char why[512] = "";
+    struct mf_farm_options options = MF_FARM_OPTIONS_INIT;
+    options.path = database;
+    options.endpoint = o->listen_workers;
+    options.beat_ms = o->beat_ms;
+    options.attempts = o->attempts;
+    options.unit_s = o->unit_s;
+    options.race_s = o->race_s;
+    int r = mf_farm_new(d->zmq, &options, &d->farm, why, sizeof(why));
+    return r < 0 ? log_err(r, "%s", why) : 0;
+}
+
+static int start_all(struct daemon *d, const struct options *o)
+{
+    char database[4096], why[512] = "";
+    char address[256];
+    struct mf_http_options http = {.address = address};
+    if (split_address(o->listen_http, address, sizeof(address), &http.port) < 0)
+        return log_err(-EINVAL, "--listen-http %s: give ADDRESS:PORT, as in 127.0.0.1:8080", o->listen_http);
+    int r = refuse_open_bind("listen-http", o->listen_http, address);
+    if (r == 0)
+        r = check_workers_address(o->listen_workers);
+    if (r == 0)
+        r = lock_state(o->state, &d->lock);
+    if (r == 0)
+        r = open_signals(&d->signals);
+    if (r < 0)
+        return r;
+    d->zmq = zmq_ctx_new();
+    if (!d->zmq)
+        return log_err(-errno, "start ZeroMQ");
+    http.zmq = d->zmq;
+    mf_say(database, sizeof(database), "%s/farm.db", o->state);
+    r = start_farm(d, o, database);
+    if (r < 0)
+        return r;
+    r = mf_readers_start(d->zmq, database, (int)o->readers, &d->readers);
+    if (r < 0)
+        return log_err(r, "start the reader threads");
+    r = mf_http_start(&http, &d->http, why, sizeof(why));
+    if (r < 0)
+        return log_err(r, "listen at %s: %s", o->listen_http, why);
+    log_info("http://%s:%d/ and %s, state in %s", address, mf_http_port(d->http), mf_farm_endpoint(d->farm),
+             o->state);
+    return *o->port_file
+               ? write_port_file(o->port_file, address, mf_http_port(d->http), mf_farm_endpoint(d->farm))
+               : 0;
+}
+
+static void stop_all(struct daemon *d)
+{
+    d->readers = mf_readers_stop(d->readers);
+    d->http = mf_http_stop(d->http, HTTP_WAIT_MS);
+    d->farm = mf_farm_free(d->farm);
+    if (d->zmq)
+        (void)zmq_ctx_term(d->zmq);
+    mf_closep(&d->signals);
+    mf_closep(&d->lock);
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {
+        .state = "moefarm-state",
+        .listen_http = "127.0.0.1:8080",
+        .listen_workers = "tcp://127.0.0.1:7070",
+        .port_file = "",
+        .log_level = "info",
+        .beat_ms = 1000,
+        .readers = 2,
+        .attempts = 8,
+        .unit_s = 2,
+        .race_s = 1,
+    };
+    struct daemon d = {.lock = -1, .signals = -1};
+    int r = read_options(argc, argv, &o);
+    if (r != 0)
+        return r > 0 ? EXIT_SUCCESS : 2;
+    if (set_log_level(o.log_level) < 0)
+        return 2;
+    r = start_all(&d, &o);
+    if (r == 0) {
+        r = mf_farm_run(d.farm, d.signals);
+        log_info(r == 0 ? "stopping: asked to" : "stopping: the store failed");
+    }
+    stop_all(&d);
+    return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}

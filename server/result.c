@@ -22,7 +22,7 @@ static int refuse(const char **ret_why, const char *why)
 }
 
 /* A number that may be absent; JSON has no NaN, so what is there is finite or too large for a double. */
-static int read_optional(const cJSON *json, const char *key, double *ret)
+static int optional_number(const cJSON *json, const char *key, double *ret)
 {
     int r = mf_json_double(json, key, ret);
     if (r == -ENOENT) {
@@ -59,7 +59,7 @@ static int read_enumeration(const cJSON *json, struct mf_result_message *ret, co
     return 0;
 }
 
-int mf_result_parse(const cJSON *json, struct mf_result_message *ret, const char **ret_why)
+int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char **ret_why)
 {
     const char *status = NULL, *reason = "";
     int64_t verified = 0;
@@ -89,8 +89,8 @@ int mf_result_parse(const cJSON *json, struct mf_result_message *ret, const char
     if (mf_json_text(json, "reason", &reason) == -EINVAL)
         return refuse(ret_why, "reason is no text");
     mf_say(ret->reason, sizeof(ret->reason), "%s", reason);
-    if (read_optional(json, "us", &ret->us) < 0 || read_optional(json, "mad", &ret->mad) < 0 ||
-        read_optional(json, "err", &ret->err) < 0 || read_optional(json, "row_err", &ret->row_err) < 0)
+    if (optional_number(json, "us", &ret->us) < 0 || optional_number(json, "mad", &ret->mad) < 0 ||
+        optional_number(json, "err", &ret->err) < 0 || optional_number(json, "row_err", &ret->row_err) < 0)
         return refuse(ret_why, "us, mad, err or row_err is no finite number");
     if (mf_json_i64(json, "verified", 0, 2, &verified) == -EINVAL)
         return refuse(ret_why, "verified is none of 0, 1, 2");

@@ -30,7 +30,7 @@ struct mf_result_message {
 };
 
 /* -EINVAL with the sentence in *ret_why (static text). On failure unit, attempt and seq are set when they could be read. */
-int mf_result_parse(const cJSON *json, struct mf_result_message *ret, const char **ret_why);
+int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char **ret_why);
 
 /* A time that its device cannot have made turns ok and slow into implausible, with the numbers in the reason. */
 void mf_result_judge(struct mf_result_message *m, double flops, double bytes,
