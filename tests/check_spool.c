@@ -165,12 +165,8 @@ START_TEST(rewritten_when_mostly_acknowledged)
     struct mf_spool *other = NULL;
     ck_assert_int_eq(mf_spool_open(folder, "w", &other, NULL), -EBUSY);
     mf_spool_close(s);
-    /* A restart may send again what was acknowledged since the last rewrite, but loses nothing and keeps the order. */
     s = open_spool(NULL);
     expect_next(s, 1, 1);
-    ck_assert_uint_lt(mf_spool_n(s), 100);
-    for (size_t i = 2; i < mf_spool_n(s); i++)
-        mf_spool_sent(s);
     expect_next(s, 2, 1);
     expect_no_next(s);
     mf_spool_close(s);

@@ -15,6 +15,9 @@
 #include "common/json.h"
 
 #define RECORD_HEADER 12
+#define RESULT_MAGIC  "MFR1"
+#define ACK_MAGIC     "MFA1"
+#define ACK_PAYLOAD   24
 
 struct record {
     struct mf_spool_key key;
@@ -59,9 +62,9 @@ static uint32_t get_u32(const uint8_t *p)
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-static void make_header(uint8_t header[RECORD_HEADER], const char *body, size_t len)
+static void make_header(uint8_t header[RECORD_HEADER], const char *magic, const char *body, size_t len)
 {
-    memcpy(header, "MFR1", 4);
+    memcpy(header, magic, 4);
     put_u32(header + 4, (uint32_t)len);
     put_u32(header + 8, crc32_of(body, len));
 }
@@ -105,6 +108,38 @@ static int key_of(const char *body, size_t len, struct mf_spool_key *ret)
     return 0;
 }
 
+static int ack_key_of(const char *payload, size_t len, struct mf_spool_key *ret)
+{
+    uint64_t parts[3] = {0};
+    if (len != ACK_PAYLOAD)
+        return -EBADMSG;
+    for (int i = 0; i < ACK_PAYLOAD; i++)
+        parts[i / 8] |= (uint64_t)(uint8_t)payload[i] << (8 * (i % 8));
+    *ret = (struct mf_spool_key){(int64_t)parts[0], (int64_t)parts[1], (int64_t)parts[2]};
+    return 0;
+}
+
+/* Takes a result out of those that are alive; false: it is not one of them. */
+static bool forget(struct mf_spool *s, const struct mf_spool_key *key)
+{
+    for (size_t i = s->first; i < s->n; i++) {
+        struct record *record = &s->records[i];
+        if (record->acknowledged || record->key.unit != key->unit || record->key.attempt != key->attempt ||
+            record->key.seq != key->seq)
+            continue;
+        record->acknowledged = true;
+        free(record->body);
+        record->body = NULL;
+        s->n_live--;
+        s->live_bytes -= record->len;
+        while (s->first < s->n && s->records[s->first].acknowledged)
+            s->first++;
+        s->next = MF_MAX(s->next, s->first);
+        return true;
+    }
+    return false;
+}
+
 static int read_at(int fd, void *to, size_t len, uint64_t at)
 {
     size_t done = 0;
@@ -132,7 +167,9 @@ static int load_record(struct mf_spool *s, uint64_t size)
     if (r < 0)
         return r;
     uint32_t len = get_u32(header + 4);
-    if (memcmp(header, "MFR1", 4) != 0 || len > MF_SPOOL_RECORD_MAX || len > left - RECORD_HEADER)
+    bool is_ack = memcmp(header, ACK_MAGIC, 4) == 0;
+    if ((!is_ack && memcmp(header, RESULT_MAGIC, 4) != 0) || len > MF_SPOOL_RECORD_MAX ||
+        len > left - RECORD_HEADER)
         return 0;
     _cleanup_(mf_freep) char *body = malloc((size_t)len + 1);
     if (!body)
@@ -141,9 +178,14 @@ static int load_record(struct mf_spool *s, uint64_t size)
     if (r < 0)
         return r;
     struct mf_spool_key key;
-    if (crc32_of(body, len) != get_u32(header + 8) || key_of(body, len, &key) < 0)
+    if (crc32_of(body, len) != get_u32(header + 8))
         return 0;
-    r = add_record(s, &key, body, len);
+    if ((is_ack ? ack_key_of(body, len, &key) : key_of(body, len, &key)) < 0)
+        return 0;
+    if (is_ack)
+        forget(s, &key);
+    else
+        r = add_record(s, &key, body, len);
     if (r < 0)
         return r;
     s->file_bytes += RECORD_HEADER + len;
@@ -226,10 +268,10 @@ static int write_at(int fd, const void *data, size_t len, uint64_t at)
     return 0;
 }
 
-static int write_record(int fd, const char *body, size_t len, uint64_t at)
+static int write_record(int fd, const char *magic, const char *body, size_t len, uint64_t at)
 {
     uint8_t header[RECORD_HEADER];
-    make_header(header, body, len);
+    make_header(header, magic, body, len);
     int r = write_at(fd, header, RECORD_HEADER, at);
     return r < 0 ? r : write_at(fd, body, len, at + RECORD_HEADER);
 }
@@ -238,7 +280,7 @@ int mf_spool_append(struct mf_spool *s, const struct mf_spool_key *key, const ch
 {
     if (len > MF_SPOOL_RECORD_MAX || s->live_bytes + len > MF_SPOOL_BYTES_MAX)
         return -EFBIG;
-    int r = write_record(s->fd, body, len, s->file_bytes);
+    int r = write_record(s->fd, RESULT_MAGIC, body, len, s->file_bytes);
     if (r == 0)
         r = add_record(s, key, body, len);
     if (r < 0) {
@@ -281,7 +323,7 @@ static int rewrite(struct mf_spool *s)
     for (size_t i = s->first; r == 0 && i < s->n; i++) {
         if (s->records[i].acknowledged)
             continue;
-        r = write_record(fd, s->records[i].body, s->records[i].len, at);
+        r = write_record(fd, RESULT_MAGIC, s->records[i].body, s->records[i].len, at);
         at += RECORD_HEADER + s->records[i].len;
     }
     if (r == 0 && fsync(fd) < 0)
@@ -317,22 +359,21 @@ static int compact(struct mf_spool *s)
 
 int mf_spool_acknowledge(struct mf_spool *s, const struct mf_spool_key *key)
 {
-    for (size_t i = s->first; i < s->n; i++) {
-        struct record *record = &s->records[i];
-        if (record->acknowledged || record->key.unit != key->unit || record->key.attempt != key->attempt ||
-            record->key.seq != key->seq)
-            continue;
-        record->acknowledged = true;
-        free(record->body);
-        record->body = NULL;
-        s->n_live--;
-        s->live_bytes -= record->len;
-        while (s->first < s->n && s->records[s->first].acknowledged)
-            s->first++;
-        s->next = MF_MAX(s->next, s->first);
-        return compact(s);
+    if (!forget(s, key))
+        return 0;
+    if (s->n_live > 0) {
+        char payload[ACK_PAYLOAD];
+        const int64_t parts[] = {key->unit, key->attempt, key->seq};
+        for (int i = 0; i < ACK_PAYLOAD; i++)
+            payload[i] = (char)(parts[i / 8] >> (8 * (i % 8)));
+        int r = write_record(s->fd, ACK_MAGIC, payload, ACK_PAYLOAD, s->file_bytes);
+        if (r < 0) {
+            (void)ftruncate(s->fd, (off_t)s->file_bytes);
+            return r;
+        }
+        s->file_bytes += RECORD_HEADER + ACK_PAYLOAD;
     }
-    return 0;
+    return compact(s);
 }
 
 int64_t mf_spool_sync_due_ms(const struct mf_spool *s)

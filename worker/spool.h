@@ -1,7 +1,10 @@
 /* The spool: results that the coordinator has not acknowledged, in one append-only file. What is in it survives
  * the worker; a worker that starts again sends it first.
  *
- *   record: "MFR1" (4)  length u32 LE  CRC-32 of the payload u32 LE  payload: the RESULT's JSON body
+ *   record: magic (4)  length u32 LE  CRC-32 of the payload u32 LE  payload
+ *   magic "MFR1": payload is the RESULT's JSON body
+ *   magic "MFA1": that result is acknowledged; payload unit, attempt, seq, i64 LE each. Written without a sync: a lost one
+ *                 has the result sent again, which is harmless
  *
  * When a result is safe: append() has written it to the file before it is sent anywhere, so it survives any
  * death of the worker at once. It survives a loss of power after sync(), which is called when the oldest record
