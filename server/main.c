@@ -42,16 +42,18 @@ static int read_options(int argc, char **argv, struct options *o)
     int rest;
     /* clang-format off */
     const struct mf_opt opts[] = {
-        {"state", MF_OPT_TEXT, &o->state, "DIR", "folder of the database, made if need be", 0, 0},
-        {"listen-http", MF_OPT_TEXT, &o->listen_http, "ADDRESS:PORT", "REST API and status page; port 0 takes any", 0, 0},
-        {"listen-workers", MF_OPT_TEXT, &o->listen_workers, "tcp://ADDRESS:PORT", "where workers connect; port 0 takes any", 0, 0},
-        {"port-file", MF_OPT_TEXT, &o->port_file, "FILE", "write the real addresses there once all are bound", 0, 0},
-        {"beat-ms", MF_OPT_INT, &o->beat_ms, "MS", "a worker's heartbeat; a lease is three", 10, 600000},
-        {"attempts", MF_OPT_INT, &o->attempts, "N", "leases of a unit before it is given up", 1, 1000},
-        {"unit-s", MF_OPT_DOUBLE, &o->unit_s, "S", "seconds that a probe unit is cut to", 0, 0},
-        {"race-s", MF_OPT_DOUBLE, &o->race_s, "S", "seconds that a race may take, at the forecast times", 0, 0},
-        {"readers", MF_OPT_INT, &o->readers, "N", "threads that answer what only reads", 1, 64},
-        {"log-level", MF_OPT_TEXT, &o->log_level, "LEVEL", "error, warning, info or debug", 0, 0},
+        {"state",          MF_OPT_TEXT,   &o->state,          "DIR",          "folder of the database, made if need be", 0, 0},
+        {"listen-http",    MF_OPT_TEXT,   &o->listen_http,    "ADDRESS:PORT", "REST API and status page; port 0 takes any", 0, 0},
+        {"http",           MF_OPT_TEXT,   &o->listen_http,    "ADDRESS:PORT", "the same", 0, 0},
+        {"listen-workers", MF_OPT_TEXT,   &o->listen_workers, "ADDRESS:PORT", "where workers connect; port 0 takes any", 0, 0},
+        {"hub",            MF_OPT_TEXT,   &o->listen_workers, "ADDRESS:PORT", "the same", 0, 0},
+        {"port-file",      MF_OPT_TEXT,   &o->port_file,      "FILE",         "write the real ports there once both are bound: lines http=PORT, hub=PORT", 0, 0},
+        {"beat-ms",        MF_OPT_INT,    &o->beat_ms,        "MS",           "a worker's heartbeat; a lease is three", 10, 600000},
+        {"attempts",       MF_OPT_INT,    &o->attempts,       "N",            "leases of a unit before it is given up", 1, 1000},
+        {"unit-s",         MF_OPT_DOUBLE, &o->unit_s,         "S",            "seconds that a probe unit is cut to", 0, 0},
+        {"race-s",         MF_OPT_DOUBLE, &o->race_s,         "S",            "seconds that a race may take, at the forecast times", 0, 0},
+        {"readers",        MF_OPT_INT,    &o->readers,        "N",            "threads that answer what only reads", 1, 64},
+        {"log-level",      MF_OPT_TEXT,   &o->log_level,      "LEVEL",        "error, warning, info or debug", 0, 0},
     };
     /* clang-format on */
     return mf_opts_parse("moefarmd [options]", opts, MF_ARRAY_LEN(opts), argc, argv, &rest);
@@ -100,13 +102,15 @@ static int refuse_open_bind(const char *option, const char *text, const char *ad
                    option, text);
 }
 
-static int check_workers_address(const char *text)
+/* ZeroMQ's endpoint of an address, with or without "tcp://". */
+static int make_endpoint(const char *text, char *endpoint, size_t cap)
 {
     char address[256];
     int port;
-    if (strncmp(text, "tcp://", 6) != 0 || split_address(text + 6, address, sizeof(address), &port) < 0)
-        return log_err(-EINVAL, "--listen-workers %s: give tcp://ADDRESS:PORT, as in tcp://127.0.0.1:7070",
-                       text);
+    const char *plain = strncmp(text, "tcp://", 6) == 0 ? text + 6 : text;
+    if (split_address(plain, address, sizeof(address), &port) < 0)
+        return log_err(-EINVAL, "--listen-workers %s: give ADDRESS:PORT, as in 127.0.0.1:7070", text);
+    mf_say(endpoint, cap, "tcp://%s", plain);
     return refuse_open_bind("listen-workers", text, address);
 }
 
@@ -141,27 +145,24 @@ static int open_signals(int *ret_fd)
 }
 
 /* Written beside and renamed: who waits for the file finds it whole. */
-static int write_port_file(const char *path, const char *address, int port, const char *workers)
+static int write_port_file(const char *path, int http, const char *workers)
 {
     char temporary[4096];
     mf_say(temporary, sizeof(temporary), "%s.%ld", path, (long)getpid());
     _cleanup_(mf_fclosep) FILE *file = fopen(temporary, "we");
     if (!file)
         return log_err(-errno, "write %s", temporary);
-    bool six = strchr(address, ':');
-    if (fprintf(file, "http=%s%s%s:%d\nworkers=%s\n", six ? "[" : "", address, six ? "]" : "", port,
-                workers) < 0 ||
-        fflush(file) != 0)
+    if (fprintf(file, "http=%d\nhub=%s\n", http, strrchr(workers, ':') + 1) < 0 || fflush(file) != 0)
         return log_err(-errno, "write %s", temporary);
     return rename(temporary, path) < 0 ? log_err(-errno, "rename %s", path) : 0;
 }
 
-static int start_farm(struct daemon *d, const struct options *o, const char *database)
+static int start_farm(struct daemon *d, const struct options *o, const char *database, const char *endpoint)
 {
     char why[512] = "";
     struct mf_farm_options options = MF_FARM_OPTIONS_INIT;
     options.path = database;
-    options.endpoint = o->listen_workers;
+    options.endpoint = endpoint;
     options.beat_ms = o->beat_ms;
     options.attempts = o->attempts;
     options.unit_s = o->unit_s;
@@ -173,13 +174,13 @@ static int start_farm(struct daemon *d, const struct options *o, const char *dat
 static int start_all(struct daemon *d, const struct options *o)
 {
     char database[4096], why[512] = "";
-    char address[256];
+    char address[256], endpoint[300];
     struct mf_http_options http = {.address = address};
     if (split_address(o->listen_http, address, sizeof(address), &http.port) < 0)
         return log_err(-EINVAL, "--listen-http %s: give ADDRESS:PORT, as in 127.0.0.1:8080", o->listen_http);
     int r = refuse_open_bind("listen-http", o->listen_http, address);
     if (r == 0)
-        r = check_workers_address(o->listen_workers);
+        r = make_endpoint(o->listen_workers, endpoint, sizeof(endpoint));
     if (r == 0)
         r = lock_state(o->state, &d->lock);
     if (r == 0)
@@ -191,7 +192,7 @@ static int start_all(struct daemon *d, const struct options *o)
         return log_err(-errno, "start ZeroMQ");
     http.zmq = d->zmq;
     mf_say(database, sizeof(database), "%s/farm.db", o->state);
-    r = start_farm(d, o, database);
+    r = start_farm(d, o, database, endpoint);
     if (r < 0)
         return r;
     r = mf_readers_start(d->zmq, database, (int)o->readers, &d->readers);
@@ -223,7 +224,7 @@ int main(int argc, char **argv)
     struct options o = {
         .state = "moefarm-state",
         .listen_http = "127.0.0.1:8080",
-        .listen_workers = "tcp://127.0.0.1:7070",
+        .listen_workers = "127.0.0.1:7070",
         .port_file = "",
         .log_level = "info",
         .beat_ms = 1000,
