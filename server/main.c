@@ -203,9 +203,9 @@ static int start_all(struct daemon *d, const struct options *o)
         return log_err(r, "listen at %s: %s", o->listen_http, why);
     log_info("http://%s:%d/ and %s, state in %s", address, mf_http_port(d->http), mf_farm_endpoint(d->farm),
              o->state);
-    return *o->port_file
-               ? write_port_file(o->port_file, address, mf_http_port(d->http), mf_farm_endpoint(d->farm))
-               : 0;
+    if (!*o->port_file)
+        return 0;
+    return write_port_file(o->port_file, mf_http_port(d->http), mf_farm_endpoint(d->farm));
 }
 
 static void stop_all(struct daemon *d)
