@@ -43,8 +43,9 @@ static double row_floor(enum mf_format format)
 
 /* What became of one row. */
 struct row {
-    int64_t source; /* -1: padding */
-    uint32_t unwritten, unwritten_at;
+    int64_t source;                   /* -1: padding */
+    uint32_t unwritten, unwritten_at; /* elements that hold the poison, and the first */
+    uint32_t unwritten_scales;
     uint32_t bad, bad_at;
     uint32_t mismatches;
     double difference, norm; /* squared */
@@ -103,18 +104,18 @@ static const void *part_row(const struct mf_guarded *g, int part, int64_t p)
     return (const uint8_t *)g->ref.part[part] + p * g->parts[part].cols * g->parts[part].element_bytes;
 }
 
-/* Scales are looked at too: their columns follow those of the data. */
 static void look_for_poison(const struct mf_guarded *g, int64_t p, struct row *row)
 {
     for (int i = 0; i < g->n_parts; i++) {
         uint32_t poison = mf_poison(mf_part_format(&g->artifact, i));
         size_t cols = (size_t)g->parts[i].cols;
         uint32_t n = count_poison(part_row(g, i, p), g->parts[i].element_bytes, cols, poison);
-        if (n > 0 && row->unwritten == 0) {
+        if (i > 0) {
+            row->unwritten_scales += n;
+        } else if (n > 0) {
+            row->unwritten = n;
             row->unwritten_at = first_poison(part_row(g, i, p), g->parts[i].element_bytes, cols, poison);
-            row->unwritten_at += i > 0 ? (uint32_t)g->parts[0].cols : 0;
         }
-        row->unwritten += n;
     }
 }
 
@@ -255,7 +256,7 @@ static int refuse_unwritten(const struct mf_verify_input *v, const struct row *r
     char name[96];
     const struct mf_guarded *g = v->out;
     for (int64_t p = 0; p < g->parts[0].rows; p++) {
-        if (rows[p].source < 0 || rows[p].unwritten == 0)
+        if (rows[p].source < 0 || rows[p].unwritten + rows[p].unwritten_scales == 0)
             continue;
         n++;
         if (first < 0)
@@ -266,7 +267,7 @@ static int refuse_unwritten(const struct mf_verify_input *v, const struct row *r
     const struct row *r = &rows[first];
     const char *tensor = mf_tensor_name(g->artifact.tensor);
     name_row(v, first, r->source, name, sizeof(name));
-    if (r->unwritten_at >= g->parts[0].cols)
+    if (r->unwritten == 0)
         mf_say(ret->reason, sizeof(ret->reason),
                "unwritten: %s of %s still holds the poison in its scale, %lld rows in all", name, tensor,
                (long long)n);
