@@ -152,6 +152,10 @@ static int add_config(const struct mf_export_config *c, void *data)
     row.kernel1 = one->name;
     row.kernel2 = one == two ? "" : two->name;
     row.run_1stage = one == two;
+    if (one == two) {
+        row.us1 = c->us;
+        row.us2 = 0;
+    }
     row.flat = one == two && one->covers & MF_OP_BIT(MF_OP_SORT) ? 1 : 0;
     row.ksplit = one->ksplit;
     mf_table_rates(&row.shape, c->us, &row.tflops, &row.bw);

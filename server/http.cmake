@@ -24,7 +24,7 @@ set(MF_HTTP_SOURCES
     submission.c)
 
 # The status page, built in: each file becomes an array of bytes, made anew when the file changes.
-set(MF_PAGE_FILES index.html app.js views.js charts.js app.css icon.svg schemas.json)
+set(MF_PAGE_FILES index.html app.js views.js goal.js charts.js app.css icon.svg schemas.json)
 set(mf_embed ${CMAKE_CURRENT_BINARY_DIR}/embed.c)
 set(mf_page_paths)
 foreach(file IN LISTS MF_PAGE_FILES)

@@ -16,6 +16,7 @@ static const struct {
     {"/", "index.html", "text/html; charset=utf-8"},
     {"/page/app.js", "app.js", "text/javascript; charset=utf-8"},
     {"/page/views.js", "views.js", "text/javascript; charset=utf-8"},
+    {"/page/goal.js", "goal.js", "text/javascript; charset=utf-8"},
     {"/page/charts.js", "charts.js", "text/javascript; charset=utf-8"},
     {"/page/app.css", "app.css", "text/css; charset=utf-8"},
     {"/page/icon.svg", "icon.svg", "image/svg+xml"},

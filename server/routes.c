@@ -134,6 +134,7 @@ static const struct mf_route routes[] = {
     {"GET", "/", HTTP(mf_api_page), "getPage", "The status page", NULL, "text/html", {0}, {200, 304}, NULL, false},
     {"GET", "/page/app.js", HTTP(mf_api_page), "getScript", "Its script", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
     {"GET", "/page/views.js", HTTP(mf_api_page), "getViews", "Its views", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/goal.js", HTTP(mf_api_page), "getGoalView", "Its view of a goal", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
     {"GET", "/page/charts.js", HTTP(mf_api_page), "getCharts", "Its charts", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
     {"GET", "/page/app.css", HTTP(mf_api_page), "getStyle", "Its style", NULL, "text/css", {0}, {200, 304}, NULL, false},
     {"GET", "/page/icon.svg", HTTP(mf_api_page), "getIcon", "Its icon", NULL, "image/svg+xml", {0}, {200, 304}, NULL, false},

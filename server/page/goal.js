@@ -1,0 +1,168 @@
+// A goal: its ranked pipelines, its race, its steps, and why not the others; and the samples behind every number.
+import { ago, el, legend, median, opClass, percent, raceRow, stackedBar, stripPlot, us } from '/page/charts.js';
+import { badge, shapeName, tile } from '/page/views.js';
+
+const box = (heading, extra) => (body) => el('section', {}, el('header', {}, el('h2', { text: heading }), extra || null), body);
+
+export function goalView([id], redraw) {
+  let limit = 12;
+  const mine = (e) => e.goal === id;
+  const status = el('select', { 'aria-label': 'status' }, ['any status', 'ok', 'pending', 'slow', 'wrong', 'implausible', 'crash', 'hang', 'no_memory', 'no_compile', 'unsupported', 'quarantined'].map((t) => el('option', { value: t === 'any status' ? '' : t, text: t })));
+  const kernel = el('input', { type: 'search', placeholder: 'kernel, as tile_s1_*', 'aria-label': 'kernel name, * and ? stand for anything' });
+  const steps = {
+    frame: box('Steps', el('div', { class: 'filters' }, status)),
+    wants: mine,
+    load: (get, getAll) => getAll(`goals/${id}/steps` + (status.value ? '?status=' + status.value : '')),
+    draw: (list) => drawSteps(list, id),
+  };
+  const why = {
+    frame: box('Why not', el('div', { class: 'filters' }, kernel)),
+    wants: mine,
+    load: (get) => get(`goals/${id}/rejections?limit=50` + (kernel.value ? '&kernel=' + encodeURIComponent(kernel.value) : '')),
+    draw: (page) => drawWhy(page, id),
+  };
+  const again = (s) => () => s.load(...s.args).then((data) => s.body.replaceChildren(...[s.draw(data)].flat().filter(Boolean)));
+  for (const s of [steps, why]) {
+    const load = s.load;
+    s.load = (...args) => { s.args = args; return load(...args); };
+  }
+  status.addEventListener('change', again(steps));
+  kernel.addEventListener('input', again(why));
+  return [
+    { wants: mine, load: (get) => get('goals/' + id), draw: drawHead },
+    { frame: box('Ranked pipelines', el('span', { class: 'small', text: 'time by step; raced ones first, by measured time' })), wants: mine, load: (get) => get(`goals/${id}/pipelines?limit=${limit}`), draw: (page) => drawRanked(page, id, () => { limit = Math.min(1000, limit * 4); redraw(); }) },
+    { frame: box('Race', el('span', { class: 'small', text: 'a row is a pipeline, a column a round, a dot one call of the layer' })), wants: mine, load: (get) => get(`goals/${id}/race`), draw: drawRace },
+    steps,
+    why,
+  ];
+}
+
+/* --- the head --------------------------------------------------------------------------------------------- */
+
+function drawHead(g) {
+  const c = g.config;
+  return [
+    el('p', { class: 'crumb' }, el('a', { href: '#/', text: 'Batches' }), ' / ', el('a', { href: '#/batch/' + g.batch, text: '#' + g.batch }), ' / goal ' + g.id),
+    el('h1', { text: `${g.shape.token} token${g.shape.token === 1 ? '' : 's'}` + (g.class ? ` on ${g.class}` : '') }),
+    el('p', { class: 'sub', text: shapeName(g.shape) }),
+    g.reason ? el('div', { class: 'alert' + (g.state === 'failed' ? ' bad' : '') }, el('p', { text: g.reason })) : null,
+    el('dl', { class: 'tiles' },
+      tile('State', badge(g.state), g.model || ''),
+      tile('Steps measured', `${g.measured}`, `of ${g.steps}`),
+      c ? [
+        tile('Layer', el('a', { href: '#/pipeline/' + c.pipeline, text: us(c.us) }), c.race ? `± ${us(c.race.mad)}` : ''),
+        tile('Up to stage 1', us(c.us1), `then ${us(c.us2)}`),
+        tile('Mismatch', percent(c.err2), `stage 1: ${percent(c.err1)}`),
+        tile('Tie set', c.ties.length > 1 ? `${c.ties.length} pipelines` : 'none', c.race ? `${c.race.rounds} rounds, ${c.race.calls} calls` : ''),
+      ] : null),
+    c && c.provenance ? el('p', { class: 'small', text: Object.entries(c.provenance).map(([k, v]) => `${k} ${v}`).join(' · ') }) : null,
+  ];
+}
+
+/* --- ranked pipelines ------------------------------------------------------------------------------------- */
+
+const shortName = (name) => name.split(':').slice(1).join(':') || name;
+
+function drawRanked(page, goal, more) {
+  if (!page.items.length) return el('p', { class: 'note', text: 'Not ranked yet: that comes when its steps are measured.' });
+  const sum = (p) => p.ops.reduce((t, o) => t + (o.us || 0), 0);
+  const whole = Math.max(...page.items.map((p) => Math.max(sum(p), p.us || p.forecast_us)));
+  const seen = new Map();
+  for (const p of page.items) for (const o of p.ops) seen.set(opClass(o.covers) + o.covers, [opClass(o.covers), o.covers === '-' ? 'conversion' : o.covers]);
+  return [
+    legend([...seen.values()]),
+    el('ol', { class: 'ranked' }, page.items.map((p, i) => el('li', { class: p.winner ? 'winner' : '', 'data-pipeline': p.id },
+      el('span', { class: 'place', text: String(i + 1) }),
+      stackedBar(p.ops.map((o) => ({ value: o.us || 0, cls: opClass(o.covers), text: us(o.us), href: `#/step/${o.step}?goal=${goal}`, title: `${o.covers}: ${o.name}, ${us(o.us)}` })), whole, `pipeline ${i + 1}: ` + p.ops.map((o) => `${o.covers} ${us(o.us)}`).join(', ')),
+      el('span', { class: 'time' }, el('a', { href: '#/pipeline/' + p.id, text: us(p.us !== null ? p.us : p.forecast_us) }), el('small', { text: p.us !== null ? `forecast ${us(p.forecast_us)}` : 'forecast' })),
+      el('span', { class: 'name' },
+        p.winner ? el('span', { class: 'badge good', text: 'winner' }) : null,
+        p.tie && !p.winner ? el('span', { class: 'badge good', text: 'tie: the samples cannot tell it from the winner' }) : null,
+        p.dropped_at ? el('span', { class: 'badge', text: `dropped after round ${p.dropped_at}` }) : p.finalist && p.us === null ? el('span', { class: 'badge busy', text: 'finalist' }) : null,
+        el('span', { class: 'mono', text: p.names.map(shortName).join('  ›  ') }))))),
+    page.next ? el('p', {}, el('button', { text: 'Show more', onclick: more })) : null,
+  ];
+}
+
+/* --- race ------------------------------------------------------------------------------------------------- */
+
+function drawRace(race) {
+  const rows = race.pipelines.filter((p) => p.samples.length);
+  if (!rows.length) return el('p', { class: 'note', text: 'No race yet.' });
+  const winner = rows.find((p) => p.id === race.winner) || rows[0];
+  const lead = median(winner.samples);
+  const all = rows.flatMap((p) => p.samples).filter((v) => v !== null).sort((a, b) => a - b);
+  const scale = { low: all[0], high: all[Math.floor((all.length - 1) * 0.99)], lead, rounds: Math.max(...rows.map((p) => p.samples.length)) };
+  const order = [winner, ...rows.filter((p) => p !== winner)];
+  return [
+    el('div', { class: 'racegrid' }, order.map((p) => {
+      p.tie = (race.ties || []).includes(p.id);
+      const m = median(p.samples);
+      return [
+        el('div', { class: 'who mono', title: p.names.join('  ') }, el('a', { href: '#/pipeline/' + p.id, text: p.names.map(shortName).filter((n) => !/^(sort|combine)/.test(n)).join(' › ') || String(p.id) })),
+        el('div', {}, raceRow(p, scale)),
+        el('div', { class: 'what' }, us(m), el('span', { class: 'small', text: p === winner ? 'winner' : p.tie ? 'tie' : (m > lead ? '+' : '') + ((m / lead - 1) * 100).toFixed(1) + '%' }), p.dropped_at ? el('span', { class: 'small', text: `dropped at ${p.dropped_at}` }) : null),
+      ];
+    })),
+    el('p', { class: 'small', text: `From left to right: rounds 1 to ${scale.rounds}. Dashed: the winner's median, ${us(lead)}.` + (race.us ? ` Measured anew: ${us(race.us)}.` : '') }),
+  ];
+}
+
+/* --- steps and reasons ------------------------------------------------------------------------------------ */
+
+const tone = (s) => (s === 'ok' ? 'good' : s === 'pending' ? '' : s === 'slow' ? 'warn' : 'bad');
+
+function drawSteps(list, goal) {
+  if (!list.length) return el('p', { class: 'note', text: 'None.' });
+  const rows = [...list].sort((a, b) => a.covers.localeCompare(b.covers) || (a.us ?? 1e18) - (b.us ?? 1e18));
+  const shown = rows.slice(0, 60);
+  const best = new Map();
+  for (const s of rows) if (s.status === 'ok' && !(best.get(s.covers) <= s.us)) best.set(s.covers, s.us);
+  return [
+    el('div', { class: 'scroll' }, el('table', {},
+      el('thead', {}, el('tr', {}, el('th', { class: 'wide', text: 'Covers' }), el('th', { text: 'Step' }), el('th', { text: 'Status' }), el('th', { class: 'n', text: 'Time' }), el('th', { class: 'n wide', text: 'To best' }), el('th', { class: 'n wide', text: 'Worst row' }))),
+      el('tbody', {}, shown.map((s) => el('tr', {},
+        el('td', { class: 'small wide', text: s.covers === '-' ? 'conversion' : s.covers }),
+        el('td', { class: 'mono' }, el('a', { href: `#/step/${s.id}?goal=${goal}`, text: s.name })),
+        el('td', {}, el('span', { class: 'badge ' + tone(s.status), text: s.status, title: s.reason })),
+        el('td', { class: 'n' }, us(s.us), s.mad !== null ? el('div', { class: 'small', text: '± ' + us(s.mad) }) : null),
+        el('td', { class: 'n wide', text: s.us !== null && best.has(s.covers) ? (s.us / best.get(s.covers)).toFixed(2) + '×' : '–' }),
+        el('td', { class: 'n wide', text: s.row_err !== null ? s.row_err.toExponential(1) : '–' })))))),
+    rows.length > shown.length || list.more ? el('p', { class: 'small', text: `The ${shown.length} first of ${rows.length}${list.more ? ' and more' : ''}; the filter narrows them, the API has them all.` }) : null,
+  ];
+}
+
+function drawWhy(page, goal) {
+  if (!page.items.length) return el('p', { class: 'note', text: 'Nothing was refused.' });
+  return [
+    el('ul', { class: 'why' }, page.items.map((r) => el('li', {},
+      el('span', {}, el('span', { class: 'badge ' + (r.step === null ? '' : tone(r.rule)), text: r.rule })),
+      el('div', {}, el('p', { class: 'mono' }, r.step === null ? `${r.family}: ${r.kernel}` : el('a', { href: `#/step/${r.step}?goal=${goal}`, text: `${r.family}: ${r.kernel}` })), el('p', { class: 'reason', text: r.reason }))))),
+    page.next ? el('p', { class: 'small', text: 'There are more: narrow the name, or ask the API.' }) : null,
+  ];
+}
+
+/* --- samples ---------------------------------------------------------------------------------------------- */
+
+function drawResults(heading, list, goal) {
+  return [
+    el('p', { class: 'crumb' }, el('a', { href: '#/', text: 'Batches' }), goal ? [' / ', el('a', { href: '#/goal/' + goal, text: 'goal ' + goal })] : null, ' / ' + heading),
+    el('h1', { text: heading }),
+    el('p', { class: 'sub', text: `${list.length} result${list.length === 1 ? '' : 's'}; every sample that was taken.` }),
+    list.map((r) => el('section', {},
+      el('header', {}, el('h2', {}, us(r.us), r.mad !== null ? el('span', { class: 'small', text: '  ± ' + us(r.mad) }) : null), el('span', {}, r.late ? el('span', { class: 'badge warn', text: 'late: a sample, never a decision' }) : null, ' ', el('span', { class: 'badge ' + tone(r.status), text: r.status }))),
+      r.reason ? el('p', { class: 'reason', text: r.reason }) : null,
+      r.samples.length ? stripPlot(r.samples) : null,
+      el('p', { class: 'small', text: `${r.samples.length} samples · worker ${r.worker} · unit ${r.unit}, attempt ${r.attempt}, message ${r.seq} · ${ago(r.at_ms)}` + (r.row_err !== null ? ` · worst row ${r.row_err.toExponential(2)}` : '') + (r.err !== null ? ` · mismatch ${percent(r.err)}` : '') }),
+      r.samples.length ? el('details', {}, el('summary', { text: 'Numbers' }), el('p', { class: 'mono', text: r.samples.join('  ') })) : null)),
+  ];
+}
+
+export function stepView([id, ...rest], redraw) {
+  const goal = Number((rest.query || new URLSearchParams(location.hash.split('?')[1])).get('goal')) || 0;
+  return [{ load: (get, getAll) => getAll(`steps/${id}/results` + (goal ? '?goal=' + goal : '')), wants: (e) => e.goal === goal, draw: (list) => drawResults('Step ' + id, list, goal) }];
+}
+
+export function pipelineView([id]) {
+  return [{ load: (get, getAll) => getAll(`pipelines/${id}/results`), wants: (e) => e.kind === 'config', draw: (list) => drawResults('Pipeline ' + id, list, list.length ? list[0].goal : 0) }];
+}
