@@ -114,8 +114,10 @@ static int each_of_panel(const struct mf_shape *s, int cores, struct config c, e
     int n_pieces = c.panel == 1 ? 1 : k_pieces(s, K, pieces);
     int r = 0;
 
-    if (c.panel == 1)
+    if (c.panel == 1) {
         pieces[0] = K;
+        n_columns = n_columns > 1 ? 1 : n_columns;
+    }
     if (c.stage == 2)
         n_pieces = 1;
     for (int i = 0; i < n_columns && r == 0; i++) {

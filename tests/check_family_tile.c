@@ -1,0 +1,71 @@
+/* Family tile: the contract of every step on every case, and what it refuses. */
+#include "family_cases.h"
+
+START_TEST(test_contract)
+{
+    family_check_loop("tile", _i);
+}
+END_TEST
+
+START_TEST(test_refused)
+{
+    family_refused_loop("tile", _i);
+}
+END_TEST
+
+/* The shapes of the demo: Qwen3-30B-A3B and Qwen3-235B-A22B, TP8 and TP4. */
+static const struct {
+    int32_t model_dim, inter_dim;
+} demo[] = {{2048, 96}, {2048, 192}, {4096, 192}, {4096, 384}};
+
+/* Enough steps to choose from, few enough to time all. */
+START_TEST(test_counts)
+{
+    static const int64_t tokens[] = {1, 2, 4, 8, 16, 32, 64};
+    const struct contract_format *f = &contract_formats[(size_t)_i % CONTRACT_N_FORMATS];
+    struct contract_case c = {1, demo[_i / CONTRACT_N_FORMATS].model_dim, demo[_i / CONTRACT_N_FORMATS].inter_dim,
+                              128, 8, MF_ACT_SILU, false};
+
+    for (size_t t = 0; t < MF_ARRAY_LEN(tokens); t++) {
+        struct contract_answer a;
+        c.token = tokens[t];
+        struct mf_shape s = contract_shape(&c, f);
+        contract_ask("tile", &s, 2, &a);
+        ck_assert_int_ge(a.steps[MF_STAGE_STAGE1], 40);
+        ck_assert_int_ge(a.steps[MF_STAGE_STAGE2], 40);
+        ck_assert_int_le(a.steps[MF_STAGE_STAGE1], 72);
+        ck_assert_int_le(a.steps[MF_STAGE_STAGE2], 72);
+        ck_assert_int_eq(a.rejections, 0);
+    }
+}
+END_TEST
+
+/* A layout that does not fit is refused with the remainder. */
+START_TEST(test_layouts)
+{
+    static const struct contract_case c = {4, 256, 48, 8, 2, MF_ACT_SILU, false};
+    struct mf_shape s = contract_shape(&c, &contract_formats[0]);
+    struct contract_answer a;
+
+    contract_ask("tile", &s, 2, &a);
+    ck_assert_int_eq(a.rejections, 1);
+    ck_assert_str_eq(a.rule, "divisibility");
+    ck_assert_ptr_nonnull(strstr(a.reason, "48"));
+    ck_assert_ptr_nonnull(strstr(a.reason, "remainder 16"));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("family tile");
+    TCase *contract = tcase_create("contract"), *refused = tcase_create("refused");
+
+    tcase_set_timeout(contract, 120);
+    tcase_add_loop_test(contract, test_contract, 0, FAMILY_LOOPS);
+    tcase_add_loop_test(refused, test_refused, 0, (int)MF_ARRAY_LEN(family_refused));
+    tcase_add_loop_test(refused, test_counts, 0, (int)MF_ARRAY_LEN(demo) * CONTRACT_N_FORMATS);
+    tcase_add_test(refused, test_layouts);
+    suite_add_tcase(suite, contract);
+    suite_add_tcase(suite, refused);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,417 @@
+#include "family_contract.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "kernels/data.h"
+#include "kernels/quant.h"
+#include "kernels/reference.h"
+
+#define SEED      11
+#define GUARD     256
+#define GUARD_BYTE 0x5c
+#define CACHE_MAX 64
+
+/* An assertion of check's tells the parent of each success; there are millions here. */
+#define MUST(condition, ...)                                                                                 \
+    do {                                                                                                     \
+        if (!(condition))                                                                                    \
+            ck_abort_msg(__VA_ARGS__);                                                                       \
+    } while (0)
+
+const struct contract_format contract_formats[CONTRACT_N_FORMATS] = {
+    {MF_DTYPE_BF16, MF_QTYPE_NO},
+    {MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN},
+    {MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_1X128},
+    {MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128},
+    {MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN},
+};
+
+struct mf_shape contract_shape(const struct contract_case *c, const struct contract_format *f)
+{
+    return (struct mf_shape){.token = c->token,
+                             .model_dim = c->model_dim,
+                             .inter_dim = c->inter_dim,
+                             .expert = c->expert,
+                             .topk = c->topk,
+                             .act_type = c->act,
+                             .dtype = MF_DTYPE_BF16,
+                             .q_dtype_a = f->dtype,
+                             .q_dtype_w = f->dtype,
+                             .q_type = f->q_type,
+                             .use_g1u1 = true,
+                             .doweight_stage1 = c->doweight};
+}
+
+struct mf_device *contract_device(const char *isa)
+{
+    static const struct mf_device_info unmeasured = {
+        .peak_gflops_bf16 = 1, .peak_gflops_f32 = 1, .mem_read_gbs = 1, .gap_us = 1};
+    struct mf_device *d;
+    char why[200];
+
+    ck_assert_int_eq(setenv("MOEFARM_ISA", isa, 1), 0);
+    ck_assert_int_eq(mf_device_open_known("cpu:0", &unmeasured, why, sizeof(why), &d), 0);
+    if (strncmp(d->info.isa, isa, strlen(isa)) != 0)
+        return mf_device_close(d);
+    return d;
+}
+
+/* ---- a layer and its artifacts ---- */
+
+struct buffer {
+    struct mf_artifact a;
+    struct mf_part parts[MF_PARTS_MAX];
+    int n_parts;
+    uint8_t *memory[MF_PARTS_MAX];      /* guard, part, guard */
+    struct mf_tensor_ref ref;
+};
+
+struct layer {
+    struct mf_layer_data data;
+    struct mf_reference ref;
+    struct buffer cache[CACHE_MAX];
+    int n_cache;
+};
+
+static void buffer_make(struct buffer *b, const struct mf_artifact *a, const struct mf_shape *s)
+{
+    *b = (struct buffer){.a = *a};
+    b->n_parts = mf_artifact_parts(a, s, b->parts);
+    ck_assert_int_gt(b->n_parts, 0);
+    for (int i = 0; i < b->n_parts; i++) {
+        size_t bytes = (size_t)mf_part_bytes(&b->parts[i]);
+        b->memory[i] = aligned_alloc(64, (bytes + 2 * GUARD + 63) / 64 * 64);
+        ck_assert_ptr_nonnull(b->memory[i]);
+        memset(b->memory[i], GUARD_BYTE, bytes + 2 * GUARD);
+        b->ref.part[i] = b->memory[i] + GUARD;
+    }
+}
+
+static void buffer_release(struct buffer *b)
+{
+    for (int i = 0; i < b->n_parts; i++)
+        free(b->memory[i]);
+}
+
+static enum mf_format part_format(const struct buffer *b, int part)
+{
+    if (b->a.tensor == MF_TENSOR_SORTED || b->a.tensor == MF_TENSOR_TOPK)
+        return MF_FORMAT_INDEX;
+    return part == 0 ? b->a.format : MF_FORMAT_F32;
+}
+
+static void buffer_poison(struct buffer *b)
+{
+    for (int i = 0; i < b->n_parts; i++)
+        mf_poison_fill(part_format(b, i), b->ref.part[i], (size_t)(b->parts[i].rows * b->parts[i].cols));
+}
+
+static void check_guards(const struct buffer *b, const char *step)
+{
+    for (int i = 0; i < b->n_parts; i++) {
+        size_t bytes = (size_t)mf_part_bytes(&b->parts[i]);
+        for (size_t g = 0; g < GUARD; g++) {
+            MUST(b->memory[i][g] == GUARD_BYTE, "%s wrote before part %s", step, b->parts[i].name);
+            MUST(b->memory[i][GUARD + bytes + g] == GUARD_BYTE, "%s wrote beyond part %s", step, b->parts[i].name);
+        }
+    }
+}
+
+static struct buffer *artifact(struct layer *l, const struct mf_artifact *a)
+{
+    struct buffer *sorted = NULL;
+
+    for (int i = 0; i < l->n_cache; i++) {
+        if (mf_artifact_equal(&l->cache[i].a, a))
+            return &l->cache[i];
+    }
+    if (a->block && a->tensor != MF_TENSOR_SORTED) {
+        struct mf_artifact s = {.tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = a->block};
+        sorted = artifact(l, &s);
+    }
+    ck_assert_int_lt(l->n_cache, CACHE_MAX);
+    struct buffer *b = &l->cache[l->n_cache++];
+    buffer_make(b, a, &l->data.shape);
+    if (a->tensor == MF_TENSOR_X && a->format == MF_FORMAT_BF16 && !a->block)
+        memcpy(b->ref.part[0], l->data.x, (size_t)mf_part_bytes(&b->parts[0]));
+    else
+        ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, a, sorted ? &sorted->ref : NULL, &b->ref), 0);
+    return b;
+}
+
+static void *must_alloc(size_t n, size_t size)
+{
+    void *p = calloc(n, size);
+
+    ck_assert_ptr_nonnull(p);
+    return p;
+}
+
+static void layer_make(struct layer *l, const struct mf_shape *s)
+{
+    struct mf_routing routing = {.kind = MF_ROUTING_UNIFORM};
+    size_t T = (size_t)s->token, H = (size_t)s->model_dim, I = (size_t)s->inter_dim, E = (size_t)s->expert;
+    uint16_t *x = must_alloc(T * H, 2);
+    int32_t *ids = must_alloc(T * (size_t)s->topk, 4);
+    float *weights = must_alloc(T * (size_t)s->topk, 4), *s1 = must_alloc(E * 2 * I, 4), *s2 = must_alloc(E * H, 4);
+    uint8_t *w1 = must_alloc(E * 2 * I * H, 2), *w2 = must_alloc(E * H * I, 2);
+
+    memset(l, 0, sizeof(*l));
+    mf_data_x(s, SEED, x);
+    ck_assert_int_eq(mf_data_topk(s, &routing, SEED, ids, weights), 0);
+    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W1, SEED, w1, s1), 0);
+    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W2, SEED, w2, s2), 0);
+    if (s->q_type != MF_QTYPE_NO) {
+        /* codes that real weights hardly hold: zeros and every subnormal, of both signs where there are two */
+        for (size_t i = 0; i < H && i < 64; i++) {
+            w1[i] = (uint8_t)(i % 8);
+            w2[i] = (uint8_t)(i % 8 ? 0x80 | (i % 8) : 0);
+        }
+    }
+    l->data = (struct mf_layer_data){*s, x, ids, weights, w1, w2, s1, s2};
+    ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
+}
+
+static void layer_release(struct layer *l)
+{
+    for (int i = 0; i < l->n_cache; i++)
+        buffer_release(&l->cache[i]);
+    mf_reference_release(&l->ref);
+    free((void *)l->data.x);
+    free((void *)l->data.ids);
+    free((void *)l->data.weights);
+    free((void *)l->data.w1);
+    free((void *)l->data.w2);
+    free((void *)l->data.w1_scale);
+    free((void *)l->data.w2_scale);
+}
+
+/* ---- comparing ---- */
+
+static void decode_row(const struct buffer *b, int64_t row, float *out)
+{
+    size_t n = (size_t)b->parts[0].cols;
+    const char *from = (const char *)b->ref.part[0] + (size_t)row * n * (size_t)b->parts[0].element_bytes;
+
+    if (b->a.format == MF_FORMAT_BF16) {
+        mf_bf16_to_floats((const void *)from, n, out);
+        return;
+    }
+    mf_fp8_to_floats(b->a.format, (const void *)from, n, 1.0f, out);
+    for (size_t i = 0; i < n; i++) {
+        int64_t group = b->a.scale == MF_SCALE_PER_1X128 ? (int64_t)(i / 128) : 0;
+        out[i] *= ((const float *)b->ref.part[1])[row * b->parts[1].cols + group];
+    }
+}
+
+/* A whole row's error against its size. Rounding to bf16 costs 1.7e-3 of it, and once more where the input was
+ * rounded before an activation; of a quantised row a few codes may fall to the other side. */
+static void compare_row(const struct buffer *got, const struct buffer *want, int64_t row, bool quantised,
+                        const char *step)
+{
+    size_t n = (size_t)got->parts[0].cols;
+    _cleanup_(mf_freep) float *a = must_alloc(n, 4), *b = must_alloc(n, 4);
+    double limit = !quantised ? 8e-3 : got->a.format == MF_FORMAT_BF16 ? 1e-2 : 2e-2, error = 0, size = 0, worst = 0, top = 0;
+
+    decode_row(got, row, a);
+    decode_row(want, row, b);
+    for (size_t i = 0; i < n; i++) {
+        double d = fabs((double)a[i] - (double)b[i]);
+        MUST(isfinite(a[i]), "%s: row %lld element %zu is %g", step, (long long)row, i, (double)a[i]);
+        error += d * d;
+        size += (double)b[i] * (double)b[i];
+        worst = d > worst ? d : worst;
+        top = fabs((double)b[i]) > top ? fabs((double)b[i]) : top;
+    }
+    error = size > 0 ? sqrt(error / size) : sqrt(error);
+    MUST(error <= limit, "%s: row %lld is off by %g of its size", step, (long long)row, error);
+    MUST(worst <= top * 0.08, "%s: row %lld has an element off by %g where the largest is %g", step,
+                  (long long)row, worst, top);
+}
+
+static void compare_bits(const struct buffer *got, const struct buffer *want, int part, int64_t row, const char *step)
+{
+    size_t bytes = (size_t)(got->parts[part].cols * got->parts[part].element_bytes);
+
+    MUST(memcmp((char *)got->ref.part[part] + (size_t)row * bytes,
+                         (char *)want->ref.part[part] + (size_t)row * bytes, bytes) == 0,
+                  "%s: part %s differs in row %lld", step, got->parts[part].name, (long long)row);
+}
+
+/* Copies, sorts and quantisations have one right answer. */
+static bool is_exact(const struct mf_step *s)
+{
+    mf_ops exact = MF_OP_BIT(MF_OP_SORT) | MF_OP_BIT(MF_OP_QUANT1) | MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_QUANT2);
+
+    return (s->covers & ~exact) == 0;
+}
+
+static void compare(struct layer *l, const struct mf_step *s, const struct buffer *got)
+{
+    const struct buffer *want = artifact(l, &got->a), *sorted = NULL;
+    int64_t rows = got->parts[0].rows;
+
+    if (got->a.block) {
+        struct mf_artifact a = {.tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = got->a.block};
+        sorted = artifact(l, &a);
+        rows = ((const int32_t *)sorted->ref.part[3])[0];
+    }
+    if (got->a.tensor == MF_TENSOR_SORTED) {
+        for (int part = 0; part < 4; part++) {
+            int64_t n = part == 2 ? rows / got->a.block : part == 3 ? 2 : rows;
+            for (int64_t r = 0; r < n; r++)
+                compare_bits(got, want, part, r, s->name);
+        }
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        if (sorted && mf_id_slot(((const int32_t *)sorted->ref.part[0])[r]) >= l->data.shape.topk)
+            continue;
+        for (int part = 0; is_exact(s) && part < got->n_parts; part++)
+            compare_bits(got, want, part, r, s->name);
+        compare_row(got, want, r, l->data.shape.q_type != MF_QTYPE_NO, s->name);
+    }
+}
+
+/* ---- one step ---- */
+
+static uint64_t hash_of(const struct buffer *b)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+
+    for (int i = 0; i < b->n_parts; i++) {
+        size_t n = (size_t)mf_part_bytes(&b->parts[i]), k = 0;
+        for (uint64_t v; k + 8 <= n; k += 8) {
+            memcpy(&v, (const uint8_t *)b->ref.part[i] + k, 8);
+            h = (h ^ v) * 0x9e3779b97f4a7c15u;
+            h ^= h >> 29;
+        }
+        for (; k < n; k++)
+            h = (h ^ ((const uint8_t *)b->ref.part[i])[k]) * 0x100000001b3u;
+    }
+    return h;
+}
+
+static void check_step(struct mf_device *device, struct layer *l, const struct mf_family *f, const struct mf_step *s)
+{
+    struct mf_tensor_ref needs[MF_STEP_ARTIFACTS_MAX], gives[MF_STEP_ARTIFACTS_MAX];
+    struct buffer *in[MF_STEP_ARTIFACTS_MAX], out[MF_STEP_ARTIFACTS_MAX];
+    uint64_t before[MF_STEP_ARTIFACTS_MAX], first[MF_STEP_ARTIFACTS_MAX];
+    struct mf_kernel *kernel;
+    size_t room = s->workspace_bytes + 64;
+    _cleanup_(mf_freep) uint8_t *workspace = aligned_alloc(64, (room + 127) / 64 * 64);
+
+    MUST(f->open(f, device, &l->data.shape, s->name, &kernel) == 0, "%s does not open", s->name);
+    for (int i = 0; i < s->n_needs; i++) {
+        in[i] = artifact(l, &s->needs[i]);
+        needs[i] = in[i]->ref;
+        before[i] = hash_of(in[i]);
+    }
+    for (int i = 0; i < s->n_gives; i++)
+        buffer_make(&out[i], &s->gives[i], &l->data.shape);
+    for (int run = 0; run < 2; run++) {
+        memset(workspace, run ? 0xff : 0x7f, room);     /* NaN of both kinds: it is undefined */
+        memset(workspace + s->workspace_bytes, GUARD_BYTE, 64);
+        for (int i = 0; i < s->n_gives; i++) {
+            buffer_poison(&out[i]);
+            gives[i] = out[i].ref;
+        }
+        struct mf_launch launch = {needs, gives, workspace};
+        MUST(f->launch(kernel, &launch) == 0, "%s fails", s->name);
+        for (int i = 0; i < 64; i++)
+            MUST(workspace[s->workspace_bytes + (size_t)i] == GUARD_BYTE, "%s wrote beyond its workspace", s->name);
+        for (int i = 0; i < s->n_gives; i++) {
+            check_guards(&out[i], s->name);
+            if (run == 0)
+                compare(l, s, &out[i]);
+            uint64_t h = hash_of(&out[i]);
+            MUST(run == 0 || h == first[i], "%s: a second run differs", s->name);
+            first[i] = h;
+        }
+    }
+    for (int i = 0; i < s->n_needs; i++) {
+        MUST(hash_of(in[i]) == before[i], "%s wrote to an input", s->name);
+        check_guards(in[i], s->name);
+    }
+    for (int i = 0; i < s->n_gives; i++)
+        buffer_release(&out[i]);
+    kernel = f->close(kernel);
+}
+
+/* ---- enumerating ---- */
+
+struct collect {
+    struct mf_offer offer;
+    struct mf_step *steps;
+    size_t n, cap;
+    struct contract_answer answer;
+};
+
+static int take_step(struct mf_offer *o, const struct mf_step *step)
+{
+    struct collect *c = (struct collect *)o;
+
+    for (size_t i = 0; i < c->n; i++)
+        MUST(strcmp(c->steps[i].name, step->name) != 0, "%s is offered twice", step->name);
+    ck_assert_int_eq((int)strspn(step->name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"),
+                     (int)strlen(step->name));
+    if (c->n == c->cap) {
+        c->cap = c->cap ? c->cap * 2 : 64;
+        c->steps = reallocarray(c->steps, c->cap, sizeof(*c->steps));
+        ck_assert_ptr_nonnull(c->steps);
+    }
+    c->steps[c->n++] = *step;
+    c->answer.steps[step->stage]++;
+    return 0;
+}
+
+__attribute__((format(printf, 5, 6))) static int take_rejection(struct mf_offer *o, const char *family, const char *kernel,
+                                                                const char *rule, const char *format, ...)
+{
+    struct collect *c = (struct collect *)o;
+    va_list args;
+
+    (void)family;
+    (void)kernel;
+    if (c->answer.rejections++ == 0) {
+        (void)snprintf(c->answer.rule, sizeof(c->answer.rule), "%s", rule);
+        va_start(args, format);
+        (void)vsnprintf(c->answer.reason, sizeof(c->answer.reason), format, args);
+        va_end(args);
+    }
+    return 0;
+}
+
+void contract_ask(const char *family, const struct mf_shape *shape, int cores, struct contract_answer *ret)
+{
+    struct mf_device_info info = {.class = {.gfx = "cpu-x86_64_v3", .cu_num = cores}, .cores = cores};
+    struct collect c = {.offer = {take_step, take_rejection}};
+
+    ck_assert_int_eq(mf_enumerate(&info, shape, family, &c.offer), 0);
+    free(c.steps);
+    *ret = c.answer;
+}
+
+int contract_check(struct mf_device *device, const char *family, const struct mf_shape *shape)
+{
+    struct collect c = {.offer = {take_step, take_rejection}};
+    const struct mf_family *f = mf_family_find(family);
+    struct mf_kernel *kernel;
+    struct layer layer;
+
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_eq(mf_enumerate(&device->info, shape, family, &c.offer), 0);
+    ck_assert_int_eq(f->open(f, device, shape, "no_such_step", &kernel), -EINVAL);
+    layer_make(&layer, shape);
+    for (size_t i = 0; i < c.n; i++)
+        check_step(device, &layer, f, &c.steps[i]);
+    layer_release(&layer);
+    free(c.steps);
+    return (int)c.n;
+}

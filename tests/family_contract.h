@@ -1,0 +1,38 @@
+/* What every family of the CPU has to keep, checked on every step that it offers for a shape: inputs are the
+ * reference's artifacts with NaN in every row of padding, outputs lie between guards and start as poison, what comes
+ * out is held against the reference row by row, inputs stay as they were, and a second run gives the same bits. */
+#pragma once
+
+#include "common/shape.h"
+#include "kernels/device.h"
+#include "kernels/family.h"
+
+struct contract_case {
+    int64_t token;
+    int32_t model_dim, inter_dim, expert, topk;
+    enum mf_act act;
+    bool doweight;
+};
+
+struct contract_format {
+    enum mf_dtype dtype;
+    enum mf_qtype q_type;
+};
+#define CONTRACT_N_FORMATS 5
+extern const struct contract_format contract_formats[CONTRACT_N_FORMATS];
+
+struct mf_shape contract_shape(const struct contract_case *c, const struct contract_format *f);
+
+/* A CPU device of that instruction set (as MOEFARM_ISA has it) with ceilings that nobody measured; NULL when the
+ * machine lacks it. */
+struct mf_device *contract_device(const char *isa);
+
+/* Checks every step of the family for the shape; -> how many. At least `least` are expected. */
+int contract_check(struct mf_device *device, const char *family, const struct mf_shape *shape);
+
+/* What the family says to a shape: counts of steps and rejections, and the first rejection. */
+struct contract_answer {
+    int steps[MF_STAGE_N_], rejections;
+    char rule[64], reason[MF_REASON_MAX];
+};
+void contract_ask(const char *family, const struct mf_shape *shape, int cores, struct contract_answer *ret);
