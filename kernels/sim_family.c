@@ -10,7 +10,7 @@
 #include "kernels/sim.h"
 
 static const int32_t block_ms[] = {16, 32, 64, 128, 256};
-static const int32_t tile_ns[] = {64, 128, 256};
+static const int32_t tile_ns[] = {32, 64, 128, 256};
 static const char *const layouts[] = {"row", "panel16"};
 
 /* What a shape's formats mean, and the sizes that steps are charged for. */

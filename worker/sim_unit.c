@@ -142,6 +142,7 @@ struct sim_race {
     uint64_t seed;
     const struct mf_race_entry *entries;
     double *true_us;
+    int64_t *n_calls;
     char (*names)[24]; /* of a pipeline's noise: the same for the same steps */
 };
 
@@ -149,7 +150,8 @@ static int sample(void *context, size_t racer, int round, double *ret_us, char r
 {
     struct sim_race *s = context;
     (void)reason;
-    *ret_us = mf_sim_sample_us(s->true_us[racer], s->seed, s->shape, s->names[racer], 1000 + round);
+    (void)round; /* not of the sample: all of a fresh re-measurement are of one round */
+    *ret_us = mf_sim_sample_us(s->true_us[racer], s->seed, s->shape, s->names[racer], s->n_calls[racer]++);
     return 0;
 }
 
@@ -229,6 +231,7 @@ static int plan_room(const struct mf_race_plan *plan)
 struct race_memory {
     struct mf_racer *racers;
     double *samples, *true_us;
+    int64_t *n_calls;
     int *weight;
     char (*names)[24];
 };
@@ -238,6 +241,7 @@ static void release_memory(struct race_memory *m)
     free(m->racers);
     free(m->samples);
     free(m->true_us);
+    free(m->n_calls);
     free(m->weight);
     free(m->names);
 }
@@ -247,9 +251,10 @@ static int allocate_memory(struct race_memory *m, size_t n, size_t room)
     m->racers = calloc(n, sizeof(*m->racers));
     m->samples = calloc(n * room, sizeof(*m->samples));
     m->true_us = calloc(n, sizeof(*m->true_us));
+    m->n_calls = calloc(n, sizeof(*m->n_calls));
     m->weight = calloc(n, sizeof(*m->weight));
     m->names = calloc(n, sizeof(*m->names));
-    return m->racers && m->samples && m->true_us && m->weight && m->names ? 0 : -ENOMEM;
+    return m->racers && m->samples && m->true_us && m->n_calls && m->weight && m->names ? 0 : -ENOMEM;
 }
 
 /* Samples are by round; what a racer has beyond the rounds that were run is its fresh re-measurement. */
@@ -283,6 +288,7 @@ int mf_sim_race(struct mf_device *device, const struct mf_shape *shape, const st
                             .seed = options->seed,
                             .entries = entries,
                             .true_us = m.true_us,
+                            .n_calls = m.n_calls,
                             .names = m.names};
     bool any = false;
     sink->phase(sink, MF_PHASE_VERIFY);
