@@ -1,0 +1,227 @@
+#include "mf_check.h"
+#include "http_client.h"
+#include "http_harness.h"
+#include "server/metrics.h"
+#include "server/routes.h"
+
+#include "common/json.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *method, *path, *route;  /* route NULL: none */
+    int64_t id;
+    const char *allow;
+} lookups[] = {
+    {"GET", "/", "/", 0, ""},
+    {"GET", "/api/v1/batches/7", "/api/v1/batches/{id}", 7, ""},
+    {"HEAD", "/api/v1/batches/7", "/api/v1/batches/{id}", 7, ""},
+    {"GET", "/api/v1/batches/9223372036854775807/goals", "/api/v1/batches/{id}/goals", INT64_MAX, ""},
+    {"POST", "/api/v1/batches/7/cancel", "/api/v1/batches/{id}/cancel", 7, ""},
+    {"DELETE", "/api/v1/batches", NULL, 0, "POST, GET, HEAD"},
+    {"GET", "/api/v1/batches/7/cancel", NULL, 0, "POST"},
+    {"get", "/healthz", NULL, 0, "GET, HEAD"},                  /* methods are case-sensitive */
+    {"GET", "/api/v1/batches/", NULL, 0, ""},
+    {"GET", "/api/v1/batches/0", NULL, 0, ""},
+    {"GET", "/api/v1/batches/007", NULL, 0, ""},
+    {"GET", "/api/v1/batches/-7", NULL, 0, ""},
+    {"GET", "/api/v1/batches/9223372036854775808", NULL, 0, ""},
+    {"GET", "/api/v1/batches/7/", NULL, 0, ""},
+    {"GET", "/api/v1/batches/7x", NULL, 0, ""},
+    {"GET", "/page/../schema.sql", NULL, 0, ""},
+    {"GET", "", NULL, 0, ""},
+};
+
+START_TEST(test_find)
+{
+    int64_t ids[2] = {0, 0};
+    char allow[64];
+    const struct mf_route *r = mf_route_find(lookups[_i].method, lookups[_i].path, ids, allow, sizeof(allow));
+    ck_assert_str_eq(allow, lookups[_i].allow);
+    ck_assert_int_eq(r != NULL, lookups[_i].route != NULL);
+    if (r) {
+        ck_assert_str_eq(r->path, lookups[_i].route);
+        ck_assert_int_eq(ids[0], lookups[_i].id);
+    }
+}
+END_TEST
+
+START_TEST(test_table)
+{
+    size_t n;
+    const struct mf_route *routes = mf_routes(&n);
+    ck_assert_uint_lt(n, MF_HTTP_ROUTES_MAX);
+    for (size_t i = 0; i < n; i++) {
+        ck_assert_int_ne(routes[i].hops[0].owner, MF_OWNER_NONE);
+        ck_assert_int_ne(routes[i].statuses[0], 0);
+        ck_assert_ptr_nonnull(routes[i].produces);
+        for (size_t j = 0; j < i; j++) {
+            ck_assert_str_ne(routes[i].operation, routes[j].operation);
+            ck_assert(strcmp(routes[i].path, routes[j].path) != 0 || strcmp(routes[i].method, routes[j].method) != 0);
+        }
+    }
+}
+END_TEST
+
+/* --- the document against the table, and against what the server answers ----------------------------------- */
+
+static cJSON *document(int port)
+{
+    struct http_reply r = http_get(port, "/api/openapi.json");
+    ck_assert_int_eq(r.status, 200);
+    cJSON *json = mf_json_parse(r.body, r.len, r.len);
+    ck_assert_ptr_nonnull(json);
+    http_reply_free(&r);
+    return json;
+}
+
+static const cJSON *operation(const cJSON *document, const struct mf_route *route)
+{
+    char method[16] = "";
+    for (size_t i = 0; route->method[i]; i++)
+        method[i] = (char)tolower((unsigned char)route->method[i]);
+    return mf_json_object(mf_json_object(mf_json_object(document, "paths"), route->path), method);
+}
+
+static int count_operations(const cJSON *paths)
+{
+    int n = 0;
+    for (const cJSON *path = paths->child; path; path = path->next)
+        n += cJSON_GetArraySize(path);
+    return n;
+}
+
+/* Every "$ref" must lead somewhere. */
+static void check_refs(const cJSON *root, const cJSON *json)
+{
+    for (const cJSON *item = json->child; item; item = item->next) {
+        if (item->string && strcmp(item->string, "$ref") == 0) {
+            const cJSON *at = root;
+            char text[128];
+            (void)snprintf(text, sizeof(text), "%s", item->valuestring);
+            for (char *part = strtok(text, "/"); part; part = strtok(NULL, "/"))
+                at = strcmp(part, "#") == 0 ? at : cJSON_GetObjectItemCaseSensitive(at, part);
+            ck_assert_msg(at != NULL, "%s leads nowhere", item->valuestring);
+        }
+        check_refs(root, item);
+    }
+}
+
+/* A path that exists in the fixture for a route. */
+static void concrete(const struct mf_route *route, char *path, size_t cap)
+{
+    const char *brace = strchr(route->path, '{');
+    if (!brace)
+        (void)snprintf(path, cap, "%s", route->path);
+    else
+        (void)snprintf(path, cap, "%.*s1%s", (int)(brace - route->path), route->path, strchr(brace, '}') + 1);
+}
+
+/* Types, required members and the members' own schemas: what our schemas use of JSON Schema. Unknown members are
+ * refused, so that the document cannot fall behind the handlers. */
+static void check_schema(const cJSON *root, const cJSON *schema, const cJSON *value, const char *where)
+{
+    const char *name = NULL;
+    if (mf_json_text(schema, "$ref", &name) == 0)
+        schema = mf_json_object(mf_json_object(mf_json_object(root, "components"), "schemas"), strrchr(name, '/') + 1);
+    ck_assert_msg(schema != NULL, "%s: no schema", where);
+    static const char *const types[] = {"object", "array", "string", "integer", "number", "boolean", "null"};
+    bool is[] = {cJSON_IsObject(value), cJSON_IsArray(value), cJSON_IsString(value),
+                 cJSON_IsNumber(value) && value->valuedouble == (double)(int64_t)value->valuedouble, cJSON_IsNumber(value), cJSON_IsBool(value),
+                 cJSON_IsNull(value)};
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(schema, "type"), *option;
+    bool fits = type == NULL;
+    for (size_t i = 0; type && i < MF_ARRAY_LEN(types); i++) {
+        if (cJSON_IsString(type))
+            fits |= is[i] && strcmp(type->valuestring, types[i]) == 0;
+        else
+            cJSON_ArrayForEach(option, type) fits |= is[i] && strcmp(option->valuestring, types[i]) == 0;
+    }
+    ck_assert_msg(fits, "%s: not of its type", where);
+
+    char at[256];
+    const cJSON *properties = mf_json_object(schema, "properties"), *item;
+    if (cJSON_IsObject(value) && properties) {
+        cJSON_ArrayForEach(option, mf_json_array(schema, "required"))
+            ck_assert_msg(cJSON_GetObjectItemCaseSensitive(value, option->valuestring) != NULL, "%s.%s: missing", where, option->valuestring);
+        cJSON_ArrayForEach(item, value)
+        {
+            (void)snprintf(at, sizeof(at), "%s.%s", where, item->string);
+            const cJSON *property = cJSON_GetObjectItemCaseSensitive(properties, item->string);
+            ck_assert_msg(property != NULL, "%s: not in the document", at);
+            check_schema(root, property, item, at);
+        }
+    }
+    if (cJSON_IsArray(value) && mf_json_object(schema, "items")) {
+        (void)snprintf(at, sizeof(at), "%s[]", where);
+        cJSON_ArrayForEach(item, value) check_schema(root, mf_json_object(schema, "items"), item, at);
+    }
+}
+
+static void check_answer(const cJSON *doc, const struct mf_route *route, const struct http_reply *r, const char *path)
+{
+    char status[8];
+    (void)snprintf(status, sizeof(status), "%d", r->status);
+    const cJSON *responses = mf_json_object(operation(doc, route), "responses");
+    ck_assert_msg(cJSON_GetObjectItemCaseSensitive(responses, status) != NULL, "%s %s answers %s, which is not documented", route->method,
+                  path, status);
+    ck_assert_msg(r->status < 500, "%s %s: %s", route->method, path, r->body);
+    if (r->status != 200 || strcmp(route->produces, "application/json") != 0 || !route->schema)
+        return;
+    const cJSON *content = mf_json_object(mf_json_object(responses, "200"), "content");
+    cJSON *value = mf_json_parse(r->body, r->len, r->len);
+    ck_assert_ptr_nonnull(value);
+    check_schema(doc, mf_json_object(mf_json_object(content, "application/json"), "schema"), value, path);
+    cJSON_Delete(value);
+}
+
+START_TEST(test_document)
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    cJSON *doc = document(http_harness_port(h));
+    size_t n;
+    const struct mf_route *routes = mf_routes(&n);
+    ck_assert_int_eq(count_operations(mf_json_object(doc, "paths")), (int)n);
+    check_refs(doc, doc);
+    for (size_t i = 0; i < n; i++) {
+        char path[128];
+        const struct mf_route *route = &routes[i];
+        ck_assert_msg(operation(doc, route) != NULL, "%s %s is not in the document", route->method, route->path);
+        concrete(route, path, sizeof(path));
+        if (strcmp(route->produces, "text/event-stream") == 0)
+            continue;                   /* does not end; check_stream has it */
+        struct http_reply r = http_call(http_harness_port(h), route->method, path, "", NULL, 0);
+        check_answer(doc, route, &r, path);
+        http_reply_free(&r);
+    }
+    /* The fixture has more in these than in those that "1" stands for. */
+    static const char *const more[] = {"/api/v1/batches/2", "/api/v1/batches/3", "/api/v1/goals/5", "/api/v1/goals/5/pipelines", "/api/v1/goals/5/race",
+                                       "/api/v1/goals/10/steps", "/api/v1/goals/10/rejections", "/api/v1/export/left_out?simulated=1"};
+    for (size_t i = 0; i < MF_ARRAY_LEN(more); i++) {
+        int64_t ids[2];
+        char allow[64], path[128];
+        (void)snprintf(path, sizeof(path), "%.*s", (int)strcspn(more[i], "?"), more[i]);
+        const struct mf_route *route = mf_route_find("GET", path, ids, allow, sizeof(allow));
+        struct http_reply r = http_get(http_harness_port(h), more[i]);
+        ck_assert_int_eq(r.status, 200);
+        check_answer(doc, route, &r, more[i]);
+        http_reply_free(&r);
+    }
+    cJSON_Delete(doc);
+    http_harness_stop(h);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("routes");
+    TCase *t = tcase_create("routes");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, test_find, 0, sizeof(lookups) / sizeof(lookups[0]));
+    tcase_add_test(t, test_table);
+    tcase_add_test(t, test_document);
+    suite_add_tcase(suite, t);
+    return mf_check_main(suite);
+}

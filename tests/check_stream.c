@@ -1,0 +1,221 @@
+/* Event streams over real sockets: live, resumed, of one batch, slow, too many. */
+#include "mf_check.h"
+#include "http_client.h"
+#include "http_harness.h"
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int open_stream(int port, const char *path, const char *headers)
+{
+    char text[512];
+    int fd = http_connect(port);
+    ck_assert_int_ge(fd, 0);
+    (void)snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", path, headers);
+    http_sends(fd, text);
+    return fd;
+}
+
+static int count(const char *text, const char *what)
+{
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, what)); p += strlen(what))
+        n++;
+    return n;
+}
+
+START_TEST(test_live)
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    int fd = open_stream(http_harness_port(h), "/api/v1/events", "");
+    char *text = http_read_until(fd, "id: 40\n");   /* the latest of the fixture: where the stream begins */
+    ck_assert_ptr_nonnull(strstr(text, "text/event-stream"));
+    ck_assert_ptr_nonnull(strstr(text, "retry: 1000"));
+    ck_assert_int_eq(count(text, "event: "), 0);
+    free(text);
+    http_harness_event(h, 2, "goal", "{\"measured\":1}", NULL);
+    http_harness_event(h, 0, "worker", "{\"worker\":1}", NULL);
+    text = http_read_until(fd, "{\"worker\":1}");
+    ck_assert_ptr_nonnull(strstr(text, "id: 41\nevent: goal\ndata: {\"measured\":1}\n\n"));
+    ck_assert_ptr_nonnull(strstr(text, "id: 42\nevent: worker\n"));
+    free(text);
+    (void)close(fd);
+    http_harness_stop(h);
+}
+END_TEST
+
+static const struct {
+    const char *path, *headers;
+    const char *last;           /* comes at the end */
+    int n;                      /* events up to it; the fixture has 40, odd ones of batch 2 */
+} resumes[] = {
+    {"/api/v1/events", "Last-Event-ID: 30\r\n", "\"measured\":40", 10},
+    {"/api/v1/events?last_event_id=0", "", "\"measured\":40", 40},
+    {"/api/v1/events?last_event_id=0", "Last-Event-ID: 39\r\n", "\"measured\":40", 1},      /* the header is the browser's: it is newer */
+    {"/api/v1/batches/1/events?last_event_id=0", "", "\"measured\":40", 20},
+    {"/api/v1/batches/2/events?last_event_id=36", "", "\"measured\":39", 2},
+};
+
+START_TEST(test_resume)
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    int fd = open_stream(http_harness_port(h), resumes[_i].path, resumes[_i].headers);
+    char *text = http_read_until(fd, resumes[_i].last);
+    ck_assert_int_eq(count(text, "event: "), resumes[_i].n);
+    free(text);
+    (void)close(fd);
+    http_harness_stop(h);
+}
+END_TEST
+
+/* A stream of one batch hears nothing of others, and the table and the ring join without loss or repetition, whatever comes while
+ * the table is read. */
+START_TEST(test_join)
+{
+    enum { N = 3000 };
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    char body[64];
+    int fd = -1;
+    for (int i = 1; i <= N; i++) {
+        (void)snprintf(body, sizeof(body), "{\"i\":%d}", i);
+        http_harness_event(h, i % 3 ? 1 : 2, "goal", body, NULL);
+        if (i == N / 2)
+            fd = open_stream(http_harness_port(h), "/api/v1/batches/2/events?last_event_id=40", "");
+    }
+    char *text = http_read_until(fd, "{\"i\":3000}");
+    ck_assert_int_eq(count(text, "event: goal"), N / 3);
+    const char *p = text;
+    for (int i = 3; i <= N; i += 3) {
+        (void)snprintf(body, sizeof(body), "{\"i\":%d}", i);
+        ck_assert_ptr_nonnull(p = strstr(p, body));
+    }
+    free(text);
+    (void)close(fd);
+    http_harness_stop(h);
+}
+END_TEST
+
+/* A client that does not read costs one chunk; when it reads again, it gets what it missed from the table. */
+START_TEST(test_slow_client)
+{
+    enum { N = 12000 };         /* more than the ring holds */
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    char body[1200], last[64];
+    int fd = open_stream(http_harness_port(h), "/api/v1/events", "");
+    free(http_read_until(fd, "id: 40\n"));
+    for (int i = 1; i <= N; i++) {
+        int n = snprintf(body, sizeof(body), "{\"i\":%d,\"filler\":\"", i);
+        memset(body + n, 'x', 1000);
+        (void)snprintf(body + n + 1000, sizeof(body) - (size_t)n - 1000, "\"}");
+        http_harness_event(h, 1, "goal", body, NULL);
+    }
+    struct http_reply r = http_get(http_harness_port(h), "/healthz");   /* others are served meanwhile */
+    ck_assert_int_eq(r.status, 200);
+    http_reply_free(&r);
+    (void)snprintf(last, sizeof(last), "{\"i\":%d,", N);
+    char *text = http_read_until(fd, last);
+    ck_assert_int_eq(count(text, "event: goal"), N);
+    free(text);
+    (void)close(fd);
+    http_harness_stop(h);
+}
+END_TEST
+
+START_TEST(test_beat)
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true, .http.beat_ms = 50});
+    int fd = open_stream(http_harness_port(h), "/api/v1/events", "");
+    for (int i = 0; i < 3; i++)
+        free(http_read_until(fd, ": beat\n\n"));
+    (void)close(fd);
+    http_harness_stop(h);
+}
+END_TEST
+
+static const struct {
+    const char *path, *headers, *at;
+    int status;
+} refused[] = {
+    {"/api/v1/batches/99/events", "", "", 404},
+    {"/api/v1/events", "Last-Event-ID: soon\r\n", "last_event_id", 400},
+    {"/api/v1/events?last_event_id=-1", "", "last_event_id", 400},
+    {"/api/v1/events", "Accept: application/json\r\n", "header.Accept", 406},
+};
+
+START_TEST(test_refused)
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    for (size_t i = 0; i < MF_ARRAY_LEN(refused); i++) {
+        struct http_reply r = http_call(http_harness_port(h), "GET", refused[i].path, refused[i].headers, NULL, 0);
+        ck_assert_int_eq(r.status, refused[i].status);
+        ck_assert_ptr_nonnull(strstr(r.body, refused[i].at));
+        http_reply_free(&r);
+    }
+    http_harness_stop(h);
+}
+END_TEST
+
+START_TEST(test_too_many)
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true, .http.streams = 2, .http.beat_ms = 50});
+    int port = http_harness_port(h);
+    int a = open_stream(port, "/api/v1/events", ""), b = open_stream(port, "/api/v1/events", "");
+    free(http_read_until(a, "retry"));
+    free(http_read_until(b, "retry"));
+    struct http_reply r = http_call(port, "GET", "/api/v1/events", "", NULL, 0);
+    ck_assert_int_eq(r.status, 503);
+    ck_assert_str_eq(http_header(&r, "Retry-After"), "5");
+    http_reply_free(&r);
+    /* A place is free again once the beat finds the client gone. */
+    (void)close(a);
+    int64_t until = mf_now_ms() + 10000;
+    for (;;) {
+        int fd = open_stream(port, "/api/v1/events", "");
+        char *text = http_read_until(fd, "\r\n\r\n");
+        bool open = strstr(text, "200 OK") != NULL;
+        free(text);
+        (void)close(fd);
+        if (open)
+            break;
+        ck_assert_int_lt(mf_now_ms(), until);
+    }
+    (void)close(b);
+    http_harness_stop(h);
+}
+END_TEST
+
+/* Stopping with open streams ends them: their clients come back to the next server. */
+START_TEST(test_stop)
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    int fd = open_stream(http_harness_port(h), "/api/v1/events", "");
+    free(http_read_until(fd, "retry"));
+    http_harness_stop(h);
+    char rest[4096];
+    ssize_t n;
+    while ((n = read(fd, rest, sizeof(rest))) > 0)
+        ;
+    ck_assert_int_le(n, 0);
+    (void)close(fd);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("stream");
+    TCase *t = tcase_create("stream");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, test_live);
+    tcase_add_loop_test(t, test_resume, 0, sizeof(resumes) / sizeof(resumes[0]));
+    tcase_add_test(t, test_join);
+    tcase_add_test(t, test_slow_client);
+    tcase_add_test(t, test_beat);
+    tcase_add_test(t, test_refused);
+    tcase_add_test(t, test_too_many);
+    tcase_add_test(t, test_stop);
+    suite_add_tcase(suite, t);
+    return mf_check_main(suite);
+}
