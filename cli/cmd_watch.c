@@ -27,6 +27,7 @@ struct watch {
     struct mf_buf text;
     size_t drawn; /* lines on the terminal that the next picture goes over */
     int64_t drawn_ms, listed_ms, summed_ms;
+    int64_t summed;   /* what the last summary counted: nothing new is not said again */
     int failed;       /* exit code of a list that could not be read */
     bool list_wanted; /* right after a connection: what came before it was missed */
 };
@@ -58,8 +59,10 @@ static void draw(struct watch *w, bool final)
         w->drawn = mf_progress_draw(&w->progress, size.ws_col - 1, size.ws_row - 1u, w->cli->utf8, &w->text);
     } else {
         mf_progress_tell_ended(&w->progress, &w->text);
-        if (!final && mf_now_ms() - w->summed_ms >= SUMMARY_MS) {
+        if (!final && mf_now_ms() - w->summed_ms >= SUMMARY_MS &&
+            mf_progress_measured(&w->progress) != w->summed) {
             w->summed_ms = mf_now_ms();
+            w->summed = mf_progress_measured(&w->progress);
             mf_progress_summary(&w->progress, &w->text);
         }
     }
@@ -174,7 +177,7 @@ static int finish(struct watch *w)
 int mf_watch_batch(struct mf_cli *cli, int64_t batch, int64_t patience_s)
 {
     _cleanup_(mf_http_freep) struct mf_http *events = NULL;
-    struct watch w = {.cli = cli, .progress = MF_PROGRESS_INIT, .summed_ms = mf_now_ms()};
+    struct watch w = {.cli = cli, .progress = MF_PROGRESS_INIT, .summed_ms = mf_now_ms(), .summed = -1};
     int code;
 
     w.progress.batch = batch;

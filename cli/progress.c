@@ -143,6 +143,15 @@ size_t mf_progress_count(const struct mf_progress *p, enum mf_goal state)
     return n;
 }
 
+int64_t mf_progress_measured(const struct mf_progress *p)
+{
+    int64_t n = 0;
+
+    for (size_t i = 0; i < p->n_goals; i++)
+        n += p->goals[i].measured;
+    return n;
+}
+
 static bool goal_ended(const struct mf_goal_progress *g)
 {
     return g->state == MF_GOAL_DONE || g->state == MF_GOAL_FAILED || g->state == MF_GOAL_CANCELLED;

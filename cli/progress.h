@@ -63,6 +63,9 @@ bool mf_progress_ended(const struct mf_progress *p);
 /* Goals in that state. */
 size_t mf_progress_count(const struct mf_progress *p, enum mf_goal state);
 
+/* Steps measured, over all goals. */
+int64_t mf_progress_measured(const struct mf_progress *p);
+
 /* How far a goal is, 0 to 1: probing counts by its steps. */
 double mf_goal_fraction(const struct mf_goal_progress *g);
 /* One line a group and one for the whole, each at most `columns` wide; at most `lines`, groups that have ended

@@ -83,7 +83,7 @@ await_line "$state/ports" "${pids[0]}" || { echo "demo: moefarmd did not start" 
 http=$(sed -n 's/^http[= ]//p' "$state/ports")
 hub=$(sed -n 's/^hub[= ]//p' "$state/ports")
 export MOEFARM_URL=http://127.0.0.1:$http
-"$build/worker/moefarm-worker" --hub "tcp://127.0.0.1:$hub" --device cpu:0 --name demo --spool "$state/spool" \
+"$build/worker/moefarm-worker" --coordinator "tcp://127.0.0.1:$hub" --device cpu:0 --name demo --spool "$state/spool" \
     >"$state/worker.log" 2>&1 &
 pids+=($!)
 moefarm=$build/cli/moefarm
