@@ -81,8 +81,11 @@ int mf_region_new(size_t bytes, struct mf_region *ret)
 {
     struct mf_region r = {.bytes = whole_pages(bytes), .fd = -1};
     int result = mf_memory_file("moefarm", r.bytes, &r.fd);
+    /* Pages are had far faster all at once than fault by fault. */
+    if (result == 0 && fallocate(r.fd, 0, 0, (off_t)r.bytes) < 0)
+        result = -ENOMEM;
     if (result == 0)
-        result = map(&r, PROT_READ | PROT_WRITE, 0);
+        result = map(&r, PROT_READ | PROT_WRITE, MAP_POPULATE);
     if (result < 0) {
         mf_region_release(&r);
         return -ENOMEM;
@@ -91,19 +94,21 @@ int mf_region_new(size_t bytes, struct mf_region *ret)
     return 0;
 }
 
-int mf_region_seal(struct mf_region *r, struct mf_keeper *keeper, const char *key)
+int mf_region_seal(int fd, size_t bytes, struct mf_keeper *keeper, const char *key, struct mf_region *ret)
 {
-    unmap(r);
-    int result = mf_memory_seal(r->fd);
+    struct mf_region r = {.bytes = whole_pages(bytes), .fd = fd};
+    int result = mf_memory_seal(fd);
     if (result == 0)
-        result = map(r, PROT_READ, MAP_POPULATE);
-    if (result < 0 || !keeper)
+        result = map(&r, PROT_READ, MAP_POPULATE);
+    if (result < 0) {
+        mf_region_release(&r);
         return result;
-    int fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
-    if (fd < 0)
-        return -errno;
+    }
+    int kept = keeper ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
     /* A keeper without room is no failure: the memory serves this session all the same. */
-    (void)keeper->keep(keeper, key, fd, r->bytes);
+    if (kept >= 0)
+        (void)keeper->keep(keeper, key, kept, r.bytes);
+    *ret = r;
     return 0;
 }
 

@@ -19,8 +19,9 @@ struct mf_region {
 
 /* Zeroed, writable, of whole pages. -ENOMEM. */
 int mf_region_new(size_t bytes, struct mf_region *ret);
-/* Ends writing: sealed, mapped anew read-only with every page present, and handed to the keeper (may be NULL). */
-int mf_region_seal(struct mf_region *r, struct mf_keeper *keeper, const char *key);
+/* A finished file of whole pages: sealed, mapped read-only with every page present, and handed to the keeper (may be
+ * NULL). Takes the descriptor in any case. */
+int mf_region_seal(int fd, size_t bytes, struct mf_keeper *keeper, const char *key, struct mf_region *ret);
 /* What the keeper has under the key, mapped read-only with every page present. -ENOENT: nothing of that size. */
 int mf_region_find(struct mf_keeper *keeper, const char *key, size_t bytes, struct mf_region *ret);
 /* From now on a write to it is a fault: a step that writes to its input dies of it. */

@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/text.h"
 #include "kernels/data.h"
+#include "kernels/layout.h"
 #include "worker/keeper.h"
 
 #define BUFFER_MIN (256u << 20)
@@ -40,11 +41,89 @@ static struct mf_tensor_ref weight_ref(const struct mf_part *parts, int n, uint8
     return ref;
 }
 
-static int make_weight(struct mf_session *s, const struct mf_artifact *a, const struct mf_tensor_ref *to)
+/* One weight made expert by expert. Each thread makes an expert in its own buffer and writes it to the file: whole
+ * pages that are written need not be zeroed first, which is most of what mapping and filling them costs. */
+struct weight_job {
+    struct mf_session *s;
+    const struct mf_artifact *artifact;
+    const struct mf_part *parts;
+    int n_parts, fd;
+    size_t expert_bytes[2]; /* of each part */
+    int error;
+};
+
+static int write_all(int fd, const uint8_t *from, size_t n, size_t at)
 {
-    if (strcmp(a->order, "row") == 0)
-        return mf_data_weight(&s->shape, a->tensor, s->options.seed, to->part[0], to->part[1]);
-    return mf_reference_artifact(&s->data, &s->ref, a, NULL, to);
+    while (n > 0) {
+        ssize_t done = pwrite(fd, from, n, (off_t)at);
+        if (done < 0 && errno != EINTR)
+            return errno == ENOSPC ? -ENOMEM : -errno;
+        if (done > 0) {
+            from += done;
+            n -= (size_t)done;
+            at += (size_t)done;
+        }
+    }
+    return 0;
+}
+
+static int make_expert(const struct weight_job *j, int32_t e, uint8_t *w, float *scale)
+{
+    const struct mf_session *s = j->s;
+    bool first = j->artifact->tensor == MF_TENSOR_W1;
+    if (strcmp(j->artifact->order, "row") == 0)
+        return mf_data_expert(&s->shape, j->artifact->tensor, s->options.seed, e, w, scale);
+    const uint8_t *from = (const uint8_t *)(first ? s->data.w1 : s->data.w2) + (size_t)e * j->expert_bytes[0];
+    size_t N = (size_t)(j->parts[0].rows / s->shape.expert), K = (size_t)j->parts[0].cols;
+    mf_layout_pack(mf_layout_find(j->artifact->order), j->parts[0].element_bytes, N, K, from, w);
+    if (j->n_parts > 1)
+        memcpy(scale,
+               (const uint8_t *)(first ? s->data.w1_scale : s->data.w2_scale) +
+                   (size_t)e * j->expert_bytes[1],
+               j->expert_bytes[1]);
+    return 0;
+}
+
+static void weight_thread(void *context, int thread, int n_threads)
+{
+    struct weight_job *j = context;
+    _cleanup_(mf_freep) uint8_t *w = malloc(j->expert_bytes[0]);
+    _cleanup_(mf_freep) float *scale = malloc(j->expert_bytes[1] + sizeof(float));
+    size_t scales_at = align_page((size_t)mf_part_bytes(&j->parts[0]));
+    int r = w && scale ? 0 : -ENOMEM;
+    for (int32_t e = thread; r == 0 && e < j->s->shape.expert; e += n_threads) {
+        r = make_expert(j, e, w, scale);
+        if (r == 0)
+            r = write_all(j->fd, w, j->expert_bytes[0], (size_t)e * j->expert_bytes[0]);
+        if (r == 0 && j->n_parts > 1)
+            r = write_all(j->fd, (uint8_t *)scale, j->expert_bytes[1],
+                          scales_at + (size_t)e * j->expert_bytes[1]);
+    }
+    if (r < 0)
+        __atomic_store_n(&j->error, r, __ATOMIC_RELAXED);
+}
+
+/* The file of a weight that nobody has yet: made, sealed, handed to the keeper. */
+static int make_weight(struct mf_session *s, const struct mf_artifact *a, const struct mf_part *parts, int n,
+                       size_t bytes, const char *key, struct mf_region *ret)
+{
+    struct weight_job j = {.s = s, .artifact = a, .parts = parts, .n_parts = n, .fd = -1};
+    struct mf_artifact plain = mf_plain_w(&s->shape, a->tensor, a->order);
+    if (!mf_artifact_equal(&plain, a))
+        return -EINVAL;
+    if (bytes > mf_memory_available())
+        return -ENOMEM;
+    for (int i = 0; i < n; i++)
+        j.expert_bytes[i] = (size_t)(mf_part_bytes(&parts[i]) / s->shape.expert);
+    int r = mf_memory_file("moefarm-weight", bytes, &j.fd);
+    if (r < 0)
+        return r;
+    mf_pool_run(weight_thread, &j, mf_pool_threads());
+    if (j.error < 0) {
+        mf_closep(&j.fd);
+        return j.error;
+    }
+    return mf_region_seal(j.fd, bytes, s->keeper, key, ret);
 }
 
 int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct mf_session_weight **ret)
@@ -68,21 +147,10 @@ int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct 
     struct mf_session_weight w = {.artifact = *a, .region = MF_REGION_INIT};
     weight_key(s, a, key);
     int r = mf_region_find(s->keeper, key, bytes, &w.region);
-    if (r == -ENOENT) {
-        if (bytes > mf_memory_available())
-            return -ENOMEM;
-        r = mf_region_new(bytes, &w.region);
-        if (r < 0)
-            return r;
-        struct mf_tensor_ref to = weight_ref(parts, n, w.region.at);
-        r = make_weight(s, a, &to);
-        if (r == 0)
-            r = mf_region_seal(&w.region, s->keeper, key);
-    }
-    if (r < 0) {
-        mf_region_release(&w.region);
+    if (r == -ENOENT)
+        r = make_weight(s, a, parts, n, bytes, key, &w.region);
+    if (r < 0)
         return r;
-    }
     w.ref = weight_ref(parts, n, w.region.at);
     for (int i = 0; i < MF_ROTATIONS_MAX; i++)
         w.used[i] = -1;

@@ -198,12 +198,16 @@ static void look_at_row(const struct pass *s, int64_t p, float *scratch, struct 
 {
     const struct mf_verify_input *v = s->v;
     const struct mf_guarded *g = v->out;
-    float factor = 1;
+    float factor = 1, *plain_x = scratch + s->cols;
     const float *ref = NULL;
     if (!v->accumulates && !g->artifact.zeroed)
         look_for_poison(g, p, row);
-    if (!g->artifact.zeroed)
+    if (g->artifact.tensor == MF_TENSOR_X && g->artifact.format == MF_FORMAT_BF16) {
+        mf_bf16_to_floats(v->data->x + row->source * s->cols, (size_t)s->cols, plain_x);
+        ref = plain_x;
+    } else if (!g->artifact.zeroed) {
         ref = mf_reference_row(v->data, v->ref, &g->artifact, row->source, &factor);
+    }
     const float *x = scratch;
     if (g->artifact.format == MF_FORMAT_F32)
         x = part_row(g, 0, p);
@@ -225,7 +229,7 @@ static void pass_thread(void *context, int thread, int n_threads)
 {
     struct pass *s = context;
     int64_t n = s->v->out->parts[0].rows;
-    float *scratch = s->scratch + (size_t)thread * (size_t)s->cols;
+    float *scratch = s->scratch + 2 * (size_t)thread * (size_t)s->cols;
     for (int64_t p = n * thread / n_threads; p < n * (thread + 1) / n_threads; p++) {
         struct row *row = &s->rows[p];
         *row = (struct row){.source = s->v->source ? s->v->source[p] : p};
@@ -452,13 +456,24 @@ static int refuse_row(const struct mf_verify_input *v, const struct row *rows, s
 
 /* ---- the calls ---- */
 
+/* Without a reference nothing can be right: fp8 of a shape that is not quantised, say. */
+static bool has_reference(const struct mf_verify_input *v)
+{
+    const struct mf_artifact *a = &v->out->artifact;
+    float factor;
+    return a->zeroed || (a->tensor == MF_TENSOR_X && a->format == MF_FORMAT_BF16) ||
+           mf_reference_row(v->data, v->ref, a, 0, &factor);
+}
+
 static int look(struct pass *s)
 {
     const struct mf_guarded *g = s->v->out;
+    if (!has_reference(s->v))
+        return -EINVAL;
     int n_threads = g->parts[0].rows * g->parts[0].cols < 65536 ? 1 : mf_pool_threads();
     s->cols = g->parts[0].cols;
     s->rows = calloc((size_t)g->parts[0].rows, sizeof(*s->rows));
-    s->scratch = reallocarray(NULL, (size_t)n_threads * (size_t)s->cols, sizeof(*s->scratch));
+    s->scratch = reallocarray(NULL, 2 * (size_t)n_threads * (size_t)s->cols, sizeof(*s->scratch));
     if (!s->rows || !s->scratch)
         return -ENOMEM;
     if (n_threads == 1)
