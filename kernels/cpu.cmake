@@ -5,6 +5,7 @@ set(MF_CPU_SOURCES
     device.c
     device_cpu.c
     family_cpu.c
+    family_lib.c
     family_move.c
     family_one.c
     family_tile.c

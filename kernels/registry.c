@@ -15,9 +15,10 @@ static const struct mf_family *families[8 + N_ADDED_MAX] = {
     &mf_family_move,
     &mf_family_tile,
     &mf_family_one,
+    &mf_family_lib,
     &mf_family_sim,
 };
-static size_t n_families = 4;
+static size_t n_families = 5;
 static size_t n_added;
 
 const char *mf_kernel_revision(void)
