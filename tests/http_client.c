@@ -117,9 +117,9 @@ struct http_reply http_read(int fd, int head_only)
         free(b.data);
         return http_read(fd, head_only);
     }
-    const char *length = http_header(&r, "Content-Length");
+    /* One after the other: both come in the same static buffer. */
+    size_t want = strtoul(http_header(&r, "Content-Length"), NULL, 10);
     int chunked = strcasecmp(http_header(&r, "Transfer-Encoding"), "chunked") == 0;
-    size_t want = *length ? strtoul(http_header(&r, "Content-Length"), NULL, 10) : 0;
     if (head_only || r.status == 304)
         want = 0, chunked = 0;
     while (chunked ? !strstr(b.data + head, "0\r\n\r\n") : b.len - head < want)

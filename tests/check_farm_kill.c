@@ -1,0 +1,263 @@
+/* kill -9 of a runner, a worker and the coordinator in the middle of a batch: it completes, nothing measured is lost
+ * or counted twice, and the table is that of an undisturbed run. Two simulated workers. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/json.h"
+#include "farm_harness.h"
+#include "mf_check.h"
+#include "worker/spool.h"
+
+#define BEAT_MS 300
+
+static const char csv[] =
+    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_"
+    "stage1\n"
+    "16,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
+    "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
+    "8,4096,1536,64,4,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fnuz,torch.float8_e4m3fnuz,"
+    "QuantType.per_Token,1,0\n";
+
+static struct farm farm;
+static char *undisturbed;
+
+static void start_worker(int place)
+{
+    char device[64], spec[160];
+    (void)snprintf(device, sizeof(device), "sim:gfx942/304:%d", place);
+    (void)snprintf(spec, sizeof(spec), "%s:%s", device, farm_file(&farm, "spec.json", "{\"step_ms\":4}"));
+    const char *const args[] = {"--device", spec, NULL};
+    farm_start_worker(&farm, place, args);
+}
+
+static void start_farm(void)
+{
+    farm_start(&farm, BEAT_MS);
+    start_worker(0);
+    start_worker(1);
+    farm_wait_workers(&farm, 2);
+}
+
+/* ---- what is in the database ---- */
+
+struct keys {
+    struct mf_spool_key *at;
+    size_t n;
+};
+
+static bool has(const struct keys *k, struct mf_spool_key key)
+{
+    for (size_t i = 0; i < k->n; i++) {
+        if (k->at[i].unit == key.unit && k->at[i].attempt == key.attempt && k->at[i].seq == key.seq)
+            return true;
+    }
+    return false;
+}
+
+static void add(struct keys *k, struct mf_spool_key key)
+{
+    k->at = reallocarray(k->at, k->n + 1, sizeof(*k->at));
+    ck_assert_ptr_nonnull(k->at);
+    k->at[k->n++] = key;
+}
+
+static void release_keys(struct keys *k)
+{
+    free(k->at);
+}
+
+/* Every item of a list that pages by cursor. */
+static cJSON *get_all(const char *path)
+{
+    cJSON *all = cJSON_CreateArray();
+    char cursor[160] = "";
+    do {
+        char page[320];
+        (void)snprintf(page, sizeof(page), "%s%slimit=1000%s%s", path, strchr(path, '?') ? "&" : "?",
+                       cursor[0] ? "&cursor=" : "", cursor);
+        _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, page);
+        ck_assert_msg(json != NULL, "%s", page);
+        (void)snprintf(cursor, sizeof(cursor), "%s", farm_text(json, "next"));
+        cJSON *items = mf_json_array(json, "items");
+        while (cJSON_GetArraySize(items) > 0)
+            cJSON_AddItemToArray(all, cJSON_DetachItemFromArray(items, 0));
+    } while (cursor[0]);
+    return all;
+}
+
+/* The results of one step or pipeline. Those that count (not late, and of a runner that lived) are one. */
+static void collect(struct keys *k, const char *path)
+{
+    _cleanup_(cJSON_Deletep) cJSON *results = get_all(path);
+    const cJSON *item;
+    int counted = 0;
+    cJSON_ArrayForEach (item, results) {
+        struct mf_spool_key key = {farm_number(item, "unit"), farm_number(item, "attempt"),
+                                   farm_number(item, "seq")};
+        ck_assert_msg(!has(k, key), "%s: unit %ld attempt %ld seq %ld twice", path, (long)key.unit,
+                      (long)key.attempt, (long)key.seq);
+        add(k, key);
+        counted +=
+            !cJSON_IsTrue(cJSON_GetObjectItem(item, "late")) && strcmp(farm_text(item, "status"), "ok") == 0;
+    }
+    ck_assert_msg(counted == 1, "%s: %d results count", path, counted);
+}
+
+static void check_database(int batch, const struct keys *spooled)
+{
+    char path[96];
+    _cleanup_(release_keys) struct keys found = {0};
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
+    _cleanup_(cJSON_Deletep) cJSON *goals = get_all(path);
+    const cJSON *goal, *step;
+    ck_assert_int_eq(cJSON_GetArraySize(goals), 3);
+    cJSON_ArrayForEach (goal, goals) {
+        ck_assert_str_eq(farm_text(goal, "state"), "done");
+        (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/steps", farm_number(goal, "id"));
+        _cleanup_(cJSON_Deletep) cJSON *steps = get_all(path);
+        ck_assert_int_gt(cJSON_GetArraySize(steps), 20);
+        cJSON_ArrayForEach (step, steps) {
+            ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s: %s: %s", farm_text(step, "name"),
+                          farm_text(step, "status"), farm_text(step, "reason"));
+            (void)snprintf(path, sizeof(path), "/api/v1/steps/%d/results?goal=%d", farm_number(step, "id"),
+                           farm_number(goal, "id"));
+            collect(&found, path);
+        }
+    }
+    for (size_t i = 0; i < spooled->n; i++)
+        ck_assert_msg(has(&found, spooled->at[i]), "unit %ld attempt %ld seq %ld of the spool is lost",
+                      (long)spooled->at[i].unit, (long)spooled->at[i].attempt, (long)spooled->at[i].seq);
+}
+
+/* What a dead worker had measured and not been told to forget: results of steps only. */
+static void read_spool(int place, struct keys *to)
+{
+    char name[16];
+    struct mf_spool *spool = NULL;
+    struct mf_spool_key key;
+    const char *body;
+    size_t len;
+    (void)snprintf(name, sizeof(name), "w%d", place);
+    ck_assert_int_eq(mf_spool_open(farm.folder, name, &spool, NULL), 0);
+    while (mf_spool_next(spool, &key, &body, &len)) {
+        if (strstr(body, "\"step\":"))
+            add(to, key);
+        mf_spool_sent(spool);
+    }
+    mf_spool_close(spool);
+}
+
+/* ---- the runs ---- */
+
+/* Once for all: what the table is when nothing happens. */
+static void make_undisturbed(void)
+{
+    start_farm();
+    int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
+    farm_wait_done(&farm, batch);
+    struct keys none = {0};
+    check_database(batch, &none);
+    undisturbed = farm_export(&farm, batch);
+    farm_stop(&farm);
+}
+
+static void free_undisturbed(void)
+{
+    free(undisturbed);
+}
+
+enum victim { RUNNER, WORKER_0, COORDINATOR };
+
+/* clang-format off */
+static const struct {
+    int n;
+    struct { enum victim who; int at; } kills[4];   /* at: results measured */
+} runs[] = {
+    {1, {{RUNNER, 20}}},
+    {1, {{WORKER_0, 20}}},
+    {1, {{COORDINATOR, 20}}},
+    {3, {{RUNNER, 15}, {WORKER_0, 60}, {COORDINATOR, 110}}},
+    {4, {{COORDINATOR, 5}, {WORKER_0, 40}, {COORDINATOR, 60}, {RUNNER, 100}}},
+};
+/* clang-format on */
+
+static void strike(enum victim who, struct keys *spooled)
+{
+    switch (who) {
+    case RUNNER:
+        farm_kill_runner(&farm, 1);
+        break;
+    case WORKER_0:
+        farm_kill_worker(&farm, 0);
+        read_spool(0, spooled);
+        start_worker(0);
+        break;
+    case COORDINATOR:
+        farm_kill_daemon(&farm);
+        farm_start_daemon(&farm, BEAT_MS);
+        break;
+    }
+}
+
+START_TEST(same_table)
+{
+    _cleanup_(release_keys) struct keys spooled = {0};
+    start_farm();
+    int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
+    for (int i = 0; i < runs[_i].n; i++) {
+        ck_assert_msg(farm_wait_batch(&farm, batch, "measured", runs[_i].kills[i].at),
+                      "done before the kill");
+        strike(runs[_i].kills[i].who, &spooled);
+    }
+    farm_wait_done(&farm, batch);
+    check_database(batch, &spooled);
+    _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
+    ck_assert_str_eq(table, undisturbed);
+}
+END_TEST
+
+/* Both workers and the coordinator at once; then, with nobody there, the workers come first. */
+START_TEST(all_at_once)
+{
+    _cleanup_(release_keys) struct keys spooled = {0};
+    start_farm();
+    int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
+    ck_assert(farm_wait_batch(&farm, batch, "measured", 30));
+    farm_kill_daemon(&farm);
+    farm_kill_worker(&farm, 0);
+    farm_kill_worker(&farm, 1);
+    read_spool(0, &spooled);
+    read_spool(1, &spooled);
+    start_worker(0);
+    start_worker(1);
+    farm_start_daemon(&farm, BEAT_MS);
+    farm_wait_done(&farm, batch);
+    check_database(batch, &spooled);
+    _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
+    ck_assert_str_eq(table, undisturbed);
+    ck_assert_int_eq(farm_end(&farm.workers[0]), 0);
+    ck_assert_int_eq(farm_end(&farm.daemon), 0);
+}
+END_TEST
+
+static void stop_farm(void)
+{
+    farm_stop(&farm);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("farm_kill");
+    TCase *tc = tcase_create("farm_kill");
+    tcase_add_unchecked_fixture(tc, make_undisturbed, free_undisturbed);
+    tcase_add_checked_fixture(tc, NULL, stop_farm);
+    tcase_add_loop_test(tc, same_table, 0, (int)MF_ARRAY_LEN(runs));
+    tcase_add_test(tc, all_at_once);
+    tcase_set_timeout(tc, 120);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

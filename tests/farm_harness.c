@@ -1,0 +1,328 @@
+#include "farm_harness.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/json.h"
+#include "http_client.h"
+
+#define DAEMON   MF_BINARY_DIR "/server/moefarmd"
+#define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"
+#define PAUSE_MS 5
+#define ARGS_MAX 40
+#define LOG_TAIL 4000
+
+/* Between two questions: lets the processes that are asked about run. */
+static void pause_between(void)
+{
+    (void)poll(NULL, 0, PAUSE_MS);
+}
+
+static void path_in(const struct farm *f, const char *name, char *path, size_t cap)
+{
+    (void)snprintf(path, cap, "%s/%s", f->folder, name);
+}
+
+const char *farm_file(struct farm *f, const char *name, const char *content)
+{
+    static char path[128];
+    path_in(f, name, path, sizeof(path));
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, content, strlen(content)), (ssize_t)strlen(content));
+    (void)close(fd);
+    return path;
+}
+
+static pid_t start(const struct farm *f, const char *log, const char *const *argv)
+{
+    char path[128];
+    pid_t parent = getpid();
+    path_in(f, log, path, sizeof(path));
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        int fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+        if (getppid() != parent || fd < 0 || dup2(fd, 1) < 0 || dup2(fd, 2) < 0)
+            _exit(126);
+        (void)execv(argv[0], (char *const *)argv);
+        _exit(127);
+    }
+    return pid;
+}
+
+static int reap(pid_t *pid)
+{
+    int status = 0;
+    while (waitpid(*pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    *pid = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void kill_hard(pid_t *pid)
+{
+    if (*pid <= 0)
+        return;
+    (void)kill(*pid, SIGKILL);
+    (void)reap(pid);
+}
+
+int farm_end(pid_t *pid)
+{
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    ck_assert_int_eq(kill(*pid, SIGTERM), 0);
+    for (;;) {
+        int status = 0;
+        if (waitpid(*pid, &status, WNOHANG) == *pid) {
+            *pid = 0;
+            return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+        }
+        ck_assert_msg(mf_now_ms() < until, "it does not end on SIGTERM");
+        pause_between();
+    }
+}
+
+/* Lines http=PORT and hub=PORT; false while they are not all there. */
+static bool read_ports(struct farm *f)
+{
+    char path[128], line[64];
+    int http = 0, hub = 0;
+    path_in(f, "ports", path, sizeof(path));
+    _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof(line), file)) {
+        (void)sscanf(line, "http=%d", &http);
+        (void)sscanf(line, "hub=%d", &hub);
+    }
+    if (http == 0 || hub == 0)
+        return false;
+    f->http = http;
+    f->hub = hub;
+    return true;
+}
+
+void farm_start_daemon(struct farm *f, int beat_ms)
+{
+    char state[128], ports[128], http[48], hub[48], beat[16];
+    path_in(f, "state", state, sizeof(state));
+    path_in(f, "ports", ports, sizeof(ports));
+    (void)unlink(ports);
+    (void)snprintf(http, sizeof(http), "127.0.0.1:%d", f->http);
+    (void)snprintf(hub, sizeof(hub), "tcp://127.0.0.1:%d", f->hub);
+    (void)snprintf(beat, sizeof(beat), "%d", beat_ms);
+    const char *const argv[] = {DAEMON, "--state",     state, "--listen-http", http, "--listen-workers",
+                                hub,    "--port-file", ports, "--beat-ms",     beat, NULL};
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    f->daemon = start(f, "moefarmd.log", argv);
+    while (!read_ports(f)) {
+        int status;
+        /* A port that a killed coordinator had may be free a little later. */
+        if (waitpid(f->daemon, &status, WNOHANG) == f->daemon)
+            f->daemon = start(f, "moefarmd.log", argv);
+        ck_assert_msg(mf_now_ms() < until, "the coordinator does not start");
+        pause_between();
+    }
+}
+
+void farm_start(struct farm *f, int beat_ms)
+{
+    *f = (struct farm){.folder = "/tmp/moefarm-test.XXXXXX"};
+    ck_assert_ptr_nonnull(mkdtemp(f->folder));
+    farm_start_daemon(f, beat_ms);
+}
+
+static void print_tail(const struct farm *f, const char *name)
+{
+    char path[128], text[LOG_TAIL + 1];
+    path_in(f, name, path, sizeof(path));
+    _cleanup_(mf_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    off_t size = fd < 0 ? 0 : lseek(fd, 0, SEEK_END);
+    ssize_t n = fd < 0 ? -1 : pread(fd, text, LOG_TAIL, size > LOG_TAIL ? size - LOG_TAIL : 0);
+    if (n > 0)
+        (void)fprintf(stderr, "---- %s\n%.*s", name, (int)n, text);
+}
+
+static void remove_folder(const char *path, int depth)
+{
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        char inner[512];
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        (void)snprintf(inner, sizeof(inner), "%s/%s", path, e->d_name);
+        if (e->d_type == DT_DIR && depth > 0)
+            remove_folder(inner, depth - 1);
+        else
+            (void)unlink(inner);
+    }
+    if (dir)
+        (void)closedir(dir);
+    (void)rmdir(path);
+}
+
+void farm_stop(struct farm *f)
+{
+    for (int i = 0; i < f->n_workers; i++)
+        kill_hard(&f->workers[i]);
+    kill_hard(&f->daemon);
+    if (getenv("FARM_LOGS")) {
+        print_tail(f, "moefarmd.log");
+        for (int i = 0; i < f->n_workers; i++) {
+            char name[32];
+            (void)snprintf(name, sizeof(name), "worker%d.log", i);
+            print_tail(f, name);
+        }
+    }
+    remove_folder(f->folder, 2);
+}
+
+void farm_start_worker(struct farm *f, int place, const char *const *args)
+{
+    char coordinator[48], name[16], log[32];
+    const char *argv[ARGS_MAX];
+    int n = 0;
+    ck_assert_int_lt(place, FARM_WORKERS_MAX);
+    (void)snprintf(coordinator, sizeof(coordinator), "tcp://127.0.0.1:%d", f->hub);
+    (void)snprintf(name, sizeof(name), "w%d", place);
+    (void)snprintf(log, sizeof(log), "worker%d.log", place);
+    const char *const own[] = {WORKER,       "--coordinator", coordinator, "--name", name,
+                               "--lock-dir", f->folder,       "--spool",   f->folder};
+    for (size_t i = 0; i < MF_ARRAY_LEN(own); i++)
+        argv[n++] = own[i];
+    for (int i = 0; args[i]; i++) {
+        ck_assert_int_lt(n, ARGS_MAX - 1);
+        argv[n++] = args[i];
+    }
+    argv[n] = NULL;
+    f->workers[place] = start(f, log, argv);
+    f->n_workers = MF_MAX(f->n_workers, place + 1);
+}
+
+cJSON *farm_get(struct farm *f, const char *path)
+{
+    int fd = http_connect(f->http);
+    if (fd < 0)
+        return NULL;
+    (void)close(fd);
+    struct http_reply r = http_get(f->http, path);
+    cJSON *json = r.status == 200 ? mf_json_parse(r.body, r.len, 64u << 20) : NULL;
+    http_reply_free(&r);
+    return json;
+}
+
+int farm_number(const cJSON *object, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    ck_assert_msg(cJSON_IsNumber(item), "no number %s", key);
+    return item->valueint;
+}
+
+const char *farm_text(const cJSON *object, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsString(item) ? item->valuestring : "";
+}
+
+void farm_wait_workers(struct farm *f, int n)
+{
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    for (;;) {
+        _cleanup_(cJSON_Deletep) cJSON *list = farm_get(f, "/api/v1/workers");
+        const cJSON *item;
+        int found = 0;
+        cJSON_ArrayForEach (item, mf_json_array(list, "items")) {
+            const char *state = farm_text(item, "state");
+            found += strcmp(state, "idle") == 0 || strcmp(state, "busy") == 0;
+        }
+        if (found >= n)
+            return;
+        ck_assert_msg(mf_now_ms() < until, "%d of %d workers came", found, n);
+        pause_between();
+    }
+}
+
+void farm_kill_daemon(struct farm *f)
+{
+    kill_hard(&f->daemon);
+}
+
+void farm_kill_worker(struct farm *f, int place)
+{
+    kill_hard(&f->workers[place]);
+}
+
+void farm_kill_runner(struct farm *f, int place)
+{
+    char path[96];
+    long child = 0;
+    (void)snprintf(path, sizeof(path), "/proc/%ld/task/%ld/children", (long)f->workers[place],
+                   (long)f->workers[place]);
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    /* Children are listed by age. Between a death and its successor there may be none. */
+    while (child == 0) {
+        _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
+        ck_assert_ptr_nonnull(file);
+        if (fscanf(file, "%ld", &child) == 1)
+            break;
+        ck_assert_int_lt(mf_now_ms(), until);
+        pause_between();
+    }
+    (void)kill((pid_t)child, SIGKILL);
+}
+
+int farm_submit(struct farm *f, const char *csv, const char *query)
+{
+    char path[512];
+    (void)snprintf(path, sizeof(path), "/api/v1/batches?name=test%s", query);
+    struct http_reply r = http_call(f->http, "POST", path, "Content-Type: text/csv\r\n", csv, strlen(csv));
+    ck_assert_msg(r.status == 201, "%d %s", r.status, r.body ? r.body : "");
+    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse(r.body);
+    http_reply_free(&r);
+    return farm_number(json, "batch");
+}
+
+bool farm_wait_batch(struct farm *f, int batch, const char *key, int n)
+{
+    char path[64];
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d", batch);
+    for (;;) {
+        _cleanup_(cJSON_Deletep) cJSON *json = farm_get(f, path);
+        if (json && strcmp(farm_text(json, "state"), "done") == 0)
+            return false;
+        if (json && key && farm_number(json, key) >= n)
+            return true;
+        ck_assert_msg(mf_now_ms() < until, "batch %d is not done: %s", batch,
+                      json ? cJSON_PrintUnformatted(json) : "no answer");
+        pause_between();
+    }
+}
+
+void farm_wait_done(struct farm *f, int batch)
+{
+    ck_assert(!farm_wait_batch(f, batch, NULL, 0));
+}
+
+char *farm_export(struct farm *f, int batch)
+{
+    char path[96];
+    (void)snprintf(path, sizeof(path), "/api/v1/export/tuned_fmoe.csv?simulated=1&batch=%d", batch);
+    struct http_reply r = http_get(f->http, path);
+    ck_assert_msg(r.status == 200 && r.len > 0, "%d %s%s", r.status, r.head, r.body ? r.body : "");
+    free(r.head);
+    return r.body;
+}

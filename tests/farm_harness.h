@@ -1,0 +1,55 @@
+/* A farm of real processes for tests: moefarmd and workers in a folder of the test's own, on ports of their own.
+ *
+ * Everything waits for an event by asking until it is there, with a deadline; the test fails when it passes. What
+ * was started dies with the test. */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#define FARM_WORKERS_MAX 8
+#define FARM_DEADLINE_MS 60000
+
+struct farm {
+    char folder[64];
+    int http, hub;                      /* ports; kept over restarts of the coordinator */
+    pid_t daemon;
+    pid_t workers[FARM_WORKERS_MAX];    /* 0: not running */
+    int n_workers;
+};
+
+/* Makes the folder and starts the coordinator. beat_ms: of the farm; a lease is three. */
+void farm_start(struct farm *f, int beat_ms);
+/* Kills all and removes the folder. When the test has failed, prints the ends of the logs first. */
+void farm_stop(struct farm *f);
+
+/* Starts the coordinator again on the same state and ports. */
+void farm_start_daemon(struct farm *f, int beat_ms);
+/* A worker by its place; args: "--device", "sim:gfx942/304:0", …, NULL. The same place again starts it again with its
+ * spool. */
+void farm_start_worker(struct farm *f, int place, const char *const *args);
+/* Waits until so many workers are there and idle or busy. */
+void farm_wait_workers(struct farm *f, int n);
+
+/* kill -9 and reap. */
+void farm_kill_daemon(struct farm *f);
+void farm_kill_worker(struct farm *f, int place);
+/* kill -9 of the worker's runner that has worked longest; it is the one that has the unit. */
+void farm_kill_runner(struct farm *f, int place);
+/* SIGTERM; the exit code. */
+int farm_end(pid_t *pid);
+
+/* GET, parsed; the caller owns it. NULL while the coordinator does not answer. */
+cJSON *farm_get(struct farm *f, const char *path);
+/* Submits a CSV; the batch's id. query: "" or "&name=value…". */
+int farm_submit(struct farm *f, const char *csv, const char *query);
+/* Waits until the number at key of the batch is at least n, or the batch is done: false. */
+bool farm_wait_batch(struct farm *f, int batch, const char *key, int n);
+void farm_wait_done(struct farm *f, int batch);
+/* The exported table, simulated rows too; the caller frees it. */
+char *farm_export(struct farm *f, int batch);
+/* A file of that content in the farm's folder; its path is in a static buffer. */
+const char *farm_file(struct farm *f, const char *name, const char *content);
+int farm_number(const cJSON *object, const char *key);
+const char *farm_text(const cJSON *object, const char *key);
