@@ -6,6 +6,7 @@
 #include "common/text.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -133,10 +134,18 @@ static bool refuses(const struct export *x, const struct mf_export_config *c, ch
     return false;
 }
 
+/* With the decimals that the table keeps, so that a row merged into what it was written to is found to be the same. */
+static double as_written(double us)
+{
+    return round(us * 1e4) / 1e4;
+}
+
 static int add_config(const struct mf_export_config *c, void *data)
 {
     struct export *x = data;
-    struct mf_table_row row = {.class = c->class, .block_m = c->block_m, .us = c->us, .us1 = c->us1, .us2 = c->us2, .err1 = c->err1, .err2 = c->err2};
+    /* A pipeline that needs no blocks is what AITER writes as block_m 1. */
+    struct mf_table_row row = {.class = c->class, .block_m = MF_MAX(1, c->block_m), .us = as_written(c->us), .us1 = as_written(c->us1),
+                               .us2 = as_written(c->us2), .err1 = c->err1, .err2 = c->err2};
     const struct mf_export_step *one, *two;
     struct row_texts texts;
     char class[MF_DEVICE_CLASS_TEXT_MAX], why[MF_REASON_MAX];
@@ -153,7 +162,7 @@ static int add_config(const struct mf_export_config *c, void *data)
     row.kernel2 = one == two ? "" : two->name;
     row.run_1stage = one == two;
     if (one == two) {
-        row.us1 = c->us;
+        row.us1 = row.us;
         row.us2 = 0;
     }
     row.flat = one == two && one->covers & MF_OP_BIT(MF_OP_SORT) ? 1 : 0;

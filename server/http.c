@@ -158,7 +158,8 @@ static void take_events(struct mf_http *h)
 static long poll_timeout(struct mf_http *h)
 {
     unsigned long long ms;
-    long beat = MF_MAX(10, h->options.beat_ms / 4);
+    /* What MHD knows of deadlines is not all: a connection that waits for a free place, a silent stream. */
+    long beat = MF_MIN(500, MF_MAX(10, h->options.beat_ms / 4));
     if (MHD_get_timeout(h->daemon, &ms) == MHD_YES && ms < (unsigned long long)beat)
         return (long)ms;
     return beat;
