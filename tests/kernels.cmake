@@ -9,3 +9,5 @@ mf_add_test(check_family_move USES kernels SOURCES family_contract.c LABELS slow
 mf_add_test(check_family_tile USES kernels SOURCES family_contract.c LABELS slow TIMEOUT 300)
 mf_add_test(check_family_lib USES kernels SOURCES family_contract.c LABELS slow TIMEOUT 300)
 mf_add_test(check_family_one USES kernels SOURCES family_contract.c LABELS slow TIMEOUT 300)
+add_executable(bench_kernels bench/bench_kernels.c bench/kernel_search.c)
+target_link_libraries(bench_kernels PRIVATE mf_kernels mf_build)

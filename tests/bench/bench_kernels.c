@@ -1,0 +1,68 @@
+/* Prints `name value unit` lines: the machine's ceilings, and for the demo's shapes how near the best pipeline comes
+ * to the floor and to oneDNN. Arguments choose shapes by the start of their names. */
+#include "bench_kernels.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+
+static bool is_asked(int argc, char **argv, const char *name)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(name, argv[i], strlen(argv[i])) == 0)
+            return true;
+    }
+    return argc < 2;
+}
+
+static int bench_shape(struct mf_device *d, const struct bench_shape *shape)
+{
+    static const int64_t tokens[] = {1, 4, 16, 64, 1024};
+    struct bench_weights *w = bench_weights_new(d, shape);
+    double space = 0;
+
+    if (!w)
+        return 1;
+    for (size_t i = 0; i < MF_ARRAY_LEN(tokens); i++) {
+        struct bench_result r;
+        if (tokens[i] > 64 && shape->q_type != MF_QTYPE_NO)
+            continue;
+        if (bench_tokens(w, tokens[i], &r) < 0)
+            return 1;
+        printf("e2e_over_floor.%s.T%lld %.3f ratio\n", shape->name, (long long)tokens[i], r.own_us / r.floor_us);
+        printf("e2e.%s.T%lld %.1f us\n", shape->name, (long long)tokens[i], r.own_us);
+        if (r.lib_us > 0)
+            printf("own_over_lib.%s.T%lld %.3f ratio\n", shape->name, (long long)tokens[i], r.own_us / r.lib_us);
+        printf("# %d steps; %s\n", r.n_steps, r.own);
+        (void)fflush(stdout);
+        space = r.space > space ? r.space : space;
+    }
+    printf("space.%s %.2f ratio\n", shape->name, space);
+    (void)bench_weights_free(w);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct mf_device *d;
+    char why[200];
+    size_t n;
+    int failed = 0;
+
+    if (mf_device_open("cpu:0", why, sizeof(why), &d) < 0) {
+        (void)fprintf(stderr, "%s\n", why);
+        return 1;
+    }
+    printf("mem_read_gbs %.1f GB/s\nbf16_peak_gflops %.0f GFLOPS\nf32_peak_gflops %.0f GFLOPS\ngap_us %.2f us\n",
+           d->info.mem_read_gbs, d->info.peak_gflops_bf16, d->info.peak_gflops_f32, d->info.gap_us);
+    printf("# %s/%d, %s, %s\n", d->info.class.gfx, d->info.class.cu_num, d->info.model, d->info.isa);
+    (void)fflush(stdout);
+    const struct bench_shape *shapes = bench_shapes(&n);
+    for (size_t i = 0; i < n && !failed; i++) {
+        if (is_asked(argc, argv, shapes[i].name))
+            failed = bench_shape(d, &shapes[i]);
+    }
+    (void)mf_device_close(d);
+    return failed;
+}

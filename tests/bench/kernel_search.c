@@ -1,0 +1,406 @@
+#include "bench_kernels.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/layer.h"
+#include "common/routing.h"
+#include "kernels/data.h"
+#include "kernels/fmoe.h"
+#include "kernels/layout.h"
+
+#define SEED      5
+#define ROTATIONS 16
+#define STEPS_MAX 512
+
+static const struct bench_shape shapes[] = {
+    {"qwen3-30b-tp8-bf16", 2048, 96, MF_DTYPE_BF16, MF_QTYPE_NO},
+    {"qwen3-30b-tp8-fp8", 2048, 96, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN},
+    {"qwen3-30b-tp4-fp8b", 2048, 192, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128},
+    {"qwen3-235b-tp8-bf16", 4096, 192, MF_DTYPE_BF16, MF_QTYPE_NO},
+    {"qwen3-235b-tp8-fp8", 4096, 192, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN},
+    {"qwen3-235b-tp4-fp8b", 4096, 384, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128},
+};
+
+const struct bench_shape *bench_shapes(size_t *ret_n)
+{
+    *ret_n = MF_ARRAY_LEN(shapes);
+    return shapes;
+}
+
+static const char *const layouts[] = {"row", "panel16", "panel32"};
+#define N_LAYOUTS 3
+
+struct bench_weights {
+    struct mf_device *device;
+    struct mf_shape shape;
+    struct mf_tensor_ref w[2][N_LAYOUTS];       /* w1, w2 */
+    size_t bytes[2];
+    float *scale[2];
+};
+
+struct bench_weights *bench_weights_free(struct bench_weights *w)
+{
+    for (int i = 0; w && i < 2; i++) {
+        for (int l = 0; l < N_LAYOUTS; l++)
+            w->device->ops->release(w->device, w->w[i][l].part[0], w->bytes[i]);
+        free(w->scale[i]);
+    }
+    free(w);
+    return NULL;
+}
+
+static int make_layouts(struct bench_weights *b, int i)
+{
+    size_t I = (size_t)b->shape.inter_dim, H = (size_t)b->shape.model_dim, E = (size_t)b->shape.expert;
+    size_t N = i == 0 ? 2 * I : H, K = i == 0 ? H : I;
+    int element = b->shape.q_type == MF_QTYPE_NO ? 2 : 1;
+
+    b->bytes[i] = E * N * K * (size_t)element;
+    b->scale[i] = calloc(E * N, sizeof(float));
+    for (int l = 0; l < N_LAYOUTS; l++) {
+        b->w[i][l].part[0] = b->device->ops->alloc(b->device, b->bytes[i]);
+        b->w[i][l].part[1] = b->scale[i];
+        if (!b->w[i][l].part[0] || !b->scale[i])
+            return -ENOMEM;
+    }
+    int r = mf_data_weight(&b->shape, i == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2, SEED, b->w[i][0].part[0], b->scale[i]);
+    for (int l = 1; l < N_LAYOUTS && r == 0; l++) {
+        size_t bytes = N * K * (size_t)element;
+        for (size_t e = 0; e < E; e++)
+            mf_layout_pack(mf_layout_find(layouts[l]), element, N, K, (char *)b->w[i][0].part[0] + e * bytes,
+                           (char *)b->w[i][l].part[0] + e * bytes);
+    }
+    return r;
+}
+
+struct bench_weights *bench_weights_new(struct mf_device *d, const struct bench_shape *s)
+{
+    struct bench_weights *b = calloc(1, sizeof(*b));
+
+    if (!b)
+        return NULL;
+    b->device = d;
+    b->shape = (struct mf_shape){.token = 1, .model_dim = s->model_dim, .inter_dim = s->inter_dim, .expert = 128,
+                                 .topk = 8, .act_type = MF_ACT_SILU, .dtype = MF_DTYPE_BF16, .q_dtype_a = s->dtype,
+                                 .q_dtype_w = s->dtype, .q_type = s->q_type, .use_g1u1 = true};
+    if (make_layouts(b, 0) < 0 || make_layouts(b, 1) < 0)
+        return bench_weights_free(b);
+    return b;
+}
+
+/* ---- steps of the shape ---- */
+
+struct search {
+    struct mf_offer offer;
+    struct bench_weights *w;
+    struct mf_shape shape;
+    struct mf_step *steps;
+    size_t n;
+    uint16_t *x, *y;
+    int32_t *ids[ROTATIONS];
+    float *weights;
+};
+
+static int take_step(struct mf_offer *o, const struct mf_step *step)
+{
+    struct search *s = (struct search *)o;
+
+    if (s->n == STEPS_MAX)
+        return -ENOSPC;
+    s->steps[s->n++] = *step;
+    return 0;
+}
+
+__attribute__((format(printf, 5, 6))) static int ignore_rejection(struct mf_offer *o, const char *family,
+                                                                  const char *kernel, const char *rule,
+                                                                  const char *format, ...)
+{
+    (void)o;
+    (void)family;
+    (void)kernel;
+    (void)rule;
+    (void)format;
+    return 0;
+}
+
+static int search_open(struct search *s, struct bench_weights *w, int64_t token)
+{
+    struct mf_routing uniform = {.kind = MF_ROUTING_UNIFORM};
+
+    *s = (struct search){.offer = {take_step, ignore_rejection}, .w = w, .shape = w->shape};
+    s->shape.token = token;
+    size_t slots = (size_t)(token * s->shape.topk), H = (size_t)s->shape.model_dim;
+    s->steps = calloc(STEPS_MAX, sizeof(*s->steps));
+    s->x = calloc((size_t)token * H, 2);
+    s->y = calloc((size_t)token * H, 2);
+    s->weights = calloc(slots, sizeof(float));
+    if (!s->steps || !s->x || !s->y || !s->weights)
+        return -ENOMEM;
+    mf_data_x(&s->shape, SEED, s->x);
+    for (int i = 0; i < ROTATIONS; i++) {
+        s->ids[i] = calloc(slots, sizeof(int32_t));
+        if (!s->ids[i] || mf_data_topk(&s->shape, &uniform, SEED + (uint64_t)(token == 1 ? 0 : i), s->ids[i], s->weights) < 0)
+            return -ENOMEM;
+        for (size_t j = 0; j < slots; j++)
+            s->ids[i][j] = (s->ids[i][j] + i * 37) % s->shape.expert;
+    }
+    return mf_enumerate(&w->device->info, &s->shape, NULL, &s->offer);
+}
+
+static void search_close(struct search *s)
+{
+    for (int i = 0; i < ROTATIONS; i++)
+        free(s->ids[i]);
+    free(s->steps);
+    free(s->x);
+    free(s->y);
+    free(s->weights);
+}
+
+/* ---- timing ---- */
+
+static struct mf_tensor_ref weight_of(const struct search *s, const struct mf_pipeline *p, enum mf_tensor t)
+{
+    struct mf_artifact a = mf_pipeline_weight(p, t);
+
+    for (int l = 0; l < N_LAYOUTS; l++) {
+        if (strcmp(a.order, layouts[l]) == 0)
+            return s->w->w[t == MF_TENSOR_W2][l];
+    }
+    abort();
+}
+
+static int launch_one(void *context, int index)
+{
+    (void)index;
+    return mf_pipeline_run(context);
+}
+
+struct stage_launch {
+    struct mf_pipeline *p;
+    size_t step;
+};
+
+static int launch_stage(void *context, int index)
+{
+    struct stage_launch *l = context;
+
+    (void)index;
+    return mf_pipeline_launch(l->p, l->step);
+}
+
+/* Best of `calls` rotations of the whole pipeline, or of its step `only` with the others run untimed. */
+static double time_names(struct search *s, const char *const *names, size_t n, int only, int calls)
+{
+    struct mf_device *d = s->w->device;
+    struct mf_pipeline *p;
+    char why[256];
+    double best = 1e12;
+
+    if (mf_pipeline_open(d, &s->shape, names, n, why, sizeof(why), &p) < 0) {
+        (void)fprintf(stderr, "%s: %s\n", names[n > 1], why);
+        return best;
+    }
+    size_t arena_bytes = mf_pipeline_arena_bytes(p) + 64;
+    void *arena = d->ops->alloc(d, arena_bytes);
+    struct mf_fmoe_args args = {.x.part[0] = s->x, .topk.part[1] = s->weights, .y.part[0] = s->y, .arena = arena,
+                                .w1 = weight_of(s, p, MF_TENSOR_W1), .w2 = weight_of(s, p, MF_TENSOR_W2)};
+    for (int call = -1; arena && call < calls; call++) {
+        double us = 1e12;
+        struct stage_launch stage = {p, (size_t)only};
+        args.topk.part[0] = s->ids[(call + ROTATIONS) % ROTATIONS];
+        mf_pipeline_bind(p, &args);
+        for (size_t i = 0; only >= 0 && i < (size_t)only; i++)
+            (void)mf_pipeline_launch(p, i);
+        int r = only >= 0 ? d->ops->time(d, launch_stage, &stage, 1, &us) : d->ops->time(d, launch_one, p, 1, &us);
+        if (r == 0 && call >= 0 && us < best)
+            best = us;
+    }
+    d->ops->release(d, arena, arena_bytes);
+    p = mf_pipeline_close(p);
+    return best;
+}
+
+/* ---- the search ---- */
+
+struct chain {
+    char text[8][MF_STEP_NAME_MAX + 20];
+    const char *names[8];
+    size_t n;
+    int stage1, stage2;         /* their places */
+};
+
+static void chain_add(struct chain *c, const char *family, const char *step)
+{
+    (void)snprintf(c->text[c->n], sizeof(c->text[0]), "%s:%s", family, step);
+    c->names[c->n] = c->text[c->n];
+    c->n++;
+}
+
+/* Steps of family move: "sort_m16", "quant1_t2", "quant2_m16_t2"; block_m or threads 0: not part of the name. */
+static void chain_move(struct chain *c, const char *word, int block_m, int threads)
+{
+    char block[16] = "", count[16] = "", step[64];
+
+    if (block_m)
+        (void)snprintf(block, sizeof(block), "_m%d", block_m);
+    if (threads)
+        (void)snprintf(count, sizeof(count), "_t%d", threads);
+    (void)snprintf(step, sizeof(step), "%s%s%s", word, block, count);
+    chain_add(c, "move", step);
+}
+
+static bool gives_quantised(const struct mf_step *s)
+{
+    return s->gives[0].scale != MF_SCALE_NONE;
+}
+
+/* The whole pipeline of two GEMM steps. x in sorted order is not followed up here. */
+static bool chain_of(const struct search *s, const struct mf_step *s1, const struct mf_step *s2, struct chain *c)
+{
+    bool quantised = s->shape.q_type != MF_QTYPE_NO;
+    int cores = s->w->device->info.cores, bm = s1->block_m;
+
+    *c = (struct chain){0};
+    if (s1->block_m != s2->block_m || !(s1->covers & MF_OP_BIT(MF_OP_GATHER)))
+        return false;
+    chain_move(c, "sort", bm, 0);
+    if (quantised)
+        chain_move(c, "quant1", 0, cores);
+    c->stage1 = (int)c->n;
+    chain_add(c, s1->family, s1->name);
+    if (quantised && !gives_quantised(s1))
+        chain_move(c, "quant2", bm, cores);
+    c->stage2 = (int)c->n;
+    chain_add(c, s2->family, s2->name);
+    if (s2->gives[0].tensor == MF_TENSOR_Z)
+        chain_move(c, "combine_z", 0, cores);
+    if (s2->gives[0].tensor == MF_TENSOR_ZW)
+        chain_move(c, "combine_zw", 0, cores);
+    return true;
+}
+
+static const struct mf_step *any_partner(const struct search *s, const struct mf_step *step, enum mf_stage stage)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        const struct mf_step *p = &s->steps[i];
+        if (p->stage == stage && p->block_m == step->block_m && (stage != MF_STAGE_STAGE1 || (p->covers & MF_OP_BIT(MF_OP_GATHER))))
+            return p;
+    }
+    return NULL;
+}
+
+#define KEEP 4
+
+struct kept {
+    const struct mf_step *step;
+    double us;
+};
+
+/* The KEEP fastest of each block_m and family kind (own, lib). */
+static void keep(struct kept *list, const struct mf_step *step, double us)
+{
+    struct kept next = {step, us};
+
+    for (int i = 0; i < KEEP; i++) {
+        if (!list[i].step || next.us < list[i].us) {
+            struct kept out = list[i];
+            list[i] = next;
+            next = out;
+        }
+        if (!next.step)
+            return;
+    }
+}
+
+static int block_index(int32_t bm)
+{
+    return bm == 8 ? 0 : bm == 16 ? 1 : bm == 32 ? 2 : 3;
+}
+
+static void finish(struct search *s, struct kept (*best)[2][4][KEEP], struct bench_result *ret)
+{
+    for (int lib = 0; lib < 2; lib++) {
+        for (int b = 0; b < 4; b++) {
+            for (int i = 0; i < KEEP * KEEP; i++) {
+                const struct mf_step *s1 = best[0][lib][b][i / KEEP].step, *s2 = best[1][lib][b][i % KEEP].step;
+                struct chain c;
+                if (!s1 || !s2 || !chain_of(s, s1, s2, &c))
+                    continue;
+                double us = time_names(s, c.names, c.n, -1, 8), *to = lib ? &ret->lib_us : &ret->own_us;
+                if (*to != 0 && us >= *to)
+                    continue;
+                *to = us;
+                if (!lib) {
+                    ret->own[0] = '\0';
+                    for (size_t j = 0; j < c.n; j++)
+                        (void)snprintf(ret->own + strlen(ret->own), sizeof(ret->own) - strlen(ret->own), "%s%s",
+                                       j ? "|" : "", c.names[j]);
+                }
+            }
+        }
+    }
+    for (size_t i = 0; i < s->n; i++) {
+        char name[MF_STEP_NAME_MAX + 20];
+        const char *names[] = {name};
+        if (s->steps[i].stage != MF_STAGE_ONE)
+            continue;
+        (void)snprintf(name, sizeof(name), "%s:%s", s->steps[i].family, s->steps[i].name);
+        double us = time_names(s, names, 1, -1, 8);
+        if (us < ret->own_us) {
+            ret->own_us = us;
+            (void)snprintf(ret->own, sizeof(ret->own), "%s", name);
+        }
+    }
+}
+
+static double floor_of(const struct search *s)
+{
+    const struct mf_device_info *d = &s->w->device->info;
+    double active = 0;
+
+    for (int i = 0; i < ROTATIONS; i++)
+        active += (double)mf_active_experts(&s->shape, s->ids[i]) / ROTATIONS;
+    double bytes = mf_layer_floor_bytes(&s->shape, (int64_t)(active + 0.5));
+    double memory = bytes / d->mem_read_gbs * 1e-3, arithmetic = mf_layer_flops(&s->shape) / d->peak_gflops_bf16 * 1e-3;
+    return memory > arithmetic ? memory : arithmetic;
+}
+
+int bench_tokens(struct bench_weights *w, int64_t token, struct bench_result *ret)
+{
+    struct kept best[2][2][4][KEEP] = {0};
+    struct search s;
+    double first = 0, last = 0;
+    int r = search_open(&s, w, token);
+
+    *ret = (struct bench_result){0};
+    for (size_t i = 0; i < s.n && r == 0; i++) {
+        const struct mf_step *step = &s.steps[i];
+        bool one = step->stage == MF_STAGE_STAGE1, lib = strcmp(step->family, "lib") == 0;
+        struct chain c;
+        ret->n_steps++;
+        if (!one && step->stage != MF_STAGE_STAGE2)
+            continue;
+        const struct mf_step *other = any_partner(&s, step, one ? MF_STAGE_STAGE2 : MF_STAGE_STAGE1);
+        if (!other || !chain_of(&s, one ? step : other, one ? other : step, &c))
+            continue;
+        double us = time_names(&s, c.names, c.n, one ? c.stage1 : c.stage2, token > 256 ? 2 : 6);
+        keep(best[!one][lib][block_index(step->block_m)], step, us);
+        if (one && !lib) {
+            first = first == 0 || us < first ? us : first;
+            last = us > last ? us : last;
+        }
+    }
+    if (r == 0) {
+        ret->space = first > 0 ? last / first : 0;
+        ret->floor_us = floor_of(&s);
+        finish(&s, best, ret);
+    }
+    search_close(&s);
+    return r;
+}
