@@ -54,13 +54,15 @@ static struct mf_artifact flow(int op, int variant, int block)
     case MF_OP_GATHER:
         return variant ? artifact("x/fp8fn/per_token/token") : artifact("x/fp8fn/per_1x128/token");
     case MF_OP_GEMM1:
-        return variant ? artifact("x/fp8fn/per_token/sorted.%d", block) : artifact("x/fp8fn/per_1x128/sorted.%d", block);
+        return variant ? artifact("x/fp8fn/per_token/sorted.%d", block)
+                       : artifact("x/fp8fn/per_1x128/sorted.%d", block);
     case MF_OP_ACT:
         return variant ? artifact("g/f32/none/sorted.%d", block) : artifact("g/bf16/none/sorted.%d", block);
     case MF_OP_QUANT2:
         return variant ? artifact("h/f32/none/sorted.%d", block) : artifact("h/bf16/none/sorted.%d", block);
     case MF_OP_GEMM2:
-        return variant ? artifact("h/fp8fn/per_token/sorted.%d", block) : artifact("h/fp8fn/per_1x128/sorted.%d", block);
+        return variant ? artifact("h/fp8fn/per_token/sorted.%d", block)
+                       : artifact("h/fp8fn/per_1x128/sorted.%d", block);
     case MF_OP_WEIGHT:
         return variant ? artifact("z/f32/none/slot") : artifact("z/bf16/none/slot");
     case MF_OP_COMBINE:
@@ -94,7 +96,8 @@ static struct mf_step random_step(int i, int from, int to)
 
 static struct mf_step sort_step(int i, int block)
 {
-    struct mf_step s = {.covers = MF_OP_BIT(MF_OP_SORT), .block_m = block, .n_needs = 1, .n_gives = 1, .family = "move"};
+    struct mf_step s = {
+        .covers = MF_OP_BIT(MF_OP_SORT), .block_m = block, .n_needs = 1, .n_gives = 1, .family = "move"};
     (void)snprintf(s.name, sizeof(s.name), "k%02d", i);
     s.needs[0] = artifact("topk/index/none/token");
     s.gives[0] = artifact("sorted/index/none/sorted.%d", block);
@@ -290,14 +293,18 @@ START_TEST(equals_exhaustive)
         e = (struct exhaustive){.o = &o};
         try_all(&e, 0, 0, 0);
         n_legal += e.n;
-        struct mf_path_problem p = {.ops = o.ops, .format = MF_FORMAT_BF16, .steps = o.timed, .n_steps = o.n,
-                                    .gap_us = o.gap_us, .keep = keeps[_i]};
+        struct mf_path_problem p = {.ops = o.ops,
+                                    .format = MF_FORMAT_BF16,
+                                    .steps = o.timed,
+                                    .n_steps = o.n,
+                                    .gap_us = o.gap_us,
+                                    .keep = keeps[_i]};
         _cleanup_(mf_freep) struct mf_path *paths = NULL;
         size_t n = 0;
         ck_assert_int_eq(mf_path_find(&p, &paths, &n), 0);
         size_t n_expected = count_expected(&e, keeps[_i], expected);
-        ck_assert_msg(n == n_expected, "seed %llu round %d: found %zu of %zu", (unsigned long long)seed, round, n,
-                      n_expected);
+        ck_assert_msg(n == n_expected, "seed %llu round %d: found %zu of %zu", (unsigned long long)seed,
+                      round, n, n_expected);
         for (size_t i = 0; i < n; i++) {
             bool known = false;
             double us;
@@ -332,7 +339,8 @@ START_TEST(independent_of_order)
         struct mf_path_step straight[STEPS_MAX];
         for (size_t i = 0; i < o.n; i++)
             straight[i] = (struct mf_path_step){&o.steps[i], 1 + (double)(i % 2)};
-        struct mf_path_problem a = {.ops = o.ops, .format = MF_FORMAT_BF16, .steps = straight, .n_steps = o.n, .keep = 4};
+        struct mf_path_problem a = {
+            .ops = o.ops, .format = MF_FORMAT_BF16, .steps = straight, .n_steps = o.n, .keep = 4};
         struct mf_path_problem b = a;
         b.steps = o.timed;
         _cleanup_(mf_freep) struct mf_path *pa = NULL;
@@ -382,15 +390,22 @@ START_TEST(large_offers_are_quick)
             s->covers = second ? MF_OP_BIT(MF_OP_GEMM2) | MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_COMBINE)
                                : MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT);
             s->needs[s->n_needs++] = artifact("sorted/index/none/sorted.%d", blocks[b]);
-            s->needs[s->n_needs++] = second ? artifact("h/bf16/none/sorted.%d", blocks[b]) : artifact("x/bf16/none/token");
-            s->needs[s->n_needs++] = artifact("%s/bf16/none/%s", second ? "w2" : "w1", i & 2 ? "row" : "panel16");
-            s->gives[0] = second ? artifact("y/bf16/none/token") : artifact("h/bf16/none/sorted.%d", blocks[b]);
+            s->needs[s->n_needs++] =
+                second ? artifact("h/bf16/none/sorted.%d", blocks[b]) : artifact("x/bf16/none/token");
+            s->needs[s->n_needs++] =
+                artifact("%s/bf16/none/%s", second ? "w2" : "w1", i & 2 ? "row" : "panel16");
+            s->gives[0] =
+                second ? artifact("y/bf16/none/token") : artifact("h/bf16/none/sorted.%d", blocks[b]);
         }
     }
     for (size_t i = 0; i < n; i++)
         timed[i] = (struct mf_path_step){&steps[i], 1 + draw(100000) / 100.0};
-    struct mf_path_problem p = {.ops = ((1u << MF_OP_N_) - 1) & ~MF_OP_BIT(MF_OP_QUANT1) & ~MF_OP_BIT(MF_OP_QUANT2),
-                                .format = MF_FORMAT_BF16, .steps = timed, .n_steps = n, .keep = 32};
+    struct mf_path_problem p = {.ops = ((1u << MF_OP_N_) - 1) & ~MF_OP_BIT(MF_OP_QUANT1) &
+                                       ~MF_OP_BIT(MF_OP_QUANT2),
+                                .format = MF_FORMAT_BF16,
+                                .steps = timed,
+                                .n_steps = n,
+                                .keep = 32};
     _cleanup_(mf_freep) struct mf_path *paths = NULL;
     size_t n_paths = 0;
     uint64_t start = mf_now_ns();

@@ -5,3 +5,18 @@ target_compile_definitions(mf_farm_harness PRIVATE MF_BINARY_DIR="${CMAKE_BINARY
 target_link_libraries(mf_farm_harness PUBLIC mf_http_harness mf_common PRIVATE mf_build)
 mf_add_test(check_farm_kill USES worker LINK mf_farm_harness LABELS farm TIMEOUT 300)
 add_dependencies(check_farm_kill moefarmd moefarm-worker)
+add_executable(bench_crashers bench/bench_crashers.c)
+target_compile_definitions(bench_crashers PRIVATE MF_BINARY_DIR="${CMAKE_BINARY_DIR}")
+target_link_libraries(bench_crashers PRIVATE mf_farm_harness mf_worker mf_build)
+add_dependencies(bench_crashers moefarmd moefarm-worker)
+
+# The farm with workers of cardboard, and what it commits a second.
+add_library(mf_fake_farm STATIC fake_worker.c farm_process.c)
+target_include_directories(mf_fake_farm PUBLIC ${CMAKE_SOURCE_DIR}/tests)
+target_compile_definitions(mf_fake_farm PRIVATE MF_BINARY_DIR="${CMAKE_BINARY_DIR}")
+target_link_libraries(mf_fake_farm PUBLIC mf_common PkgConfig::ZMQ PRIVATE mf_build)
+mf_add_test(check_farm USES server LABELS farm LINK mf_fake_farm TIMEOUT 300)
+add_dependencies(check_farm moefarmd)
+add_executable(bench_commit bench/bench_commit.c)
+target_link_libraries(bench_commit PRIVATE mf_fake_farm mf_build)
+add_dependencies(bench_commit moefarmd)

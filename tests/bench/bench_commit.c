@@ -1,0 +1,262 @@
+/* How many results a second moefarmd commits: a real moefarmd with the real schema and synchronous=FULL, W logical workers
+ * (DEALERs over TCP) in this process, real RESULT messages of 20 samples and at least 400 bytes.
+ *
+ *   commit_rr_wW      request and reply: each worker waits for the ACK before it sends the next result
+ *   commit_stream_wW  each worker sends as fast as its window of results that are not acknowledged allows, as a spool does
+ *
+ * Prints `name value unit`; the unit is results acknowledged a second. */
+#include "common/buf.h"
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/json.h"
+#include "common/text.h"
+#include "fake_worker.h"
+#include "farm_process.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#define WORKERS_MAX    64
+#define SHAPES         48
+#define STEPS          2048 /* of a shape */
+#define STEPS_A_RESULT 256
+#define MEASURE_MS     1500
+#define PREPARE_MS     60000
+#define WINDOW         256 /* a worker's results that are not acknowledged */
+#define UNIT_STEPS_MAX 256
+#define UNITS_AHEAD    2 /* that a worker holds before it asks for no more */
+
+struct unit {
+    int64_t id, attempt, epoch;
+    int n, sent;
+    int64_t steps[UNIT_STEPS_MAX];
+};
+
+struct client {
+    struct fake_worker w;
+    struct unit units[4]; /* a ring: the first is worked on */
+    int first, n_units;
+    int in_flight;
+};
+
+static struct client clients[WORKERS_MAX];
+static char samples[400];
+
+static void die(const char *what)
+{
+    fprintf(stderr, "bench_commit: %s\n", what);
+    exit(EXIT_FAILURE);
+}
+
+static int64_t number(const cJSON *json, const char *key)
+{
+    int64_t value = 0;
+    (void)mf_json_i64(json, key, 1, INT64_MAX, &value);
+    return value;
+}
+
+/* ---- enumerating: not measured ---- */
+
+static void add_steps(struct mf_buf *b, int from)
+{
+    for (int i = from; i < from + STEPS_A_RESULT; i++)
+        (void)mf_buf_addf(
+            b,
+            "%s{\"name\":\"tile_s1_bf16_m16_n64_k64_t%d\",\"family\":\"tile\",\"stage\":\"stage1\","
+            "\"covers\":\"gather+gemm1+act\",\"block_m\":16,\"ksplit\":0,"
+            "\"needs\":[\"x/bf16/none/token\",\"sorted/index/none/sorted.16\",\"w1/bf16/none/row\"],"
+            "\"gives\":[\"h/bf16/none/sorted.16\"],\"workspace\":0,\"flops\":1e6,\"bytes\":1e5,"
+            "\"reorder_tolerance\":0}",
+            i > from ? "," : "", i);
+}
+
+static void enumerate(struct client *c, const cJSON *unit)
+{
+    for (int from = 0; from < STEPS; from += STEPS_A_RESULT) {
+        struct mf_buf b;
+        mf_buf_init(&b, 4u << 20);
+        add_steps(&b, from);
+        if (fake_worker_send(&c->w, MF_MESSAGE_RESULT,
+                             "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64
+                             ",\"seq\":%d,\"status\":\"ok\",\"steps\":[%s],\"rejections\":[],\"last\":%s}",
+                             number(unit, "unit"), number(unit, "attempt"), number(unit, "epoch"),
+                             from / STEPS_A_RESULT + 1, b.data,
+                             from + STEPS_A_RESULT == STEPS ? "true" : "false") < 0)
+            die("send an enumeration");
+        mf_buf_release(&b);
+    }
+}
+
+/* ---- probing ---- */
+
+static void take_unit(struct client *c, const cJSON *json)
+{
+    const cJSON *step;
+    struct unit *u = &c->units[(c->first + c->n_units) % 4];
+    if (c->n_units == 4)
+        die("more units than were asked for");
+    *u = (struct unit){
+        .id = number(json, "unit"), .attempt = number(json, "attempt"), .epoch = number(json, "epoch")};
+    cJSON_ArrayForEach (step, mf_json_array(json, "steps")) {
+        if (u->n < UNIT_STEPS_MAX)
+            u->steps[u->n++] = number(step, "id");
+    }
+    c->n_units++;
+}
+
+static void send_result(struct client *c)
+{
+    struct unit *u = &c->units[c->first];
+    int i = u->sent++;
+    if (fake_worker_send(
+            &c->w, MF_MESSAGE_RESULT,
+            "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64 ",\"seq\":%d,\"step\":%" PRId64
+            ",\"status\":\"ok\",\"reason\":\"\",\"us\":411.2,\"mad\":3.1,\"samples\":[%s],\"mode\":\"cold\","
+            "\"err\":0.0001,\"row_err\":0.0012,\"row_limit\":0.01,\"verified\":2,\"canary\":1.003,"
+            "\"at_ms\":1790000000000%s}",
+            u->id, u->attempt, u->epoch, i + 1, u->steps[i], samples,
+            u->sent == u->n ? ",\"last\":true" : "") < 0)
+        die("send a result");
+    c->in_flight++;
+    if (u->sent == u->n) {
+        c->first = (c->first + 1) % 4;
+        c->n_units--;
+        (void)fake_worker_send(&c->w, MF_MESSAGE_READY, "{\"credit\":1}");
+    }
+}
+
+static void pump(struct client *c, int window)
+{
+    while (c->n_units > 0 && c->in_flight < window)
+        send_result(c);
+}
+
+/* Takes what has come; returns the number of results acknowledged. */
+static int take_all(struct client *c)
+{
+    int acks = 0;
+    enum mf_message type;
+    cJSON *json;
+    while (fake_worker_recv(&c->w, 0, &type, &json) > 0) {
+        const char *kind = "";
+        if (type == MF_MESSAGE_ACK) {
+            acks += cJSON_GetArraySize(mf_json_array(json, "acks"));
+        } else if (type == MF_MESSAGE_UNIT) {
+            (void)mf_json_text(json, "kind", &kind);
+            if (strcmp(kind, "enumerate") == 0)
+                enumerate(c, json);
+            else
+                take_unit(c, json);
+            if (c->n_units < UNITS_AHEAD)
+                (void)fake_worker_send(&c->w, MF_MESSAGE_READY, "{\"credit\":1}");
+        } else if (type == MF_MESSAGE_REFUSE) {
+            _cleanup_(mf_freep) char *text = mf_json_print(json);
+            die(text);
+        }
+        cJSON_Delete(json);
+    }
+    return acks;
+}
+
+static int wait_any(int n, int timeout_ms)
+{
+    zmq_pollitem_t items[WORKERS_MAX] = {{0}};
+    for (int i = 0; i < n; i++)
+        items[i] = (zmq_pollitem_t){.socket = clients[i].w.socket, .events = ZMQ_POLLIN};
+    return zmq_poll(items, n, timeout_ms);
+}
+
+static void submit(const struct farm_process *p)
+{
+    int status;
+    struct mf_buf csv;
+    mf_buf_init(&csv, 1u << 20);
+    (void)mf_buf_adds(
+        &csv, "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,"
+              "doweight_stage1\n");
+    /* Each of a layer model of its own */
+    for (int i = 0; i < SHAPES; i++)
+        (void)mf_buf_addf(&csv,
+                          "16,%d,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
+                          "QuantType.No,1,0\n",
+                          1024 + 128 * i);
+    _cleanup_(mf_freep) char *answer =
+        farm_process_http(p, "POST", "/api/v1/batches?name=bench", "text/csv", csv.data, &status);
+    mf_buf_release(&csv);
+    if (!answer || status != 201)
+        die(answer ? answer : "submit the batch");
+}
+
+static void measure(void *zmq, const char *name, int n, int window)
+{
+    struct farm_process p = {0};
+    char worker[20];
+    farm_process_start(&p, 60000);
+    memset(clients, 0, sizeof(clients));
+    for (int i = 0; i < n; i++) {
+        mf_say(worker, sizeof(worker), "b%d", i);
+        if (fake_worker_open(&clients[i].w, zmq, p.hub, worker) < 0 ||
+            fake_worker_hello(&clients[i].w, "[]") < 0)
+            die("connect a worker");
+        cJSON *welcome = fake_worker_await(&clients[i].w, MF_MESSAGE_WELCOME, 10000);
+        if (!welcome)
+            die("no WELCOME");
+        cJSON_Delete(welcome);
+        (void)fake_worker_send(&clients[i].w, MF_MESSAGE_READY, "{\"credit\":1}");
+    }
+    submit(&p);
+    /* Enumerations come first; once each worker holds steps to measure, they are over */
+    int64_t end_ms = mf_now_ms() + PREPARE_MS;
+    for (int ready = 0; ready < n;) {
+        (void)wait_any(n, 100);
+        ready = 0;
+        for (int i = 0; i < n; i++) {
+            (void)take_all(&clients[i]);
+            ready += clients[i].n_units > 1;
+        }
+        if (mf_now_ms() > end_ms)
+            die("the farm cuts no units");
+    }
+    int64_t acks = 0;
+    uint64_t start_ns = mf_now_ns(), now_ns = start_ns;
+    while (now_ns - start_ns < (uint64_t)MEASURE_MS * 1000000u && acks < (int64_t)SHAPES * STEPS) {
+        for (int i = 0; i < n; i++)
+            pump(&clients[i], window);
+        (void)wait_any(n, 100);
+        for (int i = 0; i < n; i++) {
+            int got = take_all(&clients[i]);
+            clients[i].in_flight -= got;
+            acks += got;
+        }
+        now_ns = mf_now_ns();
+    }
+    printf("%s_w%d %.0f results/s\n", name, n, (double)acks / ((double)(now_ns - start_ns) * 1e-9));
+    (void)fflush(stdout);
+    for (int i = 0; i < n; i++)
+        fake_worker_close(&clients[i].w);
+    (void)farm_process_kill(&p, SIGTERM);
+    farm_process_remove(&p);
+}
+
+int main(int argc, char **argv)
+{
+    static const int counts[] = {1, 8, 64};
+    void *zmq = zmq_ctx_new();
+    size_t len = 0;
+    for (int i = 0; i < 20; i++)
+        len +=
+            (size_t)snprintf(samples + len, sizeof(samples) - len, "%s%.3f", i ? "," : "", 410.9 + i * 0.317);
+    for (size_t i = 0; i < MF_ARRAY_LEN(counts); i++) {
+        int64_t only = 0;
+        if (argc > 1 && (mf_parse_i64(argv[1], 1, WORKERS_MAX, &only) < 0 || only != counts[i]))
+            continue;
+        measure(zmq, "commit_rr", counts[i], 1);
+        measure(zmq, "commit_stream", counts[i], WINDOW);
+    }
+    (void)zmq_ctx_term(zmq);
+    return EXIT_SUCCESS;
+}

@@ -1,0 +1,433 @@
+/* A real moefarmd with workers of cardboard: what it loses, counts twice or decides differently when workers and the
+ * coordinator die at any point. The measure is an undisturbed run: configs must be equal, and each step decided once. */
+#include "mf_check.h"
+
+#include "common/buf.h"
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/json.h"
+#include "common/text.h"
+#include "fake_worker.h"
+#include "farm_process.h"
+#include "server/store_private.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <zmq.h>
+
+#define BEAT_MS  100
+#define LIMIT_MS 30000
+#define N_SHAPES 3
+
+static const char csv_head[] = "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_"
+                               "type,use_g1u1,doweight_stage1\n";
+
+struct farm {
+    struct farm_process process;
+    void *zmq;
+    struct fake_worker worker;
+};
+
+static void submit(struct farm *f)
+{
+    int status = 0;
+    struct mf_buf csv;
+    mf_buf_init(&csv, 1u << 16);
+    (void)mf_buf_adds(&csv, csv_head);
+    for (int i = 0; i < N_SHAPES; i++)
+        (void)mf_buf_addf(&csv,
+                          "%d,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
+                          "QuantType.No,1,0\n",
+                          1 << i);
+    _cleanup_(mf_freep) char *answer = farm_process_http(&f->process, "POST", "/api/v1/batches?name=t&topk=4",
+                                                         "text/csv", csv.data, &status);
+    mf_buf_release(&csv);
+    ck_assert_msg(status == 201, "%d %s", status, answer ? answer : "");
+}
+
+static void farm_start(struct farm *f)
+{
+    *f = (struct farm){.zmq = zmq_ctx_new()};
+    farm_process_start(&f->process, BEAT_MS);
+}
+
+static void farm_stop(struct farm *f)
+{
+    fake_worker_close(&f->worker);
+    ck_assert_int_eq(farm_process_kill(&f->process, SIGTERM), 0);
+    farm_process_remove(&f->process);
+    (void)zmq_ctx_term(f->zmq);
+}
+
+static void join(struct farm *f, const char *name)
+{
+    ck_assert_int_eq(fake_worker_open(&f->worker, f->zmq, f->process.hub, name), 0);
+    ck_assert_int_eq(fake_worker_hello(&f->worker, "[]"), 0);
+    _cleanup_(cJSON_Deletep) cJSON *welcome = fake_worker_await(&f->worker, MF_MESSAGE_WELCOME, LIMIT_MS);
+    ck_assert_ptr_nonnull(welcome);
+    ck_assert_int_eq(fake_worker_send(&f->worker, MF_MESSAGE_READY, "{\"credit\":1}"), 0);
+}
+
+static int64_t number(const cJSON *json, const char *key)
+{
+    int64_t value = 0;
+    (void)mf_json_i64(json, key, 0, INT64_MAX, &value);
+    return value;
+}
+
+/* The state of the only batch. */
+static bool is_done(struct farm *f)
+{
+    int status = 0;
+    _cleanup_(mf_freep) char *answer =
+        farm_process_http(&f->process, "GET", "/api/v1/batches/1", "", "", &status);
+    return answer && strstr(answer, "\"state\":\"done\"");
+}
+
+static void beat(struct farm *f, const cJSON *unit)
+{
+    (void)fake_worker_send(&f->worker, MF_MESSAGE_BEAT,
+                           "{\"running\":[{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64
+                           ",\"step\":\"\",\"done\":0,\"total\":1}],\"busy\":{\"timing\":0.5}}",
+                           number(unit, "unit"), number(unit, "attempt"), number(unit, "epoch"));
+}
+
+/* ---- disturbances: each is done once, when the n-th result of the run was sent ---- */
+
+struct plan {
+    const char *what;
+    void (*strike)(struct farm *f, const cJSON *unit, int sent);
+};
+
+/* The worker vanishes without a word; one of another name goes on. */
+static void lose_worker(struct farm *f, const cJSON *unit, int sent)
+{
+    (void)unit;
+    (void)sent;
+    fake_worker_close(&f->worker);
+    join(f, "second");
+}
+
+static void say_bye(struct farm *f, const cJSON *unit, int sent)
+{
+    (void)unit;
+    (void)sent;
+    (void)fake_worker_send(&f->worker, MF_MESSAGE_BYE, "{\"reason\":\"preempted\"}");
+    (void)fake_worker_hello(&f->worker, "[]");
+    (void)fake_worker_send(&f->worker, MF_MESSAGE_READY, "{\"credit\":1}");
+}
+
+/* kill -9 and start: the worker keeps its unit, sends again what may not have been acknowledged, and goes on. */
+static void kill_coordinator(struct farm *f, const cJSON *unit, int sent)
+{
+    char running[120];
+    (void)farm_process_kill(&f->process, SIGKILL);
+    farm_process_start(&f->process, BEAT_MS);
+    mf_say(running, sizeof(running), "[{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64 "}]",
+           number(unit, "unit"), number(unit, "attempt"), number(unit, "epoch"));
+    (void)fake_worker_hello(&f->worker, running);
+    _cleanup_(cJSON_Deletep) cJSON *welcome = fake_worker_await(&f->worker, MF_MESSAGE_WELCOME, LIMIT_MS);
+    ck_assert_ptr_nonnull(welcome);
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(welcome, "keep")), 1);
+    for (int i = 0; i < sent; i++)
+        ck_assert_int_eq(fake_worker_result(&f->worker, unit, i), 0);
+}
+
+/* What a spool does after a reconnect. */
+static void send_twice(struct farm *f, const cJSON *unit, int sent)
+{
+    for (int i = 0; i < sent; i++)
+        ck_assert_int_eq(fake_worker_result(&f->worker, unit, i), 0);
+}
+
+static void do_nothing(struct farm *f, const cJSON *unit, int sent)
+{
+    (void)f;
+    (void)unit;
+    (void)sent;
+}
+
+static const struct plan plans[] = {
+    {"nothing", do_nothing},
+    {"worker lost", lose_worker},
+    {"worker leaves", say_bye},
+    {"coordinator killed", kill_coordinator},
+    {"results sent twice", send_twice},
+};
+
+/* Works until the batch is done. The disturbance comes after result number `at` of the run. 1: it came. */
+static int work(struct farm *f, const struct plan *plan, int at)
+{
+    int n_sent = 0, struck = 0;
+    for (int64_t end = mf_now_ms() + LIMIT_MS; !is_done(f);) {
+        ck_assert_msg(mf_now_ms() < end, "%s at %d: the batch does not end", plan->what, at);
+        (void)fake_worker_send(&f->worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
+        _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&f->worker, MF_MESSAGE_UNIT, BEAT_MS);
+        if (!unit)
+            continue;
+        bool gone = false;
+        for (int i = 0; i < fake_unit_results(unit) && !gone; i++) {
+            ck_assert_int_eq(fake_worker_result(&f->worker, unit, i), 0);
+            if (++n_sent != at)
+                continue;
+            beat(f, unit);
+            plan->strike(f, unit, i + 1);
+            struck = 1;
+            gone = plan->strike == lose_worker || plan->strike == say_bye;
+        }
+        if (!gone)
+            (void)fake_worker_send(&f->worker, MF_MESSAGE_READY, "{\"credit\":1}");
+    }
+    return struck;
+}
+
+/* One number or text out of the database. */
+static char *ask(struct farm *f, const char *sql)
+{
+    char path[320];
+    struct mf_store *s = NULL;
+    mf_say(path, sizeof(path), "%s/state/farm.db", f->process.folder);
+    ck_assert_int_eq(mf_store_open_reader(path, &s), 0);
+    struct mf_sql *q = NULL;
+    ck_assert_int_eq(mf_sql_dynamic(s, sql, &q), 0);
+    ck_assert_int_eq(mf_sql_next(q), 1);
+    char *text = strdup(mf_sql_text(q, 0));
+    mf_sql_done(q);
+    mf_store_free(s);
+    return text;
+}
+
+/* The winners by what does not depend on ids. */
+static const char configs_sql[] = "SELECT group_concat(line, '; ') FROM (SELECT s.row || ' ' || p.structure "
+                                  "|| ' ' || p.layout || ' ' || c.us || ' ' || c.us1 || ' '"
+                                  " || (SELECT group_concat(k.name, '+') FROM json_each(p.steps) j JOIN step "
+                                  "t ON t.id = j.value JOIN kernel k ON k.id = t.kernel)"
+                                  " AS line FROM config c JOIN shape s ON s.id = c.shape JOIN pipeline p ON "
+                                  "p.id = c.pipeline ORDER BY s.row)";
+
+static const struct {
+    const char *what, *sql, *expected;
+} invariants[] = {
+    {"goals without a config", "SELECT count(*) FROM goal WHERE state <> 'done'", "0"},
+    {"steps without a deciding result",
+     "SELECT count(*) FROM goal g JOIN step s ON s.enumeration = g.enumeration WHERE NOT EXISTS"
+     " (SELECT 1 FROM result r WHERE r.goal = g.id AND r.step = s.id AND r.final = 1)",
+     "0"},
+    {"steps decided twice",
+     "SELECT count(*) FROM (SELECT goal, step FROM result WHERE final = 1 AND step IS NOT NULL GROUP BY "
+     "goal, step HAVING count(*) > 1)",
+     "0"},
+    {"counters that differ from what was measured",
+     "SELECT count(*) FROM goal g WHERE n_measured <> (SELECT count(*) FROM result r WHERE r.goal = g.id AND "
+     "r.step IS NOT NULL"
+     " AND r.final = 1) OR n_measured <> n_steps",
+     "0"},
+    {"late results that decide", "SELECT count(*) FROM result WHERE late = 1 AND final = 1", "0"},
+    {"units left over", "SELECT count(*) FROM unit WHERE state <> 'done'", "0"},
+    {"races counted twice",
+     "SELECT count(*) FROM (SELECT goal, pipeline FROM result WHERE final = 1 AND pipeline IS NOT NULL GROUP "
+     "BY goal, pipeline"
+     " HAVING count(*) > 1)",
+     "0"},
+};
+
+static char *run(const struct plan *plan, int at, int *ret_struck)
+{
+    struct farm f;
+    farm_start(&f);
+    join(&f, "first");
+    submit(&f);
+    *ret_struck = work(&f, plan, at);
+    for (size_t i = 0; i < MF_ARRAY_LEN(invariants); i++) {
+        _cleanup_(mf_freep) char *got = ask(&f, invariants[i].sql);
+        ck_assert_msg(strcmp(got, invariants[i].expected) == 0, "%s at %d: %s: %s", plan->what, at,
+                      invariants[i].what, got);
+    }
+    char *configs = ask(&f, configs_sql);
+    farm_stop(&f);
+    return configs;
+}
+
+/* Enumerations, probes and races are each struck in the middle. */
+static const int moments[] = {2, 7, 25, 60, 66};
+
+START_TEST(equals_undisturbed)
+{
+    static char *undisturbed;
+    int struck;
+    undisturbed = run(&plans[0], 1, &struck);
+    ck_assert_int_gt((int)strlen(undisturbed), 300);
+    for (size_t i = 0; i < MF_ARRAY_LEN(moments); i++) {
+        _cleanup_(mf_freep) char *configs = run(&plans[_i], moments[i], &struck);
+        ck_assert_msg(struck, "%s at %d never happened", plans[_i].what, moments[i]);
+        ck_assert_msg(strcmp(configs, undisturbed) == 0, "%s at %d:\n%s\n%s", plans[_i].what, moments[i],
+                      configs, undisturbed);
+    }
+    free(undisturbed);
+}
+END_TEST
+
+/* ---- results that a farm must not believe, and deaths ---- */
+
+struct lie {
+    const char *what;
+    const char *members; /* of the RESULT of the first step, in place of a good one */
+    int n_sent;          /* how often a worker says so before the step is decided */
+    const char *status;  /* that the step ends with */
+};
+
+static const struct lie lies[] = {
+    {"zero time", "\"status\":\"ok\",\"us\":0,\"verified\":2", 1, "implausible"},
+    {"negative time", "\"status\":\"ok\",\"us\":-3,\"verified\":2", 1, "implausible"},
+    {"no time", "\"status\":\"ok\",\"verified\":2", 1, "implausible"},
+    {"beyond the peak", "\"status\":\"ok\",\"us\":0.0001,\"verified\":2", 1, "implausible"},
+    {"wrong", "\"status\":\"wrong\",\"reason\":\"one NaN row\"", 1, "wrong"},
+    {"one death, then nothing", "\"status\":\"crash\",\"reason\":\"signal 9\"", 1, "ok"},
+    {"two deaths", "\"status\":\"crash\",\"reason\":\"signal 11\"", 2, "quarantined"},
+    {"two hangs", "\"status\":\"hang\",\"reason\":\"silent for 10 s\"", 2, "quarantined"},
+};
+
+START_TEST(judges_results)
+{
+    const struct lie *lie = &lies[_i];
+    struct farm f;
+    int64_t victim = 0;
+    int told = 0;
+    farm_start(&f);
+    join(&f, "first");
+    submit(&f);
+    for (int64_t end = mf_now_ms() + LIMIT_MS; !is_done(&f);) {
+        ck_assert_msg(mf_now_ms() < end, "%s: the batch does not end", lie->what);
+        (void)fake_worker_send(&f.worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
+        _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&f.worker, MF_MESSAGE_UNIT, BEAT_MS);
+        if (!unit)
+            continue;
+        const cJSON *steps = mf_json_array(unit, "steps");
+        int n = fake_unit_results(unit);
+        for (int i = 0; i < n; i++) {
+            const cJSON *step = cJSON_GetArrayItem(steps, i);
+            if (step && !victim && cJSON_GetArraySize(steps) > 2)
+                victim = number(step, "id");
+            if (!step || number(step, "id") != victim || told == lie->n_sent) {
+                ck_assert_int_eq(fake_worker_result(&f.worker, unit, i), 0);
+                continue;
+            }
+            told++;
+            (void)fake_worker_send(&f.worker, MF_MESSAGE_RESULT,
+                                   "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64
+                                   ",\"seq\":%d,\"step\":%" PRId64 ",%s%s}",
+                                   number(unit, "unit"), number(unit, "attempt"), number(unit, "epoch"),
+                                   i + 1, victim, lie->members, i == n - 1 ? ",\"last\":true" : "");
+        }
+        (void)fake_worker_send(&f.worker, MF_MESSAGE_READY, "{\"credit\":1}");
+    }
+    char sql[200];
+    mf_say(sql, sizeof(sql),
+           "SELECT group_concat(status || CASE WHEN reason = '' AND status <> 'ok' THEN '!' ELSE '' END) "
+           "FROM result"
+           " WHERE step = %" PRId64 " AND final = 1",
+           victim);
+    _cleanup_(mf_freep) char *status = ask(&f, sql);
+    ck_assert_msg(strcmp(status, lie->status) == 0, "%s: %s", lie->what, status);
+    _cleanup_(mf_freep) char *quarantined = ask(&f, "SELECT count(*) FROM quarantine");
+    ck_assert_str_eq(quarantined, strcmp(lie->status, "quarantined") == 0 ? "1" : "0");
+    _cleanup_(mf_freep) char *done =
+        ask(&f, "SELECT count(*) FROM goal WHERE state = 'done' AND n_measured = n_steps");
+    ck_assert_str_eq(done, "3");
+    farm_stop(&f);
+}
+END_TEST
+
+/* ---- messages that are refused, and do no harm ---- */
+
+struct bad {
+    const char *what;
+    enum mf_message type;
+    const char *body;
+    const char *code;
+};
+
+static const struct bad bads[] = {
+    {"no JSON", MF_MESSAGE_BEAT, "{", "malformed"},
+    {"no object", MF_MESSAGE_BEAT, "[]", "malformed"},
+    {"not ours to send", MF_MESSAGE_WELCOME, "{}", "malformed"},
+    {"credit missing", MF_MESSAGE_READY, "{}", "malformed"},
+    {"credit too high", MF_MESSAGE_READY, "{\"credit\":1000000}", "malformed"},
+    {"result without unit", MF_MESSAGE_RESULT, "{\"attempt\":1,\"epoch\":1,\"seq\":1}", "malformed"},
+    {"result of no unit of ours", MF_MESSAGE_RESULT,
+     "{\"unit\":99999,\"attempt\":1,\"epoch\":1,\"seq\":1,\"step\":1}", "malformed"},
+    {"status unknown", MF_MESSAGE_RESULT,
+     "{\"unit\":1,\"attempt\":1,\"epoch\":1,\"seq\":1,\"step\":1,\"status\":\"fine\"}", "malformed"},
+    {"samples are text", MF_MESSAGE_RESULT,
+     "{\"unit\":1,\"attempt\":1,\"epoch\":1,\"seq\":1,\"step\":1,\"samples\":[\"a\"]}", "malformed"},
+    {"a time that no double holds", MF_MESSAGE_RESULT,
+     "{\"unit\":1,\"attempt\":1,\"epoch\":1,\"seq\":1,\"step\":1,\"us\":1e999}", "malformed"},
+    {"another model under the name", MF_MESSAGE_HELLO,
+     "{\"worker\":\"first\",\"instance\":\"other\",\"class\":\"gfx942/"
+     "304\",\"model\":\"n\",\"device\":{},\"revision\":\"r\",\"families\":[]}",
+     "name_taken"},
+    {"a real device of a simulated model", MF_MESSAGE_HELLO,
+     "{\"worker\":\"w2\",\"instance\":\"x\",\"class\":\"gfx942/"
+     "304\",\"model\":\"m\",\"device\":{},\"revision\":\"r\",\"families\":[],"
+     "\"simulated\":false}",
+     "class_conflict"},
+    {"a name with spaces", MF_MESSAGE_HELLO,
+     "{\"worker\":\"a "
+     "b\",\"instance\":\"x\",\"class\":\"gfx942/"
+     "304\",\"model\":\"m\",\"device\":{},\"revision\":\"r\",\"families\":[]}",
+     "malformed"},
+    {"a class of no form", MF_MESSAGE_HELLO,
+     "{\"worker\":\"w2\",\"instance\":\"x\",\"class\":\"gfx942\",\"model\":\"m\",\"device\":{},\"revision\":"
+     "\"r\",\"families\":[]}",
+     "malformed"},
+};
+
+START_TEST(refuses)
+{
+    const struct bad *bad = &bads[_i];
+    struct farm f;
+    const char *code = "";
+    farm_start(&f);
+    join(&f, "first");
+    ck_assert_int_eq(fake_worker_send(&f.worker, bad->type, "%s", bad->body), 0);
+    _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
+    ck_assert_msg(refusal, "%s is not refused", bad->what);
+    ck_assert_int_eq(mf_json_text(refusal, "code", &code), 0);
+    ck_assert_msg(strcmp(code, bad->code) == 0, "%s: %s", bad->what, code);
+    ck_assert_int_eq(number(refusal, "sequence"), (int64_t)f.worker.sequence);
+    /* It goes on */
+    (void)fake_worker_send(&f.worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
+    _cleanup_(cJSON_Deletep) cJSON *alive = fake_worker_await(&f.worker, MF_MESSAGE_BEAT, LIMIT_MS);
+    ck_assert_ptr_nonnull(alive);
+    farm_stop(&f);
+}
+END_TEST
+
+START_TEST(knows_no_stranger)
+{
+    struct farm f;
+    const char *code = "";
+    farm_start(&f);
+    ck_assert_int_eq(fake_worker_open(&f.worker, f.zmq, f.process.hub, "first"), 0);
+    (void)fake_worker_send(&f.worker, MF_MESSAGE_READY, "{\"credit\":1}");
+    _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
+    ck_assert_int_eq(mf_json_text(refusal, "code", &code), 0);
+    ck_assert_str_eq(code, "unknown_worker");
+    farm_stop(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("farm");
+    TCase *c = tcase_create("farm");
+    tcase_set_timeout(c, 120);
+    tcase_add_loop_test(c, equals_undisturbed, 0, (int)MF_ARRAY_LEN(plans));
+    tcase_add_loop_test(c, judges_results, 0, (int)MF_ARRAY_LEN(lies));
+    tcase_add_loop_test(c, refuses, 0, (int)MF_ARRAY_LEN(bads));
+    tcase_add_test(c, knows_no_stranger);
+    suite_add_tcase(suite, c);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,39 @@
+/* A worker of cardboard: a DEALER that speaks the protocol of docs/protocol.md, section 1, and answers units by rules. What it
+ * enumerates and measures is a function of names only, so that two runs that end alike give the same configs. */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/wire.h"
+
+struct fake_worker {
+    void *socket;
+    char name[64], instance[64];
+    uint64_t sequence;
+    int64_t epoch;        /* of the last WELCOME */
+    int n_variants;       /* steps of a stage and block_m; 4 */
+    const char *class;    /* "gfx942/304" */
+    const char *revision; /* "r1" */
+};
+
+/* Connects to tcp://127.0.0.1:port; says nothing yet. 0 or -errno. */
+int fake_worker_open(struct fake_worker *w, void *zmq, int port, const char *name);
+void fake_worker_close(struct fake_worker *w);
+int fake_worker_send(struct fake_worker *w, enum mf_message type, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* running: JSON array text of what it still works on. */
+int fake_worker_hello(struct fake_worker *w, const char *running);
+/* 1: a message; 0: none within the time. json is the caller's. */
+int fake_worker_recv(struct fake_worker *w, int timeout_ms, enum mf_message *ret_type, cJSON **ret);
+/* The next message of the type; others are passed over. NULL: none within the time. */
+cJSON *fake_worker_await(struct fake_worker *w, enum mf_message type, int timeout_ms);
+
+/* Number of results that the unit asks for. */
+int fake_unit_results(const cJSON *unit);
+/* Sends result i of the unit, from 0; the last one ends it. */
+int fake_worker_result(struct fake_worker *w, const cJSON *unit, int i);
+/* The time that it "measures" of a step, by its name. */
+double fake_us(const char *name);

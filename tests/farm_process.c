@@ -1,0 +1,118 @@
+#include "farm_process.h"
+
+#include "common/buf.h"
+#include "common/cleanup.h"
+#include "common/clock.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define WAIT_MS 20000
+
+extern char **environ;
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "farm_process: %s\n", what);
+    exit(EXIT_FAILURE);
+}
+
+static int read_ports(const char *path, struct farm_process *p)
+{
+    _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
+    return file && fscanf(file, "http=%d\nhub=%d\n", &p->http, &p->hub) == 2;
+}
+
+void farm_process_start(struct farm_process *p, int beat_ms)
+{
+    char state[300], ports[300], http[40], hub[40], beat[20];
+    if (!p->folder[0]) {
+        (void)snprintf(p->folder, sizeof(p->folder), "%s/moefarm.XXXXXX",
+                       getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+        if (!mkdtemp(p->folder))
+            fail("mkdtemp");
+    }
+    (void)snprintf(state, sizeof(state), "%s/state", p->folder);
+    (void)snprintf(ports, sizeof(ports), "%s/ports", p->folder);
+    (void)snprintf(http, sizeof(http), "127.0.0.1:%d", p->http);
+    (void)snprintf(hub, sizeof(hub), "127.0.0.1:%d", p->hub);
+    (void)snprintf(beat, sizeof(beat), "%d", beat_ms);
+    (void)unlink(ports);
+    const char *program = MF_BINARY_DIR "/server/moefarmd";
+    const char *argv[] = {program, "--state",     state, "--listen-http", http, "--listen-workers",
+                          hub,     "--port-file", ports, "--beat-ms",     beat, "--log-level",
+                          "error", NULL};
+    if (posix_spawn(&p->pid, program, NULL, NULL, (char **)argv, environ) != 0)
+        fail("start " MF_BINARY_DIR "/server/moefarmd");
+    for (int64_t end = mf_now_ms() + WAIT_MS; !read_ports(ports, p);) {
+        if (mf_now_ms() > end || waitpid(p->pid, NULL, WNOHANG) != 0)
+            fail("moefarmd does not come up");
+        (void)usleep(2000);
+    }
+}
+
+int farm_process_kill(struct farm_process *p, int signal)
+{
+    int status = 0;
+    if (p->pid > 0) {
+        (void)kill(p->pid, signal);
+        (void)waitpid(p->pid, &status, 0);
+    }
+    p->pid = 0;
+    return status;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st;
+    (void)type;
+    (void)ftw;
+    return remove(path);
+}
+
+void farm_process_remove(struct farm_process *p)
+{
+    if (p->folder[0])
+        (void)nftw(p->folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    p->folder[0] = 0;
+}
+
+char *farm_process_http(const struct farm_process *p, const char *method, const char *path, const char *type,
+                        const char *body, int *ret_status)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)p->http)};
+    struct mf_buf b;
+    char chunk[65536];
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    _cleanup_(mf_closep) int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof(to)) < 0)
+        return NULL;
+    mf_buf_init(&b, 64u << 20);
+    /* HTTP/1.0: the answer ends with the connection and is not chunked */
+    (void)mf_buf_addf(
+        &b, "%s %s HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Type: %s\r\nContent-Length: %zu\r\n\r\n%s", method,
+        path, type, strlen(body), body);
+    for (size_t at = 0; at < b.len;) {
+        ssize_t n = send(fd, b.data + at, b.len - at, MSG_NOSIGNAL);
+        if (n <= 0)
+            break;
+        at += (size_t)n;
+    }
+    mf_buf_clear(&b);
+    for (ssize_t n; (n = recv(fd, chunk, sizeof(chunk), 0)) > 0;)
+        (void)mf_buf_add(&b, chunk, (size_t)n);
+    const char *end = strstr(b.data, "\r\n\r\n");
+    char *answer = end ? strdup(end + 4) : NULL;
+    *ret_status = end ? (int)strtol(b.data + 9, NULL, 10) : 0;
+    mf_buf_release(&b);
+    return answer;
+}

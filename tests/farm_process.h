@@ -1,0 +1,22 @@
+/* A real moefarmd in a folder of its own, for tests and benchmarks: start, ask, kill, start again. */
+#pragma once
+
+#include <sys/types.h>
+
+struct farm_process {
+    pid_t pid;
+    char folder[256]; /* made by farm_process_start when empty */
+    int http, hub;    /* ports; kept over a restart */
+};
+
+/* Starts MF_BINARY_DIR/server/moefarmd on free ports, or on the ports that it had. beat_ms: its heartbeat. Ends the
+ * program with a message when it does not come up. */
+void farm_process_start(struct farm_process *p, int beat_ms);
+/* Sends the signal and waits for the end; returns the exit status as waitpid gives it. */
+int farm_process_kill(struct farm_process *p, int signal);
+/* Removes the folder. */
+void farm_process_remove(struct farm_process *p);
+
+/* One request; the answer's body on the heap, its status in *ret_status. NULL: nobody answers. */
+char *farm_process_http(const struct farm_process *p, const char *method, const char *path, const char *type,
+                        const char *body, int *ret_status);
