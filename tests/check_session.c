@@ -1,0 +1,479 @@
+/* Sessions: what is kept and found again, what is dropped by time, limits, refusals, races of pipelines. */
+#include <fcntl.h>
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+#include "kernels/quant.h"
+#include "planted.h"
+#include "worker/rotate.h"
+#include "worker/session.h"
+
+#include "mf_check.h"
+
+/* ---- a keeper in memory ---- */
+
+struct test_keeper {
+    struct mf_keeper keeper;
+    char keys[16][256];
+    int fds[16];
+    uint64_t bytes[16];
+    int n, n_found;
+};
+
+static int keeper_find(struct mf_keeper *keeper, const char *key, uint64_t *ret_bytes)
+{
+    struct test_keeper *k = (struct test_keeper *)keeper;
+    for (int i = 0; i < k->n; i++) {
+        if (strcmp(k->keys[i], key) == 0) {
+            k->n_found++;
+            *ret_bytes = k->bytes[i];
+            return k->fds[i];
+        }
+    }
+    return -1;
+}
+
+static int keeper_keep(struct mf_keeper *keeper, const char *key, int fd, uint64_t bytes)
+{
+    struct test_keeper *k = (struct test_keeper *)keeper;
+    ck_assert_int_lt(k->n, 16);
+    ck_assert_int_eq(mf_copy(k->keys[k->n], sizeof(k->keys[0]), key), 0);
+    k->fds[k->n] = fd;
+    k->bytes[k->n++] = bytes;
+    return 0;
+}
+
+static void keeper_drop(struct mf_keeper *keeper, const char *key)
+{
+    (void)keeper;
+    (void)key;
+}
+
+static void keeper_init(struct test_keeper *k)
+{
+    *k = (struct test_keeper){.keeper = {keeper_find, keeper_keep, keeper_drop}};
+}
+
+/* ---- helpers ---- */
+
+static const struct mf_unit_options defaults = {.err_ratio = 0.1, .seed = 1, .time_cap_ms = 10000};
+
+static struct mf_session *session_of(struct mf_device *d, const struct mf_shape *s, struct mf_keeper *keeper,
+                                     const struct mf_unit_options *o)
+{
+    struct mf_session *session = NULL;
+    char why[MF_REASON_MAX];
+    struct mf_session_args args = {
+        .device = d, .shape = *s, .options = o, .keeper = keeper, .extra = &planted_set};
+    ck_assert_msg(mf_session_new(&args, why, sizeof(why), &session) == 0, "%s", why);
+    return session;
+}
+
+static struct mf_result probe(struct mf_session *session, const struct mf_step *step, mf_best_fn best,
+                              void *context, int64_t *ret_limit_ms)
+{
+    struct planted_sink sink;
+    struct mf_probe_step p = {.id = 1, .step = *step};
+    planted_sink_init(&sink);
+    ck_assert_int_eq(mf_session_probe(session, &p, 1, best, context, &sink.sink), 0);
+    ck_assert_uint_eq(sink.n_results, 1);
+    if (ret_limit_ms)
+        *ret_limit_ms = sink.limit_ms;
+    return sink.results[0];
+}
+
+static double best_is(void *context, mf_ops covers)
+{
+    (void)covers;
+    return *(double *)context;
+}
+
+/* ---- what is kept ---- */
+
+/* The second session, of another token count, finds the weights of the first; they are sealed and the same bits. */
+START_TEST(weights_are_kept)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(_i, 5);
+    struct test_keeper k;
+    keeper_init(&k);
+    struct mf_session *first = session_of(d, &s, &k.keeper, &defaults);
+    ck_assert_int_eq(k.n, 2);
+    ck_assert_int_eq(k.n_found, 0);
+    first = mf_session_free(first);
+    for (int i = 0; i < k.n; i++) {
+        int seals = fcntl(k.fds[i], F_GET_SEALS);
+        ck_assert_int_eq(seals & (F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW),
+                         F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW);
+    }
+    s.token = 64;
+    struct mf_session *second = session_of(d, &s, &k.keeper, &defaults);
+    ck_assert_int_eq(k.n, 2);
+    ck_assert_int_eq(k.n_found, 2);
+    struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
+    struct mf_result r = probe(second, &step, NULL, NULL, NULL);
+    ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
+    second = mf_session_free(second);
+    struct mf_unit_options other = defaults;
+    other.seed = 2;
+    second = session_of(d, &s, &k.keeper, &other);
+    ck_assert_int_eq(k.n, 4);
+    second = mf_session_free(second);
+    d->ops->free(d);
+}
+END_TEST
+
+START_TEST(serves_the_same_data_only)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 5), other = s;
+    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    struct mf_unit_options o = defaults;
+    ck_assert(mf_session_serves(session, &s, &o));
+    other.token = 6;
+    ck_assert(!mf_session_serves(session, &other, &o));
+    o.seed = 9;
+    ck_assert(!mf_session_serves(session, &s, &o));
+    o = defaults;
+    o.routing = (struct mf_routing){MF_ROUTING_HOT, 0.5};
+    ck_assert(!mf_session_serves(session, &s, &o));
+    ck_assert(!mf_session_serves(NULL, &s, &defaults));
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+/* ---- time ---- */
+
+/* The first probe sets the best of its kind; a step that needs twice that is dropped after its first run. */
+START_TEST(slow_is_dropped)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 64);
+    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
+    double best = 0.01;
+    struct mf_result r = probe(session, &step, best_is, &best, NULL);
+    ck_assert_int_eq(r.status, MF_STATUS_SLOW);
+    ck_assert_int_eq(r.verified, 1);
+    ck_assert_uint_eq(r.n_samples, 1);
+    ck_assert_msg(strstr(r.reason, "times the best of its kind (0.01 µs), limit 2") != NULL, "%s", r.reason);
+    ck_assert(strncmp(r.reason, "its first run took ", 19) == 0 && r.us > 0.01);
+    struct mf_unit_options o = defaults;
+    o.exhaustive = true;
+    struct mf_session *thorough = session_of(d, &s, NULL, &o);
+    r = probe(thorough, &step, best_is, &best, NULL);
+    ck_assert_int_eq(r.status, MF_STATUS_OK);
+    ck_assert_uint_ge(r.n_samples, 3);
+    thorough = mf_session_free(thorough);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+/* A wrong step is wrong, however slow. */
+START_TEST(wrong_before_slow)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 64);
+    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_SWAPPED);
+    double best = 0.01;
+    struct mf_result r = probe(session, &step, best_is, &best, NULL);
+    ck_assert_int_eq(r.status, MF_STATUS_WRONG);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+static const struct {
+    double best_us;
+    int64_t cap_ms, want_ms;
+} limits[] = {
+    {0, 10000, 10000},     /* nothing known: the cap */
+    {100, 10000, 2000},    /* never below two seconds */
+    {200000, 10000, 4000}, /* twenty times the best */
+    {2e6, 10000, 10000},   /* never above the cap */
+};
+
+START_TEST(hang_limit_is_from_the_best)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 3);
+    struct mf_unit_options o = defaults;
+    o.time_cap_ms = limits[_i].cap_ms;
+    struct mf_session *session = session_of(d, &s, NULL, &o);
+    struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
+    double best = limits[_i].best_us;
+    int64_t limit;
+    (void)probe(session, &step, best_is, &best, &limit);
+    ck_assert_int_eq(limit, limits[_i].want_ms);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+/* ---- refusals ---- */
+
+START_TEST(too_large_a_shape)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 4);
+    struct mf_session *session = NULL;
+    char why[MF_REASON_MAX];
+    s.expert = 4096;
+    s.model_dim = 65536;
+    s.inter_dim = 65536;
+    struct mf_session_args args = {.device = d, .shape = s, .options = &defaults};
+    ck_assert_int_eq(mf_session_new(&args, why, sizeof(why), &session), -ENOMEM);
+    ck_assert_msg(strstr(why, "GB of memory") != NULL, "%s", why);
+    d->ops->free(d);
+}
+END_TEST
+
+START_TEST(no_definition)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 4);
+    struct mf_session *session = NULL;
+    char why[MF_REASON_MAX];
+    s.q_dtype_a = s.q_dtype_w = MF_DTYPE_FP4X2;
+    s.q_type = MF_QTYPE_PER_1X32;
+    struct mf_session_args args = {.device = d, .shape = s, .options = &defaults};
+    ck_assert_int_eq(mf_session_new(&args, why, sizeof(why), &session), -EINVAL);
+    ck_assert_msg(strstr(why, "QuantType.per_1x32") != NULL, "%s", why);
+    d->ops->free(d);
+}
+END_TEST
+
+START_TEST(unknown_family_or_step)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 4);
+    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    struct mf_step step = planted_step(&s, "combine", 0, PLANTED_NONE);
+    strcpy(step.family, "nobody");
+    struct mf_result r = probe(session, &step, NULL, NULL, NULL);
+    ck_assert_int_eq(r.status, MF_STATUS_UNSUPPORTED);
+    ck_assert_str_eq(r.reason, "this runner has no family nobody");
+    step = planted_step(&s, "combine", 0, PLANTED_NONE);
+    strcpy(step.name, "combine-backwards");
+    r = probe(session, &step, NULL, NULL, NULL);
+    ck_assert_int_eq(r.status, MF_STATUS_UNSUPPORTED);
+    ck_assert(r.reason[0] && isnan(r.us));
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+/* ---- memory that others can map ---- */
+
+static bool located;
+
+static int locating_launch(struct mf_kernel *k, const struct mf_launch *l)
+{
+    int fd;
+    uint64_t offset;
+    located = mf_session_locate(l->needs[0].part[0], &fd, &offset) == 0 &&
+              mf_session_locate(l->gives[0].part[0], &fd, &offset) == 0;
+    uint32_t here, there = 0;
+    memcpy(&here, l->gives[0].part[0], sizeof(here));
+    located &= pread(fd, &there, sizeof(there), (off_t)offset) == sizeof(there) && here == there;
+    return planted_family.launch(k, l);
+}
+
+START_TEST(buffers_lie_in_files)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 4);
+    struct mf_family locating = planted_family;
+    const struct mf_family *list[] = {&locating};
+    struct mf_family_set set = {list, 1};
+    struct mf_session *session = NULL;
+    char why[MF_REASON_MAX];
+    int on_stack, fd;
+    uint64_t offset;
+    locating.launch = locating_launch;
+    struct mf_session_args args = {.device = d, .shape = s, .options = &defaults, .extra = &set};
+    ck_assert_int_eq(mf_session_new(&args, why, sizeof(why), &session), 0);
+    struct mf_step step = planted_step(&s, "combine", 0, PLANTED_NONE);
+    ck_assert_int_eq(probe(session, &step, NULL, NULL, NULL).status, MF_STATUS_OK);
+    ck_assert(located);
+    ck_assert_int_eq(mf_session_locate(&on_stack, &fd, &offset), -ENOENT);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+/* ---- rotation ---- */
+
+START_TEST(rotations_are_apart_and_equal_work)
+{
+    struct mf_shape s = {.token = 1, .topk = 4, .expert = 32};
+    int32_t ids[4] = {0, 5, 6, 20}, out[4], used[32] = {0};
+    struct mf_rotation r;
+    bool cold;
+    ck_assert_int_eq(mf_rotation_make(&s, ids, &r), 0);
+    ck_assert_int_eq(r.active, 4);
+    ck_assert_int_ge(r.n, 5);
+    ck_assert_int_le(r.n, 8);
+    int shared = 0;
+    for (int i = 0; i < r.n; i++) {
+        mf_rotation_ids(&r, i, &s, ids, out);
+        for (int j = 0; j < 4; j++) {
+            ck_assert(out[j] >= 0 && out[j] < 32);
+            shared += used[out[j]]++ > 0;
+        }
+    }
+    ck_assert_int_le(shared, 6);
+    /* four caches and one more: 10 of 100 need 41, which are not to be had */
+    ck_assert_int_eq(mf_rotation_count(&r, 10, 100, &cold), r.n);
+    ck_assert(!cold);
+    ck_assert_int_eq(mf_rotation_count(&r, 200, 100, &cold), 3);
+    ck_assert(cold);
+    ck_assert_int_eq(mf_rotation_count(&r, 500, 100, &cold), 1);
+    ck_assert(cold);
+    ck_assert_int_eq(mf_rotation_count(&r, 0, 100, &cold), 1);
+    ck_assert(!cold);
+}
+END_TEST
+
+/* Rotated timing changes nothing of what is verified: cold mode, several rotations, every gate passed. */
+START_TEST(cold_mode)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(_i, 2);
+    d->info.llc_bytes = 1 << 16;
+    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    static const char *const kinds[] = {"stage1", "stage2"};
+    for (int i = 0; i < 2; i++) {
+        struct mf_step step = planted_step(&s, kinds[i], 4, PLANTED_NONE);
+        struct mf_result r = probe(session, &step, NULL, NULL, NULL);
+        ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
+        ck_assert_str_eq(r.mode, "cold");
+    }
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+/* ---- races ---- */
+
+struct pipeline {
+    struct mf_step steps[5];
+    size_t n;
+};
+
+static struct pipeline pipeline_of(const struct mf_shape *s, int32_t block, enum planted_fault combine_fault)
+{
+    struct pipeline p = {.n = 0};
+    p.steps[p.n++] = planted_step(s, "sort", block, PLANTED_NONE);
+    if (s->q_type != MF_QTYPE_NO)
+        p.steps[p.n++] = planted_step(s, "quant1", 0, PLANTED_NONE);
+    p.steps[p.n++] = planted_step(s, "stage1", block, PLANTED_NONE);
+    p.steps[p.n++] = planted_step(s, "stage2", block, PLANTED_NONE);
+    p.steps[p.n++] = planted_step(s, "combine", 0, combine_fault);
+    return p;
+}
+
+static const struct mf_race_plan plan = {
+    .stages = {{3, 3}, {8, 2}}, .n_stages = 2, .fresh = 5, .alpha = 0.05};
+
+/* Two right pipelines and three wrong ones: the right ones are raced, the others have their reason. */
+START_TEST(race_of_pipelines)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(_i, 7);
+    s.doweight_stage1 = _i % 2;
+    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    struct pipeline p[5] = {pipeline_of(&s, 4, PLANTED_NONE), pipeline_of(&s, 16, PLANTED_NONE),
+                            pipeline_of(&s, 4, PLANTED_DESTROYED), pipeline_of(&s, 4, PLANTED_PAST),
+                            pipeline_of(&s, 4, PLANTED_NONE)};
+    p[4].n--; /* nobody combines */
+    struct mf_race_entry entries[5];
+    for (int i = 0; i < 5; i++)
+        entries[i] =
+            (struct mf_race_entry){.id = 10 + i, .forecast_us = 100, .steps = p[i].steps, .n_steps = p[i].n};
+    struct planted_sink sink;
+    planted_sink_init(&sink);
+    ck_assert_int_eq(mf_session_race(session, entries, 5, &plan, &sink.sink), 0);
+    ck_assert_uint_eq(sink.n_results, 5);
+    ck_assert_int_eq(sink.n_outcomes, 1);
+    for (int i = 0; i < 2; i++) {
+        const struct mf_result *r = &sink.results[i];
+        ck_assert_msg(r->status == MF_STATUS_OK, "%s", r->reason);
+        ck_assert(r->is_pipeline && r->us > 0);
+        ck_assert_int_eq(r->verified, 2);
+        ck_assert_msg(r->row_err < 0.5 * r->row_limit, "%g of %g", r->row_err, r->row_limit);
+    }
+    ck_assert_int_eq(sink.results[2].status, MF_STATUS_WRONG);
+    ck_assert_int_eq(sink.results[3].status, MF_STATUS_WRONG);
+    ck_assert_msg(strstr(sink.results[3].reason, "guard: 3 bytes") != NULL, "%s", sink.results[3].reason);
+    ck_assert_int_eq(sink.results[4].status, MF_STATUS_UNSUPPORTED);
+    ck_assert_msg(strstr(sink.results[4].reason, "no step gives the layer's output") != NULL, "%s",
+                  sink.results[4].reason);
+    ck_assert(sink.outcome.winner == 10 || sink.outcome.winner == 11);
+    ck_assert(sink.outcome.us > 0);
+    ck_assert_int_eq(sink.outcome.rounds, 11);
+    /* a begin for each, and one for each sample, so that a death in the race is blamed on the right one */
+    ck_assert_uint_eq(sink.n_begun, 5 + (size_t)sink.outcome.calls);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+START_TEST(race_that_nobody_finishes)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 7);
+    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    struct pipeline p = pipeline_of(&s, 4, PLANTED_TAIL);
+    struct mf_race_entry entry = {.id = 3, .steps = p.steps, .n_steps = p.n};
+    struct planted_sink sink;
+    planted_sink_init(&sink);
+    ck_assert_int_eq(mf_session_race(session, &entry, 1, &plan, &sink.sink), 0);
+    ck_assert_uint_eq(sink.n_results, 1);
+    ck_assert_int_eq(sink.n_outcomes, 0);
+    ck_assert_msg(strstr(sink.results[0].reason, "unwritten: row 0 of y") != NULL, "%s",
+                  sink.results[0].reason);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+START_TEST(canary_is_a_time)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    double us = mf_canary_us(d);
+    ck_assert(us > 1 && us < 1e6);
+    d->ops->free(d);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("session");
+    TCase *t = tcase_create("session");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, weights_are_kept, 0, PLANTED_N_FORMATS);
+    tcase_add_test(t, serves_the_same_data_only);
+    tcase_add_test(t, slow_is_dropped);
+    tcase_add_test(t, wrong_before_slow);
+    tcase_add_loop_test(t, hang_limit_is_from_the_best, 0, MF_ARRAY_LEN(limits));
+    tcase_add_test(t, too_large_a_shape);
+    tcase_add_test(t, no_definition);
+    tcase_add_test(t, unknown_family_or_step);
+    tcase_add_test(t, buffers_lie_in_files);
+    tcase_add_test(t, rotations_are_apart_and_equal_work);
+    tcase_add_loop_test(t, cold_mode, 0, PLANTED_N_FORMATS);
+    tcase_add_loop_test(t, race_of_pipelines, 0, PLANTED_N_FORMATS);
+    tcase_add_test(t, race_that_nobody_finishes);
+    tcase_add_test(t, canary_is_a_time);
+    suite_add_tcase(s, t);
+    return mf_check_main(s);
+}
