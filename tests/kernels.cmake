@@ -11,3 +11,5 @@ mf_add_test(check_family_lib USES kernels SOURCES family_contract.c LABELS slow 
 mf_add_test(check_family_one USES kernels SOURCES family_contract.c LABELS slow TIMEOUT 300)
 add_executable(bench_kernels bench/bench_kernels.c bench/kernel_search.c)
 target_link_libraries(bench_kernels PRIVATE mf_kernels mf_build)
+mf_add_test(check_pool USES kernels)
+mf_add_test(check_device USES kernels)
