@@ -26,31 +26,37 @@ static void release(struct case_file *c)
     cJSON_Delete(c->pipelines);
 }
 
-static int read_case(struct mf_cli *cli, int64_t goal, const char *kernel, struct case_file *c)
+static int read_case(struct mf_cli *cli, int64_t goal, struct case_file *c)
 {
-    _cleanup_(mf_buf_release) struct mf_buf query;
+    const struct {
+        const char *path;
+        cJSON **items;
+    } lists[] = {
+        {"/api/v1/goals/{}/rejections", &c->rejections},
+        {"/api/v1/goals/{}/steps", &c->steps},
+        {"/api/v1/goals/{}/pipelines", &c->pipelines},
+    };
     char path[MF_API_PATH_MAX];
     int code;
 
-    mf_buf_init(&query, 4096);
     mf_api_path(path, "/api/v1/goals/{}", goal);
     code = mf_api_get(cli, path, &c->goal);
-    if (code != 0)
-        return code;
-    mf_api_path(path, "/api/v1/goals/{}/rejections", goal);
-    (void)mf_buf_adds(&query, path);
-    mf_http_query(&query, "kernel", kernel);
-    if (mf_buf_error(&query) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "why: the kernel's pattern is too long");
-    code = mf_api_list(cli, query.data, &c->rejections);
-    if (code != 0)
-        return code;
-    mf_api_path(path, "/api/v1/goals/{}/steps", goal);
-    code = mf_api_list(cli, path, &c->steps);
-    if (code != 0)
-        return code;
-    mf_api_path(path, "/api/v1/goals/{}/pipelines", goal);
-    return mf_api_list(cli, path, &c->pipelines);
+    for (size_t i = 0; i < MF_ARRAY_LEN(lists) && code == 0; i++) {
+        mf_api_path(path, lists[i].path, goal);
+        code = mf_api_list(cli, path, lists[i].items);
+    }
+    return code;
+}
+
+/* Is that the kernel that was asked about? A family's name stands for all of its kernels. A rejection may itself be
+ * of a pattern, "tile_s1_m128*": it answers for each kernel that it fits; one of "*" is about its family. */
+static bool is_asked(const char *pattern, const char *family, const char *kernel)
+{
+    char name[256];
+
+    mf_say(name, sizeof(name), "%s:%s", family, kernel);
+    return !pattern || mf_glob(pattern, kernel) || mf_glob(pattern, name) || mf_glob(pattern, family) ||
+           (strcmp(kernel, "*") != 0 && mf_glob(kernel, pattern));
 }
 
 /* The fastest right step that covers the same ops. */
@@ -165,15 +171,16 @@ static void tell_ok(const struct case_file *c, const cJSON *step, const char *na
         printf(" No pipeline that was kept has it.\n");
 }
 
-static void tell_rejections(const struct case_file *c, size_t *n)
+static void tell_rejections(const struct case_file *c, const char *pattern, size_t *n)
 {
     const cJSON *item;
 
     cJSON_ArrayForEach (item, c->rejections) {
-        if ((*n)++ >= SENTENCES_MAX)
-            continue;
-        printf("%s:%s: %s (%s)\n", mf_api_text(item, "family", "?"), mf_api_text(item, "kernel", "*"),
-               mf_api_text(item, "reason", ""), mf_api_text(item, "rule", ""));
+        const char *family = mf_api_text(item, "family", "?"), *kernel = mf_api_text(item, "kernel", "*");
+
+        if (is_asked(pattern, family, kernel) && (*n)++ < SENTENCES_MAX)
+            printf("%s:%s: %s (%s)\n", family, kernel, mf_api_text(item, "reason", ""),
+                   mf_api_text(item, "rule", ""));
     }
 }
 
@@ -189,7 +196,7 @@ static void tell_steps(const struct case_file *c, const char *kernel, size_t *n)
         mf_say(name, sizeof(name), "%s:%s", mf_api_text(step, "family", "?"), mf_api_text(step, "name", "?"));
         if (strcmp(mf_api_text(step, "status", ""), "ok") != 0)
             continue;
-        if (kernel && !mf_glob(kernel, mf_api_text(step, "name", "")) && !mf_glob(kernel, name))
+        if (!is_asked(kernel, mf_api_text(step, "family", "?"), mf_api_text(step, "name", "")))
             continue;
         p = best_pipeline(c->pipelines, name);
         if (!kernel && !(p && mf_api_double(p, "us", 0) > 0))
@@ -223,7 +230,7 @@ int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char
     code = mf_goal_arg(cli, argv[rest], batch, &goal);
     if (code != 0)
         return code;
-    code = read_case(cli, goal, kernel, &c);
+    code = read_case(cli, goal, &c);
     if (code != 0)
         return code;
     if (cli->json)
@@ -231,7 +238,7 @@ int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char
     if (mf_api_shape(mf_json_object(c.goal, "shape"), &shape) == 0)
         mf_shape_brief(&shape, brief);
     printf("goal %" PRId64 "  %s  %s\n", goal, mf_api_text(c.goal, "class", ""), brief);
-    tell_rejections(&c, &n);
+    tell_rejections(&c, kernel, &n);
     tell_steps(&c, kernel, &n);
     if (n > SENTENCES_MAX)
         printf("… and %zu more; a pattern such as 'tile_s1_*' says which\n", n - SENTENCES_MAX);

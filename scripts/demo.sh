@@ -102,7 +102,7 @@ $moefarm rank --batch "$batch" --shape "$shape" --top 3
 
 say "why not the library's kernels, for a shape in fp8?"
 fp8=$(grep -m1 per_Token "$shapes" || echo "$shape")
-$moefarm why --batch "$batch" "$fp8" 'lib*' | head -n 6
+$moefarm why --batch "$batch" "$fp8" lib | head -n 6
 
 say "the table, for the production operator: $table"
 $moefarm export --batch "$batch" -o "$table"
