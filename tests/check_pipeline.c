@@ -1,0 +1,292 @@
+/* Pipelines of the production operator, on plain families of the test's own: wiring, the arena, accumulations, and
+ * every sentence of a refusal. */
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+#include "kernels/data.h"
+#include "kernels/fmoe.h"
+#include "kernels/quant.h"
+#include "kernels/reference.h"
+#include "planted.h"
+
+#include "mf_check.h"
+
+/* ---- a second family: accumulation into a zeroed y, and steps that do not fit ---- */
+
+struct mf_kernel {
+    struct mf_shape shape;
+    char name[MF_STEP_NAME_MAX];
+};
+
+static const struct {
+    const char *name;
+    mf_ops covers;
+    const char *needs[3], *gives[2];
+    uint64_t workspace;
+} oddities[] = {
+    {"zero", 0, {NULL}, {"y/f32/none/token+zeroed"}, 0},
+    {"accumulate",
+     1u << MF_OP_COMBINE,
+     {"zw/f32/none/slot", "y/f32/none/token+zeroed"},
+     {"y/f32/none/token"},
+     100},
+    {"cast", 0, {"y/f32/none/token"}, {"y/bf16/none/token"}, 0},
+    {"again", 1u << MF_OP_SORT, {"topk/index/none/token"}, {"sorted/index/none/sorted.4"}, 0},
+    {"panel", 0, {"w1/bf16/none/panel16"}, {NULL}, 0},
+    {"odd", 0, {NULL}, {"g/f32/none/token"}, 0},
+};
+
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, struct mf_offer *offer)
+{
+    (void)device;
+    (void)shape;
+    for (size_t i = 0; i < MF_ARRAY_LEN(oddities); i++) {
+        struct mf_step step = {.covers = oddities[i].covers, .workspace_bytes = oddities[i].workspace};
+        (void)mf_copy(step.family, sizeof(step.family), f->name);
+        (void)mf_copy(step.name, sizeof(step.name), oddities[i].name);
+        for (int n = 0; n < 3 && oddities[i].needs[n]; n++)
+            ck_assert_int_eq(mf_artifact_parse(oddities[i].needs[n], &step.needs[step.n_needs++]), 0);
+        for (int n = 0; n < 2 && oddities[i].gives[n]; n++)
+            ck_assert_int_eq(mf_artifact_parse(oddities[i].gives[n], &step.gives[step.n_gives++]), 0);
+        int r = offer->step(offer, &step);
+        if (r < 0)
+            return r;
+    }
+    return offer->reject(offer, f->name, "never", "size", "H is %d, it wants %d", 160, 4096);
+}
+
+static int open_kernel(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                       const char *name, struct mf_kernel **ret)
+{
+    (void)f;
+    (void)device;
+    struct mf_kernel *k = calloc(1, sizeof(*k));
+    k->shape = *shape;
+    (void)mf_copy(k->name, sizeof(k->name), name);
+    *ret = k;
+    return 0;
+}
+
+static struct mf_kernel *close_kernel(struct mf_kernel *k)
+{
+    free(k);
+    return NULL;
+}
+
+static int launch(struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_shape *s = &k->shape;
+    size_t n = (size_t)(s->token * s->model_dim);
+    float *y = l->gives[0].part[0];
+    if (strcmp(k->name, "zero") == 0) {
+        memset(y, 0, n * sizeof(*y));
+    } else if (strcmp(k->name, "cast") == 0) {
+        mf_bf16_from_floats(l->needs[0].part[0], n, l->gives[0].part[0]);
+    } else {
+        /* one buffer, as the family's contract says */
+        ck_assert_ptr_eq(l->needs[1].part[0], l->gives[0].part[0]);
+        ck_assert_uint_eq((uintptr_t)l->workspace % 64, 0);
+        memset(l->workspace, 0x77, 100);
+        for (int64_t row = 0; row < s->token * s->topk; row++) {
+            for (int32_t i = 0; i < s->model_dim; i++)
+                y[row / s->topk * s->model_dim + i] += ((float *)l->needs[0].part[0])[row * s->model_dim + i];
+        }
+    }
+    return 0;
+}
+
+static const struct mf_family odd = {MF_FAMILY_API, "odd",  "cpu",        enumerate,
+                                     open_kernel,   launch, close_kernel, NULL};
+static const struct mf_family elsewhere = {MF_FAMILY_API, "else", "gpu",        enumerate,
+                                           open_kernel,   launch, close_kernel, NULL};
+static const struct mf_family *const list[] = {&planted_family, &odd, &elsewhere};
+static const struct mf_family_set set = {list, 3};
+
+/* ---- refusals ---- */
+
+static const struct {
+    const char *names[8];
+    const char *why;
+} refused[] = {
+    {{"planted"}, "\"planted\" is no step: write family:step"},
+    {{"averyveryverylongfamily:x"}, "is no step: write family:step"},
+    {{"nobody:x"}, "\"nobody\" is no family of a cpu device"},
+    {{"else:zero"}, "\"else\" is no family of a cpu device"},
+    {{"planted:sort.5"}, "family planted offers no step sort.5 for this shape"},
+    {{"odd:never"}, "odd:never is not legal for this shape (size): H is 160, it wants 4096"},
+    {{"planted:stage1.4"}, "stage1.4 needs sorted/index/none/sorted.4, which nothing before it gives"},
+    {{"planted:sort.16", "planted:stage1.4"}, "stage1.4 needs sorted/index/none/sorted.4"},
+    {{"planted:sort.4", "planted:stage1.4", "planted:stage2.4"},
+     "no step gives the layer's output, y in bf16"},
+    {{"planted:sort.4", "odd:again", "planted:stage1.4", "planted:stage2.4", "planted:combine"},
+     "again covers sort again"},
+    {{"planted:sort.4", "planted:stage1.4", "planted:stage2.4", "odd:panel", "planted:combine"},
+     "w1 is wanted in two layouts, row and panel16"},
+    {{"odd:odd"}, "the shape has no artifact g/f32/none/token"},
+    {{"odd:cast"}, "cast needs y/f32/none/token, which nothing before it gives"},
+    {{"odd:zero", "odd:cast"}, "cast needs y/f32/none/token, which nothing before it gives"},
+};
+
+START_TEST(refusal)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 5);
+    struct mf_pipeline *p = NULL;
+    char why[MF_REASON_MAX];
+    size_t n = 0;
+    while (n < 8 && refused[_i].names[n])
+        n++;
+    ck_assert_int_eq(mf_pipeline_open_with(d, &s, &set, refused[_i].names, n, why, sizeof(why), &p), -EINVAL);
+    ck_assert_msg(strstr(why, refused[_i].why) != NULL, "\"%s\", expected \"%s\"", why, refused[_i].why);
+    ck_assert_ptr_null(p);
+    d->ops->free(d);
+}
+END_TEST
+
+START_TEST(length)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 5);
+    struct mf_pipeline *p = NULL;
+    const char *names[17];
+    char why[MF_REASON_MAX];
+    for (int i = 0; i < 17; i++)
+        names[i] = "odd:zero";
+    ck_assert_int_eq(mf_pipeline_open_with(d, &s, &set, names, 0, why, sizeof(why), &p), -EINVAL);
+    ck_assert_int_eq(mf_pipeline_open_with(d, &s, &set, names, 17, why, sizeof(why), &p), -EINVAL);
+    ck_assert_str_eq(why, "a pipeline of 17 steps: it has 1 to 16");
+    d->ops->free(d);
+}
+END_TEST
+
+/* ---- runs ---- */
+
+struct layer {
+    struct mf_layer_data data;
+    struct mf_reference ref;
+    uint16_t *x, *y;
+    int32_t *ids;
+    float *weights, *s1, *s2;
+    void *w1, *w2;
+};
+
+static void layer_make(struct layer *l, const struct mf_shape *s)
+{
+    struct mf_routing routing = {MF_ROUTING_UNIFORM, 0};
+    size_t n1 = (size_t)(s->expert * mf_gemm1_cols(s)), n2 = (size_t)s->expert * (size_t)s->model_dim;
+    size_t slots = (size_t)(s->token * s->topk);
+    l->x = calloc((size_t)s->token * (size_t)s->model_dim, 2);
+    l->y = calloc((size_t)s->token * (size_t)s->model_dim, 2);
+    l->ids = calloc(slots, 4);
+    l->weights = calloc(slots, 4);
+    l->w1 = calloc(n1 * (size_t)s->model_dim, 2);
+    l->w2 = calloc(n2 * (size_t)s->inter_dim, 2);
+    l->s1 = calloc(n1, 4);
+    l->s2 = calloc(n2, 4);
+    mf_data_x(s, 3, l->x);
+    ck_assert_int_eq(mf_data_topk(s, &routing, 3, l->ids, l->weights), 0);
+    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W1, 3, l->w1, l->s1), 0);
+    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W2, 3, l->w2, l->s2), 0);
+    l->data = (struct mf_layer_data){*s, l->x, l->ids, l->weights, l->w1, l->w2, l->s1, l->s2};
+    ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
+}
+
+static void layer_release(struct layer *l)
+{
+    void *const all[] = {l->x, l->y, l->ids, l->weights, l->s1, l->s2, l->w1, l->w2};
+    mf_reference_release(&l->ref);
+    for (size_t i = 0; i < MF_ARRAY_LEN(all); i++)
+        free(all[i]);
+}
+
+static const char *const plain[] = {"planted:sort.16", "planted:quant1", "planted:stage1.16",
+                                    "planted:stage2.16", "planted:combine"};
+static const char *const accumulating[] = {"planted:sort.4", "planted:quant1",   "planted:stage1.4",
+                                           "odd:zero",       "planted:stage2.4", "odd:accumulate",
+                                           "odd:cast"};
+
+/* Every format, both ways to combine, an arena full of NaN with a band behind it: the output is the reference's. */
+START_TEST(runs_the_layer)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(_i / 2, 9);
+    struct mf_pipeline *p = NULL;
+    struct layer l;
+    const char *const *all = _i % 2 ? accumulating : plain, *names[8];
+    size_t n_all = _i % 2 ? MF_ARRAY_LEN(accumulating) : MF_ARRAY_LEN(plain), n = 0;
+    char why[MF_REASON_MAX];
+    for (size_t i = 0; i < n_all; i++) {
+        if (s.q_type != MF_QTYPE_NO || i != 1)
+            names[n++] = all[i];
+    }
+    layer_make(&l, &s);
+    ck_assert_msg(mf_pipeline_open_with(d, &s, &set, names, n, why, sizeof(why), &p) == 0, "%s", why);
+    ck_assert_uint_eq(mf_pipeline_n_steps(p), n);
+    ck_assert_str_eq(mf_pipeline_weight(p, MF_TENSOR_W1).order, "row");
+    size_t bytes = mf_pipeline_arena_bytes(p);
+    uint8_t *arena = aligned_alloc(64, bytes + 64);
+    for (int turn = 0; turn < 2; turn++) {
+        memset(arena, 0xff, bytes + 64);
+        memset(l.y, 0xff, (size_t)(s.token * s.model_dim) * 2);
+        struct mf_fmoe_args args = {.x = {{l.x}},
+                                    .topk = {{l.ids, l.weights}},
+                                    .w1 = {{l.w1, l.s1}},
+                                    .w2 = {{l.w2, l.s2}},
+                                    .y = {{l.y}},
+                                    .arena = arena};
+        mf_pipeline_bind(p, &args);
+        ck_assert_int_eq(mf_pipeline_run(p), 0);
+        for (int i = 0; i < 64; i++)
+            ck_assert_int_eq(arena[bytes + (size_t)i], 0xff);
+        double difference = 0, norm = 0;
+        for (int64_t i = 0; i < s.token * s.model_dim; i++) {
+            double want = (double)l.ref.y[i], got = (double)mf_bf16_to_float(l.y[i]);
+            difference += (got - want) * (got - want);
+            norm += want * want;
+        }
+        ck_assert_msg(difference < 2e-4 * norm, "%g", difference / norm);
+    }
+    free(arena);
+    p = mf_pipeline_close(p);
+    layer_release(&l);
+    d->ops->free(d);
+}
+END_TEST
+
+/* What does not live at the same time shares memory: h is gone when the output is summed. */
+START_TEST(arena_is_shared_over_time)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 64);
+    struct mf_pipeline *p = NULL;
+    const char *names[] = {"planted:sort.16", "planted:stage1.16", "planted:stage2.16",
+                           "odd:zero",        "odd:accumulate",    "odd:cast"};
+    char why[MF_REASON_MAX];
+    struct mf_part part[MF_PARTS_MAX];
+    size_t sum = 0;
+    ck_assert_msg(mf_pipeline_open_with(d, &s, &set, names, 6, why, sizeof(why), &p) == 0, "%s", why);
+    for (size_t i = 0; i < 6; i++) {
+        const struct mf_step *step = mf_pipeline_step(p, i);
+        int n = mf_artifact_parts(&step->gives[0], &s, part);
+        for (int j = 0; j < n; j++)
+            sum += (size_t)mf_part_bytes(&part[j]);
+    }
+    ck_assert_uint_lt(mf_pipeline_arena_bytes(p), sum - (size_t)(64 * 160 * 4));
+    p = mf_pipeline_close(p);
+    d->ops->free(d);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("pipeline");
+    TCase *t = tcase_create("pipeline");
+    tcase_add_loop_test(t, refusal, 0, MF_ARRAY_LEN(refused));
+    tcase_add_test(t, length);
+    tcase_add_loop_test(t, runs_the_layer, 0, 2 * PLANTED_N_FORMATS);
+    tcase_add_test(t, arena_is_shared_over_time);
+    suite_add_tcase(s, t);
+    return mf_check_main(s);
+}

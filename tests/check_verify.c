@@ -1,0 +1,453 @@
+/* The gates one by one, on outputs made by the reference and then changed by hand. */
+#include <math.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "kernels/data.h"
+#include "kernels/quant.h"
+#include "worker/verify.h"
+
+#include "mf_check.h"
+
+/* ---- a layer, and its artifacts as the reference encodes them ---- */
+
+struct layer {
+    struct mf_layer_data data;
+    struct mf_reference ref;
+    uint16_t x[64 * 64];
+    int32_t ids[64 * 2];
+    float weights[64 * 2], s1[8 * 96], s2[8 * 64];
+    uint8_t w1[8 * 96 * 64 * 2], w2[8 * 64 * 48 * 2];
+    struct mf_guarded sorted;
+    int64_t slots[512], tokens[512];
+};
+
+static struct layer *layer_new(bool fp8)
+{
+    struct layer *l = calloc(1, sizeof(*l));
+    struct mf_routing routing = {MF_ROUTING_BALANCED, 0};
+    const struct mf_artifact sorted = {
+        .tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = 4};
+    l->data.shape = (struct mf_shape){
+        .token = 64,
+        .model_dim = 64,
+        .inter_dim = 48,
+        .expert = 8,
+        .topk = 2,
+        .dtype = MF_DTYPE_BF16,
+        .q_dtype_a = fp8 ? MF_DTYPE_FP8_E4M3FN : MF_DTYPE_BF16,
+        .q_dtype_w = fp8 ? MF_DTYPE_FP8_E4M3FN : MF_DTYPE_BF16,
+        .q_type = fp8 ? MF_QTYPE_PER_TOKEN : MF_QTYPE_NO,
+        .use_g1u1 = true,
+    };
+    const struct mf_shape *s = &l->data.shape;
+    mf_data_x(s, 4, l->x);
+    ck_assert_int_eq(mf_data_topk(s, &routing, 4, l->ids, l->weights), 0);
+    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W1, 4, l->w1, l->s1), 0);
+    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W2, 4, l->w2, l->s2), 0);
+    l->data = (struct mf_layer_data){*s, l->x, l->ids, l->weights, l->w1, l->w2, l->s1, l->s2};
+    ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
+    ck_assert_int_eq(mf_guarded_new(&sorted, s, &l->sorted), 0);
+    ck_assert_int_eq(mf_reference_sort(s, l->ids, l->weights, 4, &l->sorted.ref), 0);
+    const int32_t *ids = l->sorted.ref.part[0];
+    for (int64_t p = 0; p < l->sorted.parts[0].rows; p++) {
+        bool valid = p < ((int32_t *)l->sorted.ref.part[3])[0] && mf_id_token(ids[p]) < s->token;
+        l->tokens[p] = valid ? mf_id_token(ids[p]) : -1;
+        l->slots[p] = valid ? l->tokens[p] * s->topk + mf_id_slot(ids[p]) : -1;
+    }
+    return l;
+}
+
+static void layer_free(struct layer *l)
+{
+    mf_reference_release(&l->ref);
+    mf_guarded_release(&l->sorted);
+    free(l);
+}
+
+/* An output in guard bands that holds what the reference says. */
+static struct mf_verify_input output(struct layer *l, const char *text, struct mf_guarded *g)
+{
+    struct mf_artifact a;
+    ck_assert_msg(mf_artifact_parse(text, &a) == 0, "%s", text);
+    ck_assert_int_eq(mf_guarded_new(&a, &l->data.shape, g), 0);
+    ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, &a, &l->sorted.ref, &g->ref), 0);
+    bool sorted = strcmp(a.order, "sorted") == 0 && a.tensor != MF_TENSOR_SORTED;
+    return (struct mf_verify_input){
+        .data = &l->data,
+        .ref = &l->ref,
+        .out = g,
+        .source = !sorted                   ? NULL
+                  : a.tensor == MF_TENSOR_X ? l->tokens
+                                            : l->slots,
+        .covers = MF_OP_BIT(MF_OP_GEMM1),
+        .err_ratio = 0.1,
+    };
+}
+
+static const char *const texts[] = {
+    "x/bf16/none/sorted.4",
+    "g/f32/none/sorted.4",
+    "gw/bf16/none/sorted.4",
+    "h/bf16/none/sorted.4",
+    "z/f32/none/slot",
+    "zw/bf16/none/slot",
+    "y/bf16/none/token",
+    "y/f32/none/token",
+    "sorted/index/none/sorted.4",
+    "topk/index/none/token",
+    "x/fp8fn/per_token/sorted.4",
+    "x/fp8fn/per_token/token",
+    "h/fp8fn/per_token/sorted.4",
+};
+#define FIRST_FP8 10
+
+/* What the reference encodes passes every gate, well below its limit. */
+START_TEST(reference_passes)
+{
+    struct layer *l = layer_new(_i >= FIRST_FP8);
+    struct mf_guarded g;
+    struct mf_verify_input v = output(l, texts[_i], &g);
+    struct mf_verdict verdict;
+    ck_assert_msg(mf_verify(&v, &verdict) == 0, "%s", verdict.reason);
+    ck_assert(!(verdict.row_err > 0.25 * verdict.row_limit));
+    ck_assert(verdict.err <= 0);
+    ck_assert_int_eq(mf_verify_stable(&v, &g, 0, &verdict), 0);
+    mf_guarded_release(&g);
+    layer_free(l);
+}
+END_TEST
+
+/* Whatever was poisoned and not written again is seen, in every artifact; padding rows may hold anything. */
+START_TEST(poison_is_seen)
+{
+    struct layer *l = layer_new(_i >= FIRST_FP8);
+    struct mf_guarded g;
+    struct mf_verify_input v = output(l, texts[_i], &g);
+    struct mf_verdict verdict;
+    mf_guarded_poison(&g, v.source, false);
+    ck_assert_int_eq(mf_verify(&v, &verdict), 1);
+    ck_assert_msg(strncmp(verdict.reason, "unwritten: ", 11) == 0 || g.artifact.tensor == MF_TENSOR_TOPK,
+                  "%s", verdict.reason);
+    mf_guarded_release(&g);
+    layer_free(l);
+}
+END_TEST
+
+static const struct {
+    const char *text;
+    int part;
+    int64_t offset; /* from the start; below 0 before it; INT64_MIN + n: n past the end */
+    const char *want;
+} bands[] = {
+    {"y/bf16/none/token", 0, -1, "guard: 1 byte changed 0 bytes before the start of y of y"},
+    {"y/bf16/none/token", 0, -100, "guard: 1 byte changed 99 bytes before the start of y of y"},
+    {"y/bf16/none/token", 0, INT64_MIN, "guard: 1 byte changed 0 bytes past the end of y of y"},
+    {"y/bf16/none/token", 0, INT64_MIN + 4000, "guard: 1 byte changed 4000 bytes past the end of y of y"},
+    {"sorted/index/none/sorted.4", 2, INT64_MIN,
+     "guard: 1 byte changed 0 bytes past the end of experts of sorted"},
+    {"sorted/index/none/sorted.4", 3, -1,
+     "guard: 1 byte changed 0 bytes before the start of num_valid of sorted"},
+};
+
+START_TEST(band_is_broken_and_repaired)
+{
+    struct layer *l = layer_new(false);
+    struct mf_guarded g;
+    struct mf_verify_input v = output(l, bands[_i].text, &g);
+    struct mf_verdict verdict;
+    int64_t at = bands[_i].offset < -1000000
+                     ? mf_part_bytes(&g.parts[bands[_i].part]) + bands[_i].offset - INT64_MIN
+                     : bands[_i].offset;
+    ((uint8_t *)g.ref.part[bands[_i].part])[at] ^= 1;
+    ck_assert_int_eq(mf_verify(&v, &verdict), 1);
+    ck_assert_str_eq(verdict.reason, bands[_i].want);
+    ck_assert_msg(mf_verify(&v, &verdict) == 0, "%s", verdict.reason);
+    mf_guarded_release(&g);
+    layer_free(l);
+}
+END_TEST
+
+/* ---- values ---- */
+
+static float *row_of(struct mf_guarded *g, int64_t p)
+{
+    return (float *)g->ref.part[0] + p * g->parts[0].cols;
+}
+
+/* Ten elements in a hundred may differ; the eleventh may not. Small enough that rows pass. */
+START_TEST(mismatch_ratio)
+{
+    struct layer *l = layer_new(false);
+    struct mf_guarded g;
+    struct mf_verify_input v = output(l, "z/f32/none/slot", &g);
+    struct mf_verdict verdict;
+    int64_t n = g.parts[0].rows * g.parts[0].cols;
+    v.err_ratio = 0.001;
+    for (int64_t i = 0; i < n * 2 / 1000; i++) {
+        float *x = row_of(&g, 0) + i * 500 % n;
+        *x += *x > 0 ? 0.0101f + 0.0101f * fabsf(*x) : -0.0101f - 0.0101f * fabsf(*x);
+    }
+    ck_assert_int_eq(mf_verify(&v, &verdict), 1);
+    ck_assert_msg(strncmp(verdict.reason, "mismatch: 0.1", 13) == 0 && strstr(verdict.reason, "limit 0.1%"),
+                  "%s", verdict.reason);
+    ck_assert(fabs(verdict.err - 0.002) < 0.0002);
+    mf_guarded_release(&g);
+    layer_free(l);
+}
+END_TEST
+
+static const float not_finite[] = {NAN, INFINITY, -INFINITY};
+
+START_TEST(not_finite_is_refused)
+{
+    struct layer *l = layer_new(false);
+    struct mf_guarded g;
+    struct mf_verify_input v = output(l, "z/f32/none/slot", &g);
+    struct mf_verdict verdict;
+    row_of(&g, 37)[5] = not_finite[_i];
+    row_of(&g, 99)[63] = not_finite[_i];
+    ck_assert_int_eq(mf_verify(&v, &verdict), 1);
+    ck_assert_msg(strncmp(verdict.reason, "not finite: row 37 (token 18, slot 1, expert ", 45) == 0 &&
+                      strstr(verdict.reason, "has 1 NaN or infinity, first in column 5, 2 rows in all"),
+                  "%s", verdict.reason);
+    mf_guarded_release(&g);
+    layer_free(l);
+}
+END_TEST
+
+/* A row of nearly no weight is not judged by its own tiny norm. */
+START_TEST(small_row)
+{
+    struct layer *l = layer_new(false);
+    struct mf_guarded g;
+    l->weights[9] = 1e-6f;
+    struct mf_verify_input v = output(l, "zw/f32/none/slot", &g);
+    struct mf_verdict verdict;
+    for (int i = 0; i < 64; i++)
+        row_of(&g, 9)[i] *= 3;
+    ck_assert_msg(mf_verify(&v, &verdict) == 0, "%s", verdict.reason);
+    for (int i = 0; i < 64; i++)
+        row_of(&g, 9)[i] += 0.005f;
+    ck_assert_int_eq(mf_verify(&v, &verdict), 1);
+    ck_assert_msg(strncmp(verdict.reason, "row: row 9 (token 4, slot 1", 27) == 0, "%s", verdict.reason);
+    mf_guarded_release(&g);
+    layer_free(l);
+}
+END_TEST
+
+/* The limit of a quantised row is four times what quantising costs it, only for a step that quantises on its way. */
+START_TEST(limit_is_from_the_plain_pipeline)
+{
+    struct layer *l = layer_new(true);
+    struct mf_guarded g;
+    struct mf_verify_input v = output(l, "h/fp8fn/per_token/sorted.4", &g);
+    struct mf_verdict verdict;
+    ck_assert_int_eq(mf_verify(&v, &verdict), 0);
+    ck_assert(fabs(verdict.row_limit - 0.02) < 1e-9);
+    v.covers = MF_OP_BIT(MF_OP_QUANT2); /* alone: it is fed the exact h */
+    ck_assert_int_eq(mf_verify(&v, &verdict), 0);
+    ck_assert(fabs(verdict.row_limit - 0.02) < 1e-9);
+    v.covers = MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_QUANT2);
+    v.err_ratio = 1;
+    for (int64_t p = 0; p < g.parts[0].rows; p++) {
+        if (v.source[p] >= 0)
+            ((float *)g.ref.part[1])[p] *= 1.03f;
+    }
+    ck_assert_msg(mf_verify(&v, &verdict) == 0, "%s", verdict.reason);
+    ck_assert_msg(verdict.row_limit > 0.03 && verdict.row_limit < 0.2 && fabs(verdict.row_err - 0.03) < 0.001,
+                  "%g of %g", verdict.row_err, verdict.row_limit);
+    v.covers = MF_OP_BIT(MF_OP_GEMM1);
+    ck_assert_int_eq(mf_verify(&v, &verdict), 1);
+    mf_guarded_release(&g);
+    layer_free(l);
+}
+END_TEST
+
+START_TEST(scale_left_unwritten)
+{
+    struct layer *l = layer_new(true);
+    struct mf_guarded g;
+    struct mf_verify_input v = output(l, "x/fp8fn/per_token/token", &g);
+    struct mf_verdict verdict;
+    mf_poison_fill(MF_FORMAT_F32, (float *)g.ref.part[1] + 11, 1);
+    ck_assert_int_eq(mf_verify(&v, &verdict), 1);
+    ck_assert_str_eq(verdict.reason,
+                     "unwritten: row 11 of x still holds the poison in its scale, 1 rows in all");
+    mf_guarded_release(&g);
+    layer_free(l);
+}
+END_TEST
+
+/* fp8 of a shape that is not quantised has no reference: refused, not passed. */
+START_TEST(without_reference)
+{
+    struct layer *l = layer_new(false);
+    struct mf_guarded g;
+    struct mf_verify_input v = output(l, "x/fp8fn/per_token/token", &g);
+    struct mf_verdict verdict;
+    ck_assert_int_eq(mf_verify(&v, &verdict), -EINVAL);
+    mf_guarded_release(&g);
+    layer_free(l);
+}
+END_TEST
+
+/* An accumulation is zeroed, not poisoned: what it leaves out is off, by the row. */
+START_TEST(accumulation)
+{
+    struct layer *l = layer_new(false);
+    struct mf_guarded g;
+    struct mf_verify_input v = output(l, "y/f32/none/token", &g);
+    struct mf_verdict verdict;
+    v.accumulates = true;
+    ck_assert_int_eq(mf_verify(&v, &verdict), 0);
+    memset(row_of(&g, 5), 0, 64 * sizeof(float));
+    ck_assert_int_eq(mf_verify(&v, &verdict), 1);
+    ck_assert_msg(strncmp(verdict.reason, "row: row 5 of y has relative error 1,", 37) == 0, "%s",
+                  verdict.reason);
+    mf_guarded_release(&g);
+    layer_free(l);
+}
+END_TEST
+
+START_TEST(zeroed_artifact)
+{
+    struct layer *l = layer_new(false);
+    struct mf_guarded g;
+    struct mf_verify_input v = output(l, "y/f32/none/token+zeroed", &g);
+    struct mf_verdict verdict;
+    ck_assert_msg(mf_verify(&v, &verdict) == 0, "%s", verdict.reason);
+    row_of(&g, 5)[3] = 1e-6f;
+    ck_assert_int_eq(mf_verify(&v, &verdict), 1);
+    ck_assert_msg(strncmp(verdict.reason, "row: row 5 of y", 15) == 0, "%s", verdict.reason);
+    mf_guarded_release(&g);
+    layer_free(l);
+}
+END_TEST
+
+/* ---- the second run ---- */
+
+static const struct {
+    float factor;
+    double tolerance;
+    int want;
+} seconds[] = {{1, 0, 0}, {1.0001f, 0, 1}, {1.0001f, 0.001, 0}, {1.01f, 0.001, 1}};
+
+START_TEST(second_run)
+{
+    struct layer *l = layer_new(false);
+    struct mf_guarded a, b;
+    struct mf_verify_input v = output(l, "z/f32/none/slot", &a);
+    struct mf_verdict verdict;
+    (void)output(l, "z/f32/none/slot", &b);
+    for (int i = 0; i < 64; i++) {
+        row_of(&b, 20)[i] *= seconds[_i].factor;
+        row_of(&b, 31)[i] *= seconds[_i].factor;
+    }
+    ck_assert_int_eq(mf_verify_stable(&v, &b, seconds[_i].tolerance, &verdict), seconds[_i].want);
+    if (seconds[_i].want)
+        ck_assert_msg(
+            strncmp(verdict.reason, "unstable: a second run differs in 2 rows, first in row 20 (", 59) == 0,
+            "%s", verdict.reason);
+    mf_guarded_release(&a);
+    mf_guarded_release(&b);
+    layer_free(l);
+}
+END_TEST
+
+/* ---- sorted ---- */
+
+enum change { SWAP_IDS, SWAP_TWO_EXPERTS, TOKEN_TWICE, BAD_PAD, PAD_WEIGHT, WRONG_EXPERT, TAIL_GARBAGE };
+static const struct {
+    enum change change;
+    const char *want; /* NULL: passes */
+} changes[] = {
+    {SWAP_IDS, NULL}, /* order within an expert is free, weights with it */
+    {SWAP_TWO_EXPERTS, "sorted: expert "},
+    {TOKEN_TWICE, "sorted: expert "},
+    {BAD_PAD, "sorted: row "},
+    {PAD_WEIGHT, "sorted: row "},
+    {WRONG_EXPERT, "sorted: block 1 is of expert "},
+    {TAIL_GARBAGE, NULL},
+};
+
+static void swap(int32_t *ids, float *weights, int64_t a, int64_t b)
+{
+    int32_t id = ids[a];
+    float w = weights[a];
+    ids[a] = ids[b];
+    weights[a] = weights[b];
+    ids[b] = id;
+    weights[b] = w;
+}
+
+START_TEST(sorted_contract)
+{
+    struct layer *l = layer_new(false);
+    /* 15 tokens to expert 0 leave it one row of padding */
+    l->ids[0] = 1;
+    l->ids[1] = 2;
+    struct mf_guarded g;
+    struct mf_verify_input v = output(l, "sorted/index/none/sorted.4", &g);
+    struct mf_verdict verdict;
+    int32_t *ids = g.ref.part[0], *experts = g.ref.part[2];
+    float *weights = g.ref.part[1];
+    int64_t used = ((int32_t *)g.ref.part[3])[0], pad = 0;
+    while (mf_id_token(ids[pad]) != 64)
+        pad++;
+    ck_assert_int_eq(mf_verify(&v, &verdict), 0);
+    switch (changes[_i].change) {
+    case SWAP_IDS:
+        swap(ids, weights, 0, 1);
+        break;
+    case SWAP_TWO_EXPERTS:
+        swap(ids, weights, 0, 20);
+        break;
+    case TOKEN_TWICE:
+        ids[0] = ids[1];
+        break;
+    case BAD_PAD:
+        ids[pad] = 64;
+        break;
+    case PAD_WEIGHT:
+        weights[pad] = 0.5f;
+        break;
+    case WRONG_EXPERT:
+        experts[1]++;
+        break;
+    case TAIL_GARBAGE:
+        ck_assert_int_lt(used, g.parts[0].rows);
+        ids[used] = 3;
+        weights[used] = 1;
+        experts[used / 4] = 5;
+        break;
+    }
+    ck_assert_int_eq(mf_verify(&v, &verdict), changes[_i].want != NULL);
+    if (changes[_i].want)
+        ck_assert_msg(strncmp(verdict.reason, changes[_i].want, strlen(changes[_i].want)) == 0, "%s",
+                      verdict.reason);
+    mf_guarded_release(&g);
+    layer_free(l);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("verify");
+    TCase *t = tcase_create("verify");
+    tcase_add_loop_test(t, reference_passes, 0, MF_ARRAY_LEN(texts));
+    tcase_add_loop_test(t, poison_is_seen, 0, MF_ARRAY_LEN(texts));
+    tcase_add_loop_test(t, band_is_broken_and_repaired, 0, MF_ARRAY_LEN(bands));
+    tcase_add_test(t, mismatch_ratio);
+    tcase_add_loop_test(t, not_finite_is_refused, 0, MF_ARRAY_LEN(not_finite));
+    tcase_add_test(t, small_row);
+    tcase_add_test(t, limit_is_from_the_plain_pipeline);
+    tcase_add_test(t, scale_left_unwritten);
+    tcase_add_test(t, without_reference);
+    tcase_add_test(t, accumulation);
+    tcase_add_test(t, zeroed_artifact);
+    tcase_add_loop_test(t, second_run, 0, MF_ARRAY_LEN(seconds));
+    tcase_add_loop_test(t, sorted_contract, 0, MF_ARRAY_LEN(changes));
+    suite_add_tcase(s, t);
+    return mf_check_main(s);
+}
