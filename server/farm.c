@@ -15,6 +15,7 @@
 #include <zmq.h>
 
 #define TURN_MESSAGES 512
+#define TURN_REQUESTS 64
 #define TURN_NS       5000000u
 #define HOUSEKEEP_MS  50
 #define QUEUE_MAX     1000
@@ -205,18 +206,18 @@ static int take_request(struct mf_farm *f)
     return r < 0 ? r : 1;
 }
 
+/* People first: a few requests wait behind no flood of results. */
 static int take_all(struct mf_farm *f, uint64_t start_ns)
 {
-    for (int n = 0; n < TURN_MESSAGES && mf_now_ns() - start_ns < TURN_NS;) {
-        int mails = take_mail(f);
-        int requests = mails < 0 ? mails : take_request(f);
-        if (requests < 0)
-            return requests;
-        if (mails + requests == 0)
-            break;
-        n += mails + requests;
-    }
-    return 0;
+    int r = 1;
+    for (int n = 0; r > 0 && n < TURN_REQUESTS; n++)
+        r = take_request(f);
+    if (r < 0)
+        return r;
+    r = 1;
+    for (int n = 0; r > 0 && n < TURN_MESSAGES && mf_now_ns() - start_ns < TURN_NS; n++)
+        r = take_mail(f);
+    return r < 0 ? r : 0;
 }
 
 static int housekeep(struct mf_farm *f)

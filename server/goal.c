@@ -133,11 +133,20 @@ static int touch(struct mf_farm *f, struct mf_goal *g)
     return 0;
 }
 
+static int write_counters(struct mf_farm *f, struct mf_goal *g)
+{
+    int r = g->dirty ? mf_store_goal_steps(f->store, g->id, g->n_steps, g->n_measured) : 0;
+    g->dirty = false;
+    return r;
+}
+
 static int enter(struct mf_farm *f, struct mf_goal *g, enum mf_goal_state state, const char *reason)
 {
     assert(g->state < MF_GOAL_DONE);
     g->state = state;
     int r = touch(f, g);
+    if (r == 0)
+        r = write_counters(f, g);
     if (r == 0)
         r = mf_store_goal_state(f->store, g->id, state, reason, f->wall_ms);
     return r < 0 ? r : mf_event_goal(f, g, reason);
@@ -491,22 +500,24 @@ int mf_goal_cancel(struct mf_farm *f, struct mf_goal *g)
 
 /* ---- once a turn ---- */
 
+/* Counters go to the store when people are told, or the goal enters another state: in between, the results themselves
+ * count, and a start counts them. */
 int mf_goals_flush(struct mf_farm *f)
 {
     size_t n = 0;
     for (size_t i = 0; i < f->n_touched; i++) {
         struct mf_goal *g = f->touched[i];
-        int r = g->dirty ? mf_store_goal_steps(f->store, g->id, g->n_steps, g->n_measured) : 0;
-        g->dirty = false;
-        if (r == 0 && g->changed && f->now_ms - g->told_ms >= TOLD_EVERY_MS)
+        bool due = f->now_ms - g->told_ms >= TOLD_EVERY_MS;
+        int r = due ? write_counters(f, g) : 0;
+        if (r == 0 && g->changed && due)
             r = mf_event_goal(f, g, "");
         if (r < 0)
             return r;
         if (g->state >= MF_GOAL_DONE) {
             (void)mf_map_remove(&f->goals, (uint64_t)g->id);
             mf_goal_free(g);
-        } else if (g->changed) {
-            f->touched[n++] = g; /* people hear of it in a later turn */
+        } else if (g->changed || g->dirty) {
+            f->touched[n++] = g; /* in a later turn */
         } else {
             g->touched = false;
         }

@@ -17,6 +17,9 @@ static const char *const migrations[MF_STORE_VERSION] = {mf_schema_1};
 /* Open addressing, a power of two, never more than half full. */
 #define CACHE_SIZE 512
 
+/* What the WAL holds between two checkpoints, of 2048 pages and a turn. */
+#define WAL_BYTES (12 << 20)
+
 struct mf_store {
     sqlite3 *db;
     char *path;
@@ -135,6 +138,25 @@ static int open_at(const char *path, int flags, struct mf_store **ret)
     return 0;
 }
 
+/* Writes zeros where the WAL will grow to between two checkpoints. A commit then overwrites what the file has, and its
+ * fdatasync need not wait for the file system's journal to record a new length: several times faster on ext4. SQLite
+ * takes zeros for what they are: no frame, since no checksum fits. */
+static int stretch_wal(struct mf_store *s)
+{
+    static const char zeros[1 << 16];
+    sqlite3_file *wal = NULL;
+    sqlite3_int64 size = 0;
+    int code = sqlite3_file_control(s->db, "main", SQLITE_FCNTL_JOURNAL_POINTER, &wal);
+    if (code != SQLITE_OK || !wal || !wal->pMethods)
+        return 0;
+    code = wal->pMethods->xFileSize(wal, &size);
+    for (; code == SQLITE_OK && size < WAL_BYTES; size += (sqlite3_int64)sizeof(zeros))
+        code = wal->pMethods->xWrite(wal, zeros, sizeof(zeros), size);
+    if (code == SQLITE_OK)
+        code = wal->pMethods->xSync(wal, SQLITE_SYNC_NORMAL);
+    return mf_store_fault(s, code);
+}
+
 int mf_store_open(const char *path, struct mf_store **ret)
 {
     _cleanup_(mf_store_freep) struct mf_store *s = NULL;
@@ -142,13 +164,14 @@ int mf_store_open(const char *path, struct mf_store **ret)
     if (r < 0)
         return r;
     s->writer = true;
-    /* The WAL is checkpointed at 4 MiB, often enough that readers do not search long in it and seldom enough
-     * that a page that many turns write goes to the database once. */
+    /* Checkpoints come seldom enough that a page that many turns write goes to the database once. */
     r = run_text(s, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
-                    "PRAGMA wal_autocheckpoint = 1024; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY;"
+                    "PRAGMA wal_autocheckpoint = 2048; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY;"
                     "PRAGMA journal_size_limit = 67108864");
     if (r == 0)
         r = migrate(s);
+    if (r == 0)
+        r = stretch_wal(s);
     if (r < 0)
         return r;
     *ret = MF_TAKE(s);

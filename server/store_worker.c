@@ -20,6 +20,12 @@ int mf_store_start(struct mf_store *s, int64_t now_ms, int64_t *ret_epoch)
                    "UPDATE worker SET state = 'lost', unit = NULL, step = ''"
                    " WHERE state IN ('idle', 'busy', 'draining')",
                    "");
+    /* Counters are written a few times a second only; the results are what counts */
+    if (r >= 0)
+        r = mf_sql_run(s,
+                       "UPDATE goal SET n_measured = (SELECT count(*) FROM result r WHERE r.goal = goal.id"
+                       " AND r.step IS NOT NULL AND r.final = 1) WHERE state = 'probing'",
+                       "");
     return r < 0 ? r : 0;
 }
 
