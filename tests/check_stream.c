@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 static int open_stream(int port, const char *path, const char *headers)
 {
@@ -101,11 +102,12 @@ END_TEST
 /* A client that does not read costs one chunk; when it reads again, it gets what it missed from the table. */
 START_TEST(test_slow_client)
 {
-    enum { N = 12000 };         /* more than the ring holds */
+    enum { N = 8000, RECEIVE_BYTES = 4096 };    /* more than the ring and the sockets hold */
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     char body[1200], last[64];
     int fd = open_stream(http_harness_port(h), "/api/v1/events", "");
     free(http_read_until(fd, "id: 40\n"));
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){RECEIVE_BYTES}, sizeof(int));
     for (int i = 1; i <= N; i++) {
         int n = snprintf(body, sizeof(body), "{\"i\":%d,\"filler\":\"", i);
         memset(body + n, 'x', 1000);

@@ -168,7 +168,10 @@ void http_reply_free(struct http_reply *r)
 char *http_read_until(int fd, const char *text)
 {
     struct bytes b = {NULL, 0};
-    while (!b.data || !strstr(b.data, text))
+    size_t from = 0, overlap = strlen(text) - 1;
+    while (!b.data || !strstr(b.data + from, text)) {
+        from = b.len > overlap ? b.len - overlap : 0;
         ck_assert_msg(read_more(fd, &b), "the stream ended before \"%s\": %s", text, b.data ? b.data : "");
+    }
     return b.data;
 }

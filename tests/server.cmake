@@ -12,3 +12,12 @@ mf_add_test(check_events USES server)
 foreach(name check_api check_export check_http check_routes check_stream)
     mf_add_test(${name} USES http_harness server)
 endforeach()
+
+# The page in a browser: needs Node and Debian's chromium with its driver; skips with a sentence without them.
+find_program(MF_NODE NAMES node nodejs)
+if(MF_NODE)
+    add_test(NAME browser_page COMMAND ${MF_NODE} ${CMAKE_SOURCE_DIR}/tests/browser/page.mjs ${CMAKE_BINARY_DIR})
+else()
+    add_test(NAME browser_page COMMAND sh -c "echo 'skipped: node is missing (Debian package nodejs)'; exit 77")
+endif()
+set_tests_properties(browser_page PROPERTIES LABELS browser TIMEOUT 180 SKIP_RETURN_CODE 77)

@@ -29,7 +29,8 @@ export async function until(what, f, ms = 20000) {
 
 // A child whose first line of output that matches says where it listens.
 export function start(command, args, pattern, options = {}) {
-  const child = spawn(command, args, { stdio: ['pipe', 'pipe', 'inherit'], ...options });
+  // In a process group of its own: a test program that is told to end tells its whole group.
+  const child = spawn(command, args, { stdio: ['pipe', 'pipe', 'inherit'], detached: true, ...options });
   const ready = new Promise((resolve, reject) => {
     let text = '';
     child.stdout.on('data', (data) => {
@@ -66,6 +67,7 @@ export async function openBrowser({ width = 1280, height = 900, dark = false } =
     count: (selector) => call('POST', `${s}/execute/sync`, { script: 'return document.querySelectorAll(arguments[0]).length;', args: [selector] }),
     async click(selector) {
       const found = await call('POST', `${s}/element`, { using: 'css selector', value: selector });
+      await call('POST', `${s}/execute/sync`, { script: 'arguments[0].scrollIntoView({ block: "center" });', args: [found] });
       await call('POST', `${s}/element/${found[ELEMENT]}/click`, {});
     },
     async type(selector, text) {

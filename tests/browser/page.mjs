@@ -1,0 +1,151 @@
+// The status page in a real browser: first on the fixture's farm, where every view has something to show, then on a whole farm
+// (moefarmd and simulated workers), from an empty page to a finished batch, without a reload.
+//
+//   node page.mjs BUILD_FOLDER [SCREENSHOT_FOLDER]
+import assert from 'node:assert/strict';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { missing, openBrowser, start, until } from './driver.mjs';
+
+const [build, shots] = process.argv.slice(2);
+if (missing().length) {
+  console.log(`skipped: ${missing().join(' and ')} missing; they are Debian's packages chromium and chromium-driver`);
+  process.exit(77);
+}
+
+const children = [];
+function child(...args) {
+  const c = start(...args);
+  children.push(c.child);
+  return c;
+}
+
+async function look(browser, name) {
+  if (shots) writeFileSync(join(shots, name + '.png'), await browser.screenshot());
+}
+
+// Marks the document: the mark is gone after a reload.
+const mark = (browser) => browser.run('window.marked = true');
+const marked = (browser) => browser.run('return window.marked === true');
+const opened = (browser, url, selector) => browser.go(url).then(() => until(`${selector} of ${url}`, async () => (await browser.count(selector)) > 0));
+
+async function onFixture(browser) {
+  const { child: server, ready } = child(join(build, 'tests/page_fixture'), [], /port (\d+)/);
+  const base = `http://127.0.0.1:${(await ready)[1]}/`;
+
+  await opened(browser, base, 'tr[data-batch]');
+  await until('the live mark', async () => (await browser.text('#live')) === 'live');
+  assert.equal(await browser.count('tr[data-batch]'), 3);
+  assert.equal(await browser.count('[data-worker]'), 5);
+  assert.match(await browser.text('tr[data-batch="3"]'), /no worker of the class gfx942\/304/);
+  await look(browser, 'home');
+
+  // Progress comes by itself.
+  await opened(browser, base + '#/batch/2', 'tr[data-goal="10"]');
+  await mark(browser);
+  const before = await browser.text('tr[data-goal="10"] .measured');
+  const width = () => browser.run('return document.querySelector(\'tr[data-goal="10"] .progress i\').style.width');
+  const widthBefore = await width();
+  server.stdin.write('progress\n');
+  await until('more steps than ' + before, async () => (await browser.text('tr[data-goal="10"] .measured')) !== before);
+  assert.notEqual(await width(), widthBefore);
+  assert.match(await browser.text('tr[data-goal="13"]'), /every step that covers gemm2 failed/);
+  await look(browser, 'batch');
+  server.stdin.write('finish\n');
+  await until('the batch to be done', async () => /done/.test(await browser.text('.tiles')));
+  assert.equal(await marked(browser), true);
+
+  // A goal: bars, ties, race, reasons, filters.
+  await opened(browser, base + '#/goal/5', '.ranked li');
+  await until('the race', async () => (await browser.count('svg.race')) === 8);
+  await until('the reasons', async () => (await browser.count('.why .reason')) > 4);
+  assert.equal(await browser.count('.ranked li.winner'), 1);
+  assert.equal(await browser.count('.ranked li:first-child.winner .bar > a'), 4);
+  assert.match(await browser.text('.ranked li:nth-child(2)'), /tie/);
+  assert.match(await browser.text('.ranked li:nth-child(5)'), /dropped after round 10/);
+  assert.match(await browser.text('.why'), /oneDNN's matmul takes bf16/);
+  await look(browser, 'goal');
+  await browser.type('input[type=search]', 'onednn*');
+  await until('one reason', async () => (await browser.count('.why li')) === 1);
+  await browser.run('const s = document.querySelector("select"); s.value = "slow"; s.dispatchEvent(new Event("change"));');
+  await until('slow steps only', async () => {
+    const all = await browser.run('return [...document.querySelectorAll("section table tbody tr")].map((r) => r.querySelector(".badge").textContent)');
+    return all.length > 0 && all.every((t) => t === 'slow');
+  });
+
+  // Every number leads to its samples.
+  await browser.click('.ranked li:first-child .bar a:nth-child(2)');
+  await until('the samples of a step', async () => (await browser.count('svg.race circle')) === 20);
+  assert.match(await browser.run('return location.hash'), /^#\/step\/\d+\?goal=5$/);
+  await look(browser, 'step');
+  await opened(browser, base + '#/quarantine', '.why li');
+  assert.match(await browser.text('.why'), /Segmentation fault/);
+  assert.deepEqual(await browser.complaints(), []);
+  return base;
+}
+
+// Nothing is wider than a phone.
+async function onPhone(base) {
+  const browser = await openBrowser({ width: 390, height: 800, dark: true });
+  try {
+    for (const [name, hash, selector] of [['home', '', 'tr[data-batch]'], ['batch', '#/batch/2', 'tr[data-goal]'], ['goal', '#/goal/5', 'svg.race'], ['workers', '#/workers', '[data-worker]'], ['quarantine', '#/quarantine', '.why li']]) {
+      await opened(browser, base + hash, selector);
+      assert.equal(await browser.run('return document.documentElement.scrollWidth'), 390, `${name} is wider than the window`);
+      await look(browser, 'phone-' + name);
+    }
+  } finally {
+    await browser.close();
+  }
+}
+
+async function onFarm(browser, folder) {
+  const port = join(folder, 'port');
+  child(join(build, 'server/moefarmd'), ['--state', join(folder, 'state'), '--listen-http', '127.0.0.1:0', '--listen-workers', 'tcp://127.0.0.1:0', '--port-file', port, '--log-level', 'error'], /$^/).ready.catch(() => {});
+  const ports = await until('moefarmd', () => Object.fromEntries(readFileSync(port, 'utf8').trim().split('\n').map((l) => l.split('='))));
+  const base = `http://127.0.0.1:${ports.http}/`;
+
+  await opened(browser, base, '.note');
+  await mark(browser);
+  assert.match(await browser.text('main'), /No batch yet/);
+  const row = (token) => `${token},2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n`;
+  const table = 'token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_stage1\n' + Array.from({ length: 24 }, (_, i) => row(i + 1)).join('') + row('many');
+  const name = '<img src=x onerror="window.marked = false">';
+  const answer = await fetch(`${base}api/v1/batches?name=${encodeURIComponent(name)}&classes=sim-page/8`, { method: 'POST', headers: { 'Content-Type': 'text/csv' }, body: table });
+  assert.equal(answer.status, 201);
+  await until('the batch on the page', async () => (await browser.count('tr[data-batch="1"]')) === 1);
+  assert.equal(await browser.text('tr[data-batch="1"] a'), name);
+  await until('what it waits for', async () => /sim-page\/8/.test(await browser.text('tr[data-batch="1"]')));
+
+  child(join(build, 'worker/moefarm-worker'), ['--coordinator', `tcp://127.0.0.1:${ports.hub}`, '--device', 'sim:sim-page/8:0', '--sim-workers', '2', '--name', 'page', '--spool', join(folder, 'spool'), '--lock-dir', folder, '--log', 'error'], /$^/).ready.catch(() => {});
+  const seen = new Set();
+  await until('the batch to be done', async () => {
+    seen.add(await browser.text('tr[data-batch="1"] .measured'));
+    return /done/.test(await browser.text('tr[data-batch="1"]'));
+  }, 60000);
+  assert.ok(seen.size >= 2, `progress went by unseen: ${[...seen].join(', ')}`);
+  await until('the workers', async () => (await browser.count('[data-worker]')) === 2);
+  assert.equal(await marked(browser), true);
+
+  await opened(browser, base + '#/goal/1', '.ranked li.winner');
+  assert.ok((await browser.count('.ranked .bar > a')) > 4);
+  await until('the race', async () => (await browser.count('svg.race circle')) > 10);
+  await until('a reason', async () => (await browser.text('.why') || '').length > 40 || (await browser.run('return [...document.querySelectorAll("section")].some((s) => /Nothing was refused/.test(s.textContent))')));
+  await look(browser, 'farm-goal');
+  assert.deepEqual(await browser.complaints(), []);
+}
+
+const folder = mkdtempSync(join(tmpdir(), 'moefarm-page-'));
+let browser;
+try {
+  browser = await openBrowser();
+  const base = await onFixture(browser);
+  await onPhone(base);
+  await onFarm(browser, folder);
+  console.log('the page renders and follows');
+} finally {
+  if (browser) await browser.close();
+  for (const c of children) c.kill();
+  await Promise.all(children.map((c) => c.exitCode !== null || c.signalCode !== null || new Promise((resolve) => c.once('exit', resolve))));
+  rmSync(folder, { recursive: true, force: true, maxRetries: 5 });
+}
