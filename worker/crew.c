@@ -383,6 +383,11 @@ int64_t mf_crew_deaths(const struct mf_crew *c)
     return c->deaths;
 }
 
+pid_t mf_crew_pid(const struct mf_crew *c)
+{
+    return c->working.host ? mf_runner_host_pid(c->working.host) : 0;
+}
+
 int mf_crew_send(struct mf_crew *c, const cJSON *message)
 {
     if (!c->working.host || c->working.state != READY)

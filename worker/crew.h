@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define MF_CREW_POLLFDS 6
 
@@ -47,6 +48,8 @@ int64_t mf_crew_died_ms(const struct mf_crew *c);
 /* Runners that died, over the life of the crew. */
 int64_t mf_crew_deaths(const struct mf_crew *c);
 
+/* Of the working runner; 0: there is none. */
+pid_t mf_crew_pid(const struct mf_crew *c);
 /* To the ready runner. */
 int mf_crew_send(struct mf_crew *c, const cJSON *message);
 /* How long the ready runner may be silent from now on; 0: for ever. */

@@ -1,0 +1,224 @@
+/* What crashes cost.
+ *
+ *   crashers_s       100 steps of 50 ms of which 10 crash their runner, on a real farm of two simulated workers: from
+ *                    the submission until every step has its result. Each crasher is tried on both workers before it
+ *                    is in quarantine. Were nothing lost it would take 2.75 s. (Three further steps fail at once.)
+ *   death_seen_ms    from kill -9 of a runner in a step to the worker's knowing it: the worst of 20, simulated and CPU
+ *   next_step_ms     from the same kill to the begin of the next step in another runner: likewise
+ *
+ * Prints `name value unit`. */
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/json.h"
+#include "farm_harness.h"
+#include "mf_check.h"
+#include "worker/crew.h"
+
+#define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"
+#define N_DEATHS 20
+#define WAIT_MS  60000
+#define SHAPE \
+    "16,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define N_STEPS 103 /* three of which fail before they take any time */
+
+static _Noreturn void die(const char *what)
+{
+    (void)fprintf(stderr, "bench_crashers: %s\n", what);
+    exit(EXIT_FAILURE);
+}
+
+/* ---- crashers_s ---- */
+
+/* Two widths of tile and four blocks are legal: 96 GEMMs, 7 moves, and no one-launch step for so many tokens. */
+static const char csv[] =
+    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_"
+    "stage1\n"
+    "1536,2048,192,512,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n";
+
+static const char spec[] = "{\"step_ms\":50,\"faults\":["
+                           "{\"match\":\"sim_sort_m16\",\"fault\":\"no_memory\"},{\"match\":\"sim_sort_m32\","
+                           "\"fault\":\"no_memory\"},"
+                           "{\"match\":\"sim_sort_m256\",\"fault\":\"no_memory\"},"
+                           "{\"match\":\"sim_s2_m16_n32_*\",\"fault\":\"crash\"},{\"match\":\"sim_s1_m16_n32_"
+                           "row_*\",\"fault\":\"crash\"}]}";
+
+static void crashers(void)
+{
+    struct farm f;
+    farm_start(&f, 1000);
+    for (int i = 0; i < 2; i++) {
+        char device[256];
+        (void)snprintf(device, sizeof(device), "sim:gfx942/304:%d:%s", i, farm_file(&f, "spec.json", spec));
+        const char *const args[] = {"--device", device, NULL};
+        farm_start_worker(&f, i, args);
+    }
+    farm_wait_workers(&f, 2);
+    int64_t from = mf_now_ms();
+    int batch = farm_submit(&f, csv, "&classes=gfx942/304");
+    if (!farm_wait_batch(&f, batch, "measured", N_STEPS))
+        die("the batch was done before all its steps were seen to be");
+    printf("crashers_s %.3f s\n", (double)(mf_now_ms() - from) / 1e3);
+    cJSON *list = farm_get(&f, "/api/v1/quarantine");
+    if (cJSON_GetArraySize(mf_json_array(list, "items")) != 10)
+        die("there are not ten crashers in quarantine");
+    cJSON_Delete(list);
+    farm_stop(&f);
+}
+
+/* ---- death_seen_ms, next_step_ms ---- */
+
+struct target {
+    struct mf_crew *crew;
+    cJSON *steps;
+};
+
+static double now_ms(void)
+{
+    return (double)mf_now_ns() / 1e6;
+}
+
+static enum mf_crew_event wait_crew(struct mf_crew *c, cJSON **ret)
+{
+    int64_t until = mf_now_ms() + WAIT_MS;
+    while (mf_now_ms() < until) {
+        struct pollfd fds[MF_CREW_POLLFDS];
+        mf_crew_turn(c);
+        enum mf_crew_event event = mf_crew_next(c, ret);
+        if (event != MF_CREW_NOTHING)
+            return event;
+        mf_crew_pollfds(c, fds);
+        int64_t left = MF_MIN(mf_crew_due_ms(c), until) - mf_now_ms();
+        (void)poll(fds, MF_CREW_POLLFDS, (int)MF_MAX(left, 0));
+    }
+    die("a runner says nothing");
+}
+
+/* Messages until one of that op, which the caller owns. */
+static cJSON *hear(struct mf_crew *c, const char *op)
+{
+    for (;;) {
+        cJSON *m = NULL;
+        enum mf_crew_event event = wait_crew(c, &m);
+        if (event == MF_CREW_READY)
+            continue;
+        if (event != MF_CREW_MESSAGE)
+            die(mf_crew_why(c));
+        if (strcmp(cJSON_GetObjectItem(m, "op")->valuestring, op) == 0)
+            return m;
+        cJSON_Delete(m);
+    }
+}
+
+static void say(struct mf_crew *c, const cJSON *m)
+{
+    if (mf_crew_send(c, m) < 0)
+        die("a runner takes no message");
+}
+
+/* The first steps of the shape that have stage 2: GEMMs, so that a kill meets one. */
+static cJSON *some_steps(struct mf_crew *c)
+{
+    cJSON *m = cJSON_Parse("{\"op\":\"enumerate\",\"shape\":\"" SHAPE "\"}"), *steps = cJSON_CreateArray();
+    say(c, m);
+    cJSON_Delete(m);
+    for (;;) {
+        m = NULL;
+        if (wait_crew(c, &m) != MF_CREW_MESSAGE)
+            die("it does not enumerate");
+        const char *op = cJSON_GetObjectItem(m, "op")->valuestring;
+        bool end = strcmp(op, "enumerated") == 0;
+        if (strcmp(op, "step") == 0 && cJSON_GetArraySize(steps) < 4) {
+            cJSON *step = cJSON_DetachItemFromObject(m, "step");
+            if (strcmp(farm_text(step, "stage"), "stage2") == 0) {
+                mf_json_add_i64(step, "id", cJSON_GetArraySize(steps) + 1);
+                cJSON_AddItemToArray(steps, step);
+            } else {
+                cJSON_Delete(step);
+            }
+        }
+        cJSON_Delete(m);
+        if (end)
+            return steps;
+    }
+}
+
+static void ask_probe(struct target *t)
+{
+    cJSON *m =
+        cJSON_Parse("{\"op\":\"unit\",\"kind\":\"probe\",\"shape\":\"" SHAPE "\",\"options\":{\"seed\":1}}");
+    cJSON_AddItemToObject(m, "steps", cJSON_Duplicate(t->steps, true));
+    say(t->crew, m);
+    cJSON_Delete(m);
+}
+
+/* One kill in a step, and on to the next begin. */
+static void kill_once(struct target *t, double *ret_seen, double *ret_next)
+{
+    cJSON *m = NULL;
+    ask_probe(t);
+    cJSON_Delete(hear(t->crew, "begin"));
+    double from = now_ms();
+    if (kill(mf_crew_pid(t->crew), SIGKILL) < 0)
+        die("the runner is gone");
+    while (wait_crew(t->crew, &m) != MF_CREW_DIED) {
+        cJSON_Delete(m);
+        m = NULL;
+    }
+    *ret_seen = now_ms() - from;
+    while (wait_crew(t->crew, &m) != MF_CREW_READY)
+        die("no runner follows");
+    ask_probe(t);
+    cJSON_Delete(hear(t->crew, "begin"));
+    *ret_next = now_ms() - from;
+    cJSON_Delete(hear(t->crew, "end"));
+}
+
+static void deaths(const char *kind, const char *device)
+{
+    const char *const argv[] = {WORKER, "--runner-child", "--device", device, NULL};
+    struct mf_crew_options o = {.argv = argv, .keep_bytes = UINT64_C(2) << 30, .reserve = true};
+    struct target t = {0};
+    cJSON *m = NULL;
+    if (mf_crew_new(&o, &t.crew) < 0 || wait_crew(t.crew, &m) != MF_CREW_READY)
+        die("no runner starts");
+    t.steps = some_steps(t.crew);
+    double worst_seen = 0, worst_next = 0;
+    for (int i = 0; i <= N_DEATHS; i++) {
+        double seen, next;
+        kill_once(&t, &seen, &next);
+        if (i == 0)
+            continue; /* makes the data that later ones are handed */
+        worst_seen = MF_MAX(worst_seen, seen);
+        worst_next = MF_MAX(worst_next, next);
+    }
+    printf("death_seen_ms.%s %.2f ms\n", kind, worst_seen);
+    printf("next_step_ms.%s %.2f ms\n", kind, worst_next);
+    cJSON_Delete(t.steps);
+    mf_crew_free(t.crew);
+}
+
+/* The harness reports through check, so the benchmark runs as its test. */
+START_TEST(all)
+{
+    crashers();
+    deaths("sim", "sim:gfx942/304:0");
+    deaths("cpu", "cpu:0");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("bench_crashers");
+    TCase *tc = tcase_create("all");
+    tcase_add_test(tc, all);
+    tcase_set_timeout(tc, 300);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}
