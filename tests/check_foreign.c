@@ -1,0 +1,171 @@
+/* A program that is not ours as a runner: examples/python_runner.py enumerates a step, is verified and timed by the farm,
+ * and wins a row. And what becomes of foreign programs that misbehave. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/json.h"
+#include "farm_harness.h"
+#include "mf_check.h"
+
+#define HEADER                                                                                           \
+    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_" \
+    "stage1\n"
+#define SMALL \
+    "2,64,32,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
+#define LARGE \
+    "64,2048,1024,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
+#define PYTHON "python3 " MF_SOURCE_DIR "/examples/python_runner.py"
+
+static struct farm farm;
+
+static void stop_farm(void)
+{
+    farm_stop(&farm);
+}
+
+/* A farm of one CPU worker whose GEMMs can only come from the foreign program. */
+static int tune(const char *command, const char *families, const char *csv)
+{
+    farm_start(&farm, 1000);
+    const char *const args[] = {"--device", "cpu:0", "--families", families, "--runner", command, NULL};
+    farm_start_worker(&farm, 0, args);
+    farm_wait_workers(&farm, 1);
+    int batch = farm_submit(&farm, csv, "&time_cap_ms=500");
+    farm_wait_done(&farm, batch);
+    return batch;
+}
+
+static cJSON *goals_of(int batch)
+{
+    char path[64];
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
+    cJSON *goals = farm_get(&farm, path);
+    ck_assert_ptr_nonnull(goals);
+    return goals;
+}
+
+/* The items of a list of the first goal, filtered. */
+static cJSON *first_goal_list(int batch, const char *what)
+{
+    char path[128];
+    _cleanup_(cJSON_Deletep) cJSON *goals = goals_of(batch);
+    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/%s",
+                   farm_number(cJSON_GetArrayItem(mf_json_array(goals, "items"), 0), "id"), what);
+    cJSON *list = farm_get(&farm, path);
+    ck_assert_ptr_nonnull(list);
+    return list;
+}
+
+START_TEST(wins_a_row)
+{
+    int batch = tune(PYTHON, "move,python", HEADER SMALL);
+    _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=python");
+    const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
+    ck_assert_str_eq(farm_text(step, "name"), "py_layer");
+    ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
+    ck_assert_int_eq(farm_number(step, "verified"), 2); /* every gate */
+    ck_assert_int_ge(farm_number(step, "n"), 3);
+    ck_assert_double_gt(cJSON_GetObjectItem(step, "us")->valuedouble, 10);
+    /* Its output is that of the layer, to the rounding of bf16. */
+    ck_assert_double_le(cJSON_GetObjectItem(step, "row_err")->valuedouble, 0.01);
+    _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
+    const char *row = strchr(table, '\n');
+    ck_assert_ptr_nonnull(row);
+    ck_assert_msg(strstr(row, ",python:py_layer,") != NULL, "%s", table);
+}
+END_TEST
+
+START_TEST(refuses_in_a_sentence)
+{
+    int batch = tune(PYTHON, "move,python", HEADER LARGE);
+    _cleanup_(cJSON_Deletep) cJSON *why = first_goal_list(batch, "rejections");
+    const cJSON *item;
+    bool found = false;
+    cJSON_ArrayForEach (item, mf_json_array(why, "items")) {
+        if (strcmp(farm_text(item, "family"), "python") == 0)
+            found |= strstr(farm_text(item, "reason"), "multiply-adds would take minutes") != NULL;
+    }
+    ck_assert(found);
+}
+END_TEST
+
+/* A foreign program in a few lines: does as the example until it is to run. */
+#define PROGRAM(RUN)                                                                                      \
+    "import json, os, socket, sys, time\n"                                                                \
+    "peer = socket.socket(fileno=int(os.environ['MOEFARM_RUNNER_FD']))\n"                                 \
+    "def say(**m): peer.sendall((json.dumps(m) + '\\n').encode())\n"                                      \
+    "say(op='hello', protocol=1, name='odd', revision='1', families=['odd'], can=['step'])\n"             \
+    "for line in peer.makefile('r'):\n"                                                                   \
+    "    m = json.loads(line)\n"                                                                          \
+    "    if m['op'] == 'enumerate':\n"                                                                    \
+    "        say(op='step', step=dict(name='odd_layer', family='odd', stage='one', block_m=0, ksplit=0, " \
+    "workspace=0,\n"                                                                                      \
+    "            covers='sort+gather+gemm1+act+gemm2+weight+combine', needs=['x/bf16/none/token',\n"      \
+    "            'topk/index/none/token', 'w1/bf16/none/row', 'w2/bf16/none/row'], "                      \
+    "gives=['y/bf16/none/token'],\n"                                                                      \
+    "            flops=1, bytes=0, reorder_tolerance=0))\n"                                               \
+    "        say(op='enumerated')\n"                                                                      \
+    "    elif m['op'] == 'load': say(op='loaded', handle=m['handle'])\n"                                  \
+    "    elif m['op'] == 'unload': say(op='unloaded', handle=m['handle'])\n"                              \
+    "    elif m['op'] == 'stop': break\n"                                                                 \
+    "    elif m['op'] == 'run':\n"                                                                        \
+    "        " RUN "\n"
+
+/* clang-format off */
+static const struct {
+    const char *run, *status, *says;
+} odd[] = {
+    {"os._exit(7)", "crash", "exit code 7"},
+    {"os.kill(os.getpid(), 11)", "crash", "signal 11"},
+    {"sys.stderr.write('no such kernel\\n'); sys.stderr.flush(); os._exit(1)", "crash", "no such kernel"},
+    {"time.sleep(1000)", "hang", "silent for more than"},
+    {"say(op='ran', handle=m['handle'])", "wrong", ""},                      /* writes nothing */
+    {"say(op='failed', handle=m['handle'], status='no_memory', reason='too large for me')", "no_memory", ""},
+    {"peer.sendall(b'what?\\n')", "crash", "no message"},
+};
+/* clang-format on */
+
+START_TEST(misbehaves)
+{
+    char text[4096], file[64] = "/tmp/check_foreign.XXXXXX", command[96];
+    int fd = mkstemp(file);
+    ck_assert_int_ge(fd, 0);
+    static const char before[] = PROGRAM("@");
+    const char *at = strchr(before, '@');
+    (void)snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - before), before, odd[_i].run, at + 1);
+    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    (void)close(fd);
+    (void)snprintf(command, sizeof(command), "python3 %s", file);
+    int batch = tune(command, "move,odd", HEADER SMALL);
+    (void)unlink(file);
+    _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=odd");
+    const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
+    const char *status = farm_text(step, "status"), *reason = farm_text(step, "reason");
+    /* What killed two runners is in quarantine, and says why it was. */
+    bool quarantined = strcmp(status, "quarantined") == 0 && strcmp(odd[_i].status, "no_memory") != 0;
+    ck_assert_msg(quarantined || strcmp(status, odd[_i].status) == 0, "%s: %s", status, reason);
+    ck_assert_msg(strstr(reason, odd[_i].says) != NULL, "%s: %s", status, reason);
+    /* The other steps of the unit went on. */
+    _cleanup_(cJSON_Deletep) cJSON *moves = first_goal_list(batch, "steps?family=move&status=ok");
+    ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(moves, "items")), 1);
+}
+END_TEST
+
+int main(void)
+{
+    if (access("/usr/bin/python3", X_OK) != 0) {
+        (void)puts("skipped: python3 is missing");
+        return 77;
+    }
+    Suite *suite = suite_create("foreign");
+    TCase *tc = tcase_create("foreign");
+    tcase_add_checked_fixture(tc, NULL, stop_farm);
+    tcase_add_test(tc, wins_a_row);
+    tcase_add_test(tc, refuses_in_a_sentence);
+    tcase_add_loop_test(tc, misbehaves, 0, (int)MF_ARRAY_LEN(odd));
+    tcase_set_timeout(tc, 120);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}
