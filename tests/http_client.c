@@ -44,7 +44,7 @@ void http_sends(int fd, const char *text)
 
 struct bytes {
     char *data;
-    size_t len;
+    size_t len, cap;
 };
 
 /* 0: the end. */
@@ -56,8 +56,11 @@ static int read_more(int fd, struct bytes *b)
         ck_assert_msg(n == 0 || errno == ECONNRESET, "nothing came for 20 s: %s", strerror(errno));
         return 0;
     }
-    b->data = realloc(b->data, b->len + (size_t)n + 1);
-    ck_assert_ptr_nonnull(b->data);
+    if (b->len + (size_t)n + 1 > b->cap) {
+        b->cap = 2 * (b->len + sizeof(chunk));
+        b->data = realloc(b->data, b->cap);
+        ck_assert_ptr_nonnull(b->data);
+    }
     memcpy(b->data + b->len, chunk, (size_t)n);
     b->len += (size_t)n;
     b->data[b->len] = 0;
@@ -99,7 +102,7 @@ static void undo_chunks(struct http_reply *r)
 
 struct http_reply http_read(int fd, int head_only)
 {
-    struct bytes b = {NULL, 0};
+    struct bytes b = {NULL, 0, 0};
     struct http_reply r = {0};
     char *end = NULL;
     while (!(end = b.data ? strstr(b.data, "\r\n\r\n") : NULL) && read_more(fd, &b))
@@ -167,7 +170,7 @@ void http_reply_free(struct http_reply *r)
 
 char *http_read_until(int fd, const char *text)
 {
-    struct bytes b = {NULL, 0};
+    struct bytes b = {NULL, 0, 0};
     size_t from = 0, overlap = strlen(text) - 1;
     while (!b.data || !strstr(b.data + from, text)) {
         from = b.len > overlap ? b.len - overlap : 0;

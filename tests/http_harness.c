@@ -109,6 +109,29 @@ static void publish(struct http_harness *h, char *frames[4])
     (void)mf_bus_send_event(h->events, id, batch, frames[1], frames[2]);
 }
 
+/* As many events as frames[2] says, of about 1 KiB, in one transaction: {"i":1,…} and on. */
+static void publish_burst(struct http_harness *h, const char *batch_text, const char *n_text)
+{
+    struct mf_store *s = h->farm.store;
+    int64_t batch = strtoll(batch_text, NULL, 10), n = strtoll(n_text, NULL, 10), first = 0;
+    char body[1200];
+    for (int step = 0; step < 2; step++) {
+        if (step == 0)
+            ck_assert_int_ge(mf_store_begin(s), 0);
+        for (int64_t i = 1; i <= n; i++) {
+            mf_say(body, sizeof(body), "{\"i\":%lld,\"filler\":\"%01000d\"}", (long long)i, 0);
+            if (step == 0) {
+                ck_assert_int_eq(mf_sql_run(s, "INSERT INTO event (batch, kind, body, at_ms) VALUES (?, 'goal', ?, 0)", "It", batch, body), 1);
+                first = i == 1 ? mf_store_last_id(s) : first;
+            } else {
+                (void)mf_bus_send_event(h->events, first + i - 1, batch, "goal", body);
+            }
+        }
+        if (step == 0)
+            ck_assert_int_ge(mf_store_commit(s), 0);
+    }
+}
+
 static void take_control(struct http_harness *h)
 {
     char *frames[4] = {NULL};
@@ -120,7 +143,9 @@ static void take_control(struct http_harness *h)
         zmq_msg_close(&msg);
     }
     h->stop = strcmp(frames[1], "stop") == 0;
-    if (!h->stop)
+    if (strcmp(frames[1], "burst") == 0)
+        publish_burst(h, frames[0], frames[2]);
+    else if (!h->stop)
         publish(h, frames);
     for (int i = 0; i < 4; i++)
         free(frames[i]);
