@@ -9,7 +9,9 @@
 
 #include <immintrin.h>
 
-#define PREFETCH 1536   /* bytes ahead of the loads: about a memory latency at one core's share of the bandwidth */
+/* Bytes ahead of the loads: more than a core reads within a memory latency, as a page boundary stops the hardware. */
+#define PREFETCH_BF16 6144
+#define PREFETCH_FP8  4096
 #define UNROLL   _Pragma("GCC unroll 16")
 #define INLINE   static inline __attribute__((always_inline))
 #define STREAM_ROWS 8   /* up to here weights are streamed */
@@ -36,9 +38,9 @@ INLINE __m512i quad_at(const uint16_t *a)
 }
 
 /* Where to prefetch from: ahead in this tile, or beyond its end at the start of the next. */
-INLINE const char *ahead(const char *p, const char *end, const char *next)
+INLINE const char *ahead(const char *p, ptrdiff_t bytes, const char *end, const char *next)
 {
-    const char *at = p + PREFETCH;
+    const char *at = p + bytes;
     return at < end ? at : next ? next + (at - end) : p;
 }
 
@@ -57,7 +59,7 @@ INLINE void bf16_stream(const struct mf_tile *t, int r0, const int MR, const int
                 UNROLL for (int u = 0; u < KU; u++)
                     sum[m][z][u] = _mm512_setzero_ps();
         for (; s + (size_t)KU <= steps; s += (size_t)KU) {
-            const char *pf = ahead(p, end, t->next);
+            const char *pf = ahead(p, PREFETCH_BF16, end, t->next);
             UNROLL for (int i = 0; i < KU * NZ; i++)
                 _mm_prefetch(pf + i * 64, _MM_HINT_T0);
             UNROLL for (int u = 0; u < KU; u++) {
@@ -249,7 +251,7 @@ INLINE void fp8_stream(const struct mf_tile *t, int r0, const int MR, const int 
                     UNROLL for (int u = 0; u < KU; u++)
                         low[m][h][u] = high[m][h][u] = _mm512_setzero_ps();
             for (; k + 4 * (size_t)KU <= k_end; k += 4 * (size_t)KU) {
-                const char *pf = ahead(p, end, t->next);
+                const char *pf = ahead(p, PREFETCH_FP8, end, t->next);
                 UNROLL for (int i = 0; i < KU * H; i++)
                     _mm_prefetch(pf + i * 64, _MM_HINT_T0);
                 UNROLL for (int u = 0; u < KU; u++) {
