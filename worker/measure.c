@@ -97,6 +97,11 @@ int mf_measure_count(double first_us)
     return (int)fmin(fmax(TOTAL_US / first_us, SAMPLES_LEAST), SAMPLES_MOST);
 }
 
+int mf_measure_missing(const struct mf_measured *m, const struct mf_samples *s)
+{
+    return m->cold && s->n_cold < SAMPLES_LEAST ? SAMPLES_LEAST - (int)s->n_cold : 0;
+}
+
 const double *mf_measure_samples(const struct mf_measured *m, const struct mf_samples *s, size_t *ret_n,
                                  const char **ret_mode)
 {

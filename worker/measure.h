@@ -38,6 +38,8 @@ int mf_measure_sample(struct mf_measured *m, int rotation, struct mf_samples *sa
 int mf_measure_next(struct mf_measured *m);
 /* How many samples a step is worth whose first took that long. */
 int mf_measure_count(double first_us);
+/* Cold samples that are still missing where the mode is to be cold. */
+int mf_measure_missing(const struct mf_measured *m, const struct mf_samples *s);
 /* The samples that count, and their mode. */
 const double *mf_measure_samples(const struct mf_measured *m, const struct mf_samples *s, size_t *ret_n,
                                  const char **ret_mode);

@@ -370,7 +370,7 @@ static void run_probe(struct probe *p)
     if (second_run(p))
         return;
     mf_session_phase(p->s->sink, MF_PHASE_TIMING);
-    if (take_samples(p, left - before))
+    if (take_samples(p, MF_MAX(left - before, mf_measure_missing(&p->measured, &p->samples))))
         return;
     (void)check_bands(p);
 }
