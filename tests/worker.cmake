@@ -10,3 +10,4 @@ mf_add_test(check_planted USES worker kernels common SOURCES planted.c TIMEOUT 3
 mf_add_test(check_session USES worker kernels common SOURCES planted.c)
 mf_add_test(check_verify USES worker kernels common)
 mf_add_test(check_pipeline USES worker kernels common SOURCES planted.c)
+mf_add_test(check_sim USES kernels server)
