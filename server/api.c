@@ -73,12 +73,15 @@ static int check_word(struct mf_request *r, const char *name, const char *const 
 
 int mf_api_goals(void *reader, struct mf_request *r)
 {
-    static const char *const states[] = {"waiting", "enumerating", "probing", "ranking", "racing", "done", "failed", "cancelled", NULL};
+    static const char *const states[] = {"waiting", "enumerating", "probing",   "ranking", "racing",
+                                         "done",    "failed",      "cancelled", NULL};
     struct mf_list list;
     int e = check_word(r, "state", states);
     if (e < 0)
         return e;
-    return answer_list(r, mf_read_goals(store_of(reader), r->path_id[0], mf_request_query(r, "state"), &r->page, &list), &list, "batch");
+    return answer_list(
+        r, mf_read_goals(store_of(reader), r->path_id[0], mf_request_query(r, "state"), &r->page, &list),
+        &list, "batch");
 }
 
 int mf_api_goal(void *reader, struct mf_request *r)
@@ -100,7 +103,9 @@ static bool query_flag(const struct mf_request *r, const char *name)
 int mf_api_pipelines(void *reader, struct mf_request *r)
 {
     struct mf_list list;
-    return answer_list(r, mf_read_pipelines(store_of(reader), r->path_id[0], query_flag(r, "finalists"), &r->page, &list), &list, "goal");
+    return answer_list(
+        r, mf_read_pipelines(store_of(reader), r->path_id[0], query_flag(r, "finalists"), &r->page, &list),
+        &list, "goal");
 }
 
 int mf_api_race(void *reader, struct mf_request *r)
@@ -112,8 +117,9 @@ int mf_api_race(void *reader, struct mf_request *r)
 
 int mf_api_steps(void *reader, struct mf_request *r)
 {
-    static const char *const words[] = {"pending",   "ok",         "slow",        "wrong",       "implausible", "crash", "hang",
-                                        "no_memory", "no_compile", "unsupported", "quarantined", NULL};
+    static const char *const words[] = {"pending",     "ok",          "slow",        "wrong",
+                                        "implausible", "crash",       "hang",        "no_memory",
+                                        "no_compile",  "unsupported", "quarantined", NULL};
     struct mf_list list;
     int e = check_word(r, "status", words);
     if (e < 0)
@@ -123,13 +129,17 @@ int mf_api_steps(void *reader, struct mf_request *r)
         .status = mf_request_query(r, "status"),
         .covers = mf_request_query(r, "covers"),
     };
-    return answer_list(r, mf_read_steps(store_of(reader), r->path_id[0], &filter, &r->page, &list), &list, "goal");
+    return answer_list(r, mf_read_steps(store_of(reader), r->path_id[0], &filter, &r->page, &list), &list,
+                       "goal");
 }
 
 int mf_api_rejections(void *reader, struct mf_request *r)
 {
     struct mf_list list;
-    return answer_list(r, mf_read_rejections(store_of(reader), r->path_id[0], mf_request_query(r, "kernel"), &r->page, &list), &list, "goal");
+    return answer_list(
+        r,
+        mf_read_rejections(store_of(reader), r->path_id[0], mf_request_query(r, "kernel"), &r->page, &list),
+        &list, "goal");
 }
 
 int mf_api_step_results(void *reader, struct mf_request *r)
@@ -138,14 +148,17 @@ int mf_api_step_results(void *reader, struct mf_request *r)
     int64_t goal = 0;
     const char *text = mf_request_query(r, "goal");
     if (text && mf_parse_i64(text, 1, INT64_MAX, &goal) < 0)
-        return mf_refuse_at(&r->response, 400, "goal", "range", "goal: the number of a goal, from 1 on, is expected");
-    return answer_list(r, mf_read_step_results(store_of(reader), r->path_id[0], goal, &r->page, &list), &list, "step");
+        return mf_refuse_at(&r->response, 400, "goal", "range",
+                            "goal: the number of a goal, from 1 on, is expected");
+    return answer_list(r, mf_read_step_results(store_of(reader), r->path_id[0], goal, &r->page, &list), &list,
+                       "step");
 }
 
 int mf_api_pipeline_results(void *reader, struct mf_request *r)
 {
     struct mf_list list;
-    return answer_list(r, mf_read_pipeline_results(store_of(reader), r->path_id[0], &r->page, &list), &list, "pipeline");
+    return answer_list(r, mf_read_pipeline_results(store_of(reader), r->path_id[0], &r->page, &list), &list,
+                       "pipeline");
 }
 
 int mf_api_workers(void *reader, struct mf_request *r)
@@ -181,7 +194,8 @@ static int events_start(struct mf_store *s, struct mf_request *r)
         return mf_refuse_errno(&r->response, e, "read the events");
     r->cursor = last;
     if (text && mf_parse_i64(text, 0, INT64_MAX, &r->cursor) < 0)
-        return mf_refuse_at(&r->response, 400, "last_event_id", "number", "Last-Event-ID: the id of an event, a number from 0 on, is expected");
+        return mf_refuse_at(&r->response, 400, "last_event_id", "number",
+                            "Last-Event-ID: the id of an event, a number from 0 on, is expected");
     /* An id from the future: of a farm that was since made anew. */
     r->cursor = MF_MIN(r->cursor, last);
     r->first_cursor = r->cursor;

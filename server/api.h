@@ -4,11 +4,11 @@
 #include "server/request.h"
 
 /* Reader: owner is struct mf_reader. */
-int mf_api_submit_read(void *reader, struct mf_request *r);     /* body → struct mf_submission in r->work */
+int mf_api_submit_read(void *reader, struct mf_request *r); /* body → struct mf_submission in r->work */
 int mf_api_batches(void *reader, struct mf_request *r);
 int mf_api_batch(void *reader, struct mf_request *r);
 int mf_api_goals(void *reader, struct mf_request *r);
-int mf_api_events_read(void *reader, struct mf_request *r);     /* what a stream missed, as text/event-stream */
+int mf_api_events_read(void *reader, struct mf_request *r); /* what a stream missed, as text/event-stream */
 int mf_api_goal(void *reader, struct mf_request *r);
 int mf_api_pipelines(void *reader, struct mf_request *r);
 int mf_api_race(void *reader, struct mf_request *r);
@@ -21,7 +21,7 @@ int mf_api_quarantine(void *reader, struct mf_request *r);
 int mf_api_export(void *reader, struct mf_request *r);
 int mf_api_left_out(void *reader, struct mf_request *r);
 int mf_api_merge(void *reader, struct mf_request *r);
-int mf_api_metrics_read(void *reader, struct mf_request *r);    /* counts by state, from the store */
+int mf_api_metrics_read(void *reader, struct mf_request *r); /* counts by state, from the store */
 
 /* Writer: owner is struct mf_farm, within its turn's transaction. */
 int mf_api_submit_write(void *farm, struct mf_request *r);
@@ -29,11 +29,11 @@ int mf_api_cancel(void *farm, struct mf_request *r);
 int mf_api_drain(void *farm, struct mf_request *r);
 int mf_api_revive(void *farm, struct mf_request *r);
 int mf_api_readyz(void *farm, struct mf_request *r);
-int mf_api_metrics_write(void *farm, struct mf_request *r);     /* the writer's counters into r->stats */
+int mf_api_metrics_write(void *farm, struct mf_request *r); /* the writer's counters into r->stats */
 
 /* HTTP thread: owner is struct mf_http. */
 int mf_api_healthz(void *http, struct mf_request *r);
 int mf_api_openapi(void *http, struct mf_request *r);
 int mf_api_page(void *http, struct mf_request *r);
-int mf_api_events(void *http, struct mf_request *r);            /* opens the stream */
-int mf_api_metrics_http(void *http, struct mf_request *r);      /* appends the request counters */
+int mf_api_events(void *http, struct mf_request *r);       /* opens the stream */
+int mf_api_metrics_http(void *http, struct mf_request *r); /* appends the request counters */

@@ -34,9 +34,11 @@ static int read_class(struct mf_request *r, struct mf_device_class *class, struc
     if (!text)
         return 0;
     if (mf_device_class_parse(text, class) < 0)
-        return mf_refuse_at(&r->response, 400, "class", "value", "class: a device class is expected, as gfx942/304");
+        return mf_refuse_at(&r->response, 400, "class", "value",
+                            "class: a device class is expected, as gfx942/304");
     if (o->filter.gfx && strcmp(o->filter.gfx, class->gfx) != 0)
-        return mf_refuse_at(&r->response, 400, "gfx", "conflict", "gfx and class name two different gfx; give one of them");
+        return mf_refuse_at(&r->response, 400, "gfx", "conflict",
+                            "gfx and class name two different gfx; give one of them");
     o->filter.gfx = class->gfx;
     o->filter.cu_num = class->cu_num;
     return 0;
@@ -59,14 +61,16 @@ static int read_layer_model(struct mf_request *r, char buf[MF_SHAPE_TEXT_MAX], s
 }
 
 /* Texts of the filter lie in class and buf. */
-static int read_options(struct mf_request *r, struct mf_device_class *class, char buf[MF_SHAPE_TEXT_MAX], struct mf_export_options *o)
+static int read_options(struct mf_request *r, struct mf_device_class *class, char buf[MF_SHAPE_TEXT_MAX],
+                        struct mf_export_options *o)
 {
     const char *batch = mf_request_query(r, "batch"), *consumer = mf_request_query(r, "consumer");
     *o = (struct mf_export_options){.simulated = flag(r, "simulated")};
     o->filter.gfx = mf_request_query(r, "gfx");
     o->filter.model = mf_request_query(r, "model");
     if (batch && mf_parse_i64(batch, 1, INT64_MAX, &o->filter.batch) < 0)
-        return mf_refuse_at(&r->response, 400, "batch", "range", "batch: the number of a batch, from 1 on, is expected");
+        return mf_refuse_at(&r->response, 400, "batch", "range",
+                            "batch: the number of a batch, from 1 on, is expected");
     if (consumer && strcmp(consumer, "aiter") == 0)
         o->consumer = MF_CONSUMER_AITER;
     else if (consumer && strcmp(consumer, "moefarm") != 0)
@@ -87,11 +91,14 @@ static int check_models(struct mf_store *s, const struct mf_export_options *o, s
         return mf_refuse_errno(p, r, "look for the models of a class");
     if (!models[0])
         return 0;
-    return mf_refuse_at(p, 409, "model", "ambiguous", "a class has configs of more than one device model, and a table can hold one: say model=… (%s)",
-                        models);
+    return mf_refuse_at(
+        p, 409, "model", "ambiguous",
+        "a class has configs of more than one device model, and a table can hold one: say model=… (%s)",
+        models);
 }
 
-static int make(struct mf_request *r, struct mf_store *s, struct mf_export_options *o, struct mf_table **ret, cJSON **ret_left_out)
+static int make(struct mf_request *r, struct mf_store *s, struct mf_export_options *o, struct mf_table **ret,
+                cJSON **ret_left_out)
 {
     struct mf_device_class class;
     char layer_model[MF_SHAPE_TEXT_MAX];
@@ -136,7 +143,8 @@ static void set_etag(struct mf_response *p, const struct mf_buf *b)
     mf_say(p->etag, sizeof(p->etag), "\"%s\"", hex);
 }
 
-static int answer_csv(struct mf_request *r, struct mf_store *s, const struct mf_table *t, enum mf_consumer consumer)
+static int answer_csv(struct mf_request *r, struct mf_store *s, const struct mf_table *t,
+                      enum mf_consumer consumer)
 {
     struct mf_response *p = &r->response;
     char why[MF_REASON_MAX] = "";
@@ -212,7 +220,8 @@ static int add_merged(const struct mf_merge_result *merged, cJSON *o)
         if (!item || !cJSON_AddItemToArray(lists[m->what], item))
             return -ENOMEM;
         cJSON_AddStringToObject(item, "key", m->key);
-        cJSON_AddItemToObject(item, "old_us", m->old_us > 0 ? cJSON_CreateNumber(m->old_us) : cJSON_CreateNull());
+        cJSON_AddItemToObject(item, "old_us",
+                              m->old_us > 0 ? cJSON_CreateNumber(m->old_us) : cJSON_CreateNull());
         cJSON_AddNumberToObject(item, "new_us", m->new_us);
         cJSON_AddStringToObject(item, "reason", m->reason);
     }
@@ -244,7 +253,8 @@ static int merge(struct mf_request *r, struct mf_table *old, const struct mf_tab
     char why[MF_REASON_MAX] = "";
     int e = mf_table_merge(old, fresh, &options, &merged, why);
     if (e == -EEXIST || e == -ENOTSUP || e == -EINVAL)
-        return mf_refuse_at(&r->response, e == -EEXIST ? 409 : 422, "body", e == -EEXIST ? "duplicate" : "table", "%s", why);
+        return mf_refuse_at(&r->response, e == -EEXIST ? 409 : 422, "body",
+                            e == -EEXIST ? "duplicate" : "table", "%s", why);
     if (e < 0)
         return mf_refuse_errno(&r->response, e, "merge the tables");
     mf_buf_init(&csv, MF_RESPONSE_BODY_MAX);

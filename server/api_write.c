@@ -23,8 +23,10 @@ int mf_api_submit_write(void *farm, struct mf_request *r)
     cJSON *receipt = NULL;
     int e = mf_farm_submit(farm, &work->submission, &receipt);
     if (e == -EEXIST)
-        return mf_refuse_at(&r->response, 409, "header.Idempotency-Key", "reused",
-                            "Idempotency-Key: %s was used before with another body or other options; take a new key", r->idempotency_key);
+        return mf_refuse_at(
+            &r->response, 409, "header.Idempotency-Key", "reused",
+            "Idempotency-Key: %s was used before with another body or other options; take a new key",
+            r->idempotency_key);
     if (e < 0)
         return mf_refuse_errno(&r->response, e, "store the batch");
     return mf_respond_json(&r->response, e == 1 ? 200 : 201, receipt);
@@ -53,10 +55,12 @@ int mf_api_revive(void *farm, struct mf_request *r)
     struct mf_device_class class;
     const char *text = mf_request_query(r, "class");
     if (!text || mf_device_class_parse(text, &class) < 0)
-        return mf_refuse_at(&r->response, 400, "class", text ? "value" : "missing", "class: the device class is expected, as gfx942/304");
+        return mf_refuse_at(&r->response, 400, "class", text ? "value" : "missing",
+                            "class: the device class is expected, as gfx942/304");
     int e = mf_farm_revive(farm, r->path_id[0], &class);
     if (e == -ENOENT)
-        return mf_refuse(&r->response, 404, "kernel %" PRId64 " is not in quarantine on %s", r->path_id[0], text);
+        return mf_refuse(&r->response, 404, "kernel %" PRId64 " is not in quarantine on %s", r->path_id[0],
+                         text);
     return e < 0 ? mf_refuse_errno(&r->response, e, "lift the quarantine") : done(r, "revived");
 }
 

@@ -29,7 +29,7 @@ int mf_bus_send_event(void *socket, int64_t id, int64_t batch, const char *kind,
 struct mf_bus_event {
     int64_t id, batch;
     char kind[24];
-    char *body;             /* heap; the receiver frees it */
+    char *body; /* heap; the receiver frees it */
 };
 /* 1: one received; 0: none waiting; -EBADMSG: not an event. */
 int mf_bus_recv_event(void *socket, struct mf_bus_event *ret);

@@ -10,7 +10,8 @@ void mf_cursor_print(int64_t group, double number, int64_t id, char buf[MF_CURSO
 {
     uint64_t bits;
     memcpy(&bits, &number, sizeof(bits));
-    (void)snprintf(buf, MF_CURSOR_TEXT_MAX, "%" PRIx64 ".%" PRIx64 ".%" PRIx64, (uint64_t)group, bits, (uint64_t)id);
+    (void)snprintf(buf, MF_CURSOR_TEXT_MAX, "%" PRIx64 ".%" PRIx64 ".%" PRIx64, (uint64_t)group, bits,
+                   (uint64_t)id);
 }
 
 /* One hexadecimal number of 1 to 16 lower-case digits up to `end`; NULL otherwise. */

@@ -14,7 +14,7 @@
 
 struct mf_page {
     int limit;
-    bool from;              /* false: from the start; the keys below are then 0 */
+    bool from; /* false: from the start; the keys below are then 0 */
     int64_t group;
     double number;
     int64_t id;

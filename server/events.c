@@ -15,8 +15,8 @@ struct entry {
 
 struct mf_events {
     size_t max_events, max_bytes, bytes;
-    size_t first, n;            /* entries[(first + i) % max_events], i < n */
-    int64_t floor, last;        /* -1 in both: nothing known yet */
+    size_t first, n;     /* entries[(first + i) % max_events], i < n */
+    int64_t floor, last; /* -1 in both: nothing known yet */
     struct entry *entries;
 };
 

@@ -77,7 +77,8 @@ static bool host_is_local(const char *host)
     name[len] = 0;
     struct in_addr v4;
     struct in6_addr v6;
-    return strcasecmp(name, "localhost") == 0 || inet_pton(AF_INET, name, &v4) == 1 || inet_pton(AF_INET6, name, &v6) == 1;
+    return strcasecmp(name, "localhost") == 0 || inet_pton(AF_INET, name, &v4) == 1 ||
+           inet_pton(AF_INET6, name, &v6) == 1;
 }
 
 /* A browser says which page a request comes from; programs do not, and may. */
@@ -95,9 +96,11 @@ static int check_origin(struct mf_exchange *x, const char *method)
     struct mf_response *p = &x->request->response;
     const char *host = header(x->connection, "Host");
     if (host && !host_is_local(host))
-        return mf_refuse_at(p, 421, "header.Host", "host", "Host: ask for localhost or an address; %.60s is neither", host);
+        return mf_refuse_at(p, 421, "header.Host", "host",
+                            "Host: ask for localhost or an address; %.60s is neither", host);
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0 && other_origin(x->connection))
-        return mf_refuse_at(p, 403, "header.Origin", "origin", "a page of another origin may not change anything here");
+        return mf_refuse_at(p, 403, "header.Origin", "origin",
+                            "a page of another origin may not change anything here");
     return 0;
 }
 
@@ -125,7 +128,8 @@ static int copy_header(struct mf_exchange *x, const char *name, char *dst, size_
     if (value && mf_copy(dst, cap, value) < 0) {
         char at[64];
         mf_say(at, sizeof(at), "header.%s", name);
-        return mf_refuse_at(&x->request->response, 400, at, "too_long", "%s: at most %zu bytes", name, cap - 1);
+        return mf_refuse_at(&x->request->response, 400, at, "too_long", "%s: at most %zu bytes", name,
+                            cap - 1);
     }
     return 0;
 }
@@ -159,7 +163,8 @@ static int check_body(struct mf_exchange *x, int64_t *ret_len)
 
     *ret_len = length || chunked ? -1 : 0;
     if (length && mf_parse_i64(length, 0, INT64_MAX, ret_len) < 0)
-        return mf_refuse_at(&r->response, 400, "header.Content-Length", "number", "Content-Length: a number is expected");
+        return mf_refuse_at(&r->response, 400, "header.Content-Length", "number",
+                            "Content-Length: a number is expected");
     if (*ret_len == 0 && !r->route->consumes[0])
         return 0;
     if (!r->route->consumes[0])
@@ -168,12 +173,14 @@ static int check_body(struct mf_exchange *x, int64_t *ret_len)
     for (int i = 0; r->route->consumes[i]; i++)
         known |= media_type_is(r->content_type, r->route->consumes[i]);
     if (!known)
-        return mf_refuse_at(&r->response, 415, "header.Content-Type", "media_type", "Content-Type: this path takes %s%s%s",
-                            r->route->consumes[0], r->route->consumes[1] ? " or " : "",
+        return mf_refuse_at(&r->response, 415, "header.Content-Type", "media_type",
+                            "Content-Type: this path takes %s%s%s", r->route->consumes[0],
+                            r->route->consumes[1] ? " or " : "",
                             r->route->consumes[1] ? r->route->consumes[1] : "");
     if (*ret_len > (int64_t)MF_REQUEST_BODY_MAX)
-        return mf_refuse_at(&r->response, 413, "body", "too_large", "the body is %lld bytes; the most is %u: split it",
-                            (long long)*ret_len, MF_REQUEST_BODY_MAX);
+        return mf_refuse_at(&r->response, 413, "body", "too_large",
+                            "the body is %lld bytes; the most is %u: split it", (long long)*ret_len,
+                            MF_REQUEST_BODY_MAX);
     return 0;
 }
 
@@ -182,7 +189,11 @@ static bool is_utf8(const char *text, size_t len)
 {
     const unsigned char *p = (const unsigned char *)text, *end = p + len;
     while (p < end) {
-        int n = *p < 0x80 ? 0 : (*p & 0xe0) == 0xc0 ? 1 : (*p & 0xf0) == 0xe0 ? 2 : (*p & 0xf8) == 0xf0 ? 3 : -1;
+        int n = *p < 0x80             ? 0
+                : (*p & 0xe0) == 0xc0 ? 1
+                : (*p & 0xf0) == 0xe0 ? 2
+                : (*p & 0xf8) == 0xf0 ? 3
+                                      : -1;
         if (n < 0 || end - p <= n || *p == 0 || *p == 0xc0 || *p == 0xc1)
             return false;
         for (int i = 1; i <= n; i++)
@@ -193,15 +204,16 @@ static bool is_utf8(const char *text, size_t len)
     return true;
 }
 
-static enum MHD_Result take_query(void *cls, enum MHD_ValueKind kind, const char *name, size_t name_len, const char *value,
-                                  size_t value_len)
+static enum MHD_Result take_query(void *cls, enum MHD_ValueKind kind, const char *name, size_t name_len,
+                                  const char *value, size_t value_len)
 {
     struct mf_request *r = cls;
     (void)kind;
     if (r->response.status)
         return MHD_NO;
     if (r->n_query == MF_REQUEST_QUERY_MAX || name_len > 64 || value_len > 4096) {
-        (void)mf_refuse_at(&r->response, 400, "query", "too_long", "at most %d parameters, names of 64 and values of 4096 bytes",
+        (void)mf_refuse_at(&r->response, 400, "query", "too_long",
+                           "at most %d parameters, names of 64 and values of 4096 bytes",
                            MF_REQUEST_QUERY_MAX);
         return MHD_NO;
     }
@@ -274,7 +286,8 @@ static void exchange_free(struct mf_exchange *x)
     free(x);
 }
 
-void mf_exchange_completed(void *http, struct MHD_Connection *connection, void **state, enum MHD_RequestTerminationCode code)
+void mf_exchange_completed(void *http, struct MHD_Connection *connection, void **state,
+                           enum MHD_RequestTerminationCode code)
 {
     struct mf_exchange *x = *state;
     (void)http;
@@ -366,7 +379,8 @@ static void add_headers(struct MHD_Response *m, const struct mf_response *p, boo
 {
     static const char *const security[][2] = {
         {"X-Content-Type-Options", "nosniff"},
-        {"Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"},
+        {"Content-Security-Policy",
+         "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"},
         {"Referrer-Policy", "no-referrer"},
         {"Cross-Origin-Resource-Policy", "same-origin"},
     };
@@ -427,8 +441,8 @@ static enum MHD_Result exchange_answer(struct mf_exchange *x)
 /* --- libmicrohttpd's calls ------------------------------------------------------------------------------- */
 
 /* The headers are in. NO closes the connection. */
-static enum MHD_Result exchange_begin(struct mf_http *h, struct MHD_Connection *connection, const char *url, const char *method,
-                                      void **state)
+static enum MHD_Result exchange_begin(struct mf_http *h, struct MHD_Connection *connection, const char *url,
+                                      const char *method, void **state)
 {
     struct mf_exchange *x = exchange_new(h, connection);
     int64_t len = 0;
@@ -455,7 +469,8 @@ static enum MHD_Result exchange_body(struct mf_exchange *x, const char *data, si
         x->refused = true;
     }
     if (!x->refused && mf_buf_add(&x->request->body, data, *len) < 0) {
-        (void)mf_refuse_at(p, 413, "body", "too_large", "the body is longer than %u bytes: split it", MF_REQUEST_BODY_MAX);
+        (void)mf_refuse_at(p, 413, "body", "too_large", "the body is longer than %u bytes: split it",
+                           MF_REQUEST_BODY_MAX);
         x->refused = true;
     }
     if (x->refused) {
@@ -470,8 +485,9 @@ static enum MHD_Result exchange_body(struct mf_exchange *x, const char *data, si
     return x->swallowed > MF_HTTP_SWALLOW_MAX ? MHD_NO : MHD_YES;
 }
 
-enum MHD_Result mf_exchange_handle(void *http, struct MHD_Connection *connection, const char *url, const char *method,
-                                   const char *version, const char *data, size_t *len, void **state)
+enum MHD_Result mf_exchange_handle(void *http, struct MHD_Connection *connection, const char *url,
+                                   const char *method, const char *version, const char *data, size_t *len,
+                                   void **state)
 {
     struct mf_exchange *x = *state;
     (void)version;

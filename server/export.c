@@ -10,7 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-struct export {
+struct export
+{
     const struct mf_export_options *options;
     struct mf_table *table;
     cJSON *left_out;
@@ -19,7 +20,8 @@ struct export {
 bool mf_is_aiter_kernel(const char *name)
 {
     static const char *const prefixes[] = {
-        "_ZN5aiter", "moe_ck2stages_", "moe_cktile2stages_", "cktile_", "swiglu_mxfp4_bf16_cktile", "flydsl_", "mxmoe_", "opus_",
+        "_ZN5aiter", "moe_ck2stages_", "moe_cktile2stages_", "cktile_", "swiglu_mxfp4_bf16_cktile", "flydsl_",
+        "mxmoe_",    "opus_",
     };
     for (size_t i = 0; i < MF_ARRAY_LEN(prefixes); i++)
         if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
@@ -27,7 +29,8 @@ bool mf_is_aiter_kernel(const char *name)
     return false;
 }
 
-static int leave_out(struct export *x, const char *class, const char *model, const char *shape, double us, const char *reason)
+static int leave_out(struct export *x, const char *class, const char *model, const char *shape, double us,
+                     const char *reason)
 {
     cJSON *o = cJSON_CreateObject();
     if (!o || !cJSON_AddItemToArray(x->left_out, o))
@@ -60,7 +63,8 @@ static void join_pipeline(const struct mf_export_config *c, char *dst, size_t ca
 }
 
 /* The step that holds gemm1, the one that holds gemm2; the same when one does both. NULL: neither. */
-static void find_stages(const struct mf_export_config *c, const struct mf_export_step **ret1, const struct mf_export_step **ret2)
+static void find_stages(const struct mf_export_config *c, const struct mf_export_step **ret1,
+                        const struct mf_export_step **ret2)
 {
     *ret1 = *ret2 = NULL;
     for (int i = 0; i < c->n_steps; i++) {
@@ -81,10 +85,12 @@ static const char *text_of(const cJSON *json, const char *key)
 /* Texts of a row, while the table copies them. */
 struct row_texts {
     char pipeline[MF_EXPORT_STEPS_MAX * (MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX + 2)];
-    char layout[128], model[128], revision[128], compiler[256], routing[MF_ROUTING_TEXT_MAX], seed[32], n[24], mad[32], provenance[64];
+    char layout[128], model[128], revision[128], compiler[256], routing[MF_ROUTING_TEXT_MAX], seed[32], n[24],
+        mad[32], provenance[64];
 };
 
-static void fill_own(const struct mf_export_config *c, const cJSON *provenance, struct row_texts *t, struct mf_table_row *row)
+static void fill_own(const struct mf_export_config *c, const cJSON *provenance, struct row_texts *t,
+                     struct mf_table_row *row)
 {
     double seed = 0;
     (void)mf_json_double(provenance, "seed", &seed);
@@ -121,14 +127,15 @@ static bool refuses(const struct export *x, const struct mf_export_config *c, ch
         return true;
     }
     if (!(c->us > 0) || !one || !two) {
-        mf_say(why, cap, !(c->us > 0) ? "its time is not a positive number" : "no step of its pipeline holds a GEMM");
+        mf_say(why, cap,
+               !(c->us > 0) ? "its time is not a positive number" : "no step of its pipeline holds a GEMM");
         return true;
     }
     for (int i = 0; x->options->consumer == MF_CONSUMER_AITER && i < c->n_steps; i++) {
         if (mf_is_aiter_kernel(c->steps[i].name))
             continue;
-        mf_say(why, cap, "AITER does not dispatch %s:%s, which is moefarm's own; consumer=moefarm exports it", c->steps[i].family,
-               c->steps[i].name);
+        mf_say(why, cap, "AITER does not dispatch %s:%s, which is moefarm's own; consumer=moefarm exports it",
+               c->steps[i].family, c->steps[i].name);
         return true;
     }
     return false;
@@ -144,8 +151,13 @@ static int add_config(const struct mf_export_config *c, void *data)
 {
     struct export *x = data;
     /* A pipeline that needs no blocks is what AITER writes as block_m 1. */
-    struct mf_table_row row = {.class = c->class, .block_m = MF_MAX(1, c->block_m), .us = as_written(c->us), .us1 = as_written(c->us1),
-                               .us2 = as_written(c->us2), .err1 = c->err1, .err2 = c->err2};
+    struct mf_table_row row = {.class = c->class,
+                               .block_m = MF_MAX(1, c->block_m),
+                               .us = as_written(c->us),
+                               .us1 = as_written(c->us1),
+                               .us2 = as_written(c->us2),
+                               .err1 = c->err1,
+                               .err2 = c->err2};
     const struct mf_export_step *one, *two;
     struct row_texts texts;
     char class[MF_DEVICE_CLASS_TEXT_MAX], why[MF_REASON_MAX];
@@ -156,7 +168,8 @@ static int add_config(const struct mf_export_config *c, void *data)
     if (refuses(x, c, why, sizeof(why)))
         return leave_out(x, class, c->model, c->row, c->us, why);
 
-    _cleanup_(cJSON_Deletep) cJSON *provenance = mf_json_parse(c->provenance, strlen(c->provenance), strlen(c->provenance));
+    _cleanup_(cJSON_Deletep) cJSON *provenance =
+        mf_json_parse(c->provenance, strlen(c->provenance), strlen(c->provenance));
     find_stages(c, &one, &two);
     row.kernel1 = one->name;
     row.kernel2 = one == two ? "" : two->name;
@@ -171,7 +184,9 @@ static int add_config(const struct mf_export_config *c, void *data)
     if (x->options->consumer == MF_CONSUMER_MOEFARM)
         fill_own(c, provenance, &texts, &row);
     int r = mf_table_add(x->table, &row);
-    return r == -EINVAL ? leave_out(x, class, c->model, c->row, c->us, "one of its texts cannot be written in a CSV cell") : r;
+    return r == -EINVAL ? leave_out(x, class, c->model, c->row, c->us,
+                                    "one of its texts cannot be written in a CSV cell")
+                        : r;
 }
 
 static int add_failed(const char *class, const char *row, const char *reason, void *data)
@@ -181,7 +196,8 @@ static int add_failed(const char *class, const char *row, const char *reason, vo
     return leave_out(data, class, NULL, row, 0, why);
 }
 
-int mf_export(struct mf_store *s, const struct mf_export_options *o, struct mf_table **ret, cJSON **ret_left_out)
+int mf_export(struct mf_store *s, const struct mf_export_options *o, struct mf_table **ret,
+              cJSON **ret_left_out)
 {
     _cleanup_(mf_table_freep) struct mf_table *table = NULL;
     _cleanup_(cJSON_Deletep) cJSON *left_out = cJSON_CreateArray();

@@ -13,12 +13,13 @@ enum mf_consumer { MF_CONSUMER_MOEFARM, MF_CONSUMER_AITER };
 
 struct mf_export_options {
     struct mf_export_filter filter;
-    bool simulated;                     /* rows of simulated devices too */
-    enum mf_consumer consumer;          /* aiter: only rows whose every kernel AITER dispatches by its name */
+    bool simulated;            /* rows of simulated devices too */
+    enum mf_consumer consumer; /* aiter: only rows whose every kernel AITER dispatches by its name */
 };
 
 /* *ret_left_out: array of {class, model, shape, us, reason}. The caller frees both. */
-int mf_export(struct mf_store *s, const struct mf_export_options *o, struct mf_table **ret, cJSON **ret_left_out);
+int mf_export(struct mf_store *s, const struct mf_export_options *o, struct mf_table **ret,
+              cJSON **ret_left_out);
 
 /* Is this a name of AITER's own, by its grammar (ROCm/aiter: mangled names of code objects, moe_ck2stages_,
  * cktile_, flydsl_, opus_)? */

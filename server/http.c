@@ -19,7 +19,7 @@
 #define RING_EVENTS 8192
 #define RING_BYTES  (2u << 20)
 /* Requests waiting for the writer or for readers. */
-#define BUS_HWM     1000
+#define BUS_HWM 1000
 /* A header block larger than this is refused by libmicrohttpd with 431. */
 #define CONNECTION_MEMORY (32u << 10)
 
@@ -35,7 +35,8 @@ static int open_socket(void *zmq, int type, const char *bind, const char *connec
         if (zmq_setsockopt(s, ZMQ_SUBSCRIBE, "", 0) < 0)
             return -errno;
     }
-    if (zmq_setsockopt(s, ZMQ_SNDHWM, &hwm, sizeof(hwm)) < 0 || zmq_setsockopt(s, ZMQ_RCVHWM, &hwm, sizeof(hwm)) < 0 ||
+    if (zmq_setsockopt(s, ZMQ_SNDHWM, &hwm, sizeof(hwm)) < 0 ||
+        zmq_setsockopt(s, ZMQ_RCVHWM, &hwm, sizeof(hwm)) < 0 ||
         zmq_setsockopt(s, ZMQ_LINGER, &linger, sizeof(linger)) < 0)
         return -errno;
     if (bind ? zmq_bind(s, bind) < 0 : zmq_connect(s, connect) < 0)
@@ -88,8 +89,11 @@ static int open_listener(struct mf_http *h, char *why, size_t why_cap)
     socklen_t len;
     int r = loopback_address(text, h->options.port, &address, &len);
     if (r < 0) {
-        mf_say(why, why_cap, r == -EPERM ? "%s is not a loopback address, and there are no keys yet: listen on 127.0.0.1 or ::1" :
-                                           "%s is no address: give one as 127.0.0.1 or ::1", text);
+        mf_say(why, why_cap,
+               r == -EPERM
+                   ? "%s is not a loopback address, and there are no keys yet: listen on 127.0.0.1 or ::1"
+                   : "%s is no address: give one as 127.0.0.1 or ::1",
+               text);
         return r;
     }
     h->listen_fd = socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -116,14 +120,12 @@ __attribute__((format(printf, 2, 0))) static void daemon_log(void *cls, const ch
 
 static int open_daemon(struct mf_http *h)
 {
-    h->daemon = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
-                                 mf_exchange_handle, h,
-                                 MHD_OPTION_EXTERNAL_LOGGER, daemon_log, NULL,
-                                 MHD_OPTION_LISTEN_SOCKET, (MHD_socket)h->listen_fd,
-                                 MHD_OPTION_NOTIFY_COMPLETED, mf_exchange_completed, h,
-                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->options.connections,
-                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->options.idle_s,
-                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_END);
+    h->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, mf_exchange_handle, h,
+        MHD_OPTION_EXTERNAL_LOGGER, daemon_log, NULL, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)h->listen_fd,
+        MHD_OPTION_NOTIFY_COMPLETED, mf_exchange_completed, h, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)h->options.connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->options.idle_s,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_END);
     if (!h->daemon)
         return errno ? -errno : -EIO;
     h->listen_fd = -1;

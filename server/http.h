@@ -16,13 +16,13 @@
 struct mf_http;
 
 struct mf_http_options {
-    void *zmq;                  /* context of the bus */
-    const char *address;        /* "127.0.0.1" or "::1" */
-    int port;                   /* 0: any free one */
-    int connections;            /* most at a time; 0: 512 */
-    int streams;                /* of which event streams; 0: 128 */
-    int idle_s;                 /* silence after which a connection is closed; 0: 30 */
-    int beat_ms;                /* comment sent on a silent event stream; 0: 15,000 */
+    void *zmq;           /* context of the bus */
+    const char *address; /* "127.0.0.1" or "::1" */
+    int port;            /* 0: any free one */
+    int connections;     /* most at a time; 0: 512 */
+    int streams;         /* of which event streams; 0: 128 */
+    int idle_s;          /* silence after which a connection is closed; 0: 30 */
+    int beat_ms;         /* comment sent on a silent event stream; 0: 15,000 */
 };
 
 /* Binds, starts the thread. -EPERM: not a loopback address; -EADDRINUSE and the like; why says what to do. */

@@ -30,13 +30,13 @@
 enum mf_exchange_state { MF_EXCHANGE_READING, MF_EXCHANGE_AWAY, MF_EXCHANGE_READY, MF_EXCHANGE_ANSWERED };
 
 struct mf_stream {
-    int64_t batch;              /* 0: the whole farm */
-    int64_t cursor;             /* events up to this id were sent or do not concern it */
-    bool broken;                /* ends at the next read; the client comes back with its last id */
-    bool idle;                  /* suspended, waiting for an event or the beat */
-    int64_t sent_ms;            /* when it last had something to send */
-    struct mf_buf chunk;        /* being sent */
-    size_t at;                  /* bytes of it that are gone */
+    int64_t batch;       /* 0: the whole farm */
+    int64_t cursor;      /* events up to this id were sent or do not concern it */
+    bool broken;         /* ends at the next read; the client comes back with its last id */
+    bool idle;           /* suspended, waiting for an event or the beat */
+    int64_t sent_ms;     /* when it last had something to send */
+    struct mf_buf chunk; /* being sent */
+    size_t at;           /* bytes of it that are gone */
 };
 
 struct mf_exchange {
@@ -46,10 +46,10 @@ struct mf_exchange {
     struct mf_request *request; /* NULL while AWAY */
     bool refused;               /* request->response is the refusal; the rest of the body is swallowed */
     size_t swallowed;
-    size_t body_bytes;          /* counted in http->body_bytes */
-    int route;                  /* index for the metrics; -1: none matched */
+    size_t body_bytes; /* counted in http->body_bytes */
+    int route;         /* index for the metrics; -1: none matched */
     int64_t start_ms;
-    struct mf_stream *stream;   /* NULL for all else */
+    struct mf_stream *stream; /* NULL for all else */
     struct mf_exchange *prev, *next;
 };
 
@@ -61,7 +61,7 @@ struct mf_http {
     pthread_t thread;
     bool started, stopping;
     int stop_wait_ms;
-    struct mf_exchange *exchanges;  /* all that live */
+    struct mf_exchange *exchanges; /* all that live */
     int n_away, n_streams;
     size_t body_bytes;
     struct mf_events *ring;
@@ -69,8 +69,9 @@ struct mf_http {
 };
 
 /* exchange.c */
-enum MHD_Result mf_exchange_handle(void *http, struct MHD_Connection *connection, const char *url, const char *method,
-                                   const char *version, const char *data, size_t *len, void **state);
+enum MHD_Result mf_exchange_handle(void *http, struct MHD_Connection *connection, const char *url,
+                                   const char *method, const char *version, const char *data, size_t *len,
+                                   void **state);
 void mf_exchange_completed(void *http, struct MHD_Connection *connection, void **state,
                            enum MHD_RequestTerminationCode code);
 /* A request came back from another thread. */

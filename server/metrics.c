@@ -1,10 +1,10 @@
 #include "server/metrics.h"
 
+#include "common/clock.h"
 #include "server/api.h"
 #include "server/farm.h"
 #include "server/http_private.h"
 #include "server/problem.h"
-#include "common/clock.h"
 
 #include <inttypes.h>
 
@@ -56,10 +56,12 @@ static void add_counter(struct mf_buf *out, const char *name, const char *help, 
 static void add_turns(struct mf_buf *out, const struct mf_farm_stats *s)
 {
     uint64_t sum = 0;
-    mf_metric_head(out, "moefarm_turn_duration_seconds", MF_METRIC_HISTOGRAM, "Duration of a turn of the writing thread, commit included.");
+    mf_metric_head(out, "moefarm_turn_duration_seconds", MF_METRIC_HISTOGRAM,
+                   "Duration of a turn of the writing thread, commit included.");
     for (int i = 0; i < MF_TURN_BUCKETS; i++) {
         sum += s->turn_buckets[i];
-        mf_buf_addf(out, "moefarm_turn_duration_seconds_bucket{le=\"%g\"} %" PRIu64 "\n", mf_turn_bucket_s[i], sum);
+        mf_buf_addf(out, "moefarm_turn_duration_seconds_bucket{le=\"%g\"} %" PRIu64 "\n", mf_turn_bucket_s[i],
+                    sum);
     }
     mf_buf_addf(out, "moefarm_turn_duration_seconds_bucket{le=\"+Inf\"} %" PRIu64 "\n", s->turns);
     mf_buf_addf(out, "moefarm_turn_duration_seconds_sum %.9g\n", s->turn_s);
@@ -71,10 +73,13 @@ static void add_farm(struct mf_buf *out, const struct mf_farm_stats *s)
     add_turns(out, s);
     add_counter(out, "moefarm_messages_total", "Messages taken from workers.", s->messages);
     add_counter(out, "moefarm_results_committed_total", "Results committed.", s->results);
-    add_counter(out, "moefarm_results_repeated_total", "Results that were known already and acknowledged again.", s->results_again);
-    add_counter(out, "moefarm_results_late_total", "Results of a lease that had ended, kept as samples.", s->results_late);
+    add_counter(out, "moefarm_results_repeated_total",
+                "Results that were known already and acknowledged again.", s->results_again);
+    add_counter(out, "moefarm_results_late_total", "Results of a lease that had ended, kept as samples.",
+                s->results_late);
     add_counter(out, "moefarm_messages_refused_total", "Messages answered by REFUSE.", s->refused);
-    add_counter(out, "moefarm_leases_expired_total", "Leases that ended without a word from their worker.", s->leases_expired);
+    add_counter(out, "moefarm_leases_expired_total", "Leases that ended without a word from their worker.",
+                s->leases_expired);
     add_counter(out, "moefarm_events_total", "Events published.", s->events);
 }
 
@@ -84,13 +89,14 @@ static void add_requests(struct mf_buf *out, const struct mf_http_counters *c)
 {
     size_t n_routes;
     const struct mf_route *routes = mf_routes(&n_routes);
-    mf_metric_head(out, "moefarm_http_requests_total", MF_METRIC_COUNTER, "Requests answered, by route and status code.");
+    mf_metric_head(out, "moefarm_http_requests_total", MF_METRIC_COUNTER,
+                   "Requests answered, by route and status code.");
     for (size_t i = 0; i < MF_HTTP_ROUTES_MAX; i++) {
         for (size_t j = 0; j <= MF_HTTP_N_CODES; j++) {
             if (c->requests[i][j] == 0)
                 continue;
-            mf_buf_addf(out, "moefarm_http_requests_total{method=\"%s\",route=\"%s\",code=\"", i < n_routes ? routes[i].method : "any",
-                        i < n_routes ? routes[i].path : "none");
+            mf_buf_addf(out, "moefarm_http_requests_total{method=\"%s\",route=\"%s\",code=\"",
+                        i < n_routes ? routes[i].method : "any", i < n_routes ? routes[i].path : "none");
             if (j < MF_HTTP_N_CODES)
                 mf_buf_addf(out, "%d", codes[j]);
             else
@@ -98,11 +104,12 @@ static void add_requests(struct mf_buf *out, const struct mf_http_counters *c)
             mf_buf_addf(out, "\"} %" PRIu64 "\n", c->requests[i][j]);
         }
     }
-    mf_metric_head(out, "moefarm_http_request_seconds_total", MF_METRIC_COUNTER, "Time from a request's headers to its answer, by route.");
+    mf_metric_head(out, "moefarm_http_request_seconds_total", MF_METRIC_COUNTER,
+                   "Time from a request's headers to its answer, by route.");
     for (size_t i = 0; i < n_routes; i++)
         if (c->seconds[i] > 0)
-            mf_buf_addf(out, "moefarm_http_request_seconds_total{method=\"%s\",route=\"%s\"} %.9g\n", routes[i].method, routes[i].path,
-                        c->seconds[i]);
+            mf_buf_addf(out, "moefarm_http_request_seconds_total{method=\"%s\",route=\"%s\"} %.9g\n",
+                        routes[i].method, routes[i].path, c->seconds[i]);
 }
 
 static void add_gauge(struct mf_buf *out, const char *name, const char *help, double value)

@@ -9,13 +9,13 @@
 /* More routes than the table has, plus one for requests that match none. */
 #define MF_HTTP_ROUTES_MAX 64
 
-#define MF_HTTP_CODES_MAP(X)                                                                                 \
+#define MF_HTTP_CODES_MAP(X) \
     X(200) X(201) X(304) X(400) X(403) X(404) X(405) X(406) X(409) X(413) X(415) X(421) X(422) X(500) X(503)
 #define MF_HTTP_CODE_ONE_(code) +1
-#define MF_HTTP_N_CODES (0 MF_HTTP_CODES_MAP(MF_HTTP_CODE_ONE_))
+#define MF_HTTP_N_CODES         (0 MF_HTTP_CODES_MAP(MF_HTTP_CODE_ONE_))
 
 struct mf_http_counters {
-    int64_t start_ms;           /* of the process, wall clock */
+    int64_t start_ms;                                           /* of the process, wall clock */
     uint64_t requests[MF_HTTP_ROUTES_MAX][MF_HTTP_N_CODES + 1]; /* the last: any other code */
     double seconds[MF_HTTP_ROUTES_MAX];                         /* from first byte read to answer queued */
     int connections, streams, away;

@@ -73,14 +73,19 @@ static cJSON *parameters(const struct mf_route *route)
         cJSON_AddNumberToObject(limit, "maximum", MF_PAGE_LIMIT_MAX);
         cJSON_AddNumberToObject(limit, "default", MF_PAGE_LIMIT_DEFAULT);
         cJSON_AddItemToArray(list, parameter("limit", "query", "most items of an answer", limit));
-        cJSON_AddItemToArray(list, parameter("cursor", "query", "`next` of the answer before", type_of("string")));
+        cJSON_AddItemToArray(list,
+                             parameter("cursor", "query", "`next` of the answer before", type_of("string")));
     }
     if (strcmp(route->operation, "submitBatch") == 0)
-        cJSON_AddItemToArray(list, parameter("Idempotency-Key", "header", "the same key with the same body gives the same batch", type_of("string")));
+        cJSON_AddItemToArray(list, parameter("Idempotency-Key", "header",
+                                             "the same key with the same body gives the same batch",
+                                             type_of("string")));
     if (strcmp(route->produces, "text/event-stream") == 0)
-        cJSON_AddItemToArray(list, parameter("Last-Event-ID", "header", "resume after this event", type_of("string")));
+        cJSON_AddItemToArray(
+            list, parameter("Last-Event-ID", "header", "resume after this event", type_of("string")));
     if (strcmp(route->operation, "exportTable") == 0)
-        cJSON_AddItemToArray(list, parameter("If-None-Match", "header", "ETag of the copy at hand", type_of("string")));
+        cJSON_AddItemToArray(
+            list, parameter("If-None-Match", "header", "ETag of the copy at hand", type_of("string")));
     return list;
 }
 
@@ -181,7 +186,8 @@ static cJSON *components(void)
     cJSON *problem = cJSON_AddObjectToObject(cJSON_AddObjectToObject(o, "responses"), "Problem");
     cJSON_AddStringToObject(problem, "description", "What was wrong, with the field and the fix");
     cJSON *content = cJSON_AddObjectToObject(problem, "content");
-    cJSON_AddItemToObject(cJSON_AddObjectToObject(content, "application/problem+json"), "schema", ref("schemas", "Problem"));
+    cJSON_AddItemToObject(cJSON_AddObjectToObject(content, "application/problem+json"), "schema",
+                          ref("schemas", "Problem"));
     return o;
 }
 

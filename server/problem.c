@@ -76,8 +76,8 @@ int mf_refuse_errors(struct mf_response *p, int status, const char *detail, cJSO
 
     if (!list || !json || !cJSON_AddStringToObject(json, "type", "about:blank") ||
         !cJSON_AddStringToObject(json, "title", mf_status_title(status)) ||
-        !cJSON_AddNumberToObject(json, "status", status) || !cJSON_AddStringToObject(json, "detail", detail) ||
-        !cJSON_AddItemToObject(json, "errors", list)) {
+        !cJSON_AddNumberToObject(json, "status", status) ||
+        !cJSON_AddStringToObject(json, "detail", detail) || !cJSON_AddItemToObject(json, "errors", list)) {
         respond_constant(p);
         return -EINVAL;
     }
@@ -100,7 +100,8 @@ int mf_refuse(struct mf_response *p, int status, const char *format, ...)
 static int errors_add(cJSON *errors, const char *at, const char *code, const char *message)
 {
     _cleanup_(cJSON_Deletep) cJSON *entry = cJSON_CreateObject();
-    if (!entry || !cJSON_AddStringToObject(entry, "at", at) || !cJSON_AddStringToObject(entry, "code", code) ||
+    if (!entry || !cJSON_AddStringToObject(entry, "at", at) ||
+        !cJSON_AddStringToObject(entry, "code", code) ||
         !cJSON_AddStringToObject(entry, "message", message) || !cJSON_AddItemToArray(errors, entry))
         return -ENOMEM;
     entry = NULL;

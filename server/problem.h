@@ -16,7 +16,8 @@ const char *mf_status_title(int status);
 
 /* Each replaces whatever the response held. They return -EINVAL, so that a handler can return them: a writer's
  * handler that answers by a problem wants its writes undone. */
-int mf_refuse(struct mf_response *p, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int mf_refuse(struct mf_response *p, int status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* With one entry in `errors`; the message is the detail too. */
 int mf_refuse_at(struct mf_response *p, int status, const char *at, const char *code, const char *format, ...)
     __attribute__((format(printf, 5, 6)));

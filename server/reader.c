@@ -24,8 +24,8 @@ struct thread {
 struct mf_readers {
     char *path;
     int stop_fd;
-    int n_threads;              /* running */
-    int n_sockets;              /* threads whose sockets are made */
+    int n_threads; /* running */
+    int n_sockets; /* threads whose sockets are made */
     struct thread *threads;
 };
 
@@ -83,8 +83,8 @@ static int open_sockets(struct thread *t, void *zmq)
     t->readers->n_sockets++;
     /* One request ahead at most, so that a slow one does not hold others up behind it. */
     if (!t->in || !t->out || zmq_setsockopt(t->in, ZMQ_RCVHWM, &one, sizeof(one)) < 0 ||
-        zmq_setsockopt(t->out, ZMQ_LINGER, &linger, sizeof(linger)) < 0 || zmq_connect(t->in, MF_BUS_READS) < 0 ||
-        zmq_connect(t->out, MF_BUS_REPLIES) < 0)
+        zmq_setsockopt(t->out, ZMQ_LINGER, &linger, sizeof(linger)) < 0 ||
+        zmq_connect(t->in, MF_BUS_READS) < 0 || zmq_connect(t->out, MF_BUS_REPLIES) < 0)
         return -errno;
     return 0;
 }

@@ -19,24 +19,24 @@ struct mf_route;
 #define MF_REQUEST_BODY_MAX  (16u << 20)
 
 struct mf_query_item {
-    char *name, *value;                 /* decoded */
+    char *name, *value; /* decoded */
 };
 
 struct mf_response {
-    int status;                         /* HTTP status; 0: no answer yet */
-    bool stream;                        /* goes on as text/event-stream */
-    const char *content_type;           /* static text */
-    char etag[72];                      /* quoted, "" for none */
-    char headers[4][2][160];            /* further ones: name, value; "" ends */
+    int status;               /* HTTP status; 0: no answer yet */
+    bool stream;              /* goes on as text/event-stream */
+    const char *content_type; /* static text */
+    char etag[72];            /* quoted, "" for none */
+    char headers[4][2][160];  /* further ones: name, value; "" ends */
     struct mf_buf body;
-    int fd;                             /* >= 0: the body is this file, unlinked already; body is then empty */
+    int fd; /* >= 0: the body is this file, unlinked already; body is then empty */
 };
 
 struct mf_request {
     const struct mf_route *route;
-    int hop;                            /* which of the route's hops comes next */
-    void *exchange;                     /* the HTTP thread's own; others pass it on */
-    int64_t path_id[2];                 /* the numbers in the path, in order */
+    int hop;            /* which of the route's hops comes next */
+    void *exchange;     /* the HTTP thread's own; others pass it on */
+    int64_t path_id[2]; /* the numbers in the path, in order */
     int n_query;
     struct mf_query_item query[MF_REQUEST_QUERY_MAX];
     char content_type[96];
@@ -44,13 +44,13 @@ struct mf_request {
     char if_none_match[160];
     char last_event_id[32];
     struct mf_buf body;
-    struct mf_page page;                /* of a list's route */
-    void *work;                         /* what one hop leaves for the next; freed by work_free */
+    struct mf_page page; /* of a list's route */
+    void *work;          /* what one hop leaves for the next; freed by work_free */
     void (*work_free)(void *work);
-    int64_t cursor;                     /* events: after which id (-1: the latest); on return up to which one was read */
-    bool following;                     /* events: a stream that goes on from cursor */
-    int64_t first_cursor;               /* events: after which id the stream began */
-    struct mf_farm_stats stats;         /* metrics: filled by the writer's hop */
+    int64_t cursor;       /* events: after which id (-1: the latest); on return up to which one was read */
+    bool following;       /* events: a stream that goes on from cursor */
+    int64_t first_cursor; /* events: after which id the stream began */
+    struct mf_farm_stats stats; /* metrics: filled by the writer's hop */
     struct mf_response response;
 };
 

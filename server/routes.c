@@ -16,7 +16,8 @@
 
 static const struct mf_parameter submit_parameters[] = {
     {"name", MF_PARAM_TEXT, "name of the batch, for people (at most 200 bytes)"},
-    {"classes", MF_PARAM_TEXT, "device classes, comma-separated: gfx942/304,cpu-znver4/2 (default: every class with a live worker)"},
+    {"classes", MF_PARAM_TEXT,
+     "device classes, comma-separated: gfx942/304,cpu-znver4/2 (default: every class with a live worker)"},
     {"priority", MF_PARAM_INT, "0 to 100, more is sooner (default 50)"},
     {"topk", MF_PARAM_INT, "finalists that are raced: the K cheapest pipelines, 1 to 64 (default 8)"},
     {"err_ratio", MF_PARAM_NUMBER, "largest share of mismatching elements, 0 to 1 (default 0.1)"},
@@ -28,7 +29,8 @@ static const struct mf_parameter submit_parameters[] = {
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter events_parameters[] = {
-    {"last_event_id", MF_PARAM_INT, "resume after this event, as the header Last-Event-ID; 0: from the first one"},
+    {"last_event_id", MF_PARAM_INT,
+     "resume after this event, as the header Last-Event-ID; 0: from the first one"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter goals_parameters[] = {
@@ -57,14 +59,17 @@ static const struct mf_parameter revive_parameters[] = {
     {"class", MF_PARAM_TEXT, "device class whose quarantine is lifted: gfx942/304"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
-#define EXPORT_FILTERS                                                                                       \
-    {"batch", MF_PARAM_INT, "only configs of this batch"},                                                   \
-        {"class", MF_PARAM_TEXT, "only this device class: gfx942/304"},                                      \
-        {"model", MF_PARAM_TEXT, "only this device model (name)"},                                           \
-        {"gfx", MF_PARAM_TEXT, "only this gfx: gfx942"},                                                     \
-        {"layer_model", MF_PARAM_TEXT, "only this layer model: the shape's row without its token"},          \
-        {"simulated", MF_PARAM_FLAG, "1: results of simulated devices too"},                                 \
-        {"consumer", MF_PARAM_TEXT, "moefarm (default) or aiter: only rows whose every kernel AITER dispatches"}
+#define EXPORT_FILTERS                                                                              \
+    {"batch", MF_PARAM_INT, "only configs of this batch"},                                          \
+        {"class", MF_PARAM_TEXT, "only this device class: gfx942/304"},                             \
+        {"model", MF_PARAM_TEXT, "only this device model (name)"},                                  \
+        {"gfx", MF_PARAM_TEXT, "only this gfx: gfx942"},                                            \
+        {"layer_model", MF_PARAM_TEXT, "only this layer model: the shape's row without its token"}, \
+        {"simulated", MF_PARAM_FLAG, "1: results of simulated devices too"},                        \
+    {                                                                                               \
+        "consumer", MF_PARAM_TEXT,                                                                  \
+            "moefarm (default) or aiter: only rows whose every kernel AITER dispatches"             \
+    }
 static const struct mf_parameter export_parameters[] = {
     EXPORT_FILTERS,
     {NULL, MF_PARAM_TEXT, NULL},
@@ -75,9 +80,24 @@ static const struct mf_parameter merge_parameters[] = {
     {NULL, MF_PARAM_TEXT, NULL},
 };
 
-#define WRITER(handler) {{MF_OWNER_WRITER, handler}}
-#define READER(handler) {{MF_OWNER_READER, handler}}
-#define HTTP(handler)   {{MF_OWNER_HTTP, handler}}
+#define WRITER(handler)              \
+    {                                \
+        {                            \
+            MF_OWNER_WRITER, handler \
+        }                            \
+    }
+#define READER(handler)              \
+    {                                \
+        {                            \
+            MF_OWNER_READER, handler \
+        }                            \
+    }
+#define HTTP(handler)              \
+    {                              \
+        {                          \
+            MF_OWNER_HTTP, handler \
+        }                          \
+    }
 
 /* clang-format off */
 static const struct mf_route routes[] = {
@@ -174,11 +194,12 @@ static bool path_match(const char *pattern, const char *path, int64_t ids[2])
 static void allow_add(char *allow, size_t cap, const char *method)
 {
     size_t len = strlen(allow);
-    mf_say(allow + len, cap - len, "%s%s%s", len ? ", " : "", method, strcmp(method, "GET") == 0 ? ", HEAD" : "");
+    mf_say(allow + len, cap - len, "%s%s%s", len ? ", " : "", method,
+           strcmp(method, "GET") == 0 ? ", HEAD" : "");
 }
 
-const struct mf_route *mf_route_find(const char *method, const char *path, int64_t ret_ids[2], char *ret_allow,
-                                     size_t allow_cap)
+const struct mf_route *mf_route_find(const char *method, const char *path, int64_t ret_ids[2],
+                                     char *ret_allow, size_t allow_cap)
 {
     const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
     *ret_allow = 0;
@@ -232,14 +253,15 @@ static int check_page(struct mf_request *r, const char *name, const char *value)
     int64_t limit;
     if (strcmp(name, "limit") == 0) {
         if (mf_parse_i64(value, 1, MF_PAGE_LIMIT_MAX, &limit) < 0)
-            return mf_refuse_at(&r->response, 400, "limit", "range", "limit: a whole number from 1 to %d is expected",
-                                 MF_PAGE_LIMIT_MAX);
+            return mf_refuse_at(&r->response, 400, "limit", "range",
+                                "limit: a whole number from 1 to %d is expected", MF_PAGE_LIMIT_MAX);
         r->page.limit = (int)limit;
         return 0;
     }
     if (mf_cursor_parse(value, &r->page) < 0)
-        return mf_refuse_at(&r->response, 400, "cursor", "cursor",
-                             "cursor: not one that this server gave; pass the value of \"next\" unchanged, or none");
+        return mf_refuse_at(
+            &r->response, 400, "cursor", "cursor",
+            "cursor: not one that this server gave; pass the value of \"next\" unchanged, or none");
     return 0;
 }
 
@@ -252,14 +274,15 @@ int mf_route_check_query(struct mf_request *r)
         int e;
         for (int j = 0; j < i; j++)
             if (strcmp(r->query[j].name, name) == 0)
-                return mf_refuse_at(&r->response, 400, name, "repeated", "%s: given twice; give it once", name);
+                return mf_refuse_at(&r->response, 400, name, "repeated", "%s: given twice; give it once",
+                                    name);
         if (p)
             e = check_value(r, p, r->query[i].value);
         else if (r->route->page && (strcmp(name, "limit") == 0 || strcmp(name, "cursor") == 0))
             e = check_page(r, name, r->query[i].value);
         else
             e = mf_refuse_at(&r->response, 400, name, "unknown",
-                              "%s: no such parameter; /api/openapi.json lists those of this path", name);
+                             "%s: no such parameter; /api/openapi.json lists those of this path", name);
         if (e < 0)
             return e;
     }

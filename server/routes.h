@@ -31,24 +31,24 @@ struct mf_parameter {
 };
 
 struct mf_route {
-    const char *method;                     /* GET answers HEAD too */
-    const char *path;                       /* "{id}" stands for a positive number, at most two */
+    const char *method; /* GET answers HEAD too */
+    const char *path;   /* "{id}" stands for a positive number, at most two */
     struct mf_hop hops[MF_ROUTE_HOPS];
-    const char *operation;                  /* operationId */
+    const char *operation; /* operationId */
     const char *summary;
-    const char *schema;                     /* of the answer, in components/schemas; of one item when a list */
-    const char *produces;                   /* media type of success */
-    const char *consumes[3];                /* media types of the body; none: a body is refused */
-    int statuses[8];                        /* that it answers with besides 400, 404, 405, 406, 500, 503 */
-    const struct mf_parameter *parameters;  /* NULL-named row ends; NULL: none */
-    bool page;                              /* a list: limit and cursor */
+    const char *schema;                    /* of the answer, in components/schemas; of one item when a list */
+    const char *produces;                  /* media type of success */
+    const char *consumes[3];               /* media types of the body; none: a body is refused */
+    int statuses[8];                       /* that it answers with besides 400, 404, 405, 406, 500, 503 */
+    const struct mf_parameter *parameters; /* NULL-named row ends; NULL: none */
+    bool page;                             /* a list: limit and cursor */
 };
 
 const struct mf_route *mf_routes(size_t *ret_n);
 /* The route of a path, whatever the method, and the numbers in it. When only the method is wrong: NULL, and
  * ret_allow (a comma list, "" when the path is unknown). "HEAD" finds a GET. */
-const struct mf_route *mf_route_find(const char *method, const char *path, int64_t ret_ids[2], char *ret_allow,
-                                     size_t allow_cap);
+const struct mf_route *mf_route_find(const char *method, const char *path, int64_t ret_ids[2],
+                                     char *ret_allow, size_t allow_cap);
 /* Refuses query parameters that the route does not know (400), and fills in a page's limits. */
 int mf_route_check_query(struct mf_request *r);
 /* Runs the hop that r stands at (r->hop) on its owner and moves r to the next. For the writer: negative means

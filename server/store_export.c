@@ -10,34 +10,44 @@
 #include <string.h>
 
 /* Parameters 1 to 5 of each query are the filter. */
-#define FILTER                                                                                               \
-    " (?1 IS NULL OR g.batch = ?1) AND (?2 IS NULL OR c.gfx = ?2) AND (?3 IS NULL OR c.cu_num = ?3)"         \
+#define FILTER                                                                                       \
+    " (?1 IS NULL OR g.batch = ?1) AND (?2 IS NULL OR c.gfx = ?2) AND (?3 IS NULL OR c.cu_num = ?3)" \
     " AND (?4 IS NULL OR m.name = ?4) AND (?5 IS NULL OR s.layer_model = ?5)"
-#define FILTER_TYPES "ItItt"
+#define FILTER_TYPES   "ItItt"
 #define FILTER_ARGS(f) (f)->batch, (f)->gfx, (f)->cu_num, (f)->model, (f)->layer_model
 
 /* The winner's fresh samples are behind us; without them, those of its race. */
 #define CONFIGS                                                                                              \
-    "SELECT q.gfx, q.cu_num, q.model, q.simulated, q.row, q.layout, q.provenance, q.block_m, q.us, q.us1, q.us2, q.err1, q.err2, q.steps,"  \
+    "SELECT q.gfx, q.cu_num, q.model, q.simulated, q.row, q.layout, q.provenance, q.block_m, q.us, q.us1, "  \
+    "q.us2, q.err1, q.err2, q.steps,"                                                                        \
     " coalesce(json_array_length(r.extra, '$.fresh'), length(r.samples) / 4, 0),"                            \
-    " coalesce((SELECT json_extract(x.extra, '$.race.mad') FROM result x WHERE x.goal = q.goal AND x.step IS NULL AND x.pipeline IS NULL"    \
-    "           AND x.final = 1 AND json_extract(x.extra, '$.race') IS NOT NULL ORDER BY x.id DESC LIMIT 1), r.mad, 0)"   \
-    " FROM (SELECT c.gfx AS gfx, c.cu_num AS cu_num, m.name AS model, m.simulated AS simulated, s.row AS row,"   \
-    "  s.layer_model AS layer_model, s.token AS token, p.layout AS layout, f.provenance AS provenance, p.block_m AS block_m,"    \
-    "  f.us AS us, f.us1 AS us1, f.us2 AS us2, f.err1 AS err1, f.err2 AS err2, p.steps AS steps, f.goal AS goal, p.id AS pipeline,"  \
+    " coalesce((SELECT json_extract(x.extra, '$.race.mad') FROM result x WHERE x.goal = q.goal AND x.step "  \
+    "IS NULL AND x.pipeline IS NULL"                                                                         \
+    "           AND x.final = 1 AND json_extract(x.extra, '$.race') IS NOT NULL ORDER BY x.id DESC LIMIT "   \
+    "1), r.mad, 0)"                                                                                          \
+    " FROM (SELECT c.gfx AS gfx, c.cu_num AS cu_num, m.name AS model, m.simulated AS simulated, s.row AS "   \
+    "row,"                                                                                                   \
+    "  s.layer_model AS layer_model, s.token AS token, p.layout AS layout, f.provenance AS provenance, "     \
+    "p.block_m AS block_m,"                                                                                  \
+    "  f.us AS us, f.us1 AS us1, f.us2 AS us2, f.err1 AS err1, f.err2 AS err2, p.steps AS steps, f.goal AS " \
+    "goal, p.id AS pipeline,"                                                                                \
     "  row_number() OVER (PARTITION BY f.class, f.model, f.shape ORDER BY f.at_ms DESC, f.id DESC) AS nth"   \
-    "  FROM config f JOIN goal g ON g.id = f.goal JOIN shape s ON s.id = f.shape JOIN device_class c ON c.id = f.class"  \
+    "  FROM config f JOIN goal g ON g.id = f.goal JOIN shape s ON s.id = f.shape JOIN device_class c ON "    \
+    "c.id = f.class"                                                                                         \
     "  JOIN device_model m ON m.id = f.model JOIN pipeline p ON p.id = f.pipeline WHERE" FILTER ") q"        \
-    " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE goal = q.goal AND step IS NULL AND final = 1 AND pipeline = q.pipeline"  \
+    " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE goal = q.goal AND step IS NULL AND "    \
+    "final = 1 AND pipeline = q.pipeline"                                                                    \
     "  AND us IS NOT NULL) WHERE nth = 1 ORDER BY q.gfx, q.cu_num, q.layer_model, q.token, q.model"
 
 /* -EOVERFLOW: more steps than a pipeline can have. */
 static int read_steps(struct mf_store *s, const char *ids, struct mf_export_config *c)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT k.family, k.name, json_extract(t.body, '$.stage'), t.covers,"
-                      " coalesce(json_extract(t.body, '$.ksplit'), 0) FROM json_each(?1) e CROSS JOIN step t ON t.id = e.value"
-                      " JOIN kernel k ON k.id = t.kernel ORDER BY e.key",
+    int r = mf_sql(s,
+                   "SELECT k.family, k.name, json_extract(t.body, '$.stage'), t.covers,"
+                   " coalesce(json_extract(t.body, '$.ksplit'), 0) FROM json_each(?1) e CROSS JOIN step t ON "
+                   "t.id = e.value"
+                   " JOIN kernel k ON k.id = t.kernel ORDER BY e.key",
                    &q, "t", ids);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         if (c->n_steps == MF_EXPORT_STEPS_MAX)
@@ -46,7 +56,8 @@ static int read_steps(struct mf_store *s, const char *ids, struct mf_export_conf
         step->ksplit = (int32_t)mf_sql_i64(q, 4);
         if ((r = mf_copy(step->family, sizeof(step->family), mf_sql_text(q, 0))) < 0 ||
             (r = mf_copy(step->name, sizeof(step->name), mf_sql_text(q, 1))) < 0 ||
-            (r = mf_stage_parse(mf_sql_text(q, 2), &step->stage)) < 0 || (r = mf_ops_parse(mf_sql_text(q, 3), &step->covers)) < 0)
+            (r = mf_stage_parse(mf_sql_text(q, 2), &step->stage)) < 0 ||
+            (r = mf_ops_parse(mf_sql_text(q, 3), &step->covers)) < 0)
             return r;
     }
     return r;
@@ -76,7 +87,8 @@ static int read_config(struct mf_store *s, const struct mf_sql *q, mf_export_eac
     return r < 0 ? r : each(&c, data);
 }
 
-int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, mf_export_each each, void *data)
+int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, mf_export_each each,
+                    void *data)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s, CONFIGS, &q, FILTER_TYPES, FILTER_ARGS(filter));
@@ -88,16 +100,19 @@ int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, m
     return r;
 }
 
-int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *filter, mf_export_failed each, void *data)
+int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *filter, mf_export_failed each,
+                           void *data)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT c.gfx || '/' || c.cu_num, s.row, g.reason FROM goal g JOIN shape s ON s.id = g.shape"
-                      " JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"
-                      " WHERE g.state = 'failed' AND" FILTER
-                      " AND g.id = (SELECT max(id) FROM goal WHERE shape = g.shape AND class = g.class AND state IN ('done', 'failed'))"
-                      " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class)"
-                      " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token",
-                   &q, FILTER_TYPES, FILTER_ARGS(filter));
+    int r = mf_sql(
+        s,
+        "SELECT c.gfx || '/' || c.cu_num, s.row, g.reason FROM goal g JOIN shape s ON s.id = g.shape"
+        " JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"
+        " WHERE g.state = 'failed' AND" FILTER " AND g.id = (SELECT max(id) FROM goal WHERE shape = g.shape "
+                                               "AND class = g.class AND state IN ('done', 'failed'))"
+        " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class)"
+        " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token",
+        &q, FILTER_TYPES, FILTER_ARGS(filter));
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         int e = each(mf_sql_text(q, 0), mf_sql_text(q, 1), mf_sql_text(q, 2), data);
         if (e < 0)
@@ -106,14 +121,17 @@ int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *fi
     return r;
 }
 
-int mf_store_export_models(struct mf_store *s, const struct mf_export_filter *filter, bool simulated, char *ret, size_t cap)
+int mf_store_export_models(struct mf_store *s, const struct mf_export_filter *filter, bool simulated,
+                           char *ret, size_t cap)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     *ret = 0;
-    int r = mf_sql(s, "SELECT gfx || '/' || cu_num || ': ' || group_concat(name, ', ') FROM (SELECT DISTINCT c.gfx AS gfx, c.cu_num AS cu_num,"
-                      " m.name AS name FROM config f JOIN goal g ON g.id = f.goal JOIN shape s ON s.id = f.shape"
-                      " JOIN device_class c ON c.id = f.class JOIN device_model m ON m.id = f.model WHERE" FILTER
-                      " AND (m.simulated = 0 OR ?6) ORDER BY 1, 2, 3) GROUP BY gfx, cu_num HAVING count(*) > 1",
+    int r = mf_sql(s,
+                   "SELECT gfx || '/' || cu_num || ': ' || group_concat(name, ', ') FROM (SELECT DISTINCT "
+                   "c.gfx AS gfx, c.cu_num AS cu_num,"
+                   " m.name AS name FROM config f JOIN goal g ON g.id = f.goal JOIN shape s ON s.id = f.shape"
+                   " JOIN device_class c ON c.id = f.class JOIN device_model m ON m.id = f.model WHERE" FILTER
+                   " AND (m.simulated = 0 OR ?6) ORDER BY 1, 2, 3) GROUP BY gfx, cu_num HAVING count(*) > 1",
                    &q, FILTER_TYPES "i", FILTER_ARGS(filter), (int64_t)simulated);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         size_t len = strlen(ret);

@@ -10,9 +10,9 @@
 #include "server/store.h"
 
 struct mf_export_filter {
-    int64_t batch;                      /* 0: any */
-    const char *gfx, *model, *layer_model;  /* NULL: any */
-    int64_t cu_num;                     /* 0: any */
+    int64_t batch;                         /* 0: any */
+    const char *gfx, *model, *layer_model; /* NULL: any */
+    int64_t cu_num;                        /* 0: any */
 };
 
 #define MF_EXPORT_STEPS_MAX 16
@@ -31,19 +31,22 @@ struct mf_export_config {
     bool simulated;
     int32_t block_m;
     double us, us1, us2, err1, err2;
-    int64_t n;                          /* samples behind us */
-    double mad;                         /* of those; 0 when unknown */
+    int64_t n;  /* samples behind us */
+    double mad; /* of those; 0 when unknown */
     int n_steps;
     struct mf_export_step steps[MF_EXPORT_STEPS_MAX];
 };
 
 typedef int (*mf_export_each)(const struct mf_export_config *c, void *data);
 /* Stops at the first negative return of each, and returns it. */
-int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, mf_export_each each, void *data);
+int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, mf_export_each each,
+                    void *data);
 
 /* Shapes without any config in the filters whose latest goal failed. */
 typedef int (*mf_export_failed)(const char *class, const char *row, const char *reason, void *data);
-int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *filter, mf_export_failed each, void *data);
+int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *filter, mf_export_failed each,
+                           void *data);
 
 /* Classes with configs of two models or more, as "gfx942/304: MI300X, MI325X; …", in ret; "" for none. */
-int mf_store_export_models(struct mf_store *s, const struct mf_export_filter *filter, bool simulated, char *ret, size_t cap);
+int mf_store_export_models(struct mf_store *s, const struct mf_export_filter *filter, bool simulated,
+                           char *ret, size_t cap);

@@ -42,8 +42,8 @@ cJSON *mf_row_json(const struct mf_sql *q, const char *types)
     return MF_TAKE(o);
 }
 
-int mf_list_take(struct mf_sql *q, const struct mf_page *page, const struct mf_list_keys *keys, mf_row_maker maker, void *data,
-                 struct mf_list *ret)
+int mf_list_take(struct mf_sql *q, const struct mf_page *page, const struct mf_list_keys *keys,
+                 mf_row_maker maker, void *data, struct mf_list *ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *items = cJSON_CreateArray();
     char next[MF_CURSOR_TEXT_MAX] = "", last[MF_CURSOR_TEXT_MAX] = "";
@@ -54,8 +54,8 @@ int mf_list_take(struct mf_sql *q, const struct mf_page *page, const struct mf_l
             memcpy(next, last, sizeof(next));
             break;
         }
-        mf_cursor_print(keys->group < 0 ? 0 : mf_sql_i64(q, keys->group), keys->number < 0 ? 0 : mf_sql_double(q, keys->number),
-                        mf_sql_i64(q, keys->id), last);
+        mf_cursor_print(keys->group < 0 ? 0 : mf_sql_i64(q, keys->group),
+                        keys->number < 0 ? 0 : mf_sql_double(q, keys->number), mf_sql_i64(q, keys->id), last);
         cJSON *item = NULL;
         r = maker(q, data, &item);
         if (r >= 0)

@@ -15,7 +15,7 @@ struct mf_list_keys {
     int group, number, id;
 };
 /* Steps q to its end, which the query limits to page->limit + 1 rows. */
-int mf_list_take(struct mf_sql *q, const struct mf_page *page, const struct mf_list_keys *keys, mf_row_maker maker, void *data,
-                 struct mf_list *ret);
+int mf_list_take(struct mf_sql *q, const struct mf_page *page, const struct mf_list_keys *keys,
+                 mf_row_maker maker, void *data, struct mf_list *ret);
 /* The samples of a result: little-endian float32. */
 cJSON *mf_samples_json(const void *blob, size_t len);

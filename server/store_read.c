@@ -18,10 +18,11 @@ static int take(cJSON *item, cJSON **ret)
 
 /* --- batches ---------------------------------------------------------------------------------------------- */
 
-#define BATCH_COLUMNS                                                                                        \
-    "SELECT b.id AS id, b.name AS name, b.state AS state, b.priority AS priority, b.created_ms AS created_ms,"   \
-    " b.ended_ms AS ended_ms, count(g.id) AS goals, coalesce(sum(g.state = 'done'), 0) AS done,"             \
-    " coalesce(sum(g.state = 'failed'), 0) AS failed, coalesce(sum(g.n_steps), 0) AS steps,"                 \
+#define BATCH_COLUMNS                                                                               \
+    "SELECT b.id AS id, b.name AS name, b.state AS state, b.priority AS priority, b.created_ms AS " \
+    "created_ms,"                                                                                   \
+    " b.ended_ms AS ended_ms, count(g.id) AS goals, coalesce(sum(g.state = 'done'), 0) AS done,"    \
+    " coalesce(sum(g.state = 'failed'), 0) AS failed, coalesce(sum(g.n_steps), 0) AS steps,"        \
     " coalesce(sum(g.n_measured), 0) AS measured"
 #define BATCH_TYPES "ittiiiiiiii"
 
@@ -34,8 +35,9 @@ static int make_batch(struct mf_sql *q, void *data, cJSON **ret)
 int mf_read_batches(struct mf_store *s, const struct mf_page *page, struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, BATCH_COLUMNS " FROM batch b LEFT JOIN goal g ON g.batch = b.id"
-                      " WHERE b.id < ?1 GROUP BY b.id ORDER BY b.id DESC LIMIT ?2",
+    int r = mf_sql(s,
+                   BATCH_COLUMNS " FROM batch b LEFT JOIN goal g ON g.batch = b.id"
+                                 " WHERE b.id < ?1 GROUP BY b.id ORDER BY b.id DESC LIMIT ?2",
                    &q, "ii", page->from ? page->id : INT64_MAX, (int64_t)page->limit + 1);
     return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_batch, NULL, ret);
 }
@@ -64,20 +66,24 @@ static int add_rows(struct mf_sql *q, const char *types, cJSON *object, const ch
 static int add_waiting(struct mf_store *s, int64_t id, cJSON *batch)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT c.gfx || '/' || c.cu_num AS class, count(*) AS goals, g.reason AS reason"
-                      " FROM goal g LEFT JOIN device_class c ON c.id = g.class WHERE g.batch = ?1 AND g.state = 'waiting'"
-                      " GROUP BY g.class, g.reason ORDER BY c.gfx, c.cu_num, g.reason",
-                   &q, "i", id);
+    int r = mf_sql(
+        s,
+        "SELECT c.gfx || '/' || c.cu_num AS class, count(*) AS goals, g.reason AS reason"
+        " FROM goal g LEFT JOIN device_class c ON c.id = g.class WHERE g.batch = ?1 AND g.state = 'waiting'"
+        " GROUP BY g.class, g.reason ORDER BY c.gfx, c.cu_num, g.reason",
+        &q, "i", id);
     return r < 0 ? r : add_rows(q, "tit", batch, "waiting");
 }
 
 static int add_layouts(struct mf_store *s, int64_t id, cJSON *batch)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT c.gfx || '/' || c.cu_num AS class, l.layer_model AS layer_model, l.layout AS layout, l.us AS us,"
-                      " json_extract(l.body, '$.free_gain') AS free_gain"
-                      " FROM layout_choice l JOIN device_class c ON c.id = l.class WHERE l.batch = ?1"
-                      " ORDER BY c.gfx, c.cu_num, l.layer_model",
+    int r = mf_sql(s,
+                   "SELECT c.gfx || '/' || c.cu_num AS class, l.layer_model AS layer_model, l.layout AS "
+                   "layout, l.us AS us,"
+                   " json_extract(l.body, '$.free_gain') AS free_gain"
+                   " FROM layout_choice l JOIN device_class c ON c.id = l.class WHERE l.batch = ?1"
+                   " ORDER BY c.gfx, c.cu_num, l.layer_model",
                    &q, "i", id);
     return r < 0 ? r : add_rows(q, "tttdd", batch, "layouts");
 }
@@ -92,9 +98,12 @@ static int read_eta(struct mf_store *s, int64_t id, double *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *left = NULL;
     *ret = (double)NAN;
-    int r = mf_sql(s, "SELECT sum(n_steps - n_measured), sum(n_steps), sum(n_steps > 0), sum(n_steps = 0 AND state <> 'waiting'),"
-                      " sum(state = 'waiting') FROM goal WHERE batch = ?1 AND state NOT IN ('done', 'failed', 'cancelled')",
-                   &left, "i", id);
+    int r = mf_sql(
+        s,
+        "SELECT sum(n_steps - n_measured), sum(n_steps), sum(n_steps > 0), sum(n_steps = 0 AND state <> "
+        "'waiting'),"
+        " sum(state = 'waiting') FROM goal WHERE batch = ?1 AND state NOT IN ('done', 'failed', 'cancelled')",
+        &left, "i", id);
     if (r < 0 || (r = mf_sql_next(left)) <= 0)
         return r;
     double known = mf_sql_double(left, 2);
@@ -102,8 +111,10 @@ static int read_eta(struct mf_store *s, int64_t id, double *ret)
         return 0;
     double steps = mf_sql_double(left, 0) + mf_sql_double(left, 3) * mf_sql_double(left, 1) / known;
 
-    r = mf_sql(s, "SELECT count(*), min(at_ms) FROM (SELECT r.at_ms FROM result r JOIN goal g ON g.id = r.goal"
-                  " WHERE r.id > (SELECT max(id) FROM result) - " ETA_WINDOW " AND g.batch = ?1 ORDER BY r.id DESC LIMIT " ETA_RESULTS ")",
+    r = mf_sql(s,
+               "SELECT count(*), min(at_ms) FROM (SELECT r.at_ms FROM result r JOIN goal g ON g.id = r.goal"
+               " WHERE r.id > (SELECT max(id) FROM result) - " ETA_WINDOW
+               " AND g.batch = ?1 ORDER BY r.id DESC LIMIT " ETA_RESULTS ")",
                &q, "i", id);
     if (r < 0 || (r = mf_sql_next(q)) <= 0)
         return r;
@@ -116,9 +127,11 @@ static int read_eta(struct mf_store *s, int64_t id, double *ret)
 int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, BATCH_COLUMNS ", b.options AS options, json_extract(b.receipt, '$.errors') AS errors"
-                      " FROM batch b LEFT JOIN goal g ON g.batch = b.id WHERE b.id = ?1 GROUP BY b.id",
-                   &q, "i", id);
+    int r =
+        mf_sql(s,
+               BATCH_COLUMNS ", b.options AS options, json_extract(b.receipt, '$.errors') AS errors"
+                             " FROM batch b LEFT JOIN goal g ON g.batch = b.id WHERE b.id = ?1 GROUP BY b.id",
+               &q, "i", id);
     if (r < 0 || (r = mf_sql_next(q)) < 0)
         return r;
     if (r == 0)
@@ -150,17 +163,20 @@ static cJSON *shape_json(const char *row)
         if (mf_shape_get(&shape, mf_shape_columns[i], text, sizeof(text)) < 0)
             continue;
         bool number = strspn(text, "0123456789") == strlen(text);
-        cJSON_AddItemToObject(o, mf_shape_columns[i], number ? cJSON_CreateRaw(text) : cJSON_CreateString(text));
+        cJSON_AddItemToObject(o, mf_shape_columns[i],
+                              number ? cJSON_CreateRaw(text) : cJSON_CreateString(text));
     }
     return o;
 }
 
 #define GOAL_COLUMNS                                                                                         \
-    "SELECT g.id AS id, g.batch AS batch, s.row, s.layer_model AS layer_model, c.gfx || '/' || c.cu_num AS class,"   \
+    "SELECT g.id AS id, g.batch AS batch, s.row, s.layer_model AS layer_model, c.gfx || '/' || c.cu_num AS " \
+    "class,"                                                                                                 \
     " m.name AS model, g.state AS state, g.reason AS reason, g.n_steps AS steps, g.n_measured AS measured,"  \
     " g.ended_ms AS ended_ms, f.us AS us, f.pipeline AS pipeline, p.structure AS structure, p.steps"         \
-    " FROM goal g JOIN shape s ON s.id = g.shape LEFT JOIN device_class c ON c.id = g.class"                      \
-    " LEFT JOIN device_model m ON m.id = g.model LEFT JOIN config f ON f.goal = g.id LEFT JOIN pipeline p ON p.id = f.pipeline"
+    " FROM goal g JOIN shape s ON s.id = g.shape LEFT JOIN device_class c ON c.id = g.class"                 \
+    " LEFT JOIN device_model m ON m.id = g.model LEFT JOIN config f ON f.goal = g.id LEFT JOIN pipeline p "  \
+    "ON p.id = f.pipeline"
 #define GOAL_TYPES "ii.tttttiiidit."
 enum { GOAL_ROW = 2, GOAL_STEPS = 14 };
 
@@ -169,8 +185,9 @@ static cJSON *names_json(struct mf_store *s, const char *steps)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     _cleanup_(cJSON_Deletep) cJSON *list = cJSON_CreateArray();
-    int r = mf_sql(s, "SELECT k.family || ':' || k.name FROM json_each(?1) e CROSS JOIN step s ON s.id = e.value"
-                      " JOIN kernel k ON k.id = s.kernel ORDER BY e.key",
+    int r = mf_sql(s,
+                   "SELECT k.family || ':' || k.name FROM json_each(?1) e CROSS JOIN step s ON s.id = e.value"
+                   " JOIN kernel k ON k.id = s.kernel ORDER BY e.key",
                    &q, "t", steps);
     while (list && r >= 0 && (r = mf_sql_next(q)) > 0)
         cJSON_AddItemToArray(list, cJSON_CreateString(mf_sql_text(q, 0)));
@@ -181,7 +198,8 @@ static int make_goal(struct mf_sql *q, void *store, cJSON **ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, GOAL_TYPES);
     cJSON *shape = shape_json(mf_sql_text(q, GOAL_ROW));
-    cJSON *winner = mf_sql_null(q, GOAL_STEPS) ? cJSON_CreateNull() : names_json(store, mf_sql_text(q, GOAL_STEPS));
+    cJSON *winner =
+        mf_sql_null(q, GOAL_STEPS) ? cJSON_CreateNull() : names_json(store, mf_sql_text(q, GOAL_STEPS));
     if (!o || !shape || !winner) {
         cJSON_Delete(shape);
         cJSON_Delete(winner);
@@ -193,14 +211,17 @@ static int make_goal(struct mf_sql *q, void *store, cJSON **ret)
     return 0;
 }
 
-int mf_read_goals(struct mf_store *s, int64_t batch, const char *state, const struct mf_page *page, struct mf_list *ret)
+int mf_read_goals(struct mf_store *s, int64_t batch, const char *state, const struct mf_page *page,
+                  struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_read_batch_exists(s, batch);
     if (r < 0)
         return r;
-    r = mf_sql(s, GOAL_COLUMNS " WHERE g.batch = ?1 AND (?2 IS NULL OR g.state = ?2) AND g.id > ?3 ORDER BY g.id LIMIT ?4", &q, "itii",
-               batch, state, page->id, (int64_t)page->limit + 1);
+    r = mf_sql(s,
+               GOAL_COLUMNS
+               " WHERE g.batch = ?1 AND (?2 IS NULL OR g.state = ?2) AND g.id > ?3 ORDER BY g.id LIMIT ?4",
+               &q, "itii", batch, state, page->id, (int64_t)page->limit + 1);
     return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_goal, s, ret);
 }
 
@@ -208,8 +229,10 @@ int mf_read_goals(struct mf_store *s, int64_t batch, const char *state, const st
 static int add_config(struct mf_store *s, int64_t goal, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *race = NULL;
-    int r = mf_sql(s, "SELECT pipeline AS pipeline, us AS us, us1 AS us1, us2 AS us2, err1 AS err1, err2 AS err2, ties AS ties,"
-                      " provenance AS provenance, at_ms AS at_ms FROM config WHERE goal = ?1",
+    int r = mf_sql(s,
+                   "SELECT pipeline AS pipeline, us AS us, us1 AS us1, us2 AS us2, err1 AS err1, err2 AS "
+                   "err2, ties AS ties,"
+                   " provenance AS provenance, at_ms AS at_ms FROM config WHERE goal = ?1",
                    &q, "i", goal);
     if (r < 0 || (r = mf_sql_next(q)) < 0)
         return r;
@@ -218,8 +241,10 @@ static int add_config(struct mf_store *s, int64_t goal, cJSON *o)
         return -ENOMEM;
     if (r == 0)
         return 0;
-    r = mf_sql(s, "SELECT json_extract(extra, '$.race') FROM result WHERE goal = ?1 AND step IS NULL AND pipeline IS NULL AND final = 1"
-                  " AND json_extract(extra, '$.race') IS NOT NULL ORDER BY id DESC LIMIT 1",
+    r = mf_sql(s,
+               "SELECT json_extract(extra, '$.race') FROM result WHERE goal = ?1 AND step IS NULL AND "
+               "pipeline IS NULL AND final = 1"
+               " AND json_extract(extra, '$.race') IS NOT NULL ORDER BY id DESC LIMIT 1",
                &race, "i", goal);
     if (r < 0 || (r = mf_sql_next(race)) < 0)
         return r;
@@ -252,9 +277,9 @@ static void add_shares(cJSON *worker)
     cJSON *seconds = cJSON_GetObjectItemCaseSensitive(worker, "busy_s"), *item;
     cJSON *shares = cJSON_AddObjectToObject(worker, "busy");
     double sum = 0;
-    cJSON_ArrayForEach(item, seconds) sum += item->valuedouble;
-    cJSON_ArrayForEach(item, seconds)
-    {
+    cJSON_ArrayForEach (item, seconds)
+        sum += item->valuedouble;
+    cJSON_ArrayForEach (item, seconds) {
         if (sum > 0)
             cJSON_AddNumberToObject(shares, item->string, round(item->valuedouble / sum * 1e4) / 1e4);
     }
@@ -272,13 +297,17 @@ static int make_worker(struct mf_sql *q, void *data, cJSON **ret)
 int mf_read_workers(struct mf_store *s, const struct mf_page *page, struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT w.id AS id, w.name AS name, w.host AS host, c.gfx || '/' || c.cu_num AS class, m.simulated AS simulated,"
-                      " m.name AS model, w.state AS state, w.unit AS unit, w.step AS step, w.pid AS pid, w.joined_ms AS joined_ms,"
-                      " w.seen_ms AS seen_ms, w.n_results AS n_results, w.n_deaths AS n_deaths, w.revision AS revision,"
-                      " w.families AS families, w.busy AS busy_s, w.version AS version"
-                      " FROM worker w JOIN device_model m ON m.id = w.model JOIN device_class c ON c.id = m.class"
-                      " WHERE w.id > ?1 ORDER BY w.id LIMIT ?2",
-                   &q, "ii", page->id, (int64_t)page->limit + 1);
+    int r = mf_sql(
+        s,
+        "SELECT w.id AS id, w.name AS name, w.host AS host, c.gfx || '/' || c.cu_num AS class, m.simulated "
+        "AS simulated,"
+        " m.name AS model, w.state AS state, w.unit AS unit, w.step AS step, w.pid AS pid, w.joined_ms AS "
+        "joined_ms,"
+        " w.seen_ms AS seen_ms, w.n_results AS n_results, w.n_deaths AS n_deaths, w.revision AS revision,"
+        " w.families AS families, w.busy AS busy_s, w.version AS version"
+        " FROM worker w JOIN device_model m ON m.id = w.model JOIN device_class c ON c.id = m.class"
+        " WHERE w.id > ?1 ORDER BY w.id LIMIT ?2",
+        &q, "ii", page->id, (int64_t)page->limit + 1);
     return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_worker, NULL, ret);
 }
 
@@ -286,9 +315,12 @@ static int make_quarantine(struct mf_sql *q, void *store, cJSON **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *strikes = NULL;
     _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, "ittttti.");
-    int r = mf_sql(store, "SELECT t.status AS status, t.reason AS reason, w.name AS worker, t.goal AS goal, t.at_ms AS at_ms"
-                          " FROM strike t JOIN worker w ON w.id = t.worker WHERE t.kernel = ?1 AND t.class = ?2 ORDER BY t.id LIMIT 100",
-                   &strikes, "ii", mf_sql_i64(q, 0), mf_sql_i64(q, 7));
+    int r = mf_sql(
+        store,
+        "SELECT t.status AS status, t.reason AS reason, w.name AS worker, t.goal AS goal, t.at_ms AS at_ms"
+        " FROM strike t JOIN worker w ON w.id = t.worker WHERE t.kernel = ?1 AND t.class = ?2 ORDER BY t.id "
+        "LIMIT 100",
+        &strikes, "ii", mf_sql_i64(q, 0), mf_sql_i64(q, 7));
     if (r < 0 || !o)
         return r < 0 ? r : -ENOMEM;
     if ((r = add_rows(strikes, "tttii", o, "strikes")) < 0)
@@ -300,10 +332,11 @@ static int make_quarantine(struct mf_sql *q, void *store, cJSON **ret)
 int mf_read_quarantine(struct mf_store *s, const struct mf_page *page, struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT k.id AS kernel, k.family AS family, k.name AS name, k.revision AS revision,"
-                      " c.gfx || '/' || c.cu_num AS class, x.reason AS reason, x.at_ms AS at_ms, x.class"
-                      " FROM quarantine x JOIN kernel k ON k.id = x.kernel JOIN device_class c ON c.id = x.class"
-                      " WHERE (x.kernel, x.class) > (?1, ?2) ORDER BY x.kernel, x.class LIMIT ?3",
+    int r = mf_sql(s,
+                   "SELECT k.id AS kernel, k.family AS family, k.name AS name, k.revision AS revision,"
+                   " c.gfx || '/' || c.cu_num AS class, x.reason AS reason, x.at_ms AS at_ms, x.class"
+                   " FROM quarantine x JOIN kernel k ON k.id = x.kernel JOIN device_class c ON c.id = x.class"
+                   " WHERE (x.kernel, x.class) > (?1, ?2) ORDER BY x.kernel, x.class LIMIT ?3",
                    &q, "iii", page->group, page->id, (int64_t)page->limit + 1);
     return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){0, -1, 7}, make_quarantine, s, ret);
 }
@@ -325,7 +358,8 @@ int mf_read_events(struct mf_store *s, int64_t batch, int64_t *cursor, struct mf
     if (r < 0)
         return r;
     if (batch > 0)
-        r = mf_sql(s, "SELECT id, kind, body FROM event WHERE batch = ?1 AND id > ?2 ORDER BY id", &q, "ii", batch, *cursor);
+        r = mf_sql(s, "SELECT id, kind, body FROM event WHERE batch = ?1 AND id > ?2 ORDER BY id", &q, "ii",
+                   batch, *cursor);
     else
         r = mf_sql(s, "SELECT id, kind, body FROM event WHERE id > ?1 ORDER BY id", &q, "i", *cursor);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {

@@ -11,8 +11,8 @@
 #include "server/store.h"
 
 struct mf_list {
-    cJSON *items;                       /* array; the caller frees it */
-    char next[MF_CURSOR_TEXT_MAX];      /* "" when this was the last page */
+    cJSON *items;                  /* array; the caller frees it */
+    char next[MF_CURSOR_TEXT_MAX]; /* "" when this was the last page */
 };
 
 /* -ENOENT for ids that do not exist, in all below. */
@@ -20,21 +20,26 @@ int mf_read_batches(struct mf_store *s, const struct mf_page *page, struct mf_li
 int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret);
 int mf_read_batch_exists(struct mf_store *s, int64_t id);
 /* state may be NULL. */
-int mf_read_goals(struct mf_store *s, int64_t batch, const char *state, const struct mf_page *page, struct mf_list *ret);
+int mf_read_goals(struct mf_store *s, int64_t batch, const char *state, const struct mf_page *page,
+                  struct mf_list *ret);
 int mf_read_goal(struct mf_store *s, int64_t id, cJSON **ret);
-int mf_read_pipelines(struct mf_store *s, int64_t goal, bool finalists, const struct mf_page *page, struct mf_list *ret);
+int mf_read_pipelines(struct mf_store *s, int64_t goal, bool finalists, const struct mf_page *page,
+                      struct mf_list *ret);
 int mf_read_race(struct mf_store *s, int64_t goal, cJSON **ret);
 
 struct mf_step_filter {
-    const char *family, *status, *covers;   /* each may be NULL */
+    const char *family, *status, *covers; /* each may be NULL */
 };
-int mf_read_steps(struct mf_store *s, int64_t goal, const struct mf_step_filter *filter, const struct mf_page *page,
-                  struct mf_list *ret);
+int mf_read_steps(struct mf_store *s, int64_t goal, const struct mf_step_filter *filter,
+                  const struct mf_page *page, struct mf_list *ret);
 /* kernel: a glob, may be NULL. */
-int mf_read_rejections(struct mf_store *s, int64_t goal, const char *kernel, const struct mf_page *page, struct mf_list *ret);
+int mf_read_rejections(struct mf_store *s, int64_t goal, const char *kernel, const struct mf_page *page,
+                       struct mf_list *ret);
 /* goal 0: of all goals. */
-int mf_read_step_results(struct mf_store *s, int64_t step, int64_t goal, const struct mf_page *page, struct mf_list *ret);
-int mf_read_pipeline_results(struct mf_store *s, int64_t pipeline, const struct mf_page *page, struct mf_list *ret);
+int mf_read_step_results(struct mf_store *s, int64_t step, int64_t goal, const struct mf_page *page,
+                         struct mf_list *ret);
+int mf_read_pipeline_results(struct mf_store *s, int64_t pipeline, const struct mf_page *page,
+                             struct mf_list *ret);
 int mf_read_workers(struct mf_store *s, const struct mf_page *page, struct mf_list *ret);
 int mf_read_quarantine(struct mf_store *s, const struct mf_page *page, struct mf_list *ret);
 

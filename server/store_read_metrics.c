@@ -36,7 +36,8 @@ static int add_batches(struct mf_store *s, struct mf_buf *out)
 
 static int add_goals(struct mf_store *s, struct mf_buf *out)
 {
-    static const char *const states[] = {"waiting", "enumerating", "probing", "ranking", "racing", "done", "failed", "cancelled", NULL};
+    static const char *const states[] = {"waiting", "enumerating", "probing",   "ranking", "racing",
+                                         "done",    "failed",      "cancelled", NULL};
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s, "SELECT state, count(*) FROM goal GROUP BY state", &q, "");
     mf_metric_head(out, "moefarm_goals", MF_METRIC_GAUGE, "Goals (a shape on a device class) by state.");
@@ -64,8 +65,10 @@ static int add_workers(struct mf_store *s, struct mf_buf *out)
 static int add_busy(struct mf_store *s, struct mf_buf *out)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT name, busy FROM worker WHERE state <> 'gone' ORDER BY id DESC LIMIT " WORKERS_MAX, &q, "");
-    mf_metric_head(out, "moefarm_worker_busy_seconds_total", MF_METRIC_COUNTER, "Time of a worker by phase, since it joined.");
+    int r = mf_sql(
+        s, "SELECT name, busy FROM worker WHERE state <> 'gone' ORDER BY id DESC LIMIT " WORKERS_MAX, &q, "");
+    mf_metric_head(out, "moefarm_worker_busy_seconds_total", MF_METRIC_COUNTER,
+                   "Time of a worker by phase, since it joined.");
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         static const char *const phases[] = {"timing", "verify", "data", "load", "wait"};
         const char *text = mf_sql_text(q, 1);
@@ -91,14 +94,16 @@ int mf_read_metrics(struct mf_store *s, struct mf_buf *out)
 {
     int64_t quarantined = 0, results = 0, bytes = 0;
     int r;
-    if ((r = add_batches(s, out)) < 0 || (r = add_goals(s, out)) < 0 || (r = add_units(s, out)) < 0 || (r = add_workers(s, out)) < 0 ||
-        (r = add_busy(s, out)) < 0)
+    if ((r = add_batches(s, out)) < 0 || (r = add_goals(s, out)) < 0 || (r = add_units(s, out)) < 0 ||
+        (r = add_workers(s, out)) < 0 || (r = add_busy(s, out)) < 0)
         return r;
     if ((r = mf_sql_get_i64(s, "SELECT count(*) FROM quarantine", &quarantined, "")) < 0 ||
         (r = mf_sql_get_i64(s, "SELECT coalesce(max(id), 0) FROM result", &results, "")) < 0 ||
-        (r = mf_sql_get_i64(s, "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()", &bytes, "")) < 0)
+        (r = mf_sql_get_i64(s, "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()",
+                            &bytes, "")) < 0)
         return r;
-    add_count(out, "moefarm_quarantined_kernels", "Kernels that are not run any more, counted by class.", quarantined);
+    add_count(out, "moefarm_quarantined_kernels", "Kernels that are not run any more, counted by class.",
+              quarantined);
     add_count(out, "moefarm_store_results", "Results in the store.", results);
     add_count(out, "moefarm_store_bytes", "Size of the database file.", bytes);
     return mf_buf_error(out);

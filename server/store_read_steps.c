@@ -21,10 +21,12 @@ static int add_ops(struct mf_store *s, int64_t goal, const char *steps, cJSON *o
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     cJSON *names = cJSON_AddArrayToObject(o, "names"), *ops = cJSON_AddArrayToObject(o, "ops");
-    int r = mf_sql(s, "SELECT s.covers AS covers, s.id AS step, k.family || ':' || k.name AS name,"
-                      " r.us AS us, r.mad AS mad FROM json_each(?1) e CROSS JOIN step s ON s.id = e.value JOIN kernel k ON k.id = s.kernel"
-                      " LEFT JOIN result r ON r.goal = ?2 AND r.step = s.id AND r.final = 1"
-                      " ORDER BY e.key",
+    int r = mf_sql(s,
+                   "SELECT s.covers AS covers, s.id AS step, k.family || ':' || k.name AS name,"
+                   " r.us AS us, r.mad AS mad FROM json_each(?1) e CROSS JOIN step s ON s.id = e.value JOIN "
+                   "kernel k ON k.id = s.kernel"
+                   " LEFT JOIN result r ON r.goal = ?2 AND r.step = s.id AND r.final = 1"
+                   " ORDER BY e.key",
                    &q, "ti", steps, goal);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         cJSON *op = mf_row_json(q, "titdd");
@@ -54,36 +56,51 @@ static int make_pipeline(struct mf_sql *q, void *store, cJSON **ret)
 /* What was raced comes first, by its time; then what the race dropped or never saw, by forecast. Within a race the winner's
  * number is its fresh one. */
 #define PIPELINES                                                                                            \
-    "SELECT CASE WHEN f.pipeline = p.id THEN 0 WHEN r.us IS NOT NULL THEN 1 ELSE 2 END AS grp, p.id AS id, p.place AS place,"    \
+    "SELECT CASE WHEN f.pipeline = p.id THEN 0 WHEN r.us IS NOT NULL THEN 1 ELSE 2 END AS grp, p.id AS id, " \
+    "p.place AS place,"                                                                                      \
     " p.structure AS structure, p.block_m AS block_m, p.layout AS layout, p.forecast_us AS forecast_us,"     \
-    " coalesce(r.us, p.forecast_us) AS number, p.finalist AS finalist, CASE WHEN f.pipeline = p.id THEN f.us ELSE r.us END AS us,"   \
-    " r.mad AS mad, CASE WHEN r.id IS NULL THEN 0 ELSE length(coalesce(r.samples, x'')) / 4 END AS samples_n,"   \
+    " coalesce(r.us, p.forecast_us) AS number, p.finalist AS finalist, CASE WHEN f.pipeline = p.id THEN "    \
+    "f.us ELSE r.us END AS us,"                                                                              \
+    " r.mad AS mad, CASE WHEN r.id IS NULL THEN 0 ELSE length(coalesce(r.samples, x'')) / 4 END AS "         \
+    "samples_n,"                                                                                             \
     " json_extract(r.extra, '$.dropped_at') AS dropped_at, f.pipeline IS p.id AS winner,"                    \
-    " EXISTS (SELECT 1 FROM json_each(f.ties) t WHERE t.value = p.id) AS tie, p.steps AS steps, p.goal AS goal"  \
+    " EXISTS (SELECT 1 FROM json_each(f.ties) t WHERE t.value = p.id) AS tie, p.steps AS steps, p.goal AS "  \
+    "goal"                                                                                                   \
     " FROM pipeline p LEFT JOIN config f ON f.goal = p.goal"                                                 \
-    " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE goal = p.goal AND step IS NULL AND final = 1 AND pipeline = p.id"  \
+    " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE goal = p.goal AND step IS NULL AND "    \
+    "final = 1 AND pipeline = p.id"                                                                          \
     "  AND us IS NOT NULL) WHERE p.goal = ?1 AND p.finalist >= ?2"
 
-int mf_read_pipelines(struct mf_store *s, int64_t goal, bool finalists, const struct mf_page *page, struct mf_list *ret)
+int mf_read_pipelines(struct mf_store *s, int64_t goal, bool finalists, const struct mf_page *page,
+                      struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = goal_exists(s, goal);
     if (r < 0)
         return r;
-    r = mf_sql(s, "SELECT * FROM (" PIPELINES ") WHERE (grp, number, id) > (?3, ?4, ?5) ORDER BY grp, number, id LIMIT ?6", &q, "iiidii",
-               goal, (int64_t)finalists, page->from ? page->group : -1, page->number, page->id, (int64_t)page->limit + 1);
-    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){PIPELINE_GROUP, PIPELINE_KEY, 1}, make_pipeline, s, ret);
+    r = mf_sql(s,
+               "SELECT * FROM (" PIPELINES
+               ") WHERE (grp, number, id) > (?3, ?4, ?5) ORDER BY grp, number, id LIMIT ?6",
+               &q, "iiidii", goal, (int64_t)finalists, page->from ? page->group : -1, page->number, page->id,
+               (int64_t)page->limit + 1);
+    return r < 0 ? r
+                 : mf_list_take(q, page, &(struct mf_list_keys){PIPELINE_GROUP, PIPELINE_KEY, 1},
+                                make_pipeline, s, ret);
 }
 
 static int add_racers(struct mf_store *s, int64_t goal, cJSON *race)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     cJSON *list = cJSON_AddArrayToObject(race, "pipelines");
-    int r = mf_sql(s, "SELECT p.id AS id, r.us AS us, r.mad AS mad, r.status AS status, r.reason AS reason, w.name AS worker,"
-                      " json_extract(r.extra, '$.dropped_at') AS dropped_at, json_extract(r.extra, '$.fresh') AS fresh, r.samples, p.steps"
-                      " FROM pipeline p JOIN result r ON r.id = (SELECT max(id) FROM result WHERE goal = p.goal AND step IS NULL"
-                      " AND final = 1 AND pipeline = p.id) JOIN worker w ON w.id = r.worker"
-                      " WHERE p.goal = ?1 ORDER BY coalesce(r.us, 1e300), p.id LIMIT 256",
+    int r = mf_sql(s,
+                   "SELECT p.id AS id, r.us AS us, r.mad AS mad, r.status AS status, r.reason AS reason, "
+                   "w.name AS worker,"
+                   " json_extract(r.extra, '$.dropped_at') AS dropped_at, json_extract(r.extra, '$.fresh') "
+                   "AS fresh, r.samples, p.steps"
+                   " FROM pipeline p JOIN result r ON r.id = (SELECT max(id) FROM result WHERE goal = p.goal "
+                   "AND step IS NULL"
+                   " AND final = 1 AND pipeline = p.id) JOIN worker w ON w.id = r.worker"
+                   " WHERE p.goal = ?1 ORDER BY coalesce(r.us, 1e300), p.id LIMIT 256",
                    &q, "i", goal);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         size_t len;
@@ -108,8 +125,10 @@ int mf_read_race(struct mf_store *s, int64_t goal, cJSON **ret)
     int r = goal_exists(s, goal);
     if (r < 0)
         return r;
-    r = mf_sql(s, "SELECT json_extract(extra, '$.race') FROM result WHERE goal = ?1 AND step IS NULL AND pipeline IS NULL AND final = 1"
-                  " AND json_extract(extra, '$.race') IS NOT NULL ORDER BY id DESC LIMIT 1",
+    r = mf_sql(s,
+               "SELECT json_extract(extra, '$.race') FROM result WHERE goal = ?1 AND step IS NULL AND "
+               "pipeline IS NULL AND final = 1"
+               " AND json_extract(extra, '$.race') IS NOT NULL ORDER BY id DESC LIMIT 1",
                &q, "i", goal);
     if (r < 0 || (r = mf_sql_next(q)) < 0)
         return r;
@@ -126,9 +145,9 @@ int mf_read_race(struct mf_store *s, int64_t goal, cJSON **ret)
 /* --- steps ------------------------------------------------------------------------------------------------ */
 
 /* A step with the last word on it in a goal: ?1. */
-#define STEPS_FROM                                                                                           \
-    " FROM goal g JOIN step s ON s.enumeration = g.enumeration JOIN kernel k ON k.id = s.kernel"             \
-    " LEFT JOIN result r ON r.goal = g.id AND r.step = s.id AND r.final = 1"  \
+#define STEPS_FROM                                                                               \
+    " FROM goal g JOIN step s ON s.enumeration = g.enumeration JOIN kernel k ON k.id = s.kernel" \
+    " LEFT JOIN result r ON r.goal = g.id AND r.step = s.id AND r.final = 1"                     \
     " WHERE g.id = ?1"
 
 static int make_step(struct mf_sql *q, void *data, cJSON **ret)
@@ -138,20 +157,26 @@ static int make_step(struct mf_sql *q, void *data, cJSON **ret)
     return *ret ? 0 : -ENOMEM;
 }
 
-int mf_read_steps(struct mf_store *s, int64_t goal, const struct mf_step_filter *filter, const struct mf_page *page, struct mf_list *ret)
+int mf_read_steps(struct mf_store *s, int64_t goal, const struct mf_step_filter *filter,
+                  const struct mf_page *page, struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = goal_exists(s, goal);
     if (r < 0)
         return r;
-    r = mf_sql(s, "SELECT s.id AS id, k.family AS family, k.name AS name, json_extract(s.body, '$.stage') AS stage,"
-                  " s.covers AS covers, s.block_m AS block_m,"
-                  " coalesce(r.status, 'pending') AS status, k.id AS kernel, r.us AS us, r.mad AS mad,"
-                  " length(r.samples) / 4 AS n, r.err AS err, r.row_err AS row_err, json_extract(r.extra, '$.row_limit') AS row_limit,"
-                  " r.verified AS verified, coalesce(r.reason, '') AS reason" STEPS_FROM
-                  " AND s.id > ?2 AND (?3 IS NULL OR k.family = ?3) AND (?4 IS NULL OR coalesce(r.status, 'pending') = ?4)"
-                  " AND (?5 IS NULL OR s.covers = ?5) ORDER BY s.id LIMIT ?6",
-               &q, "iittti", goal, page->id, filter->family, filter->status, filter->covers, (int64_t)page->limit + 1);
+    r = mf_sql(
+        s,
+        "SELECT s.id AS id, k.family AS family, k.name AS name, json_extract(s.body, '$.stage') AS stage,"
+        " s.covers AS covers, s.block_m AS block_m,"
+        " coalesce(r.status, 'pending') AS status, k.id AS kernel, r.us AS us, r.mad AS mad,"
+        " length(r.samples) / 4 AS n, r.err AS err, r.row_err AS row_err, json_extract(r.extra, "
+        "'$.row_limit') AS row_limit,"
+        " r.verified AS verified, coalesce(r.reason, '') AS reason" STEPS_FROM
+        " AND s.id > ?2 AND (?3 IS NULL OR k.family = ?3) AND (?4 IS NULL OR coalesce(r.status, 'pending') = "
+        "?4)"
+        " AND (?5 IS NULL OR s.covers = ?5) ORDER BY s.id LIMIT ?6",
+        &q, "iittti", goal, page->id, filter->family, filter->status, filter->covers,
+        (int64_t)page->limit + 1);
     return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_step, NULL, ret);
 }
 
@@ -162,26 +187,33 @@ static int make_rejection(struct mf_sql *q, void *data, cJSON **ret)
     return *ret ? 0 : -ENOMEM;
 }
 
-int mf_read_rejections(struct mf_store *s, int64_t goal, const char *kernel, const struct mf_page *page, struct mf_list *ret)
+int mf_read_rejections(struct mf_store *s, int64_t goal, const char *kernel, const struct mf_page *page,
+                       struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = goal_exists(s, goal);
     if (r < 0)
         return r;
-    r = mf_sql(s, "SELECT * FROM (SELECT 0 AS grp, j.id AS id, j.family AS family, j.kernel AS kernel, j.rule AS rule, j.reason AS reason,"
-                  " NULL AS step FROM goal g JOIN rejection j ON j.enumeration = g.enumeration WHERE g.id = ?1"
-                  " UNION ALL SELECT 1, s.id, k.family, k.name, r.status, r.reason, s.id" STEPS_FROM " AND r.status <> 'ok')"
-                  " WHERE (grp, id) > (?2, ?3) AND (?4 IS NULL OR kernel GLOB ?4) ORDER BY grp, id LIMIT ?5",
+    r = mf_sql(s,
+               "SELECT * FROM (SELECT 0 AS grp, j.id AS id, j.family AS family, j.kernel AS kernel, j.rule "
+               "AS rule, j.reason AS reason,"
+               " NULL AS step FROM goal g JOIN rejection j ON j.enumeration = g.enumeration WHERE g.id = ?1"
+               " UNION ALL SELECT 1, s.id, k.family, k.name, r.status, r.reason, s.id" STEPS_FROM
+               " AND r.status <> 'ok')"
+               " WHERE (grp, id) > (?2, ?3) AND (?4 IS NULL OR kernel GLOB ?4) ORDER BY grp, id LIMIT ?5",
                &q, "iiiti", goal, page->group, page->id, kernel, (int64_t)page->limit + 1);
     return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){0, -1, 1}, make_rejection, NULL, ret);
 }
 
 /* --- results ---------------------------------------------------------------------------------------------- */
 
-#define RESULT_COLUMNS                                                                                       \
-    "SELECT r.id AS id, r.unit AS unit, r.attempt AS attempt, r.seq AS seq, r.goal AS goal, w.name AS worker, r.status AS status,"   \
-    " r.reason AS reason, r.us AS us, r.mad AS mad, r.err AS err, r.row_err AS row_err, r.verified AS verified, r.late AS late,"     \
-    " r.final AS final, r.extra AS extra, r.at_ms AS at_ms, r.samples FROM result r LEFT JOIN worker w ON w.id = r.worker"
+#define RESULT_COLUMNS                                                                                      \
+    "SELECT r.id AS id, r.unit AS unit, r.attempt AS attempt, r.seq AS seq, r.goal AS goal, w.name AS "     \
+    "worker, r.status AS status,"                                                                           \
+    " r.reason AS reason, r.us AS us, r.mad AS mad, r.err AS err, r.row_err AS row_err, r.verified AS "     \
+    "verified, r.late AS late,"                                                                             \
+    " r.final AS final, r.extra AS extra, r.at_ms AS at_ms, r.samples FROM result r LEFT JOIN worker w ON " \
+    "w.id = r.worker"
 
 static int make_result(struct mf_sql *q, void *data, cJSON **ret)
 {
@@ -199,32 +231,36 @@ static int make_result(struct mf_sql *q, void *data, cJSON **ret)
 /* The indices on result begin with the goal, one for the deciding results and one for the others: a step's results are
  * found by way of the goals that share its enumeration, in two halves. */
 #define STEP_RESULTS(final)                                                                                  \
-    RESULT_COLUMNS " WHERE r.goal IN (SELECT g.id FROM step t JOIN goal g ON g.enumeration = t.enumeration WHERE t.id = ?1"  \
+    RESULT_COLUMNS " WHERE r.goal IN (SELECT g.id FROM step t JOIN goal g ON g.enumeration = t.enumeration " \
+                   "WHERE t.id = ?1"                                                                         \
                    " AND (?2 IS NULL OR g.id = ?2)) AND r.step = ?1 AND r.final = " final " AND r.id > ?3"
 
-int mf_read_step_results(struct mf_store *s, int64_t step, int64_t goal, const struct mf_page *page, struct mf_list *ret)
+int mf_read_step_results(struct mf_store *s, int64_t step, int64_t goal, const struct mf_page *page,
+                         struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int64_t found;
     int r = mf_sql_get_i64(s, "SELECT id FROM step WHERE id = ?1", &found, "i", step);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
-    r = mf_sql(s, STEP_RESULTS("1") " UNION ALL " STEP_RESULTS("0") " ORDER BY 1 LIMIT ?4", &q, "iIii", step, goal, page->id,
-               (int64_t)page->limit + 1);
+    r = mf_sql(s, STEP_RESULTS("1") " UNION ALL " STEP_RESULTS("0") " ORDER BY 1 LIMIT ?4", &q, "iIii", step,
+               goal, page->id, (int64_t)page->limit + 1);
     return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_result, NULL, ret);
 }
 
-#define PIPELINE_RESULTS(final)                                                                              \
-    RESULT_COLUMNS " WHERE r.goal = ?1 AND r.step IS NULL AND r.final = " final " AND r.pipeline = ?2 AND r.id > ?3"
+#define PIPELINE_RESULTS(final)                                                 \
+    RESULT_COLUMNS " WHERE r.goal = ?1 AND r.step IS NULL AND r.final = " final \
+                   " AND r.pipeline = ?2 AND r.id > ?3"
 
-int mf_read_pipeline_results(struct mf_store *s, int64_t pipeline, const struct mf_page *page, struct mf_list *ret)
+int mf_read_pipeline_results(struct mf_store *s, int64_t pipeline, const struct mf_page *page,
+                             struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int64_t goal;
     int r = mf_sql_get_i64(s, "SELECT goal FROM pipeline WHERE id = ?1", &goal, "i", pipeline);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
-    r = mf_sql(s, PIPELINE_RESULTS("1") " UNION ALL " PIPELINE_RESULTS("0") " ORDER BY 1 LIMIT ?4", &q, "iiii", goal, pipeline, page->id,
-               (int64_t)page->limit + 1);
+    r = mf_sql(s, PIPELINE_RESULTS("1") " UNION ALL " PIPELINE_RESULTS("0") " ORDER BY 1 LIMIT ?4", &q,
+               "iiii", goal, pipeline, page->id, (int64_t)page->limit + 1);
     return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_result, NULL, ret);
 }

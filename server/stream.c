@@ -16,7 +16,8 @@ int mf_api_events(void *http, struct mf_request *r)
 {
     struct mf_http *h = http;
     if (h->n_streams >= h->options.streams || h->stopping) {
-        (void)mf_refuse(&r->response, 503, "%d event streams are open, the most there can be; close one", h->n_streams);
+        (void)mf_refuse(&r->response, 503, "%d event streams are open, the most there can be; close one",
+                        h->n_streams);
         (void)mf_respond_header(&r->response, "Retry-After", "5");
         return 0;
     }

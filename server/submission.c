@@ -99,7 +99,8 @@ int mf_submission_set(struct mf_batch_options *o, const char *name, const char *
         o->seed = (uint64_t)i;
         return 0;
     }
-    *ret_why = "there is no such option: name, classes, priority, topk, err_ratio, time_cap_ms, routing, search, layout, seed are";
+    *ret_why = "there is no such option: name, classes, priority, topk, err_ratio, time_cap_ms, routing, "
+               "search, layout, seed are";
     return -ENOENT;
 }
 
@@ -116,7 +117,7 @@ void mf_submission_work_free(void *p)
 }
 
 struct row_error {
-    int64_t line;               /* 0: none */
+    int64_t line; /* 0: none */
     const char *at, *code, *message;
 };
 
@@ -126,7 +127,8 @@ static int add_error(struct mf_submission_work *w, const struct row_error *e)
         return 0;
     int r = mf_errors_add(w->errors, e->at, e->code, "%s", e->message);
     if (r == 0 && e->line > 0)
-        cJSON_AddNumberToObject(cJSON_GetArrayItem(w->errors, cJSON_GetArraySize(w->errors) - 1), "line", (double)e->line);
+        cJSON_AddNumberToObject(cJSON_GetArrayItem(w->errors, cJSON_GetArraySize(w->errors) - 1), "line",
+                                (double)e->line);
     return r;
 }
 
@@ -146,8 +148,8 @@ static int add_shape(struct mf_submission_work *w, const struct mf_shape *shape)
 
 /* Where a shape came from, to find those that come twice. */
 struct origin {
-    size_t shape;               /* index */
-    int64_t at;                 /* line, or index in `shapes` */
+    size_t shape; /* index */
+    int64_t at;   /* line, or index in `shapes` */
 };
 
 static int compare_origins(const void *a, const void *b, void *shapes)
@@ -177,7 +179,9 @@ static int drop_duplicates(struct mf_submission_work *w, struct origin *origins,
         }
         char at[48], message[96];
         mf_say(at, sizeof(at), lines ? "" : "shapes[%lld]", (long long)origins[i].at);
-        mf_say(message, sizeof(message), lines ? "the same shape as line %lld; it is tuned once" : "the same shape as shapes[%lld]; it is tuned once",
+        mf_say(message, sizeof(message),
+               lines ? "the same shape as line %lld; it is tuned once"
+                     : "the same shape as shapes[%lld]; it is tuned once",
                (long long)origins[kept].at);
         int r = add_error(w, &(struct row_error){lines ? origins[i].at : 0, at, "duplicate", message});
         if (r < 0)
@@ -201,7 +205,8 @@ static int read_csv(struct mf_submission_work *w, const char *text, size_t len, 
     if (r < 0)
         return mf_refuse_errno(p, r, "read the table");
     if (t->op != MF_TABLE_FMOE)
-        return mf_refuse_at(p, 422, "body", "operator", "this table belongs to another operator; an untuned_fmoe.csv is expected");
+        return mf_refuse_at(p, 422, "body", "operator",
+                            "this table belongs to another operator; an untuned_fmoe.csv is expected");
 
     for (size_t i = 0; i < t->n_problems; i++) {
         const struct mf_problem *q = &t->problems[i];
@@ -250,8 +255,7 @@ static int read_shape(struct mf_submission_work *w, const cJSON *item, int index
     mf_say(at, sizeof(at), "shapes[%d]", index);
     if (!cJSON_IsObject(item))
         return add_error(w, &(struct row_error){0, at, "type", why});
-    cJSON_ArrayForEach(member, item)
-    {
+    cJSON_ArrayForEach (member, item) {
         mf_say(at, sizeof(at), "shapes[%d].%.60s", index, member->string);
         int r = value_text(member, text, sizeof(text));
         why = "a number, a text or a boolean is expected";
@@ -259,7 +263,8 @@ static int read_shape(struct mf_submission_work *w, const cJSON *item, int index
             r = mf_shape_set(ret, member->string, text, &why);
         if (r == -ENOENT)
             why = "there is no such column in a shape";
-        if (r < 0 && (r = add_error(w, &(struct row_error){0, at, r == -ENOENT ? "unknown" : "value", why})) < 0)
+        if (r < 0 &&
+            (r = add_error(w, &(struct row_error){0, at, r == -ENOENT ? "unknown" : "value", why})) < 0)
             return r;
         for (unsigned i = 0; i < MF_SHAPE_N_COLUMNS; i++)
             if (strcmp(mf_shape_columns[i], member->string) == 0)
@@ -284,7 +289,8 @@ static int read_shape(struct mf_submission_work *w, const cJSON *item, int index
 
 static int read_shapes(struct mf_submission_work *w, const cJSON *shapes, struct mf_response *p)
 {
-    _cleanup_(mf_freep) struct origin *origins = calloc((size_t)cJSON_GetArraySize(shapes) + 1, sizeof(*origins));
+    _cleanup_(mf_freep) struct origin *origins =
+        calloc((size_t)cJSON_GetArraySize(shapes) + 1, sizeof(*origins));
     const cJSON *item;
     int index = 0, r = origins ? 0 : -ENOMEM;
 
@@ -313,7 +319,8 @@ static int set_name(struct mf_submission_work *w, const char *text, struct mf_re
     return 0;
 }
 
-static int set_option(struct mf_submission_work *w, const char *at, const char *name, const char *text, struct mf_response *p)
+static int set_option(struct mf_submission_work *w, const char *at, const char *name, const char *text,
+                      struct mf_response *p)
 {
     const char *why = "";
     int r = mf_submission_set(&w->submission.options, name, text, &why);
@@ -325,7 +332,8 @@ static int read_query(struct mf_submission_work *w, struct mf_request *r)
     int e = 0;
     for (int i = 0; e == 0 && i < r->n_query; i++) {
         const struct mf_query_item *q = &r->query[i];
-        e = strcmp(q->name, "name") == 0 ? set_name(w, q->value, &r->response) : set_option(w, q->name, q->name, q->value, &r->response);
+        e = strcmp(q->name, "name") == 0 ? set_name(w, q->value, &r->response)
+                                         : set_option(w, q->name, q->name, q->value, &r->response);
     }
     return e;
 }
@@ -333,8 +341,7 @@ static int read_query(struct mf_submission_work *w, struct mf_request *r)
 static int read_options(struct mf_submission_work *w, const cJSON *options, struct mf_response *p)
 {
     const cJSON *member;
-    cJSON_ArrayForEach(member, options)
-    {
+    cJSON_ArrayForEach (member, options) {
         char at[96], text[1024] = "";
         int r = 0;
         mf_say(at, sizeof(at), "options.%.60s", member->string);
@@ -349,7 +356,8 @@ static int read_options(struct mf_submission_work *w, const cJSON *options, stru
             r = value_text(member, text, sizeof(text));
         }
         if (r < 0)
-            return mf_refuse_at(p, 400, at, "type", "%s: a number or a text is expected, for classes an array of texts", at);
+            return mf_refuse_at(p, 400, at, "type",
+                                "%s: a number or a text is expected, for classes an array of texts", at);
         if ((r = set_option(w, at, member->string, text, p)) < 0)
             return r;
     }
@@ -364,8 +372,7 @@ static int read_json(struct mf_submission_work *w, struct mf_request *r)
     int e = 0;
     if (!cJSON_IsObject(json))
         return mf_refuse_at(p, 400, "body", "json", "the body is not a JSON object");
-    cJSON_ArrayForEach(member, json)
-    {
+    cJSON_ArrayForEach (member, json) {
         if (strcmp(member->string, "name") == 0 && cJSON_IsString(member))
             e = set_name(w, member->valuestring, p);
         else if (strcmp(member->string, "options") == 0 && cJSON_IsObject(member))
@@ -375,13 +382,16 @@ static int read_json(struct mf_submission_work *w, struct mf_request *r)
         else if (strcmp(member->string, "csv") == 0 && cJSON_IsString(member))
             csv = member;
         else
-            e = mf_refuse_at(p, 400, member->string, "unknown",
-                             "%.60s: name (text), shapes (array), csv (text) and options (object) are expected", member->string);
+            e = mf_refuse_at(
+                p, 400, member->string, "unknown",
+                "%.60s: name (text), shapes (array), csv (text) and options (object) are expected",
+                member->string);
         if (e < 0)
             return e;
     }
     if (!shapes == !csv)
-        return mf_refuse_at(p, 400, "shapes", shapes ? "conflict" : "missing", "either shapes or csv is expected%s", shapes ? ", not both" : "");
+        return mf_refuse_at(p, 400, "shapes", shapes ? "conflict" : "missing",
+                            "either shapes or csv is expected%s", shapes ? ", not both" : "");
     return shapes ? read_shapes(w, shapes, p) : read_csv(w, csv->valuestring, strlen(csv->valuestring), p);
 }
 
@@ -392,8 +402,10 @@ static void hash_body(struct mf_submission_work *w, const struct mf_request *r, 
     crypto_generichash_state state;
     for (int i = 0; i < r->n_query; i++) {
         (void)crypto_generichash_init(&state, NULL, 0, sizeof(hash));
-        (void)crypto_generichash_update(&state, (const unsigned char *)r->query[i].name, strlen(r->query[i].name) + 1);
-        (void)crypto_generichash_update(&state, (const unsigned char *)r->query[i].value, strlen(r->query[i].value));
+        (void)crypto_generichash_update(&state, (const unsigned char *)r->query[i].name,
+                                        strlen(r->query[i].name) + 1);
+        (void)crypto_generichash_update(&state, (const unsigned char *)r->query[i].value,
+                                        strlen(r->query[i].value));
         (void)crypto_generichash_final(&state, hash, sizeof(hash));
         for (size_t j = 0; j < sizeof(sum); j++)
             sum[j] ^= hash[j];
@@ -409,10 +421,12 @@ static void hash_body(struct mf_submission_work *w, const struct mf_request *r, 
 static int check_rows(struct mf_submission_work *w, struct mf_request *r)
 {
     if (w->submission.n_shapes > MF_SUBMISSION_SHAPES_MAX)
-        return mf_refuse_at(&r->response, 422, "body", "too_many", "%zu shapes; a batch takes at most %d: split it", w->submission.n_shapes,
+        return mf_refuse_at(&r->response, 422, "body", "too_many",
+                            "%zu shapes; a batch takes at most %d: split it", w->submission.n_shapes,
                             MF_SUBMISSION_SHAPES_MAX);
     if (w->submission.n_shapes == 0)
-        return mf_refuse_errors(&r->response, 422, w->n_errors ? "no row is a shape that can be tuned" : "there is no row",
+        return mf_refuse_errors(&r->response, 422,
+                                w->n_errors ? "no row is a shape that can be tuned" : "there is no row",
                                 MF_TAKE(w->errors));
     return 0;
 }
@@ -420,7 +434,8 @@ static int check_rows(struct mf_submission_work *w, struct mf_request *r)
 static void name_by_default(struct mf_submission_work *w)
 {
     if (!w->name[0])
-        mf_say(w->name, sizeof(w->name), "%zu shape%s", w->submission.n_shapes, w->submission.n_shapes == 1 ? "" : "s");
+        mf_say(w->name, sizeof(w->name), "%zu shape%s", w->submission.n_shapes,
+               w->submission.n_shapes == 1 ? "" : "s");
 }
 
 int mf_api_submit_read(void *reader, struct mf_request *r)
@@ -435,8 +450,8 @@ int mf_api_submit_read(void *reader, struct mf_request *r)
     w->errors = cJSON_CreateArray();
     w->submission = (struct mf_submission){.options = MF_BATCH_OPTIONS_INIT};
     if (json && r->n_query > 0)
-        return mf_refuse_at(&r->response, 400, r->query[0].name, "place", "%s: in a JSON submission this is a member of options",
-                            r->query[0].name);
+        return mf_refuse_at(&r->response, 400, r->query[0].name, "place",
+                            "%s: in a JSON submission this is a member of options", r->query[0].name);
     int e = read_query(w, r);
     if (e == 0)
         e = json ? read_json(w, r) : read_csv(w, r->body.data, r->body.len, &r->response);

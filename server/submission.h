@@ -13,14 +13,14 @@
 #define MF_SUBMISSION_ERRORS_MAX 1000
 
 struct mf_submission_work {
-    struct mf_submission submission;    /* points into what follows */
+    struct mf_submission submission; /* points into what follows */
     char name[201];
     char key[128];
     char hash[65];
     struct mf_shape *shapes;
     size_t cap;
-    cJSON *errors;                      /* [{line, at, code, message}] of bad rows */
-    size_t n_errors;                    /* counted, also those that are not listed */
+    cJSON *errors;   /* [{line, at, code, message}] of bad rows */
+    size_t n_errors; /* counted, also those that are not listed */
 };
 
 void mf_submission_work_free(void *work);

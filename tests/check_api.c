@@ -1,8 +1,8 @@
 /* Handlers over real sockets: submissions against a farm of cardboard, lists and their pages on the fixture. */
-#include "mf_check.h"
 #include "farm_fixture.h"
 #include "http_client.h"
 #include "http_harness.h"
+#include "mf_check.h"
 
 #include "common/json.h"
 #include "server/submission.h"
@@ -10,17 +10,22 @@
 #include <stdio.h>
 #include <string.h>
 
-#define HEADER "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_stage1\n"
-#define TAIL   ",2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
-#define JSON_TAIL                                                                                            \
-    "\"model_dim\":2048,\"inter_dim\":96,\"expert\":128,\"topk\":8,\"act_type\":\"ActivationType.Silu\",\"dtype\":\"torch.bfloat16\","  \
-    "\"q_dtype_a\":\"torch.bfloat16\",\"q_dtype_w\":\"torch.bfloat16\",\"q_type\":\"QuantType.No\",\"use_g1u1\":true,\"doweight_stage1\":0}"
+#define HEADER                                                                                           \
+    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_" \
+    "stage1\n"
+#define TAIL \
+    ",2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define JSON_TAIL                                                                                          \
+    "\"model_dim\":2048,\"inter_dim\":96,\"expert\":128,\"topk\":8,\"act_type\":\"ActivationType.Silu\","  \
+    "\"dtype\":\"torch.bfloat16\","                                                                        \
+    "\"q_dtype_a\":\"torch.bfloat16\",\"q_dtype_w\":\"torch.bfloat16\",\"q_type\":\"QuantType.No\",\"use_" \
+    "g1u1\":true,\"doweight_stage1\":0}"
 
 struct submission {
     const char *query, *type, *body;
     int status;
-    const char *text;       /* in the answer; NULL: anything */
-    const char *asked;      /* in what the farm was asked; NULL: anything */
+    const char *text;  /* in the answer; NULL: anything */
+    const char *asked; /* in what the farm was asked; NULL: anything */
 };
 
 /* clang-format off */
@@ -83,12 +88,14 @@ START_TEST(test_submissions)
         char path[512], headers[128];
         (void)snprintf(path, sizeof(path), "/api/v1/batches%s", s->query);
         (void)snprintf(headers, sizeof(headers), "Content-Type: %s\r\n", s->type);
-        struct http_reply r = http_call(http_harness_port(h), "POST", path, headers, s->body, strlen(s->body));
+        struct http_reply r =
+            http_call(http_harness_port(h), "POST", path, headers, s->body, strlen(s->body));
         ck_assert_msg(r.status == s->status, "row %zu: %d, not %d: %s", i, r.status, s->status, r.body);
         if (s->text)
             ck_assert_msg(strstr(r.body, s->text) != NULL, "row %zu: %s", i, r.body);
         if (s->asked)
-            ck_assert_msg(strstr(http_harness_asked(h), s->asked) != NULL, "row %zu: %s", i, http_harness_asked(h));
+            ck_assert_msg(strstr(http_harness_asked(h), s->asked) != NULL, "row %zu: %s", i,
+                          http_harness_asked(h));
         http_reply_free(&r);
     }
     http_harness_stop(h);
@@ -103,14 +110,16 @@ START_TEST(test_idempotency)
     } calls[] = {
         {"/api/v1/batches?topk=4&seed=2", HEADER "4" TAIL, 201},
         {"/api/v1/batches?topk=4&seed=2", HEADER "4" TAIL, 200},
-        {"/api/v1/batches?seed=2&topk=4", HEADER "4" TAIL, 200},    /* the order of the options says nothing */
+        {"/api/v1/batches?seed=2&topk=4", HEADER "4" TAIL, 200}, /* the order of the options says nothing */
         {"/api/v1/batches?topk=5&seed=2", HEADER "4" TAIL, 409},
         {"/api/v1/batches?topk=4&seed=2", HEADER "8" TAIL, 409},
     };
     struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
     char first[256] = "";
     for (size_t i = 0; i < MF_ARRAY_LEN(calls); i++) {
-        struct http_reply r = http_call(http_harness_port(h), "POST", calls[i].path, "Content-Type: text/csv\r\nIdempotency-Key: k1\r\n", calls[i].body, strlen(calls[i].body));
+        struct http_reply r = http_call(http_harness_port(h), "POST", calls[i].path,
+                                        "Content-Type: text/csv\r\nIdempotency-Key: k1\r\n", calls[i].body,
+                                        strlen(calls[i].body));
         ck_assert_msg(r.status == calls[i].status, "call %zu: %d %s", i, r.status, r.body);
         if (i == 0)
             (void)snprintf(first, sizeof(first), "%s", r.body);
@@ -132,7 +141,8 @@ START_TEST(test_too_many_shapes)
     mf_buf_adds(&b, HEADER);
     for (int i = 1; i <= MF_SUBMISSION_SHAPES_MAX + 1; i++)
         mf_buf_addf(&b, "%d" TAIL "\n", i);
-    struct http_reply r = http_call(http_harness_port(h), "POST", "/api/v1/batches", "Content-Type: text/csv\r\n", b.data, b.len);
+    struct http_reply r = http_call(http_harness_port(h), "POST", "/api/v1/batches",
+                                    "Content-Type: text/csv\r\n", b.data, b.len);
     ck_assert_int_eq(r.status, 422);
     ck_assert_ptr_nonnull(strstr(r.body, "split it"));
     http_reply_free(&r);
@@ -170,15 +180,26 @@ END_TEST
 /* --- lists ------------------------------------------------------------------------------------------------ */
 
 static const char *const lists[] = {
-    "/api/v1/batches?", "/api/v1/batches/1/goals?", "/api/v1/batches/2/goals?", "/api/v1/goals/5/pipelines?", "/api/v1/goals/5/pipelines?finalists=1&",
-    "/api/v1/goals/5/steps?", "/api/v1/goals/10/steps?status=pending&", "/api/v1/goals/5/rejections?", "/api/v1/goals/10/rejections?kernel=tile*&", "/api/v1/steps/1/results?",
-    "/api/v1/workers?", "/api/v1/quarantine?", "/api/v1/export/left_out?consumer=aiter&",
+    "/api/v1/batches?",
+    "/api/v1/batches/1/goals?",
+    "/api/v1/batches/2/goals?",
+    "/api/v1/goals/5/pipelines?",
+    "/api/v1/goals/5/pipelines?finalists=1&",
+    "/api/v1/goals/5/steps?",
+    "/api/v1/goals/10/steps?status=pending&",
+    "/api/v1/goals/5/rejections?",
+    "/api/v1/goals/10/rejections?kernel=tile*&",
+    "/api/v1/steps/1/results?",
+    "/api/v1/workers?",
+    "/api/v1/quarantine?",
+    "/api/v1/export/left_out?consumer=aiter&",
 };
 
 static cJSON *page(int port, const char *path, int limit, const char *cursor)
 {
     char text[512];
-    (void)snprintf(text, sizeof(text), "%slimit=%d%s%s", path, limit, cursor ? "&cursor=" : "", cursor ? cursor : "");
+    (void)snprintf(text, sizeof(text), "%slimit=%d%s%s", path, limit, cursor ? "&cursor=" : "",
+                   cursor ? cursor : "");
     struct http_reply r = http_get(port, text);
     ck_assert_msg(r.status == 200, "%s: %s", text, r.body);
     cJSON *json = mf_json_parse(r.body, r.len, r.len);
@@ -201,7 +222,8 @@ START_TEST(test_pages)
             int pages = 0;
             do {
                 const char *next = "";
-                cJSON *json = page(http_harness_port(h), lists[i], limit, *cursor ? cursor : NULL), *items = mf_json_array(json, "items");
+                cJSON *json = page(http_harness_port(h), lists[i], limit, *cursor ? cursor : NULL),
+                      *items = mf_json_array(json, "items");
                 ck_assert_int_le(cJSON_GetArraySize(items), limit);
                 while (items->child)
                     cJSON_AddItemToArray(all, cJSON_DetachItemFromArray(items, 0));
@@ -230,7 +252,8 @@ static const struct {
     {"/api/v1/batches/1", "\"free_gain\":0.013"},
     {"/api/v1/batches/1", "\"eta_s\":null"},
     {"/api/v1/batches/2", "\"line\":9"},
-    {"/api/v1/batches/3", "{\"class\":\"gfx942/304\",\"goals\":1,\"reason\":\"no worker of the class gfx942/304 has come yet\"}"},
+    {"/api/v1/batches/3",
+     "{\"class\":\"gfx942/304\",\"goals\":1,\"reason\":\"no worker of the class gfx942/304 has come yet\"}"},
     {"/api/v1/batches/2/goals?state=failed", "every step that covers gemm2 failed"},
     {"/api/v1/goals/5", "\"shape\":{\"token\":16,\"model_dim\":2048"},
     {"/api/v1/goals/5", "\"compiler\":\"gcc 12.2.0\""},
@@ -266,8 +289,7 @@ START_TEST(test_ranking)
     const cJSON *item;
     double last = 0;
     int raced = 0, ties = 0, i = 0;
-    cJSON_ArrayForEach(item, mf_json_array(json, "items"))
-    {
+    cJSON_ArrayForEach (item, mf_json_array(json, "items")) {
         bool winner = false, tie = false;
         double us = 0, forecast = 0;
         ck_assert_int_eq(mf_json_bool(item, "winner", &winner), 0);

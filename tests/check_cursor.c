@@ -27,10 +27,22 @@ START_TEST(test_round_trip)
 END_TEST
 
 static const char *const refused[] = {
-    "", ".", "..", "1", "1.2", "1.2.", "1.2.3.4", "1..3", " 1.2.3", "1.2.3 ", "A.2.3", "g.0.0", "-1.0.0",
-    "11111111111111111.0.0",            /* seventeen digits */
-    "0.7ff0000000000000.0",             /* infinity */
-    "0.7ff8000000000000.0",             /* not a number: comparisons with it would give an empty page for ever */
+    "",
+    ".",
+    "..",
+    "1",
+    "1.2",
+    "1.2.",
+    "1.2.3.4",
+    "1..3",
+    " 1.2.3",
+    "1.2.3 ",
+    "A.2.3",
+    "g.0.0",
+    "-1.0.0",
+    "11111111111111111.0.0", /* seventeen digits */
+    "0.7ff0000000000000.0",  /* infinity */
+    "0.7ff8000000000000.0",  /* not a number: comparisons with it would give an empty page for ever */
 };
 
 START_TEST(test_refused)

@@ -21,7 +21,8 @@ static const char *ids(struct mf_events *e, int64_t batch, int64_t *cursor, int 
     mf_buf_init(&out, 1 << 20);
     ck_assert_int_eq(mf_events_read(e, batch, cursor, &out, 1 << 16), expect);
     for (const char *p = out.data; (p = strstr(p, "id: ")); p += 4)
-        (void)snprintf(list + strlen(list), sizeof(list) - strlen(list), "%.*s ", (int)strcspn(p + 4, "\n"), p + 4);
+        (void)snprintf(list + strlen(list), sizeof(list) - strlen(list), "%.*s ", (int)strcspn(p + 4, "\n"),
+                       p + 4);
     mf_buf_release(&out);
     return list;
 }

@@ -1,8 +1,8 @@
 /* The tuned table over HTTP: its rows, its filters, what it leaves out, its bytes, merging; and the metrics. */
-#include "mf_check.h"
 #include "farm_fixture.h"
 #include "http_client.h"
 #include "http_harness.h"
+#include "mf_check.h"
 
 #include "common/json.h"
 #include "common/table.h"
@@ -18,7 +18,8 @@ static struct mf_table *read_table(const struct http_reply *r)
     char why[MF_REASON_MAX];
     ck_assert_msg(mf_table_read("export", r->body, r->len, &t, why) == 0, "%s", why);
     for (size_t i = 0; i < t->n_problems; i++)
-        printf("line %lld %s: %s\n", (long long)t->problems[i].line, t->problems[i].column, t->problems[i].reason);
+        printf("line %lld %s: %s\n", (long long)t->problems[i].line, t->problems[i].column,
+               t->problems[i].reason);
     ck_assert_uint_eq(t->n_errors, 0);
     return t;
 }
@@ -28,7 +29,7 @@ static const struct {
     size_t rows;
     int left_out;
 } filters[] = {
-    {"", 8, 1},                                     /* seven of one batch, one of the other; one goal failed */
+    {"", 8, 1}, /* seven of one batch, one of the other; one goal failed */
     {"?batch=1", 7, 0},
     {"?batch=2", 1, 1},
     {"?batch=3", 0, 0},
@@ -38,8 +39,12 @@ static const struct {
     {"?gfx=gfx942", 0, 0},
     {"?model=EPYC%209R14", 8, 0},
     {"?model=MI300X", 0, 0},
-    {"?layer_model=2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", 7, 0},
-    {"?layer_model=2048,96,128,8,ActivationType.Silu,dtypes.bf16,dtypes.bf16,dtypes.bf16,QuantType.No,True,False", 7, 0},
+    {"?layer_model=2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType."
+     "No,1,0",
+     7, 0},
+    {"?layer_model=2048,96,128,8,ActivationType.Silu,dtypes.bf16,dtypes.bf16,dtypes.bf16,QuantType.No,True,"
+     "False",
+     7, 0},
     {"?consumer=aiter", 0, 9},
 };
 
@@ -53,7 +58,8 @@ START_TEST(test_filters)
         ck_assert_msg(r.status == 200, "%s: %s", path, r.body);
         _cleanup_(mf_table_freep) struct mf_table *t = read_table(&r);
         ck_assert_msg(t->n_rows == filters[i].rows, "%s: %zu rows", path, t->n_rows);
-        ck_assert_msg(atoi(http_header(&r, "Moefarm-Left-Out")) == filters[i].left_out, "%s: %s left out", path, http_header(&r, "Moefarm-Left-Out"));
+        ck_assert_msg(atoi(http_header(&r, "Moefarm-Left-Out")) == filters[i].left_out, "%s: %s left out",
+                      path, http_header(&r, "Moefarm-Left-Out"));
         http_reply_free(&r);
         (void)snprintf(path, sizeof(path), "/api/v1/export/left_out%s", filters[i].query);
         r = http_get(http_harness_port(h), path);
@@ -95,7 +101,8 @@ START_TEST(test_rows)
         }
         /* in order: the layer model, then the tokens */
         if (i > 0)
-            ck_assert_int_lt(row[-1].shape.model_dim * 1000000L + row[-1].shape.token, row->shape.model_dim * 1000000L + row->shape.token);
+            ck_assert_int_lt(row[-1].shape.model_dim * 1000000L + row[-1].shape.token,
+                             row->shape.model_dim * 1000000L + row->shape.token);
     }
     ck_assert_int_gt(one, 0);
     ck_assert_int_gt(two, 0);
@@ -124,7 +131,8 @@ END_TEST
 
 START_TEST(test_two_models)
 {
-    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true, .second_model = true});
+    struct http_harness *h =
+        http_harness_start(&(struct http_harness_options){.fixture = true, .second_model = true});
     struct http_reply r = http_get(http_harness_port(h), "/api/v1/export/tuned_fmoe.csv");
     ck_assert_int_eq(r.status, 409);
     ck_assert_ptr_nonnull(strstr(r.body, "cpu-znver4/2: EPYC 9R14, EPYC 9R45"));
@@ -142,8 +150,14 @@ END_TEST
 static const struct {
     const char *query, *at;
 } refused[] = {
-    {"?batch=0", "batch"}, {"?batch=x", "batch"}, {"?class=gfx942", "class"}, {"?class=gfx942/304&gfx=gfx950", "gfx"}, {"?consumer=vllm", "consumer"},
-    {"?layer_model=1,2,3", "layer_model"}, {"?simulated=maybe", "simulated"}, {"?replace=1", "replace"},
+    {"?batch=0", "batch"},
+    {"?batch=x", "batch"},
+    {"?class=gfx942", "class"},
+    {"?class=gfx942/304&gfx=gfx950", "gfx"},
+    {"?consumer=vllm", "consumer"},
+    {"?layer_model=1,2,3", "layer_model"},
+    {"?simulated=maybe", "simulated"},
+    {"?replace=1", "replace"},
 };
 
 START_TEST(test_refused)
@@ -194,7 +208,8 @@ START_TEST(test_merge)
     http_reply_free(&r);
 
     static const char untuned[] = "token,model_dim\n1,2\n";
-    r = http_call(port, "POST", "/api/v1/export/merge", "Content-Type: text/csv\r\n", untuned, sizeof(untuned) - 1);
+    r = http_call(port, "POST", "/api/v1/export/merge", "Content-Type: text/csv\r\n", untuned,
+                  sizeof(untuned) - 1);
     ck_assert_int_eq(r.status, 422);
     http_reply_free(&r);
     http_reply_free(&own);
@@ -207,7 +222,9 @@ static const struct {
     bool aiter;
 } names[] = {
     {"_ZN5aiter48fmoe_bf16_blockscaleBf16_g1u1_flat_vs_silu_1x128E", true},
-    {"moe_ck2stages_gemm2_256x32x64x128_1x4_MulABScaleExpertWeight_v1_Nswizzle0_Quant2_MulRoutedWeight0_F8_F8_B16", true},
+    {"moe_ck2stages_gemm2_256x32x64x128_1x4_MulABScaleExpertWeight_v1_Nswizzle0_Quant2_MulRoutedWeight0_F8_"
+     "F8_B16",
+     true},
     {"flydsl_moe1_afp4_wfp4_bf16_t32x128x256_w2_fp4", true},
     {"tile_s1_m32n64k128", false},
     {"one_t16", false},
@@ -225,11 +242,15 @@ END_TEST
 START_TEST(test_metrics)
 {
     static const char *const samples[] = {
-        "moefarm_goals{state=\"done\"} 8\n", "moefarm_workers{state=\"lost\"} 1\n", "moefarm_results_committed_total 7\n",
-        "moefarm_turn_duration_seconds_bucket{le=\"0.001\"} 2\n", "moefarm_turn_duration_seconds_count 3\n",
+        "moefarm_goals{state=\"done\"} 8\n",
+        "moefarm_workers{state=\"lost\"} 1\n",
+        "moefarm_results_committed_total 7\n",
+        "moefarm_turn_duration_seconds_bucket{le=\"0.001\"} 2\n",
+        "moefarm_turn_duration_seconds_count 3\n",
         "moefarm_worker_busy_seconds_total{worker=\"node-a-cpu0\",phase=\"timing\"} 412.5\n",
         "moefarm_http_requests_total{method=\"GET\",route=\"/api/v1/goals/{id}\",code=\"404\"} 2\n",
-        "moefarm_http_requests_total{method=\"any\",route=\"none\",code=\"404\"} 1\n", "moefarm_quarantined_kernels 1\n",
+        "moefarm_http_requests_total{method=\"any\",route=\"none\",code=\"404\"} 1\n",
+        "moefarm_quarantined_kernels 1\n",
     };
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     static const char *const paths[] = {"/api/v1/goals/98", "/api/v1/goals/99", "/nowhere"};

@@ -1,7 +1,7 @@
 /* HTTP itself, over raw sockets: what is refused and how, what is bounded, what every answer carries. */
-#include "mf_check.h"
 #include "http_client.h"
 #include "http_harness.h"
+#include "mf_check.h"
 
 #include "common/cleanup.h"
 #include "server/request.h"
@@ -13,8 +13,8 @@
 struct row {
     const char *method, *path, *headers, *body;
     int status;
-    const char *header, *value;     /* an answer's header that must hold the value; NULL: none */
-    const char *text;               /* must be in the body; NULL: anything */
+    const char *header, *value; /* an answer's header that must hold the value; NULL: none */
+    const char *text;           /* must be in the body; NULL: anything */
 };
 
 /* clang-format off */
@@ -79,14 +79,18 @@ START_TEST(test_rows)
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     for (size_t i = 0; i < MF_ARRAY_LEN(rows); i++) {
         const struct row *row = &rows[i];
-        struct http_reply r = http_call(http_harness_port(h), row->method, row->path, row->headers, row->body, row->body ? strlen(row->body) : 0);
-        ck_assert_msg(r.status == row->status, "row %zu, %s %s: %d, not %d: %s", i, row->method, row->path, r.status, row->status, r.body);
+        struct http_reply r = http_call(http_harness_port(h), row->method, row->path, row->headers, row->body,
+                                        row->body ? strlen(row->body) : 0);
+        ck_assert_msg(r.status == row->status, "row %zu, %s %s: %d, not %d: %s", i, row->method, row->path,
+                      r.status, row->status, r.body);
         if (row->header)
-            ck_assert_msg(strstr(http_header(&r, row->header), row->value) != NULL, "row %zu: %s: %s", i, row->header, http_header(&r, row->header));
+            ck_assert_msg(strstr(http_header(&r, row->header), row->value) != NULL, "row %zu: %s: %s", i,
+                          row->header, http_header(&r, row->header));
         if (row->text)
             ck_assert_msg(strstr(r.body, row->text) != NULL, "row %zu: %s", i, r.body);
         if (row->status >= 400)
-            ck_assert_msg(strstr(r.body, "\"status\":") && strstr(r.body, "\"errors\":["), "row %zu: %s", i, r.body);
+            ck_assert_msg(strstr(r.body, "\"status\":") && strstr(r.body, "\"errors\":["), "row %zu: %s", i,
+                          r.body);
         if (strcmp(row->method, "HEAD") == 0)
             ck_assert_uint_eq(r.len, 0);
         http_reply_free(&r);
@@ -101,7 +105,14 @@ START_TEST(test_host)
     static const struct {
         const char *host;
         int status;
-    } hosts[] = {{"localhost", 200}, {"localhost:80", 200}, {"127.0.0.1", 200}, {"[::1]:8080", 200}, {"LOCALHOST", 200}, {"evil.example", 421}, {"localhost.evil.example", 421}, {"", 421}};
+    } hosts[] = {{"localhost", 200},
+                 {"localhost:80", 200},
+                 {"127.0.0.1", 200},
+                 {"[::1]:8080", 200},
+                 {"LOCALHOST", 200},
+                 {"evil.example", 421},
+                 {"localhost.evil.example", 421},
+                 {"", 421}};
     struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
     for (size_t i = 0; i < MF_ARRAY_LEN(hosts); i++) {
         char text[256];
@@ -165,7 +176,10 @@ START_TEST(test_too_large)
 
     /* announced: refused before a byte of it is sent */
     int fd = http_connect(port);
-    (void)snprintf(head, sizeof(head), "POST /api/v1/batches HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/csv\r\nContent-Length: %zu\r\nExpect: 100-continue\r\n\r\n", len);
+    (void)snprintf(head, sizeof(head),
+                   "POST /api/v1/batches HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                   "text/csv\r\nContent-Length: %zu\r\nExpect: 100-continue\r\n\r\n",
+                   len);
     http_sends(fd, head);
     r = http_read(fd, 0);
     ck_assert_int_eq(r.status, 413);
@@ -174,7 +188,8 @@ START_TEST(test_too_large)
 
     /* not announced: counted */
     fd = http_connect(port);
-    http_sends(fd, "POST /api/v1/batches HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: text/csv\r\nTransfer-Encoding: chunked\r\n\r\n");
+    http_sends(fd, "POST /api/v1/batches HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: "
+                   "text/csv\r\nTransfer-Encoding: chunked\r\n\r\n");
     for (size_t sent = 0; sent < len; sent += 1 << 20) {
         http_sends(fd, "100000\r\n");
         http_send(fd, body, 1 << 20);
@@ -199,9 +214,16 @@ END_TEST
 START_TEST(test_rubbish)
 {
     static const char *const texts[] = {
-        "\r\n\r\n", "GET\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "GET / HTTP/9.9\r\n\r\n", "POST /api/v1/batches HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/csv\r\nContent-Length: 100\r\n\r\ntoken",
-        "POST /api/v1/batches HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/csv\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        "POST /api/v1/batches HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n", "GET /api/v1/batches HTTP/1.1\r\nHost: localhost\r\n",
+        "\r\n\r\n",
+        "GET\r\n\r\n",
+        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        "GET / HTTP/9.9\r\n\r\n",
+        "POST /api/v1/batches HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/csv\r\nContent-Length: "
+        "100\r\n\r\ntoken",
+        "POST /api/v1/batches HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/csv\r\nTransfer-Encoding: "
+        "chunked\r\n\r\nzz\r\n",
+        "POST /api/v1/batches HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        "GET /api/v1/batches HTTP/1.1\r\nHost: localhost\r\n",
     };
     struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
     for (size_t i = 0; i < MF_ARRAY_LEN(texts); i++) {
@@ -230,11 +252,12 @@ END_TEST
 START_TEST(test_connections_bounded)
 {
     enum { LIMIT = 8 };
-    struct http_harness *h = http_harness_start(&(struct http_harness_options){.http = {.connections = LIMIT, .idle_s = 1}});
+    struct http_harness *h =
+        http_harness_start(&(struct http_harness_options){.http = {.connections = LIMIT, .idle_s = 1}});
     int fds[LIMIT * 2];
     for (size_t i = 0; i < MF_ARRAY_LEN(fds); i++) {
         fds[i] = http_connect(http_harness_port(h));
-        http_sends(fds[i], "GET / HT");                 /* and then says no more */
+        http_sends(fds[i], "GET / HT"); /* and then says no more */
     }
     /* The silent ones are closed, and others are served. */
     struct http_reply r = http_get(http_harness_port(h), "/healthz");
@@ -251,7 +274,8 @@ START_TEST(test_pipelining)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     int fd = http_connect(http_harness_port(h));
-    http_sends(fd, "GET /api/v1/workers?limit=1 HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    http_sends(fd, "GET /api/v1/workers?limit=1 HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz "
+                   "HTTP/1.1\r\nHost: localhost\r\n\r\n");
     char *text = http_read_until(fd, "ok\n");
     const char *first = strstr(text, "node-a-cpu0"), *second = strstr(text, "\r\n\r\nok\n");
     ck_assert(first && second && first < second);
@@ -264,7 +288,8 @@ END_TEST
 /* The writer is gone: what only reads is served, and a stop does not wait for ever. */
 START_TEST(test_no_writer)
 {
-    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true, .no_writer = true});
+    struct http_harness *h =
+        http_harness_start(&(struct http_harness_options){.fixture = true, .no_writer = true});
     int fd = http_connect(http_harness_port(h));
     http_sends(fd, "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n");
     struct http_reply r = http_get(http_harness_port(h), "/api/v1/batches");
@@ -284,11 +309,16 @@ START_TEST(test_only_loopback)
         const char *address;
         int r;
         const char *why;
-    } addresses[] = {{"0.0.0.0", -EPERM, "not a loopback address"}, {"::", -EPERM, "127.0.0.1 or ::1"}, {"10.1.2.3", -EPERM, "no keys yet"}, {"localhost.", -EINVAL, "no address"}};
+    } addresses[] = {{"0.0.0.0", -EPERM, "not a loopback address"},
+                     {"::", -EPERM, "127.0.0.1 or ::1"},
+                     {"10.1.2.3", -EPERM, "no keys yet"},
+                     {"localhost.", -EINVAL, "no address"}};
     for (size_t i = 0; i < MF_ARRAY_LEN(addresses); i++) {
         struct mf_http *h = NULL;
         char why[256];
-        ck_assert_int_eq(mf_http_start(&(struct mf_http_options){.address = addresses[i].address}, &h, why, sizeof(why)), addresses[i].r);
+        ck_assert_int_eq(
+            mf_http_start(&(struct mf_http_options){.address = addresses[i].address}, &h, why, sizeof(why)),
+            addresses[i].r);
         ck_assert_msg(strstr(why, addresses[i].why) != NULL, "%s", why);
         ck_assert_ptr_null(h);
     }

@@ -1,6 +1,6 @@
-#include "mf_check.h"
 #include "http_client.h"
 #include "http_harness.h"
+#include "mf_check.h"
 #include "server/metrics.h"
 #include "server/routes.h"
 
@@ -11,7 +11,7 @@
 #include <string.h>
 
 static const struct {
-    const char *method, *path, *route;  /* route NULL: none */
+    const char *method, *path, *route; /* route NULL: none */
     int64_t id;
     const char *allow;
 } lookups[] = {
@@ -22,7 +22,7 @@ static const struct {
     {"POST", "/api/v1/batches/7/cancel", "/api/v1/batches/{id}/cancel", 7, ""},
     {"DELETE", "/api/v1/batches", NULL, 0, "POST, GET, HEAD"},
     {"GET", "/api/v1/batches/7/cancel", NULL, 0, "POST"},
-    {"get", "/healthz", NULL, 0, "GET, HEAD"},                  /* methods are case-sensitive */
+    {"get", "/healthz", NULL, 0, "GET, HEAD"}, /* methods are case-sensitive */
     {"GET", "/api/v1/batches/", NULL, 0, ""},
     {"GET", "/api/v1/batches/0", NULL, 0, ""},
     {"GET", "/api/v1/batches/007", NULL, 0, ""},
@@ -59,7 +59,8 @@ START_TEST(test_table)
         ck_assert_ptr_nonnull(routes[i].produces);
         for (size_t j = 0; j < i; j++) {
             ck_assert_str_ne(routes[i].operation, routes[j].operation);
-            ck_assert(strcmp(routes[i].path, routes[j].path) != 0 || strcmp(routes[i].method, routes[j].method) != 0);
+            ck_assert(strcmp(routes[i].path, routes[j].path) != 0 ||
+                      strcmp(routes[i].method, routes[j].method) != 0);
         }
     }
 }
@@ -125,11 +126,16 @@ static void check_schema(const cJSON *root, const cJSON *schema, const cJSON *va
 {
     const char *name = NULL;
     if (mf_json_text(schema, "$ref", &name) == 0)
-        schema = mf_json_object(mf_json_object(mf_json_object(root, "components"), "schemas"), strrchr(name, '/') + 1);
+        schema = mf_json_object(mf_json_object(mf_json_object(root, "components"), "schemas"),
+                                strrchr(name, '/') + 1);
     ck_assert_msg(schema != NULL, "%s: no schema", where);
     static const char *const types[] = {"object", "array", "string", "integer", "number", "boolean", "null"};
-    bool is[] = {cJSON_IsObject(value), cJSON_IsArray(value), cJSON_IsString(value),
-                 cJSON_IsNumber(value) && value->valuedouble == (double)(int64_t)value->valuedouble, cJSON_IsNumber(value), cJSON_IsBool(value),
+    bool is[] = {cJSON_IsObject(value),
+                 cJSON_IsArray(value),
+                 cJSON_IsString(value),
+                 cJSON_IsNumber(value) && value->valuedouble == (double)(int64_t)value->valuedouble,
+                 cJSON_IsNumber(value),
+                 cJSON_IsBool(value),
                  cJSON_IsNull(value)};
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(schema, "type"), *option;
     bool fits = type == NULL;
@@ -137,17 +143,18 @@ static void check_schema(const cJSON *root, const cJSON *schema, const cJSON *va
         if (cJSON_IsString(type))
             fits |= is[i] && strcmp(type->valuestring, types[i]) == 0;
         else
-            cJSON_ArrayForEach(option, type) fits |= is[i] && strcmp(option->valuestring, types[i]) == 0;
+            cJSON_ArrayForEach (option, type)
+                fits |= is[i] && strcmp(option->valuestring, types[i]) == 0;
     }
     ck_assert_msg(fits, "%s: not of its type", where);
 
     char at[256];
     const cJSON *properties = mf_json_object(schema, "properties"), *item;
     if (cJSON_IsObject(value) && properties) {
-        cJSON_ArrayForEach(option, mf_json_array(schema, "required"))
-            ck_assert_msg(cJSON_GetObjectItemCaseSensitive(value, option->valuestring) != NULL, "%s.%s: missing", where, option->valuestring);
-        cJSON_ArrayForEach(item, value)
-        {
+        cJSON_ArrayForEach (option, mf_json_array(schema, "required"))
+            ck_assert_msg(cJSON_GetObjectItemCaseSensitive(value, option->valuestring) != NULL,
+                          "%s.%s: missing", where, option->valuestring);
+        cJSON_ArrayForEach (item, value) {
             (void)snprintf(at, sizeof(at), "%s.%s", where, item->string);
             const cJSON *property = cJSON_GetObjectItemCaseSensitive(properties, item->string);
             ck_assert_msg(property != NULL, "%s: not in the document", at);
@@ -156,17 +163,19 @@ static void check_schema(const cJSON *root, const cJSON *schema, const cJSON *va
     }
     if (cJSON_IsArray(value) && mf_json_object(schema, "items")) {
         (void)snprintf(at, sizeof(at), "%s[]", where);
-        cJSON_ArrayForEach(item, value) check_schema(root, mf_json_object(schema, "items"), item, at);
+        cJSON_ArrayForEach (item, value)
+            check_schema(root, mf_json_object(schema, "items"), item, at);
     }
 }
 
-static void check_answer(const cJSON *doc, const struct mf_route *route, const struct http_reply *r, const char *path)
+static void check_answer(const cJSON *doc, const struct mf_route *route, const struct http_reply *r,
+                         const char *path)
 {
     char status[8];
     (void)snprintf(status, sizeof(status), "%d", r->status);
     const cJSON *responses = mf_json_object(operation(doc, route), "responses");
-    ck_assert_msg(cJSON_GetObjectItemCaseSensitive(responses, status) != NULL, "%s %s answers %s, which is not documented", route->method,
-                  path, status);
+    ck_assert_msg(cJSON_GetObjectItemCaseSensitive(responses, status) != NULL,
+                  "%s %s answers %s, which is not documented", route->method, path, status);
     ck_assert_msg(r->status < 500, "%s %s: %s", route->method, path, r->body);
     if (r->status != 200 || strcmp(route->produces, "application/json") != 0 || !route->schema)
         return;
@@ -188,17 +197,24 @@ START_TEST(test_document)
     for (size_t i = 0; i < n; i++) {
         char path[128];
         const struct mf_route *route = &routes[i];
-        ck_assert_msg(operation(doc, route) != NULL, "%s %s is not in the document", route->method, route->path);
+        ck_assert_msg(operation(doc, route) != NULL, "%s %s is not in the document", route->method,
+                      route->path);
         concrete(route, path, sizeof(path));
         if (strcmp(route->produces, "text/event-stream") == 0)
-            continue;                   /* does not end; check_stream has it */
+            continue; /* does not end; check_stream has it */
         struct http_reply r = http_call(http_harness_port(h), route->method, path, "", NULL, 0);
         check_answer(doc, route, &r, path);
         http_reply_free(&r);
     }
     /* The fixture has more in these than in those that "1" stands for. */
-    static const char *const more[] = {"/api/v1/batches/2", "/api/v1/batches/3", "/api/v1/goals/5", "/api/v1/goals/5/pipelines", "/api/v1/goals/5/race",
-                                       "/api/v1/goals/10/steps", "/api/v1/goals/10/rejections", "/api/v1/export/left_out?simulated=1"};
+    static const char *const more[] = {"/api/v1/batches/2",
+                                       "/api/v1/batches/3",
+                                       "/api/v1/goals/5",
+                                       "/api/v1/goals/5/pipelines",
+                                       "/api/v1/goals/5/race",
+                                       "/api/v1/goals/10/steps",
+                                       "/api/v1/goals/10/rejections",
+                                       "/api/v1/export/left_out?simulated=1"};
     for (size_t i = 0; i < MF_ARRAY_LEN(more); i++) {
         int64_t ids[2];
         char allow[64], path[128];

@@ -1,7 +1,7 @@
 /* Event streams over real sockets: live, resumed, of one batch, slow, too many. */
-#include "mf_check.h"
 #include "http_client.h"
 #include "http_harness.h"
+#include "mf_check.h"
 
 #include "common/cleanup.h"
 #include "common/clock.h"
@@ -32,7 +32,7 @@ START_TEST(test_live)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     int fd = open_stream(http_harness_port(h), "/api/v1/events", "");
-    char *text = http_read_until(fd, "id: 40\n");   /* the latest of the fixture: where the stream begins */
+    char *text = http_read_until(fd, "id: 40\n"); /* the latest of the fixture: where the stream begins */
     ck_assert_ptr_nonnull(strstr(text, "text/event-stream"));
     ck_assert_ptr_nonnull(strstr(text, "retry: 1000"));
     ck_assert_int_eq(count(text, "event: "), 0);
@@ -50,12 +50,13 @@ END_TEST
 
 static const struct {
     const char *path, *headers;
-    const char *last;           /* comes at the end */
-    int n;                      /* events up to it; the fixture has 40, odd ones of batch 2 */
+    const char *last; /* comes at the end */
+    int n;            /* events up to it; the fixture has 40, odd ones of batch 2 */
 } resumes[] = {
     {"/api/v1/events", "Last-Event-ID: 30\r\n", "\"measured\":40", 10},
     {"/api/v1/events?last_event_id=0", "", "\"measured\":40", 40},
-    {"/api/v1/events?last_event_id=0", "Last-Event-ID: 39\r\n", "\"measured\":40", 1},      /* the header is the browser's: it is newer */
+    {"/api/v1/events?last_event_id=0", "Last-Event-ID: 39\r\n", "\"measured\":40",
+     1}, /* the header is the browser's: it is newer */
     {"/api/v1/batches/1/events?last_event_id=0", "", "\"measured\":40", 20},
     {"/api/v1/batches/2/events?last_event_id=36", "", "\"measured\":39", 2},
 };
@@ -102,7 +103,7 @@ END_TEST
 /* A client that does not read costs one chunk; when it reads again, it gets what it missed from the table. */
 START_TEST(test_slow_client)
 {
-    enum { N = 8000, RECEIVE_BYTES = 131072 };    /* more than the ring and the sockets hold */
+    enum { N = 8000, RECEIVE_BYTES = 131072 }; /* more than the ring and the sockets hold */
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     char n[16], last[64];
     int fd = open_stream(http_harness_port(h), "/api/v1/events", "");
@@ -110,7 +111,7 @@ START_TEST(test_slow_client)
     (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){RECEIVE_BYTES}, sizeof(int));
     (void)snprintf(n, sizeof(n), "%d", N);
     http_harness_event(h, 1, "burst", n, NULL);
-    struct http_reply r = http_get(http_harness_port(h), "/healthz");   /* others are served meanwhile */
+    struct http_reply r = http_get(http_harness_port(h), "/healthz"); /* others are served meanwhile */
     ck_assert_int_eq(r.status, 200);
     http_reply_free(&r);
     (void)snprintf(last, sizeof(last), "{\"i\":%d,", N);
@@ -124,7 +125,8 @@ END_TEST
 
 START_TEST(test_beat)
 {
-    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true, .http.beat_ms = 50});
+    struct http_harness *h =
+        http_harness_start(&(struct http_harness_options){.fixture = true, .http.beat_ms = 50});
     int fd = open_stream(http_harness_port(h), "/api/v1/events", "");
     for (int i = 0; i < 3; i++)
         free(http_read_until(fd, ": beat\n\n"));
@@ -147,7 +149,8 @@ START_TEST(test_refused)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     for (size_t i = 0; i < MF_ARRAY_LEN(refused); i++) {
-        struct http_reply r = http_call(http_harness_port(h), "GET", refused[i].path, refused[i].headers, NULL, 0);
+        struct http_reply r =
+            http_call(http_harness_port(h), "GET", refused[i].path, refused[i].headers, NULL, 0);
         ck_assert_int_eq(r.status, refused[i].status);
         ck_assert_ptr_nonnull(strstr(r.body, refused[i].at));
         http_reply_free(&r);
@@ -158,7 +161,8 @@ END_TEST
 
 START_TEST(test_too_many)
 {
-    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true, .http.streams = 2, .http.beat_ms = 50});
+    struct http_harness *h = http_harness_start(
+        &(struct http_harness_options){.fixture = true, .http.streams = 2, .http.beat_ms = 50});
     int port = http_harness_port(h);
     int a = open_stream(port, "/api/v1/events", ""), b = open_stream(port, "/api/v1/events", "");
     free(http_read_until(a, "retry"));

@@ -6,10 +6,10 @@
 
 /* Ids that tests ask for. */
 enum {
-    FIXTURE_BATCH_DONE = 1,     /* seven goals, tokens 1 … 64, bf16, on cpu-znver4/2 */
-    FIXTURE_BATCH_OPEN = 2,     /* a goal at every stage, and one that failed */
-    FIXTURE_BATCH_WAITING = 3,  /* for a class that nobody has */
-    FIXTURE_GOAL_RACED = 5,     /* token 16 of the first batch: two pipelines tie */
+    FIXTURE_BATCH_DONE = 1,    /* seven goals, tokens 1 … 64, bf16, on cpu-znver4/2 */
+    FIXTURE_BATCH_OPEN = 2,    /* a goal at every stage, and one that failed */
+    FIXTURE_BATCH_WAITING = 3, /* for a class that nobody has */
+    FIXTURE_GOAL_RACED = 5,    /* token 16 of the first batch: two pipelines tie */
     FIXTURE_GOALS_DONE = 7,
 };
 

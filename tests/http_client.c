@@ -15,7 +15,9 @@
 int http_connect(int port)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((unsigned short)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((unsigned short)port),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct timeval timeout = {20, 0};
     ck_assert_int_ge(fd, 0);
     (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
@@ -31,7 +33,7 @@ void http_send(int fd, const char *data, size_t len)
     while (len > 0) {
         ssize_t n = send(fd, data, len, MSG_NOSIGNAL);
         if (n < 0)
-            return;             /* the server may answer and close before it has read all */
+            return; /* the server may answer and close before it has read all */
         data += n;
         len -= (size_t)n;
     }
@@ -72,7 +74,7 @@ const char *http_header(const struct http_reply *r, const char *name)
     static char value[512];
     size_t len = strlen(name);
     value[0] = 0;
-    for (const char *line = r->head; line && (line = strstr(line, "\r\n")); ) {
+    for (const char *line = r->head; line && (line = strstr(line, "\r\n"));) {
         line += 2;
         if (strncasecmp(line, name, len) == 0 && line[len] == ':') {
             line += len + 1;
@@ -114,7 +116,7 @@ struct http_reply http_read(int fd, int head_only)
     size_t head = (size_t)(end - b.data) + 4;
     r.head = strndup(b.data, head);
     (void)sscanf(r.head, "HTTP/1.1 %d", &r.status);
-    if (r.status == 100) {      /* the interim answer to Expect */
+    if (r.status == 100) { /* the interim answer to Expect */
         memmove(b.data, b.data + head, b.len - head + 1);
         free(r.head);
         free(b.data);
@@ -137,12 +139,14 @@ struct http_reply http_read(int fd, int head_only)
     return r;
 }
 
-struct http_reply http_call(int port, const char *method, const char *path, const char *headers, const char *body, size_t len)
+struct http_reply http_call(int port, const char *method, const char *path, const char *headers,
+                            const char *body, size_t len)
 {
     char head[4096];
     int fd = http_connect(port);
     ck_assert_int_ge(fd, 0);
-    (void)snprintf(head, sizeof(head), "%s %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nConnection: close\r\n%s", method, path, port, headers);
+    (void)snprintf(head, sizeof(head), "%s %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nConnection: close\r\n%s",
+                   method, path, port, headers);
     http_sends(fd, head);
     if (body) {
         (void)snprintf(head, sizeof(head), "Content-Length: %zu\r\n", len);

@@ -4,9 +4,9 @@
 #include <stddef.h>
 
 struct http_reply {
-    int status;                 /* 0: the connection ended without an answer */
-    char *head;                 /* status line and headers */
-    char *body;                 /* chunked coding undone; NUL behind it */
+    int status; /* 0: the connection ended without an answer */
+    char *head; /* status line and headers */
+    char *body; /* chunked coding undone; NUL behind it */
     size_t len;
 };
 
@@ -17,7 +17,8 @@ void http_sends(int fd, const char *text);
 /* Reads one answer. head_only: of a HEAD request. */
 struct http_reply http_read(int fd, int head_only);
 /* One request on a connection of its own. headers: "Name: value\r\n…" or "". body may be NULL. */
-struct http_reply http_call(int port, const char *method, const char *path, const char *headers, const char *body, size_t len);
+struct http_reply http_call(int port, const char *method, const char *path, const char *headers,
+                            const char *body, size_t len);
 struct http_reply http_get(int port, const char *path);
 void http_reply_free(struct http_reply *r);
 /* The value of a header, in a static buffer; "" when absent. */

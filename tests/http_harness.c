@@ -24,12 +24,13 @@
 struct mf_farm {
     struct mf_store *store;
     char asked[512];
-    char key[128], hash[80], *receipt;  /* of the last submission */
+    char key[128], hash[80], *receipt; /* of the last submission */
 };
 
 #define WEAK __attribute__((weak))
 
-WEAK const double mf_turn_bucket_s[MF_TURN_BUCKETS] = {0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5};
+WEAK const double mf_turn_bucket_s[MF_TURN_BUCKETS] = {0.0005, 0.001, 0.002, 0.005, 0.01,
+                                                       0.02,   0.05,  0.1,   0.2,   0.5};
 
 WEAK int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret)
 {
@@ -42,9 +43,12 @@ WEAK int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON 
     }
     mf_routing_print(&s->options.routing, routing);
     mf_shape_print(&s->shapes[0], first);
-    mf_say(f->asked, sizeof(f->asked), "submit %s: %zu shapes, first %s; priority %d topk %d err_ratio %g cap %lld routing %s %s %s seed %llu classes %d",
-           s->name, s->n_shapes, first, s->options.priority, s->options.topk, s->options.err_ratio, (long long)s->options.time_cap_ms, routing,
-           s->options.exhaustive ? "exhaustive" : "race", s->options.layout_free ? "free" : "common", (unsigned long long)s->options.seed,
+    mf_say(f->asked, sizeof(f->asked),
+           "submit %s: %zu shapes, first %s; priority %d topk %d err_ratio %g cap %lld routing %s %s %s seed "
+           "%llu classes %d",
+           s->name, s->n_shapes, first, s->options.priority, s->options.topk, s->options.err_ratio,
+           (long long)s->options.time_cap_ms, routing, s->options.exhaustive ? "exhaustive" : "race",
+           s->options.layout_free ? "free" : "common", (unsigned long long)s->options.seed,
            s->options.n_classes);
     *ret = cJSON_CreateObject();
     cJSON_AddNumberToObject(*ret, "batch", 9);
@@ -80,7 +84,8 @@ WEAK int mf_farm_revive(struct mf_farm *f, int64_t kernel, const struct mf_devic
 WEAK void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret)
 {
     (void)f;
-    *ret = (struct mf_farm_stats){.ready = true, .turns = 3, .turn_buckets = {1, 1, 1}, .turn_s = 0.004, .messages = 12, .results = 7};
+    *ret = (struct mf_farm_stats){
+        .ready = true, .turns = 3, .turn_buckets = {1, 1, 1}, .turn_s = 0.004, .messages = 12, .results = 7};
 }
 
 /* --- the harness ------------------------------------------------------------------------------------------ */
@@ -93,7 +98,7 @@ struct http_harness {
     struct mf_readers *readers;
     struct mf_http *http;
     pthread_t writer;
-    bool stop;                  /* the writer's */
+    bool stop; /* the writer's */
 };
 
 static void publish(struct http_harness *h, char *frames[4])
@@ -102,8 +107,11 @@ static void publish(struct http_harness *h, char *frames[4])
     int64_t batch = strtoll(frames[0], NULL, 10);
     ck_assert_int_ge(mf_store_begin(s), 0);
     if (*frames[3])
-        ck_assert_msg(sqlite3_exec(mf_store_db(s), frames[3], NULL, NULL, NULL) == SQLITE_OK, "%s", sqlite3_errmsg(mf_store_db(s)));
-    ck_assert_int_eq(mf_sql_run(s, "INSERT INTO event (batch, kind, body, at_ms) VALUES (?, ?, ?, ?)", "Itti", batch, frames[1], frames[2], mf_wall_ms()), 1);
+        ck_assert_msg(sqlite3_exec(mf_store_db(s), frames[3], NULL, NULL, NULL) == SQLITE_OK, "%s",
+                      sqlite3_errmsg(mf_store_db(s)));
+    ck_assert_int_eq(mf_sql_run(s, "INSERT INTO event (batch, kind, body, at_ms) VALUES (?, ?, ?, ?)", "Itti",
+                                batch, frames[1], frames[2], mf_wall_ms()),
+                     1);
     int64_t id = mf_store_last_id(s);
     ck_assert_int_ge(mf_store_commit(s), 0);
     (void)mf_bus_send_event(h->events, id, batch, frames[1], frames[2]);
@@ -121,7 +129,10 @@ static void publish_burst(struct http_harness *h, const char *batch_text, const 
         for (int64_t i = 1; i <= n; i++) {
             mf_say(body, sizeof(body), "{\"i\":%lld,\"filler\":\"%01000d\"}", (long long)i, 0);
             if (step == 0) {
-                ck_assert_int_eq(mf_sql_run(s, "INSERT INTO event (batch, kind, body, at_ms) VALUES (?, 'goal', ?, 0)", "It", batch, body), 1);
+                ck_assert_int_eq(
+                    mf_sql_run(s, "INSERT INTO event (batch, kind, body, at_ms) VALUES (?, 'goal', ?, 0)",
+                               "It", batch, body),
+                    1);
                 first = i == 1 ? mf_store_last_id(s) : first;
             } else {
                 (void)mf_bus_send_event(h->events, first + i - 1, batch, "goal", body);
@@ -231,7 +242,8 @@ struct http_harness *http_harness_start(const struct http_harness_options *optio
     return h;
 }
 
-void http_harness_event(struct http_harness *h, int64_t batch, const char *kind, const char *body, const char *sql)
+void http_harness_event(struct http_harness *h, int64_t batch, const char *kind, const char *body,
+                        const char *sql)
 {
     char number[24];
     mf_say(number, sizeof(number), "%lld", (long long)batch);

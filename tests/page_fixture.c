@@ -13,16 +13,21 @@
 START_TEST(test_serve)
 {
     const char *port = getenv("PAGE_FIXTURE_PORT");
-    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true, .http.port = port ? atoi(port) : 0});
+    struct http_harness *h = http_harness_start(
+        &(struct http_harness_options){.fixture = true, .http.port = port ? atoi(port) : 0});
     char line[64];
     printf("port %d\n", http_harness_port(h));
     (void)fflush(stdout);
     while (fgets(line, sizeof(line), stdin)) {
         if (strncmp(line, "progress", 8) == 0)
-            http_harness_event(h, 2, "goal", "{\"batch\":2,\"goal\":10,\"state\":\"probing\",\"steps\":79,\"measured\":60,\"reason\":\"\"}",
+            http_harness_event(h, 2, "goal",
+                               "{\"batch\":2,\"goal\":10,\"state\":\"probing\",\"steps\":79,\"measured\":60,"
+                               "\"reason\":\"\"}",
                                "UPDATE goal SET n_measured = min(n_steps, n_measured + 3) WHERE id = 10");
         else if (strncmp(line, "finish", 6) == 0)
-            http_harness_event(h, 2, "batch", "{\"batch\":2,\"state\":\"done\"}", "UPDATE batch SET state = 'done', ended_ms = created_ms + 600000 WHERE id = 2");
+            http_harness_event(
+                h, 2, "batch", "{\"batch\":2,\"state\":\"done\"}",
+                "UPDATE batch SET state = 'done', ended_ms = created_ms + 600000 WHERE id = 2");
     }
     http_harness_stop(h);
 }
