@@ -44,7 +44,7 @@ fi
 
 refuse "these calls write without a bound, hide errors or share a buffer: use common/text.h and common/buf.h" \
     '(^|[^_[:alnum:]."])(strcpy|strcat|sprintf|vsprintf|strtok|atoi|atol|atof|gmtime|localtime|system|gets) *\(' \
-    "${sources[@]}"
+    $(printf '%s\n' "${sources[@]}" | grep -v '^tests/')
 refuse "finish it or leave it out" '(TODO|FIXM[E]|XX[X])( |:|\(|$)' $(printf '%s\n' "${texts[@]}" | grep -v scripts/check_style.sh)
 refuse "only server/store*.c may see SQLite: they share server/store_private.h" '^ *# *include <sqlite3\.h>' \
     $(printf '%s\n' "${sources[@]}" | grep -v -e '^server/store_private\.h$' -e '^tests/')
@@ -65,7 +65,7 @@ done
 if [ -n "$clang_format" ]; then
     if ! bad=$($clang_format --dry-run --Werror "${sources[@]}" 2>&1); then
         echo "style: not as clang-format would have it (make format):"
-        grep -oE '^[^:]+:[0-9]+' <<<"$bad" | awk -F: '!n[$1]++ {print "  " $1 ":" $2}'
+        grep -oE '^[^: ]+:[0-9]+:[0-9]+: error' <<<"$bad" | awk -F: '!n[$1]++ {print "  " $1 ":" $2}'
         failed=1
     fi
 elif [ $failed = 0 ]; then
