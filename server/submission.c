@@ -16,10 +16,7 @@
 
 /* --- options ---------------------------------------------------------------------------------------------- */
 
-static int set_int(const char *text, int64_t min, int64_t max, int64_t *ret)
-{
-    return mf_parse_i64(text, min, max, ret) < 0 ? -EINVAL : 0;
-}
+typedef int (*option_set)(struct mf_batch_options *o, const char *text);
 
 static int set_classes(struct mf_batch_options *o, const char *text)
 {
@@ -45,62 +42,92 @@ static int set_classes(struct mf_batch_options *o, const char *text)
     return 0;
 }
 
-int mf_submission_set(struct mf_batch_options *o, const char *name, const char *text, const char **ret_why)
+static int set_priority(struct mf_batch_options *o, const char *text)
 {
     int64_t i;
-    double d;
-    if (strcmp(name, "classes") == 0) {
-        *ret_why = "up to 16 device classes are expected, as gfx942/304,cpu-znver4/2";
-        return set_classes(o, text);
-    }
-    if (strcmp(name, "priority") == 0) {
-        *ret_why = "a whole number from 0 to 100 is expected";
-        if (set_int(text, 0, 100, &i) < 0)
-            return -EINVAL;
+    int r = mf_parse_i64(text, 0, 100, &i);
+    if (r == 0)
         o->priority = (int)i;
-        return 0;
-    }
-    if (strcmp(name, "topk") == 0) {
-        *ret_why = "a whole number from 1 to 64 is expected";
-        if (set_int(text, 1, 64, &i) < 0)
-            return -EINVAL;
+    return r;
+}
+
+static int set_topk(struct mf_batch_options *o, const char *text)
+{
+    int64_t i;
+    int r = mf_parse_i64(text, 1, 64, &i);
+    if (r == 0)
         o->topk = (int)i;
-        return 0;
-    }
-    if (strcmp(name, "err_ratio") == 0) {
-        *ret_why = "a number from 0 to 1 is expected";
-        if (mf_parse_double(text, &d) < 0 || d < 0 || d > 1)
-            return -EINVAL;
-        o->err_ratio = d;
-        return 0;
-    }
-    if (strcmp(name, "time_cap_ms") == 0) {
-        *ret_why = "a whole number from 100 to 600000 is expected";
-        return set_int(text, 100, 600000, &o->time_cap_ms);
-    }
-    if (strcmp(name, "routing") == 0) {
-        *ret_why = "uniform, balanced, zipf:S with S in (0, 4] or hot:SHARE with SHARE in [0, 1] is expected";
-        return mf_routing_parse(text, &o->routing) < 0 ? -EINVAL : 0;
-    }
-    if (strcmp(name, "search") == 0) {
-        *ret_why = "race or exhaustive is expected";
-        o->exhaustive = strcmp(text, "exhaustive") == 0;
-        return o->exhaustive || strcmp(text, "race") == 0 ? 0 : -EINVAL;
-    }
-    if (strcmp(name, "layout") == 0) {
-        *ret_why = "common or free is expected";
-        o->layout_free = strcmp(text, "free") == 0;
-        return o->layout_free || strcmp(text, "common") == 0 ? 0 : -EINVAL;
-    }
-    if (strcmp(name, "seed") == 0) {
-        *ret_why = "a whole number from 0 to 9007199254740991 is expected";
-        if (set_int(text, 0, INT64_C(9007199254740991), &i) < 0)
-            return -EINVAL;
+    return r;
+}
+
+static int set_err_ratio(struct mf_batch_options *o, const char *text)
+{
+    double d;
+    if (mf_parse_double(text, &d) < 0 || d < 0 || d > 1)
+        return -EINVAL;
+    o->err_ratio = d;
+    return 0;
+}
+
+static int set_time_cap(struct mf_batch_options *o, const char *text)
+{
+    return mf_parse_i64(text, 100, 600000, &o->time_cap_ms);
+}
+
+static int set_routing(struct mf_batch_options *o, const char *text)
+{
+    return mf_routing_parse(text, &o->routing);
+}
+
+static int set_search(struct mf_batch_options *o, const char *text)
+{
+    o->exhaustive = strcmp(text, "exhaustive") == 0;
+    return o->exhaustive || strcmp(text, "race") == 0 ? 0 : -EINVAL;
+}
+
+static int set_layout(struct mf_batch_options *o, const char *text)
+{
+    o->layout_free = strcmp(text, "free") == 0;
+    return o->layout_free || strcmp(text, "common") == 0 ? 0 : -EINVAL;
+}
+
+/* Up to what JSON's numbers hold exactly. */
+static int set_seed(struct mf_batch_options *o, const char *text)
+{
+    int64_t i;
+    int r = mf_parse_i64(text, 0, INT64_C(9007199254740991), &i);
+    if (r == 0)
         o->seed = (uint64_t)i;
-        return 0;
+    return r;
+}
+
+/* clang-format off */
+static const struct {
+    const char *name;
+    option_set set;
+    const char *why;
+} options[] = {
+    {"classes",     set_classes,   "up to 16 device classes are expected, as gfx942/304,cpu-znver4/2"},
+    {"priority",    set_priority,  "a whole number from 0 to 100 is expected"},
+    {"topk",        set_topk,      "a whole number from 1 to 64 is expected"},
+    {"err_ratio",   set_err_ratio, "a number from 0 to 1 is expected"},
+    {"time_cap_ms", set_time_cap,  "a whole number from 100 to 600000 is expected"},
+    {"routing",     set_routing,   "uniform, balanced, zipf:S with S in (0, 4] or hot:SHARE with SHARE in [0, 1] is expected"},
+    {"search",      set_search,    "race or exhaustive is expected"},
+    {"layout",      set_layout,    "common or free is expected"},
+    {"seed",        set_seed,      "a whole number from 0 to 9007199254740991 is expected"},
+};
+/* clang-format on */
+
+int mf_submission_set(struct mf_batch_options *o, const char *name, const char *text, const char **ret_why)
+{
+    for (size_t i = 0; i < MF_ARRAY_LEN(options); i++) {
+        if (strcmp(options[i].name, name) == 0) {
+            *ret_why = options[i].why;
+            return options[i].set(o, text) < 0 ? -EINVAL : 0;
+        }
     }
-    *ret_why = "there is no such option: name, classes, priority, topk, err_ratio, time_cap_ms, routing, "
-               "search, layout, seed are";
+    *ret_why = "there is no such option; /api/openapi.json lists those of a submission";
     return -ENOENT;
 }
 
@@ -338,10 +365,10 @@ static int read_query(struct mf_submission_work *w, struct mf_request *r)
     return e;
 }
 
-static int read_options(struct mf_submission_work *w, const cJSON *options, struct mf_response *p)
+static int read_options(struct mf_submission_work *w, const cJSON *list, struct mf_response *p)
 {
     const cJSON *member;
-    cJSON_ArrayForEach (member, options) {
+    cJSON_ArrayForEach (member, list) {
         char at[96], text[1024] = "";
         int r = 0;
         mf_say(at, sizeof(at), "options.%.60s", member->string);
