@@ -11,7 +11,7 @@
 #include <time.h>
 
 #define READ_MS    150
-#define WINDOW     (8u << 20)       /* read at once: short enough that some window is not disturbed by other programs */
+#define WINDOW     (8u << 20) /* read at once: short enough that some window is not disturbed by other programs */
 #define COMPUTE_MS 12
 
 struct work {
@@ -69,7 +69,9 @@ static void nothing(void *context, int thread, int n_threads)
  * when its turn comes again; the best window counts. */
 static int measure_read(const struct mf_cpu_peak_loops *loops, uint64_t llc_bytes, double *ret_gbs)
 {
-    size_t bytes = llc_bytes * 4 < (64u << 20) ? 64u << 20 : llc_bytes * 4 > (1u << 30) ? 1u << 30 : (size_t)llc_bytes * 4;
+    size_t bytes = llc_bytes * 4 < (64u << 20)  ? 64u << 20
+                   : llc_bytes * 4 > (1u << 30) ? 1u << 30
+                                                : (size_t)llc_bytes * 4;
     struct work all = {.loops = loops, .bytes = bytes / WINDOW * WINDOW}, w = all;
     double best = 0.0;
 
@@ -98,7 +100,8 @@ static int measure_read(const struct mf_cpu_peak_loops *loops, uint64_t llc_byte
 static double measure_compute(const struct mf_cpu_peak_loops *loops, bool bf16)
 {
     struct work w = {.loops = loops, .rounds = 20000, .bf16 = bf16};
-    double flops = (bf16 ? loops->bf16_flops : loops->f32_flops) * (double)w.rounds * mf_pool_threads(), best = 0.0;
+    double flops = (bf16 ? loops->bf16_flops : loops->f32_flops) * (double)w.rounds * mf_pool_threads(),
+           best = 0.0;
     double end = now_s() + COMPUTE_MS * 1e-3;
 
     do {

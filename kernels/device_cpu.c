@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 #if defined(__x86_64__)
-# include <cpuid.h>
+#    include <cpuid.h>
 #endif
 
 #define DEFAULT_LLC (32u << 20)
@@ -74,7 +74,8 @@ static const char *march_of_table(void)
         family += (a >> 20) & 0xff;
     for (size_t i = 0; i < sizeof(marches) / sizeof(marches[0]); i++) {
         const struct march *m = &marches[i];
-        if (strcmp(m->vendor, vendor) == 0 && m->family == family && model >= m->model_from && model <= m->model_to)
+        if (strcmp(m->vendor, vendor) == 0 && m->family == family && model >= m->model_from &&
+            model <= m->model_to)
             return m->name;
     }
     return NULL;
@@ -83,7 +84,8 @@ static const char *march_of_table(void)
 /* What an unknown CPU can run, by the psABI's levels. */
 static const char *march_of_flags(void)
 {
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl"))
         return "x86_64_v4";
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         return "x86_64_v3";

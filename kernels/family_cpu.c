@@ -6,8 +6,8 @@
 
 const int32_t mf_cpu_block_ms[MF_CPU_N_BLOCK_MS] = {8, 16, 32, 64};
 
-#define TOKEN_MAX (1 << 24)     /* of the packed id */
-#define TOPK_MAX  127           /* its slot, sign bit apart */
+#define TOKEN_MAX (1 << 24) /* of the packed id */
+#define TOPK_MAX  127       /* its slot, sign bit apart */
 
 void mf_refuse(struct mf_refusal *r, const char *rule, const char *format, ...)
 {
@@ -34,17 +34,23 @@ static bool formats_known(const struct mf_shape *s, struct mf_refusal *ret)
     if (s->q_type == MF_QTYPE_NO) {
         if (s->q_dtype_a == MF_DTYPE_BF16 && s->q_dtype_w == MF_DTYPE_BF16)
             return true;
-        mf_refuse(ret, "q_dtype", "q_type is %s with q_dtype_a %s and q_dtype_w %s; unquantised GEMMs take torch.bfloat16 for both",
-                  mf_qtype_name(s->q_type), mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w));
+        mf_refuse(
+            ret, "q_dtype",
+            "q_type is %s with q_dtype_a %s and q_dtype_w %s; unquantised GEMMs take torch.bfloat16 for both",
+            mf_qtype_name(s->q_type), mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w));
         return false;
     }
     if (s->q_type != MF_QTYPE_PER_TOKEN && s->q_type != MF_QTYPE_PER_1X128) {
-        mf_refuse(ret, "q_type", "q_type is %s; the CPU kernels know QuantType.No, QuantType.per_Token and QuantType.per_1x128",
-                  mf_qtype_name(s->q_type));
+        mf_refuse(
+            ret, "q_type",
+            "q_type is %s; the CPU kernels know QuantType.No, QuantType.per_Token and QuantType.per_1x128",
+            mf_qtype_name(s->q_type));
         return false;
     }
     if (!is_fp8(s->q_dtype_a) || s->q_dtype_a != s->q_dtype_w) {
-        mf_refuse(ret, "q_dtype", "q_dtype_a is %s and q_dtype_w is %s; with %s both must be the same float8_e4m3fn or float8_e4m3fnuz",
+        mf_refuse(ret, "q_dtype",
+                  "q_dtype_a is %s and q_dtype_w is %s; with %s both must be the same float8_e4m3fn or "
+                  "float8_e4m3fnuz",
                   mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), mf_qtype_name(s->q_type));
         return false;
     }
@@ -57,17 +63,21 @@ bool mf_cpu_shape_known(const struct mf_shape *s, struct mf_refusal *ret)
     if (!formats_known(s, ret))
         return false;
     if (!s->use_g1u1) {
-        mf_refuse(ret, "use_g1u1", "use_g1u1 is 0: w1 would have %d rows of up only; the CPU kernels compute gate and up (2 x %d rows)",
+        mf_refuse(ret, "use_g1u1",
+                  "use_g1u1 is 0: w1 would have %d rows of up only; the CPU kernels compute gate and up (2 x "
+                  "%d rows)",
                   s->inter_dim, s->inter_dim);
         return false;
     }
     if (s->act_type != MF_ACT_SILU && s->act_type != MF_ACT_GELU && s->act_type != MF_ACT_SWIGLU) {
-        mf_refuse(ret, "act_type", "act_type is %s; the CPU kernels know ActivationType.Silu, Gelu and Swiglu",
+        mf_refuse(ret, "act_type",
+                  "act_type is %s; the CPU kernels know ActivationType.Silu, Gelu and Swiglu",
                   mf_act_name(s->act_type));
         return false;
     }
     if (s->token > TOKEN_MAX - 1 || s->topk > TOPK_MAX) {
-        mf_refuse(ret, "packed_id", "token %lld with topk %d: sorted ids hold tokens below %d and slots up to %d",
+        mf_refuse(ret, "packed_id",
+                  "token %lld with topk %d: sorted ids hold tokens below %d and slots up to %d",
                   (long long)s->token, s->topk, TOKEN_MAX - 1, TOPK_MAX);
         return false;
     }
@@ -98,7 +108,8 @@ const char *mf_cpu_layout_name(int panel)
     return panel == 16 ? "panel16" : panel == 32 ? "panel32" : "row";
 }
 
-static struct mf_artifact make(enum mf_tensor tensor, enum mf_format format, const char *order, int32_t block_m)
+static struct mf_artifact make(enum mf_tensor tensor, enum mf_format format, const char *order,
+                               int32_t block_m)
 {
     struct mf_artifact a = {.tensor = tensor, .format = format, .scale = MF_SCALE_NONE, .block = block_m};
 

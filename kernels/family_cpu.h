@@ -9,15 +9,16 @@
 #include "kernels/cpu/stage.h"
 #include "kernels/family.h"
 
-extern const int32_t mf_cpu_block_ms[4];    /* 8, 16, 32, 64 */
+extern const int32_t mf_cpu_block_ms[4]; /* 8, 16, 32, 64 */
 #define MF_CPU_N_BLOCK_MS 4
 
 struct mf_refusal {
-    const char *rule;                       /* NULL: none */
+    const char *rule; /* NULL: none */
     char reason[MF_REASON_MAX];
 };
 
-__attribute__((format(printf, 3, 4))) void mf_refuse(struct mf_refusal *r, const char *rule, const char *format, ...);
+__attribute__((format(printf, 3, 4))) void mf_refuse(struct mf_refusal *r, const char *rule,
+                                                     const char *format, ...);
 
 /* Whether the CPU kernels know the shape's formats, activation and form. */
 bool mf_cpu_shape_known(const struct mf_shape *shape, struct mf_refusal *ret);

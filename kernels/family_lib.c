@@ -20,7 +20,7 @@
 #include "kernels/layout.h"
 
 #define ROWS_MAX     64
-#define COST_OF_READ 12     /* of a block's weights, in rows of arithmetic */
+#define COST_OF_READ 12 /* of a block's weights, in rows of arithmetic */
 
 struct config {
     int stage, block_m, threads, panel;
@@ -29,7 +29,7 @@ struct config {
 /* The primitive for so many rows, and each thread's memory objects, which hold no memory of their own. */
 struct rows_kernel {
     dnnl_primitive_t primitive;
-    dnnl_memory_t *src, *weights, *dst, *scratch;       /* by thread */
+    dnnl_memory_t *src, *weights, *dst, *scratch; /* by thread */
 };
 
 struct mf_kernel {
@@ -37,9 +37,9 @@ struct mf_kernel {
     struct mf_shape shape;
     const struct mf_cpu_ops *ops;
     size_t N, K;
-    size_t scratch_bytes, room;         /* room: workspace of one thread */
+    size_t scratch_bytes, room; /* room: workspace of one thread */
     dnnl_engine_t engine;
-    dnnl_stream_t *streams;             /* by thread */
+    dnnl_stream_t *streams; /* by thread */
     struct rows_kernel rows[ROWS_MAX + 1];
     const struct mf_launch *launch;
     int error;
@@ -48,8 +48,8 @@ struct mf_kernel {
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
     if (c->stage == 1)
-        (void)snprintf(buf, MF_STEP_NAME_MAX, "dnnl_s1_bf16_%s_m%d_t%d_%s%s", mf_cpu_act_word(s), c->block_m, c->threads,
-                       mf_cpu_layout_word(c->panel), s->doweight_stage1 ? "_w" : "");
+        (void)snprintf(buf, MF_STEP_NAME_MAX, "dnnl_s1_bf16_%s_m%d_t%d_%s%s", mf_cpu_act_word(s), c->block_m,
+                       c->threads, mf_cpu_layout_word(c->panel), s->doweight_stage1 ? "_w" : "");
     else
         (void)snprintf(buf, MF_STEP_NAME_MAX, "dnnl_s2_bf16_m%d_t%d_%s", c->block_m, c->threads,
                        mf_cpu_layout_word(c->panel));
@@ -67,12 +67,16 @@ static bool shape_fits(const struct mf_shape *s, struct mf_refusal *ret)
     if (!mf_cpu_shape_known(s, ret))
         return false;
     if (s->q_type != MF_QTYPE_NO) {
-        mf_refuse(ret, "q_type", "q_type is %s with %s weights; oneDNN 2.6 multiplies no fp8, so lib takes QuantType.No with "
-                  "torch.bfloat16 only", mf_qtype_name(s->q_type), mf_dtype_name(s->q_dtype_w));
+        mf_refuse(
+            ret, "q_type",
+            "q_type is %s with %s weights; oneDNN 2.6 multiplies no fp8, so lib takes QuantType.No with "
+            "torch.bfloat16 only",
+            mf_qtype_name(s->q_type), mf_dtype_name(s->q_dtype_w));
         return false;
     }
     if (mf_isa_best() != MF_ISA_AVX512) {
-        mf_refuse(ret, "isa", "the device has %s; oneDNN 2.6 multiplies bf16 with AVX-512 only", mf_isa_name(mf_isa_best()));
+        mf_refuse(ret, "isa", "the device has %s; oneDNN 2.6 multiplies bf16 with AVX-512 only",
+                  mf_isa_name(mf_isa_best()));
         return false;
     }
     return true;
@@ -97,7 +101,8 @@ static int each(const struct mf_shape *s, int cores, each_fn f, void *context)
     for (int stage = 1; stage <= 2; stage++) {
         for (size_t p = 0; p < MF_ARRAY_LEN(panels); p++) {
             for (size_t b = 0; b < MF_ARRAY_LEN(block_ms); b++) {
-                struct config c = {.stage = stage, .block_m = block_ms[b], .panel = panels[p], .threads = cores};
+                struct config c = {
+                    .stage = stage, .block_m = block_ms[b], .panel = panels[p], .threads = cores};
                 if (!layout_fits(s, stage, c.panel))
                     continue;
                 r = f(context, &c);
@@ -158,7 +163,8 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
         mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Z, "slot", 0));
     }
     s.flops = slots * H * I * (c->stage == 1 ? 4 : 2);
-    s.bytes = mf_cpu_expected_active(shape) * mf_cpu_expert_bytes(shape, c->stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2) +
+    s.bytes = mf_cpu_expected_active(shape) *
+                  mf_cpu_expert_bytes(shape, c->stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2) +
               (c->stage == 1 ? (double)shape->token * H + slots * I : slots * (H + I)) * 2;
     *ret = s;
 }
@@ -179,8 +185,8 @@ static int offer_step(void *context, const struct config *c)
     return w->offer->step(w->offer, &step);
 }
 
-static int enumerate(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
-                     struct mf_offer *offer)
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, struct mf_offer *offer)
 {
     struct walk w = {.shape = shape, .offer = offer};
     struct mf_refusal refusal;
@@ -193,10 +199,11 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
             if (layout_fits(shape, stage, panel))
                 continue;
             (void)snprintf(kernel, sizeof(kernel), "dnnl_s%d_%s", stage, mf_cpu_layout_word(panel));
-            int r = offer->reject(offer, f->name, kernel, "divisibility",
-                                  "oneDNN's blocks are %d rows of 32 elements: inter_dim %d leaves %d, model_dim %d leaves %d",
-                                  panel, shape->inter_dim, shape->inter_dim % (stage == 1 ? panel : 32), shape->model_dim,
-                                  shape->model_dim % (stage == 1 ? 32 : panel));
+            int r = offer->reject(
+                offer, f->name, kernel, "divisibility",
+                "oneDNN's blocks are %d rows of 32 elements: inter_dim %d leaves %d, model_dim %d leaves %d",
+                panel, shape->inter_dim, shape->inter_dim % (stage == 1 ? panel : 32), shape->model_dim,
+                shape->model_dim % (stage == 1 ? 32 : panel));
             if (r < 0)
                 return r;
         }
@@ -336,8 +343,8 @@ static int make_all(struct mf_kernel *k)
     return r;
 }
 
-static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape, const char *name,
-                     struct mf_kernel **ret)
+static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                     const char *name, struct mf_kernel **ret)
 {
     struct walk w = {.shape = shape, .name = name};
     struct mf_refusal refusal;
@@ -373,7 +380,8 @@ struct room {
     void *scratch;
 };
 
-static int multiply(const struct mf_kernel *k, int thread, int rows, const void *a, int32_t expert, const struct room *room)
+static int multiply(const struct mf_kernel *k, int thread, int rows, const void *a, int32_t expert,
+                    const struct room *room)
 {
     const struct rows_kernel *m = &k->rows[rows];
     const char *w = (const char *)k->launch->needs[2].part[0] + (size_t)expert * k->N * k->K * 2;
@@ -390,17 +398,19 @@ static int multiply(const struct mf_kernel *k, int thread, int rows, const void 
     return dnnl_primitive_execute(m->primitive, k->streams[thread], 4, args) == dnnl_success ? 0 : -EIO;
 }
 
-static int run_block(const struct mf_kernel *k, const struct mf_sorted_view *s, int64_t block, int rows, int thread,
-                     const struct room *room)
+static int run_block(const struct mf_kernel *k, const struct mf_sorted_view *s, int64_t block, int rows,
+                     int thread, const struct room *room)
 {
     const struct mf_launch *l = k->launch;
-    size_t H = (size_t)k->shape.model_dim, I = (size_t)k->shape.inter_dim, row0 = (size_t)block * (size_t)k->config.block_m;
+    size_t H = (size_t)k->shape.model_dim, I = (size_t)k->shape.inter_dim,
+           row0 = (size_t)block * (size_t)k->config.block_m;
     const uint16_t *a = (const uint16_t *)l->needs[0].part[0] + row0 * k->K;
 
     if (k->config.stage == 1) {
         for (int i = 0; i < rows; i++)
             memcpy(room->a + (size_t)i * H,
-                   (const uint16_t *)l->needs[0].part[0] + (size_t)mf_id_token(s->ids[row0 + (size_t)i]) * H, H * 2);
+                   (const uint16_t *)l->needs[0].part[0] + (size_t)mf_id_token(s->ids[row0 + (size_t)i]) * H,
+                   H * 2);
         a = room->a;
     }
     int r = multiply(k, thread, rows, a, s->experts[block], room);
@@ -409,8 +419,8 @@ static int run_block(const struct mf_kernel *k, const struct mf_sorted_view *s, 
         const float *c = room->c + (size_t)i * k->N;
         uint16_t *out = l->gives[0].part[0];
         if (k->config.stage == 1) {
-            k->ops->activate(k->shape.act_type, c, c + I, k->shape.doweight_stage1 ? s->weights[row] : 1.0f, I,
-                             out + row * I);
+            k->ops->activate(k->shape.act_type, c, c + I, k->shape.doweight_stage1 ? s->weights[row] : 1.0f,
+                             I, out + row * I);
         } else {
             int32_t id = s->ids[row];
             size_t slot = (size_t)mf_id_token(id) * (size_t)k->shape.topk + (size_t)mf_id_slot(id);
@@ -420,7 +430,8 @@ static int run_block(const struct mf_kernel *k, const struct mf_sorted_view *s, 
     return r;
 }
 
-static int64_t cost_of(const struct mf_kernel *k, const struct mf_sorted_view *s, int64_t block, int *ret_rows)
+static int64_t cost_of(const struct mf_kernel *k, const struct mf_sorted_view *s, int64_t block,
+                       int *ret_rows)
 {
     *ret_rows = mf_block_rows(s->ids, block * k->config.block_m, k->config.block_m, k->shape.topk);
     return *ret_rows + COST_OF_READ;
@@ -438,7 +449,7 @@ static void run_thread(void *context, int thread, int n_threads)
 
     room.c = (void *)(base + align64(bm * k->K * 2));
     room.scratch = base + align64(bm * k->K * 2) + align64(bm * k->N * 4);
-    omp_set_num_threads(1);     /* of this thread only */
+    omp_set_num_threads(1); /* of this thread only */
     for (int64_t b = 0; b < n_blocks; b++)
         total += cost_of(k, &s, b, &rows);
     for (int64_t b = 0; b < n_blocks; b++) {

@@ -12,22 +12,26 @@ enum kind { SORT, QUANT1, GATHER, ACT, QUANT2, COMBINE, COMBINE_WEIGHTED };
 
 static const struct kind_info {
     const char *word;
-    bool sorted;                /* its name has a block_m */
+    bool sorted; /* its name has a block_m */
     bool threaded;
 } kinds[] = {
-    [SORT] = {"sort", true, false},     [QUANT1] = {"quant1", false, true},      [GATHER] = {"gather", true, true},
-    [ACT] = {"act", true, true},        [QUANT2] = {"quant2", true, true},       [COMBINE] = {"combine_z", false, true},
+    [SORT] = {"sort", true, false},
+    [QUANT1] = {"quant1", false, true},
+    [GATHER] = {"gather", true, true},
+    [ACT] = {"act", true, true},
+    [QUANT2] = {"quant2", true, true},
+    [COMBINE] = {"combine_z", false, true},
     [COMBINE_WEIGHTED] = {"combine_zw", false, true},
 };
 
 struct mf_kernel {
     enum kind kind;
     struct mf_shape shape;
-    struct mf_stage_plan plan;  /* ops, format and scales */
+    struct mf_stage_plan plan; /* ops, format and scales */
     int32_t block_m;
     int threads;
-    size_t floats_bytes;        /* workspace of one thread */
-    const struct mf_launch *launch;     /* of the running launch */
+    size_t floats_bytes;            /* workspace of one thread */
+    const struct mf_launch *launch; /* of the running launch */
 };
 
 static bool kind_applies(enum kind kind, const struct mf_shape *s)
@@ -115,7 +119,8 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
 {
     const struct mf_shape *shape = &k->shape;
     double slots = (double)shape->token * shape->topk, H = shape->model_dim;
-    struct mf_step s = {.family = "move", .stage = MF_STAGE_MOVE, .block_m = kinds[k->kind].sorted ? k->block_m : 0};
+    struct mf_step s = {
+        .family = "move", .stage = MF_STAGE_MOVE, .block_m = kinds[k->kind].sorted ? k->block_m : 0};
 
     print_name(k, s.name);
     switch (k->kind) {
@@ -193,8 +198,8 @@ static int offer_step(void *context, const struct mf_kernel *k)
     return offer->step(offer, &step);
 }
 
-static int enumerate(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
-                     struct mf_offer *offer)
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, struct mf_offer *offer)
 {
     struct mf_refusal refusal;
 
@@ -229,8 +234,8 @@ static bool is_our_word(const char *name)
     return false;
 }
 
-static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape, const char *name,
-                     struct mf_kernel **ret)
+static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                     const char *name, struct mf_kernel **ret)
 {
     struct search search = {.name = name};
     struct mf_refusal refusal;
@@ -263,8 +268,8 @@ static size_t scales_of_row(const struct mf_kernel *k, size_t n)
 /* Calls row(…) for this thread's share of the valid rows of sorted order. */
 typedef void (*row_fn)(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row, void *room);
 
-static void each_sorted_row(const struct mf_kernel *k, const struct mf_sorted_view *s, row_fn f, void *room, int thread,
-                            int n_threads)
+static void each_sorted_row(const struct mf_kernel *k, const struct mf_sorted_view *s, row_fn f, void *room,
+                            int thread, int n_threads)
 {
     int64_t n_blocks = s->num_valid[0] / k->block_m, seen = 0;
 
@@ -284,10 +289,11 @@ static void gather_row(const struct mf_kernel *k, const struct mf_sorted_view *s
     size_t token = (size_t)mf_id_token(s->ids[row]), n_scales = scales_of_row(k, H);
 
     (void)room;
-    memcpy((char *)l->gives[0].part[0] + row * bytes, (const char *)l->needs[0].part[0] + token * bytes, bytes);
+    memcpy((char *)l->gives[0].part[0] + row * bytes, (const char *)l->needs[0].part[0] + token * bytes,
+           bytes);
     if (n_scales)
-        memcpy((float *)l->gives[0].part[1] + row * n_scales, (const float *)l->needs[0].part[1] + token * n_scales,
-               n_scales * 4);
+        memcpy((float *)l->gives[0].part[1] + row * n_scales,
+               (const float *)l->needs[0].part[1] + token * n_scales, n_scales * 4);
 }
 
 static void act_row(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row, void *room)
@@ -307,8 +313,8 @@ static void quant2_row(const struct mf_kernel *k, const struct mf_sorted_view *s
     size_t I = (size_t)k->shape.inter_dim;
 
     (void)s;
-    mf_stage_quantise_row(k->plan.format, k->plan.per_block, (const uint16_t *)l->needs[0].part[0] + row * I, I, row,
-                          room, l->gives[0].part[0], l->gives[0].part[1]);
+    mf_stage_quantise_row(k->plan.format, k->plan.per_block, (const uint16_t *)l->needs[0].part[0] + row * I,
+                          I, row, room, l->gives[0].part[0], l->gives[0].part[1]);
 }
 
 static void quant1_rows(const struct mf_kernel *k, void *room, int64_t from, int64_t to)
@@ -317,8 +323,9 @@ static void quant1_rows(const struct mf_kernel *k, void *room, int64_t from, int
     size_t H = (size_t)k->shape.model_dim;
 
     for (int64_t t = from; t < to; t++)
-        mf_stage_quantise_row(k->plan.format, k->plan.per_block, (const uint16_t *)l->needs[0].part[0] + (size_t)t * H, H,
-                              (size_t)t, room, l->gives[0].part[0], l->gives[0].part[1]);
+        mf_stage_quantise_row(k->plan.format, k->plan.per_block,
+                              (const uint16_t *)l->needs[0].part[0] + (size_t)t * H, H, (size_t)t, room,
+                              l->gives[0].part[0], l->gives[0].part[1]);
 }
 
 /* Few tokens leave threads idle if whole rows are shared out, so columns are: any cut gives the same sums. */
@@ -335,8 +342,8 @@ static void combine_columns(const struct mf_kernel *k, int thread, int n_threads
         return;
     for (size_t t = 0; t < (size_t)k->shape.token; t++) {
         const float *weights = weighted ? (const float *)l->needs[1].part[1] + t * topk : NULL;
-        k->plan.ops->combine((const uint16_t *)l->needs[0].part[0] + t * topk * H + from, H, k->shape.topk, weights,
-                             to - from, (uint16_t *)l->gives[0].part[0] + t * H + from);
+        k->plan.ops->combine((const uint16_t *)l->needs[0].part[0] + t * topk * H + from, H, k->shape.topk,
+                             weights, to - from, (uint16_t *)l->gives[0].part[0] + t * H + from);
     }
 }
 
@@ -367,7 +374,7 @@ static void run_thread(void *context, int thread, int n_threads)
         combine_columns(k, thread, n_threads);
         return;
     case SORT:
-        break;      /* not threaded */
+        break; /* not threaded */
     }
 }
 
@@ -377,7 +384,8 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
         const struct mf_tensor_ref *out = &l->gives[0];
         struct mf_sorted_out sorted = {
             .ids = out->part[0], .weights = out->part[1], .experts = out->part[2], .num_valid = out->part[3]};
-        return mf_sort_blocks(&k->shape, l->needs[0].part[0], l->needs[0].part[1], k->block_m, l->workspace, &sorted);
+        return mf_sort_blocks(&k->shape, l->needs[0].part[0], l->needs[0].part[1], k->block_m, l->workspace,
+                              &sorted);
     }
     k->launch = l;
     mf_pool_run(run_thread, k, k->threads);

@@ -13,7 +13,7 @@
 
 #define TOKENS_MAX 16
 #define SLOTS_MAX  1024
-#define BLOCK_M    16       /* distinct experts within a token: no expert has more rows than tokens */
+#define BLOCK_M    16 /* distinct experts within a token: no expert has more rows than tokens */
 
 struct config {
     int block_n, columns, threads, panel;
@@ -30,13 +30,14 @@ struct mf_kernel {
     struct mf_stage_plan plan1, plan2;
     struct room_map map;
     const struct mf_launch *launch;
-    int error;              /* of the running launch; every thread would write the same */
+    int error; /* of the running launch; every thread would write the same */
 };
 
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
-    (void)snprintf(buf, MF_STEP_NAME_MAX, "one_%s_%s_n%d_c%d_t%d_%s%s", mf_cpu_format_word(s), mf_cpu_act_word(s),
-                   c->block_n, c->columns, c->threads, mf_cpu_layout_word(c->panel), s->doweight_stage1 ? "_w" : "");
+    (void)snprintf(buf, MF_STEP_NAME_MAX, "one_%s_%s_n%d_c%d_t%d_%s%s", mf_cpu_format_word(s),
+                   mf_cpu_act_word(s), c->block_n, c->columns, c->threads, mf_cpu_layout_word(c->panel),
+                   s->doweight_stage1 ? "_w" : "");
 }
 
 static size_t groups(size_t n)
@@ -152,7 +153,7 @@ static int each_size(const struct mf_shape *s, struct config c, each_fn f, void 
     }
     if (tried > 0 || r != 0)
         return r;
-    c.block_n = c.columns = 32;     /* narrower at the edges */
+    c.block_n = c.columns = 32; /* narrower at the edges */
     return f(context, &c);
 }
 
@@ -179,8 +180,8 @@ static bool shape_fits(const struct mf_shape *s, struct mf_refusal *ret)
     if (!mf_cpu_shape_known(s, ret))
         return false;
     if (s->token > TOKENS_MAX) {
-        mf_refuse(ret, "token", "token is %lld; one launch without sorted order pays up to %d tokens", (long long)s->token,
-                  TOKENS_MAX);
+        mf_refuse(ret, "token", "token is %lld; one launch without sorted order pays up to %d tokens",
+                  (long long)s->token, TOKENS_MAX);
         return false;
     }
     if (s->token * s->topk > SLOTS_MAX) {
@@ -208,8 +209,8 @@ static int offer_step(void *context, const struct config *c)
     return w->offer->step(w->offer, &step);
 }
 
-static int enumerate(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
-                     struct mf_offer *offer)
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, struct mf_offer *offer)
 {
     struct walk w = {.shape = shape, .offer = offer};
     struct mf_refusal refusal;
@@ -219,10 +220,11 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     for (int panel = 16; panel <= 32; panel += 16) {
         if (layout_fits(shape, panel))
             continue;
-        int r = offer->reject(offer, f->name, mf_cpu_layout_word(panel), "divisibility",
-                              "%s cuts rows by %d and elements by %d: inter_dim %d leaves %d and model_dim %d leaves %d",
-                              mf_cpu_layout_name(panel), panel, shape->q_type == MF_QTYPE_NO ? 2 : 4, shape->inter_dim,
-                              shape->inter_dim % panel, shape->model_dim, shape->model_dim % panel);
+        int r = offer->reject(
+            offer, f->name, mf_cpu_layout_word(panel), "divisibility",
+            "%s cuts rows by %d and elements by %d: inter_dim %d leaves %d and model_dim %d leaves %d",
+            mf_cpu_layout_name(panel), panel, shape->q_type == MF_QTYPE_NO ? 2 : 4, shape->inter_dim,
+            shape->inter_dim % panel, shape->model_dim, shape->model_dim % panel);
         if (r < 0)
             return r;
     }
@@ -241,8 +243,8 @@ static int match_name(void *context, const struct config *c)
     return 1;
 }
 
-static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape, const char *name,
-                     struct mf_kernel **ret)
+static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                     const char *name, struct mf_kernel **ret)
 {
     struct walk w = {.shape = shape, .name = name};
     struct mf_refusal refusal;
@@ -284,8 +286,8 @@ static void quantise_x(const struct mf_kernel *k, char *shared, char *room, int 
     size_t H = (size_t)p->shape.model_dim, T = (size_t)p->shape.token;
 
     for (size_t t = (size_t)thread; t < T; t += (size_t)n_threads)
-        mf_stage_quantise_row(p->format, p->per_block, (const uint16_t *)k->launch->needs[0].part[0] + t * H, H, t,
-                              (void *)(room + k->map.stage), (void *)(shared + k->map.x_q),
+        mf_stage_quantise_row(p->format, p->per_block, (const uint16_t *)k->launch->needs[0].part[0] + t * H,
+                              H, t, (void *)(room + k->map.stage), (void *)(shared + k->map.x_q),
                               (void *)(shared + k->map.x_scale));
 }
 
@@ -301,7 +303,7 @@ static void run_thread(void *context, int thread, int n_threads)
     if (r < 0) {
         if (thread == 0)
             k->error = r;
-        return;     /* all threads do: they sort the same ids */
+        return; /* all threads do: they sort the same ids */
     }
     if (quantised) {
         quantise_x(k, shared, room, thread, n_threads);

@@ -16,10 +16,11 @@
 
 enum out { TO_H, TO_HQ, TO_Z, TO_ZW, TO_Y };
 
-static const char *const out_words[] = {[TO_H] = "", [TO_HQ] = "_q", [TO_Z] = "_z", [TO_ZW] = "_zw", [TO_Y] = "_y"};
+static const char *const out_words[] = {
+    [TO_H] = "", [TO_HQ] = "_q", [TO_Z] = "_z", [TO_ZW] = "_zw", [TO_Y] = "_y"};
 
 struct config {
-    int stage;              /* 1, 2 */
+    int stage; /* 1, 2 */
     int block_m, block_n, block_k, threads, panel;
     bool sorted_x;
     enum out out;
@@ -28,8 +29,8 @@ struct config {
 struct mf_kernel {
     struct config config;
     struct mf_stage_plan plan;
-    size_t room;            /* workspace of one thread */
-    size_t h_bytes;         /* of bf16 h on the way to quantised h, before the threads' rooms */
+    size_t room;    /* workspace of one thread */
+    size_t h_bytes; /* of bf16 h on the way to quantised h, before the threads' rooms */
     const struct mf_launch *launch;
 };
 
@@ -42,8 +43,8 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
                        c->block_m, c->block_n, c->block_k, c->threads, layout, c->sorted_x ? "_x" : "",
                        s->doweight_stage1 ? "_w" : "", out_words[c->out]);
     else
-        (void)snprintf(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d_k%d_t%d_%s%s", format, c->block_m, c->block_n, c->block_k,
-                       c->threads, layout, out_words[c->out]);
+        (void)snprintf(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d_k%d_t%d_%s%s", format, c->block_m, c->block_n,
+                       c->block_k, c->threads, layout, out_words[c->out]);
 }
 
 /* ---- the grid ---- */
@@ -109,8 +110,8 @@ static int each_of_panel(const struct mf_shape *s, int cores, struct config c, e
     static const int n1[] = {32, 96, 64, 48, 16, 128, 8}, n2[] = {64, 256, 128, 32, 16, 8};
     int N = c.stage == 1 ? s->inter_dim : s->model_dim, K = c.stage == 1 ? s->model_dim : s->inter_dim;
     int columns[N_MAX], pieces[2];
-    int n_columns = choose_columns(c.stage == 1 ? n1 : n2, c.stage == 1 ? MF_ARRAY_LEN(n1) : MF_ARRAY_LEN(n2), N, c.panel,
-                                   columns);
+    int n_columns = choose_columns(c.stage == 1 ? n1 : n2, c.stage == 1 ? MF_ARRAY_LEN(n1) : MF_ARRAY_LEN(n2),
+                                   N, c.panel, columns);
     int n_pieces = c.panel == 1 ? 1 : k_pieces(s, K, pieces);
     int r = 0;
 
@@ -195,8 +196,9 @@ static void describe_stage1(const struct mf_kernel *k, struct mf_step *s)
     bool quantised = k->config.out == TO_HQ;
 
     s->stage = MF_STAGE_STAGE1;
-    s->covers = MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) | (k->config.sorted_x ? 0 : MF_OP_BIT(MF_OP_GATHER)) |
-                (shape->doweight_stage1 ? MF_OP_BIT(MF_OP_WEIGHT) : 0) | (quantised ? MF_OP_BIT(MF_OP_QUANT2) : 0);
+    s->covers =
+        MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) | (k->config.sorted_x ? 0 : MF_OP_BIT(MF_OP_GATHER)) |
+        (shape->doweight_stage1 ? MF_OP_BIT(MF_OP_WEIGHT) : 0) | (quantised ? MF_OP_BIT(MF_OP_QUANT2) : 0);
     mf_step_need(s, k->config.sorted_x ? mf_cpu_x_sorted(shape, bm) : mf_plain_x(shape));
     mf_step_need(s, mf_cpu_sorted(bm));
     mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W1, mf_cpu_layout_name(k->config.panel)));
@@ -224,7 +226,8 @@ static void describe_stage2(const struct mf_kernel *k, struct mf_step *s)
                                 : mf_cpu_bf16(out == TO_Z ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
     s->flops = slots * 2 * H * I;
     s->bytes = mf_cpu_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W2) +
-               slots * mf_cpu_row_bytes(shape, (int64_t)I) + (out == TO_Y ? (double)shape->token : slots) * H * 2;
+               slots * mf_cpu_row_bytes(shape, (int64_t)I) +
+               (out == TO_Y ? (double)shape->token : slots) * H * 2;
 }
 
 static void describe(const struct mf_kernel *k, struct mf_step *ret)
@@ -243,7 +246,7 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
 struct walk {
     const struct mf_shape *shape;
     struct mf_offer *offer;
-    const char *name;           /* searched for */
+    const char *name; /* searched for */
     struct config found;
 };
 
@@ -268,11 +271,12 @@ static int reject_layouts(const struct mf_family *f, const struct mf_shape *s, s
             if (layout_fits(s, stage, panel))
                 continue;
             (void)snprintf(kernel, sizeof(kernel), "s%d_%s", stage, mf_cpu_layout_word(panel));
-            int r = offer->reject(offer, f->name, kernel, "divisibility",
-                                  "w%d has %d rows%s of %d elements; %s needs rows in multiples of %d (remainder %d) and "
-                                  "elements in multiples of %d (remainder %d)",
-                                  stage, n, stage == 1 ? " each of gate and up" : "", k, mf_cpu_layout_name(panel), panel,
-                                  n % panel, group, k % group);
+            int r = offer->reject(
+                offer, f->name, kernel, "divisibility",
+                "w%d has %d rows%s of %d elements; %s needs rows in multiples of %d (remainder %d) and "
+                "elements in multiples of %d (remainder %d)",
+                stage, n, stage == 1 ? " each of gate and up" : "", k, mf_cpu_layout_name(panel), panel,
+                n % panel, group, k % group);
             if (r < 0)
                 return r;
         }
@@ -280,8 +284,8 @@ static int reject_layouts(const struct mf_family *f, const struct mf_shape *s, s
     return 0;
 }
 
-static int enumerate(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
-                     struct mf_offer *offer)
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, struct mf_offer *offer)
 {
     struct walk w = {.shape = shape, .offer = offer};
     struct mf_refusal refusal;
@@ -307,8 +311,8 @@ static int match_name(void *context, const struct config *c)
     return 1;
 }
 
-static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape, const char *name,
-                     struct mf_kernel **ret)
+static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                     const char *name, struct mf_kernel **ret)
 {
     struct walk w = {.shape = shape, .name = name};
     struct mf_refusal refusal;

@@ -23,19 +23,19 @@
 #include <unistd.h>
 
 #define SPIN_US     300
-#define SPINS_LOOK  256     /* pauses between two looks at the clock */
+#define SPINS_LOOK  256 /* pauses between two looks at the clock */
 #define THREADS_MAX 1024
-#define THREAD_BITS 11      /* of the epoch: 1024 fits */
-#define SPINS_YIELD 20000   /* pauses in a barrier until the core is offered to others: it may be theirs */
+#define THREAD_BITS 11    /* of the epoch: 1024 fits */
+#define SPINS_YIELD 20000 /* pauses in a barrier until the core is offered to others: it may be theirs */
 
 struct pool {
     _Alignas(64) atomic_uint epoch;
-    _Alignas(64) atomic_int left;           /* workers that have not finished the running job */
+    _Alignas(64) atomic_int left; /* workers that have not finished the running job */
     _Alignas(64) atomic_uint barrier_turn;
     _Alignas(64) atomic_int barrier_in;
     mf_pool_fn fn;
     void *context;
-    int n_job;                              /* threads of the running job */
+    int n_job; /* threads of the running job */
     int n_threads;
     int cpus[THREADS_MAX];
     struct {
@@ -77,7 +77,7 @@ static void find_cpus(void)
     }
     if (pool.n_threads == 0) {
         pool.n_threads = 1;
-        pool.cpus[0] = -1;      /* unknown: not pinned */
+        pool.cpus[0] = -1; /* unknown: not pinned */
     }
 }
 
@@ -159,7 +159,7 @@ static void start_workers(void)
             break;
         (void)pthread_detach(thread);
     }
-    pool.n_threads = started;       /* fewer threads are still right, only slower */
+    pool.n_threads = started; /* fewer threads are still right, only slower */
     atomic_store(&pool_started, true);
 }
 

@@ -12,11 +12,7 @@ extern const struct mf_family mf_family_move, mf_family_tile, mf_family_one, mf_
 
 /* New families go at the end: the order is the order of lists that people compare. */
 static const struct mf_family *families[8 + N_ADDED_MAX] = {
-    &mf_family_move,
-    &mf_family_tile,
-    &mf_family_one,
-    &mf_family_lib,
-    &mf_family_sim,
+    &mf_family_move, &mf_family_tile, &mf_family_one, &mf_family_lib, &mf_family_sim,
 };
 static size_t n_families = 5;
 static size_t n_added;

@@ -23,8 +23,13 @@ START_TEST(test_counts)
 {
     static const int64_t tokens[] = {1, 2, 4, 8, 16, 32, 64};
     const struct contract_format *f = &contract_formats[(size_t)_i % CONTRACT_N_FORMATS];
-    struct contract_case c = {1, demo[_i / CONTRACT_N_FORMATS].model_dim, demo[_i / CONTRACT_N_FORMATS].inter_dim,
-                              128, 8, MF_ACT_SILU, false};
+    struct contract_case c = {1,
+                              demo[_i / CONTRACT_N_FORMATS].model_dim,
+                              demo[_i / CONTRACT_N_FORMATS].inter_dim,
+                              128,
+                              8,
+                              MF_ACT_SILU,
+                              false};
 
     for (size_t t = 0; t < MF_ARRAY_LEN(tokens); t++) {
         struct contract_answer a;

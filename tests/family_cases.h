@@ -42,13 +42,25 @@ static inline void family_check_loop(const char *family, int i)
 
 struct refused {
     struct mf_shape shape;
-    const char *rule, *word;    /* the sentence has it */
+    const char *rule, *word; /* the sentence has it */
 };
 
-#define REFUSED(rule, word, ...)                                                                             \
-    {{.token = 4, .model_dim = 256, .inter_dim = 96, .expert = 8, .topk = 2, .act_type = MF_ACT_SILU,        \
-      .dtype = MF_DTYPE_BF16, .q_dtype_a = MF_DTYPE_BF16, .q_dtype_w = MF_DTYPE_BF16, .q_type = MF_QTYPE_NO, \
-      .use_g1u1 = true, __VA_ARGS__}, rule, word}
+#define REFUSED(rule, word, ...)     \
+    {                                \
+        {.token = 4,                 \
+         .model_dim = 256,           \
+         .inter_dim = 96,            \
+         .expert = 8,                \
+         .topk = 2,                  \
+         .act_type = MF_ACT_SILU,    \
+         .dtype = MF_DTYPE_BF16,     \
+         .q_dtype_a = MF_DTYPE_BF16, \
+         .q_dtype_w = MF_DTYPE_BF16, \
+         .q_type = MF_QTYPE_NO,      \
+         .use_g1u1 = true,           \
+         __VA_ARGS__},               \
+            rule, word               \
+    }
 
 /* clang-format off */
 _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Woverride-init\"")
@@ -64,9 +76,9 @@ static const struct refused family_refused[] = {
     REFUSED("packed_id", "16777215", .token = 1 << 24),
 };
 _Pragma("GCC diagnostic pop")
-/* clang-format on */
+    /* clang-format on */
 
-static inline void family_refused_loop(const char *family, int i)
+    static inline void family_refused_loop(const char *family, int i)
 {
     const struct refused *c = &family_refused[i];
     struct contract_answer a;

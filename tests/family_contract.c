@@ -12,16 +12,16 @@
 #include "kernels/quant.h"
 #include "kernels/reference.h"
 
-#define SEED      11
-#define GUARD     256
+#define SEED       11
+#define GUARD      256
 #define GUARD_BYTE 0x5c
-#define CACHE_MAX 64
+#define CACHE_MAX  64
 
 /* An assertion of check's tells the parent of each success; there are millions here. */
-#define MUST(condition, ...)                                                                                 \
-    do {                                                                                                     \
-        if (!(condition))                                                                                    \
-            ck_abort_msg(__VA_ARGS__);                                                                       \
+#define MUST(condition, ...)           \
+    do {                               \
+        if (!(condition))              \
+            ck_abort_msg(__VA_ARGS__); \
     } while (0)
 
 const struct contract_format contract_formats[CONTRACT_N_FORMATS] = {
@@ -68,7 +68,7 @@ struct buffer {
     struct mf_artifact a;
     struct mf_part parts[MF_PARTS_MAX];
     int n_parts;
-    uint8_t *memory[MF_PARTS_MAX];      /* guard, part, guard */
+    uint8_t *memory[MF_PARTS_MAX]; /* guard, part, guard */
     struct mf_tensor_ref ref;
 };
 
@@ -118,7 +118,8 @@ static void check_guards(const struct buffer *b, const char *step)
         size_t bytes = (size_t)mf_part_bytes(&b->parts[i]);
         for (size_t g = 0; g < GUARD; g++) {
             MUST(b->memory[i][g] == GUARD_BYTE, "%s wrote before part %s", step, b->parts[i].name);
-            MUST(b->memory[i][GUARD + bytes + g] == GUARD_BYTE, "%s wrote beyond part %s", step, b->parts[i].name);
+            MUST(b->memory[i][GUARD + bytes + g] == GUARD_BYTE, "%s wrote beyond part %s", step,
+                 b->parts[i].name);
         }
     }
 }
@@ -132,7 +133,8 @@ static struct buffer *artifact(struct layer *l, const struct mf_artifact *a)
             return &l->cache[i];
     }
     if (a->block && a->tensor != MF_TENSOR_SORTED) {
-        struct mf_artifact s = {.tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = a->block};
+        struct mf_artifact s = {
+            .tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = a->block};
         sorted = artifact(l, &s);
     }
     ck_assert_int_lt(l->n_cache, CACHE_MAX);
@@ -141,7 +143,8 @@ static struct buffer *artifact(struct layer *l, const struct mf_artifact *a)
     if (a->tensor == MF_TENSOR_X && a->format == MF_FORMAT_BF16 && !a->block)
         memcpy(b->ref.part[0], l->data.x, (size_t)mf_part_bytes(&b->parts[0]));
     else
-        ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, a, sorted ? &sorted->ref : NULL, &b->ref), 0);
+        ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, a, sorted ? &sorted->ref : NULL, &b->ref),
+                         0);
     return b;
 }
 
@@ -159,7 +162,8 @@ static void layer_make(struct layer *l, const struct mf_shape *s)
     size_t T = (size_t)s->token, H = (size_t)s->model_dim, I = (size_t)s->inter_dim, E = (size_t)s->expert;
     uint16_t *x = must_alloc(T * H, 2);
     int32_t *ids = must_alloc(T * (size_t)s->topk, 4);
-    float *weights = must_alloc(T * (size_t)s->topk, 4), *s1 = must_alloc(E * 2 * I, 4), *s2 = must_alloc(E * H, 4);
+    float *weights = must_alloc(T * (size_t)s->topk, 4), *s1 = must_alloc(E * 2 * I, 4),
+          *s2 = must_alloc(E * H, 4);
     uint8_t *w1 = must_alloc(E * 2 * I * H, 2), *w2 = must_alloc(E * H * I, 2);
 
     memset(l, 0, sizeof(*l));
@@ -217,7 +221,10 @@ static void compare_row(const struct buffer *got, const struct buffer *want, int
 {
     size_t n = (size_t)got->parts[0].cols;
     _cleanup_(mf_freep) float *a = must_alloc(n, 4), *b = must_alloc(n, 4);
-    double limit = !quantised ? 8e-3 : got->a.format == MF_FORMAT_BF16 ? 1e-2 : 2e-2, error = 0, size = 0, worst = 0, top = 0;
+    double limit = !quantised                        ? 8e-3
+                   : got->a.format == MF_FORMAT_BF16 ? 1e-2
+                                                     : 2e-2,
+           error = 0, size = 0, worst = 0, top = 0;
 
     decode_row(got, row, a);
     decode_row(want, row, b);
@@ -232,22 +239,24 @@ static void compare_row(const struct buffer *got, const struct buffer *want, int
     error = size > 0 ? sqrt(error / size) : sqrt(error);
     MUST(error <= limit, "%s: row %lld is off by %g of its size", step, (long long)row, error);
     MUST(worst <= top * 0.08, "%s: row %lld has an element off by %g where the largest is %g", step,
-                  (long long)row, worst, top);
+         (long long)row, worst, top);
 }
 
-static void compare_bits(const struct buffer *got, const struct buffer *want, int part, int64_t row, const char *step)
+static void compare_bits(const struct buffer *got, const struct buffer *want, int part, int64_t row,
+                         const char *step)
 {
     size_t bytes = (size_t)(got->parts[part].cols * got->parts[part].element_bytes);
 
     MUST(memcmp((char *)got->ref.part[part] + (size_t)row * bytes,
-                         (char *)want->ref.part[part] + (size_t)row * bytes, bytes) == 0,
-                  "%s: part %s differs in row %lld", step, got->parts[part].name, (long long)row);
+                (char *)want->ref.part[part] + (size_t)row * bytes, bytes) == 0,
+         "%s: part %s differs in row %lld", step, got->parts[part].name, (long long)row);
 }
 
 /* Copies, sorts and quantisations have one right answer. */
 static bool is_exact(const struct mf_step *s)
 {
-    mf_ops exact = MF_OP_BIT(MF_OP_SORT) | MF_OP_BIT(MF_OP_QUANT1) | MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_QUANT2);
+    mf_ops exact =
+        MF_OP_BIT(MF_OP_SORT) | MF_OP_BIT(MF_OP_QUANT1) | MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_QUANT2);
 
     return (s->covers & ~exact) == 0;
 }
@@ -258,7 +267,8 @@ static void compare(struct layer *l, const struct mf_step *s, const struct buffe
     int64_t rows = got->parts[0].rows;
 
     if (got->a.block) {
-        struct mf_artifact a = {.tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = got->a.block};
+        struct mf_artifact a = {
+            .tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = got->a.block};
         sorted = artifact(l, &a);
         rows = ((const int32_t *)sorted->ref.part[3])[0];
     }
@@ -298,7 +308,8 @@ static uint64_t hash_of(const struct buffer *b)
     return h;
 }
 
-static void check_step(struct mf_device *device, struct layer *l, const struct mf_family *f, const struct mf_step *s)
+static void check_step(struct mf_device *device, struct layer *l, const struct mf_family *f,
+                       const struct mf_step *s)
 {
     struct mf_tensor_ref needs[MF_STEP_ARTIFACTS_MAX], gives[MF_STEP_ARTIFACTS_MAX];
     struct buffer *in[MF_STEP_ARTIFACTS_MAX], out[MF_STEP_ARTIFACTS_MAX];
@@ -316,7 +327,7 @@ static void check_step(struct mf_device *device, struct layer *l, const struct m
     for (int i = 0; i < s->n_gives; i++)
         buffer_make(&out[i], &s->gives[i], &l->data.shape);
     for (int run = 0; run < 2; run++) {
-        memset(workspace, run ? 0xff : 0x7f, room);     /* NaN of both kinds: it is undefined */
+        memset(workspace, run ? 0xff : 0x7f, room); /* NaN of both kinds: it is undefined */
         memset(workspace + s->workspace_bytes, GUARD_BYTE, 64);
         for (int i = 0; i < s->n_gives; i++) {
             buffer_poison(&out[i]);
@@ -325,7 +336,8 @@ static void check_step(struct mf_device *device, struct layer *l, const struct m
         struct mf_launch launch = {needs, gives, workspace};
         MUST(f->launch(kernel, &launch) == 0, "%s fails", s->name);
         for (int i = 0; i < 64; i++)
-            MUST(workspace[s->workspace_bytes + (size_t)i] == GUARD_BYTE, "%s wrote beyond its workspace", s->name);
+            MUST(workspace[s->workspace_bytes + (size_t)i] == GUARD_BYTE, "%s wrote beyond its workspace",
+                 s->name);
         for (int i = 0; i < s->n_gives; i++) {
             check_guards(&out[i], s->name);
             if (run == 0)
@@ -359,8 +371,9 @@ static int take_step(struct mf_offer *o, const struct mf_step *step)
 
     for (size_t i = 0; i < c->n; i++)
         MUST(strcmp(c->steps[i].name, step->name) != 0, "%s is offered twice", step->name);
-    ck_assert_int_eq((int)strspn(step->name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"),
-                     (int)strlen(step->name));
+    ck_assert_int_eq(
+        (int)strspn(step->name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"),
+        (int)strlen(step->name));
     if (c->n == c->cap) {
         c->cap = c->cap ? c->cap * 2 : 64;
         c->steps = reallocarray(c->steps, c->cap, sizeof(*c->steps));
@@ -371,8 +384,9 @@ static int take_step(struct mf_offer *o, const struct mf_step *step)
     return 0;
 }
 
-__attribute__((format(printf, 5, 6))) static int take_rejection(struct mf_offer *o, const char *family, const char *kernel,
-                                                                const char *rule, const char *format, ...)
+__attribute__((format(printf, 5, 6))) static int take_rejection(struct mf_offer *o, const char *family,
+                                                                const char *kernel, const char *rule,
+                                                                const char *format, ...)
 {
     struct collect *c = (struct collect *)o;
     va_list args;

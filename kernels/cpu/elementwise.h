@@ -8,7 +8,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/quant.h"
 
-#define LANES 64    /* a loop body's worth of elements: several vectors of any width */
+#define LANES 64 /* a loop body's worth of elements: several vectors of any width */
 
 static inline float float_of_bits(uint32_t u)
 {
@@ -39,7 +39,7 @@ static inline float bf16_value(uint16_t v)
 static inline float exp_fast(float x)
 {
     float c = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
-    float shifted = c * 1.44269504f + 12582912.0f;  /* 1.5·2^23: the integer lands in the low bits */
+    float shifted = c * 1.44269504f + 12582912.0f; /* 1.5·2^23: the integer lands in the low bits */
     float n = shifted - 12582912.0f;
     float r = (c - n * 0.693359375f) + n * 2.12194440e-4f;
     float p = 1.9875691500e-4f;
@@ -90,12 +90,12 @@ static inline float act_swiglu(float g, float u)
     return g * sigmoid_fast(1.702f * g) * (u + 1.0f);
 }
 
-#define ACTIVATE_LOOP(f)                                                                                     \
-    for (size_t i = 0; i < n; i++)                                                                           \
-        h[i] = round_bf16(f(g[i] * weight, u[i] * weight))
+#define ACTIVATE_LOOP(f)           \
+    for (size_t i = 0; i < n; i++) \
+    h[i] = round_bf16(f(g[i] * weight, u[i] * weight))
 
-static void activate(enum mf_act act, const float *restrict g, const float *restrict u, float weight, size_t n,
-                     uint16_t *restrict h)
+static void activate(enum mf_act act, const float *restrict g, const float *restrict u, float weight,
+                     size_t n, uint16_t *restrict h)
 {
     switch (act) {
     case MF_ACT_SILU:
@@ -110,7 +110,7 @@ static void activate(enum mf_act act, const float *restrict g, const float *rest
     case MF_ACT_SITUV2:
     case MF_ACT_NO:
     case MF_ACT_N_:
-        break;      /* families refuse them */
+        break; /* families refuse them */
     }
 }
 

@@ -19,21 +19,21 @@ struct mf_tile {
     const uint16_t *a;
     size_t lda;
     int rows;
-    int n;                      /* a multiple of the panel */
-    enum mf_format format;      /* of w: bf16, fp8fn, fp8fnuz */
-    int panel;                  /* 1 (row), 16, 32: kernels/layout.h */
-    const void *w;              /* the first of the n rows, or its panel */
-    const void *next;           /* what is read after this tile, for prefetch; may be NULL */
+    int n;                 /* a multiple of the panel */
+    enum mf_format format; /* of w: bf16, fp8fn, fp8fnuz */
+    int panel;             /* 1 (row), 16, 32: kernels/layout.h */
+    const void *w;         /* the first of the n rows, or its panel */
+    const void *next;      /* what is read after this tile, for prefetch; may be NULL */
     size_t k;
-    size_t block_k;             /* K is cut into pieces of so many when rows are many; a multiple of 128 */
+    size_t block_k; /* K is cut into pieces of so many when rows are many; a multiple of 128 */
     float *c;
-    size_t ldc;                 /* at least n rounded up to 16 */
-    const float *a_scale;       /* [rows, ceil(k/128)]; NULL: no scales */
+    size_t ldc;           /* at least n rounded up to 16 */
+    const float *a_scale; /* [rows, ceil(k/128)]; NULL: no scales */
     size_t lda_scale;
-    const float *w_scale;       /* of the 128 rows that hold row 0 of the tile */
-    size_t ldw_scale;           /* to the next 128 rows */
-    int n_offset;               /* of row 0 within those 128 */
-    void *scratch;              /* mf_tile_scratch_bytes(), 64-byte aligned */
+    const float *w_scale; /* of the 128 rows that hold row 0 of the tile */
+    size_t ldw_scale;     /* to the next 128 rows */
+    int n_offset;         /* of row 0 within those 128 */
+    void *scratch;        /* mf_tile_scratch_bytes(), 64-byte aligned */
 };
 
 static inline size_t mf_tile_scratch_bytes(int rows, int n)

@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-#define MR 4    /* rows of A at once */
+#define MR 4 /* rows of A at once */
 
 /* bf16 pairs (or the fp8 pairs 0,1 and 2,3 of a group) of eight weight rows as floats. */
 static inline __m256 low_bf16(__m256i v)
@@ -31,8 +31,9 @@ static inline __m256 fp8_power(enum mf_format format)
 }
 
 /* Adds K elements k0..k_end of rows × 16 columns of a panel to sum[MR][2]. */
-static inline __attribute__((always_inline)) void panel_bf16(const struct mf_tile *t, const char *w, int r0, int rows,
-                                                              size_t k0, size_t k_end, __m256 (*sum)[2])
+static inline __attribute__((always_inline)) void panel_bf16(const struct mf_tile *t, const char *w, int r0,
+                                                             int rows, size_t k0, size_t k_end,
+                                                             __m256 (*sum)[2])
 {
     size_t stride = (size_t)t->panel * 4;
 
@@ -51,8 +52,8 @@ static inline __attribute__((always_inline)) void panel_bf16(const struct mf_til
     }
 }
 
-static inline __attribute__((always_inline)) void panel_fp8(const struct mf_tile *t, const char *w, int r0, int rows,
-                                                             size_t k0, size_t k_end, __m256 (*sum)[2])
+static inline __attribute__((always_inline)) void
+panel_fp8(const struct mf_tile *t, const char *w, int r0, int rows, size_t k0, size_t k_end, __m256 (*sum)[2])
 {
     size_t stride = (size_t)t->panel * 4;
     __m256 power = fp8_power(t->format);
@@ -81,8 +82,8 @@ static inline float scale_at(const struct mf_tile *t, int r, size_t n, size_t k)
            t->w_scale[((size_t)t->n_offset + n) / 128 * t->ldw_scale + k / 128];
 }
 
-static inline __attribute__((always_inline)) void panel_rows(const struct mf_tile *t, size_t n0, const char *w, int r0,
-                                                              int rows, bool fp8)
+static inline __attribute__((always_inline)) void panel_rows(const struct mf_tile *t, size_t n0,
+                                                             const char *w, int r0, int rows, bool fp8)
 {
     size_t step = t->a_scale ? 128 : t->k;
     __m256 total[MR][2];
@@ -141,7 +142,8 @@ static inline float sum_lanes(__m256 v)
 
 static inline __m256 widen_bf16(const uint16_t *p)
 {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
 }
 
 static inline float value_of(const struct mf_tile *t, const char *row, size_t k)
@@ -152,7 +154,8 @@ static inline float value_of(const struct mf_tile *t, const char *row, size_t k)
 }
 
 /* One weight row against up to MR rows of A, along K. */
-static inline __attribute__((always_inline)) void row_rows(const struct mf_tile *t, size_t n, int r0, int rows, bool fp8)
+static inline __attribute__((always_inline)) void row_rows(const struct mf_tile *t, size_t n, int r0,
+                                                           int rows, bool fp8)
 {
     const char *w = (const char *)t->w + n * t->k * (fp8 ? 1 : 2);
     size_t step = t->a_scale ? 128 : t->k;

@@ -12,11 +12,14 @@
 /* Bytes ahead of the loads: more than a core reads within a memory latency, as a page boundary stops the hardware. */
 #define PREFETCH_BF16 6144
 #define PREFETCH_FP8  4096
-#define UNROLL   _Pragma("GCC unroll 16")
-#define INLINE   static inline __attribute__((always_inline))
-#define STREAM_ROWS 8   /* up to here weights are streamed */
-#define TILE_ROWS   6
-#define TILE_Z      4   /* vectors of columns: 6 x 4 sums, 4 weights, 1 activation of 32 registers */
+/* Loops over constants, unrolled so that the arrays inside become registers. */
+#define EACH(i, n)            _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
+#define EACH_FROM(from, i, n) _Pragma("GCC unroll 16") for (int i = from; i < (n); i++)
+#define EACH_PAIR(i, n)       _Pragma("GCC unroll 16") for (int i = 0; i + 1 < (n); i += 2)
+#define INLINE                static inline __attribute__((always_inline))
+#define STREAM_ROWS           8 /* up to here weights are streamed */
+#define TILE_ROWS             6
+#define TILE_Z                4 /* vectors of columns: 6 x 4 sums, 4 weights, 1 activation of 32 registers */
 
 INLINE __m512 dot(__m512 sum, __m512i a, __m512i w)
 {
@@ -54,43 +57,44 @@ INLINE void bf16_stream(const struct mf_tile *t, int r0, const int MR, const int
     for (int n = 0; n < t->n; n += NZ * 16) {
         __m512 sum[8][2][8];
         size_t s = 0;
-        UNROLL for (int m = 0; m < MR; m++)
-            UNROLL for (int z = 0; z < NZ; z++)
-                UNROLL for (int u = 0; u < KU; u++)
+        EACH (m, MR)
+            EACH (z, NZ)
+                EACH (u, KU)
                     sum[m][z][u] = _mm512_setzero_ps();
         for (; s + (size_t)KU <= steps; s += (size_t)KU) {
             const char *pf = ahead(p, PREFETCH_BF16, end, t->next);
-            UNROLL for (int i = 0; i < KU * NZ; i++)
+            EACH (i, KU * NZ)
                 _mm_prefetch(pf + i * 64, _MM_HINT_T0);
-            UNROLL for (int u = 0; u < KU; u++) {
-                UNROLL for (int z = 0; z < NZ; z++) {
+            EACH (u, KU) {
+                EACH (z, NZ) {
                     __m512i w = _mm512_loadu_si512(p + (u * NZ + z) * 64);
-                    UNROLL for (int m = 0; m < MR; m++)
-                        sum[m][z][u] = dot(sum[m][z][u], pair_at(t->a + (size_t)(r0 + m) * t->lda + (s + (size_t)u) * 2), w);
+                    EACH (m, MR)
+                        sum[m][z][u] = dot(
+                            sum[m][z][u], pair_at(t->a + (size_t)(r0 + m) * t->lda + (s + (size_t)u) * 2), w);
                 }
             }
             p += KU * NZ * 64;
         }
         for (; s < steps; s++) {
-            UNROLL for (int z = 0; z < NZ; z++) {
+            EACH (z, NZ) {
                 __m512i w = _mm512_loadu_si512(p + z * 64);
-                UNROLL for (int m = 0; m < MR; m++)
+                EACH (m, MR)
                     sum[m][z][0] = dot(sum[m][z][0], pair_at(t->a + (size_t)(r0 + m) * t->lda + s * 2), w);
             }
             p += NZ * 64;
         }
-        UNROLL for (int m = 0; m < MR; m++)
-            UNROLL for (int z = 0; z < NZ; z++) {
-                UNROLL for (int u = 1; u < KU; u++)
+        EACH (m, MR)
+            EACH (z, NZ) {
+                EACH_FROM (1, u, KU)
                     sum[m][z][0] = _mm512_add_ps(sum[m][z][0], sum[m][z][u]);
                 _mm512_storeu_ps(t->c + (size_t)(r0 + m) * t->ldc + n + z * 16, sum[m][z][0]);
             }
     }
 }
 
-#define STREAM_BF16(m, u16, u32)                                                                             \
-    case m:                                                                                                  \
-        t->panel == 16 ? bf16_stream(t, 0, m, 1, u16) : bf16_stream(t, 0, m, 2, u32);                        \
+#define STREAM_BF16(m, u16, u32)                                                      \
+    case m:                                                                           \
+        t->panel == 16 ? bf16_stream(t, 0, m, 1, u16) : bf16_stream(t, 0, m, 2, u32); \
         return
 
 static void bf16_few_rows(const struct mf_tile *t)
@@ -109,11 +113,11 @@ static void bf16_few_rows(const struct mf_tile *t)
 
 /* A piece of K of a group of Z vectors of columns. */
 struct piece {
-    const char *w;              /* of K element k0 */
-    size_t s1, s2;              /* to the next vector, to the next pair of vectors */
-    size_t step;                /* to the next group of K */
+    const char *w; /* of K element k0 */
+    size_t s1, s2; /* to the next vector, to the next pair of vectors */
+    size_t step;   /* to the next group of K */
     size_t k0, k_end;
-    int n;                      /* first column in C */
+    int n; /* first column in C */
 };
 
 INLINE void bf16_block(const struct mf_tile *t, const struct piece *g, int r0, const int MR, const int Z)
@@ -123,44 +127,47 @@ INLINE void bf16_block(const struct mf_tile *t, const struct piece *g, int r0, c
     float *c = t->c + (size_t)r0 * t->ldc + g->n;
     const char *p = g->w;
 
-    UNROLL for (int m = 0; m < MR; m++)
-        UNROLL for (int z = 0; z < Z; z++)
+    EACH (m, MR)
+        EACH (z, Z)
             sum[m][z] = g->k0 == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(c + (size_t)m * t->ldc + z * 16);
     for (size_t k = g->k0; k < g->k_end; k += 2, p += g->step) {
         __m512i w[TILE_Z];
-        UNROLL for (int z = 0; z < Z; z++)
+        EACH (z, Z)
             w[z] = _mm512_loadu_si512(p + (size_t)(z / 2) * g->s2 + (size_t)(z % 2) * g->s1);
-        UNROLL for (int m = 0; m < MR; m++) {
+        EACH (m, MR) {
             __m512i v = pair_at(a + (size_t)m * t->lda + k);
-            UNROLL for (int z = 0; z < Z; z++)
+            EACH (z, Z)
                 sum[m][z] = dot(sum[m][z], v, w[z]);
         }
     }
-    UNROLL for (int m = 0; m < MR; m++)
-        UNROLL for (int z = 0; z < Z; z++)
+    EACH (m, MR)
+        EACH (z, Z)
             _mm512_storeu_ps(c + (size_t)m * t->ldc + z * 16, sum[m][z]);
 }
 
-#define BLOCK_Z(f, m)                                                                                        \
-    case m:                                                                                                  \
-        z == 4 ? f(t, g, r, m, 4) : z == 3 ? f(t, g, r, m, 3) : z == 2 ? f(t, g, r, m, 2) : f(t, g, r, m, 1); \
+#define BLOCK_Z(f, m)                \
+    case m:                          \
+        z == 4   ? f(t, g, r, m, 4)  \
+        : z == 3 ? f(t, g, r, m, 3)  \
+        : z == 2 ? f(t, g, r, m, 2)  \
+                 : f(t, g, r, m, 1); \
         break
 
 /* Rows are shared out evenly among the blocks, so that none is left with one row. */
-#define ALL_ROWS(f)                                                                                          \
-    do {                                                                                                     \
-        int blocks = (t->rows + TILE_ROWS - 1) / TILE_ROWS;                                                  \
-        for (int b = 0; b < blocks; b++) {                                                                   \
-            int r = t->rows * b / blocks, rows = t->rows * (b + 1) / blocks - r;                             \
-            switch (rows) {                                                                                  \
-                BLOCK_Z(f, 1);                                                                               \
-                BLOCK_Z(f, 2);                                                                               \
-                BLOCK_Z(f, 3);                                                                               \
-                BLOCK_Z(f, 4);                                                                               \
-                BLOCK_Z(f, 5);                                                                               \
-                BLOCK_Z(f, 6);                                                                               \
-            }                                                                                                \
-        }                                                                                                    \
+#define ALL_ROWS(f)                                                              \
+    do {                                                                         \
+        int blocks = (t->rows + TILE_ROWS - 1) / TILE_ROWS;                      \
+        for (int b = 0; b < blocks; b++) {                                       \
+            int r = t->rows * b / blocks, rows = t->rows * (b + 1) / blocks - r; \
+            switch (rows) {                                                      \
+                BLOCK_Z(f, 1);                                                   \
+                BLOCK_Z(f, 2);                                                   \
+                BLOCK_Z(f, 3);                                                   \
+                BLOCK_Z(f, 4);                                                   \
+                BLOCK_Z(f, 5);                                                   \
+                BLOCK_Z(f, 6);                                                   \
+            }                                                                    \
+        }                                                                        \
     } while (0)
 
 static void bf16_rows(const struct mf_tile *t, const struct piece *g, int z)
@@ -203,8 +210,7 @@ static __attribute__((noinline)) __m512i mend_words(__m512i v)
     __mmask32 subnormal = _mm512_testn_epi16_mask(v, _mm512_set1_epi16(0x0780));
     __m512i m = _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi16(7));
     __m512i sign = _mm512_and_si512(v, _mm512_set1_epi16((short)0x8000));
-    return _mm512_mask_blend_epi16(subnormal, v,
-        _mm512_or_si512(sign, _mm512_permutexvar_epi16(m, values)));
+    return _mm512_mask_blend_epi16(subnormal, v, _mm512_or_si512(sign, _mm512_permutexvar_epi16(m, values)));
 }
 
 INLINE void decode(__m512i w, __m512i *low, __m512i *high)
@@ -240,25 +246,25 @@ INLINE void fp8_stream(const struct mf_tile *t, int r0, const int MR, const int 
 
     for (int n = 0; n < t->n; n += H * 16) {
         __m512 total[8][2];
-        UNROLL for (int m = 0; m < MR; m++)
-            UNROLL for (int h = 0; h < H; h++)
+        EACH (m, MR)
+            EACH (h, H)
                 total[m][h] = _mm512_setzero_ps();
         for (size_t k0 = 0; k0 < t->k; k0 += chunk) {
             size_t k = k0, k_end = k0 + chunk < t->k ? k0 + chunk : t->k;
             __m512 low[8][2][4], high[8][2][4];
-            UNROLL for (int m = 0; m < MR; m++)
-                UNROLL for (int h = 0; h < H; h++)
-                    UNROLL for (int u = 0; u < KU; u++)
+            EACH (m, MR)
+                EACH (h, H)
+                    EACH (u, KU)
                         low[m][h][u] = high[m][h][u] = _mm512_setzero_ps();
             for (; k + 4 * (size_t)KU <= k_end; k += 4 * (size_t)KU) {
                 const char *pf = ahead(p, PREFETCH_FP8, end, t->next);
-                UNROLL for (int i = 0; i < KU * H; i++)
+                EACH (i, KU * H)
                     _mm_prefetch(pf + i * 64, _MM_HINT_T0);
-                UNROLL for (int u = 0; u < KU; u++) {
-                    UNROLL for (int h = 0; h < H; h++) {
+                EACH (u, KU) {
+                    EACH (h, H) {
                         __m512i wl, wh;
                         decode(_mm512_loadu_si512(p + (u * H + h) * 64), &wl, &wh);
-                        UNROLL for (int m = 0; m < MR; m++) {
+                        EACH (m, MR) {
                             __m512i a = quad_at(t->a + (size_t)(r0 + m) * t->lda + k + 4 * (size_t)u);
                             low[m][h][u] = dot(low[m][h][u], a, wl);
                             high[m][h][u] = dot(high[m][h][u], a, wh);
@@ -268,10 +274,10 @@ INLINE void fp8_stream(const struct mf_tile *t, int r0, const int MR, const int 
                 p += KU * H * 64;
             }
             for (; k < k_end; k += 4) {
-                UNROLL for (int h = 0; h < H; h++) {
+                EACH (h, H) {
                     __m512i wl, wh;
                     decode(_mm512_loadu_si512(p + h * 64), &wl, &wh);
-                    UNROLL for (int m = 0; m < MR; m++) {
+                    EACH (m, MR) {
                         __m512i a = quad_at(t->a + (size_t)(r0 + m) * t->lda + k);
                         low[m][h][0] = dot(low[m][h][0], a, wl);
                         high[m][h][0] = dot(high[m][h][0], a, wh);
@@ -279,9 +285,9 @@ INLINE void fp8_stream(const struct mf_tile *t, int r0, const int MR, const int 
                 }
                 p += H * 64;
             }
-            UNROLL for (int m = 0; m < MR; m++)
-                UNROLL for (int h = 0; h < H; h++) {
-                    UNROLL for (int u = 1; u < KU; u++) {
+            EACH (m, MR)
+                EACH (h, H) {
+                    EACH_FROM (1, u, KU) {
                         low[m][h][0] = _mm512_add_ps(low[m][h][0], low[m][h][u]);
                         high[m][h][0] = _mm512_add_ps(high[m][h][0], high[m][h][u]);
                     }
@@ -289,15 +295,15 @@ INLINE void fp8_stream(const struct mf_tile *t, int r0, const int MR, const int 
                                                   scale_of(t, r0 + m, (size_t)(n + h * 16), k0), total[m][h]);
                 }
         }
-        UNROLL for (int m = 0; m < MR; m++)
-            UNROLL for (int h = 0; h < H; h++)
+        EACH (m, MR)
+            EACH (h, H)
                 _mm512_storeu_ps(t->c + (size_t)(r0 + m) * t->ldc + n + h * 16, total[m][h]);
     }
 }
 
-#define STREAM_FP8(m, u16, u32)                                                                              \
-    case m:                                                                                                  \
-        t->panel == 16 ? fp8_stream(t, 0, m, 1, u16) : fp8_stream(t, 0, m, 2, u32);                          \
+#define STREAM_FP8(m, u16, u32)                                                     \
+    case m:                                                                         \
+        t->panel == 16 ? fp8_stream(t, 0, m, 1, u16) : fp8_stream(t, 0, m, 2, u32); \
         return
 
 static void fp8_few_rows(const struct mf_tile *t)
@@ -317,21 +323,21 @@ INLINE void fp8_block(const struct mf_tile *t, const struct piece *g, int r0, co
     const uint16_t *a = t->a + (size_t)r0 * t->lda;
     const char *p = g->w;
 
-    UNROLL for (int m = 0; m < MR; m++)
-        UNROLL for (int z = 0; z < Z; z++)
+    EACH (m, MR)
+        EACH (z, Z)
             sum[m][z] = _mm512_setzero_ps();
     for (size_t k = g->k0; k < g->k_end; k += 4, p += Z * 64) {
         __m512i w[TILE_Z];
-        UNROLL for (int z = 0; z < Z; z++)
+        EACH (z, Z)
             w[z] = _mm512_load_si512(p + z * 64);
-        UNROLL for (int m = 0; m < MR; m++) {
+        EACH (m, MR) {
             __m512i v = quad_at(a + (size_t)m * t->lda + k);
-            UNROLL for (int z = 0; z < Z; z++)
+            EACH (z, Z)
                 sum[m][z] = dot(sum[m][z], v, w[z]);
         }
     }
-    UNROLL for (int m = 0; m < MR; m++)
-        UNROLL for (int z = 0; z + 1 < Z; z += 2) {
+    EACH (m, MR)
+        EACH_PAIR (z, Z) {
             float *c = t->c + (size_t)(r0 + m) * t->ldc + g->n + z * 8;
             __m512 before = g->k0 == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(c);
             __m512 scaled = scale_of(t, r0 + m, (size_t)(g->n + z * 8), g->k0);
@@ -341,9 +347,9 @@ INLINE void fp8_block(const struct mf_tile *t, const struct piece *g, int r0, co
 
 /* Only even Z: a half panel is two vectors. */
 #undef BLOCK_Z
-#define BLOCK_Z(f, m)                                                                                        \
-    case m:                                                                                                  \
-        z == 4 ? f(t, g, r, m, 4) : f(t, g, r, m, 2);                                                        \
+#define BLOCK_Z(f, m)                                 \
+    case m:                                           \
+        z == 4 ? f(t, g, r, m, 4) : f(t, g, r, m, 2); \
         break
 
 static void fp8_rows(const struct mf_tile *t, const struct piece *g, int z)
@@ -367,7 +373,8 @@ static void fp8_many_rows(const struct mf_tile *t)
             for (size_t k = g.k0; k < g.k_end; k += 4) {
                 for (int h = 0; h < halves; h++, to += 128) {
                     size_t row = (size_t)(n + h * 16);
-                    const char *from = (const char *)t->w + row / panel * panel * t->k + k * panel + row % panel * 4;
+                    const char *from =
+                        (const char *)t->w + row / panel * panel * t->k + k * panel + row % panel * 4;
                     __m512i low, high;
                     decode(_mm512_loadu_si512(from), &low, &high);
                     _mm512_store_si512(to, low);
@@ -396,22 +403,22 @@ INLINE void row_bf16(const struct mf_tile *t, int n0, int r0, const int MR, cons
     const uint16_t *w = (const uint16_t *)t->w + (size_t)n0 * t->k, *a = t->a + (size_t)r0 * t->lda;
     __m512 sum[ROW_M][ROW_N];
 
-    UNROLL for (int m = 0; m < MR; m++)
-        UNROLL for (int j = 0; j < NR; j++)
+    EACH (m, MR)
+        EACH (j, NR)
             sum[m][j] = _mm512_setzero_ps();
     for (size_t k = 0; k < t->k; k += 32) {
         size_t left = t->k - k;
         __m512i v[ROW_N];
-        UNROLL for (int j = 0; j < NR; j++)
+        EACH (j, NR)
             v[j] = words_at(w + (size_t)j * t->k + k, left);
-        UNROLL for (int m = 0; m < MR; m++) {
+        EACH (m, MR) {
             __m512i x = words_at(a + (size_t)m * t->lda + k, left);
-            UNROLL for (int j = 0; j < NR; j++)
+            EACH (j, NR)
                 sum[m][j] = dot(sum[m][j], x, v[j]);
         }
     }
-    UNROLL for (int m = 0; m < MR; m++)
-        UNROLL for (int j = 0; j < NR; j++)
+    EACH (m, MR)
+        EACH (j, NR)
             t->c[(size_t)(r0 + m) * t->ldc + (size_t)(n0 + j)] = _mm512_reduce_add_ps(sum[m][j]);
 }
 
@@ -423,55 +430,56 @@ INLINE void row_fp8(const struct mf_tile *t, int n0, int r0, const int MR, const
     size_t chunk = t->a_scale ? 128 : t->k;
     __m512 total[ROW_M][ROW_N];
 
-    UNROLL for (int m = 0; m < MR; m++)
-        UNROLL for (int j = 0; j < NR; j++)
+    EACH (m, MR)
+        EACH (j, NR)
             total[m][j] = _mm512_setzero_ps();
     for (size_t k0 = 0; k0 < t->k; k0 += chunk) {
         size_t k_end = k0 + chunk < t->k ? k0 + chunk : t->k;
         __m512 sum[ROW_M][ROW_N];
-        UNROLL for (int m = 0; m < MR; m++)
-            UNROLL for (int j = 0; j < NR; j++)
+        EACH (m, MR)
+            EACH (j, NR)
                 sum[m][j] = _mm512_setzero_ps();
         for (size_t k = k0; k < k_end; k += 64) {
             size_t left = k_end - k;
             __mmask64 bytes = left >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << left) - 1;
             __m512i low[ROW_N], high[ROW_N];
-            UNROLL for (int j = 0; j < NR; j++) {
+            EACH (j, NR) {
                 __m512i v = _mm512_maskz_loadu_epi8(bytes, w + (size_t)j * t->k + k);
                 decode(_mm512_permutexvar_epi64(natural, v), &low[j], &high[j]);
             }
-            UNROLL for (int m = 0; m < MR; m++) {
+            EACH (m, MR) {
                 const uint16_t *x = a + (size_t)m * t->lda + k;
                 __m512i x0 = words_at(x, left), x1 = words_at(x + 32, left > 32 ? left - 32 : 0);
-                UNROLL for (int j = 0; j < NR; j++)
+                EACH (j, NR)
                     sum[m][j] = dot(dot(sum[m][j], x0, low[j]), x1, high[j]);
             }
         }
-        UNROLL for (int m = 0; m < MR; m++)
-            UNROLL for (int j = 0; j < NR; j++)
-                total[m][j] = _mm512_fmadd_ps(sum[m][j], scale_of(t, r0 + m, (size_t)(n0 + j), k0), total[m][j]);
+        EACH (m, MR)
+            EACH (j, NR)
+                total[m][j] =
+                    _mm512_fmadd_ps(sum[m][j], scale_of(t, r0 + m, (size_t)(n0 + j), k0), total[m][j]);
     }
-    UNROLL for (int m = 0; m < MR; m++)
-        UNROLL for (int j = 0; j < NR; j++)
+    EACH (m, MR)
+        EACH (j, NR)
             t->c[(size_t)(r0 + m) * t->ldc + (size_t)(n0 + j)] = _mm512_reduce_add_ps(total[m][j]);
 }
 
-#define ROW_LOOP(f, NR)                                                                                      \
-    do {                                                                                                     \
-        int r = 0;                                                                                           \
-        for (; r + ROW_M <= t->rows; r += ROW_M)                                                             \
-            f(t, n, r, ROW_M, NR);                                                                           \
-        switch (t->rows - r) {                                                                               \
-        case 1:                                                                                              \
-            f(t, n, r, 1, NR);                                                                               \
-            break;                                                                                           \
-        case 2:                                                                                              \
-            f(t, n, r, 2, NR);                                                                               \
-            break;                                                                                           \
-        case 3:                                                                                              \
-            f(t, n, r, 3, NR);                                                                               \
-            break;                                                                                           \
-        }                                                                                                    \
+#define ROW_LOOP(f, NR)                          \
+    do {                                         \
+        int r = 0;                               \
+        for (; r + ROW_M <= t->rows; r += ROW_M) \
+            f(t, n, r, ROW_M, NR);               \
+        switch (t->rows - r) {                   \
+        case 1:                                  \
+            f(t, n, r, 1, NR);                   \
+            break;                               \
+        case 2:                                  \
+            f(t, n, r, 2, NR);                   \
+            break;                               \
+        case 3:                                  \
+            f(t, n, r, 3, NR);                   \
+            break;                               \
+        }                                        \
     } while (0)
 
 static void gemm_row(const struct mf_tile *t)

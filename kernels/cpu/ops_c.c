@@ -19,8 +19,9 @@ __attribute__((constructor)) static void fill_tables(void)
 static inline float weight_at(const struct mf_tile *t, size_t n, size_t k)
 {
     size_t group = t->format == MF_FORMAT_BF16 ? 2 : 4, panel = (size_t)t->panel;
-    size_t at = t->panel == 1 ? n * t->k + k
-                              : n / panel * panel * t->k + (k / group * panel + n % panel) * group + k % group;
+    size_t at = t->panel == 1
+                    ? n * t->k + k
+                    : n / panel * panel * t->k + (k / group * panel + n % panel) * group + k % group;
 
     if (t->format == MF_FORMAT_BF16)
         return bf16_value(((const uint16_t *)t->w)[at]);

@@ -6,10 +6,10 @@
 #include "kernels/device.h"
 
 struct mf_cpu_peak_loops {
-    void (*read)(const char *p, size_t bytes);      /* bytes is a multiple of 4096 */
+    void (*read)(const char *p, size_t bytes); /* bytes is a multiple of 4096 */
     void (*bf16)(long rounds);
     void (*f32)(long rounds);
-    double bf16_flops, f32_flops;                   /* of one round */
+    double bf16_flops, f32_flops; /* of one round */
 };
 
 const struct mf_cpu_peak_loops *mf_cpu_peak_loops(enum mf_isa isa);

@@ -11,8 +11,8 @@ static void read_all(const char *p, size_t bytes)
     for (size_t i = 0; i < bytes; i += 8 * sizeof(VEC)) {
         _Pragma("GCC unroll 8") for (size_t j = 0; j < 8 * sizeof(VEC); j += 64)
             __builtin_prefetch(p + i + 2048 + j);
-        _Pragma("GCC unroll 8") for (size_t j = 0; j < 8; j++)
-            s[j] ^= *(const quads *)(const void *)(p + i + j * sizeof(VEC));
+        _Pragma("GCC unroll 8") for (size_t j = 0; j < 8; j++) s[j] ^=
+            *(const quads *)(const void *)(p + i + j * sizeof(VEC));
     }
     for (int j = 0; j < 8; j++)
         __asm__ volatile("" : : "x"(s[j]));
@@ -26,8 +26,7 @@ static void f32_all(long rounds)
         s[i] = (VEC){0};
     a = b = (VEC){0} + 0.5f;
     for (long r = 0; r < rounds; r++) {
-        _Pragma("GCC unroll 12") for (int i = 0; i < SUMS; i++)
-            s[i] = s[i] * a + b;
+        _Pragma("GCC unroll 12") for (int i = 0; i < SUMS; i++) s[i] = s[i] * a + b;
         __asm__ volatile("" : "+x"(a));
     }
     for (int i = 0; i < SUMS; i++)

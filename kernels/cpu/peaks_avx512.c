@@ -13,8 +13,7 @@ static void bf16_all(long rounds)
     for (int i = 0; i < SUMS; i++)
         s[i] = _mm512_setzero_ps();
     for (long r = 0; r < rounds; r++) {
-        _Pragma("GCC unroll 12") for (int i = 0; i < SUMS; i++)
-            s[i] = _mm512_dpbf16_ps(s[i], a, a);
+        _Pragma("GCC unroll 12") for (int i = 0; i < SUMS; i++) s[i] = _mm512_dpbf16_ps(s[i], a, a);
         __asm__ volatile("" : "+v"(a));
     }
     for (int i = 0; i < SUMS; i++)

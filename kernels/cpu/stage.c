@@ -5,8 +5,8 @@
 
 #include "kernels/quant.h"
 
-#define ROW_PAD 32          /* elements: rows of A must not all fall into one set of the first cache */
-#define COST_OF_TILE 12     /* reading a tile's weights costs about as much as that many rows of arithmetic */
+#define ROW_PAD      32 /* elements: rows of A must not all fall into one set of the first cache */
+#define COST_OF_TILE 12 /* reading a tile's weights costs about as much as that many rows of arithmetic */
 
 static size_t align64(size_t bytes)
 {
@@ -61,17 +61,18 @@ struct share {
     const struct mf_stage_plan *p;
     struct mf_sorted_view sorted;
     int64_t n_blocks, n_tiles;
-    int64_t from, to;               /* cost */
-    int64_t block, at;              /* the next block and the cost before it */
+    int64_t from, to;  /* cost */
+    int64_t block, at; /* the next block and the cost before it */
 };
 
 static int64_t tile_cost(const struct share *s, int64_t block)
 {
-    return COST_OF_TILE + mf_block_rows(s->sorted.ids, block * s->p->block_m, s->p->block_m, s->p->shape.topk);
+    return COST_OF_TILE +
+           mf_block_rows(s->sorted.ids, block * s->p->block_m, s->p->block_m, s->p->shape.topk);
 }
 
-static struct share share_out(const struct mf_stage_plan *p, struct mf_sorted_view sorted, int64_t n_tiles, int thread,
-                              int n_threads)
+static struct share share_out(const struct mf_stage_plan *p, struct mf_sorted_view sorted, int64_t n_tiles,
+                              int thread, int n_threads)
 {
     struct share s = {.p = p, .sorted = sorted, .n_tiles = n_tiles};
     int64_t total = 0;
@@ -91,7 +92,7 @@ static struct share share_out(const struct mf_stage_plan *p, struct mf_sorted_vi
 struct part {
     int64_t block, row0;
     int rows;
-    int64_t tile, tile_end;         /* of this thread in this block */
+    int64_t tile, tile_end; /* of this thread in this block */
 };
 
 /* The next block of which this thread has tiles. */
@@ -117,22 +118,23 @@ static bool share_next(struct share *s, struct part *ret)
 
 struct room {
     uint16_t *a;
-    float *a_scale;         /* per_token: [rows]; per_block: [rows, groups] */
+    float *a_scale; /* per_token: [rows]; per_block: [rows, groups] */
     float *c, *c2;
-    float *sum;             /* stage 2, add: [T, block_n] */
+    float *sum; /* stage 2, add: [T, block_n] */
     void *scratch;
     size_t lda, ldc;
 };
 
-static size_t carve(const struct mf_stage_plan *p, size_t k, size_t sum_floats, bool two, char *base, struct room *ret)
+static size_t carve(const struct mf_stage_plan *p, size_t k, size_t sum_floats, bool two, char *base,
+                    struct room *ret)
 {
     size_t bm = (size_t)p->block_m, at = 0;
     struct room r = {.lda = (k + 31) / 32 * 32 + ROW_PAD, .ldc = ((size_t)p->block_n + 15) / 16 * 16};
 
-#define CARVE(field, bytes)                                                                                  \
-    do {                                                                                                     \
-        r.field = (void *)(base + at);                                                                       \
-        at += align64(bytes);                                                                                \
+#define CARVE(field, bytes)            \
+    do {                               \
+        r.field = (void *)(base + at); \
+        at += align64(bytes);          \
     } while (0)
     CARVE(a, bm * r.lda * 2);
     CARVE(a_scale, bm * groups(k) * 4);
@@ -164,8 +166,8 @@ size_t mf_stage2_workspace(const struct mf_stage_plan *p)
 }
 
 /* Brings row i of the block's A into place, with its scales. */
-static void pack_row(const struct mf_stage_plan *p, const struct room *room, const void *from, const float *scales,
-                     size_t source, size_t k, int i)
+static void pack_row(const struct mf_stage_plan *p, const struct room *room, const void *from,
+                     const float *scales, size_t source, size_t k, int i)
 {
     const char *row = (const char *)from + source * k * element_bytes(p);
 
@@ -179,17 +181,18 @@ static void pack_row(const struct mf_stage_plan *p, const struct room *room, con
 struct weights {
     const char *w;
     const float *scale;
-    size_t N, K;            /* of one expert */
+    size_t N, K; /* of one expert */
 };
 
-static const char *weight_row(const struct mf_stage_plan *p, const struct weights *w, int32_t expert, size_t n)
+static const char *weight_row(const struct mf_stage_plan *p, const struct weights *w, int32_t expert,
+                              size_t n)
 {
     return w->w + ((size_t)expert * w->N + n) * w->K * element_bytes(p);
 }
 
 /* n columns from row n0 of an expert's weight, scaled. */
-static void run_tile(const struct mf_stage_plan *p, const struct room *room, const struct weights *w, int32_t expert,
-                     size_t n0, int n, int rows, float *c, const void *next)
+static void run_tile(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
+                     int32_t expert, size_t n0, int n, int rows, float *c, const void *next)
 {
     struct mf_tile t = {
         .a = room->a,
@@ -218,7 +221,8 @@ static void run_tile(const struct mf_stage_plan *p, const struct room *room, con
     if (!p->per_token)
         return;
     for (int i = 0; i < rows; i++)
-        p->ops->scale(c + (size_t)i * room->ldc, (size_t)n, room->a_scale[i], w->scale + (size_t)expert * w->N + n0);
+        p->ops->scale(c + (size_t)i * room->ldc, (size_t)n, room->a_scale[i],
+                      w->scale + (size_t)expert * w->N + n0);
 }
 
 void mf_stage_quantise_row(enum mf_format format, bool per_block, const uint16_t *from, size_t n, size_t row,
@@ -237,8 +241,9 @@ static int tile_columns(const struct mf_stage_plan *p, size_t n_all, size_t n0)
     return n_all - n0 < (size_t)p->block_n ? (int)(n_all - n0) : p->block_n;
 }
 
-static void stage1_tile(const struct mf_stage_plan *p, const struct mf_stage1_args *a, const struct room *room,
-                        const struct part *part, const struct weights *w, int64_t tile, const void *next)
+static void stage1_tile(const struct mf_stage_plan *p, const struct mf_stage1_args *a,
+                        const struct room *room, const struct part *part, const struct weights *w,
+                        int64_t tile, const void *next)
 {
     size_t I = (size_t)p->shape.inter_dim, n0 = (size_t)tile * (size_t)p->block_n;
     int32_t expert = a->sorted.experts[part->block];
@@ -249,12 +254,13 @@ static void stage1_tile(const struct mf_stage_plan *p, const struct mf_stage1_ar
     for (int i = 0; i < part->rows; i++) {
         size_t row = (size_t)(part->row0 + i);
         float weight = p->weighted ? a->sorted.weights[row] : 1.0f;
-        p->ops->activate(p->shape.act_type, room->c + (size_t)i * room->ldc, room->c2 + (size_t)i * room->ldc, weight,
-                         (size_t)n, a->h + row * I + n0);
+        p->ops->activate(p->shape.act_type, room->c + (size_t)i * room->ldc, room->c2 + (size_t)i * room->ldc,
+                         weight, (size_t)n, a->h + row * I + n0);
     }
 }
 
-static void quantise_h(const struct mf_stage_plan *p, const struct mf_stage1_args *a, int thread, int n_threads)
+static void quantise_h(const struct mf_stage_plan *p, const struct mf_stage1_args *a, int thread,
+                       int n_threads)
 {
     size_t I = (size_t)p->shape.inter_dim;
     int64_t n_blocks = a->sorted.num_valid[0] / p->block_m;
@@ -264,7 +270,8 @@ static void quantise_h(const struct mf_stage_plan *p, const struct mf_stage1_arg
         for (int i = 0; i < rows; i++) {
             size_t row = (size_t)(b * p->block_m + i);
             if ((int)(row % (size_t)n_threads) == thread)
-                mf_stage_quantise_row(p->format, p->per_block, a->h + row * I, I, row, a->workspace, a->h_q, a->h_scale);
+                mf_stage_quantise_row(p->format, p->per_block, a->h + row * I, I, row, a->workspace, a->h_q,
+                                      a->h_scale);
         }
     }
 }
@@ -283,7 +290,8 @@ void mf_stage1_run(const struct mf_stage_plan *p, const struct mf_stage1_args *a
         int64_t following = part.block + 1 < share.n_blocks ? part.block + 1 : part.block;
         for (int i = 0; i < part.rows; i++) {
             size_t row = (size_t)(part.row0 + i);
-            pack_row(p, &room, a->x, a->x_scale, p->gather ? (size_t)mf_id_token(a->sorted.ids[row]) : row, H, i);
+            pack_row(p, &room, a->x, a->x_scale, p->gather ? (size_t)mf_id_token(a->sorted.ids[row]) : row, H,
+                     i);
         }
         for (int64_t tile = part.tile; tile < part.tile_end; tile++) {
             bool last = tile + 1 == part.tile_end;
@@ -316,7 +324,8 @@ static void store_tile(const struct mf_stage_plan *p, const struct mf_stage2_arg
     }
 }
 
-static void stage2_store(const struct mf_stage_plan *p, const struct mf_stage2_args *a, int thread, int n_threads)
+static void stage2_store(const struct mf_stage_plan *p, const struct mf_stage2_args *a, int thread,
+                         int n_threads)
 {
     size_t H = (size_t)p->shape.model_dim, I = (size_t)p->shape.inter_dim, bn = (size_t)p->block_n;
     struct weights w = {a->w, a->w_scale, H, I};
@@ -333,7 +342,8 @@ static void stage2_store(const struct mf_stage_plan *p, const struct mf_stage2_a
         for (int64_t tile = part.tile; tile < part.tile_end; tile++) {
             bool last = tile + 1 == part.tile_end;
             size_t n0 = (size_t)tile * bn;
-            const void *next = weight_row(p, &w, last ? a->sorted.experts[following] : expert, last ? 0 : n0 + bn);
+            const void *next =
+                weight_row(p, &w, last ? a->sorted.experts[following] : expert, last ? 0 : n0 + bn);
             int n = tile_columns(p, H, n0);
             run_tile(p, &room, &w, expert, n0, n, part.rows, room.c, next);
             store_tile(p, a, &room, &part, n0, n);
@@ -341,8 +351,8 @@ static void stage2_store(const struct mf_stage_plan *p, const struct mf_stage2_a
     }
 }
 
-static void add_columns(const struct mf_stage_plan *p, const struct mf_stage2_args *a, const struct room *room,
-                        size_t n0, int n)
+static void add_columns(const struct mf_stage_plan *p, const struct mf_stage2_args *a,
+                        const struct room *room, size_t n0, int n)
 {
     size_t I = (size_t)p->shape.inter_dim, H = (size_t)p->shape.model_dim, ld = (size_t)p->block_n;
     struct weights w = {a->w, a->w_scale, H, I};
@@ -354,7 +364,8 @@ static void add_columns(const struct mf_stage_plan *p, const struct mf_stage2_ar
         int rows = mf_block_rows(a->sorted.ids, row0, p->block_m, p->shape.topk);
         int32_t expert = a->sorted.experts[b];
         const void *next = b + 1 < n_blocks ? weight_row(p, &w, a->sorted.experts[b + 1], n0)
-                                            : weight_row(p, &w, a->sorted.experts[0], n0 + (size_t)n < H ? n0 + (size_t)n : 0);
+                                            : weight_row(p, &w, a->sorted.experts[0],
+                                                         n0 + (size_t)n < H ? n0 + (size_t)n : 0);
         for (int i = 0; i < rows; i++)
             pack_row(p, room, a->h, a->h_scale, (size_t)(row0 + i), I, i);
         if (rows > 0)
@@ -362,18 +373,20 @@ static void add_columns(const struct mf_stage_plan *p, const struct mf_stage2_ar
         for (int i = 0; i < rows; i++) {
             size_t row = (size_t)(row0 + i);
             float weight = p->weighted ? a->sorted.weights[row] : 1.0f;
-            p->ops->add(room->sum + (size_t)mf_id_token(a->sorted.ids[row]) * ld, room->c + (size_t)i * room->ldc,
-                        (size_t)n, weight);
+            p->ops->add(room->sum + (size_t)mf_id_token(a->sorted.ids[row]) * ld,
+                        room->c + (size_t)i * room->ldc, (size_t)n, weight);
         }
     }
     for (int64_t t = 0; t < p->shape.token; t++)
         p->ops->to_bf16(room->sum + (size_t)t * ld, (size_t)n, a->out + (size_t)t * H + n0);
 }
 
-static void stage2_add(const struct mf_stage_plan *p, const struct mf_stage2_args *a, int thread, int n_threads)
+static void stage2_add(const struct mf_stage_plan *p, const struct mf_stage2_args *a, int thread,
+                       int n_threads)
 {
     size_t H = (size_t)p->shape.model_dim, bn = (size_t)p->block_n, tiles = (H + bn - 1) / bn;
-    size_t from = tiles * (size_t)thread / (size_t)n_threads, to = tiles * (size_t)(thread + 1) / (size_t)n_threads;
+    size_t from = tiles * (size_t)thread / (size_t)n_threads,
+           to = tiles * (size_t)(thread + 1) / (size_t)n_threads;
     struct room room;
 
     (void)carve(p, (size_t)p->shape.inter_dim, (size_t)p->shape.token * bn, false, a->workspace, &room);

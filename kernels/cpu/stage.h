@@ -10,22 +10,22 @@
 #include "kernels/tensors.h"
 
 enum mf_stage2_out {
-    MF_STAGE2_STORE,        /* z or zw, a row for each slot */
-    MF_STAGE2_ADD,          /* y: a thread owns columns and adds all slots of a token, experts ascending */
+    MF_STAGE2_STORE, /* z or zw, a row for each slot */
+    MF_STAGE2_ADD,   /* y: a thread owns columns and adds all slots of a token, experts ascending */
 };
 
 /* Parameters of a stage; fixed when a step is opened. */
 struct mf_stage_plan {
     struct mf_shape shape;
     const struct mf_cpu_ops *ops;
-    enum mf_format format;          /* of activations and weights */
-    bool per_token, per_block;      /* scales; neither for bf16 */
-    int panel;                      /* 1, 16, 32 */
-    int block_m, block_n, block_k;  /* block_k 0: not cut */
+    enum mf_format format;         /* of activations and weights */
+    bool per_token, per_block;     /* scales; neither for bf16 */
+    int panel;                     /* 1, 16, 32 */
+    int block_m, block_n, block_k; /* block_k 0: not cut */
     int threads;
-    bool gather;                    /* stage 1: x is in token order */
-    bool quantise;                  /* stage 1: h leaves in the format of the shape */
-    bool weighted;                  /* stage 1: before the activation; stage 2: on what leaves */
+    bool gather;   /* stage 1: x is in token order */
+    bool quantise; /* stage 1: h leaves in the format of the shape */
+    bool weighted; /* stage 1: before the activation; stage 2: on what leaves */
     enum mf_stage2_out out;
 };
 
@@ -44,20 +44,20 @@ struct mf_stage1_args {
     const float *x_scale;
     const void *w;
     const float *w_scale;
-    uint16_t *h;                    /* bf16 [P, I]: the result, or on the way to h_q */
+    uint16_t *h; /* bf16 [P, I]: the result, or on the way to h_q */
     uint8_t *h_q;
     float *h_scale;
-    void *workspace;                /* of this thread, mf_stage1_workspace() */
+    void *workspace; /* of this thread, mf_stage1_workspace() */
 };
 
 struct mf_stage2_args {
     struct mf_sorted_view sorted;
-    const void *h;                  /* as the plan's format says */
+    const void *h; /* as the plan's format says */
     const float *h_scale;
     const void *w;
     const float *w_scale;
-    uint16_t *out;                  /* z or y */
-    void *workspace;                /* of this thread, mf_stage2_workspace() */
+    uint16_t *out;   /* z or y */
+    void *workspace; /* of this thread, mf_stage2_workspace() */
 };
 
 /* Bytes for one thread, a multiple of 64. */

@@ -30,10 +30,12 @@ static int bench_shape(struct mf_device *d, const struct bench_shape *shape)
             continue;
         if (bench_tokens(w, tokens[i], &r) < 0)
             return 1;
-        printf("e2e_over_floor.%s.T%lld %.3f ratio\n", shape->name, (long long)tokens[i], r.own_us / r.floor_us);
+        printf("e2e_over_floor.%s.T%lld %.3f ratio\n", shape->name, (long long)tokens[i],
+               r.own_us / r.floor_us);
         printf("e2e.%s.T%lld %.1f us\n", shape->name, (long long)tokens[i], r.own_us);
         if (r.lib_us > 0)
-            printf("own_over_lib.%s.T%lld %.3f ratio\n", shape->name, (long long)tokens[i], r.own_us / r.lib_us);
+            printf("own_over_lib.%s.T%lld %.3f ratio\n", shape->name, (long long)tokens[i],
+                   r.own_us / r.lib_us);
         printf("# %d steps; %s\n", r.n_steps, r.own);
         (void)fflush(stdout);
         space = r.space > space ? r.space : space;
@@ -54,8 +56,9 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "%s\n", why);
         return 1;
     }
-    printf("mem_read_gbs %.1f GB/s\nbf16_peak_gflops %.0f GFLOPS\nf32_peak_gflops %.0f GFLOPS\ngap_us %.2f us\n",
-           d->info.mem_read_gbs, d->info.peak_gflops_bf16, d->info.peak_gflops_f32, d->info.gap_us);
+    printf(
+        "mem_read_gbs %.1f GB/s\nbf16_peak_gflops %.0f GFLOPS\nf32_peak_gflops %.0f GFLOPS\ngap_us %.2f us\n",
+        d->info.mem_read_gbs, d->info.peak_gflops_bf16, d->info.peak_gflops_f32, d->info.gap_us);
     printf("# %s/%d, %s, %s\n", d->info.class.gfx, d->info.class.cu_num, d->info.model, d->info.isa);
     (void)fflush(stdout);
     const struct bench_shape *shapes = bench_shapes(&n);

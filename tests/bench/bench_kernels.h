@@ -13,12 +13,12 @@ struct bench_shape {
 };
 
 struct bench_result {
-    double own_us, lib_us;          /* best end to end; lib_us is 0 where lib offers nothing */
-    double floor_us;                /* weights of active experts and activations at the measured read bandwidth, or
+    double own_us, lib_us; /* best end to end; lib_us is 0 where lib offers nothing */
+    double floor_us;       /* weights of active experts and activations at the measured read bandwidth, or
                                        the arithmetic at the measured peak, whichever is longer */
-    double space;                   /* worst over best of the stage-1 steps */
+    double space;          /* worst over best of the stage-1 steps */
     int n_steps;
-    char own[512];                  /* names of the best pipeline */
+    char own[512]; /* names of the best pipeline */
 };
 
 /* The shapes of the demo, Qwen3-30B-A3B and Qwen3-235B-A22B; *ret_n of them. */

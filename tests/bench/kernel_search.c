@@ -38,7 +38,7 @@ static const char *const layouts[] = {"row", "panel16", "panel32"};
 struct bench_weights {
     struct mf_device *device;
     struct mf_shape shape;
-    struct mf_tensor_ref w[2][N_LAYOUTS];       /* w1, w2 */
+    struct mf_tensor_ref w[2][N_LAYOUTS]; /* w1, w2 */
     size_t bytes[2];
     float *scale[2];
 };
@@ -68,7 +68,8 @@ static int make_layouts(struct bench_weights *b, int i)
         if (!b->w[i][l].part[0] || !b->scale[i])
             return -ENOMEM;
     }
-    int r = mf_data_weight(&b->shape, i == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2, SEED, b->w[i][0].part[0], b->scale[i]);
+    int r = mf_data_weight(&b->shape, i == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2, SEED, b->w[i][0].part[0],
+                           b->scale[i]);
     for (int l = 1; l < N_LAYOUTS && r == 0; l++) {
         size_t bytes = N * K * (size_t)element;
         for (size_t e = 0; e < E; e++)
@@ -85,9 +86,17 @@ struct bench_weights *bench_weights_new(struct mf_device *d, const struct bench_
     if (!b)
         return NULL;
     b->device = d;
-    b->shape = (struct mf_shape){.token = 1, .model_dim = s->model_dim, .inter_dim = s->inter_dim, .expert = 128,
-                                 .topk = 8, .act_type = MF_ACT_SILU, .dtype = MF_DTYPE_BF16, .q_dtype_a = s->dtype,
-                                 .q_dtype_w = s->dtype, .q_type = s->q_type, .use_g1u1 = true};
+    b->shape = (struct mf_shape){.token = 1,
+                                 .model_dim = s->model_dim,
+                                 .inter_dim = s->inter_dim,
+                                 .expert = 128,
+                                 .topk = 8,
+                                 .act_type = MF_ACT_SILU,
+                                 .dtype = MF_DTYPE_BF16,
+                                 .q_dtype_a = s->dtype,
+                                 .q_dtype_w = s->dtype,
+                                 .q_type = s->q_type,
+                                 .use_g1u1 = true};
     if (make_layouts(b, 0) < 0 || make_layouts(b, 1) < 0)
         return bench_weights_free(b);
     return b;
@@ -144,7 +153,8 @@ static int search_open(struct search *s, struct bench_weights *w, int64_t token)
     mf_data_x(&s->shape, SEED, s->x);
     for (int i = 0; i < ROTATIONS; i++) {
         s->ids[i] = calloc(slots, sizeof(int32_t));
-        if (!s->ids[i] || mf_data_topk(&s->shape, &uniform, SEED + (uint64_t)(token == 1 ? 0 : i), s->ids[i], s->weights) < 0)
+        if (!s->ids[i] || mf_data_topk(&s->shape, &uniform, SEED + (uint64_t)(token == 1 ? 0 : i), s->ids[i],
+                                       s->weights) < 0)
             return -ENOMEM;
         for (size_t j = 0; j < slots; j++)
             s->ids[i][j] = (s->ids[i][j] + i * 37) % s->shape.expert;
@@ -208,8 +218,12 @@ static double time_names(struct search *s, const char *const *names, size_t n, i
     }
     size_t arena_bytes = mf_pipeline_arena_bytes(p) + 64;
     void *arena = d->ops->alloc(d, arena_bytes);
-    struct mf_fmoe_args args = {.x.part[0] = s->x, .topk.part[1] = s->weights, .y.part[0] = s->y, .arena = arena,
-                                .w1 = weight_of(s, p, MF_TENSOR_W1), .w2 = weight_of(s, p, MF_TENSOR_W2)};
+    struct mf_fmoe_args args = {.x.part[0] = s->x,
+                                .topk.part[1] = s->weights,
+                                .y.part[0] = s->y,
+                                .arena = arena,
+                                .w1 = weight_of(s, p, MF_TENSOR_W1),
+                                .w2 = weight_of(s, p, MF_TENSOR_W2)};
     for (int call = -1; arena && call < calls; call++) {
         double us = 1e12;
         struct stage_launch stage = {p, (size_t)only};
@@ -217,7 +231,8 @@ static double time_names(struct search *s, const char *const *names, size_t n, i
         mf_pipeline_bind(p, &args);
         for (size_t i = 0; only >= 0 && i < (size_t)only; i++)
             (void)mf_pipeline_launch(p, i);
-        int r = only >= 0 ? d->ops->time(d, launch_stage, &stage, 1, &us) : d->ops->time(d, launch_one, p, 1, &us);
+        int r = only >= 0 ? d->ops->time(d, launch_stage, &stage, 1, &us)
+                          : d->ops->time(d, launch_one, p, 1, &us);
         if (r == 0 && call >= 0 && us < best)
             best = us;
     }
@@ -232,7 +247,7 @@ struct chain {
     char text[8][MF_STEP_NAME_MAX + 20];
     const char *names[8];
     size_t n;
-    int stage1, stage2;         /* their places */
+    int stage1, stage2; /* their places */
 };
 
 static void chain_add(struct chain *c, const char *family, const char *step)
@@ -261,7 +276,8 @@ static bool gives_quantised(const struct mf_step *s)
 }
 
 /* The whole pipeline of two GEMM steps. x in sorted order is not followed up here. */
-static bool chain_of(const struct search *s, const struct mf_step *s1, const struct mf_step *s2, struct chain *c)
+static bool chain_of(const struct search *s, const struct mf_step *s1, const struct mf_step *s2,
+                     struct chain *c)
 {
     bool quantised = s->shape.q_type != MF_QTYPE_NO;
     int cores = s->w->device->info.cores, bm = s1->block_m;
@@ -285,11 +301,13 @@ static bool chain_of(const struct search *s, const struct mf_step *s1, const str
     return true;
 }
 
-static const struct mf_step *any_partner(const struct search *s, const struct mf_step *step, enum mf_stage stage)
+static const struct mf_step *any_partner(const struct search *s, const struct mf_step *step,
+                                         enum mf_stage stage)
 {
     for (size_t i = 0; i < s->n; i++) {
         const struct mf_step *p = &s->steps[i];
-        if (p->stage == stage && p->block_m == step->block_m && (stage != MF_STAGE_STAGE1 || (p->covers & MF_OP_BIT(MF_OP_GATHER))))
+        if (p->stage == stage && p->block_m == step->block_m &&
+            (stage != MF_STAGE_STAGE1 || (p->covers & MF_OP_BIT(MF_OP_GATHER))))
             return p;
     }
     return NULL;
@@ -328,7 +346,8 @@ static void finish(struct search *s, struct kept (*best)[2][4][KEEP], struct ben
     for (int lib = 0; lib < 2; lib++) {
         for (int b = 0; b < 4; b++) {
             for (int i = 0; i < KEEP * KEEP; i++) {
-                const struct mf_step *s1 = best[0][lib][b][i / KEEP].step, *s2 = best[1][lib][b][i % KEEP].step;
+                const struct mf_step *s1 = best[0][lib][b][i / KEEP].step,
+                                     *s2 = best[1][lib][b][i % KEEP].step;
                 struct chain c;
                 if (!s1 || !s2 || !chain_of(s, s1, s2, &c))
                     continue;
@@ -339,8 +358,8 @@ static void finish(struct search *s, struct kept (*best)[2][4][KEEP], struct ben
                 if (!lib) {
                     ret->own[0] = '\0';
                     for (size_t j = 0; j < c.n; j++)
-                        (void)snprintf(ret->own + strlen(ret->own), sizeof(ret->own) - strlen(ret->own), "%s%s",
-                                       j ? "|" : "", c.names[j]);
+                        (void)snprintf(ret->own + strlen(ret->own), sizeof(ret->own) - strlen(ret->own),
+                                       "%s%s", j ? "|" : "", c.names[j]);
                 }
             }
         }
@@ -367,7 +386,8 @@ static double floor_of(const struct search *s)
     for (int i = 0; i < ROTATIONS; i++)
         active += (double)mf_active_experts(&s->shape, s->ids[i]) / ROTATIONS;
     double bytes = mf_layer_floor_bytes(&s->shape, (int64_t)(active + 0.5));
-    double memory = bytes / d->mem_read_gbs * 1e-3, arithmetic = mf_layer_flops(&s->shape) / d->peak_gflops_bf16 * 1e-3;
+    double memory = bytes / d->mem_read_gbs * 1e-3,
+           arithmetic = mf_layer_flops(&s->shape) / d->peak_gflops_bf16 * 1e-3;
     return memory > arithmetic ? memory : arithmetic;
 }
 
