@@ -73,6 +73,7 @@ static const struct {
     {"echo no json >&3; exec sleep 100", "broke the runner protocol"},
     {"exec 3>&-; exec sleep 100", "signal 9"},                  /* closed its socket: of no use any more */
     {"head -c 9000000 /dev/zero | tr '\\0' x >&3; exec sleep 100", "broke the runner protocol"},
+    {"echo oh >&2; echo '{\"op\":\"dying\",\"signal\":7}' >&3; exec sleep 100", "signal 7 (Bus error); stderr: oh"},
     {"exec /nonexistent/program", "exit code 127"},
 };
 /* clang-format on */

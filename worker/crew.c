@@ -17,7 +17,9 @@
 #define START_MS       60000 /* for hello, and for described */
 #define RETRY_MS       100   /* doubled for each runner in a row that does not get ready */
 #define RETRY_MAX_MS   10000
-#define HOPELESS_TRIES 3 /* when none has ever been ready */
+#define DYING_MAX      4
+#define DYING_MS       10000 /* for a core dump, say */
+#define HOPELESS_TRIES 3     /* when none has ever been ready */
 
 enum state { STARTED, GREETED, READY };
 
@@ -30,6 +32,7 @@ struct place {
 struct mf_crew {
     struct mf_crew_options o;
     struct place working, reserve;
+    struct mf_runner_host *dying[DYING_MAX]; /* reported as dead, not gone yet */
     struct mf_kept_store kept;
     cJSON *hello, *described;
     int failures; /* in a row, before ready */
@@ -300,6 +303,27 @@ static void fill_working(struct mf_crew *c)
     }
 }
 
+/* Without waiting for it; the oldest is waited for when there are too many. */
+static void let_go(struct mf_crew *c, struct mf_runner_host *host)
+{
+    mf_runner_host_free(c->dying[DYING_MAX - 1]);
+    memmove(&c->dying[1], &c->dying[0], (DYING_MAX - 1) * sizeof(c->dying[0]));
+    c->dying[0] = host;
+}
+
+static void turn_dying(struct mf_crew *c)
+{
+    for (int i = 0; i < DYING_MAX; i++) {
+        if (!c->dying[i])
+            continue;
+        mf_runner_host_turn(c->dying[i]);
+        if (mf_now_ms() - mf_runner_host_died_ms(c->dying[i]) > DYING_MS)
+            mf_runner_host_kill(c->dying[i]);
+        if (mf_runner_host_gone(c->dying[i]))
+            c->dying[i] = mf_runner_host_free(c->dying[i]);
+    }
+}
+
 static enum mf_crew_event note_death(struct mf_crew *c)
 {
     struct place *p = &c->working;
@@ -313,6 +337,7 @@ static enum mf_crew_event note_death(struct mf_crew *c)
         c->kill_reason[0] = '\0';
     }
     bool was_ready = p->state == READY;
+    let_go(c, MF_TAKE(p->host));
     clear(p);
     if (!was_ready)
         note_start_failure(c);
@@ -347,6 +372,7 @@ void mf_crew_turn(struct mf_crew *c)
     if (c->working.host)
         mf_runner_host_turn(c->working.host);
     turn_reserve(c);
+    turn_dying(c);
 }
 
 enum mf_crew_event mf_crew_next(struct mf_crew *c, cJSON **ret)
@@ -421,6 +447,8 @@ void mf_crew_stop(struct mf_crew *c)
     c->stopped = true;
     clear(&c->working);
     clear(&c->reserve);
+    for (int i = 0; i < DYING_MAX; i++)
+        c->dying[i] = mf_runner_host_free(c->dying[i]);
 }
 
 const cJSON *mf_crew_hello(const struct mf_crew *c)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/json.h"
@@ -396,6 +397,39 @@ static int handle(struct runner *r, const cJSON *message)
     return send_error(r, MF_STATUS_UNSUPPORTED, "'%s' is no message of this protocol", op);
 }
 
+static int last_words_fd = -1;
+
+/* Tells the worker at once: the kernel first takes the memory apart, and only then lets others see the death. Then dies of
+ * the signal after all, whose action is the default again. */
+static void say_last_words(int signal_number)
+{
+    char line[] = "\n{\"op\":\"dying\",\"signal\":00}\n";
+    char *digits = line + sizeof(line) - 5;
+    digits[0] = (char)(signal_number >= 10 ? '0' + signal_number / 10 : ' ');
+    digits[1] = (char)('0' + signal_number % 10);
+    (void)send(last_words_fd, line, sizeof(line) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)raise(signal_number);
+}
+
+/* On a stack of its own, so that a stack that overflows can still speak. */
+static void prepare_last_words(int fd)
+{
+    static char stack[16384];
+    static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+    const stack_t other = {.ss_sp = stack, .ss_size = sizeof(stack)};
+    struct sigaction action = {.sa_handler = say_last_words, .sa_flags = (int)(SA_ONSTACK | SA_RESETHAND)};
+    last_words_fd = fd;
+#ifndef __SANITIZE_ADDRESS__ /* which has more to say */
+    (void)sigaltstack(&other, NULL);
+    for (size_t i = 0; i < MF_ARRAY_LEN(signals); i++)
+        (void)sigaction(signals[i], &action, NULL);
+#else
+    (void)other;
+    (void)action;
+    (void)signals;
+#endif
+}
+
 static int start_foreign(struct runner *r)
 {
     for (int i = 0; i < r->options->n_foreign; i++) {
@@ -447,6 +481,7 @@ int mf_runner_main(const struct mf_runner_options *o)
     }
     struct runner r = {.options = o};
     r.extra.families = r.extra_families;
+    prepare_last_words((int)fd);
     mf_channel_init(&r.channel, (int)fd);
     mf_runner_keeper_init(&r.keeper, &r.channel, o->keep_bytes);
     mf_runner_sink_init(&r.sink, &r.channel);

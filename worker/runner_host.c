@@ -16,6 +16,7 @@
 #include "common/buf.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
+#include "common/json.h"
 #include "common/text.h"
 
 #define CHILD_FD      3 /* its socket, as MOEFARM_RUNNER_FD says */
@@ -29,7 +30,8 @@ struct mf_runner_host {
     size_t n_tail;
     int64_t limit_ms, deadline_ms; /* 0, INT64_MAX: none */
     bool hung, exited, told;
-    int broken; /* it broke the protocol and was killed for it */
+    int last_signal; /* it said that it dies of this one: the kernel is taking its memory apart */
+    int broken;      /* it broke the protocol and was killed for it */
     siginfo_t end;
     int64_t died_ms;
 };
@@ -235,7 +237,8 @@ static void see_exit(struct mf_runner_host *h)
         return;
     h->exited = true;
     h->end = info;
-    h->died_ms = mf_now_ms();
+    if (h->died_ms == 0)
+        h->died_ms = mf_now_ms();
     h->pid = 0;
 }
 
@@ -266,9 +269,27 @@ static int take_message(struct mf_runner_host *h, cJSON **ret)
     return r < 0 ? r : mf_channel_next(&h->channel, ret);
 }
 
+static enum mf_runner_event take_last_words(struct mf_runner_host *h, cJSON **message)
+{
+    int64_t number = 0;
+    (void)mf_json_i64(*message, "signal", 1, 64, &number);
+    cJSON_Delete(*message);
+    *message = NULL;
+    h->last_signal = (int)number;
+    h->deadline_ms = INT64_MAX;
+    if (h->died_ms == 0)
+        h->died_ms = mf_now_ms();
+    h->told = true;
+    return MF_RUNNER_DIED;
+}
+
 enum mf_runner_event mf_runner_host_next(struct mf_runner_host *h, cJSON **ret)
 {
+    if (h->told)
+        return MF_RUNNER_NOTHING;
     int r = h->broken ? 0 : take_message(h, ret);
+    if (r == 1 && strcmp(mf_channel_op(*ret), "dying") == 0)
+        return take_last_words(h, ret);
     if (r == 1) {
         restart_limit(h);
         return MF_RUNNER_MESSAGE;
@@ -282,7 +303,7 @@ enum mf_runner_event mf_runner_host_next(struct mf_runner_host *h, cJSON **ret)
         h->hung = true;
         mf_runner_host_kill(h);
     }
-    if (!h->exited || h->told)
+    if (!h->exited)
         return MF_RUNNER_NOTHING;
     h->told = true;
     return MF_RUNNER_DIED;
@@ -291,6 +312,11 @@ enum mf_runner_event mf_runner_host_next(struct mf_runner_host *h, cJSON **ret)
 int mf_runner_host_take_fd(struct mf_runner_host *h)
 {
     return mf_channel_take_fd(&h->channel);
+}
+
+bool mf_runner_host_gone(const struct mf_runner_host *h)
+{
+    return h->exited;
 }
 
 bool mf_runner_host_hung(const struct mf_runner_host *h)
@@ -319,8 +345,10 @@ static void add_tail(const struct mf_runner_host *h, char *buf, size_t cap)
 
 void mf_runner_host_why(const struct mf_runner_host *h, char *buf, size_t cap)
 {
-    assert(h->exited);
-    if (h->broken)
+    assert(h->told);
+    if (h->last_signal)
+        mf_say(buf, cap, "signal %d (%s)", h->last_signal, strsignal(h->last_signal));
+    else if (h->broken)
         mf_say(buf, cap, "it broke the runner protocol (%s)", strerror(-h->broken));
     else if (h->hung)
         mf_say(buf, cap, "silent for more than %lld ms", (long long)h->limit_ms);

@@ -46,7 +46,9 @@ enum mf_runner_event { MF_RUNNER_NOTHING, MF_RUNNER_MESSAGE, MF_RUNNER_DIED };
 enum mf_runner_event mf_runner_host_next(struct mf_runner_host *h, cJSON **ret);
 int mf_runner_host_take_fd(struct mf_runner_host *h);
 
-/* After DIED. */
+/* After DIED. The process may still be there for a while: one that says that it dies of a signal (`dying`) is believed
+ * before the kernel has taken its memory apart, which takes a tenth of a second for a GiB. free() would wait for it. */
+bool mf_runner_host_gone(const struct mf_runner_host *h);
 bool mf_runner_host_hung(const struct mf_runner_host *h);
 /* "signal 11 (Segmentation fault)" or "exit code 3", with the last lines of its stderr. */
 void mf_runner_host_why(const struct mf_runner_host *h, char *buf, size_t cap);
