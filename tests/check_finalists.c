@@ -1,0 +1,126 @@
+#include "server/race.h"
+
+#include "mf_check.h"
+
+#include "common/cleanup.h"
+#include "common/json.h"
+
+#include <math.h>
+#include <string.h>
+
+#define N 100
+
+static struct mf_path paths[N];
+static struct mf_ranked ranked[N];
+
+/* n pipelines of rising forecasts, by 1% each; every `kinds` in turn has another structure. */
+static void make(size_t n, uint64_t kinds, double log_spread)
+{
+    for (size_t i = 0; i < n; i++) {
+        paths[i] = (struct mf_path){.structure = i % kinds + 1, .block_m = i % 2 ? 32 : 64};
+        /* Given in no order */
+        size_t at = (i * 37) % n;
+        ranked[at] = (struct mf_ranked){
+            .path = &paths[i], .forecast_us = 100 * pow(1.01, (double)i), .log_spread = log_spread};
+    }
+}
+
+static const struct {
+    size_t n;
+    uint64_t kinds;
+    double log_spread;
+    int topk;
+    size_t n_finalists;
+} finals[] = {
+    {1, 1, 0, 8, 1}, /* a single one is raced too: it is measured afresh */
+    {20, 1, 0, 8, 8},
+    {20, 1, 0, 1, 2},     /* the best, and the best of the other block_m */
+    {97, 5, 0, 4, 10},    /* five structures of two block_m each */
+    {97, 1, 0.05, 4, 11}, /* less than exp(0.1) apart, the spread of both, may well be the fastest */
+    {97, 1, 9, 4, MF_FINALISTS_MAX},
+    {97, 97, 0, 4, MF_FINALISTS_MAX},
+};
+
+START_TEST(finalists)
+{
+    make(finals[_i].n, finals[_i].kinds, finals[_i].log_spread);
+    ck_assert_uint_eq(mf_race_finalists(ranked, finals[_i].n, finals[_i].topk), finals[_i].n_finalists);
+    for (size_t i = 0; i < finals[_i].n; i++) {
+        ck_assert(i == 0 || ranked[i - 1].forecast_us <= ranked[i].forecast_us);
+        ck_assert(i >= (size_t)finals[_i].topk || ranked[i].finalist);
+    }
+}
+END_TEST
+
+static const struct {
+    size_t n;
+    double us, budget_s;
+} budgets[] = {{1, 10, 1}, {8, 100, 1}, {32, 1000, 1}, {32, 20000, 1}, {32, 1e6, 1}, {4, 5, 0.001}};
+
+START_TEST(schedules)
+{
+    double forecast_us[MF_FINALISTS_MAX];
+    struct mf_race_schedule s;
+    int total = 0;
+    double seconds = 0;
+    size_t in = budgets[_i].n;
+    for (size_t i = 0; i < in; i++)
+        forecast_us[i] = budgets[_i].us;
+    mf_race_schedule(forecast_us, budgets[_i].n, budgets[_i].budget_s, &s);
+    for (int i = 0; i < s.n_stages; i++) {
+        ck_assert_int_ge(s.stages[i].rounds, 1);
+        ck_assert(i == 0 || s.stages[i].keep < s.stages[i - 1].keep);
+        total += s.stages[i].rounds;
+        seconds += (double)in * s.stages[i].rounds * budgets[_i].us * 1e-6;
+        in = MF_MIN(in, (size_t)s.stages[i].keep);
+    }
+    ck_assert_int_ge(total, MF_RACE_ROUNDS_MIN);
+    ck_assert_int_ge(s.fresh, 5);
+    if (total > MF_RACE_ROUNDS_MIN)
+        ck_assert(seconds <= budgets[_i].budget_s * 1.05);
+    /* What goes into a unit is JSON as docs/protocol.md has it */
+    struct mf_buf text;
+    mf_buf_init(&text, 4096);
+    ck_assert_int_eq(mf_race_schedule_print(&s, &text), 0);
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(text.data, text.len, 4096);
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(json, "rounds")), s.n_stages);
+    mf_buf_release(&text);
+}
+END_TEST
+
+static const struct {
+    struct mf_racer_result racers[3];
+    int64_t winner;
+    int pick;
+} picks[] = {
+    {{{1, MF_STATUS_OK, 10, 1, true}, {2, MF_STATUS_OK, 11, 1, true}, {3, MF_STATUS_OK, 9, 1, true}}, 2, 1},
+    /* The named winner failed, or was never in: the fastest right one */
+    {{{1, MF_STATUS_OK, 10, 1, true}, {2, MF_STATUS_WRONG, 5, 1, true}, {3, MF_STATUS_OK, 9, 1, true}}, 2, 2},
+    {{{1, MF_STATUS_OK, 10, 1, true},
+      {2, MF_STATUS_IMPLAUSIBLE, 0.1, 1, true},
+      {3, MF_STATUS_OK, 12, 1, true}},
+     77,
+     0},
+    /* Equal times: the better forecast */
+    {{{1, MF_STATUS_OK, 10, 1, true}, {2, MF_STATUS_OK, 10, 1, true}, {3, MF_STATUS_OK, 10, 1, false}}, 0, 0},
+    {{{1, MF_STATUS_CRASH, 0, 0, true}, {2, MF_STATUS_OK, 0, 0, true}, {3, MF_STATUS_OK, 3, 0, false}},
+     3,
+     -1},
+};
+
+START_TEST(picking)
+{
+    ck_assert_int_eq(mf_race_pick(picks[_i].racers, 3, picks[_i].winner), picks[_i].pick);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("finalists");
+    TCase *c = tcase_create("finalists");
+    tcase_add_loop_test(c, finalists, 0, (int)MF_ARRAY_LEN(finals));
+    tcase_add_loop_test(c, schedules, 0, (int)MF_ARRAY_LEN(budgets));
+    tcase_add_loop_test(c, picking, 0, (int)MF_ARRAY_LEN(picks));
+    suite_add_tcase(suite, c);
+    return mf_check_main(suite);
+}

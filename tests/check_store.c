@@ -1,0 +1,322 @@
+#include "server/store_private.h"
+#include "server/store_unit.h"
+#include "server/store_worker.h"
+
+#include "mf_check.h"
+
+#include "common/cleanup.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static char folder[64];
+static char path[100];
+static struct mf_store *store;
+
+static void setup(void)
+{
+    (void)snprintf(folder, sizeof(folder), "/tmp/check_store.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    (void)snprintf(path, sizeof(path), "%s/farm.db", folder);
+    ck_assert_int_eq(mf_store_open(path, &store), 0);
+}
+
+static void teardown(void)
+{
+    char file[120];
+    store = mf_store_free(store);
+    static const char *const ends[] = {"", "-wal", "-shm"};
+    for (size_t i = 0; i < MF_ARRAY_LEN(ends); i++) {
+        (void)snprintf(file, sizeof(file), "%s%s", path, ends[i]);
+        (void)unlink(file);
+    }
+    (void)rmdir(folder);
+}
+
+static int64_t count(struct mf_store *s)
+{
+    int64_t n = -1;
+    ck_assert_int_eq(mf_sql_get_i64(s, "SELECT count(*) FROM device_class", &n, ""), 1);
+    return n;
+}
+
+static int add_class(const char *gfx)
+{
+    return mf_sql_run(store, "INSERT INTO device_class (gfx, cu_num) VALUES (?, ?)", "ti", gfx, (int64_t)4);
+}
+
+START_TEST(migrates_once)
+{
+    int64_t version = 0, epoch = 0;
+    ck_assert_int_eq(mf_sql_get_i64(store, "PRAGMA user_version", &version, ""), 1);
+    ck_assert_int_eq(version, MF_STORE_VERSION);
+    ck_assert_int_eq(mf_store_start(store, 5, &epoch), 0);
+    ck_assert_int_eq(epoch, 1);
+    store = mf_store_free(store);
+    ck_assert_int_eq(mf_store_open(path, &store), 0);
+    ck_assert_int_eq(mf_store_start(store, 6, &epoch), 0);
+    ck_assert_int_eq(epoch, 2);
+}
+END_TEST
+
+START_TEST(refuses_a_newer_database)
+{
+    ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 99", ""), 0);
+    store = mf_store_free(store);
+    ck_assert_int_eq(mf_store_open(path, &store), -ENOTSUP);
+}
+END_TEST
+
+START_TEST(readers_see_what_is_committed)
+{
+    _cleanup_(mf_store_freep) struct mf_store *reader = NULL;
+    ck_assert_int_eq(mf_store_open_reader(path, &reader), 0);
+    ck_assert_int_ge(mf_store_begin(store), 0);
+    ck_assert_int_eq(add_class("gfx942"), 1);
+    ck_assert_int_eq(count(reader), 0);
+    ck_assert_int_ge(mf_store_commit(store), 0);
+    ck_assert_int_eq(count(reader), 1);
+    /* A snapshot holds over several queries */
+    ck_assert_int_ge(mf_store_begin(reader), 0);
+    ck_assert_int_eq(count(reader), 1);
+    ck_assert_int_eq(add_class("gfx950"), 1);
+    ck_assert_int_eq(count(reader), 1);
+    ck_assert_int_ge(mf_store_commit(reader), 0);
+    ck_assert_int_eq(count(reader), 2);
+    ck_assert_int_eq(mf_sql_run(reader, "DELETE FROM device_class", ""), -EROFS);
+}
+END_TEST
+
+START_TEST(a_savepoint_undoes_itself_only)
+{
+    ck_assert_int_ge(mf_store_begin(store), 0);
+    ck_assert_int_eq(add_class("a"), 1);
+    ck_assert_int_ge(mf_store_savepoint(store), 0);
+    ck_assert_int_eq(add_class("b"), 1);
+    mf_store_undo(store);
+    ck_assert_int_ge(mf_store_savepoint(store), 0);
+    ck_assert_int_eq(add_class("c"), 1);
+    ck_assert_int_ge(mf_store_release(store), 0);
+    ck_assert_int_ge(mf_store_commit(store), 0);
+    ck_assert_int_eq(count(store), 2);
+    ck_assert_int_ge(mf_store_begin(store), 0);
+    ck_assert_int_eq(add_class("d"), 1);
+    mf_store_rollback(store);
+    mf_store_rollback(store);
+    ck_assert_int_eq(count(store), 2);
+}
+END_TEST
+
+START_TEST(failures_have_words)
+{
+    ck_assert_int_eq(add_class("x"), 1);
+    ck_assert_int_eq(add_class("x"), -EEXIST);
+    ck_assert_ptr_nonnull(strstr(mf_store_error(store), "device_class"));
+    /* And the statement can be used again */
+    ck_assert_int_eq(add_class("y"), 1);
+    struct mf_store *none = NULL;
+    ck_assert_int_eq(mf_store_open_reader("/nonexistent/farm.db", &none), -ENOENT);
+}
+END_TEST
+
+START_TEST(binds_every_kind)
+{
+    struct mf_sql *q = NULL, *second = NULL;
+    size_t len = 0;
+    static const char sql[] = "SELECT ?, ?, ?, ?, ?, ?";
+    ck_assert_int_eq(
+        mf_sql(store, sql, &q, "iIddtb", (int64_t)-5, (int64_t)0, 1.5, (double)NAN, "é", "\0x", (size_t)2),
+        0);
+    ck_assert_int_eq(mf_sql_next(q), 1);
+    ck_assert_int_eq(mf_sql_i64(q, 0), -5);
+    ck_assert(mf_sql_null(q, 1));
+    ck_assert_double_eq(mf_sql_double(q, 2), 1.5);
+    ck_assert_double_nan(mf_sql_double(q, 3));
+    ck_assert_str_eq(mf_sql_text(q, 4), "é");
+    ck_assert_mem_eq(mf_sql_blob(q, 5, &len), "\0x", 2);
+    ck_assert_uint_eq(len, 2);
+    /* One user at a time */
+    ck_assert_int_eq(
+        mf_sql(store, sql, &second, "iIddtb", (int64_t)1, (int64_t)0, 0.0, 0.0, "", "", (size_t)0), -EBUSY);
+    mf_sql_done(q);
+    mf_sql_done(NULL);
+}
+END_TEST
+
+/* ---- leases and results ---- */
+
+static struct mf_slot slot;
+
+/* Class, model, worker, batch, enumeration, and a goal for each of n units. */
+static void make_units(int n)
+{
+    struct mf_device_class class = {"gfx942", 304};
+    struct mf_worker_row worker = {
+        .name = "w", .instance = "i", .host = "h", .version = "0", .revision = "r", .families = "[]"};
+    slot = (struct mf_slot){.revision = "r", .name = "w"};
+    ck_assert_int_eq(mf_store_class(store, &class, &slot.class_id), 0);
+    ck_assert_int_eq(mf_store_model(store, slot.class_id, "m", true, "{}", &slot.model_id), 0);
+    worker.model = slot.model_id;
+    ck_assert_int_eq(mf_store_worker_hello(store, &worker, 1, &slot), 0);
+    struct mf_batch_row batch = {.name = "b", .options = "{}", .body_hash = "", .created_ms = 1};
+    int64_t batch_id, shape_id, enumeration, unit;
+    bool complete;
+    ck_assert_int_eq(mf_store_batch_add(store, &batch, &batch_id), 0);
+    for (int i = 0; i < n; i++) {
+        struct mf_shape shape = {.token = i + 1, .model_dim = 128, .inter_dim = 128, .expert = 8, .topk = 2};
+        ck_assert_int_eq(mf_store_shape(store, &shape, &shape_id), 0);
+        ck_assert_int_eq(mf_store_goal_add(store, batch_id, shape_id, slot.class_id, ""), 0);
+        int64_t goal = mf_store_last_id(store);
+        ck_assert_int_eq(mf_store_enumeration(store, slot.class_id, shape_id, "r", &enumeration, &complete),
+                         0);
+        ck_assert(!complete);
+        ck_assert_int_eq(mf_store_goal_enumerating(store, goal, enumeration), 0);
+        for (int k = 0; k < 2; k++) {
+            char body[] = "{\"steps\":[1]}";
+            struct mf_unit_row row = {
+                .goal = goal, .class = slot.class_id, .kind = MF_UNIT_PROBE, .priority = 10, .body = body};
+            ck_assert_int_eq(mf_store_unit_add(store, &row, 1, &unit), 0);
+        }
+    }
+}
+
+static int64_t lease(enum mf_nearness nearness, bool alone, int64_t *ret_attempt)
+{
+    struct mf_unit_row row = {0};
+    int r = mf_store_unit_lease(store, &slot, nearness, alone, 7, 1000, &row);
+    ck_assert_int_ge(r, 0);
+    free(row.body);
+    if (ret_attempt)
+        *ret_attempt = row.attempt;
+    return r ? row.id : 0;
+}
+
+START_TEST(leases_near_units_first)
+{
+    make_units(3);
+    slot.last_goal = 2;
+    ck_assert_int_eq(lease(MF_NEAR_GOAL, true, NULL), 3);
+    /* Goal 2 is worked on, goal 1 is not */
+    ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 1);
+    ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 5);
+    ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 0);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 2);
+    /* A more urgent unit elsewhere goes first */
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET priority = 99 WHERE id = 6", ""), 1);
+    ck_assert_int_eq(lease(MF_NEAR_GOAL, true, NULL), 0);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 6);
+    ck_assert_int_eq(lease(MF_NEAR_GOAL, true, NULL), 4);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 0);
+}
+END_TEST
+
+START_TEST(leases_are_fenced)
+{
+    int64_t attempt = 0;
+    make_units(1);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, &attempt), 1);
+    ck_assert_int_eq(attempt, 1);
+    ck_assert_int_eq(mf_store_unit_release(store, 1), 0);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, &attempt), 1);
+    ck_assert_int_eq(attempt, 2);
+    /* Not for this worker while there is another, nor for another revision or model */
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET not_worker = ? WHERE id = 2", "i", slot.id), 1);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, false, NULL), 0);
+    slot.revision[0] = 's';
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 0);
+    slot.revision[0] = 'r';
+    int64_t other = 0;
+    ck_assert_int_eq(mf_store_model(store, slot.class_id, "n", true, "{}", &other), 0);
+    ck_assert_int_eq(mf_store_goal_model(store, 1, other), 0);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 0);
+    slot.model_id = other;
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 2);
+}
+END_TEST
+
+START_TEST(results_are_counted_once)
+{
+    struct mf_step step = {.name = "k", .family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
+    enum mf_status status;
+    double us = 0;
+    make_units(1);
+    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
+    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 0);
+    struct mf_result_row row = {.unit = 1,
+                                .attempt = 1,
+                                .seq = 1,
+                                .step = 1,
+                                .goal = 1,
+                                .worker = slot.id,
+                                .reason = "",
+                                .us = 5,
+                                .mad = (double)NAN,
+                                .err = (double)NAN,
+                                .row_err = (double)NAN,
+                                .final = true};
+    ck_assert_int_eq(mf_store_step_decided(store, 1, 1, 1, &status, &us), 0);
+    ck_assert_int_eq(mf_store_result_add(store, &row), 1);
+    ck_assert_int_eq(mf_store_result_add(store, &row), 0);
+    ck_assert_int_eq(mf_store_step_decided(store, 1, 1, 1, &status, &us), 1);
+    ck_assert_double_eq(us, 5);
+    /* The database itself holds that no step is decided twice */
+    row.attempt = 2;
+    ck_assert_int_eq(mf_store_result_add(store, &row), -EEXIST);
+    row.late = true;
+    row.final = false;
+    ck_assert_int_eq(mf_store_result_add(store, &row), 1);
+}
+END_TEST
+
+START_TEST(a_death_goes_to_another_unit)
+{
+    struct mf_step step = {.name = "k", .family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
+    enum mf_status status;
+    int64_t n = 0;
+    double us;
+    make_units(1);
+    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
+    struct mf_result_row row = {.unit = 1,
+                                .attempt = 1,
+                                .seq = 1,
+                                .step = 1,
+                                .goal = 1,
+                                .worker = slot.id,
+                                .reason = "x",
+                                .status = MF_STATUS_CRASH,
+                                .us = (double)NAN};
+    ck_assert_int_eq(mf_store_result_add(store, &row), 1);
+    /* No business of unit 1 any more, but of unit 2 */
+    ck_assert_int_eq(mf_store_step_decided(store, 1, 1, 1, &status, &us), 1);
+    ck_assert_int_eq(mf_store_step_decided(store, 1, 2, 1, &status, &us), 0);
+    ck_assert_int_eq(mf_store_strike(store, 1, slot.class_id, slot.id, 1, MF_STATUS_CRASH, "x", 1, &n), 0);
+    ck_assert_int_eq(n, 1);
+    ck_assert_int_eq(mf_store_strike(store, 1, slot.class_id, slot.id, 1, MF_STATUS_HANG, "x", 1, &n), 0);
+    ck_assert_int_eq(n, 2);
+    ck_assert_int_eq(mf_store_quarantine(store, 1, slot.class_id, "x", 1), 0);
+    ck_assert_int_eq(mf_store_revive(store, 1, slot.class_id), 1);
+    ck_assert_int_eq(mf_store_revive(store, 1, slot.class_id), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("store");
+    TCase *c = tcase_create("store");
+    tcase_add_checked_fixture(c, setup, teardown);
+    tcase_add_test(c, migrates_once);
+    tcase_add_test(c, refuses_a_newer_database);
+    tcase_add_test(c, readers_see_what_is_committed);
+    tcase_add_test(c, a_savepoint_undoes_itself_only);
+    tcase_add_test(c, failures_have_words);
+    tcase_add_test(c, binds_every_kind);
+    tcase_add_test(c, leases_near_units_first);
+    tcase_add_test(c, leases_are_fenced);
+    tcase_add_test(c, results_are_counted_once);
+    tcase_add_test(c, a_death_goes_to_another_unit);
+    suite_add_tcase(suite, c);
+    return mf_check_main(suite);
+}
