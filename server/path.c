@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BITS_WORDS       4
-#define ARTIFACTS_MAX    (64 * BITS_WORDS)
-#define STATES_MAX       (1u << 16)
-#define CONVERSIONS_MAX  6
-#define LAYOUTS_MAX      15
-#define RANKS            (MF_OP_N_ + CONVERSIONS_MAX + 1)
+#define BITS_WORDS      4
+#define ARTIFACTS_MAX   (64 * BITS_WORDS)
+#define STATES_MAX      (1u << 16)
+#define CONVERSIONS_MAX 6
+#define LAYOUTS_MAX     15
+#define RANKS           (MF_OP_N_ + CONVERSIONS_MAX + 1)
 
 /* A set of artifacts. */
 struct bits {
@@ -25,42 +25,42 @@ struct bits {
 struct group {
     mf_ops covers;
     int32_t block_m;
-    uint8_t w1, w2;             /* layout that it reads, from 1; 0: none */
-    struct bits needs, gives;   /* weights apart */
+    uint8_t w1, w2;           /* layout that it reads, from 1; 0: none */
+    struct bits needs, gives; /* weights apart */
     int n;
-    int32_t ranks[MF_PATH_KEEP_MAX];    /* members, cheapest first */
+    int32_t ranks[MF_PATH_KEEP_MAX]; /* members, cheapest first */
 };
 
 struct partial {
     double us;
     int32_t n;
-    int32_t ranks[MF_PATH_STEPS_MAX];   /* ascending: equal sets compare equal, and sum to the same bits */
+    int32_t ranks[MF_PATH_STEPS_MAX]; /* ascending: equal sets compare equal, and sum to the same bits */
 };
 
 /* What decides which steps may follow, and what a path is kept apart by. */
 struct key {
     uint64_t structure;
-    struct bits live;           /* there, and needed by a step that may follow */
-    struct bits owed;           /* made by a conversion, not used yet */
+    struct bits live; /* there, and needed by a step that may follow */
+    struct bits owed; /* made by a conversion, not used yet */
     mf_ops covered;
     int32_t block_m;
     uint8_t w1, w2;
     uint8_t conversions;
-    uint8_t zero[5];            /* no padding: keys are hashed and compared as bytes */
+    uint8_t zero[5]; /* no padding: keys are hashed and compared as bytes */
 };
 
 struct state {
     struct key key;
-    int32_t next_of_rank;       /* states of the same rank, -1 ends */
+    int32_t next_of_rank; /* states of the same rank, -1 ends */
     int n;
-    struct partial *best;       /* ascending by (us, ranks) */
+    struct partial *best; /* ascending by (us, ranks) */
 };
 
 /* One search. Steps are known by their rank in (family, name) order, so that the answer depends on no other
  * order. A transition raises covered ops + conversions, so states are finished rank by rank. */
 struct search {
     const struct mf_path_problem *p;
-    int32_t *order;             /* rank → index */
+    int32_t *order; /* rank → index */
     struct mf_artifact artifacts[ARTIFACTS_MAX];
     int n_artifacts;
     char layouts[LAYOUTS_MAX][MF_ORDER_MAX];
@@ -70,7 +70,7 @@ struct search {
     struct bits inputs, goal;
     struct state *states;
     size_t n_states, cap_states;
-    int32_t *table;             /* hash → state, -1 empty */
+    int32_t *table; /* hash → state, -1 empty */
     size_t table_size;
     int32_t of_rank[RANKS];
     struct mf_path *found;
@@ -191,7 +191,8 @@ static int sign(struct search *s, const struct mf_step *step, struct group *ret)
 static bool same_signature(const struct group *a, const struct group *b)
 {
     return a->covers == b->covers && a->block_m == b->block_m && a->w1 == b->w1 && a->w2 == b->w2 &&
-           memcmp(&a->needs, &b->needs, sizeof(a->needs)) == 0 && memcmp(&a->gives, &b->gives, sizeof(a->gives)) == 0;
+           memcmp(&a->needs, &b->needs, sizeof(a->needs)) == 0 &&
+           memcmp(&a->gives, &b->gives, sizeof(a->gives)) == 0;
 }
 
 /* Keeps the members sorted by (us, rank); ranks come in ascending order. */
@@ -227,7 +228,8 @@ static int make_groups(struct search *s)
             s->groups[s->n_groups++] = signature;
         group_add(s, &s->groups[i], (int32_t)rank);
     }
-    struct mf_artifact y = {.tensor = MF_TENSOR_Y, .format = s->p->format, .scale = MF_SCALE_NONE, .order = "token"};
+    struct mf_artifact y = {
+        .tensor = MF_TENSOR_Y, .format = s->p->format, .scale = MF_SCALE_NONE, .order = "token"};
     int id = intern_artifact(s, &y);
     if (id < 0)
         return id;
@@ -530,7 +532,8 @@ static bool same_kind(const struct mf_path *a, const struct mf_path *b)
 static void keep_best(struct search *s)
 {
     size_t n = 0;
-    qsort_r(s->found, s->n_found, sizeof(*s->found), compare_paths, (void *)s->p);
+    if (s->n_found > 0)
+        qsort_r(s->found, s->n_found, sizeof(*s->found), compare_paths, (void *)s->p);
     for (size_t i = 0; i < s->n_found; i++) {
         int of_kind = 0;
         for (size_t j = 0; j < n && of_kind < s->p->keep; j++)
@@ -615,7 +618,8 @@ void mf_path_structure(uint64_t structure, char buf[MF_PATH_STRUCTURE_MAX])
 
 void mf_path_layout(const struct mf_path *path, char buf[MF_PATH_LAYOUT_MAX])
 {
-    (void)snprintf(buf, MF_PATH_LAYOUT_MAX, "w1=%s w2=%s", *path->w1 ? path->w1 : "-", *path->w2 ? path->w2 : "-");
+    (void)snprintf(buf, MF_PATH_LAYOUT_MAX, "w1=%s w2=%s", *path->w1 ? path->w1 : "-",
+                   *path->w2 ? path->w2 : "-");
 }
 
 mf_ops mf_path_uncovered(const struct mf_path_problem *p)
