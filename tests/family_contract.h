@@ -23,7 +23,7 @@ extern const struct contract_format contract_formats[CONTRACT_N_FORMATS];
 
 struct mf_shape contract_shape(const struct contract_case *c, const struct contract_format *f);
 
-/* A CPU device of that instruction set (as MOEFARM_ISA has it) with ceilings that nobody measured; NULL when the
+/* A CPU device of that instruction set (as MOEFARM_ISA has it; NULL: the machine's best) with ceilings that nobody measured; NULL when the
  * machine lacks it. */
 struct mf_device *contract_device(const char *isa);
 
