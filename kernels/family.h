@@ -58,10 +58,6 @@ struct mf_family {
 /* The kernel revision of this build: a hash of the kernel sources, so that a changed kernel is a new one. */
 const char *mf_kernel_revision(void);
 
-/* Adds a family of this process, found by name and enumerated like the others. Before threads start; it must
- * live as long as the process. -EEXIST: the name is taken; -ENOSPC: more than 16. */
-int mf_family_add(const struct mf_family *family);
-
 /* The families of a device kind, in the order of the registry; *ret_n of them. */
 const struct mf_family *const *mf_families(size_t *ret_n);
 const struct mf_family *mf_family_find(const char *name);

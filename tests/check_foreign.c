@@ -15,7 +15,7 @@
 #define SMALL \
     "2,64,32,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
 #define LARGE \
-    "64,2048,1024,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
+    "4,1024,512,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
 #define PYTHON "python3 " MF_SOURCE_DIR "/examples/python_runner.py"
 
 static struct farm farm;
