@@ -23,7 +23,7 @@
 #define HTTP_WAIT_MS 2000
 
 struct options {
-    const char *state, *listen_http, *listen_workers, *port_file, *log_level;
+    const char *state, *http, *hub, *port_file, *log_level;
     int64_t beat_ms, readers, attempts;
     double unit_s, race_s;
 };
@@ -43,10 +43,8 @@ static int read_options(int argc, char **argv, struct options *o)
     /* clang-format off */
     const struct mf_opt opts[] = {
         {"state",          MF_OPT_TEXT,   &o->state,          "DIR",          "folder of the database, made if need be", 0, 0},
-        {"listen-http",    MF_OPT_TEXT,   &o->listen_http,    "ADDRESS:PORT", "REST API and status page; port 0 takes any", 0, 0},
-        {"http",           MF_OPT_TEXT,   &o->listen_http,    "ADDRESS:PORT", "the same", 0, 0},
-        {"listen-workers", MF_OPT_TEXT,   &o->listen_workers, "ADDRESS:PORT", "where workers connect; port 0 takes any", 0, 0},
-        {"hub",            MF_OPT_TEXT,   &o->listen_workers, "ADDRESS:PORT", "the same", 0, 0},
+        {"http",           MF_OPT_TEXT,   &o->http,           "ADDRESS:PORT", "REST API and status page; port 0 takes any", 0, 0},
+        {"hub",            MF_OPT_TEXT,   &o->hub,            "ADDRESS:PORT", "where workers connect; port 0 takes any", 0, 0},
         {"port-file",      MF_OPT_TEXT,   &o->port_file,      "FILE",         "write the real ports there once both are bound: lines http=PORT, hub=PORT", 0, 0},
         {"beat-ms",        MF_OPT_INT,    &o->beat_ms,        "MS",           "a worker's heartbeat; a lease is three", 10, 600000},
         {"attempts",       MF_OPT_INT,    &o->attempts,       "N",            "leases of a unit before it is given up", 1, 1000},
@@ -109,9 +107,9 @@ static int make_endpoint(const char *text, char *endpoint, size_t cap)
     int port;
     const char *plain = strncmp(text, "tcp://", 6) == 0 ? text + 6 : text;
     if (split_address(plain, address, sizeof(address), &port) < 0)
-        return log_err(-EINVAL, "--listen-workers %s: give ADDRESS:PORT, as in 127.0.0.1:7070", text);
+        return log_err(-EINVAL, "--hub %s: give ADDRESS:PORT, as in 127.0.0.1:7070", text);
     mf_say(endpoint, cap, "tcp://%s", plain);
-    return refuse_open_bind("listen-workers", text, address);
+    return refuse_open_bind("hub", text, address);
 }
 
 /* One coordinator a state folder: the lock goes with the process, whatever ends it. */
@@ -176,11 +174,11 @@ static int start_all(struct daemon *d, const struct options *o)
     char database[4096], why[512] = "";
     char address[256], endpoint[300];
     struct mf_http_options http = {.address = address};
-    if (split_address(o->listen_http, address, sizeof(address), &http.port) < 0)
-        return log_err(-EINVAL, "--listen-http %s: give ADDRESS:PORT, as in 127.0.0.1:8080", o->listen_http);
-    int r = refuse_open_bind("listen-http", o->listen_http, address);
+    if (split_address(o->http, address, sizeof(address), &http.port) < 0)
+        return log_err(-EINVAL, "--http %s: give ADDRESS:PORT, as in 127.0.0.1:8080", o->http);
+    int r = refuse_open_bind("http", o->http, address);
     if (r == 0)
-        r = make_endpoint(o->listen_workers, endpoint, sizeof(endpoint));
+        r = make_endpoint(o->hub, endpoint, sizeof(endpoint));
     if (r == 0)
         r = lock_state(o->state, &d->lock);
     if (r == 0)
@@ -200,7 +198,7 @@ static int start_all(struct daemon *d, const struct options *o)
         return log_err(r, "start the reader threads");
     r = mf_http_start(&http, &d->http, why, sizeof(why));
     if (r < 0)
-        return log_err(r, "listen at %s: %s", o->listen_http, why);
+        return log_err(r, "listen at %s: %s", o->http, why);
     log_info("http://%s:%d/ and %s, state in %s", address, mf_http_port(d->http), mf_farm_endpoint(d->farm),
              o->state);
     if (!*o->port_file)
@@ -223,8 +221,8 @@ int main(int argc, char **argv)
 {
     struct options o = {
         .state = "moefarm-state",
-        .listen_http = "127.0.0.1:8080",
-        .listen_workers = "127.0.0.1:7070",
+        .http = "127.0.0.1:8080",
+        .hub = "127.0.0.1:7070",
         .port_file = "",
         .log_level = "info",
         .beat_ms = 1000,

@@ -48,7 +48,7 @@ void farm_process_start(struct farm_process *p, int beat_ms)
     (void)snprintf(beat, sizeof(beat), "%d", beat_ms);
     (void)unlink(ports);
     const char *program = MF_BINARY_DIR "/server/moefarmd";
-    const char *argv[] = {program, "--state",     state, "--listen-http", http, "--listen-workers",
+    const char *argv[] = {program, "--state",     state, "--http", http, "--hub",
                           hub,     "--port-file", ports, "--beat-ms",     beat, "--log-level",
                           "error", NULL};
     if (posix_spawn(&p->pid, program, NULL, NULL, (char **)argv, environ) != 0)

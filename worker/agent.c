@@ -221,11 +221,12 @@ static void send_hello(struct mf_agent *a)
         a->hello_due_ms = now + HELLO_MIN_MS;
 }
 
-static void send_beat(struct mf_agent *a)
+/* device: what it says of itself now, NULL when that has not changed. */
+static void send_beat(struct mf_agent *a, const cJSON *device)
 {
     _cleanup_(cJSON_Deletep) cJSON *m = cJSON_CreateObject();
     a->beat_due_ms = mf_now_ms() + a->beat_ms;
-    if (m && add_running(a, m) && add_busy(a, m))
+    if (m && add_running(a, m) && add_busy(a, m) && (!device || add_copy(m, "device", device)))
         (void)mf_agent_socket_send_json(&a->socket, MF_MESSAGE_BEAT, m);
 }
 
@@ -428,6 +429,10 @@ static void turn_crew(struct mf_agent *a)
             return;
         case MF_CREW_READY:
             runner_ready(a);
+            break;
+        case MF_CREW_DESCRIBED: /* before the result that the higher ceiling lets pass */
+            if (a->state == JOINED)
+                send_beat(a, mf_crew_described(a->crew));
             break;
         case MF_CREW_MESSAGE:
             runner_message(a, message);
@@ -691,7 +696,7 @@ static void turn_time(struct mf_agent *a)
     if (a->state == GREETING && now >= a->hello_due_ms)
         send_hello(a);
     if (a->state == JOINED && now >= a->beat_due_ms)
-        send_beat(a);
+        send_beat(a, NULL);
     /* Sent, but never answered: the connection lost it. */
     if (a->state == JOINED && mf_spool_n(a->spool) > 0 && now - a->sent_ms > a->lease_ms) {
         mf_spool_resend(a->spool);

@@ -249,6 +249,21 @@ static enum mf_crew_event take_described(struct mf_crew *c, cJSON *message)
     return MF_CREW_READY;
 }
 
+/* Its device's ceilings, measured again and higher: the next runner is told, and whoever judges results. */
+static enum mf_crew_event take_raised(struct mf_crew *c, cJSON *message)
+{
+    struct mf_device_info info;
+    const char *field;
+    if (mf_described_parse(message, &info, &field) < 0) {
+        cJSON_Delete(message);
+        return MF_CREW_NOTHING;
+    }
+    cJSON_DeleteItemFromObjectCaseSensitive(message, "op");
+    cJSON_Delete(c->described);
+    c->described = message;
+    return MF_CREW_DESCRIBED;
+}
+
 /* A message of the working runner; *ret when it is the caller's. */
 static enum mf_crew_event take_message(struct mf_crew *c, cJSON *message, cJSON **ret)
 {
@@ -268,6 +283,8 @@ static enum mf_crew_event take_message(struct mf_crew *c, cJSON *message, cJSON 
     }
     if (c->working.state == GREETED)
         return take_described(c, message);
+    if (strcmp(op, "described") == 0)
+        return take_raised(c, message);
     *ret = message;
     return MF_CREW_MESSAGE;
 }

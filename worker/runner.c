@@ -152,10 +152,7 @@ static int describe(struct runner *r, const cJSON *message)
         if (mf_device_open_known(r->options->device, json ? &known : NULL, why, sizeof(why), &r->device) < 0)
             return send_error(r, MF_STATUS_UNSUPPORTED, "%s", why);
     }
-    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("described");
-    if (!m || mf_described_add(m, &r->device->info) < 0)
-        return -ENOMEM;
-    return mf_channel_send_wait(&r->channel, m, -1);
+    return mf_runner_sink_describe(&r->sink, &r->device->info);
 }
 
 struct offer {

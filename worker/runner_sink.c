@@ -5,6 +5,7 @@
 
 #include "common/clock.h"
 #include "common/json.h"
+#include "worker/described.h"
 
 /* A tenth of a nanosecond is enough, and short in text. */
 static double rounded(double us)
@@ -65,9 +66,27 @@ static bool fill_result(cJSON *m, const struct mf_result *r)
     return ok;
 }
 
+static double ceilings(const struct mf_device_info *d)
+{
+    return d->peak_gflops_bf16 + d->peak_gflops_f32 + d->mem_read_gbs;
+}
+
+int mf_runner_sink_describe(struct mf_runner_sink *s, const struct mf_device_info *device)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("described");
+    s->device = device;
+    s->told = ceilings(device);
+    return send_message(s, m, m && mf_described_add(m, device) == 0);
+}
+
 static int sink_result(struct mf_sink *sink, const struct mf_result *result)
 {
     struct mf_runner_sink *s = (struct mf_runner_sink *)sink;
+    if (s->device && ceilings(s->device) > s->told) {
+        int r = mf_runner_sink_describe(s, s->device);
+        if (r < 0)
+            return r;
+    }
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("result");
     return send_message(s, m, m && fill_result(m, result));
 }

@@ -101,7 +101,7 @@ async function onPhone(base) {
 
 async function onFarm(browser, folder) {
   const port = join(folder, 'port');
-  child(join(build, 'server/moefarmd'), ['--state', join(folder, 'state'), '--listen-http', '127.0.0.1:0', '--listen-workers', 'tcp://127.0.0.1:0', '--port-file', port, '--log-level', 'error'], /$^/).ready.catch(() => {});
+  child(join(build, 'server/moefarmd'), ['--state', join(folder, 'state'), '--http', '127.0.0.1:0', '--hub', 'tcp://127.0.0.1:0', '--port-file', port, '--log-level', 'error'], /$^/).ready.catch(() => {});
   const ports = await until('moefarmd', () => Object.fromEntries(readFileSync(port, 'utf8').trim().split('\n').map((l) => l.split('='))));
   const base = `http://127.0.0.1:${ports.http}/`;
 
