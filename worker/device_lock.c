@@ -31,7 +31,14 @@ static long holder_of(int fd)
 int mf_device_lock(const char *folder, const char *device, char *why, size_t why_cap, int *ret_fd)
 {
     char name[128];
-    int r = mf_copy(name, sizeof(name), device);
+    /* A simulated device is its class and ordinal: the spec file behind them is how it behaves. */
+    size_t len = strlen(device);
+    const char *end = strncmp(device, "sim:", 4) == 0 ? strchr(device + 4, ':') : NULL;
+    if (end && (end = strchr(end + 1, ':')))
+        len = (size_t)(end - device);
+    int r = len < sizeof(name) ? 0 : -ENAMETOOLONG;
+    if (r == 0)
+        mf_say(name, sizeof(name), "%.*s", (int)len, device);
     if (r < 0) {
         mf_say(why, why_cap, "the device name %.40s… is too long", device);
         return r;
