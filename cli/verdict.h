@@ -7,7 +7,12 @@
 #include "common/names.h"
 #include "common/shape.h"
 
-#define MF_VERDICT_MAP(X, P) X(P, OK, "OK") X(P, SLOWER, "SLOWER") X(P, WRONG, "WRONG")
+/* clang-format off */
+#define MF_VERDICT_MAP(X, P) \
+    X(P, OK, "OK")           \
+    X(P, SLOWER, "SLOWER")   \
+    X(P, WRONG, "WRONG")
+/* clang-format on */
 MF_NAMES_DECLARE(mf_verdict, MF_VERDICT_, MF_VERDICT_MAP);
 
 struct mf_output_check {

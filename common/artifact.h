@@ -23,24 +23,45 @@
 #include "common/names.h"
 
 /* The first parameter is not called X as elsewhere: one tensor is. */
-#define MF_TENSOR_MAP(EACH, P)                                                                               \
-    EACH(P, X, "x") EACH(P, TOPK, "topk") EACH(P, SORTED, "sorted") EACH(P, W1, "w1")                        \
-    EACH(P, W2, "w2") EACH(P, G, "g") EACH(P, GW, "gw") EACH(P, H, "h")                                      \
-    EACH(P, Z, "z") EACH(P, ZW, "zw") EACH(P, Y, "y")
+/* clang-format off */
+#define MF_TENSOR_MAP(EACH, P) \
+    EACH(P, X, "x")            \
+    EACH(P, TOPK, "topk")      \
+    EACH(P, SORTED, "sorted")  \
+    EACH(P, W1, "w1")          \
+    EACH(P, W2, "w2")          \
+    EACH(P, G, "g")            \
+    EACH(P, GW, "gw")          \
+    EACH(P, H, "h")            \
+    EACH(P, Z, "z")            \
+    EACH(P, ZW, "zw")          \
+    EACH(P, Y, "y")
+/* clang-format on */
 MF_NAMES_DECLARE(mf_tensor, MF_TENSOR_, MF_TENSOR_MAP);
 
-#define MF_FORMAT_MAP(X, P)                                                                                  \
-    X(P, INDEX, "index") X(P, F32, "f32") X(P, BF16, "bf16") X(P, FP8FN, "fp8fn") X(P, FP8FNUZ, "fp8fnuz")   \
-    X(P, FP16, "fp16") X(P, INT8, "int8") X(P, INT4, "int4") X(P, FP4, "fp4") /* e2m1 */
+/* clang-format off */
+#define MF_FORMAT_MAP(X, P)             \
+    X(P, INDEX, "index")                \
+    X(P, F32, "f32")                    \
+    X(P, BF16, "bf16")                  \
+    X(P, FP8FN, "fp8fn")                \
+    X(P, FP8FNUZ, "fp8fnuz")            \
+    X(P, FP16, "fp16")                  \
+    X(P, INT8, "int8")                  \
+    X(P, INT4, "int4")                  \
+    X(P, FP4, "fp4")         /* e2m1 */
+/* clang-format on */
 MF_NAMES_DECLARE(mf_format, MF_FORMAT_, MF_FORMAT_MAP);
 
-#define MF_SCALE_MAP(X, P)                                                                                   \
-    X(P, NONE, "none")                                                                                       \
-    X(P, PER_TOKEN, "per_token")     /* activations: float per row; weights: float per output row */         \
-    X(P, PER_1X128, "per_1x128")     /* activations: float [rows, ceil(cols / 128)] */                       \
-    X(P, PER_128X128, "per_128x128") /* weights: float [E, ceil(N / 128), ceil(K / 128)] */                  \
-    X(P, PER_TENSOR, "per_tensor")   /* activations: one float; weights: float [E] */                        \
+/* clang-format off */
+#define MF_SCALE_MAP(X, P)                                                                           \
+    X(P, NONE, "none")                                                                               \
+    X(P, PER_TOKEN, "per_token")     /* activations: float per row; weights: float per output row */ \
+    X(P, PER_1X128, "per_1x128")     /* activations: float [rows, ceil(cols / 128)] */               \
+    X(P, PER_128X128, "per_128x128") /* weights: float [E, ceil(N / 128), ceil(K / 128)] */          \
+    X(P, PER_TENSOR, "per_tensor")   /* activations: one float; weights: float [E] */                \
     X(P, PER_1X32, "per_1x32")       /* microscaled: a scale for 32 elements along K */
+/* clang-format on */
 MF_NAMES_DECLARE(mf_scale, MF_SCALE_, MF_SCALE_MAP);
 
 #define MF_ORDER_MAX         20
@@ -50,13 +71,13 @@ struct mf_artifact {
     enum mf_tensor tensor;
     enum mf_format format;
     enum mf_scale scale;
-    char order[MF_ORDER_MAX];   /* "token", "slot", "sorted"; a weight's layout: "row", "panel16", … */
-    int32_t block;              /* block_m of a sorted order, 0 otherwise */
-    bool zeroed;                /* given: it is all zeros; needed: it has to be */
+    char order[MF_ORDER_MAX]; /* "token", "slot", "sorted"; a weight's layout: "row", "panel16", … */
+    int32_t block;            /* block_m of a sorted order, 0 otherwise */
+    bool zeroed;              /* given: it is all zeros; needed: it has to be */
 };
 
 void mf_artifact_print(const struct mf_artifact *a, char buf[MF_ARTIFACT_TEXT_MAX]);
-int mf_artifact_parse(const char *text, struct mf_artifact *ret);   /* -EINVAL */
+int mf_artifact_parse(const char *text, struct mf_artifact *ret); /* -EINVAL */
 bool mf_artifact_equal(const struct mf_artifact *a, const struct mf_artifact *b);
 /* Weights are stored in the layout that a pipeline wants, so they are there from the start. */
 bool mf_artifact_is_weight(const struct mf_artifact *a);

@@ -11,7 +11,7 @@
 struct mf_buf {
     char *data;
     size_t len, cap, max;
-    int error;              /* 0, -ENOMEM or -EFBIG */
+    int error; /* 0, -ENOMEM or -EFBIG */
 };
 
 /* max: the most bytes it may hold, the terminator not counted. Allocates nothing. */

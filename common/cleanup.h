@@ -8,19 +8,19 @@
 #define _cleanup_(f) __attribute__((cleanup(f)))
 
 /* Defines x_freep() for `_cleanup_(x_freep) type x = NULL;`. free_fn must accept NULL. */
-#define MF_DEFINE_CLEANUP(type, free_fn)                                                                     \
-    static inline void free_fn##p(type *p)                                                                   \
-    {                                                                                                        \
-        free_fn(*p);                                                                                         \
-    }                                                                                                        \
+#define MF_DEFINE_CLEANUP(type, free_fn)   \
+    static inline void free_fn##p(type *p) \
+    {                                      \
+        free_fn(*p);                       \
+    }                                      \
     struct mf_cleanup_needs_a_semicolon
 
 /* The value of p, leaving NULL behind: ownership moves to whoever reads the value. */
-#define MF_TAKE(p)                                                                                           \
-    ({                                                                                                       \
-        typeof(p) mf_taken_ = (p);                                                                           \
-        (p) = NULL;                                                                                          \
-        mf_taken_;                                                                                           \
+#define MF_TAKE(p)                 \
+    ({                             \
+        typeof(p) mf_taken_ = (p); \
+        (p) = NULL;                \
+        mf_taken_;                 \
     })
 
 #define MF_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))

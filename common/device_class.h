@@ -9,8 +9,8 @@
 #define MF_DEVICE_CLASS_TEXT_MAX 48
 
 struct mf_device_class {
-    char gfx[MF_GFX_MAX];   /* [a-z0-9_.-]+ */
-    int cu_num;             /* compute units; on a CPU its cores */
+    char gfx[MF_GFX_MAX]; /* [a-z0-9_.-]+ */
+    int cu_num;           /* compute units; on a CPU its cores */
 };
 
 /* -EINVAL for anything but name/number, a name of other characters, or a number below 1. */

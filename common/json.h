@@ -7,7 +7,7 @@
 
 #include "common/cleanup.h"
 
-MF_DEFINE_CLEANUP(cJSON *, cJSON_Delete);   /* _cleanup_(cJSON_Deletep) cJSON *json = NULL; */
+MF_DEFINE_CLEANUP(cJSON *, cJSON_Delete); /* _cleanup_(cJSON_Deletep) cJSON *json = NULL; */
 
 /* Text of at most max bytes, nesting as cJSON limits it (1000); the whole text must be one value, in UTF-8,
  * without control characters and without \u0000, which would cut a text short. NULL otherwise. */

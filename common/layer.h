@@ -11,16 +11,18 @@
 #include "common/names.h"
 #include "common/shape.h"
 
-#define MF_OP_MAP(X, P)                                                                                      \
-    X(P, SORT, "sort")       /* align tokens to expert blocks of block_m rows */                             \
-    X(P, QUANT1, "quant1")   /* quantise the hidden states */                                                \
-    X(P, GATHER, "gather")   /* bring token rows into expert order */                                        \
-    X(P, GEMM1, "gemm1")     /* gate and up */                                                               \
-    X(P, ACT, "act")                                                                                         \
-    X(P, QUANT2, "quant2")   /* quantise the intermediate */                                                 \
-    X(P, GEMM2, "gemm2")     /* down */                                                                      \
-    X(P, WEIGHT, "weight")   /* times the routing weight */                                                  \
+/* clang-format off */
+#define MF_OP_MAP(X, P)                                                          \
+    X(P, SORT, "sort")       /* align tokens to expert blocks of block_m rows */ \
+    X(P, QUANT1, "quant1")   /* quantise the hidden states */                    \
+    X(P, GATHER, "gather")   /* bring token rows into expert order */            \
+    X(P, GEMM1, "gemm1")     /* gate and up */                                   \
+    X(P, ACT, "act")                                                             \
+    X(P, QUANT2, "quant2")   /* quantise the intermediate */                     \
+    X(P, GEMM2, "gemm2")     /* down */                                          \
+    X(P, WEIGHT, "weight")   /* times the routing weight */                      \
     X(P, COMBINE, "combine") /* sum over topk */
+/* clang-format on */
 MF_NAMES_DECLARE(mf_op, MF_OP_, MF_OP_MAP);
 
 typedef uint32_t mf_ops;

@@ -10,7 +10,7 @@ void mf_log(enum mf_log_level level, const char *format, ...) __attribute__((for
 /* Logs at error level with ": " and the text of -r appended, and returns r. */
 int mf_log_errno(int r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-#define log_err(r, ...)  mf_log_errno(r, __VA_ARGS__)
-#define log_warn(...)    mf_log(MF_LOG_WARNING, __VA_ARGS__)
-#define log_info(...)    mf_log(MF_LOG_INFO, __VA_ARGS__)
-#define log_debug(...)   mf_log(MF_LOG_DEBUG, __VA_ARGS__)
+#define log_err(r, ...) mf_log_errno(r, __VA_ARGS__)
+#define log_warn(...)   mf_log(MF_LOG_WARNING, __VA_ARGS__)
+#define log_info(...)   mf_log(MF_LOG_INFO, __VA_ARGS__)
+#define log_debug(...)  mf_log(MF_LOG_DEBUG, __VA_ARGS__)

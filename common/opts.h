@@ -13,12 +13,12 @@
 enum mf_opt_type { MF_OPT_BOOL, MF_OPT_INT, MF_OPT_DOUBLE, MF_OPT_TEXT };
 
 struct mf_opt {
-    const char *name;           /* without dashes */
+    const char *name; /* without dashes */
     enum mf_opt_type type;
-    void *value;                /* bool, int64_t, double or const char *; holds the default before parsing */
-    const char *argument;       /* what --help calls the value; NULL for a bool */
+    void *value;          /* bool, int64_t, double or const char *; holds the default before parsing */
+    const char *argument; /* what --help calls the value; NULL for a bool */
     const char *help;
-    int64_t min, max;           /* of an int; both 0: any */
+    int64_t min, max; /* of an int; both 0: any */
 };
 
 /* usage is what --help prints after "usage: ", then more lines that say what the program does:
@@ -26,5 +26,6 @@ struct mf_opt {
  * Parses argv[1..]; *ret_rest is the index of the first positional word. 0, 1 when --help or --version was
  * printed (the caller exits 0), -EINVAL after a message on stderr that names the option and the fix; values
  * before the refused one are then already set. */
-int mf_opts_parse(const char *usage, const struct mf_opt *opts, size_t n, int argc, char **argv, int *ret_rest);
+int mf_opts_parse(const char *usage, const struct mf_opt *opts, size_t n, int argc, char **argv,
+                  int *ret_rest);
 void mf_opts_help(FILE *out, const char *usage, const struct mf_opt *opts, size_t n);

@@ -10,16 +10,21 @@
 
 #include "common/names.h"
 
-#define MF_ROUTING_KIND_MAP(X, P)                                                                            \
-    X(P, UNIFORM, "uniform") X(P, BALANCED, "balanced") X(P, ZIPF, "zipf") X(P, HOT, "hot")
+/* clang-format off */
+#define MF_ROUTING_KIND_MAP(X, P) \
+    X(P, UNIFORM, "uniform")      \
+    X(P, BALANCED, "balanced")    \
+    X(P, ZIPF, "zipf")            \
+    X(P, HOT, "hot")
+/* clang-format on */
 MF_NAMES_DECLARE(mf_routing_kind, MF_ROUTING_, MF_ROUTING_KIND_MAP);
 
 #define MF_ROUTING_TEXT_MAX 40
 
 struct mf_routing {
     enum mf_routing_kind kind;
-    double parameter;           /* Zipf's s in (0, 4]; the hot share in [0, 1]; 0 otherwise */
+    double parameter; /* Zipf's s in (0, 4]; the hot share in [0, 1]; 0 otherwise */
 };
 
-int mf_routing_parse(const char *text, struct mf_routing *ret);     /* -EINVAL */
+int mf_routing_parse(const char *text, struct mf_routing *ret); /* -EINVAL */
 void mf_routing_print(const struct mf_routing *r, char buf[MF_ROUTING_TEXT_MAX]);

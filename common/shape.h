@@ -16,46 +16,52 @@
 
 #include "common/names.h"
 
-#define MF_ACT_MAP(X, P)                                                                                     \
-    X(P, SILU, "ActivationType.Silu")                                                                        \
-    X(P, GELU, "ActivationType.Gelu")                                                                        \
-    X(P, SWIGLU, "ActivationType.Swiglu")                                                                    \
-    X(P, SITUV2, "ActivationType.Situv2")                                                                    \
+/* clang-format off */
+#define MF_ACT_MAP(X, P)                  \
+    X(P, SILU, "ActivationType.Silu")     \
+    X(P, GELU, "ActivationType.Gelu")     \
+    X(P, SWIGLU, "ActivationType.Swiglu") \
+    X(P, SITUV2, "ActivationType.Situv2") \
     X(P, NO, "ActivationType.No")
+/* clang-format on */
 MF_NAMES_DECLARE(mf_act, MF_ACT_, MF_ACT_MAP);
 
-#define MF_DTYPE_MAP(X, P)                                                                                   \
-    X(P, BF16, "torch.bfloat16")                                                                             \
-    X(P, FP16, "torch.float16")                                                                              \
-    X(P, FP8_E4M3FN, "torch.float8_e4m3fn")                                                                  \
-    X(P, FP8_E4M3FNUZ, "torch.float8_e4m3fnuz")                                                              \
-    X(P, INT8, "torch.int8")                                                                                 \
-    X(P, INT4, "torch.int4")                                                                                 \
+/* clang-format off */
+#define MF_DTYPE_MAP(X, P)                      \
+    X(P, BF16, "torch.bfloat16")                \
+    X(P, FP16, "torch.float16")                 \
+    X(P, FP8_E4M3FN, "torch.float8_e4m3fn")     \
+    X(P, FP8_E4M3FNUZ, "torch.float8_e4m3fnuz") \
+    X(P, INT8, "torch.int8")                    \
+    X(P, INT4, "torch.int4")                    \
     X(P, FP4X2, "torch.float4_e2m1fn_x2")
+/* clang-format on */
 MF_NAMES_DECLARE(mf_dtype, MF_DTYPE_, MF_DTYPE_MAP);
 
 /* per_128x128 is read as per_1x128: AITER's tuner turns one into the other (gemm_moe_tune.py). */
-#define MF_QTYPE_MAP(X, P)                                                                                   \
-    X(P, NO, "QuantType.No")                                                                                 \
-    X(P, PER_TENSOR, "QuantType.per_Tensor")                                                                 \
-    X(P, PER_TOKEN, "QuantType.per_Token")                                                                   \
-    X(P, PER_1X32, "QuantType.per_1x32")                                                                     \
+/* clang-format off */
+#define MF_QTYPE_MAP(X, P)                   \
+    X(P, NO, "QuantType.No")                 \
+    X(P, PER_TENSOR, "QuantType.per_Tensor") \
+    X(P, PER_TOKEN, "QuantType.per_Token")   \
+    X(P, PER_1X32, "QuantType.per_1x32")     \
     X(P, PER_1X128, "QuantType.per_1x128")
+/* clang-format on */
 MF_NAMES_DECLARE(mf_qtype, MF_QTYPE_, MF_QTYPE_MAP);
 
 struct mf_shape {
-    int64_t token;          /* T */
-    int32_t model_dim;      /* H */
-    int32_t inter_dim;      /* I of this rank; w1 is [E, 2I, H] with use_g1u1, w2 is [E, H, I] */
-    int32_t expert;         /* E as the kernel sees it, fused shared experts included */
-    int32_t topk;           /* k */
+    int64_t token;     /* T */
+    int32_t model_dim; /* H */
+    int32_t inter_dim; /* I of this rank; w1 is [E, 2I, H] with use_g1u1, w2 is [E, H, I] */
+    int32_t expert;    /* E as the kernel sees it, fused shared experts included */
+    int32_t topk;      /* k */
     enum mf_act act_type;
-    enum mf_dtype dtype;    /* of the hidden states and the output */
+    enum mf_dtype dtype; /* of the hidden states and the output */
     enum mf_dtype q_dtype_a;
     enum mf_dtype q_dtype_w;
     enum mf_qtype q_type;
     bool use_g1u1;
-    bool doweight_stage1;   /* the routing weight is applied before the activation */
+    bool doweight_stage1; /* the routing weight is applied before the activation */
 };
 
 /* The twelve columns, in the order of untuned_fmoe.csv. */

@@ -12,11 +12,13 @@
 #include "common/layer.h"
 #include "common/names.h"
 
-#define MF_STAGE_MAP(X, P)                                                                                   \
-    X(P, MOVE, "move")     /* sort, quantise, permute, combine */                                            \
-    X(P, STAGE1, "stage1") /* holds gemm1 */                                                                 \
-    X(P, STAGE2, "stage2") /* holds gemm2 */                                                                 \
+/* clang-format off */
+#define MF_STAGE_MAP(X, P)                                        \
+    X(P, MOVE, "move")     /* sort, quantise, permute, combine */ \
+    X(P, STAGE1, "stage1") /* holds gemm1 */                      \
+    X(P, STAGE2, "stage2") /* holds gemm2 */                      \
     X(P, ONE, "one")       /* holds both */
+/* clang-format on */
 MF_NAMES_DECLARE(mf_stage, MF_STAGE_, MF_STAGE_MAP);
 
 #define MF_STEP_NAME_MAX      160
@@ -24,19 +26,19 @@ MF_NAMES_DECLARE(mf_stage, MF_STAGE_, MF_STAGE_MAP);
 #define MF_STEP_ARTIFACTS_MAX 6
 
 struct mf_step {
-    char name[MF_STEP_NAME_MAX];        /* [A-Za-z0-9_.-]+ */
+    char name[MF_STEP_NAME_MAX]; /* [A-Za-z0-9_.-]+ */
     char family[MF_FAMILY_NAME_MAX];
     enum mf_stage stage;
     mf_ops covers;
-    int32_t block_m;                    /* rows of an expert block; 0 when the step does not care */
-    int32_t ksplit;                     /* 0: none */
+    int32_t block_m; /* rows of an expert block; 0 when the step does not care */
+    int32_t ksplit;  /* 0: none */
     int32_t n_needs, n_gives;
     struct mf_artifact needs[MF_STEP_ARTIFACTS_MAX];
     struct mf_artifact gives[MF_STEP_ARTIFACTS_MAX];
     uint64_t workspace_bytes;
-    double flops;                       /* of this step, active experts only */
-    double bytes;                       /* least traffic of this step, active experts only */
-    double reorder_tolerance;           /* 0: two runs agree bitwise; else largest relative row difference */
+    double flops;             /* of this step, active experts only */
+    double bytes;             /* least traffic of this step, active experts only */
+    double reorder_tolerance; /* 0: two runs agree bitwise; else largest relative row difference */
 };
 
 /* New object; NULL when out of memory. The caller owns it. */

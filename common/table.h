@@ -36,25 +36,39 @@
 
 /* clang-format off */
 /* AITER's fourteen result columns, in the order of its tuner. */
-#define MF_RESULT_MAP(X, P)                                                                                  \
-    X(P, BLOCK_M, "block_m") X(P, KSPLIT, "ksplit") X(P, US1, "us1") X(P, KERNEL1, "kernelName1")            \
-    X(P, ERR1, "err1") X(P, US2, "us2") X(P, KERNEL2, "kernelName2") X(P, ERR2, "err2") X(P, US, "us")       \
-    X(P, RUN_1STAGE, "run_1stage") X(P, XBF16, "xbf16") X(P, FLAT, "flat") X(P, TFLOPS, "tflops")            \
+/* clang-format off */
+#define MF_RESULT_MAP(X, P)        \
+    X(P, BLOCK_M, "block_m")       \
+    X(P, KSPLIT, "ksplit")         \
+    X(P, US1, "us1")               \
+    X(P, KERNEL1, "kernelName1")   \
+    X(P, ERR1, "err1")             \
+    X(P, US2, "us2")               \
+    X(P, KERNEL2, "kernelName2")   \
+    X(P, ERR2, "err2")             \
+    X(P, US, "us")                 \
+    X(P, RUN_1STAGE, "run_1stage") \
+    X(P, XBF16, "xbf16")           \
+    X(P, FLAT, "flat")             \
+    X(P, TFLOPS, "tflops")         \
     X(P, BW, "bw")
+/* clang-format on */
 MF_NAMES_DECLARE(mf_result, MF_RESULT_, MF_RESULT_MAP);
 
 /* Ours, appended behind them. All are texts without comma, quote or line end. */
-#define MF_OWN_MAP(X, P)                                                                                     \
-    X(P, PIPELINE, "pipeline")     /* "family:step|family:step", in the order they run */                    \
-    X(P, LAYOUT, "layout")         /* of the weights */                                                      \
-    X(P, MODEL, "model")           /* the device model (SKU) it was measured on */                           \
-    X(P, REVISION, "revision")     /* of the kernels */                                                      \
-    X(P, COMPILER, "compiler")                                                                               \
-    X(P, ROUTING, "routing")       /* the profile it was timed on */                                         \
-    X(P, SEED, "seed")                                                                                       \
-    X(P, N, "n")                   /* samples behind us */                                                   \
-    X(P, MAD, "mad")               /* of those samples, in microseconds */                                   \
+/* clang-format off */
+#define MF_OWN_MAP(X, P)                                                                  \
+    X(P, PIPELINE, "pipeline")     /* "family:step|family:step", in the order they run */ \
+    X(P, LAYOUT, "layout")         /* of the weights */                                   \
+    X(P, MODEL, "model")           /* the device model (SKU) it was measured on */        \
+    X(P, REVISION, "revision")     /* of the kernels */                                   \
+    X(P, COMPILER, "compiler")                                                            \
+    X(P, ROUTING, "routing")       /* the profile it was timed on */                      \
+    X(P, SEED, "seed")                                                                    \
+    X(P, N, "n")                   /* samples behind us */                                \
+    X(P, MAD, "mad")               /* of those samples, in microseconds */                \
     X(P, PROVENANCE, "provenance") /* "moefarm:" and the method: "moefarm:race" */
+/* clang-format on */
 MF_NAMES_DECLARE(mf_own, MF_OWN_, MF_OWN_MAP);
 /* clang-format on */
 

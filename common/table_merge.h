@@ -18,8 +18,13 @@
 #include "common/names.h"
 #include "common/table.h"
 
-#define MF_MERGED_MAP(X, P) \
-    X(P, ADDED, "added") X(P, REPLACED, "replaced") X(P, KEPT, "kept") X(P, FOREIGN, "foreign")
+/* clang-format off */
+#define MF_MERGED_MAP(X, P)    \
+    X(P, ADDED, "added")       \
+    X(P, REPLACED, "replaced") \
+    X(P, KEPT, "kept")         \
+    X(P, FOREIGN, "foreign")
+/* clang-format on */
 MF_NAMES_DECLARE(mf_merged, MF_MERGED_, MF_MERGED_MAP);
 
 struct mf_merge_item {

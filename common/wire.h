@@ -15,18 +15,20 @@
 #define MF_WIRE_HEADER_SIZE 16
 #define MF_WIRE_BODY_MAX    (8u << 20)
 
-#define MF_MESSAGE_MAP(X, P)                                                                                 \
-    X(P, HELLO, "HELLO")   /* worker: who I am, what I run now */                                            \
-    X(P, READY, "READY")   /* worker: credit for n more units */                                             \
-    X(P, RESULT, "RESULT") /* worker: one result of a unit, kept in the spool until acknowledged */          \
-    X(P, BEAT, "BEAT")     /* both: alive; the worker's carries its unit and step */                         \
-    X(P, BYE, "BYE")       /* worker: leaves, gives its units back */                                        \
-    X(P, WELCOME, "WELCOME") /* coordinator: answer to HELLO, with epoch and beat interval */                \
-    X(P, UNIT, "UNIT")     /* coordinator: a leased unit */                                                  \
-    X(P, ACK, "ACK")       /* coordinator: results committed */                                              \
-    X(P, CANCEL, "CANCEL") /* coordinator: stop that unit */                                                 \
-    X(P, DRAIN, "DRAIN")   /* coordinator: finish what you have, take no more */                             \
-    X(P, REFUSE, "REFUSE") /* coordinator: why a message was not taken */
+/* clang-format off */
+#define MF_MESSAGE_MAP(X, P)                                                                          \
+    X(P, HELLO, "HELLO")     /* worker: who I am, what I run now */                                   \
+    X(P, READY, "READY")     /* worker: credit for n more units */                                    \
+    X(P, RESULT, "RESULT")   /* worker: one result of a unit, kept in the spool until acknowledged */ \
+    X(P, BEAT, "BEAT")       /* both: alive; the worker's carries its unit and step */                \
+    X(P, BYE, "BYE")         /* worker: leaves, gives its units back */                               \
+    X(P, WELCOME, "WELCOME") /* coordinator: answer to HELLO, with epoch and beat interval */         \
+    X(P, UNIT, "UNIT")       /* coordinator: a leased unit */                                         \
+    X(P, ACK, "ACK")         /* coordinator: results committed */                                     \
+    X(P, CANCEL, "CANCEL")   /* coordinator: stop that unit */                                        \
+    X(P, DRAIN, "DRAIN")     /* coordinator: finish what you have, take no more */                    \
+    X(P, REFUSE, "REFUSE")   /* coordinator: why a message was not taken */
+/* clang-format on */
 MF_NAMES_DECLARE(mf_message, MF_MESSAGE_, MF_MESSAGE_MAP);
 
 struct mf_wire_header {

@@ -23,9 +23,10 @@ void mf_data_w_row(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed
 /* One expert's weight quantised as the shape says, in `row` layout: elements to w, scales to scale (may be NULL
  * for bf16). -ENOMEM. */
 int mf_data_expert(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert, void *out_w,
-                    float *out_scale);
+                   float *out_scale);
 /* A whole weight, [E, N, K] and its scales, on the threads of the pool. -ENOMEM. */
-int mf_data_weight(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, void *out_w, float *out_scale);
+int mf_data_weight(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, void *out_w,
+                   float *out_scale);
 /* x bf16 [T,H], on the threads of the pool. */
 void mf_data_x(const struct mf_shape *shape, uint64_t seed, uint16_t *out);
 

@@ -25,7 +25,8 @@ int mf_device_open_known(const char *name, const struct mf_device_info *known, c
     }
     if (strncmp(name, "sim:", 4) == 0)
         return mf_sim_open(name, why, why_cap, ret);
-    (void)snprintf(why, why_cap, "'%s' is no device: expected cpu:0 or sim:<class>:<ordinal>[:<spec file>]", name);
+    (void)snprintf(why, why_cap, "'%s' is no device: expected cpu:0 or sim:<class>:<ordinal>[:<spec file>]",
+                   name);
     return -EINVAL;
 }
 

@@ -11,16 +11,16 @@
 
 struct mf_device_info {
     struct mf_device_class class;
-    char model[MF_DEVICE_TEXT_MAX];     /* SKU, as the machine names it */
-    char isa[MF_DEVICE_TEXT_MAX];       /* "avx512_bf16+vnni", "avx2", "c" */
+    char model[MF_DEVICE_TEXT_MAX]; /* SKU, as the machine names it */
+    char isa[MF_DEVICE_TEXT_MAX];   /* "avx512_bf16+vnni", "avx2", "c" */
     char compiler[MF_DEVICE_TEXT_MAX];
     uint64_t memory_bytes;
-    uint64_t llc_bytes;                 /* last cache: what rotation has to exceed */
-    int cores;                          /* threads that a step may use */
-    double peak_gflops_bf16;            /* measured, all cores */
+    uint64_t llc_bytes;      /* last cache: what rotation has to exceed */
+    int cores;               /* threads that a step may use */
+    double peak_gflops_bf16; /* measured, all cores */
     double peak_gflops_f32;
-    double mem_read_gbs;                /* measured, all cores, beyond every cache */
-    double gap_us;                      /* what one more launch costs */
+    double mem_read_gbs; /* measured, all cores, beyond every cache */
+    double gap_us;       /* what one more launch costs */
     bool simulated;
 };
 
@@ -30,7 +30,7 @@ struct mf_device;
 typedef int (*mf_launch_fn)(void *context, int index);
 
 struct mf_device_ops {
-    const char *kind;                   /* "cpu", "sim" */
+    const char *kind; /* "cpu", "sim" */
     void (*free)(struct mf_device *d);
     /* Zeroed, 64-byte aligned, of whole pages; NULL when out of memory. */
     void *(*alloc)(struct mf_device *d, size_t bytes);

@@ -26,7 +26,7 @@ struct mf_offer {
                   const char *format, ...) __attribute__((format(printf, 5, 6)));
 };
 
-struct mf_kernel;           /* the family's own: a step that is ready to launch */
+struct mf_kernel; /* the family's own: a step that is ready to launch */
 
 /* Buffers in the order of the step's needs and gives; workspace of step.workspace_bytes, 64-byte aligned,
  * contents undefined. */
@@ -37,15 +37,15 @@ struct mf_launch {
 };
 
 struct mf_family {
-    int api;                            /* MF_FAMILY_API */
+    int api; /* MF_FAMILY_API */
     const char *name;
-    const char *device_kind;            /* "cpu", "sim" */
-    int (*enumerate)(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
-                     struct mf_offer *offer);
+    const char *device_kind; /* "cpu", "sim" */
+    int (*enumerate)(const struct mf_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, struct mf_offer *offer);
     /* Builds the step of that name. -EINVAL: no name of ours; -ENOTSUP: not legal for the shape or the device;
      * -ENOMEM. The kernel keeps copies of what it needs. */
-    int (*open)(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape, const char *name,
-                struct mf_kernel **ret);
+    int (*open)(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                const char *name, struct mf_kernel **ret);
     /* No allocation, lock or syscall. Inputs are not written to, with one exception: an artifact that is needed
      * zeroed and given without (an accumulation) is one buffer, the same address in needs and gives.
      * 0 or a negative errno. */

@@ -16,11 +16,12 @@ struct mf_pipeline;
 
 /* names: "family:step" in order. -EINVAL with the sentence in why: a name of no family, a step that is not legal
  * for the shape, an artifact that nothing gives, an op covered twice or not at all. */
-int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape, const char *const *names, size_t n,
-                     char *why, size_t why_cap, struct mf_pipeline **ret);
+int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape, const char *const *names,
+                     size_t n, char *why, size_t why_cap, struct mf_pipeline **ret);
 /* The same with families beside the registry's; extra may be NULL. */
-int mf_pipeline_open_with(struct mf_device *device, const struct mf_shape *shape, const struct mf_family_set *extra,
-                          const char *const *names, size_t n, char *why, size_t why_cap, struct mf_pipeline **ret);
+int mf_pipeline_open_with(struct mf_device *device, const struct mf_shape *shape,
+                          const struct mf_family_set *extra, const char *const *names, size_t n, char *why,
+                          size_t why_cap, struct mf_pipeline **ret);
 struct mf_pipeline *mf_pipeline_close(struct mf_pipeline *p);
 /* Bytes of arena a run needs: artifacts between steps and the largest workspace, 64-byte aligned. */
 size_t mf_pipeline_arena_bytes(const struct mf_pipeline *p);
@@ -30,8 +31,8 @@ const struct mf_step *mf_pipeline_step(const struct mf_pipeline *p, size_t i);
 struct mf_artifact mf_pipeline_weight(const struct mf_pipeline *p, enum mf_tensor w);
 
 struct mf_fmoe_args {
-    struct mf_tensor_ref x, topk, w1, w2;   /* x bf16 in token order; weights as mf_pipeline_weight says */
-    struct mf_tensor_ref y;                 /* bf16 [T,H] */
+    struct mf_tensor_ref x, topk, w1, w2; /* x bf16 in token order; weights as mf_pipeline_weight says */
+    struct mf_tensor_ref y;               /* bf16 [T,H] */
     void *arena;
 };
 /* Resolves every step's buffers for these arguments; args is copied. Allocates nothing. */
@@ -48,6 +49,7 @@ int mf_fmoe_open(struct mf_device *device, const char *path, char *why, size_t w
 struct mf_fmoe *mf_fmoe_close(struct mf_fmoe *f);
 size_t mf_fmoe_n_rows(const struct mf_fmoe *f);
 /* Row i: its shape, its time, its pipeline names ("family:step|family:step"); texts live as long as f. */
-int mf_fmoe_row(const struct mf_fmoe *f, size_t i, struct mf_shape *ret_shape, double *ret_us, const char **ret_pipeline);
+int mf_fmoe_row(const struct mf_fmoe *f, size_t i, struct mf_shape *ret_shape, double *ret_us,
+                const char **ret_pipeline);
 /* The row that production would use for a call of that many tokens: the bucket's. -ENOENT: none. */
 int mf_fmoe_lookup(const struct mf_fmoe *f, const struct mf_shape *shape, size_t *ret_row);

@@ -17,8 +17,8 @@
 
 struct mf_layout {
     const char *name;
-    int panel;              /* rows side by side; 1 for row */
-    int group_bytes;        /* bytes of K kept together within a row of a panel: 4 */
+    int panel;       /* rows side by side; 1 for row */
+    int group_bytes; /* bytes of K kept together within a row of a panel: 4 */
 };
 
 /* NULL: no such layout. */
@@ -27,4 +27,5 @@ const struct mf_layout *mf_layout_find(const char *name);
 size_t mf_layout_index(const struct mf_layout *l, int element_bytes, size_t N, size_t K, size_t n, size_t k);
 bool mf_layout_legal(const struct mf_layout *l, int element_bytes, size_t N, size_t K);
 /* One expert from row to the layout. to and from do not overlap. */
-void mf_layout_pack(const struct mf_layout *l, int element_bytes, size_t N, size_t K, const void *from, void *to);
+void mf_layout_pack(const struct mf_layout *l, int element_bytes, size_t N, size_t K, const void *from,
+                    void *to);

@@ -44,4 +44,5 @@ float mf_quant_row(enum mf_format format, const float *x, size_t n, uint8_t *q);
 /* One row in groups of 128, the last may be short; scales has ceil(n/128). */
 void mf_quant_row_1x128(enum mf_format format, const float *x, size_t n, uint8_t *q, float *scales);
 /* [rows, cols] in blocks of 128x128, edges short; scales is [ceil(rows/128), ceil(cols/128)]. */
-void mf_quant_128x128(enum mf_format format, const float *x, size_t rows, size_t cols, uint8_t *q, float *scales);
+void mf_quant_128x128(enum mf_format format, const float *x, size_t rows, size_t cols, uint8_t *q,
+                      float *scales);

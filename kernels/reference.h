@@ -24,30 +24,30 @@
 #include "kernels/tensors.h"
 
 double mf_activate(enum mf_act act, double gate, double up);
-double mf_activate_gate(enum mf_act act, double gate);    /* use_g1u1 = 0 */
+double mf_activate_gate(enum mf_act act, double gate); /* use_g1u1 = 0 */
 
 /* The inputs of a layer in plain form: weights in `row` layout as the shape's format has them. */
 struct mf_layer_data {
     struct mf_shape shape;
-    const uint16_t *x;              /* bf16 [T,H] */
-    const int32_t *ids;             /* [T,k] */
-    const float *weights;           /* [T,k] */
-    const void *w1, *w2;            /* [E,2I,H], [E,H,I] */
+    const uint16_t *x;    /* bf16 [T,H] */
+    const int32_t *ids;   /* [T,k] */
+    const float *weights; /* [T,k] */
+    const void *w1, *w2;  /* [E,2I,H], [E,H,I] */
     const float *w1_scale, *w2_scale;
 };
 
 /* The layer's decoded references, fp32, in slot order (row t*k + j) where not said otherwise. */
 struct mf_reference {
-    float *x;           /* fp8 shapes: quantised x decoded [T,H]; else NULL */
-    float *g;           /* [T*k, 2I] on quantised x, without the routing weight */
-    float *h_bf16;      /* h rounded to bf16 [T*k, I] */
-    float *h;           /* h as it enters gemm2: of fp8 shapes h_bf16 quantised and decoded, else the same array */
-    float *z;           /* [T*k, H] on that h, without the routing weight */
-    float *y;           /* [T,H], not rounded */
+    float *x;      /* fp8 shapes: quantised x decoded [T,H]; else NULL */
+    float *g;      /* [T*k, 2I] on quantised x, without the routing weight */
+    float *h_bf16; /* h rounded to bf16 [T*k, I] */
+    float *h;      /* h as it enters gemm2: of fp8 shapes h_bf16 quantised and decoded, else the same array */
+    float *z;      /* [T*k, H] on that h, without the routing weight */
+    float *y;      /* [T,H], not rounded */
     /* What quantising h costs, by row: the relative error of h, z and y of the plain quantised pipeline against
      * the same without that quantisation. Row limits are drawn from it. NULL for shapes that do not quantise. */
-    float *h_error, *z_error;   /* [T*k] */
-    float *y_error;             /* [T] */
+    float *h_error, *z_error; /* [T*k] */
+    float *y_error;           /* [T] */
 };
 
 /* Computes the whole; out's arrays are allocated here and released by mf_reference_release. -ENOMEM; -EINVAL for a
@@ -60,7 +60,8 @@ void mf_reference_release(struct mf_reference *r);
 const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_reference *r,
                               const struct mf_artifact *a, int64_t row, float *ret_factor);
 /* One row of a weight in `row` layout, decoded: K floats. */
-void mf_reference_weight_row(const struct mf_layer_data *data, enum mf_tensor w, int32_t expert, int64_t n, float *out);
+void mf_reference_weight_row(const struct mf_layer_data *data, enum mf_tensor w, int32_t expert, int64_t n,
+                             float *out);
 
 /* Output row of one token in double precision from the dequantised inputs. quantise_h: h is rounded to bf16 and
  * quantised as the shape says; without, it stays double. y has H values. -ENOMEM. */
@@ -76,5 +77,6 @@ int mf_reference_sort(const struct mf_shape *shape, const int32_t *ids, const fl
  * fed. Padding rows of sorted order are filled with poison (NaN), so that a step which uses them is found out.
  * Weights are packed into the artifact's layout from data->w1, w2. sorted is the order of a->block, NULL for
  * artifacts in token or slot order. A zeroed artifact is zeros. -EINVAL: no maker for it; -ENOMEM. */
-int mf_reference_artifact(const struct mf_layer_data *data, const struct mf_reference *r, const struct mf_artifact *a,
-                          const struct mf_tensor_ref *sorted, const struct mf_tensor_ref *to);
+int mf_reference_artifact(const struct mf_layer_data *data, const struct mf_reference *r,
+                          const struct mf_artifact *a, const struct mf_tensor_ref *sorted,
+                          const struct mf_tensor_ref *to);

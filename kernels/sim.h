@@ -19,18 +19,20 @@
 #include "kernels/device.h"
 #include "kernels/family.h"
 
-#define MF_SIM_FAULT_MAP(X, P)                                   \
-    X(P, NONE, "none")                                           \
-    X(P, CRASH, "crash") /* SIGSEGV */                           \
-    X(P, ABORT, "abort")                                         \
-    X(P, EXIT, "exit") /* exit code 3 in the middle of a step */ \
-    X(P, HANG, "hang")                                           \
-    X(P, WRONG, "wrong") /* a destroyed row */                   \
-    X(P, NAN, "nan")                                             \
-    X(P, NO_MEMORY, "no_memory")                                 \
-    X(P, ZERO_TIME, "zero_time")                                 \
-    X(P, BEYOND_PEAK, "beyond_peak")                             \
-    X(P, SLOW, "slow") /* takes twenty times as long */
+/* clang-format off */
+#define MF_SIM_FAULT_MAP(X, P)                                                 \
+    X(P, NONE, "none")                                                         \
+    X(P, CRASH, "crash")             /* SIGSEGV */                             \
+    X(P, ABORT, "abort")                                                       \
+    X(P, EXIT, "exit")               /* exit code 3 in the middle of a step */ \
+    X(P, HANG, "hang")                                                         \
+    X(P, WRONG, "wrong")             /* a destroyed row */                     \
+    X(P, NAN, "nan")                                                           \
+    X(P, NO_MEMORY, "no_memory")                                               \
+    X(P, ZERO_TIME, "zero_time")                                               \
+    X(P, BEYOND_PEAK, "beyond_peak")                                           \
+    X(P, SLOW, "slow")               /* takes twenty times as long */
+/* clang-format on */
 MF_NAMES_DECLARE(mf_sim_fault, MF_SIM_FAULT_, MF_SIM_FAULT_MAP);
 
 #define MF_SIM_FAULTS_MAX 256

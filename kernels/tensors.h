@@ -20,9 +20,9 @@
 #define MF_PARTS_MAX 4
 
 struct mf_part {
-    const char *name;       /* "x", "scale", … as above */
+    const char *name; /* "x", "scale", … as above */
     int32_t element_bytes;
-    int64_t rows, cols;     /* bytes = rows * cols * element_bytes */
+    int64_t rows, cols; /* bytes = rows * cols * element_bytes */
 };
 
 static inline int64_t mf_part_bytes(const struct mf_part *p)
@@ -46,12 +46,13 @@ struct mf_tensor_ref {
 int64_t mf_padded_rows(const struct mf_shape *shape, int32_t block_m);
 
 /* Fills parts, returns their number; -EINVAL when the shape has no such artifact. */
-int mf_artifact_parts(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_part parts[MF_PARTS_MAX]);
+int mf_artifact_parts(const struct mf_artifact *a, const struct mf_shape *shape,
+                      struct mf_part parts[MF_PARTS_MAX]);
 
 /* The artifacts as the plain pipeline of a shape has them: the format in which x enters gemm1 and h enters
  * gemm2 (bf16, or the shape's fp8 with its scale), and the weights in a given layout. */
-struct mf_artifact mf_plain_x(const struct mf_shape *shape);                    /* quantised, token order */
-struct mf_artifact mf_plain_h(const struct mf_shape *shape, int32_t block_m);   /* quantised, sorted order */
+struct mf_artifact mf_plain_x(const struct mf_shape *shape);                  /* quantised, token order */
+struct mf_artifact mf_plain_h(const struct mf_shape *shape, int32_t block_m); /* quantised, sorted order */
 struct mf_artifact mf_plain_w(const struct mf_shape *shape, enum mf_tensor w, const char *layout);
 
 /* sorted_token_ids, AITER's packing. */

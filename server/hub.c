@@ -9,13 +9,13 @@
 #include <zmq.h>
 
 /* A turn's answers: at most 512 messages' worth, of which a unit may be large. */
-#define OUTBOX_MAX   (256u << 20)
-#define PEER_QUEUE   10000
+#define OUTBOX_MAX (256u << 20)
+#define PEER_QUEUE 10000
 
 struct post {
     struct mf_peer to;
     enum mf_message type;
-    size_t at, len;             /* of the body, in outbox */
+    size_t at, len; /* of the body, in outbox */
 };
 
 struct mf_hub {
@@ -47,9 +47,14 @@ static int set_options(void *socket)
     const struct {
         int option, value;
     } ints[] = {
-        {ZMQ_SNDHWM, PEER_QUEUE}, {ZMQ_RCVHWM, PEER_QUEUE}, {ZMQ_LINGER, 200}, {ZMQ_ROUTER_MANDATORY, 1},
+        {ZMQ_SNDHWM, PEER_QUEUE},
+        {ZMQ_RCVHWM, PEER_QUEUE},
+        {ZMQ_LINGER, 200},
+        {ZMQ_ROUTER_MANDATORY, 1},
         /* A worker that comes back under a routing id of its own takes it over from its dead connection */
-        {ZMQ_ROUTER_HANDOVER, 1}, {ZMQ_TCP_KEEPALIVE, 1}, {ZMQ_BACKLOG, 1024},
+        {ZMQ_ROUTER_HANDOVER, 1},
+        {ZMQ_TCP_KEEPALIVE, 1},
+        {ZMQ_BACKLOG, 1024},
     };
     for (size_t i = 0; r == 0 && i < MF_ARRAY_LEN(ints); i++)
         r = set_int(socket, ints[i].option, ints[i].value);

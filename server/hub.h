@@ -18,13 +18,13 @@ struct mf_peer {
     uint8_t len;
     uint8_t id[255];
 };
-uint64_t mf_peer_hash(const struct mf_peer *p);     /* never 0 */
+uint64_t mf_peer_hash(const struct mf_peer *p); /* never 0 */
 
 struct mf_mail {
     struct mf_peer peer;
     enum mf_message type;
     uint64_t sequence;
-    const char *body;           /* the hub's, until the next receive */
+    const char *body; /* the hub's, until the next receive */
     size_t body_len;
 };
 

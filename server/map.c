@@ -36,7 +36,7 @@ static int grow(struct mf_map *m)
     if (!bigger.entries)
         return -ENOMEM;
     MF_MAP_EACH(m, e)
-        bigger.entries[place(&bigger, e->key)] = *e;
+    bigger.entries[place(&bigger, e->key)] = *e;
     free(m->entries);
     *m = bigger;
     return 0;

@@ -6,13 +6,13 @@
 #include <stdint.h>
 
 struct mf_map_entry {
-    uint64_t key;               /* 0: empty */
+    uint64_t key; /* 0: empty */
     void *value;
 };
 
 struct mf_map {
     struct mf_map_entry *entries;
-    size_t n, cap;              /* cap: 0 or a power of two */
+    size_t n, cap; /* cap: 0 or a power of two */
 };
 
 void mf_map_release(struct mf_map *m);
@@ -24,6 +24,6 @@ int mf_map_put(struct mf_map *m, uint64_t key, void *value);
 void *mf_map_remove(struct mf_map *m, uint64_t key);
 
 /* Every entry, in no order. The map must not change meanwhile. */
-#define MF_MAP_EACH(m, e)                                                                                    \
-    for (struct mf_map_entry *e = (m)->entries; e != (m)->entries + (m)->cap; e++)                           \
+#define MF_MAP_EACH(m, e)                                                          \
+    for (struct mf_map_entry *e = (m)->entries; e != (m)->entries + (m)->cap; e++) \
         if (e->key)

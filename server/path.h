@@ -27,21 +27,21 @@ struct mf_path_step {
 };
 
 struct mf_path_problem {
-    mf_ops ops;                         /* of the layer */
-    enum mf_format format;              /* of y */
-    const struct mf_path_step *steps;   /* right and timed ones only; (family, name) is unique */
+    mf_ops ops;                       /* of the layer */
+    enum mf_format format;            /* of y */
+    const struct mf_path_step *steps; /* right and timed ones only; (family, name) is unique */
     size_t n_steps;
-    double gap_us;                      /* of one launch */
-    int keep;                           /* 1 … MF_PATH_KEEP_MAX, of each (structure, block_m, layouts) */
+    double gap_us; /* of one launch */
+    int keep;      /* 1 … MF_PATH_KEEP_MAX, of each (structure, block_m, layouts) */
 };
 
 struct mf_path {
-    double us;                          /* forecast */
-    uint64_t structure;                 /* equal for equal structures; see mf_path_structure */
-    int32_t block_m;                    /* 0 when no step cares */
+    double us;                               /* forecast */
+    uint64_t structure;                      /* equal for equal structures; see mf_path_structure */
+    int32_t block_m;                         /* 0 when no step cares */
     char w1[MF_ORDER_MAX], w2[MF_ORDER_MAX]; /* layouts; "" when it reads no such weight */
     int32_t n;
-    int32_t steps[MF_PATH_STEPS_MAX];   /* indices into the problem's steps, in an order that runs */
+    int32_t steps[MF_PATH_STEPS_MAX]; /* indices into the problem's steps, in an order that runs */
 };
 
 /* The `keep` cheapest of every (structure, block_m, w1, w2), all sorted by (us, names). *ret_n may be 0. The

@@ -107,7 +107,8 @@ void mf_slots_remove(struct mf_slots *s, struct mf_slot *slot)
     slot_free(slot);
 }
 
-int mf_slots_count(const struct mf_slots *s, int64_t class_id, const char *revision, const struct mf_slot *except)
+int mf_slots_count(const struct mf_slots *s, int64_t class_id, const char *revision,
+                   const struct mf_slot *except)
 {
     int n = 0;
     for (size_t i = 0; i < s->n; i++) {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const char mf_schema_1[];        /* schema.sql, built in by core.cmake */
+extern const char mf_schema_1[]; /* schema.sql, built in by core.cmake */
 
 /* One migration a row: migration i brings a database of version i to i + 1. */
 static const char *const migrations[MF_STORE_VERSION] = {mf_schema_1};
@@ -102,8 +102,8 @@ static int migrate(struct mf_store *s)
     if (r == 0)
         r = read_version(s, &version);
     if (r == 0 && (version < 0 || version > MF_STORE_VERSION)) {
-        mf_say(s->error, sizeof(s->error), "the database is of version %d, this program knows up to %d", version,
-               MF_STORE_VERSION);
+        mf_say(s->error, sizeof(s->error), "the database is of version %d, this program knows up to %d",
+               version, MF_STORE_VERSION);
         r = -ENOTSUP;
     }
     for (int i = version; r == 0 && i < MF_STORE_VERSION; i++) {
@@ -126,8 +126,9 @@ static int open_at(const char *path, int flags, struct mf_store **ret)
     if (!s)
         return -ENOMEM;
     s->path = strdup(path);
-    int code = s->path ? sqlite3_open_v2(path, &s->db, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, NULL)
-                       : SQLITE_NOMEM;
+    int code = s->path
+                   ? sqlite3_open_v2(path, &s->db, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, NULL)
+                   : SQLITE_NOMEM;
     int r = mf_store_fault(s, code);
     if (r < 0) {
         mf_store_free(s);
@@ -165,9 +166,10 @@ int mf_store_open(const char *path, struct mf_store **ret)
         return r;
     s->writer = true;
     /* Checkpoints come seldom enough that a page that many turns write goes to the database once. */
-    r = run_text(s, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
-                    "PRAGMA wal_autocheckpoint = 2048; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY;"
-                    "PRAGMA journal_size_limit = 67108864");
+    r = run_text(s,
+                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
+                 "PRAGMA wal_autocheckpoint = 2048; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY;"
+                 "PRAGMA journal_size_limit = 67108864");
     if (r == 0)
         r = migrate(s);
     if (r == 0)
@@ -294,7 +296,8 @@ static int bind_all(struct mf_sql *q, int index, const char *types, va_list args
         }
         case 'd': {
             double value = va_arg(args, double);
-            code = isnan(value) ? sqlite3_bind_null(q->stmt, index) : sqlite3_bind_double(q->stmt, index, value);
+            code =
+                isnan(value) ? sqlite3_bind_null(q->stmt, index) : sqlite3_bind_double(q->stmt, index, value);
             break;
         }
         case 't':

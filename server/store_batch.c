@@ -66,11 +66,11 @@ int mf_store_batch_known(struct mf_store *s, const char *key, const char *body_h
 int mf_store_batch_add(struct mf_store *s, const struct mf_batch_row *row, int64_t *ret)
 {
     const char *key = row->idempotency_key && *row->idempotency_key ? row->idempotency_key : NULL;
-    int r = mf_sql_run(s,
-                       "INSERT INTO batch (name, state, priority, options, idempotency_key, body_hash, receipt,"
-                       " created_ms) VALUES (?, 'open', ?, ?, ?, ?, '{}', ?)",
-                       "tittti", row->name, (int64_t)row->priority, row->options, key, row->body_hash,
-                       row->created_ms);
+    int r = mf_sql_run(
+        s,
+        "INSERT INTO batch (name, state, priority, options, idempotency_key, body_hash, receipt,"
+        " created_ms) VALUES (?, 'open', ?, ?, ?, ?, '{}', ?)",
+        "tittti", row->name, (int64_t)row->priority, row->options, key, row->body_hash, row->created_ms);
     if (r < 0)
         return r;
     *ret = mf_store_last_id(s);
@@ -86,7 +86,8 @@ int mf_store_batch_get(struct mf_store *s, int64_t batch, int *ret_priority, int
                        char **ret_options, bool *ret_open)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT priority, created_ms, options, state = 'open' FROM batch WHERE id = ?", &q, "i", batch);
+    int r = mf_sql(s, "SELECT priority, created_ms, options, state = 'open' FROM batch WHERE id = ?", &q, "i",
+                   batch);
     if (r == 0)
         r = mf_sql_next(q);
     if (r <= 0)
@@ -103,7 +104,8 @@ int mf_store_batch_get(struct mf_store *s, int64_t batch, int *ret_priority, int
 
 int mf_store_batch_end(struct mf_store *s, int64_t batch, const char *state, int64_t now_ms)
 {
-    return done(mf_sql_run(s, "UPDATE batch SET state = ?, ended_ms = ? WHERE id = ?", "tii", state, now_ms, batch));
+    return done(
+        mf_sql_run(s, "UPDATE batch SET state = ?, ended_ms = ? WHERE id = ?", "tii", state, now_ms, batch));
 }
 
 int mf_store_shape(struct mf_store *s, const struct mf_shape *shape, int64_t *ret)
@@ -119,18 +121,19 @@ int mf_store_shape(struct mf_store *s, const struct mf_shape *shape, int64_t *re
 
 int mf_store_goal_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, const char *reason)
 {
-    return done(mf_sql_run(s,
-                           "INSERT INTO goal (batch, shape, class, state, reason) VALUES (?, ?, ?, 'waiting', ?)",
-                           "iiIt", batch, shape, class, reason));
+    return done(
+        mf_sql_run(s, "INSERT INTO goal (batch, shape, class, state, reason) VALUES (?, ?, ?, 'waiting', ?)",
+                   "iiIt", batch, shape, class, reason));
 }
 
 int mf_store_goal_get(struct mf_store *s, int64_t goal, struct mf_goal_row *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s,
-                   "SELECT g.batch, g.shape, g.class, g.enumeration, g.model, g.state, g.n_steps, g.n_measured,"
-                   " s.row, s.layer_model FROM goal g JOIN shape s ON s.id = g.shape WHERE g.id = ?",
-                   &q, "i", goal);
+    int r =
+        mf_sql(s,
+               "SELECT g.batch, g.shape, g.class, g.enumeration, g.model, g.state, g.n_steps, g.n_measured,"
+               " s.row, s.layer_model FROM goal g JOIN shape s ON s.id = g.shape WHERE g.id = ?",
+               &q, "i", goal);
     if (r == 0)
         r = mf_sql_next(q);
     if (r <= 0)
@@ -152,10 +155,12 @@ int mf_store_goal_get(struct mf_store *s, int64_t goal, struct mf_goal_row *ret)
     return r;
 }
 
-int mf_store_goal_state(struct mf_store *s, int64_t goal, enum mf_goal_state state, const char *reason, int64_t now_ms)
+int mf_store_goal_state(struct mf_store *s, int64_t goal, enum mf_goal_state state, const char *reason,
+                        int64_t now_ms)
 {
     return done(mf_sql_run(s, "UPDATE goal SET state = ?, reason = ?, ended_ms = ? WHERE id = ?", "ttIi",
-                           mf_goal_state_name(state), reason, state >= MF_GOAL_DONE ? now_ms : (int64_t)0, goal));
+                           mf_goal_state_name(state), reason, state >= MF_GOAL_DONE ? now_ms : (int64_t)0,
+                           goal));
 }
 
 int mf_store_goal_reason(struct mf_store *s, int64_t goal, const char *reason)
@@ -166,8 +171,8 @@ int mf_store_goal_reason(struct mf_store *s, int64_t goal, const char *reason)
 int mf_store_goal_enumerating(struct mf_store *s, int64_t goal, int64_t enumeration)
 {
     return done(mf_sql_run(s,
-                           "UPDATE goal SET state = 'enumerating', reason = '', enumeration = ? WHERE id = ?", "ii",
-                           enumeration, goal));
+                           "UPDATE goal SET state = 'enumerating', reason = '', enumeration = ? WHERE id = ?",
+                           "ii", enumeration, goal));
 }
 
 int mf_store_goal_steps(struct mf_store *s, int64_t goal, int64_t n_steps, int64_t n_measured)
@@ -188,7 +193,8 @@ int mf_store_goals_adopt(struct mf_store *s, int64_t class)
 
 int mf_store_goals_waiting(struct mf_store *s, int64_t class, struct mf_ids *ret)
 {
-    return collect(s, "SELECT id FROM goal WHERE state = 'waiting' AND class = ? ORDER BY id", ret, "i", class);
+    return collect(s, "SELECT id FROM goal WHERE state = 'waiting' AND class = ? ORDER BY id", ret, "i",
+                   class);
 }
 
 int mf_store_goals_in(struct mf_store *s, enum mf_goal_state state, struct mf_ids *ret)
@@ -198,8 +204,8 @@ int mf_store_goals_in(struct mf_store *s, enum mf_goal_state state, struct mf_id
 
 int mf_store_goals_of_enumeration(struct mf_store *s, int64_t enumeration, struct mf_ids *ret)
 {
-    return collect(s, "SELECT id FROM goal WHERE enumeration = ? AND state = 'enumerating' ORDER BY id", ret, "i",
-                   enumeration);
+    return collect(s, "SELECT id FROM goal WHERE enumeration = ? AND state = 'enumerating' ORDER BY id", ret,
+                   "i", enumeration);
 }
 
 int mf_store_goals_of_batch(struct mf_store *s, int64_t batch, struct mf_ids *ret)
@@ -213,10 +219,11 @@ int mf_store_goals_of_batch(struct mf_store *s, int64_t batch, struct mf_ids *re
 int mf_store_goals_of_layer(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
                             struct mf_ids *ret, int64_t *ret_behind)
 {
-    int r = mf_sql_get_i64(s,
-                           "SELECT count(*) FROM shape s JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
-                           " WHERE s.layer_model = ?3 AND g.state IN ('waiting', 'enumerating', 'probing')",
-                           ret_behind, "iit", batch, class, layer_model);
+    int r = mf_sql_get_i64(
+        s,
+        "SELECT count(*) FROM shape s JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
+        " WHERE s.layer_model = ?3 AND g.state IN ('waiting', 'enumerating', 'probing')",
+        ret_behind, "iit", batch, class, layer_model);
     if (r < 0)
         return r;
     return collect(s,
@@ -271,8 +278,8 @@ int mf_store_pinned_revision(struct mf_store *s, int64_t batch, int64_t class, c
 int mf_store_event_add(struct mf_store *s, int64_t batch, const char *kind, const char *body, int64_t now_ms,
                        int64_t *ret)
 {
-    int r = mf_sql_run(s, "INSERT INTO event (batch, kind, body, at_ms) VALUES (?, ?, ?, ?)", "Itti", batch, kind,
-                       body, now_ms);
+    int r = mf_sql_run(s, "INSERT INTO event (batch, kind, body, at_ms) VALUES (?, ?, ?, ?)", "Itti", batch,
+                       kind, body, now_ms);
     if (r < 0)
         return r;
     *ret = mf_store_last_id(s);

@@ -12,10 +12,17 @@ struct mf_ids {
 void mf_ids_release(struct mf_ids *ids);
 int mf_ids_add(struct mf_ids *ids, int64_t id);
 
-#define MF_GOAL_MAP(X, P)                                                              \
-    X(P, WAITING, "waiting")                                                           \
-    X(P, ENUMERATING, "enumerating") X(P, PROBING, "probing") X(P, RANKING, "ranking") \
-        X(P, RACING, "racing") X(P, DONE, "done") X(P, FAILED, "failed") X(P, CANCELLED, "cancelled")
+/* clang-format off */
+#define MF_GOAL_MAP(X, P)            \
+    X(P, WAITING, "waiting")         \
+    X(P, ENUMERATING, "enumerating") \
+    X(P, PROBING, "probing")         \
+    X(P, RANKING, "ranking")         \
+    X(P, RACING, "racing")           \
+    X(P, DONE, "done")               \
+    X(P, FAILED, "failed")           \
+    X(P, CANCELLED, "cancelled")
+/* clang-format on */
 MF_NAMES_DECLARE(mf_goal_state, MF_GOAL_, MF_GOAL_MAP);
 
 struct mf_batch_row {

@@ -109,7 +109,7 @@ int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *fi
         "SELECT c.gfx || '/' || c.cu_num, s.row, g.reason FROM goal g JOIN shape s ON s.id = g.shape"
         " JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"
         " WHERE g.state = 'failed' AND" FILTER " AND g.id = (SELECT max(id) FROM goal WHERE shape = g.shape "
-                                               "AND class = g.class AND state IN ('done', 'failed'))"
+        "AND class = g.class AND state IN ('done', 'failed'))"
         " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class)"
         " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token",
         &q, FILTER_TYPES, FILTER_ARGS(filter));

@@ -18,7 +18,7 @@
 struct mf_sql {
     struct mf_store *store;
     sqlite3_stmt *stmt;
-    const char *key;            /* the literal; NULL: not cached, finalised by done */
+    const char *key; /* the literal; NULL: not cached, finalised by done */
     bool busy;
 };
 
@@ -31,7 +31,8 @@ int mf_sql(struct mf_store *s, const char *literal, struct mf_sql **ret, const c
 int mf_sqlv(struct mf_store *s, const char *literal, struct mf_sql **ret, const char *types, va_list args);
 /* The same for a text that is no literal: compiled each time, parameters bound one by one with mf_sql_bind. */
 int mf_sql_dynamic(struct mf_store *s, const char *text, struct mf_sql **ret);
-int mf_sql_bind(struct mf_sql *q, int index, const char *types, ...);  /* from parameter `index`, 1 is the first */
+int mf_sql_bind(struct mf_sql *q, int index, const char *types,
+                ...); /* from parameter `index`, 1 is the first */
 
 /* 1: a row; 0: no more. */
 int mf_sql_next(struct mf_sql *q);
@@ -48,9 +49,9 @@ int mf_sql_run(struct mf_store *s, const char *literal, const char *types, ...);
 int mf_sql_get_i64(struct mf_store *s, const char *literal, int64_t *ret, const char *types, ...);
 
 /* Columns of the current row. */
-int64_t mf_sql_i64(const struct mf_sql *q, int column);     /* NULL is 0 */
-double mf_sql_double(const struct mf_sql *q, int column);   /* NULL is NAN */
-const char *mf_sql_text(const struct mf_sql *q, int column);    /* NULL is ""; until the next call on q */
+int64_t mf_sql_i64(const struct mf_sql *q, int column);      /* NULL is 0 */
+double mf_sql_double(const struct mf_sql *q, int column);    /* NULL is NAN */
+const char *mf_sql_text(const struct mf_sql *q, int column); /* NULL is ""; until the next call on q */
 const void *mf_sql_blob(const struct mf_sql *q, int column, size_t *ret_len);
 bool mf_sql_null(const struct mf_sql *q, int column);
 int64_t mf_store_last_id(struct mf_store *s);

@@ -8,8 +8,13 @@
 #include "server/store.h"
 #include "server/store_batch.h"
 
-#define MF_UNIT_KIND_MAP(X, P) \
-    X(P, ENUMERATE, "enumerate") X(P, PROBE, "probe") X(P, RACE, "race") X(P, CANARY, "canary")
+/* clang-format off */
+#define MF_UNIT_KIND_MAP(X, P)   \
+    X(P, ENUMERATE, "enumerate") \
+    X(P, PROBE, "probe")         \
+    X(P, RACE, "race")           \
+    X(P, CANARY, "canary")
+/* clang-format on */
 MF_NAMES_DECLARE(mf_unit_kind, MF_UNIT_, MF_UNIT_KIND_MAP);
 
 struct mf_unit_row {

@@ -35,7 +35,7 @@ int mf_store_class(struct mf_store *s, const struct mf_device_class *class, int6
     int r = mf_sql_get_i64(s,
                            "INSERT INTO device_class (gfx, cu_num) VALUES (?, ?)"
                            " ON CONFLICT (gfx, cu_num) DO UPDATE SET gfx = gfx RETURNING id",
-                           ret, "ti", class->gfx, (int64_t)class->cu_num);
+                           ret, "ti", class->gfx, (int64_t) class->cu_num);
     return r < 0 ? r : 0;
 }
 
@@ -55,8 +55,8 @@ int mf_store_model(struct mf_store *s, int64_t class, const char *name, bool sim
                    int64_t *ret)
 {
     int64_t known = 0;
-    int r = mf_sql_get_i64(s, "SELECT simulated FROM device_model WHERE class = ? AND name = ?", &known, "it", class,
-                           name);
+    int r = mf_sql_get_i64(s, "SELECT simulated FROM device_model WHERE class = ? AND name = ?", &known, "it",
+                           class, name);
     if (r < 0)
         return r;
     if (r > 0 && known != simulated)
@@ -95,7 +95,8 @@ static void read_busy(const char *text, struct mf_slot *slot)
         (void)mf_json_double(json, mf_phase_names[i], &slot->busy_s[i]);
 }
 
-int mf_store_worker_hello(struct mf_store *s, const struct mf_worker_row *row, int64_t now_ms, struct mf_slot *slot)
+int mf_store_worker_hello(struct mf_store *s, const struct mf_worker_row *row, int64_t now_ms,
+                          struct mf_slot *slot)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
@@ -120,13 +121,13 @@ int mf_store_worker_hello(struct mf_store *s, const struct mf_worker_row *row, i
 int mf_store_worker_save(struct mf_store *s, const struct mf_slot *slot, const char *state, int64_t now_ms)
 {
     char busy[256];
-    mf_say(busy, sizeof(busy), "{\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f}", mf_phase_names[0],
-           slot->busy_s[0], mf_phase_names[1], slot->busy_s[1], mf_phase_names[2], slot->busy_s[2],
-           mf_phase_names[3], slot->busy_s[3], mf_phase_names[4], slot->busy_s[4]);
-    int r = mf_sql_run(s,
-                       "UPDATE worker SET state = ?, unit = ?, step = ?, seen_ms = ?, busy = ?, n_results = ?,"
-                       " n_deaths = ? WHERE id = ?",
-                       "tItitiii", state, slot->unit, slot->step, now_ms, busy, slot->n_results, slot->n_deaths,
-                       slot->id);
+    mf_say(busy, sizeof(busy), "{\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f}",
+           mf_phase_names[0], slot->busy_s[0], mf_phase_names[1], slot->busy_s[1], mf_phase_names[2],
+           slot->busy_s[2], mf_phase_names[3], slot->busy_s[3], mf_phase_names[4], slot->busy_s[4]);
+    int r = mf_sql_run(
+        s,
+        "UPDATE worker SET state = ?, unit = ?, step = ?, seen_ms = ?, busy = ?, n_results = ?,"
+        " n_deaths = ? WHERE id = ?",
+        "tItitiii", state, slot->unit, slot->step, now_ms, busy, slot->n_results, slot->n_deaths, slot->id);
     return r < 0 ? r : 0;
 }

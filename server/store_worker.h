@@ -26,6 +26,7 @@ struct mf_worker_row {
 /* The model a worker of that name had. 1: known; 0: the name is new. */
 int mf_store_worker_model(struct mf_store *s, const char *name, int64_t *ret_model);
 /* Its row as of HELLO; id, counters and busy times go into the slot. */
-int mf_store_worker_hello(struct mf_store *s, const struct mf_worker_row *row, int64_t now_ms, struct mf_slot *slot);
+int mf_store_worker_hello(struct mf_store *s, const struct mf_worker_row *row, int64_t now_ms,
+                          struct mf_slot *slot);
 /* Writes what changes of a slot. */
 int mf_store_worker_save(struct mf_store *s, const struct mf_slot *slot, const char *state, int64_t now_ms);

@@ -128,8 +128,8 @@ static const struct {
     const char *cell;
     bool plain;
 } cells[] = {
-    {"", true},      {"a b", true},   {"\xc2\xb5s", true}, {"a,b", false},  {"a\nb", false},
-    {"a\rb", false}, {"a\"b", false}, {"a\tb", false},     {"\x7f", false},       {" a", false},  {"a ", false},        {" ", false},
+    {"", true},      {"a b", true},   {"\xc2\xb5s", true}, {"a,b", false}, {"a\nb", false}, {"a\rb", false},
+    {"a\"b", false}, {"a\tb", false}, {"\x7f", false},     {" a", false},  {"a ", false},   {" ", false},
 };
 
 START_TEST(test_plain)

@@ -124,8 +124,8 @@ void farm_start_daemon(struct farm *f, int beat_ms)
     (void)snprintf(http, sizeof(http), "127.0.0.1:%d", f->http);
     (void)snprintf(hub, sizeof(hub), "tcp://127.0.0.1:%d", f->hub);
     (void)snprintf(beat, sizeof(beat), "%d", beat_ms);
-    const char *const argv[] = {DAEMON, "--state",     state, "--http", http, "--hub",
-                                hub,    "--port-file", ports, "--beat-ms",     beat, NULL};
+    const char *const argv[] = {DAEMON, "--state",     state, "--http",    http, "--hub",
+                                hub,    "--port-file", ports, "--beat-ms", beat, NULL};
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
     f->daemon = start(f, "moefarmd.log", argv);
     while (!read_ports(f)) {

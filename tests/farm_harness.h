@@ -13,9 +13,9 @@
 
 struct farm {
     char folder[64];
-    int http, hub;                      /* ports; kept over restarts of the coordinator */
+    int http, hub; /* ports; kept over restarts of the coordinator */
     pid_t daemon;
-    pid_t workers[FARM_WORKERS_MAX];    /* 0: not running */
+    pid_t workers[FARM_WORKERS_MAX]; /* 0: not running */
     int n_workers;
 };
 

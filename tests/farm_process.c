@@ -48,9 +48,8 @@ void farm_process_start(struct farm_process *p, int beat_ms)
     (void)snprintf(beat, sizeof(beat), "%d", beat_ms);
     (void)unlink(ports);
     const char *program = MF_BINARY_DIR "/server/moefarmd";
-    const char *argv[] = {program, "--state",     state, "--http", http, "--hub",
-                          hub,     "--port-file", ports, "--beat-ms",     beat, "--log-level",
-                          "error", NULL};
+    const char *argv[] = {program,       "--state", state,       "--http", http,          "--hub", hub,
+                          "--port-file", ports,     "--beat-ms", beat,     "--log-level", "error", NULL};
     if (posix_spawn(&p->pid, program, NULL, NULL, (char **)argv, environ) != 0)
         fail("start " MF_BINARY_DIR "/server/moefarmd");
     for (int64_t end = mf_now_ms() + WAIT_MS; !read_ports(ports, p);) {

@@ -8,23 +8,23 @@
 #include "kernels/family.h"
 #include "worker/unit.h"
 
-#define PLANTED_FAULTS(X)                                                                                    \
-    X(NONE, "")                                                                                              \
-    X(NAN, "nan")             /* one element of one row */                                                   \
-    X(DESTROYED, "destroyed") /* one row is noise */                                                         \
-    X(OFF, "off")             /* one row is off by planted_off of its norm */                                \
-    X(TAIL, "tail")           /* the last columns of one row are not written */                              \
-    X(ROWS, "rows")           /* the last row is not written */                                              \
-    X(PAST, "past")           /* three bytes past the end are */                                             \
-    X(BEFORE, "before")       /* a byte before the start is */                                               \
-    X(RACE, "race")           /* a row differs from run to run, by less than any limit */                    \
-    X(EXPERT, "expert")       /* one expert runs with its neighbour's weights */                             \
-    X(SWAPPED, "swapped")     /* gate and up */                                                              \
-    X(BIASED, "biased")       /* every row of one expert is off by 0.8 of its limit */                       \
-    X(INPUT_PADDING, "padding") /* padding rows of the input are read into the last row */                   \
-    X(ORDER, "order")         /* sort: two experts' blocks swapped */                                        \
-    X(WEIGHT, "weight")       /* sort: one routing weight of another token */                                \
-    X(COUNT, "count")         /* sort: num_valid off by one block */
+#define PLANTED_FAULTS(X)                                                                   \
+    X(NONE, "")                                                                             \
+    X(NAN, "nan")               /* one element of one row */                                \
+    X(DESTROYED, "destroyed")   /* one row is noise */                                      \
+    X(OFF, "off")               /* one row is off by planted_off of its norm */             \
+    X(TAIL, "tail")             /* the last columns of one row are not written */           \
+    X(ROWS, "rows")             /* the last row is not written */                           \
+    X(PAST, "past")             /* three bytes past the end are */                          \
+    X(BEFORE, "before")         /* a byte before the start is */                            \
+    X(RACE, "race")             /* a row differs from run to run, by less than any limit */ \
+    X(EXPERT, "expert")         /* one expert runs with its neighbour's weights */          \
+    X(SWAPPED, "swapped")       /* gate and up */                                           \
+    X(BIASED, "biased")         /* every row of one expert is off by 0.8 of its limit */    \
+    X(INPUT_PADDING, "padding") /* padding rows of the input are read into the last row */  \
+    X(ORDER, "order")           /* sort: two experts' blocks swapped */                     \
+    X(WEIGHT, "weight")         /* sort: one routing weight of another token */             \
+    X(COUNT, "count")           /* sort: num_valid off by one block */
 enum planted_fault {
 #define PLANTED_ENUM(NAME, text) PLANTED_##NAME,
     PLANTED_FAULTS(PLANTED_ENUM) PLANTED_N
@@ -37,7 +37,8 @@ extern const struct mf_family_set planted_set;
 extern double planted_off;
 
 /* The step of that name for the shape; fails the test when it is not offered. */
-struct mf_step planted_step(const struct mf_shape *shape, const char *kind, int32_t block, enum planted_fault fault);
+struct mf_step planted_step(const struct mf_shape *shape, const char *kind, int32_t block,
+                            enum planted_fault fault);
 
 enum planted_clock { CLOCK_HONEST, CLOCK_ZERO, CLOCK_NEGATIVE, CLOCK_TOO_FAST };
 /* A device of kind "cpu" without anything behind it. */
@@ -52,7 +53,7 @@ struct planted_sink {
     int64_t limit_ms;
     struct mf_race_outcome outcome;
     int n_outcomes;
-    double samples[64];         /* of the last result */
+    double samples[64]; /* of the last result */
 };
 void planted_sink_init(struct planted_sink *s);
 

@@ -34,11 +34,11 @@ void mf_crew_turn(struct mf_crew *c);
 
 enum mf_crew_event {
     MF_CREW_NOTHING,
-    MF_CREW_READY,     /* a runner is described and idle */
+    MF_CREW_READY, /* a runner is described and idle */
     MF_CREW_DESCRIBED, /* the ready one has found its device's ceilings to be higher: mf_crew_described has them */
-    MF_CREW_MESSAGE,   /* *ret is the caller's */
-    MF_CREW_DIED,      /* the one that was ready or on its way there; mf_crew_why says why */
-    MF_CREW_HOPELESS,  /* no runner gets as far as ready; mf_crew_why says why. Ends the crew */
+    MF_CREW_MESSAGE,  /* *ret is the caller's */
+    MF_CREW_DIED,     /* the one that was ready or on its way there; mf_crew_why says why */
+    MF_CREW_HOPELESS, /* no runner gets as far as ready; mf_crew_why says why. Ends the crew */
 };
 enum mf_crew_event mf_crew_next(struct mf_crew *c, cJSON **ret);
 

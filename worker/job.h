@@ -16,8 +16,13 @@
 #include "common/status.h"
 #include "common/step.h"
 
-#define MF_UNIT_KIND_MAP(X, P) \
-    X(P, ENUMERATE, "enumerate") X(P, PROBE, "probe") X(P, RACE, "race") X(P, CANARY, "canary")
+/* clang-format off */
+#define MF_UNIT_KIND_MAP(X, P)   \
+    X(P, ENUMERATE, "enumerate") \
+    X(P, PROBE, "probe")         \
+    X(P, RACE, "race")           \
+    X(P, CANARY, "canary")
+/* clang-format on */
 MF_NAMES_DECLARE(mf_unit_kind, MF_UNIT_, MF_UNIT_KIND_MAP);
 
 #define MF_JOB_ITEMS_MAX    65536

@@ -9,30 +9,31 @@
 #include "worker/unit.h"
 
 struct mf_race_stage {
-    int rounds;                 /* rounds of everything still in */
-    int keep;                   /* at most so many go on */
+    int rounds; /* rounds of everything still in */
+    int keep;   /* at most so many go on */
 };
 
 struct mf_race_plan {
     struct mf_race_stage stages[8];
     int n_stages;
-    int fresh;                  /* samples of the winner's re-measurement */
-    double alpha;               /* family-wise error of dropping */
+    int fresh;    /* samples of the winner's re-measurement */
+    double alpha; /* family-wise error of dropping */
 };
 int mf_race_plan_parse(const cJSON *json, struct mf_race_plan *ret, const char **ret_field);
 
 struct mf_racer {
     int64_t id;
-    double *samples;            /* by round, room for the plan's rounds plus fresh */
+    double *samples; /* by round, room for the plan's rounds plus fresh */
     size_t n_samples;
-    int dropped_at;             /* rounds it had run when it was dropped; 0 for those in the race to its end */
-    enum mf_status status;      /* a racer that fails is out with its status and reason */
+    int dropped_at;        /* rounds it had run when it was dropped; 0 for those in the race to its end */
+    enum mf_status status; /* a racer that fails is out with its status and reason */
     char reason[MF_REASON_MAX];
 };
 
 /* One sample of racer i in that round, in microseconds. A negative errno (status unsupported) or a status > 0 ends
  * the racer; the reason may be set, otherwise one is made. */
-typedef int (*mf_race_sample_fn)(void *context, size_t racer, int round, double *ret_us, char reason[MF_REASON_MAX]);
+typedef int (*mf_race_sample_fn)(void *context, size_t racer, int round, double *ret_us,
+                                 char reason[MF_REASON_MAX]);
 
 /* Runs the plan over those of n racers whose status is ok. The order within a round is shuffled by the seed, and the
  * outcome is a function of the samples and the seed. The winner is picked among the ties within 0.2% of the leader by
@@ -40,5 +41,5 @@ typedef int (*mf_race_sample_fn)(void *context, size_t racer, int round, double 
  *
  * A racer that runs to the end has ret->rounds samples; what it has beyond them is its fresh re-measurement (the
  * winner and up to three ties). -ENOENT: no racer is left; ret is then untouched. -ENOMEM. */
-int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer *racers, const int *weight, size_t n,
-                mf_race_sample_fn sample, void *context, struct mf_race_outcome *ret);
+int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer *racers, const int *weight,
+                size_t n, mf_race_sample_fn sample, void *context, struct mf_race_outcome *ret);

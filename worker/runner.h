@@ -13,7 +13,7 @@ struct mf_runner_options {
     int n_foreign;
     uint64_t keep_bytes;
     uint64_t memory_bytes; /* limit of its address space; 0: none */
-    int64_t parent; /* pid of the worker: without it there is nothing to do */
+    int64_t parent;        /* pid of the worker: without it there is nothing to do */
 };
 
 /* Until the worker says stop or is gone. The exit code. */

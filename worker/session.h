@@ -19,17 +19,18 @@ struct mf_session;
 struct mf_session_args {
     struct mf_device *device;
     struct mf_shape shape;
-    const struct mf_unit_options *options;  /* copied */
-    struct mf_keeper *keeper;               /* NULL: memory lives in this process only */
-    const struct mf_family_set *extra;      /* families beside the registry's, searched first; NULL: none */
-    struct mf_sink *sink;                   /* told of phases while data is made; may be NULL */
+    const struct mf_unit_options *options; /* copied */
+    struct mf_keeper *keeper;              /* NULL: memory lives in this process only */
+    const struct mf_family_set *extra;     /* families beside the registry's, searched first; NULL: none */
+    struct mf_sink *sink;                  /* told of phases while data is made; may be NULL */
 };
 /* Makes or finds the data of the shape: cheap when the keeper, or an earlier session of this process, has the
  * weights. A runner keeps one session for units of the same shape and options. -EINVAL, -ENOMEM, with the
  * sentence in why. */
 int mf_session_new(const struct mf_session_args *args, char *why, size_t why_cap, struct mf_session **ret);
 /* The same shape, routing, seed and device: the session can serve the next unit as it is. */
-bool mf_session_serves(const struct mf_session *s, const struct mf_shape *shape, const struct mf_unit_options *o);
+bool mf_session_serves(const struct mf_session *s, const struct mf_shape *shape,
+                       const struct mf_unit_options *o);
 struct mf_session *mf_session_free(struct mf_session *s);
 
 struct mf_probe_step {
@@ -40,8 +41,8 @@ struct mf_probe_step {
 typedef double (*mf_best_fn)(void *context, mf_ops covers);
 
 /* Verifies and times each step, one result each. A failed step is a result; a negative return is the sink's. */
-int mf_session_probe(struct mf_session *s, const struct mf_probe_step *steps, size_t n, mf_best_fn best, void *context,
-                     struct mf_sink *sink);
+int mf_session_probe(struct mf_session *s, const struct mf_probe_step *steps, size_t n, mf_best_fn best,
+                     void *context, struct mf_sink *sink);
 
 struct mf_race_entry {
     int64_t id;
@@ -50,8 +51,8 @@ struct mf_race_entry {
     size_t n_steps;
 };
 /* Verifies each pipeline's output end to end, then races them through mf_pipeline_run. */
-int mf_session_race(struct mf_session *s, const struct mf_race_entry *entries, size_t n, const struct mf_race_plan *plan,
-                    struct mf_sink *sink);
+int mf_session_race(struct mf_session *s, const struct mf_race_entry *entries, size_t n,
+                    const struct mf_race_plan *plan, struct mf_sink *sink);
 
 /* Every buffer that a session hands to a launch lies in a memory file, so that a foreign program can map it.
  * Which file, and where in it; -ENOENT for an address that is not a session's. */

@@ -69,7 +69,7 @@ struct mf_session {
     struct mf_session_kind kinds[MF_SESSION_KINDS_MAX];
     size_t n_kinds;
     double first_canary_us;
-    int n_ceilings;                 /* times that the device's ceilings were measured again */
+    int n_ceilings; /* times that the device's ceilings were measured again */
 };
 
 /* The weight in that layout; made, or found, and kept. The pointer is good until the session ends. */

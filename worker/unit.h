@@ -11,20 +11,22 @@
 #include "common/status.h"
 #include "common/step.h"
 
-#define MF_PHASE_MAP(X, P)                                                                                   \
-    X(P, WAIT, "wait")     /* nothing to do */                                                               \
-    X(P, LOAD, "load")     /* opening steps, mapping memory */                                               \
-    X(P, DATA, "data")     /* making data and references */                                                  \
-    X(P, VERIFY, "verify")                                                                                   \
+/* clang-format off */
+#define MF_PHASE_MAP(X, P)                                     \
+    X(P, WAIT, "wait")     /* nothing to do */                 \
+    X(P, LOAD, "load")     /* opening steps, mapping memory */ \
+    X(P, DATA, "data")     /* making data and references */    \
+    X(P, VERIFY, "verify")                                     \
     X(P, TIMING, "timing")
+/* clang-format on */
 MF_NAMES_DECLARE(mf_phase, MF_PHASE_, MF_PHASE_MAP);
 
 struct mf_unit_options {
     struct mf_routing routing;
-    double err_ratio;           /* AITER's mismatch ratio that is still accepted */
+    double err_ratio; /* AITER's mismatch ratio that is still accepted */
     uint64_t seed;
-    int64_t time_cap_ms;        /* per step */
-    bool exhaustive;            /* no step is dropped by time before it has every gate and sample */
+    int64_t time_cap_ms; /* per step */
+    bool exhaustive;     /* no step is dropped by time before it has every gate and sample */
 };
 /* Reads `options` of a UNIT; absent members keep the defaults of docs/api.md. -EINVAL with the member's name. */
 int mf_unit_options_parse(const cJSON *json, struct mf_unit_options *ret, const char **ret_field);
@@ -33,27 +35,27 @@ int mf_unit_options_parse(const cJSON *json, struct mf_unit_options *ret, const 
 
 /* One result of a step or a pipeline. Times in microseconds; NAN for what was not measured. */
 struct mf_result {
-    int64_t id;                 /* of the step or the pipeline */
+    int64_t id; /* of the step or the pipeline */
     bool is_pipeline;
     enum mf_status status;
     char reason[MF_REASON_MAX];
-    double us, mad;             /* median and its deviation, over samples */
+    double us, mad; /* median and its deviation, over samples */
     double err, row_err, row_limit;
-    int verified;               /* runs that passed: 0, 1, 2 = all gates */
-    double canary;              /* canary's time over its first time, beside this result */
-    const char *mode;           /* "cold": weights came from memory; "warm"; "" when nothing was timed */
+    int verified;     /* runs that passed: 0, 1, 2 = all gates */
+    double canary;    /* canary's time over its first time, beside this result */
+    const char *mode; /* "cold": weights came from memory; "warm"; "" when nothing was timed */
     const double *samples;
     size_t n_samples;
-    const double *fresh;        /* race: re-measurement of the winner and its ties */
+    const double *fresh; /* race: re-measurement of the winner and its ties */
     size_t n_fresh;
-    int dropped_at;             /* race: round; 0 for survivors */
+    int dropped_at; /* race: round; 0 for survivors */
 };
 
 struct mf_race_outcome {
     int64_t winner;
     int64_t ties[64];
     size_t n_ties;
-    double us, mad;             /* of the winner's fresh samples */
+    double us, mad; /* of the winner's fresh samples */
     int rounds, calls;
 };
 
