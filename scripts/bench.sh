@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds Release and runs the benchmarks. Standard output holds one line a figure: name value unit.
+# Builds and runs the benchmarks. Standard output holds one line a figure: name value unit.
 # A benchmark that was not built or that fails is named on standard error, and the exit code is 1.
 #
 #   scripts/bench.sh [NAME…]     all of them, or bench_NAME only
@@ -9,13 +9,13 @@ names=("$@")
 [ ${#names[@]} -gt 0 ] || names=(kernels commit crashers aa farm)
 
 scripts/setup.sh >&2
-scripts/build.sh release >&2
+scripts/build.sh dev >&2
 status=0
 for name in "${names[@]}"; do
-    program=$(find build/release -type f -name "bench_$name" -perm -u+x -print -quit)
+    program=$(find build/dev -type f -name "bench_$name" -perm -u+x -print -quit)
     command=("$program")
     if [ -z "$program" ] && [ -f "tests/bench/bench_$name.py" ]; then
-        command=(python3 "tests/bench/bench_$name.py" build/release)
+        command=(python3 "tests/bench/bench_$name.py" build/dev)
     elif [ -z "$program" ]; then
         echo "bench: bench_$name is missing" >&2
         status=1
