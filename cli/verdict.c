@@ -2,34 +2,33 @@
 
 #include <math.h>
 
+#include "kernels/limits.h"
 #include "kernels/quant.h"
 
 MF_NAMES_DEFINE(mf_verdict, MF_VERDICT_, MF_VERDICT_MAP)
 
-#define AITER_ATOL 0.01
-#define AITER_RTOL 0.01
-
 struct mf_output_check mf_output_compare(const uint16_t *y, const float *reference, const float *plain_error,
                                          int64_t rows, int64_t cols)
 {
-    struct mf_output_check c = {.row_limit = MF_ROW_LIMIT_FLOOR};
+    const double floor = mf_row_floor(MF_FORMAT_BF16);
+    struct mf_output_check c = {.row_limit = floor};
     int64_t mismatches = 0;
     double worst = -1;
 
     for (int64_t t = 0; t < rows; t++) {
-        double difference = 0, norm = 0, limit = MF_ROW_LIMIT_FLOOR, error;
+        double difference = 0, norm = 0, limit = floor, error;
 
         for (int64_t i = 0; i < cols; i++) {
             double a = (double)mf_bf16_to_float(y[t * cols + i]), b = (double)reference[t * cols + i];
 
             c.bad_values += !isfinite(a);
             /* Written so that a NaN is a mismatch */
-            mismatches += !(fabs(a - b) <= AITER_ATOL + AITER_RTOL * fabs(b));
+            mismatches += !(fabs(a - b) <= MF_TOLERANCE + MF_TOLERANCE * fabs(b));
             difference += (a - b) * (a - b);
             norm += b * b;
         }
         if (plain_error)
-            limit = fmax(limit, MF_ROW_LIMIT_TIMES * (double)plain_error[t]);
+            limit = fmax(limit, MF_ROW_TIMES * (double)plain_error[t]);
         error = norm > 0 ? sqrt(difference / norm) : (difference == 0 ? 0 : HUGE_VAL);
         if (isnan(error))
             error = HUGE_VAL;

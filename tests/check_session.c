@@ -176,6 +176,22 @@ START_TEST(slow_is_dropped)
 }
 END_TEST
 
+/* A step without arithmetic stays, however long it takes beside another of its kind: a faster GEMM may need it. */
+START_TEST(data_movement_is_not_slow)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 64);
+    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    struct mf_step step = planted_step(&s, "sort", 16, PLANTED_NONE);
+    double best = 0.01;
+    struct mf_result r = probe(session, &step, best_is, &best, NULL);
+    ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
+    ck_assert_uint_ge(r.n_samples, 3);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
 /* A wrong step is wrong, however slow. */
 START_TEST(wrong_before_slow)
 {
@@ -463,6 +479,7 @@ int main(void)
     tcase_add_loop_test(t, weights_are_kept, 0, PLANTED_N_FORMATS);
     tcase_add_test(t, serves_the_same_data_only);
     tcase_add_test(t, slow_is_dropped);
+    tcase_add_test(t, data_movement_is_not_slow);
     tcase_add_test(t, wrong_before_slow);
     tcase_add_loop_test(t, hang_limit_is_from_the_best, 0, MF_ARRAY_LEN(limits));
     tcase_add_test(t, too_large_a_shape);

@@ -295,9 +295,17 @@ static int first_run(struct probe *p)
     return 0;
 }
 
+/* Only what computes: a sort for larger blocks is no rival of one for smaller blocks but what a faster GEMM needs, and
+ * together they take less than the doubt is worth. */
+static bool may_be_slow(const struct probe *p)
+{
+    return (p->step->covers & (MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_GEMM2))) &&
+           !p->s->options.exhaustive && p->best_us > 0;
+}
+
 static int drop_slow(struct probe *p)
 {
-    if (p->s->options.exhaustive || p->best_us <= 0 || p->first_us <= SLOW_LIMIT * p->best_us)
+    if (!may_be_slow(p) || p->first_us <= SLOW_LIMIT * p->best_us)
         return 0;
     double us = p->first_us;
     if (us <= SLOW_DOUBT * p->best_us) {

@@ -8,38 +8,14 @@
 #include "common/cleanup.h"
 #include "common/stats.h"
 #include "common/text.h"
+#include "kernels/limits.h"
 #include "kernels/quant.h"
 #include "kernels/vector.h"
 #include "worker/verify_index.h"
 
-#define TOLERANCE    0.01f /* AITER's rtol and atol */
 #define SMALL_ROW    0.05  /* of the typical norm: what a row's error is measured against at least */
-#define PLAIN_FACTOR 4
 #define EXPERT_ROWS  4 /* fewer say no more than their rows do */
 #define EXPERT_SHARE 0.5
-
-/* A correct kernel rounds its output once and its products in some other order: bf16 costs about 0.002 of a row,
- * the odd fp8 code that tips over to its neighbour less than 0.005. */
-static double row_floor(enum mf_format format)
-{
-    switch (format) {
-    case MF_FORMAT_F32:
-        return 0.005;
-    case MF_FORMAT_BF16:
-    case MF_FORMAT_FP16:
-        return 0.01;
-    case MF_FORMAT_FP8FN:
-    case MF_FORMAT_FP8FNUZ:
-    case MF_FORMAT_INT8:
-    case MF_FORMAT_INT4:
-    case MF_FORMAT_FP4:
-        return 0.02;
-    case MF_FORMAT_INDEX:
-    case MF_FORMAT_N_:
-        break;
-    }
-    return 0;
-}
 
 /* What became of one row. */
 struct row {
@@ -181,7 +157,7 @@ MF_VECTOR_BODY(static, void, compare_row,
                        v16i ad = (v16i)d & 0x7fffffff, ab = (v16i)b & 0x7fffffff;
                        bad -= ((v16i)a & 0x7f800000) == 0x7f800000;
                        /* no "less or equal": what cannot be compared is off */
-                       off -= (v16)ad > TOLERANCE + TOLERANCE * (v16)ab;
+                       off -= (v16)ad > (float)MF_TOLERANCE + (float)MF_TOLERANCE * (v16)ab;
                        d2 += d * d;
                        r2 += b * b;
                    }
@@ -357,7 +333,7 @@ static double plain_error(const struct mf_verify_input *v, int64_t source)
 
 static void judge_rows(const struct mf_verify_input *v, struct row *rows)
 {
-    double norm = 0, floor = row_floor(v->out->artifact.format);
+    double norm = 0, floor = mf_row_floor(v->out->artifact.format);
     int64_t n = 0;
     for (int64_t p = 0; p < v->out->parts[0].rows; p++) {
         if (rows[p].source >= 0) {
@@ -372,7 +348,7 @@ static void judge_rows(const struct mf_verify_input *v, struct row *rows)
             continue;
         double by = fmax(sqrt(r->norm), least);
         r->error = r->difference > 0 ? sqrt(r->difference) / by : 0;
-        r->limit = fmax(floor, PLAIN_FACTOR * plain_error(v, r->source));
+        r->limit = fmax(floor, MF_ROW_TIMES * plain_error(v, r->source));
     }
 }
 
