@@ -13,6 +13,7 @@
 #define READ_MS    150
 #define WINDOW     (8u << 20) /* read at once: short enough that some window is not disturbed by other programs */
 #define COMPUTE_MS 12
+#define TURNS_MIN  8 /* however long: a turn in which a thread had to wait for its core says nothing */
 
 struct work {
     const struct mf_cpu_peak_loops *loops;
@@ -83,7 +84,7 @@ static int measure_read(const struct mf_cpu_peak_loops *loops, uint64_t llc_byte
     mf_pool_run(touch_part, &all, mf_pool_threads());
     w.bytes = WINDOW;
     double end = now_s() + READ_MS * 1e-3;
-    for (size_t at = 0, n = 0; n < 8 || now_s() < end; n++, at = (at + WINDOW) % all.bytes) {
+    for (size_t at = 0, n = 0; n < TURNS_MIN || now_s() < end; n++, at = (at + WINDOW) % all.bytes) {
         w.memory = all.memory + at;
         double from = now_s();
         mf_pool_run(read_part, &w, mf_pool_threads());
@@ -104,12 +105,12 @@ static double measure_compute(const struct mf_cpu_peak_loops *loops, bool bf16)
            best = 0.0;
     double end = now_s() + COMPUTE_MS * 1e-3;
 
-    do {
+    for (int n = 0; n < TURNS_MIN || now_s() < end; n++) {
         double from = now_s();
         mf_pool_run(compute_part, &w, mf_pool_threads());
         double gflops = flops / (now_s() - from) * 1e-9;
         best = gflops > best ? gflops : best;
-    } while (now_s() < end);
+    }
     return best;
 }
 
