@@ -117,7 +117,10 @@ async function onFarm(browser, folder) {
   assert.equal(await browser.text('tr[data-batch="1"] a'), name);
   await until('what it waits for', async () => /sim-page\/8/.test(await browser.text('tr[data-batch="1"]')));
 
-  child(join(build, 'worker/moefarm-worker'), ['--coordinator', `tcp://127.0.0.1:${ports.hub}`, '--device', 'sim:sim-page/8:0', '--sim-workers', '2', '--name', 'page', '--spool', join(folder, 'spool'), '--lock-dir', folder, '--log', 'error'], /$^/).ready.catch(() => {});
+  // Steps that take their time, so that the batch is seen on its way however busy this machine is.
+  const spec = join(folder, 'slow.json');
+  writeFileSync(spec, JSON.stringify({ step_ms: 1 }));
+  child(join(build, 'worker/moefarm-worker'), ['--coordinator', `tcp://127.0.0.1:${ports.hub}`, '--device', `sim:sim-page/8:0:${spec}`, '--sim-workers', '2', '--name', 'page', '--spool', join(folder, 'spool'), '--lock-dir', folder, '--log', 'error'], /$^/).ready.catch(() => {});
   const seen = new Set();
   await until('the batch to be done', async () => {
     seen.add(await browser.text('tr[data-batch="1"] .measured'));
