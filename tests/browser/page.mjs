@@ -130,6 +130,9 @@ async function onFarm(browser, folder) {
   await until('the workers', async () => (await browser.count('[data-worker]')) === 2);
   assert.equal(await marked(browser), true);
 
+  await opened(browser, base + '#/batch/1', 'tr[data-goal="1"]');
+  assert.match(await browser.text('main'), /H 2048 · I 96 · 128 experts, top 8 · bfloat16 · Silu — sim-page\/8: weight layout/);
+  assert.equal(await browser.run('document.querySelector("main").focus({ preventScroll: true }); return getComputedStyle(document.querySelector("main")).outlineStyle'), 'none');
   await opened(browser, base + '#/goal/1', '.ranked li.winner');
   assert.ok((await browser.count('.ranked .bar > a')) > 4);
   await until('the race', async () => (await browser.count('svg.race circle')) > 10);
