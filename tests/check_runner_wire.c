@@ -308,6 +308,34 @@ START_TEST(not_kept)
 }
 END_TEST
 
+/* A file of more than a huge page is mapped at a multiple of one, is zero throughout, and is sealed like any other
+ * once its writable mapping is gone. */
+START_TEST(large_file)
+{
+    size_t bytes = 2 * MF_HUGE_PAGE + 3 * 4096;
+    int fd;
+    ck_assert_int_eq(mf_memory_file("large", bytes, &fd), 0);
+    unsigned char *at = mf_memory_map(fd, bytes, PROT_READ | PROT_WRITE, 0);
+    ck_assert_ptr_nonnull(at);
+    ck_assert_uint_eq((uintptr_t)at % MF_HUGE_PAGE, 0);
+    size_t n_set = 0;
+    for (size_t i = 0; i < bytes; i++)
+        n_set += at[i] != 0;
+    ck_assert_uint_eq(n_set, 0);
+    at[bytes - 1] = 7;
+    ck_assert_int_eq(mf_memory_seal(fd), -EBUSY);
+    ck_assert_int_eq(munmap(at, bytes), 0);
+    ck_assert_int_eq(mf_memory_seal(fd), 0);
+    ck_assert_ptr_null(mf_memory_map(fd, bytes, PROT_READ | PROT_WRITE, 0));
+    ck_assert_int_eq(errno, EPERM);
+    at = mf_memory_map(fd, bytes, PROT_READ, MAP_POPULATE);
+    ck_assert_ptr_nonnull(at);
+    ck_assert_int_eq(at[bytes - 1], 7);
+    ck_assert_int_eq(munmap(at, bytes), 0);
+    (void)close(fd);
+}
+END_TEST
+
 START_TEST(runner_hands_over)
 {
     struct mf_runner_keeper k;
@@ -353,6 +381,7 @@ int main(void)
     tcase_add_checked_fixture(keeper, setup, teardown);
     tcase_add_test(keeper, kept_by_key);
     tcase_add_test(keeper, not_kept);
+    tcase_add_test(keeper, large_file);
     tcase_add_test(keeper, runner_hands_over);
     suite_add_tcase(suite, keeper);
     return mf_check_main(suite);

@@ -10,6 +10,14 @@
 #include "common/json.h"
 #include "common/text.h"
 
+/* Linux 5.14 and 6.1; headers of older ones lack them */
+#ifndef MADV_POPULATE_WRITE
+#    define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_COLLAPSE
+#    define MADV_COLLAPSE 25
+#endif
+
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE)
 
 void mf_kept_store_init(struct mf_kept_store *s, uint64_t max_bytes)
@@ -156,6 +164,46 @@ void mf_runner_keeper_release(struct mf_runner_keeper *k)
     mf_kept_store_release(&k->store);
 }
 
+/* Has the file in huge pages where Linux (6.1 on) can: there a page touched is enough to collapse 2 MiB into one,
+ * whatever shmem_enabled says, and the file can still be sealed. Elsewhere it keeps its small pages. */
+static void prefer_huge(int fd, uint64_t bytes)
+{
+    size_t whole = (size_t)(bytes / MF_HUGE_PAGE * MF_HUGE_PAGE);
+    if (whole == 0)
+        return;
+    void *at = mf_memory_map(fd, whole, PROT_READ | PROT_WRITE, 0);
+    if (!at)
+        return;
+    bool able = true;
+    for (size_t i = 0; i < whole && able; i += MF_HUGE_PAGE) {
+        /* by madvise, as a fault without memory would be a signal */
+        able = madvise((char *)at + i, 4096, MADV_POPULATE_WRITE) == 0 &&
+               madvise((char *)at + i, MF_HUGE_PAGE, MADV_COLLAPSE) == 0;
+    }
+    (void)munmap(at, whole);
+}
+
+void *mf_memory_map(int fd, size_t bytes, int protection, int flags)
+{
+    size_t reach = bytes < MF_HUGE_PAGE ? bytes : bytes + MF_HUGE_PAGE;
+    char *reserved = mmap(NULL, reach, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED)
+        return NULL;
+    size_t before = reach == bytes ? 0 : (MF_HUGE_PAGE - (uintptr_t)reserved % MF_HUGE_PAGE) % MF_HUGE_PAGE;
+    char *at = mmap(reserved + before, bytes, protection, MAP_SHARED | MAP_FIXED | flags, fd, 0);
+    if (at == MAP_FAILED) {
+        int error = errno;
+        (void)munmap(reserved, reach);
+        errno = error;
+        return NULL;
+    }
+    if (before > 0)
+        (void)munmap(reserved, before);
+    if (reach > before + bytes)
+        (void)munmap(at + bytes, reach - before - bytes);
+    return at;
+}
+
 int mf_memory_file(const char *name, uint64_t bytes, int *ret_fd)
 {
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -166,6 +214,7 @@ int mf_memory_file(const char *name, uint64_t bytes, int *ret_fd)
         (void)close(fd);
         return r;
     }
+    prefer_huge(fd, bytes);
     *ret_fd = fd;
     return 0;
 }

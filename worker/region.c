@@ -56,8 +56,8 @@ static size_t whole_pages(size_t bytes)
 
 static int map(struct mf_region *r, int protection, int flags)
 {
-    void *at = mmap(NULL, r->bytes, protection, MAP_SHARED | flags, r->fd, 0);
-    if (at == MAP_FAILED)
+    void *at = mf_memory_map(r->fd, r->bytes, protection, flags);
+    if (!at)
         return -errno;
     r->at = at;
     int result = list(r);
