@@ -724,6 +724,26 @@ START_TEST(bad_runner)
 }
 END_TEST
 
+/* A shape that does not fit is a status on each of its steps, not a failed unit. */
+START_TEST(too_large_is_said_of_each_step)
+{
+    char why[256] = "";
+    ck_assert_int_eq(start(NULL, bad_runners[MF_ARRAY_LEN(bad_runners) - 1].script, why, sizeof(why)), 0);
+    skip(MF_MESSAGE_HELLO);
+    welcome("[]");
+    skip(MF_MESSAGE_READY);
+    give_probe(1, five, 3);
+    skip(MF_MESSAGE_READY);
+    for (int i = 0; i < 3; i++) {
+        _cleanup_(cJSON_Deletep) cJSON *result = expect(MF_MESSAGE_RESULT);
+        ck_assert_str_eq(text_of(result, "status"), "no_memory");
+        ck_assert_str_eq(text_of(result, "reason"), "w1 is too large");
+        ck_assert(cJSON_IsNumber(cJSON_GetObjectItem(result, "step")));
+        ck_assert_int_eq(cJSON_IsTrue(cJSON_GetObjectItem(result, "last")), i == 2);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("agent");
@@ -745,6 +765,7 @@ int main(void)
     tcase_add_test(tc, rubbish_is_ignored);
     tcase_add_test(tc, refused_result_is_dropped);
     tcase_add_test(tc, one_worker_a_device);
+    tcase_add_test(tc, too_large_is_said_of_each_step);
     tcase_add_loop_test(tc, bad_runner, 0, (int)MF_ARRAY_LEN(bad_runners));
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);

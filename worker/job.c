@@ -336,6 +336,20 @@ static int take_begin(struct mf_job *j, const cJSON *message, int64_t *ret_limit
     return 0;
 }
 
+/* Every step of a probe that has no result yet gets this one. */
+static int give_the_rest(struct mf_job *j, enum mf_status status, const char *reason)
+{
+    for (size_t i = 0; i < j->n_items; i++) {
+        if (j->items[i].done)
+            continue;
+        mark_done(j, &j->items[i]);
+        int r = emit(j, new_result(j, &j->items[i], status, reason), j->n_done == j->n_items);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
 /* A step that the runner left out has no result to give: said so, since silence would keep the unit open. */
 static int take_end(struct mf_job *j)
 {
@@ -347,16 +361,9 @@ static int take_end(struct mf_job *j)
                    ? r
                    : end_with(j, MF_STATUS_UNSUPPORTED, "no pipeline of the race survived its verification");
     }
-    for (size_t i = 0; i < j->n_items; i++) {
-        if (j->items[i].done)
-            continue;
-        mark_done(j, &j->items[i]);
-        int r =
-            emit(j, new_result(j, &j->items[i], MF_STATUS_UNSUPPORTED, "its runner gave no result for it"),
-                 j->n_done == j->n_items);
-        if (r < 0)
-            return r;
-    }
+    int r = give_the_rest(j, MF_STATUS_UNSUPPORTED, "its runner gave no result for it");
+    if (r < 0)
+        return r;
     return j->ended ? 0 : end_with(j, MF_STATUS_UNSUPPORTED, "the runner gave no result");
 }
 
@@ -369,6 +376,12 @@ static int take_error(struct mf_job *j, const cJSON *message)
         (void)mf_status_parse(text, &status);
     if (status == MF_STATUS_OK)
         status = MF_STATUS_UNSUPPORTED;
+    /* Too little memory for the shape's data is what each of its steps dies of, and no other attempt would help. */
+    if (status == MF_STATUS_NO_MEMORY && j->kind == MF_UNIT_PROBE && !j->ended) {
+        int r = give_the_rest(j, status, reason);
+        if (r < 0)
+            return r;
+    }
     return j->ended ? 0 : end_with(j, status, reason);
 }
 

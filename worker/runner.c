@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/json.h"
 #include "common/text.h"
 #include "kernels/family.h"
@@ -23,6 +24,7 @@
 #include "worker/sim_unit.h"
 
 #define STEPS_MAX        65536
+#define TOO_LARGE_MS     60000 /* memory may be free again later */
 #define N_CANARY_SAMPLES 20
 
 struct runner {
@@ -35,6 +37,11 @@ struct runner {
     struct mf_foreign *foreign[MF_RUNNER_FOREIGN_MAX];
     const struct mf_family *extra_families[MF_RUNNER_FOREIGN_MAX];
     struct mf_family_set extra;
+    struct {
+        int64_t until_ms; /* 0: none */
+        struct mf_shape shape;
+        char why[MF_REASON_MAX];
+    } too_large; /* the last shape whose data did not fit: its other units need not try again at once */
 };
 
 /* What a UNIT asks for, parsed. */
@@ -305,6 +312,10 @@ static int make_session(struct runner *r, const struct request *q, char *why, si
 {
     if (r->session && mf_session_serves(r->session, &q->shape, &q->options))
         return 0;
+    if (mf_now_ms() < r->too_large.until_ms && mf_shape_equal(&r->too_large.shape, &q->shape)) {
+        (void)mf_copy(why, why_cap, r->too_large.why);
+        return -ENOMEM;
+    }
     /* The old one's memory goes before the new one's is made. */
     r->session = mf_session_free(r->session);
     struct mf_session_args args = {.device = r->device,
@@ -313,7 +324,13 @@ static int make_session(struct runner *r, const struct request *q, char *why, si
                                    .keeper = &r->keeper.keeper,
                                    .extra = &r->extra,
                                    .sink = &r->sink.sink};
-    return mf_session_new(&args, why, why_cap, &r->session);
+    int x = mf_session_new(&args, why, why_cap, &r->session);
+    if (x == -ENOMEM) {
+        r->too_large.until_ms = mf_now_ms() + TOO_LARGE_MS;
+        r->too_large.shape = q->shape;
+        (void)mf_copy(r->too_large.why, sizeof(r->too_large.why), why);
+    }
+    return x;
 }
 
 static int run_request(struct runner *r, const struct request *q, char *why, size_t why_cap)
