@@ -1,5 +1,7 @@
 set(MF_AGENT_SOURCES
     agent.c
+    agent_hear.c
+    agent_say.c
     agent_socket.c
     crew.c
     described.c

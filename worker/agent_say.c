@@ -1,0 +1,143 @@
+#include "worker/agent_private.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#define HELLO_MS 1000 /* between two while nobody answers */
+
+/* ---- time by phase ---- */
+
+void mf_agent_set_phase(struct mf_agent *a, enum mf_phase phase)
+{
+    uint64_t now = mf_now_ns();
+    a->busy_s[a->phase] += (double)(now - a->phase_since_ns) / 1e9;
+    a->phase_since_ns = now;
+    a->phase = phase;
+}
+
+/* Shares of the time since the last beat; starts the next one. */
+static bool add_busy(struct mf_agent *a, cJSON *beat)
+{
+    mf_agent_set_phase(a, a->phase);
+    double seconds = (double)(a->phase_since_ns - a->beat_ns) / 1e9;
+    a->beat_ns = a->phase_since_ns;
+    cJSON *busy = cJSON_AddObjectToObject(beat, "busy");
+    for (int i = 0; busy && i < MF_PHASE_N_; i++) {
+        if (!cJSON_AddNumberToObject(busy, mf_phase_name((enum mf_phase)i),
+                                     seconds > 0 ? a->busy_s[i] / seconds : 0))
+            return false;
+        a->busy_s[i] = 0;
+    }
+    return busy != NULL;
+}
+
+/* ---- what is sent ---- */
+
+static bool add_running(const struct mf_agent *a, cJSON *to)
+{
+    cJSON *array = cJSON_AddArrayToObject(to, "running");
+    for (size_t i = 0; array && i < a->n_jobs; i++) {
+        cJSON *job = mf_job_running(a->jobs[i]);
+        if (!cJSON_AddItemToArray(array, job)) {
+            cJSON_Delete(job);
+            return false;
+        }
+    }
+    return array != NULL;
+}
+
+static bool add_copy(cJSON *to, const char *key, const cJSON *from)
+{
+    cJSON *copy = cJSON_Duplicate(from, true);
+    if (copy && cJSON_AddItemToObject(to, key, copy))
+        return true;
+    cJSON_Delete(copy);
+    return false;
+}
+
+static bool fill_hello(const struct mf_agent *a, cJSON *m)
+{
+    const cJSON *hello = mf_crew_hello(a->crew), *device = mf_crew_described(a->crew);
+    static const char *const of_device[] = {"class", "model", "simulated"};
+    static const char *const of_hello[] = {"revision", "families"};
+    bool ok = cJSON_AddStringToObject(m, "worker", a->o.name) &&
+              cJSON_AddStringToObject(m, "instance", a->instance) &&
+              cJSON_AddStringToObject(m, "host", a->host) && mf_json_add_i64(m, "pid", (int64_t)getpid()) &&
+              cJSON_AddStringToObject(m, "version", MF_VERSION) && add_copy(m, "device", device) &&
+              add_running(a, m);
+    for (size_t i = 0; ok && i < MF_ARRAY_LEN(of_device); i++)
+        ok = add_copy(m, of_device[i], cJSON_GetObjectItemCaseSensitive(device, of_device[i]));
+    for (size_t i = 0; ok && i < MF_ARRAY_LEN(of_hello); i++)
+        ok = add_copy(m, of_hello[i], cJSON_GetObjectItemCaseSensitive(hello, of_hello[i]));
+    return ok;
+}
+
+void mf_agent_send_hello(struct mf_agent *a)
+{
+    int64_t now = mf_now_ms();
+    _cleanup_(cJSON_Deletep) cJSON *m = cJSON_CreateObject();
+    a->hello_due_ms = now + HELLO_MS;
+    if (m && fill_hello(a, m) && mf_agent_socket_send_json(&a->socket, MF_MESSAGE_HELLO, m) == 0)
+        a->hello_sent_ms = now;
+    else
+        a->hello_due_ms = now + MF_AGENT_HELLO_MIN_MS;
+}
+
+/* device: what it says of itself now, NULL when that has not changed. */
+void mf_agent_send_beat(struct mf_agent *a, const cJSON *device)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = cJSON_CreateObject();
+    a->beat_due_ms = mf_now_ms() + a->beat_ms;
+    if (m && add_running(a, m) && add_busy(a, m) && (!device || add_copy(m, "device", device)))
+        (void)mf_agent_socket_send_json(&a->socket, MF_MESSAGE_BEAT, m);
+}
+
+void mf_agent_send_ready(struct mf_agent *a)
+{
+    if (a->state != MF_AGENT_JOINED || a->draining || a->asked || a->n_jobs == MF_AGENT_JOBS_MAX)
+        return;
+    _cleanup_(cJSON_Deletep) cJSON *m = cJSON_CreateObject();
+    if (m && mf_json_add_i64(m, "credit", 1) &&
+        mf_agent_socket_send_json(&a->socket, MF_MESSAGE_READY, m) == 0)
+        a->asked = true;
+}
+
+void mf_agent_send_results(struct mf_agent *a)
+{
+    struct mf_spool_key key;
+    const char *body;
+    size_t len;
+    a->blocked = false;
+    if (a->state != MF_AGENT_JOINED && a->state != MF_AGENT_LEAVING)
+        return;
+    while (mf_spool_next(a->spool, &key, &body, &len)) {
+        if (mf_agent_socket_send(&a->socket, MF_MESSAGE_RESULT, body, len) < 0) {
+            a->blocked = true;
+            return;
+        }
+        uint64_t sequence = a->socket.sequence;
+        a->sent[sequence % MF_AGENT_SENT_MAX].sequence = sequence;
+        a->sent[sequence % MF_AGENT_SENT_MAX].key = key;
+        a->sent_ms = mf_now_ms();
+        mf_spool_sent(a->spool);
+    }
+}
+
+int mf_agent_spool_result(void *context, cJSON *result)
+{
+    struct mf_agent *a = context;
+    _cleanup_(cJSON_Deletep) cJSON *body = result;
+    _cleanup_(mf_freep) char *text = mf_json_print(body);
+    struct mf_spool_key key;
+    const int64_t max = INT64_C(1) << 53;
+    if (!text || mf_json_i64(body, "unit", 0, max, &key.unit) < 0 ||
+        mf_json_i64(body, "attempt", 0, max, &key.attempt) < 0 ||
+        mf_json_i64(body, "seq", 0, max, &key.seq) < 0)
+        return -ENOMEM;
+    int r = mf_spool_append(a->spool, &key, text, strlen(text));
+    if (r < 0)
+        return r;
+    mf_agent_send_results(a);
+    return 0;
+}
