@@ -72,7 +72,7 @@ static int parse(struct settings *s, int argc, char **argv)
         {"device",       MF_OPT_TEXT, &s->device, "NAME", "cpu:0, or sim:<class>:<ordinal>[:<spec file>]", 0, 0},
         {"name",         MF_OPT_TEXT, &s->name, "NAME", "of this worker, unique in the farm (default: host and device)", 0, 0},
         {"spool",        MF_OPT_TEXT, &s->spool, "FOLDER", "where results wait until they are acknowledged", 0, 0},
-        {"lock-dir",     MF_OPT_TEXT, &s->lock_folder, "FOLDER", "where the lock of the device is (default: /run/lock or /tmp)", 0, 0},
+        {"lock-dir",     MF_OPT_TEXT, &s->lock_folder, "FOLDER", "where the lock of the device is; /tmp where there is no /run/lock", 0, 0},
         {"families",     MF_OPT_TEXT, &s->families, "LIST", "only these families, by comma", 0, 0},
         {"runner",       MF_OPT_TEXT, &s->runner, "COMMAND", "a foreign runner beside the families; may be given again", 0, 0},
         {"sim-workers",  MF_OPT_INT,  &s->sim_workers, "N", "simulated workers NAME-0 … in this process", 1, SIM_WORKERS_MAX},
