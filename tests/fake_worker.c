@@ -76,13 +76,13 @@ int fake_worker_recv(struct fake_worker *w, int timeout_ms, enum mf_message *ret
     zmq_pollitem_t item = {.socket = w->socket, .events = ZMQ_POLLIN};
     struct mf_wire_header head = {0};
     int version, n = 0, more = 1;
-    if (zmq_poll(&item, 1, timeout_ms) <= 0)
+    if (timeout_ms > 0 && zmq_poll(&item, 1, timeout_ms) <= 0)
         return 0;
     cJSON *json = NULL;
     for (; more; n++) {
         zmq_msg_t frame;
         zmq_msg_init(&frame);
-        if (zmq_msg_recv(&frame, w->socket, 0) < 0)
+        if (zmq_msg_recv(&frame, w->socket, n == 0 ? ZMQ_DONTWAIT : 0) < 0)
             return 0;
         if (n == 0 && mf_wire_decode(zmq_msg_data(&frame), zmq_msg_size(&frame), &head, &version) < 0)
             n = 100;

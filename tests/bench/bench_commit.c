@@ -14,6 +14,7 @@
 #include "farm_process.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,7 @@
 #define WINDOW         256 /* a worker's results that are not acknowledged */
 #define UNIT_STEPS_MAX 256
 #define UNITS_AHEAD    2 /* that a worker holds before it asks for no more */
+#define TURNS          "moefarm_turn_duration_seconds_count"
 
 struct unit {
     int64_t id, attempt, epoch;
@@ -42,6 +44,7 @@ struct client {
     struct unit units[4]; /* a ring: the first is worked on */
     int first, n_units;
     int in_flight;
+    bool has_mail;
 };
 
 static struct client clients[WORKERS_MAX];
@@ -163,12 +166,15 @@ static int take_all(struct client *c)
     return acks;
 }
 
-static int wait_any(int n, int timeout_ms)
+/* Waits until something has come, and marks whom for. */
+static void wait_any(int n, int timeout_ms)
 {
     zmq_pollitem_t items[WORKERS_MAX] = {{0}};
     for (int i = 0; i < n; i++)
         items[i] = (zmq_pollitem_t){.socket = clients[i].w.socket, .events = ZMQ_POLLIN};
-    return zmq_poll(items, n, timeout_ms);
+    (void)zmq_poll(items, n, timeout_ms);
+    for (int i = 0; i < n; i++)
+        clients[i].has_mail = items[i].revents != 0;
 }
 
 static void submit(const struct farm_process *p)
@@ -205,6 +211,15 @@ static double cpu_s(pid_t pid)
     return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
 }
 
+/* Turns of the writing loop that ended so far: each is one commit. */
+static double turns(const struct farm_process *p)
+{
+    int status;
+    _cleanup_(mf_freep) char *text = farm_process_http(p, "GET", "/metrics", "text/plain", "", &status);
+    const char *at = text ? strstr(text, "\n" TURNS " ") : NULL;
+    return at ? strtod(at + sizeof(TURNS) + 1, NULL) : 0;
+}
+
 static void measure(void *zmq, const char *name, int n, int window)
 {
     struct farm_process p = {0};
@@ -226,7 +241,7 @@ static void measure(void *zmq, const char *name, int n, int window)
     /* Enumerations come first; once each worker holds steps to measure, they are over */
     int64_t end_ms = mf_now_ms() + PREPARE_MS;
     for (int ready = 0; ready < n;) {
-        (void)wait_any(n, 100);
+        wait_any(n, 100);
         ready = 0;
         for (int i = 0; i < n; i++) {
             (void)take_all(&clients[i]);
@@ -236,32 +251,36 @@ static void measure(void *zmq, const char *name, int n, int window)
             die("the farm cuts no units");
     }
     int64_t acks = 0;
-    double start_cpu_s = cpu_s(p.pid);
+    double start_cpu_s = cpu_s(p.pid), start_turns = turns(&p);
     uint64_t start_ns = mf_now_ns(), now_ns = start_ns;
+    for (int i = 0; i < n; i++)
+        pump(&clients[i], window);
     while (now_ns - start_ns < (uint64_t)MEASURE_MS * 1000000u && acks < (int64_t)SHAPES * STEPS) {
-        for (int i = 0; i < n; i++)
-            pump(&clients[i], window);
-        (void)wait_any(n, 100);
+        wait_any(n, 100);
         for (int i = 0; i < n; i++) {
-            int got = take_all(&clients[i]);
+            int got = clients[i].has_mail ? take_all(&clients[i]) : 0;
             clients[i].in_flight -= got;
             acks += got;
+            pump(&clients[i], window);
         }
         now_ns = mf_now_ns();
     }
     printf("%s_w%d %.0f results/s\n", name, n, (double)acks / ((double)(now_ns - start_ns) * 1e-9));
     (void)fflush(stdout);
-    fprintf(stderr, "%s_w%d: %.1f us of processor time a result\n", name, n,
-            (cpu_s(p.pid) - start_cpu_s) * 1e6 / (double)(acks ? acks : 1));
+    fprintf(stderr, "%s_w%d: %.1f us of processor time a result, %.1f results a commit\n", name, n,
+            (cpu_s(p.pid) - start_cpu_s) * 1e6 / (double)(acks ? acks : 1),
+            (double)acks / fmax(turns(&p) - start_turns, 1));
     for (int i = 0; i < n; i++)
         fake_worker_close(&clients[i].w);
     (void)farm_process_kill(&p, SIGTERM);
     farm_process_remove(&p);
 }
 
+/* bench_commit [W [rr|stream]]: of that many workers only, of that kind only */
 int main(int argc, char **argv)
 {
     static const int counts[] = {1, 8, 64};
+    const char *kind = argc > 2 ? argv[2] : "";
     void *zmq = zmq_ctx_new();
     size_t len = 0;
     for (int i = 0; i < 20; i++)
@@ -271,8 +290,10 @@ int main(int argc, char **argv)
         int64_t only = 0;
         if (argc > 1 && (mf_parse_i64(argv[1], 1, WORKERS_MAX, &only) < 0 || only != counts[i]))
             continue;
-        measure(zmq, "commit_rr", counts[i], 1);
-        measure(zmq, "commit_stream", counts[i], WINDOW);
+        if (strcmp(kind, "stream") != 0)
+            measure(zmq, "commit_rr", counts[i], 1);
+        if (strcmp(kind, "rr") != 0)
+            measure(zmq, "commit_stream", counts[i], WINDOW);
     }
     (void)zmq_ctx_term(zmq);
     return EXIT_SUCCESS;
