@@ -17,8 +17,8 @@ static const char *const migrations[MF_STORE_VERSION] = {mf_schema_1};
 /* Open addressing, a power of two, never more than half full. */
 #define CACHE_SIZE 512
 
-/* What the WAL holds between two checkpoints, of 2048 pages and a turn. */
-#define WAL_BYTES (12 << 20)
+/* What the WAL holds between two checkpoints, of 6144 pages and a turn. */
+#define WAL_BYTES (28 << 20)
 
 struct mf_store {
     sqlite3 *db;
@@ -168,7 +168,7 @@ int mf_store_open(const char *path, struct mf_store **ret)
     /* Checkpoints come seldom enough that a page that many turns write goes to the database once. */
     r = run_text(s,
                  "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
-                 "PRAGMA wal_autocheckpoint = 2048; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY;"
+                 "PRAGMA wal_autocheckpoint = 6144; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY;"
                  "PRAGMA journal_size_limit = 67108864");
     if (r == 0)
         r = migrate(s);
