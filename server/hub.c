@@ -4,8 +4,10 @@
 #include "common/text.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <string.h>
+#include <time.h>
 #include <zmq.h>
 
 /* A turn's answers: at most 512 messages' worth, of which a unit may be large. */
@@ -176,6 +178,17 @@ int mf_hub_recv(struct mf_hub *h, struct mf_mail *ret)
     ret->body = zmq_msg_data(&h->body);
     ret->body_len = zmq_msg_size(&h->body);
     return 1;
+}
+
+bool mf_hub_wait(const struct mf_hub *h, uint64_t ns)
+{
+    struct pollfd item = {.events = POLLIN};
+    const struct timespec timeout = {.tv_sec = (time_t)(ns / 1000000000u),
+                                     .tv_nsec = (long)(ns % 1000000000u)};
+    size_t len = sizeof(item.fd);
+    if (zmq_getsockopt(h->socket, ZMQ_FD, &item.fd, &len) < 0)
+        return false;
+    return ppoll(&item, 1, &timeout, NULL) > 0;
 }
 
 int mf_hub_post(struct mf_hub *h, const struct mf_peer *to, enum mf_message type, const char *body)

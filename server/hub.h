@@ -5,6 +5,7 @@
  * acknowledged never sends it again, so nothing may be said before it is durable. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,6 +40,8 @@ const char *mf_hub_endpoint(const struct mf_hub *h);
 /* 1: a message of this version that decodes; 0: none waiting. -EBADMSG: not ours, -EPROTONOSUPPORT: of another
  * version: ret->peer says whom to refuse. */
 int mf_hub_recv(struct mf_hub *h, struct mf_mail *ret);
+/* Waits for more, after mf_hub_recv() said that none waits. false: nothing came in time. */
+bool mf_hub_wait(const struct mf_hub *h, uint64_t ns);
 /* Queues a message; the body is copied. -ENOMEM, -EFBIG. */
 int mf_hub_post(struct mf_hub *h, const struct mf_peer *to, enum mf_message type, const char *body);
 /* Sends what is queued. A peer that is gone or full loses its messages; leases and re-sending make up for it. */

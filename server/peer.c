@@ -413,6 +413,7 @@ int mf_peers_flush(struct mf_farm *f)
 
 int mf_peers_acknowledge(struct mf_farm *f)
 {
+    f->n_acknowledged = 0;
     for (size_t i = 0; i < f->slots.n; i++) {
         struct mf_slot *slot = f->slots.all[i];
         if (!slot->acks.len)
@@ -421,6 +422,7 @@ int mf_peers_acknowledge(struct mf_farm *f)
         int r = mf_buf_error(&slot->acks);
         if (r == 0)
             r = mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_ACK, slot->acks.data);
+        f->n_acknowledged++;
         mf_buf_clear(&slot->acks);
         if (r < 0)
             return r;
