@@ -167,6 +167,9 @@ static struct mf_kernel configure(enum kind kind, const struct mf_shape *shape, 
                               .floats_bytes = floats_bytes(kind, shape)};
 }
 
+/* Up to so many rows one thread may beat many, as starting them costs as much as the rows. */
+#define ROWS_OF_ONE 64
+
 /* Calls f for every step of the shape; stops at the first value that is not 0 and returns it. */
 typedef int (*each_fn)(void *context, const struct mf_kernel *k);
 
@@ -176,7 +179,8 @@ static int each(const struct mf_shape *shape, int cores, each_fn f, void *contex
         if (!kind_applies(kind, shape))
             continue;
         for (int b = 0; b < (kinds[kind].sorted ? MF_CPU_N_BLOCK_MS : 1); b++) {
-            for (int threads = 1; threads <= cores; threads = threads < cores ? cores : cores + 1) {
+            int threads = kinds[kind].threaded && shape->token * shape->topk > ROWS_OF_ONE ? cores : 1;
+            for (; threads <= cores; threads = threads < cores ? cores : cores + 1) {
                 struct mf_kernel k = configure(kind, shape, mf_cpu_block_ms[b], threads);
                 int r = f(context, &k);
                 if (r != 0)

@@ -66,6 +66,20 @@ static int choose_columns(const int *candidates, size_t n_candidates, int n, int
     return found;
 }
 
+static const int stage1_columns[] = {32, 96, 64, 48, 16, 128, 8};
+static const int stage2_columns[] = {64, 256, 128, 32, 16, 8};
+
+struct widths {
+    const int *candidates;
+    size_t n;
+};
+
+static struct widths widths_of(int stage)
+{
+    return stage == 1 ? (struct widths){stage1_columns, MF_ARRAY_LEN(stage1_columns)}
+                      : (struct widths){stage2_columns, MF_ARRAY_LEN(stage2_columns)};
+}
+
 typedef int (*each_fn)(void *context, const struct config *c);
 
 static bool layout_fits(const struct mf_shape *s, int stage, int panel)
@@ -107,11 +121,10 @@ static int each_out(const struct mf_shape *s, struct config c, each_fn f, void *
  * for few parameters only, as each step costs tuning time. */
 static int each_of_panel(const struct mf_shape *s, int cores, struct config c, each_fn f, void *context)
 {
-    static const int n1[] = {32, 96, 64, 48, 16, 128, 8}, n2[] = {64, 256, 128, 32, 16, 8};
+    struct widths widths = widths_of(c.stage);
     int N = c.stage == 1 ? s->inter_dim : s->model_dim, K = c.stage == 1 ? s->model_dim : s->inter_dim;
     int columns[N_MAX], pieces[2];
-    int n_columns = choose_columns(c.stage == 1 ? n1 : n2, c.stage == 1 ? MF_ARRAY_LEN(n1) : MF_ARRAY_LEN(n2),
-                                   N, c.panel, columns);
+    int n_columns = choose_columns(widths.candidates, widths.n, N, c.panel, columns);
     int n_pieces = c.panel == 1 ? 1 : k_pieces(s, K, pieces);
     int r = 0;
 
@@ -284,6 +297,29 @@ static int reject_layouts(const struct mf_family *f, const struct mf_shape *s, s
     return 0;
 }
 
+/* One sentence for each width of a tile that does not divide the columns of its stage. */
+static int reject_widths(const struct mf_family *f, const struct mf_shape *s, struct mf_offer *offer)
+{
+    for (int stage = 1; stage <= 2; stage++) {
+        struct widths widths = widths_of(stage);
+        int n = stage == 1 ? s->inter_dim : s->model_dim;
+        for (size_t i = 0; i < widths.n; i++) {
+            char kernel[32];
+            if (n % widths.candidates[i] == 0)
+                continue;
+            (void)snprintf(kernel, sizeof(kernel), "s%d_n%d", stage, widths.candidates[i]);
+            int r = offer->reject(offer, f->name, kernel, "divisibility",
+                                  "block_n is %d and %s is %d: a tile must divide the columns of stage %d "
+                                  "(remainder %d)",
+                                  widths.candidates[i], stage == 1 ? "inter_dim" : "model_dim", n, stage,
+                                  n % widths.candidates[i]);
+            if (r < 0)
+                return r;
+        }
+    }
+    return 0;
+}
+
 static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
                      const struct mf_shape *shape, struct mf_offer *offer)
 {
@@ -294,6 +330,8 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     if (!mf_cpu_shape_known(shape, &refusal))
         return offer->reject(offer, f->name, f->name, refusal.rule, "%s", refusal.reason);
     r = reject_layouts(f, shape, offer);
+    if (r == 0)
+        r = reject_widths(f, shape, offer);
     for (int stage = 1; stage <= 2 && r == 0; stage++)
         r = each(shape, device->cores, stage, offer_step, &w);
     return r;

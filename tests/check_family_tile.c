@@ -16,7 +16,8 @@ END_TEST
 /* The shapes of the demo: Qwen3-30B-A3B and Qwen3-235B-A22B, TP8 and TP4. */
 static const struct {
     int32_t model_dim, inter_dim;
-} demo[] = {{2048, 96}, {2048, 192}, {4096, 192}, {4096, 384}};
+    int widths_refused; /* 64 and 128 do not divide 96, 128 does not divide 192 */
+} demo[] = {{2048, 96, 2}, {2048, 192, 1}, {4096, 192, 1}, {4096, 384, 0}};
 
 /* Enough steps to choose from, few enough to time all. */
 START_TEST(test_counts)
@@ -40,7 +41,7 @@ START_TEST(test_counts)
         ck_assert_int_ge(a.steps[MF_STAGE_STAGE2], 40);
         ck_assert_int_le(a.steps[MF_STAGE_STAGE1], 72);
         ck_assert_int_le(a.steps[MF_STAGE_STAGE2], 72);
-        ck_assert_int_eq(a.rejections, 0);
+        ck_assert_int_eq(a.rejections, demo[_i / CONTRACT_N_FORMATS].widths_refused);
     }
 }
 END_TEST
@@ -53,10 +54,26 @@ START_TEST(test_layouts)
     struct contract_answer a;
 
     contract_ask("tile", &s, 2, &a);
-    ck_assert_int_eq(a.rejections, 1);
+    /* and each of the four widths that do not divide 48 */
+    ck_assert_int_eq(a.rejections, 1 + 4);
     ck_assert_str_eq(a.rule, "divisibility");
     ck_assert_ptr_nonnull(strstr(a.reason, "48"));
     ck_assert_ptr_nonnull(strstr(a.reason, "remainder 16"));
+}
+END_TEST
+
+/* So is a width of a tile, with the operands. */
+START_TEST(test_widths)
+{
+    static const struct contract_case c = {4, 256, 96, 8, 2, MF_ACT_SILU, false};
+    struct mf_shape s = contract_shape(&c, &contract_formats[0]);
+    struct contract_answer a;
+
+    contract_ask("tile", &s, 2, &a);
+    ck_assert_int_eq(a.rejections, 2);
+    ck_assert_str_eq(a.rule, "divisibility");
+    ck_assert_str_eq(a.reason, "block_n is 64 and inter_dim is 96: a tile must divide the columns of stage 1 "
+                               "(remainder 32)");
 }
 END_TEST
 
@@ -70,6 +87,7 @@ int main(void)
     tcase_add_loop_test(refused, test_refused, 0, (int)MF_ARRAY_LEN(family_refused));
     tcase_add_loop_test(refused, test_counts, 0, (int)MF_ARRAY_LEN(demo) * CONTRACT_N_FORMATS);
     tcase_add_test(refused, test_layouts);
+    tcase_add_test(refused, test_widths);
     suite_add_tcase(suite, contract);
     suite_add_tcase(suite, refused);
     return mf_check_main(suite);
