@@ -106,8 +106,8 @@ static int fetch(struct mf_cli *cli, const struct export_options *o, struct mf_h
         return mf_cli_fail(MF_EXIT_USAGE, "export: the filters are too long");
     code = mf_api_send(cli, &(struct mf_http_request){.path = path.data}, reply);
     if (code == 0 && reply->left_out > 0)
-        fprintf(stderr, "moefarm: %" PRId64 " rows are left out; /api/v1/export/left_out says why\n",
-                reply->left_out);
+        fprintf(stderr, "moefarm: %" PRId64 " row%s left out; /api/v1/export/left_out says why\n",
+                reply->left_out, reply->left_out == 1 ? " is" : "s are");
     return code;
 }
 

@@ -451,10 +451,10 @@ static int check_rows(struct mf_submission_work *w, struct mf_request *r)
         return mf_refuse_at(&r->response, 422, "body", "too_many",
                             "%zu shapes; a batch takes at most %d: split it", w->submission.n_shapes,
                             MF_SUBMISSION_SHAPES_MAX);
+    if (w->submission.n_shapes == 0 && w->n_errors == 0)
+        return mf_refuse_at(&r->response, 422, "body", "empty", "there is no row; give one for each shape");
     if (w->submission.n_shapes == 0)
-        return mf_refuse_errors(&r->response, 422,
-                                w->n_errors ? "no row is a shape that can be tuned" : "there is no row",
-                                MF_TAKE(w->errors));
+        return mf_refuse_errors(&r->response, 422, "no row is a shape that can be tuned", MF_TAKE(w->errors));
     return 0;
 }
 
