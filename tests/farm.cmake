@@ -5,6 +5,8 @@ target_compile_definitions(mf_farm_harness PRIVATE MF_BINARY_DIR="${CMAKE_BINARY
 target_link_libraries(mf_farm_harness PUBLIC mf_http_harness mf_common PRIVATE mf_build)
 mf_add_test(check_farm_kill USES worker LINK mf_farm_harness LABELS farm TIMEOUT 300)
 add_dependencies(check_farm_kill moefarmd moefarm-worker)
+mf_add_test(check_farm_rest USES common LINK mf_farm_harness LABELS farm TIMEOUT 300)
+add_dependencies(check_farm_rest moefarmd moefarm-worker)
 add_executable(bench_crashers bench/bench_crashers.c)
 target_compile_definitions(bench_crashers PRIVATE MF_BINARY_DIR="${CMAKE_BINARY_DIR}")
 target_link_libraries(bench_crashers PRIVATE mf_farm_harness mf_worker mf_build)

@@ -1,0 +1,143 @@
+/* A farm of real processes as its users see it, over REST: faults become statuses and quarantine, options do what they
+ * say, and a config says where it comes from. Two simulated workers of one class. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/json.h"
+#include "farm_harness.h"
+#include "http_client.h"
+#include "mf_check.h"
+
+#define CLASS "gfx942/304"
+
+static const char csv[] =
+    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_"
+    "stage1\n"
+    "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n";
+
+static struct farm farm;
+
+static void start(const char *faults)
+{
+    char device[160];
+    farm_start(&farm, 300);
+    for (int place = 0; place < 2; place++) {
+        (void)snprintf(device, sizeof(device), "sim:" CLASS ":%d:%s", place,
+                       farm_file(&farm, "spec.json", faults));
+        const char *const args[] = {"--device", device, NULL};
+        farm_start_worker(&farm, place, args);
+    }
+    farm_wait_workers(&farm, 2);
+}
+
+static void stop(void)
+{
+    farm_stop(&farm);
+}
+
+static int quarantined(void)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, "/api/v1/quarantine?limit=1000");
+    return cJSON_GetArraySize(mf_json_array(json, "items"));
+}
+
+/* How many steps of a goal have the status; each of a fault has a reason. */
+static int count(int goal, const char *status)
+{
+    char path[96];
+    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/steps?limit=1000&status=%s", goal, status);
+    _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
+    const cJSON *step;
+    cJSON_ArrayForEach (step, mf_json_array(json, "items")) {
+        ck_assert(strcmp(status, "ok") == 0 || farm_text(step, "reason")[0]);
+    }
+    return cJSON_GetArraySize(mf_json_array(json, "items"));
+}
+
+/* Two strikes, on two devices where there are two; no later batch meets the kernel; until it is revived. */
+START_TEST(quarantine)
+{
+    start("{\"faults\":[{\"match\":\"sim_s1_m64_*\",\"fault\":\"crash\"},"
+          "{\"match\":\"sim_s2_m32_*\",\"fault\":\"no_memory\"}]}");
+    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS));
+    int n = quarantined();
+    ck_assert_int_gt(n, 0);
+    ck_assert_int_eq(count(1, "quarantined"), n);
+    ck_assert_int_gt(count(1, "no_memory"), 0);
+    _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/quarantine?limit=1000");
+    const cJSON *item;
+    int kernel = 0;
+    cJSON_ArrayForEach (item, mf_json_array(list, "items")) {
+        const cJSON *strikes = mf_json_array(item, "strikes");
+        kernel = farm_number(item, "kernel");
+        ck_assert_int_eq(cJSON_GetArraySize(strikes), 2);
+        ck_assert_str_ne(farm_text(cJSON_GetArrayItem(strikes, 0), "worker"),
+                         farm_text(cJSON_GetArrayItem(strikes, 1), "worker"));
+        ck_assert_ptr_nonnull(strstr(farm_text(item, "reason"), "planted crash"));
+    }
+    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&seed=2"));
+    ck_assert_int_eq(quarantined(), n);
+    ck_assert_int_eq(count(2, "crash"), 0);
+    char path[96];
+    (void)snprintf(path, sizeof(path), "/api/v1/quarantine/%d/revive?class=" CLASS, kernel);
+    struct http_reply r = http_call(farm.http, "POST", path, "", "", 0);
+    ck_assert_int_eq(r.status, 200);
+    http_reply_free(&r);
+    ck_assert_int_eq(quarantined(), n - 1);
+}
+END_TEST
+
+/* What was asked for is what the config says it was made by, beside the machine, the device and the kernels. */
+START_TEST(provenance)
+{
+    static const char *const texts[][2] = {
+        {"class", CLASS}, {"routing", "zipf:1.2"}, {"search", "exhaustive"}, {"layout", "free"}};
+    static const char *const there[] = {"worker", "host", "model", "revision", "compiler", "version"};
+    start("{}");
+    farm_wait_done(
+        &farm,
+        farm_submit(&farm, csv, "&classes=" CLASS "&routing=zipf:1.2&search=exhaustive&layout=free&seed=7"));
+    _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, "/api/v1/goals/1");
+    const cJSON *p = mf_json_object(mf_json_object(goal, "config"), "provenance");
+    ck_assert_ptr_nonnull(p);
+    ck_assert_int_eq(farm_number(p, "seed"), 7);
+    for (size_t i = 0; i < MF_ARRAY_LEN(texts); i++)
+        ck_assert_str_eq(farm_text(p, texts[i][0]), texts[i][1]);
+    for (size_t i = 0; i < MF_ARRAY_LEN(there); i++)
+        ck_assert_msg(farm_text(p, there[i])[0] != '\0', "%s", there[i]);
+    ck_assert_int_eq(count(1, "slow"), 0);
+}
+END_TEST
+
+/* The batch that was handed in later, and is more urgent, ends first. */
+START_TEST(priority)
+{
+    start("{\"step_ms\":5}");
+    int low = farm_submit(&farm, csv, "&classes=" CLASS "&priority=1");
+    int high = farm_submit(&farm, csv, "&classes=" CLASS "&priority=99&seed=2");
+    farm_wait_done(&farm, low);
+    char path[64];
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d", low);
+    _cleanup_(cJSON_Deletep) cJSON *late = farm_get(&farm, path);
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d", high);
+    _cleanup_(cJSON_Deletep) cJSON *early = farm_get(&farm, path);
+    ck_assert_str_eq(farm_text(early, "state"), "done");
+    ck_assert(cJSON_GetNumberValue(cJSON_GetObjectItem(early, "ended_ms")) <=
+              cJSON_GetNumberValue(cJSON_GetObjectItem(late, "ended_ms")));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("farm_rest");
+    TCase *tc = tcase_create("farm_rest");
+    tcase_add_checked_fixture(tc, NULL, stop);
+    tcase_add_test(tc, quarantine);
+    tcase_add_test(tc, provenance);
+    tcase_add_test(tc, priority);
+    tcase_set_timeout(tc, 120);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}
