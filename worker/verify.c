@@ -13,8 +13,8 @@
 #include "kernels/vector.h"
 #include "worker/verify_index.h"
 
-#define SMALL_ROW    0.05  /* of the typical norm: what a row's error is measured against at least */
-#define EXPERT_ROWS  4 /* fewer say no more than their rows do */
+#define SMALL_ROW    0.05 /* of the typical norm: what a row's error is measured against at least */
+#define EXPERT_ROWS  4    /* fewer say no more than their rows do */
 #define EXPERT_SHARE 0.5
 
 /* What became of one row. */
