@@ -1,5 +1,6 @@
 /* The writing loop. One turn: take messages and requests for at most 512 of them or 5 ms, do what is due, COMMIT, and only
- * then answer. What a peer or a person was told is durable; what was not told can be done again. */
+ * then answer. What a peer or a person was told is durable; what was not told can be done again. Workers that wait for
+ * their answers are gathered into one turn. */
 #include "server/farm_private.h"
 
 #include "common/clock.h"
