@@ -1,6 +1,7 @@
 /* oneDNN's matmul for each expert block, the yardstick on the same scoreboard. bf16 only.
  *
  *     dnnl_s1_bf16_silu_m64_t2_p32    gather + gemm1 + act; gathering and activation are ours
+ *     dnnl_g1_bf16_m64_t2_p32         gather + gemm1, into g: what step act of family move takes
  *     dnnl_s2_bf16_m64_t2_p32         gemm2, into z
  *
  * Threads take whole blocks, each executing primitives that were made for one thread: that beats a team for each
@@ -24,6 +25,7 @@
 
 struct config {
     int stage, block_m, threads, panel;
+    bool plain; /* stage 1 without act */
 };
 
 /* The primitive for so many rows, and each thread's memory objects, which hold no memory of their own. */
@@ -47,7 +49,10 @@ struct mf_kernel {
 
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
-    if (c->stage == 1)
+    if (c->plain)
+        (void)snprintf(buf, MF_STEP_NAME_MAX, "dnnl_g1_bf16_m%d_t%d_%s", c->block_m, c->threads,
+                       mf_cpu_layout_word(c->panel));
+    else if (c->stage == 1)
         (void)snprintf(buf, MF_STEP_NAME_MAX, "dnnl_s1_bf16_%s_m%d_t%d_%s%s", mf_cpu_act_word(s), c->block_m,
                        c->threads, mf_cpu_layout_word(c->panel), s->doweight_stage1 ? "_w" : "");
     else
@@ -106,6 +111,10 @@ static int each(const struct mf_shape *s, int cores, each_fn f, void *context)
                 if (!layout_fits(s, stage, c.panel))
                     continue;
                 r = f(context, &c);
+                c.plain = stage == 1 && c.panel == 32;
+                if (r == 0 && c.plain)
+                    r = f(context, &c);
+                c.plain = false;
                 c.threads = 1;
                 if (r == 0 && cores > 1 && c.panel == 32)
                     r = f(context, &c);
@@ -148,12 +157,13 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
     s.workspace_bytes = room_of(c, N, K) * (size_t)c->threads;
     if (c->stage == 1) {
         s.stage = MF_STAGE_STAGE1;
-        s.covers = MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) |
-                   (shape->doweight_stage1 ? MF_OP_BIT(MF_OP_WEIGHT) : 0);
+        s.covers = MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1);
+        if (!c->plain)
+            s.covers |= MF_OP_BIT(MF_OP_ACT) | (shape->doweight_stage1 ? MF_OP_BIT(MF_OP_WEIGHT) : 0);
         mf_step_need(&s, mf_plain_x(shape));
         mf_step_need(&s, mf_cpu_sorted(c->block_m));
         mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, layout));
-        mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_H, "sorted", c->block_m));
+        mf_step_give(&s, mf_cpu_bf16(c->plain ? MF_TENSOR_G : MF_TENSOR_H, "sorted", c->block_m));
     } else {
         s.stage = MF_STAGE_STAGE2;
         s.covers = MF_OP_BIT(MF_OP_GEMM2);
@@ -163,9 +173,10 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
         mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Z, "slot", 0));
     }
     s.flops = slots * H * I * (c->stage == 1 ? 4 : 2);
-    s.bytes = mf_cpu_expected_active(shape) *
-                  mf_cpu_expert_bytes(shape, c->stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2) +
-              (c->stage == 1 ? (double)shape->token * H + slots * I : slots * (H + I)) * 2;
+    s.bytes =
+        mf_cpu_expected_active(shape) *
+            mf_cpu_expert_bytes(shape, c->stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2) +
+        (c->stage == 1 ? (double)shape->token * H + slots * I * (c->plain ? 2 : 1) : slots * (H + I)) * 2;
     *ret = s;
 }
 
@@ -350,7 +361,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     struct mf_refusal refusal;
 
     (void)f;
-    if (strncmp(name, "dnnl_s", 6) != 0)
+    if (strncmp(name, "dnnl_s", 6) != 0 && strncmp(name, "dnnl_g", 6) != 0)
         return -EINVAL;
     if (!shape_fits(shape, &refusal) || each(shape, device->info.cores, match_name, &w) != 1)
         return -ENOTSUP;
@@ -418,7 +429,9 @@ static int run_block(const struct mf_kernel *k, const struct mf_sorted_view *s, 
         size_t row = row0 + (size_t)i;
         const float *c = room->c + (size_t)i * k->N;
         uint16_t *out = l->gives[0].part[0];
-        if (k->config.stage == 1) {
+        if (k->config.plain) {
+            k->ops->to_bf16(c, 2 * I, out + row * 2 * I);
+        } else if (k->config.stage == 1) {
             k->ops->activate(k->shape.act_type, c, c + I, k->shape.doweight_stage1 ? s->weights[row] : 1.0f,
                              I, out + row * I);
         } else {
