@@ -49,8 +49,8 @@ void mf_runner_keeper_release(struct mf_runner_keeper *k);
 
 #define MF_HUGE_PAGE ((size_t)2 << 20)
 
-/* A new sealable memory file of that size, close-on-exec, in huge pages where that can be; mf_memory_seal ends writing to it (no writable mapping
- * may be left). */
+/* A new sealable memory file of that size, close-on-exec, in huge pages where that can be; mf_memory_seal ends
+ * writing to it (no writable mapping may be left). */
 int mf_memory_file(const char *name, uint64_t bytes, int *ret_fd);
 int mf_memory_seal(int fd);
 /* Maps whole pages of the file, shared, at a multiple of a huge page when as large as one. NULL: errno says why. */

@@ -290,6 +290,8 @@ static bool chain_of(const struct search *s, const struct mf_step *s1, const str
         chain_move(c, "quant1", 0, cores);
     c->stage1 = (int)c->n;
     chain_add(c, s1->family, s1->name);
+    if (s1->gives[0].tensor == MF_TENSOR_G)
+        chain_move(c, "act", bm, cores);
     if (quantised && !gives_quantised(s1))
         chain_move(c, "quant2", bm, cores);
     c->stage2 = (int)c->n;
