@@ -129,7 +129,7 @@ CREATE TABLE unit (
     id          INTEGER PRIMARY KEY,
     goal        INTEGER NOT NULL REFERENCES goal,
     class       INTEGER NOT NULL REFERENCES device_class,
-    kind        TEXT NOT NULL CHECK (kind IN ('enumerate', 'probe', 'race', 'canary')),
+    kind        TEXT NOT NULL CHECK (kind IN ('enumerate', 'probe', 'race')),
     state       TEXT NOT NULL CHECK (state IN ('ready', 'leased', 'done', 'failed', 'cancelled')),
     priority    INTEGER NOT NULL,
     body        TEXT NOT NULL,          -- JSON: what the kind carries, step and pipeline ids only

@@ -414,7 +414,6 @@ int mf_deliver(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const
         return take_probe(f, slot, l, &m, json, ret_why);
     case MF_UNIT_RACE:
         return take_race(f, slot, l, &m, json, ret_why);
-    case MF_UNIT_CANARY:
     case MF_UNIT_N_:
         break;
     }

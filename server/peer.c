@@ -93,12 +93,16 @@ static void read_ceilings(const cJSON *device, struct mf_ceilings *ret)
 }
 
 /* A ceiling that was measured while the machine was busy is too low; one measured again can only raise it. */
-static void raise_ceilings(const cJSON *device, struct mf_ceilings *ceilings)
+static int raise_ceilings(struct mf_farm *f, struct mf_slot *slot, const cJSON *device)
 {
     struct mf_ceilings now;
     read_ceilings(device, &now);
-    ceilings->peak_gflops = fmax(ceilings->peak_gflops, now.peak_gflops);
-    ceilings->mem_read_gbs = fmax(ceilings->mem_read_gbs, now.mem_read_gbs);
+    slot->ceilings.peak_gflops = fmax(slot->ceilings.peak_gflops, now.peak_gflops);
+    slot->ceilings.mem_read_gbs = fmax(slot->ceilings.mem_read_gbs, now.mem_read_gbs);
+    _cleanup_(mf_freep) char *body = mf_json_print(device);
+    if (!body || strlen(body) > DEVICE_TEXT_MAX)
+        return body ? 0 : -ENOMEM;
+    return mf_store_model_again(f->store, slot->model_id, body);
 }
 
 /* What a config says of where it was measured. */
@@ -321,7 +325,11 @@ static int take_beat(struct mf_farm *f, struct mf_slot *slot, const struct mf_ma
             mf_say(slot->step, sizeof(slot->step), "%s", step);
         }
     }
-    raise_ceilings(mf_json_object(json, "device"), &slot->ceilings);
+    if (mf_json_object(json, "device")) {
+        int r = raise_ceilings(f, slot, mf_json_object(json, "device"));
+        if (r < 0)
+            return r;
+    }
     for (int i = 0; i < MF_N_PHASES; i++) {
         double share = 0;
         if (slot->beat_ms && mf_json_double(busy, mf_phase_names[i], &share) == 0 && share >= 0 && share <= 1)

@@ -68,6 +68,11 @@ int mf_store_model(struct mf_store *s, int64_t class, const char *name, bool sim
     return r < 0 ? r : 0;
 }
 
+int mf_store_model_again(struct mf_store *s, int64_t model, const char *body)
+{
+    return mf_sql_run(s, "UPDATE device_model SET body = ? WHERE id = ?", "ti", body, model);
+}
+
 int mf_store_model_body(struct mf_store *s, int64_t model, char **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;

@@ -17,6 +17,8 @@ int mf_store_class_get(struct mf_store *s, int64_t id, struct mf_device_class *r
 int mf_store_model(struct mf_store *s, int64_t class, const char *name, bool simulated, const char *body,
                    int64_t *ret);
 /* Its description, JSON text that the caller frees. -ENOENT. */
+/* What its device says of itself now. */
+int mf_store_model_again(struct mf_store *s, int64_t model, const char *body);
 int mf_store_model_body(struct mf_store *s, int64_t model, char **ret);
 
 struct mf_worker_row {

@@ -356,7 +356,6 @@ static int give_up(struct mf_farm *f, struct mf_lease *l, const char *why)
         return r == 0 && g->open_units == 0 && g->state == MF_GOAL_PROBING ? mf_goal_probed(f, g) : r;
     case MF_UNIT_RACE:
         return mf_goal_fail(f, g, reason);
-    case MF_UNIT_CANARY:
     case MF_UNIT_N_:
         break;
     }

@@ -53,7 +53,7 @@ static int read_body(struct mf_job *j, char *why, size_t why_cap)
         return -EINVAL;
     }
     if (mf_json_text(j->body, "kind", &kind) < 0 || mf_unit_kind_parse(kind, &j->kind) < 0) {
-        mf_say(why, why_cap, "kind has to be enumerate, probe, race or canary");
+        mf_say(why, why_cap, "kind has to be enumerate, probe or race");
         return -EINVAL;
     }
     if (j->kind == MF_UNIT_PROBE)
@@ -258,8 +258,6 @@ static int take_result(struct mf_job *j, const cJSON *message, char *why, size_t
         mf_say(why, why_cap, "a result without a status");
         return -EPROTO;
     }
-    if (j->kind == MF_UNIT_CANARY)
-        return emit(j, as_result(message), true);
     if (j->kind == MF_UNIT_RACE && mf_json_object(message, "race"))
         return take_race(j, message);
     struct mf_job_item *item = item_of(j, message);

@@ -20,8 +20,7 @@
 #define MF_UNIT_KIND_MAP(X, P)   \
     X(P, ENUMERATE, "enumerate") \
     X(P, PROBE, "probe")         \
-    X(P, RACE, "race")           \
-    X(P, CANARY, "canary")
+    X(P, RACE, "race")
 /* clang-format on */
 MF_NAMES_DECLARE(mf_unit_kind, MF_UNIT_, MF_UNIT_KIND_MAP);
 

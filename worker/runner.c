@@ -23,9 +23,8 @@
 #include "worker/session.h"
 #include "worker/sim_unit.h"
 
-#define STEPS_MAX        65536
-#define TOO_LARGE_MS     60000 /* memory may be free again later */
-#define N_CANARY_SAMPLES 20
+#define STEPS_MAX    65536
+#define TOO_LARGE_MS 60000 /* memory may be free again later */
 
 struct runner {
     const struct mf_runner_options *options;
@@ -347,25 +346,12 @@ static int run_request(struct runner *r, const struct request *q, char *why, siz
                                          (void *)q->best, sink);
 }
 
-static int run_canary(struct runner *r)
-{
-    double samples[N_CANARY_SAMPLES];
-    r->sink.sink.phase(&r->sink.sink, MF_PHASE_TIMING);
-    for (int i = 0; i < N_CANARY_SAMPLES; i++)
-        samples[i] = r->device->info.simulated ? mf_sim_canary_us(r->device, 1, i) : mf_canary_us(r->device);
-    return mf_runner_sink_samples(&r->sink, samples, N_CANARY_SAMPLES);
-}
-
 static int run_unit(struct runner *r, const cJSON *unit)
 {
     const char *kind = "", *field = "kind";
     (void)mf_json_text(unit, "kind", &kind);
     if (!r->device)
         return send_error(r, MF_STATUS_UNSUPPORTED, "unit: describe comes first");
-    if (strcmp(kind, "canary") == 0) {
-        int x = run_canary(r);
-        return x < 0 ? x : mf_runner_sink_end(&r->sink);
-    }
     _cleanup_(request_release) struct request q = {0};
     if ((strcmp(kind, "probe") != 0 && strcmp(kind, "race") != 0) ||
         parse_request(unit, kind, &q, &field) < 0)

@@ -157,11 +157,3 @@ int mf_runner_sink_end(struct mf_runner_sink *s)
     }
     return send_message(s, m, busy != NULL);
 }
-
-int mf_runner_sink_samples(struct mf_runner_sink *s, const double *samples, size_t n)
-{
-    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("result");
-    bool ok = m && cJSON_AddStringToObject(m, "status", mf_status_name(MF_STATUS_OK)) &&
-              add_samples(m, "samples", samples, n);
-    return send_message(s, m, ok);
-}

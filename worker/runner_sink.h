@@ -21,5 +21,3 @@ void mf_runner_sink_init(struct mf_runner_sink *s, struct mf_channel *channel);
 int mf_runner_sink_describe(struct mf_runner_sink *s, const struct mf_device_info *device);
 /* Sends `end` with the busy seconds of this unit, and begins anew. */
 int mf_runner_sink_end(struct mf_runner_sink *s);
-/* Sends `result` with plain samples: a canary's. */
-int mf_runner_sink_samples(struct mf_runner_sink *s, const double *samples, size_t n);

@@ -314,9 +314,3 @@ int mf_sim_race(struct mf_device *device, const struct mf_shape *shape, const st
     r = report_race(&m, n, &outcome, sink);
     return r < 0 || !any ? r : sink->race(sink, &outcome);
 }
-
-double mf_sim_canary_us(const struct mf_device *device, uint64_t seed, int64_t index)
-{
-    const struct mf_shape shape = {.token = 1, .model_dim = 1, .inter_dim = 1, .expert = 1, .topk = 1};
-    return mf_sim_sample_us(100.0 / device->info.peak_gflops_bf16 * 1e3, seed, &shape, "canary", index);
-}

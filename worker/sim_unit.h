@@ -11,5 +11,3 @@ int mf_sim_probe(struct mf_device *device, const struct mf_shape *shape,
 int mf_sim_race(struct mf_device *device, const struct mf_shape *shape, const struct mf_unit_options *options,
                 const struct mf_race_entry *entries, size_t n, const struct mf_race_plan *plan,
                 struct mf_sink *sink);
-/* One canary sample. */
-double mf_sim_canary_us(const struct mf_device *device, uint64_t seed, int64_t index);
