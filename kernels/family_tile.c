@@ -101,6 +101,7 @@ static int k_pieces(const struct mf_shape *s, int K, int out[2])
     return s->q_type == MF_QTYPE_NO && K > out[0] ? 2 : 1;
 }
 
+/* z and zw cost the same but for one multiplication a row, so zw is offered in one layout only. */
 static int each_out(const struct mf_shape *s, struct config c, each_fn f, void *context)
 {
     static const enum out outs1[] = {TO_H, TO_HQ}, outs2[] = {TO_Z, TO_ZW, TO_Y};
@@ -110,7 +111,7 @@ static int each_out(const struct mf_shape *s, struct config c, each_fn f, void *
 
     for (size_t i = 0; i < n && r == 0; i++) {
         c.out = c.stage == 1 ? outs1[i] : outs2[i];
-        if ((c.out == TO_HQ && !quantised) || (c.out == TO_ZW && s->doweight_stage1))
+        if ((c.out == TO_HQ && !quantised) || (c.out == TO_ZW && (s->doweight_stage1 || c.panel != 32)))
             continue;
         r = f(context, &c);
     }

@@ -12,7 +12,10 @@
 #include "worker/session_data.h"
 #include "worker/verify.h"
 
-#define SLOW_LIMIT    2.0 /* times the best: dropped by its first run */
+#define SLOW_LIMIT 2.0 /* times the best: dropped by its first run */
+#define STEADY_US  1000.0
+#define STEADY_LIMIT \
+    1.5 /* the same, where the best takes STEADY_US or more: long calls repeat more closely */
 #define SLOW_DOUBT    3.0 /* below, a second run has to agree */
 #define HANG_FACTOR   20.0
 #define HANG_LEAST_MS 2000
@@ -305,7 +308,8 @@ static bool may_be_slow(const struct probe *p)
 
 static int drop_slow(struct probe *p)
 {
-    if (!may_be_slow(p) || p->first_us <= SLOW_LIMIT * p->best_us)
+    double limit = p->best_us < STEADY_US ? SLOW_LIMIT : STEADY_LIMIT;
+    if (!may_be_slow(p) || p->first_us <= limit * p->best_us)
         return 0;
     double us = p->first_us;
     if (us <= SLOW_DOUBT * p->best_us) {
@@ -313,12 +317,12 @@ static int drop_slow(struct probe *p)
         if (mf_measure_sample(&p->measured, mf_measure_next(&p->measured), &p->samples) == 0)
             us = fmin(us, p->samples.all[p->samples.n_all - 1]);
     }
-    if (us <= SLOW_LIMIT * p->best_us)
+    if (us <= limit * p->best_us)
         return 0;
     p->result.status = MF_STATUS_SLOW;
     mf_say(p->result.reason, sizeof(p->result.reason),
-           "its first run took %.4g µs, %.1f times the best of its kind (%.4g µs), limit %.0f", us,
-           us / p->best_us, p->best_us, SLOW_LIMIT);
+           "its first run took %.4g µs, %.1f times the best of its kind (%.4g µs), limit %.3g", us,
+           us / p->best_us, p->best_us, limit);
     return 1;
 }
 
