@@ -3,7 +3,7 @@
 # Never installs a GPU stack or a scheduler; a browser only when asked: tests that need one skip with the reason.
 #
 #   scripts/setup.sh                  what a build and its tests need
-#   scripts/setup.sh --with-browser   and what CI checks besides: Chromium, promtool, clang, clang-format
+#   scripts/setup.sh --with-browser   and what CI checks besides: Chromium, Node, promtool, clang, clang-format
 #   scripts/setup.sh --download DIR   fetch the first kind, dependencies included, into DIR;
 #                                     dpkg -i DIR/*.deb installs them on a machine without a network
 set -euo pipefail
@@ -26,6 +26,7 @@ python3              the example runner in Python and its test
 with_browser='
 chromium             renders the status page in a test
 chromium-driver      drives it
+nodejs               runs that test
 prometheus           its promtool checks /metrics
 clang                fuzzers
 clang-format         style check
@@ -55,6 +56,7 @@ installed() {
     # clang-format and clang come in versions; any that answers to the plain name will do
     case $1 in
     clang | clang-format) command -v "$1" >/dev/null && return 0 ;;
+    nodejs) command -v node >/dev/null && return 0 ;;
     prometheus) command -v promtool >/dev/null && return 0 ;;
     esac
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

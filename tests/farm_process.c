@@ -50,7 +50,13 @@ void farm_process_start(struct farm_process *p, int beat_ms)
     const char *program = MF_BINARY_DIR "/server/moefarmd";
     const char *argv[] = {program,       "--state", state,       "--http", http,          "--hub", hub,
                           "--port-file", ports,     "--beat-ms", beat,     "--log-level", "error", NULL};
-    if (posix_spawn(&p->pid, program, NULL, NULL, (char **)argv, environ) != 0)
+    posix_spawn_file_actions_t actions; /* it must not hold a pipe that its starter writes figures to */
+    if (posix_spawn_file_actions_init(&actions) != 0 ||
+        posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0) != 0)
+        fail("prepare moefarmd's standard output");
+    int r = posix_spawn(&p->pid, program, &actions, NULL, (char **)argv, environ);
+    (void)posix_spawn_file_actions_destroy(&actions);
+    if (r != 0)
         fail("start " MF_BINARY_DIR "/server/moefarmd");
     for (int64_t end = mf_now_ms() + WAIT_MS; !read_ports(ports, p);) {
         if (mf_now_ms() > end || waitpid(p->pid, NULL, WNOHANG) != 0)

@@ -45,6 +45,7 @@ struct client {
     int first, n_units;
     int in_flight;
     bool has_mail;
+    bool asked; /* READY is out, its unit has not come */
 };
 
 static struct client clients[WORKERS_MAX];
@@ -112,6 +113,14 @@ static void take_unit(struct client *c, const cJSON *json)
     c->n_units++;
 }
 
+static void ask(struct client *c)
+{
+    if (c->asked || c->n_units >= UNITS_AHEAD)
+        return;
+    c->asked = true;
+    (void)fake_worker_send(&c->w, MF_MESSAGE_READY, "{\"credit\":1}");
+}
+
 static void send_result(struct client *c)
 {
     struct unit *u = &c->units[c->first];
@@ -129,7 +138,7 @@ static void send_result(struct client *c)
     if (u->sent == u->n) {
         c->first = (c->first + 1) % 4;
         c->n_units--;
-        (void)fake_worker_send(&c->w, MF_MESSAGE_READY, "{\"credit\":1}");
+        ask(c);
     }
 }
 
@@ -151,12 +160,12 @@ static int take_all(struct client *c)
             acks += cJSON_GetArraySize(mf_json_array(json, "acks"));
         } else if (type == MF_MESSAGE_UNIT) {
             (void)mf_json_text(json, "kind", &kind);
+            c->asked = false;
             if (strcmp(kind, "enumerate") == 0)
                 enumerate(c, json);
             else
                 take_unit(c, json);
-            if (c->n_units < UNITS_AHEAD)
-                (void)fake_worker_send(&c->w, MF_MESSAGE_READY, "{\"credit\":1}");
+            ask(c);
         } else if (type == MF_MESSAGE_REFUSE) {
             _cleanup_(mf_freep) char *text = mf_json_print(json);
             die(text);
@@ -235,7 +244,7 @@ static void measure(void *zmq, const char *name, int n, int window)
         if (!welcome)
             die("no WELCOME");
         cJSON_Delete(welcome);
-        (void)fake_worker_send(&clients[i].w, MF_MESSAGE_READY, "{\"credit\":1}");
+        ask(&clients[i]);
     }
     submit(&p);
     /* Enumerations come first; once each worker holds steps to measure, they are over */

@@ -5,8 +5,7 @@ Starts moefarmd and one CPU worker on loopback, tunes a few shapes and reads the
 
   e2e_over_floor.<shape>.T<n>  the winner's end-to-end time over the layer's floor: the larger of the bytes of
                                its active experts over mem_read_gbs and its FLOPs over bf16_peak_gflops
-  own_over_lib.<shape>.T<n>    the winner's time over that of a second farm which has only oneDNN's GEMMs and the data
-                               movement to choose from (worker --families move,lib)
+  own_over_lib.<shape>.T<n>    of one race: the fastest pipeline without a library step over the fastest with one
   space.<shape>.T<n>           steps measured, and the slowest right one over the fastest of the same ops
   sum_vs_e2e_rank_corr         Spearman's correlation of forecast and measured end-to-end times of the finalists
   busy_<phase>                 share of the worker's wall time
@@ -45,7 +44,7 @@ def emit(name, value, unit):
 class Farm:
     """moefarmd and one CPU worker in a folder that is thrown away."""
 
-    def __init__(self, build, families=None):
+    def __init__(self, build):
         self.folder = tempfile.mkdtemp(prefix="moefarm-bench.")
         self.processes = []
         ports = os.path.join(self.folder, "ports")
@@ -59,9 +58,8 @@ class Farm:
                 with open(ports, encoding="ascii") as f:
                     lines = dict(line.replace("=", " ").split() for line in f if line.strip())
         self.url = f"http://127.0.0.1:{lines['http']}"
-        worker = [f"{build}/worker/moefarm-worker", "--coordinator", f"tcp://127.0.0.1:{lines['hub']}", "--device",
-                  "cpu:0", "--name", "bench", "--spool", f"{self.folder}/spool"]
-        self.start("worker", worker + (["--families", families] if families else []))
+        self.start("worker", [f"{build}/worker/moefarm-worker", "--coordinator", f"tcp://127.0.0.1:{lines['hub']}",
+                              "--device", "cpu:0", "--name", "bench", "--spool", f"{self.folder}/spool"])
 
     def start(self, name, command):
         log = open(os.path.join(self.folder, name + ".log"), "wb")
@@ -151,6 +149,13 @@ def report_goal(farm, goal, device, pairs):
     finalists = [p for p in farm.items(f"/api/v1/goals/{goal['id']}/pipelines?finalists=1") if p["us"]]
     emit(f"e2e_over_floor.{name}.T{token}", goal["us"] / floor_us(SHAPES[name], token, device), "ratio")
 
+    best = {}
+    for pipeline in finalists:
+        library = any(step.startswith("lib:") for step in pipeline["names"])
+        best[library] = min(best.get(library, float("inf")), pipeline["us"])
+    if len(best) == 2:
+        emit(f"own_over_lib.{name}.T{token}", best[False] / best[True], "ratio")
+
     steps = list(farm.items(f"/api/v1/goals/{goal['id']}/steps"))
     spread = {}
     for step in steps:
@@ -184,7 +189,6 @@ def tune(farm, shapes):
 
 
 def report_farm(build, shapes):
-    """Everything but the library's side; returns the winners' times by name and token count."""
     farm = Farm(build)
     try:
         goals, seconds = tune(farm, shapes)
@@ -200,17 +204,6 @@ def report_farm(build, shapes):
             emit("sum_vs_e2e_rank_corr", sum(pairs) / len(pairs), "rho")
         for phase, share in worker["busy"].items():
             emit(f"busy_{phase}", share, "share")
-        return {name_of(goal): goal["us"] for goal in goals}
-    finally:
-        farm.stop()
-
-
-def report_library(build, shapes, own):
-    farm = Farm(build, "move,lib")
-    try:
-        for goal in tune(farm, shapes)[0]:
-            name, token = name_of(goal)
-            emit(f"own_over_lib.{name}.T{token}", own[name, token] / goal["us"], "ratio")
     finally:
         farm.stop()
 
@@ -219,8 +212,7 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     shapes = QUICK if "--quick" in sys.argv else SHAPES
-    own = report_farm(sys.argv[1], shapes)
-    report_library(sys.argv[1], {k: v for k, v in shapes.items() if v[4] == BF16}, own)
+    report_farm(sys.argv[1], shapes)
 
 
 if __name__ == "__main__":
