@@ -4,7 +4,7 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-asan test-tsan test-long bench format vendor clean
+.PHONY: help setup build demo test test-asan test-tsan test-long bench format clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -35,9 +35,6 @@ setup:           ## install the packages that a build and its tests need
 
 format:          ## clang-format all sources in place
 	@scripts/check_style.sh --fix
-
-vendor:          ## download the Debian packages of the dependencies into vendor/, for machines without a network
-	@scripts/setup.sh --download vendor
 
 clean:           ## remove build/
 	@rm -rf build

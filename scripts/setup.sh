@@ -4,8 +4,6 @@
 #
 #   scripts/setup.sh                  what a build and its tests need
 #   scripts/setup.sh --with-browser   and what CI checks besides: Chromium, Node, promtool, clang, clang-format
-#   scripts/setup.sh --download DIR   fetch the first kind, dependencies included, into DIR;
-#                                     dpkg -i DIR/*.deb installs them on a machine without a network
 set -euo pipefail
 
 # package            why
@@ -33,15 +31,11 @@ clang-format         style check
 '
 
 wanted=$needed
-download=
 case "${1-}" in
 '') ;;
 --with-browser) wanted+=$with_browser ;;
---download)
-    download=${2:?--download needs a folder, such as vendor}
-    ;;
 *)
-    sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,6s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac
@@ -81,17 +75,6 @@ update() {
 have_lists() {
     compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null
 }
-
-if [ -n "$download" ]; then
-    have_lists || update
-    mkdir -p "$download/partial"
-    # With an empty status file apt takes nothing for installed, so the dependencies come too
-    apt-get -qq -y --no-install-recommends --download-only -o Dir::State::status=/dev/null -o Debug::NoLocking=1 \
-        -o Dir::Cache::archives="$(realpath "$download")" install $(awk 'NF {print $1}' <<<"$needed")
-    rmdir "$download/partial"
-    echo "setup: $(find "$download" -name '*.deb' | wc -l) packages in $download"
-    exit 0
-fi
 
 missing=()
 while read -r package why; do
