@@ -252,11 +252,6 @@ void mf_store_undo(struct mf_store *s)
     s->savepoint = false;
 }
 
-int mf_store_checkpoint(struct mf_store *s)
-{
-    return mf_store_fault(s, sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL));
-}
-
 /* The slot of a literal: its statement, or where it goes. */
 static struct mf_sql **cache_slot(struct mf_store *s, const char *literal)
 {

@@ -41,5 +41,3 @@ void mf_store_undo(struct mf_store *s);
 const char *mf_store_error(const struct mf_store *s);
 /* Path of the database file. */
 const char *mf_store_path(const struct mf_store *s);
-/* Moves what the WAL holds into the database as far as readers allow. */
-int mf_store_checkpoint(struct mf_store *s);

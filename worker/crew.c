@@ -38,7 +38,7 @@ struct mf_crew {
     int failures; /* in a row, before ready */
     int64_t start_at_ms, reserve_at_ms;
     bool stopped, hung, hopeless;
-    int64_t died_ms, deaths;
+    int64_t deaths;
     char kill_reason[MF_REASON_MAX], why[MF_REASON_MAX];
 };
 
@@ -345,7 +345,6 @@ static enum mf_crew_event note_death(struct mf_crew *c)
 {
     struct place *p = &c->working;
     c->hung = mf_runner_host_hung(p->host);
-    c->died_ms = mf_runner_host_died_ms(p->host);
     c->deaths++;
     mf_runner_host_why(p->host, c->why, sizeof(c->why));
     if (c->kill_reason[0]) {
@@ -414,11 +413,6 @@ const char *mf_crew_why(const struct mf_crew *c)
 bool mf_crew_hung(const struct mf_crew *c)
 {
     return c->hung;
-}
-
-int64_t mf_crew_died_ms(const struct mf_crew *c)
-{
-    return c->died_ms;
 }
 
 int64_t mf_crew_deaths(const struct mf_crew *c)

@@ -45,7 +45,6 @@ enum mf_crew_event mf_crew_next(struct mf_crew *c, cJSON **ret);
 /* Of the death last reported. */
 const char *mf_crew_why(const struct mf_crew *c);
 bool mf_crew_hung(const struct mf_crew *c);
-int64_t mf_crew_died_ms(const struct mf_crew *c);
 /* Runners that died, over the life of the crew. */
 int64_t mf_crew_deaths(const struct mf_crew *c);
 
