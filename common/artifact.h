@@ -60,7 +60,8 @@ MF_NAMES_DECLARE(mf_format, MF_FORMAT_, MF_FORMAT_MAP);
     X(P, PER_1X128, "per_1x128")     /* activations: float [rows, ceil(cols / 128)] */               \
     X(P, PER_128X128, "per_128x128") /* weights: float [E, ceil(N / 128), ceil(K / 128)] */          \
     X(P, PER_TENSOR, "per_tensor")   /* activations: one float; weights: float [E] */                \
-    X(P, PER_1X32, "per_1x32")       /* microscaled: a scale for 32 elements along K */
+    X(P, PER_1X32, "per_1x32")       /* a scale for 32 elements along K: e8m0 (MX), bf16 for int4 */   \
+    X(P, PER_1X16, "per_1x16")       /* NVFP4: e4m3 for 16 elements along K, and a float for all */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_scale, MF_SCALE_, MF_SCALE_MAP);
 

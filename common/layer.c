@@ -78,6 +78,8 @@ static double scale_bytes(enum mf_qtype q_type, double rows, double columns)
         return 4 * rows;
     case MF_QTYPE_PER_1X32:
         return rows * blocks(columns, 32); /* e8m0: one byte */
+    case MF_QTYPE_PER_1X16:
+        return rows * blocks(columns, 16) + 4; /* e4m3: one byte, and the global scale */
     case MF_QTYPE_PER_1X128:
         return 4 * blocks(rows, 128) * blocks(columns, 128);
     case MF_QTYPE_NO:

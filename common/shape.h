@@ -45,7 +45,8 @@ MF_NAMES_DECLARE(mf_dtype, MF_DTYPE_, MF_DTYPE_MAP);
     X(P, PER_TENSOR, "QuantType.per_Tensor") \
     X(P, PER_TOKEN, "QuantType.per_Token")   \
     X(P, PER_1X32, "QuantType.per_1x32")     \
-    X(P, PER_1X128, "QuantType.per_1x128")
+    X(P, PER_1X128, "QuantType.per_1x128")   \
+    X(P, PER_1X16, "QuantType.per_1x16") /* ours: NVFP4 */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_qtype, MF_QTYPE_, MF_QTYPE_MAP);
 

@@ -58,6 +58,8 @@ static enum mf_scale scale_of(enum mf_qtype type, bool weight)
         return MF_SCALE_PER_TOKEN;
     case MF_QTYPE_PER_1X32:
         return MF_SCALE_PER_1X32;
+    case MF_QTYPE_PER_1X16:
+        return MF_SCALE_PER_1X16;
     case MF_QTYPE_PER_1X128:
         return weight ? MF_SCALE_PER_128X128 : MF_SCALE_PER_1X128;
     case MF_QTYPE_NO:
