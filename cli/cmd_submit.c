@@ -9,7 +9,9 @@
 #include "common/json.h"
 #include "common/text.h"
 
-#define BODY_MAX (16u << 20) /* what moefarmd takes */
+#define BODY_MAX        (16u << 20) /* what moefarmd takes */
+#define COUNTS_FILE_MAX (1u << 20)
+#define PATH_MAX_BYTES  32768 /* a recorded profile is the longest option */
 
 /* Options of a batch as the API has them. The values stay texts: the coordinator checks them and its answer
  * names the option. */
@@ -25,7 +27,7 @@ static const struct option options[] = {
     {"topk",        "N",        "finalists: the N cheapest pipelines, 1 to 64; 8 otherwise"},
     {"err_ratio",   "X",        "AITER's mismatch ratio that is still right; 0.1 otherwise"},
     {"time_cap_ms", "MS",       "limit of one step, 100 to 600000; 10000 otherwise"},
-    {"routing",     "PROFILE",  "uniform, balanced, zipf:1.2 or hot:0.5; uniform otherwise"},
+    {"routing",     "PROFILE",  "uniform, balanced, zipf:1.2, hot:0.5, recorded:31.0.7, router:sigmoid_groups+shared, or @FILE of expert counts; uniform otherwise"},
     {"search",      "MODE",     "race, or exhaustive: every step gets every gate and sample"},
     {"layout",      "MODE",     "common: one weight layout for a layer model; free: none held in common"},
     {"seed",        "N",        "of the data; 1 otherwise"},
@@ -74,6 +76,31 @@ static int put_in_json(struct mf_buf *body, const char *const *values)
     mf_buf_clear(body);
     if (!text || mf_buf_adds(body, text) < 0)
         return mf_cli_fail(MF_EXIT_UNREACHED, "out of memory");
+    return 0;
+}
+
+/* "@FILE" becomes the recorded profile of the whole numbers in the file, whatever stands between them. */
+static int read_counts(const char **routing, struct mf_buf *text)
+{
+    _cleanup_(mf_buf_release) struct mf_buf file;
+    const char *digits = "0123456789", *at;
+
+    if (!*routing || (*routing)[0] != '@')
+        return 0;
+    mf_buf_init(&file, COUNTS_FILE_MAX);
+    int code = mf_file_read(*routing + 1, &file);
+    if (code != 0)
+        return code;
+    (void)mf_buf_adds(text, "recorded");
+    for (at = file.data + strcspn(file.data, digits); *at;) {
+        size_t len = strspn(at, digits);
+        if (mf_buf_adds(text, text->len == strlen("recorded") ? ":" : ".") < 0 ||
+            mf_buf_add(text, at, len) < 0)
+            return mf_cli_fail(MF_EXIT_USAGE, "%s: more counts than a profile takes", *routing + 1);
+        at += len;
+        at += strcspn(at, digits);
+    }
+    *routing = text->data;
     return 0;
 }
 
@@ -126,13 +153,14 @@ int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, c
     char names[N_OPTIONS][24], random_key[40];
     struct mf_opt opts[N_OPTIONS + 2];
     bool watch = false;
-    _cleanup_(mf_buf_release) struct mf_buf body, path;
+    _cleanup_(mf_buf_release) struct mf_buf body, path, counts;
     _cleanup_(cJSON_Deletep) cJSON *receipt = NULL;
     struct mf_http_request q;
     int rest, r, code;
 
     mf_buf_init(&body, BODY_MAX);
-    mf_buf_init(&path, 8192);
+    mf_buf_init(&path, PATH_MAX_BYTES);
+    mf_buf_init(&counts, PATH_MAX_BYTES);
     for (size_t i = 0; i < N_OPTIONS; i++) {
         mf_say(names[i], sizeof(names[i]), "%s", options[i].name);
         for (char *c = names[i]; *c; c++)
@@ -156,6 +184,10 @@ int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, c
 
     file = argv[rest];
     code = mf_file_read(file, &body);
+    for (size_t i = 0; i < N_OPTIONS && code == 0; i++) {
+        if (strcmp(options[i].name, "routing") == 0)
+            code = read_counts(&values[i], &counts);
+    }
     if (code != 0)
         return code;
     slash = strrchr(file, '/');

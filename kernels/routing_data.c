@@ -6,6 +6,8 @@
 #include "common/cleanup.h"
 #include "kernels/data.h"
 #include "kernels/philox.h"
+#include "kernels/plain_math.h"
+#include "kernels/router.h"
 
 /* The words of one token, in order: Philox at counters (0, token), (1, token), … */
 struct words {
@@ -29,7 +31,7 @@ static uint32_t below(struct words *w, uint32_t n)
 struct router {
     int32_t n_experts, topk;
     int32_t *deck;        /* a permutation of the experts */
-    uint64_t *popularity; /* by expert, for Zipf */
+    uint64_t *popularity; /* by expert, for Zipf and recorded */
     uint64_t key;
 };
 
@@ -70,7 +72,7 @@ static void route_hot(struct router *r, struct words *w, uint64_t share, int32_t
 }
 
 /* Without replacement, each pick by the popularity of those left. */
-static void route_zipf(struct router *r, struct words *w, int32_t *ids)
+static void route_popular(struct router *r, struct words *w, int32_t *ids)
 {
     uint64_t left = 0;
     for (int32_t e = 0; e < r->n_experts; e++)
@@ -94,33 +96,6 @@ static void route_zipf(struct router *r, struct words *w, int32_t *ids)
     }
 }
 
-/* Natural logarithm of x >= 1 and exponential of x <= 0 in +, −, · and / only: the same on every node. */
-static double plain_log(double x)
-{
-    int halvings = 0;
-    for (; x > 1.5; x /= 2)
-        halvings++;
-    double z = (x - 1) / (x + 1), z2 = z * z, term = z, sum = 0;
-    for (int i = 1; i < 60; i += 2, term *= z2)
-        sum += term / i;
-    return 2 * sum + halvings * 0.693147180559945309417232;
-}
-
-static double plain_exp(double x)
-{
-    int doublings = 0;
-    for (; x < -0.5; x /= 2)
-        doublings++;
-    double term = 1, sum = 1;
-    for (int i = 1; i < 20; i++) {
-        term = term * x / i;
-        sum += term;
-    }
-    for (; doublings > 0; doublings--)
-        sum *= sum;
-    return sum;
-}
-
 /* Popularity of rank r is (r + 1)^-s in units of 2^-32, at least one; the ranks are dealt by the seed. */
 static void make_popularity(struct router *r, double s)
 {
@@ -128,7 +103,7 @@ static void make_popularity(struct router *r, double s)
     sort_deck(r);
     deal(r, &w, 0, r->n_experts);
     for (int32_t rank = 0; rank < r->n_experts; rank++) {
-        double p = plain_exp(-s * plain_log(rank + 1)) * 4294967296.0;
+        double p = mf_plain_exp(-s * mf_plain_log(rank + 1)) * 4294967296.0;
         r->popularity[r->deck[rank]] = p < 1 ? 1 : (uint64_t)p;
     }
 }
@@ -146,42 +121,122 @@ static void make_weights(const struct mf_shape *shape, uint64_t key, int64_t tok
         weights[j] = (float)parts[j] / (float)sum;
 }
 
+/* What a router reads and writes, n_experts and topk without the shared expert. */
+struct model {
+    const struct mf_router_rule *rule;
+    struct mf_route_in in;
+    float *logits, *bias;
+    double *scratch;
+    int32_t *hash;
+    uint64_t key;
+};
+
+#define VOCABULARY 129280 /* token ids that a hashing router knows: DeepSeek's */
+
+/* About normal, standard deviation 1.5: a sum of four 16-bit uniforms. */
+static float draw_logit(struct words *w)
+{
+    uint32_t a = word(w), b = word(w);
+    int32_t sum = (int32_t)((a >> 16) + (a & 0xffff) + (b >> 16) + (b & 0xffff)) - 131070;
+    return (float)sum * (1.0f / 25224.0f);
+}
+
+static int route_model(struct model *m, struct router *r, int64_t token, int32_t *ids, float *weights)
+{
+    struct words w = {.key = m->key ^ UINT64_C(0xc2b2ae3d27d4eb4f), .token = (uint64_t)token};
+    for (int32_t e = 0; e < m->in.n_experts; e++)
+        m->logits[e] = draw_logit(&w);
+    if (m->rule->hashed) {
+        struct words h = {.key = m->key ^ UINT64_C(0x165667b19e3779f9), .token = below(&w, VOCABULARY)};
+        deal(r, &h, 0, m->in.topk);
+        memcpy(m->hash, r->deck, (size_t)m->in.topk * sizeof(*m->hash));
+    }
+    return mf_route(m->rule, &m->in, m->scratch, ids, weights);
+}
+
+static int by_router(const struct mf_shape *shape, const struct mf_routing *routing, uint64_t key,
+                     int32_t *ids, float *weights)
+{
+    int32_t n = shape->expert - routing->shared, k = shape->topk - routing->shared;
+    char why[160];
+    if (mf_routing_fits(routing, shape, why, sizeof(why)) < 0)
+        return -EINVAL;
+    _cleanup_(mf_freep) float *floats = reallocarray(NULL, (size_t)n, 2 * sizeof(*floats));
+    _cleanup_(mf_freep) double *scratch = reallocarray(NULL, (size_t)n, 2 * sizeof(*scratch));
+    _cleanup_(mf_freep) int32_t *numbers = reallocarray(NULL, (size_t)n + (size_t)k, sizeof(*numbers));
+    if (!floats || !scratch || !numbers)
+        return -ENOMEM;
+    struct router deck = {n, k, numbers, NULL, key};
+    struct model m = {mf_router_rule(routing->router),
+                      {floats, floats + n, numbers + n, n, k},
+                      floats,
+                      floats + n,
+                      scratch,
+                      numbers + n,
+                      key};
+    struct words w = {.key = key, .token = UINT64_MAX};
+    for (int32_t e = 0; e < n; e++)
+        m.bias[e] = draw_logit(&w) / 16;
+    int r = 0;
+    for (int64_t t = 0; t < shape->token && r == 0; t++) {
+        int32_t *row = ids + t * shape->topk;
+        sort_deck(&deck);
+        r = route_model(&m, &deck, t, row, weights + t * shape->topk);
+        if (routing->shared) {
+            row[k] = n;
+            weights[t * shape->topk + k] = 1;
+        }
+    }
+    return r;
+}
+
+static void route_token(struct router *r, const struct mf_routing *routing, int64_t t, int32_t *ids)
+{
+    struct words w = {.key = r->key, .token = (uint64_t)t};
+    sort_deck(r);
+    switch (routing->kind) {
+    case MF_ROUTING_UNIFORM:
+        route_uniform(r, &w, ids);
+        break;
+    case MF_ROUTING_BALANCED:
+        for (int32_t j = 0; j < r->topk; j++)
+            ids[j] = (int32_t)((t * r->topk + j) % r->n_experts);
+        break;
+    case MF_ROUTING_ZIPF:
+    case MF_ROUTING_RECORDED:
+        route_popular(r, &w, ids);
+        break;
+    case MF_ROUTING_HOT:
+        route_hot(r, &w, (uint64_t)(routing->parameter * 4294967296.0), ids);
+        break;
+    case MF_ROUTING_ROUTER:
+    case MF_ROUTING_N_:
+        break;
+    }
+}
+
 int mf_data_topk(const struct mf_shape *shape, const struct mf_routing *routing, uint64_t seed, int32_t *ids,
                  float *weights)
 {
-    if (shape->topk > shape->expert || shape->topk > 255)
+    char why[160];
+    if (shape->topk > shape->expert || shape->topk > 255 || routing->kind >= MF_ROUTING_N_ ||
+        mf_routing_fits(routing, shape, why, sizeof(why)) < 0)
         return -EINVAL;
+    uint64_t key = seed + (MF_TENSOR_TOPK + 1) * UINT64_C(0x9E3779B97F4A7C15);
+    if (routing->kind == MF_ROUTING_ROUTER)
+        return by_router(shape, routing, key, ids, weights);
     size_t n = (size_t)shape->expert;
     _cleanup_(mf_freep) int32_t *deck = reallocarray(NULL, n, sizeof(*deck));
     _cleanup_(mf_freep) uint64_t *popularity = reallocarray(NULL, n, sizeof(*popularity));
     if (!deck || !popularity)
         return -ENOMEM;
-    uint64_t key = seed + (MF_TENSOR_TOPK + 1) * UINT64_C(0x9E3779B97F4A7C15);
     struct router r = {shape->expert, shape->topk, deck, popularity, key};
     if (routing->kind == MF_ROUTING_ZIPF)
         make_popularity(&r, routing->parameter);
-    uint64_t share = (uint64_t)(routing->parameter * 4294967296.0);
+    for (int32_t e = 0; e < routing->n_counts; e++)
+        popularity[e] = routing->counts[e];
     for (int64_t t = 0; t < shape->token; t++) {
-        struct words w = {.key = key, .token = (uint64_t)t};
-        int32_t *row = ids + t * shape->topk;
-        sort_deck(&r);
-        switch (routing->kind) {
-        case MF_ROUTING_UNIFORM:
-            route_uniform(&r, &w, row);
-            break;
-        case MF_ROUTING_BALANCED:
-            for (int32_t j = 0; j < shape->topk; j++)
-                row[j] = (int32_t)((t * shape->topk + j) % shape->expert);
-            break;
-        case MF_ROUTING_ZIPF:
-            route_zipf(&r, &w, row);
-            break;
-        case MF_ROUTING_HOT:
-            route_hot(&r, &w, share, row);
-            break;
-        case MF_ROUTING_N_:
-            return -EINVAL;
-        }
+        route_token(&r, routing, t, ids + t * shape->topk);
         make_weights(shape, key, t, weights + t * shape->topk);
     }
     return 0;

@@ -2,6 +2,7 @@
 
 #include "common/cleanup.h"
 #include "common/json.h"
+#include "common/routing.h"
 #include "common/table.h"
 #include "common/text.h"
 #include "server/api.h"
@@ -101,6 +102,11 @@ static int set_seed(struct mf_batch_options *o, const char *text)
     return r;
 }
 
+#define MF_ROUTING_WHY                                                                                    \
+    "uniform, balanced, zipf:S with S in (0, 4], hot:SHARE with SHARE in [0, 1], recorded:COUNTS (up to " \
+    "1024 whole "                                                                                         \
+    "numbers with dots between, or an array of them) or router:RULE with an optional +shared is expected"
+
 /* clang-format off */
 static const struct {
     const char *name;
@@ -112,7 +118,7 @@ static const struct {
     {"topk",        set_topk,      "a whole number from 1 to 64 is expected"},
     {"err_ratio",   set_err_ratio, "a number from 0 to 1 is expected"},
     {"time_cap_ms", set_time_cap,  "a whole number from 100 to 600000 is expected"},
-    {"routing",     set_routing,   "uniform, balanced, zipf:S with S in (0, 4] or hot:SHARE with SHARE in [0, 1] is expected"},
+    {"routing",     set_routing,   MF_ROUTING_WHY},
     {"search",      set_search,    "race or exhaustive is expected"},
     {"layout",      set_layout,    "common or free is expected"},
     {"seed",        set_seed,      "a whole number from 0 to 9007199254740991 is expected"},
@@ -365,26 +371,43 @@ static int read_query(struct mf_submission_work *w, struct mf_request *r)
     return e;
 }
 
+/* An array of texts is a comma list; one of whole numbers the recorded profile of a routing. */
+static int array_text(const cJSON *array, char *buf, size_t cap)
+{
+    bool numbers = cJSON_IsNumber(array->child);
+    size_t len = 0;
+    buf[0] = '\0';
+    for (const cJSON *item = array->child; item; item = item->next) {
+        if (numbers
+                ? !cJSON_IsNumber(item) || item->valuedouble < 0 || item->valuedouble > 9007199254740991.0 ||
+                      item->valuedouble != floor(item->valuedouble)
+                : !cJSON_IsString(item))
+            return -EINVAL;
+        if (numbers)
+            mf_say(buf + len, cap - len, "%s%.0f", len > 0 ? "." : "recorded:", item->valuedouble);
+        else
+            mf_say(buf + len, cap - len, "%s%s", len > 0 ? "," : "", item->valuestring);
+        len += strlen(buf + len);
+        if (len + 1 >= cap)
+            return -EINVAL;
+    }
+    return 0;
+}
+
 static int read_options(struct mf_submission_work *w, const cJSON *list, struct mf_response *p)
 {
     const cJSON *member;
     cJSON_ArrayForEach (member, list) {
-        char at[96], text[1024] = "";
-        int r = 0;
+        char at[96], text[32 + 17 * MF_ROUTING_COUNTS_MAX] = "";
         mf_say(at, sizeof(at), "options.%.60s", member->string);
-        if (cJSON_IsArray(member)) {
-            for (const cJSON *item = member->child; item && r == 0; item = item->next) {
-                size_t len = strlen(text);
-                r = cJSON_IsString(item) ? 0 : -EINVAL;
-                if (r == 0)
-                    mf_say(text + len, sizeof(text) - len, "%s%s", len ? "," : "", item->valuestring);
-            }
-        } else {
-            r = value_text(member, text, sizeof(text));
-        }
+        int r = cJSON_IsArray(member) ? array_text(member, text, sizeof(text))
+                                      : value_text(member, text, sizeof(text));
         if (r < 0)
-            return mf_refuse_at(p, 400, at, "type",
-                                "%s: a number or a text is expected, for classes an array of texts", at);
+            return mf_refuse_at(
+                p, 400, at, "type",
+                "%s: a number or a text is expected, for classes an array of texts, for routing also "
+                "an array of counts",
+                at);
         if ((r = set_option(w, at, member->string, text, p)) < 0)
             return r;
     }
@@ -445,8 +468,31 @@ static void hash_body(struct mf_submission_work *w, const struct mf_request *r, 
     (void)sodium_bin2hex(w->hash, sizeof(w->hash), hash, sizeof(hash));
 }
 
+/* Shapes that the routing profile does not fit become errors: a batch is timed on one profile. */
+static int drop_unroutable(struct mf_submission_work *w)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < w->submission.n_shapes; i++) {
+        char why[192], message[MF_SHAPE_TEXT_MAX + 256], text[MF_SHAPE_TEXT_MAX];
+        if (mf_routing_fits(&w->submission.options.routing, &w->shapes[i], why, sizeof(why)) == 0) {
+            w->shapes[kept++] = w->shapes[i];
+            continue;
+        }
+        mf_shape_print(&w->shapes[i], text);
+        mf_say(message, sizeof(message), "%s: %s", text, why);
+        int r = add_error(w, &(struct row_error){0, "options.routing", "mismatch", message});
+        if (r < 0)
+            return r;
+    }
+    w->submission.n_shapes = kept;
+    return 0;
+}
+
 static int check_rows(struct mf_submission_work *w, struct mf_request *r)
 {
+    int e = drop_unroutable(w);
+    if (e < 0)
+        return mf_refuse_errno(&r->response, e, "check the routing");
     if (w->submission.n_shapes > MF_SUBMISSION_SHAPES_MAX)
         return mf_refuse_at(&r->response, 422, "body", "too_many",
                             "%zu shapes; a batch takes at most %d: split it", w->submission.n_shapes,

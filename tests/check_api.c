@@ -15,11 +15,11 @@
     "stage1\n"
 #define TAIL \
     ",2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
-#define JSON_TAIL                                                                                          \
-    "\"model_dim\":2048,\"inter_dim\":96,\"expert\":128,\"topk\":8,\"act_type\":\"ActivationType.Silu\","  \
-    "\"dtype\":\"torch.bfloat16\","                                                                        \
-    "\"q_dtype_a\":\"torch.bfloat16\",\"q_dtype_w\":\"torch.bfloat16\",\"q_type\":\"QuantType.No\",\"use_" \
-    "g1u1\":true,\"doweight_stage1\":0}"
+#define JSON_FORM                                                                                              \
+    "\"model_dim\":2048,\"inter_dim\":96,\"act_type\":\"ActivationType.Silu\",\"dtype\":\"torch.bfloat16\"," \
+    "\"q_dtype_a\":\"torch.bfloat16\",\"q_dtype_w\":\"torch.bfloat16\",\"q_type\":\"QuantType.No\"," \
+    "\"use_g1u1\":true,\"doweight_stage1\":0}"
+#define JSON_TAIL "\"expert\":128,\"topk\":8," JSON_FORM
 
 struct submission {
     const char *query, *type, *body;
@@ -50,6 +50,9 @@ static const struct submission submissions[] = {
     {"?err_ratio=1.5", "text/csv", HEADER "4" TAIL, 400, "0 to 1", NULL},
     {"?time_cap_ms=99", "text/csv", HEADER "4" TAIL, 400, "100 to 600000", NULL},
     {"?routing=zipf", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"routing\"", NULL},
+    {"?routing=recorded:1.2", "text/csv", HEADER "4" TAIL, 422, "the recorded profile counts 2 experts, expert is 128", NULL},
+    {"?routing=router:sigmoid_groups%2Bshared", "text/csv", HEADER "4" TAIL, 422, "127 experts in 8 groups", NULL},
+    {"?routing=router:softmax%2Bshared", "text/csv", HEADER "4" TAIL, 201, NULL, "routing router:softmax+shared "},
     {"?search=fast", "text/csv", HEADER "4" TAIL, 400, "race or exhaustive", NULL},
     {"?layout=any", "text/csv", HEADER "4" TAIL, 400, "common or free", NULL},
     {"?classes=gfx942", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"classes\"", NULL},
@@ -74,6 +77,8 @@ static const struct submission submissions[] = {
     {"", "application/json", "{\"options\":{\"topk\":4.5},\"shapes\":[]}", 400, "\"at\":\"options.topk\"", NULL},
     {"", "application/json", "{\"options\":{\"speed\":1},\"shapes\":[]}", 400, "\"at\":\"options.speed\",\"code\":\"unknown\"", NULL},
     {"", "application/json", "{\"options\":{\"topk\":{}},\"shapes\":[]}", 400, "\"code\":\"type\"", NULL},
+    {"", "application/json", "{\"options\":{\"routing\":[3,0,131070,65535]},\"shapes\":[{\"token\":4,\"expert\":4,\"topk\":2," JSON_FORM "]}", 201, NULL, "routing recorded:1.0.65535.32767 "},
+    {"", "application/json", "{\"options\":{\"routing\":[3,-1]},\"shapes\":[]}", 400, "\"at\":\"options.routing\",\"code\":\"type\"", NULL},
     {"", "application/json", "[1]", 400, "not a JSON object", NULL},
     {"", "application/json", "{\"shapes\":", 400, "\"code\":\"json\"", NULL},
     {"?topk=4", "application/json", "{\"shapes\":[]}", 400, "a member of options", NULL},

@@ -175,7 +175,7 @@ END_TEST
 START_TEST(bits_are_fixed)
 {
     struct mf_shape s = shape_of(64, 32, 4);
-    struct mf_routing routing = {MF_ROUTING_ZIPF, 1.1};
+    struct mf_routing routing = {.kind = MF_ROUTING_ZIPF, .parameter = 1.1};
     uint16_t row[200];
     int32_t ids[64 * 4];
     float weights[64 * 4];

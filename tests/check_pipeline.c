@@ -174,7 +174,7 @@ struct layer {
 
 static void layer_make(struct layer *l, const struct mf_shape *s)
 {
-    struct mf_routing routing = {MF_ROUTING_UNIFORM, 0};
+    struct mf_routing routing = {.kind = MF_ROUTING_UNIFORM};
     size_t n1 = (size_t)(s->expert * mf_gemm1_cols(s)), n2 = (size_t)s->expert * (size_t)s->model_dim;
     size_t slots = (size_t)(s->token * s->topk);
     l->x = calloc((size_t)s->token * (size_t)s->model_dim, 2);

@@ -140,7 +140,7 @@ START_TEST(serves_the_same_data_only)
     o.seed = 9;
     ck_assert(!mf_session_serves(session, &s, &o));
     o = defaults;
-    o.routing = (struct mf_routing){MF_ROUTING_HOT, 0.5};
+    o.routing = (struct mf_routing){.kind = MF_ROUTING_HOT, .parameter = 0.5};
     ck_assert(!mf_session_serves(session, &s, &o));
     ck_assert(!mf_session_serves(NULL, &s, &defaults));
     session = mf_session_free(session);

@@ -25,7 +25,7 @@ struct layer {
 static struct layer *layer_new(bool fp8)
 {
     struct layer *l = calloc(1, sizeof(*l));
-    struct mf_routing routing = {MF_ROUTING_BALANCED, 0};
+    struct mf_routing routing = {.kind = MF_ROUTING_BALANCED};
     const struct mf_artifact sorted = {
         .tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = 4};
     l->data.shape = (struct mf_shape){

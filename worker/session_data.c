@@ -494,8 +494,7 @@ bool mf_session_serves(const struct mf_session *s, const struct mf_shape *shape,
                        const struct mf_unit_options *o)
 {
     return s && mf_shape_equal(&s->shape, shape) && s->options.seed == o->seed &&
-           s->options.routing.kind == o->routing.kind &&
-           memcmp(&s->options.routing.parameter, &o->routing.parameter, sizeof(double)) == 0 &&
+           mf_routing_equal(&s->options.routing, &o->routing) &&
            memcmp(&s->options.err_ratio, &o->err_ratio, sizeof(double)) == 0 &&
            s->options.time_cap_ms == o->time_cap_ms && s->options.exhaustive == o->exhaustive;
 }

@@ -52,7 +52,7 @@ static int parse_search(const cJSON *json, bool *ret_exhaustive)
 int mf_unit_options_parse(const cJSON *json, struct mf_unit_options *ret, const char **ret_field)
 {
     struct mf_unit_options o = {
-        .routing = {MF_ROUTING_UNIFORM, 0},
+        .routing = {.kind = MF_ROUTING_UNIFORM},
         .err_ratio = 0.1,
         .seed = 1,
         .time_cap_ms = DEFAULT_TIME_CAP_MS,
