@@ -71,8 +71,8 @@ static inline size_t mf_codec_scale_cols(const struct mf_codec *c, size_t cols)
                                 : (cols + (size_t)c->group_cols - 1) / (size_t)c->group_cols;
 }
 
-/* The global factor of a matrix of that largest magnitude: 448·6 / amax for NVFP4, clamped to finite for amax 0; 1 for
- * codecs without one. */
+/* The global factor of a matrix of that largest magnitude: 448·6 / amax for NVFP4, finite, 1 for amax 0; 1 for codecs
+ * without one. */
 float mf_codec_global(const struct mf_codec *c, float amax);
 
 /* Encodes a matrix of floats (row-major, cols apart). scale may be NULL for a codec without; global is ignored by a

@@ -4,28 +4,14 @@
 #include <string.h>
 
 #include "common/cleanup.h"
-#include "kernels/vector.h"
+#include "kernels/codes.h"
 
 #define BLOCK 128
-
-MF_VECTOR_INLINE uint32_t bits_of(float f)
-{
-    uint32_t u;
-    __builtin_memcpy(&u, &f, 4);
-    return u;
-}
-
-MF_VECTOR_INLINE float float_of(uint32_t u)
-{
-    float f;
-    __builtin_memcpy(&f, &u, 4);
-    return f;
-}
 
 /* No branch: every arm is computed and one selected, so that a loop over it becomes vector code. */
 MF_VECTOR_INLINE uint16_t bf16_code(float f)
 {
-    uint32_t u = bits_of(f);
+    uint32_t u = mf_bits_of(f);
     uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
     uint32_t nan = u >> 16 | 0x40;
     return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? nan : rounded);
@@ -46,60 +32,24 @@ MF_VECTOR_BODY(, void, mf_bf16_from_floats, (const float *from, size_t n, uint16
         to[i] = bf16_code(from[i]);
 })
 
-/* What tells the two fp8 formats apart. */
-struct fp8 {
-    int bias;
-    uint32_t max_bits; /* of the largest value, as a float */
-    uint32_t nan;
-    bool nan_signed; /* NaN in both signs, and a negative zero */
-};
-
-MF_VECTOR_INLINE struct fp8 fp8_of(enum mf_format format)
+MF_VECTOR_INLINE struct mf_small_float fp8_of(enum mf_format format)
 {
-    return format == MF_FORMAT_FP8FNUZ ? (struct fp8){8, 0x43700000 /* 240 */, 0x80, false}
-                                       : (struct fp8){7, 0x43e00000 /* 448 */, 0x7f, true};
-}
-
-MF_VECTOR_INLINE uint8_t fp8_code(struct fp8 t, float v)
-{
-    uint32_t u = bits_of(v), sign = u >> 24 & 0x80, a = u & 0x7fffffff;
-    uint32_t least_normal = (uint32_t)(127 - t.bias + 1) << 23;
-    uint32_t magic = (uint32_t)(127 + 21 - t.bias)
-                     << 23; /* its unit in the last place is the subnormal step */
-    uint32_t c = a < t.max_bits ? a : t.max_bits;
-    uint32_t normal = ((c + 0x7ffff + (c >> 20 & 1)) >> 20) - ((uint32_t)(127 - t.bias) << 3);
-    uint32_t subnormal = bits_of(float_of(c) + float_of(magic)) - magic;
-    uint32_t code = c < least_normal ? subnormal : normal;
-    uint32_t is_signed = t.nan_signed | (code != 0);
-    code |= is_signed ? sign : 0;
-    uint32_t nan = t.nan_signed ? t.nan | sign : t.nan;
-    return (uint8_t)(a > 0x7f800000 ? nan : code);
-}
-
-MF_VECTOR_INLINE float fp8_value(struct fp8 t, uint8_t v)
-{
-    uint32_t sign = (uint32_t)(v & 0x80) << 24, a = v & 0x7f;
-    float step = float_of((uint32_t)(127 - 2 - t.bias) << 23);
-    uint32_t normal = (a << 20) + ((uint32_t)(127 - t.bias) << 23);
-    uint32_t subnormal = bits_of((float)(int32_t)a * step);
-    uint32_t code = (a < 8 ? subnormal : normal) | sign;
-    uint32_t is_nan = t.nan_signed ? a == 0x7f : v == 0x80;
-    return float_of(is_nan ? 0x7fc00000 | sign : code);
+    return format == MF_FORMAT_FP8FNUZ ? MF_E4M3FNUZ : MF_E4M3FN;
 }
 
 float mf_fp8_to_float(enum mf_format format, uint8_t v)
 {
-    return fp8_value(fp8_of(format), v);
+    return mf_fp8_value(fp8_of(format), v);
 }
 
 uint8_t mf_fp8_from_float(enum mf_format format, float v)
 {
-    return fp8_code(fp8_of(format), v);
+    return mf_small_code(fp8_of(format), v);
 }
 
 float mf_fp8_max(enum mf_format format)
 {
-    return float_of(fp8_of(format).max_bits);
+    return mf_float_of(fp8_of(format).max_bits);
 }
 
 int mf_format_of_dtype(enum mf_dtype dtype, enum mf_format *ret)
@@ -114,10 +64,16 @@ int mf_format_of_dtype(enum mf_dtype dtype, enum mf_format *ret)
     case MF_DTYPE_FP8_E4M3FNUZ:
         *ret = MF_FORMAT_FP8FNUZ;
         return 0;
-    case MF_DTYPE_FP16:
     case MF_DTYPE_INT8:
+        *ret = MF_FORMAT_INT8;
+        return 0;
     case MF_DTYPE_INT4:
+        *ret = MF_FORMAT_INT4;
+        return 0;
     case MF_DTYPE_FP4X2:
+        *ret = MF_FORMAT_FP4;
+        return 0;
+    case MF_DTYPE_FP16:
     case MF_DTYPE_N_:
         break;
     }
@@ -130,10 +86,10 @@ MF_VECTOR_BODY(, void, mf_fp8_to_floats,
                (format, from, n, scale, to), {
                    if (format == MF_FORMAT_FP8FNUZ) {
                        for (size_t i = 0; i < n; i++)
-                           to[i] = fp8_value(fp8_of(MF_FORMAT_FP8FNUZ), from[i]) * scale;
+                           to[i] = mf_fp8_value(fp8_of(MF_FORMAT_FP8FNUZ), from[i]) * scale;
                    } else {
                        for (size_t i = 0; i < n; i++)
-                           to[i] = fp8_value(fp8_of(MF_FORMAT_FP8FN), from[i]) * scale;
+                           to[i] = mf_fp8_value(fp8_of(MF_FORMAT_FP8FN), from[i]) * scale;
                    }
                })
 
@@ -141,7 +97,7 @@ MF_VECTOR_BODY(, void, mf_fp8_to_floats,
 MF_VECTOR_BODY(static, uint32_t, amax_bits, (const float *x, size_t n), (x, n), {
     uint32_t top = 0;
     for (size_t i = 0; i < n; i++) {
-        uint32_t a = bits_of(x[i]) & 0x7fffffff;
+        uint32_t a = mf_bits_of(x[i]) & 0x7fffffff;
         top = a > top ? a : top;
     }
     return top;
@@ -152,18 +108,18 @@ MF_VECTOR_BODY(static, void, quantise,
                (format, x, n, scale, q), {
                    if (format == MF_FORMAT_FP8FNUZ) {
                        for (size_t i = 0; i < n; i++)
-                           q[i] = fp8_code(fp8_of(MF_FORMAT_FP8FNUZ), x[i] / scale);
+                           q[i] = mf_small_code(fp8_of(MF_FORMAT_FP8FNUZ), x[i] / scale);
                    } else {
                        for (size_t i = 0; i < n; i++)
-                           q[i] = fp8_code(fp8_of(MF_FORMAT_FP8FN), x[i] / scale);
+                           q[i] = mf_small_code(fp8_of(MF_FORMAT_FP8FN), x[i] / scale);
                    }
                })
 
 static float scale_of(enum mf_format format, uint32_t amax)
 {
-    float scale = float_of(amax) / mf_fp8_max(format);
+    float scale = mf_float_of(amax) / mf_fp8_max(format);
     /* zero also when a tiny amax underflows */
-    return bits_of(scale) == 0 ? 1.0f : scale;
+    return mf_bits_of(scale) == 0 ? 1.0f : scale;
 }
 
 float mf_quant_row(enum mf_format format, const float *x, size_t n, uint8_t *q)
