@@ -20,6 +20,7 @@
 #include "common/table.h"
 #include "common/table_file.h"
 #include "common/text.h"
+#include "kernels/codec.h"
 #include "kernels/data.h"
 #include "kernels/fmoe.h"
 #include "kernels/layout.h"
@@ -51,6 +52,7 @@ struct row {
     /* While its group runs: */
     void *x, *y, *arena, *ids[ROTATIONS];
     float *weights;
+    float calib[2];
     struct mf_reference reference;
     double *samples;
     size_t n_samples;
@@ -63,9 +65,9 @@ struct row {
 
 struct weights { /* of a group */
     struct mf_artifact artifact[2];
-    void *w[2];
-    float *scale[2];
-    size_t bytes[2], scale_bytes[2];
+    struct mf_tensor_ref ref[2];
+    size_t bytes[2][MF_PARTS_MAX];
+    int n_parts[2];
 };
 
 struct run {
@@ -174,10 +176,10 @@ static bool same_group(const struct row *a, const struct row *b)
 static void free_weights(struct run *run, struct weights *w)
 {
     for (int i = 0; i < 2; i++) {
-        if (w->w[i])
-            run->device->ops->release(run->device, w->w[i], w->bytes[i]);
-        if (w->scale[i])
-            run->device->ops->release(run->device, w->scale[i], w->scale_bytes[i]);
+        for (int p = 0; p < w->n_parts[i]; p++) {
+            if (w->ref[i].part[p])
+                run->device->ops->release(run->device, w->ref[i].part[p], w->bytes[i][p]);
+        }
     }
 }
 
@@ -192,14 +194,14 @@ static int make_weights(struct run *run, const struct row *row, struct weights *
         n = mf_artifact_parts(&w->artifact[i], &row->shape, parts);
         if (n < 1)
             return mf_cli_fail(MF_EXIT_USAGE, "the pipeline reads no %s", mf_tensor_name(weight_tensor[i]));
-        w->bytes[i] = (size_t)mf_part_bytes(&parts[0]);
-        w->w[i] = run->device->ops->alloc(run->device, w->bytes[i]);
-        if (n > 1) {
-            w->scale_bytes[i] = (size_t)mf_part_bytes(&parts[1]);
-            w->scale[i] = run->device->ops->alloc(run->device, w->scale_bytes[i]);
+        w->n_parts[i] = n;
+        for (int p = 0; p < n; p++) {
+            w->bytes[i][p] = (size_t)mf_part_bytes(&parts[p]);
+            w->ref[i].part[p] = run->device->ops->alloc(run->device, w->bytes[i][p]);
+            if (!w->ref[i].part[p])
+                return out_of_memory();
         }
-        if (!w->w[i] || (n > 1 && !w->scale[i]) ||
-            mf_data_weight(&row->shape, weight_tensor[i], row->seed, w->w[i], w->scale[i]) < 0)
+        if (mf_data_weight(&row->shape, weight_tensor[i], row->seed, &w->ref[i]) < 0)
             return out_of_memory();
     }
     return 0;
@@ -207,8 +209,8 @@ static int make_weights(struct run *run, const struct row *row, struct weights *
 
 struct packing {
     const struct mf_layout *layout;
-    int element_bytes;
-    size_t experts, n, k;
+    int bits;
+    size_t experts, n, k, bytes; /* bytes of an expert */
     uint8_t *w;
     uint8_t *scratch; /* an expert for each thread */
 };
@@ -216,13 +218,13 @@ struct packing {
 static void pack_experts(void *context, int thread, int n_threads)
 {
     const struct packing *p = context;
-    size_t bytes = p->n * p->k * (size_t)p->element_bytes;
+    size_t bytes = p->bytes;
 
     for (size_t e = (size_t)thread; e < p->experts; e += (size_t)n_threads) {
         uint8_t *scratch = p->scratch + (size_t)thread * bytes;
 
         memcpy(scratch, p->w + e * bytes, bytes);
-        mf_layout_pack(p->layout, p->element_bytes, p->n, p->k, scratch, p->w + e * bytes);
+        mf_layout_pack(p->layout, p->bits, p->n, p->k, scratch, p->w + e * bytes);
     }
 }
 
@@ -234,8 +236,9 @@ static int pack_weights(const struct row *row, struct weights *w)
     for (int i = 0; i < 2; i++) {
         struct packing p = {.layout = mf_layout_find(w->artifact[i].order),
                             .experts = (size_t)row->shape.expert,
-                            .w = w->w[i],
-                            .element_bytes = w->artifact[i].format == MF_FORMAT_BF16 ? 2 : 1};
+                            .bytes = w->bytes[i][0] / (size_t)row->shape.expert,
+                            .w = w->ref[i].part[0],
+                            .bits = mf_codec_find(w->artifact[i].format, w->artifact[i].scale)->bits};
 
         if (!p.layout)
             return mf_cli_fail(MF_EXIT_USAGE, "'%s' is no weight layout", w->artifact[i].order);
@@ -243,7 +246,7 @@ static int pack_weights(const struct row *row, struct weights *w)
             continue;
         p.n = i == 0 ? (size_t)mf_gemm1_cols(&row->shape) : (size_t)row->shape.model_dim;
         p.k = i == 0 ? (size_t)row->shape.model_dim : (size_t)row->shape.inter_dim;
-        p.scratch = calloc((size_t)threads, p.n * p.k * (size_t)p.element_bytes);
+        p.scratch = calloc((size_t)threads, p.bytes);
         if (!p.scratch)
             return out_of_memory();
         mf_pool_run(pack_experts, &p, threads);
@@ -301,8 +304,8 @@ static void rotate(const struct row *row, int r)
 static int make_row_data(struct run *run, struct row *row, const struct weights *w)
 {
     const struct mf_device_ops *ops = run->device->ops;
-    struct mf_layer_data data = {
-        .shape = row->shape, .w1 = w->w[0], .w2 = w->w[1], .w1_scale = w->scale[0], .w2_scale = w->scale[1]};
+    struct mf_layer_data data = {.shape = row->shape, .w1 = w->ref[0], .w2 = w->ref[1]};
+    struct mf_artifact x = mf_plain_x(&row->shape), h = mf_plain_h(&row->shape, 1);
 
     row->x = ops->alloc(run->device, x_bytes(row));
     row->y = ops->alloc(run->device, x_bytes(row));
@@ -326,6 +329,8 @@ static int make_row_data(struct run *run, struct row *row, const struct weights 
     data.weights = row->weights;
     if (mf_reference_make(&data, &row->reference) < 0)
         return out_of_memory();
+    row->calib[0] = mf_reference_global(&row->reference, &x);
+    row->calib[1] = mf_reference_global(&row->reference, &h);
     return 0;
 }
 
@@ -342,8 +347,9 @@ static int run_once(struct run *run, struct row *row, const struct weights *w, i
     struct mf_fmoe_args args = {
         .x.part = {row->x},
         .topk.part = {row->ids[rotation], row->weights},
-        .w1.part = {w->w[0], w->scale[0]},
-        .w2.part = {w->w[1], w->scale[1]},
+        .w1 = w->ref[0],
+        .w2 = w->ref[1],
+        .calib.part = {row->calib},
         .y.part = {row->y},
         .arena = row->arena,
     };

@@ -14,7 +14,9 @@
  *   g gw   gemm1's output [P, 2I] in sorted order, without and with the routing weight
  *   h      activated intermediate [P, I] in sorted order
  *   z zw   gemm2's output [T*k, H] in slot order (row t*k + j), without and with the routing weight
- *   y      the layer's output [T, H] */
+ *   y      the layer's output [T, H]
+ *   calib  float [2]: the global factors by which x and h are multiplied before they are quantised with a global factor
+ *          (NVFP4), calibrated ahead of serving; the caller hands it in */
 #pragma once
 
 #include <stdbool.h>
@@ -35,7 +37,8 @@
     EACH(P, H, "h")            \
     EACH(P, Z, "z")            \
     EACH(P, ZW, "zw")          \
-    EACH(P, Y, "y")
+    EACH(P, Y, "y")            \
+    EACH(P, CALIB, "calib")
 /* clang-format on */
 MF_NAMES_DECLARE(mf_tensor, MF_TENSOR_, MF_TENSOR_MAP);
 
@@ -82,6 +85,6 @@ int mf_artifact_parse(const char *text, struct mf_artifact *ret); /* -EINVAL */
 bool mf_artifact_equal(const struct mf_artifact *a, const struct mf_artifact *b);
 /* Weights are stored in the layout that a pipeline wants, so they are there from the start. */
 bool mf_artifact_is_weight(const struct mf_artifact *a);
-/* What the caller hands in: x as bf16 or fp16, whichever the shape's dtype is, and topk as index, both
- * unscaled in token order. The only artifacts, weights apart, that are there before the first step. */
+/* What the caller hands in: x as bf16 or fp16, whichever the shape's dtype is, topk as index, both unscaled in token
+ * order, and calib. The only artifacts, weights apart, that are there before the first step. */
 bool mf_artifact_is_input(const struct mf_artifact *a);

@@ -7,7 +7,7 @@ MF_NAMES_DEFINE(mf_op, MF_OP_, MF_OP_MAP)
 mf_ops mf_layer_ops(const struct mf_shape *shape)
 {
     mf_ops all = MF_OP_BIT(MF_OP_N_) - 1;
-    if (shape->q_type == MF_QTYPE_NO)
+    if (shape->q_dtype_a == shape->dtype)
         all &= ~(MF_OP_BIT(MF_OP_QUANT1) | MF_OP_BIT(MF_OP_QUANT2));
     return all;
 }
@@ -69,15 +69,16 @@ static double blocks(double n, double size)
 }
 
 /* Bytes of the scales of one expert's weight of rows x columns. */
-static double scale_bytes(enum mf_qtype q_type, double rows, double columns)
+static double scale_bytes(const struct mf_shape *shape, double rows, double columns)
 {
-    switch (q_type) {
+    switch (shape->q_type) {
     case MF_QTYPE_PER_TENSOR:
         return 4;
     case MF_QTYPE_PER_TOKEN:
         return 4 * rows;
     case MF_QTYPE_PER_1X32:
-        return rows * blocks(columns, 32); /* e8m0: one byte */
+        /* e8m0 is one byte; int4 has bf16 scales */
+        return rows * blocks(columns, 32) * (shape->q_dtype_w == MF_DTYPE_INT4 ? 2 : 1);
     case MF_QTYPE_PER_1X16:
         return rows * blocks(columns, 16) + 4; /* e4m3: one byte, and the global scale */
     case MF_QTYPE_PER_1X128:
@@ -92,8 +93,8 @@ static double scale_bytes(enum mf_qtype q_type, double rows, double columns)
 double mf_layer_floor_bytes(const struct mf_shape *shape, int64_t active)
 {
     double h = shape->model_dim, i = shape->inter_dim, rows = w1_rows(shape);
-    double expert = (rows * h + h * i) * mf_dtype_bits(shape->q_dtype_w) / 8 +
-                    scale_bytes(shape->q_type, rows, h) + scale_bytes(shape->q_type, h, i);
+    double expert = (rows * h + h * i) * mf_dtype_bits(shape->q_dtype_w) / 8 + scale_bytes(shape, rows, h) +
+                    scale_bytes(shape, h, i);
     double hidden = (double)shape->token * h * mf_dtype_bits(shape->dtype) / 8;
     return (double)active * expert + 2 * hidden;
 }

@@ -28,7 +28,7 @@ MF_NAMES_DECLARE(mf_op, MF_OP_, MF_OP_MAP);
 typedef uint32_t mf_ops;
 #define MF_OP_BIT(op) (1u << (op))
 
-/* The ops of a shape: all nine, without the two quantisations when q_type is No. */
+/* The ops of a shape: all nine, without the two quantisations when activations stay in the dtype of the hidden states. */
 mf_ops mf_layer_ops(const struct mf_shape *shape);
 
 #define MF_OPS_TEXT_MAX 80

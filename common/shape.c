@@ -45,7 +45,7 @@ static const struct column columns[MF_SHAPE_N_COLUMNS] = {
     {"q_dtype_a",       DTYPE, AT(q_dtype_a),       0,          DTYPES},
     {"q_dtype_w",       DTYPE, AT(q_dtype_w),       0,          DTYPES},
     {"q_type",          QTYPE, AT(q_type),          0,
-     "QuantType.No, QuantType.per_Tensor, QuantType.per_Token, QuantType.per_1x32, per_1x128 or per_1x16"},
+     "QuantType.No, QuantType.per_Tensor, QuantType.per_Token, QuantType.per_1x32, QuantType.per_1x128 or QuantType.per_1x16"},
     {"use_g1u1",        FLAG,  AT(use_g1u1),        0,          "1 or 0"},
     {"doweight_stage1", FLAG,  AT(doweight_stage1), 0,          "1 or 0"},
 };

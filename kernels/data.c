@@ -9,6 +9,7 @@
 #endif
 
 #include "common/cleanup.h"
+#include "kernels/codec.h"
 #include "kernels/philox.h"
 #include "kernels/quant.h"
 #include "kernels/vector.h"
@@ -180,40 +181,73 @@ void mf_data_w_row(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed
     make_row(key_of(seed, w), row, scale_of((double)d.k), d.k, out);
 }
 
-/* Rows that are quantised together: a block of 128 of them, or one. */
-static void quantise_rows(const struct mf_artifact *a, const uint16_t *rows, size_t n, size_t k,
-                          float *floats, uint8_t *q, float *scales)
+static float row_amax(const uint16_t *codes, size_t n)
 {
-    mf_bf16_to_floats(rows, n * k, floats);
-    if (a->scale == MF_SCALE_PER_128X128)
-        mf_quant_128x128(a->format, floats, n, k, q, scales);
-    else
-        scales[0] = mf_quant_row(a->format, floats, k, q);
+    uint16_t top = 0;
+    for (size_t i = 0; i < n; i++)
+        top = MF_MAX(top, (uint16_t)(codes[i] & 0x7fff));
+    return mf_bf16_to_float(top);
 }
 
-int mf_data_expert(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert, void *out_w,
-                   float *out_scale)
+/* The largest magnitude of an expert's weight: it is made once more for it, which is cheaper than keeping it. */
+static float expert_amax(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert,
+                         uint16_t *row)
+{
+    struct weight d = weight_of(shape, w);
+    float top = 0;
+    for (size_t n = 0; n < d.n; n++) {
+        mf_data_w_row(shape, w, seed, expert, (int64_t)n, row);
+        float a = row_amax(row, d.k);
+        top = MF_MAX(top, a);
+    }
+    return top;
+}
+
+/* As many rows at a time as share scales; all under one scale only where the codec says so. */
+static void encode_expert(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert,
+                          const struct mf_codec *c, uint16_t *rows, float *floats,
+                          const struct mf_tensor_ref *out)
+{
+    struct weight d = weight_of(shape, w);
+    bool whole = c->scale_bytes > 0 && c->group_rows == 0;
+    size_t step = c->group_rows > 0 ? (size_t)c->group_rows : 1, at_scale = 0;
+    size_t scale_bytes = mf_codec_scale_cols(c, d.k) * (size_t)c->scale_bytes;
+    float amax = whole || c->global ? expert_amax(shape, w, seed, expert, rows) : 0;
+    float global = mf_codec_global(c, amax);
+    if (c->global)
+        *(float *)out->part[2] = global;
+    if (whole)
+        mf_codec_group_scale(c, amax, global, out->part[1]);
+    for (size_t n = 0; n < d.n; n += step, at_scale += scale_bytes) {
+        size_t m = MF_MIN(step, d.n - n);
+        uint8_t *q = (uint8_t *)out->part[0] + n * mf_codec_row_bytes(c, d.k);
+        for (size_t r = 0; r < m; r++)
+            mf_data_w_row(shape, w, seed, expert, (int64_t)(n + r), rows + r * d.k);
+        mf_bf16_to_floats(rows, m * d.k, floats);
+        if (whole)
+            mf_codec_encode_row(c, floats, d.k, out->part[1], global, q);
+        else
+            mf_codec_encode(c, floats, m, d.k, global, q, (uint8_t *)out->part[1] + at_scale);
+    }
+}
+
+int mf_data_expert(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert,
+                   const struct mf_tensor_ref *out)
 {
     struct weight d = weight_of(shape, w);
     struct mf_artifact a = mf_plain_w(shape, w, "row");
-    if (a.format == MF_FORMAT_BF16) {
+    const struct mf_codec *c = mf_codec_find(a.format, a.scale);
+    if (c->scale_bytes == 0) {
         for (size_t n = 0; n < d.n; n++)
-            mf_data_w_row(shape, w, seed, expert, (int64_t)n, (uint16_t *)out_w + n * d.k);
+            mf_data_w_row(shape, w, seed, expert, (int64_t)n, (uint16_t *)out->part[0] + n * d.k);
         return 0;
     }
-    size_t step = a.scale == MF_SCALE_PER_128X128 ? 128 : 1;
-    size_t scales_a_step = a.scale == MF_SCALE_PER_128X128 ? (d.k + 127) / 128 : 1;
+    size_t step = c->group_rows > 0 ? (size_t)c->group_rows : 1;
     _cleanup_(mf_freep) uint16_t *rows = reallocarray(NULL, step * d.k, sizeof(*rows));
     _cleanup_(mf_freep) float *floats = reallocarray(NULL, step * d.k, sizeof(*floats));
     if (!rows || !floats)
         return -ENOMEM;
-    for (size_t n = 0; n < d.n; n += step) {
-        size_t m = MF_MIN(step, d.n - n);
-        for (size_t r = 0; r < m; r++)
-            mf_data_w_row(shape, w, seed, expert, (int64_t)(n + r), rows + r * d.k);
-        quantise_rows(&a, rows, m, d.k, floats, (uint8_t *)out_w + n * d.k,
-                      out_scale + n / step * scales_a_step);
-    }
+    encode_expert(shape, w, seed, expert, c, rows, floats, out);
     return 0;
 }
 
@@ -221,40 +255,35 @@ struct weight_job {
     const struct mf_shape *shape;
     enum mf_tensor w;
     uint64_t seed;
-    uint8_t *out;
-    float *scale;
-    size_t expert_bytes, expert_scales;
-    int error;
+    const struct mf_tensor_ref *out;
+    size_t expert_bytes[MF_PARTS_MAX];
+    int n_parts, error;
 };
 
 static void weight_thread(void *context, int thread, int n_threads)
 {
     struct weight_job *j = context;
     for (int32_t e = thread; e < j->shape->expert; e += n_threads) {
-        int r = mf_data_expert(j->shape, j->w, j->seed, e, j->out + (size_t)e * j->expert_bytes,
-                               j->scale ? j->scale + (size_t)e * j->expert_scales : NULL);
+        struct mf_tensor_ref out = {0};
+        for (int i = 0; i < j->n_parts; i++)
+            out.part[i] = (uint8_t *)j->out->part[i] + (size_t)e * j->expert_bytes[i];
+        int r = mf_data_expert(j->shape, j->w, j->seed, e, &out);
         if (r < 0)
             __atomic_store_n(&j->error, r, __ATOMIC_RELAXED);
     }
 }
 
-int mf_data_weight(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, void *out_w,
-                   float *out_scale)
+int mf_data_weight(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed,
+                   const struct mf_tensor_ref *out)
 {
     struct mf_artifact a = mf_plain_w(shape, w, "row");
     struct mf_part parts[MF_PARTS_MAX];
-    int n = mf_artifact_parts(&a, shape, parts);
-    if (n < 0)
-        return n;
-    struct weight_job job = {
-        .shape = shape,
-        .w = w,
-        .seed = seed,
-        .out = out_w,
-        .scale = out_scale,
-        .expert_bytes = (size_t)(mf_part_bytes(&parts[0]) / shape->expert),
-        .expert_scales = n > 1 ? (size_t)(parts[1].rows * parts[1].cols / shape->expert) : 0,
-    };
+    struct weight_job job = {.shape = shape, .w = w, .seed = seed, .out = out};
+    job.n_parts = mf_artifact_parts(&a, shape, parts);
+    if (job.n_parts < 0)
+        return job.n_parts;
+    for (int i = 0; i < job.n_parts; i++)
+        job.expert_bytes[i] = (size_t)(mf_part_bytes(&parts[i]) / shape->expert);
     mf_pool_run(weight_thread, &job, mf_pool_threads());
     return job.error;
 }

@@ -128,10 +128,10 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
 static bool layout_fits(const struct mf_shape *s, int panel)
 {
     const struct mf_layout *l = mf_layout_find(mf_cpu_layout_name(panel));
-    int bytes = s->q_type == MF_QTYPE_NO ? 2 : 1;
+    int bits = s->q_type == MF_QTYPE_NO ? 16 : 8;
     size_t H = (size_t)s->model_dim, I = (size_t)s->inter_dim;
 
-    return l && mf_layout_legal(l, bytes, I, H) && mf_layout_legal(l, bytes, H, I);
+    return l && mf_layout_legal(l, bits, I, H) && mf_layout_legal(l, bits, H, I);
 }
 
 typedef int (*each_fn)(void *context, const struct config *c);

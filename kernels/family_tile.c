@@ -88,7 +88,7 @@ static bool layout_fits(const struct mf_shape *s, int stage, int panel)
     size_t n = stage == 1 ? (size_t)s->inter_dim : (size_t)s->model_dim;
     size_t k = stage == 1 ? (size_t)s->model_dim : (size_t)s->inter_dim;
 
-    return l && mf_layout_legal(l, s->q_type == MF_QTYPE_NO ? 2 : 1, n, k);
+    return l && mf_layout_legal(l, s->q_type == MF_QTYPE_NO ? 16 : 8, n, k);
 }
 
 static int k_pieces(const struct mf_shape *s, int K, int out[2])

@@ -412,6 +412,8 @@ static struct mf_tensor_ref outside_ref(const struct mf_artifact *a, const struc
         return args->w1;
     case MF_TENSOR_W2:
         return args->w2;
+    case MF_TENSOR_CALIB:
+        return args->calib;
     case MF_TENSOR_SORTED:
     case MF_TENSOR_G:
     case MF_TENSOR_GW:

@@ -20,21 +20,21 @@ const struct mf_layout *mf_layout_find(const char *name)
     return NULL;
 }
 
-size_t mf_layout_index(const struct mf_layout *l, int element_bytes, size_t N, size_t K, size_t n, size_t k)
+size_t mf_layout_index(const struct mf_layout *l, int element_bits, size_t N, size_t K, size_t n, size_t k)
 {
     assert(n < N && k < K);
     if (l->panel == 1)
         return n * K + k;
-    size_t panel = (size_t)l->panel, group = (size_t)(l->group_bytes / element_bytes);
+    size_t panel = (size_t)l->panel, group = (size_t)(l->group_bytes * 8 / element_bits);
     size_t panel_at = n / panel * panel * K;
     return panel_at + (k / group * panel + n % panel) * group + k % group;
 }
 
-bool mf_layout_legal(const struct mf_layout *l, int element_bytes, size_t N, size_t K)
+bool mf_layout_legal(const struct mf_layout *l, int element_bits, size_t N, size_t K)
 {
     if (l->panel == 1)
         return true;
-    size_t group = (size_t)(l->group_bytes / element_bytes);
+    size_t group = (size_t)(l->group_bytes * 8 / element_bits);
     return group > 0 && N % (size_t)l->panel == 0 && K % group == 0;
 }
 
@@ -50,11 +50,11 @@ static void pack_panel(size_t panel, size_t n_groups, const uint8_t *from, uint8
     }
 }
 
-void mf_layout_pack(const struct mf_layout *l, int element_bytes, size_t N, size_t K, const void *from,
+void mf_layout_pack(const struct mf_layout *l, int element_bits, size_t N, size_t K, const void *from,
                     void *to)
 {
-    assert(mf_layout_legal(l, element_bytes, N, K) && l->group_bytes == 4);
-    size_t row_bytes = K * (size_t)element_bytes, panel = (size_t)l->panel;
+    assert(mf_layout_legal(l, element_bits, N, K) && l->group_bytes == 4);
+    size_t row_bytes = (K * (size_t)element_bits + 7) / 8, panel = (size_t)l->panel;
     if (panel == 1) {
         memcpy(to, from, N * row_bytes);
         return;

@@ -187,18 +187,24 @@ uint32_t mf_poison(enum mf_format format)
     return 0;
 }
 
-void mf_poison_fill(enum mf_format format, void *to, size_t n_elements)
+void mf_poison_fill_bytes(uint32_t poison, int element_bytes, void *to, size_t n)
 {
-    uint32_t poison = mf_poison(format);
-    if (format == MF_FORMAT_INDEX || format == MF_FORMAT_F32) {
+    if (element_bytes == 4) {
         uint32_t *p = to;
-        for (size_t i = 0; i < n_elements; i++)
+        for (size_t i = 0; i < n; i++)
             p[i] = poison;
-    } else if (format == MF_FORMAT_BF16 || format == MF_FORMAT_FP16) {
+    } else if (element_bytes == 2) {
         uint16_t *p = to;
-        for (size_t i = 0; i < n_elements; i++)
+        for (size_t i = 0; i < n; i++)
             p[i] = (uint16_t)poison;
     } else {
-        memset(to, (int)poison, n_elements);
+        memset(to, (int)poison, n);
     }
+}
+
+void mf_poison_fill(enum mf_format format, void *to, size_t n_elements)
+{
+    bool four = format == MF_FORMAT_INDEX || format == MF_FORMAT_F32;
+    bool two = format == MF_FORMAT_BF16 || format == MF_FORMAT_FP16;
+    mf_poison_fill_bytes(mf_poison(format), four ? 4 : two ? 2 : 1, to, n_elements);
 }

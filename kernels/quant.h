@@ -38,6 +38,8 @@ void mf_fp8_to_floats(enum mf_format format, const uint8_t *from, size_t n, floa
  * 0xa5a5a5a5 for an index. Its bits in the format's element size. */
 uint32_t mf_poison(enum mf_format format);
 void mf_poison_fill(enum mf_format format, void *to, size_t n_elements);
+/* n elements of so many bytes each. */
+void mf_poison_fill_bytes(uint32_t poison, int element_bytes, void *to, size_t n);
 
 /* One row of n floats into fp8 with one scale; returns the scale. */
 float mf_quant_row(enum mf_format format, const float *x, size_t n, uint8_t *q);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "kernels/codec.h"
 #include "kernels/quant.h"
 #include "kernels/vector.h"
 
@@ -45,16 +46,17 @@ double mf_activate(enum mf_act act, double gate, double up)
     return mf_activate_gate(act, gate) * factor;
 }
 
-/* Decodes a row of fp8 with one scale, or one for each 128 values. */
-static void decode_row(enum mf_format format, bool grouped, const uint8_t *q, const float *scale, size_t n,
-                       float *out)
+static struct mf_tensor_ref expert_of(const struct mf_layer_data *data, enum mf_tensor w,
+                                      const struct mf_codec *c, size_t N, size_t K, int32_t expert)
 {
-    if (!grouped) {
-        mf_fp8_to_floats(format, q, n, scale[0], out);
-        return;
-    }
-    for (size_t i = 0; i < n; i += 128)
-        mf_fp8_to_floats(format, q + i, MF_MIN((size_t)128, n - i), scale[i / 128], out + i);
+    struct mf_tensor_ref ref = w == MF_TENSOR_W1 ? data->w1 : data->w2;
+    size_t scales = mf_codec_scale_rows(c, N) * mf_codec_scale_cols(c, K) * (size_t)c->scale_bytes;
+    ref.part[0] = (uint8_t *)ref.part[0] + (size_t)expert * N * mf_codec_row_bytes(c, K);
+    if (scales > 0)
+        ref.part[1] = (uint8_t *)ref.part[1] + (size_t)expert * scales;
+    if (c->global)
+        ref.part[2] = (float *)ref.part[2] + expert;
+    return ref;
 }
 
 void mf_reference_weight_row(const struct mf_layer_data *data, enum mf_tensor w, int32_t expert, int64_t n,
@@ -63,21 +65,40 @@ void mf_reference_weight_row(const struct mf_layer_data *data, enum mf_tensor w,
     const struct mf_shape *s = &data->shape;
     bool first = w == MF_TENSOR_W1;
     struct mf_artifact a = mf_plain_w(s, w, "row");
+    const struct mf_codec *c = mf_codec_find(a.format, a.scale);
     size_t N = first ? (size_t)mf_gemm1_cols(s) : (size_t)s->model_dim;
     size_t K = first ? (size_t)s->model_dim : (size_t)s->inter_dim;
-    size_t row = (size_t)expert * N + (size_t)n;
-    const void *base = first ? data->w1 : data->w2;
-    const float *scale = first ? data->w1_scale : data->w2_scale;
-    if (a.format == MF_FORMAT_BF16) {
-        mf_bf16_to_floats((const uint16_t *)base + row * K, K, out);
-        return;
+    struct mf_tensor_ref ref = expert_of(data, w, c, N, K, expert);
+    mf_codec_decode_row(c, ref.part[0], ref.part[1], c->global ? *(const float *)ref.part[2] : 1, (size_t)n,
+                        K, out);
+}
+
+float mf_reference_global(const struct mf_reference *r, const struct mf_artifact *a)
+{
+    const struct mf_codec *c = mf_codec_find(a->format, a->scale);
+    return c && c->global ? mf_codec_global(c, a->tensor == MF_TENSOR_X ? r->x_amax : r->h_amax) : 1;
+}
+
+void mf_reference_encode(const struct mf_reference *r, const struct mf_artifact *a, const float *row,
+                         size_t cols, void *q, void *scale)
+{
+    const struct mf_codec *c = mf_codec_find(a->format, a->scale);
+    float global = mf_reference_global(r, a);
+    if (c->scale_bytes > 0 && c->group_rows == 0) {
+        mf_codec_group_scale(c, a->tensor == MF_TENSOR_X ? r->x_amax : r->h_amax, global, scale);
+        mf_codec_encode_row(c, row, cols, scale, global, q);
+    } else {
+        mf_codec_encode(c, row, 1, cols, global, q, scale);
     }
-    bool blocks = a.scale == MF_SCALE_PER_128X128;
-    if (blocks)
-        scale += ((size_t)expert * ((N + 127) / 128) + (size_t)n / 128) * ((K + 127) / 128);
-    else
-        scale += row;
-    decode_row(a.format, blocks, (const uint8_t *)base + row * K, scale, K, out);
+}
+
+void mf_reference_requantise(const struct mf_reference *r, const struct mf_artifact *a, float *row,
+                             size_t cols, void *scratch)
+{
+    const struct mf_codec *c = mf_codec_find(a->format, a->scale);
+    uint8_t *q = scratch, *scale = q + (cols * 2 + 63) / 64 * 64;
+    mf_reference_encode(r, a, row, cols, q, scale);
+    mf_codec_decode_row(c, q, scale, mf_reference_global(r, a), 0, cols, row);
 }
 
 typedef float v16 __attribute__((vector_size(64)));
@@ -147,22 +168,44 @@ static int group_rows(const struct mf_layer_data *d, struct groups *ret)
     return 0;
 }
 
+/* Bits of a magnitude order as the magnitude does, NaN above all. */
+static void raise_amax(float *amax, const float *row, size_t n)
+{
+    uint32_t top = 0, known, bits;
+    for (size_t i = 0; i < n; i++) {
+        memcpy(&bits, &row[i], sizeof(bits));
+        top = MF_MAX(top, bits & 0x7fffffff);
+    }
+    uint32_t *to = (uint32_t *)(void *)amax;
+    known = __atomic_load_n(to, __ATOMIC_RELAXED);
+    while (top > known &&
+           !__atomic_compare_exchange_n(to, &known, top, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+static void x_amax_thread(void *context, int thread, int n_threads)
+{
+    struct job *j = context;
+    const struct mf_shape *s = &j->data->shape;
+    size_t H = (size_t)s->model_dim;
+    float *floats = j->scratch + (size_t)thread * j->scratch_floats;
+    for (int64_t t = thread; t < s->token; t += n_threads) {
+        mf_bf16_to_floats(j->data->x + t * s->model_dim, H, floats);
+        raise_amax(&j->out->x_amax, floats, H);
+    }
+}
+
 static void quantise_x_thread(void *context, int thread, int n_threads)
 {
     struct job *j = context;
     const struct mf_shape *s = &j->data->shape;
     struct mf_artifact a = mf_plain_x(s);
     size_t H = (size_t)s->model_dim;
-    float *floats = j->scratch + (size_t)thread * j->scratch_floats, *scales = floats + H;
-    uint8_t *q = (uint8_t *)(scales + H / 128 + 1);
-    bool grouped = a.scale == MF_SCALE_PER_1X128;
+    float *scratch = j->scratch + (size_t)thread * j->scratch_floats;
     for (int64_t t = thread; t < s->token; t += n_threads) {
-        mf_bf16_to_floats(j->data->x + t * s->model_dim, H, floats);
-        if (grouped)
-            mf_quant_row_1x128(a.format, floats, H, q, scales);
-        else
-            scales[0] = mf_quant_row(a.format, floats, H, q);
-        decode_row(a.format, grouped, q, scales, H, j->out->x + t * s->model_dim);
+        float *row = j->out->x + t * s->model_dim;
+        mf_bf16_to_floats(j->data->x + t * s->model_dim, H, row);
+        mf_reference_requantise(j->out, &a, row, H, scratch);
     }
 }
 
@@ -282,25 +325,29 @@ static void h_thread(void *context, int thread, int n_threads)
 {
     struct job *j = context;
     const struct mf_shape *s = &j->data->shape;
-    struct mf_artifact a = mf_plain_h(s, 1);
     size_t I = (size_t)s->inter_dim;
-    float *scales = j->scratch + (size_t)thread * j->scratch_floats;
-    uint16_t *codes = (uint16_t *)(scales + I / 128 + 1);
-    bool grouped = a.scale == MF_SCALE_PER_1X128;
+    uint16_t *codes = (uint16_t *)(j->scratch + (size_t)thread * j->scratch_floats);
     for (int64_t r = thread; r < s->token * s->topk; r += n_threads) {
         float *exact = j->h_exact + r * s->inter_dim, *rounded = j->out->h_bf16 + r * s->inter_dim;
         activate_row(j->data, r, j->out->g + r * mf_gemm1_cols(s), exact);
         mf_bf16_from_floats(exact, I, codes);
         mf_bf16_to_floats(codes, I, rounded);
-        if (a.scale == MF_SCALE_NONE)
-            continue;
-        uint8_t *q = (uint8_t *)codes;
-        if (grouped)
-            mf_quant_row_1x128(a.format, rounded, I, q, scales);
-        else
-            scales[0] = mf_quant_row(a.format, rounded, I, q);
-        decode_row(a.format, grouped, q, scales, I, j->out->h + r * s->inter_dim);
-        j->out->h_error[r] = relative_error(j->out->h + r * s->inter_dim, exact, I);
+        raise_amax(&j->out->h_amax, rounded, I);
+    }
+}
+
+static void quantise_h_thread(void *context, int thread, int n_threads)
+{
+    struct job *j = context;
+    const struct mf_shape *s = &j->data->shape;
+    struct mf_artifact a = mf_plain_h(s, 1);
+    size_t I = (size_t)s->inter_dim;
+    float *scratch = j->scratch + (size_t)thread * j->scratch_floats;
+    for (int64_t r = thread; r < s->token * s->topk; r += n_threads) {
+        float *row = j->out->h + r * s->inter_dim;
+        memcpy(row, j->out->h_bf16 + r * s->inter_dim, I * sizeof(*row));
+        mf_reference_requantise(j->out, &a, row, I, scratch);
+        j->out->h_error[r] = relative_error(row, j->h_exact + r * s->inter_dim, I);
     }
 }
 
@@ -369,12 +416,9 @@ static int allocate(struct job *j, int n_threads)
 
 static bool has_definition(const struct mf_shape *s)
 {
-    enum mf_format a, w;
-    if (s->q_type == MF_QTYPE_NO)
-        return s->dtype == MF_DTYPE_BF16;
-    return s->dtype == MF_DTYPE_BF16 && mf_format_of_dtype(s->q_dtype_a, &a) == 0 &&
-           mf_format_of_dtype(s->q_dtype_w, &w) == 0 &&
-           (s->q_type == MF_QTYPE_PER_TOKEN || s->q_type == MF_QTYPE_PER_1X128);
+    struct mf_codecs codecs;
+    const char *why;
+    return s->dtype == MF_DTYPE_BF16 && mf_codecs_of_shape(s, &codecs, &why) == 0;
 }
 
 int mf_reference_make(const struct mf_layer_data *data, struct mf_reference *out)
@@ -388,10 +432,13 @@ int mf_reference_make(const struct mf_layer_data *data, struct mf_reference *out
     if (r == 0)
         r = group_rows(data, &j.groups);
     if (r == 0) {
+        mf_pool_run(x_amax_thread, &j, n_threads);
         if (out->x)
             mf_pool_run(quantise_x_thread, &j, n_threads);
         mf_pool_run(gemm1_thread, &j, n_threads);
         mf_pool_run(h_thread, &j, n_threads);
+        if (out->h_error)
+            mf_pool_run(quantise_h_thread, &j, n_threads);
         mf_pool_run(gemm2_thread, &j, n_threads);
         mf_pool_run(y_thread, &j, n_threads);
     } else {

@@ -29,21 +29,24 @@ double mf_activate_gate(enum mf_act act, double gate); /* use_g1u1 = 0 */
 /* The inputs of a layer in plain form: weights in `row` layout as the shape's format has them. */
 struct mf_layer_data {
     struct mf_shape shape;
-    const uint16_t *x;    /* bf16 [T,H] */
-    const int32_t *ids;   /* [T,k] */
-    const float *weights; /* [T,k] */
-    const void *w1, *w2;  /* [E,2I,H], [E,H,I] */
-    const float *w1_scale, *w2_scale;
+    const uint16_t *x;           /* bf16 [T,H] */
+    const int32_t *ids;          /* [T,k] */
+    const float *weights;        /* [T,k] */
+    struct mf_tensor_ref w1, w2; /* the parts of mf_plain_w(…, "row") */
 };
 
 /* The layer's decoded references, fp32, in slot order (row t*k + j) where not said otherwise. */
 struct mf_reference {
-    float *x;      /* fp8 shapes: quantised x decoded [T,H]; else NULL */
+    float *x;      /* shapes that quantise activations: quantised x decoded [T,H]; else NULL */
     float *g;      /* [T*k, 2I] on quantised x, without the routing weight */
     float *h_bf16; /* h rounded to bf16 [T*k, I] */
-    float *h;      /* h as it enters gemm2: of fp8 shapes h_bf16 quantised and decoded, else the same array */
-    float *z;      /* [T*k, H] on that h, without the routing weight */
-    float *y;      /* [T,H], not rounded */
+    float *
+        h; /* h as it enters gemm2: h_bf16 quantised and decoded where activations are, else the same array */
+    float x_amax,
+        h_amax; /* largest magnitudes of x and of h_bf16, NaN when there is one: what a scale of all rows is
+                             drawn from, and the calibrated factors of x and h */
+    float *z;   /* [T*k, H] on that h, without the routing weight */
+    float *y;   /* [T,H], not rounded */
     /* What quantising h costs, by row: the relative error of h, z and y of the plain quantised pipeline against
      * the same without that quantisation. Row limits are drawn from it. NULL for shapes that do not quantise. */
     float *h_error, *z_error; /* [T*k] */
@@ -59,13 +62,23 @@ void mf_reference_release(struct mf_reference *r);
  * 1). row is a token for x and y, a slot row t*k + j for the others. NULL: no reference for it. */
 const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_reference *r,
                               const struct mf_artifact *a, int64_t row, float *ret_factor);
+/* The global factor of x or h as the artifact stores it; 1 for a codec without one. */
+float mf_reference_global(const struct mf_reference *r, const struct mf_artifact *a);
+/* A row of x or h into the artifact's codec, under the scale of all rows where the codec has only one. */
+void mf_reference_encode(const struct mf_reference *r, const struct mf_artifact *a, const float *row,
+                         size_t cols, void *q, void *scale);
+/* The same and back again; scratch of 8 bytes a value and 256. */
+void mf_reference_requantise(const struct mf_reference *r, const struct mf_artifact *a, float *row,
+                             size_t cols, void *scratch);
 /* One row of a weight in `row` layout, decoded: K floats. */
 void mf_reference_weight_row(const struct mf_layer_data *data, enum mf_tensor w, int32_t expert, int64_t n,
                              float *out);
 
-/* Output row of one token in double precision from the dequantised inputs. quantise_h: h is rounded to bf16 and
- * quantised as the shape says; without, it stays double. y has H values. -ENOMEM. */
-int mf_reference_row_double(const struct mf_layer_data *data, int64_t token, bool quantise_h, double *y);
+/* Output row of one token in double precision from the dequantised inputs. r is asked for nothing but the largest
+ * magnitudes of all rows, which some codecs need. quantise_h: h is rounded to bf16 and quantised as the shape says;
+ * without, it stays double. y has H values. -ENOMEM. */
+int mf_reference_row_double(const struct mf_layer_data *data, const struct mf_reference *r, int64_t token,
+                            bool quantise_h, double *y);
 
 /* Sorted order of a routing for block_m, AITER's moe_sorting contract: experts ascending, empty ones take no
  * block, tokens ascending within one, slot order within a token. Fills the parts of sorted.<block_m>; what lies

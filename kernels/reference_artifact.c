@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "kernels/codec.h"
 #include "kernels/device.h"
 #include "kernels/layout.h"
 #include "kernels/quant.h"
@@ -46,9 +47,9 @@ int mf_reference_sort(const struct mf_shape *shape, const int32_t *ids, const fl
     return 0;
 }
 
-static bool is_fp8(enum mf_format f)
+static bool is_scaled(const struct mf_artifact *a)
 {
-    return f == MF_FORMAT_FP8FN || f == MF_FORMAT_FP8FNUZ;
+    return a->scale != MF_SCALE_NONE;
 }
 
 const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_reference *r,
@@ -58,12 +59,12 @@ const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_
     *ret_factor = a->tensor == MF_TENSOR_GW || a->tensor == MF_TENSOR_ZW ? data->weights[row] : 1;
     switch (a->tensor) {
     case MF_TENSOR_X:
-        return is_fp8(a->format) && r->x ? r->x + row * s->model_dim : NULL;
+        return is_scaled(a) && r->x ? r->x + row * s->model_dim : NULL;
     case MF_TENSOR_G:
     case MF_TENSOR_GW:
         return r->g + row * mf_gemm1_cols(s);
     case MF_TENSOR_H:
-        return (is_fp8(a->format) ? r->h : r->h_bf16) + row * s->inter_dim;
+        return (is_scaled(a) ? r->h : r->h_bf16) + row * s->inter_dim;
     case MF_TENSOR_Z:
     case MF_TENSOR_ZW:
         return r->z + row * s->model_dim;
@@ -73,6 +74,7 @@ const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_
     case MF_TENSOR_SORTED:
     case MF_TENSOR_W1:
     case MF_TENSOR_W2:
+    case MF_TENSOR_CALIB:
     case MF_TENSOR_N_:
         break;
     }
@@ -86,7 +88,9 @@ struct encode_job {
     const int32_t *sorted_ids; /* NULL: not in sorted order */
     int64_t in_use;            /* rows of sorted order */
     const struct mf_tensor_ref *to;
-    int64_t rows, cols, scales; /* of the artifact */
+    struct mf_part parts[MF_PARTS_MAX];
+    int n_parts;
+    int64_t rows, cols; /* of the artifact */
     int error;
 };
 
@@ -99,46 +103,51 @@ static void plain_row(const struct encode_job *j, int64_t source, float *out)
     }
     struct mf_artifact unquantised = *j->a;
     unquantised.format = MF_FORMAT_F32;
+    unquantised.scale = MF_SCALE_NONE;
     float factor;
     const float *row = mf_reference_row(j->data, j->r, &unquantised, source, &factor);
     for (int64_t i = 0; i < j->cols; i++)
         out[i] = row[i] * factor;
 }
 
+/* Row p of a part; the only row of one that all rows share. */
+static void *part_row(const struct encode_job *j, int part, int64_t p)
+{
+    const struct mf_part *q = &j->parts[part];
+    return (uint8_t *)j->to->part[part] + (q->rows == j->rows ? p : 0) * q->cols * q->element_bytes;
+}
+
+/* One scale for all rows is written before the threads start; each of them writes the same to room of its own. */
 static void encode_row(const struct encode_job *j, int64_t p, const float *row)
 {
-    size_t n = (size_t)j->cols;
-    float *scale = j->scales > 0 ? (float *)j->to->part[1] + p * j->scales : NULL;
-    switch (j->a->format) {
-    case MF_FORMAT_F32:
-        memcpy((float *)j->to->part[0] + p * j->cols, row, n * sizeof(float));
-        break;
-    case MF_FORMAT_BF16:
-        mf_bf16_from_floats(row, n, (uint16_t *)j->to->part[0] + p * j->cols);
-        break;
-    case MF_FORMAT_FP8FN:
-    case MF_FORMAT_FP8FNUZ:
-        if (j->a->scale == MF_SCALE_PER_1X128)
-            mf_quant_row_1x128(j->a->format, row, n, (uint8_t *)j->to->part[0] + p * j->cols, scale);
-        else
-            scale[0] = mf_quant_row(j->a->format, row, n, (uint8_t *)j->to->part[0] + p * j->cols);
-        break;
-    case MF_FORMAT_INDEX:
-    case MF_FORMAT_FP16:
-    case MF_FORMAT_INT8:
-    case MF_FORMAT_INT4:
-    case MF_FORMAT_FP4:
-    case MF_FORMAT_N_:
-        break;
-    }
+    float shared[4];
+    void *scale = j->n_parts > 1 && j->parts[1].rows == j->rows ? part_row(j, 1, p) : shared;
+    if (j->a->format == MF_FORMAT_F32)
+        memcpy(part_row(j, 0, p), row, (size_t)j->cols * sizeof(float));
+    else
+        mf_reference_encode(j->r, j->a, row, (size_t)j->cols, part_row(j, 0, p), scale);
 }
 
 static void poison_row(const struct encode_job *j, int64_t p)
 {
-    size_t bytes = j->a->format == MF_FORMAT_F32 ? 4 : j->a->format == MF_FORMAT_BF16 ? 2 : 1;
-    mf_poison_fill(j->a->format, (uint8_t *)j->to->part[0] + (size_t)(p * j->cols) * bytes, (size_t)j->cols);
-    if (j->scales > 0)
-        mf_poison_fill(MF_FORMAT_F32, (float *)j->to->part[1] + p * j->scales, (size_t)j->scales);
+    bool is_value;
+    for (int i = 0; i < j->n_parts; i++) {
+        if (j->parts[i].rows == j->rows)
+            mf_poison_fill_bytes(mf_part_poison(j->a, i, &is_value), j->parts[i].element_bytes,
+                                 part_row(j, i, p), (size_t)j->parts[i].cols);
+    }
+}
+
+/* What all rows share: the scale of a whole tensor, the global factor. */
+static void write_shared(const struct encode_job *j)
+{
+    const struct mf_codec *c = mf_codec_find(j->a->format, j->a->scale);
+    if (!c || c->scale_bytes == 0)
+        return;
+    if (c->group_rows == 0)
+        mf_codec_group_scale(c, j->a->tensor == MF_TENSOR_X ? j->r->x_amax : j->r->h_amax, 1, j->to->part[1]);
+    if (c->global)
+        *(float *)j->to->part[2] = mf_reference_global(j->r, j->a);
 }
 
 /* Which row of the source is row p: a token for x and y, else a slot row; -1 for padding. */
@@ -174,8 +183,8 @@ static void encode_thread(void *context, int thread, int n_threads)
 
 struct pack_job {
     const struct mf_layout *layout;
-    int element_bytes;
-    size_t n_experts, N, K;
+    int bits;
+    size_t n_experts, expert_bytes, N, K;
     const uint8_t *from;
     uint8_t *to;
 };
@@ -183,9 +192,9 @@ struct pack_job {
 static void pack_thread(void *context, int thread, int n_threads)
 {
     struct pack_job *j = context;
-    size_t bytes = j->N * j->K * (size_t)j->element_bytes;
+    size_t bytes = j->expert_bytes;
     for (size_t e = (size_t)thread; e < j->n_experts; e += (size_t)n_threads)
-        mf_layout_pack(j->layout, j->element_bytes, j->N, j->K, j->from + e * bytes, j->to + e * bytes);
+        mf_layout_pack(j->layout, j->bits, j->N, j->K, j->from + e * bytes, j->to + e * bytes);
 }
 
 static int pack_weight(const struct mf_layer_data *d, const struct mf_artifact *a,
@@ -194,29 +203,31 @@ static int pack_weight(const struct mf_layer_data *d, const struct mf_artifact *
     struct mf_artifact plain = mf_plain_w(&d->shape, a->tensor, a->order);
     if (plain.format != a->format || plain.scale != a->scale)
         return -EINVAL;
-    bool first = a->tensor == MF_TENSOR_W1;
+    const struct mf_tensor_ref *from = a->tensor == MF_TENSOR_W1 ? &d->w1 : &d->w2;
     size_t E = (size_t)d->shape.expert;
     struct pack_job j = {
         .layout = mf_layout_find(a->order),
-        .element_bytes = parts[0].element_bytes,
+        .bits = mf_codec_find(a->format, a->scale)->bits,
         .n_experts = E,
+        .expert_bytes = (size_t)mf_part_bytes(&parts[0]) / E,
         .N = (size_t)parts[0].rows / E,
-        .K = (size_t)parts[0].cols,
-        .from = first ? d->w1 : d->w2,
+        .K = (size_t)mf_artifact_cols(a, &d->shape),
+        .from = from->part[0],
         .to = to->part[0],
     };
     mf_pool_run(pack_thread, &j, mf_pool_threads());
-    if (n_parts > 1)
-        memcpy(to->part[1], first ? d->w1_scale : d->w2_scale, (size_t)mf_part_bytes(&parts[1]));
+    for (int i = 1; i < n_parts; i++)
+        memcpy(to->part[i], from->part[i], (size_t)mf_part_bytes(&parts[i]));
     return 0;
 }
 
 static int encode(struct encode_job *j, const struct mf_part *parts, int n_parts,
                   const struct mf_tensor_ref *sorted)
 {
+    memcpy(j->parts, parts, (size_t)n_parts * sizeof(*parts));
+    j->n_parts = n_parts;
     j->rows = parts[0].rows;
-    j->cols = parts[0].cols;
-    j->scales = n_parts > 1 ? parts[1].cols : 0;
+    j->cols = mf_artifact_cols(j->a, &j->data->shape);
     if (strcmp(j->a->order, "sorted") == 0) {
         if (!sorted)
             return -EINVAL;
@@ -225,6 +236,7 @@ static int encode(struct encode_job *j, const struct mf_part *parts, int n_parts
     }
     if (j->a->tensor == MF_TENSOR_X && j->a->format == MF_FORMAT_F32)
         return -EINVAL;
+    write_shared(j);
     /* a few rows are done before another thread has woken */
     int n_threads = j->rows * j->cols < 65536 ? 1 : mf_pool_threads();
     if (n_threads == 1)
@@ -251,6 +263,12 @@ int mf_reference_artifact(const struct mf_layer_data *data, const struct mf_refe
         return pack_weight(data, a, parts, n, to);
     if (a->tensor == MF_TENSOR_SORTED)
         return mf_reference_sort(&data->shape, data->ids, data->weights, a->block, to);
+    if (a->tensor == MF_TENSOR_CALIB) {
+        struct mf_artifact x = mf_plain_x(&data->shape), h = mf_plain_h(&data->shape, 1);
+        ((float *)to->part[0])[0] = mf_reference_global(r, &x);
+        ((float *)to->part[0])[1] = mf_reference_global(r, &h);
+        return 0;
+    }
     if (a->tensor == MF_TENSOR_TOPK) {
         memcpy(to->part[0], data->ids, (size_t)mf_part_bytes(&parts[0]));
         memcpy(to->part[1], data->weights, (size_t)mf_part_bytes(&parts[1]));

@@ -5,23 +5,10 @@
 #include "kernels/quant.h"
 #include "kernels/reference.h"
 
-static void quantise(const struct mf_artifact *a, float *row, size_t n, uint8_t *q, float *scales)
-{
-    bool grouped = a->scale == MF_SCALE_PER_1X128;
-    if (a->scale == MF_SCALE_NONE)
-        return;
-    if (grouped)
-        mf_quant_row_1x128(a->format, row, n, q, scales);
-    else
-        scales[0] = mf_quant_row(a->format, row, n, q);
-    for (size_t i = 0; i < n; i++)
-        row[i] = mf_fp8_to_float(a->format, q[i]) * scales[grouped ? i / 128 : 0];
-}
-
 /* Room for one token: the longest row is that of g, H or I. */
 struct room {
-    float *x, *w, *scales;
-    uint8_t *q;
+    float *x, *w;
+    void *scratch;
     double *g, *h;
 };
 
@@ -33,7 +20,8 @@ static double dot(const float *a, const double *b, size_t n)
     return sum;
 }
 
-static void make_h(const struct mf_layer_data *d, int64_t slot, bool quantise_h, struct room *o)
+static void make_h(const struct mf_layer_data *d, const struct mf_reference *r, int64_t slot, bool quantise_h,
+                   struct room *o)
 {
     const struct mf_shape *s = &d->shape;
     size_t I = (size_t)s->inter_dim;
@@ -48,12 +36,13 @@ static void make_h(const struct mf_layer_data *d, int64_t slot, bool quantise_h,
     struct mf_artifact a = mf_plain_h(s, 1);
     for (size_t i = 0; i < I; i++)
         o->w[i] = mf_bf16_to_float(mf_bf16_from_float((float)o->h[i]));
-    quantise(&a, o->w, I, o->q, o->scales);
+    mf_reference_requantise(r, &a, o->w, I, o->scratch);
     for (size_t i = 0; i < I; i++)
         o->h[i] = (double)o->w[i];
 }
 
-static void add_slot(const struct mf_layer_data *d, int64_t slot, bool quantise_h, struct room *o, double *y)
+static void add_slot(const struct mf_layer_data *d, const struct mf_reference *r, int64_t slot,
+                     bool quantise_h, struct room *o, double *y)
 {
     const struct mf_shape *s = &d->shape;
     for (int64_t n = 0; n < mf_gemm1_cols(s); n++) {
@@ -63,7 +52,7 @@ static void add_slot(const struct mf_layer_data *d, int64_t slot, bool quantise_
             sum += (double)o->x[k] * (double)o->w[k];
         o->g[n] = sum;
     }
-    make_h(d, slot, quantise_h, o);
+    make_h(d, r, slot, quantise_h, o);
     double weight = s->doweight_stage1 ? 1 : (double)d->weights[slot];
     for (int64_t n = 0; n < s->model_dim; n++) {
         mf_reference_weight_row(d, MF_TENSOR_W2, d->ids[slot], n, o->w);
@@ -71,24 +60,24 @@ static void add_slot(const struct mf_layer_data *d, int64_t slot, bool quantise_
     }
 }
 
-int mf_reference_row_double(const struct mf_layer_data *data, int64_t token, bool quantise_h, double *y)
+int mf_reference_row_double(const struct mf_layer_data *data, const struct mf_reference *r, int64_t token,
+                            bool quantise_h, double *y)
 {
     const struct mf_shape *s = &data->shape;
     size_t n = (size_t)MF_MAX(s->model_dim, 2 * s->inter_dim);
-    _cleanup_(mf_freep) float *x = calloc(n, sizeof(*x)), *w = calloc(n, sizeof(*w)),
-                              *scales = calloc(n, sizeof(*scales));
-    _cleanup_(mf_freep) uint8_t *q = calloc(n, 1);
+    _cleanup_(mf_freep) float *x = calloc(n, sizeof(*x)), *w = calloc(n, sizeof(*w));
+    _cleanup_(mf_freep) void *scratch = calloc(n + 32, 8);
     _cleanup_(mf_freep) double *g = calloc(n, sizeof(*g)), *h = calloc(n, sizeof(*h));
-    if (!x || !w || !scales || !q || !g || !h)
+    if (!x || !w || !scratch || !g || !h)
         return -ENOMEM;
-    struct room o = {x, w, scales, q, g, h};
+    struct room o = {x, w, scratch, g, h};
     struct mf_artifact a = mf_plain_x(s);
     for (int32_t i = 0; i < s->model_dim; i++) {
         x[i] = mf_bf16_to_float(data->x[token * s->model_dim + i]);
         y[i] = 0;
     }
-    quantise(&a, x, (size_t)s->model_dim, q, scales);
+    mf_reference_requantise(r, &a, x, (size_t)s->model_dim, scratch);
     for (int32_t k = 0; k < s->topk; k++)
-        add_slot(data, token * s->topk + k, quantise_h, &o, y);
+        add_slot(data, r, token * s->topk + k, quantise_h, &o, y);
     return 0;
 }

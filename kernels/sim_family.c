@@ -21,7 +21,6 @@ struct plan {
     enum mf_format format_a, format_w;
     enum mf_scale scale_a, scale_w;
     bool quantised;  /* x and h are turned into format_a */
-    mf_ops no_work;  /* quantisations that the shape has by its type, but a 16-bit activation does not need */
     double rows, n1; /* T·k; columns of gemm1 */
     double active;   /* experts expected to get a token, uniform routing */
 };
@@ -83,7 +82,6 @@ static struct plan make_plan(const struct mf_device_info *device, const struct m
     p.scale_a = p.quantised ? scale_of(s->q_type, false) : MF_SCALE_NONE;
     p.format_w = typed ? format_of(s->q_dtype_w) : MF_FORMAT_BF16;
     p.scale_w = typed && s->q_dtype_w != s->dtype ? scale_of(s->q_type, true) : MF_SCALE_NONE;
-    p.no_work = typed && !p.quantised ? MF_OP_BIT(MF_OP_QUANT1) | MF_OP_BIT(MF_OP_QUANT2) : 0;
     p.active = s->expert * (1.0 - pow(1.0 - (double)s->topk / s->expert, (double)s->token));
     p.active = MF_MAX(p.active, 1.0);
     return p;
@@ -216,7 +214,7 @@ struct variant {
 static int offer_stage1(const struct plan *p, const struct variant *v)
 {
     const struct mf_shape *s = p->shape;
-    mf_ops covers = MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) | p->no_work;
+    mf_ops covers = MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT);
     if (s->doweight_stage1)
         covers |= MF_OP_BIT(MF_OP_WEIGHT);
     if (v->fused)

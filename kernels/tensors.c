@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "kernels/codec.h"
 #include "kernels/layout.h"
 #include "kernels/quant.h"
 
@@ -12,38 +13,6 @@ int64_t mf_padded_rows(const struct mf_shape *shape, int32_t block_m)
     int64_t rows = shape->token * shape->topk, block = block_m > 0 ? block_m : 1;
     int64_t active = MF_MIN((int64_t)shape->expert, rows);
     return (rows + active * (block - 1) + block - 1) / block * block;
-}
-
-static int64_t groups(int64_t n)
-{
-    return (n + 127) / 128;
-}
-
-/* 0 for formats that have no definition here. */
-static int format_bytes(enum mf_format format)
-{
-    switch (format) {
-    case MF_FORMAT_INDEX:
-    case MF_FORMAT_F32:
-        return 4;
-    case MF_FORMAT_BF16:
-        return 2;
-    case MF_FORMAT_FP8FN:
-    case MF_FORMAT_FP8FNUZ:
-        return 1;
-    case MF_FORMAT_FP16:
-    case MF_FORMAT_INT8:
-    case MF_FORMAT_INT4:
-    case MF_FORMAT_FP4:
-    case MF_FORMAT_N_:
-        break;
-    }
-    return 0;
-}
-
-static bool is_fp8(enum mf_format format)
-{
-    return format == MF_FORMAT_FP8FN || format == MF_FORMAT_FP8FNUZ;
 }
 
 static bool is_sorted(const struct mf_artifact *a)
@@ -72,24 +41,42 @@ static int index_parts(const struct mf_artifact *a, const struct mf_shape *s, st
     return 4;
 }
 
+static const struct mf_codec *codec_of(const struct mf_artifact *a)
+{
+    return mf_codec_find(a->format, a->scale);
+}
+
+/* Bytes of a row as elements: four-bit codes are counted by the byte. */
+static struct mf_part elements(const char *name, const struct mf_codec *c, int64_t rows, int64_t cols)
+{
+    if (c->bits < 8)
+        return (struct mf_part){name, 1, rows, (int64_t)mf_codec_row_bytes(c, (size_t)cols)};
+    return (struct mf_part){name, c->bits / 8, rows, cols};
+}
+
+/* Scale and global factor of n matrices of rows x cols, behind p[0]. -> parts in all */
+static int scale_parts(const struct mf_codec *c, int64_t n, int64_t rows, int64_t cols, struct mf_part *p)
+{
+    if (c->scale_bytes == 0)
+        return 1;
+    p[1] = (struct mf_part){"scale", c->scale_bytes, n * (int64_t)mf_codec_scale_rows(c, (size_t)rows),
+                            (int64_t)mf_codec_scale_cols(c, (size_t)cols)};
+    if (!c->global)
+        return 2;
+    p[2] = (struct mf_part){"global", 4, n, 1};
+    return 3;
+}
+
 static int weight_parts(const struct mf_artifact *a, const struct mf_shape *s, struct mf_part *p)
 {
     const struct mf_layout *l = mf_layout_find(a->order);
+    const struct mf_codec *c = codec_of(a);
     bool first = a->tensor == MF_TENSOR_W1;
     int64_t n = first ? mf_gemm1_cols(s) : s->model_dim, k = first ? s->model_dim : s->inter_dim;
-    int bytes = a->format == MF_FORMAT_INDEX || a->format == MF_FORMAT_F32 ? 0 : format_bytes(a->format);
-    if (!l || bytes == 0 || !mf_layout_legal(l, bytes, (size_t)n, (size_t)k))
+    if (!l || !c || a->scale == MF_SCALE_PER_1X128 || !mf_layout_legal(l, c->bits, (size_t)n, (size_t)k))
         return -EINVAL;
-    p[0] = (struct mf_part){"w", bytes, s->expert * n, k};
-    if (a->scale == MF_SCALE_NONE && !is_fp8(a->format))
-        return 1;
-    if (a->scale == MF_SCALE_PER_TOKEN && is_fp8(a->format))
-        p[1] = (struct mf_part){"scale", 4, s->expert, n};
-    else if (a->scale == MF_SCALE_PER_128X128 && is_fp8(a->format))
-        p[1] = (struct mf_part){"scale", 4, s->expert * groups(n), groups(k)};
-    else
-        return -EINVAL;
-    return 2;
+    p[0] = elements("w", c, s->expert * n, k);
+    return scale_parts(c, s->expert, n, k, p);
 }
 
 /* The rows that an order of that tensor has, 0 when it has no such order. */
@@ -112,35 +99,74 @@ static int64_t order_rows(const struct mf_artifact *a, const struct mf_shape *s)
     case MF_TENSOR_SORTED:
     case MF_TENSOR_W1:
     case MF_TENSOR_W2:
+    case MF_TENSOR_CALIB:
     case MF_TENSOR_N_:
         break;
     }
     return 0;
 }
 
+int64_t mf_artifact_cols(const struct mf_artifact *a, const struct mf_shape *s)
+{
+    switch (a->tensor) {
+    case MF_TENSOR_TOPK:
+        return s->topk;
+    case MF_TENSOR_SORTED:
+        return 1;
+    case MF_TENSOR_CALIB:
+        return 2;
+    case MF_TENSOR_G:
+    case MF_TENSOR_GW:
+        return mf_gemm1_cols(s);
+    case MF_TENSOR_W2:
+    case MF_TENSOR_H:
+        return s->inter_dim;
+    case MF_TENSOR_W1:
+    case MF_TENSOR_X:
+    case MF_TENSOR_Z:
+    case MF_TENSOR_ZW:
+    case MF_TENSOR_Y:
+    case MF_TENSOR_N_:
+        break;
+    }
+    return s->model_dim;
+}
+
+uint32_t mf_part_poison(const struct mf_artifact *a, int part, bool *ret_is_value)
+{
+    const struct mf_codec *c = codec_of(a);
+    enum mf_format format = a->format;
+    *ret_is_value = false;
+    if (format == MF_FORMAT_INDEX)
+        return mf_poison(part == 1 ? MF_FORMAT_F32 : MF_FORMAT_INDEX);
+    if (part == 0) {
+        *ret_is_value = format == MF_FORMAT_INT8 || format == MF_FORMAT_INT4 || format == MF_FORMAT_FP4;
+        return mf_poison(format);
+    }
+    if (part == 1 && c && c->scale_format == MF_SCALE_E8M0)
+        return 0xff;
+    if (part == 1 && c && c->scale_format == MF_SCALE_E4M3)
+        return mf_poison(MF_FORMAT_FP8FN);
+    return mf_poison(part == 1 && c && c->scale_format == MF_SCALE_BF16 ? MF_FORMAT_BF16 : MF_FORMAT_F32);
+}
+
 static int activation_parts(const struct mf_artifact *a, const struct mf_shape *s, struct mf_part *p)
 {
     bool quantised = a->tensor == MF_TENSOR_X || a->tensor == MF_TENSOR_H;
-    bool first = a->tensor == MF_TENSOR_G || a->tensor == MF_TENSOR_GW;
-    int64_t rows = order_rows(a, s);
-    int64_t cols = first ? mf_gemm1_cols(s) : a->tensor == MF_TENSOR_H ? s->inter_dim : s->model_dim;
-    if (rows == 0 || a->format == MF_FORMAT_INDEX || format_bytes(a->format) == 0 ||
-        (is_fp8(a->format) && !quantised))
+    const struct mf_codec *c = codec_of(a);
+    int64_t rows = order_rows(a, s), cols = mf_artifact_cols(a, s);
+    const char *name = a->tensor == MF_TENSOR_GW   ? "g"
+                       : a->tensor == MF_TENSOR_ZW ? "z"
+                                                   : mf_tensor_name(a->tensor);
+    if (rows > 0 && a->format == MF_FORMAT_F32 && a->scale == MF_SCALE_NONE) {
+        p[0] = (struct mf_part){name, 4, rows, cols};
+        return 1;
+    }
+    if (rows == 0 || !c || (c->scale_bytes > 0 && !quantised) || a->format == MF_FORMAT_INT4 ||
+        a->scale == MF_SCALE_PER_128X128)
         return -EINVAL;
-    p[0] = (struct mf_part){mf_tensor_name(a->tensor), format_bytes(a->format), rows, cols};
-    if (a->tensor == MF_TENSOR_GW)
-        p[0].name = "g";
-    if (a->tensor == MF_TENSOR_ZW)
-        p[0].name = "z";
-    if (!is_fp8(a->format))
-        return a->scale == MF_SCALE_NONE ? 1 : -EINVAL;
-    if (a->scale == MF_SCALE_PER_TOKEN)
-        p[1] = (struct mf_part){"scale", 4, rows, 1};
-    else if (a->scale == MF_SCALE_PER_1X128)
-        p[1] = (struct mf_part){"scale", 4, rows, groups(cols)};
-    else
-        return -EINVAL;
-    return 2;
+    p[0] = elements(name, c, rows, cols);
+    return scale_parts(c, 1, rows, cols, p);
 }
 
 int mf_artifact_parts(const struct mf_artifact *a, const struct mf_shape *shape,
@@ -150,6 +176,11 @@ int mf_artifact_parts(const struct mf_artifact *a, const struct mf_shape *shape,
     case MF_TENSOR_TOPK:
     case MF_TENSOR_SORTED:
         return index_parts(a, shape, parts);
+    case MF_TENSOR_CALIB:
+        if (a->format != MF_FORMAT_F32 || a->scale != MF_SCALE_NONE || strcmp(a->order, "token") != 0)
+            return -EINVAL;
+        parts[0] = (struct mf_part){"calib", 4, 1, 2};
+        return 1;
     case MF_TENSOR_W1:
     case MF_TENSOR_W2:
         return weight_parts(a, shape, parts);
@@ -167,18 +198,15 @@ int mf_artifact_parts(const struct mf_artifact *a, const struct mf_shape *shape,
     return -EINVAL;
 }
 
-/* A shape that is quantised in no way that we know keeps the format of its weights' dtype, if that has one. */
 static void plain_format(const struct mf_shape *shape, bool weight, struct mf_artifact *a)
 {
-    enum mf_dtype dtype = weight ? shape->q_dtype_w : shape->q_dtype_a;
-    a->format = MF_FORMAT_BF16;
-    a->scale = MF_SCALE_NONE;
-    if (shape->q_type == MF_QTYPE_NO || mf_format_of_dtype(dtype, &a->format) < 0 || !is_fp8(a->format))
-        return;
-    if (shape->q_type == MF_QTYPE_PER_1X128)
-        a->scale = weight ? MF_SCALE_PER_128X128 : MF_SCALE_PER_1X128;
-    else
-        a->scale = MF_SCALE_PER_TOKEN;
+    struct mf_codecs codecs;
+    const char *why;
+    bool known = mf_codecs_of_shape(shape, &codecs, &why) == 0;
+    const struct mf_codec *c =
+        known ? weight ? codecs.w : codecs.a : mf_codec_find(MF_FORMAT_BF16, MF_SCALE_NONE);
+    a->format = c->format;
+    a->scale = c->scale;
 }
 
 struct mf_artifact mf_plain_x(const struct mf_shape *shape)

@@ -1,17 +1,21 @@
 /* Artifacts in memory: which arrays an artifact is made of, how large, in which order.
  *
  * T tokens, k topk, E experts, H, I, B block_m, P = mf_padded_rows(). Every part is 64-byte aligned.
- *   x      bf16: {x [T,H]}; fp8: {x [T,H] bytes, scale}; sorted order: P rows in place of T
+ *   x      {x [T,H], scale, global}; sorted order: P rows in place of T
  *   topk   {ids i32 [T,k], weights f32 [T,k]}
  *   sorted {ids i32 [P], weights f32 [P], experts i32 [P/B], num_valid i32 [2]}
- *   w1 w2  {w, scale}: [E,2I,H] and [E,H,I] elements permuted by the layout (kernels/layout.h)
- *   g gw   {g [P,2I]}   h {h [P,I], scale}   z zw {z [T*k,H]}   y {y [T,H]}
+ *   w1 w2  {w, scale, global}: [E,2I,H] and [E,H,I] elements permuted by the layout (kernels/layout.h)
+ *   g gw   {g [P,2I]}   h {h [P,I], scale, global}   z zw {z [T*k,H]}   y {y [T,H]}   calib {calib [2]}
  *   With use_g1u1 = 0 gemm1 has no up half: I takes the place of 2I in w1, g and gw.
- *   scale: absent for none; per_token f32 [rows] (weights: [E,N]); per_1x128 f32 [rows, ceil(cols/128)];
- *          per_128x128 f32 [E, ceil(N/128), ceil(K/128)]
+ *   scale: absent for none; else the grid of the codec (kernels/codec.h) over the rows, for weights expert by expert:
+ *          per_token f32 [rows] (weights: [E,N]); per_1x128 f32 [rows, ceil(cols/128)];
+ *          per_128x128 f32 [E, ceil(N/128), ceil(K/128)]; per_tensor f32 [1] ([E]); per_1x32 [rows, ceil(cols/32)]
+ *   global: of codecs that have one, f32 [1] ([E])
+ * Elements of four bits lie two to a byte: such a part counts bytes in its cols, (cols + 1) / 2 of them.
  * Rows at and beyond num_valid[0], and rows whose id is padding, are unspecified in sorted order. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/artifact.h"
@@ -48,9 +52,14 @@ int64_t mf_padded_rows(const struct mf_shape *shape, int32_t block_m);
 /* Fills parts, returns their number; -EINVAL when the shape has no such artifact. */
 int mf_artifact_parts(const struct mf_artifact *a, const struct mf_shape *shape,
                       struct mf_part parts[MF_PARTS_MAX]);
+/* Values in a row of the artifact's first part, which parts[0].cols is not for four-bit elements. */
+int64_t mf_artifact_cols(const struct mf_artifact *a, const struct mf_shape *shape);
+/* What an element of that part holds that no kernel has written (mf_poison), and whether it could be a value all the
+ * same, as every byte of a whole number is. */
+uint32_t mf_part_poison(const struct mf_artifact *a, int part, bool *ret_is_value);
 
-/* The artifacts as the plain pipeline of a shape has them: the format in which x enters gemm1 and h enters
- * gemm2 (bf16, or the shape's fp8 with its scale), and the weights in a given layout. */
+/* The artifacts as the plain pipeline of a shape has them: the format in which x enters gemm1 and h enters gemm2, and
+ * the weights in a given layout, all by mf_codecs_of_shape. bf16 for a shape whose formats make no pair. */
 struct mf_artifact mf_plain_x(const struct mf_shape *shape);                  /* quantised, token order */
 struct mf_artifact mf_plain_h(const struct mf_shape *shape, int32_t block_m); /* quantised, sorted order */
 struct mf_artifact mf_plain_w(const struct mf_shape *shape, enum mf_tensor w, const char *layout);

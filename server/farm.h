@@ -26,7 +26,7 @@ struct mf_batch_options {
 #define MF_BATCH_OPTIONS_INIT                                              \
     {                                                                      \
         .priority = 50, .topk = 8, .err_ratio = 0.1, .time_cap_ms = 10000, \
-        .routing = {.kind = MF_ROUTING_UNIFORM}, .seed = 1                      \
+        .routing = {.kind = MF_ROUTING_UNIFORM}, .seed = 1                 \
     }
 
 struct mf_submission {

@@ -22,7 +22,9 @@ static const struct mf_parameter submit_parameters[] = {
     {"topk", MF_PARAM_INT, "finalists that are raced: the K cheapest pipelines, 1 to 64 (default 8)"},
     {"err_ratio", MF_PARAM_NUMBER, "largest share of mismatching elements, 0 to 1 (default 0.1)"},
     {"time_cap_ms", MF_PARAM_INT, "time cap of a step, 100 to 600000 (default 10000)"},
-    {"routing", MF_PARAM_TEXT, "uniform (default), balanced, zipf:S, hot:SHARE, recorded:COUNTS (dots between) or router:RULE[+shared]"},
+    {"routing", MF_PARAM_TEXT,
+     "uniform (default), balanced, zipf:S, hot:SHARE, recorded:COUNTS (dots between) or "
+     "router:RULE[+shared]"},
     {"search", MF_PARAM_TEXT, "race (default) or exhaustive"},
     {"layout", MF_PARAM_TEXT, "common (default: one weight layout per layer model) or free"},
     {"seed", MF_PARAM_INT, "seed of the data (default 1)"},

@@ -15,9 +15,9 @@
     "stage1\n"
 #define TAIL \
     ",2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
-#define JSON_FORM                                                                                              \
+#define JSON_FORM                                                                                            \
     "\"model_dim\":2048,\"inter_dim\":96,\"act_type\":\"ActivationType.Silu\",\"dtype\":\"torch.bfloat16\"," \
-    "\"q_dtype_a\":\"torch.bfloat16\",\"q_dtype_w\":\"torch.bfloat16\",\"q_type\":\"QuantType.No\"," \
+    "\"q_dtype_a\":\"torch.bfloat16\",\"q_dtype_w\":\"torch.bfloat16\",\"q_type\":\"QuantType.No\","         \
     "\"use_g1u1\":true,\"doweight_stage1\":0}"
 #define JSON_TAIL "\"expert\":128,\"topk\":8," JSON_FORM
 

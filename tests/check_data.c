@@ -63,7 +63,7 @@ START_TEST(weights_have_their_spread)
     struct mf_shape s = shape_of(4, 8, 2);
     _cleanup_(mf_freep) uint16_t *w = calloc(8 * 144 * 200, sizeof(*w));
     double sum = 0, square = 0, n = 8 * 144 * 200;
-    ck_assert_int_eq(mf_data_weight(&s, MF_TENSOR_W1, 5, w, NULL), 0);
+    ck_assert_int_eq(mf_data_weight(&s, MF_TENSOR_W1, 5, &(struct mf_tensor_ref){{w}}), 0);
     for (int i = 0; i < 8 * 144 * 200; i++) {
         double v = (double)mf_bf16_to_float(w[i]);
         sum += v;
@@ -97,7 +97,7 @@ START_TEST(expert_is_quantised_rows)
     }
     if (_i >= 2)
         mf_quant_128x128(f, x, 144, 200, want, want_scale);
-    ck_assert_int_eq(mf_data_expert(&s, MF_TENSOR_W1, 5, 2, q, scale), 0);
+    ck_assert_int_eq(mf_data_expert(&s, MF_TENSOR_W1, 5, 2, &(struct mf_tensor_ref){{q, scale}}), 0);
     ck_assert_int_eq(memcmp(q, want, sizeof(q)), 0);
     ck_assert_int_eq(memcmp(scale, want_scale, (_i < 2 ? 144 : 4) * sizeof(float)), 0);
 }

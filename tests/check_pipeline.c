@@ -187,9 +187,9 @@ static void layer_make(struct layer *l, const struct mf_shape *s)
     l->s2 = calloc(n2, 4);
     mf_data_x(s, 3, l->x);
     ck_assert_int_eq(mf_data_topk(s, &routing, 3, l->ids, l->weights), 0);
-    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W1, 3, l->w1, l->s1), 0);
-    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W2, 3, l->w2, l->s2), 0);
-    l->data = (struct mf_layer_data){*s, l->x, l->ids, l->weights, l->w1, l->w2, l->s1, l->s2};
+    l->data = (struct mf_layer_data){*s, l->x, l->ids, l->weights, {{l->w1, l->s1}}, {{l->w2, l->s2}}};
+    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W1, 3, &l->data.w1), 0);
+    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W2, 3, &l->data.w2), 0);
     ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
 }
 

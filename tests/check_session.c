@@ -258,7 +258,8 @@ START_TEST(no_definition)
     struct mf_shape s = planted_shape(0, 4);
     struct mf_session *session = NULL;
     char why[MF_REASON_MAX];
-    s.q_dtype_a = s.q_dtype_w = MF_DTYPE_FP4X2;
+    s.q_dtype_a = MF_DTYPE_INT8;
+    s.q_dtype_w = MF_DTYPE_FP4X2;
     s.q_type = MF_QTYPE_PER_1X32;
     struct mf_session_args args = {.device = d, .shape = s, .options = &defaults};
     ck_assert_int_eq(mf_session_new(&args, why, sizeof(why), &session), -EINVAL);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "kernels/codec.h"
 #include "kernels/data.h"
 #include "kernels/quant.h"
 #include "kernels/reference.h"
@@ -99,17 +100,12 @@ static void buffer_release(struct buffer *b)
         free(b->memory[i]);
 }
 
-static enum mf_format part_format(const struct buffer *b, int part)
-{
-    if (b->a.tensor == MF_TENSOR_SORTED || b->a.tensor == MF_TENSOR_TOPK)
-        return MF_FORMAT_INDEX;
-    return part == 0 ? b->a.format : MF_FORMAT_F32;
-}
-
 static void buffer_poison(struct buffer *b)
 {
+    bool is_value;
     for (int i = 0; i < b->n_parts; i++)
-        mf_poison_fill(part_format(b, i), b->ref.part[i], (size_t)(b->parts[i].rows * b->parts[i].cols));
+        mf_poison_fill_bytes(mf_part_poison(&b->a, i, &is_value), b->parts[i].element_bytes, b->ref.part[i],
+                             (size_t)(b->parts[i].rows * b->parts[i].cols));
 }
 
 static void check_guards(const struct buffer *b, const char *step)
@@ -156,29 +152,39 @@ static void *must_alloc(size_t n, size_t size)
     return p;
 }
 
+static void make_weight(const struct mf_shape *s, enum mf_tensor w, struct mf_tensor_ref *to)
+{
+    struct mf_artifact a = mf_plain_w(s, w, "row");
+    struct mf_part parts[MF_PARTS_MAX];
+    int n = mf_artifact_parts(&a, s, parts);
+    ck_assert_int_gt(n, 0);
+    for (int i = 0; i < n; i++)
+        to->part[i] = must_alloc((size_t)(parts[i].rows * parts[i].cols), (size_t)parts[i].element_bytes);
+    ck_assert_int_eq(mf_data_weight(s, w, SEED, to), 0);
+}
+
 static void layer_make(struct layer *l, const struct mf_shape *s)
 {
     struct mf_routing routing = {.kind = MF_ROUTING_UNIFORM};
-    size_t T = (size_t)s->token, H = (size_t)s->model_dim, I = (size_t)s->inter_dim, E = (size_t)s->expert;
+    size_t T = (size_t)s->token, H = (size_t)s->model_dim;
     uint16_t *x = must_alloc(T * H, 2);
     int32_t *ids = must_alloc(T * (size_t)s->topk, 4);
-    float *weights = must_alloc(T * (size_t)s->topk, 4), *s1 = must_alloc(E * 2 * I, 4),
-          *s2 = must_alloc(E * H, 4);
-    uint8_t *w1 = must_alloc(E * 2 * I * H, 2), *w2 = must_alloc(E * H * I, 2);
+    float *weights = must_alloc(T * (size_t)s->topk, 4);
+    struct mf_tensor_ref w1 = {0}, w2 = {0};
 
     memset(l, 0, sizeof(*l));
     mf_data_x(s, SEED, x);
     ck_assert_int_eq(mf_data_topk(s, &routing, SEED, ids, weights), 0);
-    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W1, SEED, w1, s1), 0);
-    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W2, SEED, w2, s2), 0);
-    if (s->q_type != MF_QTYPE_NO) {
+    make_weight(s, MF_TENSOR_W1, &w1);
+    make_weight(s, MF_TENSOR_W2, &w2);
+    if (s->q_dtype_w == MF_DTYPE_FP8_E4M3FN || s->q_dtype_w == MF_DTYPE_FP8_E4M3FNUZ) {
         /* codes that real weights hardly hold: zeros and every subnormal, of both signs where there are two */
         for (size_t i = 0; i < H && i < 64; i++) {
-            w1[i] = (uint8_t)(i % 8);
-            w2[i] = (uint8_t)(i % 8 ? 0x80 | (i % 8) : 0);
+            ((uint8_t *)w1.part[0])[i] = (uint8_t)(i % 8);
+            ((uint8_t *)w2.part[0])[i] = (uint8_t)(i % 8 ? 0x80 | (i % 8) : 0);
         }
     }
-    l->data = (struct mf_layer_data){*s, x, ids, weights, w1, w2, s1, s2};
+    l->data = (struct mf_layer_data){*s, x, ids, weights, w1, w2};
     ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
 }
 
@@ -190,44 +196,35 @@ static void layer_release(struct layer *l)
     free((void *)l->data.x);
     free((void *)l->data.ids);
     free((void *)l->data.weights);
-    free((void *)l->data.w1);
-    free((void *)l->data.w2);
-    free((void *)l->data.w1_scale);
-    free((void *)l->data.w2_scale);
+    for (int i = 0; i < MF_PARTS_MAX; i++) {
+        free(l->data.w1.part[i]);
+        free(l->data.w2.part[i]);
+    }
 }
 
 /* ---- comparing ---- */
 
-static void decode_row(const struct buffer *b, int64_t row, float *out)
+static void decode_row(const struct layer *l, const struct buffer *b, int64_t row, float *out)
 {
-    size_t n = (size_t)b->parts[0].cols;
-    const char *from = (const char *)b->ref.part[0] + (size_t)row * n * (size_t)b->parts[0].element_bytes;
-
-    if (b->a.format == MF_FORMAT_BF16) {
-        mf_bf16_to_floats((const void *)from, n, out);
-        return;
-    }
-    mf_fp8_to_floats(b->a.format, (const void *)from, n, 1.0f, out);
-    for (size_t i = 0; i < n; i++) {
-        int64_t group = b->a.scale == MF_SCALE_PER_1X128 ? (int64_t)(i / 128) : 0;
-        out[i] *= ((const float *)b->ref.part[1])[row * b->parts[1].cols + group];
-    }
+    const struct mf_codec *c = mf_codec_find(b->a.format, b->a.scale);
+    mf_codec_decode_row(c, b->ref.part[0], b->ref.part[1], c->global ? *(const float *)b->ref.part[2] : 1,
+                        (size_t)row, (size_t)mf_artifact_cols(&b->a, &l->data.shape), out);
 }
 
 /* A whole row's error against its size. Rounding to bf16 costs 1.7e-3 of it, and once more where the input was
  * rounded before an activation; of a quantised row a few codes may fall to the other side. */
-static void compare_row(const struct buffer *got, const struct buffer *want, int64_t row, bool quantised,
-                        const char *step)
+static void compare_row(const struct layer *l, const struct buffer *got, const struct buffer *want,
+                        int64_t row, bool quantised, const char *step)
 {
-    size_t n = (size_t)got->parts[0].cols;
+    size_t n = (size_t)mf_artifact_cols(&got->a, &l->data.shape);
     _cleanup_(mf_freep) float *a = must_alloc(n, 4), *b = must_alloc(n, 4);
     double limit = !quantised                        ? 8e-3
                    : got->a.format == MF_FORMAT_BF16 ? 1e-2
                                                      : 2e-2,
            error = 0, size = 0, worst = 0, top = 0;
 
-    decode_row(got, row, a);
-    decode_row(want, row, b);
+    decode_row(l, got, row, a);
+    decode_row(l, want, row, b);
     for (size_t i = 0; i < n; i++) {
         double d = fabs((double)a[i] - (double)b[i]);
         MUST(isfinite(a[i]), "%s: row %lld element %zu is %g", step, (long long)row, i, (double)a[i]);
@@ -285,7 +282,7 @@ static void compare(struct layer *l, const struct mf_step *s, const struct buffe
             continue;
         for (int part = 0; is_exact(s) && part < got->n_parts; part++)
             compare_bits(got, want, part, r, s->name);
-        compare_row(got, want, r, l->data.shape.q_type != MF_QTYPE_NO, s->name);
+        compare_row(l, got, want, r, l->data.shape.q_type != MF_QTYPE_NO, s->name);
     }
 }
 

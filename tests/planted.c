@@ -316,11 +316,9 @@ static int run_stage(struct mf_kernel *k, const struct mf_launch *l, bool first)
     size_t n_out = first ? (size_t)s->inter_dim : N;
     float *x = k->scratch, *w = x + 1024, *g = w + 1024, *h = g + 1024;
     if (first) {
-        d.w1 = l->needs[2].part[0];
-        d.w1_scale = l->needs[2].part[1];
+        d.w1 = l->needs[2];
     } else {
-        d.w2 = l->needs[2].part[0];
-        d.w2_scale = l->needs[2].part[1];
+        d.w2 = l->needs[2];
     }
     int64_t victim = -1, victim_at = -1;
     for (int64_t p = 0; p < num_valid[0]; p++) {

@@ -9,11 +9,13 @@
 
 #define PATTERN 0x5c
 
-enum mf_format mf_part_format(const struct mf_artifact *a, int part)
+static void poison_rows(struct mf_guarded *g, int part, int64_t row, int64_t rows)
 {
-    if (a->format == MF_FORMAT_INDEX)
-        return part == 1 ? MF_FORMAT_F32 : MF_FORMAT_INDEX;
-    return part == 0 ? a->format : MF_FORMAT_F32;
+    const struct mf_part *p = &g->parts[part];
+    bool is_value;
+    mf_poison_fill_bytes(mf_part_poison(&g->artifact, part, &is_value), p->element_bytes,
+                         (uint8_t *)g->ref.part[part] + row * p->cols * p->element_bytes,
+                         (size_t)(rows * p->cols));
 }
 
 static void draw_bands(struct mf_guarded *g)
@@ -44,7 +46,7 @@ int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, st
         return r;
     for (int i = 0; i < g.n_parts; i++) {
         g.ref.part[i] = g.region.at + g.start[i];
-        mf_poison_fill(mf_part_format(a, i), g.ref.part[i], (size_t)(g.parts[i].rows * g.parts[i].cols));
+        poison_rows(&g, i, 0, g.parts[i].rows);
     }
     draw_bands(&g);
     *ret = g;
@@ -58,22 +60,19 @@ void mf_guarded_release(struct mf_guarded *g)
 
 void mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero)
 {
-    bool whole = zero || !source || g->artifact.format == MF_FORMAT_INDEX;
+    bool whole = !source || g->artifact.format == MF_FORMAT_INDEX;
     for (int i = 0; i < g->n_parts; i++) {
-        enum mf_format format = mf_part_format(&g->artifact, i);
-        size_t row_bytes = (size_t)(g->parts[i].cols * g->parts[i].element_bytes);
         if (zero) {
             memset(g->ref.part[i], 0, g->end[i] - g->start[i]);
             continue;
         }
-        if (whole) {
-            mf_poison_fill(format, g->ref.part[i], (size_t)(g->parts[i].rows * g->parts[i].cols));
+        if (whole || g->parts[i].rows != g->parts[0].rows) {
+            poison_rows(g, i, 0, g->parts[i].rows);
             continue;
         }
         for (int64_t p = 0; p < g->parts[i].rows; p++) {
             if (source[p] >= 0)
-                mf_poison_fill(format, (uint8_t *)g->ref.part[i] + (size_t)p * row_bytes,
-                               (size_t)g->parts[i].cols);
+                poison_rows(g, i, p, 1);
         }
     }
 }

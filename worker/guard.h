@@ -28,6 +28,3 @@ void mf_guarded_release(struct mf_guarded *g);
 void mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero);
 /* 1 and the sentence when a band is broken, which is then repaired; 0 when all are whole. */
 int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap);
-
-/* Format of an artifact's part: the data has the artifact's, scales and weights f32, all else index. */
-enum mf_format mf_part_format(const struct mf_artifact *a, int part);

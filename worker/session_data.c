@@ -8,6 +8,7 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/text.h"
+#include "kernels/codec.h"
 #include "kernels/data.h"
 #include "kernels/layout.h"
 #include "worker/keeper.h"
@@ -48,7 +49,7 @@ struct weight_job {
     const struct mf_artifact *artifact;
     const struct mf_part *parts;
     int n_parts, fd;
-    size_t expert_bytes[2]; /* of each part */
+    size_t expert_bytes[MF_PARTS_MAX], at[MF_PARTS_MAX]; /* of each part: its share, and where it lies */
     int error;
 };
 
@@ -67,38 +68,39 @@ static int write_all(int fd, const uint8_t *from, size_t n, size_t at)
     return 0;
 }
 
-static int make_expert(const struct weight_job *j, int32_t e, uint8_t *w, float *scale)
+static int make_expert(const struct weight_job *j, int32_t e, const struct mf_tensor_ref *out)
 {
     const struct mf_session *s = j->s;
-    bool first = j->artifact->tensor == MF_TENSOR_W1;
-    if (strcmp(j->artifact->order, "row") == 0)
-        return mf_data_expert(&s->shape, j->artifact->tensor, s->options.seed, e, w, scale);
-    const uint8_t *from = (const uint8_t *)(first ? s->data.w1 : s->data.w2) + (size_t)e * j->expert_bytes[0];
-    size_t N = (size_t)(j->parts[0].rows / s->shape.expert), K = (size_t)j->parts[0].cols;
-    mf_layout_pack(mf_layout_find(j->artifact->order), j->parts[0].element_bytes, N, K, from, w);
-    if (j->n_parts > 1)
-        memcpy(scale,
-               (const uint8_t *)(first ? s->data.w1_scale : s->data.w2_scale) +
-                   (size_t)e * j->expert_bytes[1],
-               j->expert_bytes[1]);
+    const struct mf_artifact *a = j->artifact;
+    if (strcmp(a->order, "row") == 0)
+        return mf_data_expert(&s->shape, a->tensor, s->options.seed, e, out);
+    const struct mf_tensor_ref *from = a->tensor == MF_TENSOR_W1 ? &s->data.w1 : &s->data.w2;
+    const uint8_t *w = (const uint8_t *)from->part[0] + (size_t)e * j->expert_bytes[0];
+    mf_layout_pack(mf_layout_find(a->order), mf_codec_find(a->format, a->scale)->bits,
+                   (size_t)(j->parts[0].rows / s->shape.expert), (size_t)mf_artifact_cols(a, &s->shape), w,
+                   out->part[0]);
+    for (int i = 1; i < j->n_parts; i++)
+        memcpy(out->part[i], (const uint8_t *)from->part[i] + (size_t)e * j->expert_bytes[i],
+               j->expert_bytes[i]);
     return 0;
 }
 
 static void weight_thread(void *context, int thread, int n_threads)
 {
     struct weight_job *j = context;
-    _cleanup_(mf_freep) uint8_t *w = malloc(j->expert_bytes[0]);
-    _cleanup_(mf_freep) float *scale = malloc(j->expert_bytes[1] + sizeof(float));
-    size_t scales_at = align_page((size_t)mf_part_bytes(&j->parts[0]));
-    int r = w && scale ? 0 : -ENOMEM;
-    for (int32_t e = thread; r == 0 && e < j->s->shape.expert; e += n_threads) {
-        r = make_expert(j, e, w, scale);
-        if (r == 0)
-            r = write_all(j->fd, w, j->expert_bytes[0], (size_t)e * j->expert_bytes[0]);
-        if (r == 0 && j->n_parts > 1)
-            r = write_all(j->fd, (uint8_t *)scale, j->expert_bytes[1],
-                          scales_at + (size_t)e * j->expert_bytes[1]);
+    struct mf_tensor_ref out = {0};
+    int r = 0;
+    for (int i = 0; i < j->n_parts; i++) {
+        out.part[i] = malloc(j->expert_bytes[i]);
+        r = out.part[i] ? r : -ENOMEM;
     }
+    for (int32_t e = thread; r == 0 && e < j->s->shape.expert; e += n_threads) {
+        r = make_expert(j, e, &out);
+        for (int i = 0; i < j->n_parts && r == 0; i++)
+            r = write_all(j->fd, out.part[i], j->expert_bytes[i], j->at[i] + (size_t)e * j->expert_bytes[i]);
+    }
+    for (int i = 0; i < j->n_parts; i++)
+        free(out.part[i]);
     if (r < 0)
         __atomic_store_n(&j->error, r, __ATOMIC_RELAXED);
 }
@@ -113,8 +115,10 @@ static int make_weight(struct mf_session *s, const struct mf_artifact *a, const 
         return -EINVAL;
     if (bytes > mf_memory_available())
         return -ENOMEM;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         j.expert_bytes[i] = (size_t)(mf_part_bytes(&parts[i]) / s->shape.expert);
+        j.at[i] = i > 0 ? j.at[i - 1] + align_page((size_t)mf_part_bytes(&parts[i - 1])) : 0;
+    }
     int r = mf_memory_file("moefarm-weight", bytes, &j.fd);
     if (r < 0)
         return r;
@@ -371,7 +375,7 @@ static double needed_bytes(const struct mf_shape *shape)
 {
     double rows = (double)shape->token * shape->topk, I = shape->inter_dim, H = shape->model_dim;
     struct mf_artifact w1 = mf_plain_w(shape, MF_TENSOR_W1, "row");
-    double element = w1.format == MF_FORMAT_BF16 ? 2 : 1;
+    double element = mf_codec_find(w1.format, w1.scale)->bits / 8.0;
     double weights = element * shape->expert * H * ((double)mf_gemm1_cols(shape) + I);
     double reference = 4 * (rows * (4 * I + 2 * H) + 3 * (double)shape->token * H);
     return 2 * weights + reference + 3 * 4 * rows * (2 * I + H);
@@ -406,14 +410,12 @@ static int make_data(struct mf_session *s)
         r = mf_session_weight(s, &a, &w);
     if (r < 0)
         return r;
-    s->data.w1 = w->ref.part[0];
-    s->data.w1_scale = w->ref.part[1];
+    s->data.w1 = w->ref;
     a = mf_plain_w(&s->shape, MF_TENSOR_W2, "row");
     r = mf_session_weight(s, &a, &w);
     if (r < 0)
         return r;
-    s->data.w2 = w->ref.part[0];
-    s->data.w2_scale = w->ref.part[1];
+    s->data.w2 = w->ref;
     return mf_reference_make(&s->data, &s->ref);
 }
 

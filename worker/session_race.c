@@ -62,7 +62,10 @@ static int bind(struct race *r, struct entrant *e, int rotation)
         .y = r->y[r->run]->ref,
         .arena = r->s->arena.at,
     };
+    const struct mf_artifact calib = {.tensor = MF_TENSOR_CALIB, .format = MF_FORMAT_F32, .order = "token"};
     int result = mf_session_input(r->s, &x, rotation, &args.x);
+    if (result == 0)
+        result = mf_session_input(r->s, &calib, 0, &args.calib);
     if (result == 0)
         result = mf_session_input(r->s, &topk, rotation, &args.topk);
     if (result == 0)

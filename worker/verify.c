@@ -8,6 +8,7 @@
 #include "common/cleanup.h"
 #include "common/stats.h"
 #include "common/text.h"
+#include "kernels/codec.h"
 #include "kernels/limits.h"
 #include "kernels/quant.h"
 #include "kernels/vector.h"
@@ -75,18 +76,44 @@ static uint32_t first_poison(const uint8_t *row, int bytes, size_t n, uint32_t p
     return 0;
 }
 
+/* Row p of a part; the only row of one that all rows share. */
 static const void *part_row(const struct mf_guarded *g, int part, int64_t p)
 {
-    return (const uint8_t *)g->ref.part[part] + p * g->parts[part].cols * g->parts[part].element_bytes;
+    const struct mf_part *q = &g->parts[part];
+    return (const uint8_t *)g->ref.part[part] +
+           (q->rows == g->parts[0].rows ? p : 0) * q->cols * q->element_bytes;
+}
+
+/* Where every byte is a value, a few that look like the poison mean nothing: so many in a row do. */
+#define POISON_RUN 16
+
+static uint32_t longest_run(const uint8_t *x, size_t n, uint8_t poison, uint32_t *ret_at)
+{
+    uint32_t longest = 0, run = 0;
+    for (size_t i = 0; i < n; i++) {
+        run = x[i] == poison ? run + 1 : 0;
+        if (run > longest) {
+            longest = run;
+            *ret_at = (uint32_t)(i + 1 - run);
+        }
+    }
+    return longest;
 }
 
 static void look_for_poison(const struct mf_guarded *g, int64_t p, struct row *row)
 {
     for (int i = 0; i < g->n_parts; i++) {
-        uint32_t poison = mf_poison(mf_part_format(&g->artifact, i));
+        bool is_value;
+        uint32_t poison = mf_part_poison(&g->artifact, i, &is_value), run_at = 0;
         size_t cols = (size_t)g->parts[i].cols;
         uint32_t n = count_poison(part_row(g, i, p), g->parts[i].element_bytes, cols, poison);
-        if (i > 0) {
+        if (is_value) {
+            n = n < MF_MIN((size_t)POISON_RUN, cols)
+                    ? 0
+                    : longest_run(part_row(g, i, p), cols, (uint8_t)poison, &run_at);
+            row->unwritten = n < MF_MIN((size_t)POISON_RUN, cols) ? 0 : n;
+            row->unwritten_at = run_at;
+        } else if (i > 0) {
             row->unwritten_scales += n;
         } else if (n > 0) {
             row->unwritten = n;
@@ -97,34 +124,14 @@ static void look_for_poison(const struct mf_guarded *g, int64_t p, struct row *r
 
 /* ---- one row against its reference ---- */
 
-static void decode(const struct mf_guarded *g, int64_t p, float *to)
+static void decode(const struct mf_guarded *g, int64_t p, int64_t cols, float *to)
 {
-    const void *from = part_row(g, 0, p);
-    size_t n = (size_t)g->parts[0].cols;
-    switch (g->artifact.format) {
-    case MF_FORMAT_F32:
-        memcpy(to, from, n * sizeof(*to));
-        break;
-    case MF_FORMAT_BF16:
-        mf_bf16_to_floats(from, n, to);
-        break;
-    case MF_FORMAT_FP8FN:
-    case MF_FORMAT_FP8FNUZ: {
-        const float *scale = part_row(g, 1, p);
-        size_t group = g->artifact.scale == MF_SCALE_PER_1X128 ? 128 : n;
-        for (size_t i = 0; i < n; i += group)
-            mf_fp8_to_floats(g->artifact.format, (const uint8_t *)from + i, MF_MIN(group, n - i),
-                             scale[i / group], to + i);
-        break;
-    }
-    case MF_FORMAT_INDEX:
-    case MF_FORMAT_FP16:
-    case MF_FORMAT_INT8:
-    case MF_FORMAT_INT4:
-    case MF_FORMAT_FP4:
-    case MF_FORMAT_N_:
-        break;
-    }
+    const struct mf_codec *c = mf_codec_find(g->artifact.format, g->artifact.scale);
+    if (g->artifact.format == MF_FORMAT_F32)
+        memcpy(to, part_row(g, 0, p), (size_t)cols * sizeof(*to));
+    else
+        mf_codec_decode_row(c, g->ref.part[0], g->ref.part[1], c->global ? *(const float *)g->ref.part[2] : 1,
+                            (size_t)p, (size_t)cols, to);
 }
 
 struct sums {
@@ -188,7 +195,7 @@ static void look_at_row(const struct pass *s, int64_t p, float *scratch, struct 
     if (g->artifact.format == MF_FORMAT_F32)
         x = part_row(g, 0, p);
     else
-        decode(g, p, scratch);
+        decode(g, p, s->cols, scratch);
     struct sums sums;
     compare_row(x, ref, factor, (size_t)s->cols, &sums);
     row->bad = sums.bad;
@@ -325,6 +332,7 @@ static double plain_error(const struct mf_verify_input *v, int64_t source)
     case MF_TENSOR_W2:
     case MF_TENSOR_G:
     case MF_TENSOR_GW:
+    case MF_TENSOR_CALIB:
     case MF_TENSOR_N_:
         break;
     }
@@ -447,7 +455,7 @@ static int look(struct pass *s)
     if (!has_reference(s->v))
         return -EINVAL;
     int n_threads = g->parts[0].rows * g->parts[0].cols < 65536 ? 1 : mf_pool_threads();
-    s->cols = g->parts[0].cols;
+    s->cols = mf_artifact_cols(&g->artifact, &s->v->data->shape);
     s->rows = calloc((size_t)g->parts[0].rows, sizeof(*s->rows));
     s->scratch = reallocarray(NULL, 2 * (size_t)n_threads * (size_t)s->cols, sizeof(*s->scratch));
     if (!s->rows || !s->scratch)
@@ -503,12 +511,12 @@ int mf_verify_written(const struct mf_verify_input *v, struct mf_verdict *ret)
     return verify(v, true, ret);
 }
 
-static double distance(const struct mf_guarded *a, const struct mf_guarded *b, int64_t p, float *scratch)
+static double distance(const struct mf_guarded *a, const struct mf_guarded *b, int64_t p, size_t n,
+                       float *scratch)
 {
-    size_t n = (size_t)a->parts[0].cols;
     struct sums sums;
-    decode(a, p, scratch);
-    decode(b, p, scratch + n);
+    decode(a, p, (int64_t)n, scratch);
+    decode(b, p, (int64_t)n, scratch + n);
     compare_row(scratch + n, scratch, 1, n, &sums);
     if (sums.norm > 0)
         return sqrt(sums.difference / sums.norm);
@@ -524,7 +532,8 @@ int mf_verify_stable(const struct mf_verify_input *first, const struct mf_guarde
     char name[96];
     if (a->artifact.format == MF_FORMAT_INDEX) /* each run is held against the contract, order is free */
         return 0;
-    _cleanup_(mf_freep) float *scratch = reallocarray(NULL, 2 * (size_t)a->parts[0].cols, sizeof(*scratch));
+    size_t cols = (size_t)mf_artifact_cols(&a->artifact, &first->data->shape);
+    _cleanup_(mf_freep) float *scratch = reallocarray(NULL, 2 * cols, sizeof(*scratch));
     if (!scratch)
         return -ENOMEM;
     for (int64_t p = 0; p < a->parts[0].rows; p++) {
@@ -534,7 +543,7 @@ int mf_verify_stable(const struct mf_verify_input *first, const struct mf_guarde
         for (int i = 0; i < a->n_parts; i++)
             same &= memcmp(part_row(a, i, p), part_row(second, i, p),
                            (size_t)(a->parts[i].cols * a->parts[i].element_bytes)) == 0;
-        double d = same ? 0 : distance(a, second, p, scratch);
+        double d = same ? 0 : distance(a, second, p, cols, scratch);
         if (same || (tolerance > 0 && d <= tolerance))
             continue;
         worst = fmax(worst, d);

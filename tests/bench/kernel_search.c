@@ -68,13 +68,12 @@ static int make_layouts(struct bench_weights *b, int i)
         if (!b->w[i][l].part[0] || !b->scale[i])
             return -ENOMEM;
     }
-    int r = mf_data_weight(&b->shape, i == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2, SEED, b->w[i][0].part[0],
-                           b->scale[i]);
+    int r = mf_data_weight(&b->shape, i == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2, SEED, &b->w[i][0]);
     for (int l = 1; l < N_LAYOUTS && r == 0; l++) {
         size_t bytes = N * K * (size_t)element;
         for (size_t e = 0; e < E; e++)
-            mf_layout_pack(mf_layout_find(layouts[l]), element, N, K, (char *)b->w[i][0].part[0] + e * bytes,
-                           (char *)b->w[i][l].part[0] + e * bytes);
+            mf_layout_pack(mf_layout_find(layouts[l]), 8 * element, N, K,
+                           (char *)b->w[i][0].part[0] + e * bytes, (char *)b->w[i][l].part[0] + e * bytes);
     }
     return r;
 }
