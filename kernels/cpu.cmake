@@ -12,6 +12,9 @@ set(MF_CPU_SOURCES
     isa.c
     pool.c
     registry.c
+    cpu/align.c
+    cpu/blocks.c
+    cpu/moe_sort.c
     cpu/ops.c
     cpu/ops_c.c
     cpu/peaks.c
