@@ -16,7 +16,8 @@
  *   z zw   gemm2's output [T*k, H] in slot order (row t*k + j), without and with the routing weight
  *   y      the layer's output [T, H]
  *   calib  float [2]: the global factors by which x and h are multiplied before they are quantised with a global factor
- *          (NVFP4), calibrated ahead of serving; the caller hands it in */
+ *          (NVFP4), calibrated ahead of serving; the caller hands it in
+ * sorted_v2.<block_m> is a sorted order that other kernels write and read: AITER's "layout" pairs. */
 #pragma once
 
 #include <stdbool.h>

@@ -9,7 +9,7 @@
 
 MF_NAMES_DEFINE(mf_stage, MF_STAGE_, MF_STAGE_MAP)
 
-enum field_kind { NAME, STAGE, COVERS, COUNT, SIZE, AMOUNT, ARTIFACTS };
+enum field_kind { NAME, STAGE, COVERS, COUNT, SIZE, AMOUNT, ARTIFACTS, MARK };
 
 struct field {
     const char *key;
@@ -36,6 +36,7 @@ static const struct field fields[] = {
     {"flops",             AMOUNT,    AT(flops),             0},
     {"bytes",             AMOUNT,    AT(bytes),             0},
     {"reorder_tolerance", AMOUNT,    AT(reorder_tolerance), 0},
+    {"aiter",             MARK,      AT(aiter),             0}, /* missing when false */
 };
 /* clang-format on */
 
@@ -72,6 +73,8 @@ static bool add_field(cJSON *json, const struct field *f, const struct mf_step *
         return mf_json_add_i64(json, f->key, (int64_t) * (const uint64_t *)value);
     case AMOUNT:
         return cJSON_AddNumberToObject(json, f->key, *(const double *)value);
+    case MARK:
+        return !*(const bool *)value || cJSON_AddTrueToObject(json, f->key);
     case ARTIFACTS:
         return add_artifacts(json, f->key, value, *(const int32_t *)((const char *)step + f->extra));
     }
@@ -139,6 +142,12 @@ static int read_field(const cJSON *json, const struct field *f, struct mf_step *
         return read_number(json, f, value);
     if (f->kind == ARTIFACTS)
         return read_artifacts(json, f->key, value, (int32_t *)(void *)((char *)step + f->extra));
+
+    if (f->kind == MARK) {
+        const cJSON *mark = cJSON_GetObjectItemCaseSensitive(json, f->key);
+        *(bool *)value = cJSON_IsTrue(mark);
+        return mark && !cJSON_IsBool(mark) ? -EINVAL : 0;
+    }
 
     if (mf_json_text(json, f->key, &text) < 0)
         return -EINVAL;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cjson/cJSON.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/artifact.h"
@@ -39,6 +40,7 @@ struct mf_step {
     double flops;             /* of this step, active experts only */
     double bytes;             /* least traffic of this step, active experts only */
     double reorder_tolerance; /* 0: two runs agree bitwise; else largest relative row difference */
+    bool aiter;               /* AITER's production runs it by this name, or runs it around what it names */
 };
 
 /* New object; NULL when out of memory. The caller owns it. */

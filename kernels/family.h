@@ -7,6 +7,7 @@
  * A step is rebuilt from its name alone (open), so that production needs nothing but the table's names. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -51,7 +52,8 @@ struct mf_family {
      * 0 or a negative errno. */
     int (*launch)(struct mf_kernel *kernel, const struct mf_launch *launch);
     struct mf_kernel *(*close)(struct mf_kernel *kernel);
-    /* Does AITER dispatch kernels of this name? Optional; NULL: none. */
+    /* Does AITER run kernels of this name? Optional; NULL: none. Enumeration asks, and the step carries the answer
+     * (mf_step.aiter) to whoever exports. */
     bool (*aiter_name)(const char *kernel);
 };
 
@@ -61,6 +63,8 @@ const char *mf_kernel_revision(void);
 /* The families of a device kind, in the order of the registry; *ret_n of them. */
 const struct mf_family *const *mf_families(size_t *ret_n);
 const struct mf_family *mf_family_find(const char *name);
+/* It stands in the place of another of its kind, and is enumerated only where it is named. */
+bool mf_family_on_request(const struct mf_family *f);
 
 /* Families beside the registry's: a foreign runner's, a test's. They are searched first. */
 struct mf_family_set {
@@ -77,6 +81,10 @@ static inline const struct mf_family *mf_family_set_find(const struct mf_family_
     return mf_family_find(name);
 }
 
-/* Enumerates a shape over the families of the device's kind. `only` is NULL or a comma list of family names. */
+/* Enumerates a shape in one family; steps that AITER runs by their name are marked. */
+int mf_family_enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                        const struct mf_shape *shape, struct mf_offer *offer);
+/* Enumerates a shape over the families of the device's kind. `only` is NULL, for all that need not be named, or a
+ * comma list of family names. */
 int mf_enumerate(const struct mf_device_info *device, const struct mf_shape *shape, const char *only,
                  struct mf_offer *offer);

@@ -1,4 +1,15 @@
 set(MF_SIM_SOURCES
+    aiter.c
+    aiter_asm_one.c
+    aiter_asm_stage1.c
+    aiter_ck.c
+    aiter_cktile.c
+    aiter_flydsl.c
+    aiter_int4.c
+    aiter_name.c
+    aiter_opus.c
     sim.c
+    sim_aiter.c
     sim_family.c
+    sim_plan.c
     sim_spec.c)

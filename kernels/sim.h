@@ -1,9 +1,12 @@
-/* The sim device and its family: a deterministic model of a device, for scale tests and for faults on demand.
+/* The sim device and its families: a deterministic model of a device, for scale tests and for faults on demand.
  *
  * Nothing is computed. A step's true time is a function of (class, shape, step): a roofline with an efficiency
  * drawn from the step's name, and padding to its block. A sample is a pure function of (seed, shape, name, index):
  * true time, log-normal noise of 2%, one in a hundred an outlier of 1.2. So any worker gives the same samples,
  * whichever runner died in between, and a rerun gives the same table.
+ *
+ * Family sim is a space of the size and shape of AITER's; family aiter, in its place where a worker is told --families
+ * aiter, is AITER's own by name (kernels/aiter.h).
  *
  * A spec file plants faults:
  *     {"step_ms": 50, "faults": [{"match": "sim_s1_m64_*", "fault": "crash", "first": 1}]}
@@ -51,4 +54,4 @@ double mf_sim_sample_us(double us, uint64_t seed, const struct mf_shape *shape, 
 enum mf_sim_fault mf_sim_fault_of(struct mf_device *device, const char *step_name);
 int64_t mf_sim_step_ms(const struct mf_device *device);
 
-extern const struct mf_family mf_family_sim;
+extern const struct mf_family mf_family_sim, mf_family_aiter;

@@ -8,125 +8,11 @@
 #include "common/layer.h"
 #include "common/text.h"
 #include "kernels/sim.h"
+#include "kernels/sim_plan.h"
 
 static const int32_t block_ms[] = {16, 32, 64, 128, 256};
 static const int32_t tile_ns[] = {32, 64, 128, 256};
 static const char *const layouts[] = {"row", "panel16"};
-
-/* What a shape's formats mean, and the sizes that steps are charged for. */
-struct plan {
-    const struct mf_shape *shape;
-    const struct mf_device_info *device;
-    struct mf_offer *offer;
-    enum mf_format format_a, format_w;
-    enum mf_scale scale_a, scale_w;
-    bool quantised;  /* x and h are turned into format_a */
-    double rows, n1; /* T·k; columns of gemm1 */
-    double active;   /* experts expected to get a token, uniform routing */
-};
-
-static enum mf_format format_of(enum mf_dtype dtype)
-{
-    switch (dtype) {
-    case MF_DTYPE_BF16:
-        return MF_FORMAT_BF16;
-    case MF_DTYPE_FP16:
-        return MF_FORMAT_FP16;
-    case MF_DTYPE_FP8_E4M3FN:
-        return MF_FORMAT_FP8FN;
-    case MF_DTYPE_FP8_E4M3FNUZ:
-        return MF_FORMAT_FP8FNUZ;
-    case MF_DTYPE_INT8:
-        return MF_FORMAT_INT8;
-    case MF_DTYPE_INT4:
-        return MF_FORMAT_INT4;
-    case MF_DTYPE_FP4X2:
-        return MF_FORMAT_FP4;
-    case MF_DTYPE_N_:
-        break;
-    }
-    return MF_FORMAT_BF16;
-}
-
-static enum mf_scale scale_of(enum mf_qtype type, bool weight)
-{
-    switch (type) {
-    case MF_QTYPE_PER_TENSOR:
-        return MF_SCALE_PER_TENSOR;
-    case MF_QTYPE_PER_TOKEN:
-        return MF_SCALE_PER_TOKEN;
-    case MF_QTYPE_PER_1X32:
-        return MF_SCALE_PER_1X32;
-    case MF_QTYPE_PER_1X16:
-        return MF_SCALE_PER_1X16;
-    case MF_QTYPE_PER_1X128:
-        return weight ? MF_SCALE_PER_128X128 : MF_SCALE_PER_1X128;
-    case MF_QTYPE_NO:
-    case MF_QTYPE_N_:
-        break;
-    }
-    return MF_SCALE_NONE;
-}
-
-static struct plan make_plan(const struct mf_device_info *device, const struct mf_shape *s,
-                             struct mf_offer *offer)
-{
-    struct plan p = {.shape = s,
-                     .device = device,
-                     .offer = offer,
-                     .rows = (double)(s->token * s->topk),
-                     .n1 = (s->use_g1u1 ? 2.0 : 1.0) * s->inter_dim};
-    bool typed = s->q_type != MF_QTYPE_NO;
-    p.quantised = typed && s->q_dtype_a != s->dtype;
-    p.format_a = p.quantised ? format_of(s->q_dtype_a) : MF_FORMAT_BF16;
-    p.scale_a = p.quantised ? scale_of(s->q_type, false) : MF_SCALE_NONE;
-    p.format_w = typed ? format_of(s->q_dtype_w) : MF_FORMAT_BF16;
-    p.scale_w = typed && s->q_dtype_w != s->dtype ? scale_of(s->q_type, true) : MF_SCALE_NONE;
-    p.active = s->expert * (1.0 - pow(1.0 - (double)s->topk / s->expert, (double)s->token));
-    p.active = MF_MAX(p.active, 1.0);
-    return p;
-}
-
-static struct mf_artifact artifact(enum mf_tensor tensor, enum mf_format format, enum mf_scale scale,
-                                   const char *order, int32_t block)
-{
-    struct mf_artifact a = {.tensor = tensor, .format = format, .scale = scale, .block = block};
-    (void)mf_copy(a.order, sizeof(a.order), order);
-    return a;
-}
-
-static struct mf_artifact x_plain(void)
-{
-    return artifact(MF_TENSOR_X, MF_FORMAT_BF16, MF_SCALE_NONE, "token", 0);
-}
-
-static struct mf_artifact x_of(const struct plan *p)
-{
-    return artifact(MF_TENSOR_X, p->format_a, p->scale_a, "token", 0);
-}
-
-static struct mf_artifact h_of(const struct plan *p, int32_t block_m, bool quantised)
-{
-    return quantised ? artifact(MF_TENSOR_H, p->format_a, p->scale_a, "sorted", block_m)
-                     : artifact(MF_TENSOR_H, MF_FORMAT_BF16, MF_SCALE_NONE, "sorted", block_m);
-}
-
-static struct mf_artifact sorted_of(int32_t block_m)
-{
-    return artifact(MF_TENSOR_SORTED, MF_FORMAT_INDEX, MF_SCALE_NONE, "sorted", block_m);
-}
-
-static struct mf_artifact topk_of(void)
-{
-    return artifact(MF_TENSOR_TOPK, MF_FORMAT_INDEX, MF_SCALE_NONE, "token", 0);
-}
-
-static struct mf_artifact y_of(bool zeroed)
-{
-    struct mf_artifact y = artifact(MF_TENSOR_Y, MF_FORMAT_BF16, MF_SCALE_NONE, "token", 0);
-    y.zeroed = zeroed;
-    return y;
-}
 
 static struct mf_step step_of(enum mf_stage stage, mf_ops covers, int32_t block_m)
 {
@@ -134,28 +20,7 @@ static struct mf_step step_of(enum mf_stage stage, mf_ops covers, int32_t block_
     return step;
 }
 
-static void need(struct mf_step *step, struct mf_artifact a)
-{
-    step->needs[step->n_needs++] = a;
-}
-
-static void give(struct mf_step *step, struct mf_artifact a)
-{
-    step->gives[step->n_gives++] = a;
-}
-
-static double bytes_of(enum mf_dtype dtype, double elements)
-{
-    return elements * mf_dtype_bits(dtype) / 8;
-}
-
-/* Weights of the active experts, once. */
-static double weight_bytes(const struct plan *p, double n, double k)
-{
-    return bytes_of(p->format_w == MF_FORMAT_BF16 ? MF_DTYPE_BF16 : p->shape->q_dtype_w, p->active * n * k);
-}
-
-static int offer_moves(const struct plan *p)
+static int offer_moves(const struct mf_sim_plan *p)
 {
     const struct mf_shape *s = p->shape;
     double T = (double)s->token, H = s->model_dim, I = s->inter_dim;
@@ -163,41 +28,41 @@ static int offer_moves(const struct plan *p)
     for (size_t i = 0; r == 0 && i < MF_ARRAY_LEN(block_ms); i++) {
         struct mf_step sort = step_of(MF_STAGE_MOVE, MF_OP_BIT(MF_OP_SORT), block_ms[i]);
         mf_say(sort.name, sizeof(sort.name), "sim_sort_m%d", block_ms[i]);
-        need(&sort, topk_of());
-        give(&sort, sorted_of(block_ms[i]));
+        mf_sim_need(&sort, mf_sim_topk());
+        mf_sim_give(&sort, mf_sim_sorted(block_ms[i]));
         sort.bytes = 16 * p->rows;
         r = p->offer->step(p->offer, &sort);
         if (r < 0 || !p->quantised)
             continue;
         struct mf_step quant = step_of(MF_STAGE_MOVE, MF_OP_BIT(MF_OP_QUANT2), block_ms[i]);
         mf_say(quant.name, sizeof(quant.name), "sim_quant2_m%d", block_ms[i]);
-        need(&quant, h_of(p, block_ms[i], false));
-        need(&quant, sorted_of(block_ms[i]));
-        give(&quant, h_of(p, block_ms[i], true));
+        mf_sim_need(&quant, mf_sim_h(p, block_ms[i], false));
+        mf_sim_need(&quant, mf_sim_sorted(block_ms[i]));
+        mf_sim_give(&quant, mf_sim_h(p, block_ms[i], true));
         quant.bytes = p->rows * I * 3;
         r = p->offer->step(p->offer, &quant);
     }
     if (r == 0 && p->quantised) {
         struct mf_step quant = step_of(MF_STAGE_MOVE, MF_OP_BIT(MF_OP_QUANT1), 0);
         mf_say(quant.name, sizeof(quant.name), "sim_quant1");
-        need(&quant, x_plain());
-        give(&quant, x_of(p));
+        mf_sim_need(&quant, mf_sim_x_plain());
+        mf_sim_give(&quant, mf_sim_x(p));
         quant.bytes = T * H * 3;
         r = p->offer->step(p->offer, &quant);
     }
     if (r == 0) {
         struct mf_step zero = step_of(MF_STAGE_MOVE, 0, 0);
         mf_say(zero.name, sizeof(zero.name), "sim_zero");
-        give(&zero, y_of(true));
+        mf_sim_give(&zero, mf_sim_y(true));
         zero.bytes = T * H * 2;
         r = p->offer->step(p->offer, &zero);
     }
     if (r == 0) {
         struct mf_step combine = step_of(MF_STAGE_MOVE, MF_OP_BIT(MF_OP_COMBINE), 0);
         mf_say(combine.name, sizeof(combine.name), "sim_combine");
-        need(&combine, artifact(s->doweight_stage1 ? MF_TENSOR_Z : MF_TENSOR_ZW, MF_FORMAT_BF16,
-                                MF_SCALE_NONE, "slot", 0));
-        give(&combine, y_of(false));
+        mf_sim_need(&combine, mf_sim_artifact(s->doweight_stage1 ? MF_TENSOR_Z : MF_TENSOR_ZW, MF_FORMAT_BF16,
+                                              MF_SCALE_NONE, "slot", 0));
+        mf_sim_give(&combine, mf_sim_y(false));
         combine.bytes = p->rows * H * 2 + T * H * 2;
         r = p->offer->step(p->offer, &combine);
     }
@@ -211,7 +76,7 @@ struct variant {
     bool fused; /* stage 1: writes h quantised; stage 2: adds into y */
 };
 
-static int offer_stage1(const struct plan *p, const struct variant *v)
+static int offer_stage1(const struct mf_sim_plan *p, const struct variant *v)
 {
     const struct mf_shape *s = p->shape;
     mf_ops covers = MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT);
@@ -222,17 +87,17 @@ static int offer_stage1(const struct plan *p, const struct variant *v)
     struct mf_step step = step_of(MF_STAGE_STAGE1, covers, v->block_m);
     mf_say(step.name, sizeof(step.name), "sim_s1_m%d_n%d_%s_v%d%s", v->block_m, v->tile_n, v->layout,
            v->version, v->fused ? "_q" : "");
-    need(&step, x_of(p));
-    need(&step, sorted_of(v->block_m));
-    need(&step, artifact(MF_TENSOR_W1, p->format_w, p->scale_w, v->layout, 0));
-    give(&step, h_of(p, v->block_m, v->fused));
+    mf_sim_need(&step, mf_sim_x(p));
+    mf_sim_need(&step, mf_sim_sorted(v->block_m));
+    mf_sim_need(&step, mf_sim_artifact(MF_TENSOR_W1, p->format_w, p->scale_w, v->layout, 0));
+    mf_sim_give(&step, mf_sim_h(p, v->block_m, v->fused));
     step.flops = 2 * p->rows * s->model_dim * p->n1;
-    step.bytes = weight_bytes(p, p->n1, s->model_dim) + bytes_of(s->q_dtype_a, p->rows * s->model_dim) +
-                 2 * p->rows * s->inter_dim;
+    step.bytes = mf_sim_weight_bytes(p, p->n1, s->model_dim) +
+                 mf_sim_bytes(s->q_dtype_a, p->rows * s->model_dim) + 2 * p->rows * s->inter_dim;
     return p->offer->step(p->offer, &step);
 }
 
-static int offer_stage2(const struct plan *p, const struct variant *v)
+static int offer_stage2(const struct mf_sim_plan *p, const struct variant *v)
 {
     const struct mf_shape *s = p->shape;
     mf_ops covers = MF_OP_BIT(MF_OP_GEMM2);
@@ -243,24 +108,24 @@ static int offer_stage2(const struct plan *p, const struct variant *v)
     struct mf_step step = step_of(MF_STAGE_STAGE2, covers, v->block_m);
     mf_say(step.name, sizeof(step.name), "sim_s2_m%d_n%d_%s_v%d_%s", v->block_m, v->tile_n, v->layout,
            v->version, v->fused ? "atomic" : "slot");
-    need(&step, h_of(p, v->block_m, p->quantised));
-    need(&step, sorted_of(v->block_m));
-    need(&step, artifact(MF_TENSOR_W2, p->format_w, p->scale_w, v->layout, 0));
+    mf_sim_need(&step, mf_sim_h(p, v->block_m, p->quantised));
+    mf_sim_need(&step, mf_sim_sorted(v->block_m));
+    mf_sim_need(&step, mf_sim_artifact(MF_TENSOR_W2, p->format_w, p->scale_w, v->layout, 0));
     if (v->fused) {
-        need(&step, y_of(true));
-        give(&step, y_of(false));
+        mf_sim_need(&step, mf_sim_y(true));
+        mf_sim_give(&step, mf_sim_y(false));
         step.reorder_tolerance = 0.01;
     } else {
-        give(&step, artifact(s->doweight_stage1 ? MF_TENSOR_Z : MF_TENSOR_ZW, MF_FORMAT_BF16, MF_SCALE_NONE,
-                             "slot", 0));
+        mf_sim_give(&step, mf_sim_artifact(s->doweight_stage1 ? MF_TENSOR_Z : MF_TENSOR_ZW, MF_FORMAT_BF16,
+                                           MF_SCALE_NONE, "slot", 0));
     }
     step.flops = 2 * p->rows * s->model_dim * s->inter_dim;
-    step.bytes = weight_bytes(p, s->model_dim, s->inter_dim) +
-                 bytes_of(s->q_dtype_a, p->rows * s->inter_dim) + 2 * p->rows * s->model_dim;
+    step.bytes = mf_sim_weight_bytes(p, s->model_dim, s->inter_dim) +
+                 mf_sim_bytes(s->q_dtype_a, p->rows * s->inter_dim) + 2 * p->rows * s->model_dim;
     return p->offer->step(p->offer, &step);
 }
 
-static int offer_one(const struct plan *p, int32_t block_m, bool flat)
+static int offer_one(const struct mf_sim_plan *p, int32_t block_m, bool flat)
 {
     const struct mf_shape *s = p->shape;
     mf_ops before = MF_OP_BIT(MF_OP_QUANT1) | (flat ? 0 : MF_OP_BIT(MF_OP_SORT));
@@ -268,11 +133,11 @@ static int offer_one(const struct plan *p, int32_t block_m, bool flat)
         before &= ~MF_OP_BIT(MF_OP_QUANT1);
     struct mf_step step = step_of(MF_STAGE_ONE, mf_layer_ops(s) & ~before, block_m);
     mf_say(step.name, sizeof(step.name), "sim_one_m%d_%s", block_m, flat ? "flat" : "sorted");
-    need(&step, x_of(p));
-    need(&step, flat ? topk_of() : sorted_of(block_m));
-    need(&step, artifact(MF_TENSOR_W1, p->format_w, p->scale_w, "panel16", 0));
-    need(&step, artifact(MF_TENSOR_W2, p->format_w, p->scale_w, "panel16", 0));
-    give(&step, y_of(false));
+    mf_sim_need(&step, mf_sim_x(p));
+    mf_sim_need(&step, flat ? mf_sim_topk() : mf_sim_sorted(block_m));
+    mf_sim_need(&step, mf_sim_artifact(MF_TENSOR_W1, p->format_w, p->scale_w, "panel16", 0));
+    mf_sim_need(&step, mf_sim_artifact(MF_TENSOR_W2, p->format_w, p->scale_w, "panel16", 0));
+    mf_sim_give(&step, mf_sim_y(false));
     step.flops = mf_layer_flops(s);
     step.bytes = mf_layer_floor_bytes(s, (int64_t)p->active);
     /* Every block of rows reads both weights: no reuse across the columns of a stage. */
@@ -280,7 +145,7 @@ static int offer_one(const struct plan *p, int32_t block_m, bool flat)
     return p->offer->step(p->offer, &step);
 }
 
-static int offer_ones(const struct plan *p)
+static int offer_ones(const struct mf_sim_plan *p)
 {
     const struct mf_shape *s = p->shape;
     struct mf_offer *o = p->offer;
@@ -302,7 +167,7 @@ static int offer_ones(const struct plan *p)
 }
 
 /* The rule and the sentence when a tile of that size is not legal; 1: it is. */
-static int check_tile(const struct plan *p, int32_t block_m, int32_t tile_n)
+static int check_tile(const struct mf_sim_plan *p, int32_t block_m, int32_t tile_n)
 {
     const struct mf_shape *s = p->shape;
     struct mf_offer *o = p->offer;
@@ -324,7 +189,7 @@ static int check_tile(const struct plan *p, int32_t block_m, int32_t tile_n)
     return r;
 }
 
-static int offer_variants(const struct plan *p, int32_t block_m, int32_t tile_n)
+static int offer_variants(const struct mf_sim_plan *p, int32_t block_m, int32_t tile_n)
 {
     for (size_t l = 0; l < MF_ARRAY_LEN(layouts); l++) {
         for (int version = 1; version <= 2; version++) {
@@ -348,7 +213,7 @@ static int sim_enumerate(const struct mf_family *f, const struct mf_device_info 
     if (shape->dtype != MF_DTYPE_BF16)
         return offer->reject(offer, "sim", "sim_*", "dtype",
                              "hidden states have to be torch.bfloat16, not %s", mf_dtype_name(shape->dtype));
-    struct plan p = make_plan(device, shape, offer);
+    struct mf_sim_plan p = mf_sim_plan_make(device, shape, offer);
     int r = offer_moves(&p);
     for (size_t i = 0; r >= 0 && i < MF_ARRAY_LEN(block_ms); i++) {
         for (size_t j = 0; r >= 0 && j < MF_ARRAY_LEN(tile_ns); j++) {

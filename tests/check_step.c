@@ -62,6 +62,7 @@ static void assert_equal(const struct mf_step *a, const struct mf_step *b)
     ck_assert_double_eq(a->flops, b->flops);
     ck_assert_double_eq(a->bytes, b->bytes);
     ck_assert_double_eq(a->reorder_tolerance, b->reorder_tolerance);
+    ck_assert_int_eq(a->aiter, b->aiter);
 }
 
 START_TEST(json_is_this_text)
@@ -96,6 +97,22 @@ START_TEST(emptiest_step_round_trips)
     _cleanup_(cJSON_Deletep) cJSON *json = mf_step_to_json(&step);
     ck_assert_int_eq(mf_step_from_json(json, &back, &field), 0);
     assert_equal(&step, &back);
+}
+END_TEST
+
+/* Written where it is true, false where it is missing, and nothing but a truth value. */
+START_TEST(mark_of_aiter)
+{
+    struct mf_step step = full_step(), back;
+    const char *field = NULL;
+    step.aiter = true;
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_step_to_json(&step);
+    ck_assert(cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "aiter")));
+    ck_assert_int_eq(mf_step_from_json(json, &back, &field), 0);
+    assert_equal(&step, &back);
+    ck_assert(cJSON_ReplaceItemInObjectCaseSensitive(json, "aiter", cJSON_CreateNumber(1)));
+    ck_assert_int_eq(mf_step_from_json(json, &back, &field), -EINVAL);
+    ck_assert_str_eq(field, "aiter");
 }
 END_TEST
 
@@ -212,6 +229,7 @@ int main(void)
     tcase_add_test(tc, json_is_this_text);
     tcase_add_test(tc, round_trip);
     tcase_add_test(tc, emptiest_step_round_trips);
+    tcase_add_test(tc, mark_of_aiter);
     tcase_add_loop_test(tc, missing_field_is_named, 0, MF_ARRAY_LEN(keys));
     tcase_add_loop_test(tc, wrong_field_is_named, 0, MF_ARRAY_LEN(wrong));
     tcase_add_test(tc, longest_name_fits_and_no_longer);

@@ -107,8 +107,9 @@ static bool add_families(const struct runner *r, cJSON *array)
     bool ok = array != NULL;
     for (size_t i = 0; ok && i < n; i++) {
         const char *of = families[i]->device_kind;
+        const char *list = r->options->families;
         if (strlen(of) == kind && strncmp(of, r->options->device, kind) == 0 &&
-            is_listed(r->options->families, families[i]->name))
+            is_listed(list, families[i]->name) && !(mf_family_on_request(families[i]) && (!list || !*list)))
             ok = add_text_item(array, families[i]->name);
     }
     for (size_t i = 0; ok && i < r->extra.n; i++) {
@@ -213,7 +214,7 @@ static int enumerate(struct runner *r, const cJSON *message)
     for (size_t i = 0; x >= 0 && i < r->extra.n; i++) {
         const struct mf_family *f = r->extra.families[i];
         if (is_listed(only, f->name))
-            x = f->enumerate(f, &r->device->info, &shape, &o.offer);
+            x = mf_family_enumerate(f, &r->device->info, &shape, &o.offer);
     }
     if (x < 0)
         return x;

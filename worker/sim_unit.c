@@ -12,6 +12,7 @@
 #include "common/cleanup.h"
 #include "common/stats.h"
 #include "common/text.h"
+#include "kernels/aiter.h"
 #include "kernels/sim.h"
 
 #define N_SAMPLES 20
@@ -107,7 +108,9 @@ static int probe_step(struct mf_device *device, const struct mf_shape *shape,
                                .canary = 1.0,
                                .mode = ""};
     double samples[N_SAMPLES], sorted[N_SAMPLES];
-    result.status = judge(fault, result.reason);
+    result.status = mf_aiter_launch_refuses(shape, p->step.name, result.reason, sizeof(result.reason))
+                        ? MF_STATUS_UNSUPPORTED
+                        : judge(fault, result.reason);
     if (result.status == MF_STATUS_OK) {
         double us = mf_sim_step_us(&device->info, shape, &p->step) * (fault == MF_SIM_FAULT_SLOW ? 20 : 1);
         for (int i = 0; i < N_SAMPLES; i++)
