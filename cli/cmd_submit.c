@@ -28,7 +28,7 @@ static const struct option options[] = {
     {"err_ratio",   "X",        "AITER's mismatch ratio that is still right; 0.1 otherwise"},
     {"time_cap_ms", "MS",       "limit of one step, 100 to 600000; 10000 otherwise"},
     {"routing",     "PROFILE",  "uniform, balanced, zipf:1.2, hot:0.5, recorded:31.0.7, router:sigmoid_groups+shared, or @FILE of expert counts; uniform otherwise"},
-    {"search",      "MODE",     "race, or exhaustive: every step gets every gate and sample"},
+    {"search",      "MODE",     "race, exhaustive (every step gets every gate and sample) or enumerate (nothing is measured)"},
     {"layout",      "MODE",     "common: one weight layout for a layer model; free: none held in common"},
     {"seed",        "N",        "of the data; 1 otherwise"},
 };

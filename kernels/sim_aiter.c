@@ -18,6 +18,7 @@ static const int32_t block_ms[] = {16, 32, 64, 128};
 struct aiter_offer {
     struct mf_aiter_sink sink; /* first */
     const struct mf_sim_plan *plan;
+    size_t n_kernels;
 };
 
 /* All of AITER's families read one shuffle of a layer's weights: pairs of any two are served from one copy. */
@@ -107,7 +108,8 @@ static void make_one(const struct mf_sim_plan *p, const struct mf_aiter_kernel *
 
 static int offer_kernel(struct mf_aiter_sink *sink, const struct mf_aiter_kernel *k)
 {
-    const struct mf_sim_plan *p = ((struct aiter_offer *)sink)->plan;
+    struct aiter_offer *o = (struct aiter_offer *)sink;
+    const struct mf_sim_plan *p = o->plan;
     struct mf_step step = {.stage = k->stage, .block_m = k->block_m};
     (void)mf_copy(step.name, sizeof(step.name), k->name);
     (void)mf_copy(step.family, sizeof(step.family), k->family);
@@ -117,6 +119,7 @@ static int offer_kernel(struct mf_aiter_sink *sink, const struct mf_aiter_kernel
         make_stage2(p, k, &step);
     else
         make_one(p, k, &step);
+    o->n_kernels++;
     return p->offer->step(p->offer, &step);
 }
 
@@ -202,8 +205,8 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     struct mf_sim_plan plan = mf_sim_plan_make(device, shape, offer);
     struct aiter_offer o = {.sink = {.kernel = offer_kernel, .no = pass_no}, .plan = &plan};
     struct mf_aiter_layer layer = {.gfx = device->class.gfx, .shape = shape};
-    int r = offer_host_steps(&plan);
-    return r < 0 ? r : mf_aiter_enumerate(&layer, &o.sink);
+    int r = mf_aiter_enumerate(&layer, &o.sink);
+    return r < 0 || o.n_kernels == 0 ? r : offer_host_steps(&plan);
 }
 
 /* A simulated step is neither opened nor launched: worker/sim_unit.c. */

@@ -28,7 +28,7 @@ static cJSON *print_options(const struct mf_batch_options *o)
     cJSON_AddNumberToObject(json, "err_ratio", o->err_ratio);
     mf_json_add_i64(json, "time_cap_ms", o->time_cap_ms);
     cJSON_AddStringToObject(json, "routing", routing);
-    cJSON_AddStringToObject(json, "search", o->exhaustive ? "exhaustive" : "race");
+    cJSON_AddStringToObject(json, "search", mf_search_name(o->search));
     cJSON_AddStringToObject(json, "layout", o->layout_free ? "free" : "common");
     mf_json_add_i64(json, "seed", (int64_t)o->seed);
     return json;
@@ -48,7 +48,8 @@ static void read_options(const cJSON *json, struct mf_batch_options *ret)
     (void)mf_json_i64(json, "time_cap_ms", 1, INT64_C(1) << 40, &ret->time_cap_ms);
     if (mf_json_text(json, "routing", &text) == 0)
         (void)mf_routing_parse(text, &ret->routing);
-    ret->exhaustive = mf_json_text(json, "search", &text) == 0 && strcmp(text, "exhaustive") == 0;
+    if (mf_json_text(json, "search", &text) == 0)
+        (void)mf_search_parse(text, &ret->search);
     ret->layout_free = mf_json_text(json, "layout", &text) == 0 && strcmp(text, "free") == 0;
     if (mf_json_i64(json, "seed", 0, INT64_C(1) << 53, &number) == 0)
         ret->seed = (uint64_t)number;
@@ -56,7 +57,10 @@ static void read_options(const cJSON *json, struct mf_batch_options *ret)
 
 static char *print_unit_options(const struct mf_batch_options *o)
 {
-    _cleanup_(cJSON_Deletep) cJSON *json = print_options(o);
+    struct mf_batch_options of_units = *o;
+    if (o->search == MF_SEARCH_ENUMERATE)
+        of_units.search = MF_SEARCH_RACE; /* a worker is not asked to measure */
+    _cleanup_(cJSON_Deletep) cJSON *json = print_options(&of_units);
     static const char *const not_for_units[] = {"classes", "priority", "topk", "layout"};
     for (size_t i = 0; i < MF_ARRAY_LEN(not_for_units); i++)
         cJSON_DeleteItemFromObjectCaseSensitive(json, not_for_units[i]);

@@ -68,7 +68,7 @@ static char *print_provenance(struct mf_farm *f, const struct mf_goal *g, const 
     mf_routing_print(&o->routing, routing);
     mf_json_add_i64(json, "seed", (int64_t)o->seed);
     cJSON_AddStringToObject(json, "routing", routing);
-    cJSON_AddStringToObject(json, "search", o->exhaustive ? "exhaustive" : "race");
+    cJSON_AddStringToObject(json, "search", mf_search_name(o->search));
     cJSON_AddStringToObject(json, "layout", o->layout_free ? "free" : "common");
     cJSON_AddStringToObject(json, "method", "race");
     mf_json_add_i64(json, "batch", g->batch->id);

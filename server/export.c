@@ -17,18 +17,6 @@ struct export
     cJSON *left_out;
 };
 
-bool mf_is_aiter_kernel(const char *name)
-{
-    static const char *const prefixes[] = {
-        "_ZN5aiter", "moe_ck2stages_", "moe_cktile2stages_", "cktile_", "swiglu_mxfp4_bf16_cktile", "flydsl_",
-        "mxmoe_",    "opus_",
-    };
-    for (size_t i = 0; i < MF_ARRAY_LEN(prefixes); i++)
-        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
-            return true;
-    return false;
-}
-
 static int leave_out(struct export *x, const char *class, const char *model, const char *shape, double us,
                      const char *reason)
 {
@@ -117,8 +105,37 @@ static void fill_own(const struct mf_export_config *c, const cJSON *provenance, 
     row->own[MF_OWN_PROVENANCE] = t->provenance;
 }
 
+/* What AITER's own check of its tables refuses (test_csv_validation). */
+#define AITER_ERR_MAX 0.2
+
+/* Why AITER would not run the row, or not meet it. */
+static bool aiter_refuses(const struct mf_export_config *c, const struct mf_shape *shape, char *why,
+                          size_t cap)
+{
+    for (int i = 0; i < c->n_steps; i++) {
+        if (c->steps[i].aiter)
+            continue;
+        mf_say(why, cap, "AITER does not dispatch %s:%s, which is moefarm's own; consumer=moefarm exports it",
+               c->steps[i].family, c->steps[i].name);
+        return true;
+    }
+    if (c->err1 > AITER_ERR_MAX || c->err2 > AITER_ERR_MAX) {
+        mf_say(why, cap,
+               "err1 %.1f%% or err2 %.1f%% is above the %.0f%% that AITER's own check of its tables allows",
+               100 * c->err1, 100 * c->err2, 100 * AITER_ERR_MAX);
+        return true;
+    }
+    if (mf_token_bucket(shape->token) != shape->token) {
+        mf_say(why, cap, "production asks for token %lld in its place: submit that bucket",
+               (long long)mf_token_bucket(shape->token));
+        return true;
+    }
+    return false;
+}
+
 /* Why the row cannot be in the table; false when it can. */
-static bool refuses(const struct export *x, const struct mf_export_config *c, char *why, size_t cap)
+static bool refuses(const struct export *x, const struct mf_export_config *c, const struct mf_shape *shape,
+                    char *why, size_t cap)
 {
     const struct mf_export_step *one, *two;
     find_stages(c, &one, &two);
@@ -131,20 +148,28 @@ static bool refuses(const struct export *x, const struct mf_export_config *c, ch
                !(c->us > 0) ? "its time is not a positive number" : "no step of its pipeline holds a GEMM");
         return true;
     }
-    for (int i = 0; x->options->consumer == MF_CONSUMER_AITER && i < c->n_steps; i++) {
-        if (mf_is_aiter_kernel(c->steps[i].name))
-            continue;
-        mf_say(why, cap, "AITER does not dispatch %s:%s, which is moefarm's own; consumer=moefarm exports it",
-               c->steps[i].family, c->steps[i].name);
-        return true;
-    }
-    return false;
+    return x->options->consumer == MF_CONSUMER_AITER && aiter_refuses(c, shape, why, cap);
 }
 
 /* With the decimals that the table keeps, so that a row merged into what it was written to is found to be the same. */
 static double as_written(double us)
 {
     return round(us * 1e4) / 1e4;
+}
+
+/* What AITER's columns say of a kernel that is the whole layer: one that quantises for itself takes the hidden states as
+ * they are (xbf16); one that needs no sort before it is FLAT, or sorts for itself where it has blocks (emsort). */
+static void fill_one_stage(const struct mf_export_config *c, const struct mf_export_step *one,
+                           struct mf_table_row *row)
+{
+    if (!one)
+        return;
+    row->run_1stage = true;
+    row->us1 = row->us;
+    row->us2 = 0;
+    row->xbf16 = one->covers & MF_OP_BIT(MF_OP_QUANT1);
+    if (one->covers & MF_OP_BIT(MF_OP_SORT))
+        row->flat = c->block_m > 1 ? 2 : 1;
 }
 
 static int add_config(const struct mf_export_config *c, void *data)
@@ -165,7 +190,7 @@ static int add_config(const struct mf_export_config *c, void *data)
     mf_device_class_print(&c->class, class);
     if (mf_shape_parse(c->row, &row.shape) < 0)
         return leave_out(x, class, c->model, c->row, c->us, "its shape is not one that this version reads");
-    if (refuses(x, c, why, sizeof(why)))
+    if (refuses(x, c, &row.shape, why, sizeof(why)))
         return leave_out(x, class, c->model, c->row, c->us, why);
 
     _cleanup_(cJSON_Deletep) cJSON *provenance =
@@ -173,12 +198,7 @@ static int add_config(const struct mf_export_config *c, void *data)
     find_stages(c, &one, &two);
     row.kernel1 = one->name;
     row.kernel2 = one == two ? "" : two->name;
-    row.run_1stage = one == two;
-    if (one == two) {
-        row.us1 = row.us;
-        row.us2 = 0;
-    }
-    row.flat = one == two && one->covers & MF_OP_BIT(MF_OP_SORT) ? 1 : 0;
+    fill_one_stage(c, one == two ? one : NULL, &row);
     row.ksplit = one->ksplit;
     mf_table_rates(&row.shape, c->us, &row.tflops, &row.bw);
     if (x->options->consumer == MF_CONSUMER_MOEFARM)

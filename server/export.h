@@ -20,7 +20,3 @@ struct mf_export_options {
 /* *ret_left_out: array of {class, model, shape, us, reason}. The caller frees both. */
 int mf_export(struct mf_store *s, const struct mf_export_options *o, struct mf_table **ret,
               cJSON **ret_left_out);
-
-/* Is this a name of AITER's own, by its grammar (ROCm/aiter: mangled names of code objects, moe_ck2stages_,
- * cktile_, flydsl_, opus_)? */
-bool mf_is_aiter_kernel(const char *name);

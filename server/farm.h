@@ -9,6 +9,7 @@
 #include "common/device_class.h"
 #include "common/routing.h"
 #include "common/shape.h"
+#include "server/search.h"
 
 /* Options of a batch, from the API. Texts are checked by whoever fills it. */
 struct mf_batch_options {
@@ -17,7 +18,7 @@ struct mf_batch_options {
     double err_ratio;    /* AITER's; 0.1 */
     int64_t time_cap_ms; /* per step; 10,000 */
     struct mf_routing routing;
-    bool exhaustive;  /* search=exhaustive: every step gets every gate and sample */
+    enum mf_search search;
     bool layout_free; /* layout=free: no common weight layout for a layer model */
     uint64_t seed;    /* of the data; 1 */
     int n_classes;    /* 0: every class that has a live worker at submission, or the first to come */

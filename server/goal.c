@@ -5,11 +5,12 @@
  *      └────────────────────┴───── fail, cancel ─┴───────────────────┴─────────────────┴────────────► failed, cancelled
  *
  *   waiting      no worker of the class (and of the batch's kernel revision) is here
- *   enumerating  has an enumeration that is not complete; one goal of those that share it has the unit
+ *   enumerating  has an enumeration that is not complete; one goal of those that share it has the unit. From here a goal of
+ *                a batch that only asks what would be tried is done
  *   probing      every step to be measured is in a unit that is ready, leased or done
  *   ranking      each of its steps has a result that decides it; waits for the others of its layer model
  *   racing       its pipelines are stored; one race unit is ready or leased
- *   done         has a config
+ *   done         has a config, or what its batch asked for was the enumeration
  *
  * Each arrow is one function below. A goal that has ended stays in memory until the turn ends. */
 #include "server/farm_private.h"
@@ -320,6 +321,15 @@ static int add_probe_units(struct mf_farm *f, struct mf_goal *g, struct offered 
     return 0;
 }
 
+/* Its steps and its rejections are all that was asked for. */
+static int end_with_steps(struct mf_farm *f, struct mf_goal *g)
+{
+    char reason[80];
+    mf_say(reason, sizeof(reason), "%" PRId64 " steps would be tried", g->n_steps);
+    int r = enter(f, g, MF_GOAL_DONE, reason);
+    return r < 0 ? r : mf_batch_check(f, g->batch);
+}
+
 static int probe(struct mf_farm *f, struct mf_goal *g)
 {
     struct offered o = {.f = f, .g = g};
@@ -332,9 +342,10 @@ static int probe(struct mf_farm *f, struct mf_goal *g)
     g->n_measured = 0;
     if (r == 0)
         r = mf_store_goal_steps(f->store, g->id, g->n_steps, 0);
+    bool measures = o.n == 0 || g->batch->options.search != MF_SEARCH_ENUMERATE;
     if (r == 0)
-        r = enter(f, g, MF_GOAL_PROBING, "");
-    if (r == 0)
+        r = measures ? enter(f, g, MF_GOAL_PROBING, "") : end_with_steps(f, g);
+    if (r == 0 && measures)
         r = add_probe_units(f, g, &o);
     free(o.steps);
     free(o.out);

@@ -25,7 +25,8 @@ static const struct mf_parameter submit_parameters[] = {
     {"routing", MF_PARAM_TEXT,
      "uniform (default), balanced, zipf:S, hot:SHARE, recorded:COUNTS (dots between) or "
      "router:RULE[+shared]"},
-    {"search", MF_PARAM_TEXT, "race (default) or exhaustive"},
+    {"search", MF_PARAM_TEXT,
+     "race (default), exhaustive, or enumerate: nothing is measured, the goals say what would be tried"},
     {"layout", MF_PARAM_TEXT, "common (default: one weight layout per layer model) or free"},
     {"seed", MF_PARAM_INT, "seed of the data (default 1)"},
     {NULL, MF_PARAM_TEXT, NULL},

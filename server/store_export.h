@@ -22,6 +22,7 @@ struct mf_export_step {
     enum mf_stage stage;
     mf_ops covers;
     int32_t ksplit;
+    bool aiter; /* AITER runs it by this name */
 };
 
 /* Texts live until the callback returns. */

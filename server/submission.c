@@ -82,8 +82,7 @@ static int set_routing(struct mf_batch_options *o, const char *text)
 
 static int set_search(struct mf_batch_options *o, const char *text)
 {
-    o->exhaustive = strcmp(text, "exhaustive") == 0;
-    return o->exhaustive || strcmp(text, "race") == 0 ? 0 : -EINVAL;
+    return mf_search_parse(text, &o->search);
 }
 
 static int set_layout(struct mf_batch_options *o, const char *text)
@@ -119,7 +118,7 @@ static const struct {
     {"err_ratio",   set_err_ratio, "a number from 0 to 1 is expected"},
     {"time_cap_ms", set_time_cap,  "a whole number from 100 to 600000 is expected"},
     {"routing",     set_routing,   MF_ROUTING_WHY},
-    {"search",      set_search,    "race or exhaustive is expected"},
+    {"search",      set_search,    "race, exhaustive or enumerate is expected"},
     {"layout",      set_layout,    "common or free is expected"},
     {"seed",        set_seed,      "a whole number from 0 to 9007199254740991 is expected"},
 };

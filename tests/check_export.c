@@ -217,26 +217,6 @@ START_TEST(test_merge)
 }
 END_TEST
 
-static const struct {
-    const char *name;
-    bool aiter;
-} names[] = {
-    {"_ZN5aiter48fmoe_bf16_blockscaleBf16_g1u1_flat_vs_silu_1x128E", true},
-    {"moe_ck2stages_gemm2_256x32x64x128_1x4_MulABScaleExpertWeight_v1_Nswizzle0_Quant2_MulRoutedWeight0_F8_"
-     "F8_B16",
-     true},
-    {"flydsl_moe1_afp4_wfp4_bf16_t32x128x256_w2_fp4", true},
-    {"tile_s1_m32n64k128", false},
-    {"one_t16", false},
-    {"", false},
-};
-
-START_TEST(test_names)
-{
-    ck_assert_int_eq(mf_is_aiter_kernel(names[_i].name), names[_i].aiter);
-}
-END_TEST
-
 /* --- metrics ---------------------------------------------------------------------------------------------- */
 
 START_TEST(test_metrics)
@@ -297,7 +277,6 @@ int main(void)
     tcase_add_test(t, test_two_models);
     tcase_add_test(t, test_refused);
     tcase_add_test(t, test_merge);
-    tcase_add_loop_test(t, test_names, 0, sizeof(names) / sizeof(names[0]));
     tcase_add_test(t, test_metrics);
     tcase_add_test(t, test_promtool);
     suite_add_tcase(suite, t);

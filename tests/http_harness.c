@@ -47,7 +47,7 @@ WEAK int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON 
            "submit %s: %zu shapes, first %s; priority %d topk %d err_ratio %g cap %lld routing %s %s %s seed "
            "%llu classes %d",
            s->name, s->n_shapes, first, s->options.priority, s->options.topk, s->options.err_ratio,
-           (long long)s->options.time_cap_ms, routing, s->options.exhaustive ? "exhaustive" : "race",
+           (long long)s->options.time_cap_ms, routing, mf_search_name(s->options.search),
            s->options.layout_free ? "free" : "common", (unsigned long long)s->options.seed,
            s->options.n_classes);
     *ret = cJSON_CreateObject();

@@ -1,0 +1,3 @@
+#include "server/search.h"
+
+MF_NAMES_DEFINE(mf_search, MF_SEARCH_, MF_SEARCH_MAP)

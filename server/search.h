@@ -1,0 +1,12 @@
+/* How far a batch looks: what becomes of the steps that a shape is found to have. */
+#pragma once
+
+#include "common/names.h"
+
+/* clang-format off */
+#define MF_SEARCH_MAP(X, P)                                                                              \
+    X(P, RACE, "race")                                                                                   \
+    X(P, EXHAUSTIVE, "exhaustive") /* every step gets every gate and sample */                           \
+    X(P, ENUMERATE, "enumerate")   /* nothing is measured: what would be tried, and what not and why */
+/* clang-format on */
+MF_NAMES_DECLARE(mf_search, MF_SEARCH_, MF_SEARCH_MAP);

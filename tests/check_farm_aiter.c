@@ -1,0 +1,240 @@
+/* A farm of simulated AITER devices of two classes (--families aiter), over REST: every untuned table that AITER ships is
+ * submitted, each row enumerated or refused with a reason, some tables tuned, and the tables for consumer aiter held
+ * against the checks that AITER has for its own. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/json.h"
+#include "common/table.h"
+#include "common/table_formula.h"
+#include "farm_harness.h"
+#include "http_client.h"
+#include "mf_check.h"
+#include "shipped.h"
+
+#define CLASSES "gfx942/304,gfx950/256"
+
+static struct farm farm;
+
+static void start(void)
+{
+    static const char *const devices[] = {"sim:gfx942/304:0", "sim:gfx950/256:0"};
+    farm_start(&farm, 1000);
+    for (int place = 0; place < 2; place++) {
+        const char *const args[] = {"--device", devices[place], "--families", "aiter", NULL};
+        farm_start_worker(&farm, place, args);
+    }
+    farm_wait_workers(&farm, 2);
+}
+
+static void stop(void)
+{
+    farm_stop(&farm);
+}
+
+static char *read_shipped(const char *file)
+{
+    char path[512];
+    shipped_path(file, path);
+    _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
+    char *text = calloc(1, 1u << 20);
+    ck_assert(f && text);
+    (void)fread(text, 1, (1u << 20) - 1, f);
+    return text;
+}
+
+static int submit(const char *file, const char *query)
+{
+    _cleanup_(mf_freep) char *csv = read_shipped(file);
+    return farm_submit(&farm, csv, query);
+}
+
+/* --- every row -------------------------------------------------------------------------------------------- */
+
+struct told {
+    long rows, tried, refused, steps;
+};
+
+static void check_rejections(int goal)
+{
+    char path[96];
+    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/rejections?limit=100", goal);
+    _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
+    const cJSON *no = cJSON_GetArrayItem(mf_json_array(json, "items"), 0);
+    ck_assert_msg(no, "goal %d is refused without a rejection", goal);
+    ck_assert_uint_gt(strlen(farm_text(no, "reason")), 20);
+}
+
+/* The goals of a batch on both classes: what would be tried, or why nothing. */
+static void count_goals(int batch, struct told *t)
+{
+    char path[160], next[128] = "";
+    do {
+        (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals?limit=500%s%s", batch,
+                       next[0] ? "&cursor=" : "", next);
+        _cleanup_(cJSON_Deletep) cJSON *page = farm_get(&farm, path);
+        const cJSON *goal;
+        ck_assert_ptr_nonnull(page);
+        cJSON_ArrayForEach (goal, mf_json_array(page, "items")) {
+            const char *state = farm_text(goal, "state");
+            int n = farm_number(goal, "steps");
+            t->rows++;
+            t->steps += n;
+            if (strcmp(state, "done") == 0)
+                t->tried++;
+            else if (t->refused++ == 0)
+                check_rejections(farm_number(goal, "id"));
+            ck_assert_msg(n > 0 || farm_text(goal, "reason")[0], "goal %d is %s without a reason",
+                          farm_number(goal, "id"), state);
+        }
+        const char *cursor = "";
+        (void)mf_json_text(page, "next", &cursor);
+        (void)snprintf(next, sizeof(next), "%s", cursor);
+    } while (next[0]);
+}
+
+START_TEST(every_untuned_row)
+{
+    struct told all = {0};
+    size_t n_rows = 0;
+    int64_t began = mf_now_ms();
+    start();
+    for (size_t i = 0; i < sizeof(shipped) / sizeof(shipped[0]); i++) {
+        if (shipped[i].tuned || shipped[i].op != MF_TABLE_FMOE || shipped[i].n_rows == 0)
+            continue;
+        struct told t = {0};
+        int batch = submit(shipped[i].file, "&classes=" CLASSES "&search=enumerate");
+        farm_wait_done(&farm, batch);
+        count_goals(batch, &t);
+        printf("%-48s %4ld goals, %4ld tried, %4ld refused, %7ld steps\n", shipped[i].file, t.rows, t.tried,
+               t.refused, t.steps);
+        ck_assert_int_eq(t.rows, (long)(2 * shipped[i].n_rows));
+        ck_assert_int_ge(t.tried, (long)shipped[i].n_rows);
+        all.rows += t.rows;
+        all.steps += t.steps;
+        n_rows += shipped[i].n_rows;
+    }
+    printf("%zu rows on two classes: %ld goals, %ld steps in %.1f s\n", n_rows, all.rows, all.steps,
+           (double)(mf_now_ms() - began) / 1e3);
+}
+END_TEST
+
+/* --- tuned, exported, checked ----------------------------------------------------------------------------- */
+
+static struct mf_table *export_for_aiter(const char *query)
+{
+    char path[256], why[MF_REASON_MAX] = "";
+    struct mf_table *t = NULL;
+    (void)snprintf(path, sizeof(path), "/api/v1/export/tuned_fmoe.csv?consumer=aiter%s", query);
+    struct http_reply r = http_get(farm.http, path);
+    ck_assert_msg(r.status == 200, "%s", r.body);
+    ck_assert_msg(mf_table_read("exported.csv", r.body, r.len, &t, why) == 0, "%s", why);
+    http_reply_free(&r);
+    return t;
+}
+
+/* A problem of the reader is a row that production would not read, meet or match: there is none. */
+static void check_row(const struct mf_table_row *row)
+{
+    ck_assert_double_gt(row->us, 0);
+    ck_assert_double_le(row->err1, 0.2);
+    ck_assert_double_le(row->err2, 0.2);
+    ck_assert(row->us1 + row->us2 - row->us < 0.001 && row->us - row->us1 - row->us2 < 0.001);
+    ck_assert_int_eq(row->run_1stage, mf_table_no_kernel(row->kernel2));
+    ck_assert(!mf_table_no_kernel(row->kernel1));
+    ck_assert(!row->flat || row->run_1stage);
+    ck_assert(!row->xbf16 || row->run_1stage);
+    ck_assert_int_ge(row->block_m, 1);
+    ck_assert_int_eq(mf_token_bucket(row->shape.token), row->shape.token);
+    if (!row->run_1stage) {
+        bool one = strstr(row->kernel1, "flydsl_moe1") || strstr(row->kernel1, "gemm1") ||
+                   strstr(row->kernel1, "stage1") || strstr(row->kernel1, "opus_moe1") ||
+                   strstr(row->kernel1, "cktile");
+        bool two = strstr(row->kernel2, "flydsl_moe2") || strstr(row->kernel2, "gemm2") ||
+                   strstr(row->kernel2, "opus_moe2") || strstr(row->kernel2, "cktile");
+        ck_assert_msg(one && two, "%s, %s", row->kernel1, row->kernel2);
+    }
+}
+
+/* test_csv_validation over one file, test_config_shape_collision over all of a set (ROCm/aiter, op_tests). */
+static void check_set(struct mf_table *const *tables, size_t n)
+{
+    _cleanup_(mf_freep) struct mf_table_clash *clashes = NULL;
+    size_t n_clashes = 0;
+    for (size_t i = 0; i < n; i++) {
+        for (size_t p = 0; p < tables[i]->n_problems; p++)
+            printf("line %lld: %s\n", (long long)tables[i]->problems[p].line, tables[i]->problems[p].reason);
+        ck_assert_uint_eq(tables[i]->n_problems, 0);
+        for (size_t k = 0; k < tables[i]->n_rows; k++)
+            check_row(&tables[i]->rows[k]);
+    }
+    ck_assert_int_eq(mf_table_clashes((const struct mf_table *const *)tables, n, &clashes, &n_clashes), 0);
+    ck_assert_uint_eq(n_clashes, 0);
+}
+
+/* One of each kind of shape that has few candidates, and one with many. */
+static const char *const tuned[] = {
+    "untuned_fmoe.csv",
+    "a8w8_blockscale_untuned_fmoe_ds_v3.csv",
+    "qwen3_235b_bf16_untuned_fmoe.csv",
+    "glm5_ptpc_untuned_fmoe.csv",
+    "kimik2_i4_untuned_fmoe.csv",
+};
+
+static size_t n_of(const char *file)
+{
+    for (size_t i = 0; i < sizeof(shipped) / sizeof(shipped[0]); i++)
+        if (strcmp(shipped[i].file, file) == 0)
+            return shipped[i].n_rows;
+    return 0;
+}
+
+START_TEST(tuned_tables)
+{
+    struct mf_table *tables[MF_ARRAY_LEN(tuned) + 1];
+    size_t n = 0;
+    int64_t began = mf_now_ms();
+    start();
+    for (size_t i = 0; i < MF_ARRAY_LEN(tuned); i++) {
+        char query[64];
+        int batch = submit(tuned[i], "&classes=" CLASSES "&topk=2");
+        farm_wait_done(&farm, batch);
+        (void)snprintf(query, sizeof(query), "&batch=%d", batch);
+        tables[n] = export_for_aiter(query);
+        ck_assert_uint_eq(tables[n]->n_rows, 0); /* nothing simulated, unless asked */
+        mf_table_free(tables[n]);
+        (void)snprintf(query, sizeof(query), "&batch=%d&simulated=1", batch);
+        tables[n] = export_for_aiter(query);
+        printf("%-48s %3zu rows, %3zu exported\n", tuned[i], n_of(tuned[i]), tables[n]->n_rows);
+        ck_assert_uint_gt(tables[n]->n_rows, 0);
+        n++;
+    }
+    check_set(tables, n);
+    printf("%zu tables in %.1f s\n", n, (double)(mf_now_ms() - began) / 1e3);
+    /* The whole of it is the set in one file. */
+    size_t n_rows = 0;
+    for (size_t i = 0; i < n; i++)
+        n_rows += tables[i]->n_rows;
+    struct mf_table *whole = export_for_aiter("&simulated=1");
+    check_set(&whole, 1);
+    ck_assert_uint_eq(whole->n_rows, n_rows);
+    mf_table_free(whole);
+    for (size_t i = 0; i < n; i++)
+        mf_table_free(tables[i]);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("farm_aiter");
+    TCase *tc = tcase_create("farm_aiter");
+    tcase_add_checked_fixture(tc, NULL, stop);
+    tcase_add_test(tc, every_untuned_row);
+    tcase_add_test(tc, tuned_tables);
+    tcase_set_timeout(tc, 240);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}
