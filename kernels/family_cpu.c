@@ -19,42 +19,58 @@ void mf_refuse(struct mf_refusal *r, const char *rule, const char *format, ...)
     va_end(args);
 }
 
-static bool is_fp8(enum mf_dtype d)
+static struct mf_codecs codecs_of(const struct mf_shape *s)
 {
-    return d == MF_DTYPE_FP8_E4M3FN || d == MF_DTYPE_FP8_E4M3FNUZ;
+    struct mf_codecs c = {0};
+    const char *why;
+    (void)mf_codecs_of_shape(s, &c, &why);
+    return c;
 }
 
 static bool formats_known(const struct mf_shape *s, struct mf_refusal *ret)
 {
+    struct mf_codecs codecs;
+    const char *why;
     if (s->dtype != MF_DTYPE_BF16) {
         mf_refuse(ret, "dtype", "hidden states are %s; the CPU kernels read and write torch.bfloat16 only",
                   mf_dtype_name(s->dtype));
         return false;
     }
-    if (s->q_type == MF_QTYPE_NO) {
-        if (s->q_dtype_a == MF_DTYPE_BF16 && s->q_dtype_w == MF_DTYPE_BF16)
-            return true;
-        mf_refuse(
-            ret, "q_dtype",
-            "q_type is %s with q_dtype_a %s and q_dtype_w %s; unquantised GEMMs take torch.bfloat16 for both",
-            mf_qtype_name(s->q_type), mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w));
-        return false;
-    }
-    if (s->q_type != MF_QTYPE_PER_TOKEN && s->q_type != MF_QTYPE_PER_1X128) {
-        mf_refuse(
-            ret, "q_type",
-            "q_type is %s; the CPU kernels know QuantType.No, QuantType.per_Token and QuantType.per_1x128",
-            mf_qtype_name(s->q_type));
-        return false;
-    }
-    if (!is_fp8(s->q_dtype_a) || s->q_dtype_a != s->q_dtype_w) {
-        mf_refuse(ret, "q_dtype",
-                  "q_dtype_a is %s and q_dtype_w is %s; with %s both must be the same float8_e4m3fn or "
-                  "float8_e4m3fnuz",
-                  mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), mf_qtype_name(s->q_type));
+    if (mf_codecs_of_shape(s, &codecs, &why) < 0) {
+        mf_refuse(ret, "q_dtype", "q_type is %s with q_dtype_a %s and q_dtype_w %s; %s",
+                  mf_qtype_name(s->q_type), mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), why);
         return false;
     }
     return true;
+}
+
+static const char *family_of(const struct mf_codec *w)
+{
+    if (w->format == MF_FORMAT_INT4)
+        return "wint4";
+    return mf_codec_folds(w) ? "mx" : "tile";
+}
+
+bool mf_cpu_family_takes(const char *family, const struct mf_shape *s, struct mf_refusal *ret)
+{
+    if (!mf_cpu_shape_known(s, ret))
+        return false;
+    const struct mf_codec *w = codecs_of(s).w;
+    if (strcmp(family, family_of(w)) == 0)
+        return true;
+    mf_refuse(ret, "q_dtype", "weights are %s under %s scales; %s has no kernels for them, %s has",
+              mf_format_name(w->format), mf_scale_name(w->scale), family, family_of(w));
+    return false;
+}
+
+int mf_cpu_weight_bits(const struct mf_shape *s)
+{
+    return codecs_of(s).w->bits;
+}
+
+bool mf_cpu_quantises(const struct mf_shape *s)
+{
+    return codecs_of(s).a->scale_bytes > 0;
 }
 
 bool mf_cpu_shape_known(const struct mf_shape *s, struct mf_refusal *ret)
@@ -69,12 +85,6 @@ bool mf_cpu_shape_known(const struct mf_shape *s, struct mf_refusal *ret)
                   s->inter_dim, s->inter_dim);
         return false;
     }
-    if (s->act_type != MF_ACT_SILU && s->act_type != MF_ACT_GELU && s->act_type != MF_ACT_SWIGLU) {
-        mf_refuse(ret, "act_type",
-                  "act_type is %s; the CPU kernels know ActivationType.Silu, Gelu and Swiglu",
-                  mf_act_name(s->act_type));
-        return false;
-    }
     if (s->token > TOKEN_MAX - 1 || s->topk > TOPK_MAX) {
         mf_refuse(ret, "packed_id",
                   "token %lld with topk %d: sorted ids hold tokens below %d and slots up to %d",
@@ -84,18 +94,20 @@ bool mf_cpu_shape_known(const struct mf_shape *s, struct mf_refusal *ret)
     return true;
 }
 
-const char *mf_cpu_format_word(const struct mf_shape *s)
+void mf_cpu_format_word(const struct mf_shape *s, char buf[MF_FORMAT_WORD_MAX])
 {
-    if (s->q_type == MF_QTYPE_NO)
-        return "bf16";
-    if (s->q_dtype_w == MF_DTYPE_FP8_E4M3FNUZ)
-        return s->q_type == MF_QTYPE_PER_1X128 ? "fp8fnuz_128" : "fp8fnuz_token";
-    return s->q_type == MF_QTYPE_PER_1X128 ? "fp8fn_128" : "fp8fn_token";
+    struct mf_codecs c = codecs_of(s);
+    bool alike = strcmp(c.a->name, c.w->name) == 0;
+    (void)snprintf(buf, MF_FORMAT_WORD_MAX, "%s%s%s", c.a->name, alike ? "" : "_", alike ? "" : c.w->name);
 }
 
 const char *mf_cpu_act_word(const struct mf_shape *s)
 {
-    return s->act_type == MF_ACT_SILU ? "silu" : s->act_type == MF_ACT_GELU ? "gelu" : "swiglu";
+    static const char *const words[] = {
+        [MF_ACT_SILU] = "silu",     [MF_ACT_GELU] = "gelu", [MF_ACT_SWIGLU] = "swiglu",
+        [MF_ACT_SITUV2] = "situv2", [MF_ACT_NO] = "no",
+    };
+    return words[s->act_type];
 }
 
 const char *mf_cpu_layout_word(int panel)
@@ -120,6 +132,11 @@ static struct mf_artifact make(enum mf_tensor tensor, enum mf_format format, con
 struct mf_artifact mf_cpu_topk(void)
 {
     return make(MF_TENSOR_TOPK, MF_FORMAT_INDEX, "token", 0);
+}
+
+struct mf_artifact mf_cpu_calib(void)
+{
+    return make(MF_TENSOR_CALIB, MF_FORMAT_F32, "token", 0);
 }
 
 struct mf_artifact mf_cpu_sorted(int32_t block_m)
@@ -156,27 +173,23 @@ double mf_cpu_expected_active(const struct mf_shape *s)
     return s->expert * (1.0 - pow(1.0 - (double)s->topk / s->expert, (double)s->token));
 }
 
-static double scale_groups(int64_t n)
+/* Bytes of rows x cols elements and their scales. */
+static double stored_bytes(const struct mf_codec *c, int64_t rows, int64_t cols)
 {
-    return (double)((n + 127) / 128);
+    return (double)rows * (double)mf_codec_row_bytes(c, (size_t)cols) +
+           (double)mf_codec_scale_rows(c, (size_t)rows) * (double)mf_codec_scale_cols(c, (size_t)cols) *
+               c->scale_bytes;
 }
 
 double mf_cpu_expert_bytes(const struct mf_shape *s, enum mf_tensor w)
 {
-    int64_t n = w == MF_TENSOR_W1 ? 2 * (int64_t)s->inter_dim : s->model_dim;
-    int64_t k = w == MF_TENSOR_W1 ? s->model_dim : s->inter_dim;
-    double elements = (double)n * (double)k;
-
-    if (s->q_type == MF_QTYPE_NO)
-        return elements * 2;
-    return elements + 4 * (s->q_type == MF_QTYPE_PER_TOKEN ? (double)n : scale_groups(n) * scale_groups(k));
+    int64_t n = w == MF_TENSOR_W1 ? mf_gemm1_cols(s) : s->model_dim;
+    return stored_bytes(codecs_of(s).w, n, w == MF_TENSOR_W1 ? s->model_dim : s->inter_dim);
 }
 
 double mf_cpu_row_bytes(const struct mf_shape *s, int64_t cols)
 {
-    if (s->q_type == MF_QTYPE_NO)
-        return (double)cols * 2;
-    return (double)cols + 4 * (s->q_type == MF_QTYPE_PER_TOKEN ? 1.0 : scale_groups(cols));
+    return stored_bytes(codecs_of(s).a, 1, cols);
 }
 
 struct mf_sorted_view mf_cpu_sorted_view(const struct mf_tensor_ref *s)

@@ -22,15 +22,25 @@ __attribute__((format(printf, 3, 4))) void mf_refuse(struct mf_refusal *r, const
 
 /* Whether the CPU kernels know the shape's formats, activation and form. */
 bool mf_cpu_shape_known(const struct mf_shape *shape, struct mf_refusal *ret);
+/* Whether the two-stage family of that name takes the shape's weights: tile has 16- and 8-bit ones, mx the microscaled
+ * ones, wint4 int4. */
+bool mf_cpu_family_takes(const char *family, const struct mf_shape *shape, struct mf_refusal *ret);
 
-/* "bf16", "fp8fn_token", "fp8fnuz_128" and "silu", "gelu", "swiglu": parts of step names. */
-const char *mf_cpu_format_word(const struct mf_shape *shape);
+/* "bf16", "fp8fn_token", "mxfp8_mxfp4" (activations, weights, where they differ) and "silu", "gelu", …: parts of step
+ * names. The shape is known. */
+#define MF_FORMAT_WORD_MAX 32
+void mf_cpu_format_word(const struct mf_shape *shape, char buf[MF_FORMAT_WORD_MAX]);
 const char *mf_cpu_act_word(const struct mf_shape *shape);
+/* Bits of a weight's element. */
+int mf_cpu_weight_bits(const struct mf_shape *shape);
+/* Are activations quantised? */
+bool mf_cpu_quantises(const struct mf_shape *shape);
 /* "row", "p16", "p32" of a panel; the layout's name. */
 const char *mf_cpu_layout_word(int panel);
 const char *mf_cpu_layout_name(int panel);
 
 struct mf_artifact mf_cpu_topk(void);
+struct mf_artifact mf_cpu_calib(void);
 struct mf_artifact mf_cpu_sorted(int32_t block_m);
 struct mf_artifact mf_cpu_bf16(enum mf_tensor tensor, const char *order, int32_t block_m);
 struct mf_artifact mf_cpu_x_sorted(const struct mf_shape *shape, int32_t block_m);

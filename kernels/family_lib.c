@@ -72,11 +72,11 @@ static bool shape_fits(const struct mf_shape *s, struct mf_refusal *ret)
     if (!mf_cpu_shape_known(s, ret))
         return false;
     if (s->q_type != MF_QTYPE_NO) {
-        mf_refuse(
-            ret, "q_type",
-            "q_type is %s with %s weights; oneDNN 2.6 multiplies no fp8, so lib takes QuantType.No with "
-            "torch.bfloat16 only",
-            mf_qtype_name(s->q_type), mf_dtype_name(s->q_dtype_w));
+        mf_refuse(ret, "q_type",
+                  "q_type is %s with %s weights; oneDNN 2.6 multiplies no such weights with bf16, so lib "
+                  "takes QuantType.No with "
+                  "torch.bfloat16 only",
+                  mf_qtype_name(s->q_type), mf_dtype_name(s->q_dtype_w));
         return false;
     }
     if (mf_isa_best() != MF_ISA_AVX512) {

@@ -39,7 +39,7 @@ static bool kind_applies(enum kind kind, const struct mf_shape *s)
     switch (kind) {
     case QUANT1:
     case QUANT2:
-        return s->q_type != MF_QTYPE_NO;
+        return mf_cpu_quantises(s);
     case COMBINE_WEIGHTED:
         return !s->doweight_stage1;
     case SORT:
@@ -59,7 +59,8 @@ static size_t floats_bytes(enum kind kind, const struct mf_shape *s)
         n = (size_t)s->inter_dim;
     if (kind == ACT)
         n = 2 * (size_t)s->inter_dim;
-    return (n * 4 + 63) / 64 * 64;
+    /* a quantising thread's largest magnitude lies behind its floats */
+    return (n * 4 + sizeof(uint32_t) + 63) / 64 * 64;
 }
 
 static void print_name(const struct mf_kernel *k, char buf[MF_STEP_NAME_MAX])
@@ -72,6 +73,12 @@ static void print_name(const struct mf_kernel *k, char buf[MF_STEP_NAME_MAX])
     if (i->threaded)
         (void)snprintf(threads, sizeof(threads), "_t%d", k->threads);
     (void)snprintf(buf, MF_STEP_NAME_MAX, "%s%s%s", i->word, block, threads);
+}
+
+static void need_calib(const struct mf_kernel *k, struct mf_step *s)
+{
+    if (k->plan.codecs.a->global)
+        mf_step_need(s, mf_cpu_calib());
 }
 
 static void describe_sorted(const struct mf_kernel *k, struct mf_step *s)
@@ -105,6 +112,7 @@ static void describe_sorted(const struct mf_kernel *k, struct mf_step *s)
         s->covers = MF_OP_BIT(MF_OP_QUANT2);
         mf_step_need(s, mf_cpu_bf16(MF_TENSOR_H, "sorted", k->block_m));
         mf_step_need(s, mf_cpu_sorted(k->block_m));
+        need_calib(k, s);
         mf_step_give(s, mf_plain_h(shape, k->block_m));
         s->bytes = slots * (I * 2 + mf_cpu_row_bytes(shape, (int64_t)I));
         return;
@@ -127,6 +135,7 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
     case QUANT1:
         s.covers = MF_OP_BIT(MF_OP_QUANT1);
         mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
+        need_calib(k, &s);
         mf_step_give(&s, mf_plain_x(shape));
         s.bytes = (double)shape->token * (H * 2 + mf_cpu_row_bytes(shape, (int64_t)H));
         break;
@@ -160,11 +169,14 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
 
 static struct mf_kernel configure(enum kind kind, const struct mf_shape *shape, int32_t block_m, int threads)
 {
-    return (struct mf_kernel){.kind = kind,
-                              .shape = *shape,
-                              .block_m = block_m,
-                              .threads = kinds[kind].threaded ? threads : 1,
-                              .floats_bytes = floats_bytes(kind, shape)};
+    struct mf_kernel k = {.kind = kind,
+                          .shape = *shape,
+                          .block_m = block_m,
+                          .threads = kinds[kind].threaded ? threads : 1,
+                          .floats_bytes = floats_bytes(kind, shape)};
+
+    (void)mf_stage_plan_shape(&k.plan, shape);
+    return k;
 }
 
 /* Up to so many rows one thread may beat many, as starting them costs as much as the rows. */
@@ -253,20 +265,9 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     if (!k)
         return -ENOMEM;
     *k = search.found;
-    (void)mf_stage_plan_shape(&k->plan, shape);
     k->plan.ops = mf_cpu_ops(mf_isa_best());
     *ret = k;
     return 0;
-}
-
-static size_t groups(size_t n)
-{
-    return (n + 127) / 128;
-}
-
-static size_t scales_of_row(const struct mf_kernel *k, size_t n)
-{
-    return k->plan.format == MF_FORMAT_BF16 ? 0 : k->plan.per_block ? groups(n) : 1;
 }
 
 /* Calls row(…) for this thread's share of the valid rows of sorted order. */
@@ -286,18 +287,28 @@ static void each_sorted_row(const struct mf_kernel *k, const struct mf_sorted_vi
     }
 }
 
+/* A row with what it has of its own; what all rows share is copied once. */
 static void gather_row(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row, void *room)
 {
-    const struct mf_launch *l = k->launch;
-    size_t H = (size_t)k->shape.model_dim, bytes = H * (k->plan.format == MF_FORMAT_BF16 ? 2 : 1);
-    size_t token = (size_t)mf_id_token(s->ids[row]), n_scales = scales_of_row(k, H);
+    const struct mf_codec *c = k->plan.codecs.a;
+    const struct mf_tensor_ref *from = &k->launch->needs[0], *to = &k->launch->gives[0];
+    size_t H = (size_t)k->shape.model_dim, bytes = mf_codec_row_bytes(c, H);
+    size_t token = (size_t)mf_id_token(s->ids[row]);
+    size_t scales = c->group_rows == 0 ? 0 : mf_codec_scale_cols(c, H) * (size_t)c->scale_bytes;
 
     (void)room;
-    memcpy((char *)l->gives[0].part[0] + row * bytes, (const char *)l->needs[0].part[0] + token * bytes,
-           bytes);
-    if (n_scales)
-        memcpy((float *)l->gives[0].part[1] + row * n_scales,
-               (const float *)l->needs[0].part[1] + token * n_scales, n_scales * 4);
+    memcpy((char *)to->part[0] + row * bytes, (const char *)from->part[0] + token * bytes, bytes);
+    if (scales)
+        memcpy((char *)to->part[1] + row * scales, (const char *)from->part[1] + token * scales, scales);
+}
+
+static void copy_shared(const struct mf_codec *c, const struct mf_tensor_ref *from,
+                        const struct mf_tensor_ref *to)
+{
+    if (c->scale_bytes > 0 && c->group_rows == 0)
+        memcpy(to->part[1], from->part[1], (size_t)c->scale_bytes);
+    if (c->global)
+        memcpy(to->part[2], from->part[2], sizeof(float));
 }
 
 static void act_row(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row, void *room)
@@ -311,25 +322,113 @@ static void act_row(const struct mf_kernel *k, const struct mf_sorted_view *s, s
                           (uint16_t *)l->gives[0].part[0] + row * I);
 }
 
-static void quant2_row(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row, void *room)
+/* Where a thread keeps the largest magnitude of its rows. */
+static uint32_t *amax_of(const struct mf_kernel *k, int thread)
 {
-    const struct mf_launch *l = k->launch;
-    size_t I = (size_t)k->shape.inter_dim;
-
-    (void)s;
-    mf_stage_quantise_row(k->plan.format, k->plan.per_block, (const uint16_t *)l->needs[0].part[0] + row * I,
-                          I, row, room, l->gives[0].part[0], l->gives[0].part[1]);
+    char *room = (char *)k->launch->workspace + (size_t)thread * k->floats_bytes;
+    return (uint32_t *)(void *)(room + k->floats_bytes - sizeof(uint32_t));
 }
 
-static void quant1_rows(const struct mf_kernel *k, void *room, int64_t from, int64_t to)
+/* bf16 magnitudes order as their bits do, NaN above all. */
+static void raise_amax(const struct mf_kernel *k, size_t row, size_t n, uint32_t *amax)
 {
+    const uint16_t *from = (const uint16_t *)k->launch->needs[0].part[0] + row * n;
+    uint16_t top = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        uint16_t a = from[i] & 0x7fff;
+        top = a > top ? a : top;
+    }
+    *amax = top > *amax ? top : *amax;
+}
+
+/* What all rows share: the scale drawn from all threads' magnitudes, or the calibrated factor. Thread 0 writes it down. */
+struct shared {
+    float scale, global;
+};
+
+static struct shared share(const struct mf_kernel *k, int thread)
+{
+    const struct mf_codec *c = k->plan.codecs.a;
     const struct mf_launch *l = k->launch;
+    bool first = k->kind == QUANT1;
+    struct shared s = {1, 1};
+    uint32_t top = 0;
+
+    if (c->global)
+        s.global = ((const float *)l->needs[first ? 1 : 2].part[0])[first ? 0 : 1];
+    for (int t = 0; c->group_rows == 0 && t < k->threads; t++)
+        top = MF_MAX(top, *amax_of(k, t));
+    if (c->group_rows == 0)
+        mf_codec_group_scale(c, mf_bf16_to_float((uint16_t)top), 1.0f, &s.scale);
+    if (thread == 0 && c->group_rows == 0)
+        *(float *)l->gives[0].part[1] = s.scale;
+    if (thread == 0 && c->global)
+        *(float *)l->gives[0].part[2] = s.global;
+    return s;
+}
+
+static void quantise_row(const struct mf_kernel *k, size_t row, size_t n, const struct shared *s,
+                         float *floats)
+{
+    const struct mf_codec *c = k->plan.codecs.a;
+    const struct mf_tensor_ref *to = &k->launch->gives[0];
+    const uint16_t *from = (const uint16_t *)k->launch->needs[0].part[0] + row * n;
+
+    if (c->group_rows > 0) {
+        mf_stage_quantise_row(c, from, n, row, s->global, floats, to);
+        return;
+    }
+    mf_bf16_to_floats(from, n, floats);
+    mf_codec_encode_row(c, floats, n, &s->scale, 1.0f,
+                        (uint8_t *)to->part[0] + row * mf_codec_row_bytes(c, n));
+}
+
+static void amax_row(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row, void *room)
+{
+    (void)s;
+    raise_amax(k, row, (size_t)k->shape.inter_dim, room);
+}
+
+static void quant1(const struct mf_kernel *k, void *room, int thread, int n_threads)
+{
+    int64_t from = k->shape.token * thread / n_threads, to = k->shape.token * (thread + 1) / n_threads;
     size_t H = (size_t)k->shape.model_dim;
 
+    if (k->plan.codecs.a->group_rows == 0) {
+        *amax_of(k, thread) = 0;
+        for (int64_t t = from; t < to; t++)
+            raise_amax(k, (size_t)t, H, amax_of(k, thread));
+        mf_pool_barrier();
+    }
+    struct shared all = share(k, thread);
     for (int64_t t = from; t < to; t++)
-        mf_stage_quantise_row(k->plan.format, k->plan.per_block,
-                              (const uint16_t *)l->needs[0].part[0] + (size_t)t * H, H, (size_t)t, room,
-                              l->gives[0].part[0], l->gives[0].part[1]);
+        quantise_row(k, (size_t)t, H, &all, room);
+}
+
+struct quant2_room {
+    struct shared all;
+    float *floats;
+};
+
+static void quant2_row(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row, void *room)
+{
+    struct quant2_room *r = room;
+
+    (void)s;
+    quantise_row(k, row, (size_t)k->shape.inter_dim, &r->all, r->floats);
+}
+
+static void quant2(const struct mf_kernel *k, const struct mf_sorted_view *s, void *room, int thread,
+                   int n_threads)
+{
+    if (k->plan.codecs.a->group_rows == 0) {
+        *amax_of(k, thread) = 0;
+        each_sorted_row(k, s, amax_row, amax_of(k, thread), thread, n_threads);
+        mf_pool_barrier();
+    }
+    struct quant2_room r = {share(k, thread), room};
+    each_sorted_row(k, s, quant2_row, &r, thread, n_threads);
 }
 
 /* Few tokens leave threads idle if whole rows are shared out, so columns are: any cut gives the same sums. */
@@ -362,16 +461,18 @@ static void run_thread(void *context, int thread, int n_threads)
         s = mf_cpu_sorted_view(&l->needs[1]);
     switch (k->kind) {
     case QUANT1:
-        quant1_rows(k, room, k->shape.token * thread / n_threads, k->shape.token * (thread + 1) / n_threads);
+        quant1(k, room, thread, n_threads);
         return;
     case GATHER:
+        if (thread == 0)
+            copy_shared(k->plan.codecs.a, &l->needs[0], &l->gives[0]);
         each_sorted_row(k, &s, gather_row, room, thread, n_threads);
         return;
     case ACT:
         each_sorted_row(k, &s, act_row, room, thread, n_threads);
         return;
     case QUANT2:
-        each_sorted_row(k, &s, quant2_row, room, thread, n_threads);
+        quant2(k, &s, room, thread, n_threads);
         return;
     case COMBINE:
     case COMBINE_WEIGHTED:

@@ -21,7 +21,7 @@ struct config {
 
 /* Workspace: what threads share, then a room for each. Offsets in bytes. */
 struct room_map {
-    size_t x_q, x_scale, h, h_q, h_scale, shared_bytes;
+    size_t x_q[MF_PARTS_MAX], h, h_q[MF_PARTS_MAX], shared_bytes;
     size_t ids, weights, experts, num_valid, counts, stage, thread_bytes;
 };
 
@@ -35,14 +35,12 @@ struct mf_kernel {
 
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
-    (void)snprintf(buf, MF_STEP_NAME_MAX, "one_%s_%s_n%d_c%d_t%d_%s%s", mf_cpu_format_word(s),
-                   mf_cpu_act_word(s), c->block_n, c->columns, c->threads, mf_cpu_layout_word(c->panel),
-                   s->doweight_stage1 ? "_w" : "");
-}
+    char format[MF_FORMAT_WORD_MAX];
 
-static size_t groups(size_t n)
-{
-    return (n + 127) / 128;
+    mf_cpu_format_word(s, format);
+    (void)snprintf(buf, MF_STEP_NAME_MAX, "one_%s_%s_n%d_c%d_t%d_%s%s", format, mf_cpu_act_word(s),
+                   c->block_n, c->columns, c->threads, mf_cpu_layout_word(c->panel),
+                   s->doweight_stage1 ? "_w" : "");
 }
 
 static size_t take(size_t *at, size_t bytes)
@@ -53,20 +51,38 @@ static size_t take(size_t *at, size_t bytes)
     return here;
 }
 
+static void take_artifact(size_t *at, const struct mf_shape *s, struct mf_artifact a,
+                          size_t offsets[MF_PARTS_MAX])
+{
+    struct mf_part parts[MF_PARTS_MAX];
+    int n = mf_artifact_parts(&a, s, parts);
+
+    for (int i = 0; i < n; i++)
+        offsets[i] = take(at, (size_t)mf_part_bytes(&parts[i]));
+}
+
+static struct mf_tensor_ref at_offsets(char *base, const size_t offsets[MF_PARTS_MAX])
+{
+    struct mf_tensor_ref ref;
+
+    for (int i = 0; i < MF_PARTS_MAX; i++)
+        ref.part[i] = base + offsets[i];
+    return ref;
+}
+
 static struct room_map map_rooms(const struct mf_kernel *k)
 {
     const struct mf_shape *s = &k->plan1.shape;
-    size_t T = (size_t)s->token, H = (size_t)s->model_dim, I = (size_t)s->inter_dim, at = 0;
+    size_t H = (size_t)s->model_dim, I = (size_t)s->inter_dim, at = 0;
     size_t P = (size_t)mf_padded_rows(s, BLOCK_M), stage1 = mf_stage1_workspace(&k->plan1);
     size_t stage2 = mf_stage2_workspace(&k->plan2);
-    bool quantised = s->q_type != MF_QTYPE_NO;
-    struct room_map m;
+    struct room_map m = {0};
 
-    m.x_q = take(&at, quantised ? T * H : 0);
-    m.x_scale = take(&at, quantised ? T * groups(H) * 4 : 0);
+    if (mf_cpu_quantises(s)) {
+        take_artifact(&at, s, mf_plain_x(s), m.x_q);
+        take_artifact(&at, s, mf_plain_h(s, BLOCK_M), m.h_q);
+    }
     m.h = take(&at, P * I * 2);
-    m.h_q = take(&at, quantised ? P * I : 0);
-    m.h_scale = take(&at, quantised ? P * groups(I) * 4 : 0);
     m.shared_bytes = at;
     at = 0;
     m.ids = take(&at, P * 4);
@@ -90,7 +106,7 @@ static struct mf_kernel configure(const struct config *c, const struct mf_shape 
         .block_n = c->block_n,
         .threads = c->threads,
         .gather = true,
-        .quantise = s->q_type != MF_QTYPE_NO,
+        .quantise = mf_cpu_quantises(s),
         .weighted = s->doweight_stage1,
     };
     (void)mf_stage_plan_shape(&k.plan1, s);
@@ -114,6 +130,8 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
     mf_step_need(&s, mf_cpu_topk());
     mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, layout));
     mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, layout));
+    if (k->plan1.codecs.a->global)
+        mf_step_need(&s, mf_cpu_calib());
     mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
     s.workspace_bytes = k->map.shared_bytes + k->map.thread_bytes * (size_t)k->config.threads;
     s.flops = T * shape->topk * 6 * H * shape->inter_dim;
@@ -128,7 +146,7 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
 static bool layout_fits(const struct mf_shape *s, int panel)
 {
     const struct mf_layout *l = mf_layout_find(mf_cpu_layout_name(panel));
-    int bits = s->q_type == MF_QTYPE_NO ? 16 : 8;
+    int bits = mf_cpu_weight_bits(s);
     size_t H = (size_t)s->model_dim, I = (size_t)s->inter_dim;
 
     return l && mf_layout_legal(l, bits, I, H) && mf_layout_legal(l, bits, H, I);
@@ -179,6 +197,14 @@ static bool shape_fits(const struct mf_shape *s, struct mf_refusal *ret)
 {
     if (!mf_cpu_shape_known(s, ret))
         return false;
+    if (mf_plain_x(s).scale == MF_SCALE_PER_TENSOR) {
+        mf_refuse(
+            ret, "q_type",
+            "q_type is %s: the one scale of all %lld rows of h is known when all are done, and one launch "
+            "quantises a row at a time",
+            mf_qtype_name(s->q_type), (long long)(s->token * s->topk));
+        return false;
+    }
     if (s->token > TOKENS_MAX) {
         mf_refuse(ret, "token", "token is %lld; one launch without sorted order pays up to %d tokens",
                   (long long)s->token, TOKENS_MAX);
@@ -223,7 +249,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
         int r = offer->reject(
             offer, f->name, mf_cpu_layout_word(panel), "divisibility",
             "%s cuts rows by %d and elements by %d: inter_dim %d leaves %d and model_dim %d leaves %d",
-            mf_cpu_layout_name(panel), panel, shape->q_type == MF_QTYPE_NO ? 2 : 4, shape->inter_dim,
+            mf_cpu_layout_name(panel), panel, 32 / mf_cpu_weight_bits(shape), shape->inter_dim,
             shape->inter_dim % panel, shape->model_dim, shape->model_dim % panel);
         if (r < 0)
             return r;
@@ -280,15 +306,19 @@ static int sort_here(struct mf_kernel *k, char *room, struct mf_sorted_view *ret
     return r;
 }
 
-static void quantise_x(const struct mf_kernel *k, char *shared, char *room, int thread, int n_threads)
+static void quantise_x(const struct mf_kernel *k, const struct mf_tensor_ref *to, char *room, int thread,
+                       int n_threads)
 {
     const struct mf_stage_plan *p = &k->plan1;
+    const struct mf_launch *l = k->launch;
     size_t H = (size_t)p->shape.model_dim, T = (size_t)p->shape.token;
+    float global = p->codecs.a->global ? ((const float *)l->needs[4].part[0])[0] : 1.0f;
 
+    if (p->codecs.a->global && thread == 0)
+        *(float *)to->part[2] = global;
     for (size_t t = (size_t)thread; t < T; t += (size_t)n_threads)
-        mf_stage_quantise_row(p->format, p->per_block, (const uint16_t *)k->launch->needs[0].part[0] + t * H,
-                              H, t, (void *)(room + k->map.stage), (void *)(shared + k->map.x_q),
-                              (void *)(shared + k->map.x_scale));
+        mf_stage_quantise_row(p->codecs.a, (const uint16_t *)l->needs[0].part[0] + t * H, H, t, global,
+                              (void *)(room + k->map.stage), to);
 }
 
 static void run_thread(void *context, int thread, int n_threads)
@@ -296,7 +326,8 @@ static void run_thread(void *context, int thread, int n_threads)
     struct mf_kernel *k = context;
     const struct mf_launch *l = k->launch;
     char *shared = l->workspace, *room = shared + k->map.shared_bytes + (size_t)thread * k->map.thread_bytes;
-    bool quantised = k->plan1.format != MF_FORMAT_BF16;
+    bool quantised = k->plan1.quantise;
+    struct mf_tensor_ref x = l->needs[0], h = {{shared + k->map.h}};
     struct mf_sorted_view sorted;
     int r = sort_here(k, room, &sorted);
 
@@ -306,28 +337,26 @@ static void run_thread(void *context, int thread, int n_threads)
         return; /* all threads do: they sort the same ids */
     }
     if (quantised) {
-        quantise_x(k, shared, room, thread, n_threads);
+        x = at_offsets(shared, k->map.x_q);
+        h = at_offsets(shared, k->map.h_q);
+        quantise_x(k, &x, room, thread, n_threads);
         mf_pool_barrier();
     }
     struct mf_stage1_args a1 = {
         .sorted = sorted,
-        .x = quantised ? shared + k->map.x_q : l->needs[0].part[0],
-        .x_scale = quantised ? (void *)(shared + k->map.x_scale) : NULL,
-        .w = l->needs[2].part[0],
-        .w_scale = quantised ? l->needs[2].part[1] : NULL,
+        .x = x,
+        .w = l->needs[2],
         .h = (void *)(shared + k->map.h),
-        .h_q = (void *)(shared + k->map.h_q),
-        .h_scale = (void *)(shared + k->map.h_scale),
+        .h_q = h,
+        .calib = k->plan1.codecs.a->global ? l->needs[4].part[0] : NULL,
         .workspace = room + k->map.stage,
     };
     mf_stage1_run(&k->plan1, &a1, thread, n_threads);
     mf_pool_barrier();
     struct mf_stage2_args a2 = {
         .sorted = sorted,
-        .h = quantised ? (void *)a1.h_q : (void *)a1.h,
-        .h_scale = quantised ? a1.h_scale : NULL,
-        .w = l->needs[3].part[0],
-        .w_scale = quantised ? l->needs[3].part[1] : NULL,
+        .h = h,
+        .w = l->needs[3],
         .out = l->gives[0].part[0],
         .workspace = room + k->map.stage,
     };

@@ -1,4 +1,5 @@
-/* Two-stage grouped GEMM. A step's name is its parameters:
+/* Two-stage grouped GEMM: the families tile (16- and 8-bit weights), mx (microscaled) and wint4, which differ in the
+ * weights that they take. A step's name is its parameters:
  *
  *     s1_bf16_silu_m16_n32_k512_t2_p16[_x][_w][_q]     stage 1: gather+gemm1+act (h in bf16, or quantised with _q);
  *                                                      _x: x is in sorted order already; _w: routing weight before act
@@ -27,6 +28,7 @@ struct config {
 };
 
 struct mf_kernel {
+    const char *family;
     struct config config;
     struct mf_stage_plan plan;
     size_t room;    /* workspace of one thread */
@@ -36,8 +38,10 @@ struct mf_kernel {
 
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
-    const char *format = mf_cpu_format_word(s), *layout = mf_cpu_layout_word(c->panel);
+    const char *layout = mf_cpu_layout_word(c->panel);
+    char format[MF_FORMAT_WORD_MAX];
 
+    mf_cpu_format_word(s, format);
     if (c->stage == 1)
         (void)snprintf(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d_k%d_t%d_%s%s%s%s", format, mf_cpu_act_word(s),
                        c->block_m, c->block_n, c->block_k, c->threads, layout, c->sorted_x ? "_x" : "",
@@ -88,24 +92,27 @@ static bool layout_fits(const struct mf_shape *s, int stage, int panel)
     size_t n = stage == 1 ? (size_t)s->inter_dim : (size_t)s->model_dim;
     size_t k = stage == 1 ? (size_t)s->model_dim : (size_t)s->inter_dim;
 
-    return l && mf_layout_legal(l, s->q_type == MF_QTYPE_NO ? 16 : 8, n, k);
+    return l && mf_layout_legal(l, mf_cpu_weight_bits(s), n, k);
 }
 
 static int k_pieces(const struct mf_shape *s, int K, int out[2])
 {
+    bool bf16 = mf_cpu_weight_bits(s) == 16;
+
     out[0] = s->q_type == MF_QTYPE_PER_1X128 ? 128 : 512;
     if (out[0] > K)
         out[0] = K;
-    /* fp8 is decoded piece by piece and needs one; bf16 may keep all of K */
+    /* what is decoded piece by piece needs one; bf16 may keep all of K */
     out[1] = K;
-    return s->q_type == MF_QTYPE_NO && K > out[0] ? 2 : 1;
+    return bf16 && K > out[0] ? 2 : 1;
 }
 
 /* z and zw cost the same but for one multiplication a row, so zw is offered in one layout only. */
 static int each_out(const struct mf_shape *s, struct config c, each_fn f, void *context)
 {
     static const enum out outs1[] = {TO_H, TO_HQ}, outs2[] = {TO_Z, TO_ZW, TO_Y};
-    bool quantised = s->q_type != MF_QTYPE_NO;
+    /* one scale for all rows is known when all rows are */
+    bool quantised = mf_cpu_quantises(s) && mf_plain_x(s).scale != MF_SCALE_PER_TENSOR;
     size_t n = c.stage == 1 ? 2 : 3;
     int r = 0;
 
@@ -191,9 +198,9 @@ static int plan_of(const struct config *c, const struct mf_shape *s, struct mf_s
     return mf_stage_plan_shape(ret, s);
 }
 
-static struct mf_kernel configure(const struct config *c, const struct mf_shape *s)
+static struct mf_kernel configure(const char *family, const struct config *c, const struct mf_shape *s)
 {
-    struct mf_kernel k = {.config = *c};
+    struct mf_kernel k = {.family = family, .config = *c};
 
     (void)plan_of(c, s, &k.plan);
     k.room = c->stage == 1 ? mf_stage1_workspace(&k.plan) : mf_stage2_workspace(&k.plan);
@@ -216,6 +223,8 @@ static void describe_stage1(const struct mf_kernel *k, struct mf_step *s)
     mf_step_need(s, k->config.sorted_x ? mf_cpu_x_sorted(shape, bm) : mf_plain_x(shape));
     mf_step_need(s, mf_cpu_sorted(bm));
     mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W1, mf_cpu_layout_name(k->config.panel)));
+    if (quantised && k->plan.codecs.a->global)
+        mf_step_need(s, mf_cpu_calib());
     mf_step_give(s, quantised ? mf_plain_h(shape, bm) : mf_cpu_bf16(MF_TENSOR_H, "sorted", bm));
     s->flops = slots * 4 * H * I;
     s->bytes = mf_cpu_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W1) +
@@ -246,7 +255,9 @@ static void describe_stage2(const struct mf_kernel *k, struct mf_step *s)
 
 static void describe(const struct mf_kernel *k, struct mf_step *ret)
 {
-    struct mf_step s = {.family = "tile", .block_m = k->config.block_m};
+    struct mf_step s = {.block_m = k->config.block_m};
+
+    (void)snprintf(s.family, sizeof(s.family), "%s", k->family);
 
     print_name(&k->config, &k->plan.shape, s.name);
     if (k->config.stage == 1)
@@ -258,6 +269,7 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
 }
 
 struct walk {
+    const char *family;
     const struct mf_shape *shape;
     struct mf_offer *offer;
     const char *name; /* searched for */
@@ -267,7 +279,7 @@ struct walk {
 static int offer_step(void *context, const struct config *c)
 {
     struct walk *w = context;
-    struct mf_kernel k = configure(c, w->shape);
+    struct mf_kernel k = configure(w->family, c, w->shape);
     struct mf_step step;
 
     describe(&k, &step);
@@ -281,7 +293,7 @@ static int reject_layouts(const struct mf_family *f, const struct mf_shape *s, s
         for (int panel = 16; panel <= 32; panel += 16) {
             char kernel[32];
             int n = stage == 1 ? s->inter_dim : s->model_dim, k = stage == 1 ? s->model_dim : s->inter_dim;
-            int group = s->q_type == MF_QTYPE_NO ? 2 : 4;
+            int group = 32 / mf_cpu_weight_bits(s);
             if (layout_fits(s, stage, panel))
                 continue;
             (void)snprintf(kernel, sizeof(kernel), "s%d_%s", stage, mf_cpu_layout_word(panel));
@@ -324,11 +336,11 @@ static int reject_widths(const struct mf_family *f, const struct mf_shape *s, st
 static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
                      const struct mf_shape *shape, struct mf_offer *offer)
 {
-    struct walk w = {.shape = shape, .offer = offer};
+    struct walk w = {.family = f->name, .shape = shape, .offer = offer};
     struct mf_refusal refusal;
     int r;
 
-    if (!mf_cpu_shape_known(shape, &refusal))
+    if (!mf_cpu_family_takes(f->name, shape, &refusal))
         return offer->reject(offer, f->name, f->name, refusal.rule, "%s", refusal.reason);
     r = reject_layouts(f, shape, offer);
     if (r == 0)
@@ -357,16 +369,15 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     struct mf_refusal refusal;
     bool first = strncmp(name, "s1_", 3) == 0;
 
-    (void)f;
     if (!first && strncmp(name, "s2_", 3) != 0)
         return -EINVAL;
-    if (!mf_cpu_shape_known(shape, &refusal) ||
+    if (!mf_cpu_family_takes(f->name, shape, &refusal) ||
         each(shape, device->info.cores, first ? 1 : 2, match_name, &w) != 1)
         return -ENOTSUP;
     struct mf_kernel *k = malloc(sizeof(*k));
     if (!k)
         return -ENOMEM;
-    *k = configure(&w.found, shape);
+    *k = configure(f->name, &w.found, shape);
     *ret = k;
     return 0;
 }
@@ -376,21 +387,18 @@ static void run_stage1(void *context, int thread, int n_threads)
     const struct mf_kernel *k = context;
     const struct mf_tensor_ref *needs = k->launch->needs, *give = &k->launch->gives[0];
     char *workspace = k->launch->workspace;
-    bool quantised = k->plan.format != MF_FORMAT_BF16;
     struct mf_stage1_args a = {
         .sorted = mf_cpu_sorted_view(&needs[1]),
-        .x = needs[0].part[0],
-        .x_scale = quantised ? needs[0].part[1] : NULL,
-        .w = needs[2].part[0],
-        .w_scale = quantised ? needs[2].part[1] : NULL,
+        .x = needs[0],
+        .w = needs[2],
         .h = give->part[0],
         .workspace = workspace + k->h_bytes + (size_t)thread * k->room,
     };
 
     if (k->config.out == TO_HQ) {
         a.h = (void *)workspace;
-        a.h_q = give->part[0];
-        a.h_scale = give->part[1];
+        a.h_q = *give;
+        a.calib = k->plan.codecs.a->global ? needs[3].part[0] : NULL;
     }
     mf_stage1_run(&k->plan, &a, thread, n_threads);
 }
@@ -399,13 +407,10 @@ static void run_stage2(void *context, int thread, int n_threads)
 {
     const struct mf_kernel *k = context;
     const struct mf_tensor_ref *needs = k->launch->needs;
-    bool quantised = k->plan.format != MF_FORMAT_BF16;
     struct mf_stage2_args a = {
         .sorted = mf_cpu_sorted_view(&needs[1]),
-        .h = needs[0].part[0],
-        .h_scale = quantised ? needs[0].part[1] : NULL,
-        .w = needs[2].part[0],
-        .w_scale = quantised ? needs[2].part[1] : NULL,
+        .h = needs[0],
+        .w = needs[2],
         .out = k->launch->gives[0].part[0],
         .workspace = (char *)k->launch->workspace + (size_t)thread * k->room,
     };
@@ -426,12 +431,13 @@ static struct mf_kernel *close_step(struct mf_kernel *k)
     return NULL;
 }
 
-const struct mf_family mf_family_tile = {
-    .api = MF_FAMILY_API,
-    .name = "tile",
-    .device_kind = "cpu",
-    .enumerate = enumerate,
-    .open = open_step,
-    .launch = launch_step,
-    .close = close_step,
-};
+/* clang-format off */
+#define TWO_STAGE(which)                                                                                     \
+    const struct mf_family mf_family_##which = {                                                              \
+        .api = MF_FAMILY_API, .name = #which, .device_kind = "cpu", .enumerate = enumerate, .open = open_step, \
+        .launch = launch_step, .close = close_step,                                                           \
+    }
+/* clang-format on */
+TWO_STAGE(tile);
+TWO_STAGE(mx);
+TWO_STAGE(wint4);

@@ -26,11 +26,27 @@
     } while (0)
 
 const struct contract_format contract_formats[CONTRACT_N_FORMATS] = {
-    {MF_DTYPE_BF16, MF_QTYPE_NO},
-    {MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN},
-    {MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_1X128},
-    {MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128},
-    {MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN},
+    {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "tile"},
+    {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN, "tile"},
+    {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_1X128, "tile"},
+    {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, "tile"},
+    {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN, "tile"},
+    {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TOKEN, "tile"},
+    {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_1X128, "tile"},
+    {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TENSOR, "tile"},
+    {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TENSOR, "tile"},
+    {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TENSOR, "tile"},
+    {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X32, "mx"},
+    {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"},
+    {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"},
+    {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"},
+    {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, "mx"},
+    {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, "mx"},
+    {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, "wint4"},
+    {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, "wint4"},
+    {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "wint4"},
+    {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "wint4"},
+    {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "wint4"},
 };
 
 struct mf_shape contract_shape(const struct contract_case *c, const struct contract_format *f)
@@ -42,8 +58,8 @@ struct mf_shape contract_shape(const struct contract_case *c, const struct contr
                              .topk = c->topk,
                              .act_type = c->act,
                              .dtype = MF_DTYPE_BF16,
-                             .q_dtype_a = f->dtype,
-                             .q_dtype_w = f->dtype,
+                             .q_dtype_a = f->a,
+                             .q_dtype_w = f->w,
                              .q_type = f->q_type,
                              .use_g1u1 = true,
                              .doweight_stage1 = c->doweight};
@@ -218,7 +234,14 @@ static void compare_row(const struct layer *l, const struct buffer *got, const s
 {
     size_t n = (size_t)mf_artifact_cols(&got->a, &l->data.shape);
     _cleanup_(mf_freep) float *a = must_alloc(n, 4), *b = must_alloc(n, 4);
-    double limit = !quantised                        ? 8e-3
+    const struct mf_shape *shape = &l->data.shape;
+    bool coarse = shape->q_dtype_a == MF_DTYPE_FP4X2;
+    /* int4 times its scale is rounded to bf16, which tips codes of activations over, and now and then the power of two
+     * that a whole group is scaled by; SiTU bends what g was rounded to */
+    bool tipped = shape->q_dtype_w == MF_DTYPE_INT4, rounded = tipped || shape->act_type == MF_ACT_SITUV2;
+    double limit = !quantised                        ? rounded ? 1e-2 : 8e-3
+                   : coarse                          ? 6e-2
+                   : tipped                          ? shape->q_type == MF_QTYPE_PER_1X32 ? 8e-2 : 2.5e-2
                    : got->a.format == MF_FORMAT_BF16 ? 1e-2
                                                      : 2e-2,
            error = 0, size = 0, worst = 0, top = 0;
@@ -235,14 +258,19 @@ static void compare_row(const struct layer *l, const struct buffer *got, const s
     }
     error = size > 0 ? sqrt(error / size) : sqrt(error);
     MUST(error <= limit, "%s: row %lld is off by %g of its size", step, (long long)row, error);
-    MUST(worst <= top * 0.08, "%s: row %lld has an element off by %g where the largest is %g", step,
-         (long long)row, worst, top);
+    MUST(worst <= top * (coarse   ? 0.3
+                         : tipped ? 0.15
+                                  : 0.08),
+         "%s: row %lld has an element off by %g where the largest is %g", step, (long long)row, worst, top);
 }
 
 static void compare_bits(const struct buffer *got, const struct buffer *want, int part, int64_t row,
                          const char *step)
 {
     size_t bytes = (size_t)(got->parts[part].cols * got->parts[part].element_bytes);
+
+    if (got->parts[part].rows != got->parts[0].rows && got->a.tensor != MF_TENSOR_SORTED)
+        row = 0; /* all rows share it */
 
     MUST(memcmp((char *)got->ref.part[part] + (size_t)row * bytes,
                 (char *)want->ref.part[part] + (size_t)row * bytes, bytes) == 0,
@@ -282,7 +310,7 @@ static void compare(struct layer *l, const struct mf_step *s, const struct buffe
             continue;
         for (int part = 0; is_exact(s) && part < got->n_parts; part++)
             compare_bits(got, want, part, r, s->name);
-        compare_row(l, got, want, r, l->data.shape.q_type != MF_QTYPE_NO, s->name);
+        compare_row(l, got, want, r, l->data.shape.q_dtype_a != MF_DTYPE_BF16, s->name);
     }
 }
 

@@ -15,10 +15,11 @@ struct contract_case {
 };
 
 struct contract_format {
-    enum mf_dtype dtype;
+    enum mf_dtype a, w;
     enum mf_qtype q_type;
+    const char *family; /* of the two-stage GEMMs, the one that takes it */
 };
-#define CONTRACT_N_FORMATS 5
+#define CONTRACT_N_FORMATS 21
 extern const struct contract_format contract_formats[CONTRACT_N_FORMATS];
 
 struct mf_shape contract_shape(const struct contract_case *c, const struct contract_format *f);

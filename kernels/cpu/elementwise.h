@@ -90,6 +90,25 @@ static inline float act_swiglu(float g, float u)
     return g * sigmoid_fast(1.702f * g) * (u + 1.0f);
 }
 
+/* tanh by the exponential; exact to a few units in the last place where it matters, as 1 - 2 / (e^2x + 1). */
+static inline float tanh_fast(float x)
+{
+    float e = exp_fast(2.0f * (x < 0.0f ? -x : x)), t = 1.0f - 2.0f / (e + 1.0f), a = x < 0.0f ? -x : x;
+    /* small arguments cancel there: their series does not */
+    t = a < 0.125f ? a * (1.0f - a * a * (0.33333333f - a * a * 0.13333333f)) : t;
+    return x != x ? x : x < 0.0f ? -t : t;
+}
+
+static inline float act_situv2(float g, float u)
+{
+    return 4.0f * tanh_fast(g * 0.25f) * sigmoid_fast(g) * 25.0f * tanh_fast(u * 0.04f);
+}
+
+static inline float act_no(float g, float u)
+{
+    return g * u;
+}
+
 #define ACTIVATE_LOOP(f)           \
     for (size_t i = 0; i < n; i++) \
     h[i] = round_bf16(f(g[i] * weight, u[i] * weight))
@@ -108,9 +127,13 @@ static void activate(enum mf_act act, const float *restrict g, const float *rest
         ACTIVATE_LOOP(act_swiglu);
         return;
     case MF_ACT_SITUV2:
+        ACTIVATE_LOOP(act_situv2);
+        return;
     case MF_ACT_NO:
+        ACTIVATE_LOOP(act_no);
+        return;
     case MF_ACT_N_:
-        break; /* families refuse them */
+        break;
     }
 }
 

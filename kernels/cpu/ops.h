@@ -8,6 +8,7 @@
 
 #include "common/artifact.h"
 #include "common/shape.h"
+#include "kernels/codec.h"
 #include "kernels/device.h"
 
 /* One tile of a grouped GEMM: C[rows, n] = A[rows, k] times n weight rows of one expert.
@@ -42,8 +43,30 @@ static inline size_t mf_tile_scratch_bytes(int rows, int n)
     return r * c * 2 * sizeof(float) + c * 512 * 2 + 256;
 }
 
+/* Group scales along K that decoding folds into bf16 values; other scales are applied to sums. */
+static inline bool mf_codec_folds(const struct mf_codec *c)
+{
+    return c->scale == MF_SCALE_PER_1X32 || c->scale == MF_SCALE_PER_1X16;
+}
+
+/* n rows of one expert's weight, K elements k0..k_end of them, to bf16 in panels of 16: [n/16][K/2][16][2]. Rows up to a
+ * multiple of 16 and an odd element at the end become zeros. k0 is a multiple of the codec's group and of 8. */
+struct mf_decode {
+    const struct mf_codec *codec;
+    int panel;         /* of w: 1 (row), 16, 32 */
+    const void *w;     /* the first row, or its panel */
+    const void *scale; /* of the first row, where the codec folds */
+    size_t ld_scale;   /* bytes to the next row's */
+    int n;
+    size_t K, k0, k_end;
+    uint16_t *to;
+};
+
 struct mf_cpu_ops {
     enum mf_isa isa;
+    void (*decode)(const struct mf_decode *d);
+    /* A row of activations to bf16, its folded scales included; one more element, 0, behind an odd number. */
+    void (*unpack)(const struct mf_codec *c, const void *from, const void *scale, size_t n, uint16_t *to);
     void (*gemm)(const struct mf_tile *t);
     /* Elements of a bf16 or fp8 row as gemm() wants A; NaN stays NaN. */
     void (*pack)(enum mf_format format, const void *from, size_t n, uint16_t *to);

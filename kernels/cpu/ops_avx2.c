@@ -1,5 +1,5 @@
 /* AVX2 and FMA: weights and activations widened to floats in registers. */
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/decode.h"
 
 #include <immintrin.h>
 
@@ -215,6 +215,8 @@ static void pack(enum mf_format format, const void *from, size_t n, uint16_t *to
 
 const struct mf_cpu_ops mf_cpu_ops_avx2 = {
     .isa = MF_ISA_AVX2,
+    .decode = decode_weights,
+    .unpack = unpack_row,
     .gemm = gemm,
     .pack = pack,
     .activate = activate,

@@ -5,7 +5,7 @@
  * four with the sign, exponent bit 6 set. That is the value times 2^-56 (e4m3fn) or 2^-55 (e4m3fnuz), normal as the
  * dot product needs it (VDPBF16PS takes subnormals for zero); pack() multiplies A by the inverse. Subnormals of
  * e4m3 come out wrong and are replaced from a table; they are rare, so a branch skips that. */
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/decode.h"
 
 #include <immintrin.h>
 
@@ -519,6 +519,8 @@ static void pack(enum mf_format format, const void *from, size_t n, uint16_t *to
 
 const struct mf_cpu_ops mf_cpu_ops_avx512 = {
     .isa = MF_ISA_AVX512,
+    .decode = decode_weights,
+    .unpack = unpack_row,
     .gemm = gemm,
     .pack = pack,
     .activate = activate,

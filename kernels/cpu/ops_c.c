@@ -1,5 +1,5 @@
 /* Plain C: what every machine has. Its sums run in the order of K. */
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/decode.h"
 
 static float fp8_table[2][256];
 
@@ -81,6 +81,8 @@ static void pack(enum mf_format format, const void *from, size_t n, uint16_t *to
 
 const struct mf_cpu_ops mf_cpu_ops_c = {
     .isa = MF_ISA_C,
+    .decode = decode_weights,
+    .unpack = unpack_row,
     .gemm = gemm,
     .pack = pack,
     .activate = activate,

@@ -3,9 +3,13 @@
 #include <errno.h>
 #include <string.h>
 
+#include "common/cleanup.h"
+#include "kernels/codec.h"
 #include "kernels/quant.h"
 
-#define ROW_PAD      32 /* elements: rows of A must not all fall into one set of the first cache */
+#define ROW_PAD 32 /* elements: rows of A must not all fall into one set of the first cache */
+#define PIECE \
+    512 /* of K decoded at a time: with 32 rows half a core's first cache, a multiple of every group */
 #define COST_OF_TILE 12 /* reading a tile's weights costs about as much as that many rows of arithmetic */
 
 static size_t align64(size_t bytes)
@@ -13,25 +17,26 @@ static size_t align64(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-static size_t groups(size_t n)
+static bool per_block(const struct mf_codec *c)
 {
-    return (n + 127) / 128;
+    return c->scale == MF_SCALE_PER_1X128 || c->scale == MF_SCALE_PER_128X128;
+}
+
+static bool is_fp8(const struct mf_codec *c)
+{
+    return c->format == MF_FORMAT_FP8FN || c->format == MF_FORMAT_FP8FNUZ;
 }
 
 int mf_stage_plan_shape(struct mf_stage_plan *p, const struct mf_shape *shape)
 {
+    const char *why;
+
     p->shape = *shape;
-    p->per_token = shape->q_type == MF_QTYPE_PER_TOKEN;
-    p->per_block = shape->q_type == MF_QTYPE_PER_1X128;
-    if (shape->q_type == MF_QTYPE_NO) {
-        p->format = MF_FORMAT_BF16;
-        return 0;
-    }
-    if (!p->per_token && !p->per_block)
+    if (mf_codecs_of_shape(shape, &p->codecs, &why) < 0)
         return -ENOTSUP;
-    if (shape->q_dtype_a != shape->q_dtype_w || mf_format_of_dtype(shape->q_dtype_w, &p->format) < 0 ||
-        p->format == MF_FORMAT_BF16)
-        return -ENOTSUP;
+    p->native =
+        p->codecs.w->format == MF_FORMAT_BF16 ||
+        (is_fp8(p->codecs.w) && p->codecs.a->format == p->codecs.w->format && !mf_codec_folds(p->codecs.w));
     return 0;
 }
 
@@ -47,11 +52,6 @@ int mf_block_rows(const int32_t *ids, int64_t row0, int block_m, int topk)
             high = middle;
     }
     return low;
-}
-
-static size_t element_bytes(const struct mf_stage_plan *p)
-{
-    return p->format == MF_FORMAT_BF16 ? 2 : 1;
 }
 
 /* ---- sharing out ---- */
@@ -118,9 +118,12 @@ static bool share_next(struct share *s, struct part *ret)
 
 struct room {
     uint16_t *a;
-    float *a_scale; /* per_token: [rows]; per_block: [rows, groups] */
+    float *
+        a_scale; /* of a block of 128 of K: [rows, groups]; else one for each row, the global factor's inverse in it */
     float *c, *c2;
-    float *sum; /* stage 2, add: [T, block_n] */
+    float *sum;  /* stage 2, add: [T, block_n] */
+    float *part; /* of the sums of one piece of K: [rows, ldc] */
+    uint16_t *w; /* that piece decoded */
     void *scratch;
     size_t lda, ldc;
 };
@@ -137,10 +140,12 @@ static size_t carve(const struct mf_stage_plan *p, size_t k, size_t sum_floats, 
         at += align64(bytes);          \
     } while (0)
     CARVE(a, bm * r.lda * 2);
-    CARVE(a_scale, bm * groups(k) * 4);
+    CARVE(a_scale, bm * MF_MAX(mf_codec_scale_cols(p->codecs.a, k), (size_t)1) * 4);
     CARVE(c, bm * r.ldc * 4);
     CARVE(c2, two ? bm * r.ldc * 4 : 0);
     CARVE(sum, sum_floats * 4);
+    CARVE(part, p->native ? 0 : bm * r.ldc * 4);
+    CARVE(w, p->native ? 0 : r.ldc * PIECE * 2);
     CARVE(scratch, mf_tile_scratch_bytes(p->block_m, p->block_n));
 #undef CARVE
     *ret = r;
@@ -165,41 +170,61 @@ size_t mf_stage2_workspace(const struct mf_stage_plan *p)
     return carve(p, (size_t)p->shape.inter_dim, sums, false, NULL, &r);
 }
 
-/* Brings row i of the block's A into place, with its scales. */
-static void pack_row(const struct mf_stage_plan *p, const struct room *room, const void *from,
-                     const float *scales, size_t source, size_t k, int i)
+/* Brings row i of the block's A into place, with what its sums will be multiplied by. */
+static void pack_row(const struct mf_stage_plan *p, const struct room *room, const struct mf_tensor_ref *from,
+                     size_t source, size_t k, int i)
 {
-    const char *row = (const char *)from + source * k * element_bytes(p);
+    const struct mf_codec *c = p->codecs.a;
+    const uint8_t *row = (const uint8_t *)from->part[0] + source * mf_codec_row_bytes(c, k);
+    size_t scales = mf_codec_scale_cols(c, k);
+    const uint8_t *scale =
+        (const uint8_t *)from->part[1] + (c->group_rows == 0 ? 0 : source) * scales * (size_t)c->scale_bytes;
+    uint16_t *to = room->a + (size_t)i * room->lda;
 
-    p->ops->pack(p->format, row, k, room->a + (size_t)i * room->lda);
-    if (p->per_token)
-        room->a_scale[i] = scales[source];
-    else if (p->per_block)
-        memcpy(room->a_scale + (size_t)i * groups(k), scales + source * groups(k), groups(k) * 4);
+    if (p->native)
+        p->ops->pack(c->format, row, k, to);
+    else
+        p->ops->unpack(c, row, scale, k, to);
+    if (per_block(c))
+        memcpy(room->a_scale + (size_t)i * scales, scale, scales * 4);
+    else if (c->scale_bytes == 4)
+        memcpy(&room->a_scale[i], scale, 4);
+    else
+        room->a_scale[i] = c->global ? 1.0f / *(const float *)from->part[2] : 1.0f;
 }
 
 struct weights {
-    const char *w;
-    const float *scale;
+    const struct mf_tensor_ref *ref;
     size_t N, K; /* of one expert */
 };
 
 static const char *weight_row(const struct mf_stage_plan *p, const struct weights *w, int32_t expert,
                               size_t n)
 {
-    return w->w + ((size_t)expert * w->N + n) * w->K * element_bytes(p);
+    return (const char *)w->ref->part[0] +
+           ((size_t)expert * w->N + n) * mf_codec_row_bytes(p->codecs.w, w->K);
 }
 
-/* n columns from row n0 of an expert's weight, scaled. */
-static void run_tile(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
-                     int32_t expert, size_t n0, int n, int rows, float *c, const void *next)
+/* Scales of an expert's weight; those of row n where rows have their own. */
+static const char *weight_scale(const struct mf_stage_plan *p, const struct weights *w, int32_t expert,
+                                size_t n)
+{
+    const struct mf_codec *c = p->codecs.w;
+    size_t rows = mf_codec_scale_rows(c, w->N), row = c->group_rows == 0 ? 0 : n / (size_t)c->group_rows;
+    return (const char *)w->ref->part[1] +
+           ((size_t)expert * rows + row) * mf_codec_scale_cols(c, w->K) * (size_t)c->scale_bytes;
+}
+
+/* n columns from row n0 of an expert's weight, by a GEMM that reads them as they are. */
+static void run_native(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
+                       int32_t expert, size_t n0, int n, int rows, float *c, const void *next)
 {
     struct mf_tile t = {
         .a = room->a,
         .lda = room->lda,
         .rows = rows,
         .n = n,
-        .format = p->format,
+        .format = p->codecs.w->format,
         .panel = p->panel,
         .w = weight_row(p, w, expert, n0),
         .next = next,
@@ -210,29 +235,112 @@ static void run_tile(const struct mf_stage_plan *p, const struct room *room, con
         .scratch = room->scratch,
     };
 
-    if (p->per_block) {
+    if (per_block(p->codecs.w)) {
         t.a_scale = room->a_scale;
-        t.lda_scale = groups(w->K);
-        t.ldw_scale = groups(w->K);
-        t.w_scale = w->scale + ((size_t)expert * groups(w->N) + n0 / 128) * groups(w->K);
+        t.lda_scale = t.ldw_scale = mf_codec_scale_cols(p->codecs.w, w->K);
+        t.w_scale = (const float *)(const void *)weight_scale(p, w, expert, n0);
         t.n_offset = (int)(n0 % 128);
     }
     p->ops->gemm(&t);
-    if (!p->per_token)
-        return;
-    for (int i = 0; i < rows; i++)
-        p->ops->scale(c + (size_t)i * room->ldc, (size_t)n, room->a_scale[i],
-                      w->scale + (size_t)expert * w->N + n0);
 }
 
-void mf_stage_quantise_row(enum mf_format format, bool per_block, const uint16_t *from, size_t n, size_t row,
-                           float *floats, uint8_t *q, float *scale)
+/* Adds the sums of K elements k0.. to C: as they are, or times the scales of their 128 of K, whose rows of weights may
+ * change within the tile. */
+static void add_piece(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
+                      int32_t expert, size_t n0, int n, size_t k0, int rows, float *c)
+{
+    size_t groups = mf_codec_scale_cols(p->codecs.w, w->K);
+
+    for (int i = 0; i < rows; i++) {
+        float *to = c + (size_t)i * room->ldc, *from = room->part + (size_t)i * room->ldc;
+        if (!per_block(p->codecs.w)) {
+            p->ops->add(to, from, (size_t)n, 1.0f);
+            continue;
+        }
+        for (size_t j = 0; j < (size_t)n;) {
+            size_t m = MF_MIN((size_t)n - j, 128 - (n0 + j) % 128);
+            const float *scale = (const float *)(const void *)weight_scale(p, w, expert, n0 + j);
+            p->ops->add(to + j, from + j, m, room->a_scale[(size_t)i * groups + k0 / 128] * scale[k0 / 128]);
+            j += m;
+        }
+    }
+}
+
+static void run_decoded(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
+                        int32_t expert, size_t n0, int n, int rows, float *c)
+{
+    const struct mf_codec *codec = p->codecs.w;
+    size_t piece = per_block(codec) ? 128 : PIECE;
+    bool whole = w->K <= piece && !per_block(codec);
+    struct mf_decode d = {
+        .codec = codec,
+        .panel = p->panel,
+        .w = weight_row(p, w, expert, n0),
+        .scale = mf_codec_folds(codec) ? weight_scale(p, w, expert, n0) : NULL,
+        .ld_scale = mf_codec_scale_cols(codec, w->K) * (size_t)codec->scale_bytes,
+        .n = n,
+        .K = w->K,
+        .to = room->w,
+    };
+    struct mf_tile t = {
+        .lda = room->lda,
+        .rows = rows,
+        .n = (n + 15) / 16 * 16,
+        .format = MF_FORMAT_BF16,
+        .panel = 16,
+        .w = room->w,
+        .c = whole ? c : room->part,
+        .ldc = room->ldc,
+        .scratch = room->scratch,
+    };
+
+    for (int i = 0; i < rows && !whole; i++)
+        memset(c + (size_t)i * room->ldc, 0, room->ldc * 4);
+    for (size_t k0 = 0; k0 < w->K; k0 += piece) {
+        d.k0 = k0;
+        d.k_end = MF_MIN(w->K, k0 + piece);
+        p->ops->decode(&d);
+        t.a = room->a + k0;
+        t.k = (d.k_end - k0 + 1) / 2 * 2;
+        p->ops->gemm(&t);
+        if (!whole)
+            add_piece(p, room, w, expert, n0, n, k0, rows, c);
+    }
+}
+
+/* Scales that are outside the sums: a row's of A, a row's or the tensor's of the weight, the global factors. */
+static void scale_tile(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
+                       int32_t expert, size_t n0, int n, int rows, float *c)
+{
+    const struct mf_codec *a = p->codecs.a, *b = p->codecs.w;
+    bool by_column = b->scale == MF_SCALE_PER_TOKEN, whole = b->scale == MF_SCALE_PER_TENSOR;
+    const float *scale =
+        b->scale_bytes == 4 ? (const float *)(const void *)weight_scale(p, w, expert, n0) : NULL;
+    float common = whole ? scale[0] : b->global ? 1.0f / ((const float *)w->ref->part[2])[expert] : 1.0f;
+
+    if (per_block(b) || (a->scale == MF_SCALE_NONE && b->scale == MF_SCALE_NONE))
+        return;
+    for (int i = 0; i < rows; i++)
+        p->ops->scale(c + (size_t)i * room->ldc, (size_t)n, room->a_scale[i] * common,
+                      by_column ? scale : NULL);
+}
+
+static void run_tile(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
+                     int32_t expert, size_t n0, int n, int rows, float *c, const void *next)
+{
+    if (p->native)
+        run_native(p, room, w, expert, n0, n, rows, c, next);
+    else
+        run_decoded(p, room, w, expert, n0, n, rows, c);
+    scale_tile(p, room, w, expert, n0, n, rows, c);
+}
+
+void mf_stage_quantise_row(const struct mf_codec *c, const uint16_t *from, size_t n, size_t row, float global,
+                           float *floats, const struct mf_tensor_ref *to)
 {
     mf_bf16_to_floats(from, n, floats);
-    if (per_block)
-        mf_quant_row_1x128(format, floats, n, q + row * n, scale + row * groups(n));
-    else
-        scale[row] = mf_quant_row(format, floats, n, q + row * n);
+    mf_codec_encode(c, floats, 1, n, global, (uint8_t *)to->part[0] + row * mf_codec_row_bytes(c, n),
+                    (uint8_t *)to->part[1] + row * mf_codec_scale_cols(c, n) * (size_t)c->scale_bytes);
 }
 
 /* The last column of tiles may be narrower. */
@@ -264,14 +372,16 @@ static void quantise_h(const struct mf_stage_plan *p, const struct mf_stage1_arg
 {
     size_t I = (size_t)p->shape.inter_dim;
     int64_t n_blocks = a->sorted.num_valid[0] / p->block_m;
+    float global = p->codecs.a->global ? a->calib[1] : 1.0f;
 
+    if (p->codecs.a->global && thread == 0)
+        *(float *)a->h_q.part[2] = global;
     for (int64_t b = 0; b < n_blocks; b++) {
         int rows = mf_block_rows(a->sorted.ids, b * p->block_m, p->block_m, p->shape.topk);
         for (int i = 0; i < rows; i++) {
             size_t row = (size_t)(b * p->block_m + i);
             if ((int)(row % (size_t)n_threads) == thread)
-                mf_stage_quantise_row(p->format, p->per_block, a->h + row * I, I, row, a->workspace, a->h_q,
-                                      a->h_scale);
+                mf_stage_quantise_row(p->codecs.a, a->h + row * I, I, row, global, a->workspace, &a->h_q);
         }
     }
 }
@@ -279,7 +389,7 @@ static void quantise_h(const struct mf_stage_plan *p, const struct mf_stage1_arg
 void mf_stage1_run(const struct mf_stage_plan *p, const struct mf_stage1_args *a, int thread, int n_threads)
 {
     size_t H = (size_t)p->shape.model_dim, I = (size_t)p->shape.inter_dim, bn = (size_t)p->block_n;
-    struct weights w = {a->w, a->w_scale, 2 * I, H};
+    struct weights w = {&a->w, 2 * I, H};
     struct share share = share_out(p, a->sorted, (int64_t)((I + bn - 1) / bn), thread, n_threads);
     struct room room;
     struct part part;
@@ -290,8 +400,7 @@ void mf_stage1_run(const struct mf_stage_plan *p, const struct mf_stage1_args *a
         int64_t following = part.block + 1 < share.n_blocks ? part.block + 1 : part.block;
         for (int i = 0; i < part.rows; i++) {
             size_t row = (size_t)(part.row0 + i);
-            pack_row(p, &room, a->x, a->x_scale, p->gather ? (size_t)mf_id_token(a->sorted.ids[row]) : row, H,
-                     i);
+            pack_row(p, &room, &a->x, p->gather ? (size_t)mf_id_token(a->sorted.ids[row]) : row, H, i);
         }
         for (int64_t tile = part.tile; tile < part.tile_end; tile++) {
             bool last = tile + 1 == part.tile_end;
@@ -328,7 +437,7 @@ static void stage2_store(const struct mf_stage_plan *p, const struct mf_stage2_a
                          int n_threads)
 {
     size_t H = (size_t)p->shape.model_dim, I = (size_t)p->shape.inter_dim, bn = (size_t)p->block_n;
-    struct weights w = {a->w, a->w_scale, H, I};
+    struct weights w = {&a->w, H, I};
     struct share share = share_out(p, a->sorted, (int64_t)((H + bn - 1) / bn), thread, n_threads);
     struct room room;
     struct part part;
@@ -338,7 +447,7 @@ static void stage2_store(const struct mf_stage_plan *p, const struct mf_stage2_a
         int32_t expert = a->sorted.experts[part.block];
         int64_t following = part.block + 1 < share.n_blocks ? part.block + 1 : part.block;
         for (int i = 0; i < part.rows; i++)
-            pack_row(p, &room, a->h, a->h_scale, (size_t)(part.row0 + i), I, i);
+            pack_row(p, &room, &a->h, (size_t)(part.row0 + i), I, i);
         for (int64_t tile = part.tile; tile < part.tile_end; tile++) {
             bool last = tile + 1 == part.tile_end;
             size_t n0 = (size_t)tile * bn;
@@ -355,7 +464,7 @@ static void add_columns(const struct mf_stage_plan *p, const struct mf_stage2_ar
                         const struct room *room, size_t n0, int n)
 {
     size_t I = (size_t)p->shape.inter_dim, H = (size_t)p->shape.model_dim, ld = (size_t)p->block_n;
-    struct weights w = {a->w, a->w_scale, H, I};
+    struct weights w = {&a->w, H, I};
     int64_t n_blocks = a->sorted.num_valid[0] / p->block_m;
 
     memset(room->sum, 0, (size_t)p->shape.token * ld * 4);
@@ -367,7 +476,7 @@ static void add_columns(const struct mf_stage_plan *p, const struct mf_stage2_ar
                                             : weight_row(p, &w, a->sorted.experts[0],
                                                          n0 + (size_t)n < H ? n0 + (size_t)n : 0);
         for (int i = 0; i < rows; i++)
-            pack_row(p, room, a->h, a->h_scale, (size_t)(row0 + i), I, i);
+            pack_row(p, room, &a->h, (size_t)(row0 + i), I, i);
         if (rows > 0)
             run_tile(p, room, &w, expert, n0, n, rows, room->c, next);
         for (int i = 0; i < rows; i++) {

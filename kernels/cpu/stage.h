@@ -18,9 +18,9 @@ enum mf_stage2_out {
 struct mf_stage_plan {
     struct mf_shape shape;
     const struct mf_cpu_ops *ops;
-    enum mf_format format;         /* of activations and weights */
-    bool per_token, per_block;     /* scales; neither for bf16 */
-    int panel;                     /* 1, 16, 32 */
+    struct mf_codecs codecs;
+    bool native; /* the GEMM reads these weights itself; others are decoded piece by piece on the way to it */
+    int panel;   /* 1, 16, 32 */
     int block_m, block_n, block_k; /* block_k 0: not cut */
     int threads;
     bool gather;   /* stage 1: x is in token order */
@@ -29,8 +29,7 @@ struct mf_stage_plan {
     enum mf_stage2_out out;
 };
 
-/* Reads format, scales and the rest of a shape's properties into the plan; -ENOTSUP when the CPU families do not
- * know the shape's formats, which mf_cpu_refusal() says in words. */
+/* Reads the shape's codecs into the plan; -ENOTSUP when its formats make no pair. */
 int mf_stage_plan_shape(struct mf_stage_plan *p, const struct mf_shape *shape);
 
 struct mf_sorted_view {
@@ -40,22 +39,16 @@ struct mf_sorted_view {
 
 struct mf_stage1_args {
     struct mf_sorted_view sorted;
-    const void *x;
-    const float *x_scale;
-    const void *w;
-    const float *w_scale;
-    uint16_t *h; /* bf16 [P, I]: the result, or on the way to h_q */
-    uint8_t *h_q;
-    float *h_scale;
-    void *workspace; /* of this thread, mf_stage1_workspace() */
+    struct mf_tensor_ref x, w; /* their artifacts' parts */
+    uint16_t *h;               /* bf16 [P, I]: the result, or on the way to h_q */
+    struct mf_tensor_ref h_q;  /* with quantise */
+    const float *calib;        /* with quantise and a global factor: x's, h's */
+    void *workspace;           /* of this thread, mf_stage1_workspace() */
 };
 
 struct mf_stage2_args {
     struct mf_sorted_view sorted;
-    const void *h; /* as the plan's format says */
-    const float *h_scale;
-    const void *w;
-    const float *w_scale;
+    struct mf_tensor_ref h, w;
     uint16_t *out;   /* z or y */
     void *workspace; /* of this thread, mf_stage2_workspace() */
 };
@@ -68,9 +61,10 @@ size_t mf_stage2_workspace(const struct mf_stage_plan *p);
 void mf_stage1_run(const struct mf_stage_plan *p, const struct mf_stage1_args *a, int thread, int n_threads);
 void mf_stage2_run(const struct mf_stage_plan *p, const struct mf_stage2_args *a, int thread, int n_threads);
 
-/* Quantises row `row` of h (bf16, I values) as the shape says, by way of `floats` (I values of room). */
-void mf_stage_quantise_row(enum mf_format format, bool per_block, const uint16_t *from, size_t n, size_t row,
-                           float *floats, uint8_t *q, float *scale);
+/* Quantises a bf16 row of n values into row `row` of an artifact's parts, by way of `floats` (n values of room). The
+ * codec has scales of its own for each row; its global factor is given, and written by whoever writes row 0. */
+void mf_stage_quantise_row(const struct mf_codec *c, const uint16_t *from, size_t n, size_t row, float global,
+                           float *floats, const struct mf_tensor_ref *to);
 
 /* Rows of the block at row0 that are no padding: they come first. */
 int mf_block_rows(const int32_t *ids, int64_t row0, int block_m, int topk);

@@ -1,0 +1,230 @@
+/* From stored codes to the bf16 that the dot products take, in C that the compiler turns into vectors of whatever the
+ * including file is compiled for. Included once by each ops_<isa>.c, after elementwise.h.
+ *
+ * Scales of groups along K are folded into the values here: a power of two and e4m3 times e2m1 fit bf16 exactly, int4
+ * times its bf16 scale is rounded to bf16 as production's kernels round it (ROCm/aiter, FlyDSL a16wi4). Scales of a whole
+ * row, of 128 of K and of a tensor stay outside and are applied to sums. */
+#pragma once
+
+#include "kernels/cpu/elementwise.h"
+
+#define ROWS 16 /* of a panel of the output */
+
+static inline uint32_t bf16_bits(float f)
+{
+    uint32_t u = bits_of_float(f);
+    return (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+
+static inline float e2m1_of(uint32_t code)
+{
+    /* exponent and mantissa land in a float's, 2^126 too small; one exact product brings subnormals along */
+    return float_of_bits((code & 7) << 22 | (code & 8) << 28) * 0x1p126f;
+}
+
+static inline float int4_of(uint32_t code)
+{
+    return (float)((int32_t)(code << 28) >> 28);
+}
+
+static inline float e4m3fn_of(uint32_t code)
+{
+    return float_of_bits((code & 0x7f) << 20 | (code & 0x80) << 24) * 0x1p120f;
+}
+
+static inline float e4m3fnuz_of(uint32_t code)
+{
+    return float_of_bits((code & 0x7f) << 20 | (code & 0x80) << 24) * 0x1p119f;
+}
+
+static inline float int8_of(uint32_t code)
+{
+    return (float)(int8_t)(uint8_t)code;
+}
+
+static float folded_scale(const struct mf_codec *c, const uint8_t *scale)
+{
+    uint16_t half;
+    switch (c->scale_format) {
+    case MF_SCALE_E8M0:
+        return *scale == 0 ? 0x1p-127f : float_of_bits((uint32_t)*scale << 23);
+    case MF_SCALE_E4M3:
+        return e4m3fn_of(*scale);
+    case MF_SCALE_BF16:
+        memcpy(&half, scale, sizeof(half));
+        return bf16_value(half);
+    case MF_SCALE_F32:
+        break;
+    }
+    return 1.0f;
+}
+
+/* The scales of one group of K for sixteen rows. */
+static void row_scales(const struct mf_decode *d, size_t n0, size_t k, float s[ROWS])
+{
+    for (size_t r = 0; r < ROWS; r++) {
+        s[r] = 1.0f;
+        if (mf_codec_folds(d->codec) && n0 + r < (size_t)d->n)
+            s[r] =
+                folded_scale(d->codec, (const uint8_t *)d->scale + (n0 + r) * d->ld_scale +
+                                           k / (size_t)d->codec->group_cols * (size_t)d->codec->scale_bytes);
+    }
+}
+
+/* Four bytes of sixteen rows side by side, from a panel: 8 values of four bits or 4 of eight, into as many halves of
+ * [K/2][16][2]. */
+#define DECODE_4BIT(name, value)                                                                        \
+    static inline void name(const uint32_t *restrict v, const float *restrict s, uint32_t *restrict to) \
+    {                                                                                                   \
+        for (int j = 0; j < 4; j++) {                                                                   \
+            for (size_t r = 0; r < ROWS; r++) {                                                         \
+                uint32_t byte = v[r] >> (8 * j);                                                        \
+                to[(size_t)j * ROWS + r] =                                                              \
+                    bf16_bits(value(byte & 15) * s[r]) | bf16_bits(value(byte >> 4 & 15) * s[r]) << 16; \
+            }                                                                                           \
+        }                                                                                               \
+    }
+#define DECODE_8BIT(name, value)                                                                          \
+    static inline void name(const uint32_t *restrict v, const float *restrict s, uint32_t *restrict to)   \
+    {                                                                                                     \
+        for (int j = 0; j < 2; j++) {                                                                     \
+            for (size_t r = 0; r < ROWS; r++) {                                                           \
+                uint32_t pair = v[r] >> (16 * j);                                                         \
+                to[(size_t)j * ROWS + r] =                                                                \
+                    bf16_bits(value(pair & 255) * s[r]) | bf16_bits(value(pair >> 8 & 255) * s[r]) << 16; \
+            }                                                                                             \
+        }                                                                                                 \
+    }
+DECODE_4BIT(quad_fp4, e2m1_of)
+DECODE_4BIT(quad_int4, int4_of)
+DECODE_8BIT(quad_fp8fn, e4m3fn_of)
+DECODE_8BIT(quad_fp8fnuz, e4m3fnuz_of)
+DECODE_8BIT(quad_int8, int8_of)
+
+#define DECODE_GROUPS(quad)                                                          \
+    for (size_t k = k0; k < k_end; k += per, from += d->panel, to += per / 2 * ROWS) \
+    quad(from, s, to)
+
+/* One group of K of sixteen rows of a panel. */
+static void decode_group(const struct mf_decode *d, const uint32_t *from, size_t k0, size_t k_end,
+                         const float *s, uint32_t *to)
+{
+    size_t per = 32 / (size_t)d->codec->bits;
+    switch (d->codec->format) {
+    case MF_FORMAT_FP4:
+        DECODE_GROUPS(quad_fp4);
+        return;
+    case MF_FORMAT_INT4:
+        DECODE_GROUPS(quad_int4);
+        return;
+    case MF_FORMAT_FP8FN:
+        DECODE_GROUPS(quad_fp8fn);
+        return;
+    case MF_FORMAT_FP8FNUZ:
+        DECODE_GROUPS(quad_fp8fnuz);
+        return;
+    case MF_FORMAT_INT8:
+        DECODE_GROUPS(quad_int8);
+        return;
+    case MF_FORMAT_INDEX:
+    case MF_FORMAT_F32:
+    case MF_FORMAT_BF16:
+    case MF_FORMAT_FP16:
+    case MF_FORMAT_N_:
+        return;
+    }
+}
+
+static inline float code_value(enum mf_format format, uint32_t code)
+{
+    switch (format) {
+    case MF_FORMAT_FP4:
+        return e2m1_of(code);
+    case MF_FORMAT_INT4:
+        return int4_of(code);
+    case MF_FORMAT_FP8FNUZ:
+        return e4m3fnuz_of(code);
+    case MF_FORMAT_INT8:
+        return int8_of(code);
+    case MF_FORMAT_FP8FN:
+    case MF_FORMAT_INDEX:
+    case MF_FORMAT_F32:
+    case MF_FORMAT_BF16:
+    case MF_FORMAT_FP16:
+    case MF_FORMAT_N_:
+        break;
+    }
+    return e4m3fn_of(code);
+}
+
+static inline uint32_t code_at(const struct mf_codec *c, const uint8_t *row, size_t k)
+{
+    return c->bits == 8 ? row[k] : row[k / 2] >> (k % 2 * 4) & 15;
+}
+
+/* Sixteen rows of row layout, value by value: the layout for checkpoints as they are, not for speed. */
+static void decode_rows(const struct mf_decode *d, size_t n0, size_t k0, size_t k_end, const float *s,
+                        uint16_t *to)
+{
+    size_t row_bytes = mf_codec_row_bytes(d->codec, d->K);
+    for (size_t r = 0; r < ROWS; r++) {
+        const uint8_t *row = (const uint8_t *)d->w + (n0 + r) * row_bytes;
+        for (size_t k = k0; k < k_end; k++) {
+            bool there = n0 + r < (size_t)d->n && k < d->K;
+            float v = there ? code_value(d->codec->format, code_at(d->codec, row, k)) * s[r] : 0.0f;
+            to[((k - k0) / 2 * ROWS + r) * 2 + (k - k0) % 2] = (uint16_t)bf16_bits(v);
+        }
+    }
+}
+
+static void decode_weights(const struct mf_decode *d)
+{
+    size_t group = mf_codec_folds(d->codec) ? (size_t)d->codec->group_cols : d->k_end - d->k0;
+    size_t k_end = d->k_end + d->k_end % 2, panel = (size_t)d->panel,
+           row_bits = d->K * (size_t)d->codec->bits;
+    for (size_t n0 = 0; n0 < (size_t)d->n; n0 += ROWS) {
+        uint16_t *to = d->to + n0 * (k_end - d->k0);
+        const uint8_t *w = (const uint8_t *)d->w + n0 / panel * panel * row_bits / 8 + n0 % panel * 4;
+        float s[ROWS];
+        for (size_t k = d->k0; k < d->k_end; k += group) {
+            size_t end = k + group < d->k_end ? k + group : d->k_end;
+            row_scales(d, n0, k, s);
+            if (panel == 1)
+                decode_rows(d, n0, k, end + end % 2, s, to + (k - d->k0) * ROWS);
+            else
+                decode_group(d, (const uint32_t *)(const void *)(w + k * (size_t)d->codec->bits / 8 * panel),
+                             k, end, s, (uint32_t *)(void *)(to + (k - d->k0) * ROWS));
+        }
+    }
+}
+
+#define UNPACK_8(value)               \
+    for (size_t k = k0; k < end; k++) \
+    to[k] = (uint16_t)bf16_bits(value(q[k]) * s)
+#define UNPACK_4(value)               \
+    for (size_t k = k0; k < end; k++) \
+    to[k] = (uint16_t)bf16_bits(value((uint32_t)q[k / 2] >> (k % 2 * 4)) * s)
+
+static void unpack_row(const struct mf_codec *c, const void *from, const void *scale, size_t n, uint16_t *to)
+{
+    const uint8_t *q = from;
+    size_t group = mf_codec_folds(c) ? (size_t)c->group_cols : n;
+    if (c->format == MF_FORMAT_BF16)
+        memcpy(to, from, n * 2);
+    for (size_t k0 = 0; k0 < n && c->format != MF_FORMAT_BF16; k0 += group) {
+        size_t end = k0 + group < n ? k0 + group : n;
+        float s = mf_codec_folds(c)
+                      ? folded_scale(c, (const uint8_t *)scale + k0 / group * (size_t)c->scale_bytes)
+                      : 1.0f;
+        if (c->format == MF_FORMAT_FP4)
+            UNPACK_4(e2m1_of);
+        else if (c->format == MF_FORMAT_INT8)
+            UNPACK_8(int8_of);
+        else if (c->format == MF_FORMAT_FP8FNUZ)
+            UNPACK_8(e4m3fnuz_of);
+        else
+            UNPACK_8(e4m3fn_of);
+    }
+    if (n % 2 == 1)
+        to[n] = 0;
+}
