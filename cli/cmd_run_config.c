@@ -144,6 +144,9 @@ static int read_rows(struct run *run, const char *path)
     if (mf_fmoe_open(run->device, path, why, sizeof(why), &run->fmoe) < 0 ||
         mf_table_file_read(path, &table, why) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "%s", *why ? why : "out of memory");
+    for (size_t i = 0; i < mf_fmoe_n_foreign(run->fmoe); i++)
+        (void)fprintf(stderr, "%s:%lld: passed over: %s\n", path,
+                      (long long)mf_fmoe_foreign_line(run->fmoe, i), MF_FMOE_FOREIGN_WHY);
     run->n_rows = mf_fmoe_n_rows(run->fmoe);
     if (run->n_rows == 0)
         return mf_cli_fail(MF_EXIT_USAGE, "%s: no row of this device's class, %s/%d", path,

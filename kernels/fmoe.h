@@ -44,11 +44,17 @@ int mf_pipeline_run(struct mf_pipeline *p);
 
 /* A tuned table in memory: rows of one device class, keyed as production does. */
 struct mf_fmoe;
-/* Reads a table written for consumer moefarm. A malformed or foreign row is refused at load: -EBADMSG with
+/* Reads a table written for consumer moefarm. A row that is malformed or of another kind of device is refused at load:
+ * -EBADMSG with
  * file, line and reason in why. */
 int mf_fmoe_open(struct mf_device *device, const char *path, char *why, size_t why_cap, struct mf_fmoe **ret);
 struct mf_fmoe *mf_fmoe_close(struct mf_fmoe *f);
 size_t mf_fmoe_n_rows(const struct mf_fmoe *f);
+/* Rows of the class that are not served, for a step of theirs is of a family that this build does not have: one that
+ * somebody brought to the farm in a foreign runner or a shared object. Calls for them find no row. i < n_foreign. */
+size_t mf_fmoe_n_foreign(const struct mf_fmoe *f);
+int64_t mf_fmoe_foreign_line(const struct mf_fmoe *f, size_t i);
+#define MF_FMOE_FOREIGN_WHY "column pipeline names a family that this build does not have"
 /* Row i: its shape, its time, its pipeline names ("family:step|family:step"); texts live as long as f. */
 int mf_fmoe_row(const struct mf_fmoe *f, size_t i, struct mf_shape *ret_shape, double *ret_us,
                 const char **ret_pipeline);

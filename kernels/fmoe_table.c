@@ -16,52 +16,66 @@ struct mf_fmoe {
     struct mf_table *table;
     struct mf_device_class class;
     size_t *row_of;   /* rows of the class: index into table->rows */
-    size_t *index_of; /* by index into table->rows: index into row_of; SIZE_MAX for another class's */
+    size_t *index_of; /* by index into table->rows: index into row_of; SIZE_MAX for one that is not served */
     size_t n;
+    size_t *foreign; /* rows of the class with a step of nobody here: index into table->rows */
+    size_t n_foreign;
 };
 MF_DEFINE_CLEANUP(struct mf_fmoe *, mf_fmoe_close);
 
-/* One name of a pipeline: "family:step", the family one of this device's. NULL, or what is wrong with it. */
-static const char *name_problem(const char *name, size_t len, const char *device_kind)
+/* What becomes of a row: foreign is one with a step of a family that is not here, as a foreign runner's or a shared
+ * object's; the table is right, and the row is passed over and told of. */
+enum verdict { SERVED, FOREIGN, BROKEN };
+
+/* One name of a pipeline: "family:step", the family one of this device's. */
+static enum verdict judge_name(const char *name, size_t len, const char *device_kind, const char **ret_why)
 {
-    char text[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX], *step;
+    char text[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX], *step = NULL;
     const struct mf_family *family;
 
+    *ret_why = "a step's name is longer than any of ours";
     if (len >= sizeof(text))
-        return "a step's name is longer than any of ours";
+        return BROKEN;
     memcpy(text, name, len);
     text[len] = '\0';
+    *ret_why = "column pipeline has to hold family:step|family:step";
     step = strchr(text, ':');
     if (!step)
-        return "column pipeline has to hold family:step|family:step";
+        return BROKEN;
     *step++ = '\0';
+    *ret_why = "column pipeline names a step of characters that no step has";
     if (!mf_is_name(step, MF_STEP_NAME_MAX - 1))
-        return "column pipeline names a step of characters that no step has";
+        return BROKEN;
+    *ret_why = MF_FMOE_FOREIGN_WHY;
     family = mf_family_find(text);
     if (!family)
-        return "column pipeline names a family that this build does not have";
-    if (strcmp(family->device_kind, device_kind) != 0)
-        return "column pipeline names a family of another kind of device";
-    return NULL;
+        return FOREIGN;
+    *ret_why = "column pipeline names a family of another kind of device";
+    return strcmp(family->device_kind, device_kind) == 0 ? SERVED : BROKEN;
 }
 
-static const char *row_problem(const struct mf_table_row *row, const char *device_kind)
+static enum verdict judge_row(const struct mf_table_row *row, const char *device_kind, const char **ret_why)
 {
     const char *pipeline = row->own[MF_OWN_PIPELINE], *why;
+    enum verdict row_is = SERVED;
 
+    *ret_why = "column pipeline is empty: the row was not tuned by moefarm; export with consumer=moefarm";
     if (!pipeline || !*pipeline)
-        return "column pipeline is empty: the row was not tuned by moefarm; export with consumer=moefarm";
+        return BROKEN;
+    *ret_why = "column us has to be a positive time";
     if (!(row->us > 0) || !isfinite(row->us))
-        return "column us has to be a positive time";
+        return BROKEN;
     for (const char *p = pipeline;; p++) {
         size_t len = strcspn(p, "|");
+        enum verdict name_is = judge_name(p, len, device_kind, &why);
 
-        why = name_problem(p, len, device_kind);
-        if (why)
-            return why;
+        if (name_is > row_is) {
+            row_is = name_is;
+            *ret_why = why;
+        }
         p += len;
-        if (!*p)
-            return NULL;
+        if (row_is == BROKEN || !*p)
+            return row_is;
     }
 }
 
@@ -94,7 +108,8 @@ static int take_rows(struct mf_fmoe *f, const char *path, const char *device_kin
 
     f->row_of = calloc(t->n_rows + 1, sizeof(*f->row_of));
     f->index_of = calloc(t->n_rows + 1, sizeof(*f->index_of));
-    if (!f->row_of || !f->index_of)
+    f->foreign = calloc(t->n_rows + 1, sizeof(*f->foreign));
+    if (!f->row_of || !f->index_of || !f->foreign)
         return -ENOMEM;
     for (size_t i = 0; i < t->n_rows; i++) {
         const struct mf_table_row *row = &t->rows[i];
@@ -103,9 +118,15 @@ static int take_rows(struct mf_fmoe *f, const char *path, const char *device_kin
         f->index_of[i] = SIZE_MAX;
         if (!mf_device_class_equal(&row->class, &f->class) || (row->tag && *row->tag))
             continue;
-        problem = row_problem(row, device_kind);
-        if (problem)
+        switch (judge_row(row, device_kind, &problem)) {
+        case BROKEN:
             return refuse(path, row->line, problem, why, why_cap);
+        case FOREIGN:
+            f->foreign[f->n_foreign++] = i;
+            continue;
+        case SERVED:
+            break;
+        }
         f->index_of[i] = f->n;
         f->row_of[f->n++] = i;
     }
@@ -152,6 +173,7 @@ struct mf_fmoe *mf_fmoe_close(struct mf_fmoe *f)
     mf_table_free(f->table);
     free(f->row_of);
     free(f->index_of);
+    free(f->foreign);
     free(f);
     return NULL;
 }
@@ -159,6 +181,16 @@ struct mf_fmoe *mf_fmoe_close(struct mf_fmoe *f)
 size_t mf_fmoe_n_rows(const struct mf_fmoe *f)
 {
     return f->n;
+}
+
+size_t mf_fmoe_n_foreign(const struct mf_fmoe *f)
+{
+    return f->n_foreign;
+}
+
+int64_t mf_fmoe_foreign_line(const struct mf_fmoe *f, size_t i)
+{
+    return f->table->rows[f->foreign[i]].line;
 }
 
 int mf_fmoe_row(const struct mf_fmoe *f, size_t i, struct mf_shape *ret_shape, double *ret_us,
@@ -184,7 +216,7 @@ int mf_fmoe_lookup(const struct mf_fmoe *f, const struct mf_shape *shape, size_t
         return -ENOENT;
     key.token = mf_token_bucket(shape->token);
     row = mf_table_find(f->table, &f->class, &key);
-    if (!row)
+    if (!row || f->index_of[row - f->table->rows] == SIZE_MAX)
         return -ENOENT;
     *ret_row = f->index_of[row - f->table->rows];
     return 0;
