@@ -19,10 +19,16 @@ set(MF_CPU_SOURCES
     cpu/ops_c.c
     cpu/peaks.c
     cpu/peaks_c.c
+    cpu/permute.c
+    cpu/permute_ascend.c
+    cpu/permute_megatron.c
+    cpu/permute_vllm.c
     cpu/stage.c)
 
 # Kernels trap nothing and set no errno; sums keep their order, so that every run agrees bitwise.
 set(MF_KERNEL_FLAGS -O3 -fno-math-errno -fno-trapping-math)
+# The same bits for every instruction set.
+set_source_files_properties(cpu/permute.c PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off")
 set_source_files_properties(cpu/ops_c.c cpu/peaks_c.c cpu/stage.c PROPERTIES COMPILE_OPTIONS "${MF_KERNEL_FLAGS}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     list(APPEND MF_CPU_SOURCES cpu/ops_avx2.c cpu/ops_avx512.c cpu/peaks_avx2.c cpu/peaks_avx512.c)

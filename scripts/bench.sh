@@ -2,12 +2,12 @@
 # Builds and runs the benchmarks. Standard output holds one line a figure: name value unit.
 # A benchmark that was not built or that fails is named on standard error, and the exit code is 1.
 #
-#   scripts/bench.sh [NAME…]     commit, crashers, aa and farm, or the ones named; kernels, too, by name: kernels without
+#   scripts/bench.sh [NAME…]     commit, crashers, aa, move and farm, or the ones named; kernels, too, by name: kernels without
 #                                a farm around them, for whoever works on one
 set -euo pipefail
 cd "$(dirname "$0")/.."
 names=("$@")
-[ ${#names[@]} -gt 0 ] || names=(commit crashers aa farm)
+[ ${#names[@]} -gt 0 ] || names=(commit crashers aa move farm)
 
 scripts/setup.sh >&2
 scripts/build.sh dev >&2

@@ -43,7 +43,7 @@ struct mf_routes {
     int32_t n_bins;
 };
 
-/* Every pointer may be NULL but experts. */
+/* Every pointer may be NULL. */
 struct mf_blocks {
     int32_t block;
     bool packed;         /* ids are slot << 24 | token; else flat */
