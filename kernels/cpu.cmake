@@ -11,6 +11,8 @@ set(MF_CPU_SOURCES
     family_tile.c
     isa.c
     pool.c
+    asm_args.c
+    asm_manifest.c
     registry.c
     cpu/align.c
     cpu/blocks.c

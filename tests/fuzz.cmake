@@ -3,3 +3,4 @@
 mf_add_fuzz(fuzz_wire USES common)
 mf_add_fuzz(fuzz_shape USES common)
 mf_add_fuzz(fuzz_csv USES common)
+mf_add_fuzz(fuzz_manifest USES kernels common)
