@@ -59,47 +59,73 @@ static float folded_scale(const struct mf_codec *c, const uint8_t *scale)
     return 1.0f;
 }
 
-/* The scales of one group of K for sixteen rows. */
-static void row_scales(const struct mf_decode *d, size_t n0, size_t k, float s[ROWS])
+#define GROUPS_MAX 64 /* of a piece of K */
+
+static void convert_scales(const struct mf_codec *c, const uint8_t *restrict from, size_t n,
+                           float *restrict to)
 {
+    if (c->scale_format == MF_SCALE_E8M0) {
+        for (size_t g = 0; g < n; g++)
+            to[g] = float_of_bits(from[g] == 0 ? 0x00400000 : (uint32_t)from[g] << 23);
+    } else if (c->scale_format == MF_SCALE_E4M3) {
+        for (size_t g = 0; g < n; g++)
+            to[g] = e4m3fn_of(from[g]);
+    } else {
+        for (size_t g = 0; g < n; g++)
+            to[g] = float_of_bits((uint32_t)from[2 * g] << 16 | (uint32_t)from[2 * g + 1] << 24);
+    }
+}
+
+/* The scales of a piece's groups for sixteen rows, [group][16]; 1 where the codec folds none. */
+static void piece_scales(const struct mf_decode *d, size_t n0, float s[GROUPS_MAX][ROWS])
+{
+    const struct mf_codec *c = d->codec;
+    float row[GROUPS_MAX];
+    size_t group = (size_t)c->group_cols, first = d->k0 / (group ? group : 1);
+    size_t n = mf_codec_folds(c) ? (d->k_end + group - 1) / group - first : 1;
+
     for (size_t r = 0; r < ROWS; r++) {
-        s[r] = 1.0f;
-        if (mf_codec_folds(d->codec) && n0 + r < (size_t)d->n)
-            s[r] =
-                folded_scale(d->codec, (const uint8_t *)d->scale + (n0 + r) * d->ld_scale +
-                                           k / (size_t)d->codec->group_cols * (size_t)d->codec->scale_bytes);
+        bool there = mf_codec_folds(c) && n0 + r < (size_t)d->n;
+        if (there)
+            convert_scales(
+                c, (const uint8_t *)d->scale + (n0 + r) * d->ld_scale + first * (size_t)c->scale_bytes, n,
+                row);
+        for (size_t g = 0; g < n; g++)
+            s[g][r] = there ? row[g] : 1.0f;
     }
 }
 
 /* Four bytes of sixteen rows side by side, from a panel: 8 values of four bits or 4 of eight, into as many halves of
- * [K/2][16][2]. */
-#define DECODE_4BIT(name, value)                                                                        \
-    static inline void name(const uint32_t *restrict v, const float *restrict s, uint32_t *restrict to) \
-    {                                                                                                   \
-        for (int j = 0; j < 4; j++) {                                                                   \
-            for (size_t r = 0; r < ROWS; r++) {                                                         \
-                uint32_t byte = v[r] >> (8 * j);                                                        \
-                to[(size_t)j * ROWS + r] =                                                              \
-                    bf16_bits(value(byte & 15) * s[r]) | bf16_bits(value(byte >> 4 & 15) * s[r]) << 16; \
-            }                                                                                           \
-        }                                                                                               \
-    }
-#define DECODE_8BIT(name, value)                                                                          \
-    static inline void name(const uint32_t *restrict v, const float *restrict s, uint32_t *restrict to)   \
-    {                                                                                                     \
-        for (int j = 0; j < 2; j++) {                                                                     \
-            for (size_t r = 0; r < ROWS; r++) {                                                           \
-                uint32_t pair = v[r] >> (16 * j);                                                         \
-                to[(size_t)j * ROWS + r] =                                                                \
-                    bf16_bits(value(pair & 255) * s[r]) | bf16_bits(value(pair >> 8 & 255) * s[r]) << 16; \
-            }                                                                                             \
-        }                                                                                                 \
-    }
+ * [K/2][16][2]. A file that has better ones defines MF_OWN_QUADS. */
+#ifndef MF_OWN_QUADS
+#    define DECODE_4BIT(name, value)                                                                        \
+        static inline void name(const uint32_t *restrict v, const float *restrict s, uint32_t *restrict to) \
+        {                                                                                                   \
+            for (int j = 0; j < 4; j++) {                                                                   \
+                for (size_t r = 0; r < ROWS; r++) {                                                         \
+                    uint32_t byte = v[r] >> (8 * j);                                                        \
+                    to[(size_t)j * ROWS + r] =                                                              \
+                        bf16_bits(value(byte & 15) * s[r]) | bf16_bits(value(byte >> 4 & 15) * s[r]) << 16; \
+                }                                                                                           \
+            }                                                                                               \
+        }
+#    define DECODE_8BIT(name, value)                                                                        \
+        static inline void name(const uint32_t *restrict v, const float *restrict s, uint32_t *restrict to) \
+        {                                                                                                   \
+            for (int j = 0; j < 2; j++) {                                                                   \
+                for (size_t r = 0; r < ROWS; r++) {                                                         \
+                    uint32_t pair = v[r] >> (16 * j);                                                       \
+                    to[(size_t)j * ROWS + r] = bf16_bits(value(pair & 255) * s[r]) |                        \
+                                               bf16_bits(value(pair >> 8 & 255) * s[r]) << 16;              \
+                }                                                                                           \
+            }                                                                                               \
+        }
 DECODE_4BIT(quad_fp4, e2m1_of)
 DECODE_4BIT(quad_int4, int4_of)
 DECODE_8BIT(quad_fp8fn, e4m3fn_of)
 DECODE_8BIT(quad_fp8fnuz, e4m3fnuz_of)
 DECODE_8BIT(quad_int8, int8_of)
+#endif
 
 #define DECODE_GROUPS(quad)                                                          \
     for (size_t k = k0; k < k_end; k += per, from += d->panel, to += per / 2 * ROWS) \
@@ -185,10 +211,11 @@ static void decode_weights(const struct mf_decode *d)
     for (size_t n0 = 0; n0 < (size_t)d->n; n0 += ROWS) {
         uint16_t *to = d->to + n0 * (k_end - d->k0);
         const uint8_t *w = (const uint8_t *)d->w + n0 / panel * panel * row_bits / 8 + n0 % panel * 4;
-        float s[ROWS];
+        float scales[GROUPS_MAX][ROWS];
+        piece_scales(d, n0, scales);
         for (size_t k = d->k0; k < d->k_end; k += group) {
             size_t end = k + group < d->k_end ? k + group : d->k_end;
-            row_scales(d, n0, k, s);
+            const float *s = scales[(k - d->k0) / group];
             if (panel == 1)
                 decode_rows(d, n0, k, end + end % 2, s, to + (k - d->k0) * ROWS);
             else

@@ -5,9 +5,101 @@
  * four with the sign, exponent bit 6 set. That is the value times 2^-56 (e4m3fn) or 2^-55 (e4m3fnuz), normal as the
  * dot product needs it (VDPBF16PS takes subnormals for zero); pack() multiplies A by the inverse. Subnormals of
  * e4m3 come out wrong and are replaced from a table; they are rare, so a branch skips that. */
-#include "kernels/cpu/decode.h"
-
 #include <immintrin.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* 32 values of two neighbouring elements of K each, sixteen rows, from floats that bf16 holds exactly … */
+static inline __attribute__((always_inline)) void put_exact(__m512 even, __m512 odd, uint32_t *to)
+{
+    __m512i low = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
+    _mm512_storeu_si512(to, _mm512_mask_blend_epi16(0xaaaaaaaa, low, _mm512_castps_si512(odd)));
+}
+
+/* … and from any, rounded to nearest even. */
+static inline __attribute__((always_inline)) __m512 round_up(__m512 f)
+{
+    __m512i u = _mm512_castps_si512(f),
+            odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    return _mm512_castsi512_ps(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))));
+}
+
+static inline __attribute__((always_inline)) void quad_of_table(__m512 table, const uint32_t *v, __m512 s,
+                                                                bool exact, uint32_t *to)
+{
+    __m512i codes = _mm512_loadu_si512(v);
+    for (int j = 0; j < 4; j++, to += 16) {
+        /* the permutation reads four bits of an index */
+        __m512 even =
+            _mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(codes, (unsigned)(8 * j)), table), s);
+        __m512 odd =
+            _mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(codes, (unsigned)(8 * j + 4)), table), s);
+        if (exact)
+            put_exact(even, odd, to);
+        else
+            put_exact(round_up(even), round_up(odd), to);
+    }
+}
+
+static inline __attribute__((always_inline)) void quad_fp4(const uint32_t *v, const float *s, uint32_t *to)
+{
+    const __m512 table =
+        _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+    quad_of_table(table, v, _mm512_loadu_ps(s), true, to);
+}
+
+static inline __attribute__((always_inline)) void quad_int4(const uint32_t *v, const float *s, uint32_t *to)
+{
+    const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+    quad_of_table(table, v, _mm512_loadu_ps(s), false, to);
+}
+
+/* Byte `at` of each lane, as e4m3 whose exponent is brought to a float's by one exact product. */
+static inline __attribute__((always_inline)) __m512 e4m3_lane(__m512i v, int at, __m512 power)
+{
+    __m512i up = _mm512_slli_epi32(v, (unsigned)(24 - 8 * at)); /* the code in the highest byte */
+    __m512i magnitude = _mm512_srli_epi32(_mm512_slli_epi32(up, 1), 5);
+    __m512i sign = _mm512_and_si512(up, _mm512_set1_epi32((int)0x80000000));
+    magnitude = _mm512_and_si512(magnitude, _mm512_set1_epi32(0x07f00000));
+    return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_or_si512(sign, magnitude)), power);
+}
+
+static inline __attribute__((always_inline)) void quad_fp8(const uint32_t *v, const float *s, float power,
+                                                           uint32_t *to)
+{
+    __m512i codes = _mm512_loadu_si512(v);
+    __m512 p = _mm512_set1_ps(power), scale = _mm512_loadu_ps(s);
+    for (int j = 0; j < 2; j++, to += 16)
+        put_exact(_mm512_mul_ps(e4m3_lane(codes, 2 * j, p), scale),
+                  _mm512_mul_ps(e4m3_lane(codes, 2 * j + 1, p), scale), to);
+}
+
+static inline __attribute__((always_inline)) void quad_fp8fn(const uint32_t *v, const float *s, uint32_t *to)
+{
+    quad_fp8(v, s, 0x1p120f, to);
+}
+
+static inline __attribute__((always_inline)) void quad_fp8fnuz(const uint32_t *v, const float *s,
+                                                               uint32_t *to)
+{
+    quad_fp8(v, s, 0x1p119f, to);
+}
+
+static inline __attribute__((always_inline)) __m512 int8_lane(__m512i v, int at)
+{
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(v, (unsigned)(24 - 8 * at)), 24));
+}
+
+static inline __attribute__((always_inline)) void quad_int8(const uint32_t *v, const float *s, uint32_t *to)
+{
+    __m512i codes = _mm512_loadu_si512(v);
+    (void)s; /* 1: int8 has no scales of groups */
+    for (int j = 0; j < 2; j++, to += 16)
+        put_exact(int8_lane(codes, 2 * j), int8_lane(codes, 2 * j + 1), to);
+}
+
+#define MF_OWN_QUADS
+#include "kernels/cpu/decode.h"
 
 /* Bytes ahead of the loads: more than a core reads within a memory latency, as a page boundary stops the hardware. */
 #define PREFETCH_BF16 6144
