@@ -1,4 +1,5 @@
 /* The words of a command line, in any order. */
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -70,6 +71,7 @@ int mf_cli_parse(struct mf_cli *cli, const struct mf_command *self, const struct
     char usage[512];
     int r;
 
+    assert(n + 2 <= OPTS_MAX);
     for (size_t i = 0; i < n; i++)
         all[i] = opts[i];
     all[n++] = (struct mf_opt){.name = "url",

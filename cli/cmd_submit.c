@@ -29,6 +29,7 @@ static const struct option options[] = {
     {"time_cap_ms", "MS",       "limit of one step, 100 to 600000; 10000 otherwise"},
     {"routing",     "PROFILE",  "uniform, balanced, zipf:1.2, hot:0.5, recorded:31.0.7, router:sigmoid_groups+shared, or @FILE of expert counts; uniform otherwise"},
     {"search",      "MODE",     "race, exhaustive (every step gets every gate and sample) or enumerate (nothing is measured)"},
+    {"consumer",    "NAME",     "moefarm, or aiter: what is tuned of a row is the key that AITER's production computes of it"},
     {"layout",      "MODE",     "common: one weight layout for a layer model; free: none held in common"},
     {"seed",        "N",        "of the data; 1 otherwise"},
 };
@@ -85,9 +86,9 @@ static int read_counts(const char **routing, struct mf_buf *text)
     _cleanup_(mf_buf_release) struct mf_buf file;
     const char *digits = "0123456789", *at;
 
+    mf_buf_init(&file, COUNTS_FILE_MAX);
     if (!*routing || (*routing)[0] != '@')
         return 0;
-    mf_buf_init(&file, COUNTS_FILE_MAX);
     int code = mf_file_read(*routing + 1, &file);
     if (code != 0)
         return code;

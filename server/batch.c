@@ -30,6 +30,7 @@ static cJSON *print_options(const struct mf_batch_options *o)
     cJSON_AddStringToObject(json, "routing", routing);
     cJSON_AddStringToObject(json, "search", mf_search_name(o->search));
     cJSON_AddStringToObject(json, "layout", o->layout_free ? "free" : "common");
+    cJSON_AddStringToObject(json, "consumer", o->for_aiter ? "aiter" : "moefarm");
     mf_json_add_i64(json, "seed", (int64_t)o->seed);
     return json;
 }
@@ -51,6 +52,7 @@ static void read_options(const cJSON *json, struct mf_batch_options *ret)
     if (mf_json_text(json, "search", &text) == 0)
         (void)mf_search_parse(text, &ret->search);
     ret->layout_free = mf_json_text(json, "layout", &text) == 0 && strcmp(text, "free") == 0;
+    ret->for_aiter = mf_json_text(json, "consumer", &text) == 0 && strcmp(text, "aiter") == 0;
     if (mf_json_i64(json, "seed", 0, INT64_C(1) << 53, &number) == 0)
         ret->seed = (uint64_t)number;
 }
@@ -61,7 +63,7 @@ static char *print_unit_options(const struct mf_batch_options *o)
     if (o->search == MF_SEARCH_ENUMERATE)
         of_units.search = MF_SEARCH_RACE; /* a worker is not asked to measure */
     _cleanup_(cJSON_Deletep) cJSON *json = print_options(&of_units);
-    static const char *const not_for_units[] = {"classes", "priority", "topk", "layout"};
+    static const char *const not_for_units[] = {"classes", "priority", "topk", "layout", "consumer"};
     for (size_t i = 0; i < MF_ARRAY_LEN(not_for_units); i++)
         cJSON_DeleteItemFromObjectCaseSensitive(json, not_for_units[i]);
     cJSON_AddTrueToObject(json, "keep_samples");

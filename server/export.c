@@ -1,6 +1,7 @@
 #include "server/export.h"
 
 #include "common/json.h"
+#include "common/production_key.h"
 #include "common/routing.h"
 #include "common/table_formula.h"
 #include "common/text.h"
@@ -125,9 +126,10 @@ static bool aiter_refuses(const struct mf_export_config *c, const struct mf_shap
                100 * c->err1, 100 * c->err2, 100 * AITER_ERR_MAX);
         return true;
     }
-    if (mf_token_bucket(shape->token) != shape->token) {
-        mf_say(why, cap, "production asks for token %lld in its place: submit that bucket",
-               (long long)mf_token_bucket(shape->token));
+    struct mf_shape key;
+    char rule[MF_REASON_MAX] = "";
+    if (mf_production_shape(shape, &key, rule, sizeof(rule)) > 0) {
+        mf_say(why, cap, "%s; a batch with consumer=aiter tunes the key that production computes", rule);
         return true;
     }
     return false;

@@ -19,6 +19,8 @@ struct mf_batch_options {
     int64_t time_cap_ms; /* per step; 10,000 */
     struct mf_routing routing;
     enum mf_search search;
+    bool
+        for_aiter; /* consumer=aiter: what is tuned of a row is the key that AITER's production computes of it */
     bool layout_free; /* layout=free: no common weight layout for a layer model */
     uint64_t seed;    /* of the data; 1 */
     int n_classes;    /* 0: every class that has a live worker at submission, or the first to come */

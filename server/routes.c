@@ -27,6 +27,8 @@ static const struct mf_parameter submit_parameters[] = {
      "router:RULE[+shared]"},
     {"search", MF_PARAM_TEXT,
      "race (default), exhaustive, or enumerate: nothing is measured, the goals say what would be tried"},
+    {"consumer", MF_PARAM_TEXT,
+     "moefarm (default), or aiter: what is tuned of a row is the key that AITER's production computes of it"},
     {"layout", MF_PARAM_TEXT, "common (default: one weight layout per layer model) or free"},
     {"seed", MF_PARAM_INT, "seed of the data (default 1)"},
     {NULL, MF_PARAM_TEXT, NULL},

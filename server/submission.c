@@ -2,6 +2,7 @@
 
 #include "common/cleanup.h"
 #include "common/json.h"
+#include "common/production_key.h"
 #include "common/routing.h"
 #include "common/table.h"
 #include "common/text.h"
@@ -85,6 +86,12 @@ static int set_search(struct mf_batch_options *o, const char *text)
     return mf_search_parse(text, &o->search);
 }
 
+static int set_consumer(struct mf_batch_options *o, const char *text)
+{
+    o->for_aiter = strcmp(text, "aiter") == 0;
+    return o->for_aiter || strcmp(text, "moefarm") == 0 ? 0 : -EINVAL;
+}
+
 static int set_layout(struct mf_batch_options *o, const char *text)
 {
     o->layout_free = strcmp(text, "free") == 0;
@@ -120,6 +127,7 @@ static const struct {
     {"routing",     set_routing,   MF_ROUTING_WHY},
     {"search",      set_search,    "race, exhaustive or enumerate is expected"},
     {"layout",      set_layout,    "common or free is expected"},
+    {"consumer",    set_consumer,  "moefarm or aiter is expected"},
     {"seed",        set_seed,      "a whole number from 0 to 9007199254740991 is expected"},
 };
 /* clang-format on */
@@ -162,6 +170,19 @@ static int add_error(struct mf_submission_work *w, const struct row_error *e)
         cJSON_AddNumberToObject(cJSON_GetArrayItem(w->errors, cJSON_GetArraySize(w->errors) - 1), "line",
                                 (double)e->line);
     return r;
+}
+
+/* Turns a row that production looks up by another key into that key, and says so among the errors. */
+static int take_production_key(struct mf_submission_work *w, struct mf_shape *shape, int64_t line,
+                               const char *at)
+{
+    struct mf_shape key;
+    char why[256] = "", message[320];
+    if (!w->submission.options.for_aiter || mf_production_shape(shape, &key, why, sizeof(why)) == 0)
+        return 0;
+    *shape = key;
+    mf_say(message, sizeof(message), "%s; that key is tuned", why);
+    return add_error(w, &(struct row_error){line, at, "production_key", message});
 }
 
 static int add_shape(struct mf_submission_work *w, const struct mf_shape *shape)
@@ -250,7 +271,8 @@ static int read_csv(struct mf_submission_work *w, const char *text, size_t len, 
     }
     origins = calloc(t->n_rows ? t->n_rows : 1, sizeof(*origins));
     for (size_t i = 0; origins && i < t->n_rows; i++) {
-        if (add_shape(w, &t->rows[i].shape) < 0)
+        struct mf_shape shape = t->rows[i].shape;
+        if (take_production_key(w, &shape, t->rows[i].line, "") < 0 || add_shape(w, &shape) < 0)
             return mf_refuse_errno(p, -ENOMEM, "read the table");
         origins[i] = (struct origin){i, t->rows[i].line};
     }
@@ -330,8 +352,12 @@ static int read_shapes(struct mf_submission_work *w, const cJSON *shapes, struct
         struct mf_shape shape;
         r = read_shape(w, item, index, &shape);
         if (r > 0) {
+            char at[48];
+            mf_say(at, sizeof(at), "shapes[%d]", index);
             origins[w->submission.n_shapes] = (struct origin){w->submission.n_shapes, index};
-            r = add_shape(w, &shape);
+            r = take_production_key(w, &shape, 0, at);
+            if (r == 0)
+                r = add_shape(w, &shape);
         }
     }
     if (r >= 0)

@@ -20,6 +20,9 @@
     "\"q_dtype_a\":\"torch.bfloat16\",\"q_dtype_w\":\"torch.bfloat16\",\"q_type\":\"QuantType.No\","         \
     "\"use_g1u1\":true,\"doweight_stage1\":0}"
 #define JSON_TAIL "\"expert\":128,\"topk\":8," JSON_FORM
+#define SWIGLU                                                                                             \
+    ",3072,1536,128,4,ActivationType.Swiglu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2," \
+    "QuantType.per_1x32,1,0\n"
 
 struct submission {
     const char *query, *type, *body;
@@ -54,6 +57,13 @@ static const struct submission submissions[] = {
     {"?routing=router:sigmoid_groups%2Bshared", "text/csv", HEADER "4" TAIL, 422, "127 experts in 8 groups", NULL},
     {"?routing=router:softmax%2Bshared", "text/csv", HEADER "4" TAIL, 201, NULL, "routing router:softmax+shared "},
     {"?search=fast", "text/csv", HEADER "4" TAIL, 400, "race, exhaustive or enumerate", NULL},
+    {"?consumer=vllm", "text/csv", HEADER "4" TAIL, 400, "moefarm or aiter", NULL},
+    /* what AITER's production asks for in place of the row is tuned, once, and the receipt says so */
+    {"?consumer=aiter", "text/csv", HEADER "64" SWIGLU, 201, "\"code\":\"production_key\"",
+     "1 shapes, first 64,3072,1536,128,4,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.float4_e2m1fn_x2,"},
+    {"?consumer=aiter", "text/csv", HEADER "56" SWIGLU "64" SWIGLU, 201, "\"code\":\"duplicate\"", "1 shapes, first 64,3072"},
+    {"?consumer=moefarm", "text/csv", HEADER "64" SWIGLU, 201, "\"errors\":[]",
+     "1 shapes, first 64,3072,1536,128,4,ActivationType.Swiglu,torch.bfloat16,torch.float4_e2m1fn_x2,"},
     {"?layout=any", "text/csv", HEADER "4" TAIL, 400, "common or free", NULL},
     {"?classes=gfx942", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"classes\"", NULL},
     {"?classes=gfx942/304,", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"classes\"", NULL},
