@@ -17,6 +17,9 @@
  *   y      the layer's output [T, H]
  *   calib  float [2]: the global factors by which x and h are multiplied before they are quantised with a global factor
  *          (NVFP4), calibrated ahead of serving; the caller hands it in
+ *   aligned sorted_token_ids int32 [P], flat t*k + j with T*k for padding and tail, expert ids int32 [P / block] with -1 for
+ *          the tail, num_tokens_post_pad int32 [1]: what sorted says, by vLLM's moe_align_block_size contract; order
+ *          sorted.<block_m>
  * sorted_v2.<block_m> is a sorted order that other kernels write and read: AITER's "layout" pairs. */
 #pragma once
 
@@ -39,7 +42,8 @@
     EACH(P, Z, "z")            \
     EACH(P, ZW, "zw")          \
     EACH(P, Y, "y")            \
-    EACH(P, CALIB, "calib")
+    EACH(P, CALIB, "calib")    \
+    EACH(P, ALIGNED, "aligned")
 /* clang-format on */
 MF_NAMES_DECLARE(mf_tensor, MF_TENSOR_, MF_TENSOR_MAP);
 

@@ -7,6 +7,7 @@ set(MF_CPU_SOURCES
     family_cpu.c
     family_lib.c
     family_move.c
+    family_move_run.c
     family_one.c
     family_tile.c
     isa.c

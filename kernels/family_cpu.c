@@ -144,6 +144,11 @@ struct mf_artifact mf_cpu_sorted(int32_t block_m)
     return make(MF_TENSOR_SORTED, MF_FORMAT_INDEX, "sorted", block_m);
 }
 
+struct mf_artifact mf_cpu_aligned(int32_t block_m)
+{
+    return make(MF_TENSOR_ALIGNED, MF_FORMAT_INDEX, "sorted", block_m);
+}
+
 struct mf_artifact mf_cpu_bf16(enum mf_tensor tensor, const char *order, int32_t block_m)
 {
     return make(tensor, MF_FORMAT_BF16, order, block_m);

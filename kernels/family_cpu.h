@@ -42,6 +42,7 @@ const char *mf_cpu_layout_name(int panel);
 struct mf_artifact mf_cpu_topk(void);
 struct mf_artifact mf_cpu_calib(void);
 struct mf_artifact mf_cpu_sorted(int32_t block_m);
+struct mf_artifact mf_cpu_aligned(int32_t block_m);
 struct mf_artifact mf_cpu_bf16(enum mf_tensor tensor, const char *order, int32_t block_m);
 struct mf_artifact mf_cpu_x_sorted(const struct mf_shape *shape, int32_t block_m);
 

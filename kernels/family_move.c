@@ -1,78 +1,158 @@
-/* Data movement and quantisation: every op of the layer that is no GEMM, each as a step of its own. */
-#include "kernels/family_cpu.h"
+/* Data movement and quantisation: every op of the layer that is no GEMM, each as a step of its own, and what of them
+ * can be one pass: sorting, quantising and gathering. */
+#include "kernels/family_move.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/cleanup.h"
-#include "kernels/quant.h"
+#include "kernels/cpu/align.h"
+#include "kernels/cpu/moe_sort.h"
 
-enum kind { SORT, QUANT1, GATHER, ACT, QUANT2, COMBINE, COMBINE_WEIGHTED };
+#define ROWS_OF_ONE \
+    64 /* up to so many one thread may beat many, as starting them costs as much as the rows */
+#define STREAM_BYTES ((int64_t)4 << 20) /* from here on rows in expert order do not stay in a core's caches */
+#define ATOMIC_REORDER \
+    0.01 /* sums of bf16 rows that a block's order decides, after quantising them once more */
 
+/* What a kind has in its name, beside its word. */
 static const struct kind_info {
     const char *word;
-    bool sorted; /* its name has a block_m */
-    bool threaded;
-} kinds[] = {
-    [SORT] = {"sort", true, false},
-    [QUANT1] = {"quant1", false, true},
-    [GATHER] = {"gather", true, true},
-    [ACT] = {"act", true, true},
-    [QUANT2] = {"quant2", true, true},
-    [COMBINE] = {"combine_z", false, true},
-    [COMBINE_WEIGHTED] = {"combine_zw", false, true},
+    bool blocks, threads, sorts, gathers;
+} kinds[MF_MOVE_N_] = {
+    [MF_MOVE_SORT] = {"sort", .blocks = true, .sorts = true},
+    [MF_MOVE_ALIGN] = {"align", .blocks = true, .sorts = true},
+    [MF_MOVE_SORT_GATHER] = {"sort_gather", .blocks = true, .threads = true},
+    [MF_MOVE_FROM_ALIGNED] = {"from_aligned", .blocks = true},
+    [MF_MOVE_QUANT1] = {"quant1", .threads = true},
+    [MF_MOVE_GATHER] = {"gather", .blocks = true, .threads = true, .gathers = true},
+    [MF_MOVE_QUANT1_GATHER] = {"quant1_gather", .blocks = true, .threads = true},
+    [MF_MOVE_ACT] = {"act", .blocks = true, .threads = true},
+    [MF_MOVE_QUANT2] = {"quant2", .blocks = true, .threads = true},
+    [MF_MOVE_COMBINE] = {"combine_z", .threads = true},
+    [MF_MOVE_COMBINE_WEIGHTED] = {"combine_zw", .threads = true},
 };
 
-struct mf_kernel {
-    enum kind kind;
-    struct mf_shape shape;
-    struct mf_stage_plan plan; /* ops, format and scales */
-    int32_t block_m;
-    int threads;
-    size_t floats_bytes;            /* workspace of one thread */
-    const struct mf_launch *launch; /* of the running launch */
-};
+/* The plain way has no word of its own. */
+static const char *const way_words[MF_MOVE_N_WAYS_] = {"", "_nt", "_once"};
 
-static bool kind_applies(enum kind kind, const struct mf_shape *s)
+/* ---- what is legal ---- */
+
+static bool kind_applies(enum mf_move_kind kind, const struct mf_shape *s)
 {
     switch (kind) {
-    case QUANT1:
-    case QUANT2:
+    case MF_MOVE_QUANT1:
+    case MF_MOVE_QUANT2:
+    case MF_MOVE_QUANT1_GATHER:
         return mf_cpu_quantises(s);
-    case COMBINE_WEIGHTED:
+    case MF_MOVE_COMBINE_WEIGHTED:
         return !s->doweight_stage1;
-    case SORT:
-    case GATHER:
-    case ACT:
-    case COMBINE:
+    case MF_MOVE_SORT:
+    case MF_MOVE_ALIGN:
+    case MF_MOVE_SORT_GATHER:
+    case MF_MOVE_FROM_ALIGNED:
+    case MF_MOVE_GATHER:
+    case MF_MOVE_ACT:
+    case MF_MOVE_COMBINE:
+    case MF_MOVE_N_:
         break;
     }
     return true;
 }
 
-static size_t floats_bytes(enum kind kind, const struct mf_shape *s)
+/* Threads of a sort: one, or all where routes are many. */
+static int sort_threads(enum mf_sort sort, int cores)
 {
-    size_t n = kind == QUANT1 ? (size_t)s->model_dim : kind == SORT ? (size_t)s->expert + 1 : 0;
-
-    if (kind == QUANT2)
-        n = (size_t)s->inter_dim;
-    if (kind == ACT)
-        n = 2 * (size_t)s->inter_dim;
-    /* a quantising thread's largest magnitude lies behind its floats */
-    return (n * 4 + sizeof(uint32_t) + 63) / 64 * 64;
+    return sort == MF_SORT_SERIAL || sort == MF_SORT_ONE ? 1 : MF_MIN(cores, MF_SORT_THREADS);
 }
 
+/* Why a sort is not tried, with the numbers; false: it is. `one` is for few routes, the threaded ones for more. */
+static bool refuse_sort(enum mf_sort sort, const struct mf_shape *s, int cores, struct mf_refusal *ret)
+{
+    int64_t routes = s->token * s->topk;
+    const char *why;
+
+    ret->rule = NULL;
+    if (!mf_sort_takes(sort, routes, s->expert, sort_threads(sort, cores), &why))
+        mf_refuse(ret, "routes", "%lld tokens x topk %d are %lld routes over %d experts; %s",
+                  (long long)s->token, s->topk, (long long)routes, s->expert, why);
+    else if (sort >= MF_SORT_STAGES && routes <= MF_SORT_ONE_ROUTES)
+        mf_refuse(ret, "routes",
+                  "%lld routes; threads share a sort from %d on, below which starting them costs more",
+                  (long long)routes, MF_SORT_ONE_ROUTES + 1);
+    else if (sort >= MF_SORT_STAGES && cores < 2)
+        mf_refuse(ret, "cores", "1 core; %s is the serial sort with more passes then", mf_sort_name(sort));
+    return ret->rule != NULL;
+}
+
+static bool refuse_way(enum mf_move_way way, const struct mf_shape *s, struct mf_refusal *ret)
+{
+    int64_t bytes = (int64_t)(mf_cpu_row_bytes(s, s->model_dim) * (double)(s->token * s->topk));
+
+    ret->rule = NULL;
+    if (way != MF_MOVE_ROWS && bytes < STREAM_BYTES)
+        mf_refuse(ret, "bytes",
+                  "%lld bytes of rows; they are written around the caches from %lld on, below which the "
+                  "GEMM finds them there",
+                  (long long)bytes, (long long)STREAM_BYTES);
+    return ret->rule != NULL;
+}
+
+/* ---- a step ---- */
+
+static size_t whole_lines(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* A row as floats, and a quantising thread's largest magnitude behind them. */
+static size_t thread_bytes(enum mf_move_kind kind, const struct mf_shape *s)
+{
+    size_t H = (size_t)s->model_dim, I = (size_t)s->inter_dim, n = 0;
+
+    if (kind == MF_MOVE_QUANT1 || kind == MF_MOVE_QUANT1_GATHER || kind == MF_MOVE_SORT_GATHER)
+        n = H;
+    if (kind == MF_MOVE_QUANT2 || kind == MF_MOVE_ACT)
+        n = kind == MF_MOVE_ACT ? 2 * I : I;
+    return whole_lines(n * 4 + sizeof(uint32_t));
+}
+
+bool mf_move_maps(const struct mf_kernel *k)
+{
+    return k->kind == MF_MOVE_QUANT1_GATHER || k->kind == MF_MOVE_SORT_GATHER ||
+           (k->kind == MF_MOVE_GATHER && k->way == MF_MOVE_ONCE);
+}
+
+static struct mf_kernel configure(struct mf_kernel k)
+{
+    const struct mf_shape *s = &k.shape;
+    size_t routes = (size_t)(s->token * s->topk);
+
+    if (k.kind == MF_MOVE_SORT_GATHER)
+        k.sort = k.threads > 1 ? MF_SORT_STABLE : MF_SORT_SERIAL;
+    if (kinds[k.kind].sorts || k.kind == MF_MOVE_SORT_GATHER)
+        k.sort_bytes = mf_blocks_workspace(k.sort, (int64_t)routes, s->expert, k.threads);
+    if (mf_move_maps(&k))
+        k.map_bytes = whole_lines(routes * sizeof(int32_t));
+    k.thread_bytes = thread_bytes(k.kind, s);
+    (void)mf_stage_plan_shape(&k.plan, s);
+    return k;
+}
+
+/* "sort_stable_m16_t2", "gather_once_m16_t2", "quant1_t2". Sorts of one thread do not say so. */
 static void print_name(const struct mf_kernel *k, char buf[MF_STEP_NAME_MAX])
 {
     const struct kind_info *i = &kinds[k->kind];
+    const char *sort = i->sorts && k->sort != MF_SORT_SERIAL ? mf_sort_name(k->sort) : "";
     char block[16] = "", threads[16] = "";
 
-    if (i->sorted)
+    if (i->blocks)
         (void)snprintf(block, sizeof(block), "_m%d", k->block_m);
-    if (i->threaded)
+    if (i->threads || (i->sorts && k->threads > 1))
         (void)snprintf(threads, sizeof(threads), "_t%d", k->threads);
-    (void)snprintf(buf, MF_STEP_NAME_MAX, "%s%s%s", i->word, block, threads);
+    (void)snprintf(buf, MF_STEP_NAME_MAX, "%s%s%s%s%s%s", i->word, *sort ? "_" : "", sort, way_words[k->way],
+                   block, threads);
 }
 
 static void need_calib(const struct mf_kernel *k, struct mf_step *s)
@@ -81,147 +161,236 @@ static void need_calib(const struct mf_kernel *k, struct mf_step *s)
         mf_step_need(s, mf_cpu_calib());
 }
 
-static void describe_sorted(const struct mf_kernel *k, struct mf_step *s)
+static void describe_sort(const struct mf_kernel *k, struct mf_step *s)
+{
+    double slots = (double)k->shape.token * k->shape.topk;
+    bool from_aligned = k->kind == MF_MOVE_FROM_ALIGNED;
+
+    s->covers = from_aligned ? 0 : MF_OP_BIT(MF_OP_SORT);
+    if (from_aligned)
+        mf_step_need(s, mf_cpu_aligned(k->block_m));
+    mf_step_need(s, mf_cpu_topk());
+    mf_step_give(s, k->kind == MF_MOVE_ALIGN ? mf_cpu_aligned(k->block_m) : mf_cpu_sorted(k->block_m));
+    s->bytes = slots * 16;
+    s->reorder_tolerance = k->sort == MF_SORT_SCATTER ? ATOMIC_REORDER : 0;
+}
+
+/* x on its way into expert order, from what it is there. */
+static void describe_gather(const struct mf_kernel *k, struct mf_step *s)
+{
+    const struct mf_shape *shape = &k->shape;
+    double slots = (double)shape->token * shape->topk, H = shape->model_dim;
+    bool fused = k->kind != MF_MOVE_GATHER, sorts = k->kind == MF_MOVE_SORT_GATHER;
+
+    s->covers = MF_OP_BIT(MF_OP_GATHER) | (sorts ? MF_OP_BIT(MF_OP_SORT) : 0);
+    if (fused && mf_cpu_quantises(shape))
+        s->covers |= MF_OP_BIT(MF_OP_QUANT1);
+    mf_step_need(s, fused ? mf_cpu_bf16(MF_TENSOR_X, "token", 0) : mf_plain_x(shape));
+    mf_step_need(s, sorts ? mf_cpu_topk() : mf_cpu_sorted(k->block_m));
+    if (fused)
+        need_calib(k, s);
+    mf_step_give(s, mf_cpu_x_sorted(shape, k->block_m));
+    if (sorts)
+        mf_step_give(s, mf_cpu_sorted(k->block_m));
+    s->bytes = slots * (mf_cpu_row_bytes(shape, (int64_t)H) + (sorts ? 16 : 0)) +
+               (double)shape->token * (fused ? H * 2 : mf_cpu_row_bytes(shape, (int64_t)H));
+}
+
+static void describe_rows(const struct mf_kernel *k, struct mf_step *s)
 {
     const struct mf_shape *shape = &k->shape;
     double slots = (double)shape->token * shape->topk, H = shape->model_dim, I = shape->inter_dim;
 
-    switch (k->kind) {
-    case SORT:
-        s->covers = MF_OP_BIT(MF_OP_SORT);
-        mf_step_need(s, mf_cpu_topk());
-        mf_step_give(s, mf_cpu_sorted(k->block_m));
-        s->bytes = slots * 16;
-        return;
-    case GATHER:
-        s->covers = MF_OP_BIT(MF_OP_GATHER);
-        mf_step_need(s, mf_plain_x(shape));
-        mf_step_need(s, mf_cpu_sorted(k->block_m));
-        mf_step_give(s, mf_cpu_x_sorted(shape, k->block_m));
-        s->bytes = ((double)shape->token + slots) * mf_cpu_row_bytes(shape, (int64_t)H);
-        return;
-    case ACT:
+    if (k->kind == MF_MOVE_QUANT1) {
+        s->covers = MF_OP_BIT(MF_OP_QUANT1);
+        mf_step_need(s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
+        need_calib(k, s);
+        mf_step_give(s, mf_plain_x(shape));
+        s->bytes = (double)shape->token * (H * 2 + mf_cpu_row_bytes(shape, (int64_t)H));
+    } else if (k->kind == MF_MOVE_ACT) {
         s->covers = MF_OP_BIT(MF_OP_ACT) | (shape->doweight_stage1 ? MF_OP_BIT(MF_OP_WEIGHT) : 0);
         mf_step_need(s, mf_cpu_bf16(MF_TENSOR_G, "sorted", k->block_m));
         mf_step_need(s, mf_cpu_sorted(k->block_m));
         mf_step_give(s, mf_cpu_bf16(MF_TENSOR_H, "sorted", k->block_m));
         s->bytes = slots * I * 6;
         s->flops = slots * I * 8;
-        return;
-    case QUANT2:
+    } else {
         s->covers = MF_OP_BIT(MF_OP_QUANT2);
         mf_step_need(s, mf_cpu_bf16(MF_TENSOR_H, "sorted", k->block_m));
         mf_step_need(s, mf_cpu_sorted(k->block_m));
         need_calib(k, s);
         mf_step_give(s, mf_plain_h(shape, k->block_m));
         s->bytes = slots * (I * 2 + mf_cpu_row_bytes(shape, (int64_t)I));
-        return;
-    case QUANT1:
-    case COMBINE:
-    case COMBINE_WEIGHTED:
-        break;
     }
+}
+
+static void describe_combine(const struct mf_kernel *k, struct mf_step *s)
+{
+    const struct mf_shape *shape = &k->shape;
+    double slots = (double)shape->token * shape->topk, H = shape->model_dim;
+    /* with doweight_stage1 the weight is in z already */
+    bool weighs = k->kind == MF_MOVE_COMBINE && !shape->doweight_stage1;
+    bool plain = k->kind == MF_MOVE_COMBINE;
+
+    s->covers = MF_OP_BIT(MF_OP_COMBINE) | (weighs ? MF_OP_BIT(MF_OP_WEIGHT) : 0);
+    mf_step_need(s, mf_cpu_bf16(plain ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
+    if (weighs)
+        mf_step_need(s, mf_cpu_topk());
+    mf_step_give(s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
+    s->bytes = (slots + (double)shape->token) * H * 2;
+    s->flops = slots * H * (plain ? 2 : 1);
 }
 
 static void describe(const struct mf_kernel *k, struct mf_step *ret)
 {
-    const struct mf_shape *shape = &k->shape;
-    double slots = (double)shape->token * shape->topk, H = shape->model_dim;
     struct mf_step s = {
-        .family = "move", .stage = MF_STAGE_MOVE, .block_m = kinds[k->kind].sorted ? k->block_m : 0};
+        .family = "move", .stage = MF_STAGE_MOVE, .block_m = kinds[k->kind].blocks ? k->block_m : 0};
 
     print_name(k, s.name);
     switch (k->kind) {
-    case QUANT1:
-        s.covers = MF_OP_BIT(MF_OP_QUANT1);
-        mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
-        need_calib(k, &s);
-        mf_step_give(&s, mf_plain_x(shape));
-        s.bytes = (double)shape->token * (H * 2 + mf_cpu_row_bytes(shape, (int64_t)H));
+    case MF_MOVE_SORT:
+    case MF_MOVE_ALIGN:
+    case MF_MOVE_FROM_ALIGNED:
+        describe_sort(k, &s);
         break;
-    case COMBINE:
-        /* with doweight_stage1 the weight is in z already */
-        s.covers = MF_OP_BIT(MF_OP_COMBINE) | (shape->doweight_stage1 ? 0 : MF_OP_BIT(MF_OP_WEIGHT));
-        mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_Z, "slot", 0));
-        if (!shape->doweight_stage1)
-            mf_step_need(&s, mf_cpu_topk());
-        mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
-        s.bytes = (slots + (double)shape->token) * H * 2;
-        s.flops = slots * H * 2;
+    case MF_MOVE_GATHER:
+    case MF_MOVE_QUANT1_GATHER:
+    case MF_MOVE_SORT_GATHER:
+        describe_gather(k, &s);
         break;
-    case COMBINE_WEIGHTED:
-        s.covers = MF_OP_BIT(MF_OP_COMBINE);
-        mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_ZW, "slot", 0));
-        mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
-        s.bytes = (slots + (double)shape->token) * H * 2;
-        s.flops = slots * H;
+    case MF_MOVE_QUANT1:
+    case MF_MOVE_ACT:
+    case MF_MOVE_QUANT2:
+        describe_rows(k, &s);
         break;
-    case SORT:
-    case GATHER:
-    case ACT:
-    case QUANT2:
-        describe_sorted(k, &s);
+    case MF_MOVE_COMBINE:
+    case MF_MOVE_COMBINE_WEIGHTED:
+        describe_combine(k, &s);
+        break;
+    case MF_MOVE_N_:
         break;
     }
-    s.workspace_bytes = k->floats_bytes * (size_t)k->threads;
+    s.workspace_bytes = k->thread_bytes * (size_t)k->threads + k->sort_bytes + k->map_bytes;
     *ret = s;
 }
 
-static struct mf_kernel configure(enum kind kind, const struct mf_shape *shape, int32_t block_m, int threads)
-{
-    struct mf_kernel k = {.kind = kind,
-                          .shape = *shape,
-                          .block_m = block_m,
-                          .threads = kinds[kind].threaded ? threads : 1,
-                          .floats_bytes = floats_bytes(kind, shape)};
+/* ---- enumerating ---- */
 
-    (void)mf_stage_plan_shape(&k.plan, shape);
-    return k;
+/* Called for every step of the shape, and for what a variant is refused for; stops at the first value that is not 0. */
+struct each {
+    const struct mf_shape *shape;
+    int cores;
+    int (*step)(struct each *e, const struct mf_kernel *k);
+    int (*refused)(struct each *e, const char *kernel, const struct mf_refusal *r); /* may be NULL */
+    void *context;
+};
+
+static int tell(struct each *e, const char *word, const char *variant, const struct mf_refusal *r)
+{
+    char kernel[64];
+
+    if (!e->refused)
+        return 0;
+    (void)snprintf(kernel, sizeof(kernel), "%s%s", word, variant);
+    return e->refused(e, kernel, r);
 }
 
-/* Up to so many rows one thread may beat many, as starting them costs as much as the rows. */
-#define ROWS_OF_ONE 64
-
-/* Calls f for every step of the shape; stops at the first value that is not 0 and returns it. */
-typedef int (*each_fn)(void *context, const struct mf_kernel *k);
-
-static int each(const struct mf_shape *shape, int cores, each_fn f, void *context)
+static int each_block(struct each *e, enum mf_move_kind kind, int threads, enum mf_sort sort,
+                      enum mf_move_way way)
 {
-    for (enum kind kind = SORT; kind <= COMBINE_WEIGHTED; kind++) {
-        if (!kind_applies(kind, shape))
-            continue;
-        for (int b = 0; b < (kinds[kind].sorted ? MF_CPU_N_BLOCK_MS : 1); b++) {
-            int threads = kinds[kind].threaded && shape->token * shape->topk > ROWS_OF_ONE ? cores : 1;
-            for (; threads <= cores; threads = threads < cores ? cores : cores + 1) {
-                struct mf_kernel k = configure(kind, shape, mf_cpu_block_ms[b], threads);
-                int r = f(context, &k);
-                if (r != 0)
-                    return r;
-                if (!kinds[kind].threaded)
-                    break;
-            }
-        }
+    for (int b = 0; b < (kinds[kind].blocks ? MF_CPU_N_BLOCK_MS : 1); b++) {
+        struct mf_kernel k = configure((struct mf_kernel){.kind = kind,
+                                                          .shape = *e->shape,
+                                                          .block_m = mf_cpu_block_ms[b],
+                                                          .threads = threads,
+                                                          .sort = sort,
+                                                          .way = way});
+        int r = e->step(e, &k);
+        if (r != 0)
+            return r;
     }
     return 0;
 }
 
-static int offer_step(void *context, const struct mf_kernel *k)
+/* align is there for whoever comes from vLLM; one algorithm of each size is enough for it. */
+static int each_sort(struct each *e, enum mf_move_kind kind)
 {
-    struct mf_offer *offer = context;
+    int r = 0;
+
+    for (enum mf_sort sort = MF_SORT_SERIAL; r == 0 && sort < MF_SORT_N_; sort++) {
+        struct mf_refusal refusal;
+        char variant[32];
+        if (kind == MF_MOVE_ALIGN && sort != MF_SORT_SERIAL && sort != MF_SORT_STABLE)
+            continue;
+        (void)snprintf(variant, sizeof(variant), "_%s", mf_sort_name(sort));
+        if (refuse_sort(sort, e->shape, e->cores, &refusal))
+            r = tell(e, kinds[kind].word, variant, &refusal);
+        else
+            r = each_block(e, kind, sort_threads(sort, e->cores), sort, MF_MOVE_ROWS);
+    }
+    return r;
+}
+
+static int each_way(struct each *e, enum mf_move_kind kind, int threads)
+{
+    int r = 0;
+
+    for (enum mf_move_way way = MF_MOVE_ROWS; r == 0 && way < (kinds[kind].gathers ? MF_MOVE_N_WAYS_ : 1);
+         way++) {
+        struct mf_refusal refusal;
+        if (!refuse_way(way, e->shape, &refusal))
+            r = each_block(e, kind, threads, MF_SORT_SERIAL, way);
+        else if (threads == e->cores) /* which both turns of a kind end with */
+            r = tell(e, kinds[kind].word, way_words[way], &refusal);
+    }
+    return r;
+}
+
+static int each(struct each *e)
+{
+    const struct mf_shape *s = e->shape;
+    int least = s->token * s->topk > ROWS_OF_ONE ? e->cores : 1, r = 0;
+
+    for (enum mf_move_kind kind = MF_MOVE_SORT; r == 0 && kind < MF_MOVE_N_; kind++) {
+        if (!kind_applies(kind, s))
+            continue;
+        if (kinds[kind].sorts)
+            r = each_sort(e, kind);
+        else if (!kinds[kind].threads)
+            r = each_block(e, kind, 1, MF_SORT_SERIAL, MF_MOVE_ROWS);
+        else
+            r = each_way(e, kind, least);
+        if (r == 0 && kinds[kind].threads && least < e->cores)
+            r = each_way(e, kind, e->cores);
+    }
+    return r;
+}
+
+static int offer_step(struct each *e, const struct mf_kernel *k)
+{
+    struct mf_offer *offer = e->context;
     struct mf_step step;
 
     describe(k, &step);
     return offer->step(offer, &step);
 }
 
+static int offer_refusal(struct each *e, const char *kernel, const struct mf_refusal *r)
+{
+    struct mf_offer *offer = e->context;
+
+    return offer->reject(offer, "move", kernel, r->rule, "%s", r->reason);
+}
+
 static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
                      const struct mf_shape *shape, struct mf_offer *offer)
 {
     struct mf_refusal refusal;
+    struct each e = {shape, device->cores, offer_step, offer_refusal, offer};
 
     if (!mf_cpu_shape_known(shape, &refusal))
         return offer->reject(offer, f->name, f->name, refusal.rule, "%s", refusal.reason);
-    return each(shape, device->cores, offer_step, offer);
+    return each(&e);
 }
 
 struct search {
@@ -229,9 +398,9 @@ struct search {
     struct mf_kernel found;
 };
 
-static int match_name(void *context, const struct mf_kernel *k)
+static int match_name(struct each *e, const struct mf_kernel *k)
 {
-    struct search *s = context;
+    struct search *s = e->context;
     char name[MF_STEP_NAME_MAX];
 
     print_name(k, name);
@@ -254,12 +423,13 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
                      const char *name, struct mf_kernel **ret)
 {
     struct search search = {.name = name};
+    struct each e = {shape, device->info.cores, match_name, NULL, &search};
     struct mf_refusal refusal;
 
     (void)f;
     if (!is_our_word(name))
         return -EINVAL;
-    if (!mf_cpu_shape_known(shape, &refusal) || each(shape, device->info.cores, match_name, &search) != 1)
+    if (!mf_cpu_shape_known(shape, &refusal) || each(&e) != 1)
         return -ENOTSUP;
     struct mf_kernel *k = malloc(sizeof(*k));
     if (!k)
@@ -267,233 +437,6 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     *k = search.found;
     k->plan.ops = mf_cpu_ops(mf_isa_best());
     *ret = k;
-    return 0;
-}
-
-/* Calls row(…) for this thread's share of the valid rows of sorted order. */
-typedef void (*row_fn)(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row, void *room);
-
-static void each_sorted_row(const struct mf_kernel *k, const struct mf_sorted_view *s, row_fn f, void *room,
-                            int thread, int n_threads)
-{
-    int64_t n_blocks = s->num_valid[0] / k->block_m, seen = 0;
-
-    for (int64_t b = 0; b < n_blocks; b++) {
-        int rows = mf_block_rows(s->ids, b * k->block_m, k->block_m, k->shape.topk);
-        for (int i = 0; i < rows; i++, seen++) {
-            if (seen % n_threads == thread)
-                f(k, s, (size_t)(b * k->block_m + i), room);
-        }
-    }
-}
-
-/* A row with what it has of its own; what all rows share is copied once. */
-static void gather_row(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row, void *room)
-{
-    const struct mf_codec *c = k->plan.codecs.a;
-    const struct mf_tensor_ref *from = &k->launch->needs[0], *to = &k->launch->gives[0];
-    size_t H = (size_t)k->shape.model_dim, bytes = mf_codec_row_bytes(c, H);
-    size_t token = (size_t)mf_id_token(s->ids[row]);
-    size_t scales = c->group_rows == 0 ? 0 : mf_codec_scale_cols(c, H) * (size_t)c->scale_bytes;
-
-    (void)room;
-    memcpy((char *)to->part[0] + row * bytes, (const char *)from->part[0] + token * bytes, bytes);
-    if (scales)
-        memcpy((char *)to->part[1] + row * scales, (const char *)from->part[1] + token * scales, scales);
-}
-
-static void copy_shared(const struct mf_codec *c, const struct mf_tensor_ref *from,
-                        const struct mf_tensor_ref *to)
-{
-    if (c->scale_bytes > 0 && c->group_rows == 0)
-        memcpy(to->part[1], from->part[1], (size_t)c->scale_bytes);
-    if (c->global)
-        memcpy(to->part[2], from->part[2], sizeof(float));
-}
-
-static void act_row(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row, void *room)
-{
-    const struct mf_launch *l = k->launch;
-    size_t I = (size_t)k->shape.inter_dim;
-    float *g = room;
-
-    mf_bf16_to_floats((const uint16_t *)l->needs[0].part[0] + row * 2 * I, 2 * I, g);
-    k->plan.ops->activate(k->shape.act_type, g, g + I, k->shape.doweight_stage1 ? s->weights[row] : 1.0f, I,
-                          (uint16_t *)l->gives[0].part[0] + row * I);
-}
-
-/* Where a thread keeps the largest magnitude of its rows. */
-static uint32_t *amax_of(const struct mf_kernel *k, int thread)
-{
-    char *room = (char *)k->launch->workspace + (size_t)thread * k->floats_bytes;
-    return (uint32_t *)(void *)(room + k->floats_bytes - sizeof(uint32_t));
-}
-
-/* bf16 magnitudes order as their bits do, NaN above all. */
-static void raise_amax(const struct mf_kernel *k, size_t row, size_t n, uint32_t *amax)
-{
-    const uint16_t *from = (const uint16_t *)k->launch->needs[0].part[0] + row * n;
-    uint16_t top = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        uint16_t a = from[i] & 0x7fff;
-        top = a > top ? a : top;
-    }
-    *amax = top > *amax ? top : *amax;
-}
-
-/* What all rows share: the scale drawn from all threads' magnitudes, or the calibrated factor. Thread 0 writes it down. */
-struct shared {
-    float scale, global;
-};
-
-static struct shared share(const struct mf_kernel *k, int thread)
-{
-    const struct mf_codec *c = k->plan.codecs.a;
-    const struct mf_launch *l = k->launch;
-    bool first = k->kind == QUANT1;
-    struct shared s = {1, 1};
-    uint32_t top = 0;
-
-    if (c->global)
-        s.global = ((const float *)l->needs[first ? 1 : 2].part[0])[first ? 0 : 1];
-    for (int t = 0; c->group_rows == 0 && t < k->threads; t++)
-        top = MF_MAX(top, *amax_of(k, t));
-    if (c->group_rows == 0)
-        mf_codec_group_scale(c, mf_bf16_to_float((uint16_t)top), 1.0f, &s.scale);
-    if (thread == 0 && c->group_rows == 0)
-        *(float *)l->gives[0].part[1] = s.scale;
-    if (thread == 0 && c->global)
-        *(float *)l->gives[0].part[2] = s.global;
-    return s;
-}
-
-static void quantise_row(const struct mf_kernel *k, size_t row, size_t n, const struct shared *s,
-                         float *floats)
-{
-    const struct mf_codec *c = k->plan.codecs.a;
-    const struct mf_tensor_ref *to = &k->launch->gives[0];
-    const uint16_t *from = (const uint16_t *)k->launch->needs[0].part[0] + row * n;
-
-    if (c->group_rows > 0) {
-        mf_stage_quantise_row(c, from, n, row, s->global, floats, to);
-        return;
-    }
-    mf_bf16_to_floats(from, n, floats);
-    mf_codec_encode_row(c, floats, n, &s->scale, 1.0f,
-                        (uint8_t *)to->part[0] + row * mf_codec_row_bytes(c, n));
-}
-
-static void amax_row(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row, void *room)
-{
-    (void)s;
-    raise_amax(k, row, (size_t)k->shape.inter_dim, room);
-}
-
-static void quant1(const struct mf_kernel *k, void *room, int thread, int n_threads)
-{
-    int64_t from = k->shape.token * thread / n_threads, to = k->shape.token * (thread + 1) / n_threads;
-    size_t H = (size_t)k->shape.model_dim;
-
-    if (k->plan.codecs.a->group_rows == 0) {
-        *amax_of(k, thread) = 0;
-        for (int64_t t = from; t < to; t++)
-            raise_amax(k, (size_t)t, H, amax_of(k, thread));
-        mf_pool_barrier();
-    }
-    struct shared all = share(k, thread);
-    for (int64_t t = from; t < to; t++)
-        quantise_row(k, (size_t)t, H, &all, room);
-}
-
-struct quant2_room {
-    struct shared all;
-    float *floats;
-};
-
-static void quant2_row(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row, void *room)
-{
-    struct quant2_room *r = room;
-
-    (void)s;
-    quantise_row(k, row, (size_t)k->shape.inter_dim, &r->all, r->floats);
-}
-
-static void quant2(const struct mf_kernel *k, const struct mf_sorted_view *s, void *room, int thread,
-                   int n_threads)
-{
-    if (k->plan.codecs.a->group_rows == 0) {
-        *amax_of(k, thread) = 0;
-        each_sorted_row(k, s, amax_row, amax_of(k, thread), thread, n_threads);
-        mf_pool_barrier();
-    }
-    struct quant2_room r = {share(k, thread), room};
-    each_sorted_row(k, s, quant2_row, &r, thread, n_threads);
-}
-
-/* Few tokens leave threads idle if whole rows are shared out, so columns are: any cut gives the same sums. */
-static void combine_columns(const struct mf_kernel *k, int thread, int n_threads)
-{
-    const struct mf_launch *l = k->launch;
-    size_t H = (size_t)k->shape.model_dim, pieces = (H + 63) / 64;
-    size_t from = pieces * (size_t)thread / (size_t)n_threads * 64;
-    size_t to = pieces * (size_t)(thread + 1) / (size_t)n_threads * 64, topk = (size_t)k->shape.topk;
-    bool weighted = k->kind == COMBINE && !k->shape.doweight_stage1;
-
-    to = to > H ? H : to;
-    if (from >= to)
-        return;
-    for (size_t t = 0; t < (size_t)k->shape.token; t++) {
-        const float *weights = weighted ? (const float *)l->needs[1].part[1] + t * topk : NULL;
-        k->plan.ops->combine((const uint16_t *)l->needs[0].part[0] + t * topk * H + from, H, k->shape.topk,
-                             weights, to - from, (uint16_t *)l->gives[0].part[0] + t * H + from);
-    }
-}
-
-static void run_thread(void *context, int thread, int n_threads)
-{
-    const struct mf_kernel *k = context;
-    const struct mf_launch *l = k->launch;
-    void *room = (char *)l->workspace + (size_t)thread * k->floats_bytes;
-    struct mf_sorted_view s = {0};
-
-    if (kinds[k->kind].sorted)
-        s = mf_cpu_sorted_view(&l->needs[1]);
-    switch (k->kind) {
-    case QUANT1:
-        quant1(k, room, thread, n_threads);
-        return;
-    case GATHER:
-        if (thread == 0)
-            copy_shared(k->plan.codecs.a, &l->needs[0], &l->gives[0]);
-        each_sorted_row(k, &s, gather_row, room, thread, n_threads);
-        return;
-    case ACT:
-        each_sorted_row(k, &s, act_row, room, thread, n_threads);
-        return;
-    case QUANT2:
-        quant2(k, &s, room, thread, n_threads);
-        return;
-    case COMBINE:
-    case COMBINE_WEIGHTED:
-        combine_columns(k, thread, n_threads);
-        return;
-    case SORT:
-        break; /* not threaded */
-    }
-}
-
-static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
-{
-    if (k->kind == SORT) {
-        const struct mf_tensor_ref *out = &l->gives[0];
-        struct mf_sorted_out sorted = {
-            .ids = out->part[0], .weights = out->part[1], .experts = out->part[2], .num_valid = out->part[3]};
-        return mf_sort_blocks(&k->shape, l->needs[0].part[0], l->needs[0].part[1], k->block_m, l->workspace,
-                              &sorted);
-    }
-    k->launch = l;
-    mf_pool_run(run_thread, k, k->threads);
     return 0;
 }
 
@@ -509,6 +452,6 @@ const struct mf_family mf_family_move = {
     .device_kind = "cpu",
     .enumerate = enumerate,
     .open = open_step,
-    .launch = launch_step,
+    .launch = mf_move_run,
     .close = close_step,
 };

@@ -415,6 +415,7 @@ static struct mf_tensor_ref outside_ref(const struct mf_artifact *a, const struc
     case MF_TENSOR_CALIB:
         return args->calib;
     case MF_TENSOR_SORTED:
+    case MF_TENSOR_ALIGNED:
     case MF_TENSOR_G:
     case MF_TENSOR_GW:
     case MF_TENSOR_H:

@@ -86,6 +86,10 @@ int mf_reference_row_double(const struct mf_layer_data *data, const struct mf_re
 int mf_reference_sort(const struct mf_shape *shape, const int32_t *ids, const float *weights, int32_t block_m,
                       const struct mf_tensor_ref *sorted);
 
+/* The same as vLLM has it: the parts of aligned.<block_m>, tails as its contract says. */
+int mf_reference_align(const struct mf_shape *shape, const int32_t *ids, int32_t block_m,
+                       const struct mf_tensor_ref *aligned);
+
 /* Writes the artifact's encoded bits into `to`, from the inputs and the reference: what a step that needs it is
  * fed. Padding rows of sorted order are filled with poison (NaN), so that a step which uses them is found out.
  * Weights are packed into the artifact's layout from data->w1, w2. sorted is the order of a->block, NULL for

@@ -47,6 +47,28 @@ int mf_reference_sort(const struct mf_shape *shape, const int32_t *ids, const fl
     return 0;
 }
 
+int mf_reference_align(const struct mf_shape *shape, const int32_t *ids, int32_t block_m,
+                       const struct mf_tensor_ref *aligned)
+{
+    int64_t n = shape->token * shape->topk, rows = mf_padded_rows(shape, block_m), row = 0;
+    int32_t *flat = aligned->part[0], *experts = aligned->part[1];
+    for (int64_t p = 0; p < rows; p++)
+        flat[p] = (int32_t)n;
+    for (int64_t b = 0; b < rows / block_m; b++)
+        experts[b] = -1;
+    for (int32_t e = 0; e < shape->expert; e++) {
+        for (int64_t i = 0; i < n; i++) {
+            if (ids[i] != e)
+                continue;
+            experts[row / block_m] = e;
+            flat[row++] = (int32_t)i;
+        }
+        row = (row + block_m - 1) / block_m * block_m;
+    }
+    *(int32_t *)aligned->part[2] = (int32_t)row;
+    return 0;
+}
+
 static bool is_scaled(const struct mf_artifact *a)
 {
     return a->scale != MF_SCALE_NONE;
@@ -75,6 +97,7 @@ const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_
     case MF_TENSOR_W1:
     case MF_TENSOR_W2:
     case MF_TENSOR_CALIB:
+    case MF_TENSOR_ALIGNED:
     case MF_TENSOR_N_:
         break;
     }
@@ -263,6 +286,8 @@ int mf_reference_artifact(const struct mf_layer_data *data, const struct mf_refe
         return pack_weight(data, a, parts, n, to);
     if (a->tensor == MF_TENSOR_SORTED)
         return mf_reference_sort(&data->shape, data->ids, data->weights, a->block, to);
+    if (a->tensor == MF_TENSOR_ALIGNED)
+        return mf_reference_align(&data->shape, data->ids, a->block, to);
     if (a->tensor == MF_TENSOR_CALIB) {
         struct mf_artifact x = mf_plain_x(&data->shape), h = mf_plain_h(&data->shape, 1);
         ((float *)to->part[0])[0] = mf_reference_global(r, &x);

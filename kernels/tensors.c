@@ -35,6 +35,11 @@ static int index_parts(const struct mf_artifact *a, const struct mf_shape *s, st
         return -EINVAL;
     int64_t rows = mf_padded_rows(s, a->block);
     p[0] = (struct mf_part){"ids", 4, rows, 1};
+    if (a->tensor == MF_TENSOR_ALIGNED) {
+        p[1] = (struct mf_part){"experts", 4, rows / a->block, 1};
+        p[2] = (struct mf_part){"num_post_pad", 4, 1, 1};
+        return 3;
+    }
     p[1] = (struct mf_part){"weights", 4, rows, 1};
     p[2] = (struct mf_part){"experts", 4, rows / a->block, 1};
     p[3] = (struct mf_part){"num_valid", 4, 2, 1};
@@ -100,6 +105,7 @@ static int64_t order_rows(const struct mf_artifact *a, const struct mf_shape *s)
     case MF_TENSOR_W1:
     case MF_TENSOR_W2:
     case MF_TENSOR_CALIB:
+    case MF_TENSOR_ALIGNED:
     case MF_TENSOR_N_:
         break;
     }
@@ -112,6 +118,7 @@ int64_t mf_artifact_cols(const struct mf_artifact *a, const struct mf_shape *s)
     case MF_TENSOR_TOPK:
         return s->topk;
     case MF_TENSOR_SORTED:
+    case MF_TENSOR_ALIGNED:
         return 1;
     case MF_TENSOR_CALIB:
         return 2;
@@ -138,7 +145,7 @@ uint32_t mf_part_poison(const struct mf_artifact *a, int part, bool *ret_is_valu
     enum mf_format format = a->format;
     *ret_is_value = false;
     if (format == MF_FORMAT_INDEX)
-        return mf_poison(part == 1 ? MF_FORMAT_F32 : MF_FORMAT_INDEX);
+        return mf_poison(part == 1 && a->tensor != MF_TENSOR_ALIGNED ? MF_FORMAT_F32 : MF_FORMAT_INDEX);
     if (part == 0) {
         *ret_is_value = format == MF_FORMAT_INT8 || format == MF_FORMAT_INT4 || format == MF_FORMAT_FP4;
         return mf_poison(format);
@@ -175,6 +182,7 @@ int mf_artifact_parts(const struct mf_artifact *a, const struct mf_shape *shape,
     switch (a->tensor) {
     case MF_TENSOR_TOPK:
     case MF_TENSOR_SORTED:
+    case MF_TENSOR_ALIGNED:
         return index_parts(a, shape, parts);
     case MF_TENSOR_CALIB:
         if (a->format != MF_FORMAT_F32 || a->scale != MF_SCALE_NONE || strcmp(a->order, "token") != 0)

@@ -4,6 +4,7 @@
  *   x      {x [T,H], scale, global}; sorted order: P rows in place of T
  *   topk   {ids i32 [T,k], weights f32 [T,k]}
  *   sorted {ids i32 [P], weights f32 [P], experts i32 [P/B], num_valid i32 [2]}
+ *   aligned {ids i32 [P], experts i32 [P/B], num_post_pad i32 [1]}
  *   w1 w2  {w, scale, global}: [E,2I,H] and [E,H,I] elements permuted by the layout (kernels/layout.h)
  *   g gw   {g [P,2I]}   h {h [P,I], scale, global}   z zw {z [T*k,H]}   y {y [T,H]}   calib {calib [2]}
  *   With use_g1u1 = 0 gemm1 has no up half: I takes the place of 2I in w1, g and gw.

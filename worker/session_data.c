@@ -195,7 +195,7 @@ static int fill_input(struct mf_session *s, const struct mf_artifact *a, int rot
     struct mf_tensor_ref sorted = {0};
     struct mf_layer_data data = s->data;
     _cleanup_(mf_freep) int32_t *ids = NULL;
-    bool is_index = a->tensor == MF_TENSOR_SORTED || a->tensor == MF_TENSOR_TOPK;
+    bool is_index = a->format == MF_FORMAT_INDEX;
     if (is_index && rotation > 0) {
         ids = calloc((size_t)(s->shape.token * s->shape.topk), sizeof(*ids));
         if (!ids)
@@ -304,7 +304,7 @@ int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const i
 {
     struct mf_session_order *o = NULL;
     *ret = NULL;
-    if (!is_sorted(a) || a->tensor == MF_TENSOR_SORTED)
+    if (!is_sorted(a) || a->format == MF_FORMAT_INDEX)
         return 0;
     for (size_t i = 0; i < s->n_orders; i++) {
         if (s->orders[i].block == a->block)

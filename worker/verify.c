@@ -333,6 +333,7 @@ static double plain_error(const struct mf_verify_input *v, int64_t source)
     case MF_TENSOR_G:
     case MF_TENSOR_GW:
     case MF_TENSOR_CALIB:
+    case MF_TENSOR_ALIGNED:
     case MF_TENSOR_N_:
         break;
     }
@@ -496,6 +497,8 @@ static int verify(const struct mf_verify_input *v, bool written_only, struct mf_
         return r;
     if (v->out->artifact.tensor == MF_TENSOR_SORTED)
         return mf_verify_sorted(v, ret);
+    if (v->out->artifact.tensor == MF_TENSOR_ALIGNED)
+        return mf_verify_aligned(v, ret);
     if (v->out->artifact.tensor == MF_TENSOR_TOPK)
         return mf_verify_topk(v, ret);
     return verify_values(v, written_only, ret);

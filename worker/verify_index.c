@@ -142,6 +142,54 @@ int mf_verify_sorted(const struct mf_verify_input *v, struct mf_verdict *ret)
     return check_routes(v, want, got, n, ret);
 }
 
+/* Padding and tail hold T*k, blocks behind the last in use -1. */
+static int check_tails(const struct mf_verify_input *v, struct mf_verdict *ret)
+{
+    const struct mf_guarded *g = v->out;
+    const int32_t *ids = g->ref.part[0], *experts = g->ref.part[1];
+    int64_t in_use = *(const int32_t *)g->ref.part[2], n = v->data->shape.token * v->data->shape.topk;
+    for (int64_t p = in_use; p < g->parts[0].rows; p++) {
+        if (ids[p] == n)
+            continue;
+        mf_say(ret->reason, sizeof(ret->reason), "aligned: row %lld of the tail has id %d, should be %lld",
+               (long long)p, (int)ids[p], (long long)n);
+        return 1;
+    }
+    for (int64_t b = in_use / g->artifact.block; b < g->parts[1].rows; b++) {
+        if (experts[b] == -1)
+            continue;
+        mf_say(ret->reason, sizeof(ret->reason), "aligned: block %lld of the tail is of expert %d, should be -1",
+               (long long)b, (int)experts[b]);
+        return 1;
+    }
+    return 0;
+}
+
+int mf_verify_aligned(const struct mf_verify_input *v, struct mf_verdict *ret)
+{
+    const struct mf_shape *s = &v->data->shape;
+    const int32_t *flat = v->out->ref.part[0];
+    int64_t rows = v->out->parts[0].rows, n = s->token * s->topk;
+    int32_t num_valid[2] = {*(const int32_t *)v->out->ref.part[2], (int32_t)s->token};
+    _cleanup_(mf_freep) int32_t *ids = calloc((size_t)rows, sizeof(*ids));
+    _cleanup_(mf_freep) float *weights = calloc((size_t)rows, sizeof(*weights));
+    if (!ids || !weights)
+        return -ENOMEM;
+    for (int64_t p = 0; p < rows; p++) {
+        bool routed = flat[p] >= 0 && flat[p] < n;
+        ids[p] = routed ? mf_pack_id(flat[p] / s->topk, flat[p] % s->topk)
+                        : mf_pack_id((int32_t)s->token, s->topk + (flat[p] != n));
+        weights[p] = routed ? v->data->weights[flat[p]] : 0;
+    }
+    struct mf_guarded sorted = *v->out;
+    sorted.artifact.tensor = MF_TENSOR_SORTED;
+    sorted.ref = (struct mf_tensor_ref){{ids, weights, v->out->ref.part[1], num_valid}};
+    struct mf_verify_input as_sorted = *v;
+    as_sorted.out = &sorted;
+    int r = mf_verify_sorted(&as_sorted, ret);
+    return r != 0 ? r : check_tails(v, ret);
+}
+
 int mf_verify_topk(const struct mf_verify_input *v, struct mf_verdict *ret)
 {
     const struct mf_guarded *g = v->out;

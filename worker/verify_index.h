@@ -6,4 +6,6 @@
 #include "worker/verify.h"
 
 int mf_verify_sorted(const struct mf_verify_input *v, struct mf_verdict *ret);
+/* What vLLM's contract calls it is brought into that form; besides, its tails have to be written. */
+int mf_verify_aligned(const struct mf_verify_input *v, struct mf_verdict *ret);
 int mf_verify_topk(const struct mf_verify_input *v, struct mf_verdict *ret);
