@@ -294,7 +294,8 @@ static void bring_into_order(const struct buffer *sorted, int64_t rows, int32_t 
     float *weights = sorted->ref.part[1];
 
     for (int64_t r = 1; r < rows; r++) {
-        for (int64_t i = r; i > 0 && experts[(i - 1) / sorted->a.block] == experts[i / sorted->a.block]; i--) {
+        for (int64_t i = r; i > 0 && experts[(i - 1) / sorted->a.block] == experts[i / sorted->a.block];
+             i--) {
             int64_t a = (int64_t)mf_id_token(ids[i - 1]) * (topk + 1) + mf_id_slot(ids[i - 1]);
             int64_t b = (int64_t)mf_id_token(ids[i]) * (topk + 1) + mf_id_slot(ids[i]);
             if (a <= b)

@@ -158,8 +158,9 @@ static int check_tails(const struct mf_verify_input *v, struct mf_verdict *ret)
     for (int64_t b = in_use / g->artifact.block; b < g->parts[1].rows; b++) {
         if (experts[b] == -1)
             continue;
-        mf_say(ret->reason, sizeof(ret->reason), "aligned: block %lld of the tail is of expert %d, should be -1",
-               (long long)b, (int)experts[b]);
+        mf_say(ret->reason, sizeof(ret->reason),
+               "aligned: block %lld of the tail is of expert %d, should be -1", (long long)b,
+               (int)experts[b]);
         return 1;
     }
     return 0;
