@@ -22,6 +22,7 @@
 #include "common/text.h"
 #include "kernels/codec.h"
 #include "kernels/data.h"
+#include "kernels/family_plugin.h"
 #include "kernels/fmoe.h"
 #include "kernels/layout.h"
 #include "kernels/reference.h"
@@ -34,7 +35,7 @@
 #define POISON     0x7fff /* a bf16 NaN: what was never written is seen */
 
 struct settings {
-    const char *device, *routing;
+    const char *device, *routing, *family_so; /* by comma */
     int64_t seed, rounds;
     double err_ratio, slack;
 };
@@ -75,6 +76,8 @@ struct run {
     struct settings set;
     struct mf_device *device;
     struct mf_fmoe *fmoe;
+    struct mf_family_plugins plugins;
+    struct mf_family_set extra; /* of plugins */
     struct row *rows;
     size_t n_rows;
     size_t n_bad;
@@ -106,7 +109,8 @@ static int open_pipeline(struct run *run, struct row *row, const char *names)
             return mf_cli_fail(MF_EXIT_USAGE, "a pipeline has more than %d steps", STEPS_MAX);
         name[n++] = at;
     }
-    if (mf_pipeline_open(run->device, &row->shape, name, n, why, sizeof(why), &row->pipeline) < 0) {
+    if (mf_pipeline_open_with(run->device, &row->shape, &run->extra, name, n, why, sizeof(why),
+                              &row->pipeline) < 0) {
         char brief[MF_SHAPE_BRIEF_MAX];
 
         mf_shape_brief(&row->shape, brief);
@@ -141,7 +145,7 @@ static int read_rows(struct run *run, const char *path)
     char why[MF_REASON_MAX] = "";
     int code = 0;
 
-    if (mf_fmoe_open(run->device, path, why, sizeof(why), &run->fmoe) < 0 ||
+    if (mf_fmoe_open_with(run->device, path, &run->extra, why, sizeof(why), &run->fmoe) < 0 ||
         mf_table_file_read(path, &table, why) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "%s", *why ? why : "out of memory");
     for (size_t i = 0; i < mf_fmoe_n_foreign(run->fmoe); i++)
@@ -518,6 +522,24 @@ static int run_all(struct run *run)
     return 0;
 }
 
+static int load_families(struct run *run)
+{
+    char files[NAMES_MAX], why[MF_REASON_MAX] = "";
+    int code = 0;
+
+    if (mf_copy(files, sizeof(files), run->set.family_so ? run->set.family_so : "") < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "--family-so: longer than %d bytes", NAMES_MAX);
+    for (char *at = files, *next; code == 0 && at && *at; at = next) {
+        next = strchr(at, ',');
+        if (next)
+            *next++ = '\0';
+        if (mf_family_plugin_load(&run->plugins, at, why, sizeof(why)) < 0)
+            code = mf_cli_fail(MF_EXIT_USAGE, "--family-so: %s: %s", at, why);
+    }
+    run->extra = mf_family_plugins_set(&run->plugins);
+    return code;
+}
+
 static int run_table(struct run *run, const char *path)
 {
     char why[MF_REASON_MAX] = "";
@@ -553,6 +575,11 @@ int mf_cmd_run_config(struct mf_cli *cli, const struct mf_command *self, int arg
          .value = &run.set.device,
          .argument = "NAME",
          .help = "cpu:0"},
+        {.name = "family-so",
+         .type = MF_OPT_TEXT,
+         .value = &run.set.family_so,
+         .argument = "FILES",
+         .help = "shared objects with kernel families, by comma"},
         {.name = "rounds",
          .type = MF_OPT_INT,
          .value = &run.set.rounds,
@@ -588,12 +615,15 @@ int mf_cmd_run_config(struct mf_cli *cli, const struct mf_command *self, int arg
     r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 1, 1, argc, argv, &rest);
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
-    code = run_table(&run, argv[rest]);
+    code = load_families(&run);
+    if (code == 0)
+        code = run_table(&run, argv[rest]);
     for (size_t i = 0; i < run.n_rows && run.rows; i++)
         run.rows[i].pipeline = mf_pipeline_close(run.rows[i].pipeline);
     free(run.rows);
     run.fmoe = mf_fmoe_close(run.fmoe);
     run.device = mf_device_close(run.device);
+    mf_family_plugins_release(&run.plugins);
     cJSON_Delete(run.json);
     return code;
 }

@@ -4,13 +4,16 @@ set(MF_CPU_SOURCES
     cpu_peaks.c
     device.c
     device_cpu.c
+    family_asm.c
     family_cpu.c
     family_lib.c
     family_move.c
     family_move_run.c
     family_one.c
+    family_plugin.c
     family_tile.c
     isa.c
+    module_cpu.c
     pool.c
     asm_args.c
     asm_manifest.c

@@ -29,6 +29,12 @@ struct mf_device;
 /* A launch is one call of a kernel on its arguments; a sequence of them is one sample. */
 typedef int (*mf_launch_fn)(void *context, int index);
 
+/* A code object that is loaded, and the groups of a launch of one of its functions, each of `block` threads. */
+struct mf_module;
+struct mf_grid {
+    uint32_t x, y, z, block;
+};
+
 struct mf_device_ops {
     const char *kind; /* "cpu", "sim" */
     void (*free)(struct mf_device *d);
@@ -39,6 +45,15 @@ struct mf_device_ops {
     /* Runs launch(context, 0) … launch(context, n - 1) back to back as one sample and gives its device time.
      * Nothing in it allocates, locks or enters the kernel. The launch's own error comes back unchanged. */
     int (*time)(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us);
+    /* Prebuilt code; all four, or all NULL for a device that loads none. load: -errno with a sentence in why. function:
+     * -ENOENT. launch hands every group the block of `bytes` of arguments, as HIP_LAUNCH_PARAM_BUFFER_POINTER does, and is
+     * bound by what mf_family.launch is bound by. */
+    int (*module_load)(struct mf_device *d, const char *path, char *why, size_t why_cap,
+                       struct mf_module **ret);
+    struct mf_module *(*module_unload)(struct mf_device *d, struct mf_module *m);
+    int (*module_function)(struct mf_device *d, struct mf_module *m, const char *name, void **ret);
+    int (*module_launch)(struct mf_device *d, void *function, const struct mf_grid *grid, const void *block,
+                         size_t bytes);
 };
 
 struct mf_device {

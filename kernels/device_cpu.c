@@ -1,5 +1,6 @@
 #include "kernels/device_cpu.h"
 
+#include "kernels/module_cpu.h"
 #include "kernels/pool.h"
 
 #include <errno.h>
@@ -217,6 +218,10 @@ static const struct mf_device_ops cpu_ops = {
     .release = cpu_release,
     .copy = cpu_copy,
     .time = cpu_time,
+    .module_load = mf_module_cpu_load,
+    .module_unload = mf_module_cpu_unload,
+    .module_function = mf_module_cpu_function,
+    .module_launch = mf_module_cpu_launch,
 };
 
 static void describe(struct mf_device_info *info)

@@ -19,6 +19,9 @@
 #include "kernels/tensors.h"
 
 #define MF_FAMILY_API 1
+/* What a shared object with a family exports: const struct mf_family *mf_family_entry(void) (kernels/family_plugin.h,
+ * examples/family_plain.c). */
+#define MF_FAMILY_ENTRY "mf_family_entry"
 
 /* Where enumerate() puts what it finds. A negative return stops the enumeration and is passed up. */
 struct mf_offer {

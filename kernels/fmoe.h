@@ -48,6 +48,9 @@ struct mf_fmoe;
  * -EBADMSG with
  * file, line and reason in why. */
 int mf_fmoe_open(struct mf_device *device, const char *path, char *why, size_t why_cap, struct mf_fmoe **ret);
+/* The same with families beside the registry's; extra may be NULL. */
+int mf_fmoe_open_with(struct mf_device *device, const char *path, const struct mf_family_set *extra,
+                      char *why, size_t why_cap, struct mf_fmoe **ret);
 struct mf_fmoe *mf_fmoe_close(struct mf_fmoe *f);
 size_t mf_fmoe_n_rows(const struct mf_fmoe *f);
 /* Rows of the class that are not served, for a step of theirs is of a family that this build does not have: one that

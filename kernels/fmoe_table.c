@@ -28,7 +28,8 @@ MF_DEFINE_CLEANUP(struct mf_fmoe *, mf_fmoe_close);
 enum verdict { SERVED, FOREIGN, BROKEN };
 
 /* One name of a pipeline: "family:step", the family one of this device's. */
-static enum verdict judge_name(const char *name, size_t len, const char *device_kind, const char **ret_why)
+static enum verdict judge_name(const char *name, size_t len, const char *device_kind,
+                               const struct mf_family_set *extra, const char **ret_why)
 {
     char text[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX], *step = NULL;
     const struct mf_family *family;
@@ -47,14 +48,15 @@ static enum verdict judge_name(const char *name, size_t len, const char *device_
     if (!mf_is_name(step, MF_STEP_NAME_MAX - 1))
         return BROKEN;
     *ret_why = MF_FMOE_FOREIGN_WHY;
-    family = mf_family_find(text);
+    family = mf_family_set_find(extra, text);
     if (!family)
         return FOREIGN;
     *ret_why = "column pipeline names a family of another kind of device";
     return strcmp(family->device_kind, device_kind) == 0 ? SERVED : BROKEN;
 }
 
-static enum verdict judge_row(const struct mf_table_row *row, const char *device_kind, const char **ret_why)
+static enum verdict judge_row(const struct mf_table_row *row, const char *device_kind,
+                              const struct mf_family_set *extra, const char **ret_why)
 {
     const char *pipeline = row->own[MF_OWN_PIPELINE], *why;
     enum verdict row_is = SERVED;
@@ -67,7 +69,7 @@ static enum verdict judge_row(const struct mf_table_row *row, const char *device
         return BROKEN;
     for (const char *p = pipeline;; p++) {
         size_t len = strcspn(p, "|");
-        enum verdict name_is = judge_name(p, len, device_kind, &why);
+        enum verdict name_is = judge_name(p, len, device_kind, extra, &why);
 
         if (name_is > row_is) {
             row_is = name_is;
@@ -102,7 +104,8 @@ static int refuse_clashes(const char *path, const struct mf_table *table, char *
     return refuse(path, clashes[0].b->line, reason, why, why_cap);
 }
 
-static int take_rows(struct mf_fmoe *f, const char *path, const char *device_kind, char *why, size_t why_cap)
+static int take_rows(struct mf_fmoe *f, const char *path, const char *device_kind,
+                     const struct mf_family_set *extra, char *why, size_t why_cap)
 {
     const struct mf_table *t = f->table;
 
@@ -118,7 +121,7 @@ static int take_rows(struct mf_fmoe *f, const char *path, const char *device_kin
         f->index_of[i] = SIZE_MAX;
         if (!mf_device_class_equal(&row->class, &f->class) || (row->tag && *row->tag))
             continue;
-        switch (judge_row(row, device_kind, &problem)) {
+        switch (judge_row(row, device_kind, extra, &problem)) {
         case BROKEN:
             return refuse(path, row->line, problem, why, why_cap);
         case FOREIGN:
@@ -134,6 +137,12 @@ static int take_rows(struct mf_fmoe *f, const char *path, const char *device_kin
 }
 
 int mf_fmoe_open(struct mf_device *device, const char *path, char *why, size_t why_cap, struct mf_fmoe **ret)
+{
+    return mf_fmoe_open_with(device, path, NULL, why, why_cap, ret);
+}
+
+int mf_fmoe_open_with(struct mf_device *device, const char *path, const struct mf_family_set *extra,
+                      char *why, size_t why_cap, struct mf_fmoe **ret)
 {
     _cleanup_(mf_fmoe_closep) struct mf_fmoe *f = NULL;
     char reason[MF_REASON_MAX] = "";
@@ -159,7 +168,7 @@ int mf_fmoe_open(struct mf_device *device, const char *path, char *why, size_t w
     r = refuse_clashes(path, f->table, why, why_cap);
     if (r < 0)
         return r;
-    r = take_rows(f, path, device->ops->kind, why, why_cap);
+    r = take_rows(f, path, device->ops->kind, extra, why, why_cap);
     if (r < 0)
         return r;
     *ret = MF_TAKE(f);

@@ -7,12 +7,12 @@
 #include "mf_kernel_revision.h"
 
 extern const struct mf_family mf_family_move, mf_family_tile, mf_family_one, mf_family_lib, mf_family_sim,
-    mf_family_aiter, mf_family_mx, mf_family_wint4;
+    mf_family_aiter, mf_family_mx, mf_family_wint4, mf_family_asm;
 
 /* New families go at the end: the order is the order of lists that people compare. */
 static const struct mf_family *const families[] = {
-    &mf_family_move, &mf_family_tile,  &mf_family_one, &mf_family_lib,
-    &mf_family_sim,  &mf_family_aiter, &mf_family_mx,  &mf_family_wint4,
+    &mf_family_move,  &mf_family_tile, &mf_family_one,   &mf_family_lib, &mf_family_sim,
+    &mf_family_aiter, &mf_family_mx,   &mf_family_wint4, &mf_family_asm,
 };
 static const size_t n_families = sizeof(families) / sizeof(families[0]);
 

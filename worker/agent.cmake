@@ -11,6 +11,7 @@ set(MF_AGENT_SOURCES
     keeper.c
     runner.c
     runner_host.c
+    runner_plugin.c
     runner_sink.c
     runner_wire.c
     sim_unit.c

@@ -24,7 +24,7 @@
 #include "worker/runner.h"
 
 #define SIM_WORKERS_MAX  256
-#define ARGUMENTS_MAX    (2 * MF_RUNNER_FOREIGN_MAX + 16)
+#define ARGUMENTS_MAX    (2 * MF_RUNNER_FOREIGN_MAX + 2 * MF_RUNNER_FAMILY_SO_MAX + 16)
 #define RESERVE_MAX      4 /* agents of one process that keep a runner in reserve */
 #define LIST_TIMEOUT_MS  60000
 #define DEFAULT_KEEP_GIB 8
@@ -32,7 +32,8 @@
 struct settings {
     const char *coordinator, *device, *name, *spool, *lock_folder, *families, *runner, *log_level;
     const char *foreign[MF_RUNNER_FOREIGN_MAX];
-    int n_foreign;
+    const char *family_so[MF_RUNNER_FAMILY_SO_MAX], *last_family_so, *asm_folder;
+    int n_foreign, n_family_so;
     int64_t sim_workers, keep_mib, memory_mib, parent;
     bool list_devices, runner_child;
 };
@@ -44,22 +45,25 @@ struct seat {
     const char *argv[ARGUMENTS_MAX];
 };
 
-/* Every --runner, in order; the table of options keeps only the last. */
-static int collect_foreign(struct settings *s, int argc, char **argv)
+/* Every value of an option that may be given again, in order; the table of options keeps only the last. */
+static int collect(const char *option, const char **values, int most, int *n, int argc, char **argv)
 {
+    size_t len = strlen(option);
     for (int i = 1; i < argc; i++) {
-        const char *command = NULL;
-        if (strncmp(argv[i], "--runner=", 9) == 0)
-            command = argv[i] + 9;
-        else if (strcmp(argv[i], "--runner") == 0 && i + 1 < argc)
-            command = argv[++i];
-        if (!command)
+        const char *value = NULL;
+        if (strncmp(argv[i], option, len) != 0)
             continue;
-        if (s->n_foreign == MF_RUNNER_FOREIGN_MAX) {
-            (void)fprintf(stderr, "moefarm-worker: at most %d times --runner\n", MF_RUNNER_FOREIGN_MAX);
+        if (argv[i][len] == '=')
+            value = argv[i] + len + 1;
+        else if (argv[i][len] == '\0' && i + 1 < argc)
+            value = argv[++i];
+        if (!value)
+            continue;
+        if (*n == most) {
+            (void)fprintf(stderr, "moefarm-worker: at most %d times %s\n", most, option);
             return -EINVAL;
         }
-        s->foreign[s->n_foreign++] = command;
+        values[(*n)++] = value;
     }
     return 0;
 }
@@ -75,6 +79,8 @@ static int parse(struct settings *s, int argc, char **argv)
         {"lock-dir",     MF_OPT_TEXT, &s->lock_folder, "FOLDER", "where the lock of the device is; /tmp where there is no /run/lock", 0, 0},
         {"families",     MF_OPT_TEXT, &s->families, "LIST", "only these families, by comma", 0, 0},
         {"runner",       MF_OPT_TEXT, &s->runner, "COMMAND", "a foreign runner beside the families; may be given again", 0, 0},
+        {"family-so",    MF_OPT_TEXT, &s->last_family_so, "FILE", "a shared object with a kernel family; may be given again", 0, 0},
+        {"asm-dir",      MF_OPT_TEXT, &s->asm_folder, "FOLDER", "of prebuilt kernels and their manifests, a folder for each architecture", 0, 0},
         {"sim-workers",  MF_OPT_INT,  &s->sim_workers, "N", "simulated workers NAME-0 … in this process", 1, SIM_WORKERS_MAX},
         {"keep",         MF_OPT_INT,  &s->keep_mib, "MIB", "memory held for new runners: weights and references", 0, 1 << 30},
         {"memory",       MF_OPT_INT,  &s->memory_mib, "MIB", "limit of a runner's address space; 0: none", 0, 1 << 30},
@@ -92,7 +98,9 @@ static int parse(struct settings *s, int argc, char **argv)
         (void)fprintf(stderr, "moefarm-worker: unexpected argument '%s'\n", argv[rest]);
         return -EINVAL;
     }
-    return collect_foreign(s, argc, argv);
+    r = collect("--runner", s->foreign, MF_RUNNER_FOREIGN_MAX, &s->n_foreign, argc, argv);
+    return r < 0 ? r
+                 : collect("--family-so", s->family_so, MF_RUNNER_FAMILY_SO_MAX, &s->n_family_so, argc, argv);
 }
 
 static int run_child(const struct settings *s)
@@ -100,10 +108,13 @@ static int run_child(const struct settings *s)
     struct mf_runner_options o = {.device = s->device,
                                   .families = s->families,
                                   .n_foreign = s->n_foreign,
+                                  .n_family_so = s->n_family_so,
+                                  .asm_folder = s->asm_folder,
                                   .keep_bytes = (uint64_t)s->keep_mib << 20,
                                   .memory_bytes = (uint64_t)s->memory_mib << 20,
                                   .parent = s->parent};
     memcpy(o.foreign, s->foreign, sizeof(o.foreign));
+    memcpy(o.family_so, s->family_so, sizeof(o.family_so));
     return mf_runner_main(&o);
 }
 
@@ -128,6 +139,14 @@ static void make_argv(const struct settings *s, struct seat *seat)
     for (int i = 0; i < s->n_foreign; i++) {
         seat->argv[n++] = "--runner";
         seat->argv[n++] = s->foreign[i];
+    }
+    for (int i = 0; i < s->n_family_so; i++) {
+        seat->argv[n++] = "--family-so";
+        seat->argv[n++] = s->family_so[i];
+    }
+    if (s->asm_folder[0]) {
+        seat->argv[n++] = "--asm-dir";
+        seat->argv[n++] = s->asm_folder;
     }
     seat->argv[n] = NULL;
 }
@@ -375,6 +394,7 @@ int main(int argc, char **argv)
         .spool = "moefarm-spool",
         .lock_folder = mf_device_lock_folder(),
         .families = "",
+        .asm_folder = "",
         .log_level = "info",
         .sim_workers = 1,
         .keep_mib = DEFAULT_KEEP_GIB << 10,

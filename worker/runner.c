@@ -16,9 +16,11 @@
 #include "common/json.h"
 #include "common/text.h"
 #include "kernels/family.h"
+#include "kernels/family_asm.h"
 #include "worker/described.h"
 #include "worker/foreign.h"
 #include "worker/keeper.h"
+#include "worker/runner_plugin.h"
 #include "worker/runner_sink.h"
 #include "worker/session.h"
 #include "worker/sim_unit.h"
@@ -34,7 +36,8 @@ struct runner {
     struct mf_device *device;   /* NULL until `describe` */
     struct mf_session *session; /* of the last unit; serves the next one of the same data */
     struct mf_foreign *foreign[MF_RUNNER_FOREIGN_MAX];
-    const struct mf_family *extra_families[MF_RUNNER_FOREIGN_MAX];
+    struct mf_runner_plugins plugins;
+    const struct mf_family *extra_families[MF_RUNNER_FOREIGN_MAX + MF_PLUGINS_MAX];
     struct mf_family_set extra;
     struct {
         int64_t until_ms; /* 0: none */
@@ -122,9 +125,11 @@ static bool add_families(const struct runner *r, cJSON *array)
 static int send_hello(struct runner *r)
 {
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("hello");
+    char revision[MF_REVISION_MAX];
+    mf_kernel_revision_with(r->plugins.loaded.hash ^ mf_asm_hash(getenv(MF_ASM_FOLDER_ENV)), revision);
     bool ok = m && mf_json_add_i64(m, "protocol", 1) &&
               cJSON_AddStringToObject(m, "name", "moefarm-worker") &&
-              cJSON_AddStringToObject(m, "revision", mf_kernel_revision()) &&
+              cJSON_AddStringToObject(m, "revision", revision) &&
               add_families(r, cJSON_AddArrayToObject(m, "families"));
     cJSON *can = ok ? cJSON_AddArrayToObject(m, "can") : NULL;
     if (!can || !add_text_item(can, "unit"))
@@ -213,9 +218,14 @@ static int enumerate(struct runner *r, const cJSON *message)
     int x = mf_enumerate(&r->device->info, &shape, only, &o.offer);
     for (size_t i = 0; x >= 0 && i < r->extra.n; i++) {
         const struct mf_family *f = r->extra.families[i];
-        if (is_listed(only, f->name))
-            x = mf_family_enumerate(f, &r->device->info, &shape, &o.offer);
+        if (!is_listed(only, f->name))
+            continue;
+        bool foreign = i < (size_t)r->options->n_foreign;
+        x = foreign ? mf_family_enumerate(f, &r->device->info, &shape, &o.offer)
+                    : mf_runner_plugin_enumerate(f, &r->device->info, &shape, &o.offer);
     }
+    if (x >= 0)
+        x = mf_runner_plugins_tell(&r->plugins, &o.offer);
     if (x < 0)
         return x;
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("enumerated");
@@ -447,9 +457,21 @@ static int start_foreign(struct runner *r)
     return 0;
 }
 
+/* Foreign programs come first in `extra`. */
+static void load_plugins(struct runner *r)
+{
+    char kind[16];
+    mf_say(kind, sizeof(kind), "%.*s", (int)strcspn(r->options->device, ":"), r->options->device);
+    mf_runner_plugins_load(&r->plugins, r->options->family_so, r->options->n_family_so, kind);
+    for (size_t i = 0; i < r->plugins.loaded.n; i++)
+        r->extra_families[r->extra.n++] = r->plugins.loaded.families[i];
+}
+
 static int run(struct runner *r)
 {
     int x = start_foreign(r);
+    if (x == 0)
+        load_plugins(r);
     if (x == 0)
         x = send_hello(r);
     while (x >= 0) {
@@ -480,6 +502,8 @@ int mf_runner_main(const struct mf_runner_options *o)
         struct rlimit limit = {.rlim_cur = o->memory_bytes, .rlim_max = o->memory_bytes};
         (void)setrlimit(RLIMIT_AS, &limit);
     }
+    if (o->asm_folder && o->asm_folder[0])
+        (void)setenv(MF_ASM_FOLDER_ENV, o->asm_folder, 1);
     struct runner r = {.options = o};
     r.extra.families = r.extra_families;
     prepare_last_words((int)fd);
@@ -491,6 +515,7 @@ int mf_runner_main(const struct mf_runner_options *o)
     for (int i = 0; i < o->n_foreign; i++)
         mf_foreign_free(r.foreign[i]);
     mf_device_close(r.device);
+    mf_runner_plugins_release(&r.plugins);
     mf_runner_keeper_release(&r.keeper);
     mf_channel_release(&r.channel);
     if (x < 0)

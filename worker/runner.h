@@ -4,13 +4,17 @@
 
 #include <stdint.h>
 
-#define MF_RUNNER_FOREIGN_MAX 8
+#define MF_RUNNER_FOREIGN_MAX   8
+#define MF_RUNNER_FAMILY_SO_MAX 8
 
 struct mf_runner_options {
     const char *device;
     const char *families;                       /* comma list; "" or NULL: all */
     const char *foreign[MF_RUNNER_FOREIGN_MAX]; /* commands of foreign runners */
     int n_foreign;
+    const char *family_so[MF_RUNNER_FAMILY_SO_MAX]; /* shared objects with a family each */
+    int n_family_so;
+    const char *asm_folder; /* of prebuilt kernels and their manifests; "" or NULL: none */
     uint64_t keep_bytes;
     uint64_t memory_bytes; /* limit of its address space; 0: none */
     int64_t parent;        /* pid of the worker: without it there is nothing to do */

@@ -1,0 +1,15 @@
+/* Prebuilt kernels: what the manifests of a folder list, launched by name with a packed argument block.
+ *
+ * The folder (the environment variable MOEFARM_ASM_DIR) is laid out as AITER's hsa/: a folder for each architecture, in it
+ * fmoe/<activation>/ and fmoe_2stages/ with manifests and the code beside them. A CPU reads that of its class's name
+ * and the one called cpu; its code is shared objects (kernels/module_cpu.h). There weights are in row layout and stage 1's
+ * rows in sorted order. */
+#pragma once
+
+#include <stdint.h>
+
+#define MF_ASM_FOLDER_ENV "MOEFARM_ASM_DIR"
+
+/* Of every manifest below the folder and the code that they name: a changed kernel is a new revision. 0 without a folder
+ * or kernels. */
+uint64_t mf_asm_hash(const char *folder);

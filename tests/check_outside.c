@@ -1,0 +1,228 @@
+/* Kernels from outside, through a farm: a family in a shared object wins a row, prebuilt kernels by their manifests do,
+ * and what is wrong with either says so and hurts nothing. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/json.h"
+#include "common/text.h"
+#include "farm_harness.h"
+#include "kernels/family_asm.h"
+#include "kernels/family_plugin.h"
+#include "mf_check.h"
+
+#define HEADER                                                                                           \
+    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_" \
+    "stage1\n"
+#define SMALL \
+    "2,64,32,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
+#define OBJECT(name) MF_BINARY_DIR "/tests/" name ".so"
+
+static struct farm farm;
+static char folder[64];
+
+static void stop_farm(void)
+{
+    farm_stop(&farm);
+}
+
+static int tune(const char *families, const char *option, const char *value)
+{
+    farm_start(&farm, 1000);
+    const char *const args[] = {"--device", "cpu:0", "--families", families, option, value, NULL};
+    farm_start_worker(&farm, 0, args);
+    farm_wait_workers(&farm, 1);
+    int batch = farm_submit(&farm, HEADER SMALL, "&time_cap_ms=500");
+    farm_wait_done(&farm, batch);
+    return batch;
+}
+
+/* A list of the first goal. */
+static cJSON *goal_list(int batch, const char *what)
+{
+    char path[128];
+    mf_say(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
+    _cleanup_(cJSON_Deletep) cJSON *goals = farm_get(&farm, path);
+    mf_say(path, sizeof(path), "/api/v1/goals/%d/%s",
+           farm_number(cJSON_GetArrayItem(mf_json_array(goals, "items"), 0), "id"), what);
+    cJSON *list = farm_get(&farm, path);
+    ck_assert_ptr_nonnull(list);
+    return list;
+}
+
+static void must_be_ok(int batch, const char *query, const char *name)
+{
+    _cleanup_(cJSON_Deletep) cJSON *steps = goal_list(batch, query);
+    const cJSON *item;
+    cJSON_ArrayForEach (item, mf_json_array(steps, "items")) {
+        if (strcmp(farm_text(item, "name"), name) != 0)
+            continue;
+        ck_assert_msg(strcmp(farm_text(item, "status"), "ok") == 0, "%s: %s", name,
+                      farm_text(item, "reason"));
+        ck_assert_int_eq(farm_number(item, "verified"), 2); /* every gate */
+        return;
+    }
+    ck_abort_msg("no step %s", name);
+}
+
+static void must_say(int batch, const char *sentence)
+{
+    _cleanup_(cJSON_Deletep) cJSON *why = goal_list(batch, "rejections");
+    _cleanup_(mf_freep) char *text = cJSON_PrintUnformatted(why);
+    ck_assert_msg(strstr(text, sentence) != NULL, "nothing says '%s': %s", sentence, text);
+}
+
+START_TEST(shared_object)
+{
+    int batch = tune("move,plain", "--family-so", OBJECT("plain"));
+    must_be_ok(batch, "steps?family=plain", "plain_layer");
+    _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
+    ck_assert_msg(strstr(table, ",plain:plain_layer,") != NULL, "%s", table);
+    /* The row's revision is that of the file, too. */
+    struct mf_family_plugins p = {0};
+    char why[MF_REASON_MAX] = "", revision[MF_REVISION_MAX];
+    ck_assert_msg(mf_family_plugin_load(&p, OBJECT("plain"), why, sizeof(why)) == 0, "%s", why);
+    mf_kernel_revision_with(p.hash, revision);
+    ck_assert_str_ne(revision, mf_kernel_revision());
+    ck_assert_msg(strstr(table, revision) != NULL, "no %s in %s", revision, table);
+    ck_assert_int_eq(mf_family_plugin_load(&p, OBJECT("plain"), why, sizeof(why)), -EEXIST);
+    mf_family_plugins_release(&p);
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const char *file, *says;
+} odd[] = {
+    {OBJECT("odd0"), "it exports no mf_family_entry"},
+    {OBJECT("odd1"), "it is made for family api 999"},
+    {OBJECT("odd2"), "this build has a family move already"},
+    {OBJECT("odd3"), "its enumerate crashed with signal 11"},
+    {OBJECT("odd4"), "its enumerate ended the process with exit code 7"},
+    {OBJECT("odd5"), "its enumerate returned -5 (Input/output error)"},
+    {OBJECT("odd6"), "family odd is for devices of kind hip"},
+    {OBJECT("odd7"), "loading it crashes with signal 11"},
+    {"/nowhere/at-all.so", "cannot open shared object file"},
+};
+/* clang-format on */
+
+START_TEST(broken_object)
+{
+    int batch = tune("move,one,odd", "--family-so", odd[_i].file);
+    must_say(batch, odd[_i].says);
+    /* Everybody else went on. */
+    _cleanup_(cJSON_Deletep) cJSON *steps = goal_list(batch, "steps?family=one&status=ok");
+    ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(steps, "items")), 1);
+}
+END_TEST
+
+/* ---- prebuilt kernels ---- */
+
+static void make_folder(const char *path)
+{
+    ck_assert_msg(mkdir(path, 0700) == 0, "%s", path);
+}
+
+static const char *in_folder(const char *name)
+{
+    static char path[256];
+    mf_say(path, sizeof(path), "%s/%s", folder, name);
+    return path;
+}
+
+static void write_text(const char *name, const char *text)
+{
+    FILE *f = fopen(in_folder(name), "we");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(text, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+#define ONE_CSV    "cpu/fmoe/silu/fmoe_bf16_noquantBf16_g1u1_silu.csv"
+#define STAGE1_CSV "cpu/fmoe_2stages/fmoe_stage1_bf16_noquantBf16_g1u1.csv"
+
+static void make_kernels(void)
+{
+    static const char *const folders[] = {"cpu", "cpu/fmoe", "cpu/fmoe/silu", "cpu/fmoe_2stages"};
+    mf_say(folder, sizeof(folder), "/tmp/check_outside.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    for (size_t i = 0; i < MF_ARRAY_LEN(folders); i++)
+        make_folder(in_folder(folders[i]));
+    write_text(ONE_CSV, "// one stage\nknl_name,co_name,atm,vskip,smf,tg_num_perCU,ps,subGU_m,subGU_n\n"
+                        "fmoe_test_one_silu_16x32,kernels.so,1,0,0,1,0,16,32\n"
+                        "fmoe_test_too_wide,kernels.so,1,0,0,1,0,16,48\n"
+                        "fmoe_test_broken,kernels.so,1,0,0,1,0,16,x\n");
+    write_text(STAGE1_CSV, "tile_m,tile_n,knl_name,co_name\n16,32,fmoe_test_stage1_16x32,kernels.so\n");
+    ck_assert_int_eq(symlink(OBJECT("asm_kernels"), in_folder("cpu/fmoe/silu/kernels.so")), 0);
+    ck_assert_int_eq(symlink(OBJECT("asm_kernels"), in_folder("cpu/fmoe_2stages/kernels.so")), 0);
+}
+
+static void remove_kernels(void)
+{
+    static const char *const names[] = {"cpu/fmoe/silu/kernels.so",
+                                        "cpu/fmoe_2stages/kernels.so",
+                                        ONE_CSV,
+                                        STAGE1_CSV,
+                                        "cpu/fmoe/silu",
+                                        "cpu/fmoe",
+                                        "cpu/fmoe_2stages",
+                                        "cpu",
+                                        ""};
+    farm_stop(&farm);
+    for (size_t i = 0; i < MF_ARRAY_LEN(names); i++)
+        (void)remove(in_folder(names[i]));
+}
+
+START_TEST(prebuilt)
+{
+    int batch = tune("move,asm", "--asm-dir", folder);
+    must_be_ok(batch, "steps?family=asm", "fmoe_test_one_silu_16x32");
+    must_be_ok(batch, "steps?family=asm", "fmoe_test_stage1_16x32");
+    must_say(batch, "inter_dim 32 leaves 32 over its tiles of 48 columns");
+    must_say(batch, "fmoe_bf16_noquantBf16_g1u1_silu.csv:5: fmoe_test_broken: column subGU_n");
+    _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
+    ck_assert_msg(strstr(table, "asm:asm_zero_y") && strstr(table, "asm:fmoe_test_one_silu_16x32"), "%s",
+                  table);
+}
+END_TEST
+
+/* A changed manifest is another revision. */
+START_TEST(prebuilt_revision)
+{
+    uint64_t before = mf_asm_hash(folder);
+    ck_assert_uint_ne(before, 0);
+    ck_assert_uint_eq(mf_asm_hash(folder), before);
+    write_text(STAGE1_CSV, "tile_m,tile_n,knl_name,co_name\n32,32,fmoe_test_stage1_16x32,kernels.so\n");
+    ck_assert_uint_ne(mf_asm_hash(folder), before);
+    ck_assert_uint_eq(mf_asm_hash(NULL), 0);
+    ck_assert_uint_eq(mf_asm_hash("/nowhere"), 0);
+}
+END_TEST
+
+START_TEST(no_prebuilt)
+{
+    int batch = tune("move,one,asm", "--asm-dir", "/nowhere");
+    must_say(batch, "/nowhere has no manifest in ");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("outside");
+    TCase *objects = tcase_create("shared objects"), *prebuilt_case = tcase_create("prebuilt");
+    tcase_add_checked_fixture(objects, NULL, stop_farm);
+    tcase_add_test(objects, shared_object);
+    tcase_add_loop_test(objects, broken_object, 0, (int)MF_ARRAY_LEN(odd));
+    tcase_add_test(objects, no_prebuilt);
+    tcase_set_timeout(objects, 120);
+    tcase_add_checked_fixture(prebuilt_case, make_kernels, remove_kernels);
+    tcase_add_test(prebuilt_case, prebuilt);
+    tcase_add_test(prebuilt_case, prebuilt_revision);
+    tcase_set_timeout(prebuilt_case, 120);
+    suite_add_tcase(suite, objects);
+    suite_add_tcase(suite, prebuilt_case);
+    return mf_check_main(suite);
+}
