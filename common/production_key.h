@@ -1,11 +1,13 @@
 /* The key that AITER's production looks a layer up by, of the key that somebody asks for.
  *
  * fused_moe() pads the token count to its bucket, and for 1x32 weights it chooses the format of the activations itself
- * (ROCm/aiter, fused_moe.py: get_padded_M, fused_moe_): by the weights, the activation function, the token count and
- * the order of gate and up in w1. A row under another key is never met, however fast it is.
+ * (ROCm/aiter, fused_moe.py: get_padded_M, fused_moe_): by the weights, the activation function, the token count and the
+ * order of gate and up in w1. A row under another key is never met, however fast it is.
  *
- * A table does not say the order of gate and up; beside fp4 weights, activations of fp8, and of bf16 below 256 tokens, are
- * for interleaved ones, and all else is for separated ones. So a key that is computed computes itself. The environment variables that move the choice are taken as unset. */
+ * A table does not say the order of gate and up. Beside fp4 weights, activations of fp8, and of bf16 below 256 tokens,
+ * are taken to be for interleaved ones, and all else for separated ones; so a key that is computed computes itself. The
+ * environment variables that move the choice are taken as unset. A row of 256 tokens is that of 256 tokens: those of 129
+ * to 255, which pad to it, can have other activations. */
 #pragma once
 
 #include <stddef.h>

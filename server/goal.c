@@ -342,15 +342,16 @@ static int probe(struct mf_farm *f, struct mf_goal *g)
     g->n_measured = 0;
     if (r == 0)
         r = mf_store_goal_steps(f->store, g->id, g->n_steps, 0);
-    bool measures = o.n == 0 || g->batch->options.search != MF_SEARCH_ENUMERATE;
-    if (r == 0)
-        r = measures ? enter(f, g, MF_GOAL_PROBING, "") : end_with_steps(f, g);
-    if (r == 0 && measures)
+    if (r == 0 && o.n == 0)
+        r = mf_goal_fail(f, g, "no step is offered for it; its rejections say why");
+    else if (r == 0 && g->batch->options.search == MF_SEARCH_ENUMERATE)
+        r = end_with_steps(f, g);
+    else if (r == 0 && (r = enter(f, g, MF_GOAL_PROBING, "")) == 0)
         r = add_probe_units(f, g, &o);
     free(o.steps);
     free(o.out);
     free(o.reasons);
-    return r == 0 && o.n == 0 ? mf_goal_probed(f, g) : r;
+    return r;
 }
 
 int mf_goals_enumerated(struct mf_farm *f, int64_t enumeration)
