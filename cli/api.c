@@ -207,6 +207,9 @@ int mf_api_shape(const cJSON *columns, struct mf_shape *ret)
         if (mf_shape_set(&shape, mf_shape_columns[i], text, &why) < 0)
             return -EINVAL;
     }
+    const char *why, *form = mf_api_text(columns, MF_SHAPE_FORM, "");
+    if (mf_shape_set(&shape, MF_SHAPE_FORM, form, &why) < 0)
+        return -EINVAL;
     *ret = shape;
     return 0;
 }

@@ -1,6 +1,7 @@
 #include "common/shape.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "common/cleanup.h"
 #include "common/text.h"
@@ -15,8 +16,9 @@ MF_NAMES_DEFINE(mf_qtype, MF_QTYPE_, MF_QTYPE_MAP)
 /* Far beyond every model, and so low that E * 2I * H stays within 2^53. */
 #define DIM_MAX    262144
 #define EXPERT_MAX 65535
+#define FORM_MAX   65536.0 /* of a limit and an alpha */
 
-enum column_kind { TOKEN, SIZE, ACT, DTYPE, QTYPE, FLAG };
+enum column_kind { TOKEN, SIZE, ACT, DTYPE, QTYPE, FLAG, FORM };
 
 struct column {
     const char *name;
@@ -39,8 +41,8 @@ static const struct column columns[MF_SHAPE_N_COLUMNS] = {
     {"expert",          SIZE,  AT(expert),          EXPERT_MAX, "an integer from 1 to 65535"},
     {"topk",            SIZE,  AT(topk),            TOPK_MAX,   "an integer from 1 to 127"},
     {"act_type",        ACT,   AT(act_type),        0,
-     "ActivationType.Silu, ActivationType.Gelu, ActivationType.Swiglu, ActivationType.Situv2 or "
-     "ActivationType.No"},
+     "ActivationType.Silu, ActivationType.Gelu, ActivationType.Swiglu, ActivationType.Situv2, ActivationType.No, or of "
+     "ours ActivationType.GeluTanh or ActivationType.SiluStep"},
     {"dtype",           DTYPE, AT(dtype),           0,          DTYPES},
     {"q_dtype_a",       DTYPE, AT(q_dtype_a),       0,          DTYPES},
     {"q_dtype_w",       DTYPE, AT(q_dtype_w),       0,          DTYPES},
@@ -49,6 +51,9 @@ static const struct column columns[MF_SHAPE_N_COLUMNS] = {
     {"use_g1u1",        FLAG,  AT(use_g1u1),        0,          "1 or 0"},
     {"doweight_stage1", FLAG,  AT(doweight_stage1), 0,          "1 or 0"},
 };
+
+static const struct column form_column = {
+    MF_SHAPE_FORM, FORM, 0, 0, "nothing, or parts with + between: limit:X, alpha:X with X above 0 and up to 65536"};
 
 const char *const mf_shape_columns[MF_SHAPE_N_COLUMNS] = {
     "token", "model_dim", "inter_dim", "expert", "topk", "act_type",
@@ -132,7 +137,62 @@ static const struct column *find_column(const char *name)
         if (strcmp(columns[i].name, name) == 0)
             return &columns[i];
     }
-    return NULL;
+    return strcmp(name, MF_SHAPE_FORM) == 0 ? &form_column : NULL;
+}
+
+/* "limit:7+alpha:1.702"; each part once. */
+static int parse_form(const char *text, struct mf_shape *shape)
+{
+    static const struct {
+        const char *name;
+        size_t offset;
+    } parts[] = {{"limit:", AT(act_limit)}, {"alpha:", AT(act_alpha)}};
+    struct mf_shape s = *shape;
+    s.act_limit = s.act_alpha = 0;
+    for (bool more = *text != '\0'; more;) {
+        char part[32];
+        size_t len = strcspn(text, "+"), i = 0;
+        double value;
+        if (len >= sizeof(part))
+            return -EINVAL;
+        memcpy(part, text, len);
+        part[len] = '\0';
+        while (i < MF_ARRAY_LEN(parts) && strncmp(part, parts[i].name, strlen(parts[i].name)) != 0)
+            i++;
+        if (i == MF_ARRAY_LEN(parts) || mf_parse_double(part + strlen(parts[i].name), &value) < 0)
+            return -EINVAL;
+        float *field = (float *)(void *)((char *)&s + parts[i].offset);
+        if (*field > 0 || !(value > 0) || value > FORM_MAX || !((float)value > 0))
+            return -EINVAL;
+        *field = (float)value;
+        more = text[len] == '+';
+        text += len + more;
+    }
+    *shape = s;
+    return 0;
+}
+
+static void print_float(const char *name, float value, char *buf, size_t cap)
+{
+    size_t len = strlen(buf);
+    if (!(value > 0))
+        return;
+    /* the shortest that reads back as the same, without an exponent where there is such a one */
+    for (int digits = 1; digits <= 9; digits++) {
+        mf_say(buf + len, cap - len, "%s%s:%.*g", len > 0 ? "+" : "", name, digits, (double)value);
+        const char *number = strrchr(buf, ':') + 1;
+        float back = strtof(number, NULL);
+        if (!strchr(number, 'e') && back >= value && back <= value)
+            return;
+    }
+}
+
+static void print_form(const struct mf_shape *shape, char *buf, size_t cap)
+{
+    char text[64] = "";
+    print_float("limit", shape->act_limit, text, sizeof(text));
+    print_float("alpha", shape->act_alpha, text, sizeof(text));
+    mf_say(buf, cap, "%s", text);
 }
 
 static int set_field(const struct column *c, const char *text, void *field)
@@ -154,6 +214,8 @@ static int set_field(const struct column *c, const char *text, void *field)
         return parse_qtype(text, field);
     case FLAG:
         return mf_parse_bool(text, field);
+    case FORM:
+        return parse_form(text, field);
     }
     return -EINVAL;
 }
@@ -191,6 +253,9 @@ static void print_field(const struct column *c, const void *field, char *buf, si
     case FLAG:
         mf_say(buf, cap, "%d", *(const bool *)field);
         break;
+    case FORM:
+        print_form(field, buf, cap);
+        break;
     }
 }
 
@@ -222,6 +287,18 @@ int mf_shape_check(const struct mf_shape *shape, const char **ret_column, const 
             *ret_why = c->expects;
             return -EINVAL;
         }
+    }
+    bool clamps = shape->act_type == MF_ACT_SILU || shape->act_type == MF_ACT_SWIGLU ||
+                  shape->act_type == MF_ACT_SILU_STEP;
+    if ((shape->act_limit > 0 && !clamps) || (shape->act_alpha > 0 && shape->act_type != MF_ACT_SWIGLU)) {
+        *ret_column = MF_SHAPE_FORM;
+        *ret_why = "a limit with ActivationType.Silu, Swiglu or SiluStep, an alpha with Swiglu only";
+        return -EINVAL;
+    }
+    if (shape->act_type == MF_ACT_SILU_STEP && !(shape->act_limit > 0)) {
+        *ret_column = MF_SHAPE_FORM;
+        *ret_why = "limit:X, which ActivationType.SiluStep clamps by";
+        return -EINVAL;
     }
     if (shape->topk > shape->expert) {
         *ret_column = "topk";
@@ -255,7 +332,8 @@ static int compare_layer_model(const struct mf_shape *a, const struct mf_shape *
         if (pairs[i][0] != pairs[i][1])
             return compare_i64(pairs[i][0], pairs[i][1]);
     }
-    return 0;
+    int r = (a->act_limit > b->act_limit) - (a->act_limit < b->act_limit);
+    return r != 0 ? r : (a->act_alpha > b->act_alpha) - (a->act_alpha < b->act_alpha);
 }
 
 int mf_shape_compare(const struct mf_shape *a, const struct mf_shape *b)
@@ -284,6 +362,10 @@ static void print_columns(const struct mf_shape *shape, size_t first, char buf[M
         print_field(&columns[i], (const char *)shape + columns[i].offset, buf + len, MF_SHAPE_TEXT_MAX - len);
         len += strlen(buf + len);
     }
+    if (shape->act_limit > 0 || shape->act_alpha > 0) {
+        buf[len++] = ',';
+        print_form(shape, buf + len, MF_SHAPE_TEXT_MAX - len);
+    }
 }
 
 void mf_shape_print(const struct mf_shape *shape, char buf[MF_SHAPE_TEXT_MAX])
@@ -309,7 +391,9 @@ int mf_shape_parse(const char *text, struct mf_shape *ret)
         if (!value || set_field(&columns[i], value, (char *)&shape + columns[i].offset) < 0)
             return -EINVAL;
     }
-    const char *column, *why;
+    const char *column, *why, *form = rest ? strsep(&rest, ",") : NULL;
+    if (form && (*form == '\0' || parse_form(form, &shape) < 0))
+        return -EINVAL;
     if (rest || mf_shape_check(&shape, &column, &why) < 0)
         return -EINVAL;
     *ret = shape;

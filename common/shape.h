@@ -22,7 +22,9 @@
     X(P, GELU, "ActivationType.Gelu")     \
     X(P, SWIGLU, "ActivationType.Swiglu") \
     X(P, SITUV2, "ActivationType.Situv2") \
-    X(P, NO, "ActivationType.No")
+    X(P, NO, "ActivationType.No")         \
+    X(P, GELU_TANH, "ActivationType.GeluTanh") /* ours: gelu by tanh */ \
+    X(P, SILU_STEP, "ActivationType.SiluStep") /* ours: clamps after silu, as vLLM's SwigluStepAndMul */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_act, MF_ACT_, MF_ACT_MAP);
 
@@ -63,6 +65,11 @@ struct mf_shape {
     enum mf_qtype q_type;
     bool use_g1u1;
     bool doweight_stage1; /* the routing weight is applied before the activation */
+
+    /* What the twelve columns cannot say; all zero is what they mean. As text it is one more column, `form`:
+     * "limit:10", "limit:7+alpha:1.702". */
+    float act_limit; /* clamp of gate and up; 0: the activation's own (Swiglu 7, else none) */
+    float act_alpha; /* Swiglu's factor within the sigmoid; 0: 1.702 */
 };
 
 /* The twelve columns, in the order of untuned_fmoe.csv. */
@@ -70,6 +77,9 @@ struct mf_shape {
 extern const char *const mf_shape_columns[MF_SHAPE_N_COLUMNS];
 
 #define MF_SHAPE_TEXT_MAX 320
+
+/* The column beyond the twelve, empty for most shapes. The calls below know it by name too. */
+#define MF_SHAPE_FORM "form"
 
 /* Sets one column from its text, any accepted spelling. -ENOENT: no such column; -EINVAL: not a value of it,
  * and *ret_why (static text, "an integer from 1 to 127") says what is expected. */
@@ -85,9 +95,10 @@ bool mf_shape_equal(const struct mf_shape *a, const struct mf_shape *b);
 int mf_shape_compare(const struct mf_shape *a, const struct mf_shape *b);
 bool mf_shape_same_layer_model(const struct mf_shape *a, const struct mf_shape *b);
 
-/* The canonical CSV row of twelve values ("512,6144,…,1,0"); buf of MF_SHAPE_TEXT_MAX is always enough. */
+/* The canonical CSV row of twelve values ("512,6144,…,1,0"), and the form as a thirteenth where there is one; buf of
+ * MF_SHAPE_TEXT_MAX is always enough. */
 void mf_shape_print(const struct mf_shape *shape, char buf[MF_SHAPE_TEXT_MAX]);
-/* Reads twelve values, each in any accepted spelling. -EINVAL for anything else, and for what mf_shape_check
+/* Reads twelve values, or thirteen, each in any accepted spelling. -EINVAL for anything else, and for what mf_shape_check
  * refuses. */
 int mf_shape_parse(const char *text, struct mf_shape *ret);
 /* The key of the layer model: the row without its token. */

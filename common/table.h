@@ -67,7 +67,8 @@ MF_NAMES_DECLARE(mf_result, MF_RESULT_, MF_RESULT_MAP);
     X(P, SEED, "seed")                                                                    \
     X(P, N, "n")                   /* samples behind us */                                \
     X(P, MAD, "mad")               /* of those samples, in microseconds */                \
-    X(P, PROVENANCE, "provenance") /* "moefarm:" and the method: "moefarm:race" */
+    X(P, PROVENANCE, "provenance") /* "moefarm:" and the method: "moefarm:race" */        \
+    X(P, FORM, "form")             /* of the shape; written when a row has one. Part of the key */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_own, MF_OWN_, MF_OWN_MAP);
 /* clang-format on */

@@ -110,9 +110,11 @@ static void read_shape(struct mf_table_reader *rd, struct mf_shape *shape)
         else if (rd->t->tuned)
             check_spelling(rd, shape, mf_shape_columns[i], cell);
     }
+    const char *column, *why, *form = cell_of(rd, rd->own[MF_OWN_FORM]);
+    if (mf_shape_set(shape, MF_SHAPE_FORM, form, &why) < 0)
+        bad_cell(rd, MF_PROBLEM_VALUE, MF_SHAPE_FORM, form, why);
     if (rd->row_errors > errors)
         return;
-    const char *column, *why;
     char value[64];
     if (mf_shape_check(shape, &column, &why) < 0) {
         (void)mf_shape_get(shape, column, value, sizeof(value));

@@ -37,6 +37,7 @@ static void add_column(struct writer *w, enum source source, int index, const ch
 /* What the rows have to say beyond AITER's columns. */
 struct content {
     bool class, tag, own;
+    bool form; /* a shape says more than twelve columns do */
 };
 
 static struct content content_of(const struct mf_table *t)
@@ -47,7 +48,8 @@ static struct content content_of(const struct mf_table *t)
         c.class = c.class || row->class.cu_num > 0;
         c.tag = c.tag || mf_table_row_has_tag(row);
         for (int i = 0; i < MF_OWN_N_; i++)
-            c.own = c.own || (row->own[i] && *row->own[i]);
+            c.own = c.own || (i != MF_OWN_FORM && row->own[i] && *row->own[i]);
+        c.form = c.form || (row->own[MF_OWN_FORM] && *row->own[MF_OWN_FORM]);
     }
     if (t->n_strays == 0)
         return c;
@@ -55,7 +57,8 @@ static struct content content_of(const struct mf_table *t)
     c.class = c.class || mf_csv_column(t->header, t->n_header, "cu_num") >= 0;
     c.tag = c.tag || mf_csv_column(t->header, t->n_header, "_tag") >= 0;
     for (enum mf_own i = 0; i < MF_OWN_N_; i++)
-        c.own = c.own || mf_csv_column(t->header, t->n_header, mf_own_name(i)) >= 0;
+        c.own = c.own || (i != MF_OWN_FORM && mf_csv_column(t->header, t->n_header, mf_own_name(i)) >= 0);
+    c.form = c.form || mf_csv_column(t->header, t->n_header, mf_own_name(MF_OWN_FORM)) >= 0;
     return c;
 }
 
@@ -74,8 +77,10 @@ static void choose_columns(struct writer *w, enum mf_table_columns columns)
         return;
     if (has.tag)
         add_column(w, TAG, 0, "_tag");
-    for (enum mf_own i = 0; i < MF_OWN_N_ && has.own; i++)
-        add_column(w, OWN, (int)i, mf_own_name(i));
+    for (enum mf_own i = 0; i < MF_OWN_N_; i++) {
+        if (i == MF_OWN_FORM ? has.form : has.own)
+            add_column(w, OWN, (int)i, mf_own_name(i));
+    }
     for (size_t i = 0; i < w->t->n_other; i++)
         add_column(w, OTHER, (int)i, w->t->other[i]);
 }

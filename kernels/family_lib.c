@@ -432,8 +432,8 @@ static int run_block(const struct mf_kernel *k, const struct mf_sorted_view *s, 
         if (k->config.plain) {
             k->ops->to_bf16(c, 2 * I, out + row * 2 * I);
         } else if (k->config.stage == 1) {
-            k->ops->activate(k->shape.act_type, c, c + I, k->shape.doweight_stage1 ? s->weights[row] : 1.0f,
-                             I, out + row * I);
+            k->ops->activate(&k->shape, c, c + I, k->shape.doweight_stage1 ? s->weights[row] : 1.0f, I,
+                             out + row * I);
         } else {
             int32_t id = s->ids[row];
             size_t slot = (size_t)mf_id_token(id) * (size_t)k->shape.topk + (size_t)mf_id_slot(id);

@@ -75,7 +75,7 @@ static void act_row(const struct mf_kernel *k, const struct mf_sorted_view *s, s
     float *g = room;
 
     mf_bf16_to_floats((const uint16_t *)l->needs[0].part[0] + row * 2 * I, 2 * I, g);
-    k->plan.ops->activate(k->shape.act_type, g, g + I, k->shape.doweight_stage1 ? s->weights[row] : 1.0f, I,
+    k->plan.ops->activate(&k->shape, g, g + I, k->shape.doweight_stage1 ? s->weights[row] : 1.0f, I,
                           (uint16_t *)l->gives[0].part[0] + row * I);
 }
 

@@ -16,19 +16,31 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-double mf_activate_gate(enum mf_act act, double gate)
+/* The clamp of a shape; infinite for none. */
+static double limit_of(const struct mf_shape *s)
 {
-    switch (act) {
+    if (s->act_limit > 0)
+        return (double)s->act_limit;
+    return s->act_type == MF_ACT_SWIGLU ? 7 : (double)INFINITY;
+}
+
+double mf_activate_gate(const struct mf_shape *s, double gate)
+{
+    double limit = limit_of(s), g = fmin(gate, limit),
+           alpha = s->act_alpha > 0 ? (double)s->act_alpha : 1.702;
+    switch (s->act_type) {
     case MF_ACT_SILU:
-        return gate * sigmoid(gate);
+        return g * sigmoid(g);
     case MF_ACT_GELU:
         return 0.5 * gate * (1 + erf(gate * M_SQRT1_2));
-    case MF_ACT_SWIGLU: {
-        double g = fmin(gate, 7);
-        return g * sigmoid(1.702 * g);
-    }
+    case MF_ACT_SWIGLU:
+        return g * sigmoid(alpha * g);
     case MF_ACT_SITUV2:
         return 4 * tanh(gate / 4) * sigmoid(gate);
+    case MF_ACT_GELU_TANH:
+        return 0.5 * gate * (1 + tanh(sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate)));
+    case MF_ACT_SILU_STEP:
+        return fmin(gate * sigmoid(gate), limit);
     case MF_ACT_NO:
     case MF_ACT_N_:
         break;
@@ -36,14 +48,14 @@ double mf_activate_gate(enum mf_act act, double gate)
     return gate;
 }
 
-double mf_activate(enum mf_act act, double gate, double up)
+double mf_activate(const struct mf_shape *s, double gate, double up)
 {
-    double factor = up;
-    if (act == MF_ACT_SWIGLU)
-        factor = fmin(fmax(up, -7), 7) + 1;
-    else if (act == MF_ACT_SITUV2)
+    double limit = limit_of(s), factor = fmin(fmax(up, -limit), limit);
+    if (s->act_type == MF_ACT_SWIGLU)
+        factor += 1;
+    else if (s->act_type == MF_ACT_SITUV2)
         factor = 25 * tanh(up / 25);
-    return mf_activate_gate(act, gate) * factor;
+    return mf_activate_gate(s, gate) * factor;
 }
 
 static struct mf_tensor_ref expert_of(const struct mf_layer_data *data, enum mf_tensor w,
@@ -315,8 +327,8 @@ static void activate_row(const struct mf_layer_data *d, int64_t slot, const floa
     double factor = s->doweight_stage1 ? (double)d->weights[slot] : 1;
     for (int32_t i = 0; i < s->inter_dim; i++) {
         double gate = (double)g[i] * factor;
-        double value = s->use_g1u1 ? mf_activate(s->act_type, gate, (double)g[s->inter_dim + i] * factor)
-                                   : mf_activate_gate(s->act_type, gate);
+        double value = s->use_g1u1 ? mf_activate(s, gate, (double)g[s->inter_dim + i] * factor)
+                                   : mf_activate_gate(s, gate);
         h[i] = (float)value;
     }
 }

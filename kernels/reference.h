@@ -8,9 +8,12 @@
  * Activations, gate g and up u, gate rows first in w1:
  *   Silu     g·sigmoid(g)·u
  *   Gelu     0.5·g·(1 + erf(g/√2))·u
- *   Swiglu   openai/gpt-oss's: g = min(g, 7), u = clamp(u, -7, 7), then g·sigmoid(1.702·g)·(u + 1)
+ *   Swiglu   openai/gpt-oss's: g = min(g, L), u = clamp(u, -L, L), then g·sigmoid(α·g)·(u + 1); L 7, α 1.702
  *   Situv2   Kimi-K3's: 4·tanh(g/4)·sigmoid(g) · 25·tanh(u/25)
  *   No       g·u
+ *   GeluTanh 0.5·g·(1 + tanh(√(2/π)·(g + 0.044715·g³)))·u
+ *   SiluStep min(silu(g), L)·clamp(u, -L, L): clamped after silu (vLLM, SwigluStepAndMul)
+ * Silu with a limit L clamps before: g = min(g, L), u = clamp(u, -L, L) (DeepSeek-V4, SiluAndMulWithClamp).
  * With use_g1u1 = 0 there is no up half: the activation is its gate factor alone, for Swiglu
  * min(g, 7)·sigmoid(1.702·g) with g clamped first; for No it is g.
  * With doweight_stage1 the routing weight multiplies gemm1's output before the activation, and the combine is a plain
@@ -23,8 +26,8 @@
 #include "common/shape.h"
 #include "kernels/tensors.h"
 
-double mf_activate(enum mf_act act, double gate, double up);
-double mf_activate_gate(enum mf_act act, double gate); /* use_g1u1 = 0 */
+double mf_activate(const struct mf_shape *shape, double gate, double up);
+double mf_activate_gate(const struct mf_shape *shape, double gate); /* use_g1u1 = 0 */
 
 /* The inputs of a layer in plain form: weights in `row` layout as the shape's format has them. */
 struct mf_layer_data {

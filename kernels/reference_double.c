@@ -28,8 +28,7 @@ static void make_h(const struct mf_layer_data *d, const struct mf_reference *r, 
     double factor = s->doweight_stage1 ? (double)d->weights[slot] : 1;
     for (size_t i = 0; i < I; i++) {
         double gate = o->g[i] * factor;
-        o->h[i] = s->use_g1u1 ? mf_activate(s->act_type, gate, o->g[I + i] * factor)
-                              : mf_activate_gate(s->act_type, gate);
+        o->h[i] = s->use_g1u1 ? mf_activate(s, gate, o->g[I + i] * factor) : mf_activate_gate(s, gate);
     }
     if (!quantise_h)
         return;

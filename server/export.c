@@ -75,7 +75,7 @@ static const char *text_of(const cJSON *json, const char *key)
 struct row_texts {
     char pipeline[MF_EXPORT_STEPS_MAX * (MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX + 2)];
     char layout[128], model[128], revision[128], compiler[256], routing[MF_ROUTING_TEXT_MAX], seed[32], n[24],
-        mad[32], provenance[64];
+        mad[32], provenance[64], form[64];
 };
 
 static void fill_own(const struct mf_export_config *c, const cJSON *provenance, struct row_texts *t,
@@ -104,6 +104,8 @@ static void fill_own(const struct mf_export_config *c, const cJSON *provenance, 
     row->own[MF_OWN_N] = t->n;
     row->own[MF_OWN_MAD] = t->mad;
     row->own[MF_OWN_PROVENANCE] = t->provenance;
+    (void)mf_shape_get(&row->shape, MF_SHAPE_FORM, t->form, sizeof(t->form));
+    row->own[MF_OWN_FORM] = t->form;
 }
 
 /* What AITER's own check of its tables refuses (test_csv_validation). */
@@ -113,6 +115,15 @@ static void fill_own(const struct mf_export_config *c, const cJSON *provenance, 
 static bool aiter_refuses(const struct mf_export_config *c, const struct mf_shape *shape, char *why,
                           size_t cap)
 {
+    char form[64];
+    (void)mf_shape_get(shape, MF_SHAPE_FORM, form, sizeof(form));
+    if (*form || shape->act_type == MF_ACT_GELU_TANH || shape->act_type == MF_ACT_SILU_STEP ||
+        shape->q_type == MF_QTYPE_PER_1X16) {
+        mf_say(why, cap,
+               "AITER's table cannot say form '%s', %s or %s of this shape; consumer=moefarm exports it",
+               form, mf_act_name(shape->act_type), mf_qtype_name(shape->q_type));
+        return true;
+    }
     for (int i = 0; i < c->n_steps; i++) {
         if (c->steps[i].aiter)
             continue;

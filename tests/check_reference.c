@@ -108,6 +108,7 @@ static struct mf_shape shape_of(int combo, int64_t token)
         .expert = 6,
         .topk = 2,
         .act_type = (enum mf_act)(rest % MF_ACT_N_),
+        .act_limit = rest % MF_ACT_N_ == MF_ACT_SILU_STEP ? 0.5f : 0,
         .dtype = MF_DTYPE_BF16,
         .q_dtype_a = formats[f].a,
         .q_dtype_w = formats[f].w,
@@ -177,18 +178,37 @@ START_TEST(fast_is_double_for_any_load)
 }
 END_TEST
 
+/* clang-format off */
 static const struct {
     enum mf_act act;
     double gate, up, want;
+    float limit;
 } activations[] = {
-    {MF_ACT_SWIGLU, 0, 0, 0},           {MF_ACT_SWIGLU, 1, 2, 2.537387}, {MF_ACT_SWIGLU, 8, -9, -41.999720},
-    {MF_ACT_SWIGLU, -3, 1, -0.0361426}, {MF_ACT_SILU, 1, 2, 1.462117},   {MF_ACT_GELU, 1, 1, 0.841345},
-    {MF_ACT_GELU, -2, 3, -0.136501},    {MF_ACT_NO, 3, -2, -6},
+    {MF_ACT_SWIGLU,    0,  0,  0,          0},
+    {MF_ACT_SWIGLU,    1,  2,  2.537387,   0},
+    {MF_ACT_SWIGLU,    8,  -9, -41.999720, 0},
+    {MF_ACT_SWIGLU,    -3, 1,  -0.0361426, 0},
+    {MF_ACT_SILU,      1,  2,  1.462117,   0},
+    {MF_ACT_GELU,      1,  1,  0.841345,   0},
+    {MF_ACT_GELU,      -2, 3,  -0.136501,  0},
+    {MF_ACT_GELU_TANH, 1,  1,  0.841192,   0},
+    {MF_ACT_NO,        3,  -2, -6,         0},
+    /* DeepSeek-V4 clamps before silu … */
+    {MF_ACT_SILU,      20, 30, 99.995460,  10},
+    {MF_ACT_SILU,      50, 1,  9.999546,   10},
+    {MF_ACT_SILU,      1,  2,  1.462117,   10},
+    {MF_ACT_SILU,      8,  1,  6.993624,   7},
+    /* … and the other op after it */
+    {MF_ACT_SILU_STEP, 50, 1,  10,         10},
+    {MF_ACT_SILU_STEP, 20, 30, 100,        10},
+    {MF_ACT_SILU_STEP, 8,  -9, -49,        7},
 };
+/* clang-format on */
 
 START_TEST(activation_vector)
 {
-    double got = mf_activate(activations[_i].act, activations[_i].gate, activations[_i].up);
+    struct mf_shape s = {.act_type = activations[_i].act, .act_limit = activations[_i].limit};
+    double got = mf_activate(&s, activations[_i].gate, activations[_i].up);
     ck_assert_double_le(fabs(got - activations[_i].want), 2e-6);
 }
 END_TEST

@@ -59,6 +59,11 @@ static const struct {
     {"use_g1u1",        "0",                         "0"},
     {"use_g1u1",        "False",                     "0"},
     {"doweight_stage1", "true",                      "1"},
+    {"act_type",        "GeluTanh",                  "ActivationType.GeluTanh"},
+    {"q_type",          "per_1x16",                  "QuantType.per_1x16"},
+    {"form",            "",                          ""},
+    {"form",            "limit:10",                  "limit:10"},
+    {"form",            "alpha:1.702+limit:7.0",     "limit:7+alpha:1.702"},
     {"doweight_stage1", "0",                         "0"},
 };
 
@@ -90,6 +95,16 @@ static const struct {
     {"use_g1u1",        "2",                     "1 or 0"},
     {"use_g1u1",        "TRUE",                  "1 or 0"},
     {"doweight_stage1", "",                      "1 or 0"},
+    {"form",            "limit",                 "limit:X"},
+    {"form",            "limit:0",               "limit:X"},
+    {"form",            "limit:-1",              "limit:X"},
+    {"form",            "limit:nan",             "limit:X"},
+    {"form",            "limit:1+limit:2",       "limit:X"},
+    {"form",            "limit:1+",              "limit:X"},
+    {"form",            "+limit:1",              "limit:X"},
+    {"form",            "limit:65537",           "limit:X"},
+    {"form",            "limit:1e-60",           "limit:X"},
+    {"form",            "bias",                  "limit:X"},
 };
 
 static const struct {
@@ -292,6 +307,40 @@ START_TEST(every_dtype_has_bits)
 }
 END_TEST
 
+/* The form is a thirteenth value, is in the key, and only where its activation has such a thing. */
+START_TEST(form_is_part_of_the_shape)
+{
+    static const struct {
+        const char *act, *form;
+        bool right;
+    } rows[] = {
+        {"Silu", "limit:10", true},     {"Swiglu", "limit:7+alpha:1.5", true},
+        {"Swiglu", "alpha:2", true},    {"SiluStep", "limit:7", true},
+        {"SiluStep", "", false},        {"Gelu", "limit:7", false},
+        {"Silu", "alpha:1.702", false}, {"Situv2", "limit:25", false},
+        {"Silu", "limit:10,x", false},
+    };
+    for (size_t i = 0; i < MF_ARRAY_LEN(rows); i++) {
+        char text[MF_SHAPE_TEXT_MAX], back[MF_SHAPE_TEXT_MAX];
+        struct mf_shape s, plain;
+        (void)snprintf(text, sizeof(text),
+                       "4,2048,96,128,8,ActivationType.%s,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
+                       "QuantType.No,1,0%s%s",
+                       rows[i].act, *rows[i].form ? "," : "", rows[i].form);
+        ck_assert_msg((mf_shape_parse(text, &s) == 0) == rows[i].right, "%s", text);
+        if (!rows[i].right)
+            continue;
+        mf_shape_print(&s, back);
+        ck_assert_str_eq(back, text);
+        plain = s;
+        plain.act_limit = plain.act_alpha = 0;
+        ck_assert(!mf_shape_equal(&s, &plain));
+        ck_assert(!mf_shape_same_layer_model(&s, &plain));
+        ck_assert_int_eq(mf_shape_compare(&s, &plain), -mf_shape_compare(&plain, &s));
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("shape");
@@ -308,6 +357,7 @@ int main(void)
     tcase_add_loop_test(tc, every_column_counts, 0, MF_SHAPE_N_COLUMNS);
     tcase_add_loop_test(tc, bucket_is_the_one_production_asks_for, 0, MF_ARRAY_LEN(buckets));
     tcase_add_loop_test(tc, every_dtype_has_bits, 0, MF_DTYPE_N_);
+    tcase_add_test(tc, form_is_part_of_the_shape);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -16,8 +16,8 @@ static const struct contract_case family_cases[] = {
     { 17,  256, 352,  33, 8, MF_ACT_SWIGLU, false},
     { 64,  256,  96,   1, 1, MF_ACT_SILU,   true},
     { 65,  256,  96,   8, 2, MF_ACT_SWIGLU, true},
-    {  3, 2048,  96,   8, 2, MF_ACT_SILU,   false},
-    { 16,  704,  96,  33, 1, MF_ACT_GELU,   true},
+    {  3, 2048,  96,   8, 2, MF_ACT_SILU_STEP, false},
+    { 16,  704,  96,  33, 1, MF_ACT_GELU_TANH, true},
     {  1,  200, 136,   8, 8, MF_ACT_SILU,   true},      /* only the row layout fits */
     { 65,  128,  32,  33, 8, MF_ACT_SITUV2, false},
 };

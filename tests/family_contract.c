@@ -51,18 +51,21 @@ const struct contract_format contract_formats[CONTRACT_N_FORMATS] = {
 
 struct mf_shape contract_shape(const struct contract_case *c, const struct contract_format *f)
 {
-    return (struct mf_shape){.token = c->token,
-                             .model_dim = c->model_dim,
-                             .inter_dim = c->inter_dim,
-                             .expert = c->expert,
-                             .topk = c->topk,
-                             .act_type = c->act,
-                             .dtype = MF_DTYPE_BF16,
-                             .q_dtype_a = f->a,
-                             .q_dtype_w = f->w,
-                             .q_type = f->q_type,
-                             .use_g1u1 = true,
-                             .doweight_stage1 = c->doweight};
+    return (struct mf_shape){
+        .token = c->token,
+        .model_dim = c->model_dim,
+        .inter_dim = c->inter_dim,
+        .expert = c->expert,
+        .topk = c->topk,
+        .act_type = c->act,
+        .dtype = MF_DTYPE_BF16,
+        .q_dtype_a = f->a,
+        .q_dtype_w = f->w,
+        .q_type = f->q_type,
+        .use_g1u1 = true,
+        /* so low that it clamps some of every row */
+        .act_limit = c->act == MF_ACT_SILU_STEP || (c->act == MF_ACT_SILU && c->token == 64) ? 0.75f : 0,
+        .doweight_stage1 = c->doweight};
 }
 
 struct mf_device *contract_device(const char *isa)

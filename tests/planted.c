@@ -295,8 +295,7 @@ static void gate_up(const struct mf_shape *s, const float *g, float weight, bool
     for (int32_t i = 0; i < I; i++) {
         double gate = (double)g[swapped ? I + i : i] * (double)weight,
                up = (double)g[swapped ? i : I + i] * (double)weight;
-        h[i] = s->use_g1u1 ? (float)mf_activate(s->act_type, gate, up)
-                           : (float)mf_activate_gate(s->act_type, gate);
+        h[i] = s->use_g1u1 ? (float)mf_activate(s, gate, up) : (float)mf_activate_gate(s, gate);
     }
 }
 

@@ -72,22 +72,20 @@ static inline float one_plus_erf(float x)
     return x < 0.0f ? tail : 2.0f - tail;
 }
 
-static inline float act_silu(float g, float u)
+/* Comparisons are written so that NaN passes through. */
+static inline float at_most(float x, float limit)
 {
-    return g * sigmoid_fast(g) * u;
+    return x > limit ? limit : x;
+}
+
+static inline float within(float x, float limit)
+{
+    return x > limit ? limit : x < -limit ? -limit : x;
 }
 
 static inline float act_gelu(float g, float u)
 {
     return 0.5f * g * one_plus_erf(g) * u;
-}
-
-/* Comparisons are written so that NaN passes through. */
-static inline float act_swiglu(float g, float u)
-{
-    g = g > 7.0f ? 7.0f : g;
-    u = u > 7.0f ? 7.0f : u < -7.0f ? -7.0f : u;
-    return g * sigmoid_fast(1.702f * g) * (u + 1.0f);
 }
 
 /* tanh by the exponential; exact to a few units in the last place where it matters, as 1 - 2 / (e^2x + 1). */
@@ -104,37 +102,46 @@ static inline float act_situv2(float g, float u)
     return 4.0f * tanh_fast(g * 0.25f) * sigmoid_fast(g) * 25.0f * tanh_fast(u * 0.04f);
 }
 
-static inline float act_no(float g, float u)
+static inline float act_gelu_tanh(float g, float u)
 {
-    return g * u;
+    return 0.5f * g * (1.0f + tanh_fast(0.79788456f * (g + 0.044715f * g * g * g))) * u;
 }
 
-#define ACTIVATE_LOOP(f)           \
-    for (size_t i = 0; i < n; i++) \
-    h[i] = round_bf16(f(g[i] * weight, u[i] * weight))
+#define ACTIVATE_LOOP(value)                            \
+    do {                                                \
+        for (size_t i = 0; i < n; i++) {                \
+            float x = g[i] * weight, y = u[i] * weight; \
+            h[i] = round_bf16(value);                   \
+        }                                               \
+        return;                                         \
+    } while (0)
 
-static void activate(enum mf_act act, const float *restrict g, const float *restrict u, float weight,
+static void activate(const struct mf_shape *s, const float *restrict g, const float *restrict u, float weight,
                      size_t n, uint16_t *restrict h)
 {
-    switch (act) {
+    float limit = s->act_limit > 0 ? s->act_limit : s->act_type == MF_ACT_SWIGLU ? 7.0f : INFINITY;
+    float alpha = s->act_alpha > 0 ? s->act_alpha : 1.702f;
+    switch (s->act_type) {
     case MF_ACT_SILU:
-        ACTIVATE_LOOP(act_silu);
-        return;
+        if (s->act_limit > 0)
+            ACTIVATE_LOOP(at_most(x, limit) * sigmoid_fast(at_most(x, limit)) * within(y, limit));
+        ACTIVATE_LOOP(x * sigmoid_fast(x) * y);
     case MF_ACT_GELU:
-        ACTIVATE_LOOP(act_gelu);
-        return;
+        ACTIVATE_LOOP(act_gelu(x, y));
     case MF_ACT_SWIGLU:
-        ACTIVATE_LOOP(act_swiglu);
-        return;
+        ACTIVATE_LOOP(at_most(x, limit) * sigmoid_fast(alpha * at_most(x, limit)) *
+                      (within(y, limit) + 1.0f));
     case MF_ACT_SITUV2:
-        ACTIVATE_LOOP(act_situv2);
-        return;
+        ACTIVATE_LOOP(act_situv2(x, y));
+    case MF_ACT_GELU_TANH:
+        ACTIVATE_LOOP(act_gelu_tanh(x, y));
+    case MF_ACT_SILU_STEP:
+        ACTIVATE_LOOP(at_most(x * sigmoid_fast(x), limit) * within(y, limit));
     case MF_ACT_NO:
-        ACTIVATE_LOOP(act_no);
-        return;
     case MF_ACT_N_:
         break;
     }
+    ACTIVATE_LOOP(x * y);
 }
 
 static void scale(float *restrict c, size_t n, float row, const float *restrict col)

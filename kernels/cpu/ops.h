@@ -70,8 +70,9 @@ struct mf_cpu_ops {
     void (*gemm)(const struct mf_tile *t);
     /* Elements of a bf16 or fp8 row as gemm() wants A; NaN stays NaN. */
     void (*pack)(enum mf_format format, const void *from, size_t n, uint16_t *to);
-    /* h = act(g·weight, u·weight), rounded to bf16. */
-    void (*activate)(enum mf_act act, const float *g, const float *u, float weight, size_t n, uint16_t *h);
+    /* h = act(g·weight, u·weight), rounded to bf16; the activation as the shape has it. */
+    void (*activate)(const struct mf_shape *shape, const float *g, const float *u, float weight, size_t n,
+                     uint16_t *h);
     /* c[i] *= row · col[i]; col may be NULL. */
     void (*scale)(float *c, size_t n, float row, const float *col);
     /* sum[i] += weight · c[i] */

@@ -362,8 +362,8 @@ static void stage1_tile(const struct mf_stage_plan *p, const struct mf_stage1_ar
     for (int i = 0; i < part->rows; i++) {
         size_t row = (size_t)(part->row0 + i);
         float weight = p->weighted ? a->sorted.weights[row] : 1.0f;
-        p->ops->activate(p->shape.act_type, room->c + (size_t)i * room->ldc, room->c2 + (size_t)i * room->ldc,
-                         weight, (size_t)n, a->h + row * I + n0);
+        p->ops->activate(&p->shape, room->c + (size_t)i * room->ldc, room->c2 + (size_t)i * room->ldc, weight,
+                         (size_t)n, a->h + row * I + n0);
     }
 }
 
