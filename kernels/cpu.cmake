@@ -29,6 +29,7 @@ set(MF_CPU_SOURCES
     cpu/permute_ascend.c
     cpu/permute_megatron.c
     cpu/permute_vllm.c
+    cpu/quant_move.c
     cpu/stage.c)
 
 # Kernels trap nothing and set no errno; sums keep their order, so that every run agrees bitwise.

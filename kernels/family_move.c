@@ -295,10 +295,18 @@ static int tell(struct each *e, const char *word, const char *variant, const str
     return e->refused(e, kernel, r);
 }
 
+/* vLLM's blocks begin at 16 rows; of what only converts to ours, the ends of that range are enough. */
+static bool has_block(enum mf_move_kind kind, int32_t block_m)
+{
+    return (kind != MF_MOVE_ALIGN && kind != MF_MOVE_FROM_ALIGNED) || block_m == 16 || block_m == 64;
+}
+
 static int each_block(struct each *e, enum mf_move_kind kind, int threads, enum mf_sort sort,
                       enum mf_move_way way)
 {
     for (int b = 0; b < (kinds[kind].blocks ? MF_CPU_N_BLOCK_MS : 1); b++) {
+        if (!has_block(kind, mf_cpu_block_ms[b]))
+            continue;
         struct mf_kernel k = configure((struct mf_kernel){.kind = kind,
                                                           .shape = *e->shape,
                                                           .block_m = mf_cpu_block_ms[b],
@@ -340,7 +348,7 @@ static int each_way(struct each *e, enum mf_move_kind kind, int threads)
         struct mf_refusal refusal;
         if (!refuse_way(way, e->shape, &refusal))
             r = each_block(e, kind, threads, MF_SORT_SERIAL, way);
-        else if (threads == e->cores) /* which both turns of a kind end with */
+        else if (threads == e->cores) /* which the turns of a kind end with */
             r = tell(e, kinds[kind].word, way_words[way], &refusal);
     }
     return r;
@@ -360,7 +368,9 @@ static int each(struct each *e)
             r = each_block(e, kind, 1, MF_SORT_SERIAL, MF_MOVE_ROWS);
         else
             r = each_way(e, kind, least);
-        if (r == 0 && kinds[kind].threads && least < e->cores)
+        /* one pass of many rows is for many rows: its threads are what the plain one has */
+        if (r == 0 && kinds[kind].threads && least < e->cores && kind != MF_MOVE_SORT_GATHER &&
+            kind != MF_MOVE_QUANT1_GATHER)
             r = each_way(e, kind, e->cores);
     }
     return r;

@@ -72,7 +72,7 @@ static struct mf_verify_input output(struct layer *l, const char *text, struct m
     ck_assert_msg(mf_artifact_parse(text, &a) == 0, "%s", text);
     ck_assert_int_eq(mf_guarded_new(&a, &l->data.shape, g), 0);
     ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, &a, &l->sorted.ref, &g->ref), 0);
-    bool sorted = strcmp(a.order, "sorted") == 0 && a.tensor != MF_TENSOR_SORTED;
+    bool sorted = strcmp(a.order, "sorted") == 0 && a.format != MF_FORMAT_INDEX;
     return (struct mf_verify_input){
         .data = &l->data,
         .ref = &l->ref,
@@ -96,11 +96,12 @@ static const char *const texts[] = {
     "y/f32/none/token",
     "sorted/index/none/sorted.4",
     "topk/index/none/token",
+    "aligned/index/none/sorted.4",
     "x/fp8fn/per_token/sorted.4",
     "x/fp8fn/per_token/token",
     "h/fp8fn/per_token/sorted.4",
 };
-#define FIRST_FP8 10
+#define FIRST_FP8 11
 
 /* What the reference encodes passes every gate, well below its limit. */
 START_TEST(reference_passes)
@@ -431,6 +432,72 @@ START_TEST(sorted_contract)
 }
 END_TEST
 
+/* ---- aligned: the same by vLLM's contract, whose tails count ---- */
+
+enum flaw {
+    ALIGNED_ORDER,
+    ALIGNED_TWICE,
+    ALIGNED_NEGATIVE,
+    ALIGNED_BLOCK,
+    ALIGNED_COUNT,
+    ALIGNED_TAIL,
+    ALIGNED_TAIL_BLOCK
+};
+static const struct {
+    enum flaw flaw;
+    const char *want; /* NULL: passes */
+} flaws[] = {
+    {ALIGNED_ORDER, NULL},
+    {ALIGNED_TWICE, "sorted: expert "},
+    {ALIGNED_NEGATIVE, "sorted: row "},
+    {ALIGNED_BLOCK, "sorted: block 1 is of expert "},
+    {ALIGNED_COUNT, "sorted: num_valid is "},
+    {ALIGNED_TAIL, "aligned: row "},
+    {ALIGNED_TAIL_BLOCK, "aligned: block "},
+};
+
+START_TEST(aligned_contract)
+{
+    struct layer *l = layer_new(false);
+    struct mf_guarded g;
+    struct mf_verify_input v = output(l, "aligned/index/none/sorted.4", &g);
+    struct mf_verdict verdict;
+    int32_t *ids = g.ref.part[0], *experts = g.ref.part[1], *used = g.ref.part[2], first = ids[0];
+    ck_assert_int_eq(mf_verify(&v, &verdict), 0);
+    ck_assert_int_lt(*used, g.parts[0].rows);
+    switch (flaws[_i].flaw) {
+    case ALIGNED_ORDER:
+        ids[0] = ids[1];
+        ids[1] = first;
+        break;
+    case ALIGNED_TWICE:
+        ids[0] = ids[1];
+        break;
+    case ALIGNED_NEGATIVE:
+        ids[0] = -1;
+        break;
+    case ALIGNED_BLOCK:
+        experts[1]++;
+        break;
+    case ALIGNED_COUNT:
+        *used += 4;
+        break;
+    case ALIGNED_TAIL:
+        ids[*used] = 3;
+        break;
+    case ALIGNED_TAIL_BLOCK:
+        experts[*used / 4] = 0;
+        break;
+    }
+    ck_assert_int_eq(mf_verify(&v, &verdict), flaws[_i].want != NULL);
+    if (flaws[_i].want)
+        ck_assert_msg(strncmp(verdict.reason, flaws[_i].want, strlen(flaws[_i].want)) == 0, "%s",
+                      verdict.reason);
+    mf_guarded_release(&g);
+    layer_free(l);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("verify");
@@ -447,6 +514,7 @@ int main(void)
     tcase_add_test(t, accumulation);
     tcase_add_test(t, zeroed_artifact);
     tcase_add_loop_test(t, second_run, 0, MF_ARRAY_LEN(seconds));
+    tcase_add_loop_test(t, aligned_contract, 0, MF_ARRAY_LEN(flaws));
     tcase_add_loop_test(t, sorted_contract, 0, MF_ARRAY_LEN(changes));
     suite_add_tcase(s, t);
     return mf_check_main(s);
