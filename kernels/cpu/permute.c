@@ -137,8 +137,6 @@ void mf_permute_rows(const struct mf_permute *p, int threads)
 
 #define LANES 64   /* elements that are summed at once: two cache lines of bf16, four vectors of 16 floats */
 #define PIECE 4096 /* elements of a row that one sum of all slots is made of: stays in the first cache */
-#define AHEAD \
-    512 /* elements of each row that are fetched ahead: with eight rows 8 KB, far beyond memory's latency */
 
 MF_VECTOR_INLINE uint16_t round_bf16(float f)
 {
@@ -148,21 +146,17 @@ MF_VECTOR_INLINE uint16_t round_bf16(float f)
     return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? nan : (u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-/* y[i] = sum of w[j] · rows[j][i] for i < n. Fetches ahead in the rows, which have `left` elements from here on, and behind
- * their ends in the next ones. */
+/* y[i] = sum of w[j] · rows[j][i] for i < n. next: rows that follow, fetched meanwhile; NULL entries are none. */
 MF_VECTOR_BODY(static, void, sum_rows,
                (const uint16_t *const *rows, const float *w, int k, const uint16_t *const *next, int n_next,
-                size_t n, size_t left, uint16_t *y),
-               (rows, w, k, next, n_next, n, left, y), {
+                size_t n, uint16_t *y),
+               (rows, w, k, next, n_next, n, y), {
                    for (size_t i = 0; i < n; i += LANES) {
                        float sum[LANES] = {0};
                        size_t m = n - i < LANES ? n - i : LANES;
-                       bool here = i + AHEAD < left;
-                       const uint16_t *const *fetched = here ? rows : next;
-                       size_t at = here ? i + AHEAD : i + AHEAD - left;
-                       for (int j = 0; j < (here ? k : n_next); j++) {
-                           __builtin_prefetch(fetched[j] + at, 0, 3);
-                           __builtin_prefetch(fetched[j] + at + LANES / 2, 0, 3);
+                       for (int j = 0; j < n_next; j++) {
+                           __builtin_prefetch(next[j] + i, 0, 2);
+                           __builtin_prefetch(next[j] + i + LANES / 2, 0, 2);
                        }
                        for (int j = 0; j < k; j++) {
                            const uint16_t *row = rows[j] + i;
@@ -247,11 +241,11 @@ static void unpermute_token(const struct restoration *x, int64_t t, bool has_nex
         for (int j = 0; j < now.n; j++)
             rows[j] = now.row[j] + at;
         for (int j = 0; j < next.n; j++)
-            ahead[j] = next.row[j] + from;
+            ahead[j] = next.row[j] + at;
         if (many)
             sum_many(u, t, at, n, piece);
         else
-            sum_rows(rows, now.weight, now.n, ahead, next.n, n, to - at, piece);
+            sum_rows(rows, now.weight, now.n, ahead, next.n, n, piece);
         x->copy(out, piece, n * sizeof(*piece));
     }
 }
