@@ -18,6 +18,12 @@ static const mf_aiter_generator generators[] = {
 int mf_aiter_enumerate(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink)
 {
     const struct mf_shape *s = layer->shape;
+    char form[64] = "";
+    (void)mf_shape_get(s, MF_SHAPE_FORM, form, sizeof(form));
+    if (form[0] || !mf_aiter_act(s->act_type))
+        return sink->no(sink, "aiter", "*", "form",
+                        "AITER's keys cannot say form '%s' with %s, so its tuner has no kernel for it", form,
+                        mf_act_name(s->act_type));
     if (!s->use_g1u1)
         return sink->no(sink, "aiter", "*", "use_g1u1",
                         "use_g1u1 is 0: AITER's tuner has no solution for a gate that is not fused with up");

@@ -26,5 +26,5 @@ static inline bool mf_aiter_is_fp8(enum mf_dtype dtype)
     return dtype == MF_DTYPE_FP8_E4M3FN || dtype == MF_DTYPE_FP8_E4M3FNUZ;
 }
 
-/* "silu": how kernel names spell an activation. */
+/* "silu": how kernel names spell an activation; NULL for one that AITER does not have. */
 const char *mf_aiter_act(enum mf_act act);

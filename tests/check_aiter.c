@@ -205,6 +205,25 @@ START_TEST(kinds_have_pipelines)
 }
 END_TEST
 
+/* Shapes of ours that AITER has no key or no kernel for: a reason each, and no step, host steps included. */
+static const char *const others[] = {
+    ROW("7168,512,256,8", "GeluTanh", BF16, BF16, "No", "0"),
+    ROW("7168,512,256,8", "Silu", FP4, FP4, "per_1x16", "0"),
+    ROW("7168,512,256,8", "Silu", FNUZ, FNUZ, "per_Token", "0"), /* fp8 of the other gfx */
+    "64,7168,512,256,8,ActivationType.Silu," BF16 "," BF16 "," BF16 ",QuantType.No,0,0",
+    ROW("7168,512,256,8", "Swiglu", FN, FP4, "per_1x32", "0") ",limit:10",
+};
+
+START_TEST(shapes_of_others)
+{
+    struct mf_shape shape;
+    ck_assert_msg(mf_shape_parse(others[_i], &shape) == 0, "%s", others[_i]);
+    const struct space *g = enumerate(G950, &shape);
+    ck_assert_uint_eq(g->n, 0);
+    ck_assert_int_gt(g->n_no, 0);
+}
+END_TEST
+
 /* --- the shipped catalogue -------------------------------------------------------------------------------- */
 
 /* What AITER's own generators make of whole tables, where that is counted. */
@@ -293,6 +312,7 @@ int main(void)
     tcase_add_loop_test(t, parsed_names, 0, (int)MF_ARRAY_LEN(names));
     tcase_add_loop_test(t, kinds_of_shapes, 0, (int)MF_ARRAY_LEN(kinds));
     tcase_add_loop_test(t, kinds_have_pipelines, 0, (int)MF_ARRAY_LEN(kinds));
+    tcase_add_loop_test(t, shapes_of_others, 0, (int)MF_ARRAY_LEN(others));
     tcase_add_test(t, catalogue);
     tcase_add_loop_test(t, refused_launches, 0, (int)MF_ARRAY_LEN(launches));
     suite_add_tcase(suite, t);
