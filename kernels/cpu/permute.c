@@ -138,48 +138,53 @@ void mf_permute_rows(const struct mf_permute *p, int threads)
 #define LANES 64   /* elements that are summed at once: two cache lines of bf16, four vectors of 16 floats */
 #define PIECE 4096 /* elements of a row that one sum of all slots is made of: stays in the first cache */
 
-MF_VECTOR_INLINE uint16_t round_bf16(float f)
+typedef float v16 __attribute__((vector_size(64)));
+typedef uint32_t v16u __attribute__((vector_size(64)));
+
+/* bf16 in the high halves; the low ones are what rounding left over. By reference, as vectors by value are another
+ * convention for each instruction set. */
+MF_VECTOR_INLINE void round_bf16(const v16 *f, v16u *ret)
 {
-    uint32_t u, nan;
-    __builtin_memcpy(&u, &f, 4);
-    nan = u >> 16 | 0x40;
-    return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? nan : (u + 0x7fff + (u >> 16 & 1)) >> 16);
+    v16u u = (v16u)*f, nan = (v16u)((u & 0x7fffffff) > 0x7f800000);
+    *ret = (nan & (u | 0x400000)) | (~nan & (u + 0x7fff + (u >> 16 & 1)));
 }
 
-/* y[i] = sum of w[j] · rows[j][i] for i < n. next: rows that follow, fetched meanwhile; NULL entries are none. */
+/* y[i] = sum of w[j] · rows[j][i] for i < n. Two neighbours lie in one word: the even one in its low half. next: rows
+ * that follow, fetched meanwhile. */
 MF_VECTOR_BODY(static, void, sum_rows,
                (const uint16_t *const *rows, const float *w, int k, const uint16_t *const *next, int n_next,
                 size_t n, uint16_t *y),
                (rows, w, k, next, n_next, n, y), {
-                   for (size_t i = 0; i < n; i += LANES) {
-                       float sum[LANES] = {0};
-                       size_t m = n - i < LANES ? n - i : LANES;
+                   size_t i = 0;
+                   for (; i + LANES <= n; i += LANES) {
+                       v16 even[2] = {{0}, {0}}, odd[2] = {{0}, {0}};
                        for (int j = 0; j < n_next; j++) {
                            __builtin_prefetch(next[j] + i, 0, 2);
                            __builtin_prefetch(next[j] + i + LANES / 2, 0, 2);
                        }
                        for (int j = 0; j < k; j++) {
-                           const uint16_t *row = rows[j] + i;
-                           float weight = w[j];
-                           if (m == LANES) {
-                               for (size_t l = 0; l < LANES; l++) {
-                                   uint32_t u = (uint32_t)row[l] << 16;
-                                   float v;
-                                   __builtin_memcpy(&v, &u, 4);
-                                   sum[l] += weight * v;
-                               }
-                           } else {
-                               for (size_t l = 0; l < m; l++)
-                                   sum[l] += weight * mf_bf16_to_float(row[l]);
+                           v16u pairs[2];
+                           __builtin_memcpy(pairs, rows[j] + i, sizeof(pairs));
+                           for (int v = 0; v < 2; v++) {
+                               even[v] += w[j] * (v16)(pairs[v] << 16);
+                               odd[v] += w[j] * (v16)(pairs[v] & 0xffff0000);
                            }
                        }
-                       if (m == LANES) {
-                           for (size_t l = 0; l < LANES; l++)
-                               y[i + l] = round_bf16(sum[l]);
-                       } else {
-                           for (size_t l = 0; l < m; l++)
-                               y[i + l] = round_bf16(sum[l]);
+                       for (int v = 0; v < 2; v++) {
+                           v16u low, high;
+                           round_bf16(&even[v], &low);
+                           round_bf16(&odd[v], &high);
+                           low = low >> 16 | (high & 0xffff0000);
+                           __builtin_memcpy(y + i + v * 32, &low, sizeof(low));
                        }
+                   }
+                   for (; i < n; i++) {
+                       v16 sum = {0};
+                       v16u out;
+                       for (int j = 0; j < k; j++)
+                           sum[0] += w[j] * mf_bf16_to_float(rows[j][i]);
+                       round_bf16(&sum, &out);
+                       y[i] = (uint16_t)(out[0] >> 16);
                    }
                })
 
