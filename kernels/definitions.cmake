@@ -1,5 +1,6 @@
 set(MF_DEFINITION_SOURCES
     codec.c
+    fusion.c
     quant_mx.c
     data.c
     fmoe_pipeline.c

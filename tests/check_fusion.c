@@ -1,0 +1,387 @@
+#include "kernels/fusion.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+#include "kernels/philox.h"
+#include "mf_check.h"
+
+/* --- shapes and capabilities ---------------------------------------------------------------------------------- */
+
+enum form { BF16, TOKEN, TENSOR, MX, EARLY /* doweight_stage1 */ };
+
+static struct mf_shape shape_of(enum form form, int64_t token)
+{
+    static const char *const rest[] = {
+        [BF16] = "torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+        [TOKEN] = "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0",
+        [TENSOR] = "torch.int8,torch.int8,QuantType.per_Tensor,1,0",
+        [MX] = "torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0",
+        [EARLY] = "torch.bfloat16,torch.bfloat16,QuantType.No,1,1",
+    };
+    char text[MF_SHAPE_TEXT_MAX];
+    struct mf_shape s;
+    (void)snprintf(text, sizeof(text), "%" PRId64 ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,%s",
+                   token, rest[form]);
+    ck_assert_int_eq(mf_shape_parse(text, &s), 0);
+    return s;
+}
+
+#define OPS(text) ops_of(text)
+static mf_ops ops_of(const char *text)
+{
+    mf_ops ops;
+    ck_assert_msg(mf_ops_parse(text, &ops) == 0, "%s", text);
+    return ops;
+}
+
+enum kit { PLAIN, TILE, WIDE, ONE, VENDOR, SMALL, EVERYTHING };
+
+static struct mf_fusion_caps caps_of(enum kit kit)
+{
+    mf_ops front = MF_OP_BIT(MF_OP_GATHER), behind = MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_WEIGHT);
+    mf_ops all = (1u << MF_OP_N_) - 1, more = behind | MF_OP_BIT(MF_OP_QUANT2) | MF_OP_BIT(MF_OP_COMBINE);
+    const struct mf_fusion_caps kits[] = {
+        [PLAIN] = {.block_n = 128},
+        [TILE] = {.prologue = front, .epilogue = more, .block_n = 128},
+        [WIDE] = {.prologue = front | MF_OP_BIT(MF_OP_QUANT1),
+                  .epilogue = more,
+                  .whole_rows = true,
+                  .accumulates = true,
+                  .block_n = 128},
+        [ONE] = {.prologue = all,
+                 .epilogue = all,
+                 .whole_rows = true,
+                 .accumulates = true,
+                 .both_gemms = true,
+                 .sorts = true,
+                 .tokens_max = 16,
+                 .block_n = 128},
+        [VENDOR] = {.external = true, .block_n = 128},
+        [SMALL] =
+            {.prologue = front, .epilogue = more, .whole_rows = true, .block_bytes = 4096, .block_n = 128},
+        [EVERYTHING] = {.prologue = all,
+                        .epilogue = all,
+                        .whole_rows = true,
+                        .all_rows = true,
+                        .both_gemms = true,
+                        .accumulates = true,
+                        .sorts = true,
+                        .block_n = 1 << 20},
+    };
+    return kits[kit];
+}
+
+/* --- pairs: one row at least for each rule ---------------------------------------------------------------------- */
+
+static bool never_twice(void *context, mf_ops a, mf_ops b, double saved, char *why, size_t cap)
+{
+    (void)context;
+    mf_say(why, cap, "%d ops and %.0f bytes are too few for this site", __builtin_popcount(a | b), saved);
+    return true;
+}
+
+/* clang-format off */
+static const struct {
+    enum form form;
+    int64_t token;
+    enum kit kit;
+    const char *a, *b, *no_fuse;
+    bool veto;
+    const char *rule; /* NULL: allowed */
+} pairs[] = {
+    {BF16,   64, TILE,       "gather",      "gemm1",        NULL, false, NULL},
+    {BF16,   64, TILE,       "gemm1",       "act",          NULL, false, NULL},
+    {BF16,   64, TILE,       "gather+gemm1", "act",         NULL, false, NULL},
+    {BF16,   64, WIDE,       "gemm2",       "weight",       NULL, false, NULL},
+    {BF16,   64, WIDE,       "gemm2+weight", "combine",     NULL, false, NULL},
+    {TOKEN,  64, WIDE,       "gemm1+act",   "quant2",       NULL, false, NULL},
+    {MX,     64, TILE,       "gemm1+act",   "quant2",       NULL, false, NULL},
+    {EARLY,  64, TILE,       "gemm1",       "weight",       NULL, false, NULL},
+    {BF16,    4, ONE,        "gemm1+act",   "gemm2",        NULL, false, NULL},
+    {BF16,   64, EVERYTHING, "sort",        "gather",       NULL, false, NULL},
+    {BF16,   64, TILE,       "gemm1",       "gemm1",        NULL, false, "same"},
+    {BF16,   64, TILE,       "gemm1+act",   "act",          NULL, false, "same"},
+    {BF16,   64, VENDOR,     "gemm1",       "act",          NULL, false, "external"},
+    {BF16,   64, TILE,       "act",         "gemm1",        NULL, false, "order"},
+    {BF16,   64, EVERYTHING, "gather",      "act",          NULL, false, "cycle"},
+    {BF16,   64, EVERYTHING, "sort",        "combine",      NULL, false, "cycle"},
+    {TOKEN,  64, TILE,       "sort",        "quant1",       NULL, false, "horizontal"},
+    {BF16,   64, TILE,       "sort",        "gather",       NULL, false, "sort"},
+    {BF16,   64, TILE,       "gemm1+act",   "gemm2",        NULL, false, "two_gemms"},
+    {BF16,   64, PLAIN,      "gather",      "gemm1",        NULL, false, "prologue"},
+    {TOKEN,  64, WIDE,       "quant1+gather", "gemm1",      NULL, false, NULL},
+    {BF16,   64, PLAIN,      "gemm1",       "act",          NULL, false, "epilogue"},
+    {EARLY,  64, PLAIN,      "gemm1",       "weight",       NULL, false, "epilogue"},
+    {TOKEN,  64, TILE,       "gemm1+act",   "quant2",       NULL, false, "row_reduction"},
+    {TENSOR, 64, WIDE,       "gemm1+act",   "quant2",       NULL, false, "mixed_order"},
+    {TENSOR, 64, WIDE,       "quant1",      "gather",       NULL, false, "mixed_order"},
+    {BF16,   64, TILE,       "gemm2+weight", "combine",     NULL, false, "mutation"},
+    {BF16,   17, ONE,        "gemm1+act",   "gemm2",        NULL, false, "tokens"},
+    {BF16,   64, SMALL,      "gemm1",       "act",          NULL, false, "memory"},
+    {BF16,   64, TILE,       "gemm1",       "act",          "gemm1+act", false, "no_fuse"},
+    {BF16,   64, TILE,       "gemm1",       "act",          "gemm2+act", false, NULL},
+    {BF16,   64, TILE,       "gemm1",       "act",          NULL, true,  "policy"},
+};
+/* clang-format on */
+
+struct asked {
+    struct mf_shape shape;
+    struct mf_graph graph;
+    struct mf_fusion_caps caps;
+    struct mf_fusion_policy policy;
+    struct mf_fusion_question q;
+};
+
+static void ask(int row, struct asked *x)
+{
+    x->shape = shape_of(pairs[row].form, pairs[row].token);
+    mf_graph_of(&x->shape, &x->graph);
+    x->caps = caps_of(pairs[row].kit);
+    x->policy = (struct mf_fusion_policy){.veto = pairs[row].veto ? never_twice : NULL};
+    if (pairs[row].no_fuse)
+        x->policy.no_fuse[x->policy.n_no_fuse++] = OPS(pairs[row].no_fuse);
+    x->q = (struct mf_fusion_question){
+        .ops = x->graph.ops, .block_m = 32, .caps = &x->caps, .policy = &x->policy};
+}
+
+/* A no names what it is about in words, with a number. */
+static void check_sentence(const struct mf_fusion_verdict *v)
+{
+    bool digit = false;
+    for (const char *c = v->reason; *c; c++)
+        digit |= isdigit((unsigned char)*c) != 0;
+    ck_assert_msg(digit && strlen(v->reason) > 20, "%s: '%s'", v->rule, v->reason);
+}
+
+START_TEST(pair_is_judged)
+{
+    struct asked x;
+    struct mf_fusion_verdict v;
+    ask(_i, &x);
+    bool yes = mf_fusion_pair(&x.graph, &x.shape, &x.q, OPS(pairs[_i].a), OPS(pairs[_i].b), &v);
+    if (!pairs[_i].rule) {
+        ck_assert_msg(yes, "%s and %s: %s: %s", pairs[_i].a, pairs[_i].b, v.rule, v.reason);
+        ck_assert_double_gt(v.saved, 0);
+        return;
+    }
+    ck_assert_msg(!yes && strcmp(v.rule, pairs[_i].rule) == 0, "%s and %s: %s, not %s", pairs[_i].a,
+                  pairs[_i].b, yes ? "yes" : v.rule, pairs[_i].rule);
+    check_sentence(&v);
+}
+END_TEST
+
+/* Each rule matters: forced to yes, some row of the table is no longer refused by it; forced to no, what was allowed is
+ * refused in its name. A rule that no row meets is listed here with the test that meets it. */
+START_TEST(every_rule_matters)
+{
+    const struct mf_fusion_rule *rules;
+    size_t n = mf_fusion_rules(&rules);
+    ck_assert_int_lt(_i, (int)n);
+    int met = 0, refused = 0;
+    for (size_t row = 0; row < MF_ARRAY_LEN(pairs); row++) {
+        struct asked x;
+        struct mf_fusion_verdict v;
+        ask((int)row, &x);
+        mf_ops a = OPS(pairs[row].a), b = OPS(pairs[row].b);
+        if (pairs[row].rule && strcmp(pairs[row].rule, rules[_i].name) == 0) {
+            bool yes = mf_fusion_pair_forced(&x.graph, &x.shape, &x.q, a, b, (size_t)_i, false, &v);
+            ck_assert(yes || strcmp(v.rule, rules[_i].name) != 0);
+            met++;
+        }
+        if (!pairs[row].rule) {
+            ck_assert(!mf_fusion_pair_forced(&x.graph, &x.shape, &x.q, a, b, (size_t)_i, true, &v));
+            ck_assert_str_eq(v.rule, rules[_i].name);
+            refused++;
+        }
+    }
+    static const char *const elsewhere[] = {"index", "single_use", "prologue_bytes"};
+    for (size_t i = 0; i < MF_ARRAY_LEN(elsewhere); i++)
+        met += strcmp(rules[_i].name, elsewhere[i]) == 0;
+    ck_assert_msg(met > 0, "no row is refused by %s", rules[_i].name);
+    ck_assert_int_gt(refused, 0);
+}
+END_TEST
+
+/* --- graphs that no layer has ------------------------------------------------------------------------------------ */
+
+/* quant1 -> gather -> gemm1, changed as the rule needs it. */
+START_TEST(rules_of_graphs_made_by_hand)
+{
+    struct asked x;
+    struct mf_fusion_verdict v;
+    ask(0, &x);
+    x.shape = shape_of(TOKEN, 64);
+    x.caps = caps_of(WIDE);
+    mf_graph_of(&x.shape, &x.graph);
+
+    struct mf_graph index = x.graph; /* gemm1 reads slot rows where gather writes sorted ones */
+    index.node[MF_OP_GEMM1].reads[0].rows = MF_ROWS_SLOT;
+    ck_assert(!mf_fusion_pair(&index, &x.shape, &x.q, OPS("gather"), OPS("gemm1"), &v));
+    ck_assert_str_eq(v.rule, "index");
+    check_sentence(&v);
+
+    struct mf_graph shared = x.graph; /* combine reads the gathered rows too: a residual */
+    shared.node[MF_OP_COMBINE].reads[shared.node[MF_OP_COMBINE].n_reads++] =
+        (struct mf_access){MF_OP_GATHER, MF_ROWS_SORTED};
+    ck_assert(!mf_fusion_pair(&shared, &x.shape, &x.q, OPS("gather"), OPS("gemm1"), &v));
+    ck_assert_msg(strcmp(v.rule, "single_use") == 0 || strcmp(v.rule, "cycle") == 0, "%s", v.rule);
+    check_sentence(&v);
+
+    struct mf_graph wide =
+        x.graph; /* without gather, quant1 feeds gemm1: bf16 is read once for each tile of columns */
+    wide.node[MF_OP_GEMM1].reads[0] = (struct mf_access){MF_OP_QUANT1, MF_ROWS_TOKEN};
+    ck_assert(!mf_fusion_pair(&wide, &x.shape, &x.q, OPS("quant1"), OPS("gemm1"), &v));
+    ck_assert_msg(strcmp(v.rule, "prologue_bytes") == 0 || strcmp(v.rule, "single_use") == 0, "%s", v.rule);
+    check_sentence(&v);
+    wide.ops &= ~MF_OP_BIT(MF_OP_GATHER);
+    ck_assert(!mf_fusion_pair(&wide, &x.shape, &x.q, OPS("quant1"), OPS("gemm1"), &v));
+    ck_assert_str_eq(v.rule, "prologue_bytes");
+    x.caps.block_n = 1 << 20; /* one tile: read once */
+    ck_assert(mf_fusion_pair(&wide, &x.shape, &x.q, OPS("quant1"), OPS("gemm1"), &v));
+}
+END_TEST
+
+/* --- whole steps -------------------------------------------------------------------------------------------------- */
+
+/* clang-format off */
+static const struct {
+    enum form form;
+    int64_t token;
+    enum kit kit;
+    const char *ops, *rule;
+} steps[] = {
+    {BF16,   64, TILE,   "gather+gemm1+act",                          NULL},
+    {TOKEN,  64, WIDE,   "gather+gemm1+act+quant2",                   NULL},
+    {TOKEN,  64, TILE,   "gather+gemm1+act+quant2",                   "row_reduction"},
+    {TENSOR, 64, WIDE,   "gather+gemm1+act+quant2",                   "mixed_order"},
+    {BF16,   64, WIDE,   "gemm2+weight+combine",                      NULL},
+    {BF16,   64, TILE,   "gemm2+weight+combine",                      "mutation"},
+    {BF16,   16, ONE,    "sort+gather+gemm1+act+gemm2+weight+combine", NULL},
+    {BF16,   64, ONE,    "sort+gather+gemm1+act+gemm2+weight+combine", "tokens"},
+    {BF16,   64, VENDOR, "gemm1",                                     NULL},
+    {BF16,   64, VENDOR, "gemm1+act",                                 "external"},
+    {MX,     64, TILE,   "quant2",                                    NULL},
+};
+/* clang-format on */
+
+START_TEST(step_is_judged)
+{
+    struct mf_shape s = shape_of(steps[_i].form, steps[_i].token);
+    struct mf_fusion_caps caps = caps_of(steps[_i].kit);
+    struct mf_fusion_question q = {.ops = OPS(steps[_i].ops), .block_m = 32, .caps = &caps};
+    struct mf_fusion_verdict v;
+    bool yes = mf_fusion_allows(&s, &q, &v);
+    ck_assert_msg(yes == !steps[_i].rule, "%s: %s: %s", steps[_i].ops, v.rule ? v.rule : "yes", v.reason);
+    if (steps[_i].rule)
+        ck_assert_str_eq(v.rule, steps[_i].rule);
+}
+END_TEST
+
+/* --- random layers and capabilities ------------------------------------------------------------------------------- */
+
+/* What an op computes, as a number of what it reads: the same whoever runs it and when, and different for another input. */
+static bool run_op(const struct mf_graph *g, int op, uint64_t *buffer, const bool *there)
+{
+    uint64_t v = (uint64_t)op * 0x9e3779b97f4a7c15u + 1;
+    for (int i = 0; i < g->node[op].n_reads; i++) {
+        int b = g->node[op].reads[i].buffer;
+        if (b < MF_OP_N_ && !there[b])
+            return false;
+        v = (v ^ buffer[b]) * 0xff51afd7ed558ccdu;
+        v ^= v >> 33;
+    }
+    buffer[op] = v;
+    return true;
+}
+
+/* Runs kernel by kernel; within one, any op whose inputs are there. False when a kernel cannot be finished. */
+static bool run_kernels(const struct mf_graph *g, const mf_ops *kernels, int n, uint64_t *buffer)
+{
+    bool there[MF_BUFFER_N_] = {false};
+    buffer[MF_BUFFER_X] = 17;
+    buffer[MF_BUFFER_TOPK] = 23;
+    for (int k = 0; k < n; k++) {
+        mf_ops left = kernels[k];
+        for (bool ran = true; ran && left;) {
+            ran = false;
+            for (int op = MF_OP_N_ - 1; op >= 0; op--) {
+                if (!(left & MF_OP_BIT(op)) || !run_op(g, op, buffer, there))
+                    continue;
+                there[op] = true;
+                left &= ~MF_OP_BIT(op);
+                ran = true;
+            }
+        }
+        if (left)
+            return false;
+    }
+    return true;
+}
+
+static void count_no(void *context, mf_ops a, mf_ops b, const struct mf_fusion_verdict *v)
+{
+    ck_assert_int_eq(a & b, 0);
+    ck_assert_ptr_nonnull(v->rule);
+    check_sentence(v);
+    ++*(int *)context;
+}
+
+START_TEST(fused_layers_compute_the_same)
+{
+    const uint64_t seed = 20261121;
+    for (uint64_t i = 0; i < 2000; i++) {
+        struct mf_philox4 w = mf_philox(seed, i, 0), w2 = mf_philox(seed, i, 1);
+        struct mf_shape s = shape_of((enum form)(w.v[0] % 5), 1 + w.v[1] % 100);
+        struct mf_fusion_caps caps = {.prologue = w.v[2],
+                                      .epilogue = w.v[3],
+                                      .external = w2.v[0] % 16 == 0,
+                                      .whole_rows = w2.v[0] & 32,
+                                      .all_rows = w2.v[0] & 64,
+                                      .both_gemms = w2.v[0] & 128,
+                                      .accumulates = w2.v[0] & 256,
+                                      .sorts = w2.v[0] & 512,
+                                      .tokens_max = w2.v[1] % 2 ? 0 : w2.v[1] % 128,
+                                      .block_bytes = w2.v[2] % 2 ? 0 : w2.v[2] % 1000000,
+                                      .block_n = 32 << w2.v[3] % 8};
+        struct mf_fusion_question q = {.ops = mf_layer_ops(&s), .block_m = 8 << w2.v[3] % 4, .caps = &caps};
+        struct mf_graph g;
+        mf_ops kernels[MF_OP_N_], all = 0;
+        uint64_t fused[MF_BUFFER_N_] = {0}, apart[MF_BUFFER_N_] = {0};
+        int nos = 0;
+        mf_graph_of(&s, &g);
+        int n = mf_fusion_rounds(&g, &s, &q, kernels, count_no, &nos);
+        for (int k = 0; k < n; k++) {
+            ck_assert_int_eq(all & kernels[k], 0);
+            all |= kernels[k];
+            for (int later = k + 1; later < n; later++)
+                ck_assert(!mf_graph_reaches(&g, kernels[later], kernels[k], g.ops));
+        }
+        ck_assert_uint_eq(all, g.ops);
+        ck_assert_int_eq(nos, n * (n - 1) / 2); /* nothing is left that could be fused, and each no is told */
+        ck_assert(run_kernels(&g, &g.ops, 1, apart)); /* op by op */
+        ck_assert_msg(run_kernels(&g, kernels, n, fused), "seed %" PRIu64 " layer %" PRIu64 " has a cycle",
+                      seed, i);
+        ck_assert_uint_eq(fused[MF_OP_COMBINE], apart[MF_OP_COMBINE]);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    const struct mf_fusion_rule *rules;
+    Suite *suite = suite_create("fusion");
+    TCase *tc = tcase_create("fusion");
+    tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, pair_is_judged, 0, MF_ARRAY_LEN(pairs));
+    tcase_add_loop_test(tc, every_rule_matters, 0, (int)mf_fusion_rules(&rules));
+    tcase_add_test(tc, rules_of_graphs_made_by_hand);
+    tcase_add_loop_test(tc, step_is_judged, 0, MF_ARRAY_LEN(steps));
+    tcase_add_test(tc, fused_layers_compute_the_same);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}
