@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "kernels/fusion.h"
 #include "kernels/layout.h"
 
 #define TOKENS_MAX 16
@@ -197,17 +198,21 @@ static bool shape_fits(const struct mf_shape *s, struct mf_refusal *ret)
 {
     if (!mf_cpu_shape_known(s, ret))
         return false;
-    if (mf_plain_x(s).scale == MF_SCALE_PER_TENSOR) {
-        mf_refuse(
-            ret, "q_type",
-            "q_type is %s: the one scale of all %lld rows of h is known when all are done, and one launch "
-            "quantises a row at a time",
-            mf_qtype_name(s->q_type), (long long)(s->token * s->topk));
-        return false;
-    }
-    if (s->token > TOKENS_MAX) {
-        mf_refuse(ret, "token", "token is %lld; one launch without sorted order pays up to %d tokens",
-                  (long long)s->token, TOKENS_MAX);
+    /* one launch without sorted order pays for few tokens, holds both GEMMs and quantises a row at a time */
+    const struct mf_fusion_caps caps = {
+        .prologue = mf_layer_ops(s),
+        .epilogue = mf_layer_ops(s),
+        .whole_rows = true,
+        .both_gemms = true,
+        .accumulates = true,
+        .sorts = true,
+        .tokens_max = TOKENS_MAX,
+        .block_n = 32,
+    };
+    struct mf_fusion_question q = {.ops = mf_layer_ops(s), .block_m = BLOCK_M, .caps = &caps};
+    struct mf_fusion_verdict no;
+    if (!mf_fusion_allows(s, &q, &no)) {
+        mf_refuse(ret, no.rule, "%s", no.reason);
         return false;
     }
     if (s->token * s->topk > SLOTS_MAX) {

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "kernels/fusion.h"
 #include "kernels/layout.h"
 
 enum out { TO_H, TO_HQ, TO_Z, TO_ZW, TO_Y };
@@ -107,19 +108,67 @@ static int k_pieces(const struct mf_shape *s, int K, int out[2])
     return bf16 && K > out[0] ? 2 : 1;
 }
 
-/* z and zw cost the same but for one multiplication a row, so zw is offered in one layout only. */
-static int each_out(const struct mf_shape *s, struct config c, each_fn f, void *context)
+/* What a step covers that leaves in that form; x gathered by itself. */
+static mf_ops covers_of(const struct mf_shape *s, int stage, enum out out)
 {
-    static const enum out outs1[] = {TO_H, TO_HQ}, outs2[] = {TO_Z, TO_ZW, TO_Y};
-    /* one scale for all rows is known when all rows are */
-    bool quantised = mf_cpu_quantises(s) && mf_plain_x(s).scale != MF_SCALE_PER_TENSOR;
-    size_t n = c.stage == 1 ? 2 : 3;
+    mf_ops weight = MF_OP_BIT(MF_OP_WEIGHT);
+
+    if (stage == 1)
+        return MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) |
+               (s->doweight_stage1 ? weight : 0) | (out == TO_HQ ? MF_OP_BIT(MF_OP_QUANT2) : 0);
+    return MF_OP_BIT(MF_OP_GEMM2) | (s->doweight_stage1 || out == TO_Z ? 0 : weight) |
+           (out == TO_Y ? MF_OP_BIT(MF_OP_COMBINE) : 0);
+}
+
+/* Whether the rules of fusion let a step leave in that form. Threads meet between gemm1 and quant2, so whole rows are at
+ * hand; for the output a thread owns columns and adds all slots of a token. */
+static bool may_leave(const struct mf_shape *s, int stage, enum out out, struct mf_fusion_verdict *ret)
+{
+    static const struct mf_fusion_caps caps = {
+        .prologue = MF_OP_BIT(MF_OP_GATHER),
+        .epilogue = MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_QUANT2) |
+                    MF_OP_BIT(MF_OP_COMBINE),
+        .whole_rows = true,
+        .accumulates = true,
+        .block_n = 32,
+    };
+    struct mf_fusion_question q = {
+        .ops = covers_of(s, stage, out), .block_m = mf_cpu_block_ms[0], .caps = &caps};
+
+    return mf_fusion_allows(s, &q, ret);
+}
+
+static const enum out outs_of[3][3] = {[1] = {TO_H, TO_HQ, TO_HQ}, [2] = {TO_Z, TO_ZW, TO_Y}};
+
+/* Is there such a form for the shape at all? */
+static bool out_exists(const struct mf_shape *s, enum out out)
+{
+    return out == TO_HQ ? mf_cpu_quantises(s) : out != TO_ZW || !s->doweight_stage1;
+}
+
+/* Bits of the forms that are allowed. */
+static unsigned allowed_outs(const struct mf_shape *s, int stage)
+{
+    struct mf_fusion_verdict no;
+    unsigned allowed = 0;
+
+    for (size_t i = 0; i < 3; i++) {
+        enum out out = outs_of[stage][i];
+        if (out_exists(s, out) && may_leave(s, stage, out, &no))
+            allowed |= 1u << out;
+    }
+    return allowed;
+}
+
+/* z and zw cost the same but for one multiplication a row, so zw is offered in one layout only. */
+static int each_out(unsigned allowed, struct config c, each_fn f, void *context)
+{
     int r = 0;
 
-    for (size_t i = 0; i < n && r == 0; i++) {
-        c.out = c.stage == 1 ? outs1[i] : outs2[i];
-        if ((c.out == TO_HQ && !quantised) || (c.out == TO_ZW && (s->doweight_stage1 || c.panel != 32)))
+    for (enum out out = TO_H; out <= TO_Y && r == 0; out++) {
+        if (!(allowed & 1u << out) || (out == TO_ZW && c.panel != 32))
             continue;
+        c.out = out;
         r = f(context, &c);
     }
     return r;
@@ -127,7 +176,8 @@ static int each_out(const struct mf_shape *s, struct config c, each_fn f, void *
 
 /* Every thread, plus one thread for the last width, plus x in sorted order for the first: the extremes are kept
  * for few parameters only, as each step costs tuning time. */
-static int each_of_panel(const struct mf_shape *s, int cores, struct config c, each_fn f, void *context)
+static int each_of_panel(const struct mf_shape *s, int cores, unsigned allowed, struct config c, each_fn f,
+                         void *context)
 {
     struct widths widths = widths_of(c.stage);
     int N = c.stage == 1 ? s->inter_dim : s->model_dim, K = c.stage == 1 ? s->model_dim : s->inter_dim;
@@ -148,7 +198,7 @@ static int each_of_panel(const struct mf_shape *s, int cores, struct config c, e
             c.block_k = pieces[j];
             c.threads = cores;
             c.sorted_x = false;
-            r = each_out(s, c, f, context);
+            r = each_out(allowed, c, f, context);
         }
         if (r != 0 || i != 0 || c.panel != 32)
             continue;
@@ -167,13 +217,14 @@ static int each_of_panel(const struct mf_shape *s, int cores, struct config c, e
 static int each(const struct mf_shape *s, int cores, int stage, each_fn f, void *context)
 {
     static const int panels[] = {16, 32, 1};
+    unsigned allowed = allowed_outs(s, stage);
     int r = 0;
 
     for (size_t p = 0; p < MF_ARRAY_LEN(panels) && r == 0; p++) {
         for (size_t b = 0; b < MF_CPU_N_BLOCK_MS && r == 0; b++) {
             struct config c = {.stage = stage, .panel = panels[p], .block_m = mf_cpu_block_ms[b]};
             if (layout_fits(s, stage, c.panel))
-                r = each_of_panel(s, cores, c, f, context);
+                r = each_of_panel(s, cores, allowed, c, f, context);
         }
     }
     return r;
@@ -217,9 +268,7 @@ static void describe_stage1(const struct mf_kernel *k, struct mf_step *s)
     bool quantised = k->config.out == TO_HQ;
 
     s->stage = MF_STAGE_STAGE1;
-    s->covers =
-        MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) | (k->config.sorted_x ? 0 : MF_OP_BIT(MF_OP_GATHER)) |
-        (shape->doweight_stage1 ? MF_OP_BIT(MF_OP_WEIGHT) : 0) | (quantised ? MF_OP_BIT(MF_OP_QUANT2) : 0);
+    s->covers = covers_of(shape, 1, k->config.out) & ~(k->config.sorted_x ? MF_OP_BIT(MF_OP_GATHER) : 0);
     mf_step_need(s, k->config.sorted_x ? mf_cpu_x_sorted(shape, bm) : mf_plain_x(shape));
     mf_step_need(s, mf_cpu_sorted(bm));
     mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W1, mf_cpu_layout_name(k->config.panel)));
@@ -240,8 +289,7 @@ static void describe_stage2(const struct mf_kernel *k, struct mf_step *s)
     enum out out = k->config.out;
 
     s->stage = MF_STAGE_STAGE2;
-    s->covers = MF_OP_BIT(MF_OP_GEMM2) | (k->plan.weighted ? MF_OP_BIT(MF_OP_WEIGHT) : 0) |
-                (out == TO_Y ? MF_OP_BIT(MF_OP_COMBINE) : 0);
+    s->covers = covers_of(shape, 2, out);
     mf_step_need(s, mf_plain_h(shape, bm));
     mf_step_need(s, mf_cpu_sorted(bm));
     mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W2, mf_cpu_layout_name(k->config.panel)));
@@ -310,6 +358,25 @@ static int reject_layouts(const struct mf_family *f, const struct mf_shape *s, s
     return 0;
 }
 
+/* One sentence for each form in which a stage may not leave. */
+static int reject_forms(const struct mf_family *f, const struct mf_shape *s, struct mf_offer *offer)
+{
+    for (int stage = 1; stage <= 2; stage++) {
+        for (size_t i = stage == 1 ? 1 : 0; i < 3; i++) {
+            enum out out = outs_of[stage][i];
+            struct mf_fusion_verdict no;
+            char kernel[32];
+            if (!out_exists(s, out) || may_leave(s, stage, out, &no))
+                continue;
+            (void)snprintf(kernel, sizeof(kernel), "s%d%s", stage, out_words[out]);
+            int r = offer->reject(offer, f->name, kernel, no.rule, "%s", no.reason);
+            if (r < 0 || stage == 1)
+                return r;
+        }
+    }
+    return 0;
+}
+
 /* One sentence for each width of a tile that does not divide the columns of its stage. */
 static int reject_widths(const struct mf_family *f, const struct mf_shape *s, struct mf_offer *offer)
 {
@@ -345,6 +412,8 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     r = reject_layouts(f, shape, offer);
     if (r == 0)
         r = reject_widths(f, shape, offer);
+    if (r == 0)
+        r = reject_forms(f, shape, offer);
     for (int stage = 1; stage <= 2 && r == 0; stage++)
         r = each(shape, device->cores, stage, offer_step, &w);
     return r;

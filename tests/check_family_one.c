@@ -22,7 +22,7 @@ START_TEST(test_many_tokens)
 
     contract_ask("one", &s, 2, &a);
     ck_assert_int_eq(a.steps[MF_STAGE_ONE], 0);
-    ck_assert_str_eq(a.rule, "token");
+    ck_assert_str_eq(a.rule, "tokens");
     ck_assert_ptr_nonnull(strstr(a.reason, "17"));
 }
 END_TEST
