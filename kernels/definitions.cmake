@@ -1,6 +1,7 @@
 set(MF_DEFINITION_SOURCES
     codec.c
     fusion.c
+    shuffle.c
     quant_mx.c
     data.c
     fmoe_pipeline.c
