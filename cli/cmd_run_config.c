@@ -381,8 +381,7 @@ static int check_output(struct run *run, struct row *row, const struct weights *
     code = run_once(run, row, w, 0, &us);
     if (code != 0)
         return code;
-    row->check = mf_output_compare(y, row->reference.y, row->reference.y_error, row->shape.token,
-                                   row->shape.model_dim);
+    row->check = mf_output_compare(&row->shape, y, row->reference.y, row->reference.y_error);
     return 0;
 }
 

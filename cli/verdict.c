@@ -7,13 +7,14 @@
 
 MF_NAMES_DEFINE(mf_verdict, MF_VERDICT_, MF_VERDICT_MAP)
 
-struct mf_output_check mf_output_compare(const uint16_t *y, const float *reference, const float *plain_error,
-                                         int64_t rows, int64_t cols)
+struct mf_output_check mf_output_compare(const struct mf_shape *shape, const uint16_t *y,
+                                         const float *reference, const float *plain_error)
 {
+    int64_t rows = shape->token, cols = shape->model_dim;
     const double floor = mf_row_floor(MF_FORMAT_BF16);
     struct mf_output_check c = {.row_limit = floor};
     int64_t mismatches = 0;
-    double worst = -1;
+    double worst = -1, differences = 0, sizes = 0;
 
     for (int64_t t = 0; t < rows; t++) {
         double difference = 0, norm = 0, limit = floor, error;
@@ -26,7 +27,9 @@ struct mf_output_check mf_output_compare(const uint16_t *y, const float *referen
             mismatches += !(fabs(a - b) <= MF_TOLERANCE + MF_TOLERANCE * fabs(b));
             difference += (a - b) * (a - b);
             norm += b * b;
+            sizes += a * a + b * b;
         }
+        differences += difference;
         if (plain_error)
             limit = fmax(limit, MF_ROW_TIMES * (double)plain_error[t]);
         error = norm > 0 ? sqrt(difference / norm) : (difference == 0 ? 0 : HUGE_VAL);
@@ -39,7 +42,10 @@ struct mf_output_check mf_output_compare(const uint16_t *y, const float *referen
             c.row_limit = limit;
         }
     }
-    c.mismatch = rows * cols > 0 ? (double)mismatches / ((double)rows * (double)cols) : 0;
+    if (mf_err_by_cosine(shape))
+        c.mismatch = sizes > 0 ? differences / sizes : differences;
+    else
+        c.mismatch = rows * cols > 0 ? (double)mismatches / ((double)rows * (double)cols) : 0;
     return c;
 }
 

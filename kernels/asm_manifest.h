@@ -43,7 +43,10 @@ struct mf_asm_manifest {
     struct mf_asm_problem *problems;
     size_t n, n_problems, cap, problems_cap;
 };
-#define MF_ASM_MANIFEST_INIT {0}
+#define MF_ASM_MANIFEST_INIT \
+    {                        \
+        0                    \
+    }
 
 void mf_asm_manifest_release(struct mf_asm_manifest *m);
 /* Adds the rows of a text. -ENOMEM, -EFBIG (more kernels than a build of AITER has by far); whatever is wrong with the

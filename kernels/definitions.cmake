@@ -1,4 +1,5 @@
 set(MF_DEFINITION_SOURCES
+    calibrate.c
     codec.c
     fusion.c
     shuffle.c

@@ -417,7 +417,7 @@ START_TEST(verdicts)
         else if (verdict_cases[_i].harm == SMALL)
             *v = mf_bf16_from_float(reference[5 * COLS + i] * 1.003f);
     }
-    check = mf_output_compare(y, reference, NULL, ROWS, COLS);
+    check = mf_output_compare(&(struct mf_shape){.token = ROWS, .model_dim = COLS}, y, reference, NULL);
     ck_assert_msg(mf_verdict_of(&check, 0.1, verdict_cases[_i].us, 100, 1.5) == verdict_cases[_i].want, "%s",
                   verdict_cases[_i].what);
     if (verdict_cases[_i].harm != NONE)
@@ -431,7 +431,8 @@ START_TEST(verdict_row_limit)
     const float reference[4] = {1, 1, 1, 1}, plain[2] = {0.02f, 0};
     const uint16_t y[4] = {mf_bf16_from_float(1.0625f), mf_bf16_from_float(1.0625f), mf_bf16_from_float(1),
                            mf_bf16_from_float(1)};
-    struct mf_output_check check = mf_output_compare(y, reference, plain, 2, 2);
+    struct mf_output_check check =
+        mf_output_compare(&(struct mf_shape){.token = 2, .model_dim = 2}, y, reference, plain);
 
     ck_assert_int_eq(check.row, 0);
     ck_assert_double_eq_tol(check.row_error, 0.0625, 1e-9);

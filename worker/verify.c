@@ -25,7 +25,7 @@ struct row {
     uint32_t unwritten_scales;
     uint32_t bad, bad_at;
     uint32_t mismatches;
-    double difference, norm; /* squared */
+    double difference, norm, size; /* squared: of the difference, the reference, the row itself */
     double error, limit;
 };
 
@@ -136,7 +136,7 @@ static void decode(const struct mf_guarded *g, int64_t p, int64_t cols, float *t
 
 struct sums {
     uint32_t bad, mismatches;
-    double difference, norm;
+    double difference, norm, size;
 };
 
 typedef float v16 __attribute__((vector_size(64)));
@@ -146,7 +146,7 @@ typedef int32_t v16i __attribute__((vector_size(64)));
 MF_VECTOR_BODY(static, void, compare_row,
                (const float *x, const float *ref, float factor, size_t n, struct sums *ret),
                (x, ref, factor, n, ret), {
-                   v16 d2 = {0}, r2 = {0};
+                   v16 d2 = {0}, r2 = {0}, a2 = {0};
                    v16i bad = {0}, off = {0};
                    for (size_t i = 0; i < n; i += 16) {
                        v16 a = {0}, b = {0};
@@ -167,6 +167,7 @@ MF_VECTOR_BODY(static, void, compare_row,
                        off -= (v16)ad > (float)MF_TOLERANCE + (float)MF_TOLERANCE * (v16)ab;
                        d2 += d * d;
                        r2 += b * b;
+                       a2 += a * a;
                    }
                    *ret = (struct sums){0};
                    for (int i = 0; i < 16; i++) {
@@ -174,6 +175,7 @@ MF_VECTOR_BODY(static, void, compare_row,
                        ret->mismatches += (uint32_t)off[i];
                        ret->difference += (double)d2[i];
                        ret->norm += (double)r2[i];
+                       ret->size += (double)a2[i];
                    }
                })
 
@@ -206,6 +208,7 @@ static void look_at_row(const struct pass *s, int64_t p, float *scratch, struct 
     row->mismatches = sums.mismatches;
     row->difference = sums.difference;
     row->norm = sums.norm;
+    row->size = sums.size;
 }
 
 static void pass_thread(void *context, int thread, int n_threads)
@@ -295,19 +298,29 @@ static int refuse_bad(const struct mf_verify_input *v, const struct row *rows, s
 static int refuse_mismatch(const struct mf_verify_input *v, const struct row *rows, int64_t cols,
                            struct mf_verdict *ret)
 {
-    double mismatches = 0, elements = 0;
+    double mismatches = 0, elements = 0, difference = 0, sizes = 0;
+    bool cosine = mf_err_by_cosine(&v->data->shape);
     for (int64_t p = 0; p < v->out->parts[0].rows; p++) {
         if (rows[p].source < 0)
             continue;
         mismatches += rows[p].mismatches;
         elements += (double)cols;
+        difference += rows[p].difference;
+        sizes += rows[p].norm + rows[p].size;
     }
-    ret->err = elements > 0 ? mismatches / elements : 0;
+    if (cosine)
+        ret->err = sizes > 0 ? difference / sizes : 0;
+    else
+        ret->err = elements > 0 ? mismatches / elements : 0;
     if (ret->err <= v->err_ratio)
         return 0;
-    mf_say(ret->reason, sizeof(ret->reason),
-           "mismatch: %.3g%% of elements differ by more than 0.01 + 0.01·|ref|, limit %.3g%%", 100 * ret->err,
-           100 * v->err_ratio);
+    if (cosine)
+        mf_say(ret->reason, sizeof(ret->reason), "cosine: the distance to the reference is %.3g, limit %.3g",
+               ret->err, v->err_ratio);
+    else
+        mf_say(ret->reason, sizeof(ret->reason),
+               "mismatch: %.3g%% of elements differ by more than 0.01 + 0.01·|ref|, limit %.3g%%",
+               100 * ret->err, 100 * v->err_ratio);
     return 1;
 }
 

@@ -5,7 +5,8 @@
  *   row      ‖out − ref‖ / max(‖ref‖, 1/20 of the typical row norm) <= max(floor of the format,
  *            4 × that row's error in the plain quantised pipeline, when the step quantises h on its way)
  *   expert   the median of its rows' errors <= half the median of their limits; experts of four rows or more
- *   mismatch share of elements with |out − ref| > 0.01 + 0.01·|ref| <= err_ratio (ROCm/aiter, checkAllclose) */
+ *   mismatch share of elements with |out − ref| > 0.01 + 0.01·|ref| <= err_ratio (ROCm/aiter, checkAllclose); of shapes
+ *            with scales of 32 or 16 the cosine distance in its place (mf_err_by_cosine) */
 #pragma once
 
 #include "common/layer.h"
