@@ -381,7 +381,7 @@ static bool vetoed(const struct pair *x, char *why, size_t cap)
     X(tokens, "tokens", "are tokens few enough?")                                       \
     X(block_memory, "memory", "does what is between fit inside?")                       \
     X(forbidden, "no_fuse", "does nobody forbid it?")                                   \
-    X(vetoed, "policy", "does the policy agree?")                                      
+    X(vetoed, "policy", "does the policy agree?")
 #define RULE(fn, name, what) {name, what},
 #define OBJECTS(fn, name, what) fn,
 static const struct mf_fusion_rule rules[] = {RULES(RULE)};
