@@ -32,6 +32,12 @@ static cJSON *print_options(const struct mf_batch_options *o)
     cJSON_AddStringToObject(json, "layout", o->layout_free ? "free" : "common");
     cJSON_AddStringToObject(json, "consumer", o->for_aiter ? "aiter" : "moefarm");
     mf_json_add_i64(json, "seed", (int64_t)o->seed);
+    cJSON *no_fuse = o->n_no_fuse > 0 ? cJSON_AddArrayToObject(json, "no_fuse") : NULL;
+    for (int i = 0; i < o->n_no_fuse; i++) {
+        char ops[MF_OPS_TEXT_MAX];
+        mf_ops_print(o->no_fuse[i], ops);
+        cJSON_AddItemToArray(no_fuse, cJSON_CreateString(ops));
+    }
     return json;
 }
 
@@ -53,6 +59,12 @@ static void read_options(const cJSON *json, struct mf_batch_options *ret)
         (void)mf_search_parse(text, &ret->search);
     ret->layout_free = mf_json_text(json, "layout", &text) == 0 && strcmp(text, "free") == 0;
     ret->for_aiter = mf_json_text(json, "consumer", &text) == 0 && strcmp(text, "aiter") == 0;
+    const cJSON *ops;
+    cJSON_ArrayForEach (ops, mf_json_array(json, "no_fuse")) {
+        if (ret->n_no_fuse < MF_BATCH_NO_FUSE_MAX && cJSON_IsString(ops) &&
+            mf_ops_parse(ops->valuestring, &ret->no_fuse[ret->n_no_fuse]) == 0)
+            ret->n_no_fuse++;
+    }
     if (mf_json_i64(json, "seed", 0, INT64_C(1) << 53, &number) == 0)
         ret->seed = (uint64_t)number;
 }

@@ -7,11 +7,14 @@
 #include <stdint.h>
 
 #include "common/device_class.h"
+#include "common/layer.h"
 #include "common/routing.h"
 #include "common/shape.h"
 #include "server/search.h"
 
 /* Options of a batch, from the API. Texts are checked by whoever fills it. */
+#define MF_BATCH_NO_FUSE_MAX 8
+
 struct mf_batch_options {
     int priority;        /* 0 … 100, more is sooner; 50 */
     int topk;            /* finalists: the K cheapest pipelines; 8 */
@@ -23,7 +26,9 @@ struct mf_batch_options {
         for_aiter; /* consumer=aiter: what is tuned of a row is the key that AITER's production computes of it */
     bool layout_free; /* layout=free: no common weight layout for a layer model */
     uint64_t seed;    /* of the data; 1 */
-    int n_classes;    /* 0: every class that has a live worker at submission, or the first to come */
+    int n_no_fuse;    /* ops that no step of the batch may cover together */
+    mf_ops no_fuse[MF_BATCH_NO_FUSE_MAX];
+    int n_classes; /* 0: every class that has a live worker at submission, or the first to come */
     struct mf_device_class classes[16];
 };
 #define MF_BATCH_OPTIONS_INIT                                              \

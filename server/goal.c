@@ -246,8 +246,9 @@ struct offered {
     struct mf_goal *g;
     struct mf_step_row *steps;
     size_t n, cap;
-    /* Kernels in quarantine, written after the query: (family, name, reason) */
+    /* Kernels in quarantine and what the batch forbids, written after the query: (family, name, rule, reason) */
     struct mf_step_row *out;
+    const char **rules;
     char (*reasons)[MF_REASON_MAX];
     size_t n_out;
 };
@@ -265,12 +266,31 @@ static int grow(struct offered *o)
     if (!out)
         return -ENOMEM;
     o->out = out;
+    const char **rules = reallocarray(o->rules, cap, sizeof(*rules));
+    if (!rules)
+        return -ENOMEM;
+    o->rules = rules;
     void *reasons = reallocarray(o->reasons, cap, sizeof(*o->reasons));
     if (!reasons)
         return -ENOMEM;
     o->reasons = reasons;
     o->cap = cap;
     return 0;
+}
+
+/* Whether the batch's no_fuse list has ops that are all among what a step covers. */
+static bool forbids(const struct mf_batch *b, mf_ops covers, char reason[MF_REASON_MAX])
+{
+    for (int i = 0; i < b->options.n_no_fuse; i++) {
+        char ops[MF_OPS_TEXT_MAX];
+        if ((covers & b->options.no_fuse[i]) != b->options.no_fuse[i])
+            continue;
+        mf_ops_print(b->options.no_fuse[i], ops);
+        mf_say(reason, MF_REASON_MAX, "batch %" PRId64 " has %s in its no_fuse list, entry %d of %d", b->id,
+               ops, i + 1, b->options.n_no_fuse);
+        return true;
+    }
+    return false;
 }
 
 static int take_step(void *context, const struct mf_step_row *row, const char *quarantined)
@@ -281,6 +301,10 @@ static int take_step(void *context, const struct mf_step_row *row, const char *q
         return r;
     if (quarantined) {
         mf_say(o->reasons[o->n_out], MF_REASON_MAX, "in quarantine: %s", quarantined);
+        o->rules[o->n_out] = "quarantine";
+        o->out[o->n_out++] = *row;
+    } else if (forbids(o->g->batch, row->covers, o->reasons[o->n_out])) {
+        o->rules[o->n_out] = "no_fuse";
         o->out[o->n_out++] = *row;
     } else {
         o->steps[o->n++] = *row;
@@ -336,7 +360,7 @@ static int probe(struct mf_farm *f, struct mf_goal *g)
     assert(g->state == MF_GOAL_ENUMERATING);
     int r = mf_store_steps_each(f->store, g->enumeration, g->class_id, g->batch->created_ms, take_step, &o);
     for (size_t i = 0; r == 0 && i < o.n_out; i++)
-        r = mf_store_rejection_add(f->store, g->enumeration, o.out[i].family, o.out[i].name, "quarantine",
+        r = mf_store_rejection_add(f->store, g->enumeration, o.out[i].family, o.out[i].name, o.rules[i],
                                    o.reasons[i]);
     g->n_steps = (int64_t)o.n;
     g->n_measured = 0;
@@ -351,6 +375,7 @@ static int probe(struct mf_farm *f, struct mf_goal *g)
     free(o.steps);
     free(o.out);
     free(o.reasons);
+    free(o.rules);
     return r;
 }
 

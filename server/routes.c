@@ -29,6 +29,8 @@ static const struct mf_parameter submit_parameters[] = {
      "race (default), exhaustive, or enumerate: nothing is measured, the goals say what would be tried"},
     {"consumer", MF_PARAM_TEXT,
      "moefarm (default), or aiter: what is tuned of a row is the key that AITER's production computes of it"},
+    {"no_fuse", MF_PARAM_TEXT,
+     "sets of ops that no step may cover together, comma-separated: gemm1+act,gemm1+gemm2"},
     {"layout", MF_PARAM_TEXT, "common (default: one weight layout per layer model) or free"},
     {"seed", MF_PARAM_INT, "seed of the data (default 1)"},
     {NULL, MF_PARAM_TEXT, NULL},

@@ -108,6 +108,28 @@ static int set_seed(struct mf_batch_options *o, const char *text)
     return r;
 }
 
+/* "gemm1+act,gemm2+combine": each two ops or more. */
+static int set_no_fuse(struct mf_batch_options *o, const char *text)
+{
+    int n = 0;
+    while (*text) {
+        char part[MF_OPS_TEXT_MAX];
+        size_t len = strcspn(text, ",");
+        if (len >= sizeof(part) || n == MF_BATCH_NO_FUSE_MAX)
+            return -EINVAL;
+        memcpy(part, text, len);
+        part[len] = '\0';
+        if (mf_ops_parse(part, &o->no_fuse[n]) < 0 || __builtin_popcount(o->no_fuse[n]) < 2)
+            return -EINVAL;
+        n++;
+        text += len;
+        if (*text == ',' && *++text == '\0')
+            return -EINVAL;
+    }
+    o->n_no_fuse = n;
+    return n > 0 ? 0 : -EINVAL;
+}
+
 #define MF_ROUTING_WHY                                                                                    \
     "uniform, balanced, zipf:S with S in (0, 4], hot:SHARE with SHARE in [0, 1], recorded:COUNTS (up to " \
     "1024 whole "                                                                                         \
@@ -125,6 +147,7 @@ static const struct {
     {"err_ratio",   set_err_ratio, "a number from 0 to 1 is expected"},
     {"time_cap_ms", set_time_cap,  "a whole number from 100 to 600000 is expected"},
     {"routing",     set_routing,   MF_ROUTING_WHY},
+    {"no_fuse",     set_no_fuse,   "up to 8 sets of two ops or more are expected, as gemm1+act,gemm1+gemm2"},
     {"search",      set_search,    "race, exhaustive or enumerate is expected"},
     {"layout",      set_layout,    "common or free is expected"},
     {"consumer",    set_consumer,  "moefarm or aiter is expected"},
@@ -428,11 +451,11 @@ static int read_options(struct mf_submission_work *w, const cJSON *list, struct 
         int r = cJSON_IsArray(member) ? array_text(member, text, sizeof(text))
                                       : value_text(member, text, sizeof(text));
         if (r < 0)
-            return mf_refuse_at(
-                p, 400, at, "type",
-                "%s: a number or a text is expected, for classes an array of texts, for routing also "
-                "an array of counts",
-                at);
+            return mf_refuse_at(p, 400, at, "type",
+                                "%s: a number or a text is expected, for classes and no_fuse an array of "
+                                "texts, for routing also "
+                                "an array of counts",
+                                at);
         if ((r = set_option(w, at, member->string, text, p)) < 0)
             return r;
     }

@@ -56,6 +56,10 @@ static const struct submission submissions[] = {
     {"?routing=recorded:1.2", "text/csv", HEADER "4" TAIL, 422, "the recorded profile counts 2 experts, expert is 128", NULL},
     {"?routing=router:sigmoid_groups%2Bshared", "text/csv", HEADER "4" TAIL, 422, "127 experts in 8 groups", NULL},
     {"?routing=router:softmax%2Bshared", "text/csv", HEADER "4" TAIL, 201, NULL, "routing router:softmax+shared "},
+    {"?no_fuse=gemm1%2Bact,gemm1%2Bgemm2", "text/csv", HEADER "4" TAIL, 201, NULL, NULL},
+    {"?no_fuse=gemm1", "text/csv", HEADER "4" TAIL, 400, "sets of two ops or more", NULL},
+    {"?no_fuse=gemm1%2Bcast", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"no_fuse\"", NULL},
+    {"?no_fuse=gemm1%2Bact,", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"no_fuse\"", NULL},
     {"?search=fast", "text/csv", HEADER "4" TAIL, 400, "race, exhaustive or enumerate", NULL},
     {"?consumer=vllm", "text/csv", HEADER "4" TAIL, 400, "moefarm or aiter", NULL},
     /* what AITER's production asks for in place of the row is tuned, once, and the receipt says so */

@@ -111,6 +111,39 @@ START_TEST(provenance)
 }
 END_TEST
 
+/* No step of the batch covers both GEMMs, each such one is a rejection that says so, and another batch is free of it. */
+START_TEST(no_fuse)
+{
+    char path[96];
+    start("{}");
+    for (int forbidden = 1; forbidden >= 0; forbidden--) {
+        int batch = farm_submit(
+            &farm, csv, forbidden ? "&classes=" CLASS "&no_fuse=gemm1%2Bgemm2" : "&classes=" CLASS "&seed=3");
+        farm_wait_done(&farm, batch);
+        (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
+        _cleanup_(cJSON_Deletep) cJSON *goals = farm_get(&farm, path);
+        int goal = (int)farm_number(cJSON_GetArrayItem(mf_json_array(goals, "items"), 0), "id");
+        (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/steps?limit=500&status=ok", goal);
+        _cleanup_(cJSON_Deletep) cJSON *steps = farm_get(&farm, path);
+        const cJSON *step;
+        int both = 0, all = 0;
+        cJSON_ArrayForEach (step, mf_json_array(steps, "items")) {
+            const char *covers = farm_text(step, "covers");
+            both += strstr(covers, "gemm1") && strstr(covers, "gemm2");
+            all++;
+        }
+        ck_assert_int_gt(all, 0);
+        ck_assert_msg(forbidden ? both == 0 : both > 0, "%d of %d steps hold both GEMMs", both, all);
+        (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/rejections?limit=500", goal);
+        _cleanup_(cJSON_Deletep) cJSON *rejections = farm_get(&farm, path);
+        int told = 0;
+        cJSON_ArrayForEach (step, mf_json_array(rejections, "items"))
+            told += strcmp(farm_text(step, "rule"), "no_fuse") == 0;
+        ck_assert_int_gt(told, 0);
+    }
+}
+END_TEST
+
 /* The batch that was handed in later, and is more urgent, ends first. */
 START_TEST(priority)
 {
@@ -136,6 +169,7 @@ int main(void)
     tcase_add_checked_fixture(tc, NULL, stop);
     tcase_add_test(tc, quarantine);
     tcase_add_test(tc, provenance);
+    tcase_add_test(tc, no_fuse);
     tcase_add_test(tc, priority);
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
