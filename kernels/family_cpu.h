@@ -57,12 +57,3 @@ double mf_cpu_expert_bytes(const struct mf_shape *shape, enum mf_tensor w);
 double mf_cpu_row_bytes(const struct mf_shape *shape, int64_t cols);
 
 struct mf_sorted_view mf_cpu_sorted_view(const struct mf_tensor_ref *sorted);
-
-/* AITER's moe_sorting (kernels/tensors.h) by counting, stable. counts has E + 1 entries. Never writes beyond the
- * artifact's rows. -EINVAL: an id outside 0..E-1; nothing is then valid. */
-struct mf_sorted_out {
-    int32_t *ids, *experts, *num_valid;
-    float *weights;
-};
-int mf_sort_blocks(const struct mf_shape *shape, const int32_t *ids, const float *weights, int32_t block_m,
-                   int32_t *counts, const struct mf_sorted_out *out);

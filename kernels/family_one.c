@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "kernels/cpu/moe_sort.h"
 #include "kernels/fusion.h"
 #include "kernels/layout.h"
 
@@ -23,7 +24,7 @@ struct config {
 /* Workspace: what threads share, then a room for each. Offsets in bytes. */
 struct room_map {
     size_t x_q[MF_PARTS_MAX], h, h_q[MF_PARTS_MAX], shared_bytes;
-    size_t ids, weights, experts, num_valid, counts, stage, thread_bytes;
+    size_t ids, weights, experts, num_valid, sort, stage, thread_bytes;
 };
 
 struct mf_kernel {
@@ -77,6 +78,7 @@ static struct room_map map_rooms(const struct mf_kernel *k)
     size_t H = (size_t)s->model_dim, I = (size_t)s->inter_dim, at = 0;
     size_t P = (size_t)mf_padded_rows(s, BLOCK_M), stage1 = mf_stage1_workspace(&k->plan1);
     size_t stage2 = mf_stage2_workspace(&k->plan2);
+    struct mf_moe_sort sort = {.tokens = s->token, .topk = s->topk, .experts = s->expert, .block = BLOCK_M};
     struct room_map m = {0};
 
     if (mf_cpu_quantises(s)) {
@@ -90,7 +92,7 @@ static struct room_map map_rooms(const struct mf_kernel *k)
     m.weights = take(&at, P * 4);
     m.experts = take(&at, P / BLOCK_M * 4);
     m.num_valid = take(&at, 2 * 4);
-    m.counts = take(&at, ((size_t)s->expert + 1) * 4);
+    m.sort = take(&at, mf_moe_sort_workspace(MF_SORT_ONE, &sort, 1));
     m.stage = take(&at, MF_MAX(MF_MAX(stage1, stage2), H * 4));
     m.thread_bytes = at;
     return m;
@@ -295,19 +297,29 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
 
 /* ---- the launch ---- */
 
+static struct mf_moe_sort sort_of(const struct mf_shape *s, const struct mf_tensor_ref *topk)
+{
+    return (struct mf_moe_sort){.ids = topk->part[0],
+                                .weights = topk->part[1],
+                                .tokens = s->token,
+                                .topk = s->topk,
+                                .experts = s->expert,
+                                .block = BLOCK_M};
+}
+
 static int sort_here(struct mf_kernel *k, char *room, struct mf_sorted_view *ret)
 {
-    const struct mf_launch *l = k->launch;
-    struct mf_sorted_out out = {
-        .ids = (void *)(room + k->map.ids),
-        .weights = (void *)(room + k->map.weights),
-        .experts = (void *)(room + k->map.experts),
+    struct mf_moe_sort in = sort_of(&k->plan1.shape, &k->launch->needs[1]);
+    struct mf_moe_sort_out out = {
+        .sorted_ids = (void *)(room + k->map.ids),
+        .sorted_weights = (void *)(room + k->map.weights),
+        .expert_ids = (void *)(room + k->map.experts),
         .num_valid = (void *)(room + k->map.num_valid),
     };
-    int r = mf_sort_blocks(&k->plan1.shape, l->needs[1].part[0], l->needs[1].part[1], BLOCK_M,
-                           (void *)(room + k->map.counts), &out);
+    const char *why;
+    int r = mf_moe_sort(MF_SORT_ONE, &in, 1, room + k->map.sort, &out, &why);
 
-    *ret = (struct mf_sorted_view){out.ids, out.experts, out.num_valid, out.weights};
+    *ret = (struct mf_sorted_view){out.sorted_ids, out.expert_ids, out.num_valid, out.sorted_weights};
     return r;
 }
 

@@ -410,6 +410,10 @@ int64_t mf_blocks_sort(enum mf_sort sort, const struct mf_routes *r, const struc
         return -EOVERFLOW;
     threads = MF_MIN(threads, mf_pool_threads());
     carve(&j, threads, workspace);
-    mf_pool_run(run_thread, &j, threads);
+    /* one thread is the caller's own: a kernel that runs on the pool already may sort for itself */
+    if (threads == 1 && (sort == MF_SORT_SERIAL || sort == MF_SORT_ONE))
+        run_thread(&j, 0, 1);
+    else
+        mf_pool_run(run_thread, &j, threads);
     return j.rows;
 }

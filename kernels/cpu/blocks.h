@@ -15,7 +15,8 @@
  * All but scatter keep a bin's routes in flat order, so their results are the same bits. Routes whose id lies outside
  * 0 … n_experts - 1, or whose expert has no bin, get no row. An id that a token has twice keeps both routes.
  *
- * Thread rule: a call runs on the pool (kernels/device.h) and returns when it is done; nothing is allocated. */
+ * Thread rule: a call runs on the pool (kernels/device.h) and returns when it is done; nothing is allocated. `serial` and
+ * `one` with one thread run in the caller, so that a kernel on the pool may call them. */
 #pragma once
 
 #include <stdbool.h>
