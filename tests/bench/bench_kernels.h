@@ -8,7 +8,7 @@
 struct bench_shape {
     const char *name;
     int32_t model_dim, inter_dim;
-    enum mf_dtype dtype;
+    enum mf_dtype dtype_a, dtype_w;
     enum mf_qtype q_type;
 };
 

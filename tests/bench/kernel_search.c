@@ -9,6 +9,7 @@
 #include "common/cleanup.h"
 #include "common/layer.h"
 #include "common/routing.h"
+#include "kernels/codec.h"
 #include "kernels/data.h"
 #include "kernels/fmoe.h"
 #include "kernels/layout.h"
@@ -17,14 +18,26 @@
 #define ROTATIONS 16
 #define STEPS_MAX 512
 
+#define FP8 MF_DTYPE_FP8_E4M3FN
+#define FP4 MF_DTYPE_FP4X2
+/* clang-format off */
 static const struct bench_shape shapes[] = {
-    {"qwen3-30b-tp8-bf16", 2048, 96, MF_DTYPE_BF16, MF_QTYPE_NO},
-    {"qwen3-30b-tp8-fp8", 2048, 96, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN},
-    {"qwen3-30b-tp4-fp8b", 2048, 192, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128},
-    {"qwen3-235b-tp8-bf16", 4096, 192, MF_DTYPE_BF16, MF_QTYPE_NO},
-    {"qwen3-235b-tp8-fp8", 4096, 192, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN},
-    {"qwen3-235b-tp4-fp8b", 4096, 384, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128},
+    {"qwen3-30b-tp8-bf16",  2048,  96, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO},
+    {"qwen3-30b-tp8-fp8",   2048,  96, FP8, FP8, MF_QTYPE_PER_TOKEN},
+    {"qwen3-30b-tp4-fp8b",  2048, 192, FP8, FP8, MF_QTYPE_PER_1X128},
+    {"qwen3-30b-tp8-int8",  2048,  96, MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TOKEN},
+    {"qwen3-30b-tp8-mxfp8", 2048,  96, FP8, FP8, MF_QTYPE_PER_1X32},
+    {"qwen3-30b-tp8-mxfp4", 2048,  96, FP4, FP4, MF_QTYPE_PER_1X32},
+    {"qwen3-30b-tp8-a8w4",  2048,  96, FP8, FP4, MF_QTYPE_PER_1X32},
+    {"qwen3-30b-tp8-a16w4", 2048,  96, MF_DTYPE_BF16, FP4, MF_QTYPE_PER_1X32},
+    {"qwen3-30b-tp8-nvfp4", 2048,  96, MF_DTYPE_BF16, FP4, MF_QTYPE_PER_1X16},
+    {"qwen3-30b-tp8-int4",  2048,  96, MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_1X32},
+    {"qwen3-30b-tp8-int4c", 2048,  96, MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN},
+    {"qwen3-235b-tp8-bf16", 4096, 192, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO},
+    {"qwen3-235b-tp8-fp8",  4096, 192, FP8, FP8, MF_QTYPE_PER_TOKEN},
+    {"qwen3-235b-tp4-fp8b", 4096, 384, FP8, FP8, MF_QTYPE_PER_1X128},
 };
+/* clang-format on */
 
 const struct bench_shape *bench_shapes(size_t *ret_n)
 {
@@ -38,17 +51,18 @@ static const char *const layouts[] = {"row", "panel16", "panel32"};
 struct bench_weights {
     struct mf_device *device;
     struct mf_shape shape;
-    struct mf_tensor_ref w[2][N_LAYOUTS]; /* w1, w2 */
-    size_t bytes[2];
-    float *scale[2];
+    struct mf_tensor_ref w[2][N_LAYOUTS]; /* w1, w2; scales are those of the first layout */
+    struct mf_part parts[2][MF_PARTS_MAX];
+    int n_parts;
 };
 
 struct bench_weights *bench_weights_free(struct bench_weights *w)
 {
     for (int i = 0; w && i < 2; i++) {
         for (int l = 0; l < N_LAYOUTS; l++)
-            w->device->ops->release(w->device, w->w[i][l].part[0], w->bytes[i]);
-        free(w->scale[i]);
+            w->device->ops->release(w->device, w->w[i][l].part[0], (size_t)mf_part_bytes(&w->parts[i][0]));
+        for (int p = 1; p < w->n_parts; p++)
+            free(w->w[i][0].part[p]);
     }
     free(w);
     return NULL;
@@ -56,24 +70,31 @@ struct bench_weights *bench_weights_free(struct bench_weights *w)
 
 static int make_layouts(struct bench_weights *b, int i)
 {
+    enum mf_tensor tensor = i == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2;
+    struct mf_artifact a = mf_plain_w(&b->shape, tensor, "row");
     size_t I = (size_t)b->shape.inter_dim, H = (size_t)b->shape.model_dim, E = (size_t)b->shape.expert;
     size_t N = i == 0 ? 2 * I : H, K = i == 0 ? H : I;
-    int element = b->shape.q_type == MF_QTYPE_NO ? 2 : 1;
+    int bits = mf_codec_find(a.format, a.scale)->bits;
 
-    b->bytes[i] = E * N * K * (size_t)element;
-    b->scale[i] = calloc(E * N, sizeof(float));
-    for (int l = 0; l < N_LAYOUTS; l++) {
-        b->w[i][l].part[0] = b->device->ops->alloc(b->device, b->bytes[i]);
-        b->w[i][l].part[1] = b->scale[i];
-        if (!b->w[i][l].part[0] || !b->scale[i])
+    b->n_parts = mf_artifact_parts(&a, &b->shape, b->parts[i]);
+    size_t bytes = (size_t)mf_part_bytes(&b->parts[i][0]);
+    for (int p = 1; p < b->n_parts; p++) {
+        b->w[i][0].part[p] = calloc(1, (size_t)mf_part_bytes(&b->parts[i][p]));
+        if (!b->w[i][0].part[p])
             return -ENOMEM;
     }
-    int r = mf_data_weight(&b->shape, i == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2, SEED, &b->w[i][0]);
+    for (int l = 0; l < N_LAYOUTS; l++) {
+        b->w[i][l] = b->w[i][0];
+        b->w[i][l].part[0] = b->device->ops->alloc(b->device, bytes);
+        if (!b->w[i][l].part[0])
+            return -ENOMEM;
+    }
+    int r = mf_data_weight(&b->shape, tensor, SEED, &b->w[i][0]);
     for (int l = 1; l < N_LAYOUTS && r == 0; l++) {
-        size_t bytes = N * K * (size_t)element;
         for (size_t e = 0; e < E; e++)
-            mf_layout_pack(mf_layout_find(layouts[l]), 8 * element, N, K,
-                           (char *)b->w[i][0].part[0] + e * bytes, (char *)b->w[i][l].part[0] + e * bytes);
+            mf_layout_pack(mf_layout_find(layouts[l]), bits, N, K,
+                           (char *)b->w[i][0].part[0] + e * (bytes / E),
+                           (char *)b->w[i][l].part[0] + e * (bytes / E));
     }
     return r;
 }
@@ -92,8 +113,8 @@ struct bench_weights *bench_weights_new(struct mf_device *d, const struct bench_
                                  .topk = 8,
                                  .act_type = MF_ACT_SILU,
                                  .dtype = MF_DTYPE_BF16,
-                                 .q_dtype_a = s->dtype,
-                                 .q_dtype_w = s->dtype,
+                                 .q_dtype_a = s->dtype_a,
+                                 .q_dtype_w = s->dtype_w,
                                  .q_type = s->q_type,
                                  .use_g1u1 = true};
     if (make_layouts(b, 0) < 0 || make_layouts(b, 1) < 0)
@@ -278,7 +299,7 @@ static bool gives_quantised(const struct mf_step *s)
 static bool chain_of(const struct search *s, const struct mf_step *s1, const struct mf_step *s2,
                      struct chain *c)
 {
-    bool quantised = s->shape.q_type != MF_QTYPE_NO;
+    bool quantised = mf_plain_x(&s->shape).scale != MF_SCALE_NONE;
     int cores = s->w->device->info.cores, bm = s1->block_m;
 
     *c = (struct chain){0};
