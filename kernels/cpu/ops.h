@@ -20,11 +20,12 @@ struct mf_tile {
     const uint16_t *a;
     size_t lda;
     int rows;
-    int n;                 /* a multiple of the panel */
-    enum mf_format format; /* of w: bf16, fp8fn, fp8fnuz */
-    int panel;             /* 1 (row), 16, 32: kernels/layout.h */
-    const void *w;         /* the first of the n rows, or its panel */
-    const void *next;      /* what is read after this tile, for prefetch; may be NULL */
+    int n; /* a multiple of the panel */
+    enum mf_format
+        format;    /* of w: bf16, fp8fn, fp8fnuz; int8 where ops.int8, A then as bytes, a row every 2·lda */
+    int panel;     /* 1 (row), 16, 32: kernels/layout.h */
+    const void *w; /* the first of the n rows, or its panel */
+    const void *next; /* what is read after this tile, for prefetch; may be NULL */
     size_t k;
     size_t block_k; /* K is cut into pieces of so many when rows are many; a multiple of 128 */
     float *c;
@@ -35,6 +36,10 @@ struct mf_tile {
     size_t ldw_scale;     /* to the next 128 rows */
     int n_offset;         /* of row 0 within those 128 */
     void *scratch;        /* mf_tile_scratch_bytes(), 64-byte aligned */
+    /* for stream() in place of format */
+    const struct mf_codec *codec;
+    const void *group_scale; /* of the first row, where the codec folds */
+    size_t ld_group_scale;   /* bytes to the next row's */
 };
 
 static inline size_t mf_tile_scratch_bytes(int rows, int n)
@@ -68,7 +73,14 @@ struct mf_cpu_ops {
     /* A row of activations to bf16, its folded scales included; one more element, 0, behind an odd number. */
     void (*unpack)(const struct mf_codec *c, const void *from, const void *scale, size_t n, uint16_t *to);
     void (*gemm)(const struct mf_tile *t);
-    /* Elements of a bf16 or fp8 row as gemm() wants A; NaN stays NaN. */
+    bool int8; /* gemm() takes int8 by int8 */
+    /* The same for few rows, straight from codes that gemm() does not read: each weight is decoded in registers, and
+     * scales of groups along K are applied to the groups' sums. A is bf16 in the order of order(). NULL: none. */
+    void (*stream)(const struct mf_tile *t);
+    int stream_rows;
+    /* Brings a row of A into the order in which stream() takes the K elements of those weights. */
+    void (*order)(const struct mf_codec *w, uint16_t *a, size_t k);
+    /* Elements of a row as gemm() wants A; NaN stays NaN. */
     void (*pack)(enum mf_format format, const void *from, size_t n, uint16_t *to);
     /* h = act(g·weight, u·weight), rounded to bf16; the activation as the shape has it. */
     void (*activate)(const struct mf_shape *shape, const float *g, const float *u, float weight, size_t n,

@@ -99,6 +99,7 @@ static inline __attribute__((always_inline)) void quad_int8(const uint32_t *v, c
 }
 
 #define MF_OWN_QUADS
+#include "common/cleanup.h"
 #include "kernels/cpu/decode.h"
 
 /* Bytes ahead of the loads: more than a core reads within a memory latency, as a page boundary stops the hardware. */
@@ -591,9 +592,14 @@ static void gemm_row(const struct mf_tile *t)
     }
 }
 
+#include "kernels/cpu/int8_avx512.h"
+#include "kernels/cpu/stream_avx512.h"
+
 static void gemm(const struct mf_tile *t)
 {
-    if (t->panel == 1)
+    if (t->format == MF_FORMAT_INT8)
+        int8_gemm(t);
+    else if (t->panel == 1)
         gemm_row(t);
     else if (t->format == MF_FORMAT_BF16)
         t->rows <= STREAM_ROWS ? bf16_few_rows(t) : bf16_many_rows(t);
@@ -605,6 +611,8 @@ static void pack(enum mf_format format, const void *from, size_t n, uint16_t *to
 {
     if (format == MF_FORMAT_BF16)
         memcpy(to, from, n * 2);
+    else if (format == MF_FORMAT_INT8)
+        int8_pack(from, n, (uint8_t *)to);
     else
         pack_fp8(format, format == MF_FORMAT_FP8FNUZ ? 55 : 56, from, n, to);
 }
@@ -614,6 +622,10 @@ const struct mf_cpu_ops mf_cpu_ops_avx512 = {
     .decode = decode_weights,
     .unpack = unpack_row,
     .gemm = gemm,
+    .int8 = true,
+    .stream = stream,
+    .stream_rows = STREAM_CODED,
+    .order = order,
     .pack = pack,
     .activate = activate,
     .scale = scale,

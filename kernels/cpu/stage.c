@@ -34,9 +34,10 @@ int mf_stage_plan_shape(struct mf_stage_plan *p, const struct mf_shape *shape)
     p->shape = *shape;
     if (mf_codecs_of_shape(shape, &p->codecs, &why) < 0)
         return -ENOTSUP;
+    const struct mf_codec *w = p->codecs.w;
+    bool codes = is_fp8(w) || (w->format == MF_FORMAT_INT8 && p->ops->int8);
     p->native =
-        p->codecs.w->format == MF_FORMAT_BF16 ||
-        (is_fp8(p->codecs.w) && p->codecs.a->format == p->codecs.w->format && !mf_codec_folds(p->codecs.w));
+        w->format == MF_FORMAT_BF16 || (codes && p->codecs.a->format == w->format && !mf_codec_folds(w));
     return 0;
 }
 
@@ -170,29 +171,6 @@ size_t mf_stage2_workspace(const struct mf_stage_plan *p)
     return carve(p, (size_t)p->shape.inter_dim, sums, false, NULL, &r);
 }
 
-/* Brings row i of the block's A into place, with what its sums will be multiplied by. */
-static void pack_row(const struct mf_stage_plan *p, const struct room *room, const struct mf_tensor_ref *from,
-                     size_t source, size_t k, int i)
-{
-    const struct mf_codec *c = p->codecs.a;
-    const uint8_t *row = (const uint8_t *)from->part[0] + source * mf_codec_row_bytes(c, k);
-    size_t scales = mf_codec_scale_cols(c, k);
-    const uint8_t *scale =
-        (const uint8_t *)from->part[1] + (c->group_rows == 0 ? 0 : source) * scales * (size_t)c->scale_bytes;
-    uint16_t *to = room->a + (size_t)i * room->lda;
-
-    if (p->native)
-        p->ops->pack(c->format, row, k, to);
-    else
-        p->ops->unpack(c, row, scale, k, to);
-    if (per_block(c))
-        memcpy(room->a_scale + (size_t)i * scales, scale, scales * 4);
-    else if (c->scale_bytes == 4)
-        memcpy(&room->a_scale[i], scale, 4);
-    else
-        room->a_scale[i] = c->global ? 1.0f / *(const float *)from->part[2] : 1.0f;
-}
-
 struct weights {
     const struct mf_tensor_ref *ref;
     size_t N, K; /* of one expert */
@@ -266,6 +244,61 @@ static void add_piece(const struct mf_stage_plan *p, const struct room *room, co
     }
 }
 
+/* Are so many rows multiplied straight from the weights' codes? */
+static bool streams(const struct mf_stage_plan *p, int rows)
+{
+    return !p->native && p->ops->stream && rows <= p->ops->stream_rows && p->panel > 1 &&
+           !per_block(p->codecs.w) && p->codecs.w->format != MF_FORMAT_INT8;
+}
+
+/* Brings row i of the `rows` of a block's A into place, with what its sums will be multiplied by. */
+static void pack_row(const struct mf_stage_plan *p, const struct room *room, const struct mf_tensor_ref *from,
+                     size_t source, size_t k, int i, int rows)
+{
+    const struct mf_codec *c = p->codecs.a;
+    const uint8_t *row = (const uint8_t *)from->part[0] + source * mf_codec_row_bytes(c, k);
+    size_t scales = mf_codec_scale_cols(c, k);
+    const uint8_t *scale =
+        (const uint8_t *)from->part[1] + (c->group_rows == 0 ? 0 : source) * scales * (size_t)c->scale_bytes;
+    uint16_t *to = room->a + (size_t)i * room->lda;
+
+    if (p->native)
+        p->ops->pack(c->format, row, k, to);
+    else
+        p->ops->unpack(c, row, scale, k, to);
+    if (streams(p, rows))
+        p->ops->order(p->codecs.w, to, k);
+    if (per_block(c))
+        memcpy(room->a_scale + (size_t)i * scales, scale, scales * 4);
+    else if (c->scale_bytes == 4)
+        memcpy(&room->a_scale[i], scale, 4);
+    else
+        room->a_scale[i] = c->global ? 1.0f / *(const float *)from->part[2] : 1.0f;
+}
+
+static void run_stream(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
+                       int32_t expert, size_t n0, int n, int rows, float *c, const void *next)
+{
+    const struct mf_codec *codec = p->codecs.w;
+    struct mf_tile t = {
+        .a = room->a,
+        .lda = room->lda,
+        .rows = rows,
+        .n = n,
+        .panel = p->panel,
+        .w = weight_row(p, w, expert, n0),
+        .next = next,
+        .k = w->K,
+        .c = c,
+        .ldc = room->ldc,
+        .codec = codec,
+        .group_scale = mf_codec_folds(codec) ? weight_scale(p, w, expert, n0) : NULL,
+        .ld_group_scale = mf_codec_scale_cols(codec, w->K) * (size_t)codec->scale_bytes,
+    };
+
+    p->ops->stream(&t);
+}
+
 static void run_decoded(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
                         int32_t expert, size_t n0, int n, int rows, float *c)
 {
@@ -330,6 +363,8 @@ static void run_tile(const struct mf_stage_plan *p, const struct room *room, con
 {
     if (p->native)
         run_native(p, room, w, expert, n0, n, rows, c, next);
+    else if (streams(p, rows))
+        run_stream(p, room, w, expert, n0, n, rows, c, next);
     else
         run_decoded(p, room, w, expert, n0, n, rows, c);
     scale_tile(p, room, w, expert, n0, n, rows, c);
@@ -400,7 +435,8 @@ void mf_stage1_run(const struct mf_stage_plan *p, const struct mf_stage1_args *a
         int64_t following = part.block + 1 < share.n_blocks ? part.block + 1 : part.block;
         for (int i = 0; i < part.rows; i++) {
             size_t row = (size_t)(part.row0 + i);
-            pack_row(p, &room, &a->x, p->gather ? (size_t)mf_id_token(a->sorted.ids[row]) : row, H, i);
+            pack_row(p, &room, &a->x, p->gather ? (size_t)mf_id_token(a->sorted.ids[row]) : row, H, i,
+                     part.rows);
         }
         for (int64_t tile = part.tile; tile < part.tile_end; tile++) {
             bool last = tile + 1 == part.tile_end;
@@ -447,7 +483,7 @@ static void stage2_store(const struct mf_stage_plan *p, const struct mf_stage2_a
         int32_t expert = a->sorted.experts[part.block];
         int64_t following = part.block + 1 < share.n_blocks ? part.block + 1 : part.block;
         for (int i = 0; i < part.rows; i++)
-            pack_row(p, &room, &a->h, (size_t)(part.row0 + i), I, i);
+            pack_row(p, &room, &a->h, (size_t)(part.row0 + i), I, i, part.rows);
         for (int64_t tile = part.tile; tile < part.tile_end; tile++) {
             bool last = tile + 1 == part.tile_end;
             size_t n0 = (size_t)tile * bn;
@@ -476,7 +512,7 @@ static void add_columns(const struct mf_stage_plan *p, const struct mf_stage2_ar
                                             : weight_row(p, &w, a->sorted.experts[0],
                                                          n0 + (size_t)n < H ? n0 + (size_t)n : 0);
         for (int i = 0; i < rows; i++)
-            pack_row(p, room, &a->h, (size_t)(row0 + i), I, i);
+            pack_row(p, room, &a->h, (size_t)(row0 + i), I, i, rows);
         if (rows > 0)
             run_tile(p, room, &w, expert, n0, n, rows, room->c, next);
         for (int i = 0; i < rows; i++) {

@@ -29,7 +29,7 @@ struct mf_stage_plan {
     enum mf_stage2_out out;
 };
 
-/* Reads the shape's codecs into the plan; -ENOTSUP when its formats make no pair. */
+/* Reads the shape's codecs into the plan, whose ops are set; -ENOTSUP when its formats make no pair. */
 int mf_stage_plan_shape(struct mf_stage_plan *p, const struct mf_shape *shape);
 
 struct mf_sorted_view {
