@@ -136,6 +136,7 @@ static struct mf_kernel configure(struct mf_kernel k)
     if (mf_move_maps(&k))
         k.map_bytes = whole_lines(routes * sizeof(int32_t));
     k.thread_bytes = thread_bytes(k.kind, s);
+    k.plan.ops = mf_cpu_ops(mf_isa_best());
     (void)mf_stage_plan_shape(&k.plan, s);
     return k;
 }
@@ -445,7 +446,6 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     if (!k)
         return -ENOMEM;
     *k = search.found;
-    k->plan.ops = mf_cpu_ops(mf_isa_best());
     *ret = k;
     return 0;
 }

@@ -1,6 +1,8 @@
 #include "family_contract.h"
 
 #include <check.h>
+#include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -240,11 +242,11 @@ static void compare_row(const struct layer *l, const struct buffer *got, const s
     const struct mf_shape *shape = &l->data.shape;
     bool coarse = shape->q_dtype_a == MF_DTYPE_FP4X2;
     /* int4 times its scale is rounded to bf16, which tips codes of activations over, and now and then the power of two
-     * that a whole group is scaled by; SiTU bends what g was rounded to */
+     * that a whole group is scaled by; SiTU bends what g was rounded to, most in rows that are small */
     bool tipped = shape->q_dtype_w == MF_DTYPE_INT4, rounded = tipped || shape->act_type == MF_ACT_SITUV2;
-    double limit = !quantised                        ? rounded ? 1e-2 : 8e-3
+    double limit = !quantised                        ? rounded ? 1.5e-2 : 8e-3
                    : coarse                          ? 6e-2
-                   : tipped                          ? shape->q_type == MF_QTYPE_PER_1X32 ? 8e-2 : 2.5e-2
+                   : tipped                          ? shape->q_type == MF_QTYPE_PER_1X32 ? 12e-2 : 3.5e-2
                    : got->a.format == MF_FORMAT_BF16 ? 1e-2
                                                      : 2e-2,
            error = 0, size = 0, worst = 0, top = 0;
@@ -476,20 +478,37 @@ void contract_ask(const char *family, const struct mf_shape *shape, int cores, s
     *ret = c.answer;
 }
 
-int contract_check(struct mf_device *device, const char *family, const struct mf_shape *shape)
+static int check_family(struct mf_device *device, struct layer *l, const char *family, int most, int first)
 {
     struct collect c = {.offer = {take_step, take_rejection}};
     const struct mf_family *f = mf_family_find(family);
     struct mf_kernel *kernel;
-    struct layer layer;
 
     ck_assert_ptr_nonnull(f);
-    ck_assert_int_eq(mf_enumerate(&device->info, shape, family, &c.offer), 0);
-    ck_assert_int_eq(f->open(f, device, shape, "no_such_step", &kernel), -EINVAL);
-    layer_make(&layer, shape);
-    for (size_t i = 0; i < c.n; i++)
-        check_step(device, &layer, f, &c.steps[i]);
-    layer_release(&layer);
+    ck_assert_int_eq(mf_enumerate(&device->info, &l->data.shape, family, &c.offer), 0);
+    ck_assert_int_eq(f->open(f, device, &l->data.shape, "no_such_step", &kernel), -EINVAL);
+    size_t stride = MF_MAX((c.n + (size_t)most - 1) / (size_t)most, (size_t)1);
+    int n = 0;
+    for (size_t i = (size_t)first % stride; i < c.n; i += stride, n++)
+        check_step(device, l, f, &c.steps[i]);
     free(c.steps);
-    return (int)c.n;
+    return n;
+}
+
+int contract_check_some(struct mf_device *device, const char *const *families, size_t n_families,
+                        const struct mf_shape *shape, int most, int first)
+{
+    struct layer layer;
+    int n = 0;
+
+    layer_make(&layer, shape);
+    for (size_t i = 0; i < n_families; i++)
+        n += check_family(device, &layer, families[i], most, first);
+    layer_release(&layer);
+    return n;
+}
+
+int contract_check(struct mf_device *device, const char *family, const struct mf_shape *shape)
+{
+    return contract_check_some(device, &family, 1, shape, INT_MAX, 0);
 }

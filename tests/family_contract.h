@@ -28,8 +28,12 @@ struct mf_shape contract_shape(const struct contract_case *c, const struct contr
  * machine lacks it. */
 struct mf_device *contract_device(const char *isa);
 
-/* Checks every step of the family for the shape; -> how many. At least `least` are expected. */
+/* Checks every step of the family for the shape; -> how many. */
 int contract_check(struct mf_device *device, const char *family, const struct mf_shape *shape);
+/* Checks at most so many steps of each of several families, evenly spread over what it offers, `first` (any number)
+ * shifting them; -> how many. */
+int contract_check_some(struct mf_device *device, const char *const *families, size_t n_families,
+                        const struct mf_shape *shape, int most, int first);
 
 /* What the family says to a shape: counts of steps and rejections, and the first rejection. */
 struct contract_answer {
