@@ -28,6 +28,8 @@ export async function getAll(path, most = 2000) {
   return items;
 }
 
+// One fetch of a section at a time, so that an answer that comes late never covers a newer one: what is asked for
+// meanwhile is fetched after it.
 async function refresh(section, mine) {
   if (section.busy) {
     section.again = true;
@@ -59,7 +61,7 @@ async function show() {
   for (const [pattern, view] of routes) {
     const match = pattern.exec(path);
     if (!match) continue;
-    sections = view(Object.assign([...match].slice(1).map(Number), { query: new URLSearchParams(query) }), () => refreshAll());
+    sections = view(Object.assign([...match].slice(1).map(Number), { query: new URLSearchParams(query) }), (s) => (s ? refresh(s, mine) : refreshAll()));
     main.replaceChildren(...sections.map((s) => {
       s.body = el('div');
       return s.frame ? s.frame(s.body) : s.body;

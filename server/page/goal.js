@@ -21,13 +21,8 @@ export function goalView([id], redraw) {
     load: (get) => get(`goals/${id}/rejections?limit=50` + (kernel.value ? '&kernel=' + encodeURIComponent(kernel.value) : '')),
     draw: (page) => drawWhy(page, id),
   };
-  const again = (s) => () => s.load(...s.args).then((data) => s.body.replaceChildren(...[s.draw(data)].flat().filter(Boolean)));
-  for (const s of [steps, why]) {
-    const load = s.load;
-    s.load = (...args) => { s.args = args; return load(...args); };
-  }
-  status.addEventListener('change', again(steps));
-  kernel.addEventListener('input', again(why));
+  status.addEventListener('change', () => redraw(steps));
+  kernel.addEventListener('input', () => redraw(why));
   return [
     { wants: mine, load: (get) => get('goals/' + id), draw: drawHead },
     { frame: box('Ranked pipelines', el('span', { class: 'small', text: 'time by step; raced ones first, by measured time' })), wants: mine, load: (get) => get(`goals/${id}/pipelines?limit=${limit}`), draw: (page) => drawRanked(page, id, () => { limit = Math.min(1000, limit * 4); redraw(); }) },
