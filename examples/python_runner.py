@@ -115,4 +115,5 @@ def main():
             break
 
 
-main()
+if __name__ == "__main__":
+    main()

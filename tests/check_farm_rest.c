@@ -111,6 +111,30 @@ START_TEST(provenance)
 }
 END_TEST
 
+/* Raced are the K cheapest, beside the best of each structure and block: with K = 1 these alone. */
+START_TEST(topk)
+{
+    static const int k[] = {1, 30};
+    int raced[MF_ARRAY_LEN(k)];
+    start("{}");
+    for (size_t i = 0; i < MF_ARRAY_LEN(k); i++) {
+        char text[96];
+        (void)snprintf(text, sizeof(text), "&classes=" CLASS "&topk=%d", k[i]);
+        farm_wait_done(&farm, farm_submit(&farm, csv, text));
+        (void)snprintf(text, sizeof(text), "/api/v1/goals/%zu/pipelines?limit=1000&finalists=1", i + 1);
+        _cleanup_(cJSON_Deletep) cJSON *finalists = farm_get(&farm, text);
+        const cJSON *one;
+        raced[i] = 0;
+        cJSON_ArrayForEach (one, mf_json_array(finalists, "items")) {
+            ck_assert_int_gt(farm_number(one, "samples_n"), 0);
+            raced[i]++;
+        }
+        ck_assert_int_ge(raced[i], k[i]);
+    }
+    ck_assert_int_lt(raced[0], raced[1]);
+}
+END_TEST
+
 /* No step of the batch covers both GEMMs, each such one is a rejection that says so, and another batch is free of it. */
 START_TEST(no_fuse)
 {
@@ -169,6 +193,7 @@ int main(void)
     tcase_add_checked_fixture(tc, NULL, stop);
     tcase_add_test(tc, quarantine);
     tcase_add_test(tc, provenance);
+    tcase_add_test(tc, topk);
     tcase_add_test(tc, no_fuse);
     tcase_add_test(tc, priority);
     tcase_set_timeout(tc, 120);

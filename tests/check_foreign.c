@@ -26,12 +26,17 @@ static void stop_farm(void)
 }
 
 /* A farm of one CPU worker whose GEMMs can only come from the foreign program. */
-static int tune(const char *command, const char *families, const char *csv)
+static void start_farm(const char *command, const char *families)
 {
     farm_start(&farm, 1000);
     const char *const args[] = {"--device", "cpu:0", "--families", families, "--runner", command, NULL};
     farm_start_worker(&farm, 0, args);
     farm_wait_workers(&farm, 1);
+}
+
+static int tune(const char *command, const char *families, const char *csv)
+{
+    start_farm(command, families);
     int batch = farm_submit(&farm, csv, "&time_cap_ms=500");
     farm_wait_done(&farm, batch);
     return batch;
@@ -127,17 +132,24 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(misbehaves)
+/* A file of the template with `run` in the place of its '@'; the command that runs it. */
+static void write_program(const char *before, const char *run, char file[64], char command[96])
 {
-    char text[4096], file[64] = "/tmp/check_foreign.XXXXXX", command[96];
+    char text[4096];
+    (void)snprintf(file, 64, "/tmp/check_foreign.XXXXXX");
     int fd = mkstemp(file);
     ck_assert_int_ge(fd, 0);
-    static const char before[] = PROGRAM("@");
     const char *at = strchr(before, '@');
-    (void)snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - before), before, odd[_i].run, at + 1);
+    (void)snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - before), before, run, at + 1);
     ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
     (void)close(fd);
-    (void)snprintf(command, sizeof(command), "python3 %s", file);
+    (void)snprintf(command, 96, "python3 %s", file);
+}
+
+START_TEST(misbehaves)
+{
+    char file[64], command[96];
+    write_program(PROGRAM("@"), odd[_i].run, file, command);
     int batch = tune(command, "move,odd", HEADER SMALL);
     (void)unlink(file);
     _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=odd");
@@ -153,6 +165,58 @@ START_TEST(misbehaves)
 }
 END_TEST
 
+/* The example with a flaw that a batch's options let pass or do not: one output in 64 off by a little more than
+ * what counts as equal, and runs of a fifth of a second. */
+#define FLAWED                                           \
+    "import sys, time\n"                                 \
+    "sys.dont_write_bytecode = True\n"                   \
+    "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n" \
+    "import python_runner as p\n"                        \
+    "right = p.layer\n"                                  \
+    "def layer(s, x, ids, weights, w1, w2, y):\n"        \
+    "    right(s, x, ids, weights, w1, w2, y)\n"         \
+    "    @\n"                                            \
+    "p.layer = layer\n"                                  \
+    "p.main()\n"
+
+/* clang-format off */
+static const struct {
+    const char *what, *flaw;
+    const char *lenient, *strict; /* options */
+    const char *status, *says;    /* with the strict ones; with the others it is ok */
+} flaws[] = {
+    {"err_ratio",
+     "for i in range(0, len(y), 64): y[i] = p.bfloat16([v + (0.012 + 0.02 * abs(v)) for v in p.floats(y[i:i + 1])])[0]",
+     "&err_ratio=0.1", "&err_ratio=0.01", "wrong", "mismatch: "},
+    {"time_cap_ms", "time.sleep(0.2)", "&time_cap_ms=30000", "&time_cap_ms=100", "hang",
+     "silent for more than 100 ms"},
+};
+/* clang-format on */
+
+/* The same step in two batches of one farm: taken by the lenient one, refused by the strict one. */
+START_TEST(options)
+{
+    char file[64], command[96];
+    write_program(FLAWED, flaws[_i].flaw, file, command);
+    start_farm(command, "move,python");
+    for (int strict = 0; strict < 2; strict++) {
+        int batch = farm_submit(&farm, HEADER SMALL, strict ? flaws[_i].strict : flaws[_i].lenient);
+        farm_wait_done(&farm, batch);
+        _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=python");
+        const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
+        const char *status = farm_text(step, "status"), *reason = farm_text(step, "reason");
+        /* What was silent twice is in quarantine, and says why it was. */
+        bool as_expected =
+            strcmp(status, strict ? flaws[_i].status : "ok") == 0 ||
+            (strict && strcmp(flaws[_i].status, "hang") == 0 && strcmp(status, "quarantined") == 0);
+        ck_assert_msg(as_expected, "%s, strict %d: %s: %s", flaws[_i].what, strict, status, reason);
+        if (strict)
+            ck_assert_msg(strstr(reason, flaws[_i].says) != NULL, "%s: %s", flaws[_i].what, reason);
+    }
+    (void)unlink(file);
+}
+END_TEST
+
 int main(void)
 {
     if (access("/usr/bin/python3", X_OK) != 0) {
@@ -165,6 +229,7 @@ int main(void)
     tcase_add_test(tc, wins_a_row);
     tcase_add_test(tc, refuses_in_a_sentence);
     tcase_add_loop_test(tc, misbehaves, 0, (int)MF_ARRAY_LEN(odd));
+    tcase_add_loop_test(tc, options, 0, (int)MF_ARRAY_LEN(flaws));
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
