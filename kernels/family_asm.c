@@ -79,6 +79,34 @@ static bool activation_fits(const struct mf_asm_kernel *k, const struct mf_shape
                                  : s->act_type == MF_ACT_SILU || s->act_type == MF_ACT_GELU;
 }
 
+static mf_ops covers_of(const struct mf_asm_kernel *k, const struct mf_shape *s)
+{
+    if (k->kind == MF_ASM_ONE)
+        return mf_layer_ops(s) & ~(is_xbf16(k) ? 0 : MF_OP_BIT(MF_OP_QUANT1)) &
+               ~(k->flat ? 0 : MF_OP_BIT(MF_OP_SORT));
+    return MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) |
+           (s->doweight_stage1 ? MF_OP_BIT(MF_OP_WEIGHT) : 0);
+}
+
+/* One stage holds both GEMMs, quantises what a group has of h's rows as if that were all of them, and adds into the output;
+ * only a flat one makes its own order. */
+static bool may_cover(const struct mf_asm_kernel *k, const struct mf_shape *s, struct mf_refusal *ret)
+{
+    bool one = k->kind == MF_ASM_ONE;
+    const struct mf_fusion_caps caps = {
+        .prologue = MF_OP_BIT(MF_OP_GATHER) | (is_xbf16(k) ? MF_OP_BIT(MF_OP_QUANT1) : 0),
+        .epilogue = MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_WEIGHT) |
+                    (one ? MF_OP_BIT(MF_OP_QUANT2) | MF_OP_BIT(MF_OP_COMBINE) : 0),
+        .whole_rows = one,
+        .both_gemms = one,
+        .accumulates = one,
+        .sorts = k->flat,
+        .block_n = k->sub_n,
+    };
+
+    return mf_cpu_may_cover(s, covers_of(k, s), k->sub_m, &caps, ret);
+}
+
 static bool is_legal(const struct mf_asm_kernel *k, const struct mf_shape *s, struct mf_refusal *ret)
 {
     const struct rule *rule = rule_of(k);
@@ -107,6 +135,8 @@ static bool is_legal(const struct mf_asm_kernel *k, const struct mf_shape *s, st
     else if (k->kind == MF_ASM_STAGE1 && rule->packs_scales)
         mf_refuse(ret, "scale", "it writes the scales of h behind its %d columns; artifacts hold them apart",
                   s->inter_dim);
+    else
+        (void)may_cover(k, s, ret);
     return ret->rule == NULL;
 }
 
@@ -132,24 +162,19 @@ static void count(struct mf_step *step, const struct mf_shape *s)
 /* needs: x, sorted or topk, w1; of one stage w2 and y. */
 static void describe(const struct mf_asm_kernel *k, const struct mf_shape *s, struct mf_step *ret)
 {
-    struct mf_step step = {.family = "asm", .block_m = k->flat ? 0 : k->sub_m};
-    mf_ops before = MF_OP_BIT(MF_OP_QUANT1) | MF_OP_BIT(MF_OP_SORT), all = mf_layer_ops(s);
+    struct mf_step step = {.family = "asm", .covers = covers_of(k, s), .block_m = k->flat ? 0 : k->sub_m};
     (void)mf_copy(step.name, sizeof(step.name), k->name);
     mf_step_need(&step, is_xbf16(k) ? mf_cpu_bf16(MF_TENSOR_X, "token", 0) : mf_plain_x(s));
     mf_step_need(&step, k->flat ? mf_cpu_topk() : mf_cpu_sorted(k->sub_m));
     mf_step_need(&step, mf_plain_w(s, MF_TENSOR_W1, "row"));
     if (k->kind == MF_ASM_ONE) {
         step.stage = MF_STAGE_ONE;
-        before &= ~(is_xbf16(k) ? MF_OP_BIT(MF_OP_QUANT1) : 0) & ~(k->flat ? MF_OP_BIT(MF_OP_SORT) : 0);
-        step.covers = all & ~before;
         step.reorder_tolerance = 0.01; /* groups add to y in any order */
         mf_step_need(&step, mf_plain_w(s, MF_TENSOR_W2, "row"));
         mf_step_need(&step, zeroed_y());
         mf_step_give(&step, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
     } else {
         step.stage = MF_STAGE_STAGE1;
-        step.covers = MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) |
-                      (s->doweight_stage1 ? MF_OP_BIT(MF_OP_WEIGHT) : 0);
         mf_step_give(&step, mf_cpu_bf16(MF_TENSOR_H, "sorted", k->sub_m));
     }
     count(&step, s);

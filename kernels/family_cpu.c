@@ -63,6 +63,18 @@ bool mf_cpu_family_takes(const char *family, const struct mf_shape *s, struct mf
     return false;
 }
 
+bool mf_cpu_may_cover(const struct mf_shape *s, mf_ops ops, int32_t block_m,
+                      const struct mf_fusion_caps *caps, struct mf_refusal *ret)
+{
+    struct mf_fusion_question q = {.ops = ops, .block_m = block_m, .caps = caps};
+    struct mf_fusion_verdict no;
+
+    ret->rule = NULL;
+    if (!mf_fusion_allows(s, &q, &no))
+        mf_refuse(ret, no.rule, "%s", no.reason);
+    return ret->rule == NULL;
+}
+
 int mf_cpu_weight_bits(const struct mf_shape *s)
 {
     return codecs_of(s).w->bits;

@@ -8,6 +8,7 @@
 #include "common/status.h"
 #include "kernels/cpu/stage.h"
 #include "kernels/family.h"
+#include "kernels/fusion.h"
 
 extern const int32_t mf_cpu_block_ms[4]; /* 8, 16, 32, 64 */
 #define MF_CPU_N_BLOCK_MS 4
@@ -25,6 +26,10 @@ bool mf_cpu_shape_known(const struct mf_shape *shape, struct mf_refusal *ret);
 /* Whether the two-stage family of that name takes the shape's weights: tile has 16- and 8-bit ones, mx the microscaled
  * ones, wint4 int4. */
 bool mf_cpu_family_takes(const char *family, const struct mf_shape *shape, struct mf_refusal *ret);
+
+/* Do the rules of fusion let one kernel of these capabilities cover the ops? The rule that objects is the refusal's. */
+bool mf_cpu_may_cover(const struct mf_shape *shape, mf_ops ops, int32_t block_m,
+                      const struct mf_fusion_caps *caps, struct mf_refusal *ret);
 
 /* "bf16", "fp8fn_token", "mxfp8_mxfp4" (activations, weights, where they differ) and "silu", "gelu", …: parts of step
  * names. The shape is known. */

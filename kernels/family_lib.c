@@ -96,11 +96,55 @@ static bool layout_fits(const struct mf_shape *s, int stage, int panel)
     return panel == 1 || (n % (size_t)panel == 0 && k % 32 == 0);
 }
 
+/* What a step can cover. Gathering and activation are loops of ours around the vendor's call of each block; behind that of
+ * stage 2 there is none, so its other forms are asked for only to say why they are missing. */
+enum form { GEMM1, STAGE1, STAGE2, STAGE2_WEIGHTED, STAGE2_OUTPUT };
+
+static const struct mf_fusion_caps around = {
+    .prologue = MF_OP_BIT(MF_OP_GATHER),
+    .epilogue = MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_WEIGHT),
+};
+static const struct mf_fusion_caps call_alone = {.external = true};
+
+static const struct {
+    const char *kernel;
+    mf_ops ops; /* those of them that the shape has at that place */
+    const struct mf_fusion_caps *caps;
+} forms[] = {
+    [GEMM1] = {"dnnl_g1", MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1), &around},
+    [STAGE1] = {"dnnl_s1", MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT), &around},
+    [STAGE2] = {"dnnl_s2", MF_OP_BIT(MF_OP_GEMM2), &call_alone},
+    [STAGE2_WEIGHTED] = {"dnnl_s2_zw", MF_OP_BIT(MF_OP_GEMM2) | MF_OP_BIT(MF_OP_WEIGHT), &call_alone},
+    [STAGE2_OUTPUT] = {"dnnl_s2_y", MF_OP_BIT(MF_OP_GEMM2) | MF_OP_BIT(MF_OP_COMBINE), &call_alone},
+};
+
+static mf_ops covers_of(const struct mf_shape *s, enum form form)
+{
+    mf_ops weight = MF_OP_BIT(MF_OP_WEIGHT);
+    bool weighs = s->doweight_stage1 ? form == STAGE1 : form == STAGE2_OUTPUT;
+
+    return forms[form].ops | (weighs ? weight : 0);
+}
+
+static bool form_allowed(const struct mf_shape *s, enum form form, struct mf_refusal *ret)
+{
+    return mf_cpu_may_cover(s, covers_of(s, form), ROWS_MAX, forms[form].caps, ret);
+}
+
+static enum form form_of(const struct config *c)
+{
+    return c->plain ? GEMM1 : c->stage == 1 ? STAGE1 : STAGE2;
+}
+
 typedef int (*each_fn)(void *context, const struct config *c);
 
 static int each(const struct mf_shape *s, int cores, each_fn f, void *context)
 {
     static const int panels[] = {32, 16, 1}, block_ms[] = {16, 64};
+    struct mf_refusal no;
+    bool allowed[] = {[GEMM1] = form_allowed(s, GEMM1, &no),
+                      [STAGE1] = form_allowed(s, STAGE1, &no),
+                      [STAGE2] = form_allowed(s, STAGE2, &no)};
     int r = 0;
 
     for (int stage = 1; stage <= 2; stage++) {
@@ -110,13 +154,14 @@ static int each(const struct mf_shape *s, int cores, each_fn f, void *context)
                     .stage = stage, .block_m = block_ms[b], .panel = panels[p], .threads = cores};
                 if (!layout_fits(s, stage, c.panel))
                     continue;
-                r = f(context, &c);
+                if (allowed[form_of(&c)])
+                    r = f(context, &c);
                 c.plain = stage == 1 && c.panel == 32;
-                if (r == 0 && c.plain)
+                if (r == 0 && c.plain && allowed[GEMM1])
                     r = f(context, &c);
                 c.plain = false;
                 c.threads = 1;
-                if (r == 0 && cores > 1 && c.panel == 32)
+                if (r == 0 && cores > 1 && c.panel == 32 && allowed[form_of(&c)])
                     r = f(context, &c);
                 if (r != 0)
                     return r;
@@ -155,18 +200,15 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
     print_name(c, shape, s.name);
     sizes_of(c, shape, &N, &K);
     s.workspace_bytes = room_of(c, N, K) * (size_t)c->threads;
+    s.covers = covers_of(shape, form_of(c));
     if (c->stage == 1) {
         s.stage = MF_STAGE_STAGE1;
-        s.covers = MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1);
-        if (!c->plain)
-            s.covers |= MF_OP_BIT(MF_OP_ACT) | (shape->doweight_stage1 ? MF_OP_BIT(MF_OP_WEIGHT) : 0);
         mf_step_need(&s, mf_plain_x(shape));
         mf_step_need(&s, mf_cpu_sorted(c->block_m));
         mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, layout));
         mf_step_give(&s, mf_cpu_bf16(c->plain ? MF_TENSOR_G : MF_TENSOR_H, "sorted", c->block_m));
     } else {
         s.stage = MF_STAGE_STAGE2;
-        s.covers = MF_OP_BIT(MF_OP_GEMM2);
         mf_step_need(&s, mf_plain_h(shape, c->block_m));
         mf_step_need(&s, mf_cpu_sorted(c->block_m));
         mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, layout));
@@ -196,6 +238,20 @@ static int offer_step(void *context, const struct config *c)
     return w->offer->step(w->offer, &step);
 }
 
+/* With doweight_stage1 z has no weight to be multiplied by. */
+static int reject_forms(const struct mf_family *f, const struct mf_shape *s, struct mf_offer *offer)
+{
+    for (enum form form = GEMM1; form <= STAGE2_OUTPUT; form++) {
+        struct mf_refusal no;
+        if ((form == STAGE2_WEIGHTED && s->doweight_stage1) || form_allowed(s, form, &no))
+            continue;
+        int r = offer->reject(offer, f->name, forms[form].kernel, no.rule, "%s", no.reason);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
 static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
                      const struct mf_shape *shape, struct mf_offer *offer)
 {
@@ -219,7 +275,8 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
                 return r;
         }
     }
-    return each(shape, device->cores, offer_step, &w);
+    int r = reject_forms(f, shape, offer);
+    return r < 0 ? r : each(shape, device->cores, offer_step, &w);
 }
 
 static int match_name(void *context, const struct config *c)

@@ -61,6 +61,37 @@ static bool kind_applies(enum mf_move_kind kind, const struct mf_shape *s)
     return true;
 }
 
+static mf_ops covers_of(enum mf_move_kind kind, const struct mf_shape *s)
+{
+    mf_ops gather = MF_OP_BIT(MF_OP_GATHER), weight = MF_OP_BIT(MF_OP_WEIGHT);
+    mf_ops quant1 = mf_cpu_quantises(s) ? MF_OP_BIT(MF_OP_QUANT1) : 0;
+    const mf_ops covers[MF_MOVE_N_] = {
+        [MF_MOVE_SORT] = MF_OP_BIT(MF_OP_SORT),
+        [MF_MOVE_ALIGN] = MF_OP_BIT(MF_OP_SORT),
+        [MF_MOVE_SORT_GATHER] = MF_OP_BIT(MF_OP_SORT) | quant1 | gather,
+        [MF_MOVE_FROM_ALIGNED] = 0, /* only turns one order into the other */
+        [MF_MOVE_QUANT1] = quant1,
+        [MF_MOVE_GATHER] = gather,
+        [MF_MOVE_QUANT1_GATHER] = quant1 | gather,
+        [MF_MOVE_ACT] = MF_OP_BIT(MF_OP_ACT) | (s->doweight_stage1 ? weight : 0),
+        [MF_MOVE_QUANT2] = MF_OP_BIT(MF_OP_QUANT2),
+        [MF_MOVE_COMBINE] = MF_OP_BIT(MF_OP_COMBINE) | (s->doweight_stage1 ? 0 : weight),
+        [MF_MOVE_COMBINE_WEIGHTED] = MF_OP_BIT(MF_OP_COMBINE),
+    };
+
+    return covers[kind];
+}
+
+/* Nothing here is a GEMM. Threads meet between passes over the rows, so an order and a scale of all rows can be made and
+ * used in one step; of the output a thread owns columns. */
+static bool may_cover(enum mf_move_kind kind, const struct mf_shape *s, struct mf_refusal *ret)
+{
+    static const struct mf_fusion_caps caps = {
+        .whole_rows = true, .all_rows = true, .accumulates = true, .sorts = true};
+
+    return mf_cpu_may_cover(s, covers_of(kind, s), mf_cpu_block_ms[0], &caps, ret);
+}
+
 /* Threads of a sort: one, or all where routes are many. */
 static int sort_threads(enum mf_sort sort, int cores)
 {
@@ -167,7 +198,6 @@ static void describe_sort(const struct mf_kernel *k, struct mf_step *s)
     double slots = (double)k->shape.token * k->shape.topk;
     bool from_aligned = k->kind == MF_MOVE_FROM_ALIGNED;
 
-    s->covers = from_aligned ? 0 : MF_OP_BIT(MF_OP_SORT);
     if (from_aligned)
         mf_step_need(s, mf_cpu_aligned(k->block_m));
     mf_step_need(s, mf_cpu_topk());
@@ -183,9 +213,6 @@ static void describe_gather(const struct mf_kernel *k, struct mf_step *s)
     double slots = (double)shape->token * shape->topk, H = shape->model_dim;
     bool fused = k->kind != MF_MOVE_GATHER, sorts = k->kind == MF_MOVE_SORT_GATHER;
 
-    s->covers = MF_OP_BIT(MF_OP_GATHER) | (sorts ? MF_OP_BIT(MF_OP_SORT) : 0);
-    if (fused && mf_cpu_quantises(shape))
-        s->covers |= MF_OP_BIT(MF_OP_QUANT1);
     mf_step_need(s, fused ? mf_cpu_bf16(MF_TENSOR_X, "token", 0) : mf_plain_x(shape));
     mf_step_need(s, sorts ? mf_cpu_topk() : mf_cpu_sorted(k->block_m));
     if (fused)
@@ -203,20 +230,17 @@ static void describe_rows(const struct mf_kernel *k, struct mf_step *s)
     double slots = (double)shape->token * shape->topk, H = shape->model_dim, I = shape->inter_dim;
 
     if (k->kind == MF_MOVE_QUANT1) {
-        s->covers = MF_OP_BIT(MF_OP_QUANT1);
         mf_step_need(s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
         need_calib(k, s);
         mf_step_give(s, mf_plain_x(shape));
         s->bytes = (double)shape->token * (H * 2 + mf_cpu_row_bytes(shape, (int64_t)H));
     } else if (k->kind == MF_MOVE_ACT) {
-        s->covers = MF_OP_BIT(MF_OP_ACT) | (shape->doweight_stage1 ? MF_OP_BIT(MF_OP_WEIGHT) : 0);
         mf_step_need(s, mf_cpu_bf16(MF_TENSOR_G, "sorted", k->block_m));
         mf_step_need(s, mf_cpu_sorted(k->block_m));
         mf_step_give(s, mf_cpu_bf16(MF_TENSOR_H, "sorted", k->block_m));
         s->bytes = slots * I * 6;
         s->flops = slots * I * 8;
     } else {
-        s->covers = MF_OP_BIT(MF_OP_QUANT2);
         mf_step_need(s, mf_cpu_bf16(MF_TENSOR_H, "sorted", k->block_m));
         mf_step_need(s, mf_cpu_sorted(k->block_m));
         need_calib(k, s);
@@ -233,7 +257,6 @@ static void describe_combine(const struct mf_kernel *k, struct mf_step *s)
     bool weighs = k->kind == MF_MOVE_COMBINE && !shape->doweight_stage1;
     bool plain = k->kind == MF_MOVE_COMBINE;
 
-    s->covers = MF_OP_BIT(MF_OP_COMBINE) | (weighs ? MF_OP_BIT(MF_OP_WEIGHT) : 0);
     mf_step_need(s, mf_cpu_bf16(plain ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
     if (weighs)
         mf_step_need(s, mf_cpu_topk());
@@ -244,8 +267,10 @@ static void describe_combine(const struct mf_kernel *k, struct mf_step *s)
 
 static void describe(const struct mf_kernel *k, struct mf_step *ret)
 {
-    struct mf_step s = {
-        .family = "move", .stage = MF_STAGE_MOVE, .block_m = kinds[k->kind].blocks ? k->block_m : 0};
+    struct mf_step s = {.family = "move",
+                        .stage = MF_STAGE_MOVE,
+                        .covers = covers_of(k->kind, &k->shape),
+                        .block_m = kinds[k->kind].blocks ? k->block_m : 0};
 
     print_name(k, s.name);
     switch (k->kind) {
@@ -361,8 +386,13 @@ static int each(struct each *e)
     int least = s->token * s->topk > ROWS_OF_ONE ? e->cores : 1, r = 0;
 
     for (enum mf_move_kind kind = MF_MOVE_SORT; r == 0 && kind < MF_MOVE_N_; kind++) {
+        struct mf_refusal no;
         if (!kind_applies(kind, s))
             continue;
+        if (!may_cover(kind, s, &no)) {
+            r = tell(e, kinds[kind].word, "", &no);
+            continue;
+        }
         if (kinds[kind].sorts)
             r = each_sort(e, kind);
         else if (!kinds[kind].threads)

@@ -10,7 +10,6 @@
 
 #include "common/cleanup.h"
 #include "kernels/cpu/moe_sort.h"
-#include "kernels/fusion.h"
 #include "kernels/layout.h"
 
 #define TOKENS_MAX 16
@@ -211,12 +210,8 @@ static bool shape_fits(const struct mf_shape *s, struct mf_refusal *ret)
         .tokens_max = TOKENS_MAX,
         .block_n = 32,
     };
-    struct mf_fusion_question q = {.ops = mf_layer_ops(s), .block_m = BLOCK_M, .caps = &caps};
-    struct mf_fusion_verdict no;
-    if (!mf_fusion_allows(s, &q, &no)) {
-        mf_refuse(ret, no.rule, "%s", no.reason);
+    if (!mf_cpu_may_cover(s, mf_layer_ops(s), BLOCK_M, &caps, ret))
         return false;
-    }
     if (s->token * s->topk > SLOTS_MAX) {
         mf_refuse(ret, "slots", "token x topk is %lld; one launch sorts up to %d slots in every thread",
                   (long long)(s->token * s->topk), SLOTS_MAX);

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "common/cleanup.h"
-#include "kernels/fusion.h"
 #include "kernels/layout.h"
 
 enum out { TO_H, TO_HQ, TO_Z, TO_ZW, TO_Y };
@@ -108,21 +107,37 @@ static int k_pieces(const struct mf_shape *s, int K, int out[2])
     return bf16 && K > out[0] ? 2 : 1;
 }
 
-/* What a step covers that leaves in that form; x gathered by itself. */
-static mf_ops covers_of(const struct mf_shape *s, int stage, enum out out)
+/* What a step takes in and leaves: one form for each set of ops that a stage can cover. */
+static const struct form {
+    int stage;
+    bool sorted_x;
+    enum out out;
+    const char *word; /* what a rejection of the form is about */
+} forms[] = {
+    {1, false, TO_H, "s1"},   {1, true, TO_H, "s1_x"},    {1, false, TO_HQ, "s1_q"},
+    {2, false, TO_Z, "s2_z"}, {2, false, TO_ZW, "s2_zw"}, {2, false, TO_Y, "s2_y"},
+};
+
+static mf_ops covers_of(const struct mf_shape *s, int stage, bool sorted_x, enum out out)
 {
     mf_ops weight = MF_OP_BIT(MF_OP_WEIGHT);
 
     if (stage == 1)
-        return MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) |
+        return MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) | (sorted_x ? 0 : MF_OP_BIT(MF_OP_GATHER)) |
                (s->doweight_stage1 ? weight : 0) | (out == TO_HQ ? MF_OP_BIT(MF_OP_QUANT2) : 0);
     return MF_OP_BIT(MF_OP_GEMM2) | (s->doweight_stage1 || out == TO_Z ? 0 : weight) |
            (out == TO_Y ? MF_OP_BIT(MF_OP_COMBINE) : 0);
 }
 
-/* Whether the rules of fusion let a step leave in that form. Threads meet between gemm1 and quant2, so whole rows are at
- * hand; for the output a thread owns columns and adds all slots of a token. */
-static bool may_leave(const struct mf_shape *s, int stage, enum out out, struct mf_fusion_verdict *ret)
+/* Is there such a form for the shape at all? */
+static bool form_exists(const struct form *f, const struct mf_shape *s)
+{
+    return f->out == TO_HQ ? mf_cpu_quantises(s) : f->out != TO_ZW || !s->doweight_stage1;
+}
+
+/* Threads meet between gemm1 and quant2, so whole rows are at hand; for the output a thread owns columns and adds all
+ * slots of a token. */
+static bool form_allowed(const struct form *f, const struct mf_shape *s, struct mf_refusal *ret)
 {
     static const struct mf_fusion_caps caps = {
         .prologue = MF_OP_BIT(MF_OP_GATHER),
@@ -132,51 +147,53 @@ static bool may_leave(const struct mf_shape *s, int stage, enum out out, struct 
         .accumulates = true,
         .block_n = 32,
     };
-    struct mf_fusion_question q = {
-        .ops = covers_of(s, stage, out), .block_m = mf_cpu_block_ms[0], .caps = &caps};
 
-    return mf_fusion_allows(s, &q, ret);
+    return mf_cpu_may_cover(s, covers_of(s, f->stage, f->sorted_x, f->out), mf_cpu_block_ms[0], &caps, ret);
 }
 
-static const enum out outs_of[3][3] = {[1] = {TO_H, TO_HQ, TO_HQ}, [2] = {TO_Z, TO_ZW, TO_Y}};
+/* By index into forms: those that the shape has and the rules of fusion allow. */
+typedef unsigned form_set;
 
-/* Is there such a form for the shape at all? */
-static bool out_exists(const struct mf_shape *s, enum out out)
+static form_set allowed_forms(const struct mf_shape *s)
 {
-    return out == TO_HQ ? mf_cpu_quantises(s) : out != TO_ZW || !s->doweight_stage1;
-}
+    struct mf_refusal no;
+    form_set allowed = 0;
 
-/* Bits of the forms that are allowed. */
-static unsigned allowed_outs(const struct mf_shape *s, int stage)
-{
-    struct mf_fusion_verdict no;
-    unsigned allowed = 0;
-
-    for (size_t i = 0; i < 3; i++) {
-        enum out out = outs_of[stage][i];
-        if (out_exists(s, out) && may_leave(s, stage, out, &no))
-            allowed |= 1u << out;
-    }
+    for (size_t i = 0; i < MF_ARRAY_LEN(forms); i++)
+        allowed |= form_exists(&forms[i], s) && form_allowed(&forms[i], s, &no) ? 1u << i : 0;
     return allowed;
 }
 
-/* z and zw cost the same but for one multiplication a row, so zw is offered in one layout only. */
-static int each_out(unsigned allowed, struct config c, each_fn f, void *context)
+/* The forms of a stage with x as it is. z and zw cost the same but for one multiplication a row, so zw is offered in one
+ * layout only. */
+static int each_form(form_set allowed, struct config c, each_fn f, void *context)
 {
     int r = 0;
 
-    for (enum out out = TO_H; out <= TO_Y && r == 0; out++) {
-        if (!(allowed & 1u << out) || (out == TO_ZW && c.panel != 32))
+    for (size_t i = 0; i < MF_ARRAY_LEN(forms) && r == 0; i++) {
+        if (!(allowed & 1u << i) || forms[i].stage != c.stage || forms[i].sorted_x ||
+            (forms[i].out == TO_ZW && c.panel != 32))
             continue;
-        c.out = out;
+        c.out = forms[i].out;
         r = f(context, &c);
     }
     return r;
 }
 
+/* One configuration, if its form is allowed. */
+static int in_form(form_set allowed, const struct config *c, each_fn f, void *context)
+{
+    for (size_t i = 0; i < MF_ARRAY_LEN(forms); i++) {
+        if ((allowed & 1u << i) && forms[i].stage == c->stage && forms[i].sorted_x == c->sorted_x &&
+            forms[i].out == c->out)
+            return f(context, c);
+    }
+    return 0;
+}
+
 /* Every thread, plus one thread for the last width, plus x in sorted order for the first: the extremes are kept
  * for few parameters only, as each step costs tuning time. */
-static int each_of_panel(const struct mf_shape *s, int cores, unsigned allowed, struct config c, each_fn f,
+static int each_of_panel(const struct mf_shape *s, int cores, form_set allowed, struct config c, each_fn f,
                          void *context)
 {
     struct widths widths = widths_of(c.stage);
@@ -198,18 +215,18 @@ static int each_of_panel(const struct mf_shape *s, int cores, unsigned allowed, 
             c.block_k = pieces[j];
             c.threads = cores;
             c.sorted_x = false;
-            r = each_out(allowed, c, f, context);
+            r = each_form(allowed, c, f, context);
         }
         if (r != 0 || i != 0 || c.panel != 32)
             continue;
         c.threads = 1;
         c.out = c.stage == 1 ? TO_H : TO_Y;
         if (cores > 1)
-            r = f(context, &c);
+            r = in_form(allowed, &c, f, context);
         c.threads = cores;
         c.sorted_x = true;
-        if (r == 0 && c.stage == 1)
-            r = f(context, &c);
+        if (r == 0)
+            r = in_form(allowed, &c, f, context);
     }
     return r;
 }
@@ -217,7 +234,7 @@ static int each_of_panel(const struct mf_shape *s, int cores, unsigned allowed, 
 static int each(const struct mf_shape *s, int cores, int stage, each_fn f, void *context)
 {
     static const int panels[] = {16, 32, 1};
-    unsigned allowed = allowed_outs(s, stage);
+    form_set allowed = allowed_forms(s);
     int r = 0;
 
     for (size_t p = 0; p < MF_ARRAY_LEN(panels) && r == 0; p++) {
@@ -268,7 +285,7 @@ static void describe_stage1(const struct mf_kernel *k, struct mf_step *s)
     bool quantised = k->config.out == TO_HQ;
 
     s->stage = MF_STAGE_STAGE1;
-    s->covers = covers_of(shape, 1, k->config.out) & ~(k->config.sorted_x ? MF_OP_BIT(MF_OP_GATHER) : 0);
+    s->covers = covers_of(shape, 1, k->config.sorted_x, k->config.out);
     mf_step_need(s, k->config.sorted_x ? mf_cpu_x_sorted(shape, bm) : mf_plain_x(shape));
     mf_step_need(s, mf_cpu_sorted(bm));
     mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W1, mf_cpu_layout_name(k->config.panel)));
@@ -289,7 +306,7 @@ static void describe_stage2(const struct mf_kernel *k, struct mf_step *s)
     enum out out = k->config.out;
 
     s->stage = MF_STAGE_STAGE2;
-    s->covers = covers_of(shape, 2, out);
+    s->covers = covers_of(shape, 2, false, out);
     mf_step_need(s, mf_plain_h(shape, bm));
     mf_step_need(s, mf_cpu_sorted(bm));
     mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W2, mf_cpu_layout_name(k->config.panel)));
@@ -358,21 +375,16 @@ static int reject_layouts(const struct mf_family *f, const struct mf_shape *s, s
     return 0;
 }
 
-/* One sentence for each form in which a stage may not leave. */
+/* One sentence for each form that the rules of fusion refuse. */
 static int reject_forms(const struct mf_family *f, const struct mf_shape *s, struct mf_offer *offer)
 {
-    for (int stage = 1; stage <= 2; stage++) {
-        for (size_t i = stage == 1 ? 1 : 0; i < 3; i++) {
-            enum out out = outs_of[stage][i];
-            struct mf_fusion_verdict no;
-            char kernel[32];
-            if (!out_exists(s, out) || may_leave(s, stage, out, &no))
-                continue;
-            (void)snprintf(kernel, sizeof(kernel), "s%d%s", stage, out_words[out]);
-            int r = offer->reject(offer, f->name, kernel, no.rule, "%s", no.reason);
-            if (r < 0 || stage == 1)
-                return r;
-        }
+    for (size_t i = 0; i < MF_ARRAY_LEN(forms); i++) {
+        struct mf_refusal no;
+        if (!form_exists(&forms[i], s) || form_allowed(&forms[i], s, &no))
+            continue;
+        int r = offer->reject(offer, f->name, forms[i].word, no.rule, "%s", no.reason);
+        if (r < 0)
+            return r;
     }
     return 0;
 }

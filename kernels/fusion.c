@@ -428,13 +428,15 @@ static struct pair look(const struct mf_graph *g, const struct mf_shape *shape,
     return x;
 }
 
-static bool judge(const struct pair *x, size_t forced, bool objects, struct mf_fusion_verdict *ret)
+static bool judge(const struct pair *x, struct mf_fusion_verdict *ret)
 {
+    const struct mf_fusion_forced *forced = x->q->forced;
+
     *ret = (struct mf_fusion_verdict){.saved = x->saved};
     for (size_t i = 0; i < N_RULES; i++) {
         bool no = objections[i](x, ret->reason, sizeof(ret->reason));
-        if (i == forced)
-            no = objects;
+        if (forced && i == forced->rule)
+            no = forced->objects;
         if (!no)
             continue;
         ret->rule = rules[i].name;
@@ -448,15 +450,7 @@ bool mf_fusion_pair(const struct mf_graph *g, const struct mf_shape *shape,
                     const struct mf_fusion_question *q, mf_ops a, mf_ops b, struct mf_fusion_verdict *ret)
 {
     struct pair x = look(g, shape, q, a, b);
-    return judge(&x, N_RULES, false, ret);
-}
-
-bool mf_fusion_pair_forced(const struct mf_graph *g, const struct mf_shape *shape,
-                           const struct mf_fusion_question *q, mf_ops a, mf_ops b, size_t index, bool objects,
-                           struct mf_fusion_verdict *ret)
-{
-    struct pair x = look(g, shape, q, a, b);
-    return judge(&x, index, objects, ret);
+    return judge(&x, ret);
 }
 
 /* --- many ------------------------------------------------------------------------------------------------------- */

@@ -75,7 +75,7 @@ struct mf_fusion_caps {
     bool sorts;         /* makes its own order of slots */
     int64_t tokens_max; /* 0: any */
     double block_bytes; /* room for one block's rows of what stays inside; 0: any */
-    int64_t block_n;    /* columns of a tile */
+    int64_t block_n;    /* columns of a tile; 0: all of them */
 };
 
 #define MF_NO_FUSE_MAX 16
@@ -89,11 +89,18 @@ struct mf_fusion_policy {
     void *context;
 };
 
+/* One rule's answer replaced, to see what hangs on it. */
+struct mf_fusion_forced {
+    size_t rule;  /* index into mf_fusion_rules() */
+    bool objects; /* always, or never */
+};
+
 struct mf_fusion_question {
     mf_ops ops; /* that one kernel would cover */
     int32_t block_m;
     const struct mf_fusion_caps *caps;
     const struct mf_fusion_policy *policy; /* may be NULL */
+    const struct mf_fusion_forced *forced; /* NULL but in tests */
 };
 
 struct mf_fusion_verdict {
@@ -117,13 +124,9 @@ int mf_fusion_rounds(const struct mf_graph *g, const struct mf_shape *shape,
                      const struct mf_fusion_question *q, mf_ops kernels[MF_OP_N_], mf_fusion_refused refuse,
                      void *context);
 
-/* The rules, in the order they are asked. forced: -1 the rule decides, 0 it never objects, 1 it always does (tests). */
+/* The rules, in the order they are asked. */
 struct mf_fusion_rule {
     const char *name;
     const char *what; /* it asks, in words */
 };
 size_t mf_fusion_rules(const struct mf_fusion_rule **ret);
-/* The pair with rule `index` forced to yes (never objects) or no; the others decide. */
-bool mf_fusion_pair_forced(const struct mf_graph *g, const struct mf_shape *shape,
-                           const struct mf_fusion_question *q, mf_ops a, mf_ops b, size_t index, bool objects,
-                           struct mf_fusion_verdict *ret);

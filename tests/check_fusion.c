@@ -189,12 +189,14 @@ START_TEST(every_rule_matters)
         ask((int)row, &x);
         mf_ops a = OPS(pairs[row].a), b = OPS(pairs[row].b);
         if (pairs[row].rule && strcmp(pairs[row].rule, rules[_i].name) == 0) {
-            bool yes = mf_fusion_pair_forced(&x.graph, &x.shape, &x.q, a, b, (size_t)_i, false, &v);
+            x.q.forced = &(struct mf_fusion_forced){.rule = (size_t)_i, .objects = false};
+            bool yes = mf_fusion_pair(&x.graph, &x.shape, &x.q, a, b, &v);
             ck_assert(yes || strcmp(v.rule, rules[_i].name) != 0);
             met++;
         }
         if (!pairs[row].rule) {
-            ck_assert(!mf_fusion_pair_forced(&x.graph, &x.shape, &x.q, a, b, (size_t)_i, true, &v));
+            x.q.forced = &(struct mf_fusion_forced){.rule = (size_t)_i, .objects = true};
+            ck_assert(!mf_fusion_pair(&x.graph, &x.shape, &x.q, a, b, &v));
             ck_assert_str_eq(v.rule, rules[_i].name);
             refused++;
         }
