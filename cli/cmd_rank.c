@@ -89,6 +89,29 @@ static void add_pipeline(struct mf_buf *out, const cJSON *p, int64_t place, cons
     }
 }
 
+/* What the winner loses where tokens spread otherwise. */
+static void add_regret(struct mf_buf *out, const cJSON *config)
+{
+    const cJSON *r;
+
+    cJSON_ArrayForEach (r, mf_json_array(config, "regret")) {
+        char us[MF_US_MAX], best[MF_US_MAX];
+        bool tie = false;
+
+        (void)mf_json_bool(r, "tie", &tie);
+        mf_us(mf_api_double(r, "us", NAN), us);
+        mf_us(mf_api_double(r, "best_us", NAN), best);
+        (void)mf_buf_addf(out, "  under %s: ", mf_api_text(r, "routing", ""));
+        if (*mf_api_text(r, "reason", ""))
+            (void)mf_buf_addf(out, "%s\n", mf_api_text(r, "reason", ""));
+        else if (tie)
+            (void)mf_buf_addf(out, "%s, no regret\n", us);
+        else
+            (void)mf_buf_addf(out, "%s, %.1f%% slower than pipeline %" PRId64 " (%s)\n", us,
+                              100 * mf_api_double(r, "regret", NAN), mf_api_i64(r, "best", 0), best);
+    }
+}
+
 static void add_goal(struct mf_buf *out, const cJSON *goal)
 {
     const cJSON *config = mf_json_object(goal, "config");
@@ -111,6 +134,7 @@ static void add_goal(struct mf_buf *out, const cJSON *goal)
         (void)mf_buf_addf(out, ": %s", mf_api_text(goal, "reason", ""));
     }
     (void)mf_buf_adds(out, "\n");
+    add_regret(out, config);
 }
 
 static int print_ranking(struct mf_cli *cli, const cJSON *goal, const cJSON *pipelines, int64_t top)

@@ -1,6 +1,6 @@
 /* The sim device and its families: a deterministic model of a device, for scale tests and for faults on demand.
  *
- * Nothing is computed. A step's true time is a function of (class, shape, step): a roofline with an efficiency
+ * Nothing is computed. A step's true time is a function of (class, shape, step, routing): a roofline with an efficiency
  * drawn from the step's name, and padding to its block. A sample is a pure function of (seed, shape, name, index):
  * true time, log-normal noise of 2%, one in a hundred an outlier of 1.2. So any worker gives the same samples,
  * whichever runner died in between, and a rerun gives the same table.

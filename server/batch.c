@@ -32,6 +32,11 @@ static cJSON *print_options(const struct mf_batch_options *o)
     cJSON_AddStringToObject(json, "layout", o->layout_free ? "free" : "common");
     cJSON_AddStringToObject(json, "consumer", o->for_aiter ? "aiter" : "moefarm");
     mf_json_add_i64(json, "seed", (int64_t)o->seed);
+    cJSON *regret = cJSON_AddArrayToObject(json, "regret");
+    for (int i = 0; i < o->n_regret; i++) {
+        mf_routing_print(&o->regret[i], routing);
+        cJSON_AddItemToArray(regret, cJSON_CreateString(routing));
+    }
     cJSON *no_fuse = o->n_no_fuse > 0 ? cJSON_AddArrayToObject(json, "no_fuse") : NULL;
     for (int i = 0; i < o->n_no_fuse; i++) {
         char ops[MF_OPS_TEXT_MAX];
@@ -59,7 +64,14 @@ static void read_options(const cJSON *json, struct mf_batch_options *ret)
         (void)mf_search_parse(text, &ret->search);
     ret->layout_free = mf_json_text(json, "layout", &text) == 0 && strcmp(text, "free") == 0;
     ret->for_aiter = mf_json_text(json, "consumer", &text) == 0 && strcmp(text, "aiter") == 0;
-    const cJSON *ops;
+    const cJSON *ops, *profile, *regret = mf_json_array(json, "regret");
+    if (regret)
+        ret->n_regret = 0;
+    cJSON_ArrayForEach (profile, regret) {
+        if (ret->n_regret < MF_BATCH_REGRET_MAX && cJSON_IsString(profile) &&
+            mf_routing_parse(profile->valuestring, &ret->regret[ret->n_regret]) == 0)
+            ret->n_regret++;
+    }
     cJSON_ArrayForEach (ops, mf_json_array(json, "no_fuse")) {
         if (ret->n_no_fuse < MF_BATCH_NO_FUSE_MAX && cJSON_IsString(ops) &&
             mf_ops_parse(ops->valuestring, &ret->no_fuse[ret->n_no_fuse]) == 0)
@@ -75,11 +87,18 @@ static char *print_unit_options(const struct mf_batch_options *o)
     if (o->search == MF_SEARCH_ENUMERATE)
         of_units.search = MF_SEARCH_RACE; /* a worker is not asked to measure */
     _cleanup_(cJSON_Deletep) cJSON *json = print_options(&of_units);
-    static const char *const not_for_units[] = {"classes", "priority", "topk", "layout", "consumer"};
+    static const char *const not_for_units[] = {"classes", "priority", "topk",
+                                                "layout",  "consumer", "regret"};
     for (size_t i = 0; i < MF_ARRAY_LEN(not_for_units); i++)
         cJSON_DeleteItemFromObjectCaseSensitive(json, not_for_units[i]);
     cJSON_AddTrueToObject(json, "keep_samples");
     return mf_json_print(json);
+}
+
+char *mf_batch_unit_options(const struct mf_batch *b, const char *routing)
+{
+    struct mf_batch_options o = b->options;
+    return mf_routing_parse(routing, &o.routing) == 0 ? print_unit_options(&o) : NULL;
 }
 
 /* ---- in memory ---- */

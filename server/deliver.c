@@ -45,10 +45,10 @@ static int again(struct mf_farm *f, struct mf_slot *slot, const struct mf_result
 
 /* 1: stored; 0: it was known. */
 static int store(struct mf_farm *f, struct mf_slot *slot, const struct mf_result_message *m, int64_t goal,
-                 bool final, bool late, const char *died, const cJSON *json)
+                 bool final, bool late, struct mf_result_note note, const cJSON *json)
 {
     _cleanup_(mf_freep) char *extra = NULL;
-    int r = mf_result_extra(json, died, &extra);
+    int r = mf_result_extra(json, &note, &extra);
     if (r < 0)
         return r;
     struct mf_result_row row = {
@@ -197,14 +197,14 @@ static int take_step(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l
 {
     mf_result_judge(m, item->flops, item->bytes, &slot->ceilings);
     bool died = m->status == MF_STATUS_CRASH || m->status == MF_STATUS_HANG;
-    const char *how = died ? mf_status_name(m->status) : NULL;
+    struct mf_result_note note = {.died = died ? mf_status_name(m->status) : NULL};
     int r = 1;
     if (died)
         r = take_death(f, slot, l, item, m);
     if (r < 0)
         return r;
     bool final = r > 0;
-    r = store(f, slot, m, l->goal->id, final, false, how, json);
+    r = store(f, slot, m, l->goal->id, final, false, note, json);
     if (r < 0)
         return r;
     settle(l, item, m);
@@ -284,7 +284,9 @@ static int take_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l
     } else if (!m->last && !m->race) {
         return refuse(ret_why, "a race's result has a pipeline or ends the unit");
     }
-    int r = store(f, slot, m, l->goal->id, true, false, NULL, json);
+    /* Under another routing than the batch's it decides nothing */
+    int r = store(f, slot, m, l->goal->id, !l->routing, false, (struct mf_result_note){.routing = l->routing},
+                  json);
     if (r < 0)
         return r;
     if (item)
@@ -296,7 +298,9 @@ static int take_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l
     if (!m->race && l->n_left == l->n)
         return mf_lease_fail(f, l, *m->reason ? m->reason : "its worker gave no result");
     r = mf_lease_done(f, l);
-    if (r == 0)
+    if (r == 0 && l->routing)
+        r = mf_goal_compared(f, l->goal, l, m->race, "no pipeline survived under this profile");
+    else if (r == 0)
         r = mf_goal_raced(f, l->goal, l, m->race);
     mf_lease_free(l);
     return r;
@@ -390,7 +394,7 @@ static int take_late(struct mf_farm *f, struct mf_slot *slot, const struct mf_re
                 : mf_store_pipeline_of_goal(f->store, row.goal, m->pipeline);
     if (r <= 0)
         return r < 0 ? r : refuse(ret_why, "step or pipeline is not of this unit");
-    r = store(f, slot, m, row.goal, false, true, NULL, json);
+    r = store(f, slot, m, row.goal, false, true, (struct mf_result_note){0}, json);
     if (r < 0)
         return r;
     if (r == 0)

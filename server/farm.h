@@ -14,6 +14,7 @@
 
 /* Options of a batch, from the API. Texts are checked by whoever fills it. */
 #define MF_BATCH_NO_FUSE_MAX 8
+#define MF_BATCH_REGRET_MAX  4
 
 struct mf_batch_options {
     int priority;        /* 0 … 100, more is sooner; 50 */
@@ -28,13 +29,18 @@ struct mf_batch_options {
     uint64_t seed;    /* of the data; 1 */
     int n_no_fuse;    /* ops that no step of the batch may cover together */
     mf_ops no_fuse[MF_BATCH_NO_FUSE_MAX];
+    int n_regret; /* profiles that the winner's regret is measured under; balanced and zipf:1.2 */
+    struct mf_routing regret[MF_BATCH_REGRET_MAX];
     int n_classes; /* 0: every class that has a live worker at submission, or the first to come */
     struct mf_device_class classes[16];
 };
-#define MF_BATCH_OPTIONS_INIT                                              \
-    {                                                                      \
-        .priority = 50, .topk = 8, .err_ratio = 0.1, .time_cap_ms = 10000, \
-        .routing = {.kind = MF_ROUTING_UNIFORM}, .seed = 1                 \
+#define MF_BATCH_OPTIONS_INIT                                                          \
+    {                                                                                  \
+        .priority = 50, .topk = 8, .err_ratio = 0.1, .time_cap_ms = 10000,             \
+        .routing = {.kind = MF_ROUTING_UNIFORM}, .seed = 1, .n_regret = 2, .regret = { \
+            {.kind = MF_ROUTING_BALANCED},                                             \
+            {.kind = MF_ROUTING_ZIPF, .parameter = 1.2}                                \
+        }                                                                              \
     }
 
 struct mf_submission {

@@ -82,6 +82,7 @@ struct mf_lease {
     struct mf_slot *slot; /* NULL: after a start, until its worker says HELLO */
     int64_t deadline_ms;  /* monotonic */
     bool second_try;      /* of a race */
+    char *routing;        /* of a race for regret (regret.h); NULL otherwise */
     size_t n, n_left;
     struct mf_lease_item *items;
     struct mf_bests best; /* of this unit's steps only, in the order that they are measured */
@@ -120,6 +121,8 @@ struct mf_farm {
 
 /* ---- batch.c ---- */
 int mf_batch_get(struct mf_farm *f, int64_t id, struct mf_batch **ret);
+/* Options as units carry them, with another routing; NULL: no memory. */
+char *mf_batch_unit_options(const struct mf_batch *b, const char *routing);
 struct mf_batch *mf_batch_free(struct mf_batch *b);
 /* Closes it when its last goal has ended. */
 int mf_batch_check(struct mf_farm *f, struct mf_batch *b);
@@ -134,6 +137,9 @@ int mf_goals_not_enumerated(struct mf_farm *f, int64_t enumeration, const char *
 int mf_goal_probed(struct mf_farm *f, struct mf_goal *g);
 int mf_goal_race(struct mf_farm *f, struct mf_goal *g, const char *unit_body);
 int mf_goal_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race);
+/* A race for regret has ended; race NULL: without an outcome, for that reason. */
+int mf_goal_compared(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race,
+                     const char *reason);
 int mf_goal_fail(struct mf_farm *f, struct mf_goal *g, const char *reason);
 int mf_goal_cancel(struct mf_farm *f, struct mf_goal *g);
 /* A step got the result that decides it. */

@@ -9,7 +9,7 @@
  *                a batch that only asks what would be tried is done
  *   probing      every step to be measured is in a unit that is ready, leased or done
  *   ranking      each of its steps has a result that decides it; waits for the others of its layer model
- *   racing       its pipelines are stored; one race unit is ready or leased
+ *   racing       its pipelines are stored; one race unit is ready or leased; then it has a config, and races for its regret are
  *   done         has a config, or what its batch asked for was the enumeration
  *
  * Each arrow is one function below. A goal that has ended stays in memory until the turn ends. */
@@ -19,6 +19,7 @@
 #include "common/log.h"
 #include "common/text.h"
 #include "server/plan.h"
+#include "server/regret.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -465,6 +466,15 @@ static int race_again(struct mf_farm *f, struct mf_goal *g, const struct mf_leas
     return mf_unit_add(f, g, MF_UNIT_RACE, text, l->worker);
 }
 
+/* When nothing of it is left to race. */
+static int end_racing(struct mf_farm *f, struct mf_goal *g)
+{
+    if (g->open_units > 0)
+        return 0;
+    int r = enter(f, g, MF_GOAL_DONE, "");
+    return r < 0 ? r : mf_batch_check(f, g->batch);
+}
+
 int mf_goal_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race)
 {
     struct mf_racer_result racers[MF_FINALISTS_MAX];
@@ -490,8 +500,16 @@ int mf_goal_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *l
     }
     int r = mf_config_write(f, g, lease, i, race);
     if (r == 0)
-        r = enter(f, g, MF_GOAL_DONE, "");
-    return r < 0 ? r : mf_batch_check(f, g->batch);
+        r = mf_regret_start(f, g, lease, i);
+    return r < 0 ? r : end_racing(f, g);
+}
+
+int mf_goal_compared(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race,
+                     const char *reason)
+{
+    assert(g->state == MF_GOAL_RACING);
+    int r = race ? mf_regret_take(f, lease, race) : mf_regret_miss(f, g, lease->routing, reason);
+    return r < 0 ? r : end_racing(f, g);
 }
 
 /* ---- to the other ends ---- */

@@ -157,22 +157,26 @@ static int add_json(struct mf_buf *b, const char *key, const cJSON *value)
     return mf_buf_addf(b, "\"%s\":%s", key, text);
 }
 
-int mf_result_extra(const cJSON *json, const char *died, char **ret)
+static void add_text(struct mf_buf *b, const char *key, const char *value)
+{
+    if (!value)
+        return;
+    add_separator(b);
+    (void)mf_buf_addf(b, "\"%s\":\"%s\"", key, value);
+}
+
+int mf_result_extra(const cJSON *json, const struct mf_result_note *note, char **ret)
 {
     static const char *const numbers[] = {"canary", "row_limit", "dropped_at"};
     const char *mode;
     struct mf_buf b;
     mf_buf_init(&b, MF_RESULT_EXTRA_MAX);
-    if (mf_json_text(json, "mode", &mode) == 0 && mf_is_name(mode, 32)) {
-        add_separator(&b);
-        (void)mf_buf_addf(&b, "\"mode\":\"%s\"", mode);
-    }
+    if (mf_json_text(json, "mode", &mode) == 0 && mf_is_name(mode, 32))
+        add_text(&b, "mode", mode);
     for (size_t i = 0; i < MF_ARRAY_LEN(numbers); i++)
         add_number(&b, json, numbers[i]);
-    if (died) {
-        add_separator(&b);
-        (void)mf_buf_addf(&b, "\"died\":\"%s\"", died);
-    }
+    add_text(&b, "died", note->died);
+    add_text(&b, "routing", note->routing);
     int r = add_json(&b, "fresh", mf_json_array(json, "fresh"));
     if (r == 0)
         r = add_json(&b, "race", mf_json_object(json, "race"));

@@ -36,6 +36,11 @@ int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char 
 void mf_result_judge(struct mf_result_message *m, double flops, double bytes,
                      const struct mf_ceilings *ceilings);
 
-/* What has no column, as JSON text, on the heap: mode, canary, row_limit, dropped_at, fresh, race. NULL in *ret: there is
- * nothing. -ENOMEM, -EFBIG. */
-int mf_result_extra(const cJSON *json, const char *died, char **ret);
+/* What the farm adds to a result; NULL for what does not apply. */
+struct mf_result_note {
+    const char *died;    /* how its first death was called, which is tried again */
+    const char *routing; /* where it is not the batch's */
+};
+/* What has no column, as JSON text, on the heap: mode, canary, row_limit, dropped_at, the note, fresh, race. NULL in *ret:
+ * there is nothing. -ENOMEM, -EFBIG. */
+int mf_result_extra(const cJSON *json, const struct mf_result_note *note, char **ret);

@@ -25,6 +25,9 @@ static const struct mf_parameter submit_parameters[] = {
     {"routing", MF_PARAM_TEXT,
      "uniform (default), balanced, zipf:S, hot:SHARE, recorded:COUNTS (dots between) or "
      "router:RULE[+shared]"},
+    {"regret", MF_PARAM_TEXT,
+     "routing profiles that the winner races its rivals under once more, comma-separated, at most 4; none "
+     "(default: balanced,zipf:1.2)"},
     {"search", MF_PARAM_TEXT,
      "race (default), exhaustive, or enumerate: nothing is measured, the goals say what would be tried"},
     {"consumer", MF_PARAM_TEXT,

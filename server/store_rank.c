@@ -162,6 +162,13 @@ int mf_store_config_add(struct mf_store *s, const struct mf_config_row *row, int
                    row->us1, row->us2, row->err1, row->err2, row->ties, row->provenance, now_ms));
 }
 
+int mf_store_config_regret(struct mf_store *s, int64_t goal, const char *json)
+{
+    return done(mf_sql_run(s,
+                           "UPDATE config SET regret = json_insert(regret, '$[#]', json(?2)) WHERE goal = ?1",
+                           "it", goal, json));
+}
+
 int mf_store_raced_each(struct mf_store *s, int64_t batch, mf_raced_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;

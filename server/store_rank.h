@@ -58,6 +58,8 @@ struct mf_config_row {
     const char *ties, *provenance;
 };
 int mf_store_config_add(struct mf_store *s, const struct mf_config_row *row, int64_t now_ms);
+/* Appends a profile's object to the regret of the goal's config. */
+int mf_store_config_regret(struct mf_store *s, int64_t goal, const char *json);
 
 /* Measured end to end over forecast, as a logarithm, for the raced pipelines of a batch, by class and structure. */
 typedef int (*mf_raced_fn)(void *context, int64_t class, const char *structure, double log_ratio);

@@ -235,11 +235,11 @@ static int add_config(struct mf_store *s, int64_t goal, cJSON *o)
     int r = mf_sql(s,
                    "SELECT pipeline AS pipeline, us AS us, us1 AS us1, us2 AS us2, err1 AS err1, err2 AS "
                    "err2, ties AS ties,"
-                   " provenance AS provenance, at_ms AS at_ms FROM config WHERE goal = ?1",
+                   " regret AS regret, provenance AS provenance, at_ms AS at_ms FROM config WHERE goal = ?1",
                    &q, "i", goal);
     if (r < 0 || (r = mf_sql_next(q)) < 0)
         return r;
-    cJSON *config = r > 0 ? mf_row_json(q, "idddddjji") : cJSON_CreateNull();
+    cJSON *config = r > 0 ? mf_row_json(q, "idddddjjji") : cJSON_CreateNull();
     if (!config || !cJSON_AddItemToObject(o, "config", config))
         return -ENOMEM;
     if (r == 0)

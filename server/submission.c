@@ -81,6 +81,32 @@ static int set_routing(struct mf_batch_options *o, const char *text)
     return mf_routing_parse(text, &o->routing);
 }
 
+/* "balanced,zipf:1.2", or none. */
+static int set_regret(struct mf_batch_options *o, const char *text)
+{
+    int n = 0;
+    if (strcmp(text, "none") == 0 || !*text) {
+        o->n_regret = 0;
+        return 0;
+    }
+    while (*text) {
+        char part[MF_ROUTING_TEXT_MAX];
+        size_t len = strcspn(text, ",");
+        if (len >= sizeof(part) || n == MF_BATCH_REGRET_MAX)
+            return -EINVAL;
+        memcpy(part, text, len);
+        part[len] = '\0';
+        if (mf_routing_parse(part, &o->regret[n]) < 0)
+            return -EINVAL;
+        n++;
+        text += len;
+        if (*text == ',' && *++text == '\0')
+            return -EINVAL;
+    }
+    o->n_regret = n;
+    return 0;
+}
+
 static int set_search(struct mf_batch_options *o, const char *text)
 {
     return mf_search_parse(text, &o->search);
@@ -147,6 +173,7 @@ static const struct {
     {"err_ratio",   set_err_ratio, "a number from 0 to 1 is expected"},
     {"time_cap_ms", set_time_cap,  "a whole number from 100 to 600000 is expected"},
     {"routing",     set_routing,   MF_ROUTING_WHY},
+    {"regret",      set_regret,    "none, or up to 4 routing profiles are expected, as balanced,zipf:1.2"},
     {"no_fuse",     set_no_fuse,   "up to 8 sets of two ops or more are expected, as gemm1+act,gemm1+gemm2"},
     {"search",      set_search,    "race, exhaustive or enumerate is expected"},
     {"layout",      set_layout,    "common or free is expected"},
@@ -451,11 +478,12 @@ static int read_options(struct mf_submission_work *w, const cJSON *list, struct 
         int r = cJSON_IsArray(member) ? array_text(member, text, sizeof(text))
                                       : value_text(member, text, sizeof(text));
         if (r < 0)
-            return mf_refuse_at(p, 400, at, "type",
-                                "%s: a number or a text is expected, for classes and no_fuse an array of "
-                                "texts, for routing also "
-                                "an array of counts",
-                                at);
+            return mf_refuse_at(
+                p, 400, at, "type",
+                "%s: a number or a text is expected, for classes, regret and no_fuse an array of "
+                "texts, for routing also "
+                "an array of counts",
+                at);
         if ((r = set_option(w, at, member->string, text, p)) < 0)
             return r;
     }

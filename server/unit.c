@@ -26,8 +26,10 @@
 
 struct mf_lease *mf_lease_free(struct mf_lease *l)
 {
-    if (l)
+    if (l) {
         free(l->items);
+        free(l->routing);
+    }
     free(l);
     return NULL;
 }
@@ -101,7 +103,13 @@ static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf
         r = read_ids(body, "pipelines", MF_FINALISTS_MAX, l);
     if (r < 0)
         return r;
+    const char *routing;
     (void)mf_json_bool(body, "second_try", &l->second_try);
+    if (mf_json_text(body, "routing", &routing) == 0) {
+        l->routing = strdup(routing);
+        if (!l->routing)
+            return -ENOMEM;
+    }
     read_bests(body, &l->best);
     *ret = MF_TAKE(l);
     return 0;
@@ -209,12 +217,16 @@ static int add_race(struct mf_farm *f, struct mf_lease *l, const char *body, str
 static int fill(struct mf_farm *f, struct mf_lease *l, const char *body, struct mf_buf *out)
 {
     int r = 0;
+    _cleanup_(mf_freep) char *other =
+        out && l->routing ? mf_batch_unit_options(l->goal->batch, l->routing) : NULL;
+    if (out && l->routing && !other)
+        return -ENOMEM;
     if (out)
         (void)mf_buf_addf(out,
                           "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64
                           ",\"kind\":\"%s\",\"shape\":\"%s\",\"options\":%s",
                           l->unit, l->attempt, l->epoch, mf_unit_kind_name(l->kind), l->goal->row,
-                          l->goal->batch->unit_options);
+                          other ? other : l->goal->batch->unit_options);
     if (l->kind == MF_UNIT_PROBE) {
         if (out)
             (void)mf_buf_adds(out, ",\"steps\":[");
@@ -355,7 +367,7 @@ static int give_up(struct mf_farm *f, struct mf_lease *l, const char *why)
         r = mf_deliver_given_up(f, l, reason);
         return r == 0 && g->open_units == 0 && g->state == MF_GOAL_PROBING ? mf_goal_probed(f, g) : r;
     case MF_UNIT_RACE:
-        return mf_goal_fail(f, g, reason);
+        return l->routing ? mf_goal_compared(f, g, l, NULL, reason) : mf_goal_fail(f, g, reason);
     case MF_UNIT_N_:
         break;
     }

@@ -316,7 +316,13 @@ END_TEST
 static const struct fake_answer goal_answers[] = {
     {.request = "GET /api/v1/goals/1",
      .status = 200,
-     .body = "{\"config\":{\"pipeline\":31,\"us\":100.5,\"ties\":[40]},"
+     .body = "{\"config\":{\"pipeline\":31,\"us\":100.5,\"ties\":[40],\"regret\":["
+             "{\"routing\":\"balanced\",\"us\":120,\"best_us\":119,\"regret\":0,\"best\":32,\"tie\":true,"
+             "\"reason\":\"\"},"
+             "{\"routing\":\"zipf:1.2\",\"us\":90,\"best_us\":80,\"regret\":0.125,\"best\":32,\"tie\":false,"
+             "\"reason\":\"\"},"
+             "{\"routing\":\"hot:1\",\"us\":null,\"regret\":null,\"best\":null,\"tie\":false,\"reason\":\"it "
+             "is so\"}]},"
              "\"id\":1,\"class\":\"cpu-x/2\",\"state\":\"done\",\"shape\":" SHAPE("4") "}"},
     {.request = "GET /api/v1/goals/1/pipelines*", .status = 200, .body = PIPELINES},
     {.request = "GET /api/v1/goals/1/rejections*",
@@ -350,6 +356,9 @@ START_TEST(rank)
     ck_assert_str_eq(
         r.out, "goal 1  cpu-x/2  T4 H2048 I96 E128 k8 bf16  done: 100.5 us by pipeline 31, which the "
                "samples cannot tell from 1 other\n"
+               "  under balanced: 120.0 us, no regret\n"
+               "  under zipf:1.2: 90.00 us, 12.5% slower than pipeline 32 (80.00 us)\n"
+               "  under hot:1: it is so\n"
                "  1  pipeline 31  100.5 us +-1% raced (n 20), forecast 110.0 us  winner\n"
                "     sort | gemm1  block_m 16  w1=row w2=row\n"
                "       sort         ########                           20.00 us  sort16\n"

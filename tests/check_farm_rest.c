@@ -111,6 +111,82 @@ START_TEST(provenance)
 }
 END_TEST
 
+/* The result of that pipeline under that routing, as its page shows it. */
+static double raced_under(int pipeline, const char *routing)
+{
+    char path[96];
+    double us = 0;
+    (void)snprintf(path, sizeof(path), "/api/v1/pipelines/%d/results", pipeline);
+    _cleanup_(cJSON_Deletep) cJSON *results = farm_get(&farm, path);
+    const cJSON *one;
+    cJSON_ArrayForEach (one, mf_json_array(results, "items")) {
+        if (strcmp(farm_text(mf_json_object(one, "extra"), "routing"), routing) != 0)
+            continue;
+        ck_assert(!cJSON_IsTrue(cJSON_GetObjectItem(one, "final")));
+        ck_assert_int_eq(mf_json_double(one, "us", &us), 0);
+    }
+    return us;
+}
+
+/* clang-format off */
+static const struct {
+    const char *query;
+    const char *profiles[3];
+} regrets[] = {
+    {"", {"balanced", "zipf:1.2"}},
+    {"&routing=zipf:1.2", {"balanced"}},          /* its own is no other */
+    {"&regret=none", {NULL}},
+    {"&regret=hot:0.5,uniform", {"hot:0.5"}},
+    {"&regret=recorded:1.2.3", {"recorded:1.2.3"}}, /* counts of 3 experts, where the shape has 128 */
+};
+/* clang-format on */
+
+/* A config says what its winner loses under each other profile, and the samples behind every number can be had. On this
+ * device a routing moves each step by up to a tenth, so that somewhere another pipeline is the better one. */
+START_TEST(regret)
+{
+    int n_lost = 0;
+    start("{}");
+    for (size_t i = 0; i < MF_ARRAY_LEN(regrets); i++) {
+        char query[96], path[48];
+        (void)snprintf(query, sizeof(query), "&classes=" CLASS "%s", regrets[i].query);
+        farm_wait_done(&farm, farm_submit(&farm, csv, query));
+        (void)snprintf(path, sizeof(path), "/api/v1/goals/%zu", i + 1);
+        _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, path);
+        const cJSON *config = mf_json_object(goal, "config"), *list = mf_json_array(config, "regret");
+        int n = 0;
+        while (regrets[i].profiles[n]) {
+            const cJSON *r = NULL;
+            cJSON_ArrayForEach (r, list) {
+                if (strcmp(farm_text(r, "routing"), regrets[i].profiles[n]) == 0)
+                    break;
+            }
+            ck_assert_msg(r != NULL, "%s: no %s", regrets[i].query, regrets[i].profiles[n]);
+            n++;
+            double us, best_us, lost;
+            if (strncmp(farm_text(r, "routing"), "recorded", 8) == 0) {
+                ck_assert_str_eq(farm_text(r, "status"), "unsupported");
+                ck_assert_ptr_nonnull(strstr(farm_text(r, "reason"), "expert"));
+                continue;
+            }
+            ck_assert_str_eq(farm_text(r, "status"), "ok");
+            ck_assert_int_eq(mf_json_double(r, "us", &us), 0);
+            ck_assert_int_eq(mf_json_double(r, "best_us", &best_us), 0);
+            ck_assert_int_eq(mf_json_double(r, "regret", &lost), 0);
+            ck_assert_double_eq(us, raced_under(farm_number(config, "pipeline"), farm_text(r, "routing")));
+            ck_assert_double_eq(best_us, raced_under(farm_number(r, "best"), farm_text(r, "routing")));
+            if (cJSON_IsTrue(cJSON_GetObjectItem(r, "tie")))
+                ck_assert_double_eq(lost, 0);
+            else
+                ck_assert_double_eq_tol(lost, us / best_us - 1, 1e-9);
+            n_lost += lost > 0;
+        }
+        ck_assert_int_eq(cJSON_GetArraySize(list), n);
+    }
+    ck_assert_int_gt(n_lost, 0);
+}
+END_TEST
+
 /* Raced are the K cheapest, beside the best of each structure and block: with K = 1 these alone. */
 START_TEST(topk)
 {
@@ -194,6 +270,7 @@ int main(void)
     tcase_add_test(tc, quarantine);
     tcase_add_test(tc, provenance);
     tcase_add_test(tc, topk);
+    tcase_add_test(tc, regret);
     tcase_add_test(tc, no_fuse);
     tcase_add_test(tc, priority);
     tcase_set_timeout(tc, 120);

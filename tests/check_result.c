@@ -108,14 +108,14 @@ START_TEST(extra_is_json)
     char *extra = NULL;
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse("{\"mode\":\"cold\",\"canary\":1.003,\"dropped_at\":4,"
                                                        "\"fresh\":[1,2],\"race\":{\"winner\":3},\"x\":1}");
-    ck_assert_int_eq(mf_result_extra(json, "hang", &extra), 0);
+    ck_assert_int_eq(mf_result_extra(json, &(struct mf_result_note){.died = "hang"}, &extra), 0);
     ck_assert_str_eq(extra,
                      "{\"mode\":\"cold\",\"canary\":1.003,\"dropped_at\":4,\"died\":\"hang\",\"fresh\":[1,2],"
                      "\"race\":{\"winner\":3}}");
     free(extra);
     /* A mode that would end the text early is left out */
     _cleanup_(cJSON_Deletep) cJSON *evil = cJSON_Parse("{\"mode\":\"a\\\",\\\"b\"}");
-    ck_assert_int_eq(mf_result_extra(evil, NULL, &extra), 0);
+    ck_assert_int_eq(mf_result_extra(evil, &(struct mf_result_note){0}, &extra), 0);
     ck_assert_ptr_null(extra);
 }
 END_TEST

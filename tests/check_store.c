@@ -62,6 +62,22 @@ START_TEST(migrates_once)
 }
 END_TEST
 
+/* A database of the first version has what it had, and what the later ones add. */
+START_TEST(migrates_an_old_database)
+{
+    int64_t n = -1;
+    ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE config DROP COLUMN regret", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 1", ""), 0);
+    ck_assert_int_eq(add_class("gfx942"), 1);
+    store = mf_store_free(store);
+    ck_assert_int_eq(mf_store_open(path, &store), 0);
+    ck_assert_int_eq(count(store), 1);
+    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(regret) FROM config", &n, ""), 1);
+    ck_assert_int_eq(mf_sql_get_i64(store, "PRAGMA user_version", &n, ""), 1);
+    ck_assert_int_eq(n, MF_STORE_VERSION);
+}
+END_TEST
+
 START_TEST(refuses_a_newer_database)
 {
     ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 99", ""), 0);
@@ -308,6 +324,7 @@ int main(void)
     TCase *c = tcase_create("store");
     tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_test(c, migrates_once);
+    tcase_add_test(c, migrates_an_old_database);
     tcase_add_test(c, refuses_a_newer_database);
     tcase_add_test(c, readers_see_what_is_committed);
     tcase_add_test(c, a_savepoint_undoes_itself_only);

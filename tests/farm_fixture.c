@@ -348,16 +348,21 @@ static void add_race(struct fixture *f, int64_t goal, const struct pipeline *p)
            "160,\"seed\":1}}",
            (long long)p[0].id, (long long)p[0].id, (long long)p[1].id, us, us * 0.004);
     add_result(f, unit, goal, 0, 0, (struct outcome){"ok", ""}, us, 0, extra);
-    char ties[64];
+    char ties[64], regret[512];
     mf_say(ties, sizeof(ties), "[%lld,%lld]", (long long)p[0].id, (long long)p[1].id);
+    mf_say(regret, sizeof(regret),
+           "[{\"routing\":\"balanced\",\"us\":%.4f,\"best_us\":%.4f,\"regret\":0,\"best\":%lld,\"tie\":true,"
+           "\"status\":\"ok\",\"reason\":\"\"},{\"routing\":\"zipf:1.2\",\"us\":%.4f,\"best_us\":%.4f,"
+           "\"regret\":0.0625,\"best\":%lld,\"tie\":false,\"status\":\"ok\",\"reason\":\"\"}]",
+           us, us, (long long)p[0].id, us * 0.85, us * 0.8, (long long)p[2].id);
     run(f,
-        "INSERT INTO config (goal, shape, class, model, pipeline, us, us1, us2, err1, err2, ties, "
+        "INSERT INTO config (goal, shape, class, model, pipeline, us, us1, us2, err1, err2, ties, regret, "
         "provenance, at_ms)"
-        " SELECT id, shape, class, 1, ?, ?, ?, ?, 0.0004, 0.0009, ?, "
+        " SELECT id, shape, class, 1, ?, ?, ?, ?, 0.0004, 0.0009, ?, json(?), "
         "'{\"version\":\"0.1.0\",\"revision\":\"r1\",\"compiler\":\"gcc 12.2.0\","
         "\"worker\":\"node-a-cpu0\",\"host\":\"node-a\",\"seed\":1,\"routing\":\"uniform\",\"search\":"
         "\"race\"}', ? FROM goal WHERE id = ?",
-        "idddtii", p[0].id, us, us * 0.64, us * 0.36, ties, f->now_ms - 60000, goal);
+        "idddttii", p[0].id, us, us * 0.64, us * 0.36, ties, regret, f->now_ms - 60000, goal);
     run(f, "UPDATE goal SET state = 'done', ended_ms = ? WHERE id = ?", "ii", f->now_ms - 60000, goal);
 }
 

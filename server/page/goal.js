@@ -49,6 +49,7 @@ function drawHead(g) {
         tile('Up to stage 1', us(c.us1), `then ${us(c.us2)}`),
         tile('Mismatch', percent(c.err2), `stage 1: ${percent(c.err1)}`),
         tile('Tie set', c.ties.length > 1 ? `${c.ties.length} pipelines` : 'none', c.race ? `${c.race.rounds} rounds, ${c.race.calls} calls` : ''),
+        c.regret.map((r) => tile('Under ' + r.routing, r.regret === null ? r.status : el('a', { href: '#/pipeline/' + r.best, text: r.tie ? 'no regret' : '+' + percent(r.regret) }), r.regret === null ? r.reason : `${us(r.us)}, best ${us(r.best_us)}`)),
       ] : null),
     c && c.provenance ? el('p', { class: 'small', text: Object.entries(c.provenance).map(([k, v]) => `${k} ${v}`).join(' · ') }) : null,
   ];

@@ -65,6 +65,9 @@ async function onFixture(browser) {
   assert.match(await browser.text('.ranked li:nth-child(2)'), /tie/);
   assert.match(await browser.text('.ranked li:nth-child(5)'), /dropped after round 10/);
   assert.match(await browser.text('.why'), /oneDNN's matmul takes bf16/);
+  const tiles = await browser.text('.tiles');
+  assert.match(tiles, /Under balanced\s*no regret/);
+  assert.match(tiles, /Under zipf:1\.2\s*\+6\.\d+\s?%/);
   await look(browser, 'goal');
   // The answer to the first letter comes last: what is shown is still the answer to the whole word.
   await browser.run(`const now = window.fetch;
