@@ -392,6 +392,40 @@ static void y_thread(void *context, int thread, int n_threads)
     }
 }
 
+/* Hands out arrays of a block one after the other; NULL: only counts. */
+struct layout {
+    uint8_t *block;
+    size_t bytes;
+};
+
+static float *take(struct layout *l, int64_t rows, int64_t cols)
+{
+    size_t at = l->bytes;
+    l->bytes += ((size_t)rows * (size_t)cols * sizeof(float) + 64 + 63) / 64 * 64;
+    return l->block ? (float *)(void *)(l->block + at) : NULL;
+}
+
+static size_t lay_out(const struct mf_shape *s, void *block, struct mf_reference *r)
+{
+    struct layout l = {.block = block};
+    int64_t rows = s->token * s->topk;
+    *r = (struct mf_reference){0};
+    (void)take(&l, 2, 1); /* x_amax, h_amax */
+    r->g = take(&l, rows, mf_gemm1_cols(s));
+    r->h = r->h_bf16 = take(&l, rows, s->inter_dim);
+    r->z = take(&l, rows, s->model_dim);
+    r->y = take(&l, s->token, s->model_dim);
+    if (mf_plain_x(s).scale != MF_SCALE_NONE)
+        r->x = take(&l, s->token, s->model_dim);
+    if (mf_plain_h(s, 1).scale != MF_SCALE_NONE) {
+        r->h = take(&l, rows, s->inter_dim);
+        r->h_error = take(&l, rows, 1);
+        r->z_error = take(&l, rows, 1);
+        r->y_error = take(&l, s->token, 1);
+    }
+    return l.bytes;
+}
+
 static float *floats(int64_t rows, int64_t cols, bool *failed)
 {
     float *p = reallocarray(NULL, (size_t)rows * (size_t)cols + 16, sizeof(float));
@@ -399,30 +433,17 @@ static float *floats(int64_t rows, int64_t cols, bool *failed)
     return p;
 }
 
-/* Everything a job writes to, sized for n_threads. */
+/* What a job works with beside the reference, sized for n_threads. */
 static int allocate(struct job *j, int n_threads)
 {
     const struct mf_shape *s = &j->data->shape;
-    struct mf_reference *r = j->out;
     int64_t rows = s->token * s->topk;
-    bool failed = false, quantised = mf_plain_h(s, 1).scale != MF_SCALE_NONE;
+    bool failed = false;
     j->scratch_floats = (size_t)(2 * TILE + 1) * (size_t)MF_MAX(s->model_dim, s->inter_dim) + 1024;
     j->scratch = floats(n_threads, (int64_t)j->scratch_floats, &failed);
     j->h_exact = floats(rows, s->inter_dim, &failed);
-    r->g = floats(rows, mf_gemm1_cols(s), &failed);
-    r->h_bf16 = floats(rows, s->inter_dim, &failed);
-    r->h = r->h_bf16;
-    r->z = floats(rows, s->model_dim, &failed);
-    r->y = floats(s->token, s->model_dim, &failed);
-    if (mf_plain_x(s).scale != MF_SCALE_NONE)
-        r->x = floats(s->token, s->model_dim, &failed);
-    if (quantised) {
-        r->h = floats(rows, s->inter_dim, &failed);
+    if (j->out->h_error)
         j->z_exact = floats(rows, s->model_dim, &failed);
-        r->h_error = floats(rows, 1, &failed);
-        r->z_error = floats(rows, 1, &failed);
-        r->y_error = floats(s->token, 1, &failed);
-    }
     return failed ? -ENOMEM : 0;
 }
 
@@ -433,13 +454,29 @@ static bool has_definition(const struct mf_shape *s)
     return s->dtype == MF_DTYPE_BF16 && mf_codecs_of_shape(s, &codecs, &why) == 0;
 }
 
-int mf_reference_make(const struct mf_layer_data *data, struct mf_reference *out)
+int mf_reference_bytes(const struct mf_shape *shape, size_t *ret)
+{
+    struct mf_reference r;
+    *ret = has_definition(shape) ? lay_out(shape, NULL, &r) : 0;
+    return *ret > 0 ? 0 : -EINVAL;
+}
+
+void mf_reference_open(const struct mf_shape *shape, const void *block, struct mf_reference *out)
+{
+    const float *amax = block;
+    (void)lay_out(shape, (void *)(uintptr_t)block, out);
+    out->x_amax = amax[0];
+    out->h_amax = amax[1];
+}
+
+int mf_reference_make_in(const struct mf_layer_data *data, void *block, struct mf_reference *out)
 {
     struct job j = {.data = data, .out = out};
+    float *amax = block;
     int n_threads = mf_pool_threads();
-    *out = (struct mf_reference){0};
     if (!has_definition(&data->shape))
         return -EINVAL;
+    (void)lay_out(&data->shape, block, out);
     int r = allocate(&j, n_threads);
     if (r == 0)
         r = group_rows(data, &j.groups);
@@ -453,8 +490,8 @@ int mf_reference_make(const struct mf_layer_data *data, struct mf_reference *out
             mf_pool_run(quantise_h_thread, &j, n_threads);
         mf_pool_run(gemm2_thread, &j, n_threads);
         mf_pool_run(y_thread, &j, n_threads);
-    } else {
-        mf_reference_release(out);
+        amax[0] = out->x_amax;
+        amax[1] = out->h_amax;
     }
     free(j.groups.first);
     free(j.groups.rows);
@@ -464,17 +501,23 @@ int mf_reference_make(const struct mf_layer_data *data, struct mf_reference *out
     return r;
 }
 
+int mf_reference_make(const struct mf_layer_data *data, struct mf_reference *out)
+{
+    size_t bytes;
+    *out = (struct mf_reference){0};
+    int r = mf_reference_bytes(&data->shape, &bytes);
+    if (r < 0)
+        return r;
+    void *block = aligned_alloc(64, bytes);
+    r = block ? mf_reference_make_in(data, block, out) : -ENOMEM;
+    out->block = block;
+    if (r < 0)
+        mf_reference_release(out);
+    return r;
+}
+
 void mf_reference_release(struct mf_reference *r)
 {
-    if (r->h != r->h_bf16)
-        free(r->h);
-    free(r->x);
-    free(r->g);
-    free(r->h_bf16);
-    free(r->z);
-    free(r->y);
-    free(r->h_error);
-    free(r->z_error);
-    free(r->y_error);
+    free(r->block);
     *r = (struct mf_reference){0};
 }

@@ -38,8 +38,10 @@ struct mf_layer_data {
     struct mf_tensor_ref w1, w2; /* the parts of mf_plain_w(…, "row") */
 };
 
-/* The layer's decoded references, fp32, in slot order (row t*k + j) where not said otherwise. */
+/* The layer's decoded references, fp32, in slot order (row t*k + j) where not said otherwise. All arrays lie in one block,
+ * which begins with the two magnitudes and depends on nothing but shape, routing and seed: it can be kept and found again. */
 struct mf_reference {
+    void *block;   /* owned; NULL: someone else's */
     float *x;      /* shapes that quantise activations: quantised x decoded [T,H]; else NULL */
     float *g;      /* [T*k, 2I] on quantised x, without the routing weight */
     float *h_bf16; /* h rounded to bf16 [T*k, I] */
@@ -59,6 +61,12 @@ struct mf_reference {
 /* Computes the whole; out's arrays are allocated here and released by mf_reference_release. -ENOMEM; -EINVAL for a
  * shape whose formats have no definition here. */
 int mf_reference_make(const struct mf_layer_data *data, struct mf_reference *out);
+/* Bytes of a shape's block. -EINVAL as above, in *ret 0. */
+int mf_reference_bytes(const struct mf_shape *shape, size_t *ret);
+/* Computes into a block of the caller's, of that many bytes at a multiple of 64. */
+int mf_reference_make_in(const struct mf_layer_data *data, void *block, struct mf_reference *out);
+/* What a block holds that was filled for the same shape; only read from then on. */
+void mf_reference_open(const struct mf_shape *shape, const void *block, struct mf_reference *out);
 void mf_reference_release(struct mf_reference *r);
 
 /* The decoded row that an artifact should hold, and what to multiply it by (the routing weight for gw and zw, else

@@ -327,6 +327,51 @@ START_TEST(artifacts_decode_to_their_reference)
 }
 END_TEST
 
+/* A block that was filled, moved and opened again is the reference that was computed; nothing is written beyond it. */
+START_TEST(a_block_is_opened_again)
+{
+    struct mf_shape s = shape_of(_i, 9);
+    struct layer l;
+    size_t bytes;
+    struct mf_reference made, opened;
+    layer_make(&l, &s, "zipf:1.2");
+    ck_assert_int_eq(mf_reference_bytes(&s, &bytes), 0);
+    uint8_t *block = aligned_alloc(64, bytes + 64), *copy = aligned_alloc(64, bytes);
+    memset(block + bytes, 0xa5, 64);
+    ck_assert_int_eq(mf_reference_make_in(&l.data, block, &made), 0);
+    for (int i = 0; i < 64; i++)
+        ck_assert_uint_eq(block[bytes + (size_t)i], 0xa5);
+    memcpy(copy, block, bytes);
+    memset(block, 0xff, bytes);
+    mf_reference_open(&s, copy, &opened);
+    const struct {
+        const float *kept, *computed;
+        int64_t n;
+    } arrays[] = {
+        {opened.x, l.ref.x, s.token * s.model_dim},
+        {opened.g, l.ref.g, s.token * s.topk * mf_gemm1_cols(&s)},
+        {opened.h_bf16, l.ref.h_bf16, s.token * s.topk * s.inter_dim},
+        {opened.h, l.ref.h, s.token * s.topk * s.inter_dim},
+        {opened.z, l.ref.z, s.token * s.topk * s.model_dim},
+        {opened.y, l.ref.y, s.token * s.model_dim},
+        {opened.h_error, l.ref.h_error, s.token * s.topk},
+        {opened.z_error, l.ref.z_error, s.token * s.topk},
+        {opened.y_error, l.ref.y_error, s.token},
+        {&opened.x_amax, &l.ref.x_amax, 1},
+        {&opened.h_amax, &l.ref.h_amax, 1},
+    };
+    for (size_t i = 0; i < MF_ARRAY_LEN(arrays); i++) {
+        ck_assert_msg(!arrays[i].kept == !arrays[i].computed, "array %zu", i);
+        if (arrays[i].kept)
+            ck_assert_mem_eq(arrays[i].kept, arrays[i].computed, (size_t)arrays[i].n * sizeof(float));
+    }
+    ck_assert((opened.h == opened.h_bf16) == (l.ref.h == l.ref.h_bf16));
+    free(block);
+    free(copy);
+    layer_release(&l);
+}
+END_TEST
+
 static const char *const no_artifacts[] = {
     "g/bf16/none/token",        "z/bf16/none/sorted.16",   "x/fp8fn/none/token",    "w1/bf16/none/panel99",
     "sorted/f32/none/sorted.4", "y/fp8fn/per_token/token", "w1/bf16/per_token/row",
@@ -350,6 +395,7 @@ int main(void)
     tcase_add_loop_test(t, fast_is_double, 0, N_COMBOS);
     tcase_add_loop_test(t, fast_is_double_for_any_load, 0, MF_ARRAY_LEN(loads));
     tcase_add_loop_test(t, activation_vector, 0, MF_ARRAY_LEN(activations));
+    tcase_add_loop_test(t, a_block_is_opened_again, 0, N_FORMATS);
     tcase_add_test(t, sort_example);
     tcase_add_loop_test(t, artifacts_decode_to_their_reference, 0, N_FORMATS);
     tcase_add_loop_test(t, what_no_shape_has, 0, MF_ARRAY_LEN(no_artifacts));

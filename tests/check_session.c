@@ -103,7 +103,7 @@ START_TEST(weights_are_kept)
     struct test_keeper k;
     keeper_init(&k);
     struct mf_session *first = session_of(d, &s, &k.keeper, &defaults);
-    ck_assert_int_eq(k.n, 2);
+    ck_assert_int_eq(k.n, 3); /* the references too */
     ck_assert_int_eq(k.n_found, 0);
     first = mf_session_free(first);
     for (int i = 0; i < k.n; i++) {
@@ -113,7 +113,7 @@ START_TEST(weights_are_kept)
     }
     s.token = 64;
     struct mf_session *second = session_of(d, &s, &k.keeper, &defaults);
-    ck_assert_int_eq(k.n, 2);
+    ck_assert_int_eq(k.n, 4);
     ck_assert_int_eq(k.n_found, 2);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
     struct mf_result r = probe(second, &step, NULL, NULL, NULL);
@@ -122,8 +122,37 @@ START_TEST(weights_are_kept)
     struct mf_unit_options other = defaults;
     other.seed = 2;
     second = session_of(d, &s, &k.keeper, &other);
-    ck_assert_int_eq(k.n, 4);
+    ck_assert_int_eq(k.n, 7);
     second = mf_session_free(second);
+    d->ops->free(d);
+}
+END_TEST
+
+/* The references of a shape serve every later session on it, and none on other data. What is found refuses a wrong step
+ * and lets a right one pass, as what is computed does. */
+START_TEST(references_are_kept)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(_i, 5);
+    struct test_keeper k;
+    keeper_init(&k);
+    struct mf_session *session = session_of(d, &s, &k.keeper, &defaults);
+    int n = k.n;
+    session = mf_session_free(session);
+    session = session_of(d, &s, &k.keeper, &defaults);
+    ck_assert_int_eq(k.n, n);
+    ck_assert_int_eq(k.n_found, n);
+    for (int wrong = 0; wrong < 2; wrong++) {
+        struct mf_step step = planted_step(&s, "stage1", 16, wrong ? PLANTED_NAN : PLANTED_NONE);
+        struct mf_result r = probe(session, &step, NULL, NULL, NULL);
+        ck_assert_msg(r.status == (wrong ? MF_STATUS_WRONG : MF_STATUS_OK), "%s", r.reason);
+    }
+    session = mf_session_free(session);
+    struct mf_unit_options other = defaults;
+    ck_assert_int_eq(mf_routing_parse("zipf:1.2", &other.routing), 0);
+    session = session_of(d, &s, &k.keeper, &other);
+    ck_assert_int_eq(k.n, n + 1); /* the weights serve, the references do not */
+    session = mf_session_free(session);
     d->ops->free(d);
 }
 END_TEST
@@ -478,6 +507,7 @@ int main(void)
     TCase *t = tcase_create("session");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, weights_are_kept, 0, PLANTED_N_FORMATS);
+    tcase_add_loop_test(t, references_are_kept, 0, PLANTED_N_FORMATS);
     tcase_add_test(t, serves_the_same_data_only);
     tcase_add_test(t, slow_is_dropped);
     tcase_add_test(t, data_movement_is_not_slow);

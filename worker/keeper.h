@@ -11,7 +11,7 @@
 #include "worker/runner_wire.h"
 #include "worker/unit.h"
 
-#define MF_KEPT_MAX     64
+#define MF_KEPT_MAX     128
 #define MF_KEPT_KEY_MAX 256
 
 struct mf_kept {

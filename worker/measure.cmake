@@ -6,6 +6,7 @@ set(MF_MEASURE_SOURCES
     rotate.c
     session.c
     session_data.c
+    session_reference.c
     session_race.c
     verify.c
     verify_index.c)

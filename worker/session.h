@@ -1,7 +1,7 @@
 /* A session: one shape's data on a device inside a runner, and the two things done with it.
  *
  * Weights of the layer model are made once in sealed memory files (through the keeper), packed into each layout
- * that a step asks for; x, routing and references are the shape's own. Routing is rotated over the experts so
+ * that a step asks for; x, routing and references are the shape's own, and the references are kept likewise. Routing is rotated over the experts so
  * that every timed call finds its weights cold: rotation r maps expert e to (e + r·stride) mod E.
  *
  * Gates, in this order (design section 6), each with its own sentence: guard bands intact; poison overwritten
@@ -25,7 +25,7 @@ struct mf_session_args {
     struct mf_sink *sink;                  /* told of phases while data is made; may be NULL */
 };
 /* Makes or finds the data of the shape: cheap when the keeper, or an earlier session of this process, has the
- * weights. A runner keeps one session for units of the same shape and options. -EINVAL, -ENOMEM, with the
+ * weights and the references. A runner keeps one session for units of the same shape and options. -EINVAL, -ENOMEM, with the
  * sentence in why. */
 int mf_session_new(const struct mf_session_args *args, char *why, size_t why_cap, struct mf_session **ret);
 /* The same shape, routing, seed and device: the session can serve the next unit as it is. */

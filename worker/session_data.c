@@ -416,7 +416,7 @@ static int make_data(struct mf_session *s)
     if (r < 0)
         return r;
     s->data.w2 = w->ref;
-    return mf_reference_make(&s->data, &s->ref);
+    return mf_session_reference(s);
 }
 
 static int check_memory(const struct mf_shape *shape, char *why, size_t cap, uint64_t *ret_available)
@@ -453,7 +453,7 @@ int mf_session_new(const struct mf_session_args *args, char *why, size_t why_cap
     s->keeper = args->keeper;
     s->extra = args->extra;
     s->sink = args->sink;
-    s->x_region = s->topk_region = s->workspace = s->arena = (struct mf_region)MF_REGION_INIT;
+    s->x_region = s->topk_region = s->ref_region = s->workspace = s->arena = (struct mf_region)MF_REGION_INIT;
     s->buffer_max = MF_MAX((uint64_t)BUFFER_MIN, available / 4);
     mf_session_phase(s->sink, MF_PHASE_DATA);
     r = make_data(s);
@@ -481,7 +481,7 @@ struct mf_session *mf_session_free(struct mf_session *s)
         mf_region_release(&s->weights[i].region);
     for (size_t i = 0; i < s->n_orders; i++)
         release_order(&s->orders[i]);
-    mf_reference_release(&s->ref);
+    mf_region_release(&s->ref_region);
     mf_region_release(&s->x_region);
     mf_region_release(&s->topk_region);
     mf_region_release(&s->workspace);

@@ -1,6 +1,6 @@
 /* A session's inside: its data, and the buffers made of it on demand. Only session*.c include this.
  *
- * Weights live in sealed memory files under a key that names all that they depend on. Inputs of steps are made once
+ * Weights and references live in sealed memory files under a key that names all that they depend on. Inputs of steps are made once
  * for each artifact and rotation and are read-only from then on; outputs are made twice for each artifact (run one and
  * run two). Both are dropped between steps when they pass a quarter of the memory that was free at the start. */
 #pragma once
@@ -49,7 +49,7 @@ struct mf_session {
     const struct mf_family_set *extra;
     struct mf_sink *sink;
 
-    struct mf_region x_region, topk_region;
+    struct mf_region x_region, topk_region, ref_region;
     struct mf_layer_data data;
     struct mf_reference ref;
     struct mf_rotation rotation;
@@ -72,6 +72,8 @@ struct mf_session {
     int n_ceilings; /* times that the device's ceilings were measured again */
 };
 
+/* The references of the session's data; made, or found, and kept. */
+int mf_session_reference(struct mf_session *s);
 /* The weight in that layout; made, or found, and kept. The pointer is good until the session ends. */
 int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct mf_session_weight **ret);
 /* The input a step is fed in that rotation. */

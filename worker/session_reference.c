@@ -1,0 +1,61 @@
+/* A shape's references: computed once, in a sealed memory file that outlives the runner, and found again by whoever works
+ * on the same shape, routing and seed: a new runner after a death, the race after the probes. */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+#include "worker/keeper.h"
+#include "worker/session_data.h"
+
+/* Sizes for people, and a hash of all that the values depend on: a recorded profile is longer than a key. */
+static void reference_key(const struct mf_session *s, char key[MF_KEPT_KEY_MAX])
+{
+    char shape[MF_SHAPE_TEXT_MAX], routing[MF_ROUTING_TEXT_MAX];
+    mf_shape_print(&s->shape, shape);
+    mf_routing_print(&s->options.routing, routing);
+    uint64_t h = mf_hash64(shape, strlen(shape) + 1, MF_HASH_SEED);
+    h = mf_hash64(routing, strlen(routing) + 1, h);
+    mf_say(key, MF_KEPT_KEY_MAX, "reference/T%lld.H%d.I%d/%016llx/seed%llu", (long long)s->shape.token,
+           (int)s->shape.model_dim, (int)s->shape.inter_dim, (unsigned long long)h,
+           (unsigned long long)s->options.seed);
+}
+
+static int make(struct mf_session *s, size_t bytes, const char *key)
+{
+    int fd;
+    if (bytes > mf_memory_available())
+        return -ENOMEM;
+    int r = mf_memory_file("moefarm-reference", bytes, &fd);
+    if (r < 0)
+        return r;
+    void *at = mf_memory_map(fd, bytes, PROT_READ | PROT_WRITE, 0);
+    struct mf_reference made;
+    r = at ? mf_reference_make_in(&s->data, at, &made) : -errno;
+    /* A file that is mapped for writing cannot be sealed */
+    if (at)
+        (void)munmap(at, bytes);
+    if (r < 0) {
+        mf_closep(&fd);
+        return r;
+    }
+    return mf_region_seal(fd, bytes, s->keeper, key, &s->ref_region);
+}
+
+int mf_session_reference(struct mf_session *s)
+{
+    char key[MF_KEPT_KEY_MAX];
+    size_t bytes;
+    int r = mf_reference_bytes(&s->shape, &bytes);
+    if (r < 0)
+        return r;
+    bytes = (bytes + 4095) & ~(size_t)4095; /* as regions are, in whole pages */
+    reference_key(s, key);
+    r = mf_region_find(s->keeper, key, bytes, &s->ref_region);
+    if (r == -ENOENT)
+        r = make(s, bytes, key);
+    if (r == 0)
+        mf_reference_open(&s->shape, s->ref_region.at, &s->ref);
+    return r;
+}
