@@ -69,6 +69,8 @@ struct weights { /* of a group */
     struct mf_tensor_ref ref[2];
     size_t bytes[2][MF_PARTS_MAX];
     int n_parts[2];
+    void *bias[2]; /* b1 and b2 where the shape has them */
+    size_t bias_bytes[2];
 };
 
 struct run {
@@ -85,6 +87,7 @@ struct run {
 };
 
 static const enum mf_tensor weight_tensor[2] = {MF_TENSOR_W1, MF_TENSOR_W2};
+static const enum mf_tensor bias_tensor[2] = {MF_TENSOR_B1, MF_TENSOR_B2};
 
 static int out_of_memory(void)
 {
@@ -187,6 +190,8 @@ static void free_weights(struct run *run, struct weights *w)
             if (w->ref[i].part[p])
                 run->device->ops->release(run->device, w->ref[i].part[p], w->bytes[i][p]);
         }
+        if (w->bias[i])
+            run->device->ops->release(run->device, w->bias[i], w->bias_bytes[i]);
     }
 }
 
@@ -209,6 +214,22 @@ static int make_weights(struct run *run, const struct row *row, struct weights *
                 return out_of_memory();
         }
         if (mf_data_weight(&row->shape, weight_tensor[i], row->seed, &w->ref[i]) < 0)
+            return out_of_memory();
+    }
+    return 0;
+}
+
+static int make_biases(struct run *run, const struct row *row, struct weights *w)
+{
+    for (int i = 0; i < 2; i++) {
+        struct mf_artifact a = mf_plain_bias(bias_tensor[i]);
+        struct mf_part part[MF_PARTS_MAX];
+
+        if (mf_artifact_parts(&a, &row->shape, part) < 0)
+            continue; /* the shape has none */
+        w->bias_bytes[i] = (size_t)mf_part_bytes(&part[0]);
+        w->bias[i] = run->device->ops->alloc(run->device, w->bias_bytes[i]);
+        if (!w->bias[i] || mf_data_bias(&row->shape, bias_tensor[i], row->seed, w->bias[i]) < 0)
             return out_of_memory();
     }
     return 0;
@@ -311,7 +332,8 @@ static void rotate(const struct row *row, int r)
 static int make_row_data(struct run *run, struct row *row, const struct weights *w)
 {
     const struct mf_device_ops *ops = run->device->ops;
-    struct mf_layer_data data = {.shape = row->shape, .w1 = w->ref[0], .w2 = w->ref[1]};
+    struct mf_layer_data data = {
+        .shape = row->shape, .w1 = w->ref[0], .w2 = w->ref[1], .b1 = w->bias[0], .b2 = w->bias[1]};
     struct mf_artifact x = mf_plain_x(&row->shape), h = mf_plain_h(&row->shape, 1);
 
     row->x = ops->alloc(run->device, x_bytes(row));
@@ -357,6 +379,8 @@ static int run_once(struct run *run, struct row *row, const struct weights *w, i
         .w1 = w->ref[0],
         .w2 = w->ref[1],
         .calib.part = {row->calib},
+        .b1.part = {w->bias[0]},
+        .b2.part = {w->bias[1]},
         .y.part = {row->y},
         .arena = row->arena,
     };
@@ -481,6 +505,9 @@ static int run_group(struct run *run, struct row *const *group, size_t n)
 {
     struct weights w = {0};
     int code = make_weights(run, group[0], &w);
+
+    if (code == 0)
+        code = make_biases(run, group[0], &w);
 
     for (size_t i = 0; i < n && code == 0; i++)
         code = make_row_data(run, group[i], &w);

@@ -6,10 +6,17 @@
 
 #include "common/text.h"
 
+#define N_COLUMNS (MF_SHAPE_N_COLUMNS + 1)
+
+static const char *column_name(int i)
+{
+    return i < MF_SHAPE_N_COLUMNS ? mf_shape_columns[i] : MF_SHAPE_FORM;
+}
+
 static int column_index(const char *name)
 {
-    for (int i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
-        if (!strcmp(mf_shape_columns[i], name))
+    for (int i = 0; i < N_COLUMNS; i++) {
+        if (!strcmp(column_name(i), name))
             return i;
     }
     return -1;
@@ -29,17 +36,16 @@ static int set_item(struct mf_shape_pattern *p, int position, char *item, char *
     if (column < 0) {
         mf_say(why, why_cap,
                "'%s' is no column; the columns are token, model_dim, inter_dim, expert, topk, act_type, "
-               "dtype, q_dtype_a, q_dtype_w, q_type, use_g1u1, doweight_stage1",
+               "dtype, q_dtype_a, q_dtype_w, q_type, use_g1u1, doweight_stage1, form",
                item);
         return -EINVAL;
     }
-    if (column >= MF_SHAPE_N_COLUMNS) {
-        mf_say(why, why_cap, "more than twelve values");
+    if (column >= N_COLUMNS) {
+        mf_say(why, why_cap, "more than twelve values and a form");
         return -EINVAL;
     }
-    if (mf_shape_set(&p->shape, mf_shape_columns[column], value, &reason) < 0) {
-        mf_say(why, why_cap, "%s: '%s' is no value of it; expected %s", mf_shape_columns[column], value,
-               reason);
+    if (mf_shape_set(&p->shape, column_name(column), value, &reason) < 0) {
+        mf_say(why, why_cap, "%s: '%s' is no value of it; expected %s", column_name(column), value, reason);
         return -EINVAL;
     }
     p->set[column] = true;
@@ -72,7 +78,9 @@ int mf_shape_pattern_parse(const char *text, struct mf_shape_pattern *ret, char 
         if (!*at)
             break;
     }
-    if (!named && position != MF_SHAPE_N_COLUMNS - 1) {
+    if (!named && position == MF_SHAPE_N_COLUMNS - 1)
+        p.set[MF_SHAPE_N_COLUMNS] = true; /* a whole row of twelve has no form */
+    else if (!named && position != MF_SHAPE_N_COLUMNS) {
         mf_say(why, why_cap, "%d values; a whole row has twelve (or name columns: token=4,q_type=per_Token)",
                position + 1);
         return -EINVAL;
@@ -83,13 +91,13 @@ int mf_shape_pattern_parse(const char *text, struct mf_shape_pattern *ret, char 
 
 bool mf_shape_pattern_match(const struct mf_shape_pattern *p, const struct mf_shape *shape)
 {
-    for (size_t i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
-        char want[64], have[64];
+    for (int i = 0; i < N_COLUMNS; i++) {
+        char want[MF_SHAPE_FORM_MAX], have[MF_SHAPE_FORM_MAX];
 
         if (!p->set[i])
             continue;
-        if (mf_shape_get(&p->shape, mf_shape_columns[i], want, sizeof(want)) < 0 ||
-            mf_shape_get(shape, mf_shape_columns[i], have, sizeof(have)) < 0 || strcmp(want, have) != 0)
+        if (mf_shape_get(&p->shape, column_name(i), want, sizeof(want)) < 0 ||
+            mf_shape_get(shape, column_name(i), have, sizeof(have)) < 0 || strcmp(want, have) != 0)
             return false;
     }
     return true;
@@ -128,7 +136,7 @@ static const char *behind_dot(const char *text)
 
 void mf_shape_brief_layer_model(const struct mf_shape *s, char buf[MF_SHAPE_BRIEF_MAX])
 {
-    char quant[96], act[32] = "";
+    char quant[96], act[32] = "", form[MF_SHAPE_FORM_MAX] = "";
 
     if (s->q_type == MF_QTYPE_NO)
         mf_say(quant, sizeof(quant), "%s", brief_dtype(s->dtype));
@@ -140,9 +148,10 @@ void mf_shape_brief_layer_model(const struct mf_shape *s, char buf[MF_SHAPE_BRIE
                behind_dot(mf_qtype_name(s->q_type)));
     if (s->act_type != MF_ACT_SILU)
         mf_say(act, sizeof(act), " %s", behind_dot(mf_act_name(s->act_type)));
-    mf_say(buf, MF_SHAPE_BRIEF_MAX, "H%" PRId32 " I%" PRId32 " E%" PRId32 " k%" PRId32 " %s%s%s%s",
+    (void)mf_shape_get(s, MF_SHAPE_FORM, form, sizeof(form));
+    mf_say(buf, MF_SHAPE_BRIEF_MAX, "H%" PRId32 " I%" PRId32 " E%" PRId32 " k%" PRId32 " %s%s%s%s%s%s",
            s->model_dim, s->inter_dim, s->expert, s->topk, quant, act, s->use_g1u1 ? "" : " g1u0",
-           s->doweight_stage1 ? " dw1" : "");
+           s->doweight_stage1 ? " dw1" : "", form[0] ? " " : "", form);
 }
 
 void mf_shape_brief(const struct mf_shape *shape, char buf[MF_SHAPE_BRIEF_MAX])

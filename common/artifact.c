@@ -85,6 +85,7 @@ bool mf_artifact_is_input(const struct mf_artifact *a)
     bool hidden = a->tensor == MF_TENSOR_X && (a->format == MF_FORMAT_BF16 || a->format == MF_FORMAT_FP16);
     bool topk = a->tensor == MF_TENSOR_TOPK && a->format == MF_FORMAT_INDEX;
     bool calib = a->tensor == MF_TENSOR_CALIB && a->format == MF_FORMAT_F32;
-    return (hidden || topk || calib) && a->scale == MF_SCALE_NONE && a->block == 0 && !a->zeroed &&
-           strcmp(a->order, "token") == 0;
+    bool bias = (a->tensor == MF_TENSOR_B1 || a->tensor == MF_TENSOR_B2) && a->format == MF_FORMAT_F32;
+    return (hidden || topk || calib || bias) && a->scale == MF_SCALE_NONE && a->block == 0 && !a->zeroed &&
+           strcmp(a->order, bias ? "row" : "token") == 0;
 }

@@ -20,6 +20,8 @@
  *   aligned sorted_token_ids int32 [P], flat t*k + j with T*k for padding and tail, expert ids int32 [P / block] with -1 for
  *          the tail, num_tokens_post_pad int32 [1]: what sorted says, by vLLM's moe_align_block_size contract; order
  *          sorted.<block_m>
+ *   b1 b2  biases float [E, 2I] (or [E, I]) and [E, H] of shapes that have them, gate first whatever w1's layout is; order row.
+ *          b1 is no part of g and gw, op act adds it; b2 is part of z and zw, op gemm2 adds it
  * sorted_v2.<block_m> is a sorted order that other kernels write and read: AITER's "layout" pairs. */
 #pragma once
 
@@ -43,7 +45,9 @@
     EACH(P, ZW, "zw")          \
     EACH(P, Y, "y")            \
     EACH(P, CALIB, "calib")    \
-    EACH(P, ALIGNED, "aligned")
+    EACH(P, ALIGNED, "aligned") \
+    EACH(P, B1, "b1")          \
+    EACH(P, B2, "b2")
 /* clang-format on */
 MF_NAMES_DECLARE(mf_tensor, MF_TENSOR_, MF_TENSOR_MAP);
 
@@ -91,5 +95,5 @@ bool mf_artifact_equal(const struct mf_artifact *a, const struct mf_artifact *b)
 /* Weights are stored in the layout that a pipeline wants, so they are there from the start. */
 bool mf_artifact_is_weight(const struct mf_artifact *a);
 /* What the caller hands in: x as bf16 or fp16, whichever the shape's dtype is, topk as index, both unscaled in token
- * order, and calib. The only artifacts, weights apart, that are there before the first step. */
+ * order, calib, and biases. The only artifacts, weights apart, that are there before the first step. */
 bool mf_artifact_is_input(const struct mf_artifact *a);

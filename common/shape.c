@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "common/cleanup.h"
+#include "common/shape_form.h"
 #include "common/text.h"
 
 MF_NAMES_DEFINE(mf_act, MF_ACT_, MF_ACT_MAP)
@@ -16,7 +17,6 @@ MF_NAMES_DEFINE(mf_qtype, MF_QTYPE_, MF_QTYPE_MAP)
 /* Far beyond every model, and so low that E * 2I * H stays within 2^53. */
 #define DIM_MAX    262144
 #define EXPERT_MAX 65535
-#define FORM_MAX   65536.0 /* of a limit and an alpha */
 
 enum column_kind { TOKEN, SIZE, ACT, DTYPE, QTYPE, FLAG, FORM };
 
@@ -52,8 +52,7 @@ static const struct column columns[MF_SHAPE_N_COLUMNS] = {
     {"doweight_stage1", FLAG,  AT(doweight_stage1), 0,          "1 or 0"},
 };
 
-static const struct column form_column = {
-    MF_SHAPE_FORM, FORM, 0, 0, "nothing, or parts with + between: limit:X, alpha:X with X above 0 and up to 65536"};
+static const struct column form_column = {MF_SHAPE_FORM, FORM, 0, 0, MF_SHAPE_FORM_EXPECTS};
 
 const char *const mf_shape_columns[MF_SHAPE_N_COLUMNS] = {
     "token", "model_dim", "inter_dim", "expert", "topk", "act_type",
@@ -140,61 +139,6 @@ static const struct column *find_column(const char *name)
     return strcmp(name, MF_SHAPE_FORM) == 0 ? &form_column : NULL;
 }
 
-/* "limit:7+alpha:1.702"; each part once. */
-static int parse_form(const char *text, struct mf_shape *shape)
-{
-    static const struct {
-        const char *name;
-        size_t offset;
-    } parts[] = {{"limit:", AT(act_limit)}, {"alpha:", AT(act_alpha)}};
-    struct mf_shape s = *shape;
-    s.act_limit = s.act_alpha = 0;
-    for (bool more = *text != '\0'; more;) {
-        char part[32];
-        size_t len = strcspn(text, "+"), i = 0;
-        double value;
-        if (len >= sizeof(part))
-            return -EINVAL;
-        memcpy(part, text, len);
-        part[len] = '\0';
-        while (i < MF_ARRAY_LEN(parts) && strncmp(part, parts[i].name, strlen(parts[i].name)) != 0)
-            i++;
-        if (i == MF_ARRAY_LEN(parts) || mf_parse_double(part + strlen(parts[i].name), &value) < 0)
-            return -EINVAL;
-        float *field = (float *)(void *)((char *)&s + parts[i].offset);
-        if (*field > 0 || !(value > 0) || value > FORM_MAX || !((float)value > 0))
-            return -EINVAL;
-        *field = (float)value;
-        more = text[len] == '+';
-        text += len + more;
-    }
-    *shape = s;
-    return 0;
-}
-
-static void print_float(const char *name, float value, char *buf, size_t cap)
-{
-    size_t len = strlen(buf);
-    if (!(value > 0))
-        return;
-    /* the shortest that reads back as the same, without an exponent where there is such a one */
-    for (int digits = 1; digits <= 9; digits++) {
-        mf_say(buf + len, cap - len, "%s%s:%.*g", len > 0 ? "+" : "", name, digits, (double)value);
-        const char *number = strrchr(buf, ':') + 1;
-        float back = strtof(number, NULL);
-        if (!strchr(number, 'e') && back >= value && back <= value)
-            return;
-    }
-}
-
-static void print_form(const struct mf_shape *shape, char *buf, size_t cap)
-{
-    char text[64] = "";
-    print_float("limit", shape->act_limit, text, sizeof(text));
-    print_float("alpha", shape->act_alpha, text, sizeof(text));
-    mf_say(buf, cap, "%s", text);
-}
-
 static int set_field(const struct column *c, const char *text, void *field)
 {
     int64_t value;
@@ -215,7 +159,7 @@ static int set_field(const struct column *c, const char *text, void *field)
     case FLAG:
         return mf_parse_bool(text, field);
     case FORM:
-        return parse_form(text, field);
+        return mf_shape_form_parse(text, field);
     }
     return -EINVAL;
 }
@@ -254,7 +198,7 @@ static void print_field(const struct column *c, const void *field, char *buf, si
         mf_say(buf, cap, "%d", *(const bool *)field);
         break;
     case FORM:
-        print_form(field, buf, cap);
+        mf_shape_form_print(field, buf, cap);
         break;
     }
 }
@@ -288,16 +232,10 @@ int mf_shape_check(const struct mf_shape *shape, const char **ret_column, const 
             return -EINVAL;
         }
     }
-    bool clamps = shape->act_type == MF_ACT_SILU || shape->act_type == MF_ACT_SWIGLU ||
-                  shape->act_type == MF_ACT_SILU_STEP;
-    if ((shape->act_limit > 0 && !clamps) || (shape->act_alpha > 0 && shape->act_type != MF_ACT_SWIGLU)) {
+    const char *form = mf_shape_form_check(shape);
+    if (form) {
         *ret_column = MF_SHAPE_FORM;
-        *ret_why = "a limit with ActivationType.Silu, Swiglu or SiluStep, an alpha with Swiglu only";
-        return -EINVAL;
-    }
-    if (shape->act_type == MF_ACT_SILU_STEP && !(shape->act_limit > 0)) {
-        *ret_column = MF_SHAPE_FORM;
-        *ret_why = "limit:X, which ActivationType.SiluStep clamps by";
+        *ret_why = form;
         return -EINVAL;
     }
     if (shape->topk > shape->expert) {
@@ -332,8 +270,7 @@ static int compare_layer_model(const struct mf_shape *a, const struct mf_shape *
         if (pairs[i][0] != pairs[i][1])
             return compare_i64(pairs[i][0], pairs[i][1]);
     }
-    int r = (a->act_limit > b->act_limit) - (a->act_limit < b->act_limit);
-    return r != 0 ? r : (a->act_alpha > b->act_alpha) - (a->act_alpha < b->act_alpha);
+    return mf_shape_form_compare(a, b);
 }
 
 int mf_shape_compare(const struct mf_shape *a, const struct mf_shape *b)
@@ -362,10 +299,10 @@ static void print_columns(const struct mf_shape *shape, size_t first, char buf[M
         print_field(&columns[i], (const char *)shape + columns[i].offset, buf + len, MF_SHAPE_TEXT_MAX - len);
         len += strlen(buf + len);
     }
-    if (shape->act_limit > 0 || shape->act_alpha > 0) {
-        buf[len++] = ',';
-        print_form(shape, buf + len, MF_SHAPE_TEXT_MAX - len);
-    }
+    char form[MF_SHAPE_FORM_MAX];
+    mf_shape_form_print(shape, form, sizeof(form));
+    if (form[0])
+        mf_say(buf + len, MF_SHAPE_TEXT_MAX - len, ",%s", form);
 }
 
 void mf_shape_print(const struct mf_shape *shape, char buf[MF_SHAPE_TEXT_MAX])
@@ -392,7 +329,7 @@ int mf_shape_parse(const char *text, struct mf_shape *ret)
             return -EINVAL;
     }
     const char *column, *why, *form = rest ? strsep(&rest, ",") : NULL;
-    if (form && (*form == '\0' || parse_form(form, &shape) < 0))
+    if (form && (*form == '\0' || mf_shape_form_parse(form, &shape) < 0))
         return -EINVAL;
     if (rest || mf_shape_check(&shape, &column, &why) < 0)
         return -EINVAL;

@@ -67,9 +67,13 @@ struct mf_shape {
     bool doweight_stage1; /* the routing weight is applied before the activation */
 
     /* What the twelve columns cannot say; all zero is what they mean. As text it is one more column, `form`:
-     * "limit:10", "limit:7+alpha:1.702". */
+     * "limit:10", "limit:7+alpha:1.702+b1+b2". */
     float act_limit; /* clamp of gate and up; 0: the activation's own (Swiglu 7, else none) */
     float act_alpha; /* Swiglu's factor within the sigmoid; 0: 1.702 */
+    bool
+        has_b1; /* a bias [E, 2I] (or I), added behind a routing weight of stage 1 and before the activation */
+    bool
+        has_b2; /* a bias [E, H], added before a routing weight of stage 2; of tensor-parallel ranks one adds it */
 };
 
 /* The twelve columns, in the order of untuned_fmoe.csv. */
@@ -79,7 +83,8 @@ extern const char *const mf_shape_columns[MF_SHAPE_N_COLUMNS];
 #define MF_SHAPE_TEXT_MAX 320
 
 /* The column beyond the twelve, empty for most shapes. The calls below know it by name too. */
-#define MF_SHAPE_FORM "form"
+#define MF_SHAPE_FORM     "form"
+#define MF_SHAPE_FORM_MAX 96 /* of its text */
 
 /* Sets one column from its text, any accepted spelling. -ENOENT: no such column; -EINVAL: not a value of it,
  * and *ret_why (static text, "an integer from 1 to 127") says what is expected. */

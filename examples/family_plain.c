@@ -64,6 +64,11 @@ static const char *refuse(const struct mf_shape *s, char *why, size_t cap)
             (int)s->act_type, s->use_g1u1, s->doweight_stage1);
         return "form";
     }
+    if (s->act_limit > 0 || s->has_b1 || s->has_b2) {
+        (void)snprintf(why, cap, "it neither clamps nor adds biases; here the limit is %g, b1 %d and b2 %d",
+                       (double)s->act_limit, s->has_b1, s->has_b2);
+        return "form";
+    }
     if (work > WORK_MOST) {
         (void)snprintf(why, cap, "%lld multiply-adds; plain loops on one thread take up to %lld", work,
                        WORK_MOST);

@@ -18,7 +18,7 @@ static const mf_aiter_generator generators[] = {
 int mf_aiter_enumerate(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink)
 {
     const struct mf_shape *s = layer->shape;
-    char form[64] = "";
+    char form[MF_SHAPE_FORM_MAX] = "";
     (void)mf_shape_get(s, MF_SHAPE_FORM, form, sizeof(form));
     if (form[0] || !mf_aiter_act(s->act_type))
         return sink->no(sink, "aiter", "*", "form",

@@ -288,6 +288,20 @@ int mf_data_weight(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed
     return job.error;
 }
 
+int mf_data_bias(const struct mf_shape *shape, enum mf_tensor b, uint64_t seed, float *out)
+{
+    struct mf_artifact a = mf_plain_bias(b);
+    size_t n = (size_t)mf_artifact_cols(&a, shape);
+    _cleanup_(mf_freep) uint16_t *codes = reallocarray(NULL, n, sizeof(*codes));
+    if (!codes)
+        return -ENOMEM;
+    for (int32_t e = 0; e < shape->expert; e++) {
+        make_row(key_of(seed, b), (uint64_t)e, scale_of(4), n, codes);
+        mf_bf16_to_floats(codes, n, out + (size_t)e * n);
+    }
+    return 0;
+}
+
 struct x_job {
     const struct mf_shape *shape;
     uint64_t seed;

@@ -5,6 +5,8 @@
  * underflows; then rounded to bf16, then quantised as the shape says. Weights depend on the layer model and
  * the seed only, and serve its whole ladder.
  *
+ * Biases have a standard deviation of 1/2 and values of bf16, row e for expert e.
+ *
  * Value k of row r: with q = k / 32 and i = k % 16, the Philox block at counter (16·q + i, r) gives it, words 0 and
  * 1 for the first sixteen values of the 32, words 2 and 3 for the others. A row of w is e·N + n. */
 #pragma once
@@ -27,6 +29,8 @@ int mf_data_expert(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed
 /* A whole weight, every part, on the threads of the pool. -ENOMEM; -EINVAL for formats that make no pair. */
 int mf_data_weight(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed,
                    const struct mf_tensor_ref *out);
+/* A bias, b1 or b2, whole: the artifact's floats. -ENOMEM. */
+int mf_data_bias(const struct mf_shape *shape, enum mf_tensor b, uint64_t seed, float *out);
 /* x bf16 [T,H], on the threads of the pool. */
 void mf_data_x(const struct mf_shape *shape, uint64_t seed, uint16_t *out);
 

@@ -110,7 +110,9 @@ static bool may_cover(const struct mf_asm_kernel *k, const struct mf_shape *s, s
 static bool is_legal(const struct mf_asm_kernel *k, const struct mf_shape *s, struct mf_refusal *ret)
 {
     const struct rule *rule = rule_of(k);
+    char form[MF_SHAPE_FORM_MAX] = "";
     ret->rule = NULL;
+    (void)mf_shape_get(s, MF_SHAPE_FORM, form, sizeof(form));
     if (!rule)
         mf_refuse(ret, "manifest", "the name of its manifest, %s, says no formats that are known here",
                   k->file);
@@ -124,6 +126,8 @@ static bool is_legal(const struct mf_asm_kernel *k, const struct mf_shape *s, st
     else if (!activation_fits(k, s))
         mf_refuse(ret, "act_type", "the layer's activation is %s, and manifest %s is for another",
                   mf_act_name(s->act_type), k->file);
+    else if (form[0])
+        mf_refuse(ret, "form", "the layer's form is %s, and its argument block says nothing of that", form);
     else if (s->inter_dim % k->sub_n != 0)
         mf_refuse(ret, "divisibility", "inter_dim %d leaves %d over its tiles of %d columns", s->inter_dim,
                   s->inter_dim % k->sub_n, k->sub_n);

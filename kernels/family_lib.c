@@ -206,12 +206,16 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
         mf_step_need(&s, mf_plain_x(shape));
         mf_step_need(&s, mf_cpu_sorted(c->block_m));
         mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, layout));
+        if (shape->has_b1 && !c->plain)
+            mf_step_need(&s, mf_plain_bias(MF_TENSOR_B1));
         mf_step_give(&s, mf_cpu_bf16(c->plain ? MF_TENSOR_G : MF_TENSOR_H, "sorted", c->block_m));
     } else {
         s.stage = MF_STAGE_STAGE2;
         mf_step_need(&s, mf_plain_h(shape, c->block_m));
         mf_step_need(&s, mf_cpu_sorted(c->block_m));
         mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, layout));
+        if (shape->has_b2)
+            mf_step_need(&s, mf_plain_bias(MF_TENSOR_B2));
         mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Z, "slot", 0));
     }
     s.flops = slots * H * I * (c->stage == 1 ? 4 : 2);
@@ -481,19 +485,25 @@ static int run_block(const struct mf_kernel *k, const struct mf_sorted_view *s, 
                    H * 2);
         a = room->a;
     }
+    bool biased = k->config.stage == 1 ? k->shape.has_b1 && !k->config.plain : k->shape.has_b2;
+    const float *b = biased ? (const float *)l->needs[3].part[0] + (size_t)s->experts[block] * k->N : NULL;
+    const float *const bias[2] = {b, biased ? b + I : NULL};
     int r = multiply(k, thread, rows, a, s->experts[block], room);
     for (int i = 0; i < rows && r == 0; i++) {
         size_t row = row0 + (size_t)i;
-        const float *c = room->c + (size_t)i * k->N;
+        float *c = room->c + (size_t)i * k->N;
         uint16_t *out = l->gives[0].part[0];
         if (k->config.plain) {
             k->ops->to_bf16(c, 2 * I, out + row * 2 * I);
         } else if (k->config.stage == 1) {
-            k->ops->activate(&k->shape, c, c + I, k->shape.doweight_stage1 ? s->weights[row] : 1.0f, I,
-                             out + row * I);
+            float *const gate_up[2] = {c, c + I};
+            mf_stage_activate(k->ops, &k->shape, gate_up, biased ? bias : NULL,
+                              k->shape.doweight_stage1 ? s->weights[row] : 1.0f, I, out + row * I);
         } else {
             int32_t id = s->ids[row];
             size_t slot = (size_t)mf_id_token(id) * (size_t)k->shape.topk + (size_t)mf_id_slot(id);
+            if (biased)
+                k->ops->add(c, b, H, 1.0f);
             k->ops->to_bf16(c, H, out + slot * H);
         }
     }

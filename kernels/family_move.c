@@ -237,6 +237,8 @@ static void describe_rows(const struct mf_kernel *k, struct mf_step *s)
     } else if (k->kind == MF_MOVE_ACT) {
         mf_step_need(s, mf_cpu_bf16(MF_TENSOR_G, "sorted", k->block_m));
         mf_step_need(s, mf_cpu_sorted(k->block_m));
+        if (shape->has_b1)
+            mf_step_need(s, mf_plain_bias(MF_TENSOR_B1));
         mf_step_give(s, mf_cpu_bf16(MF_TENSOR_H, "sorted", k->block_m));
         s->bytes = slots * I * 6;
         s->flops = slots * I * 8;

@@ -72,11 +72,17 @@ static void act_row(const struct mf_kernel *k, const struct mf_sorted_view *s, s
 {
     const struct mf_launch *l = k->launch;
     size_t I = (size_t)k->shape.inter_dim;
-    float *g = room;
+    float *const gate_up[2] = {room, (float *)room + I};
+    bool biased = k->shape.has_b1;
+    const float *b1 =
+        biased ? (const float *)l->needs[2].part[0] + (size_t)s->experts[row / (size_t)k->block_m] * 2 * I
+               : NULL;
+    const float *const bias[2] = {b1, biased ? b1 + I : NULL};
 
-    mf_bf16_to_floats((const uint16_t *)l->needs[0].part[0] + row * 2 * I, 2 * I, g);
-    k->plan.ops->activate(&k->shape, g, g + I, k->shape.doweight_stage1 ? s->weights[row] : 1.0f, I,
-                          (uint16_t *)l->gives[0].part[0] + row * I);
+    mf_bf16_to_floats((const uint16_t *)l->needs[0].part[0] + row * 2 * I, 2 * I, room);
+    mf_stage_activate(k->plan.ops, &k->shape, gate_up, biased ? bias : NULL,
+                      k->shape.doweight_stage1 ? s->weights[row] : 1.0f, I,
+                      (uint16_t *)l->gives[0].part[0] + row * I);
 }
 
 /* Where a thread keeps the largest magnitude of its rows. */

@@ -134,6 +134,10 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
     mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, layout));
     if (k->plan1.codecs.a->global)
         mf_step_need(&s, mf_cpu_calib());
+    if (shape->has_b1)
+        mf_step_need(&s, mf_plain_bias(MF_TENSOR_B1));
+    if (shape->has_b2)
+        mf_step_need(&s, mf_plain_bias(MF_TENSOR_B2));
     mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
     s.workspace_bytes = k->map.shared_bytes + k->map.thread_bytes * (size_t)k->config.threads;
     s.flops = T * shape->topk * 6 * H * shape->inter_dim;
@@ -341,7 +345,10 @@ static void run_thread(void *context, int thread, int n_threads)
     bool quantised = k->plan1.quantise;
     struct mf_tensor_ref x = l->needs[0], h = {{shared + k->map.h}};
     struct mf_sorted_view sorted;
-    int r = sort_here(k, room, &sorted);
+    int r = sort_here(k, room, &sorted), at = 4;
+    const float *calib = k->plan1.codecs.a->global ? l->needs[at++].part[0] : NULL;
+    const float *b1 = k->plan1.shape.has_b1 ? l->needs[at++].part[0] : NULL;
+    const float *b2 = k->plan1.shape.has_b2 ? l->needs[at].part[0] : NULL;
 
     if (r < 0) {
         if (thread == 0)
@@ -360,7 +367,8 @@ static void run_thread(void *context, int thread, int n_threads)
         .w = l->needs[2],
         .h = (void *)(shared + k->map.h),
         .h_q = h,
-        .calib = k->plan1.codecs.a->global ? l->needs[4].part[0] : NULL,
+        .calib = calib,
+        .bias = b1,
         .workspace = room + k->map.stage,
     };
     mf_stage1_run(&k->plan1, &a1, thread, n_threads);
@@ -369,6 +377,7 @@ static void run_thread(void *context, int thread, int n_threads)
         .sorted = sorted,
         .h = h,
         .w = l->needs[3],
+        .bias = b2,
         .out = l->gives[0].part[0],
         .workspace = room + k->map.stage,
     };

@@ -291,6 +291,8 @@ static void describe_stage1(const struct mf_kernel *k, struct mf_step *s)
     mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W1, mf_cpu_layout_name(k->config.panel)));
     if (quantised && k->plan.codecs.a->global)
         mf_step_need(s, mf_cpu_calib());
+    if (shape->has_b1)
+        mf_step_need(s, mf_plain_bias(MF_TENSOR_B1));
     mf_step_give(s, quantised ? mf_plain_h(shape, bm) : mf_cpu_bf16(MF_TENSOR_H, "sorted", bm));
     s->flops = slots * 4 * H * I;
     s->bytes = mf_cpu_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W1) +
@@ -310,6 +312,8 @@ static void describe_stage2(const struct mf_kernel *k, struct mf_step *s)
     mf_step_need(s, mf_plain_h(shape, bm));
     mf_step_need(s, mf_cpu_sorted(bm));
     mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W2, mf_cpu_layout_name(k->config.panel)));
+    if (shape->has_b2)
+        mf_step_need(s, mf_plain_bias(MF_TENSOR_B2));
     mf_step_give(s, out == TO_Y ? mf_cpu_bf16(MF_TENSOR_Y, "token", 0)
                                 : mf_cpu_bf16(out == TO_Z ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
     s->flops = slots * 2 * H * I;
@@ -476,11 +480,14 @@ static void run_stage1(void *context, int thread, int n_threads)
         .workspace = workspace + k->h_bytes + (size_t)thread * k->room,
     };
 
+    int at = 3;
+
     if (k->config.out == TO_HQ) {
         a.h = (void *)workspace;
         a.h_q = *give;
-        a.calib = k->plan.codecs.a->global ? needs[3].part[0] : NULL;
+        a.calib = k->plan.codecs.a->global ? needs[at++].part[0] : NULL;
     }
+    a.bias = k->plan.shape.has_b1 ? needs[at].part[0] : NULL;
     mf_stage1_run(&k->plan, &a, thread, n_threads);
 }
 
@@ -492,6 +499,7 @@ static void run_stage2(void *context, int thread, int n_threads)
         .sorted = mf_cpu_sorted_view(&needs[1]),
         .h = needs[0],
         .w = needs[2],
+        .bias = k->plan.shape.has_b2 ? needs[3].part[0] : NULL,
         .out = k->launch->gives[0].part[0],
         .workspace = (char *)k->launch->workspace + (size_t)thread * k->room,
     };

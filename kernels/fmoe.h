@@ -34,6 +34,7 @@ struct mf_fmoe_args {
     struct mf_tensor_ref x, topk, w1, w2; /* x bf16 in token order; weights as mf_pipeline_weight says */
     struct mf_tensor_ref y;               /* bf16 [T,H] */
     struct mf_tensor_ref calib;           /* of formats with a global factor (NVFP4); else unused */
+    struct mf_tensor_ref b1, b2; /* of shapes that have such a bias: float [E,2I], gate first, and [E,H] */
     void *arena;
 };
 /* Resolves every step's buffers for these arguments; args is copied. Allocates nothing. */

@@ -414,6 +414,10 @@ static struct mf_tensor_ref outside_ref(const struct mf_artifact *a, const struc
         return args->w2;
     case MF_TENSOR_CALIB:
         return args->calib;
+    case MF_TENSOR_B1:
+        return args->b1;
+    case MF_TENSOR_B2:
+        return args->b2;
     case MF_TENSOR_SORTED:
     case MF_TENSOR_ALIGNED:
     case MF_TENSOR_G:

@@ -265,15 +265,16 @@ static void gemm2_tile(const struct job *j, const struct tile *t, int32_t e)
             memcpy(exact + (size_t)i * K, j->h_exact + t->slots[i] * (int64_t)K, K * sizeof(float));
     }
     for (int64_t n = t->n_first; n < t->n_last; n++) {
+        float bias = j->data->shape.has_b2 ? j->data->b2[(int64_t)e * cols + n] : 0;
         mf_reference_weight_row(j->data, MF_TENSOR_W2, e, n, t->w);
         dots(t->w, t->rows, K, t->n, K, sums);
         for (int i = 0; i < t->n; i++)
-            j->out->z[t->slots[i] * cols + n] = sums[i];
+            j->out->z[t->slots[i] * cols + n] = sums[i] + bias;
         if (!j->z_exact)
             continue;
         dots(t->w, exact, K, t->n, K, sums);
         for (int i = 0; i < t->n; i++)
-            j->z_exact[t->slots[i] * cols + n] = sums[i];
+            j->z_exact[t->slots[i] * cols + n] = sums[i] + bias;
     }
 }
 
@@ -324,12 +325,15 @@ static float relative_error(const float *a, const float *b, size_t n)
 static void activate_row(const struct mf_layer_data *d, int64_t slot, const float *g, float *h)
 {
     const struct mf_shape *s = &d->shape;
+    const float *b1 = s->has_b1 ? d->b1 + d->ids[slot] * mf_gemm1_cols(s) : NULL;
     double factor = s->doweight_stage1 ? (double)d->weights[slot] : 1;
-    for (int32_t i = 0; i < s->inter_dim; i++) {
-        double gate = (double)g[i] * factor;
-        double value = s->use_g1u1 ? mf_activate(s, gate, (double)g[s->inter_dim + i] * factor)
-                                   : mf_activate_gate(s, gate);
-        h[i] = (float)value;
+    int32_t I = s->inter_dim;
+    for (int32_t i = 0; i < I; i++) {
+        double gate = (double)g[i] * factor + (b1 ? (double)b1[i] : 0);
+        if (s->use_g1u1)
+            h[i] = (float)mf_activate(s, gate, (double)g[I + i] * factor + (b1 ? (double)b1[I + i] : 0));
+        else
+            h[i] = (float)mf_activate_gate(s, gate);
     }
 }
 

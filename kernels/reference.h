@@ -17,7 +17,8 @@
  * With use_g1u1 = 0 there is no up half: the activation is its gate factor alone, for Swiglu
  * min(g, 7)·sigmoid(1.702·g) with g clamped first; for No it is g.
  * With doweight_stage1 the routing weight multiplies gemm1's output before the activation, and the combine is a plain
- * sum. */
+ * sum. A bias b1 is added behind that, before the activation and its clamps; b2 is part of z, before a routing weight
+ * of stage 2 (openai/gpt-oss; ROCm/aiter's torch_moe). */
 #pragma once
 
 #include <stdbool.h>
@@ -36,6 +37,7 @@ struct mf_layer_data {
     const int32_t *ids;          /* [T,k] */
     const float *weights;        /* [T,k] */
     struct mf_tensor_ref w1, w2; /* the parts of mf_plain_w(…, "row") */
+    const float *b1, *b2;        /* of shapes that have them: [E, 2I] and [E, H] */
 };
 
 /* The layer's decoded references, fp32, in slot order (row t*k + j) where not said otherwise. All arrays lie in one block,
@@ -43,14 +45,14 @@ struct mf_layer_data {
 struct mf_reference {
     void *block;   /* owned; NULL: someone else's */
     float *x;      /* shapes that quantise activations: quantised x decoded [T,H]; else NULL */
-    float *g;      /* [T*k, 2I] on quantised x, without the routing weight */
+    float *g;      /* [T*k, 2I] on quantised x, without the routing weight and b1 */
     float *h_bf16; /* h rounded to bf16 [T*k, I] */
     float *
         h; /* h as it enters gemm2: h_bf16 quantised and decoded where activations are, else the same array */
     float x_amax,
         h_amax; /* largest magnitudes of x and of h_bf16, NaN when there is one: what a scale of all rows is
                              drawn from, and the calibrated factors of x and h */
-    float *z;   /* [T*k, H] on that h, without the routing weight */
+    float *z;   /* [T*k, H] on that h and with b2, without the routing weight */
     float *y;   /* [T,H], not rounded */
     /* What quantising h costs, by row: the relative error of h, z and y of the plain quantised pipeline against
      * the same without that quantisation. Row limits are drawn from it. NULL for shapes that do not quantise. */

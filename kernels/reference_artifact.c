@@ -98,6 +98,8 @@ const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_
     case MF_TENSOR_W2:
     case MF_TENSOR_CALIB:
     case MF_TENSOR_ALIGNED:
+    case MF_TENSOR_B1:
+    case MF_TENSOR_B2:
     case MF_TENSOR_N_:
         break;
     }
@@ -297,6 +299,11 @@ int mf_reference_artifact(const struct mf_layer_data *data, const struct mf_refe
     if (a->tensor == MF_TENSOR_TOPK) {
         memcpy(to->part[0], data->ids, (size_t)mf_part_bytes(&parts[0]));
         memcpy(to->part[1], data->weights, (size_t)mf_part_bytes(&parts[1]));
+        return 0;
+    }
+    if (a->tensor == MF_TENSOR_B1 || a->tensor == MF_TENSOR_B2) {
+        memcpy(to->part[0], a->tensor == MF_TENSOR_B1 ? data->b1 : data->b2,
+               (size_t)mf_part_bytes(&parts[0]));
         return 0;
     }
     struct encode_job j = {.data = data, .r = r, .a = a, .to = to};

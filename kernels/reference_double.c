@@ -25,11 +25,12 @@ static void make_h(const struct mf_layer_data *d, const struct mf_reference *r, 
 {
     const struct mf_shape *s = &d->shape;
     size_t I = (size_t)s->inter_dim;
+    const float *b1 = s->has_b1 ? d->b1 + d->ids[slot] * mf_gemm1_cols(s) : NULL;
     double factor = s->doweight_stage1 ? (double)d->weights[slot] : 1;
-    for (size_t i = 0; i < I; i++) {
-        double gate = o->g[i] * factor;
-        o->h[i] = s->use_g1u1 ? mf_activate(s, gate, o->g[I + i] * factor) : mf_activate_gate(s, gate);
-    }
+    for (int64_t i = 0; i < mf_gemm1_cols(s); i++)
+        o->g[i] = o->g[i] * factor + (b1 ? (double)b1[i] : 0);
+    for (size_t i = 0; i < I; i++)
+        o->h[i] = s->use_g1u1 ? mf_activate(s, o->g[i], o->g[I + i]) : mf_activate_gate(s, o->g[i]);
     if (!quantise_h)
         return;
     struct mf_artifact a = mf_plain_h(s, 1);
@@ -55,7 +56,8 @@ static void add_slot(const struct mf_layer_data *d, const struct mf_reference *r
     double weight = s->doweight_stage1 ? 1 : (double)d->weights[slot];
     for (int64_t n = 0; n < s->model_dim; n++) {
         mf_reference_weight_row(d, MF_TENSOR_W2, d->ids[slot], n, o->w);
-        y[n] += weight * dot(o->w, o->h, (size_t)s->inter_dim);
+        double bias = s->has_b2 ? (double)d->b2[(int64_t)d->ids[slot] * s->model_dim + n] : 0;
+        y[n] += weight * (dot(o->w, o->h, (size_t)s->inter_dim) + bias);
     }
 }
 

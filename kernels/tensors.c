@@ -106,6 +106,8 @@ static int64_t order_rows(const struct mf_artifact *a, const struct mf_shape *s)
     case MF_TENSOR_W2:
     case MF_TENSOR_CALIB:
     case MF_TENSOR_ALIGNED:
+    case MF_TENSOR_B1:
+    case MF_TENSOR_B2:
     case MF_TENSOR_N_:
         break;
     }
@@ -124,6 +126,7 @@ int64_t mf_artifact_cols(const struct mf_artifact *a, const struct mf_shape *s)
         return 2;
     case MF_TENSOR_G:
     case MF_TENSOR_GW:
+    case MF_TENSOR_B1:
         return mf_gemm1_cols(s);
     case MF_TENSOR_W2:
     case MF_TENSOR_H:
@@ -133,6 +136,7 @@ int64_t mf_artifact_cols(const struct mf_artifact *a, const struct mf_shape *s)
     case MF_TENSOR_Z:
     case MF_TENSOR_ZW:
     case MF_TENSOR_Y:
+    case MF_TENSOR_B2:
     case MF_TENSOR_N_:
         break;
     }
@@ -176,6 +180,15 @@ static int activation_parts(const struct mf_artifact *a, const struct mf_shape *
     return scale_parts(c, 1, rows, cols, p);
 }
 
+static int bias_parts(const struct mf_artifact *a, const struct mf_shape *s, struct mf_part *p)
+{
+    bool there = a->tensor == MF_TENSOR_B1 ? s->has_b1 : s->has_b2;
+    if (!there || !mf_artifact_is_input(a))
+        return -EINVAL;
+    *p = (struct mf_part){mf_tensor_name(a->tensor), 4, s->expert, mf_artifact_cols(a, s)};
+    return 1;
+}
+
 int mf_artifact_parts(const struct mf_artifact *a, const struct mf_shape *shape,
                       struct mf_part parts[MF_PARTS_MAX])
 {
@@ -200,6 +213,9 @@ int mf_artifact_parts(const struct mf_artifact *a, const struct mf_shape *shape,
     case MF_TENSOR_ZW:
     case MF_TENSOR_Y:
         return activation_parts(a, shape, parts);
+    case MF_TENSOR_B1:
+    case MF_TENSOR_B2:
+        return bias_parts(a, shape, parts);
     case MF_TENSOR_N_:
         break;
     }
@@ -229,6 +245,11 @@ struct mf_artifact mf_plain_h(const struct mf_shape *shape, int32_t block_m)
     struct mf_artifact a = {.tensor = MF_TENSOR_H, .order = "sorted", .block = block_m};
     plain_format(shape, false, &a);
     return a;
+}
+
+struct mf_artifact mf_plain_bias(enum mf_tensor b)
+{
+    return (struct mf_artifact){.tensor = b, .format = MF_FORMAT_F32, .scale = MF_SCALE_NONE, .order = "row"};
 }
 
 struct mf_artifact mf_plain_w(const struct mf_shape *shape, enum mf_tensor w, const char *layout)

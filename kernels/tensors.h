@@ -7,7 +7,8 @@
  *   aligned {ids i32 [P], experts i32 [P/B], num_post_pad i32 [1]}
  *   w1 w2  {w, scale, global}: [E,2I,H] and [E,H,I] elements permuted by the layout (kernels/layout.h)
  *   g gw   {g [P,2I]}   h {h [P,I], scale, global}   z zw {z [T*k,H]}   y {y [T,H]}   calib {calib [2]}
- *   With use_g1u1 = 0 gemm1 has no up half: I takes the place of 2I in w1, g and gw.
+ *   b1 {b1 f32 [E,2I]}   b2 {b2 f32 [E,H]}: of shapes that have such a bias
+ *   With use_g1u1 = 0 gemm1 has no up half: I takes the place of 2I in w1, b1, g and gw.
  *   scale: absent for none; else the grid of the codec (kernels/codec.h) over the rows, for weights expert by expert:
  *          per_token f32 [rows] (weights: [E,N]); per_1x128 f32 [rows, ceil(cols/128)];
  *          per_128x128 f32 [E, ceil(N/128), ceil(K/128)]; per_tensor f32 [1] ([E]); per_1x32 [rows, ceil(cols/32)]
@@ -63,6 +64,7 @@ uint32_t mf_part_poison(const struct mf_artifact *a, int part, bool *ret_is_valu
  * the weights in a given layout, all by mf_codecs_of_shape. bf16 for a shape whose formats make no pair. */
 struct mf_artifact mf_plain_x(const struct mf_shape *shape);                  /* quantised, token order */
 struct mf_artifact mf_plain_h(const struct mf_shape *shape, int32_t block_m); /* quantised, sorted order */
+struct mf_artifact mf_plain_bias(enum mf_tensor b);                           /* b1, b2 */
 struct mf_artifact mf_plain_w(const struct mf_shape *shape, enum mf_tensor w, const char *layout);
 
 /* sorted_token_ids, AITER's packing. */

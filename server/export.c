@@ -75,7 +75,7 @@ static const char *text_of(const cJSON *json, const char *key)
 struct row_texts {
     char pipeline[MF_EXPORT_STEPS_MAX * (MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX + 2)];
     char layout[128], model[128], revision[128], compiler[256], routing[MF_ROUTING_TEXT_MAX], seed[32], n[24],
-        mad[32], provenance[64], form[64];
+        mad[32], provenance[64], form[MF_SHAPE_FORM_MAX];
 };
 
 static void fill_own(const struct mf_export_config *c, const cJSON *provenance, struct row_texts *t,
@@ -115,7 +115,7 @@ static void fill_own(const struct mf_export_config *c, const cJSON *provenance, 
 static bool aiter_refuses(const struct mf_export_config *c, const struct mf_shape *shape, char *why,
                           size_t cap)
 {
-    char form[64];
+    char form[MF_SHAPE_FORM_MAX];
     (void)mf_shape_get(shape, MF_SHAPE_FORM, form, sizeof(form));
     if (*form || shape->act_type == MF_ACT_GELU_TANH || shape->act_type == MF_ACT_SILU_STEP ||
         shape->q_type == MF_QTYPE_PER_1X16) {

@@ -166,7 +166,7 @@ static cJSON *shape_json(const char *row)
         cJSON_AddItemToObject(o, mf_shape_columns[i],
                               number ? cJSON_CreateRaw(text) : cJSON_CreateString(text));
     }
-    char form[64];
+    char form[MF_SHAPE_FORM_MAX];
     if (mf_shape_get(&shape, MF_SHAPE_FORM, form, sizeof(form)) == 0 && *form)
         cJSON_AddStringToObject(o, MF_SHAPE_FORM, form);
     return o;

@@ -38,8 +38,8 @@ static struct batch *batch_new(void)
                                .q_type = MF_QTYPE_PER_1X16,
                                .use_g1u1 = true};
     struct mf_routing routing = {.kind = MF_ROUTING_UNIFORM};
-    b->data =
-        (struct mf_layer_data){s, b->x, b->ids, b->weights, {{b->w1, b->s1, b->g1}}, {{b->w2, b->s2, b->g2}}};
+    b->data = (struct mf_layer_data){
+        s, b->x, b->ids, b->weights, {{b->w1, b->s1, b->g1}}, {{b->w2, b->s2, b->g2}}, NULL, NULL};
     mf_data_x(&s, 1, b->x);
     ck_assert_int_eq(mf_data_topk(&s, &routing, 1, b->ids, b->weights), 0);
     ck_assert_int_eq(mf_data_weight(&s, MF_TENSOR_W1, 1, &b->data.w1), 0);

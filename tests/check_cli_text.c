@@ -175,6 +175,11 @@ static const struct {
     {"q_type=QuantType.per_128x128", "4," QWEN_FP8, true}, /* AITER's other spelling of it */
     {"q_type=QuantType.No", "4," QWEN_FP8, false},
     {"use_g1u1=True", "4," QWEN_FP8, true},
+    {"form=b1+b2", "4," QWEN_BF16 ",b1+b2", true},
+    {"form=b1+b2", "4," QWEN_BF16, false},
+    {"4," QWEN_BF16 ",b1", "4," QWEN_BF16 ",b1", true},
+    {"4," QWEN_BF16, "4," QWEN_BF16 ",b1", false}, /* a whole row says that there is none */
+    {"token=4", "4," QWEN_BF16 ",b1", true},
 };
 
 START_TEST(patterns)
@@ -197,7 +202,8 @@ static const struct {
     {"tokens=4", "'tokens' is no column"},
     {"token=x", "token: 'x' is no value of it; expected"},
     {"token=4,8", "either column=value pairs or a whole row"},
-    {"1," QWEN_BF16 ",7", "more than twelve values"},
+    {"1," QWEN_BF16 ",7", "form: '7' is no value of it; expected"},
+    {"1," QWEN_BF16 ",b1,7", "more than twelve values and a form"},
 };
 
 START_TEST(patterns_refused)

@@ -168,7 +168,7 @@ struct layer {
     struct mf_reference ref;
     uint16_t *x, *y;
     int32_t *ids;
-    float *weights, *s1, *s2;
+    float *weights, *s1, *s2, *b1, *b2;
     void *w1, *w2;
 };
 
@@ -187,7 +187,12 @@ static void layer_make(struct layer *l, const struct mf_shape *s)
     l->s2 = calloc(n2, 4);
     mf_data_x(s, 3, l->x);
     ck_assert_int_eq(mf_data_topk(s, &routing, 3, l->ids, l->weights), 0);
-    l->data = (struct mf_layer_data){*s, l->x, l->ids, l->weights, {{l->w1, l->s1}}, {{l->w2, l->s2}}};
+    l->b1 = calloc(n1, 4);
+    l->b2 = calloc(n2, 4);
+    l->data = (struct mf_layer_data){*s,    l->x, l->ids, l->weights, {{l->w1, l->s1}}, {{l->w2, l->s2}},
+                                     l->b1, l->b2};
+    ck_assert_int_eq(mf_data_bias(s, MF_TENSOR_B1, 3, l->b1), 0);
+    ck_assert_int_eq(mf_data_bias(s, MF_TENSOR_B2, 3, l->b2), 0);
     ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W1, 3, &l->data.w1), 0);
     ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W2, 3, &l->data.w2), 0);
     ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
@@ -195,7 +200,7 @@ static void layer_make(struct layer *l, const struct mf_shape *s)
 
 static void layer_release(struct layer *l)
 {
-    void *const all[] = {l->x, l->y, l->ids, l->weights, l->s1, l->s2, l->w1, l->w2};
+    void *const all[] = {l->x, l->y, l->ids, l->weights, l->s1, l->s2, l->w1, l->w2, l->b1, l->b2};
     mf_reference_release(&l->ref);
     for (size_t i = 0; i < MF_ARRAY_LEN(all); i++)
         free(all[i]);
@@ -207,13 +212,14 @@ static const char *const accumulating[] = {"planted:sort.4", "planted:quant1",  
                                            "odd:zero",       "planted:stage2.4", "odd:accumulate",
                                            "odd:cast"};
 
-/* Every format, both ways to combine, an arena full of NaN with a band behind it: the output is the reference's. */
+/* Every format, both ways to combine, with biases and without, an arena full of NaN with a band behind it: the output is the reference's. */
 START_TEST(runs_the_layer)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
-    struct mf_shape s = planted_shape(_i / 2, 9);
+    struct mf_shape s = planted_shape(_i / 2 % PLANTED_N_FORMATS, 9);
     struct mf_pipeline *p = NULL;
     struct layer l;
+    s.has_b1 = s.has_b2 = _i >= 2 * PLANTED_N_FORMATS;
     const char *const *all = _i % 2 ? accumulating : plain, *names[8];
     size_t n_all = _i % 2 ? MF_ARRAY_LEN(accumulating) : MF_ARRAY_LEN(plain), n = 0;
     char why[MF_REASON_MAX];
@@ -234,6 +240,8 @@ START_TEST(runs_the_layer)
                                     .topk = {{l.ids, l.weights}},
                                     .w1 = {{l.w1, l.s1}},
                                     .w2 = {{l.w2, l.s2}},
+                                    .b1 = {{l.b1}},
+                                    .b2 = {{l.b2}},
                                     .y = {{l.y}},
                                     .arena = arena};
         mf_pipeline_bind(p, &args);
@@ -285,7 +293,7 @@ int main(void)
     TCase *t = tcase_create("pipeline");
     tcase_add_loop_test(t, refusal, 0, MF_ARRAY_LEN(refused));
     tcase_add_test(t, length);
-    tcase_add_loop_test(t, runs_the_layer, 0, 2 * PLANTED_N_FORMATS);
+    tcase_add_loop_test(t, runs_the_layer, 0, 4 * PLANTED_N_FORMATS);
     tcase_add_test(t, arena_is_shared_over_time);
     suite_add_tcase(s, t);
     return mf_check_main(s);

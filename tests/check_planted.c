@@ -48,6 +48,7 @@ START_TEST(correct_kernels_pass)
     struct mf_shape s = planted_shape(format, loads[_i / PLANTED_N_FORMATS].token);
     s.doweight_stage1 = _i % 2;
     s.act_type = (enum mf_act)(_i % 3);
+    s.has_b1 = s.has_b2 = _i % 4 == 3;
     struct mf_session *session = session_of(d, &s, loads[_i / PLANTED_N_FORMATS].routing);
     for (size_t i = 0; i < MF_ARRAY_LEN(all); i++) {
         if (i == 1 && s.q_type == MF_QTYPE_NO)
@@ -96,6 +97,10 @@ static const struct {
     {"stage1", PLANTED_EXPERT, "expert "},
     {"stage2", PLANTED_EXPERT, "expert "},
     {"stage1", PLANTED_SWAPPED, "mismatch: "},
+    {"stage1", PLANTED_BIAS_LATE, ""},
+    {"stage2", PLANTED_BIAS_LATE, "mismatch: "},
+    {"stage1", PLANTED_BIAS_NEXT, "mismatch: "},
+    {"stage2", PLANTED_BIAS_NEXT, "mismatch: "},
     {"stage2", PLANTED_INPUT_PADDING, "not finite: "},
     {"sort", PLANTED_ORDER, "sorted: block 0 is of expert "},
     {"sort", PLANTED_WEIGHT, "sorted: row 0 (token "},
@@ -108,6 +113,7 @@ START_TEST(fault_is_refused)
     struct mf_device *d = planted_device(CLOCK_HONEST);
     int format = _i % PLANTED_N_FORMATS, at = _i / PLANTED_N_FORMATS;
     struct mf_shape s = planted_shape(format, 64);
+    s.has_b1 = s.has_b2 = faults[at].fault == PLANTED_BIAS_LATE || faults[at].fault == PLANTED_BIAS_NEXT;
     struct mf_session *session = session_of(d, &s, "balanced");
     struct mf_step step = planted_step(&s, faults[at].kind, 16, faults[at].fault);
     struct mf_result r = probe(session, &step);

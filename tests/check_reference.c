@@ -16,7 +16,7 @@ struct layer {
     struct mf_reference ref;
     uint16_t *x;
     int32_t *ids;
-    float *weights;
+    float *weights, *b1, *b2;
 };
 
 static struct mf_tensor_ref new_parts(const struct mf_artifact *a, const struct mf_shape *s, int *ret_n)
@@ -45,6 +45,17 @@ static struct mf_tensor_ref new_weight(const struct mf_shape *s, enum mf_tensor 
     return ref;
 }
 
+static float *new_bias(const struct mf_shape *s, enum mf_tensor b)
+{
+    struct mf_artifact a = mf_plain_bias(b);
+    int n;
+    if (!(b == MF_TENSOR_B1 ? s->has_b1 : s->has_b2))
+        return NULL;
+    struct mf_tensor_ref ref = new_parts(&a, s, &n);
+    ck_assert_int_eq(mf_data_bias(s, b, 3, ref.part[0]), 0);
+    return ref.part[0];
+}
+
 static void layer_make(struct layer *l, const struct mf_shape *s, const char *routing_text)
 {
     struct mf_routing routing;
@@ -54,8 +65,16 @@ static void layer_make(struct layer *l, const struct mf_shape *s, const char *ro
     l->weights = calloc((size_t)(s->token * s->topk), 4);
     mf_data_x(s, 3, l->x);
     ck_assert_int_eq(mf_data_topk(s, &routing, 3, l->ids, l->weights), 0);
-    l->data = (struct mf_layer_data){
-        *s, l->x, l->ids, l->weights, new_weight(s, MF_TENSOR_W1), new_weight(s, MF_TENSOR_W2)};
+    l->b1 = new_bias(s, MF_TENSOR_B1);
+    l->b2 = new_bias(s, MF_TENSOR_B2);
+    l->data = (struct mf_layer_data){.shape = *s,
+                                     .x = l->x,
+                                     .ids = l->ids,
+                                     .weights = l->weights,
+                                     .w1 = new_weight(s, MF_TENSOR_W1),
+                                     .w2 = new_weight(s, MF_TENSOR_W2),
+                                     .b1 = l->b1,
+                                     .b2 = l->b2};
     ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
 }
 
@@ -65,6 +84,8 @@ static void layer_release(struct layer *l)
     free(l->x);
     free(l->ids);
     free(l->weights);
+    free(l->b1);
+    free(l->b2);
     free_parts(&l->data.w1);
     free_parts(&l->data.w2);
 }
@@ -115,6 +136,8 @@ static struct mf_shape shape_of(int combo, int64_t token)
         .q_type = formats[f].q_type,
         .use_g1u1 = rest / MF_ACT_N_ % 2,
         .doweight_stage1 = rest / MF_ACT_N_ / 2,
+        .has_b1 = combo % 3 == 1,
+        .has_b2 = combo % 3 == 1 || combo % 5 == 1,
     };
 }
 
@@ -145,8 +168,8 @@ START_TEST(fast_is_double)
         if (s.q_dtype_a == MF_DTYPE_BF16) {
             ck_assert_double_le(cost, 0.006);
         } else {
-            /* the stored cost of quantising is the true one, and is there */
-            ck_assert_double_gt(cost, 0.002);
+            /* the stored cost of quantising is the true one, and is there; of a row with b2, which is not quantised, less */
+            ck_assert_double_gt(cost, s.has_b2 ? 0.0005 : 0.002);
             ck_assert_double_lt(cost, s.q_dtype_a == MF_DTYPE_FP4X2 ? 0.5 : 0.12);
             ck_assert_double_le(fabs(cost - (double)l.ref.y_error[t]), 0.1 * cost);
         }
@@ -210,6 +233,48 @@ START_TEST(activation_vector)
     struct mf_shape s = {.act_type = activations[_i].act, .act_limit = activations[_i].limit};
     double got = mf_activate(&s, activations[_i].gate, activations[_i].up);
     ck_assert_double_le(fabs(got - activations[_i].want), 2e-6);
+}
+END_TEST
+
+/* One token, one expert, every weight zero: what comes out is b1 through the activation (of zero times w2), and b2 times
+ * the routing weight, or b2 alone where that came before the activation. */
+START_TEST(biases_alone)
+{
+    struct mf_shape s = {.token = 1,
+                         .model_dim = 16,
+                         .inter_dim = 16,
+                         .expert = 1,
+                         .topk = 1,
+                         .act_type = MF_ACT_SWIGLU,
+                         .dtype = MF_DTYPE_BF16,
+                         .q_dtype_a = MF_DTYPE_BF16,
+                         .q_dtype_w = MF_DTYPE_BF16,
+                         .use_g1u1 = true,
+                         .doweight_stage1 = _i == 1,
+                         .has_b1 = true,
+                         .has_b2 = true};
+    uint16_t x[16] = {0}, w1[32 * 16] = {0}, w2[16 * 16] = {0};
+    const int32_t ids[] = {0};
+    const float weights[] = {0.25f};
+    float b1[32], b2[16];
+    for (int i = 0; i < 32; i++)
+        b1[i] = i < 16 ? 1 : 2; /* (1, 2) -> 2.537387 */
+    for (int i = 0; i < 16; i++) {
+        b2[i] = (float)(i - 8);
+        w2[i * 16] = mf_bf16_from_float(1); /* z is the first of h, and b2 */
+    }
+    struct mf_layer_data d = {s, x, ids, weights, {{w1}}, {{w2}}, b1, b2};
+    struct mf_reference r;
+    double y[16];
+    ck_assert_int_eq(mf_reference_make(&d, &r), 0);
+    ck_assert_int_eq(mf_reference_row_double(&d, &r, 0, false, y), 0);
+    for (int i = 0; i < 16; i++) {
+        double want = (2.537387 + (i - 8)) * (_i == 1 ? 1 : 0.25);
+        ck_assert_double_le(fabs(y[i] - want), 2e-6);
+        ck_assert_double_le(fabs((double)r.y[i] - want), 0.01);
+        ck_assert(r.g[i] == 0);
+    }
+    mf_reference_release(&r);
 }
 END_TEST
 
@@ -396,6 +461,7 @@ int main(void)
     tcase_add_loop_test(t, fast_is_double_for_any_load, 0, MF_ARRAY_LEN(loads));
     tcase_add_loop_test(t, activation_vector, 0, MF_ARRAY_LEN(activations));
     tcase_add_loop_test(t, a_block_is_opened_again, 0, N_FORMATS);
+    tcase_add_loop_test(t, biases_alone, 0, 2);
     tcase_add_test(t, sort_example);
     tcase_add_loop_test(t, artifacts_decode_to_their_reference, 0, N_FORMATS);
     tcase_add_loop_test(t, what_no_shape_has, 0, MF_ARRAY_LEN(no_artifacts));

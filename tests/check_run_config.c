@@ -11,7 +11,7 @@
 #define HEADER                                                                                             \
     "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
     "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"   \
-    "tflops,bw,pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance\n"
+    "tflops,bw,pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance,form\n"
 #define SHAPE \
     "4,256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 
@@ -60,14 +60,14 @@ static void find_pipeline(void)
     make_folder();
 }
 
-static void write_row(const char *us, const char *names)
+static void write_row(const char *us, const char *names, const char *form)
 {
     char text[4096];
 
     mf_say(text, sizeof(text),
            "%s%s,%s,8,0,1.0,a,0.0%%,0.0,None,0.0%%,%s,1,0,0,1.0,2.0,%s,w1=row,cpu,r1,gcc,zipf:1.2,3,20,0.5,"
-           "moefarm:race\n",
-           HEADER, class_text, SHAPE, us, names);
+           "moefarm:race,%s\n",
+           HEADER, class_text, SHAPE, us, names, form);
     write_file(in_folder("table.csv"), text);
 }
 
@@ -76,22 +76,28 @@ static const struct {
     const char *option, *value;
     int code;
     const char *out, *err;
+    const char *form;
 } cases[] = {
-    {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16", ""},
-    {"0.001", NULL, "--rounds", "3", 1, "SLOWER   T4 H256", ""},
-    {"0.001", NULL, "--slack", "1e12", 0, "1 rows: 1 OK, 0 not", ""},
-    {"1000000.0", NULL, "--err-ratio", "-1", 1, "WRONG    T4 H256", ""}, /* a ratio that nothing keeps */
-    {"1000000.0", NULL, "--json", NULL, 0, "\"verdict\":\t\"OK\"", ""},
-    {"1000000.0", "move:sort_m8", "--rounds", "3", 2, "", "T4 H256 I128 E8 k2 bf16: "},
-    {"1000000.0", "one:nothing", "--rounds", "3", 2, "", "one offers no step nothing"},
-    {"1000000.0", NULL, "--routing", "skewed", 2, "", "'skewed' is no routing profile"},
+    {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16", "", NULL},
+    {"0.001", NULL, "--rounds", "3", 1, "SLOWER   T4 H256", "", NULL},
+    {"0.001", NULL, "--slack", "1e12", 0, "1 rows: 1 OK, 0 not", "", NULL},
+    {"1000000.0", NULL, "--err-ratio", "-1", 1, "WRONG    T4 H256", "",
+     NULL}, /* a ratio that nothing keeps */
+    {"1000000.0", NULL, "--json", NULL, 0, "\"verdict\":\t\"OK\"", "", NULL},
+    {"1000000.0", "move:sort_m8", "--rounds", "3", 2, "", "T4 H256 I128 E8 k2 bf16: ", NULL},
+    {"1000000.0", "one:nothing", "--rounds", "3", 2, "", "one offers no step nothing", NULL},
+    {"1000000.0", NULL, "--routing", "skewed", 2, "", "'skewed' is no routing profile", NULL},
+    {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 limit:1.5+b1+b2", "",
+     "b2+limit:1.5+b1"},
+    {"1000000.0", NULL, "--rounds", "3", 2, "", "form", "b1+b1"},
 };
 
 START_TEST(run_config)
 {
     struct ran r;
 
-    write_row(cases[_i].us, cases[_i].names ? cases[_i].names : pipeline);
+    write_row(cases[_i].us, cases[_i].names ? cases[_i].names : pipeline,
+              cases[_i].form ? cases[_i].form : "");
     r = moefarm("", "run-config", in_folder("table.csv"), cases[_i].option, cases[_i].value, NULL);
     ck_assert_msg(r.code == cases[_i].code, "exit code %d, want %d: %s%s", r.code, cases[_i].code, r.out,
                   r.err);
@@ -105,7 +111,7 @@ START_TEST(another_class)
     struct ran r;
 
     mf_say(class_text, sizeof(class_text), "gfx942,304");
-    write_row("10.0", pipeline);
+    write_row("10.0", pipeline, "");
     r = moefarm("", "run-config", in_folder("table.csv"), NULL);
     ck_assert_int_eq(r.code, 2);
     assert_says(r.err, "no row of this device's class");

@@ -318,11 +318,16 @@ START_TEST(form_is_part_of_the_shape)
         {"Swiglu", "alpha:2", true},    {"SiluStep", "limit:7", true},
         {"SiluStep", "", false},        {"Gelu", "limit:7", false},
         {"Silu", "alpha:1.702", false}, {"Situv2", "limit:25", false},
-        {"Silu", "limit:10,x", false},
+        {"Silu", "limit:10,x", false},  {"Swiglu", "limit:7+b1+b2", true},
+        {"Gelu", "b1", true},           {"Situv2", "b2", true},
+        {"Silu", "b1+b1", false},       {"Silu", "b1:1", false},
+        {"Silu", "limit", false},       {"Silu", "b3", false},
+        {"Silu", "b1+", false},         {"Silu", "limit:", false},
     };
     for (size_t i = 0; i < MF_ARRAY_LEN(rows); i++) {
         char text[MF_SHAPE_TEXT_MAX], back[MF_SHAPE_TEXT_MAX];
         struct mf_shape s, plain;
+        const char *why;
         (void)snprintf(text, sizeof(text),
                        "4,2048,96,128,8,ActivationType.%s,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
                        "QuantType.No,1,0%s%s",
@@ -333,7 +338,9 @@ START_TEST(form_is_part_of_the_shape)
         mf_shape_print(&s, back);
         ck_assert_str_eq(back, text);
         plain = s;
-        plain.act_limit = plain.act_alpha = 0;
+        ck_assert_int_eq(mf_shape_set(&plain, MF_SHAPE_FORM, "", &why), 0);
+        if (plain.act_type == MF_ACT_SILU_STEP)
+            plain.act_limit = 8;
         ck_assert(!mf_shape_equal(&s, &plain));
         ck_assert(!mf_shape_same_layer_model(&s, &plain));
         ck_assert_int_eq(mf_shape_compare(&s, &plain), -mf_shape_compare(&plain, &s));

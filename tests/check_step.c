@@ -146,7 +146,8 @@ static const struct {
     {"needs", "\"x/bf16/none/token\""}, {"needs", "[\"x/bf16/none\"]"}, {"needs", "[5]"}, {"needs", "[null]"},
     {"needs", "{}"},
     {"gives", "[\"x/bf16/none/token\",\"x/bf16/none/token\",\"x/bf16/none/token\",\"x/bf16/none/token\","
-              "\"x/bf16/none/token\",\"x/bf16/none/token\",\"x/bf16/none/token\"]"},      /* one more than six */
+              "\"x/bf16/none/token\",\"x/bf16/none/token\",\"x/bf16/none/token\",\"x/bf16/none/token\","
+              "\"x/bf16/none/token\"]"},      /* one more than eight */
     {"workspace", "-1"}, {"workspace", "1e300"}, {"workspace", "0.5"},
     {"flops", "-1"}, {"flops", "1e999"}, {"flops", "\"1\""},
     {"bytes", "-0.001"}, {"bytes", "null"},

@@ -65,7 +65,8 @@ static struct layer *layer_new(const struct mf_shape *s, const char *routing_tex
     l->x = calloc((size_t)(s->token * s->model_dim), 2);
     l->ids = calloc((size_t)(s->token * s->topk), 4);
     l->weights = calloc((size_t)(s->token * s->topk), 4);
-    l->data = (struct mf_layer_data){*s, l->x, l->ids, l->weights, new_parts(&w1, s), new_parts(&w2, s)};
+    l->data = (struct mf_layer_data){*s,   l->x, l->ids, l->weights, new_parts(&w1, s), new_parts(&w2, s),
+                                     NULL, NULL};
     mf_data_x(s, 5, l->x);
     ck_assert_int_eq(mf_data_topk(s, &routing, 5, l->ids, l->weights), 0);
     ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W1, 5, &l->data.w1), 0);

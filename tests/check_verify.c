@@ -43,7 +43,8 @@ static struct layer *layer_new(bool fp8)
     const struct mf_shape *s = &l->data.shape;
     mf_data_x(s, 4, l->x);
     ck_assert_int_eq(mf_data_topk(s, &routing, 4, l->ids, l->weights), 0);
-    l->data = (struct mf_layer_data){*s, l->x, l->ids, l->weights, {{l->w1, l->s1}}, {{l->w2, l->s2}}};
+    l->data =
+        (struct mf_layer_data){*s, l->x, l->ids, l->weights, {{l->w1, l->s1}}, {{l->w2, l->s2}}, NULL, NULL};
     ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W1, 4, &l->data.w1), 0);
     ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W2, 4, &l->data.w2), 0);
     ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);

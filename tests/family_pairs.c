@@ -21,7 +21,7 @@ static const int topks[] = {1, 2, 6, 8, 9};
 static const float limits[] = {0, 1.5f};
 static const char *const isas[] = {NULL, "avx2", "c"};
 
-enum factor { TOKEN, MODEL, INTER, EXPERT, TOPK, ACT, LIMIT, WEIGHT, FORMAT, ISA, N_FACTORS };
+enum factor { TOKEN, MODEL, INTER, EXPERT, TOPK, ACT, LIMIT, WEIGHT, BIAS, FORMAT, ISA, N_FACTORS };
 
 #define CASES_MAX 600
 #define SEED      20
@@ -44,6 +44,8 @@ static struct mf_shape shape_of(const int *row)
     struct mf_shape s = contract_shape(&c, &contract_formats[row[FORMAT]]);
 
     s.act_limit = limits[row[LIMIT]];
+    s.has_b1 = row[BIAS] & 1;
+    s.has_b2 = row[BIAS] & 2;
     return s;
 }
 
@@ -133,7 +135,7 @@ static void make_rows(void)
     struct covering c = {.n_factors = N_FACTORS,
                          .n_values = {MF_ARRAY_LEN(tokens), MF_ARRAY_LEN(widths), MF_ARRAY_LEN(widths),
                                       MF_ARRAY_LEN(experts), MF_ARRAY_LEN(topks), MF_ACT_N_,
-                                      MF_ARRAY_LEN(limits), 2, CONTRACT_N_FORMATS, MF_ARRAY_LEN(isas)},
+                                      MF_ARRAY_LEN(limits), 2, 4, CONTRACT_N_FORMATS, MF_ARRAY_LEN(isas)},
                          .legal = is_legal};
     const char *asked = getenv("MOEFARM_TEST_SEED");
     uint64_t seed = asked ? strtoull(asked, NULL, 10) : SEED;

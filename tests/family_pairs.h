@@ -1,5 +1,5 @@
 /* The contract of every family over a pairwise-covering set of shapes: tokens, widths, experts, topk, activation, its
- * limit, where the routing weight goes, format and instruction set; and over named corners. The quick set and the long
+ * limit, where the routing weight goes, biases, format and instruction set; and over named corners. The quick set and the long
  * grid differ by what a case may cost. */
 #pragma once
 

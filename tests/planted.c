@@ -98,6 +98,8 @@ static void describe(const struct mf_shape *s, enum kind kind, int32_t block, st
         step->needs[step->n_needs++] = mf_plain_x(s);
         step->needs[step->n_needs++] = sorted;
         step->needs[step->n_needs++] = mf_plain_w(s, MF_TENSOR_W1, "row");
+        if (s->has_b1)
+            step->needs[step->n_needs++] = mf_plain_bias(MF_TENSOR_B1);
         step->gives[step->n_gives++] = mf_plain_h(s, block);
         break;
     case STAGE2:
@@ -106,6 +108,8 @@ static void describe(const struct mf_shape *s, enum kind kind, int32_t block, st
         step->needs[step->n_needs++] = mf_plain_h(s, block);
         step->needs[step->n_needs++] = sorted;
         step->needs[step->n_needs++] = mf_plain_w(s, MF_TENSOR_W2, "row");
+        if (s->has_b2)
+            step->needs[step->n_needs++] = mf_plain_bias(MF_TENSOR_B2);
         step->gives[step->n_gives++] = zw;
         if (s->doweight_stage1)
             step->gives[0].tensor = MF_TENSOR_Z;
@@ -265,6 +269,8 @@ static bool spoil(struct mf_kernel *k, bool victim, bool last, int32_t expert, f
     case PLANTED_BEFORE:
     case PLANTED_EXPERT:
     case PLANTED_SWAPPED:
+    case PLANTED_BIAS_LATE:
+    case PLANTED_BIAS_NEXT:
     case PLANTED_INPUT_PADDING:
     case PLANTED_ORDER:
     case PLANTED_WEIGHT:
@@ -289,13 +295,28 @@ static void spoil_memory(struct mf_kernel *k, const struct mf_artifact *a, const
         at[-1] = 0x22;
 }
 
-static void gate_up(const struct mf_shape *s, const float *g, float weight, bool swapped, float *h)
+/* b1 may be NULL; late: behind the activation. */
+static void gate_up(const struct mf_shape *s, const float *g, float weight, const float *b1, bool late,
+                    bool swapped, float *h)
 {
     int32_t I = s->inter_dim;
     for (int32_t i = 0; i < I; i++) {
-        double gate = (double)g[swapped ? I + i : i] * (double)weight,
-               up = (double)g[swapped ? i : I + i] * (double)weight;
+        int32_t at_gate = swapped ? I + i : i, at_up = swapped ? i : I + i;
+        double gate = (double)g[at_gate] * (double)weight + (b1 && !late ? (double)b1[at_gate] : 0);
+        double up =
+            s->use_g1u1 ? (double)g[at_up] * (double)weight + (b1 && !late ? (double)b1[at_up] : 0) : 0;
         h[i] = s->use_g1u1 ? (float)mf_activate(s, gate, up) : (float)mf_activate_gate(s, gate);
+        h[i] += b1 && late ? b1[i] : 0;
+    }
+}
+
+/* z of a row from its sums: b2 before the routing weight, which is 1 behind a stage 1 that has applied it. */
+static void weigh(const struct mf_kernel *k, const float *sums, float weight, const float *b2, float *z)
+{
+    bool late = k->fault == PLANTED_BIAS_LATE;
+    for (int32_t n = 0; n < k->shape.model_dim; n++) {
+        float bias = b2 ? b2[n] : 0;
+        z[n] = late ? sums[n] * weight + bias : (sums[n] + bias) * weight;
     }
 }
 
@@ -328,6 +349,9 @@ static int run_stage(struct mf_kernel *k, const struct mf_launch *l, bool first)
         if (victim < 0)
             victim = p;
         int32_t from = k->fault == PLANTED_EXPERT && e == experts[0] ? (e + 1) % s->expert : e;
+        int32_t biased = k->fault == PLANTED_BIAS_NEXT ? (e + 1) % s->expert : e;
+        const float *b =
+            (first ? s->has_b1 : s->has_b2) ? (const float *)l->needs[3].part[0] + (size_t)biased * N : NULL;
         decode_row(&in, &l->needs[0], first ? token : p, K, x);
         if (k->fault == PLANTED_INPUT_PADDING && !first && p == victim)
             decode_row(&in, &l->needs[0], mf_padded_rows(s, k->block) - 1, K, x);
@@ -336,10 +360,10 @@ static int run_stage(struct mf_kernel *k, const struct mf_launch *l, bool first)
             g[n] = dot(x, w, K);
         }
         if (first) {
-            gate_up(s, g, s->doweight_stage1 ? weights[p] : 1, k->fault == PLANTED_SWAPPED, h);
+            gate_up(s, g, s->doweight_stage1 ? weights[p] : 1, b, k->fault == PLANTED_BIAS_LATE,
+                    k->fault == PLANTED_SWAPPED, h);
         } else {
-            for (size_t n = 0; n < N; n++)
-                h[n] = s->doweight_stage1 ? g[n] : g[n] * weights[p];
+            weigh(k, g, s->doweight_stage1 ? 1 : weights[p], b, h);
         }
         int64_t at = first ? p : slot;
         if (p == victim)
@@ -388,6 +412,8 @@ static int run_sort(struct mf_kernel *k, const struct mf_launch *l)
     case PLANTED_EXPERT:
     case PLANTED_SWAPPED:
     case PLANTED_BIASED:
+    case PLANTED_BIAS_LATE:
+    case PLANTED_BIAS_NEXT:
     case PLANTED_INPUT_PADDING:
     case PLANTED_N:
         break;

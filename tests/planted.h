@@ -21,6 +21,8 @@
     X(EXPERT, "expert")         /* one expert runs with its neighbour's weights */          \
     X(SWAPPED, "swapped")       /* gate and up */                                           \
     X(BIASED, "biased")         /* every row of one expert is off by 0.8 of its limit */    \
+    X(BIAS_LATE, "bias_late")   /* b1 after the activation, b2 after the routing weight */  \
+    X(BIAS_NEXT, "bias_next")   /* the next expert's */                                     \
     X(INPUT_PADDING, "padding") /* padding rows of the input are read into the last row */  \
     X(ORDER, "order")           /* sort: two experts' blocks swapped */                     \
     X(WEIGHT, "weight")         /* sort: one routing weight of another token */             \

@@ -401,6 +401,19 @@ static int make_inputs(struct mf_session *s)
     return mf_rotation_make(&s->shape, ids, &s->rotation);
 }
 
+static int make_bias(struct mf_session *s, enum mf_tensor b, struct mf_region *region, const float **ret)
+{
+    struct mf_artifact a = mf_plain_bias(b);
+    struct mf_part part[MF_PARTS_MAX];
+    if (mf_artifact_parts(&a, &s->shape, part) < 0)
+        return 0; /* the shape has none */
+    int r = mf_region_new((size_t)mf_part_bytes(&part[0]), region);
+    if (r == 0)
+        r = mf_data_bias(&s->shape, b, s->options.seed, (float *)(void *)region->at);
+    *ret = (const float *)(const void *)region->at;
+    return r;
+}
+
 static int make_data(struct mf_session *s)
 {
     struct mf_session_weight *w;
@@ -416,7 +429,10 @@ static int make_data(struct mf_session *s)
     if (r < 0)
         return r;
     s->data.w2 = w->ref;
-    return mf_session_reference(s);
+    r = make_bias(s, MF_TENSOR_B1, &s->b1_region, &s->data.b1);
+    if (r == 0)
+        r = make_bias(s, MF_TENSOR_B2, &s->b2_region, &s->data.b2);
+    return r < 0 ? r : mf_session_reference(s);
 }
 
 static int check_memory(const struct mf_shape *shape, char *why, size_t cap, uint64_t *ret_available)
@@ -453,7 +469,8 @@ int mf_session_new(const struct mf_session_args *args, char *why, size_t why_cap
     s->keeper = args->keeper;
     s->extra = args->extra;
     s->sink = args->sink;
-    s->x_region = s->topk_region = s->ref_region = s->workspace = s->arena = (struct mf_region)MF_REGION_INIT;
+    s->x_region = s->topk_region = s->b1_region = s->b2_region = s->ref_region = s->workspace = s->arena =
+        (struct mf_region)MF_REGION_INIT;
     s->buffer_max = MF_MAX((uint64_t)BUFFER_MIN, available / 4);
     mf_session_phase(s->sink, MF_PHASE_DATA);
     r = make_data(s);
@@ -484,6 +501,8 @@ struct mf_session *mf_session_free(struct mf_session *s)
     mf_region_release(&s->ref_region);
     mf_region_release(&s->x_region);
     mf_region_release(&s->topk_region);
+    mf_region_release(&s->b1_region);
+    mf_region_release(&s->b2_region);
     mf_region_release(&s->workspace);
     mf_region_release(&s->arena);
     free(s->inputs);

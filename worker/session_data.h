@@ -49,7 +49,7 @@ struct mf_session {
     const struct mf_family_set *extra;
     struct mf_sink *sink;
 
-    struct mf_region x_region, topk_region, ref_region;
+    struct mf_region x_region, topk_region, b1_region, b2_region, ref_region;
     struct mf_layer_data data;
     struct mf_reference ref;
     struct mf_rotation rotation;

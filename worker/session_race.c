@@ -68,6 +68,8 @@ static int bind(struct race *r, struct entrant *e, int rotation)
         result = mf_session_input(r->s, &calib, 0, &args.calib);
     if (result == 0)
         result = mf_session_input(r->s, &topk, rotation, &args.topk);
+    args.b1.part[0] = (void *)r->s->data.b1; /* read only */
+    args.b2.part[0] = (void *)r->s->data.b2;
     if (result == 0)
         mf_pipeline_bind(e->pipeline, &args);
     return result;

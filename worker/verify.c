@@ -347,6 +347,8 @@ static double plain_error(const struct mf_verify_input *v, int64_t source)
     case MF_TENSOR_GW:
     case MF_TENSOR_CALIB:
     case MF_TENSOR_ALIGNED:
+    case MF_TENSOR_B1:
+    case MF_TENSOR_B2:
     case MF_TENSOR_N_:
         break;
     }

@@ -370,6 +370,16 @@ static void run_tile(const struct mf_stage_plan *p, const struct room *room, con
     scale_tile(p, room, w, expert, n0, n, rows, c);
 }
 
+void mf_stage_activate(const struct mf_cpu_ops *ops, const struct mf_shape *shape, float *const gate_up[2],
+                       const float *const bias[2], float weight, size_t n, uint16_t *h)
+{
+    for (int i = 0; bias && i < 2; i++) {
+        ops->scale(gate_up[i], n, weight, NULL);
+        ops->add(gate_up[i], bias[i], n, 1.0f);
+    }
+    ops->activate(shape, gate_up[0], gate_up[1], bias ? 1.0f : weight, n, h);
+}
+
 void mf_stage_quantise_row(const struct mf_codec *c, const uint16_t *from, size_t n, size_t row, float global,
                            float *floats, const struct mf_tensor_ref *to)
 {
@@ -394,11 +404,13 @@ static void stage1_tile(const struct mf_stage_plan *p, const struct mf_stage1_ar
 
     run_tile(p, room, w, expert, n0, n, part->rows, room->c, weight_row(p, w, expert, I + n0));
     run_tile(p, room, w, expert, I + n0, n, part->rows, room->c2, next);
+    const float *b1 = p->shape.has_b1 ? a->bias + (size_t)expert * 2 * I + n0 : NULL;
+    const float *const bias[2] = {b1, b1 ? b1 + I : NULL};
     for (int i = 0; i < part->rows; i++) {
         size_t row = (size_t)(part->row0 + i);
-        float weight = p->weighted ? a->sorted.weights[row] : 1.0f;
-        p->ops->activate(&p->shape, room->c + (size_t)i * room->ldc, room->c2 + (size_t)i * room->ldc, weight,
-                         (size_t)n, a->h + row * I + n0);
+        float *const gate_up[2] = {room->c + (size_t)i * room->ldc, room->c2 + (size_t)i * room->ldc};
+        mf_stage_activate(p->ops, &p->shape, gate_up, b1 ? bias : NULL,
+                          p->weighted ? a->sorted.weights[row] : 1.0f, (size_t)n, a->h + row * I + n0);
     }
 }
 
@@ -453,9 +465,17 @@ void mf_stage1_run(const struct mf_stage_plan *p, const struct mf_stage1_args *a
 
 /* ---- stage 2 ---- */
 
+/* b2 of an expert, from column n0 on; NULL: the shape has none. */
+static const float *bias_of(const struct mf_stage_plan *p, const struct mf_stage2_args *a, int32_t expert,
+                            size_t n0)
+{
+    return p->shape.has_b2 ? a->bias + (size_t)expert * (size_t)p->shape.model_dim + n0 : NULL;
+}
+
 static void store_tile(const struct mf_stage_plan *p, const struct mf_stage2_args *a, const struct room *room,
                        const struct part *part, size_t n0, int n)
 {
+    const float *bias = bias_of(p, a, a->sorted.experts[part->block], n0);
     size_t H = (size_t)p->shape.model_dim;
 
     for (int i = 0; i < part->rows; i++) {
@@ -463,6 +483,8 @@ static void store_tile(const struct mf_stage_plan *p, const struct mf_stage2_arg
         int32_t id = a->sorted.ids[row];
         size_t slot = (size_t)mf_id_token(id) * (size_t)p->shape.topk + (size_t)mf_id_slot(id);
         float *c = room->c + (size_t)i * room->ldc;
+        if (bias)
+            p->ops->add(c, bias, (size_t)n, 1.0f);
         if (p->weighted)
             p->ops->scale(c, (size_t)n, a->sorted.weights[row], NULL);
         p->ops->to_bf16(c, (size_t)n, a->out + slot * H + n0);
@@ -515,11 +537,14 @@ static void add_columns(const struct mf_stage_plan *p, const struct mf_stage2_ar
             pack_row(p, room, &a->h, (size_t)(row0 + i), I, i, rows);
         if (rows > 0)
             run_tile(p, room, &w, expert, n0, n, rows, room->c, next);
+        const float *bias = bias_of(p, a, expert, n0);
         for (int i = 0; i < rows; i++) {
             size_t row = (size_t)(row0 + i);
-            float weight = p->weighted ? a->sorted.weights[row] : 1.0f;
-            p->ops->add(room->sum + (size_t)mf_id_token(a->sorted.ids[row]) * ld,
-                        room->c + (size_t)i * room->ldc, (size_t)n, weight);
+            float weight = p->weighted ? a->sorted.weights[row] : 1.0f,
+                  *sum = room->sum + (size_t)mf_id_token(a->sorted.ids[row]) * ld;
+            p->ops->add(sum, room->c + (size_t)i * room->ldc, (size_t)n, weight);
+            if (bias)
+                p->ops->add(sum, bias, (size_t)n, weight);
         }
     }
     for (int64_t t = 0; t < p->shape.token; t++)

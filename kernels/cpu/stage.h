@@ -43,14 +43,16 @@ struct mf_stage1_args {
     uint16_t *h;               /* bf16 [P, I]: the result, or on the way to h_q */
     struct mf_tensor_ref h_q;  /* with quantise */
     const float *calib;        /* with quantise and a global factor: x's, h's */
+    const float *bias;         /* b1 of shapes that have it */
     void *workspace;           /* of this thread, mf_stage1_workspace() */
 };
 
 struct mf_stage2_args {
     struct mf_sorted_view sorted;
     struct mf_tensor_ref h, w;
-    uint16_t *out;   /* z or y */
-    void *workspace; /* of this thread, mf_stage2_workspace() */
+    const float *bias; /* b2 of shapes that have it */
+    uint16_t *out;     /* z or y */
+    void *workspace;   /* of this thread, mf_stage2_workspace() */
 };
 
 /* Bytes for one thread, a multiple of 64. */
@@ -61,6 +63,10 @@ size_t mf_stage2_workspace(const struct mf_stage_plan *p);
 void mf_stage1_run(const struct mf_stage_plan *p, const struct mf_stage1_args *a, int thread, int n_threads);
 void mf_stage2_run(const struct mf_stage_plan *p, const struct mf_stage2_args *a, int thread, int n_threads);
 
+/* One row of h: the activation of n columns of sums g and u, which are changed, with their routing weight, or 1, and
+ * the biases of these columns behind it, or NULL. */
+void mf_stage_activate(const struct mf_cpu_ops *ops, const struct mf_shape *shape, float *const gate_up[2],
+                       const float *const bias[2], float weight, size_t n, uint16_t *h);
 /* Quantises a bf16 row of n values into row `row` of an artifact's parts, by way of `floats` (n values of room). The
  * codec has scales of its own for each row; its global factor is given, and written by whoever writes row 0. */
 void mf_stage_quantise_row(const struct mf_codec *c, const uint16_t *from, size_t n, size_t row, float global,

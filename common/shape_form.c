@@ -1,0 +1,173 @@
+#include "common/shape_form.h"
+
+#include <stdlib.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+
+#define NUMBER_MAX 65536.0 /* of a limit and an alpha */
+#define PART_MAX   32      /* of a part's text */
+
+enum kind { NUMBER, FLAG };
+
+/* Zero, or false, is a part that is not there. */
+static const struct part {
+    const char *name;
+    enum kind kind;
+    size_t offset;
+} parts[] = {
+    {"limit", NUMBER, offsetof(struct mf_shape, act_limit)},
+    {"alpha", NUMBER, offsetof(struct mf_shape, act_alpha)},
+    {"b1", FLAG, offsetof(struct mf_shape, has_b1)},
+    {"b2", FLAG, offsetof(struct mf_shape, has_b2)},
+};
+
+static const void *field_of(const struct mf_shape *shape, const struct part *p)
+{
+    return (const char *)shape + p->offset;
+}
+
+/* "limit:7" → its part, and *ret_value "7"; a flag's is "". NULL: no such part, or without the value that it takes. */
+static const struct part *find_part(const char *text, const char **ret_value)
+{
+    size_t len = strcspn(text, ":");
+    for (size_t i = 0; i < MF_ARRAY_LEN(parts); i++) {
+        if (strlen(parts[i].name) != len || strncmp(parts[i].name, text, len) != 0)
+            continue;
+        *ret_value = text + len + (text[len] == ':');
+        return (text[len] == ':') == (parts[i].kind != FLAG) ? &parts[i] : NULL;
+    }
+    return NULL;
+}
+
+static int set_number(float *field, const char *value)
+{
+    double number;
+    if (*field > 0 || mf_parse_double(value, &number) < 0 || !(number > 0) || number > NUMBER_MAX ||
+        !((float)number > 0))
+        return -EINVAL;
+    *field = (float)number;
+    return 0;
+}
+
+static int set_flag(bool *field)
+{
+    if (*field)
+        return -EINVAL;
+    *field = true;
+    return 0;
+}
+
+static int set_part(const char *text, struct mf_shape *shape)
+{
+    const char *value;
+    const struct part *p = find_part(text, &value);
+    if (!p)
+        return -EINVAL;
+    void *field = (char *)shape + p->offset;
+    switch (p->kind) {
+    case NUMBER:
+        return set_number(field, value);
+    case FLAG:
+        return set_flag(field);
+    }
+    return -EINVAL;
+}
+
+static void clear(struct mf_shape *s)
+{
+    s->act_limit = s->act_alpha = 0;
+    s->has_b1 = s->has_b2 = false;
+}
+
+int mf_shape_form_parse(const char *text, struct mf_shape *shape)
+{
+    struct mf_shape s = *shape;
+    clear(&s);
+    for (bool more = *text != '\0'; more;) {
+        char part[PART_MAX];
+        size_t len = strcspn(text, "+");
+        if (len >= sizeof(part))
+            return -EINVAL;
+        memcpy(part, text, len);
+        part[len] = '\0';
+        if (set_part(part, &s) < 0)
+            return -EINVAL;
+        more = text[len] == '+';
+        text += len + more;
+    }
+    *shape = s;
+    return 0;
+}
+
+/* The shortest that reads back as the same, without an exponent where there is such a one. */
+static void print_number(float value, char *buf, size_t cap)
+{
+    for (int digits = 1; digits <= 9; digits++) {
+        mf_say(buf, cap, "%.*g", digits, (double)value);
+        float back = strtof(buf, NULL);
+        if (!strchr(buf, 'e') && back >= value && back <= value)
+            return;
+    }
+}
+
+/* "" for a part that is not there. */
+static void print_part(const struct mf_shape *shape, const struct part *p, char buf[PART_MAX])
+{
+    const void *field = field_of(shape, p);
+    char number[PART_MAX / 2];
+    buf[0] = '\0';
+    switch (p->kind) {
+    case NUMBER:
+        if (!(*(const float *)field > 0))
+            return;
+        print_number(*(const float *)field, number, sizeof(number));
+        mf_say(buf, PART_MAX, "%s:%s", p->name, number);
+        return;
+    case FLAG:
+        mf_say(buf, PART_MAX, "%s", *(const bool *)field ? p->name : "");
+        return;
+    }
+}
+
+void mf_shape_form_print(const struct mf_shape *shape, char *buf, size_t cap)
+{
+    char text[MF_SHAPE_FORM_MAX] = "", part[PART_MAX];
+    for (size_t i = 0; i < MF_ARRAY_LEN(parts); i++) {
+        size_t len = strlen(text);
+        print_part(shape, &parts[i], part);
+        if (part[0])
+            mf_say(text + len, sizeof(text) - len, "%s%s", len > 0 ? "+" : "", part);
+    }
+    mf_say(buf, cap, "%s", text);
+}
+
+static int compare_part(const void *a, const void *b, enum kind kind)
+{
+    switch (kind) {
+    case NUMBER:
+        return (*(const float *)a > *(const float *)b) - (*(const float *)a < *(const float *)b);
+    case FLAG:
+        return *(const bool *)a - *(const bool *)b;
+    }
+    return 0;
+}
+
+int mf_shape_form_compare(const struct mf_shape *a, const struct mf_shape *b)
+{
+    int r = 0;
+    for (size_t i = 0; i < MF_ARRAY_LEN(parts) && r == 0; i++)
+        r = compare_part(field_of(a, &parts[i]), field_of(b, &parts[i]), parts[i].kind);
+    return r;
+}
+
+const char *mf_shape_form_check(const struct mf_shape *s)
+{
+    bool clamps =
+        s->act_type == MF_ACT_SILU || s->act_type == MF_ACT_SWIGLU || s->act_type == MF_ACT_SILU_STEP;
+    if ((s->act_limit > 0 && !clamps) || (s->act_alpha > 0 && s->act_type != MF_ACT_SWIGLU))
+        return "a limit with ActivationType.Silu, Swiglu or SiluStep, an alpha with Swiglu only";
+    if (s->act_type == MF_ACT_SILU_STEP && !(s->act_limit > 0))
+        return "limit:X, which ActivationType.SiluStep clamps by";
+    return NULL;
+}
