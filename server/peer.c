@@ -38,7 +38,7 @@ int mf_peer_refuse(struct mf_farm *f, const struct mf_peer *peer, const char *co
 /* ---- HELLO ---- */
 
 struct hello {
-    const char *worker, *instance, *host, *version, *class_text, *model, *revision;
+    const char *worker, *instance, *predecessor, *host, *version, *class_text, *model, *revision;
     int64_t pid;
     bool simulated;
     struct mf_device_class class;
@@ -48,11 +48,13 @@ struct hello {
 /* NULL, or the sentence. */
 static const char *read_hello(const cJSON *json, struct hello *h)
 {
-    *h = (struct hello){.host = "", .version = ""};
+    *h = (struct hello){.predecessor = "", .host = "", .version = ""};
     if (mf_json_text(json, "worker", &h->worker) < 0 || !mf_is_name(h->worker, MF_WORKER_NAME_MAX - 1))
         return "worker is missing or no name of letters, digits, '.', '_' and '-' (1 to 63)";
     if (mf_json_text(json, "instance", &h->instance) < 0 || !mf_is_name(h->instance, MF_WORKER_NAME_MAX - 1))
         return "instance is missing or no name of letters, digits, '.', '_' and '-' (1 to 63)";
+    if (mf_json_text(json, "predecessor", &h->predecessor) == -EINVAL)
+        return "predecessor is no text";
     if (mf_json_text(json, "class", &h->class_text) < 0 ||
         mf_device_class_parse(h->class_text, &h->class) < 0)
         return "class is missing or not of the form gfx/cu_num, as in gfx942/304";
@@ -238,7 +240,8 @@ static int take_hello(struct mf_farm *f, struct mf_slot *unused, const struct mf
     if (why)
         return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence, "%s", why);
     const struct mf_slot *other = mf_slots_named(&f->slots, h.worker);
-    if (other && strcmp(other->instance, h.instance) != 0)
+    /* One that knows its predecessor has its files, which only one process can have: that one is gone */
+    if (other && strcmp(other->instance, h.instance) != 0 && strcmp(other->instance, h.predecessor) != 0)
         return mf_peer_refuse(f, &mail->peer, "name_taken", (int64_t)mail->sequence,
                               "a worker of the name %s is here already, heard %" PRId64
                               " ms ago; take another name or wait until it is"

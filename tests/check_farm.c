@@ -17,7 +17,8 @@
 #include <string.h>
 #include <zmq.h>
 
-#define BEAT_MS  100
+#define BEAT_MS  100  /* a lease is three: short where one has to end */
+#define CALM_MS  3000 /* long where none may, however busy this machine is */
 #define LIMIT_MS 30000
 #define N_SHAPES 3
 
@@ -47,10 +48,10 @@ static void submit(struct farm *f)
     ck_assert_msg(status == 201, "%d %s", status, answer ? answer : "");
 }
 
-static void farm_start(struct farm *f)
+static void farm_start(struct farm *f, int beat_ms)
 {
     *f = (struct farm){.zmq = zmq_ctx_new()};
-    farm_process_start(&f->process, BEAT_MS);
+    farm_process_start(&f->process, beat_ms);
 }
 
 static void farm_stop(struct farm *f)
@@ -99,6 +100,7 @@ static void beat(struct farm *f, const cJSON *unit)
 struct plan {
     const char *what;
     void (*strike)(struct farm *f, const cJSON *unit, int sent);
+    int beat_ms;
 };
 
 /* The worker vanishes without a word; one of another name goes on. */
@@ -119,20 +121,38 @@ static void say_bye(struct farm *f, const cJSON *unit, int sent)
     (void)fake_worker_send(&f->worker, MF_MESSAGE_READY, "{\"credit\":1}");
 }
 
-/* kill -9 and start: the worker keeps its unit, sends again what may not have been acknowledged, and goes on. */
-static void kill_coordinator(struct farm *f, const cJSON *unit, int sent)
+/* HELLO with the unit in hand, and what a spool then sends again. The unit is kept, unless its last result was committed. */
+static void come_back(struct farm *f, const cJSON *unit, int sent)
 {
     char running[120];
-    (void)farm_process_kill(&f->process, SIGKILL);
-    farm_process_start(&f->process, BEAT_MS);
     mf_say(running, sizeof(running), "[{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64 "}]",
            number(unit, "unit"), number(unit, "attempt"), number(unit, "epoch"));
     (void)fake_worker_hello(&f->worker, running);
     _cleanup_(cJSON_Deletep) cJSON *welcome = fake_worker_await(&f->worker, MF_MESSAGE_WELCOME, LIMIT_MS);
     ck_assert_ptr_nonnull(welcome);
-    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(welcome, "keep")), 1);
+    int kept = cJSON_GetArraySize(mf_json_array(welcome, "keep"));
+    ck_assert_int_ge(kept, sent < fake_unit_results(unit));
     for (int i = 0; i < sent; i++)
         ck_assert_int_eq(fake_worker_result(&f->worker, unit, i), 0);
+}
+
+/* The worker is killed and started again at once: it says whose successor it is, and goes on with the unit. */
+static void restart_worker(struct farm *f, const cJSON *unit, int sent)
+{
+    char predecessor[64];
+    (void)snprintf(predecessor, sizeof(predecessor), "%s", f->worker.instance);
+    fake_worker_close(&f->worker);
+    ck_assert_int_eq(fake_worker_open(&f->worker, f->zmq, f->process.hub, "first"), 0);
+    (void)snprintf(f->worker.predecessor, sizeof(f->worker.predecessor), "%s", predecessor);
+    come_back(f, unit, sent);
+}
+
+/* kill -9 and start: the worker keeps its unit, sends again what may not have been acknowledged, and goes on. */
+static void kill_coordinator(struct farm *f, const cJSON *unit, int sent)
+{
+    (void)farm_process_kill(&f->process, SIGKILL);
+    farm_process_start(&f->process, CALM_MS);
+    come_back(f, unit, sent);
 }
 
 /* What a spool does after a reconnect. */
@@ -150,11 +170,12 @@ static void do_nothing(struct farm *f, const cJSON *unit, int sent)
 }
 
 static const struct plan plans[] = {
-    {"nothing", do_nothing},
-    {"worker lost", lose_worker},
-    {"worker leaves", say_bye},
-    {"coordinator killed", kill_coordinator},
-    {"results sent twice", send_twice},
+    {"nothing", do_nothing, BEAT_MS},
+    {"worker lost", lose_worker, BEAT_MS},
+    {"worker leaves", say_bye, BEAT_MS},
+    {"worker started again", restart_worker, CALM_MS},
+    {"coordinator killed", kill_coordinator, CALM_MS},
+    {"results sent twice", send_twice, BEAT_MS},
 };
 
 /* Works until the batch is done. The disturbance comes after result number `at` of the run. 1: it came. */
@@ -236,7 +257,7 @@ static const struct {
 static char *run(const struct plan *plan, int at, int *ret_struck)
 {
     struct farm f;
-    farm_start(&f);
+    farm_start(&f, plan->beat_ms);
     join(&f, "first");
     submit(&f);
     *ret_struck = work(&f, plan, at);
@@ -295,7 +316,7 @@ START_TEST(judges_results)
     struct farm f;
     int64_t victim = 0;
     int told = 0;
-    farm_start(&f);
+    farm_start(&f, CALM_MS);
     join(&f, "first");
     submit(&f);
     for (int64_t end = mf_now_ms() + LIMIT_MS; !is_done(&f);) {
@@ -336,6 +357,30 @@ START_TEST(judges_results)
     _cleanup_(mf_freep) char *done =
         ask(&f, "SELECT count(*) FROM goal WHERE state = 'done' AND n_measured = n_steps");
     ck_assert_str_eq(done, "3");
+    farm_stop(&f);
+}
+END_TEST
+
+/* A name is taken while its worker was heard of late, except by one that knows the instance that it succeeds. */
+START_TEST(succeeds_whom_it_knows)
+{
+    struct farm f;
+    const char *code;
+    farm_start(&f, CALM_MS);
+    join(&f, "first");
+    struct fake_worker other;
+    ck_assert_int_eq(fake_worker_open(&other, f.zmq, f.process.hub, "first"), 0);
+    (void)snprintf(other.predecessor, sizeof(other.predecessor), "%s",
+                   _i == 0 ? "somebody" : f.worker.instance);
+    (void)fake_worker_hello(&other, "[]");
+    _cleanup_(cJSON_Deletep) cJSON *answer =
+        fake_worker_await(&other, _i == 0 ? MF_MESSAGE_REFUSE : MF_MESSAGE_WELCOME, LIMIT_MS);
+    ck_assert_ptr_nonnull(answer);
+    if (_i == 0) {
+        ck_assert_int_eq(mf_json_text(answer, "code", &code), 0);
+        ck_assert_str_eq(code, "name_taken");
+    }
+    fake_worker_close(&other);
     farm_stop(&f);
 }
 END_TEST
@@ -389,7 +434,7 @@ START_TEST(refuses)
     const struct bad *bad = &bads[_i];
     struct farm f;
     const char *code = "";
-    farm_start(&f);
+    farm_start(&f, CALM_MS);
     join(&f, "first");
     ck_assert_int_eq(fake_worker_send(&f.worker, bad->type, "%s", bad->body), 0);
     _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
@@ -409,7 +454,7 @@ START_TEST(knows_no_stranger)
 {
     struct farm f;
     const char *code = "";
-    farm_start(&f);
+    farm_start(&f, CALM_MS);
     ck_assert_int_eq(fake_worker_open(&f.worker, f.zmq, f.process.hub, "first"), 0);
     (void)fake_worker_send(&f.worker, MF_MESSAGE_READY, "{\"credit\":1}");
     _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
@@ -427,6 +472,7 @@ int main(void)
     tcase_add_loop_test(c, equals_undisturbed, 0, (int)MF_ARRAY_LEN(plans));
     tcase_add_loop_test(c, judges_results, 0, (int)MF_ARRAY_LEN(lies));
     tcase_add_loop_test(c, refuses, 0, (int)MF_ARRAY_LEN(bads));
+    tcase_add_loop_test(c, succeeds_whom_it_knows, 0, 2);
     tcase_add_test(c, knows_no_stranger);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);

@@ -266,6 +266,58 @@ START_TEST(all_at_once)
 }
 END_TEST
 
+/* Every step of the batch has one result, of the first attempt, that counts. */
+static void check_measured_once(int batch)
+{
+    char path[96];
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
+    _cleanup_(cJSON_Deletep) cJSON *goals = get_all(path);
+    const cJSON *goal, *step;
+    cJSON_ArrayForEach (goal, goals) {
+        (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/steps", farm_number(goal, "id"));
+        _cleanup_(cJSON_Deletep) cJSON *steps = get_all(path);
+        cJSON_ArrayForEach (step, steps) {
+            (void)snprintf(path, sizeof(path), "/api/v1/steps/%d/results?goal=%d", farm_number(step, "id"),
+                           farm_number(goal, "id"));
+            _cleanup_(cJSON_Deletep) cJSON *results = get_all(path);
+            ck_assert_int_eq(cJSON_GetArraySize(results), 1);
+            const cJSON *only = cJSON_GetArrayItem(results, 0);
+            ck_assert_int_eq(farm_number(only, "attempt"), 1);
+            ck_assert(!cJSON_IsTrue(cJSON_GetObjectItem(only, "late")));
+            ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(only, "final")));
+        }
+    }
+}
+
+/* Killed and started again within the lease, twice: it goes on with its unit, and nothing is measured again. */
+START_TEST(goes_on_with_its_unit)
+{
+    farm_start(&farm, 4000);
+    start_worker(0);
+    farm_wait_workers(&farm, 1);
+    int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
+    for (int kill = 1; kill <= 2; kill++) {
+        ck_assert(farm_wait_batch(&farm, batch, "measured", 20 * kill));
+        farm_kill_worker(&farm, 0);
+        start_worker(0);
+    }
+    farm_wait_done(&farm, batch);
+    check_measured_once(batch);
+    _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
+    ck_assert_str_eq(table, undisturbed);
+    char path[96], text[8192];
+    (void)snprintf(path, sizeof(path), "%s/worker0.log", farm.folder);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    ck_assert_int_gt(n, 0);
+    (void)close(fd);
+    text[n] = '\0';
+    const char *first = strstr(text, "goes on with unit"),
+               *second = first ? strstr(first + 1, "goes on with unit") : NULL;
+    ck_assert_msg(second != NULL, "%s", text);
+}
+END_TEST
+
 static void stop_farm(void)
 {
     farm_stop(&farm);
@@ -279,6 +331,7 @@ int main(void)
     tcase_add_checked_fixture(tc, NULL, stop_farm);
     tcase_add_loop_test(tc, same_table, 0, (int)MF_ARRAY_LEN(runs));
     tcase_add_test(tc, all_at_once);
+    tcase_add_test(tc, goes_on_with_its_unit);
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

@@ -37,6 +37,9 @@ static int set_up(struct mf_agent *a, char *why, size_t why_cap)
                  (unsigned long long)torn);
     if (mf_spool_n(a->spool) > 0)
         log_info("%s: %zu results of an earlier run to send", a->o.name, mf_spool_n(a->spool));
+    r = mf_journal_open(a->o.spool_folder, a->o.name, a->instance, &a->journal);
+    if (r < 0)
+        log_err(r, "%s: read the journal of an earlier run; its units will be leased anew", a->o.name);
     struct mf_crew_options crew = {
         .argv = a->o.runner_argv, .keep_bytes = a->o.keep_bytes, .reserve = a->o.reserve};
     r = mf_crew_new(&crew, &a->crew);
@@ -56,7 +59,7 @@ int mf_agent_new(const struct mf_agent_options *o, char *why, size_t why_cap, st
         return -ENOMEM;
     }
     a->o = *o;
-    a->lock_fd = -1;
+    a->lock_fd = a->journal.fd = -1;
     a->beat_ms = MF_AGENT_BEAT_MS;
     a->lease_ms = 3 * MF_AGENT_BEAT_MS;
     a->phase = MF_PHASE_WAIT;
@@ -81,6 +84,7 @@ struct mf_agent *mf_agent_free(struct mf_agent *a)
     for (size_t i = 0; i < a->n_jobs; i++)
         mf_job_free(a->jobs[i]);
     mf_crew_free(a->crew);
+    mf_journal_release(&a->journal);
     mf_spool_close(a->spool);
     mf_agent_socket_close(&a->socket, 0);
     if (a->lock_fd >= 0)
@@ -103,6 +107,7 @@ void mf_agent_drop_job(struct mf_agent *a, size_t i)
 {
     if (a->jobs[i] == a->current)
         a->current = NULL;
+    mf_journal_gone(&a->journal, a->jobs[i]->unit, a->jobs[i]->attempt);
     mf_job_free(a->jobs[i]);
     a->n_jobs--;
     memmove(&a->jobs[i], &a->jobs[i + 1], (a->n_jobs - i) * sizeof(a->jobs[0]));
@@ -129,7 +134,8 @@ void mf_agent_go_on(struct mf_agent *a)
 {
     while (a->n_jobs > 0 && a->jobs[0]->ended)
         mf_agent_drop_job(a, 0);
-    if (a->n_jobs == 0 || a->working || a->state == MF_AGENT_LEAVING || a->state == MF_AGENT_ENDED)
+    if (a->n_jobs == 0 || !a->welcomed || a->working || a->state == MF_AGENT_LEAVING ||
+        a->state == MF_AGENT_ENDED)
         return;
     _cleanup_(cJSON_Deletep) cJSON *request = mf_job_request(a->jobs[0]);
     if (!request)
@@ -227,6 +233,7 @@ static void runner_ready(struct mf_agent *a)
             (void)mf_copy(class, sizeof(class), text);
         log_info("%s: %s is ready, of class %s", a->o.name, a->o.device, class);
         a->state = MF_AGENT_GREETING;
+        mf_agent_resume(a);
         mf_agent_send_hello(a);
     }
     mf_agent_go_on(a);

@@ -1,6 +1,7 @@
 set(MF_AGENT_SOURCES
     agent.c
     agent_hear.c
+    agent_resume.c
     agent_say.c
     agent_socket.c
     crew.c
@@ -8,6 +9,7 @@ set(MF_AGENT_SOURCES
     device_lock.c
     foreign.c
     job.c
+    journal.c
     keeper.c
     runner.c
     runner_host.c
@@ -15,5 +17,6 @@ set(MF_AGENT_SOURCES
     runner_sink.c
     runner_wire.c
     sim_unit.c
+    record.c
     spool.c
     unit.c)

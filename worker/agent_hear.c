@@ -37,6 +37,7 @@ static void on_welcome(struct mf_agent *a, const cJSON *m)
     if (a->state != MF_AGENT_JOINED)
         log_info("%s: joined the farm at %s", a->o.name, a->o.coordinator);
     a->state = MF_AGENT_JOINED;
+    a->welcomed = true;
     a->asked = false;
     a->beat_due_ms = mf_now_ms();
     mf_spool_resend(a->spool);
@@ -64,6 +65,14 @@ static void refuse_unit(struct mf_agent *a, const cJSON *body, const char *why)
         mf_agent_give_up(a, r);
 }
 
+static void begin_journal(struct mf_agent *a, const struct mf_job *job)
+{
+    const char *class = "", *revision = "";
+    (void)mf_json_text(mf_crew_described(a->crew), "class", &class);
+    (void)mf_json_text(mf_crew_hello(a->crew), "revision", &revision);
+    mf_journal_begin(&a->journal, job->body, class, revision);
+}
+
 static void on_unit(struct mf_agent *a, const cJSON *m)
 {
     char why[MF_REASON_MAX] = "out of memory";
@@ -78,6 +87,7 @@ static void on_unit(struct mf_agent *a, const cJSON *m)
         mf_job_free(job); /* sent twice, or never asked for: its lease ends without a beat */
     } else {
         a->jobs[a->n_jobs++] = job;
+        begin_journal(a, job);
         mf_agent_go_on(a);
     }
     mf_agent_send_ready(a);

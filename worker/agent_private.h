@@ -10,6 +10,7 @@
 #include "worker/agent_socket.h"
 #include "worker/crew.h"
 #include "worker/job.h"
+#include "worker/journal.h"
 #include "worker/spool.h"
 #include "worker/unit.h"
 
@@ -34,6 +35,7 @@ struct mf_agent {
     int exit_code;
     struct mf_agent_socket socket;
     struct mf_spool *spool;
+    struct mf_journal journal;
     struct mf_crew *crew;
     int lock_fd;
     struct mf_job *jobs[MF_AGENT_JOBS_MAX];
@@ -41,6 +43,7 @@ struct mf_agent {
     struct mf_job *current; /* jobs[0] while the runner is at it; NULL before, and after its last RESULT */
     bool working;           /* the runner was given a unit and has not said end */
     bool asked;             /* READY sent, its UNIT not here yet */
+    bool welcomed; /* once: until then nobody has said that its predecessor's units are still its own */
     bool draining, blocked; /* blocked: the socket took no more results */
     int64_t beat_ms, lease_ms;
     int64_t hello_due_ms, hello_sent_ms, beat_due_ms, heard_ms, leave_by_ms, sent_ms;
@@ -67,6 +70,11 @@ void mf_agent_send_ready(struct mf_agent *a);
 void mf_agent_send_results(struct mf_agent *a);
 /* Gets every RESULT of the jobs, and takes it; context: the agent. Durable before it is sent. */
 int mf_agent_spool_result(void *context, cJSON *result);
+
+/* ---- agent_resume.c ---- */
+
+/* Takes up what a predecessor had in hand, once a runner has said for which device and kernels. */
+void mf_agent_resume(struct mf_agent *a);
 
 /* ---- agent.c ---- */
 

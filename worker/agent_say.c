@@ -61,11 +61,13 @@ static bool fill_hello(const struct mf_agent *a, cJSON *m)
     const cJSON *hello = mf_crew_hello(a->crew), *device = mf_crew_described(a->crew);
     static const char *const of_device[] = {"class", "model", "simulated"};
     static const char *const of_hello[] = {"revision", "families"};
-    bool ok = cJSON_AddStringToObject(m, "worker", a->o.name) &&
-              cJSON_AddStringToObject(m, "instance", a->instance) &&
-              cJSON_AddStringToObject(m, "host", a->host) && mf_json_add_i64(m, "pid", (int64_t)getpid()) &&
-              cJSON_AddStringToObject(m, "version", MF_VERSION) && add_copy(m, "device", device) &&
-              add_running(a, m);
+    bool ok =
+        cJSON_AddStringToObject(m, "worker", a->o.name) &&
+        cJSON_AddStringToObject(m, "instance", a->instance) &&
+        (!a->journal.predecessor[0] || cJSON_AddStringToObject(m, "predecessor", a->journal.predecessor)) &&
+        cJSON_AddStringToObject(m, "host", a->host) && mf_json_add_i64(m, "pid", (int64_t)getpid()) &&
+        cJSON_AddStringToObject(m, "version", MF_VERSION) && add_copy(m, "device", device) &&
+        add_running(a, m);
     for (size_t i = 0; ok && i < MF_ARRAY_LEN(of_device); i++)
         ok = add_copy(m, of_device[i], cJSON_GetObjectItemCaseSensitive(device, of_device[i]));
     for (size_t i = 0; ok && i < MF_ARRAY_LEN(of_hello); i++)
@@ -138,6 +140,10 @@ int mf_agent_spool_result(void *context, cJSON *result)
     int r = mf_spool_append(a->spool, &key, text, strlen(text));
     if (r < 0)
         return r;
+    struct mf_journal_item item = {.seq = key.seq};
+    if (mf_json_i64(body, "step", 0, max, &item.id) < 0)
+        (void)mf_json_i64(body, "pipeline", 0, max, &item.id);
+    mf_journal_done(&a->journal, key.unit, key.attempt, item);
     mf_agent_send_results(a);
     return 0;
 }

@@ -13,11 +13,11 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/json.h"
+#include "worker/record.h"
 
-#define RECORD_HEADER 12
-#define RESULT_MAGIC  "MFR1"
-#define ACK_MAGIC     "MFA1"
-#define ACK_PAYLOAD   24
+#define RESULT_MAGIC "MFR1"
+#define ACK_MAGIC    "MFA1"
+#define ACK_PAYLOAD  24
 
 struct record {
     struct mf_spool_key key;
@@ -38,36 +38,6 @@ struct mf_spool {
     uint64_t file_bytes;
     int64_t dirty_since_ms; /* 0: all is synced or acknowledged */
 };
-
-static uint32_t crc32_of(const void *data, size_t len)
-{
-    uint32_t crc = 0xffffffffu;
-    const uint8_t *p = data;
-    for (size_t i = 0; i < len; i++) {
-        crc ^= p[i];
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc >> 1 ^ (0xedb88320u & (0u - (crc & 1u)));
-    }
-    return ~crc;
-}
-
-static void put_u32(uint8_t *to, uint32_t v)
-{
-    for (int i = 0; i < 4; i++)
-        to[i] = (uint8_t)(v >> (8 * i));
-}
-
-static uint32_t get_u32(const uint8_t *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-static void make_header(uint8_t header[RECORD_HEADER], const char *magic, const char *body, size_t len)
-{
-    memcpy(header, magic, 4);
-    put_u32(header + 4, (uint32_t)len);
-    put_u32(header + 8, crc32_of(body, len));
-}
 
 static int add_record(struct mf_spool *s, const struct mf_spool_key *key, const char *body, size_t len)
 {
@@ -140,45 +110,18 @@ static bool forget(struct mf_spool *s, const struct mf_spool_key *key)
     return false;
 }
 
-static int read_at(int fd, void *to, size_t len, uint64_t at)
-{
-    size_t done = 0;
-    while (done < len) {
-        ssize_t n = pread(fd, (char *)to + done, len - done, (off_t)(at + done));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        if (n == 0)
-            return -ENODATA;
-        done += (size_t)n;
-    }
-    return 0;
-}
-
 /* One record at file_bytes: 1 taken, 0 when the readable part ends here. */
 static int load_record(struct mf_spool *s, uint64_t size)
 {
-    uint8_t header[RECORD_HEADER];
-    uint64_t left = size - s->file_bytes;
-    if (left < RECORD_HEADER)
-        return 0;
-    int r = read_at(s->fd, header, RECORD_HEADER, s->file_bytes);
-    if (r < 0)
-        return r;
-    uint32_t len = get_u32(header + 4);
-    bool is_ack = memcmp(header, ACK_MAGIC, 4) == 0;
-    if ((!is_ack && memcmp(header, RESULT_MAGIC, 4) != 0) || len > MF_SPOOL_RECORD_MAX ||
-        len > left - RECORD_HEADER)
-        return 0;
-    _cleanup_(mf_freep) char *body = malloc((size_t)len + 1);
-    if (!body)
-        return -ENOMEM;
-    r = read_at(s->fd, body, len, s->file_bytes + RECORD_HEADER);
-    if (r < 0)
-        return r;
+    char magic[5];
+    size_t len;
     struct mf_spool_key key;
-    if (crc32_of(body, len) != get_u32(header + 8))
+    _cleanup_(mf_freep) char *body = NULL;
+    int r = mf_record_read(s->fd, s->file_bytes, size, magic, &body, &len);
+    if (r <= 0)
+        return r;
+    bool is_ack = strcmp(magic, ACK_MAGIC) == 0;
+    if (!is_ack && strcmp(magic, RESULT_MAGIC) != 0)
         return 0;
     if ((is_ack ? ack_key_of(body, len, &key) : key_of(body, len, &key)) < 0)
         return 0;
@@ -188,7 +131,7 @@ static int load_record(struct mf_spool *s, uint64_t size)
         r = add_record(s, &key, body, len);
     if (r < 0)
         return r;
-    s->file_bytes += RECORD_HEADER + len;
+    s->file_bytes += MF_RECORD_HEADER + len;
     return 1;
 }
 
@@ -254,33 +197,11 @@ struct mf_spool *mf_spool_close(struct mf_spool *s)
     return NULL;
 }
 
-static int write_at(int fd, const void *data, size_t len, uint64_t at)
-{
-    size_t done = 0;
-    while (done < len) {
-        ssize_t n = pwrite(fd, (const char *)data + done, len - done, (off_t)(at + done));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        done += (size_t)n;
-    }
-    return 0;
-}
-
-static int write_record(int fd, const char *magic, const char *body, size_t len, uint64_t at)
-{
-    uint8_t header[RECORD_HEADER];
-    make_header(header, magic, body, len);
-    int r = write_at(fd, header, RECORD_HEADER, at);
-    return r < 0 ? r : write_at(fd, body, len, at + RECORD_HEADER);
-}
-
 int mf_spool_append(struct mf_spool *s, const struct mf_spool_key *key, const char *body, size_t len)
 {
     if (len > MF_SPOOL_RECORD_MAX || s->live_bytes + len > MF_SPOOL_BYTES_MAX)
         return -EFBIG;
-    int r = write_record(s->fd, RESULT_MAGIC, body, len, s->file_bytes);
+    int r = mf_record_write(s->fd, RESULT_MAGIC, body, len, s->file_bytes);
     if (r == 0)
         r = add_record(s, key, body, len);
     if (r < 0) {
@@ -288,7 +209,7 @@ int mf_spool_append(struct mf_spool *s, const struct mf_spool_key *key, const ch
         (void)ftruncate(s->fd, (off_t)s->file_bytes);
         return r;
     }
-    s->file_bytes += RECORD_HEADER + len;
+    s->file_bytes += MF_RECORD_HEADER + len;
     if (s->dirty_since_ms == 0)
         s->dirty_since_ms = mf_now_ms();
     return 0;
@@ -323,8 +244,8 @@ static int rewrite(struct mf_spool *s)
     for (size_t i = s->first; r == 0 && i < s->n; i++) {
         if (s->records[i].acknowledged)
             continue;
-        r = write_record(fd, RESULT_MAGIC, s->records[i].body, s->records[i].len, at);
-        at += RECORD_HEADER + s->records[i].len;
+        r = mf_record_write(fd, RESULT_MAGIC, s->records[i].body, s->records[i].len, at);
+        at += MF_RECORD_HEADER + s->records[i].len;
     }
     if (r == 0 && fsync(fd) < 0)
         r = -errno;
@@ -366,12 +287,12 @@ int mf_spool_acknowledge(struct mf_spool *s, const struct mf_spool_key *key)
         const int64_t parts[] = {key->unit, key->attempt, key->seq};
         for (int i = 0; i < ACK_PAYLOAD; i++)
             payload[i] = (char)(parts[i / 8] >> (8 * (i % 8)));
-        int r = write_record(s->fd, ACK_MAGIC, payload, ACK_PAYLOAD, s->file_bytes);
+        int r = mf_record_write(s->fd, ACK_MAGIC, payload, ACK_PAYLOAD, s->file_bytes);
         if (r < 0) {
             (void)ftruncate(s->fd, (off_t)s->file_bytes);
             return r;
         }
-        s->file_bytes += RECORD_HEADER + ACK_PAYLOAD;
+        s->file_bytes += MF_RECORD_HEADER + ACK_PAYLOAD;
     }
     return compact(s);
 }

@@ -1,7 +1,6 @@
-/* The spool: results that the coordinator has not acknowledged, in one append-only file. What is in it survives
- * the worker; a worker that starts again sends it first.
+/* The spool: results that the coordinator has not acknowledged, in one append-only file of records (worker/record.h). What is
+ * in it survives the worker; a worker that starts again sends it first.
  *
- *   record: magic (4)  length u32 LE  CRC-32 of the payload u32 LE  payload
  *   magic "MFR1": payload is the RESULT's JSON body
  *   magic "MFA1": that result is acknowledged; payload unit, attempt, seq, i64 LE each. Written without a sync: a lost one
  *                 has the result sent again, which is harmless
@@ -20,8 +19,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "worker/record.h"
+
 #define MF_SPOOL_SYNC_MS     100
-#define MF_SPOOL_RECORD_MAX  (8u << 20)
+#define MF_SPOOL_RECORD_MAX  MF_RECORD_MAX
 #define MF_SPOOL_BYTES_MAX   (256u << 20) /* unacknowledged; beyond it append refuses */
 #define MF_SPOOL_REWRITE_MIN (4u << 20)
 

@@ -1,0 +1,167 @@
+/* worker/journal.c: what a worker had in hand is found by its successor, however the file ended. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/json.h"
+#include "mf_check.h"
+#include "worker/journal.h"
+
+static char folder[64], path[96];
+static struct mf_journal journal;
+
+static void setup(void)
+{
+    (void)snprintf(folder, sizeof(folder), "/tmp/check_journal.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    (void)snprintf(path, sizeof(path), "%s/w.units", folder);
+    ck_assert_int_eq(mf_journal_open(folder, "w", "first", &journal), 0);
+}
+
+static void teardown(void)
+{
+    mf_journal_release(&journal);
+    (void)unlink(path);
+    (void)rmdir(folder);
+}
+
+static off_t size(void)
+{
+    struct stat st;
+    ck_assert_int_eq(stat(path, &st), 0);
+    return st.st_size;
+}
+
+static void begin(int unit)
+{
+    char text[80];
+    (void)snprintf(text, sizeof(text), "{\"unit\":%d,\"attempt\":2,\"epoch\":3,\"kind\":\"probe\"}", unit);
+    cJSON *body = cJSON_Parse(text);
+    mf_journal_begin(&journal, body, "cpu-x/2", "r1");
+    cJSON_Delete(body);
+}
+
+static void done(int unit, int seq)
+{
+    mf_journal_done(&journal, unit, 2, (struct mf_journal_item){.id = 100 + seq, .seq = seq});
+}
+
+/* A death without a word, and another process. */
+static void succeed(const char *instance)
+{
+    mf_journal_release(&journal);
+    ck_assert_int_eq(mf_journal_open(folder, "w", instance, &journal), 0);
+}
+
+START_TEST(nothing_in_hand)
+{
+    ck_assert_str_eq(journal.predecessor, "");
+    off_t empty = size();
+    begin(7);
+    done(7, 1);
+    mf_journal_gone(&journal, 7, 2);
+    ck_assert_int_eq(size(), empty); /* it does not grow with the farm's age */
+    succeed("second");
+    ck_assert_str_eq(journal.predecessor, "first");
+    ck_assert_uint_eq(journal.n_found, 0);
+}
+END_TEST
+
+START_TEST(units_in_hand)
+{
+    begin(7);
+    begin(8);
+    done(7, 1);
+    done(7, 2);
+    begin(9);
+    mf_journal_gone(&journal, 8, 2);
+    done(9, 1);
+    succeed("second");
+    ck_assert_uint_eq(journal.n_found, 2);
+    const struct mf_journal_unit *seven = &journal.found[journal.found[0].unit == 9],
+                                 *nine = &journal.found[journal.found[0].unit == 7];
+    ck_assert_int_eq(seven->unit, 7);
+    ck_assert_int_eq(seven->attempt, 2);
+    ck_assert_str_eq(seven->class, "cpu-x/2");
+    ck_assert_str_eq(seven->revision, "r1");
+    ck_assert(!seven->stuck);
+    int64_t epoch = 0;
+    ck_assert_int_eq(mf_json_i64(seven->body, "epoch", 0, 10, &epoch), 0);
+    ck_assert_int_eq(epoch, 3);
+    ck_assert_uint_eq(seven->n_done, 2);
+    ck_assert_int_eq(seven->done[1].id, 102);
+    ck_assert_int_eq(seven->done[1].seq, 2);
+    ck_assert_uint_eq(nine->n_done, 1);
+    /* What is not taken up is out of hand */
+    mf_journal_forget(&journal);
+    succeed("third");
+    ck_assert_str_eq(journal.predecessor, "second");
+    ck_assert_uint_eq(journal.n_found, 0);
+}
+END_TEST
+
+/* Twice resumed at the same place: what it is at may be what kills workers. Done something in between: not. */
+START_TEST(stuck)
+{
+    begin(7);
+    done(7, 1);
+    succeed("second");
+    ck_assert(!journal.found[0].stuck);
+    mf_journal_resumed(&journal, 7, 2);
+    mf_journal_forget(&journal);
+    succeed("third");
+    ck_assert_uint_eq(journal.n_found, 1);
+    ck_assert(journal.found[0].stuck);
+    mf_journal_resumed(&journal, 7, 2);
+    mf_journal_forget(&journal);
+    done(7, 2);
+    succeed("fourth");
+    ck_assert_uint_eq(journal.n_found, 1);
+    ck_assert(!journal.found[0].stuck);
+    ck_assert_uint_eq(journal.found[0].n_done, 2);
+}
+END_TEST
+
+/* Cut at every byte: never a failure, never more than was written, and it goes on from there. */
+START_TEST(torn_anywhere)
+{
+    begin(7);
+    off_t with_unit = size();
+    done(7, 1);
+    off_t whole = size();
+    char bytes[1024];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ck_assert_int_eq(read(fd, bytes, sizeof(bytes)), whole);
+    (void)close(fd);
+    for (off_t cut = 0; cut <= whole; cut++) {
+        mf_journal_release(&journal);
+        fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+        ck_assert_int_eq(write(fd, bytes, (size_t)cut), cut);
+        (void)close(fd);
+        ck_assert_int_eq(mf_journal_open(folder, "w", "next", &journal), 0);
+        ck_assert_uint_eq(journal.n_found, cut >= with_unit);
+        if (cut >= with_unit)
+            ck_assert_uint_eq(journal.found[0].n_done, cut == whole);
+        done(7, 5);
+        succeed("after");
+        ck_assert_str_eq(journal.predecessor, "next");
+        if (cut >= with_unit)
+            ck_assert_uint_eq(journal.found[0].n_done, 1u + (cut == whole));
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("journal");
+    TCase *tc = tcase_create("journal");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, nothing_in_hand);
+    tcase_add_test(tc, units_in_hand);
+    tcase_add_test(tc, stuck);
+    tcase_add_test(tc, torn_anywhere);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,98 @@
+#include "worker/record.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+
+static uint32_t crc32_of(const void *data, size_t len)
+{
+    uint32_t crc = 0xffffffffu;
+    const uint8_t *p = data;
+    for (size_t i = 0; i < len; i++) {
+        crc ^= p[i];
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (0xedb88320u & (0u - (crc & 1u)));
+    }
+    return ~crc;
+}
+
+static void put_u32(uint8_t *to, uint32_t v)
+{
+    for (int i = 0; i < 4; i++)
+        to[i] = (uint8_t)(v >> (8 * i));
+}
+
+static uint32_t get_u32(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static int write_at(int fd, const void *data, size_t len, uint64_t at)
+{
+    size_t done = 0;
+    while (done < len) {
+        ssize_t n = pwrite(fd, (const char *)data + done, len - done, (off_t)(at + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+static int read_at(int fd, void *to, size_t len, uint64_t at)
+{
+    size_t done = 0;
+    while (done < len) {
+        ssize_t n = pread(fd, (char *)to + done, len - done, (off_t)(at + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        if (n == 0)
+            return -ENODATA;
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+int mf_record_write(int fd, const char *magic, const void *payload, size_t len, uint64_t at)
+{
+    uint8_t header[MF_RECORD_HEADER];
+    memcpy(header, magic, 4);
+    put_u32(header + 4, (uint32_t)len);
+    put_u32(header + 8, crc32_of(payload, len));
+    int r = write_at(fd, header, sizeof(header), at);
+    return r < 0 ? r : write_at(fd, payload, len, at + sizeof(header));
+}
+
+int mf_record_read(int fd, uint64_t at, uint64_t size, char ret_magic[5], char **ret, size_t *ret_len)
+{
+    uint8_t header[MF_RECORD_HEADER];
+    if (size < at || size - at < sizeof(header))
+        return 0;
+    int r = read_at(fd, header, sizeof(header), at);
+    if (r < 0)
+        return r;
+    uint32_t len = get_u32(header + 4);
+    if (len > MF_RECORD_MAX || len > size - at - sizeof(header))
+        return 0;
+    _cleanup_(mf_freep) char *payload = malloc((size_t)len + 1);
+    if (!payload)
+        return -ENOMEM;
+    r = read_at(fd, payload, len, at + sizeof(header));
+    if (r < 0)
+        return r;
+    if (crc32_of(payload, len) != get_u32(header + 8))
+        return 0;
+    payload[len] = '\0';
+    memcpy(ret_magic, header, 4);
+    ret_magic[4] = '\0';
+    *ret = MF_TAKE(payload);
+    *ret_len = len;
+    return 1;
+}
