@@ -214,15 +214,30 @@ static bool two_gemms(const struct pair *x, char *why, size_t cap)
     return first >= 0 && second >= 0 && !x->q->caps->both_gemms;
 }
 
+/* The GEMM of b that what comes from a is on its way to; -1: none. */
+static int template_ahead(const struct pair *x)
+{
+    int t = template_of(x->g, x->b);
+    bool on_the_way = t >= 0 && (t == x->c || mf_graph_reaches(x->g, MF_OP_BIT(x->c), MF_OP_BIT(t), x->b));
+    return x->p >= 0 && template_of(x->g, x->a) < 0 && on_the_way ? t : -1;
+}
+
+/* All of a runs in front of the GEMM, directly or by way of ops of b. */
 static bool prologue(const struct pair *x, char *why, size_t cap)
 {
-    if (x->p < 0 || x->g->node[x->c].kind != MF_NODE_TEMPLATE || x->g->node[x->p].kind == MF_NODE_TEMPLATE ||
-        x->g->node[x->p].kind == MF_NODE_INDEX || x->q->caps->both_gemms)
+    int t = template_ahead(x);
+    if (t < 0 || x->q->caps->both_gemms)
         return false;
-    mf_say(why, cap,
-           "%s in front of %s would run while rows of %lld values are loaded, which these kernels do not do",
-           name(x->p), name(x->c), (long long)x->g->node[x->p].cols);
-    return !has(x->q->caps->prologue, x->p);
+    for (int op = 0; op < MF_OP_N_; op++) {
+        if (!has(x->a, op) || x->g->node[op].kind == MF_NODE_INDEX || has(x->q->caps->prologue, op))
+            continue;
+        mf_say(
+            why, cap,
+            "%s in front of %s would run while rows of %lld values are loaded, which these kernels do not do",
+            name(op), name(t), (long long)x->g->node[op].cols);
+        return true;
+    }
+    return false;
 }
 
 static bool single_use(const struct pair *x, char *why, size_t cap)
@@ -256,15 +271,27 @@ static bool prologue_bytes(const struct pair *x, char *why, size_t cap)
     return fused > 1.1 * apart;
 }
 
-static bool epilogue(const struct pair *x, char *why, size_t cap)
+/* Ops of b that run on a GEMM's sums in a: up to the next GEMM, if b has one. */
+static mf_ops behind_template(const struct pair *x)
 {
     if (x->p < 0 || template_of(x->g, x->a) < 0 || x->g->node[x->c].kind == MF_NODE_TEMPLATE)
-        return false;
-    mf_say(why, cap,
-           "%s behind %s would run on sums of %lld columns before they are stored, which these kernels do "
-           "not do",
-           name(x->c), name(template_of(x->g, x->a)), (long long)x->g->node[x->p].cols);
-    return !has(x->q->caps->epilogue, x->c);
+        return 0;
+    return template_of(x->g, x->b) < 0 ? x->b : MF_OP_BIT(x->c);
+}
+
+static bool epilogue(const struct pair *x, char *why, size_t cap)
+{
+    mf_ops behind = behind_template(x);
+    for (int op = 0; op < MF_OP_N_; op++) {
+        if (!has(behind, op) || has(x->q->caps->epilogue, op))
+            continue;
+        mf_say(why, cap,
+               "%s behind %s would run on sums of %lld columns before they are stored, which these kernels "
+               "do not do",
+               name(op), name(template_of(x->g, x->a)), (long long)x->g->node[x->p].cols);
+        return true;
+    }
+    return false;
 }
 
 /* What one writes and the other reads has to be the same rows. */
@@ -287,11 +314,15 @@ static bool rows_match(const struct pair *x, char *why, size_t cap)
 
 static bool row_whole(const struct pair *x, char *why, size_t cap)
 {
-    if (x->p < 0 || x->g->node[x->c].kind != MF_NODE_ROW || template_of(x->g, x->a) < 0)
-        return false;
-    mf_say(why, cap, "%s needs the largest of a row of %lld values, a tile ends with %lld of them",
-           name(x->c), (long long)x->g->node[x->p].cols, (long long)x->q->caps->block_n);
-    return !x->q->caps->whole_rows;
+    mf_ops behind = x->q->caps->whole_rows ? 0 : behind_template(x);
+    for (int op = 0; op < MF_OP_N_; op++) {
+        if (!has(behind, op) || x->g->node[op].kind != MF_NODE_ROW)
+            continue;
+        mf_say(why, cap, "%s needs the largest of a row of %lld values, a tile ends with %lld of them",
+               name(op), (long long)x->g->node[op].cols, (long long)x->q->caps->block_n);
+        return true;
+    }
+    return false;
 }
 
 static bool all_rows(const struct pair *x, char *why, size_t cap)
