@@ -1,5 +1,6 @@
 #include "server/store.h"
 #include "server/store_private.h"
+#include "server/store_wal.h"
 
 #include "common/text.h"
 
@@ -120,14 +121,14 @@ static int migrate(struct mf_store *s)
     return r;
 }
 
-static int open_at(const char *path, int flags, struct mf_store **ret)
+static int open_at(const char *path, int flags, const char *vfs, struct mf_store **ret)
 {
     struct mf_store *s = calloc(1, sizeof(*s));
     if (!s)
         return -ENOMEM;
     s->path = strdup(path);
     int code = s->path
-                   ? sqlite3_open_v2(path, &s->db, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, NULL)
+                   ? sqlite3_open_v2(path, &s->db, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, vfs)
                    : SQLITE_NOMEM;
     int r = mf_store_fault(s, code);
     if (r < 0) {
@@ -161,7 +162,9 @@ static int stretch_wal(struct mf_store *s)
 int mf_store_open(const char *path, struct mf_store **ret)
 {
     _cleanup_(mf_store_freep) struct mf_store *s = NULL;
-    int r = open_at(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, &s);
+    int r = mf_store_wal_register();
+    if (r == 0)
+        r = open_at(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, MF_STORE_WAL, &s);
     if (r < 0)
         return r;
     s->writer = true;
@@ -184,7 +187,7 @@ int mf_store_open_reader(const char *path, struct mf_store **ret)
 {
     _cleanup_(mf_store_freep) struct mf_store *s = NULL;
     int version = 0;
-    int r = open_at(path, SQLITE_OPEN_READONLY, &s);
+    int r = open_at(path, SQLITE_OPEN_READONLY, NULL, &s);
     if (r == 0)
         r = run_text(s, "PRAGMA query_only = ON; PRAGMA cache_size = -16384; PRAGMA mmap_size = 268435456");
     if (r == 0)

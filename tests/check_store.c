@@ -8,8 +8,10 @@
 
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static char folder[64];
@@ -103,6 +105,65 @@ START_TEST(readers_see_what_is_committed)
     ck_assert_int_ge(mf_store_commit(reader), 0);
     ck_assert_int_eq(count(reader), 2);
     ck_assert_int_eq(mf_sql_run(reader, "DELETE FROM device_class", ""), -EROFS);
+}
+END_TEST
+
+static void copy_file(const char *from, const char *to)
+{
+    char chunk[65536];
+    _cleanup_(mf_fclosep) FILE *in = fopen(from, "re");
+    _cleanup_(mf_fclosep) FILE *out = fopen(to, "we");
+    ck_assert(in && out);
+    for (size_t n; (n = fread(chunk, 1, sizeof(chunk), in)) > 0;)
+        ck_assert_uint_eq(fwrite(chunk, 1, n, out), n);
+}
+
+/* The log is written late and at once: a commit that returned is in the files all the same, so that they, copied as a power
+ * cut would leave them, hold it. Rows are of one page and of more than are gathered. */
+START_TEST(a_commit_is_in_the_files)
+{
+    static const int kilobytes[] = {1, 400};
+    char from[120], to[120], copy[110];
+    for (size_t i = 0; i < MF_ARRAY_LEN(kilobytes); i++) {
+        _cleanup_(mf_store_freep) struct mf_store *left = NULL;
+        ck_assert_int_ge(mf_store_begin(store), 0);
+        ck_assert_int_eq(
+            mf_sql_run(store, "INSERT INTO device_class (gfx, cu_num) VALUES (hex(randomblob(? * 512)), 4)",
+                       "i", (int64_t)kilobytes[i]),
+            1);
+        ck_assert_int_ge(mf_store_commit(store), 0);
+        (void)snprintf(copy, sizeof(copy), "%s/copy%zu", folder, i);
+        copy_file(path, copy);
+        (void)snprintf(from, sizeof(from), "%s-wal", path);
+        (void)snprintf(to, sizeof(to), "%s-wal", copy);
+        copy_file(from, to);
+        ck_assert_int_eq(mf_store_open(copy, &left), 0);
+        ck_assert_int_eq(count(left), (int64_t)i + 1);
+        left = mf_store_free(left);
+        (void)unlink(copy);
+    }
+}
+END_TEST
+
+/* What the log could not take is reported by the commit, and leaves what was there and what comes after. */
+START_TEST(a_full_disk_fails_the_commit)
+{
+    struct rlimit old, limit;
+    ck_assert_int_eq(add_class("a"), 1);
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    limit = (struct rlimit){.rlim_cur = 4096, .rlim_max = old.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    ck_assert_int_ge(mf_store_begin(store), 0);
+    ck_assert_int_eq(add_class("b"), 1);
+    ck_assert_int_lt(mf_store_commit(store), 0);
+    mf_store_rollback(store);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+    ck_assert_int_eq(count(store), 1);
+    ck_assert_int_eq(add_class("c"), 1);
+    store = mf_store_free(store);
+    ck_assert_int_eq(mf_store_open(path, &store), 0);
+    ck_assert_int_eq(count(store), 2);
 }
 END_TEST
 
@@ -327,6 +388,8 @@ int main(void)
     tcase_add_test(c, migrates_an_old_database);
     tcase_add_test(c, refuses_a_newer_database);
     tcase_add_test(c, readers_see_what_is_committed);
+    tcase_add_test(c, a_commit_is_in_the_files);
+    tcase_add_test(c, a_full_disk_fails_the_commit);
     tcase_add_test(c, a_savepoint_undoes_itself_only);
     tcase_add_test(c, failures_have_words);
     tcase_add_test(c, binds_every_kind);
