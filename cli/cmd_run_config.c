@@ -236,23 +236,29 @@ static int make_biases(struct run *run, const struct row *row, struct weights *w
 }
 
 struct packing {
-    const struct mf_layout *layout;
-    int bits;
-    size_t experts, n, k, bytes; /* bytes of an expert */
-    uint8_t *w;
-    uint8_t *scratch; /* an expert for each thread */
+    const struct mf_shape *shape;
+    struct mf_artifact from, to;
+    const struct mf_tensor_ref *w;
+    int n_parts;
+    size_t bytes[MF_PARTS_MAX]; /* of an expert */
+    uint8_t *scratch;           /* an expert for each thread */
+    size_t scratch_bytes;
 };
 
 static void pack_experts(void *context, int thread, int n_threads)
 {
     const struct packing *p = context;
-    size_t bytes = p->bytes;
 
-    for (size_t e = (size_t)thread; e < p->experts; e += (size_t)n_threads) {
-        uint8_t *scratch = p->scratch + (size_t)thread * bytes;
+    for (size_t e = (size_t)thread; e < (size_t)p->shape->expert; e += (size_t)n_threads) {
+        uint8_t *scratch = p->scratch + (size_t)thread * p->scratch_bytes;
+        struct mf_tensor_ref from = {0}, to = {0};
 
-        memcpy(scratch, p->w + e * bytes, bytes);
-        mf_layout_pack(p->layout, p->bits, p->n, p->k, scratch, p->w + e * bytes);
+        for (int i = 0; i < p->n_parts; i++) {
+            to.part[i] = (uint8_t *)p->w->part[i] + e * p->bytes[i];
+            from.part[i] = memcpy(scratch, to.part[i], p->bytes[i]);
+            scratch += (p->bytes[i] + 63) / 64 * 64;
+        }
+        (void)mf_layout_convert_weight(p->shape, &p->from, &p->to, &from, &to);
     }
 }
 
@@ -262,19 +268,19 @@ static int pack_weights(const struct row *row, struct weights *w)
     int threads = mf_pool_threads();
 
     for (int i = 0; i < 2; i++) {
-        struct packing p = {.layout = mf_layout_find(w->artifact[i].order),
-                            .experts = (size_t)row->shape.expert,
-                            .bytes = w->bytes[i][0] / (size_t)row->shape.expert,
-                            .w = w->ref[i].part[0],
-                            .bits = mf_codec_find(w->artifact[i].format, w->artifact[i].scale)->bits};
+        struct packing p = {.shape = &row->shape,
+                            .from = mf_plain_w(&row->shape, weight_tensor[i], "row"),
+                            .to = w->artifact[i],
+                            .w = &w->ref[i],
+                            .n_parts = w->n_parts[i]};
 
-        if (!p.layout)
-            return mf_cli_fail(MF_EXIT_USAGE, "'%s' is no weight layout", w->artifact[i].order);
-        if (!strcmp(w->artifact[i].order, "row"))
+        if (mf_artifact_equal(&p.from, &p.to))
             continue;
-        p.n = i == 0 ? (size_t)mf_gemm1_cols(&row->shape) : (size_t)row->shape.model_dim;
-        p.k = i == 0 ? (size_t)row->shape.model_dim : (size_t)row->shape.inter_dim;
-        p.scratch = calloc((size_t)threads, p.bytes);
+        for (int part = 0; part < p.n_parts; part++) {
+            p.bytes[part] = w->bytes[i][part] / (size_t)row->shape.expert;
+            p.scratch_bytes += (p.bytes[part] + 63) / 64 * 64;
+        }
+        p.scratch = calloc((size_t)threads, p.scratch_bytes);
         if (!p.scratch)
             return out_of_memory();
         mf_pool_run(pack_experts, &p, threads);

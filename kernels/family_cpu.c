@@ -4,10 +4,13 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/cleanup.h"
+
 const int32_t mf_cpu_block_ms[MF_CPU_N_BLOCK_MS] = {8, 16, 32, 64};
 
-#define TOKEN_MAX (1 << 24) /* of the packed id */
-#define TOPK_MAX  127       /* its slot, sign bit apart */
+#define TOKEN_MAX             (1 << 24) /* of the packed id */
+#define TOPK_MAX              127       /* its slot, sign bit apart */
+#define ALTERNATING_BYTES_MAX 1e9
 
 void mf_refuse(struct mf_refusal *r, const char *rule, const char *format, ...)
 {
@@ -123,14 +126,58 @@ const char *mf_cpu_act_word(const struct mf_shape *s)
     return words[s->act_type];
 }
 
-const char *mf_cpu_layout_word(int panel)
+const struct mf_layout *mf_cpu_layout(int panel, bool alternating)
 {
-    return panel == 16 ? "p16" : panel == 32 ? "p32" : "row";
+    size_t n;
+    const struct mf_layout *all = mf_layouts(&n), *l = all;
+
+    while (l < all + n - 1 && (l->panel != panel || (l->gate_rows > 0) != alternating))
+        l++;
+    return l;
 }
 
-const char *mf_cpu_layout_name(int panel)
+bool mf_cpu_may_alternate(const struct mf_shape *s, int panel, struct mf_refusal *ret)
 {
-    return panel == 16 ? "panel16" : panel == 32 ? "panel32" : "row";
+    const struct mf_layout *l = mf_cpu_layout(panel, true);
+    const struct mf_codec *w = codecs_of(s).w;
+    double bytes = s->expert * mf_cpu_expert_bytes(s, MF_TENSOR_W1);
+    int I = s->inter_dim, H = s->model_dim, group = panel > 1 ? 32 / w->bits : 1;
+
+    ret->rule = NULL;
+    if (!mf_layout_takes_scales(l, w))
+        mf_refuse(
+            ret, "scale",
+            "scales of %s are of %d rows of gate or of up: %s, where these alternate by %d, has no such "
+            "rows",
+            w->name, w->group_rows, l->name, l->gate_rows);
+    else if (!mf_layout_legal(l, w->bits, 2 * (size_t)I, (size_t)H))
+        mf_refuse(ret, "divisibility",
+                  "gate and up have %d rows each of %d elements; %s needs rows in multiples of %d (remainder "
+                  "%d) and elements in multiples of %d (remainder %d)",
+                  I, H, l->name, l->gate_rows, I % l->gate_rows, group, H % group);
+    else if (bytes > ALTERNATING_BYTES_MAX)
+        mf_refuse(ret, "memory",
+                  "w1 has %.0f bytes; each layout is a copy of it, and those where gate and up alternate are "
+                  "tried up to %.0f",
+                  bytes, ALTERNATING_BYTES_MAX);
+    return ret->rule == NULL;
+}
+
+int mf_cpu_reject_alternating(const struct mf_family *f, const char *prefix, const struct mf_shape *shape,
+                              struct mf_offer *offer)
+{
+    static const int panels[] = {1, 16, 32};
+    struct mf_refusal no;
+    char kernel[32];
+    int r = 0;
+
+    for (size_t i = 0; i < MF_ARRAY_LEN(panels) && r == 0; i++) {
+        if (mf_cpu_may_alternate(shape, panels[i], &no))
+            continue;
+        (void)snprintf(kernel, sizeof(kernel), "%s%s", prefix, mf_cpu_layout(panels[i], true)->word);
+        r = offer->reject(offer, f->name, kernel, no.rule, "%s", no.reason);
+    }
+    return r;
 }
 
 static struct mf_artifact make(enum mf_tensor tensor, enum mf_format format, const char *order,

@@ -9,6 +9,7 @@
 #include "kernels/cpu/stage.h"
 #include "kernels/family.h"
 #include "kernels/fusion.h"
+#include "kernels/layout.h"
 
 extern const int32_t mf_cpu_block_ms[4]; /* 8, 16, 32, 64 */
 #define MF_CPU_N_BLOCK_MS 4
@@ -40,9 +41,13 @@ const char *mf_cpu_act_word(const struct mf_shape *shape);
 int mf_cpu_weight_bits(const struct mf_shape *shape);
 /* Are activations quantised? */
 bool mf_cpu_quantises(const struct mf_shape *shape);
-/* "row", "p16", "p32" of a panel; the layout's name. */
-const char *mf_cpu_layout_word(int panel);
-const char *mf_cpu_layout_name(int panel);
+/* The layout with panels of so many rows, 1 for row; alternating: the one of w1 in which gate and up do. */
+const struct mf_layout *mf_cpu_layout(int panel, bool alternating);
+/* May w1 be wanted in the alternating layout of that panel? */
+bool mf_cpu_may_alternate(const struct mf_shape *shape, int panel, struct mf_refusal *ret);
+/* A sentence for each panel that may not. `prefix` goes before the layout's word in the rejection's kernel. */
+int mf_cpu_reject_alternating(const struct mf_family *f, const char *prefix, const struct mf_shape *shape,
+                              struct mf_offer *offer);
 
 struct mf_artifact mf_cpu_topk(void);
 struct mf_artifact mf_cpu_calib(void);

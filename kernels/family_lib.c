@@ -51,13 +51,13 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
 {
     if (c->plain)
         (void)snprintf(buf, MF_STEP_NAME_MAX, "dnnl_g1_bf16_m%d_t%d_%s", c->block_m, c->threads,
-                       mf_cpu_layout_word(c->panel));
+                       mf_cpu_layout(c->panel, false)->word);
     else if (c->stage == 1)
         (void)snprintf(buf, MF_STEP_NAME_MAX, "dnnl_s1_bf16_%s_m%d_t%d_%s%s", mf_cpu_act_word(s), c->block_m,
-                       c->threads, mf_cpu_layout_word(c->panel), s->doweight_stage1 ? "_w" : "");
+                       c->threads, mf_cpu_layout(c->panel, false)->word, s->doweight_stage1 ? "_w" : "");
     else
         (void)snprintf(buf, MF_STEP_NAME_MAX, "dnnl_s2_bf16_m%d_t%d_%s", c->block_m, c->threads,
-                       mf_cpu_layout_word(c->panel));
+                       mf_cpu_layout(c->panel, false)->word);
 }
 
 static size_t align64(size_t bytes)
@@ -194,7 +194,7 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
 {
     struct mf_step s = {.family = "lib", .block_m = c->block_m};
     double slots = (double)shape->token * shape->topk, H = shape->model_dim, I = shape->inter_dim;
-    const char *layout = mf_cpu_layout_name(c->panel);
+    const char *layout = mf_cpu_layout(c->panel, false)->name;
     size_t N, K;
 
     print_name(c, shape, s.name);
@@ -269,7 +269,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
             char kernel[32];
             if (layout_fits(shape, stage, panel))
                 continue;
-            (void)snprintf(kernel, sizeof(kernel), "dnnl_s%d_%s", stage, mf_cpu_layout_word(panel));
+            (void)snprintf(kernel, sizeof(kernel), "dnnl_s%d_%s", stage, mf_cpu_layout(panel, false)->word);
             int r = offer->reject(
                 offer, f->name, kernel, "divisibility",
                 "oneDNN's blocks are %d rows of 32 elements: inter_dim %d leaves %d, model_dim %d leaves %d",

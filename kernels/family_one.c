@@ -18,6 +18,7 @@
 
 struct config {
     int block_n, columns, threads, panel;
+    bool alternating; /* gate and up in w1 */
 };
 
 /* Workspace: what threads share, then a room for each. Offsets in bytes. */
@@ -40,7 +41,7 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
 
     mf_cpu_format_word(s, format);
     (void)snprintf(buf, MF_STEP_NAME_MAX, "one_%s_%s_n%d_c%d_t%d_%s%s", format, mf_cpu_act_word(s),
-                   c->block_n, c->columns, c->threads, mf_cpu_layout_word(c->panel),
+                   c->block_n, c->columns, c->threads, mf_cpu_layout(c->panel, c->alternating)->word,
                    s->doweight_stage1 ? "_w" : "");
 }
 
@@ -104,6 +105,7 @@ static struct mf_kernel configure(const struct config *c, const struct mf_shape 
     k.plan1 = (struct mf_stage_plan){
         .ops = mf_cpu_ops(mf_isa_best()),
         .panel = c->panel,
+        .gate_rows = c->alternating ? mf_cpu_layout(c->panel, true)->gate_rows : 0,
         .block_m = BLOCK_M,
         .block_n = c->block_n,
         .threads = c->threads,
@@ -114,6 +116,7 @@ static struct mf_kernel configure(const struct config *c, const struct mf_shape 
     (void)mf_stage_plan_shape(&k.plan1, s);
     k.plan2 = k.plan1;
     k.plan2.block_n = c->columns;
+    k.plan2.gate_rows = 0;
     k.plan2.weighted = !s->doweight_stage1;
     k.plan2.out = MF_STAGE2_ADD;
     k.map = map_rooms(&k);
@@ -123,15 +126,16 @@ static struct mf_kernel configure(const struct config *c, const struct mf_shape 
 static void describe(const struct mf_kernel *k, struct mf_step *ret)
 {
     const struct mf_shape *shape = &k->plan1.shape;
-    const char *layout = mf_cpu_layout_name(k->config.panel);
+    const struct mf_layout *w1 = mf_cpu_layout(k->config.panel, k->config.alternating),
+                           *w2 = mf_cpu_layout(k->config.panel, false);
     struct mf_step s = {.family = "one", .stage = MF_STAGE_ONE, .covers = mf_layer_ops(shape)};
     double T = (double)shape->token, H = shape->model_dim;
 
     print_name(&k->config, shape, s.name);
     mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
     mf_step_need(&s, mf_cpu_topk());
-    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, layout));
-    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, layout));
+    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, w1->name));
+    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, w2->name));
     if (k->plan1.codecs.a->global)
         mf_step_need(&s, mf_cpu_calib());
     if (shape->has_b1)
@@ -151,11 +155,11 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
 
 static bool layout_fits(const struct mf_shape *s, int panel)
 {
-    const struct mf_layout *l = mf_layout_find(mf_cpu_layout_name(panel));
+    const struct mf_layout *l = mf_cpu_layout(panel, false);
     int bits = mf_cpu_weight_bits(s);
     size_t H = (size_t)s->model_dim, I = (size_t)s->inter_dim;
 
-    return l && mf_layout_legal(l, bits, I, H) && mf_layout_legal(l, bits, H, I);
+    return mf_layout_legal(l, bits, I, H) && mf_layout_legal(l, bits, H, I);
 }
 
 typedef int (*each_fn)(void *context, const struct config *c);
@@ -184,6 +188,7 @@ static int each_size(const struct mf_shape *s, struct config c, each_fn f, void 
 static int each(const struct mf_shape *s, int cores, each_fn f, void *context)
 {
     static const int panels[] = {16, 32, 1};
+    struct mf_refusal no;
     int r = 0;
 
     for (size_t p = 0; p < MF_ARRAY_LEN(panels) && r == 0; p++) {
@@ -191,8 +196,12 @@ static int each(const struct mf_shape *s, int cores, each_fn f, void *context)
         if (!layout_fits(s, c.panel))
             continue;
         r = each_size(s, c, f, context);
-        c.threads = 1;
         c.block_n = c.columns = 32;
+        c.alternating = mf_cpu_may_alternate(s, c.panel, &no);
+        if (r == 0 && c.alternating)
+            r = f(context, &c);
+        c.alternating = false;
+        c.threads = 1;
         if (r == 0 && cores > 1 && c.panel == 32)
             r = f(context, &c);
     }
@@ -253,14 +262,15 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
         if (layout_fits(shape, panel))
             continue;
         int r = offer->reject(
-            offer, f->name, mf_cpu_layout_word(panel), "divisibility",
+            offer, f->name, mf_cpu_layout(panel, false)->word, "divisibility",
             "%s cuts rows by %d and elements by %d: inter_dim %d leaves %d and model_dim %d leaves %d",
-            mf_cpu_layout_name(panel), panel, 32 / mf_cpu_weight_bits(shape), shape->inter_dim,
+            mf_cpu_layout(panel, false)->name, panel, 32 / mf_cpu_weight_bits(shape), shape->inter_dim,
             shape->inter_dim % panel, shape->model_dim, shape->model_dim % panel);
         if (r < 0)
             return r;
     }
-    return each(shape, device->cores, offer_step, &w);
+    int r = mf_cpu_reject_alternating(f, "one_", shape, offer);
+    return r < 0 ? r : each(shape, device->cores, offer_step, &w);
 }
 
 static int match_name(void *context, const struct config *c)

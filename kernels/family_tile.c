@@ -3,6 +3,7 @@
  *
  *     s1_bf16_silu_m16_n32_k512_t2_p16[_x][_w][_q]     stage 1: gather+gemm1+act (h in bf16, or quantised with _q);
  *                                                      _x: x is in sorted order already; _w: routing weight before act
+ *                                                      gu1, gu16, gu32 for a layout of w1 where gate and up alternate
  *     s2_bf16_m16_n128_k192_t2_p16_z|zw|y              stage 2: into z, weighted z, or added up in y
  *
  * m rows of an expert block, n columns of a tile, k of K at a time when rows are many, t threads, layout. */
@@ -23,6 +24,7 @@ static const char *const out_words[] = {
 struct config {
     int stage; /* 1, 2 */
     int block_m, block_n, block_k, threads, panel;
+    bool alternating; /* of w1: gate and up */
     bool sorted_x;
     enum out out;
 };
@@ -38,7 +40,7 @@ struct mf_kernel {
 
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
-    const char *layout = mf_cpu_layout_word(c->panel);
+    const char *layout = mf_cpu_layout(c->panel, c->alternating)->word;
     char format[MF_FORMAT_WORD_MAX];
 
     mf_cpu_format_word(s, format);
@@ -88,11 +90,11 @@ typedef int (*each_fn)(void *context, const struct config *c);
 
 static bool layout_fits(const struct mf_shape *s, int stage, int panel)
 {
-    const struct mf_layout *l = mf_layout_find(mf_cpu_layout_name(panel));
+    const struct mf_layout *l = mf_cpu_layout(panel, false);
     size_t n = stage == 1 ? (size_t)s->inter_dim : (size_t)s->model_dim;
     size_t k = stage == 1 ? (size_t)s->model_dim : (size_t)s->inter_dim;
 
-    return l && mf_layout_legal(l, mf_cpu_weight_bits(s), n, k);
+    return mf_layout_legal(l, mf_cpu_weight_bits(s), n, k);
 }
 
 static int k_pieces(const struct mf_shape *s, int K, int out[2])
@@ -207,8 +209,10 @@ static int each_of_panel(const struct mf_shape *s, int cores, form_set allowed, 
         pieces[0] = K;
         n_columns = n_columns > 1 ? 1 : n_columns;
     }
-    if (c.stage == 2)
+    if (c.stage == 2 || c.alternating)
         n_pieces = 1;
+    if (c.alternating)
+        n_columns = MF_MIN(n_columns, 1);
     for (int i = 0; i < n_columns && r == 0; i++) {
         for (int j = 0; j < n_pieces && r == 0; j++) {
             c.block_n = columns[i];
@@ -217,7 +221,7 @@ static int each_of_panel(const struct mf_shape *s, int cores, form_set allowed, 
             c.sorted_x = false;
             r = each_form(allowed, c, f, context);
         }
-        if (r != 0 || i != 0 || c.panel != 32)
+        if (r != 0 || i != 0 || c.panel != 32 || c.alternating)
             continue;
         c.threads = 1;
         c.out = c.stage == 1 ? TO_H : TO_Y;
@@ -240,7 +244,11 @@ static int each(const struct mf_shape *s, int cores, int stage, each_fn f, void 
     for (size_t p = 0; p < MF_ARRAY_LEN(panels) && r == 0; p++) {
         for (size_t b = 0; b < MF_CPU_N_BLOCK_MS && r == 0; b++) {
             struct config c = {.stage = stage, .panel = panels[p], .block_m = mf_cpu_block_ms[b]};
+            struct mf_refusal no;
             if (layout_fits(s, stage, c.panel))
+                r = each_of_panel(s, cores, allowed, c, f, context);
+            c.alternating = stage == 1 && mf_cpu_may_alternate(s, c.panel, &no);
+            if (r == 0 && c.alternating)
                 r = each_of_panel(s, cores, allowed, c, f, context);
         }
     }
@@ -254,6 +262,7 @@ static int plan_of(const struct config *c, const struct mf_shape *s, struct mf_s
     *ret = (struct mf_stage_plan){
         .ops = mf_cpu_ops(mf_isa_best()),
         .panel = c->panel,
+        .gate_rows = c->alternating ? mf_cpu_layout(c->panel, true)->gate_rows : 0,
         .block_m = c->block_m,
         .block_n = c->block_n,
         .block_k = c->block_k,
@@ -288,7 +297,8 @@ static void describe_stage1(const struct mf_kernel *k, struct mf_step *s)
     s->covers = covers_of(shape, 1, k->config.sorted_x, k->config.out);
     mf_step_need(s, k->config.sorted_x ? mf_cpu_x_sorted(shape, bm) : mf_plain_x(shape));
     mf_step_need(s, mf_cpu_sorted(bm));
-    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W1, mf_cpu_layout_name(k->config.panel)));
+    mf_step_need(
+        s, mf_plain_w(shape, MF_TENSOR_W1, mf_cpu_layout(k->config.panel, k->config.alternating)->name));
     if (quantised && k->plan.codecs.a->global)
         mf_step_need(s, mf_cpu_calib());
     if (shape->has_b1)
@@ -311,7 +321,7 @@ static void describe_stage2(const struct mf_kernel *k, struct mf_step *s)
     s->covers = covers_of(shape, 2, false, out);
     mf_step_need(s, mf_plain_h(shape, bm));
     mf_step_need(s, mf_cpu_sorted(bm));
-    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W2, mf_cpu_layout_name(k->config.panel)));
+    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W2, mf_cpu_layout(k->config.panel, false)->name));
     if (shape->has_b2)
         mf_step_need(s, mf_plain_bias(MF_TENSOR_B2));
     mf_step_give(s, out == TO_Y ? mf_cpu_bf16(MF_TENSOR_Y, "token", 0)
@@ -365,13 +375,13 @@ static int reject_layouts(const struct mf_family *f, const struct mf_shape *s, s
             int group = 32 / mf_cpu_weight_bits(s);
             if (layout_fits(s, stage, panel))
                 continue;
-            (void)snprintf(kernel, sizeof(kernel), "s%d_%s", stage, mf_cpu_layout_word(panel));
+            (void)snprintf(kernel, sizeof(kernel), "s%d_%s", stage, mf_cpu_layout(panel, false)->word);
             int r = offer->reject(
                 offer, f->name, kernel, "divisibility",
                 "w%d has %d rows%s of %d elements; %s needs rows in multiples of %d (remainder %d) and "
                 "elements in multiples of %d (remainder %d)",
-                stage, n, stage == 1 ? " each of gate and up" : "", k, mf_cpu_layout_name(panel), panel,
-                n % panel, group, k % group);
+                stage, n, stage == 1 ? " each of gate and up" : "", k, mf_cpu_layout(panel, false)->name,
+                panel, n % panel, group, k % group);
             if (r < 0)
                 return r;
         }
@@ -426,6 +436,8 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     if (!mf_cpu_family_takes(f->name, shape, &refusal))
         return offer->reject(offer, f->name, f->name, refusal.rule, "%s", refusal.reason);
     r = reject_layouts(f, shape, offer);
+    if (r == 0)
+        r = mf_cpu_reject_alternating(f, "s1_", shape, offer);
     if (r == 0)
         r = reject_widths(f, shape, offer);
     if (r == 0)

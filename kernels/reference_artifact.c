@@ -207,42 +207,47 @@ static void encode_thread(void *context, int thread, int n_threads)
 }
 
 struct pack_job {
-    const struct mf_layout *layout;
-    int bits;
-    size_t n_experts, expert_bytes, N, K;
-    const uint8_t *from;
-    uint8_t *to;
+    const struct mf_shape *shape;
+    const struct mf_artifact *from_a, *to_a;
+    const struct mf_tensor_ref *from, *to;
+    size_t expert_bytes[MF_PARTS_MAX];
+    int n_parts;
 };
+
+static struct mf_tensor_ref expert_of(const struct pack_job *j, const struct mf_tensor_ref *w, size_t e)
+{
+    struct mf_tensor_ref ref = {0};
+    for (int i = 0; i < j->n_parts; i++)
+        ref.part[i] = (uint8_t *)w->part[i] + e * j->expert_bytes[i];
+    return ref;
+}
 
 static void pack_thread(void *context, int thread, int n_threads)
 {
     struct pack_job *j = context;
-    size_t bytes = j->expert_bytes;
-    for (size_t e = (size_t)thread; e < j->n_experts; e += (size_t)n_threads)
-        mf_layout_pack(j->layout, j->bits, j->N, j->K, j->from + e * bytes, j->to + e * bytes);
+    for (size_t e = (size_t)thread; e < (size_t)j->shape->expert; e += (size_t)n_threads) {
+        struct mf_tensor_ref from = expert_of(j, j->from, e), to = expert_of(j, j->to, e);
+        (void)mf_layout_convert_weight(j->shape, j->from_a, j->to_a, &from, &to);
+    }
 }
 
 static int pack_weight(const struct mf_layer_data *d, const struct mf_artifact *a,
                        const struct mf_part *parts, int n_parts, const struct mf_tensor_ref *to)
 {
-    struct mf_artifact plain = mf_plain_w(&d->shape, a->tensor, a->order);
+    struct mf_artifact plain = mf_plain_w(&d->shape, a->tensor, "row");
     if (plain.format != a->format || plain.scale != a->scale)
         return -EINVAL;
-    const struct mf_tensor_ref *from = a->tensor == MF_TENSOR_W1 ? &d->w1 : &d->w2;
-    size_t E = (size_t)d->shape.expert;
     struct pack_job j = {
-        .layout = mf_layout_find(a->order),
-        .bits = mf_codec_find(a->format, a->scale)->bits,
-        .n_experts = E,
-        .expert_bytes = (size_t)mf_part_bytes(&parts[0]) / E,
-        .N = (size_t)parts[0].rows / E,
-        .K = (size_t)mf_artifact_cols(a, &d->shape),
-        .from = from->part[0],
-        .to = to->part[0],
+        .shape = &d->shape,
+        .from_a = &plain,
+        .to_a = a,
+        .from = a->tensor == MF_TENSOR_W1 ? &d->w1 : &d->w2,
+        .to = to,
+        .n_parts = n_parts,
     };
+    for (int i = 0; i < n_parts; i++)
+        j.expert_bytes[i] = (size_t)(mf_part_bytes(&parts[i]) / d->shape.expert);
     mf_pool_run(pack_thread, &j, mf_pool_threads());
-    for (int i = 1; i < n_parts; i++)
-        memcpy(to->part[i], from->part[i], (size_t)mf_part_bytes(&parts[i]));
     return 0;
 }
 

@@ -78,7 +78,8 @@ static int weight_parts(const struct mf_artifact *a, const struct mf_shape *s, s
     const struct mf_codec *c = codec_of(a);
     bool first = a->tensor == MF_TENSOR_W1;
     int64_t n = first ? mf_gemm1_cols(s) : s->model_dim, k = first ? s->model_dim : s->inter_dim;
-    if (!l || !c || a->scale == MF_SCALE_PER_1X128 || !mf_layout_legal(l, c->bits, (size_t)n, (size_t)k))
+    if (!l || !c || a->scale == MF_SCALE_PER_1X128 || !mf_layout_legal(l, c->bits, (size_t)n, (size_t)k) ||
+        !mf_layout_takes_scales(l, c) || (l->gate_rows > 0 && (!first || !s->use_g1u1)))
         return -EINVAL;
     p[0] = elements("w", c, s->expert * n, k);
     return scale_parts(c, s->expert, n, k, p);

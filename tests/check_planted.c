@@ -97,6 +97,7 @@ static const struct {
     {"stage1", PLANTED_EXPERT, "expert "},
     {"stage2", PLANTED_EXPERT, "expert "},
     {"stage1", PLANTED_SWAPPED, "mismatch: "},
+    {"stage1", PLANTED_ALTERNATING, "mismatch: "},
     {"stage1", PLANTED_BIAS_LATE, ""},
     {"stage2", PLANTED_BIAS_LATE, "mismatch: "},
     {"stage1", PLANTED_BIAS_NEXT, "mismatch: "},

@@ -1,6 +1,7 @@
 /* moefarm run-config on this machine's CPU: a table of one row, right and fast, right and slower than it says, or refused. */
 #include <errno.h>
 #include <stdarg.h>
+#include <string.h>
 
 #include "common/cleanup.h"
 #include "kernels/device.h"
@@ -15,11 +16,12 @@
 #define SHAPE \
     "4,256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 
-/* A step that covers the whole layer, so that its name alone is a pipeline. */
+/* Steps that cover the whole layer, so that their names alone are pipelines. */
 struct finder {
     struct mf_offer offer;
     mf_ops all;
     char name[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];
+    char alternating[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX]; /* gate and up in w1 */
 };
 
 static int take_step(struct mf_offer *o, const struct mf_step *step)
@@ -28,6 +30,8 @@ static int take_step(struct mf_offer *o, const struct mf_step *step)
 
     if (step->covers == f->all && !f->name[0])
         mf_say(f->name, sizeof(f->name), "%s:%s", step->family, step->name);
+    if (step->covers == f->all && strstr(step->name, "_gu16"))
+        mf_say(f->alternating, sizeof(f->alternating), "%s:%s", step->family, step->name);
     return 0;
 }
 
@@ -39,7 +43,8 @@ __attribute__((format(printf, 5, 6))) static int pass_over(struct mf_offer *o, c
     return 0;
 }
 
-static char pipeline[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX], class_text[MF_DEVICE_CLASS_TEXT_MAX];
+static char pipeline[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX],
+    alternating[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX], class_text[MF_DEVICE_CLASS_TEXT_MAX];
 
 /* In the process of each test: a device has threads, which do not live through a fork. */
 static void find_pipeline(void)
@@ -54,7 +59,9 @@ static void find_pipeline(void)
     f.all = mf_layer_ops(&shape);
     ck_assert_int_eq(mf_enumerate(&device->info, &shape, NULL, &f.offer), 0);
     ck_assert_msg(f.name[0] != '\0', "no family offers the whole layer of " SHAPE);
+    ck_assert_msg(f.alternating[0] != '\0', "no family offers the whole layer with gate and up alternating");
     mf_say(pipeline, sizeof(pipeline), "%s", f.name);
+    mf_say(alternating, sizeof(alternating), "%s", f.alternating);
     mf_say(class_text, sizeof(class_text), "%s,%d", device->info.class.gfx, device->info.class.cu_num);
     mf_device_close(device);
     make_folder();
@@ -72,7 +79,8 @@ static void write_row(const char *us, const char *names, const char *form)
 }
 
 static const struct {
-    const char *us, *names; /* NULL: the pipeline that was found */
+    const char *us,
+        *names; /* NULL: the pipeline that was found; "gu": the one with gate and up alternating */
     const char *option, *value;
     int code;
     const char *out, *err;
@@ -90,14 +98,17 @@ static const struct {
     {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 limit:1.5+b1+b2", "",
      "b2+limit:1.5+b1"},
     {"1000000.0", NULL, "--rounds", "3", 2, "", "form", "b1+b1"},
+    {"1000000.0", "gu", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 b1", "", "b1"},
 };
 
 START_TEST(run_config)
 {
     struct ran r;
 
-    write_row(cases[_i].us, cases[_i].names ? cases[_i].names : pipeline,
-              cases[_i].form ? cases[_i].form : "");
+    const char *names = !cases[_i].names                     ? pipeline
+                        : strcmp(cases[_i].names, "gu") == 0 ? alternating
+                                                             : cases[_i].names;
+    write_row(cases[_i].us, names, cases[_i].form ? cases[_i].form : "");
     r = moefarm("", "run-config", in_folder("table.csv"), cases[_i].option, cases[_i].value, NULL);
     ck_assert_msg(r.code == cases[_i].code, "exit code %d, want %d: %s%s", r.code, cases[_i].code, r.out,
                   r.err);

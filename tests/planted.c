@@ -269,6 +269,7 @@ static bool spoil(struct mf_kernel *k, bool victim, bool last, int32_t expert, f
     case PLANTED_BEFORE:
     case PLANTED_EXPERT:
     case PLANTED_SWAPPED:
+    case PLANTED_ALTERNATING:
     case PLANTED_BIAS_LATE:
     case PLANTED_BIAS_NEXT:
     case PLANTED_INPUT_PADDING:
@@ -356,7 +357,10 @@ static int run_stage(struct mf_kernel *k, const struct mf_launch *l, bool first)
         if (k->fault == PLANTED_INPUT_PADDING && !first && p == victim)
             decode_row(&in, &l->needs[0], mf_padded_rows(s, k->block) - 1, K, x);
         for (size_t n = 0; n < N; n++) {
-            mf_reference_weight_row(&d, first ? MF_TENSOR_W1 : MF_TENSOR_W2, from, (int64_t)n, w);
+            size_t I = (size_t)s->inter_dim, taken = n;
+            if (k->fault == PLANTED_ALTERNATING)
+                taken = n < I ? 2 * n : 2 * (n - I) + 1;
+            mf_reference_weight_row(&d, first ? MF_TENSOR_W1 : MF_TENSOR_W2, from, (int64_t)taken, w);
             g[n] = dot(x, w, K);
         }
         if (first) {
@@ -411,6 +415,7 @@ static int run_sort(struct mf_kernel *k, const struct mf_launch *l)
     case PLANTED_RACE:
     case PLANTED_EXPERT:
     case PLANTED_SWAPPED:
+    case PLANTED_ALTERNATING:
     case PLANTED_BIASED:
     case PLANTED_BIAS_LATE:
     case PLANTED_BIAS_NEXT:

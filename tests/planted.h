@@ -8,25 +8,26 @@
 #include "kernels/family.h"
 #include "worker/unit.h"
 
-#define PLANTED_FAULTS(X)                                                                   \
-    X(NONE, "")                                                                             \
-    X(NAN, "nan")               /* one element of one row */                                \
-    X(DESTROYED, "destroyed")   /* one row is noise */                                      \
-    X(OFF, "off")               /* one row is off by planted_off of its norm */             \
-    X(TAIL, "tail")             /* the last columns of one row are not written */           \
-    X(ROWS, "rows")             /* the last row is not written */                           \
-    X(PAST, "past")             /* three bytes past the end are */                          \
-    X(BEFORE, "before")         /* a byte before the start is */                            \
-    X(RACE, "race")             /* a row differs from run to run, by less than any limit */ \
-    X(EXPERT, "expert")         /* one expert runs with its neighbour's weights */          \
-    X(SWAPPED, "swapped")       /* gate and up */                                           \
-    X(BIASED, "biased")         /* every row of one expert is off by 0.8 of its limit */    \
-    X(BIAS_LATE, "bias_late")   /* b1 after the activation, b2 after the routing weight */  \
-    X(BIAS_NEXT, "bias_next")   /* the next expert's */                                     \
-    X(INPUT_PADDING, "padding") /* padding rows of the input are read into the last row */  \
-    X(ORDER, "order")           /* sort: two experts' blocks swapped */                     \
-    X(WEIGHT, "weight")         /* sort: one routing weight of another token */             \
-    X(COUNT, "count")           /* sort: num_valid off by one block */
+#define PLANTED_FAULTS(X)                                                                     \
+    X(NONE, "")                                                                               \
+    X(NAN, "nan")                 /* one element of one row */                                \
+    X(DESTROYED, "destroyed")     /* one row is noise */                                      \
+    X(OFF, "off")                 /* one row is off by planted_off of its norm */             \
+    X(TAIL, "tail")               /* the last columns of one row are not written */           \
+    X(ROWS, "rows")               /* the last row is not written */                           \
+    X(PAST, "past")               /* three bytes past the end are */                          \
+    X(BEFORE, "before")           /* a byte before the start is */                            \
+    X(RACE, "race")               /* a row differs from run to run, by less than any limit */ \
+    X(EXPERT, "expert")           /* one expert runs with its neighbour's weights */          \
+    X(SWAPPED, "swapped")         /* gate and up */                                           \
+    X(ALTERNATING, "alternating") /* rows of w1 taken as gate and up in turn */               \
+    X(BIASED, "biased")           /* every row of one expert is off by 0.8 of its limit */    \
+    X(BIAS_LATE, "bias_late")     /* b1 after the activation, b2 after the routing weight */  \
+    X(BIAS_NEXT, "bias_next")     /* the next expert's */                                     \
+    X(INPUT_PADDING, "padding")   /* padding rows of the input are read into the last row */  \
+    X(ORDER, "order")             /* sort: two experts' blocks swapped */                     \
+    X(WEIGHT, "weight")           /* sort: one routing weight of another token */             \
+    X(COUNT, "count")             /* sort: num_valid off by one block */
 enum planted_fault {
 #define PLANTED_ENUM(NAME, text) PLANTED_##NAME,
     PLANTED_FAULTS(PLANTED_ENUM) PLANTED_N

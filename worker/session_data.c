@@ -74,15 +74,12 @@ static int make_expert(const struct weight_job *j, int32_t e, const struct mf_te
     const struct mf_artifact *a = j->artifact;
     if (strcmp(a->order, "row") == 0)
         return mf_data_expert(&s->shape, a->tensor, s->options.seed, e, out);
-    const struct mf_tensor_ref *from = a->tensor == MF_TENSOR_W1 ? &s->data.w1 : &s->data.w2;
-    const uint8_t *w = (const uint8_t *)from->part[0] + (size_t)e * j->expert_bytes[0];
-    mf_layout_pack(mf_layout_find(a->order), mf_codec_find(a->format, a->scale)->bits,
-                   (size_t)(j->parts[0].rows / s->shape.expert), (size_t)mf_artifact_cols(a, &s->shape), w,
-                   out->part[0]);
-    for (int i = 1; i < j->n_parts; i++)
-        memcpy(out->part[i], (const uint8_t *)from->part[i] + (size_t)e * j->expert_bytes[i],
-               j->expert_bytes[i]);
-    return 0;
+    const struct mf_tensor_ref *plain = a->tensor == MF_TENSOR_W1 ? &s->data.w1 : &s->data.w2;
+    struct mf_artifact row = mf_plain_w(&s->shape, a->tensor, "row");
+    struct mf_tensor_ref from = {0};
+    for (int i = 0; i < j->n_parts; i++)
+        from.part[i] = (uint8_t *)plain->part[i] + (size_t)e * j->expert_bytes[i];
+    return mf_layout_convert_weight(&s->shape, &row, a, &from, out);
 }
 
 static void weight_thread(void *context, int thread, int n_threads)

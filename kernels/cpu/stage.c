@@ -132,8 +132,8 @@ struct room {
 static size_t carve(const struct mf_stage_plan *p, size_t k, size_t sum_floats, bool two, char *base,
                     struct room *ret)
 {
-    size_t bm = (size_t)p->block_m, at = 0;
-    struct room r = {.lda = (k + 31) / 32 * 32 + ROW_PAD, .ldc = ((size_t)p->block_n + 15) / 16 * 16};
+    size_t bm = (size_t)p->block_m, columns = (size_t)p->block_n * (p->gate_rows > 0 ? 2 : 1), at = 0;
+    struct room r = {.lda = (k + 31) / 32 * 32 + ROW_PAD, .ldc = (columns + 15) / 16 * 16};
 
 #define CARVE(field, bytes)            \
     do {                               \
@@ -147,7 +147,7 @@ static size_t carve(const struct mf_stage_plan *p, size_t k, size_t sum_floats, 
     CARVE(sum, sum_floats * 4);
     CARVE(part, p->native ? 0 : bm * r.ldc * 4);
     CARVE(w, p->native ? 0 : r.ldc * PIECE * 2);
-    CARVE(scratch, mf_tile_scratch_bytes(p->block_m, p->block_n));
+    CARVE(scratch, mf_tile_scratch_bytes(p->block_m, (int)columns));
 #undef CARVE
     *ret = r;
     return at;
@@ -394,6 +394,17 @@ static int tile_columns(const struct mf_stage_plan *p, size_t n_all, size_t n0)
     return n_all - n0 < (size_t)p->block_n ? (int)(n_all - n0) : p->block_n;
 }
 
+/* 2n sums of gate and up in turn, `unit` of each, become n of gate and n of up. */
+static void part_gate_up(const float *sums, size_t unit, size_t n, float *const gate_up[2])
+{
+    for (size_t i = 0; i < n; i += unit) {
+        for (size_t j = 0; j < unit; j++) {
+            gate_up[0][i + j] = sums[2 * i + j];
+            gate_up[1][i + j] = sums[2 * i + unit + j];
+        }
+    }
+}
+
 static void stage1_tile(const struct mf_stage_plan *p, const struct mf_stage1_args *a,
                         const struct room *room, const struct part *part, const struct weights *w,
                         int64_t tile, const void *next)
@@ -402,13 +413,22 @@ static void stage1_tile(const struct mf_stage_plan *p, const struct mf_stage1_ar
     int32_t expert = a->sorted.experts[part->block];
     int n = tile_columns(p, I, n0);
 
-    run_tile(p, room, w, expert, n0, n, part->rows, room->c, weight_row(p, w, expert, I + n0));
-    run_tile(p, room, w, expert, I + n0, n, part->rows, room->c2, next);
+    if (p->gate_rows > 0) {
+        run_tile(p, room, w, expert, 2 * n0, 2 * n, part->rows, room->c, next);
+    } else {
+        run_tile(p, room, w, expert, n0, n, part->rows, room->c, weight_row(p, w, expert, I + n0));
+        run_tile(p, room, w, expert, I + n0, n, part->rows, room->c2, next);
+    }
     const float *b1 = p->shape.has_b1 ? a->bias + (size_t)expert * 2 * I + n0 : NULL;
     const float *const bias[2] = {b1, b1 ? b1 + I : NULL};
     for (int i = 0; i < part->rows; i++) {
         size_t row = (size_t)(part->row0 + i);
-        float *const gate_up[2] = {room->c + (size_t)i * room->ldc, room->c2 + (size_t)i * room->ldc};
+        float *const row_of_c = room->c + (size_t)i * room->ldc, *const row_of_c2 =
+                                                                     room->c2 + (size_t)i * room->ldc;
+        float *const gate_up[2] = {p->gate_rows > 0 ? row_of_c2 : row_of_c,
+                                   p->gate_rows > 0 ? row_of_c2 + n : row_of_c2};
+        if (p->gate_rows > 0)
+            part_gate_up(row_of_c, (size_t)p->gate_rows, (size_t)n, gate_up);
         mf_stage_activate(p->ops, &p->shape, gate_up, b1 ? bias : NULL,
                           p->weighted ? a->sorted.weights[row] : 1.0f, (size_t)n, a->h + row * I + n0);
     }
@@ -453,7 +473,7 @@ void mf_stage1_run(const struct mf_stage_plan *p, const struct mf_stage1_args *a
         for (int64_t tile = part.tile; tile < part.tile_end; tile++) {
             bool last = tile + 1 == part.tile_end;
             const void *next = weight_row(p, &w, last ? a->sorted.experts[following] : expert,
-                                          last ? 0 : (size_t)(tile + 1) * bn);
+                                          last ? 0 : (size_t)(tile + 1) * bn * (p->gate_rows > 0 ? 2 : 1));
             stage1_tile(p, a, &room, &part, &w, tile, next);
         }
     }

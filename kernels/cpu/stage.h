@@ -21,6 +21,7 @@ struct mf_stage_plan {
     struct mf_codecs codecs;
     bool native; /* the GEMM reads these weights itself; others are decoded piece by piece on the way to it */
     int panel;   /* 1, 16, 32 */
+    int gate_rows; /* stage 1: gate and up alternate in w by so many rows, which divide block_n; 0: all of gate first */
     int block_m, block_n, block_k; /* block_k 0: not cut */
     int threads;
     bool gather;   /* stage 1: x is in token order */

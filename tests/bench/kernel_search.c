@@ -45,13 +45,10 @@ const struct bench_shape *bench_shapes(size_t *ret_n)
     return shapes;
 }
 
-static const char *const layouts[] = {"row", "panel16", "panel32"};
-#define N_LAYOUTS 3
-
 struct bench_weights {
     struct mf_device *device;
     struct mf_shape shape;
-    struct mf_tensor_ref w[2][N_LAYOUTS]; /* w1, w2; scales are those of the first layout */
+    struct mf_tensor_ref w[2][MF_LAYOUTS_MAX]; /* w1, w2; none in layouts that the format has not */
     struct mf_part parts[2][MF_PARTS_MAX];
     int n_parts;
 };
@@ -59,43 +56,54 @@ struct bench_weights {
 struct bench_weights *bench_weights_free(struct bench_weights *w)
 {
     for (int i = 0; w && i < 2; i++) {
-        for (int l = 0; l < N_LAYOUTS; l++)
-            w->device->ops->release(w->device, w->w[i][l].part[0], (size_t)mf_part_bytes(&w->parts[i][0]));
-        for (int p = 1; p < w->n_parts; p++)
-            free(w->w[i][0].part[p]);
+        for (int l = 0; l < MF_LAYOUTS_MAX; l++) {
+            for (int p = 0; p < w->n_parts; p++)
+                w->device->ops->release(w->device, w->w[i][l].part[p],
+                                        (size_t)mf_part_bytes(&w->parts[i][p]));
+        }
     }
     free(w);
     return NULL;
 }
 
-static int make_layouts(struct bench_weights *b, int i)
+static int make_layout(struct bench_weights *b, enum mf_tensor tensor, size_t l)
 {
-    enum mf_tensor tensor = i == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2;
-    struct mf_artifact a = mf_plain_w(&b->shape, tensor, "row");
-    size_t I = (size_t)b->shape.inter_dim, H = (size_t)b->shape.model_dim, E = (size_t)b->shape.expert;
-    size_t N = i == 0 ? 2 * I : H, K = i == 0 ? H : I;
-    int bits = mf_codec_find(a.format, a.scale)->bits;
+    size_t n_layouts;
+    int i = tensor == MF_TENSOR_W2;
+    struct mf_artifact row = mf_plain_w(&b->shape, tensor, "row"),
+                       a = mf_plain_w(&b->shape, tensor, mf_layouts(&n_layouts)[l].name);
+    struct mf_part *parts = b->parts[i];
+    int n = mf_artifact_parts(&a, &b->shape, parts);
 
-    b->n_parts = mf_artifact_parts(&a, &b->shape, b->parts[i]);
-    size_t bytes = (size_t)mf_part_bytes(&b->parts[i][0]);
-    for (int p = 1; p < b->n_parts; p++) {
-        b->w[i][0].part[p] = calloc(1, (size_t)mf_part_bytes(&b->parts[i][p]));
-        if (!b->w[i][0].part[p])
+    if (n < 0)
+        return 0;
+    b->n_parts = n;
+    for (int p = 0; p < n; p++) {
+        b->w[i][l].part[p] = b->device->ops->alloc(b->device, (size_t)mf_part_bytes(&parts[p]));
+        if (!b->w[i][l].part[p])
             return -ENOMEM;
     }
-    for (int l = 0; l < N_LAYOUTS; l++) {
-        b->w[i][l] = b->w[i][0];
-        b->w[i][l].part[0] = b->device->ops->alloc(b->device, bytes);
-        if (!b->w[i][l].part[0])
-            return -ENOMEM;
+    if (l == 0)
+        return mf_data_weight(&b->shape, tensor, SEED, &b->w[i][0]);
+    int r = 0;
+    for (int32_t e = 0; e < b->shape.expert && r == 0; e++) {
+        struct mf_tensor_ref from = {0}, to = {0};
+        for (int p = 0; p < n; p++) {
+            size_t at = (size_t)e * (size_t)(mf_part_bytes(&parts[p]) / b->shape.expert);
+            from.part[p] = (char *)b->w[i][0].part[p] + at;
+            to.part[p] = (char *)b->w[i][l].part[p] + at;
+        }
+        r = mf_layout_convert_weight(&b->shape, &row, &a, &from, &to);
     }
-    int r = mf_data_weight(&b->shape, tensor, SEED, &b->w[i][0]);
-    for (int l = 1; l < N_LAYOUTS && r == 0; l++) {
-        for (size_t e = 0; e < E; e++)
-            mf_layout_pack(mf_layout_find(layouts[l]), bits, N, K,
-                           (char *)b->w[i][0].part[0] + e * (bytes / E),
-                           (char *)b->w[i][l].part[0] + e * (bytes / E));
-    }
+    return r;
+}
+
+static int make_layouts(struct bench_weights *b, enum mf_tensor tensor)
+{
+    int r = 0;
+
+    for (size_t l = 0; l < MF_LAYOUTS_MAX && r == 0; l++)
+        r = make_layout(b, tensor, l);
     return r;
 }
 
@@ -117,7 +125,7 @@ struct bench_weights *bench_weights_new(struct mf_device *d, const struct bench_
                                  .q_dtype_w = s->dtype_w,
                                  .q_type = s->q_type,
                                  .use_g1u1 = true};
-    if (make_layouts(b, 0) < 0 || make_layouts(b, 1) < 0)
+    if (make_layouts(b, MF_TENSOR_W1) < 0 || make_layouts(b, MF_TENSOR_W2) < 0)
         return bench_weights_free(b);
     return b;
 }
@@ -197,9 +205,11 @@ static void search_close(struct search *s)
 static struct mf_tensor_ref weight_of(const struct search *s, const struct mf_pipeline *p, enum mf_tensor t)
 {
     struct mf_artifact a = mf_pipeline_weight(p, t);
+    size_t n;
+    const struct mf_layout *all = mf_layouts(&n);
 
-    for (int l = 0; l < N_LAYOUTS; l++) {
-        if (strcmp(a.order, layouts[l]) == 0)
+    for (size_t l = 0; l < n; l++) {
+        if (strcmp(a.order, all[l].name) == 0)
             return s->w->w[t == MF_TENSOR_W2][l];
     }
     abort();
