@@ -10,6 +10,7 @@
 MF_NAMES_DEFINE(mf_act, MF_ACT_, MF_ACT_MAP)
 MF_NAMES_DEFINE(mf_dtype, MF_DTYPE_, MF_DTYPE_MAP)
 MF_NAMES_DEFINE(mf_qtype, MF_QTYPE_, MF_QTYPE_MAP)
+MF_NAMES_DEFINE(mf_gate_up, MF_GATE_UP_, MF_GATE_UP_MAP)
 
 /* sorted_token_ids packs slot << 24 | token, and token == T is its padding: T needs 24 bits, k seven. */
 #define TOKEN_MAX 16777215

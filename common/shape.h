@@ -52,6 +52,17 @@ MF_NAMES_DECLARE(mf_dtype, MF_DTYPE_, MF_DTYPE_MAP);
 /* clang-format on */
 MF_NAMES_DECLARE(mf_qtype, MF_QTYPE_, MF_QTYPE_MAP);
 
+/* Where a layer's w1 may lie only in one way, because it is stored once and others read it too: all gate rows, then all up
+ * rows; one of each in turn, as openai/gpt-oss's checkpoints have them; tiles of so many rows of each in turn. */
+/* clang-format off */
+#define MF_GATE_UP_MAP(X, P)     \
+    X(P, ANY, "any")             \
+    X(P, SEPARATED, "separated") \
+    X(P, INTERLEAVED, "interleaved") \
+    X(P, TILED, "tiled")
+/* clang-format on */
+MF_NAMES_DECLARE(mf_gate_up, MF_GATE_UP_, MF_GATE_UP_MAP);
+
 struct mf_shape {
     int64_t token;     /* T */
     int32_t model_dim; /* H */
@@ -74,6 +85,7 @@ struct mf_shape {
         has_b1; /* a bias [E, 2I] (or I), added behind a routing weight of stage 1 and before the activation */
     bool
         has_b2; /* a bias [E, H], added before a routing weight of stage 2; of tensor-parallel ranks one adds it */
+    enum mf_gate_up gate_up; /* of w1; ANY: the tuner chooses */
 };
 
 /* The twelve columns, in the order of untuned_fmoe.csv. */

@@ -8,7 +8,7 @@
 #define NUMBER_MAX 65536.0 /* of a limit and an alpha */
 #define PART_MAX   32      /* of a part's text */
 
-enum kind { NUMBER, FLAG };
+enum kind { NUMBER, FLAG, GATE_UP };
 
 /* Zero, or false, is a part that is not there. */
 static const struct part {
@@ -20,6 +20,7 @@ static const struct part {
     {"alpha", NUMBER, offsetof(struct mf_shape, act_alpha)},
     {"b1", FLAG, offsetof(struct mf_shape, has_b1)},
     {"b2", FLAG, offsetof(struct mf_shape, has_b2)},
+    {"gate_up", GATE_UP, offsetof(struct mf_shape, gate_up)},
 };
 
 static const void *field_of(const struct mf_shape *shape, const struct part *p)
@@ -58,6 +59,13 @@ static int set_flag(bool *field)
     return 0;
 }
 
+static int set_gate_up(enum mf_gate_up *field, const char *value)
+{
+    if (*field != MF_GATE_UP_ANY || mf_gate_up_parse(value, field) < 0 || *field == MF_GATE_UP_ANY)
+        return -EINVAL;
+    return 0;
+}
+
 static int set_part(const char *text, struct mf_shape *shape)
 {
     const char *value;
@@ -70,6 +78,8 @@ static int set_part(const char *text, struct mf_shape *shape)
         return set_number(field, value);
     case FLAG:
         return set_flag(field);
+    case GATE_UP:
+        return set_gate_up(field, value);
     }
     return -EINVAL;
 }
@@ -78,6 +88,7 @@ static void clear(struct mf_shape *s)
 {
     s->act_limit = s->act_alpha = 0;
     s->has_b1 = s->has_b2 = false;
+    s->gate_up = MF_GATE_UP_ANY;
 }
 
 int mf_shape_form_parse(const char *text, struct mf_shape *shape)
@@ -127,6 +138,10 @@ static void print_part(const struct mf_shape *shape, const struct part *p, char 
     case FLAG:
         mf_say(buf, PART_MAX, "%s", *(const bool *)field ? p->name : "");
         return;
+    case GATE_UP:
+        if (*(const enum mf_gate_up *)field != MF_GATE_UP_ANY)
+            mf_say(buf, PART_MAX, "%s:%s", p->name, mf_gate_up_name(*(const enum mf_gate_up *)field));
+        return;
     }
 }
 
@@ -149,6 +164,8 @@ static int compare_part(const void *a, const void *b, enum kind kind)
         return (*(const float *)a > *(const float *)b) - (*(const float *)a < *(const float *)b);
     case FLAG:
         return *(const bool *)a - *(const bool *)b;
+    case GATE_UP:
+        return (int)*(const enum mf_gate_up *)a - (int)*(const enum mf_gate_up *)b;
     }
     return 0;
 }
@@ -169,5 +186,7 @@ const char *mf_shape_form_check(const struct mf_shape *s)
         return "a limit with ActivationType.Silu, Swiglu or SiluStep, an alpha with Swiglu only";
     if (s->act_type == MF_ACT_SILU_STEP && !(s->act_limit > 0))
         return "limit:X, which ActivationType.SiluStep clamps by";
+    if (s->gate_up != MF_GATE_UP_ANY && !s->use_g1u1)
+        return "gate_up:X with use_g1u1 only: without it w1 has no up rows";
     return NULL;
 }

@@ -54,6 +54,8 @@ def refuse(s):
         return "dtype", f"only unquantised torch.bfloat16, not {s['q_dtype_a']} with {s['q_type']}"
     if s["act_type"] != "ActivationType.Silu" or not s["use_g1u1"] or s["doweight_stage1"]:
         return "layer", "only Silu with use_g1u1=1 and doweight_stage1=0"
+    if s.get("form"):
+        return "form", f"the layer as its twelve columns say it, without '{s['form']}'"
     if work > MOST:
         return "size", f"{work} multiply-adds would take minutes in plain Python; at most {MOST}"
 

@@ -84,7 +84,8 @@ static inline const struct mf_family *mf_family_set_find(const struct mf_family_
     return mf_family_find(name);
 }
 
-/* Enumerates a shape in one family; steps that AITER runs by their name are marked. */
+/* Enumerates a shape in one family; steps that AITER runs by their name are marked, and those that want w1 otherwise than
+ * the shape says that it lies are refused. */
 int mf_family_enumerate(const struct mf_family *f, const struct mf_device_info *device,
                         const struct mf_shape *shape, struct mf_offer *offer);
 /* Enumerates a shape over the families of the device's kind. `only` is NULL, for all that need not be named, or a

@@ -113,7 +113,7 @@ static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, c
                        .why_cap = cap};
     mf_say(why, cap, "family %s offers no step %s for this shape on %s/%d", family, step_name,
            p->device->info.class.gfx, p->device->info.class.cu_num);
-    int r = b->family->enumerate(b->family, &p->device->info, &p->shape, &f.offer);
+    int r = mf_family_enumerate(b->family, &p->device->info, &p->shape, &f.offer);
     if (r < 0)
         return r;
     if (!f.is_found)

@@ -63,6 +63,13 @@ bool mf_layout_takes_scales(const struct mf_layout *l, const struct mf_codec *c)
     return l->gate_rows == 0 || c->scale_bytes == 0 || c->group_rows <= 1;
 }
 
+enum mf_gate_up mf_layout_gate_up(const struct mf_layout *l)
+{
+    if (l->gate_rows == 0)
+        return MF_GATE_UP_SEPARATED;
+    return l->gate_rows == 1 ? MF_GATE_UP_INTERLEAVED : MF_GATE_UP_TILED;
+}
+
 /* One panel: rows of 4-byte groups become columns. Tiles of 16 groups keep both sides within few cache lines. */
 static void pack_panel(size_t panel, size_t n_groups, const uint8_t *from, uint8_t *to)
 {

@@ -42,6 +42,8 @@ size_t mf_layout_index(const struct mf_layout *l, int element_bits, size_t N, si
 bool mf_layout_legal(const struct mf_layout *l, int element_bits, size_t N, size_t K);
 /* Is there such a layout of w1 for the format, its scales considered? The sizes are mf_layout_legal()'s business. */
 bool mf_layout_takes_scales(const struct mf_layout *l, const struct mf_codec *c);
+/* How gate and up of a w1 in that layout lie. */
+enum mf_gate_up mf_layout_gate_up(const struct mf_layout *l);
 /* The elements of one expert from one layout to another. to and from do not overlap. */
 void mf_layout_convert(const struct mf_layout *from, const struct mf_layout *to, int element_bits, size_t N,
                        size_t K, const void *elements, void *ret);

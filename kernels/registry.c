@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "common/cleanup.h"
+#include "kernels/layout.h"
 #include "mf_kernel_revision.h"
 
 extern const struct mf_family mf_family_move, mf_family_tile, mf_family_one, mf_family_lib, mf_family_sim,
@@ -60,24 +62,46 @@ static const char *kind_of(const struct mf_device_info *device)
     return device->simulated ? "sim" : "cpu";
 }
 
-struct marker {
+/* Stands between a family and who asks it. */
+struct filter {
     struct mf_offer offer; /* first */
     struct mf_offer *to;
     const struct mf_family *family;
+    const struct mf_shape *shape;
 };
 
-static int mark_step(struct mf_offer *o, const struct mf_step *step)
+/* A shape may say how gate and up of its w1 lie: a step that wants it otherwise is refused. -> 1: it was. */
+static int refuse_gate_up(const struct filter *f, const struct mf_step *step)
 {
-    const struct marker *m = (const struct marker *)o;
+    for (int i = 0; i < step->n_needs && f->shape->gate_up != MF_GATE_UP_ANY; i++) {
+        const struct mf_artifact *a = &step->needs[i];
+        const struct mf_layout *l = mf_layout_find(a->order);
+        if (a->tensor != MF_TENSOR_W1 || (l && mf_layout_gate_up(l) == f->shape->gate_up))
+            continue;
+        int r = f->to->reject(f->to, f->family->name, step->name, "gate_up",
+                              "gate and up of this shape's w1 lie %s; %s wants them %s, in layout %s",
+                              mf_gate_up_name(f->shape->gate_up), step->name,
+                              l ? mf_gate_up_name(mf_layout_gate_up(l)) : "in a way of its own", a->order);
+        return r < 0 ? r : 1;
+    }
+    return 0;
+}
+
+static int pass_step(struct mf_offer *o, const struct mf_step *step)
+{
+    const struct filter *f = (const struct filter *)o;
     struct mf_step marked = *step;
-    marked.aiter = step->aiter || m->family->aiter_name(step->name);
-    return m->to->step(m->to, &marked);
+    int r = refuse_gate_up(f, step);
+    if (r != 0)
+        return MF_MIN(r, 0);
+    marked.aiter = step->aiter || (f->family->aiter_name && f->family->aiter_name(step->name));
+    return f->to->step(f->to, &marked);
 }
 
 static int pass_reject(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
                        const char *format, ...)
 {
-    struct mf_offer *to = ((struct marker *)o)->to;
+    struct mf_offer *to = ((struct filter *)o)->to;
     char reason[MF_REASON_MAX];
     va_list args;
     va_start(args, format);
@@ -89,8 +113,9 @@ static int pass_reject(struct mf_offer *o, const char *family, const char *kerne
 int mf_family_enumerate(const struct mf_family *f, const struct mf_device_info *device,
                         const struct mf_shape *shape, struct mf_offer *offer)
 {
-    struct marker marker = {.offer = {.step = mark_step, .reject = pass_reject}, .to = offer, .family = f};
-    return f->enumerate(f, device, shape, f->aiter_name ? &marker.offer : offer);
+    struct filter filter = {
+        .offer = {.step = pass_step, .reject = pass_reject}, .to = offer, .family = f, .shape = shape};
+    return f->enumerate(f, device, shape, &filter.offer);
 }
 
 int mf_enumerate(const struct mf_device_info *device, const struct mf_shape *shape, const char *only,

@@ -1,9 +1,13 @@
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "common/text.h"
 #include "kernels/codec.h"
 #include "kernels/data.h"
+#include "kernels/family.h"
 #include "kernels/layout.h"
 #include "mf_check.h"
 
@@ -185,6 +189,91 @@ START_TEST(panel16_is_as_documented)
 }
 END_TEST
 
+#define SIZES "4,128,64,8,2,ActivationType.Silu,torch.bfloat16,"
+#define BF16  SIZES "torch.bfloat16,torch.bfloat16,QuantType.No,1,0,"
+#define BLOCK SIZES "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0,"
+#define MXFP4 SIZES "torch.bfloat16,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0,"
+#define INT4  SIZES "torch.bfloat16,torch.int4,QuantType.per_1x32,1,0,"
+
+/* What families do with a shape that says how its w1 lies. `offered`: layouts of w1 among their steps, in that order. */
+static const struct {
+    const char *family, *shape, *offered;
+} pins[] = {
+    {"tile", BF16 "gate_up:separated", "row panel16 panel32"},
+    {"tile", BF16 "gate_up:interleaved", "gu1"},
+    {"tile", BF16 "gate_up:tiled", "gu16_panel16 gu32_panel32"},
+    {"tile", BLOCK "gate_up:tiled", ""},
+    {"mx", MXFP4 "gate_up:interleaved", "gu1"},
+    {"wint4", INT4 "gate_up:tiled", "gu16_panel16 gu32_panel32"},
+    {"one", BF16 "gate_up:interleaved", "gu1"},
+    {"one", BF16 "gate_up:tiled", "gu16_panel16 gu32_panel32"},
+    {"one", BF16 "gate_up:separated", "row panel16 panel32"},
+    {"lib", BF16 "gate_up:interleaved", ""},
+    {"lib", BF16 "gate_up:tiled", ""},
+};
+
+struct asked {
+    struct mf_offer offer;
+    bool offered[MF_LAYOUTS_MAX];
+    int row, refused; /* of pins; by their layout */
+};
+
+static int take_step(struct mf_offer *o, const struct mf_step *step)
+{
+    struct asked *a = (struct asked *)o;
+    size_t n;
+    const struct mf_layout *all = mf_layouts(&n);
+    for (int i = 0; i < step->n_needs; i++) {
+        if (step->needs[i].tensor == MF_TENSOR_W1)
+            a->offered[mf_layout_find(step->needs[i].order) - all] = true;
+    }
+    return 0;
+}
+
+__attribute__((format(printf, 5, 6))) static int
+take_no(struct mf_offer *o, const char *family, const char *kernel, const char *rule, const char *format, ...)
+{
+    struct asked *a = (struct asked *)o;
+    char reason[MF_REASON_MAX];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(reason, sizeof(reason), format, args);
+    va_end(args);
+    ck_assert_str_eq(family, pins[a->row].family);
+    if (strcmp(rule, "gate_up") != 0)
+        return 0;
+    a->refused++;
+    ck_assert_ptr_nonnull(strstr(reason, "gate and up of this shape's w1 lie "));
+    ck_assert_ptr_nonnull(strstr(reason, kernel));
+    return 0;
+}
+
+/* Steps of the layouts that the shape leaves are offered, of each such layout, and all others are refused by a sentence
+ * that names both. */
+START_TEST(shape_says_how_w1_lies)
+{
+    struct mf_device_info info = {.class = {.gfx = "cpu-x86_64_v4", .cu_num = 2}, .cores = 2};
+    struct asked a = {.offer = {take_step, take_no}, .row = _i};
+    struct mf_shape s;
+    char offered[256] = "";
+    size_t n;
+    const struct mf_layout *all = mf_layouts(&n);
+    ck_assert_int_eq(mf_shape_parse(pins[_i].shape, &s), 0);
+    ck_assert_int_eq(mf_enumerate(&info, &s, pins[_i].family, &a.offer), 0);
+    for (size_t i = 0; i < n; i++) {
+        if (a.offered[i])
+            mf_say(offered + strlen(offered), sizeof(offered) - strlen(offered), "%s%s",
+                   offered[0] ? " " : "", all[i].name);
+    }
+    ck_assert_str_eq(offered, pins[_i].offered);
+    ck_assert_int_gt(a.refused, 0);
+    s.gate_up = MF_GATE_UP_ANY;
+    a.refused = 0;
+    ck_assert_int_eq(mf_enumerate(&info, &s, pins[_i].family, &a.offer), 0);
+    ck_assert_int_eq(a.refused, 0);
+}
+END_TEST
+
 START_TEST(unknown_layout)
 {
     ck_assert_ptr_null(mf_layout_find("panel17"));
@@ -200,6 +289,7 @@ int main(void)
     tcase_add_test(t, panel16_is_as_documented);
     tcase_add_test(t, alternating_is_as_documented);
     tcase_add_loop_test(t, scales_follow_their_rows, 0, MF_ARRAY_LEN(formats));
+    tcase_add_loop_test(t, shape_says_how_w1_lies, 0, MF_ARRAY_LEN(pins));
     tcase_add_test(t, unknown_layout);
     suite_add_tcase(s, t);
     return mf_check_main(s);

@@ -99,6 +99,10 @@ static const struct {
      "b2+limit:1.5+b1"},
     {"1000000.0", NULL, "--rounds", "3", 2, "", "form", "b1+b1"},
     {"1000000.0", "gu", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 b1", "", "b1"},
+    {"1000000.0", "gu", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 gate_up:tiled", "",
+     "gate_up:tiled"},
+    {"1000000.0", "gu", "--rounds", "3", 2, "", "gate and up of this shape's w1 lie interleaved",
+     "gate_up:interleaved"},
 };
 
 START_TEST(run_config)

@@ -64,6 +64,8 @@ static const struct {
     {"form",            "",                          ""},
     {"form",            "limit:10",                  "limit:10"},
     {"form",            "alpha:1.702+limit:7.0",     "limit:7+alpha:1.702"},
+    {"form",            "gate_up:tiled+b1",          "b1+gate_up:tiled"},
+    {"form",            "gate_up:separated",         "gate_up:separated"},
     {"doweight_stage1", "0",                         "0"},
 };
 
@@ -105,6 +107,9 @@ static const struct {
     {"form",            "limit:65537",           "limit:X"},
     {"form",            "limit:1e-60",           "limit:X"},
     {"form",            "bias",                  "limit:X"},
+    {"form",            "gate_up",               "gate_up:separated"},
+    {"form",            "gate_up:any",           "gate_up:separated"},
+    {"form",            "gate_up:tiled+gate_up:tiled", "gate_up:separated"},
 };
 
 static const struct {

@@ -423,12 +423,11 @@ static void stage1_tile(const struct mf_stage_plan *p, const struct mf_stage1_ar
     const float *const bias[2] = {b1, b1 ? b1 + I : NULL};
     for (int i = 0; i < part->rows; i++) {
         size_t row = (size_t)(part->row0 + i);
-        float *const row_of_c = room->c + (size_t)i * room->ldc, *const row_of_c2 =
-                                                                     room->c2 + (size_t)i * room->ldc;
-        float *const gate_up[2] = {p->gate_rows > 0 ? row_of_c2 : row_of_c,
-                                   p->gate_rows > 0 ? row_of_c2 + n : row_of_c2};
-        if (p->gate_rows > 0)
-            part_gate_up(row_of_c, (size_t)p->gate_rows, (size_t)n, gate_up);
+        float *c = room->c + (size_t)i * room->ldc, *c2 = room->c2 + (size_t)i * room->ldc;
+        bool alternates = p->gate_rows > 0;
+        float *const gate_up[2] = {alternates ? c2 : c, alternates ? c2 + n : c2};
+        if (alternates)
+            part_gate_up(c, (size_t)p->gate_rows, (size_t)n, gate_up);
         mf_stage_activate(p->ops, &p->shape, gate_up, b1 ? bias : NULL,
                           p->weighted ? a->sorted.weights[row] : 1.0f, (size_t)n, a->h + row * I + n0);
     }
