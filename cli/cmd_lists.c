@@ -23,83 +23,92 @@ static void moment(int64_t ms, char buf[24])
         mf_say(buf, 24, "-");
 }
 
-static void print_columns(const struct mf_columns *c)
-{
-    _cleanup_(mf_buf_release) struct mf_buf out;
+/* What a list shows: its columns, and what an item puts in each. */
+struct table {
+    const char *const *names;
+    size_t n;
+    void (*add)(struct mf_columns *c, const cJSON *item);
+};
 
+static void print_table(const struct table *t, const cJSON *items)
+{
+    _cleanup_(mf_columns_release) struct mf_columns c;
+    _cleanup_(mf_buf_release) struct mf_buf out;
+    const cJSON *item;
+
+    mf_columns_init(&c, t->n);
     mf_buf_init(&out, TEXT_MAX);
-    mf_columns_print(c, &out);
+    for (size_t i = 0; i < t->n; i++)
+        mf_columns_add(&c, t->names[i]);
+    cJSON_ArrayForEach (item, items)
+        t->add(&c, item);
+    mf_columns_print(&c, &out);
     (void)fwrite(out.data, 1, out.len, stdout);
 }
 
-static void add_header(struct mf_columns *c, const char *const *names)
+/* A command that has no words and shows a list of the API. */
+static int show_list(struct mf_cli *cli, const struct mf_command *self, const char *path,
+                     const struct table *t, int argc, char **argv)
 {
-    for (size_t i = 0; i < c->n_columns; i++)
-        mf_columns_add(c, names[i]);
-}
-
-int mf_cmd_batches(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
-{
-    static const char *const names[] = {"batch", "name", "state",  "priority", "created",
-                                        "goals", "done", "failed", "steps",    "measured"};
     _cleanup_(cJSON_Deletep) cJSON *items = NULL;
-    _cleanup_(mf_columns_release) struct mf_columns c;
-    const cJSON *b;
     int rest, r, code;
 
-    mf_columns_init(&c, MF_ARRAY_LEN(names));
     r = mf_cli_parse(cli, self, NULL, 0, 0, 0, argc, argv, &rest);
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
-    code = mf_api_list(cli, "/api/v1/batches", &items);
+    code = mf_api_list(cli, path, &items);
     if (code != 0)
         return code;
     if (cli->json)
         return mf_api_print(items);
-    add_header(&c, names);
-    cJSON_ArrayForEach (b, items) {
-        char created[24];
-
-        moment(mf_api_i64(b, "created_ms", 0), created);
-        mf_columns_addf(&c, "%" PRId64, mf_api_i64(b, "id", 0));
-        mf_columns_add(&c, mf_api_text(b, "name", ""));
-        mf_columns_add(&c, mf_api_text(b, "state", ""));
-        mf_columns_addf(&c, "%" PRId64, mf_api_i64(b, "priority", 0));
-        mf_columns_add(&c, created);
-        for (size_t i = 5; i < MF_ARRAY_LEN(names); i++)
-            mf_columns_addf(&c, "%" PRId64, mf_api_i64(b, names[i], 0));
-    }
-    print_columns(&c);
+    print_table(t, items);
     return MF_EXIT_OK;
 }
 
-static void print_goals(const cJSON *goals)
+static const char *const batch_names[] = {"batch", "name", "state",  "priority", "created",
+                                          "goals", "done", "failed", "steps",    "measured"};
+
+static void add_batch(struct mf_columns *c, const cJSON *b)
 {
-    static const char *const names[] = {"goal", "class", "shape", "state", "steps", "us", "structure"};
-    _cleanup_(mf_columns_release) struct mf_columns c;
-    const cJSON *g;
+    char created[24];
 
-    mf_columns_init(&c, MF_ARRAY_LEN(names));
-    add_header(&c, names);
-    cJSON_ArrayForEach (g, goals) {
-        char brief[MF_SHAPE_BRIEF_MAX] = "?";
-        double us = mf_api_double(g, "us", 0);
-        struct mf_shape shape;
+    moment(mf_api_i64(b, "created_ms", 0), created);
+    mf_columns_addf(c, "%" PRId64, mf_api_i64(b, "id", 0));
+    mf_columns_add(c, mf_api_text(b, "name", ""));
+    mf_columns_add(c, mf_api_text(b, "state", ""));
+    mf_columns_addf(c, "%" PRId64, mf_api_i64(b, "priority", 0));
+    mf_columns_add(c, created);
+    for (size_t i = 5; i < MF_ARRAY_LEN(batch_names); i++)
+        mf_columns_addf(c, "%" PRId64, mf_api_i64(b, batch_names[i], 0));
+}
 
-        if (mf_api_shape(mf_json_object(g, "shape"), &shape) == 0)
-            mf_shape_brief(&shape, brief);
-        mf_columns_addf(&c, "%" PRId64, mf_api_i64(g, "id", 0));
-        mf_columns_add(&c, mf_api_text(g, "class", ""));
-        mf_columns_add(&c, brief);
-        mf_columns_add(&c, mf_api_text(g, "state", ""));
-        mf_columns_addf(&c, "%" PRId64 "/%" PRId64, mf_api_i64(g, "measured", 0), mf_api_i64(g, "steps", 0));
-        if (us > 0)
-            mf_columns_addf(&c, "%.2f", us);
-        else
-            mf_columns_add(&c, "-");
-        mf_columns_add(&c, us > 0 ? mf_api_text(g, "structure", "") : mf_api_text(g, "reason", ""));
-    }
-    print_columns(&c);
+int mf_cmd_batches(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    const struct table t = {batch_names, MF_ARRAY_LEN(batch_names), add_batch};
+
+    return show_list(cli, self, "/api/v1/batches", &t, argc, argv);
+}
+
+static const char *const goal_names[] = {"goal", "class", "shape", "state", "steps", "us", "structure"};
+
+static void add_goal(struct mf_columns *c, const cJSON *g)
+{
+    char brief[MF_SHAPE_BRIEF_MAX] = "?";
+    double us = mf_api_double(g, "us", 0);
+    struct mf_shape shape;
+
+    if (mf_api_shape(mf_json_object(g, "shape"), &shape) == 0)
+        mf_shape_brief(&shape, brief);
+    mf_columns_addf(c, "%" PRId64, mf_api_i64(g, "id", 0));
+    mf_columns_add(c, mf_api_text(g, "class", ""));
+    mf_columns_add(c, brief);
+    mf_columns_add(c, mf_api_text(g, "state", ""));
+    mf_columns_addf(c, "%" PRId64 "/%" PRId64, mf_api_i64(g, "measured", 0), mf_api_i64(g, "steps", 0));
+    if (us > 0)
+        mf_columns_addf(c, "%.2f", us);
+    else
+        mf_columns_add(c, "-");
+    mf_columns_add(c, us > 0 ? mf_api_text(g, "structure", "") : mf_api_text(g, "reason", ""));
 }
 
 /* The submission's refused rows, what is waited for, and the weight layouts. */
@@ -154,7 +163,7 @@ int mf_cmd_show(struct mf_cli *cli, const struct mf_command *self, int argc, cha
     printf("batch %" PRId64 " %s: %s, priority %" PRId64 "\n", id, mf_api_text(batch, "name", ""),
            mf_api_text(batch, "state", ""), mf_api_i64(batch, "priority", 0));
     print_notes(batch);
-    print_goals(goals);
+    print_table(&(struct table){goal_names, MF_ARRAY_LEN(goal_names), add_goal}, goals);
     return MF_EXIT_OK;
 }
 
@@ -166,42 +175,31 @@ static double busy_share(const cJSON *worker)
     return mf_api_double(busy, "timing", 0) + mf_api_double(busy, "verify", 0);
 }
 
+static const char *const worker_names[] = {"worker",    "name",    "class",  "state", "seen",
+                                           "measuring", "results", "deaths", "model", "step"};
+
+static void add_worker(struct mf_columns *c, const cJSON *w)
+{
+    char ago[MF_DURATION_MAX];
+
+    mf_duration((double)(mf_wall_ms() - mf_api_i64(w, "seen_ms", 0)) / 1000, ago);
+    mf_columns_addf(c, "%" PRId64, mf_api_i64(w, "id", 0));
+    mf_columns_add(c, mf_api_text(w, "name", ""));
+    mf_columns_add(c, mf_api_text(w, "class", ""));
+    mf_columns_add(c, mf_api_text(w, "state", ""));
+    mf_columns_addf(c, "%s ago", ago);
+    mf_columns_addf(c, "%.0f%%", busy_share(w) * 100);
+    mf_columns_addf(c, "%" PRId64, mf_api_i64(w, "n_results", 0));
+    mf_columns_addf(c, "%" PRId64, mf_api_i64(w, "n_deaths", 0));
+    mf_columns_add(c, mf_api_text(w, "model", ""));
+    mf_columns_add(c, mf_api_text(w, "step", ""));
+}
+
 int mf_cmd_workers(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    static const char *const names[] = {"worker",    "name",    "class",  "state", "seen",
-                                        "measuring", "results", "deaths", "model", "step"};
-    _cleanup_(cJSON_Deletep) cJSON *items = NULL;
-    _cleanup_(mf_columns_release) struct mf_columns c;
-    const cJSON *w;
-    int rest, r, code;
+    const struct table t = {worker_names, MF_ARRAY_LEN(worker_names), add_worker};
 
-    mf_columns_init(&c, MF_ARRAY_LEN(names));
-    r = mf_cli_parse(cli, self, NULL, 0, 0, 0, argc, argv, &rest);
-    if (r != 0)
-        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
-    code = mf_api_list(cli, "/api/v1/workers", &items);
-    if (code != 0)
-        return code;
-    if (cli->json)
-        return mf_api_print(items);
-    add_header(&c, names);
-    cJSON_ArrayForEach (w, items) {
-        char ago[MF_DURATION_MAX];
-
-        mf_duration((double)(mf_wall_ms() - mf_api_i64(w, "seen_ms", 0)) / 1000, ago);
-        mf_columns_addf(&c, "%" PRId64, mf_api_i64(w, "id", 0));
-        mf_columns_add(&c, mf_api_text(w, "name", ""));
-        mf_columns_add(&c, mf_api_text(w, "class", ""));
-        mf_columns_add(&c, mf_api_text(w, "state", ""));
-        mf_columns_addf(&c, "%s ago", ago);
-        mf_columns_addf(&c, "%.0f%%", busy_share(w) * 100);
-        mf_columns_addf(&c, "%" PRId64, mf_api_i64(w, "n_results", 0));
-        mf_columns_addf(&c, "%" PRId64, mf_api_i64(w, "n_deaths", 0));
-        mf_columns_add(&c, mf_api_text(w, "model", ""));
-        mf_columns_add(&c, mf_api_text(w, "step", ""));
-    }
-    print_columns(&c);
-    return MF_EXIT_OK;
+    return show_list(cli, self, "/api/v1/workers", &t, argc, argv);
 }
 
 /* POST of a word to a thing that has a number. */
