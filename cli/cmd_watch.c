@@ -1,6 +1,7 @@
 /* moefarm watch */
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
@@ -174,12 +175,26 @@ static int finish(struct watch *w)
                                                                                      : MF_EXIT_OK;
 }
 
+/* Ctrl-C ends the watching only, which people who think of a program that tunes do not expect. The second signal, sent
+ * here, is the one that ends the program, so that a shell sees why. */
+static void say_farewell(int signal)
+{
+    static const char text[] =
+        "\nmoefarm: stopped watching; the batch goes on (moefarm watch follows it again, "
+        "moefarm cancel stops it)\n";
+
+    (void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+    (void)raise(signal);
+}
+
 int mf_watch_batch(struct mf_cli *cli, int64_t batch, int64_t patience_s)
 {
     _cleanup_(mf_http_freep) struct mf_http *events = NULL;
     struct watch w = {.cli = cli, .progress = MF_PROGRESS_INIT, .summed_ms = mf_now_ms(), .summed = -1};
     int code;
 
+    (void)sigaction(SIGINT, &(struct sigaction){.sa_handler = say_farewell, .sa_flags = (int)SA_RESETHAND},
+                    NULL);
     w.progress.batch = batch;
     mf_buf_init(&w.text, TEXT_MAX);
     code = read_lists(&w);

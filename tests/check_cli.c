@@ -295,6 +295,25 @@ START_TEST(watch_loses_its_coordinator)
 }
 END_TEST
 
+/* Ctrl-C says that the batch goes on, and ends the program as it does others. */
+START_TEST(watch_interrupted)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    char url[64];
+
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    ck_assert_int_eq(listen(fd, 1), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &len), 0);
+    mf_say(url, sizeof(url), "http://127.0.0.1:%d", ntohs(address.sin_port));
+    struct ran r = moefarm_interrupted(fd, url, "watch", "7", NULL);
+    ck_assert_int_eq(r.code, SIGINT);
+    assert_says(r.err, "the batch goes on");
+    (void)close(fd);
+}
+END_TEST
+
 /* ---- rank and why ---- */
 
 #define PIPELINES                                                                                          \
@@ -498,6 +517,7 @@ int main(void)
     tcase_add_test(tc, submit_json);
     tcase_add_test(tc, submit_again);
     tcase_add_test(tc, watch);
+    tcase_add_test(tc, watch_interrupted);
     tcase_add_test(tc, watch_loses_its_coordinator);
     tcase_add_test(tc, rank);
     tcase_add_loop_test(tc, why, 0, MF_ARRAY_LEN(why_cases));

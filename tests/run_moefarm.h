@@ -3,11 +3,13 @@
 
 #include <check.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -72,21 +74,17 @@ struct ran {
     const char *out, *err;
 };
 
-/* Runs moefarm with the words given, up to NULL; MOEFARM_URL is url. */
-static inline struct ran moefarm(const char *url, ...)
+static inline pid_t start_moefarm(const char *url, va_list words)
 {
     char *argv[24] = {(char *)MOEFARM}, variable[96];
     char *env[] = {variable, (char *)"LC_ALL=C", (char *)"TZ=UTC", (char *)"http_proxy=http://127.0.0.1:9",
                    NULL};
     posix_spawn_file_actions_t actions;
-    int argc = 1, status;
-    va_list words;
+    int argc = 1;
     pid_t pid;
 
-    va_start(words, url);
     for (char *word; argc < 23 && (word = va_arg(words, char *));)
         argv[argc++] = word;
-    va_end(words);
     mf_say(variable, sizeof(variable), "MOEFARM_URL=%s", url);
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
@@ -94,10 +92,40 @@ static inline struct ran moefarm(const char *url, ...)
     posix_spawn_file_actions_addopen(&actions, 2, in_folder("err"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     ck_assert_int_eq(posix_spawn(&pid, MOEFARM, &actions, NULL, argv, env), 0);
     posix_spawn_file_actions_destroy(&actions);
+    return pid;
+}
+
+/* Runs moefarm with the words given, up to NULL; MOEFARM_URL is url. */
+static inline struct ran moefarm(const char *url, ...)
+{
+    va_list words;
+    int status;
+
+    va_start(words, url);
+    pid_t pid = start_moefarm(url, words);
+    va_end(words);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert_msg(WIFEXITED(status), "moefarm died of signal %d: %s", WTERMSIG(status),
                   read_file(in_folder("err")));
     return (struct ran){WEXITSTATUS(status), read_file(in_folder("out")), read_file(in_folder("err"))};
+}
+
+/* The same, with Ctrl-C once it has connected to the socket that listens at url; code is the signal that it died of, 0 for none. */
+static inline struct ran moefarm_interrupted(int listening, const char *url, ...)
+{
+    va_list words;
+    int status, connection;
+
+    va_start(words, url);
+    pid_t pid = start_moefarm(url, words);
+    va_end(words);
+    connection = accept(listening, NULL, NULL);
+    ck_assert_int_ge(connection, 0);
+    ck_assert_int_eq(kill(pid, SIGINT), 0);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    (void)close(connection);
+    return (struct ran){WIFSIGNALED(status) ? WTERMSIG(status) : 0, read_file(in_folder("out")),
+                        read_file(in_folder("err"))};
 }
 
 #define assert_says(text, part) ck_assert_msg(strstr(text, part) != NULL, "no '%s' in:\n%s", part, text)
