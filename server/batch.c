@@ -360,7 +360,7 @@ int mf_farm_drain(struct mf_farm *f, int64_t worker)
     struct mf_slot *slot = mf_slots_by_id(&f->slots, worker);
     if (!slot)
         return -ENOENT;
-    slot->draining = slot->dirty = slot->changed = true;
+    slot->draining = slot->dirty = true;
     /* What was kept from another worker because of this one */
     mf_slots_feed(&f->slots, slot->class_id);
     return mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_DRAIN, "{}");

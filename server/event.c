@@ -60,8 +60,10 @@ int mf_event_goal(struct mf_farm *f, struct mf_goal *g, const char *reason)
     return mf_event_tell(f, g->batch->id, "goal", body);
 }
 
-int mf_event_worker(struct mf_farm *f, const struct mf_slot *slot, const char *state)
+int mf_event_worker(struct mf_farm *f, struct mf_slot *slot, const char *state)
 {
+    slot->told = (struct mf_slot_told){.state = state, .unit = slot->unit, .at_ms = f->now_ms};
+    memcpy(slot->told.step, slot->step, sizeof(slot->step));
     cJSON *body = cJSON_CreateObject();
     mf_json_add_i64(body, "worker", slot->id);
     cJSON_AddStringToObject(body, "name", slot->name);

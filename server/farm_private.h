@@ -197,4 +197,4 @@ int mf_peers_acknowledge(struct mf_farm *f);
 int mf_event_tell(struct mf_farm *f, int64_t batch, const char *kind, cJSON *body);
 void mf_events_publish(struct mf_farm *f);
 int mf_event_goal(struct mf_farm *f, struct mf_goal *g, const char *reason);
-int mf_event_worker(struct mf_farm *f, const struct mf_slot *slot, const char *state);
+int mf_event_worker(struct mf_farm *f, struct mf_slot *slot, const char *state);

@@ -184,7 +184,7 @@ static int fill_slot(struct mf_farm *f, struct mf_slot *slot, const struct hello
     slot->seen_ms = f->now_ms;
     slot->credit = 0;
     slot->draining = slot->starved = false;
-    slot->dirty = slot->changed = true;
+    slot->dirty = true;
     read_ceilings(h->device, &slot->ceilings);
     int r = mf_copy(slot->instance, sizeof(slot->instance), h->instance);
     if (r == 0)
@@ -339,7 +339,7 @@ static int take_beat(struct mf_farm *f, struct mf_slot *slot, const struct mf_ma
             slot->busy_s[i] += share * elapsed_s;
     }
     slot->beat_ms = f->now_ms;
-    slot->dirty = slot->changed = true;
+    slot->dirty = true;
     return mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_BEAT, "{}");
 }
 
@@ -412,11 +412,8 @@ int mf_peers_flush(struct mf_farm *f)
         if (slot->dirty)
             r = mf_store_worker_save(f->store, slot, mf_slot_state(slot), f->wall_ms);
         slot->dirty = false;
-        if (r == 0 && slot->changed && f->now_ms - slot->told_ms >= TOLD_EVERY_MS) {
-            slot->changed = false;
-            slot->told_ms = f->now_ms;
+        if (r == 0 && f->now_ms - slot->told.at_ms >= TOLD_EVERY_MS && mf_slot_is_news(slot))
             r = mf_event_worker(f, slot, mf_slot_state(slot));
-        }
         i++;
     }
     return r;

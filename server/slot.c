@@ -133,3 +133,10 @@ const char *mf_slot_state(const struct mf_slot *slot)
         return "draining";
     return slot->n_leases > 0 ? "busy" : "idle";
 }
+
+bool mf_slot_is_news(const struct mf_slot *slot)
+{
+    const struct mf_slot_told *told = &slot->told;
+    return !told->state || strcmp(told->state, mf_slot_state(slot)) != 0 || told->unit != slot->unit ||
+           strcmp(told->step, slot->step) != 0;
+}

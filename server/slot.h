@@ -28,6 +28,13 @@ struct mf_ceilings {
     double gap_us; /* one launch */
 };
 
+/* What people know of a worker. */
+struct mf_slot_told {
+    const char *state; /* NULL: nothing yet */
+    int64_t unit, at_ms;
+    char step[160];
+};
+
 struct mf_slot {
     int64_t id; /* of the worker's row */
     char name[MF_WORKER_NAME_MAX];
@@ -51,8 +58,7 @@ struct mf_slot {
     int64_t n_results, n_deaths;
     struct mf_buf acks; /* of this turn: "[1,1,1],[1,1,2]" */
     bool dirty;         /* its row is to be written */
-    bool changed;       /* people should hear of it */
-    int64_t told_ms;    /* when they last did */
+    struct mf_slot_told told;
 };
 
 extern const char *const mf_phase_names[MF_N_PHASES];
@@ -80,3 +86,5 @@ int mf_slots_count(const struct mf_slots *s, int64_t class_id, const char *revis
 void mf_slots_feed(struct mf_slots *s, int64_t class_id);
 /* "idle", "busy" or "draining". */
 const char *mf_slot_state(const struct mf_slot *slot);
+/* Its state, unit or step is another than what people were told last. */
+bool mf_slot_is_news(const struct mf_slot *slot);

@@ -251,7 +251,7 @@ static void enter_books(struct mf_lease *l, struct mf_slot *slot)
     l->worker = slot->id;
     slot->n_leases++;
     slot->last_goal = l->goal->id;
-    slot->dirty = slot->changed = true;
+    slot->dirty = true;
 }
 
 /* The first unit that measures pins the goal's model: times of two models are never compared. */
@@ -338,7 +338,7 @@ static void leave_books(struct mf_farm *f, struct mf_lease *l)
     (void)mf_map_remove(&f->leases, (uint64_t)l->unit);
     if (l->slot) {
         l->slot->n_leases--;
-        l->slot->dirty = l->slot->changed = true;
+        l->slot->dirty = true;
     }
     l->slot = NULL;
 }

@@ -17,10 +17,11 @@
 #include <string.h>
 #include <zmq.h>
 
-#define BEAT_MS  100  /* a lease is three: short where one has to end */
-#define CALM_MS  3000 /* long where none may, however busy this machine is */
-#define LIMIT_MS 30000
-#define N_SHAPES 3
+#define BEAT_MS       100  /* a lease is three: short where one has to end */
+#define CALM_MS       3000 /* long where none may, however busy this machine is */
+#define LIMIT_MS      30000
+#define TOLD_EVERY_MS 500 /* the farm's own */
+#define N_SHAPES      3
 
 static const char csv_head[] = "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_"
                                "type,use_g1u1,doweight_stage1\n";
@@ -385,6 +386,33 @@ START_TEST(succeeds_whom_it_knows)
 }
 END_TEST
 
+/* People hear of a worker when something of it is new, not with each of its beats. */
+START_TEST(tells_what_is_new)
+{
+    struct farm f;
+    int status = 0;
+    farm_start(&f, CALM_MS);
+    join(&f, "first");
+    for (int64_t end = mf_now_ms() + 3 * TOLD_EVERY_MS; mf_now_ms() < end;) {
+        (void)fake_worker_send(&f.worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
+        _cleanup_(cJSON_Deletep) cJSON *answer = fake_worker_await(&f.worker, MF_MESSAGE_BEAT, LIMIT_MS);
+        ck_assert_ptr_nonnull(answer);
+    }
+    free(farm_process_http(&f.process, "POST", "/api/v1/workers/1/drain", "", "", &status));
+    ck_assert_int_eq(status, 200);
+    _cleanup_(cJSON_Deletep) cJSON *drain = fake_worker_await(&f.worker, MF_MESSAGE_DRAIN, LIMIT_MS);
+    ck_assert_ptr_nonnull(drain);
+    char *told = NULL;
+    for (int64_t end = mf_now_ms() + LIMIT_MS; mf_now_ms() < end && (!told || !strstr(told, "draining"));) {
+        free(told);
+        told = ask(&f, "SELECT group_concat(json_extract(body, '$.state')) FROM event WHERE kind = 'worker'");
+    }
+    ck_assert_str_eq(told, "idle,draining");
+    free(told);
+    farm_stop(&f);
+}
+END_TEST
+
 /* ---- messages that are refused, and do no harm ---- */
 
 struct bad {
@@ -474,6 +502,7 @@ int main(void)
     tcase_add_loop_test(c, refuses, 0, (int)MF_ARRAY_LEN(bads));
     tcase_add_loop_test(c, succeeds_whom_it_knows, 0, 2);
     tcase_add_test(c, knows_no_stranger);
+    tcase_add_test(c, tells_what_is_new);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }
