@@ -48,7 +48,7 @@ endif()
 # The kernel revision: a hash of every source of this folder, made anew at each configure, which a changed or new
 # source causes.
 file(GLOB_RECURSE mf_kernel_files CONFIGURE_DEPENDS
-    RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/*.c ${CMAKE_CURRENT_SOURCE_DIR}/*.h
+    RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/*.c ${CMAKE_CURRENT_SOURCE_DIR}/*.h ${CMAKE_CURRENT_SOURCE_DIR}/*.hip
     ${CMAKE_CURRENT_SOURCE_DIR}/*.cmake)
 list(SORT mf_kernel_files)
 set(mf_kernel_hashes "")

@@ -1,6 +1,7 @@
 #include "kernels/device.h"
 
 #include "kernels/device_cpu.h"
+#include "kernels/hip_open.h"
 #include "kernels/sim.h"
 
 #include <errno.h>
@@ -25,7 +26,11 @@ int mf_device_open_known(const char *name, const struct mf_device_info *known, c
     }
     if (strncmp(name, "sim:", 4) == 0)
         return mf_sim_open(name, why, why_cap, ret);
-    (void)snprintf(why, why_cap, "'%s' is no device: expected cpu:0 or sim:<class>:<ordinal>[:<spec file>]",
+    if (strncmp(name, "hip:", 4) == 0)
+        return mf_device_hip_open(name, known, why, why_cap, ret);
+    (void)snprintf(why, why_cap,
+                   "'%s' is no device: expected cpu:0, hip:amd:<ordinal>, hip:nvidia:<ordinal> or "
+                   "sim:<class>:<ordinal>[:<spec file>]",
                    name);
     return -EINVAL;
 }

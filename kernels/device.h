@@ -1,11 +1,13 @@
 /* A device: a table of calls and what it says of itself. One runner drives one device from one thread. */
 #pragma once
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "common/device_class.h"
+#include "kernels/code.h"
 
 #define MF_DEVICE_TEXT_MAX 96
 
@@ -19,8 +21,9 @@ struct mf_device_info {
     int cores;               /* threads that a step may use */
     double peak_gflops_bf16; /* measured, all cores */
     double peak_gflops_f32;
-    double mem_read_gbs; /* measured, all cores, beyond every cache */
-    double gap_us;       /* what one more launch costs */
+    double peak_gflops_fp8; /* of matrix instructions on 8-bit floats; 0: none of their own */
+    double mem_read_gbs;    /* measured, all cores, beyond every cache */
+    double gap_us;          /* what one more launch costs */
     bool simulated;
 };
 
@@ -33,15 +36,19 @@ typedef int (*mf_launch_fn)(void *context, int index);
 struct mf_module;
 struct mf_grid {
     uint32_t x, y, z, block;
+    uint32_t shared; /* bytes of LDS beside what the function declares itself */
 };
 
 struct mf_device_ops {
-    const char *kind; /* "cpu", "sim" */
+    const char *kind; /* "cpu", "hip", "sim" */
+    /* What alloc gives is not the host's: only copy reaches it, and what launches get are its addresses. */
+    bool own_memory;
     void (*free)(struct mf_device *d);
     /* Zeroed, 64-byte aligned, of whole pages; NULL when out of memory. */
     void *(*alloc)(struct mf_device *d, size_t bytes);
     void (*release)(struct mf_device *d, void *memory, size_t bytes);
-    void (*copy)(struct mf_device *d, void *to, const void *from, size_t bytes);
+    /* Between any two of its memory and the host's; done when it returns. -EIO: the device failed. */
+    int (*copy)(struct mf_device *d, void *to, const void *from, size_t bytes);
     /* Runs launch(context, 0) … launch(context, n - 1) back to back as one sample and gives its device time.
      * Nothing in it allocates, locks or enters the kernel. The launch's own error comes back unchanged. */
     int (*time)(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us);
@@ -54,6 +61,13 @@ struct mf_device_ops {
     int (*module_function)(struct mf_device *d, struct mf_module *m, const char *name, void **ret);
     int (*module_launch)(struct mf_device *d, void *function, const struct mf_grid *grid, const void *block,
                          size_t bytes);
+    /* Code objects of sources (kernels/code.h), compiled where the cache has them not, as many at once as there are
+     * processors, each in a process of its own. paths[i] is empty for one that does not compile, and whys[i] then holds
+     * the compiler's words. NULL for a device that compiles nothing. */
+    int (*compile)(struct mf_device *d, const struct mf_code *codes, size_t n, char (*paths)[PATH_MAX],
+                   char (*whys)[MF_CODE_WHY_MAX]);
+    /* One run of a fixed kernel; NULL: there is none, and whoever wants one brings his own. */
+    int (*canary)(struct mf_device *d, double *ret_us);
 };
 
 struct mf_device {
@@ -61,7 +75,7 @@ struct mf_device {
     struct mf_device_info info;
 };
 
-/* "cpu:0", or "sim:<class>:<ordinal>[:<spec file>]" ("sim:gfx942/304:0"). Measures the ceilings of a real
+/* "cpu:0", "hip:amd:<ordinal>", "hip:nvidia:<ordinal>", or "sim:<class>:<ordinal>[:<spec file>]" ("sim:gfx942/304:0"). Measures the ceilings of a real
  * device (a fraction of a second). -EINVAL with the sentence in why for a name of no device. */
 int mf_device_open(const char *name, char *why, size_t why_cap, struct mf_device **ret);
 /* The same with the ceilings that an earlier process measured on this device: a new runner need not measure again

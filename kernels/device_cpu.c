@@ -177,10 +177,11 @@ static void cpu_release(struct mf_device *d, void *memory, size_t bytes)
         (void)munmap(memory, whole_pages(bytes));
 }
 
-static void cpu_copy(struct mf_device *d, void *to, const void *from, size_t bytes)
+static int cpu_copy(struct mf_device *d, void *to, const void *from, size_t bytes)
 {
     (void)d;
     memcpy(to, from, bytes);
+    return 0;
 }
 
 /* clock_gettime is answered without the kernel (vDSO); threads are awake and the caller on its core before the

@@ -43,7 +43,7 @@ struct mf_launch {
 struct mf_family {
     int api; /* MF_FAMILY_API */
     const char *name;
-    const char *device_kind; /* "cpu", "sim" */
+    const char *device_kind; /* "cpu", "hip", "sim" */
     int (*enumerate)(const struct mf_family *f, const struct mf_device_info *device,
                      const struct mf_shape *shape, struct mf_offer *offer);
     /* Builds the step of that name. -EINVAL: no name of ours; -ENOTSUP: not legal for the shape or the device;
@@ -58,6 +58,10 @@ struct mf_family {
     /* Does AITER run kernels of this name? Optional; NULL: none. Enumeration asks, and the step carries the answer
      * (mf_step.aiter) to whoever exports. */
     bool (*aiter_name)(const char *kernel);
+    /* Of families whose kernels are compiled when they are wanted: the source of the step of that name, so that it can
+     * be compiled ahead, anywhere. NULL: none. -EINVAL, -ENOTSUP as open. */
+    int (*code)(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
+                struct mf_code *ret);
 };
 
 /* The kernel revision of this build: a hash of the kernel sources, so that a changed kernel is a new one. */
@@ -65,7 +69,8 @@ const char *mf_kernel_revision(void);
 
 /* The families of a device kind, in the order of the registry; *ret_n of them. */
 const struct mf_family *const *mf_families(size_t *ret_n);
-const struct mf_family *mf_family_find(const char *name);
+/* By both: a GPU's tile is another than the CPU's. device_kind NULL: the first of any kind. NULL: none. */
+const struct mf_family *mf_family_find(const char *device_kind, const char *name);
 /* It stands in the place of another of its kind, and is enumerated only where it is named. */
 bool mf_family_on_request(const struct mf_family *f);
 
@@ -75,13 +80,14 @@ struct mf_family_set {
     size_t n;
 };
 /* NULL: no such family, neither in extra (may be NULL) nor in the registry. */
-static inline const struct mf_family *mf_family_set_find(const struct mf_family_set *extra, const char *name)
+static inline const struct mf_family *mf_family_set_find(const struct mf_family_set *extra,
+                                                         const char *device_kind, const char *name)
 {
     for (size_t i = 0; extra && i < extra->n; i++) {
         if (strcmp(extra->families[i]->name, name) == 0)
             return extra->families[i];
     }
-    return mf_family_find(name);
+    return mf_family_find(device_kind, name);
 }
 
 /* Enumerates a shape in one family; steps that AITER runs by their name are marked, and those that want w1 otherwise than

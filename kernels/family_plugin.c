@@ -32,7 +32,7 @@ static int hash_file(const char *path, uint64_t *hash)
 /* What the families that are there say of a new one; NULL: nothing. */
 static const char *name_taken(const struct mf_family_plugins *p, const char *name)
 {
-    if (mf_family_find(name))
+    if (mf_family_find(NULL, name))
         return "this build";
     for (size_t i = 0; i < p->n; i++) {
         if (strcmp(p->families[i]->name, name) == 0)

@@ -101,7 +101,7 @@ static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, c
         mf_say(why, cap, "\"%s\" is no step: write family:step", name);
         return -EINVAL;
     }
-    b->family = mf_family_set_find(extra, family);
+    b->family = mf_family_set_find(extra, p->device->ops->kind, family);
     if (!b->family || strcmp(b->family->device_kind, p->device->ops->kind) != 0) {
         mf_say(why, cap, "\"%s\" is no family of a %s device", family, p->device->ops->kind);
         return -EINVAL;

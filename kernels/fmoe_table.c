@@ -48,11 +48,11 @@ static enum verdict judge_name(const char *name, size_t len, const char *device_
     if (!mf_is_name(step, MF_STEP_NAME_MAX - 1))
         return BROKEN;
     *ret_why = MF_FMOE_FOREIGN_WHY;
-    family = mf_family_set_find(extra, text);
-    if (!family)
+    family = mf_family_set_find(extra, device_kind, text);
+    if (!family && !mf_family_find(NULL, text))
         return FOREIGN;
     *ret_why = "column pipeline names a family of another kind of device";
-    return strcmp(family->device_kind, device_kind) == 0 ? SERVED : BROKEN;
+    return family && strcmp(family->device_kind, device_kind) == 0 ? SERVED : BROKEN;
 }
 
 static enum verdict judge_row(const struct mf_table_row *row, const char *device_kind,

@@ -9,12 +9,14 @@
 #include "mf_kernel_revision.h"
 
 extern const struct mf_family mf_family_move, mf_family_tile, mf_family_one, mf_family_lib, mf_family_sim,
-    mf_family_aiter, mf_family_mx, mf_family_wint4, mf_family_asm;
+    mf_family_aiter, mf_family_mx, mf_family_wint4, mf_family_asm, mf_family_hip_move, mf_family_hip_tile,
+    mf_family_hip_one;
 
 /* New families go at the end: the order is the order of lists that people compare. */
 static const struct mf_family *const families[] = {
-    &mf_family_move,  &mf_family_tile, &mf_family_one,   &mf_family_lib, &mf_family_sim,
-    &mf_family_aiter, &mf_family_mx,   &mf_family_wint4, &mf_family_asm,
+    &mf_family_move, &mf_family_tile,     &mf_family_one,      &mf_family_lib,
+    &mf_family_sim,  &mf_family_aiter,    &mf_family_mx,       &mf_family_wint4,
+    &mf_family_asm,  &mf_family_hip_move, &mf_family_hip_tile, &mf_family_hip_one,
 };
 static const size_t n_families = sizeof(families) / sizeof(families[0]);
 
@@ -29,10 +31,11 @@ const struct mf_family *const *mf_families(size_t *ret_n)
     return families;
 }
 
-const struct mf_family *mf_family_find(const char *name)
+const struct mf_family *mf_family_find(const char *device_kind, const char *name)
 {
     for (size_t i = 0; i < n_families; i++) {
-        if (strcmp(families[i]->name, name) == 0)
+        if (strcmp(families[i]->name, name) == 0 &&
+            (!device_kind || strcmp(families[i]->device_kind, device_kind) == 0))
             return families[i];
     }
     return NULL;
@@ -59,7 +62,7 @@ static bool is_listed(const char *list, const char *name)
 /* A CPU's class starts with "cpu-"; a simulated device says so itself. */
 static const char *kind_of(const struct mf_device_info *device)
 {
-    return device->simulated ? "sim" : "cpu";
+    return device->simulated ? "sim" : strncmp(device->class.gfx, "cpu-", 4) == 0 ? "cpu" : "hip";
 }
 
 /* Stands between a family and who asks it. */

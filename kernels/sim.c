@@ -78,10 +78,11 @@ static void sim_release(struct mf_device *d, void *memory, size_t bytes)
     free(memory);
 }
 
-static void sim_copy(struct mf_device *d, void *to, const void *from, size_t bytes)
+static int sim_copy(struct mf_device *d, void *to, const void *from, size_t bytes)
 {
     (void)d;
     memcpy(to, from, bytes);
+    return 0;
 }
 
 /* There is nothing to launch: a simulated step's samples come from mf_sim_sample_us. */

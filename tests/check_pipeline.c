@@ -97,10 +97,10 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     return 0;
 }
 
-static const struct mf_family odd = {MF_FAMILY_API, "odd",  "cpu",        enumerate,
-                                     open_kernel,   launch, close_kernel, NULL};
-static const struct mf_family elsewhere = {MF_FAMILY_API, "else", "gpu",        enumerate,
-                                           open_kernel,   launch, close_kernel, NULL};
+static const struct mf_family odd = {MF_FAMILY_API, "odd",        "cpu", enumerate, open_kernel,
+                                     launch,        close_kernel, NULL,  NULL};
+static const struct mf_family elsewhere = {MF_FAMILY_API, "else",       "gpu", enumerate, open_kernel,
+                                           launch,        close_kernel, NULL,  NULL};
 static const struct mf_family *const list[] = {&planted_family, &odd, &elsewhere};
 static const struct mf_family_set set = {list, 3};
 

@@ -48,7 +48,7 @@ static struct layer *layer_new(bool fp8)
     ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W1, 4, &l->data.w1), 0);
     ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W2, 4, &l->data.w2), 0);
     ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
-    ck_assert_int_eq(mf_guarded_new(&sorted, s, &l->sorted), 0);
+    ck_assert_int_eq(mf_guarded_new(&sorted, s, NULL, &l->sorted), 0);
     ck_assert_int_eq(mf_reference_sort(s, l->ids, l->weights, 4, &l->sorted.ref), 0);
     const int32_t *ids = l->sorted.ref.part[0];
     for (int64_t p = 0; p < l->sorted.parts[0].rows; p++) {
@@ -71,7 +71,7 @@ static struct mf_verify_input output(struct layer *l, const char *text, struct m
 {
     struct mf_artifact a;
     ck_assert_msg(mf_artifact_parse(text, &a) == 0, "%s", text);
-    ck_assert_int_eq(mf_guarded_new(&a, &l->data.shape, g), 0);
+    ck_assert_int_eq(mf_guarded_new(&a, &l->data.shape, NULL, g), 0);
     ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, &a, &l->sorted.ref, &g->ref), 0);
     bool sorted = strcmp(a.order, "sorted") == 0 && a.format != MF_FORMAT_INDEX;
     return (struct mf_verify_input){
@@ -127,7 +127,7 @@ START_TEST(poison_is_seen)
     struct mf_guarded g;
     struct mf_verify_input v = output(l, texts[_i], &g);
     struct mf_verdict verdict;
-    mf_guarded_poison(&g, v.source, false);
+    ck_assert_int_eq(mf_guarded_poison(&g, v.source, false), 0);
     ck_assert_int_eq(mf_verify(&v, &verdict), 1);
     ck_assert_msg(strncmp(verdict.reason, "unwritten: ", 11) == 0 || g.artifact.tensor == MF_TENSOR_TOPK,
                   "%s", verdict.reason);

@@ -505,7 +505,7 @@ void contract_ask(const char *family, const struct mf_shape *shape, int cores, s
 static int check_family(struct mf_device *device, struct layer *l, const char *family, int most, int first)
 {
     struct collect c = {.offer = {take_step, take_rejection}};
-    const struct mf_family *f = mf_family_find(family);
+    const struct mf_family *f = mf_family_find("cpu", family);
     struct mf_kernel *kernel;
 
     ck_assert_ptr_nonnull(f);

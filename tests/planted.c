@@ -530,10 +530,11 @@ static void device_release(struct mf_device *d, void *memory, size_t bytes)
     free(memory);
 }
 
-static void device_copy(struct mf_device *d, void *to, const void *from, size_t bytes)
+static int device_copy(struct mf_device *d, void *to, const void *from, size_t bytes)
 {
     (void)d;
     memcpy(to, from, bytes);
+    return 0;
 }
 
 static int device_time(struct mf_device *d, mf_launch_fn fn, void *context, int n, double *ret_us)

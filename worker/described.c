@@ -9,7 +9,7 @@
 
 #define AT(member) offsetof(struct mf_device_info, member)
 
-enum kind { TEXT, BYTES, COUNT, NUMBER };
+enum kind { TEXT, BYTES, COUNT, NUMBER, NUMBER_OR_NONE /* 0 where it is not said */ };
 
 /* clang-format off */
 static const struct field {
@@ -25,6 +25,7 @@ static const struct field {
     {NULL,          "cores",        COUNT,  AT(cores)},
     {"peak_gflops", "bf16",         NUMBER, AT(peak_gflops_bf16)},
     {"peak_gflops", "f32",          NUMBER, AT(peak_gflops_f32)},
+    {"peak_gflops", "fp8",          NUMBER_OR_NONE, AT(peak_gflops_fp8)},
     {NULL,          "mem_read_gbs", NUMBER, AT(mem_read_gbs)},
     {NULL,          "gap_us",       NUMBER, AT(gap_us)},
 };
@@ -82,6 +83,10 @@ static int parse_field(const cJSON *object, const struct field *f, struct mf_dev
         if (r == 0)
             *(int *)value = (int)number;
         return r;
+    case NUMBER_OR_NONE:
+        if (!cJSON_GetObjectItemCaseSensitive(object, f->key))
+            return 0;
+        __attribute__((fallthrough));
     case NUMBER:
         return mf_json_double(object, f->key, value);
     }

@@ -389,7 +389,7 @@ static int read_hello(struct mf_foreign *f, char *why, size_t why_cap)
                sizeof(f->name) - 1);
         return -EINVAL;
     }
-    if (mf_family_find(name)) {
+    if (mf_family_find(NULL, name)) {
         mf_say(why, why_cap, "its name %s is that of a family of ours", name);
         return -EEXIST;
     }

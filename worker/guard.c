@@ -29,7 +29,8 @@ static void draw_bands(struct mf_guarded *g)
     }
 }
 
-int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_guarded *ret)
+int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_device *device,
+                   struct mf_guarded *ret)
 {
     struct mf_guarded g = {.artifact = *a, .region = MF_REGION_INIT};
     size_t at = MF_GUARD_BYTES;
@@ -49,6 +50,13 @@ int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, st
         poison_rows(&g, i, 0, g.parts[i].rows);
     }
     draw_bands(&g);
+    r = mf_region_copy(&g.region, device);
+    if (r < 0) {
+        mf_region_release(&g.region);
+        return r;
+    }
+    for (int i = 0; i < g.n_parts; i++)
+        g.seen.part[i] = mf_region_seen(&g.region, g.ref.part[i]);
     *ret = g;
     return 0;
 }
@@ -58,7 +66,7 @@ void mf_guarded_release(struct mf_guarded *g)
     mf_region_release(&g->region);
 }
 
-void mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero)
+int mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero)
 {
     bool whole = !source || g->artifact.format == MF_FORMAT_INDEX;
     for (int i = 0; i < g->n_parts; i++) {
@@ -75,6 +83,7 @@ void mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero)
                 poison_rows(g, i, p, 1);
         }
     }
+    return mf_region_push(&g->region);
 }
 
 /* Bytes of [from, to) that are not the pattern; the first and the last of them. */
@@ -114,6 +123,7 @@ int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap)
             mf_say(why, cap, "guard: %zu byte%s changed %zu bytes before the start of %s of %s", n,
                    n == 1 ? "" : "s", to - 1 - last, part, mf_tensor_name(g->artifact.tensor));
         draw_bands(g);
+        (void)mf_region_push(&g->region);
         return 1;
     }
     return 0;

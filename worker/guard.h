@@ -15,16 +15,17 @@ struct mf_guarded {
     struct mf_artifact artifact;
     struct mf_part parts[MF_PARTS_MAX];
     int n_parts;
-    struct mf_tensor_ref ref;
+    struct mf_tensor_ref ref, seen; /* the host's addresses, and those that launches get */
     struct mf_region region;
     size_t start[MF_PARTS_MAX], end[MF_PARTS_MAX];
 };
 
 /* Everything poisoned, bands drawn. -EINVAL: the shape has no such artifact; -ENOMEM. */
-int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_guarded *ret);
+int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_device *device,
+                   struct mf_guarded *ret);
 void mf_guarded_release(struct mf_guarded *g);
 /* Poisons the rows that have to be written: source[p] >= 0, or all of them when source is NULL. Index artifacts are
- * poisoned whole. A zeroed artifact, and the output of an accumulation, is zeroed instead. */
-void mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero);
+ * poisoned whole. A zeroed artifact, and the output of an accumulation, is zeroed instead. The device sees it at once. */
+int mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero);
 /* 1 and the sentence when a band is broken, which is then repaired; 0 when all are whole. */
 int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap);

@@ -114,7 +114,7 @@ const double *mf_measure_samples(const struct mf_measured *m, const struct mf_sa
 static int implausible(const struct mf_measured *m, double us, double flops, char *why, size_t cap)
 {
     const struct mf_device_info *d = &m->session->device->info;
-    double peak = fmax(d->peak_gflops_bf16, d->peak_gflops_f32);
+    double peak = fmax(fmax(d->peak_gflops_bf16, d->peak_gflops_f32), d->peak_gflops_fp8);
     if (!(us > 0)) {
         mf_say(why, cap, "implausible: its time is %.3g µs", us);
         return 1;
@@ -238,6 +238,8 @@ double mf_canary_us(struct mf_device *device)
 {
     float result = 0;
     double us = NAN;
+    if (device->ops->canary)
+        return device->ops->canary(device, &us) < 0 ? (double)NAN : us;
     for (size_t i = 0; i < CANARY_FLOATS; i++)
         canary_data[i] = canary_seed;
     if (device->ops->time(device, canary_launch, &result, 1, &us) < 0)

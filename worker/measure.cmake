@@ -1,4 +1,5 @@
 set(MF_MEASURE_SOURCES
+    ahead.c
     guard.c
     measure.c
     race.c

@@ -136,8 +136,31 @@ void mf_region_protect(struct mf_region *r)
     (void)mprotect(r->at, r->bytes, PROT_READ);
 }
 
+int mf_region_copy(struct mf_region *r, struct mf_device *device)
+{
+    if (!device || !device->ops->own_memory || r->device)
+        return 0;
+    r->copy = device->ops->alloc(device, r->bytes);
+    if (!r->copy)
+        return -ENOMEM;
+    r->device = device;
+    return mf_region_push(r);
+}
+
+int mf_region_push(const struct mf_region *r)
+{
+    return r->device ? r->device->ops->copy(r->device, r->copy, r->at, r->bytes) : 0;
+}
+
+int mf_region_pull(const struct mf_region *r)
+{
+    return r->device ? r->device->ops->copy(r->device, r->at, r->copy, r->bytes) : 0;
+}
+
 void mf_region_release(struct mf_region *r)
 {
+    if (r->device)
+        r->device->ops->release(r->device, r->copy, r->bytes);
     unmap(r);
     mf_closep(&r->fd);
     *r = (struct mf_region)MF_REGION_INIT;

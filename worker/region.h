@@ -5,12 +5,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/device.h"
 #include "worker/unit.h"
 
 struct mf_region {
     uint8_t *at; /* NULL: none */
     size_t bytes;
     int fd;
+    struct mf_device *device; /* that has a copy in memory of its own; NULL: launches see `at` */
+    uint8_t *copy;
 };
 #define MF_REGION_INIT \
     {                  \
@@ -27,6 +30,18 @@ int mf_region_find(struct mf_keeper *keeper, const char *key, size_t bytes, stru
 /* From now on a write to it is a fault: a step that writes to its input dies of it. */
 void mf_region_protect(struct mf_region *r);
 void mf_region_release(struct mf_region *r);
+
+/* Devices with memory of their own see a copy of the region: made here, and equal to the region after a push; pull takes
+ * what launches wrote back. Nothing to do on the others, nor for a device of NULL. -ENOMEM, -EIO. */
+int mf_region_copy(struct mf_region *r, struct mf_device *device);
+int mf_region_push(const struct mf_region *r);
+int mf_region_pull(const struct mf_region *r);
+/* An address in the region as launches on the device see it. */
+static inline void *mf_region_seen(const struct mf_region *r, const void *address)
+{
+    const uint8_t *p = (const uint8_t *)address;
+    return r->device && p ? r->copy + (p - r->at) : (void *)(uintptr_t)p;
+}
 
 /* Bytes of memory that the machine could still give, by /proc/meminfo; UINT64_MAX when it does not say. */
 uint64_t mf_memory_available(void);

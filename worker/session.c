@@ -8,6 +8,7 @@
 #include "common/cleanup.h"
 #include "common/stats.h"
 #include "common/text.h"
+#include "worker/ahead.h"
 #include "worker/measure.h"
 #include "worker/session_data.h"
 #include "worker/verify.h"
@@ -135,7 +136,7 @@ static int bind_weights(struct probe *p)
         if (r < 0)
             return r;
         for (int rotation = 0; rotation < MF_ROTATIONS_MAX; rotation++)
-            p->needs[rotation][i] = p->measured.weights[a->tensor == MF_TENSOR_W2]->ref;
+            p->needs[rotation][i] = p->measured.weights[a->tensor == MF_TENSOR_W2]->seen;
     }
     return 0;
 }
@@ -149,7 +150,7 @@ static int bind_needs(struct probe *p, int rotation)
             in_place |= p->accumulated_from[g] == i;
         if (mf_artifact_is_weight(a) || in_place)
             continue;
-        int r = mf_session_input(p->s, a, rotation, &p->needs[rotation][i]);
+        int r = mf_session_input(p->s, a, rotation, &p->needs[rotation][i], NULL);
         if (r < 0)
             return r;
     }
@@ -170,10 +171,10 @@ static int bind(struct probe *p)
     if (r == 0)
         r = bind_gives(p);
     if (r == 0)
-        r = mf_session_room(&p->s->workspace, p->step->workspace_bytes + 64);
+        r = mf_session_room(p->s, &p->s->workspace, p->step->workspace_bytes + 64);
     for (int i = 0; r == 0 && i < p->step->n_gives; i++) {
         for (int run = 0; run < 2; run++)
-            p->give_refs[run][i] = p->gives[i][run]->ref;
+            p->give_refs[run][i] = p->gives[i][run]->seen;
     }
     return r;
 }
@@ -188,7 +189,7 @@ static int launch(void *context, int index)
         if (p->accumulated_from[g] >= 0)
             needs[p->accumulated_from[g]] = p->give_refs[p->run][g];
     }
-    struct mf_launch l = {needs, p->give_refs[p->run], p->s->workspace.at};
+    struct mf_launch l = {needs, p->give_refs[p->run], mf_region_seen(&p->s->workspace, p->s->workspace.at)};
     return p->family->launch(p->kernel, &l);
 }
 
@@ -219,10 +220,21 @@ static struct mf_verify_input verify_input(struct probe *p, int give, int run)
     };
 }
 
-static void poison(struct probe *p, int run)
+static int poison(struct probe *p, int run)
 {
-    for (int i = 0; i < p->step->n_gives; i++)
-        mf_guarded_poison(p->gives[i][run], p->source[i], p->accumulates[i]);
+    int r = 0;
+    for (int i = 0; i < p->step->n_gives && r == 0; i++)
+        r = mf_guarded_poison(p->gives[i][run], p->source[i], p->accumulates[i]);
+    return r;
+}
+
+/* What the run wrote, for the host to look at. */
+static int pull(struct probe *p, int run)
+{
+    int r = 0;
+    for (int i = 0; i < p->step->n_gives && r == 0; i++)
+        r = mf_region_pull(&p->gives[i][run]->region);
+    return r;
 }
 
 static void take_verdict(struct probe *p, const struct mf_verdict *v)
@@ -278,9 +290,12 @@ static int verify_second(struct probe *p)
 
 static int first_run(struct probe *p)
 {
-    poison(p, 0);
+    int r = poison(p, 0);
     p->run = 0;
-    int r = mf_measure_sample(&p->measured, 0, &p->samples);
+    if (r == 0)
+        r = mf_measure_sample(&p->measured, 0, &p->samples);
+    if (r == 0)
+        r = pull(p, 0);
     if (r < 0) {
         refuse_errno(p, r, "the family refused at launch what it had offered");
         return 1;
@@ -328,9 +343,12 @@ static int drop_slow(struct probe *p)
 
 static int second_run(struct probe *p)
 {
-    poison(p, 1);
+    int r = poison(p, 1);
     p->run = 1;
-    int r = mf_measure_sample(&p->measured, 0, &p->samples);
+    if (r == 0)
+        r = mf_measure_sample(&p->measured, 0, &p->samples);
+    if (r == 0)
+        r = pull(p, 1);
     if (r < 0) {
         refuse_errno(p, r, "the second run");
         return 1;
@@ -357,6 +375,13 @@ static int take_samples(struct probe *p, int n)
 /* Bands once more after the last run: what damages late is found too. */
 static int check_bands(struct probe *p)
 {
+    int r = pull(p, 0);
+    if (r == 0)
+        r = pull(p, 1);
+    if (r < 0) {
+        refuse_errno(p, r, "reading its outputs");
+        return 1;
+    }
     for (int i = 0; i < p->step->n_gives * 2; i++) {
         if (mf_guarded_check(p->gives[i / 2][i % 2], p->result.reason, sizeof(p->result.reason))) {
             p->result.status = MF_STATUS_WRONG;
@@ -413,7 +438,7 @@ static void finish(struct probe *p, double *samples)
 
 static int open_kernel(struct probe *p)
 {
-    p->family = mf_family_set_find(p->s->extra, p->step->family);
+    p->family = mf_family_set_find(p->s->extra, p->s->device->ops->kind, p->step->family);
     if (!p->family) {
         p->result.status = MF_STATUS_UNSUPPORTED;
         mf_say(p->result.reason, sizeof(p->result.reason), "this runner has no family %s", p->step->family);
@@ -468,6 +493,10 @@ int mf_session_probe(struct mf_session *s, const struct mf_probe_step *steps, si
                      void *context, struct mf_sink *sink)
 {
     s->sink = sink;
+    mf_session_phase(sink, MF_PHASE_LOAD);
+    int compiled = mf_ahead_compile(s->device, &s->shape, s->extra, steps, n);
+    if (compiled < 0)
+        return compiled;
     for (size_t i = 0; i < n; i++) {
         int r = probe_step(s, &steps[i], best, context, sink);
         if (r < 0)

@@ -152,7 +152,14 @@ int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct 
         r = make_weight(s, a, parts, n, bytes, key, &w.region);
     if (r < 0)
         return r;
+    r = mf_region_copy(&w.region, s->device);
+    if (r < 0) {
+        mf_region_release(&w.region);
+        return r;
+    }
     w.ref = weight_ref(parts, n, w.region.at);
+    for (int i = 0; i < n; i++)
+        w.seen.part[i] = mf_region_seen(&w.region, w.ref.part[i]);
     for (int i = 0; i < MF_ROTATIONS_MAX; i++)
         w.used[i] = -1;
     s->weights[s->n_weights] = w;
@@ -202,7 +209,8 @@ static int fill_input(struct mf_session *s, const struct mf_artifact *a, int rot
     }
     if (is_sorted(a) && !is_index) {
         struct mf_artifact order = sorted_of(a);
-        int r = mf_session_input(s, &order, rotation, &sorted);
+        struct mf_tensor_ref seen;
+        int r = mf_session_input(s, &order, rotation, &seen, &sorted);
         if (r < 0)
             return r;
     }
@@ -210,22 +218,26 @@ static int fill_input(struct mf_session *s, const struct mf_artifact *a, int rot
 }
 
 int mf_session_input(struct mf_session *s, const struct mf_artifact *a, int rotation,
-                     struct mf_tensor_ref *ret)
+                     struct mf_tensor_ref *ret_seen, struct mf_tensor_ref *ret_host)
 {
     /* Only what holds the routing, or is in its order, differs by rotation. */
     if (!is_sorted(a) && a->tensor != MF_TENSOR_TOPK)
         rotation = 0;
     for (size_t i = 0; i < s->n_inputs; i++) {
         if (s->inputs[i].rotation == rotation && mf_artifact_equal(&s->inputs[i].buffer.artifact, a)) {
-            *ret = s->inputs[i].buffer.ref;
+            *ret_seen = s->inputs[i].buffer.seen;
+            if (ret_host)
+                *ret_host = s->inputs[i].buffer.ref;
             return 0;
         }
     }
     struct mf_session_input in = {.rotation = rotation};
-    int r = mf_guarded_new(a, &s->shape, &in.buffer);
+    int r = mf_guarded_new(a, &s->shape, s->device, &in.buffer);
     if (r < 0)
         return r;
     r = fill_input(s, a, rotation, &in.buffer.ref);
+    if (r == 0)
+        r = mf_region_push(&in.buffer.region);
     if (r == 0)
         r = grow((void **)&s->inputs, s->n_inputs, &s->cap_inputs, sizeof(*s->inputs));
     if (r < 0) {
@@ -235,7 +247,9 @@ int mf_session_input(struct mf_session *s, const struct mf_artifact *a, int rota
     mf_region_protect(&in.buffer.region);
     s->buffer_bytes += in.buffer.region.bytes;
     s->inputs[s->n_inputs++] = in;
-    *ret = in.buffer.ref;
+    *ret_seen = in.buffer.seen;
+    if (ret_host)
+        *ret_host = in.buffer.ref;
     return 0;
 }
 
@@ -250,10 +264,10 @@ int mf_session_output(struct mf_session *s, const struct mf_artifact *a, struct 
         struct mf_session_output made = {0};
         int r = grow((void **)&s->outputs, s->n_outputs, &s->cap_outputs, sizeof(*s->outputs));
         if (r == 0)
-            r = mf_guarded_new(a, &s->shape, &made.run[0]);
+            r = mf_guarded_new(a, &s->shape, s->device, &made.run[0]);
         if (r < 0)
             return r;
-        r = mf_guarded_new(a, &s->shape, &made.run[1]);
+        r = mf_guarded_new(a, &s->shape, s->device, &made.run[1]);
         if (r < 0) {
             mf_guarded_release(&made.run[0]);
             return r;
@@ -270,9 +284,9 @@ int mf_session_output(struct mf_session *s, const struct mf_artifact *a, struct 
 static int make_order(struct mf_session *s, const struct mf_artifact *a, struct mf_session_order *ret)
 {
     struct mf_artifact order = sorted_of(a);
-    struct mf_tensor_ref sorted;
+    struct mf_tensor_ref sorted, seen;
     int64_t rows = mf_padded_rows(&s->shape, a->block);
-    int r = mf_session_input(s, &order, 0, &sorted);
+    int r = mf_session_input(s, &order, 0, &seen, &sorted);
     if (r < 0)
         return r;
     *ret = (struct mf_session_order){
@@ -322,14 +336,15 @@ int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const i
     return 0;
 }
 
-int mf_session_room(struct mf_region *region, size_t bytes)
+int mf_session_room(struct mf_session *s, struct mf_region *region, size_t bytes)
 {
     if (region->at && region->bytes >= bytes)
         return 0;
     mf_region_release(region);
     if (bytes > mf_memory_available())
         return -ENOMEM;
-    return mf_region_new(bytes, region);
+    int r = mf_region_new(bytes, region);
+    return r < 0 ? r : mf_region_copy(region, s->device);
 }
 
 static void drop_buffers(struct mf_session *s)

@@ -15,9 +15,9 @@
 struct mf_session_weight {
     struct mf_artifact artifact;
     struct mf_region region;
-    struct mf_tensor_ref ref;
-    double used[MF_ROTATIONS_MAX]; /* session.traffic when a rotation was last read; < 0: never */
-    int cursor;                    /* rotation of the last timed call */
+    struct mf_tensor_ref ref, seen; /* the host's addresses, and those that launches get */
+    double used[MF_ROTATIONS_MAX];  /* session.traffic when a rotation was last read; < 0: never */
+    int cursor;                     /* rotation of the last timed call */
 };
 
 struct mf_session_input {
@@ -76,15 +76,15 @@ struct mf_session {
 int mf_session_reference(struct mf_session *s);
 /* The weight in that layout; made, or found, and kept. The pointer is good until the session ends. */
 int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct mf_session_weight **ret);
-/* The input a step is fed in that rotation. */
+/* The input a step is fed in that rotation: as launches see it, and, where ret_host is given, as the host does. */
 int mf_session_input(struct mf_session *s, const struct mf_artifact *a, int rotation,
-                     struct mf_tensor_ref *ret);
+                     struct mf_tensor_ref *ret_seen, struct mf_tensor_ref *ret_host);
 /* Output buffers for both runs; valid until the next mf_session_trim(). */
 int mf_session_output(struct mf_session *s, const struct mf_artifact *a, struct mf_guarded *ret[2]);
 /* Rows of an output: NULL for token and slot order. */
 int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const int64_t **ret);
 /* A region that is at least so large; its contents are undefined. */
-int mf_session_room(struct mf_region *region, size_t bytes);
+int mf_session_room(struct mf_session *s, struct mf_region *region, size_t bytes);
 /* Between steps: drops inputs and outputs when they have grown too large. */
 void mf_session_trim(struct mf_session *s);
 

@@ -57,17 +57,17 @@ static int bind(struct race *r, struct entrant *e, int rotation)
     const struct mf_artifact x = {.tensor = MF_TENSOR_X, .format = MF_FORMAT_BF16, .order = "token"};
     const struct mf_artifact topk = {.tensor = MF_TENSOR_TOPK, .format = MF_FORMAT_INDEX, .order = "token"};
     struct mf_fmoe_args args = {
-        .w1 = e->measured.weights[0]->ref,
-        .w2 = e->measured.weights[1]->ref,
-        .y = r->y[r->run]->ref,
-        .arena = r->s->arena.at,
+        .w1 = e->measured.weights[0]->seen,
+        .w2 = e->measured.weights[1]->seen,
+        .y = r->y[r->run]->seen,
+        .arena = mf_region_seen(&r->s->arena, r->s->arena.at),
     };
     const struct mf_artifact calib = {.tensor = MF_TENSOR_CALIB, .format = MF_FORMAT_F32, .order = "token"};
-    int result = mf_session_input(r->s, &x, rotation, &args.x);
+    int result = mf_session_input(r->s, &x, rotation, &args.x, NULL);
     if (result == 0)
-        result = mf_session_input(r->s, &calib, 0, &args.calib);
+        result = mf_session_input(r->s, &calib, 0, &args.calib, NULL);
     if (result == 0)
-        result = mf_session_input(r->s, &topk, rotation, &args.topk);
+        result = mf_session_input(r->s, &topk, rotation, &args.topk, NULL);
     args.b1.part[0] = (void *)r->s->data.b1; /* read only */
     args.b2.part[0] = (void *)r->s->data.b2;
     if (result == 0)
@@ -113,7 +113,7 @@ static int open_pipeline(struct race *r, struct entrant *e, struct mf_racer *rac
         result = mf_session_weight(r->s, &a, &e->measured.weights[w]);
     }
     if (result == 0)
-        result = mf_session_room(&r->s->arena, mf_pipeline_arena_bytes(e->pipeline) + 64);
+        result = mf_session_room(r->s, &r->s->arena, mf_pipeline_arena_bytes(e->pipeline) + 64);
     if (result < 0) {
         fail_errno(racer, result, "making the pipeline's memory");
         return 1;
@@ -134,11 +134,16 @@ static int verified_run(struct race *r, struct entrant *e, struct mf_racer *race
         .err_ratio = r->s->options.err_ratio,
     };
     r->run = run;
-    mf_guarded_poison(r->y[run], NULL, false);
+    int result = mf_guarded_poison(r->y[run], NULL, false);
     memset(r->s->arena.at, ARENA_POISON, mf_pipeline_arena_bytes(e->pipeline));
-    int result = bind(r, e, 0);
+    if (result == 0)
+        result = mf_region_push(&r->s->arena);
+    if (result == 0)
+        result = bind(r, e, 0);
     if (result == 0)
         result = mf_measure_run(&e->measured, 0, &us, NULL);
+    if (result == 0)
+        result = mf_region_pull(&r->y[run]->region);
     if (result < 0) {
         fail_errno(racer, result, "a step refused at launch");
         return 1;

@@ -1,0 +1,8 @@
+/* Files that belong to the executable: modules and helper programs. */
+#pragma once
+
+#include <limits.h>
+
+/* The path of `file` beside this process's executable, or, in a build tree, in `folder` beside one of the executable's
+ * folders. -ENOENT. */
+int mf_beside(const char *file, const char *folder, char path[PATH_MAX]);

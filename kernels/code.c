@@ -1,0 +1,265 @@
+#include "kernels/code.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/text.h"
+#include "kernels/beside.h"
+
+#define COMPILE_MS_MAX  60000
+#define PROCESSES_MAX   64
+#define COMPILER_FOLDER "kernels"
+#define COMPILER_FILE   "moefarm-compile"
+
+extern char **environ;
+
+void mf_code_define(struct mf_code *c, const char *format, ...)
+{
+    va_list args;
+    if (c->n_defines == MF_CODE_DEFINES_MAX)
+        return;
+    va_start(args, format);
+    (void)vsnprintf(c->defines[c->n_defines++], sizeof(c->defines[0]), format, args);
+    va_end(args);
+}
+
+void mf_code_arch(struct mf_compiler *compiler, const char *gfx)
+{
+    mf_say(compiler->arch, sizeof(compiler->arch), "%s%s", gfx, strcmp(gfx, "sm_90") == 0 ? "a" : "");
+}
+
+/* ---- the cache ---- */
+
+static void cache_folder(char path[PATH_MAX])
+{
+    const char *own = getenv("MOEFARM_CODE_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (own && *own)
+        mf_say(path, PATH_MAX, "%s", own);
+    else if (xdg && *xdg)
+        mf_say(path, PATH_MAX, "%s/moefarm/code", xdg);
+    else if (home && *home)
+        mf_say(path, PATH_MAX, "%s/.cache/moefarm/code", home);
+    else
+        mf_say(path, PATH_MAX, "/tmp/moefarm-code-%u", (unsigned)getuid());
+}
+
+static int make_folders(char *path)
+{
+    for (char *at = path + 1; *at; at++) {
+        if (*at != '/')
+            continue;
+        *at = '\0';
+        int r = mkdir(path, 0777) < 0 && errno != EEXIST ? -errno : 0;
+        *at = '/';
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static uint64_t hash_text(const char *text, uint64_t h)
+{
+    return mf_hash64(text, strlen(text) + 1, h);
+}
+
+/* Every source, since one may include any other; two hashes with different seeds, so that no two codes ever meet. */
+static uint64_t hash_code(const struct mf_compiler *compiler, const struct mf_code *c, uint64_t h)
+{
+    const char *name;
+    for (size_t i = 0; (name = mf_code_source_name(i)); i++) {
+        h = hash_text(name, h);
+        h = hash_text(mf_code_source(name), h);
+    }
+    h = hash_text(compiler->arch, h);
+    h = hash_text(compiler->version, h);
+    h = hash_text(c->source, h);
+    for (size_t i = 0; i < c->n_defines; i++)
+        h = hash_text(c->defines[i], h);
+    return h;
+}
+
+int mf_code_path(const struct mf_compiler *compiler, const struct mf_code *c, char path[PATH_MAX])
+{
+    char folder[PATH_MAX];
+    cache_folder(folder);
+    int n = snprintf(path, PATH_MAX, "%s/%.*s-%s-%016llx%016llx", folder, (int)strcspn(c->source, "."),
+                     c->source, compiler->arch, (unsigned long long)hash_code(compiler, c, MF_HASH_SEED),
+                     (unsigned long long)hash_code(compiler, c, ~MF_HASH_SEED));
+    return n < PATH_MAX ? make_folders(path) : -ENAMETOOLONG;
+}
+
+/* ---- compiling ---- */
+
+struct child {
+    pid_t pid;
+    int log; /* its words */
+    size_t code;
+    uint64_t end_ns;
+    char why[MF_CODE_WHY_MAX];
+    size_t n_why;
+};
+
+static int spawn(char *const *argv, int *ret_log, pid_t *ret_pid)
+{
+    posix_spawn_file_actions_t actions;
+    int pipes[2];
+    if (pipe2(pipes, O_CLOEXEC) < 0)
+        return -errno;
+    int r = -posix_spawn_file_actions_init(&actions);
+    if (r == 0) {
+        r = -posix_spawn_file_actions_adddup2(&actions, pipes[1], STDERR_FILENO);
+        if (r == 0)
+            r = -posix_spawn_file_actions_adddup2(&actions, pipes[1], STDOUT_FILENO);
+        if (r == 0)
+            r = -posix_spawn(ret_pid, argv[0], &actions, NULL, argv, environ);
+        (void)posix_spawn_file_actions_destroy(&actions);
+    }
+    (void)close(pipes[1]);
+    if (r < 0) {
+        (void)close(pipes[0]);
+        return r;
+    }
+    *ret_log = pipes[0];
+    return 0;
+}
+
+static int start_compile(const struct mf_compiler *compiler, const struct mf_code *c, size_t i,
+                         const char *out, struct child *ret)
+{
+    char program[PATH_MAX], defines[MF_CODE_DEFINES_MAX][48];
+    const char *argv[MF_CODE_DEFINES_MAX + 8] = {program, compiler->vendor, compiler->arch, c->source, out};
+    int r = mf_beside(COMPILER_FILE, COMPILER_FOLDER, program);
+    if (r < 0)
+        return r;
+    for (size_t d = 0; d < c->n_defines; d++) {
+        mf_say(defines[d], sizeof(defines[d]), "-D%s", c->defines[d]);
+        argv[5 + d] = defines[d];
+    }
+    *ret = (struct child){.code = i, .end_ns = mf_now_ns() + COMPILE_MS_MAX * UINT64_C(1000000)};
+    return spawn((char *const *)(uintptr_t)argv, &ret->log, &ret->pid);
+}
+
+/* Takes what a child says; false once it has said all. */
+static bool hear(struct child *c)
+{
+    char rest[512];
+    bool room = c->n_why + 1 < sizeof(c->why);
+    ssize_t n = room ? read(c->log, c->why + c->n_why, sizeof(c->why) - 1 - c->n_why)
+                     : read(c->log, rest, sizeof(rest));
+    if (n > 0 && room)
+        c->n_why += (size_t)n;
+    return n > 0 || (n < 0 && errno == EINTR);
+}
+
+/* Its end, and what is to be said of it; 0 when it made its file. */
+static int end_child(struct child *c, bool late)
+{
+    int status = 0;
+    if (late)
+        (void)kill(c->pid, SIGKILL);
+    while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    mf_closep(&c->log);
+    if (late)
+        mf_say(c->why, sizeof(c->why), "the compiler was still busy after %d s", COMPILE_MS_MAX / 1000);
+    else if (WIFSIGNALED(status))
+        mf_say(c->why + c->n_why, sizeof(c->why) - c->n_why, "%sthe compiler died of signal %d (%s)",
+               c->n_why ? "; " : "", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    return !late && WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -ENOEXEC;
+}
+
+/* Waits until one child at least has ended, and takes those that have out of the list. */
+static void wait_some(struct child *children, int *n, const struct mf_code *codes, char (*paths)[PATH_MAX],
+                      char (*whys)[MF_CODE_WHY_MAX], int *made)
+{
+    struct pollfd fds[PROCESSES_MAX];
+    int before = *n;
+    while (*n == before) {
+        for (int i = 0; i < *n; i++)
+            fds[i] = (struct pollfd){.fd = children[i].log, .events = POLLIN};
+        (void)poll(fds, (nfds_t)*n, 1000);
+        for (int i = *n - 1; i >= 0; i--) {
+            struct child *c = &children[i];
+            bool late = mf_now_ns() > c->end_ns;
+            if (!late && (!(fds[i].revents & (POLLIN | POLLHUP)) || hear(c)))
+                continue;
+            int r = end_child(c, late);
+            *made += r == 0;
+            if (r < 0 && paths)
+                paths[c->code][0] = '\0';
+            if (r < 0 && whys)
+                mf_say(whys[c->code], MF_CODE_WHY_MAX, "%s",
+                       c->n_why || c->why[0] ? c->why : codes[c->code].source);
+            children[i] = children[--*n];
+        }
+    }
+}
+
+int mf_code_make(const struct mf_compiler *compiler, const struct mf_code *codes, size_t n, int processes,
+                 char (*paths)[PATH_MAX], char (*whys)[MF_CODE_WHY_MAX])
+{
+    struct child children[PROCESSES_MAX];
+    int running = 0, made = 0;
+    for (size_t i = 0; i < n; i++) {
+        char path[PATH_MAX];
+        int r = mf_code_path(compiler, &codes[i], path);
+        if (whys)
+            whys[i][0] = '\0';
+        if (paths)
+            mf_say(paths[i], PATH_MAX, "%s", r == 0 ? path : "");
+        if (r == 0 && access(path, R_OK) == 0) {
+            made++;
+            continue;
+        }
+        if (running == MF_MIN(processes, PROCESSES_MAX))
+            wait_some(children, &running, codes, paths, whys, &made);
+        if (r == 0)
+            r = start_compile(compiler, &codes[i], i, path, &children[running]);
+        if (r == 0)
+            running++;
+        else if (paths)
+            paths[i][0] = '\0';
+        if (r < 0 && whys)
+            mf_say(whys[i], MF_CODE_WHY_MAX, "starting %s: %s", COMPILER_FILE, strerror(-r));
+    }
+    while (running > 0)
+        wait_some(children, &running, codes, paths, whys, &made);
+    return made;
+}
+
+int mf_code_version(const char *vendor, char version[64], char *why, size_t why_cap)
+{
+    char program[PATH_MAX];
+    int r = mf_beside(COMPILER_FILE, COMPILER_FOLDER, program);
+    const char *argv[] = {program, "--version", vendor, NULL};
+    struct child c = {.end_ns = mf_now_ns() + COMPILE_MS_MAX * UINT64_C(1000000)};
+    if (r == 0)
+        r = spawn((char *const *)(uintptr_t)argv, &c.log, &c.pid);
+    if (r < 0) {
+        mf_say(why, why_cap, "starting %s: %s", COMPILER_FILE, strerror(-r));
+        return -ENOENT;
+    }
+    while (hear(&c))
+        ;
+    r = end_child(&c, false);
+    c.why[strcspn(c.why, "\n")] = '\0';
+    if (r < 0) {
+        mf_say(why, why_cap, "%s", c.why);
+        return -ENOENT;
+    }
+    mf_say(version, 64, "%s", c.why);
+    return 0;
+}

@@ -1,0 +1,45 @@
+/* Kernels that are compiled when they are wanted: which source, under which definitions. A value: the same code twice is
+ * the same file in the cache. */
+#pragma once
+
+#include <limits.h>
+#include <stddef.h>
+
+#define MF_CODE_DEFINES_MAX 24
+#define MF_CODE_WHY_MAX     512
+
+struct mf_code {
+    const char *source;                    /* a file of kernels/hip, static text: "tile.hip" */
+    const char *function;                  /* of it, static text */
+    char defines[MF_CODE_DEFINES_MAX][40]; /* "MF_BM=16" */
+    size_t n_defines;
+};
+
+__attribute__((format(printf, 2, 3))) void mf_code_define(struct mf_code *c, const char *format, ...);
+
+/* The compiler of a vendor ("amd", "nvidia") and what it is to make: one code object for one architecture. */
+struct mf_compiler {
+    const char *vendor;
+    char arch[32];
+    char version[64]; /* of the compiler, part of what names a code object; mf_code_version */
+};
+
+/* Sets the architecture that code for a device class's gfx is compiled for: that of sm_90 has instructions that only
+ * sm_90a names. */
+void mf_code_arch(struct mf_compiler *compiler, const char *gfx);
+
+/* Asks the compiler, in a process of its own, who it is. -ENOENT with the reason: there is none. */
+int mf_code_version(const char *vendor, char version[64], char *why, size_t why_cap);
+
+/* Where the code object of c is or will be: <cache>/<source>-<hash of sources, definitions, architecture, compiler>. The
+ * cache is $MOEFARM_CODE_CACHE, or moefarm/code in the user's cache folder; nothing in it depends on where it is. */
+int mf_code_path(const struct mf_compiler *compiler, const struct mf_code *c, char path[PATH_MAX]);
+
+/* Makes those that the cache has not, `processes` at once; one that takes longer than a minute is killed. paths[i] is empty
+ * for one that failed, whys[i] then says how; either may be NULL. -> how many there are now. */
+int mf_code_make(const struct mf_compiler *compiler, const struct mf_code *codes, size_t n, int processes,
+                 char (*paths)[PATH_MAX], char (*whys)[MF_CODE_WHY_MAX]);
+
+/* The text of a source of kernels/hip, by name, with its length; NULL: no such file. i-th name, NULL at the end. */
+const char *mf_code_source(const char *name);
+const char *mf_code_source_name(size_t i);

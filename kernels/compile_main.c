@@ -1,0 +1,180 @@
+/* moefarm-compile: one kernel source into one code object, in a process that may die of it (Debian's hipRTC aborts its
+ * caller for an architecture that it does not know).
+ *
+ *     moefarm-compile VENDOR ARCH SOURCE OUT [-DNAME=VALUE …]      moefarm-compile --version VENDOR
+ *
+ * Both vendors' run-time compilers have the same calls under another prefix, so neither's headers are needed. The
+ * compiler's words go to stderr; OUT is complete or not there. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+#include "kernels/code.h"
+
+#define ARGS_MAX    64
+#define SOURCES_MAX 32
+
+struct compiler {
+    const char *vendor, *prefix;
+    const char *libraries[4];
+    const char *size_call, *code_call;
+    const char *fixed[4]; /* options of every kernel */
+};
+static const struct compiler compilers[] = {
+    {"nvidia",
+     "nvrtc",
+     {"libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so"},
+     "CUBINSize",
+     "CUBIN",
+     {"--std=c++17", "--restrict", "--device-int128"}},
+    {"amd",
+     "hiprtc",
+     {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"},
+     "CodeSize",
+     "Code",
+     {"-std=c++17", "-O3"}},
+};
+
+/* The calls, whichever vendor's; 0 is success. */
+struct calls {
+    void *library;
+    int (*version)(int *major, int *minor);
+    int (*create)(void **program, const char *source, const char *name, int n, const char *const *headers,
+                  const char *const *names);
+    int (*compile)(void *program, int n, const char *const *options);
+    int (*log_size)(void *program, size_t *ret);
+    int (*log)(void *program, char *ret);
+    int (*code_size)(void *program, size_t *ret);
+    int (*code)(void *program, char *ret);
+};
+
+static bool find(const struct compiler *v, const struct calls *c, const char *call, void *ret)
+{
+    char name[64];
+    mf_say(name, sizeof(name), "%s%s", v->prefix, call);
+    void *symbol = dlsym(c->library, name);
+    memcpy(ret, &symbol, sizeof(symbol));
+    return symbol != NULL;
+}
+
+static int load(const struct compiler *v, struct calls *c)
+{
+    char get_size[32], get_code[32];
+    for (size_t i = 0; i < MF_ARRAY_LEN(v->libraries) && v->libraries[i] && !c->library; i++)
+        c->library = dlopen(v->libraries[i], RTLD_NOW | RTLD_LOCAL);
+    if (!c->library) {
+        (void)fprintf(stderr, "no run-time compiler of %s: %s\n", v->vendor, dlerror());
+        return -ENOENT;
+    }
+    mf_say(get_size, sizeof(get_size), "Get%s", v->size_call);
+    mf_say(get_code, sizeof(get_code), "Get%s", v->code_call);
+    if (find(v, c, "Version", &c->version) && find(v, c, "CreateProgram", &c->create) &&
+        find(v, c, "CompileProgram", &c->compile) && find(v, c, "GetProgramLogSize", &c->log_size) &&
+        find(v, c, "GetProgramLog", &c->log) && find(v, c, get_size, &c->code_size) &&
+        find(v, c, get_code, &c->code))
+        return 0;
+    (void)fprintf(stderr, "%s's run-time compiler lacks a call\n", v->vendor);
+    return -ENOENT;
+}
+
+static void print_log(const struct calls *c, void *program)
+{
+    size_t n = 0;
+    if (c->log_size(program, &n) != 0 || n < 2)
+        return;
+    _cleanup_(mf_freep) char *text = calloc(n + 1, 1);
+    if (text && c->log(program, text) == 0)
+        (void)fputs(text, stderr);
+}
+
+static int write_code(const struct calls *c, void *program, const char *out)
+{
+    char part[PATH_MAX];
+    size_t n = 0;
+    if (c->code_size(program, &n) != 0 || n == 0)
+        return -ENOEXEC;
+    _cleanup_(mf_freep) char *code = malloc(n);
+    if (!code || c->code(program, code) != 0)
+        return -ENOEXEC;
+    mf_say(part, sizeof(part), "%s.%d", out, (int)getpid());
+    FILE *f = fopen(part, "we");
+    if (!f)
+        return -errno;
+    bool whole = fwrite(code, 1, n, f) == n;
+    whole = fclose(f) == 0 && whole;
+    if (whole && rename(part, out) == 0)
+        return 0;
+    (void)unlink(part);
+    return -EIO;
+}
+
+static int compile(const struct compiler *v, const struct calls *c, const char *arch, const char *source,
+                   const char *out, char **defines, int n_defines)
+{
+    const char *names[SOURCES_MAX], *texts[SOURCES_MAX], *options[ARGS_MAX];
+    int n_sources = 0, n = 0;
+    char arch_option[64];
+    void *program = NULL;
+    for (const char *name; n_sources < SOURCES_MAX && (name = mf_code_source_name((size_t)n_sources));
+         n_sources++) {
+        names[n_sources] = name;
+        texts[n_sources] = mf_code_source(name);
+    }
+    mf_say(arch_option, sizeof(arch_option), "--gpu-architecture=%s", arch);
+    options[n++] = arch_option;
+    for (size_t i = 0; i < MF_ARRAY_LEN(v->fixed) && v->fixed[i]; i++)
+        options[n++] = v->fixed[i];
+    for (int i = 0; i < n_defines && n < ARGS_MAX; i++)
+        options[n++] = defines[i];
+    int r = c->create(&program, mf_code_source(source), source, n_sources, texts, names);
+    if (r == 0)
+        r = c->compile(program, n, options);
+    if (program)
+        print_log(c, program);
+    if (r != 0) {
+        (void)fprintf(stderr, "%s does not compile for %s (%d)\n", source, arch, r);
+        return -ENOEXEC;
+    }
+    r = write_code(c, program, out);
+    if (r < 0)
+        (void)fprintf(stderr, "writing %s: %s\n", out, strerror(-r));
+    return r;
+}
+
+static int usage(void)
+{
+    (void)fputs("usage: moefarm-compile amd|nvidia ARCH SOURCE OUT [-DNAME=VALUE ...]\n"
+                "       moefarm-compile --version amd|nvidia\n",
+                stderr);
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    bool asks_version = argc == 3 && strcmp(argv[1], "--version") == 0;
+    const char *vendor = asks_version ? argv[2] : argc >= 5 ? argv[1] : "";
+    const struct compiler *v = NULL;
+    struct calls c = {0};
+    for (size_t i = 0; i < MF_ARRAY_LEN(compilers); i++) {
+        if (strcmp(compilers[i].vendor, vendor) == 0)
+            v = &compilers[i];
+    }
+    if (!v || (!asks_version && !mf_code_source(argv[3])))
+        return usage();
+    if (load(v, &c) < 0)
+        return 1;
+    if (asks_version) {
+        int major = 0, minor = 0;
+        (void)c.version(&major, &minor);
+        printf("%s %d.%d\n", v->prefix, major, minor);
+        return 0;
+    }
+    return compile(v, &c, argv[2], argv[3], argv[4], argv + 5, argc - 5) < 0;
+}

@@ -1,0 +1,519 @@
+/* A GPU through the HIP module API, or through CUDA's driver API under the same names: one source for two loadable modules
+ * (kernels/hip_calls_amd.h, hip_calls_nvidia.h).
+ *
+ * A sample is a graph of the launches, replayed behind a kernel that waits until all of it is in the queue, between two
+ * events. Memory, modules and streams are made outside of samples. A device that has failed gives nothing but errors until
+ * its process ends, so this process ends then: a runner is there to be lost. */
+#if defined(MF_HIP_NVIDIA)
+#    include "kernels/hip_calls_nvidia.h"
+#else
+#    include "kernels/hip_calls_amd.h"
+#endif
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/text.h"
+#include "kernels/hip_open.h"
+
+#define DELAY_NS     60000 /* what queueing a graph takes at most, on a host that is not busy */
+#define EXIT_FAULT   86    /* of a process whose device failed */
+#define READ_BYTES   (UINT64_C(2) << 30)
+#define READ_TURNS   12
+#define PEAK_TURNS   2048
+#define GAP_LAUNCHES 41
+
+struct mf_module {
+    hipModule_t module;
+};
+
+struct hip_device {
+    struct mf_device base; /* first */
+    struct mf_hip_calls c;
+    int ordinal, max_shared;
+    hipStream_t stream;
+    hipEvent_t from, to;
+    struct mf_compiler compiler;
+    struct mf_module *own;
+    hipFunction_t delay, nothing, read, peak, peak_fp8; /* peak_fp8: NULL where 8-bit floats run no faster */
+    void *canary_memory;
+};
+
+static struct hip_device *of(struct mf_device *d)
+{
+    return (struct hip_device *)d;
+}
+
+/* ---- errors ---- */
+
+static int errno_of(hipError_t e)
+{
+    return e == hipErrorOutOfMemory ? -ENOMEM : -EIO;
+}
+
+/* Of calls that only a failed device refuses. */
+static void must(struct hip_device *d, hipError_t e, const char *what)
+{
+    if (e == hipSuccess)
+        return;
+    (void)fprintf(stderr, "device failure in %s: %s\n", what, mf_hip_words(&d->c, e));
+    _exit(EXIT_FAULT);
+}
+
+/* ---- memory ---- */
+
+static void *hip_alloc(struct mf_device *base, size_t bytes)
+{
+    struct hip_device *d = of(base);
+    void *p = NULL;
+    if (bytes == 0 || mf_hip_malloc(&d->c, &p, bytes) != hipSuccess)
+        return NULL;
+    must(d, mf_hip_clear(&d->c, p, bytes), "clearing memory");
+    must(d, d->c.hipStreamSynchronize(NULL), "clearing memory");
+    return p;
+}
+
+static void hip_release(struct mf_device *base, void *memory, size_t bytes)
+{
+    (void)bytes;
+    if (memory)
+        must(of(base), mf_hip_free(&of(base)->c, memory), "releasing memory");
+}
+
+static int hip_copy(struct mf_device *base, void *to, const void *from, size_t bytes)
+{
+    must(of(base), mf_hip_copy(&of(base)->c, to, from, bytes), "copying");
+    return 0;
+}
+
+/* ---- code objects ---- */
+
+static void *read_file(const char *path)
+{
+    FILE *f = fopen(path, "re");
+    long n = f && fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
+    char *text = n > 0 ? malloc((size_t)n + 1) : NULL;
+    if (text) {
+        rewind(f);
+        if (fread(text, 1, (size_t)n, f) != (size_t)n) {
+            free(text);
+            text = NULL;
+        } else {
+            text[n] = '\0';
+        }
+    }
+    if (f)
+        (void)fclose(f);
+    return text;
+}
+
+static int hip_module_load(struct mf_device *base, const char *path, char *why, size_t why_cap,
+                           struct mf_module **ret)
+{
+    struct hip_device *d = of(base);
+    _cleanup_(mf_freep) void *image = read_file(path);
+    struct mf_module *m = calloc(1, sizeof(*m));
+    if (!image || !m) {
+        mf_say(why, why_cap, "%s: %s", path, image ? "out of memory" : "cannot be read");
+        free(m);
+        return image ? -ENOMEM : -ENOENT;
+    }
+    hipError_t e = d->c.hipModuleLoadData(&m->module, image);
+    if (e != hipSuccess) {
+        mf_say(why, why_cap, "%s is no code object of %s: %s", path, base->info.class.gfx,
+               mf_hip_words(&d->c, e));
+        free(m);
+        return errno_of(e) == -ENOMEM ? -ENOMEM : -ENOEXEC;
+    }
+    *ret = m;
+    return 0;
+}
+
+static struct mf_module *hip_module_unload(struct mf_device *base, struct mf_module *m)
+{
+    if (m) {
+        must(of(base), of(base)->c.hipStreamSynchronize(of(base)->stream), "unloading code");
+        must(of(base), of(base)->c.hipModuleUnload(m->module), "unloading code");
+    }
+    free(m);
+    return NULL;
+}
+
+static int hip_module_function(struct mf_device *base, struct mf_module *m, const char *name, void **ret)
+{
+    struct hip_device *d = of(base);
+    hipFunction_t f;
+    int own = 0;
+    if (d->c.hipModuleGetFunction(&f, m->module, name) != hipSuccess)
+        return -ENOENT;
+    (void)d->c.hipFuncGetAttribute(&own, HIP_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, f);
+    must(d, mf_hip_allow_shared(&d->c, f, d->max_shared - own), "setting a kernel's LDS");
+    *ret = (void *)f;
+    return 0;
+}
+
+static int hip_module_launch(struct mf_device *base, void *function, const struct mf_grid *grid,
+                             const void *block, size_t bytes)
+{
+    struct hip_device *d = of(base);
+    void *extra[] = {HIP_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)block, HIP_LAUNCH_PARAM_BUFFER_SIZE,
+                     &bytes, HIP_LAUNCH_PARAM_END};
+    if (grid->shared > (uint32_t)d->max_shared)
+        return -E2BIG;
+    hipError_t e = d->c.hipModuleLaunchKernel((hipFunction_t)function, grid->x, grid->y, grid->z, grid->block,
+                                              1, 1, grid->shared, d->stream, NULL, extra);
+    return e == hipSuccess ? 0 : e == hipErrorOutOfMemory ? -ENOMEM : -EINVAL;
+}
+
+static int hip_compile(struct mf_device *base, const struct mf_code *codes, size_t n, char (*paths)[PATH_MAX],
+                       char (*whys)[MF_CODE_WHY_MAX])
+{
+    return mf_code_make(&of(base)->compiler, codes, n, (int)sysconf(_SC_NPROCESSORS_ONLN), paths, whys);
+}
+
+/* ---- time ---- */
+
+static int launch_own(struct hip_device *d, hipFunction_t f, uint32_t groups, uint32_t block,
+                      const void *args, size_t bytes)
+{
+    const struct mf_grid grid = {groups, 1, 1, block, 0};
+    return hip_module_launch(&d->base, (void *)f, &grid, args, bytes);
+}
+
+/* The launches as a graph; their own error comes back. */
+static int capture(struct hip_device *d, mf_launch_fn launch, void *context, int n, hipGraphExec_t *ret)
+{
+    hipGraph_t graph = NULL;
+    int r = 0;
+    must(d, d->c.hipStreamBeginCapture(d->stream, hipStreamCaptureModeThreadLocal), "capturing");
+    for (int i = 0; i < n && r >= 0; i++)
+        r = launch(context, i);
+    hipError_t e = d->c.hipStreamEndCapture(d->stream, &graph);
+    if (r >= 0)
+        must(d, e, "capturing");
+    if (r >= 0)
+        must(d, mf_hip_instantiate(&d->c, ret, graph), "making a graph");
+    if (graph)
+        (void)d->c.hipGraphDestroy(graph);
+    return r;
+}
+
+static int hip_time(struct mf_device *base, mf_launch_fn launch, void *context, int n, double *ret_us)
+{
+    struct hip_device *d = of(base);
+    const uint64_t delay = DELAY_NS;
+    hipGraphExec_t graph = NULL;
+    float ms = 0;
+    int r = capture(d, launch, context, n, &graph);
+    if (r < 0)
+        return r;
+    if (d->delay)
+        r = launch_own(d, d->delay, 1, 1, &delay, sizeof(delay));
+    must(d, d->c.hipEventRecord(d->from, d->stream), "timing");
+    must(d, d->c.hipGraphLaunch(graph, d->stream), "timing");
+    must(d, d->c.hipEventRecord(d->to, d->stream), "timing");
+    must(d, d->c.hipEventSynchronize(d->to), "running a step");
+    must(d, d->c.hipEventElapsedTime(&ms, d->from, d->to), "timing");
+    must(d, d->c.hipGraphExecDestroy(graph), "timing");
+    *ret_us = (double)ms * 1e3;
+    return r;
+}
+
+/* ---- ceilings ---- */
+
+struct reading {
+    const void *from;
+    uint64_t bytes;
+    void *sum;
+};
+struct peaking {
+    uint32_t turns, seed;
+    void *sum;
+};
+struct own_launch {
+    struct hip_device *d;
+    hipFunction_t f;
+    uint32_t groups, block;
+    const void *args;
+    size_t bytes;
+};
+
+static int run_own(void *context, int index)
+{
+    const struct own_launch *l = context;
+    (void)index;
+    return launch_own(l->d, l->f, l->groups, l->block, l->args, l->bytes);
+}
+
+/* The shortest of some samples of n launches. */
+static double best_us(struct own_launch *l, int n, int samples)
+{
+    double best = INFINITY, us;
+    for (int i = 0; i < samples; i++) {
+        if (hip_time(&l->d->base, run_own, l, n, &us) == 0 && us < best)
+            best = us;
+    }
+    return best;
+}
+
+static int measure_ceilings(struct hip_device *d)
+{
+    struct mf_device_info *info = &d->base.info;
+    const uint32_t groups = (uint32_t)info->cores;
+    const uint64_t unused = 0;
+    uint8_t *memory = hip_alloc(&d->base, READ_BYTES + 64);
+    if (!memory)
+        return -ENOMEM;
+    struct reading reading = {memory, READ_BYTES, memory + READ_BYTES};
+    struct peaking peaking = {PEAK_TURNS, 1, memory + READ_BYTES};
+    struct own_launch read = {d, d->read, groups * 4, 512, &reading, sizeof(reading)};
+    struct own_launch peak = {d, d->peak, groups * 2, 256, &peaking, sizeof(peaking)};
+    struct own_launch nothing = {d, d->nothing, 1, 32, &unused, sizeof(unused)};
+    info->mem_read_gbs = (double)READ_BYTES / best_us(&read, 1, READ_TURNS) / 1e3;
+    /* measure.hip: of a block and turn, with wgmma 2 groups x 4 products of 64x256x16, else 8 waves x 16 of 16x8x16 */
+    double flops =
+        2.0 * PEAK_TURNS * groups * 2 * (d->peak_fp8 ? 2 * 4 * 64 * 256 * 16 : 8 * 16 * 16 * 8 * 16);
+    info->peak_gflops_bf16 = flops / best_us(&peak, 1, READ_TURNS) / 1e3;
+    peak.f = d->peak_fp8;
+    info->peak_gflops_fp8 = d->peak_fp8 ? 2 * flops / best_us(&peak, 1, READ_TURNS) / 1e3 : 0;
+    info->peak_gflops_f32 = info->peak_gflops_bf16 / 8;
+    info->gap_us = (best_us(&nothing, GAP_LAUNCHES, 5) - best_us(&nothing, 1, 5)) / (GAP_LAUNCHES - 1);
+    hip_release(&d->base, memory, READ_BYTES + 64);
+    return 0;
+}
+
+static int hip_canary(struct mf_device *base, double *ret_us)
+{
+    struct hip_device *d = of(base);
+    struct peaking peaking = {PEAK_TURNS / 4, 1, d->canary_memory};
+    struct own_launch peak = {d, d->peak, (uint32_t)base->info.cores * 2, 256, &peaking, sizeof(peaking)};
+    return hip_time(base, run_own, &peak, 1, ret_us);
+}
+
+/* ---- opening ---- */
+
+static void hip_free(struct mf_device *base)
+{
+    struct hip_device *d = of(base);
+    if (d->own)
+        (void)hip_module_unload(base, d->own);
+    if (d->canary_memory)
+        hip_release(base, d->canary_memory, 64);
+    if (d->from)
+        (void)d->c.hipEventDestroy(d->from);
+    if (d->to)
+        (void)d->c.hipEventDestroy(d->to);
+    if (d->stream)
+        (void)d->c.hipStreamDestroy(d->stream);
+    free(d);
+}
+
+static const struct mf_device_ops hip_ops = {
+    .kind = "hip",
+    .own_memory = true,
+    .free = hip_free,
+    .alloc = hip_alloc,
+    .release = hip_release,
+    .copy = hip_copy,
+    .time = hip_time,
+    .module_load = hip_module_load,
+    .module_unload = hip_module_unload,
+    .module_function = hip_module_function,
+    .module_launch = hip_module_launch,
+    .compile = hip_compile,
+    .canary = hip_canary,
+};
+
+static bool find_call(void *library, const char *name, void *ret, char *why, size_t why_cap)
+{
+    void *symbol = dlsym(library, name);
+    memcpy(ret, &symbol, sizeof(symbol));
+    if (!symbol)
+        mf_say(why, why_cap, "the runtime lacks %s", name);
+    return symbol != NULL;
+}
+
+#define TEXT_(x) #x
+#define TEXT(x)  TEXT_(x)
+
+static int load_calls(struct mf_hip_calls *c, char *why, size_t why_cap)
+{
+    void *library = NULL;
+    for (size_t i = 0; i < MF_ARRAY_LEN(mf_hip_sonames) && !library; i++)
+        library = dlopen(mf_hip_sonames[i], RTLD_NOW | RTLD_GLOBAL);
+    if (!library) {
+        mf_say(why, why_cap, "no runtime of %s: %s", MF_HIP_VENDOR, dlerror());
+        return -ENOENT;
+    }
+#if defined(MF_HIP_NVIDIA)
+#    define X(call, cuda)                                            \
+        if (!find_call(library, TEXT(cuda), &c->call, why, why_cap)) \
+            return -ENOENT;
+#else
+#    define X(call)                                                  \
+        if (!find_call(library, TEXT(call), &c->call, why, why_cap)) \
+            return -ENOENT;
+#endif
+    MF_HIP_CALLS(X)
+#undef X
+#if !defined(MF_HIP_NVIDIA)
+    if (!find_call(library, "hipGetDevicePropertiesR0600", &c->properties, why, why_cap) &&
+        !find_call(library, "hipGetDeviceProperties", &c->properties, why, why_cap))
+        return -ENOENT;
+#endif
+    return 0;
+}
+
+static int count_with(const struct mf_hip_calls *c, char *why, size_t why_cap)
+{
+    int n = 0;
+    hipError_t e = c->hipInit(0);
+    if (e == hipSuccess)
+        e = c->hipGetDeviceCount(&n);
+    if (e == hipSuccess && n > 0)
+        return n;
+    mf_say(why, why_cap, "the runtime of %s shows no device%s%s", MF_HIP_VENDOR, e == hipSuccess ? "" : ": ",
+           e == hipSuccess ? "" : mf_hip_words(c, e));
+    return -ENOENT;
+}
+
+static int count(char *why, size_t why_cap)
+{
+    struct mf_hip_calls c;
+    int r = load_calls(&c, why, why_cap);
+    return r < 0 ? r : count_with(&c, why, why_cap);
+}
+
+static int describe(struct hip_device *d)
+{
+    struct mf_device_info *info = &d->base.info;
+    hipDevice_t device;
+    int cores = 0, llc = 0, version = 0;
+    size_t memory = 0;
+    hipError_t e = mf_hip_set_device(&d->c, d->ordinal);
+    if (e == hipSuccess)
+        e = d->c.hipDeviceGet(&device, d->ordinal);
+    if (e == hipSuccess)
+        e = d->c.hipDeviceGetAttribute(&cores, hipDeviceAttributeMultiprocessorCount, device);
+    if (e == hipSuccess)
+        e = d->c.hipDeviceGetAttribute(&llc, hipDeviceAttributeL2CacheSize, device);
+    if (e == hipSuccess)
+        e = d->c.hipDeviceGetAttribute(&d->max_shared, hipDeviceAttributeMaxSharedMemoryPerBlock, device);
+    if (e == hipSuccess)
+        e = d->c.hipDeviceGetName(info->model, (int)sizeof(info->model), device);
+    if (e == hipSuccess)
+        e = d->c.hipDeviceTotalMem(&memory, device);
+    if (e == hipSuccess)
+        e = d->c.hipDriverGetVersion(&version);
+    if (e == hipSuccess)
+        e = mf_hip_arch(&d->c, d->ordinal, info->class.gfx, sizeof(info->class.gfx));
+    if (e != hipSuccess)
+        return errno_of(e);
+    info->class.cu_num = info->cores = cores;
+    info->llc_bytes = (uint64_t)llc;
+    info->memory_bytes = memory;
+    mf_say(info->isa, sizeof(info->isa), "%s, driver %d", info->class.gfx, version);
+    return 0;
+}
+
+static int make_own(struct hip_device *d, char *why, size_t why_cap)
+{
+    struct mf_code code = {.source = "measure.hip", .function = "mf_delay"};
+    const bool hopper = strcmp(d->base.info.class.gfx, "sm_90") == 0;
+    char path[1][PATH_MAX], whys[1][MF_CODE_WHY_MAX];
+    static const struct {
+        const char *name;
+        size_t at;
+    } functions[] = {
+        {"mf_delay", offsetof(struct hip_device, delay)},
+        {"mf_nothing", offsetof(struct hip_device, nothing)},
+        {"mf_read", offsetof(struct hip_device, read)},
+        {"mf_peak", offsetof(struct hip_device, peak)},
+        {"mf_peak_fp8", offsetof(struct hip_device, peak_fp8)},
+    };
+    if (hopper)
+        mf_code_define(&code, "MF_WGMMA");
+    if (hip_compile(&d->base, &code, 1, path, whys) < 1) {
+        mf_say(why, why_cap, "%s", whys[0]);
+        return -ENOEXEC;
+    }
+    int r = hip_module_load(&d->base, path[0], why, why_cap, &d->own);
+    for (size_t i = 0; i < MF_ARRAY_LEN(functions) - !hopper && r == 0; i++) {
+        void *f = NULL;
+        r = hip_module_function(&d->base, d->own, functions[i].name, &f);
+        memcpy((char *)d + functions[i].at, &f, sizeof(f));
+    }
+    return r;
+}
+
+static int open_streams(struct hip_device *d)
+{
+    hipError_t e = d->c.hipStreamCreateWithFlags(&d->stream, hipStreamNonBlocking);
+    if (e == hipSuccess)
+        e = d->c.hipEventCreateWithFlags(&d->from, hipEventDefault);
+    if (e == hipSuccess)
+        e = d->c.hipEventCreateWithFlags(&d->to, hipEventDefault);
+    d->canary_memory = e == hipSuccess ? hip_alloc(&d->base, 64) : NULL;
+    return e != hipSuccess ? errno_of(e) : d->canary_memory ? 0 : -ENOMEM;
+}
+
+static int open_device(int ordinal, const struct mf_device_info *known, char *why, size_t why_cap,
+                       struct mf_device **ret)
+{
+    struct hip_device *d = calloc(1, sizeof(*d));
+    if (!d) {
+        mf_say(why, why_cap, "out of memory");
+        return -ENOMEM;
+    }
+    d->base.ops = &hip_ops;
+    d->ordinal = ordinal;
+    d->compiler.vendor = MF_HIP_VENDOR;
+    int r = load_calls(&d->c, why, why_cap);
+    if (r == 0)
+        r = count_with(&d->c, why, why_cap);
+    if (r >= 0 && ordinal >= r) {
+        mf_say(why, why_cap, "hip:%s:%d: the runtime shows %d device%s", MF_HIP_VENDOR, ordinal, r,
+               r == 1 ? "" : "s");
+        r = -EINVAL;
+    }
+    if (r >= 0)
+        r = mf_code_version(MF_HIP_VENDOR, d->compiler.version, why, why_cap);
+    if (r >= 0) {
+        r = describe(d);
+        mf_say(d->base.info.compiler, sizeof(d->base.info.compiler), "%s", d->compiler.version);
+        mf_code_arch(&d->compiler, d->base.info.class.gfx);
+        if (r == 0)
+            r = open_streams(d);
+        if (r < 0)
+            mf_say(why, why_cap, "opening hip:%s:%d: %s", MF_HIP_VENDOR, ordinal, strerror(-r));
+    }
+    if (r >= 0)
+        r = make_own(d, why, why_cap);
+    if (r >= 0 && known) {
+        d->base.info = *known;
+    } else if (r >= 0) {
+        r = measure_ceilings(d);
+        if (r < 0)
+            mf_say(why, why_cap, "measuring the device: %s", strerror(-r));
+    }
+    if (r < 0) {
+        hip_free(&d->base);
+        return r;
+    }
+    *ret = &d->base;
+    return 0;
+}
+
+const struct mf_hip_module *mf_hip_module_entry(void) __attribute__((visibility("default")));
+const struct mf_hip_module *mf_hip_module_entry(void)
+{
+    static const struct mf_hip_module module = {MF_HIP_MODULE_API, MF_HIP_VENDOR, count, open_device};
+    return &module;
+}

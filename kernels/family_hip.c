@@ -1,0 +1,113 @@
+#include "kernels/family_hip.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/log.h"
+#include "kernels/codec.h"
+
+#define TOKEN_MAX (1 << 24) /* of the packed id */
+#define TOPK_MAX  32        /* a lane of the combine keeps that many loads in flight */
+
+/* Formats that there are kernels for: of activations and of weights. */
+static const struct {
+    enum mf_format format;
+    enum mf_scale a, w;
+    enum mf_hip_format hip;
+} formats[] = {
+    {MF_FORMAT_BF16, MF_SCALE_NONE, MF_SCALE_NONE, MF_HIP_BF16},
+    {MF_FORMAT_FP8FN, MF_SCALE_PER_TOKEN, MF_SCALE_PER_TOKEN, MF_HIP_FP8_TOKEN},
+    {MF_FORMAT_FP8FN, MF_SCALE_PER_1X128, MF_SCALE_PER_128X128, MF_HIP_FP8_BLOCK},
+};
+
+static bool format_known(const struct mf_shape *s, enum mf_hip_format *ret, struct mf_refusal *no)
+{
+    struct mf_codecs c;
+    const char *why;
+    if (mf_codecs_of_shape(s, &c, &why) < 0) {
+        mf_refuse(no, "q_dtype", "q_type is %s with q_dtype_a %s and q_dtype_w %s; %s",
+                  mf_qtype_name(s->q_type), mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), why);
+        return false;
+    }
+    for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
+        if (c.a->format == formats[i].format && c.w->format == formats[i].format &&
+            c.a->scale == formats[i].a && c.w->scale == formats[i].w) {
+            *ret = formats[i].hip;
+            return true;
+        }
+    }
+    mf_refuse(no, "q_dtype",
+              "activations are %s and weights %s; the GPU kernels know bf16, and fp8fn by token or by 1x128",
+              c.a->name, c.w->name);
+    return false;
+}
+
+bool mf_hip_shape_known(const struct mf_shape *s, enum mf_hip_format *ret_format, struct mf_refusal *ret)
+{
+    enum mf_hip_format format;
+    ret->rule = NULL;
+    if (s->dtype != MF_DTYPE_BF16)
+        mf_refuse(ret, "dtype", "hidden states are %s; the GPU kernels read and write torch.bfloat16 only",
+                  mf_dtype_name(s->dtype));
+    else if (!s->use_g1u1)
+        mf_refuse(ret, "use_g1u1",
+                  "use_g1u1 is 0: w1 would have %d rows of up only; the GPU kernels compute gate and up",
+                  s->inter_dim);
+    else if (s->token > TOKEN_MAX - 1 || s->topk > TOPK_MAX)
+        mf_refuse(ret, "packed_id",
+                  "token %lld with topk %d: sorted ids hold tokens below %d, the combine %d slots",
+                  (long long)s->token, s->topk, TOKEN_MAX - 1, TOPK_MAX);
+    else if (s->model_dim % 16 || s->inter_dim % 16)
+        mf_refuse(ret, "divisibility",
+                  "model_dim %d and inter_dim %d have to be multiples of 16 (remainders %d and %d): rows are "
+                  "copied 16 "
+                  "bytes at a time",
+                  s->model_dim, s->inter_dim, s->model_dim % 16, s->inter_dim % 16);
+    else if (s->has_b1 || s->has_b2)
+        mf_refuse(ret, "bias", "the layer has %s; the GPU kernels add no biases",
+                  s->has_b1 && s->has_b2 ? "b1 and b2"
+                  : s->has_b1            ? "b1"
+                                         : "b2");
+    else if (format_known(s, &format, ret)) {
+        if (ret_format)
+            *ret_format = format;
+        return true;
+    }
+    return false;
+}
+
+void mf_hip_define_activation(struct mf_code *c, const struct mf_shape *s)
+{
+    bool clamps = s->act_type == MF_ACT_SWIGLU || s->act_limit > 0;
+    mf_code_define(c, "MF_ACT=%d", (int)s->act_type);
+    mf_code_define(c, "MF_LIMIT=%#.9gf", clamps ? (double)(s->act_limit > 0 ? s->act_limit : 7.0f) : 0.0);
+    mf_code_define(c, "MF_ALPHA=%#.9gf", (double)(s->act_alpha > 0 ? s->act_alpha : 1.702f));
+}
+
+int mf_hip_function_open(struct mf_device *device, const struct mf_code *code, struct mf_hip_function *ret)
+{
+    char path[1][PATH_MAX], why[1][MF_CODE_WHY_MAX];
+    *ret = (struct mf_hip_function){.device = device};
+    if (!device->ops->compile)
+        return -ENOTSUP;
+    if (device->ops->compile(device, code, 1, path, why) < 1) {
+        log_warn("%s: %s", code->source, why[0]);
+        return -ENOTSUP;
+    }
+    int r = device->ops->module_load(device, path[0], why[0], sizeof(why[0]), &ret->module);
+    if (r < 0) {
+        log_warn("%s", why[0]);
+        return r == -ENOMEM ? r : -ENOTSUP;
+    }
+    r = device->ops->module_function(device, ret->module, code->function, &ret->function);
+    if (r < 0)
+        mf_hip_function_close(ret);
+    return r;
+}
+
+void mf_hip_function_close(struct mf_hip_function *f)
+{
+    if (f->module)
+        f->module = f->device->ops->module_unload(f->device, f->module);
+}

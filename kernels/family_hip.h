@@ -1,0 +1,32 @@
+/* What the families of GPUs share: which shapes they know, and a kernel's way from its source to a launch.
+ *
+ * A family says for each step which source it is under which definitions (mf_family.code); that needs no GPU, so a cache can
+ * be filled anywhere. Opening a step has the device compile it or find it, and loads it. */
+#pragma once
+
+#include "kernels/family.h"
+#include "kernels/family_cpu.h"
+
+/* MF_FORMAT of the sources. */
+enum mf_hip_format { MF_HIP_BF16, MF_HIP_FP8_TOKEN, MF_HIP_FP8_BLOCK };
+
+/* Whether the GPU kernels know the shape. ret_format may be NULL. */
+bool mf_hip_shape_known(const struct mf_shape *shape, enum mf_hip_format *ret_format, struct mf_refusal *ret);
+
+/* MF_ACT, MF_LIMIT, MF_ALPHA of kernels/hip/activation.h. */
+void mf_hip_define_activation(struct mf_code *c, const struct mf_shape *shape);
+
+/* A function ready to launch. */
+struct mf_hip_function {
+    struct mf_device *device;
+    struct mf_module *module;
+    void *function;
+};
+/* -ENOTSUP when the code does not compile for the device or does not load; the words go to the log. */
+int mf_hip_function_open(struct mf_device *device, const struct mf_code *code, struct mf_hip_function *ret);
+void mf_hip_function_close(struct mf_hip_function *f);
+static inline int mf_hip_launch(const struct mf_hip_function *f, const struct mf_grid *grid, const void *args,
+                                size_t bytes)
+{
+    return f->device->ops->module_launch(f->device, f->function, grid, args, bytes);
+}

@@ -1,0 +1,320 @@
+/* move on GPUs: sort, the quantisations and the combine.
+ *
+ *     sort_m16                  one block: stable, for any routing
+ *     quant1_fp8fn_1x128        x;  quant2_fp8fn_1x128_m16  h
+ *     combine_z, combine_zw     z times the routing weights and summed; weighted z summed */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+#include "kernels/family_hip.h"
+#include "kernels/hip/args.h"
+
+#define SORT_THREADS 1024
+#define THREADS      256
+#define BLOCKS_SM    8
+
+enum kind { SORT, QUANT1, QUANT2, COMBINE, COMBINE_WEIGHTED, N_KINDS };
+
+struct config {
+    enum kind kind;
+    int block_m; /* 0: none */
+};
+
+static const int block_ms[] = {16, 32, 48, 64, 96, 128, 192, 256};
+
+struct mf_kernel {
+    struct mf_shape shape;
+    struct config config;
+    struct mf_hip_function function;
+    struct mf_grid grid;
+};
+
+static bool has_block(enum kind kind)
+{
+    return kind == SORT || kind == QUANT2;
+}
+
+static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
+{
+    static const char *const words[N_KINDS] = {"sort", "quant1", "quant2", "combine_z", "combine_zw"};
+    char format[MF_FORMAT_WORD_MAX] = "", block[16] = "";
+    if (c->kind == QUANT1 || c->kind == QUANT2)
+        mf_cpu_format_word(s, format);
+    if (has_block(c->kind))
+        mf_say(block, sizeof(block), "_m%d", c->block_m);
+    mf_say(buf, MF_STEP_NAME_MAX, "%s%s%s%s", words[c->kind], *format ? "_" : "", format, block);
+}
+
+static mf_ops covers_of(const struct mf_shape *s, enum kind kind)
+{
+    const mf_ops covers[N_KINDS] = {
+        [SORT] = MF_OP_BIT(MF_OP_SORT),
+        [QUANT1] = MF_OP_BIT(MF_OP_QUANT1),
+        [QUANT2] = MF_OP_BIT(MF_OP_QUANT2),
+        [COMBINE] = MF_OP_BIT(MF_OP_COMBINE) | (s->doweight_stage1 ? 0 : MF_OP_BIT(MF_OP_WEIGHT)),
+        [COMBINE_WEIGHTED] = MF_OP_BIT(MF_OP_COMBINE),
+    };
+    return covers[kind];
+}
+
+static bool exists(const struct mf_shape *s, enum kind kind)
+{
+    if (kind == QUANT1 || kind == QUANT2)
+        return mf_cpu_quantises(s);
+    return kind != COMBINE_WEIGHTED || !s->doweight_stage1;
+}
+
+static bool is_legal(const struct mf_shape *s, enum mf_hip_format *ret_format, struct mf_refusal *no)
+{
+    if (!mf_hip_shape_known(s, ret_format, no))
+        return false;
+    if (s->expert > SORT_THREADS)
+        mf_refuse(no, "experts", "expert is %d; the sort has a thread for each, %d at most", s->expert,
+                  SORT_THREADS);
+    return !no->rule;
+}
+
+/* ---- steps ---- */
+
+static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
+{
+    double T = (double)shape->token, slots = T * shape->topk, H = shape->model_dim, I = shape->inter_dim;
+    struct mf_step s = {
+        .family = "move", .stage = MF_STAGE_MOVE, .covers = covers_of(shape, c->kind), .block_m = c->block_m};
+    print_name(c, shape, s.name);
+    switch (c->kind) {
+    case SORT:
+        mf_step_need(&s, mf_cpu_topk());
+        mf_step_give(&s, mf_cpu_sorted(c->block_m));
+        s.bytes = slots * 16;
+        break;
+    case QUANT1:
+        mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
+        mf_step_give(&s, mf_plain_x(shape));
+        s.bytes = T * (H * 2 + mf_cpu_row_bytes(shape, shape->model_dim));
+        break;
+    case QUANT2:
+        mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_H, "sorted", c->block_m));
+        mf_step_need(&s, mf_cpu_sorted(c->block_m));
+        mf_step_give(&s, mf_plain_h(shape, c->block_m));
+        s.bytes = slots * (I * 2 + mf_cpu_row_bytes(shape, shape->inter_dim));
+        break;
+    case COMBINE:
+    case COMBINE_WEIGHTED:
+        mf_step_need(&s, mf_cpu_bf16(c->kind == COMBINE ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
+        if (c->kind == COMBINE && !shape->doweight_stage1)
+            mf_step_need(&s, mf_cpu_topk());
+        mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
+        s.flops = 2 * slots * H;
+        s.bytes = (slots + T) * H * 2;
+        break;
+    case N_KINDS:
+        break;
+    }
+    *ret = s;
+}
+
+typedef int (*each_fn)(void *context, const struct config *c);
+
+static int each(const struct mf_shape *s, each_fn f, void *context)
+{
+    for (enum kind kind = SORT; kind < N_KINDS; kind++) {
+        for (size_t b = 0; b < (has_block(kind) ? MF_ARRAY_LEN(block_ms) : 1); b++) {
+            struct config c = {kind, has_block(kind) ? block_ms[b] : 0};
+            int r = exists(s, kind) ? f(context, &c) : 0;
+            if (r != 0)
+                return r;
+        }
+    }
+    return 0;
+}
+
+struct walk {
+    const struct mf_shape *shape;
+    struct mf_offer *offer;
+    const char *name; /* searched for */
+    struct config found;
+};
+
+static int offer_step(void *context, const struct config *c)
+{
+    struct walk *w = context;
+    struct mf_step step;
+    describe(c, w->shape, &step);
+    return w->offer->step(w->offer, &step);
+}
+
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, struct mf_offer *offer)
+{
+    struct walk w = {.shape = shape, .offer = offer};
+    struct mf_refusal no;
+    (void)device;
+    if (!is_legal(shape, NULL, &no))
+        return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
+    return each(shape, offer_step, &w);
+}
+
+static int match_name(void *context, const struct config *c)
+{
+    struct walk *w = context;
+    char name[MF_STEP_NAME_MAX];
+    print_name(c, w->shape, name);
+    if (strcmp(name, w->name) != 0)
+        return 0;
+    w->found = *c;
+    return 1;
+}
+
+static void code_of(const struct config *c, const struct mf_shape *s, enum mf_hip_format format,
+                    struct mf_code *ret)
+{
+    static const char *const sources[N_KINDS] = {"sort.hip", "quant.hip", "quant.hip", "combine.hip",
+                                                 "combine.hip"};
+    static const char *const functions[N_KINDS] = {"mf_sort", "mf_quant", "mf_quant", "mf_combine",
+                                                   "mf_combine"};
+    *ret = (struct mf_code){.source = sources[c->kind], .function = functions[c->kind]};
+    mf_code_define(ret, "MF_THREADS=%d", c->kind == SORT ? SORT_THREADS : THREADS);
+    if (c->kind == SORT) {
+        mf_code_define(ret, "MF_E=%d", s->expert);
+        mf_code_define(ret, "MF_K=%d", s->topk);
+        mf_code_define(ret, "MF_BLOCK_M=%d", c->block_m);
+        return;
+    }
+    mf_code_define(ret, "MF_COLS=%d", c->kind == QUANT2 ? s->inter_dim : s->model_dim);
+    if (c->kind == QUANT1 || c->kind == QUANT2) {
+        mf_code_define(ret, "MF_GROUP=%d", format == MF_HIP_FP8_BLOCK ? 128 : 0);
+        return;
+    }
+    mf_code_define(ret, "MF_K=%d", s->topk);
+    mf_code_define(ret, "MF_WEIGHTED=%d", c->kind == COMBINE && !s->doweight_stage1);
+}
+
+static int find(const struct mf_shape *shape, const char *name, struct config *ret, struct mf_code *ret_code)
+{
+    struct walk w = {.shape = shape, .name = name};
+    enum mf_hip_format format;
+    struct mf_refusal no;
+    if (!is_legal(shape, &format, &no) || each(shape, match_name, &w) != 1)
+        return -ENOTSUP;
+    *ret = w.found;
+    code_of(ret, shape, format, ret_code);
+    return 0;
+}
+
+static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
+                struct mf_code *ret)
+{
+    struct config c;
+    (void)device;
+    return find(shape, name, &c, ret);
+}
+
+/* ---- launches ---- */
+
+static int64_t work_of(const struct config *c, const struct mf_shape *s)
+{
+    int64_t rows = c->kind == QUANT2 ? mf_padded_rows(s, c->block_m) : s->token;
+    int64_t cols = c->kind == QUANT2 ? s->inter_dim : s->model_dim;
+    bool by_group = s->q_type == MF_QTYPE_PER_1X128;
+    if (c->kind == QUANT1 || c->kind == QUANT2)
+        return by_group ? (rows * ((cols + 127) / 128) + THREADS / 32 - 1) / (THREADS / 32) : rows;
+    return (rows * (cols / 8) + THREADS - 1) / THREADS;
+}
+
+static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                     const char *name, struct mf_kernel **ret)
+{
+    struct mf_code source;
+    struct config c;
+    (void)f;
+    int r = find(shape, name, &c, &source);
+    if (r < 0)
+        return r;
+    struct mf_kernel *k = calloc(1, sizeof(*k));
+    if (!k)
+        return -ENOMEM;
+    k->shape = *shape;
+    k->config = c;
+    if (c.kind == SORT)
+        k->grid = (struct mf_grid){1, 1, 1, SORT_THREADS,
+                                   (uint32_t)((SORT_THREADS / 32 + 2) * shape->expert + 64) * 4};
+    else
+        k->grid = (struct mf_grid){
+            (uint32_t)MF_MAX(MF_MIN(work_of(&c, shape), (int64_t)device->info.cores * BLOCKS_SM), 1), 1, 1,
+            THREADS, 0};
+    r = mf_hip_function_open(device, &source, &k->function);
+    if (r < 0) {
+        free(k);
+        return r;
+    }
+    *ret = k;
+    return 0;
+}
+
+static int launch_sort(const struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_hip_sort_args a = {
+        .ids = l->needs[0].part[0],
+        .weights = l->needs[0].part[1],
+        .sorted_ids = l->gives[0].part[0],
+        .sorted_weights = l->gives[0].part[1],
+        .experts = l->gives[0].part[2],
+        .num_valid = l->gives[0].part[3],
+        .token = (int32_t)k->shape.token,
+    };
+    return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+static int launch_quant(const struct mf_kernel *k, const struct mf_launch *l)
+{
+    bool second = k->config.kind == QUANT2;
+    const struct mf_hip_quant_args a = {
+        .x = l->needs[0].part[0],
+        .q = l->gives[0].part[0],
+        .scale = l->gives[0].part[1],
+        .num_valid = second ? l->needs[1].part[3] : NULL,
+        .rows = (int32_t)(second ? mf_padded_rows(&k->shape, k->config.block_m) : k->shape.token),
+    };
+    return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+static int launch_combine(const struct mf_kernel *k, const struct mf_launch *l)
+{
+    bool weighs = k->config.kind == COMBINE && !k->shape.doweight_stage1;
+    const struct mf_hip_combine_args a = {
+        .z = l->needs[0].part[0],
+        .weights = weighs ? l->needs[1].part[1] : NULL,
+        .y = l->gives[0].part[0],
+        .token = (int32_t)k->shape.token,
+    };
+    return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+static int launch(struct mf_kernel *k, const struct mf_launch *l)
+{
+    static int (*const launchers[N_KINDS])(const struct mf_kernel *, const struct mf_launch *) = {
+        launch_sort, launch_quant, launch_quant, launch_combine, launch_combine};
+    return launchers[k->config.kind](k, l);
+}
+
+static struct mf_kernel *close_step(struct mf_kernel *k)
+{
+    mf_hip_function_close(&k->function);
+    free(k);
+    return NULL;
+}
+
+const struct mf_family mf_family_hip_move = {
+    .api = MF_FAMILY_API,
+    .name = "move",
+    .device_kind = "hip",
+    .enumerate = enumerate,
+    .open = open_step,
+    .launch = launch,
+    .close = close_step,
+    .code = code,
+};

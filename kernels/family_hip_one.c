@@ -1,0 +1,212 @@
+/* one on GPUs: the whole layer in one launch (kernels/hip/one.hip), for few tokens.
+ *
+ *     one_bf16_silu_t512_b8_c1_y12      threads, loads of w1 in flight, columns of a wave, loads of w2 in flight */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+#include "kernels/family_hip.h"
+#include "kernels/fusion.h"
+#include "kernels/hip/args.h"
+
+#define TOKENS_MAX 8
+#define SHARED_MAX (227 * 1024)
+
+struct config {
+    int threads, batch, columns, batch_y;
+};
+
+static const struct config configs[] = {
+    {512, 4, 1, 8},  {512, 7, 1, 8},   {512, 8, 1, 8},   {512, 8, 1, 12},  {512, 7, 2, 8},
+    {512, 8, 2, 8},  {512, 7, 4, 12},  {512, 8, 4, 12},  {1024, 3, 1, 6},  {1024, 4, 1, 6},
+    {1024, 4, 2, 6}, {256, 14, 1, 16}, {256, 16, 1, 16}, {256, 16, 4, 16},
+};
+
+struct mf_kernel {
+    struct mf_shape shape;
+    struct mf_hip_function function;
+    struct mf_grid grid;
+};
+
+static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
+{
+    char format[MF_FORMAT_WORD_MAX];
+    mf_cpu_format_word(s, format);
+    mf_say(buf, MF_STEP_NAME_MAX, "one_%s_%s_t%d_b%d_c%d_y%d%s", format, mf_cpu_act_word(s), c->threads,
+           c->batch, c->columns, c->batch_y, s->doweight_stage1 ? "_w" : "");
+}
+
+/* Activations of one part in LDS, with their scales. */
+static uint32_t shared_bytes(const struct mf_shape *s)
+{
+    int64_t slots = s->token * s->topk,
+            x = s->token * (s->model_dim * INT64_C(2) + (s->model_dim / 128 + 1) * 4);
+    int64_t h = slots * (s->inter_dim * INT64_C(2) + (s->inter_dim / 128 + 1) * 4);
+    return (uint32_t)MF_MIN(MF_MAX(x, h) + 128, INT64_C(1) << 30);
+}
+
+static bool is_legal(const struct mf_shape *s, enum mf_hip_format *ret_format, struct mf_refusal *no)
+{
+    static const struct mf_fusion_caps caps = {
+        .prologue = MF_OP_BIT(MF_OP_QUANT1) | MF_OP_BIT(MF_OP_GATHER),
+        .epilogue = MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_QUANT2) |
+                    MF_OP_BIT(MF_OP_COMBINE),
+        .whole_rows = true,
+        .both_gemms = true,
+        .accumulates = true,
+        .sorts = true,
+        .tokens_max = TOKENS_MAX,
+    };
+    struct mf_fusion_question q = {.ops = mf_layer_ops(s), .block_m = 1, .caps = &caps};
+    struct mf_fusion_verdict v;
+    if (!mf_hip_shape_known(s, ret_format, no))
+        return false;
+    if (s->token > TOKENS_MAX)
+        mf_refuse(no, "tokens_max",
+                  "token is %lld; a slot's weights are read for it alone, which pays up to %d",
+                  (long long)s->token, TOKENS_MAX);
+    else if (shared_bytes(s) > SHARED_MAX)
+        mf_refuse(no, "lds", "the activations of %lld tokens need %u bytes of LDS; a block has %d",
+                  (long long)s->token, shared_bytes(s), SHARED_MAX);
+    else if (!mf_fusion_allows(s, &q, &v))
+        mf_refuse(no, v.rule, "%s", v.reason);
+    return !no->rule;
+}
+
+static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
+{
+    double slots = (double)shape->token * shape->topk, H = shape->model_dim, I = shape->inter_dim;
+    struct mf_step s = {.family = "one", .stage = MF_STAGE_ONE, .covers = mf_layer_ops(shape)};
+    print_name(c, shape, s.name);
+    mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
+    mf_step_need(&s, mf_cpu_topk());
+    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, "row"));
+    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, "row"));
+    mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
+    s.workspace_bytes = (uint64_t)(slots * I * 2);
+    s.flops = slots * 6 * H * I;
+    s.bytes = mf_cpu_expected_active(shape) *
+                  (mf_cpu_expert_bytes(shape, MF_TENSOR_W1) + mf_cpu_expert_bytes(shape, MF_TENSOR_W2)) +
+              (double)shape->token * H * 4;
+    *ret = s;
+}
+
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, struct mf_offer *offer)
+{
+    struct mf_refusal no;
+    (void)device;
+    if (!is_legal(shape, NULL, &no))
+        return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
+    for (size_t i = 0; i < MF_ARRAY_LEN(configs); i++) {
+        struct mf_step step;
+        if (shape->model_dim % configs[i].columns)
+            continue;
+        describe(&configs[i], shape, &step);
+        int r = offer->step(offer, &step);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int find(const struct mf_shape *s, const char *name, const struct config **ret,
+                struct mf_code *ret_code)
+{
+    struct mf_refusal no;
+    enum mf_hip_format format;
+    if (strncmp(name, "one_", 4) != 0)
+        return -EINVAL;
+    if (!is_legal(s, &format, &no))
+        return -ENOTSUP;
+    for (size_t i = 0; i < MF_ARRAY_LEN(configs); i++) {
+        const struct config *c = &configs[i];
+        char own[MF_STEP_NAME_MAX];
+        print_name(c, s, own);
+        if (strcmp(own, name) != 0)
+            continue;
+        *ret = c;
+        *ret_code = (struct mf_code){.source = "one.hip", .function = "mf_one"};
+        mf_code_define(ret_code, "MF_FORMAT=%d", (int)format);
+        mf_code_define(ret_code, "MF_H=%d", s->model_dim);
+        mf_code_define(ret_code, "MF_I=%d", s->inter_dim);
+        mf_code_define(ret_code, "MF_K=%d", s->topk);
+        mf_code_define(ret_code, "MF_WEIGHT1=%d", s->doweight_stage1);
+        mf_code_define(ret_code, "MF_THREADS=%d", c->threads);
+        mf_code_define(ret_code, "MF_BATCH=%d", c->batch);
+        mf_code_define(ret_code, "MF_BATCH_Y=%d", c->batch_y);
+        mf_code_define(ret_code, "MF_COLS=%d", c->columns);
+        mf_hip_define_activation(ret_code, s);
+        return 0;
+    }
+    return -ENOTSUP;
+}
+
+static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
+                struct mf_code *ret)
+{
+    const struct config *c;
+    (void)device;
+    return find(shape, name, &c, ret);
+}
+
+static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                     const char *name, struct mf_kernel **ret)
+{
+    const struct config *c;
+    struct mf_code source;
+    (void)f;
+    int r = find(shape, name, &c, &source);
+    if (r < 0)
+        return r;
+    struct mf_kernel *k = calloc(1, sizeof(*k));
+    if (!k)
+        return -ENOMEM;
+    k->shape = *shape;
+    /* one block an SM, so that all of them are there at once */
+    k->grid = (struct mf_grid){(uint32_t)device->info.cores, 1, 1, (uint32_t)c->threads, shared_bytes(shape)};
+    r = mf_hip_function_open(device, &source, &k->function);
+    if (r < 0) {
+        free(k);
+        return r;
+    }
+    *ret = k;
+    return 0;
+}
+
+static int launch(struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_hip_one_args args = {
+        .x = l->needs[0].part[0],
+        .ids = l->needs[1].part[0],
+        .weights = l->needs[1].part[1],
+        .w1 = l->needs[2].part[0],
+        .w1_scale = l->needs[2].part[1],
+        .w2 = l->needs[3].part[0],
+        .w2_scale = l->needs[3].part[1],
+        .h = l->workspace,
+        .y = l->gives[0].part[0],
+        .token = (int32_t)k->shape.token,
+    };
+    return mf_hip_launch(&k->function, &k->grid, &args, sizeof(args));
+}
+
+static struct mf_kernel *close_step(struct mf_kernel *k)
+{
+    mf_hip_function_close(&k->function);
+    free(k);
+    return NULL;
+}
+
+const struct mf_family mf_family_hip_one = {
+    .api = MF_FAMILY_API,
+    .name = "one",
+    .device_kind = "hip",
+    .enumerate = enumerate,
+    .open = open_step,
+    .launch = launch,
+    .close = close_step,
+    .code = code,
+};

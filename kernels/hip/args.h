@@ -1,0 +1,67 @@
+/* What the host hands to the kernels of this folder: one structure a kernel, copied into the launch as it is. Read by
+ * the host's C and by the kernels' C++, so fixed-width words only, pointers first, no padding between them.
+ *
+ * Shapes and formats are of kernels/tensors.h; everything that does not change with the token count is a macro of the
+ * compiled kernel instead. */
+#pragma once
+
+#ifndef MF_HIP_KERNEL
+#    include <stdint.h>
+typedef int32_t mf_i32;
+#else
+typedef int mf_i32;
+#endif
+
+struct mf_hip_sort_args {
+    const mf_i32 *ids; /* [T,k] */
+    const float *weights;
+    mf_i32 *sorted_ids;
+    float *sorted_weights;
+    mf_i32 *experts;
+    mf_i32 *num_valid;
+    mf_i32 *counts; /* workspace of the several-block sort: [blocks, E] */
+    mf_i32 token, unused;
+};
+
+/* Rows of bf16 into fp8 with their scales; rows is the least of `rows` and, where given, num_valid[0]. */
+struct mf_hip_quant_args {
+    const void *x;
+    void *q;
+    float *scale;
+    const mf_i32 *num_valid;
+    mf_i32 rows, unused;
+};
+
+struct mf_hip_combine_args {
+    const void *z;        /* bf16 [T*k,H] */
+    const float *weights; /* [T,k]; not read when z is weighted */
+    void *y;              /* bf16 [T,H] */
+    mf_i32 token, unused;
+};
+
+struct mf_hip_tile_args {
+    const void *x;        /* stage 1: x [T,H]; stage 2: h [P,I] */
+    const float *x_scale; /* by row of x */
+    const void *w;
+    const float *w_scale;
+    const mf_i32 *sorted_ids;
+    const float *sorted_weights;
+    const mf_i32 *experts;
+    const mf_i32 *num_valid;
+    void *out; /* h [P,I], or z [T*k,H] */
+    float *out_scale;
+    mf_i32 token, unused;
+};
+
+struct mf_hip_one_args {
+    const void *x;
+    const mf_i32 *ids;
+    const float *weights;
+    const void *w1;
+    const float *w1_scale;
+    const void *w2;
+    const float *w2_scale;
+    void *h; /* workspace: bf16 [T*k,I] */
+    void *y;
+    mf_i32 token, unused;
+};

@@ -1,0 +1,35 @@
+/* y[t] = sum over the slots of t of z[t·k + j], times the routing weight where MF_WEIGHTED. A thread has eight columns of
+ * one token and asks for all its slots at once; the sum goes up the slots, so every run gives the same bits. */
+#include "dialect.h"
+#include "args.h"
+
+MF_DEVICE void add(float (&sum)[8], mf_16b v, float w)
+{
+    const u32 two[4] = {v.x, v.y, v.z, v.w};
+    MF_UNROLL
+    for (int i = 0; i < 4; i++) {
+        sum[2 * i] += w * mf_bf16_low(two[i]);
+        sum[2 * i + 1] += w * mf_bf16_high(two[i]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_combine(const mf_hip_combine_args a)
+{
+    const i64 n = (i64)a.token * (MF_COLS / 8);
+    for (i64 at = (i64)blockIdx.x * MF_THREADS + threadIdx.x; at < n; at += (i64)gridDim.x * MF_THREADS) {
+        i64 token = at / (MF_COLS / 8);
+        i32 col = (i32)(at % (MF_COLS / 8)) * 8;
+        const u16 *z = (const u16 *)a.z + token * MF_K * MF_COLS + col;
+        float sum[8] = {0};
+        mf_16b v[MF_K];
+        MF_UNROLL
+        for (int j = 0; j < MF_K; j++)
+            v[j] = mf_load_once(z + (i64)j * MF_COLS);
+        MF_UNROLL
+        for (int j = 0; j < MF_K; j++)
+            add(sum, v[j], MF_WEIGHTED ? a.weights[token * MF_K + j] : 1.0f);
+        *(mf_16b *)((u16 *)a.y + token * MF_COLS + col) =
+            mf_16b{mf_bf16_pair(sum[0], sum[1]), mf_bf16_pair(sum[2], sum[3]), mf_bf16_pair(sum[4], sum[5]),
+                   mf_bf16_pair(sum[6], sum[7])};
+    }
+}

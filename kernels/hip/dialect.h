@@ -1,0 +1,71 @@
+/* The words in which every kernel of this folder is written. What differs between NVIDIA's and AMD's machines, and the
+ * emulator of the tests, is behind these calls; a kernel's source names no machine. */
+#pragma once
+
+#define MF_HIP_KERNEL 1
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef int i32;
+typedef long long i64;
+
+struct mf_16b {
+    u32 x, y, z, w;
+};
+
+#define MF_DEVICE     static __device__ __forceinline__
+#define MF_UNROLL     _Pragma("unroll")
+#define MF_MIN(a, b)  ((a) < (b) ? (a) : (b))
+#define MF_MAX(a, b)  ((a) > (b) ? (a) : (b))
+#define MF_CEIL(a, b) (((a) + (b)-1) / (b))
+
+#ifdef MF_EMULATOR
+#    include "emulator.h"
+#elif defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
+#    include "dialect_nvidia.h"
+#else
+#    include "dialect_amd.h"
+#endif
+
+/* ---- bf16 ---- */
+
+MF_DEVICE float mf_bf16_low(u32 two)
+{
+    return __uint_as_float(two << 16);
+}
+MF_DEVICE float mf_bf16_high(u32 two)
+{
+    return __uint_as_float(two & 0xffff0000u);
+}
+MF_DEVICE float mf_bf16(u16 v)
+{
+    return __uint_as_float((u32)v << 16);
+}
+
+/* ---- ids of the sorted order ---- */
+
+MF_DEVICE i32 mf_id_token(i32 id)
+{
+    return id & 0xffffff;
+}
+MF_DEVICE i32 mf_id_slot(i32 id)
+{
+    return (i32)((u32)id >> 24);
+}
+
+MF_DEVICE float mf_wave_max(float v)
+{
+    MF_UNROLL
+    for (int d = MF_WAVE / 2; d > 0; d /= 2)
+        v = fmaxf(v, mf_shuffle_xor(v, d));
+    return v;
+}
+MF_DEVICE float mf_wave_sum(float v)
+{
+    MF_UNROLL
+    for (int d = MF_WAVE / 2; d > 0; d /= 2)
+        v += mf_shuffle_xor(v, d);
+    return v;
+}

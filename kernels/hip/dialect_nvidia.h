@@ -1,0 +1,233 @@
+/* The dialect on NVIDIA: PTX of sm_80 and, for 8-bit floats, sm_89. */
+#pragma once
+
+#define MF_WAVE 32
+
+MF_DEVICE float mf_shuffle_xor(float v, int mask)
+{
+    return __shfl_xor_sync(0xffffffffu, v, mask);
+}
+MF_DEVICE i32 mf_shuffle_up(i32 v, int delta)
+{
+    return __shfl_up_sync(0xffffffffu, v, delta);
+}
+/* Lanes of the wave that hold the same value, this one among them. */
+MF_DEVICE u64 mf_match(i32 v)
+{
+    return __match_any_sync(0xffffffffu, v);
+}
+MF_DEVICE int mf_popcount(u64 v)
+{
+    return __popcll(v);
+}
+MF_DEVICE void mf_wave_sync()
+{
+    __syncwarp();
+}
+
+/* ---- global memory to LDS, in the background ---- */
+
+/* 16 bytes; zeros where not valid, and then nothing is read. */
+MF_DEVICE void mf_copy_async_16(void *lds, const void *global, bool valid)
+{
+    asm volatile(
+        "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"((u32)__cvta_generic_to_shared(lds)),
+        "l"(global), "r"(valid ? 16 : 0)
+        : "memory");
+}
+MF_DEVICE void mf_copy_async_4(void *lds, const void *global, bool valid)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"((u32)__cvta_generic_to_shared(lds)),
+                 "l"(global), "r"(valid ? 4 : 0)
+                 : "memory");
+}
+/* What was asked for since the last commit is one group; wait<N> waits until at most N groups are still on their way. */
+MF_DEVICE void mf_copy_commit()
+{
+    asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+template <int N> MF_DEVICE void mf_copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
+}
+
+/* 16 bytes that are read once: not kept in the first cache, and asked for where this stands. */
+MF_DEVICE mf_16b mf_load_once(const void *p)
+{
+    mf_16b v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+
+/* ---- matrix instructions ---- */
+
+/* Four 8x8 matrices of 16-bit elements; lane l names row l % 8 of matrix l / 8, and gets of each the two elements
+ * 2·(l % 4) of row l / 4 (PTX ISA, ldmatrix). */
+MF_DEVICE void mf_load_matrix_4(u32 (&r)[4], const void *lds)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((u32)__cvta_generic_to_shared(lds))
+                 : "memory");
+}
+MF_DEVICE void mf_load_matrix_2(u32 (&r)[2], const void *lds)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];\n"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"((u32)__cvta_generic_to_shared(lds))
+                 : "memory");
+}
+
+/* d[16x8] += a[16x16]·b[16x8]. Lane l, g = l / 4, t = l % 4: a holds rows g and g + 8 of columns 2t, 2t + 1 (a0, a1) and
+ * of columns 2t + 8, 2t + 9 (a2, a3); b rows 2t, 2t + 1 and 2t + 8, 2t + 9 of column g; d row g of columns 2t, 2t + 1
+ * (d0, d1) and row g + 8 of the same (PTX ISA, mma.m16n8k16). */
+MF_DEVICE void mf_mma_bf16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+MF_DEVICE void mf_mma_f16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* wgmma (sm_90a): a group of four waves multiplies 64 rows of LDS by N rows of LDS along 32 bytes of K. Both lie as rows
+ * of 128 bytes whose 16-byte chunks are at chunk ^ (row % 8), from an address that is a multiple of 1024: the layout that
+ * the hardware calls a swizzle of 128 bytes. Wave w of the group gets rows 16·w + l / 4 and that + 8 of its lane l, columns
+ * 8·j + 2·(l % 4) and the next, as d[j][0..1] and d[j][2..3]: the same as of mf_mma_bf16 (PTX ISA, wgmma.mma_async). */
+#if defined(MF_WGMMA)
+MF_DEVICE u64 mf_matrix_of(const void *lds)
+{
+    const u64 at = (u32)__cvta_generic_to_shared(lds);
+    return ((at & 0x3ffff) >> 4) | ((u64)1 << 16) | ((u64)(1024 >> 4) << 32) | ((u64)1 << 62);
+}
+/* Ordinary and asynchronous writes to LDS before it are seen by matrix instructions after it. */
+MF_DEVICE void mf_matrix_fence()
+{
+    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+MF_DEVICE void mf_matrix_begin()
+{
+    asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+MF_DEVICE void mf_matrix_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+/* The register is read and written here: no use of it moves to the other side. */
+MF_DEVICE void mf_matrix_hold(float &d)
+{
+    asm volatile("" : "+f"(d)::"memory");
+}
+template <int N> MF_DEVICE void mf_matrix_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
+}
+#    include "wgmma.h"
+#endif
+
+/* ---- conversions ---- */
+
+/* Two floats as bf16, the first in the low half; to nearest even. */
+MF_DEVICE u32 mf_bf16_pair(float low, float high)
+{
+    u32 r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+/* Bytes 2·half and 2·half + 1 of four e4m3 as f16, exactly. */
+MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half)
+{
+    u32 r;
+    asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %1; cvt.rn.f16x2.e4m3x2 %0, lo; }\n"
+        : "=r"(r)
+        : "r"(half ? four >> 16 : four));
+    return r;
+}
+/* Two floats as e4m3, the first in the low byte; to nearest even, saturating. */
+MF_DEVICE u32 mf_fp8_pair(float low, float high)
+{
+    u16 r;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;\n" : "=h"(r) : "f"(high), "f"(low));
+    return r;
+}
+MF_DEVICE float mf_f16_low(u32 two)
+{
+    float r;
+    asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %1; cvt.f32.f16 %0, lo; }\n" : "=f"(r) : "r"(two));
+    return r;
+}
+MF_DEVICE float mf_f16_high(u32 two)
+{
+    float r;
+    asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %1; cvt.f32.f16 %0, hi; }\n" : "=f"(r) : "r"(two));
+    return r;
+}
+
+/* True division to nearest: what the definitions of quantisation say. */
+MF_DEVICE float mf_divide(float a, float b)
+{
+    return __fdiv_rn(a, b);
+}
+
+/* ---- time ---- */
+
+MF_DEVICE u64 mf_clock_ns()
+{
+    u64 t;
+    asm volatile("mov.u64 %0, %globaltimer;\n" : "=l"(t));
+    return t;
+}
+MF_DEVICE void mf_pause()
+{
+    __nanosleep(100);
+}
+
+/* ---- between blocks ---- */
+
+/* Every block of a grid that is resident as a whole meets here. The counter and the generation are zero when the code
+ * object is loaded; whoever comes last leaves the counter zero again. */
+MF_DEVICE void mf_grid_arrive(u32 *barrier, u32 *ret_generation)
+{
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        u32 generation, old;
+        asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];\n"
+                     : "=r"(generation)
+                     : "l"(barrier + 1)
+                     : "memory");
+        asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;\n" : "=r"(old) : "l"(barrier) : "memory");
+        if (old == gridDim.x - 1) {
+            asm volatile("st.relaxed.gpu.global.u32 [%0], 0;\n" ::"l"(barrier) : "memory");
+            asm volatile("red.release.gpu.global.add.u32 [%0], 1;\n" ::"l"(barrier + 1) : "memory");
+        }
+        *ret_generation = generation;
+    }
+}
+MF_DEVICE void mf_grid_wait(u32 *barrier, u32 generation)
+{
+    if (threadIdx.x == 0) {
+        u32 now;
+        do {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(now) : "l"(barrier + 1) : "memory");
+        } while (now == generation);
+    }
+    __syncthreads();
+}
+/* 16 bytes that another block wrote before the barrier. */
+MF_DEVICE mf_16b mf_load_shared_by_grid(const void *p)
+{
+    mf_16b v;
+    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}

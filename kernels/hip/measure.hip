@@ -1,0 +1,119 @@
+/* What the device module measures with: a delay in front of what is timed, an empty kernel, a reader of memory, matrix
+ * instructions without memory, and the canary, which does a little of each. */
+#include "dialect.h"
+
+extern "C" __global__ void mf_delay(const u64 nanoseconds)
+{
+    const u64 start = mf_clock_ns();
+    while (mf_clock_ns() - start < nanoseconds)
+        mf_pause();
+}
+
+extern "C" __global__ void mf_nothing(const u64 unused)
+{
+    (void)unused;
+}
+
+struct reading {
+    const u8 *from;
+    u64 bytes;
+    u32 *sum;
+};
+
+/* 8 x 16 bytes of a thread in flight; the sum is stored only when it is what it never is. */
+extern "C" __global__ void __launch_bounds__(512) mf_read(const reading a)
+{
+    const u64 stride = (u64)gridDim.x * 512 * 16;
+    u32 sum = 0;
+    for (u64 at = ((u64)blockIdx.x * 512 + threadIdx.x) * 16; at + 7 * stride < a.bytes; at += 8 * stride) {
+        mf_16b v[8];
+        MF_UNROLL
+        for (int i = 0; i < 8; i++)
+            v[i] = mf_load_once(a.from + at + i * stride);
+        MF_UNROLL
+        for (int i = 0; i < 8; i++)
+            sum += v[i].x ^ v[i].y ^ v[i].z ^ v[i].w;
+    }
+    if (sum == 0x9e3779b9u)
+        *a.sum = sum;
+}
+
+#ifdef MF_WGMMA
+#    define MULTIPLY mf_matrix_multiply<32>
+#    define PEAK_ROWS (64 + 256)
+
+struct peaking {
+    u32 turns, seed;
+    float *sum;
+};
+
+/* 4 products of 64x256 along 32 bytes a turn for each of two groups of four waves; operands that are no zeros. */
+MF_DEVICE void peak(const peaking &a, bool fp8)
+{
+    __shared__ __align__(1024) u32 lds[PEAK_ROWS * 32];
+    float d[32][4];
+    for (u32 i = threadIdx.x; i < PEAK_ROWS * 32; i += blockDim.x)
+        lds[i] = fp8 ? 0x38303438u ^ ((i * 2654435761u + a.seed) & 0x87878787u)
+                     : 0x3f803e80u ^ ((i * 2654435761u + a.seed) & 0x807f807fu);
+    for (int i = 0; i < 128; i++)
+        d[i / 4][i % 4] = 0;
+    mf_matrix_fence();
+    __syncthreads();
+    const u64 w = mf_matrix_of(lds), x = mf_matrix_of(lds + 64 * 32);
+    for (u32 turn = 0; turn < a.turns; turn++) {
+        mf_matrix_begin();
+        MF_UNROLL
+        for (int s = 0; s < 4; s++) {
+            if (fp8)
+                MULTIPLY::fp8(d, w + 2 * s, x + 2 * s, 1);
+            else
+                MULTIPLY::bf16(d, w + 2 * s, x + 2 * s, 1);
+        }
+        mf_matrix_commit();
+        mf_matrix_wait<1>();
+    }
+    mf_matrix_wait<0>();
+    float sum = 0;
+    for (int i = 0; i < 128; i++) {
+        mf_matrix_hold(d[i / 4][i % 4]);
+        sum += d[i / 4][i % 4];
+    }
+    if (sum == 1.2345f)
+        *a.sum = sum;
+}
+
+extern "C" __global__ void __launch_bounds__(256) mf_peak(const peaking a)
+{
+    peak(a, false);
+}
+extern "C" __global__ void __launch_bounds__(256) mf_peak_fp8(const peaking a)
+{
+    peak(a, true);
+}
+#else
+struct peaking {
+    u32 turns, seed;
+    float *sum;
+};
+
+/* 16 products of 16x8x16 a turn and wave, operands that are no zeros. */
+extern "C" __global__ void __launch_bounds__(256) mf_peak(const peaking a)
+{
+    float d[16][4] = {};
+    u32 x[4], y[2];
+    for (int i = 0; i < 4; i++)
+        x[i] = 0x3f803e80u + (threadIdx.x * 77 + i * 13 + a.seed) % 64 * 0x00010001u;
+    for (int i = 0; i < 2; i++)
+        y[i] = 0x3e993f00u + (threadIdx.x * 31 + i * 7) % 64 * 0x00010001u;
+    for (u32 turn = 0; turn < a.turns; turn++) {
+        MF_UNROLL
+        for (int i = 0; i < 16; i++)
+            mf_mma_bf16(d[i], x[0], x[1], x[2], x[3], y[0], y[1]);
+    }
+    float sum = 0;
+    for (int i = 0; i < 16; i++)
+        sum += d[i][0] + d[i][1] + d[i][2] + d[i][3];
+    if (sum == 1.2345f)
+        *a.sum = sum;
+}
+#endif

@@ -1,0 +1,257 @@
+/* The whole layer in one launch, for few tokens: no sort (FLAT), every slot reads the weights of its expert by itself.
+ *
+ * The grid is resident as a whole (one block an SM). First a wave takes one column of h of one slot: a row of gate and a
+ * row of up against x. Then all blocks meet, and a wave takes MF_COLS columns of y of one token: rows of w2 of all its
+ * slots against their h, weighted and added. What the second part reads first of w2 is asked for before the meeting, so
+ * that memory is busy meanwhile.
+ *
+ *   MF_FORMAT  BF16, FP8_TOKEN, FP8_BLOCK      MF_H, MF_I, MF_K      MF_WEIGHT1  the routing weight acts before act
+ *   MF_THREADS; MF_BATCH, MF_BATCH_Y  16-byte loads that a lane has in flight, of each of gate and up, and of w2;  MF_COLS
+ *
+ * Activations lie in LDS as the format has them: bf16, or the fp8 values as f16 beside their scales.
+ *
+ *   lds: x u16 [T][H] | its scales float [T][GROUPS_H]  then, in their place,  h u16 [T·k][I] | scales [T·k][GROUPS_I] */
+#include "dialect.h"
+#include "args.h"
+#include "activation.h"
+
+#define BF16      0
+#define FP8_TOKEN 1
+#define FP8_BLOCK 2
+
+#define WAVES      (MF_THREADS / MF_WAVE)
+#define BYTES      (MF_FORMAT == BF16 ? 2 : 1)
+#define EACH       (16 / BYTES) /* elements of a load */
+#define GROUP(D)   (MF_FORMAT == FP8_BLOCK ? 128 : (D))
+#define GROUPS(D)  MF_CEIL(D, GROUP(D))
+#define LOADS_H    MF_CEIL(MF_H / EACH, MF_WAVE) /* of a lane, for a row of w1 */
+#define BATCHES    MF_CEIL(LOADS_H, MF_BATCH)
+#define CHUNKS_I   (MF_I / EACH) /* of a row of w2 */
+#define LOADS_Y    MF_CEIL(MF_COLS * MF_K * CHUNKS_I, MF_WAVE)
+#define BATCHES_Y  MF_CEIL(LOADS_Y, MF_BATCH_Y)
+
+__device__ u32 mf_barrier[2];
+
+/* Sum of EACH products; x as it lies in LDS. */
+MF_DEVICE float dot(mf_16b w, const u16 *x, float sum)
+{
+    const u32 four[4] = {w.x, w.y, w.z, w.w};
+#if MF_FORMAT == BF16
+    const mf_16b v = *(const mf_16b *)x;
+    const u32 other[4] = {v.x, v.y, v.z, v.w};
+    MF_UNROLL
+    for (int i = 0; i < 4; i++) {
+        sum += mf_bf16_low(four[i]) * mf_bf16_low(other[i]);
+        sum += mf_bf16_high(four[i]) * mf_bf16_high(other[i]);
+    }
+#else
+    const mf_16b v0 = ((const mf_16b *)x)[0], v1 = ((const mf_16b *)x)[1];
+    const u32 other[8] = {v0.x, v0.y, v0.z, v0.w, v1.x, v1.y, v1.z, v1.w};
+    MF_UNROLL
+    for (int i = 0; i < 8; i++) {
+        const u32 two = mf_fp8_to_f16_pair(four[i / 2], i % 2);
+        sum += mf_f16_low(two) * mf_f16_low(other[i]);
+        sum += mf_f16_high(two) * mf_f16_high(other[i]);
+    }
+#endif
+    return sum;
+}
+
+/* Rows of `cols` bf16 from memory into LDS, quantised on the way where the format is. fresh: another block wrote them. */
+MF_DEVICE void take_rows(const u16 *from, i32 rows, i32 cols, u16 *to, float *scales)
+{
+#if MF_FORMAT == BF16
+    (void)scales;
+    for (i32 i = threadIdx.x; i < rows * cols / 8; i += MF_THREADS)
+        ((mf_16b *)to)[i] = mf_load_shared_by_grid(from + (i64)i * 8);
+#else
+    const i32 lane = threadIdx.x % MF_WAVE, group = GROUP(cols), groups = GROUPS(cols);
+    for (i32 g = threadIdx.x / MF_WAVE; g < rows * groups; g += WAVES) {
+        const i32 first = g / groups * cols + g % groups * group, n = MF_MIN(group, cols - g % groups * group);
+        float amax = 0;
+        for (i32 i = lane * 8; i < n; i += MF_WAVE * 8) {
+            const mf_16b v = mf_load_shared_by_grid(from + first + i);
+            const u32 four[4] = {v.x, v.y, v.z, v.w};
+            for (int j = 0; j < 4; j++)
+                amax = fmaxf(amax, fmaxf(fabsf(mf_bf16_low(four[j])), fabsf(mf_bf16_high(four[j]))));
+        }
+        float s = mf_divide(mf_wave_max(amax), 448.0f);
+        s = s == 0.0f ? 1.0f : s;
+        for (i32 i = lane * 8; i < n; i += MF_WAVE * 8) {
+            const mf_16b v = mf_load_shared_by_grid(from + first + i);
+            const u32 four[4] = {v.x, v.y, v.z, v.w};
+            for (int j = 0; j < 4; j++)
+                ((u32 *)(to + first + i))[j] =
+                    mf_fp8_to_f16_pair(mf_fp8_pair(mf_divide(mf_bf16_low(four[j]), s), mf_divide(mf_bf16_high(four[j]), s)), 0);
+        }
+        if (lane == 0)
+            scales[g] = s;
+    }
+#endif
+}
+
+/* ---- h ---- */
+
+/* Where column `n` of slot row `r` starts in w1, by lane. */
+MF_DEVICE const u8 *row_of_w1(const mf_hip_one_args &a, i32 expert, i32 n)
+{
+    return (const u8 *)a.w1 + ((i64)expert * 2 * MF_I + n) * MF_H * BYTES + threadIdx.x % MF_WAVE * 16;
+}
+
+typedef mf_16b batch[2][MF_BATCH];
+
+MF_DEVICE void ask_batch(const u8 *gate, i32 b, batch &v)
+{
+    const u8 *up = gate + (i64)MF_I * MF_H * BYTES;
+    MF_UNROLL
+    for (int i = 0; i < MF_BATCH; i++) {
+        const i32 at = b * MF_BATCH + i;
+        if (at < LOADS_H && (at * MF_WAVE + (i32)threadIdx.x % MF_WAVE) * EACH < MF_H) {
+            v[0][i] = mf_load_once(gate + at * MF_WAVE * 16);
+            v[1][i] = mf_load_once(up + at * MF_WAVE * 16);
+        } else {
+            v[0][i] = v[1][i] = mf_16b{0, 0, 0, 0};
+        }
+    }
+}
+
+/* Scale of weight row `n` of w1, at element k. */
+MF_DEVICE float scale_w1(const mf_hip_one_args &a, i32 expert, i32 n, i32 k)
+{
+    if (MF_FORMAT == FP8_BLOCK)
+        return a.w1_scale[((i64)expert * MF_CEIL(2 * MF_I, 128) + n / 128) * MF_CEIL(MF_H, 128) + k / 128];
+    return 1.0f;
+}
+
+MF_DEVICE void use_batch(const mf_hip_one_args &a, i32 b, const batch &v, i32 expert, i32 n, const u16 *x, const float *xs,
+                         float (&sum)[2])
+{
+    MF_UNROLL
+    for (int i = 0; i < MF_BATCH; i++) {
+        const i32 k = ((b * MF_BATCH + i) * MF_WAVE + (i32)threadIdx.x % MF_WAVE) * EACH;
+        if (k >= MF_H)
+            continue;
+        if (MF_FORMAT == FP8_BLOCK) {
+            const float s = xs[k / 128];
+            sum[0] += dot(v[0][i], x + k, 0.0f) * (s * scale_w1(a, expert, n, k));
+            sum[1] += dot(v[1][i], x + k, 0.0f) * (s * scale_w1(a, expert, MF_I + n, k));
+        } else {
+            sum[0] = dot(v[0][i], x + k, sum[0]);
+            sum[1] = dot(v[1][i], x + k, sum[1]);
+        }
+    }
+}
+
+/* ---- y ---- */
+
+typedef mf_16b rows_of_w2[MF_BATCH_Y];
+
+/* Load i of a lane: which column, slot and chunk of the unit it is; false beyond them. */
+MF_DEVICE bool place(int i, i32 *col, i32 *slot, i32 *chunk)
+{
+    const i32 flat = i * MF_WAVE + (i32)threadIdx.x % MF_WAVE;
+    *chunk = flat % CHUNKS_I;
+    *slot = flat / CHUNKS_I % MF_K;
+    *col = flat / CHUNKS_I / MF_K;
+    return flat < MF_COLS * MF_K * CHUNKS_I;
+}
+
+MF_DEVICE void ask_rows(const mf_hip_one_args &a, i32 unit, i32 b, rows_of_w2 &v)
+{
+    const i32 token = unit / (MF_H / MF_COLS), first = unit % (MF_H / MF_COLS) * MF_COLS;
+    MF_UNROLL
+    for (int i = 0; i < MF_BATCH_Y; i++) {
+        i32 col, slot, chunk;
+        v[i] = mf_16b{0, 0, 0, 0};
+        if (place(b * MF_BATCH_Y + i, &col, &slot, &chunk)) {
+            const i32 expert = a.ids[token * MF_K + slot];
+            v[i] = mf_load_once((const u8 *)a.w2 + (((i64)expert * MF_H + first + col) * MF_I) * BYTES + chunk * 16);
+        }
+    }
+}
+
+MF_DEVICE void use_rows(const mf_hip_one_args &a, i32 unit, i32 b, const rows_of_w2 &v, const u16 *h, const float *hs,
+                        float (&sum)[MF_COLS])
+{
+    const i32 token = unit / (MF_H / MF_COLS), first = unit % (MF_H / MF_COLS) * MF_COLS;
+    MF_UNROLL
+    for (int i = 0; i < MF_BATCH_Y; i++) {
+        i32 col, slot, chunk;
+        if (!place(b * MF_BATCH_Y + i, &col, &slot, &chunk))
+            continue;
+        const i32 row = token * MF_K + slot, k = chunk * EACH, n = first + col;
+        float s = MF_WEIGHT1 ? 1.0f : a.weights[row];
+        if (MF_FORMAT == FP8_BLOCK)
+            s *= hs[row * GROUPS(MF_I) + k / 128] *
+                 a.w2_scale[((i64)a.ids[row] * MF_CEIL(MF_H, 128) + n / 128) * MF_CEIL(MF_I, 128) + k / 128];
+        if (MF_FORMAT == FP8_TOKEN)
+            s *= hs[row] * a.w2_scale[(i64)a.ids[row] * MF_H + n];
+        const float part = s * dot(v[i], h + row * MF_I + k, 0.0f);
+        MF_UNROLL
+        for (int c = 0; c < MF_COLS; c++)
+            sum[c] += c == col ? part : 0.0f;
+    }
+}
+
+MF_DEVICE void store_unit(const mf_hip_one_args &a, i32 unit, const float (&sum)[MF_COLS])
+{
+    MF_UNROLL
+    for (int c = 0; c < MF_COLS; c++) {
+        const float y = mf_wave_sum(sum[c]);
+        if (threadIdx.x % MF_WAVE == 0)
+            ((u16 *)a.y)[(i64)unit * MF_COLS + c] = (u16)mf_bf16_pair(y, 0.0f);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_one(const mf_hip_one_args a)
+{
+    extern __shared__ __align__(128) u16 lds[];
+    const i32 slots = a.token * MF_K, n_waves = gridDim.x * WAVES;
+    const i32 wave = threadIdx.x / MF_WAVE * gridDim.x + blockIdx.x;
+    float *xs = (float *)(lds + a.token * MF_H), *hs = (float *)(lds + slots * MF_I);
+    batch v;
+    rows_of_w2 rows;
+    u32 generation;
+
+    if (wave < slots * MF_I)
+        ask_batch(row_of_w1(a, a.ids[wave / MF_I], wave % MF_I), 0, v);
+    take_rows((const u16 *)a.x, a.token, MF_H, lds, xs);
+    __syncthreads();
+    for (i32 u = wave; u < slots * MF_I; u += n_waves) {
+        const i32 row = u / MF_I, n = u % MF_I, expert = a.ids[row], token = row / MF_K;
+        const u8 *gate = row_of_w1(a, expert, n);
+        float sum[2] = {0, 0};
+        for (i32 b = 0; b < BATCHES; b++) {
+            if (b > 0 || u != wave)
+                ask_batch(gate, b, v);
+            use_batch(a, b, v, expert, n, lds + token * MF_H, xs + token * GROUPS(MF_H), sum);
+        }
+        float g = mf_wave_sum(sum[0]), up = mf_wave_sum(sum[1]);
+        if (MF_FORMAT == FP8_TOKEN) {
+            g *= xs[token] * a.w1_scale[(i64)expert * 2 * MF_I + n];
+            up *= xs[token] * a.w1_scale[(i64)expert * 2 * MF_I + MF_I + n];
+        }
+        if (MF_WEIGHT1) {
+            g *= a.weights[row];
+            up *= a.weights[row];
+        }
+        if (threadIdx.x % MF_WAVE == 0)
+            ((u16 *)a.h)[u] = (u16)mf_bf16_pair(mf_activate(g, up), 0.0f);
+    }
+    mf_grid_arrive(mf_barrier, &generation);
+    const i32 units = a.token * (MF_H / MF_COLS);
+    if (wave < units)
+        ask_rows(a, wave, 0, rows);
+    mf_grid_wait(mf_barrier, generation);
+    take_rows((const u16 *)a.h, slots, MF_I, lds, hs);
+    __syncthreads();
+    for (i32 u = wave; u < units; u += n_waves) {
+        float sum[MF_COLS] = {0};
+        for (i32 b = 0; b < BATCHES_Y; b++) {
+            if (b > 0 || u != wave)
+                ask_rows(a, u, b, rows);
+            use_rows(a, u, b, rows, lds, hs, sum);
+        }
+        store_unit(a, u, sum);
+    }
+}

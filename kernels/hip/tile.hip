@@ -1,0 +1,479 @@
+/* A stage of the two-stage grouped GEMM for few to many tokens an expert, weights streaming through LDS once.
+ *
+ * The weights are the rows of the product and the tokens its columns ("swap-AB"): a tile is MF_BN rows of an expert's
+ * weight times the MF_BM rows of one expert block, so few tokens waste no lanes of a 16-row instruction. The grid is
+ * persistent: a block walks over a run of tiles, along one expert block before the next, and its ring of MF_STAGES slices
+ * runs on from one tile into the next, so that memory never waits for an epilogue.
+ *
+ *   MF_STAGE    1: gather, gemm1, act -> h [P,I]     2: gemm2, row by row into z [T·k,H]
+ *   MF_FORMAT   BF16, FP8_TOKEN (scales by row), FP8_BLOCK (1x128 and 128x128)
+ *   MF_N, MF_D  columns of the output; length of the product (stage 1: I, H; stage 2: H, I)
+ *   MF_K        topk        MF_WEIGHT  the routing weight multiplies the product
+ *   MF_BM, MF_BN, MF_STAGES;  MF_WARPS_N x MF_WARPS_M waves over weight rows and tokens
+ *   MF_QUANT    stage 1 leaves h as e4m3 with scales of 1x128: a tile has whole groups
+ *   MF_WGMMA    (Hopper) both operands straight from LDS, by groups of four waves of 64 weight rows
+ *
+ * A slice is 128 bytes along K of every row: 64 bf16 or 128 fp8. A row's eight 16-byte chunks lie at chunk ^ (row % 8),
+ * so eight rows of a matrix load touch all banks. In stage 1 sixteen rows of a tile are eight of gate and the eight of up
+ * that belong to them: both halves of a column meet in one lane's accumulators.
+ *
+ *   lds: ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM + 8] } | out bf16 [BM][COLS + 8] */
+#include "dialect.h"
+#include "args.h"
+
+#define BF16      0
+#define FP8_TOKEN 1
+#define FP8_BLOCK 2
+
+#if MF_STAGE == 1
+#    include "activation.h"
+#endif
+
+#define SLICE      128
+#define BYTES      (MF_FORMAT == BF16 ? 2 : 1)
+#define SLICE_K    (SLICE / BYTES)
+#define COLS       (MF_STAGE == 1 ? MF_BN / 2 : MF_BN) /* of the output, of one tile */
+#define ROWS_OF_W  (MF_STAGE == 1 ? 2 * MF_N : MF_N)   /* of one expert */
+#define TILES_N    MF_CEIL(MF_N, COLS)
+#define SLICES     MF_CEIL(MF_D, SLICE_K)
+#define WAVES      (MF_WARPS_N * MF_WARPS_M)
+#define THREADS    (WAVES * MF_WAVE)
+#define WN         (MF_BN / MF_WARPS_N) /* weight rows of a wave */
+#define WM         (MF_BM / MF_WARPS_M) /* tokens of a wave */
+#define QN         (WN / 16)
+#define QM         (WM / 8)
+#define STEP       (THREADS / 8) /* rows that one pass of all threads copies */
+#define W_PASSES   (MF_BN / STEP)
+#define X_PASSES   MF_CEIL(MF_BM, STEP)
+#define SCALES     (MF_FORMAT == FP8_BLOCK ? (MF_BM + 8) * 4 : 0)
+#define RING_BYTES MF_CEIL(MF_BN *SLICE + MF_BM * SLICE + SCALES, 1024) * 1024
+#define OUT_STRIDE (COLS + 8) /* elements: rows start in different banks */
+#define BLOCKS_D   MF_CEIL(MF_D, 128)
+/* Slices that are asked for ahead. Matrix instructions that run on by themselves may still read the slice before. */
+#ifdef MF_WGMMA
+#    define AHEAD (MF_STAGES - 2)
+#else
+#    define AHEAD (MF_STAGES - 1)
+#endif
+
+/* Tile i: its expert block and its first column. */
+struct tile {
+    i32 block, col, expert;
+};
+
+MF_DEVICE struct tile tile_at(i32 i, const i32 *experts)
+{
+    struct tile t;
+    t.block = i / TILES_N;
+    t.col = i % TILES_N * COLS;
+    t.expert = experts[t.block];
+    return t;
+}
+
+/* The weight row that lies in row r of a tile. */
+MF_DEVICE i32 weight_row(i32 col, i32 r)
+{
+#if MF_STAGE == 1
+    return col + (r >> 4) * 8 + (r & 7) + (r & 8 ? MF_N : 0);
+#else
+    return col + r;
+#endif
+}
+MF_DEVICE bool is_column(i32 col, i32 r)
+{
+#if MF_STAGE == 1
+    return col + (r >> 4) * 8 + (r & 7) < MF_N;
+#else
+    return col + r < MF_N;
+#endif
+}
+
+MF_DEVICE u8 *chunk_of(u8 *base, i32 row, i32 chunk)
+{
+    return base + row * SLICE + ((chunk ^ (row & 7)) << 4);
+}
+
+/* What a thread knows of the tile that it is copying. */
+struct source {
+    struct tile tile;
+    bool is_there;
+    const u8 *w;            /* its first chunk of its first row */
+    const u8 *x[X_PASSES];  /* NULL: padding */
+    const float *scale;     /* the one of the slice that this thread copies; NULL: none */
+    i32 slice;
+};
+
+/* Scales of a slice: those of the tokens, then those of the tile's weight rows, by blocks of 128 from its first row on; of
+ * up in the last four. */
+MF_DEVICE const float *scale_of(const struct tile &t, const struct mf_hip_tile_args &a)
+{
+    const i32 i = threadIdx.x, block = t.col / 128 + (i - MF_BM) % 4, up = (i - MF_BM) / 4;
+    if (i < MF_BM) {
+        const i64 at = (i64)t.block * MF_BM + i;
+        const i32 token = mf_id_token(a.sorted_ids[at]);
+        return token < a.token ? a.x_scale + (MF_STAGE == 1 ? (i64)token : at) * BLOCKS_D : NULL;
+    }
+    if (i >= MF_BM + 8 || block * 128 >= MF_N || up >= 3 - MF_STAGE)
+        return NULL;
+    return a.w_scale + ((i64)t.expert * MF_CEIL(ROWS_OF_W, 128) + up * (MF_N / 128) + block) * BLOCKS_D;
+}
+
+/* Turns to tile i; the tokens of the same expert block stay where they are. */
+MF_DEVICE void aim(struct source *s, const struct mf_hip_tile_args &a, i32 i, i32 end)
+{
+    const i32 row = threadIdx.x / 8, chunk = threadIdx.x % 8;
+    const i32 before = s->is_there ? s->tile.block : -1;
+    s->slice = 0;
+    s->is_there = i < end;
+    if (!s->is_there)
+        return;
+    s->tile = tile_at(i, a.experts);
+    if (MF_FORMAT == FP8_BLOCK && (s->tile.block != before || threadIdx.x >= MF_BM))
+        s->scale = scale_of(s->tile, a);
+    s->w = (const u8 *)a.w + (((i64)s->tile.expert * ROWS_OF_W + weight_row(s->tile.col, row)) * MF_D) * BYTES + chunk * 16;
+    if (s->tile.block == before)
+        return;
+    MF_UNROLL
+    for (int p = 0; p < X_PASSES; p++) {
+        const i32 r = row + p * STEP;
+        s->x[p] = NULL;
+        if (r < MF_BM) {
+            const i64 at = (i64)s->tile.block * MF_BM + r;
+            const i32 token = mf_id_token(a.sorted_ids[at]);
+            if (token < a.token)
+                s->x[p] = (const u8 *)a.x + (MF_STAGE == 1 ? (i64)token : at) * MF_D * BYTES + chunk * 16;
+        }
+    }
+}
+
+/* Asks for the next slice of the source's tile. */
+MF_DEVICE void copy_slice(const struct source *s, const struct mf_hip_tile_args &a, u8 *ring)
+{
+    const i32 row = threadIdx.x / 8, chunk = threadIdx.x % 8;
+    const i64 along = (i64)s->slice * SLICE;
+    const bool within = s->slice * SLICE + chunk * 16 < MF_D * BYTES;
+    u8 *tokens = ring + MF_BN * SLICE;
+    MF_UNROLL
+    for (int p = 0; p < W_PASSES; p++) {
+        const i32 r = row + p * STEP;
+        const i64 further = (i64)(weight_row(0, r) - weight_row(0, row)) * MF_D * BYTES;
+        mf_copy_async_16(chunk_of(ring, r, chunk), s->w + further + along, within && is_column(s->tile.col, r));
+    }
+    MF_UNROLL
+    for (int p = 0; p < X_PASSES; p++) {
+        const i32 r = row + p * STEP;
+        if (r < MF_BM)
+            mf_copy_async_16(chunk_of(tokens, r, chunk), s->x[p] ? s->x[p] + along : a.x, within && s->x[p]);
+    }
+#if MF_FORMAT == FP8_BLOCK
+    if (threadIdx.x < MF_BM + 8)
+        mf_copy_async_4(tokens + MF_BM * SLICE + threadIdx.x * 4, s->scale ? s->scale + s->slice : a.w_scale, s->scale);
+#endif
+}
+
+typedef float sums[QN][QM][4];
+
+MF_DEVICE void clear(sums &d)
+{
+    MF_UNROLL
+    for (int q = 0; q < QN * QM * 4; q++)
+        d[q / 4 / QM][q / 4 % QM][q % 4] = 0;
+}
+
+#ifdef MF_WGMMA
+
+MF_DEVICE void before_matrices()
+{
+    mf_matrix_fence();
+}
+/* Sums are the hardware's from the first instruction on until a wait for the last. */
+MF_DEVICE void hold(sums &d)
+{
+    MF_UNROLL
+    for (int q = 0; q < QM * 4; q++)
+        mf_matrix_hold(d[0][q / 4][q % 4]);
+}
+/* At most N slices' products are still being made. */
+template <int N>
+MF_DEVICE void after_matrices(sums &d)
+{
+    mf_matrix_wait<N>();
+    if (N == 0)
+        hold(d);
+}
+
+/* One slice: 64 weight rows by all tokens for each group of four waves. */
+MF_DEVICE void multiply_slice(u8 *ring, i32 first_row, i32 first_token, sums &d)
+{
+    const u64 w = mf_matrix_of(ring + first_row / 64 * 64 * SLICE), x = mf_matrix_of(ring + MF_BN * SLICE);
+    (void)first_token;
+    hold(d);
+    mf_matrix_begin();
+    MF_UNROLL
+    for (int s = 0; s < SLICE / 32; s++) {
+        if (MF_FORMAT == BF16)
+            mf_matrix_multiply<QM>::bf16(d[0], w + 2 * s, x + 2 * s, 1);
+        else
+            mf_matrix_multiply<QM>::fp8(d[0], w + 2 * s, x + 2 * s, MF_FORMAT != FP8_BLOCK || s > 0);
+    }
+    mf_matrix_commit();
+}
+
+#else
+
+MF_DEVICE void before_matrices()
+{
+}
+template <int N>
+MF_DEVICE void after_matrices(sums &d)
+{
+    (void)d;
+}
+
+/* One slice: QN x QM products of 16 rows by 8 tokens, along 32 bytes of K at a time. */
+MF_DEVICE void multiply_slice(u8 *ring, i32 first_row, i32 first_token, sums &d)
+{
+    const i32 lane = threadIdx.x % MF_WAVE;
+    u8 *tokens = ring + MF_BN * SLICE;
+    MF_UNROLL
+    for (int s = 0; s < SLICE / 32; s++) {
+        u32 w[QN][4], x[QM][2];
+        MF_UNROLL
+        for (int i = 0; i < QN; i++)
+            mf_load_matrix_4(w[i], chunk_of(ring, first_row + i * 16 + (lane & 15), 2 * s + (lane >> 4)));
+        if (QM == 1) {
+            mf_load_matrix_2(x[0], chunk_of(tokens, first_token + (lane & 7), 2 * s + ((lane >> 3) & 1)));
+        } else {
+            MF_UNROLL
+            for (int j = 0; j + 1 < QM; j += 2) {
+                u32 two[4];
+                mf_load_matrix_4(two, chunk_of(tokens, first_token + j * 8 + (lane & 7) + ((lane >> 4) << 3),
+                                               2 * s + ((lane >> 3) & 1)));
+                x[j][0] = two[0];
+                x[j][1] = two[1];
+                x[j + 1][0] = two[2];
+                x[j + 1][1] = two[3];
+            }
+        }
+#if MF_FORMAT == BF16
+        MF_UNROLL
+        for (int i = 0; i < QN; i++) {
+            MF_UNROLL
+            for (int j = 0; j < QM; j++)
+                mf_mma_bf16(d[i][j], w[i][0], w[i][1], w[i][2], w[i][3], x[j][0], x[j][1]);
+        }
+#else
+        /* A 16-bit load of 8-bit elements gives a lane four neighbours along K. As f16 they are two steps of the
+         * instruction; which K goes where is the same for both operands, so the product is the same. */
+        MF_UNROLL
+        for (int half = 0; half < 2; half++) {
+            u32 wf[QN][4];
+            MF_UNROLL
+            for (int i = 0; i < QN; i++) {
+                wf[i][0] = mf_fp8_to_f16_pair(w[i][2 * half], 0);
+                wf[i][1] = mf_fp8_to_f16_pair(w[i][2 * half + 1], 0);
+                wf[i][2] = mf_fp8_to_f16_pair(w[i][2 * half], 1);
+                wf[i][3] = mf_fp8_to_f16_pair(w[i][2 * half + 1], 1);
+            }
+            MF_UNROLL
+            for (int j = 0; j < QM; j++) {
+                const u32 x0 = mf_fp8_to_f16_pair(x[j][half], 0), x1 = mf_fp8_to_f16_pair(x[j][half], 1);
+                MF_UNROLL
+                for (int i = 0; i < QN; i++)
+                    mf_mma_f16(d[i][j], wf[i][0], wf[i][1], wf[i][2], wf[i][3], x0, x1);
+            }
+        }
+#endif
+    }
+}
+
+#endif
+
+#if MF_FORMAT == FP8_BLOCK
+/* Adds a slice's product under its scales to the whole; zeroes it. */
+MF_DEVICE void add_scaled(const u8 *ring, i32 col, i32 first_row, i32 first_token, sums &part, sums &d)
+{
+    const float *scales = (const float *)(ring + (MF_BN + MF_BM) * SLICE);
+    const i32 lane = threadIdx.x % MF_WAVE;
+    MF_UNROLL
+    for (int j = 0; j < QM; j++) {
+        const float s0 = scales[first_token + j * 8 + (lane & 3) * 2], s1 = scales[first_token + j * 8 + (lane & 3) * 2 + 1];
+        MF_UNROLL
+        for (int i = 0; i < QN; i++) {
+            const i32 r = first_row + i * 16;
+            /* 16 rows lie within one block of 128, as a tile starts at a multiple of its width, which divides or is one */
+            const float *block = scales + MF_BM + (col % 128 + (MF_STAGE == 1 ? r / 2 : r)) / 128;
+            const float low = block[0], high = MF_STAGE == 1 ? block[4] : low;
+            d[i][j][0] += part[i][j][0] * (low * s0);
+            d[i][j][1] += part[i][j][1] * (low * s1);
+            d[i][j][2] += part[i][j][2] * (high * s0);
+            d[i][j][3] += part[i][j][3] * (high * s1);
+            part[i][j][0] = part[i][j][1] = part[i][j][2] = part[i][j][3] = 0;
+        }
+    }
+}
+
+#elif MF_FORMAT == FP8_TOKEN
+/* Scales by row, once the sum is whole. */
+MF_DEVICE void scale_by_row(const struct mf_hip_tile_args &a, const struct tile &t, i32 first_row, i32 first_token, sums &d)
+{
+    const i32 lane = threadIdx.x % MF_WAVE;
+    MF_UNROLL
+    for (int j = 0; j < QM; j++) {
+        float s[2];
+        MF_UNROLL
+        for (int c = 0; c < 2; c++) {
+            const i64 at = (i64)t.block * MF_BM + first_token + j * 8 + (lane & 3) * 2 + c;
+            const i32 token = mf_id_token(a.sorted_ids[at]);
+            s[c] = token < a.token ? a.x_scale[MF_STAGE == 1 ? (i64)token : at] : 0;
+        }
+        MF_UNROLL
+        for (int i = 0; i < QN; i++) {
+            const i32 r = first_row + i * 16 + (lane >> 2);
+            const float *w = a.w_scale + (i64)t.expert * ROWS_OF_W;
+            const float low = is_column(t.col, r) ? w[weight_row(t.col, r)] : 0;
+            const float high = is_column(t.col, r + 8) ? w[weight_row(t.col, r + 8)] : 0;
+            d[i][j][0] *= low * s[0];
+            d[i][j][1] *= low * s[1];
+            d[i][j][2] *= high * s[0];
+            d[i][j][3] *= high * s[1];
+        }
+    }
+}
+
+#endif
+
+/* The lane's sums as bf16 into out[token][column]. */
+MF_DEVICE void leave(const struct mf_hip_tile_args &a, const struct tile &t, i32 first_row, i32 first_token, const sums &d, u16 *out)
+{
+    const i32 lane = threadIdx.x % MF_WAVE;
+    MF_UNROLL
+    for (int j = 0; j < QM; j++) {
+        MF_UNROLL
+        for (int c = 0; c < 2; c++) {
+            const i32 token = first_token + j * 8 + (lane & 3) * 2 + c;
+            const float weight = MF_WEIGHT ? a.sorted_weights[(i64)t.block * MF_BM + token] : 1.0f;
+            MF_UNROLL
+            for (int i = 0; i < QN; i++) {
+                const i32 r = first_row + i * 16 + (lane >> 2);
+#if MF_STAGE == 1
+                const float h = mf_activate(weight * d[i][j][c], weight * d[i][j][c + 2]);
+                out[token * OUT_STRIDE + (r >> 4) * 8 + (r & 7)] = (u16)mf_bf16_pair(h, 0.0f);
+#else
+                const u32 two = mf_bf16_pair(weight * d[i][j][c], weight * d[i][j][c + 2]);
+                out[token * OUT_STRIDE + r] = (u16)two;
+                out[token * OUT_STRIDE + r + 8] = (u16)(two >> 16);
+#endif
+            }
+        }
+    }
+}
+
+#ifdef MF_QUANT
+/* out as it lies in LDS to its rows as e4m3 with a scale for 128: sixteen lanes have a group. */
+MF_DEVICE void store(const struct mf_hip_tile_args &a, const struct tile &t, const u16 *out)
+{
+    for (i32 i = threadIdx.x; i < MF_BM * (COLS / 8); i += THREADS) {
+        const i32 row = i / (COLS / 8), col = i % (COLS / 8) * 8;
+        const i64 at = (i64)t.block * MF_BM + row;
+        const mf_16b v = *(const mf_16b *)(out + row * OUT_STRIDE + col);
+        const u32 four[4] = {v.x, v.y, v.z, v.w};
+        float amax = 0;
+        MF_UNROLL
+        for (int j = 0; j < 4; j++)
+            amax = fmaxf(amax, fmaxf(fabsf(mf_bf16_low(four[j])), fabsf(mf_bf16_high(four[j]))));
+        MF_UNROLL
+        for (int d = 8; d > 0; d /= 2)
+            amax = fmaxf(amax, mf_shuffle_xor(amax, d));
+        float s = mf_divide(amax, 448.0f);
+        s = s == 0.0f ? 1.0f : s;
+        if (mf_id_token(a.sorted_ids[at]) >= a.token || t.col + col >= MF_N)
+            continue;
+        u32 q[2];
+        MF_UNROLL
+        for (int j = 0; j < 2; j++)
+            q[j] = mf_fp8_pair(mf_divide(mf_bf16_low(four[2 * j]), s), mf_divide(mf_bf16_high(four[2 * j]), s)) |
+                   mf_fp8_pair(mf_divide(mf_bf16_low(four[2 * j + 1]), s), mf_divide(mf_bf16_high(four[2 * j + 1]), s)) << 16;
+        u32 *to = (u32 *)((u8 *)a.out + at * MF_N + t.col + col);
+        to[0] = q[0];
+        to[1] = q[1];
+        if (col % 128 == 0)
+            a.out_scale[at * MF_CEIL(MF_N, 128) + (t.col + col) / 128] = s;
+    }
+}
+#else
+/* out as it lies in LDS to its rows, 16 bytes at a time. */
+MF_DEVICE void store(const struct mf_hip_tile_args &a, const struct tile &t, const u16 *out)
+{
+    for (i32 i = threadIdx.x; i < MF_BM * (COLS / 8); i += THREADS) {
+        const i32 row = i / (COLS / 8), col = i % (COLS / 8) * 8;
+        const i64 at = (i64)t.block * MF_BM + row;
+        const i32 id = a.sorted_ids[at];
+        if (mf_id_token(id) >= a.token || t.col + col >= MF_N)
+            continue;
+        const i64 to = MF_STAGE == 1 ? at : (i64)mf_id_token(id) * MF_K + mf_id_slot(id);
+        *(mf_16b *)((u16 *)a.out + to * MF_N + t.col + col) = *(const mf_16b *)(out + row * OUT_STRIDE + col);
+    }
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, MF_BLOCKS) mf_tile(const mf_hip_tile_args a)
+{
+    extern __shared__ __align__(1024) u8 lds[];
+    const i64 n_tiles = (i64)(a.num_valid[0] / MF_BM) * TILES_N;
+    const i32 begin = (i32)(n_tiles * blockIdx.x / gridDim.x), end = (i32)(n_tiles * (blockIdx.x + 1) / gridDim.x);
+    const i32 wave = threadIdx.x / MF_WAVE;
+    const i32 first_row = wave % MF_WARPS_N * WN, first_token = wave / MF_WARPS_N * WM;
+    u16 *out = (u16 *)(lds + MF_STAGES * RING_BYTES);
+    struct source from;
+    i32 asked_tile = begin, asked = 0, used = 0;
+    sums d;
+
+    from.is_there = false;
+    aim(&from, a, asked_tile, end);
+    /* One more slice is on its way, or one more empty group, so that groups count slices. */
+#define ASK()                                               \
+    do {                                                    \
+        if (from.is_there) {                                \
+            copy_slice(&from, a, lds + asked * RING_BYTES); \
+            asked = asked + 1 == MF_STAGES ? 0 : asked + 1; \
+            if (++from.slice == SLICES)                     \
+                aim(&from, a, ++asked_tile, end);           \
+        }                                                   \
+        mf_copy_commit();                                   \
+    } while (0)
+    for (int s = 0; s < AHEAD; s++)
+        ASK();
+    for (i32 i = begin; i < end; i++) {
+        const struct tile t = tile_at(i, a.experts);
+#if MF_FORMAT == FP8_BLOCK
+        sums part;
+        clear(part);
+#endif
+        clear(d);
+        for (i32 slice = 0; slice < SLICES; slice++) {
+            mf_copy_wait<AHEAD - 1>();
+            before_matrices();
+            __syncthreads();
+            ASK();
+            u8 *ring = lds + used * RING_BYTES;
+            used = used + 1 == MF_STAGES ? 0 : used + 1;
+#if MF_FORMAT == FP8_BLOCK
+            multiply_slice(ring, first_row, first_token, part);
+            after_matrices<0>(part);
+            add_scaled(ring, t.col, first_row, first_token, part, d);
+#else
+            multiply_slice(ring, first_row, first_token, d);
+            after_matrices<1>(d);
+#endif
+        }
+        after_matrices<0>(d);
+#if MF_FORMAT == FP8_TOKEN
+        scale_by_row(a, t, first_row, first_token, d);
+#endif
+        leave(a, t, first_row, first_token, d, out);
+        __syncthreads();
+        store(a, t, out);
+    }
+    mf_copy_wait<0>();
+}

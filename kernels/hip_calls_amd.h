@@ -1,0 +1,80 @@
+/* The HIP calls that kernels/device_hip.c uses, as AMD's own headers type them. The runtime is opened when a device is:
+ * any of the three sonames, whose calls below have one ABI. hipGetDeviceProperties alone has two; it is looked up under
+ * both of its names. */
+#pragma once
+
+#define __HIP_PLATFORM_AMD__ 1
+#include <hip/hip_runtime_api.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MF_HIP_VENDOR   "amd"
+#define MF_HIP_COMPILER "hiprtc"
+
+static const char *const mf_hip_sonames[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
+
+/* clang-format off */
+#define MF_HIP_CALLS(X)                                                                                              \
+    X(hipInit) X(hipGetDeviceCount) X(hipDeviceGet) X(hipDeviceGetName) X(hipDeviceGetAttribute) X(hipDeviceTotalMem) \
+    X(hipSetDevice) X(hipMalloc) X(hipFree) X(hipMemcpy) X(hipMemset) X(hipStreamCreateWithFlags)                     \
+    X(hipStreamSynchronize) X(hipStreamDestroy) X(hipEventCreateWithFlags) X(hipEventRecord) X(hipEventElapsedTime)   \
+    X(hipEventSynchronize) X(hipEventDestroy) X(hipModuleLoadData) X(hipModuleUnload) X(hipModuleGetFunction)         \
+    X(hipFuncGetAttribute) X(hipModuleLaunchKernel) X(hipStreamBeginCapture) X(hipStreamEndCapture)                   \
+    X(hipGraphInstantiate) X(hipGraphLaunch) X(hipGraphExecDestroy) X(hipGraphDestroy) X(hipDriverGetVersion)         \
+    X(hipGetErrorString)
+/* clang-format on */
+
+struct mf_hip_calls {
+#define X(call) __typeof__(&(call)) call;
+    MF_HIP_CALLS(X)
+#undef X
+    hipError_t (*properties)(void *, int);
+};
+
+/* ---- the same verbs as on NVIDIA ---- */
+
+static inline hipError_t mf_hip_set_device(const struct mf_hip_calls *c, int ordinal)
+{
+    return c->hipSetDevice(ordinal);
+}
+static inline hipError_t mf_hip_malloc(const struct mf_hip_calls *c, void **ret, size_t bytes)
+{
+    return c->hipMalloc(ret, bytes);
+}
+static inline hipError_t mf_hip_free(const struct mf_hip_calls *c, void *p)
+{
+    return c->hipFree(p);
+}
+static inline hipError_t mf_hip_copy(const struct mf_hip_calls *c, void *to, const void *from, size_t bytes)
+{
+    return c->hipMemcpy(to, from, bytes, hipMemcpyDefault);
+}
+static inline hipError_t mf_hip_clear(const struct mf_hip_calls *c, void *p, size_t bytes)
+{
+    return c->hipMemset(p, 0, bytes);
+}
+static inline hipError_t mf_hip_instantiate(const struct mf_hip_calls *c, hipGraphExec_t *ret,
+                                            hipGraph_t graph)
+{
+    return c->hipGraphInstantiate(ret, graph, NULL, NULL, 0);
+}
+/* All of a compute unit's LDS may be had without leave. */
+static inline hipError_t mf_hip_allow_shared(const struct mf_hip_calls *c, hipFunction_t f, int bytes)
+{
+    (void)c, (void)f, (void)bytes;
+    return hipSuccess;
+}
+static inline const char *mf_hip_words(const struct mf_hip_calls *c, hipError_t error)
+{
+    return c->hipGetErrorString(error);
+}
+/* "gfx942". The structure of properties has two layouts; the name of the architecture is the one text in either that
+ * starts with gfx. */
+static inline hipError_t mf_hip_arch(const struct mf_hip_calls *c, int ordinal, char *buf, size_t cap)
+{
+    char properties[8192] = {0};
+    hipError_t r = c->properties(properties, ordinal);
+    const char *at = r == hipSuccess ? memmem(properties, sizeof(properties) - 16, "gfx", 3) : NULL;
+    (void)snprintf(buf, cap, "%.*s", at ? (int)strcspn(at, ":") : 0, at ? at : "");
+    return r == hipSuccess && !at ? hipErrorNotFound : r;
+}

@@ -1,0 +1,125 @@
+/* The HIP calls that kernels/device_hip.c uses, mapped to the CUDA driver API that does the same. Debian's own header for
+ * HIP on CUDA does not compile with CUDA 13, and needs the runtime library besides. */
+#pragma once
+
+#include <cuda.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define MF_HIP_VENDOR   "nvidia"
+#define MF_HIP_COMPILER "nvrtc"
+
+static const char *const mf_hip_sonames[] = {"libcuda.so.1"};
+
+typedef CUresult hipError_t;
+typedef CUdevice hipDevice_t;
+typedef CUmodule hipModule_t;
+typedef CUfunction hipFunction_t;
+typedef CUstream hipStream_t;
+typedef CUevent hipEvent_t;
+typedef CUgraph hipGraph_t;
+typedef CUgraphExec hipGraphExec_t;
+
+#define hipSuccess                                CUDA_SUCCESS
+#define hipErrorOutOfMemory                       CUDA_ERROR_OUT_OF_MEMORY
+#define hipErrorNotFound                          CUDA_ERROR_NOT_FOUND
+#define hipStreamNonBlocking                      CU_STREAM_NON_BLOCKING
+#define hipEventDefault                           CU_EVENT_DEFAULT
+#define hipStreamCaptureModeThreadLocal           CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+#define hipDeviceAttributeMultiprocessorCount     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+#define hipDeviceAttributeL2CacheSize             CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
+#define hipDeviceAttributeClockRate               CU_DEVICE_ATTRIBUTE_CLOCK_RATE
+#define hipDeviceAttributeComputeCapabilityMajor  CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+#define hipDeviceAttributeComputeCapabilityMinor  CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+#define hipDeviceAttributeMaxSharedMemoryPerBlock CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+#define hipFuncAttributeSharedSizeBytes           CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+#define HIP_FUNC_ATTRIBUTE_NUM_REGS               CU_FUNC_ATTRIBUTE_NUM_REGS
+#define HIP_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES       CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
+#define HIP_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES      CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+#define HIP_LAUNCH_PARAM_BUFFER_POINTER           CU_LAUNCH_PARAM_BUFFER_POINTER
+#define HIP_LAUNCH_PARAM_BUFFER_SIZE              CU_LAUNCH_PARAM_BUFFER_SIZE
+#define HIP_LAUNCH_PARAM_END                      CU_LAUNCH_PARAM_END
+
+/* hip name, CUDA's name: the same parameters. */
+/* clang-format off */
+#define MF_HIP_CALLS(X)                                                                                             \
+    X(hipInit, cuInit) X(hipGetDeviceCount, cuDeviceGetCount) X(hipDeviceGet, cuDeviceGet)                          \
+    X(hipDeviceGetName, cuDeviceGetName) X(hipDeviceGetAttribute, cuDeviceGetAttribute)                             \
+    X(hipDeviceTotalMem, cuDeviceTotalMem) X(retain_context, cuDevicePrimaryCtxRetain)                              \
+    X(set_context, cuCtxSetCurrent) X(malloc_at, cuMemAlloc) X(free_at, cuMemFree) X(copy_at, cuMemcpy)             \
+    X(set_at, cuMemsetD8) X(hipStreamCreateWithFlags, cuStreamCreate)                                               \
+    X(hipStreamSynchronize, cuStreamSynchronize) X(hipStreamDestroy, cuStreamDestroy)                               \
+    X(hipEventCreateWithFlags, cuEventCreate) X(hipEventRecord, cuEventRecord)                                      \
+    X(hipEventElapsedTime, cuEventElapsedTime) X(hipEventSynchronize, cuEventSynchronize)                           \
+    X(hipEventDestroy, cuEventDestroy) X(hipModuleLoadData, cuModuleLoadData) X(hipModuleUnload, cuModuleUnload)    \
+    X(hipModuleGetFunction, cuModuleGetFunction) X(hipFuncGetAttribute, cuFuncGetAttribute)                         \
+    X(set_function_attribute, cuFuncSetAttribute) X(hipModuleLaunchKernel, cuLaunchKernel)                          \
+    X(hipStreamBeginCapture, cuStreamBeginCapture) X(hipStreamEndCapture, cuStreamEndCapture)                       \
+    X(instantiate, cuGraphInstantiateWithFlags) X(hipGraphLaunch, cuGraphLaunch)                                    \
+    X(hipGraphExecDestroy, cuGraphExecDestroy) X(hipGraphDestroy, cuGraphDestroy)                                   \
+    X(hipDriverGetVersion, cuDriverGetVersion) X(error_string, cuGetErrorString)
+/* clang-format on */
+
+struct mf_hip_calls {
+#define X(call, cuda) __typeof__(&(cuda)) call;
+    MF_HIP_CALLS(X)
+#undef X
+};
+
+/* ---- those whose parameters differ ---- */
+
+static inline hipError_t mf_hip_set_device(const struct mf_hip_calls *c, int ordinal)
+{
+    CUcontext context;
+    CUdevice device;
+    CUresult r = c->hipDeviceGet(&device, ordinal);
+    if (r == CUDA_SUCCESS)
+        r = c->retain_context(&context, device);
+    return r == CUDA_SUCCESS ? c->set_context(context) : r;
+}
+static inline hipError_t mf_hip_malloc(const struct mf_hip_calls *c, void **ret, size_t bytes)
+{
+    CUdeviceptr at = 0;
+    CUresult r = c->malloc_at(&at, bytes);
+    *ret = (void *)(uintptr_t)at;
+    return r;
+}
+static inline hipError_t mf_hip_free(const struct mf_hip_calls *c, void *p)
+{
+    return c->free_at((CUdeviceptr)(uintptr_t)p);
+}
+static inline hipError_t mf_hip_copy(const struct mf_hip_calls *c, void *to, const void *from, size_t bytes)
+{
+    return c->copy_at((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, bytes);
+}
+static inline hipError_t mf_hip_clear(const struct mf_hip_calls *c, void *p, size_t bytes)
+{
+    return c->set_at((CUdeviceptr)(uintptr_t)p, 0, bytes);
+}
+static inline hipError_t mf_hip_instantiate(const struct mf_hip_calls *c, hipGraphExec_t *ret,
+                                            hipGraph_t graph)
+{
+    return c->instantiate(ret, graph, 0);
+}
+static inline hipError_t mf_hip_allow_shared(const struct mf_hip_calls *c, hipFunction_t f, int bytes)
+{
+    return c->set_function_attribute(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes);
+}
+static inline const char *mf_hip_words(const struct mf_hip_calls *c, hipError_t error)
+{
+    const char *text = NULL;
+    return c->error_string(error, &text) == CUDA_SUCCESS && text ? text : "an unknown error";
+}
+/* "sm_90". */
+static inline hipError_t mf_hip_arch(const struct mf_hip_calls *c, int ordinal, char *buf, size_t cap)
+{
+    int major = 0, minor = 0;
+    CUdevice device;
+    CUresult r = c->hipDeviceGet(&device, ordinal);
+    if (r == CUDA_SUCCESS)
+        r = c->hipDeviceGetAttribute(&major, hipDeviceAttributeComputeCapabilityMajor, device);
+    if (r == CUDA_SUCCESS)
+        r = c->hipDeviceGetAttribute(&minor, hipDeviceAttributeComputeCapabilityMinor, device);
+    (void)snprintf(buf, cap, "sm_%d%d", major, minor);
+    return r;
+}

@@ -1,0 +1,69 @@
+#include "kernels/hip_open.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+#include "kernels/beside.h"
+
+static const char *const vendors[] = {"amd", "nvidia"};
+
+static int load(const char *vendor, const struct mf_hip_module **ret, char *why, size_t why_cap)
+{
+    char file[64], path[PATH_MAX];
+    mf_say(file, sizeof(file), "moefarm-hip-%s.so", vendor);
+    if (mf_beside(file, "kernels", path) < 0) {
+        mf_say(why, why_cap,
+               "this build has no module for %s (%s), for want of the runtime's headers when it was made",
+               vendor, file);
+        return -ENOENT;
+    }
+    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!object) {
+        mf_say(why, why_cap, "%s", dlerror());
+        return -ENOENT;
+    }
+    mf_hip_module_fn entry = NULL;
+    void *symbol = dlsym(object, MF_HIP_MODULE_ENTRY);
+    memcpy(&entry, &symbol, sizeof(entry));
+    const struct mf_hip_module *m = entry ? entry() : NULL;
+    if (!m || m->api != MF_HIP_MODULE_API) {
+        mf_say(why, why_cap, "%s is of another version of moefarm", path);
+        (void)dlclose(object);
+        return -ENOENT;
+    }
+    *ret = m; /* stays loaded: a runtime that is unloaded takes its threads' code with it */
+    return 0;
+}
+
+int mf_device_hip_count(const char *vendor, char *why, size_t why_cap)
+{
+    const struct mf_hip_module *m;
+    int r = load(vendor, &m, why, why_cap);
+    return r < 0 ? r : m->count(why, why_cap);
+}
+
+int mf_device_hip_open(const char *name, const struct mf_device_info *known, char *why, size_t why_cap,
+                       struct mf_device **ret)
+{
+    const char *vendor = name + strlen("hip:");
+    for (size_t i = 0; i < MF_ARRAY_LEN(vendors); i++) {
+        size_t n = strlen(vendors[i]);
+        char *end;
+        if (strncmp(vendor, vendors[i], n) != 0 || vendor[n] != ':' || vendor[n + 1] < '0' ||
+            vendor[n + 1] > '9')
+            continue;
+        long ordinal = strtol(vendor + n + 1, &end, 10);
+        const struct mf_hip_module *m;
+        if (*end || ordinal > 1023)
+            break;
+        int r = load(vendors[i], &m, why, why_cap);
+        return r < 0 ? r : m->open((int)ordinal, known, why, why_cap, ret);
+    }
+    mf_say(why, why_cap, "'%s' is no device: expected hip:amd:<ordinal> or hip:nvidia:<ordinal>", name);
+    return -EINVAL;
+}

@@ -1,0 +1,24 @@
+/* GPUs as devices. What talks to a runtime is in two loadable modules, one for AMD's and one for NVIDIA's, built where
+ * their headers are (kernels/hip.cmake) and opened only when a device of theirs is asked for: nothing here needs a GPU. */
+#pragma once
+
+#include "kernels/device.h"
+
+/* What a module exports, as mf_hip_module_entry. */
+#define MF_HIP_MODULE_API   1
+#define MF_HIP_MODULE_ENTRY "mf_hip_module_entry"
+struct mf_hip_module {
+    int api;
+    const char *vendor; /* "amd", "nvidia" */
+    /* Devices that the runtime shows; -ENOENT with the reason in why when there is no runtime or no device. */
+    int (*count)(char *why, size_t why_cap);
+    int (*open)(int ordinal, const struct mf_device_info *known, char *why, size_t why_cap,
+                struct mf_device **ret);
+};
+typedef const struct mf_hip_module *(*mf_hip_module_fn)(void);
+
+/* "hip:amd:0": its module, loaded beside the executable or from where this build put it, and its device. */
+int mf_device_hip_open(const char *name, const struct mf_device_info *known, char *why, size_t why_cap,
+                       struct mf_device **ret);
+/* Devices of a vendor; negative with the sentence in why when there are none. */
+int mf_device_hip_count(const char *vendor, char *why, size_t why_cap);

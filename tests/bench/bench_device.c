@@ -1,0 +1,318 @@
+/* Steps of shapes on a device without a farm: every step probed through the worker's own gates and clock, then the best
+ * pipelines raced end to end. For whoever writes kernels.
+ *
+ *     bench_device DEVICE SHAPES.csv [FAMILIES]       DEVICE as moefarm-worker --device
+ *     bench_device --compile VENDOR ARCH CORES SHAPES.csv [FAMILIES]      fills the cache of code objects; needs no device
+ *
+ * SHAPES.csv holds rows of untuned_fmoe.csv without a header, in the columns' order. MF_BENCH_MS limits the whole. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/layer.h"
+#include "common/text.h"
+#include "kernels/data.h"
+#include "worker/ahead.h"
+#include "worker/session_data.h"
+
+#define STEPS_MAX     2048
+#define RACED_MAX     24
+#define PIPELINE_MAX  8
+#define BLOCK_KINDS   8
+#define BEST_OF_STAGE 3
+
+struct found {
+    struct mf_offer offer; /* first */
+    struct mf_probe_step steps[STEPS_MAX];
+    struct mf_result results[STEPS_MAX];
+    size_t n, n_rejected;
+};
+
+static int take_step(struct mf_offer *o, const struct mf_step *s)
+{
+    struct found *f = (struct found *)o;
+    if (f->n < STEPS_MAX) {
+        f->steps[f->n] = (struct mf_probe_step){(int64_t)f->n, *s};
+        f->n++;
+    }
+    return 0;
+}
+
+static int take_rejection(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
+                          const char *format, ...)
+{
+    (void)family, (void)kernel, (void)rule, (void)format;
+    ((struct found *)o)->n_rejected++;
+    return 0;
+}
+
+/* ---- results ---- */
+
+struct sink {
+    struct mf_sink sink; /* first */
+    struct found *found;
+    char (*names)[256]; /* of raced pipelines */
+    uint64_t start_ns, phase_ns[MF_PHASE_N_];
+    enum mf_phase phase;
+};
+
+static void enter_phase(struct mf_sink *base, enum mf_phase phase)
+{
+    struct sink *s = (struct sink *)base;
+    uint64_t now = mf_now_ns();
+    s->phase_ns[s->phase] += now - s->start_ns;
+    s->start_ns = now;
+    s->phase = phase;
+}
+
+static int begin(struct mf_sink *base, int64_t id, bool is_pipeline, int64_t limit_ms)
+{
+    (void)base, (void)id, (void)is_pipeline, (void)limit_ms;
+    return 0;
+}
+
+static int take_result(struct mf_sink *base, const struct mf_result *r)
+{
+    struct sink *s = (struct sink *)base;
+    if (r->is_pipeline)
+        printf("  race %-9s %9.2f us  +- %.2f  err %.2g  %s%s%s\n", mf_status_name(r->status), r->us, r->mad,
+               r->err, s->names[r->id], r->reason[0] ? "  " : "", r->reason);
+    else
+        s->found->results[r->id] = *r;
+    return 0;
+}
+
+static int take_race(struct mf_sink *base, const struct mf_race_outcome *o)
+{
+    struct sink *s = (struct sink *)base;
+    printf("  WINNER %9.2f us  %s\n", o->us, s->names[o->winner]);
+    return 0;
+}
+
+/* ---- pipelines of the best ---- */
+
+static const struct found *sorting;
+static int by_time(const void *a, const void *b)
+{
+    double x = sorting->results[*(const size_t *)a].us, y = sorting->results[*(const size_t *)b].us;
+    return (x > y) - (x < y);
+}
+
+/* The place-th best step that covers exactly these, for that block (0: any); -1: none. */
+static long best(const struct found *f, mf_ops covers, int32_t block_m, enum mf_tensor gives, int place)
+{
+    size_t order[STEPS_MAX], n = 0;
+    for (size_t i = 0; i < f->n; i++) {
+        const struct mf_step *s = &f->steps[i].step;
+        if (f->results[i].status == MF_STATUS_OK && s->covers == covers &&
+            (block_m == 0 || s->block_m == block_m) && s->gives[0].tensor == gives)
+            order[n++] = i;
+    }
+    sorting = f;
+    qsort(order, n, sizeof(*order), by_time);
+    return (size_t)place < n ? (long)order[place] : -1;
+}
+
+struct entry {
+    struct mf_step steps[PIPELINE_MAX];
+    size_t n;
+    double us;
+    bool broken;
+};
+
+static void add(struct entry *e, const struct found *f, long i)
+{
+    if (i < 0) {
+        e->broken = true;
+        return;
+    }
+    e->steps[e->n++] = f->steps[i].step;
+    e->us += f->results[i].us;
+}
+
+static struct entry compose(const struct found *f, const struct mf_shape *s, int32_t block, int first,
+                            int second)
+{
+    struct entry e = {0};
+    mf_ops weight = MF_OP_BIT(MF_OP_WEIGHT), ops = mf_layer_ops(s);
+    mf_ops gemm1 = MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) |
+                   (s->doweight_stage1 ? weight : 0);
+    add(&e, f, best(f, MF_OP_BIT(MF_OP_SORT), block, MF_TENSOR_SORTED, 0));
+    if (ops & MF_OP_BIT(MF_OP_QUANT1))
+        add(&e, f, best(f, MF_OP_BIT(MF_OP_QUANT1), 0, MF_TENSOR_X, 0));
+    long fused = best(f, gemm1 | MF_OP_BIT(MF_OP_QUANT2), block, MF_TENSOR_H, first);
+    long plain = best(f, gemm1, block, MF_TENSOR_H, first);
+    bool quantises = ops & MF_OP_BIT(MF_OP_QUANT2);
+    if (quantises && fused >= 0 && (plain < 0 || f->results[fused].us < f->results[plain].us + 2)) {
+        add(&e, f, fused);
+    } else {
+        add(&e, f, plain);
+        if (quantises)
+            add(&e, f, best(f, MF_OP_BIT(MF_OP_QUANT2), block, MF_TENSOR_H, 0));
+    }
+    add(&e, f, best(f, MF_OP_BIT(MF_OP_GEMM2), block, MF_TENSOR_Z, second));
+    add(&e, f, best(f, MF_OP_BIT(MF_OP_COMBINE) | (s->doweight_stage1 ? 0 : weight), 0, MF_TENSOR_Y, 0));
+    return e;
+}
+
+static int by_sum(const void *a, const void *b)
+{
+    double x = ((const struct entry *)a)->us, y = ((const struct entry *)b)->us;
+    return (x > y) - (x < y);
+}
+
+static void race(struct mf_session *session, const struct found *f, const struct mf_shape *s,
+                 struct sink *sink)
+{
+    static struct entry entries[BLOCK_KINDS * BEST_OF_STAGE * BEST_OF_STAGE + RACED_MAX];
+    static char names[RACED_MAX][256];
+    struct mf_race_entry raced[RACED_MAX];
+    size_t n = 0, n_raced = 0;
+    for (int32_t block = 16; block <= 128; block *= 2) {
+        for (int i = 0; i < BEST_OF_STAGE * BEST_OF_STAGE; i++) {
+            struct entry e = compose(f, s, block, i / BEST_OF_STAGE, i % BEST_OF_STAGE);
+            if (!e.broken)
+                entries[n++] = e;
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        struct entry e = {0};
+        add(&e, f, best(f, mf_layer_ops(s), 0, MF_TENSOR_Y, i));
+        if (!e.broken)
+            entries[n++] = e;
+    }
+    qsort(entries, n, sizeof(*entries), by_sum);
+    for (; n_raced < n && n_raced < 10; n_raced++) {
+        struct entry *e = &entries[n_raced];
+        raced[n_raced] = (struct mf_race_entry){(int64_t)n_raced, e->us, e->steps, e->n};
+        int at = snprintf(names[n_raced], sizeof(names[0]), "(sum %.1f)", e->us);
+        for (size_t i = 0; i < e->n; i++)
+            at += snprintf(names[n_raced] + at, sizeof(names[0]) - (size_t)at, " %s", e->steps[i].name);
+    }
+    const struct mf_race_plan plan = {{{5, 10}, {10, 6}, {20, 4}}, 3, 20, 0.05};
+    sink->names = names;
+    if (n_raced > 0)
+        (void)mf_session_race(session, raced, n_raced, &plan, &sink->sink);
+}
+
+/* ---- a shape ---- */
+
+static void print_steps(const struct found *f)
+{
+    static size_t order[STEPS_MAX];
+    for (size_t i = 0; i < f->n; i++)
+        order[i] = i;
+    sorting = f;
+    qsort(order, f->n, sizeof(*order), by_time);
+    for (size_t i = 0; i < f->n; i++) {
+        const struct mf_step *s = &f->steps[order[i]].step;
+        const struct mf_result *r = &f->results[order[i]];
+        char covers[MF_OPS_TEXT_MAX];
+        mf_ops_print(s->covers, covers);
+        printf("  %-10s %9.2f us %6.0f GB/s %7.1f TF %-5s err %.2g %s:%s [%s] %s\n",
+               mf_status_name(r->status), r->us, s->bytes / r->us / 1e3, s->flops / r->us / 1e6,
+               r->mode ? r->mode : "", r->err, s->family, s->name, covers, r->reason);
+    }
+}
+
+static void bench_shape(struct mf_device *d, const struct mf_shape *s, const char *families)
+{
+    static struct found f;
+    char text[MF_SHAPE_TEXT_MAX], why[256];
+    const struct mf_unit_options options = {
+        .routing = {.kind = MF_ROUTING_UNIFORM}, .err_ratio = 0.05, .seed = 1, .time_cap_ms = 60000};
+    struct mf_session *session = NULL;
+    struct sink sink = {
+        .sink = {begin, take_result, take_race, enter_phase}, .found = &f, .start_ns = mf_now_ns()};
+    memset(&f, 0, sizeof(f));
+    f.offer = (struct mf_offer){take_step, take_rejection};
+    mf_shape_print(s, text);
+    const struct mf_session_args args = {.device = d, .shape = *s, .options = &options, .sink = &sink.sink};
+    if (mf_session_new(&args, why, sizeof(why), &session) < 0) {
+        printf("%s: %s\n", text, why);
+        return;
+    }
+    int64_t active = session->rotation.active;
+    double bytes = mf_layer_floor_bytes(s, active), flops = mf_layer_flops(s);
+    printf("%s\n  active %lld  floor %.1f us (bytes %.1f, flops %.1f)\n", text, (long long)active,
+           fmax(bytes / d->info.mem_read_gbs / 1e3, flops / d->info.peak_gflops_bf16 / 1e3),
+           bytes / d->info.mem_read_gbs / 1e3, flops / d->info.peak_gflops_bf16 / 1e3);
+    (void)mf_enumerate(&d->info, s, families, &f.offer);
+    (void)mf_session_probe(session, f.steps, f.n, NULL, NULL, &sink.sink);
+    print_steps(&f);
+    race(session, &f, s, &sink);
+    printf("  phases");
+    for (int i = 0; i < MF_PHASE_N_; i++)
+        printf(" %s %.2f s", mf_phase_name((enum mf_phase)i), (double)sink.phase_ns[i] * 1e-9);
+    printf("\n");
+    (void)fflush(stdout);
+    mf_session_free(session);
+}
+
+static int compile(char **argv, int argc)
+{
+    struct mf_compiler compiler = {.vendor = argv[2]};
+    struct mf_device_info info = {.cores = atoi(argv[4])};
+    char why[256], line[MF_SHAPE_TEXT_MAX];
+    static char whys[STEPS_MAX][MF_CODE_WHY_MAX];
+    mf_code_arch(&compiler, argv[3]);
+    mf_say(info.class.gfx, sizeof(info.class.gfx), "%s", argv[3]);
+    if (mf_code_version(compiler.vendor, compiler.version, why, sizeof(why)) < 0) {
+        (void)fprintf(stderr, "%s\n", why);
+        return 1;
+    }
+    _cleanup_(mf_fclosep) FILE *file = fopen(argv[5], "re");
+    int failed = 0;
+    while (file && fgets(line, sizeof(line), file)) {
+        static struct found f;
+        struct mf_shape s;
+        _cleanup_(mf_freep) struct mf_code *codes = NULL;
+        size_t n = 0;
+        line[strcspn(line, "\n")] = '\0';
+        if (mf_shape_parse(line, &s) < 0)
+            continue;
+        memset(&f, 0, sizeof(f));
+        f.offer = (struct mf_offer){take_step, take_rejection};
+        (void)mf_enumerate(&info, &s, argc > 6 ? argv[6] : NULL, &f.offer);
+        if (mf_ahead_codes(&info, "hip", &s, NULL, f.steps, f.n, &codes, &n) < 0)
+            return 1;
+        int made = mf_code_make(&compiler, codes, n, (int)sysconf(_SC_NPROCESSORS_ONLN), NULL, whys);
+        printf("%s: %d of %zu code objects\n", line, made, n);
+        for (size_t i = 0; i < n; i++) {
+            if (whys[i][0])
+                (void)fprintf(stderr, "%s %s\n", codes[i].source, whys[i]);
+            failed += whys[i][0] != 0;
+        }
+    }
+    return failed != 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct mf_device *d = NULL;
+    char why[512], line[MF_SHAPE_TEXT_MAX];
+    if (argc >= 6 && strcmp(argv[1], "--compile") == 0)
+        return compile(argv, argc);
+    if (argc < 3)
+        return 2;
+    if (mf_device_open(argv[1], why, sizeof(why), &d) < 0) {
+        (void)fprintf(stderr, "%s\n", why);
+        return 1;
+    }
+    printf("%s %s/%d, %s, %s: read %.0f GB/s, bf16 %.0f GFLOP/s, gap %.2f us, llc %.0f MB\n", d->info.model,
+           d->info.class.gfx, d->info.class.cu_num, d->info.isa, d->info.compiler, d->info.mem_read_gbs,
+           d->info.peak_gflops_bf16, d->info.gap_us, (double)d->info.llc_bytes / 1e6);
+    _cleanup_(mf_fclosep) FILE *file = fopen(argv[2], "re");
+    while (file && fgets(line, sizeof(line), file)) {
+        struct mf_shape s;
+        line[strcspn(line, "\n")] = '\0';
+        if (mf_shape_parse(line, &s) == 0)
+            bench_shape(d, &s, argc > 3 ? argv[3] : NULL);
+    }
+    mf_device_close(d);
+    return 0;
+}

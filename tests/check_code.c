@@ -1,0 +1,164 @@
+/* Code objects: their place in the cache, the processes that make them, and every way in which that fails. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+#include "kernels/code.h"
+#include "mf_check.h"
+
+static char folder[] = "/tmp/check_code.XXXXXX";
+
+static struct mf_code quant(int columns)
+{
+    struct mf_code c = {.source = "quant.hip", .function = "mf_quant"};
+
+    mf_code_define(&c, "MF_COLS=%d", columns);
+    mf_code_define(&c, "MF_GROUP=128");
+    mf_code_define(&c, "MF_THREADS=256");
+    return c;
+}
+
+/* What decides about the code decides about its place; nothing else does. */
+START_TEST(test_place)
+{
+    const struct mf_compiler compiler = {.vendor = "nvidia", .arch = "sm_90a", .version = "one 1.0"};
+    struct mf_compiler other = compiler;
+    struct mf_code code = quant(2048);
+    char first[PATH_MAX], path[PATH_MAX];
+
+    ck_assert_int_eq(mf_code_path(&compiler, &code, first), 0);
+    ck_assert_int_eq(strncmp(first, folder, strlen(folder)), 0);
+    ck_assert_int_eq(mf_code_path(&compiler, &code, path), 0);
+    ck_assert_str_eq(path, first);
+    mf_say(other.version, sizeof(other.version), "one 1.1");
+    ck_assert_int_eq(mf_code_path(&other, &code, path), 0);
+    ck_assert_str_ne(path, first);
+    other = compiler;
+    mf_say(other.arch, sizeof(other.arch), "sm_80");
+    ck_assert_int_eq(mf_code_path(&other, &code, path), 0);
+    ck_assert_str_ne(path, first);
+    code = quant(2064);
+    ck_assert_int_eq(mf_code_path(&compiler, &code, path), 0);
+    ck_assert_str_ne(path, first);
+}
+END_TEST
+
+START_TEST(test_architectures)
+{
+    static const char *const cases[][2] = {{"sm_90", "sm_90a"}, {"sm_80", "sm_80"}, {"gfx942", "gfx942"}};
+    struct mf_compiler c;
+
+    for (size_t i = 0; i < MF_ARRAY_LEN(cases); i++) {
+        mf_code_arch(&c, cases[i][0]);
+        ck_assert_str_eq(c.arch, cases[i][1]);
+    }
+}
+END_TEST
+
+START_TEST(test_sources)
+{
+    ck_assert_ptr_null(mf_code_source("none.hip"));
+    for (size_t i = 0; mf_code_source_name(i); i++)
+        ck_assert_uint_gt(strlen(mf_code_source(mf_code_source_name(i))), 100);
+    ck_assert_ptr_nonnull(mf_code_source("tile.hip"));
+}
+END_TEST
+
+/* Compiles for real where the vendor's run-time compiler is; says so where it is not. */
+static bool has_compiler(struct mf_compiler *c)
+{
+    char why[MF_CODE_WHY_MAX];
+
+    if (mf_code_version(c->vendor, c->version, why, sizeof(why)) == 0)
+        return true;
+    printf("skipped: compiling for %s: %s\n", c->arch, why);
+    return false;
+}
+
+START_TEST(test_compiles)
+{
+    struct mf_compiler compiler = {.vendor = "nvidia", .arch = "sm_90a"};
+    struct mf_code codes[3] = {quant(2048), quant(2048), quant(4096)};
+    char paths[3][PATH_MAX], whys[3][MF_CODE_WHY_MAX];
+    struct stat before, after;
+
+    if (!has_compiler(&compiler))
+        return;
+    mf_code_define(&codes[1], "MF_THREADS=none");
+    ck_assert_int_eq(mf_code_make(&compiler, codes, 3, 2, paths, whys), 2);
+    ck_assert_msg(!*whys[0] && !*whys[2], "%s %s", whys[0], whys[2]);
+    ck_assert_str_eq(paths[1], "");
+    ck_assert_ptr_nonnull(strstr(whys[1], "quant.hip"));
+    ck_assert_int_eq(stat(paths[0], &before), 0);
+    ck_assert_int_gt(before.st_size, 1000);
+    ck_assert_int_eq(mf_code_make(&compiler, codes, 1, 1, paths, whys),
+                     1); /* the second time nothing is made */
+    ck_assert_int_eq(stat(paths[0], &after), 0);
+    ck_assert(before.st_ino == after.st_ino && before.st_mtim.tv_nsec == after.st_mtim.tv_nsec);
+}
+END_TEST
+
+/* An architecture that the compiler does not know is words, or a death in the compiler's own process: never ours. */
+START_TEST(test_failures_are_words)
+{
+    static const char *const vendors[][2] = {{"nvidia", "sm_1"}, {"amd", "gfx942"}, {"amd", "gfx1"}};
+
+    for (size_t i = 0; i < MF_ARRAY_LEN(vendors); i++) {
+        struct mf_compiler compiler = {.vendor = vendors[i][0]};
+        struct mf_code code = quant(2048);
+        char path[1][PATH_MAX], why[1][MF_CODE_WHY_MAX];
+
+        mf_say(compiler.arch, sizeof(compiler.arch), "%s", vendors[i][1]);
+        if (!has_compiler(&compiler))
+            continue;
+        if (mf_code_make(&compiler, &code, 1, 1, path, why) == 1) /* a newer one that knows gfx942 */
+            continue;
+        ck_assert_str_eq(path[0], "");
+        ck_assert_msg(*why[0], "no word for %s", compiler.arch);
+    }
+}
+END_TEST
+
+START_TEST(test_no_such_vendor)
+{
+    char version[64], why[MF_CODE_WHY_MAX] = "";
+
+    ck_assert_int_eq(mf_code_version("none", version, why, sizeof(why)), -ENOENT);
+    ck_assert_ptr_nonnull(strstr(why, "usage"));
+}
+END_TEST
+
+static void remove_folder(void)
+{
+    DIR *d = opendir(folder);
+
+    for (const struct dirent *e; d && (e = readdir(d));)
+        (void)unlinkat(dirfd(d), e->d_name, 0);
+    (void)closedir(d);
+    (void)rmdir(folder);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("code");
+    TCase *tests = tcase_create("code");
+
+    if (!mkdtemp(folder) || setenv("MOEFARM_CODE_CACHE", folder, 1) < 0)
+        return EXIT_FAILURE;
+    tcase_set_timeout(tests, 100);
+    tcase_add_test(tests, test_place);
+    tcase_add_test(tests, test_architectures);
+    tcase_add_test(tests, test_sources);
+    tcase_add_test(tests, test_compiles);
+    tcase_add_test(tests, test_failures_are_words);
+    tcase_add_test(tests, test_no_such_vendor);
+    suite_add_tcase(suite, tests);
+    int failed = mf_check_main(suite);
+    remove_folder();
+    return failed;
+}

@@ -1,0 +1,198 @@
+/* The families of GPUs without a GPU: what they offer, that a step's name says which code it is, what they refuse. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/layer.h"
+#include "common/text.h"
+#include "kernels/family.h"
+#include "mf_check.h"
+
+#define STEPS_MAX 512
+
+/* clang-format off */
+static const char *const shapes[] = {
+    "1,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+    "64,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1",
+    "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0",
+    "4096,2048,384,128,8,ActivationType.Gelu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0",
+};
+
+static const struct {
+    const char *shape, *rule, *says;
+} refused[] = {
+    {"1,256,96,8,2,ActivationType.Silu,torch.float16,torch.float16,torch.float16,QuantType.No,1,0", "dtype", "torch.float16"},
+    {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0", "use_g1u1", "use_g1u1 is 0"},
+    {"1,256,100,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "divisibility", "inter_dim 100"},
+    {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Token,1,0", "q_dtype", "bf16, and fp8fn"},
+    {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,b1+b2", "bias", "b1 and b2"},
+};
+/* clang-format on */
+
+static const struct mf_device_info hopper = {.class = {.gfx = "sm_90", .cu_num = 132}, .cores = 132};
+static const struct mf_device_info ampere = {.class = {.gfx = "sm_80", .cu_num = 108}, .cores = 108};
+
+struct heard {
+    struct mf_offer offer;
+    size_t n, n_noes;
+    struct {
+        char family[32], name[MF_STEP_NAME_MAX];
+        mf_ops covers;
+    } steps[STEPS_MAX];
+    char rule[32], reason[MF_REASON_MAX]; /* of the last no */
+};
+
+static int take_step(struct mf_offer *o, const struct mf_step *s)
+{
+    struct heard *h = (struct heard *)o;
+
+    ck_assert_uint_lt(h->n, STEPS_MAX);
+    (void)mf_copy(h->steps[h->n].family, sizeof(h->steps[0].family), s->family);
+    (void)mf_copy(h->steps[h->n].name, sizeof(h->steps[0].name), s->name);
+    h->steps[h->n++].covers = s->covers;
+    return 0;
+}
+
+__attribute__((format(printf, 5, 6))) static int
+take_no(struct mf_offer *o, const char *family, const char *kernel, const char *rule, const char *format, ...)
+{
+    struct heard *h = (struct heard *)o;
+    va_list args;
+
+    ck_assert(family && kernel && rule && *rule);
+    (void)mf_copy(h->rule, sizeof(h->rule), rule);
+    va_start(args, format);
+    ck_assert_int_gt(vsnprintf(h->reason, sizeof(h->reason), format, args), 0);
+    va_end(args);
+    h->n_noes++;
+    return 0;
+}
+
+static struct mf_shape ask(const struct mf_device_info *device, const char *text, struct heard *h)
+{
+    struct mf_shape shape;
+
+    ck_assert_msg(mf_shape_parse(text, &shape) == 0, "%s", text);
+    *h = (struct heard){.offer = {take_step, take_no}};
+    ck_assert_int_eq(mf_enumerate(device, &shape, NULL, &h->offer), 0);
+    return shape;
+}
+
+static bool is_same(const struct mf_code *a, const struct mf_code *b)
+{
+    if (strcmp(a->source, b->source) != 0 || a->n_defines != b->n_defines)
+        return false;
+    for (size_t i = 0; i < a->n_defines; i++) {
+        if (strcmp(a->defines[i], b->defines[i]) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Every op of the layer has a step, names are told apart, and each step's code can be said without a device: its source is
+ * there, no definition is cut short, and two steps of one family are two codes unless they differ by their launch only. */
+START_TEST(test_offers)
+{
+    static struct heard h;
+    const struct mf_shape shape = ask(&hopper, shapes[_i], &h);
+    mf_ops covered = 0;
+
+    for (size_t i = 0; i < h.n; i++) {
+        const struct mf_family *f = mf_family_find("hip", h.steps[i].family);
+        struct mf_code code;
+
+        covered |= h.steps[i].covers;
+        ck_assert_ptr_nonnull(f);
+        ck_assert_str_eq(f->device_kind, "hip");
+        ck_assert_msg(f->code(&hopper, &shape, h.steps[i].name, &code) == 0, "%s", h.steps[i].name);
+        ck_assert_ptr_nonnull(mf_code_source(code.source));
+        ck_assert_ptr_nonnull(strstr(mf_code_source(code.source), code.function));
+        ck_assert_uint_lt(code.n_defines, MF_CODE_DEFINES_MAX);
+        for (size_t d = 0; d < code.n_defines; d++)
+            ck_assert_uint_lt(strlen(code.defines[d]), sizeof(code.defines[0]) - 1);
+        for (size_t j = 0; j < i; j++)
+            ck_assert(strcmp(h.steps[i].name, h.steps[j].name) != 0 ||
+                      strcmp(h.steps[i].family, h.steps[j].family) != 0);
+    }
+    ck_assert_uint_eq(covered, mf_layer_ops(&shape));
+}
+END_TEST
+
+/* What a step covers is in its code: of one family, the same code twice covers the same. */
+START_TEST(test_codes_tell_steps_apart)
+{
+    static struct heard h;
+    const struct mf_shape shape = ask(&hopper, shapes[_i], &h);
+
+    for (size_t i = 0; i < h.n; i++) {
+        for (size_t j = 0; j < i; j++) {
+            struct mf_code a, b;
+
+            if (strcmp(h.steps[i].family, h.steps[j].family) != 0)
+                continue;
+            const struct mf_family *f = mf_family_find("hip", h.steps[i].family);
+            ck_assert_int_eq(f->code(&hopper, &shape, h.steps[i].name, &a), 0);
+            ck_assert_int_eq(f->code(&hopper, &shape, h.steps[j].name, &b), 0);
+            ck_assert_msg(!is_same(&a, &b) || h.steps[i].covers == h.steps[j].covers ||
+                              strcmp(f->name, "move") == 0,
+                          "%s and %s", h.steps[i].name, h.steps[j].name);
+        }
+    }
+}
+END_TEST
+
+START_TEST(test_names_of_nothing)
+{
+    static const char *const names[] = {"", "s1_", "s1_bf16_silu_m16_n64_s6_w2x1x", "s3_bf16_m16_n64_s6_w2x1",
+                                        "sort"};
+    static const char *const families[] = {"move", "tile", "one"};
+    struct mf_shape shape;
+    struct mf_code code;
+
+    ck_assert_int_eq(mf_shape_parse(shapes[0], &shape), 0);
+    for (size_t f = 0; f < MF_ARRAY_LEN(families); f++) {
+        for (size_t i = 0; i < MF_ARRAY_LEN(names); i++)
+            ck_assert_int_lt(mf_family_find("hip", families[f])->code(&hopper, &shape, names[i], &code), 0);
+    }
+}
+END_TEST
+
+START_TEST(test_refuses)
+{
+    static struct heard h;
+
+    (void)ask(&hopper, refused[_i].shape, &h);
+    ck_assert_msg(h.n == 0, "%s", h.steps[0].name);
+    ck_assert_str_eq(h.rule, refused[_i].rule);
+    ck_assert_msg(strstr(h.reason, refused[_i].says), "%s", h.reason);
+}
+END_TEST
+
+/* Hopper's own instruction is not offered elsewhere, and the refusal says why. */
+START_TEST(test_architecture)
+{
+    static struct heard h;
+
+    (void)ask(&ampere, shapes[0], &h);
+    ck_assert_uint_gt(h.n, 0);
+    ck_assert_uint_gt(h.n_noes, 0);
+    for (size_t i = 0; i < h.n; i++)
+        ck_assert_msg(!strstr(h.steps[i].name, "_g1") && !strstr(h.steps[i].name, "_g2"), "%s",
+                      h.steps[i].name);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("family_hip");
+    TCase *tests = tcase_create("family_hip");
+
+    tcase_add_loop_test(tests, test_offers, 0, MF_ARRAY_LEN(shapes));
+    tcase_add_loop_test(tests, test_codes_tell_steps_apart, 0, MF_ARRAY_LEN(shapes));
+    tcase_add_loop_test(tests, test_refuses, 0, MF_ARRAY_LEN(refused));
+    tcase_add_test(tests, test_names_of_nothing);
+    tcase_add_test(tests, test_architecture);
+    suite_add_tcase(suite, tests);
+    return mf_check_main(suite);
+}
