@@ -168,6 +168,8 @@ int main(int argc, char **argv)
     }
     if (!v || (!asks_version && !mf_code_source(argv[3])))
         return usage();
+    /* NVRTC opens the driver where there is one, and so the device that somebody times meanwhile. A compiler needs none. */
+    (void)setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
     if (load(v, &c) < 0)
         return 1;
     if (asks_version) {

@@ -16,8 +16,13 @@ struct mf_device_info {
     char model[MF_DEVICE_TEXT_MAX]; /* SKU, as the machine names it */
     char isa[MF_DEVICE_TEXT_MAX];   /* "avx512_bf16+vnni", "avx2", "c" */
     char compiler[MF_DEVICE_TEXT_MAX];
+    char driver[MF_DEVICE_TEXT_MAX];   /* of a GPU: the kernel's driver, and the runtime */
+    char identity[MF_DEVICE_TEXT_MAX]; /* of a GPU, whatever its ordinal: UUID or PCI address */
     uint64_t memory_bytes;
-    uint64_t llc_bytes;      /* last cache: what rotation has to exceed */
+    uint64_t llc_bytes; /* last cache: what rotation has to exceed */
+    uint64_t lds_bytes; /* of a GPU: shared memory that one block may have */
+    double clock_mhz;   /* of a GPU: its highest */
+    double memory_mhz;
     int cores;               /* threads that a step may use */
     double peak_gflops_bf16; /* measured, all cores */
     double peak_gflops_f32;

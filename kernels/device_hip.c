@@ -391,11 +391,26 @@ static int count(char *why, size_t why_cap)
     return r < 0 ? r : count_with(&c, why, why_cap);
 }
 
+static int identity(int ordinal, char *ret, size_t cap, char *why, size_t why_cap)
+{
+    struct mf_hip_calls c;
+    int n = load_calls(&c, why, why_cap);
+    if (n == 0)
+        n = count_with(&c, why, why_cap);
+    if (n < 0)
+        return n;
+    hipError_t e = ordinal < n ? mf_hip_identity(&c, ordinal, ret, cap) : hipErrorNotFound;
+    if (e == hipSuccess)
+        return 0;
+    mf_say(why, why_cap, "asking who hip:%s:%d is: %s", MF_HIP_VENDOR, ordinal, mf_hip_words(&c, e));
+    return errno_of(e);
+}
+
 static int describe(struct hip_device *d)
 {
     struct mf_device_info *info = &d->base.info;
     hipDevice_t device;
-    int cores = 0, llc = 0, version = 0;
+    int cores = 0, llc = 0, clock = 0, memory_clock = 0;
     size_t memory = 0;
     hipError_t e = mf_hip_set_device(&d->c, d->ordinal);
     if (e == hipSuccess)
@@ -411,7 +426,13 @@ static int describe(struct hip_device *d)
     if (e == hipSuccess)
         e = d->c.hipDeviceTotalMem(&memory, device);
     if (e == hipSuccess)
-        e = d->c.hipDriverGetVersion(&version);
+        e = d->c.hipDeviceGetAttribute(&clock, hipDeviceAttributeClockRate, device);
+    if (e == hipSuccess)
+        e = d->c.hipDeviceGetAttribute(&memory_clock, hipDeviceAttributeMemoryClockRate, device);
+    if (e == hipSuccess)
+        e = mf_hip_driver(&d->c, info->driver, sizeof(info->driver));
+    if (e == hipSuccess)
+        e = mf_hip_identity(&d->c, d->ordinal, info->identity, sizeof(info->identity));
     if (e == hipSuccess)
         e = mf_hip_arch(&d->c, d->ordinal, info->class.gfx, sizeof(info->class.gfx));
     if (e != hipSuccess)
@@ -419,7 +440,10 @@ static int describe(struct hip_device *d)
     info->class.cu_num = info->cores = cores;
     info->llc_bytes = (uint64_t)llc;
     info->memory_bytes = memory;
-    mf_say(info->isa, sizeof(info->isa), "%s, driver %d", info->class.gfx, version);
+    info->lds_bytes = (uint64_t)d->max_shared;
+    info->clock_mhz = clock / 1e3;
+    info->memory_mhz = memory_clock / 1e3;
+    mf_say(info->isa, sizeof(info->isa), "%s", info->class.gfx);
     return 0;
 }
 
@@ -514,6 +538,7 @@ static int open_device(int ordinal, const struct mf_device_info *known, char *wh
 const struct mf_hip_module *mf_hip_module_entry(void) __attribute__((visibility("default")));
 const struct mf_hip_module *mf_hip_module_entry(void)
 {
-    static const struct mf_hip_module module = {MF_HIP_MODULE_API, MF_HIP_VENDOR, count, open_device};
+    static const struct mf_hip_module module = {MF_HIP_MODULE_API, MF_HIP_VENDOR, count, identity,
+                                                open_device};
     return &module;
 }

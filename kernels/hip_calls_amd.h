@@ -20,8 +20,9 @@ static const char *const mf_hip_sonames[] = {"libamdhip64.so.7", "libamdhip64.so
     X(hipStreamSynchronize) X(hipStreamDestroy) X(hipEventCreateWithFlags) X(hipEventRecord) X(hipEventElapsedTime)   \
     X(hipEventSynchronize) X(hipEventDestroy) X(hipModuleLoadData) X(hipModuleUnload) X(hipModuleGetFunction)         \
     X(hipFuncGetAttribute) X(hipModuleLaunchKernel) X(hipStreamBeginCapture) X(hipStreamEndCapture)                   \
-    X(hipGraphInstantiate) X(hipGraphLaunch) X(hipGraphExecDestroy) X(hipGraphDestroy) X(hipDriverGetVersion)         \
-    X(hipGetErrorString)
+    X(hipGraphInstantiate) X(hipGraphLaunch) X(hipGraphExecDestroy) X(hipGraphDestroy)                                \
+    X(hipGetErrorString) X(hipRuntimeGetVersion) X(hipDeviceGetPCIBusId)                                              \
+    X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor)
 /* clang-format on */
 
 struct mf_hip_calls {
@@ -77,4 +78,24 @@ static inline hipError_t mf_hip_arch(const struct mf_hip_calls *c, int ordinal, 
     const char *at = r == hipSuccess ? memmem(properties, sizeof(properties) - 16, "gfx", 3) : NULL;
     (void)snprintf(buf, cap, "%.*s", at ? (int)strcspn(at, ":") : 0, at ? at : "");
     return r == hipSuccess && !at ? hipErrorNotFound : r;
+}
+/* "0000:83:00.0". */
+static inline hipError_t mf_hip_identity(const struct mf_hip_calls *c, int ordinal, char *buf, size_t cap)
+{
+    return c->hipDeviceGetPCIBusId(buf, (int)cap, ordinal);
+}
+/* "driver 6.3.6, HIP 6.0.32831": the kernel's driver where it says its version, and the runtime. */
+static inline hipError_t mf_hip_driver(const struct mf_hip_calls *c, char *buf, size_t cap)
+{
+    int version = 0;
+    char name[32] = "";
+    FILE *f = fopen("/sys/module/amdgpu/version", "re");
+    if (f && fgets(name, sizeof(name), f))
+        name[strcspn(name, "\n")] = '\0';
+    if (f)
+        (void)fclose(f);
+    hipError_t r = c->hipRuntimeGetVersion(&version);
+    (void)snprintf(buf, cap, "driver %s, HIP %d.%d.%d", name[0] ? name : "of the kernel", version / 10000000,
+                   version / 100000 % 100, version % 100000);
+    return r;
 }

@@ -5,6 +5,7 @@
 #include <cuda.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #define MF_HIP_VENDOR   "nvidia"
 #define MF_HIP_COMPILER "nvrtc"
@@ -29,6 +30,7 @@ typedef CUgraphExec hipGraphExec_t;
 #define hipDeviceAttributeMultiprocessorCount     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 #define hipDeviceAttributeL2CacheSize             CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
 #define hipDeviceAttributeClockRate               CU_DEVICE_ATTRIBUTE_CLOCK_RATE
+#define hipDeviceAttributeMemoryClockRate         CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE
 #define hipDeviceAttributeComputeCapabilityMajor  CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 #define hipDeviceAttributeComputeCapabilityMinor  CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
 #define hipDeviceAttributeMaxSharedMemoryPerBlock CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
@@ -57,7 +59,8 @@ typedef CUgraphExec hipGraphExec_t;
     X(hipStreamBeginCapture, cuStreamBeginCapture) X(hipStreamEndCapture, cuStreamEndCapture)                       \
     X(instantiate, cuGraphInstantiateWithFlags) X(hipGraphLaunch, cuGraphLaunch)                                    \
     X(hipGraphExecDestroy, cuGraphExecDestroy) X(hipGraphDestroy, cuGraphDestroy)                                   \
-    X(hipDriverGetVersion, cuDriverGetVersion) X(error_string, cuGetErrorString)
+    X(hipDriverGetVersion, cuDriverGetVersion) X(error_string, cuGetErrorString) X(uuid, cuDeviceGetUuid)           \
+    X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor)
 /* clang-format on */
 
 struct mf_hip_calls {
@@ -121,5 +124,37 @@ static inline hipError_t mf_hip_arch(const struct mf_hip_calls *c, int ordinal, 
     if (r == CUDA_SUCCESS)
         r = c->hipDeviceGetAttribute(&minor, hipDeviceAttributeComputeCapabilityMinor, device);
     (void)snprintf(buf, cap, "sm_%d%d", major, minor);
+    return r;
+}
+/* "GPU-6ee5…", as the driver's own tools say it; of a slice of a GPU, the slice's. */
+static inline hipError_t mf_hip_identity(const struct mf_hip_calls *c, int ordinal, char *buf, size_t cap)
+{
+    CUdevice device;
+    CUuuid id;
+    CUresult r = c->hipDeviceGet(&device, ordinal);
+    if (r == CUDA_SUCCESS)
+        r = c->uuid(&id, device);
+    int n = snprintf(buf, cap, "GPU-");
+    for (size_t i = 0; r == CUDA_SUCCESS && i < sizeof(id.bytes) && (size_t)n + 4 < cap; i++)
+        n += snprintf(buf + n, cap - (size_t)n, "%s%02x", i >= 4 && i <= 10 && i % 2 == 0 ? "-" : "",
+                      (unsigned)(unsigned char)id.bytes[i]);
+    return r;
+}
+/* "driver 580.65.06, CUDA 13.0": the kernel's driver as it says itself, and what its runtime can do. */
+static inline hipError_t mf_hip_driver(const struct mf_hip_calls *c, char *buf, size_t cap)
+{
+    int version = 0, major, minor;
+    char line[256] = "", name[32] = "";
+    FILE *f = fopen("/proc/driver/nvidia/version", "re");
+    const char *at = f && fgets(line, sizeof(line), f) ? strstr(line, "Kernel Module") : NULL;
+    if (f)
+        (void)fclose(f);
+    if (at && (at = strpbrk(at, "0123456789")) && strncmp(at, "86_64", 5) == 0)
+        at = strpbrk(at + 5, "0123456789"); /* "Open Kernel Module for x86_64  580.65.06" */
+    (void)snprintf(name, sizeof(name), "%.*s", at ? (int)strcspn(at, " \t\n") : 0, at ? at : "");
+    CUresult r = c->hipDriverGetVersion(&version);
+    major = version / 1000;
+    minor = version % 1000 / 10;
+    (void)snprintf(buf, cap, "driver %s, CUDA %d.%d", name[0] ? name : "of unknown version", major, minor);
     return r;
 }

@@ -47,8 +47,9 @@ int mf_device_hip_count(const char *vendor, char *why, size_t why_cap)
     return r < 0 ? r : m->count(why, why_cap);
 }
 
-int mf_device_hip_open(const char *name, const struct mf_device_info *known, char *why, size_t why_cap,
-                       struct mf_device **ret)
+/* "hip:amd:0": its module, loaded, and the ordinal. */
+static int find(const char *name, const struct mf_hip_module **ret, int *ret_ordinal, char *why,
+                size_t why_cap)
 {
     const char *vendor = name + strlen("hip:");
     for (size_t i = 0; i < MF_ARRAY_LEN(vendors); i++) {
@@ -58,12 +59,26 @@ int mf_device_hip_open(const char *name, const struct mf_device_info *known, cha
             vendor[n + 1] > '9')
             continue;
         long ordinal = strtol(vendor + n + 1, &end, 10);
-        const struct mf_hip_module *m;
         if (*end || ordinal > 1023)
             break;
-        int r = load(vendors[i], &m, why, why_cap);
-        return r < 0 ? r : m->open((int)ordinal, known, why, why_cap, ret);
+        *ret_ordinal = (int)ordinal;
+        return load(vendors[i], ret, why, why_cap);
     }
     mf_say(why, why_cap, "'%s' is no device: expected hip:amd:<ordinal> or hip:nvidia:<ordinal>", name);
     return -EINVAL;
+}
+
+int mf_device_hip_open(const char *name, const struct mf_device_info *known, char *why, size_t why_cap,
+                       struct mf_device **ret)
+{
+    const struct mf_hip_module *m;
+    int ordinal, r = find(name, &m, &ordinal, why, why_cap);
+    return r < 0 ? r : m->open(ordinal, known, why, why_cap, ret);
+}
+
+int mf_device_hip_identity(const char *name, char *ret, size_t cap, char *why, size_t why_cap)
+{
+    const struct mf_hip_module *m;
+    int ordinal, r = find(name, &m, &ordinal, why, why_cap);
+    return r < 0 ? r : m->identity(ordinal, ret, cap, why, why_cap);
 }

@@ -5,13 +5,15 @@
 #include "kernels/device.h"
 
 /* What a module exports, as mf_hip_module_entry. */
-#define MF_HIP_MODULE_API   1
+#define MF_HIP_MODULE_API   2
 #define MF_HIP_MODULE_ENTRY "mf_hip_module_entry"
 struct mf_hip_module {
     int api;
     const char *vendor; /* "amd", "nvidia" */
     /* Devices that the runtime shows; -ENOENT with the reason in why when there is no runtime or no device. */
     int (*count)(char *why, size_t why_cap);
+    /* mf_device_hip_identity */
+    int (*identity)(int ordinal, char *ret, size_t cap, char *why, size_t why_cap);
     int (*open)(int ordinal, const struct mf_device_info *known, char *why, size_t why_cap,
                 struct mf_device **ret);
 };
@@ -22,3 +24,6 @@ int mf_device_hip_open(const char *name, const struct mf_device_info *known, cha
                        struct mf_device **ret);
 /* Devices of a vendor; negative with the sentence in why when there are none. */
 int mf_device_hip_count(const char *vendor, char *why, size_t why_cap);
+/* Which GPU "hip:nvidia:0" is, by what it is called whatever else is visible (mf_device_info.identity), without opening it.
+ * The runtime is loaded. Negative with the sentence in why. */
+int mf_device_hip_identity(const char *name, char *ret, size_t cap, char *why, size_t why_cap);

@@ -22,7 +22,7 @@ static void make_instance(char out[17])
 
 static int set_up(struct mf_agent *a, char *why, size_t why_cap)
 {
-    int r = mf_device_lock(a->o.lock_folder, a->o.device, why, why_cap, &a->lock_fd);
+    int r = mf_device_lock(a->o.lock_folder, a->o.device, a->o.identity, why, why_cap, &a->lock_fd);
     if (r < 0)
         return r;
     uint64_t torn = 0;

@@ -6,11 +6,13 @@ set(MF_AGENT_SOURCES
     agent_socket.c
     crew.c
     described.c
+    device_ask.c
     device_lock.c
     foreign.c
     job.c
     journal.c
     keeper.c
+    list_devices.c
     runner.c
     runner_host.c
     runner_plugin.c

@@ -23,6 +23,7 @@ struct mf_agent_options {
     const char *coordinator; /* "tcp://host:port" */
     const char *name;        /* unique in the farm */
     const char *device;
+    const char *identity; /* of the device, for its lock; NULL or "": it has none but its name */
     const char *spool_folder;
     const char *lock_folder;
     const char *const *runner_argv; /* of its runners; NULL ends */

@@ -9,25 +9,31 @@
 
 #define AT(member) offsetof(struct mf_device_info, member)
 
-enum kind { TEXT, BYTES, COUNT, NUMBER, NUMBER_OR_NONE /* 0 where it is not said */ };
+enum kind { TEXT, BYTES, COUNT, NUMBER };
 
 /* clang-format off */
 static const struct field {
     const char *object, *key;       /* object: NULL for a member of the message itself */
     enum kind kind;
     size_t at;
+    bool optional;                  /* nothing, or 0, where it is not said */
 } fields[] = {
-    {NULL,          "model",        TEXT,   AT(model)},
-    {NULL,          "isa",          TEXT,   AT(isa)},
-    {NULL,          "compiler",     TEXT,   AT(compiler)},
-    {NULL,          "memory",       BYTES,  AT(memory_bytes)},
-    {NULL,          "llc",          BYTES,  AT(llc_bytes)},
-    {NULL,          "cores",        COUNT,  AT(cores)},
-    {"peak_gflops", "bf16",         NUMBER, AT(peak_gflops_bf16)},
-    {"peak_gflops", "f32",          NUMBER, AT(peak_gflops_f32)},
-    {"peak_gflops", "fp8",          NUMBER_OR_NONE, AT(peak_gflops_fp8)},
-    {NULL,          "mem_read_gbs", NUMBER, AT(mem_read_gbs)},
-    {NULL,          "gap_us",       NUMBER, AT(gap_us)},
+    {NULL,          "model",        TEXT,   AT(model), false},
+    {NULL,          "isa",          TEXT,   AT(isa), false},
+    {NULL,          "compiler",     TEXT,   AT(compiler), false},
+    {NULL,          "memory",       BYTES,  AT(memory_bytes), false},
+    {NULL,          "llc",          BYTES,  AT(llc_bytes), false},
+    {NULL,          "cores",        COUNT,  AT(cores), false},
+    {"peak_gflops", "bf16",         NUMBER, AT(peak_gflops_bf16), false},
+    {"peak_gflops", "f32",          NUMBER, AT(peak_gflops_f32), false},
+    {"peak_gflops", "fp8",          NUMBER, AT(peak_gflops_fp8), true},
+    {NULL,          "mem_read_gbs", NUMBER, AT(mem_read_gbs), false},
+    {NULL,          "gap_us",       NUMBER, AT(gap_us), false},
+    {NULL,          "driver",       TEXT,   AT(driver),     true},
+    {NULL,          "identity",     TEXT,   AT(identity),   true},
+    {NULL,          "lds",          BYTES,  AT(lds_bytes),  true},
+    {NULL,          "clock_mhz",    NUMBER, AT(clock_mhz),  true},
+    {NULL,          "memory_mhz",   NUMBER, AT(memory_mhz), true},
 };
 /* clang-format on */
 
@@ -39,6 +45,13 @@ static cJSON *inner(cJSON *object, const struct field *f)
     return found ? found : cJSON_AddObjectToObject(object, f->object);
 }
 
+static bool is_said(const struct field *f, const void *value)
+{
+    static const uint64_t none;
+    size_t size = f->kind == TEXT ? 1 : f->kind == COUNT ? sizeof(int) : sizeof(none);
+    return !f->optional || memcmp(value, &none, size) != 0;
+}
+
 int mf_described_add(cJSON *object, const struct mf_device_info *info)
 {
     char class[MF_DEVICE_CLASS_TEXT_MAX];
@@ -48,6 +61,8 @@ int mf_described_add(cJSON *object, const struct mf_device_info *info)
     for (size_t i = 0; ok && i < MF_ARRAY_LEN(fields); i++) {
         const struct field *f = &fields[i];
         const void *value = (const char *)info + f->at;
+        if (!is_said(f, value))
+            continue;
         cJSON *to = inner(object, f);
         if (f->kind == TEXT)
             ok = to && cJSON_AddStringToObject(to, f->key, value);
@@ -69,6 +84,8 @@ static int parse_field(const cJSON *object, const struct field *f, struct mf_dev
     int r;
     if (f->object)
         object = mf_json_object(object, f->object);
+    if (f->optional && !cJSON_GetObjectItemCaseSensitive(object, f->key))
+        return 0;
     switch (f->kind) {
     case TEXT:
         r = mf_json_text(object, f->key, &text);
@@ -83,10 +100,6 @@ static int parse_field(const cJSON *object, const struct field *f, struct mf_dev
         if (r == 0)
             *(int *)value = (int)number;
         return r;
-    case NUMBER_OR_NONE:
-        if (!cJSON_GetObjectItemCaseSensitive(object, f->key))
-            return 0;
-        __attribute__((fallthrough));
     case NUMBER:
         return mf_json_double(object, f->key, value);
     }

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -28,16 +29,20 @@ static long holder_of(int fd)
     return mf_parse_i64(text, 1, INT32_MAX, &pid) < 0 ? 0 : (long)pid;
 }
 
-int mf_device_lock(const char *folder, const char *device, char *why, size_t why_cap, int *ret_fd)
+int mf_device_lock(const char *folder, const char *device, const char *identity, char *why, size_t why_cap,
+                   int *ret_fd)
 {
     char name[128];
+    bool known = identity && *identity;
     /* A simulated device is its class and ordinal: the spec file behind them is how it behaves. */
     size_t len = strlen(device);
     const char *end = strncmp(device, "sim:", 4) == 0 ? strchr(device + 4, ':') : NULL;
     if (end && (end = strchr(end + 1, ':')))
         len = (size_t)(end - device);
     int r = len < sizeof(name) ? 0 : -ENAMETOOLONG;
-    if (r == 0)
+    if (r == 0 && known)
+        mf_say(name, sizeof(name), "hip-%s", identity);
+    else if (r == 0)
         mf_say(name, sizeof(name), "%.*s", (int)len, device);
     if (r < 0) {
         mf_say(why, why_cap, "the device name %.40s… is too long", device);
@@ -63,8 +68,8 @@ int mf_device_lock(const char *folder, const char *device, char *why, size_t why
     if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
         r = errno == EWOULDBLOCK ? -EBUSY : -errno;
         mf_say(why, why_cap,
-               "device %s is held by the worker with pid %ld (lock %s): a device takes one worker", device,
-               holder_of(fd), path);
+               "device %s%s%s is held by the worker with pid %ld (lock %s): a device takes one worker",
+               device, known ? ", which is " : "", known ? identity : "", holder_of(fd), path);
         return r;
     }
     char pid[24];

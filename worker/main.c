@@ -2,7 +2,6 @@
  * how the worker starts its own. */
 #include <errno.h>
 #include <limits.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,19 +13,19 @@
 
 #include "common/cleanup.h"
 #include "common/clock.h"
-#include "common/json.h"
 #include "common/log.h"
 #include "common/opts.h"
 #include "common/text.h"
+#include "kernels/device.h"
 #include "worker/agent.h"
-#include "worker/crew.h"
+#include "worker/device_ask.h"
 #include "worker/device_lock.h"
+#include "worker/list_devices.h"
 #include "worker/runner.h"
 
 #define SIM_WORKERS_MAX  256
 #define ARGUMENTS_MAX    (2 * MF_RUNNER_FOREIGN_MAX + 2 * MF_RUNNER_FAMILY_SO_MAX + 16)
 #define RESERVE_MAX      4 /* agents of one process that keep a runner in reserve */
-#define LIST_TIMEOUT_MS  60000
 #define DEFAULT_KEEP_GIB 8
 
 struct settings {
@@ -41,7 +40,7 @@ struct settings {
 /* What one agent's strings point to. */
 struct seat {
     struct mf_agent *agent;
-    char name[128], device[PATH_MAX], keep[32], memory[32], parent[32];
+    char name[128], device[PATH_MAX], identity[MF_DEVICE_TEXT_MAX], keep[32], memory[32], parent[32];
     const char *argv[ARGUMENTS_MAX];
 };
 
@@ -73,7 +72,7 @@ static int parse(struct settings *s, int argc, char **argv)
     /* clang-format off */
     const struct mf_opt opts[] = {
         {"coordinator",  MF_OPT_TEXT, &s->coordinator, "ENDPOINT", "where moefarmd listens for workers", 0, 0},
-        {"device",       MF_OPT_TEXT, &s->device, "NAME", "cpu:0, or sim:<class>:<ordinal>[:<spec file>]", 0, 0},
+        {"device",       MF_OPT_TEXT, &s->device, "NAME", "cpu:0, hip:nvidia:<ordinal>, hip:amd:<ordinal>, or sim:<class>:<ordinal>[:<spec file>]", 0, 0},
         {"name",         MF_OPT_TEXT, &s->name, "NAME", "of this worker, unique in the farm (default: host and device)", 0, 0},
         {"spool",        MF_OPT_TEXT, &s->spool, "FOLDER", "where results wait until they are acknowledged", 0, 0},
         {"lock-dir",     MF_OPT_TEXT, &s->lock_folder, "FOLDER", "where the lock of the device is; /tmp where there is no /run/lock", 0, 0},
@@ -151,70 +150,6 @@ static void make_argv(const struct settings *s, struct seat *seat)
     seat->argv[n] = NULL;
 }
 
-/* ---- --list-devices ---- */
-
-static void print_described(const char *name, const cJSON *d)
-{
-    const char *class = "?", *model = "?", *isa = "?";
-    double bandwidth = 0, peak = 0;
-    (void)mf_json_text(d, "class", &class);
-    (void)mf_json_text(d, "model", &model);
-    (void)mf_json_text(d, "isa", &isa);
-    (void)mf_json_double(d, "mem_read_gbs", &bandwidth);
-    (void)mf_json_double(mf_json_object(d, "peak_gflops"), "bf16", &peak);
-    printf("%-8s %s: %s, %s; reads %.1f GB/s, %.0f Gflop/s in bf16\n", name, class, model, isa, bandwidth,
-           peak);
-}
-
-/* Asks a runner, as a worker would: nothing of a driver gets into this process. */
-static int describe(struct mf_crew *crew)
-{
-    int64_t until = mf_now_ms() + LIST_TIMEOUT_MS;
-    while (mf_now_ms() < until) {
-        struct pollfd fds[MF_CREW_POLLFDS];
-        mf_crew_turn(crew);
-        cJSON *message = NULL;
-        enum mf_crew_event event;
-        while ((event = mf_crew_next(crew, &message)) != MF_CREW_NOTHING) {
-            if (event == MF_CREW_READY)
-                return 0;
-            if (event == MF_CREW_HOPELESS)
-                return -ENODEV;
-            if (event == MF_CREW_MESSAGE)
-                cJSON_Delete(message);
-        }
-        mf_crew_pollfds(crew, fds);
-        int64_t left = MF_MIN(mf_crew_due_ms(crew), until) - mf_now_ms();
-        (void)poll(fds, MF_CREW_POLLFDS, (int)MF_MAX(left, 1));
-    }
-    return -ETIMEDOUT;
-}
-
-static int list_devices(const struct settings *s)
-{
-    struct seat seat = {.device = "cpu:0"};
-    struct mf_crew *crew = NULL;
-    make_argv(s, &seat);
-    struct mf_crew_options o = {.argv = seat.argv, .keep_bytes = 1 << 20};
-    int r = mf_crew_new(&o, &crew);
-    if (r < 0)
-        return 1;
-    r = describe(crew);
-    if (r == 0)
-        print_described("cpu:0", mf_crew_described(crew));
-    else
-        printf("cpu:0    left out: %s\n", r == -ETIMEDOUT ? "no answer within a minute" : mf_crew_why(crew));
-    mf_crew_free(crew);
-    printf("sim      sim:<class>:<ordinal>[:<spec file>] simulates a device; only when asked for by name\n");
-    printf("amd      left out: %s\n", access("/dev/kfd", F_OK) == 0
-                                          ? "this build has no HIP device"
-                                          : "no /dev/kfd, and this build has no HIP device");
-    printf("nvidia   left out: %s\n", access("/dev/nvidiactl", F_OK) == 0
-                                          ? "this build has no CUDA device"
-                                          : "no /dev/nvidiactl, and this build has no CUDA device");
-    return 0;
-}
-
 /* ---- the loop ---- */
 
 /* SIGTERM and SIGINT as a descriptor; blocked before any thread of ZeroMQ starts. */
@@ -249,8 +184,18 @@ static int make_seat(const struct settings *s, struct seat *seat, int i)
     return 0;
 }
 
+/* Of a GPU. A worker whose device cannot be asked starts all the same: its runner says what is wrong with it. */
+static void identify(const struct settings *s, struct seat *seat)
+{
+    char why[256];
+    if (strncmp(s->device, "hip:", 4) == 0 &&
+        mf_device_ask_identity(s->device, seat->identity, sizeof(seat->identity), why, sizeof(why)) < 0)
+        log_warn("%s has no identity to lock it by: %s", s->device, why);
+}
+
 static int start_seats(const struct settings *s, void *zmq, struct seat *seats)
 {
+    identify(s, &seats[0]); /* before there are threads */
     for (int i = 0; i < s->sim_workers; i++) {
         char why[512] = "";
         int r = make_seat(s, &seats[i], i);
@@ -264,6 +209,7 @@ static int start_seats(const struct settings *s, void *zmq, struct seat *seats)
             .coordinator = s->coordinator,
             .name = seats[i].name,
             .device = seats[i].device,
+            .identity = seats[i].identity,
             .spool_folder = s->spool,
             .lock_folder = s->lock_folder,
             .runner_argv = seats[i].argv,
@@ -408,8 +354,11 @@ int main(int argc, char **argv)
     mf_log_init("moefarm-worker", level);
     if (s.runner_child)
         return run_child(&s);
-    if (s.list_devices)
-        return list_devices(&s);
+    if (s.list_devices) {
+        struct seat seat = {.device = ""};
+        make_argv(&s, &seat);
+        return mf_list_devices(seat.argv, seat.device, sizeof(seat.device));
+    }
     char name[120];
     if (!s.name[0]) {
         default_name(s.device, name, sizeof(name));

@@ -1,0 +1,204 @@
+/* moefarm-worker and GPUs on a machine that has none: what it lists and why not the rest, and its lock, with a driver of
+ * cardboard (fake_cuda.c) where one is needed. */
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+#include "kernels/beside.h"
+#include "kernels/code.h"
+#include "mf_check.h"
+#include "worker/device_lock.h"
+
+#define WORKER    MF_BINARY_DIR "/worker/moefarm-worker"
+#define CARDBOARD MF_BINARY_DIR "/tests/fake_cuda"
+
+extern char **environ;
+
+static char folder[64];
+
+static void setup(void)
+{
+    mf_say(folder, sizeof(folder), "/tmp/check_gpu_worker.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
+}
+
+static void teardown(void)
+{
+    char command[128];
+
+    mf_say(command, sizeof(command), "rm -rf %s", folder);
+    ck_assert_int_eq(system(command), 0); /* NOLINT(cert-env33-c): a folder of our own */
+}
+
+struct ran {
+    int code;
+    char text[16384]; /* stdout and stderr */
+};
+
+/* The worker with the words given, up to NULL. */
+static struct ran worker(const char *const *words)
+{
+    struct ran r = {0};
+    char *argv[24] = {(char *)(uintptr_t)WORKER};
+    posix_spawn_file_actions_t actions;
+    int pipes[2], n = 1, status;
+    size_t len = 0;
+    pid_t pid;
+
+    for (; *words && n < 23; words++)
+        argv[n++] = (char *)(uintptr_t)*words;
+    ck_assert_int_eq(pipe2(pipes, O_CLOEXEC), 0);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, pipes[1], 1);
+    posix_spawn_file_actions_adddup2(&actions, pipes[1], 2);
+    ck_assert_int_eq(posix_spawn(&pid, WORKER, &actions, NULL, argv, environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    (void)close(pipes[1]);
+    for (ssize_t got; (got = read(pipes[0], r.text + len, sizeof(r.text) - 1 - len)) > 0;)
+        len += (size_t)got;
+    (void)close(pipes[0]);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_msg(WIFEXITED(status), "the worker died of signal %d: %s", WTERMSIG(status), r.text);
+    r.code = WEXITSTATUS(status);
+    return r;
+}
+
+#define RUN(...)             worker((const char *const[]){__VA_ARGS__, NULL})
+#define assert_says(r, part) ck_assert_msg(strstr((r).text, part) != NULL, "no '%s' in:\n%s", part, (r).text)
+
+/* The driver of cardboard in place of any other; false, with a word, where this build has no module that would open it. */
+static bool use_cardboard(void)
+{
+    char path[PATH_MAX];
+
+    if (mf_beside("moefarm-hip-nvidia.so", "kernels", path) < 0) {
+        printf("skipped: a driver of cardboard: this build has no module for nvidia\n");
+        return false;
+    }
+    ck_assert_int_eq(setenv("LD_LIBRARY_PATH", CARDBOARD, 1), 0);
+    return true;
+}
+
+static bool has_nvrtc(void)
+{
+    char version[64], why[MF_CODE_WHY_MAX];
+
+    if (mf_code_version("nvidia", version, why, sizeof(why)) == 0)
+        return true;
+    printf("skipped: opening a device: %s\n", why);
+    return false;
+}
+
+/* The CPU is always there, and each vendor has a line: its devices, or why there are none. */
+START_TEST(lists_what_is_here)
+{
+    struct ran r = RUN("--list-devices");
+
+    ck_assert_int_eq(r.code, 0);
+    assert_says(r, "cpu:0 ");
+    assert_says(r, " threads, last cache ");
+    assert_says(r, "GB/s");
+    assert_says(r, "sim:<class>:<ordinal>");
+    for (const char *const *vendor = (const char *const[]){"nvidia", "amd", NULL}; *vendor; vendor++) {
+        char line[64];
+
+        mf_say(line, sizeof(line), "\nhip:%s", *vendor);
+        assert_says(r, line);
+    }
+}
+END_TEST
+
+START_TEST(lists_gpus)
+{
+    if (!use_cardboard() || !has_nvrtc())
+        return;
+    ck_assert_int_eq(setenv("FAKE_CUDA_DEVICES", "2", 1), 0);
+    struct ran r = RUN("--list-devices");
+
+    ck_assert_int_eq(r.code, 0);
+    assert_says(r, "hip:nvidia:0  sm_90/132: Cardboard H200, sm_90\n");
+    assert_says(r, "hip:nvidia:1  sm_90/132: Cardboard H200, sm_90\n");
+    assert_says(r, "140.0 GiB, 132 compute units, last cache 50 MiB, 227 KiB of LDS a block, 1980 MHz, "
+                   "memory 3201 MHz\n");
+    assert_says(r, "CUDA 13.0, compiler nvrtc ");
+    assert_says(r, "GPU-6e000000-0000-0000-0000-000000000002\n");
+}
+END_TEST
+
+static const struct {
+    const char *variable, *value, *says;
+} left_out[] = {
+    {"FAKE_CUDA_DEVICES", "0", "hip:nvidia    left out: the runtime of nvidia shows no device"},
+    {"FAKE_CUDA_CRASH", "1", "hip:nvidia    left out: the runtime took its process down with signal 6"},
+};
+
+START_TEST(says_why_none)
+{
+    if (!use_cardboard())
+        return;
+    ck_assert_int_eq(setenv(left_out[_i].variable, left_out[_i].value, 1), 0);
+    struct ran r = RUN("--list-devices");
+
+    ck_assert_int_eq(r.code, 0);
+    assert_says(r, left_out[_i].says);
+    assert_says(r, "sim:<class>");
+}
+END_TEST
+
+/* The lock goes by which GPU it is: the same one under another ordinal is held, another one under the same ordinal is not. */
+static const struct {
+    const char *device, *uuid;
+    bool held;
+} locks[] = {
+    {"hip:nvidia:0", "7", true},
+    {"hip:nvidia:1", "6", true},
+    {"hip:nvidia:0", "8", false},
+};
+
+START_TEST(locks_the_gpu_itself)
+{
+    char why[256] = "", log[512], *const spool = folder;
+    int fd = -1;
+
+    if (!use_cardboard())
+        return;
+    ck_assert_int_eq(setenv("FAKE_CUDA_DEVICES", "2", 1), 0);
+    ck_assert_int_eq(setenv("FAKE_CUDA_UUID", locks[_i].uuid, 1), 0);
+    ck_assert_int_eq(mf_device_lock(folder, "hip:nvidia:0", "GPU-6e000000-0000-0000-0000-000000000007", why,
+                                    sizeof(why), &fd),
+                     0);
+    /* Not held: it goes on to its coordinator, whose address cannot be one. */
+    struct ran r = RUN("--device", locks[_i].device, "--lock-dir", folder, "--spool", spool, "--coordinator",
+                       "nowhere", "--name", "w");
+
+    ck_assert_int_eq(r.code, 1);
+    mf_say(log, sizeof(log),
+           "device %s, which is GPU-6e000000-0000-0000-0000-000000000007 is held by the worker with pid %ld",
+           locks[_i].device, (long)getpid());
+    assert_says(r, locks[_i].held ? log : "coordinator nowhere");
+    (void)close(fd);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("gpu_worker");
+    TCase *tests = tcase_create("gpu_worker");
+
+    tcase_set_timeout(tests, 100);
+    tcase_add_checked_fixture(tests, setup, teardown);
+    tcase_add_test(tests, lists_what_is_here);
+    tcase_add_test(tests, lists_gpus);
+    tcase_add_loop_test(tests, says_why_none, 0, MF_ARRAY_LEN(left_out));
+    tcase_add_loop_test(tests, locks_the_gpu_itself, 0, MF_ARRAY_LEN(locks));
+    suite_add_tcase(suite, tests);
+    return mf_check_main(suite);
+}
