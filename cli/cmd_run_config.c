@@ -331,8 +331,10 @@ static void rotate(const struct row *row, int r)
     int32_t *to = row->ids[r];
     int64_t n = row->shape.token * row->shape.topk, stride = MF_MAX(row->shape.expert / ROTATIONS, 1);
 
-    for (int64_t i = 0; i < n; i++)
-        to[i] = (int32_t)((from[i] + r * stride) % row->shape.expert);
+    for (int64_t i = 0; i < n; i++) {
+        int32_t e = mf_shape_local(&row->shape, from[i]);
+        to[i] = e < 0 ? from[i] : row->shape.ep_first + (int32_t)((e + r * stride) % row->shape.expert);
+    }
 }
 
 static int make_row_data(struct run *run, struct row *row, const struct weights *w)

@@ -59,7 +59,7 @@ static double w1_rows(const struct mf_shape *shape)
 
 double mf_layer_flops(const struct mf_shape *shape)
 {
-    double rows = (double)shape->token * shape->topk;
+    double rows = (double)shape->token * shape->topk * mf_shape_share(shape);
     return 2 * rows * shape->model_dim * w1_rows(shape) + 2 * rows * shape->model_dim * shape->inter_dim;
 }
 

@@ -37,7 +37,8 @@ void mf_ops_print(mf_ops ops, char buf[MF_OPS_TEXT_MAX]);
 /* -EINVAL for an unknown or repeated op. */
 int mf_ops_parse(const char *text, mf_ops *ret);
 
-/* FLOPs of the whole layer as AITER counts them: 2·T·k·H·(2I or I) + 2·T·k·H·I. */
+/* FLOPs of the whole layer as AITER counts them: 2·T·k·H·(2I or I) + 2·T·k·H·I; of a rank's share of the experts
+ * its share of the routes. */
 double mf_layer_flops(const struct mf_shape *shape);
 /* Least bytes the layer must move when `active` experts get tokens: their weights and scales once, the
  * hidden states in and the output out. */

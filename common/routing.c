@@ -155,10 +155,10 @@ bool mf_routing_equal(const struct mf_routing *a, const struct mf_routing *b)
 /* Experts and slots that the router itself deals with. */
 static int router_fits(const struct mf_routing *r, const struct mf_shape *s, char *why, size_t why_cap)
 {
-    int32_t experts = s->expert - r->shared, topk = s->topk - r->shared;
+    int32_t experts = mf_shape_experts(s) - r->shared, topk = s->topk - r->shared;
     if (topk < 1 || topk > experts) {
-        mf_say(why, why_cap, "topk %d of expert %d leaves %d of %d for the router, the shared expert aside",
-               s->topk, s->expert, topk, experts);
+        mf_say(why, why_cap, "topk %d of %d experts leaves %d of %d for the router, the shared expert aside",
+               s->topk, mf_shape_experts(s), topk, experts);
         return -EINVAL;
     }
     int32_t in_group = experts / MF_ROUTER_GROUPS;
@@ -175,8 +175,9 @@ static int router_fits(const struct mf_routing *r, const struct mf_shape *s, cha
 
 int mf_routing_fits(const struct mf_routing *r, const struct mf_shape *s, char *why, size_t why_cap)
 {
-    if (r->kind == MF_ROUTING_RECORDED && r->n_counts != s->expert) {
-        mf_say(why, why_cap, "the recorded profile counts %d experts, expert is %d", r->n_counts, s->expert);
+    if (r->kind == MF_ROUTING_RECORDED && r->n_counts != mf_shape_experts(s)) {
+        mf_say(why, why_cap, "the recorded profile counts %d experts, ids go to %d", r->n_counts,
+               mf_shape_experts(s));
         return -EINVAL;
     }
     return r->kind == MF_ROUTING_ROUTER ? router_fits(r, s, why, why_cap) : 0;

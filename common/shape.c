@@ -239,9 +239,9 @@ int mf_shape_check(const struct mf_shape *shape, const char **ret_column, const 
         *ret_why = form;
         return -EINVAL;
     }
-    if (shape->topk > shape->expert) {
+    if (shape->topk > mf_shape_experts(shape)) {
         *ret_column = "topk";
-        *ret_why = "at most expert: a token goes to topk different experts";
+        *ret_why = "at most expert, or all ranks' experts of form ep: a token goes to topk different experts";
         return -EINVAL;
     }
     return 0;

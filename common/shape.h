@@ -67,8 +67,8 @@ struct mf_shape {
     int64_t token;     /* T */
     int32_t model_dim; /* H */
     int32_t inter_dim; /* I of this rank; w1 is [E, 2I, H] with use_g1u1, w2 is [E, H, I] */
-    int32_t expert;    /* E as the kernel sees it, fused shared experts included */
-    int32_t topk;      /* k */
+    int32_t expert; /* E as the kernel sees it, fused shared experts included: those whose weights are here */
+    int32_t topk;   /* k */
     enum mf_act act_type;
     enum mf_dtype dtype; /* of the hidden states and the output */
     enum mf_dtype q_dtype_a;
@@ -86,7 +86,29 @@ struct mf_shape {
     bool
         has_b2; /* a bias [E, H], added before a routing weight of stage 2; of tensor-parallel ranks one adds it */
     enum mf_gate_up gate_up; /* of w1; ANY: the tuner chooses */
+    /* A rank's share of the experts: ids count 0 … ep_experts - 1, of which ep_first … ep_first + expert - 1 are here. Routes
+     * to others, and of ids that name no expert (-1), contribute nothing. ep_experts 0: all are here. */
+    int32_t ep_first, ep_experts;
 };
+
+/* Experts that ids count: those of all ranks. */
+static inline int32_t mf_shape_experts(const struct mf_shape *shape)
+{
+    return shape->ep_experts > 0 ? shape->ep_experts : shape->expert;
+}
+
+/* Number of an id's expert here, 0 … expert - 1; -1: it is not here. */
+static inline int32_t mf_shape_local(const struct mf_shape *shape, int32_t id)
+{
+    int64_t local = (int64_t)id - shape->ep_first;
+    return local >= 0 && local < shape->expert ? (int32_t)local : -1;
+}
+
+/* The part of all routes that a share of the experts gets when each gets as many. */
+static inline double mf_shape_share(const struct mf_shape *shape)
+{
+    return (double)shape->expert / mf_shape_experts(shape);
+}
 
 /* The twelve columns, in the order of untuned_fmoe.csv. */
 #define MF_SHAPE_N_COLUMNS 12

@@ -5,10 +5,11 @@
 #include "common/cleanup.h"
 #include "common/text.h"
 
-#define NUMBER_MAX 65536.0 /* of a limit and an alpha */
-#define PART_MAX   32      /* of a part's text */
+#define NUMBER_MAX  65536.0 /* of a limit and an alpha */
+#define EXPERTS_MAX 65535
+#define PART_MAX    32 /* of a part's text */
 
-enum kind { NUMBER, FLAG, GATE_UP };
+enum kind { NUMBER, FLAG, GATE_UP, SHARE };
 
 /* Zero, or false, is a part that is not there. */
 static const struct part {
@@ -21,6 +22,7 @@ static const struct part {
     {"b1", FLAG, offsetof(struct mf_shape, has_b1)},
     {"b2", FLAG, offsetof(struct mf_shape, has_b2)},
     {"gate_up", GATE_UP, offsetof(struct mf_shape, gate_up)},
+    {"ep", SHARE, 0}, /* two fields */
 };
 
 static const void *field_of(const struct mf_shape *shape, const struct part *p)
@@ -66,6 +68,22 @@ static int set_gate_up(enum mf_gate_up *field, const char *value)
     return 0;
 }
 
+/* "48/384": the first of the experts that are here, and all ranks'. */
+static int set_share(struct mf_shape *s, const char *value)
+{
+    char first[PART_MAX];
+    const char *slash = strchr(value, '/');
+    int64_t from, all;
+    if (s->ep_experts > 0 || !slash)
+        return -EINVAL;
+    mf_say(first, sizeof(first), "%.*s", (int)(slash - value), value);
+    if (mf_parse_i64(first, 0, EXPERTS_MAX, &from) < 0 || mf_parse_i64(slash + 1, 2, EXPERTS_MAX, &all) < 0)
+        return -EINVAL;
+    s->ep_first = (int32_t)from;
+    s->ep_experts = (int32_t)all;
+    return 0;
+}
+
 static int set_part(const char *text, struct mf_shape *shape)
 {
     const char *value;
@@ -80,6 +98,8 @@ static int set_part(const char *text, struct mf_shape *shape)
         return set_flag(field);
     case GATE_UP:
         return set_gate_up(field, value);
+    case SHARE:
+        return set_share(shape, value);
     }
     return -EINVAL;
 }
@@ -89,6 +109,7 @@ static void clear(struct mf_shape *s)
     s->act_limit = s->act_alpha = 0;
     s->has_b1 = s->has_b2 = false;
     s->gate_up = MF_GATE_UP_ANY;
+    s->ep_first = s->ep_experts = 0;
 }
 
 int mf_shape_form_parse(const char *text, struct mf_shape *shape)
@@ -142,6 +163,10 @@ static void print_part(const struct mf_shape *shape, const struct part *p, char 
         if (*(const enum mf_gate_up *)field != MF_GATE_UP_ANY)
             mf_say(buf, PART_MAX, "%s:%s", p->name, mf_gate_up_name(*(const enum mf_gate_up *)field));
         return;
+    case SHARE:
+        if (shape->ep_experts > 0)
+            mf_say(buf, PART_MAX, "%s:%d/%d", p->name, (int)shape->ep_first, (int)shape->ep_experts);
+        return;
     }
 }
 
@@ -166,6 +191,10 @@ static int compare_part(const void *a, const void *b, enum kind kind)
         return *(const bool *)a - *(const bool *)b;
     case GATE_UP:
         return (int)*(const enum mf_gate_up *)a - (int)*(const enum mf_gate_up *)b;
+    case SHARE: {
+        const struct mf_shape *x = a, *y = b;
+        return x->ep_experts != y->ep_experts ? x->ep_experts - y->ep_experts : x->ep_first - y->ep_first;
+    }
     }
     return 0;
 }
@@ -188,5 +217,8 @@ const char *mf_shape_form_check(const struct mf_shape *s)
         return "limit:X, which ActivationType.SiluStep clamps by";
     if (s->gate_up != MF_GATE_UP_ANY && !s->use_g1u1)
         return "gate_up:X with use_g1u1 only: without it w1 has no up rows";
+    if (s->ep_experts > 0 &&
+        (s->ep_experts <= s->expert || s->ep_first < 0 || s->ep_first > s->ep_experts - s->expert))
+        return "ep:FIRST/ALL with more experts in ALL ranks than expert, and FIRST + expert at most ALL";
     return NULL;
 }

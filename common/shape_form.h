@@ -7,7 +7,7 @@
 #define MF_SHAPE_FORM_EXPECTS                                                                     \
     "nothing, or parts with + between: limit:X, alpha:X with X above 0 and up to 65536, b1, b2, " \
     "gate_up:separated, "                                                                         \
-    "gate_up:interleaved or gate_up:tiled"
+    "gate_up:interleaved, gate_up:tiled, ep:FIRST/ALL"
 
 /* Sets every field of the form, those that the text does not name to zero. -EINVAL, and nothing is set. */
 int mf_shape_form_parse(const char *text, struct mf_shape *shape);

@@ -34,9 +34,9 @@ int mf_data_bias(const struct mf_shape *shape, enum mf_tensor b, uint64_t seed, 
 /* x bf16 [T,H], on the threads of the pool. */
 void mf_data_x(const struct mf_shape *shape, uint64_t seed, uint16_t *out);
 
-/* ids [T,k], distinct within a token; weights [T,k], positive, each token's sum 1 within a rounding.
+/* ids [T,k] over all ranks' experts, distinct within a token; weights [T,k], positive, each token's sum 1 within a rounding.
  * -ENOMEM; -EINVAL for more slots than experts. */
 int mf_data_topk(const struct mf_shape *shape, const struct mf_routing *routing, uint64_t seed, int32_t *ids,
                  float *weights);
-/* Number of experts that get at least one token. */
+/* Number of experts of this rank that get at least one token. */
 int64_t mf_active_experts(const struct mf_shape *shape, const int32_t *ids);

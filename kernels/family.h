@@ -18,7 +18,7 @@
 #include "kernels/device.h"
 #include "kernels/tensors.h"
 
-#define MF_FAMILY_API 2
+#define MF_FAMILY_API 3
 /* What a shared object with a family exports: const struct mf_family *mf_family_entry(void) (kernels/family_plugin.h,
  * examples/family_plain.c). */
 #define MF_FAMILY_ENTRY "mf_family_entry"
@@ -62,6 +62,9 @@ struct mf_family {
      * be compiled ahead, anywhere. NULL: none. -EINVAL, -ENOTSUP as open. */
     int (*code)(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
                 struct mf_code *ret);
+    /* Knows shapes that are a rank's share of the experts: ids count all ranks' experts, routes to others' get no row and no
+     * block, and slots without a row are never read. Others are not asked about such shapes. */
+    bool shares;
 };
 
 /* The kernel revision of this build: a hash of the kernel sources, so that a changed kernel is a new one. */
@@ -91,7 +94,7 @@ static inline const struct mf_family *mf_family_set_find(const struct mf_family_
 }
 
 /* Enumerates a shape in one family; steps that AITER runs by their name are marked, and those that want w1 otherwise than
- * the shape says that it lies are refused. */
+ * the shape says that it lies are refused, as is a shape of a rank's share of the experts where the family knows none. */
 int mf_family_enumerate(const struct mf_family *f, const struct mf_device_info *device,
                         const struct mf_shape *shape, struct mf_offer *offer);
 /* Enumerates a shape over the families of the device's kind. `only` is NULL, for all that need not be named, or a

@@ -180,6 +180,23 @@ int mf_cpu_reject_alternating(const struct mf_family *f, const char *prefix, con
     return r;
 }
 
+double mf_cpu_slots(const struct mf_shape *s)
+{
+    return (double)(s->token * s->topk) * mf_shape_share(s);
+}
+
+struct mf_moe_sort mf_cpu_sort(const struct mf_shape *s, const struct mf_tensor_ref *topk, int32_t block_m)
+{
+    return (struct mf_moe_sort){.ids = topk ? topk->part[0] : NULL,
+                                .weights = topk ? topk->part[1] : NULL,
+                                .tokens = s->token,
+                                .topk = s->topk,
+                                .experts = mf_shape_experts(s),
+                                .first = s->ep_first,
+                                .n_local = s->ep_experts > 0 ? s->expert : 0,
+                                .block = block_m};
+}
+
 static struct mf_artifact make(enum mf_tensor tensor, enum mf_format format, const char *order,
                                int32_t block_m)
 {
@@ -235,7 +252,7 @@ void mf_step_give(struct mf_step *s, struct mf_artifact a)
 
 double mf_cpu_expected_active(const struct mf_shape *s)
 {
-    return s->expert * (1.0 - pow(1.0 - (double)s->topk / s->expert, (double)s->token));
+    return s->expert * (1.0 - pow(1.0 - (double)s->topk / mf_shape_experts(s), (double)s->token));
 }
 
 /* Bytes of rows x cols elements and their scales. */

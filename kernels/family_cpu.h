@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "common/status.h"
+#include "kernels/cpu/moe_sort.h"
 #include "kernels/cpu/stage.h"
 #include "kernels/family.h"
 #include "kernels/fusion.h"
@@ -49,6 +50,11 @@ bool mf_cpu_may_alternate(const struct mf_shape *shape, int panel, struct mf_ref
 int mf_cpu_reject_alternating(const struct mf_family *f, const char *prefix, const struct mf_shape *shape,
                               struct mf_offer *offer);
 
+/* Routes that go to experts of this rank, on average. */
+double mf_cpu_slots(const struct mf_shape *shape);
+/* The sort of the shape's routes; topk NULL: to ask for its workspace. */
+struct mf_moe_sort mf_cpu_sort(const struct mf_shape *shape, const struct mf_tensor_ref *topk,
+                               int32_t block_m);
 struct mf_artifact mf_cpu_topk(void);
 struct mf_artifact mf_cpu_calib(void);
 struct mf_artifact mf_cpu_sorted(int32_t block_m);

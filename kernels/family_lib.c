@@ -193,7 +193,7 @@ static size_t room_of(const struct config *c, size_t N, size_t K)
 static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
 {
     struct mf_step s = {.family = "lib", .block_m = c->block_m};
-    double slots = (double)shape->token * shape->topk, H = shape->model_dim, I = shape->inter_dim;
+    double slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
     const char *layout = mf_cpu_layout(c->panel, false)->name;
     size_t N, K;
 
@@ -560,4 +560,5 @@ const struct mf_family mf_family_lib = {
     .open = open_step,
     .launch = launch_step,
     .close = close_step,
+    .shares = true,
 };

@@ -149,9 +149,14 @@ static size_t thread_bytes(enum mf_move_kind kind, const struct mf_shape *s)
     return whole_lines(n * 4 + sizeof(uint32_t));
 }
 
+bool mf_move_skips(const struct mf_kernel *k)
+{
+    return k->shape.ep_experts > 0 && (k->kind == MF_MOVE_COMBINE || k->kind == MF_MOVE_COMBINE_WEIGHTED);
+}
+
 bool mf_move_maps(const struct mf_kernel *k)
 {
-    return k->kind == MF_MOVE_QUANT1_GATHER || k->kind == MF_MOVE_SORT_GATHER ||
+    return mf_move_skips(k) || k->kind == MF_MOVE_QUANT1_GATHER || k->kind == MF_MOVE_SORT_GATHER ||
            (k->kind == MF_MOVE_GATHER && k->way == MF_MOVE_ONCE);
 }
 
@@ -210,7 +215,7 @@ static void describe_sort(const struct mf_kernel *k, struct mf_step *s)
 static void describe_gather(const struct mf_kernel *k, struct mf_step *s)
 {
     const struct mf_shape *shape = &k->shape;
-    double slots = (double)shape->token * shape->topk, H = shape->model_dim;
+    double slots = mf_cpu_slots(shape), H = shape->model_dim;
     bool fused = k->kind != MF_MOVE_GATHER, sorts = k->kind == MF_MOVE_SORT_GATHER;
 
     mf_step_need(s, fused ? mf_cpu_bf16(MF_TENSOR_X, "token", 0) : mf_plain_x(shape));
@@ -227,7 +232,7 @@ static void describe_gather(const struct mf_kernel *k, struct mf_step *s)
 static void describe_rows(const struct mf_kernel *k, struct mf_step *s)
 {
     const struct mf_shape *shape = &k->shape;
-    double slots = (double)shape->token * shape->topk, H = shape->model_dim, I = shape->inter_dim;
+    double slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
 
     if (k->kind == MF_MOVE_QUANT1) {
         mf_step_need(s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
@@ -254,13 +259,13 @@ static void describe_rows(const struct mf_kernel *k, struct mf_step *s)
 static void describe_combine(const struct mf_kernel *k, struct mf_step *s)
 {
     const struct mf_shape *shape = &k->shape;
-    double slots = (double)shape->token * shape->topk, H = shape->model_dim;
+    double slots = mf_cpu_slots(shape), H = shape->model_dim;
     /* with doweight_stage1 the weight is in z already */
     bool weighs = k->kind == MF_MOVE_COMBINE && !shape->doweight_stage1;
     bool plain = k->kind == MF_MOVE_COMBINE;
 
     mf_step_need(s, mf_cpu_bf16(plain ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
-    if (weighs)
+    if (weighs || mf_move_skips(k))
         mf_step_need(s, mf_cpu_topk());
     mf_step_give(s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
     s->bytes = (slots + (double)shape->token) * H * 2;
@@ -496,4 +501,5 @@ const struct mf_family mf_family_move = {
     .open = open_step,
     .launch = mf_move_run,
     .close = close_step,
+    .shares = true,
 };

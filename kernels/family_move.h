@@ -41,6 +41,8 @@ struct mf_kernel {
     const struct mf_launch *launch; /* of the running launch */
 };
 
+/* A combine that leaves out slots whose expert is not here. */
+bool mf_move_skips(const struct mf_kernel *k);
 /* Does the kind go by the inverse map? */
 bool mf_move_maps(const struct mf_kernel *k);
 int mf_move_run(struct mf_kernel *k, const struct mf_launch *l);

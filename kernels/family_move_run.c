@@ -307,6 +307,30 @@ static void quant1_gather(const struct mf_kernel *k, const struct mf_sorted_view
     write_once(k, &all, room, thread, n_threads);
 }
 
+/* Slots whose expert is not here have no row: what lies in z there is nobody's. */
+static void combine_share(const struct mf_kernel *k)
+{
+    const struct mf_launch *l = k->launch;
+    const struct mf_shape *s = &k->shape;
+    const int32_t *ids = l->needs[1].part[0];
+    int64_t routes = s->token * s->topk;
+    int32_t *row_of = map_of(k);
+    struct mf_unpermute u = {
+        .row_of = row_of,
+        .tokens = s->token,
+        .topk = s->topk,
+        .last = routes,
+        .from = l->needs[0].part[0],
+        .width = (size_t)s->model_dim,
+        .probs = k->kind == MF_MOVE_COMBINE && !s->doweight_stage1 ? l->needs[1].part[1] : NULL,
+        .to = l->gives[0].part[0],
+    };
+
+    for (int64_t i = 0; i < routes; i++)
+        row_of[i] = mf_shape_local(s, ids[i]) < 0 ? -1 : (int32_t)i;
+    mf_unpermute_rows(&u, k->threads);
+}
+
 /* ---- the calls ---- */
 
 static void run_thread(void *context, int thread, int n_threads)
@@ -359,13 +383,7 @@ static char *sort_room(const struct mf_kernel *k)
 static int sort(const struct mf_kernel *k, const struct mf_tensor_ref *topk, const struct mf_tensor_ref *to,
                 int32_t *row_of)
 {
-    const struct mf_shape *s = &k->shape;
-    struct mf_moe_sort in = {.ids = topk->part[0],
-                             .weights = topk->part[1],
-                             .tokens = s->token,
-                             .topk = s->topk,
-                             .experts = s->expert,
-                             .block = k->block_m};
+    struct mf_moe_sort in = mf_cpu_sort(&k->shape, topk, k->block_m);
     struct mf_moe_sort_out out = {.sorted_ids = to->part[0],
                                   .sorted_weights = to->part[1],
                                   .expert_ids = to->part[2],
@@ -384,6 +402,7 @@ static int align(const struct mf_kernel *k)
                           .tokens = s->token,
                           .topk = s->topk,
                           .experts = s->expert,
+                          .first = s->ep_first,
                           .block = k->block_m,
                           .whole_blocks = true};
     struct mf_align_out out = {
@@ -423,6 +442,10 @@ int mf_move_run(struct mf_kernel *k, const struct mf_launch *l)
         return sort(k, &l->needs[0], &l->gives[0], NULL);
     if (k->kind == MF_MOVE_ALIGN)
         return align(k);
+    if (mf_move_skips(k)) {
+        combine_share(k);
+        return 0;
+    }
     if (k->kind == MF_MOVE_FROM_ALIGNED)
         pack_aligned(k);
     if (k->kind == MF_MOVE_SORT_GATHER)

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "common/cleanup.h"
-#include "kernels/cpu/moe_sort.h"
 #include "kernels/layout.h"
 
 #define TOKENS_MAX 16
@@ -78,7 +77,7 @@ static struct room_map map_rooms(const struct mf_kernel *k)
     size_t H = (size_t)s->model_dim, I = (size_t)s->inter_dim, at = 0;
     size_t P = (size_t)mf_padded_rows(s, BLOCK_M), stage1 = mf_stage1_workspace(&k->plan1);
     size_t stage2 = mf_stage2_workspace(&k->plan2);
-    struct mf_moe_sort sort = {.tokens = s->token, .topk = s->topk, .experts = s->expert, .block = BLOCK_M};
+    struct mf_moe_sort sort = mf_cpu_sort(s, NULL, BLOCK_M);
     struct room_map m = {0};
 
     if (mf_cpu_quantises(s)) {
@@ -129,7 +128,7 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
     const struct mf_layout *w1 = mf_cpu_layout(k->config.panel, k->config.alternating),
                            *w2 = mf_cpu_layout(k->config.panel, false);
     struct mf_step s = {.family = "one", .stage = MF_STAGE_ONE, .covers = mf_layer_ops(shape)};
-    double T = (double)shape->token, H = shape->model_dim;
+    double T = (double)shape->token, H = shape->model_dim, slots = mf_cpu_slots(shape);
 
     print_name(&k->config, shape, s.name);
     mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
@@ -144,7 +143,7 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
         mf_step_need(&s, mf_plain_bias(MF_TENSOR_B2));
     mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
     s.workspace_bytes = k->map.shared_bytes + k->map.thread_bytes * (size_t)k->config.threads;
-    s.flops = T * shape->topk * 6 * H * shape->inter_dim;
+    s.flops = slots * 6 * H * shape->inter_dim;
     s.bytes = mf_cpu_expected_active(shape) *
                   (mf_cpu_expert_bytes(shape, MF_TENSOR_W1) + mf_cpu_expert_bytes(shape, MF_TENSOR_W2)) +
               T * H * 4;
@@ -306,19 +305,9 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
 
 /* ---- the launch ---- */
 
-static struct mf_moe_sort sort_of(const struct mf_shape *s, const struct mf_tensor_ref *topk)
-{
-    return (struct mf_moe_sort){.ids = topk->part[0],
-                                .weights = topk->part[1],
-                                .tokens = s->token,
-                                .topk = s->topk,
-                                .experts = s->expert,
-                                .block = BLOCK_M};
-}
-
 static int sort_here(struct mf_kernel *k, char *room, struct mf_sorted_view *ret)
 {
-    struct mf_moe_sort in = sort_of(&k->plan1.shape, &k->launch->needs[1]);
+    struct mf_moe_sort in = mf_cpu_sort(&k->plan1.shape, &k->launch->needs[1], BLOCK_M);
     struct mf_moe_sort_out out = {
         .sorted_ids = (void *)(room + k->map.ids),
         .sorted_weights = (void *)(room + k->map.weights),
@@ -416,4 +405,5 @@ const struct mf_family mf_family_one = {
     .open = open_step,
     .launch = launch_step,
     .close = close_step,
+    .shares = true,
 };

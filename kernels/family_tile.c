@@ -290,7 +290,7 @@ static void describe_stage1(const struct mf_kernel *k, struct mf_step *s)
 {
     const struct mf_shape *shape = &k->plan.shape;
     int32_t bm = k->config.block_m;
-    double slots = (double)shape->token * shape->topk, H = shape->model_dim, I = shape->inter_dim;
+    double slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
     bool quantised = k->config.out == TO_HQ;
 
     s->stage = MF_STAGE_STAGE1;
@@ -314,7 +314,7 @@ static void describe_stage2(const struct mf_kernel *k, struct mf_step *s)
 {
     const struct mf_shape *shape = &k->plan.shape;
     int32_t bm = k->config.block_m;
-    double slots = (double)shape->token * shape->topk, H = shape->model_dim, I = shape->inter_dim;
+    double slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
     enum out out = k->config.out;
 
     s->stage = MF_STAGE_STAGE2;
@@ -536,7 +536,7 @@ static struct mf_kernel *close_step(struct mf_kernel *k)
 #define TWO_STAGE(which)                                                                                     \
     const struct mf_family mf_family_##which = {                                                              \
         .api = MF_FAMILY_API, .name = #which, .device_kind = "cpu", .enumerate = enumerate, .open = open_step, \
-        .launch = launch_step, .close = close_step,                                                           \
+        .launch = launch_step, .close = close_step, .shares = true,                                          \
     }
 /* clang-format on */
 TWO_STAGE(tile);

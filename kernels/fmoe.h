@@ -31,9 +31,11 @@ const struct mf_step *mf_pipeline_step(const struct mf_pipeline *p, size_t i);
 struct mf_artifact mf_pipeline_weight(const struct mf_pipeline *p, enum mf_tensor w);
 
 struct mf_fmoe_args {
-    struct mf_tensor_ref x, topk, w1, w2; /* x bf16 in token order; weights as mf_pipeline_weight says */
-    struct mf_tensor_ref y;               /* bf16 [T,H] */
-    struct mf_tensor_ref calib;           /* of formats with a global factor (NVFP4); else unused */
+    struct mf_tensor_ref x, topk, w1,
+        w2;                 /* x bf16 in token order; ids of all ranks' experts, those that are none or not
+                                             here contribute nothing; weights, of those here, as mf_pipeline_weight says */
+    struct mf_tensor_ref y; /* bf16 [T,H] */
+    struct mf_tensor_ref calib;  /* of formats with a global factor (NVFP4); else unused */
     struct mf_tensor_ref b1, b2; /* of shapes that have such a bias: float [E,2I], gate first, and [E,H] */
     void *arena;
 };
@@ -62,5 +64,7 @@ int64_t mf_fmoe_foreign_line(const struct mf_fmoe *f, size_t i);
 /* Row i: its shape, its time, its pipeline names ("family:step|family:step"); texts live as long as f. */
 int mf_fmoe_row(const struct mf_fmoe *f, size_t i, struct mf_shape *ret_shape, double *ret_us,
                 const char **ret_pipeline);
-/* The row that production would use for a call of that many tokens: the bucket's. -ENOENT: none. */
+/* The row that production would use for a call of that many tokens: the bucket's. Of a rank's share of the experts, its own
+ * row, else the first of another rank's share of the same size: its pipeline opens for this shape as for its own. -ENOENT:
+ * none. */
 int mf_fmoe_lookup(const struct mf_fmoe *f, const struct mf_shape *shape, size_t *ret_row);

@@ -69,8 +69,8 @@ __attribute__((format(printf, 5, 6))) static int take_rejection(struct mf_offer 
                                                                 const char *format, ...)
 {
     struct finder *f = (struct finder *)o;
-    if (strcmp(kernel, f->name) != 0)
-        return 0;
+    if (strcmp(kernel, f->name) != 0 && strcmp(kernel, family) != 0)
+        return 0; /* what a family says under its own name is of all its steps */
     char reason[MF_REASON_MAX];
     va_list args;
     va_start(args, format);

@@ -216,6 +216,21 @@ int mf_fmoe_row(const struct mf_fmoe *f, size_t i, struct mf_shape *ret_shape, d
     return 0;
 }
 
+/* Which experts a rank has makes no kernel faster: a row that was tuned for another rank's share serves this one's. */
+static int find_other_rank(const struct mf_fmoe *f, struct mf_shape key, size_t *ret_row)
+{
+    for (size_t i = 0; i < f->n; i++) {
+        const struct mf_shape *s = &f->table->rows[f->row_of[i]].shape;
+
+        key.ep_first = s->ep_first;
+        if (mf_shape_equal(s, &key)) {
+            *ret_row = i;
+            return 0;
+        }
+    }
+    return -ENOENT;
+}
+
 int mf_fmoe_lookup(const struct mf_fmoe *f, const struct mf_shape *shape, size_t *ret_row)
 {
     struct mf_shape key = *shape;
@@ -225,8 +240,9 @@ int mf_fmoe_lookup(const struct mf_fmoe *f, const struct mf_shape *shape, size_t
         return -ENOENT;
     key.token = mf_token_bucket(shape->token);
     row = mf_table_find(f->table, &f->class, &key);
-    if (!row || f->index_of[row - f->table->rows] == SIZE_MAX)
-        return -ENOENT;
-    *ret_row = f->index_of[row - f->table->rows];
-    return 0;
+    if (row && f->index_of[row - f->table->rows] != SIZE_MAX) {
+        *ret_row = f->index_of[row - f->table->rows];
+        return 0;
+    }
+    return key.ep_experts > 0 ? find_other_rank(f, key, ret_row) : -ENOENT;
 }

@@ -32,7 +32,7 @@ void mf_graph_of(const struct mf_shape *s, struct mf_graph *ret)
     struct mf_graph g = {.ops = mf_layer_ops(s)};
     struct mf_codecs codecs = {mf_codec_find(MF_FORMAT_BF16, MF_SCALE_NONE), NULL};
     const char *why;
-    double T = (double)s->token, slots = T * s->topk;
+    double T = (double)s->token, slots = T * s->topk * mf_shape_share(s);
     int64_t H = s->model_dim, I = s->inter_dim, G = mf_gemm1_cols(s);
     bool quantised = g.ops & MF_OP_BIT(MF_OP_QUANT1), early = s->doweight_stage1;
 

@@ -171,13 +171,39 @@ static int group_rows(const struct mf_layer_data *d, struct groups *ret)
     ret->rows = calloc((size_t)n, sizeof(*ret->rows));
     if (!ret->first || !ret->rows)
         return -ENOMEM;
-    for (int64_t i = 0; i < n; i++)
-        ret->first[d->ids[i] + 2]++;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t e = mf_shape_local(&d->shape, d->ids[i]);
+        if (e >= 0)
+            ret->first[e + 2]++;
+    }
     for (int32_t e = 0; e <= d->shape.expert; e++)
         ret->first[e + 1] += ret->first[e];
-    for (int64_t i = 0; i < n; i++)
-        ret->rows[ret->first[d->ids[i] + 1]++] = i;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t e = mf_shape_local(&d->shape, d->ids[i]);
+        if (e >= 0)
+            ret->rows[ret->first[e + 1]++] = i;
+    }
     return 0;
+}
+
+/* Slots of experts that are not here have rows of zeros. */
+static void zero_remote(struct job *j)
+{
+    const struct mf_shape *s = &j->data->shape;
+    size_t G = (size_t)mf_gemm1_cols(s), I = (size_t)s->inter_dim, H = (size_t)s->model_dim;
+    for (int64_t i = 0; i < s->token * s->topk; i++) {
+        if (mf_shape_local(s, j->data->ids[i]) >= 0)
+            continue;
+        memset(j->out->g + (size_t)i * G, 0, G * sizeof(float));
+        memset(j->h_exact + (size_t)i * I, 0, I * sizeof(float));
+        memset(j->out->h_bf16 + (size_t)i * I, 0, I * sizeof(float));
+        memset(j->out->z + (size_t)i * H, 0, H * sizeof(float));
+        if (!j->z_exact)
+            continue;
+        memset(j->out->h + (size_t)i * I, 0, I * sizeof(float));
+        memset(j->z_exact + (size_t)i * H, 0, H * sizeof(float));
+        j->out->h_error[i] = 0;
+    }
 }
 
 /* Bits of a magnitude order as the magnitude does, NaN above all. */
@@ -325,7 +351,7 @@ static float relative_error(const float *a, const float *b, size_t n)
 static void activate_row(const struct mf_layer_data *d, int64_t slot, const float *g, float *h)
 {
     const struct mf_shape *s = &d->shape;
-    const float *b1 = s->has_b1 ? d->b1 + d->ids[slot] * mf_gemm1_cols(s) : NULL;
+    const float *b1 = s->has_b1 ? d->b1 + mf_shape_local(s, d->ids[slot]) * mf_gemm1_cols(s) : NULL;
     double factor = s->doweight_stage1 ? (double)d->weights[slot] : 1;
     int32_t I = s->inter_dim;
     for (int32_t i = 0; i < I; i++) {
@@ -344,6 +370,8 @@ static void h_thread(void *context, int thread, int n_threads)
     size_t I = (size_t)s->inter_dim;
     uint16_t *codes = (uint16_t *)(j->scratch + (size_t)thread * j->scratch_floats);
     for (int64_t r = thread; r < s->token * s->topk; r += n_threads) {
+        if (mf_shape_local(s, j->data->ids[r]) < 0)
+            continue;
         float *exact = j->h_exact + r * s->inter_dim, *rounded = j->out->h_bf16 + r * s->inter_dim;
         activate_row(j->data, r, j->out->g + r * mf_gemm1_cols(s), exact);
         mf_bf16_from_floats(exact, I, codes);
@@ -360,6 +388,8 @@ static void quantise_h_thread(void *context, int thread, int n_threads)
     size_t I = (size_t)s->inter_dim;
     float *scratch = j->scratch + (size_t)thread * j->scratch_floats;
     for (int64_t r = thread; r < s->token * s->topk; r += n_threads) {
+        if (mf_shape_local(s, j->data->ids[r]) < 0)
+            continue;
         float *row = j->out->h + r * s->inter_dim;
         memcpy(row, j->out->h_bf16 + r * s->inter_dim, I * sizeof(*row));
         mf_reference_requantise(j->out, &a, row, I, scratch);
@@ -485,6 +515,7 @@ int mf_reference_make_in(const struct mf_layer_data *data, void *block, struct m
     if (r == 0)
         r = group_rows(data, &j.groups);
     if (r == 0) {
+        zero_remote(&j);
         mf_pool_run(x_amax_thread, &j, n_threads);
         if (out->x)
             mf_pool_run(quantise_x_thread, &j, n_threads);

@@ -40,7 +40,8 @@ struct mf_layer_data {
     const float *b1, *b2;        /* of shapes that have them: [E, 2I] and [E, H] */
 };
 
-/* The layer's decoded references, fp32, in slot order (row t*k + j) where not said otherwise. All arrays lie in one block,
+/* The layer's decoded references, fp32, in slot order (row t*k + j) where not said otherwise; slots whose expert is not here
+ * have rows of zeros. All arrays lie in one block,
  * which begins with the two magnitudes and depends on nothing but shape, routing and seed: it can be kept and found again. */
 struct mf_reference {
     void *block;   /* owned; NULL: someone else's */
@@ -104,7 +105,8 @@ int mf_reference_align(const struct mf_shape *shape, const int32_t *ids, int32_t
                        const struct mf_tensor_ref *aligned);
 
 /* Writes the artifact's encoded bits into `to`, from the inputs and the reference: what a step that needs it is
- * fed. Padding rows of sorted order are filled with poison (NaN), so that a step which uses them is found out.
+ * fed. Padding rows of sorted order, and rows of slots whose expert is not here, are filled with poison (NaN), so that a
+ * step which uses them is found out.
  * Weights are packed into the artifact's layout from data->w1, w2. sorted is the order of a->block, NULL for
  * artifacts in token or slot order. A zeroed artifact is zeros. -EINVAL: no maker for it; -ENOMEM. */
 int mf_reference_artifact(const struct mf_layer_data *data, const struct mf_reference *r,

@@ -21,8 +21,11 @@ int mf_reference_sort(const struct mf_shape *shape, const int32_t *ids, const fl
     _cleanup_(mf_freep) int64_t *next = calloc((size_t)shape->expert, sizeof(*next));
     if (!next)
         return -ENOMEM;
-    for (int64_t i = 0; i < n; i++)
-        next[ids[i]]++;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t e = mf_shape_local(shape, ids[i]);
+        if (e >= 0)
+            next[e]++;
+    }
     for (int32_t e = 0; e < shape->expert; e++) {
         int64_t blocks = (next[e] + block_m - 1) / block_m;
         next[e] = at;
@@ -40,7 +43,10 @@ int mf_reference_sort(const struct mf_shape *shape, const int32_t *ids, const fl
     for (int64_t b = at / block_m; b < rows / block_m; b++)
         experts[b] = TAIL;
     for (int64_t i = 0; i < n; i++) {
-        int64_t p = next[ids[i]]++;
+        int32_t e = mf_shape_local(shape, ids[i]);
+        if (e < 0)
+            continue;
+        int64_t p = next[e]++;
         out_ids[p] = mf_pack_id((int32_t)(i / shape->topk), (int32_t)(i % shape->topk));
         out_weights[p] = weights[i];
     }
@@ -58,7 +64,7 @@ int mf_reference_align(const struct mf_shape *shape, const int32_t *ids, int32_t
         experts[b] = -1;
     for (int32_t e = 0; e < shape->expert; e++) {
         for (int64_t i = 0; i < n; i++) {
-            if (ids[i] != e)
+            if (mf_shape_local(shape, ids[i]) != e)
                 continue;
             experts[row / block_m] = e;
             flat[row++] = (int32_t)i;
@@ -175,12 +181,13 @@ static void write_shared(const struct encode_job *j)
         *(float *)j->to->part[2] = mf_reference_global(j->r, j->a);
 }
 
-/* Which row of the source is row p: a token for x and y, else a slot row; -1 for padding. */
+/* Which row of the source is row p: a token for x and y, else a slot row; -1 for padding, and for a slot whose expert is
+ * not here. */
 static int64_t source_of(const struct encode_job *j, int64_t p)
 {
     const struct mf_shape *s = &j->data->shape;
     if (!j->sorted_ids)
-        return p;
+        return strcmp(j->a->order, "slot") == 0 && mf_shape_local(s, j->data->ids[p]) < 0 ? -1 : p;
     if (p >= j->in_use || mf_id_token(j->sorted_ids[p]) >= s->token)
         return -1;
     int64_t token = mf_id_token(j->sorted_ids[p]);

@@ -25,7 +25,7 @@ static void make_h(const struct mf_layer_data *d, const struct mf_reference *r, 
 {
     const struct mf_shape *s = &d->shape;
     size_t I = (size_t)s->inter_dim;
-    const float *b1 = s->has_b1 ? d->b1 + d->ids[slot] * mf_gemm1_cols(s) : NULL;
+    const float *b1 = s->has_b1 ? d->b1 + mf_shape_local(s, d->ids[slot]) * mf_gemm1_cols(s) : NULL;
     double factor = s->doweight_stage1 ? (double)d->weights[slot] : 1;
     for (int64_t i = 0; i < mf_gemm1_cols(s); i++)
         o->g[i] = o->g[i] * factor + (b1 ? (double)b1[i] : 0);
@@ -45,8 +45,11 @@ static void add_slot(const struct mf_layer_data *d, const struct mf_reference *r
                      bool quantise_h, struct room *o, double *y)
 {
     const struct mf_shape *s = &d->shape;
+    int32_t expert = mf_shape_local(s, d->ids[slot]);
+    if (expert < 0)
+        return;
     for (int64_t n = 0; n < mf_gemm1_cols(s); n++) {
-        mf_reference_weight_row(d, MF_TENSOR_W1, d->ids[slot], n, o->w);
+        mf_reference_weight_row(d, MF_TENSOR_W1, expert, n, o->w);
         double sum = 0;
         for (int32_t k = 0; k < s->model_dim; k++)
             sum += (double)o->x[k] * (double)o->w[k];
@@ -55,8 +58,8 @@ static void add_slot(const struct mf_layer_data *d, const struct mf_reference *r
     make_h(d, r, slot, quantise_h, o);
     double weight = s->doweight_stage1 ? 1 : (double)d->weights[slot];
     for (int64_t n = 0; n < s->model_dim; n++) {
-        mf_reference_weight_row(d, MF_TENSOR_W2, d->ids[slot], n, o->w);
-        double bias = s->has_b2 ? (double)d->b2[(int64_t)d->ids[slot] * s->model_dim + n] : 0;
+        mf_reference_weight_row(d, MF_TENSOR_W2, expert, n, o->w);
+        double bias = s->has_b2 ? (double)d->b2[(int64_t)expert * s->model_dim + n] : 0;
         y[n] += weight * (dot(o->w, o->h, (size_t)s->inter_dim) + bias);
     }
 }

@@ -118,6 +118,12 @@ int mf_family_enumerate(const struct mf_family *f, const struct mf_device_info *
 {
     struct filter filter = {
         .offer = {.step = pass_step, .reject = pass_reject}, .to = offer, .family = f, .shape = shape};
+    if (shape->ep_experts > 0 && !f->shares)
+        return offer->reject(
+            offer, f->name, f->name, "ep",
+            "the shape is a rank's share, experts %d to %d of %d; %s knows layers with all of "
+            "their experts only",
+            shape->ep_first, shape->ep_first + shape->expert - 1, shape->ep_experts, f->name);
     return f->enumerate(f, device, shape, &filter.offer);
 }
 

@@ -157,7 +157,7 @@ static int route_model(struct model *m, struct router *r, int64_t token, int32_t
 static int by_router(const struct mf_shape *shape, const struct mf_routing *routing, uint64_t key,
                      int32_t *ids, float *weights)
 {
-    int32_t n = shape->expert - routing->shared, k = shape->topk - routing->shared;
+    int32_t n = mf_shape_experts(shape) - routing->shared, k = shape->topk - routing->shared;
     char why[160];
     if (mf_routing_fits(routing, shape, why, sizeof(why)) < 0)
         return -EINVAL;
@@ -219,18 +219,18 @@ int mf_data_topk(const struct mf_shape *shape, const struct mf_routing *routing,
                  float *weights)
 {
     char why[160];
-    if (shape->topk > shape->expert || shape->topk > 255 || routing->kind >= MF_ROUTING_N_ ||
+    if (shape->topk > mf_shape_experts(shape) || shape->topk > 255 || routing->kind >= MF_ROUTING_N_ ||
         mf_routing_fits(routing, shape, why, sizeof(why)) < 0)
         return -EINVAL;
     uint64_t key = seed + (MF_TENSOR_TOPK + 1) * UINT64_C(0x9E3779B97F4A7C15);
     if (routing->kind == MF_ROUTING_ROUTER)
         return by_router(shape, routing, key, ids, weights);
-    size_t n = (size_t)shape->expert;
+    size_t n = (size_t)mf_shape_experts(shape);
     _cleanup_(mf_freep) int32_t *deck = reallocarray(NULL, n, sizeof(*deck));
     _cleanup_(mf_freep) uint64_t *popularity = reallocarray(NULL, n, sizeof(*popularity));
     if (!deck || !popularity)
         return -ENOMEM;
-    struct router r = {shape->expert, shape->topk, deck, popularity, key};
+    struct router r = {(int32_t)n, shape->topk, deck, popularity, key};
     if (routing->kind == MF_ROUTING_ZIPF)
         make_popularity(&r, routing->parameter);
     for (int32_t e = 0; e < routing->n_counts; e++)
@@ -247,8 +247,11 @@ int64_t mf_active_experts(const struct mf_shape *shape, const int32_t *ids)
     _cleanup_(mf_freep) bool *seen = calloc((size_t)shape->expert, sizeof(*seen));
     int64_t n = 0;
     for (int64_t i = 0; seen && i < shape->token * shape->topk; i++) {
-        n += !seen[ids[i]];
-        seen[ids[i]] = true;
+        int32_t e = mf_shape_local(shape, ids[i]);
+        if (e < 0)
+            continue;
+        n += !seen[e];
+        seen[e] = true;
     }
     return n;
 }

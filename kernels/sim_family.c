@@ -250,6 +250,7 @@ static struct mf_kernel *sim_close(struct mf_kernel *kernel)
 
 const struct mf_family mf_family_sim = {
     .api = MF_FAMILY_API,
+    .shares = true,
     .name = "sim",
     .device_kind = "sim",
     .enumerate = sim_enumerate,

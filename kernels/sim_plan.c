@@ -54,7 +54,7 @@ struct mf_sim_plan mf_sim_plan_make(const struct mf_device_info *device, const s
     struct mf_sim_plan p = {.shape = s,
                             .device = device,
                             .offer = offer,
-                            .rows = (double)(s->token * s->topk),
+                            .rows = (double)(s->token * s->topk) * mf_shape_share(s),
                             .n1 = (s->use_g1u1 ? 2.0 : 1.0) * s->inter_dim};
     bool typed = s->q_type != MF_QTYPE_NO;
     p.quantised = typed && s->q_dtype_a != s->dtype;
@@ -62,7 +62,7 @@ struct mf_sim_plan mf_sim_plan_make(const struct mf_device_info *device, const s
     p.scale_a = p.quantised ? scale_of(s->q_type, false) : MF_SCALE_NONE;
     p.format_w = typed ? format_of(s->q_dtype_w) : MF_FORMAT_BF16;
     p.scale_w = typed && s->q_dtype_w != s->dtype ? scale_of(s->q_type, true) : MF_SCALE_NONE;
-    p.active = s->expert * (1.0 - pow(1.0 - (double)s->topk / s->expert, (double)s->token));
+    p.active = s->expert * (1.0 - pow(1.0 - (double)s->topk / mf_shape_experts(s), (double)s->token));
     p.active = MF_MAX(p.active, 1.0);
     return p;
 }

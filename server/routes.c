@@ -112,7 +112,7 @@ static const struct mf_parameter merge_parameters[] = {
 /* clang-format off */
 static const struct mf_route routes[] = {
     {"POST", "/api/v1/batches", {{MF_OWNER_READER, mf_api_submit_read}, {MF_OWNER_WRITER, mf_api_submit_write}},
-     "submitBatch", "Submit shapes to tune: the columns of untuned_fmoe.csv and form (limit:X, alpha:X, b1, b2, gate_up:X, with + between)", "Receipt", JSON, {CSV, JSON}, {200, 201, 409, 413, 415, 422}, submit_parameters, false},
+     "submitBatch", "Submit shapes to tune: the columns of untuned_fmoe.csv and form (limit:X, alpha:X, b1, b2, gate_up:X, ep:FIRST/ALL, with + between)", "Receipt", JSON, {CSV, JSON}, {200, 201, 409, 413, 415, 422}, submit_parameters, false},
     {"GET", "/api/v1/batches", READER(mf_api_batches),
      "listBatches", "All batches, newest first", "Batch", JSON, {0}, {200}, NULL, true},
     {"GET", "/api/v1/batches/{id}", READER(mf_api_batch),

@@ -123,6 +123,41 @@ START_TEST(worked_example)
 }
 END_TEST
 
+/* A rank's range of experts: what its ids would give if they began at 0. */
+START_TEST(range_begins_anywhere)
+{
+    enum mf_sort sort = (enum mf_sort)_i;
+    int32_t moved[12], sorted[2][16], experts[2][4], post_pad[2];
+    const char *why;
+    for (int i = 0; i < 12; i++)
+        moved[i] = example_ids[i] - 2;
+    for (int by_range = 0; by_range < 2; by_range++) {
+        struct mf_align a = {.ids = by_range ? example_ids : moved,
+                             .tokens = 4,
+                             .topk = 3,
+                             .experts = 2,
+                             .first = by_range ? 2 : 0,
+                             .block = 4,
+                             .whole_blocks = true};
+        _cleanup_(mf_freep) void *room = aligned_alloc(64, mf_align_workspace(sort, &a, 1));
+        memset(sorted[by_range], 0x7f, sizeof(sorted[0]));
+        memset(experts[by_range], 0x7f, sizeof(experts[0]));
+        ck_assert_int_le(mf_align_rows(12, 2, 4, true), 20);
+        int32_t ids[20], blocks[5];
+        ck_assert_int_eq(mf_align_blocks(sort, &a, 1, room,
+                                         &(struct mf_align_out){ids, blocks, &post_pad[by_range], NULL},
+                                         &why),
+                         0);
+        memcpy(sorted[by_range], ids, sizeof(sorted[0]));
+        memcpy(experts[by_range], blocks, sizeof(experts[0]));
+    }
+    ck_assert_int_eq(post_pad[1], 8); /* expert 2 of three tokens, expert 3 of three */
+    ck_assert_int_eq(post_pad[0], post_pad[1]);
+    ck_assert_mem_eq(sorted[0], sorted[1], sizeof(sorted[0]));
+    ck_assert_mem_eq(experts[0], experts[1], sizeof(experts[0]));
+}
+END_TEST
+
 /* vLLM's page of the batched form has expert ids 0 1 3 3 4 5 5 for this; its rows are right. */
 START_TEST(batched_example)
 {
@@ -348,6 +383,7 @@ int main(void)
     printf("seed %d\n", SEED);
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, worked_example, 0, (int)MF_ARRAY_LEN(examples) * MF_SORT_N_);
+    tcase_add_loop_test(c, range_begins_anywhere, 0, MF_SORT_N_);
     tcase_add_test(c, batched_example);
     tcase_add_loop_test(c, size_of_buffer, 0, (int)MF_ARRAY_LEN(sizes));
     tcase_add_loop_test(c, trap, 0, ROUTE_N_CASES);

@@ -109,6 +109,39 @@ START_TEST(look_up)
 }
 END_TEST
 
+/* Of a rank's share of the experts: its own row, else another rank's of the same size, never the whole layer's. */
+START_TEST(ranks_share_rows)
+{
+    static const struct {
+        const char *form;
+        int r;
+        size_t row;
+    } calls[] = {
+        {"ep:96/384", 0, 2}, {"ep:0/384", 0, 1},       {"ep:192/384", 0, 1},        {"", 0, 0},
+        {"ep:64/192", 0, 3}, {"ep:0/256", -ENOENT, 0}, {"b1+ep:0/384", -ENOENT, 0},
+    };
+    struct mf_fmoe *f = NULL;
+    char why[320] = "", text[8192];
+
+#define FORM(T, form)                                                                      \
+    "sim-x,2," KEY(T) "16,0,50.0,a,0.0%,40.0,b,0.0%,90.0,0,0,0,1.0,2.0,sim:a,w1=row,some " \
+                      "cpu,r1,gcc,uniform,1,20,0.5,moefarm:race," form "\n"
+    mf_say(text, sizeof(text), "%.*s,form\n%s", (int)strlen(HEADER) - 1, HEADER,
+           FORM("4", "") FORM("4", "ep:0/384") FORM("4", "ep:96/384") FORM("4", "ep:0/192"));
+    write_table(text);
+    ck_assert_msg(mf_fmoe_open(&device, path, why, sizeof(why), &f) == 0, "%s", why);
+    for (size_t i = 0; i < MF_ARRAY_LEN(calls); i++) {
+        struct mf_shape shape = shape_of(3);
+        const char *reason;
+        size_t row = 99;
+        ck_assert_int_eq(mf_shape_set(&shape, "form", calls[i].form, &reason), 0);
+        ck_assert_int_eq(mf_fmoe_lookup(f, &shape, &row), calls[i].r);
+        ck_assert_msg(calls[i].r != 0 || row == calls[i].row, "%s: row %zu", calls[i].form, row);
+    }
+    mf_fmoe_close(f);
+}
+END_TEST
+
 static const struct {
     const char *table;
     int r;
@@ -185,6 +218,7 @@ int main(void)
     tcase_add_checked_fixture(tc, NULL, remove_table);
     tcase_add_test(tc, rows);
     tcase_add_loop_test(tc, look_up, 0, MF_ARRAY_LEN(lookups));
+    tcase_add_test(tc, ranks_share_rows);
     tcase_add_loop_test(tc, refused, 0, MF_ARRAY_LEN(refusals));
     tcase_add_test(tc, foreign_rows);
     tcase_add_test(tc, missing_file);

@@ -277,6 +277,54 @@ START_TEST(chance_is_right_each_time)
 }
 END_TEST
 
+/* A range of experts gives what the mask of it gives, by every sort and of both kinds of ids. */
+START_TEST(range_is_its_mask)
+{
+    const struct route_case *c = &route_cases[_i];
+    const int32_t ranges[][2] = {
+        {0, (c->experts + 1) / 2}, {c->experts / 2, c->experts - c->experts / 2}, {c->experts / 3, 1}};
+    _cleanup_(mf_freep) int64_t *ids64 = NULL;
+    _cleanup_(mf_freep) int32_t *ids32 = route_ids(c, SEED, &ids64), *mask = calloc((size_t)c->experts, 4);
+    _cleanup_(mf_freep) float *weights = calloc((size_t)(c->tokens * c->topk) + 1, 4);
+    for (int64_t i = 0; i < c->tokens * c->topk; i++)
+        weights[i] = (float)i;
+    for (size_t n = 0; n < MF_ARRAY_LEN(ranges) * MF_SORT_SCATTER * 2; n++) {
+        enum mf_sort sort = (enum mf_sort)(n / 2 % MF_SORT_SCATTER); /* scatter's order is by chance */
+        const int32_t *range = ranges[n / 2 / MF_SORT_SCATTER];
+        bool wide = n % 2;
+        struct mf_moe_sort s = {.ids = wide ? (void *)ids64 : (void *)ids32,
+                                .wide = wide,
+                                .weights = weights,
+                                .tokens = c->tokens,
+                                .topk = c->topk,
+                                .experts = c->experts,
+                                .block = c->block};
+        const char *why;
+        if (s.experts < s.topk || !mf_sort_takes(sort, s.tokens * s.topk, s.experts, 2, &why))
+            continue;
+        for (int32_t e = 0; e < c->experts; e++)
+            mask[e] = e >= range[0] && e < range[0] + range[1];
+        s.mask = mask;
+        size_t rows = (size_t)mf_moe_sort_rows(&s) + 1;
+        _cleanup_(mf_freep) void *room = aligned_alloc(64, mf_moe_sort_workspace(sort, &s, 2) + 64);
+        _cleanup_(mf_freep) int32_t *memory = calloc(rows, 6 * sizeof(*memory));
+        int32_t num_valid[2][2];
+        for (int by_range = 0; by_range < 2; by_range++) {
+            int32_t *at = memory + (size_t)by_range * 3 * rows;
+            s.mask = by_range ? NULL : mask;
+            s.first = by_range ? range[0] : 0;
+            s.n_local = by_range ? range[1] : 0;
+            struct mf_moe_sort_out out = {
+                at, at + rows, num_valid[by_range], (float *)(void *)(at + 2 * rows), NULL, NULL, 0};
+            MUST(mf_moe_sort(sort, &s, 2, room, &out, &why) == 0, "%s: %s", c->trap, why);
+        }
+        MUST(memcmp(num_valid[0], num_valid[1], sizeof(num_valid[0])) == 0 &&
+                 memcmp(memory, memory + 3 * rows, 3 * rows * sizeof(*memory)) == 0,
+             "%s: %s, %d experts from %d on", c->trap, mf_sort_name(sort), range[1], range[0]);
+    }
+}
+END_TEST
+
 /* Trap 8: the largest token and slot that a packed id holds. */
 START_TEST(largest_token_and_slot)
 {
@@ -321,6 +369,8 @@ static const struct {
     /* vllm-project/vllm#29773: the -1 map where the 0/1 mask is due */
     {{.tokens = 1, .topk = 1, .experts = 2, .block = 4, .mask = (const int32_t[]){0, -1}}, "expert_mask"},
     {{.tokens = 1, .topk = 1, .experts = 3, .block = 4, .mask = (const int32_t[]){0, 1, 2}}, "expert_mask"},
+    {{.tokens = 1, .topk = 1, .experts = 2, .block = 4, .first = 1, .n_local = 2}, "a range within num_experts"},
+    {{.tokens = 1, .topk = 1, .experts = 2, .block = 4, .mask = (const int32_t[]){0, 1}, .n_local = 1}, "not both"},
     {{.tokens = 4, .topk = 1, .experts = 2, .block = 4, .local_tokens = (const int32_t[]){5}}, "num_local_tokens"},
     {{.tokens = (1 << 24) - 1, .topk = 130, .experts = 300, .block = 4}, "int32"},
 };
@@ -346,6 +396,7 @@ int main(void)
     tcase_add_loop_test(c, trap, 0, ROUTE_N_CASES);
     tcase_add_loop_test(c, random_routing, 0, N_RANDOM);
     tcase_add_test(c, chance_is_right_each_time);
+    tcase_add_loop_test(c, range_is_its_mask, 0, ROUTE_N_CASES);
     tcase_add_test(c, largest_token_and_slot);
     tcase_add_loop_test(c, refused_in_words, 0, (int)MF_ARRAY_LEN(refused));
     suite_add_tcase(suite, c);

@@ -98,9 +98,9 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
 }
 
 static const struct mf_family odd = {MF_FAMILY_API, "odd",        "cpu", enumerate, open_kernel,
-                                     launch,        close_kernel, NULL,  NULL};
+                                     launch,        close_kernel, NULL,  NULL,      false};
 static const struct mf_family elsewhere = {MF_FAMILY_API, "else",       "gpu", enumerate, open_kernel,
-                                           launch,        close_kernel, NULL,  NULL};
+                                           launch,        close_kernel, NULL,  NULL,      false};
 static const struct mf_family *const list[] = {&planted_family, &odd, &elsewhere};
 static const struct mf_family_set set = {list, 3};
 
@@ -141,6 +141,24 @@ START_TEST(refusal)
     ck_assert_int_eq(mf_pipeline_open_with(d, &s, &set, refused[_i].names, n, why, sizeof(why), &p), -EINVAL);
     ck_assert_msg(strstr(why, refused[_i].why) != NULL, "\"%s\", expected \"%s\"", why, refused[_i].why);
     ck_assert_ptr_null(p);
+    d->ops->free(d);
+}
+END_TEST
+
+/* A family that does not say that it knows shares of the experts is not asked, and the pipeline says so. */
+START_TEST(share_of_the_experts)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 5);
+    struct mf_pipeline *p = NULL;
+    const char *const names[] = {"planted:sort.4"};
+    char why[MF_REASON_MAX];
+    s.ep_first = 1;
+    s.ep_experts = s.expert + 2;
+    ck_assert_int_eq(mf_pipeline_open_with(d, &s, &set, names, 1, why, sizeof(why), &p), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(why,
+                                 "planted:planted is not legal for this shape (ep): the shape is a rank's "
+                                 "share, experts 1 to "));
     d->ops->free(d);
 }
 END_TEST
@@ -292,6 +310,7 @@ int main(void)
     Suite *s = suite_create("pipeline");
     TCase *t = tcase_create("pipeline");
     tcase_add_loop_test(t, refusal, 0, MF_ARRAY_LEN(refused));
+    tcase_add_test(t, share_of_the_experts);
     tcase_add_test(t, length);
     tcase_add_loop_test(t, runs_the_layer, 0, 4 * PLANTED_N_FORMATS);
     tcase_add_test(t, arena_is_shared_over_time);

@@ -201,6 +201,69 @@ START_TEST(fast_is_double_for_any_load)
 }
 END_TEST
 
+/* What the ranks of a layer compute from their shares of the experts adds up to the layer; each is the double one, and a
+ * token without a route that is here has exact zeros. */
+START_TEST(ranks_add_up)
+{
+    static const int32_t ranks[][2] = {{0, 1}, {1, 3}, {4, 2}}; /* first, how many */
+    struct mf_shape s = shape_of(_i + N_FORMATS * (_i % MF_ACT_N_ + MF_ACT_N_), 17);
+    struct layer l;
+    double y[200];
+    s.act_limit = s.act_type == MF_ACT_SILU_STEP ? 0.5f : 0;
+    s.topk = 3; /* more than a rank has */
+    s.has_b1 = s.has_b2 = true;
+    layer_make(&l, &s, "uniform");
+    float *sum = calloc(17 * 200, sizeof(*sum));
+    int64_t zeros = 0;
+    for (size_t n = 0; n < MF_ARRAY_LEN(ranks); n++) {
+        struct mf_layer_data d = l.data;
+        struct mf_reference r;
+        size_t first = (size_t)ranks[n][0];
+        for (int w = 0; w < 2; w++) {
+            struct mf_artifact a = mf_plain_w(&s, w ? MF_TENSOR_W2 : MF_TENSOR_W1, "row");
+            struct mf_part parts[MF_PARTS_MAX];
+            int n_parts = mf_artifact_parts(&a, &s, parts);
+            struct mf_tensor_ref *ref = w ? &d.w2 : &d.w1;
+            for (int p = 0; p < n_parts; p++)
+                ref->part[p] =
+                    (uint8_t *)ref->part[p] + first * (size_t)(mf_part_bytes(&parts[p]) / s.expert);
+        }
+        d.b1 += (int64_t)first * mf_gemm1_cols(&s);
+        d.b2 += (int64_t)first * s.model_dim;
+        d.shape.ep_first = ranks[n][0];
+        d.shape.expert = ranks[n][1];
+        d.shape.ep_experts = 6;
+        ck_assert_int_eq(mf_reference_make(&d, &r), 0);
+        for (int64_t t = 0; t < s.token; t++) {
+            int here = 0;
+            for (int64_t i = t * 3; i < t * 3 + 3; i++)
+                here += mf_shape_local(&d.shape, l.ids[i]) >= 0;
+            ck_assert_int_eq(mf_reference_row_double(&d, &r, t, true, y), 0);
+            for (int64_t i = 0; here == 0 && i < 200; i++)
+                ck_assert(r.y[t * 200 + i] == 0 && !(fabs(y[i]) > 0));
+            zeros += here == 0;
+            if (here > 0)
+                ck_assert_double_le(row_error(r.y + t * 200, y, 200), formats[_i].tipped);
+            for (int64_t i = 0; i < 200; i++)
+                sum[t * 200 + i] += r.y[t * 200 + i];
+        }
+        mf_reference_release(&r);
+    }
+    ck_assert_int_gt(zeros, 0);
+    /* a scale of all rows of h is another one on each rank */
+    double limit = formats[_i].q_type == MF_QTYPE_PER_TENSOR || formats[_i].q_type == MF_QTYPE_PER_1X16
+                       ? 5 * formats[_i].tipped
+                       : 1e-5;
+    for (int64_t t = 0; t < s.token; t++) {
+        for (int64_t i = 0; i < 200; i++)
+            y[i] = (double)l.ref.y[t * 200 + i];
+        ck_assert_double_le(row_error(sum + t * 200, y, 200), limit);
+    }
+    free(sum);
+    layer_release(&l);
+}
+END_TEST
+
 /* clang-format off */
 static const struct {
     enum mf_act act;
@@ -462,6 +525,7 @@ int main(void)
     tcase_add_loop_test(t, activation_vector, 0, MF_ARRAY_LEN(activations));
     tcase_add_loop_test(t, a_block_is_opened_again, 0, N_FORMATS);
     tcase_add_loop_test(t, biases_alone, 0, 2);
+    tcase_add_loop_test(t, ranks_add_up, 0, N_FORMATS);
     tcase_add_test(t, sort_example);
     tcase_add_loop_test(t, artifacts_decode_to_their_reference, 0, N_FORMATS);
     tcase_add_loop_test(t, what_no_shape_has, 0, MF_ARRAY_LEN(no_artifacts));

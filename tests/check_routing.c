@@ -125,11 +125,11 @@ START_TEST(profile_fits_a_shape_or_says_why)
     } rows[] = {
         {"uniform", 8, 2, NULL},
         {"recorded:1.2.3.4", 4, 2, NULL},
-        {"recorded:1.2.3.4", 8, 2, "the recorded profile counts 4 experts, expert is 8"},
+        {"recorded:1.2.3.4", 8, 2, "the recorded profile counts 4 experts, ids go to 8"},
         {"router:softmax", 8, 8, NULL},
         {"router:softmax+shared", 9, 9, NULL},
         {"router:softmax+shared", 8, 1,
-         "topk 1 of expert 8 leaves 0 of 7 for the router, the shared expert aside"},
+         "topk 1 of 8 experts leaves 0 of 7 for the router, the shared expert aside"},
         {"router:sigmoid_groups", 256, 8, NULL},
         {"router:sigmoid_groups+shared", 257, 9, NULL},
         {"router:sigmoid_groups", 257, 8, "257 experts in 8 groups"},

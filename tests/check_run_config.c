@@ -22,7 +22,17 @@ struct finder {
     mf_ops all;
     char name[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];
     char alternating[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX]; /* gate and up in w1 */
+    char chain[4][MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];    /* a step for each of chain_parts */
 };
+
+/* The layer in steps: what they cover, and what they give. */
+static const struct {
+    const char *ops;
+    enum mf_tensor gives;
+} chain_parts[4] = {{"sort", MF_TENSOR_SORTED},
+                    {"gather+gemm1+act", MF_TENSOR_H},
+                    {"gemm2", MF_TENSOR_Z},
+                    {"weight+combine", MF_TENSOR_Y}};
 
 static int take_step(struct mf_offer *o, const struct mf_step *step)
 {
@@ -32,6 +42,13 @@ static int take_step(struct mf_offer *o, const struct mf_step *step)
         mf_say(f->name, sizeof(f->name), "%s:%s", step->family, step->name);
     if (step->covers == f->all && strstr(step->name, "_gu16"))
         mf_say(f->alternating, sizeof(f->alternating), "%s:%s", step->family, step->name);
+    for (size_t i = 0; i < MF_ARRAY_LEN(chain_parts); i++) {
+        char ops[MF_OPS_TEXT_MAX];
+        mf_ops_print(step->covers, ops);
+        if (!f->chain[i][0] && strcmp(ops, chain_parts[i].ops) == 0 &&
+            step->gives[0].tensor == chain_parts[i].gives && (step->block_m == 8 || step->block_m == 0))
+            mf_say(f->chain[i], sizeof(f->chain[i]), "%s:%s", step->family, step->name);
+    }
     return 0;
 }
 
@@ -44,7 +61,8 @@ __attribute__((format(printf, 5, 6))) static int pass_over(struct mf_offer *o, c
 }
 
 static char pipeline[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX],
-    alternating[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX], class_text[MF_DEVICE_CLASS_TEXT_MAX];
+    alternating[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX], chain[4 * (MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX)],
+    class_text[MF_DEVICE_CLASS_TEXT_MAX];
 
 /* In the process of each test: a device has threads, which do not live through a fork. */
 static void find_pipeline(void)
@@ -62,6 +80,7 @@ static void find_pipeline(void)
     ck_assert_msg(f.alternating[0] != '\0', "no family offers the whole layer with gate and up alternating");
     mf_say(pipeline, sizeof(pipeline), "%s", f.name);
     mf_say(alternating, sizeof(alternating), "%s", f.alternating);
+    mf_say(chain, sizeof(chain), "%s|%s|%s|%s", f.chain[0], f.chain[1], f.chain[2], f.chain[3]);
     mf_say(class_text, sizeof(class_text), "%s,%d", device->info.class.gfx, device->info.class.cu_num);
     mf_device_close(device);
     make_folder();
@@ -80,7 +99,7 @@ static void write_row(const char *us, const char *names, const char *form)
 
 static const struct {
     const char *us,
-        *names; /* NULL: the pipeline that was found; "gu": the one with gate and up alternating */
+        *names; /* NULL: the pipeline that was found; "gu": the one with gate and up alternating; "chain": steps */
     const char *option, *value;
     int code;
     const char *out, *err;
@@ -103,15 +122,19 @@ static const struct {
      "gate_up:tiled"},
     {"1000000.0", "gu", "--rounds", "3", 2, "", "gate and up of this shape's w1 lie interleaved",
      "gate_up:interleaved"},
+    {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 ep:4/16", "", "ep:4/16"},
+    {"1000000.0", "chain", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 ep:8/16", "", "ep:8/16"},
+    {"1000000.0", "chain", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 b2", "", "b2"},
 };
 
 START_TEST(run_config)
 {
     struct ran r;
 
-    const char *names = !cases[_i].names                     ? pipeline
-                        : strcmp(cases[_i].names, "gu") == 0 ? alternating
-                                                             : cases[_i].names;
+    const char *names = !cases[_i].names                        ? pipeline
+                        : strcmp(cases[_i].names, "gu") == 0    ? alternating
+                        : strcmp(cases[_i].names, "chain") == 0 ? chain
+                                                                : cases[_i].names;
     write_row(cases[_i].us, names, cases[_i].form ? cases[_i].form : "");
     r = moefarm("", "run-config", in_folder("table.csv"), cases[_i].option, cases[_i].value, NULL);
     ck_assert_msg(r.code == cases[_i].code, "exit code %d, want %d: %s%s", r.code, cases[_i].code, r.out,

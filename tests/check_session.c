@@ -389,6 +389,31 @@ START_TEST(rotations_are_apart_and_equal_work)
 }
 END_TEST
 
+/* Of a share of the experts: routes to others stay, routes that are here stay here and apart; none at all is no division. */
+START_TEST(rotations_keep_to_the_share)
+{
+    struct mf_shape s = {.token = 1, .topk = 6, .expert = 16, .ep_first = 32, .ep_experts = 64};
+    int32_t ids[6] = {0, 33, -1, 47, 48, 63}, out[6];
+    struct mf_rotation r;
+    ck_assert_int_eq(mf_rotation_make(&s, ids, &r), 0);
+    ck_assert_int_eq(r.active, 2);
+    ck_assert_int_eq(r.routes, 2);
+    ck_assert_int_ge(r.n, 5);
+    for (int i = 0; i < r.n; i++) {
+        mf_rotation_ids(&r, i, &s, ids, out);
+        for (int j = 0; j < 6; j++)
+            ck_assert(j == 1 || j == 3 ? out[j] >= 32 && out[j] < 48 : out[j] == ids[j]);
+        ck_assert_int_ne(out[1], out[3]);
+        ck_assert(i == 0 ? out[1] == 33 && out[3] == 47 : out[1] != 33 || out[3] != 47);
+    }
+    s.ep_first = 1;
+    s.expert = 4;
+    ck_assert_int_eq(mf_rotation_make(&s, ids, &r), 0);
+    ck_assert_int_eq(r.active, 0);
+    ck_assert_int_eq(r.n, 1);
+}
+END_TEST
+
 /* Rotated timing changes nothing of what is verified: cold mode, several rotations, every gate passed. */
 START_TEST(cold_mode)
 {
@@ -518,6 +543,7 @@ int main(void)
     tcase_add_test(t, unknown_family_or_step);
     tcase_add_test(t, buffers_lie_in_files);
     tcase_add_test(t, rotations_are_apart_and_equal_work);
+    tcase_add_test(t, rotations_keep_to_the_share);
     tcase_add_loop_test(t, cold_mode, 0, PLANTED_N_FORMATS);
     tcase_add_loop_test(t, race_of_pipelines, 0, PLANTED_N_FORMATS);
     tcase_add_test(t, race_that_nobody_finishes);

@@ -66,6 +66,8 @@ static const struct {
     {"form",            "alpha:1.702+limit:7.0",     "limit:7+alpha:1.702"},
     {"form",            "gate_up:tiled+b1",          "b1+gate_up:tiled"},
     {"form",            "gate_up:separated",         "gate_up:separated"},
+    {"form",            "ep:48/384",                 "ep:48/384"},
+    {"form",            "ep:0/384+b2",               "b2+ep:0/384"},
     {"doweight_stage1", "0",                         "0"},
 };
 
@@ -108,6 +110,13 @@ static const struct {
     {"form",            "limit:1e-60",           "limit:X"},
     {"form",            "bias",                  "limit:X"},
     {"form",            "gate_up",               "gate_up:separated"},
+    {"form",            "ep",                    "ep:FIRST/ALL"},
+    {"form",            "ep:48",                 "ep:FIRST/ALL"},
+    {"form",            "ep:/384",               "ep:FIRST/ALL"},
+    {"form",            "ep:-1/384",             "ep:FIRST/ALL"},
+    {"form",            "ep:0/1",                "ep:FIRST/ALL"},
+    {"form",            "ep:0/65536",            "ep:FIRST/ALL"},
+    {"form",            "ep:0/8+ep:0/8",         "ep:FIRST/ALL"},
     {"form",            "gate_up:any",           "gate_up:separated"},
     {"form",            "gate_up:tiled+gate_up:tiled", "gate_up:separated"},
 };
@@ -264,6 +273,29 @@ START_TEST(check_names_the_column)
 }
 END_TEST
 
+/* A token goes to topk of all ranks' experts, more than one rank may have. */
+START_TEST(share_of_the_experts)
+{
+    struct mf_shape shape = qwen_shape();
+    const char *column, *why;
+    shape.expert = 4;
+    ck_assert_int_eq(mf_shape_check(&shape, &column, &why), -EINVAL);
+    ck_assert_int_eq(mf_shape_set(&shape, "form", "ep:4/8", &why), 0);
+    ck_assert_int_eq(mf_shape_check(&shape, &column, &why), 0);
+    ck_assert_int_eq(mf_shape_experts(&shape), 8);
+    for (int32_t id = -2; id < 10; id++)
+        ck_assert_int_eq(mf_shape_local(&shape, id), id >= 4 && id < 8 ? id - 4 : -1);
+    ck_assert_int_eq(mf_shape_local(&shape, INT32_MIN), -1);
+    ck_assert_int_eq(mf_shape_set(&shape, "form", "ep:0/7", &why), 0);
+    ck_assert_int_eq(mf_shape_check(&shape, &column, &why), -EINVAL);
+    ck_assert_str_eq(column, "topk");
+    shape.topk = 7;
+    shape.ep_first = -1;
+    ck_assert_int_eq(mf_shape_check(&shape, &column, &why), -EINVAL);
+    ck_assert_str_eq(column, "form");
+}
+END_TEST
+
 /* Each column but token makes another layer model; compare is a total order on both. */
 START_TEST(every_column_counts)
 {
@@ -319,15 +351,30 @@ START_TEST(form_is_part_of_the_shape)
         const char *act, *form;
         bool right;
     } rows[] = {
-        {"Silu", "limit:10", true},     {"Swiglu", "limit:7+alpha:1.5", true},
-        {"Swiglu", "alpha:2", true},    {"SiluStep", "limit:7", true},
-        {"SiluStep", "", false},        {"Gelu", "limit:7", false},
-        {"Silu", "alpha:1.702", false}, {"Situv2", "limit:25", false},
-        {"Silu", "limit:10,x", false},  {"Swiglu", "limit:7+b1+b2", true},
-        {"Gelu", "b1", true},           {"Situv2", "b2", true},
-        {"Silu", "b1+b1", false},       {"Silu", "b1:1", false},
-        {"Silu", "limit", false},       {"Silu", "b3", false},
-        {"Silu", "b1+", false},         {"Silu", "limit:", false},
+        {"Silu", "limit:10", true},
+        {"Swiglu", "limit:7+alpha:1.5", true},
+        {"Swiglu", "alpha:2", true},
+        {"SiluStep", "limit:7", true},
+        {"SiluStep", "", false},
+        {"Gelu", "limit:7", false},
+        {"Silu", "alpha:1.702", false},
+        {"Situv2", "limit:25", false},
+        {"Silu", "limit:10,x", false},
+        {"Swiglu", "limit:7+b1+b2", true},
+        {"Gelu", "b1", true},
+        {"Situv2", "b2", true},
+        {"Silu", "b1+b1", false},
+        {"Silu", "b1:1", false},
+        {"Silu", "limit", false},
+        {"Silu", "b3", false},
+        {"Silu", "b1+", false},
+        {"Silu", "limit:", false},
+        {"Silu", "gate_up:tiled", true},
+        {"Silu", "ep:0/256", true}, /* of 128 that are here */
+        {"Silu", "ep:128/256", true},
+        {"Silu", "ep:129/256", false},
+        {"Silu", "ep:0/128", false},
+        {"Silu", "ep:0/129", true},
     };
     for (size_t i = 0; i < MF_ARRAY_LEN(rows); i++) {
         char text[MF_SHAPE_TEXT_MAX], back[MF_SHAPE_TEXT_MAX];
@@ -369,6 +416,7 @@ int main(void)
     tcase_add_loop_test(tc, every_column_counts, 0, MF_SHAPE_N_COLUMNS);
     tcase_add_loop_test(tc, bucket_is_the_one_production_asks_for, 0, MF_ARRAY_LEN(buckets));
     tcase_add_loop_test(tc, every_dtype_has_bits, 0, MF_DTYPE_N_);
+    tcase_add_test(tc, share_of_the_experts);
     tcase_add_test(tc, form_is_part_of_the_shape);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

@@ -312,6 +312,50 @@ static void blocks_at_the_edge(void)
     }
 }
 
+/* Ids count all ranks' experts, weights those that are here: with ids beyond 4 and weights of 4 experts, what is computed is
+ * the layer of ids from 0 on, and slots of others are never read, though what lies there is NaN. */
+static void ids_are_global_weights_local(void)
+{
+    struct mf_shape s = shape_of(9, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
+    struct layer *l = layer_new(&s, "uniform");
+    s.ep_first = 8;
+    s.ep_experts = 16;
+    int32_t ids[18];
+    struct mf_reference here;
+    for (int i = 0; i < 18; i++)
+        ids[i] = l->ids[i] + 8;
+    struct mf_layer_data d = l->data;
+    d.shape = s;
+    d.ids = ids;
+    ck_assert_int_eq(mf_reference_make(&d, &here), 0);
+    ck_assert_mem_eq(here.y, l->ref.y, 9 * 64 * sizeof(float));
+    mf_reference_release(&here);
+    /* token 0 goes elsewhere, token 1 with one slot, by a number that is local and one that is nobody's */
+    ids[0] = 12;
+    ids[1] = 7;
+    ids[2] = l->ids[2];
+    ids[4] = -1;
+    ck_assert_int_eq(mf_reference_make(&d, &here), 0);
+    for (int i = 0; i < 64; i++)
+        ck_assert(here.y[i] == 0);
+    ck_assert(memcmp(here.y + 64, l->ref.y + 64, 64 * sizeof(float)) != 0);
+    ck_assert_mem_eq(here.y + 3 * 64, l->ref.y + 3 * 64, 6 * 64 * sizeof(float));
+    int32_t sorted_ids[64], experts[16], num_valid[2];
+    float sorted_weights[64];
+    struct mf_tensor_ref sorted = {{sorted_ids, sorted_weights, experts, num_valid}};
+    ck_assert_int_eq(mf_reference_sort(&s, ids, l->weights, 4, &sorted), 0);
+    for (int b = 0; b < num_valid[0] / 4; b++)
+        ck_assert(experts[b] >= 0 && experts[b] < 4);
+    struct mf_artifact z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_F32, .order = "slot"};
+    struct mf_tensor_ref to = new_parts(&z, &s);
+    ck_assert_int_eq(mf_reference_artifact(&d, &here, &z, NULL, &to), 0);
+    for (int i = 0; i < 18; i++)
+        ck_assert_int_eq(isnan(((float *)to.part[0])[i * 64]) != 0, i < 3 || i == 4);
+    free_parts(&to);
+    mf_reference_release(&here);
+    layer_free(l);
+}
+
 /* clang-format off */
 static const struct {
     const char *trap; /* "bug n": of the 25 of an NVFP4 serving stack; else of the field's issue trackers */
@@ -322,6 +366,7 @@ static const struct {
     {"bug 3: inputs clobbered on the way",                            inputs_are_not_clobbered},
     {"bug 5: calibrated factor overflows the block scale",            calibrated_factor_saturates},
     {"bug 6, 7: one factor for both stages",                          stages_have_their_own_factors},
+    {"bug 8, 13: ids of all ranks taken for local ones, stale rows",  ids_are_global_weights_local},
     {"bug 9-11, 14: scales at fixed offsets, expert above 128 rows",  scales_move_with_their_rows},
     {"bug 16, 17, 22: room for the average load, tokens dropped",     no_token_is_dropped},
     {"bug 25: clamp missing, or behind silu",                         clamp_is_before_silu},

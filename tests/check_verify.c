@@ -19,10 +19,12 @@ struct layer {
     float weights[64 * 2], s1[8 * 96], s2[8 * 64];
     uint8_t w1[8 * 96 * 64 * 2], w2[8 * 64 * 48 * 2];
     struct mf_guarded sorted;
-    int64_t slots[512], tokens[512];
+    int64_t slots[512], tokens[512],
+        slots_here[64 * 2]; /* the last: of slot order, -1 for experts that are not here */
 };
 
-static struct layer *layer_new(bool fp8)
+/* share: experts 2 to 6 of 8 are here. */
+static struct layer *layer_new_of(bool fp8, bool share)
 {
     struct layer *l = calloc(1, sizeof(*l));
     struct mf_routing routing = {.kind = MF_ROUTING_BALANCED};
@@ -32,7 +34,9 @@ static struct layer *layer_new(bool fp8)
         .token = 64,
         .model_dim = 64,
         .inter_dim = 48,
-        .expert = 8,
+        .expert = share ? 5 : 8,
+        .ep_first = share ? 2 : 0,
+        .ep_experts = share ? 8 : 0,
         .topk = 2,
         .dtype = MF_DTYPE_BF16,
         .q_dtype_a = fp8 ? MF_DTYPE_FP8_E4M3FN : MF_DTYPE_BF16,
@@ -56,7 +60,14 @@ static struct layer *layer_new(bool fp8)
         l->tokens[p] = valid ? mf_id_token(ids[p]) : -1;
         l->slots[p] = valid ? l->tokens[p] * s->topk + mf_id_slot(ids[p]) : -1;
     }
+    for (int64_t i = 0; i < 64 * 2; i++)
+        l->slots_here[i] = mf_shape_local(s, l->ids[i]) < 0 ? -1 : i;
     return l;
+}
+
+static struct layer *layer_new(bool fp8)
+{
+    return layer_new_of(fp8, false);
 }
 
 static void layer_free(struct layer *l)
@@ -74,11 +85,13 @@ static struct mf_verify_input output(struct layer *l, const char *text, struct m
     ck_assert_int_eq(mf_guarded_new(&a, &l->data.shape, NULL, g), 0);
     ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, &a, &l->sorted.ref, &g->ref), 0);
     bool sorted = strcmp(a.order, "sorted") == 0 && a.format != MF_FORMAT_INDEX;
+    const int64_t *source =
+        strcmp(a.order, "slot") == 0 && l->data.shape.ep_experts > 0 ? l->slots_here : NULL;
     return (struct mf_verify_input){
         .data = &l->data,
         .ref = &l->ref,
         .out = g,
-        .source = !sorted                   ? NULL
+        .source = !sorted                   ? source
                   : a.tensor == MF_TENSOR_X ? l->tokens
                                             : l->slots,
         .covers = MF_OP_BIT(MF_OP_GEMM1),
@@ -107,9 +120,10 @@ static const char *const texts[] = {
 /* What the reference encodes passes every gate, well below its limit. */
 START_TEST(reference_passes)
 {
-    struct layer *l = layer_new(_i >= FIRST_FP8);
+    int text = _i / 2;
+    struct layer *l = layer_new_of(text >= FIRST_FP8, _i % 2);
     struct mf_guarded g;
-    struct mf_verify_input v = output(l, texts[_i], &g);
+    struct mf_verify_input v = output(l, texts[text], &g);
     struct mf_verdict verdict;
     ck_assert_msg(mf_verify(&v, &verdict) == 0, "%s", verdict.reason);
     ck_assert(!(verdict.row_err > 0.25 * verdict.row_limit));
@@ -123,9 +137,10 @@ END_TEST
 /* Whatever was poisoned and not written again is seen, in every artifact; padding rows may hold anything. */
 START_TEST(poison_is_seen)
 {
-    struct layer *l = layer_new(_i >= FIRST_FP8);
+    int text = _i / 2;
+    struct layer *l = layer_new_of(text >= FIRST_FP8, _i % 2);
     struct mf_guarded g;
-    struct mf_verify_input v = output(l, texts[_i], &g);
+    struct mf_verify_input v = output(l, texts[text], &g);
     struct mf_verdict verdict;
     ck_assert_int_eq(mf_guarded_poison(&g, v.source, false), 0);
     ck_assert_int_eq(mf_verify(&v, &verdict), 1);
@@ -503,8 +518,8 @@ int main(void)
 {
     Suite *s = suite_create("verify");
     TCase *t = tcase_create("verify");
-    tcase_add_loop_test(t, reference_passes, 0, MF_ARRAY_LEN(texts));
-    tcase_add_loop_test(t, poison_is_seen, 0, MF_ARRAY_LEN(texts));
+    tcase_add_loop_test(t, reference_passes, 0, 2 * MF_ARRAY_LEN(texts));
+    tcase_add_loop_test(t, poison_is_seen, 0, 2 * MF_ARRAY_LEN(texts));
     tcase_add_loop_test(t, band_is_broken_and_repaired, 0, MF_ARRAY_LEN(bands));
     tcase_add_test(t, mismatch_ratio);
     tcase_add_loop_test(t, not_finite_is_refused, 0, MF_ARRAY_LEN(not_finite));

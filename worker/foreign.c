@@ -429,6 +429,7 @@ int mf_foreign_start(const char *command, const char *device, struct mf_foreign 
     }
     f->family = (struct mf_family){
         .api = MF_FAMILY_API,
+        .shares = true, /* its program sees the form and refuses what it does not know */
         .name = f->name,
         .device_kind = f->kind,
         .enumerate = foreign_enumerate,

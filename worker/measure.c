@@ -111,6 +111,14 @@ const double *mf_measure_samples(const struct mf_measured *m, const struct mf_sa
     return cold ? s->cold : s->all;
 }
 
+/* A step counts the routes that a rank's share of the experts gets on average; this call has those that it has. */
+static double routed_flops(const struct mf_measured *m, double flops)
+{
+    const struct mf_shape *s = &m->session->shape;
+    double expected = (double)(s->token * s->topk) * mf_shape_share(s);
+    return flops * (double)m->session->rotation.routes / expected;
+}
+
 static int implausible(const struct mf_measured *m, double us, double flops, char *why, size_t cap)
 {
     const struct mf_device_info *d = &m->session->device->info;
@@ -119,7 +127,7 @@ static int implausible(const struct mf_measured *m, double us, double flops, cha
         mf_say(why, cap, "implausible: its time is %.3g µs", us);
         return 1;
     }
-    double gflops = flops / us / 1e3, gbs = m->bytes / us / 1e3;
+    double gflops = routed_flops(m, flops) / us / 1e3, gbs = m->bytes / us / 1e3;
     if (peak > 0 && gflops > FLOPS_MARGIN * peak) {
         mf_say(why, cap, "implausible: %.3g µs would be %.4g GFLOP/s, %.2f times the device's peak of %.4g",
                us, gflops, gflops / peak, peak);

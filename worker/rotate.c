@@ -28,11 +28,15 @@ int mf_rotation_make(const struct mf_shape *shape, const int32_t *ids, struct mf
     if (!active || !taken)
         return -ENOMEM;
     for (int64_t i = 0; i < shape->token * shape->topk; i++) {
-        r.active += !active[ids[i]];
-        active[ids[i]] = 1;
+        int32_t e = mf_shape_local(shape, ids[i]);
+        if (e < 0)
+            continue;
+        r.routes++;
+        r.active += !active[e];
+        active[e] = 1;
     }
     take(active, taken, n, 0);
-    int64_t most = MF_MIN((int64_t)MF_ROTATIONS_MAX, n / r.active);
+    int64_t most = r.active > 0 ? MF_MIN((int64_t)MF_ROTATIONS_MAX, n / r.active) : 1;
     while (r.n < most) {
         int32_t best = 0;
         int least = n + 1;
@@ -66,6 +70,8 @@ int mf_rotation_count(const struct mf_rotation *r, double bytes, double llc_byte
 void mf_rotation_ids(const struct mf_rotation *r, int i, const struct mf_shape *shape, const int32_t *ids,
                      int32_t *out)
 {
-    for (int64_t j = 0; j < shape->token * shape->topk; j++)
-        out[j] = (ids[j] + r->shift[i]) % shape->expert;
+    for (int64_t j = 0; j < shape->token * shape->topk; j++) {
+        int32_t e = mf_shape_local(shape, ids[j]);
+        out[j] = e < 0 ? ids[j] : shape->ep_first + (e + r->shift[i]) % shape->expert;
+    }
 }

@@ -1,6 +1,6 @@
 /* Routing rotated over the experts, so that a timed call finds its weights in memory and not in a cache: rotation r
  * sends what belongs to expert e to (e + shift[r]) mod E. Shifts are chosen so that the experts in use overlap as
- * little as can be; the number of rows of each is the same in every rotation, so all are equal work. */
+ * little as can be; routes to other ranks' experts stay what they are; the number of rows of each is the same in every rotation, so all are equal work. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,6 +14,7 @@ struct mf_rotation {
     int n;                           /* at most E / active; at least 1 */
     int32_t shift[MF_ROTATIONS_MAX]; /* shift[0] is 0 */
     int64_t active;                  /* experts that one call touches */
+    int64_t routes;                  /* that go to experts of this rank */
 };
 
 /* -ENOMEM. */

@@ -281,8 +281,20 @@ int mf_session_output(struct mf_session *s, const struct mf_artifact *a, struct 
     return 0;
 }
 
+/* Of slot order, for shapes that have slots whose expert is not here. */
+static int make_slots(const struct mf_session *s, struct mf_session_order *ret)
+{
+    int64_t rows = s->shape.token * s->shape.topk;
+    *ret = (struct mf_session_order){.slots = calloc((size_t)rows, sizeof(*ret->slots))};
+    for (int64_t i = 0; ret->slots && i < rows; i++)
+        ret->slots[i] = mf_shape_local(&s->shape, s->data.ids[i]) < 0 ? -1 : i;
+    return ret->slots ? 0 : -ENOMEM;
+}
+
 static int make_order(struct mf_session *s, const struct mf_artifact *a, struct mf_session_order *ret)
 {
+    if (!is_sorted(a))
+        return make_slots(s, ret);
     struct mf_artifact order = sorted_of(a);
     struct mf_tensor_ref sorted, seen;
     int64_t rows = mf_padded_rows(&s->shape, a->block);
@@ -315,7 +327,8 @@ int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const i
 {
     struct mf_session_order *o = NULL;
     *ret = NULL;
-    if (!is_sorted(a) || a->format == MF_FORMAT_INDEX)
+    bool partial = s->shape.ep_experts > 0 && strcmp(a->order, "slot") == 0;
+    if ((!is_sorted(a) && !partial) || a->format == MF_FORMAT_INDEX)
         return 0;
     for (size_t i = 0; i < s->n_orders; i++) {
         if (s->orders[i].block == a->block)

@@ -390,13 +390,19 @@ static int worst_expert(const struct mf_verify_input *v, const struct by_source 
     _cleanup_(mf_freep) double *limits = calloc((size_t)n, sizeof(*limits));
     if (!next || !errors || !limits)
         return -ENOMEM;
-    for (int64_t i = 0; i < n; i++)
-        next[v->data->ids[i] + 1]++;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t e = mf_shape_local(s, v->data->ids[i]);
+        if (e >= 0)
+            next[e + 1]++;
+    }
     for (int32_t e = 0; e < s->expert; e++)
         next[e + 1] += next[e];
     for (int64_t i = 0; i < n; i++) {
         const struct by_source *row = &rows[v->out->artifact.tensor == MF_TENSOR_Y ? i / s->topk : i];
-        int64_t at = next[v->data->ids[i]]++;
+        int32_t e = mf_shape_local(s, v->data->ids[i]);
+        if (e < 0)
+            continue;
+        int64_t at = next[e]++;
         errors[at] = row->error;
         limits[at] = row->limit;
     }

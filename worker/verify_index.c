@@ -118,10 +118,14 @@ int mf_verify_sorted(const struct mf_verify_input *v, struct mf_verdict *ret)
                                      *got = calloc((size_t)n, sizeof(*got));
     if (!want || !got)
         return -ENOMEM;
-    for (int64_t i = 0; i < n; i++)
-        want[i] =
-            (struct route){i, v->data->ids[i], mf_pack_id((int32_t)(i / s->topk), (int32_t)(i % s->topk)),
-                           v->data->weights[i]};
+    int64_t n_here = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t e = mf_shape_local(s, v->data->ids[i]);
+        if (e >= 0)
+            want[n_here++] = (struct route){i, e, mf_pack_id((int32_t)(i / s->topk), (int32_t)(i % s->topk)),
+                                            v->data->weights[i]};
+    }
+    n = n_here;
     qsort(want, (size_t)n, sizeof(*want), by_expert_and_id);
     int64_t in_use = rows_in_use(want, n, v->out->artifact.block);
     if ((uint32_t)num_valid[0] == mf_poison(MF_FORMAT_INDEX)) {

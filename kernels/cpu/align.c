@@ -61,6 +61,7 @@ int mf_align_blocks(enum mf_sort sort, const struct mf_align *a, int threads, vo
         .wide = a->wide,
         .tokens = a->tokens,
         .topk = a->topk,
+        .first = a->expert_map ? 0 : a->first,
         .n_experts = a->experts,
         .bin_of = dropped ? a->expert_map : NULL,
         .n_bins = a->experts,

@@ -23,6 +23,8 @@ struct mf_align {
     int64_t tokens;
     int32_t topk, experts, block;
     const int32_t *expert_map; /* [experts] or NULL */
+    int32_t
+        first; /* without a map: ids count from here on, so that a rank's range of experts is sorted alone */
     bool ignore_remote;
     bool whole_blocks; /* P is rounded up to a multiple of B */
 };

@@ -27,6 +27,7 @@ struct job {
 MF_VECTOR_INLINE int32_t bin_at(const struct mf_routes *r, int64_t i, bool wide, bool mapped)
 {
     int64_t id = wide ? ((const int64_t *)r->ids)[i] : ((const int32_t *)r->ids)[i];
+    id = (int64_t)((uint64_t)id - (uint64_t)r->first);
     if ((uint64_t)id >= (uint64_t)r->n_experts)
         return -1;
     int32_t bin = mapped ? r->bin_of[id] : (int32_t)id;

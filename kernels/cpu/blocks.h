@@ -13,7 +13,7 @@
  *   scatter   threads count into one histogram and draw rows from shared counters: order inside a bin is by chance
  *
  * All but scatter keep a bin's routes in flat order, so their results are the same bits. Routes whose id lies outside
- * 0 … n_experts - 1, or whose expert has no bin, get no row. An id that a token has twice keeps both routes.
+ * first … first + n_experts - 1, or whose expert has no bin, get no row. An id that a token has twice keeps both routes.
  *
  * Thread rule: a call runs on the pool (kernels/device.h) and returns when it is done; nothing is allocated. `serial` and
  * `one` with one thread run in the caller, so that a kernel on the pool may call them. */
@@ -39,8 +39,9 @@ struct mf_routes {
     const void *ids; /* [tokens, topk], int32 or int64 */
     bool wide;       /* int64 */
     int64_t tokens;
-    int32_t topk, n_experts;
-    const int32_t *bin_of; /* [n_experts]: -1 for no bin; NULL: an expert is its own bin */
+    int32_t topk;
+    int32_t first, n_experts; /* ids first … first + n_experts - 1 name experts */
+    const int32_t *bin_of;    /* [n_experts], by id - first: -1 for no bin; NULL: an expert is its own bin */
     int32_t n_bins;
 };
 

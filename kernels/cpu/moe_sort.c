@@ -36,6 +36,8 @@ static const char *refuse(const struct mf_moe_sort *s)
         return "unit_size: rows of a block, 1 or more";
     if (s->local_tokens && (*s->local_tokens < 0 || *s->local_tokens > s->tokens))
         return "num_local_tokens: one number of rows, 0 to those of topk_ids; it is no count by expert";
+    if (s->n_local < 0 || s->first < 0 || (s->n_local > 0 && (s->mask || s->first > s->experts - s->n_local)))
+        return "experts of this rank: a mask, or a range within num_experts, not both";
     for (int32_t e = 0; s->mask && e < s->experts; e++) {
         if (s->mask[e] != 0 && s->mask[e] != 1)
             return "expert_mask: 1 for an expert of this rank, 0 for another's; a map with -1 is no mask";
@@ -54,9 +56,9 @@ static int32_t number_local(const struct mf_moe_sort *s, int32_t *local)
 int mf_moe_sort(enum mf_sort sort, const struct mf_moe_sort *s, int threads, void *workspace,
                 const struct mf_moe_sort_out *out, const char **ret_why)
 {
-    int32_t *local = s->mask ? workspace : NULL, n_local = s->experts;
+    int32_t *local = s->mask ? workspace : NULL, n_local = s->n_local > 0 ? s->n_local : s->experts;
     *ret_why = refuse(s);
-    if (*ret_why || !mf_sort_takes(sort, s->tokens * s->topk, s->experts, threads, ret_why))
+    if (*ret_why || !mf_sort_takes(sort, s->tokens * s->topk, n_local, threads, ret_why))
         return -EINVAL;
     if (local)
         n_local = number_local(s, local);
@@ -66,7 +68,8 @@ int mf_moe_sort(enum mf_sort sort, const struct mf_moe_sort *s, int threads, voi
         .wide = s->wide,
         .tokens = tokens,
         .topk = s->topk,
-        .n_experts = s->experts,
+        .first = s->n_local > 0 ? s->first : 0,
+        .n_experts = s->n_local > 0 ? s->n_local : s->experts,
         .bin_of = local,
         .n_bins = n_local > 0 ? n_local : 1, /* a rank without experts has one that nobody asks for */
     };

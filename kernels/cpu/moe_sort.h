@@ -9,7 +9,7 @@
  *
  * mask is binary: an expert is of this rank where it is not 0, and its local number is how many such experts come
  * before it. A map with -1 for remote experts is no mask (all of it is "true"), so values other than 0 and 1 are
- * refused. Routes of remote experts, and of ids that name no expert, get no row; experts without routes get no block;
+ * refused. A range of experts can be said without a mask. Routes of remote experts, and of ids that name no expert, get no row; experts without routes get no block;
  * tokens ascend within an expert, slots within a token. An expert that a token names twice keeps both routes (AITER's
  * one-shot kernel loses one).
  *
@@ -25,7 +25,8 @@ struct mf_moe_sort {
     const float *weights;
     int64_t tokens;
     int32_t topk, experts, block;
-    const int32_t *mask;         /* [experts] or NULL: all are of this rank */
+    const int32_t *mask;    /* [experts] or NULL: all are of this rank */
+    int32_t first, n_local; /* in place of a mask: first … first + n_local - 1 are; n_local 0: no range */
     const int32_t *local_tokens; /* [1] or NULL: all tokens */
 };
 
