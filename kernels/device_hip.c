@@ -449,7 +449,7 @@ static int describe(struct hip_device *d)
 
 static int make_own(struct hip_device *d, char *why, size_t why_cap)
 {
-    struct mf_code code = {.source = "measure.hip", .function = "mf_delay"};
+    const struct mf_code code = mf_device_hip_code(d->base.info.class.gfx);
     const bool hopper = strcmp(d->base.info.class.gfx, "sm_90") == 0;
     char path[1][PATH_MAX], whys[1][MF_CODE_WHY_MAX];
     static const struct {
@@ -462,8 +462,6 @@ static int make_own(struct hip_device *d, char *why, size_t why_cap)
         {"mf_peak", offsetof(struct hip_device, peak)},
         {"mf_peak_fp8", offsetof(struct hip_device, peak_fp8)},
     };
-    if (hopper)
-        mf_code_define(&code, "MF_WGMMA");
     if (hip_compile(&d->base, &code, 1, path, whys) < 1) {
         mf_say(why, why_cap, "%s", whys[0]);
         return -ENOEXEC;

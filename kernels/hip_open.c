@@ -82,3 +82,11 @@ int mf_device_hip_identity(const char *name, char *ret, size_t cap, char *why, s
     int ordinal, r = find(name, &m, &ordinal, why, why_cap);
     return r < 0 ? r : m->identity(ordinal, ret, cap, why, why_cap);
 }
+
+struct mf_code mf_device_hip_code(const char *gfx)
+{
+    struct mf_code code = {.source = "measure.hip", .function = "mf_delay"};
+    if (strcmp(gfx, "sm_90") == 0)
+        mf_code_define(&code, "MF_WGMMA");
+    return code;
+}

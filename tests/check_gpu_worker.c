@@ -188,6 +188,100 @@ START_TEST(locks_the_gpu_itself)
 }
 END_TEST
 
+/* ---- --compile-only ---- */
+
+#define COLUMNS                                                                                          \
+    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_" \
+    "stage1\n"
+#define ROW "1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+
+static const char *shapes_file(const char *text)
+{
+    static char path[128];
+
+    mf_say(path, sizeof(path), "%s/shapes.csv", folder);
+    FILE *f = fopen(path, "we");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(text, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+    return path;
+}
+
+static void use_cache(const char *name)
+{
+    char path[128];
+
+    mf_say(path, sizeof(path), "%s/%s", folder, name);
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", path, 1), 0);
+}
+
+/* Once compiled, it is there, and stays so wherever the cache is carried. */
+START_TEST(fills_a_cache)
+{
+    const char *shapes = shapes_file(COLUMNS ROW "\n");
+    bool compiles = has_nvrtc();
+    char from[128], to[128];
+
+    use_cache("a");
+    struct ran r = RUN("--compile-only", "--arch", "nvidia:sm_90", "--shapes", shapes, "--families", "one");
+    ck_assert_int_eq(r.code, compiles ? 0 : 1);
+    if (!compiles) {
+        assert_says(r, "no run-time compiler of nvidia");
+        return;
+    }
+    assert_says(r, "the device itself: ");
+    assert_says(r, ROW ": ");
+    assert_says(r, ", 0 there before, 0 failed\n");
+    mf_say(from, sizeof(from), "%s/a", folder);
+    mf_say(to, sizeof(to), "%s/b", folder);
+    ck_assert_int_eq(rename(from, to), 0);
+    use_cache("b");
+    r = RUN("--compile-only", "--arch=nvidia:sm_90/132", "--shapes", shapes, "--families", "one");
+    ck_assert_int_eq(r.code, 0);
+    assert_says(
+        r, "the device itself: 0 steps, code objects 1: 0 compiled in 0.0 s, 1 there before, 0 failed\n");
+    ck_assert_msg(!strstr(r.text, ", 0 there before"), "%s", r.text);
+}
+END_TEST
+
+/* What fails is told with its definitions and the compiler's words, and the rest goes on. */
+START_TEST(tells_what_fails)
+{
+    const char *shapes = shapes_file(COLUMNS ROW "\n" ROW ",\n1,256,x,8,2\n");
+
+    if (!has_nvrtc())
+        return;
+    struct ran r = RUN("--compile-only", "--arch", "nvidia:sm_1/3", "--shapes", shapes, "--families", "one");
+    ck_assert_int_eq(r.code, 1);
+    assert_says(r, "shapes.csv:4: ");
+    assert_says(r, "  failed: measure.hip\n");
+    assert_says(r, "  failed: one.hip -D");
+    assert_says(r, "\n    one.hip does not compile for sm_1 ");
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const char *arch, *shapes, *says;
+} wrong[] = {
+    {"sm_90", ROW, "--arch has to be nvidia:<gfx>[/<compute units>] or amd:<gfx>"},
+    {"nvidia:sm_77", ROW, "--arch has to be"},               /* nobody knows how many units that has */
+    {"nvidia:sm_90/0", ROW, "not 'nvidia:sm_90/0'"},
+    {"nvidia:sm_90", NULL, "/nonexistent.csv"},
+    {"nvidia:sm_90", "", "its first line must name the columns"},
+};
+/* clang-format on */
+
+START_TEST(refuses_wrong_options)
+{
+    const char *shapes = wrong[_i].shapes ? shapes_file(wrong[_i].shapes) : "/nonexistent.csv";
+    struct ran r = RUN("--compile-only", "--arch", wrong[_i].arch, "--shapes", shapes);
+
+    ck_assert_int_eq(r.code, 2);
+    assert_says(r, wrong[_i].says);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("gpu_worker");
@@ -199,6 +293,9 @@ int main(void)
     tcase_add_test(tests, lists_gpus);
     tcase_add_loop_test(tests, says_why_none, 0, MF_ARRAY_LEN(left_out));
     tcase_add_loop_test(tests, locks_the_gpu_itself, 0, MF_ARRAY_LEN(locks));
+    tcase_add_test(tests, fills_a_cache);
+    tcase_add_test(tests, tells_what_fails);
+    tcase_add_loop_test(tests, refuses_wrong_options, 0, MF_ARRAY_LEN(wrong));
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);
 }

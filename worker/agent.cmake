@@ -4,6 +4,7 @@ set(MF_AGENT_SOURCES
     agent_resume.c
     agent_say.c
     agent_socket.c
+    compile_only.c
     crew.c
     described.c
     device_ask.c
@@ -18,6 +19,7 @@ set(MF_AGENT_SOURCES
     runner_plugin.c
     runner_sink.c
     runner_wire.c
+    shapes_file.c
     sim_unit.c
     record.c
     spool.c

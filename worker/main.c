@@ -18,6 +18,7 @@
 #include "common/text.h"
 #include "kernels/device.h"
 #include "worker/agent.h"
+#include "worker/compile_only.h"
 #include "worker/device_ask.h"
 #include "worker/device_lock.h"
 #include "worker/list_devices.h"
@@ -34,7 +35,8 @@ struct settings {
     const char *family_so[MF_RUNNER_FAMILY_SO_MAX], *last_family_so, *asm_folder;
     int n_foreign, n_family_so;
     int64_t sim_workers, keep_mib, memory_mib, parent;
-    bool list_devices, runner_child;
+    struct mf_compile_only compile;
+    bool list_devices, compile_only, runner_child;
 };
 
 /* What one agent's strings point to. */
@@ -84,6 +86,9 @@ static int parse(struct settings *s, int argc, char **argv)
         {"keep",         MF_OPT_INT,  &s->keep_mib, "MIB", "memory held for new runners: weights and references", 0, 1 << 30},
         {"memory",       MF_OPT_INT,  &s->memory_mib, "MIB", "limit of a runner's address space; 0: none", 0, 1 << 30},
         {"list-devices", MF_OPT_BOOL, &s->list_devices, NULL, "say what there is on this machine, and what was left out and why", 0, 0},
+        {"compile-only", MF_OPT_BOOL, &s->compile_only, NULL, "fill the cache of code objects ($MOEFARM_CODE_CACHE) for --arch and --shapes; needs no GPU", 0, 0},
+        {"arch",         MF_OPT_TEXT, &s->compile.arch, "NAME", "of --compile-only: nvidia:<gfx>[/<compute units>], amd:<gfx>[/<compute units>]", 0, 0},
+        {"shapes",       MF_OPT_TEXT, &s->compile.shapes, "FILE", "of --compile-only: an untuned_fmoe.csv", 0, 0},
         {"log",          MF_OPT_TEXT, &s->log_level, "LEVEL", "error, warning, info or debug", 0, 0},
         {"runner-child", MF_OPT_BOOL, &s->runner_child, NULL, "be a runner: started by a worker only", 0, 0},
         {"parent",       MF_OPT_INT,  &s->parent, "PID", "of the worker that started this runner", 0, INT32_MAX},
@@ -341,6 +346,7 @@ int main(int argc, char **argv)
         .lock_folder = mf_device_lock_folder(),
         .families = "",
         .asm_folder = "",
+        .compile = {.arch = "", .shapes = ""},
         .log_level = "info",
         .sim_workers = 1,
         .keep_mib = DEFAULT_KEEP_GIB << 10,
@@ -358,6 +364,10 @@ int main(int argc, char **argv)
         struct seat seat = {.device = ""};
         make_argv(&s, &seat);
         return mf_list_devices(seat.argv, seat.device, sizeof(seat.device));
+    }
+    if (s.compile_only) {
+        s.compile.families = s.families;
+        return mf_compile_only(&s.compile);
     }
     char name[120];
     if (!s.name[0]) {

@@ -2,21 +2,18 @@
  * pipelines raced end to end. For whoever writes kernels.
  *
  *     bench_device DEVICE SHAPES.csv [FAMILIES]       DEVICE as moefarm-worker --device
- *     bench_device --compile VENDOR ARCH CORES SHAPES.csv [FAMILIES]      fills the cache of code objects; needs no device
  *
  * SHAPES.csv holds rows of untuned_fmoe.csv without a header, in the columns' order. MF_BENCH_MS limits the whole. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/layer.h"
 #include "common/text.h"
 #include "kernels/data.h"
-#include "worker/ahead.h"
 #include "worker/session_data.h"
 
 #define STEPS_MAX     2048
@@ -253,50 +250,10 @@ static void bench_shape(struct mf_device *d, const struct mf_shape *s, const cha
     mf_session_free(session);
 }
 
-static int compile(char **argv, int argc)
-{
-    struct mf_compiler compiler = {.vendor = argv[2]};
-    struct mf_device_info info = {.cores = atoi(argv[4])};
-    char why[256], line[MF_SHAPE_TEXT_MAX];
-    static char whys[STEPS_MAX][MF_CODE_WHY_MAX];
-    mf_code_arch(&compiler, argv[3]);
-    mf_say(info.class.gfx, sizeof(info.class.gfx), "%s", argv[3]);
-    if (mf_code_version(compiler.vendor, compiler.version, why, sizeof(why)) < 0) {
-        (void)fprintf(stderr, "%s\n", why);
-        return 1;
-    }
-    _cleanup_(mf_fclosep) FILE *file = fopen(argv[5], "re");
-    int failed = 0;
-    while (file && fgets(line, sizeof(line), file)) {
-        static struct found f;
-        struct mf_shape s;
-        _cleanup_(mf_freep) struct mf_code *codes = NULL;
-        size_t n = 0;
-        line[strcspn(line, "\n")] = '\0';
-        if (mf_shape_parse(line, &s) < 0)
-            continue;
-        memset(&f, 0, sizeof(f));
-        f.offer = (struct mf_offer){take_step, take_rejection};
-        (void)mf_enumerate(&info, &s, argc > 6 ? argv[6] : NULL, &f.offer);
-        if (mf_ahead_codes(&info, "hip", &s, NULL, f.steps, f.n, &codes, &n) < 0)
-            return 1;
-        int made = mf_code_make(&compiler, codes, n, (int)sysconf(_SC_NPROCESSORS_ONLN), NULL, whys);
-        printf("%s: %d of %zu code objects\n", line, made, n);
-        for (size_t i = 0; i < n; i++) {
-            if (whys[i][0])
-                (void)fprintf(stderr, "%s %s\n", codes[i].source, whys[i]);
-            failed += whys[i][0] != 0;
-        }
-    }
-    return failed != 0;
-}
-
 int main(int argc, char **argv)
 {
     struct mf_device *d = NULL;
     char why[512], line[MF_SHAPE_TEXT_MAX];
-    if (argc >= 6 && strcmp(argv[1], "--compile") == 0)
-        return compile(argv, argc);
     if (argc < 3)
         return 2;
     if (mf_device_open(argv[1], why, sizeof(why), &d) < 0) {
