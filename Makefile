@@ -4,7 +4,7 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-asan test-tsan test-long bench format clean
+.PHONY: help setup build demo test test-asan test-tsan test-long fuzz bench format clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -23,6 +23,9 @@ test-tsan:       ## the unit tests under ThreadSanitizer
 
 test-long:       ## the tests that take minutes
 	@scripts/test.sh dev long
+
+fuzz:            ## every fuzzer for half a minute
+	@scripts/fuzz.sh
 
 bench:           ## the figures, one a line: name value unit
 	@scripts/bench.sh

@@ -101,8 +101,9 @@ static int pass_step(struct mf_offer *o, const struct mf_step *step)
     return f->to->step(f->to, &marked);
 }
 
-static int pass_reject(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
-                       const char *format, ...)
+__attribute__((format(printf, 5, 6))) static int pass_reject(struct mf_offer *o, const char *family,
+                                                             const char *kernel, const char *rule,
+                                                             const char *format, ...)
 {
     struct mf_offer *to = ((struct filter *)o)->to;
     char reason[MF_REASON_MAX];

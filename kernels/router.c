@@ -110,7 +110,7 @@ static int32_t take_best(double *c, int32_t n)
         if (!isnan(c[e]) && (best < 0 || c[e] > c[best]))
             best = e;
     }
-    c[best] = NAN;
+    c[best] = (double)NAN;
     return best;
 }
 

@@ -123,8 +123,9 @@ static int offer_kernel(struct mf_aiter_sink *sink, const struct mf_aiter_kernel
     return p->offer->step(p->offer, &step);
 }
 
-static int pass_no(struct mf_aiter_sink *sink, const char *family, const char *kernel, const char *rule,
-                   const char *format, ...)
+__attribute__((format(printf, 5, 6))) static int pass_no(struct mf_aiter_sink *sink, const char *family,
+                                                         const char *kernel, const char *rule,
+                                                         const char *format, ...)
 {
     struct mf_offer *o = ((struct aiter_offer *)sink)->plan->offer;
     char reason[MF_REASON_MAX];

@@ -11,8 +11,12 @@
 #define MF_VECTOR_INLINE static inline __attribute__((always_inline))
 #if defined(__x86_64__)
 #    define MF_TARGET_AVX2 __attribute__((target("avx2")))
-#    define MF_TARGET_AVX512 \
-        __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")))
+#    ifdef __clang__ /* which does not take the preference in the attribute */
+#        define MF_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
+#    else
+#        define MF_TARGET_AVX512 \
+            __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")))
+#    endif
 #else
 #    define MF_TARGET_AVX2
 #    define MF_TARGET_AVX512

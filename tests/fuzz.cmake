@@ -1,5 +1,5 @@
 # Fuzz targets of tests/fuzz/. Every build runs the saved inputs as tests; with MF_FUZZ the same programs go on
-# from them: tests/fuzz_wire -max_total_time=60 NEW_INPUTS tests/fuzz/fuzz_wire
+# from them (scripts/fuzz.sh).
 mf_add_fuzz(fuzz_wire USES common)
 mf_add_fuzz(fuzz_shape USES common)
 mf_add_fuzz(fuzz_csv USES common)
