@@ -80,8 +80,15 @@ function(mf_add_test name)
     if(NOT ARG_TIMEOUT)
         set(ARG_TIMEOUT 120)
     endif()
+    # Under a sanitizer, limits in seconds are of a program that is so much slower; libcheck multiplies its own
+    set(slower 1)
+    if(MF_SANITIZE)
+        set(slower 10)
+    endif()
+    math(EXPR limit "${ARG_TIMEOUT} * ${slower}")
     # 77: the test says what it misses and is counted as skipped
-    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
+    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${limit} SKIP_RETURN_CODE 77
+        ENVIRONMENT CK_TIMEOUT_MULTIPLIER=${slower})
     if(ARG_SERIAL)
         set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
     endif()

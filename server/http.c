@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include <zmq.h>
 
 /* What a stream can be behind before it reads the table. */
@@ -170,6 +171,8 @@ static long poll_timeout(struct mf_http *h)
 /* Answers what still can be answered; every connection must be resumed before the daemon is stopped. */
 static void wind_down(struct mf_http *h)
 {
+    uint64_t n;
+    (void)!read(h->stop_fd, &n, sizeof(n)); /* what mf_http_stop() wrote before it is seen after it */
     h->stopping = true;
     int64_t until = mf_now_ms() + h->stop_wait_ms;
     while (h->n_away > 0 && mf_now_ms() < until) {
