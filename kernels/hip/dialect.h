@@ -21,6 +21,13 @@ struct mf_16b {
 #define MF_MAX(a, b)  ((a) > (b) ? (a) : (b))
 #define MF_CEIL(a, b) (((a) + (b)-1) / (b))
 
+/* e4m3 is OCP's, of bias 7; with MF_FNUZ that of AMD's CDNA 3, of bias 8. */
+#ifdef MF_FNUZ
+#    define MF_FP8_MAX 240.0f
+#else
+#    define MF_FP8_MAX 448.0f
+#endif
+
 #ifdef MF_EMULATOR
 #    include "emulator.h"
 #elif defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)

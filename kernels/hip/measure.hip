@@ -96,19 +96,19 @@ struct peaking {
     float *sum;
 };
 
-/* 16 products of 16x8x16 a turn and wave, operands that are no zeros. */
+/* 16 products of 16 rows by MF_MMA_COLS a turn and wave, along what one load of operands holds; no zeros. */
 extern "C" __global__ void __launch_bounds__(256) mf_peak(const peaking a)
 {
     float d[16][4] = {};
-    u32 x[4], y[2];
-    for (int i = 0; i < 4; i++)
+    u32 x[MF_MMA_A], y[MF_MMA_B];
+    for (int i = 0; i < MF_MMA_A; i++)
         x[i] = 0x3f803e80u + (threadIdx.x * 77 + i * 13 + a.seed) % 64 * 0x00010001u;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < MF_MMA_B; i++)
         y[i] = 0x3e993f00u + (threadIdx.x * 31 + i * 7) % 64 * 0x00010001u;
     for (u32 turn = 0; turn < a.turns; turn++) {
         MF_UNROLL
         for (int i = 0; i < 16; i++)
-            mf_mma_bf16(d[i], x[0], x[1], x[2], x[3], y[0], y[1]);
+            mf_mma_bf16(d[i], x, y);
     }
     float sum = 0;
     for (int i = 0; i < 16; i++)

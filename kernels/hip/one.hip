@@ -75,7 +75,7 @@ MF_DEVICE void take_rows(const u16 *from, i32 rows, i32 cols, u16 *to, float *sc
             for (int j = 0; j < 4; j++)
                 amax = fmaxf(amax, fmaxf(fabsf(mf_bf16_low(four[j])), fabsf(mf_bf16_high(four[j]))));
         }
-        float s = mf_divide(mf_wave_max(amax), 448.0f);
+        float s = mf_divide(mf_wave_max(amax), MF_FP8_MAX);
         s = s == 0.0f ? 1.0f : s;
         for (i32 i = lane * 8; i < n; i += MF_WAVE * 8) {
             const mf_16b v = mf_load_shared_by_grid(from + first + i);

@@ -1,4 +1,4 @@
-/* Rows of MF_COLS bf16 into e4m3 with their scales: scale = amax / 448, 1 for a group of zeros; q = round(x / scale) by
+/* Rows of MF_COLS bf16 into e4m3 with their scales: scale = amax / 448 (MF_FNUZ: 240), 1 for a group of zeros; q = round(x / scale) by
  * true division, as kernels/quant.h defines it.
  *
  * MF_GROUP 128: a wave takes a group of 128 (the last of a row may be short). MF_GROUP 0: a block takes a row. */
@@ -9,7 +9,7 @@
 
 MF_DEVICE float scale_of(float amax)
 {
-    float s = mf_divide(amax, 448.0f);
+    float s = mf_divide(amax, MF_FP8_MAX);
     return s == 0.0f ? 1.0f : s;
 }
 

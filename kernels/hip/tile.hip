@@ -14,10 +14,13 @@
  *   MF_WGMMA    (Hopper) both operands straight from LDS, by groups of four waves of 64 weight rows
  *
  * A slice is 128 bytes along K of every row: 64 bf16 or 128 fp8. A row's eight 16-byte chunks lie at chunk ^ (row % 8),
- * so eight rows of a matrix load touch all banks. In stage 1 sixteen rows of a tile are eight of gate and the eight of up
- * that belong to them: both halves of a column meet in one lane's accumulators.
+ * so eight rows of a matrix load touch all banks. In stage 1 MF_MMA_APART rows of gate alternate with the rows of up that
+ * belong to them: both halves of a column meet in one lane's accumulators.
  *
- *   lds: ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM + 8] } | out bf16 [BM][COLS + 8] */
+ *   lds: ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM + 8] } | out bf16 [BM][COLS + 8]
+ *
+ * Where copies wait in registers until they land (MF_COPY_HELD), the ring is two slices, and out lies in it: between two
+ * tiles it is empty. */
 #include "dialect.h"
 #include "args.h"
 
@@ -41,7 +44,7 @@
 #define WN         (MF_BN / MF_WARPS_N) /* weight rows of a wave */
 #define WM         (MF_BM / MF_WARPS_M) /* tokens of a wave */
 #define QN         (WN / 16)
-#define QM         (WM / 8)
+#define QM         (WM / MF_MMA_COLS)
 #define STEP       (THREADS / 8) /* rows that one pass of all threads copies */
 #define W_PASSES   (MF_BN / STEP)
 #define X_PASSES   MF_CEIL(MF_BM, STEP)
@@ -49,6 +52,12 @@
 #define RING_BYTES MF_CEIL(MF_BN *SLICE + MF_BM * SLICE + SCALES, 1024) * 1024
 #define OUT_STRIDE (COLS + 8) /* elements: rows start in different banks */
 #define BLOCKS_D   MF_CEIL(MF_D, 128)
+#define APART      MF_MMA_APART
+#ifdef MF_COPY_HELD
+#    define OUT_IN_RING 1
+#else
+#    define OUT_IN_RING 0
+#endif
 /* Slices that are asked for ahead. Matrix instructions that run on by themselves may still read the slice before. */
 #ifdef MF_WGMMA
 #    define AHEAD (MF_STAGES - 2)
@@ -70,22 +79,23 @@ MF_DEVICE struct tile tile_at(i32 i, const i32 *experts)
     return t;
 }
 
-/* The weight row that lies in row r of a tile. */
-MF_DEVICE i32 weight_row(i32 col, i32 r)
+/* The column of the output to which row r of a tile's weights belongs, where the tile starts at col; and the weight row that
+ * lies there. */
+MF_DEVICE i32 column_of(i32 col, i32 r)
 {
 #if MF_STAGE == 1
-    return col + (r >> 4) * 8 + (r & 7) + (r & 8 ? MF_N : 0);
+    return col + (r >> (APART == 8 ? 4 : 2)) * APART + (r & (APART - 1));
 #else
     return col + r;
 #endif
 }
+MF_DEVICE i32 weight_row(i32 col, i32 r)
+{
+    return column_of(col, r) + (MF_STAGE == 1 && (r & APART) ? MF_N : 0);
+}
 MF_DEVICE bool is_column(i32 col, i32 r)
 {
-#if MF_STAGE == 1
-    return col + (r >> 4) * 8 + (r & 7) < MF_N;
-#else
-    return col + r < MF_N;
-#endif
+    return column_of(col, r) < MF_N;
 }
 
 MF_DEVICE u8 *chunk_of(u8 *base, i32 row, i32 chunk)
@@ -98,8 +108,8 @@ struct source {
     struct tile tile;
     bool is_there;
     const u8 *w;            /* its first chunk of its first row */
-    const u8 *x[X_PASSES];  /* NULL: padding */
-    const float *scale;     /* the one of the slice that this thread copies; NULL: none */
+    const u8 *x[X_PASSES];  /* nullptr: padding */
+    const float *scale;     /* the one of the slice that this thread copies; nullptr: none */
     i32 slice;
 };
 
@@ -111,10 +121,10 @@ MF_DEVICE const float *scale_of(const struct tile &t, const struct mf_hip_tile_a
     if (i < MF_BM) {
         const i64 at = (i64)t.block * MF_BM + i;
         const i32 token = mf_id_token(a.sorted_ids[at]);
-        return token < a.token ? a.x_scale + (MF_STAGE == 1 ? (i64)token : at) * BLOCKS_D : NULL;
+        return token < a.token ? a.x_scale + (MF_STAGE == 1 ? (i64)token : at) * BLOCKS_D : nullptr;
     }
     if (i >= MF_BM + 8 || block * 128 >= MF_N || up >= 3 - MF_STAGE)
-        return NULL;
+        return nullptr;
     return a.w_scale + ((i64)t.expert * MF_CEIL(ROWS_OF_W, 128) + up * (MF_N / 128) + block) * BLOCKS_D;
 }
 
@@ -136,7 +146,7 @@ MF_DEVICE void aim(struct source *s, const struct mf_hip_tile_args &a, i32 i, i3
     MF_UNROLL
     for (int p = 0; p < X_PASSES; p++) {
         const i32 r = row + p * STEP;
-        s->x[p] = NULL;
+        s->x[p] = nullptr;
         if (r < MF_BM) {
             const i64 at = (i64)s->tile.block * MF_BM + r;
             const i32 token = mf_id_token(a.sorted_ids[at]);
@@ -146,8 +156,14 @@ MF_DEVICE void aim(struct source *s, const struct mf_hip_tile_args &a, i32 i, i3
     }
 }
 
+/* What a thread holds of a slice that is on its way. */
+struct way {
+    mf_copy_16 w[W_PASSES], x[X_PASSES];
+    mf_copy_4 scale;
+};
+
 /* Asks for the next slice of the source's tile. */
-MF_DEVICE void copy_slice(const struct source *s, const struct mf_hip_tile_args &a, u8 *ring)
+MF_DEVICE void copy_slice(const struct source *s, const struct mf_hip_tile_args &a, u8 *ring, struct way *way)
 {
     const i32 row = threadIdx.x / 8, chunk = threadIdx.x % 8;
     const i64 along = (i64)s->slice * SLICE;
@@ -157,18 +173,36 @@ MF_DEVICE void copy_slice(const struct source *s, const struct mf_hip_tile_args 
     for (int p = 0; p < W_PASSES; p++) {
         const i32 r = row + p * STEP;
         const i64 further = (i64)(weight_row(0, r) - weight_row(0, row)) * MF_D * BYTES;
-        mf_copy_async_16(chunk_of(ring, r, chunk), s->w + further + along, within && is_column(s->tile.col, r));
+        mf_copy_ask_16(way->w[p], chunk_of(ring, r, chunk), s->w + further + along, within && is_column(s->tile.col, r));
     }
     MF_UNROLL
     for (int p = 0; p < X_PASSES; p++) {
         const i32 r = row + p * STEP;
         if (r < MF_BM)
-            mf_copy_async_16(chunk_of(tokens, r, chunk), s->x[p] ? s->x[p] + along : a.x, within && s->x[p]);
+            mf_copy_ask_16(way->x[p], chunk_of(tokens, r, chunk), s->x[p] ? s->x[p] + along : a.x, within && s->x[p]);
     }
 #if MF_FORMAT == FP8_BLOCK
     if (threadIdx.x < MF_BM + 8)
-        mf_copy_async_4(tokens + MF_BM * SLICE + threadIdx.x * 4, s->scale ? s->scale + s->slice : a.w_scale, s->scale);
+        mf_copy_ask_4(way->scale, tokens + MF_BM * SLICE + threadIdx.x * 4, s->scale ? s->scale + s->slice : a.w_scale,
+                      s->scale);
 #endif
+}
+
+/* The oldest slice on its way lands in its place. */
+MF_DEVICE void land_slice(const struct way *way, u8 *ring)
+{
+    const i32 row = threadIdx.x / 8, chunk = threadIdx.x % 8;
+    u8 *tokens = ring + MF_BN * SLICE;
+    MF_UNROLL
+    for (int p = 0; p < W_PASSES; p++)
+        mf_copy_land_16(way->w[p], chunk_of(ring, row + p * STEP, chunk));
+    MF_UNROLL
+    for (int p = 0; p < X_PASSES; p++) {
+        if (row + p * STEP < MF_BM)
+            mf_copy_land_16(way->x[p], chunk_of(tokens, row + p * STEP, chunk));
+    }
+    if (MF_FORMAT == FP8_BLOCK && threadIdx.x < MF_BM + 8)
+        mf_copy_land_4(way->scale, tokens + MF_BM * SLICE + threadIdx.x * 4);
 }
 
 typedef float sums[QN][QM][4];
@@ -230,57 +264,72 @@ MF_DEVICE void after_matrices(sums &d)
     (void)d;
 }
 
-/* One slice: QN x QM products of 16 rows by 8 tokens, along 32 bytes of K at a time. */
-MF_DEVICE void multiply_slice(u8 *ring, i32 first_row, i32 first_token, sums &d)
+typedef u32 rows_of_w[QN][MF_MMA_A];
+typedef u32 rows_of_x[QM][MF_MMA_B];
+
+/* The operands of one step along K: each lane names a row and its 16 bytes. */
+MF_DEVICE void load_operands(u8 *ring, i32 first_row, i32 first_token, int s, rows_of_w &w, rows_of_x &x)
 {
-    const i32 lane = threadIdx.x % MF_WAVE;
+    const i32 lane = threadIdx.x % MF_WAVE, chunk = s * (MF_MMA_BYTES / 16);
     u8 *tokens = ring + MF_BN * SLICE;
     MF_UNROLL
-    for (int s = 0; s < SLICE / 32; s++) {
-        u32 w[QN][4], x[QM][2];
-        MF_UNROLL
-        for (int i = 0; i < QN; i++)
-            mf_load_matrix_4(w[i], chunk_of(ring, first_row + i * 16 + (lane & 15), 2 * s + (lane >> 4)));
-        if (QM == 1) {
-            mf_load_matrix_2(x[0], chunk_of(tokens, first_token + (lane & 7), 2 * s + ((lane >> 3) & 1)));
-        } else {
-            MF_UNROLL
-            for (int j = 0; j + 1 < QM; j += 2) {
-                u32 two[4];
-                mf_load_matrix_4(two, chunk_of(tokens, first_token + j * 8 + (lane & 7) + ((lane >> 4) << 3),
-                                               2 * s + ((lane >> 3) & 1)));
-                x[j][0] = two[0];
-                x[j][1] = two[1];
-                x[j + 1][0] = two[2];
-                x[j + 1][1] = two[3];
-            }
-        }
-#if MF_FORMAT == BF16
+    for (int i = 0; i < QN; i++)
+        mf_load_matrix_4(w[i], chunk_of(ring, first_row + i * 16 + (lane & 15), chunk + (lane >> 4)));
+#if MF_MMA_COLS == 16
+    MF_UNROLL
+    for (int j = 0; j < QM; j++)
+        mf_load_matrix_4(x[j], chunk_of(tokens, first_token + j * 16 + (lane & 15), chunk + (lane >> 4)));
+#else
+    if (QM == 1) {
+        mf_load_matrix_2(x[0], chunk_of(tokens, first_token + (lane & 7), chunk + ((lane >> 3) & 1)));
+        return;
+    }
+    MF_UNROLL
+    for (int j = 0; j + 1 < QM; j += 2) {
+        u32 two[4];
+        mf_load_matrix_4(two, chunk_of(tokens, first_token + j * 8 + (lane & 7) + ((lane >> 4) << 3),
+                                       chunk + ((lane >> 3) & 1)));
+        x[j][0] = two[0];
+        x[j][1] = two[1];
+        x[j + 1][0] = two[2];
+        x[j + 1][1] = two[3];
+    }
+#endif
+}
+
+/* One slice: QN x QM products of 16 rows by MF_MMA_COLS tokens, along MF_MMA_BYTES of K at a time. */
+MF_DEVICE void multiply_slice(u8 *ring, i32 first_row, i32 first_token, sums &d)
+{
+    MF_UNROLL
+    for (int s = 0; s < SLICE / MF_MMA_BYTES; s++) {
+        rows_of_w w;
+        rows_of_x x;
+        load_operands(ring, first_row, first_token, s, w, x);
+#if MF_FORMAT == BF16 || defined(MF_MMA_FP8)
         MF_UNROLL
         for (int i = 0; i < QN; i++) {
             MF_UNROLL
             for (int j = 0; j < QM; j++)
-                mf_mma_bf16(d[i][j], w[i][0], w[i][1], w[i][2], w[i][3], x[j][0], x[j][1]);
+#    if MF_FORMAT == BF16
+                mf_mma_bf16(d[i][j], w[i], x[j]);
+#    else
+                mf_mma_fp8(d[i][j], w[i], x[j]);
+#    endif
         }
 #else
-        /* A 16-bit load of 8-bit elements gives a lane four neighbours along K. As f16 they are two steps of the
-         * instruction; which K goes where is the same for both operands, so the product is the same. */
         MF_UNROLL
         for (int half = 0; half < 2; half++) {
-            u32 wf[QN][4];
+            rows_of_w wf;
             MF_UNROLL
-            for (int i = 0; i < QN; i++) {
-                wf[i][0] = mf_fp8_to_f16_pair(w[i][2 * half], 0);
-                wf[i][1] = mf_fp8_to_f16_pair(w[i][2 * half + 1], 0);
-                wf[i][2] = mf_fp8_to_f16_pair(w[i][2 * half], 1);
-                wf[i][3] = mf_fp8_to_f16_pair(w[i][2 * half + 1], 1);
-            }
+            for (int i = 0; i < QN; i++)
+                mf_fp8_half_a(w[i], half, wf[i]);
             MF_UNROLL
             for (int j = 0; j < QM; j++) {
-                const u32 x0 = mf_fp8_to_f16_pair(x[j][half], 0), x1 = mf_fp8_to_f16_pair(x[j][half], 1);
+                u32 xf[MF_MMA_B];
+                mf_fp8_half_b(x[j], half, xf);
                 MF_UNROLL
                 for (int i = 0; i < QN; i++)
-                    mf_mma_f16(d[i][j], wf[i][0], wf[i][1], wf[i][2], wf[i][3], x0, x1);
+                    mf_mma_f16(d[i][j], wf[i], xf);
             }
         }
 #endif
@@ -297,7 +346,8 @@ MF_DEVICE void add_scaled(const u8 *ring, i32 col, i32 first_row, i32 first_toke
     const i32 lane = threadIdx.x % MF_WAVE;
     MF_UNROLL
     for (int j = 0; j < QM; j++) {
-        const float s0 = scales[first_token + j * 8 + (lane & 3) * 2], s1 = scales[first_token + j * 8 + (lane & 3) * 2 + 1];
+        const float s0 = scales[first_token + j * MF_MMA_COLS + mf_mma_col(lane)];
+        const float s1 = scales[first_token + j * MF_MMA_COLS + mf_mma_col(lane) + MF_MMA_COL_STEP];
         MF_UNROLL
         for (int i = 0; i < QN; i++) {
             const i32 r = first_row + i * 16;
@@ -323,20 +373,22 @@ MF_DEVICE void scale_by_row(const struct mf_hip_tile_args &a, const struct tile 
         float s[2];
         MF_UNROLL
         for (int c = 0; c < 2; c++) {
-            const i64 at = (i64)t.block * MF_BM + first_token + j * 8 + (lane & 3) * 2 + c;
+            const i64 at = (i64)t.block * MF_BM + first_token + j * MF_MMA_COLS + mf_mma_col(lane) + c * MF_MMA_COL_STEP;
             const i32 token = mf_id_token(a.sorted_ids[at]);
             s[c] = token < a.token ? a.x_scale[MF_STAGE == 1 ? (i64)token : at] : 0;
         }
         MF_UNROLL
         for (int i = 0; i < QN; i++) {
-            const i32 r = first_row + i * 16 + (lane >> 2);
             const float *w = a.w_scale + (i64)t.expert * ROWS_OF_W;
-            const float low = is_column(t.col, r) ? w[weight_row(t.col, r)] : 0;
-            const float high = is_column(t.col, r + 8) ? w[weight_row(t.col, r + 8)] : 0;
-            d[i][j][0] *= low * s[0];
-            d[i][j][1] *= low * s[1];
-            d[i][j][2] *= high * s[0];
-            d[i][j][3] *= high * s[1];
+            float f[2][1 + MF_MMA_ROW_STEP];
+            MF_UNROLL
+            for (int c = 0; c < 2 + 2 * MF_MMA_ROW_STEP; c++) {
+                const i32 r = first_row + i * 16 + mf_mma_row(lane) + c / 2 * MF_MMA_ROW_STEP + c % 2 * APART;
+                f[c % 2][c / 2] = is_column(t.col, r) ? w[weight_row(t.col, r)] : 0;
+            }
+            MF_UNROLL
+            for (int c = 0; c < 4; c++)
+                d[i][j][c] *= f[c / 2][c & MF_MMA_ROW_STEP] * s[c & 1];
         }
     }
 }
@@ -351,18 +403,18 @@ MF_DEVICE void leave(const struct mf_hip_tile_args &a, const struct tile &t, i32
     for (int j = 0; j < QM; j++) {
         MF_UNROLL
         for (int c = 0; c < 2; c++) {
-            const i32 token = first_token + j * 8 + (lane & 3) * 2 + c;
+            const i32 token = first_token + j * MF_MMA_COLS + mf_mma_col(lane) + c * MF_MMA_COL_STEP;
             const float weight = MF_WEIGHT ? a.sorted_weights[(i64)t.block * MF_BM + token] : 1.0f;
             MF_UNROLL
             for (int i = 0; i < QN; i++) {
-                const i32 r = first_row + i * 16 + (lane >> 2);
+                const i32 r = first_row + i * 16 + mf_mma_row(lane) + c * MF_MMA_ROW_STEP;
 #if MF_STAGE == 1
                 const float h = mf_activate(weight * d[i][j][c], weight * d[i][j][c + 2]);
-                out[token * OUT_STRIDE + (r >> 4) * 8 + (r & 7)] = (u16)mf_bf16_pair(h, 0.0f);
+                out[column_of(token * OUT_STRIDE, r)] = (u16)mf_bf16_pair(h, 0.0f);
 #else
                 const u32 two = mf_bf16_pair(weight * d[i][j][c], weight * d[i][j][c + 2]);
                 out[token * OUT_STRIDE + r] = (u16)two;
-                out[token * OUT_STRIDE + r + 8] = (u16)(two >> 16);
+                out[token * OUT_STRIDE + r + APART] = (u16)(two >> 16);
 #endif
             }
         }
@@ -385,7 +437,7 @@ MF_DEVICE void store(const struct mf_hip_tile_args &a, const struct tile &t, con
         MF_UNROLL
         for (int d = 8; d > 0; d /= 2)
             amax = fmaxf(amax, mf_shuffle_xor(amax, d));
-        float s = mf_divide(amax, 448.0f);
+        float s = mf_divide(amax, MF_FP8_MAX);
         s = s == 0.0f ? 1.0f : s;
         if (mf_id_token(a.sorted_ids[at]) >= a.token || t.col + col >= MF_N)
             continue;
@@ -417,14 +469,15 @@ MF_DEVICE void store(const struct mf_hip_tile_args &a, const struct tile &t, con
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, MF_BLOCKS) mf_tile(const mf_hip_tile_args a)
+extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_tile(const mf_hip_tile_args a)
 {
     extern __shared__ __align__(1024) u8 lds[];
     const i64 n_tiles = (i64)(a.num_valid[0] / MF_BM) * TILES_N;
     const i32 begin = (i32)(n_tiles * blockIdx.x / gridDim.x), end = (i32)(n_tiles * (blockIdx.x + 1) / gridDim.x);
     const i32 wave = threadIdx.x / MF_WAVE;
     const i32 first_row = wave % MF_WARPS_N * WN, first_token = wave / MF_WARPS_N * WM;
-    u16 *out = (u16 *)(lds + MF_STAGES * RING_BYTES);
+    u16 *out = (u16 *)(lds + (OUT_IN_RING ? 0 : MF_STAGES * RING_BYTES));
+    struct way way;
     struct source from;
     i32 asked_tile = begin, asked = 0, used = 0;
     sums d;
@@ -432,15 +485,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MF_BLOCKS) mf_tile(const m
     from.is_there = false;
     aim(&from, a, asked_tile, end);
     /* One more slice is on its way, or one more empty group, so that groups count slices. */
-#define ASK()                                               \
-    do {                                                    \
-        if (from.is_there) {                                \
-            copy_slice(&from, a, lds + asked * RING_BYTES); \
-            asked = asked + 1 == MF_STAGES ? 0 : asked + 1; \
-            if (++from.slice == SLICES)                     \
-                aim(&from, a, ++asked_tile, end);           \
-        }                                                   \
-        mf_copy_commit();                                   \
+#define ASK()                                                     \
+    do {                                                          \
+        if (from.is_there) {                                      \
+            copy_slice(&from, a, lds + asked * RING_BYTES, &way); \
+            asked = asked + 1 == MF_STAGES ? 0 : asked + 1;       \
+            if (++from.slice == SLICES)                           \
+                aim(&from, a, ++asked_tile, end);                 \
+        }                                                         \
+        mf_copy_commit();                                         \
     } while (0)
     for (int s = 0; s < AHEAD; s++)
         ASK();
@@ -453,6 +506,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MF_BLOCKS) mf_tile(const m
         clear(d);
         for (i32 slice = 0; slice < SLICES; slice++) {
             mf_copy_wait<AHEAD - 1>();
+            land_slice(&way, lds + used * RING_BYTES);
             before_matrices();
             __syncthreads();
             ASK();
@@ -471,9 +525,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MF_BLOCKS) mf_tile(const m
 #if MF_FORMAT == FP8_TOKEN
         scale_by_row(a, t, first_row, first_token, d);
 #endif
+        if (OUT_IN_RING)
+            __syncthreads();
         leave(a, t, first_row, first_token, d, out);
         __syncthreads();
         store(a, t, out);
+        if (OUT_IN_RING)
+            __syncthreads();
     }
     mf_copy_wait<0>();
 }

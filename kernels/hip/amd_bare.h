@@ -1,0 +1,55 @@
+/* What HIP's headers and AMD's device library give to a kernel of this folder, for a clang that has neither: it checks that
+ * the kernels compile for an architecture that the run-time compiler at hand does not know. No production code is made so,
+ * and nothing here has run. */
+#pragma once
+
+#define __global__      __attribute__((global))
+#define __device__      __attribute__((device))
+#define __shared__      __attribute__((shared))
+#define __align__(n)    __attribute__((aligned(n)))
+#define __forceinline__ inline __attribute__((always_inline))
+/* Of a kernel: threads of a block. A second number is NVIDIA's blocks of a multiprocessor. */
+#define __launch_bounds__(threads, ...) __attribute__((amdgpu_flat_work_group_size(1, threads)))
+
+struct mf_index {
+    u32 x;
+};
+#define threadIdx (mf_index{__builtin_amdgcn_workitem_id_x()})
+#define blockIdx  (mf_index{__builtin_amdgcn_workgroup_id_x()})
+#define blockDim  (mf_index{__builtin_amdgcn_workgroup_size_x()})
+#define gridDim   (mf_index{__builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x()})
+
+MF_DEVICE void __syncthreads()
+{
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
+#define fabsf __builtin_fabsf
+#define fmaxf __builtin_fmaxf
+#define fminf __builtin_fminf
+
+MF_DEVICE float __uint_as_float(u32 v)
+{
+    return __builtin_bit_cast(float, v);
+}
+MF_DEVICE float __expf(float x)
+{
+    return __builtin_amdgcn_exp2f(x * 1.44269504f);
+}
+/* From exp; for small x by its series, since the difference of two neighbours of 1 has few digits. */
+MF_DEVICE float tanhf(float x)
+{
+    const float a = fabsf(x), e = __expf(-2 * a), square = x * x;
+    return a < 0.1f ? x - x * square * (0.33333333f - 0.13333333f * square)
+                    : __builtin_copysignf((1 - e) / (1 + e), x);
+}
+/* Abramowitz and Stegun, 7.1.26; within 1.5e-7. */
+MF_DEVICE float erff(float x)
+{
+    const float a = fabsf(x), t = 1 / (1 + 0.3275911f * a);
+    const float sum = t * (0.254829592f +
+                           t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    return __builtin_copysignf(1 - sum * __expf(-a * a), x);
+}

@@ -1,0 +1,336 @@
+/* The dialect on AMD: waves of 64 lanes, matrix instructions (MFMA) of CDNA 2 (gfx90a) and CDNA 3 (gfx942).
+ *
+ * Compiled by hipRTC, which brings HIP's headers with it, or by a plain clang, for which amd_bare.h stands in for them.
+ * Nothing moves from memory to LDS in the background but four bytes a lane, so copies go through registers: asked for early,
+ * landing late, with the work in between. */
+#pragma once
+
+#if !defined(__HIPCC_RTC__) && !defined(HIP_INCLUDE_HIP_HIP_RUNTIME_H)
+#    include "amd_bare.h"
+#endif
+
+#define MF_WAVE 64
+/* Of a kernel: threads of a block, and blocks of a compute unit at once: waves of each of its four SIMDs. */
+#define MF_BOUNDS(threads, blocks)                                \
+    __attribute__((amdgpu_flat_work_group_size(threads, threads), \
+                   amdgpu_waves_per_eu(MF_MAX(1, (threads) / MF_WAVE * (blocks) / 4))))
+
+typedef u32 mf_u32x4 __attribute__((ext_vector_type(4)));
+typedef float mf_f32x4 __attribute__((ext_vector_type(4)));
+typedef short mf_i16x4 __attribute__((ext_vector_type(4)));
+typedef _Float16 mf_f16x4 __attribute__((ext_vector_type(4)));
+typedef _Float16 mf_f16x2 __attribute__((ext_vector_type(2)));
+
+/* ---- lanes ---- */
+
+MF_DEVICE int mf_lane()
+{
+    return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
+}
+/* The value of lane `from`; LDS's crossbar, without its memory. */
+MF_DEVICE i32 mf_shuffle(i32 v, int from)
+{
+    return __builtin_amdgcn_ds_bpermute(from * 4, v);
+}
+MF_DEVICE float mf_shuffle_xor(float v, int mask)
+{
+    return __builtin_bit_cast(float, mf_shuffle(__builtin_bit_cast(i32, v), mf_lane() ^ mask));
+}
+/* Lanes that nothing lies below keep their own. */
+MF_DEVICE i32 mf_shuffle_up(i32 v, int delta)
+{
+    const int lane = mf_lane();
+    return mf_shuffle(v, lane < delta ? lane : lane - delta);
+}
+MF_DEVICE u64 mf_ballot(bool v)
+{
+    return __builtin_amdgcn_uicmp((u32)v, 0u, 33 /* not equal */);
+}
+/* Lanes of the wave that hold the same value, this one among them: bit by bit, as far as any lane has one. */
+MF_DEVICE u64 mf_match(i32 v)
+{
+    u64 same = mf_ballot(true);
+    for (u32 rest = (u32)v; mf_ballot(rest != 0); rest >>= 1) {
+        const u64 ones = mf_ballot(rest & 1);
+        same &= rest & 1 ? ones : ~ones;
+    }
+    return same;
+}
+MF_DEVICE int mf_popcount(u64 v)
+{
+    return __builtin_popcountll(v);
+}
+/* A wave's lanes run in step and LDS keeps a wave's order: only the compiler has to be told. */
+MF_DEVICE void mf_wave_sync()
+{
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+    __builtin_amdgcn_wave_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+
+/* ---- memory ---- */
+
+MF_DEVICE mf_16b mf_16b_of(mf_u32x4 v)
+{
+    return mf_16b{v.x, v.y, v.z, v.w};
+}
+
+/* A pointer that may be anything costs a load that waits for LDS, too: what comes from outside is global memory. */
+template <typename T> MF_DEVICE const __attribute__((address_space(1))) T *mf_global(const void *p)
+{
+    return (const __attribute__((address_space(1))) T *)p;
+}
+
+/* What a thread holds of a copy from asking until landing. The ring that copies go through has two places: one that is
+ * read, one in which the next lands. */
+#define MF_COPY_HELD 1
+struct mf_copy_16 {
+    mf_u32x4 bytes;
+};
+struct mf_copy_4 {
+    u32 bytes;
+};
+/* Zeros where not valid, and then nothing is read. */
+MF_DEVICE void mf_copy_ask_16(mf_copy_16 &way, void *lds, const void *global, bool valid)
+{
+    (void)lds;
+    way.bytes = mf_u32x4{0, 0, 0, 0};
+    if (valid)
+        way.bytes = *mf_global<mf_u32x4>(global);
+}
+MF_DEVICE void mf_copy_ask_4(mf_copy_4 &way, void *lds, const void *global, bool valid)
+{
+    (void)lds;
+    way.bytes = 0;
+    if (valid)
+        way.bytes = *mf_global<u32>(global);
+}
+MF_DEVICE void mf_copy_land_16(const mf_copy_16 &way, void *lds)
+{
+    *(mf_u32x4 *)lds = way.bytes;
+}
+MF_DEVICE void mf_copy_land_4(const mf_copy_4 &way, void *lds)
+{
+    *(u32 *)lds = way.bytes;
+}
+/* Registers need no groups: who uses one waits for it. */
+MF_DEVICE void mf_copy_commit()
+{
+}
+template <int N> MF_DEVICE void mf_copy_wait()
+{
+}
+
+/* 16 bytes that are read once. */
+MF_DEVICE mf_16b mf_load_once(const void *p)
+{
+    return mf_16b_of(__builtin_nontemporal_load(mf_global<mf_u32x4>(p)));
+}
+
+/* ---- matrix instructions ---- */
+
+/* 16 bytes of a lane, as they lie: the operands of the instructions below want no more. */
+MF_DEVICE void mf_load_matrix_4(u32 (&r)[4], const void *lds)
+{
+    const mf_u32x4 v = *(const mf_u32x4 *)lds;
+    r[0] = v.x;
+    r[1] = v.y;
+    r[2] = v.z;
+    r[3] = v.w;
+}
+
+/* d[16x16] += a[16xK]·b[Kx16]. Lane l: a holds row l % 16 and b column l % 16, of K the l / 16-th quarter of what one
+ * instruction multiplies; d rows 4·(l / 16) to that + 3 of column l % 16 (AMD's matrix instruction calculator,
+ * v_mfma_f32_16x16x16_bf16_1k, v_mfma_f32_16x16x16_f16 and v_mfma_f32_16x16x32_fp8_fp8: A[i][k] in lane i + 16·(k / 4) or
+ * i + 16·(k / 8), B[k][j] in the same with j, D[i][j] in register i % 4 of lane j + 16·(i / 4)). A lane has 16 neighbouring
+ * bytes of K, so several instructions take from each lane a few of them; which K goes where is the same for both operands,
+ * so the product is the same. */
+#define MF_MMA_COLS  16 /* of d */
+#define MF_MMA_BYTES 64 /* of K that one load of operands takes, and the products of it multiply */
+#define MF_MMA_A     4  /* registers of a lane */
+#define MF_MMA_B     4
+/* Sum i of a lane is of row mf_mma_row + i % 2 · ROW_STEP + i / 2 · APART and column mf_mma_col + i % 2 · COL_STEP. */
+#define MF_MMA_ROW_STEP 1
+#define MF_MMA_COL_STEP 0
+#define MF_MMA_APART    2
+MF_DEVICE int mf_mma_row(int lane)
+{
+    return (lane >> 4) * 4;
+}
+MF_DEVICE int mf_mma_col(int lane)
+{
+    return lane & 15;
+}
+template <typename T> MF_DEVICE T mf_two(u32 low, u32 high)
+{
+    return __builtin_bit_cast(T, (u64)high << 32 | low);
+}
+MF_DEVICE void mf_mma_bf16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
+{
+    mf_f32x4 sum = {d[0], d[1], d[2], d[3]};
+    MF_UNROLL
+    for (int i = 0; i < 4; i += 2)
+        sum = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(mf_two<mf_i16x4>(a[i], a[i + 1]),
+                                                        mf_two<mf_i16x4>(b[i], b[i + 1]), sum, 0, 0, 0);
+    MF_UNROLL
+    for (int i = 0; i < 4; i++)
+        d[i] = sum[i];
+}
+MF_DEVICE void mf_mma_f16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
+{
+    mf_f32x4 sum = {d[0], d[1], d[2], d[3]};
+    MF_UNROLL
+    for (int i = 0; i < 4; i += 2)
+        sum = __builtin_amdgcn_mfma_f32_16x16x16f16(mf_two<mf_f16x4>(a[i], a[i + 1]),
+                                                    mf_two<mf_f16x4>(b[i], b[i + 1]), sum, 0, 0, 0);
+    MF_UNROLL
+    for (int i = 0; i < 4; i++)
+        d[i] = sum[i];
+}
+/* CDNA 3 multiplies its own e4m3, of bias 8; of OCP's it knows nothing, those become f16. */
+#if defined(MF_FNUZ) && defined(__gfx942__)
+#    define MF_MMA_FP8 1
+MF_DEVICE void mf_mma_fp8(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
+{
+    mf_f32x4 sum = {d[0], d[1], d[2], d[3]};
+    MF_UNROLL
+    for (int i = 0; i < 4; i += 2)
+        sum = __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(mf_two<i64>(a[i], a[i + 1]),
+                                                         mf_two<i64>(b[i], b[i + 1]), sum, 0, 0, 0);
+    MF_UNROLL
+    for (int i = 0; i < 4; i++)
+        d[i] = sum[i];
+}
+#endif
+
+/* ---- conversions ---- */
+
+/* To nearest even; every NaN becomes 0x7fff, as on NVIDIA. */
+MF_DEVICE u32 mf_bf16_of(float v)
+{
+    const u32 bits = __builtin_bit_cast(u32, v);
+    return v != v ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+/* Two floats as bf16, the first in the low half. */
+MF_DEVICE u32 mf_bf16_pair(float low, float high)
+{
+    return mf_bf16_of(low) | mf_bf16_of(high) << 16;
+}
+/* Bytes 2·half and 2·half + 1 of four e4m3 as f16, exactly: a code whose exponent and fraction are put where f16 has its own
+ * is the number by 2^-8 (of bias 8: 2^-7), subnormals included. The code of NaN, in OCP's 0x7f and else 0x80, is first given
+ * every bit, which makes f16's NaN of it, and a NaN stays one when multiplied. */
+MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half)
+{
+    const u32 size = four & 0x7f7f7f7fu;
+#ifdef MF_FNUZ
+    const u32 nan = four & ~(size + 0x7f7f7f7fu) & 0x80808080u, all = nan | (nan - (nan >> 7));
+    const float unit = 128.0f;
+#else
+    const u32 nan = (size + 0x01010101u) & 0x80808080u, all = nan;
+    const float unit = 256.0f;
+#endif
+    const u32 sizes = size | all, signs = four & 0x80808080u;
+    const u32 at = half ? 0x0c030c02u : 0x0c010c00u; /* v_perm_b32: bytes of its second operand, 12: zero */
+    const u32 put = __builtin_amdgcn_perm(0, sizes, at) << 7 | __builtin_amdgcn_perm(0, signs, at) << 8;
+    const mf_f16x2 units = {(_Float16)unit, (_Float16)unit};
+    return __builtin_bit_cast(u32, __builtin_bit_cast(mf_f16x2, put) * units);
+}
+/* Halves of a lane's sixteen e4m3: eight of f16, which are two steps of the instruction. */
+MF_DEVICE void mf_fp8_half(const u32 (&q)[4], int half, u32 (&f)[4])
+{
+    f[0] = mf_fp8_to_f16_pair(q[2 * half], 0);
+    f[1] = mf_fp8_to_f16_pair(q[2 * half], 1);
+    f[2] = mf_fp8_to_f16_pair(q[2 * half + 1], 0);
+    f[3] = mf_fp8_to_f16_pair(q[2 * half + 1], 1);
+}
+MF_DEVICE void mf_fp8_half_a(const u32 (&q)[MF_MMA_A], int half, u32 (&f)[MF_MMA_A])
+{
+    mf_fp8_half(q, half, f);
+}
+MF_DEVICE void mf_fp8_half_b(const u32 (&q)[MF_MMA_B], int half, u32 (&f)[MF_MMA_B])
+{
+    mf_fp8_half(q, half, f);
+}
+/* A float as e4m3; to nearest even, saturating. Below the smallest normal number codes are multiples of one unit. */
+MF_DEVICE u32 mf_fp8_of(float v)
+{
+#ifdef MF_FNUZ
+    const int bias = 8;
+#else
+    const int bias = 7;
+#endif
+    const u32 bits = __builtin_bit_cast(u32, v), sign = bits >> 24 & 0x80;
+    const float size = __builtin_fminf(__builtin_fabsf(v), MF_FP8_MAX);
+    const u32 in = __builtin_bit_cast(u32, size), smallest = (u32)(128 - bias) << 23;
+    const u32 normal = ((in + 0x7ffffu + (in >> 20 & 1)) >> 20) - ((u32)(127 - bias) << 3);
+    const u32 small = (u32)__builtin_rintf(size * (float)(1 << (bias + 2)));
+    const u32 code = in < smallest ? small : normal;
+#ifdef MF_FNUZ
+    return v != v ? 0x80u : code ? code | sign : 0;
+#else
+    return (v != v ? 0x7fu : code) | sign;
+#endif
+}
+/* Two floats as e4m3, the first in the low byte. */
+MF_DEVICE u32 mf_fp8_pair(float low, float high)
+{
+    return mf_fp8_of(low) | mf_fp8_of(high) << 8;
+}
+MF_DEVICE float mf_f16_low(u32 two)
+{
+    return (float)__builtin_bit_cast(mf_f16x2, two).x;
+}
+MF_DEVICE float mf_f16_high(u32 two)
+{
+    return (float)__builtin_bit_cast(mf_f16x2, two).y;
+}
+
+/* True division to nearest: what the definitions of quantisation say, and what both compilers make of it by default. */
+MF_DEVICE float mf_divide(float a, float b)
+{
+    return a / b;
+}
+
+/* ---- time ---- */
+
+/* Of a counter of 100 MHz. Where it is slower, what waits by it waits longer; nothing is measured with it. */
+MF_DEVICE u64 mf_clock_ns()
+{
+    return __builtin_amdgcn_s_memrealtime() * 10;
+}
+MF_DEVICE void mf_pause()
+{
+    __builtin_amdgcn_s_sleep(2);
+}
+
+/* ---- between blocks ---- */
+
+/* Every block of a grid that is resident as a whole meets here. The counter and the generation are zero when the code
+ * object is loaded; whoever comes last leaves the counter zero again. */
+MF_DEVICE void mf_grid_arrive(u32 *barrier, u32 *ret_generation)
+{
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        const u32 generation = __hip_atomic_load(barrier + 1, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+        const u32 old = __hip_atomic_fetch_add(barrier, 1u, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
+        if (old == gridDim.x - 1) {
+            __hip_atomic_store(barrier, 0u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+            (void)__hip_atomic_fetch_add(barrier + 1, 1u, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
+        }
+        *ret_generation = generation;
+    }
+}
+MF_DEVICE void mf_grid_wait(u32 *barrier, u32 generation)
+{
+    if (threadIdx.x == 0) {
+        while (__hip_atomic_load(barrier + 1, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT) == generation)
+            mf_pause();
+    }
+    __syncthreads();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent");
+}
+/* 16 bytes that another block wrote before the barrier. */
+MF_DEVICE mf_16b mf_load_shared_by_grid(const void *p)
+{
+    return mf_16b_of(*mf_global<mf_u32x4>(p));
+}
