@@ -148,6 +148,20 @@ static void tell_race(const cJSON *p, const cJSON *winner)
     printf(".\n");
 }
 
+/* What its code takes of a compute unit, where that is known. */
+static void tell_use(const cJSON *step)
+{
+    int64_t registers = mf_api_i64(step, "registers", 0), spills = mf_api_i64(step, "spills", 0);
+
+    if (registers <= 0)
+        return;
+    printf(" Its code takes %" PRId64 " registers a thread and %.1f KiB of LDS a block, ", registers,
+           (double)mf_api_i64(step, "lds", 0) / 1024);
+    if (spills > 0)
+        printf("spills %" PRId64 " bytes a thread, ", spills);
+    printf("%" PRId64 " blocks a compute unit.", mf_api_i64(step, "occupancy", 0));
+}
+
 /* A step that is right: how far its time was from the best, and its race. */
 static void tell_ok(const struct case_file *c, const cJSON *step, const char *name)
 {
@@ -165,6 +179,7 @@ static void tell_ok(const struct case_file *c, const cJSON *step, const char *na
         printf(", the fastest of its kind");
     }
     printf(".");
+    tell_use(step);
     if (p)
         tell_race(p, winner_of(c->pipelines));
     else

@@ -75,9 +75,19 @@ struct mf_device_ops {
     int (*canary)(struct mf_device *d, double *ret_us);
 };
 
+/* What the functions of a step take of a compute unit, of the one that takes most; 0: not known, as on the CPU. */
+struct mf_device_use {
+    int registers; /* of a thread */
+    int spills;    /* bytes of memory that a thread has for what its registers cannot hold */
+    int lds;       /* bytes of a block, its own and those asked for at launch */
+    int occupancy; /* blocks that a unit holds at once; -1: not even one, and the launch is refused with -E2BIG */
+};
+
 struct mf_device {
     const struct mf_device_ops *ops;
     struct mf_device_info info;
+    struct mf_device_use
+        *use; /* where functions that are looked up and launched are noted; NULL: nobody asks */
 };
 
 /* "cpu:0", "hip:amd:<ordinal>", "hip:nvidia:<ordinal>", or "sim:<class>:<ordinal>[:<spec file>]" ("sim:gfx942/304:0"). Measures the ceilings of a real

@@ -146,6 +146,31 @@ static struct mf_module *hip_module_unload(struct mf_device *base, struct mf_mod
     return NULL;
 }
 
+/* Registers and spills of a function that somebody asks about. */
+static void note_function(struct hip_device *d, hipFunction_t f)
+{
+    struct mf_device_use *use = d->base.use;
+    int registers = 0, spills = 0;
+    (void)d->c.hipFuncGetAttribute(&registers, HIP_FUNC_ATTRIBUTE_NUM_REGS, f);
+    (void)d->c.hipFuncGetAttribute(&spills, HIP_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, f);
+    use->registers = MF_MAX(use->registers, registers);
+    use->spills = MF_MAX(use->spills, spills);
+}
+
+/* -E2BIG for a launch whose block no compute unit can hold. */
+static int note_launch(struct hip_device *d, hipFunction_t f, const struct mf_grid *grid)
+{
+    struct mf_device_use *use = d->base.use;
+    int own = 0, blocks = 0;
+    (void)d->c.hipFuncGetAttribute(&own, HIP_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, f);
+    use->lds = MF_MAX(use->lds, own + (int)grid->shared);
+    if (d->c.hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, f, (int)grid->block, grid->shared) !=
+        hipSuccess)
+        return 0;
+    use->occupancy = blocks < 1 ? -1 : use->occupancy == 0 ? blocks : MF_MIN(use->occupancy, blocks);
+    return blocks < 1 ? -E2BIG : 0;
+}
+
 static int hip_module_function(struct mf_device *base, struct mf_module *m, const char *name, void **ret)
 {
     struct hip_device *d = of(base);
@@ -155,6 +180,8 @@ static int hip_module_function(struct mf_device *base, struct mf_module *m, cons
         return -ENOENT;
     (void)d->c.hipFuncGetAttribute(&own, HIP_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, f);
     must(d, mf_hip_allow_shared(&d->c, f, d->max_shared - own), "setting a kernel's LDS");
+    if (base->use)
+        note_function(d, f);
     *ret = (void *)f;
     return 0;
 }
@@ -165,7 +192,8 @@ static int hip_module_launch(struct mf_device *base, void *function, const struc
     struct hip_device *d = of(base);
     void *extra[] = {HIP_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)block, HIP_LAUNCH_PARAM_BUFFER_SIZE,
                      &bytes, HIP_LAUNCH_PARAM_END};
-    if (grid->shared > (uint32_t)d->max_shared)
+    if (grid->shared > (uint32_t)d->max_shared ||
+        (base->use && note_launch(d, (hipFunction_t)function, grid) < 0))
         return -E2BIG;
     hipError_t e = d->c.hipModuleLaunchKernel((hipFunction_t)function, grid->x, grid->y, grid->z, grid->block,
                                               1, 1, grid->shared, d->stream, NULL, extra);

@@ -167,7 +167,8 @@ static void add_text(struct mf_buf *b, const char *key, const char *value)
 
 int mf_result_extra(const cJSON *json, const struct mf_result_note *note, char **ret)
 {
-    static const char *const numbers[] = {"canary", "row_limit", "dropped_at"};
+    static const char *const numbers[] = {"canary", "row_limit", "dropped_at", "registers",
+                                          "spills", "lds",       "occupancy"};
     const char *mode;
     struct mf_buf b;
     mf_buf_init(&b, MF_RESULT_EXTRA_MAX);

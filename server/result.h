@@ -41,6 +41,6 @@ struct mf_result_note {
     const char *died;    /* how its first death was called, which is tried again */
     const char *routing; /* where it is not the batch's */
 };
-/* What has no column, as JSON text, on the heap: mode, canary, row_limit, dropped_at, the note, fresh, race. NULL in *ret:
+/* What has no column, as JSON text, on the heap: mode, canary, row_limit, dropped_at, what its code takes of a compute unit, the note, fresh, race. NULL in *ret:
  * there is nothing. -ENOMEM, -EFBIG. */
 int mf_result_extra(const cJSON *json, const struct mf_result_note *note, char **ret);

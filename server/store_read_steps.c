@@ -153,7 +153,7 @@ int mf_read_race(struct mf_store *s, int64_t goal, cJSON **ret)
 static int make_step(struct mf_sql *q, void *data, cJSON **ret)
 {
     (void)data;
-    *ret = mf_row_json(q, "ittttitiddidddit");
+    *ret = mf_row_json(q, "ittttitiddiddditiiii");
     return *ret ? 0 : -ENOMEM;
 }
 
@@ -171,7 +171,9 @@ int mf_read_steps(struct mf_store *s, int64_t goal, const struct mf_step_filter 
         " coalesce(r.status, 'pending') AS status, k.id AS kernel, r.us AS us, r.mad AS mad,"
         " length(r.samples) / 4 AS n, r.err AS err, r.row_err AS row_err, json_extract(r.extra, "
         "'$.row_limit') AS row_limit,"
-        " r.verified AS verified, coalesce(r.reason, '') AS reason" STEPS_FROM
+        " r.verified AS verified, coalesce(r.reason, '') AS reason,"
+        " json_extract(r.extra, '$.registers') AS registers, json_extract(r.extra, '$.spills') AS spills,"
+        " json_extract(r.extra, '$.lds') AS lds, json_extract(r.extra, '$.occupancy') AS occupancy" STEPS_FROM
         " AND s.id > ?2 AND (?3 IS NULL OR k.family = ?3) AND (?4 IS NULL OR coalesce(r.status, 'pending') = "
         "?4)"
         " AND (?5 IS NULL OR s.covers = ?5) ORDER BY s.id LIMIT ?6",

@@ -356,7 +356,7 @@ static const struct fake_answer goal_answers[] = {
              "{\"id\":3,\"family\":\"tile\",\"name\":\"b\",\"covers\":\"gather+gemm1\",\"status\":\"ok\","
              "\"us\":85},"
              "{\"id\":4,\"family\":\"tile\",\"name\":\"c\",\"covers\":\"gather+gemm1\",\"status\":\"ok\","
-             "\"us\":200}],\"next\":null}"},
+             "\"us\":200,\"registers\":168,\"spills\":48,\"lds\":98304,\"occupancy\":2}],\"next\":null}"},
     /* A glob: the more exact row comes first */
     {.request = "GET /api/v1/batches/7/goals*",
      .status = 200,
@@ -410,7 +410,9 @@ static const struct {
     {"tile:a",
      "tile:a covers gather+gemm1 in 80.00 us, the fastest of its kind. It is in the winning pipeline 31.\n"},
     {"c",
-     "tile:c covers gather+gemm1 in 200.0 us; tile:a takes 80.00 us. No pipeline that was kept has it.\n"},
+     "tile:c covers gather+gemm1 in 200.0 us; tile:a takes 80.00 us. Its code takes 168 registers a thread "
+     "and 96.0 KiB of LDS a block, spills 48 bytes a thread, 2 blocks a compute unit. No pipeline that was "
+     "kept has it.\n"},
 };
 
 START_TEST(why)

@@ -106,12 +106,16 @@ END_TEST
 START_TEST(extra_is_json)
 {
     char *extra = NULL;
-    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse("{\"mode\":\"cold\",\"canary\":1.003,\"dropped_at\":4,"
-                                                       "\"fresh\":[1,2],\"race\":{\"winner\":3},\"x\":1}");
+    _cleanup_(cJSON_Deletep) cJSON *json =
+        cJSON_Parse("{\"mode\":\"cold\",\"canary\":1.003,\"dropped_at\":4,"
+                    "\"registers\":168,\"spills\":0,\"lds\":98304,\"occupancy\":2,"
+                    "\"fresh\":[1,2],\"race\":{\"winner\":3},\"x\":1}");
     ck_assert_int_eq(mf_result_extra(json, &(struct mf_result_note){.died = "hang"}, &extra), 0);
-    ck_assert_str_eq(extra,
-                     "{\"mode\":\"cold\",\"canary\":1.003,\"dropped_at\":4,\"died\":\"hang\",\"fresh\":[1,2],"
-                     "\"race\":{\"winner\":3}}");
+    ck_assert_str_eq(
+        extra,
+        "{\"mode\":\"cold\",\"canary\":1.003,\"dropped_at\":4,\"registers\":168,\"spills\":0,\"lds\":98304,"
+        "\"occupancy\":2,\"died\":\"hang\",\"fresh\":[1,2],"
+        "\"race\":{\"winner\":3}}");
     free(extra);
     /* A mode that would end the text early is left out */
     _cleanup_(cJSON_Deletep) cJSON *evil = cJSON_Parse("{\"mode\":\"a\\\",\\\"b\"}");

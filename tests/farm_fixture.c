@@ -214,7 +214,8 @@ static int add_steps(struct fixture *f, int64_t goal, int64_t enumeration, int t
         g->s1_ok[i] = strcmp(o1.status, "ok") == 0;
         g->s2_ok[i] = strcmp(o2.status, "ok") == 0;
         add_result(f, unit, goal, g->s1[i], 0, o1, u1, 20,
-                   "{\"mode\":\"cold\",\"row_limit\":0.024,\"canary\":1.002}");
+                   "{\"mode\":\"cold\",\"row_limit\":0.024,\"canary\":1.002,\"registers\":168,\"spills\":0,"
+                   "\"lds\":98304,\"occupancy\":2}");
         add_result(f, unit, goal, g->s2[i], 0, o2, u2, 20,
                    "{\"mode\":\"cold\",\"row_limit\":0.024,\"canary\":0.998}");
         measured += 2;

@@ -49,6 +49,22 @@ static int sink_begin(struct mf_sink *sink, int64_t id, bool is_pipeline, int64_
     return send_message(s, m, ok);
 }
 
+/* What is not known is not said. */
+static bool add_use(cJSON *m, const struct mf_device_use *use)
+{
+    const struct {
+        const char *key;
+        int value;
+    } members[] = {{"registers", use->registers},
+                   {"spills", use->spills},
+                   {"lds", use->lds},
+                   {"occupancy", MF_MAX(use->occupancy, 0)}};
+    bool ok = true;
+    for (size_t i = 0; use->registers > 0 && i < MF_ARRAY_LEN(members); i++)
+        ok = ok && mf_json_add_i64(m, members[i].key, members[i].value);
+    return ok;
+}
+
 static bool fill_result(cJSON *m, const struct mf_result *r)
 {
     bool ok = mf_json_add_i64(m, r->is_pipeline ? "pipeline" : "step", r->id) &&
@@ -63,7 +79,7 @@ static bool fill_result(cJSON *m, const struct mf_result *r)
         ok = cJSON_AddStringToObject(m, "mode", r->mode);
     if (ok && r->dropped_at > 0)
         ok = mf_json_add_i64(m, "dropped_at", r->dropped_at);
-    return ok;
+    return ok && add_use(m, &r->use);
 }
 
 static double ceilings(const struct mf_device_info *d)

@@ -17,7 +17,8 @@
 #define STEADY_US  1000.0
 #define STEADY_LIMIT \
     1.5 /* the same, where the best takes STEADY_US or more: long calls repeat more closely */
-#define SLOW_DOUBT    3.0 /* below, a second run has to agree */
+#define SLOW_DOUBT    3.0  /* below, a second run has to agree */
+#define SPILL_MAX     1024 /* bytes a thread: those of 256 threads fill a compute unit's first cache */
 #define HANG_FACTOR   20.0
 #define HANG_LEAST_MS 2000
 
@@ -228,6 +229,30 @@ static int poison(struct probe *p, int run)
     return r;
 }
 
+/* Code that spills so much is not run: it cannot win, and one launch of it may take seconds. */
+static int refuse_spills(struct probe *p)
+{
+    if (p->result.use.spills <= SPILL_MAX || p->s->options.exhaustive)
+        return 0;
+    p->result.status = MF_STATUS_UNSUPPORTED;
+    mf_say(p->result.reason, sizeof(p->result.reason),
+           "not run: its code spills %d bytes a thread, limit %d, with %d registers in use",
+           p->result.use.spills, SPILL_MAX, p->result.use.registers);
+    return 1;
+}
+
+static void refuse_launch(struct probe *p, int r)
+{
+    if (r != -E2BIG || p->result.use.occupancy >= 0) {
+        refuse_errno(p, r, "the family refused at launch what it had offered");
+        return;
+    }
+    p->result.status = MF_STATUS_UNSUPPORTED;
+    mf_say(p->result.reason, sizeof(p->result.reason),
+           "not run: no compute unit holds a block of it, with %d registers a thread and %d bytes of LDS",
+           p->result.use.registers, p->result.use.lds);
+}
+
 /* What the run wrote, for the host to look at. */
 static int pull(struct probe *p, int run)
 {
@@ -297,7 +322,7 @@ static int first_run(struct probe *p)
     if (r == 0)
         r = pull(p, 0);
     if (r < 0) {
-        refuse_errno(p, r, "the family refused at launch what it had offered");
+        refuse_launch(p, r);
         return 1;
     }
     p->first_us = p->samples.all[0];
@@ -480,8 +505,10 @@ static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf
         return r;
     if (bound < 0)
         refuse_errno(p, bound, "making the step's inputs and outputs");
-    else if (!open_kernel(p))
+    s->device->use = &p->result.use;
+    if (bound >= 0 && !open_kernel(p) && !refuse_spills(p))
         run_probe(p);
+    s->device->use = NULL;
     finish(p, samples);
     if (p->kernel)
         p->family->close(p->kernel);

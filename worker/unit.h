@@ -10,6 +10,7 @@
 #include "common/shape.h"
 #include "common/status.h"
 #include "common/step.h"
+#include "kernels/device.h"
 
 /* clang-format off */
 #define MF_PHASE_MAP(X, P)                                     \
@@ -48,7 +49,8 @@ struct mf_result {
     size_t n_samples;
     const double *fresh; /* race: re-measurement of the winner and its ties */
     size_t n_fresh;
-    int dropped_at; /* race: round; 0 for survivors */
+    int dropped_at;           /* race: round; 0 for survivors */
+    struct mf_device_use use; /* of a step */
 };
 
 struct mf_race_outcome {

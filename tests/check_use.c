@@ -1,0 +1,201 @@
+/* What a step's code takes of a compute unit: kept with its result, asked of the runtime, and refused before it runs. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/json.h"
+#include "common/text.h"
+#include "kernels/beside.h"
+#include "kernels/code.h"
+#include "mf_check.h"
+#include "planted.h"
+#include "worker/runner_sink.h"
+#include "worker/session.h"
+
+/* ---- the gate: the planted family, whose kernels say that they take so much ---- */
+
+static struct mf_device_use taken;
+static int launches;
+
+static int open_and_note(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                         const char *name, struct mf_kernel **ret)
+{
+    ck_assert_ptr_nonnull(device->use);
+    *device->use = taken;
+    return planted_family.open(f, device, shape, name, ret);
+}
+
+static int launch_if_it_fits(struct mf_kernel *kernel, const struct mf_launch *l)
+{
+    if (taken.occupancy < 0)
+        return -E2BIG;
+    launches++;
+    return planted_family.launch(kernel, l);
+}
+
+/* clang-format off */
+static const struct {
+    struct mf_device_use taken;
+    bool exhaustive;
+    enum mf_status status;
+    const char *reason;
+} cases[] = {
+    {{.registers = 168, .lds = 98304, .occupancy = 2}, false, MF_STATUS_OK, ""},
+    {{.registers = 255, .spills = 1024, .lds = 1, .occupancy = 1}, false, MF_STATUS_OK, ""},
+    {{.registers = 255, .spills = 1025, .occupancy = 1}, false, MF_STATUS_UNSUPPORTED,
+     "not run: its code spills 1025 bytes a thread, limit 1024, with 255 registers in use"},
+    {{.registers = 255, .spills = 1025, .occupancy = 1}, true, MF_STATUS_OK, ""},
+    {{.registers = 255, .lds = 240000, .occupancy = -1}, false, MF_STATUS_UNSUPPORTED,
+     "not run: no compute unit holds a block of it, with 255 registers a thread and 240000 bytes of LDS"},
+    {{0}, false, MF_STATUS_OK, ""}, /* nothing is known, as on the CPU */
+};
+/* clang-format on */
+
+START_TEST(is_kept_or_refused)
+{
+    struct mf_family noting = planted_family;
+    const struct mf_family *const list[] = {&noting};
+    const struct mf_family_set set = {list, 1};
+    const struct mf_unit_options options = {
+        .err_ratio = 0.1, .seed = 1, .time_cap_ms = 10000, .exhaustive = cases[_i].exhaustive};
+    struct mf_device *device = planted_device(CLOCK_HONEST);
+    const struct mf_shape shape = planted_shape(0, 5);
+    struct mf_session *session = NULL;
+    struct planted_sink sink;
+    char why[MF_REASON_MAX];
+
+    noting.open = open_and_note;
+    noting.launch = launch_if_it_fits;
+    taken = cases[_i].taken;
+    const struct mf_session_args args = {
+        .device = device, .shape = shape, .options = &options, .extra = &set};
+    ck_assert_msg(mf_session_new(&args, why, sizeof(why), &session) == 0, "%s", why);
+    const struct mf_probe_step step = {1, planted_step(&shape, "stage1", 16, PLANTED_NONE)};
+    planted_sink_init(&sink);
+    ck_assert_int_eq(mf_session_probe(session, &step, 1, NULL, NULL, &sink.sink), 0);
+    const struct mf_result *r = &sink.results[0];
+    ck_assert_msg(r->status == cases[_i].status, "%s", r->reason);
+    ck_assert_str_eq(r->reason, cases[_i].reason);
+    ck_assert_mem_eq(&r->use, &taken, sizeof(taken));
+    ck_assert(r->status == MF_STATUS_OK ? launches > 1 : launches == 0);
+    ck_assert_ptr_null(device->use);
+    session = mf_session_free(session);
+    device->ops->free(device);
+}
+END_TEST
+
+/* ---- on its way to the worker ---- */
+
+START_TEST(is_said_where_it_is_known)
+{
+    const struct mf_result known = {
+        .id = 7, .mode = "", .reason = "", .use = {.registers = 96, .lds = 2048, .occupancy = -1}};
+    const struct mf_result unknown = {.id = 8, .mode = "", .reason = ""};
+    struct mf_channel out, in;
+    struct mf_runner_sink s;
+    cJSON *m = NULL;
+    int64_t value = -1;
+    int fds[2];
+
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+    mf_channel_init(&out, fds[0]);
+    mf_channel_init(&in, fds[1]);
+    mf_runner_sink_init(&s, &out);
+    ck_assert_int_eq(s.sink.result(&s.sink, &known), 0);
+    ck_assert_int_eq(s.sink.result(&s.sink, &unknown), 0);
+    ck_assert_int_eq(mf_channel_wait(&in, 10000, &m), 1);
+    ck_assert(mf_json_i64(m, "registers", 96, 96, &value) == 0 &&
+              mf_json_i64(m, "lds", 2048, 2048, &value) == 0);
+    ck_assert(mf_json_i64(m, "spills", 0, 0, &value) == 0 && mf_json_i64(m, "occupancy", 0, 0, &value) == 0);
+    cJSON_Delete(m);
+    ck_assert_int_eq(mf_channel_wait(&in, 10000, &m), 1);
+    ck_assert_ptr_null(cJSON_GetObjectItem(m, "registers"));
+    cJSON_Delete(m);
+    mf_channel_release(&out);
+    mf_channel_release(&in);
+}
+END_TEST
+
+/* ---- the runtime: a driver of cardboard ---- */
+
+static char folder[] = "/tmp/check_use.XXXXXX";
+
+/* The driver is found by its soname once it is loaded. NULL, with a word, where the device cannot be opened. */
+static struct mf_device *open_cardboard(void)
+{
+    char text[MF_CODE_WHY_MAX], path[PATH_MAX];
+    struct mf_device *d = NULL;
+
+    if (mf_beside("moefarm-hip-nvidia.so", "kernels", path) < 0) {
+        printf("skipped: asking the runtime: this build has no module for nvidia\n");
+        return NULL;
+    }
+    ck_assert_ptr_nonnull(dlopen(MF_BINARY_DIR "/tests/fake_cuda/libcuda.so.1", RTLD_NOW));
+    if (mf_code_version("nvidia", path, text, sizeof(text)) < 0) {
+        printf("skipped: asking the runtime: %s\n", text);
+        return NULL;
+    }
+    ck_assert_msg(mf_device_open("hip:nvidia:0", text, sizeof(text), &d) == 0, "%s", text);
+    return d;
+}
+
+START_TEST(is_asked_of_the_runtime)
+{
+    const struct mf_grid small = {1, 1, 1, 128, 4096}, large = {1, 1, 1, 256, 1024};
+    const char *const image = MF_SOURCE_DIR "/README.md"; /* cardboard loads anything */
+    struct mf_device_use use = {0};
+    struct mf_module *module;
+    char why[256];
+    void *function;
+
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
+    struct mf_device *d = open_cardboard();
+    if (!d)
+        return;
+    ck_assert_int_eq(d->ops->module_load(d, image, why, sizeof(why), &module), 0);
+    d->use = &use;
+    ck_assert_int_eq(setenv("FAKE_CUDA_SPILLS", "48", 1), 0);
+    ck_assert_int_eq(d->ops->module_function(d, module, "f", &function), 0);
+    ck_assert(use.registers == 96 && use.spills == 48 && use.lds == 0 && use.occupancy == 0);
+    ck_assert_int_eq(d->ops->module_launch(d, function, &small, why, 8), 0);
+    ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 128));
+    ck_assert_int_eq(d->ops->module_launch(d, function, &large, why, 8), 0);
+    ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 256));
+    ck_assert_int_eq(setenv("FAKE_CUDA_REGISTERS", "300", 1), 0);
+    ck_assert_int_eq(d->ops->module_launch(d, function, &large, why, 8), -E2BIG);
+    ck_assert_int_eq(use.occupancy, -1);
+    d->use = NULL;
+    ck_assert_int_eq(d->ops->module_launch(d, function, &large, why, 8), 0);
+    (void)d->ops->module_unload(d, module);
+    mf_device_close(d);
+}
+END_TEST
+
+static void remove_folder(void)
+{
+    char command[64];
+
+    mf_say(command, sizeof(command), "rm -rf %s", folder);
+    ck_assert_int_eq(system(command), 0); /* NOLINT(cert-env33-c): a folder of our own */
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("use");
+    TCase *gate = tcase_create("gate"), *runtime = tcase_create("runtime");
+
+    tcase_add_loop_test(gate, is_kept_or_refused, 0, MF_ARRAY_LEN(cases));
+    tcase_add_test(gate, is_said_where_it_is_known);
+    suite_add_tcase(suite, gate);
+    tcase_set_timeout(runtime, 100);
+    tcase_add_checked_fixture(runtime, NULL, remove_folder);
+    tcase_add_test(runtime, is_asked_of_the_runtime);
+    suite_add_tcase(suite, runtime);
+    return mf_check_main(suite);
+}
