@@ -305,9 +305,8 @@ static int measure_ceilings(struct hip_device *d)
     struct own_launch peak = {d, d->peak, groups * 2, 256, &peaking, sizeof(peaking)};
     struct own_launch nothing = {d, d->nothing, 1, 32, &unused, sizeof(unused)};
     info->mem_read_gbs = (double)READ_BYTES / best_us(&read, 1, READ_TURNS) / 1e3;
-    /* measure.hip: of a block and turn, with wgmma 2 groups x 4 products of 64x256x16, else 8 waves x 16 of 16x8x16 */
-    double flops =
-        2.0 * PEAK_TURNS * groups * 2 * (d->peak_fp8 ? 2 * 4 * 64 * 256 * 16 : 8 * 16 * 16 * 8 * 16);
+    /* measure.hip: of a block and turn, with wgmma 2 groups x 4 products of 64x256x16 */
+    double flops = 2.0 * PEAK_TURNS * groups * 2 * (d->peak_fp8 ? 2 * 4 * 64 * 256 * 16 : MF_HIP_PEAK_TURN);
     info->peak_gflops_bf16 = flops / best_us(&peak, 1, READ_TURNS) / 1e3;
     peak.f = d->peak_fp8;
     info->peak_gflops_fp8 = d->peak_fp8 ? 2 * flops / best_us(&peak, 1, READ_TURNS) / 1e3 : 0;

@@ -10,6 +10,25 @@
 #define TOKEN_MAX (1 << 24) /* of the packed id */
 #define TOPK_MAX  32        /* a lane of the combine keeps that many loads in flight */
 
+/* clang-format off */
+static const struct mf_hip_machine machines[] = {
+    {"sm_",    32, 227 * 1024, 228 * 1024, 1024, false, false},
+    {"gfx90a", 64, 64 * 1024,  64 * 1024,  0,    true,  true},
+    {"gfx942", 64, 64 * 1024,  64 * 1024,  0,    true,  true},
+    {"gfx950", 64, 160 * 1024, 160 * 1024, 0,    true,  true},
+};
+/* clang-format on */
+
+const struct mf_hip_machine *mf_hip_machine_of(const struct mf_device_info *device)
+{
+    for (size_t i = 0; i < MF_ARRAY_LEN(machines); i++) {
+        size_t n = strlen(machines[i].gfx);
+        if (strncmp(device->class.gfx, machines[i].gfx, machines[i].gfx[n - 1] == '_' ? n : n + 1) == 0)
+            return &machines[i];
+    }
+    return NULL;
+}
+
 /* Formats that there are kernels for: of activations and of weights. */
 static const struct {
     enum mf_format format;
@@ -19,9 +38,12 @@ static const struct {
     {MF_FORMAT_BF16, MF_SCALE_NONE, MF_SCALE_NONE, MF_HIP_BF16},
     {MF_FORMAT_FP8FN, MF_SCALE_PER_TOKEN, MF_SCALE_PER_TOKEN, MF_HIP_FP8_TOKEN},
     {MF_FORMAT_FP8FN, MF_SCALE_PER_1X128, MF_SCALE_PER_128X128, MF_HIP_FP8_BLOCK},
+    {MF_FORMAT_FP8FNUZ, MF_SCALE_PER_TOKEN, MF_SCALE_PER_TOKEN, MF_HIP_FP8_TOKEN},
+    {MF_FORMAT_FP8FNUZ, MF_SCALE_PER_1X128, MF_SCALE_PER_128X128, MF_HIP_FP8_BLOCK},
 };
 
-static bool format_known(const struct mf_shape *s, enum mf_hip_format *ret, struct mf_refusal *no)
+static bool format_known(const struct mf_hip_machine *machine, const struct mf_shape *s,
+                         enum mf_hip_format *ret, struct mf_refusal *no)
 {
     struct mf_codecs c;
     const char *why;
@@ -30,24 +52,33 @@ static bool format_known(const struct mf_shape *s, enum mf_hip_format *ret, stru
                   mf_qtype_name(s->q_type), mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), why);
         return false;
     }
-    for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
+    for (size_t i = 0; i < MF_ARRAY_LEN(formats); i++) {
+        if (formats[i].format == MF_FORMAT_FP8FNUZ && !machine->fnuz)
+            continue;
         if (c.a->format == formats[i].format && c.w->format == formats[i].format &&
             c.a->scale == formats[i].a && c.w->scale == formats[i].w) {
             *ret = formats[i].hip;
             return true;
         }
     }
-    mf_refuse(no, "q_dtype",
-              "activations are %s and weights %s; the GPU kernels know bf16, and fp8fn by token or by 1x128",
-              c.a->name, c.w->name);
+    mf_refuse(
+        no, "q_dtype",
+        "activations are %s and weights %s; the kernels of %s know bf16, and fp8fn%s by token or by 1x128",
+        c.a->name, c.w->name, machine->gfx, machine->fnuz ? " or fp8fnuz" : "");
     return false;
 }
 
-bool mf_hip_shape_known(const struct mf_shape *s, enum mf_hip_format *ret_format, struct mf_refusal *ret)
+bool mf_hip_shape_known(const struct mf_device_info *device, const struct mf_shape *s,
+                        enum mf_hip_format *ret_format, struct mf_refusal *ret)
 {
+    const struct mf_hip_machine *machine = mf_hip_machine_of(device);
     enum mf_hip_format format;
     ret->rule = NULL;
-    if (s->dtype != MF_DTYPE_BF16)
+    if (!machine)
+        mf_refuse(ret, "arch",
+                  "the device is %s; kernels are written for sm_80 and later, gfx90a, gfx942 and gfx950",
+                  device->class.gfx);
+    else if (s->dtype != MF_DTYPE_BF16)
         mf_refuse(ret, "dtype", "hidden states are %s; the GPU kernels read and write torch.bfloat16 only",
                   mf_dtype_name(s->dtype));
     else if (!s->use_g1u1)
@@ -69,12 +100,18 @@ bool mf_hip_shape_known(const struct mf_shape *s, enum mf_hip_format *ret_format
                   s->has_b1 && s->has_b2 ? "b1 and b2"
                   : s->has_b1            ? "b1"
                                          : "b2");
-    else if (format_known(s, &format, ret)) {
+    else if (format_known(machine, s, &format, ret)) {
         if (ret_format)
             *ret_format = format;
         return true;
     }
     return false;
+}
+
+void mf_hip_define_fnuz(struct mf_code *c, const struct mf_shape *s)
+{
+    if (s->q_dtype_a == MF_DTYPE_FP8_E4M3FNUZ)
+        mf_code_define(c, "MF_FNUZ");
 }
 
 void mf_hip_define_activation(struct mf_code *c, const struct mf_shape *s)

@@ -10,8 +10,24 @@
 /* MF_FORMAT of the sources. */
 enum mf_hip_format { MF_HIP_BF16, MF_HIP_FP8_TOKEN, MF_HIP_FP8_BLOCK };
 
-/* Whether the GPU kernels know the shape. ret_format may be NULL. */
-bool mf_hip_shape_known(const struct mf_shape *shape, enum mf_hip_format *ret_format, struct mf_refusal *ret);
+/* What the kernels have to know of an architecture. Bytes of LDS: that one block may have, that all blocks of a unit share,
+ * and that each of them costs beside its own. */
+struct mf_hip_machine {
+    const char *gfx; /* "gfx942"; "sm_" for whatever begins so */
+    int wave;        /* lanes */
+    int shared_block, shared_unit, shared_extra;
+    bool fnuz;        /* there are words for e4m3fnuz */
+    bool copies_held; /* copies wait in registers (MF_COPY_HELD of kernels/hip/tile.hip) */
+};
+/* NULL: no kernel is written for the device. */
+const struct mf_hip_machine *mf_hip_machine_of(const struct mf_device_info *device);
+
+/* Whether the GPU kernels know the shape, and the device. ret_format may be NULL. */
+bool mf_hip_shape_known(const struct mf_device_info *device, const struct mf_shape *shape,
+                        enum mf_hip_format *ret_format, struct mf_refusal *ret);
+
+/* MF_FNUZ of kernels/hip/dialect.h, where the shape's format is. */
+void mf_hip_define_fnuz(struct mf_code *c, const struct mf_shape *shape);
 
 /* MF_ACT, MF_LIMIT, MF_ALPHA of kernels/hip/activation.h. */
 void mf_hip_define_activation(struct mf_code *c, const struct mf_shape *shape);

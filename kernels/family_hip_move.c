@@ -67,13 +67,22 @@ static bool exists(const struct mf_shape *s, enum kind kind)
     return kind != COMBINE_WEIGHTED || !s->doweight_stage1;
 }
 
-static bool is_legal(const struct mf_shape *s, enum mf_hip_format *ret_format, struct mf_refusal *no)
+static uint32_t sort_shared(const struct mf_device_info *device, const struct mf_shape *s)
 {
-    if (!mf_hip_shape_known(s, ret_format, no))
+    return (uint32_t)((SORT_THREADS / mf_hip_machine_of(device)->wave + 2) * s->expert + 64) * 4;
+}
+
+static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s,
+                     enum mf_hip_format *ret_format, struct mf_refusal *no)
+{
+    if (!mf_hip_shape_known(device, s, ret_format, no))
         return false;
     if (s->expert > SORT_THREADS)
         mf_refuse(no, "experts", "expert is %d; the sort has a thread for each, %d at most", s->expert,
                   SORT_THREADS);
+    else if (sort_shared(device, s) > (uint32_t)mf_hip_machine_of(device)->shared_block)
+        mf_refuse(no, "lds", "to sort for %d experts needs %u bytes of LDS; a block has %d", s->expert,
+                  sort_shared(device, s), mf_hip_machine_of(device)->shared_block);
     return !no->rule;
 }
 
@@ -152,8 +161,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
 {
     struct walk w = {.shape = shape, .offer = offer};
     struct mf_refusal no;
-    (void)device;
-    if (!is_legal(shape, NULL, &no))
+    if (!is_legal(device, shape, NULL, &no))
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
     return each(shape, offer_step, &w);
 }
@@ -187,18 +195,20 @@ static void code_of(const struct config *c, const struct mf_shape *s, enum mf_hi
     mf_code_define(ret, "MF_COLS=%d", c->kind == QUANT2 ? s->inter_dim : s->model_dim);
     if (c->kind == QUANT1 || c->kind == QUANT2) {
         mf_code_define(ret, "MF_GROUP=%d", format == MF_HIP_FP8_BLOCK ? 128 : 0);
+        mf_hip_define_fnuz(ret, s);
         return;
     }
     mf_code_define(ret, "MF_K=%d", s->topk);
     mf_code_define(ret, "MF_WEIGHTED=%d", c->kind == COMBINE && !s->doweight_stage1);
 }
 
-static int find(const struct mf_shape *shape, const char *name, struct config *ret, struct mf_code *ret_code)
+static int find(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
+                struct config *ret, struct mf_code *ret_code)
 {
     struct walk w = {.shape = shape, .name = name};
     enum mf_hip_format format;
     struct mf_refusal no;
-    if (!is_legal(shape, &format, &no) || each(shape, match_name, &w) != 1)
+    if (!is_legal(device, shape, &format, &no) || each(shape, match_name, &w) != 1)
         return -ENOTSUP;
     *ret = w.found;
     code_of(ret, shape, format, ret_code);
@@ -209,8 +219,7 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
                 struct mf_code *ret)
 {
     struct config c;
-    (void)device;
-    return find(shape, name, &c, ret);
+    return find(device, shape, name, &c, ret);
 }
 
 /* ---- launches ---- */
@@ -231,7 +240,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     struct mf_code source;
     struct config c;
     (void)f;
-    int r = find(shape, name, &c, &source);
+    int r = find(&device->info, shape, name, &c, &source);
     if (r < 0)
         return r;
     struct mf_kernel *k = calloc(1, sizeof(*k));
@@ -240,8 +249,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     k->shape = *shape;
     k->config = c;
     if (c.kind == SORT)
-        k->grid = (struct mf_grid){1, 1, 1, SORT_THREADS,
-                                   (uint32_t)((SORT_THREADS / 32 + 2) * shape->expert + 64) * 4};
+        k->grid = (struct mf_grid){1, 1, 1, SORT_THREADS, sort_shared(&device->info, shape)};
     else
         k->grid = (struct mf_grid){
             (uint32_t)MF_MAX(MF_MIN(work_of(&c, shape), (int64_t)device->info.cores * BLOCKS_SM), 1), 1, 1,

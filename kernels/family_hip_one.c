@@ -12,7 +12,6 @@
 #include "kernels/hip/args.h"
 
 #define TOKENS_MAX 8
-#define SHARED_MAX (227 * 1024)
 
 struct config {
     int threads, batch, columns, batch_y;
@@ -47,7 +46,8 @@ static uint32_t shared_bytes(const struct mf_shape *s)
     return (uint32_t)MF_MIN(MF_MAX(x, h) + 128, INT64_C(1) << 30);
 }
 
-static bool is_legal(const struct mf_shape *s, enum mf_hip_format *ret_format, struct mf_refusal *no)
+static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s,
+                     enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
     static const struct mf_fusion_caps caps = {
         .prologue = MF_OP_BIT(MF_OP_QUANT1) | MF_OP_BIT(MF_OP_GATHER),
@@ -61,15 +61,16 @@ static bool is_legal(const struct mf_shape *s, enum mf_hip_format *ret_format, s
     };
     struct mf_fusion_question q = {.ops = mf_layer_ops(s), .block_m = 1, .caps = &caps};
     struct mf_fusion_verdict v;
-    if (!mf_hip_shape_known(s, ret_format, no))
+    if (!mf_hip_shape_known(device, s, ret_format, no))
         return false;
+    uint32_t shared_max = (uint32_t)mf_hip_machine_of(device)->shared_block;
     if (s->token > TOKENS_MAX)
         mf_refuse(no, "tokens_max",
                   "token is %lld; a slot's weights are read for it alone, which pays up to %d",
                   (long long)s->token, TOKENS_MAX);
-    else if (shared_bytes(s) > SHARED_MAX)
-        mf_refuse(no, "lds", "the activations of %lld tokens need %u bytes of LDS; a block has %d",
-                  (long long)s->token, shared_bytes(s), SHARED_MAX);
+    else if (shared_bytes(s) > shared_max)
+        mf_refuse(no, "lds", "the activations of %lld tokens need %u bytes of LDS; a block has %u",
+                  (long long)s->token, shared_bytes(s), shared_max);
     else if (!mf_fusion_allows(s, &q, &v))
         mf_refuse(no, v.rule, "%s", v.reason);
     return !no->rule;
@@ -97,8 +98,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
                      const struct mf_shape *shape, struct mf_offer *offer)
 {
     struct mf_refusal no;
-    (void)device;
-    if (!is_legal(shape, NULL, &no))
+    if (!is_legal(device, shape, NULL, &no))
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
     for (size_t i = 0; i < MF_ARRAY_LEN(configs); i++) {
         struct mf_step step;
@@ -112,14 +112,14 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     return 0;
 }
 
-static int find(const struct mf_shape *s, const char *name, const struct config **ret,
-                struct mf_code *ret_code)
+static int find(const struct mf_device_info *device, const struct mf_shape *s, const char *name,
+                const struct config **ret, struct mf_code *ret_code)
 {
     struct mf_refusal no;
     enum mf_hip_format format;
     if (strncmp(name, "one_", 4) != 0)
         return -EINVAL;
-    if (!is_legal(s, &format, &no))
+    if (!is_legal(device, s, &format, &no))
         return -ENOTSUP;
     for (size_t i = 0; i < MF_ARRAY_LEN(configs); i++) {
         const struct config *c = &configs[i];
@@ -138,6 +138,7 @@ static int find(const struct mf_shape *s, const char *name, const struct config 
         mf_code_define(ret_code, "MF_BATCH=%d", c->batch);
         mf_code_define(ret_code, "MF_BATCH_Y=%d", c->batch_y);
         mf_code_define(ret_code, "MF_COLS=%d", c->columns);
+        mf_hip_define_fnuz(ret_code, s);
         mf_hip_define_activation(ret_code, s);
         return 0;
     }
@@ -148,8 +149,7 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
                 struct mf_code *ret)
 {
     const struct config *c;
-    (void)device;
-    return find(shape, name, &c, ret);
+    return find(device, shape, name, &c, ret);
 }
 
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
@@ -158,7 +158,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     const struct config *c;
     struct mf_code source;
     (void)f;
-    int r = find(shape, name, &c, &source);
+    int r = find(&device->info, shape, name, &c, &source);
     if (r < 0)
         return r;
     struct mf_kernel *k = calloc(1, sizeof(*k));

@@ -16,9 +16,7 @@
 #include "kernels/fusion.h"
 #include "kernels/hip/args.h"
 
-#define SHARED_MAX (227 * 1024) /* of a block, and all but 1 KiB a block of an SM */
-#define SHARED_SM  (228 * 1024)
-#define SLICE      128
+#define SLICE 128
 
 struct variant {
     int block_m, block_n, stages, warps_n, warps_m;
@@ -42,6 +40,29 @@ static const struct variant variants[] = {
     {192, 256, 3, 16, 1, 1, false, true}, {256, 128, 4, 8,  1, 1, false, true},
 };
 /* clang-format on */
+
+/* AMD: two slices, one that is read and one that lands. */
+#define AMD(m, n, wn, wm, at_once)                                                                \
+    {                                                                                             \
+        .block_m = m, .block_n = n, .stages = 2, .warps_n = wn, .warps_m = wm, .blocks = at_once, \
+        .block_scales = true                                                                      \
+    }
+/* clang-format off */
+static const struct variant amd_variants[] = {
+    AMD(16, 64, 4, 1, 3),  AMD(16, 128, 4, 1, 1), AMD(16, 128, 8, 1, 1), AMD(32, 64, 4, 1, 2),  AMD(32, 128, 4, 1, 1),
+    AMD(48, 128, 4, 1, 1), AMD(64, 64, 2, 2, 2),  AMD(64, 128, 2, 2, 1), AMD(96, 128, 2, 2, 1), AMD(128, 64, 2, 2, 1),
+    AMD(128, 128, 2, 2, 1),
+    /* of gfx950's larger LDS */
+    AMD(16, 256, 8, 1, 1), AMD(32, 256, 8, 1, 1), AMD(64, 256, 4, 2, 1), AMD(128, 256, 4, 2, 1),
+};
+/* clang-format on */
+
+static const struct variant *variants_of(const struct mf_device_info *device, size_t *ret_n)
+{
+    const struct mf_hip_machine *machine = mf_hip_machine_of(device);
+    *ret_n = machine->copies_held ? MF_ARRAY_LEN(amd_variants) : MF_ARRAY_LEN(variants);
+    return machine->copies_held ? amd_variants : variants;
+}
 
 enum out { TO_H, TO_HQ, TO_Z, TO_ZW };
 static const char *const out_words[] = {[TO_H] = "", [TO_HQ] = "_q", [TO_Z] = "_z", [TO_ZW] = "_zw"};
@@ -81,12 +102,14 @@ static int columns_of(const struct config *c)
     return c->stage == 1 ? c->v->block_n / 2 : c->v->block_n;
 }
 
-static uint32_t shared_bytes(const struct config *c, enum mf_hip_format format)
+static uint32_t shared_bytes(const struct mf_hip_machine *machine, const struct config *c,
+                             enum mf_hip_format format)
 {
     const struct variant *v = c->v;
     int slice = (v->block_n + v->block_m) * SLICE + (format == MF_HIP_FP8_BLOCK ? (v->block_m + 8) * 4 : 0);
     slice = (slice + 1023) / 1024 * 1024;
-    return (uint32_t)(v->stages * slice + v->block_m * (columns_of(c) + 8) * 2);
+    int ring = v->stages * slice, out = v->block_m * (columns_of(c) + 8) * 2;
+    return (uint32_t)(machine->copies_held ? MF_MAX(ring, out) : ring + out);
 }
 
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
@@ -111,7 +134,9 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
 {
     const struct variant *v = c->v;
     int columns = columns_of(c), n = c->stage == 1 ? s->inter_dim : s->model_dim;
-    int threads = v->warps_n * v->warps_m * 32;
+    const struct mf_hip_machine *machine = mf_hip_machine_of(device);
+    int threads = v->warps_n * v->warps_m * machine->wave;
+    uint32_t shared = shared_bytes(machine, c, format);
     no->rule = NULL;
     if (v->wgmma && strcmp(device->class.gfx, "sm_90") != 0)
         mf_refuse(no, "arch", "wgmma is an instruction of sm_90; the device is %s", device->class.gfx);
@@ -120,9 +145,9 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
                   columns);
     else if (columns > n && columns > 64)
         mf_refuse(no, "divisibility", "a tile has %d columns and stage %d only %d", columns, c->stage, n);
-    else if (shared_bytes(c, format) > SHARED_MAX)
+    else if (shared > (uint32_t)machine->shared_block)
         mf_refuse(no, "lds", "%d slices of %d + %d rows need %u bytes of LDS; a block has %d", v->stages,
-                  v->block_n, v->block_m, shared_bytes(c, format), SHARED_MAX);
+                  v->block_n, v->block_m, shared, machine->shared_block);
     else if (format == MF_HIP_FP8_BLOCK && !v->block_scales)
         mf_refuse(
             no, "registers",
@@ -156,16 +181,27 @@ static bool may_cover(const struct mf_shape *s, const struct config *c, struct m
     return false;
 }
 
-typedef int (*each_fn)(void *context, const struct config *c);
+struct walk {
+    const struct mf_device_info *device;
+    const struct mf_shape *shape;
+    enum mf_hip_format format;
+    struct mf_offer *offer;
+    const char *name; /* searched for */
+    struct config found;
+};
+typedef int (*each_fn)(struct walk *w, const struct config *c);
 
-static int each(const struct mf_shape *s, int stage, each_fn f, void *context)
+static int each(struct walk *w, int stage, each_fn f)
 {
-    for (size_t i = 0; i < MF_ARRAY_LEN(variants); i++) {
+    const struct mf_shape *s = w->shape;
+    size_t n;
+    const struct variant *of = variants_of(w->device, &n);
+    for (size_t i = 0; i < n; i++) {
         for (enum out out = stage == 1 ? TO_H : TO_Z; out <= (stage == 1 ? TO_HQ : TO_ZW); out++) {
-            struct config c = {.stage = stage, .v = &variants[i], .out = out};
+            struct config c = {.stage = stage, .v = &of[i], .out = out};
             if ((out == TO_ZW && s->doweight_stage1) || (out == TO_HQ && s->q_type != MF_QTYPE_PER_1X128))
                 continue;
-            int r = f(context, &c);
+            int r = f(w, &c);
             if (r != 0)
                 return r;
         }
@@ -214,18 +250,8 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
     *ret = s;
 }
 
-struct walk {
-    const struct mf_device_info *device;
-    const struct mf_shape *shape;
-    enum mf_hip_format format;
-    struct mf_offer *offer;
-    const char *name; /* searched for */
-    struct config found;
-};
-
-static int offer_step(void *context, const struct config *c)
+static int offer_step(struct walk *w, const struct config *c)
 {
-    struct walk *w = context;
     struct mf_refusal no;
     struct mf_step step;
     char name[MF_STEP_NAME_MAX];
@@ -242,15 +268,14 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
 {
     struct walk w = {.device = device, .shape = shape, .offer = offer};
     struct mf_refusal no;
-    if (!mf_hip_shape_known(shape, &w.format, &no))
+    if (!mf_hip_shape_known(device, shape, &w.format, &no))
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
-    int r = each(shape, 1, offer_step, &w);
-    return r < 0 ? r : each(shape, 2, offer_step, &w);
+    int r = each(&w, 1, offer_step);
+    return r < 0 ? r : each(&w, 2, offer_step);
 }
 
-static int match_name(void *context, const struct config *c)
+static int match_name(struct walk *w, const struct config *c)
 {
-    struct walk *w = context;
     char name[MF_STEP_NAME_MAX];
     print_name(c, w->shape, name);
     if (strcmp(name, w->name) != 0)
@@ -266,7 +291,7 @@ static int find(const struct mf_device_info *device, const struct mf_shape *shap
     *ret = (struct walk){.device = device, .shape = shape, .name = name};
     if (strncmp(name, "s1_", 3) != 0 && strncmp(name, "s2_", 3) != 0)
         return -EINVAL;
-    if (!mf_hip_shape_known(shape, &ret->format, &no) || each(shape, name[1] - '0', match_name, ret) != 1 ||
+    if (!mf_hip_shape_known(device, shape, &ret->format, &no) || each(ret, name[1] - '0', match_name) != 1 ||
         !is_legal(&ret->found, shape, ret->format, device, &no))
         return -ENOTSUP;
     return 0;
@@ -295,6 +320,7 @@ static void code_of(const struct config *c, const struct mf_shape *s, enum mf_hi
         mf_code_define(ret, "MF_WGMMA");
     if (c->out == TO_HQ)
         mf_code_define(ret, "MF_QUANT");
+    mf_hip_define_fnuz(ret, s);
     if (c->stage == 1)
         mf_hip_define_activation(ret, s);
 }
@@ -331,12 +357,14 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
         return r;
     }
     const struct variant *v = w.found.v;
-    uint32_t shared = shared_bytes(&w.found, w.format);
-    uint32_t blocks = MF_MIN((uint32_t)v->blocks, SHARED_SM / (shared + 1024));
+    const struct mf_hip_machine *machine = mf_hip_machine_of(&device->info);
+    uint32_t shared = shared_bytes(machine, &w.found, w.format);
+    uint32_t blocks = MF_MIN((uint32_t)v->blocks,
+                             (uint32_t)machine->shared_unit / (shared + (uint32_t)machine->shared_extra));
     k->grid = (struct mf_grid){.x = (uint32_t)device->info.cores * MF_MAX(blocks, 1u),
                                .y = 1,
                                .z = 1,
-                               .block = (uint32_t)(v->warps_n * v->warps_m * 32),
+                               .block = (uint32_t)(v->warps_n * v->warps_m * machine->wave),
                                .shared = shared};
     *ret = k;
     return 0;

@@ -10,6 +10,8 @@
 
 #define MF_HIP_VENDOR   "amd"
 #define MF_HIP_COMPILER "hiprtc"
+/* Multiplications of a turn of a block of measure.hip's mf_peak: 4 waves x 16 products of 16x16x32. */
+#define MF_HIP_PEAK_TURN (4 * 16 * 16 * 16 * 32)
 
 static const char *const mf_hip_sonames[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
 

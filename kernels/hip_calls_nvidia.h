@@ -9,6 +9,8 @@
 
 #define MF_HIP_VENDOR   "nvidia"
 #define MF_HIP_COMPILER "nvrtc"
+/* Multiplications of a turn of a block of measure.hip's mf_peak, without wgmma: 8 waves x 16 products of 16x8x16. */
+#define MF_HIP_PEAK_TURN (8 * 16 * 16 * 8 * 16)
 
 static const char *const mf_hip_sonames[] = {"libcuda.so.1"};
 

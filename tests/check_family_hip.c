@@ -19,6 +19,9 @@ static const char *const shapes[] = {
     "4096,2048,384,128,8,ActivationType.Gelu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0",
 };
 
+static const char fnuz_shape[] =
+    "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fnuz,torch.float8_e4m3fnuz,QuantType.per_1x128,1,0";
+
 static const struct {
     const char *shape, *rule, *says;
 } refused[] = {
@@ -31,6 +34,8 @@ static const struct {
 /* clang-format on */
 
 static const struct mf_device_info hopper = {.class = {.gfx = "sm_90", .cu_num = 132}, .cores = 132};
+static const struct mf_device_info cdna3 = {.class = {.gfx = "gfx942", .cu_num = 304}, .cores = 304};
+static const struct mf_device_info rdna3 = {.class = {.gfx = "gfx1100", .cu_num = 96}, .cores = 96};
 static const struct mf_device_info ampere = {.class = {.gfx = "sm_80", .cu_num = 108}, .cores = 108};
 
 struct heard {
@@ -92,10 +97,10 @@ static bool is_same(const struct mf_code *a, const struct mf_code *b)
 
 /* Every op of the layer has a step, names are told apart, and each step's code can be said without a device: its source is
  * there, no definition is cut short, and two steps of one family are two codes unless they differ by their launch only. */
-START_TEST(test_offers)
+static void check_offers(const struct mf_device_info *device, const char *text)
 {
     static struct heard h;
-    const struct mf_shape shape = ask(&hopper, shapes[_i], &h);
+    const struct mf_shape shape = ask(device, text, &h);
     mf_ops covered = 0;
 
     for (size_t i = 0; i < h.n; i++) {
@@ -105,7 +110,7 @@ START_TEST(test_offers)
         covered |= h.steps[i].covers;
         ck_assert_ptr_nonnull(f);
         ck_assert_str_eq(f->device_kind, "hip");
-        ck_assert_msg(f->code(&hopper, &shape, h.steps[i].name, &code) == 0, "%s", h.steps[i].name);
+        ck_assert_msg(f->code(device, &shape, h.steps[i].name, &code) == 0, "%s", h.steps[i].name);
         ck_assert_ptr_nonnull(mf_code_source(code.source));
         ck_assert_ptr_nonnull(strstr(mf_code_source(code.source), code.function));
         ck_assert_uint_lt(code.n_defines, MF_CODE_DEFINES_MAX);
@@ -116,6 +121,42 @@ START_TEST(test_offers)
                       strcmp(h.steps[i].family, h.steps[j].family) != 0);
     }
     ck_assert_uint_eq(covered, mf_layer_ops(&shape));
+}
+START_TEST(test_offers)
+{
+    check_offers(&hopper, shapes[_i]);
+    check_offers(&cdna3, shapes[_i]);
+}
+END_TEST
+
+static bool defines(const struct mf_code *c, const char *define)
+{
+    for (size_t i = 0; i < c->n_defines; i++) {
+        if (strncmp(c->defines[i], define, strlen(define)) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* CDNA 3's own e4m3: AMD's kernels take it and are told so, NVIDIA's do not. */
+START_TEST(test_fnuz)
+{
+    static struct heard h;
+    struct mf_shape shape;
+    struct mf_code code;
+
+    check_offers(&cdna3, fnuz_shape);
+    shape = ask(&cdna3, fnuz_shape, &h);
+    for (size_t i = 0; i < h.n; i++) {
+        ck_assert_int_eq(
+            mf_family_find("hip", h.steps[i].family)->code(&cdna3, &shape, h.steps[i].name, &code), 0);
+        ck_assert_msg(defines(&code, "MF_FNUZ") !=
+                          (strcmp(code.source, "sort.hip") == 0 || strcmp(code.source, "combine.hip") == 0),
+                      "%s", h.steps[i].name);
+    }
+    (void)ask(&hopper, fnuz_shape, &h);
+    ck_assert_uint_eq(h.n, 0);
+    ck_assert_str_eq(h.rule, "q_dtype");
 }
 END_TEST
 
@@ -169,7 +210,7 @@ START_TEST(test_refuses)
 }
 END_TEST
 
-/* Hopper's own instruction is not offered elsewhere, and the refusal says why. */
+/* Hopper's own instruction is not offered elsewhere, and the refusal says why; what no kernel is written for gets none. */
 START_TEST(test_architecture)
 {
     static struct heard h;
@@ -180,6 +221,10 @@ START_TEST(test_architecture)
     for (size_t i = 0; i < h.n; i++)
         ck_assert_msg(!strstr(h.steps[i].name, "_g1") && !strstr(h.steps[i].name, "_g2"), "%s",
                       h.steps[i].name);
+    (void)ask(&rdna3, shapes[0], &h);
+    ck_assert_uint_eq(h.n, 0);
+    ck_assert_str_eq(h.rule, "arch");
+    ck_assert_msg(strstr(h.reason, "gfx1100"), "%s", h.reason);
 }
 END_TEST
 
@@ -191,6 +236,7 @@ int main(void)
     tcase_add_loop_test(tests, test_offers, 0, MF_ARRAY_LEN(shapes));
     tcase_add_loop_test(tests, test_codes_tell_steps_apart, 0, MF_ARRAY_LEN(shapes));
     tcase_add_loop_test(tests, test_refuses, 0, MF_ARRAY_LEN(refused));
+    tcase_add_test(tests, test_fnuz);
     tcase_add_test(tests, test_names_of_nothing);
     tcase_add_test(tests, test_architecture);
     suite_add_tcase(suite, tests);

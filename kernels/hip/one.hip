@@ -203,7 +203,7 @@ MF_DEVICE void store_unit(const mf_hip_one_args &a, i32 unit, const float (&sum)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_one(const mf_hip_one_args a)
+extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args a)
 {
     extern __shared__ __align__(128) u16 lds[];
     const i32 slots = a.token * MF_K, n_waves = gridDim.x * WAVES;
