@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "common/json.h"
+#include "common/log.h"
 #include "common/status.h"
 #include "common/wire.h"
 #include "mf_check.h"
@@ -373,6 +374,31 @@ START_TEST(one_result_a_step)
     /* And the next unit runs as if nothing had been. */
     give_probe(10, five, 5);
     expect_probe(5, probes[_i].statuses);
+}
+END_TEST
+
+/* The log says what the way back from a death was spent on. */
+START_TEST(tells_the_way_back)
+{
+    char path[128], log[4096] = "";
+    (void)snprintf(path, sizeof(path), "%s/log", folder);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600), was = dup(STDERR_FILENO);
+    mf_log_init("check_agent", MF_LOG_INFO);
+    ck_assert_int_ge(dup2(fd, STDERR_FILENO), 0);
+    join("{\"faults\":[{\"match\":\"a3\",\"fault\":\"crash\"}]}");
+    give_probe(9, five, 5);
+    expect_probe(5, (const char *const[]){"ok", "ok", "crash", "ok", "ok"});
+    ck_assert_int_ge(dup2(was, STDERR_FILENO), 0);
+    ck_assert_int_gt(pread(fd, log, sizeof(log) - 1, 0), 0);
+    const char *line = strstr(log, "w: next step ");
+    double total = 0, context = 0, data = 0, step = 0;
+    ck_assert_msg(
+        line &&
+            sscanf(line, "w: next step %lf ms after its runner's death: context %lf + data %lf + step %lf",
+                   &total, &context, &data, &step) == 4,
+        "%s", log);
+    ck_assert_double_eq_tol(total, context + data + step, 0.2);
+    ck_assert_ptr_null(strstr(line + 1, "w: next step ")); /* once a death */
 }
 END_TEST
 
@@ -752,6 +778,7 @@ int main(void)
     tcase_add_test(tc, says_who_it_is);
     tcase_add_test(tc, enumerates_in_pieces);
     tcase_add_loop_test(tc, one_result_a_step, 0, (int)MF_ARRAY_LEN(probes));
+    tcase_add_test(tc, tells_the_way_back);
     tcase_add_test(tc, one_unit_ahead);
     tcase_add_test(tc, races);
     tcase_add_test(tc, sent_until_acknowledged);

@@ -2,6 +2,7 @@
 mf_add_test(check_race USES worker)
 mf_add_test(check_spool USES worker)
 mf_add_test(check_journal USES worker common)
+mf_add_test(check_comeback USES worker common)
 mf_add_test(check_runner_wire USES worker)
 mf_add_test(check_runner USES worker LABELS farm)
 add_dependencies(check_runner moefarm-worker)

@@ -143,6 +143,7 @@ void mf_agent_go_on(struct mf_agent *a)
     int r = mf_crew_send(a->crew, request);
     if (r == -ENOTCONN)
         return; /* it starts when a runner is ready */
+    mf_comeback_asked(&a->comeback, mf_now_ns());
     a->working = true;
     a->current = a->jobs[0];
     mf_crew_limit(a->crew, SILENCE_MS);
@@ -159,6 +160,17 @@ static void take_phase(struct mf_agent *a, const cJSON *message)
         mf_agent_set_phase(a, phase);
 }
 
+/* How long the way back from a death was, once the next step has its result. */
+static void note_comeback(struct mf_agent *a, const char *op)
+{
+    struct mf_comeback_ms ms;
+    if (strcmp(op, "begin") == 0)
+        mf_comeback_begun(&a->comeback, mf_now_ns());
+    if (strcmp(op, "result") == 0 && mf_comeback_result(&a->comeback, mf_now_ns(), &ms))
+        log_info("%s: next step %.1f ms after its runner's death: context %.1f + data %.1f + step %.1f",
+                 a->o.name, ms.context + ms.data + ms.step, ms.context, ms.data, ms.step);
+}
+
 static bool ends_request(const char *op)
 {
     return strcmp(op, "end") == 0 || strcmp(op, "enumerated") == 0 || strcmp(op, "error") == 0;
@@ -172,6 +184,7 @@ static void runner_message(struct mf_agent *a, const cJSON *message)
         take_phase(a, message);
         return;
     }
+    note_comeback(a, op);
     int r = 0;
     int64_t limit_ms = 0;
     char why[MF_REASON_MAX] = "";
@@ -203,6 +216,7 @@ static void runner_died(struct mf_agent *a)
     struct mf_job *job = a->current ? a->current : a->working || a->n_jobs == 0 ? NULL : a->jobs[0];
     if (!job || !job->begun)
         log_info("%s: a runner died outside any step: %s", a->o.name, mf_crew_why(a->crew));
+    mf_comeback_died(&a->comeback, mf_now_ns());
     a->working = false;
     a->current = NULL;
     mf_agent_set_phase(a, MF_PHASE_WAIT);
@@ -226,6 +240,7 @@ static void runners_hopeless(struct mf_agent *a)
 
 static void runner_ready(struct mf_agent *a)
 {
+    mf_comeback_ready(&a->comeback, mf_now_ns());
     if (a->state == MF_AGENT_STARTING) {
         char class[64] = "?";
         const char *text;

@@ -4,6 +4,7 @@ set(MF_AGENT_SOURCES
     agent_resume.c
     agent_say.c
     agent_socket.c
+    comeback.c
     compile_only.c
     crew.c
     described.c

@@ -8,6 +8,7 @@
 #include "common/text.h"
 #include "worker/agent.h"
 #include "worker/agent_socket.h"
+#include "worker/comeback.h"
 #include "worker/crew.h"
 #include "worker/job.h"
 #include "worker/journal.h"
@@ -37,6 +38,7 @@ struct mf_agent {
     struct mf_spool *spool;
     struct mf_journal journal;
     struct mf_crew *crew;
+    struct mf_comeback comeback;
     int lock_fd;
     struct mf_job *jobs[MF_AGENT_JOBS_MAX];
     size_t n_jobs;

@@ -6,7 +6,8 @@
  *   death_seen_ms    from the signal that a runner dies of in a step to the worker's knowing it: the worst of 20. .sim and
  *                    .cpu: SIGSEGV, as of a kernel gone wrong; .cpu_killed: SIGKILL, which is seen only when the kernel
  *                    has taken the runner's memory apart
- *   next_step_ms     from the same signal to the begin of the next step in another runner: likewise
+ *   next_step_ms     from the same signal to the begin of the next step in another runner: likewise; .context is the part
+ *                    of it until that runner has the device, .data the rest, of the worst
  *
  * Prints `name value unit`. */
 #include <inttypes.h>
@@ -161,7 +162,8 @@ static void ask_probe(struct target *t)
 }
 
 /* One kill in a step, and on to the next begin. */
-static void kill_once(struct target *t, int signal_number, double *ret_seen, double *ret_next)
+static void kill_once(struct target *t, int signal_number, double *ret_seen, double *ret_ready,
+                      double *ret_next)
 {
     cJSON *m = NULL;
     ask_probe(t);
@@ -176,6 +178,7 @@ static void kill_once(struct target *t, int signal_number, double *ret_seen, dou
     *ret_seen = now_ms() - from;
     while (wait_crew(t->crew, &m) != MF_CREW_READY)
         die("no runner follows");
+    *ret_ready = now_ms() - from;
     ask_probe(t);
     cJSON_Delete(hear(t->crew, "begin"));
     *ret_next = now_ms() - from;
@@ -191,17 +194,20 @@ static void deaths(const char *kind, const char *device, int signal_number)
     if (mf_crew_new(&o, &t.crew) < 0 || wait_crew(t.crew, &m) != MF_CREW_READY)
         die("no runner starts");
     t.steps = some_steps(t.crew);
-    double worst_seen = 0, worst_next = 0;
+    double worst_seen = 0, worst_ready = 0, worst_next = 0;
     for (int i = 0; i <= N_DEATHS; i++) {
-        double seen, next;
-        kill_once(&t, signal_number, &seen, &next);
+        double seen, ready, next;
+        kill_once(&t, signal_number, &seen, &ready, &next);
         if (i == 0)
             continue; /* makes the data that later ones are handed */
         worst_seen = MF_MAX(worst_seen, seen);
+        worst_ready = next > worst_next ? ready : worst_ready;
         worst_next = MF_MAX(worst_next, next);
     }
     printf("death_seen_ms.%s %.2f ms\n", kind, worst_seen);
     printf("next_step_ms.%s %.2f ms\n", kind, worst_next);
+    printf("next_step_ms.%s.context %.2f ms\n", kind, worst_ready);
+    printf("next_step_ms.%s.data %.2f ms\n", kind, worst_next - worst_ready);
     cJSON_Delete(t.steps);
     mf_crew_free(t.crew);
 }
