@@ -1,6 +1,6 @@
 /* Faults that serving stacks had with quantised, sorted and captured MoE layers, a row each, held against the definitions
- * that every kernel is held against. What families and sorts do about them is in the contract tests, in route_cases.h and in
- * check_planted.c. */
+ * that every kernel is held against. What families and sorts do about them is in the contract tests, in check_replay.c, in
+ * route_cases.h and in check_planted.c. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

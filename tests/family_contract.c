@@ -197,9 +197,8 @@ static float *make_bias(const struct mf_shape *s, enum mf_tensor b)
     return bias;
 }
 
-static void layer_make(struct layer *l, const struct mf_shape *s)
+static void layer_make(struct layer *l, const struct mf_shape *s, const struct mf_routing *routing)
 {
-    struct mf_routing routing = {.kind = MF_ROUTING_UNIFORM};
     size_t T = (size_t)s->token, H = (size_t)s->model_dim;
     uint16_t *x = must_alloc(T * H, 2);
     int32_t *ids = must_alloc(T * (size_t)s->topk, 4);
@@ -208,7 +207,7 @@ static void layer_make(struct layer *l, const struct mf_shape *s)
 
     memset(l, 0, sizeof(*l));
     mf_data_x(s, SEED, x);
-    ck_assert_int_eq(mf_data_topk(s, &routing, SEED, ids, weights), 0);
+    ck_assert_int_eq(mf_data_topk(s, routing, SEED, ids, weights), 0);
     make_weight(s, MF_TENSOR_W1, &w1);
     make_weight(s, MF_TENSOR_W2, &w2);
     if (s->q_dtype_w == MF_DTYPE_FP8_E4M3FN || s->q_dtype_w == MF_DTYPE_FP8_E4M3FNUZ) {
@@ -397,17 +396,16 @@ static uint64_t hash_of(const struct buffer *b)
     return h;
 }
 
-static void check_step(struct mf_device *device, struct layer *l, const struct mf_family *f,
-                       const struct mf_step *s)
+/* Twice on one layer's artifacts. allocations: how many there were so far; NULL: nobody counts. */
+static void run_twice(struct mf_kernel *kernel, struct layer *l, const struct mf_family *f,
+                      const struct mf_step *s, contract_counter allocations)
 {
     struct mf_tensor_ref needs[MF_STEP_ARTIFACTS_MAX], gives[MF_STEP_ARTIFACTS_MAX];
     struct buffer *in[MF_STEP_ARTIFACTS_MAX], out[MF_STEP_ARTIFACTS_MAX];
     uint64_t before[MF_STEP_ARTIFACTS_MAX], first[MF_STEP_ARTIFACTS_MAX];
-    struct mf_kernel *kernel;
     size_t room = s->workspace_bytes + 64;
     _cleanup_(mf_freep) uint8_t *workspace = aligned_alloc(64, (room + 127) / 64 * 64);
 
-    MUST(f->open(f, device, &l->data.shape, s->name, &kernel) == 0, "%s does not open", s->name);
     for (int i = 0; i < s->n_needs; i++) {
         in[i] = artifact(l, &s->needs[i]);
         needs[i] = in[i]->ref;
@@ -423,7 +421,9 @@ static void check_step(struct mf_device *device, struct layer *l, const struct m
             gives[i] = out[i].ref;
         }
         struct mf_launch launch = {needs, gives, workspace};
+        size_t allocated = allocations ? allocations() : 0;
         MUST(f->launch(kernel, &launch) == 0, "%s fails", s->name);
+        MUST(!allocations || allocations() == allocated, "%s allocates while it runs", s->name);
         for (int i = 0; i < 64; i++)
             MUST(workspace[s->workspace_bytes + (size_t)i] == GUARD_BYTE, "%s wrote beyond its workspace",
                  s->name);
@@ -445,6 +445,15 @@ static void check_step(struct mf_device *device, struct layer *l, const struct m
     }
     for (int i = 0; i < s->n_gives; i++)
         buffer_release(&out[i]);
+}
+
+static void check_step(struct mf_device *device, struct layer *l, const struct mf_family *f,
+                       const struct mf_step *s)
+{
+    struct mf_kernel *kernel;
+
+    MUST(f->open(f, device, &l->data.shape, s->name, &kernel) == 0, "%s does not open", s->name);
+    run_twice(kernel, l, f, s, NULL);
     kernel = f->close(kernel);
 }
 
@@ -524,10 +533,11 @@ static int check_family(struct mf_device *device, struct layer *l, const char *f
 int contract_check_some(struct mf_device *device, const char *const *families, size_t n_families,
                         const struct mf_shape *shape, int most, int first)
 {
+    const struct mf_routing routing = {.kind = MF_ROUTING_UNIFORM};
     struct layer layer;
     int n = 0;
 
-    layer_make(&layer, shape);
+    layer_make(&layer, shape, &routing);
     for (size_t i = 0; i < n_families; i++)
         n += check_family(device, &layer, families[i], most, first);
     layer_release(&layer);
@@ -537,4 +547,32 @@ int contract_check_some(struct mf_device *device, const char *const *families, s
 int contract_check(struct mf_device *device, const char *family, const struct mf_shape *shape)
 {
     return contract_check_some(device, &family, 1, shape, INT_MAX, 0);
+}
+
+int contract_replay(struct mf_device *device, const char *family, const struct mf_shape *shape,
+                    contract_counter allocations)
+{
+    struct mf_routing balanced = {.kind = MF_ROUTING_BALANCED},
+                      few = {.kind = MF_ROUTING_RECORDED, .n_counts = mf_shape_experts(shape)};
+    const struct mf_family *f = mf_family_find("cpu", family);
+    struct collect c = {.offer = {take_step, take_rejection}};
+    struct layer layers[2]; /* of many small blocks; of few full ones */
+
+    for (int32_t i = 0; i < shape->topk; i++)
+        few.counts[shape->ep_first + i] = 1;
+    layer_make(&layers[0], shape, &balanced);
+    layer_make(&layers[1], shape, &few);
+    ck_assert_int_eq(mf_enumerate(&device->info, shape, family, &c.offer), 0);
+    for (size_t i = 0; i < 2 * c.n; i++) {
+        const struct mf_step *step = &c.steps[i / 2];
+        struct mf_kernel *kernel;
+        MUST(f->open(f, device, shape, step->name, &kernel) == 0, "%s does not open", step->name);
+        run_twice(kernel, &layers[i % 2], f, step, allocations);
+        run_twice(kernel, &layers[1 - i % 2], f, step, allocations);
+        kernel = f->close(kernel);
+    }
+    free(c.steps);
+    layer_release(&layers[0]);
+    layer_release(&layers[1]);
+    return (int)c.n;
 }

@@ -35,6 +35,14 @@ int contract_check(struct mf_device *device, const char *family, const struct mf
 int contract_check_some(struct mf_device *device, const char *const *families, size_t n_families,
                         const struct mf_shape *shape, int most, int first);
 
+/* How many allocations there were so far. */
+typedef size_t (*contract_counter)(void);
+/* What a captured graph does: every step is opened and launched on a balanced routing, then on one that sends every token to
+ * the same topk experts of this rank; and opened and launched in the other order; right each time, and without allocating.
+ * -> how many. */
+int contract_replay(struct mf_device *device, const char *family, const struct mf_shape *shape,
+                    contract_counter allocations);
+
 /* What the family says to a shape: counts of steps and rejections, and the first rejection. */
 struct contract_answer {
     int steps[MF_STAGE_N_], rejections;
