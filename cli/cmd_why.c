@@ -8,6 +8,7 @@
 #include "cli/goal_arg.h"
 #include "cli/shape_arg.h"
 #include "cli/text_out.h"
+#include "cli/why.h"
 #include "common/json.h"
 #include "common/text.h"
 
@@ -48,9 +49,7 @@ static int read_case(struct mf_cli *cli, int64_t goal, struct case_file *c)
     return code;
 }
 
-/* Is that the kernel that was asked about? A family's name stands for all of its kernels. A rejection may itself be
- * of a pattern, "tile_s1_m128*": it answers for each kernel that it fits; one of "*" is about its family. */
-static bool is_asked(const char *pattern, const char *family, const char *kernel)
+bool mf_why_asked(const char *pattern, const char *family, const char *kernel)
 {
     char name[256];
 
@@ -193,7 +192,7 @@ static void tell_rejections(const struct case_file *c, const char *pattern, size
     cJSON_ArrayForEach (item, c->rejections) {
         const char *family = mf_api_text(item, "family", "?"), *kernel = mf_api_text(item, "kernel", "*");
 
-        if (is_asked(pattern, family, kernel) && (*n)++ < SENTENCES_MAX)
+        if (mf_why_asked(pattern, family, kernel) && (*n)++ < SENTENCES_MAX)
             printf("%s:%s: %s (%s)\n", family, kernel, mf_api_text(item, "reason", ""),
                    mf_api_text(item, "rule", ""));
     }
@@ -211,7 +210,7 @@ static void tell_steps(const struct case_file *c, const char *kernel, size_t *n)
         mf_say(name, sizeof(name), "%s:%s", mf_api_text(step, "family", "?"), mf_api_text(step, "name", "?"));
         if (strcmp(mf_api_text(step, "status", ""), "ok") != 0)
             continue;
-        if (!is_asked(kernel, mf_api_text(step, "family", "?"), mf_api_text(step, "name", "")))
+        if (!mf_why_asked(kernel, mf_api_text(step, "family", "?"), mf_api_text(step, "name", "")))
             continue;
         p = best_pipeline(c->pipelines, name);
         if (!kernel && !(p && mf_api_double(p, "us", 0) > 0))
@@ -223,6 +222,8 @@ static void tell_steps(const struct case_file *c, const char *kernel, size_t *n)
 
 int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
+    struct mf_why_local here = {.device = "cpu:0"};
+    bool local = false;
     int64_t batch = 0, goal;
     const struct mf_opt opts[] = {{.name = "batch",
                                    .type = MF_OPT_INT,
@@ -230,7 +231,21 @@ int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char
                                    .argument = "B",
                                    .help = "where a shape is looked for; the newest that has it otherwise",
                                    .min = 0,
-                                   .max = INT64_MAX}};
+                                   .max = INT64_MAX},
+                                  {.name = "local",
+                                   .type = MF_OPT_BOOL,
+                                   .value = &local,
+                                   .help = "ask this machine's families about a SHAPE, without a farm"},
+                                  {.name = "device",
+                                   .type = MF_OPT_TEXT,
+                                   .value = &here.device,
+                                   .argument = "NAME",
+                                   .help = "of --local: cpu:0"},
+                                  {.name = "families",
+                                   .type = MF_OPT_TEXT,
+                                   .value = &here.families,
+                                   .argument = "LIST",
+                                   .help = "of --local: only these, comma-separated"}};
     _cleanup_(release) struct case_file c = {0};
     char brief[MF_SHAPE_BRIEF_MAX] = "?";
     const char *kernel;
@@ -242,6 +257,8 @@ int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     kernel = rest + 1 < argc ? argv[rest + 1] : NULL;
+    if (local)
+        return mf_why_local(cli, &here, argv[rest], kernel);
     code = mf_goal_arg(cli, argv[rest], batch, &goal);
     if (code != 0)
         return code;
