@@ -208,8 +208,10 @@ static int find(const struct mf_device_info *device, const struct mf_shape *shap
     struct walk w = {.shape = shape, .name = name};
     enum mf_hip_format format;
     struct mf_refusal no;
-    if (!is_legal(device, shape, &format, &no) || each(shape, match_name, &w) != 1)
+    if (!is_legal(device, shape, &format, &no))
         return -ENOTSUP;
+    if (each(shape, match_name, &w) != 1)
+        return -EINVAL;
     *ret = w.found;
     code_of(ret, shape, format, ret_code);
     return 0;

@@ -396,9 +396,32 @@ static uint64_t hash_of(const struct buffer *b)
     return h;
 }
 
-/* Twice on one layer's artifacts. allocations: how many there were so far; NULL: nobody counts. */
-static void run_twice(struct mf_kernel *kernel, struct layer *l, const struct mf_family *f,
-                      const struct mf_step *s, contract_counter allocations)
+static void know_buffer(const struct contract_run *run, const struct buffer *b, bool writable)
+{
+    for (int i = 0; i < b->n_parts; i++) {
+        if (mf_part_bytes(&b->parts[i]) > 0)
+            run->guard->know(run->device, b->ref.part[i], (size_t)mf_part_bytes(&b->parts[i]), writable);
+    }
+}
+
+/* A step may read what it needs and write what it gives and its workspace. */
+static void know_step(const struct contract_run *run, const struct mf_step *s, struct buffer *const *in,
+                      const struct buffer *out, const uint8_t *workspace)
+{
+    if (!run->guard)
+        return;
+    run->guard->know(run->device, NULL, 0, false);
+    for (int i = 0; i < s->n_needs; i++)
+        know_buffer(run, in[i], false);
+    for (int i = 0; i < s->n_gives; i++)
+        know_buffer(run, &out[i], true);
+    if (s->workspace_bytes > 0)
+        run->guard->know(run->device, workspace, s->workspace_bytes, true);
+}
+
+/* Twice on one layer's artifacts. */
+static void run_twice(const struct contract_run *run, struct mf_kernel *kernel, struct layer *l,
+                      const struct mf_family *f, const struct mf_step *s)
 {
     struct mf_tensor_ref needs[MF_STEP_ARTIFACTS_MAX], gives[MF_STEP_ARTIFACTS_MAX];
     struct buffer *in[MF_STEP_ARTIFACTS_MAX], out[MF_STEP_ARTIFACTS_MAX];
@@ -413,29 +436,31 @@ static void run_twice(struct mf_kernel *kernel, struct layer *l, const struct mf
     }
     for (int i = 0; i < s->n_gives; i++)
         buffer_make(&out[i], &s->gives[i], &l->data.shape);
-    for (int run = 0; run < 2; run++) {
-        memset(workspace, run ? 0xff : 0x7f, room); /* NaN of both kinds: it is undefined */
+    know_step(run, s, in, out, workspace);
+    for (int time = 0; time < 2; time++) {
+        memset(workspace, time ? 0xff : 0x7f, room); /* NaN of both kinds: it is undefined */
         memset(workspace + s->workspace_bytes, GUARD_BYTE, 64);
         for (int i = 0; i < s->n_gives; i++) {
             buffer_poison(&out[i]);
             gives[i] = out[i].ref;
         }
         struct mf_launch launch = {needs, gives, workspace};
-        size_t allocated = allocations ? allocations() : 0;
-        MUST(f->launch(kernel, &launch) == 0, "%s fails", s->name);
-        MUST(!allocations || allocations() == allocated, "%s allocates while it runs", s->name);
+        size_t allocated = run->allocations ? run->allocations() : 0;
+        MUST(f->launch(kernel, &launch) == 0, "%s fails%s%s", s->name, run->guard ? ": " : "",
+             run->guard ? run->guard->why(run->device) : "");
+        MUST(!run->allocations || run->allocations() == allocated, "%s allocates while it runs", s->name);
         for (int i = 0; i < 64; i++)
             MUST(workspace[s->workspace_bytes + (size_t)i] == GUARD_BYTE, "%s wrote beyond its workspace",
                  s->name);
         for (int i = 0; i < s->n_gives; i++) {
             check_guards(&out[i], s->name);
-            if (run == 0)
+            if (time == 0)
                 compare(l, s, &out[i]);
             uint64_t h = hash_of(&out[i]);
-            if (run == 1 && s->reorder_tolerance > 0)
+            if (time == 1 && s->reorder_tolerance > 0)
                 compare(l, s, &out[i]);
             else
-                MUST(run == 0 || h == first[i], "%s: a second run differs", s->name);
+                MUST(time == 0 || h == first[i], "%s: a second run differs", s->name);
             first[i] = h;
         }
     }
@@ -447,13 +472,13 @@ static void run_twice(struct mf_kernel *kernel, struct layer *l, const struct mf
         buffer_release(&out[i]);
 }
 
-static void check_step(struct mf_device *device, struct layer *l, const struct mf_family *f,
+static void check_step(const struct contract_run *run, struct layer *l, const struct mf_family *f,
                        const struct mf_step *s)
 {
     struct mf_kernel *kernel;
 
-    MUST(f->open(f, device, &l->data.shape, s->name, &kernel) == 0, "%s does not open", s->name);
-    run_twice(kernel, l, f, s, NULL);
+    MUST(f->open(f, run->device, &l->data.shape, s->name, &kernel) == 0, "%s does not open", s->name);
+    run_twice(run, kernel, l, f, s);
     kernel = f->close(kernel);
 }
 
@@ -513,40 +538,84 @@ void contract_ask(const char *family, const struct mf_shape *shape, int cores, s
     *ret = c.answer;
 }
 
-static int check_family(struct mf_device *device, struct layer *l, const char *family, int most, int first)
+/* Keeps the steps that the run is to check. */
+static void choose(const struct contract_run *run, struct collect *c)
+{
+    size_t kept = 0;
+    _cleanup_(mf_freep) bool *keep = must_alloc(c->n + 1, sizeof(*keep));
+
+    for (size_t i = 0; i < c->n; i++) {
+        size_t alike = 0, rank = 0; /* steps that it is chosen among, and those before it */
+        for (size_t j = 0; j < c->n; j++) {
+            bool is_alike = !run->of_each || c->steps[j].covers == c->steps[i].covers;
+            alike += is_alike;
+            rank += is_alike && j < i;
+        }
+        size_t stride = MF_MAX((alike + (size_t)run->most - 1) / (size_t)run->most, (size_t)1);
+        keep[i] = rank % stride == (size_t)run->first % stride;
+    }
+    for (size_t i = 0; i < c->n; i++) {
+        if (keep[i])
+            c->steps[kept++] = c->steps[i];
+    }
+    c->n = kept;
+}
+
+/* Kernels that are compiled when they are wanted: all at once, instead of one by one as they are opened. */
+static void compile_ahead(const struct contract_run *run, const struct mf_family *f, const struct collect *c)
+{
+    if (!f->code || !run->device->ops->compile)
+        return;
+    struct mf_code *codes = must_alloc(c->n + 1, sizeof(*codes));
+    char(*paths)[PATH_MAX] = must_alloc(c->n + 1, sizeof(*paths));
+    char(*whys)[MF_CODE_WHY_MAX] = must_alloc(c->n + 1, sizeof(*whys));
+    for (size_t i = 0; i < c->n; i++)
+        MUST(f->code(&run->device->info, run->shape, c->steps[i].name, &codes[i]) == 0, "%s has no code",
+             c->steps[i].name);
+    (void)run->device->ops->compile(run->device, codes, c->n, paths, whys);
+    for (size_t i = 0; i < c->n; i++)
+        MUST(*paths[i], "%s does not compile: %s", c->steps[i].name, whys[i]);
+    free(codes);
+    free(paths);
+    free(whys);
+}
+
+static int check_family(const struct contract_run *run, struct layer *l, const char *family)
 {
     struct collect c = {.offer = {take_step, take_rejection}};
-    const struct mf_family *f = mf_family_find("cpu", family);
+    struct mf_device *device = run->device;
+    const struct mf_family *f = mf_family_find(device->ops->kind, family);
     struct mf_kernel *kernel;
 
     ck_assert_ptr_nonnull(f);
     ck_assert_int_eq(mf_enumerate(&device->info, &l->data.shape, family, &c.offer), 0);
     ck_assert_int_eq(f->open(f, device, &l->data.shape, "no_such_step", &kernel), -EINVAL);
-    size_t stride = MF_MAX((c.n + (size_t)most - 1) / (size_t)most, (size_t)1);
-    int n = 0;
-    for (size_t i = (size_t)first % stride; i < c.n; i += stride, n++)
-        check_step(device, l, f, &c.steps[i]);
+    choose(run, &c);
+    compile_ahead(run, f, &c);
+    for (size_t i = 0; i < c.n; i++)
+        check_step(run, l, f, &c.steps[i]);
     free(c.steps);
-    return n;
+    return (int)c.n;
 }
 
-int contract_check_some(struct mf_device *device, const char *const *families, size_t n_families,
-                        const struct mf_shape *shape, int most, int first)
+int contract_check_some(const struct contract_run *run)
 {
     const struct mf_routing routing = {.kind = MF_ROUTING_UNIFORM};
     struct layer layer;
     int n = 0;
 
-    layer_make(&layer, shape, &routing);
-    for (size_t i = 0; i < n_families; i++)
-        n += check_family(device, &layer, families[i], most, first);
+    layer_make(&layer, run->shape, &routing);
+    for (size_t i = 0; i < run->n_families; i++)
+        n += check_family(run, &layer, run->families[i]);
     layer_release(&layer);
     return n;
 }
 
 int contract_check(struct mf_device *device, const char *family, const struct mf_shape *shape)
 {
-    return contract_check_some(device, &family, 1, shape, INT_MAX, 0);
+    const struct contract_run run = {
+        .device = device, .families = &family, .n_families = 1, .shape = shape, .most = INT_MAX};
+    return contract_check_some(&run);
 }
 
 int contract_replay(struct mf_device *device, const char *family, const struct mf_shape *shape,
@@ -554,6 +623,7 @@ int contract_replay(struct mf_device *device, const char *family, const struct m
 {
     struct mf_routing balanced = {.kind = MF_ROUTING_BALANCED},
                       few = {.kind = MF_ROUTING_RECORDED, .n_counts = mf_shape_experts(shape)};
+    const struct contract_run run = {.device = device, .shape = shape, .allocations = allocations};
     const struct mf_family *f = mf_family_find("cpu", family);
     struct collect c = {.offer = {take_step, take_rejection}};
     struct layer layers[2]; /* of many small blocks; of few full ones */
@@ -567,8 +637,8 @@ int contract_replay(struct mf_device *device, const char *family, const struct m
         const struct mf_step *step = &c.steps[i / 2];
         struct mf_kernel *kernel;
         MUST(f->open(f, device, shape, step->name, &kernel) == 0, "%s does not open", step->name);
-        run_twice(kernel, &layers[i % 2], f, step, allocations);
-        run_twice(kernel, &layers[1 - i % 2], f, step, allocations);
+        run_twice(&run, kernel, &layers[i % 2], f, step);
+        run_twice(&run, kernel, &layers[1 - i % 2], f, step);
         kernel = f->close(kernel);
     }
     free(c.steps);

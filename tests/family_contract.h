@@ -30,13 +30,30 @@ struct mf_device *contract_device(const char *isa);
 
 /* Checks every step of the family for the shape; -> how many. */
 int contract_check(struct mf_device *device, const char *family, const struct mf_shape *shape);
-/* Checks at most so many steps of each of several families, evenly spread over what it offers, `first` (any number)
- * shifting them; -> how many. */
-int contract_check_some(struct mf_device *device, const char *const *families, size_t n_families,
-                        const struct mf_shape *shape, int most, int first);
 
+/* A device that watches what its launches touch. */
+struct contract_guard {
+    /* Memory that launches may read, or also write; NULL: what was known is forgotten. */
+    void (*know)(struct mf_device *d, const void *memory, size_t bytes, bool writable);
+    const char *(*why)(const struct mf_device *d); /* of the last launch that failed */
+};
 /* How many allocations there were so far. */
 typedef size_t (*contract_counter)(void);
+struct contract_run {
+    struct mf_device *device;
+    const char *const *families; /* of the device's kind */
+    size_t n_families;
+    const struct mf_shape *shape;
+    /* So many steps of a family, evenly spread over what it offers, or over those that cover the same ops; first (any
+     * number) shifts them. */
+    int most, first;
+    bool of_each;
+    const struct contract_guard *guard; /* NULL: none */
+    contract_counter allocations;       /* launches must make none; NULL: nobody counts */
+};
+/* -> how many steps were checked */
+int contract_check_some(const struct contract_run *run);
+
 /* What a captured graph does: every step is opened and launched on a balanced routing, then on one that sends every token to
  * the same topk experts of this rank; and opened and launched in the other order; right each time, and without allocating.
  * -> how many. */

@@ -93,7 +93,13 @@ static void check_shape(const struct mf_shape *s, const char *isa, const char *t
 
     if (!d)
         return;
-    (void)contract_check_some(d, families, MF_ARRAY_LEN(families), s, most, first);
+    const struct contract_run run = {.device = d,
+                                     .families = families,
+                                     .n_families = MF_ARRAY_LEN(families),
+                                     .shape = s,
+                                     .most = most,
+                                     .first = first};
+    (void)contract_check_some(&run);
     (void)mf_device_close(d);
 }
 

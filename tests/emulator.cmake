@@ -1,0 +1,16 @@
+# The emulator of GPU kernels, which compiles them with g++ as its tests run.
+find_program(MF_GXX NAMES g++)
+mark_as_advanced(MF_GXX)
+function(mf_add_emulator_test name)
+    if(NOT MF_GXX)
+        message(STATUS "${name} left out: no g++, which compiles GPU kernels for the emulator")
+        return()
+    endif()
+    cmake_parse_arguments(ARG "" "" "SOURCES" ${ARGN})
+    mf_add_test(${name} USES kernels common LABELS slow TIMEOUT 300 LINK ${CMAKE_DL_LIBS} SOURCES ${ARG_SOURCES}
+        emulator/device_emulated.c emulator/fiber.c emulator/grid.c emulator/known.c emulator/lane.c emulator/shadow.c)
+    target_compile_definitions(${name} PRIVATE MF_EMULATOR_CXX="$<JOIN:${CMAKE_C_COMPILER_LAUNCHER};${MF_GXX}, >")
+endfunction()
+if(NOT MF_SANITIZE MATCHES thread)
+    mf_add_emulator_test(check_emulator SOURCES family_contract.c)
+endif()

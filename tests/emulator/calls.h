@@ -1,0 +1,45 @@
+/* What a compiled kernel and the emulator know of each other; read by the kernel's C++ and by the emulator's C.
+ *
+ * A kernel is a shared object of one function. The emulator hands it this table before the first launch and keeps `now` at
+ * the lane that runs; every word of the dialect that touches another lane, LDS in the background or time ends here. Loads
+ * and stores arrive by the hooks of beside.cc, whatever wrote them. */
+#pragma once
+
+#include <stdint.h>
+
+/* LDS that a launch may ask for: what a block of an H200 has. */
+#define MF_EMULATOR_LDS (228 * 1024)
+
+struct mf_emulator_dim {
+    uint32_t x, y, z;
+};
+
+/* Kinds of access. Any alignment: otherwise an address has to be a multiple of the size. */
+#define MF_ACCESS_READ  0
+#define MF_ACCESS_WRITE 1
+#define MF_ACCESS_LOOSE 2
+
+struct mf_emulator_calls {
+    struct {
+        struct mf_emulator_dim thread, block, block_dim, grid_dim;
+    } now;
+    /* Before bytes at p are read or written by the running lane; pc is where in the kernel. */
+    void (*access)(struct mf_emulator_calls *e, const void *p, uint32_t bytes, int kind, const void *pc);
+    void (*barrier)(struct mf_emulator_calls *e);   /* all lanes of the block */
+    void (*wave_sync)(struct mf_emulator_calls *e); /* all lanes of the wave, and what they wrote to LDS */
+    /* All lanes of the wave, at a call of one name; the last to come runs `all` on what each brought. */
+    void (*meet)(struct mf_emulator_calls *e, const char *name, void *mine, void (*all)(void **lanes));
+    /* bytes into LDS, zeros where not valid; they land at the lane's own copy_wait of their group. */
+    void (*copy)(struct mf_emulator_calls *e, void *lds, const void *global, uint32_t bytes, int valid,
+                 const void *pc);
+    void (*copy_commit)(struct mf_emulator_calls *e);
+    void (*copy_wait)(struct mf_emulator_calls *e, uint32_t groups);
+    void (*pause)(struct mf_emulator_calls *e); /* other blocks run */
+    uint64_t (*clock_ns)(struct mf_emulator_calls *e);
+};
+
+/* What the shared object exports: itself to bind, the function on a lane with its block of arguments, and where its LDS of
+ * launches is, MF_EMULATOR_LDS bytes of it. */
+typedef void (*mf_emulator_bind_fn)(struct mf_emulator_calls *e);
+typedef void (*mf_emulator_call_fn)(const void *arguments);
+typedef void *(*mf_emulator_lds_fn)(void);

@@ -1,0 +1,19 @@
+/* The emulator as a device of kind "hip": what families open on it is compiled by g++ and run on the host, lane by lane.
+ *
+ * It is for tests of kernels: it compiles, loads and launches. Memory is the test's own, and a launch may touch what was made
+ * known and nothing else. Launches take turns at lowest lane first, highest first, and an order drawn from the seed. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "emulator/grid.h"
+#include "kernels/device.h"
+
+/* wave_lanes 32: NVIDIA's flavour, seen by families as sm_80 with `cores` cores. -ENOENT: there is no compiler. */
+int mf_device_emulated_open(uint32_t wave_lanes, int cores, uint64_t seed, struct mf_device **ret);
+
+/* Memory that launches may read, or also write; memory NULL: forget all that was known. */
+void mf_device_emulated_know(struct mf_device *d, const void *memory, size_t bytes, bool writable);
+
+/* What ended the last launch that failed: the fault and where in the source it was, "… (tile.hip:340)". */
+const char *mf_device_emulated_why(const struct mf_device *d);
