@@ -39,6 +39,7 @@ int mf_cmd_show(struct mf_cli *cli, const struct mf_command *self, int argc, cha
 int mf_cmd_cancel(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_rank(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_report(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_workers(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_drain(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_export(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);

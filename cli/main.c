@@ -22,6 +22,7 @@ static const struct mf_command commands[] = {
     {"cancel",     "BATCH",                  "stop what is not done of a batch",                                     mf_cmd_cancel},
     {"rank",       "[GOAL]",                 "the ranked pipelines of a goal, with their cost by op",                mf_cmd_rank},
     {"why",        "GOAL|SHAPE [KERNEL]",    "why not this kernel: rejected, failed, slow, or lost the race",        mf_cmd_why},
+    {"report",     "BATCH ...",              "winners beside the floor of their device, and the workers' time",      mf_cmd_report},
     {"workers",    "",                       "the workers and what they are doing",                                  mf_cmd_workers},
     {"drain",      "WORKER",                 "have a worker finish its unit and take no more",                       mf_cmd_drain},
     {"export",     "",                       "the tuned table, printed, written, or merged into a file",             mf_cmd_export},

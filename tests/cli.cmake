@@ -2,6 +2,8 @@
 mf_add_test(check_cli_text USES cli)
 mf_add_test(check_cli USES common)
 add_dependencies(check_cli moefarm)
+mf_add_test(check_report USES common)
+add_dependencies(check_report moefarm)
 mf_add_test(check_run_config USES kernels)
 add_dependencies(check_run_config moefarm)
 mf_add_test(check_why_local USES common)

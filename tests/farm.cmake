@@ -43,3 +43,7 @@ foreach(odd RANGE 7)
     mf_add_object(odd${odd} odd_family.c ODD=${odd})
     add_dependencies(check_outside odd${odd})
 endforeach()
+
+# The benchmark of a GPU host, on the CPU.
+mf_add_test(check_bench_gpu USES common LINK m LABELS farm TIMEOUT 500)
+add_dependencies(check_bench_gpu moefarmd moefarm-worker moefarm)

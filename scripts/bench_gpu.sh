@@ -1,0 +1,235 @@
+#!/bin/bash
+# Tunes the shapes of examples/h200.csv on one GPU, through a coordinator and a worker on loopback, and prints a table: token
+# count, floor (bytes over read bandwidth or FLOPs over peak, as this device's worker measured them), the winner's time end
+# to end, the time of its GEMMs, its name; then the share of wall time spent timing and verifying.
+#
+# Everything is kept in the state folder, and so is what was measured when the time is up: the same command again goes on
+# where it stopped, or prints the table again. Exit codes: 0 all is tuned; 75 goals are left, run it again; 1 something failed.
+# Needs bash, coreutils and the programs moefarmd, moefarm-worker, moefarm, moefarm-compile and moefarm-hip-*.so, from a build
+# or in one folder (--bin), with the shared libraries that they want in that folder or in lib beside it.
+#
+#   scripts/bench_gpu.sh [--device NAME] [--shape NAME[:T]]… [--shapes FILE] [--state DIR] [--bin DIR] [--minutes M]
+#                        [-- OPTION…]
+#
+#   --device   as moefarm-worker has it: hip:nvidia:0 (default), hip:amd:0, cpu:0
+#   --shape    one layer of the file, or one token count of it; may be given again: qwen3-30b, mixtral, deepseek-v3,
+#              qwen3-235b, and of another file h<model_dim>-i<inter_dim>-e<expert>-k<topk>
+#   --shapes   an untuned_fmoe.csv in place of examples/h200.csv, columns in its order
+#   --state    folder that is kept (default: build/bench-gpu)
+#   --minutes  at most, the table included (default: 7.5; whole or with one decimal)
+#   --         what follows goes to moefarm-worker: --families tile,move
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+device=hip:nvidia:0
+file=$root/examples/h200.csv
+state=$root/build/bench-gpu
+bin=
+minutes=7.5
+picked=()
+worker_options=()
+
+fail() {
+    echo "bench_gpu: $*" >&2
+    exit 1
+}
+
+while [ $# -gt 0 ]; do
+    [ $# -gt 1 ] || [ "$1" = --help ] || [ "$1" = -- ] || fail "$1 needs a value; --help lists the options"
+    case $1 in
+    --device) device=$2 ;;
+    --shape) picked+=("$2") ;;
+    --shapes) file=$2 ;;
+    --state) state=$2 ;;
+    --bin) bin=$2 ;;
+    --minutes) minutes=$2 ;;
+    --help)
+        while IFS= read -r line && [ "${line:0:1}" = "#" ]; do
+            [ "${line:1:1}" = "!" ] || echo "${line:2}"
+        done <"$0"
+        exit 0
+        ;;
+    --)
+        shift
+        worker_options=("$@")
+        break
+        ;;
+    *) fail "there is no option $1; --help lists them" ;;
+    esac
+    shift 2
+done
+[[ $minutes =~ ^([0-9]+)(\.([0-9]))?$ ]] || fail "--minutes has to be a number such as 7.5, not '$minutes'"
+seconds=$((BASH_REMATCH[1] * 60 + ${BASH_REMATCH[3]:-0} * 6))
+[ -r "$file" ] || fail "cannot read $file"
+
+# A program in the folder given, or where a build puts it.
+program() {
+    local path
+    for path in ${bin:+"$bin/$1"} "$root/build/dev/$2/$1" "$root/$1" "$root/bin/$1"; do
+        if [ -x "$path" ]; then
+            echo "$path"
+            return
+        fi
+    done
+    fail "there is no $1; build it (make build), or say where it is with --bin"
+}
+moefarmd=$(program moefarmd server)
+moefarm_worker=$(program moefarm-worker worker)
+moefarm=$(program moefarm cli)
+for folder in "$bin" "${bin:+$bin/lib}" "${bin:+$bin/../lib}"; do
+    [ -n "$folder" ] && [ -d "$folder" ] && LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+done
+export LD_LIBRARY_PATH=${LD_LIBRARY_PATH-}
+mkdir -p "$state"
+state=$(cd "$state" && pwd)
+export MOEFARM_CODE_CACHE=${MOEFARM_CODE_CACHE:-$state/code}
+
+# ---- which shapes ----
+
+name_of() {
+    case $1 in
+    2048,768,128,8) echo qwen3-30b ;;
+    4096,3584,8,2) echo mixtral ;;
+    7168,256,256,8) echo deepseek-v3 ;;
+    4096,384,128,8) echo qwen3-235b ;;
+    *)
+        local model_dim inter_dim expert topk
+        IFS=, read -r model_dim inter_dim expert topk <<<"$1"
+        echo "h$model_dim-i$inter_dim-e$expert-k$topk"
+        ;;
+    esac
+}
+
+is_picked() {
+    local name
+    [ ${#picked[@]} -gt 0 ] || return 0
+    for name in "${picked[@]}"; do
+        [ "$name" = "$1" ] || [ "$name" = "$1:$2" ] && return 0
+    done
+    return 1
+}
+
+# One file, and later one batch, for each layer; those that the file has first come first.
+declare -A rows=() priorities=()
+order=()
+header=
+while IFS= read -r line || [ -n "$line" ]; do
+    line=${line%$'\r'}
+    if [ -z "$header" ]; then
+        header=$line
+        continue
+    fi
+    [ -n "$line" ] || continue
+    IFS=, read -r token model_dim inter_dim expert topk _ <<<"$line"
+    name=$(name_of "$model_dim,$inter_dim,$expert,$topk")
+    priorities[$name]=${priorities[$name]:-$((${#priorities[@]} < 90 ? 90 - ${#priorities[@]} : 0))}
+    is_picked "$name" "$token" || continue
+    [ -n "${rows[$name]-}" ] || order+=("$name")
+    rows[$name]+=$line$'\n'
+done <"$file"
+[ ${#order[@]} -gt 0 ] || fail "no shape of $file is picked"
+
+# ---- the farm ----
+
+pids=()
+stop_all() {
+    local pid i
+    for pid in "${pids[@]}"; do
+        kill -TERM "$pid" 2>/dev/null || true
+    done
+    for pid in "${pids[@]}"; do
+        for ((i = 0; i < 100; i++)); do
+            kill -0 "$pid" 2>/dev/null || break
+            sleep 0.1
+        done
+        kill -KILL "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+    done
+}
+finish() {
+    local code=$?
+    trap - EXIT
+    trap '' INT TERM HUP
+    stop_all
+    if [ $code != 0 ] && [ $code != 75 ] && [ $code != 130 ]; then
+        for log in "$state"/*.log; do
+            [ -s "$log" ] || continue
+            echo "--- the end of $log" >&2
+            tail -n 15 "$log" >&2
+        done
+    fi
+    exit $code
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+trap 'exit 129' HUP
+
+rm -f "$state/ports"
+"$moefarmd" --state "$state/farm" --http 127.0.0.1:0 --hub 127.0.0.1:0 --port-file "$state/ports" >"$state/moefarmd.log" 2>&1 &
+pids+=($!)
+daemon=$!
+http=
+hub=
+until [ -n "$http" ] && [ -n "$hub" ]; do
+    kill -0 "$daemon" 2>/dev/null || fail "moefarmd did not start"
+    [ $SECONDS -lt 60 ] || fail "moefarmd did not say its ports within a minute"
+    sleep 0.1
+    [ -s "$state/ports" ] || continue
+    while IFS='= ' read -r key value; do
+        case $key in
+        http) http=$value ;;
+        hub) hub=$value ;;
+        esac
+    done <"$state/ports"
+done
+export MOEFARM_URL=http://127.0.0.1:$http
+"$moefarm_worker" --coordinator "tcp://127.0.0.1:$hub" --device "$device" --name bench --spool "$state/spool" \
+    "${worker_options[@]}" >"$state/worker.log" 2>&1 &
+pids+=($!)
+worker=$!
+
+# The key makes a second submission of the same rows the same batch.
+batches=()
+for name in "${order[@]}"; do
+    printf '%s\n%s' "$header" "${rows[$name]}" >"$state/$name.csv"
+    read -r sum _ < <(cksum <"$state/$name.csv")
+    receipt=$("$moefarm" submit "$state/$name.csv" --name "$name" --idempotency-key "bench-gpu-$name-$sum" \
+        --priority "${priorities[$name]}")
+    [[ $receipt =~ ^batch\ ([0-9]+): ]] || fail "no batch: $receipt"
+    batches+=("${BASH_REMATCH[1]}")
+    echo "$name: $receipt"
+done
+
+# ---- until it is done, or the time is up ----
+
+left=0
+for batch in "${batches[@]}"; do
+    remaining=$((seconds - SECONDS - 15)) # the table and the end take some
+    if [ $remaining -lt 1 ]; then
+        left=1
+        break
+    fi
+    timeout "$remaining" "$moefarm" watch "$batch" &
+    watch=$!
+    code=0
+    wait -n "$watch" "$worker" "$daemon" || code=$?
+    kill -0 "$daemon" 2>/dev/null || fail "moefarmd has ended"
+    kill -0 "$worker" 2>/dev/null || fail "the worker has ended"
+    case $code in
+    0 | 1) ;; # 1: a goal failed, and the table says why
+    124)
+        left=1
+        break
+        ;;
+    *) fail "watching batch $batch ended with $code" ;;
+    esac
+done
+
+echo
+"$moefarm" report "${batches[@]}"
+while IFS= read -r line; do
+    case $line in
+    *"next step "*"after its runner's death"*) echo "${line#*info: }" ;;
+    esac
+done <"$state/worker.log"
+[ $left = 0 ] || { echo "the time is up and goals are left: the same command goes on with them"; exit 75; }
