@@ -25,10 +25,11 @@ struct mf_emulator_calls {
     } now;
     /* Before bytes at p are read or written by the running lane; pc is where in the kernel. */
     void (*access)(struct mf_emulator_calls *e, const void *p, uint32_t bytes, int kind, const void *pc);
-    void (*barrier)(struct mf_emulator_calls *e);   /* all lanes of the block */
-    void (*wave_sync)(struct mf_emulator_calls *e); /* all lanes of the wave, and what they wrote to LDS */
-    /* All lanes of the wave, at a call of one name; the last to come runs `all` on what each brought. */
-    void (*meet)(struct mf_emulator_calls *e, const char *name, void *mine, void (*all)(void **lanes));
+    void (*barrier)(struct mf_emulator_calls *e); /* all lanes of the block */
+    /* All lanes of the wave, at a call of one name; the last to come runs `all` on what each brought. NULL: they are
+     * synchronised, with what they wrote to LDS. */
+    void (*meet)(struct mf_emulator_calls *e, const char *name, void *mine, void (*all)(void **lanes),
+                 const void *pc);
     /* bytes into LDS, zeros where not valid; they land at the lane's own copy_wait of their group. */
     void (*copy)(struct mf_emulator_calls *e, void *lds, const void *global, uint32_t bytes, int valid,
                  const void *pc);

@@ -221,23 +221,25 @@ static int module_function(struct mf_device *d, struct mf_module *m, const char 
     return 0;
 }
 
-/* Adds where in the source an address is, where binutils can say it. */
+/* Adds where in the kernel's source an address is, past the words that it is inlined from; where binutils can say it. */
 static void add_line(struct device *d, const char *path, uintptr_t pc)
 {
-    char command[PATH_MAX + 64], line[96] = "";
+    char command[PATH_MAX + 64], line[128];
 
     if (pc == 0)
         return;
-    mf_say(command, sizeof(command), "addr2line -s -e %s %#zx", path, (size_t)pc - 1);
+    mf_say(command, sizeof(command), "addr2line -i -s -e %s %#zx", path, (size_t)pc - 1);
     FILE *f = popen(command, "re");
-    if (!f)
-        return;
-    if (fgets(line, sizeof(line), f)) {
+    while (f && fgets(line, sizeof(line), f)) {
         size_t n = strlen(d->why);
         line[strcspn(line, " \n")] = '\0';
-        mf_say(d->why + n, sizeof(d->why) - n, " (%s)", line);
+        if (strstr(line, ".hip:")) {
+            mf_say(d->why + n, sizeof(d->why) - n, " (%s)", line);
+            break;
+        }
     }
-    (void)pclose(f);
+    if (f)
+        (void)pclose(f);
 }
 
 static int module_launch(struct mf_device *base, void *function, const struct mf_grid *grid,

@@ -23,6 +23,9 @@
 
 /* The emulator's own work is no access of the kernel. */
 #define MF_HIDDEN static inline __attribute__((no_sanitize_thread))
+/* A word that stands for one instruction: the emulator hears from where it is called. */
+#define MF_WORD static __attribute__((no_sanitize_thread, noinline))
+#define MF_PC   __builtin_return_address(0)
 
 extern struct mf_emulator_calls *mf_emulator; /* beside.cc */
 
@@ -97,16 +100,16 @@ static inline int mf_lane_below(int lane, int delta)
     return lane - delta;
 }
 
-MF_HIDDEN float mf_shuffle_xor(float v, int mask)
+MF_WORD float mf_shuffle_xor(float v, int mask)
 {
     mf_exchange<float> e = {v, mask};
-    mf_emulator->meet(mf_emulator, "mf_shuffle_xor", &e, mf_exchange_all<float, mf_lane_xor>);
+    mf_emulator->meet(mf_emulator, "mf_shuffle_xor", &e, mf_exchange_all<float, mf_lane_xor>, MF_PC);
     return e.value;
 }
-MF_HIDDEN i32 mf_shuffle_up(i32 v, int delta)
+MF_WORD i32 mf_shuffle_up(i32 v, int delta)
 {
     mf_exchange<i32> e = {v, delta};
-    mf_emulator->meet(mf_emulator, "mf_shuffle_up", &e, mf_exchange_all<i32, mf_lane_below>);
+    mf_emulator->meet(mf_emulator, "mf_shuffle_up", &e, mf_exchange_all<i32, mf_lane_below>, MF_PC);
     return e.value;
 }
 
@@ -121,26 +124,22 @@ MF_HIDDEN void mf_match_all(void **lanes)
     for (int l = 0; l < MF_WAVE; l++)
         *(u64 *)lanes[l] = same[l];
 }
-MF_HIDDEN u64 mf_match(i32 v)
+MF_WORD u64 mf_match(i32 v)
 {
     u64 mine = (u32)v;
-    mf_emulator->meet(mf_emulator, "mf_match", &mine, mf_match_all);
+    mf_emulator->meet(mf_emulator, "mf_match", &mine, mf_match_all, MF_PC);
     return mine;
 }
 MF_DEVICE int mf_popcount(u64 v)
 {
     return __builtin_popcountll(v);
 }
-MF_HIDDEN void mf_wave_sync()
+MF_WORD void mf_wave_sync()
 {
-    mf_emulator->wave_sync(mf_emulator);
+    mf_emulator->meet(mf_emulator, "mf_wave_sync", NULL, NULL, MF_PC);
 }
 
 /* ---- global memory ---- */
-
-#define MF_PC __builtin_return_address(0)
-/* A word that stands for one instruction: the emulator hears of its access from where it is called. */
-#define MF_WORD static __attribute__((no_sanitize_thread, noinline))
 
 MF_WORD void mf_copy_async_16(void *lds, const void *global, bool valid)
 {

@@ -24,7 +24,7 @@ MF_WORD void mf_load_matrix_4(u32 (&r)[4], const void *lds)
 {
     mf_matrix_rows rows = {lds, 4, {}};
     mf_emulator->access(mf_emulator, lds, 16, MF_ACCESS_READ, MF_PC);
-    mf_emulator->meet(mf_emulator, "mf_load_matrix_4", &rows, mf_load_matrix_all);
+    mf_emulator->meet(mf_emulator, "mf_load_matrix_4", &rows, mf_load_matrix_all, MF_PC);
     memcpy(r, rows.r, sizeof(r));
 }
 /* The addresses of the upper half of the wave are not used. */
@@ -33,7 +33,7 @@ MF_WORD void mf_load_matrix_2(u32 (&r)[2], const void *lds)
     mf_matrix_rows rows = {lds, 2, {}};
     if (mf_now_thread().x % MF_WAVE < 16)
         mf_emulator->access(mf_emulator, lds, 16, MF_ACCESS_READ, MF_PC);
-    mf_emulator->meet(mf_emulator, "mf_load_matrix_2", &rows, mf_load_matrix_all);
+    mf_emulator->meet(mf_emulator, "mf_load_matrix_2", &rows, mf_load_matrix_all, MF_PC);
     memcpy(r, rows.r, sizeof(r));
 }
 
@@ -94,12 +94,12 @@ MF_DEVICE int mf_mma_col(int lane)
 MF_WORD void mf_mma_bf16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2])
 {
     mf_product p = {d, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}, true};
-    mf_emulator->meet(mf_emulator, "mf_mma_bf16", &p, mf_product_all);
+    mf_emulator->meet(mf_emulator, "mf_mma_bf16", &p, mf_product_all, MF_PC);
 }
 MF_WORD void mf_mma_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2])
 {
     mf_product p = {d, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}, false};
-    mf_emulator->meet(mf_emulator, "mf_mma_f16", &p, mf_product_all);
+    mf_emulator->meet(mf_emulator, "mf_mma_f16", &p, mf_product_all, MF_PC);
 }
 MF_DEVICE void mf_fp8_half_a(const u32 (&q)[4], int half, u32 (&f)[4])
 {

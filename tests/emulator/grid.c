@@ -6,9 +6,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define LANES_MAX   1024 /* of a block, as on every GPU */
-#define SPINS_MAX   100000
-#define NOT_YET     0xff /* in every byte of LDS: NaN, and no index */
+#define LANES_MAX   1024  /* of a block, as on every GPU */
+#define SPINS_MAX   20000 /* turns of all blocks in which nothing else was done */
+#define NOT_YET     0xff  /* in every byte of LDS: NaN, and no index */
 #define GUARD_BYTES 4096u
 
 /* ---- whose turn it is ---- */
@@ -132,8 +132,10 @@ static void run_all(struct grid *g, uint32_t *order)
     for (int spins = 0; !g->failed && !is_done(g);) {
         bool went_on = false, spun = false;
         put_in_order(g, g->n_blocks, order);
-        for (uint32_t i = 0; i < g->n_blocks && !g->failed; i++)
-            went_on |= run_block(g, &g->blocks[order[i]]);
+        for (uint32_t i = 0; i < g->n_blocks && !g->failed; i++) {
+            if (g->blocks[order[i]].n_live > 0)
+                went_on |= run_block(g, &g->blocks[order[i]]);
+        }
         for (uint32_t i = 0; i < g->n_blocks * g->n_lanes && !spun; i++)
             spun = g->lanes[i].state == SPINS;
         spins = went_on ? 0 : spins + 1;

@@ -66,8 +66,8 @@ void mf_lane_end(struct grid *g)
         mf_lane_give_way(g);
 }
 
-/* all NULL: a synchronisation. */
-static void meet(struct mf_emulator_calls *e, const char *name, void *mine, void (*all)(void **lanes))
+static void meet(struct mf_emulator_calls *e, const char *name, void *mine, void (*all)(void **lanes),
+                 const void *pc)
 {
     struct grid *g = grid_of(e);
     struct lane *l = g->lane;
@@ -76,8 +76,7 @@ static void meet(struct mf_emulator_calls *e, const char *name, void *mine, void
     void *brought[64];
 
     if (w->n_there > 0 && w->name != name && strcmp(w->name, name) != 0)
-        mf_lane_fault(g, __builtin_return_address(0), "is at %s, other lanes of its wave are at %s", name,
-                      w->name);
+        mf_lane_fault(g, pc, "is at %s, other lanes of its wave are at %s", name, w->name);
     w->name = name;
     l->mine = mine;
     l->state = MEETS;
@@ -94,11 +93,6 @@ static void meet(struct mf_emulator_calls *e, const char *name, void *mine, void
         all(brought);
     else
         w->epoch++;
-}
-
-static void wave_sync(struct mf_emulator_calls *e)
-{
-    meet(e, "mf_wave_sync", NULL, NULL);
 }
 
 static void pause_lane(struct mf_emulator_calls *e)
@@ -247,7 +241,6 @@ void mf_lane_bind(struct mf_emulator_calls *e)
 {
     e->access = on_access;
     e->barrier = barrier;
-    e->wave_sync = wave_sync;
     e->meet = meet;
     e->copy = ask_copy;
     e->copy_commit = copy_commit;
