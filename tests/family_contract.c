@@ -14,6 +14,7 @@
 #include "kernels/data.h"
 #include "kernels/quant.h"
 #include "kernels/reference.h"
+#include "row_limit.h"
 
 #define SEED       11
 #define GUARD      256
@@ -99,6 +100,7 @@ struct buffer {
 struct layer {
     struct mf_layer_data data;
     struct mf_reference ref;
+    struct row_limits *limits;
     struct buffer cache[CACHE_MAX];
     int n_cache;
 };
@@ -220,12 +222,14 @@ static void layer_make(struct layer *l, const struct mf_shape *s, const struct m
     l->data = (struct mf_layer_data){
         *s, x, ids, weights, w1, w2, make_bias(s, MF_TENSOR_B1), make_bias(s, MF_TENSOR_B2)};
     ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
+    l->limits = row_limits_new(&l->data, &l->ref);
 }
 
 static void layer_release(struct layer *l)
 {
     for (int i = 0; i < l->n_cache; i++)
         buffer_release(&l->cache[i]);
+    row_limits_free(l->limits);
     mf_reference_release(&l->ref);
     free((void *)l->data.x);
     free((void *)l->data.ids);
@@ -247,49 +251,31 @@ static void decode_row(const struct layer *l, const struct buffer *b, int64_t ro
                         (size_t)row, (size_t)mf_artifact_cols(&b->a, &l->data.shape), out);
 }
 
-/* A whole row's error against its size. Rounding to bf16 costs 1.7e-3 of it, and once more where the input was
- * rounded before an activation; of a quantised row a few codes may fall to the other side, which is more of a row of z or
- * y the fewer codes of h it is made of. */
-static void compare_row(const struct layer *l, const struct buffer *got, const struct buffer *want,
-                        int64_t row, bool quantised, const char *step)
+/* A whole row's error against its size, and its worst element's. */
+static void compare_row(struct layer *l, const struct mf_step *s, const struct buffer *got,
+                        const struct buffer *want, int64_t row, int64_t source)
 {
     size_t n = (size_t)mf_artifact_cols(&got->a, &l->data.shape);
     _cleanup_(mf_freep) float *a = must_alloc(n, 4), *b = must_alloc(n, 4);
-    const struct mf_shape *shape = &l->data.shape;
-    bool coarse = shape->q_dtype_a == MF_DTYPE_FP4X2;
-    /* int4 times its scale is rounded to bf16, which tips codes of activations over, and now and then the power of two
-     * that a whole group is scaled by; SiTU bends what g was rounded to, most in rows that are small */
-    bool tipped = shape->q_dtype_w == MF_DTYPE_INT4, rounded = tipped || shape->act_type == MF_ACT_SITUV2;
-    /* where b1 cancels g, what g was rounded to is more of what is left */
-    bool cancelled = shape->has_b1 && got->a.tensor == MF_TENSOR_H;
-    double limit = !quantised                        ? rounded     ? 1.5e-2
-                                                       : cancelled ? 1.2e-2
-                                                                   : 8e-3
-                   : coarse                          ? 6e-2
-                   : tipped                          ? shape->q_type == MF_QTYPE_PER_1X32 ? 12e-2 : 3.5e-2
-                   : got->a.format == MF_FORMAT_BF16 ? shape->inter_dim < 128 ? 3e-2 : 1e-2
-                                                     : 2e-2,
-           error = 0, size = 0, worst = 0, top = 0;
+    struct row_limit limit = row_limit(l->limits, s, &got->a, source);
+    double error = 0, size = 0, worst = 0;
 
     decode_row(l, got, row, a);
     decode_row(l, want, row, b);
     for (size_t i = 0; i < n; i++) {
         double d = fabs((double)a[i] - (double)b[i]);
-        MUST(isfinite(a[i]), "%s: row %lld element %zu is %g", step, (long long)row, i, (double)a[i]);
+        MUST(isfinite(a[i]), "%s: row %lld element %zu is %g", s->name, (long long)row, i, (double)a[i]);
         error += d * d;
         size += (double)b[i] * (double)b[i];
         worst = d > worst ? d : worst;
-        top = fabs((double)b[i]) > top ? fabs((double)b[i]) : top;
     }
-    /* of a row so narrow one code is much; it has its own limit below */
-    if (quantised && n < 128)
-        error = fmax(error - worst * worst, 0);
-    error = size > 0 ? sqrt(error / size) : sqrt(error);
-    MUST(error <= limit, "%s: row %lld is off by %g of its size", step, (long long)row, error);
-    MUST(worst <= top * (coarse   ? 0.3
-                         : tipped ? 0.15
-                                  : 0.08),
-         "%s: row %lld has an element off by %g where the largest is %g", step, (long long)row, worst, top);
+    size = size > 0 ? sqrt(size) : 1;
+    error = sqrt(error) / size;
+    worst /= size;
+    MUST(error <= limit.norm, "%s: row %lld is off by %g of its size, limit %g", s->name, (long long)row,
+         error, limit.norm);
+    MUST(worst <= limit.element, "%s: row %lld has an element off by %g of the row, limit %g", s->name,
+         (long long)row, worst, limit.element);
 }
 
 static void compare_bits(const struct buffer *got, const struct buffer *want, int part, int64_t row,
@@ -367,13 +353,16 @@ static void compare(struct layer *l, const struct mf_step *s, const struct buffe
         return;
     }
     for (int64_t r = 0; r < rows; r++) {
-        if (sorted && mf_id_slot(((const int32_t *)sorted->ref.part[0])[r]) >= l->data.shape.topk)
+        int32_t id = sorted ? ((const int32_t *)sorted->ref.part[0])[r] : 0;
+        if (sorted && mf_id_slot(id) >= l->data.shape.topk)
             continue;
         if (strcmp(got->a.order, "slot") == 0 && mf_shape_local(&l->data.shape, l->data.ids[r]) < 0)
             continue; /* nobody's */
         for (int part = 0; is_exact(s) && part < got->n_parts; part++)
             compare_bits(got, want, part, r, s->name);
-        compare_row(l, got, want, r, l->data.shape.q_dtype_a != MF_DTYPE_BF16, s->name);
+        if (!is_exact(s))
+            compare_row(l, s, got, want, r,
+                        sorted ? (int64_t)mf_id_token(id) * l->data.shape.topk + mf_id_slot(id) : r);
     }
 }
 
