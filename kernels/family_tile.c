@@ -1,12 +1,14 @@
 /* Two-stage grouped GEMM: the families tile (16- and 8-bit weights), mx (microscaled) and wint4, which differ in the
  * weights that they take. A step's name is its parameters:
  *
- *     s1_bf16_silu_m16_n32_k512_t2_p16[_x][_w][_q]     stage 1: gather+gemm1+act (h in bf16, or quantised with _q);
- *                                                      _x: x is in sorted order already; _w: routing weight before act
- *                                                      gu1, gu16, gu32 for a layout of w1 where gate and up alternate
- *     s2_bf16_m16_n128_k192_t2_p16_z|zw|y              stage 2: into z, weighted z, or added up in y
+ *     s1_bf16_silu_m16_n32_k512_t2_p16[_sk2][_x|_a16][_w][_q]
+ *                                            stage 1: gather+gemm1+act (h in bf16, or quantised with _q); _x: x is in sorted
+ *                                            order already; _a16: x is bf16 and quantised here; _w: routing weight before act;
+ *                                            gu1, gu16, gu32 for a layout of w1 where gate and up alternate
+ *     s2_bf16_m16_n128_k192_t2_p16_z|zw|y    stage 2: into z, weighted z, or added up in y
  *
- * m rows of an expert block, n columns of a tile, k of K at a time when rows are many, t threads, layout. */
+ * m rows of an expert block, n columns of a tile, k of K at a time when rows are many, t threads, layout, sk parts of K
+ * that are summed apart. */
 #include "kernels/family_cpu.h"
 
 #include <errno.h>
@@ -18,6 +20,9 @@
 
 enum out { TO_H, TO_HQ, TO_Z, TO_ZW, TO_Y };
 
+enum from { FROM_X, FROM_SORTED, FROM_BF16 };
+
+static const char *const from_words[] = {[FROM_X] = "", [FROM_SORTED] = "_x", [FROM_BF16] = "_a16"};
 static const char *const out_words[] = {
     [TO_H] = "", [TO_HQ] = "_q", [TO_Z] = "_z", [TO_ZW] = "_zw", [TO_Y] = "_y"};
 
@@ -25,7 +30,8 @@ struct config {
     int stage; /* 1, 2 */
     int block_m, block_n, block_k, threads, panel;
     bool alternating; /* of w1: gate and up */
-    bool sorted_x;
+    int ksplit;       /* 1: K is not cut */
+    enum from from;
     enum out out;
 };
 
@@ -33,21 +39,24 @@ struct mf_kernel {
     const char *family;
     struct config config;
     struct mf_stage_plan plan;
-    size_t room;    /* workspace of one thread */
-    size_t h_bytes; /* of bf16 h on the way to quantised h, before the threads' rooms */
+    size_t h_bytes; /* of bf16 h on the way to quantised h: the first of the workspace */
+    size_t partial; /* then of the sums of parts of K */
+    size_t room;    /* then of each thread */
     const struct mf_launch *launch;
 };
 
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
     const char *layout = mf_cpu_layout(c->panel, c->alternating)->word;
-    char format[MF_FORMAT_WORD_MAX];
+    char format[MF_FORMAT_WORD_MAX], split[16] = "";
 
     mf_cpu_format_word(s, format);
+    if (c->ksplit > 1)
+        (void)snprintf(split, sizeof(split), "_sk%d", c->ksplit);
     if (c->stage == 1)
-        (void)snprintf(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d_k%d_t%d_%s%s%s%s", format, mf_cpu_act_word(s),
-                       c->block_m, c->block_n, c->block_k, c->threads, layout, c->sorted_x ? "_x" : "",
-                       s->doweight_stage1 ? "_w" : "", out_words[c->out]);
+        (void)snprintf(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d_k%d_t%d_%s%s%s%s%s", format,
+                       mf_cpu_act_word(s), c->block_m, c->block_n, c->block_k, c->threads, layout, split,
+                       from_words[c->from], s->doweight_stage1 ? "_w" : "", out_words[c->out]);
     else
         (void)snprintf(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d_k%d_t%d_%s%s", format, c->block_m, c->block_n,
                        c->block_k, c->threads, layout, out_words[c->out]);
@@ -112,21 +121,24 @@ static int k_pieces(const struct mf_shape *s, int K, int out[2])
 /* What a step takes in and leaves: one form for each set of ops that a stage can cover. */
 static const struct form {
     int stage;
-    bool sorted_x;
+    enum from from;
     enum out out;
     const char *word; /* what a rejection of the form is about */
 } forms[] = {
-    {1, false, TO_H, "s1"},   {1, true, TO_H, "s1_x"},    {1, false, TO_HQ, "s1_q"},
-    {2, false, TO_Z, "s2_z"}, {2, false, TO_ZW, "s2_zw"}, {2, false, TO_Y, "s2_y"},
+    {1, FROM_X, TO_H, "s1"},        {1, FROM_X, TO_HQ, "s1_q"},        {1, FROM_SORTED, TO_H, "s1_x"},
+    {1, FROM_BF16, TO_H, "s1_a16"}, {1, FROM_BF16, TO_HQ, "s1_a16_q"}, {2, FROM_X, TO_Z, "s2_z"},
+    {2, FROM_X, TO_ZW, "s2_zw"},    {2, FROM_X, TO_Y, "s2_y"},
 };
 
-static mf_ops covers_of(const struct mf_shape *s, int stage, bool sorted_x, enum out out)
+static mf_ops covers_of(const struct mf_shape *s, int stage, enum from from, enum out out)
 {
     mf_ops weight = MF_OP_BIT(MF_OP_WEIGHT);
 
     if (stage == 1)
-        return MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) | (sorted_x ? 0 : MF_OP_BIT(MF_OP_GATHER)) |
-               (s->doweight_stage1 ? weight : 0) | (out == TO_HQ ? MF_OP_BIT(MF_OP_QUANT2) : 0);
+        return MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) |
+               (from == FROM_SORTED ? 0 : MF_OP_BIT(MF_OP_GATHER)) |
+               (from == FROM_BF16 ? MF_OP_BIT(MF_OP_QUANT1) : 0) | (s->doweight_stage1 ? weight : 0) |
+               (out == TO_HQ ? MF_OP_BIT(MF_OP_QUANT2) : 0);
     return MF_OP_BIT(MF_OP_GEMM2) | (s->doweight_stage1 || out == TO_Z ? 0 : weight) |
            (out == TO_Y ? MF_OP_BIT(MF_OP_COMBINE) : 0);
 }
@@ -134,23 +146,25 @@ static mf_ops covers_of(const struct mf_shape *s, int stage, bool sorted_x, enum
 /* Is there such a form for the shape at all? */
 static bool form_exists(const struct form *f, const struct mf_shape *s)
 {
-    return f->out == TO_HQ ? mf_cpu_quantises(s) : f->out != TO_ZW || !s->doweight_stage1;
+    bool quantises = f->out == TO_HQ || f->from == FROM_BF16;
+    return quantises ? mf_cpu_quantises(s) : f->out != TO_ZW || !s->doweight_stage1;
 }
 
-/* Threads meet between gemm1 and quant2, so whole rows are at hand; for the output a thread owns columns and adds all
- * slots of a token. */
+/* Rows are brought in once for all tiles that a thread has of a block, and threads meet between gemm1 and quant2, so whole
+ * rows are at hand; for the output a thread owns columns and adds all slots of a token. What a thread quantises of x it
+ * keeps, in a room for so many tokens. */
 static bool form_allowed(const struct form *f, const struct mf_shape *s, struct mf_refusal *ret)
 {
-    static const struct mf_fusion_caps caps = {
-        .prologue = MF_OP_BIT(MF_OP_GATHER),
+    const struct mf_fusion_caps caps = {
+        .prologue = MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_QUANT1),
         .epilogue = MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_QUANT2) |
                     MF_OP_BIT(MF_OP_COMBINE),
         .whole_rows = true,
         .accumulates = true,
-        .block_n = 32,
+        .tokens_max = f->from == FROM_BF16 ? MF_QUANTISE_X_TOKENS : 0,
     };
 
-    return mf_cpu_may_cover(s, covers_of(s, f->stage, f->sorted_x, f->out), mf_cpu_block_ms[0], &caps, ret);
+    return mf_cpu_may_cover(s, covers_of(s, f->stage, f->from, f->out), mf_cpu_block_ms[0], &caps, ret);
 }
 
 /* By index into forms: those that the shape has and the rules of fusion allow. */
@@ -166,14 +180,14 @@ static form_set allowed_forms(const struct mf_shape *s)
     return allowed;
 }
 
-/* The forms of a stage with x as it is. z and zw cost the same but for one multiplication a row, so zw is offered in one
+/* The forms of a stage with x as the layer has it. z and zw cost the same but for one multiplication a row, so zw is offered in one
  * layout only. */
 static int each_form(form_set allowed, struct config c, each_fn f, void *context)
 {
     int r = 0;
 
     for (size_t i = 0; i < MF_ARRAY_LEN(forms) && r == 0; i++) {
-        if (!(allowed & 1u << i) || forms[i].stage != c.stage || forms[i].sorted_x ||
+        if (!(allowed & 1u << i) || forms[i].stage != c.stage || forms[i].from != FROM_X ||
             (forms[i].out == TO_ZW && c.panel != 32))
             continue;
         c.out = forms[i].out;
@@ -186,15 +200,62 @@ static int each_form(form_set allowed, struct config c, each_fn f, void *context
 static int in_form(form_set allowed, const struct config *c, each_fn f, void *context)
 {
     for (size_t i = 0; i < MF_ARRAY_LEN(forms); i++) {
-        if ((allowed & 1u << i) && forms[i].stage == c->stage && forms[i].sorted_x == c->sorted_x &&
+        if ((allowed & 1u << i) && forms[i].stage == c->stage && forms[i].from == c->from &&
             forms[i].out == c->out)
             return f(context, c);
     }
     return 0;
 }
 
-/* Every thread, plus one thread for the last width, plus x in sorted order for the first: the extremes are kept
- * for few parameters only, as each step costs tuning time. */
+/* Parts of K, as AITER's split-K kernels have them: 2 to 8, all alike and each a multiple of a block of scales. */
+#define KSPLIT_MAX 8
+
+static bool ksplit_legal(const struct mf_shape *s, int ksplit)
+{
+    return s->model_dim % ksplit == 0 && s->model_dim / ksplit % MF_SPLIT_K == 0;
+}
+
+/* Tiles that each thread gets of the experts that are active on average. */
+static double tiles_of_thread(const struct mf_shape *s, int block_n, int threads)
+{
+    return mf_cpu_expected_active(s) * ((s->inter_dim + block_n - 1) / block_n) / threads;
+}
+
+/* Cutting K shares work out that tiles of columns alone share badly; where there are enough of them, or a weight is read
+ * for several rows, adding up the parts is a loss. */
+#define TILES_ENOUGH 4
+
+static bool ksplit_pays(const struct mf_shape *s, int block_n, int threads)
+{
+    return mf_cpu_slots(s) <= s->expert && tiles_of_thread(s, block_n, threads) < TILES_ENOUGH;
+}
+
+static int each_split(const struct mf_shape *s, form_set allowed, struct config c, each_fn f, void *context)
+{
+    int r = 0;
+
+    if (!ksplit_pays(s, c.block_n, c.threads) || c.block_m != mf_cpu_block_ms[0])
+        return 0;
+    for (c.ksplit = 2; c.ksplit <= KSPLIT_MAX && r == 0; c.ksplit++) {
+        for (c.out = TO_H; c.out <= TO_HQ && r == 0 && ksplit_legal(s, c.ksplit); c.out++)
+            r = in_form(allowed, &c, f, context);
+    }
+    return r;
+}
+
+/* Few tokens fill small blocks. */
+static int each_from_bf16(form_set allowed, struct config c, each_fn f, void *context)
+{
+    int r = 0;
+
+    c.from = FROM_BF16;
+    for (c.out = TO_H; c.out <= TO_HQ && r == 0 && c.block_m <= mf_cpu_block_ms[1]; c.out++)
+        r = in_form(allowed, &c, f, context);
+    return r;
+}
+
+/* Every thread; for the first width also x in bf16, K in parts, x in sorted order and one thread: each step costs tuning
+ * time, so that these are kept for few parameters. */
 static int each_of_panel(const struct mf_shape *s, int cores, form_set allowed, struct config c, each_fn f,
                          void *context)
 {
@@ -213,22 +274,28 @@ static int each_of_panel(const struct mf_shape *s, int cores, form_set allowed, 
         n_pieces = 1;
     if (c.alternating)
         n_columns = MF_MIN(n_columns, 1);
+    c.ksplit = 1;
     for (int i = 0; i < n_columns && r == 0; i++) {
         for (int j = 0; j < n_pieces && r == 0; j++) {
             c.block_n = columns[i];
             c.block_k = pieces[j];
             c.threads = cores;
-            c.sorted_x = false;
+            c.from = FROM_X;
             r = each_form(allowed, c, f, context);
         }
-        if (r != 0 || i != 0 || c.panel != 32 || c.alternating)
+        bool first = i == 0 && !c.alternating;
+        if (r == 0 && first && c.panel == 32 && c.stage == 1)
+            r = each_from_bf16(allowed, c, f, context);
+        if (r == 0 && first && c.panel > 1 && c.stage == 1)
+            r = each_split(s, allowed, c, f, context);
+        if (r != 0 || !first || c.panel != 32)
             continue;
         c.threads = 1;
         c.out = c.stage == 1 ? TO_H : TO_Y;
         if (cores > 1)
             r = in_form(allowed, &c, f, context);
         c.threads = cores;
-        c.sorted_x = true;
+        c.from = FROM_SORTED;
         if (r == 0)
             r = in_form(allowed, &c, f, context);
     }
@@ -267,7 +334,9 @@ static int plan_of(const struct config *c, const struct mf_shape *s, struct mf_s
         .block_n = c->block_n,
         .block_k = c->block_k,
         .threads = c->threads,
-        .gather = c->stage == 1 && !c->sorted_x,
+        .ksplit = c->ksplit,
+        .gather = c->stage == 1 && c->from != FROM_SORTED,
+        .quantise_x = c->from == FROM_BF16,
         .quantise = c->out == TO_HQ,
         .weighted = c->stage == 1 ? s->doweight_stage1 : !s->doweight_stage1 && c->out != TO_Z,
         .out = c->out == TO_Y ? MF_STAGE2_ADD : MF_STAGE2_STORE,
@@ -283,6 +352,7 @@ static struct mf_kernel configure(const char *family, const struct config *c, co
     k.room = c->stage == 1 ? mf_stage1_workspace(&k.plan) : mf_stage2_workspace(&k.plan);
     if (c->out == TO_HQ)
         k.h_bytes = ((size_t)mf_padded_rows(s, c->block_m) * (size_t)s->inter_dim * 2 + 63) / 64 * 64;
+    k.partial = c->stage == 1 ? mf_stage1_partial(&k.plan) : 0;
     return k;
 }
 
@@ -291,22 +361,24 @@ static void describe_stage1(const struct mf_kernel *k, struct mf_step *s)
     const struct mf_shape *shape = &k->plan.shape;
     int32_t bm = k->config.block_m;
     double slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
-    bool quantised = k->config.out == TO_HQ;
+    bool quantised = k->config.out == TO_HQ, from_bf16 = k->config.from == FROM_BF16;
 
     s->stage = MF_STAGE_STAGE1;
-    s->covers = covers_of(shape, 1, k->config.sorted_x, k->config.out);
-    mf_step_need(s, k->config.sorted_x ? mf_cpu_x_sorted(shape, bm) : mf_plain_x(shape));
+    s->covers = covers_of(shape, 1, k->config.from, k->config.out);
+    mf_step_need(s, from_bf16                       ? mf_cpu_bf16(MF_TENSOR_X, "token", 0)
+                    : k->config.from == FROM_SORTED ? mf_cpu_x_sorted(shape, bm)
+                                                    : mf_plain_x(shape));
     mf_step_need(s, mf_cpu_sorted(bm));
     mf_step_need(
         s, mf_plain_w(shape, MF_TENSOR_W1, mf_cpu_layout(k->config.panel, k->config.alternating)->name));
-    if (quantised && k->plan.codecs.a->global)
+    if ((quantised || from_bf16) && k->plan.codecs.a->global)
         mf_step_need(s, mf_cpu_calib());
     if (shape->has_b1)
         mf_step_need(s, mf_plain_bias(MF_TENSOR_B1));
     mf_step_give(s, quantised ? mf_plain_h(shape, bm) : mf_cpu_bf16(MF_TENSOR_H, "sorted", bm));
     s->flops = slots * 4 * H * I;
     s->bytes = mf_cpu_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W1) +
-               (double)shape->token * mf_cpu_row_bytes(shape, (int64_t)H) +
+               (double)shape->token * (from_bf16 ? H * 2 : mf_cpu_row_bytes(shape, (int64_t)H)) +
                slots * (quantised ? mf_cpu_row_bytes(shape, (int64_t)I) : I * 2);
 }
 
@@ -318,7 +390,7 @@ static void describe_stage2(const struct mf_kernel *k, struct mf_step *s)
     enum out out = k->config.out;
 
     s->stage = MF_STAGE_STAGE2;
-    s->covers = covers_of(shape, 2, false, out);
+    s->covers = covers_of(shape, 2, FROM_X, out);
     mf_step_need(s, mf_plain_h(shape, bm));
     mf_step_need(s, mf_cpu_sorted(bm));
     mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W2, mf_cpu_layout(k->config.panel, false)->name));
@@ -343,7 +415,7 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
         describe_stage1(k, &s);
     else
         describe_stage2(k, &s);
-    s.workspace_bytes = k->h_bytes + k->room * (size_t)k->config.threads;
+    s.workspace_bytes = k->h_bytes + k->partial + k->room * (size_t)k->config.threads;
     *ret = s;
 }
 
@@ -426,6 +498,39 @@ static int reject_widths(const struct mf_family *f, const struct mf_shape *s, st
     return 0;
 }
 
+/* One sentence for why K is not cut, or one for each number of parts that does not divide it. */
+static int reject_splits(const struct mf_family *f, const struct mf_shape *s, int threads,
+                         struct mf_offer *offer)
+{
+    int columns[N_MAX], r = 0, H = s->model_dim;
+    struct widths widths = widths_of(1);
+
+    if (!layout_fits(s, 1, 16) || choose_columns(widths.candidates, widths.n, s->inter_dim, 16, columns) == 0)
+        return 0; /* said already */
+    if (mf_cpu_slots(s) > s->expert)
+        return offer->reject(
+            offer, f->name, "s1_sk", "ksplit",
+            "%.0f routes over %d experts: a weight is read for several rows of x, and adding up "
+            "parts of K would cost as many again",
+            mf_cpu_slots(s), s->expert);
+    if (!ksplit_pays(s, columns[0], threads))
+        return offer->reject(
+            offer, f->name, "s1_sk", "ksplit",
+            "each of %d threads has %.1f tiles of %d columns; from %d on they share the work "
+            "evenly without parts of K",
+            threads, tiles_of_thread(s, columns[0], threads), columns[0], TILES_ENOUGH);
+    for (int n = 2; n <= KSPLIT_MAX && r == 0; n++) {
+        char kernel[32];
+        (void)snprintf(kernel, sizeof(kernel), "s1_sk%d", n);
+        if (!ksplit_legal(s, n))
+            r = offer->reject(offer, f->name, kernel, "divisibility",
+                              "model_dim is %d: in %d parts it leaves %d, and a part of %d leaves %d over "
+                              "blocks of %d",
+                              H, n, H % n, H / n, H / n % MF_SPLIT_K, MF_SPLIT_K);
+    }
+    return r;
+}
+
 static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
                      const struct mf_shape *shape, struct mf_offer *offer)
 {
@@ -442,6 +547,8 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
         r = reject_widths(f, shape, offer);
     if (r == 0)
         r = reject_forms(f, shape, offer);
+    if (r == 0)
+        r = reject_splits(f, shape, device->cores, offer);
     for (int stage = 1; stage <= 2 && r == 0; stage++)
         r = each(shape, device->cores, stage, offer_step, &w);
     return r;
@@ -489,7 +596,8 @@ static void run_stage1(void *context, int thread, int n_threads)
         .x = needs[0],
         .w = needs[2],
         .h = give->part[0],
-        .workspace = workspace + k->h_bytes + (size_t)thread * k->room,
+        .partial = (void *)(workspace + k->h_bytes),
+        .workspace = workspace + k->h_bytes + k->partial + (size_t)thread * k->room,
     };
 
     int at = 3;
@@ -497,8 +605,9 @@ static void run_stage1(void *context, int thread, int n_threads)
     if (k->config.out == TO_HQ) {
         a.h = (void *)workspace;
         a.h_q = *give;
-        a.calib = k->plan.codecs.a->global ? needs[at++].part[0] : NULL;
     }
+    if ((k->plan.quantise || k->plan.quantise_x) && k->plan.codecs.a->global)
+        a.calib = needs[at++].part[0];
     a.bias = k->plan.shape.has_b1 ? needs[at].part[0] : NULL;
     mf_stage1_run(&k->plan, &a, thread, n_threads);
 }

@@ -46,13 +46,15 @@ START_TEST(test_counts)
         contract_ask(f->family, &s, 2, &a);
         ck_assert_int_ge(a.steps[MF_STAGE_STAGE1], least);
         ck_assert_int_ge(a.steps[MF_STAGE_STAGE2], 40);
-        ck_assert_int_le(a.steps[MF_STAGE_STAGE1], 72);
+        ck_assert_int_le(a.steps[MF_STAGE_STAGE1], 76);
         ck_assert_int_le(a.steps[MF_STAGE_STAGE2], 72);
-        /* and h of one scale for all rows, which stage 1 cannot quantise */
-        int forms = f->q_type == MF_QTYPE_PER_TENSOR;
+        /* and what stage 1 cannot quantise: x and h of one scale for all rows, x of more tokens than it keeps */
+        bool whole = f->q_type == MF_QTYPE_PER_TENSOR, many = tokens[t] > 32;
+        int forms = f->a == MF_DTYPE_BF16 ? 0 : whole ? 3 : many ? 2 : 0, splits = 1;
         /* and the three layouts where gate and up alternate, which scales of 128 rows do not go with */
         int alternating = f->q_type == MF_QTYPE_PER_1X128 ? 3 : 0;
-        ck_assert_int_eq(a.rejections, demo[_i / CONTRACT_N_FORMATS].widths_refused + forms + alternating);
+        ck_assert_int_eq(a.rejections,
+                         demo[_i / CONTRACT_N_FORMATS].widths_refused + forms + splits + alternating);
     }
 }
 END_TEST
@@ -65,8 +67,8 @@ START_TEST(test_layouts)
     struct contract_answer a;
 
     contract_ask("tile", &s, 2, &a);
-    /* the same with gate and up alternating, and each of the four widths that do not divide 48 */
-    ck_assert_int_eq(a.rejections, 1 + 1 + 4);
+    /* the same with gate and up alternating, each of the four widths that do not divide 48, and 3 to 8 parts of 256 */
+    ck_assert_int_eq(a.rejections, 1 + 1 + 4 + 6);
     ck_assert_str_eq(a.rule, "divisibility");
     ck_assert_ptr_nonnull(strstr(a.reason, "48"));
     ck_assert_ptr_nonnull(strstr(a.reason, "remainder 16"));
@@ -81,10 +83,89 @@ START_TEST(test_widths)
     struct contract_answer a;
 
     contract_ask("tile", &s, 2, &a);
-    ck_assert_int_eq(a.rejections, 2);
+    ck_assert_int_eq(a.rejections, 2 + 1);
     ck_assert_str_eq(a.rule, "divisibility");
     ck_assert_str_eq(a.reason, "block_n is 64 and inter_dim is 96: a tile must divide the columns of stage 1 "
                                "(remainder 32)");
+}
+END_TEST
+
+/* ---- parts of K ---- */
+
+struct splits {
+    struct mf_offer offer;
+    unsigned offered, refused; /* bit n: n parts */
+    char rule[32];             /* of the refusal of all of them */
+};
+
+static unsigned parts_in(const char *name)
+{
+    const char *at = strstr(name, "_sk");
+    return at && at[3] >= '0' && at[3] <= '9' ? 1u << (at[3] - '0') : 0;
+}
+
+static int note_step(struct mf_offer *o, const struct mf_step *step)
+{
+    ((struct splits *)o)->offered |= parts_in(step->name);
+    return 0;
+}
+
+__attribute__((format(printf, 5, 6))) static int
+note_no(struct mf_offer *o, const char *family, const char *kernel, const char *rule, const char *format, ...)
+{
+    struct splits *s = (struct splits *)o;
+
+    (void)family;
+    (void)format;
+    s->refused |= parts_in(kernel);
+    if (strcmp(kernel, "s1_sk") == 0)
+        (void)snprintf(s->rule, sizeof(s->rule), "%s", rule);
+    return 0;
+}
+
+/* As AITER's: 2 to 8 parts, all alike, each of whole blocks of 128. Two threads; one route has one active expert. */
+/* clang-format off */
+static const struct {
+    int64_t token;
+    int32_t model_dim, inter_dim, expert, topk;
+    unsigned legal; /* bits */
+    const char *rule; /* or what all are refused by */
+} split_cases[] = {
+    {1,  128, 32, 8, 1, 0, NULL},
+    {1,  256, 32, 8, 1, 1 << 2, NULL},
+    {1,  384, 32, 8, 1, 1 << 3, NULL},
+    {1,  640, 32, 8, 1, 1 << 5, NULL},
+    {1,  768, 32, 8, 1, 1 << 2 | 1 << 3 | 1 << 6, NULL},
+    {1, 1024, 32, 8, 1, 1 << 2 | 1 << 4 | 1 << 8, NULL},
+    {1, 2880, 32, 8, 1, 0, NULL},                       /* 22.5 blocks of 128 */
+    {1, 7168, 32, 8, 1, 1 << 2 | 1 << 4 | 1 << 7 | 1 << 8, NULL},
+    {1, 1024, 224, 8, 1, 1 << 2 | 1 << 4 | 1 << 8, NULL}, /* 7 tiles of 32: 3.5 a thread */
+    {1, 1024, 256, 8, 1, 0, "ksplit"},                  /* 8: 4 a thread */
+    {1, 1024, 32, 8, 8, 0, "ksplit"},                   /* 8 experts of 1 tile */
+    {8, 1024, 32, 8, 1, 1 << 2 | 1 << 4 | 1 << 8, NULL},
+    {9, 1024, 32, 8, 1, 0, "ksplit"},                   /* more routes than experts */
+};
+/* clang-format on */
+
+START_TEST(test_splits)
+{
+    struct contract_case c = {.token = split_cases[_i].token,
+                              .model_dim = split_cases[_i].model_dim,
+                              .inter_dim = split_cases[_i].inter_dim,
+                              .expert = split_cases[_i].expert,
+                              .topk = split_cases[_i].topk,
+                              .act = MF_ACT_SILU};
+    struct mf_device_info info = {.class = {.gfx = "cpu-x86_64_v3", .cu_num = 2}, .cores = 2};
+
+    for (size_t i = 0; i < CONTRACT_N_FORMATS; i++) {
+        struct mf_shape s = contract_shape(&c, &contract_formats[i]);
+        struct splits splits = {.offer = {note_step, note_no}};
+        unsigned all = split_cases[_i].rule ? 0 : 0x1fc;
+        ck_assert_int_eq(mf_enumerate(&info, &s, contract_formats[i].family, &splits.offer), 0);
+        ck_assert_uint_eq(splits.offered, split_cases[_i].legal);
+        ck_assert_uint_eq(splits.refused, all & ~split_cases[_i].legal);
+        ck_assert_str_eq(splits.rule, split_cases[_i].rule ? split_cases[_i].rule : "");
+    }
 }
 END_TEST
 
@@ -99,6 +180,7 @@ int main(void)
     tcase_add_loop_test(refused, test_counts, 0, (int)MF_ARRAY_LEN(demo) * CONTRACT_N_FORMATS);
     tcase_add_test(refused, test_layouts);
     tcase_add_test(refused, test_widths);
+    tcase_add_loop_test(refused, test_splits, 0, (int)MF_ARRAY_LEN(split_cases));
     suite_add_tcase(suite, contract);
     suite_add_tcase(suite, refused);
     return mf_check_main(suite);

@@ -41,7 +41,7 @@ bool __wrap_mf_fusion_allows(const struct mf_shape *shape, const struct mf_fusio
 
 /* ---- families and shapes ---- */
 
-enum form { BF16, BF16_EARLY, BF16_MANY, TOKEN, TENSOR, BLOCK, MX, NVFP4, INT4, N_FORMS };
+enum form { BF16, BF16_EARLY, BF16_MANY, TOKEN, TOKEN_MANY, TENSOR, BLOCK, MX, NVFP4, INT4, N_FORMS };
 
 /* clang-format off */
 static const char *const shapes[N_FORMS] = {
@@ -49,6 +49,7 @@ static const char *const shapes[N_FORMS] = {
     [BF16_EARLY] = "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1",
     [BF16_MANY]  = "17,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
     [TOKEN]      = "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0",
+    [TOKEN_MANY] = "33,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0",
     [TENSOR]     = "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Tensor,1,0",
     [BLOCK]      = "4,256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0",
     [MX]         = "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0",
@@ -262,6 +263,8 @@ static const struct {
     const char *next;    /* or a rule */
 } refusals[] = {
     {"tile", TENSOR,     "s1_q",       "mixed_order", "s1_int8_tensor_silu_m8_n32_k256_t4_p16_q", NULL},
+    {"tile", TENSOR,     "s1_a16",     "mixed_order", "s1_int8_tensor_silu_m8_n32_k256_t4_p32_a16", NULL},
+    {"tile", TOKEN_MANY, "s1_a16",     "tokens",      "s1_fp8fn_token_silu_m8_n32_k256_t4_p32_a16", NULL},
     {"one",  TENSOR,     "one",        "mixed_order", "one_int8_tensor_silu_n32_c64_t4_p16", NULL},
     {"one",  BF16_MANY,  "one",        "tokens",      "one_bf16_silu_n32_c64_t4_p16", NULL},
     {"lib",  BF16,       "dnnl_s2_zw", "external",    NULL, "epilogue"},

@@ -20,6 +20,7 @@ static const struct contract_case family_cases[] = {
     { 16,  704,  96,  33, 1, MF_ACT_GELU_TANH, true},
     {  1,  200, 136,   8, 8, MF_ACT_SILU,   true},      /* only the row layout fits */
     { 65,  128,  32,  33, 8, MF_ACT_SITUV2, false},
+    {  2, 1536,  64,   8, 1, MF_ACT_GELU,   true},      /* few tiles: K in 2, 3, 4 and 6 parts */
 };
 /* clang-format on */
 

@@ -122,9 +122,12 @@ struct room {
     float *
         a_scale; /* of a block of 128 of K: [rows, groups]; else one for each row, the global factor's inverse in it */
     float *c, *c2;
-    float *sum;  /* stage 2, add: [T, block_n] */
-    float *part; /* of the sums of one piece of K: [rows, ldc] */
-    uint16_t *w; /* that piece decoded */
+    float *sum;             /* stage 2, add: [T, block_n] */
+    float *part;            /* of the sums of one piece of K: [rows, ldc] */
+    uint16_t *w;            /* that piece decoded */
+    struct mf_tensor_ref x; /* quantise_x: x's rows by token, each once it is needed … */
+    uint8_t *x_made;        /* … and which of them are there */
+    float *x_floats;
     void *scratch;
     size_t lda, ldc;
 };
@@ -148,6 +151,11 @@ static size_t carve(const struct mf_stage_plan *p, size_t k, size_t sum_floats, 
     CARVE(part, p->native ? 0 : bm * r.ldc * 4);
     CARVE(w, p->native ? 0 : r.ldc * PIECE * 2);
     CARVE(scratch, mf_tile_scratch_bytes(p->block_m, (int)columns));
+    size_t tokens = p->quantise_x ? (size_t)p->shape.token : 0;
+    CARVE(x.part[0], tokens * mf_codec_row_bytes(p->codecs.a, k));
+    CARVE(x.part[1], tokens * mf_codec_scale_cols(p->codecs.a, k) * (size_t)p->codecs.a->scale_bytes);
+    CARVE(x_made, tokens);
+    CARVE(x_floats, tokens ? k * 4 : 0);
 #undef CARVE
     *ret = r;
     return at;
@@ -171,9 +179,31 @@ size_t mf_stage2_workspace(const struct mf_stage_plan *p)
     return carve(p, (size_t)p->shape.inter_dim, sums, false, NULL, &r);
 }
 
+static size_t k_parts(const struct mf_stage_plan *p)
+{
+    return p->ksplit > 1 ? (size_t)p->ksplit : 1;
+}
+
+/* Of one sorted row: its sums of each part of K, gate and up side by side. */
+static size_t partial_floats(const struct mf_stage_plan *p)
+{
+    return k_parts(p) * 2 * (size_t)p->shape.inter_dim;
+}
+
+size_t mf_stage1_partial(const struct mf_stage_plan *p)
+{
+    size_t rows = (size_t)mf_padded_rows(&p->shape, p->block_m);
+    return k_parts(p) > 1 ? align64(rows * partial_floats(p) * 4) : 0;
+}
+
 struct weights {
     const struct mf_tensor_ref *ref;
     size_t N, K; /* of one expert */
+};
+
+/* Elements of K that are summed. */
+struct span {
+    size_t k0, k_end;
 };
 
 static const char *weight_row(const struct mf_stage_plan *p, const struct weights *w, int32_t expert,
@@ -193,9 +223,42 @@ static const char *weight_scale(const struct mf_stage_plan *p, const struct weig
            ((size_t)expert * rows + row) * mf_codec_scale_cols(c, w->K) * (size_t)c->scale_bytes;
 }
 
+/* A tile over a span of K. The loops know K by where the next panel begins, so what is no whole K goes panel by panel. */
+static void run_span(const struct mf_stage_plan *p, const struct mf_tile *t, struct span s,
+                     void (*gemm)(const struct mf_tile *t))
+{
+    const struct mf_codec *c = p->codecs.w;
+    size_t panel = (size_t)p->panel, panel_bytes = panel * mf_codec_row_bytes(c, t->k);
+    size_t a_bytes = p->native && c->format == MF_FORMAT_INT8 ? 1 : 2;
+    const char *first = (const char *)t->w + s.k0 * (size_t)c->bits / 8 * panel;
+
+    if (s.k0 == 0 && s.k_end == t->k) {
+        gemm(t);
+        return;
+    }
+    for (size_t n = 0; n < (size_t)t->n; n += panel) {
+        struct mf_tile piece = *t;
+        piece.a = (const void *)((const char *)t->a + s.k0 * a_bytes);
+        piece.n = p->panel;
+        piece.w = first + n / panel * panel_bytes;
+        piece.next = n + panel < (size_t)t->n ? first + (n / panel + 1) * panel_bytes : t->next;
+        piece.k = s.k_end - s.k0;
+        piece.c = t->c + n;
+        if (t->a_scale) {
+            piece.a_scale = t->a_scale + s.k0 / 128;
+            piece.w_scale = t->w_scale + ((size_t)t->n_offset + n) / 128 * t->ldw_scale + s.k0 / 128;
+            piece.n_offset = (int)(((size_t)t->n_offset + n) % 128);
+        }
+        if (t->group_scale)
+            piece.group_scale = (const char *)t->group_scale + n * t->ld_group_scale +
+                                s.k0 / (size_t)c->group_cols * (size_t)c->scale_bytes;
+        gemm(&piece);
+    }
+}
+
 /* n columns from row n0 of an expert's weight, by a GEMM that reads them as they are. */
 static void run_native(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
-                       int32_t expert, size_t n0, int n, int rows, float *c, const void *next)
+                       int32_t expert, size_t n0, int n, struct span s, int rows, float *c, const void *next)
 {
     struct mf_tile t = {
         .a = room->a,
@@ -219,7 +282,7 @@ static void run_native(const struct mf_stage_plan *p, const struct room *room, c
         t.w_scale = (const float *)(const void *)weight_scale(p, w, expert, n0);
         t.n_offset = (int)(n0 % 128);
     }
-    p->ops->gemm(&t);
+    run_span(p, &t, s, p->ops->gemm);
 }
 
 /* Adds the sums of K elements k0.. to C: as they are, or times the scales of their 128 of K, whose rows of weights may
@@ -277,7 +340,7 @@ static void pack_row(const struct mf_stage_plan *p, const struct room *room, con
 }
 
 static void run_stream(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
-                       int32_t expert, size_t n0, int n, int rows, float *c, const void *next)
+                       int32_t expert, size_t n0, int n, struct span s, int rows, float *c, const void *next)
 {
     const struct mf_codec *codec = p->codecs.w;
     struct mf_tile t = {
@@ -296,15 +359,15 @@ static void run_stream(const struct mf_stage_plan *p, const struct room *room, c
         .ld_group_scale = mf_codec_scale_cols(codec, w->K) * (size_t)codec->scale_bytes,
     };
 
-    p->ops->stream(&t);
+    run_span(p, &t, s, p->ops->stream);
 }
 
 static void run_decoded(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
-                        int32_t expert, size_t n0, int n, int rows, float *c)
+                        int32_t expert, size_t n0, int n, struct span s, int rows, float *c)
 {
     const struct mf_codec *codec = p->codecs.w;
     size_t piece = per_block(codec) ? 128 : PIECE;
-    bool whole = w->K <= piece && !per_block(codec);
+    bool whole = s.k_end - s.k0 <= piece && !per_block(codec);
     struct mf_decode d = {
         .codec = codec,
         .panel = p->panel,
@@ -329,9 +392,9 @@ static void run_decoded(const struct mf_stage_plan *p, const struct room *room, 
 
     for (int i = 0; i < rows && !whole; i++)
         memset(c + (size_t)i * room->ldc, 0, room->ldc * 4);
-    for (size_t k0 = 0; k0 < w->K; k0 += piece) {
+    for (size_t k0 = s.k0; k0 < s.k_end; k0 += piece) {
         d.k0 = k0;
-        d.k_end = MF_MIN(w->K, k0 + piece);
+        d.k_end = MF_MIN(s.k_end, k0 + piece);
         p->ops->decode(&d);
         t.a = room->a + k0;
         t.k = (d.k_end - k0 + 1) / 2 * 2;
@@ -358,16 +421,23 @@ static void scale_tile(const struct mf_stage_plan *p, const struct room *room, c
                       by_column ? scale : NULL);
 }
 
+static void run_tile_span(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
+                          int32_t expert, size_t n0, int n, struct span s, int rows, float *c,
+                          const void *next)
+{
+    if (p->native)
+        run_native(p, room, w, expert, n0, n, s, rows, c, next);
+    else if (streams(p, rows))
+        run_stream(p, room, w, expert, n0, n, s, rows, c, next);
+    else
+        run_decoded(p, room, w, expert, n0, n, s, rows, c);
+    scale_tile(p, room, w, expert, n0, n, rows, c);
+}
+
 static void run_tile(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
                      int32_t expert, size_t n0, int n, int rows, float *c, const void *next)
 {
-    if (p->native)
-        run_native(p, room, w, expert, n0, n, rows, c, next);
-    else if (streams(p, rows))
-        run_stream(p, room, w, expert, n0, n, rows, c, next);
-    else
-        run_decoded(p, room, w, expert, n0, n, rows, c);
-    scale_tile(p, room, w, expert, n0, n, rows, c);
+    run_tile_span(p, room, w, expert, n0, n, (struct span){0, w->K}, rows, c, next);
 }
 
 void mf_stage_activate(const struct mf_cpu_ops *ops, const struct mf_shape *shape, float *const gate_up[2],
@@ -405,80 +475,141 @@ static void part_gate_up(const float *sums, size_t unit, size_t n, float *const 
     }
 }
 
-static void stage1_tile(const struct mf_stage_plan *p, const struct mf_stage1_args *a,
-                        const struct room *room, const struct part *part, const struct weights *w,
-                        int64_t tile, const void *next)
+/* Where the sums of row i of a block are: n of gate, n of up. */
+static void sums_of_row(const struct mf_stage_plan *p, const struct room *room, int i, size_t n,
+                        float *gate_up[2])
 {
-    size_t I = (size_t)p->shape.inter_dim, n0 = (size_t)tile * (size_t)p->block_n;
+    float *c = room->c + (size_t)i * room->ldc, *c2 = room->c2 + (size_t)i * room->ldc;
+    bool alternates = p->gate_rows > 0;
+
+    gate_up[0] = alternates ? c2 : c;
+    gate_up[1] = alternates ? c2 + n : c2;
+    if (alternates)
+        part_gate_up(c, (size_t)p->gate_rows, n, gate_up);
+}
+
+/* n columns of a row of h from n0 on, from their sums, which are changed. */
+static void activate_row(const struct mf_stage_plan *p, const struct mf_stage1_args *a, size_t row, size_t n0,
+                         size_t n, float *const gate_up[2])
+{
+    size_t I = (size_t)p->shape.inter_dim, expert = (size_t)a->sorted.experts[row / (size_t)p->block_m];
+    const float *b1 = p->shape.has_b1 ? a->bias + expert * 2 * I + n0 : NULL;
+    const float *const bias[2] = {b1, b1 ? b1 + I : NULL};
+
+    mf_stage_activate(p->ops, &p->shape, gate_up, b1 ? bias : NULL,
+                      p->weighted ? a->sorted.weights[row] : 1.0f, n, a->h + row * I + n0);
+}
+
+/* A unit is a tile, or a part of K of it: its parts follow each other. */
+static void stage1_unit(const struct mf_stage_plan *p, const struct mf_stage1_args *a,
+                        const struct room *room, const struct part *part, const struct weights *w,
+                        int64_t unit, const void *next)
+{
+    size_t I = (size_t)p->shape.inter_dim, parts = k_parts(p), at = (size_t)unit % parts;
+    size_t n0 = (size_t)unit / parts * (size_t)p->block_n;
+    struct span s = {w->K / parts * at, w->K / parts * (at + 1)};
     int32_t expert = a->sorted.experts[part->block];
     int n = tile_columns(p, I, n0);
 
     if (p->gate_rows > 0) {
-        run_tile(p, room, w, expert, 2 * n0, 2 * n, part->rows, room->c, next);
+        run_tile_span(p, room, w, expert, 2 * n0, 2 * n, s, part->rows, room->c, next);
     } else {
-        run_tile(p, room, w, expert, n0, n, part->rows, room->c, weight_row(p, w, expert, I + n0));
-        run_tile(p, room, w, expert, I + n0, n, part->rows, room->c2, next);
+        run_tile_span(p, room, w, expert, n0, n, s, part->rows, room->c, weight_row(p, w, expert, I + n0));
+        run_tile_span(p, room, w, expert, I + n0, n, s, part->rows, room->c2, next);
     }
-    const float *b1 = p->shape.has_b1 ? a->bias + (size_t)expert * 2 * I + n0 : NULL;
-    const float *const bias[2] = {b1, b1 ? b1 + I : NULL};
     for (int i = 0; i < part->rows; i++) {
         size_t row = (size_t)(part->row0 + i);
-        float *c = room->c + (size_t)i * room->ldc, *c2 = room->c2 + (size_t)i * room->ldc;
-        bool alternates = p->gate_rows > 0;
-        float *const gate_up[2] = {alternates ? c2 : c, alternates ? c2 + n : c2};
-        if (alternates)
-            part_gate_up(c, (size_t)p->gate_rows, (size_t)n, gate_up);
-        mf_stage_activate(p->ops, &p->shape, gate_up, b1 ? bias : NULL,
-                          p->weighted ? a->sorted.weights[row] : 1.0f, (size_t)n, a->h + row * I + n0);
+        float *gate_up[2];
+        sums_of_row(p, room, i, (size_t)n, gate_up);
+        if (parts == 1) {
+            activate_row(p, a, row, n0, (size_t)n, gate_up);
+            continue;
+        }
+        float *to = a->partial + row * partial_floats(p) + at * 2 * I + n0;
+        memcpy(to, gate_up[0], (size_t)n * 4);
+        memcpy(to + I, gate_up[1], (size_t)n * 4);
     }
 }
 
-static void quantise_h(const struct mf_stage_plan *p, const struct mf_stage1_args *a, int thread,
-                       int n_threads)
+/* A row of h from the sums of the parts of K. */
+static void add_parts(const struct mf_stage_plan *p, const struct mf_stage1_args *a, size_t row)
 {
     size_t I = (size_t)p->shape.inter_dim;
-    int64_t n_blocks = a->sorted.num_valid[0] / p->block_m;
-    float global = p->codecs.a->global ? a->calib[1] : 1.0f;
+    float *sum = a->partial + row * partial_floats(p);
 
-    if (p->codecs.a->global && thread == 0)
+    for (size_t at = 1; at < k_parts(p); at++)
+        p->ops->add(sum, sum + at * 2 * I, 2 * I, 1.0f);
+    activate_row(p, a, row, 0, I, (float *[2]){sum, sum + I});
+}
+
+/* What has to wait for whole rows: this thread's share of them. */
+static void finish_rows(const struct mf_stage_plan *p, const struct mf_stage1_args *a, int thread,
+                        int n_threads)
+{
+    size_t I = (size_t)p->shape.inter_dim, seen = 0;
+    int64_t n_blocks = a->sorted.num_valid[0] / p->block_m;
+    float global = p->quantise && p->codecs.a->global ? a->calib[1] : 1.0f;
+
+    if (p->quantise && p->codecs.a->global && thread == 0)
         *(float *)a->h_q.part[2] = global;
     for (int64_t b = 0; b < n_blocks; b++) {
         int rows = mf_block_rows(a->sorted.ids, b * p->block_m, p->block_m, p->shape.topk);
-        for (int i = 0; i < rows; i++) {
+        for (int i = 0; i < rows; i++, seen++) {
             size_t row = (size_t)(b * p->block_m + i);
-            if ((int)(row % (size_t)n_threads) == thread)
+            if (seen % (size_t)n_threads != (size_t)thread)
+                continue;
+            if (k_parts(p) > 1)
+                add_parts(p, a, row);
+            if (p->quantise)
                 mf_stage_quantise_row(p->codecs.a, a->h + row * I, I, row, global, a->workspace, &a->h_q);
         }
     }
+}
+
+/* Row i of a block's A from sorted row `row`: as x is, or quantised by this thread when it first meets the token. */
+static void bring_x(const struct mf_stage_plan *p, const struct mf_stage1_args *a, const struct room *room,
+                    size_t row, int i, int rows)
+{
+    size_t H = (size_t)p->shape.model_dim, source = p->gather ? (size_t)mf_id_token(a->sorted.ids[row]) : row;
+
+    if (p->quantise_x && !room->x_made[source]) {
+        mf_stage_quantise_row(p->codecs.a, (const uint16_t *)a->x.part[0] + source * H, H, source,
+                              p->codecs.a->global ? a->calib[0] : 1.0f, room->x_floats, &room->x);
+        room->x_made[source] = 1;
+    }
+    pack_row(p, room, p->quantise_x ? &room->x : &a->x, source, H, i, rows);
 }
 
 void mf_stage1_run(const struct mf_stage_plan *p, const struct mf_stage1_args *a, int thread, int n_threads)
 {
     size_t H = (size_t)p->shape.model_dim, I = (size_t)p->shape.inter_dim, bn = (size_t)p->block_n;
     struct weights w = {&a->w, 2 * I, H};
-    struct share share = share_out(p, a->sorted, (int64_t)((I + bn - 1) / bn), thread, n_threads);
+    int64_t parts = (int64_t)k_parts(p);
+    struct share share = share_out(p, a->sorted, (int64_t)((I + bn - 1) / bn) * parts, thread, n_threads);
     struct room room;
     struct part part;
 
     (void)carve(p, H, 0, true, a->workspace, &room);
+    if (p->quantise_x) {
+        memset(room.x_made, 0, (size_t)p->shape.token);
+        room.x.part[2] = (void *)a->calib;
+    }
     while (share_next(&share, &part)) {
         int32_t expert = a->sorted.experts[part.block];
         int64_t following = part.block + 1 < share.n_blocks ? part.block + 1 : part.block;
-        for (int i = 0; i < part.rows; i++) {
-            size_t row = (size_t)(part.row0 + i);
-            pack_row(p, &room, &a->x, p->gather ? (size_t)mf_id_token(a->sorted.ids[row]) : row, H, i,
-                     part.rows);
-        }
-        for (int64_t tile = part.tile; tile < part.tile_end; tile++) {
-            bool last = tile + 1 == part.tile_end;
-            const void *next = weight_row(p, &w, last ? a->sorted.experts[following] : expert,
-                                          last ? 0 : (size_t)(tile + 1) * bn * (p->gate_rows > 0 ? 2 : 1));
-            stage1_tile(p, a, &room, &part, &w, tile, next);
+        for (int i = 0; i < part.rows; i++)
+            bring_x(p, a, &room, (size_t)(part.row0 + i), i, part.rows);
+        for (int64_t unit = part.tile; unit < part.tile_end; unit++) {
+            bool last = unit + 1 == part.tile_end;
+            const void *next =
+                weight_row(p, &w, last ? a->sorted.experts[following] : expert,
+                           last ? 0 : (size_t)((unit + 1) / parts) * bn * (p->gate_rows > 0 ? 2 : 1));
+            stage1_unit(p, a, &room, &part, &w, unit, next);
         }
     }
-    if (p->quantise) {
+    if (p->quantise || parts > 1) {
         mf_pool_barrier();
-        quantise_h(p, a, thread, n_threads);
+        finish_rows(p, a, thread, n_threads);
     }
 }
 

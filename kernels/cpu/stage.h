@@ -14,6 +14,9 @@ enum mf_stage2_out {
     MF_STAGE2_ADD,   /* y: a thread owns columns and adds all slots of a token, experts ascending */
 };
 
+#define MF_SPLIT_K           128 /* a multiple of every group along K */
+#define MF_QUANTISE_X_TOKENS 32  /* rows of x that a thread quantises for itself and keeps */
+
 /* Parameters of a stage; fixed when a step is opened. */
 struct mf_stage_plan {
     struct mf_shape shape;
@@ -24,7 +27,10 @@ struct mf_stage_plan {
     int gate_rows; /* stage 1: gate and up alternate in w by so many rows, which divide block_n; 0: all of gate first */
     int block_m, block_n, block_k; /* block_k 0: not cut */
     int threads;
-    bool gather;   /* stage 1: x is in token order */
+    int ksplit; /* stage 1: so many parts of K, each a multiple of MF_SPLIT_K, are summed apart; 0, 1: not cut */
+    bool gather; /* stage 1: x is in token order */
+    bool
+        quantise_x; /* stage 1, with gather: x is bf16, of up to MF_QUANTISE_X_TOKENS rows with scales of their own */
     bool quantise; /* stage 1: h leaves in the format of the shape */
     bool weighted; /* stage 1: before the activation; stage 2: on what leaves */
     enum mf_stage2_out out;
@@ -43,7 +49,8 @@ struct mf_stage1_args {
     struct mf_tensor_ref x, w; /* their artifacts' parts */
     uint16_t *h;               /* bf16 [P, I]: the result, or on the way to h_q */
     struct mf_tensor_ref h_q;  /* with quantise */
-    const float *calib;        /* with quantise and a global factor: x's, h's */
+    const float *calib;        /* with quantise or quantise_x and a global factor: x's, h's */
+    float *partial;            /* with ksplit, of all threads: mf_stage1_partial() bytes */
     const float *bias;         /* b1 of shapes that have it */
     void *workspace;           /* of this thread, mf_stage1_workspace() */
 };
@@ -59,8 +66,10 @@ struct mf_stage2_args {
 /* Bytes for one thread, a multiple of 64. */
 size_t mf_stage1_workspace(const struct mf_stage_plan *p);
 size_t mf_stage2_workspace(const struct mf_stage_plan *p);
+/* Sums of the parts of K, for every row of sorted order: 0 where K is not cut. */
+size_t mf_stage1_partial(const struct mf_stage_plan *p);
 
-/* One thread's part of n. With p->quantise, stage1 has a barrier of the pool inside. */
+/* One thread's part of n. With p->quantise or p->ksplit, stage1 has a barrier of the pool inside. */
 void mf_stage1_run(const struct mf_stage_plan *p, const struct mf_stage1_args *a, int thread, int n_threads);
 void mf_stage2_run(const struct mf_stage_plan *p, const struct mf_stage2_args *a, int thread, int n_threads);
 

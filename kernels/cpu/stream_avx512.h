@@ -94,6 +94,7 @@ INLINE void coded_stream(const struct mf_tile *t, const int MR, const int KU, co
     const size_t panel = (size_t)t->panel, stride = panel * 4, per = KIND == CODED_TABLE ? 8 : 4;
     const size_t row_bytes = t->k * (size_t)c->bits / 8, group = c->group_cols ? (size_t)c->group_cols : t->k;
     const size_t span = t->group_scale ? 16 / (size_t)c->scale_bytes * group : t->k;
+    const size_t scale_bytes = (t->k + group - 1) / group * (size_t)c->scale_bytes;
     const char *end = (const char *)t->w + (size_t)t->n * row_bytes;
     const uint16_t *values = c->format == MF_FORMAT_INT4 ? coded_int4 : coded_fp4;
     const __m512i table = _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)values));
@@ -109,7 +110,7 @@ INLINE void coded_stream(const struct mf_tile *t, const int MR, const int KU, co
             size_t k_end = MF_MIN(t->k, k0 + span), at = k0 / group * (size_t)c->scale_bytes;
             __m128i turned[16];
             if (scale)
-                turn_scales(scale, t->ld_group_scale, t->ld_group_scale - at, turned);
+                turn_scales(scale, t->ld_group_scale, scale_bytes - at, turned);
             for (size_t k = k0, g = 0; k < k_end; k += group, g++) {
                 __m512 s = scale ? turned_scale(c->scale_format, turned, g) : _mm512_set1_ps(1.0f);
                 coded_group(t, p + k / per * stride, stride, k, MF_MIN(k_end, k + group), table, end, MR, KU,

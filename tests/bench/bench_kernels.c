@@ -19,6 +19,13 @@ static bool is_asked(int argc, char **argv, const char *name)
 static int bench_shape(struct mf_device *d, const struct bench_shape *shape)
 {
     static const int64_t tokens[] = {1, 4, 16, 64, 1024};
+    static const struct {
+        const char *name;
+        enum bench_kind over;
+        bool inverse;
+    } ratios[] = {{"own_over_lib", BENCH_LIB, false},
+                  {"a16_over_own", BENCH_A16, true},
+                  {"split_over_own", BENCH_SPLIT, true}};
     struct bench_weights *w = bench_weights_new(d, shape);
     double space = 0;
 
@@ -31,12 +38,21 @@ static int bench_shape(struct mf_device *d, const struct bench_shape *shape)
         if (bench_tokens(w, tokens[i], &r) < 0)
             return 1;
         printf("e2e_over_floor.%s.T%lld %.3f ratio\n", shape->name, (long long)tokens[i],
-               r.own_us / r.floor_us);
-        printf("e2e.%s.T%lld %.1f us\n", shape->name, (long long)tokens[i], r.own_us);
-        if (r.lib_us > 0)
-            printf("own_over_lib.%s.T%lld %.3f ratio\n", shape->name, (long long)tokens[i],
-                   r.own_us / r.lib_us);
-        printf("# %d steps; %s\n", r.n_steps, r.own);
+               r.us[BENCH_OWN] / r.floor_us);
+        printf("e2e_over_read.%s.T%lld %.3f ratio\n", shape->name, (long long)tokens[i],
+               r.us[BENCH_OWN] / r.read_us);
+        printf("e2e.%s.T%lld %.1f us\n", shape->name, (long long)tokens[i], r.us[BENCH_OWN]);
+        for (size_t j = 0; j < MF_ARRAY_LEN(ratios); j++) {
+            double over = r.us[ratios[j].over];
+            if (over > 0)
+                printf("%s.%s.T%lld %.3f ratio\n", ratios[j].name, shape->name, (long long)tokens[i],
+                       ratios[j].inverse ? over / r.us[BENCH_OWN] : r.us[BENCH_OWN] / over);
+        }
+        printf("# %d steps; %s\n", r.n_steps, r.best[BENCH_OWN]);
+        for (size_t j = 0; j < MF_ARRAY_LEN(ratios); j++) {
+            if (ratios[j].inverse && r.us[ratios[j].over] > 0)
+                printf("# %s: %s\n", ratios[j].name, r.best[ratios[j].over]);
+        }
         (void)fflush(stdout);
         space = r.space > space ? r.space : space;
     }

@@ -10,15 +10,26 @@ struct bench_shape {
     int32_t model_dim, inter_dim;
     enum mf_dtype dtype_a, dtype_w;
     enum mf_qtype q_type;
+    int32_t topk; /* 0: 8 */
+};
+
+/* What pipelines are told apart by. */
+enum bench_kind {
+    BENCH_OWN,
+    BENCH_LIB,
+    BENCH_A16,   /* of ours, with stage 1 that takes bf16 and quantises it itself */
+    BENCH_SPLIT, /* of ours, with K of stage 1 in parts */
+    BENCH_N_KINDS,
 };
 
 struct bench_result {
-    double own_us, lib_us; /* best end to end; lib_us is 0 where lib offers nothing */
-    double floor_us;       /* weights of active experts and activations at the measured read bandwidth, or
+    double us[BENCH_N_KINDS]; /* best end to end; 0 where nothing of that kind is offered */
+    double floor_us;          /* weights of active experts and activations at the measured read bandwidth, or
                                        the arithmetic at the measured peak, whichever is longer */
-    double space;          /* worst over best of the stage-1 steps */
+    double read_us; /* the same weights read and nothing else, in turns with the finalists of ours: best */
+    double space;   /* worst over best of the stage-1 steps */
     int n_steps;
-    char own[512]; /* names of the best pipeline */
+    char best[BENCH_N_KINDS][512]; /* names of those pipelines */
 };
 
 /* The shapes of the demo, Qwen3-30B-A3B and Qwen3-235B-A22B; *ret_n of them. */

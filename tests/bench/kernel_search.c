@@ -10,32 +10,41 @@
 #include "common/layer.h"
 #include "common/routing.h"
 #include "kernels/codec.h"
+#include "kernels/cpu/peaks.h"
 #include "kernels/data.h"
 #include "kernels/fmoe.h"
 #include "kernels/layout.h"
+#include "kernels/pool.h"
 
 #define SEED      5
 #define ROTATIONS 16
 #define STEPS_MAX 512
+#define EXPERTS   128
+#define CALLS     24 /* of a whole pipeline; the best counts */
 
 #define FP8 MF_DTYPE_FP8_E4M3FN
 #define FP4 MF_DTYPE_FP4X2
 /* clang-format off */
 static const struct bench_shape shapes[] = {
-    {"qwen3-30b-tp8-bf16",  2048,  96, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO},
-    {"qwen3-30b-tp8-fp8",   2048,  96, FP8, FP8, MF_QTYPE_PER_TOKEN},
-    {"qwen3-30b-tp4-fp8b",  2048, 192, FP8, FP8, MF_QTYPE_PER_1X128},
-    {"qwen3-30b-tp8-int8",  2048,  96, MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TOKEN},
-    {"qwen3-30b-tp8-mxfp8", 2048,  96, FP8, FP8, MF_QTYPE_PER_1X32},
-    {"qwen3-30b-tp8-mxfp4", 2048,  96, FP4, FP4, MF_QTYPE_PER_1X32},
-    {"qwen3-30b-tp8-a8w4",  2048,  96, FP8, FP4, MF_QTYPE_PER_1X32},
-    {"qwen3-30b-tp8-a16w4", 2048,  96, MF_DTYPE_BF16, FP4, MF_QTYPE_PER_1X32},
-    {"qwen3-30b-tp8-nvfp4", 2048,  96, MF_DTYPE_BF16, FP4, MF_QTYPE_PER_1X16},
-    {"qwen3-30b-tp8-int4",  2048,  96, MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_1X32},
-    {"qwen3-30b-tp8-int4c", 2048,  96, MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN},
-    {"qwen3-235b-tp8-bf16", 4096, 192, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO},
-    {"qwen3-235b-tp8-fp8",  4096, 192, FP8, FP8, MF_QTYPE_PER_TOKEN},
-    {"qwen3-235b-tp4-fp8b", 4096, 384, FP8, FP8, MF_QTYPE_PER_1X128},
+    /* name, H, I, a, w, q_type, topk (0: 8); "few" have fewer tiles than threads can share evenly */
+    {"qwen3-30b-tp8-bf16",  2048,  96, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, 0},
+    {"qwen3-30b-tp8-fp8",   2048,  96, FP8, FP8, MF_QTYPE_PER_TOKEN, 0},
+    {"qwen3-30b-tp4-fp8b",  2048, 192, FP8, FP8, MF_QTYPE_PER_1X128, 0},
+    {"qwen3-30b-tp8-int8",  2048,  96, MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TOKEN, 0},
+    {"qwen3-30b-tp8-mxfp8", 2048,  96, FP8, FP8, MF_QTYPE_PER_1X32, 0},
+    {"qwen3-30b-tp8-mxfp4", 2048,  96, FP4, FP4, MF_QTYPE_PER_1X32, 0},
+    {"qwen3-30b-tp8-a8w4",  2048,  96, FP8, FP4, MF_QTYPE_PER_1X32, 0},
+    {"qwen3-30b-tp8-a16w4", 2048,  96, MF_DTYPE_BF16, FP4, MF_QTYPE_PER_1X32, 0},
+    {"qwen3-30b-tp8-nvfp4", 2048,  96, MF_DTYPE_BF16, FP4, MF_QTYPE_PER_1X16, 0},
+    {"qwen3-30b-tp8-int4",  2048,  96, MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, 0},
+    {"qwen3-30b-tp8-int4c", 2048,  96, MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, 0},
+    {"qwen3-235b-tp8-bf16", 4096, 192, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, 0},
+    {"qwen3-235b-tp8-fp8",  4096, 192, FP8, FP8, MF_QTYPE_PER_TOKEN, 0},
+    {"qwen3-235b-tp4-fp8b", 4096, 384, FP8, FP8, MF_QTYPE_PER_1X128, 0},
+    {"few-3-bf16",          5120,  96, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, 1},
+    {"few-3-fp8b",          5120,  96, FP8, FP8, MF_QTYPE_PER_1X128, 1},
+    {"few-1-bf16",          7168,  32, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, 1},
+    {"few-1-mxfp4",         7168,  32, FP4, FP4, MF_QTYPE_PER_1X32, 1},
 };
 /* clang-format on */
 
@@ -117,8 +126,8 @@ struct bench_weights *bench_weights_new(struct mf_device *d, const struct bench_
     b->shape = (struct mf_shape){.token = 1,
                                  .model_dim = s->model_dim,
                                  .inter_dim = s->inter_dim,
-                                 .expert = 128,
-                                 .topk = 8,
+                                 .expert = EXPERTS,
+                                 .topk = s->topk ? s->topk : 8,
                                  .act_type = MF_ACT_SILU,
                                  .dtype = MF_DTYPE_BF16,
                                  .q_dtype_a = s->dtype_a,
@@ -200,6 +209,22 @@ static void search_close(struct search *s)
     free(s->weights);
 }
 
+/* ---- pipelines ---- */
+
+struct chain {
+    char text[8][MF_STEP_NAME_MAX + 20];
+    const char *names[8];
+    size_t n;
+    int stage1, stage2; /* their places */
+};
+
+static void chain_add(struct chain *c, const char *family, const char *step)
+{
+    (void)snprintf(c->text[c->n], sizeof(c->text[0]), "%s:%s", family, step);
+    c->names[c->n] = c->text[c->n];
+    c->n++;
+}
+
 /* ---- timing ---- */
 
 static struct mf_tensor_ref weight_of(const struct search *s, const struct mf_pipeline *p, enum mf_tensor t)
@@ -234,16 +259,72 @@ static int launch_stage(void *context, int index)
     return mf_pipeline_launch(l->p, l->step);
 }
 
-/* Best of `calls` rotations of the whole pipeline, or of its step `only` with the others run untimed. */
-static double time_names(struct search *s, const char *const *names, size_t n, int only, int calls)
+/* What the layer reads of its weights, read by nothing but the loop of the ceiling. */
+struct reading {
+    const struct mf_cpu_peak_loops *loops;
+    const struct search *s;
+    const struct mf_fmoe_args *args;
+    bool active[EXPERTS];
+};
+
+/* A thread's share of the active experts' w1 and w2, one after the other. */
+static void read_share(void *context, int thread, int n_threads)
+{
+    const struct reading *r = context;
+    size_t n = 0;
+
+    for (size_t e = 0; e < EXPERTS; e++)
+        n += r->active[e];
+    for (int i = 0; i < 2; i++) {
+        const struct mf_tensor_ref *w = i == 0 ? &r->args->w1 : &r->args->w2;
+        size_t bytes = (size_t)mf_part_bytes(&r->s->w->parts[i][0]) / EXPERTS, pages = bytes / 4096, seen = 0;
+        size_t first = pages * n * (size_t)thread / (size_t)n_threads,
+               last = pages * n * (size_t)(thread + 1) / (size_t)n_threads;
+        for (size_t e = 0; e < EXPERTS; e++) {
+            size_t from = MF_MAX(first, seen), to = MF_MIN(last, seen + pages);
+            if (!r->active[e])
+                continue;
+            if (from < to)
+                r->loops->read((const char *)w->part[0] + e * bytes + (from - seen) * 4096,
+                               (to - from) * 4096);
+            seen += pages;
+        }
+    }
+}
+
+static int launch_reading(void *context, int index)
+{
+    (void)index;
+    mf_pool_run(read_share, context, mf_pool_threads());
+    return 0;
+}
+
+static double time_reading(const struct search *s, const struct mf_fmoe_args *args, int rotation)
+{
+    struct reading r = {mf_cpu_peak_loops(mf_isa_best()), s, args, {false}};
+    double us = 1e12;
+
+    for (int64_t i = 0; i < s->shape.token * s->shape.topk; i++)
+        r.active[s->ids[rotation][i]] = true;
+    (void)s->w->device->ops->time(s->w->device, launch_reading, &r, 1, &us);
+    return us;
+}
+
+struct timed {
+    double us, read_us; /* best of each */
+};
+
+/* The best of `calls` rotations of the whole pipeline, or of its step `only` with the others run untimed. With read, each
+ * call takes turns with reading what it reads, of the experts of another rotation. */
+static struct timed time_calls(struct search *s, const struct chain *c, int only, bool read, int calls)
 {
     struct mf_device *d = s->w->device;
     struct mf_pipeline *p;
     char why[256];
-    double best = 1e12;
+    struct timed best = {1e12, 1e12};
 
-    if (mf_pipeline_open(d, &s->shape, names, n, why, sizeof(why), &p) < 0) {
-        (void)fprintf(stderr, "%s: %s\n", names[n > 1], why);
+    if (mf_pipeline_open(d, &s->shape, c->names, c->n, why, sizeof(why), &p) < 0) {
+        (void)fprintf(stderr, "%s: %s\n", c->names[c->n > 1], why);
         return best;
     }
     size_t arena_bytes = mf_pipeline_arena_bytes(p) + 64;
@@ -263,8 +344,10 @@ static double time_names(struct search *s, const char *const *names, size_t n, i
             (void)mf_pipeline_launch(p, i);
         int r = only >= 0 ? d->ops->time(d, launch_stage, &stage, 1, &us)
                           : d->ops->time(d, launch_one, p, 1, &us);
-        if (r == 0 && call >= 0 && us < best)
-            best = us;
+        if (r == 0 && call >= 0)
+            best.us = MF_MIN(best.us, us);
+        if (read && call >= 0)
+            best.read_us = MF_MIN(best.read_us, time_reading(s, &args, (call + ROTATIONS / 2) % ROTATIONS));
     }
     d->ops->release(d, arena, arena_bytes);
     p = mf_pipeline_close(p);
@@ -272,20 +355,6 @@ static double time_names(struct search *s, const char *const *names, size_t n, i
 }
 
 /* ---- the search ---- */
-
-struct chain {
-    char text[8][MF_STEP_NAME_MAX + 20];
-    const char *names[8];
-    size_t n;
-    int stage1, stage2; /* their places */
-};
-
-static void chain_add(struct chain *c, const char *family, const char *step)
-{
-    (void)snprintf(c->text[c->n], sizeof(c->text[0]), "%s:%s", family, step);
-    c->names[c->n] = c->text[c->n];
-    c->n++;
-}
 
 /* Steps of family move: "sort_m16", "quant1_t2", "quant2_m16_t2"; block_m or threads 0: not part of the name. */
 static void chain_move(struct chain *c, const char *word, int block_m, int threads)
@@ -316,7 +385,7 @@ static bool chain_of(const struct search *s, const struct mf_step *s1, const str
     if (s1->block_m != s2->block_m || !(s1->covers & MF_OP_BIT(MF_OP_GATHER)))
         return false;
     chain_move(c, "sort", bm, 0);
-    if (quantised)
+    if (quantised && !(s1->covers & MF_OP_BIT(MF_OP_QUANT1)))
         chain_move(c, "quant1", 0, cores);
     c->stage1 = (int)c->n;
     chain_add(c, s1->family, s1->name);
@@ -352,7 +421,21 @@ struct kept {
     double us;
 };
 
-/* The KEEP fastest of each block_m and family kind (own, lib). */
+static enum bench_kind kind_of(const struct mf_step *s)
+{
+    return strcmp(s->family, "lib") == 0         ? BENCH_LIB
+           : s->covers & MF_OP_BIT(MF_OP_QUANT1) ? BENCH_A16
+           : strstr(s->name, "_sk")              ? BENCH_SPLIT
+                                                 : BENCH_OWN;
+}
+
+/* Stage 2 is lib's for lib's stage 1, and ours for all others. */
+static enum bench_kind partner_kind(enum bench_kind kind)
+{
+    return kind == BENCH_LIB ? BENCH_LIB : BENCH_OWN;
+}
+
+/* The KEEP fastest of each block_m and kind. */
 static void keep(struct kept *list, const struct mf_step *step, double us)
 {
     struct kept next = {step, us};
@@ -373,40 +456,44 @@ static int block_index(int32_t bm)
     return bm == 8 ? 0 : bm == 16 ? 1 : bm == 32 ? 2 : 3;
 }
 
-static void finish(struct search *s, struct kept (*best)[2][4][KEEP], struct bench_result *ret)
+static void note_chain(struct search *s, const struct chain *c, enum bench_kind kind,
+                       struct bench_result *ret)
 {
-    for (int lib = 0; lib < 2; lib++) {
+    bool read = kind == BENCH_OWN;
+    struct timed t = time_calls(s, c, -1, read, CALLS);
+    char *names = ret->best[kind];
+
+    if (read)
+        ret->read_us = ret->read_us == 0 ? t.read_us : MF_MIN(ret->read_us, t.read_us);
+    if (ret->us[kind] != 0 && t.us >= ret->us[kind])
+        return;
+    ret->us[kind] = t.us;
+    names[0] = '\0';
+    for (size_t j = 0; j < c->n; j++)
+        (void)snprintf(names + strlen(names), sizeof(ret->best[0]) - strlen(names), "%s%s", j ? "|" : "",
+                       c->names[j]);
+}
+
+static void finish(struct search *s, struct kept (*best)[BENCH_N_KINDS][4][KEEP], struct bench_result *ret)
+{
+    for (enum bench_kind kind = BENCH_OWN; kind < BENCH_N_KINDS; kind++) {
         for (int b = 0; b < 4; b++) {
             for (int i = 0; i < KEEP * KEEP; i++) {
-                const struct mf_step *s1 = best[0][lib][b][i / KEEP].step,
-                                     *s2 = best[1][lib][b][i % KEEP].step;
+                const struct mf_step *s1 = best[0][kind][b][i / KEEP].step,
+                                     *s2 = best[1][partner_kind(kind)][b][i % KEEP].step;
                 struct chain c;
                 if (!s1 || !s2 || !chain_of(s, s1, s2, &c))
                     continue;
-                double us = time_names(s, c.names, c.n, -1, 8), *to = lib ? &ret->lib_us : &ret->own_us;
-                if (*to != 0 && us >= *to)
-                    continue;
-                *to = us;
-                if (!lib) {
-                    ret->own[0] = '\0';
-                    for (size_t j = 0; j < c.n; j++)
-                        (void)snprintf(ret->own + strlen(ret->own), sizeof(ret->own) - strlen(ret->own),
-                                       "%s%s", j ? "|" : "", c.names[j]);
-                }
+                note_chain(s, &c, kind, ret);
             }
         }
     }
     for (size_t i = 0; i < s->n; i++) {
-        char name[MF_STEP_NAME_MAX + 20];
-        const char *names[] = {name};
+        struct chain c = {0};
         if (s->steps[i].stage != MF_STAGE_ONE)
             continue;
-        (void)snprintf(name, sizeof(name), "%s:%s", s->steps[i].family, s->steps[i].name);
-        double us = time_names(s, names, 1, -1, 8);
-        if (us < ret->own_us) {
-            ret->own_us = us;
-            (void)snprintf(ret->own, sizeof(ret->own), "%s", name);
-        }
+        chain_add(&c, s->steps[i].family, s->steps[i].name);
+        note_chain(s, &c, BENCH_OWN, ret);
     }
 }
 
@@ -425,7 +512,7 @@ static double floor_of(const struct search *s)
 
 int bench_tokens(struct bench_weights *w, int64_t token, struct bench_result *ret)
 {
-    struct kept best[2][2][4][KEEP] = {0};
+    struct kept best[2][BENCH_N_KINDS][4][KEEP] = {0};
     struct search s;
     double first = 0, last = 0;
     int r = search_open(&s, w, token);
@@ -433,7 +520,8 @@ int bench_tokens(struct bench_weights *w, int64_t token, struct bench_result *re
     *ret = (struct bench_result){0};
     for (size_t i = 0; i < s.n && r == 0; i++) {
         const struct mf_step *step = &s.steps[i];
-        bool one = step->stage == MF_STAGE_STAGE1, lib = strcmp(step->family, "lib") == 0;
+        bool one = step->stage == MF_STAGE_STAGE1;
+        enum bench_kind kind = kind_of(step);
         struct chain c;
         ret->n_steps++;
         if (!one && step->stage != MF_STAGE_STAGE2)
@@ -441,9 +529,9 @@ int bench_tokens(struct bench_weights *w, int64_t token, struct bench_result *re
         const struct mf_step *other = any_partner(&s, step, one ? MF_STAGE_STAGE2 : MF_STAGE_STAGE1);
         if (!other || !chain_of(&s, one ? step : other, one ? other : step, &c))
             continue;
-        double us = time_names(&s, c.names, c.n, one ? c.stage1 : c.stage2, token > 256 ? 2 : 6);
-        keep(best[!one][lib][block_index(step->block_m)], step, us);
-        if (one && !lib) {
+        double us = time_calls(&s, &c, one ? c.stage1 : c.stage2, false, token > 256 ? 2 : 6).us;
+        keep(best[!one][kind][block_index(step->block_m)], step, us);
+        if (one && kind != BENCH_LIB) {
             first = first == 0 || us < first ? us : first;
             last = us > last ? us : last;
         }
