@@ -10,6 +10,7 @@
 #define ROW_PAD 32 /* elements: rows of A must not all fall into one set of the first cache */
 #define PIECE \
     512 /* of K decoded at a time: with 32 rows half a core's first cache, a multiple of every group */
+#define SUMS_BYTES   (256u << 10)
 #define COST_OF_TILE 12 /* reading a tile's weights costs about as much as that many rows of arithmetic */
 
 static size_t align64(size_t bytes)
@@ -122,7 +123,7 @@ struct room {
     float *
         a_scale; /* of a block of 128 of K: [rows, groups]; else one for each row, the global factor's inverse in it */
     float *c, *c2;
-    float *sum;             /* stage 2, add: [T, block_n] */
+    float *sum;             /* stage 2, add: [T, block_n · tiles_at_once] */
     float *part;            /* of the sums of one piece of K: [rows, ldc] */
     uint16_t *w;            /* that piece decoded */
     struct mf_tensor_ref x; /* quantise_x: x's rows by token, each once it is needed … */
@@ -171,12 +172,26 @@ size_t mf_stage1_workspace(const struct mf_stage_plan *p)
     return bytes > row ? bytes : row;
 }
 
+/* Tiles of y whose sums a thread keeps: so many that it reads an expert's weights in one long run, so few that the sums
+ * of all tokens stay in its second cache. */
+static size_t tiles_at_once(const struct mf_stage_plan *p)
+{
+    size_t bn = (size_t)p->block_n, tiles = ((size_t)p->shape.model_dim + bn - 1) / bn;
+    size_t fit = SUMS_BYTES / ((size_t)p->shape.token * bn * 4);
+
+    return MF_MAX(MF_MIN(tiles, fit), (size_t)1);
+}
+
+static size_t sums_of_y(const struct mf_stage_plan *p)
+{
+    return (size_t)p->shape.token * (size_t)p->block_n * tiles_at_once(p);
+}
+
 size_t mf_stage2_workspace(const struct mf_stage_plan *p)
 {
     struct room r;
-    size_t sums = p->out == MF_STAGE2_ADD ? (size_t)p->shape.token * (size_t)p->block_n : 0;
 
-    return carve(p, (size_t)p->shape.inter_dim, sums, false, NULL, &r);
+    return carve(p, (size_t)p->shape.inter_dim, p->out == MF_STAGE2_ADD ? sums_of_y(p) : 0, false, NULL, &r);
 }
 
 static size_t k_parts(const struct mf_stage_plan *p)
@@ -668,50 +683,64 @@ static void stage2_store(const struct mf_stage_plan *p, const struct mf_stage2_a
     }
 }
 
-static void add_columns(const struct mf_stage_plan *p, const struct mf_stage2_args *a,
-                        const struct room *room, size_t n0, int n)
+/* Adds what a block gives to n columns of its tokens' sums, which begin at column n0 of y. */
+static void add_tile(const struct mf_stage_plan *p, const struct mf_stage2_args *a, const struct room *room,
+                     const struct part *part, size_t n0, int n, float *sum, size_t ld)
 {
-    size_t I = (size_t)p->shape.inter_dim, H = (size_t)p->shape.model_dim, ld = (size_t)p->block_n;
+    const float *bias = bias_of(p, a, a->sorted.experts[part->block], n0);
+
+    for (int i = 0; i < part->rows; i++) {
+        size_t row = (size_t)(part->row0 + i);
+        float weight = p->weighted ? a->sorted.weights[row] : 1.0f,
+              *to = sum + (size_t)mf_id_token(a->sorted.ids[row]) * ld;
+        p->ops->add(to, room->c + (size_t)i * room->ldc, (size_t)n, weight);
+        if (bias)
+            p->ops->add(to, bias, (size_t)n, weight);
+    }
+}
+
+/* Columns of tiles tile0 to tile_end of y, block after block. */
+static void add_columns(const struct mf_stage_plan *p, const struct mf_stage2_args *a,
+                        const struct room *room, int64_t tile0, int64_t tile_end)
+{
+    size_t I = (size_t)p->shape.inter_dim, H = (size_t)p->shape.model_dim, bn = (size_t)p->block_n;
+    size_t n0 = (size_t)tile0 * bn, n_end = MF_MIN(H, (size_t)tile_end * bn), ld = bn * tiles_at_once(p);
     struct weights w = {&a->w, H, I};
     int64_t n_blocks = a->sorted.num_valid[0] / p->block_m;
 
     memset(room->sum, 0, (size_t)p->shape.token * ld * 4);
     for (int64_t b = 0; b < n_blocks; b++) {
-        int64_t row0 = b * p->block_m;
-        int rows = mf_block_rows(a->sorted.ids, row0, p->block_m, p->shape.topk);
+        struct part part = {.block = b, .row0 = b * p->block_m};
         int32_t expert = a->sorted.experts[b];
-        const void *next = b + 1 < n_blocks ? weight_row(p, &w, a->sorted.experts[b + 1], n0)
-                                            : weight_row(p, &w, a->sorted.experts[0],
-                                                         n0 + (size_t)n < H ? n0 + (size_t)n : 0);
-        for (int i = 0; i < rows; i++)
-            pack_row(p, room, &a->h, (size_t)(row0 + i), I, i, rows);
-        if (rows > 0)
-            run_tile(p, room, &w, expert, n0, n, rows, room->c, next);
-        const float *bias = bias_of(p, a, expert, n0);
-        for (int i = 0; i < rows; i++) {
-            size_t row = (size_t)(row0 + i);
-            float weight = p->weighted ? a->sorted.weights[row] : 1.0f,
-                  *sum = room->sum + (size_t)mf_id_token(a->sorted.ids[row]) * ld;
-            p->ops->add(sum, room->c + (size_t)i * room->ldc, (size_t)n, weight);
-            if (bias)
-                p->ops->add(sum, bias, (size_t)n, weight);
+        bool last = b + 1 == n_blocks;
+        const void *following = weight_row(p, &w, a->sorted.experts[last ? 0 : b + 1],
+                                           last && n_end < H ? n_end
+                                           : last            ? 0
+                                                             : n0);
+        part.rows = mf_block_rows(a->sorted.ids, part.row0, p->block_m, p->shape.topk);
+        for (int i = 0; i < part.rows; i++)
+            pack_row(p, room, &a->h, (size_t)(part.row0 + i), I, i, part.rows);
+        for (size_t n = n0; n < n_end && part.rows > 0; n += bn) {
+            int columns = tile_columns(p, H, n);
+            run_tile(p, room, &w, expert, n, columns, part.rows, room->c,
+                     n + bn < n_end ? weight_row(p, &w, expert, n + bn) : following);
+            add_tile(p, a, room, &part, n, columns, room->sum + (n - n0), ld);
         }
     }
     for (int64_t t = 0; t < p->shape.token; t++)
-        p->ops->to_bf16(room->sum + (size_t)t * ld, (size_t)n, a->out + (size_t)t * H + n0);
+        p->ops->to_bf16(room->sum + (size_t)t * ld, n_end - n0, a->out + (size_t)t * H + n0);
 }
 
 static void stage2_add(const struct mf_stage_plan *p, const struct mf_stage2_args *a, int thread,
                        int n_threads)
 {
-    size_t H = (size_t)p->shape.model_dim, bn = (size_t)p->block_n, tiles = (H + bn - 1) / bn;
-    size_t from = tiles * (size_t)thread / (size_t)n_threads,
-           to = tiles * (size_t)(thread + 1) / (size_t)n_threads;
+    int64_t H = p->shape.model_dim, tiles = (H + p->block_n - 1) / p->block_n;
+    int64_t to = tiles * (thread + 1) / n_threads, step = (int64_t)tiles_at_once(p);
     struct room room;
 
-    (void)carve(p, (size_t)p->shape.inter_dim, (size_t)p->shape.token * bn, false, a->workspace, &room);
-    for (size_t tile = from; tile < to; tile++)
-        add_columns(p, a, &room, tile * bn, tile_columns(p, H, tile * bn));
+    (void)carve(p, (size_t)p->shape.inter_dim, sums_of_y(p), false, a->workspace, &room);
+    for (int64_t tile = tiles * thread / n_threads; tile < to; tile += step)
+        add_columns(p, a, &room, tile, MF_MIN(to, tile + step));
 }
 
 void mf_stage2_run(const struct mf_stage_plan *p, const struct mf_stage2_args *a, int thread, int n_threads)
