@@ -17,7 +17,8 @@ struct mf_code {
 
 __attribute__((format(printf, 2, 3))) void mf_code_define(struct mf_code *c, const char *format, ...);
 
-/* The compiler of a vendor ("amd", "nvidia") and what it is to make: one code object for one architecture. */
+/* The compiler of a vendor ("amd", "nvidia"; "clang" makes AMD's code, for checks) and what it is to make: one code object
+ * for one architecture. */
 struct mf_compiler {
     const char *vendor;
     char arch[32];

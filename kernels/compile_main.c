@@ -3,8 +3,8 @@
  *
  *     moefarm-compile VENDOR ARCH SOURCE OUT [-DNAME=VALUE …]      moefarm-compile --version VENDOR
  *
- * Both vendors' run-time compilers have the same calls under another prefix, so neither's headers are needed. The
- * compiler's words go to stderr; OUT is complete or not there. */
+ * Both vendors' run-time compilers have the same calls under another prefix, so neither's headers are needed; a third
+ * vendor, "clang", is a program (kernels/compile_clang.h). The compiler's words go to stderr; OUT is complete or not there. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
@@ -17,6 +17,7 @@
 #include "common/cleanup.h"
 #include "common/text.h"
 #include "kernels/code.h"
+#include "kernels/compile_clang.h"
 
 #define ARGS_MAX    64
 #define SOURCES_MAX 32
@@ -150,8 +151,8 @@ static int compile(const struct compiler *v, const struct calls *c, const char *
 
 static int usage(void)
 {
-    (void)fputs("usage: moefarm-compile amd|nvidia ARCH SOURCE OUT [-DNAME=VALUE ...]\n"
-                "       moefarm-compile --version amd|nvidia\n",
+    (void)fputs("usage: moefarm-compile amd|clang|nvidia ARCH SOURCE OUT [-DNAME=VALUE ...]\n"
+                "       moefarm-compile --version amd|clang|nvidia\n",
                 stderr);
     return 2;
 }
@@ -166,8 +167,12 @@ int main(int argc, char **argv)
         if (strcmp(compilers[i].vendor, vendor) == 0)
             v = &compilers[i];
     }
-    if (!v || (!asks_version && !mf_code_source(argv[3])))
+    bool clang = strcmp(vendor, "clang") == 0;
+    if ((!v && !clang) || (!asks_version && !mf_code_source(argv[3])))
         return usage();
+    if (clang)
+        return (asks_version ? mf_clang_version()
+                             : mf_clang_compile(argv[2], argv[3], argv[4], argv + 5, argc - 5)) < 0;
     /* NVRTC opens the driver where there is one, and so the device that somebody times meanwhile. A compiler needs none. */
     (void)setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
     if (load(v, &c) < 0)

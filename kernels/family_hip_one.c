@@ -23,6 +23,19 @@ static const struct config configs[] = {
     {1024, 4, 2, 6}, {256, 14, 1, 16}, {256, 16, 1, 16}, {256, 16, 4, 16},
 };
 
+/* Of waves of 64 lanes: half the loads fill a row. */
+static const struct config wide_configs[] = {
+    {256, 7, 1, 8}, {256, 8, 2, 8}, {256, 14, 4, 12}, {512, 4, 1, 4},  {512, 7, 1, 8},
+    {512, 4, 2, 8}, {512, 4, 4, 8}, {1024, 2, 1, 4},  {1024, 4, 1, 4}, {1024, 2, 2, 4},
+};
+
+static const struct config *configs_of(const struct mf_device_info *device, size_t *ret_n)
+{
+    bool wide = mf_hip_machine_of(device)->wave == 64;
+    *ret_n = wide ? MF_ARRAY_LEN(wide_configs) : MF_ARRAY_LEN(configs);
+    return wide ? wide_configs : configs;
+}
+
 struct mf_kernel {
     struct mf_shape shape;
     struct mf_hip_function function;
@@ -100,11 +113,13 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     struct mf_refusal no;
     if (!is_legal(device, shape, NULL, &no))
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
-    for (size_t i = 0; i < MF_ARRAY_LEN(configs); i++) {
+    size_t n;
+    const struct config *of = configs_of(device, &n);
+    for (size_t i = 0; i < n; i++) {
         struct mf_step step;
-        if (shape->model_dim % configs[i].columns)
+        if (shape->model_dim % of[i].columns)
             continue;
-        describe(&configs[i], shape, &step);
+        describe(&of[i], shape, &step);
         int r = offer->step(offer, &step);
         if (r < 0)
             return r;
@@ -121,8 +136,10 @@ static int find(const struct mf_device_info *device, const struct mf_shape *s, c
         return -EINVAL;
     if (!is_legal(device, s, &format, &no))
         return -ENOTSUP;
-    for (size_t i = 0; i < MF_ARRAY_LEN(configs); i++) {
-        const struct config *c = &configs[i];
+    size_t n;
+    const struct config *of = configs_of(device, &n);
+    for (size_t i = 0; i < n; i++) {
+        const struct config *c = &of[i];
         char own[MF_STEP_NAME_MAX];
         print_name(c, s, own);
         if (strcmp(own, name) != 0)

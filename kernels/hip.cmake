@@ -26,7 +26,7 @@ function(mf_add_hip_module vendor)
 endfunction()
 
 function(mf_add_hip)
-    add_executable(moefarm-compile compile_main.c)
+    add_executable(moefarm-compile compile_main.c compile_clang.c)
     target_link_libraries(moefarm-compile PRIVATE mf_kernels mf_build ${CMAKE_DL_LIBS})
     find_path(MF_HIP_INCLUDE hip/hip_runtime_api.h)
     if(MF_HIP_INCLUDE)

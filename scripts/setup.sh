@@ -1,9 +1,11 @@
 #!/bin/bash
 # Installs the packages that moefarm needs and this machine lacks, and says what and why.
-# Never installs a GPU stack or a scheduler; a browser only when asked: tests that need one skip with the reason.
+# Never installs a GPU's driver or a scheduler; a browser, and compilers for GPUs, only when asked: tests that need one
+# skip with the reason.
 #
-#   scripts/setup.sh                  what a build and its tests need
-#   scripts/setup.sh --with-browser   and what CI checks besides: Chromium, Node, promtool, clang, clang-format
+#   scripts/setup.sh                        what a build and its tests need
+#   scripts/setup.sh --with-browser         and what CI checks besides: Chromium, Node, promtool, clang, clang-format
+#   scripts/setup.sh --with-gpu-compilers   and what compiles the GPU kernels for AMD: hipRTC, clang 19
 set -euo pipefail
 
 # package            why
@@ -29,16 +31,23 @@ prometheus           its promtool checks /metrics
 clang                fuzzers
 clang-format         style check
 '
+with_gpu_compilers='
+libamdhip64-dev      hipRTC, which compiles the GPU kernels for gfx90a; headers of the device module for AMD
+clang-19             compiles the GPU kernels for gfx942
+lld-19               links what it makes
+'
 
 wanted=$needed
-case "${1-}" in
-'') ;;
---with-browser) wanted+=$with_browser ;;
-*)
-    sed -n '2,6s/^# \{0,1\}//p' "$0" >&2
-    exit 2
-    ;;
-esac
+for option in "$@"; do
+    case $option in
+    --with-browser) wanted+=$with_browser ;;
+    --with-gpu-compilers) wanted+=$with_gpu_compilers ;;
+    *)
+        sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
+        exit 2
+        ;;
+    esac
+done
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
     echo "setup: this machine has no apt-get; nothing is installed. The build needs what these Debian packages hold:"

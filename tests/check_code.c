@@ -106,7 +106,8 @@ END_TEST
 /* An architecture that the compiler does not know is words, or a death in the compiler's own process: never ours. */
 START_TEST(test_failures_are_words)
 {
-    static const char *const vendors[][2] = {{"nvidia", "sm_1"}, {"amd", "gfx942"}, {"amd", "gfx1"}};
+    static const char *const vendors[][2] = {
+        {"nvidia", "sm_1"}, {"amd", "gfx942"}, {"amd", "gfx1"}, {"clang", "gfx1"}};
 
     for (size_t i = 0; i < MF_ARRAY_LEN(vendors); i++) {
         struct mf_compiler compiler = {.vendor = vendors[i][0]};

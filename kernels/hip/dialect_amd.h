@@ -205,35 +205,26 @@ MF_DEVICE void mf_mma_fp8(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b
 
 /* ---- conversions ---- */
 
-/* To nearest even; every NaN becomes 0x7fff, as on NVIDIA. */
-MF_DEVICE u32 mf_bf16_of(float v)
-{
-    const u32 bits = __builtin_bit_cast(u32, v);
-    return v != v ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
-}
+/* v_perm_b32 takes bytes of its second operand by number; 12 is a zero. */
+#define MF_SOFT_PAIR(four, half) __builtin_amdgcn_perm(0, four, (half) ? 0x0c030c02u : 0x0c010c00u)
+#include "soft.h"
+#ifdef MF_FNUZ
+#    define MF_FP8_BIAS 8
+#else
+#    define MF_FP8_BIAS 7
+#endif
+
 /* Two floats as bf16, the first in the low half. */
 MF_DEVICE u32 mf_bf16_pair(float low, float high)
 {
-    return mf_bf16_of(low) | mf_bf16_of(high) << 16;
+    return mf_soft_bf16(low) | mf_soft_bf16(high) << 16;
 }
-/* Bytes 2·half and 2·half + 1 of four e4m3 as f16, exactly: a code whose exponent and fraction are put where f16 has its own
- * is the number by 2^-8 (of bias 8: 2^-7), subnormals included. The code of NaN, in OCP's 0x7f and else 0x80, is first given
- * every bit, which makes f16's NaN of it, and a NaN stays one when multiplied. */
+/* Bytes 2·half and 2·half + 1 of four e4m3 as f16, exactly. */
 MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half)
 {
-    const u32 size = four & 0x7f7f7f7fu;
-#ifdef MF_FNUZ
-    const u32 nan = four & ~(size + 0x7f7f7f7fu) & 0x80808080u, all = nan | (nan - (nan >> 7));
-    const float unit = 128.0f;
-#else
-    const u32 nan = (size + 0x01010101u) & 0x80808080u, all = nan;
-    const float unit = 256.0f;
-#endif
-    const u32 sizes = size | all, signs = four & 0x80808080u;
-    const u32 at = half ? 0x0c030c02u : 0x0c010c00u; /* v_perm_b32: bytes of its second operand, 12: zero */
-    const u32 put = __builtin_amdgcn_perm(0, sizes, at) << 7 | __builtin_amdgcn_perm(0, signs, at) << 8;
-    const mf_f16x2 units = {(_Float16)unit, (_Float16)unit};
-    return __builtin_bit_cast(u32, __builtin_bit_cast(mf_f16x2, put) * units);
+    const _Float16 unit = (_Float16)(float)(1 << (15 - MF_FP8_BIAS));
+    return __builtin_bit_cast(u32, __builtin_bit_cast(mf_f16x2, mf_soft_fp8_spread(four, half, MF_FP8_BIAS)) *
+                                       mf_f16x2{unit, unit});
 }
 /* Halves of a lane's sixteen e4m3: eight of f16, which are two steps of the instruction. */
 MF_DEVICE void mf_fp8_half(const u32 (&q)[4], int half, u32 (&f)[4])
@@ -251,30 +242,10 @@ MF_DEVICE void mf_fp8_half_b(const u32 (&q)[MF_MMA_B], int half, u32 (&f)[MF_MMA
 {
     mf_fp8_half(q, half, f);
 }
-/* A float as e4m3; to nearest even, saturating. Below the smallest normal number codes are multiples of one unit. */
-MF_DEVICE u32 mf_fp8_of(float v)
-{
-#ifdef MF_FNUZ
-    const int bias = 8;
-#else
-    const int bias = 7;
-#endif
-    const u32 bits = __builtin_bit_cast(u32, v), sign = bits >> 24 & 0x80;
-    const float size = __builtin_fminf(__builtin_fabsf(v), MF_FP8_MAX);
-    const u32 in = __builtin_bit_cast(u32, size), smallest = (u32)(128 - bias) << 23;
-    const u32 normal = ((in + 0x7ffffu + (in >> 20 & 1)) >> 20) - ((u32)(127 - bias) << 3);
-    const u32 small = (u32)__builtin_rintf(size * (float)(1 << (bias + 2)));
-    const u32 code = in < smallest ? small : normal;
-#ifdef MF_FNUZ
-    return v != v ? 0x80u : code ? code | sign : 0;
-#else
-    return (v != v ? 0x7fu : code) | sign;
-#endif
-}
 /* Two floats as e4m3, the first in the low byte. */
 MF_DEVICE u32 mf_fp8_pair(float low, float high)
 {
-    return mf_fp8_of(low) | mf_fp8_of(high) << 8;
+    return mf_soft_fp8(low, MF_FP8_BIAS) | mf_soft_fp8(high, MF_FP8_BIAS) << 8;
 }
 MF_DEVICE float mf_f16_low(u32 two)
 {

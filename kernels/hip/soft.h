@@ -1,0 +1,47 @@
+/* Conversions by integer arithmetic, for machines without an instruction for them. Plain C, so that a test on the CPU goes
+ * through all codes. bias: of e4m3; 7 is OCP's, 8 that of CDNA 3 (fnuz), which has no -0 and its one NaN in that place. */
+#pragma once
+
+union mf_soft {
+    float f;
+    u32 u;
+};
+
+/* To bf16, nearest even; every NaN becomes 0x7fff, as on NVIDIA. */
+MF_DEVICE u32 mf_soft_bf16(float v)
+{
+    const union mf_soft bits = {.f = v};
+    return v != v ? 0x7fffu : (bits.u + 0x7fffu + (bits.u >> 16 & 1)) >> 16;
+}
+
+/* To e4m3, nearest even, saturating. Below the smallest normal number codes are multiples of one unit. */
+MF_DEVICE u32 mf_soft_fp8(float v, int bias)
+{
+    const u32 max = bias == 8 ? 0x43700000u : 0x43e00000u; /* 240, 448 */
+    const union mf_soft bits = {.f = v};
+    const u32 size = bits.u & 0x7fffffffu, sign = bits.u >> 24 & 0x80;
+    const union mf_soft in = {.u = size < max ? size : max};
+    const u32 smallest = (u32)(128 - bias) << 23;
+    const u32 normal = ((in.u + 0x7ffffu + (in.u >> 20 & 1)) >> 20) - ((u32)(127 - bias) << 3);
+    const u32 small = (u32)__builtin_rintf(in.f * (float)(1 << (bias + 2)));
+    const u32 code = in.u < smallest ? small : normal;
+    if (bias == 8)
+        return v != v ? 0x80 : code ? code | sign : 0;
+    return (v != v ? 0x7f : code) | sign;
+}
+
+/* Bytes 2·half and 2·half + 1, each with a zero above it. A machine may have an instruction for that. */
+#ifndef MF_SOFT_PAIR
+#    define MF_SOFT_PAIR(four, half) (((four) >> 16 * (half)&0xff) | ((four) >> 16 * (half)&0xff00) << 8)
+#endif
+
+/* Bytes 2·half and 2·half + 1 of four e4m3 with exponent and fraction where f16 has its own: the number by 2^(bias - 15),
+ * subnormals included. The code of NaN is first given every bit, which makes f16's NaN of it. Multiplied by 2^(15 - bias), no
+ * number is a subnormal of f16: CDNA 2's matrix instructions would take those for 0. */
+MF_DEVICE u32 mf_soft_fp8_spread(u32 four, int half, int bias)
+{
+    const u32 size = four & 0x7f7f7f7fu, high = 0x80808080u;
+    const u32 minus_zero = four & ~(size + 0x7f7f7f7fu) & high;
+    const u32 all = bias == 8 ? minus_zero | (minus_zero - (minus_zero >> 7)) : (size + 0x01010101u) & high;
+    return MF_SOFT_PAIR(size | all, half) << 7 | MF_SOFT_PAIR(four & high, half) << 8;
+}
