@@ -1,7 +1,8 @@
 /* The dialect on NVIDIA: PTX of sm_80 and, for 8-bit floats, sm_89. */
 #pragma once
 
-#define MF_WAVE 32
+#include "nvidia_plain.h"
+
 /* Of a kernel: threads of a block, and blocks of a multiprocessor at once. */
 #define MF_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 
@@ -42,30 +43,6 @@ MF_DEVICE void mf_copy_async_4(void *lds, const void *global, bool valid)
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"((u32)__cvta_generic_to_shared(lds)),
                  "l"(global), "r"(valid ? 4 : 0)
                  : "memory");
-}
-/* The same as words that know of a time in between: `way` is what a thread holds of a copy from asking until landing, here
- * nothing, since the copy lands by itself by the wait for its group. */
-struct mf_copy_16 {
-};
-struct mf_copy_4 {
-};
-MF_DEVICE void mf_copy_ask_16(mf_copy_16 &way, void *lds, const void *global, bool valid)
-{
-    (void)way;
-    mf_copy_async_16(lds, global, valid);
-}
-MF_DEVICE void mf_copy_ask_4(mf_copy_4 &way, void *lds, const void *global, bool valid)
-{
-    (void)way;
-    mf_copy_async_4(lds, global, valid);
-}
-MF_DEVICE void mf_copy_land_16(const mf_copy_16 &way, void *lds)
-{
-    (void)way, (void)lds;
-}
-MF_DEVICE void mf_copy_land_4(const mf_copy_4 &way, void *lds)
-{
-    (void)way, (void)lds;
 }
 /* What was asked for since the last commit is one group; wait<N> waits until at most N groups are still on their way. */
 MF_DEVICE void mf_copy_commit()
@@ -109,22 +86,6 @@ MF_DEVICE void mf_load_matrix_2(u32 (&r)[2], const void *lds)
 /* d[16x8] += a[16x16]·b[16x8]. Lane l, g = l / 4, t = l % 4: a holds rows g and g + 8 of columns 2t, 2t + 1 (a0, a1) and
  * of columns 2t + 8, 2t + 9 (a2, a3); b rows 2t, 2t + 1 and 2t + 8, 2t + 9 of column g; d row g of columns 2t, 2t + 1
  * (d0, d1) and row g + 8 of the same (PTX ISA, mma.m16n8k16). */
-#define MF_MMA_COLS  8  /* of d */
-#define MF_MMA_BYTES 32 /* of K that one load of operands takes, and the products of it multiply */
-#define MF_MMA_A     4  /* registers of a lane */
-#define MF_MMA_B     2
-/* Sum i of a lane is of row mf_mma_row + i % 2 · ROW_STEP + i / 2 · APART and column mf_mma_col + i % 2 · COL_STEP. */
-#define MF_MMA_ROW_STEP 0
-#define MF_MMA_COL_STEP 1
-#define MF_MMA_APART    8
-MF_DEVICE int mf_mma_row(int lane)
-{
-    return lane >> 2;
-}
-MF_DEVICE int mf_mma_col(int lane)
-{
-    return (lane & 3) * 2;
-}
 MF_DEVICE void mf_mma_bf16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -192,20 +153,6 @@ MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half)
         : "=r"(r)
         : "r"(half ? four >> 16 : four));
     return r;
-}
-/* A 16-bit load of 8-bit elements gives a lane four neighbours along K. As f16 they are two steps of the instruction, by
- * halves; which K goes where is the same for both operands, so the product is the same. */
-MF_DEVICE void mf_fp8_half_a(const u32 (&q)[MF_MMA_A], int half, u32 (&f)[MF_MMA_A])
-{
-    f[0] = mf_fp8_to_f16_pair(q[2 * half], 0);
-    f[1] = mf_fp8_to_f16_pair(q[2 * half + 1], 0);
-    f[2] = mf_fp8_to_f16_pair(q[2 * half], 1);
-    f[3] = mf_fp8_to_f16_pair(q[2 * half + 1], 1);
-}
-MF_DEVICE void mf_fp8_half_b(const u32 (&q)[MF_MMA_B], int half, u32 (&f)[MF_MMA_B])
-{
-    f[0] = mf_fp8_to_f16_pair(q[half], 0);
-    f[1] = mf_fp8_to_f16_pair(q[half], 1);
 }
 /* Two floats as e4m3, the first in the low byte; to nearest even, saturating. */
 MF_DEVICE u32 mf_fp8_pair(float low, float high)

@@ -170,8 +170,6 @@ static int take_segments(struct dl_phdr_info *info, size_t size, void *context)
         const ElfW(Phdr) *p = &info->dlpi_phdr[i];
         if (p->p_type == PT_LOAD)
             m->emulated.image_end = MF_MAX(m->emulated.image_end, info->dlpi_addr + p->p_vaddr + p->p_memsz);
-        if (p->p_type == PT_TLS)
-            m->emulated.shared_bytes = p->p_memsz;
     }
     return 1;
 }

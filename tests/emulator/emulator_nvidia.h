@@ -1,6 +1,187 @@
-/* NVIDIA's matrix instructions by the lane maps of the PTX ISA (ldmatrix; mma.m16n8k16). Each lane brings its registers,
- * the last of the wave multiplies. Sums of a step are made in double and rounded once. */
+/* NVIDIA's words on the emulator, those that dialect_nvidia.h makes of an instruction each. Matrix instructions go by the lane
+ * maps of the PTX ISA (ldmatrix; mma.m16n8k16): each lane brings its registers, the last of the wave multiplies. Sums of a
+ * step are made in double and rounded once. */
 #pragma once
+
+#define MF_BOUNDS(threads, blocks)
+#include "nvidia_plain.h"
+
+/* ---- lanes of a wave ---- */
+
+template <class T> struct mf_exchange {
+    T value;
+    int by;
+};
+
+/* Every lane gets what lane from(l, by) brought; its own where there is no such lane. */
+template <class T, int (*FROM)(int, int)> MF_HIDDEN void mf_exchange_all(void **lanes)
+{
+    T taken[MF_WAVE];
+    for (int l = 0; l < MF_WAVE; l++) {
+        const mf_exchange<T> *mine = (const mf_exchange<T> *)lanes[l];
+        const int from = FROM(l, mine->by);
+        taken[l] = from >= 0 && from < MF_WAVE ? ((const mf_exchange<T> *)lanes[from])->value : mine->value;
+    }
+    for (int l = 0; l < MF_WAVE; l++)
+        ((mf_exchange<T> *)lanes[l])->value = taken[l];
+}
+static inline int mf_lane_xor(int lane, int mask)
+{
+    return lane ^ mask;
+}
+static inline int mf_lane_below(int lane, int delta)
+{
+    return lane - delta;
+}
+
+MF_WORD float mf_shuffle_xor(float v, int mask)
+{
+    mf_exchange<float> e = {v, mask};
+    mf_emulator->meet(mf_emulator, "mf_shuffle_xor", &e, mf_exchange_all<float, mf_lane_xor>, MF_PC);
+    return e.value;
+}
+MF_WORD i32 mf_shuffle_up(i32 v, int delta)
+{
+    mf_exchange<i32> e = {v, delta};
+    mf_emulator->meet(mf_emulator, "mf_shuffle_up", &e, mf_exchange_all<i32, mf_lane_below>, MF_PC);
+    return e.value;
+}
+
+MF_HIDDEN void mf_match_all(void **lanes)
+{
+    u64 same[MF_WAVE];
+    for (int l = 0; l < MF_WAVE; l++) {
+        same[l] = 0;
+        for (int other = 0; other < MF_WAVE; other++)
+            same[l] |= (u64)(*(u64 *)lanes[other] == *(u64 *)lanes[l]) << other;
+    }
+    for (int l = 0; l < MF_WAVE; l++)
+        *(u64 *)lanes[l] = same[l];
+}
+MF_WORD u64 mf_match(i32 v)
+{
+    u64 mine = (u32)v;
+    mf_emulator->meet(mf_emulator, "mf_match", &mine, mf_match_all, MF_PC);
+    return mine;
+}
+MF_DEVICE int mf_popcount(u64 v)
+{
+    return __builtin_popcountll(v);
+}
+MF_WORD void mf_wave_sync()
+{
+    mf_emulator->meet(mf_emulator, "mf_wave_sync", NULL, NULL, MF_PC);
+}
+
+/* ---- global memory ---- */
+
+MF_WORD void mf_copy_async_16(void *lds, const void *global, bool valid)
+{
+    mf_emulator->copy(mf_emulator, lds, global, 16, valid, MF_PC);
+}
+MF_WORD void mf_copy_async_4(void *lds, const void *global, bool valid)
+{
+    mf_emulator->copy(mf_emulator, lds, global, 4, valid, MF_PC);
+}
+MF_HIDDEN void mf_copy_commit()
+{
+    mf_emulator->copy_commit(mf_emulator);
+}
+template <int N> MF_HIDDEN void mf_copy_wait()
+{
+    mf_emulator->copy_wait(mf_emulator, N);
+}
+
+/* In a register: a structure might be left by the word where it is stored, which would then be no store of the kernel. */
+typedef u32 mf_four __attribute__((vector_size(16)));
+MF_WORD mf_four mf_load_four(const void *p)
+{
+    mf_emulator->access(mf_emulator, p, 16, MF_ACCESS_READ, MF_PC);
+    return *(const mf_four *)p;
+}
+MF_DEVICE mf_16b mf_load_once(const void *p)
+{
+    const mf_four v = mf_load_four(p);
+    return mf_16b{v[0], v[1], v[2], v[3]};
+}
+MF_WORD i32 mf_load_shared_by_grid_4(const void *p)
+{
+    mf_emulator->access(mf_emulator, p, 4, MF_ACCESS_READ, MF_PC);
+    return *(const i32 *)p;
+}
+MF_DEVICE mf_16b mf_load_shared_by_grid(const void *p)
+{
+    const mf_four v = mf_load_four(p);
+    return mf_16b{v[0], v[1], v[2], v[3]};
+}
+
+/* ---- conversions ---- */
+
+MF_DEVICE u32 mf_bf16_bits(float f)
+{
+    const u32 v = __float_as_uint(f);
+    return f != f ? 0x7fff : (v + 0x7fff + (v >> 16 & 1)) >> 16;
+}
+MF_DEVICE u32 mf_bf16_pair(float low, float high)
+{
+    return mf_bf16_bits(low) | mf_bf16_bits(high) << 16;
+}
+
+/* A float's exponent is 112 above; infinities and NaN have the highest of both. */
+MF_DEVICE float mf_f16(u32 bits)
+{
+    const float v = __uint_as_float((bits & 0x7fff) << 13) * 0x1p112f;
+    const u32 magnitude = (bits & 0x7c00) == 0x7c00 ? 0x7f800000 | (bits & 0x3ff) << 13 : __float_as_uint(v);
+    return __uint_as_float(magnitude | (bits & 0x8000) << 16);
+}
+MF_DEVICE float mf_f16_low(u32 two)
+{
+    return mf_f16(two & 0xffff);
+}
+MF_DEVICE float mf_f16_high(u32 two)
+{
+    return mf_f16(two >> 16);
+}
+
+/* e4m3 has 4 bits of exponent around 7, no infinities, and one NaN of each sign. As f16 every value is a normal one. */
+MF_DEVICE u32 mf_fp8_to_f16(u32 code)
+{
+    const u32 sign = (code & 0x80) << 8, e = code >> 3 & 15, m = code & 7;
+    if ((code & 0x7f) == 0x7f)
+        return sign | 0x7fff;
+    if (e > 0)
+        return sign | (e + 8) << 10 | m << 7;
+    if (m == 0)
+        return sign;
+    const u32 top = 31 - __builtin_clz(m); /* m · 2^-9 */
+    return sign | (top + 6) << 10 | (m << (10 - top) & 1023);
+}
+MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half)
+{
+    const u32 two = half ? four >> 16 : four;
+    return mf_fp8_to_f16(two & 0xff) | mf_fp8_to_f16(two >> 8 & 0xff) << 16;
+}
+MF_DEVICE u32 mf_fp8_bits(float f)
+{
+    const u32 sign = __float_as_uint(f) >> 24 & 0x80;
+    float a = fabsf(f);
+    if (f != f)
+        return 0x7f;
+    a = fminf(a, 448.0f);
+    if (a < 0x1p-6f)
+        return sign | (u32)rintf(a * 0x1p9f); /* 8 steps are the least normal value */
+    int e;
+    const u32 m = (u32)rintf(frexpf(a, &e) * 16); /* 8 to 16; 16 carries into the exponent */
+    return sign | (((u32)(e + 6) << 3) + (m - 8));
+}
+MF_DEVICE u32 mf_fp8_pair(float low, float high)
+{
+    return mf_fp8_bits(low) | mf_fp8_bits(high) << 8;
+}
+MF_DEVICE float mf_divide(float a, float b)
+{
+    return a / b;
+}
 
 /* ---- ldmatrix ---- */
 
@@ -76,40 +257,42 @@ MF_HIDDEN void mf_product_all(void **lanes)
         }
     }
 }
-#define MF_MMA_COLS     8
-#define MF_MMA_BYTES    32
-#define MF_MMA_A        4
-#define MF_MMA_B        2
-#define MF_MMA_ROW_STEP 0
-#define MF_MMA_COL_STEP 1
-#define MF_MMA_APART    8
-MF_DEVICE int mf_mma_row(int lane)
-{
-    return lane / 4;
-}
-MF_DEVICE int mf_mma_col(int lane)
-{
-    return lane % 4 * 2;
-}
-MF_WORD void mf_mma_bf16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2])
+MF_WORD void mf_mma_bf16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
 {
     mf_product p = {d, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}, true};
     mf_emulator->meet(mf_emulator, "mf_mma_bf16", &p, mf_product_all, MF_PC);
 }
-MF_WORD void mf_mma_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2])
+MF_WORD void mf_mma_f16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
 {
     mf_product p = {d, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}, false};
     mf_emulator->meet(mf_emulator, "mf_mma_f16", &p, mf_product_all, MF_PC);
 }
-MF_DEVICE void mf_fp8_half_a(const u32 (&q)[4], int half, u32 (&f)[4])
+
+/* ---- time, and between blocks ---- */
+
+MF_HIDDEN u64 mf_clock_ns()
 {
-    f[0] = mf_fp8_to_f16_pair(q[2 * half], 0);
-    f[1] = mf_fp8_to_f16_pair(q[2 * half + 1], 0);
-    f[2] = mf_fp8_to_f16_pair(q[2 * half], 1);
-    f[3] = mf_fp8_to_f16_pair(q[2 * half + 1], 1);
+    return mf_emulator->clock_ns(mf_emulator);
 }
-MF_DEVICE void mf_fp8_half_b(const u32 (&q)[2], int half, u32 (&f)[2])
+MF_HIDDEN void mf_pause()
 {
-    f[0] = mf_fp8_to_f16_pair(q[half], 0);
-    f[1] = mf_fp8_to_f16_pair(q[half], 1);
+    mf_emulator->pause(mf_emulator);
+}
+
+MF_HIDDEN void mf_grid_arrive(u32 *barrier, u32 *ret_generation)
+{
+    __syncthreads();
+    if (mf_now_thread().x == 0) {
+        *ret_generation = barrier[1];
+        if (++barrier[0] == mf_now_grid_dim().x) {
+            barrier[0] = 0;
+            barrier[1]++;
+        }
+    }
+}
+MF_HIDDEN void mf_grid_wait(u32 *barrier, u32 generation)
+{
+    while (mf_now_thread().x == 0 && *(volatile u32 *)(barrier + 1) == generation)
+        mf_pause();
+    __syncthreads();
 }

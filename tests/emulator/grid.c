@@ -69,8 +69,8 @@ static void put_in_place(struct grid *g, struct block *b)
     if (g->in_place == b)
         return;
     if (g->in_place)
-        memcpy(g->in_place->shared, m->shared, m->shared_bytes);
-    memcpy(m->shared, b->shared, m->shared_bytes);
+        memcpy(g->in_place->shared, m->shared, g->shared_bytes);
+    memcpy(m->shared, b->shared, g->shared_bytes);
     g->in_place = b;
 }
 
@@ -165,11 +165,11 @@ static int make_block(struct grid *g, uint32_t index)
     b->waves = g->waves + (size_t)index * g->n_waves;
     b->n_live = g->n_lanes;
     b->epoch = 1;
-    b->shadow = mf_shadow_new(l->module->shared_bytes, l->wave_lanes);
-    b->shared = malloc(l->module->shared_bytes);
+    b->shadow = mf_shadow_new(g->shared_bytes, l->wave_lanes);
+    b->shared = malloc(g->shared_bytes + 1);
     if (!b->shadow || !b->shared)
         return -ENOMEM;
-    memset(b->shared, NOT_YET, l->module->shared_bytes);
+    memset(b->shared, NOT_YET, g->shared_bytes);
     for (uint32_t i = 0; i < g->n_lanes; i++) {
         struct wave *w = &b->waves[i / l->wave_lanes];
         unsigned char *room = g->stacks + ((size_t)index * g->n_lanes + i) * (STACK_BYTES + GUARD_BYTES);
@@ -244,6 +244,7 @@ int mf_emulator_run(const struct mf_emulator_launch *l, char why[MF_EMULATOR_WHY
     g.n_blocks = l->grid.x * l->grid.y * l->grid.z;
     g.n_lanes = l->block.x;
     g.n_waves = l->block.x / l->wave_lanes;
+    g.shared_bytes = l->module->lds_at + l->lds;
     g.calls.now.block_dim = l->block;
     g.calls.now.grid_dim = l->grid;
     mf_lane_bind(&g.calls);

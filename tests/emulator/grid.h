@@ -21,8 +21,8 @@ struct mf_emulator_module {
     mf_emulator_bind_fn bind;
     mf_emulator_call_fn call;
     uintptr_t image, image_end; /* what the object has of its own: constants and __device__ variables */
-    unsigned char *shared;      /* all its shared variables, lds among them */
-    size_t shared_bytes, lds_at;
+    unsigned char *shared;      /* its __shared__ variables, and behind them the launches' LDS */
+    size_t lds_at;
 };
 
 struct mf_emulator_launch {

@@ -55,6 +55,7 @@ struct grid {
     struct lane *lanes, *lane; /* all; the one that runs */
     struct wave *waves;
     uint32_t n_blocks, n_lanes, n_waves; /* blocks; lanes and waves of a block */
+    size_t shared_bytes;                 /* of a block: its variables and the launch's LDS */
     unsigned char *stacks;
     struct mf_fiber scheduler;
     uint64_t random, ticks;

@@ -119,7 +119,7 @@ static void note(struct grid *g, enum mf_shadow_event event, size_t at, size_t b
 
     if (mf_shadow_note(l->block->shadow, &by, event, at, bytes, why, sizeof(why)))
         return;
-    if (at >= m->lds_at && at < m->lds_at + MF_EMULATOR_LDS)
+    if (at >= m->lds_at)
         mf_lane_fault(g, pc, "%s: %zu bytes at %zu of LDS", why, bytes, at - m->lds_at);
     mf_lane_fault(g, pc, "%s: %zu bytes of a __shared__ variable", why, bytes);
 }
@@ -130,9 +130,9 @@ static bool is_shared(struct grid *g, uintptr_t p, size_t bytes, const void *pc,
     const struct mf_emulator_module *m = g->launch->module;
     size_t at = p - (uintptr_t)m->shared;
 
-    if (p < (uintptr_t)m->shared || at >= m->shared_bytes)
+    if (p < (uintptr_t)m->shared || at >= m->lds_at + MF_EMULATOR_LDS)
         return false;
-    if (at + bytes > m->lds_at && at < m->lds_at + MF_EMULATOR_LDS && at + bytes > m->lds_at + g->launch->lds)
+    if (at + bytes > g->shared_bytes)
         mf_lane_fault(g, pc, "accesses %zu bytes at %zu of LDS: out of bounds, the launch has %u", bytes,
                       at - m->lds_at, g->launch->lds);
     *ret_at = at;
