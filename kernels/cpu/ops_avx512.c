@@ -102,9 +102,14 @@ static inline __attribute__((always_inline)) void quad_int8(const uint32_t *v, c
 #include "common/cleanup.h"
 #include "kernels/cpu/decode.h"
 
-/* Bytes ahead of the loads: more than a core reads within a memory latency, as a page boundary stops the hardware. */
+/* Bytes ahead of the loads, into the first cache: more than a core reads within a memory latency, as a page boundary stops
+ * the hardware … */
 #define PREFETCH_BF16 6144
 #define PREFETCH_FP8  4096
+/* … and into the second, where more reads can be under way: up to so many rows of bf16, which leave time to fetch from there.
+ * Farther ahead is slower. */
+#define PREFETCH_NEAR 2560
+#define NEAR_ROWS     4
 /* Loops over constants, unrolled so that the arrays inside become registers. */
 #define EACH(i, n)            _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 #define EACH_FROM(from, i, n) _Pragma("GCC unroll 16") for (int i = from; i < (n); i++)
@@ -155,9 +160,13 @@ INLINE void bf16_stream(const struct mf_tile *t, int r0, const int MR, const int
                 EACH (u, KU)
                     sum[m][z][u] = _mm512_setzero_ps();
         for (; s + (size_t)KU <= steps; s += (size_t)KU) {
-            const char *pf = ahead(p, PREFETCH_BF16, end, t->next);
-            EACH (i, KU * NZ)
-                _mm_prefetch(pf + i * 64, _MM_HINT_T0);
+            const char *pf = ahead(p, MR <= NEAR_ROWS ? PREFETCH_NEAR : PREFETCH_BF16, end, t->next);
+            EACH (i, KU * NZ) {
+                if (MR <= NEAR_ROWS)
+                    _mm_prefetch(pf + i * 64, _MM_HINT_T1);
+                else
+                    _mm_prefetch(pf + i * 64, _MM_HINT_T0);
+            }
             EACH (u, KU) {
                 EACH (z, NZ) {
                     __m512i w = _mm512_loadu_si512(p + (u * NZ + z) * 64);
