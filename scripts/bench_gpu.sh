@@ -131,8 +131,10 @@ done <"$file"
 # ---- the farm ----
 
 pids=()
+watch=
 stop_all() {
     local pid i
+    [ -z "$watch" ] || pids+=("$watch")
     for pid in "${pids[@]}"; do
         kill -TERM "$pid" 2>/dev/null || true
     done
@@ -216,8 +218,9 @@ for batch in "${batches[@]}"; do
     kill -0 "$daemon" 2>/dev/null || fail "moefarmd has ended"
     kill -0 "$worker" 2>/dev/null || fail "the worker has ended"
     case $code in
-    0 | 1) ;; # 1: a goal failed, and the table says why
+    0 | 1) watch= ;; # 1: a goal failed, and the table says why
     124)
+        watch=
         left=1
         break
         ;;
