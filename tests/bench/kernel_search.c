@@ -346,8 +346,10 @@ static struct timed time_calls(struct search *s, const struct chain *c, int only
                           : d->ops->time(d, launch_one, p, 1, &us);
         if (r == 0 && call >= 0)
             best.us = MF_MIN(best.us, us);
-        if (read && call >= 0)
-            best.read_us = MF_MIN(best.read_us, time_reading(s, &args, (call + ROTATIONS / 2) % ROTATIONS));
+        if (read && call >= 0) {
+            double read_us = time_reading(s, &args, (call + ROTATIONS / 2) % ROTATIONS);
+            best.read_us = MF_MIN(best.read_us, read_us);
+        }
     }
     d->ops->release(d, arena, arena_bytes);
     p = mf_pipeline_close(p);
