@@ -5,7 +5,7 @@
  * landing late, with the work in between. */
 #pragma once
 
-#if !defined(__HIPCC_RTC__) && !defined(HIP_INCLUDE_HIP_HIP_RUNTIME_H)
+#if !defined(__HIPCC_RTC__) && !defined(HIP_INCLUDE_HIP_HIP_RUNTIME_H) && !defined(MF_EMULATOR)
 #    include "amd_bare.h"
 #endif
 
@@ -15,11 +15,12 @@
     __attribute__((amdgpu_flat_work_group_size(threads, threads), \
                    amdgpu_waves_per_eu(MF_MAX(1, (threads) / MF_WAVE * (blocks) / 4))))
 
-typedef u32 mf_u32x4 __attribute__((ext_vector_type(4)));
-typedef float mf_f32x4 __attribute__((ext_vector_type(4)));
-typedef short mf_i16x4 __attribute__((ext_vector_type(4)));
-typedef _Float16 mf_f16x4 __attribute__((ext_vector_type(4)));
-typedef _Float16 mf_f16x2 __attribute__((ext_vector_type(2)));
+/* As g++ knows them, too, which compiles this file for the emulator of the tests. */
+typedef u32 mf_u32x4 __attribute__((vector_size(16)));
+typedef float mf_f32x4 __attribute__((vector_size(16)));
+typedef short mf_i16x4 __attribute__((vector_size(8)));
+typedef _Float16 mf_f16x4 __attribute__((vector_size(8)));
+typedef _Float16 mf_f16x2 __attribute__((vector_size(4)));
 
 /* ---- lanes ---- */
 
@@ -72,7 +73,7 @@ MF_DEVICE void mf_wave_sync()
 
 MF_DEVICE mf_16b mf_16b_of(mf_u32x4 v)
 {
-    return mf_16b{v.x, v.y, v.z, v.w};
+    return mf_16b{v[0], v[1], v[2], v[3]};
 }
 
 /* A pointer that may be anything costs a load that waits for LDS, too: what comes from outside is global memory. */
@@ -133,10 +134,10 @@ MF_DEVICE mf_16b mf_load_once(const void *p)
 MF_DEVICE void mf_load_matrix_4(u32 (&r)[4], const void *lds)
 {
     const mf_u32x4 v = *(const mf_u32x4 *)lds;
-    r[0] = v.x;
-    r[1] = v.y;
-    r[2] = v.z;
-    r[3] = v.w;
+    r[0] = v[0];
+    r[1] = v[1];
+    r[2] = v[2];
+    r[3] = v[3];
 }
 
 /* d[16x16] += a[16xK]·b[Kx16]. Lane l: a holds row l % 16 and b column l % 16, of K the l / 16-th quarter of what one
@@ -249,11 +250,11 @@ MF_DEVICE u32 mf_fp8_pair(float low, float high)
 }
 MF_DEVICE float mf_f16_low(u32 two)
 {
-    return (float)__builtin_bit_cast(mf_f16x2, two).x;
+    return (float)__builtin_bit_cast(mf_f16x2, two)[0];
 }
 MF_DEVICE float mf_f16_high(u32 two)
 {
-    return (float)__builtin_bit_cast(mf_f16x2, two).y;
+    return (float)__builtin_bit_cast(mf_f16x2, two)[1];
 }
 
 /* True division to nearest: what the definitions of quantisation say, and what both compilers make of it by default. */

@@ -18,15 +18,21 @@ EXPORTED void *mf_emulator_lds()
     return lds;
 }
 
-#define ACCESS(name, bytes, kind)                                                      \
-    extern "C" void name(void *p)                                                      \
-    {                                                                                  \
-        mf_emulator->access(mf_emulator, p, bytes, kind, __builtin_return_address(0)); \
+static inline void hear(const void *p, uint32_t bytes, int kind, const void *pc)
+{
+    if ((uintptr_t)p - mf_emulator->now.stack >= MF_EMULATOR_STACK)
+        mf_emulator->access(mf_emulator, p, bytes, kind, pc);
+}
+
+#define ACCESS(name, bytes, kind)                         \
+    extern "C" void name(void *p)                         \
+    {                                                     \
+        hear(p, bytes, kind, __builtin_return_address(0)); \
     }
-#define ACCESSES(bytes)                                                                \
-    ACCESS(__tsan_read##bytes, bytes, MF_ACCESS_READ)                                  \
-    ACCESS(__tsan_write##bytes, bytes, MF_ACCESS_WRITE)                                \
-    ACCESS(__tsan_unaligned_read##bytes, bytes, MF_ACCESS_READ | MF_ACCESS_LOOSE)      \
+#define ACCESSES(bytes)                                                           \
+    ACCESS(__tsan_read##bytes, bytes, MF_ACCESS_READ)                             \
+    ACCESS(__tsan_write##bytes, bytes, MF_ACCESS_WRITE)                           \
+    ACCESS(__tsan_unaligned_read##bytes, bytes, MF_ACCESS_READ | MF_ACCESS_LOOSE) \
     ACCESS(__tsan_unaligned_write##bytes, bytes, MF_ACCESS_WRITE | MF_ACCESS_LOOSE)
 ACCESSES(1)
 ACCESSES(2)
@@ -36,13 +42,11 @@ ACCESSES(16)
 
 extern "C" void __tsan_read_range(void *p, unsigned long bytes)
 {
-    mf_emulator->access(mf_emulator, p, (uint32_t)bytes, MF_ACCESS_READ | MF_ACCESS_LOOSE,
-                        __builtin_return_address(0));
+    hear(p, (uint32_t)bytes, MF_ACCESS_READ | MF_ACCESS_LOOSE, __builtin_return_address(0));
 }
 extern "C" void __tsan_write_range(void *p, unsigned long bytes)
 {
-    mf_emulator->access(mf_emulator, p, (uint32_t)bytes, MF_ACCESS_WRITE | MF_ACCESS_LOOSE,
-                        __builtin_return_address(0));
+    hear(p, (uint32_t)bytes, MF_ACCESS_WRITE | MF_ACCESS_LOOSE, __builtin_return_address(0));
 }
 extern "C" void __tsan_init()
 {

@@ -9,6 +9,8 @@
 
 /* LDS that a launch may ask for: what a block of an H200 has. */
 #define MF_EMULATOR_LDS (228 * 1024)
+/* Bytes of a lane's stack, which is its own. */
+#define MF_EMULATOR_STACK (64 * 1024)
 
 struct mf_emulator_dim {
     uint32_t x, y, z;
@@ -22,8 +24,9 @@ struct mf_emulator_dim {
 struct mf_emulator_calls {
     struct {
         struct mf_emulator_dim thread, block, block_dim, grid_dim;
+        uintptr_t stack;
     } now;
-    /* Before bytes at p are read or written by the running lane; pc is where in the kernel. */
+    /* Before bytes at p, not of its stack, are read or written by the running lane; pc is where in the kernel. */
     void (*access)(struct mf_emulator_calls *e, const void *p, uint32_t bytes, int kind, const void *pc);
     void (*barrier)(struct mf_emulator_calls *e); /* all lanes of the block */
     /* All lanes of the wave, at a call of one name; the last to come runs `all` on what each brought. NULL: they are

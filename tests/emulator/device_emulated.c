@@ -22,6 +22,7 @@ struct device {
     struct mf_device base; /* first */
     struct mf_known known;
     uint32_t wave_lanes;
+    const char *define; /* that says the architecture, as its compiler has it */
     uint64_t seed, launches;
     char folder[PATH_MAX / 4];
     char why[MF_EMULATOR_WHY_MAX + 128];
@@ -97,11 +98,12 @@ static void command_of(const struct device *d, const struct mf_code *c, const ch
         command, COMMAND_MAX,
         "exec 2>%s.log; %s %s -fsanitize=thread --param tsan-instrument-func-entry-exit=0 "
         "-fno-extern-tls-init "
-        "-DMF_EMULATOR=%u -DMF_EMULATOR_FUNCTION=%s -DMF_EMULATOR_SOURCE='\"%s\"'%s -I%s/tests/emulator "
+        "-DMF_EMULATOR=%u %s -DMF_EMULATOR_FUNCTION=%s -DMF_EMULATOR_SOURCE='\"%s\"'%s -I%s/tests/emulator "
         "-I%s/kernels/hip -c -o %s.o %s/tests/emulator/unit.cc && "
         "%s -shared -Wl,-Bsymbolic -nodefaultlibs -o %s.part %s.o %s/beside.o -lm -lgcc -lc && mv %s.part %s",
-        path, MF_EMULATOR_CXX, flags, d->wave_lanes, c->function, c->source, defines, MF_SOURCE_DIR,
-        MF_SOURCE_DIR, path, MF_SOURCE_DIR, MF_EMULATOR_CXX, path, path, d->folder, path, path);
+        path, MF_EMULATOR_CXX, flags, d->wave_lanes, d->define, c->function, c->source, defines,
+        MF_SOURCE_DIR, MF_SOURCE_DIR, path, MF_SOURCE_DIR, MF_EMULATOR_CXX, path, path, d->folder, path,
+        path);
 }
 
 static void read_log(const char *path, char why[MF_CODE_WHY_MAX])
@@ -304,16 +306,31 @@ static const struct mf_device_ops ops = {
     .compile = compile,
 };
 
-int mf_device_emulated_open(uint32_t wave_lanes, int cores, uint64_t seed, struct mf_device **ret)
-{
-    struct device *d = calloc(1, sizeof(*d));
+static const struct {
+    const char *gfx, *define;
+    uint32_t wave_lanes;
+} flavours[] = {
+    {"sm_80", "", 32},
+    {"gfx90a", "-D__gfx90a__", 64},
+    {"gfx942", "-D__gfx942__", 64},
+};
 
+int mf_device_emulated_open(const char *gfx, int cores, uint64_t seed, struct mf_device **ret)
+{
+    size_t flavour = 0;
+
+    while (flavour < MF_ARRAY_LEN(flavours) && strcmp(flavours[flavour].gfx, gfx) != 0)
+        flavour++;
+    if (flavour == MF_ARRAY_LEN(flavours))
+        return -EINVAL;
+    struct device *d = calloc(1, sizeof(*d));
     if (!d)
         return -ENOMEM;
-    d->base = (struct mf_device){
-        .ops = &ops,
-        .info = {.class = {.gfx = "sm_80", .cu_num = cores}, .model = "emulator", .cores = cores}};
-    d->wave_lanes = wave_lanes;
+    d->base = (struct mf_device){.ops = &ops,
+                                 .info = {.class = {.cu_num = cores}, .model = "emulator", .cores = cores}};
+    mf_say(d->base.info.class.gfx, sizeof(d->base.info.class.gfx), "%s", gfx);
+    d->wave_lanes = flavours[flavour].wave_lanes;
+    d->define = flavours[flavour].define;
     d->seed = seed + 2; /* 0 and 1 are orders of their own */
     mf_say(d->folder, sizeof(d->folder), "%s/moefarm-emulator-XXXXXX",
            getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");

@@ -9,8 +9,8 @@
 #include "emulator/grid.h"
 #include "kernels/device.h"
 
-/* wave_lanes 32: NVIDIA's flavour, seen by families as sm_80 with `cores` cores. -ENOENT: there is no compiler. */
-int mf_device_emulated_open(uint32_t wave_lanes, int cores, uint64_t seed, struct mf_device **ret);
+/* gfx "sm_80", "gfx90a" or "gfx942", with `cores` cores. -ENOENT: there is no compiler; -EINVAL: another gfx. */
+int mf_device_emulated_open(const char *gfx, int cores, uint64_t seed, struct mf_device **ret);
 
 /* Memory that launches may read, or also write; memory NULL: forget all that was known. */
 void mf_device_emulated_know(struct mf_device *d, const void *memory, size_t bytes, bool writable);

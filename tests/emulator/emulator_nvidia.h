@@ -5,26 +5,10 @@
 
 #define MF_BOUNDS(threads, blocks)
 #include "nvidia_plain.h"
+#include "soft.h"
 
 /* ---- lanes of a wave ---- */
 
-template <class T> struct mf_exchange {
-    T value;
-    int by;
-};
-
-/* Every lane gets what lane from(l, by) brought; its own where there is no such lane. */
-template <class T, int (*FROM)(int, int)> MF_HIDDEN void mf_exchange_all(void **lanes)
-{
-    T taken[MF_WAVE];
-    for (int l = 0; l < MF_WAVE; l++) {
-        const mf_exchange<T> *mine = (const mf_exchange<T> *)lanes[l];
-        const int from = FROM(l, mine->by);
-        taken[l] = from >= 0 && from < MF_WAVE ? ((const mf_exchange<T> *)lanes[from])->value : mine->value;
-    }
-    for (int l = 0; l < MF_WAVE; l++)
-        ((mf_exchange<T> *)lanes[l])->value = taken[l];
-}
 static inline int mf_lane_xor(int lane, int mask)
 {
     return lane ^ mask;
@@ -117,23 +101,11 @@ MF_DEVICE mf_16b mf_load_shared_by_grid(const void *p)
 
 /* ---- conversions ---- */
 
-MF_DEVICE u32 mf_bf16_bits(float f)
-{
-    const u32 v = __float_as_uint(f);
-    return f != f ? 0x7fff : (v + 0x7fff + (v >> 16 & 1)) >> 16;
-}
 MF_DEVICE u32 mf_bf16_pair(float low, float high)
 {
-    return mf_bf16_bits(low) | mf_bf16_bits(high) << 16;
+    return mf_soft_bf16(low) | mf_soft_bf16(high) << 16;
 }
 
-/* A float's exponent is 112 above; infinities and NaN have the highest of both. */
-MF_DEVICE float mf_f16(u32 bits)
-{
-    const float v = __uint_as_float((bits & 0x7fff) << 13) * 0x1p112f;
-    const u32 magnitude = (bits & 0x7c00) == 0x7c00 ? 0x7f800000 | (bits & 0x3ff) << 13 : __float_as_uint(v);
-    return __uint_as_float(magnitude | (bits & 0x8000) << 16);
-}
 MF_DEVICE float mf_f16_low(u32 two)
 {
     return mf_f16(two & 0xffff);
@@ -161,22 +133,9 @@ MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half)
     const u32 two = half ? four >> 16 : four;
     return mf_fp8_to_f16(two & 0xff) | mf_fp8_to_f16(two >> 8 & 0xff) << 16;
 }
-MF_DEVICE u32 mf_fp8_bits(float f)
-{
-    const u32 sign = __float_as_uint(f) >> 24 & 0x80;
-    float a = fabsf(f);
-    if (f != f)
-        return 0x7f;
-    a = fminf(a, 448.0f);
-    if (a < 0x1p-6f)
-        return sign | (u32)rintf(a * 0x1p9f); /* 8 steps are the least normal value */
-    int e;
-    const u32 m = (u32)rintf(frexpf(a, &e) * 16); /* 8 to 16; 16 carries into the exponent */
-    return sign | (((u32)(e + 6) << 3) + (m - 8));
-}
 MF_DEVICE u32 mf_fp8_pair(float low, float high)
 {
-    return mf_fp8_bits(low) | mf_fp8_bits(high) << 8;
+    return mf_soft_fp8(low, 7) | mf_soft_fp8(high, 7) << 8;
 }
 MF_DEVICE float mf_divide(float a, float b)
 {
@@ -236,25 +195,22 @@ MF_HIDDEN float mf_product_element(u32 two, int high, bool bf16)
  * exchanged. */
 MF_HIDDEN void mf_product_all(void **lanes)
 {
-    float a[16][16], b[16][8];
+    double a[16][16], b[16][8], d[16][8];
     for (int l = 0; l < MF_WAVE; l++) {
         const mf_product *p = (const mf_product *)lanes[l];
         const int g = l / 4, t = l % 4;
         for (int i = 0; i < 8; i++) /* register i / 2, its low or high half */
             a[g + (i / 2 % 2) * 8][2 * t + i % 2 + i / 4 * 8] =
                 mf_product_element(p->a[i / 2], i % 2, p->bf16);
-        for (int i = 0; i < 4; i++)
-            b[2 * t + i % 2 + i / 2 * 8][g] = mf_product_element(p->b[i / 2], i % 2, p->bf16);
-    }
-    for (int l = 0; l < MF_WAVE; l++) {
-        const mf_product *p = (const mf_product *)lanes[l];
         for (int i = 0; i < 4; i++) {
-            const int row = l / 4 + i / 2 * 8, col = 2 * (l % 4) + i % 2;
-            double sum = p->d[i];
-            for (int k = 0; k < 16; k++)
-                sum += (double)a[row][k] * b[k][col];
-            p->d[i] = (float)sum;
+            b[2 * t + i % 2 + i / 2 * 8][g] = mf_product_element(p->b[i / 2], i % 2, p->bf16);
+            d[g + i / 2 * 8][2 * t + i % 2] = p->d[i];
         }
+    }
+    mf_multiply(a, b, d);
+    for (int l = 0; l < MF_WAVE; l++) {
+        for (int i = 0; i < 4; i++)
+            ((const mf_product *)lanes[l])->d[i] = (float)d[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2];
     }
 }
 MF_WORD void mf_mma_bf16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])

@@ -7,32 +7,39 @@ __device__ u32 mf_barrier[2];
 
 #define N FAULT_LANES
 
-MF_DEVICE void ask(u32 *place, const u32 *from, bool valid)
+MF_DEVICE void ask(mf_copy_4 &way, u32 *place, const u32 *from, bool valid)
 {
-    mf_copy_4 way;
     mf_copy_ask_4(way, place + threadIdx.x, from + threadIdx.x, valid);
     mf_copy_commit();
+}
+MF_DEVICE void land(const mf_copy_4 &way, u32 *place)
+{
+    mf_copy_land_4(way, place + threadIdx.x);
 }
 
 /* Through the ring: what comes first, what comes second, and what comes in the second's place. */
 MF_DEVICE u32 stream(const fault_args &a, u32 *ring)
 {
     const u32 t = threadIdx.x;
-    ask(ring, a.in, true);
-    ask(ring + N, a.mode == FAULT_COPY_BEYOND ? a.in + 1 : a.in, true);
+    mf_copy_4 first, second;
+    ask(first, ring, a.in, true);
+    ask(second, ring + N, a.mode == FAULT_COPY_BEYOND ? a.in + 1 : a.in, true);
     if (a.mode != FAULT_WAIT)
         mf_copy_wait<1>();
+    land(first, ring);
     if (a.mode != FAULT_BARRIER)
         __syncthreads();
     u32 sum = ring[(t + 32) % N];
     if (a.mode != FAULT_SHALLOW_WAIT)
         mf_copy_wait<0>();
+    land(second, ring + N);
     __syncthreads();
     sum += 3 * ring[N + (t + 1) % N];
     if (a.mode != FAULT_EARLY_COPY)
         __syncthreads();
-    ask(ring + N, a.in, t % 2);
+    ask(first, ring + N, a.in, t % 2);
     mf_copy_wait<0>();
+    land(first, ring + N);
     __syncthreads();
     return sum + 5 * ring[N + (t + 1) % N];
 }

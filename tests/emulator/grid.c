@@ -36,6 +36,7 @@ static bool run_lane(struct grid *g, struct lane *l)
 {
     g->lane = l;
     g->calls.now.thread = (struct mf_emulator_dim){l->index, 0, 0};
+    g->calls.now.stack = (uintptr_t)l->stack;
     mf_fiber_switch(&g->scheduler, &l->fiber);
     return l->state != SPINS;
 }
@@ -172,14 +173,15 @@ static int make_block(struct grid *g, uint32_t index)
     memset(b->shared, NOT_YET, g->shared_bytes);
     for (uint32_t i = 0; i < g->n_lanes; i++) {
         struct wave *w = &b->waves[i / l->wave_lanes];
-        unsigned char *room = g->stacks + ((size_t)index * g->n_lanes + i) * (STACK_BYTES + GUARD_BYTES);
+        unsigned char *room =
+            g->stacks + ((size_t)index * g->n_lanes + i) * (MF_EMULATOR_STACK + GUARD_BYTES);
         if (i % l->wave_lanes == 0)
             *w = (struct wave){.lanes = &b->lanes[i], .index = i / l->wave_lanes, .epoch = 1};
         b->lanes[i] =
             (struct lane){.grid = g, .block = b, .wave = w, .index = i, .stack = room + GUARD_BYTES};
         if (mprotect(room, GUARD_BYTES, PROT_NONE) < 0)
             return -errno;
-        mf_fiber_start(&b->lanes[i].fiber, b->lanes[i].stack, STACK_BYTES, enter, &b->lanes[i]);
+        mf_fiber_start(&b->lanes[i].fiber, b->lanes[i].stack, MF_EMULATOR_STACK, enter, &b->lanes[i]);
     }
     return 0;
 }
@@ -192,7 +194,7 @@ static int make(struct grid *g)
     g->blocks = calloc(g->n_blocks, sizeof(*g->blocks));
     g->lanes = calloc(lanes, sizeof(*g->lanes));
     g->waves = calloc((size_t)g->n_blocks * g->n_waves, sizeof(*g->waves));
-    g->stacks = mmap(NULL, lanes * (STACK_BYTES + GUARD_BYTES), PROT_READ | PROT_WRITE,
+    g->stacks = mmap(NULL, lanes * (MF_EMULATOR_STACK + GUARD_BYTES), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (!g->blocks || !g->lanes || !g->waves || g->stacks == MAP_FAILED)
         return -ENOMEM;
@@ -212,7 +214,7 @@ static void release(struct grid *g)
         free(g->blocks[b].shared);
     }
     if (g->stacks != MAP_FAILED)
-        (void)munmap(g->stacks, lanes * (STACK_BYTES + GUARD_BYTES));
+        (void)munmap(g->stacks, lanes * (MF_EMULATOR_STACK + GUARD_BYTES));
     free(g->blocks);
     free(g->lanes);
     free(g->waves);

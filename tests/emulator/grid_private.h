@@ -64,8 +64,6 @@ struct grid {
     uintptr_t pc;
 };
 
-#define STACK_BYTES (64u * 1024)
-
 /* The words of mf_emulator_calls. */
 void mf_lane_bind(struct mf_emulator_calls *e);
 /* Ends the launch with a fault of the running lane; does not return. */

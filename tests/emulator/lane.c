@@ -170,10 +170,8 @@ static void on_access(struct mf_emulator_calls *e, const void *p, uint32_t bytes
 {
     struct grid *g = grid_of(e);
     bool writes = kind & MF_ACCESS_WRITE;
-    size_t at = (size_t)((const unsigned char *)p - g->lane->stack);
+    size_t at;
 
-    if (at < STACK_BYTES)
-        return;
     if (!(kind & MF_ACCESS_LOOSE))
         check_alignment(g, p, bytes, pc);
     if (is_shared(g, (uintptr_t)p, bytes, pc, &at))

@@ -1,13 +1,14 @@
-/* The registers of NVIDIA's matrix instructions as they are, lane by lane: what ldmatrix leaves of rows in memory, and what
- * mma.m16n8k16 leaves of registers from memory. */
+/* The registers of matrix instructions as they are, lane by lane: what NVIDIA's ldmatrix leaves of rows in memory, and what a
+ * product of bf16 leaves of registers from memory. */
 #include "dialect.h"
 
 struct register_args {
-    const u32 *in; /* load: four matrices of 8 rows of 8 elements; multiply: a and b, [32][6] */
-    u32 *out;      /* load: [32][4 of four matrices, 2 of the first two]; multiply: float [32][4] */
+    const u32 *in; /* load: four matrices of 8 rows of 8 elements; multiply: a and b, [lanes][MF_MMA_A + MF_MMA_B] */
+    u32 *out;      /* load: [lanes][4 of four matrices, 2 of the first two]; multiply: float [lanes][4] */
     i32 multiply, unused;
 };
 
+#if MF_WAVE == 32
 MF_DEVICE void load(const register_args &args)
 {
     __shared__ __align__(16) u32 rows[4 * 8 * 4];
@@ -22,16 +23,21 @@ MF_DEVICE void load(const register_args &args)
     for (int i = 0; i < 6; i++)
         args.out[lane * 6 + i] = i < 4 ? four[i] : two[i - 4];
 }
+#endif
 
 extern "C" __global__ void MF_BOUNDS(MF_WAVE, 1) mf_registers(const register_args args)
 {
-    const u32 *in = args.in + threadIdx.x * 6;
+    const u32 *in = args.in + threadIdx.x * (MF_MMA_A + MF_MMA_B);
+#if MF_WAVE == 32
     if (!args.multiply) {
         load(args);
         return;
     }
-    const u32 a[4] = {in[0], in[1], in[2], in[3]}, b[2] = {in[4], in[5]};
+#endif
+    u32 a[MF_MMA_A], b[MF_MMA_B];
     float d[4] = {0, 0, 0, 0};
+    for (int i = 0; i < MF_MMA_A + MF_MMA_B; i++)
+        (i < MF_MMA_A ? a[i] : b[i - MF_MMA_A]) = in[i];
     mf_mma_bf16(d, a, b);
     for (int i = 0; i < 4; i++)
         ((float *)args.out)[threadIdx.x * 4 + i] = d[i];

@@ -1,0 +1,30 @@
+/* GPU kernels on the CPU, AMD's flavour: waves of 64, MFMA; OCP's e4m3 by way of f16, CDNA 3's own as it is. */
+#include "emulator_contract.h"
+
+/* clang-format off */
+static const struct emulated flavours[] = {
+    {"gfx90a", {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "tile"}, 2, 0},
+    {"gfx90a", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, "tile"}, 2, 1},
+    {"gfx942", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN, "tile"}, 2, 0},
+    {"gfx942", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_1X128, "tile"}, 2, 1},
+};
+/* clang-format on */
+static uint64_t seed;
+
+START_TEST(test_contract)
+{
+    emulate(flavours, MF_ARRAY_LEN(flavours), _i, seed);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("emulator amd");
+    TCase *contract = tcase_create("contract");
+
+    seed = emulated_seed();
+    tcase_set_timeout(contract, 300);
+    tcase_add_loop_test(contract, test_contract, 0, (int)(MF_ARRAY_LEN(rows) * MF_ARRAY_LEN(flavours)));
+    suite_add_tcase(suite, contract);
+    return mf_check_main(suite);
+}

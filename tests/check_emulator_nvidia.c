@@ -1,0 +1,29 @@
+/* GPU kernels on the CPU, NVIDIA's flavour: waves of 32, mma.sync. */
+#include "emulator_contract.h"
+
+/* clang-format off */
+static const struct emulated flavours[] = {
+    {"sm_80", {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "tile"}, 1, 0},
+    {"sm_80", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN, "tile"}, 1, 0},
+    {"sm_80", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, "tile"}, 1, 0},
+};
+/* clang-format on */
+static uint64_t seed;
+
+START_TEST(test_contract)
+{
+    emulate(flavours, MF_ARRAY_LEN(flavours), _i, seed);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("emulator nvidia");
+    TCase *contract = tcase_create("contract");
+
+    seed = emulated_seed();
+    tcase_set_timeout(contract, 300);
+    tcase_add_loop_test(contract, test_contract, 0, (int)(MF_ARRAY_LEN(rows) * MF_ARRAY_LEN(flavours)));
+    suite_add_tcase(suite, contract);
+    return mf_check_main(suite);
+}

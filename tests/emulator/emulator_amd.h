@@ -1,0 +1,171 @@
+/* AMD's instructions on the emulator, as clang's builtins name them: dialect_amd.h itself is compiled above them. Matrix
+ * instructions go by the maps of AMD's matrix instruction calculator: each lane brings its registers, the last of the wave
+ * multiplies. Sums of an instruction are made in double and rounded once. */
+#pragma once
+
+/* ---- lanes ---- */
+
+MF_DEVICE u32 __builtin_amdgcn_mbcnt_lo(u32 mask, u32 more)
+{
+    const u32 lane = threadIdx.x % 64;
+    return more + __builtin_popcount(lane < 32 ? mask & ((1u << lane) - 1) : mask);
+}
+MF_DEVICE u32 __builtin_amdgcn_mbcnt_hi(u32 mask, u32 more)
+{
+    const u32 lane = threadIdx.x % 64;
+    return more + (lane < 32 ? 0 : __builtin_popcount(mask & ((1u << (lane - 32)) - 1)));
+}
+static inline int mf_lane_named(int lane, int address)
+{
+    (void)lane;
+    return address / 4 % 64;
+}
+MF_WORD i32 __builtin_amdgcn_ds_bpermute(i32 address, i32 v)
+{
+    mf_exchange<i32> e = {v, address};
+    mf_emulator->meet(mf_emulator, "ds_bpermute", &e, mf_exchange_all<i32, mf_lane_named>, MF_PC);
+    return e.value;
+}
+MF_HIDDEN void mf_ballot_all(void **lanes)
+{
+    u64 set = 0;
+    for (int l = 0; l < 64; l++)
+        set |= (u64)(*(const u64 *)lanes[l] != 0) << l;
+    for (int l = 0; l < 64; l++)
+        *(u64 *)lanes[l] = set;
+}
+MF_WORD u64 __builtin_amdgcn_uicmp(u32 a, u32 b, int not_equal)
+{
+    u64 mine = a != b;
+    (void)not_equal;
+    mf_emulator->meet(mf_emulator, "v_cmp", &mine, mf_ballot_all, MF_PC);
+    return mine;
+}
+/* With the fences around it: what the wave wrote to LDS is there for the wave. */
+MF_WORD void __builtin_amdgcn_wave_barrier()
+{
+    mf_emulator->meet(mf_emulator, "wave_barrier", NULL, NULL, MF_PC);
+}
+#define __builtin_amdgcn_fence(order, scope) ((void)0)
+
+/* ---- memory and time ---- */
+
+#define __builtin_nontemporal_load(p) (*(p))
+#define __HIP_MEMORY_SCOPE_AGENT      0
+
+template <class T> MF_HIDDEN T __hip_atomic_load(T *p, int, int)
+{
+    return *(volatile T *)p;
+}
+template <class T> MF_HIDDEN void __hip_atomic_store(T *p, T v, int, int)
+{
+    *p = v;
+}
+template <class T> MF_HIDDEN T __hip_atomic_fetch_add(T *p, T v, int, int)
+{
+    const T old = *p;
+    *p = old + v;
+    return old;
+}
+MF_HIDDEN u64 __builtin_amdgcn_s_memrealtime()
+{
+    return mf_emulator->clock_ns(mf_emulator) / 10;
+}
+MF_HIDDEN void __builtin_amdgcn_s_sleep(int)
+{
+    mf_emulator->pause(mf_emulator);
+}
+
+/* v_perm_b32: byte i is byte `at` of b (0 to 3) or of a (4 to 7), or zero (12). */
+MF_DEVICE u32 __builtin_amdgcn_perm(u32 a, u32 b, u32 at)
+{
+    const u64 bytes = (u64)a << 32 | b;
+    u32 r = 0;
+    for (int i = 0; i < 4; i++) {
+        const u32 from = at >> 8 * i & 0xff;
+        r |= (from < 8 ? (u32)(bytes >> 8 * from & 0xff) : from == 12 ? 0u : 0xffu) << 8 * i;
+    }
+    return r;
+}
+
+/* ---- v_mfma_f32_16x16xK ---- */
+
+/* Lane l has of row l % 16 of a, and of column l % 16 of b, EACH elements from EACH·(l / 16) on along K, and of d rows
+ * 4·(l / 16) to that + 3 of column l % 16. */
+template <int EACH> struct mf_product {
+    float d[4], a[EACH], b[EACH];
+};
+
+template <int EACH> MF_HIDDEN void mf_product_all(void **lanes)
+{
+    double a[16][4 * EACH], b[4 * EACH][16], d[16][16];
+    for (int l = 0; l < 64; l++) {
+        const mf_product<EACH> *p = (const mf_product<EACH> *)lanes[l];
+        for (int k = 0; k < EACH; k++) {
+            a[l % 16][EACH * (l / 16) + k] = p->a[k];
+            b[EACH * (l / 16) + k][l % 16] = p->b[k];
+        }
+        for (int i = 0; i < 4; i++)
+            d[4 * (l / 16) + i][l % 16] = p->d[i];
+    }
+    mf_multiply(a, b, d);
+    for (int l = 0; l < 64; l++) {
+        for (int i = 0; i < 4; i++)
+            ((mf_product<EACH> *)lanes[l])->d[i] = (float)d[4 * (l / 16) + i][l % 16];
+    }
+}
+
+/* CDNA 2 takes subnormals of 16 bits for zeros (PyTorch, numerical accuracy: "reduced precision ... on AMD Instinct MI200"). */
+#ifdef __gfx90a__
+#    define MF_IS_FLUSHED(bits, exponent) (((bits) & (exponent)) == 0)
+#else
+#    define MF_IS_FLUSHED(bits, exponent) false
+#endif
+MF_HIDDEN float mf_bf16_element(u64 bits)
+{
+    return MF_IS_FLUSHED(bits, 0x7f80) ? 0.0f : __uint_as_float((u32)bits << 16);
+}
+MF_HIDDEN float mf_f16_element(u64 bits)
+{
+    return MF_IS_FLUSHED(bits, 0x7c00) ? 0.0f : mf_f16((u32)bits);
+}
+/* Bias 8; no -0, whose code is the NaN. */
+MF_HIDDEN float mf_fnuz_element(u64 bits)
+{
+    const u32 e = bits >> 3 & 15, m = bits & 7;
+    const float v = e == 0 ? (float)m * 0x1p-10f : __uint_as_float((e + 119) << 23 | m << 20);
+    return bits == 0x80 ? NAN : bits & 0x80 ? -v : v;
+}
+
+template <int EACH, float (*ELEMENT)(u64), class T, class D>
+MF_HIDDEN D mf_product_of_waves(const char *name, const T &a, const T &b, D c, const void *pc)
+{
+    const int bits = 64 / EACH;
+    const u64 mask = ((u64)1 << bits) - 1;
+    mf_product<EACH> p;
+    u64 a_bits, b_bits;
+    memcpy(&a_bits, &a, 8);
+    memcpy(&b_bits, &b, 8);
+    for (int k = 0; k < EACH; k++) {
+        p.a[k] = ELEMENT(a_bits >> bits * k & mask);
+        p.b[k] = ELEMENT(b_bits >> bits * k & mask);
+    }
+    memcpy(p.d, &c, sizeof(p.d));
+    mf_emulator->meet(mf_emulator, name, &p, mf_product_all<EACH>, pc);
+    memcpy(&c, p.d, sizeof(p.d));
+    return c;
+}
+template <class T, class D> MF_WORD D __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(T a, T b, D c, int, int, int)
+{
+    return mf_product_of_waves<4, mf_bf16_element>("mfma_bf16", a, b, c, MF_PC);
+}
+template <class T, class D> MF_WORD D __builtin_amdgcn_mfma_f32_16x16x16f16(T a, T b, D c, int, int, int)
+{
+    return mf_product_of_waves<4, mf_f16_element>("mfma_f16", a, b, c, MF_PC);
+}
+template <class T, class D> MF_WORD D __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(T a, T b, D c, int, int, int)
+{
+    return mf_product_of_waves<8, mf_fnuz_element>("mfma_fp8", a, b, c, MF_PC);
+}
+
+#include "dialect_amd.h"
