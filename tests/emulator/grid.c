@@ -5,6 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#ifdef __SANITIZE_ADDRESS__
+#    include <sanitizer/asan_interface.h>
+#else
+#    define ASAN_UNPOISON_MEMORY_REGION(p, bytes) ((void)0)
+#endif
 
 #define LANES_MAX   1024  /* of a block, as on every GPU */
 #define SPINS_MAX   20000 /* turns of all blocks in which nothing else was done */
@@ -213,6 +218,9 @@ static void release(struct grid *g)
         (void)mf_shadow_free(g->blocks[b].shadow);
         free(g->blocks[b].shared);
     }
+    /* lanes of a launch that a fault ended have left frames there */
+    if (g->stacks != MAP_FAILED)
+        ASAN_UNPOISON_MEMORY_REGION(g->stacks, lanes * (MF_EMULATOR_STACK + GUARD_BYTES));
     if (g->stacks != MAP_FAILED)
         (void)munmap(g->stacks, lanes * (MF_EMULATOR_STACK + GUARD_BYTES));
     free(g->blocks);

@@ -26,7 +26,7 @@ void mf_lane_fault(struct grid *g, const void *pc, const char *format, ...)
     va_end(args);
     g->pc = pc ? (uintptr_t)pc - g->launch->module->image : 0;
     g->failed = true;
-    for (;;)
+    while (g->failed)
         mf_lane_give_way(g);
 }
 
