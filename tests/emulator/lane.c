@@ -170,7 +170,7 @@ static void on_access(struct mf_emulator_calls *e, const void *p, uint32_t bytes
 {
     struct grid *g = grid_of(e);
     bool writes = kind & MF_ACCESS_WRITE;
-    size_t at;
+    size_t at = 0;
 
     if (!(kind & MF_ACCESS_LOOSE))
         check_alignment(g, p, bytes, pc);
@@ -187,7 +187,7 @@ static void ask_copy(struct mf_emulator_calls *e, void *lds, const void *global,
 {
     struct grid *g = grid_of(e);
     struct lane *l = g->lane;
-    size_t at;
+    size_t at = 0;
 
     check_alignment(g, lds, bytes, pc);
     if (!is_shared(g, (uintptr_t)lds, bytes, pc, &at))
