@@ -42,6 +42,18 @@ struct mf_module;
 struct mf_grid {
     uint32_t x, y, z, block;
     uint32_t shared; /* bytes of LDS beside what the function declares itself */
+    bool
+        whole; /* the block of arguments is one argument, a structure that may ask for an alignment of its own */
+};
+
+/* A tensor for bulk copies into LDS, rows of 128 bytes whose 16-byte chunks come to lie at chunk ^ (row % 8); lengths and boxes
+ * in elements, the fastest dimension first; strides of the others in bytes, multiples of 16. */
+struct mf_bulk_tensor {
+    void *at;
+    int element_bytes; /* 1, 2 */
+    int rank;
+    uint64_t length[5], stride[5]; /* stride[0] is the element's */
+    uint32_t box[5];
 };
 
 struct mf_device_ops {
@@ -58,8 +70,8 @@ struct mf_device_ops {
      * Nothing in it allocates, locks or enters the kernel. The launch's own error comes back unchanged. */
     int (*time)(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us);
     /* Prebuilt code; all four, or all NULL for a device that loads none. load: -errno with a sentence in why. function:
-     * -ENOENT. launch hands every group the block of `bytes` of arguments, as HIP_LAUNCH_PARAM_BUFFER_POINTER does, and is
-     * bound by what mf_family.launch is bound by. */
+     * -ENOENT. launch hands every group the block of `bytes` of arguments, as HIP_LAUNCH_PARAM_BUFFER_POINTER does
+     * or, where it is whole, as the only pointer of kernelParams, and is bound by what mf_family.launch is bound by. */
     int (*module_load)(struct mf_device *d, const char *path, char *why, size_t why_cap,
                        struct mf_module **ret);
     struct mf_module *(*module_unload)(struct mf_device *d, struct mf_module *m);
@@ -71,6 +83,9 @@ struct mf_device_ops {
      * the compiler's words. NULL for a device that compiles nothing. */
     int (*compile)(struct mf_device *d, const struct mf_code *codes, size_t n, char (*paths)[PATH_MAX],
                    char (*whys)[MF_CODE_WHY_MAX]);
+    /* What a kernel needs to know of a tensor that it copies in bulk, 128 bytes of it (mf_hip_map of kernels/hip/args.h).
+     * -ENOTSUP: a device without such copies; NULL for one that has no code objects. */
+    int (*bulk_map)(struct mf_device *d, const struct mf_bulk_tensor *t, void *ret);
     /* One run of a fixed kernel; NULL: there is none, and whoever wants one brings his own. */
     int (*canary)(struct mf_device *d, double *ret_us);
 };

@@ -192,11 +192,13 @@ static int hip_module_launch(struct mf_device *base, void *function, const struc
     struct hip_device *d = of(base);
     void *extra[] = {HIP_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)block, HIP_LAUNCH_PARAM_BUFFER_SIZE,
                      &bytes, HIP_LAUNCH_PARAM_END};
+    void *one[] = {(void *)(uintptr_t)block};
     if (grid->shared > (uint32_t)d->max_shared ||
         (base->use && note_launch(d, (hipFunction_t)function, grid) < 0))
         return -E2BIG;
     hipError_t e = d->c.hipModuleLaunchKernel((hipFunction_t)function, grid->x, grid->y, grid->z, grid->block,
-                                              1, 1, grid->shared, d->stream, NULL, extra);
+                                              1, 1, grid->shared, d->stream, grid->whole ? one : NULL,
+                                              grid->whole ? NULL : extra);
     return e == hipSuccess ? 0 : e == hipErrorOutOfMemory ? -ENOMEM : -EINVAL;
 }
 
@@ -206,12 +208,17 @@ static int hip_compile(struct mf_device *base, const struct mf_code *codes, size
     return mf_code_make(&of(base)->compiler, codes, n, (int)sysconf(_SC_NPROCESSORS_ONLN), paths, whys);
 }
 
+static int hip_bulk_map(struct mf_device *base, const struct mf_bulk_tensor *t, void *ret)
+{
+    return mf_hip_bulk_map(&of(base)->c, t, ret) == hipSuccess ? 0 : -ENOTSUP;
+}
+
 /* ---- time ---- */
 
 static int launch_own(struct hip_device *d, hipFunction_t f, uint32_t groups, uint32_t block,
                       const void *args, size_t bytes)
 {
-    const struct mf_grid grid = {groups, 1, 1, block, 0};
+    const struct mf_grid grid = {groups, 1, 1, block, 0, true};
     return hip_module_launch(&d->base, (void *)f, &grid, args, bytes);
 }
 
@@ -355,6 +362,7 @@ static const struct mf_device_ops hip_ops = {
     .module_function = hip_module_function,
     .module_launch = hip_module_launch,
     .compile = hip_compile,
+    .bulk_map = hip_bulk_map,
     .canary = hip_canary,
 };
 

@@ -122,6 +122,13 @@ void mf_hip_define_activation(struct mf_code *c, const struct mf_shape *s)
     mf_code_define(c, "MF_ALPHA=%#.9gf", (double)(s->act_alpha > 0 ? s->act_alpha : 1.702f));
 }
 
+struct mf_artifact mf_hip_zeroed_y(void)
+{
+    struct mf_artifact y = mf_cpu_bf16(MF_TENSOR_Y, "token", 0);
+    y.zeroed = true;
+    return y;
+}
+
 int mf_hip_function_open(struct mf_device *device, const struct mf_code *code, struct mf_hip_function *ret)
 {
     char path[1][PATH_MAX], why[1][MF_CODE_WHY_MAX];

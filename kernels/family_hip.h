@@ -32,6 +32,9 @@ void mf_hip_define_fnuz(struct mf_code *c, const struct mf_shape *shape);
 /* MF_ACT, MF_LIMIT, MF_ALPHA of kernels/hip/activation.h. */
 void mf_hip_define_activation(struct mf_code *c, const struct mf_shape *shape);
 
+/* y that a step adds into. */
+struct mf_artifact mf_hip_zeroed_y(void);
+
 /* A function ready to launch. */
 struct mf_hip_function {
     struct mf_device *device;

@@ -1,8 +1,9 @@
 /* move on GPUs: sort, the quantisations and the combine.
  *
- *     sort_m16                  one block: stable, for any routing
+ *     sort_m16                  stable, for any routing; blocks that meet where ids are many
  *     quant1_fp8fn_1x128        x;  quant2_fp8fn_1x128_m16  h
- *     combine_z, combine_zw     z times the routing weights and summed; weighted z summed */
+ *     combine_z, combine_zw     z times the routing weights and summed; weighted z summed
+ *     zero_y                    y for a stage 2 that adds into it */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +14,13 @@
 #include "kernels/hip/args.h"
 
 #define SORT_THREADS 1024
+#define SORT_BLOCKS  64   /* all of them resident at once on any device */
+#define SORT_FEW     2048 /* ids that one block sorts sooner than several could meet */
 #define THREADS      256
 #define BLOCKS_SM    8
+#define GROUPS_BLOCK (THREADS / 16) /* of 128, one for sixteen threads */
 
-enum kind { SORT, QUANT1, QUANT2, COMBINE, COMBINE_WEIGHTED, N_KINDS };
+enum kind { SORT, QUANT1, QUANT2, COMBINE, COMBINE_WEIGHTED, ZERO, N_KINDS };
 
 struct config {
     enum kind kind;
@@ -39,7 +43,8 @@ static bool has_block(enum kind kind)
 
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
-    static const char *const words[N_KINDS] = {"sort", "quant1", "quant2", "combine_z", "combine_zw"};
+    static const char *const words[N_KINDS] = {"sort",      "quant1",     "quant2",
+                                               "combine_z", "combine_zw", "zero_y"};
     char format[MF_FORMAT_WORD_MAX] = "", block[16] = "";
     if (c->kind == QUANT1 || c->kind == QUANT2)
         mf_cpu_format_word(s, format);
@@ -56,6 +61,7 @@ static mf_ops covers_of(const struct mf_shape *s, enum kind kind)
         [QUANT2] = MF_OP_BIT(MF_OP_QUANT2),
         [COMBINE] = MF_OP_BIT(MF_OP_COMBINE) | (s->doweight_stage1 ? 0 : MF_OP_BIT(MF_OP_WEIGHT)),
         [COMBINE_WEIGHTED] = MF_OP_BIT(MF_OP_COMBINE),
+        [ZERO] = 0,
     };
     return covers[kind];
 }
@@ -69,7 +75,7 @@ static bool exists(const struct mf_shape *s, enum kind kind)
 
 static uint32_t sort_shared(const struct mf_device_info *device, const struct mf_shape *s)
 {
-    return (uint32_t)((SORT_THREADS / mf_hip_machine_of(device)->wave + 2) * s->expert + 64) * 4;
+    return (uint32_t)((SORT_THREADS / mf_hip_machine_of(device)->wave + 3) * s->expert + 64) * 4;
 }
 
 static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s,
@@ -86,6 +92,12 @@ static bool is_legal(const struct mf_device_info *device, const struct mf_shape 
     return !no->rule;
 }
 
+static uint32_t sort_blocks(const struct mf_shape *s)
+{
+    int64_t n = s->token * s->topk;
+    return n <= SORT_FEW ? 1 : (uint32_t)MF_MIN((n + SORT_THREADS - 1) / SORT_THREADS, SORT_BLOCKS);
+}
+
 /* ---- steps ---- */
 
 static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
@@ -99,6 +111,7 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
         mf_step_need(&s, mf_cpu_topk());
         mf_step_give(&s, mf_cpu_sorted(c->block_m));
         s.bytes = slots * 16;
+        s.workspace_bytes = sort_blocks(shape) * (size_t)shape->expert * sizeof(mf_i32);
         break;
     case QUANT1:
         mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
@@ -119,6 +132,10 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
         mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
         s.flops = 2 * slots * H;
         s.bytes = (slots + T) * H * 2;
+        break;
+    case ZERO:
+        mf_step_give(&s, mf_hip_zeroed_y());
+        s.bytes = T * H * 2;
         break;
     case N_KINDS:
         break;
@@ -180,10 +197,10 @@ static int match_name(void *context, const struct config *c)
 static void code_of(const struct config *c, const struct mf_shape *s, enum mf_hip_format format,
                     struct mf_code *ret)
 {
-    static const char *const sources[N_KINDS] = {"sort.hip", "quant.hip", "quant.hip", "combine.hip",
-                                                 "combine.hip"};
-    static const char *const functions[N_KINDS] = {"mf_sort", "mf_quant", "mf_quant", "mf_combine",
-                                                   "mf_combine"};
+    static const char *const sources[N_KINDS] = {"sort.hip",    "quant.hip",   "quant.hip",
+                                                 "combine.hip", "combine.hip", "zero.hip"};
+    static const char *const functions[N_KINDS] = {"mf_sort",    "mf_quant",   "mf_quant",
+                                                   "mf_combine", "mf_combine", "mf_zero"};
     *ret = (struct mf_code){.source = sources[c->kind], .function = functions[c->kind]};
     mf_code_define(ret, "MF_THREADS=%d", c->kind == SORT ? SORT_THREADS : THREADS);
     if (c->kind == SORT) {
@@ -198,6 +215,8 @@ static void code_of(const struct config *c, const struct mf_shape *s, enum mf_hi
         mf_hip_define_fnuz(ret, s);
         return;
     }
+    if (c->kind == ZERO)
+        return;
     mf_code_define(ret, "MF_K=%d", s->topk);
     mf_code_define(ret, "MF_WEIGHTED=%d", c->kind == COMBINE && !s->doweight_stage1);
 }
@@ -232,7 +251,7 @@ static int64_t work_of(const struct config *c, const struct mf_shape *s)
     int64_t cols = c->kind == QUANT2 ? s->inter_dim : s->model_dim;
     bool by_group = s->q_type == MF_QTYPE_PER_1X128;
     if (c->kind == QUANT1 || c->kind == QUANT2)
-        return by_group ? (rows * ((cols + 127) / 128) + THREADS / 32 - 1) / (THREADS / 32) : rows;
+        return by_group ? (rows * ((cols + 127) / 128) + GROUPS_BLOCK - 1) / GROUPS_BLOCK : rows;
     return (rows * (cols / 8) + THREADS - 1) / THREADS;
 }
 
@@ -251,11 +270,16 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     k->shape = *shape;
     k->config = c;
     if (c.kind == SORT)
-        k->grid = (struct mf_grid){1, 1, 1, SORT_THREADS, sort_shared(&device->info, shape)};
+        k->grid =
+            (struct mf_grid){sort_blocks(shape), 1, 1, SORT_THREADS, sort_shared(&device->info, shape), true};
     else
         k->grid = (struct mf_grid){
-            (uint32_t)MF_MAX(MF_MIN(work_of(&c, shape), (int64_t)device->info.cores * BLOCKS_SM), 1), 1, 1,
-            THREADS, 0};
+            (uint32_t)MF_MAX(MF_MIN(work_of(&c, shape), (int64_t)device->info.cores * BLOCKS_SM), 1),
+            1,
+            1,
+            THREADS,
+            0,
+            true};
     r = mf_hip_function_open(device, &source, &k->function);
     if (r < 0) {
         free(k);
@@ -274,6 +298,7 @@ static int launch_sort(const struct mf_kernel *k, const struct mf_launch *l)
         .sorted_weights = l->gives[0].part[1],
         .experts = l->gives[0].part[2],
         .num_valid = l->gives[0].part[3],
+        .counts = l->workspace,
         .token = (int32_t)k->shape.token,
     };
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
@@ -304,10 +329,16 @@ static int launch_combine(const struct mf_kernel *k, const struct mf_launch *l)
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
+static int launch_zero(const struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_hip_combine_args a = {.y = l->gives[0].part[0], .token = (int32_t)k->shape.token};
+    return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     static int (*const launchers[N_KINDS])(const struct mf_kernel *, const struct mf_launch *) = {
-        launch_sort, launch_quant, launch_quant, launch_combine, launch_combine};
+        launch_sort, launch_quant, launch_quant, launch_combine, launch_combine, launch_zero};
     return launchers[k->config.kind](k, l);
 }
 

@@ -1,12 +1,14 @@
-/* tile on GPUs: the two stages of kernels/hip/tile.hip. A step's name is its parameters:
+/* tile on GPUs: the two stages of kernels/hip/tile.hip and tile_hopper.hip. A step's name is its parameters:
  *
  *     s1_bf16_silu_m16_n128_s5_w4x1[_w][_q]     gather+gemm1+act into bf16 h; _w: routing weight before act; _q: into
  *                                               quantised h, where a tile has whole groups of 128 columns
- *     s2_bf16_m16_n128_s5_w4x1_z|zw             gemm2 into z, or weighted z
+ *     s2_bf16_m16_n128_s5_w4x1_z|zw|y           gemm2 into z, or weighted z, or added up in y, in no order
  *
- * m rows of an expert block, n weight rows of a tile, s slices in the ring, w waves over weight rows x tokens; g in place of
- * w: groups of four waves with Hopper's wgmma. */
+ * m rows of an expert block, n weight rows of a tile, s slices in the ring, w waves over weight rows x tokens; in place of w:
+ * g groups of four waves with Hopper's wgmma; b, bt tile_hopper.hip, with tiles that two groups share or take in turn, and
+ * as many slices as LDS holds. */
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,28 +18,49 @@
 #include "kernels/fusion.h"
 #include "kernels/hip/args.h"
 
-#define SLICE 128
+#define SLICE      128
+#define STAGES_MIN 2
+#define STAGES_MAX 8
+#define BARRIERS   (2 * STAGES_MAX * 8)
+/* Of a row: what one sum that is rounded to bf16 in another order may differ by. */
+#define ADDED_APART 0x1p-8
+
+enum core {
+    MMA,          /* tile.hip, a wave's own matrix instruction */
+    GROUPS,       /* tile.hip with Hopper's, of four waves */
+    HOPPER,       /* tile_hopper.hip, two groups of four waves that share a tile */
+    HOPPER_TURNS, /* the same, each with tiles of its own */
+};
 
 struct variant {
-    int block_m, block_n, stages, warps_n, warps_m;
+    enum core core;
+    int block_m, block_n;
+    int stages; /* 0: as many as LDS holds */
+    int warps_n, warps_m;
     int blocks;        /* of an SM at once; what registers allow */
     bool block_scales; /* has room for the second sums that scales of 1x128 need */
-    bool wgmma;
 };
 
 /* clang-format off */
 static const struct variant variants[] = {
-    {16,  64,  6, 2, 1, 4, true,  false}, {16,  64,  8, 4, 1, 3, true,  false}, {16,  128, 4, 4, 1, 3, true,  false},
-    {16,  128, 6, 4, 1, 2, true,  false}, {16,  256, 3, 8, 1, 2, true,  false}, {16,  256, 6, 8, 1, 1, true,  false},
-    {32,  64,  6, 4, 1, 3, true,  false}, {32,  128, 4, 4, 1, 2, true,  false}, {32,  128, 5, 4, 1, 2, true,  false},
-    {48,  128, 4, 4, 1, 2, true,  false}, {64,  128, 3, 4, 2, 2, true,  false}, {128, 128, 3, 4, 2, 2, true,  false},
-    {128, 256, 4, 4, 2, 1, false, false},
-    {16,  128, 6, 8,  1, 2, true, true},  {16,  256, 3, 16, 1, 2, true, true},  {16,  256, 6, 16, 1, 1, true, true},
-    {32,  128, 5, 8,  1, 2, true, true},  {32,  256, 5, 16, 1, 1, true, true},  {48,  128, 4, 8,  1, 2, true, true},
-    {64,  128, 4, 8,  1, 2, true, true},  {64,  256, 5, 16, 1, 1, true, true},  {96,  128, 3, 8,  1, 2, true, true},
-    {96,  128, 4, 8,  1, 1, true, true},  {96,  256, 4, 16, 1, 1, true, true},  {128, 128, 3, 8,  1, 2, true, true},
-    {128, 128, 6, 8,  1, 1, true, true},  {128, 256, 4, 16, 1, 1, true, true},  {192, 128, 5, 8,  1, 1, false, true},
-    {192, 256, 3, 16, 1, 1, false, true}, {256, 128, 4, 8,  1, 1, false, true},
+    {MMA,    16,  64,  6, 2, 1, 4, true},   {MMA,    16,  64,  8, 4, 1, 3, true},   {MMA,    16,  128, 4, 4, 1, 3, true},
+    {MMA,    16,  128, 6, 4, 1, 2, true},   {MMA,    16,  256, 3, 8, 1, 2, true},   {MMA,    16,  256, 6, 8, 1, 1, true},
+    {MMA,    32,  64,  6, 4, 1, 3, true},   {MMA,    32,  128, 4, 4, 1, 2, true},   {MMA,    32,  128, 5, 4, 1, 2, true},
+    {MMA,    48,  128, 4, 4, 1, 2, true},   {MMA,    64,  128, 3, 4, 2, 2, true},   {MMA,    128, 128, 3, 4, 2, 2, true},
+    {MMA,    128, 256, 4, 4, 2, 1, false},
+    {GROUPS, 16,  128, 6, 8,  1, 2, true},  {GROUPS, 16,  256, 3, 16, 1, 2, true},  {GROUPS, 16,  256, 6, 16, 1, 1, true},
+    {GROUPS, 32,  128, 5, 8,  1, 2, true},  {GROUPS, 32,  256, 5, 16, 1, 1, true},  {GROUPS, 48,  128, 4, 8,  1, 2, true},
+    {GROUPS, 64,  128, 4, 8,  1, 2, true},  {GROUPS, 64,  256, 5, 16, 1, 1, true},  {GROUPS, 96,  128, 3, 8,  1, 2, true},
+    {GROUPS, 96,  128, 4, 8,  1, 1, true},  {GROUPS, 96,  256, 4, 16, 1, 1, true},  {GROUPS, 128, 128, 3, 8,  1, 2, true},
+    {GROUPS, 128, 128, 6, 8,  1, 1, true},  {GROUPS, 128, 256, 4, 16, 1, 1, true},  {GROUPS, 192, 128, 5, 8,  1, 1, false},
+    {GROUPS, 192, 256, 3, 16, 1, 1, false}, {GROUPS, 256, 128, 4, 8,  1, 1, false},
+    {HOPPER, 32,  128, 0, 12, 1, 1, true},  {HOPPER, 32,  256, 0, 12, 1, 1, true},  {HOPPER, 64,  128, 0, 12, 1, 1, true},
+    {HOPPER, 64,  256, 0, 12, 1, 1, true},  {HOPPER, 96,  256, 0, 12, 1, 1, true},  {HOPPER, 128, 128, 0, 12, 1, 1, true},
+    {HOPPER, 128, 256, 0, 12, 1, 1, true},  {HOPPER, 192, 128, 0, 12, 1, 1, true},  {HOPPER, 192, 256, 0, 12, 1, 1, false},
+    {HOPPER, 256, 128, 0, 12, 1, 1, false},
+    {HOPPER_TURNS, 32,  128, 0, 12, 1, 1, true},  {HOPPER_TURNS, 64,  128, 0, 12, 1, 1, true},
+    {HOPPER_TURNS, 64,  256, 0, 12, 1, 1, true},  {HOPPER_TURNS, 96,  128, 0, 12, 1, 1, true},
+    {HOPPER_TURNS, 128, 128, 0, 12, 1, 1, true},  {HOPPER_TURNS, 192, 128, 0, 12, 1, 1, false},
 };
 /* clang-format on */
 
@@ -64,8 +87,14 @@ static const struct variant *variants_of(const struct mf_device_info *device, si
     return machine->copies_held ? amd_variants : variants;
 }
 
-enum out { TO_H, TO_HQ, TO_Z, TO_ZW };
-static const char *const out_words[] = {[TO_H] = "", [TO_HQ] = "_q", [TO_Z] = "_z", [TO_ZW] = "_zw"};
+static bool is_hopper(const struct variant *v)
+{
+    return v->core == HOPPER || v->core == HOPPER_TURNS;
+}
+
+enum out { TO_H, TO_HQ, TO_Z, TO_ZW, TO_Y };
+static const char *const out_words[] = {
+    [TO_H] = "", [TO_HQ] = "_q", [TO_Z] = "_z", [TO_ZW] = "_zw", [TO_Y] = "_y"};
 
 struct config {
     int stage; /* 1, 2 */
@@ -85,7 +114,7 @@ struct mf_kernel {
 
 static bool weighs(const struct config *c, const struct mf_shape *s)
 {
-    return c->stage == 1 ? s->doweight_stage1 : c->out == TO_ZW;
+    return c->stage == 1 ? s->doweight_stage1 : c->out == TO_ZW || (c->out == TO_Y && !s->doweight_stage1);
 }
 
 static mf_ops covers_of(const struct mf_shape *s, const struct config *c)
@@ -94,7 +123,7 @@ static mf_ops covers_of(const struct mf_shape *s, const struct config *c)
     if (c->stage == 1)
         return MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) | weight |
                (c->out == TO_HQ ? MF_OP_BIT(MF_OP_QUANT2) : 0);
-    return MF_OP_BIT(MF_OP_GEMM2) | weight;
+    return MF_OP_BIT(MF_OP_GEMM2) | weight | (c->out == TO_Y ? MF_OP_BIT(MF_OP_COMBINE) : 0);
 }
 
 static int columns_of(const struct config *c)
@@ -102,31 +131,48 @@ static int columns_of(const struct config *c)
     return c->stage == 1 ? c->v->block_n / 2 : c->v->block_n;
 }
 
+/* Of LDS: a slice of the ring, and what is there beside the ring. */
+static int slice_bytes(const struct variant *v, enum mf_hip_format format)
+{
+    int scales = format != MF_HIP_FP8_BLOCK ? 0 : is_hopper(v) ? v->block_m : v->block_m + 8;
+    return ((v->block_n + v->block_m) * SLICE + scales * 4 + 1023) / 1024 * 1024;
+}
+static int out_bytes(const struct config *c)
+{
+    int out = c->v->block_m * (columns_of(c) + 8) * 2;
+    return is_hopper(c->v) ? (c->v->core == HOPPER_TURNS ? 2 : 1) * out + BARRIERS : out;
+}
+static int stages_of(const struct mf_hip_machine *machine, const struct config *c, enum mf_hip_format format)
+{
+    int fits = (machine->shared_block - out_bytes(c)) / slice_bytes(c->v, format);
+    return c->v->stages ? c->v->stages : MF_MIN(fits, STAGES_MAX);
+}
 static uint32_t shared_bytes(const struct mf_hip_machine *machine, const struct config *c,
                              enum mf_hip_format format)
 {
-    const struct variant *v = c->v;
-    int slice = (v->block_n + v->block_m) * SLICE + (format == MF_HIP_FP8_BLOCK ? (v->block_m + 8) * 4 : 0);
-    slice = (slice + 1023) / 1024 * 1024;
-    int ring = v->stages * slice, out = v->block_m * (columns_of(c) + 8) * 2;
+    int ring = stages_of(machine, c, format) * slice_bytes(c->v, format), out = out_bytes(c);
     return (uint32_t)(machine->copies_held ? MF_MAX(ring, out) : ring + out);
 }
 
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
     const struct variant *v = c->v;
-    char format[MF_FORMAT_WORD_MAX], waves[24];
+    char format[MF_FORMAT_WORD_MAX], waves[24], stages[16] = "";
     mf_cpu_format_word(s, format);
-    if (v->wgmma)
+    if (v->stages)
+        mf_say(stages, sizeof(stages), "_s%d", v->stages);
+    if (v->core == MMA)
+        mf_say(waves, sizeof(waves), "w%dx%d", v->warps_n, v->warps_m);
+    else if (v->core == GROUPS)
         mf_say(waves, sizeof(waves), "g%d", v->warps_n / 4);
     else
-        mf_say(waves, sizeof(waves), "w%dx%d", v->warps_n, v->warps_m);
+        mf_say(waves, sizeof(waves), "%s", v->core == HOPPER ? "b" : "bt");
     if (c->stage == 1)
-        mf_say(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d_s%d_%s%s%s", format, mf_cpu_act_word(s), v->block_m,
-               v->block_n, v->stages, waves, s->doweight_stage1 ? "_w" : "", out_words[c->out]);
+        mf_say(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d%s_%s%s%s", format, mf_cpu_act_word(s), v->block_m,
+               v->block_n, stages, waves, s->doweight_stage1 ? "_w" : "", out_words[c->out]);
     else
-        mf_say(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d_s%d_%s%s", format, v->block_m, v->block_n, v->stages,
-               waves, out_words[c->out]);
+        mf_say(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d%s_%s%s", format, v->block_m, v->block_n, stages, waves,
+               out_words[c->out]);
 }
 
 static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_hip_format format,
@@ -138,16 +184,21 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
     int threads = v->warps_n * v->warps_m * machine->wave;
     uint32_t shared = shared_bytes(machine, c, format);
     no->rule = NULL;
-    if (v->wgmma && strcmp(device->class.gfx, "sm_90") != 0)
+    if (v->core != MMA && strcmp(device->class.gfx, "sm_90") != 0)
         mf_refuse(no, "arch", "wgmma is an instruction of sm_90; the device is %s", device->class.gfx);
+    else if (c->out == TO_Y && !is_hopper(v))
+        mf_refuse(no, "accumulates",
+                  "rows are added to y by bulk copies, which only the cores b and bt make");
     else if (c->out == TO_HQ && columns % 128)
         mf_refuse(no, "divisibility", "a tile has %d columns; groups of 128 are quantised within one tile",
                   columns);
     else if (columns > n && columns > 64)
         mf_refuse(no, "divisibility", "a tile has %d columns and stage %d only %d", columns, c->stage, n);
-    else if (shared > (uint32_t)machine->shared_block)
-        mf_refuse(no, "lds", "%d slices of %d + %d rows need %u bytes of LDS; a block has %d", v->stages,
-                  v->block_n, v->block_m, shared, machine->shared_block);
+    else if (stages_of(machine, c, format) < STAGES_MIN || shared > (uint32_t)machine->shared_block)
+        mf_refuse(
+            no, "lds",
+            "%d slices of %d + %d rows and %d bytes beside them do not fit the %d bytes of a block's LDS",
+            MF_MAX(v->stages, STAGES_MIN), v->block_n, v->block_m, out_bytes(c), machine->shared_block);
     else if (format == MF_HIP_FP8_BLOCK && !v->block_scales)
         mf_refuse(
             no, "registers",
@@ -159,7 +210,7 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
                   "(remainder "
                   "%d)",
                   s->inter_dim, s->inter_dim % 128);
-    else if (format == MF_HIP_FP8_BLOCK && threads < v->block_m + 8)
+    else if (format == MF_HIP_FP8_BLOCK && !is_hopper(v) && threads < v->block_m + 8)
         mf_refuse(no, "threads", "%d threads copy %d scales of a slice, one each", threads, v->block_m + 8);
     return !no->rule;
 }
@@ -173,6 +224,10 @@ static bool may_cover(const struct mf_shape *s, const struct config *c, struct m
     };
     struct mf_fusion_caps own = caps;
     own.block_n = columns_of(c);
+    if (c->out == TO_Y) {
+        own.epilogue |= MF_OP_BIT(MF_OP_COMBINE);
+        own.accumulates = true;
+    }
     struct mf_fusion_question q = {.ops = covers_of(s, c), .block_m = c->v->block_m, .caps = &own};
     struct mf_fusion_verdict v;
     if (mf_fusion_allows(s, &q, &v))
@@ -197,7 +252,7 @@ static int each(struct walk *w, int stage, each_fn f)
     size_t n;
     const struct variant *of = variants_of(w->device, &n);
     for (size_t i = 0; i < n; i++) {
-        for (enum out out = stage == 1 ? TO_H : TO_Z; out <= (stage == 1 ? TO_HQ : TO_ZW); out++) {
+        for (enum out out = stage == 1 ? TO_H : TO_Z; out <= (stage == 1 ? TO_HQ : TO_Y); out++) {
             struct config c = {.stage = stage, .v = &of[i], .out = out};
             if ((out == TO_ZW && s->doweight_stage1) || (out == TO_HQ && s->q_type != MF_QTYPE_PER_1X128))
                 continue;
@@ -233,10 +288,17 @@ static void describe_stage2(const struct config *c, const struct mf_shape *shape
     mf_step_need(s, mf_plain_h(shape, c->v->block_m));
     mf_step_need(s, mf_cpu_sorted(c->v->block_m));
     mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W2, "row"));
-    mf_step_give(s, mf_cpu_bf16(c->out == TO_Z ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
+    if (c->out == TO_Y) {
+        mf_step_need(s, mf_hip_zeroed_y());
+        mf_step_give(s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
+        s->reorder_tolerance = ADDED_APART * sqrt(shape->topk);
+    } else {
+        mf_step_give(s, mf_cpu_bf16(c->out == TO_Z ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
+    }
     s->flops = slots * 2 * H * I;
     s->bytes = mf_cpu_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W2) +
-               slots * mf_cpu_row_bytes(shape, (int64_t)I) + slots * H * 2;
+               slots * mf_cpu_row_bytes(shape, (int64_t)I) +
+               (c->out == TO_Y ? (double)shape->token : slots) * H * 2;
 }
 
 static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
@@ -299,11 +361,12 @@ static int find(const struct mf_device_info *device, const struct mf_shape *shap
 
 /* ---- from a step to a launch ---- */
 
-static void code_of(const struct config *c, const struct mf_shape *s, enum mf_hip_format format,
-                    struct mf_code *ret)
+static void code_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,
+                    enum mf_hip_format format, struct mf_code *ret)
 {
     const struct variant *v = c->v;
-    *ret = (struct mf_code){.source = "tile.hip", .function = "mf_tile"};
+    *ret = is_hopper(v) ? (struct mf_code){.source = "tile_hopper.hip", .function = "mf_tile_hopper"}
+                        : (struct mf_code){.source = "tile.hip", .function = "mf_tile"};
     mf_code_define(ret, "MF_STAGE=%d", c->stage);
     mf_code_define(ret, "MF_FORMAT=%d", (int)format);
     mf_code_define(ret, "MF_N=%d", c->stage == 1 ? s->inter_dim : s->model_dim);
@@ -312,14 +375,20 @@ static void code_of(const struct config *c, const struct mf_shape *s, enum mf_hi
     mf_code_define(ret, "MF_WEIGHT=%d", weighs(c, s));
     mf_code_define(ret, "MF_BM=%d", v->block_m);
     mf_code_define(ret, "MF_BN=%d", v->block_n);
-    mf_code_define(ret, "MF_STAGES=%d", v->stages);
-    mf_code_define(ret, "MF_WARPS_N=%d", v->warps_n);
-    mf_code_define(ret, "MF_WARPS_M=%d", v->warps_m);
-    mf_code_define(ret, "MF_BLOCKS=%d", v->blocks);
-    if (v->wgmma)
+    mf_code_define(ret, "MF_STAGES=%d", stages_of(machine, c, format));
+    if (is_hopper(v)) {
+        mf_code_define(ret, "MF_TURNS=%d", v->core == HOPPER_TURNS);
+    } else {
+        mf_code_define(ret, "MF_WARPS_N=%d", v->warps_n);
+        mf_code_define(ret, "MF_WARPS_M=%d", v->warps_m);
+        mf_code_define(ret, "MF_BLOCKS=%d", v->blocks);
+    }
+    if (v->core == GROUPS)
         mf_code_define(ret, "MF_WGMMA");
     if (c->out == TO_HQ)
         mf_code_define(ret, "MF_QUANT");
+    if (c->out == TO_Y)
+        mf_code_define(ret, "MF_ADD");
     mf_hip_define_fnuz(ret, s);
     if (c->stage == 1)
         mf_hip_define_activation(ret, s);
@@ -331,7 +400,7 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
     struct walk w;
     int r = find(device, shape, name, &w);
     if (r == 0)
-        code_of(&w.found, shape, w.format, ret);
+        code_of(mf_hip_machine_of(device), &w.found, shape, w.format, ret);
     return r;
 }
 
@@ -350,7 +419,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     k->shape = *shape;
     k->config = w.found;
     k->format = w.format;
-    code_of(&w.found, shape, w.format, &c);
+    code_of(mf_hip_machine_of(&device->info), &w.found, shape, w.format, &c);
     r = mf_hip_function_open(device, &c, &k->function);
     if (r < 0) {
         free(k);
@@ -365,28 +434,66 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
                                .y = 1,
                                .z = 1,
                                .block = (uint32_t)(v->warps_n * v->warps_m * machine->wave),
-                               .shared = shared};
+                               .shared = shared,
+                               .whole = true};
     *ret = k;
     return 0;
+}
+
+/* Weights by expert, then by groups of eight columns of the output; stage 1 has gate and up side by side. */
+static int map_weights(const struct mf_kernel *k, void *w, struct mf_hip_map *ret)
+{
+    bool first = k->config.stage == 1;
+    const struct mf_shape *s = &k->shape;
+    uint64_t bytes = k->format == MF_HIP_BF16 ? 2 : 1, K = (uint64_t)(first ? s->model_dim : s->inter_dim);
+    uint64_t N = (uint64_t)(first ? s->inter_dim : s->model_dim), row = K * bytes, halves = first ? 2 : 1;
+    const struct mf_bulk_tensor t = {
+        .at = w,
+        .element_bytes = (int)bytes,
+        .rank = 5,
+        .length = {K, 8, halves, N / 8, (uint64_t)s->expert},
+        .stride = {bytes, row, N * row, 8 * row, halves * N * row},
+        .box = {(uint32_t)(SLICE / bytes), 8, (uint32_t)halves, (uint32_t)columns_of(&k->config) / 8, 1},
+    };
+    return k->function.device->ops->bulk_map(k->function.device, &t, ret);
+}
+
+static int map_h(const struct mf_kernel *k, void *h, struct mf_hip_map *ret)
+{
+    uint64_t bytes = k->format == MF_HIP_BF16 ? 2 : 1, I = (uint64_t)k->shape.inter_dim;
+    const struct mf_bulk_tensor t = {
+        .at = h,
+        .element_bytes = (int)bytes,
+        .rank = 2,
+        .length = {I, (uint64_t)mf_padded_rows(&k->shape, k->config.v->block_m)},
+        .stride = {bytes, I * bytes},
+        .box = {(uint32_t)(SLICE / bytes), (uint32_t)k->config.v->block_m},
+    };
+    return k->function.device->ops->bulk_map(k->function.device, &t, ret);
 }
 
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     const struct mf_tensor_ref *x = &l->needs[0], *sorted = &l->needs[1], *w = &l->needs[2];
-    const struct mf_hip_tile_args args = {
-        .x = x->part[0],
-        .x_scale = x->part[1],
-        .w = w->part[0],
-        .w_scale = w->part[1],
-        .sorted_ids = sorted->part[0],
-        .sorted_weights = sorted->part[1],
-        .experts = sorted->part[2],
-        .num_valid = sorted->part[3],
-        .out = l->gives[0].part[0],
-        .out_scale = k->config.out == TO_HQ ? l->gives[0].part[1] : NULL,
-        .token = (int32_t)k->shape.token,
-    };
-    return mf_hip_launch(&k->function, &k->grid, &args, sizeof(args));
+    struct mf_hip_bulk_args a = {.tile = {
+                                     .x = x->part[0],
+                                     .x_scale = x->part[1],
+                                     .w = w->part[0],
+                                     .w_scale = w->part[1],
+                                     .sorted_ids = sorted->part[0],
+                                     .sorted_weights = sorted->part[1],
+                                     .experts = sorted->part[2],
+                                     .num_valid = sorted->part[3],
+                                     .out = l->gives[0].part[0],
+                                     .out_scale = k->config.out == TO_HQ ? l->gives[0].part[1] : NULL,
+                                     .token = (int32_t)k->shape.token,
+                                 }};
+    if (!is_hopper(k->config.v))
+        return mf_hip_launch(&k->function, &k->grid, &a.tile, sizeof(a.tile));
+    int r = map_weights(k, w->part[0], &a.w_map);
+    if (r == 0 && k->config.stage == 2)
+        r = map_h(k, x->part[0], &a.x_map);
+    return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
 static struct mf_kernel *close_step(struct mf_kernel *k)

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/device.h"
+
 #define MF_HIP_VENDOR   "amd"
 #define MF_HIP_COMPILER "hiprtc"
 /* Multiplications of a turn of a block of measure.hip's mf_peak: 4 waves x 16 products of 16x16x32. */
@@ -66,6 +68,15 @@ static inline hipError_t mf_hip_allow_shared(const struct mf_hip_calls *c, hipFu
 {
     (void)c, (void)f, (void)bytes;
     return hipSuccess;
+}
+/* AMD's machines have no such copies. */
+static inline hipError_t mf_hip_bulk_map(const struct mf_hip_calls *c, const struct mf_bulk_tensor *t,
+                                         void *ret)
+{
+    (void)c;
+    (void)t;
+    (void)ret;
+    return hipErrorNotSupported;
 }
 static inline const char *mf_hip_words(const struct mf_hip_calls *c, hipError_t error)
 {

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/device.h"
+
 #define MF_HIP_VENDOR   "nvidia"
 #define MF_HIP_COMPILER "nvrtc"
 /* Multiplications of a turn of a block of measure.hip's mf_peak, without wgmma: 8 waves x 16 products of 16x8x16. */
@@ -62,7 +64,8 @@ typedef CUgraphExec hipGraphExec_t;
     X(instantiate, cuGraphInstantiateWithFlags) X(hipGraphLaunch, cuGraphLaunch)                                    \
     X(hipGraphExecDestroy, cuGraphExecDestroy) X(hipGraphDestroy, cuGraphDestroy)                                   \
     X(hipDriverGetVersion, cuDriverGetVersion) X(error_string, cuGetErrorString) X(uuid, cuDeviceGetUuid)           \
-    X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor)
+    X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor)      \
+    X(encode_tiled, cuTensorMapEncodeTiled)
 /* clang-format on */
 
 struct mf_hip_calls {
@@ -109,6 +112,24 @@ static inline hipError_t mf_hip_instantiate(const struct mf_hip_calls *c, hipGra
 static inline hipError_t mf_hip_allow_shared(const struct mf_hip_calls *c, hipFunction_t f, int bytes)
 {
     return c->set_function_attribute(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes);
+}
+static inline hipError_t mf_hip_bulk_map(const struct mf_hip_calls *c, const struct mf_bulk_tensor *t,
+                                         void *ret)
+{
+    static const cuuint32_t each[5] = {1, 1, 1, 1, 1};
+    CUtensorMap map;
+    cuuint64_t length[5], stride[5];
+    for (int i = 0; i < t->rank; i++) {
+        length[i] = t->length[i];
+        stride[i] = i + 1 < t->rank ? t->stride[i + 1] : 0;
+    }
+    CUresult r = c->encode_tiled(
+        &map, t->element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
+        (cuuint32_t)t->rank, t->at, length, stride, t->box, each, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (r == CUDA_SUCCESS)
+        memcpy(ret, &map, sizeof(map));
+    return r;
 }
 static inline const char *mf_hip_words(const struct mf_hip_calls *c, hipError_t error)
 {

@@ -71,7 +71,7 @@ static int launch_grid(int mode, const struct mf_grid *grid)
 
 static int launch(int mode)
 {
-    const struct mf_grid grid = {FAULT_BLOCKS, 1, 1, FAULT_LANES, FAULT_LDS_WORDS * 4};
+    const struct mf_grid grid = {FAULT_BLOCKS, 1, 1, FAULT_LANES, FAULT_LDS_WORDS * 4, false};
     return launch_grid(mode, &grid);
 }
 
@@ -156,7 +156,8 @@ END_TEST
 /* A launch that no GPU would take. */
 START_TEST(test_refused)
 {
-    static const struct mf_grid grids[] = {{1, 1, 1, 48, 0}, {1, 1, 1, 2048, 0}, {1, 1, 1, 32, 1 << 20}};
+    static const struct mf_grid grids[] = {
+        {1, 1, 1, 48, 0, false}, {1, 1, 1, 2048, 0, false}, {1, 1, 1, 32, 1 << 20, false}};
 
     device = devices[0];
     for (size_t i = 0; i < MF_ARRAY_LEN(grids); i++)

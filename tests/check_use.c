@@ -146,7 +146,7 @@ static struct mf_device *open_cardboard(void)
 
 START_TEST(is_asked_of_the_runtime)
 {
-    const struct mf_grid small = {1, 1, 1, 128, 4096}, large = {1, 1, 1, 256, 1024};
+    const struct mf_grid small = {1, 1, 1, 128, 4096, false}, large = {1, 1, 1, 256, 1024, false};
     const char *const image = MF_SOURCE_DIR "/README.md"; /* cardboard loads anything */
     struct mf_device_use use = {0};
     struct mf_module *module;

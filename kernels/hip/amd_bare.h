@@ -26,9 +26,11 @@ MF_DEVICE void __syncthreads()
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
-#define fabsf __builtin_fabsf
-#define fmaxf __builtin_fmaxf
-#define fminf __builtin_fminf
+#define fabsf     __builtin_fabsf
+#define fmaxf     __builtin_fmaxf
+#define fminf     __builtin_fminf
+#define fmaf      __builtin_fmaf
+#define copysignf __builtin_copysignf
 
 MF_DEVICE float __uint_as_float(u32 v)
 {

@@ -53,6 +53,17 @@ struct mf_hip_tile_args {
     mf_i32 token, unused;
 };
 
+/* A tensor as bulk copies see it: made by the device's bulk_map, opaque. */
+struct __attribute__((aligned(128))) mf_hip_map {
+    unsigned long long opaque[16];
+};
+
+struct mf_hip_bulk_args {
+    struct mf_hip_map w_map; /* {K; 8 rows; gate and up, or 1; groups of 8 columns; expert} */
+    struct mf_hip_map x_map; /* stage 2: h as {K; row} */
+    struct mf_hip_tile_args tile;
+};
+
 struct mf_hip_one_args {
     const void *x;
     const mf_i32 *ids;

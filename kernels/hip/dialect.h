@@ -14,9 +14,13 @@ typedef long long i64;
 struct mf_16b {
     u32 x, y, z, w;
 };
+struct mf_8b {
+    u32 x, y;
+};
 
 #define MF_DEVICE     static __device__ __forceinline__
 #define MF_UNROLL     _Pragma("unroll")
+#define MF_NO_UNROLL  _Pragma("unroll 1")
 #define MF_MIN(a, b)  ((a) < (b) ? (a) : (b))
 #define MF_MAX(a, b)  ((a) > (b) ? (a) : (b))
 #define MF_CEIL(a, b) (((a) + (b)-1) / (b))

@@ -302,6 +302,10 @@ MF_DEVICE void mf_grid_wait(u32 *barrier, u32 generation)
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent");
 }
 /* 16 bytes that another block wrote before the barrier. */
+MF_DEVICE i32 mf_load_shared_by_grid_4(const void *p)
+{
+    return *mf_global<i32>(p);
+}
 MF_DEVICE mf_16b mf_load_shared_by_grid(const void *p)
 {
     return mf_16b_of(*mf_global<mf_u32x4>(p));

@@ -224,7 +224,13 @@ MF_DEVICE void mf_grid_wait(u32 *barrier, u32 generation)
     }
     __syncthreads();
 }
-/* 16 bytes that another block wrote before the barrier. */
+/* What another block wrote before the barrier: 4 and 16 bytes. */
+MF_DEVICE i32 mf_load_shared_by_grid_4(const void *p)
+{
+    i32 v;
+    asm volatile("ld.global.cg.u32 %0, [%1];\n" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
 MF_DEVICE mf_16b mf_load_shared_by_grid(const void *p)
 {
     mf_16b v;

@@ -13,6 +13,7 @@
  *   lds: x u16 [T][H] | its scales float [T][GROUPS_H]  then, in their place,  h u16 [T·k][I] | scales [T·k][GROUPS_I] */
 #include "dialect.h"
 #include "args.h"
+#include "quantise.h"
 #include "activation.h"
 
 #define BF16      0
@@ -69,23 +70,17 @@ MF_DEVICE void take_rows(const u16 *from, i32 rows, i32 cols, u16 *to, float *sc
     for (i32 g = threadIdx.x / MF_WAVE; g < rows * groups; g += WAVES) {
         const i32 first = g / groups * cols + g % groups * group, n = MF_MIN(group, cols - g % groups * group);
         float amax = 0;
+        for (i32 i = lane * 8; i < n; i += MF_WAVE * 8)
+            amax = fmaxf(amax, mf_amax_8(mf_load_shared_by_grid(from + first + i)));
+        const mf_divisor d = mf_divisor_of(mf_wave_max(amax));
         for (i32 i = lane * 8; i < n; i += MF_WAVE * 8) {
             const mf_16b v = mf_load_shared_by_grid(from + first + i);
             const u32 four[4] = {v.x, v.y, v.z, v.w};
             for (int j = 0; j < 4; j++)
-                amax = fmaxf(amax, fmaxf(fabsf(mf_bf16_low(four[j])), fabsf(mf_bf16_high(four[j]))));
-        }
-        float s = mf_divide(mf_wave_max(amax), MF_FP8_MAX);
-        s = s == 0.0f ? 1.0f : s;
-        for (i32 i = lane * 8; i < n; i += MF_WAVE * 8) {
-            const mf_16b v = mf_load_shared_by_grid(from + first + i);
-            const u32 four[4] = {v.x, v.y, v.z, v.w};
-            for (int j = 0; j < 4; j++)
-                ((u32 *)(to + first + i))[j] =
-                    mf_fp8_to_f16_pair(mf_fp8_pair(mf_divide(mf_bf16_low(four[j]), s), mf_divide(mf_bf16_high(four[j]), s)), 0);
+                ((u32 *)(to + first + i))[j] = mf_fp8_to_f16_pair(mf_quantise_2(four[j], d), 0);
         }
         if (lane == 0)
-            scales[g] = s;
+            scales[g] = d.by;
     }
 #endif
 }

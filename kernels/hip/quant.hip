@@ -1,44 +1,45 @@
-/* Rows of MF_COLS bf16 into e4m3 with their scales: scale = amax / 448 (MF_FNUZ: 240), 1 for a group of zeros; q = round(x / scale) by
- * true division, as kernels/quant.h defines it.
+/* Rows of MF_COLS bf16 into 8-bit floats with their scales (quantise.h).
  *
- * MF_GROUP 128: a wave takes a group of 128 (the last of a row may be short). MF_GROUP 0: a block takes a row. */
+ * MF_GROUP 128: sixteen lanes take a group of 128 (the last of a row may be short). MF_GROUP 0: a block takes a row. */
 #include "dialect.h"
 #include "args.h"
+#include "quantise.h"
 
 #define WAVES (MF_THREADS / MF_WAVE)
 
-MF_DEVICE float scale_of(float amax)
-{
-    float s = mf_divide(amax, MF_FP8_MAX);
-    return s == 0.0f ? 1.0f : s;
-}
-
 #if MF_GROUP == 128
-#    define EACH (128 / MF_WAVE)
+#    define EACH  8             /* elements of a lane: 16 bytes */
+#    define LANES (128 / EACH)  /* of a group */
+#    define TURNS 4             /* groups of a lane at once: loads in flight */
+
+/* Eight elements at a time; a group's last may be short by multiples of sixteen. */
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_quant(const mf_hip_quant_args a)
 {
-    const i32 groups = MF_CEIL(MF_COLS, 128), lane = threadIdx.x % MF_WAVE;
+    const i32 groups = MF_CEIL(MF_COLS, 128), lane = threadIdx.x % LANES;
     const i32 rows = a.num_valid ? MF_MIN(a.rows, a.num_valid[0]) : a.rows;
-    for (i64 g = (i64)blockIdx.x * WAVES + threadIdx.x / MF_WAVE; g < (i64)rows * groups; g += (i64)gridDim.x * WAVES) {
-        i64 row = g / groups;
-        i32 col = (i32)(g % groups) * 128 + lane * EACH;
-        const u16 *x = (const u16 *)a.x + row * MF_COLS + col;
-        float v[EACH], amax = 0;
+    const i64 n = (i64)rows * groups, stride = (i64)gridDim.x * (MF_THREADS / LANES);
+    /* all lanes of a wave take part in each turn */
+    for (i64 first = (i64)blockIdx.x * (MF_THREADS / LANES) + threadIdx.x / LANES; first - threadIdx.x % MF_WAVE / LANES < n;
+         first += TURNS * stride) {
+        mf_16b v[TURNS];
         MF_UNROLL
-        for (int i = 0; i < EACH; i += 2) {
-            u32 two = col + i < MF_COLS ? *(const u32 *)(x + i) : 0;
-            v[i] = mf_bf16_low(two);
-            v[i + 1] = mf_bf16_high(two);
-            amax = fmaxf(amax, fmaxf(fabsf(v[i]), fabsf(v[i + 1])));
+        for (int t = 0; t < TURNS; t++) {
+            const i64 g = first + t * stride, row = g / groups;
+            const i32 col = (i32)(g % groups) * 128 + lane * EACH;
+            v[t] = mf_16b{0, 0, 0, 0};
+            if (g < n && col < MF_COLS)
+                v[t] = mf_load_once((const u16 *)a.x + row * MF_COLS + col);
         }
-        float s = scale_of(mf_wave_max(amax));
         MF_UNROLL
-        for (int i = 0; i < EACH; i += 2) {
-            if (col + i < MF_COLS)
-                *(u16 *)((u8 *)a.q + row * MF_COLS + col + i) = (u16)mf_fp8_pair(mf_divide(v[i], s), mf_divide(v[i + 1], s));
+        for (int t = 0; t < TURNS; t++) {
+            const i64 g = first + t * stride, row = g / groups;
+            const i32 col = (i32)(g % groups) * 128 + lane * EACH;
+            const mf_divisor d = mf_divisor_of(mf_amax_of_16_lanes(mf_amax_8(v[t])));
+            if (g < n && col < MF_COLS)
+                *(mf_8b *)((u8 *)a.q + row * MF_COLS + col) = mf_quantise_8(v[t], d);
+            if (g < n && lane == 0)
+                a.scale[g] = d.by;
         }
-        if (lane == 0)
-            a.scale[g] = s;
     }
 }
 #else
@@ -50,19 +51,18 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_quant(const mf_hip_q
         const u32 *x = (const u32 *)((const u16 *)a.x + row * MF_COLS);
         float amax = 0;
         for (i32 i = threadIdx.x; i < MF_COLS / 2; i += MF_THREADS)
-            amax = fmaxf(amax, fmaxf(fabsf(mf_bf16_low(x[i])), fabsf(mf_bf16_high(x[i]))));
+            amax = fmaxf(amax, mf_amax_2(x[i]));
         amax = mf_wave_max(amax);
         if (threadIdx.x % MF_WAVE == 0)
             room[threadIdx.x / MF_WAVE] = amax;
         __syncthreads();
         for (int i = 0; i < WAVES; i++)
             amax = fmaxf(amax, room[i]);
-        float s = scale_of(amax);
+        const mf_divisor d = mf_divisor_of(amax);
         for (i32 i = threadIdx.x; i < MF_COLS / 2; i += MF_THREADS)
-            ((u16 *)((u8 *)a.q + row * MF_COLS))[i] =
-                (u16)mf_fp8_pair(mf_divide(mf_bf16_low(x[i]), s), mf_divide(mf_bf16_high(x[i]), s));
+            ((u16 *)((u8 *)a.q + row * MF_COLS))[i] = (u16)mf_quantise_2(x[i], d);
         if (threadIdx.x == 0)
-            a.scale[row] = s;
+            a.scale[row] = d.by;
         __syncthreads();
     }
 }

@@ -23,6 +23,7 @@
  * tiles it is empty. */
 #include "dialect.h"
 #include "args.h"
+#include "quantise.h"
 
 #define BF16      0
 #define FP8_TOKEN 1
@@ -429,28 +430,12 @@ MF_DEVICE void store(const struct mf_hip_tile_args &a, const struct tile &t, con
         const i32 row = i / (COLS / 8), col = i % (COLS / 8) * 8;
         const i64 at = (i64)t.block * MF_BM + row;
         const mf_16b v = *(const mf_16b *)(out + row * OUT_STRIDE + col);
-        const u32 four[4] = {v.x, v.y, v.z, v.w};
-        float amax = 0;
-        MF_UNROLL
-        for (int j = 0; j < 4; j++)
-            amax = fmaxf(amax, fmaxf(fabsf(mf_bf16_low(four[j])), fabsf(mf_bf16_high(four[j]))));
-        MF_UNROLL
-        for (int d = 8; d > 0; d /= 2)
-            amax = fmaxf(amax, mf_shuffle_xor(amax, d));
-        float s = mf_divide(amax, MF_FP8_MAX);
-        s = s == 0.0f ? 1.0f : s;
+        const mf_divisor d = mf_divisor_of(mf_amax_of_16_lanes(mf_amax_8(v)));
         if (mf_id_token(a.sorted_ids[at]) >= a.token || t.col + col >= MF_N)
             continue;
-        u32 q[2];
-        MF_UNROLL
-        for (int j = 0; j < 2; j++)
-            q[j] = mf_fp8_pair(mf_divide(mf_bf16_low(four[2 * j]), s), mf_divide(mf_bf16_high(four[2 * j]), s)) |
-                   mf_fp8_pair(mf_divide(mf_bf16_low(four[2 * j + 1]), s), mf_divide(mf_bf16_high(four[2 * j + 1]), s)) << 16;
-        u32 *to = (u32 *)((u8 *)a.out + at * MF_N + t.col + col);
-        to[0] = q[0];
-        to[1] = q[1];
+        *(mf_8b *)((u8 *)a.out + at * MF_N + t.col + col) = mf_quantise_8(v, d);
         if (col % 128 == 0)
-            a.out_scale[at * MF_CEIL(MF_N, 128) + (t.col + col) / 128] = s;
+            a.out_scale[at * MF_CEIL(MF_N, 128) + (t.col + col) / 128] = d.by;
     }
 }
 #else

@@ -68,7 +68,10 @@ static void enter_phase(struct mf_sink *base, enum mf_phase phase)
 
 static int begin(struct mf_sink *base, int64_t id, bool is_pipeline, int64_t limit_ms)
 {
-    (void)base, (void)id, (void)is_pipeline, (void)limit_ms;
+    const struct sink *s = (struct sink *)base;
+    (void)limit_ms;
+    if (getenv("BENCH_TRACE") && !is_pipeline) /* what a device that fails was at */
+        (void)fprintf(stderr, "%s\n", s->found->steps[id].step.name);
     return 0;
 }
 
@@ -131,8 +134,9 @@ static void add(struct entry *e, const struct found *f, long i)
     e->us += f->results[i].us;
 }
 
+/* adds: stage 2 adds into y. */
 static struct entry compose(const struct found *f, const struct mf_shape *s, int32_t block, int first,
-                            int second)
+                            int second, bool adds)
 {
     struct entry e = {0};
     mf_ops weight = MF_OP_BIT(MF_OP_WEIGHT), ops = mf_layer_ops(s);
@@ -151,6 +155,12 @@ static struct entry compose(const struct found *f, const struct mf_shape *s, int
         if (quantises)
             add(&e, f, best(f, MF_OP_BIT(MF_OP_QUANT2), block, MF_TENSOR_H, 0));
     }
+    if (adds) {
+        mf_ops combine = MF_OP_BIT(MF_OP_COMBINE) | (s->doweight_stage1 ? 0 : weight);
+        add(&e, f, best(f, 0, 0, MF_TENSOR_Y, 0));
+        add(&e, f, best(f, MF_OP_BIT(MF_OP_GEMM2) | combine, block, MF_TENSOR_Y, second));
+        return e;
+    }
     add(&e, f, best(f, MF_OP_BIT(MF_OP_GEMM2), block, MF_TENSOR_Z, second));
     add(&e, f, best(f, MF_OP_BIT(MF_OP_COMBINE) | (s->doweight_stage1 ? 0 : weight), 0, MF_TENSOR_Y, 0));
     return e;
@@ -165,13 +175,15 @@ static int by_sum(const void *a, const void *b)
 static void race(struct mf_session *session, const struct found *f, const struct mf_shape *s,
                  struct sink *sink)
 {
-    static struct entry entries[BLOCK_KINDS * BEST_OF_STAGE * BEST_OF_STAGE + RACED_MAX];
+    static struct entry entries[2 * BLOCK_KINDS * BEST_OF_STAGE * BEST_OF_STAGE + RACED_MAX];
     static char names[RACED_MAX][256];
     struct mf_race_entry raced[RACED_MAX];
+    static const int32_t blocks[BLOCK_KINDS] = {16, 32, 48, 64, 96, 128, 192, 256};
     size_t n = 0, n_raced = 0;
-    for (int32_t block = 16; block <= 128; block *= 2) {
-        for (int i = 0; i < BEST_OF_STAGE * BEST_OF_STAGE; i++) {
-            struct entry e = compose(f, s, block, i / BEST_OF_STAGE, i % BEST_OF_STAGE);
+    for (size_t b = 0; b < MF_ARRAY_LEN(blocks); b++) {
+        const int32_t block = blocks[b];
+        for (int i = 0; i < 2 * BEST_OF_STAGE * BEST_OF_STAGE; i++) {
+            struct entry e = compose(f, s, block, i / 2 / BEST_OF_STAGE, i / 2 % BEST_OF_STAGE, i % 2);
             if (!e.broken)
                 entries[n++] = e;
         }

@@ -1,0 +1,117 @@
+/* More words, of Hopper alone (PTX of sm_90a): copies in bulk that complete on barriers in LDS, and registers that waves hand
+ * to each other. Only the tile core that is Hopper's own knows them. */
+#pragma once
+
+/* ---- barriers in LDS: a phase ends with its last arrival and its last byte ---- */
+
+MF_DEVICE u32 mf_lds_at(const void *p)
+{
+    return (u32)__cvta_generic_to_shared(p);
+}
+MF_DEVICE void mf_barrier_init(u64 *b, i32 arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(mf_lds_at(b)), "r"(arrivals) : "memory");
+}
+MF_DEVICE void mf_barrier_arrive(u64 *b)
+{
+    asm volatile("{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }\n" ::"r"(mf_lds_at(b))
+                 : "memory");
+}
+/* Arrives, and says how many bytes bulk copies will bring before the phase ends. */
+MF_DEVICE void mf_barrier_expect(u64 *b, i32 bytes)
+{
+    asm volatile(
+        "{ .reg .b64 s; mbarrier.arrive.expect_tx.shared::cta.b64 s, [%0], %1; }\n" ::"r"(mf_lds_at(b)),
+        "r"(bytes)
+        : "memory");
+}
+/* Arrives when all of this thread's mf_copy_async so far have landed. */
+MF_DEVICE void mf_barrier_arrive_copied(u64 *b)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(mf_lds_at(b)) : "memory");
+}
+/* Waits for the end of the phase of that parity; the phase before the first has parity 1 and has ended. */
+MF_DEVICE void mf_barrier_wait(u64 *b, u32 parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}\n" ::"r"(mf_lds_at(b)),
+                 "r"(parity)
+                 : "memory");
+}
+/* Of `threads` threads that name the same number; 0 is __syncthreads()'s. */
+MF_DEVICE void mf_group_sync(i32 number, i32 threads)
+{
+    asm volatile("bar.sync %0, %1;\n" ::"r"(number), "r"(threads) : "memory");
+}
+/* Counts this thread as there and goes on. */
+MF_DEVICE void mf_group_arrive(i32 number, i32 threads)
+{
+    asm volatile("bar.arrive %0, %1;\n" ::"r"(number), "r"(threads) : "memory");
+}
+
+/* ---- copies in bulk ---- */
+
+/* A box of a tensor to LDS; its bytes count on the barrier, zeros for what lies outside of the tensor included. */
+MF_DEVICE void mf_bulk_load_5(void *lds, const mf_hip_map *map, u64 *b, i32 c0, i32 c1, i32 c2, i32 c3,
+                              i32 c4)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];\n" ::"r"(mf_lds_at(lds)),
+                 "l"(map), "r"(mf_lds_at(b)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+                 : "memory");
+}
+MF_DEVICE void mf_bulk_load_2(void *lds, const mf_hip_map *map, u64 *b, i32 c0, i32 c1)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4}], [%2];\n" ::"r"(mf_lds_at(lds)),
+                 "l"(map), "r"(mf_lds_at(b)), "r"(c0), "r"(c1)
+                 : "memory");
+}
+/* A run of bytes from LDS, a multiple of 16, in the background; before LDS is written again: mf_bulk_wait_read. */
+MF_DEVICE void mf_bulk_store(void *global, const void *lds, i32 bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(global),
+                 "r"(mf_lds_at(lds)), "r"(bytes)
+                 : "memory");
+}
+/* The same, of bf16 that are added to what is there, each rounded. */
+MF_DEVICE void mf_bulk_add(void *global, const void *lds, i32 bytes)
+{
+    asm volatile(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.bf16 [%0], [%1], %2;\n" ::"l"(global),
+        "r"(mf_lds_at(lds)), "r"(bytes)
+        : "memory");
+}
+MF_DEVICE void mf_bulk_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+}
+MF_DEVICE void mf_bulk_wait_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+}
+
+/* ---- registers and fragments ---- */
+
+/* A group of four waves has N registers a thread from here on. */
+template <int N> MF_DEVICE void mf_registers_give()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(N));
+}
+template <int N> MF_DEVICE void mf_registers_take()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));
+}
+/* Four 8x8 matrices of 16-bit elements as mf_load_matrix_4 has them in its lanes, each turned: the row that lane l names
+ * is column l % 8 of matrix l / 8. */
+MF_DEVICE void mf_store_turned_4(void *lds, const u32 (&r)[4])
+{
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(mf_lds_at(lds)),
+        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+        : "memory");
+}
