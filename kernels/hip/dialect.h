@@ -11,10 +11,11 @@ typedef unsigned long long u64;
 typedef int i32;
 typedef long long i64;
 
-struct mf_16b {
+/* Moved as a whole: without the alignment each is stored, and read from LDS, word by word. */
+struct alignas(16) mf_16b {
     u32 x, y, z, w;
 };
-struct mf_8b {
+struct alignas(8) mf_8b {
     u32 x, y;
 };
 
