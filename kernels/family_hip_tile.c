@@ -6,7 +6,7 @@
  *
  * m rows of an expert block, n weight rows of a tile, s slices in the ring, w waves over weight rows x tokens; in place of w:
  * g groups of four waves with Hopper's wgmma; b, bt tile_hopper.hip, with tiles that two groups share or take in turn, and
- * as many slices as LDS holds. */
+ * as many slices as LDS holds; d waves whose weights go straight from memory into their registers (AMD). */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -30,6 +30,7 @@ enum core {
     GROUPS,       /* tile.hip with Hopper's, of four waves */
     HOPPER,       /* tile_hopper.hip, two groups of four waves that share a tile */
     HOPPER_TURNS, /* the same, each with tiles of its own */
+    DIRECT, /* tile.hip on AMD, weights straight from memory into the registers of the wave that multiplies them */
 };
 
 struct variant {
@@ -65,18 +66,21 @@ static const struct variant variants[] = {
 /* clang-format on */
 
 /* AMD: two slices, one that is read and one that lands. */
-#define AMD(m, n, wn, wm, at_once)                                                                \
+#define AMD(m, n, wn, wm, at_once, how)                                                           \
     {                                                                                             \
         .block_m = m, .block_n = n, .stages = 2, .warps_n = wn, .warps_m = wm, .blocks = at_once, \
-        .block_scales = true                                                                      \
+        .block_scales = (m) * (n) < 128 * 256, .core = how                                        \
     }
 /* clang-format off */
 static const struct variant amd_variants[] = {
-    AMD(16, 64, 4, 1, 3),  AMD(16, 128, 4, 1, 1), AMD(16, 128, 8, 1, 1), AMD(32, 64, 4, 1, 2),  AMD(32, 128, 4, 1, 1),
-    AMD(48, 128, 4, 1, 1), AMD(64, 64, 2, 2, 2),  AMD(64, 128, 2, 2, 1), AMD(96, 128, 2, 2, 1), AMD(128, 64, 2, 2, 1),
-    AMD(128, 128, 2, 2, 1),
+    AMD(16, 64,   4, 1, 4, DIRECT),  AMD(16, 128,  4, 1, 4, DIRECT),  AMD(16, 256,  4, 1, 2, DIRECT),  AMD(32, 64,   4, 1, 4, DIRECT),
+    AMD(32, 128,  4, 1, 3, DIRECT),  AMD(32, 256,  4, 1, 2, DIRECT),  AMD(48, 128,  4, 1, 2, DIRECT),  AMD(64, 128,  4, 1, 2, DIRECT),
+    AMD(64, 256,  8, 1, 1, DIRECT),  AMD(96, 128,  4, 1, 2, DIRECT),  AMD(128, 128, 4, 1, 1, DIRECT),
+    AMD(16, 64,   4, 1, 3, MMA), AMD(16, 128,  4, 1, 1, MMA), AMD(32, 64,   4, 1, 2, MMA), AMD(32, 128,  4, 1, 1, MMA),
+    AMD(64, 64,   2, 2, 2, MMA), AMD(64, 128,  2, 2, 1, MMA), AMD(96, 128,  2, 2, 1, MMA), AMD(128, 64,  2, 2, 1, MMA),
+    AMD(128, 128, 2, 2, 1, MMA),
     /* of gfx950's larger LDS */
-    AMD(16, 256, 8, 1, 1), AMD(32, 256, 8, 1, 1), AMD(64, 256, 4, 2, 1), AMD(128, 256, 4, 2, 1),
+    AMD(128, 256, 4, 2, 1, MMA), AMD(128, 256, 8, 1, 1, DIRECT),
 };
 /* clang-format on */
 
@@ -135,7 +139,7 @@ static int columns_of(const struct config *c)
 static int slice_bytes(const struct variant *v, enum mf_hip_format format)
 {
     int scales = format != MF_HIP_FP8_BLOCK ? 0 : is_hopper(v) ? v->block_m : v->block_m + 8;
-    return ((v->block_n + v->block_m) * SLICE + scales * 4 + 1023) / 1024 * 1024;
+    return (((v->core == DIRECT ? 0 : v->block_n) + v->block_m) * SLICE + scales * 4 + 1023) / 1024 * 1024;
 }
 static int out_bytes(const struct config *c)
 {
@@ -161,8 +165,8 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
     mf_cpu_format_word(s, format);
     if (v->stages)
         mf_say(stages, sizeof(stages), "_s%d", v->stages);
-    if (v->core == MMA)
-        mf_say(waves, sizeof(waves), "w%dx%d", v->warps_n, v->warps_m);
+    if (v->core == MMA || v->core == DIRECT)
+        mf_say(waves, sizeof(waves), "%s%dx%d", v->core == DIRECT ? "d" : "w", v->warps_n, v->warps_m);
     else if (v->core == GROUPS)
         mf_say(waves, sizeof(waves), "g%d", v->warps_n / 4);
     else
@@ -184,7 +188,7 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
     int threads = v->warps_n * v->warps_m * machine->wave;
     uint32_t shared = shared_bytes(machine, c, format);
     no->rule = NULL;
-    if (v->core != MMA && strcmp(device->class.gfx, "sm_90") != 0)
+    if (v->core != MMA && v->core != DIRECT && strcmp(device->class.gfx, "sm_90") != 0)
         mf_refuse(no, "arch", "wgmma is an instruction of sm_90; the device is %s", device->class.gfx);
     else if (c->out == TO_Y && !is_hopper(v))
         mf_refuse(no, "accumulates",
@@ -198,7 +202,8 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
         mf_refuse(
             no, "lds",
             "%d slices of %d + %d rows and %d bytes beside them do not fit the %d bytes of a block's LDS",
-            MF_MAX(v->stages, STAGES_MIN), v->block_n, v->block_m, out_bytes(c), machine->shared_block);
+            MF_MAX(v->stages, STAGES_MIN), v->core == DIRECT ? 0 : v->block_n, v->block_m, out_bytes(c),
+            machine->shared_block);
     else if (format == MF_HIP_FP8_BLOCK && !v->block_scales)
         mf_refuse(
             no, "registers",
@@ -385,6 +390,8 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
     }
     if (v->core == GROUPS)
         mf_code_define(ret, "MF_WGMMA");
+    if (v->core == DIRECT)
+        mf_code_define(ret, "MF_DIRECT");
     if (c->out == TO_HQ)
         mf_code_define(ret, "MF_QUANT");
     if (c->out == TO_Y)

@@ -32,8 +32,8 @@ static const struct {
     [QUANT1]  = {"move", "quant1_",  1,  true,  false, false},
     [QUANT2]  = {"move", "quant2_",  1,  true,  false, false},
     [COMBINE] = {"move", "combine_", 2,  false, false, true},
-    [STAGE1]  = {"tile", "s1_",      11, true,  true,  true},
-    [STAGE2]  = {"tile", "s2_",      16, true,  false, true},
+    [STAGE1]  = {"tile", "s1_",      20, true,  true,  true},
+    [STAGE2]  = {"tile", "s2_",      20, true,  false, true},
     [ONE]     = {"one",  "one_",     10, true,  true,  true},
 };
 static const struct {
@@ -247,7 +247,7 @@ static size_t choose(const struct target *target, const struct mf_compiler *comp
                      struct mf_code *codes, char (*places)[PATH_MAX])
 {
     static const struct covering covering = {
-        N_FACTORS, {N_KERNELS, 16, MF_ARRAY_LEN(formats), MF_ACT_N_, MF_ARRAY_LEN(widths), 2}, legal};
+        N_FACTORS, {N_KERNELS, 20, MF_ARRAY_LEN(formats), MF_ACT_N_, MF_ARRAY_LEN(widths), 2}, legal};
     static int rows[CODES_MAX][COVERING_FACTORS];
     int dropped;
     size_t n = 0;
@@ -318,7 +318,7 @@ int main(void)
 
     if (!getenv("MOEFARM_CODE_CACHE") && setenv("MOEFARM_CODE_CACHE", MF_BINARY_DIR "/code", 1) < 0)
         return EXIT_FAILURE;
-    tcase_set_timeout(tests, 840);
+    tcase_set_timeout(tests, 850);
     tcase_add_loop_test(tests, test_compiles, 0, MF_ARRAY_LEN(targets));
     tcase_add_test(tests, test_reads_refuses);
     suite_add_tcase(suite, tests);

@@ -41,6 +41,10 @@ struct alignas(8) mf_8b {
 #    include "dialect_amd.h"
 #endif
 
+#ifndef MF_LOOP
+#    define MF_LOOP
+#endif
+
 /* ---- bf16 ---- */
 
 MF_DEVICE float mf_bf16_low(u32 two)

@@ -10,6 +10,8 @@
 #endif
 
 #define MF_WAVE 64
+/* Before a loop whose turns hold many registers: clang would unroll the short ones, and then holds those of all turns. */
+#define MF_LOOP _Pragma("unroll 1")
 /* Of a kernel: threads of a block, and blocks of a compute unit at once: waves of each of its four SIMDs. */
 #define MF_BOUNDS(threads, blocks)                                \
     __attribute__((amdgpu_flat_work_group_size(threads, threads), \
@@ -113,6 +115,13 @@ MF_DEVICE void mf_copy_land_16(const mf_copy_16 &way, void *lds)
 MF_DEVICE void mf_copy_land_4(const mf_copy_4 &way, void *lds)
 {
     *(u32 *)lds = way.bytes;
+}
+MF_DEVICE void mf_copy_take_16(const mf_copy_16 &way, u32 (&ret)[4])
+{
+    ret[0] = way.bytes[0];
+    ret[1] = way.bytes[1];
+    ret[2] = way.bytes[2];
+    ret[3] = way.bytes[3];
 }
 /* Registers need no groups: who uses one waits for it. */
 MF_DEVICE void mf_copy_commit()

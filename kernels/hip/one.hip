@@ -216,6 +216,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
         const i32 row = u / MF_I, n = u % MF_I, expert = a.ids[row], token = row / MF_K;
         const u8 *gate = row_of_w1(a, expert, n);
         float sum[2] = {0, 0};
+        MF_LOOP
         for (i32 b = 0; b < BATCHES; b++) {
             if (b > 0 || u != wave)
                 ask_batch(gate, b, v);
@@ -242,6 +243,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
     __syncthreads();
     for (i32 u = wave; u < units; u += n_waves) {
         float sum[MF_COLS] = {0};
+        MF_LOOP
         for (i32 b = 0; b < BATCHES_Y; b++) {
             if (b > 0 || u != wave)
                 ask_rows(a, u, b, rows);

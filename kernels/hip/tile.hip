@@ -19,7 +19,7 @@
  *
  *   lds: ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM + 8] } | out bf16 [BM][COLS + 8]
  *
- * Where copies wait in registers until they land (MF_COPY_HELD), the ring is two slices, and out lies in it: between two
+ * With MF_DIRECT the ring has no weights (tile_weights.h). Where copies wait in registers until they land (MF_COPY_HELD), the ring is two slices, and out lies in it: between two
  * tiles it is empty. */
 #include "dialect.h"
 #include "args.h"
@@ -47,10 +47,9 @@
 #define QN         (WN / 16)
 #define QM         (WM / MF_MMA_COLS)
 #define STEP       (THREADS / 8) /* rows that one pass of all threads copies */
-#define W_PASSES   (MF_BN / STEP)
 #define X_PASSES   MF_CEIL(MF_BM, STEP)
 #define SCALES     (MF_FORMAT == FP8_BLOCK ? (MF_BM + 8) * 4 : 0)
-#define RING_BYTES MF_CEIL(MF_BN *SLICE + MF_BM * SLICE + SCALES, 1024) * 1024
+#define RING_BYTES MF_CEIL(RING_OF_W + MF_BM * SLICE + SCALES, 1024) * 1024
 #define OUT_STRIDE (COLS + 8) /* elements: rows start in different banks */
 #define BLOCKS_D   MF_CEIL(MF_D, 128)
 #define APART      MF_MMA_APART
@@ -104,6 +103,8 @@ MF_DEVICE u8 *chunk_of(u8 *base, i32 row, i32 chunk)
     return base + row * SLICE + ((chunk ^ (row & 7)) << 4);
 }
 
+#include "tile_weights.h"
+
 /* What a thread knows of the tile that it is copying. */
 struct source {
     struct tile tile;
@@ -141,7 +142,9 @@ MF_DEVICE void aim(struct source *s, const struct mf_hip_tile_args &a, i32 i, i3
     s->tile = tile_at(i, a.experts);
     if (MF_FORMAT == FP8_BLOCK && (s->tile.block != before || threadIdx.x >= MF_BM))
         s->scale = scale_of(s->tile, a);
-    s->w = (const u8 *)a.w + (((i64)s->tile.expert * ROWS_OF_W + weight_row(s->tile.col, row)) * MF_D) * BYTES + chunk * 16;
+    s->w = (const u8 *)a.w +
+           (((i64)s->tile.expert * ROWS_OF_W + weight_row(s->tile.col, first_row_of_w())) * MF_D) * BYTES +
+           first_chunk_of_w() * 16;
     if (s->tile.block == before)
         return;
     MF_UNROLL
@@ -159,7 +162,8 @@ MF_DEVICE void aim(struct source *s, const struct mf_hip_tile_args &a, i32 i, i3
 
 /* What a thread holds of a slice that is on its way. */
 struct way {
-    mf_copy_16 w[W_PASSES], x[X_PASSES];
+    struct way_of_w w;
+    mf_copy_16 x[X_PASSES];
     mf_copy_4 scale;
 };
 
@@ -169,13 +173,8 @@ MF_DEVICE void copy_slice(const struct source *s, const struct mf_hip_tile_args 
     const i32 row = threadIdx.x / 8, chunk = threadIdx.x % 8;
     const i64 along = (i64)s->slice * SLICE;
     const bool within = s->slice * SLICE + chunk * 16 < MF_D * BYTES;
-    u8 *tokens = ring + MF_BN * SLICE;
-    MF_UNROLL
-    for (int p = 0; p < W_PASSES; p++) {
-        const i32 r = row + p * STEP;
-        const i64 further = (i64)(weight_row(0, r) - weight_row(0, row)) * MF_D * BYTES;
-        mf_copy_ask_16(way->w[p], chunk_of(ring, r, chunk), s->w + further + along, within && is_column(s->tile.col, r));
-    }
+    u8 *tokens = ring + RING_OF_W;
+    copy_weights(s->w, s->tile.col, s->slice, ring, &way->w);
     MF_UNROLL
     for (int p = 0; p < X_PASSES; p++) {
         const i32 r = row + p * STEP;
@@ -190,13 +189,11 @@ MF_DEVICE void copy_slice(const struct source *s, const struct mf_hip_tile_args 
 }
 
 /* The oldest slice on its way lands in its place. */
-MF_DEVICE void land_slice(const struct way *way, u8 *ring)
+MF_DEVICE void land_slice(const struct way *way, u8 *ring, struct held_w *held)
 {
     const i32 row = threadIdx.x / 8, chunk = threadIdx.x % 8;
-    u8 *tokens = ring + MF_BN * SLICE;
-    MF_UNROLL
-    for (int p = 0; p < W_PASSES; p++)
-        mf_copy_land_16(way->w[p], chunk_of(ring, row + p * STEP, chunk));
+    u8 *tokens = ring + RING_OF_W;
+    land_weights(&way->w, ring, held);
     MF_UNROLL
     for (int p = 0; p < X_PASSES; p++) {
         if (row + p * STEP < MF_BM)
@@ -238,10 +235,10 @@ MF_DEVICE void after_matrices(sums &d)
 }
 
 /* One slice: 64 weight rows by all tokens for each group of four waves. */
-MF_DEVICE void multiply_slice(u8 *ring, i32 first_row, i32 first_token, sums &d)
+MF_DEVICE void multiply_slice(const struct held_w &held, u8 *ring, i32 first_row, i32 first_token, sums &d)
 {
     const u64 w = mf_matrix_of(ring + first_row / 64 * 64 * SLICE), x = mf_matrix_of(ring + MF_BN * SLICE);
-    (void)first_token;
+    (void)held, (void)first_token;
     hold(d);
     mf_matrix_begin();
     MF_UNROLL
@@ -265,17 +262,12 @@ MF_DEVICE void after_matrices(sums &d)
     (void)d;
 }
 
-typedef u32 rows_of_w[QN][MF_MMA_A];
 typedef u32 rows_of_x[QM][MF_MMA_B];
 
-/* The operands of one step along K: each lane names a row and its 16 bytes. */
-MF_DEVICE void load_operands(u8 *ring, i32 first_row, i32 first_token, int s, rows_of_w &w, rows_of_x &x)
+/* The tokens' operands of step s along K: each lane names a row and its 16 bytes. */
+MF_DEVICE void load_tokens(u8 *tokens, i32 first_token, int s, rows_of_x &x)
 {
     const i32 lane = threadIdx.x % MF_WAVE, chunk = s * (MF_MMA_BYTES / 16);
-    u8 *tokens = ring + MF_BN * SLICE;
-    MF_UNROLL
-    for (int i = 0; i < QN; i++)
-        mf_load_matrix_4(w[i], chunk_of(ring, first_row + i * 16 + (lane & 15), chunk + (lane >> 4)));
 #if MF_MMA_COLS == 16
     MF_UNROLL
     for (int j = 0; j < QM; j++)
@@ -299,13 +291,14 @@ MF_DEVICE void load_operands(u8 *ring, i32 first_row, i32 first_token, int s, ro
 }
 
 /* One slice: QN x QM products of 16 rows by MF_MMA_COLS tokens, along MF_MMA_BYTES of K at a time. */
-MF_DEVICE void multiply_slice(u8 *ring, i32 first_row, i32 first_token, sums &d)
+MF_DEVICE void multiply_slice(const struct held_w &held, u8 *ring, i32 first_row, i32 first_token, sums &d)
 {
     MF_UNROLL
     for (int s = 0; s < SLICE / MF_MMA_BYTES; s++) {
         rows_of_w w;
         rows_of_x x;
-        load_operands(ring, first_row, first_token, s, w, x);
+        load_weights(held, ring, first_row, s, w);
+        load_tokens(ring + RING_OF_W, first_token, s, x);
 #if MF_FORMAT == BF16 || defined(MF_MMA_FP8)
         MF_UNROLL
         for (int i = 0; i < QN; i++) {
@@ -343,7 +336,7 @@ MF_DEVICE void multiply_slice(u8 *ring, i32 first_row, i32 first_token, sums &d)
 /* Adds a slice's product under its scales to the whole; zeroes it. */
 MF_DEVICE void add_scaled(const u8 *ring, i32 col, i32 first_row, i32 first_token, sums &part, sums &d)
 {
-    const float *scales = (const float *)(ring + (MF_BN + MF_BM) * SLICE);
+    const float *scales = (const float *)(ring + RING_OF_W + MF_BM * SLICE);
     const i32 lane = threadIdx.x % MF_WAVE;
     MF_UNROLL
     for (int j = 0; j < QM; j++) {
@@ -463,6 +456,7 @@ extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_tile(const mf_hip_ti
     const i32 first_row = wave % MF_WARPS_N * WN, first_token = wave / MF_WARPS_N * WM;
     u16 *out = (u16 *)(lds + (OUT_IN_RING ? 0 : MF_STAGES * RING_BYTES));
     struct way way;
+    struct held_w held;
     struct source from;
     i32 asked_tile = begin, asked = 0, used = 0;
     sums d;
@@ -489,20 +483,21 @@ extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_tile(const mf_hip_ti
         clear(part);
 #endif
         clear(d);
+        MF_LOOP
         for (i32 slice = 0; slice < SLICES; slice++) {
             mf_copy_wait<AHEAD - 1>();
-            land_slice(&way, lds + used * RING_BYTES);
+            land_slice(&way, lds + used * RING_BYTES, &held);
             before_matrices();
             __syncthreads();
             ASK();
             u8 *ring = lds + used * RING_BYTES;
             used = used + 1 == MF_STAGES ? 0 : used + 1;
 #if MF_FORMAT == FP8_BLOCK
-            multiply_slice(ring, first_row, first_token, part);
+            multiply_slice(held, ring, first_row, first_token, part);
             after_matrices<0>(part);
             add_scaled(ring, t.col, first_row, first_token, part, d);
 #else
-            multiply_slice(ring, first_row, first_token, d);
+            multiply_slice(held, ring, first_row, first_token, d);
             after_matrices<1>(d);
 #endif
         }
