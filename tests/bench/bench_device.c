@@ -18,6 +18,7 @@
 
 #define STEPS_MAX     2048
 #define RACED_MAX     24
+#define RACED_NAME_MAX (PIPELINE_MAX * (MF_STEP_NAME_MAX + 1) + 32)
 #define PIPELINE_MAX  8
 #define BLOCK_KINDS   8
 #define BEST_OF_STAGE 3
@@ -52,7 +53,7 @@ static int take_rejection(struct mf_offer *o, const char *family, const char *ke
 struct sink {
     struct mf_sink sink; /* first */
     struct found *found;
-    char (*names)[256]; /* of raced pipelines */
+    char (*names)[RACED_NAME_MAX]; /* of raced pipelines */
     uint64_t start_ns, phase_ns[MF_PHASE_N_];
     enum mf_phase phase;
 };
@@ -176,7 +177,7 @@ static void race(struct mf_session *session, const struct found *f, const struct
                  struct sink *sink)
 {
     static struct entry entries[2 * BLOCK_KINDS * BEST_OF_STAGE * BEST_OF_STAGE + RACED_MAX];
-    static char names[RACED_MAX][256];
+    static char names[RACED_MAX][RACED_NAME_MAX];
     struct mf_race_entry raced[RACED_MAX];
     static const int32_t blocks[BLOCK_KINDS] = {16, 32, 48, 64, 96, 128, 192, 256};
     size_t n = 0, n_raced = 0;
