@@ -16,12 +16,12 @@
 #include "kernels/data.h"
 #include "worker/session_data.h"
 
-#define STEPS_MAX     2048
-#define RACED_MAX     24
+#define STEPS_MAX      2048
+#define RACED_MAX      24
 #define RACED_NAME_MAX (PIPELINE_MAX * (MF_STEP_NAME_MAX + 1) + 32)
-#define PIPELINE_MAX  8
-#define BLOCK_KINDS   8
-#define BEST_OF_STAGE 3
+#define PIPELINE_MAX   8
+#define BLOCK_KINDS    8
+#define BEST_OF_STAGE  3
 
 struct found {
     struct mf_offer offer; /* first */
