@@ -47,6 +47,7 @@ static const struct compiler compilers[] = {
 struct calls {
     void *library;
     int (*version)(int *major, int *minor);
+    int (*destroy)(void **program);
     int (*create)(void **program, const char *source, const char *name, int n, const char *const *headers,
                   const char *const *names);
     int (*compile)(void *program, int n, const char *const *options);
@@ -77,9 +78,9 @@ static int load(const struct compiler *v, struct calls *c)
     mf_say(get_size, sizeof(get_size), "Get%s", v->size_call);
     mf_say(get_code, sizeof(get_code), "Get%s", v->code_call);
     if (find(v, c, "Version", &c->version) && find(v, c, "CreateProgram", &c->create) &&
-        find(v, c, "CompileProgram", &c->compile) && find(v, c, "GetProgramLogSize", &c->log_size) &&
-        find(v, c, "GetProgramLog", &c->log) && find(v, c, get_size, &c->code_size) &&
-        find(v, c, get_code, &c->code))
+        find(v, c, "DestroyProgram", &c->destroy) && find(v, c, "CompileProgram", &c->compile) &&
+        find(v, c, "GetProgramLogSize", &c->log_size) && find(v, c, "GetProgramLog", &c->log) &&
+        find(v, c, get_size, &c->code_size) && find(v, c, get_code, &c->code))
         return 0;
     (void)fprintf(stderr, "%s's run-time compiler lacks a call\n", v->vendor);
     return -ENOENT;
@@ -141,11 +142,14 @@ static int compile(const struct compiler *v, const struct calls *c, const char *
         print_log(c, program);
     if (r != 0) {
         (void)fprintf(stderr, "%s does not compile for %s (%d)\n", source, arch, r);
-        return -ENOEXEC;
+        r = -ENOEXEC;
+    } else {
+        r = write_code(c, program, out);
+        if (r < 0)
+            (void)fprintf(stderr, "writing %s: %s\n", out, strerror(-r));
     }
-    r = write_code(c, program, out);
-    if (r < 0)
-        (void)fprintf(stderr, "writing %s: %s\n", out, strerror(-r));
+    if (program)
+        (void)c->destroy(&program);
     return r;
 }
 
