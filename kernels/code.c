@@ -41,6 +41,17 @@ void mf_code_arch(struct mf_compiler *compiler, const char *gfx)
     mf_say(compiler->arch, sizeof(compiler->arch), "%s%s", gfx, strcmp(gfx, "sm_90") == 0 ? "a" : "");
 }
 
+bool mf_code_equal(const struct mf_code *a, const struct mf_code *b)
+{
+    if (strcmp(a->source, b->source) != 0 || a->n_defines != b->n_defines)
+        return false;
+    for (size_t i = 0; i < a->n_defines; i++) {
+        if (strcmp(a->defines[i], b->defines[i]) != 0)
+            return false;
+    }
+    return true;
+}
+
 /* ---- the cache ---- */
 
 static void cache_folder(char path[PATH_MAX])

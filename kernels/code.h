@@ -3,6 +3,7 @@
 #pragma once
 
 #include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #define MF_CODE_DEFINES_MAX 24
@@ -16,6 +17,8 @@ struct mf_code {
 };
 
 __attribute__((format(printf, 2, 3))) void mf_code_define(struct mf_code *c, const char *format, ...);
+
+bool mf_code_equal(const struct mf_code *a, const struct mf_code *b);
 
 /* The compiler of a vendor ("amd", "nvidia"; "clang" makes AMD's code, for checks) and what it is to make: one code object
  * for one architecture. */

@@ -2,20 +2,8 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/cleanup.h"
-
-static bool is_same(const struct mf_code *a, const struct mf_code *b)
-{
-    if (strcmp(a->source, b->source) != 0 || a->n_defines != b->n_defines)
-        return false;
-    for (size_t i = 0; i < a->n_defines; i++) {
-        if (strcmp(a->defines[i], b->defines[i]) != 0)
-            return false;
-    }
-    return true;
-}
 
 int mf_ahead_codes(const struct mf_device_info *device, const char *kind, const struct mf_shape *shape,
                    const struct mf_family_set *extra, const struct mf_probe_step *steps, size_t n,
@@ -31,7 +19,7 @@ int mf_ahead_codes(const struct mf_device_info *device, const char *kind, const 
         if (!f || !f->code || f->code(device, shape, steps[i].step.name, &codes[found]) < 0)
             continue;
         for (size_t j = 0; j < found && !known; j++)
-            known = is_same(&codes[j], &codes[found]);
+            known = mf_code_equal(&codes[j], &codes[found]);
         found += !known;
     }
     *ret = codes;
