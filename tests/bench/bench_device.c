@@ -3,7 +3,8 @@
  *
  *     bench_device DEVICE SHAPES.csv [FAMILIES]       DEVICE as moefarm-worker --device
  *
- * SHAPES.csv holds rows of untuned_fmoe.csv without a header, in the columns' order. MF_BENCH_MS limits the whole. */
+ * SHAPES.csv holds rows of untuned_fmoe.csv without a header, in the columns' order. With BENCH_TRACE in the environment
+ * each step is named as it begins: what a device that fails was at. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +72,7 @@ static int begin(struct mf_sink *base, int64_t id, bool is_pipeline, int64_t lim
 {
     const struct sink *s = (struct sink *)base;
     (void)limit_ms;
-    if (getenv("BENCH_TRACE") && !is_pipeline) /* what a device that fails was at */
+    if (getenv("BENCH_TRACE") && !is_pipeline)
         (void)fprintf(stderr, "%s\n", s->found->steps[id].step.name);
     return 0;
 }
