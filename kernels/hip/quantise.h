@@ -2,9 +2,9 @@
  * division, as kernels/quant.h defines it. */
 #pragma once
 
-/* What divides a group: the quotient comes from the inverse and is put right by its remainder. For a bf16 by the 448th or
- * 240th part of one that is no smaller that is the quotient to nearest, for all of their significands, as long as nothing
- * underflows; a group of such small numbers divides. A remainder of -0 would lose the sign. */
+#include "quotient.h"
+
+/* What divides a group; one of numbers so small that a remainder underflows takes true division. */
 struct mf_divisor {
     float by, inverse;
     bool is_small;
@@ -20,8 +20,8 @@ MF_DEVICE mf_divisor mf_divisor_of(float amax)
 }
 MF_DEVICE float mf_quotient(float x, const mf_divisor &d)
 {
-    const float q = x * d.inverse;
-    return d.is_small ? mf_divide(x, d.by) : copysignf(fmaf(fmaf(-q, d.by, x), d.inverse, q), x);
+    const float q = mf_quotient_of(x, d.by, d.inverse);
+    return d.is_small ? mf_divide(x, d.by) : q;
 }
 /* Two bf16 to two bytes. */
 MF_DEVICE u32 mf_quantise_2(u32 two, const mf_divisor &d)
