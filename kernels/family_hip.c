@@ -1,6 +1,7 @@
 #include "kernels/family_hip.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/cleanup.h"
@@ -12,18 +13,25 @@
 
 /* clang-format off */
 static const struct mf_hip_machine machines[] = {
-    {"sm_",    32, 227 * 1024, 228 * 1024, 1024, false, false},
-    {"gfx90a", 64, 64 * 1024,  64 * 1024,  0,    true,  true},
-    {"gfx942", 64, 64 * 1024,  64 * 1024,  0,    true,  true},
-    {"gfx950", 64, 160 * 1024, 160 * 1024, 0,    true,  true},
+    {"sm_",    89, 32, 227 * 1024, 228 * 1024, 1024, true,  false, false},
+    {"sm_",    80, 32, 227 * 1024, 228 * 1024, 1024, false, false, false},
+    {"gfx90a", 0,  64, 64 * 1024,  64 * 1024,  0,    true,  true,  true},
+    {"gfx942", 0,  64, 64 * 1024,  64 * 1024,  0,    true,  true,  true},
+    {"gfx950", 0,  64, 160 * 1024, 160 * 1024, 0,    true,  true,  true},
 };
 /* clang-format on */
+
+static bool is_of(const struct mf_hip_machine *m, const char *gfx)
+{
+    size_t n = strlen(m->gfx);
+    return m->least == 0 ? strcmp(gfx, m->gfx) == 0
+                         : strncmp(gfx, m->gfx, n) == 0 && strtol(gfx + n, NULL, 10) >= m->least;
+}
 
 const struct mf_hip_machine *mf_hip_machine_of(const struct mf_device_info *device)
 {
     for (size_t i = 0; i < MF_ARRAY_LEN(machines); i++) {
-        size_t n = strlen(machines[i].gfx);
-        if (strncmp(device->class.gfx, machines[i].gfx, machines[i].gfx[n - 1] == '_' ? n : n + 1) == 0)
+        if (is_of(&machines[i], device->class.gfx))
             return &machines[i];
     }
     return NULL;
@@ -42,9 +50,10 @@ static const struct {
     {MF_FORMAT_FP8FNUZ, MF_SCALE_PER_1X128, MF_SCALE_PER_128X128, MF_HIP_FP8_BLOCK},
 };
 
-static bool format_known(const struct mf_hip_machine *machine, const struct mf_shape *s,
+static bool format_known(const struct mf_device_info *device, const struct mf_shape *s,
                          enum mf_hip_format *ret, struct mf_refusal *no)
 {
+    const struct mf_hip_machine *machine = mf_hip_machine_of(device);
     struct mf_codecs c;
     const char *why;
     if (mf_codecs_of_shape(s, &c, &why) < 0) {
@@ -53,7 +62,8 @@ static bool format_known(const struct mf_hip_machine *machine, const struct mf_s
         return false;
     }
     for (size_t i = 0; i < MF_ARRAY_LEN(formats); i++) {
-        if (formats[i].format == MF_FORMAT_FP8FNUZ && !machine->fnuz)
+        if ((formats[i].format == MF_FORMAT_FP8FN && !machine->fp8) ||
+            (formats[i].format == MF_FORMAT_FP8FNUZ && !machine->fnuz))
             continue;
         if (c.a->format == formats[i].format && c.w->format == formats[i].format &&
             c.a->scale == formats[i].a && c.w->scale == formats[i].w) {
@@ -61,10 +71,11 @@ static bool format_known(const struct mf_hip_machine *machine, const struct mf_s
             return true;
         }
     }
-    mf_refuse(
-        no, "q_dtype",
-        "activations are %s and weights %s; the kernels of %s know bf16, and fp8fn%s by token or by 1x128",
-        c.a->name, c.w->name, machine->gfx, machine->fnuz ? " or fp8fnuz" : "");
+    mf_refuse(no, "q_dtype", "activations are %s and weights %s; the kernels of %s know bf16%s%s", c.a->name,
+              c.w->name, device->class.gfx, machine->fp8 ? ", and fp8fn" : " only",
+              machine->fnuz  ? " or fp8fnuz by token or by 1x128"
+              : machine->fp8 ? " by token or by 1x128"
+                             : "");
     return false;
 }
 
@@ -100,7 +111,7 @@ bool mf_hip_shape_known(const struct mf_device_info *device, const struct mf_sha
                   s->has_b1 && s->has_b2 ? "b1 and b2"
                   : s->has_b1            ? "b1"
                                          : "b2");
-    else if (format_known(machine, s, &format, ret)) {
+    else if (format_known(device, s, &format, ret)) {
         if (ret_format)
             *ret_format = format;
         return true;

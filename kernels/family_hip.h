@@ -13,10 +13,12 @@ enum mf_hip_format { MF_HIP_BF16, MF_HIP_FP8_TOKEN, MF_HIP_FP8_BLOCK };
 /* What the kernels have to know of an architecture. Bytes of LDS: that one block may have, that all blocks of a unit share,
  * and that each of them costs beside its own. */
 struct mf_hip_machine {
-    const char *gfx; /* "gfx942"; "sm_" for whatever begins so */
+    const char *gfx; /* "gfx942"; "sm_" for whatever begins so and has a number */
+    int least;       /* of that number */
     int wave;        /* lanes */
     int shared_block, shared_unit, shared_extra;
-    bool fnuz;        /* there are words for e4m3fnuz */
+    bool fp8;         /* there are words for e4m3fn */
+    bool fnuz;        /* and for e4m3fnuz */
     bool copies_held; /* copies wait in registers (MF_COPY_HELD of kernels/hip/tile.hip) */
 };
 /* NULL: no kernel is written for the device. */

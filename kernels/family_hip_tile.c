@@ -21,7 +21,9 @@
 #define SLICE      128
 #define STAGES_MIN 2
 #define STAGES_MAX 8
-#define BARRIERS   (2 * STAGES_MAX * 8)
+/* Where a row of x lies is 32 bits of 16-byte pieces (find_rows of kernels/hip/tile_hopper.hip). */
+#define GATHERED_MAX (INT64_C(16) << 32)
+#define BARRIERS     (2 * STAGES_MAX * 8)
 /* Of a row: what one sum that is rounded to bf16 in another order may differ by. */
 #define ADDED_APART 0x1p-8
 
@@ -130,6 +132,11 @@ static mf_ops covers_of(const struct mf_shape *s, const struct config *c)
     return MF_OP_BIT(MF_OP_GEMM2) | weight | (c->out == TO_Y ? MF_OP_BIT(MF_OP_COMBINE) : 0);
 }
 
+static int64_t x_bytes(const struct mf_shape *s)
+{
+    return s->token * (int64_t)mf_cpu_row_bytes(s, s->model_dim);
+}
+
 static int columns_of(const struct config *c)
 {
     return c->stage == 1 ? c->v->block_n / 2 : c->v->block_n;
@@ -190,6 +197,10 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
     no->rule = NULL;
     if (v->core != MMA && v->core != DIRECT && strcmp(device->class.gfx, "sm_90") != 0)
         mf_refuse(no, "arch", "wgmma is an instruction of sm_90; the device is %s", device->class.gfx);
+    else if (is_hopper(v) && c->stage == 1 && x_bytes(s) >= GATHERED_MAX)
+        mf_refuse(no, "offsets",
+                  "x is %lld bytes; a row that is gathered lies less than %lld bytes from the first",
+                  (long long)x_bytes(s), (long long)GATHERED_MAX);
     else if (c->out == TO_Y && !is_hopper(v))
         mf_refuse(no, "accumulates",
                   "rows are added to y by bulk copies, which only the cores b and bt make");

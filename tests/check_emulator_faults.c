@@ -52,7 +52,7 @@ static bool is_said(int fault, const char *why)
 }
 
 /* Copies of AMD's flavour wait in registers: nothing of it is on its way to LDS. */
-static const char *const flavours[] = {"sm_80", "gfx90a"};
+static const char *const flavours[] = {"sm_89", "gfx90a"};
 static struct mf_device *devices[MF_ARRAY_LEN(flavours)], *device;
 static uint32_t *in, *out; /* at the ends of their own blocks of memory: nothing that is known lies near */
 

@@ -21,9 +21,9 @@ static const struct flavour {
     enum format format;
     int wave, cols, row_bytes;
 } flavours[] = {
-    {"sm_80", BF16, 32, 8, 32},   /* */
-    {"sm_80", F16, 32, 8, 32},    /* */
-    {"sm_80", FP8, 32, 8, 32},    /* by way of f16 */
+    {"sm_89", BF16, 32, 8, 32},   /* */
+    {"sm_89", F16, 32, 8, 32},    /* */
+    {"sm_89", FP8, 32, 8, 32},    /* by way of f16 */
     {"gfx90a", BF16, 64, 16, 64}, /* */
     {"gfx90a", F16, 64, 16, 64},  /* */
     {"gfx90a", FP8, 64, 16, 64},  /* by way of f16 */

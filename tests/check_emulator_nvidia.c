@@ -3,9 +3,9 @@
 
 /* clang-format off */
 static const struct emulated flavours[] = {
-    {"sm_80", {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "tile"}, 1, 0},
-    {"sm_80", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN, "tile"}, 1, 0},
-    {"sm_80", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, "tile"}, 1, 0},
+    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "tile"}, 1, 0},
+    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN, "tile"}, 1, 0},
+    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, "tile"}, 1, 0},
 };
 /* clang-format on */
 static uint64_t seed;

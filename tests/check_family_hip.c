@@ -37,6 +37,7 @@ static const struct {
 static const struct mf_device_info hopper = {.class = {.gfx = "sm_90", .cu_num = 132}, .cores = 132};
 static const struct mf_device_info cdna3 = {.class = {.gfx = "gfx942", .cu_num = 304}, .cores = 304};
 static const struct mf_device_info rdna3 = {.class = {.gfx = "gfx1100", .cu_num = 96}, .cores = 96};
+static const struct mf_device_info turing = {.class = {.gfx = "sm_75", .cu_num = 40}, .cores = 40};
 static const struct mf_device_info ampere = {.class = {.gfx = "sm_80", .cu_num = 108}, .cores = 108};
 
 struct heard {
@@ -83,17 +84,6 @@ static struct mf_shape ask(const struct mf_device_info *device, const char *text
     *h = (struct heard){.offer = {take_step, take_no}};
     ck_assert_int_eq(mf_enumerate(device, &shape, NULL, &h->offer), 0);
     return shape;
-}
-
-static bool is_same(const struct mf_code *a, const struct mf_code *b)
-{
-    if (strcmp(a->source, b->source) != 0 || a->n_defines != b->n_defines)
-        return false;
-    for (size_t i = 0; i < a->n_defines; i++) {
-        if (strcmp(a->defines[i], b->defines[i]) != 0)
-            return false;
-    }
-    return true;
 }
 
 /* Every op of the layer has a step, names are told apart, and each step's code can be said without a device: its source is
@@ -177,7 +167,7 @@ START_TEST(test_codes_tell_steps_apart)
             const struct mf_family *f = mf_family_find("hip", h.steps[i].family);
             ck_assert_int_eq(f->code(&hopper, &shape, h.steps[i].name, &a), 0);
             ck_assert_int_eq(f->code(&hopper, &shape, h.steps[j].name, &b), 0);
-            ck_assert_msg(!is_same(&a, &b) || h.steps[i].covers == h.steps[j].covers ||
+            ck_assert_msg(!mf_code_equal(&a, &b) || h.steps[i].covers == h.steps[j].covers ||
                               strcmp(f->name, "move") == 0,
                           "%s and %s", h.steps[i].name, h.steps[j].name);
         }
@@ -212,21 +202,68 @@ START_TEST(test_refuses)
 }
 END_TEST
 
+/* Neither Hopper's core nor its instruction. */
+static void check_plain(const struct mf_device_info *device, const struct mf_shape *shape, const char *family,
+                        const char *name)
+{
+    struct mf_code code;
+
+    ck_assert_int_eq(mf_family_find("hip", family)->code(device, shape, name, &code), 0);
+    ck_assert_msg(strcmp(code.source, "tile_hopper.hip") != 0 && !defines(&code, "MF_WGMMA"), "%s", name);
+}
+
 /* Hopper's own instruction is not offered elsewhere, and the refusal says why; what no kernel is written for gets none. */
 START_TEST(test_architecture)
 {
     static struct heard h;
 
-    (void)ask(&ampere, shapes[0], &h);
+    const struct mf_shape shape = ask(&ampere, shapes[0], &h);
     ck_assert_uint_gt(h.n, 0);
     ck_assert_uint_gt(h.n_noes, 0);
     for (size_t i = 0; i < h.n; i++)
-        ck_assert_msg(!strstr(h.steps[i].name, "_g1") && !strstr(h.steps[i].name, "_g2"), "%s",
-                      h.steps[i].name);
-    (void)ask(&rdna3, shapes[0], &h);
+        check_plain(&ampere, &shape, h.steps[i].family, h.steps[i].name);
+    (void)ask(&ampere, shapes[2], &h); /* which converts no 8-bit floats */
+    ck_assert_uint_eq(h.n, 0);
+    ck_assert_str_eq(h.rule, "q_dtype");
+    ck_assert_msg(strstr(h.reason, "the kernels of sm_80 know bf16 only"), "%s", h.reason);
+}
+END_TEST
+
+START_TEST(test_no_architecture)
+{
+    static const struct mf_device_info *const devices[] = {&rdna3, &turing};
+    static struct heard h;
+
+    (void)ask(devices[_i], shapes[0], &h);
     ck_assert_uint_eq(h.n, 0);
     ck_assert_str_eq(h.rule, "arch");
-    ck_assert_msg(strstr(h.reason, "gfx1100"), "%s", h.reason);
+    ck_assert_msg(strstr(h.reason, devices[_i]->class.gfx), "%s", h.reason);
+}
+END_TEST
+
+/* Beyond 64 GiB of x a stage 1 that remembers rows by 32 bits is not offered; others are. */
+START_TEST(test_far_rows)
+{
+    static const char *const tokens[] = {"4194303", "4194304"};
+    static struct heard h;
+    char text[MF_SHAPE_TEXT_MAX];
+    size_t gather = 0;
+
+    mf_say(
+        text, sizeof(text),
+        "%s,8192,256,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+        tokens[_i]);
+    const struct mf_shape shape = ask(&hopper, text, &h);
+    for (size_t i = 0; i < h.n; i++) {
+        struct mf_code code;
+
+        ck_assert_int_eq(
+            mf_family_find("hip", h.steps[i].family)->code(&hopper, &shape, h.steps[i].name, &code), 0);
+        gather +=
+            strcmp(code.source, "tile_hopper.hip") == 0 && (h.steps[i].covers & MF_OP_BIT(MF_OP_GATHER)) != 0;
+    }
+    ck_assert_uint_gt(h.n, 0);
+    ck_assert(_i == 0 ? gather > 0 : gather == 0);
 }
 END_TEST
 
@@ -241,6 +278,8 @@ int main(void)
     tcase_add_test(tests, test_fnuz);
     tcase_add_test(tests, test_names_of_nothing);
     tcase_add_test(tests, test_architecture);
+    tcase_add_loop_test(tests, test_no_architecture, 0, 2);
+    tcase_add_loop_test(tests, test_far_rows, 0, 2);
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);
 }

@@ -310,7 +310,7 @@ static const struct {
     const char *gfx, *define;
     uint32_t wave_lanes;
 } flavours[] = {
-    {"sm_80", "", 32},
+    {"sm_89", "", 32},
     {"gfx90a", "-D__gfx90a__", 64},
     {"gfx942", "-D__gfx942__", 64},
 };
