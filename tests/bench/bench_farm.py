@@ -45,7 +45,7 @@ class Farm:
     """moefarmd and one CPU worker in a folder that is thrown away."""
 
     def __init__(self, build):
-        self.folder = tempfile.mkdtemp(prefix="moefarm-bench.")
+        self.folder = tempfile.mkdtemp(prefix="moefarm-figures.")
         self.processes = []
         ports = os.path.join(self.folder, "ports")
         self.start("moefarmd", [f"{build}/server/moefarmd", "--state", f"{self.folder}/farm", "--http", "127.0.0.1:0",
