@@ -1,6 +1,5 @@
 /* worker/agent.c and worker/job.c against a coordinator of cardboard: a ROUTER in this process. The runners are
  * real, on the simulated device. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,6 +13,7 @@
 #include "common/status.h"
 #include "common/wire.h"
 #include "mf_check.h"
+#include "remove_tree.h"
 #include "worker/agent.h"
 
 #define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"
@@ -73,12 +73,7 @@ static void teardown(void)
         zmq_msg_close(&peer);
     zmq_close(router);
     zmq_ctx_term(zmq);
-    DIR *dir = opendir(folder);
-    for (struct dirent *e; dir && (e = readdir(dir));)
-        (void)unlinkat(dirfd(dir), e->d_name, 0);
-    if (dir)
-        (void)closedir(dir);
-    (void)rmdir(folder);
+    (void)remove_tree(folder);
 }
 
 static int start(const char *spec, const char *script, char *why, size_t why_cap)

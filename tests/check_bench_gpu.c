@@ -12,6 +12,7 @@
 #include "common/cleanup.h"
 #include "common/text.h"
 #include "mf_check.h"
+#include "remove_tree.h"
 
 #define SCRIPT MF_SOURCE_DIR "/scripts/bench_gpu.sh"
 
@@ -51,10 +52,7 @@ static void setup(void)
 
 static void teardown(void)
 {
-    char command[128];
-
-    mf_say(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0); /* NOLINT(cert-env33-c): a folder of our own */
+    ck_assert_int_eq(remove_tree(folder), 0);
 }
 
 struct ran {

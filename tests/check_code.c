@@ -1,5 +1,4 @@
 /* Code objects: their place in the cache, the processes that make them, and every way in which that fails. */
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "common/text.h"
 #include "kernels/code.h"
 #include "mf_check.h"
+#include "remove_tree.h"
 
 static char folder[] = "/tmp/check_code.XXXXXX";
 
@@ -134,16 +134,6 @@ START_TEST(test_no_such_vendor)
 }
 END_TEST
 
-static void remove_folder(void)
-{
-    DIR *d = opendir(folder);
-
-    for (const struct dirent *e; d && (e = readdir(d));)
-        (void)unlinkat(dirfd(d), e->d_name, 0);
-    (void)closedir(d);
-    (void)rmdir(folder);
-}
-
 int main(void)
 {
     Suite *suite = suite_create("code");
@@ -160,6 +150,6 @@ int main(void)
     tcase_add_test(tests, test_no_such_vendor);
     suite_add_tcase(suite, tests);
     int failed = mf_check_main(suite);
-    remove_folder();
+    (void)remove_tree(folder);
     return failed;
 }

@@ -14,6 +14,7 @@
 #include "kernels/beside.h"
 #include "kernels/code.h"
 #include "mf_check.h"
+#include "remove_tree.h"
 #include "worker/device_lock.h"
 
 #define WORKER    MF_BINARY_DIR "/worker/moefarm-worker"
@@ -32,10 +33,7 @@ static void setup(void)
 
 static void teardown(void)
 {
-    char command[128];
-
-    mf_say(command, sizeof(command), "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0); /* NOLINT(cert-env33-c): a folder of our own */
+    ck_assert_int_eq(remove_tree(folder), 0);
 }
 
 struct ran {

@@ -1,7 +1,6 @@
 #include "farm_harness.h"
 
 #include <check.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -18,6 +17,7 @@
 #include "common/clock.h"
 #include "common/json.h"
 #include "http_client.h"
+#include "remove_tree.h"
 
 #define DAEMON   MF_BINARY_DIR "/server/moefarmd"
 #define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"
@@ -156,24 +156,6 @@ static void print_tail(const struct farm *f, const char *name)
         (void)fprintf(stderr, "---- %s\n%.*s", name, (int)n, text);
 }
 
-static void remove_folder(const char *path, int depth)
-{
-    DIR *dir = opendir(path);
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        char inner[512];
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-            continue;
-        (void)snprintf(inner, sizeof(inner), "%s/%s", path, e->d_name);
-        if (e->d_type == DT_DIR && depth > 0)
-            remove_folder(inner, depth - 1);
-        else
-            (void)unlink(inner);
-    }
-    if (dir)
-        (void)closedir(dir);
-    (void)rmdir(path);
-}
-
 void farm_stop(struct farm *f)
 {
     for (int i = 0; i < f->n_workers; i++)
@@ -187,7 +169,7 @@ void farm_stop(struct farm *f)
             print_tail(f, name);
         }
     }
-    remove_folder(f->folder, 2);
+    (void)remove_tree(f->folder);
 }
 
 void farm_start_worker(struct farm *f, int place, const char *const *args)

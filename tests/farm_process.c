@@ -3,10 +3,10 @@
 #include "common/buf.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
+#include "remove_tree.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -76,18 +76,10 @@ int farm_process_kill(struct farm_process *p, int signal)
     return status;
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    (void)st;
-    (void)type;
-    (void)ftw;
-    return remove(path);
-}
-
 void farm_process_remove(struct farm_process *p)
 {
     if (p->folder[0])
-        (void)nftw(p->folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+        (void)remove_tree(p->folder);
     p->folder[0] = 0;
 }
 

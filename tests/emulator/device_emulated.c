@@ -1,6 +1,5 @@
 #include "emulator/device_emulated.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
@@ -13,6 +12,7 @@
 
 #include "common/cleanup.h"
 #include "common/text.h"
+#include "remove_tree.h"
 
 #define COMMAND_MAX 8192
 
@@ -285,13 +285,8 @@ const char *mf_device_emulated_why(const struct mf_device *d)
 static void free_device(struct mf_device *base)
 {
     struct device *d = device_of(base);
-    DIR *folder = opendir(d->folder);
 
-    for (struct dirent *e; folder && (e = readdir(folder));)
-        (void)unlinkat(dirfd(folder), e->d_name, 0);
-    if (folder)
-        (void)closedir(folder);
-    (void)rmdir(d->folder);
+    (void)remove_tree(d->folder);
     mf_known_release(&d->known);
     free(d);
 }
