@@ -27,6 +27,7 @@ bin=
 minutes=7.5
 picked=()
 worker_options=()
+. "$root/scripts/farm_end.sh"
 
 fail() {
     echo "bench_gpu: $*" >&2
@@ -130,41 +131,16 @@ done <"$file"
 
 # ---- the farm ----
 
-pids=()
 watch=
-stop_all() {
-    local pid i
-    [ -z "$watch" ] || pids+=("$watch")
-    for pid in "${pids[@]}"; do
-        kill -TERM "$pid" 2>/dev/null || true
-    done
-    for pid in "${pids[@]}"; do
-        for ((i = 0; i < 100; i++)); do
-            kill -0 "$pid" 2>/dev/null || break
-            sleep 0.1
-        done
-        kill -KILL "$pid" 2>/dev/null || true
-        wait "$pid" 2>/dev/null || true
-    done
-}
 finish() {
-    local code=$?
-    trap - EXIT
-    trap '' INT TERM HUP
-    stop_all
-    if [ $code != 0 ] && [ $code != 75 ] && [ $code != 130 ]; then
-        for log in "$state"/*.log; do
-            [ -s "$log" ] || continue
-            echo "--- the end of $log" >&2
-            tail -n 15 "$log" >&2
-        done
-    fi
-    exit $code
+    [ -z "$watch" ] || pids+=("$watch")
+    stop_all 100
+    case $1 in
+    0 | 75 | 130) ;;
+    *) tail_logs 15 "$state"/*.log ;;
+    esac
 }
-trap finish EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-trap 'exit 129' HUP
+end_with finish
 
 rm -f "$state/ports"
 "$moefarmd" --state "$state/farm" --http 127.0.0.1:0 --hub 127.0.0.1:0 --port-file "$state/ports" >"$state/moefarmd.log" 2>&1 &

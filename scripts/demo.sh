@@ -11,6 +11,7 @@ build=build/dev
 out=build/demo
 table=$out/tuned_fmoe.csv
 port=${DEMO_PORT:-8080}
+. scripts/farm_end.sh
 
 say() {
     printf '\n== %s\n' "$*"
@@ -21,43 +22,16 @@ scripts/build.sh dev moefarmd moefarm-worker moefarm
 mkdir -p "$out"
 rm -f "$table"
 state=$(mktemp -d "${TMPDIR:-/tmp}/moefarm-demo.XXXXXX")
-pids=()
-
-stop_all() {
-    local pid i
-    for pid in "${pids[@]}"; do
-        kill -TERM "$pid" 2>/dev/null || true
-    done
-    for pid in "${pids[@]}"; do
-        for i in $(seq 50); do
-            kill -0 "$pid" 2>/dev/null || break
-            sleep 0.1
-        done
-        kill -KILL "$pid" 2>/dev/null || true
-        wait "$pid" 2>/dev/null || true
-    done
-}
 
 finish() {
-    local code=$?
-    trap - EXIT
-    trap '' INT TERM HUP
-    if [ $code != 0 ] && [ $code != 130 ]; then
-        for log in "$state"/*.log; do
-            [ -s "$log" ] || continue
-            echo "--- the end of $(basename "$log")" >&2
-            tail -n 25 "$log" >&2
-        done
-        echo "demo: failed with exit code $code" >&2
+    if [ "$1" != 0 ] && [ "$1" != 130 ]; then
+        (cd "$state" && tail_logs 25 *.log) || true
+        echo "demo: failed with exit code $1" >&2
     fi
-    stop_all
+    stop_all 50
     rm -rf "$state"
-    exit $code
 }
-trap finish EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-trap 'exit 129' HUP
+end_with finish
 
 # Waits until a file has a line, while the process that writes it lives.
 await_line() {
