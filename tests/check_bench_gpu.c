@@ -1,22 +1,18 @@
 /* scripts/bench_gpu.sh, on the CPU: it stops when its time is up, goes on where it stopped, and prints the same table again. */
-#include <fcntl.h>
 #include <math.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
 #include "common/text.h"
 #include "mf_check.h"
 #include "remove_tree.h"
+#include "run_program.h"
 
 #define SCRIPT MF_SOURCE_DIR "/scripts/bench_gpu.sh"
-
-extern char **environ;
 
 static char folder[64], shapes[96], state[96], bin[96];
 
@@ -55,41 +51,15 @@ static void teardown(void)
     ck_assert_int_eq(remove_tree(folder), 0);
 }
 
-struct ran {
-    int code;
-    char text[32768]; /* stdout and stderr */
-};
-
 /* The script on the test's shapes and state, with more words up to NULL. */
 static struct ran bench(const char *const *words)
 {
-    struct ran r = {0};
-    const char *argv[24] = {"bash", SCRIPT, "--state", state, "--bin", bin, "--shapes", shapes};
-    posix_spawn_file_actions_t actions;
-    int pipes[2], n = 8, status;
-    size_t len = 0;
-    pid_t pid;
-
-    for (; *words && n < 23; words++)
-        argv[n++] = *words;
-    ck_assert_int_eq(pipe2(pipes, O_CLOEXEC), 0);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, pipes[1], 1);
-    posix_spawn_file_actions_adddup2(&actions, pipes[1], 2);
-    ck_assert_int_eq(posix_spawnp(&pid, "bash", &actions, NULL, (char *const *)(uintptr_t)argv, environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    (void)close(pipes[1]);
-    for (ssize_t got; (got = read(pipes[0], r.text + len, sizeof(r.text) - 1 - len)) > 0;)
-        len += (size_t)got;
-    (void)close(pipes[0]);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert(WIFEXITED(status));
-    r.code = WEXITSTATUS(status);
-    return r;
+    static const char *const script[] = {"bash", SCRIPT,     "--state", state, "--bin",
+                                         bin,    "--shapes", shapes,    NULL};
+    return run_program(script, words);
 }
 
 #define BENCH(...)            bench((const char *const[]){__VA_ARGS__, NULL})
-#define assert_says(r, part)  ck_assert_msg(strstr((r).text, part) != NULL, "no '%s' in:\n%s", part, (r).text)
 #define assert_ended(r, with) ck_assert_msg((r).code == (with), "exit code %d:\n%s", (r).code, (r).text)
 
 /* The line of the table for that layer and token count, which starts a line; its numbers. */

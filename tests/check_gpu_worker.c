@@ -1,12 +1,8 @@
 /* moefarm-worker and GPUs on a machine that has none: what it lists and why not the rest, and its lock, with a driver of
  * cardboard (fake_cuda.c) where one is needed. */
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
@@ -15,12 +11,11 @@
 #include "kernels/code.h"
 #include "mf_check.h"
 #include "remove_tree.h"
+#include "run_program.h"
 #include "worker/device_lock.h"
 
 #define WORKER    MF_BINARY_DIR "/worker/moefarm-worker"
 #define CARDBOARD MF_BINARY_DIR "/tests/fake_cuda"
-
-extern char **environ;
 
 static char folder[64];
 
@@ -36,41 +31,9 @@ static void teardown(void)
     ck_assert_int_eq(remove_tree(folder), 0);
 }
 
-struct ran {
-    int code;
-    char text[16384]; /* stdout and stderr */
-};
+static const char *const program[] = {WORKER, NULL};
 
-/* The worker with the words given, up to NULL. */
-static struct ran worker(const char *const *words)
-{
-    struct ran r = {0};
-    char *argv[24] = {(char *)(uintptr_t)WORKER};
-    posix_spawn_file_actions_t actions;
-    int pipes[2], n = 1, status;
-    size_t len = 0;
-    pid_t pid;
-
-    for (; *words && n < 23; words++)
-        argv[n++] = (char *)(uintptr_t)*words;
-    ck_assert_int_eq(pipe2(pipes, O_CLOEXEC), 0);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, pipes[1], 1);
-    posix_spawn_file_actions_adddup2(&actions, pipes[1], 2);
-    ck_assert_int_eq(posix_spawn(&pid, WORKER, &actions, NULL, argv, environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    (void)close(pipes[1]);
-    for (ssize_t got; (got = read(pipes[0], r.text + len, sizeof(r.text) - 1 - len)) > 0;)
-        len += (size_t)got;
-    (void)close(pipes[0]);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_msg(WIFEXITED(status), "the worker died of signal %d: %s", WTERMSIG(status), r.text);
-    r.code = WEXITSTATUS(status);
-    return r;
-}
-
-#define RUN(...)             worker((const char *const[]){__VA_ARGS__, NULL})
-#define assert_says(r, part) ck_assert_msg(strstr((r).text, part) != NULL, "no '%s' in:\n%s", part, (r).text)
+#define RUN(...) run_program(program, (const char *const[]){__VA_ARGS__, NULL})
 
 /* The driver of cardboard in place of any other; false, with a word, where this build has no module that would open it. */
 static bool use_cardboard(void)
