@@ -44,14 +44,14 @@ static double floor_us(const struct mf_shape *s, const cJSON *device)
 {
     const cJSON *peaks = mf_json_object(device, "peak_gflops");
     double reads = mf_api_double(device, "mem_read_gbs", 0), peak = mf_api_double(peaks, "bf16", 0);
-    double fp8 = mf_api_double(peaks, "fp8", 0), E = s->expert;
-    double active = E * (1 - pow(1 - s->topk / E, (double)s->token));
+    double fp8 = mf_api_double(peaks, "fp8", 0);
 
     if (mf_dtype_bits(s->q_dtype_a) <= 8 && fp8 > 0)
         peak = fp8;
     if (!(reads > 0) || !(peak > 0))
         return NAN;
-    return fmax(mf_layer_floor_bytes(s, llround(active)) / (reads * 1e3), mf_layer_flops(s) / (peak * 1e3));
+    int64_t active = llround(mf_layer_expected_active(s));
+    return fmax(mf_layer_floor_bytes(s, active) / (reads * 1e3), mf_layer_flops(s) / (peak * 1e3));
 }
 
 /* Names and GEMM time of the winner: the sum of its steps that multiply, as they were measured alone. */

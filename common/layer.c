@@ -1,5 +1,7 @@
 #include "common/layer.h"
 
+#include <math.h>
+
 #include "common/text.h"
 
 MF_NAMES_DEFINE(mf_op, MF_OP_, MF_OP_MAP)
@@ -88,6 +90,11 @@ static double scale_bytes(const struct mf_shape *shape, double rows, double colu
         break;
     }
     return 0;
+}
+
+double mf_layer_expected_active(const struct mf_shape *s)
+{
+    return s->expert * (1.0 - pow(1.0 - (double)s->topk / mf_shape_experts(s), (double)s->token));
 }
 
 double mf_layer_floor_bytes(const struct mf_shape *shape, int64_t active)

@@ -40,6 +40,8 @@ int mf_ops_parse(const char *text, mf_ops *ret);
 /* FLOPs of the whole layer as AITER counts them: 2·T·k·H·(2I or I) + 2·T·k·H·I; of a rank's share of the experts
  * its share of the routes. */
 double mf_layer_flops(const struct mf_shape *shape);
+/* Experts of this rank that get tokens when all ranks' are equally likely. */
+double mf_layer_expected_active(const struct mf_shape *shape);
 /* Least bytes the layer must move when `active` experts get tokens: their weights and scales once, the
  * hidden states in and the output out. */
 double mf_layer_floor_bytes(const struct mf_shape *shape, int64_t active);

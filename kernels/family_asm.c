@@ -160,7 +160,7 @@ static void count(struct mf_step *step, const struct mf_shape *s)
     if (step->stage == MF_STAGE_ONE)
         bytes += mf_cpu_expert_bytes(s, MF_TENSOR_W2);
     step->flops = T * s->topk * gemms * s->model_dim * s->inter_dim;
-    step->bytes = mf_cpu_expected_active(s) * bytes + T * s->model_dim * 2;
+    step->bytes = mf_layer_expected_active(s) * bytes + T * s->model_dim * 2;
 }
 
 /* needs: x, sorted or topk, w1; of one stage w2 and y. */

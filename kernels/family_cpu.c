@@ -1,7 +1,6 @@
 #include "kernels/family_cpu.h"
 
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 
 #include "common/cleanup.h"
@@ -248,11 +247,6 @@ void mf_step_need(struct mf_step *s, struct mf_artifact a)
 void mf_step_give(struct mf_step *s, struct mf_artifact a)
 {
     s->gives[s->n_gives++] = a;
-}
-
-double mf_cpu_expected_active(const struct mf_shape *s)
-{
-    return s->expert * (1.0 - pow(1.0 - (double)s->topk / mf_shape_experts(s), (double)s->token));
 }
 
 /* Bytes of rows x cols elements and their scales. */

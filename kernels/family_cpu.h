@@ -65,8 +65,6 @@ struct mf_artifact mf_cpu_x_sorted(const struct mf_shape *shape, int32_t block_m
 void mf_step_need(struct mf_step *s, struct mf_artifact a);
 void mf_step_give(struct mf_step *s, struct mf_artifact a);
 
-/* Experts that get tokens when all are equally likely. */
-double mf_cpu_expected_active(const struct mf_shape *shape);
 /* Bytes of one expert's weight with its scales. */
 double mf_cpu_expert_bytes(const struct mf_shape *shape, enum mf_tensor w);
 /* Bytes of one row of cols elements as activations enter a GEMM, with its scales. */

@@ -101,7 +101,7 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
     mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
     s.workspace_bytes = (uint64_t)(slots * I * 2);
     s.flops = slots * 6 * H * I;
-    s.bytes = mf_cpu_expected_active(shape) *
+    s.bytes = mf_layer_expected_active(shape) *
                   (mf_cpu_expert_bytes(shape, MF_TENSOR_W1) + mf_cpu_expert_bytes(shape, MF_TENSOR_W2)) +
               (double)shape->token * H * 4;
     *ret = s;

@@ -292,7 +292,7 @@ static void describe_stage1(const struct config *c, const struct mf_shape *shape
     mf_step_give(s, c->out == TO_HQ ? mf_plain_h(shape, c->v->block_m)
                                     : mf_cpu_bf16(MF_TENSOR_H, "sorted", c->v->block_m));
     s->flops = slots * 4 * H * I;
-    s->bytes = mf_cpu_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W1) +
+    s->bytes = mf_layer_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W1) +
                (double)shape->token * mf_cpu_row_bytes(shape, (int64_t)H) +
                slots * (c->out == TO_HQ ? mf_cpu_row_bytes(shape, (int64_t)I) : I * 2);
 }
@@ -312,7 +312,7 @@ static void describe_stage2(const struct config *c, const struct mf_shape *shape
         mf_step_give(s, mf_cpu_bf16(c->out == TO_Z ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
     }
     s->flops = slots * 2 * H * I;
-    s->bytes = mf_cpu_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W2) +
+    s->bytes = mf_layer_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W2) +
                slots * mf_cpu_row_bytes(shape, (int64_t)I) +
                (c->out == TO_Y ? (double)shape->token : slots) * H * 2;
 }

@@ -220,7 +220,7 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
     }
     s.flops = slots * H * I * (c->stage == 1 ? 4 : 2);
     s.bytes =
-        mf_cpu_expected_active(shape) *
+        mf_layer_expected_active(shape) *
             mf_cpu_expert_bytes(shape, c->stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2) +
         (c->stage == 1 ? (double)shape->token * H + slots * I * (c->plain ? 2 : 1) : slots * (H + I)) * 2;
     *ret = s;

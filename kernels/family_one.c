@@ -144,7 +144,7 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
     mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
     s.workspace_bytes = k->map.shared_bytes + k->map.thread_bytes * (size_t)k->config.threads;
     s.flops = slots * 6 * H * shape->inter_dim;
-    s.bytes = mf_cpu_expected_active(shape) *
+    s.bytes = mf_layer_expected_active(shape) *
                   (mf_cpu_expert_bytes(shape, MF_TENSOR_W1) + mf_cpu_expert_bytes(shape, MF_TENSOR_W2)) +
               T * H * 4;
     *ret = s;

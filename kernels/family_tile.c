@@ -218,7 +218,7 @@ static bool ksplit_legal(const struct mf_shape *s, int ksplit)
 /* Tiles that each thread gets of the experts that are active on average. */
 static double tiles_of_thread(const struct mf_shape *s, int block_n, int threads)
 {
-    return mf_cpu_expected_active(s) * ((s->inter_dim + block_n - 1) / block_n) / threads;
+    return mf_layer_expected_active(s) * ((s->inter_dim + block_n - 1) / block_n) / threads;
 }
 
 /* Cutting K shares work out that tiles of columns alone share badly; where there are enough of them, or a weight is read
@@ -377,7 +377,7 @@ static void describe_stage1(const struct mf_kernel *k, struct mf_step *s)
         mf_step_need(s, mf_plain_bias(MF_TENSOR_B1));
     mf_step_give(s, quantised ? mf_plain_h(shape, bm) : mf_cpu_bf16(MF_TENSOR_H, "sorted", bm));
     s->flops = slots * 4 * H * I;
-    s->bytes = mf_cpu_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W1) +
+    s->bytes = mf_layer_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W1) +
                (double)shape->token * (from_bf16 ? H * 2 : mf_cpu_row_bytes(shape, (int64_t)H)) +
                slots * (quantised ? mf_cpu_row_bytes(shape, (int64_t)I) : I * 2);
 }
@@ -399,7 +399,7 @@ static void describe_stage2(const struct mf_kernel *k, struct mf_step *s)
     mf_step_give(s, out == TO_Y ? mf_cpu_bf16(MF_TENSOR_Y, "token", 0)
                                 : mf_cpu_bf16(out == TO_Z ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
     s->flops = slots * 2 * H * I;
-    s->bytes = mf_cpu_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W2) +
+    s->bytes = mf_layer_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W2) +
                slots * mf_cpu_row_bytes(shape, (int64_t)I) +
                (out == TO_Y ? (double)shape->token : slots) * H * 2;
 }

@@ -1,7 +1,5 @@
 #include "kernels/sim_plan.h"
 
-#include <math.h>
-
 #include "common/cleanup.h"
 #include "common/text.h"
 
@@ -62,8 +60,7 @@ struct mf_sim_plan mf_sim_plan_make(const struct mf_device_info *device, const s
     p.scale_a = p.quantised ? scale_of(s->q_type, false) : MF_SCALE_NONE;
     p.format_w = typed ? format_of(s->q_dtype_w) : MF_FORMAT_BF16;
     p.scale_w = typed && s->q_dtype_w != s->dtype ? scale_of(s->q_type, true) : MF_SCALE_NONE;
-    p.active = s->expert * (1.0 - pow(1.0 - (double)s->topk / mf_shape_experts(s), (double)s->token));
-    p.active = MF_MAX(p.active, 1.0);
+    p.active = MF_MAX(mf_layer_expected_active(s), 1.0);
     return p;
 }
 

@@ -6,13 +6,15 @@
 #include "mf_check.h"
 #include "run_moefarm.h"
 
-#define SHAPE(T, q_dtype, q_type)                                                                          \
+#define SHAPE_OF(T, q_dtype, q_type, rest)                                                                 \
     "{\"token\":" T                                                                                        \
     ",\"model_dim\":2048,\"inter_dim\":96,\"expert\":128,\"topk\":8,\"act_type\":\"ActivationType.Silu\"," \
     "\"dtype\":\"torch.bfloat16\",\"q_dtype_a\":\"" q_dtype "\",\"q_dtype_w\":\"" q_dtype                  \
-    "\",\"q_type\":\"" q_type "\",\"use_g1u1\":1,\"doweight_stage1\":0}"
-#define BF16(T) SHAPE(T, "torch.bfloat16", "QuantType.No")
-#define FP8(T)  SHAPE(T, "torch.float8_e4m3fn", "QuantType.per_Token")
+    "\",\"q_type\":\"" q_type "\",\"use_g1u1\":1,\"doweight_stage1\":0" rest "}"
+#define SHAPE(T, q_dtype, q_type) SHAPE_OF(T, q_dtype, q_type, "")
+#define BF16(T)                   SHAPE(T, "torch.bfloat16", "QuantType.No")
+#define FP8(T)                    SHAPE(T, "torch.float8_e4m3fn", "QuantType.per_Token")
+#define EP(T)                     SHAPE_OF(T, "torch.bfloat16", "QuantType.No", ",\"form\":\"ep:0/1024\"")
 
 #define GOAL(id, shape, rest) \
     "{\"id\":" id ",\"class\":\"sm_90/132\",\"model\":\"H200\",\"shape\":" shape "," rest "}"
@@ -36,9 +38,9 @@ static const struct fake_answer answers[] = {
          "\"state\":\"failed\",\"us\":null,\"reason\":\"no pipeline\"") "],\"next\":null}"},
     {.request = "GET /api/v1/batches/8/goals*",
      .status = 200,
-     .body = "{\"items\":[" GOAL("3", FP8("16384"),
-                                 "\"state\":\"probing\",\"us\":null,\"reason\":\"\"") "],"
-                                                                                      "\"next\":null}"},
+     .body =
+         "{\"items\":[" GOAL("3", FP8("16384"), "\"state\":\"probing\",\"us\":null,\"reason\":\"\"") "," GOAL(
+             "4", EP("1"), "\"state\":\"probing\",\"us\":null,\"reason\":\"\"") "],\"next\":null}"},
     {.request = "GET /api/v1/batches/9/goals*",
      .status = 200,
      .body = "{\"items\":[{\"id\":9,\"class\":null,\"state\":\"waiting\",\"reason\":\"\",\"shape\":" BF16(
@@ -53,7 +55,7 @@ static const struct fake_answer answers[] = {
 };
 
 /* T1: 8 experts of 3 x 2048 x 96 in bf16 and a row in and out are 9.4454 MB, at 4 TB/s. T16384: 154.6 GFLOP at 600 TFLOP/s,
- * in fp8 at 1200. */
+ * in fp8 at 1200. Of eight routes to 1024 experts one is of a rank's 128: 1.1878 MB. */
 START_TEST(tells_floors_and_winners)
 {
     struct fake_http f;
@@ -71,6 +73,7 @@ START_TEST(tells_floors_and_winners)
                        "move:s + tile:a + tile:b + move:c\n");
     assert_says(r.out, "H2048 I96 E128 k8 bf16 sm_90/132 16384 257.70 - - - failed: no pipeline\n");
     assert_says(r.out, "H2048 I96 E128 k8 fp8_e4m3fn per_Token sm_90/132 16384 128.85 - - - probing\n");
+    assert_says(r.out, "H2048 I96 E128 k8 bf16 ep:0/1024 sm_90/132 1 0.30 - - - probing\n");
     assert_says(r.out, "H2048 I96 E128 k8 bf16 1 - - - - waiting\n"); /* nobody knows the device yet */
     assert_says(
         r.out, "w, sm_90/132 (H200): 75% of its time timing and verifying (timing 50%, verify 25%, data 15%, "
