@@ -125,6 +125,13 @@ void mf_hip_define_fnuz(struct mf_code *c, const struct mf_shape *s)
         mf_code_define(c, "MF_FNUZ");
 }
 
+void mf_hip_define_share(struct mf_code *c, const struct mf_shape *s)
+{
+    mf_code_define(c, "MF_E=%d", s->expert);
+    if (s->ep_experts > 0)
+        mf_code_define(c, "MF_FIRST=%d", s->ep_first);
+}
+
 void mf_hip_define_activation(struct mf_code *c, const struct mf_shape *s)
 {
     bool clamps = s->act_type == MF_ACT_SWIGLU || s->act_limit > 0;

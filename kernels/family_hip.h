@@ -31,6 +31,9 @@ bool mf_hip_shape_known(const struct mf_device_info *device, const struct mf_sha
 /* MF_FNUZ of kernels/hip/dialect.h, where the shape's format is. */
 void mf_hip_define_fnuz(struct mf_code *c, const struct mf_shape *shape);
 
+/* MF_E, and MF_FIRST of a rank's share (kernels/hip/share.h). */
+void mf_hip_define_share(struct mf_code *c, const struct mf_shape *shape);
+
 /* MF_ACT, MF_LIMIT, MF_ALPHA of kernels/hip/activation.h. */
 void mf_hip_define_activation(struct mf_code *c, const struct mf_shape *shape);
 

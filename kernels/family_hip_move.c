@@ -66,6 +66,12 @@ static mf_ops covers_of(const struct mf_shape *s, enum kind kind)
     return covers[kind];
 }
 
+/* Slots of experts that are not here have no row in z. */
+static bool skips(enum kind kind, const struct mf_shape *s)
+{
+    return s->ep_experts > 0 && (kind == COMBINE || kind == COMBINE_WEIGHTED);
+}
+
 static bool exists(const struct mf_shape *s, enum kind kind)
 {
     if (kind == QUANT1 || kind == QUANT2)
@@ -102,7 +108,7 @@ static uint32_t sort_blocks(const struct mf_shape *s)
 
 static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
 {
-    double T = (double)shape->token, slots = T * shape->topk, H = shape->model_dim, I = shape->inter_dim;
+    double T = (double)shape->token, slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
     struct mf_step s = {
         .family = "move", .stage = MF_STAGE_MOVE, .covers = covers_of(shape, c->kind), .block_m = c->block_m};
     print_name(c, shape, s.name);
@@ -110,7 +116,7 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
     case SORT:
         mf_step_need(&s, mf_cpu_topk());
         mf_step_give(&s, mf_cpu_sorted(c->block_m));
-        s.bytes = slots * 16;
+        s.bytes = T * shape->topk * 8 + slots * 8;
         s.workspace_bytes = sort_blocks(shape) * (size_t)shape->expert * sizeof(mf_i32);
         break;
     case QUANT1:
@@ -127,7 +133,7 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
     case COMBINE:
     case COMBINE_WEIGHTED:
         mf_step_need(&s, mf_cpu_bf16(c->kind == COMBINE ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
-        if (c->kind == COMBINE && !shape->doweight_stage1)
+        if ((c->kind == COMBINE && !shape->doweight_stage1) || skips(c->kind, shape))
             mf_step_need(&s, mf_cpu_topk());
         mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
         s.flops = 2 * slots * H;
@@ -204,9 +210,9 @@ static void code_of(const struct config *c, const struct mf_shape *s, enum mf_hi
     *ret = (struct mf_code){.source = sources[c->kind], .function = functions[c->kind]};
     mf_code_define(ret, "MF_THREADS=%d", c->kind == SORT ? SORT_THREADS : THREADS);
     if (c->kind == SORT) {
-        mf_code_define(ret, "MF_E=%d", s->expert);
         mf_code_define(ret, "MF_K=%d", s->topk);
         mf_code_define(ret, "MF_BLOCK_M=%d", c->block_m);
+        mf_hip_define_share(ret, s);
         return;
     }
     mf_code_define(ret, "MF_COLS=%d", c->kind == QUANT2 ? s->inter_dim : s->model_dim);
@@ -219,6 +225,8 @@ static void code_of(const struct config *c, const struct mf_shape *s, enum mf_hi
         return;
     mf_code_define(ret, "MF_K=%d", s->topk);
     mf_code_define(ret, "MF_WEIGHTED=%d", c->kind == COMBINE && !s->doweight_stage1);
+    if (skips(c->kind, s))
+        mf_hip_define_share(ret, s);
 }
 
 static int find(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
@@ -323,6 +331,7 @@ static int launch_combine(const struct mf_kernel *k, const struct mf_launch *l)
     const struct mf_hip_combine_args a = {
         .z = l->needs[0].part[0],
         .weights = weighs ? l->needs[1].part[1] : NULL,
+        .ids = skips(k->config.kind, &k->shape) ? l->needs[1].part[0] : NULL,
         .y = l->gives[0].part[0],
         .token = (int32_t)k->shape.token,
     };
@@ -358,4 +367,5 @@ const struct mf_family mf_family_hip_move = {
     .launch = launch,
     .close = close_step,
     .code = code,
+    .shares = true,
 };

@@ -91,7 +91,7 @@ static bool is_legal(const struct mf_device_info *device, const struct mf_shape 
 
 static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
 {
-    double slots = (double)shape->token * shape->topk, H = shape->model_dim, I = shape->inter_dim;
+    double slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
     struct mf_step s = {.family = "one", .stage = MF_STAGE_ONE, .covers = mf_layer_ops(shape)};
     print_name(c, shape, s.name);
     mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
@@ -99,7 +99,7 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
     mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, "row"));
     mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, "row"));
     mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
-    s.workspace_bytes = (uint64_t)(slots * I * 2);
+    s.workspace_bytes = (uint64_t)(shape->token * shape->topk * shape->inter_dim) * 2;
     s.flops = slots * 6 * H * I;
     s.bytes = mf_layer_expected_active(shape) *
                   (mf_cpu_expert_bytes(shape, MF_TENSOR_W1) + mf_cpu_expert_bytes(shape, MF_TENSOR_W2)) +
@@ -155,6 +155,8 @@ static int find(const struct mf_device_info *device, const struct mf_shape *s, c
         mf_code_define(ret_code, "MF_BATCH=%d", c->batch);
         mf_code_define(ret_code, "MF_BATCH_Y=%d", c->batch_y);
         mf_code_define(ret_code, "MF_COLS=%d", c->columns);
+        if (s->ep_experts > 0)
+            mf_hip_define_share(ret_code, s);
         mf_hip_define_fnuz(ret_code, s);
         mf_hip_define_activation(ret_code, s);
         return 0;
@@ -227,4 +229,5 @@ const struct mf_family mf_family_hip_one = {
     .launch = launch,
     .close = close_step,
     .code = code,
+    .shares = true,
 };

@@ -284,7 +284,7 @@ static int each(struct walk *w, int stage, each_fn f)
 
 static void describe_stage1(const struct config *c, const struct mf_shape *shape, struct mf_step *s)
 {
-    double slots = (double)shape->token * shape->topk, H = shape->model_dim, I = shape->inter_dim;
+    double slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
     s->stage = MF_STAGE_STAGE1;
     mf_step_need(s, mf_plain_x(shape));
     mf_step_need(s, mf_cpu_sorted(c->v->block_m));
@@ -299,7 +299,7 @@ static void describe_stage1(const struct config *c, const struct mf_shape *shape
 
 static void describe_stage2(const struct config *c, const struct mf_shape *shape, struct mf_step *s)
 {
-    double slots = (double)shape->token * shape->topk, H = shape->model_dim, I = shape->inter_dim;
+    double slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
     s->stage = MF_STAGE_STAGE2;
     mf_step_need(s, mf_plain_h(shape, c->v->block_m));
     mf_step_need(s, mf_cpu_sorted(c->v->block_m));
@@ -530,4 +530,5 @@ const struct mf_family mf_family_hip_tile = {
     .launch = launch,
     .close = close_step,
     .code = code,
+    .shares = true,
 };

@@ -17,6 +17,7 @@ static const char *const shapes[] = {
     "64,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1",
     "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0",
     "4096,2048,384,128,8,ActivationType.Gelu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0",
+    "1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,ep:8/64",
 };
 
 static const char fnuz_shape[] =
@@ -30,7 +31,6 @@ static const struct {
     {"1,256,100,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "divisibility", "inter_dim 100"},
     {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Token,1,0", "q_dtype", "bf16, and fp8fn"},
     {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,b1+b2", "bias", "b1 and b2"},
-    {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,ep:8/64", "ep", "experts 8 to 15 of 64"},
 };
 /* clang-format on */
 

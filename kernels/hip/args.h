@@ -35,6 +35,7 @@ struct mf_hip_quant_args {
 struct mf_hip_combine_args {
     const void *z;        /* bf16 [T*k,H] */
     const float *weights; /* [T,k]; not read when z is weighted */
+    const mf_i32 *ids;    /* [T,k]; read of a rank's share of the experts only */
     void *y;              /* bf16 [T,H] */
     mf_i32 token, unused;
 };

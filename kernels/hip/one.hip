@@ -10,10 +10,13 @@
  *
  * Activations lie in LDS as the format has them: bf16, or the fp8 values as f16 beside their scales.
  *
+ * Slots of experts that are not here (share.h) have zeros for h, and no part in y.
+ *
  *   lds: x u16 [T][H] | its scales float [T][GROUPS_H]  then, in their place,  h u16 [T·k][I] | scales [T·k][GROUPS_I] */
 #include "dialect.h"
 #include "args.h"
 #include "quantise.h"
+#include "share.h"
 #include "activation.h"
 
 #define BF16      0
@@ -159,7 +162,9 @@ MF_DEVICE void ask_rows(const mf_hip_one_args &a, i32 unit, i32 b, rows_of_w2 &v
         i32 col, slot, chunk;
         v[i] = mf_16b{0, 0, 0, 0};
         if (place(b * MF_BATCH_Y + i, &col, &slot, &chunk)) {
-            const i32 expert = a.ids[token * MF_K + slot];
+            const i32 expert = mf_local(a.ids[token * MF_K + slot]);
+            if (MF_SHARE && expert < 0)
+                continue;
             v[i] = mf_load_once((const u8 *)a.w2 + (((i64)expert * MF_H + first + col) * MF_I) * BYTES + chunk * 16);
         }
     }
@@ -174,13 +179,15 @@ MF_DEVICE void use_rows(const mf_hip_one_args &a, i32 unit, i32 b, const rows_of
         i32 col, slot, chunk;
         if (!place(b * MF_BATCH_Y + i, &col, &slot, &chunk))
             continue;
-        const i32 row = token * MF_K + slot, k = chunk * EACH, n = first + col;
+        const i32 row = token * MF_K + slot, k = chunk * EACH, n = first + col, expert = mf_local(a.ids[row]);
+        if (MF_SHARE && expert < 0)
+            continue;
         float s = MF_WEIGHT1 ? 1.0f : a.weights[row];
         if (MF_FORMAT == FP8_BLOCK)
             s *= hs[row * GROUPS(MF_I) + k / 128] *
-                 a.w2_scale[((i64)a.ids[row] * MF_CEIL(MF_H, 128) + n / 128) * MF_CEIL(MF_I, 128) + k / 128];
+                 a.w2_scale[((i64)expert * MF_CEIL(MF_H, 128) + n / 128) * MF_CEIL(MF_I, 128) + k / 128];
         if (MF_FORMAT == FP8_TOKEN)
-            s *= hs[row] * a.w2_scale[(i64)a.ids[row] * MF_H + n];
+            s *= hs[row] * a.w2_scale[(i64)expert * MF_H + n];
         const float part = s * dot(v[i], h + row * MF_I + k, 0.0f);
         MF_UNROLL
         for (int c = 0; c < MF_COLS; c++)
@@ -208,12 +215,17 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
     rows_of_w2 rows;
     u32 generation;
 
-    if (wave < slots * MF_I)
-        ask_batch(row_of_w1(a, a.ids[wave / MF_I], wave % MF_I), 0, v);
+    if (wave < slots * MF_I && !(MF_SHARE && mf_local(a.ids[wave / MF_I]) < 0))
+        ask_batch(row_of_w1(a, mf_local(a.ids[wave / MF_I]), wave % MF_I), 0, v);
     take_rows((const u16 *)a.x, a.token, MF_H, lds, xs);
     __syncthreads();
     for (i32 u = wave; u < slots * MF_I; u += n_waves) {
-        const i32 row = u / MF_I, n = u % MF_I, expert = a.ids[row], token = row / MF_K;
+        const i32 row = u / MF_I, n = u % MF_I, expert = mf_local(a.ids[row]), token = row / MF_K;
+        if (MF_SHARE && expert < 0) {
+            if (threadIdx.x % MF_WAVE == 0)
+                ((u16 *)a.h)[u] = 0;
+            continue;
+        }
         const u8 *gate = row_of_w1(a, expert, n);
         float sum[2] = {0, 0};
         MF_LOOP

@@ -3,11 +3,13 @@
  *
  * Each wave of each block takes a run of ids and counts them by expert. One block scans its own counts; several leave theirs
  * in a.counts, meet, and every one of them scans all. Then each wave knows where its share of each expert begins and writes
- * its ids to their places. MF_E experts, at most MF_THREADS; MF_K topk; all blocks have to be resident.
+ * its ids to their places. MF_E experts, at most MF_THREADS; MF_K topk; all blocks have to be resident. Of a
+ * rank's share (share.h) what goes to others' experts gets no row.
  *
  *   lds: count[waves][E] | start[E] (first row of this block's share) | begin[E] (first row) | total[E] */
 #include "dialect.h"
 #include "args.h"
+#include "share.h"
 
 #define WAVES (MF_THREADS / MF_WAVE)
 
@@ -35,12 +37,12 @@ MF_DEVICE i32 scan_block(i32 v, i32 *room, i32 *ret_all)
 #define AT_ONCE        8 /* loads in flight of a thread */
 #define BLOCKS_AT_ONCE 16
 
-/* What is no expert's, and what lies beyond the end, is MF_E or more. */
+/* What is no expert's here, and what lies beyond the end, is MF_E. */
 MF_DEVICE void take_ids(const i32 *ids, i32 i, i32 to, u32 (&ret)[AT_ONCE])
 {
     MF_UNROLL
     for (int c = 0; c < AT_ONCE; c++)
-        ret[c] = i + c * MF_WAVE < to ? (u32)ids[i + c * MF_WAVE] : MF_E;
+        ret[c] = i + c * MF_WAVE < to ? MF_MIN((u32)mf_local(ids[i + c * MF_WAVE]), (u32)MF_E) : MF_E;
 }
 
 __device__ u32 mf_barrier[2];
