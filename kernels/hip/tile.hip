@@ -5,98 +5,40 @@
  * persistent: a block walks over a run of tiles, along one expert block before the next, and its ring of MF_STAGES slices
  * runs on from one tile into the next, so that memory never waits for an epilogue.
  *
- *   MF_STAGE    1: gather, gemm1, act -> h [P,I]     2: gemm2, row by row into z [T·k,H]
  *   MF_FORMAT   BF16, FP8_TOKEN (scales by row), FP8_BLOCK (1x128 and 128x128)
- *   MF_N, MF_D  columns of the output; length of the product (stage 1: I, H; stage 2: H, I)
- *   MF_K        topk        MF_WEIGHT  the routing weight multiplies the product
- *   MF_BM, MF_BN, MF_STAGES;  MF_WARPS_N x MF_WARPS_M waves over weight rows and tokens
- *   MF_QUANT    stage 1 leaves h as e4m3 with scales of 1x128: a tile has whole groups
+ *   MF_STAGES   slices of the ring
  *   MF_WGMMA    (Hopper) both operands straight from LDS, by groups of four waves of 64 weight rows
+ *   and what tile_parts.h and tile_waves.h say
  *
  * A slice is 128 bytes along K of every row: 64 bf16 or 128 fp8. A row's eight 16-byte chunks lie at chunk ^ (row % 8),
- * so eight rows of a matrix load touch all banks. In stage 1 MF_MMA_APART rows of gate alternate with the rows of up that
- * belong to them: both halves of a column meet in one lane's accumulators.
+ * so eight rows of a matrix load touch all banks.
  *
  *   lds: ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM + 8] } | out bf16 [BM][COLS + 8]
  *
- * With MF_DIRECT the ring has no weights (tile_weights.h). Where copies wait in registers until they land (MF_COPY_HELD), the ring is two slices, and out lies in it: between two
- * tiles it is empty. */
+ * With MF_DIRECT the ring has no weights (tile_weights.h). Where copies wait in registers until they land (MF_COPY_HELD), the
+ * ring is two slices. */
 #include "dialect.h"
-#include "args.h"
-#include "quantise.h"
+#include "tile_waves.h"
 
 #define BF16      0
 #define FP8_TOKEN 1
 #define FP8_BLOCK 2
 
-#if MF_STAGE == 1
-#    include "activation.h"
-#endif
-
 #define SLICE      128
 #define BYTES      (MF_FORMAT == BF16 ? 2 : 1)
 #define SLICE_K    (SLICE / BYTES)
-#define COLS       (MF_STAGE == 1 ? MF_BN / 2 : MF_BN) /* of the output, of one tile */
-#define ROWS_OF_W  (MF_STAGE == 1 ? 2 * MF_N : MF_N)   /* of one expert */
-#define TILES_N    MF_CEIL(MF_N, COLS)
 #define SLICES     MF_CEIL(MF_D, SLICE_K)
-#define WAVES      (MF_WARPS_N * MF_WARPS_M)
-#define THREADS    (WAVES * MF_WAVE)
-#define WN         (MF_BN / MF_WARPS_N) /* weight rows of a wave */
-#define WM         (MF_BM / MF_WARPS_M) /* tokens of a wave */
-#define QN         (WN / 16)
-#define QM         (WM / MF_MMA_COLS)
 #define STEP       (THREADS / 8) /* rows that one pass of all threads copies */
 #define X_PASSES   MF_CEIL(MF_BM, STEP)
 #define SCALES     (MF_FORMAT == FP8_BLOCK ? (MF_BM + 8) * 4 : 0)
 #define RING_BYTES MF_CEIL(RING_OF_W + MF_BM * SLICE + SCALES, 1024) * 1024
-#define OUT_STRIDE (COLS + 8) /* elements: rows start in different banks */
 #define BLOCKS_D   MF_CEIL(MF_D, 128)
-#define APART      MF_MMA_APART
-#ifdef MF_COPY_HELD
-#    define OUT_IN_RING 1
-#else
-#    define OUT_IN_RING 0
-#endif
 /* Slices that are asked for ahead. Matrix instructions that run on by themselves may still read the slice before. */
 #ifdef MF_WGMMA
 #    define AHEAD (MF_STAGES - 2)
 #else
 #    define AHEAD (MF_STAGES - 1)
 #endif
-
-/* Tile i: its expert block and its first column. */
-struct tile {
-    i32 block, col, expert;
-};
-
-MF_DEVICE struct tile tile_at(i32 i, const i32 *experts)
-{
-    struct tile t;
-    t.block = i / TILES_N;
-    t.col = i % TILES_N * COLS;
-    t.expert = experts[t.block];
-    return t;
-}
-
-/* The column of the output to which row r of a tile's weights belongs, where the tile starts at col; and the weight row that
- * lies there. */
-MF_DEVICE i32 column_of(i32 col, i32 r)
-{
-#if MF_STAGE == 1
-    return col + (r >> (APART == 8 ? 4 : 2)) * APART + (r & (APART - 1));
-#else
-    return col + r;
-#endif
-}
-MF_DEVICE i32 weight_row(i32 col, i32 r)
-{
-    return column_of(col, r) + (MF_STAGE == 1 && (r & APART) ? MF_N : 0);
-}
-MF_DEVICE bool is_column(i32 col, i32 r)
-{
-    return column_of(col, r) < MF_N;
-}
 
 MF_DEVICE u8 *chunk_of(u8 *base, i32 row, i32 chunk)
 {
@@ -201,15 +143,6 @@ MF_DEVICE void land_slice(const struct way *way, u8 *ring, struct held_w *held)
     }
     if (MF_FORMAT == FP8_BLOCK && threadIdx.x < MF_BM + 8)
         mf_copy_land_4(way->scale, tokens + MF_BM * SLICE + threadIdx.x * 4);
-}
-
-typedef float sums[QN][QM][4];
-
-MF_DEVICE void clear(sums &d)
-{
-    MF_UNROLL
-    for (int q = 0; q < QN * QM * 4; q++)
-        d[q / 4 / QM][q / 4 % QM][q % 4] = 0;
 }
 
 #ifdef MF_WGMMA
@@ -387,64 +320,6 @@ MF_DEVICE void scale_by_row(const struct mf_hip_tile_args &a, const struct tile 
     }
 }
 
-#endif
-
-/* The lane's sums as bf16 into out[token][column]. */
-MF_DEVICE void leave(const struct mf_hip_tile_args &a, const struct tile &t, i32 first_row, i32 first_token, const sums &d, u16 *out)
-{
-    const i32 lane = threadIdx.x % MF_WAVE;
-    MF_UNROLL
-    for (int j = 0; j < QM; j++) {
-        MF_UNROLL
-        for (int c = 0; c < 2; c++) {
-            const i32 token = first_token + j * MF_MMA_COLS + mf_mma_col(lane) + c * MF_MMA_COL_STEP;
-            const float weight = MF_WEIGHT ? a.sorted_weights[(i64)t.block * MF_BM + token] : 1.0f;
-            MF_UNROLL
-            for (int i = 0; i < QN; i++) {
-                const i32 r = first_row + i * 16 + mf_mma_row(lane) + c * MF_MMA_ROW_STEP;
-#if MF_STAGE == 1
-                const float h = mf_activate(weight * d[i][j][c], weight * d[i][j][c + 2]);
-                out[column_of(token * OUT_STRIDE, r)] = (u16)mf_bf16_pair(h, 0.0f);
-#else
-                const u32 two = mf_bf16_pair(weight * d[i][j][c], weight * d[i][j][c + 2]);
-                out[token * OUT_STRIDE + r] = (u16)two;
-                out[token * OUT_STRIDE + r + APART] = (u16)(two >> 16);
-#endif
-            }
-        }
-    }
-}
-
-#ifdef MF_QUANT
-/* out as it lies in LDS to its rows as e4m3 with a scale for 128: sixteen lanes have a group. */
-MF_DEVICE void store(const struct mf_hip_tile_args &a, const struct tile &t, const u16 *out)
-{
-    for (i32 i = threadIdx.x; i < MF_BM * (COLS / 8); i += THREADS) {
-        const i32 row = i / (COLS / 8), col = i % (COLS / 8) * 8;
-        const i64 at = (i64)t.block * MF_BM + row;
-        const mf_16b v = *(const mf_16b *)(out + row * OUT_STRIDE + col);
-        const mf_divisor d = mf_divisor_of(mf_amax_of_16_lanes(mf_amax_8(v)));
-        if (mf_id_token(a.sorted_ids[at]) >= a.token || t.col + col >= MF_N)
-            continue;
-        *(mf_8b *)((u8 *)a.out + at * MF_N + t.col + col) = mf_quantise_8(v, d);
-        if (col % 128 == 0)
-            a.out_scale[at * MF_CEIL(MF_N, 128) + (t.col + col) / 128] = d.by;
-    }
-}
-#else
-/* out as it lies in LDS to its rows, 16 bytes at a time. */
-MF_DEVICE void store(const struct mf_hip_tile_args &a, const struct tile &t, const u16 *out)
-{
-    for (i32 i = threadIdx.x; i < MF_BM * (COLS / 8); i += THREADS) {
-        const i32 row = i / (COLS / 8), col = i % (COLS / 8) * 8;
-        const i64 at = (i64)t.block * MF_BM + row;
-        const i32 id = a.sorted_ids[at];
-        if (mf_id_token(id) >= a.token || t.col + col >= MF_N)
-            continue;
-        const i64 to = MF_STAGE == 1 ? at : (i64)mf_id_token(id) * MF_K + mf_id_slot(id);
-        *(mf_16b *)((u16 *)a.out + to * MF_N + t.col + col) = *(const mf_16b *)(out + row * OUT_STRIDE + col);
-    }
-}
 #endif
 
 extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_tile(const mf_hip_tile_args a)

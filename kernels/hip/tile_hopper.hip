@@ -8,7 +8,7 @@
  * The blocks that run at one time have neighbouring tiles: rows of weights that several expert blocks share, and tokens that
  * several columns share, are read while the last cache has them.
  *
- *   MF_STAGE, MF_FORMAT, MF_N, MF_D, MF_K, MF_WEIGHT, MF_BM, MF_BN, MF_STAGES, MF_QUANT  as tile.hip has them
+ *   MF_FORMAT, MF_STAGES  as tile.hip has them, and what tile_parts.h says
  *   MF_ADD      stage 2 adds each row to that of its token in y, which was zeroed; in no order
  *   MF_TURNS    1: each group multiplies a tile of its own, turn and turn about; 0: the groups share a tile's rows
  *
@@ -16,24 +16,16 @@
  *        with MF_TURNS | full u64[MF_STAGES] | empty u64[MF_STAGES] */
 #define MF_WGMMA 1
 #include "dialect.h"
-#include "args.h"
+#include "tile_parts.h"
 #include "dialect_hopper.h"
-#include "quantise.h"
 
 #define BF16      0
 #define FP8_TOKEN 1
 #define FP8_BLOCK 2
 
-#if MF_STAGE == 1
-#    include "activation.h"
-#endif
-
 #define SLICE      128
 #define BYTES      (MF_FORMAT == BF16 ? 2 : 1)
 #define SLICE_K    (SLICE / BYTES)
-#define COLS       (MF_STAGE == 1 ? MF_BN / 2 : MF_BN) /* of the output, of one tile */
-#define ROWS_OF_W  (MF_STAGE == 1 ? 2 * MF_N : MF_N)   /* of one expert */
-#define TILES_N    MF_CEIL(MF_N, COLS)
 #define SLICES     MF_CEIL(MF_D, SLICE_K)
 #define BLOCKS_D   MF_CEIL(MF_D, 128)
 #define GROUP      128
@@ -48,7 +40,6 @@
 #define TRIMS      (MF_FORMAT != FP8_BLOCK)
 #define SCALES     (MF_FORMAT == FP8_BLOCK ? MF_BM * 4 : 0)
 #define RING_BYTES (MF_CEIL(MF_BN * SLICE + MF_BM * SLICE + SCALES, 1024) * 1024)
-#define OUT_STRIDE (COLS + 8) /* elements: rows start in different banks */
 #define OUT_BYTES  (MF_BM * OUT_STRIDE * 2)
 #define OUT_WAVES  (MF_TURNS ? 4 : 4 * GROUPS) /* that write one out */
 #define GATHERS    (MF_STAGE == 1)
@@ -361,26 +352,12 @@ template <int N8> MF_DEVICE void leave(const mf_hip_tile_args &a, i32 block, i32
 #endif
 }
 
+/* out's rows: in bulk, each by one thread, or quantised. */
+MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, i32 me)
+{
 #ifdef MF_QUANT
-/* out's rows as e4m3 with a scale for 128: sixteen lanes have a group. */
-MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, i32 me)
-{
-    for (i32 i = me; i < MF_BM * (COLS / 8); i += OUT_WAVES * MF_WAVE) {
-        const i32 row = i / (COLS / 8), c = i % (COLS / 8) * 8;
-        const i64 at = (i64)block * MF_BM + row;
-        const mf_16b v = *(const mf_16b *)(out + row * OUT_STRIDE + c);
-        const mf_divisor d = mf_divisor_of(mf_amax_of_16_lanes(mf_amax_8(v)));
-        if (mf_id_token(a.sorted_ids[at]) >= a.token || col + c >= MF_N)
-            continue;
-        *(mf_8b *)((u8 *)a.out + at * MF_N + col + c) = mf_quantise_8(v, d);
-        if (c % 128 == 0)
-            a.out_scale[at * MF_CEIL(MF_N, 128) + (col + c) / 128] = d.by;
-    }
-}
+    store_quantised(a, block, col, out, me, OUT_WAVES * MF_WAVE);
 #else
-/* out's rows, each in bulk by one thread. */
-MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, i32 me)
-{
     for (i32 row = me; row < MF_BM; row += OUT_WAVES * MF_WAVE) {
         const i64 at = (i64)block * MF_BM + row;
         const i32 id = a.sorted_ids[at];
@@ -395,8 +372,8 @@ MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *o
 #endif
     }
     mf_bulk_commit();
-}
 #endif
+}
 
 /* What is known of a tile before it is multiplied. */
 struct place {

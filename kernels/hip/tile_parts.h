@@ -1,0 +1,55 @@
+/* What all cores of the two-stage grouped GEMM share: how the work is cut into tiles, and the end of a tile. A core is a file
+ * of its own (tile.hip, tile_hopper.hip); these are its words whatever its weights are.
+ *
+ *   MF_STAGE    1: gather, gemm1, act -> h [P,I]     2: gemm2, row by row into z [T·k,H]
+ *   MF_N, MF_D  columns of the output; length of the product (stage 1: I, H; stage 2: H, I)
+ *   MF_K        topk        MF_WEIGHT  the routing weight multiplies the product
+ *   MF_BM, MF_BN  tokens of a tile, which are one expert block; its weight rows, of gate and of up in stage 1
+ *   MF_QUANT    stage 1 leaves h as e4m3 with scales of 1x128: a tile has whole groups
+ *
+ * A tile ends as bf16 in LDS, out[token][column], from where its rows are stored. */
+#pragma once
+
+#include "args.h"
+#include "quantise.h"
+#if MF_STAGE == 1
+#    include "activation.h"
+#endif
+
+#define COLS       (MF_STAGE == 1 ? MF_BN / 2 : MF_BN) /* of the output, of one tile */
+#define ROWS_OF_W  (MF_STAGE == 1 ? 2 * MF_N : MF_N)   /* of one expert */
+#define TILES_N    MF_CEIL(MF_N, COLS)
+#define OUT_STRIDE (COLS + 8) /* elements: rows start in different banks */
+
+/* Tile i: its expert block and its first column. */
+struct tile {
+    i32 block, col, expert;
+};
+
+MF_DEVICE struct tile tile_at(i32 i, const i32 *experts)
+{
+    struct tile t;
+    t.block = i / TILES_N;
+    t.col = i % TILES_N * COLS;
+    t.expert = experts[t.block];
+    return t;
+}
+
+#ifdef MF_QUANT
+/* out's rows as e4m3 with a scale for 128: sixteen lanes have a group. The work of thread `me` of `threads`. */
+MF_DEVICE void store_quantised(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, i32 me,
+                               i32 threads)
+{
+    for (i32 i = me; i < MF_BM * (COLS / 8); i += threads) {
+        const i32 row = i / (COLS / 8), c = i % (COLS / 8) * 8;
+        const i64 at = (i64)block * MF_BM + row;
+        const mf_16b v = *(const mf_16b *)(out + row * OUT_STRIDE + c);
+        const mf_divisor d = mf_divisor_of(mf_amax_of_16_lanes(mf_amax_8(v)));
+        if (mf_id_token(a.sorted_ids[at]) >= a.token || col + c >= MF_N)
+            continue;
+        *(mf_8b *)((u8 *)a.out + at * MF_N + col + c) = mf_quantise_8(v, d);
+        if (c % 128 == 0)
+            a.out_scale[at * MF_CEIL(MF_N, 128) + (col + c) / 128] = d.by;
+    }
+}
+#endif
