@@ -57,9 +57,9 @@ static struct mf_device *devices[MF_ARRAY_LEN(flavours)], *device;
 static uint32_t *in, *out; /* at the ends of their own blocks of memory: nothing that is known lies near */
 
 /* Loaded anew each time: after a fault the counters that blocks meet by are no longer zero. */
-static int launch_grid(int mode, const struct mf_grid *grid)
+static int launch_of(const char *function, int mode, const struct mf_grid *grid)
 {
-    const struct mf_code code = {.source = "faults.hip", .function = "mf_faults"};
+    const struct mf_code code = {.source = "faults.hip", .function = function};
     const struct fault_args args = {in, out, mode, 0};
     struct mf_hip_function kernel;
 
@@ -72,7 +72,7 @@ static int launch_grid(int mode, const struct mf_grid *grid)
 static int launch(int mode)
 {
     const struct mf_grid grid = {FAULT_BLOCKS, 1, 1, FAULT_LANES, FAULT_LDS_WORDS * 4, false};
-    return launch_grid(mode, &grid);
+    return launch_of("mf_faults", mode, &grid);
 }
 
 static void setup(void)
@@ -153,15 +153,31 @@ START_TEST(test_found)
 }
 END_TEST
 
+/* A wave that is not whole runs, and may not ask for lanes that are not there. */
+START_TEST(test_short_wave)
+{
+    const struct mf_grid grid = {1, 1, 1, FAULT_LANES - 8, 0, false};
+
+    device = devices[_i];
+    memset(out, 0, FAULT_LANES * 4);
+    ck_assert_int_eq(launch_of("mf_short_wave", FAULT_NONE, &grid), 0);
+    for (uint32_t t = 0; t < FAULT_LANES; t++)
+        ck_assert_uint_eq(out[t], t < FAULT_LANES - 8 ? t + 1 : 0);
+    ck_assert_int_eq(launch_of("mf_short_wave", FAULT_BARRIER, &grid), -EFAULT);
+    ck_assert_ptr_nonnull(
+        strstr(mf_device_emulated_why(device), _i == 0 ? "in a wave of 24 lanes" : "in a wave of 56 lanes"));
+}
+END_TEST
+
 /* A launch that no GPU would take. */
 START_TEST(test_refused)
 {
     static const struct mf_grid grids[] = {
-        {1, 1, 1, 48, 0, false}, {1, 1, 1, 2048, 0, false}, {1, 1, 1, 32, 1 << 20, false}};
+        {1, 1, 1, 0, 0, false}, {1, 1, 1, 2048, 0, false}, {1, 1, 1, 32, 1 << 20, false}};
 
     device = devices[0];
     for (size_t i = 0; i < MF_ARRAY_LEN(grids); i++)
-        ck_assert_int_eq(launch_grid(FAULT_NONE, &grids[i]), -EINVAL);
+        ck_assert_int_eq(launch_of("mf_faults", FAULT_NONE, &grids[i]), -EINVAL);
 }
 END_TEST
 
@@ -174,6 +190,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, test_right, 0, MF_ARRAY_LEN(flavours));
     tcase_add_loop_test(tests, test_found, 0, N_FAULTS * (int)MF_ARRAY_LEN(flavours));
+    tcase_add_loop_test(tests, test_short_wave, 0, MF_ARRAY_LEN(flavours));
     tcase_add_test(tests, test_refused);
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);

@@ -8,7 +8,8 @@ function(mf_add_emulator_test name)
     endif()
     cmake_parse_arguments(ARG "" "" "SOURCES;LABELS" ${ARGN})
     mf_add_test(${name} USES kernels common LABELS ${ARG_LABELS} TIMEOUT 300 LINK ${CMAKE_DL_LIBS} SOURCES ${ARG_SOURCES}
-        emulator/device_emulated.c emulator/fiber.c emulator/grid.c emulator/known.c emulator/lane.c emulator/shadow.c)
+        emulator/device_emulated.c emulator/fiber.c emulator/grid.c emulator/known.c emulator/lane.c emulator/object.c
+        emulator/shadow.c)
     target_compile_definitions(${name} PRIVATE MF_EMULATOR_CXX="$<JOIN:${CMAKE_C_COMPILER_LAUNCHER};${MF_GXX}, >")
 endfunction()
 if(NOT MF_SANITIZE MATCHES thread)

@@ -1,6 +1,6 @@
-/* What a compiled kernel and the emulator know of each other; read by the kernel's C++ and by the emulator's C.
+/* What compiled kernels and the emulator know of each other; read by the kernels' C++ and by the emulator's C.
  *
- * A kernel is a shared object of one function. The emulator hands it this table before the first launch and keeps `now` at
+ * A source is a shared object with its functions. The emulator hands it this table before each launch and keeps `now` at
  * the lane that runs; every word of the dialect that touches another lane, LDS in the background or time ends here. Loads
  * and stores arrive by the hooks of beside.cc, whatever wrote them. */
 #pragma once
@@ -42,8 +42,15 @@ struct mf_emulator_calls {
     uint64_t (*clock_ns)(struct mf_emulator_calls *e);
 };
 
-/* What the shared object exports: itself to bind, the function on a lane with its block of arguments, and where its LDS of
- * launches is, MF_EMULATOR_LDS bytes of it. */
-typedef void (*mf_emulator_bind_fn)(struct mf_emulator_calls *e);
+/* A function: on a lane, with its block of so many bytes of arguments. */
 typedef void (*mf_emulator_call_fn)(const void *arguments);
+struct mf_emulator_kernel {
+    const char *name;
+    mf_emulator_call_fn call;
+    uint64_t bytes;
+};
+
+/* What the shared object exports: itself to bind as mf_emulator_bind, its functions as mf_emulator_kernels, the last without
+ * a name, and as mf_emulator_lds where its LDS of launches is, MF_EMULATOR_LDS bytes of it. */
+typedef void (*mf_emulator_bind_fn)(struct mf_emulator_calls *e);
 typedef void *(*mf_emulator_lds_fn)(void);

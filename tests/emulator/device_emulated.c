@@ -1,37 +1,27 @@
 #include "emulator/device_emulated.h"
 
-#include <dlfcn.h>
 #include <errno.h>
-#include <link.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
 #include "common/text.h"
+#include "emulator/object.h"
 #include "remove_tree.h"
-
-#define COMMAND_MAX 8192
-
-extern char **environ;
 
 struct device {
     struct mf_device base; /* first */
     struct mf_known known;
-    uint32_t wave_lanes;
-    const char *define; /* that says the architecture, as its compiler has it */
+    const struct mf_flavour *flavour;
     uint64_t seed, launches;
     char folder[PATH_MAX / 4];
     char why[MF_EMULATOR_WHY_MAX + 128];
 };
 
 struct mf_module {
-    struct mf_emulator_module emulated;
-    void *object;
-    char path[PATH_MAX];
+    struct mf_object *object;
 };
 
 static struct device *device_of(struct mf_device *d)
@@ -41,37 +31,11 @@ static struct device *device_of(struct mf_device *d)
 
 /* ---- compiling ---- */
 
-static const char flags[] = "-std=c++17 -O1 -g1 -w -fPIC -fvisibility=hidden -ffp-contract=off";
-
-static int start(const char *command, pid_t *ret)
-{
-    char *const argv[] = {(char *)"sh", (char *)"-c", (char *)command, NULL};
-    return -posix_spawn(ret, "/bin/sh", NULL, NULL, argv, environ);
-}
-
-static bool finish(pid_t child)
-{
-    int status;
-    return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-/* What every object has beside its kernel; -ENOENT: no compiler. */
-static int compile_beside(const struct device *d)
-{
-    char command[COMMAND_MAX];
-    pid_t child;
-
-    mf_say(command, sizeof(command), "%s %s -c -o %s/beside.o %s/tests/emulator/beside.cc", MF_EMULATOR_CXX,
-           flags, d->folder, MF_SOURCE_DIR);
-    int r = start(command, &child);
-    return r < 0 ? r : finish(child) ? 0 : -ENOENT;
-}
-
 static uint64_t hash_of(const struct mf_code *c)
 {
     uint64_t h = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < c->n_defines + 2; i++) {
-        const char *s = i == 0 ? c->source : i == 1 ? c->function : c->defines[i - 2];
+    for (size_t i = 0; i < c->n_defines + 1; i++) {
+        const char *s = i == 0 ? c->source : c->defines[i - 1];
         do
             h = (h ^ (unsigned char)*s) * 0x100000001b3u;
         while (*s++);
@@ -84,26 +48,17 @@ static void path_of(const struct device *d, const struct mf_code *c, char path[P
     mf_say(path, PATH_MAX, "%s/%s-%016llx.so", d->folder, c->source, (unsigned long long)hash_of(c));
 }
 
-/* Loads and stores become calls of beside.cc's hooks; without the option's own library. */
-static void command_of(const struct device *d, const struct mf_code *c, const char *path,
-                       char command[COMMAND_MAX])
+static int start(const struct device *d, const struct mf_code *c, const char *path, pid_t *ret)
 {
-    char defines[MF_CODE_DEFINES_MAX * (sizeof(c->defines[0]) + 3) + 1];
+    char options[MF_CODE_DEFINES_MAX * (sizeof(c->defines[0]) + 3) + 1];
     size_t n = 0;
 
-    defines[0] = '\0';
+    options[0] = '\0';
     for (size_t i = 0; i < c->n_defines; i++)
-        n += (size_t)snprintf(defines + n, sizeof(defines) - n, " -D%s", c->defines[i]);
-    mf_say(
-        command, COMMAND_MAX,
-        "exec 2>%s.log; %s %s -fsanitize=thread --param tsan-instrument-func-entry-exit=0 "
-        "-fno-extern-tls-init "
-        "-DMF_EMULATOR=%u %s -DMF_EMULATOR_FUNCTION=%s -DMF_EMULATOR_SOURCE='\"%s\"'%s -I%s/tests/emulator "
-        "-I%s/kernels/hip -c -o %s.o %s/tests/emulator/unit.cc && "
-        "%s -shared -Wl,-Bsymbolic -nodefaultlibs -o %s.part %s.o %s/beside.o -lm -lgcc -lc && mv %s.part %s",
-        path, MF_EMULATOR_CXX, flags, d->wave_lanes, d->define, c->function, c->source, defines,
-        MF_SOURCE_DIR, MF_SOURCE_DIR, path, MF_SOURCE_DIR, MF_EMULATOR_CXX, path, path, d->folder, path,
-        path);
+        n += (size_t)snprintf(options + n, sizeof(options) - n, " -D%s", c->defines[i]);
+    const struct mf_object_build b = {d->folder, MF_SOURCE_DIR "/kernels/hip", c->source, d->flavour,
+                                      options};
+    return mf_object_start(&b, path, ret);
 }
 
 static void read_log(const char *path, char why[MF_CODE_WHY_MAX])
@@ -136,18 +91,16 @@ static int compile(struct mf_device *base, const struct mf_code *codes, size_t n
         return -ENOMEM;
     /* The one to wait for follows behind the one to start. Two of one path are made once. */
     for (size_t i = 0; i < n + (size_t)at_once; i++) {
-        char command[COMMAND_MAX];
         if (i < n) {
             path_of(d, &codes[i], paths[i]);
-            command_of(d, &codes[i], paths[i], command);
             if (access(paths[i], R_OK) != 0 && !is_started(paths, i))
-                (void)start(command, &children[i]);
+                (void)start(d, &codes[i], paths[i], &children[i]);
         }
         if (i < (size_t)at_once)
             continue;
         size_t done = i - (size_t)at_once;
         if (children[done] > 0)
-            (void)finish(children[done]);
+            (void)mf_object_finish(children[done]);
         if (access(paths[done], R_OK) == 0) {
             made++;
             continue;
@@ -160,27 +113,11 @@ static int compile(struct mf_device *base, const struct mf_code *codes, size_t n
 
 /* ---- modules ---- */
 
-static int take_segments(struct dl_phdr_info *info, size_t size, void *context)
-{
-    struct mf_module *m = context;
-    (void)size;
-    if (strcmp(info->dlpi_name, m->path) != 0)
-        return 0;
-    m->emulated.image = info->dlpi_addr;
-    m->emulated.shared = info->dlpi_tls_data;
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
-        if (p->p_type == PT_LOAD)
-            m->emulated.image_end = MF_MAX(m->emulated.image_end, info->dlpi_addr + p->p_vaddr + p->p_memsz);
-    }
-    return 1;
-}
-
 static struct mf_module *module_unload(struct mf_device *d, struct mf_module *m)
 {
     (void)d;
-    if (m->object)
-        (void)dlclose(m->object);
+    if (m)
+        (void)mf_object_unload(m->object);
     free(m);
     return NULL;
 }
@@ -189,69 +126,36 @@ static int module_load(struct mf_device *d, const char *path, char *why, size_t 
                        struct mf_module **ret)
 {
     struct mf_module *m = calloc(1, sizeof(*m));
-    mf_emulator_lds_fn lds;
 
     if (!m)
         return -ENOMEM;
-    mf_say(m->path, sizeof(m->path), "%s", path);
-    m->object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!m->object) {
-        mf_say(why, why_cap, "%s", dlerror());
+    int r = mf_object_load(path, why, why_cap, &m->object);
+    if (r < 0) {
         (void)module_unload(d, m);
-        return -ENOENT;
+        return r;
     }
-    *(void **)&m->emulated.bind = dlsym(m->object, "mf_emulator_bind");
-    *(void **)&m->emulated.call = dlsym(m->object, "mf_emulator_call");
-    *(void **)&lds = dlsym(m->object, "mf_emulator_lds");
-    /* the first use of thread-local variables is what gives them a place */
-    unsigned char *at = lds();
-    (void)dl_iterate_phdr(take_segments, m);
-    m->emulated.lds_at = (size_t)(at - m->emulated.shared);
     *ret = m;
     return 0;
 }
 
 static int module_function(struct mf_device *d, struct mf_module *m, const char *name, void **ret)
 {
-    const char *own = dlsym(m->object, "mf_emulator_function");
     (void)d;
-    if (!own || strcmp(own, name) != 0)
-        return -ENOENT;
-    *ret = m;
-    return 0;
-}
-
-/* Adds where in the kernel's source an address is, past the words that it is inlined from; where binutils can say it. */
-static void add_line(struct device *d, const char *path, uintptr_t pc)
-{
-    char command[PATH_MAX + 64], line[128];
-
-    if (pc == 0)
-        return;
-    mf_say(command, sizeof(command), "addr2line -i -s -e %s %#zx", path, (size_t)pc - 1);
-    FILE *f = popen(command, "re");
-    while (f && fgets(line, sizeof(line), f)) {
-        size_t n = strlen(d->why);
-        line[strcspn(line, " \n")] = '\0';
-        if (strstr(line, ".hip:")) {
-            mf_say(d->why + n, sizeof(d->why) - n, " (%s)", line);
-            break;
-        }
-    }
-    if (f)
-        (void)pclose(f);
+    *ret = mf_object_find(m->object, name);
+    return *ret ? 0 : -ENOENT;
 }
 
 static int module_launch(struct mf_device *base, void *function, const struct mf_grid *grid,
                          const void *block, size_t bytes)
 {
     struct device *d = device_of(base);
-    struct mf_module *m = function;
+    const struct mf_object_function *f = function;
     uint64_t turn = d->launches++;
     uintptr_t pc;
     const struct mf_emulator_launch l = {
-        .module = &m->emulated,
-        .wave_lanes = d->wave_lanes,
+        .module = &f->object->module,
+        .call = f->kernel->call,
+        .wave_lanes = d->flavour->wave_lanes,
         .grid = {grid->x, grid->y, grid->z},
         .block = {grid->block, 1, 1},
         .lds = grid->shared,
@@ -260,10 +164,14 @@ static int module_launch(struct mf_device *base, void *function, const struct mf
         .known = &d->known,
     };
 
-    (void)bytes;
+    if (bytes != f->kernel->bytes) {
+        mf_say(d->why, sizeof(d->why), "%s takes %zu bytes of arguments, not %zu", f->kernel->name,
+               (size_t)f->kernel->bytes, bytes);
+        return -EINVAL;
+    }
     int r = mf_emulator_run(&l, d->why, &pc);
     if (r == -EFAULT)
-        add_line(d, m->path, pc);
+        mf_object_add_line(f->object, pc, d->why, sizeof(d->why));
     return r;
 }
 
@@ -301,22 +209,11 @@ static const struct mf_device_ops ops = {
     .compile = compile,
 };
 
-static const struct {
-    const char *gfx, *define;
-    uint32_t wave_lanes;
-} flavours[] = {
-    {"sm_89", "", 32},
-    {"gfx90a", "-D__gfx90a__", 64},
-    {"gfx942", "-D__gfx942__", 64},
-};
-
 int mf_device_emulated_open(const char *gfx, int cores, uint64_t seed, struct mf_device **ret)
 {
-    size_t flavour = 0;
+    const struct mf_flavour *flavour = mf_flavour_find(gfx);
 
-    while (flavour < MF_ARRAY_LEN(flavours) && strcmp(flavours[flavour].gfx, gfx) != 0)
-        flavour++;
-    if (flavour == MF_ARRAY_LEN(flavours))
+    if (!flavour)
         return -EINVAL;
     struct device *d = calloc(1, sizeof(*d));
     if (!d)
@@ -324,12 +221,11 @@ int mf_device_emulated_open(const char *gfx, int cores, uint64_t seed, struct mf
     d->base = (struct mf_device){.ops = &ops,
                                  .info = {.class = {.cu_num = cores}, .model = "emulator", .cores = cores}};
     mf_say(d->base.info.class.gfx, sizeof(d->base.info.class.gfx), "%s", gfx);
-    d->wave_lanes = flavours[flavour].wave_lanes;
-    d->define = flavours[flavour].define;
+    d->flavour = flavour;
     d->seed = seed + 2; /* 0 and 1 are orders of their own */
     mf_say(d->folder, sizeof(d->folder), "%s/moefarm-emulator-XXXXXX",
            getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    int r = mkdtemp(d->folder) ? compile_beside(d) : -errno;
+    int r = mkdtemp(d->folder) ? mf_object_prepare(d->folder) : -errno;
     if (r < 0) {
         free_device(&d->base);
         return r;

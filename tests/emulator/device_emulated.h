@@ -9,7 +9,7 @@
 #include "emulator/grid.h"
 #include "kernels/device.h"
 
-/* gfx "sm_80", "gfx90a" or "gfx942", with `cores` cores. -ENOENT: there is no compiler; -EINVAL: another gfx. */
+/* gfx "sm_89", "gfx90a" or "gfx942", with `cores` cores. -ENOENT: there is no compiler; -EINVAL: another gfx. */
 int mf_device_emulated_open(const char *gfx, int cores, uint64_t seed, struct mf_device **ret);
 
 /* Memory that launches may read, or also write; memory NULL: forget all that was known. */

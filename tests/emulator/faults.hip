@@ -105,3 +105,9 @@ extern "C" __global__ void MF_BOUNDS(FAULT_LANES, 1) mf_faults(const fault_args 
     mf_grid_wait(mf_barrier, generation);
     out[threadIdx.x] = sum;
 }
+
+/* Of a wave that is not whole; any mode but none asks for a lane that is not there. */
+extern "C" __global__ void mf_short_wave(const fault_args a)
+{
+    a.out[threadIdx.x] = a.mode == FAULT_NONE ? threadIdx.x + 1 : (u32)mf_shuffle_up((i32)threadIdx.x, 1);
+}

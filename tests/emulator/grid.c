@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+
+#include "common/cleanup.h"
 #ifdef __SANITIZE_ADDRESS__
 #    include <sanitizer/asan_interface.h>
 #else
@@ -49,7 +51,7 @@ static bool run_lane(struct grid *g, struct lane *l)
 /* Until all its lanes wait for others, or now and then less; -> whether anything but spinning was done. */
 static bool run_wave(struct grid *g, struct wave *w)
 {
-    uint32_t order[64], n = g->launch->wave_lanes;
+    uint32_t order[64], n = w->n_lanes;
     bool went_on = false, again = true;
 
     while (again) {
@@ -156,7 +158,7 @@ static void enter(void *argument)
 {
     struct lane *l = argument;
     struct grid *g = l->grid;
-    g->launch->module->call(g->launch->arguments);
+    g->launch->call(g->launch->arguments);
     mf_lane_end(g);
 }
 
@@ -181,7 +183,10 @@ static int make_block(struct grid *g, uint32_t index)
         unsigned char *room =
             g->stacks + ((size_t)index * g->n_lanes + i) * (MF_EMULATOR_STACK + GUARD_BYTES);
         if (i % l->wave_lanes == 0)
-            *w = (struct wave){.lanes = &b->lanes[i], .index = i / l->wave_lanes, .epoch = 1};
+            *w = (struct wave){.lanes = &b->lanes[i],
+                               .index = i / l->wave_lanes,
+                               .n_lanes = MF_MIN(l->wave_lanes, g->n_lanes - i),
+                               .epoch = 1};
         b->lanes[i] =
             (struct lane){.grid = g, .block = b, .wave = w, .index = i, .stack = room + GUARD_BYTES};
         if (mprotect(room, GUARD_BYTES, PROT_NONE) < 0)
@@ -230,11 +235,9 @@ static void release(struct grid *g)
 
 static bool is_legal(const struct mf_emulator_launch *l, char *why)
 {
-    if (l->block.x == 0 || l->block.x > LANES_MAX || l->block.x % l->wave_lanes || l->block.y != 1 ||
-        l->block.z != 1)
-        (void)snprintf(why, MF_EMULATOR_WHY_MAX,
-                       "a block of %ux%ux%u lanes: a row of whole waves of %u, at most %d, is emulated",
-                       l->block.x, l->block.y, l->block.z, l->wave_lanes, LANES_MAX);
+    if (l->block.x == 0 || l->block.x > LANES_MAX || l->block.y != 1 || l->block.z != 1)
+        (void)snprintf(why, MF_EMULATOR_WHY_MAX, "a block of %ux%ux%u lanes: a row of at most %d is emulated",
+                       l->block.x, l->block.y, l->block.z, LANES_MAX);
     else if (l->lds > MF_EMULATOR_LDS)
         (void)snprintf(why, MF_EMULATOR_WHY_MAX, "%u bytes of LDS; a block has %d", l->lds, MF_EMULATOR_LDS);
     else
@@ -253,7 +256,7 @@ int mf_emulator_run(const struct mf_emulator_launch *l, char why[MF_EMULATOR_WHY
         return -EINVAL;
     g.n_blocks = l->grid.x * l->grid.y * l->grid.z;
     g.n_lanes = l->block.x;
-    g.n_waves = l->block.x / l->wave_lanes;
+    g.n_waves = (l->block.x + l->wave_lanes - 1) / l->wave_lanes;
     g.shared_bytes = l->module->lds_at + l->lds;
     g.calls.now.block_dim = l->block;
     g.calls.now.grid_dim = l->grid;

@@ -16,10 +16,9 @@
 
 #define MF_EMULATOR_WHY_MAX 512
 
-/* A kernel that is loaded (device_emulated.c). */
+/* An object of kernels that is loaded (object.h). */
 struct mf_emulator_module {
     mf_emulator_bind_fn bind;
-    mf_emulator_call_fn call;
     uintptr_t image, image_end; /* what the object has of its own: constants and __device__ variables */
     unsigned char *shared;      /* its __shared__ variables, and behind them the launches' LDS */
     size_t lds_at;
@@ -27,6 +26,7 @@ struct mf_emulator_module {
 
 struct mf_emulator_launch {
     const struct mf_emulator_module *module;
+    mf_emulator_call_fn call; /* a function of it */
     uint32_t wave_lanes;
     struct mf_emulator_dim grid, block;
     uint32_t lds; /* bytes */

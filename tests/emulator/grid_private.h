@@ -34,7 +34,8 @@ struct lane {
 
 struct wave {
     struct lane *lanes;
-    uint32_t index, n_there; /* of its lanes, at `name` */
+    uint32_t index, n_lanes; /* the last one of a block may be short */
+    uint32_t n_there;        /* of its lanes, at `name` */
     uint32_t epoch;
     const char *name;
 };

@@ -75,6 +75,11 @@ static void meet(struct mf_emulator_calls *e, const char *name, void *mine, void
     uint32_t n = g->launch->wave_lanes;
     void *brought[64];
 
+    if (w->n_lanes < n)
+        mf_lane_fault(g, pc,
+                      "is at %s in a wave of %u lanes: what a lane hears of others that are not there "
+                      "is not emulated",
+                      name, w->n_lanes);
     if (w->n_there > 0 && w->name != name && strcmp(w->name, name) != 0)
         mf_lane_fault(g, pc, "is at %s, other lanes of its wave are at %s", name, w->name);
     w->name = name;

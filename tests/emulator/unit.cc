@@ -1,16 +1,23 @@
-/* One kernel as a shared object: MF_EMULATOR_SOURCE is its file, MF_EMULATOR_FUNCTION the function to call. */
+/* One source as a shared object: MF_EMULATOR_SOURCE is its file, MF_EMULATOR_KERNELS its functions, X(mf_tile)…; without
+ * them only what is asked for their names. */
 #include MF_EMULATOR_SOURCE
 
-template <class ARGS> static __attribute__((no_sanitize_thread)) void call(void (*kernel)(const ARGS), const void *arguments)
+#ifdef MF_EMULATOR_KERNELS
+#    define MF_OUTSIDE __attribute__((no_sanitize_thread))
+
+template <class ARGS> static MF_OUTSIDE void call(void (*kernel)(const ARGS), const void *arguments)
 {
     kernel(*(const ARGS *)arguments);
 }
-
-extern "C" __attribute__((no_sanitize_thread, visibility("default"))) void mf_emulator_call(const void *arguments)
+template <auto KERNEL> static MF_OUTSIDE void call_of(const void *arguments)
 {
-    call(MF_EMULATOR_FUNCTION, arguments);
+    call(KERNEL, arguments);
+}
+template <class ARGS> static constexpr size_t bytes_of(void (*)(const ARGS))
+{
+    return sizeof(ARGS);
 }
 
-#define TEXT_OF(name) #name
-#define TEXT(name)    TEXT_OF(name)
-extern "C" __attribute__((visibility("default"))) const char mf_emulator_function[] = TEXT(MF_EMULATOR_FUNCTION);
+#    define X(name) {#name, call_of<name>, bytes_of(name)},
+extern "C" __attribute__((visibility("default"))) const mf_emulator_kernel mf_emulator_kernels[] = {MF_EMULATOR_KERNELS{}};
+#endif
