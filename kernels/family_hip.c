@@ -92,10 +92,6 @@ bool mf_hip_shape_known(const struct mf_device_info *device, const struct mf_sha
     else if (s->dtype != MF_DTYPE_BF16)
         mf_refuse(ret, "dtype", "hidden states are %s; the GPU kernels read and write torch.bfloat16 only",
                   mf_dtype_name(s->dtype));
-    else if (!s->use_g1u1)
-        mf_refuse(ret, "use_g1u1",
-                  "use_g1u1 is 0: w1 would have %d rows of up only; the GPU kernels compute gate and up",
-                  s->inter_dim);
     else if (s->token > TOKEN_MAX - 1 || s->topk > TOPK_MAX)
         mf_refuse(ret, "packed_id",
                   "token %lld with topk %d: sorted ids hold tokens below %d, the combine %d slots",
@@ -106,11 +102,6 @@ bool mf_hip_shape_known(const struct mf_device_info *device, const struct mf_sha
                   "copied 16 "
                   "bytes at a time",
                   s->model_dim, s->inter_dim, s->model_dim % 16, s->inter_dim % 16);
-    else if (s->has_b1 || s->has_b2)
-        mf_refuse(ret, "bias", "the layer has %s; the GPU kernels add no biases",
-                  s->has_b1 && s->has_b2 ? "b1 and b2"
-                  : s->has_b1            ? "b1"
-                                         : "b2");
     else if (format_known(device, s, &format, ret)) {
         if (ret_format)
             *ret_format = format;

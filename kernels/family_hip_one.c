@@ -91,19 +91,22 @@ static bool is_legal(const struct mf_device_info *device, const struct mf_shape 
 
 static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
 {
-    double slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
     struct mf_step s = {.family = "one", .stage = MF_STAGE_ONE, .covers = mf_layer_ops(shape)};
     print_name(c, shape, s.name);
     mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
     mf_step_need(&s, mf_cpu_topk());
     mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, "row"));
     mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, "row"));
+    if (shape->has_b1)
+        mf_step_need(&s, mf_plain_bias(MF_TENSOR_B1));
+    if (shape->has_b2)
+        mf_step_need(&s, mf_plain_bias(MF_TENSOR_B2));
     mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
     s.workspace_bytes = (uint64_t)(shape->token * shape->topk * shape->inter_dim) * 2;
-    s.flops = slots * 6 * H * I;
+    s.flops = mf_layer_flops(shape);
     s.bytes = mf_layer_expected_active(shape) *
                   (mf_cpu_expert_bytes(shape, MF_TENSOR_W1) + mf_cpu_expert_bytes(shape, MF_TENSOR_W2)) +
-              (double)shape->token * H * 4;
+              (double)shape->token * shape->model_dim * 4;
     *ret = s;
 }
 
@@ -150,6 +153,11 @@ static int find(const struct mf_device_info *device, const struct mf_shape *s, c
         mf_code_define(ret_code, "MF_H=%d", s->model_dim);
         mf_code_define(ret_code, "MF_I=%d", s->inter_dim);
         mf_code_define(ret_code, "MF_K=%d", s->topk);
+        mf_code_define(ret_code, "MF_HALVES=%d", s->use_g1u1 ? 2 : 1);
+        if (s->has_b1)
+            mf_code_define(ret_code, "MF_BIAS1");
+        if (s->has_b2)
+            mf_code_define(ret_code, "MF_BIAS2");
         mf_code_define(ret_code, "MF_WEIGHT1=%d", s->doweight_stage1);
         mf_code_define(ret_code, "MF_THREADS=%d", c->threads);
         mf_code_define(ret_code, "MF_BATCH=%d", c->batch);
@@ -198,6 +206,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
 
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
+    const struct mf_shape *s = &k->shape;
     const struct mf_hip_one_args args = {
         .x = l->needs[0].part[0],
         .ids = l->needs[1].part[0],
@@ -206,9 +215,11 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
         .w1_scale = l->needs[2].part[1],
         .w2 = l->needs[3].part[0],
         .w2_scale = l->needs[3].part[1],
+        .b1 = s->has_b1 ? l->needs[4].part[0] : NULL,
+        .b2 = s->has_b2 ? l->needs[s->has_b1 ? 5 : 4].part[0] : NULL,
         .h = l->workspace,
         .y = l->gives[0].part[0],
-        .token = (int32_t)k->shape.token,
+        .token = (int32_t)s->token,
     };
     return mf_hip_launch(&k->function, &k->grid, &args, sizeof(args));
 }

@@ -103,7 +103,8 @@ static const char *const out_words[] = {
     [TO_H] = "", [TO_HQ] = "_q", [TO_Z] = "_z", [TO_ZW] = "_zw", [TO_Y] = "_y"};
 
 struct config {
-    int stage; /* 1, 2 */
+    int stage;  /* 1, 2 */
+    int halves; /* of a tile's weight rows that make a column: gate and up, else 1 */
     const struct variant *v;
     enum out out;
 };
@@ -123,6 +124,11 @@ static bool weighs(const struct config *c, const struct mf_shape *s)
     return c->stage == 1 ? s->doweight_stage1 : c->out == TO_ZW || (c->out == TO_Y && !s->doweight_stage1);
 }
 
+static bool has_bias(const struct config *c, const struct mf_shape *s)
+{
+    return c->stage == 1 ? s->has_b1 : s->has_b2;
+}
+
 static mf_ops covers_of(const struct mf_shape *s, const struct config *c)
 {
     mf_ops weight = weighs(c, s) ? MF_OP_BIT(MF_OP_WEIGHT) : 0;
@@ -139,7 +145,7 @@ static int64_t x_bytes(const struct mf_shape *s)
 
 static int columns_of(const struct config *c)
 {
-    return c->stage == 1 ? c->v->block_n / 2 : c->v->block_n;
+    return c->v->block_n / c->halves;
 }
 
 /* Of LDS: a slice of the ring, and what is there beside the ring. */
@@ -220,7 +226,7 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
             no, "registers",
             "scales of 1x128 need a second set of sums; %d x %d rows over %d waves leave no registers for it",
             v->block_n, v->block_m, v->warps_n * v->warps_m);
-    else if (format == MF_HIP_FP8_BLOCK && (c->stage == 1 && s->inter_dim % 128))
+    else if (format == MF_HIP_FP8_BLOCK && c->halves == 2 && s->inter_dim % 128)
         mf_refuse(no, "divisibility",
                   "inter_dim is %d: with scales of 128x128 the rows of up have to start a block of their own "
                   "(remainder "
@@ -269,7 +275,8 @@ static int each(struct walk *w, int stage, each_fn f)
     const struct variant *of = variants_of(w->device, &n);
     for (size_t i = 0; i < n; i++) {
         for (enum out out = stage == 1 ? TO_H : TO_Z; out <= (stage == 1 ? TO_HQ : TO_Y); out++) {
-            struct config c = {.stage = stage, .v = &of[i], .out = out};
+            struct config c = {
+                .stage = stage, .halves = stage == 1 && s->use_g1u1 ? 2 : 1, .v = &of[i], .out = out};
             if ((out == TO_ZW && s->doweight_stage1) || (out == TO_HQ && s->q_type != MF_QTYPE_PER_1X128))
                 continue;
             int r = f(w, &c);
@@ -289,9 +296,11 @@ static void describe_stage1(const struct config *c, const struct mf_shape *shape
     mf_step_need(s, mf_plain_x(shape));
     mf_step_need(s, mf_cpu_sorted(c->v->block_m));
     mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W1, "row"));
+    if (shape->has_b1)
+        mf_step_need(s, mf_plain_bias(MF_TENSOR_B1));
     mf_step_give(s, c->out == TO_HQ ? mf_plain_h(shape, c->v->block_m)
                                     : mf_cpu_bf16(MF_TENSOR_H, "sorted", c->v->block_m));
-    s->flops = slots * 4 * H * I;
+    s->flops = slots * 2 * H * (double)mf_gemm1_cols(shape);
     s->bytes = mf_layer_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W1) +
                (double)shape->token * mf_cpu_row_bytes(shape, (int64_t)H) +
                slots * (c->out == TO_HQ ? mf_cpu_row_bytes(shape, (int64_t)I) : I * 2);
@@ -304,6 +313,8 @@ static void describe_stage2(const struct config *c, const struct mf_shape *shape
     mf_step_need(s, mf_plain_h(shape, c->v->block_m));
     mf_step_need(s, mf_cpu_sorted(c->v->block_m));
     mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W2, "row"));
+    if (shape->has_b2)
+        mf_step_need(s, mf_plain_bias(MF_TENSOR_B2));
     if (c->out == TO_Y) {
         mf_step_need(s, mf_hip_zeroed_y());
         mf_step_give(s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
@@ -389,6 +400,9 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
     mf_code_define(ret, "MF_D=%d", c->stage == 1 ? s->model_dim : s->inter_dim);
     mf_code_define(ret, "MF_K=%d", s->topk);
     mf_code_define(ret, "MF_WEIGHT=%d", weighs(c, s));
+    mf_code_define(ret, "MF_HALVES=%d", c->halves);
+    if (has_bias(c, s))
+        mf_code_define(ret, "MF_BIAS");
     mf_code_define(ret, "MF_BM=%d", v->block_m);
     mf_code_define(ret, "MF_BN=%d", v->block_n);
     mf_code_define(ret, "MF_STAGES=%d", stages_of(machine, c, format));
@@ -458,13 +472,14 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     return 0;
 }
 
-/* Weights by expert, then by groups of eight columns of the output; stage 1 has gate and up side by side. */
+/* Weights by expert, then by groups of eight columns of the output; gate and up side by side. */
 static int map_weights(const struct mf_kernel *k, void *w, struct mf_hip_map *ret)
 {
     bool first = k->config.stage == 1;
     const struct mf_shape *s = &k->shape;
     uint64_t bytes = k->format == MF_HIP_BF16 ? 2 : 1, K = (uint64_t)(first ? s->model_dim : s->inter_dim);
-    uint64_t N = (uint64_t)(first ? s->inter_dim : s->model_dim), row = K * bytes, halves = first ? 2 : 1;
+    uint64_t N = (uint64_t)(first ? s->inter_dim : s->model_dim), row = K * bytes,
+             halves = (uint64_t)k->config.halves;
     const struct mf_bulk_tensor t = {
         .at = w,
         .element_bytes = (int)bytes,
@@ -498,6 +513,7 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
                                      .x_scale = x->part[1],
                                      .w = w->part[0],
                                      .w_scale = w->part[1],
+                                     .bias = has_bias(&k->config, &k->shape) ? l->needs[3].part[0] : NULL,
                                      .sorted_ids = sorted->part[0],
                                      .sorted_weights = sorted->part[1],
                                      .experts = sorted->part[2],

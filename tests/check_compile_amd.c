@@ -1,5 +1,5 @@
-/* The GPU kernels as code for AMD, without a GPU: a pairwise-covering set of kernel, variant, format, activation, widths, where
- * the routing weight goes and whether all experts are here compiles for gfx90a with hipRTC and for gfx942 with a plain clang,
+/* The GPU kernels as code for AMD, without a GPU: a pairwise-covering set of kernel, variant, format, activation, widths, form
+ * and where the routing weight goes compiles for gfx90a with hipRTC and for gfx942 with a plain clang,
  * without spills, and has the matrix instructions that it says. The table of registers goes to the log. Code objects are
  * kept in the build folder, by what they are made of; a second run makes none. */
 #include <errno.h>
@@ -19,22 +19,24 @@
 #define STEPS_MAX 128
 #define LDS       65536 /* of a compute unit of gfx90a and of gfx942 */
 
-enum factor { KERNEL, VARIANT, FORMAT, ACT, WIDTH, WEIGHT, SHARE, N_FACTORS };
+enum factor { KERNEL, VARIANT, FORMAT, ACT, WIDTH, WEIGHT, FORM, N_FACTORS };
+enum form { PLAIN, SHARE, BIASED, GATE_ONLY, N_FORMS };
 enum kernel { SORT, QUANT1, QUANT2, COMBINE, STAGE1, STAGE2, ONE, N_KERNELS };
 
 /* clang-format off */
 static const struct {
     const char *family, *prefix;
     int n_variants; /* as many of the steps that are offered, evenly */
-    bool formats, acts, weights, shares; /* change the code */
+    bool formats, acts, weights; /* change the code */
+    int forms;                   /* bits of those that do */
 } kernels[N_KERNELS] = {
-    [SORT]    = {"move", "sort_",    4,  false, false, false, true},
-    [QUANT1]  = {"move", "quant1_",  1,  true,  false, false, false},
-    [QUANT2]  = {"move", "quant2_",  1,  true,  false, false, false},
-    [COMBINE] = {"move", "combine_", 2,  false, false, true,  true},
-    [STAGE1]  = {"tile", "s1_",      20, true,  true,  true,  false},
-    [STAGE2]  = {"tile", "s2_",      20, true,  false, true,  false},
-    [ONE]     = {"one",  "one_",     10, true,  true,  true,  true},
+    [SORT]    = {"move", "sort_",    4,  false, false, false, 1 << SHARE},
+    [QUANT1]  = {"move", "quant1_",  1,  true,  false, false, 0},
+    [QUANT2]  = {"move", "quant2_",  1,  true,  false, false, 0},
+    [COMBINE] = {"move", "combine_", 2,  false, false, true,  1 << SHARE},
+    [STAGE1]  = {"tile", "s1_",      20, true,  true,  true,  1 << BIASED | 1 << GATE_ONLY},
+    [STAGE2]  = {"tile", "s2_",      20, true,  false, true,  1 << BIASED},
+    [ONE]     = {"one",  "one_",     10, true,  true,  true,  1 << SHARE | 1 << BIASED | 1 << GATE_ONLY},
 };
 static const struct {
     enum mf_dtype dtype;
@@ -67,7 +69,7 @@ static bool legal(const int *row)
     bool quant = k == QUANT1 || k == QUANT2;
     return row[VARIANT] < kernels[k].n_variants && (kernels[k].formats || row[FORMAT] <= 0) &&
            (!quant || row[FORMAT] != 0) && (kernels[k].acts || row[ACT] <= 0) &&
-           (kernels[k].weights || row[WEIGHT] <= 0) && (kernels[k].shares || row[SHARE] <= 0);
+           (kernels[k].weights || row[WEIGHT] <= 0) && (row[FORM] <= 0 || kernels[k].forms >> row[FORM] & 1);
 }
 
 static struct mf_shape shape_of(const int *row)
@@ -86,8 +88,10 @@ static struct mf_shape shape_of(const int *row)
     s.q_type = formats[row[FORMAT]].q_type;
     s.act_type = (enum mf_act)row[ACT];
     s.doweight_stage1 = row[WEIGHT];
-    s.ep_experts = row[SHARE] ? 4 * s.expert : 0;
-    s.ep_first = row[SHARE] ? s.expert : 0;
+    s.ep_experts = row[FORM] == SHARE ? 4 * s.expert : 0;
+    s.ep_first = row[FORM] == SHARE ? s.expert : 0;
+    s.has_b1 = s.has_b2 = row[FORM] == BIASED;
+    s.use_g1u1 = row[FORM] != GATE_ONLY;
     return s;
 }
 
@@ -249,7 +253,9 @@ static size_t choose(const struct target *target, const struct mf_compiler *comp
                      struct mf_code *codes, char (*places)[PATH_MAX])
 {
     static const struct covering covering = {
-        N_FACTORS, {N_KERNELS, 20, MF_ARRAY_LEN(formats), MF_ACT_N_, MF_ARRAY_LEN(widths), 2, 2}, legal};
+        N_FACTORS,
+        {N_KERNELS, 20, MF_ARRAY_LEN(formats), MF_ACT_N_, MF_ARRAY_LEN(widths), 2, N_FORMS},
+        legal};
     static int rows[CODES_MAX][COVERING_FACTORS];
     int dropped;
     size_t n = 0;

@@ -18,6 +18,8 @@ static const char *const shapes[] = {
     "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0",
     "4096,2048,384,128,8,ActivationType.Gelu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0",
     "1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,ep:8/64",
+    "4,256,96,8,2,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,limit:7+b1+b2",
+    "4,256,96,8,2,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,1",
 };
 
 static const char fnuz_shape[] =
@@ -27,10 +29,8 @@ static const struct {
     const char *shape, *rule, *says;
 } refused[] = {
     {"1,256,96,8,2,ActivationType.Silu,torch.float16,torch.float16,torch.float16,QuantType.No,1,0", "dtype", "torch.float16"},
-    {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0", "use_g1u1", "use_g1u1 is 0"},
     {"1,256,100,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "divisibility", "inter_dim 100"},
     {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Token,1,0", "q_dtype", "bf16, and fp8fn"},
-    {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,b1+b2", "bias", "b1 and b2"},
 };
 /* clang-format on */
 

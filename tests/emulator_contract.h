@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "common/cleanup.h"
+#include "common/shape_form.h"
 #include "emulator/device_emulated.h"
 #include "family_contract.h"
 #include "mf_check.h"
@@ -24,21 +25,26 @@ struct emulated {
 struct row {
     struct contract_case layer;
     const char *families[3];
-    int shares; /* all ranks' experts, in times of those that are here and one more; 0: all are here */
+    const char *form; /* the shape's */
+    bool gate_only;   /* use_g1u1 = 0 */
 };
 
 /* The least widths, and those that are no multiple of a tile; experts without tokens, and few with all; so many ids that a
- * wave of the sort has several rounds of them; ranks that have some of the experts, or next to none. */
+ * wave of the sort has several rounds of them; ranks that have some of the experts, or next to none; biases beside a routing
+ * weight of each stage. */
 /* clang-format off */
 static const struct row rows[] = {
     /* T    H     I    E  k */
-    {{  1, 256,  128,  8, 2, MF_ACT_SILU,       false}, {"one", "tile"}, 0},
-    {{  3, 384,   64,  8, 8, MF_ACT_SWIGLU,     true},  {"one", "move"}, 1},
-    {{ 17, 256,  384, 33, 4, MF_ACT_SILU,       false}, {"tile", "move"}, 0},
-    {{ 65, 272,  256,  4, 2, MF_ACT_GELU_TANH,  false}, {"tile"}, 0},
-    {{300,  64,   32, 33, 8, MF_ACT_SILU,       false}, {"move"}, 0},
-    {{  5, 256,  128,  4, 3, MF_ACT_SILU,       false}, {"one", "tile", "move"}, 2},
-    {{300,  64,   32, 33, 8, MF_ACT_SILU,       true},  {"move"}, 7},
+    {{  1, 256,  128,  8, 2, MF_ACT_SILU,       false}, {"one", "tile"}, "b1+b2", false},
+    {{  3, 384,   64,  8, 8, MF_ACT_SWIGLU,     true},  {"one", "move"}, "b1+b2+ep:1/9", false},
+    {{ 17, 256,  384, 33, 4, MF_ACT_SILU,       false}, {"tile", "move"}, "", false},
+    {{ 65, 272,  256,  4, 2, MF_ACT_GELU_TANH,  false}, {"tile"}, "b2", false},
+    {{300,  64,   32, 33, 8, MF_ACT_SILU,       false}, {"move"}, "", false},
+    {{  5, 256,  128,  4, 3, MF_ACT_SILU,       false}, {"one", "tile", "move"}, "limit:0.75+ep:1/9", false},
+    {{300,  64,   32, 33, 8, MF_ACT_SILU,       true},  {"move"}, "ep:199/232", false},
+    {{ 18, 272,  128,  4, 2, MF_ACT_SITUV2,     true},  {"tile"}, "b1", false},
+    {{ 18, 272,  384,  4, 2, MF_ACT_GELU,       true},  {"tile"}, "b1", true},
+    {{  2, 256,   64,  4, 2, MF_ACT_SILU_STEP,  true},  {"one"}, "limit:0.75+b1", true},
 };
 /* clang-format on */
 
@@ -54,11 +60,8 @@ static inline void emulate(const struct emulated *flavours, size_t n, int i, uin
 
     if ((size_t)i / n % flavour->every != flavour->first)
         return;
-    s.has_b1 = s.has_b2 = false; /* the GPU kernels add none */
-    if (row->shares > 0) {
-        s.ep_experts = s.expert * row->shares + 1;
-        s.ep_first = row->shares % 2 ? s.ep_experts - s.expert : 1;
-    }
+    ck_assert_int_eq(mf_shape_form_parse(row->form, &s), 0);
+    s.use_g1u1 = !row->gate_only;
     while (run.n_families < MF_ARRAY_LEN(row->families) && row->families[run.n_families])
         run.n_families++;
     ck_assert_int_eq(mf_device_emulated_open(flavour->gfx, CORES, seed, &run.device), 0);

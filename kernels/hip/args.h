@@ -45,6 +45,7 @@ struct mf_hip_tile_args {
     const float *x_scale; /* by row of x */
     const void *w;
     const float *w_scale;
+    const float *bias; /* of stage 1 b1 [E, rows of w1], of stage 2 b2 [E,H]; of layers that have it */
     const mf_i32 *sorted_ids;
     const float *sorted_weights;
     const mf_i32 *experts;
@@ -73,7 +74,8 @@ struct mf_hip_one_args {
     const float *w1_scale;
     const void *w2;
     const float *w2_scale;
-    void *h; /* workspace: bf16 [T*k,I] */
+    const float *b1, *b2; /* [E, rows of w1] and [E,H], of layers that have them */
+    void *h;              /* workspace: bf16 [T*k,I] */
     void *y;
     mf_i32 token, unused;
 };

@@ -6,6 +6,7 @@
  * that memory is busy meanwhile.
  *
  *   MF_FORMAT  BF16, FP8_TOKEN, FP8_BLOCK      MF_H, MF_I, MF_K      MF_WEIGHT1  the routing weight acts before act
+ *   MF_HALVES  of w1: gate and up, or gate alone           MF_BIAS1, MF_BIAS2  there are b1 [E, MF_HALVES·I], b2 [E,H]
  *   MF_THREADS; MF_BATCH, MF_BATCH_Y  16-byte loads that a lane has in flight, of each of gate and up, and of w2;  MF_COLS
  *
  * Activations lie in LDS as the format has them: bf16, or the fp8 values as f16 beside their scales.
@@ -28,6 +29,7 @@
 #define EACH       (16 / BYTES) /* elements of a load */
 #define GROUP(D)   (MF_FORMAT == FP8_BLOCK ? 128 : (D))
 #define GROUPS(D)  MF_CEIL(D, GROUP(D))
+#define ROWS_W1    (MF_HALVES * MF_I) /* of one expert */
 #define LOADS_H    MF_CEIL(MF_H / EACH, MF_WAVE) /* of a lane, for a row of w1 */
 #define BATCHES    MF_CEIL(LOADS_H, MF_BATCH)
 #define CHUNKS_I   (MF_I / EACH) /* of a row of w2 */
@@ -93,23 +95,21 @@ MF_DEVICE void take_rows(const u16 *from, i32 rows, i32 cols, u16 *to, float *sc
 /* Where column `n` of slot row `r` starts in w1, by lane. */
 MF_DEVICE const u8 *row_of_w1(const mf_hip_one_args &a, i32 expert, i32 n)
 {
-    return (const u8 *)a.w1 + ((i64)expert * 2 * MF_I + n) * MF_H * BYTES + threadIdx.x % MF_WAVE * 16;
+    return (const u8 *)a.w1 + ((i64)expert * ROWS_W1 + n) * MF_H * BYTES + threadIdx.x % MF_WAVE * 16;
 }
 
-typedef mf_16b batch[2][MF_BATCH];
+typedef mf_16b batch[MF_HALVES][MF_BATCH];
 
 MF_DEVICE void ask_batch(const u8 *gate, i32 b, batch &v)
 {
-    const u8 *up = gate + (i64)MF_I * MF_H * BYTES;
     MF_UNROLL
     for (int i = 0; i < MF_BATCH; i++) {
         const i32 at = b * MF_BATCH + i;
-        if (at < LOADS_H && (at * MF_WAVE + (i32)threadIdx.x % MF_WAVE) * EACH < MF_H) {
-            v[0][i] = mf_load_once(gate + at * MF_WAVE * 16);
-            v[1][i] = mf_load_once(up + at * MF_WAVE * 16);
-        } else {
-            v[0][i] = v[1][i] = mf_16b{0, 0, 0, 0};
-        }
+        const bool within = at < LOADS_H && (at * MF_WAVE + (i32)threadIdx.x % MF_WAVE) * EACH < MF_H;
+        MF_UNROLL
+        for (int half = 0; half < MF_HALVES; half++)
+            v[half][i] = within ? mf_load_once(gate + (i64)half * MF_I * MF_H * BYTES + at * MF_WAVE * 16)
+                                : mf_16b{0, 0, 0, 0};
     }
 }
 
@@ -117,25 +117,24 @@ MF_DEVICE void ask_batch(const u8 *gate, i32 b, batch &v)
 MF_DEVICE float scale_w1(const mf_hip_one_args &a, i32 expert, i32 n, i32 k)
 {
     if (MF_FORMAT == FP8_BLOCK)
-        return a.w1_scale[((i64)expert * MF_CEIL(2 * MF_I, 128) + n / 128) * MF_CEIL(MF_H, 128) + k / 128];
+        return a.w1_scale[((i64)expert * MF_CEIL(ROWS_W1, 128) + n / 128) * MF_CEIL(MF_H, 128) + k / 128];
     return 1.0f;
 }
 
 MF_DEVICE void use_batch(const mf_hip_one_args &a, i32 b, const batch &v, i32 expert, i32 n, const u16 *x, const float *xs,
-                         float (&sum)[2])
+                         float (&sum)[MF_HALVES])
 {
     MF_UNROLL
     for (int i = 0; i < MF_BATCH; i++) {
         const i32 k = ((b * MF_BATCH + i) * MF_WAVE + (i32)threadIdx.x % MF_WAVE) * EACH;
         if (k >= MF_H)
             continue;
-        if (MF_FORMAT == FP8_BLOCK) {
-            const float s = xs[k / 128];
-            sum[0] += dot(v[0][i], x + k, 0.0f) * (s * scale_w1(a, expert, n, k));
-            sum[1] += dot(v[1][i], x + k, 0.0f) * (s * scale_w1(a, expert, MF_I + n, k));
-        } else {
-            sum[0] = dot(v[0][i], x + k, sum[0]);
-            sum[1] = dot(v[1][i], x + k, sum[1]);
+        MF_UNROLL
+        for (int half = 0; half < MF_HALVES; half++) {
+            if (MF_FORMAT == FP8_BLOCK)
+                sum[half] += dot(v[half][i], x + k, 0.0f) * (xs[k / 128] * scale_w1(a, expert, half * MF_I + n, k));
+            else
+                sum[half] = dot(v[half][i], x + k, sum[half]);
         }
     }
 }
@@ -182,13 +181,18 @@ MF_DEVICE void use_rows(const mf_hip_one_args &a, i32 unit, i32 b, const rows_of
         const i32 row = token * MF_K + slot, k = chunk * EACH, n = first + col, expert = mf_local(a.ids[row]);
         if (MF_SHARE && expert < 0)
             continue;
-        float s = MF_WEIGHT1 ? 1.0f : a.weights[row];
+        const float weight = MF_WEIGHT1 ? 1.0f : a.weights[row];
+        float s = weight;
         if (MF_FORMAT == FP8_BLOCK)
             s *= hs[row * GROUPS(MF_I) + k / 128] *
                  a.w2_scale[((i64)expert * MF_CEIL(MF_H, 128) + n / 128) * MF_CEIL(MF_I, 128) + k / 128];
         if (MF_FORMAT == FP8_TOKEN)
             s *= hs[row] * a.w2_scale[(i64)expert * MF_H + n];
-        const float part = s * dot(v[i], h + row * MF_I + k, 0.0f);
+        float part = s * dot(v[i], h + row * MF_I + k, 0.0f);
+#ifdef MF_BIAS2
+        if (chunk == 0)
+            part += weight * a.b2[(i64)expert * MF_H + n];
+#endif
         MF_UNROLL
         for (int c = 0; c < MF_COLS; c++)
             sum[c] += c == col ? part : 0.0f;
@@ -227,24 +231,29 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
             continue;
         }
         const u8 *gate = row_of_w1(a, expert, n);
-        float sum[2] = {0, 0};
+        float sum[MF_HALVES] = {0};
         MF_LOOP
         for (i32 b = 0; b < BATCHES; b++) {
             if (b > 0 || u != wave)
                 ask_batch(gate, b, v);
             use_batch(a, b, v, expert, n, lds + token * MF_H, xs + token * GROUPS(MF_H), sum);
         }
-        float g = mf_wave_sum(sum[0]), up = mf_wave_sum(sum[1]);
-        if (MF_FORMAT == FP8_TOKEN) {
-            g *= xs[token] * a.w1_scale[(i64)expert * 2 * MF_I + n];
-            up *= xs[token] * a.w1_scale[(i64)expert * 2 * MF_I + MF_I + n];
+        MF_UNROLL
+        for (int half = 0; half < MF_HALVES; half++) {
+            const i64 at = (i64)expert * ROWS_W1 + half * MF_I + n;
+            sum[half] = mf_wave_sum(sum[half]);
+            if (MF_FORMAT == FP8_TOKEN)
+                sum[half] *= xs[token] * a.w1_scale[at];
+            if (MF_WEIGHT1)
+                sum[half] *= a.weights[row];
+#ifdef MF_BIAS1
+            sum[half] += a.b1[at];
+#endif
+            (void)at;
         }
-        if (MF_WEIGHT1) {
-            g *= a.weights[row];
-            up *= a.weights[row];
-        }
+        const float h = MF_HALVES == 2 ? mf_activate(sum[0], sum[MF_HALVES - 1]) : mf_activate_gate(sum[0]);
         if (threadIdx.x % MF_WAVE == 0)
-            ((u16 *)a.h)[u] = (u16)mf_bf16_pair(mf_activate(g, up), 0.0f);
+            ((u16 *)a.h)[u] = (u16)mf_bf16_pair(h, 0.0f);
     }
     mf_grid_arrive(mf_barrier, &generation);
     const i32 units = a.token * (MF_H / MF_COLS);

@@ -67,7 +67,7 @@ MF_DEVICE const float *scale_of(const struct tile &t, const struct mf_hip_tile_a
         const i32 token = mf_id_token(a.sorted_ids[at]);
         return token < a.token ? a.x_scale + (MF_STAGE == 1 ? (i64)token : at) * BLOCKS_D : nullptr;
     }
-    if (i >= MF_BM + 8 || block * 128 >= MF_N || up >= 3 - MF_STAGE)
+    if (i >= MF_BM + 8 || block * 128 >= MF_N || up >= MF_HALVES)
         return nullptr;
     return a.w_scale + ((i64)t.expert * MF_CEIL(ROWS_OF_W, 128) + up * (MF_N / 128) + block) * BLOCKS_D;
 }
@@ -279,8 +279,8 @@ MF_DEVICE void add_scaled(const u8 *ring, i32 col, i32 first_row, i32 first_toke
         for (int i = 0; i < QN; i++) {
             const i32 r = first_row + i * 16;
             /* 16 rows lie within one block of 128, as a tile starts at a multiple of its width, which divides or is one */
-            const float *block = scales + MF_BM + (col % 128 + (MF_STAGE == 1 ? r / 2 : r)) / 128;
-            const float low = block[0], high = MF_STAGE == 1 ? block[4] : low;
+            const float *block = scales + MF_BM + (col % 128 + r / MF_HALVES) / 128;
+            const float low = block[0], high = MF_HALVES == 2 ? block[4] : low;
             d[i][j][0] += part[i][j][0] * (low * s0);
             d[i][j][1] += part[i][j][1] * (low * s1);
             d[i][j][2] += part[i][j][2] * (high * s0);

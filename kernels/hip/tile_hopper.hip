@@ -1,7 +1,7 @@
 /* A stage of the two-stage grouped GEMM for many tokens: Hopper's own core.
  *
  * As in tile.hip the weights are the rows of the product and the tokens its columns, a slice is 128 bytes along K of every
- * row, and stage 1 has eight rows of gate and the eight of up in turn. Four waves bring slices, two groups of four waves
+ * row, and of gate and up there are eight rows each in turn. Four waves bring slices, two groups of four waves
  * multiply: they meet at barriers in LDS only, so one group's sums are scaled or stored while the other's are made. Weights,
  * and the tokens of stage 2, come as boxes of tensors in bulk; the tokens of stage 1 are gathered, row by row.
  *
@@ -196,11 +196,11 @@ MF_DEVICE void load_scales(const mf_hip_tile_args &a, i32 expert, i32 col, i32 f
 {
     MF_UNROLL
     for (int q = 0; q < Q; q++) {
-        const i32 c = col + (MF_STAGE == 1 ? (first_row + q * 64) / 2 : first_row + q * 64);
+        const i32 c = col + (first_row + q * 64) / MF_HALVES;
         const i32 block = MF_MIN(c, MF_N - 1) / 128;
         const float *s = a.w_scale + ((i64)expert * MF_CEIL(ROWS_OF_W, 128) + block) * BLOCKS_D + MF_MIN(slice, SLICES - 1);
         ret.low[q] = s[0];
-        ret.high[q] = MF_STAGE == 1 ? s[(i64)(MF_N / 128) * BLOCKS_D] : ret.low[q];
+        ret.high[q] = MF_HALVES == 2 ? s[(i64)(MF_N / 128) * BLOCKS_D] : ret.low[q];
     }
 }
 template <int N8> MF_DEVICE void add_scaled(const u8 *slice, float low, float high, const sums &part, sums &d)
@@ -285,14 +285,26 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, i32 expert, i32
     leave_slice(r, 1);
 }
 
-#    if MF_FORMAT == FP8_TOKEN
+#endif
+
+/* Columns of a lane's sums of the 16 weight rows from `row` on: of the first two, and of the others, which are of up where
+ * there is up. */
+MF_DEVICE i32 low_column(i32 col, i32 row)
+{
+    return col + row / MF_HALVES + (i32)(threadIdx.x % MF_WAVE >> 2);
+}
+MF_DEVICE i32 high_column(i32 col, i32 row)
+{
+    return low_column(col, row) + (MF_HALVES == 2 ? 0 : 8);
+}
+
+#if MF_FORMAT == FP8_TOKEN
 /* Scales by row, once the sum is whole. */
 template <int N8>
 MF_DEVICE void scale_by_row(const mf_hip_tile_args &a, i32 block, i32 expert, i32 col, i32 row, sums &d)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
-    const i32 low_at = MF_STAGE == 1 ? col + (row >> 4) * 8 + (lane >> 2) : col + row + (lane >> 2);
-    const i32 high_at = MF_STAGE == 1 ? low_at + MF_N : low_at + 8;
+    const i32 low_at = low_column(col, row), high_at = high_column(col, row) + (MF_HALVES == 2 ? MF_N : 0);
     const float *w = a.w_scale + (i64)expert * ROWS_OF_W;
     const float low = w[MF_MIN(low_at, ROWS_OF_W - 1)], high = w[MF_MIN(high_at, ROWS_OF_W - 1)];
     MF_UNROLL
@@ -310,17 +322,24 @@ MF_DEVICE void scale_by_row(const mf_hip_tile_args &a, i32 block, i32 expert, i3
         d[j][3] *= high * s[1];
     }
 }
-#    endif
 #endif
 
 /* ---- from sums to rows ---- */
 
+/* What is known of a tile before it is multiplied. */
+struct place {
+    i32 block, col, expert;
+    bool few, fewest; /* the block's tokens fit QM_HALF or QM_LEAST: padding is at its end */
+};
+
 /* The wave's sums of 16 weight rows as bf16 into out[token][column], turned on the way. */
-template <int N8> MF_DEVICE void leave(const mf_hip_tile_args &a, i32 block, i32 row, const sums &d, u16 *out)
+template <int N8> MF_DEVICE void leave(const mf_hip_tile_args &a, const place &p, i32 row, const sums &d, u16 *out)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
-    const float *weights = a.sorted_weights + (i64)block * MF_BM + (lane & 3) * 2;
-#if MF_STAGE == 1
+    const float low = bias_of(a, p.expert, low_column(p.col, row), false);
+    const float high = bias_of(a, p.expert, high_column(p.col, row), MF_HALVES == 2);
+    const float *weights = a.sorted_weights + (i64)p.block * MF_BM + (lane & 3) * 2;
+#if MF_HALVES == 2
     /* four times eight tokens by eight columns */
     MF_UNROLL
     for (int j = 0; j < N8; j += 4) {
@@ -329,7 +348,8 @@ template <int N8> MF_DEVICE void leave(const mf_hip_tile_args &a, i32 block, i32
         for (int i = 0; i < 4; i++) {
             const int at = MF_MIN(j + i, N8 - 1);
             const float w0 = MF_WEIGHT ? weights[at * 8] : 1.0f, w1 = MF_WEIGHT ? weights[at * 8 + 1] : 1.0f;
-            h[i] = mf_bf16_pair(mf_activate(w0 * d[at][0], w0 * d[at][2]), mf_activate(w1 * d[at][1], w1 * d[at][3]));
+            h[i] = mf_bf16_pair(mf_activate(finished(d[at][0], w0, low), finished(d[at][2], w0, high)),
+                                mf_activate(finished(d[at][1], w1, low), finished(d[at][3], w1, high)));
         }
         const i32 token = MF_MIN(j + (lane >> 3), N8 - 1) * 8 + (lane & 7);
         mf_store_turned_4(out + token * OUT_STRIDE + row / 2, h);
@@ -343,8 +363,8 @@ template <int N8> MF_DEVICE void leave(const mf_hip_tile_args &a, i32 block, i32
         for (int i = 0; i < 2; i++) {
             const int at = MF_MIN(j + i, N8 - 1);
             const float w0 = MF_WEIGHT ? weights[at * 8] : 1.0f, w1 = MF_WEIGHT ? weights[at * 8 + 1] : 1.0f;
-            z[2 * i] = mf_bf16_pair(w0 * d[at][0], w1 * d[at][1]);
-            z[2 * i + 1] = mf_bf16_pair(w0 * d[at][2], w1 * d[at][3]);
+            z[2 * i] = mf_bf16_pair(leaving(finished(d[at][0], w0, low)), leaving(finished(d[at][1], w1, low)));
+            z[2 * i + 1] = mf_bf16_pair(leaving(finished(d[at][2], w0, high)), leaving(finished(d[at][3], w1, high)));
         }
         const i32 token = MF_MIN(j + (lane >> 4), N8 - 1) * 8 + (lane & 7);
         mf_store_turned_4(out + token * OUT_STRIDE + row + ((lane >> 3) & 1) * 8, z);
@@ -375,11 +395,6 @@ MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *o
 #endif
 }
 
-/* What is known of a tile before it is multiplied. */
-struct place {
-    i32 block, col, expert;
-    bool few, fewest; /* the block's tokens fit QM_HALF or QM_LEAST: padding is at its end */
-};
 MF_DEVICE place place_of(const mf_hip_tile_args &a, i32 i)
 {
     place p;
@@ -417,7 +432,7 @@ template <int N8> MF_DEVICE void make_tile(const mf_hip_tile_args &a, ring &r, c
 #if MF_FORMAT == FP8_TOKEN
         scale_by_row<N8>(a, p.block, p.expert, p.col, row, d[q]);
 #endif
-        leave<N8>(a, p.block, row, d[q], mine.out);
+        leave<N8>(a, p, row, d[q], mine.out);
     }
     mf_matrix_fence();
     mf_group_sync(mine.number, OUT_WAVES * MF_WAVE);

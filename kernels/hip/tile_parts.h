@@ -4,7 +4,9 @@
  *   MF_STAGE    1: gather, gemm1, act -> h [P,I]     2: gemm2, row by row into z [T·k,H]
  *   MF_N, MF_D  columns of the output; length of the product (stage 1: I, H; stage 2: H, I)
  *   MF_K        topk        MF_WEIGHT  the routing weight multiplies the product
- *   MF_BM, MF_BN  tokens of a tile, which are one expert block; its weight rows, of gate and of up in stage 1
+ *   MF_HALVES   weight rows of a column: those of gate and of up in stage 1; 1 in stage 2, and where there is no up
+ *   MF_BM, MF_BN  tokens of a tile, which are one expert block; its weight rows
+ *   MF_BIAS     b1 is added before the activation, behind a routing weight; b2 before one
  *   MF_QUANT    stage 1 leaves h as e4m3 with scales of 1x128: a tile has whole groups
  *
  * A tile ends as bf16 in LDS, out[token][column], from where its rows are stored. */
@@ -16,8 +18,8 @@
 #    include "activation.h"
 #endif
 
-#define COLS       (MF_STAGE == 1 ? MF_BN / 2 : MF_BN) /* of the output, of one tile */
-#define ROWS_OF_W  (MF_STAGE == 1 ? 2 * MF_N : MF_N)   /* of one expert */
+#define COLS       (MF_BN / MF_HALVES) /* of the output, of one tile */
+#define ROWS_OF_W  (MF_HALVES * MF_N)  /* of one expert */
 #define TILES_N    MF_CEIL(MF_N, COLS)
 #define OUT_STRIDE (COLS + 8) /* elements: rows start in different banks */
 
@@ -33,6 +35,36 @@ MF_DEVICE struct tile tile_at(i32 i, const i32 *experts)
     t.col = i % TILES_N * COLS;
     t.expert = experts[t.block];
     return t;
+}
+
+/* What is added to a column's sums of gate, or of up; nothing beyond the last column. */
+MF_DEVICE float bias_of(const mf_hip_tile_args &a, i32 expert, i32 column, bool up)
+{
+#ifdef MF_BIAS
+    return column < MF_N ? a.bias[(i64)expert * ROWS_OF_W + column + (up ? MF_N : 0)] : 0.0f;
+#else
+    (void)a, (void)expert, (void)column, (void)up;
+    return 0.0f;
+#endif
+}
+MF_DEVICE float finished(float sum, float weight, float bias)
+{
+#ifdef MF_BIAS
+    return MF_STAGE == 1 ? weight * sum + bias : weight * (sum + bias);
+#else
+    (void)bias;
+    return weight * sum;
+#endif
+}
+
+/* A column of a tile that has but one half, as it leaves. */
+MF_DEVICE float leaving(float v)
+{
+#if MF_STAGE == 1
+    return mf_activate_gate(v);
+#else
+    return v;
+#endif
 }
 
 #ifdef MF_QUANT

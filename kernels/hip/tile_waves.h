@@ -2,7 +2,7 @@
  *
  *   MF_WARPS_N x MF_WARPS_M  waves over weight rows and tokens
  *
- * In stage 1 MF_MMA_APART rows of gate alternate with the rows of up that belong to them: both halves of a column meet in one
+ * Where there are gate and up MF_MMA_APART rows of gate alternate with the rows of up that belong to them: both halves of a column meet in one
  * lane's accumulators. Where copies wait in registers until they land (MF_COPY_HELD), out lies in the ring of slices: between
  * two tiles it is empty. */
 #pragma once
@@ -26,7 +26,7 @@
  * lies there. */
 MF_DEVICE i32 column_of(i32 col, i32 r)
 {
-#if MF_STAGE == 1
+#if MF_HALVES == 2
     return col + (r >> (APART == 8 ? 4 : 2)) * APART + (r & (APART - 1));
 #else
     return col + r;
@@ -34,7 +34,7 @@ MF_DEVICE i32 column_of(i32 col, i32 r)
 }
 MF_DEVICE i32 weight_row(i32 col, i32 r)
 {
-    return column_of(col, r) + (MF_STAGE == 1 && (r & APART) ? MF_N : 0);
+    return column_of(col, r) + (MF_HALVES == 2 && (r & APART) ? MF_N : 0);
 }
 MF_DEVICE bool is_column(i32 col, i32 r)
 {
@@ -64,11 +64,17 @@ MF_DEVICE void leave(const struct mf_hip_tile_args &a, const struct tile &t, i32
             MF_UNROLL
             for (int i = 0; i < QN; i++) {
                 const i32 r = first_row + i * 16 + mf_mma_row(lane) + c * MF_MMA_ROW_STEP;
-#if MF_STAGE == 1
-                const float h = mf_activate(weight * d[i][j][c], weight * d[i][j][c + 2]);
+                const i32 column = column_of(t.col, r);
+#if MF_HALVES == 2
+                const float h =
+                    mf_activate(finished(d[i][j][c], weight, bias_of(a, t.expert, column, false)),
+                                finished(d[i][j][c + 2], weight, bias_of(a, t.expert, column, true)));
                 out[column_of(token * OUT_STRIDE, r)] = (u16)mf_bf16_pair(h, 0.0f);
 #else
-                const u32 two = mf_bf16_pair(weight * d[i][j][c], weight * d[i][j][c + 2]);
+                const float low = finished(d[i][j][c], weight, bias_of(a, t.expert, column, false));
+                const float high =
+                    finished(d[i][j][c + 2], weight, bias_of(a, t.expert, column + APART, false));
+                const u32 two = mf_bf16_pair(leaving(low), leaving(high));
                 out[token * OUT_STRIDE + r] = (u16)two;
                 out[token * OUT_STRIDE + r + APART] = (u16)(two >> 16);
 #endif
