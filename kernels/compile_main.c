@@ -24,9 +24,10 @@
 
 struct compiler {
     const char *vendor, *prefix;
-    const char *libraries[4];
+    const char *libraries[8]; /* the first that has the calls */
     const char *size_call, *code_call;
     const char *fixed[4]; /* options of every kernel */
+    bool file_is_version; /* its call for the version says the same in every release */
 };
 static const struct compiler compilers[] = {
     {"nvidia",
@@ -34,13 +35,16 @@ static const struct compiler compilers[] = {
      {"libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so"},
      "CUBINSize",
      "CUBIN",
-     {"--std=c++17", "--restrict", "--device-int128"}},
+     {"--std=c++17", "--restrict", "--device-int128"},
+     false},
     {"amd",
      "hiprtc",
-     {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"},
+     /* with HIP 7 the runtime has no compiler any more, before 5.3 no library of its own had it */
+     {"libhiprtc.so.7", "libhiprtc.so.6", "libamdhip64.so.6", "libhiprtc.so.5", "libamdhip64.so.5"},
      "CodeSize",
      "Code",
-     {"-std=c++17", "-O3"}},
+     {"-std=c++17", "-O3"},
+     true},
 };
 
 /* The calls, whichever vendor's; 0 is success. */
@@ -66,24 +70,46 @@ static bool find(const struct compiler *v, const struct calls *c, const char *ca
     return symbol != NULL;
 }
 
-static int load(const struct compiler *v, struct calls *c)
+static bool has_calls(const struct compiler *v, struct calls *c)
 {
     char get_size[32], get_code[32];
-    for (size_t i = 0; i < MF_ARRAY_LEN(v->libraries) && v->libraries[i] && !c->library; i++)
-        c->library = dlopen(v->libraries[i], RTLD_NOW | RTLD_LOCAL);
-    if (!c->library) {
-        (void)fprintf(stderr, "no run-time compiler of %s: %s\n", v->vendor, dlerror());
-        return -ENOENT;
-    }
     mf_say(get_size, sizeof(get_size), "Get%s", v->size_call);
     mf_say(get_code, sizeof(get_code), "Get%s", v->code_call);
-    if (find(v, c, "Version", &c->version) && find(v, c, "CreateProgram", &c->create) &&
-        find(v, c, "DestroyProgram", &c->destroy) && find(v, c, "CompileProgram", &c->compile) &&
-        find(v, c, "GetProgramLogSize", &c->log_size) && find(v, c, "GetProgramLog", &c->log) &&
-        find(v, c, get_size, &c->code_size) && find(v, c, get_code, &c->code))
-        return 0;
-    (void)fprintf(stderr, "%s's run-time compiler lacks a call\n", v->vendor);
+    return find(v, c, "Version", &c->version) && find(v, c, "CreateProgram", &c->create) &&
+           find(v, c, "DestroyProgram", &c->destroy) && find(v, c, "CompileProgram", &c->compile) &&
+           find(v, c, "GetProgramLogSize", &c->log_size) && find(v, c, "GetProgramLog", &c->log) &&
+           find(v, c, get_size, &c->code_size) && find(v, c, get_code, &c->code);
+}
+
+static int load(const struct compiler *v, struct calls *c)
+{
+    bool any = false;
+    for (size_t i = 0; i < MF_ARRAY_LEN(v->libraries) && v->libraries[i]; i++) {
+        c->library = dlopen(v->libraries[i], RTLD_NOW | RTLD_LOCAL);
+        if (c->library && has_calls(v, c))
+            return 0;
+        any |= c->library != NULL; /* stays loaded: what it has started may not be taken from under it */
+    }
+    if (any)
+        (void)fprintf(stderr, "%s's run-time compiler lacks a call\n", v->vendor);
+    else
+        (void)fprintf(stderr, "no run-time compiler of %s: %s\n", v->vendor, dlerror());
     return -ENOENT;
+}
+
+/* "nvrtc 13.0", "hiprtc 9.0 libhiprtc.so.6.3.60304". */
+static void print_version(const struct compiler *v, const struct calls *c)
+{
+    int major = 0, minor = 0;
+    char path[PATH_MAX];
+    Dl_info info;
+    void *symbol;
+    (void)c->version(&major, &minor);
+    printf("%s %d.%d", v->prefix, major, minor);
+    memcpy(&symbol, &c->version, sizeof(symbol));
+    if (v->file_is_version && dladdr(symbol, &info) && realpath(info.dli_fname, path))
+        printf(" %s", strrchr(path, '/') + 1);
+    printf("\n");
 }
 
 static void print_log(const struct calls *c, void *program)
@@ -182,9 +208,7 @@ int main(int argc, char **argv)
     if (load(v, &c) < 0)
         return 1;
     if (asks_version) {
-        int major = 0, minor = 0;
-        (void)c.version(&major, &minor);
-        printf("%s %d.%d\n", v->prefix, major, minor);
+        print_version(v, &c);
         return 0;
     }
     return compile(v, &c, argv[2], argv[3], argv[4], argv + 5, argc - 5) < 0;
