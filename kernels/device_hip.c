@@ -473,7 +473,7 @@ static int describe(struct hip_device *d)
     if (e != hipSuccess)
         return errno_of(e);
     info->class.cu_num = info->cores = cores;
-    info->llc_bytes = (uint64_t)llc;
+    info->llc_bytes = mf_hip_last_cache(info->class.gfx, (uint64_t)llc);
     info->memory_bytes = memory;
     info->lds_bytes = (uint64_t)d->max_shared;
     info->clock_mhz = clock / 1e3;

@@ -92,6 +92,12 @@ static inline hipError_t mf_hip_arch(const struct mf_hip_calls *c, int ordinal, 
     (void)snprintf(buf, cap, "%.*s", at ? (int)strcspn(at, ":") : 0, at ? at : "");
     return r == hipSuccess && !at ? hipErrorNotFound : r;
 }
+/* What is asked for as the L2 is that of one die. CDNA 3 and 4 have a cache of 256 MB between all of theirs and the memory,
+ * which no call tells of ("AMD CDNA 3 Architecture", AMD Infinity Cache). */
+static inline uint64_t mf_hip_last_cache(const char *gfx, uint64_t l2)
+{
+    return strcmp(gfx, "gfx942") == 0 || strcmp(gfx, "gfx950") == 0 ? UINT64_C(256) << 20 : l2;
+}
 /* "0000:83:00.0". */
 static inline hipError_t mf_hip_identity(const struct mf_hip_calls *c, int ordinal, char *buf, size_t cap)
 {

@@ -149,6 +149,11 @@ static inline hipError_t mf_hip_arch(const struct mf_hip_calls *c, int ordinal, 
     (void)snprintf(buf, cap, "sm_%d%d", major, minor);
     return r;
 }
+static inline uint64_t mf_hip_last_cache(const char *gfx, uint64_t l2)
+{
+    (void)gfx;
+    return l2;
+}
 /* "GPU-6ee5…", as the driver's own tools say it; of a slice of a GPU, the slice's. */
 static inline hipError_t mf_hip_identity(const struct mf_hip_calls *c, int ordinal, char *buf, size_t cap)
 {
