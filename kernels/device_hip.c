@@ -58,6 +58,24 @@ static int errno_of(hipError_t e)
     return e == hipErrorOutOfMemory ? -ENOMEM : -EIO;
 }
 
+/* A device that has failed, and a capture that somebody spoilt: what a launch did comes back from whichever call is next.
+ * CUDA's numbers are HIP's, where not every one has a name. */
+static bool is_failure(hipError_t e)
+{
+    static const int failures[] = {
+        214,                          /* memory that cannot be corrected */
+        700, 702, 709, 710,           /* illegal address, out of time, context gone, assertion */
+        714, 715, 716, 717, 718, 719, /* stack, instruction, alignment, address space, counter, any other */
+        900, 901,                     /* not allowed in a capture, and what comes of it */
+        999,                          /* unknown */
+    };
+    for (size_t i = 0; i < MF_ARRAY_LEN(failures); i++) {
+        if ((int)e == failures[i])
+            return true;
+    }
+    return false;
+}
+
 /* Of calls that only a failed device refuses. */
 static void must(struct hip_device *d, hipError_t e, const char *what)
 {
@@ -67,13 +85,21 @@ static void must(struct hip_device *d, hipError_t e, const char *what)
     _exit(EXIT_FAULT);
 }
 
+/* Of calls that may be refused, too. */
+static hipError_t alive(struct hip_device *d, hipError_t e, const char *what)
+{
+    if (is_failure(e))
+        must(d, e, what);
+    return e;
+}
+
 /* ---- memory ---- */
 
 static void *hip_alloc(struct mf_device *base, size_t bytes)
 {
     struct hip_device *d = of(base);
     void *p = NULL;
-    if (bytes == 0 || mf_hip_malloc(&d->c, &p, bytes) != hipSuccess)
+    if (bytes == 0 || alive(d, mf_hip_malloc(&d->c, &p, bytes), "allocating memory") != hipSuccess)
         return NULL;
     must(d, mf_hip_clear(&d->c, p, bytes), "clearing memory");
     must(d, d->c.hipStreamSynchronize(NULL), "clearing memory");
@@ -125,7 +151,7 @@ static int hip_module_load(struct mf_device *base, const char *path, char *why, 
         free(m);
         return image ? -ENOMEM : -ENOENT;
     }
-    hipError_t e = d->c.hipModuleLoadData(&m->module, image);
+    hipError_t e = alive(d, d->c.hipModuleLoadData(&m->module, image), "loading code");
     if (e != hipSuccess) {
         mf_say(why, why_cap, "%s is no code object of %s: %s", path, base->info.class.gfx,
                mf_hip_words(&d->c, e));
@@ -176,7 +202,7 @@ static int hip_module_function(struct mf_device *base, struct mf_module *m, cons
     struct hip_device *d = of(base);
     hipFunction_t f;
     int own = 0;
-    if (d->c.hipModuleGetFunction(&f, m->module, name) != hipSuccess)
+    if (alive(d, d->c.hipModuleGetFunction(&f, m->module, name), "finding a kernel") != hipSuccess)
         return -ENOENT;
     (void)d->c.hipFuncGetAttribute(&own, HIP_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, f);
     must(d, mf_hip_allow_shared(&d->c, f, d->max_shared - own), "setting a kernel's LDS");
@@ -199,6 +225,7 @@ static int hip_module_launch(struct mf_device *base, void *function, const struc
     hipError_t e = d->c.hipModuleLaunchKernel((hipFunction_t)function, grid->x, grid->y, grid->z, grid->block,
                                               1, 1, grid->shared, d->stream, grid->whole ? one : NULL,
                                               grid->whole ? NULL : extra);
+    (void)alive(d, e, "launching");
     return e == hipSuccess ? 0 : e == hipErrorOutOfMemory ? -ENOMEM : -EINVAL;
 }
 
@@ -230,7 +257,7 @@ static int capture(struct hip_device *d, mf_launch_fn launch, void *context, int
     must(d, d->c.hipStreamBeginCapture(d->stream, hipStreamCaptureModeThreadLocal), "capturing");
     for (int i = 0; i < n && r >= 0; i++)
         r = launch(context, i);
-    hipError_t e = d->c.hipStreamEndCapture(d->stream, &graph);
+    hipError_t e = alive(d, d->c.hipStreamEndCapture(d->stream, &graph), "capturing");
     if (r >= 0)
         must(d, e, "capturing");
     if (r >= 0)
