@@ -62,6 +62,16 @@ int mf_known_add(struct mf_known *k, const void *p, size_t bytes, bool writable)
     return 0;
 }
 
+void mf_known_remove(struct mf_known *k, const void *p)
+{
+    size_t at = beyond(k, (uintptr_t)p);
+    if (at == 0 || k->ranges[at - 1].from != (uintptr_t)p)
+        return;
+    memmove(&k->ranges[at - 1], &k->ranges[at], (k->n - at) * sizeof(k->ranges[0]));
+    k->n--;
+    k->last = 0;
+}
+
 void mf_known_forget(struct mf_known *k)
 {
     k->n = k->last = 0;

@@ -20,5 +20,6 @@ struct mf_known {
 int mf_known_add(struct mf_known *k, const void *p, size_t bytes, bool writable);
 /* The range that begins nearest below or at the address; NULL: none. */
 const struct mf_known_range *mf_known_below(struct mf_known *k, uintptr_t at);
-void mf_known_forget(struct mf_known *k); /* all of them */
+void mf_known_remove(struct mf_known *k, const void *p); /* the range that begins there */
+void mf_known_forget(struct mf_known *k);                /* all of them */
 void mf_known_release(struct mf_known *k);

@@ -1,0 +1,124 @@
+/* Capture and replay. */
+#include <stdlib.h>
+
+#include "common/cleanup.h"
+#include "emulator/hip/runtime.h"
+
+struct hipGraphExec {
+    struct ihipGraph graph;
+};
+
+static struct {
+    const struct ihipStream_t *stream; /* NULL: none is captured */
+    struct ihipGraph *graph;
+    bool spoilt;
+} capture;
+
+struct ihipGraph *fake_capture(const struct ihipStream_t *s)
+{
+    return capture.stream == s ? capture.graph : NULL;
+}
+
+hipError_t fake_capture_forbids(void)
+{
+    if (!capture.stream)
+        return hipSuccess;
+    capture.spoilt = true;
+    return hipErrorStreamCaptureUnsupported;
+}
+
+hipError_t fake_graph_add(struct ihipGraph *g, const struct fake_launch *l)
+{
+    struct fake_launch *more = reallocarray(g->launches, g->n + 1, sizeof(*more));
+    if (!more)
+        return hipErrorOutOfMemory;
+    g->launches = more;
+    if (fake_launch_copy(l, &g->launches[g->n]) < 0)
+        return hipErrorOutOfMemory;
+    g->n++;
+    return hipSuccess;
+}
+
+static void release(struct ihipGraph *g)
+{
+    for (size_t i = 0; i < g->n; i++)
+        free(g->launches[i].arguments);
+    free(g->launches);
+}
+
+CALL hipStreamBeginCapture(hipStream_t stream, hipStreamCaptureMode mode)
+{
+    FAKE_ENTER_UNCAPTURED();
+    if (!stream)
+        return hipErrorStreamCaptureUnsupported;
+    if (mode != hipStreamCaptureModeThreadLocal)
+        fake_misuse("a capture of another mode than of its thread is not emulated");
+    capture.graph = calloc(1, sizeof(*capture.graph));
+    if (!capture.graph)
+        return hipErrorOutOfMemory;
+    capture.stream = stream;
+    capture.spoilt = false;
+    return hipSuccess;
+}
+
+CALL hipStreamEndCapture(hipStream_t stream, hipGraph_t *ret)
+{
+    FAKE_ENTER();
+    if (capture.stream != stream)
+        return hipErrorIllegalState;
+    struct ihipGraph *g = MF_TAKE(capture.graph);
+    capture.stream = NULL;
+    if (capture.spoilt) {
+        release(g);
+        free(g);
+        *ret = NULL;
+        return hipErrorStreamCaptureInvalidated;
+    }
+    *ret = g;
+    return hipSuccess;
+}
+
+CALL hipGraphInstantiate(hipGraphExec_t *ret, hipGraph_t graph, hipGraphNode_t *error_node, char *log,
+                         size_t log_bytes)
+{
+    FAKE_ENTER();
+    (void)error_node, (void)log, (void)log_bytes;
+    struct hipGraphExec *e = calloc(1, sizeof(*e));
+    if (!e)
+        return hipErrorOutOfMemory;
+    for (size_t i = 0; i < graph->n; i++) {
+        hipError_t r = fake_graph_add(&e->graph, &graph->launches[i]);
+        if (r != hipSuccess) {
+            release(&e->graph);
+            free(e);
+            return r;
+        }
+    }
+    *ret = e;
+    return hipSuccess;
+}
+
+CALL hipGraphLaunch(hipGraphExec_t exec, hipStream_t stream)
+{
+    hipError_t r = hipSuccess;
+    FAKE_ENTER();
+    for (size_t i = 0; i < exec->graph.n && r == hipSuccess; i++)
+        r = fake_queue_launch(fake_stream(stream), &exec->graph.launches[i]);
+    return r;
+}
+
+CALL hipGraphExecDestroy(hipGraphExec_t exec)
+{
+    FAKE_ENTER();
+    release(&exec->graph);
+    free(exec);
+    return hipSuccess;
+}
+
+CALL hipGraphDestroy(hipGraph_t graph)
+{
+    FAKE_ENTER();
+    release(graph);
+    free(graph);
+    return hipSuccess;
+}

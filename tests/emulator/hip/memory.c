@@ -1,0 +1,146 @@
+/* The device's memory: an allocation ends where a page does that nobody may touch, and between launches and copies all of it
+ * is like that. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/cleanup.h"
+#include "emulator/hip/runtime.h"
+
+#define PAGE     4096u
+#define ALIGN    256u /* of what hipMalloc gives, at least */
+#define JUNK     0xcd
+#define JUNK_MAX ((size_t)64 << 20) /* more is left as it comes: touching gigabytes takes time */
+
+struct block {
+    unsigned char *map, *at;
+    size_t map_bytes, bytes;
+};
+
+static struct {
+    struct block *blocks;
+    size_t n, cap, bytes;
+    struct mf_known known;
+    bool is_open;
+} memory;
+
+struct mf_known *fake_memory(void)
+{
+    return &memory.known;
+}
+
+static void protect(const struct block *b, int protection)
+{
+    if (mprotect(b->map, b->map_bytes - PAGE, protection) < 0)
+        abort();
+}
+
+void fake_memory_open(void)
+{
+    memory.is_open = true;
+    for (size_t i = 0; i < memory.n; i++)
+        protect(&memory.blocks[i], PROT_READ | PROT_WRITE);
+}
+
+void fake_memory_close(void)
+{
+    memory.is_open = false;
+    for (size_t i = 0; i < memory.n; i++)
+        protect(&memory.blocks[i], PROT_NONE);
+}
+
+static hipError_t make_block(size_t bytes, struct block *ret)
+{
+    size_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN, pages = (room + PAGE - 1) / PAGE * PAGE;
+    struct block b = {.bytes = bytes, .map_bytes = pages + PAGE};
+
+    b.map = mmap(NULL, b.map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (b.map == MAP_FAILED)
+        return hipErrorOutOfMemory;
+    b.at = b.map + pages - room;
+    if (mf_known_add(&memory.known, b.at, bytes, true) < 0)
+        abort();
+    if (bytes <= JUNK_MAX) {
+        protect(&b, PROT_READ | PROT_WRITE);
+        memset(b.map, JUNK, pages);
+        protect(&b, PROT_NONE);
+    }
+    *ret = b;
+    return hipSuccess;
+}
+
+CALL hipMalloc(void **ret, size_t bytes)
+{
+    FAKE_ENTER_UNCAPTURED();
+    if (bytes > DEVICE_MEMORY - memory.bytes)
+        return hipErrorOutOfMemory;
+    if (memory.n == memory.cap) {
+        memory.cap = memory.cap ? 2 * memory.cap : 64;
+        memory.blocks = reallocarray(memory.blocks, memory.cap, sizeof(memory.blocks[0]));
+        if (!memory.blocks)
+            abort();
+    }
+    struct block *b = &memory.blocks[memory.n];
+    hipError_t r = make_block(bytes, b);
+    if (r != hipSuccess)
+        return r;
+    memory.n++;
+    memory.bytes += bytes;
+    *ret = b->at;
+    return hipSuccess;
+}
+
+/* Waits for the device, as the documentation says. */
+CALL hipFree(void *p)
+{
+    FAKE_ENTER_UNCAPTURED();
+    hipError_t r = fake_run_all();
+    if (r != hipSuccess || !p)
+        return r;
+    for (size_t i = 0; i < memory.n; i++) {
+        struct block *b = &memory.blocks[i];
+        if (b->at != p)
+            continue;
+        mf_known_remove(&memory.known, b->at);
+        (void)munmap(b->map, b->map_bytes);
+        memory.bytes -= b->bytes;
+        *b = memory.blocks[--memory.n];
+        return hipSuccess;
+    }
+    return hipErrorInvalidValue;
+}
+
+/* Whether the bytes lie within one allocation, or outside of all of them. */
+static bool is_whole(const void *p, size_t bytes)
+{
+    const struct mf_known_range *r = mf_known_below(&memory.known, (uintptr_t)p + bytes - 1);
+    uintptr_t from = (uintptr_t)p;
+
+    return !r || from + bytes <= r->from || from >= r->to || (from >= r->from && from + bytes <= r->to);
+}
+
+CALL hipMemcpy(void *to, const void *from, size_t bytes, hipMemcpyKind kind)
+{
+    FAKE_ENTER_UNCAPTURED();
+    if (kind != hipMemcpyDefault)
+        fake_misuse("copies of another kind than hipMemcpyDefault are not emulated");
+    hipError_t r = fake_run_null();
+    if (r != hipSuccess || bytes == 0)
+        return r;
+    if (!to || !from || !is_whole(to, bytes) || !is_whole(from, bytes))
+        return hipErrorInvalidValue;
+    fake_memory_open();
+    memcpy(to, from, bytes);
+    fake_memory_close();
+    return hipSuccess;
+}
+
+/* Of the device's memory it does not wait: it is queued. */
+CALL hipMemset(void *to, int value, size_t bytes)
+{
+    FAKE_ENTER_UNCAPTURED();
+    const struct mf_known_range *r = mf_known_below(&memory.known, (uintptr_t)to);
+    if (!r || (uintptr_t)to + bytes > r->to)
+        return hipErrorInvalidValue;
+    return fake_queue_set(to, value, bytes);
+}
