@@ -158,11 +158,6 @@ static float scale_of(double inverse_variance)
     return (float)(1.0 / (SUM_SIGMA * sqrt(inverse_variance)));
 }
 
-void mf_data_x_row(const struct mf_shape *shape, uint64_t seed, int64_t token, uint16_t *out)
-{
-    make_row(key_of(seed, MF_TENSOR_X), (uint64_t)token, scale_of(1), (size_t)shape->model_dim, out);
-}
-
 struct weight {
     size_t n, k; /* of one expert */
 };
@@ -173,12 +168,24 @@ static struct weight weight_of(const struct mf_shape *shape, enum mf_tensor w)
                              : (struct weight){(size_t)shape->model_dim, (size_t)shape->inter_dim};
 }
 
+struct mf_data_rule mf_data_rule(const struct mf_shape *shape, enum mf_tensor tensor, uint64_t seed)
+{
+    double inverse_variance = tensor == MF_TENSOR_X ? 1 : (double)weight_of(shape, tensor).k;
+    return (struct mf_data_rule){key_of(seed, tensor), scale_of(inverse_variance)};
+}
+
+void mf_data_x_row(const struct mf_shape *shape, uint64_t seed, int64_t token, uint16_t *out)
+{
+    struct mf_data_rule rule = mf_data_rule(shape, MF_TENSOR_X, seed);
+    make_row(rule.key, (uint64_t)token, rule.factor, (size_t)shape->model_dim, out);
+}
+
 void mf_data_w_row(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert, int64_t n,
                    uint16_t *out)
 {
     struct weight d = weight_of(shape, w);
-    uint64_t row = (uint64_t)expert * d.n + (uint64_t)n;
-    make_row(key_of(seed, w), row, scale_of((double)d.k), d.k, out);
+    struct mf_data_rule rule = mf_data_rule(shape, w, seed);
+    make_row(rule.key, (uint64_t)expert * d.n + (uint64_t)n, rule.factor, d.k, out);
 }
 
 static float row_amax(const uint16_t *codes, size_t n)

@@ -17,6 +17,12 @@
 #include "common/shape.h"
 #include "kernels/tensors.h"
 
+/* What a row of x, w1 or w2 is made of beside its number: for whoever makes the same bits elsewhere. */
+struct mf_data_rule {
+    uint64_t key; /* of Philox */
+    float factor; /* of the centred sums */
+};
+struct mf_data_rule mf_data_rule(const struct mf_shape *shape, enum mf_tensor tensor, uint64_t seed);
 /* bf16 values of x, row `token`, H of them. */
 void mf_data_x_row(const struct mf_shape *shape, uint64_t seed, int64_t token, uint16_t *out);
 /* bf16 values of row n of expert e of w1 (H values) or w2 (I values), before quantisation. */

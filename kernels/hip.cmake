@@ -17,6 +17,8 @@ set(MF_HIP_SOURCES
     family_hip_one.c
     family_hip_tile.c
     hip_open.c
+    maker.c
+    maker_reference.c
     ${mf_hip_text})
 
 function(mf_add_hip_module vendor)

@@ -148,28 +148,24 @@ MF_VECTOR_BODY(static, void, dots,
                    }
                })
 
-/* Slot rows by expert: rows[first[e]] … rows[first[e + 1] - 1], ascending. */
-struct groups {
-    int64_t *first;
-    int64_t *rows;
-};
-
 struct job {
     const struct mf_layer_data *data;
+    struct mf_reference_engine *engine; /* NULL: the pool's threads */
     struct mf_reference *out;
-    struct groups groups;
+    struct mf_reference_slots slots;
     float *h_exact; /* before any rounding */
-    float *z_exact; /* on that, for the cost of quantising; NULL when nothing is quantised */
+    float *
+        z_exact; /* on that, for the cost of quantising; NULL when nothing is quantised, and with an engine */
     float *scratch; /* a thread's tile and weight row */
     size_t scratch_floats;
 };
 
-static int group_rows(const struct mf_layer_data *d, struct groups *ret)
+static int group_slots(const struct mf_layer_data *d, struct mf_reference_slots *ret)
 {
     int64_t n = d->shape.token * d->shape.topk;
     ret->first = calloc((size_t)d->shape.expert + 2, sizeof(*ret->first));
-    ret->rows = calloc((size_t)n, sizeof(*ret->rows));
-    if (!ret->first || !ret->rows)
+    ret->slots = calloc((size_t)n, sizeof(*ret->slots));
+    if (!ret->first || !ret->slots)
         return -ENOMEM;
     for (int64_t i = 0; i < n; i++) {
         int32_t e = mf_shape_local(&d->shape, d->ids[i]);
@@ -181,7 +177,7 @@ static int group_rows(const struct mf_layer_data *d, struct groups *ret)
     for (int64_t i = 0; i < n; i++) {
         int32_t e = mf_shape_local(&d->shape, d->ids[i]);
         if (e >= 0)
-            ret->rows[ret->first[e + 1]++] = i;
+            ret->slots[ret->first[e + 1]++] = i;
     }
     return 0;
 }
@@ -194,15 +190,18 @@ static void zero_remote(struct job *j)
     for (int64_t i = 0; i < s->token * s->topk; i++) {
         if (mf_shape_local(s, j->data->ids[i]) >= 0)
             continue;
-        memset(j->out->g + (size_t)i * G, 0, G * sizeof(float));
         memset(j->h_exact + (size_t)i * I, 0, I * sizeof(float));
         memset(j->out->h_bf16 + (size_t)i * I, 0, I * sizeof(float));
-        memset(j->out->z + (size_t)i * H, 0, H * sizeof(float));
-        if (!j->z_exact)
+        if (j->out->h_error) {
+            memset(j->out->h + (size_t)i * I, 0, I * sizeof(float));
+            j->out->h_error[i] = 0;
+        }
+        if (j->engine)
             continue;
-        memset(j->out->h + (size_t)i * I, 0, I * sizeof(float));
-        memset(j->z_exact + (size_t)i * H, 0, H * sizeof(float));
-        j->out->h_error[i] = 0;
+        memset(j->out->g + (size_t)i * G, 0, G * sizeof(float));
+        memset(j->out->z + (size_t)i * H, 0, H * sizeof(float));
+        if (j->z_exact)
+            memset(j->z_exact + (size_t)i * H, 0, H * sizeof(float));
     }
 }
 
@@ -316,9 +315,9 @@ static void gemm(struct job *j, int thread, int n_threads, int64_t N, size_t K,
         .rows = scratch + K,
     };
     for (int32_t e = 0; e < j->data->shape.expert; e++) {
-        int64_t last = j->groups.first[e + 1];
-        for (int64_t i = j->groups.first[e]; i < last; i += TILE) {
-            t.slots = j->groups.rows + i;
+        int64_t last = j->slots.first[e + 1];
+        for (int64_t i = j->slots.first[e]; i < last; i += TILE) {
+            t.slots = j->slots.slots + i;
             t.n = (int)MF_MIN((int64_t)TILE, last - i);
             run(j, &t, e);
         }
@@ -337,15 +336,36 @@ static void gemm2_thread(void *context, int thread, int n_threads)
     gemm(j, thread, n_threads, j->data->shape.model_dim, (size_t)j->data->shape.inter_dim, gemm2_tile);
 }
 
+float mf_reference_error(double difference, double norm)
+{
+    return norm > 0 ? (float)sqrt(difference / norm) : 0;
+}
+
+/* The sums of sixteen, as of dot products: values i, i + 16, … */
+MF_VECTOR_BODY(static, void, add_squares,
+               (const float *a, const float *b, size_t n, double *difference, double *norm),
+               (a, b, n, difference, norm), {
+                   for (size_t k = 0; k < n; k += 16) {
+                       size_t m = n - k < 16 ? n - k : 16;
+                       for (size_t i = 0; i < m; i++) {
+                           double d = (double)a[k + i] - (double)b[k + i];
+                           difference[i] += d * d;
+                           norm[i] += (double)b[k + i] * (double)b[k + i];
+                       }
+                   }
+               })
+
 static float relative_error(const float *a, const float *b, size_t n)
 {
-    double difference = 0, norm = 0;
-    for (size_t i = 0; i < n; i++) {
-        double d = (double)a[i] - (double)b[i];
-        difference += d * d;
-        norm += (double)b[i] * (double)b[i];
+    double difference[16] = {0}, norm[16] = {0};
+    add_squares(a, b, n, difference, norm);
+    for (size_t half = 8; half > 0; half /= 2) {
+        for (size_t i = 0; i < half; i++) {
+            difference[i] += difference[i + half];
+            norm[i] += norm[i + half];
+        }
     }
-    return norm > 0 ? (float)sqrt(difference / norm) : 0;
+    return mf_reference_error(difference[0], norm[0]);
 }
 
 static void activate_row(const struct mf_layer_data *d, int64_t slot, const float *g, float *h)
@@ -476,7 +496,7 @@ static int allocate(struct job *j, int n_threads)
     j->scratch_floats = (size_t)(2 * TILE + 1) * (size_t)MF_MAX(s->model_dim, s->inter_dim) + 1024;
     j->scratch = floats(n_threads, (int64_t)j->scratch_floats, &failed);
     j->h_exact = floats(rows, s->inter_dim, &failed);
-    if (j->out->h_error)
+    if (j->out->h_error && !j->engine)
         j->z_exact = floats(rows, s->model_dim, &failed);
     return failed ? -ENOMEM : 0;
 }
@@ -503,9 +523,27 @@ void mf_reference_open(const struct mf_shape *shape, const void *block, struct m
     out->h_amax = amax[1];
 }
 
-int mf_reference_make_in(const struct mf_layer_data *data, void *block, struct mf_reference *out)
+static int gemm1_of(struct job *j, int n_threads)
 {
-    struct job j = {.data = data, .out = out};
+    if (j->engine)
+        return j->engine->gemm1(j->engine, j->data, &j->slots, j->out);
+    mf_pool_run(gemm1_thread, j, n_threads);
+    return 0;
+}
+
+static int gemm2_of(struct job *j, int n_threads)
+{
+    if (j->engine)
+        return j->engine->gemm2(j->engine, j->data, &j->slots, j->h_exact, j->out);
+    mf_pool_run(gemm2_thread, j, n_threads);
+    mf_pool_run(y_thread, j, n_threads);
+    return 0;
+}
+
+int mf_reference_make_in(const struct mf_layer_data *data, struct mf_reference_engine *engine, void *block,
+                         struct mf_reference *out)
+{
+    struct job j = {.data = data, .engine = engine, .out = out};
     float *amax = block;
     int n_threads = mf_pool_threads();
     if (!has_definition(&data->shape))
@@ -513,23 +551,24 @@ int mf_reference_make_in(const struct mf_layer_data *data, void *block, struct m
     (void)lay_out(&data->shape, block, out);
     int r = allocate(&j, n_threads);
     if (r == 0)
-        r = group_rows(data, &j.groups);
+        r = group_slots(data, &j.slots);
     if (r == 0) {
         zero_remote(&j);
         mf_pool_run(x_amax_thread, &j, n_threads);
         if (out->x)
             mf_pool_run(quantise_x_thread, &j, n_threads);
-        mf_pool_run(gemm1_thread, &j, n_threads);
+        r = gemm1_of(&j, n_threads);
+    }
+    if (r == 0) {
         mf_pool_run(h_thread, &j, n_threads);
         if (out->h_error)
             mf_pool_run(quantise_h_thread, &j, n_threads);
-        mf_pool_run(gemm2_thread, &j, n_threads);
-        mf_pool_run(y_thread, &j, n_threads);
+        r = gemm2_of(&j, n_threads);
         amax[0] = out->x_amax;
         amax[1] = out->h_amax;
     }
-    free(j.groups.first);
-    free(j.groups.rows);
+    free(j.slots.first);
+    free(j.slots.slots);
     free(j.h_exact);
     free(j.z_exact);
     free(j.scratch);
@@ -544,7 +583,7 @@ int mf_reference_make(const struct mf_layer_data *data, struct mf_reference *out
     if (r < 0)
         return r;
     void *block = aligned_alloc(64, bytes);
-    r = block ? mf_reference_make_in(data, block, out) : -ENOMEM;
+    r = block ? mf_reference_make_in(data, NULL, block, out) : -ENOMEM;
     out->block = block;
     if (r < 0)
         mf_reference_release(out);

@@ -66,8 +66,26 @@ struct mf_reference {
 int mf_reference_make(const struct mf_layer_data *data, struct mf_reference *out);
 /* Bytes of a shape's block. -EINVAL as above, in *ret 0. */
 int mf_reference_bytes(const struct mf_shape *shape, size_t *ret);
-/* Computes into a block of the caller's, of that many bytes at a multiple of 64. */
-int mf_reference_make_in(const struct mf_layer_data *data, void *block, struct mf_reference *out);
+/* Slots by expert: those of expert e are slots[first[e]] … slots[first[e + 1] - 1], ascending. */
+struct mf_reference_slots {
+    int64_t *first, *slots;
+};
+/* What is proportional to the weights, done elsewhere than on the pool's threads with the same bits, on weights of its own. Rows
+ * of slots whose expert is not here are zeros. A negative return is mf_reference_make_in's. */
+struct mf_reference_engine {
+    /* g from the quantised x. */
+    int (*gemm1)(struct mf_reference_engine *e, const struct mf_layer_data *data,
+                 const struct mf_reference_slots *slots, struct mf_reference *out);
+    /* z and y from h; where the shape quantises h, z_error and y_error by what comes of h_exact. */
+    int (*gemm2)(struct mf_reference_engine *e, const struct mf_layer_data *data,
+                 const struct mf_reference_slots *slots, const float *h_exact, struct mf_reference *out);
+};
+/* Computes into a block of the caller's, of that many bytes at a multiple of 64. engine NULL: the pool's threads do all; else
+ * data's weights are not read. */
+int mf_reference_make_in(const struct mf_layer_data *data, struct mf_reference_engine *engine, void *block,
+                         struct mf_reference *out);
+/* The relative error of a row whose squares of differences and of itself sum to these. */
+float mf_reference_error(double difference, double norm);
 /* What a block holds that was filled for the same shape; only read from then on. */
 void mf_reference_open(const struct mf_shape *shape, const void *block, struct mf_reference *out);
 void mf_reference_release(struct mf_reference *r);

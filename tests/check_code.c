@@ -8,6 +8,7 @@
 #include "common/cleanup.h"
 #include "common/text.h"
 #include "kernels/code.h"
+#include "kernels/maker.h"
 #include "mf_check.h"
 #include "remove_tree.h"
 
@@ -103,6 +104,29 @@ START_TEST(test_compiles)
 }
 END_TEST
 
+/* What makes data and references of a shape: named without a device, and compiled. */
+START_TEST(test_makers_compile)
+{
+    struct mf_compiler compiler = {.vendor = "nvidia", .arch = "sm_90a"};
+    const struct mf_device_info device = {.class = {.gfx = "sm_90", .cu_num = 132}},
+                                none = {.class = {.gfx = "cpu"}};
+    struct mf_code codes[MF_MAKER_CODES];
+    char paths[MF_MAKER_CODES][PATH_MAX], whys[MF_MAKER_CODES][MF_CODE_WHY_MAX];
+    struct mf_shape shape;
+
+    ck_assert_int_eq(
+        mf_shape_parse("1,256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch."
+                       "float8_e4m3fn,QuantType.per_1x128,1,0",
+                       &shape),
+        0);
+    ck_assert_uint_eq(mf_maker_codes(&none, &shape, codes), 0);
+    ck_assert_uint_eq(mf_maker_codes(&device, &shape, codes), MF_MAKER_CODES);
+    if (!has_compiler(&compiler))
+        return;
+    ck_assert_int_eq(mf_code_make(&compiler, codes, MF_MAKER_CODES, 2, paths, whys), MF_MAKER_CODES);
+}
+END_TEST
+
 /* An architecture that the compiler does not know is words, or a death in the compiler's own process: never ours. */
 START_TEST(test_failures_are_words)
 {
@@ -146,6 +170,7 @@ int main(void)
     tcase_add_test(tests, test_architectures);
     tcase_add_test(tests, test_sources);
     tcase_add_test(tests, test_compiles);
+    tcase_add_test(tests, test_makers_compile);
     tcase_add_test(tests, test_failures_are_words);
     tcase_add_test(tests, test_no_such_vendor);
     suite_add_tcase(suite, tests);

@@ -13,6 +13,7 @@
 #include "common/text.h"
 #include "covering.h"
 #include "kernels/family.h"
+#include "kernels/maker.h"
 #include "mf_check.h"
 
 #define CODES_MAX 512
@@ -309,6 +310,41 @@ START_TEST(test_compiles)
 }
 END_TEST
 
+/* The code that makes data and references, of every format; one that fuses a product with a sum would make other bits. */
+START_TEST(test_makers_compile)
+{
+    static const char *const functions[] = {"mf_data", "mf_dots"};
+    static char paths[2 * MF_ARRAY_LEN(formats)][PATH_MAX], whys[2 * MF_ARRAY_LEN(formats)][MF_CODE_WHY_MAX];
+    struct mf_code codes[2 * MF_ARRAY_LEN(formats)];
+    const struct target *t = &targets[_i];
+    struct mf_compiler compiler = {.vendor = t->vendor};
+    struct mf_device_info device = {.cores = 104};
+    char why[MF_CODE_WHY_MAX];
+    size_t n = 0;
+
+    mf_say(compiler.arch, sizeof(compiler.arch), "%s", t->gfx);
+    mf_say(device.class.gfx, sizeof(device.class.gfx), "%s", t->gfx);
+    if (mf_code_version(t->vendor, compiler.version, why, sizeof(why)) < 0) {
+        printf("skipped: %s by %s: %s\n", t->gfx, t->by, why);
+        return;
+    }
+    for (size_t f = 0; f < MF_ARRAY_LEN(formats); f++) {
+        const int row[N_FACTORS] = {[FORMAT] = (int)f};
+        const struct mf_shape shape = shape_of(row);
+        ck_assert_uint_eq(mf_maker_codes(&device, &shape, codes + n), 2);
+        n += 2;
+    }
+    (void)mf_code_make(&compiler, codes, n, (int)sysconf(_SC_NPROCESSORS_ONLN), paths, whys);
+    for (size_t i = 0; i < n; i++) {
+        struct amd_kernel k;
+        ck_assert_msg(*paths[i], "%s for %s: %s", codes[i].source, t->gfx, whys[i]);
+        ck_assert_int_eq(amd_object_read(paths[i], functions[i % 2], &k), 0);
+        /* scalars may wait in lanes of a vector register */
+        ck_assert_msg(k.vgpr_spills == 0 && k.scratch == 0, "%s spills", codes[i].source);
+    }
+}
+END_TEST
+
 /* What is no code object is an error, and so is a kernel that is not in one. */
 START_TEST(test_reads_refuses)
 {
@@ -328,6 +364,7 @@ int main(void)
         return EXIT_FAILURE;
     tcase_set_timeout(tests, 850);
     tcase_add_loop_test(tests, test_compiles, 0, MF_ARRAY_LEN(targets));
+    tcase_add_loop_test(tests, test_makers_compile, 0, MF_ARRAY_LEN(targets));
     tcase_add_test(tests, test_reads_refuses);
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);

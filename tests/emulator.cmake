@@ -12,8 +12,8 @@ function(mf_add_emulator_test name)
         message(STATUS "${name} left out: no g++, which compiles GPU kernels for the emulator")
         return()
     endif()
-    cmake_parse_arguments(ARG "" "" "SOURCES;LABELS" ${ARGN})
-    mf_add_test(${name} USES kernels common LABELS ${ARG_LABELS} TIMEOUT 300 LINK ${CMAKE_DL_LIBS} SOURCES ${ARG_SOURCES}
+    cmake_parse_arguments(ARG "" "" "SOURCES;LABELS;USES" ${ARGN})
+    mf_add_test(${name} USES ${ARG_USES} kernels common LABELS ${ARG_LABELS} TIMEOUT 300 LINK ${CMAKE_DL_LIBS} SOURCES ${ARG_SOURCES}
         emulator/device_emulated.c ${MF_EMULATOR_OBJECTS})
     mf_uses_emulator(${name})
 endfunction()
@@ -22,6 +22,8 @@ if(NOT MF_SANITIZE MATCHES thread)
     mf_add_emulator_test(check_emulator_amd SOURCES family_contract.c row_limit.c LABELS slow)
     mf_add_emulator_test(check_emulator_faults)
     mf_add_emulator_test(check_emulator_maps)
+    mf_add_emulator_test(check_maker LABELS slow)
+    mf_add_emulator_test(check_session_device USES worker LABELS slow)
 endif()
 
 # Runtimes of AMD over the emulator, as three releases have them (emulator/hip/runtime.h): each is found in its own folder.

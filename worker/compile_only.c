@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "common/text.h"
 #include "kernels/hip_open.h"
+#include "kernels/maker.h"
 #include "worker/ahead.h"
 #include "worker/shapes_file.h"
 
@@ -82,6 +83,17 @@ static int take_rejection(struct mf_offer *o, const char *family, const char *ke
     return 0;
 }
 
+/* Those of the data and references. */
+static int add_makers(const struct target *t, const struct mf_shape *shape, struct mf_code **codes, size_t *n)
+{
+    struct mf_code *more = reallocarray(*codes, *n + MF_MAKER_CODES, sizeof(*more));
+    if (!more)
+        return -ENOMEM;
+    *codes = more;
+    *n += mf_maker_codes(&t->info, shape, more + *n);
+    return 0;
+}
+
 static int codes_of(const struct target *t, const struct mf_shape *shape, const char *families,
                     struct mf_code **ret, size_t *ret_n, size_t *ret_steps)
 {
@@ -91,7 +103,7 @@ static int codes_of(const struct target *t, const struct mf_shape *shape, const 
         r = mf_ahead_codes(&t->info, "hip", shape, NULL, f.steps, f.n, ret, ret_n);
     *ret_steps = f.n;
     free(f.steps);
-    return r;
+    return r < 0 ? r : add_makers(t, shape, ret, ret_n);
 }
 
 /* ---- making it ---- */

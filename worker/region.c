@@ -147,6 +147,16 @@ int mf_region_copy(struct mf_region *r, struct mf_device *device)
     return mf_region_push(r);
 }
 
+int mf_region_on_device(size_t bytes, struct mf_device *device, struct mf_region *ret)
+{
+    struct mf_region r = {.bytes = whole_pages(bytes), .fd = -1, .device = device};
+    r.copy = device->ops->alloc(device, r.bytes);
+    if (!r.copy)
+        return -ENOMEM;
+    *ret = r;
+    return 0;
+}
+
 int mf_region_push(const struct mf_region *r)
 {
     return r->device ? r->device->ops->copy(r->device, r->copy, r->at, r->bytes) : 0;

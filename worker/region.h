@@ -9,11 +9,11 @@
 #include "worker/unit.h"
 
 struct mf_region {
-    uint8_t *at; /* NULL: none */
+    uint8_t *at; /* NULL: none, or the device has it alone */
     size_t bytes;
     int fd;
     struct mf_device *device; /* that has a copy in memory of its own; NULL: launches see `at` */
-    uint8_t *copy;
+    uint8_t *copy;            /* of all of it */
 };
 #define MF_REGION_INIT \
     {                  \
@@ -34,6 +34,8 @@ void mf_region_release(struct mf_region *r);
 /* Devices with memory of their own see a copy of the region: made here, and equal to the region after a push; pull takes
  * what launches wrote back. Nothing to do on the others, nor for a device of NULL. -ENOMEM, -EIO. */
 int mf_region_copy(struct mf_region *r, struct mf_device *device);
+/* Memory of such a device alone, zeroed: nothing to push, pull or map. -ENOMEM. */
+int mf_region_on_device(size_t bytes, struct mf_device *device, struct mf_region *ret);
 int mf_region_push(const struct mf_region *r);
 int mf_region_pull(const struct mf_region *r);
 /* An address in the region as launches on the device see it. */

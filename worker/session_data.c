@@ -127,10 +127,35 @@ static int make_weight(struct mf_session *s, const struct mf_artifact *a, const 
     return mf_region_seal(j.fd, bytes, s->keeper, key, ret);
 }
 
+/* As launches see it: the device's own making where it has a maker, else a file that is found or made. */
+static int open_weight(struct mf_session *s, const struct mf_part *parts, int n, size_t bytes,
+                       struct mf_session_weight *w)
+{
+    char key[MF_KEPT_KEY_MAX];
+    if (s->maker) {
+        int r = mf_region_on_device(bytes, s->device, &w->region);
+        if (r < 0)
+            return r;
+        w->seen = weight_ref(parts, n, w->region.copy);
+        return mf_maker_weight(s->maker, &w->artifact, &w->seen);
+    }
+    weight_key(s, &w->artifact, key);
+    int r = mf_region_find(s->keeper, key, bytes, &w->region);
+    if (r == -ENOENT)
+        r = make_weight(s, &w->artifact, parts, n, bytes, key, &w->region);
+    if (r == 0)
+        r = mf_region_copy(&w->region, s->device);
+    if (r < 0)
+        return r;
+    w->ref = weight_ref(parts, n, w->region.at);
+    for (int i = 0; i < n; i++)
+        w->seen.part[i] = mf_region_seen(&w->region, w->ref.part[i]);
+    return 0;
+}
+
 int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct mf_session_weight **ret)
 {
     struct mf_part parts[MF_PARTS_MAX];
-    char key[MF_KEPT_KEY_MAX];
     size_t bytes = 0;
     for (size_t i = 0; i < s->n_weights; i++) {
         if (mf_artifact_equal(&s->weights[i].artifact, a)) {
@@ -146,20 +171,11 @@ int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct 
     for (int i = 0; i < n; i++)
         bytes += align_page((size_t)mf_part_bytes(&parts[i]));
     struct mf_session_weight w = {.artifact = *a, .region = MF_REGION_INIT};
-    weight_key(s, a, key);
-    int r = mf_region_find(s->keeper, key, bytes, &w.region);
-    if (r == -ENOENT)
-        r = make_weight(s, a, parts, n, bytes, key, &w.region);
-    if (r < 0)
-        return r;
-    r = mf_region_copy(&w.region, s->device);
+    int r = open_weight(s, parts, n, bytes, &w);
     if (r < 0) {
         mf_region_release(&w.region);
         return r;
     }
-    w.ref = weight_ref(parts, n, w.region.at);
-    for (int i = 0; i < n; i++)
-        w.seen.part[i] = mf_region_seen(&w.region, w.ref.part[i]);
     for (int i = 0; i < MF_ROTATIONS_MAX; i++)
         w.used[i] = -1;
     s->weights[s->n_weights] = w;
@@ -439,24 +455,42 @@ static int make_bias(struct mf_session *s, enum mf_tensor b, struct mf_region *r
     return r;
 }
 
-static int make_data(struct mf_session *s)
+/* The weights that the host packs other layouts from, and computes references with. */
+static int make_host_weights(struct mf_session *s)
 {
     struct mf_session_weight *w;
     struct mf_artifact a = mf_plain_w(&s->shape, MF_TENSOR_W1, "row");
-    int r = make_inputs(s);
-    if (r == 0)
-        r = mf_session_weight(s, &a, &w);
+    int r = mf_session_weight(s, &a, &w);
     if (r < 0)
         return r;
     s->data.w1 = w->ref;
     a = mf_plain_w(&s->shape, MF_TENSOR_W2, "row");
     r = mf_session_weight(s, &a, &w);
-    if (r < 0)
-        return r;
-    s->data.w2 = w->ref;
-    r = make_bias(s, MF_TENSOR_B1, &s->b1_region, &s->data.b1);
+    if (r == 0)
+        s->data.w2 = w->ref;
+    return r;
+}
+
+/* A device that makes its own has the references from its weights, too; one with too little memory for that leaves all to the
+ * host. */
+static int make_data(struct mf_session *s)
+{
+    int r = make_inputs(s);
+    if (r == 0)
+        r = make_bias(s, MF_TENSOR_B1, &s->b1_region, &s->data.b1);
     if (r == 0)
         r = make_bias(s, MF_TENSOR_B2, &s->b2_region, &s->data.b2);
+    if (r == 0)
+        r = mf_maker_new(s->device, &s->shape, s->options.seed, &s->maker);
+    if (r == 0) {
+        r = mf_session_reference(s);
+        if (r != -ENOMEM)
+            return r;
+        s->maker = mf_maker_free(s->maker);
+        r = -ENOTSUP;
+    }
+    if (r == -ENOTSUP)
+        r = make_host_weights(s);
     return r < 0 ? r : mf_session_reference(s);
 }
 
@@ -519,6 +553,7 @@ struct mf_session *mf_session_free(struct mf_session *s)
     if (!s)
         return NULL;
     drop_buffers(s);
+    s->maker = mf_maker_free(s->maker);
     for (size_t i = 0; i < s->n_weights; i++)
         mf_region_release(&s->weights[i].region);
     for (size_t i = 0; i < s->n_orders; i++)

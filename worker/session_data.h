@@ -5,6 +5,7 @@
  * run two). Both are dropped between steps when they pass a quarter of the memory that was free at the start. */
 #pragma once
 
+#include "kernels/maker.h"
 #include "kernels/reference.h"
 #include "worker/guard.h"
 #include "worker/rotate.h"
@@ -15,9 +16,10 @@
 struct mf_session_weight {
     struct mf_artifact artifact;
     struct mf_region region;
-    struct mf_tensor_ref ref, seen; /* the host's addresses, and those that launches get */
-    double used[MF_ROTATIONS_MAX];  /* session.traffic when a rotation was last read; < 0: never */
-    int cursor;                     /* rotation of the last timed call */
+    struct mf_tensor_ref ref,
+        seen; /* the host's addresses, NULL where it has none, and those that launches get */
+    double used[MF_ROTATIONS_MAX]; /* session.traffic when a rotation was last read; < 0: never */
+    int cursor;                    /* rotation of the last timed call */
 };
 
 struct mf_session_input {
@@ -48,6 +50,7 @@ struct mf_session {
     struct mf_keeper *keeper;
     const struct mf_family_set *extra;
     struct mf_sink *sink;
+    struct mf_maker *maker; /* of what the device makes itself; NULL: the host makes all */
 
     struct mf_region x_region, topk_region, b1_region, b2_region, ref_region;
     struct mf_layer_data data;

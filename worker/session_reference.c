@@ -32,7 +32,12 @@ static int make(struct mf_session *s, size_t bytes, const char *key)
         return r;
     void *at = mf_memory_map(fd, bytes, PROT_READ | PROT_WRITE, 0);
     struct mf_reference made;
-    r = at ? mf_reference_make_in(&s->data, at, &made) : -errno;
+    if (!at)
+        r = -errno;
+    else if (s->maker)
+        r = mf_maker_reference(s->maker, &s->data, at, &made);
+    else
+        r = mf_reference_make_in(&s->data, NULL, at, &made);
     /* A file that is mapped for writing cannot be sealed */
     if (at)
         (void)munmap(at, bytes);

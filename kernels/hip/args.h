@@ -79,3 +79,57 @@ struct mf_hip_one_args {
     void *y;
     mf_i32 token, unused;
 };
+
+/* What mf_data leaves of its groups: codes in a layout, the floats that they decode to in rows, or their largest magnitudes. */
+#define MF_DATA_CODES  0
+#define MF_DATA_FLOATS 1
+#define MF_DATA_AMAX   2
+
+/* Matrices of [rows, cols], group by group. */
+struct mf_hip_data_args {
+    void *out;
+    float *scale; /* NULL: not wanted */
+    float *
+        amax; /* of each group: written for MF_DATA_AMAX, else what all of a matrix share; NULL: each its own */
+    const mf_i32 *matrices; /* which of the tensor's they are; NULL: the first ones */
+    unsigned long long key;
+    long long groups; /* of all matrices */
+    float factor;
+    mf_i32 rows, cols;
+    mf_i32 group_rows, group_cols; /* columns in multiples of 32, or all */
+    mf_i32 panel, gate_rows;       /* of the layout (kernels/layout.h) */
+    mf_i32 what;
+};
+
+#define MF_DOTS_TILE 32 /* rows of a that a block multiplies at once */
+
+/* Up to MF_DOTS_TILE slots of one expert. */
+struct mf_hip_dots_tile {
+    mf_i32 matrix, expert; /* of w, and by the layer's count */
+    mf_i32 first, n;       /* of slots */
+};
+
+/* out[slot] = a[slot / slots_of_row] · w[matrix]^T + bias[expert] for the slots of the tiles: [.., k] by [n, k] floats. */
+struct mf_hip_dots_args {
+    const float *a, *w;
+    const float *bias; /* NULL: none */
+    const mf_i32 *slots;
+    const struct mf_hip_dots_tile *tiles;
+    float *out;
+    mf_i32 n_tiles, n, k;
+    mf_i32 slots_of_row;
+};
+
+struct mf_hip_slots_args {
+    const float *z;       /* [T*k,H] */
+    const float *weights; /* [T,k]; NULL: all 1 */
+    float *y;             /* [T,H] */
+    mf_i32 token, topk, cols, unused;
+};
+
+struct mf_hip_difference_args {
+    const float *a, *b;
+    double *out; /* [rows, 2] */
+    long long rows;
+    mf_i32 cols, unused;
+};

@@ -272,6 +272,18 @@ MF_DEVICE float mf_divide(float a, float b)
     return a / b;
 }
 
+/* Rounded each by itself: never one instruction of both. */
+template <typename T> MF_DEVICE T mf_times(T a, T b)
+{
+#pragma clang fp contract(off)
+    return a * b;
+}
+template <typename T> MF_DEVICE T mf_plus(T a, T b)
+{
+#pragma clang fp contract(off)
+    return a + b;
+}
+
 /* ---- time ---- */
 
 /* Of a counter of 100 MHz. Where it is slower, what waits by it waits longer; nothing is measured with it. */

@@ -180,6 +180,24 @@ MF_DEVICE float mf_divide(float a, float b)
     return __fdiv_rn(a, b);
 }
 
+/* Rounded each by itself: never one instruction of both. */
+MF_DEVICE float mf_times(float a, float b)
+{
+    return __fmul_rn(a, b);
+}
+MF_DEVICE float mf_plus(float a, float b)
+{
+    return __fadd_rn(a, b);
+}
+MF_DEVICE double mf_times(double a, double b)
+{
+    return __dmul_rn(a, b);
+}
+MF_DEVICE double mf_plus(double a, double b)
+{
+    return __dadd_rn(a, b);
+}
+
 /* ---- time ---- */
 
 MF_DEVICE u64 mf_clock_ns()

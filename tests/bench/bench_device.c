@@ -247,9 +247,11 @@ static void bench_shape(struct mf_device *d, const struct mf_shape *s, const cha
         printf("%s: %s\n", text, why);
         return;
     }
+    printf("%s\n  data and references in %.3f s, %s\n", text, (double)(mf_now_ns() - sink.start_ns) * 1e-9,
+           session->maker ? "made by the device" : "made by the host");
     int64_t active = session->rotation.active;
     double bytes = mf_layer_floor_bytes(s, active), flops = mf_layer_flops(s);
-    printf("%s\n  active %lld  floor %.1f us (bytes %.1f, flops %.1f)\n", text, (long long)active,
+    printf("  active %lld  floor %.1f us (bytes %.1f, flops %.1f)\n", (long long)active,
            fmax(bytes / d->info.mem_read_gbs / 1e3, flops / d->info.peak_gflops_bf16 / 1e3),
            bytes / d->info.mem_read_gbs / 1e3, flops / d->info.peak_gflops_bf16 / 1e3);
     (void)mf_enumerate(&d->info, s, families, &f.offer);

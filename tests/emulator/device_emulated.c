@@ -85,10 +85,13 @@ static int compile(struct mf_device *base, const struct mf_code *codes, size_t n
     const struct device *d = device_of(base);
     long at_once = sysconf(_SC_NPROCESSORS_ONLN);
     _cleanup_(mf_freep) pid_t *children = calloc(n + 1, sizeof(*children));
+    _cleanup_(mf_freep) void *own = paths ? NULL : calloc(n + 1, PATH_MAX);
     int made = 0;
 
-    if (!children)
+    if (!children || (!paths && !own))
         return -ENOMEM;
+    if (!paths)
+        paths = own;
     /* The one to wait for follows behind the one to start. Two of one path are made once. */
     for (size_t i = 0; i < n + (size_t)at_once; i++) {
         if (i < n) {
@@ -105,7 +108,8 @@ static int compile(struct mf_device *base, const struct mf_code *codes, size_t n
             made++;
             continue;
         }
-        read_log(paths[done], whys[done]);
+        if (whys)
+            read_log(paths[done], whys[done]);
         paths[done][0] = '\0';
     }
     return made;
@@ -175,6 +179,44 @@ static int module_launch(struct mf_device *base, void *function, const struct mf
     return r;
 }
 
+/* ---- memory and time ---- */
+
+static void *device_alloc(struct mf_device *base, size_t bytes)
+{
+    size_t whole = (bytes + 63) / 64 * 64;
+    void *p = bytes > 0 ? aligned_alloc(64, whole) : NULL;
+
+    if (p && mf_known_add(&device_of(base)->known, p, bytes, true) < 0)
+        abort();
+    return p ? memset(p, 0, whole) : NULL;
+}
+
+static void device_release(struct mf_device *base, void *memory, size_t bytes)
+{
+    (void)bytes;
+    mf_known_remove(&device_of(base)->known, memory);
+    free(memory);
+}
+
+static int device_copy(struct mf_device *base, void *to, const void *from, size_t bytes)
+{
+    (void)base;
+    memmove(to, from, bytes);
+    return 0;
+}
+
+/* Nothing here has a speed: a launch takes a millisecond. */
+static int device_time(struct mf_device *base, mf_launch_fn launch, void *context, int n, double *ret_us)
+{
+    int r = 0;
+
+    (void)base;
+    for (int i = 0; i < n && r == 0; i++)
+        r = launch(context, i);
+    *ret_us = 1000.0 * n;
+    return r;
+}
+
 /* ---- the device ---- */
 
 void mf_device_emulated_know(struct mf_device *d, const void *memory, size_t bytes, bool writable)
@@ -201,7 +243,12 @@ static void free_device(struct mf_device *base)
 
 static const struct mf_device_ops ops = {
     .kind = "hip",
+    .own_memory = true,
     .free = free_device,
+    .alloc = device_alloc,
+    .release = device_release,
+    .copy = device_copy,
+    .time = device_time,
     .module_load = module_load,
     .module_unload = module_unload,
     .module_function = module_function,

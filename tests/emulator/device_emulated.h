@@ -1,7 +1,7 @@
 /* The emulator as a device of kind "hip": what families open on it is compiled by g++ and run on the host, lane by lane.
  *
- * It is for tests of kernels: it compiles, loads and launches. Memory is the test's own, and a launch may touch what was made
- * known and nothing else. Launches take turns at lowest lane first, highest first, and an order drawn from the seed. */
+ * It is for tests: it compiles, loads and launches. A launch may touch what the device has allocated, memory of the test's own
+ * that was made known, and nothing else. Launches take turns at lowest lane first, highest first, and an order drawn from the seed. */
 #pragma once
 
 #include <stdbool.h>

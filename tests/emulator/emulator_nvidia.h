@@ -141,6 +141,15 @@ MF_DEVICE float mf_divide(float a, float b)
 {
     return a / b;
 }
+/* The emulator's kernels are compiled without contraction. */
+template <class T> MF_DEVICE T mf_times(T a, T b)
+{
+    return a * b;
+}
+template <class T> MF_DEVICE T mf_plus(T a, T b)
+{
+    return a + b;
+}
 
 /* ---- ldmatrix ---- */
 

@@ -1,0 +1,48 @@
+/* A maker's inside, and how it has the device work: a list of launches, run as one. Only maker*.c include this. */
+#pragma once
+
+#include "kernels/codec.h"
+#include "kernels/family_hip.h"
+#include "kernels/hip/args.h"
+#include "kernels/maker.h"
+
+#define MF_MAKER_THREADS 256 /* of every block */
+
+enum mf_maker_kernel { MF_MAKER_DATA, MF_MAKER_DOTS, MF_MAKER_SLOTS, MF_MAKER_DIFFERENCES, MF_MAKER_N_ };
+
+struct mf_maker {
+    struct mf_device *device;
+    struct mf_shape shape;
+    uint64_t seed;
+    struct mf_codecs codecs; /* alike but for their scales */
+    struct mf_hip_function functions[MF_MAKER_N_];
+};
+
+struct mf_maker_launch {
+    const struct mf_hip_function *function;
+    struct mf_grid grid;
+    union {
+        struct mf_hip_data_args data;
+        struct mf_hip_dots_args dots;
+        struct mf_hip_slots_args slots;
+        struct mf_hip_difference_args difference;
+    } args;
+    size_t bytes; /* of args */
+};
+
+/* Matrices [rows, cols] of a tensor, as the kernel makes them. */
+struct mf_maker_matrices {
+    enum mf_tensor tensor;
+    const struct mf_codec *codec;
+    int64_t n, rows, cols;
+    const mf_i32 *numbers; /* the device's; NULL: the first n of the tensor */
+    float *amax; /* the device's, mf_maker_groups() floats; of codecs whose scale is of a whole matrix */
+};
+
+/* Blocks that take turns at so many pieces of work. */
+struct mf_grid mf_maker_grid(const struct mf_maker *m, int64_t work);
+int64_t mf_maker_groups(const struct mf_maker_matrices *x);
+/* Launches that make them, at most two: how many. args.data of the last is the caller's to complete. */
+int mf_maker_add_data(struct mf_maker *m, const struct mf_maker_matrices *x, struct mf_maker_launch *ret);
+/* All of them, one after the other; done when it returns. */
+int mf_maker_run(struct mf_maker *m, const struct mf_maker_launch *launches, size_t n);

@@ -1,0 +1,266 @@
+/* A session on a device that has memory of its own and makes its data itself: the emulator as one. What it makes is what the host
+ * would, nothing of a weight's size is kept on the host, steps are verified against it, and a device without room leaves all to
+ * the host. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+#include "emulator/device_emulated.h"
+#include "kernels/data.h"
+#include "mf_check.h"
+#include "worker/session_data.h"
+
+/* ---- a keeper in memory ---- */
+
+struct test_keeper {
+    struct mf_keeper keeper; /* first */
+    char keys[8][256];
+    int fds[8];
+    uint64_t bytes[8];
+    int n, n_found;
+};
+
+static int keeper_find(struct mf_keeper *keeper, const char *key, uint64_t *ret_bytes)
+{
+    struct test_keeper *k = (struct test_keeper *)keeper;
+    for (int i = 0; i < k->n; i++) {
+        if (strcmp(k->keys[i], key) == 0) {
+            k->n_found++;
+            *ret_bytes = k->bytes[i];
+            return k->fds[i];
+        }
+    }
+    return -1;
+}
+
+static int keeper_keep(struct mf_keeper *keeper, const char *key, int fd, uint64_t bytes)
+{
+    struct test_keeper *k = (struct test_keeper *)keeper;
+    ck_assert_int_lt(k->n, 8);
+    ck_assert_int_eq(mf_copy(k->keys[k->n], sizeof(k->keys[0]), key), 0);
+    k->fds[k->n] = fd;
+    k->bytes[k->n++] = bytes;
+    return 0;
+}
+
+/* ---- helpers ---- */
+
+static const struct mf_unit_options options = {.err_ratio = 0.05, .seed = 7, .time_cap_ms = 60000};
+
+static struct mf_shape a_shape(void)
+{
+    struct mf_shape s;
+    ck_assert_int_eq(
+        mf_shape_parse("5,256,128,4,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch."
+                       "float8_e4m3fn,QuantType.per_1x128,1,0",
+                       &s),
+        0);
+    return s;
+}
+
+static struct mf_device *device(void)
+{
+    struct mf_device *d = NULL;
+    ck_assert_int_eq(mf_device_emulated_open("sm_89", 3, 1, &d), 0);
+    return d;
+}
+
+static struct mf_session *session_of(struct mf_device *d, const struct mf_shape *s, struct test_keeper *k)
+{
+    struct mf_session *session = NULL;
+    char why[MF_REASON_MAX];
+    const struct mf_session_args args = {
+        .device = d, .shape = *s, .options = &options, .keeper = k ? &k->keeper : NULL};
+    ck_assert_msg(mf_session_new(&args, why, sizeof(why), &session) == 0, "%s", why);
+    return session;
+}
+
+static struct mf_session_weight *weight_of(struct mf_session *session, const struct mf_artifact *a)
+{
+    struct mf_session_weight *w = NULL;
+    ck_assert_int_eq(mf_session_weight(session, a, &w), 0);
+    return w;
+}
+
+/* The weight that launches see, element for element the host's. */
+static void check_weight(struct mf_session *session, const struct mf_shape *s, enum mf_tensor tensor)
+{
+    const struct mf_artifact row = mf_plain_w(s, tensor, "row");
+    const struct mf_session_weight *w = weight_of(session, &row);
+    struct mf_part parts[MF_PARTS_MAX];
+    struct mf_tensor_ref want = {0};
+    int n = mf_artifact_parts(&row, s, parts);
+
+    for (int i = 0; i < n; i++)
+        want.part[i] = calloc(1, (size_t)mf_part_bytes(&parts[i]));
+    ck_assert_int_eq(mf_data_weight(s, tensor, options.seed, &want), 0);
+    for (int i = 0; i < n; i++) {
+        ck_assert_mem_eq(w->seen.part[i], want.part[i], (size_t)mf_part_bytes(&parts[i]));
+        free(want.part[i]);
+    }
+}
+
+/* The references that a session has beside those of the CPU, whose block is the same bytes from first to last. */
+static void check_reference(const struct mf_session *session, const struct mf_shape *s)
+{
+    struct mf_device *cpu = NULL;
+    char why[MF_REASON_MAX];
+    size_t bytes;
+
+    ck_assert_int_eq(mf_device_open("cpu:0", why, sizeof(why), &cpu), 0);
+    struct mf_session *host = session_of(cpu, s, NULL);
+    ck_assert_int_eq(mf_reference_bytes(s, &bytes), 0);
+    ck_assert_mem_eq(session->ref_region.at, host->ref_region.at, bytes);
+    (void)mf_session_free(host);
+    (void)mf_device_close(cpu);
+}
+
+/* ---- tests ---- */
+
+START_TEST(the_device_makes_all)
+{
+    const struct mf_shape s = a_shape();
+    struct test_keeper k = {.keeper = {keeper_find, keeper_keep, NULL}};
+    struct mf_device *d = device();
+
+    struct mf_session *first = session_of(d, &s, &k);
+    ck_assert_ptr_nonnull(first->maker);
+    ck_assert_int_eq(
+        k.n, 1); /* the references; no weight is made on the host, and none at all before it is asked for */
+    ck_assert_uint_eq(first->n_weights, 0);
+    ck_assert_ptr_null(first->data.w1.part[0]);
+    check_weight(first, &s, MF_TENSOR_W1);
+    check_weight(first, &s, MF_TENSOR_W2);
+    ck_assert_ptr_null(first->weights[0].ref.part[0]);
+    check_reference(first, &s);
+    first = mf_session_free(first);
+    struct mf_session *second = session_of(d, &s, &k);
+    ck_assert_int_eq(k.n, 1);
+    ck_assert_int_eq(k.n_found, 1);
+    check_reference(second, &s);
+    (void)mf_session_free(second);
+    (void)mf_device_close(d);
+}
+END_TEST
+
+/* ---- a step on it ---- */
+
+struct test_sink {
+    struct mf_sink sink; /* first */
+    struct mf_result results[4];
+    size_t n;
+};
+
+static int begin(struct mf_sink *s, int64_t id, bool is_pipeline, int64_t limit_ms)
+{
+    (void)s, (void)id, (void)is_pipeline, (void)limit_ms;
+    return 0;
+}
+
+static int take(struct mf_sink *s, const struct mf_result *r)
+{
+    struct test_sink *t = (struct test_sink *)s;
+    ck_assert_uint_lt(t->n, MF_ARRAY_LEN(t->results));
+    t->results[t->n++] = *r;
+    return 0;
+}
+
+struct test_offer {
+    struct mf_offer offer; /* first */
+    const char *family, *prefix;
+    struct mf_probe_step step;
+    bool found;
+};
+
+static int take_step(struct mf_offer *o, const struct mf_step *s)
+{
+    struct test_offer *t = (struct test_offer *)o;
+    if (!t->found && strcmp(s->family, t->family) == 0 &&
+        strncmp(s->name, t->prefix, strlen(t->prefix)) == 0) {
+        t->step = (struct mf_probe_step){.id = 1, .step = *s};
+        t->found = true;
+    }
+    return 0;
+}
+
+__attribute__((format(printf, 5, 6))) static int
+take_no(struct mf_offer *o, const char *family, const char *kernel, const char *rule, const char *format, ...)
+{
+    (void)o, (void)family, (void)kernel, (void)rule, (void)format;
+    return 0;
+}
+
+/* Both stages read weights that only the device has, and are held against references that it has made. */
+static const struct {
+    const char *family, *prefix;
+} steps[] = {{"move", "quant1_"}, {"tile", "s1_"}, {"tile", "s2_"}};
+
+START_TEST(steps_are_verified)
+{
+    const struct mf_shape s = a_shape();
+    struct mf_device *d = device();
+    struct mf_session *session = session_of(d, &s, NULL);
+    struct test_offer o = {{take_step, take_no}, steps[_i].family, steps[_i].prefix, {0}, false};
+    struct test_sink sink = {.sink = {.begin = begin, .result = take}};
+
+    ck_assert_int_ge(mf_enumerate(&d->info, &s, steps[_i].family, &o.offer), 0);
+    ck_assert(o.found);
+    ck_assert_int_eq(mf_session_probe(session, &o.step, 1, NULL, NULL, &sink.sink), 0);
+    ck_assert_uint_eq(sink.n, 1);
+    ck_assert_msg(sink.results[0].status == MF_STATUS_OK, "%s: %s", o.step.step.name, sink.results[0].reason);
+    ck_assert_int_eq(sink.results[0].verified, 2);
+    (void)mf_session_free(session);
+    (void)mf_device_close(d);
+}
+END_TEST
+
+/* ---- a device that is full for once ---- */
+
+static void *(*alloc)(struct mf_device *d, size_t bytes);
+static int until_full;
+
+static void *alloc_until_full(struct mf_device *d, size_t bytes)
+{
+    return until_full-- == 0 ? NULL : alloc(d, bytes);
+}
+
+START_TEST(a_full_device_leaves_it_to_the_host)
+{
+    const struct mf_shape s = a_shape();
+    struct test_keeper k = {.keeper = {keeper_find, keeper_keep, NULL}};
+    struct mf_device *d = device();
+    struct mf_device_ops ops = *d->ops;
+    const struct mf_device_ops *own = d->ops;
+
+    alloc = ops.alloc;
+    ops.alloc = alloc_until_full;
+    d->ops = &ops;
+    until_full = _i;
+    struct mf_session *session = session_of(d, &s, &k);
+    ck_assert_int_lt(until_full, 0);
+    ck_assert_ptr_null(session->maker);
+    ck_assert_int_eq(k.n, 3);
+    ck_assert_ptr_nonnull(session->data.w1.part[0]);
+    check_weight(session, &s, MF_TENSOR_W1);
+    check_weight(session, &s, MF_TENSOR_W2);
+    check_reference(session, &s);
+    (void)mf_session_free(session);
+    d->ops = own;
+    (void)mf_device_close(d);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("session_device");
+    TCase *tests = tcase_create("session_device");
+
+    tcase_set_timeout(tests, 120);
+    tcase_add_test(tests, the_device_makes_all);
+    tcase_add_loop_test(tests, steps_are_verified, 0, MF_ARRAY_LEN(steps));
+    /* so many memories does a reference take: each may be the one that is not there */
+    tcase_add_loop_test(tests, a_full_device_leaves_it_to_the_host, 0, 18);
+    suite_add_tcase(suite, tests);
+    return mf_check_main(suite);
+}
