@@ -53,6 +53,11 @@ static const char *family_of(const struct mf_codec *w)
     return mf_codec_folds(w) ? "mx" : "tile";
 }
 
+const char *mf_cpu_family_of(const struct mf_shape *s)
+{
+    return family_of(codecs_of(s).w);
+}
+
 bool mf_cpu_family_takes(const char *family, const struct mf_shape *s, struct mf_refusal *ret)
 {
     if (!mf_cpu_shape_known(s, ret))

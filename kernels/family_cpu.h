@@ -29,6 +29,9 @@ bool mf_cpu_shape_known(const struct mf_shape *shape, struct mf_refusal *ret);
  * ones, wint4 int4. */
 bool mf_cpu_family_takes(const char *family, const struct mf_shape *shape, struct mf_refusal *ret);
 
+/* The two-stage family that takes a known shape's weights. */
+const char *mf_cpu_family_of(const struct mf_shape *shape);
+
 /* Do the rules of fusion let one kernel of these capabilities cover the ops? The rule that objects is the refusal's. */
 bool mf_cpu_may_cover(const struct mf_shape *shape, mf_ops ops, int32_t block_m,
                       const struct mf_fusion_caps *caps, struct mf_refusal *ret);

@@ -38,17 +38,32 @@ const struct mf_hip_machine *mf_hip_machine_of(const struct mf_device_info *devi
 }
 
 /* Formats that there are kernels for: of activations and of weights. */
+/* clang-format off */
 static const struct {
-    enum mf_format format;
-    enum mf_scale a, w;
+    enum mf_format a;
+    enum mf_scale a_scale;
+    enum mf_format w;
+    enum mf_scale w_scale;
     enum mf_hip_format hip;
 } formats[] = {
-    {MF_FORMAT_BF16, MF_SCALE_NONE, MF_SCALE_NONE, MF_HIP_BF16},
-    {MF_FORMAT_FP8FN, MF_SCALE_PER_TOKEN, MF_SCALE_PER_TOKEN, MF_HIP_FP8_TOKEN},
-    {MF_FORMAT_FP8FN, MF_SCALE_PER_1X128, MF_SCALE_PER_128X128, MF_HIP_FP8_BLOCK},
-    {MF_FORMAT_FP8FNUZ, MF_SCALE_PER_TOKEN, MF_SCALE_PER_TOKEN, MF_HIP_FP8_TOKEN},
-    {MF_FORMAT_FP8FNUZ, MF_SCALE_PER_1X128, MF_SCALE_PER_128X128, MF_HIP_FP8_BLOCK},
+    {MF_FORMAT_BF16,    MF_SCALE_NONE,      MF_FORMAT_BF16,    MF_SCALE_NONE,        MF_HIP_BF16},
+    {MF_FORMAT_FP8FN,   MF_SCALE_PER_TOKEN, MF_FORMAT_FP8FN,   MF_SCALE_PER_TOKEN,   MF_HIP_FP8_TOKEN},
+    {MF_FORMAT_FP8FN,   MF_SCALE_PER_1X128, MF_FORMAT_FP8FN,   MF_SCALE_PER_128X128, MF_HIP_FP8_BLOCK},
+    {MF_FORMAT_FP8FNUZ, MF_SCALE_PER_TOKEN, MF_FORMAT_FP8FNUZ, MF_SCALE_PER_TOKEN,   MF_HIP_FP8_TOKEN},
+    {MF_FORMAT_FP8FNUZ, MF_SCALE_PER_1X128, MF_FORMAT_FP8FNUZ, MF_SCALE_PER_128X128, MF_HIP_FP8_BLOCK},
+    {MF_FORMAT_BF16,    MF_SCALE_NONE,      MF_FORMAT_FP4,     MF_SCALE_PER_1X32,    MF_HIP_BF16},
+    {MF_FORMAT_BF16,    MF_SCALE_NONE,      MF_FORMAT_FP4,     MF_SCALE_PER_1X16,    MF_HIP_BF16},
+    {MF_FORMAT_BF16,    MF_SCALE_NONE,      MF_FORMAT_INT4,    MF_SCALE_PER_1X32,    MF_HIP_BF16},
+    {MF_FORMAT_BF16,    MF_SCALE_NONE,      MF_FORMAT_INT4,    MF_SCALE_PER_TOKEN,   MF_HIP_BF16},
 };
+/* clang-format on */
+
+/* Words that not every machine has: for 8-bit floats, which scales may be, too. */
+static bool has_words(const struct mf_hip_machine *machine, enum mf_format a, enum mf_scale w_scale)
+{
+    return a == MF_FORMAT_FP8FNUZ ? machine->fnuz
+                                  : machine->fp8 || (a != MF_FORMAT_FP8FN && w_scale != MF_SCALE_PER_1X16);
+}
 
 static bool format_known(const struct mf_device_info *device, const struct mf_shape *s,
                          enum mf_hip_format *ret, struct mf_refusal *no)
@@ -62,20 +77,21 @@ static bool format_known(const struct mf_device_info *device, const struct mf_sh
         return false;
     }
     for (size_t i = 0; i < MF_ARRAY_LEN(formats); i++) {
-        if ((formats[i].format == MF_FORMAT_FP8FN && !machine->fp8) ||
-            (formats[i].format == MF_FORMAT_FP8FNUZ && !machine->fnuz))
-            continue;
-        if (c.a->format == formats[i].format && c.w->format == formats[i].format &&
-            c.a->scale == formats[i].a && c.w->scale == formats[i].w) {
+        if (c.a->format == formats[i].a && c.w->format == formats[i].w && c.a->scale == formats[i].a_scale &&
+            c.w->scale == formats[i].w_scale && has_words(machine, formats[i].a, formats[i].w_scale)) {
             *ret = formats[i].hip;
             return true;
         }
     }
-    mf_refuse(no, "q_dtype", "activations are %s and weights %s; the kernels of %s know bf16%s%s", c.a->name,
-              c.w->name, device->class.gfx, machine->fp8 ? ", and fp8fn" : " only",
-              machine->fnuz  ? " or fp8fnuz by token or by 1x128"
-              : machine->fp8 ? " by token or by 1x128"
-                             : "");
+    mf_refuse(
+        no, "q_dtype",
+        "activations are %s and weights %s; the kernels of %s know bf16 with weights of bf16, mxfp4%s or "
+        "int4%s%s",
+        c.a->name, c.w->name, device->class.gfx, machine->fp8 ? ", nvfp4" : "",
+        machine->fp8 ? ", and fp8fn" : " only",
+        machine->fnuz  ? " or fp8fnuz by token or by 1x128"
+        : machine->fp8 ? " by token or by 1x128"
+                       : "");
     return false;
 }
 
@@ -108,6 +124,33 @@ bool mf_hip_shape_known(const struct mf_device_info *device, const struct mf_sha
         return true;
     }
     return false;
+}
+
+bool mf_hip_family_takes(const char *family, const struct mf_device_info *device, const struct mf_shape *s,
+                         enum mf_hip_format *ret_format, struct mf_refusal *ret)
+{
+    struct mf_codecs c;
+    const char *why;
+    if (!mf_hip_shape_known(device, s, ret_format, ret))
+        return false;
+    if (strcmp(family, mf_cpu_family_of(s)) == 0 || mf_codecs_of_shape(s, &c, &why) < 0)
+        return true;
+    mf_refuse(ret, "q_dtype", "weights are %s; on GPUs %s has no kernels for them, %s has", c.w->name, family,
+              mf_cpu_family_of(s));
+    return false;
+}
+
+struct mf_grid mf_hip_persistent_grid(const struct mf_device_info *device, int threads, int blocks,
+                                      uint32_t shared)
+{
+    const struct mf_hip_machine *machine = mf_hip_machine_of(device);
+    uint32_t fit = (uint32_t)machine->shared_unit / (shared + (uint32_t)machine->shared_extra);
+    return (struct mf_grid){.x = (uint32_t)device->cores * MF_MAX(MF_MIN((uint32_t)blocks, fit), 1u),
+                            .y = 1,
+                            .z = 1,
+                            .block = (uint32_t)threads,
+                            .shared = shared,
+                            .whole = true};
 }
 
 void mf_hip_define_fnuz(struct mf_code *c, const struct mf_shape *s)

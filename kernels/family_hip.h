@@ -7,7 +7,7 @@
 #include "kernels/family.h"
 #include "kernels/family_cpu.h"
 
-/* MF_FORMAT of the sources. */
+/* How activations come, and weights that are no narrower: MF_FORMAT of the sources. */
 enum mf_hip_format { MF_HIP_BF16, MF_HIP_FP8_TOKEN, MF_HIP_FP8_BLOCK };
 
 /* What the kernels have to know of an architecture. Bytes of LDS: that one block may have, that all blocks of a unit share,
@@ -27,6 +27,15 @@ const struct mf_hip_machine *mf_hip_machine_of(const struct mf_device_info *devi
 /* Whether the GPU kernels know the shape, and the device. ret_format may be NULL. */
 bool mf_hip_shape_known(const struct mf_device_info *device, const struct mf_shape *shape,
                         enum mf_hip_format *ret_format, struct mf_refusal *ret);
+
+/* The same of one family of two stages: tile has 16- and 8-bit weights, mx microscaled ones, wint4 int4. */
+bool mf_hip_family_takes(const char *family, const struct mf_device_info *device,
+                         const struct mf_shape *shape, enum mf_hip_format *ret_format,
+                         struct mf_refusal *ret);
+
+/* As many blocks as are on the device at once, `blocks` of a unit or as many as its LDS holds. */
+struct mf_grid mf_hip_persistent_grid(const struct mf_device_info *device, int threads, int blocks,
+                                      uint32_t shared);
 
 /* MF_FNUZ of kernels/hip/dialect.h, where the shape's format is. */
 void mf_hip_define_fnuz(struct mf_code *c, const struct mf_shape *shape);

@@ -74,7 +74,7 @@ static bool is_legal(const struct mf_device_info *device, const struct mf_shape 
     };
     struct mf_fusion_question q = {.ops = mf_layer_ops(s), .block_m = 1, .caps = &caps};
     struct mf_fusion_verdict v;
-    if (!mf_hip_shape_known(device, s, ret_format, no))
+    if (!mf_hip_family_takes("tile", device, s, ret_format, no)) /* it has the same weights */
         return false;
     uint32_t shared_max = (uint32_t)mf_hip_machine_of(device)->shared_block;
     if (s->token > TOKENS_MAX)

@@ -8,14 +8,13 @@
  * g groups of four waves with Hopper's wgmma; b, bt tile_hopper.hip, with tiles that two groups share or take in turn, and
  * as many slices as LDS holds; d waves whose weights go straight from memory into their registers (AMD). */
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/cleanup.h"
 #include "common/text.h"
 #include "kernels/family_hip.h"
-#include "kernels/fusion.h"
+#include "kernels/family_hip_stage.h"
 #include "kernels/hip/args.h"
 
 #define SLICE      128
@@ -24,8 +23,6 @@
 /* Where a row of x lies is 32 bits of 16-byte pieces (find_rows of kernels/hip/tile_hopper.hip). */
 #define GATHERED_MAX (INT64_C(16) << 32)
 #define BARRIERS     (2 * STAGES_MAX * 8)
-/* Of a row: what one sum that is rounded to bf16 in another order may differ by. */
-#define ADDED_APART 0x1p-8
 
 enum core {
     MMA,          /* tile.hip, a wave's own matrix instruction */
@@ -98,15 +95,9 @@ static bool is_hopper(const struct variant *v)
     return v->core == HOPPER || v->core == HOPPER_TURNS;
 }
 
-enum out { TO_H, TO_HQ, TO_Z, TO_ZW, TO_Y };
-static const char *const out_words[] = {
-    [TO_H] = "", [TO_HQ] = "_q", [TO_Z] = "_z", [TO_ZW] = "_zw", [TO_Y] = "_y"};
-
 struct config {
-    int stage;  /* 1, 2 */
-    int halves; /* of a tile's weight rows that make a column: gate and up, else 1 */
+    struct mf_hip_stage st;
     const struct variant *v;
-    enum out out;
 };
 
 struct mf_kernel {
@@ -119,33 +110,9 @@ struct mf_kernel {
 
 /* ---- legality and names ---- */
 
-static bool weighs(const struct config *c, const struct mf_shape *s)
-{
-    return c->stage == 1 ? s->doweight_stage1 : c->out == TO_ZW || (c->out == TO_Y && !s->doweight_stage1);
-}
-
-static bool has_bias(const struct config *c, const struct mf_shape *s)
-{
-    return c->stage == 1 ? s->has_b1 : s->has_b2;
-}
-
-static mf_ops covers_of(const struct mf_shape *s, const struct config *c)
-{
-    mf_ops weight = weighs(c, s) ? MF_OP_BIT(MF_OP_WEIGHT) : 0;
-    if (c->stage == 1)
-        return MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) | weight |
-               (c->out == TO_HQ ? MF_OP_BIT(MF_OP_QUANT2) : 0);
-    return MF_OP_BIT(MF_OP_GEMM2) | weight | (c->out == TO_Y ? MF_OP_BIT(MF_OP_COMBINE) : 0);
-}
-
 static int64_t x_bytes(const struct mf_shape *s)
 {
     return s->token * (int64_t)mf_cpu_row_bytes(s, s->model_dim);
-}
-
-static int columns_of(const struct config *c)
-{
-    return c->v->block_n / c->halves;
 }
 
 /* Of LDS: a slice of the ring, and what is there beside the ring. */
@@ -156,7 +123,7 @@ static int slice_bytes(const struct variant *v, enum mf_hip_format format)
 }
 static int out_bytes(const struct config *c)
 {
-    int out = c->v->block_m * (columns_of(c) + 8) * 2;
+    int out = c->v->block_m * (mf_hip_stage_columns(&c->st) + 8) * 2;
     return is_hopper(c->v) ? (c->v->core == HOPPER_TURNS ? 2 : 1) * out + BARRIERS : out;
 }
 static int stages_of(const struct mf_hip_machine *machine, const struct config *c, enum mf_hip_format format)
@@ -184,37 +151,37 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
         mf_say(waves, sizeof(waves), "g%d", v->warps_n / 4);
     else
         mf_say(waves, sizeof(waves), "%s", v->core == HOPPER ? "b" : "bt");
-    if (c->stage == 1)
+    if (c->st.stage == 1)
         mf_say(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d%s_%s%s%s", format, mf_cpu_act_word(s), v->block_m,
-               v->block_n, stages, waves, s->doweight_stage1 ? "_w" : "", out_words[c->out]);
+               v->block_n, stages, waves, s->doweight_stage1 ? "_w" : "", mf_hip_out_word(c->st.out));
     else
         mf_say(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d%s_%s%s", format, v->block_m, v->block_n, stages, waves,
-               out_words[c->out]);
+               mf_hip_out_word(c->st.out));
 }
 
 static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_hip_format format,
                      const struct mf_device_info *device, struct mf_refusal *no)
 {
     const struct variant *v = c->v;
-    int columns = columns_of(c), n = c->stage == 1 ? s->inter_dim : s->model_dim;
+    int columns = mf_hip_stage_columns(&c->st), n = mf_hip_stage_width(&c->st, s);
     const struct mf_hip_machine *machine = mf_hip_machine_of(device);
     int threads = v->warps_n * v->warps_m * machine->wave;
     uint32_t shared = shared_bytes(machine, c, format);
     no->rule = NULL;
     if (v->core != MMA && v->core != DIRECT && strcmp(device->class.gfx, "sm_90") != 0)
         mf_refuse(no, "arch", "wgmma is an instruction of sm_90; the device is %s", device->class.gfx);
-    else if (is_hopper(v) && c->stage == 1 && x_bytes(s) >= GATHERED_MAX)
+    else if (is_hopper(v) && c->st.stage == 1 && x_bytes(s) >= GATHERED_MAX)
         mf_refuse(no, "offsets",
                   "x is %lld bytes; a row that is gathered lies less than %lld bytes from the first",
                   (long long)x_bytes(s), (long long)GATHERED_MAX);
-    else if (c->out == TO_Y && !is_hopper(v))
+    else if (c->st.out == MF_HIP_TO_Y && !is_hopper(v))
         mf_refuse(no, "accumulates",
                   "rows are added to y by bulk copies, which only the cores b and bt make");
-    else if (c->out == TO_HQ && columns % 128)
+    else if (c->st.out == MF_HIP_TO_HQ && columns % 128)
         mf_refuse(no, "divisibility", "a tile has %d columns; groups of 128 are quantised within one tile",
                   columns);
     else if (columns > n && columns > 64)
-        mf_refuse(no, "divisibility", "a tile has %d columns and stage %d only %d", columns, c->stage, n);
+        mf_refuse(no, "divisibility", "a tile has %d columns and stage %d only %d", columns, c->st.stage, n);
     else if (stages_of(machine, c, format) < STAGES_MIN || shared > (uint32_t)machine->shared_block)
         mf_refuse(
             no, "lds",
@@ -226,7 +193,7 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
             no, "registers",
             "scales of 1x128 need a second set of sums; %d x %d rows over %d waves leave no registers for it",
             v->block_n, v->block_m, v->warps_n * v->warps_m);
-    else if (format == MF_HIP_FP8_BLOCK && c->halves == 2 && s->inter_dim % 128)
+    else if (format == MF_HIP_FP8_BLOCK && c->st.halves == 2 && s->inter_dim % 128)
         mf_refuse(no, "divisibility",
                   "inter_dim is %d: with scales of 128x128 the rows of up have to start a block of their own "
                   "(remainder "
@@ -235,27 +202,6 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
     else if (format == MF_HIP_FP8_BLOCK && !is_hopper(v) && threads < v->block_m + 8)
         mf_refuse(no, "threads", "%d threads copy %d scales of a slice, one each", threads, v->block_m + 8);
     return !no->rule;
-}
-
-/* Whether the rules of fusion let a stage cover what it does. */
-static bool may_cover(const struct mf_shape *s, const struct config *c, struct mf_refusal *no)
-{
-    static const struct mf_fusion_caps caps = {
-        .prologue = MF_OP_BIT(MF_OP_GATHER),
-        .epilogue = MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_QUANT2),
-    };
-    struct mf_fusion_caps own = caps;
-    own.block_n = columns_of(c);
-    if (c->out == TO_Y) {
-        own.epilogue |= MF_OP_BIT(MF_OP_COMBINE);
-        own.accumulates = true;
-    }
-    struct mf_fusion_question q = {.ops = covers_of(s, c), .block_m = c->v->block_m, .caps = &own};
-    struct mf_fusion_verdict v;
-    if (mf_fusion_allows(s, &q, &v))
-        return true;
-    mf_refuse(no, v.rule, "%s", v.reason);
-    return false;
 }
 
 struct walk {
@@ -274,12 +220,10 @@ static int each(struct walk *w, int stage, each_fn f)
     size_t n;
     const struct variant *of = variants_of(w->device, &n);
     for (size_t i = 0; i < n; i++) {
-        for (enum out out = stage == 1 ? TO_H : TO_Z; out <= (stage == 1 ? TO_HQ : TO_Y); out++) {
-            struct config c = {
-                .stage = stage, .halves = stage == 1 && s->use_g1u1 ? 2 : 1, .v = &of[i], .out = out};
-            if ((out == TO_ZW && s->doweight_stage1) || (out == TO_HQ && s->q_type != MF_QTYPE_PER_1X128))
-                continue;
-            int r = f(w, &c);
+        for (enum mf_hip_out out = MF_HIP_TO_H; out <= MF_HIP_TO_Y; out++) {
+            struct config c = {{stage, mf_hip_stage_halves(stage, s), of[i].block_m, of[i].block_n, out},
+                               &of[i]};
+            int r = mf_hip_stage_exists(&c.st, s) ? f(w, &c) : 0;
             if (r != 0)
                 return r;
         }
@@ -289,66 +233,16 @@ static int each(struct walk *w, int stage, each_fn f)
 
 /* ---- steps ---- */
 
-static void describe_stage1(const struct config *c, const struct mf_shape *shape, struct mf_step *s)
-{
-    double slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
-    s->stage = MF_STAGE_STAGE1;
-    mf_step_need(s, mf_plain_x(shape));
-    mf_step_need(s, mf_cpu_sorted(c->v->block_m));
-    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W1, "row"));
-    if (shape->has_b1)
-        mf_step_need(s, mf_plain_bias(MF_TENSOR_B1));
-    mf_step_give(s, c->out == TO_HQ ? mf_plain_h(shape, c->v->block_m)
-                                    : mf_cpu_bf16(MF_TENSOR_H, "sorted", c->v->block_m));
-    s->flops = slots * 2 * H * (double)mf_gemm1_cols(shape);
-    s->bytes = mf_layer_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W1) +
-               (double)shape->token * mf_cpu_row_bytes(shape, (int64_t)H) +
-               slots * (c->out == TO_HQ ? mf_cpu_row_bytes(shape, (int64_t)I) : I * 2);
-}
-
-static void describe_stage2(const struct config *c, const struct mf_shape *shape, struct mf_step *s)
-{
-    double slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
-    s->stage = MF_STAGE_STAGE2;
-    mf_step_need(s, mf_plain_h(shape, c->v->block_m));
-    mf_step_need(s, mf_cpu_sorted(c->v->block_m));
-    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W2, "row"));
-    if (shape->has_b2)
-        mf_step_need(s, mf_plain_bias(MF_TENSOR_B2));
-    if (c->out == TO_Y) {
-        mf_step_need(s, mf_hip_zeroed_y());
-        mf_step_give(s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
-        s->reorder_tolerance = ADDED_APART * sqrt(shape->topk);
-    } else {
-        mf_step_give(s, mf_cpu_bf16(c->out == TO_Z ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
-    }
-    s->flops = slots * 2 * H * I;
-    s->bytes = mf_layer_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W2) +
-               slots * mf_cpu_row_bytes(shape, (int64_t)I) +
-               (c->out == TO_Y ? (double)shape->token : slots) * H * 2;
-}
-
-static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
-{
-    struct mf_step s = {.family = "tile", .block_m = c->v->block_m, .covers = covers_of(shape, c)};
-    print_name(c, shape, s.name);
-    if (c->stage == 1)
-        describe_stage1(c, shape, &s);
-    else
-        describe_stage2(c, shape, &s);
-    *ret = s;
-}
-
 static int offer_step(struct walk *w, const struct config *c)
 {
     struct mf_refusal no;
-    struct mf_step step;
     char name[MF_STEP_NAME_MAX];
-    if (is_legal(c, w->shape, w->format, w->device, &no) && may_cover(w->shape, c, &no)) {
-        describe(c, w->shape, &step);
+    print_name(c, w->shape, name);
+    if (is_legal(c, w->shape, w->format, w->device, &no) && mf_hip_stage_allowed(&c->st, w->shape, &no)) {
+        struct mf_step step = mf_hip_stage_step(&c->st, "tile", w->shape);
+        (void)mf_copy(step.name, sizeof(step.name), name);
         return w->offer->step(w->offer, &step);
     }
-    print_name(c, w->shape, name);
     return w->offer->reject(w->offer, "tile", name, no.rule, "%s", no.reason);
 }
 
@@ -357,7 +251,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
 {
     struct walk w = {.device = device, .shape = shape, .offer = offer};
     struct mf_refusal no;
-    if (!mf_hip_shape_known(device, shape, &w.format, &no))
+    if (!mf_hip_family_takes("tile", device, shape, &w.format, &no))
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
     int r = each(&w, 1, offer_step);
     return r < 0 ? r : each(&w, 2, offer_step);
@@ -380,8 +274,8 @@ static int find(const struct mf_device_info *device, const struct mf_shape *shap
     *ret = (struct walk){.device = device, .shape = shape, .name = name};
     if (strncmp(name, "s1_", 3) != 0 && strncmp(name, "s2_", 3) != 0)
         return -EINVAL;
-    if (!mf_hip_shape_known(device, shape, &ret->format, &no) || each(ret, name[1] - '0', match_name) != 1 ||
-        !is_legal(&ret->found, shape, ret->format, device, &no))
+    if (!mf_hip_family_takes("tile", device, shape, &ret->format, &no) ||
+        each(ret, name[1] - '0', match_name) != 1 || !is_legal(&ret->found, shape, ret->format, device, &no))
         return -ENOTSUP;
     return 0;
 }
@@ -394,17 +288,8 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
     const struct variant *v = c->v;
     *ret = is_hopper(v) ? (struct mf_code){.source = "tile_hopper.hip", .function = "mf_tile_hopper"}
                         : (struct mf_code){.source = "tile.hip", .function = "mf_tile"};
-    mf_code_define(ret, "MF_STAGE=%d", c->stage);
+    mf_hip_stage_define(ret, &c->st, s);
     mf_code_define(ret, "MF_FORMAT=%d", (int)format);
-    mf_code_define(ret, "MF_N=%d", c->stage == 1 ? s->inter_dim : s->model_dim);
-    mf_code_define(ret, "MF_D=%d", c->stage == 1 ? s->model_dim : s->inter_dim);
-    mf_code_define(ret, "MF_K=%d", s->topk);
-    mf_code_define(ret, "MF_WEIGHT=%d", weighs(c, s));
-    mf_code_define(ret, "MF_HALVES=%d", c->halves);
-    if (has_bias(c, s))
-        mf_code_define(ret, "MF_BIAS");
-    mf_code_define(ret, "MF_BM=%d", v->block_m);
-    mf_code_define(ret, "MF_BN=%d", v->block_n);
     mf_code_define(ret, "MF_STAGES=%d", stages_of(machine, c, format));
     if (is_hopper(v)) {
         mf_code_define(ret, "MF_TURNS=%d", v->core == HOPPER_TURNS);
@@ -417,13 +302,6 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
         mf_code_define(ret, "MF_WGMMA");
     if (v->core == DIRECT)
         mf_code_define(ret, "MF_DIRECT");
-    if (c->out == TO_HQ)
-        mf_code_define(ret, "MF_QUANT");
-    if (c->out == TO_Y)
-        mf_code_define(ret, "MF_ADD");
-    mf_hip_define_fnuz(ret, s);
-    if (c->stage == 1)
-        mf_hip_define_activation(ret, s);
 }
 
 static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
@@ -459,15 +337,8 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     }
     const struct variant *v = w.found.v;
     const struct mf_hip_machine *machine = mf_hip_machine_of(&device->info);
-    uint32_t shared = shared_bytes(machine, &w.found, w.format);
-    uint32_t blocks = MF_MIN((uint32_t)v->blocks,
-                             (uint32_t)machine->shared_unit / (shared + (uint32_t)machine->shared_extra));
-    k->grid = (struct mf_grid){.x = (uint32_t)device->info.cores * MF_MAX(blocks, 1u),
-                               .y = 1,
-                               .z = 1,
-                               .block = (uint32_t)(v->warps_n * v->warps_m * machine->wave),
-                               .shared = shared,
-                               .whole = true};
+    k->grid = mf_hip_persistent_grid(&device->info, v->warps_n * v->warps_m * machine->wave, v->blocks,
+                                     shared_bytes(machine, &w.found, w.format));
     *ret = k;
     return 0;
 }
@@ -475,18 +346,18 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
 /* Weights by expert, then by groups of eight columns of the output; gate and up side by side. */
 static int map_weights(const struct mf_kernel *k, void *w, struct mf_hip_map *ret)
 {
-    bool first = k->config.stage == 1;
     const struct mf_shape *s = &k->shape;
-    uint64_t bytes = k->format == MF_HIP_BF16 ? 2 : 1, K = (uint64_t)(first ? s->model_dim : s->inter_dim);
-    uint64_t N = (uint64_t)(first ? s->inter_dim : s->model_dim), row = K * bytes,
-             halves = (uint64_t)k->config.halves;
+    uint64_t bytes = k->format == MF_HIP_BF16 ? 2 : 1, K = (uint64_t)mf_hip_stage_length(&k->config.st, s);
+    uint64_t N = (uint64_t)mf_hip_stage_width(&k->config.st, s), row = K * bytes,
+             halves = (uint64_t)k->config.st.halves;
     const struct mf_bulk_tensor t = {
         .at = w,
         .element_bytes = (int)bytes,
         .rank = 5,
         .length = {K, 8, halves, N / 8, (uint64_t)s->expert},
         .stride = {bytes, row, N * row, 8 * row, halves * N * row},
-        .box = {(uint32_t)(SLICE / bytes), 8, (uint32_t)halves, (uint32_t)columns_of(&k->config) / 8, 1},
+        .box = {(uint32_t)(SLICE / bytes), 8, (uint32_t)halves,
+                (uint32_t)mf_hip_stage_columns(&k->config.st) / 8, 1},
     };
     return k->function.device->ops->bulk_map(k->function.device, &t, ret);
 }
@@ -507,26 +378,12 @@ static int map_h(const struct mf_kernel *k, void *h, struct mf_hip_map *ret)
 
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
-    const struct mf_tensor_ref *x = &l->needs[0], *sorted = &l->needs[1], *w = &l->needs[2];
-    struct mf_hip_bulk_args a = {.tile = {
-                                     .x = x->part[0],
-                                     .x_scale = x->part[1],
-                                     .w = w->part[0],
-                                     .w_scale = w->part[1],
-                                     .bias = has_bias(&k->config, &k->shape) ? l->needs[3].part[0] : NULL,
-                                     .sorted_ids = sorted->part[0],
-                                     .sorted_weights = sorted->part[1],
-                                     .experts = sorted->part[2],
-                                     .num_valid = sorted->part[3],
-                                     .out = l->gives[0].part[0],
-                                     .out_scale = k->config.out == TO_HQ ? l->gives[0].part[1] : NULL,
-                                     .token = (int32_t)k->shape.token,
-                                 }};
+    struct mf_hip_bulk_args a = {.tile = mf_hip_stage_args(&k->config.st, &k->shape, l)};
     if (!is_hopper(k->config.v))
         return mf_hip_launch(&k->function, &k->grid, &a.tile, sizeof(a.tile));
-    int r = map_weights(k, w->part[0], &a.w_map);
-    if (r == 0 && k->config.stage == 2)
-        r = map_h(k, x->part[0], &a.x_map);
+    int r = map_weights(k, l->needs[2].part[0], &a.w_map);
+    if (r == 0 && k->config.st.stage == 2)
+        r = map_h(k, l->needs[0].part[0], &a.x_map);
     return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 

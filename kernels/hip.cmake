@@ -14,7 +14,9 @@ set(MF_HIP_SOURCES
     code.c
     family_hip.c
     family_hip_move.c
+    family_hip_mx.c
     family_hip_one.c
+    family_hip_stage.c
     family_hip_tile.c
     hip_open.c
     maker.c

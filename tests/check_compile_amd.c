@@ -22,7 +22,7 @@
 
 enum factor { KERNEL, VARIANT, FORMAT, ACT, WIDTH, WEIGHT, FORM, N_FACTORS };
 enum form { PLAIN, SHARE, BIASED, GATE_ONLY, N_FORMS };
-enum kernel { SORT, QUANT1, QUANT2, COMBINE, STAGE1, STAGE2, ONE, N_KERNELS };
+enum kernel { SORT, QUANT1, QUANT2, COMBINE, STAGE1, STAGE2, ONE, NARROW1, NARROW2, N_KERNELS };
 
 /* clang-format off */
 static const struct {
@@ -38,16 +38,23 @@ static const struct {
     [STAGE1]  = {"tile", "s1_",      20, true,  true,  true,  1 << BIASED | 1 << GATE_ONLY},
     [STAGE2]  = {"tile", "s2_",      20, true,  false, true,  1 << BIASED},
     [ONE]     = {"one",  "one_",     10, true,  true,  true,  1 << SHARE | 1 << BIASED | 1 << GATE_ONLY},
+    [NARROW1] = {NULL,   "s1_",      9,  true,  true,  true,  1 << BIASED | 1 << GATE_ONLY}, /* their format's */
+    [NARROW2] = {NULL,   "s2_",      9,  true,  false, true,  1 << BIASED},
 };
 static const struct {
-    enum mf_dtype dtype;
+    enum mf_dtype a, w;
     enum mf_qtype q_type;
+    const char *narrow; /* family of weights of four bits */
 } formats[] = {
-    {MF_DTYPE_BF16,         MF_QTYPE_NO},
-    {MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TOKEN},
-    {MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X128},
-    {MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN},
-    {MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_1X128},
+    {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,        NULL},
+    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TOKEN, NULL},
+    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X128, NULL},
+    {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN, NULL},
+    {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_1X128, NULL},
+    {MF_DTYPE_BF16,         MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,  "mx"},
+    {MF_DTYPE_BF16,         MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,  "mx"},
+    {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_1X32,  "wint4"},
+    {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_TOKEN, "wint4"},
 };
 static const struct {
     int model_dim, inter_dim, expert, topk;
@@ -67,7 +74,9 @@ static bool legal(const int *row)
     if (row[KERNEL] < 0)
         return true;
     const int k = row[KERNEL];
-    bool quant = k == QUANT1 || k == QUANT2;
+    bool quant = k == QUANT1 || k == QUANT2, narrow = !kernels[k].family;
+    if (row[FORMAT] >= 0 && narrow != (formats[row[FORMAT]].narrow != NULL))
+        return false;
     return row[VARIANT] < kernels[k].n_variants && (kernels[k].formats || row[FORMAT] <= 0) &&
            (!quant || row[FORMAT] != 0) && (kernels[k].acts || row[ACT] <= 0) &&
            (kernels[k].weights || row[WEIGHT] <= 0) && (row[FORM] <= 0 || kernels[k].forms >> row[FORM] & 1);
@@ -85,7 +94,8 @@ static struct mf_shape shape_of(const int *row)
     s.inter_dim = widths[row[WIDTH]].inter_dim;
     s.expert = widths[row[WIDTH]].expert;
     s.topk = widths[row[WIDTH]].topk;
-    s.q_dtype_a = s.q_dtype_w = formats[row[FORMAT]].dtype;
+    s.q_dtype_a = formats[row[FORMAT]].a;
+    s.q_dtype_w = formats[row[FORMAT]].w;
     s.q_type = formats[row[FORMAT]].q_type;
     s.act_type = (enum mf_act)row[ACT];
     s.doweight_stage1 = row[WEIGHT];
@@ -192,7 +202,8 @@ struct made {
 
 static void code_of(const struct target *target, const int *row, struct made *ret, struct mf_code *ret_code)
 {
-    const struct mf_family *f = mf_family_find("hip", kernels[row[KERNEL]].family);
+    const struct mf_family *f = mf_family_find(
+        "hip", kernels[row[KERNEL]].family ? kernels[row[KERNEL]].family : formats[row[FORMAT]].narrow);
     const struct mf_shape shape = shape_of(row);
     struct mf_device_info device = {.class = {.cu_num = 104}, .cores = 104};
     static struct heard h;
@@ -219,8 +230,15 @@ static int define_of(const struct mf_code *c, const char *name)
     return 0;
 }
 
+/* Of 16 x 16, by a wave. */
+static int products_of(const struct mf_code *c)
+{
+    return define_of(c, "MF_BN") / 16 / define_of(c, "MF_WARPS_N") * define_of(c, "MF_BM") / 16 /
+           define_of(c, "MF_WARPS_M");
+}
+
 /* A tile multiplies a slice of 128 bytes of K by 16 x 16 products of 16 bf16, 16 f16 or, where the machine has them, 32 fp8 of
- * K each; whoever has no tile has no matrix instruction. */
+ * K each; with weights of four bits every part, 128 of K, by 16 bf16. Whoever has no tile has no matrix instruction. */
 static void check_matrix(const struct target *t, const struct mf_code *c, const struct amd_kernel *k)
 {
     int least[N_AMD_MATRIX] = {0};
@@ -228,10 +246,12 @@ static void check_matrix(const struct target *t, const struct mf_code *c, const 
     if (strcmp(c->source, "tile.hip") == 0) {
         bool bf16 = define_of(c, "MF_FORMAT") == 0,
              own = strcmp(t->gfx, "gfx942") == 0 && define_of(c, "MF_FNUZ");
-        int products = define_of(c, "MF_BN") / 16 / define_of(c, "MF_WARPS_N") * define_of(c, "MF_BM") / 16 /
-                       define_of(c, "MF_WARPS_M");
-        least[bf16 ? AMD_MFMA_BF16 : own ? AMD_MFMA_FP8 : AMD_MFMA_F16] = products * (bf16 || own ? 4 : 8);
+        least[bf16  ? AMD_MFMA_BF16
+              : own ? AMD_MFMA_FP8
+                    : AMD_MFMA_F16] = products_of(c) * (bf16 || own ? 4 : 8);
     }
+    if (strcmp(c->source, "mx.hip") == 0)
+        least[AMD_MFMA_BF16] = products_of(c) * 8 * define_of(c, "MF_PARTS");
     for (int i = 0; i < N_AMD_MATRIX; i++)
         ck_assert_msg(least[i] == 0 ? k->matrix[i] == 0 : k->matrix[i] >= least[i],
                       "%s: %d matrix instructions of %s, expected %s%d", c->source, k->matrix[i],

@@ -30,7 +30,7 @@ static const struct {
 } refused[] = {
     {"1,256,96,8,2,ActivationType.Silu,torch.float16,torch.float16,torch.float16,QuantType.No,1,0", "dtype", "torch.float16"},
     {"1,256,100,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "divisibility", "inter_dim 100"},
-    {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Token,1,0", "q_dtype", "bf16, and fp8fn"},
+    {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Token,1,0", "q_dtype", "or int4, and fp8fn"},
 };
 /* clang-format on */
 
@@ -179,7 +179,7 @@ START_TEST(test_names_of_nothing)
 {
     static const char *const names[] = {"", "s1_", "s1_bf16_silu_m16_n64_s6_w2x1x", "s3_bf16_m16_n64_s6_w2x1",
                                         "sort"};
-    static const char *const families[] = {"move", "tile", "one"};
+    static const char *const families[] = {"move", "tile", "one", "mx", "wint4"};
     struct mf_shape shape;
     struct mf_code code;
 
@@ -225,7 +225,8 @@ START_TEST(test_architecture)
     (void)ask(&ampere, shapes[2], &h); /* which converts no 8-bit floats */
     ck_assert_uint_eq(h.n, 0);
     ck_assert_str_eq(h.rule, "q_dtype");
-    ck_assert_msg(strstr(h.reason, "the kernels of sm_80 know bf16 only"), "%s", h.reason);
+    ck_assert_msg(strstr(h.reason, "the kernels of sm_80 know bf16 with weights of bf16, mxfp4 or int4 only"),
+                  "%s", h.reason);
 }
 END_TEST
 

@@ -55,6 +55,13 @@ struct mf_hip_tile_args {
     mf_i32 token, unused;
 };
 
+/* Weights of four bits: their scales end at w_scale_end; w_global of NVFP4, by expert. */
+struct mf_hip_mx_args {
+    struct mf_hip_tile_args tile;
+    const float *w_global;
+    const void *w_scale_end;
+};
+
 /* A tensor as bulk copies see it: made by the device's bulk_map, opaque. */
 struct __attribute__((aligned(128))) mf_hip_map {
     unsigned long long opaque[16];

@@ -123,6 +123,10 @@ MF_DEVICE void mf_copy_take_16(const mf_copy_16 &way, u32 (&ret)[4])
     ret[2] = way.bytes[2];
     ret[3] = way.bytes[3];
 }
+MF_DEVICE u32 mf_copy_take_4(const mf_copy_4 &way)
+{
+    return way.bytes;
+}
 /* Registers need no groups: who uses one waits for it. */
 MF_DEVICE void mf_copy_commit()
 {
@@ -228,6 +232,20 @@ MF_DEVICE void mf_mma_fp8(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b
 MF_DEVICE u32 mf_bf16_pair(float low, float high)
 {
     return mf_soft_bf16(low) | mf_soft_bf16(high) << 16;
+}
+/* A half of two bf16, moved up by so many bits. */
+MF_DEVICE float mf_half_bf16(u32 two, int up)
+{
+    return __builtin_bit_cast(float, two << up & 0xffff0000u);
+}
+/* a·b + c of two bf16 each, where the result needs no rounding: made as floats, of which the upper halves are left. */
+MF_DEVICE u32 mf_bf16_fma(u32 a, u32 b, u32 c)
+{
+    const u32 low = __builtin_bit_cast(
+        u32, __builtin_fmaf(mf_half_bf16(a, 16), mf_half_bf16(b, 16), mf_half_bf16(c, 16)));
+    const u32 high =
+        __builtin_bit_cast(u32, __builtin_fmaf(mf_half_bf16(a, 0), mf_half_bf16(b, 0), mf_half_bf16(c, 0)));
+    return high | low >> 16;
 }
 /* Bytes 2·half and 2·half + 1 of four e4m3 as f16, exactly. */
 MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half)

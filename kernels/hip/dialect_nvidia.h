@@ -145,6 +145,13 @@ MF_DEVICE u32 mf_bf16_pair(float low, float high)
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
+/* a·b + c of two bf16 each, where the result needs no rounding. */
+MF_DEVICE u32 mf_bf16_fma(u32 a, u32 b, u32 c)
+{
+    u32 r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
 /* Bytes 2·half and 2·half + 1 of four e4m3 as f16, exactly. */
 MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half)
 {

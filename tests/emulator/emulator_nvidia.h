@@ -106,6 +106,14 @@ MF_DEVICE u32 mf_bf16_pair(float low, float high)
     return mf_soft_bf16(low) | mf_soft_bf16(high) << 16;
 }
 
+MF_DEVICE u32 mf_bf16_fma(u32 a, u32 b, u32 c)
+{
+    const float low = fmaf(__uint_as_float(a << 16), __uint_as_float(b << 16), __uint_as_float(c << 16));
+    const float high =
+        fmaf(__uint_as_float(a & ~0xffffu), __uint_as_float(b & ~0xffffu), __uint_as_float(c & ~0xffffu));
+    return mf_bf16_pair(low, high);
+}
+
 MF_DEVICE float mf_f16_low(u32 two)
 {
     return mf_f16(two & 0xffff);

@@ -1,0 +1,321 @@
+/* mx and wint4 on GPUs: the two stages of kernels/hip/mx.hip, with weights of four bits. The families differ in the weights
+ * that they take. A step's name is its parameters:
+ *
+ *     s1_bf16_mxfp4_silu_m16_n128_k256_s4_w4x1[_w]   gather+gemm1+act into bf16 h; _w: routing weight before act
+ *     s2_bf16_mxfp4_m16_n128_k256_s4_w4x1_z|zw       gemm2 into z, or weighted z
+ *
+ * m rows of an expert block, n weight rows and k of K of a slice, s slices in the ring, w waves over weight rows x tokens. On
+ * AMD (d in place of w) weights go straight from memory into the registers of the wave that multiplies them. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+#include "kernels/codec.h"
+#include "kernels/family_hip_stage.h"
+
+#define PART    128                 /* of K: kernels/hip/mx.hip */
+#define QUARTER 32                  /* what is copied at once of a row of weights */
+#define X_MAX   (INT64_C(16) << 32) /* where a row of x lies is 32 bits of 16-byte pieces */
+
+struct variant {
+    int block_m, block_n;
+    int parts; /* of a slice */
+    int stages;
+    int warps_n, warps_m;
+    int blocks; /* of a unit at once; what registers allow */
+};
+
+/* clang-format off */
+static const struct variant variants[] = {
+    {16,  64,  1, 6, 2, 1, 4}, {16,  64,  2, 4, 2, 1, 3}, {16,  64,  2, 6, 2, 1, 2}, {16,  64,  2, 4, 4, 1, 3},
+    {16,  128, 1, 4, 4, 1, 4}, {16,  128, 1, 6, 4, 1, 2}, {16,  128, 2, 3, 4, 1, 2}, {16,  128, 2, 4, 4, 1, 2},
+    {16,  256, 1, 4, 8, 1, 2}, {16,  256, 1, 4, 4, 1, 2}, {16,  256, 2, 4, 8, 1, 1},
+    {32,  64,  1, 6, 4, 1, 2}, {32,  128, 1, 4, 4, 1, 3}, {32,  128, 1, 6, 4, 1, 2}, {32,  256, 1, 4, 8, 1, 2},
+    {48,  128, 1, 4, 4, 1, 2}, {64,  128, 1, 4, 4, 1, 2}, {64,  128, 1, 3, 4, 2, 2}, {64,  256, 1, 4, 8, 1, 1},
+    {96,  128, 1, 3, 4, 2, 1}, {128, 128, 1, 3, 4, 2, 1}, {128, 128, 1, 4, 4, 2, 1},
+};
+/* Two slices, one that is read and one that lands. */
+static const struct variant amd_variants[] = {
+    {16,  64,  1, 2, 4, 1, 4}, {16,  128, 1, 2, 4, 1, 2}, {16,  256, 1, 2, 4, 1, 1}, {16, 128, 2, 2, 4, 1, 1},
+    {32,  64,  1, 2, 4, 1, 2}, {32,  128, 1, 2, 4, 1, 2}, {48,  128, 1, 2, 4, 1, 1}, {64, 128, 1, 2, 4, 1, 1},
+    {96,  64,  1, 2, 4, 1, 1},
+};
+/* clang-format on */
+
+static const struct variant *variants_of(const struct mf_device_info *device, size_t *ret_n)
+{
+    const struct mf_hip_machine *machine = mf_hip_machine_of(device);
+    *ret_n = machine->copies_held ? MF_ARRAY_LEN(amd_variants) : MF_ARRAY_LEN(variants);
+    return machine->copies_held ? amd_variants : variants;
+}
+
+struct config {
+    struct mf_hip_stage st;
+    const struct variant *v;
+};
+
+struct mf_kernel {
+    struct mf_shape shape;
+    struct config config;
+    struct mf_hip_function function;
+    struct mf_grid grid;
+};
+
+/* ---- legality and names ---- */
+
+static const struct mf_codec *weights_of(const struct mf_shape *s)
+{
+    struct mf_codecs c = {0};
+    const char *why;
+    (void)mf_codecs_of_shape(s, &c, &why);
+    return c.w;
+}
+
+/* Words of scales that a row has in a part of a slice: one more where rows do not begin at words. */
+static int scale_words(const struct config *c, const struct mf_shape *s)
+{
+    const struct mf_codec *w = weights_of(s);
+    if (w->group_cols == 0)
+        return 0;
+    return PART / w->group_cols * w->scale_bytes / 4 +
+           (mf_hip_stage_length(&c->st, s) / w->group_cols * w->scale_bytes % 4 != 0);
+}
+
+/* Of LDS: the ring, and what is there beside it, or in it. */
+static uint32_t shared_bytes(const struct mf_hip_machine *machine, const struct config *c,
+                             const struct mf_shape *s)
+{
+    const struct variant *v = c->v;
+    int weights = machine->copies_held ? 0 : v->block_n * PART / 2;
+    int part = v->block_m * PART * 2 + weights + v->block_n * scale_words(c, s) * 4;
+    int ring = v->stages * v->parts * part, out = v->block_m * (mf_hip_stage_columns(&c->st) + 8) * 2;
+    return (uint32_t)(machine->copies_held ? MF_MAX(ring, out) : ring + out);
+}
+
+static void print_name(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,
+                       char buf[MF_STEP_NAME_MAX])
+{
+    const struct variant *v = c->v;
+    char format[MF_FORMAT_WORD_MAX];
+    mf_cpu_format_word(s, format);
+    mf_say(buf, MF_STEP_NAME_MAX, "s%d_%s%s%s_m%d_n%d_k%d_s%d_%s%dx%d%s%s", c->st.stage, format,
+           c->st.stage == 1 ? "_" : "", c->st.stage == 1 ? mf_cpu_act_word(s) : "", v->block_m, v->block_n,
+           v->parts * PART, v->stages, machine->copies_held ? "d" : "w", v->warps_n, v->warps_m,
+           c->st.stage == 1 && s->doweight_stage1 ? "_w" : "", mf_hip_out_word(c->st.out));
+}
+
+static bool is_legal(const struct config *c, const struct mf_shape *s, const struct mf_device_info *device,
+                     struct mf_refusal *no)
+{
+    const struct mf_hip_machine *machine = mf_hip_machine_of(device);
+    int64_t rows = c->st.stage == 1 ? s->token : mf_padded_rows(s, c->v->block_m);
+    int64_t bytes = rows * mf_hip_stage_length(&c->st, s) * 2;
+    int columns = mf_hip_stage_columns(&c->st);
+    uint32_t shared = shared_bytes(machine, c, s);
+    no->rule = NULL;
+    if (mf_hip_stage_length(&c->st, s) % QUARTER)
+        mf_refuse(no, "divisibility",
+                  "the product is %d long (remainder %d): rows of weights are copied %d elements at a time",
+                  mf_hip_stage_length(&c->st, s), mf_hip_stage_length(&c->st, s) % QUARTER, QUARTER);
+    else if (bytes >= X_MAX)
+        mf_refuse(no, "offsets", "the rows are %lld bytes; one lies less than %lld bytes from the first",
+                  (long long)bytes, (long long)X_MAX);
+    else if (columns > mf_hip_stage_width(&c->st, s) && columns > 64)
+        mf_refuse(no, "divisibility", "a tile has %d columns and stage %d only %d", columns, c->st.stage,
+                  mf_hip_stage_width(&c->st, s));
+    else if (shared > (uint32_t)machine->shared_block)
+        mf_refuse(no, "lds", "%d slices need %u bytes of LDS with what is beside them; a block has %d",
+                  c->v->stages, shared, machine->shared_block);
+    return !no->rule;
+}
+
+struct walk {
+    const char *family;
+    const struct mf_device_info *device;
+    const struct mf_shape *shape;
+    struct mf_offer *offer;
+    const char *name; /* searched for */
+    struct config found;
+};
+typedef int (*each_fn)(struct walk *w, const struct config *c);
+
+static int each(struct walk *w, int stage, each_fn f)
+{
+    size_t n;
+    const struct variant *of = variants_of(w->device, &n);
+    for (size_t i = 0; i < n; i++) {
+        for (enum mf_hip_out out = MF_HIP_TO_H; out <= MF_HIP_TO_ZW; out++) {
+            struct config c = {
+                {stage, mf_hip_stage_halves(stage, w->shape), of[i].block_m, of[i].block_n, out}, &of[i]};
+            int r = mf_hip_stage_exists(&c.st, w->shape) ? f(w, &c) : 0;
+            if (r != 0)
+                return r;
+        }
+    }
+    return 0;
+}
+
+/* ---- steps ---- */
+
+static int offer_step(struct walk *w, const struct config *c)
+{
+    struct mf_refusal no;
+    char name[MF_STEP_NAME_MAX];
+    print_name(mf_hip_machine_of(w->device), c, w->shape, name);
+    if (is_legal(c, w->shape, w->device, &no) && mf_hip_stage_allowed(&c->st, w->shape, &no)) {
+        struct mf_step step = mf_hip_stage_step(&c->st, w->family, w->shape);
+        (void)mf_copy(step.name, sizeof(step.name), name);
+        return w->offer->step(w->offer, &step);
+    }
+    return w->offer->reject(w->offer, w->family, name, no.rule, "%s", no.reason);
+}
+
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, struct mf_offer *offer)
+{
+    struct walk w = {.family = f->name, .device = device, .shape = shape, .offer = offer};
+    struct mf_refusal no;
+    if (!mf_hip_family_takes(f->name, device, shape, NULL, &no))
+        return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
+    int r = each(&w, 1, offer_step);
+    return r < 0 ? r : each(&w, 2, offer_step);
+}
+
+static int match_name(struct walk *w, const struct config *c)
+{
+    char name[MF_STEP_NAME_MAX];
+    print_name(mf_hip_machine_of(w->device), c, w->shape, name);
+    if (strcmp(name, w->name) != 0)
+        return 0;
+    w->found = *c;
+    return 1;
+}
+
+static int find(const char *family, const struct mf_device_info *device, const struct mf_shape *shape,
+                const char *name, struct walk *ret)
+{
+    struct mf_refusal no;
+    *ret = (struct walk){.family = family, .device = device, .shape = shape, .name = name};
+    if (strncmp(name, "s1_", 3) != 0 && strncmp(name, "s2_", 3) != 0)
+        return -EINVAL;
+    if (!mf_hip_family_takes(family, device, shape, NULL, &no) || each(ret, name[1] - '0', match_name) != 1 ||
+        !is_legal(&ret->found, shape, device, &no))
+        return -ENOTSUP;
+    return 0;
+}
+
+/* ---- from a step to a launch ---- */
+
+static void code_of(const struct config *c, const struct mf_shape *s, struct mf_code *ret)
+{
+    const struct variant *v = c->v;
+    const struct mf_codec *w = weights_of(s);
+    *ret = (struct mf_code){.source = "mx.hip", .function = "mf_mx"};
+    mf_hip_stage_define(ret, &c->st, s);
+    mf_code_define(ret, "MF_W=%s", w->format == MF_FORMAT_INT4 ? "INT4" : "FP4");
+    mf_code_define(ret, "MF_GROUP=%d", w->group_cols);
+    mf_code_define(ret, "MF_PARTS=%d", v->parts);
+    mf_code_define(ret, "MF_STAGES=%d", v->stages);
+    mf_code_define(ret, "MF_WARPS_N=%d", v->warps_n);
+    mf_code_define(ret, "MF_WARPS_M=%d", v->warps_m);
+    mf_code_define(ret, "MF_BLOCKS=%d", v->blocks);
+}
+
+static int code_for(const char *family, const struct mf_device_info *device, const struct mf_shape *shape,
+                    const char *name, struct mf_code *ret)
+{
+    struct walk w;
+    int r = find(family, device, shape, name, &w);
+    if (r == 0)
+        code_of(&w.found, shape, ret);
+    return r;
+}
+static int mx_code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
+                   struct mf_code *ret)
+{
+    return code_for("mx", device, shape, name, ret);
+}
+static int wint4_code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
+                      struct mf_code *ret)
+{
+    return code_for("wint4", device, shape, name, ret);
+}
+
+static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                     const char *name, struct mf_kernel **ret)
+{
+    const struct mf_hip_machine *machine = mf_hip_machine_of(&device->info);
+    struct walk w;
+    struct mf_code c;
+    int r = find(f->name, &device->info, shape, name, &w);
+    if (r < 0)
+        return r;
+    struct mf_kernel *k = calloc(1, sizeof(*k));
+    if (!k)
+        return -ENOMEM;
+    k->shape = *shape;
+    k->config = w.found;
+    code_of(&w.found, shape, &c);
+    r = mf_hip_function_open(device, &c, &k->function);
+    if (r < 0) {
+        free(k);
+        return r;
+    }
+    const struct variant *v = w.found.v;
+    k->grid = mf_hip_persistent_grid(&device->info, v->warps_n * v->warps_m * machine->wave, v->blocks,
+                                     shared_bytes(machine, &w.found, shape));
+    *ret = k;
+    return 0;
+}
+
+/* Where the scales of a weight end. */
+static const void *scales_end(const struct mf_kernel *k, const void *scale)
+{
+    const struct mf_artifact a =
+        mf_plain_w(&k->shape, k->config.st.stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2, "row");
+    struct mf_part parts[MF_PARTS_MAX];
+    return mf_artifact_parts(&a, &k->shape, parts) > 1 ? (const char *)scale + mf_part_bytes(&parts[1])
+                                                       : NULL;
+}
+
+static int launch(struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_tensor_ref *w = &l->needs[2];
+    const struct mf_hip_mx_args a = {.tile = mf_hip_stage_args(&k->config.st, &k->shape, l),
+                                     .w_global = w->part[2],
+                                     .w_scale_end = scales_end(k, w->part[1])};
+    return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+static struct mf_kernel *close_step(struct mf_kernel *k)
+{
+    mf_hip_function_close(&k->function);
+    free(k);
+    return NULL;
+}
+
+const struct mf_family mf_family_hip_mx = {
+    .api = MF_FAMILY_API,
+    .name = "mx",
+    .device_kind = "hip",
+    .enumerate = enumerate,
+    .open = open_step,
+    .launch = launch,
+    .close = close_step,
+    .code = mx_code,
+    .shares = true,
+};
+
+const struct mf_family mf_family_hip_wint4 = {
+    .api = MF_FAMILY_API,
+    .name = "wint4",
+    .device_kind = "hip",
+    .enumerate = enumerate,
+    .open = open_step,
+    .launch = launch,
+    .close = close_step,
+    .code = wint4_code,
+    .shares = true,
+};

@@ -1,0 +1,52 @@
+/* What the two stages of a grouped GEMM are to the planner, whatever core multiplies them: which ops a stage covers, what it
+ * needs and gives and what that costs. Shared by the GPUs' families of them. */
+#pragma once
+
+#include "kernels/family_hip.h"
+#include "kernels/hip/args.h"
+
+/* bf16 h, quantised h; z, weighted z; rows added up in y. */
+enum mf_hip_out { MF_HIP_TO_H, MF_HIP_TO_HQ, MF_HIP_TO_Z, MF_HIP_TO_ZW, MF_HIP_TO_Y };
+
+/* Of names of steps: "", "_q", "_z", "_zw", "_y". */
+const char *mf_hip_out_word(enum mf_hip_out out);
+
+struct mf_hip_stage {
+    int stage;  /* 1, 2 */
+    int halves; /* of a tile's weight rows that make a column: gate and up, else 1 */
+    int block_m, block_n;
+    enum mf_hip_out out;
+};
+
+static inline int mf_hip_stage_halves(int stage, const struct mf_shape *shape)
+{
+    return stage == 1 && shape->use_g1u1 ? 2 : 1;
+}
+/* Columns of a tile. */
+static inline int mf_hip_stage_columns(const struct mf_hip_stage *st)
+{
+    return st->block_n / st->halves;
+}
+/* Columns of the output, and the length of the product. */
+static inline int mf_hip_stage_width(const struct mf_hip_stage *st, const struct mf_shape *shape)
+{
+    return st->stage == 1 ? shape->inter_dim : shape->model_dim;
+}
+static inline int mf_hip_stage_length(const struct mf_hip_stage *st, const struct mf_shape *shape)
+{
+    return st->stage == 1 ? shape->model_dim : shape->inter_dim;
+}
+
+/* Does the stage end in such a way for the shape at all? */
+bool mf_hip_stage_exists(const struct mf_hip_stage *st, const struct mf_shape *shape);
+/* Whether the rules of fusion let it cover what it does. */
+bool mf_hip_stage_allowed(const struct mf_hip_stage *st, const struct mf_shape *shape,
+                          struct mf_refusal *ret);
+/* The step but for its name. */
+struct mf_step mf_hip_stage_step(const struct mf_hip_stage *st, const char *family,
+                                 const struct mf_shape *shape);
+/* What tile_parts.h of kernels/hip wants to be defined. */
+void mf_hip_stage_define(struct mf_code *c, const struct mf_hip_stage *st, const struct mf_shape *shape);
+/* Its buffers as the kernels have them. */
+struct mf_hip_tile_args mf_hip_stage_args(const struct mf_hip_stage *st, const struct mf_shape *shape,
+                                          const struct mf_launch *l);
