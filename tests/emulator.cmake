@@ -47,4 +47,8 @@ if(TARGET moefarm-hip-amd AND MF_GXX AND NOT MF_SANITIZE MATCHES thread)
     mf_add_hip_library(fake_hiprtc7 7 hiprtc SOURCES emulator/hip/rtc.c emulator/object.c)
     mf_add_test(check_amd_device USES kernels common LINK ${CMAKE_DL_LIBS} LABELS farm)
     add_dependencies(check_amd_device fake_hip6 moefarm-hip-amd moefarm-compile)
+    mf_add_test(check_amd_worker USES worker kernels common LINK mf_farm_harness ${CMAKE_DL_LIBS} LABELS farm slow
+        TIMEOUT 300)
+    add_dependencies(check_amd_worker fake_hip5 fake_hip6 fake_hip7 fake_hiprtc7 moefarm-hip-amd moefarm-compile
+        moefarm-worker moefarmd)
 endif()
