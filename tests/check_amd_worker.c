@@ -297,7 +297,7 @@ static const struct {
     {"illegal mf_one 5", "crash", "exit code 86; stderr: device failure in running a step: an illegal memory access", true},
     {"abort mf_one 5", "crash", "signal 6 (Aborted); stderr: Memory access fault by GPU node-1", true},
     {"hang mf_one 5", "hang", "silent for more than", true},
-    {"refused hipModuleLoadData 4", "unsupported", "the family did not open what it had offered", false},
+    {"refused load:mf_one 2", "unsupported", "the family did not open what it had offered", false},
 };
 /* clang-format on */
 
@@ -350,16 +350,16 @@ START_TEST(goes_on_after_a_fault)
 }
 END_TEST
 
-/* Memory that is refused while the data are made is what that shape's steps lack; the next shape has it. */
+/* As long as somebody else has the memory, that is what the shape's steps lack; the next shape has it. */
 START_TEST(goes_on_after_a_lack_of_memory)
 {
-    hip_release_plan(plan, "refused hipMalloc 4"); /* after the canary's, the ceilings' and one more */
+    hip_release_plan(plan, "refused hipMalloc 3+"); /* after those of opening the device */
     start_farm();
     tune(BF16);
-    ck_assert_int_ne(access(plan, F_OK), 0);
     _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_goal(1);
-    ck_assert_int_eq(count_results("no_memory", "making the shape's data: Cannot allocate memory"),
+    ck_assert_int_eq(count_results("no_memory", "Cannot allocate memory"),
                      cJSON_GetArraySize(mf_json_array(steps, "items")));
+    ck_assert_int_eq(unlink(plan), 0);
     tune(BF16_2);
     check_measured(2, "ok");
 }

@@ -129,7 +129,7 @@ static int open_object(struct mf_object *o, char *why, size_t why_cap)
     *(void **)&o->module.bind = dlsym(o->handle, "mf_emulator_bind");
     *(void **)&lds = dlsym(o->handle, "mf_emulator_lds");
     kernels = dlsym(o->handle, "mf_emulator_kernels");
-    if (!o->module.bind || !lds || !kernels) {
+    if (!o->module.bind || !lds || !kernels || !kernels->name) {
         mf_say(why, why_cap, "%s is no object of kernels", o->path);
         return -ENOEXEC;
     }

@@ -16,6 +16,7 @@ static struct {
     enum kind kind; /* NONE: nothing is asked for yet */
     char name[64];
     int after;
+    bool stays;
 } plan;
 static hipError_t state = hipSuccess;
 
@@ -43,13 +44,14 @@ _Noreturn void fake_misuse(const char *format, ...)
 static void read_plan(void)
 {
     const char *path = getenv("FAKE_HIP_FAULT");
-    char kind[16] = "";
+    char kind[16] = "", more = 0;
 
     _cleanup_(mf_fclosep) FILE *f = path ? fopen(path, "re") : NULL;
     if (!f)
         return;
-    if (fscanf(f, "%15s %63s %d", kind, plan.name, &plan.after) != 3)
+    if (fscanf(f, "%15s %63s %d%c", kind, plan.name, &plan.after, &more) < 3)
         fake_misuse("%s does not hold KIND NAME N", path);
+    plan.stays = more == '+';
     for (int i = NONE + 1; i < N_KINDS; i++) {
         if (strcmp(kinds[i], kind) == 0)
             plan.kind = (enum kind)i;
@@ -62,11 +64,14 @@ static enum kind fault_of(const char *name)
 {
     if (plan.kind == NONE)
         read_plan();
-    if (plan.kind == NONE || strcmp(name, plan.name) != 0 || --plan.after != 0)
+    if (plan.kind == NONE || strcmp(name, plan.name) != 0 || --plan.after > 0)
         return NONE;
-    const enum kind kind = plan.kind;
-    plan.kind = NONE;
-    return unlink(getenv("FAKE_HIP_FAULT")) == 0 ? kind : NONE;
+    const char *path = getenv("FAKE_HIP_FAULT");
+    const bool there = (plan.stays ? access(path, F_OK) : unlink(path)) == 0;
+    const enum kind kind = there ? plan.kind : NONE;
+    if (!plan.stays || !there)
+        plan.kind = NONE;
+    return kind;
 }
 
 /* As ROCm's runtime does, whose thread hears of it. */

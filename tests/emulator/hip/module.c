@@ -45,7 +45,7 @@ static int put_into_file(const void *image, size_t bytes)
 
 CALL hipModuleLoadData(hipModule_t *ret, const void *image)
 {
-    char path[64], why[256];
+    char path[64], why[256], what[96];
 
     FAKE_ENTER_UNCAPTURED();
     ssize_t bytes = length_of(image);
@@ -58,10 +58,16 @@ CALL hipModuleLoadData(hipModule_t *ret, const void *image)
     /* by a name that other processes find it by, too: one reads line numbers */
     mf_say(path, sizeof(path), "/proc/%ld/fd/%d", (long)getpid(), m->file);
     int r = m->file < 0 ? -errno : mf_object_load(path, why, sizeof(why), &m->object);
-    if (r < 0) {
+    hipError_t e = r == 0 ? hipSuccess : r == -ENOMEM ? hipErrorOutOfMemory : hipErrorNoBinaryForGpu;
+    if (r == 0) {
+        mf_say(what, sizeof(what), "load:%s", m->object->functions[0].kernel->name);
+        e = fake_enter(what);
+    }
+    if (e != hipSuccess) {
+        m->object = mf_object_unload(m->object);
         mf_closep(&m->file);
         free(m);
-        return r == -ENOMEM ? hipErrorOutOfMemory : hipErrorNoBinaryForGpu;
+        return e;
     }
     *ret = m;
     return hipSuccess;

@@ -13,10 +13,11 @@
  *   FAKE_HIP_UNITS      compute units of each, 2
  *   FAKE_HIP_ARCH       gfx90a or gfx942; gfx90a
  *   FAKE_HIP_REGISTERS, FAKE_HIP_SPILLS    what every function says of itself; 0, not known
- *   FAKE_HIP_FAULT      a file with one line, "KIND NAME N": when a process runs a kernel of that name for the n-th time, or makes
- *                       that call, it goes wrong. KIND is illegal (hipErrorIllegalAddress), abort (as ROCm's runtime does at a
- *                       memory fault), hang (it never ends) or, of hipMalloc and hipModuleLoadData, refused. Who is struck
- *                       removes the file, so that one process is. */
+ *   FAKE_HIP_FAULT      a file with one line, "KIND NAME N": when a process runs a kernel of that name for the n-th time, makes
+ *                       that call, or loads code whose first kernel it is (load:mf_one), it goes wrong. KIND is illegal
+ *                       (hipErrorIllegalAddress), abort (as ROCm's runtime does at a memory fault), hang (it never ends) or,
+ *                       of hipMalloc and of loading, refused. Who is struck removes the file, so that one process is; with
+ *                       "N+" it stays, and so do the refusals from the n-th on. */
 #pragma once
 
 #define __HIP_PLATFORM_AMD__ 1
