@@ -70,6 +70,7 @@ size_t mf_maker_codes(const struct mf_device_info *device, const struct mf_shape
     mf_code_define(&ret[0], "MF_CODEC=%d", codec_number(mf_hip_machine_of(device), codecs.w));
     mf_hip_define_fnuz(&ret[0], shape);
     ret[1] = (struct mf_code){.source = "reference.hip", .function = "mf_dots"};
+    ret[2] = (struct mf_code){.source = "fill.hip", .function = "mf_fill"};
     return MF_MAKER_CODES;
 }
 
@@ -170,6 +171,22 @@ int mf_maker_weight(struct mf_maker *m, const struct mf_artifact *a, const struc
     return r;
 }
 
+/* ---- filling ---- */
+
+int mf_maker_fill(struct mf_maker *m, const struct mf_maker_fill *fills, size_t n)
+{
+    struct mf_maker_launch launches[MF_MAKER_FILLS];
+    for (size_t i = 0; i < n; i++) {
+        struct mf_maker_launch *l = &launches[i];
+        *l =
+            (struct mf_maker_launch){.function = &m->functions[MF_MAKER_FILL], .bytes = sizeof(l->args.fill)};
+        l->args.fill = (struct mf_hip_fill_args){
+            .to = fills[i].at, .bytes = (long long)fills[i].bytes, .pattern = fills[i].pattern};
+        l->grid = mf_maker_grid(m, (int64_t)(fills[i].bytes / 16 / MF_MAKER_THREADS + 1));
+    }
+    return mf_maker_run(m, launches, n);
+}
+
 /* ---- opening ---- */
 
 static int open_functions(struct mf_maker *m, struct mf_code codes[MF_MAKER_CODES])
@@ -178,10 +195,9 @@ static int open_functions(struct mf_maker *m, struct mf_code codes[MF_MAKER_CODE
         int code;
         const char *function;
     } kernels[MF_MAKER_N_] = {
-        [MF_MAKER_DATA] = {0, "mf_data"},
-        [MF_MAKER_DOTS] = {1, "mf_dots"},
-        [MF_MAKER_SLOTS] = {1, "mf_sum_slots"},
-        [MF_MAKER_DIFFERENCES] = {1, "mf_differences"},
+        [MF_MAKER_DATA] = {0, "mf_data"},       [MF_MAKER_DOTS] = {1, "mf_dots"},
+        [MF_MAKER_SLOTS] = {1, "mf_sum_slots"}, [MF_MAKER_DIFFERENCES] = {1, "mf_differences"},
+        [MF_MAKER_FILL] = {2, "mf_fill"},
     };
     int r = 0;
     for (int i = 0; i < MF_MAKER_N_ && r == 0; i++) {
@@ -202,7 +218,7 @@ int mf_maker_new(struct mf_device *device, const struct mf_shape *shape, uint64_
         return -ENOMEM;
     *m = (struct mf_maker){.device = device, .shape = *shape, .seed = seed, .codecs = codecs};
     size_t n = mf_maker_codes(&device->info, shape, codes);
-    (void)device->ops->compile(device, codes, n, NULL, NULL); /* both at once; opening says what fails */
+    (void)device->ops->compile(device, codes, n, NULL, NULL); /* all at once; opening says what fails */
     int r = open_functions(m, codes);
     if (r < 0) {
         (void)mf_maker_free(m);

@@ -11,7 +11,7 @@
 
 struct mf_maker;
 
-#define MF_MAKER_CODES 2
+#define MF_MAKER_CODES 3
 
 /* What a maker of the shape's data compiles, for whoever fills a cache: how many, 0 where the host has to make all. */
 size_t mf_maker_codes(const struct mf_device_info *device, const struct mf_shape *shape,
@@ -31,3 +31,13 @@ int mf_maker_weight(struct mf_maker *m, const struct mf_artifact *a, const struc
  * has no room for it, or the host. */
 int mf_maker_reference(struct mf_maker *m, const struct mf_layer_data *data, void *block,
                        struct mf_reference *out);
+
+/* Memory of the device that is filled with four bytes over and over, at a multiple of 16. */
+struct mf_maker_fill {
+    void *at;
+    size_t bytes;
+    uint32_t pattern;
+};
+#define MF_MAKER_FILLS 8
+/* At most MF_MAKER_FILLS of them; done when it returns. -EIO. */
+int mf_maker_fill(struct mf_maker *m, const struct mf_maker_fill *fills, size_t n);

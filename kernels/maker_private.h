@@ -8,7 +8,14 @@
 
 #define MF_MAKER_THREADS 256 /* of every block */
 
-enum mf_maker_kernel { MF_MAKER_DATA, MF_MAKER_DOTS, MF_MAKER_SLOTS, MF_MAKER_DIFFERENCES, MF_MAKER_N_ };
+enum mf_maker_kernel {
+    MF_MAKER_DATA,
+    MF_MAKER_DOTS,
+    MF_MAKER_SLOTS,
+    MF_MAKER_DIFFERENCES,
+    MF_MAKER_FILL,
+    MF_MAKER_N_
+};
 
 struct mf_maker {
     struct mf_device *device;
@@ -26,6 +33,7 @@ struct mf_maker_launch {
         struct mf_hip_dots_args dots;
         struct mf_hip_slots_args slots;
         struct mf_hip_difference_args difference;
+        struct mf_hip_fill_args fill;
     } args;
     size_t bytes; /* of args */
 };

@@ -125,6 +125,36 @@ static void check_weight(struct mf_device *d, struct mf_maker *m, const struct m
     free_parts(d, &got);
 }
 
+/* ---- filling ---- */
+
+/* Of any number of bytes, to the last and no further. */
+START_TEST(memory_is_filled)
+{
+    static const size_t sizes[] = {1, 3, 16, 31, 4096, 70001};
+    const struct mf_shape s = shape_of(&cases[0].format);
+    struct mf_maker_fill fills[MF_ARRAY_LEN(sizes)];
+    struct mf_device *d = NULL;
+    struct mf_maker *m = NULL;
+
+    ck_assert_int_eq(mf_device_emulated_open(_i ? "gfx942" : "sm_89", CORES, SEED, &d), 0);
+    ck_assert_int_eq(mf_maker_new(d, &s, SEED, &m), 0);
+    for (size_t i = 0; i < MF_ARRAY_LEN(sizes); i++) {
+        fills[i] = (struct mf_maker_fill){d->ops->alloc(d, sizes[i] + 1), sizes[i], 0xa1b2c3d4};
+        ck_assert_ptr_nonnull(fills[i].at);
+    }
+    ck_assert_int_eq(mf_maker_fill(m, fills, MF_ARRAY_LEN(fills)), 0);
+    for (size_t i = 0; i < MF_ARRAY_LEN(sizes); i++) {
+        const uint8_t *p = fills[i].at;
+        for (size_t k = 0; k < sizes[i]; k++)
+            ck_assert_uint_eq(p[k], 0xa1b2c3d4 >> k % 4 * 8 & 0xff);
+        ck_assert_uint_eq(p[sizes[i]], 0);
+        d->ops->release(d, fills[i].at, sizes[i] + 1);
+    }
+    (void)mf_maker_free(m);
+    (void)mf_device_close(d);
+}
+END_TEST
+
 /* What is not the shape's is refused. */
 START_TEST(others_are_refused)
 {
@@ -348,6 +378,7 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, all_is_the_hosts, 0, MF_ARRAY_LEN(cases));
     tcase_add_test(tests, others_are_refused);
+    tcase_add_loop_test(tests, memory_is_filled, 0, 2);
     tcase_add_loop_test(tests, references_of_all_layers, 0, MF_ARRAY_LEN(layers));
     tcase_add_loop_test(tests, the_host_makes_the_rest, 0, MF_ARRAY_LEN(hosts));
     tcase_add_test(tests, a_cpu_has_none);

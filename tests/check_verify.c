@@ -83,6 +83,7 @@ static struct mf_verify_input output(struct layer *l, const char *text, struct m
     struct mf_artifact a;
     ck_assert_msg(mf_artifact_parse(text, &a) == 0, "%s", text);
     ck_assert_int_eq(mf_guarded_new(&a, &l->data.shape, NULL, g), 0);
+    ck_assert_int_eq(mf_guarded_poison(g, NULL, false), 0);
     ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, &a, &l->sorted.ref, &g->ref), 0);
     bool sorted = strcmp(a.order, "sorted") == 0 && a.format != MF_FORMAT_INDEX;
     const int64_t *source =

@@ -18,15 +18,42 @@ static void poison_rows(struct mf_guarded *g, int part, int64_t row, int64_t row
                          (size_t)(rows * p->cols));
 }
 
+/* The band in front of a part, or behind the last. */
+static void band_at(const struct mf_guarded *g, int i, size_t *ret_from, size_t *ret_to)
+{
+    *ret_from = i > 0 ? g->end[i - 1] : 0;
+    *ret_to = i < g->n_parts ? g->start[i] : g->region.bytes;
+}
+
 static void draw_bands(struct mf_guarded *g)
 {
-    size_t from = 0;
+    size_t from, to;
     for (int i = 0; i <= g->n_parts; i++) {
-        size_t to = i < g->n_parts ? g->start[i] : g->region.bytes;
+        band_at(g, i, &from, &to);
         memset(g->region.at + from, PATTERN, to - from);
-        if (i < g->n_parts)
-            from = g->end[i];
     }
+}
+
+static int push_bands(const struct mf_guarded *g)
+{
+    size_t from, to;
+    int r = 0;
+    for (int i = 0; i <= g->n_parts && r == 0; i++) {
+        band_at(g, i, &from, &to);
+        r = mf_region_push_some(&g->region, from, to - from);
+    }
+    return r;
+}
+
+int mf_guarded_pull_bands(struct mf_guarded *g)
+{
+    size_t from, to;
+    int r = 0;
+    for (int i = 0; i <= g->n_parts && r == 0; i++) {
+        band_at(g, i, &from, &to);
+        r = mf_region_pull_some(&g->region, from, to - from);
+    }
+    return r;
 }
 
 int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_device *device,
@@ -45,10 +72,8 @@ int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, st
     int r = mf_region_new(at, &g.region);
     if (r < 0)
         return r;
-    for (int i = 0; i < g.n_parts; i++) {
+    for (int i = 0; i < g.n_parts; i++)
         g.ref.part[i] = g.region.at + g.start[i];
-        poison_rows(&g, i, 0, g.parts[i].rows);
-    }
     draw_bands(&g);
     r = mf_region_copy(&g.region, device);
     if (r < 0) {
@@ -66,9 +91,29 @@ void mf_guarded_release(struct mf_guarded *g)
     mf_region_release(&g->region);
 }
 
+/* On the device alone: what the host has is what it pulls. */
+static int fill_there(struct mf_guarded *g, bool zero)
+{
+    struct mf_maker_fill fills[MF_PARTS_MAX];
+    for (int i = 0; i < g->n_parts; i++) {
+        bool is_value;
+        uint32_t poison = mf_part_poison(&g->artifact, i, &is_value);
+        if (g->parts[i].element_bytes == 1)
+            poison = (poison & 0xff) * 0x01010101u;
+        else if (g->parts[i].element_bytes == 2)
+            poison = (poison & 0xffff) * 0x00010001u;
+        fills[i] = (struct mf_maker_fill){g->seen.part[i], g->end[i] - g->start[i], zero ? 0 : poison};
+    }
+    int r = push_bands(g);
+    return r < 0 ? r : mf_maker_fill(g->maker, fills, (size_t)g->n_parts);
+}
+
 int mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero)
 {
-    bool whole = !source || g->artifact.format == MF_FORMAT_INDEX;
+    bool whole = !source || g->artifact.format == MF_FORMAT_INDEX || !g->poisoned;
+    if (g->maker)
+        return fill_there(g, zero);
+    g->poisoned |= !zero;
     for (int i = 0; i < g->n_parts; i++) {
         if (zero) {
             memset(g->ref.part[i], 0, g->end[i] - g->start[i]);
@@ -109,7 +154,8 @@ static size_t count_changed(const struct mf_guarded *g, size_t from, size_t to, 
 int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap)
 {
     for (int i = 0; i <= g->n_parts; i++) {
-        size_t from = i > 0 ? g->end[i - 1] : 0, to = i < g->n_parts ? g->start[i] : g->region.bytes;
+        size_t from, to;
+        band_at(g, i, &from, &to);
         size_t first = 0, last = 0, n = count_changed(g, from, to, &first, &last);
         if (n == 0)
             continue;
@@ -123,7 +169,7 @@ int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap)
             mf_say(why, cap, "guard: %zu byte%s changed %zu bytes before the start of %s of %s", n,
                    n == 1 ? "" : "s", to - 1 - last, part, mf_tensor_name(g->artifact.tensor));
         draw_bands(g);
-        (void)mf_region_push(&g->region);
+        (void)push_bands(g);
         return 1;
     }
     return 0;

@@ -6,6 +6,7 @@
  * part's format; only rows that a step has to write are poisoned again and looked at. */
 #pragma once
 
+#include "kernels/maker.h"
 #include "kernels/tensors.h"
 #include "worker/region.h"
 
@@ -18,14 +19,20 @@ struct mf_guarded {
     struct mf_tensor_ref ref, seen; /* the host's addresses, and those that launches get */
     struct mf_region region;
     size_t start[MF_PARTS_MAX], end[MF_PARTS_MAX];
+    struct mf_maker
+        *maker;    /* of the owner: who fills the device's copy there; NULL: it is filled here and copied */
+    bool poisoned; /* once at least, whole */
 };
 
-/* Everything poisoned, bands drawn. -EINVAL: the shape has no such artifact; -ENOMEM. */
+/* Bands drawn on the host; what lies between them is undefined, and so is the device's copy until it is poisoned or pushed. -EINVAL: the shape has no such artifact; -ENOMEM. */
 int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_device *device,
                    struct mf_guarded *ret);
 void mf_guarded_release(struct mf_guarded *g);
 /* Poisons the rows that have to be written: source[p] >= 0, or all of them when source is NULL. Index artifacts are
- * poisoned whole. A zeroed artifact, and the output of an accumulation, is zeroed instead. The device sees it at once. */
+ * poisoned whole, and so is everything the first time and on devices that fill memory themselves. A zeroed artifact, and the
+ * output of an accumulation, is zeroed instead. The device sees it at once; the host's parts then hold what was pulled last. */
 int mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero);
 /* 1 and the sentence when a band is broken, which is then repaired; 0 when all are whole. */
 int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap);
+/* Takes what the device has in the bands, and nothing else. */
+int mf_guarded_pull_bands(struct mf_guarded *g);

@@ -144,7 +144,7 @@ int mf_region_copy(struct mf_region *r, struct mf_device *device)
     if (!r->copy)
         return -ENOMEM;
     r->device = device;
-    return mf_region_push(r);
+    return 0;
 }
 
 int mf_region_on_device(size_t bytes, struct mf_device *device, struct mf_region *ret)
@@ -157,14 +157,24 @@ int mf_region_on_device(size_t bytes, struct mf_device *device, struct mf_region
     return 0;
 }
 
+int mf_region_push_some(const struct mf_region *r, size_t at, size_t bytes)
+{
+    return r->device ? r->device->ops->copy(r->device, r->copy + at, r->at + at, bytes) : 0;
+}
+
+int mf_region_pull_some(const struct mf_region *r, size_t at, size_t bytes)
+{
+    return r->device ? r->device->ops->copy(r->device, r->at + at, r->copy + at, bytes) : 0;
+}
+
 int mf_region_push(const struct mf_region *r)
 {
-    return r->device ? r->device->ops->copy(r->device, r->copy, r->at, r->bytes) : 0;
+    return mf_region_push_some(r, 0, r->bytes);
 }
 
 int mf_region_pull(const struct mf_region *r)
 {
-    return r->device ? r->device->ops->copy(r->device, r->at, r->copy, r->bytes) : 0;
+    return mf_region_pull_some(r, 0, r->bytes);
 }
 
 void mf_region_release(struct mf_region *r)

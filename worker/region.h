@@ -31,18 +31,26 @@ int mf_region_find(struct mf_keeper *keeper, const char *key, size_t bytes, stru
 void mf_region_protect(struct mf_region *r);
 void mf_region_release(struct mf_region *r);
 
-/* Devices with memory of their own see a copy of the region: made here, and equal to the region after a push; pull takes
- * what launches wrote back. Nothing to do on the others, nor for a device of NULL. -ENOMEM, -EIO. */
+/* Devices with memory of their own see a copy of the region: made here, zeroed, and equal to the region after a push; pull
+ * takes what launches wrote back; of some bytes, or of all. Nothing to do on the others, nor for a device of NULL. -ENOMEM, -EIO. */
 int mf_region_copy(struct mf_region *r, struct mf_device *device);
 /* Memory of such a device alone, zeroed: nothing to push, pull or map. -ENOMEM. */
 int mf_region_on_device(size_t bytes, struct mf_device *device, struct mf_region *ret);
 int mf_region_push(const struct mf_region *r);
 int mf_region_pull(const struct mf_region *r);
+int mf_region_push_some(const struct mf_region *r, size_t at, size_t bytes);
+int mf_region_pull_some(const struct mf_region *r, size_t at, size_t bytes);
 /* An address in the region as launches on the device see it. */
 static inline void *mf_region_seen(const struct mf_region *r, const void *address)
 {
     const uint8_t *p = (const uint8_t *)address;
     return r->device && p ? r->copy + (p - r->at) : (void *)(uintptr_t)p;
+}
+
+/* Where it begins for launches. */
+static inline void *mf_region_start(const struct mf_region *r)
+{
+    return r->device ? r->copy : r->at;
 }
 
 /* Bytes of memory that the machine could still give, by /proc/meminfo; UINT64_MAX when it does not say. */

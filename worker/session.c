@@ -190,7 +190,7 @@ static int launch(void *context, int index)
         if (p->accumulated_from[g] >= 0)
             needs[p->accumulated_from[g]] = p->give_refs[p->run][g];
     }
-    struct mf_launch l = {needs, p->give_refs[p->run], mf_region_seen(&p->s->workspace, p->s->workspace.at)};
+    struct mf_launch l = {needs, p->give_refs[p->run], mf_region_start(&p->s->workspace)};
     return p->family->launch(p->kernel, &l);
 }
 
@@ -400,14 +400,12 @@ static int take_samples(struct probe *p, int n)
 /* Bands once more after the last run: what damages late is found too. */
 static int check_bands(struct probe *p)
 {
-    int r = pull(p, 0);
-    if (r == 0)
-        r = pull(p, 1);
-    if (r < 0) {
-        refuse_errno(p, r, "reading its outputs");
-        return 1;
-    }
     for (int i = 0; i < p->step->n_gives * 2; i++) {
+        int r = mf_guarded_pull_bands(p->gives[i / 2][i % 2]);
+        if (r < 0) {
+            refuse_errno(p, r, "reading its outputs");
+            return 1;
+        }
         if (mf_guarded_check(p->gives[i / 2][i % 2], p->result.reason, sizeof(p->result.reason))) {
             p->result.status = MF_STATUS_WRONG;
             return 1;

@@ -145,6 +145,8 @@ static int open_weight(struct mf_session *s, const struct mf_part *parts, int n,
         r = make_weight(s, &w->artifact, parts, n, bytes, key, &w->region);
     if (r == 0)
         r = mf_region_copy(&w->region, s->device);
+    if (r == 0)
+        r = mf_region_push(&w->region);
     if (r < 0)
         return r;
     w->ref = weight_ref(parts, n, w->region.at);
@@ -288,6 +290,7 @@ int mf_session_output(struct mf_session *s, const struct mf_artifact *a, struct 
             mf_guarded_release(&made.run[0]);
             return r;
         }
+        made.run[0].maker = made.run[1].maker = s->maker;
         s->buffer_bytes += made.run[0].region.bytes + made.run[1].region.bytes;
         o = &s->outputs[s->n_outputs++];
         *o = made;
@@ -367,9 +370,11 @@ int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const i
 
 int mf_session_room(struct mf_session *s, struct mf_region *region, size_t bytes)
 {
-    if (region->at && region->bytes >= bytes)
+    if (mf_region_start(region) && region->bytes >= bytes)
         return 0;
     mf_region_release(region);
+    if (s->maker) /* who can fill it there: the host never looks */
+        return mf_region_on_device(bytes, s->device, region);
     if (bytes > mf_memory_available())
         return -ENOMEM;
     int r = mf_region_new(bytes, region);

@@ -60,7 +60,7 @@ static int bind(struct race *r, struct entrant *e, int rotation)
         .w1 = e->measured.weights[0]->seen,
         .w2 = e->measured.weights[1]->seen,
         .y = r->y[r->run]->seen,
-        .arena = mf_region_seen(&r->s->arena, r->s->arena.at),
+        .arena = mf_region_start(&r->s->arena),
     };
     const struct mf_artifact calib = {.tensor = MF_TENSOR_CALIB, .format = MF_FORMAT_F32, .order = "token"};
     int result = mf_session_input(r->s, &x, rotation, &args.x, NULL);
@@ -122,6 +122,15 @@ static int open_pipeline(struct race *r, struct entrant *e, struct mf_racer *rac
     return 0;
 }
 
+static int poison_arena(struct mf_session *s, size_t bytes)
+{
+    const struct mf_maker_fill all = {mf_region_start(&s->arena), bytes, ARENA_POISON * 0x01010101u};
+    if (s->maker)
+        return mf_maker_fill(s->maker, &all, 1);
+    memset(s->arena.at, ARENA_POISON, bytes);
+    return mf_region_push(&s->arena);
+}
+
 /* One run into y[run], verified against the layer's reference. 1: refused. */
 static int verified_run(struct race *r, struct entrant *e, struct mf_racer *racer, int run)
 {
@@ -135,9 +144,8 @@ static int verified_run(struct race *r, struct entrant *e, struct mf_racer *race
     };
     r->run = run;
     int result = mf_guarded_poison(r->y[run], NULL, false);
-    memset(r->s->arena.at, ARENA_POISON, mf_pipeline_arena_bytes(e->pipeline));
     if (result == 0)
-        result = mf_region_push(&r->s->arena);
+        result = poison_arena(r->s, mf_pipeline_arena_bytes(e->pipeline));
     if (result == 0)
         result = bind(r, e, 0);
     if (result == 0)

@@ -140,3 +140,10 @@ struct mf_hip_difference_args {
     long long rows;
     mf_i32 cols, unused;
 };
+
+struct mf_hip_fill_args {
+    void *to;
+    long long bytes;
+    unsigned int pattern;
+    mf_i32 unused;
+};
