@@ -1,7 +1,7 @@
 /* Steps of shapes on a device without a farm: every step probed through the worker's own gates and clock, then the best
  * pipelines raced end to end. For whoever writes kernels.
  *
- *     bench_device DEVICE SHAPES.csv [FAMILIES]       DEVICE as moefarm-worker --device
+ *     bench_device DEVICE SHAPES.csv [FAMILIES [NAME]]       DEVICE as moefarm-worker --device; NAME: only steps whose names hold it
  *
  * SHAPES.csv holds rows of untuned_fmoe.csv without a header, in the columns' order. With BENCH_TRACE in the environment
  * each step is named as it begins: what a device that fails was at. */
@@ -29,12 +29,13 @@ struct found {
     struct mf_probe_step steps[STEPS_MAX];
     struct mf_result results[STEPS_MAX];
     size_t n, n_rejected;
+    const char *only; /* NULL: every step */
 };
 
 static int take_step(struct mf_offer *o, const struct mf_step *s)
 {
     struct found *f = (struct found *)o;
-    if (f->n < STEPS_MAX) {
+    if (f->n < STEPS_MAX && (!f->only || strstr(s->name, f->only))) {
         f->steps[f->n] = (struct mf_probe_step){(int64_t)f->n, *s};
         f->n++;
     }
@@ -230,7 +231,7 @@ static void print_steps(const struct found *f)
     }
 }
 
-static void bench_shape(struct mf_device *d, const struct mf_shape *s, const char *families)
+static void bench_shape(struct mf_device *d, const struct mf_shape *s, const char *families, const char *only)
 {
     static struct found f;
     char text[MF_SHAPE_TEXT_MAX], why[256];
@@ -241,6 +242,7 @@ static void bench_shape(struct mf_device *d, const struct mf_shape *s, const cha
         .sink = {begin, take_result, take_race, enter_phase}, .found = &f, .start_ns = mf_now_ns()};
     memset(&f, 0, sizeof(f));
     f.offer = (struct mf_offer){take_step, take_rejection};
+    f.only = only;
     mf_shape_print(s, text);
     const struct mf_session_args args = {.device = d, .shape = *s, .options = &options, .sink = &sink.sink};
     if (mf_session_new(&args, why, sizeof(why), &session) < 0) {
@@ -284,7 +286,7 @@ int main(int argc, char **argv)
         struct mf_shape s;
         line[strcspn(line, "\n")] = '\0';
         if (mf_shape_parse(line, &s) == 0)
-            bench_shape(d, &s, argc > 3 ? argv[3] : NULL);
+            bench_shape(d, &s, argc > 3 ? argv[3] : NULL, argc > 4 ? argv[4] : NULL);
     }
     mf_device_close(d);
     return 0;
