@@ -6,7 +6,8 @@
  *
  * m rows of an expert block, n weight rows of a tile, s slices in the ring, w waves over weight rows x tokens; in place of w:
  * g groups of four waves with Hopper's wgmma; b, bt tile_hopper.hip, with tiles that two groups share or take in turn, and
- * as many slices as LDS holds; d waves whose weights go straight from memory into their registers (AMD). */
+ * as many slices as LDS holds; bs, bts the same with tokens for the rows of the product; d waves whose weights go straight from
+ * memory into their registers (AMD). */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,8 @@ enum core {
     GROUPS,       /* tile.hip with Hopper's, of four waves */
     HOPPER,       /* tile_hopper.hip, two groups of four waves that share a tile */
     HOPPER_TURNS, /* the same, each with tiles of its own */
+    SWAPPED,      /* tile_hopper.hip with tokens for rows: scales of 1x128 only */
+    SWAPPED_TURNS,
     DIRECT, /* tile.hip on AMD, weights straight from memory into the registers of the wave that multiplies them */
 };
 
@@ -61,6 +64,10 @@ static const struct variant variants[] = {
     {HOPPER_TURNS, 32,  128, 0, 12, 1, 1, true},  {HOPPER_TURNS, 64,  128, 0, 12, 1, 1, true},
     {HOPPER_TURNS, 64,  256, 0, 12, 1, 1, true},  {HOPPER_TURNS, 96,  128, 0, 12, 1, 1, true},
     {HOPPER_TURNS, 128, 128, 0, 12, 1, 1, true},  {HOPPER_TURNS, 192, 128, 0, 12, 1, 1, false},
+    {SWAPPED, 64,  256, 0, 12, 1, 1, true},       {SWAPPED, 128, 128, 0, 12, 1, 1, true},
+    {SWAPPED, 128, 256, 0, 12, 1, 1, true},       {SWAPPED, 256, 128, 0, 12, 1, 1, true},
+    {SWAPPED_TURNS, 64, 128, 0, 12, 1, 1, true},  {SWAPPED_TURNS, 64, 256, 0, 12, 1, 1, true},
+    {SWAPPED_TURNS, 128, 128, 0, 12, 1, 1, true},
 };
 /* clang-format on */
 
@@ -92,7 +99,15 @@ static const struct variant *variants_of(const struct mf_device_info *device, si
 
 static bool is_hopper(const struct variant *v)
 {
-    return v->core == HOPPER || v->core == HOPPER_TURNS;
+    return v->core == HOPPER || v->core == HOPPER_TURNS || v->core == SWAPPED || v->core == SWAPPED_TURNS;
+}
+static bool is_swapped(const struct variant *v)
+{
+    return v->core == SWAPPED || v->core == SWAPPED_TURNS;
+}
+static bool takes_turns(const struct variant *v)
+{
+    return v->core == HOPPER_TURNS || v->core == SWAPPED_TURNS;
 }
 
 struct config {
@@ -106,6 +121,7 @@ struct mf_kernel {
     enum mf_hip_format format;
     struct mf_hip_function function;
     struct mf_grid grid;
+    int32_t tile_columns;
 };
 
 /* ---- legality and names ---- */
@@ -124,7 +140,7 @@ static int slice_bytes(const struct variant *v, enum mf_hip_format format)
 static int out_bytes(const struct config *c)
 {
     int out = c->v->block_m * (mf_hip_stage_columns(&c->st) + 8) * 2;
-    return is_hopper(c->v) ? (c->v->core == HOPPER_TURNS ? 2 : 1) * out + BARRIERS : out;
+    return is_hopper(c->v) ? (takes_turns(c->v) ? 2 : 1) * out + BARRIERS : out;
 }
 static int stages_of(const struct mf_hip_machine *machine, const struct config *c, enum mf_hip_format format)
 {
@@ -150,7 +166,7 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
     else if (v->core == GROUPS)
         mf_say(waves, sizeof(waves), "g%d", v->warps_n / 4);
     else
-        mf_say(waves, sizeof(waves), "%s", v->core == HOPPER ? "b" : "bt");
+        mf_say(waves, sizeof(waves), "b%s%s", takes_turns(v) ? "t" : "", is_swapped(v) ? "s" : "");
     if (c->st.stage == 1)
         mf_say(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d%s_%s%s%s", format, mf_cpu_act_word(s), v->block_m,
                v->block_n, stages, waves, s->doweight_stage1 ? "_w" : "", mf_hip_out_word(c->st.out));
@@ -177,6 +193,9 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
     else if (c->st.out == MF_HIP_TO_Y && !is_hopper(v))
         mf_refuse(no, "accumulates",
                   "rows are added to y by bulk copies, which only the cores b and bt make");
+    else if (is_swapped(v) && format != MF_HIP_FP8_BLOCK)
+        mf_refuse(no, "format",
+                  "the cores bs and bts are for scales of 1x128, which they apply to a slice's sums");
     else if (c->st.out == MF_HIP_TO_HQ && columns % 128)
         mf_refuse(no, "divisibility", "a tile has %d columns; groups of 128 are quantised within one tile",
                   columns);
@@ -292,7 +311,8 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
     mf_code_define(ret, "MF_FORMAT=%d", (int)format);
     mf_code_define(ret, "MF_STAGES=%d", stages_of(machine, c, format));
     if (is_hopper(v)) {
-        mf_code_define(ret, "MF_TURNS=%d", v->core == HOPPER_TURNS);
+        mf_code_define(ret, "MF_TURNS=%d", takes_turns(v));
+        mf_code_define(ret, "MF_SWAP=%d", is_swapped(v));
     } else {
         mf_code_define(ret, "MF_WARPS_N=%d", v->warps_n);
         mf_code_define(ret, "MF_WARPS_M=%d", v->warps_m);
@@ -312,6 +332,17 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
     if (r == 0)
         code_of(mf_hip_machine_of(device), &w.found, shape, w.format, ret);
     return r;
+}
+
+/* Tile columns that are made of every block before the next: what the last cache holds of y beside the rest, where rows are
+ * added to it, so that it is read and written once; all, otherwise. */
+static int32_t tile_columns(const struct config *c, const struct mf_shape *s, const struct mf_device_info *device)
+{
+    int columns = mf_hip_stage_columns(&c->st), all = (mf_hip_stage_width(&c->st, s) + columns - 1) / columns;
+    int64_t bytes = s->token * columns * 2;
+    if (c->st.out != MF_HIP_TO_Y)
+        return all;
+    return (int32_t)MF_MAX(1, MF_MIN((int64_t)device->llc_bytes / 4 / bytes, all));
 }
 
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
@@ -339,6 +370,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     const struct mf_hip_machine *machine = mf_hip_machine_of(&device->info);
     k->grid = mf_hip_persistent_grid(&device->info, v->warps_n * v->warps_m * machine->wave, v->blocks,
                                      shared_bytes(machine, &w.found, w.format));
+    k->tile_columns = tile_columns(&w.found, shape, &device->info);
     *ret = k;
     return 0;
 }
@@ -379,6 +411,7 @@ static int map_h(const struct mf_kernel *k, void *h, struct mf_hip_map *ret)
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     struct mf_hip_bulk_args a = {.tile = mf_hip_stage_args(&k->config.st, &k->shape, l)};
+    a.tile.columns = k->tile_columns;
     if (!is_hopper(k->config.v))
         return mf_hip_launch(&k->function, &k->grid, &a.tile, sizeof(a.tile));
     int r = map_weights(k, l->needs[2].part[0], &a.w_map);

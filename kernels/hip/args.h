@@ -52,7 +52,8 @@ struct mf_hip_tile_args {
     const mf_i32 *num_valid;
     void *out; /* h [P,I], or z [T*k,H] */
     float *out_scale;
-    mf_i32 token, unused;
+    mf_i32 token;
+    mf_i32 columns; /* tile_hopper.hip: tile columns that are made of every block before the next ones */
 };
 
 /* Weights of four bits: their scales end at w_scale_end; w_global of NVFP4, by expert. */

@@ -106,7 +106,15 @@ template <int N> MF_DEVICE void mf_registers_take()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));
 }
-/* Four 8x8 matrices of 16-bit elements as mf_load_matrix_4 has them in its lanes, each turned: the row that lane l names
+/* Four 8x8 matrices of 16-bit elements as mf_load_matrix_4 has them in its lanes; lane l names row l % 8 of matrix l / 8. */
+MF_DEVICE void mf_store_4(void *lds, const u32 (&r)[4])
+{
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(mf_lds_at(lds)),
+        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+        : "memory");
+}
+/* The same, each turned: the row that lane l names
  * is column l % 8 of matrix l / 8. */
 MF_DEVICE void mf_store_turned_4(void *lds, const u32 (&r)[4])
 {

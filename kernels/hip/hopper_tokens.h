@@ -1,0 +1,188 @@
+/* The product of tile_hopper.hip with the tokens for its rows and the weights for its columns: for scales of 1x128 and many
+ * tokens. A lane has two tokens of each sixteen, so what a slice's sums are scaled by is two or four numbers, where the other
+ * product reads two for every eight tokens. Of a column it has gate and up side by side, eight columns apart in the tile. */
+#pragma once
+
+#if MF_FORMAT != FP8_BLOCK
+#    error "MF_SWAP is for scales of 1x128"
+#endif
+
+/* Groups share a tile by its tokens, or by its weights where the tokens are only 64. */
+#define BY_TOKENS (!MF_TURNS && MF_BM >= 128)
+#define TOKENS    (BY_TOKENS ? MF_BM / GROUPS : MF_BM)             /* of a group */
+#define ROWS      (MF_TURNS || BY_TOKENS ? MF_BN : MF_BN / GROUPS) /* weight rows of a group */
+#define WIDTH     MF_MIN(ROWS, 128)                                /* of them in one matrix instruction */
+#define QX        (TOKENS / 64)
+#define QW        (ROWS / WIDTH)
+#define Q         (QX * QW)
+#define N8        (WIDTH / 8)
+#define TRIMS     0
+/* Products of a slice before they are scaled: two where registers hold them, so that one is scaled while the next is made. */
+#define PARTS ((Q + 2) * N8 <= 48 && Q > 1 ? 2 : 1)
+
+typedef float sums[N8][4];
+typedef sums product[Q]; /* by weights within tokens */
+
+MF_DEVICE i32 first_token(i32 share)
+{
+    return BY_TOKENS ? share * TOKENS : 0;
+}
+MF_DEVICE i32 first_row(i32 share)
+{
+    return BY_TOKENS ? 0 : share * ROWS;
+}
+/* All tokens of the group are padding. */
+MF_DEVICE bool is_idle(const place &p, i32 share)
+{
+    return BY_TOKENS && share > 0 && p.few;
+}
+
+MF_DEVICE void hold(sums &d)
+{
+    MF_UNROLL
+    for (int i = 0; i < N8 * 4; i++)
+        mf_matrix_hold(d[i / 4][i % 4]);
+}
+/* 64 tokens of a slice by some of its weight rows. */
+MF_DEVICE void multiply(const u8 *slice, i32 token, i32 row, sums &d)
+{
+    const u64 x = mf_matrix_of(slice + (MF_BN + token) * SLICE), w = mf_matrix_of(slice + row * SLICE);
+    MF_UNROLL
+    for (int s = 0; s < SLICE / 32; s++)
+        mf_matrix_multiply<N8>::fp8(d, x + 2 * s, w + 2 * s, s > 0);
+}
+
+/* Of the weight rows of an instruction: those of gate, or all, and those of up. */
+struct weight_scales {
+    float low[QW], high[QW];
+};
+MF_DEVICE void load_scales(const mf_hip_tile_args &a, const place &p, i32 row, i32 slice, weight_scales &ret)
+{
+    MF_UNROLL
+    for (int q = 0; q < QW; q++) {
+        const i32 c = p.col + (row + q * WIDTH) / MF_HALVES;
+        const i32 block = MF_MIN(c, MF_N - 1) / 128;
+        const float *s = a.w_scale + ((i64)p.expert * MF_CEIL(ROWS_OF_W, 128) + block) * BLOCKS_D +
+                         MF_MIN(slice, SLICES - 1);
+        ret.low[q] = s[0];
+        ret.high[q] = MF_HALVES == 2 ? s[(i64)(MF_N / 128) * BLOCKS_D] : ret.low[q];
+    }
+}
+/* first, second: what the lane's tokens are scaled by. */
+MF_DEVICE void add_scaled(float first, float second, float low, float high, const sums &part, sums &d)
+{
+    const float f[2] = {first * low, first * high}, s[2] = {second * low, second * high};
+    MF_UNROLL
+    for (int j = 0; j < N8; j++) {
+        const int up = MF_HALVES == 2 ? j % 2 : 0;
+        d[j][0] += part[j][0] * f[up];
+        d[j][1] += part[j][1] * f[up];
+        d[j][2] += part[j][2] * s[up];
+        d[j][3] += part[j][3] * s[up];
+    }
+}
+
+template <int>
+MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p, i32 share, product &d)
+{
+    const i32 token = first_token(share), row = first_row(share);
+    const i32 mine = token + threadIdx.x % GROUP / MF_WAVE * 16 + threadIdx.x % MF_WAVE / 4;
+    weight_scales now, next;
+    sums part[PARTS];
+    if (is_idle(p, share)) {
+        MF_NO_UNROLL
+        for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
+            wait_full(r);
+            leave_slice(r, 0);
+        }
+        return;
+    }
+    MF_UNROLL
+    for (int i = 0; i < Q * N8 * 4; i++)
+        d[i / (N8 * 4)][i / 4 % N8][i % 4] = 0;
+    load_scales(a, p, row, 0, next);
+    MF_NO_UNROLL
+    for (i32 slice = 0; slice < SLICES; slice++) {
+        const u8 *from = slice_of(r);
+        const float *scales = (const float *)(from + (MF_BN + MF_BM) * SLICE) + mine;
+        float first[QX], second[QX];
+        now = next;
+        wait_full(r);
+        mf_matrix_fence();
+        load_scales(a, p, row, slice + 1, next);
+        MF_UNROLL
+        for (int q = 0; q < QX; q++) {
+            first[q] = scales[q * 64];
+            second[q] = scales[q * 64 + 8];
+        }
+        MF_UNROLL
+        for (int q = 0; q < Q + PARTS - 1; q++) {
+            const int made = q - (PARTS - 1); /* behind the one that begins */
+            if (q < Q) {
+                hold(part[q % PARTS]);
+                mf_matrix_begin();
+                multiply(from, token + q / QW * 64, row + q % QW * WIDTH, part[q % PARTS]);
+                mf_matrix_commit();
+            }
+            if (made < 0)
+                continue;
+            if (q < Q)
+                mf_matrix_wait<PARTS - 1>();
+            else
+                mf_matrix_wait<0>();
+            hold(part[made % PARTS]);
+            if (made == Q - 1)
+                leave_slice(r, 0);
+            add_scaled(first[made / QW], second[made / QW], now.low[made % QW], now.high[made % QW],
+                       part[made % PARTS], d[made]);
+        }
+        r.at++;
+    }
+}
+
+/* Two columns of one token as bf16, of eight from `col` of the tile on those of the lane; `up` is not read without up. */
+MF_DEVICE u32 leave_two(const mf_hip_tile_args &a, const place &p, i32 col, float weight, const float *gate,
+                        const float *up)
+{
+    float v[2];
+    MF_UNROLL
+    for (int c = 0; c < 2; c++) {
+        const i32 column = p.col + col + (i32)(threadIdx.x % 4) * 2 + c;
+        const float g = finished(gate[c], weight, bias_of(a, p.expert, column, false));
+#if MF_HALVES == 2
+        v[c] = mf_activate(g, finished(up[c], weight, bias_of(a, p.expert, column, true)));
+#else
+        (void)up;
+        v[c] = leaving(g);
+#endif
+    }
+    return mf_bf16_pair(v[0], v[1]);
+}
+
+/* The group's sums as bf16 into out[token][column]; a wave has sixteen tokens of each 64. */
+template <int> MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
+{
+    const i32 lane = threadIdx.x % MF_WAVE;
+    if (is_idle(p, share))
+        return;
+    MF_UNROLL
+    for (int q = 0; q < Q; q++) {
+        const i32 token = first_token(share) + q / QW * 64 + threadIdx.x % GROUP / MF_WAVE * 16;
+        const i32 col = (first_row(share) + q % QW * WIDTH) / MF_HALVES;
+        const float *weights = a.sorted_weights + (i64)p.block * MF_BM + token + lane / 4;
+        const float w0 = MF_WEIGHT ? weights[0] : 1.0f, w1 = MF_WEIGHT ? weights[8] : 1.0f;
+        u16 *to = out + (token + lane % 16) * OUT_STRIDE + col + lane / 16 * 8;
+        /* twice eight tokens, and eights of columns: four matrices of eight by eight */
+        MF_UNROLL
+        for (int j = 0; j < N8 / MF_HALVES; j += 2) {
+            u32 v[4];
+            MF_UNROLL
+            for (int i = 0; i < 2; i++) {
+                const float *gate = d[q][(j + i) * MF_HALVES], *up = d[q][(j + i) * MF_HALVES + MF_HALVES - 1];
+                v[2 * i] = leave_two(a, p, col + (j + i) * 8, w0, gate, up);
+                v[2 * i + 1] = leave_two(a, p, col + (j + i) * 8, w1, gate + 2, up + 2);
+            }
+            mf_store_4(to + j * 8, v);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+/* The product of tile_hopper.hip with the weights for its rows and the tokens for its columns: of few tokens few columns are
+ * multiplied. A wave's sums of 64 weight rows hold gate and up of a column in the same lane. */
+#pragma once
+
+#define WN (MF_TURNS ? MF_BN : MF_BN / GROUPS) /* weight rows of a group */
+#define Q  (WN / 64)
+/* With scales by slice the compiler finds no registers for more than one of them, and has every instruction wait. */
+#define TRIMS (MF_FORMAT != FP8_BLOCK)
+
+typedef float sums[QM][4];
+typedef sums product[Q];
+
+template <int N8> MF_DEVICE void hold(sums &d)
+{
+    MF_UNROLL
+    for (int i = 0; i < N8 * 4; i++)
+        mf_matrix_hold(d[i / 4][i % 4]);
+}
+/* 64 weight rows of a slice by its first tokens; `adds` to what d holds, or in its place. */
+template <int N8> MF_DEVICE void multiply(const u8 *slice, i32 row, sums &d, bool adds)
+{
+    const u64 w = mf_matrix_of(slice + row * SLICE), x = mf_matrix_of(slice + MF_BN * SLICE);
+    MF_UNROLL
+    for (int s = 0; s < SLICE / 32; s++) {
+        if (MF_FORMAT == BF16)
+            mf_matrix_multiply<N8>::bf16(d, w + 2 * s, x + 2 * s, adds || s > 0);
+        else
+            mf_matrix_multiply<N8>::fp8(d, w + 2 * s, x + 2 * s, adds || s > 0);
+    }
+}
+
+#if MF_FORMAT == FP8_BLOCK
+
+/* Products of a slice before they are scaled: two where registers hold them, so that one is scaled while the next is made. */
+#    define PARTS ((Q + 2) * QM <= 48 && Q > 1 ? 2 : 1)
+
+/* Of the 64 weight rows q of a group: those of gate, or all, and those of up. */
+struct weight_scales {
+    float low[Q], high[Q];
+};
+MF_DEVICE void load_scales(const mf_hip_tile_args &a, i32 expert, i32 col, i32 first_row, i32 slice,
+                           weight_scales &ret)
+{
+    MF_UNROLL
+    for (int q = 0; q < Q; q++) {
+        const i32 c = col + (first_row + q * 64) / MF_HALVES;
+        const i32 block = MF_MIN(c, MF_N - 1) / 128;
+        const float *s = a.w_scale + ((i64)expert * MF_CEIL(ROWS_OF_W, 128) + block) * BLOCKS_D +
+                         MF_MIN(slice, SLICES - 1);
+        ret.low[q] = s[0];
+        ret.high[q] = MF_HALVES == 2 ? s[(i64)(MF_N / 128) * BLOCKS_D] : ret.low[q];
+    }
+}
+template <int N8> MF_DEVICE void add_scaled(const u8 *slice, float low, float high, const sums &part, sums &d)
+{
+    const float *scales = (const float *)(slice + (MF_BN + MF_BM) * SLICE) + (threadIdx.x & 3) * 2;
+    MF_UNROLL
+    for (int j = 0; j < N8; j++) {
+        const float2 s = *(const float2 *)(scales + j * 8);
+        d[j][0] += part[j][0] * (low * s.x);
+        d[j][1] += part[j][1] * (low * s.y);
+        d[j][2] += part[j][2] * (high * s.x);
+        d[j][3] += part[j][3] * (high * s.y);
+    }
+}
+template <int N8>
+MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p, i32 share, product &d)
+{
+    const i32 first_row = share * WN;
+    weight_scales now, next;
+    sums part[PARTS];
+    MF_UNROLL
+    for (int i = 0; i < Q * N8 * 4; i++)
+        d[i / (N8 * 4)][i / 4 % N8][i % 4] = 0;
+    load_scales(a, p.expert, p.col, first_row, 0, next);
+    MF_NO_UNROLL
+    for (i32 slice = 0; slice < SLICES; slice++) {
+        const u8 *from = slice_of(r);
+        now = next;
+        wait_full(r);
+        mf_matrix_fence();
+        load_scales(a, p.expert, p.col, first_row, slice + 1, next);
+        MF_UNROLL
+        for (int q = 0; q < Q + PARTS - 1; q++) {
+            const int made = q - (PARTS - 1); /* behind the one that begins */
+            if (q < Q) {
+                hold<N8>(part[q % PARTS]);
+                mf_matrix_begin();
+                multiply<N8>(from, first_row + q * 64, part[q % PARTS], false);
+                mf_matrix_commit();
+            }
+            if (made < 0)
+                continue;
+            if (q < Q)
+                mf_matrix_wait<PARTS - 1>();
+            else
+                mf_matrix_wait<0>();
+            hold<N8>(part[made % PARTS]);
+            add_scaled<N8>(from, now.low[made], now.high[made], part[made % PARTS], d[made]);
+        }
+        leave_slice(r, 0);
+        r.at++;
+    }
+}
+
+#else
+
+template <int N8>
+MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p, i32 share, product &d)
+{
+    const i32 first_row = share * WN;
+    MF_NO_UNROLL
+    for (i32 slice = 0; slice < SLICES; slice++) {
+        const u8 *from = slice_of(r);
+        wait_full(r);
+        if (COPIES)
+            mf_matrix_fence();
+        MF_UNROLL
+        for (int q = 0; q < Q; q++)
+            hold<N8>(d[q]);
+        mf_matrix_begin();
+        MF_UNROLL
+        for (int q = 0; q < Q; q++)
+            multiply<N8>(from, first_row + q * 64, d[q], slice > 0);
+        mf_matrix_commit();
+        mf_matrix_wait<1>();
+        if (slice > 0)
+            leave_slice(r, 1);
+        r.at++;
+    }
+    mf_matrix_wait<0>();
+    MF_UNROLL
+    for (int q = 0; q < Q; q++)
+        hold<N8>(d[q]);
+    leave_slice(r, 1);
+}
+
+#endif
+
+/* Columns of a lane's sums of the 16 weight rows from `row` on: of the first two, and of the others, which are of up where
+ * there is up. */
+MF_DEVICE i32 low_column(i32 col, i32 row)
+{
+    return col + row / MF_HALVES + (i32)(threadIdx.x % MF_WAVE >> 2);
+}
+MF_DEVICE i32 high_column(i32 col, i32 row)
+{
+    return low_column(col, row) + (MF_HALVES == 2 ? 0 : 8);
+}
+
+#if MF_FORMAT == FP8_TOKEN
+/* Scales by row, once the sum is whole. */
+template <int N8>
+MF_DEVICE void scale_by_row(const mf_hip_tile_args &a, i32 block, i32 expert, i32 col, i32 row, sums &d)
+{
+    const i32 lane = threadIdx.x % MF_WAVE;
+    const i32 low_at = low_column(col, row), high_at = high_column(col, row) + (MF_HALVES == 2 ? MF_N : 0);
+    const float *w = a.w_scale + (i64)expert * ROWS_OF_W;
+    const float low = w[MF_MIN(low_at, ROWS_OF_W - 1)], high = w[MF_MIN(high_at, ROWS_OF_W - 1)];
+    MF_UNROLL
+    for (int j = 0; j < N8; j++) {
+        float s[2];
+        MF_UNROLL
+        for (int c = 0; c < 2; c++) {
+            const i64 at = (i64)block * MF_BM + j * 8 + (lane & 3) * 2 + c;
+            const i32 token = mf_id_token(a.sorted_ids[at]);
+            s[c] = token < a.token ? a.x_scale[MF_STAGE == 1 ? (i64)token : at] : 0;
+        }
+        d[j][0] *= low * s[0];
+        d[j][1] *= low * s[1];
+        d[j][2] *= high * s[0];
+        d[j][3] *= high * s[1];
+    }
+}
+#endif
+
+/* The wave's sums of 16 weight rows as bf16 into out[token][column], turned on the way. */
+template <int N8> MF_DEVICE void leave(const mf_hip_tile_args &a, const place &p, i32 row, const sums &d, u16 *out)
+{
+    const i32 lane = threadIdx.x % MF_WAVE;
+    const float low = bias_of(a, p.expert, low_column(p.col, row), false);
+    const float high = bias_of(a, p.expert, high_column(p.col, row), MF_HALVES == 2);
+    const float *weights = a.sorted_weights + (i64)p.block * MF_BM + (lane & 3) * 2;
+#if MF_HALVES == 2
+    /* four times eight tokens by eight columns */
+    MF_UNROLL
+    for (int j = 0; j < N8; j += 4) {
+        u32 h[4];
+        MF_UNROLL
+        for (int i = 0; i < 4; i++) {
+            const int at = MF_MIN(j + i, N8 - 1);
+            const float w0 = MF_WEIGHT ? weights[at * 8] : 1.0f, w1 = MF_WEIGHT ? weights[at * 8 + 1] : 1.0f;
+            h[i] = mf_bf16_pair(mf_activate(finished(d[at][0], w0, low), finished(d[at][2], w0, high)),
+                                mf_activate(finished(d[at][1], w1, low), finished(d[at][3], w1, high)));
+        }
+        const i32 token = MF_MIN(j + (lane >> 3), N8 - 1) * 8 + (lane & 7);
+        mf_store_turned_4(out + token * OUT_STRIDE + row / 2, h);
+    }
+#else
+    /* twice eight tokens by sixteen columns */
+    MF_UNROLL
+    for (int j = 0; j < N8; j += 2) {
+        u32 z[4];
+        MF_UNROLL
+        for (int i = 0; i < 2; i++) {
+            const int at = MF_MIN(j + i, N8 - 1);
+            const float w0 = MF_WEIGHT ? weights[at * 8] : 1.0f, w1 = MF_WEIGHT ? weights[at * 8 + 1] : 1.0f;
+            z[2 * i] = mf_bf16_pair(leaving(finished(d[at][0], w0, low)), leaving(finished(d[at][1], w1, low)));
+            z[2 * i + 1] = mf_bf16_pair(leaving(finished(d[at][2], w0, high)), leaving(finished(d[at][3], w1, high)));
+        }
+        const i32 token = MF_MIN(j + (lane >> 4), N8 - 1) * 8 + (lane & 7);
+        mf_store_turned_4(out + token * OUT_STRIDE + row + ((lane >> 3) & 1) * 8, z);
+    }
+#endif
+}
+
+/* The product into out. */
+template <int N8>
+MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
+{
+    MF_UNROLL
+    for (int q = 0; q < Q; q++) {
+        const i32 row = share * WN + q * 64 + threadIdx.x % GROUP / MF_WAVE * 16;
+#if MF_FORMAT == FP8_TOKEN
+        scale_by_row<N8>(a, p.block, p.expert, p.col, row, d[q]);
+#endif
+        leave<N8>(a, p, row, d[q], out);
+    }
+}
