@@ -44,6 +44,8 @@ struct mf_grid {
     uint32_t shared; /* bytes of LDS beside what the function declares itself */
     bool
         whole; /* the block of arguments is one argument, a structure that may ask for an alignment of its own */
+    bool early; /* may begin before the launch before it has ended: the function waits for that by itself
+                   (mf_begin of kernels/hip/dialect_nvidia.h) */
 };
 
 /* A tensor for bulk copies into LDS, rows of 128 bytes whose 16-byte chunks come to lie at chunk ^ (row % 8); lengths and boxes

@@ -38,6 +38,7 @@ struct hip_device {
     struct mf_device base; /* first */
     struct mf_hip_calls c;
     int ordinal, max_shared;
+    bool launches_early; /* mf_grid.early means something here */
     hipStream_t stream;
     hipEvent_t from, to;
     struct mf_compiler compiler;
@@ -219,12 +220,12 @@ static int hip_module_launch(struct mf_device *base, void *function, const struc
     void *extra[] = {HIP_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)block, HIP_LAUNCH_PARAM_BUFFER_SIZE,
                      &bytes, HIP_LAUNCH_PARAM_END};
     void *one[] = {(void *)(uintptr_t)block};
+    void **whole = grid->whole ? one : NULL, **packed = grid->whole ? NULL : extra;
     if (grid->shared > (uint32_t)d->max_shared ||
         (base->use && note_launch(d, (hipFunction_t)function, grid) < 0))
         return -E2BIG;
-    hipError_t e = d->c.hipModuleLaunchKernel((hipFunction_t)function, grid->x, grid->y, grid->z, grid->block,
-                                              1, 1, grid->shared, d->stream, grid->whole ? one : NULL,
-                                              grid->whole ? NULL : extra);
+    hipError_t e = mf_hip_launch_grid(&d->c, (hipFunction_t)function, grid, grid->early && d->launches_early,
+                                      d->stream, whole, packed);
     (void)alive(d, e, "launching");
     return e == hipSuccess ? 0 : e == hipErrorOutOfMemory ? -ENOMEM : -EINVAL;
 }
@@ -245,7 +246,7 @@ static int hip_bulk_map(struct mf_device *base, const struct mf_bulk_tensor *t, 
 static int launch_own(struct hip_device *d, hipFunction_t f, uint32_t groups, uint32_t block,
                       const void *args, size_t bytes)
 {
-    const struct mf_grid grid = {groups, 1, 1, block, 0, true};
+    const struct mf_grid grid = {groups, 1, 1, block, 0, true, false};
     return hip_module_launch(&d->base, (void *)f, &grid, args, bytes);
 }
 
@@ -499,6 +500,8 @@ static int describe(struct hip_device *d)
         e = mf_hip_arch(&d->c, d->ordinal, info->class.gfx, sizeof(info->class.gfx));
     if (e != hipSuccess)
         return errno_of(e);
+    d->launches_early =
+        strncmp(info->class.gfx, "sm_", 3) == 0 && strtol(info->class.gfx + 3, NULL, 10) >= 90;
     info->class.cu_num = info->cores = cores;
     info->llc_bytes = mf_hip_last_cache(info->class.gfx, (uint64_t)llc);
     info->memory_bytes = memory;

@@ -420,7 +420,7 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
     if (r < 0)
         return r;
     struct mf_asm_grid g = mf_asm_grid_of(&k->k, &c, false);
-    struct mf_grid grid = {g.x, g.y, g.z, MF_ASM_THREADS, 0, false};
+    struct mf_grid grid = {g.x, g.y, g.z, MF_ASM_THREADS, 0, false, false};
     return k->device->ops->module_launch(k->device, k->function, &grid, block,
                                          one ? MF_ASM_ONE_BYTES : MF_ASM_STAGE1_BYTES);
 }

@@ -278,8 +278,8 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     k->shape = *shape;
     k->config = c;
     if (c.kind == SORT)
-        k->grid =
-            (struct mf_grid){sort_blocks(shape), 1, 1, SORT_THREADS, sort_shared(&device->info, shape), true};
+        k->grid = (struct mf_grid){
+            sort_blocks(shape), 1, 1, SORT_THREADS, sort_shared(&device->info, shape), true, true};
     else
         k->grid = (struct mf_grid){
             (uint32_t)MF_MAX(MF_MIN(work_of(&c, shape), (int64_t)device->info.cores * BLOCKS_SM), 1),
@@ -287,6 +287,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
             1,
             THREADS,
             0,
+            true,
             true};
     r = mf_hip_function_open(device, &source, &k->function);
     if (r < 0) {

@@ -193,8 +193,8 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
         return -ENOMEM;
     k->shape = *shape;
     /* one block an SM, so that all of them are there at once */
-    k->grid =
-        (struct mf_grid){(uint32_t)device->info.cores, 1, 1, (uint32_t)c->threads, shared_bytes(shape), true};
+    k->grid = (struct mf_grid){(uint32_t)device->info.cores, 1,    1,    (uint32_t)c->threads,
+                               shared_bytes(shape),          true, false};
     r = mf_hip_function_open(device, &source, &k->function);
     if (r < 0) {
         free(k);

@@ -370,6 +370,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     const struct mf_hip_machine *machine = mf_hip_machine_of(&device->info);
     k->grid = mf_hip_persistent_grid(&device->info, v->warps_n * v->warps_m * machine->wave, v->blocks,
                                      shared_bytes(machine, &w.found, w.format));
+    k->grid.early = true; /* both cores begin by mf_begin */
     k->tile_columns = tile_columns(&w.found, shape, &device->info);
     *ret = k;
     return 0;

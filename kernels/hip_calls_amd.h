@@ -63,6 +63,15 @@ static inline hipError_t mf_hip_instantiate(const struct mf_hip_calls *c, hipGra
 {
     return c->hipGraphInstantiate(ret, graph, NULL, NULL, 0);
 }
+/* Launches always begin in turn. */
+static inline hipError_t mf_hip_launch_grid(const struct mf_hip_calls *c, hipFunction_t f,
+                                            const struct mf_grid *grid, bool early, hipStream_t stream,
+                                            void **whole, void **packed)
+{
+    (void)early;
+    return c->hipModuleLaunchKernel(f, grid->x, grid->y, grid->z, grid->block, 1, 1, grid->shared, stream,
+                                    whole, packed);
+}
 /* All of a compute unit's LDS may be had without leave. */
 static inline hipError_t mf_hip_allow_shared(const struct mf_hip_calls *c, hipFunction_t f, int bytes)
 {

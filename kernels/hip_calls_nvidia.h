@@ -59,7 +59,7 @@ typedef CUgraphExec hipGraphExec_t;
     X(hipEventElapsedTime, cuEventElapsedTime) X(hipEventSynchronize, cuEventSynchronize)                           \
     X(hipEventDestroy, cuEventDestroy) X(hipModuleLoadData, cuModuleLoadData) X(hipModuleUnload, cuModuleUnload)    \
     X(hipModuleGetFunction, cuModuleGetFunction) X(hipFuncGetAttribute, cuFuncGetAttribute)                         \
-    X(set_function_attribute, cuFuncSetAttribute) X(hipModuleLaunchKernel, cuLaunchKernel)                          \
+    X(set_function_attribute, cuFuncSetAttribute) X(launch_with, cuLaunchKernelEx)                          \
     X(hipStreamBeginCapture, cuStreamBeginCapture) X(hipStreamEndCapture, cuStreamEndCapture)                       \
     X(instantiate, cuGraphInstantiateWithFlags) X(hipGraphLaunch, cuGraphLaunch)                                    \
     X(hipGraphExecDestroy, cuGraphExecDestroy) X(hipGraphDestroy, cuGraphDestroy)                                   \
@@ -108,6 +108,28 @@ static inline hipError_t mf_hip_instantiate(const struct mf_hip_calls *c, hipGra
                                             hipGraph_t graph)
 {
     return c->instantiate(ret, graph, 0);
+}
+/* For an early grid the driver waits for nothing: its function does (CUDA C++ programming guide, programmatic dependent launch:
+ * compute capability 9.0 and later). */
+static inline hipError_t mf_hip_launch_grid(const struct mf_hip_calls *c, hipFunction_t f,
+                                            const struct mf_grid *grid, bool early, hipStream_t stream,
+                                            void **whole, void **packed)
+{
+    CUlaunchAttribute unordered = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                   .value.programmaticStreamSerializationAllowed = 1};
+    const CUlaunchConfig config = {
+        .gridDimX = grid->x,
+        .gridDimY = grid->y,
+        .gridDimZ = grid->z,
+        .blockDimX = grid->block,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .sharedMemBytes = grid->shared,
+        .hStream = stream,
+        .attrs = &unordered,
+        .numAttrs = early,
+    };
+    return c->launch_with(&config, f, whole, packed);
 }
 static inline hipError_t mf_hip_allow_shared(const struct mf_hip_calls *c, hipFunction_t f, int bytes)
 {

@@ -98,7 +98,7 @@ int mf_maker_run(struct mf_maker *m, const struct mf_maker_launch *launches, siz
 struct mf_grid mf_maker_grid(const struct mf_maker *m, int64_t work)
 {
     int64_t blocks = MF_MIN(work, (int64_t)m->device->info.cores * BLOCKS_CORE);
-    return (struct mf_grid){(uint32_t)MF_MAX(blocks, 1), 1, 1, MF_MAKER_THREADS, 0, true};
+    return (struct mf_grid){(uint32_t)MF_MAX(blocks, 1), 1, 1, MF_MAKER_THREADS, 0, true, false};
 }
 
 int64_t mf_maker_groups(const struct mf_maker_matrices *x)

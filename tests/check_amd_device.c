@@ -305,11 +305,11 @@ static const struct {
     int r;
     struct mf_device_use use;
 } uses[] = {
-    {"0",   "0",  {1, 1, 1, 64,   0,     false}, 0,      {.occupancy = 32}},
-    {"128", "48", {1, 1, 1, 256,  8192,  false}, 0,      {.registers = 128, .spills = 48, .lds = 8192, .occupancy = 4}},
-    {"128", "0",  {1, 1, 1, 256,  32768, false}, 0,      {.registers = 128, .lds = 32768, .occupancy = 2}},
-    {"256", "0",  {1, 1, 1, 1024, 0,     false}, -E2BIG, {.registers = 256, .occupancy = -1}},
-    {"0",   "0",  {1, 1, 1, 64,   65537, false}, -E2BIG, {.occupancy = 0}},
+    {"0",   "0",  {1, 1, 1, 64,   0,     false, false}, 0,      {.occupancy = 32}},
+    {"128", "48", {1, 1, 1, 256,  8192,  false, false}, 0,      {.registers = 128, .spills = 48, .lds = 8192, .occupancy = 4}},
+    {"128", "0",  {1, 1, 1, 256,  32768, false, false}, 0,      {.registers = 128, .lds = 32768, .occupancy = 2}},
+    {"256", "0",  {1, 1, 1, 1024, 0,     false, false}, -E2BIG, {.registers = 256, .occupancy = -1}},
+    {"0",   "0",  {1, 1, 1, 64,   65537, false, false}, -E2BIG, {.occupancy = 0}},
 };
 /* clang-format on */
 

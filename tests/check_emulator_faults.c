@@ -71,7 +71,7 @@ static int launch_of(const char *function, int mode, const struct mf_grid *grid)
 
 static int launch(int mode)
 {
-    const struct mf_grid grid = {FAULT_BLOCKS, 1, 1, FAULT_LANES, FAULT_LDS_WORDS * 4, false};
+    const struct mf_grid grid = {FAULT_BLOCKS, 1, 1, FAULT_LANES, FAULT_LDS_WORDS * 4, false, false};
     return launch_of("mf_faults", mode, &grid);
 }
 
@@ -156,7 +156,7 @@ END_TEST
 /* A wave that is not whole runs, and may not ask for lanes that are not there. */
 START_TEST(test_short_wave)
 {
-    const struct mf_grid grid = {1, 1, 1, FAULT_LANES - 8, 0, false};
+    const struct mf_grid grid = {1, 1, 1, FAULT_LANES - 8, 0, false, false};
 
     device = devices[_i];
     memset(out, 0, FAULT_LANES * 4);
@@ -172,8 +172,9 @@ END_TEST
 /* A launch that no GPU would take. */
 START_TEST(test_refused)
 {
-    static const struct mf_grid grids[] = {
-        {1, 1, 1, 0, 0, false}, {1, 1, 1, 2048, 0, false}, {1, 1, 1, 32, 1 << 20, false}};
+    static const struct mf_grid grids[] = {{1, 1, 1, 0, 0, false, false},
+                                           {1, 1, 1, 2048, 0, false, false},
+                                           {1, 1, 1, 32, 1 << 20, false, false}};
 
     device = devices[0];
     for (size_t i = 0; i < MF_ARRAY_LEN(grids); i++)

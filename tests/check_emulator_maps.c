@@ -103,7 +103,7 @@ static void close_function(void)
 
 static void launch(const struct flavour *f, const void *args, size_t bytes)
 {
-    const struct mf_grid grid = {1, 1, 1, (uint32_t)f->wave, 0, false};
+    const struct mf_grid grid = {1, 1, 1, (uint32_t)f->wave, 0, false, false};
     ck_assert_msg(mf_hip_launch(&function, &grid, args, bytes) == 0, "%s", mf_device_emulated_why(device));
 }
 

@@ -136,7 +136,7 @@ static struct mf_device *open_cardboard(void)
         printf("skipped: asking the runtime: this build has no module for nvidia\n");
         return NULL;
     }
-    ck_assert_ptr_nonnull(dlopen(MF_BINARY_DIR "/tests/fake_cuda/libcuda.so.1", RTLD_NOW));
+    ck_assert_ptr_nonnull(dlopen(MF_BINARY_DIR "/tests/fake_cuda/libcuda.so.1", RTLD_NOW | RTLD_GLOBAL));
     if (mf_code_version("nvidia", path, text, sizeof(text)) < 0) {
         printf("skipped: asking the runtime: %s\n", text);
         return NULL;
@@ -147,7 +147,8 @@ static struct mf_device *open_cardboard(void)
 
 START_TEST(is_asked_of_the_runtime)
 {
-    const struct mf_grid small = {1, 1, 1, 128, 4096, false}, large = {1, 1, 1, 256, 1024, false};
+    const struct mf_grid small = {1, 1, 1, 128, 4096, false, false},
+                         large = {1, 1, 1, 256, 1024, false, false};
     const char *const image = MF_SOURCE_DIR "/README.md"; /* cardboard loads anything */
     struct mf_device_use use = {0};
     struct mf_module *module;
@@ -178,6 +179,40 @@ START_TEST(is_asked_of_the_runtime)
 }
 END_TEST
 
+/* A launch that may begin before the one before it has ended is asked for where the hardware has such. */
+static const struct {
+    const char *major;
+    int early;
+} machines[] = {{"9", 1}, {"8", 0}};
+
+START_TEST(begins_early)
+{
+    const struct mf_grid grid = {.x = 1, .y = 1, .z = 1, .block = 32, .early = true},
+                         plain = {1, 1, 1, 32, 0, false, false};
+    struct mf_module *module;
+    char why[256];
+    void *function;
+
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
+    ck_assert_int_eq(setenv("FAKE_CUDA_MAJOR", machines[_i].major, 1), 0);
+    struct mf_device *d = open_cardboard();
+    if (!d)
+        return;
+    const int *early = dlsym(RTLD_DEFAULT, "fake_cuda_early");
+    ck_assert_ptr_nonnull(early);
+    ck_assert_int_eq(*early, 0);
+    ck_assert_int_eq(d->ops->module_load(d, MF_SOURCE_DIR "/README.md", why, sizeof(why), &module), 0);
+    ck_assert_int_eq(d->ops->module_function(d, module, "f", &function), 0);
+    ck_assert_int_eq(d->ops->module_launch(d, function, &plain, why, 8), 0);
+    ck_assert_int_eq(*early, 0);
+    ck_assert_int_eq(d->ops->module_launch(d, function, &grid, why, 8), 0);
+    ck_assert_int_eq(*early, machines[_i].early);
+    (void)d->ops->module_unload(d, module);
+    mf_device_close(d);
+}
+END_TEST
+
 static void remove_folder(void)
 {
     ck_assert_int_eq(remove_tree(folder), 0);
@@ -194,6 +229,7 @@ int main(void)
     tcase_set_timeout(runtime, 100);
     tcase_add_checked_fixture(runtime, NULL, remove_folder);
     tcase_add_test(runtime, is_asked_of_the_runtime);
+    tcase_add_loop_test(runtime, begins_early, 0, MF_ARRAY_LEN(machines));
     suite_add_tcase(suite, runtime);
     return mf_check_main(suite);
 }

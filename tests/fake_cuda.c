@@ -64,7 +64,7 @@ CALL cuDeviceTotalMem(size_t *ret, CUdevice device)
 
 CALL cuDeviceGetAttribute(int *ret, CUdevice_attribute what, CUdevice device)
 {
-    static const struct {
+    const struct {
         CUdevice_attribute what;
         int value;
     } known[] = {
@@ -72,7 +72,7 @@ CALL cuDeviceGetAttribute(int *ret, CUdevice_attribute what, CUdevice device)
         {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 50 << 20},
         {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1980000},
         {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 3201000},
-        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9},
+        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, number("FAKE_CUDA_MAJOR", 9)},
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
         {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 227 << 10},
     };
@@ -275,11 +275,15 @@ CALL cuOccupancyMaxActiveBlocksPerMultiprocessor(int *ret, CUfunction f, int blo
     return CUDA_SUCCESS;
 }
 
-CALL cuLaunchKernel(CUfunction f, unsigned x, unsigned y, unsigned z, unsigned block_x, unsigned block_y,
-                    unsigned block_z, unsigned shared, CUstream stream, void **params, void **extra)
+/* Launches so far that were not to wait for the one before. */
+__attribute__((visibility("default"))) int fake_cuda_early;
+
+CALL cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
 {
-    (void)f, (void)x, (void)y, (void)z, (void)block_x, (void)block_y, (void)block_z;
-    (void)shared, (void)stream, (void)params, (void)extra;
+    (void)f, (void)params, (void)extra;
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        fake_cuda_early += config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+                           config->attrs[i].value.programmaticStreamSerializationAllowed;
     return CUDA_SUCCESS;
 }
 

@@ -18,6 +18,7 @@ MF_DEVICE void add(float (&sum)[8], mf_16b v, float w)
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_combine(const mf_hip_combine_args a)
 {
     const i64 n = (i64)a.token * (MF_COLS / 8);
+    mf_begin();
     for (i64 at = (i64)blockIdx.x * MF_THREADS + threadIdx.x; at < n; at += (i64)gridDim.x * MF_THREADS) {
         i64 token = at / (MF_COLS / 8);
         i32 col = (i32)(at % (MF_COLS / 8)) * 8;

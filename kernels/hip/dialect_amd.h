@@ -71,6 +71,15 @@ MF_DEVICE void mf_wave_sync()
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
 }
 
+/* Launches begin in turn here. */
+MF_DEVICE void mf_begin()
+{
+}
+MF_DEVICE void mf_ask_cache(const void *global, u32 bytes)
+{
+    (void)global, (void)bytes;
+}
+
 /* ---- memory ---- */
 
 MF_DEVICE mf_16b mf_16b_of(mf_u32x4 v)

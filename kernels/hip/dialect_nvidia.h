@@ -3,6 +3,26 @@
 
 #include "nvidia_plain.h"
 
+/* A launch whose grid says `early` (kernels/device.h) begins while the one before it still runs. mf_begin waits until that one
+ * has ended and its writes are seen, and lets the launch behind begin in turn: what a kernel may touch before it is written by
+ * nobody, or by a launch before the one before. */
+MF_DEVICE void mf_begin()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\n" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+/* Asks the last cache for a run of bytes, a multiple of 16. */
+MF_DEVICE void mf_ask_cache(const void *global, u32 bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(global), "r"(bytes) : "memory");
+#else
+    (void)global, (void)bytes;
+#endif
+}
+
 /* Of a kernel: threads of a block, and blocks of a multiprocessor at once. */
 #define MF_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 

@@ -160,7 +160,8 @@ MF_DEVICE u32 leave_two(const mf_hip_tile_args &a, const place &p, i32 col, floa
 }
 
 /* The group's sums as bf16 into out[token][column]; a wave has sixteen tokens of each 64. */
-template <int> MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
+template <int>
+MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
     if (is_idle(p, share))
@@ -178,7 +179,8 @@ template <int> MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place 
             u32 v[4];
             MF_UNROLL
             for (int i = 0; i < 2; i++) {
-                const float *gate = d[q][(j + i) * MF_HALVES], *up = d[q][(j + i) * MF_HALVES + MF_HALVES - 1];
+                const float *gate = d[q][(j + i) * MF_HALVES],
+                            *up = d[q][(j + i) * MF_HALVES + MF_HALVES - 1];
                 v[2 * i] = leave_two(a, p, col + (j + i) * 8, w0, gate, up);
                 v[2 * i + 1] = leave_two(a, p, col + (j + i) * 8, w1, gate + 2, up + 2);
             }

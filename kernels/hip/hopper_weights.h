@@ -175,7 +175,8 @@ MF_DEVICE void scale_by_row(const mf_hip_tile_args &a, i32 block, i32 expert, i3
 #endif
 
 /* The wave's sums of 16 weight rows as bf16 into out[token][column], turned on the way. */
-template <int N8> MF_DEVICE void leave(const mf_hip_tile_args &a, const place &p, i32 row, const sums &d, u16 *out)
+template <int N8>
+MF_DEVICE void leave(const mf_hip_tile_args &a, const place &p, i32 row, const sums &d, u16 *out)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
     const float low = bias_of(a, p.expert, low_column(p.col, row), false);
@@ -205,8 +206,10 @@ template <int N8> MF_DEVICE void leave(const mf_hip_tile_args &a, const place &p
         for (int i = 0; i < 2; i++) {
             const int at = MF_MIN(j + i, N8 - 1);
             const float w0 = MF_WEIGHT ? weights[at * 8] : 1.0f, w1 = MF_WEIGHT ? weights[at * 8 + 1] : 1.0f;
-            z[2 * i] = mf_bf16_pair(leaving(finished(d[at][0], w0, low)), leaving(finished(d[at][1], w1, low)));
-            z[2 * i + 1] = mf_bf16_pair(leaving(finished(d[at][2], w0, high)), leaving(finished(d[at][3], w1, high)));
+            z[2 * i] =
+                mf_bf16_pair(leaving(finished(d[at][0], w0, low)), leaving(finished(d[at][1], w1, low)));
+            z[2 * i + 1] =
+                mf_bf16_pair(leaving(finished(d[at][2], w0, high)), leaving(finished(d[at][3], w1, high)));
         }
         const i32 token = MF_MIN(j + (lane >> 4), N8 - 1) * 8 + (lane & 7);
         mf_store_turned_4(out + token * OUT_STRIDE + row + ((lane >> 3) & 1) * 8, z);

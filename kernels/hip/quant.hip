@@ -15,6 +15,7 @@
 /* Eight elements at a time; a group's last may be short by multiples of sixteen. */
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_quant(const mf_hip_quant_args a)
 {
+    mf_begin();
     const i32 groups = MF_CEIL(MF_COLS, 128), lane = threadIdx.x % LANES;
     const i32 rows = a.num_valid ? MF_MIN(a.rows, a.num_valid[0]) : a.rows;
     const i64 n = (i64)rows * groups, stride = (i64)gridDim.x * (MF_THREADS / LANES);
@@ -46,6 +47,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_quant(const mf_hip_q
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_quant(const mf_hip_quant_args a)
 {
     __shared__ float room[WAVES];
+    mf_begin();
     const i32 rows = a.num_valid ? MF_MIN(a.rows, a.num_valid[0]) : a.rows;
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
         const u32 *x = (const u32 *)((const u16 *)a.x + row * MF_COLS);

@@ -101,6 +101,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_sort(const mf_hip_so
     const u64 below_me = ((u64)1 << lane) - 1;
     const i32 from = run * each, to = MF_MIN(n, from + each);
 
+    mf_begin();
     for (i32 i = threadIdx.x; i < WAVES * MF_E; i += MF_THREADS)
         count[i] = 0;
     __syncthreads();

@@ -325,6 +325,8 @@ MF_DEVICE void scale_by_row(const struct mf_hip_tile_args &a, const struct tile 
 extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_tile(const mf_hip_tile_args a)
 {
     extern __shared__ __align__(1024) u8 lds[];
+    if (MF_STAGE == 1)
+        mf_begin();
     const i64 n_tiles = (i64)(a.num_valid[0] / MF_BM) * TILES_N;
     const i32 begin = (i32)(n_tiles * blockIdx.x / gridDim.x), end = (i32)(n_tiles * (blockIdx.x + 1) / gridDim.x);
     const i32 wave = threadIdx.x / MF_WAVE;
@@ -336,6 +338,7 @@ extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_tile(const mf_hip_ti
     i32 asked_tile = begin, asked = 0, used = 0;
     sums d;
 
+    begin_at(a, begin / TILES_N, begin % TILES_N * COLS, begin < end, MF_D * BYTES, AHEAD * SLICE);
     from.is_there = false;
     aim(&from, a, asked_tile, end);
     /* One more slice is on its way, or one more empty group, so that groups count slices. */

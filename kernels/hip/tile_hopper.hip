@@ -279,6 +279,8 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
     u8 *outs = lds + MF_STAGES * RING_BYTES;
     u64 *full = (u64 *)(outs + (MF_TURNS ? GROUPS : 1) * OUT_BYTES);
     const ring r = {lds, full, full + MF_STAGES, 0};
+    if (MF_STAGE == 1)
+        mf_begin();
     const i32 n_blocks = a.tile.num_valid[0] / MF_BM;
     if (threadIdx.x == 0) {
         for (int s = 0; s < MF_STAGES; s++) {
@@ -288,6 +290,9 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
         mf_matrix_fence();
     }
     __syncthreads();
+    i32 block, col;
+    find_tile(a.tile, blockIdx.x, MF_MAX(n_blocks, 1), block, col);
+    begin_at(a.tile, block, col, (i32)blockIdx.x < n_blocks * TILES_N, MF_D * BYTES, MF_STAGES * SLICE);
     if (threadIdx.x >= GROUP * GROUPS) {
         mf_registers_give<BRINGS>();
         bring(a, r, n_blocks);

@@ -67,6 +67,18 @@ MF_DEVICE float leaving(float v)
 #endif
 }
 
+/* Begins. The order of experts is older than the launch before stage 2, so the weights of the first tile, as many bytes of a
+ * row, are asked for while that one ends. Thread r asks for row r of the tile's. */
+MF_DEVICE void begin_at(const mf_hip_tile_args &a, i32 block, i32 col, bool is_there, i32 row_bytes,
+                        i32 ahead)
+{
+    if (MF_STAGE == 2 && is_there && threadIdx.x < MF_BN && col + (i32)threadIdx.x < MF_N)
+        mf_ask_cache((const u8 *)a.w + ((i64)a.experts[block] * MF_N + col + threadIdx.x) * row_bytes,
+                     MF_MIN(ahead, row_bytes));
+    if (MF_STAGE == 2)
+        mf_begin();
+}
+
 #ifdef MF_QUANT
 /* out's rows as e4m3 with a scale for 128: sixteen lanes have a group. The work of thread `me` of `threads`. */
 MF_DEVICE void store_quantised(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, i32 me,

@@ -57,6 +57,15 @@ MF_WORD void mf_wave_sync()
     mf_emulator->meet(mf_emulator, "mf_wave_sync", NULL, NULL, MF_PC);
 }
 
+/* Launches begin in turn here. */
+MF_DEVICE void mf_begin()
+{
+}
+MF_DEVICE void mf_ask_cache(const void *global, u32 bytes)
+{
+    (void)global, (void)bytes;
+}
+
 /* ---- global memory ---- */
 
 MF_WORD void mf_copy_async_16(void *lds, const void *global, bool valid)
