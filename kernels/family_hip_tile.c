@@ -336,7 +336,8 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
 
 /* Tile columns that are made of every block before the next: what the last cache holds of y beside the rest, where rows are
  * added to it, so that it is read and written once; all, otherwise. */
-static int32_t tile_columns(const struct config *c, const struct mf_shape *s, const struct mf_device_info *device)
+static int32_t tile_columns(const struct config *c, const struct mf_shape *s,
+                            const struct mf_device_info *device)
 {
     int columns = mf_hip_stage_columns(&c->st), all = (mf_hip_stage_width(&c->st, s) + columns - 1) / columns;
     int64_t bytes = s->token * columns * 2;
