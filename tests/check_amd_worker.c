@@ -30,7 +30,7 @@
 #define WIDTHS ",64,32,4,2,ActivationType.Silu,torch.bfloat16,"
 #define BF16   "1" WIDTHS "torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 #define BF16_2 "2" WIDTHS "torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
-#define FP8    "1" WIDTHS "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0"
+#define FP8_B  "1" WIDTHS "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0,b1+b2"
 
 static char folder[] = "/tmp/check_amd_worker.XXXXXX", plan[64];
 static struct farm farm;
@@ -120,7 +120,7 @@ static const char *const pipeline[] = {
 static cJSON *enumerate(struct mf_crew *c)
 {
     cJSON *steps = cJSON_CreateArray();
-    _cleanup_(cJSON_Deletep) cJSON *ask = cJSON_Parse("{\"op\":\"enumerate\",\"shape\":\"" FP8 "\"}");
+    _cleanup_(cJSON_Deletep) cJSON *ask = cJSON_Parse("{\"op\":\"enumerate\",\"shape\":\"" FP8_B "\"}");
 
     for (size_t i = 0; i < MF_ARRAY_LEN(pipeline); i++)
         cJSON_AddItemToArray(steps, cJSON_CreateNull());
@@ -187,13 +187,14 @@ START_TEST(runs_a_pipeline)
         ;
     ck_assert_str_eq(farm_text(mf_crew_described(c), "compiler"), COMPILER);
     cJSON *steps = enumerate(c);
-    _cleanup_(cJSON_Deletep) cJSON *probe = cJSON_Parse("{\"op\":\"unit\",\"kind\":\"probe\",\"shape\":\"" FP8
-                                                        "\",\"options\":{\"seed\":7,\"time_cap_ms\":20000}}");
+    _cleanup_(cJSON_Deletep) cJSON *probe =
+        cJSON_Parse("{\"op\":\"unit\",\"kind\":\"probe\",\"shape\":\"" FP8_B
+                    "\",\"options\":{\"seed\":7,\"time_cap_ms\":20000}}");
     cJSON_AddItemToObject(probe, "steps", steps);
     cJSON_Delete(run_unit(c, probe, (int)MF_ARRAY_LEN(pipeline)));
 
     _cleanup_(cJSON_Deletep) cJSON *race =
-        cJSON_Parse("{\"op\":\"unit\",\"kind\":\"race\",\"shape\":\"" FP8
+        cJSON_Parse("{\"op\":\"unit\",\"kind\":\"race\",\"shape\":\"" FP8_B
                     "\",\"options\":{\"seed\":7,\"time_cap_ms\":20000},"
                     "\"plan\":{\"rounds\":[{\"rounds\":2,\"keep\":1}],\"fresh\":3,\"alpha\":0.05},"
                     "\"pipelines\":[{\"id\":9,\"forecast_us\":1000}]}");

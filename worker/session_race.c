@@ -63,13 +63,16 @@ static int bind(struct race *r, struct entrant *e, int rotation)
         .arena = mf_region_start(&r->s->arena),
     };
     const struct mf_artifact calib = {.tensor = MF_TENSOR_CALIB, .format = MF_FORMAT_F32, .order = "token"};
+    const struct mf_artifact b1 = mf_plain_bias(MF_TENSOR_B1), b2 = mf_plain_bias(MF_TENSOR_B2);
     int result = mf_session_input(r->s, &x, rotation, &args.x, NULL);
     if (result == 0)
         result = mf_session_input(r->s, &calib, 0, &args.calib, NULL);
     if (result == 0)
         result = mf_session_input(r->s, &topk, rotation, &args.topk, NULL);
-    args.b1.part[0] = (void *)r->s->data.b1; /* read only */
-    args.b2.part[0] = (void *)r->s->data.b2;
+    if (result == 0 && r->s->shape.has_b1)
+        result = mf_session_input(r->s, &b1, 0, &args.b1, NULL);
+    if (result == 0 && r->s->shape.has_b2)
+        result = mf_session_input(r->s, &b2, 0, &args.b2, NULL);
     if (result == 0)
         mf_pipeline_bind(e->pipeline, &args);
     return result;
