@@ -95,6 +95,41 @@ static bool format_known(const struct mf_device_info *device, const struct mf_sh
     return false;
 }
 
+const struct mf_layout *mf_hip_w1_layout(const struct mf_shape *s)
+{
+    static const char *const names[] = {[MF_GATE_UP_ANY] = "row",
+                                        [MF_GATE_UP_SEPARATED] = "row",
+                                        [MF_GATE_UP_INTERLEAVED] = "gu1",
+                                        [MF_GATE_UP_TILED] = "gu16"};
+    return mf_layout_find(names[s->gate_up]);
+}
+
+const char *mf_hip_gate_up_word(const struct mf_shape *s)
+{
+    const struct mf_layout *l = mf_hip_w1_layout(s);
+    return l->gate_rows > 0 ? l->word : "";
+}
+
+void mf_hip_define_gate_up(struct mf_code *c, const struct mf_shape *s)
+{
+    const struct mf_layout *l = mf_hip_w1_layout(s);
+    if (l->gate_rows > 0)
+        mf_code_define(c, "MF_GATE_ROWS=%d", l->gate_rows);
+}
+
+static bool gate_up_known(const struct mf_shape *s, struct mf_refusal *no)
+{
+    const struct mf_layout *l = mf_hip_w1_layout(s);
+    struct mf_codecs c;
+    const char *why;
+    if (mf_codecs_of_shape(s, &c, &why) == 0 && mf_layout_takes_scales(l, c.w))
+        return true;
+    mf_refuse(no, "gate_up",
+              "gate and up of this shape's w1 lie %s; scales of %s are of %d rows of gate or of up",
+              mf_gate_up_name(s->gate_up), c.w->name, c.w->group_rows);
+    return false;
+}
+
 bool mf_hip_shape_known(const struct mf_device_info *device, const struct mf_shape *s,
                         enum mf_hip_format *ret_format, struct mf_refusal *ret)
 {
@@ -118,7 +153,7 @@ bool mf_hip_shape_known(const struct mf_device_info *device, const struct mf_sha
                   "copied 16 "
                   "bytes at a time",
                   s->model_dim, s->inter_dim, s->model_dim % 16, s->inter_dim % 16);
-    else if (format_known(device, s, &format, ret)) {
+    else if (format_known(device, s, &format, ret) && gate_up_known(s, ret)) {
         if (ret_format)
             *ret_format = format;
         return true;

@@ -40,6 +40,12 @@ struct mf_grid mf_hip_persistent_grid(const struct mf_device_info *device, int t
 /* MF_FNUZ of kernels/hip/dialect.h, where the shape's format is. */
 void mf_hip_define_fnuz(struct mf_code *c, const struct mf_shape *shape);
 
+/* The layout of w1 that the kernels read: of the shape's that says none, all rows of gate first. */
+const struct mf_layout *mf_hip_w1_layout(const struct mf_shape *shape);
+/* MF_GATE_ROWS of kernels/hip/gate_up.h, where they lie in turn, and the layout's word then, else "". */
+void mf_hip_define_gate_up(struct mf_code *c, const struct mf_shape *shape);
+const char *mf_hip_gate_up_word(const struct mf_shape *shape);
+
 /* MF_E, and MF_FIRST of a rank's share (kernels/hip/share.h). */
 void mf_hip_define_share(struct mf_code *c, const struct mf_shape *shape);
 

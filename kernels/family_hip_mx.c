@@ -1,7 +1,8 @@
 /* mx and wint4 on GPUs: the two stages of kernels/hip/mx.hip, with weights of four bits. The families differ in the weights
  * that they take. A step's name is its parameters:
  *
- *     s1_bf16_mxfp4_silu_m16_n128_k256_s4_w4x1[_w]   gather+gemm1+act into bf16 h; _w: routing weight before act
+ *     s1_bf16_mxfp4_silu_m16_n128_k256_s4_w4x1[_w][_gu1]   gather+gemm1+act into bf16 h; _w: routing weight before act;
+ *                                                    _gu1, _gu16r: gate and up of w1 lie in turn
  *     s2_bf16_mxfp4_m16_n128_k256_s4_w4x1_z|zw       gemm2 into z, or weighted z
  *
  * m rows of an expert block, n weight rows and k of K of a slice, s slices in the ring, w waves over weight rows x tokens. On
@@ -99,11 +100,13 @@ static void print_name(const struct mf_hip_machine *machine, const struct config
 {
     const struct variant *v = c->v;
     char format[MF_FORMAT_WORD_MAX];
+    const char *gate_up = c->st.stage == 1 ? mf_hip_gate_up_word(s) : "";
     mf_cpu_format_word(s, format);
-    mf_say(buf, MF_STEP_NAME_MAX, "s%d_%s%s%s_m%d_n%d_k%d_s%d_%s%dx%d%s%s", c->st.stage, format,
+    mf_say(buf, MF_STEP_NAME_MAX, "s%d_%s%s%s_m%d_n%d_k%d_s%d_%s%dx%d%s%s%s%s", c->st.stage, format,
            c->st.stage == 1 ? "_" : "", c->st.stage == 1 ? mf_cpu_act_word(s) : "", v->block_m, v->block_n,
            v->parts * PART, v->stages, machine->copies_held ? "d" : "w", v->warps_n, v->warps_m,
-           c->st.stage == 1 && s->doweight_stage1 ? "_w" : "", mf_hip_out_word(c->st.out));
+           c->st.stage == 1 && s->doweight_stage1 ? "_w" : "", *gate_up ? "_" : "", gate_up,
+           mf_hip_out_word(c->st.out));
 }
 
 static bool is_legal(const struct config *c, const struct mf_shape *s, const struct mf_device_info *device,

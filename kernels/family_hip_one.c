@@ -45,9 +45,10 @@ struct mf_kernel {
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
     char format[MF_FORMAT_WORD_MAX];
+    const char *gate_up = mf_hip_gate_up_word(s);
     mf_cpu_format_word(s, format);
-    mf_say(buf, MF_STEP_NAME_MAX, "one_%s_%s_t%d_b%d_c%d_y%d%s", format, mf_cpu_act_word(s), c->threads,
-           c->batch, c->columns, c->batch_y, s->doweight_stage1 ? "_w" : "");
+    mf_say(buf, MF_STEP_NAME_MAX, "one_%s_%s_t%d_b%d_c%d_y%d%s%s%s", format, mf_cpu_act_word(s), c->threads,
+           c->batch, c->columns, c->batch_y, s->doweight_stage1 ? "_w" : "", *gate_up ? "_" : "", gate_up);
 }
 
 /* Activations of one part in LDS, with their scales. */
@@ -95,7 +96,7 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
     print_name(c, shape, s.name);
     mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
     mf_step_need(&s, mf_cpu_topk());
-    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, "row"));
+    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, mf_hip_w1_layout(shape)->name));
     mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, "row"));
     if (shape->has_b1)
         mf_step_need(&s, mf_plain_bias(MF_TENSOR_B1));
@@ -165,6 +166,7 @@ static int find(const struct mf_device_info *device, const struct mf_shape *s, c
         mf_code_define(ret_code, "MF_COLS=%d", c->columns);
         if (s->ep_experts > 0)
             mf_hip_define_share(ret_code, s);
+        mf_hip_define_gate_up(ret_code, s);
         mf_hip_define_fnuz(ret_code, s);
         mf_hip_define_activation(ret_code, s);
         return 0;

@@ -67,7 +67,7 @@ static void describe_stage1(const struct mf_hip_stage *st, const struct mf_shape
     s->stage = MF_STAGE_STAGE1;
     mf_step_need(s, mf_plain_x(shape));
     mf_step_need(s, mf_cpu_sorted(st->block_m));
-    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W1, "row"));
+    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W1, mf_hip_w1_layout(shape)->name));
     if (shape->has_b1)
         mf_step_need(s, mf_plain_bias(MF_TENSOR_B1));
     mf_step_give(s, st->out == MF_HIP_TO_HQ ? mf_plain_h(shape, st->block_m)
@@ -129,8 +129,10 @@ void mf_hip_stage_define(struct mf_code *c, const struct mf_hip_stage *st, const
     if (st->out == MF_HIP_TO_Y)
         mf_code_define(c, "MF_ADD");
     mf_hip_define_fnuz(c, s);
-    if (st->stage == 1)
+    if (st->stage == 1) {
+        mf_hip_define_gate_up(c, s);
         mf_hip_define_activation(c, s);
+    }
 }
 
 struct mf_hip_tile_args mf_hip_stage_args(const struct mf_hip_stage *st, const struct mf_shape *s,

@@ -1,6 +1,7 @@
 /* tile on GPUs: the two stages of kernels/hip/tile.hip and tile_hopper.hip. A step's name is its parameters:
  *
- *     s1_bf16_silu_m16_n128_s5_w4x1[_w][_q]     gather+gemm1+act into bf16 h; _w: routing weight before act; _q: into
+ *     s1_bf16_silu_m16_n128_s5_w4x1[_w][_gu1][_q]   gather+gemm1+act into bf16 h; _w: routing weight before act; _gu1,
+ *                                               _gu16r: gate and up of w1 lie in turn; _q: into
  *                                               quantised h, where a tile has whole groups of 128 columns
  *     s2_bf16_m16_n128_s5_w4x1_z|zw|y           gemm2 into z, or weighted z, or added up in y, in no order
  *
@@ -158,6 +159,7 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
 {
     const struct variant *v = c->v;
     char format[MF_FORMAT_WORD_MAX], waves[24], stages[16] = "";
+    const char *gate_up = mf_hip_gate_up_word(s);
     mf_cpu_format_word(s, format);
     if (v->stages)
         mf_say(stages, sizeof(stages), "_s%d", v->stages);
@@ -168,8 +170,9 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
     else
         mf_say(waves, sizeof(waves), "b%s%s", takes_turns(v) ? "t" : "", is_swapped(v) ? "s" : "");
     if (c->st.stage == 1)
-        mf_say(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d%s_%s%s%s", format, mf_cpu_act_word(s), v->block_m,
-               v->block_n, stages, waves, s->doweight_stage1 ? "_w" : "", mf_hip_out_word(c->st.out));
+        mf_say(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d%s_%s%s%s%s%s", format, mf_cpu_act_word(s), v->block_m,
+               v->block_n, stages, waves, s->doweight_stage1 ? "_w" : "", *gate_up ? "_" : "", gate_up,
+               mf_hip_out_word(c->st.out));
     else
         mf_say(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d%s_%s%s", format, v->block_m, v->block_n, stages, waves,
                mf_hip_out_word(c->st.out));
@@ -377,22 +380,35 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     return 0;
 }
 
-/* Weights by expert, then by groups of eight columns of the output; gate and up side by side. */
+/* Weights by expert, then by groups of eight columns of the output; gate and up side by side. Where they lie by sixteens, the
+ * groups of a sixteen, and the sixteens of all experts. */
 static int map_weights(const struct mf_kernel *k, void *w, struct mf_hip_map *ret)
 {
     const struct mf_shape *s = &k->shape;
     uint64_t bytes = k->format == MF_HIP_BF16 ? 2 : 1, K = (uint64_t)mf_hip_stage_length(&k->config.st, s);
     uint64_t N = (uint64_t)mf_hip_stage_width(&k->config.st, s), row = K * bytes,
              halves = (uint64_t)k->config.st.halves;
-    const struct mf_bulk_tensor t = {
+    int gate_rows = k->config.st.stage == 1 ? mf_hip_w1_layout(s)->gate_rows : 0;
+    uint64_t turn = gate_rows > 0 ? (uint64_t)gate_rows : N; /* rows from gate to up */
+    uint32_t columns = (uint32_t)mf_hip_stage_columns(&k->config.st);
+    struct mf_bulk_tensor t = {
         .at = w,
         .element_bytes = (int)bytes,
         .rank = 5,
         .length = {K, 8, halves, N / 8, (uint64_t)s->expert},
-        .stride = {bytes, row, N * row, 8 * row, halves * N * row},
-        .box = {(uint32_t)(SLICE / bytes), 8, (uint32_t)halves,
-                (uint32_t)mf_hip_stage_columns(&k->config.st) / 8, 1},
+        .stride = {bytes, row, turn * row, 8 * row, halves * N * row},
+        .box = {(uint32_t)(SLICE / bytes), 8, (uint32_t)halves, columns / 8, 1},
     };
+    if (gate_rows == 1) {
+        t.stride[1] *= 2;
+        t.stride[3] *= 2;
+    } else if (gate_rows > 1) {
+        t.length[3] = turn / 8;
+        t.length[4] = (uint64_t)s->expert * N / turn;
+        t.stride[4] = 2 * turn * row;
+        t.box[3] = (uint32_t)(turn / 8);
+        t.box[4] = columns / (uint32_t)gate_rows;
+    }
     return k->function.device->ops->bulk_map(k->function.device, &t, ret);
 }
 

@@ -9,8 +9,9 @@
 #define GROUP_BYTES 4 /* of K kept together within a row of a panel */
 
 static const struct mf_layout layouts[] = {
-    {"row", "row", 1, 0}, {"panel16", "p16", 16, 0},        {"panel32", "p32", 32, 0},
-    {"gu1", "gu1", 1, 1}, {"gu16_panel16", "gu16", 16, 16}, {"gu32_panel32", "gu32", 32, 32},
+    {"row", "row", 1, 0},     {"panel16", "p16", 16, 0},        {"panel32", "p32", 32, 0},
+    {"gu1", "gu1", 1, 1},     {"gu16_panel16", "gu16", 16, 16}, {"gu32_panel32", "gu32", 32, 32},
+    {"gu16", "gu16r", 1, 16},
 };
 _Static_assert(MF_ARRAY_LEN(layouts) == MF_LAYOUTS_MAX, "the number in the header");
 

@@ -7,6 +7,7 @@
  *   gu1       of w1 only: [N, K] with gate and up rows alternating, as openai/gpt-oss's checkpoints have them
  *   gu16_panel16, gu32_panel32   of w1 only: panels of gate rows and panels of up rows alternating, so that a tile of both
  *             is one run of memory
+ *   gu16      of w1 only: [N, K] with sixteen gate rows and sixteen up rows in turn
  * A layout is legal when N is a multiple of its panel and K of its group, and where gate and up alternate, each of the two
  * of the rows that alternate. For w1 in the others, gate and up rows keep their places: panels are cut over the 2I rows, and
  * I must be a multiple of the panel, so no panel mixes the two.
@@ -31,7 +32,7 @@ struct mf_layout {
     int gate_rows;    /* so many of gate, so many of up, in turn; 0: all of gate first */
 };
 
-#define MF_LAYOUTS_MAX 6
+#define MF_LAYOUTS_MAX 7
 
 /* NULL: no such layout. */
 const struct mf_layout *mf_layout_find(const char *name);

@@ -21,7 +21,7 @@
 #define LDS       65536 /* of a compute unit of gfx90a and of gfx942 */
 
 enum factor { KERNEL, VARIANT, FORMAT, ACT, WIDTH, WEIGHT, FORM, N_FACTORS };
-enum form { PLAIN, SHARE, BIASED, GATE_ONLY, N_FORMS };
+enum form { PLAIN, SHARE, BIASED, GATE_ONLY, IN_TURN, N_FORMS };
 enum kernel { SORT, QUANT1, QUANT2, COMBINE, STAGE1, STAGE2, ONE, NARROW1, NARROW2, N_KERNELS };
 
 /* clang-format off */
@@ -35,10 +35,10 @@ static const struct {
     [QUANT1]  = {"move", "quant1_",  1,  true,  false, false, 0},
     [QUANT2]  = {"move", "quant2_",  1,  true,  false, false, 0},
     [COMBINE] = {"move", "combine_", 2,  false, false, true,  1 << SHARE},
-    [STAGE1]  = {"tile", "s1_",      20, true,  true,  true,  1 << BIASED | 1 << GATE_ONLY},
+    [STAGE1]  = {"tile", "s1_",      20, true,  true,  true,  1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN},
     [STAGE2]  = {"tile", "s2_",      20, true,  false, true,  1 << BIASED},
-    [ONE]     = {"one",  "one_",     10, true,  true,  true,  1 << SHARE | 1 << BIASED | 1 << GATE_ONLY},
-    [NARROW1] = {NULL,   "s1_",      9,  true,  true,  true,  1 << BIASED | 1 << GATE_ONLY}, /* their format's */
+    [ONE]     = {"one",  "one_",     9,  true,  true,  true,  1 << SHARE | 1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN},
+    [NARROW1] = {NULL,   "s1_",      9,  true,  true,  true,  1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN}, /* their format's */
     [NARROW2] = {NULL,   "s2_",      9,  true,  false, true,  1 << BIASED},
 };
 static const struct {
@@ -79,7 +79,9 @@ static bool legal(const int *row)
         return false;
     return row[VARIANT] < kernels[k].n_variants && (kernels[k].formats || row[FORMAT] <= 0) &&
            (!quant || row[FORMAT] != 0) && (kernels[k].acts || row[ACT] <= 0) &&
-           (kernels[k].weights || row[WEIGHT] <= 0) && (row[FORM] <= 0 || kernels[k].forms >> row[FORM] & 1);
+           (kernels[k].weights || row[WEIGHT] <= 0) &&
+           (row[FORM] <= 0 || kernels[k].forms >> row[FORM] & 1) &&
+           (row[FORM] != IN_TURN || row[FORMAT] < 0 || formats[row[FORMAT]].q_type != MF_QTYPE_PER_1X128);
 }
 
 static struct mf_shape shape_of(const int *row)
@@ -103,6 +105,8 @@ static struct mf_shape shape_of(const int *row)
     s.ep_first = row[FORM] == SHARE ? s.expert : 0;
     s.has_b1 = s.has_b2 = row[FORM] == BIASED;
     s.use_g1u1 = row[FORM] != GATE_ONLY;
+    if (row[FORM] == IN_TURN)
+        s.gate_up = row[WEIGHT] ? MF_GATE_UP_TILED : MF_GATE_UP_INTERLEAVED;
     return s;
 }
 

@@ -32,6 +32,9 @@ static const struct {
     {"gu16_panel16", 2, 96, 6, true},
     {"gu16_panel16", 1, 32, 8, true},
     {"gu16_panel16", 2, 48, 6, false}, /* sixteen of each, and sixteen of gate alone */
+    {"gu16", 2, 96, 6, true},
+    {"gu16", 1, 32, 7, true},
+    {"gu16", 2, 48, 6, false},
     {"gu32_panel32", 2, 128, 34, true},
     {"gu32_panel32", 1, 64, 4, true},
     {"gu32_panel32", 2, 96, 6, false},
@@ -120,7 +123,7 @@ START_TEST(scales_follow_their_rows)
                          .q_dtype_w = formats[_i].w,
                          .q_type = formats[_i].q_type,
                          .use_g1u1 = true};
-    static const char *const names[] = {"gu1", "gu16_panel16", "gu32_panel32"};
+    static const char *const names[] = {"gu1", "gu16_panel16", "gu32_panel32", "gu16"};
     for (size_t i = 0; i < MF_ARRAY_LEN(names); i++) {
         struct mf_artifact row = mf_plain_w(&s, MF_TENSOR_W1, "row"),
                            a = mf_plain_w(&s, MF_TENSOR_W1, names[i]),

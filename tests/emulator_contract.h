@@ -31,16 +31,16 @@ struct row {
 
 /* The least widths, and those that are no multiple of a tile; experts without tokens, and few with all; so many ids that a
  * wave of the sort has several rounds of them; ranks that have some of the experts, or next to none; biases beside a routing
- * weight of each stage. */
+ * weight of each stage; gate and up by all their ways to lie. */
 /* clang-format off */
 static const struct row rows[] = {
     /* T    H     I    E  k */
-    {{  1, 256,  128,  8, 2, MF_ACT_SILU,       false}, {"one", "tile"}, "b1+b2", false},
+    {{  1, 256,  128,  8, 2, MF_ACT_SILU,       false}, {"one", "tile"}, "b1+b2+gate_up:interleaved", false},
     {{  3, 384,   64,  8, 8, MF_ACT_SWIGLU,     true},  {"one", "move"}, "b1+b2+ep:1/9", false},
     {{ 17, 256,  384, 33, 4, MF_ACT_SILU,       false}, {"tile", "move"}, "", false},
-    {{ 65, 272,  256,  4, 2, MF_ACT_GELU_TANH,  false}, {"tile"}, "b2", false},
+    {{ 65, 272,  256,  4, 2, MF_ACT_GELU_TANH,  false}, {"tile"}, "b2+gate_up:tiled", false},
     {{300,  64,   32, 33, 8, MF_ACT_SILU,       false}, {"move"}, "", false},
-    {{  5, 256,  128,  4, 3, MF_ACT_SILU,       false}, {"one", "tile", "move"}, "limit:0.75+ep:1/9", false},
+    {{  5, 256,  128,  4, 3, MF_ACT_SILU,       false}, {"one", "tile", "move"}, "limit:0.75+gate_up:tiled+ep:1/9", false},
     {{300,  64,   32, 33, 8, MF_ACT_SILU,       true},  {"move"}, "ep:199/232", false},
     {{ 18, 272,  128,  4, 2, MF_ACT_SITUV2,     true},  {"tile"}, "b1", false},
     {{ 18, 272,  384,  4, 2, MF_ACT_GELU,       true},  {"tile"}, "b1", true},
@@ -87,6 +87,8 @@ static inline void emulate(const struct emulated *flavours, size_t n, int i, uin
     s.use_g1u1 = !row->gate_only;
     if (strcmp(flavour->format.family, "tile") != 0)
         s.model_dim += s.model_dim % 32; /* weights are copied by 32 */
+    if (flavour->format.q_type == MF_QTYPE_PER_1X128)
+        s.gate_up = MF_GATE_UP_ANY; /* scales are of several rows of one of them */
     ck_assert_int_eq(mf_device_emulated_open(flavour->gfx, CORES, seed, &run.device), 0);
     ck_assert_int_ge(contract_check_some(&run), (int)run.n_families);
     (void)mf_device_close(run.device);

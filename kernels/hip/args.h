@@ -69,7 +69,9 @@ struct __attribute__((aligned(128))) mf_hip_map {
 };
 
 struct mf_hip_bulk_args {
-    struct mf_hip_map w_map; /* {K; 8 rows; gate and up, or 1; groups of 8 columns; expert} */
+    struct mf_hip_map
+        w_map; /* {K; 8 rows; gate and up, or 1; groups of 8 columns; expert}, or of rows that lie by
+                              * sixteens {K; 8 rows; gate and up; 2 groups; sixteens of all experts} */
     struct mf_hip_map x_map; /* stage 2: h as {K; row} */
     struct mf_hip_tile_args tile;
 };

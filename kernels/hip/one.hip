@@ -18,6 +18,7 @@
 #include "args.h"
 #include "quantise.h"
 #include "share.h"
+#include "gate_up.h"
 #include "activation.h"
 
 #define BF16      0
@@ -92,10 +93,16 @@ MF_DEVICE void take_rows(const u16 *from, i32 rows, i32 cols, u16 *to, float *sc
 
 /* ---- h ---- */
 
-/* Where column `n` of slot row `r` starts in w1, by lane. */
+#define UP_AT MF_UP_AT(MF_I) /* rows of up behind those of gate */
+
+MF_DEVICE i32 gate_row(i32 n)
+{
+    return MF_HALVES == 2 ? mf_gate_row(n) : n;
+}
+/* Where gate of column `n` starts in w1, by lane. */
 MF_DEVICE const u8 *row_of_w1(const mf_hip_one_args &a, i32 expert, i32 n)
 {
-    return (const u8 *)a.w1 + ((i64)expert * ROWS_W1 + n) * MF_H * BYTES + threadIdx.x % MF_WAVE * 16;
+    return (const u8 *)a.w1 + ((i64)expert * ROWS_W1 + gate_row(n)) * MF_H * BYTES + threadIdx.x % MF_WAVE * 16;
 }
 
 typedef mf_16b batch[MF_HALVES][MF_BATCH];
@@ -108,7 +115,7 @@ MF_DEVICE void ask_batch(const u8 *gate, i32 b, batch &v)
         const bool within = at < LOADS_H && (at * MF_WAVE + (i32)threadIdx.x % MF_WAVE) * EACH < MF_H;
         MF_UNROLL
         for (int half = 0; half < MF_HALVES; half++)
-            v[half][i] = within ? mf_load_once(gate + (i64)half * MF_I * MF_H * BYTES + at * MF_WAVE * 16)
+            v[half][i] = within ? mf_load_once(gate + (i64)half * UP_AT * MF_H * BYTES + at * MF_WAVE * 16)
                                 : mf_16b{0, 0, 0, 0};
     }
 }
@@ -240,16 +247,14 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
         }
         MF_UNROLL
         for (int half = 0; half < MF_HALVES; half++) {
-            const i64 at = (i64)expert * ROWS_W1 + half * MF_I + n;
             sum[half] = mf_wave_sum(sum[half]);
             if (MF_FORMAT == FP8_TOKEN)
-                sum[half] *= xs[token] * a.w1_scale[at];
+                sum[half] *= xs[token] * a.w1_scale[(i64)expert * ROWS_W1 + gate_row(n) + half * UP_AT];
             if (MF_WEIGHT1)
                 sum[half] *= a.weights[row];
 #ifdef MF_BIAS1
-            sum[half] += a.b1[at];
+            sum[half] += a.b1[(i64)expert * ROWS_W1 + half * MF_I + n];
 #endif
-            (void)at;
         }
         const float h = MF_HALVES == 2 ? mf_activate(sum[0], sum[MF_HALVES - 1]) : mf_activate_gate(sum[0]);
         if (threadIdx.x % MF_WAVE == 0)

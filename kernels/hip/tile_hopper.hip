@@ -130,6 +130,17 @@ MF_DEVICE void find_scales(const mf_hip_tile_args &a, i32 block, i64 (&ret)[2])
     }
 }
 
+/* A slice of a tile's weights, in one box. Where rows lie by sixteens, eight columns are not always as far from the next
+ * eight: the box then counts sixteens through all experts, and the eights in them. */
+MF_DEVICE void bring_weights(const mf_hip_bulk_args &a, u8 *to, u64 *full, i32 slice, i32 col, i32 expert)
+{
+#if defined(MF_GATE_ROWS) && MF_GATE_ROWS == 16
+    mf_bulk_load_5(to, &a.w_map, full, slice * SLICE_K, 0, 0, 0, expert * (MF_N / 16) + col / 16);
+#else
+    mf_bulk_load_5(to, &a.w_map, full, slice * SLICE_K, 0, 0, col / 8, expert);
+#endif
+}
+
 MF_DEVICE void bring(const mf_hip_bulk_args &a, ring r, i32 n_blocks)
 {
     const i32 me = threadIdx.x % GROUP;
@@ -152,7 +163,7 @@ MF_DEVICE void bring(const mf_hip_bulk_args &a, ring r, i32 n_blocks)
             wait_empty(r);
             if (me == 0) {
                 mf_barrier_expect(full, (MF_BN + (GATHERS ? 0 : MF_BM)) * SLICE);
-                mf_bulk_load_5(to, &a.w_map, full, slice * SLICE_K, 0, 0, col / 8, expert);
+                bring_weights(a, to, full, slice, col, expert);
                 if (!GATHERS)
                     mf_bulk_load_2(tokens, &a.x_map, full, slice * SLICE_K, block * MF_BM);
             }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "args.h"
+#include "gate_up.h"
 #include "quantise.h"
 #if MF_STAGE == 1
 #    include "activation.h"
@@ -35,6 +36,12 @@ MF_DEVICE struct tile tile_at(i32 i, const i32 *experts)
     t.col = i % TILES_N * COLS;
     t.expert = experts[t.block];
     return t;
+}
+
+/* The weight row of gate, or of up, of a column. */
+MF_DEVICE i32 row_of(i32 column, bool up)
+{
+    return MF_HALVES == 2 ? mf_gate_row(column) + (up ? MF_UP_AT(MF_N) : 0) : column;
 }
 
 /* What is added to a column's sums of gate, or of up; nothing beyond the last column. */

@@ -34,7 +34,7 @@ MF_DEVICE i32 column_of(i32 col, i32 r)
 }
 MF_DEVICE i32 weight_row(i32 col, i32 r)
 {
-    return column_of(col, r) + (MF_HALVES == 2 && (r & APART) ? MF_N : 0);
+    return row_of(column_of(col, r), r & APART);
 }
 MF_DEVICE bool is_column(i32 col, i32 r)
 {
