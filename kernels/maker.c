@@ -14,23 +14,24 @@
 
 /* ---- what is known ---- */
 
-/* MF_CODEC of kernels/hip/data.hip; -1: a format that the host makes. */
+/* MF_CODEC of kernels/hip/codecs.h; -1: a codec that the host makes. */
 static int codec_number(const struct mf_hip_machine *machine, const struct mf_codec *c)
 {
-    if (c->scale_format != MF_SCALE_F32 || c->bits < 8)
-        return -1;
+    bool mx = c->scale_format == MF_SCALE_E8M0;
     switch (c->format) {
     case MF_FORMAT_BF16:
         return 0;
     case MF_FORMAT_FP8FN:
-        return machine->fp8 ? 1 : -1;
+        return !machine->fp8 ? -1 : mx ? 3 : 1;
     case MF_FORMAT_FP8FNUZ:
-        return machine->fnuz ? 1 : -1;
+        return machine->fnuz && !mx ? 1 : -1;
     case MF_FORMAT_INT8:
         return 2;
-    case MF_FORMAT_FP16:
     case MF_FORMAT_FP4:
+        return mx ? 4 : 5;
     case MF_FORMAT_INT4:
+        return c->group_cols == 32 ? 6 : 7;
+    case MF_FORMAT_FP16:
     case MF_FORMAT_INDEX:
     case MF_FORMAT_F32:
     case MF_FORMAT_N_:
@@ -39,25 +40,53 @@ static int codec_number(const struct mf_hip_machine *machine, const struct mf_co
     return -1;
 }
 
+/* Scales of a few columns each: a block makes many. */
+static bool has_small_groups(const struct mf_codec *c)
+{
+    return c->group_cols > 0 && c->group_cols < 128;
+}
+
+bool mf_maker_needs_amax(const struct mf_codec *c)
+{
+    return (c->scale_bytes > 0 && c->group_rows == 0) || c->global;
+}
+
 /* Rows and columns of what a block makes. */
 static void group_of(const struct mf_codec *c, int64_t cols, mf_i32 *ret_rows, mf_i32 *ret_cols)
 {
-    bool free = c->scale_bytes == 0;
+    bool free = c->scale_bytes == 0 || has_small_groups(c);
     *ret_rows = free ? FREE_ROWS : c->group_rows > 0 ? c->group_rows : 1;
     *ret_cols = free ? FREE_COLS : c->group_cols > 0 ? c->group_cols : (mf_i32)cols;
+}
+
+/* Of the kernel: the values, and the scales of small groups. */
+static int64_t lds_of(const struct mf_codec *c, int64_t cols)
+{
+    mf_i32 group_rows, group_cols;
+    group_of(c, cols, &group_rows, &group_cols);
+    int64_t values = (int64_t)group_rows * group_cols;
+    return 2 * (values + (has_small_groups(c) ? values / c->group_cols : 0));
 }
 
 static bool is_known(const struct mf_device_info *d, const struct mf_shape *s, struct mf_codecs *ret)
 {
     const struct mf_hip_machine *machine = mf_hip_machine_of(d);
     const char *why;
-    mf_i32 rows, cols;
     if (!machine || mf_codecs_of_shape(s, ret, &why) < 0)
         return false;
-    group_of(ret->w, MF_MAX(s->model_dim, s->inter_dim), &rows, &cols);
-    return s->dtype == MF_DTYPE_BF16 && ret->a->format == ret->w->format &&
-           codec_number(machine, ret->a) >= 0 && codec_number(machine, ret->w) >= 0 &&
-           s->model_dim % 16 == 0 && s->inter_dim % 16 == 0 && (int64_t)rows * cols * 2 <= LDS;
+    int64_t widest = MF_MAX(s->model_dim, s->inter_dim);
+    return s->dtype == MF_DTYPE_BF16 && codec_number(machine, ret->a) >= 0 &&
+           codec_number(machine, ret->w) >= 0 && s->model_dim % 16 == 0 && s->inter_dim % 16 == 0 &&
+           lds_of(ret->a, widest) <= LDS && lds_of(ret->w, widest) <= LDS;
+}
+
+static struct mf_code data_code(const struct mf_device_info *d, const struct mf_shape *shape,
+                                const struct mf_codec *c)
+{
+    struct mf_code code = {.source = "data.hip", .function = "mf_data"};
+    mf_code_define(&code, "MF_CODEC=%d", codec_number(mf_hip_machine_of(d), c));
+    mf_hip_define_fnuz(&code, shape);
+    return code;
 }
 
 size_t mf_maker_codes(const struct mf_device_info *device, const struct mf_shape *shape,
@@ -66,12 +95,11 @@ size_t mf_maker_codes(const struct mf_device_info *device, const struct mf_shape
     struct mf_codecs codecs;
     if (!is_known(device, shape, &codecs))
         return 0;
-    ret[0] = (struct mf_code){.source = "data.hip", .function = "mf_data"};
-    mf_code_define(&ret[0], "MF_CODEC=%d", codec_number(mf_hip_machine_of(device), codecs.w));
-    mf_hip_define_fnuz(&ret[0], shape);
-    ret[1] = (struct mf_code){.source = "reference.hip", .function = "mf_dots"};
-    ret[2] = (struct mf_code){.source = "fill.hip", .function = "mf_fill"};
-    return MF_MAKER_CODES;
+    ret[MF_MAKER_CODE_W] = data_code(device, shape, codecs.w);
+    ret[MF_MAKER_CODE_REFERENCE] = (struct mf_code){.source = "reference.hip", .function = "mf_dots"};
+    ret[MF_MAKER_CODE_FILL] = (struct mf_code){.source = "fill.hip", .function = "mf_fill"};
+    ret[MF_MAKER_CODE_X] = data_code(device, shape, codecs.a);
+    return mf_code_equal(&ret[MF_MAKER_CODE_X], &ret[MF_MAKER_CODE_W]) ? MF_MAKER_CODE_X : MF_MAKER_CODES;
 }
 
 /* ---- launches ---- */
@@ -111,7 +139,8 @@ int64_t mf_maker_groups(const struct mf_maker_matrices *x)
 int mf_maker_add_data(struct mf_maker *m, const struct mf_maker_matrices *x, struct mf_maker_launch *ret)
 {
     const struct mf_data_rule rule = mf_data_rule(&m->shape, x->tensor, m->seed);
-    struct mf_maker_launch l = {.function = &m->functions[MF_MAKER_DATA], .bytes = sizeof(l.args.data)};
+    enum mf_maker_kernel kernel = x->tensor == MF_TENSOR_X ? MF_MAKER_X : MF_MAKER_W;
+    struct mf_maker_launch l = {.function = &m->functions[kernel], .bytes = sizeof(l.args.data)};
     l.args.data = (struct mf_hip_data_args){
         .matrices = x->numbers,
         .key = rule.key,
@@ -124,9 +153,9 @@ int mf_maker_add_data(struct mf_maker *m, const struct mf_maker_matrices *x, str
     };
     group_of(x->codec, x->cols, &l.args.data.group_rows, &l.args.data.group_cols);
     l.grid = mf_maker_grid(m, l.args.data.groups);
-    l.grid.shared = (uint32_t)(l.args.data.group_rows * l.args.data.group_cols * 2);
+    l.grid.shared = (uint32_t)lds_of(x->codec, x->cols);
     int n = 0;
-    if (x->codec->scale_bytes > 0 && x->codec->group_rows == 0) {
+    if (mf_maker_needs_amax(x->codec)) {
         l.args.data.amax = x->amax;
         ret[n] = l;
         ret[n++].args.data.what = MF_DATA_AMAX;
@@ -149,10 +178,10 @@ int mf_maker_weight(struct mf_maker *m, const struct mf_artifact *a, const struc
         .codec = m->codecs.w,
         .n = m->shape.expert,
         .rows = parts[0].rows / m->shape.expert,
-        .cols = parts[0].cols,
+        .cols = mf_artifact_cols(a, &m->shape),
     };
     size_t amax_bytes = (size_t)mf_maker_groups(&x) * sizeof(float);
-    if (x.codec->scale_bytes > 0 && x.codec->group_rows == 0) {
+    if (mf_maker_needs_amax(x.codec)) {
         x.amax = m->device->ops->alloc(m->device, amax_bytes);
         if (!x.amax)
             return -ENOMEM;
@@ -165,6 +194,7 @@ int mf_maker_weight(struct mf_maker *m, const struct mf_artifact *a, const struc
     last->gate_rows = layout->gate_rows;
     last->out = to->part[0];
     last->scale = to->part[1];
+    last->global = to->part[2];
     int r = mf_maker_run(m, launches, (size_t)n);
     if (x.amax)
         m->device->ops->release(m->device, x.amax, amax_bytes);
@@ -192,12 +222,15 @@ int mf_maker_fill(struct mf_maker *m, const struct mf_maker_fill *fills, size_t 
 static int open_functions(struct mf_maker *m, struct mf_code codes[MF_MAKER_CODES])
 {
     static const struct {
-        int code;
+        enum mf_maker_code code;
         const char *function;
     } kernels[MF_MAKER_N_] = {
-        [MF_MAKER_DATA] = {0, "mf_data"},       [MF_MAKER_DOTS] = {1, "mf_dots"},
-        [MF_MAKER_SLOTS] = {1, "mf_sum_slots"}, [MF_MAKER_DIFFERENCES] = {1, "mf_differences"},
-        [MF_MAKER_FILL] = {2, "mf_fill"},
+        [MF_MAKER_W] = {MF_MAKER_CODE_W, "mf_data"},
+        [MF_MAKER_X] = {MF_MAKER_CODE_X, "mf_data"},
+        [MF_MAKER_DOTS] = {MF_MAKER_CODE_REFERENCE, "mf_dots"},
+        [MF_MAKER_SLOTS] = {MF_MAKER_CODE_REFERENCE, "mf_sum_slots"},
+        [MF_MAKER_DIFFERENCES] = {MF_MAKER_CODE_REFERENCE, "mf_differences"},
+        [MF_MAKER_FILL] = {MF_MAKER_CODE_FILL, "mf_fill"},
     };
     int r = 0;
     for (int i = 0; i < MF_MAKER_N_ && r == 0; i++) {

@@ -11,7 +11,7 @@
 
 struct mf_maker;
 
-#define MF_MAKER_CODES 3
+#define MF_MAKER_CODES 4
 
 /* What a maker of the shape's data compiles, for whoever fills a cache: how many, 0 where the host has to make all. */
 size_t mf_maker_codes(const struct mf_device_info *device, const struct mf_shape *shape,

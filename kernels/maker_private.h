@@ -9,19 +9,22 @@
 #define MF_MAKER_THREADS 256 /* of every block */
 
 enum mf_maker_kernel {
-    MF_MAKER_DATA,
+    MF_MAKER_W, /* data of a weight's codec, and of x's */
+    MF_MAKER_X,
     MF_MAKER_DOTS,
     MF_MAKER_SLOTS,
     MF_MAKER_DIFFERENCES,
     MF_MAKER_FILL,
     MF_MAKER_N_
 };
+/* X last: it may be that of W. */
+enum mf_maker_code { MF_MAKER_CODE_W, MF_MAKER_CODE_REFERENCE, MF_MAKER_CODE_FILL, MF_MAKER_CODE_X };
 
 struct mf_maker {
     struct mf_device *device;
     struct mf_shape shape;
     uint64_t seed;
-    struct mf_codecs codecs; /* alike but for their scales */
+    struct mf_codecs codecs;
     struct mf_hip_function functions[MF_MAKER_N_];
 };
 
@@ -44,12 +47,14 @@ struct mf_maker_matrices {
     const struct mf_codec *codec;
     int64_t n, rows, cols;
     const mf_i32 *numbers; /* the device's; NULL: the first n of the tensor */
-    float *amax; /* the device's, mf_maker_groups() floats; of codecs whose scale is of a whole matrix */
+    float *amax;           /* the device's, mf_maker_groups() floats, where mf_maker_needs_amax() */
 };
 
 /* Blocks that take turns at so many pieces of work. */
 struct mf_grid mf_maker_grid(const struct mf_maker *m, int64_t work);
 int64_t mf_maker_groups(const struct mf_maker_matrices *x);
+/* Whether what is made of a matrix depends on its largest magnitude. */
+bool mf_maker_needs_amax(const struct mf_codec *c);
 /* Launches that make them, at most two: how many. args.data of the last is the caller's to complete. */
 int mf_maker_add_data(struct mf_maker *m, const struct mf_maker_matrices *x, struct mf_maker_launch *ret);
 /* All of them, one after the other; done when it returns. */

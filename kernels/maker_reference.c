@@ -150,7 +150,7 @@ static int multiply(struct mf_maker *m, const struct mf_reference_slots *slots, 
     if (r < 0)
         return r;
     float *decoded = take(room, (size_t)(at_once * expert_bytes));
-    if (c->scale_bytes > 0 && c->group_rows == 0)
+    if (mf_maker_needs_amax(c))
         matrices.amax = take(room, (size_t)mf_maker_groups(&matrices) * sizeof(float));
     matrices.numbers = take_copy(room, work.experts, (size_t)work.n_experts * sizeof(*work.experts));
     struct mf_hip_dots_args all = {
@@ -166,7 +166,7 @@ static int multiply(struct mf_maker *m, const struct mf_reference_slots *slots, 
     size_t most = (size_t)(work.n_experts / at_once + 1) * 4;
     _cleanup_(mf_freep) struct mf_maker_launch *launches = calloc(most, sizeof(*launches));
     bool has_room = decoded && matrices.numbers && all.slots && all.tiles && (all.bias || !p->bias) &&
-                    (matrices.amax || c->group_rows > 0 || c->scale_bytes == 0) && launches;
+                    (matrices.amax || !mf_maker_needs_amax(c)) && launches;
     r = has_room ? 0 : -ENOMEM;
     if (r == 0)
         r = mf_maker_run(m, launches,
@@ -192,7 +192,7 @@ static int make_x(struct mf_maker *m, struct room *room, float **ret)
                                   .cols = m->shape.model_dim};
     struct mf_maker_launch launches[2];
     float *decoded = take(room, (size_t)(x.rows * x.cols) * sizeof(float));
-    if (x.codec->scale_bytes > 0 && x.codec->group_rows == 0) {
+    if (mf_maker_needs_amax(x.codec)) {
         x.amax = take(room, (size_t)mf_maker_groups(&x) * sizeof(float));
         if (!x.amax)
             return -ENOMEM;

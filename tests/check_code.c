@@ -120,6 +120,11 @@ START_TEST(test_makers_compile)
                        &shape),
         0);
     ck_assert_uint_eq(mf_maker_codes(&none, &shape, codes), 0);
+    ck_assert_uint_eq(mf_maker_codes(&device, &shape, codes),
+                      MF_MAKER_CODES - 1); /* x and weights are alike */
+    shape.q_dtype_a = MF_DTYPE_BF16;
+    shape.q_dtype_w = MF_DTYPE_FP4X2;
+    shape.q_type = MF_QTYPE_PER_1X16;
     ck_assert_uint_eq(mf_maker_codes(&device, &shape, codes), MF_MAKER_CODES);
     if (!has_compiler(&compiler))
         return;

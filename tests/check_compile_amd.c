@@ -337,9 +337,8 @@ END_TEST
 /* The code that makes data and references, of every format; one that fuses a product with a sum would make other bits. */
 START_TEST(test_makers_compile)
 {
-    static const char *const functions[] = {"mf_data", "mf_dots"};
-    static char paths[2 * MF_ARRAY_LEN(formats)][PATH_MAX], whys[2 * MF_ARRAY_LEN(formats)][MF_CODE_WHY_MAX];
-    struct mf_code codes[2 * MF_ARRAY_LEN(formats)];
+    static char paths[CODES_MAX][PATH_MAX], whys[CODES_MAX][MF_CODE_WHY_MAX];
+    static struct mf_code codes[CODES_MAX];
     const struct target *t = &targets[_i];
     struct mf_compiler compiler = {.vendor = t->vendor};
     struct mf_device_info device = {.cores = 104};
@@ -355,14 +354,21 @@ START_TEST(test_makers_compile)
     for (size_t f = 0; f < MF_ARRAY_LEN(formats); f++) {
         const int row[N_FACTORS] = {[FORMAT] = (int)f};
         const struct mf_shape shape = shape_of(row);
-        ck_assert_uint_eq(mf_maker_codes(&device, &shape, codes + n), 2);
-        n += 2;
+        size_t more = mf_maker_codes(&device, &shape, codes + n), last = n + more;
+        ck_assert_uint_gt(more, 0);
+        for (size_t i = n; i < last; i++) {
+            size_t j = 0;
+            while (j < n && !mf_code_equal(&codes[j], &codes[i]))
+                j++;
+            if (j == n)
+                codes[n++] = codes[i];
+        }
     }
     (void)mf_code_make(&compiler, codes, n, (int)sysconf(_SC_NPROCESSORS_ONLN), paths, whys);
     for (size_t i = 0; i < n; i++) {
         struct amd_kernel k;
         ck_assert_msg(*paths[i], "%s for %s: %s", codes[i].source, t->gfx, whys[i]);
-        ck_assert_int_eq(amd_object_read(paths[i], functions[i % 2], &k), 0);
+        ck_assert_int_eq(amd_object_read(paths[i], codes[i].function, &k), 0);
         /* scalars may wait in lanes of a vector register */
         ck_assert_msg(k.vgpr_spills == 0 && k.scratch == 0, "%s spills", codes[i].source);
     }

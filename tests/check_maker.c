@@ -42,6 +42,11 @@ static const struct {
     CASE("gfx942", FP8_E4M3FNUZ, PER_TENSOR),
     CASE("gfx942", FP8_E4M3FNUZ, PER_1X128),
     CASE("gfx942", INT8, PER_1X128),
+    CASE("sm_89", FP4X2, PER_1X32),
+    CASE("sm_89", FP4X2, PER_1X16),
+    CASE("gfx942", FP8_E4M3FN, PER_1X32),
+    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_1X32}},
+    {"gfx942", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN}},
 };
 
 /* Widths that are no multiple of a group of 128, and a last group of sixteen. */
@@ -336,9 +341,6 @@ static const struct {
     struct format format;
     int32_t model_dim;
 } hosts[] = {
-    {"sm_89", {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32}, 256},
-    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_1X32}, 256},
-    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X32}, 256},
     {"sm_89", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN}, 256},
     {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO}, 264},          /* rows of no whole 32 bytes */
     {"sm_89", {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TOKEN}, 32768}, /* a row that LDS cannot hold */

@@ -95,12 +95,13 @@ struct mf_hip_one_args {
 #define MF_DATA_FLOATS 1
 #define MF_DATA_AMAX   2
 
-/* Matrices of [rows, cols], group by group. */
+/* Matrices of [rows, cols], group by group. scale and global are not wanted where they are NULL. amax is of each group: written
+ * for MF_DATA_AMAX, else what all of a matrix share; NULL: each its own. */
 struct mf_hip_data_args {
     void *out;
-    float *scale; /* NULL: not wanted */
-    float *
-        amax; /* of each group: written for MF_DATA_AMAX, else what all of a matrix share; NULL: each its own */
+    void *scale;
+    float *global; /* of a matrix, of codecs that have such a factor */
+    float *amax;
     const mf_i32 *matrices; /* which of the tensor's they are; NULL: the first ones */
     unsigned long long key;
     long long groups; /* of all matrices */

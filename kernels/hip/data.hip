@@ -1,23 +1,17 @@
 /* Data of a shape as kernels/data.h defines it, the same bits: rows of bf16 by Philox, quantised as kernels/codec.h says. A block
- * makes a group after the other: of values that share a scale, where groups have their own; else as large as is convenient.
+ * makes a group after the other: of values that share a scale, where these are large groups; else as much as is convenient, with
+ * a scale for every CODEC_GROUP columns of a row.
  *
- * MF_CODEC 0 bf16, 1 fp8 (e4m3, of AMD's bias with MF_FNUZ), 2 int8. What else there is to say of a layer is an argument, so that
- * one code object makes every tensor of every layer of a format.
+ * MF_CODEC as in codecs.h. What else there is to say of a layer is an argument, so that one code object makes every tensor of
+ * every layer of a format.
  *
- *   lds: the group's values, bf16 [group_rows, group_cols] */
+ *   lds: the group's values, bf16 [group_rows, group_cols] | scales of small groups, 16 bits each */
 #include "dialect.h"
 #include "args.h"
-#include "quantise.h"
+#include "codecs.h"
 
 #define THREADS 256
 #define WAVES   (THREADS / MF_WAVE)
-
-#if MF_CODEC == 0
-#    define ELEMENT_BYTES 2
-#else
-#    define ELEMENT_BYTES 1
-#endif
-#define IN_WORD (4 / ELEMENT_BYTES)
 
 /* Philox4x32-10 (Salmon et al., SC'11). */
 MF_DEVICE void philox(u64 key, u32 counter_low, u64 counter_high, u32 (&c)[4])
@@ -125,78 +119,6 @@ MF_DEVICE float amax_of_matrix(const mf_hip_data_args &a, const group &g, float 
     return max_of_block(amax, room);
 }
 
-/* ---- codes ---- */
-
-#if MF_CODEC == 0
-struct scaling {
-    float by;
-};
-MF_DEVICE scaling scaling_of(float amax)
-{
-    (void)amax;
-    return scaling{1};
-}
-/* The word that begins with value k. */
-MF_DEVICE u32 code_word(const mf_hip_data_args &a, const u16 *values, i32 r, i32 k, const scaling &s)
-{
-    (void)s;
-    return two_values(a, values, r, k);
-}
-/* Two values as they come back from their codes. */
-MF_DEVICE void decoded(u32 two, const scaling &s, float &low, float &high)
-{
-    (void)s;
-    low = mf_bf16_low(two);
-    high = mf_bf16_high(two);
-}
-#elif MF_CODEC == 1
-typedef mf_divisor scaling;
-MF_DEVICE scaling scaling_of(float amax)
-{
-    return mf_divisor_of(amax);
-}
-MF_DEVICE u32 code_word(const mf_hip_data_args &a, const u16 *values, i32 r, i32 k, const scaling &s)
-{
-    return mf_quantise_2(two_values(a, values, r, k), s) | mf_quantise_2(two_values(a, values, r, k + 2), s) << 16;
-}
-MF_DEVICE void decoded(u32 two, const scaling &s, float &low, float &high)
-{
-    const u32 halves = mf_fp8_to_f16_pair(mf_quantise_2(two, s), 0);
-    low = mf_f16_low(halves) * s.by;
-    high = mf_f16_high(halves) * s.by;
-}
-#else
-struct scaling {
-    float by;
-};
-MF_DEVICE scaling scaling_of(float amax)
-{
-    const float s = mf_divide(amax, 127.0f);
-    return scaling{s == 0.0f ? 1.0f : s};
-}
-/* Adding and taking away 1.5 * 2^23 rounds to the nearest even whole number. */
-MF_DEVICE float whole(float v, const scaling &s)
-{
-    const float limited = fminf(fmaxf(mf_divide(v, s.by), -127.0f), 127.0f);
-    return mf_plus(mf_plus(limited, 12582912.0f), -12582912.0f);
-}
-MF_DEVICE u32 code(float v, const scaling &s)
-{
-    return (u32)(i32)whole(v, s) & 0xff;
-}
-MF_DEVICE u32 code_word(const mf_hip_data_args &a, const u16 *values, i32 r, i32 k, const scaling &s)
-{
-    const u32 first = two_values(a, values, r, k), second = two_values(a, values, r, k + 2);
-    return code(mf_bf16_low(first), s) | code(mf_bf16_high(first), s) << 8 | code(mf_bf16_low(second), s) << 16 |
-           code(mf_bf16_high(second), s) << 24;
-}
-MF_DEVICE void decoded(u32 two, const scaling &s, float &low, float &high)
-{
-    low = whole(mf_bf16_low(two), s) * s.by;
-    high = whole(mf_bf16_high(two), s) * s.by;
-}
-#endif
-
 /* ---- where they go: kernels/layout.c ---- */
 
 MF_DEVICE i64 place_of_row(const mf_hip_data_args &a, i32 n)
@@ -207,58 +129,120 @@ MF_DEVICE i64 place_of_row(const mf_hip_data_args &a, i32 n)
     return (i64)(i / a.gate_rows * 2 + up) * a.gate_rows + i % a.gate_rows;
 }
 
-MF_DEVICE void store_codes(const mf_hip_data_args &a, const group &g, const u16 *values, const scaling &s)
+/* What the values of a block are scaled by: all alike, or group by group. */
+struct scales {
+    scaling all;
+    const u16 *codes; /* of small groups, in LDS */
+    float global;
+};
+MF_DEVICE scaling scaling_at(const mf_hip_data_args &a, const scales &s, i32 r, i32 k)
+{
+#if CODEC_GROUP > 0
+    return scaling_of_code(s.codes[(r * a.group_cols + k) / CODEC_GROUP], s.global);
+#else
+    (void)a, (void)r, (void)k;
+    return s.all;
+#endif
+}
+
+MF_DEVICE void store_codes(const mf_hip_data_args &a, const group &g, const u16 *values, const scales &s)
 {
     const i32 words = g.cols / IN_WORD, of_row = a.cols / IN_WORD;
     u32 *out = (u32 *)a.out + g.matrix * a.rows * of_row;
     for (i32 i = threadIdx.x; i < g.rows * words; i += THREADS) {
         const i32 r = i / words, k = i % words * IN_WORD, w = (g.col + k) / IN_WORD;
         const i64 at = place_of_row(a, g.row + r);
-        out[at / a.panel * a.panel * of_row + (i64)w * a.panel + at % a.panel] = code_word(a, values, r, k, s);
+        const scaling by = scaling_at(a, s, r, k);
+        u32 word = 0;
+        MF_UNROLL
+        for (int n = 0; n < IN_WORD; n += 2)
+            word |= code_pair(two_values(a, values, r, k + n), by) << n * CODEC_BITS;
+        out[at / a.panel * a.panel * of_row + (i64)w * a.panel + at % a.panel] = word;
     }
 }
 
-MF_DEVICE void store_floats(const mf_hip_data_args &a, const group &g, const u16 *values, const scaling &s)
+MF_DEVICE void store_floats(const mf_hip_data_args &a, const group &g, const u16 *values, const scales &s)
 {
     float *out = (float *)a.out + (g.matrix * a.rows + g.row) * a.cols + g.col;
     for (i32 i = threadIdx.x; i < g.rows * (g.cols / 2); i += THREADS) {
         const i32 r = i / (g.cols / 2), k = i % (g.cols / 2) * 2;
         float low, high;
-        decoded(two_values(a, values, r, k), s, low, high);
+        decoded(two_values(a, values, r, k), scaling_at(a, s, r, k), low, high);
         out[(i64)r * a.cols + k] = low;
         out[(i64)r * a.cols + k + 1] = high;
     }
 }
 
 /* Scales of single rows follow their rows; others stay. */
+#if CODEC_GROUP > 0
+MF_DEVICE void make_small_scales(const mf_hip_data_args &a, const group &g, const u16 *values, float global, u16 *codes)
+{
+    const i32 across = MF_CEIL(g.cols, CODEC_GROUP), all_across = MF_CEIL(a.cols, CODEC_GROUP);
+    for (i32 i = threadIdx.x; i < g.rows * across; i += THREADS) {
+        const i32 r = i / across, k = i % across * CODEC_GROUP;
+        float amax = 0;
+        for (i32 n = 0; n < CODEC_GROUP && k + n < g.cols; n += 2)
+            amax = fmaxf(amax, mf_amax_2(two_values(a, values, r, k + n)));
+        const u32 c = scale_code(amax, global);
+        const i64 at = (g.matrix * a.rows + place_of_row(a, g.row + r)) * all_across + (g.col + k) / CODEC_GROUP;
+        codes[(r * a.group_cols + k) / CODEC_GROUP] = (u16)c;
+        if (a.scale && MF_CODEC == 6)
+            ((u16 *)a.scale)[at] = (u16)c;
+        else if (a.scale)
+            ((u8 *)a.scale)[at] = (u8)c;
+    }
+    __syncthreads();
+}
+#else
 MF_DEVICE void store_scale(const mf_hip_data_args &a, const group &g, float by)
 {
+    float *scale = (float *)a.scale;
     if (a.amax && g.row == 0 && g.col == 0)
-        a.scale[g.matrix] = by;
+        scale[g.matrix] = by;
     else if (!a.amax)
-        a.scale[(g.matrix * MF_CEIL(a.rows, a.group_rows) + place_of_row(a, g.row / a.group_rows)) * groups_across(a) +
-                g.col / a.group_cols] = by;
+        scale[(g.matrix * MF_CEIL(a.rows, a.group_rows) + place_of_row(a, g.row / a.group_rows)) * groups_across(a) +
+              g.col / a.group_cols] = by;
+}
+#endif
+
+MF_DEVICE scales make_scales(const mf_hip_data_args &a, const group &g, u16 *values, float *room)
+{
+    scales s = {};
+#if CODEC_GROUP > 0
+    u16 *codes = values + a.group_rows * a.group_cols;
+    s.codes = codes;
+    s.global = 1;
+    if (CODEC_GLOBAL) {
+        s.global = global_of(amax_of_matrix(a, g, room));
+        if (a.global && g.row == 0 && g.col == 0 && threadIdx.x == 0)
+            a.global[g.matrix] = s.global;
+    }
+    make_small_scales(a, g, values, s.global, codes);
+#else
+    float amax = 0;
+    if (MF_CODEC != 0)
+        amax = a.amax ? amax_of_matrix(a, g, room) : amax_of_group(a, g, values, room);
+    s.all = scaling_of(amax);
+    if (a.scale && threadIdx.x == 0)
+        store_scale(a, g, scale_value(s.all));
+#endif
+    return s;
 }
 
 MF_DEVICE void make_group(const mf_hip_data_args &a, const group &g, u16 *values, float *room)
 {
-    float amax = 0;
     make_values(a, g, values);
     if (a.what == MF_DATA_AMAX) {
-        amax = amax_of_group(a, g, values, room);
+        const float amax = amax_of_group(a, g, values, room);
         if (threadIdx.x == 0)
             a.amax[g.at] = amax;
         return;
     }
-    if (MF_CODEC != 0)
-        amax = a.amax ? amax_of_matrix(a, g, room) : amax_of_group(a, g, values, room);
-    const scaling s = scaling_of(amax);
+    const scales s = make_scales(a, g, values, room);
     if (a.what == MF_DATA_FLOATS)
         store_floats(a, g, values, s);
     else
         store_codes(a, g, values, s);
-    if (a.scale && threadIdx.x == 0)
-        store_scale(a, g, s.by);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) mf_data(const mf_hip_data_args a)
