@@ -7,8 +7,8 @@
 #include "kernels/family.h"
 #include "kernels/family_cpu.h"
 
-/* How activations come, and weights that are no narrower: MF_FORMAT of the sources. */
-enum mf_hip_format { MF_HIP_BF16, MF_HIP_FP8_TOKEN, MF_HIP_FP8_BLOCK };
+/* MF_FORMAT of the sources of tile and one; NARROW: mx and wint4 have a source of their own. */
+enum mf_hip_format { MF_HIP_BF16, MF_HIP_FP8_TOKEN, MF_HIP_FP8_BLOCK, MF_HIP_NARROW };
 
 /* What the kernels have to know of an architecture. Bytes of LDS: that one block may have, that all blocks of a unit share,
  * and that each of them costs beside its own. */

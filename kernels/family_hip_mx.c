@@ -1,5 +1,5 @@
-/* mx and wint4 on GPUs: the two stages of kernels/hip/mx.hip, with weights of four bits. The families differ in the weights
- * that they take. A step's name is its parameters:
+/* mx and wint4 on GPUs: the two stages of kernels/hip/mx.hip, with weights of four bits or microscaled ones. The families
+ * differ in the weights that they take. A step's name is its parameters:
  *
  *     s1_bf16_mxfp4_silu_m16_n128_k256_s4_w4x1[_w][_gu1]   gather+gemm1+act into bf16 h; _w: routing weight before act;
  *                                                    _gu1, _gu16r: gate and up of w1 lie in turn
@@ -66,33 +66,39 @@ struct mf_kernel {
 
 /* ---- legality and names ---- */
 
-static const struct mf_codec *weights_of(const struct mf_shape *s)
+static struct mf_codecs codecs_of(const struct mf_shape *s)
 {
     struct mf_codecs c = {0};
     const char *why;
     (void)mf_codecs_of_shape(s, &c, &why);
-    return c.w;
+    return c;
 }
 
 /* Words of scales that a row has in a part of a slice: one more where rows do not begin at words. */
 static int scale_words(const struct config *c, const struct mf_shape *s)
 {
-    const struct mf_codec *w = weights_of(s);
+    const struct mf_codec *w = codecs_of(s).w;
     if (w->group_cols == 0)
         return 0;
     return PART / w->group_cols * w->scale_bytes / 4 +
            (mf_hip_stage_length(&c->st, s) / w->group_cols * w->scale_bytes % 4 != 0);
 }
 
-/* Of LDS: the ring, and what is there beside it, or in it. */
+/* Of LDS: the ring, and what is there beside it, or in it. Narrow tokens are in the ring as they are, with a word of scales for
+ * 16 bytes, and beside it as bf16, twice; where copies are held, in the ring as bf16 only. */
 static uint32_t shared_bytes(const struct mf_hip_machine *machine, const struct config *c,
                              const struct mf_shape *s)
 {
     const struct variant *v = c->v;
-    int weights = machine->copies_held ? 0 : v->block_n * PART / 2;
-    int part = v->block_m * PART * 2 + weights + v->block_n * scale_words(c, s) * 4;
-    int ring = v->stages * v->parts * part, out = v->block_m * (mf_hip_stage_columns(&c->st) + 8) * 2;
-    return (uint32_t)(machine->copies_held ? MF_MAX(ring, out) : ring + out);
+    const struct mf_codecs codecs = codecs_of(s);
+    bool held = machine->copies_held, narrow = codecs.a->bits < 16 && !held;
+    int weights = held ? 0 : v->block_n * PART * codecs.w->bits / 8;
+    int raw = v->block_m * PART * codecs.a->bits / 128 * (codecs.a->group_cols > 0 ? 20 : 16);
+    int tokens = v->block_m * PART * 2;
+    int part = (narrow ? raw : tokens) + weights + v->block_n * scale_words(c, s) * 4;
+    int ring = v->stages * v->parts * part + (narrow ? 2 * v->parts * tokens : 0);
+    int out = v->block_m * (mf_hip_stage_columns(&c->st) + 8) * 2;
+    return (uint32_t)(held ? MF_MAX(ring, out) : ring + out);
 }
 
 static void print_name(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,
@@ -114,7 +120,7 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, const str
 {
     const struct mf_hip_machine *machine = mf_hip_machine_of(device);
     int64_t rows = c->st.stage == 1 ? s->token : mf_padded_rows(s, c->v->block_m);
-    int64_t bytes = rows * mf_hip_stage_length(&c->st, s) * 2;
+    int64_t bytes = rows * mf_hip_stage_length(&c->st, s) * codecs_of(s).a->bits / 8;
     int columns = mf_hip_stage_columns(&c->st);
     uint32_t shared = shared_bytes(machine, c, s);
     no->rule = NULL;
@@ -211,14 +217,24 @@ static int find(const char *family, const struct mf_device_info *device, const s
 
 /* ---- from a step to a launch ---- */
 
+static const char *element_of(const struct mf_codec *c)
+{
+    return c->format == MF_FORMAT_BF16   ? "BF16"
+           : c->format == MF_FORMAT_FP4  ? "FP4"
+           : c->format == MF_FORMAT_INT4 ? "INT4"
+                                         : "FP8";
+}
+
 static void code_of(const struct config *c, const struct mf_shape *s, struct mf_code *ret)
 {
     const struct variant *v = c->v;
-    const struct mf_codec *w = weights_of(s);
+    const struct mf_codecs codecs = codecs_of(s);
     *ret = (struct mf_code){.source = "mx.hip", .function = "mf_mx"};
     mf_hip_stage_define(ret, &c->st, s);
-    mf_code_define(ret, "MF_W=%s", w->format == MF_FORMAT_INT4 ? "INT4" : "FP4");
-    mf_code_define(ret, "MF_GROUP=%d", w->group_cols);
+    mf_code_define(ret, "MF_W=%s", element_of(codecs.w));
+    mf_code_define(ret, "MF_W_GROUP=%d", codecs.w->group_cols);
+    mf_code_define(ret, "MF_X=%s", element_of(codecs.a));
+    mf_code_define(ret, "MF_X_GROUP=%d", codecs.a->group_cols);
     mf_code_define(ret, "MF_PARTS=%d", v->parts);
     mf_code_define(ret, "MF_STAGES=%d", v->stages);
     mf_code_define(ret, "MF_WARPS_N=%d", v->warps_n);
@@ -273,22 +289,25 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     return 0;
 }
 
-/* Where the scales of a weight end. */
-static const void *scales_end(const struct mf_kernel *k, const void *scale)
+/* Where the scales of an artifact end. */
+static const void *scales_end(const struct mf_kernel *k, const struct mf_artifact *a,
+                              const struct mf_tensor_ref *ref)
 {
-    const struct mf_artifact a =
-        mf_plain_w(&k->shape, k->config.st.stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2, "row");
     struct mf_part parts[MF_PARTS_MAX];
-    return mf_artifact_parts(&a, &k->shape, parts) > 1 ? (const char *)scale + mf_part_bytes(&parts[1])
-                                                       : NULL;
+    return mf_artifact_parts(a, &k->shape, parts) > 1 ? (const char *)ref->part[1] + mf_part_bytes(&parts[1])
+                                                      : NULL;
 }
 
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
-    const struct mf_tensor_ref *w = &l->needs[2];
-    const struct mf_hip_mx_args a = {.tile = mf_hip_stage_args(&k->config.st, &k->shape, l),
-                                     .w_global = w->part[2],
-                                     .w_scale_end = scales_end(k, w->part[1])};
+    const struct mf_hip_stage *st = &k->config.st;
+    const struct mf_artifact x = st->stage == 1 ? mf_plain_x(&k->shape) : mf_plain_h(&k->shape, st->block_m);
+    const struct mf_artifact w = mf_plain_w(&k->shape, st->stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2, "row");
+    const struct mf_hip_mx_args a = {.tile = mf_hip_stage_args(st, &k->shape, l),
+                                     .x_global = l->needs[0].part[2],
+                                     .w_global = l->needs[2].part[2],
+                                     .x_scale_end = scales_end(k, &x, &l->needs[0]),
+                                     .w_scale_end = scales_end(k, &w, &l->needs[2])};
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 

@@ -56,11 +56,11 @@ struct mf_hip_tile_args {
     mf_i32 columns; /* tile_hopper.hip: tile columns that are made of every block before the next ones */
 };
 
-/* Weights of four bits: their scales end at w_scale_end; w_global of NVFP4, by expert. */
+/* Of mx.hip: where the scales of groups end; the factors of NVFP4, w_global by expert. */
 struct mf_hip_mx_args {
     struct mf_hip_tile_args tile;
-    const float *w_global;
-    const void *w_scale_end;
+    const float *x_global, *w_global;
+    const void *x_scale_end, *w_scale_end;
 };
 
 /* A tensor as bulk copies see it: made by the device's bulk_map, opaque. */

@@ -117,6 +117,13 @@ MF_DEVICE void mf_copy_ask_4(mf_copy_4 &way, void *lds, const void *global, bool
     if (valid)
         way.bytes = *mf_global<u32>(global);
 }
+/* The first bytes of a word; zeros after them, and where there are none nothing is read. */
+MF_DEVICE void mf_copy_ask_up_to_4(mf_copy_4 &way, void *lds, const void *global, i32 bytes)
+{
+    mf_copy_ask_4(way, lds, global, bytes >= 4);
+    for (i32 i = 0; bytes < 4 && i < bytes; i++)
+        way.bytes |= (u32)mf_global<u8>(global)[i] << 8 * i;
+}
 MF_DEVICE void mf_copy_land_16(const mf_copy_16 &way, void *lds)
 {
     *(mf_u32x4 *)lds = way.bytes;

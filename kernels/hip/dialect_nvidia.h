@@ -64,6 +64,12 @@ MF_DEVICE void mf_copy_async_4(void *lds, const void *global, bool valid)
                  "l"(global), "r"(valid ? 4 : 0)
                  : "memory");
 }
+MF_DEVICE void mf_copy_async_up_to_4(void *lds, const void *global, i32 bytes)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"((u32)__cvta_generic_to_shared(lds)),
+                 "l"(global), "r"(bytes)
+                 : "memory");
+}
 /* What was asked for since the last commit is one group; wait<N> waits until at most N groups are still on their way. */
 MF_DEVICE void mf_copy_commit()
 {

@@ -32,6 +32,17 @@ MF_DEVICE void mf_int4_to_bf16(u32 eight, u32 (&ret)[4])
     }
 }
 
+/* e4m3, of which `low` has the first four: the number by 2^-120, by 2^-119 with MF_FNUZ. A NaN becomes a number: what makes an
+ * element of a row one makes its scale one, too. */
+MF_DEVICE void mf_fp8_to_bf16(u32 low, u32 high, u32 factor, u32 (&ret)[4])
+{
+    MF_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const u32 two = (low >> 8 * i & 0xff) << 8 | (high >> 8 * i & 0xff) << 24;
+        ret[i] = mf_bf16_fma((two & 0x80008000u) | (two >> 4 & 0x07f007f0u), factor, 0x80008000u);
+    }
+}
+
 /* Eight bf16 in their order into that of the above. */
 MF_DEVICE mf_16b mf_bf16_as_narrow(const mf_16b &v)
 {

@@ -6,6 +6,7 @@
 
 MF_DEVICE void mf_copy_async_16(void *lds, const void *global, bool valid);
 MF_DEVICE void mf_copy_async_4(void *lds, const void *global, bool valid);
+MF_DEVICE void mf_copy_async_up_to_4(void *lds, const void *global, i32 bytes);
 MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half);
 
 /* Copies as words that know of a time in between: `way` is what a thread holds of a copy from asking until landing, here
@@ -23,6 +24,12 @@ MF_DEVICE void mf_copy_ask_4(mf_copy_4 &way, void *lds, const void *global, bool
 {
     (void)way;
     mf_copy_async_4(lds, global, valid);
+}
+/* The first bytes of a word; zeros after them, and where there are none nothing is read. */
+MF_DEVICE void mf_copy_ask_up_to_4(mf_copy_4 &way, void *lds, const void *global, i32 bytes)
+{
+    (void)way;
+    mf_copy_async_up_to_4(lds, global, bytes);
 }
 MF_DEVICE void mf_copy_land_16(const mf_copy_16 &way, void *lds)
 {

@@ -33,8 +33,9 @@ struct mf_emulator_calls {
      * synchronised, with what they wrote to LDS. */
     void (*meet)(struct mf_emulator_calls *e, const char *name, void *mine, void (*all)(void **lanes),
                  const void *pc);
-    /* bytes into LDS, zeros where not valid; they land at the lane's own copy_wait of their group. */
-    void (*copy)(struct mf_emulator_calls *e, void *lds, const void *global, uint32_t bytes, int valid,
+    /* bytes into LDS, of which the first `read` are read and the others zeros; they land at the lane's own copy_wait of their
+     * group. */
+    void (*copy)(struct mf_emulator_calls *e, void *lds, const void *global, uint32_t bytes, uint32_t read,
                  const void *pc);
     void (*copy_commit)(struct mf_emulator_calls *e);
     void (*copy_wait)(struct mf_emulator_calls *e, uint32_t groups);

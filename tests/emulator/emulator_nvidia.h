@@ -70,11 +70,15 @@ MF_DEVICE void mf_ask_cache(const void *global, u32 bytes)
 
 MF_WORD void mf_copy_async_16(void *lds, const void *global, bool valid)
 {
-    mf_emulator->copy(mf_emulator, lds, global, 16, valid, MF_PC);
+    mf_emulator->copy(mf_emulator, lds, global, 16, valid ? 16 : 0, MF_PC);
 }
 MF_WORD void mf_copy_async_4(void *lds, const void *global, bool valid)
 {
-    mf_emulator->copy(mf_emulator, lds, global, 4, valid, MF_PC);
+    mf_emulator->copy(mf_emulator, lds, global, 4, valid ? 4 : 0, MF_PC);
+}
+MF_WORD void mf_copy_async_up_to_4(void *lds, const void *global, i32 bytes)
+{
+    mf_emulator->copy(mf_emulator, lds, global, 4, bytes, MF_PC);
 }
 MF_HIDDEN void mf_copy_commit()
 {

@@ -15,8 +15,7 @@ enum lane_state { READY, MEETS, WAITS, SPINS, ENDED };
 struct copy {
     void *to;
     const void *from;
-    uint32_t bytes, group;
-    bool valid;
+    uint32_t bytes, group, read;
 };
 
 struct lane {

@@ -187,8 +187,8 @@ static void on_access(struct mf_emulator_calls *e, const void *p, uint32_t bytes
 
 /* ---- copies in the background ---- */
 
-static void ask_copy(struct mf_emulator_calls *e, void *lds, const void *global, uint32_t bytes, int valid,
-                     const void *pc)
+static void ask_copy(struct mf_emulator_calls *e, void *lds, const void *global, uint32_t bytes,
+                     uint32_t read, const void *pc)
 {
     struct grid *g = grid_of(e);
     struct lane *l = g->lane;
@@ -197,9 +197,9 @@ static void ask_copy(struct mf_emulator_calls *e, void *lds, const void *global,
     check_alignment(g, lds, bytes, pc);
     if (!is_shared(g, (uintptr_t)lds, bytes, pc, &at))
         mf_lane_fault(g, pc, "copies to an address that is not in LDS");
-    if (valid) {
+    if (read > 0) {
         check_alignment(g, global, bytes, pc);
-        check_global(g, (uintptr_t)global, bytes, false, pc);
+        check_global(g, (uintptr_t)global, read, false, pc);
     }
     note(g, MF_SHADOW_ASK, at, bytes, pc);
     if (l->n_copies == l->cap_copies) {
@@ -210,7 +210,7 @@ static void ask_copy(struct mf_emulator_calls *e, void *lds, const void *global,
         l->copies = more;
         l->cap_copies = cap;
     }
-    l->copies[l->n_copies++] = (struct copy){lds, global, bytes, l->groups, valid};
+    l->copies[l->n_copies++] = (struct copy){lds, global, bytes, l->groups, read};
 }
 
 static void copy_commit(struct mf_emulator_calls *e)
@@ -221,10 +221,8 @@ static void copy_commit(struct mf_emulator_calls *e)
 static void land(struct grid *g, const struct copy *c)
 {
     note(g, MF_SHADOW_LAND, (size_t)((unsigned char *)c->to - g->launch->module->shared), c->bytes, NULL);
-    if (c->valid)
-        memcpy(c->to, c->from, c->bytes);
-    else
-        memset(c->to, 0, c->bytes);
+    memcpy(c->to, c->from, c->read);
+    memset((char *)c->to + c->read, 0, c->bytes - c->read);
 }
 
 static void copy_wait(struct mf_emulator_calls *e, uint32_t groups)
