@@ -351,6 +351,35 @@ static const struct {
     int want;
 } seconds[] = {{1, 0, 0}, {1.0001f, 0, 1}, {1.0001f, 0.001, 0}, {1.01f, 0.001, 1}};
 
+/* So many rows that the pool's threads share them: each finds its own, and the lowest of all is named. */
+START_TEST(second_run_of_many_rows)
+{
+    const struct mf_artifact a = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_F32, .order = "slot"};
+    int32_t ids[2 * 512] = {0};
+    const struct mf_layer_data data = {
+        .shape = {.token = 512, .model_dim = 256, .inter_dim = 16, .expert = 2, .topk = 2}, .ids = ids};
+    struct mf_guarded first, second;
+    struct mf_verdict verdict;
+
+    ck_assert_int_eq(mf_guarded_new(&a, &data.shape, NULL, &first), 0);
+    ck_assert_int_eq(mf_guarded_new(&a, &data.shape, NULL, &second), 0);
+    ck_assert_int_eq(mf_guarded_poison(&first, NULL, true), 0);
+    ck_assert_int_eq(mf_guarded_poison(&second, NULL, true), 0);
+    const struct mf_verify_input v = {.data = &data, .out = &first};
+    ck_assert_int_eq(mf_verify_stable(&v, &second, 0, &verdict), 0);
+    for (int64_t p = 1023; p > 0; p -= 340) { /* 1023, 683, 343, 3 */
+        float *row = (float *)second.ref.part[0] + p * 256;
+        row[255] = 1;
+    }
+    ck_assert_int_eq(mf_verify_stable(&v, &second, 0, &verdict), 1);
+    ck_assert_msg(strncmp(verdict.reason, "unstable: a second run differs in 4 rows, first in row 3 (", 58) ==
+                      0,
+                  "%s", verdict.reason);
+    mf_guarded_release(&first);
+    mf_guarded_release(&second);
+}
+END_TEST
+
 START_TEST(second_run)
 {
     struct layer *l = layer_new(false);
@@ -531,6 +560,7 @@ int main(void)
     tcase_add_test(t, accumulation);
     tcase_add_test(t, zeroed_artifact);
     tcase_add_loop_test(t, second_run, 0, MF_ARRAY_LEN(seconds));
+    tcase_add_test(t, second_run_of_many_rows);
     tcase_add_loop_test(t, aligned_contract, 0, MF_ARRAY_LEN(flaws));
     tcase_add_loop_test(t, sorted_contract, 0, MF_ARRAY_LEN(changes));
     suite_add_tcase(s, t);

@@ -471,12 +471,18 @@ static bool has_reference(const struct mf_verify_input *v)
            mf_reference_row(v->data, v->ref, a, 0, &factor);
 }
 
+/* A few rows are done before another thread has woken. */
+static int threads_for(const struct mf_guarded *g)
+{
+    return g->parts[0].rows * g->parts[0].cols < 65536 ? 1 : mf_pool_threads();
+}
+
 static int look(struct pass *s)
 {
     const struct mf_guarded *g = s->v->out;
     if (!has_reference(s->v))
         return -EINVAL;
-    int n_threads = g->parts[0].rows * g->parts[0].cols < 65536 ? 1 : mf_pool_threads();
+    int n_threads = threads_for(g);
     s->cols = mf_artifact_cols(&g->artifact, &s->v->data->shape);
     s->rows = calloc((size_t)g->parts[0].rows, sizeof(*s->rows));
     s->scratch = reallocarray(NULL, 2 * (size_t)n_threads * (size_t)s->cols, sizeof(*s->scratch));
@@ -547,38 +553,84 @@ static double distance(const struct mf_guarded *a, const struct mf_guarded *b, i
     return sums.difference > 0 ? (double)INFINITY : 0;
 }
 
+/* The rows of a thread in which two runs differ by more than may be. */
+struct unstable {
+    int64_t n, first; /* first: the lowest of them */
+    double worst;
+};
+
+struct twice {
+    const struct mf_verify_input *first;
+    const struct mf_guarded *second;
+    double tolerance;
+    int64_t cols;
+    float *scratch; /* two decoded rows for each thread */
+    struct unstable *found;
+};
+
+static bool is_same_row(const struct mf_guarded *a, const struct mf_guarded *b, int64_t p)
+{
+    for (int i = 0; i < a->n_parts; i++) {
+        if (memcmp(part_row(a, i, p), part_row(b, i, p),
+                   (size_t)(a->parts[i].cols * a->parts[i].element_bytes)) != 0)
+            return false;
+    }
+    return true;
+}
+
+static void twice_thread(void *context, int thread, int n_threads)
+{
+    struct twice *t = context;
+    const struct mf_guarded *a = t->first->out;
+    float *scratch = t->scratch + 2 * (size_t)thread * (size_t)t->cols;
+    struct unstable u = {.first = -1};
+    int64_t rows = a->parts[0].rows;
+    for (int64_t p = rows * thread / n_threads; p < rows * (thread + 1) / n_threads; p++) {
+        if ((t->first->source && t->first->source[p] < 0) || is_same_row(a, t->second, p))
+            continue;
+        double d = distance(a, t->second, p, (size_t)t->cols, scratch);
+        if (t->tolerance > 0 && d <= t->tolerance)
+            continue;
+        u.worst = fmax(u.worst, d);
+        u.first = u.n++ == 0 ? p : u.first;
+    }
+    t->found[thread] = u;
+}
+
 int mf_verify_stable(const struct mf_verify_input *first, const struct mf_guarded *second, double tolerance,
                      struct mf_verdict *ret)
 {
     const struct mf_guarded *a = first->out;
-    int64_t n = 0, at = -1;
-    double worst = 0;
     char name[96];
     if (a->artifact.format == MF_FORMAT_INDEX) /* each run is held against the contract, order is free */
         return 0;
-    size_t cols = (size_t)mf_artifact_cols(&a->artifact, &first->data->shape);
-    _cleanup_(mf_freep) float *scratch = reallocarray(NULL, 2 * cols, sizeof(*scratch));
-    if (!scratch)
+    struct twice t = {.first = first,
+                      .second = second,
+                      .tolerance = tolerance,
+                      .cols = mf_artifact_cols(&a->artifact, &first->data->shape)};
+    int n_threads = threads_for(a);
+    _cleanup_(mf_freep) float *scratch =
+        reallocarray(NULL, 2 * (size_t)n_threads * (size_t)t.cols, sizeof(*scratch));
+    _cleanup_(mf_freep) struct unstable *found = calloc((size_t)n_threads, sizeof(*found));
+    if (!scratch || !found)
         return -ENOMEM;
-    for (int64_t p = 0; p < a->parts[0].rows; p++) {
-        bool same = true;
-        if (first->source && first->source[p] < 0)
-            continue;
-        for (int i = 0; i < a->n_parts; i++)
-            same &= memcmp(part_row(a, i, p), part_row(second, i, p),
-                           (size_t)(a->parts[i].cols * a->parts[i].element_bytes)) == 0;
-        double d = same ? 0 : distance(a, second, p, cols, scratch);
-        if (same || (tolerance > 0 && d <= tolerance))
-            continue;
-        worst = fmax(worst, d);
-        if (n++ == 0)
-            at = p;
+    t.scratch = scratch;
+    t.found = found;
+    if (n_threads == 1)
+        twice_thread(&t, 0, 1);
+    else
+        mf_pool_run(twice_thread, &t, n_threads);
+    struct unstable all = {.first = -1};
+    for (int i = 0; i < n_threads; i++) {
+        all.first = all.first < 0 ? found[i].first : all.first;
+        all.n += found[i].n;
+        all.worst = fmax(all.worst, found[i].worst);
     }
-    if (n == 0)
+    if (all.n == 0)
         return 0;
-    name_row(first, at, first->source ? first->source[at] : at, name, sizeof(name));
+    name_row(first, all.first, first->source ? first->source[all.first] : all.first, name, sizeof(name));
     mf_say(ret->reason, sizeof(ret->reason),
            "unstable: a second run differs in %lld rows, first in %s, by up to %.3g; it declares %.3g",
-           (long long)n, name, worst, tolerance);
+           (long long)all.n, name, all.worst, tolerance);
     return 1;
 }
