@@ -370,16 +370,19 @@ MF_DEVICE void load_scales(u8 *ring, i32 part, i32 first_row, const skews &skew,
 #    define W_FACTOR(s, i, r, step) (s).of[i][r][(step) / 2]
 #endif
 
-/* Adds the products of 16 weight rows with eight of K from each lane. */
-MF_DEVICE void multiply(float (&d)[4], const u32 (&w)[LANE_ROWS][4], const u32 (&x)[4])
+/* Adds the products of 16 weight rows with eight of K from each lane, by as many instructions as that takes. */
+#if MF_MMA_COLS == 8
+#    define INSTRUCTIONS 2
+#else
+#    define INSTRUCTIONS 1
+#endif
+MF_DEVICE void multiply(float (&d)[4], const u32 (&w)[LANE_ROWS][4], const u32 (&x)[4], int i)
 {
 #if MF_MMA_COLS == 8
-    MF_UNROLL
-    for (int i = 0; i < 4; i += 2) {
-        const u32 a[4] = {w[0][i], w[1][i], w[0][i + 1], w[1][i + 1]}, b[2] = {x[i], x[i + 1]};
-        mf_mma_bf16(d, a, b);
-    }
+    const u32 a[4] = {w[0][2 * i], w[1][2 * i], w[0][2 * i + 1], w[1][2 * i + 1]}, b[2] = {x[2 * i], x[2 * i + 1]};
+    mf_mma_bf16(d, a, b);
 #else
+    (void)i;
     mf_mma_bf16(d, w[0], x);
 #endif
 }
@@ -400,31 +403,33 @@ MF_DEVICE void multiply_step(const raw &held, const struct scaled &s, u8 *ring, 
         x[j][2] = v.z;
         x[j][3] = v.w;
     }
+    u32 w[QN][LANE_ROWS][4];
+    MF_UNROLL
+    for (int i = 0; i < QN * LANE_ROWS; i++) {
+        const int q = i / LANE_ROWS, r = i % LANE_ROWS;
+        weights_of_step(held, ring, part, first_row, q, r, step, W_FACTOR(s, q, r, step), w[q][r]);
+    }
+    /* an instruction does not wait for the one before it, which adds to other sums */
+#if SUMS_APART
     MF_UNROLL
     for (int i = 0; i < QN; i++) {
-        u32 w[LANE_ROWS][4];
+        float group[N][4] = {};
         MF_UNROLL
-        for (int r = 0; r < LANE_ROWS; r++)
-            weights_of_step(held, ring, part, first_row, i, r, step, W_FACTOR(s, i, r, step), w[r]);
-#if SUMS_APART
-        float scale[4];
+        for (int k = 0; k < INSTRUCTIONS * N; k++)
+            multiply(group[k % N], w[i], x[k % N], k / N);
         MF_UNROLL
-        for (int c = 0; c < 4; c++)
-            scale[c] = mf_bf16(((const u16 *)s.of[i][c])[step]);
-#endif
-        MF_UNROLL
-        for (int j = 0; j < N; j++) {
-#if SUMS_APART
-            float group[4] = {0, 0, 0, 0};
-            multiply(group, w, x[j]);
+        for (int c = 0; c < 4; c++) {
+            const float scale = mf_bf16(((const u16 *)s.of[i][c])[step]);
             MF_UNROLL
-            for (int c = 0; c < 4; c++)
-                d[i][j][c] += group[c] * scale[c];
-#else
-            multiply(d[i][j], w, x[j]);
-#endif
+            for (int j = 0; j < N; j++)
+                d[i][j][c] += group[j][c] * scale;
         }
     }
+#else
+    MF_UNROLL
+    for (int k = 0; k < INSTRUCTIONS * QN * N; k++)
+        multiply(d[k / N % QN][k % N], w[k / N % QN], x[k % N], k / N / QN);
+#endif
 }
 
 template <int N>

@@ -73,6 +73,13 @@ MF_DEVICE i32 place_of_eight(i32 token, i32 eight)
     return place_of_x(token, SUMS_APART ? eight / 4 : eight % 4, SUMS_APART ? eight % 4 : eight / 4);
 }
 
+/* The chunk of each row that a thread copies: of bf16, so that neighbours have places in neighbouring banks. */
+MF_DEVICE i32 my_chunk()
+{
+    const i32 at = threadIdx.x % X_CHUNKS, place = at % X_PART;
+    return MF_X == BF16 && !SUMS_APART ? at - place + place % 4 * 4 + place / 4 : at;
+}
+
 /* Of a block's tokens, which end with padding, as many are multiplied as some instructions of QM have: all, half or a quarter. */
 #define TRIMS    (MF_WARPS_M == 1 && QM > 1)
 #define QM_HALF  MF_MAX(QM / 2, 1)
@@ -109,7 +116,7 @@ MF_DEVICE void find_rows(const mf_hip_tile_args &a, i32 block, struct rows_of_x 
     MF_UNROLL
     for (int p = 0; p < X_PASSES; p++) {
         const i64 row = row_of_pass(p) < MF_BM ? row_of_token(a, block, row_of_pass(p)) : -1;
-        ret->at[p] = row < 0 ? ~0u : (u32)(row * (MF_D / X_EACH) + threadIdx.x % X_CHUNKS);
+        ret->at[p] = row < 0 ? ~0u : (u32)(row * (MF_D / X_EACH) + my_chunk());
     }
 }
 /* Of the block whose slices land: its tokens; by passes of the thread which are there, a bit, and where in its word the scale of
@@ -137,26 +144,26 @@ struct way_of_x {
 /* Where a thread's chunk lands; the word of its scale. */
 MF_DEVICE u8 *place_of_chunk(u8 *ring, i32 token)
 {
-    const i32 chunk = threadIdx.x % X_CHUNKS;
+    const i32 chunk = my_chunk();
     u8 *part = tokens_of(ring, chunk / X_PART);
     return MF_X == BF16 ? part + place_of_eight(token, chunk % X_PART)
                         : part + (token * X_PART + chunk % X_PART) * 16;
 }
 MF_DEVICE u8 *place_of_x_scale(u8 *ring, i32 token)
 {
-    const i32 chunk = threadIdx.x % X_CHUNKS;
+    const i32 chunk = my_chunk();
     return tokens_of(ring, chunk / X_PART) + MF_BM * X_PART * 16 + (token * X_PART + chunk % X_PART) * 4;
 }
 /* The first of its scales, in those of its row and, of a chunk, beyond those of a slice. */
 MF_DEVICE i32 scale_of_chunk()
 {
-    return (i32)(threadIdx.x % X_CHUNKS) * X_EACH / MF_MAX(MF_X_GROUP, 1);
+    return my_chunk() * X_EACH / MF_MAX(MF_X_GROUP, 1);
 }
 
 MF_DEVICE void copy_tokens(const struct rows_of_x &rows, i32 slice, const mf_hip_mx_args &a, u8 *ring,
                            struct way_of_x *way)
 {
-    const i32 chunk = threadIdx.x % X_CHUNKS;
+    const i32 chunk = my_chunk();
     const bool within = MF_D % SLICE_K == 0 || slice * SLICE_K + chunk * X_EACH < MF_D;
     const u8 *x = (const u8 *)a.tile.x + slice * (X_CHUNKS * 16), *scales = (const u8 *)a.tile.x_scale;
     MF_UNROLL
@@ -180,7 +187,7 @@ MF_DEVICE void copy_tokens(const struct rows_of_x &rows, i32 slice, const mf_hip
 /* A chunk to its places. scale: from its first byte on. */
 MF_DEVICE void decode_chunk(const u32 (&v)[4], u32 scale, i32 token, u8 *tokens)
 {
-    const i32 chunk = threadIdx.x % X_CHUNKS;
+    const i32 chunk = my_chunk();
     u8 *to = tokens + chunk / X_PART * TOKENS_STEP;
     u32 factor[2];
     if (MF_X_GROUP == 16)
