@@ -1,4 +1,5 @@
-/* What a GPU makes of a shape's data, on the emulator in every flavour: the same bits as the host's. */
+/* What a GPU makes of a shape's data: the same bits as the host's, on the emulator in every flavour, or on the device that
+ * MOEFARM_TEST_DEVICE names ("hip:nvidia:0"). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,6 +49,38 @@ static const struct {
     {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_1X32}},
     {"gfx942", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN}},
 };
+
+/* NULL: the case is of another vendor than the device that is asked for. */
+static struct mf_device *open_device(const char *gfx)
+{
+    const char *name = getenv("MOEFARM_TEST_DEVICE");
+    struct mf_device *d = NULL;
+    char why[512];
+
+    if (!name) {
+        ck_assert_int_eq(mf_device_emulated_open(gfx, CORES, SEED, &d), 0);
+        return d;
+    }
+    ck_assert_msg(mf_device_open(name, why, sizeof(why), &d) == 0, "%s: %s", name, why);
+    if (strncmp(d->info.class.gfx, gfx, 3) == 0)
+        return d;
+    (void)mf_device_close(d);
+    return NULL;
+}
+
+static const char *why_of(const struct mf_device *d)
+{
+    return getenv("MOEFARM_TEST_DEVICE") ? "" : mf_device_emulated_why(d);
+}
+
+/* What lies in a device's memory. */
+static void *read_back(struct mf_device *d, const void *from, size_t bytes)
+{
+    void *p = malloc(bytes);
+    ck_assert_ptr_nonnull(p);
+    ck_assert_int_eq(d->ops->copy(d, p, from, bytes), 0);
+    return p;
+}
 
 /* Widths that are no multiple of a group of 128, and a last group of sixteen. */
 static struct mf_shape shape_of(const struct format *f)
@@ -122,10 +155,14 @@ static void check_weight(struct mf_device *d, struct mf_maker *m, const struct m
     struct parts want = host_weight(s, a), got = new_parts(d, s, a);
     mf_artifact_print(a, text);
     int r = mf_maker_weight(m, a, &got.ref);
-    ck_assert_msg(r == 0, "%s: %d, %s", text, r, mf_device_emulated_why(d));
-    for (int i = 0; i < want.n; i++)
-        ck_assert_msg(memcmp(want.ref.part[i], got.ref.part[i], (size_t)mf_part_bytes(&want.parts[i])) == 0,
-                      "%s: %s differs", text, want.parts[i].name);
+    ck_assert_msg(r == 0, "%s: %d, %s", text, r, why_of(d));
+    for (int i = 0; i < want.n; i++) {
+        size_t bytes = (size_t)mf_part_bytes(&want.parts[i]);
+        void *there = read_back(d, got.ref.part[i], bytes);
+        ck_assert_msg(memcmp(want.ref.part[i], there, bytes) == 0, "%s: %s differs", text,
+                      want.parts[i].name);
+        free(there);
+    }
     free_parts(NULL, &want);
     free_parts(d, &got);
 }
@@ -141,7 +178,9 @@ START_TEST(memory_is_filled)
     struct mf_device *d = NULL;
     struct mf_maker *m = NULL;
 
-    ck_assert_int_eq(mf_device_emulated_open(_i ? "gfx942" : "sm_89", CORES, SEED, &d), 0);
+    d = open_device(_i ? "gfx942" : "sm_89");
+    if (!d)
+        return;
     ck_assert_int_eq(mf_maker_new(d, &s, SEED, &m), 0);
     for (size_t i = 0; i < MF_ARRAY_LEN(sizes); i++) {
         fills[i] = (struct mf_maker_fill){d->ops->alloc(d, sizes[i] + 1), sizes[i], 0xa1b2c3d4};
@@ -149,10 +188,11 @@ START_TEST(memory_is_filled)
     }
     ck_assert_int_eq(mf_maker_fill(m, fills, MF_ARRAY_LEN(fills)), 0);
     for (size_t i = 0; i < MF_ARRAY_LEN(sizes); i++) {
-        const uint8_t *p = fills[i].at;
+        uint8_t *p = read_back(d, fills[i].at, sizes[i] + 1);
         for (size_t k = 0; k < sizes[i]; k++)
             ck_assert_uint_eq(p[k], 0xa1b2c3d4 >> k % 4 * 8 & 0xff);
         ck_assert_uint_eq(p[sizes[i]], 0);
+        free(p);
         d->ops->release(d, fills[i].at, sizes[i] + 1);
     }
     (void)mf_maker_free(m);
@@ -169,7 +209,9 @@ START_TEST(others_are_refused)
     struct mf_maker *m = NULL;
     struct mf_artifact a = mf_plain_w(&s, MF_TENSOR_W1, "row");
 
-    ck_assert_int_eq(mf_device_emulated_open("sm_89", CORES, SEED, &d), 0);
+    d = open_device("sm_89");
+    if (!d)
+        return;
     ck_assert_int_eq(mf_maker_new(d, &s, SEED, &m), 0);
     a.format = MF_FORMAT_FP8FN;
     ck_assert_int_eq(mf_maker_weight(m, &a, &to), -EINVAL);
@@ -242,7 +284,7 @@ static void check_reference(struct mf_device *d, struct mf_maker *m, const struc
     memset(block, 0xff, bytes);
     l.data.w1 = l.data.w2 = (struct mf_tensor_ref){{NULL}};
     int r = mf_maker_reference(m, &l.data, block, &got);
-    ck_assert_msg(r == 0, "%d: %s", r, mf_device_emulated_why(d));
+    ck_assert_msg(r == 0, "%d: %s", r, why_of(d));
     const size_t T = (size_t)s->token, rows = T * (size_t)s->topk, H = (size_t)s->model_dim;
     const struct {
         const char *name;
@@ -282,7 +324,9 @@ START_TEST(all_is_the_hosts)
     int n = 0;
     const struct mf_layout *layouts = mf_layouts(&n_layouts);
 
-    ck_assert_int_eq(mf_device_emulated_open(cases[_i].gfx, CORES, SEED, &d), 0);
+    d = open_device(cases[_i].gfx);
+    if (!d)
+        return;
     ck_assert_int_eq(mf_maker_new(d, &s, SEED, &m), 0);
     for (size_t i = 0; i < 2 * n_layouts; i++) {
         struct mf_part parts[MF_PARTS_MAX];
@@ -326,8 +370,40 @@ START_TEST(references_of_all_layers)
     s.doweight_stage1 = layers[_i].doweight;
     s.has_b1 = layers[_i].b1;
     s.has_b2 = layers[_i].b2;
-    ck_assert_int_eq(mf_device_emulated_open("sm_89", CORES, SEED, &d), 0);
+    d = open_device("sm_89");
+    if (!d)
+        return;
     ck_assert_int_eq(mf_maker_new(d, &s, SEED, &m), 0);
+    check_reference(d, m, &s);
+    (void)mf_maker_free(m);
+    (void)mf_device_close(d);
+}
+END_TEST
+
+/* A layer whose weights are beyond 2^31 bytes and elements, which is for a real device. */
+static const struct format large[] = {{MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO},
+                                      {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128}};
+
+START_TEST(a_large_layer)
+{
+    struct mf_shape s = shape_of(&large[_i]);
+    struct mf_maker *m = NULL;
+
+    if (!getenv("MOEFARM_TEST_DEVICE")) {
+        printf("skipped: a large layer: MOEFARM_TEST_DEVICE names no device\n");
+        return;
+    }
+    struct mf_device *d = open_device("sm_90");
+    if (!d)
+        return;
+    s.token = 512;
+    s.model_dim = 7168;
+    s.inter_dim = 640;
+    s.expert = 256;
+    s.topk = 8;
+    ck_assert_int_eq(mf_maker_new(d, &s, SEED, &m), 0);
+    const struct mf_artifact row = mf_plain_w(&s, MF_TENSOR_W1, "row");
+    check_weight(d, m, &s, &row);
     check_reference(d, m, &s);
     (void)mf_maker_free(m);
     (void)mf_device_close(d);
@@ -381,6 +457,7 @@ int main(void)
     tcase_add_loop_test(tests, all_is_the_hosts, 0, MF_ARRAY_LEN(cases));
     tcase_add_test(tests, others_are_refused);
     tcase_add_loop_test(tests, memory_is_filled, 0, 2);
+    tcase_add_loop_test(tests, a_large_layer, 0, MF_ARRAY_LEN(large));
     tcase_add_loop_test(tests, references_of_all_layers, 0, MF_ARRAY_LEN(layers));
     tcase_add_loop_test(tests, the_host_makes_the_rest, 0, MF_ARRAY_LEN(hosts));
     tcase_add_test(tests, a_cpu_has_none);
