@@ -9,6 +9,8 @@
 #include "kernels/plain_math.h"
 #include "kernels/router.h"
 
+#define TOPK_MAX 255
+
 /* The words of one token, in order: Philox at counters (0, token), (1, token), … */
 struct words {
     uint64_t key, token, next;
@@ -71,29 +73,37 @@ static void route_hot(struct router *r, struct words *w, uint64_t share, int32_t
     }
 }
 
-/* Without replacement, each pick by the popularity of those left. */
+/* The last that is not among the n picked. */
+static int32_t last_left(const struct router *r, const int32_t *ids, int32_t n)
+{
+    int32_t e = r->n_experts - 1;
+    for (int32_t i = 0; i < n; i++) {
+        if (ids[i] == e) {
+            e--;
+            i = -1;
+        }
+    }
+    return e;
+}
+
+/* Without replacement, each pick by the popularity of those left; what is picked has none until the token is done. */
 static void route_popular(struct router *r, struct words *w, int32_t *ids)
 {
-    uint64_t left = 0;
+    uint64_t left = 0, picked[TOPK_MAX];
     for (int32_t e = 0; e < r->n_experts; e++)
         left += r->popularity[e];
     for (int32_t j = 0; j < r->topk; j++) {
         uint64_t at = (uint64_t)((unsigned __int128)word(w) * left >> 32);
-        int32_t pick = -1;
-        for (int32_t e = 0; e < r->n_experts; e++) {
-            bool taken = false;
-            for (int32_t i = 0; i < j; i++)
-                taken |= ids[i] == e;
-            if (taken)
-                continue;
-            pick = e;
-            if (at < r->popularity[e])
-                break;
+        int32_t e = 0;
+        for (; e < r->n_experts && at >= r->popularity[e]; e++)
             at -= r->popularity[e];
-        }
-        ids[j] = pick;
-        left -= r->popularity[pick];
+        ids[j] = e < r->n_experts ? e : last_left(r, ids, j); /* the latter when nobody left has any */
+        picked[j] = r->popularity[ids[j]];
+        r->popularity[ids[j]] = 0;
+        left -= picked[j];
     }
+    for (int32_t j = r->topk - 1; j >= 0; j--)
+        r->popularity[ids[j]] = picked[j];
 }
 
 /* Popularity of rank r is (r + 1)^-s in units of 2^-32, at least one; the ranks are dealt by the seed. */
@@ -219,7 +229,7 @@ int mf_data_topk(const struct mf_shape *shape, const struct mf_routing *routing,
                  float *weights)
 {
     char why[160];
-    if (shape->topk > mf_shape_experts(shape) || shape->topk > 255 || routing->kind >= MF_ROUTING_N_ ||
+    if (shape->topk > mf_shape_experts(shape) || shape->topk > TOPK_MAX || routing->kind >= MF_ROUTING_N_ ||
         mf_routing_fits(routing, shape, why, sizeof(why)) < 0)
         return -EINVAL;
     uint64_t key = seed + (MF_TENSOR_TOPK + 1) * UINT64_C(0x9E3779B97F4A7C15);
