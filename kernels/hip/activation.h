@@ -12,11 +12,6 @@
 #define MF_ACT_GELU_TANH 5
 #define MF_ACT_SILU_STEP 6
 
-MF_DEVICE float mf_sigmoid(float x)
-{
-    return 1.0f / (1.0f + __expf(-x));
-}
-
 /* What gate makes of itself: all there is without up. */
 MF_DEVICE float mf_activate_gate(float gate)
 {

@@ -300,6 +300,11 @@ MF_DEVICE float mf_f16_high(u32 two)
     return (float)__builtin_bit_cast(mf_f16x2, two)[1];
 }
 
+MF_DEVICE float mf_sigmoid(float x)
+{
+    return __builtin_amdgcn_rcpf(1.0f + __expf(-x));
+}
+
 /* True division to nearest: what the definitions of quantisation say, and what both compilers make of it by default. */
 MF_DEVICE float mf_divide(float a, float b)
 {

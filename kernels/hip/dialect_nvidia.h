@@ -213,6 +213,15 @@ MF_DEVICE float mf_divide(float a, float b)
     return __fdiv_rn(a, b);
 }
 
+/* To 2^-21 or so, and without a branch: a true division has one, and nothing is interleaved over it. */
+MF_DEVICE float mf_sigmoid(float x)
+{
+    float e, r;
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(e) : "f"(x * -1.442695041f));
+    asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(r) : "f"(1.0f + e));
+    return r;
+}
+
 /* Rounded each by itself: never one instruction of both. */
 MF_DEVICE float mf_times(float a, float b)
 {

@@ -76,6 +76,11 @@ MF_HIDDEN void __builtin_amdgcn_s_sleep(int)
     mf_emulator->pause(mf_emulator);
 }
 
+MF_DEVICE float __builtin_amdgcn_rcpf(float x)
+{
+    return 1.0f / x;
+}
+
 /* v_perm_b32: byte i is byte `at` of b (0 to 3) or of a (4 to 7), or zero (12). */
 MF_DEVICE u32 __builtin_amdgcn_perm(u32 a, u32 b, u32 at)
 {

@@ -162,6 +162,10 @@ MF_DEVICE float mf_divide(float a, float b)
 {
     return a / b;
 }
+MF_DEVICE float mf_sigmoid(float x)
+{
+    return 1.0f / (1.0f + __expf(-x));
+}
 /* The emulator's kernels are compiled without contraction. */
 template <class T> MF_DEVICE T mf_times(T a, T b)
 {
