@@ -20,7 +20,7 @@
 #include "kernels/compile_clang.h"
 
 #define ARGS_MAX    64
-#define SOURCES_MAX 32
+#define SOURCES_MAX 64
 
 struct compiler {
     const char *vendor, *prefix;
@@ -150,8 +150,11 @@ static int compile(const struct compiler *v, const struct calls *c, const char *
     int n_sources = 0, n = 0;
     char arch_option[64];
     void *program = NULL;
-    for (const char *name; n_sources < SOURCES_MAX && (name = mf_code_source_name((size_t)n_sources));
-         n_sources++) {
+    for (const char *name; (name = mf_code_source_name((size_t)n_sources)); n_sources++) {
+        if (n_sources == SOURCES_MAX) {
+            (void)fprintf(stderr, "more than %d sources: raise SOURCES_MAX\n", SOURCES_MAX);
+            return -E2BIG;
+        }
         names[n_sources] = name;
         texts[n_sources] = mf_code_source(name);
     }
