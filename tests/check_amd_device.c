@@ -465,11 +465,20 @@ START_TEST(goes_on_after_a_refusal)
 }
 END_TEST
 
-/* The host is not let at the device's memory. */
+/* The host is not let at the device's memory: it dies of trying. */
 START_TEST(keeps_its_memory)
 {
     char *memory = device->ops->alloc(device, 64);
-    memory[3] = 1;
+    int status = 0;
+
+    pid_t child = fork();
+    if (child == 0) {
+        (void)signal(SIGSEGV, SIG_DFL); /* a sanitizer has words for it */
+        memory[3] = 1;
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 END_TEST
 
@@ -498,7 +507,7 @@ int main(void)
     tcase_add_loop_test(tests, asks_and_refuses, 0, MF_ARRAY_LEN(uses));
     tcase_add_loop_test(tests, ends_with_its_device, 0, MF_ARRAY_LEN(failures));
     tcase_add_test(tests, goes_on_after_a_refusal);
-    tcase_add_test_raise_signal(tests, keeps_its_memory, SIGSEGV);
+    tcase_add_test(tests, keeps_its_memory);
     suite_add_tcase(suite, tests);
     tcase_set_timeout(others, 60);
     tcase_add_loop_test(others, knows_the_last_cache, 0, 2);
