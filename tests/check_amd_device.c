@@ -238,6 +238,20 @@ START_TEST(gives_back_a_launchs_error)
 }
 END_TEST
 
+/* Nothing that is asked for has happened before somebody waits: what this runtime is for. */
+START_TEST(runs_when_it_is_waited_for)
+{
+    struct zeroing z = zeroing_of();
+    double us = 0;
+
+    ck_assert_int_eq(zero_row(&z, 2), 0);
+    ck_assert_int_eq(zeros(&z), 0);
+    ck_assert_int_eq(device->ops->canary(device, &us), 0);
+    ck_assert_int_eq(zeros(&z), 4);
+    release(&z);
+}
+END_TEST
+
 START_TEST(has_a_canary)
 {
     double first = 0, second = 0;
@@ -500,6 +514,7 @@ int main(void)
     tcase_add_test(tests, runs_out_of_memory);
     tcase_add_test(tests, replays_what_is_launched);
     tcase_add_test(tests, gives_back_a_launchs_error);
+    tcase_add_test(tests, runs_when_it_is_waited_for);
     tcase_add_test(tests, has_a_canary);
     tcase_add_test(tests, compiles_and_loads);
     tcase_add_loop_test(tests, refuses_other_files, 0, MF_ARRAY_LEN(not_loaded));
