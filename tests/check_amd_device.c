@@ -98,7 +98,6 @@ static void open_device(void)
 {
     char why[256];
 
-    hip_release_load(6);
     ck_assert_msg(mf_device_open("hip:amd:0", why, sizeof(why), &device) == 0, "%s", why);
 }
 
@@ -137,7 +136,6 @@ START_TEST(knows_the_last_cache)
 {
     char why[256];
 
-    hip_release_load(6);
     ck_assert_int_eq(setenv("FAKE_HIP_ARCH", _i == 0 ? "gfx90a" : "gfx942", 1), 0);
     ck_assert_msg(mf_device_open("hip:amd:0", why, sizeof(why), &device) == 0, "%s", why);
     ck_assert_uint_eq(device->info.llc_bytes, _i == 0 ? 16 << 10 : 256 << 20);
@@ -496,8 +494,10 @@ START_TEST(keeps_its_memory)
 }
 END_TEST
 
-int main(void)
+int main(int argc, char **argv)
 {
+    (void)argc;
+    hip_release_enter(6, argv);
     Suite *suite = suite_create("amd_device");
     TCase *tests = tcase_create("open"), *others = tcase_create("others");
 

@@ -41,6 +41,10 @@ endfunction()
 if(TARGET moefarm-hip-amd AND MF_GXX AND NOT MF_SANITIZE MATCHES thread)
     set(mf_hip_runtime emulator/hip/describe.c emulator/hip/faults.c emulator/hip/graph.c emulator/hip/memory.c
         emulator/hip/module.c emulator/hip/queue.c ${MF_EMULATOR_OBJECTS})
+    foreach(other hip5/libhiprtc.so.7 hip5/libhiprtc.so.6 hip5/libhiprtc.so.5 hip5/libamdhip64.so.7 hip5/libamdhip64.so.6
+            hip6/libhiprtc.so.7 hip6/libhiprtc.so.6 hip6/libamdhip64.so.7)
+        file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/${other} "In place of the host's own, which the tests do not want.\n")
+    endforeach()
     mf_add_hip_library(fake_hip5 5 amdhip64 SOURCES ${mf_hip_runtime} emulator/hip/rtc.c)
     mf_add_hip_library(fake_hip6 6 amdhip64 SOURCES ${mf_hip_runtime} emulator/hip/rtc.c)
     mf_add_hip_library(fake_hip7 7 amdhip64 SOURCES ${mf_hip_runtime})
