@@ -13,7 +13,8 @@
  *   w1 w2  weights [E, 2I, H] and [E, H, I], gate rows first; in the given layout
  *   g gw   gemm1's output [P, 2I] in sorted order, without and with the routing weight
  *   h      activated intermediate [P, I] in sorted order
- *   z zw   gemm2's output [T*k, H] in slot order (row t*k + j), without and with the routing weight
+ *   z zw   gemm2's output [T*k, H] in slot order (row t*k + j), without and with the routing weight; or [P, H] in sorted
+ *          order, padding rows unspecified
  *   y      the layer's output [T, H]
  *   calib  float [2]: the global factors by which x and h are multiplied before they are quantised with a global factor
  *          (NVFP4), calibrated ahead of serving; the caller hands it in

@@ -74,7 +74,8 @@ const char *mf_kernel_revision(void);
 const struct mf_family *const *mf_families(size_t *ret_n);
 /* By both: a GPU's tile is another than the CPU's. device_kind NULL: the first of any kind. NULL: none. */
 const struct mf_family *mf_family_find(const char *device_kind, const char *name);
-/* It stands in the place of another of its kind, and is enumerated only where it is named. */
+/* It stands in the place of another of its kind, or its steps fit none of the others', and is enumerated only where it is
+ * named. */
 bool mf_family_on_request(const struct mf_family *f);
 
 /* Families beside the registry's: a foreign runner's, a test's. They are searched first. */

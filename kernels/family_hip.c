@@ -59,10 +59,20 @@ static const struct {
 /* clang-format on */
 
 /* Words that not every machine has: for 8-bit floats, which scales may be, too. */
-static bool has_words(const struct mf_hip_machine *machine, enum mf_format a, enum mf_scale w_scale)
+static bool has_words(const struct mf_hip_machine *machine, enum mf_format a, enum mf_scale scale)
 {
     return a == MF_FORMAT_FP8FNUZ ? machine->fnuz
-                                  : machine->fp8 || (a != MF_FORMAT_FP8FN && w_scale != MF_SCALE_PER_1X16);
+                                  : machine->fp8 || (a != MF_FORMAT_FP8FN && scale != MF_SCALE_PER_1X16);
+}
+
+static bool codecs_known(const struct mf_shape *s, struct mf_codecs *ret, struct mf_refusal *no)
+{
+    const char *why;
+    if (mf_codecs_of_shape(s, ret, &why) == 0)
+        return true;
+    mf_refuse(no, "q_dtype", "q_type is %s with q_dtype_a %s and q_dtype_w %s; %s", mf_qtype_name(s->q_type),
+              mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), why);
+    return false;
 }
 
 static bool format_known(const struct mf_device_info *device, const struct mf_shape *s,
@@ -70,12 +80,8 @@ static bool format_known(const struct mf_device_info *device, const struct mf_sh
 {
     const struct mf_hip_machine *machine = mf_hip_machine_of(device);
     struct mf_codecs c;
-    const char *why;
-    if (mf_codecs_of_shape(s, &c, &why) < 0) {
-        mf_refuse(no, "q_dtype", "q_type is %s with q_dtype_a %s and q_dtype_w %s; %s",
-                  mf_qtype_name(s->q_type), mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), why);
+    if (!codecs_known(s, &c, no))
         return false;
-    }
     for (size_t i = 0; i < MF_ARRAY_LEN(formats); i++) {
         if (c.a->format == formats[i].a && c.w->format == formats[i].w && c.a->scale == formats[i].a_scale &&
             c.w->scale == formats[i].w_scale && has_words(machine, formats[i].a, formats[i].w_scale)) {
@@ -130,11 +136,10 @@ static bool gate_up_known(const struct mf_shape *s, struct mf_refusal *no)
     return false;
 }
 
-bool mf_hip_shape_known(const struct mf_device_info *device, const struct mf_shape *s,
-                        enum mf_hip_format *ret_format, struct mf_refusal *ret)
+/* Everything but the formats. */
+static bool layer_known(const struct mf_device_info *device, const struct mf_shape *s, struct mf_refusal *ret)
 {
     const struct mf_hip_machine *machine = mf_hip_machine_of(device);
-    enum mf_hip_format format;
     ret->rule = NULL;
     if (!machine)
         mf_refuse(ret, "arch",
@@ -153,11 +158,30 @@ bool mf_hip_shape_known(const struct mf_device_info *device, const struct mf_sha
                   "copied 16 "
                   "bytes at a time",
                   s->model_dim, s->inter_dim, s->model_dim % 16, s->inter_dim % 16);
-    else if (format_known(device, s, &format, ret) && gate_up_known(s, ret)) {
-        if (ret_format)
-            *ret_format = format;
+    return !ret->rule;
+}
+
+bool mf_hip_shape_known(const struct mf_device_info *device, const struct mf_shape *s,
+                        enum mf_hip_format *ret_format, struct mf_refusal *ret)
+{
+    enum mf_hip_format format;
+    if (!layer_known(device, s, ret) || !format_known(device, s, &format, ret) || !gate_up_known(s, ret))
+        return false;
+    if (ret_format)
+        *ret_format = format;
+    return true;
+}
+
+bool mf_hip_rows_known(const struct mf_device_info *device, const struct mf_shape *s, struct mf_refusal *ret)
+{
+    const struct mf_hip_machine *machine = mf_hip_machine_of(device);
+    struct mf_codecs c;
+    if (!layer_known(device, s, ret) || !codecs_known(s, &c, ret))
+        return false;
+    if (has_words(machine, c.a->format, c.a->scale))
         return true;
-    }
+    mf_refuse(ret, "q_dtype", "activations are %s; %s converts no float8_%s", c.a->name, device->class.gfx,
+              c.a->format == MF_FORMAT_FP8FNUZ ? "e4m3fnuz" : "e4m3fn");
     return false;
 }
 
@@ -179,7 +203,7 @@ struct mf_grid mf_hip_persistent_grid(const struct mf_device_info *device, int t
                                       uint32_t shared)
 {
     const struct mf_hip_machine *machine = mf_hip_machine_of(device);
-    uint32_t fit = (uint32_t)machine->shared_unit / (shared + (uint32_t)machine->shared_extra);
+    uint32_t fit = (uint32_t)machine->shared_unit / MF_MAX(shared + (uint32_t)machine->shared_extra, 1u);
     return (struct mf_grid){.x = (uint32_t)device->cores * MF_MAX(MF_MIN((uint32_t)blocks, fit), 1u),
                             .y = 1,
                             .z = 1,
@@ -199,6 +223,15 @@ void mf_hip_define_share(struct mf_code *c, const struct mf_shape *s)
     mf_code_define(c, "MF_E=%d", s->expert);
     if (s->ep_experts > 0)
         mf_code_define(c, "MF_FIRST=%d", s->ep_first);
+}
+
+void mf_hip_define_codec(struct mf_code *c, const struct mf_codec *codec)
+{
+    int element = codec->bits == 4 ? 2 : codec->format == MF_FORMAT_INT8 ? 1 : 0;
+    mf_code_define(c, "MF_ELEMENT=%d", element);
+    mf_code_define(c, "MF_GROUP=%d", codec->group_rows == 0 ? -1 : codec->group_cols);
+    if (codec->format == MF_FORMAT_FP8FNUZ)
+        mf_code_define(c, "MF_FNUZ");
 }
 
 void mf_hip_define_activation(struct mf_code *c, const struct mf_shape *s)

@@ -4,6 +4,7 @@
  * be filled anywhere. Opening a step has the device compile it or find it, and loads it. */
 #pragma once
 
+#include "kernels/codec.h"
 #include "kernels/family.h"
 #include "kernels/family_cpu.h"
 
@@ -37,6 +38,10 @@ bool mf_hip_family_takes(const char *family, const struct mf_device_info *device
 struct mf_grid mf_hip_persistent_grid(const struct mf_device_info *device, int threads, int blocks,
                                       uint32_t shared);
 
+/* The same of what moves and quantises its rows: any format of activations that the device has the words for. */
+bool mf_hip_rows_known(const struct mf_device_info *device, const struct mf_shape *shape,
+                       struct mf_refusal *ret);
+
 /* MF_FNUZ of kernels/hip/dialect.h, where the shape's format is. */
 void mf_hip_define_fnuz(struct mf_code *c, const struct mf_shape *shape);
 
@@ -48,6 +53,9 @@ const char *mf_hip_gate_up_word(const struct mf_shape *shape);
 
 /* MF_E, and MF_FIRST of a rank's share (kernels/hip/share.h). */
 void mf_hip_define_share(struct mf_code *c, const struct mf_shape *shape);
+
+/* MF_ELEMENT, MF_GROUP of kernels/hip/encode.h, and MF_FNUZ. */
+void mf_hip_define_codec(struct mf_code *c, const struct mf_codec *codec);
 
 /* MF_ACT, MF_LIMIT, MF_ALPHA of kernels/hip/activation.h. */
 void mf_hip_define_activation(struct mf_code *c, const struct mf_shape *shape);

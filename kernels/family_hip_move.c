@@ -1,7 +1,7 @@
 /* move on GPUs: sort, the quantisations and the combine.
  *
  *     sort_m16                  stable, for any routing; blocks that meet where ids are many
- *     quant1_fp8fn_1x128        x;  quant2_fp8fn_1x128_m16  h
+ *     quant1_fp8fn_128          x;  quant2_fp8fn_128_m16  h; in every format that activations have
  *     combine_z, combine_zw     z times the routing weights and summed; weighted z summed
  *     zero_y                    y for a stage 2 that adds into it */
 #include <errno.h>
@@ -18,7 +18,9 @@
 #define SORT_FEW     2048 /* ids that one block sorts sooner than several could meet */
 #define THREADS      256
 #define BLOCKS_SM    8
-#define GROUPS_BLOCK (THREADS / 16) /* of 128, one for sixteen threads */
+#define QUANT_BLOCKS_SM \
+    6 /* of a multiprocessor at once, so that registers are few enough; all are resident */
+#define NVFP4_BLOCKS_SM 4 /* the same; a group's scale is divided for, too */
 
 enum kind { SORT, QUANT1, QUANT2, COMBINE, COMBINE_WEIGHTED, ZERO, N_KINDS };
 
@@ -41,13 +43,23 @@ static bool has_block(enum kind kind)
     return kind == SORT || kind == QUANT2;
 }
 
+static bool quantises(enum kind kind)
+{
+    return kind == QUANT1 || kind == QUANT2;
+}
+
+static const struct mf_codec *codec_of(const struct mf_shape *s)
+{
+    struct mf_artifact x = mf_plain_x(s);
+    return mf_codec_find(x.format, x.scale);
+}
+
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
     static const char *const words[N_KINDS] = {"sort",      "quant1",     "quant2",
                                                "combine_z", "combine_zw", "zero_y"};
-    char format[MF_FORMAT_WORD_MAX] = "", block[16] = "";
-    if (c->kind == QUANT1 || c->kind == QUANT2)
-        mf_cpu_format_word(s, format);
+    const char *format = quantises(c->kind) ? codec_of(s)->name : "";
+    char block[16] = "";
     if (has_block(c->kind))
         mf_say(block, sizeof(block), "_m%d", c->block_m);
     mf_say(buf, MF_STEP_NAME_MAX, "%s%s%s%s", words[c->kind], *format ? "_" : "", format, block);
@@ -74,7 +86,7 @@ static bool skips(enum kind kind, const struct mf_shape *s)
 
 static bool exists(const struct mf_shape *s, enum kind kind)
 {
-    if (kind == QUANT1 || kind == QUANT2)
+    if (quantises(kind))
         return mf_cpu_quantises(s);
     return kind != COMBINE_WEIGHTED || !s->doweight_stage1;
 }
@@ -84,10 +96,9 @@ static uint32_t sort_shared(const struct mf_device_info *device, const struct mf
     return (uint32_t)((SORT_THREADS / mf_hip_machine_of(device)->wave + 3) * s->expert + 64) * 4;
 }
 
-static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s,
-                     enum mf_hip_format *ret_format, struct mf_refusal *no)
+static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s, struct mf_refusal *no)
 {
-    if (!mf_hip_shape_known(device, s, ret_format, no))
+    if (!mf_hip_rows_known(device, s, no))
         return false;
     if (s->expert > SORT_THREADS)
         mf_refuse(no, "experts", "expert is %d; the sort has a thread for each, %d at most", s->expert,
@@ -98,6 +109,17 @@ static bool is_legal(const struct mf_device_info *device, const struct mf_shape 
     return !no->rule;
 }
 
+static int quant_blocks_sm(const struct mf_codec *c)
+{
+    return c->global ? NVFP4_BLOCKS_SM : QUANT_BLOCKS_SM;
+}
+
+/* Does one scale stand for all rows? Then blocks meet between looking and quantising. */
+static bool is_shared(const struct mf_codec *c)
+{
+    return c->scale_bytes > 0 && c->group_rows == 0;
+}
+
 static uint32_t sort_blocks(const struct mf_shape *s)
 {
     int64_t n = s->token * s->topk;
@@ -106,7 +128,14 @@ static uint32_t sort_blocks(const struct mf_shape *s)
 
 /* ---- steps ---- */
 
-static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
+/* Of each block, where all rows share a scale. */
+static size_t largest_bytes(const struct mf_shape *s, const struct mf_device_info *device)
+{
+    return is_shared(codec_of(s)) ? (size_t)device->cores * QUANT_BLOCKS_SM * sizeof(mf_i32) : 0;
+}
+
+static void describe(const struct config *c, const struct mf_shape *shape,
+                     const struct mf_device_info *device, struct mf_step *ret)
 {
     double T = (double)shape->token, slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
     struct mf_step s = {
@@ -121,13 +150,19 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
         break;
     case QUANT1:
         mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
+        if (codec_of(shape)->global)
+            mf_step_need(&s, mf_cpu_calib());
         mf_step_give(&s, mf_plain_x(shape));
+        s.workspace_bytes = largest_bytes(shape, device);
         s.bytes = T * (H * 2 + mf_cpu_row_bytes(shape, shape->model_dim));
         break;
     case QUANT2:
         mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_H, "sorted", c->block_m));
         mf_step_need(&s, mf_cpu_sorted(c->block_m));
+        if (codec_of(shape)->global)
+            mf_step_need(&s, mf_cpu_calib());
         mf_step_give(&s, mf_plain_h(shape, c->block_m));
+        s.workspace_bytes = largest_bytes(shape, device);
         s.bytes = slots * (I * 2 + mf_cpu_row_bytes(shape, shape->inter_dim));
         break;
     case COMBINE:
@@ -165,6 +200,7 @@ static int each(const struct mf_shape *s, each_fn f, void *context)
 }
 
 struct walk {
+    const struct mf_device_info *device;
     const struct mf_shape *shape;
     struct mf_offer *offer;
     const char *name; /* searched for */
@@ -175,16 +211,16 @@ static int offer_step(void *context, const struct config *c)
 {
     struct walk *w = context;
     struct mf_step step;
-    describe(c, w->shape, &step);
+    describe(c, w->shape, w->device, &step);
     return w->offer->step(w->offer, &step);
 }
 
 static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
                      const struct mf_shape *shape, struct mf_offer *offer)
 {
-    struct walk w = {.shape = shape, .offer = offer};
+    struct walk w = {.device = device, .shape = shape, .offer = offer};
     struct mf_refusal no;
-    if (!is_legal(device, shape, NULL, &no))
+    if (!is_legal(device, shape, &no))
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
     return each(shape, offer_step, &w);
 }
@@ -200,8 +236,7 @@ static int match_name(void *context, const struct config *c)
     return 1;
 }
 
-static void code_of(const struct config *c, const struct mf_shape *s, enum mf_hip_format format,
-                    struct mf_code *ret)
+static void code_of(const struct config *c, const struct mf_shape *s, struct mf_code *ret)
 {
     static const char *const sources[N_KINDS] = {"sort.hip",    "quant.hip",   "quant.hip",
                                                  "combine.hip", "combine.hip", "zero.hip"};
@@ -216,9 +251,9 @@ static void code_of(const struct config *c, const struct mf_shape *s, enum mf_hi
         return;
     }
     mf_code_define(ret, "MF_COLS=%d", c->kind == QUANT2 ? s->inter_dim : s->model_dim);
-    if (c->kind == QUANT1 || c->kind == QUANT2) {
-        mf_code_define(ret, "MF_GROUP=%d", format == MF_HIP_FP8_BLOCK ? 128 : 0);
-        mf_hip_define_fnuz(ret, s);
+    if (quantises(c->kind)) {
+        mf_hip_define_codec(ret, codec_of(s));
+        mf_code_define(ret, "MF_BLOCKS=%d", quant_blocks_sm(codec_of(s)));
         return;
     }
     if (c->kind == ZERO)
@@ -232,15 +267,14 @@ static void code_of(const struct config *c, const struct mf_shape *s, enum mf_hi
 static int find(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
                 struct config *ret, struct mf_code *ret_code)
 {
-    struct walk w = {.shape = shape, .name = name};
-    enum mf_hip_format format;
+    struct walk w = {.device = device, .shape = shape, .name = name};
     struct mf_refusal no;
-    if (!is_legal(device, shape, &format, &no))
+    if (!is_legal(device, shape, &no))
         return -ENOTSUP;
     if (each(shape, match_name, &w) != 1)
         return -EINVAL;
     *ret = w.found;
-    code_of(ret, shape, format, ret_code);
+    code_of(ret, shape, ret_code);
     return 0;
 }
 
@@ -253,14 +287,28 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
 
 /* ---- launches ---- */
 
+/* Blocks that would find work, each of its threads once. */
 static int64_t work_of(const struct config *c, const struct mf_shape *s)
 {
+    const struct mf_codec *codec = codec_of(s);
     int64_t rows = c->kind == QUANT2 ? mf_padded_rows(s, c->block_m) : s->token;
     int64_t cols = c->kind == QUANT2 ? s->inter_dim : s->model_dim;
-    bool by_group = s->q_type == MF_QTYPE_PER_1X128;
-    if (c->kind == QUANT1 || c->kind == QUANT2)
-        return by_group ? (rows * ((cols + 127) / 128) + GROUPS_BLOCK - 1) / GROUPS_BLOCK : rows;
+    int64_t groups = codec->group_cols > 0 ? (cols + codec->group_cols - 1) / codec->group_cols : 1;
+    if (quantises(c->kind) && codec->group_rows > 0)
+        return codec->group_cols > 0
+                   ? (rows * groups * MF_MAX(codec->group_cols / 16, 2) + THREADS - 1) / THREADS
+                   : rows;
     return (rows * (cols / 8) + THREADS - 1) / THREADS;
+}
+
+static struct mf_grid grid_of(const struct config *c, const struct mf_shape *s,
+                              const struct mf_device_info *device)
+{
+    int64_t sm = quantises(c->kind) ? quant_blocks_sm(codec_of(s)) : BLOCKS_SM;
+    int64_t blocks = MF_MAX(MF_MIN(work_of(c, s), device->cores * sm), 1);
+    if (c->kind == SORT)
+        return (struct mf_grid){sort_blocks(s), 1, 1, SORT_THREADS, sort_shared(device, s), true, true};
+    return (struct mf_grid){(uint32_t)blocks, 1, 1, THREADS, 0, true, true};
 }
 
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
@@ -277,18 +325,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
         return -ENOMEM;
     k->shape = *shape;
     k->config = c;
-    if (c.kind == SORT)
-        k->grid = (struct mf_grid){
-            sort_blocks(shape), 1, 1, SORT_THREADS, sort_shared(&device->info, shape), true, true};
-    else
-        k->grid = (struct mf_grid){
-            (uint32_t)MF_MAX(MF_MIN(work_of(&c, shape), (int64_t)device->info.cores * BLOCKS_SM), 1),
-            1,
-            1,
-            THREADS,
-            0,
-            true,
-            true};
+    k->grid = grid_of(&c, shape, &device->info);
     r = mf_hip_function_open(device, &source, &k->function);
     if (r < 0) {
         free(k);
@@ -315,13 +352,19 @@ static int launch_sort(const struct mf_kernel *k, const struct mf_launch *l)
 
 static int launch_quant(const struct mf_kernel *k, const struct mf_launch *l)
 {
+    const struct mf_codec *codec = codec_of(&k->shape);
     bool second = k->config.kind == QUANT2;
     const struct mf_hip_quant_args a = {
         .x = l->needs[0].part[0],
         .q = l->gives[0].part[0],
         .scale = l->gives[0].part[1],
         .num_valid = second ? l->needs[1].part[3] : NULL,
+        .sorted_ids = second && is_shared(codec) ? l->needs[1].part[0] : NULL,
+        .largest = l->workspace,
+        .factor = codec->global ? (const float *)l->needs[second ? 2 : 1].part[0] + second : NULL,
+        .factor_kept = codec->global ? l->gives[0].part[2] : NULL,
         .rows = (int32_t)(second ? mf_padded_rows(&k->shape, k->config.block_m) : k->shape.token),
+        .token = (int32_t)k->shape.token,
     };
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }

@@ -16,6 +16,7 @@ set(MF_HIP_SOURCES
     family_hip_move.c
     family_hip_mx.c
     family_hip_one.c
+    family_hip_permute.c
     family_hip_stage.c
     family_hip_tile.c
     hip_open.c

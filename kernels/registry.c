@@ -10,13 +10,13 @@
 
 extern const struct mf_family mf_family_move, mf_family_tile, mf_family_one, mf_family_lib, mf_family_sim,
     mf_family_aiter, mf_family_mx, mf_family_wint4, mf_family_asm, mf_family_hip_move, mf_family_hip_tile,
-    mf_family_hip_one, mf_family_hip_mx, mf_family_hip_wint4;
+    mf_family_hip_one, mf_family_hip_mx, mf_family_hip_wint4, mf_family_hip_permute;
 
 /* New families go at the end: the order is the order of lists that people compare. */
 static const struct mf_family *const families[] = {
     &mf_family_move,     &mf_family_tile,    &mf_family_one,    &mf_family_lib,       &mf_family_sim,
     &mf_family_aiter,    &mf_family_mx,      &mf_family_wint4,  &mf_family_asm,       &mf_family_hip_move,
-    &mf_family_hip_tile, &mf_family_hip_one, &mf_family_hip_mx, &mf_family_hip_wint4,
+    &mf_family_hip_tile, &mf_family_hip_one, &mf_family_hip_mx, &mf_family_hip_wint4, &mf_family_hip_permute,
 };
 static const size_t n_families = sizeof(families) / sizeof(families[0]);
 
@@ -43,7 +43,7 @@ const struct mf_family *mf_family_find(const char *device_kind, const char *name
 
 bool mf_family_on_request(const struct mf_family *f)
 {
-    return f == &mf_family_aiter;
+    return f == &mf_family_aiter || f == &mf_family_hip_permute;
 }
 
 static bool is_listed(const char *list, const char *name)

@@ -98,7 +98,7 @@ static int64_t order_rows(const struct mf_artifact *a, const struct mf_shape *s)
         return sorted ? mf_padded_rows(s, a->block) : 0;
     case MF_TENSOR_Z:
     case MF_TENSOR_ZW:
-        return slot ? s->token * s->topk : 0;
+        return slot ? s->token * s->topk : sorted ? mf_padded_rows(s, a->block) : 0;
     case MF_TENSOR_Y:
         return token ? s->token : 0;
     case MF_TENSOR_TOPK:

@@ -19,6 +19,8 @@ static struct mf_code quant(int columns)
     struct mf_code c = {.source = "quant.hip", .function = "mf_quant"};
 
     mf_code_define(&c, "MF_COLS=%d", columns);
+    mf_code_define(&c, "MF_BLOCKS=4");
+    mf_code_define(&c, "MF_ELEMENT=0");
     mf_code_define(&c, "MF_GROUP=128");
     mf_code_define(&c, "MF_THREADS=256");
     return c;

@@ -22,7 +22,21 @@
 
 enum factor { KERNEL, VARIANT, FORMAT, ACT, WIDTH, WEIGHT, FORM, N_FACTORS };
 enum form { PLAIN, SHARE, BIASED, GATE_ONLY, IN_TURN, N_FORMS };
-enum kernel { SORT, QUANT1, QUANT2, COMBINE, STAGE1, STAGE2, ONE, NARROW1, NARROW2, N_KERNELS };
+enum kernel {
+    SORT,
+    QUANT1,
+    QUANT2,
+    COMBINE,
+    STAGE1,
+    STAGE2,
+    ONE,
+    GATHER,
+    SORT_GATHER,
+    UNPERMUTE,
+    NARROW1,
+    NARROW2,
+    N_KERNELS
+};
 
 /* clang-format off */
 static const struct {
@@ -38,23 +52,34 @@ static const struct {
     [STAGE1]  = {"tile", "s1_",      20, true,  true,  true,  1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN},
     [STAGE2]  = {"tile", "s2_",      20, true,  false, true,  1 << BIASED},
     [ONE]     = {"one",  "one_",     9,  true,  true,  true,  1 << SHARE | 1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN},
+    [GATHER]      = {"permute", "gather_",      2, true,  false, false, 0},
+    [SORT_GATHER] = {"permute", "sort_gather_", 1, true,  false, false, 1 << SHARE},
+    [UNPERMUTE]   = {"permute", "unpermute_",   2, false, false, true,  0},
     [NARROW1] = {NULL,   "s1_",      9,  true,  true,  true,  1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN}, /* their format's */
     [NARROW2] = {NULL,   "s2_",      9,  true,  false, true,  1 << BIASED},
 };
 static const struct {
     enum mf_dtype a, w;
     enum mf_qtype q_type;
-    const char *narrow; /* family of weights of four bits */
+    const char *narrow;  /* family of weights of four bits */
+    bool only_quantised; /* no GEMM takes it */
 } formats[] = {
-    {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,        NULL},
-    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TOKEN, NULL},
-    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X128, NULL},
-    {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN, NULL},
-    {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_1X128, NULL},
-    {MF_DTYPE_BF16,         MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,  "mx"},
-    {MF_DTYPE_BF16,         MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,  "mx"},
-    {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_1X32,  "wint4"},
-    {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_TOKEN, "wint4"},
+    {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,        NULL, false},
+    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TOKEN, NULL, false},
+    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X128, NULL, false},
+    {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN, NULL, false},
+    {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_1X128, NULL, false},
+    {MF_DTYPE_BF16,         MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,  "mx", false},
+    {MF_DTYPE_BF16,         MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,  "mx", false},
+    {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_1X32,  "wint4", false},
+    {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_TOKEN, "wint4", false},
+    {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TENSOR, NULL, true},
+    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X32,  NULL, true},
+    {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TOKEN, NULL, true},
+    {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TENSOR, NULL, true},
+    {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_1X128, NULL, true},
+    {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,  NULL, true},
+    {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,  NULL, true},
 };
 static const struct {
     int model_dim, inter_dim, expert, topk;
@@ -78,8 +103,8 @@ static bool legal(const int *row)
     if (row[FORMAT] >= 0 && narrow != (formats[row[FORMAT]].narrow != NULL))
         return false;
     return row[VARIANT] < kernels[k].n_variants && (kernels[k].formats || row[FORMAT] <= 0) &&
-           (!quant || row[FORMAT] != 0) && (kernels[k].acts || row[ACT] <= 0) &&
-           (kernels[k].weights || row[WEIGHT] <= 0) &&
+           (quant ? row[FORMAT] != 0 : row[FORMAT] < 0 || !formats[row[FORMAT]].only_quantised) &&
+           (kernels[k].acts || row[ACT] <= 0) && (kernels[k].weights || row[WEIGHT] <= 0) &&
            (row[FORM] <= 0 || kernels[k].forms >> row[FORM] & 1) &&
            (row[FORM] != IN_TURN || row[FORMAT] < 0 || formats[row[FORMAT]].q_type != MF_QTYPE_PER_1X128);
 }

@@ -1,4 +1,4 @@
-/* The conversions of kernels/hip/soft.h against the definitions of kernels/codes.h: every code, and every float that decides
+/* The conversions of kernels/hip/soft.h and small.h against the definitions of kernels/codes.h: every code, and every float that decides
  * a rounding. */
 #include <math.h>
 #include <stdint.h>
@@ -6,10 +6,12 @@
 
 #include "common/cleanup.h"
 #include "kernels/codes.h"
+#include "kernels/quant_mx.h"
 #include "mf_check.h"
 
 typedef uint32_t u32;
 #define MF_DEVICE static inline
+#include "kernels/hip/small.h"
 #include "kernels/hip/soft.h"
 
 static const int biases[] = {7, 8};
@@ -74,6 +76,34 @@ START_TEST(test_fp8_of_float)
 }
 END_TEST
 
+START_TEST(test_fp4_of_float)
+{
+    for (uint64_t high = 0; high < 0x100000000u; high += 0x10000) {
+        static const uint32_t lows[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+        for (size_t i = 0; i < MF_ARRAY_LEN(lows); i++) {
+            const union mf_soft v = {.u = (u32)high | lows[i]};
+            const uint32_t got = mf_fp4_of(v.f), want = mf_small_code(MF_E2M1, v.f);
+            ck_assert_msg(got == want, "0x%08x: 0x%02x, expected 0x%02x", v.u, got, want);
+        }
+    }
+}
+END_TEST
+
+/* Every bf16 that can be a group's largest, infinity and NaN among them; what scales is the inverse of the scale. */
+START_TEST(test_mx_scale)
+{
+    for (uint32_t high = 0; high < 0x8000; high++) {
+        const union mf_soft amax = {.u = high << 16};
+        const uint32_t got = mf_mx_scale_of(amax.u, _i);
+        const uint32_t want = mf_mx_scale(_i ? MF_FORMAT_FP4 : MF_FORMAT_FP8FN, MF_MX_UP, amax.f);
+        ck_assert_msg(got == want, "0x%08x: %u, expected %u", amax.u, got, want);
+    }
+    for (uint32_t code = 0; code < 0xff; code++)
+        ck_assert(mf_mx_factor_of(code) * mf_e8m0_to_float((uint8_t)code) == 1.0f);
+    ck_assert(isnan(mf_mx_factor_of(0xff)));
+}
+END_TEST
+
 START_TEST(test_bf16)
 {
     for (uint64_t high = 0; high < 0x100000000u; high += 0x10000) {
@@ -100,6 +130,8 @@ int main(void)
     tcase_add_loop_test(tests, test_fp8_to_f16, 0, MF_ARRAY_LEN(biases));
     tcase_add_loop_test(tests, test_fp8_of_float, 0, MF_ARRAY_LEN(biases));
     tcase_add_test(tests, test_bf16);
+    tcase_add_test(tests, test_fp4_of_float);
+    tcase_add_loop_test(tests, test_mx_scale, 0, 2);
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);
 }

@@ -36,6 +36,10 @@ MF_DEVICE float __uint_as_float(u32 v)
 {
     return __builtin_bit_cast(float, v);
 }
+MF_DEVICE u32 __float_as_uint(float v)
+{
+    return __builtin_bit_cast(u32, v);
+}
 MF_DEVICE float __expf(float x)
 {
     return __builtin_amdgcn_exp2f(x * 1.44269504f);

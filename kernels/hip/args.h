@@ -23,13 +23,48 @@ struct mf_hip_sort_args {
     mf_i32 token, unused;
 };
 
-/* Rows of bf16 into fp8 with their scales; rows is the least of `rows` and, where given, num_valid[0]. */
+/* Rows of bf16 with what scales them; rows is the least of `rows` and, where given, num_valid[0]. */
 struct mf_hip_quant_args {
     const void *x;
     void *q;
-    float *scale;
+    void *scale;
     const mf_i32 *num_valid;
-    mf_i32 rows, unused;
+    const mf_i32 *sorted_ids; /* of one scale for all rows in sorted order; or NULL */
+    mf_i32 *largest;          /* workspace of one scale for all rows: of each block */
+    const float *factor;      /* of NVFP4: calibrated, and where what was used is noted */
+    float *factor_kept;
+    mf_i32 rows, token;
+};
+
+/* Rows into expert order, or back. */
+struct mf_hip_permute_args {
+    const void *from;
+    void *to;
+    const void *from_scale; /* of rows, or of all; and of NVFP4 a factor for all */
+    void *to_scale;         /* NULL: rows have none */
+    const float *from_factor;
+    float *to_factor;
+    const mf_i32 *sorted_ids;
+    const float *sorted_weights;
+    const mf_i32 *num_valid;
+    mf_i32 *row_of;    /* workspace [T,k] */
+    const mf_i32 *ids; /* of what sorts, too: [T,k], their weights, and the sorted order to be made */
+    const float *weights;
+    mf_i32 *made_ids;
+    float *made_weights;
+    mf_i32 *made_experts;
+    mf_i32 *made_valid;
+    mf_i32 rows, token;
+};
+
+/* Of plain.hip: n elements, or rows of so many chunks of 16 bytes. */
+struct mf_hip_plain_args {
+    const void *from;
+    void *to;
+    mf_i32 *index;
+    const float *weights;
+    long long n;
+    mf_i32 k, chunks;
 };
 
 struct mf_hip_combine_args {

@@ -60,6 +60,15 @@ MF_DEVICE float mf_bf16(u16 v)
     return __uint_as_float((u32)v << 16);
 }
 
+/* Of each half, the larger magnitude of two bf16; a NaN is above all. */
+#ifndef MF_LARGER_2
+MF_DEVICE u32 mf_larger_2(u32 a, u32 b)
+{
+    const u32 low = MF_MAX(a & 0x7fffu, b & 0x7fffu), high = MF_MAX(a & 0x7fff0000u, b & 0x7fff0000u);
+    return low | high;
+}
+#endif
+
 /* ---- ids of the sorted order ---- */
 
 MF_DEVICE i32 mf_id_token(i32 id)

@@ -178,6 +178,15 @@ MF_DEVICE u32 mf_bf16_fma(u32 a, u32 b, u32 c)
     asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(r) : "r"(a), "r"(b), "r"(c));
     return r;
 }
+#define MF_LARGER_2
+MF_DEVICE u32 mf_larger_2(u32 a, u32 b)
+{
+    u32 r;
+    asm("{ .reg .b32 a, b; abs.bf16x2 a, %1; abs.bf16x2 b, %2; max.NaN.bf16x2 %0, a, b; }\n"
+        : "=r"(r)
+        : "r"(a), "r"(b));
+    return r;
+}
 /* Bytes 2·half and 2·half + 1 of four e4m3 as f16, exactly. */
 MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half)
 {

@@ -154,7 +154,8 @@ template <int N8>
 MF_DEVICE void scale_by_row(const mf_hip_tile_args &a, i32 block, i32 expert, i32 col, i32 row, sums &d)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
-    const i32 low_at = row_of(low_column(col, row), false), high_at = row_of(high_column(col, row), MF_HALVES == 2);
+    const i32 low_at = row_of(low_column(col, row), false),
+              high_at = row_of(high_column(col, row), MF_HALVES == 2);
     const float *w = a.w_scale + (i64)expert * ROWS_OF_W;
     const float low = w[MF_MIN(low_at, ROWS_OF_W - 1)], high = w[MF_MIN(high_at, ROWS_OF_W - 1)];
     MF_UNROLL

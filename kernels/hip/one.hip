@@ -80,10 +80,9 @@ MF_DEVICE void take_rows(const u16 *from, i32 rows, i32 cols, u16 *to, float *sc
             amax = fmaxf(amax, mf_amax_8(mf_load_shared_by_grid(from + first + i)));
         const mf_divisor d = mf_divisor_of(mf_wave_max(amax));
         for (i32 i = lane * 8; i < n; i += MF_WAVE * 8) {
-            const mf_16b v = mf_load_shared_by_grid(from + first + i);
-            const u32 four[4] = {v.x, v.y, v.z, v.w};
-            for (int j = 0; j < 4; j++)
-                ((u32 *)(to + first + i))[j] = mf_fp8_to_f16_pair(mf_quantise_2(four[j], d), 0);
+            const mf_8b q = mf_quantise_8(mf_load_shared_by_grid(from + first + i), d);
+            *(mf_16b *)(to + first + i) = mf_16b{mf_fp8_to_f16_pair(q.x, 0), mf_fp8_to_f16_pair(q.x, 1),
+                                                 mf_fp8_to_f16_pair(q.y, 0), mf_fp8_to_f16_pair(q.y, 1)};
         }
         if (lane == 0)
             scales[g] = d.by;

@@ -1,71 +1,202 @@
-/* Rows of MF_COLS bf16 into 8-bit floats with their scales (quantise.h).
+/* Rows of MF_COLS bf16 into a format of 8 or 4 bits with their scales (encode.h).
  *
- * MF_GROUP 128: sixteen lanes take a group of 128 (the last of a row may be short). MF_GROUP 0: a block takes a row. */
+ * Groups of 128, 32 or 16: a few lanes take one, eight elements of each of their chunks; the last of a row may be short by
+ * multiples of sixteen. A row: a wave takes it where its registers hold it, otherwise a block. All rows under one scale: each
+ * block leaves the largest of its share, all meet, and each sees all of them; all blocks have to be resident. */
 #include "dialect.h"
 #include "args.h"
-#include "quantise.h"
+#include "encode.h"
 
-#define WAVES (MF_THREADS / MF_WAVE)
+#define WAVES      (MF_THREADS / MF_WAVE)
+#define ROW_CHUNKS (MF_COLS / 8)
 
-#if MF_GROUP == 128
-#    define EACH  8             /* elements of a lane: 16 bytes */
-#    define LANES (128 / EACH)  /* of a group */
-#    define TURNS 4             /* groups of a lane at once: loads in flight */
+MF_DEVICE const u16 *chunk_of(const mf_hip_quant_args &a, i64 chunk)
+{
+    return (const u16 *)a.x + chunk * 8;
+}
+MF_DEVICE void store_codes(const mf_hip_quant_args &a, i64 chunk, const codes_of_8 &codes)
+{
+    *(codes_of_8 *)((u8 *)a.q + chunk * CODES) = codes;
+}
 
-/* Eight elements at a time; a group's last may be short by multiples of sixteen. */
-extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_quant(const mf_hip_quant_args a)
+#if MF_GROUP > 0
+#    define CHUNKS (MF_GROUP >= 32 ? 2 : 1)         /* of a lane */
+#    define LANES  (MF_GROUP / 8 / CHUNKS)          /* of a group */
+#    define TURNS  (4 / CHUNKS)                     /* groups of a lane at once: four loads in flight */
+#    define GROUPS MF_CEIL(MF_COLS, MF_GROUP)       /* of a row */
+#    define SHORT  (MF_COLS % MF_GROUP != 0)
+
+/* Where chunk c of a lane is, and whether there is one. */
+MF_DEVICE i64 place_of(i64 group, int c, bool *ret_there)
+{
+    const i32 lane = threadIdx.x % LANES + c * LANES;
+    if (!SHORT)
+        return group * (MF_GROUP / 8) + lane;
+    const i64 row = group / GROUPS;
+    const i32 chunk = (i32)(group - row * GROUPS) * (MF_GROUP / 8) + lane;
+    *ret_there = *ret_there && chunk < ROW_CHUNKS;
+    return row * ROW_CHUNKS + chunk;
+}
+
+extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant(const mf_hip_quant_args a)
 {
     mf_begin();
-    const i32 groups = MF_CEIL(MF_COLS, 128), lane = threadIdx.x % LANES;
     const i32 rows = a.num_valid ? MF_MIN(a.rows, a.num_valid[0]) : a.rows;
-    const i64 n = (i64)rows * groups, stride = (i64)gridDim.x * (MF_THREADS / LANES);
+    const i64 n = (i64)rows * GROUPS, stride = (i64)gridDim.x * (MF_THREADS / LANES);
+    const float factor = MF_GROUP == 16 ? *a.factor : 1.0f;
+    if (MF_GROUP == 16 && blockIdx.x == 0 && threadIdx.x == 0)
+        *a.factor_kept = factor;
     /* all lanes of a wave take part in each turn */
-    for (i64 first = (i64)blockIdx.x * (MF_THREADS / LANES) + threadIdx.x / LANES; first - threadIdx.x % MF_WAVE / LANES < n;
-         first += TURNS * stride) {
-        mf_16b v[TURNS];
+    for (i64 first = (i64)blockIdx.x * (MF_THREADS / LANES) + threadIdx.x / LANES;
+         first - threadIdx.x % MF_WAVE / LANES < n; first += TURNS * stride) {
+        mf_16b v[TURNS][CHUNKS];
         MF_UNROLL
-        for (int t = 0; t < TURNS; t++) {
-            const i64 g = first + t * stride, row = g / groups;
-            const i32 col = (i32)(g % groups) * 128 + lane * EACH;
-            v[t] = mf_16b{0, 0, 0, 0};
-            if (g < n && col < MF_COLS)
-                v[t] = mf_load_once((const u16 *)a.x + row * MF_COLS + col);
+        for (int i = 0; i < TURNS * CHUNKS; i++) {
+            const i64 group = first + i / CHUNKS * stride;
+            bool there = group < n;
+            const i64 chunk = place_of(group, i % CHUNKS, &there);
+            v[i / CHUNKS][i % CHUNKS] = mf_16b{0, 0, 0, 0};
+            if (there)
+                v[i / CHUNKS][i % CHUNKS] = mf_load_once(chunk_of(a, chunk));
         }
         MF_UNROLL
         for (int t = 0; t < TURNS; t++) {
-            const i64 g = first + t * stride, row = g / groups;
-            const i32 col = (i32)(g % groups) * 128 + lane * EACH;
-            const mf_divisor d = mf_divisor_of(mf_amax_of_16_lanes(mf_amax_8(v[t])));
-            if (g < n && col < MF_COLS)
-                *(mf_8b *)((u8 *)a.q + row * MF_COLS + col) = mf_quantise_8(v[t], d);
-            if (g < n && lane == 0)
-                a.scale[g] = d.by;
+            const i64 group = first + t * stride;
+            u32 top = 0;
+            MF_UNROLL
+            for (int c = 0; c < CHUNKS; c++)
+                top = mf_larger_8(top, v[t][c]);
+            const scaling s = scaling_of(mf_larger_of_lanes<LANES>(top), factor);
+            MF_UNROLL
+            for (int c = 0; c < CHUNKS; c++) {
+                bool there = group < n;
+                const i64 chunk = place_of(group, c, &there);
+                if (there)
+                    store_codes(a, chunk, encode_8(v[t][c], s));
+            }
+            if (group < n && threadIdx.x % LANES == 0)
+                store_scale(s, a.scale, group);
         }
     }
 }
-#else
-extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_quant(const mf_hip_quant_args a)
+#elif MF_GROUP == 0
+#    define LANES (ROW_CHUNKS <= 8 * MF_WAVE ? MF_WAVE : MF_THREADS) /* of a row */
+#    define HELD  MF_MIN(MF_CEIL(ROW_CHUNKS, LANES), 8)              /* chunks of a lane that stay in registers */
+#    define ROWS  (MF_THREADS / LANES)                               /* of a block at once */
+
+/* Over all lanes of the row; turn: alternates, so that no block waits to write what it has yet to read. */
+MF_DEVICE u32 larger_of_row(u32 top, u32 (*room)[WAVES], int turn)
 {
-    __shared__ float room[WAVES];
+    top = mf_larger_of_lanes<MF_WAVE>(top);
+    if (LANES == MF_WAVE)
+        return top;
+    if (threadIdx.x % MF_WAVE == 0)
+        room[turn][threadIdx.x / MF_WAVE] = top;
+    __syncthreads();
+    MF_UNROLL
+    for (int i = 0; i < WAVES; i++)
+        top = mf_larger_2(top, room[turn][i]);
+    return top;
+}
+
+extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant(const mf_hip_quant_args a)
+{
+    __shared__ u32 room[2][WAVES];
     mf_begin();
-    const i32 rows = a.num_valid ? MF_MIN(a.rows, a.num_valid[0]) : a.rows;
-    for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
-        const u32 *x = (const u32 *)((const u16 *)a.x + row * MF_COLS);
-        float amax = 0;
-        for (i32 i = threadIdx.x; i < MF_COLS / 2; i += MF_THREADS)
-            amax = fmaxf(amax, mf_amax_2(x[i]));
-        amax = mf_wave_max(amax);
-        if (threadIdx.x % MF_WAVE == 0)
-            room[threadIdx.x / MF_WAVE] = amax;
-        __syncthreads();
-        for (int i = 0; i < WAVES; i++)
-            amax = fmaxf(amax, room[i]);
-        const mf_divisor d = mf_divisor_of(amax);
-        for (i32 i = threadIdx.x; i < MF_COLS / 2; i += MF_THREADS)
-            ((u16 *)((u8 *)a.q + row * MF_COLS))[i] = (u16)mf_quantise_2(x[i], d);
-        if (threadIdx.x == 0)
-            a.scale[row] = d.by;
-        __syncthreads();
+    const i32 rows = a.num_valid ? MF_MIN(a.rows, a.num_valid[0]) : a.rows, lane = threadIdx.x % LANES;
+    int turn = 0;
+    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / LANES; row < rows;
+         row += (i64)gridDim.x * ROWS, turn = 1 - turn) {
+        const i64 first = row * ROW_CHUNKS;
+        mf_16b v[HELD];
+        u32 top = 0;
+        MF_UNROLL
+        for (int i = 0; i < HELD; i++) {
+            v[i] = mf_16b{0, 0, 0, 0};
+            if (lane + i * LANES < ROW_CHUNKS)
+                v[i] = mf_load_once(chunk_of(a, first + lane + i * LANES));
+        }
+        MF_UNROLL
+        for (int i = 0; i < HELD; i++)
+            top = mf_larger_8(top, v[i]);
+        for (i32 c = lane + HELD * LANES; c < ROW_CHUNKS; c += LANES)
+            top = mf_larger_8(top, mf_load_once(chunk_of(a, first + c)));
+        const scaling s = scaling_of(larger_of_row(top, room, turn), 1.0f);
+        MF_UNROLL
+        for (int i = 0; i < HELD; i++) {
+            if (lane + i * LANES < ROW_CHUNKS)
+                store_codes(a, first + lane + i * LANES, encode_8(v[i], s));
+        }
+        for (i32 c = lane + HELD * LANES; c < ROW_CHUNKS; c += LANES)
+            store_codes(a, first + c, encode_8(mf_load_once(chunk_of(a, first + c)), s));
+        if (lane == 0)
+            store_scale(s, a.scale, row);
     }
+}
+#else
+#    define HELD 4 /* loads of a lane in flight */
+
+__device__ u32 mf_barrier[2];
+
+/* Rows of padding hold anything; what they become is of no use, but their size is nobody's. */
+MF_DEVICE bool counts(const mf_hip_quant_args &a, i64 chunk)
+{
+    return !a.sorted_ids || mf_id_token(a.sorted_ids[chunk / ROW_CHUNKS]) < a.token;
+}
+MF_DEVICE u32 larger_of_block(u32 top, u32 *room)
+{
+    top = mf_larger_of_lanes<MF_WAVE>(top);
+    if (threadIdx.x % MF_WAVE == 0)
+        room[threadIdx.x / MF_WAVE] = top;
+    __syncthreads();
+    MF_UNROLL
+    for (int i = 0; i < WAVES; i++)
+        top = mf_larger_2(top, room[i]);
+    return top;
+}
+
+extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant(const mf_hip_quant_args a)
+{
+    __shared__ u32 room[2][WAVES];
+    mf_begin();
+    const i64 n = (i64)(a.num_valid ? MF_MIN(a.rows, a.num_valid[0]) : a.rows) * ROW_CHUNKS;
+    const i64 stride = (i64)gridDim.x * MF_THREADS, me = (i64)blockIdx.x * MF_THREADS + threadIdx.x;
+    u32 top = 0, generation = 0;
+    for (i64 first = me; first < n; first += HELD * stride) {
+        mf_16b v[HELD];
+        MF_UNROLL
+        for (int i = 0; i < HELD; i++) {
+            const i64 chunk = first + i * stride;
+            v[i] = mf_16b{0, 0, 0, 0};
+            if (chunk < n && counts(a, chunk))
+                v[i] = mf_load_once(chunk_of(a, chunk));
+        }
+        MF_UNROLL
+        for (int i = 0; i < HELD; i++)
+            top = mf_larger_8(top, v[i]);
+    }
+    top = larger_of_block(top, room[0]);
+    if (threadIdx.x == 0)
+        a.largest[blockIdx.x] = (i32)top;
+    mf_grid_arrive(mf_barrier, &generation);
+    mf_grid_wait(mf_barrier, generation);
+    for (i32 b = threadIdx.x; b < (i32)gridDim.x; b += MF_THREADS)
+        top = mf_larger_2(top, (u32)mf_load_shared_by_grid_4(a.largest + b));
+    const scaling s = scaling_of(larger_of_block(top, room[1]), 1.0f);
+    for (i64 first = me; first < n; first += HELD * stride) {
+        mf_16b v[HELD];
+        MF_UNROLL
+        for (int i = 0; i < HELD; i++) {
+            if (first + i * stride < n)
+                v[i] = mf_load_once(chunk_of(a, first + i * stride));
+        }
+        MF_UNROLL
+        for (int i = 0; i < HELD; i++) {
+            if (first + i * stride < n)
+                store_codes(a, first + i * stride, encode_8(v[i], s));
+        }
+    }
+    if (me == 0)
+        store_scale(s, a.scale, 0);
 }
 #endif

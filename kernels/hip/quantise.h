@@ -4,43 +4,95 @@
 
 #include "quotient.h"
 
-/* What divides a group; one of numbers so small that a remainder underflows takes true division. */
+/* What divides a group. Where parts of the inverse could underflow, both sides are first multiplied by a power of two, lift; it
+ * is 1 elsewhere. The division of an infinity by itself is none, and so is all that a NaN scales. */
 struct mf_divisor {
-    float by, inverse;
-    bool is_small;
+    float by, down, rest, lift;
 };
+MF_DEVICE mf_divisor mf_divisor_by(float by)
+{
+    const float lift = by < 1e-25f ? 0x1p64f : by > 1e25f ? 0x1p-64f : 1.0f, lifted = by * lift;
+    const mf_inverse inverse = mf_inverse_of(lifted, mf_divide(1.0f, lifted));
+    return mf_divisor{by, inverse.down, fmaxf(inverse.rest, 0.0f), lift};
+}
+/* max: of the format */
+MF_DEVICE mf_divisor mf_divisor_to(float amax, float max)
+{
+    const float s = mf_divide(amax, max);
+    return mf_divisor_by(s == 0.0f ? 1.0f : s);
+}
 MF_DEVICE mf_divisor mf_divisor_of(float amax)
 {
-    const float s = mf_divide(amax, MF_FP8_MAX);
-    mf_divisor d;
-    d.by = s == 0.0f ? 1.0f : s;
-    d.inverse = mf_divide(1.0f, d.by);
-    d.is_small = d.by < 1e-25f;
-    return d;
+    return mf_divisor_to(amax, MF_FP8_MAX);
 }
-MF_DEVICE float mf_quotient(float x, const mf_divisor &d)
+
+template <int N> MF_DEVICE void mf_divide_all(float (&x)[N], const mf_divisor &d)
 {
-    const float q = mf_quotient_of(x, d.by, d.inverse);
-    return d.is_small ? mf_divide(x, d.by) : q;
+    if (d.lift != 1.0f) {
+        MF_UNROLL
+        for (int i = 0; i < N; i++)
+            x[i] *= d.lift;
+    }
+    MF_UNROLL
+    for (int i = 0; i < N; i++)
+        x[i] = mf_quotient_of(x[i], d.down, d.rest);
 }
+
+MF_DEVICE void mf_floats_of_8(const mf_16b &v, float (&x)[8])
+{
+    const u32 two[4] = {v.x, v.y, v.z, v.w};
+    MF_UNROLL
+    for (int i = 0; i < 4; i++) {
+        x[2 * i] = mf_bf16_low(two[i]);
+        x[2 * i + 1] = mf_bf16_high(two[i]);
+    }
+}
+
 /* Two bf16 to two bytes. */
 MF_DEVICE u32 mf_quantise_2(u32 two, const mf_divisor &d)
 {
-    return mf_fp8_pair(mf_quotient(mf_bf16_low(two), d), mf_quotient(mf_bf16_high(two), d));
+    float x[2] = {mf_bf16_low(two), mf_bf16_high(two)};
+    mf_divide_all(x, d);
+    return mf_fp8_pair(x[0], x[1]);
+}
+MF_DEVICE mf_8b mf_fp8_of_8(const float (&q)[8])
+{
+    return mf_8b{mf_fp8_pair(q[0], q[1]) | mf_fp8_pair(q[2], q[3]) << 16,
+                 mf_fp8_pair(q[4], q[5]) | mf_fp8_pair(q[6], q[7]) << 16};
 }
 /* Eight bf16 to eight bytes. */
 MF_DEVICE mf_8b mf_quantise_8(const mf_16b &v, const mf_divisor &d)
 {
-    return mf_8b{mf_quantise_2(v.x, d) | mf_quantise_2(v.y, d) << 16,
-                 mf_quantise_2(v.z, d) | mf_quantise_2(v.w, d) << 16};
+    float x[8];
+    mf_floats_of_8(v, x);
+    mf_divide_all(x, d);
+    return mf_fp8_of_8(x);
+}
+
+/* Magnitudes of bf16, two to a word; a NaN is the largest. */
+MF_DEVICE u32 mf_larger_8(u32 two, const mf_16b &v)
+{
+    return mf_larger_2(two, mf_larger_2(mf_larger_2(v.x, v.y), mf_larger_2(v.z, v.w)));
+}
+MF_DEVICE float mf_larger_half(u32 two)
+{
+    return __uint_as_float(MF_MAX(two & 0xffff, two >> 16) << 16);
+}
+/* Of a group that so many neighbouring lanes have. */
+template <int LANES> MF_DEVICE u32 mf_larger_of_lanes(u32 two)
+{
+    MF_UNROLL
+    for (int d = LANES / 2; d > 0; d /= 2)
+        two = mf_larger_2(two, __float_as_uint(mf_shuffle_xor(__uint_as_float(two), d)));
+    return two;
 }
 MF_DEVICE float mf_amax_2(u32 two)
 {
-    return fmaxf(fabsf(mf_bf16_low(two)), fabsf(mf_bf16_high(two)));
+    return mf_larger_half(two & 0x7fff7fffu);
 }
 MF_DEVICE float mf_amax_8(const mf_16b &v)
 {
-    return fmaxf(fmaxf(mf_amax_2(v.x), mf_amax_2(v.y)), fmaxf(mf_amax_2(v.z), mf_amax_2(v.w)));
+    return mf_larger_half(mf_larger_8(0, v));
 }
 /* Of a group of 128 that sixteen lanes have. */
 MF_DEVICE float mf_amax_of_16_lanes(float amax)

@@ -1,0 +1,66 @@
+/* What only moves and quantises rows, on the emulator in both flavours: every format of activations against its definition, bit
+ * by bit, on widths that end within a group; all tokens to the same experts, ranks that have next to no expert. */
+#include "emulator_contract.h"
+
+/* clang-format off */
+static const struct moved {
+    const char *gfx;
+    struct contract_case layer;
+    struct contract_format format;
+    const char *form;
+} moved[] = {
+    /*            T    H    I    E  k */
+    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X128,  "move"}, ""},
+    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TENSOR, "move"}, "ep:15/22"},
+    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X32,   "move"}, ""},
+    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,   "move"}, ""},
+    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,   "move"}, ""},
+    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TOKEN,  "move"}, ""},
+    {"sm_89",  {  2, 9232, 16,  3, 1, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TOKEN,  "move"}, ""},
+    {"sm_89",  {  1, 20496, 16, 2, 1, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TOKEN,  "move"}, ""},
+    {"gfx90a", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_1X128,  "move"}, ""},
+    {"gfx90a", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TENSOR, "move"}, ""},
+    {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TENSOR, "move"}, ""},
+    {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,   "move"}, ""},
+    {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,   "move"}, ""},
+    /* every fourth token's row ends within 16 bytes; what lies behind num_valid is never read */
+    {"sm_89",  { 37, 272,  32,  5, 4, MF_ACT_SILU, false}, {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,         "permute"}, ""},
+    {"sm_89",  { 37, 272,  32,  5, 4, MF_ACT_SILU, true},  {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X128,  "permute"}, "ep:1/11"},
+    {"sm_89",  { 37, 272,  32,  5, 4, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,   "permute"}, ""},
+    {"gfx942", { 37, 272,  32,  5, 4, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,   "permute"}, "ep:6/11"},
+    {"gfx90a", {  3, 400,  32,  9, 9, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TENSOR, "permute"}, ""},
+};
+/* clang-format on */
+static uint64_t seed;
+
+START_TEST(test_contract)
+{
+    const struct moved *m = &moved[_i];
+    struct mf_shape s = contract_shape(&m->layer, &m->format);
+    struct contract_run run = {
+        .families = &m->format.family,
+        .n_families = 1,
+        .shape = &s,
+        .most = strcmp(m->format.family, "permute") == 0 ? 4 : 1, /* of those that cover the same */
+        .first = _i,
+        .of_each = true,
+        .guard = &guard};
+
+    ck_assert_int_eq(mf_shape_form_parse(m->form, &s), 0);
+    ck_assert_int_eq(mf_device_emulated_open(m->gfx, CORES, seed, &run.device), 0);
+    ck_assert_int_ge(contract_check_some(&run), 2);
+    (void)mf_device_close(run.device);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("emulator moves");
+    TCase *contract = tcase_create("contract");
+
+    seed = emulated_seed();
+    tcase_set_timeout(contract, 300);
+    tcase_add_loop_test(contract, test_contract, 0, (int)MF_ARRAY_LEN(moved));
+    suite_add_tcase(suite, contract);
+    return mf_check_main(suite);
+}
