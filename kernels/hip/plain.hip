@@ -1,0 +1,136 @@
+/* What moving rows is measured against (tests/bench/bench_moves.c): a copy, and library ops, each a launch of its own that reads
+ * what the one before it wrote, in the shares that PyTorch has them (aten/src/ATen/native/cuda/Sort.cpp: a small sort is a copy
+ * of the keys, a fill of the indices, and a sort of pairs). MF_THREADS threads. */
+#include "dialect.h"
+#include "args.h"
+
+#define TURNS 4
+
+MF_DEVICE i64 me()
+{
+    return (i64)blockIdx.x * MF_THREADS + threadIdx.x;
+}
+MF_DEVICE i64 all()
+{
+    return (i64)gridDim.x * MF_THREADS;
+}
+
+/* n chunks of 16 bytes */
+extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_copy(const mf_hip_plain_args a)
+{
+    mf_begin();
+    for (i64 first = me(); first < a.n; first += TURNS * all()) {
+        mf_16b v[TURNS];
+        MF_UNROLL
+        for (int t = 0; t < TURNS; t++) {
+            if (first + t * all() < a.n)
+                v[t] = mf_load_once((const mf_16b *)a.from + first + t * all());
+        }
+        MF_UNROLL
+        for (int t = 0; t < TURNS; t++) {
+            if (first + t * all() < a.n)
+                ((mf_16b *)a.to)[first + t * all()] = v[t];
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_iota(const mf_hip_plain_args a)
+{
+    mf_begin();
+    for (i64 i = me(); i < a.n; i += all())
+        ((i32 *)a.to)[i] = (i32)i;
+}
+
+/* Indices over k. */
+extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_floor_divide(const mf_hip_plain_args a)
+{
+    mf_begin();
+    for (i64 i = me(); i < a.n; i += all())
+        ((i32 *)a.to)[i] = ((const i32 *)a.from)[i] / a.k;
+}
+
+/* Keys `index` and values `to` in place by one block, stable; a.n, up to twice MF_THREADS of them. */
+extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_sort_pairs(const mf_hip_plain_args a)
+{
+    __shared__ u64 pair[2 * MF_THREADS];
+    i32 *keys = (i32 *)a.index, *values = (i32 *)a.to;
+    i32 size = 2;
+    mf_begin();
+    while (size < a.n)
+        size *= 2;
+    for (i32 i = threadIdx.x; i < size; i += MF_THREADS)
+        pair[i] = i < a.n ? (u64)(u32)keys[i] << 32 | (u32)values[i] : ~(u64)0;
+    for (i32 run = 2; run <= size; run *= 2) {
+        for (i32 apart = run / 2; apart > 0; apart /= 2) {
+            __syncthreads();
+            const i32 i = 2 * threadIdx.x - (threadIdx.x & (apart - 1));
+            if (i + apart < size) {
+                const u64 low = pair[i], high = pair[i + apart];
+                if ((low > high) == ((i & run) == 0)) {
+                    pair[i] = high;
+                    pair[i + apart] = low;
+                }
+            }
+        }
+    }
+    __syncthreads();
+    for (i32 i = threadIdx.x; i < a.n; i += MF_THREADS) {
+        keys[i] = (i32)(pair[i] >> 32);
+        values[i] = (i32)pair[i];
+    }
+}
+
+/* Rows of `chunks` times 16 bytes: to[i] = from[index[i]], n of them. */
+extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_index_select(const mf_hip_plain_args a)
+{
+    mf_begin();
+    for (i64 at = me(); at < a.n * a.chunks; at += all()) {
+        const i64 row = at / a.chunks;
+        ((mf_16b *)a.to)[at] = ((const mf_16b *)a.from)[a.index[row] * (i64)a.chunks + (at - row * a.chunks)];
+    }
+}
+
+MF_DEVICE void widen(const mf_16b &v, float (&x)[8])
+{
+    const u32 two[4] = {v.x, v.y, v.z, v.w};
+    MF_UNROLL
+    for (int i = 0; i < 4; i++) {
+        x[2 * i] = mf_bf16_low(two[i]);
+        x[2 * i + 1] = mf_bf16_high(two[i]);
+    }
+}
+MF_DEVICE mf_16b narrow(const float (&x)[8])
+{
+    return mf_16b{mf_bf16_pair(x[0], x[1]), mf_bf16_pair(x[2], x[3]), mf_bf16_pair(x[4], x[5]),
+                  mf_bf16_pair(x[6], x[7])};
+}
+
+/* Each row times its weight. */
+extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_multiply_rows(const mf_hip_plain_args a)
+{
+    mf_begin();
+    for (i64 at = me(); at < a.n * a.chunks; at += all()) {
+        float x[8];
+        widen(((const mf_16b *)a.from)[at], x);
+        for (int i = 0; i < 8; i++)
+            x[i] *= a.weights[at / a.chunks];
+        ((mf_16b *)a.to)[at] = narrow(x);
+    }
+}
+
+/* n sums of k rows each. */
+extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_sum_rows(const mf_hip_plain_args a)
+{
+    mf_begin();
+    for (i64 at = me(); at < a.n * a.chunks; at += all()) {
+        const i64 row = at / a.chunks;
+        float sum[8] = {0};
+        for (int j = 0; j < a.k; j++) {
+            float x[8];
+            widen(((const mf_16b *)a.from)[(row * a.k + j) * a.chunks + (at - row * a.chunks)], x);
+            for (int i = 0; i < 8; i++)
+                sum[i] += x[i];
+        }
+        ((mf_16b *)a.to)[at] = narrow(sum);
+    }
+}

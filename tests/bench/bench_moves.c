@@ -1,0 +1,467 @@
+/* Moving and quantising rows on a device, against copies of the same bytes and, for few tokens, against library ops.
+ *
+ *     bench_moves DEVICE [TOKENS]      as moefarm-worker --device, one that compiles kernels; up to so many tokens
+ *
+ * Rows of 2048 and 7168 bf16, 8 slots a token, uniform routing over 128 and 256 experts, blocks of 16 rows. Every launch has
+ * buffers of its own until they are many times the last cache. A line a step:
+ *
+ *   bytes       read and written; of permuted rows each token's is read once, padding is neither
+ *   GB/s        those bytes over the step's time, and copy: a copy that reads and writes as many in all, in the same run
+ *   of copy     the first over the second; asked for: 0.8 from 1024 tokens on
+ *   chain       time of the ops of plain.hip one after the other, and how many times ours; asked for: 4 up to 64 tokens
+ *
+ * The chain's ops are plain kernels of one op each, since no vendor's library is asked for: what a library would launch, without
+ * its host's time. Its results are compared with ours. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/stats.h"
+#include "kernels/data.h"
+#include "kernels/family_hip.h"
+#include "kernels/hip/args.h"
+#include "kernels/quant.h"
+
+#define TOPK        8
+#define BLOCK_M     16
+#define THREADS     256
+#define FEW_TOKENS  64
+#define SETS_MAX    64
+#define SAMPLES     9
+#define COLD_BYTES  ((size_t)400 << 20)
+#define NEEDS_MAX   MF_STEP_ARTIFACTS_MAX
+#define CHAIN_MAX   8
+#define BUFFERS_MAX 2048
+
+struct bench {
+    struct mf_device *d;
+    struct mf_shape shape;
+    int n_sets;
+    struct {
+        void *at;
+        size_t bytes;
+    } buffers[BUFFERS_MAX];
+    size_t n_buffers;
+};
+
+static void *must(void *p)
+{
+    if (!p) {
+        (void)fprintf(stderr, "out of memory\n");
+        exit(1);
+    }
+    return p;
+}
+
+static void *room(struct bench *b, size_t bytes)
+{
+    void *p = must(b->d->ops->alloc(b->d, bytes ? bytes : 1));
+    if (b->n_buffers == MF_ARRAY_LEN(b->buffers))
+        must(NULL);
+    b->buffers[b->n_buffers].at = p;
+    b->buffers[b->n_buffers++].bytes = bytes ? bytes : 1;
+    return p;
+}
+
+static void release_rooms(struct bench *b)
+{
+    for (; b->n_buffers > 0; b->n_buffers--)
+        b->d->ops->release(b->d, b->buffers[b->n_buffers - 1].at, b->buffers[b->n_buffers - 1].bytes);
+}
+
+static void copy(struct bench *b, void *to, const void *from, size_t bytes)
+{
+    if (b->d->ops->copy(b->d, to, from, bytes) < 0) {
+        (void)fprintf(stderr, "the device failed\n");
+        exit(1);
+    }
+}
+
+/* ---- time ---- */
+
+static double median_us(struct bench *b, mf_launch_fn launch, void *context)
+{
+    double us[SAMPLES];
+    int n = b->n_sets < 16 ? 16 : b->n_sets;
+    for (int i = -1; i < SAMPLES; i++) { /* the first warms */
+        double sum;
+        int r = b->d->ops->time(b->d, launch, context, n, &sum);
+        if (r < 0) {
+            (void)fprintf(stderr, "a launch fails: %s\n", strerror(-r));
+            exit(1);
+        }
+        if (i >= 0)
+            us[i] = sum / n;
+    }
+    return mf_median(us, SAMPLES);
+}
+
+/* ---- plain kernels ---- */
+
+static struct mf_hip_function plain(struct bench *b, const char *name, int threads)
+{
+    struct mf_code code = {.source = "plain.hip", .function = name};
+    struct mf_hip_function f;
+    mf_code_define(&code, "MF_THREADS=%d", threads);
+    if (mf_hip_function_open(b->d, &code, &f) < 0) {
+        (void)fprintf(stderr, "plain.hip: %s does not open\n", name);
+        exit(1);
+    }
+    return f;
+}
+
+struct op {
+    struct mf_hip_function f;
+    struct mf_grid grid;
+    struct mf_hip_plain_args args[SETS_MAX];
+};
+
+/* Work in units of a thread. */
+static struct op op_of(struct bench *b, const char *name, int64_t work)
+{
+    bool sorts = strcmp(name, "mf_sort_pairs") == 0;
+    int threads = sorts ? 512 : THREADS;
+    int64_t blocks = (work + threads - 1) / threads, most = (int64_t)b->d->info.cores * 8;
+    return (struct op){.f = plain(b, name, threads),
+                       .grid = {.x = sorts ? 1 : (uint32_t)(blocks < most ? blocks : most),
+                                .y = 1,
+                                .z = 1,
+                                .block = (uint32_t)threads,
+                                .whole = true,
+                                .early = true}};
+}
+
+struct chain {
+    struct bench *b;
+    struct op ops[CHAIN_MAX];
+    int n;
+};
+
+static int launch_chain(void *context, int index)
+{
+    struct chain *c = context;
+    int set = index % c->b->n_sets, r = 0;
+    for (int i = 0; i < c->n && r == 0; i++)
+        r = mf_hip_launch(&c->ops[i].f, &c->ops[i].grid, &c->ops[i].args[set], sizeof(c->ops[i].args[0]));
+    return r;
+}
+
+static void close_chain(struct chain *c)
+{
+    for (int i = 0; i < c->n; i++)
+        mf_hip_function_close(&c->ops[i].f);
+}
+
+static double time_copy(struct bench *b, double bytes)
+{
+    struct chain c = {.b = b, .n = 1};
+    int64_t chunks = (int64_t)(bytes / 2 / 16);
+    size_t kept = b->n_buffers;
+    c.ops[0] = op_of(b, "mf_copy", chunks);
+    for (int i = 0; i < b->n_sets; i++)
+        c.ops[0].args[i] = (struct mf_hip_plain_args){
+            .from = room(b, (size_t)chunks * 16), .to = room(b, (size_t)chunks * 16), .n = chunks};
+    double us = median_us(b, launch_chain, &c);
+    close_chain(&c);
+    for (; b->n_buffers > kept; b->n_buffers--)
+        b->d->ops->release(b->d, b->buffers[b->n_buffers - 1].at, b->buffers[b->n_buffers - 1].bytes);
+    return us;
+}
+
+/* ---- steps ---- */
+
+struct step {
+    struct bench *b;
+    const struct mf_family *f;
+    struct mf_step step;
+    struct mf_kernel *kernel;
+    struct mf_tensor_ref needs[SETS_MAX][NEEDS_MAX], gives[SETS_MAX][NEEDS_MAX];
+    void *workspace;
+};
+
+struct search {
+    struct mf_offer offer; /* first */
+    const char *name;
+    struct mf_step *found;
+    bool is_found;
+};
+
+static int take_step(struct mf_offer *o, const struct mf_step *s)
+{
+    struct search *w = (struct search *)o;
+    if (strcmp(s->name, w->name) == 0) {
+        *w->found = *s;
+        w->is_found = true;
+    }
+    return 0;
+}
+
+static int take_no(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
+                   const char *format, ...)
+{
+    (void)o, (void)family, (void)kernel, (void)rule, (void)format;
+    return 0;
+}
+
+static struct mf_tensor_ref tensor(struct bench *b, const struct mf_artifact *a)
+{
+    struct mf_part parts[MF_PARTS_MAX];
+    struct mf_tensor_ref ref = {{0}};
+    int n = mf_artifact_parts(a, &b->shape, parts);
+    for (int i = 0; i < n; i++)
+        ref.part[i] = room(b, (size_t)mf_part_bytes(&parts[i]));
+    return ref;
+}
+
+/* Opens a step with buffers of its own for what it gives; what it needs is the caller's. */
+static void open_step(struct bench *b, const char *family, const char *name, struct step *s)
+{
+    struct search search = {.offer = {take_step, take_no}, .name = name, .found = &s->step};
+    *s = (struct step){.b = b, .f = mf_family_find("hip", family)};
+    if (mf_family_enumerate(s->f, &b->d->info, &b->shape, &search.offer) < 0 || !search.is_found ||
+        s->f->open(s->f, b->d, &b->shape, name, &s->kernel) < 0) {
+        (void)fprintf(stderr, "no step %s:%s\n", family, name);
+        exit(1);
+    }
+    s->workspace = room(b, s->step.workspace_bytes);
+    for (int set = 0; set < b->n_sets; set++) {
+        for (int i = 0; i < s->step.n_gives; i++)
+            s->gives[set][i] = tensor(b, &s->step.gives[i]);
+    }
+}
+
+static int launch_step(void *context, int index)
+{
+    struct step *s = context;
+    int set = index % s->b->n_sets;
+    const struct mf_launch l = {s->needs[set], s->gives[set], s->workspace};
+    return s->f->launch(s->kernel, &l);
+}
+
+/* ---- a shape ---- */
+
+static struct mf_shape shape_of(int64_t token, int model_dim, enum mf_dtype dtype, enum mf_qtype q_type)
+{
+    return (struct mf_shape){.token = token,
+                             .model_dim = model_dim,
+                             .inter_dim = 256,
+                             .expert = model_dim > 4096 ? 256 : 128,
+                             .topk = TOPK,
+                             .act_type = MF_ACT_SILU,
+                             .dtype = MF_DTYPE_BF16,
+                             .q_dtype_a = dtype,
+                             .q_dtype_w = dtype,
+                             .q_type = q_type,
+                             .use_g1u1 = true};
+}
+
+static void print(const struct bench *b, const char *name, double bytes, double us, double copy_us,
+                  double chain_us)
+{
+    printf("%6d %6" PRId64 "  %-22s %9.2f MB %8.2f us %6.0f GB/s  copy %6.0f GB/s  of copy %.2f",
+           b->shape.model_dim, b->shape.token, name, bytes / 1e6, us, bytes / us / 1e3, bytes / copy_us / 1e3,
+           copy_us / us);
+    if (chain_us > 0)
+        printf("  chain %6.2f us, %.1f x", chain_us, chain_us / us);
+    printf("\n");
+    (void)fflush(stdout);
+}
+
+/* Sets, so that all of them are beyond the last cache. */
+static void choose_sets(struct bench *b, double bytes)
+{
+    double sets = (double)COLD_BYTES / bytes + 1;
+    b->n_sets = sets > SETS_MAX ? SETS_MAX : (int)sets;
+}
+
+static void bench_quant(struct bench *b, int64_t token, int model_dim, enum mf_dtype dtype,
+                        enum mf_qtype q_type)
+{
+    struct step s;
+    char name[MF_STEP_NAME_MAX];
+    struct mf_artifact x;
+    b->shape = shape_of(token, model_dim, dtype, q_type);
+    x = mf_plain_x(&b->shape);
+    (void)snprintf(name, sizeof(name), "quant1_%s", mf_codec_find(x.format, x.scale)->name);
+    choose_sets(b, (double)token * model_dim * 3);
+    open_step(b, "move", name, &s);
+    uint16_t *host = must(calloc((size_t)token * (size_t)model_dim, 2));
+    mf_data_x(&b->shape, 1, host);
+    for (int set = 0; set < b->n_sets; set++) {
+        for (int i = 0; i < s.step.n_needs; i++)
+            s.needs[set][i] = tensor(b, &s.step.needs[i]);
+        copy(b, s.needs[set][0].part[0], host, (size_t)token * (size_t)model_dim * 2);
+    }
+    free(host);
+    double us = median_us(b, launch_step, &s);
+    print(b, name, s.step.bytes, us, time_copy(b, s.step.bytes), 0);
+    (void)s.f->close(s.kernel);
+    release_rooms(b);
+}
+
+/* Keys, indices, sort, division, rows. */
+static void chain_permute(struct bench *b, const struct step *s, void *out, struct chain *c)
+{
+    static const char *const names[] = {"mf_copy", "mf_iota", "mf_sort_pairs", "mf_floor_divide",
+                                        "mf_index_select"};
+    int64_t n = b->shape.token * TOPK, chunks = b->shape.model_dim / 8;
+    void *keys = room(b, (size_t)n * 4 + 16), *order = room(b, (size_t)n * 4),
+         *tokens = room(b, (size_t)n * 4);
+    *c = (struct chain){.b = b, .n = MF_ARRAY_LEN(names)};
+    for (int i = 0; i < c->n; i++)
+        c->ops[i] = op_of(b, names[i], i == 4 ? n * chunks : n);
+    for (int set = 0; set < b->n_sets; set++) {
+        const void *ids = s->needs[set][1].part[0];
+        c->ops[0].args[set] = (struct mf_hip_plain_args){.from = ids, .to = keys, .n = (n + 3) / 4};
+        c->ops[1].args[set] = (struct mf_hip_plain_args){.to = order, .n = n};
+        c->ops[2].args[set] = (struct mf_hip_plain_args){.index = keys, .to = order, .n = n};
+        c->ops[3].args[set] = (struct mf_hip_plain_args){.from = order, .to = tokens, .n = n, .k = TOPK};
+        c->ops[4].args[set] = (struct mf_hip_plain_args){
+            .from = s->needs[set][0].part[0], .to = out, .index = tokens, .n = n, .chunks = (int32_t)chunks};
+    }
+}
+
+/* The order's inverse by another sort, rows, weights, sums. from: rows without padding, in the order that chain_permute left. */
+static void chain_unpermute(struct bench *b, void *order, const void *from, const float *weights, void *y,
+                            struct chain *c)
+{
+    static const char *const names[] = {"mf_copy",         "mf_iota",          "mf_sort_pairs",
+                                        "mf_index_select", "mf_multiply_rows", "mf_sum_rows"};
+    int64_t n = b->shape.token * TOPK, chunks = b->shape.model_dim / 8;
+    void *keys = room(b, (size_t)n * 4 + 16), *inverse = room(b, (size_t)n * 4);
+    void *rows = room(b, (size_t)(n * chunks) * 16), *weighted = room(b, (size_t)(n * chunks) * 16);
+    *c = (struct chain){.b = b, .n = MF_ARRAY_LEN(names)};
+    for (int i = 0; i < c->n; i++)
+        c->ops[i] = op_of(b, names[i], i < 3 ? n : n * chunks);
+    for (int set = 0; set < b->n_sets; set++) {
+        c->ops[0].args[set] = (struct mf_hip_plain_args){.from = order, .to = keys, .n = (n + 3) / 4};
+        c->ops[1].args[set] = (struct mf_hip_plain_args){.to = inverse, .n = n};
+        c->ops[2].args[set] = (struct mf_hip_plain_args){.index = keys, .to = inverse, .n = n};
+        c->ops[3].args[set] = (struct mf_hip_plain_args){
+            .from = from, .to = rows, .index = inverse, .n = n, .chunks = (int32_t)chunks};
+        c->ops[4].args[set] = (struct mf_hip_plain_args){
+            .from = rows, .to = weighted, .weights = weights, .n = n, .chunks = (int32_t)chunks};
+        c->ops[5].args[set] = (struct mf_hip_plain_args){
+            .from = weighted, .to = y, .n = b->shape.token, .k = TOPK, .chunks = (int32_t)chunks};
+    }
+}
+
+/* Both ways give the same rows and, products rounded in between apart, the same sums. */
+static void compare(struct bench *b, const void *ours, const void *chains, const char *what)
+{
+    size_t n = (size_t)b->shape.token * (size_t)b->shape.model_dim;
+    uint16_t *a = must(calloc(n, 2)), *c = must(calloc(n, 2));
+    double error = 0, size = 0;
+    copy(b, a, ours, n * 2);
+    copy(b, c, chains, n * 2);
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)mf_bf16_to_float(a[i]) - (double)mf_bf16_to_float(c[i]);
+        error += d * d;
+        size += (double)mf_bf16_to_float(c[i]) * (double)mf_bf16_to_float(c[i]);
+    }
+    if (!(error <= size * 1e-4) || size == 0)
+        printf("WRONG: %s of %" PRId64 " tokens differs from the chain's by %g of its size\n", what,
+               b->shape.token, sqrt(error / size));
+    free(a);
+    free(c);
+}
+
+static void bench_permute(struct bench *b, int64_t token, int model_dim)
+{
+    struct step sort = {0}, in, out;
+    struct chain there, back;
+    bool few = token <= FEW_TOKENS;
+    b->shape = shape_of(token, model_dim, MF_DTYPE_BF16, MF_QTYPE_NO);
+    choose_sets(b, (double)token * model_dim * 2 * (TOPK + 1));
+    size_t x_bytes = (size_t)token * (size_t)model_dim * 2, n = (size_t)token * TOPK;
+    uint16_t *x = must(calloc(x_bytes, 1));
+    int32_t *ids = must(calloc(n, 4));
+    float *weights = must(calloc(n, 4));
+    const struct mf_routing routing = {.kind = MF_ROUTING_UNIFORM};
+    mf_data_x(&b->shape, 1, x);
+    if (mf_data_topk(&b->shape, &routing, 1, ids, weights) < 0)
+        must(NULL);
+    const struct mf_artifact x_of = mf_cpu_bf16(MF_TENSOR_X, "token", 0), topk_of = mf_cpu_topk();
+    struct mf_tensor_ref topk = tensor(b, &topk_of);
+    copy(b, topk.part[0], ids, n * 4);
+    copy(b, topk.part[1], weights, n * 4);
+    if (!few)
+        open_step(b, "move", "sort_m16", &sort);
+    open_step(b, "permute", few ? "sort_gather_m16" : "gather_once_m16", &in);
+    open_step(b, "permute", "unpermute_z_m16", &out);
+    for (int set = 0; set < b->n_sets; set++) {
+        in.needs[set][0] = tensor(b, &x_of);
+        copy(b, in.needs[set][0].part[0], x, x_bytes);
+        sort.needs[set][0] = topk;
+        in.needs[set][1] = few ? topk : sort.gives[0][0];
+        out.needs[set][0] = in.gives[set][0];
+        out.needs[set][1] = few ? in.gives[0][1] : sort.gives[0][0];
+    }
+    free(x);
+    free(ids);
+    free(weights);
+    if (!few)
+        (void)median_us(b, launch_step, &sort); /* makes the order */
+    double in_us = median_us(b, launch_step, &in), out_us = median_us(b, launch_step, &out);
+    double there_us = 0, back_us = 0;
+    if (few) {
+        void *rows = room(b, n * (size_t)model_dim * 2), *y = room(b, x_bytes);
+        chain_permute(b, &in, rows, &there);
+        there_us = median_us(b, launch_chain, &there);
+        chain_unpermute(b, there.ops[1].args[0].to, rows, topk.part[1], y, &back);
+        back_us = median_us(b, launch_chain, &back);
+        compare(b, out.gives[0][0].part[0], y, "permute and unpermute");
+        close_chain(&there);
+        close_chain(&back);
+    }
+    double copy_us = time_copy(b, in.step.bytes);
+    print(b, few ? "sort and permute" : "permute (once)", in.step.bytes, in_us, copy_us, there_us);
+    print(b, "unpermute", out.step.bytes, out_us, copy_us, back_us);
+    if (!few) {
+        struct step rows;
+        open_step(b, "permute", "gather_m16", &rows);
+        memcpy(rows.needs, in.needs, sizeof(rows.needs));
+        print(b, "permute (row by row)", in.step.bytes, median_us(b, launch_step, &rows), copy_us, 0);
+        (void)rows.f->close(rows.kernel);
+        (void)sort.f->close(sort.kernel);
+    }
+    (void)in.f->close(in.kernel);
+    (void)out.f->close(out.kernel);
+    release_rooms(b);
+}
+
+int main(int argc, char **argv)
+{
+    static const int64_t tokens[] = {1, 16, 64, 1024, 4096, 16384};
+    static const int dims[] = {2048, 7168};
+    static struct bench b;
+    char why[512];
+    int64_t most = argc > 2 ? strtoll(argv[2], NULL, 10) : INT64_MAX;
+    if (argc < 2)
+        return 2;
+    if (mf_device_open(argv[1], why, sizeof(why), &b.d) < 0) {
+        (void)fprintf(stderr, "%s\n", why);
+        return 1;
+    }
+    if (!b.d->ops->compile) {
+        (void)fprintf(stderr, "%s compiles no kernels\n", argv[1]);
+        return 1;
+    }
+    printf("%s, %s: read %.0f GB/s, gap %.2f us, llc %.0f MB\n", b.d->info.model, b.d->info.driver,
+           b.d->info.mem_read_gbs, b.d->info.gap_us, (double)b.d->info.llc_bytes / 1e6);
+    for (size_t h = 0; h < MF_ARRAY_LEN(dims); h++) {
+        for (size_t t = 0; t < MF_ARRAY_LEN(tokens) && tokens[t] <= most; t++)
+            bench_permute(&b, tokens[t], dims[h]);
+        for (size_t t = 1; t < MF_ARRAY_LEN(tokens) && tokens[t] <= most; t++) {
+            bench_quant(&b, tokens[t], dims[h], MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128);
+            bench_quant(&b, tokens[t], dims[h], MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN);
+            bench_quant(&b, tokens[t], dims[h], MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32);
+            bench_quant(&b, tokens[t], dims[h], MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16);
+        }
+    }
+    (void)mf_device_close(b.d);
+    return 0;
+}
