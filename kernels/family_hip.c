@@ -55,6 +55,13 @@ static const struct {
     {MF_FORMAT_BF16,    MF_SCALE_NONE,      MF_FORMAT_FP4,     MF_SCALE_PER_1X16,    MF_HIP_NARROW},
     {MF_FORMAT_BF16,    MF_SCALE_NONE,      MF_FORMAT_INT4,    MF_SCALE_PER_1X32,    MF_HIP_NARROW},
     {MF_FORMAT_BF16,    MF_SCALE_NONE,      MF_FORMAT_INT4,    MF_SCALE_PER_TOKEN,   MF_HIP_NARROW},
+    {MF_FORMAT_FP8FN,   MF_SCALE_PER_1X32,  MF_FORMAT_FP8FN,   MF_SCALE_PER_1X32,    MF_HIP_NARROW},
+    {MF_FORMAT_FP8FN,   MF_SCALE_PER_1X32,  MF_FORMAT_FP4,     MF_SCALE_PER_1X32,    MF_HIP_NARROW},
+    {MF_FORMAT_FP8FN,   MF_SCALE_PER_1X32,  MF_FORMAT_INT4,    MF_SCALE_PER_1X32,    MF_HIP_NARROW},
+    {MF_FORMAT_FP8FN,   MF_SCALE_PER_TOKEN, MF_FORMAT_INT4,    MF_SCALE_PER_TOKEN,   MF_HIP_NARROW},
+    {MF_FORMAT_FP8FNUZ, MF_SCALE_PER_TOKEN, MF_FORMAT_INT4,    MF_SCALE_PER_TOKEN,   MF_HIP_NARROW},
+    {MF_FORMAT_FP4,     MF_SCALE_PER_1X32,  MF_FORMAT_FP4,     MF_SCALE_PER_1X32,    MF_HIP_NARROW},
+    {MF_FORMAT_FP4,     MF_SCALE_PER_1X16,  MF_FORMAT_FP4,     MF_SCALE_PER_1X16,    MF_HIP_NARROW},
 };
 /* clang-format on */
 
@@ -91,10 +98,10 @@ static bool format_known(const struct mf_device_info *device, const struct mf_sh
     }
     mf_refuse(
         no, "q_dtype",
-        "activations are %s and weights %s; the kernels of %s know bf16 with weights of bf16, mxfp4%s or "
-        "int4%s%s",
-        c.a->name, c.w->name, device->class.gfx, machine->fp8 ? ", nvfp4" : "",
-        machine->fp8 ? ", and fp8fn" : " only",
+        "activations are %s and weights %s; the kernels of %s know bf16 or mxfp4 with weights of mxfp4, bf16 "
+        "with those of bf16 or int4%s%s",
+        c.a->name, c.w->name, device->class.gfx,
+        machine->fp8 ? ", what there is of mxfp8 and nvfp4, fp8 by token with int4, and fp8fn" : " only",
         machine->fnuz  ? " or fp8fnuz by token or by 1x128"
         : machine->fp8 ? " by token or by 1x128"
                        : "");

@@ -55,8 +55,8 @@ static const struct {
     [GATHER]      = {"permute", "gather_",      2, true,  false, false, 0},
     [SORT_GATHER] = {"permute", "sort_gather_", 1, true,  false, false, 1 << SHARE},
     [UNPERMUTE]   = {"permute", "unpermute_",   2, false, false, true,  0},
-    [NARROW1] = {NULL,   "s1_",      9,  true,  true,  true,  1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN}, /* their format's */
-    [NARROW2] = {NULL,   "s2_",      9,  true,  false, true,  1 << BIASED},
+    [NARROW1] = {NULL,   "s1_",      7,  true,  true,  true,  1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN}, /* their format's */
+    [NARROW2] = {NULL,   "s2_",      7,  true,  false, true,  1 << BIASED},
 };
 static const struct {
     enum mf_dtype a, w;
@@ -73,6 +73,9 @@ static const struct {
     {MF_DTYPE_BF16,         MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,  "mx", false},
     {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_1X32,  "wint4", false},
     {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_TOKEN, "wint4", false},
+    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X32,  "mx", false},
+    {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,  "mx", false},
+    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_INT4,         MF_QTYPE_PER_1X32,  "wint4", false},
     {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TENSOR, NULL, true},
     {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X32,  NULL, true},
     {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TOKEN, NULL, true},

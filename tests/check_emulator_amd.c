@@ -7,10 +7,16 @@ static const struct emulated flavours[] = {
     {"gfx90a", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, "tile"}, 2, 1},
     {"gfx942", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN, "tile"}, 2, 0},
     {"gfx942", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_1X128, "tile"}, 2, 1},
-    {"gfx90a", {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"}, 4, 3},
-    {"gfx942", {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, "mx"}, 4, 0},
-    {"gfx90a", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, "wint4"}, 4, 3},
-    {"gfx942", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "wint4"}, 4, 0},
+    {"gfx90a", {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"}, 5, 3},
+    {"gfx942", {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, "mx"}, 5, 0},
+    {"gfx90a", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, "wint4"}, 5, 2},
+    {"gfx942", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "wint4"}, 5, 3},
+    {"gfx942", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X32, "mx"}, 5, 2},
+    {"gfx90a", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"}, 5, 0},
+    {"gfx942", {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"}, 5, 3},
+    {"gfx90a", {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, "mx"}, 5, 2},
+    {"gfx942", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, "wint4"}, 5, 3},
+    {"gfx942", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "wint4"}, 5, 0},
 };
 /* clang-format on */
 static uint64_t seed;

@@ -6,10 +6,16 @@ static const struct emulated flavours[] = {
     {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "tile"}, 1, 0},
     {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN, "tile"}, 1, 0},
     {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, "tile"}, 1, 0},
-    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"}, 2, 1},
-    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, "mx"}, 4, 0},
-    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, "wint4"}, 2, 1},
-    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "wint4"}, 4, 0},
+    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"}, 5, 3},
+    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, "mx"}, 5, 2},
+    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, "wint4"}, 5, 2},
+    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "wint4"}, 5, 0},
+    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X32, "mx"}, 5, 0},
+    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"}, 5, 3},
+    {"sm_89", {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, "mx"}, 5, 2},
+    {"sm_89", {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, "mx"}, 5, 3},
+    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_INT4, MF_QTYPE_PER_1X32, "wint4"}, 5, 3},
+    {"sm_89", {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, "wint4"}, 5, 0},
 };
 /* clang-format on */
 static uint64_t seed;
