@@ -62,6 +62,11 @@ static const struct {
     {MF_FORMAT_FP8FNUZ, MF_SCALE_PER_TOKEN, MF_FORMAT_INT4,    MF_SCALE_PER_TOKEN,   MF_HIP_NARROW},
     {MF_FORMAT_FP4,     MF_SCALE_PER_1X32,  MF_FORMAT_FP4,     MF_SCALE_PER_1X32,    MF_HIP_NARROW},
     {MF_FORMAT_FP4,     MF_SCALE_PER_1X16,  MF_FORMAT_FP4,     MF_SCALE_PER_1X16,    MF_HIP_NARROW},
+    {MF_FORMAT_FP8FN,   MF_SCALE_PER_TENSOR, MF_FORMAT_FP8FN,   MF_SCALE_PER_TENSOR,  MF_HIP_FP8_TENSOR},
+    {MF_FORMAT_FP8FNUZ, MF_SCALE_PER_TENSOR, MF_FORMAT_FP8FNUZ, MF_SCALE_PER_TENSOR,  MF_HIP_FP8_TENSOR},
+    {MF_FORMAT_INT8,    MF_SCALE_PER_TOKEN, MF_FORMAT_INT8,    MF_SCALE_PER_TOKEN,   MF_HIP_INT8_TOKEN},
+    {MF_FORMAT_INT8,    MF_SCALE_PER_1X128, MF_FORMAT_INT8,    MF_SCALE_PER_128X128, MF_HIP_INT8_BLOCK},
+    {MF_FORMAT_INT8,    MF_SCALE_PER_TENSOR, MF_FORMAT_INT8,   MF_SCALE_PER_TENSOR,  MF_HIP_INT8_TENSOR},
 };
 /* clang-format on */
 
@@ -99,11 +104,11 @@ static bool format_known(const struct mf_device_info *device, const struct mf_sh
     mf_refuse(
         no, "q_dtype",
         "activations are %s and weights %s; the kernels of %s know bf16 or mxfp4 with weights of mxfp4, bf16 "
-        "with those of bf16 or int4%s%s",
+        "with those of bf16 or int4%s, and int8%s by token, by 1x128 or by tensor",
         c.a->name, c.w->name, device->class.gfx,
-        machine->fp8 ? ", what there is of mxfp8 and nvfp4, fp8 by token with int4, and fp8fn" : " only",
-        machine->fnuz  ? " or fp8fnuz by token or by 1x128"
-        : machine->fp8 ? " by token or by 1x128"
+        machine->fp8 ? ", what there is of mxfp8 and nvfp4, fp8 by token with int4" : "",
+        machine->fnuz  ? ", fp8fn or fp8fnuz"
+        : machine->fp8 ? " or fp8fn"
                        : "");
     return false;
 }

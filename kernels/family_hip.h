@@ -8,8 +8,26 @@
 #include "kernels/family.h"
 #include "kernels/family_cpu.h"
 
-/* MF_FORMAT of the sources of tile and one; NARROW: mx and wint4 have a source of their own. */
-enum mf_hip_format { MF_HIP_BF16, MF_HIP_FP8_TOKEN, MF_HIP_FP8_BLOCK, MF_HIP_NARROW };
+/* MF_FORMAT of the sources of tile and one (kernels/hip/format.h); NARROW: mx and wint4 have a source of their own. */
+enum mf_hip_format {
+    MF_HIP_BF16,
+    MF_HIP_FP8_TOKEN,
+    MF_HIP_FP8_BLOCK,
+    MF_HIP_FP8_TENSOR,
+    MF_HIP_INT8_TOKEN,
+    MF_HIP_INT8_BLOCK,
+    MF_HIP_INT8_TENSOR,
+    MF_HIP_NARROW
+};
+static inline bool mf_hip_is_int8(enum mf_hip_format f)
+{
+    return f >= MF_HIP_INT8_TOKEN && f <= MF_HIP_INT8_TENSOR;
+}
+/* Scales of 1x128, with weights' of 128x128. */
+static inline bool mf_hip_by_block(enum mf_hip_format f)
+{
+    return f == MF_HIP_FP8_BLOCK || f == MF_HIP_INT8_BLOCK;
+}
 
 /* What the kernels have to know of an architecture. Bytes of LDS: that one block may have, that all blocks of a unit share,
  * and that each of them costs beside its own. */

@@ -57,7 +57,8 @@ static uint32_t shared_bytes(const struct mf_shape *s)
     int64_t slots = s->token * s->topk,
             x = s->token * (s->model_dim * INT64_C(2) + (s->model_dim / 128 + 1) * 4);
     int64_t h = slots * (s->inter_dim * INT64_C(2) + (s->inter_dim / 128 + 1) * 4);
-    return (uint32_t)MF_MIN(MF_MAX(x, h) + 128, INT64_C(1) << 30);
+    /* beside it a largest magnitude of each wave */
+    return (uint32_t)MF_MIN(MF_MAX(x, h) + 128 + 128, INT64_C(1) << 30);
 }
 
 static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s,
@@ -68,6 +69,7 @@ static bool is_legal(const struct mf_device_info *device, const struct mf_shape 
         .epilogue = MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_QUANT2) |
                     MF_OP_BIT(MF_OP_COMBINE),
         .whole_rows = true,
+        .all_rows = true,
         .both_gemms = true,
         .accumulates = true,
         .sorts = true,
@@ -78,7 +80,9 @@ static bool is_legal(const struct mf_device_info *device, const struct mf_shape 
     if (!mf_hip_family_takes("tile", device, s, ret_format, no)) /* it has the same weights */
         return false;
     uint32_t shared_max = (uint32_t)mf_hip_machine_of(device)->shared_block;
-    if (s->token > TOKENS_MAX)
+    if (mf_hip_is_int8(*ret_format))
+        mf_refuse(no, "q_dtype", "activations are int8; one multiplies bf16 and 8-bit floats, in float");
+    else if (s->token > TOKENS_MAX)
         mf_refuse(no, "tokens_max",
                   "token is %lld; a slot's weights are read for it alone, which pays up to %d",
                   (long long)s->token, TOKENS_MAX);
@@ -115,7 +119,8 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
                      const struct mf_shape *shape, struct mf_offer *offer)
 {
     struct mf_refusal no;
-    if (!is_legal(device, shape, NULL, &no))
+    enum mf_hip_format format;
+    if (!is_legal(device, shape, &format, &no))
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
     size_t n;
     const struct config *of = configs_of(device, &n);

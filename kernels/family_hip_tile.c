@@ -135,7 +135,7 @@ static int64_t x_bytes(const struct mf_shape *s)
 /* Of LDS: a slice of the ring, and what is there beside the ring. */
 static int slice_bytes(const struct variant *v, enum mf_hip_format format)
 {
-    int scales = format != MF_HIP_FP8_BLOCK ? 0 : is_hopper(v) ? v->block_m : v->block_m + 8;
+    int scales = !mf_hip_by_block(format) ? 0 : is_hopper(v) ? v->block_m : v->block_m + 8;
     return (((v->core == DIRECT ? 0 : v->block_n) + v->block_m) * SLICE + scales * 4 + 1023) / 1024 * 1024;
 }
 static int out_bytes(const struct config *c)
@@ -189,6 +189,12 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
     no->rule = NULL;
     if (v->core != MMA && v->core != DIRECT && strcmp(device->class.gfx, "sm_90") != 0)
         mf_refuse(no, "arch", "wgmma is an instruction of sm_90; the device is %s", device->class.gfx);
+    else if (v->core != MMA && v->core != DIRECT && mf_hip_is_int8(format))
+        mf_refuse(no, "q_dtype",
+                  "int8 is multiplied by instructions of one wave; the cores g and b multiply bf16 and 8-bit "
+                  "floats");
+    else if (c->st.out == MF_HIP_TO_HQ && mf_hip_is_int8(format))
+        mf_refuse(no, "q_dtype", "h leaves as bf16 or as 8-bit floats; int8 is made of it by quant2");
     else if (is_hopper(v) && c->st.stage == 1 && x_bytes(s) >= GATHERED_MAX)
         mf_refuse(no, "offsets",
                   "x is %lld bytes; a row that is gathered lies less than %lld bytes from the first",
@@ -196,7 +202,7 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
     else if (c->st.out == MF_HIP_TO_Y && !is_hopper(v))
         mf_refuse(no, "accumulates",
                   "rows are added to y by bulk copies, which only the cores b and bt make");
-    else if (is_swapped(v) && format != MF_HIP_FP8_BLOCK)
+    else if (is_swapped(v) && !mf_hip_by_block(format))
         mf_refuse(no, "format",
                   "the cores bs and bts are for scales of 1x128, which they apply to a slice's sums");
     else if (c->st.out == MF_HIP_TO_HQ && columns % 128)
@@ -210,18 +216,18 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
             "%d slices of %d + %d rows and %d bytes beside them do not fit the %d bytes of a block's LDS",
             MF_MAX(v->stages, STAGES_MIN), v->core == DIRECT ? 0 : v->block_n, v->block_m, out_bytes(c),
             machine->shared_block);
-    else if (format == MF_HIP_FP8_BLOCK && !v->block_scales)
+    else if (mf_hip_by_block(format) && !v->block_scales)
         mf_refuse(
             no, "registers",
             "scales of 1x128 need a second set of sums; %d x %d rows over %d waves leave no registers for it",
             v->block_n, v->block_m, v->warps_n * v->warps_m);
-    else if (format == MF_HIP_FP8_BLOCK && c->st.halves == 2 && s->inter_dim % 128)
+    else if (mf_hip_by_block(format) && c->st.halves == 2 && s->inter_dim % 128)
         mf_refuse(no, "divisibility",
                   "inter_dim is %d: with scales of 128x128 the rows of up have to start a block of their own "
                   "(remainder "
                   "%d)",
                   s->inter_dim, s->inter_dim % 128);
-    else if (format == MF_HIP_FP8_BLOCK && !is_hopper(v) && threads < v->block_m + 8)
+    else if (mf_hip_by_block(format) && !is_hopper(v) && threads < v->block_m + 8)
         mf_refuse(no, "threads", "%d threads copy %d scales of a slice, one each", threads, v->block_m + 8);
     return !no->rule;
 }

@@ -159,7 +159,7 @@ static int find_kernel(struct bytes notes, const char *name, struct amd_kernel *
 
 /* ---- the code ---- */
 
-const char *const amd_matrix_names[N_AMD_MATRIX] = {"bf16", "f16", "fp8"};
+const char *const amd_matrix_names[N_AMD_MATRIX] = {"bf16", "f16", "fp8", "int8"};
 
 /* The high half of an instruction's first word: VOP3P's 110100111, and the operation (CDNA 2 and CDNA 3 ISA, VOP3P-MAI). */
 static const struct {
@@ -170,6 +170,8 @@ static const struct {
     {0xd3e1, AMD_MFMA_BF16}, /* v_mfma_f32_16x16x16_bf16, gfx942 */
     {0xd3cd, AMD_MFMA_F16},  /* v_mfma_f32_16x16x16_f16 */
     {0xd3f3, AMD_MFMA_FP8},  /* v_mfma_f32_16x16x32_fp8_fp8 */
+    {0xd3d5, AMD_MFMA_INT8}, /* v_mfma_i32_16x16x16i8, gfx90a */
+    {0xd3d7, AMD_MFMA_INT8}, /* v_mfma_i32_16x16x32_i8, gfx942 */
 };
 
 static void count_matrix(struct bytes code, struct amd_kernel *ret)

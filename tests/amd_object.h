@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-enum amd_matrix { AMD_MFMA_BF16, AMD_MFMA_F16, AMD_MFMA_FP8, N_AMD_MATRIX };
+enum amd_matrix { AMD_MFMA_BF16, AMD_MFMA_F16, AMD_MFMA_FP8, AMD_MFMA_INT8, N_AMD_MATRIX };
 extern const char *const amd_matrix_names[N_AMD_MATRIX];
 
 struct amd_kernel {

@@ -12,7 +12,7 @@
 #include "common/cleanup.h"
 #include "common/text.h"
 #include "covering.h"
-#include "kernels/family.h"
+#include "kernels/family_hip.h"
 #include "kernels/maker.h"
 #include "mf_check.h"
 
@@ -76,11 +76,11 @@ static const struct {
     {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X32,  "mx", false},
     {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,  "mx", false},
     {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_INT4,         MF_QTYPE_PER_1X32,  "wint4", false},
-    {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TENSOR, NULL, true},
+    {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TENSOR, NULL, false},
     {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X32,  NULL, true},
-    {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TOKEN, NULL, true},
-    {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TENSOR, NULL, true},
-    {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_1X128, NULL, true},
+    {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TOKEN, NULL, false},
+    {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TENSOR, NULL, false},
+    {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_1X128, NULL, false},
     {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,  NULL, true},
     {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,  NULL, true},
 };
@@ -105,6 +105,8 @@ static bool legal(const int *row)
     bool quant = k == QUANT1 || k == QUANT2, narrow = !kernels[k].family;
     if (row[FORMAT] >= 0 && narrow != (formats[row[FORMAT]].narrow != NULL))
         return false;
+    if (row[FORMAT] >= 0 && formats[row[FORMAT]].a == MF_DTYPE_INT8 && k == ONE)
+        return false; /* it multiplies none */
     return row[VARIANT] < kernels[k].n_variants && (kernels[k].formats || row[FORMAT] <= 0) &&
            (quant ? row[FORMAT] != 0 : row[FORMAT] < 0 || !formats[row[FORMAT]].only_quantised) &&
            (kernels[k].acts || row[ACT] <= 0) && (kernels[k].weights || row[WEIGHT] <= 0) &&
@@ -276,11 +278,16 @@ static void check_matrix(const struct target *t, const struct mf_code *c, const 
     int least[N_AMD_MATRIX] = {0};
 
     if (strcmp(c->source, "tile.hip") == 0) {
-        bool bf16 = define_of(c, "MF_FORMAT") == 0,
+        bool bf16 = define_of(c, "MF_FORMAT") == MF_HIP_BF16,
+             int8 = mf_hip_is_int8((enum mf_hip_format)define_of(c, "MF_FORMAT")),
              own = strcmp(t->gfx, "gfx942") == 0 && define_of(c, "MF_FNUZ");
-        least[bf16  ? AMD_MFMA_BF16
-              : own ? AMD_MFMA_FP8
-                    : AMD_MFMA_F16] = products_of(c) * (bf16 || own ? 4 : 8);
+        /* an instruction of int8 takes 16 of K on gfx90a, else 32, where one of bf16 and f16 takes 16 */
+        if (int8)
+            least[AMD_MFMA_INT8] = products_of(c) * (strcmp(t->gfx, "gfx90a") == 0 ? 8 : 4);
+        else
+            least[bf16  ? AMD_MFMA_BF16
+                  : own ? AMD_MFMA_FP8
+                        : AMD_MFMA_F16] = products_of(c) * (bf16 || own ? 4 : 8);
     }
     if (strcmp(c->source, "mx.hip") == 0)
         least[AMD_MFMA_BF16] = products_of(c) * 8 * define_of(c, "MF_PARTS");

@@ -13,8 +13,8 @@
 #define COLS_MAX      16
 #define ROW_BYTES_MAX 64
 
-enum format { BF16, F16, FP8, FNUZ }; /* MF_FORMAT of products.hip */
-static const size_t element_bytes[] = {[BF16] = 2, [F16] = 2, [FP8] = 1, [FNUZ] = 1};
+enum format { BF16, F16, FP8, FNUZ, S8 }; /* MF_FORMAT of products.hip */
+static const size_t element_bytes[] = {[BF16] = 2, [F16] = 2, [FP8] = 1, [FNUZ] = 1, [S8] = 1};
 
 static const struct flavour {
     const char *gfx;
@@ -28,6 +28,9 @@ static const struct flavour {
     {"gfx90a", F16, 64, 16, 64},  /* */
     {"gfx90a", FP8, 64, 16, 64},  /* by way of f16 */
     {"gfx942", FNUZ, 64, 16, 64}, /* */
+    {"sm_89", S8, 32, 8, 32},     /* */
+    {"gfx90a", S8, 64, 16, 64},   /* */
+    {"gfx942", S8, 64, 16, 64},   /* */
 };
 
 static int elements(const struct flavour *f)
@@ -35,7 +38,7 @@ static int elements(const struct flavour *f)
     return f->row_bytes / (int)element_bytes[f->format];
 }
 
-/* ---- matrices of numbers that every format holds: 0 to 15 times 2^-3 to 2^0 ---- */
+/* ---- matrices of numbers that every format holds: 0 to 15 times 2^-3 to 2^0, of int8 times 2^0 to 2^3 ---- */
 
 static uint32_t bits_of(enum format f, float v)
 {
@@ -44,6 +47,8 @@ static uint32_t bits_of(enum format f, float v)
         [BF16] = 0, [F16] = 112, [FP8] = 120, [FNUZ] = 119}; /* less than a float's */
     uint32_t bits;
 
+    if (f == S8)
+        return (uint8_t)(int8_t)v;
     memcpy(&bits, &v, 4);
     return v == 0 ? 0 : (bits - (bias[f] << 23)) >> shift[f];
 }
@@ -66,7 +71,9 @@ static void put_numbers(struct matrix *m, const struct flavour *f, int salt)
 {
     for (int r = 0; r < ROWS; r++) {
         for (int k = 0; k < elements(f); k++)
-            put(m, f, r, k, ldexpf((float)((5 * r + 3 * k + k / 8 + salt) % 16), -((r + k / 5) % 4)));
+            put(m, f, r, k,
+                ldexpf((float)((5 * r + 3 * k + k / 8 + salt) % 16),
+                       (f->format == S8 ? 3 : 0) - (r + k / 5) % 4));
     }
 }
 
@@ -187,7 +194,7 @@ START_TEST(test_ldmatrix)
 END_TEST
 
 struct place {
-    int lane, reg, half;
+    int lane, reg, part; /* a half, or a byte of a register */
 };
 
 /* mma.m16n8k16 */
@@ -204,6 +211,16 @@ static struct place nvidia_d(int row, int col)
     return (struct place){4 * (row % 8) + col / 2, 2 * (row / 8) + col % 2, 0};
 }
 
+/* mma.m16n8k32 */
+static struct place nvidia_s8_a(int row, int k)
+{
+    return (struct place){4 * (row % 8) + k % 16 / 4, row / 8 + k / 16 * 2, k % 4};
+}
+static struct place nvidia_s8_b(int k, int col)
+{
+    return (struct place){4 * col + k % 16 / 4, k / 16, k % 4};
+}
+
 /* v_mfma_f32_16x16x16_bf16_1k; the word makes two of them, the second of the last two registers. */
 static struct place amd_a(int row, int k)
 {
@@ -218,6 +235,24 @@ static struct place amd_d(int row, int col)
     return (struct place){col + 16 * (row / 4), row % 4, 0};
 }
 
+/* v_mfma_i32_16x16x16i8, of which the word makes four, and v_mfma_i32_16x16x32_i8, of which it makes two */
+static struct place cdna2_s8_a(int row, int k)
+{
+    return (struct place){row + 16 * (k % 16 / 4), k / 16, k % 4};
+}
+static struct place cdna2_s8_b(int k, int col)
+{
+    return cdna2_s8_a(col, k);
+}
+static struct place cdna3_s8_a(int row, int k)
+{
+    return (struct place){row + 16 * (k % 32 / 8), k / 32 * 2 + k % 8 / 4, k % 4};
+}
+static struct place cdna3_s8_b(int k, int col)
+{
+    return cdna3_s8_a(col, k);
+}
+
 static const struct maps {
     const struct flavour *flavour;
     int depth, n_a, n_b; /* K; registers */
@@ -225,7 +260,17 @@ static const struct maps {
 } maps[] = {
     {&flavours[0], 16, 4, 2, nvidia_a, nvidia_b, nvidia_d},
     {&flavours[3], 32, 4, 4, amd_a, amd_b, amd_d},
+    {&flavours[7], 32, 4, 2, nvidia_s8_a, nvidia_s8_b, nvidia_d},
+    {&flavours[8], 64, 4, 4, cdna2_s8_a, cdna2_s8_b, amd_d},
+    {&flavours[9], 64, 4, 4, cdna3_s8_a, cdna3_s8_b, amd_d},
 };
+
+static void put_register(const struct maps *m, uint32_t *in, struct place p, float v)
+{
+    int bits = 8 * (int)element_bytes[m->flavour->format];
+
+    in[p.lane * (m->n_a + m->n_b) + p.reg] |= bits_of(m->flavour->format, v) << bits * p.part;
+}
 
 /* One element of a at a time, all of b: row `row` of d is row k of b, the others are zeros. */
 START_TEST(test_mma)
@@ -235,18 +280,17 @@ START_TEST(test_mma)
 
     open_function(m->flavour, "registers.hip", "mf_registers");
     for (int i = 0; i < ROWS * m->depth; i++) {
-        uint16_t in[64 * 8 * 2] = {0};
+        uint32_t in[64 * 8] = {0};
         int row = i / m->depth, k = i % m->depth;
         float d[64 * 4];
 
         for (int j = 0; j < m->depth * cols; j++) {
             struct place p = m->b(j / cols, j % cols);
-            in[(p.lane * n + m->n_a + p.reg) * 2 + p.half] =
-                (uint16_t)bits_of(BF16, (float)((3 * (j / cols) + 5 * (j % cols)) % 15 + 1));
+            p.reg += m->n_a;
+            put_register(m, in, p, (float)((3 * (j / cols) + 5 * (j % cols)) % 15 + 1));
         }
-        struct place one = m->a(row, k);
-        in[(one.lane * n + one.reg) * 2 + one.half] = (uint16_t)bits_of(BF16, 1.0f);
-        use_registers(m->flavour, true, (const uint32_t *)&in, (size_t)(wave * n), d, (size_t)wave * 4);
+        put_register(m, in, m->a(row, k), 1.0f);
+        use_registers(m->flavour, true, in, (size_t)(wave * n), d, (size_t)wave * 4);
         for (int j = 0; j < ROWS * cols; j++) {
             struct place p = m->d(j / cols, j % cols);
             ck_assert(d[p.lane * 4 + p.reg] ==

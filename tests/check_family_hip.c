@@ -21,6 +21,9 @@ static const char *const shapes[] = {
     "1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,ep:8/64",
     "4,256,96,8,2,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,limit:7+b1+b2+gate_up:interleaved",
     "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0,gate_up:tiled",
+    "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Tensor,1,0",
+    "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Token,1,0",
+    "4,256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_1x128,1,0",
     "4,256,96,8,2,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,1",
     "16,3072,3072,128,4,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0,b1+b2",
     "16,2880,2880,128,4,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0",
@@ -44,7 +47,6 @@ static const struct {
     {"1,256,96,8,2,ActivationType.Silu,torch.float16,torch.float16,torch.float16,QuantType.No,1,0", "dtype", "torch.float16", false},
     {"1,256,100,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "divisibility", "inter_dim 100", false},
     {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0,gate_up:tiled", "gate_up", "scales of fp8fn_128 are of 128 rows", true},
-    {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Token,1,0", "q_dtype", "fp8fn by token or by 1x128", true},
 };
 /* clang-format on */
 
@@ -267,7 +269,7 @@ START_TEST(test_architecture)
     (void)ask(&ampere, shapes[2], &h); /* which converts no 8-bit floats */
     ck_assert_uint_eq(h.n, 0);
     ck_assert_str_eq(h.rule, "q_dtype");
-    ck_assert_msg(strstr(h.reason, "of bf16 or int4 only"), "%s", h.reason);
+    ck_assert_msg(strstr(h.reason, "of bf16 or int4, and int8 by token"), "%s", h.reason);
 }
 END_TEST
 

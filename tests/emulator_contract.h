@@ -50,12 +50,13 @@ static const struct row rows[] = {
 
 static const struct contract_guard guard = {mf_device_emulated_know, mf_device_emulated_why};
 
-/* A row's families for the flavour: its own of two stages; no other than tile's formats has `one`, and what has neither is not
- * run again for them. */
+/* A row's families for the flavour: its own of two stages; only bf16 and 8-bit floats have `one`, and what has neither is not
+ * run again for the others. */
 static inline size_t emulated_families(const struct row *row, const struct emulated *flavour,
                                        const char *ret[MF_ARRAY_LEN(row->families)])
 {
-    bool narrow = strcmp(flavour->format.family, "tile") != 0, staged = false;
+    bool narrow = strcmp(flavour->format.family, "tile") != 0 || flavour->format.a == MF_DTYPE_INT8,
+         staged = false;
     size_t n = 0;
 
     for (size_t i = 0; i < MF_ARRAY_LEN(row->families) && row->families[i]; i++) {

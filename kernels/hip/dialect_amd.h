@@ -20,6 +20,7 @@
 /* As g++ knows them, too, which compiles this file for the emulator of the tests. */
 typedef u32 mf_u32x4 __attribute__((vector_size(16)));
 typedef float mf_f32x4 __attribute__((vector_size(16)));
+typedef i32 mf_i32x4 __attribute__((vector_size(16)));
 typedef short mf_i16x4 __attribute__((vector_size(8)));
 typedef _Float16 mf_f16x4 __attribute__((vector_size(8)));
 typedef _Float16 mf_f16x2 __attribute__((vector_size(4)));
@@ -171,7 +172,7 @@ MF_DEVICE void mf_load_matrix_4(u32 (&r)[4], const void *lds)
 
 /* d[16x16] += a[16xK]·b[Kx16]. Lane l: a holds row l % 16 and b column l % 16, of K the l / 16-th quarter of what one
  * instruction multiplies; d rows 4·(l / 16) to that + 3 of column l % 16 (AMD's matrix instruction calculator,
- * v_mfma_f32_16x16x16_bf16_1k, v_mfma_f32_16x16x16_f16 and v_mfma_f32_16x16x32_fp8_fp8: A[i][k] in lane i + 16·(k / 4) or
+ * v_mfma_f32_16x16x16_bf16_1k, v_mfma_f32_16x16x16_f16, v_mfma_f32_16x16x32_fp8_fp8 and those of int8: A[i][k] in lane i + 16·(k / 4) or
  * i + 16·(k / 8), B[k][j] in the same with j, D[i][j] in register i % 4 of lane j + 16·(i / 4)). A lane has 16 neighbouring
  * bytes of K, so several instructions take from each lane a few of them; which K goes where is the same for both operands,
  * so the product is the same. */
@@ -213,6 +214,24 @@ MF_DEVICE void mf_mma_f16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b
     for (int i = 0; i < 4; i += 2)
         sum = __builtin_amdgcn_mfma_f32_16x16x16f16(mf_two<mf_f16x4>(a[i], a[i + 1]),
                                                     mf_two<mf_f16x4>(b[i], b[i + 1]), sum, 0, 0, 0);
+    MF_UNROLL
+    for (int i = 0; i < 4; i++)
+        d[i] = sum[i];
+}
+/* int8: CDNA 2 has v_mfma_i32_16x16x16i8, of which a lane has four elements, CDNA 3 in its place v_mfma_i32_16x16x32_i8. */
+MF_DEVICE void mf_mma_s8(i32 (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
+{
+    mf_i32x4 sum = {d[0], d[1], d[2], d[3]};
+#ifdef __gfx90a__
+    MF_UNROLL
+    for (int i = 0; i < 4; i++)
+        sum = __builtin_amdgcn_mfma_i32_16x16x16i8((i32)a[i], (i32)b[i], sum, 0, 0, 0);
+#else
+    MF_UNROLL
+    for (int i = 0; i < 4; i += 2)
+        sum = __builtin_amdgcn_mfma_i32_16x16x32_i8(mf_two<i64>(a[i], a[i + 1]), mf_two<i64>(b[i], b[i + 1]),
+                                                    sum, 0, 0, 0);
+#endif
     MF_UNROLL
     for (int i = 0; i < 4; i++)
         d[i] = sum[i];

@@ -126,6 +126,15 @@ MF_DEVICE void mf_mma_f16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+/* d[16x8] += a[16x32]·b[32x8] of int8. As above with four elements to a register: a holds rows g and g + 8 of columns 4t to
+ * 4t + 3 (a0, a1) and of those 16 on (a2, a3); b the same of column g (PTX ISA, mma.m16n8k32). */
+MF_DEVICE void mf_mma_s8(i32 (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};\n"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 
 /* wgmma (sm_90a): a group of four waves multiplies 64 rows of LDS by N rows of LDS along 32 bytes of K. Both lie as rows
  * of 128 bytes whose 16-byte chunks are at chunk ^ (row % 8), from an address that is a multiple of 1024: the layout that

@@ -3,7 +3,7 @@
  * product reads two for every eight tokens. Of a column it has gate and up side by side, eight columns apart in the tile. */
 #pragma once
 
-#if MF_FORMAT != FP8_BLOCK
+#if !BY_BLOCK
 #    error "MF_SWAP is for scales of 1x128"
 #endif
 

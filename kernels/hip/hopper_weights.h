@@ -5,7 +5,7 @@
 #define WN (MF_TURNS ? MF_BN : MF_BN / GROUPS) /* weight rows of a group */
 #define Q  (WN / 64)
 /* With scales by slice the compiler finds no registers for more than one of them, and has every instruction wait. */
-#define TRIMS (MF_FORMAT != FP8_BLOCK)
+#define TRIMS (!BY_BLOCK)
 
 typedef float sums[QM][4];
 typedef sums product[Q];
@@ -29,7 +29,7 @@ template <int N8> MF_DEVICE void multiply(const u8 *slice, i32 row, sums &d, boo
     }
 }
 
-#if MF_FORMAT == FP8_BLOCK
+#if BY_BLOCK
 
 /* Products of a slice before they are scaled: two where registers hold them, so that one is scaled while the next is made. */
 #    define PARTS ((Q + 2) * QM <= 48 && Q > 1 ? 2 : 1)
@@ -148,16 +148,17 @@ MF_DEVICE i32 high_column(i32 col, i32 row)
     return low_column(col, row) + (MF_HALVES == 2 ? 0 : 8);
 }
 
-#if MF_FORMAT == FP8_TOKEN
-/* Scales by row, once the sum is whole. */
+#if MF_FORMAT != BF16 && !BY_BLOCK
+/* Scales by row, or of all tokens and of the expert, once the sum is whole. */
 template <int N8>
 MF_DEVICE void scale_by_row(const mf_hip_tile_args &a, i32 block, i32 expert, i32 col, i32 row, sums &d)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
     const i32 low_at = row_of(low_column(col, row), false),
               high_at = row_of(high_column(col, row), MF_HALVES == 2);
-    const float *w = a.w_scale + (i64)expert * ROWS_OF_W;
-    const float low = w[MF_MIN(low_at, ROWS_OF_W - 1)], high = w[MF_MIN(high_at, ROWS_OF_W - 1)];
+    const float *w = a.w_scale + (i64)expert * (BY_TENSOR ? 1 : ROWS_OF_W);
+    const float low = w[BY_TENSOR ? 0 : MF_MIN(low_at, ROWS_OF_W - 1)];
+    const float high = w[BY_TENSOR ? 0 : MF_MIN(high_at, ROWS_OF_W - 1)];
     MF_UNROLL
     for (int j = 0; j < N8; j++) {
         float s[2];
@@ -165,7 +166,7 @@ MF_DEVICE void scale_by_row(const mf_hip_tile_args &a, i32 block, i32 expert, i3
         for (int c = 0; c < 2; c++) {
             const i64 at = (i64)block * MF_BM + j * 8 + (lane & 3) * 2 + c;
             const i32 token = mf_id_token(a.sorted_ids[at]);
-            s[c] = token < a.token ? a.x_scale[MF_STAGE == 1 ? (i64)token : at] : 0;
+            s[c] = token < a.token ? a.x_scale[BY_TENSOR ? 0 : MF_STAGE == 1 ? (i64)token : at] : 0;
         }
         d[j][0] *= low * s[0];
         d[j][1] *= low * s[1];
@@ -225,7 +226,7 @@ MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place &p, i32 share, 
     MF_UNROLL
     for (int q = 0; q < Q; q++) {
         const i32 row = share * WN + q * 64 + threadIdx.x % GROUP / MF_WAVE * 16;
-#if MF_FORMAT == FP8_TOKEN
+#if MF_FORMAT != BF16 && !BY_BLOCK
         scale_by_row<N8>(a, p.block, p.expert, p.col, row, d[q]);
 #endif
         leave<N8>(a, p, row, d[q], out);

@@ -5,7 +5,7 @@
  * slots against their h, weighted and added. What the second part reads first of w2 is asked for before the meeting, so
  * that memory is busy meanwhile.
  *
- *   MF_FORMAT  BF16, FP8_TOKEN, FP8_BLOCK      MF_H, MF_I, MF_K      MF_WEIGHT1  the routing weight acts before act
+ *   MF_FORMAT  BF16 or one of FP8_* (format.h)      MF_H, MF_I, MF_K      MF_WEIGHT1  the routing weight acts before act
  *   MF_HALVES  of w1: gate and up, or gate alone           MF_BIAS1, MF_BIAS2  there are b1 [E, MF_HALVES·I], b2 [E,H]
  *   MF_THREADS; MF_BATCH, MF_BATCH_Y  16-byte loads that a lane has in flight, of each of gate and up, and of w2;  MF_COLS
  *
@@ -16,19 +16,15 @@
  *   lds: x u16 [T][H] | its scales float [T][GROUPS_H]  then, in their place,  h u16 [T·k][I] | scales [T·k][GROUPS_I] */
 #include "dialect.h"
 #include "args.h"
+#include "format.h"
 #include "quantise.h"
 #include "share.h"
 #include "gate_up.h"
 #include "activation.h"
 
-#define BF16      0
-#define FP8_TOKEN 1
-#define FP8_BLOCK 2
-
 #define WAVES      (MF_THREADS / MF_WAVE)
-#define BYTES      (MF_FORMAT == BF16 ? 2 : 1)
 #define EACH       (16 / BYTES) /* elements of a load */
-#define GROUP(D)   (MF_FORMAT == FP8_BLOCK ? 128 : (D))
+#define GROUP(D)   (BY_BLOCK ? 128 : (D))
 #define GROUPS(D)  MF_CEIL(D, GROUP(D))
 #define ROWS_W1    (MF_HALVES * MF_I) /* of one expert */
 #define LOADS_H    MF_CEIL(MF_H / EACH, MF_WAVE) /* of a lane, for a row of w1 */
@@ -64,6 +60,24 @@ MF_DEVICE float dot(mf_16b w, const u16 *x, float sum)
     return sum;
 }
 
+#if BY_TENSOR
+/* The largest magnitude of n bf16, known to every thread. */
+MF_DEVICE float amax_of_all(const u16 *from, i32 n)
+{
+    __shared__ float room[WAVES];
+    float amax = 0;
+    for (i32 i = threadIdx.x * 8; i < n; i += MF_THREADS * 8)
+        amax = fmaxf(amax, mf_amax_8(mf_load_shared_by_grid(from + i)));
+    amax = mf_wave_max(amax);
+    if (threadIdx.x % MF_WAVE == 0)
+        room[threadIdx.x / MF_WAVE] = amax;
+    __syncthreads();
+    for (int w = 0; w < WAVES; w++)
+        amax = fmaxf(amax, room[w]);
+    return amax;
+}
+#endif
+
 /* Rows of `cols` bf16 from memory into LDS, quantised on the way where the format is. fresh: another block wrote them. */
 MF_DEVICE void take_rows(const u16 *from, i32 rows, i32 cols, u16 *to, float *scales)
 {
@@ -73,12 +87,17 @@ MF_DEVICE void take_rows(const u16 *from, i32 rows, i32 cols, u16 *to, float *sc
         ((mf_16b *)to)[i] = mf_load_shared_by_grid(from + (i64)i * 8);
 #else
     const i32 lane = threadIdx.x % MF_WAVE, group = GROUP(cols), groups = GROUPS(cols);
+#if BY_TENSOR
+    const mf_divisor d = mf_divisor_of(amax_of_all(from, rows * cols));
+#endif
     for (i32 g = threadIdx.x / MF_WAVE; g < rows * groups; g += WAVES) {
         const i32 first = g / groups * cols + g % groups * group, n = MF_MIN(group, cols - g % groups * group);
+#if !BY_TENSOR
         float amax = 0;
         for (i32 i = lane * 8; i < n; i += MF_WAVE * 8)
             amax = fmaxf(amax, mf_amax_8(mf_load_shared_by_grid(from + first + i)));
         const mf_divisor d = mf_divisor_of(mf_wave_max(amax));
+#endif
         for (i32 i = lane * 8; i < n; i += MF_WAVE * 8) {
             const mf_8b q = mf_quantise_8(mf_load_shared_by_grid(from + first + i), d);
             *(mf_16b *)(to + first + i) = mf_16b{mf_fp8_to_f16_pair(q.x, 0), mf_fp8_to_f16_pair(q.x, 1),
@@ -122,7 +141,7 @@ MF_DEVICE void ask_batch(const u8 *gate, i32 b, batch &v)
 /* Scale of weight row `n` of w1, at element k. */
 MF_DEVICE float scale_w1(const mf_hip_one_args &a, i32 expert, i32 n, i32 k)
 {
-    if (MF_FORMAT == FP8_BLOCK)
+    if (BY_BLOCK)
         return a.w1_scale[((i64)expert * MF_CEIL(ROWS_W1, 128) + n / 128) * MF_CEIL(MF_H, 128) + k / 128];
     return 1.0f;
 }
@@ -137,7 +156,7 @@ MF_DEVICE void use_batch(const mf_hip_one_args &a, i32 b, const batch &v, i32 ex
             continue;
         MF_UNROLL
         for (int half = 0; half < MF_HALVES; half++) {
-            if (MF_FORMAT == FP8_BLOCK)
+            if (BY_BLOCK)
                 sum[half] += dot(v[half][i], x + k, 0.0f) * (xs[k / 128] * scale_w1(a, expert, half * MF_I + n, k));
             else
                 sum[half] = dot(v[half][i], x + k, sum[half]);
@@ -189,11 +208,13 @@ MF_DEVICE void use_rows(const mf_hip_one_args &a, i32 unit, i32 b, const rows_of
             continue;
         const float weight = MF_WEIGHT1 ? 1.0f : a.weights[row];
         float s = weight;
-        if (MF_FORMAT == FP8_BLOCK)
+        if (BY_BLOCK)
             s *= hs[row * GROUPS(MF_I) + k / 128] *
                  a.w2_scale[((i64)expert * MF_CEIL(MF_H, 128) + n / 128) * MF_CEIL(MF_I, 128) + k / 128];
-        if (MF_FORMAT == FP8_TOKEN)
+        if (BY_TOKEN)
             s *= hs[row] * a.w2_scale[(i64)expert * MF_H + n];
+        if (BY_TENSOR)
+            s *= hs[row] * a.w2_scale[expert];
         float part = s * dot(v[i], h + row * MF_I + k, 0.0f);
 #ifdef MF_BIAS2
         if (chunk == 0)
@@ -247,8 +268,10 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
         MF_UNROLL
         for (int half = 0; half < MF_HALVES; half++) {
             sum[half] = mf_wave_sum(sum[half]);
-            if (MF_FORMAT == FP8_TOKEN)
+            if (BY_TOKEN)
                 sum[half] *= xs[token] * a.w1_scale[(i64)expert * ROWS_W1 + gate_row(n) + half * UP_AT];
+            if (BY_TENSOR)
+                sum[half] *= xs[token] * a.w1_scale[expert];
             if (MF_WEIGHT1)
                 sum[half] *= a.weights[row];
 #ifdef MF_BIAS1

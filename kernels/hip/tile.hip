@@ -5,7 +5,7 @@
  * persistent: a block walks over a run of tiles, along one expert block before the next, and its ring of MF_STAGES slices
  * runs on from one tile into the next, so that memory never waits for an epilogue.
  *
- *   MF_FORMAT   BF16, FP8_TOKEN (scales by row), FP8_BLOCK (1x128 and 128x128)
+ *   MF_FORMAT   what rows and weights are (format.h)
  *   MF_STAGES   slices of the ring
  *   MF_WGMMA    (Hopper) both operands straight from LDS, by groups of four waves of 64 weight rows
  *   and what tile_parts.h and tile_waves.h say
@@ -18,19 +18,15 @@
  * With MF_DIRECT the ring has no weights (tile_weights.h). Where copies wait in registers until they land (MF_COPY_HELD), the
  * ring is two slices. */
 #include "dialect.h"
+#include "format.h"
 #include "tile_waves.h"
 
-#define BF16      0
-#define FP8_TOKEN 1
-#define FP8_BLOCK 2
-
 #define SLICE      128
-#define BYTES      (MF_FORMAT == BF16 ? 2 : 1)
 #define SLICE_K    (SLICE / BYTES)
 #define SLICES     MF_CEIL(MF_D, SLICE_K)
 #define STEP       (THREADS / 8) /* rows that one pass of all threads copies */
 #define X_PASSES   MF_CEIL(MF_BM, STEP)
-#define SCALES     (MF_FORMAT == FP8_BLOCK ? (MF_BM + 8) * 4 : 0)
+#define SCALES     (BY_BLOCK ? (MF_BM + 8) * 4 : 0)
 #define RING_BYTES MF_CEIL(RING_OF_W + MF_BM * SLICE + SCALES, 1024) * 1024
 #define BLOCKS_D   MF_CEIL(MF_D, 128)
 /* Slices that are asked for ahead. Matrix instructions that run on by themselves may still read the slice before. */
@@ -38,6 +34,13 @@
 #    define AHEAD (MF_STAGES - 2)
 #else
 #    define AHEAD (MF_STAGES - 1)
+#endif
+
+/* What matrix instructions sum up. */
+#if IS_INT8
+typedef i32 products[QN][QM][4];
+#else
+typedef sums products;
 #endif
 
 MF_DEVICE u8 *chunk_of(u8 *base, i32 row, i32 chunk)
@@ -82,7 +85,7 @@ MF_DEVICE void aim(struct source *s, const struct mf_hip_tile_args &a, i32 i, i3
     if (!s->is_there)
         return;
     s->tile = tile_at(i, a.experts);
-    if (MF_FORMAT == FP8_BLOCK && (s->tile.block != before || threadIdx.x >= MF_BM))
+    if (BY_BLOCK && (s->tile.block != before || threadIdx.x >= MF_BM))
         s->scale = scale_of(s->tile, a);
     s->w = (const u8 *)a.w +
            (((i64)s->tile.expert * ROWS_OF_W + weight_row(s->tile.col, first_row_of_w())) * MF_D) * BYTES +
@@ -123,7 +126,7 @@ MF_DEVICE void copy_slice(const struct source *s, const struct mf_hip_tile_args 
         if (r < MF_BM)
             mf_copy_ask_16(way->x[p], chunk_of(tokens, r, chunk), s->x[p] ? s->x[p] + along : a.x, within && s->x[p]);
     }
-#if MF_FORMAT == FP8_BLOCK
+#if BY_BLOCK
     if (threadIdx.x < MF_BM + 8)
         mf_copy_ask_4(way->scale, tokens + MF_BM * SLICE + threadIdx.x * 4, s->scale ? s->scale + s->slice : a.w_scale,
                       s->scale);
@@ -141,7 +144,7 @@ MF_DEVICE void land_slice(const struct way *way, u8 *ring, struct held_w *held)
         if (row + p * STEP < MF_BM)
             mf_copy_land_16(way->x[p], chunk_of(tokens, row + p * STEP, chunk));
     }
-    if (MF_FORMAT == FP8_BLOCK && threadIdx.x < MF_BM + 8)
+    if (BY_BLOCK && threadIdx.x < MF_BM + 8)
         mf_copy_land_4(way->scale, tokens + MF_BM * SLICE + threadIdx.x * 4);
 }
 
@@ -179,7 +182,7 @@ MF_DEVICE void multiply_slice(const struct held_w &held, u8 *ring, i32 first_row
         if (MF_FORMAT == BF16)
             mf_matrix_multiply<QM>::bf16(d[0], w + 2 * s, x + 2 * s, 1);
         else
-            mf_matrix_multiply<QM>::fp8(d[0], w + 2 * s, x + 2 * s, MF_FORMAT != FP8_BLOCK || s > 0);
+            mf_matrix_multiply<QM>::fp8(d[0], w + 2 * s, x + 2 * s, !BY_BLOCK || s > 0);
     }
     mf_matrix_commit();
 }
@@ -189,8 +192,8 @@ MF_DEVICE void multiply_slice(const struct held_w &held, u8 *ring, i32 first_row
 MF_DEVICE void before_matrices()
 {
 }
-template <int N>
-MF_DEVICE void after_matrices(sums &d)
+template <int N, class T>
+MF_DEVICE void after_matrices(T &d)
 {
     (void)d;
 }
@@ -224,7 +227,7 @@ MF_DEVICE void load_tokens(u8 *tokens, i32 first_token, int s, rows_of_x &x)
 }
 
 /* One slice: QN x QM products of 16 rows by MF_MMA_COLS tokens, along MF_MMA_BYTES of K at a time. */
-MF_DEVICE void multiply_slice(const struct held_w &held, u8 *ring, i32 first_row, i32 first_token, sums &d)
+MF_DEVICE void multiply_slice(const struct held_w &held, u8 *ring, i32 first_row, i32 first_token, products &d)
 {
     MF_UNROLL
     for (int s = 0; s < SLICE / MF_MMA_BYTES; s++) {
@@ -232,13 +235,15 @@ MF_DEVICE void multiply_slice(const struct held_w &held, u8 *ring, i32 first_row
         rows_of_x x;
         load_weights(held, ring, first_row, s, w);
         load_tokens(ring + RING_OF_W, first_token, s, x);
-#if MF_FORMAT == BF16 || defined(MF_MMA_FP8)
+#if MF_FORMAT == BF16 || IS_INT8 || defined(MF_MMA_FP8)
         MF_UNROLL
         for (int i = 0; i < QN; i++) {
             MF_UNROLL
             for (int j = 0; j < QM; j++)
 #    if MF_FORMAT == BF16
                 mf_mma_bf16(d[i][j], w[i], x[j]);
+#    elif IS_INT8
+                mf_mma_s8(d[i][j], w[i], x[j]);
 #    else
                 mf_mma_fp8(d[i][j], w[i], x[j]);
 #    endif
@@ -265,9 +270,18 @@ MF_DEVICE void multiply_slice(const struct held_w &held, u8 *ring, i32 first_row
 
 #endif
 
-#if MF_FORMAT == FP8_BLOCK
+#if IS_INT8 && !BY_BLOCK
+MF_DEVICE void take_whole(const products &whole, sums &d)
+{
+    MF_UNROLL
+    for (int q = 0; q < QN * QM * 4; q++)
+        d[q / 4 / QM][q / 4 % QM][q % 4] = (float)whole[q / 4 / QM][q / 4 % QM][q % 4];
+}
+#endif
+
+#if BY_BLOCK
 /* Adds a slice's product under its scales to the whole; zeroes it. */
-MF_DEVICE void add_scaled(const u8 *ring, i32 col, i32 first_row, i32 first_token, sums &part, sums &d)
+MF_DEVICE void add_scaled(const u8 *ring, i32 col, i32 first_row, i32 first_token, products &part, sums &d)
 {
     const float *scales = (const float *)(ring + RING_OF_W + MF_BM * SLICE);
     const i32 lane = threadIdx.x % MF_WAVE;
@@ -281,17 +295,17 @@ MF_DEVICE void add_scaled(const u8 *ring, i32 col, i32 first_row, i32 first_toke
             /* 16 rows lie within one block of 128, as a tile starts at a multiple of its width, which divides or is one */
             const float *block = scales + MF_BM + (col % 128 + r / MF_HALVES) / 128;
             const float low = block[0], high = MF_HALVES == 2 ? block[4] : low;
-            d[i][j][0] += part[i][j][0] * (low * s0);
-            d[i][j][1] += part[i][j][1] * (low * s1);
-            d[i][j][2] += part[i][j][2] * (high * s0);
-            d[i][j][3] += part[i][j][3] * (high * s1);
+            d[i][j][0] += (float)part[i][j][0] * (low * s0);
+            d[i][j][1] += (float)part[i][j][1] * (low * s1);
+            d[i][j][2] += (float)part[i][j][2] * (high * s0);
+            d[i][j][3] += (float)part[i][j][3] * (high * s1);
             part[i][j][0] = part[i][j][1] = part[i][j][2] = part[i][j][3] = 0;
         }
     }
 }
 
-#elif MF_FORMAT == FP8_TOKEN
-/* Scales by row, once the sum is whole. */
+#elif MF_FORMAT != BF16
+/* Scales by row, or of all tokens and of the expert, once the sum is whole. */
 MF_DEVICE void scale_by_row(const struct mf_hip_tile_args &a, const struct tile &t, i32 first_row, i32 first_token, sums &d)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
@@ -302,16 +316,16 @@ MF_DEVICE void scale_by_row(const struct mf_hip_tile_args &a, const struct tile 
         for (int c = 0; c < 2; c++) {
             const i64 at = (i64)t.block * MF_BM + first_token + j * MF_MMA_COLS + mf_mma_col(lane) + c * MF_MMA_COL_STEP;
             const i32 token = mf_id_token(a.sorted_ids[at]);
-            s[c] = token < a.token ? a.x_scale[MF_STAGE == 1 ? (i64)token : at] : 0;
+            s[c] = token < a.token ? a.x_scale[BY_TENSOR ? 0 : MF_STAGE == 1 ? (i64)token : at] : 0;
         }
         MF_UNROLL
         for (int i = 0; i < QN; i++) {
-            const float *w = a.w_scale + (i64)t.expert * ROWS_OF_W;
+            const float *w = a.w_scale + (i64)t.expert * (BY_TENSOR ? 1 : ROWS_OF_W);
             float f[2][1 + MF_MMA_ROW_STEP];
             MF_UNROLL
             for (int c = 0; c < 2 + 2 * MF_MMA_ROW_STEP; c++) {
                 const i32 r = first_row + i * 16 + mf_mma_row(lane) + c / 2 * MF_MMA_ROW_STEP + c % 2 * APART;
-                f[c % 2][c / 2] = is_column(t.col, r) ? w[weight_row(t.col, r)] : 0;
+                f[c % 2][c / 2] = is_column(t.col, r) ? w[BY_TENSOR ? 0 : weight_row(t.col, r)] : 0;
             }
             MF_UNROLL
             for (int c = 0; c < 4; c++)
@@ -356,9 +370,12 @@ extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_tile(const mf_hip_ti
         ASK();
     for (i32 i = begin; i < end; i++) {
         const struct tile t = tile_at(i, a.experts);
-#if MF_FORMAT == FP8_BLOCK
-        sums part;
+#if BY_BLOCK
+        products part;
         clear(part);
+#elif IS_INT8
+        products whole;
+        clear(whole);
 #endif
         clear(d);
         MF_LOOP
@@ -370,17 +387,22 @@ extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_tile(const mf_hip_ti
             ASK();
             u8 *ring = lds + used * RING_BYTES;
             used = used + 1 == MF_STAGES ? 0 : used + 1;
-#if MF_FORMAT == FP8_BLOCK
+#if BY_BLOCK
             multiply_slice(held, ring, first_row, first_token, part);
             after_matrices<0>(part);
             add_scaled(ring, t.col, first_row, first_token, part, d);
+#elif IS_INT8
+            multiply_slice(held, ring, first_row, first_token, whole);
 #else
             multiply_slice(held, ring, first_row, first_token, d);
             after_matrices<1>(d);
 #endif
         }
         after_matrices<0>(d);
-#if MF_FORMAT == FP8_TOKEN
+#if IS_INT8 && !BY_BLOCK
+        take_whole(whole, d);
+#endif
+#if MF_FORMAT != BF16 && !BY_BLOCK
         scale_by_row(a, t, first_row, first_token, d);
 #endif
         if (OUT_IN_RING)

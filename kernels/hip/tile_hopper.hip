@@ -17,15 +17,11 @@
  *        with MF_TURNS | full u64[MF_STAGES] | empty u64[MF_STAGES] */
 #define MF_WGMMA 1
 #include "dialect.h"
+#include "format.h"
 #include "tile_parts.h"
 #include "dialect_hopper.h"
 
-#define BF16      0
-#define FP8_TOKEN 1
-#define FP8_BLOCK 2
-
 #define SLICE      128
-#define BYTES      (MF_FORMAT == BF16 ? 2 : 1)
 #define SLICE_K    (SLICE / BYTES)
 #define SLICES     MF_CEIL(MF_D, SLICE_K)
 #define BLOCKS_D   MF_CEIL(MF_D, 128)
@@ -35,12 +31,12 @@
 #define QM         (MF_BM / 8)
 #define QM_HALF    (QM / 2)
 #define QM_LEAST   (QM == 12 ? 6 : QM / 4)
-#define SCALES     (MF_FORMAT == FP8_BLOCK ? MF_BM * 4 : 0)
+#define SCALES     (BY_BLOCK ? MF_BM * 4 : 0)
 #define RING_BYTES (MF_CEIL(MF_BN * SLICE + MF_BM * SLICE + SCALES, 1024) * 1024)
 #define OUT_BYTES  (MF_BM * OUT_STRIDE * 2)
 #define OUT_WAVES  (MF_TURNS ? 4 : 4 * GROUPS) /* that write one out */
 #define GATHERS    (MF_STAGE == 1)
-#define COPIES     (GATHERS || MF_FORMAT == FP8_BLOCK) /* all four bringing waves have something to copy */
+#define COPIES     (GATHERS || BY_BLOCK) /* all four bringing waves have something to copy */
 #define PASSES     MF_CEIL(MF_BM, GROUP / 8)
 /* Registers of a thread that brings, that remembers so many rows, and of one that multiplies: 64 Ki in all. */
 #define BRINGS     (GATHERS && (PASSES > 8 || MF_SWAP) ? 56 : 40)
@@ -155,7 +151,7 @@ MF_DEVICE void bring(const mf_hip_bulk_args &a, ring r, i32 n_blocks)
         const i32 expert = t.experts[block];
         if (GATHERS)
             find_rows(t, block, row);
-        if (MF_FORMAT == FP8_BLOCK)
+        if (BY_BLOCK)
             find_scales(t, block, scale);
         for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
             u8 *to = slice_of(r), *tokens = to + MF_BN * SLICE;
@@ -169,7 +165,7 @@ MF_DEVICE void bring(const mf_hip_bulk_args &a, ring r, i32 n_blocks)
             }
             if (GATHERS)
                 gather(t, row, slice, tokens);
-            if (MF_FORMAT == FP8_BLOCK)
+            if (BY_BLOCK)
                 copy_scales(t, scale, slice, tokens + MF_BM * SLICE);
             if (COPIES)
                 mf_barrier_arrive_copied(full);

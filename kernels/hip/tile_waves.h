@@ -43,7 +43,7 @@ MF_DEVICE bool is_column(i32 col, i32 r)
 
 typedef float sums[QN][QM][4];
 
-MF_DEVICE void clear(sums &d)
+template <class T> MF_DEVICE void clear(T (&d)[QN][QM][4])
 {
     MF_UNROLL
     for (int q = 0; q < QN * QM * 4; q++)

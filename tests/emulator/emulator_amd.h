@@ -93,19 +93,20 @@ MF_DEVICE u32 __builtin_amdgcn_perm(u32 a, u32 b, u32 at)
     return r;
 }
 
-/* ---- v_mfma_f32_16x16xK ---- */
+/* ---- v_mfma_f32_16x16xK, v_mfma_i32_16x16xK ---- */
 
 /* Lane l has of row l % 16 of a, and of column l % 16 of b, EACH elements from EACH·(l / 16) on along K, and of d rows
  * 4·(l / 16) to that + 3 of column l % 16. */
-template <int EACH> struct mf_product {
-    float d[4], a[EACH], b[EACH];
+template <int EACH, class SUM> struct mf_product {
+    SUM d[4];
+    float a[EACH], b[EACH];
 };
 
-template <int EACH> MF_HIDDEN void mf_product_all(void **lanes)
+template <int EACH, class SUM> MF_HIDDEN void mf_product_all(void **lanes)
 {
     double a[16][4 * EACH], b[4 * EACH][16], d[16][16];
     for (int l = 0; l < 64; l++) {
-        const mf_product<EACH> *p = (const mf_product<EACH> *)lanes[l];
+        const mf_product<EACH, SUM> *p = (const mf_product<EACH, SUM> *)lanes[l];
         for (int k = 0; k < EACH; k++) {
             a[l % 16][EACH * (l / 16) + k] = p->a[k];
             b[EACH * (l / 16) + k][l % 16] = p->b[k];
@@ -116,7 +117,7 @@ template <int EACH> MF_HIDDEN void mf_product_all(void **lanes)
     mf_multiply(a, b, d);
     for (int l = 0; l < 64; l++) {
         for (int i = 0; i < 4; i++)
-            ((mf_product<EACH> *)lanes[l])->d[i] = (float)d[4 * (l / 16) + i][l % 16];
+            ((mf_product<EACH, SUM> *)lanes[l])->d[i] = (SUM)d[4 * (l / 16) + i][l % 16];
     }
 }
 
@@ -142,21 +143,26 @@ MF_HIDDEN float mf_fnuz_element(u64 bits)
     return bits == 0x80 ? NAN : bits & 0x80 ? -v : v;
 }
 
-template <int EACH, float (*ELEMENT)(u64), class T, class D>
+MF_HIDDEN float mf_s8_element(u64 bits)
+{
+    return (float)(signed char)bits;
+}
+
+template <int EACH, float (*ELEMENT)(u64), class SUM = float, class T, class D>
 MF_HIDDEN D mf_product_of_waves(const char *name, const T &a, const T &b, D c, const void *pc)
 {
-    const int bits = 64 / EACH;
+    const int bits = (int)sizeof(T) * 8 / EACH;
     const u64 mask = ((u64)1 << bits) - 1;
-    mf_product<EACH> p;
-    u64 a_bits, b_bits;
-    memcpy(&a_bits, &a, 8);
-    memcpy(&b_bits, &b, 8);
+    mf_product<EACH, SUM> p;
+    u64 a_bits = 0, b_bits = 0;
+    memcpy(&a_bits, &a, sizeof(a));
+    memcpy(&b_bits, &b, sizeof(b));
     for (int k = 0; k < EACH; k++) {
         p.a[k] = ELEMENT(a_bits >> bits * k & mask);
         p.b[k] = ELEMENT(b_bits >> bits * k & mask);
     }
     memcpy(p.d, &c, sizeof(p.d));
-    mf_emulator->meet(mf_emulator, name, &p, mf_product_all<EACH>, pc);
+    mf_emulator->meet(mf_emulator, name, &p, mf_product_all<EACH, SUM>, pc);
     memcpy(&c, p.d, sizeof(p.d));
     return c;
 }
@@ -172,5 +178,16 @@ template <class T, class D> MF_WORD D __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8
 {
     return mf_product_of_waves<8, mf_fnuz_element>("mfma_fp8", a, b, c, MF_PC);
 }
+#ifdef __gfx90a__
+template <class D> MF_WORD D __builtin_amdgcn_mfma_i32_16x16x16i8(i32 a, i32 b, D c, int, int, int)
+{
+    return mf_product_of_waves<4, mf_s8_element, i32>("mfma_i8", a, b, c, MF_PC);
+}
+#else
+template <class D> MF_WORD D __builtin_amdgcn_mfma_i32_16x16x32_i8(i64 a, i64 b, D c, int, int, int)
+{
+    return mf_product_of_waves<8, mf_s8_element, i32>("mfma_i8", a, b, c, MF_PC);
+}
+#endif
 
 #include "dialect_amd.h"

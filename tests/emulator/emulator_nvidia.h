@@ -211,6 +211,40 @@ MF_WORD void mf_load_matrix_2(u32 (&r)[2], const void *lds)
     memcpy(r, rows.r, sizeof(r));
 }
 
+/* ---- mma.m16n8k32, of int8 ---- */
+
+struct mf_count_product {
+    i32 *d;
+    u32 a[4], b[2];
+};
+
+/* Lane 4·g + t has of row g or g + 8 and columns 4·t to that + 3, or those 16 on, the registers below; of b with rows and
+ * columns exchanged; of d as below. */
+MF_HIDDEN void mf_count_product_all(void **lanes)
+{
+    double a[16][32], b[32][8], d[16][8];
+    for (int l = 0; l < MF_WAVE; l++) {
+        const mf_count_product *p = (const mf_count_product *)lanes[l];
+        const int g = l / 4, t = l % 4;
+        for (int i = 0; i < 16; i++) /* register i / 4, its byte i % 4 */
+            a[g + i / 4 % 2 * 8][4 * t + i % 4 + i / 8 * 16] = (signed char)(p->a[i / 4] >> 8 * (i % 4));
+        for (int i = 0; i < 8; i++)
+            b[4 * t + i % 4 + i / 4 * 16][g] = (signed char)(p->b[i / 4] >> 8 * (i % 4));
+        for (int i = 0; i < 4; i++)
+            d[g + i / 2 * 8][2 * t + i % 2] = p->d[i];
+    }
+    mf_multiply(a, b, d);
+    for (int l = 0; l < MF_WAVE; l++) {
+        for (int i = 0; i < 4; i++)
+            ((const mf_count_product *)lanes[l])->d[i] = (i32)d[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2];
+    }
+}
+MF_WORD void mf_mma_s8(i32 (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
+{
+    mf_count_product p = {d, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+    mf_emulator->meet(mf_emulator, "mf_mma_s8", &p, mf_count_product_all, MF_PC);
+}
+
 /* ---- mma.m16n8k16 ---- */
 
 struct mf_product {

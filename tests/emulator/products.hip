@@ -1,6 +1,6 @@
 /* One product of matrix operands on their way through LDS as tile.hip has them: d[16, MF_MMA_COLS] = a · b transposed, with
  * rows of MF_MMA_BYTES along K. MF_FORMAT 0: bf16, 1: f16, 2: e4m3 by way of f16,
- * 3: e4m3 as the instruction takes it. */
+ * 3: e4m3 as the instruction takes it, 4: int8. */
 #include "dialect.h"
 
 struct product_args {
@@ -37,6 +37,11 @@ extern "C" __global__ void MF_BOUNDS(MF_WAVE, 1) mf_product_of(const product_arg
     mf_mma_f16(d, w, x);
 #elif MF_FORMAT == 3
     mf_mma_fp8(d, w, x);
+#elif MF_FORMAT == 4
+    i32 counts[4] = {0, 0, 0, 0};
+    mf_mma_s8(counts, w, x);
+    for (int i = 0; i < 4; i++)
+        d[i] = (float)counts[i];
 #else
     for (int half = 0; half < 2; half++) {
         u32 wf[MF_MMA_A], xf[MF_MMA_B];

@@ -1,5 +1,5 @@
 /* The registers of matrix instructions as they are, lane by lane: what NVIDIA's ldmatrix leaves of rows in memory, and what a
- * product of bf16 leaves of registers from memory. */
+ * product of bf16 or, with MF_FORMAT 4, of int8 leaves of registers from memory. */
 #include "dialect.h"
 
 struct register_args {
@@ -38,7 +38,14 @@ extern "C" __global__ void MF_BOUNDS(MF_WAVE, 1) mf_registers(const register_arg
     float d[4] = {0, 0, 0, 0};
     for (int i = 0; i < MF_MMA_A + MF_MMA_B; i++)
         (i < MF_MMA_A ? a[i] : b[i - MF_MMA_A]) = in[i];
+#if MF_FORMAT == 4
+    i32 counts[4] = {0, 0, 0, 0};
+    mf_mma_s8(counts, a, b);
+    for (int i = 0; i < 4; i++)
+        d[i] = (float)counts[i];
+#else
     mf_mma_bf16(d, a, b);
+#endif
     for (int i = 0; i < 4; i++)
         ((float *)args.out)[threadIdx.x * 4 + i] = d[i];
 }

@@ -1,0 +1,17 @@
+/* MF_FORMAT: what activations and weights are as they are multiplied, and what shares a scale: a row, 1x128 of activations and
+ * 128x128 of weights, or all tokens and an expert. */
+#pragma once
+
+#define BF16        0
+#define FP8_TOKEN   1
+#define FP8_BLOCK   2
+#define FP8_TENSOR  3
+#define INT8_TOKEN  4
+#define INT8_BLOCK  5
+#define INT8_TENSOR 6
+
+#define IS_INT8   (MF_FORMAT >= INT8_TOKEN)
+#define BY_TOKEN  (MF_FORMAT == FP8_TOKEN || MF_FORMAT == INT8_TOKEN)
+#define BY_BLOCK  (MF_FORMAT == FP8_BLOCK || MF_FORMAT == INT8_BLOCK)
+#define BY_TENSOR (MF_FORMAT == FP8_TENSOR || MF_FORMAT == INT8_TENSOR)
+#define BYTES     (MF_FORMAT == BF16 ? 2 : 1) /* of an element */
