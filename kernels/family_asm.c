@@ -194,13 +194,24 @@ static int offer_zero(const struct mf_shape *s, struct mf_offer *offer)
 
 /* ---- the folder ---- */
 
+static bool is_cpu(const struct mf_device_info *device)
+{
+    return strncmp(device->class.gfx, "cpu-", 4) == 0;
+}
+
+/* What folders of AMD's architectures hold is AITER's. */
+static bool is_aiters(const struct mf_device_info *device)
+{
+    return strncmp(device->class.gfx, "gfx", 3) == 0;
+}
+
 static int load_manifests(const struct mf_device_info *device, struct mf_asm_manifest *m)
 {
     const char *folder = getenv(MF_ASM_FOLDER_ENV);
     if (!folder || !*folder)
         return -ENOENT;
     int r = mf_asm_manifest_load(m, folder, device->class.gfx);
-    return r < 0 ? r : mf_asm_manifest_load(m, folder, "cpu");
+    return r < 0 || !is_cpu(device) ? r : mf_asm_manifest_load(m, folder, "cpu");
 }
 
 static void code_path(const char *folder, const struct mf_asm_kernel *k, char path[PATH_CAP])
@@ -249,8 +260,9 @@ uint64_t mf_asm_hash(const char *folder)
     return hash;
 }
 
+/* On GPUs family move zeroes y. */
 static int offer_all(const struct mf_family *f, const struct mf_asm_manifest *m, const struct mf_shape *s,
-                     struct mf_offer *offer)
+                     bool zeroes, struct mf_offer *offer)
 {
     struct mf_refusal refusal;
     bool zero = false;
@@ -262,7 +274,7 @@ static int offer_all(const struct mf_family *f, const struct mf_asm_manifest *m,
             r = offer->reject(offer, f->name, k->name, refusal.rule, "%s", refusal.reason);
             continue;
         }
-        zero = zero || k->kind == MF_ASM_ONE;
+        zero = zero || (zeroes && k->kind == MF_ASM_ONE);
         describe(k, s, &step);
         r = offer->step(offer, &step);
     }
@@ -277,6 +289,12 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
 {
     struct mf_asm_manifest m = MF_ASM_MANIFEST_INIT;
     struct mf_refusal refusal;
+    if (is_aiters(device))
+        return offer->reject(
+            offer, f->name, f->name, "layout",
+            "the manifests of %s list AITER's own kernels: they read weights in tiles of 16 x 16 and "
+            "write h by token and slot, and no layout and no order here is that",
+            device->class.gfx);
     int r = load_manifests(device, &m);
     if (r == -ENOENT)
         return offer->reject(offer, f->name, f->name, "folder",
@@ -285,12 +303,12 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
         ;
     else if (m.n == 0 && m.n_problems == 0)
         r = offer->reject(offer, f->name, f->name, "folder",
-                          "%s has no manifest in %s/ or cpu/, fmoe/* or fmoe_2stages",
-                          getenv(MF_ASM_FOLDER_ENV), device->class.gfx);
+                          "%s has no manifest in %s/%s, fmoe/* or fmoe_2stages", getenv(MF_ASM_FOLDER_ENV),
+                          device->class.gfx, is_cpu(device) ? " or cpu/" : "");
     else if (!mf_cpu_shape_known(s, &refusal))
         r = offer->reject(offer, f->name, f->name, refusal.rule, "%s", refusal.reason);
     else
-        r = offer_all(f, &m, s, offer);
+        r = offer_all(f, &m, s, is_cpu(device), offer);
     mf_asm_manifest_release(&m);
     return r;
 }
@@ -329,11 +347,12 @@ static int find_kernel(struct mf_kernel *k, const char *name)
     struct mf_refusal refusal;
     int r = load_manifests(&k->device->info, &m);
     const struct mf_asm_kernel *found = mf_asm_manifest_find(&m, k->device->info.class.gfx, name);
-    if (!found)
+    if (!found && is_cpu(&k->device->info))
         found = mf_asm_manifest_find(&m, "cpu", name);
     if (r == 0 && !found)
         r = -EINVAL;
-    if (r == 0 && (!mf_cpu_shape_known(&k->shape, &refusal) || !is_legal(found, &k->shape, &refusal)))
+    if (r == 0 && (is_aiters(&k->device->info) || !mf_cpu_shape_known(&k->shape, &refusal) ||
+                   !is_legal(found, &k->shape, &refusal)))
         r = -ENOTSUP;
     if (r == 0)
         k->k = *found;
@@ -350,7 +369,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
         return -ENOMEM;
     k->device = device;
     k->shape = *shape;
-    int r = strcmp(name, ZERO) == 0 ? 0 : find_kernel(k, name);
+    int r = strcmp(name, ZERO) == 0 && is_cpu(&device->info) ? 0 : find_kernel(k, name);
     if (r == 0 && k->k.name[0])
         r = load_code(k, getenv(MF_ASM_FOLDER_ENV));
     if (r < 0) {
@@ -425,12 +444,9 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
                                          one ? MF_ASM_ONE_BYTES : MF_ASM_STAGE1_BYTES);
 }
 
-const struct mf_family mf_family_asm = {
-    .api = MF_FAMILY_API,
-    .name = "asm",
-    .device_kind = "cpu",
-    .enumerate = enumerate,
-    .open = open_step,
-    .launch = launch_step,
-    .close = close_step,
-};
+#define FAMILY(kind)                                                                                         \
+    {                                                                                                        \
+        .api = MF_FAMILY_API, .name = "asm", .device_kind = kind, .enumerate = enumerate, .open = open_step, \
+        .launch = launch_step, .close = close_step,                                                          \
+    }
+const struct mf_family mf_family_asm = FAMILY("cpu"), mf_family_hip_asm = FAMILY("hip");

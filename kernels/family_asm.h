@@ -2,8 +2,9 @@
  *
  * The folder (the environment variable MOEFARM_ASM_DIR) is laid out as AITER's hsa/: a folder for each architecture, in it
  * fmoe/<activation>/ and fmoe_2stages/ with manifests and the code beside them. A CPU reads that of its class's name
- * and the one called cpu; its code is shared objects (kernels/module_cpu.h). There weights are in row layout and stage 1's
- * rows in sorted order. */
+ * and the one called cpu; its code is shared objects (kernels/module_cpu.h). An NVIDIA
+ * GPU reads sm_90 and the like; its code is what scripts/build_asm.sh makes of kernels/hip/asm_stage1.hip. On both weights are
+ * in row layout and stage 1's rows in sorted order. */
 #pragma once
 
 #include <stdint.h>

@@ -84,6 +84,8 @@ take_no(struct mf_offer *o, const char *family, const char *kernel, const char *
     va_list args;
 
     ck_assert(family && kernel && rule && *rule);
+    if (strcmp(family, "asm") == 0)
+        return 0; /* has no folder here: check_asm_hip */
     (void)mf_copy(h->rule, sizeof(h->rule), rule);
     va_start(args, format);
     ck_assert_int_gt(vsnprintf(h->reason, sizeof(h->reason), format, args), 0);
@@ -316,6 +318,7 @@ int main(void)
     Suite *suite = suite_create("family_hip");
     TCase *tests = tcase_create("family_hip");
 
+    tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, test_offers, 0, MF_ARRAY_LEN(shapes));
     tcase_add_loop_test(tests, test_codes_tell_steps_apart, 0, MF_ARRAY_LEN(shapes));
     tcase_add_loop_test(tests, test_refuses, 0, MF_ARRAY_LEN(refused));
