@@ -16,9 +16,11 @@
 #include "kernels/codec.h"
 #include "kernels/family_hip_stage.h"
 
-#define PART    128                 /* of K: kernels/hip/mx.hip */
-#define QUARTER 32                  /* what is copied at once of a row of weights */
-#define X_MAX   (INT64_C(16) << 32) /* where a row of x lies is 32 bits of 16-byte pieces */
+#define PART    128 /* of K: kernels/hip/mx.hip */
+#define QUARTER 32  /* what is copied at once of a row of weights */
+/* Of a tile of AMD's whose rows of gate and up lie in turn: below what spills on gfx90a. */
+#define TURNS_MAX (64 * 128)
+#define X_MAX     (INT64_C(16) << 32) /* where a row of x lies is 32 bits of 16-byte pieces */
 
 struct variant {
     int block_m, block_n;
@@ -133,6 +135,12 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, const str
     else if (columns > mf_hip_stage_width(&c->st, s) && columns > 64)
         mf_refuse(no, "divisibility", "a tile has %d columns and stage %d only %d", columns, c->st.stage,
                   mf_hip_stage_width(&c->st, s));
+    else if (machine->copies_held && c->st.stage == 1 && *mf_hip_gate_up_word(s) &&
+             c->v->block_m * c->v->block_n >= TURNS_MAX)
+        mf_refuse(
+            no, "registers",
+            "gate and up lie in turn: the places of their rows leave no registers for the sums of %d x %d",
+            c->v->block_n, c->v->block_m);
     else if (shared > (uint32_t)machine->shared_block)
         mf_refuse(no, "lds", "%d slices need %u bytes of LDS with what is beside them; a block has %d",
                   c->v->stages, shared, machine->shared_block);
