@@ -65,7 +65,7 @@ echo "status page: $MOEFARM_URL/"
 
 say "submit $shapes and watch it"
 started=$SECONDS
-receipt=$($moefarm submit "$shapes" --name demo)
+receipt=$($moefarm submit "$shapes" --name demo --topk 4 --regret none)
 echo "$receipt"
 batch=$(sed -n 's/^batch \([0-9]*\):.*/\1/p' <<<"$receipt")
 $moefarm watch "$batch"
