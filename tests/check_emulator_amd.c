@@ -21,22 +21,14 @@ static const struct emulated flavours[] = {
     {"gfx942", {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TENSOR, "tile"}, 3, 2},
 };
 /* clang-format on */
-static uint64_t seed;
 
 START_TEST(test_contract)
 {
-    emulate(flavours, MF_ARRAY_LEN(flavours), _i, seed);
+    emulate(flavours, MF_ARRAY_LEN(flavours), _i);
 }
 END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("emulator amd");
-    TCase *contract = tcase_create("contract");
-
-    seed = emulated_seed();
-    tcase_set_timeout(contract, 300);
-    tcase_add_loop_test(contract, test_contract, 0, (int)(MF_ARRAY_LEN(rows) * MF_ARRAY_LEN(flavours)));
-    suite_add_tcase(suite, contract);
-    return mf_check_main(suite);
+    return emulated_main("emulator amd", test_contract, MF_ARRAY_LEN(rows) * MF_ARRAY_LEN(flavours));
 }

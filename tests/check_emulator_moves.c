@@ -31,7 +31,6 @@ static const struct moved {
     {"gfx90a", {  3, 400,  32,  9, 9, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TENSOR, "permute"}, ""},
 };
 /* clang-format on */
-static uint64_t seed;
 
 START_TEST(test_contract)
 {
@@ -47,7 +46,7 @@ START_TEST(test_contract)
         .guard = &guard};
 
     ck_assert_int_eq(mf_shape_form_parse(m->form, &s), 0);
-    ck_assert_int_eq(mf_device_emulated_open(m->gfx, CORES, seed, &run.device), 0);
+    ck_assert_int_eq(mf_device_emulated_open(m->gfx, CORES, emulated_seed, &run.device), 0);
     ck_assert_int_ge(contract_check_some(&run), 2);
     (void)mf_device_close(run.device);
 }
@@ -55,12 +54,5 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("emulator moves");
-    TCase *contract = tcase_create("contract");
-
-    seed = emulated_seed();
-    tcase_set_timeout(contract, 300);
-    tcase_add_loop_test(contract, test_contract, 0, (int)MF_ARRAY_LEN(moved));
-    suite_add_tcase(suite, contract);
-    return mf_check_main(suite);
+    return emulated_main("emulator moves", test_contract, MF_ARRAY_LEN(moved));
 }

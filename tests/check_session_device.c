@@ -9,40 +9,8 @@
 #include "emulator/device_emulated.h"
 #include "kernels/data.h"
 #include "mf_check.h"
+#include "test_keeper.h"
 #include "worker/session_data.h"
-
-/* ---- a keeper in memory ---- */
-
-struct test_keeper {
-    struct mf_keeper keeper; /* first */
-    char keys[8][256];
-    int fds[8];
-    uint64_t bytes[8];
-    int n, n_found;
-};
-
-static int keeper_find(struct mf_keeper *keeper, const char *key, uint64_t *ret_bytes)
-{
-    struct test_keeper *k = (struct test_keeper *)keeper;
-    for (int i = 0; i < k->n; i++) {
-        if (strcmp(k->keys[i], key) == 0) {
-            k->n_found++;
-            *ret_bytes = k->bytes[i];
-            return k->fds[i];
-        }
-    }
-    return -1;
-}
-
-static int keeper_keep(struct mf_keeper *keeper, const char *key, int fd, uint64_t bytes)
-{
-    struct test_keeper *k = (struct test_keeper *)keeper;
-    ck_assert_int_lt(k->n, 8);
-    ck_assert_int_eq(mf_copy(k->keys[k->n], sizeof(k->keys[0]), key), 0);
-    k->fds[k->n] = fd;
-    k->bytes[k->n++] = bytes;
-    return 0;
-}
 
 /* ---- helpers ---- */
 
@@ -121,7 +89,8 @@ static void check_reference(const struct mf_session *session, const struct mf_sh
 START_TEST(the_device_makes_all)
 {
     const struct mf_shape s = a_shape();
-    struct test_keeper k = {.keeper = {keeper_find, keeper_keep, NULL}};
+    struct test_keeper k;
+    keeper_init(&k);
     struct mf_device *d = device();
 
     struct mf_session *first = session_of(d, &s, &k);
@@ -239,7 +208,8 @@ START_TEST(a_full_device_leaves_it_to_the_host)
     ops.alloc = alloc_until_full;
     d->ops = &ops;
     for (int i = 0; i < MEMORIES; i++) {
-        struct test_keeper k = {.keeper = {keeper_find, keeper_keep, NULL}};
+        struct test_keeper k;
+        keeper_init(&k);
         until_full = i;
         struct mf_session *session = session_of(d, &s, &k);
         ck_assert_int_lt(until_full, 0);

@@ -68,7 +68,10 @@ static inline size_t emulated_families(const struct row *row, const struct emula
     return narrow && !staged ? 0 : n;
 }
 
-static inline void emulate(const struct emulated *flavours, size_t n, int i, uint64_t seed)
+/* Of this run; said, so that it can be asked for again. */
+static uint64_t emulated_seed;
+
+static inline void emulate(const struct emulated *flavours, size_t n, int i)
 {
     const struct row *row = &rows[(size_t)i / n];
     const struct emulated *flavour = &flavours[(size_t)i % n];
@@ -90,18 +93,23 @@ static inline void emulate(const struct emulated *flavours, size_t n, int i, uin
         s.model_dim += s.model_dim % 32; /* weights are copied by 32 */
     if (flavour->format.q_type == MF_QTYPE_PER_1X128)
         s.gate_up = MF_GATE_UP_ANY; /* scales are of several rows of one of them */
-    ck_assert_int_eq(mf_device_emulated_open(flavour->gfx, CORES, seed, &run.device), 0);
+    ck_assert_int_eq(mf_device_emulated_open(flavour->gfx, CORES, emulated_seed, &run.device), 0);
     ck_assert_int_ge(contract_check_some(&run), (int)run.n_families);
     (void)mf_device_close(run.device);
 }
 
-/* The seed of this run, and that it is said. */
-static inline uint64_t emulated_seed(void)
+/* The whole of a check_emulator_*.c: its test for each of n rows. */
+static inline int emulated_main(const char *name, const TTest *test, size_t n)
 {
     const char *asked = getenv("MOEFARM_TEST_SEED");
-    uint64_t seed = asked ? strtoull(asked, NULL, 10) : 20261121;
+    Suite *suite = suite_create(name);
+    TCase *contract = tcase_create("contract");
 
-    printf("seed %" PRIu64 " (MOEFARM_TEST_SEED)\n", seed);
+    emulated_seed = asked ? strtoull(asked, NULL, 10) : 20261121;
+    printf("seed %" PRIu64 " (MOEFARM_TEST_SEED)\n", emulated_seed);
     (void)fflush(stdout);
-    return seed;
+    tcase_set_timeout(contract, 300);
+    tcase_add_loop_test(contract, test, 0, (int)n);
+    suite_add_tcase(suite, contract);
+    return mf_check_main(suite);
 }
