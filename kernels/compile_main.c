@@ -19,9 +19,6 @@
 #include "kernels/code.h"
 #include "kernels/compile_clang.h"
 
-#define ARGS_MAX    64
-#define SOURCES_MAX 64
-
 struct compiler {
     const char *vendor, *prefix;
     const char *libraries[8]; /* the first that has the calls */
@@ -146,23 +143,28 @@ static int write_code(const struct calls *c, void *program, const char *out)
 static int compile(const struct compiler *v, const struct calls *c, const char *arch, const char *source,
                    const char *out, char **defines, int n_defines)
 {
-    const char *names[SOURCES_MAX], *texts[SOURCES_MAX], *options[ARGS_MAX];
+    _cleanup_(mf_freep) const char **names = NULL, **texts = NULL, **options = NULL;
     int n_sources = 0, n = 0;
     char arch_option[64];
     void *program = NULL;
-    for (const char *name; (name = mf_code_source_name((size_t)n_sources)); n_sources++) {
-        if (n_sources == SOURCES_MAX) {
-            (void)fprintf(stderr, "more than %d sources: raise SOURCES_MAX\n", SOURCES_MAX);
-            return -E2BIG;
-        }
-        names[n_sources] = name;
-        texts[n_sources] = mf_code_source(name);
+    while (mf_code_source_name((size_t)n_sources))
+        n_sources++;
+    names = calloc((size_t)n_sources, sizeof(*names));
+    texts = calloc((size_t)n_sources, sizeof(*texts));
+    options = calloc(1 + MF_ARRAY_LEN(v->fixed) + (size_t)n_defines, sizeof(*options));
+    if (!names || !texts || !options) {
+        (void)fprintf(stderr, "out of memory\n");
+        return -ENOMEM;
+    }
+    for (int i = 0; i < n_sources; i++) {
+        names[i] = mf_code_source_name((size_t)i);
+        texts[i] = mf_code_source(names[i]);
     }
     mf_say(arch_option, sizeof(arch_option), "--gpu-architecture=%s", arch);
     options[n++] = arch_option;
     for (size_t i = 0; i < MF_ARRAY_LEN(v->fixed) && v->fixed[i]; i++)
         options[n++] = v->fixed[i];
-    for (int i = 0; i < n_defines && n < ARGS_MAX; i++)
+    for (int i = 0; i < n_defines; i++)
         options[n++] = defines[i];
     int r = c->create(&program, mf_code_source(source), source, n_sources, texts, names);
     if (r == 0)
