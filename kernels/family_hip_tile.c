@@ -201,7 +201,7 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
                   (long long)x_bytes(s), (long long)GATHERED_MAX);
     else if (c->st.out == MF_HIP_TO_Y && !is_hopper(v))
         mf_refuse(no, "accumulates",
-                  "rows are added to y by bulk copies, which only the cores b and bt make");
+                  "rows are added to y by bulk copies, which only the cores b, bt, bs and bts make");
     else if (is_swapped(v) && !mf_hip_by_block(format))
         mf_refuse(no, "format",
                   "the cores bs and bts are for scales of 1x128, which they apply to a slice's sums");

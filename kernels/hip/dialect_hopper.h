@@ -114,8 +114,7 @@ MF_DEVICE void mf_store_4(void *lds, const u32 (&r)[4])
         "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
         : "memory");
 }
-/* The same, each turned: the row that lane l names
- * is column l % 8 of matrix l / 8. */
+/* The same, each turned: the row that lane l names is column l % 8 of matrix l / 8. */
 MF_DEVICE void mf_store_turned_4(void *lds, const u32 (&r)[4])
 {
     asm volatile(

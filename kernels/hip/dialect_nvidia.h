@@ -231,7 +231,7 @@ MF_DEVICE float mf_divide(float a, float b)
     return __fdiv_rn(a, b);
 }
 
-/* To 2^-21 or so, and without a branch: a true division has one, and nothing is interleaved over it. */
+/* By the hardware's approximations of 2^x and 1/x: a true division has a branch, and nothing is interleaved over it. */
 MF_DEVICE float mf_sigmoid(float x)
 {
     float e, r;

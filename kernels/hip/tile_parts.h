@@ -1,5 +1,5 @@
 /* What all cores of the two-stage grouped GEMM share: how the work is cut into tiles, and the end of a tile. A core is a file
- * of its own (tile.hip, tile_hopper.hip); these are its words whatever its weights are.
+ * of its own (tile.hip, tile_hopper.hip, mx.hip); these are its words whatever its weights are.
  *
  *   MF_STAGE    1: gather, gemm1, act -> h [P,I]     2: gemm2, row by row into z [T·k,H]
  *   MF_N, MF_D  columns of the output; length of the product (stage 1: I, H; stage 2: H, I)
@@ -74,16 +74,17 @@ MF_DEVICE float leaving(float v)
 #endif
 }
 
-/* Begins. The order of experts is older than the launch before stage 2, so the weights of the first tile, as many bytes of a
- * row, are asked for while that one ends. Thread r asks for row r of the tile's. */
+/* Stage 2 begins; stage 1 had to before it read the order of experts. That order is older than the launch before stage 2, so
+ * the weights of the first tile, as many bytes of a row, are asked for while that one ends. Thread r asks for its row r. */
 MF_DEVICE void begin_at(const mf_hip_tile_args &a, i32 block, i32 col, bool is_there, i32 row_bytes,
                         i32 ahead)
 {
-    if (MF_STAGE == 2 && is_there && threadIdx.x < MF_BN && col + (i32)threadIdx.x < MF_N)
+    if (MF_STAGE == 1)
+        return;
+    if (is_there && threadIdx.x < MF_BN && col + (i32)threadIdx.x < MF_N)
         mf_ask_cache((const u8 *)a.w + ((i64)a.experts[block] * MF_N + col + threadIdx.x) * row_bytes,
                      MF_MIN(ahead, row_bytes));
-    if (MF_STAGE == 2)
-        mf_begin();
+    mf_begin();
 }
 
 #ifdef MF_QUANT
