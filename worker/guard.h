@@ -24,7 +24,8 @@ struct mf_guarded {
     bool poisoned; /* once at least, whole */
 };
 
-/* Bands drawn on the host; what lies between them is undefined, and so is the device's copy until it is poisoned or pushed. -EINVAL: the shape has no such artifact; -ENOMEM. */
+/* Bands drawn on the host; what lies between them is undefined, and so is the device's copy until it is poisoned or pushed.
+ * -EINVAL: the shape has no such artifact; -ENOMEM. */
 int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_device *device,
                    struct mf_guarded *ret);
 void mf_guarded_release(struct mf_guarded *g);

@@ -1,8 +1,9 @@
 /* A session's inside: its data, and the buffers made of it on demand. Only session*.c include this.
  *
- * Weights and references live in sealed memory files under a key that names all that they depend on. Inputs of steps are made once
- * for each artifact and rotation and are read-only from then on; outputs are made twice for each artifact (run one and
- * run two). Both are dropped between steps when they pass a quarter of the memory that was free at the start. */
+ * Weights and references live in sealed memory files under a key that names all that they depend on; weights that a device
+ * makes itself live in its memory alone, and are made again by the next runner. Inputs of steps are made once for each
+ * artifact and rotation and are read-only from then on; outputs are made twice for each artifact (run one and run two). Both
+ * are dropped between steps when they pass a quarter of the memory that was free at the start. */
 #pragma once
 
 #include "kernels/maker.h"
