@@ -1,7 +1,7 @@
 /* Steps of shapes on a device without a farm: every step probed through the worker's own gates and clock, then the best
  * pipelines raced end to end. For whoever writes kernels.
  *
- *     bench_device DEVICE SHAPES.csv [FAMILIES [NAME]]       DEVICE as moefarm-worker --device; NAME: only steps whose names hold it
+ *     bench_device DEVICE SHAPES.csv [FAMILIES [NAMES]]       DEVICE as moefarm-worker --device; NAMES: only steps whose names hold one of these words with commas between
  *
  * SHAPES.csv holds rows of untuned_fmoe.csv without a header, in the columns' order. With BENCH_TRACE in the environment
  * each step is named as it begins: what a device that fails was at. */
@@ -32,10 +32,24 @@ struct found {
     const char *only; /* NULL: every step */
 };
 
+/* Any of the words of only, which commas separate. */
+static bool holds(const char *name, const char *only)
+{
+    char word[MF_STEP_NAME_MAX];
+    for (const char *at = only; *at; at += *at == ',') {
+        size_t n = strcspn(at, ",");
+        (void)snprintf(word, sizeof(word), "%.*s", (int)n, at);
+        if (strstr(name, word))
+            return true;
+        at += n;
+    }
+    return false;
+}
+
 static int take_step(struct mf_offer *o, const struct mf_step *s)
 {
     struct found *f = (struct found *)o;
-    if (f->n < STEPS_MAX && (!f->only || strstr(s->name, f->only))) {
+    if (f->n < STEPS_MAX && (!f->only || holds(s->name, f->only))) {
         f->steps[f->n] = (struct mf_probe_step){(int64_t)f->n, *s};
         f->n++;
     }
