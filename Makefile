@@ -4,7 +4,7 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-asan test-tsan test-long fuzz bench bench-gpu format clean
+.PHONY: help setup build demo test test-asan test-tsan test-long fuzz bench bench-gpu format vendor clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -41,6 +41,9 @@ setup:           ## install the packages that a build and its tests need
 
 format:          ## clang-format all sources in place
 	@scripts/check_style.sh --fix
+
+vendor:          ## fetch the page's charting library again, at the version of scripts/vendor.sh
+	@scripts/vendor.sh
 
 clean:           ## remove build/
 	@rm -rf build

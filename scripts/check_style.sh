@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 mapfile -t sources < <(find common kernels worker server cli tests -name '*.[ch]' -type f | sort)
-mapfile -t texts < <(find . \( -name .git -o -name 'build*' -o -path ./tests/data \) -prune \
+mapfile -t texts < <(find . \( -name .git -o -name 'build*' -o -path ./tests/data -o -path ./server/page/vendor \) -prune \
     -o -type f \( -name '*.[ch]' -o -name '*.sh' -o -name '*.py' -o -name '*.js' -o -name '*.sql' -o -name '*.md' \
     -o -name '*.cmake' -o -name CMakeLists.txt \) -print | sort)
 failed=0

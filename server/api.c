@@ -55,6 +55,13 @@ int mf_api_batch(void *reader, struct mf_request *r)
     return answer_one(r, e, json, "batch");
 }
 
+int mf_api_timeline(void *reader, struct mf_request *r)
+{
+    cJSON *json = NULL;
+    int e = mf_read_timeline(store_of(reader), r->path_id[0], &json);
+    return answer_one(r, e, json, "batch");
+}
+
 /* A filter that names none of the words is refused, not answered by an empty list. */
 static int check_word(struct mf_request *r, const char *name, const char *const *words)
 {
@@ -142,6 +149,13 @@ int mf_api_rejections(void *reader, struct mf_request *r)
         &list, "goal");
 }
 
+int mf_api_step(void *reader, struct mf_request *r)
+{
+    cJSON *json = NULL;
+    int e = mf_read_step(store_of(reader), r->path_id[0], &json);
+    return answer_one(r, e, json, "step");
+}
+
 int mf_api_step_results(void *reader, struct mf_request *r)
 {
     struct mf_list list;
@@ -152,6 +166,13 @@ int mf_api_step_results(void *reader, struct mf_request *r)
                             "goal: the number of a goal, from 1 on, is expected");
     return answer_list(r, mf_read_step_results(store_of(reader), r->path_id[0], goal, &r->page, &list), &list,
                        "step");
+}
+
+int mf_api_pipeline(void *reader, struct mf_request *r)
+{
+    cJSON *json = NULL;
+    int e = mf_read_pipeline(store_of(reader), r->path_id[0], &json);
+    return answer_one(r, e, json, "pipeline");
 }
 
 int mf_api_pipeline_results(void *reader, struct mf_request *r)

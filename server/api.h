@@ -8,13 +8,16 @@ int mf_api_submit_read(void *reader, struct mf_request *r); /* body → struct m
 int mf_api_batches(void *reader, struct mf_request *r);
 int mf_api_batch(void *reader, struct mf_request *r);
 int mf_api_goals(void *reader, struct mf_request *r);
+int mf_api_timeline(void *reader, struct mf_request *r);
 int mf_api_events_read(void *reader, struct mf_request *r); /* what a stream missed, as text/event-stream */
 int mf_api_goal(void *reader, struct mf_request *r);
 int mf_api_pipelines(void *reader, struct mf_request *r);
 int mf_api_race(void *reader, struct mf_request *r);
 int mf_api_steps(void *reader, struct mf_request *r);
 int mf_api_rejections(void *reader, struct mf_request *r);
+int mf_api_step(void *reader, struct mf_request *r);
 int mf_api_step_results(void *reader, struct mf_request *r);
+int mf_api_pipeline(void *reader, struct mf_request *r);
 int mf_api_pipeline_results(void *reader, struct mf_request *r);
 int mf_api_workers(void *reader, struct mf_request *r);
 int mf_api_quarantine(void *reader, struct mf_request *r);

@@ -20,11 +20,13 @@ set(MF_HTTP_SOURCES
     store_read.c
     store_read_metrics.c
     store_read_steps.c
+    store_read_timeline.c
     stream.c
     submission.c)
 
 # The status page, built in: each file becomes an array of bytes, made anew when the file changes.
-set(MF_PAGE_FILES index.html app.js views.js goal.js charts.js app.css icon.svg schemas.json)
+set(MF_PAGE_FILES index.html app.js views.js goal.js plots.js charts.js app.css icon.svg schemas.json
+    vendor/uPlot.iife.min.js vendor/uPlot.min.css vendor/LICENSE)
 set(mf_embed ${CMAKE_CURRENT_BINARY_DIR}/embed.c)
 set(mf_page_paths)
 foreach(file IN LISTS MF_PAGE_FILES)

@@ -17,9 +17,13 @@ static const struct {
     {"/page/app.js", "app.js", "text/javascript; charset=utf-8"},
     {"/page/views.js", "views.js", "text/javascript; charset=utf-8"},
     {"/page/goal.js", "goal.js", "text/javascript; charset=utf-8"},
+    {"/page/plots.js", "plots.js", "text/javascript; charset=utf-8"},
     {"/page/charts.js", "charts.js", "text/javascript; charset=utf-8"},
     {"/page/app.css", "app.css", "text/css; charset=utf-8"},
     {"/page/icon.svg", "icon.svg", "image/svg+xml"},
+    {"/page/vendor/uPlot.iife.min.js", "vendor/uPlot.iife.min.js", "text/javascript; charset=utf-8"},
+    {"/page/vendor/uPlot.min.css", "vendor/uPlot.min.css", "text/css; charset=utf-8"},
+    {"/page/vendor/LICENSE", "vendor/LICENSE", "text/plain; charset=utf-8"},
 };
 
 int mf_api_page(void *http, struct mf_request *r)

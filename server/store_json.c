@@ -1,6 +1,7 @@
 #include "server/store_json.h"
 
 #include "common/json.h"
+#include "common/shape.h"
 
 #include <errno.h>
 #include <math.h>
@@ -82,4 +83,24 @@ cJSON *mf_samples_json(const void *blob, size_t len)
         cJSON_AddItemToArray(list, isfinite(value) ? cJSON_CreateRaw(text) : cJSON_CreateNull());
     }
     return list;
+}
+
+cJSON *mf_shape_json(const char *row)
+{
+    struct mf_shape shape;
+    cJSON *o = cJSON_CreateObject();
+    if (!o || mf_shape_parse(row, &shape) < 0)
+        return o;
+    for (int i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
+        char text[64];
+        if (mf_shape_get(&shape, mf_shape_columns[i], text, sizeof(text)) < 0)
+            continue;
+        bool number = strspn(text, "0123456789") == strlen(text);
+        cJSON_AddItemToObject(o, mf_shape_columns[i],
+                              number ? cJSON_CreateRaw(text) : cJSON_CreateString(text));
+    }
+    char form[MF_SHAPE_FORM_MAX];
+    if (mf_shape_get(&shape, MF_SHAPE_FORM, form, sizeof(form)) == 0 && *form)
+        cJSON_AddStringToObject(o, MF_SHAPE_FORM, form);
+    return o;
 }

@@ -3,7 +3,6 @@
 
 #include "common/clock.h"
 #include "common/json.h"
-#include "common/shape.h"
 #include "server/events.h"
 
 #include <errno.h>
@@ -151,27 +150,6 @@ int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret)
 
 /* --- goals ------------------------------------------------------------------------------------------------ */
 
-/* {"token": 4, …, "doweight_stage1": 0}: sizes and flags as numbers, the rest as the CSV spells it. */
-static cJSON *shape_json(const char *row)
-{
-    struct mf_shape shape;
-    cJSON *o = cJSON_CreateObject();
-    if (!o || mf_shape_parse(row, &shape) < 0)
-        return o;
-    for (int i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
-        char text[64];
-        if (mf_shape_get(&shape, mf_shape_columns[i], text, sizeof(text)) < 0)
-            continue;
-        bool number = strspn(text, "0123456789") == strlen(text);
-        cJSON_AddItemToObject(o, mf_shape_columns[i],
-                              number ? cJSON_CreateRaw(text) : cJSON_CreateString(text));
-    }
-    char form[MF_SHAPE_FORM_MAX];
-    if (mf_shape_get(&shape, MF_SHAPE_FORM, form, sizeof(form)) == 0 && *form)
-        cJSON_AddStringToObject(o, MF_SHAPE_FORM, form);
-    return o;
-}
-
 #define GOAL_COLUMNS                                                                                         \
     "SELECT g.id AS id, g.batch AS batch, s.row, s.layer_model AS layer_model, c.gfx || '/' || c.cu_num AS " \
     "class,"                                                                                                 \
@@ -200,7 +178,7 @@ static cJSON *names_json(struct mf_store *s, const char *steps)
 static int make_goal(struct mf_sql *q, void *store, cJSON **ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, GOAL_TYPES);
-    cJSON *shape = shape_json(mf_sql_text(q, GOAL_ROW));
+    cJSON *shape = mf_shape_json(mf_sql_text(q, GOAL_ROW));
     cJSON *winner =
         mf_sql_null(q, GOAL_STEPS) ? cJSON_CreateNull() : names_json(store, mf_sql_text(q, GOAL_STEPS));
     if (!o || !shape || !winner) {

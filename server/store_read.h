@@ -18,6 +18,8 @@ struct mf_list {
 /* -ENOENT for ids that do not exist, in all below. */
 int mf_read_batches(struct mf_store *s, const struct mf_page *page, struct mf_list *ret);
 int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret);
+/* Buckets of time from submission to the end, or to now. */
+int mf_read_timeline(struct mf_store *s, int64_t batch, cJSON **ret);
 int mf_read_batch_exists(struct mf_store *s, int64_t id);
 /* state may be NULL. */
 int mf_read_goals(struct mf_store *s, int64_t batch, const char *state, const struct mf_page *page,
@@ -25,6 +27,7 @@ int mf_read_goals(struct mf_store *s, int64_t batch, const char *state, const st
 int mf_read_goal(struct mf_store *s, int64_t id, cJSON **ret);
 int mf_read_pipelines(struct mf_store *s, int64_t goal, bool finalists, const struct mf_page *page,
                       struct mf_list *ret);
+int mf_read_pipeline(struct mf_store *s, int64_t id, cJSON **ret);
 int mf_read_race(struct mf_store *s, int64_t goal, cJSON **ret);
 
 struct mf_step_filter {
@@ -32,6 +35,7 @@ struct mf_step_filter {
 };
 int mf_read_steps(struct mf_store *s, int64_t goal, const struct mf_step_filter *filter,
                   const struct mf_page *page, struct mf_list *ret);
+int mf_read_step(struct mf_store *s, int64_t id, cJSON **ret);
 /* kernel: a glob, may be NULL. */
 int mf_read_rejections(struct mf_store *s, int64_t goal, const char *kernel, const struct mf_page *page,
                        struct mf_list *ret);

@@ -42,8 +42,9 @@ enum { PIPELINE_GROUP = 0, PIPELINE_KEY = 7, PIPELINE_STEPS = 15, PIPELINE_GOAL 
 
 static int make_pipeline(struct mf_sql *q, void *store, cJSON **ret)
 {
-    /* group, id, place, structure, block_m, layout, forecast_us, key, finalist, us, mad, samples_n, dropped_at, winner, tie */
-    _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, ".iititd.bddiibb");
+    /* group, id, place, structure, block_m, layout, forecast_us, key, finalist, us, mad, samples_n, dropped_at, winner, tie, steps,
+     * goal */
+    _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, ".iititd.bddiibb.i");
     if (!o)
         return -ENOMEM;
     int r = add_ops(store, mf_sql_i64(q, PIPELINE_GOAL), mf_sql_text(q, PIPELINE_STEPS), o);
@@ -69,7 +70,7 @@ static int make_pipeline(struct mf_sql *q, void *store, cJSON **ret)
     " FROM pipeline p LEFT JOIN config f ON f.goal = p.goal"                                                 \
     " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE goal = p.goal AND step IS NULL AND "    \
     "final = 1 AND pipeline = p.id"                                                                          \
-    "  AND us IS NOT NULL) WHERE p.goal = ?1 AND p.finalist >= ?2"
+    "  AND us IS NOT NULL)"
 
 int mf_read_pipelines(struct mf_store *s, int64_t goal, bool finalists, const struct mf_page *page,
                       struct mf_list *ret)
@@ -79,13 +80,22 @@ int mf_read_pipelines(struct mf_store *s, int64_t goal, bool finalists, const st
     if (r < 0)
         return r;
     r = mf_sql(s,
-               "SELECT * FROM (" PIPELINES
+               "SELECT * FROM (" PIPELINES " WHERE p.goal = ?1 AND p.finalist >= ?2"
                ") WHERE (grp, number, id) > (?3, ?4, ?5) ORDER BY grp, number, id LIMIT ?6",
                &q, "iiidii", goal, (int64_t)finalists, page->from ? page->group : -1, page->number, page->id,
                (int64_t)page->limit + 1);
     return r < 0 ? r
                  : mf_list_take(q, page, &(struct mf_list_keys){PIPELINE_GROUP, PIPELINE_KEY, 1},
                                 make_pipeline, s, ret);
+}
+
+int mf_read_pipeline(struct mf_store *s, int64_t id, cJSON **ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s, PIPELINES " WHERE p.id = ?1", &q, "i", id);
+    if (r < 0 || (r = mf_sql_next(q)) < 0)
+        return r;
+    return r == 0 ? -ENOENT : make_pipeline(q, s, ret);
 }
 
 static int add_racers(struct mf_store *s, int64_t goal, cJSON *race)
@@ -180,6 +190,34 @@ int mf_read_steps(struct mf_store *s, int64_t goal, const struct mf_step_filter 
         &q, "iittti", goal, page->id, filter->family, filter->status, filter->covers,
         (int64_t)page->limit + 1);
     return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_step, NULL, ret);
+}
+
+int mf_read_step(struct mf_store *s, int64_t id, cJSON **ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(
+        s,
+        "SELECT s.id AS id, k.id AS kernel, k.family AS family, k.name AS name, k.revision AS revision,"
+        " json_extract(s.body, '$.stage') AS stage, s.covers AS covers, s.block_m AS block_m,"
+        " c.gfx || '/' || c.cu_num AS class, s.flops AS flops, s.bytes AS bytes,"
+        " coalesce(json_extract(s.body, '$.needs'), '[]') AS needs,"
+        " coalesce(json_extract(s.body, '$.gives'), '[]') AS gives, h.row"
+        " FROM step s JOIN kernel k ON k.id = s.kernel JOIN enumeration e ON e.id = s.enumeration"
+        " JOIN device_class c ON c.id = e.class JOIN shape h ON h.id = e.shape WHERE s.id = ?1",
+        &q, "i", id);
+    if (r < 0 || (r = mf_sql_next(q)) < 0)
+        return r;
+    if (r == 0)
+        return -ENOENT;
+    _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, "iittttt"
+                                                       "itddjj.");
+    cJSON *shape = mf_shape_json(mf_sql_text(q, 13));
+    if (!o || !shape || !cJSON_AddItemToObject(o, "shape", shape)) {
+        cJSON_Delete(shape);
+        return -ENOMEM;
+    }
+    *ret = MF_TAKE(o);
+    return 0;
 }
 
 static int make_rejection(struct mf_sql *q, void *data, cJSON **ret)

@@ -214,16 +214,21 @@ static const char *const lists[] = {
     "/api/v1/export/left_out?consumer=aiter&",
 };
 
+static cJSON *get(int port, const char *path)
+{
+    struct http_reply r = http_get(port, path);
+    ck_assert_msg(r.status == 200, "%s: %s", path, r.body);
+    cJSON *json = mf_json_parse(r.body, r.len, r.len);
+    http_reply_free(&r);
+    return json;
+}
+
 static cJSON *page(int port, const char *path, int limit, const char *cursor)
 {
     char text[512];
     (void)snprintf(text, sizeof(text), "%slimit=%d%s%s", path, limit, cursor ? "&cursor=" : "",
                    cursor ? cursor : "");
-    struct http_reply r = http_get(port, text);
-    ck_assert_msg(r.status == 200, "%s: %s", text, r.body);
-    cJSON *json = mf_json_parse(r.body, r.len, r.len);
-    http_reply_free(&r);
-    return json;
+    return get(port, text);
 }
 
 /* Page by page of any size, a list is what it is in one. */
@@ -286,6 +291,12 @@ static const struct {
      "\"registers\":null,\"spills\":null,\"lds\":null,\"occupancy\":null"},
     {"/api/v1/goals/5/steps?covers=gather%2Bgemm1%2Bact&limit=1",
      "\"registers\":168,\"spills\":0,\"lds\":98304,\"occupancy\":2"},
+    {"/api/v1/batches/1/timeline", "\"bucket_ms\":4000"}, /* 840 s in at most 240 */
+    {"/api/v1/batches/3/timeline", "\"bucket_ms\":1000"},
+    {"/api/v1/pipelines/1", "\"goal\":1,"},
+    {"/api/v1/steps/1",
+     "\"name\":\"sort_m16\",\"revision\":\"r1\",\"stage\":\"move\",\"covers\":\"sort\",\"block_m\":16,"},
+    {"/api/v1/steps/1", "\"shape\":{\"token\":1,\"model_dim\":2048"},
     {"/api/v1/steps/1/results?goal=1", "\"samples\":[1."},
     {"/api/v1/steps/1/results?goal=2", "{\"items\":[],\"next\":null}"},
     {"/api/v1/workers", "\"busy\":{\"timing\":0.7014"},
@@ -299,6 +310,37 @@ START_TEST(test_answers)
         struct http_reply r = http_get(http_harness_port(h), answers[i].path);
         ck_assert_msg(r.status == 200 && strstr(r.body, answers[i].text), "%s: %s", answers[i].path, r.body);
         http_reply_free(&r);
+    }
+    http_harness_stop(h);
+}
+END_TEST
+
+/* No result of a batch is left out or counted twice: those before and after its time go to its ends. */
+START_TEST(test_timeline)
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    static const char *const names[] = {"measured", "refused", "raced"};
+    static const int measured[] = {FIXTURE_BATCH_DONE, FIXTURE_BATCH_OPEN};
+    for (size_t i = 0; i < MF_ARRAY_LEN(measured); i++) {
+        char path[64];
+        int sums[3] = {0}, n = 0, want = 0;
+        (void)snprintf(path, sizeof(path), "/api/v1/batches/%d", measured[i]);
+        cJSON *batch = get(http_harness_port(h), path);
+        want = cJSON_GetObjectItem(batch, "measured")->valueint;
+        cJSON_Delete(batch);
+        (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/timeline", measured[i]);
+        cJSON *json = get(http_harness_port(h), path);
+        for (size_t k = 0; k < MF_ARRAY_LEN(names); k++) {
+            const cJSON *list = mf_json_array(json, names[k]), *item;
+            ck_assert_int_le(n = cJSON_GetArraySize(list), 241);
+            cJSON_ArrayForEach (item, list)
+                sums[k] += item->valueint;
+        }
+        ck_assert_int_eq(sums[0], want);
+        ck_assert_int_gt(sums[1], 0);
+        ck_assert_int_lt(sums[1], sums[0]);
+        ck_assert_int_eq(sums[2], measured[i] == FIXTURE_BATCH_DONE ? 8 * FIXTURE_GOALS_DONE : 8);
+        cJSON_Delete(json);
     }
     http_harness_stop(h);
 }
@@ -346,6 +388,7 @@ int main(void)
     tcase_add_test(t, test_changes);
     tcase_add_test(t, test_pages);
     tcase_add_test(t, test_answers);
+    tcase_add_test(t, test_timeline);
     tcase_add_test(t, test_ranking);
     suite_add_tcase(suite, t);
     return mf_check_main(suite);

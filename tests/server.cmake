@@ -18,6 +18,10 @@ foreach(name check_api check_export check_http check_routes check_stream)
     mf_add_test(${name} USES http_harness server)
 endforeach()
 
+# The page's charting library is byte for byte what was taken over.
+add_test(NAME vendored COMMAND ${CMAKE_SOURCE_DIR}/scripts/vendor.sh --check)
+set_tests_properties(vendored PROPERTIES LABELS style TIMEOUT 30)
+
 # The page in a browser: needs Node and Debian's chromium with its driver; skips with a sentence without them.
 find_program(MF_NODE NAMES node nodejs)
 if(MF_NODE)

@@ -28,6 +28,16 @@ export async function getAll(path, most = 2000) {
   return items;
 }
 
+// What an event asks for. A section may say how many milliseconds have to lie between its fetches.
+function want(section) {
+  const mine = generation, wait = section.every && section.asked ? section.asked + section.every - performance.now() : 0;
+  if (wait <= 0) return refresh(section, mine);
+  section.timer = section.timer || setTimeout(() => {
+    section.timer = 0;
+    if (mine === generation) refresh(section, mine);
+  }, wait);
+}
+
 // One fetch of a section at a time, so that an answer that comes late never covers a newer one: what is asked for
 // meanwhile is fetched after it.
 async function refresh(section, mine) {
@@ -36,6 +46,7 @@ async function refresh(section, mine) {
     return;
   }
   section.busy = true;
+  section.asked = performance.now();
   try {
     const data = await section.load(get, getAll);
     if (mine !== generation) return;
@@ -76,8 +87,8 @@ async function show() {
   main.replaceChildren(el('p', { class: 'note', text: 'There is no such view.' }));
 }
 
-function refreshAll(event) {
-  for (const s of sections) if (!event || !s.wants || s.wants(event)) refresh(s, generation);
+function refreshAll() {
+  for (const s of sections) refresh(s, generation);
 }
 
 // Events come in bursts: what they ask for is fetched at most once in a while.
@@ -90,7 +101,7 @@ function onEvent(message, kind) {
     setTimeout(() => {
       const events = waiting;
       waiting = [];
-      for (const s of sections) if (!s.wants || events.some((e) => s.wants(e))) refresh(s, generation);
+      for (const s of sections) if (!s.wants || events.some((e) => s.wants(e))) want(s);
     }, 400);
   }
 }

@@ -1,5 +1,6 @@
 // A goal: its ranked pipelines, its race, its steps, and why not the others; and the samples behind every number.
-import { ago, el, legend, median, opClass, percent, raceRow, stackedBar, stripPlot, us } from '/page/charts.js';
+import { ago, el, legend, median, opClass, percent, stackedBar, us } from '/page/charts.js';
+import { raceRow, samplesPlot } from '/page/plots.js';
 import { badge, shapeName, tile } from '/page/views.js';
 
 const box = (heading, extra) => (body) => el('section', {}, el('header', {}, el('h2', { text: heading }), extra || null), body);
@@ -93,11 +94,14 @@ function drawRace(race) {
   return [
     el('div', { class: 'racegrid' }, order.map((p) => {
       p.tie = (race.ties || []).includes(p.id);
+      p.winner = p === winner;
       const m = median(p.samples);
+      const beside = p.winner ? 'winner' : p.tie ? 'tie' : (m > lead ? '+' : '') + ((m / lead - 1) * 100).toFixed(1) + '%';
+      const note = el('span', { class: 'small', text: beside });
       return [
         el('div', { class: 'who mono', title: p.names.join('  ') }, el('a', { href: '#/pipeline/' + p.id, text: p.names.map(shortName).filter((n) => !/^(sort|combine)/.test(n)).join(' › ') || String(p.id) })),
-        el('div', {}, raceRow(p, scale)),
-        el('div', { class: 'what' }, us(m), el('span', { class: 'small', text: p === winner ? 'winner' : p.tie ? 'tie' : (m > lead ? '+' : '') + ((m / lead - 1) * 100).toFixed(1) + '%' }), p.dropped_at ? el('span', { class: 'small', text: `dropped at ${p.dropped_at}` }) : null),
+        el('a', { href: '#/pipeline/' + p.id, 'aria-label': `samples of pipeline ${p.id}` }, raceRow(p, scale, (text) => { note.textContent = text || beside; })),
+        el('div', { class: 'what' }, el('a', { href: '#/pipeline/' + p.id, text: us(m) }), note, p.dropped_at ? el('span', { class: 'small dropped', text: `dropped at ${p.dropped_at}` }) : null),
       ];
     })),
     el('p', { class: 'small', text: `From left to right: rounds 1 to ${scale.rounds}. Dashed: the winner's median, ${us(lead)}.` + (race.us ? ` Measured anew: ${us(race.us)}.` : '') }),
@@ -140,25 +144,34 @@ function drawWhy(page, goal) {
 
 /* --- samples ---------------------------------------------------------------------------------------------- */
 
-function drawResults(heading, list, goal) {
+// A step or a pipeline: what it is, then every result of it.
+function drawResults(heading, names, about, list, goal) {
   return [
     el('p', { class: 'crumb' }, el('a', { href: '#/', text: 'Batches' }), goal ? [' / ', el('a', { href: '#/goal/' + goal, text: 'goal ' + goal })] : null, ' / ' + heading),
-    el('h1', { text: heading }),
+    el('h1', { class: 'mono' }, names.flatMap((name, i) => [i ? ' › ' : null, name])),
+    about.map((text) => el('p', { class: 'sub', text })),
     el('p', { class: 'sub', text: `${list.length} result${list.length === 1 ? '' : 's'}; every sample that was taken.` }),
     list.map((r) => el('section', {},
-      el('header', {}, el('h2', {}, us(r.us), r.mad !== null ? el('span', { class: 'small', text: '  ± ' + us(r.mad) }) : null), el('span', {}, r.late ? el('span', { class: 'badge warn', text: 'late: a sample, never a decision' }) : null, ' ', el('span', { class: 'badge ' + tone(r.status), text: r.status }))),
+      el('header', {}, el('h2', {}, us(r.us), r.mad !== null ? el('span', { class: 'small', text: '  ± ' + us(r.mad) }) : null), el('span', {}, r.late ? el('span', { class: 'badge warn', text: 'late: a sample, never a decision' }) : null, ' ', r.extra && r.extra.routing ? el('span', { class: 'badge', text: 'under ' + r.extra.routing }) : null, ' ', el('span', { class: 'badge ' + tone(r.status), text: r.status }))),
       r.reason ? el('p', { class: 'reason', text: r.reason }) : null,
-      r.samples.length ? stripPlot(r.samples) : null,
-      el('p', { class: 'small', text: `${r.samples.length} samples · worker ${r.worker} · unit ${r.unit}, attempt ${r.attempt}, message ${r.seq} · ${ago(r.at_ms)}` + (r.row_err !== null ? ` · worst row ${r.row_err.toExponential(2)}` : '') + (r.err !== null ? ` · mismatch ${percent(r.err)}` : '') }),
+      r.samples.length ? samplesPlot(r.samples) : null,
+      el('p', { class: 'small' }, `${r.samples.length} samples · worker ${r.worker} · unit ${r.unit}, attempt ${r.attempt}, message ${r.seq} · `, goal ? null : [el('a', { href: '#/goal/' + r.goal, text: 'goal ' + r.goal }), ' · '], ago(r.at_ms) + (r.row_err !== null ? ` · worst row ${r.row_err.toExponential(2)}` : '') + (r.err !== null ? ` · mismatch ${percent(r.err)}` : '')),
       r.samples.length ? el('details', {}, el('summary', { text: 'Numbers' }), el('p', { class: 'mono', text: r.samples.join('  ') })) : null)),
   ];
 }
 
 export function stepView([id, ...rest], redraw) {
   const goal = Number((rest.query || new URLSearchParams(location.hash.split('?')[1])).get('goal')) || 0;
-  return [{ load: (get, getAll) => getAll(`steps/${id}/results` + (goal ? '?goal=' + goal : '')), wants: (e) => e.goal === goal, draw: (list) => drawResults('Step ' + id, list, goal) }];
+  const load = async (get, getAll) => ({ step: await get('steps/' + id), list: await getAll(`steps/${id}/results` + (goal ? '?goal=' + goal : '')) });
+  const draw = ({ step, list }) => drawResults('step ' + id, [`${step.family}:${step.name}`], [
+    `${step.covers === '-' ? 'conversion' : step.covers} · ${step.shape.token} token${step.shape.token === 1 ? '' : 's'} on ${step.class} · ${shapeName(step.shape)}`,
+    step.needs.length ? `needs ${step.needs.join(', ')} · gives ${step.gives.join(', ')}` : '',
+  ].filter(Boolean), list, goal);
+  return [{ load, draw, wants: (e) => e.goal === goal }];
 }
 
 export function pipelineView([id]) {
-  return [{ load: (get, getAll) => getAll(`pipelines/${id}/results`), wants: (e) => e.kind === 'config', draw: (list) => drawResults('Pipeline ' + id, list, list.length ? list[0].goal : 0) }];
+  const load = async (get, getAll) => ({ pipeline: await get('pipelines/' + id), list: await getAll(`pipelines/${id}/results`) });
+  const draw = ({ pipeline: p, list }) => drawResults('pipeline ' + id, p.ops.map((o) => el('a', { href: `#/step/${o.step}?goal=${p.goal}`, text: o.name })), [`${p.structure} · block_m ${p.block_m || 'any'} · ${p.layout} · forecast ${us(p.forecast_us)}`], list, p.goal);
+  return [{ load, draw, wants: (e) => e.kind === 'config' }];
 }

@@ -1,5 +1,6 @@
 // The views by hash route. A view gives its sections: {frame, load, draw, wants, ticks}.
 import { ago, el, legend, percent, progress, span, stackedBar, us } from '/page/charts.js';
+import { timelinePlot } from '/page/plots.js';
 import { goalView, pipelineView, stepView } from '/page/goal.js';
 
 export const routes = [
@@ -68,6 +69,7 @@ function batchView([id], redraw) {
   const mine = (e) => e.batch === id;
   return [
     { wants: mine, ticks: true, load: (get) => get('batches/' + id), draw: (b) => drawBatchHead(b, redraw) },
+    { frame: box('Steps measured', el('span', { class: 'small', text: 'bars: a second, in red those refused; line: in all' })), wants: mine, every: 10000, load: (get) => get(`batches/${id}/timeline`), draw: (t) => timelinePlot(t) || el('p', { class: 'note', text: 'Nothing yet.' }) },
     { frame: box('Goals', el('span', { class: 'small', text: 'a goal is one shape on one device class' })), wants: mine, load: (get, getAll) => getAll(`batches/${id}/goals`), draw: drawGoals },
   ];
 }

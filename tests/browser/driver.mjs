@@ -59,8 +59,10 @@ export async function openBrowser({ width = 1280, height = 900, dark = false } =
   const s = `/session/${session}`;
   const cdp = (cmd, params) => call('POST', `${s}/goog/cdp/execute`, { cmd, params });
   await cdp('Emulation.setDeviceMetricsOverride', { width, height, deviceScaleFactor: 1, mobile: width < 600 });
-  await cdp('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value: dark ? 'dark' : 'light' }] });
+  const scheme = (value) => cdp('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value }] });
+  await scheme(dark ? 'dark' : 'light');
   return {
+    scheme,
     go: (url) => call('POST', `${s}/url`, { url }),
     run: (script, ...list) => call('POST', `${s}/execute/sync`, { script, args: list }),
     text: (selector) => call('POST', `${s}/execute/sync`, { script: 'const e = document.querySelector(arguments[0]); return e && e.innerText;', args: [selector] }),
@@ -69,6 +71,11 @@ export async function openBrowser({ width = 1280, height = 900, dark = false } =
       const found = await call('POST', `${s}/element`, { using: 'css selector', value: selector });
       await call('POST', `${s}/execute/sync`, { script: 'arguments[0].scrollIntoView({ block: "center" });', args: [found] });
       await call('POST', `${s}/element/${found[ELEMENT]}/click`, {});
+    },
+    // The pointer goes over an element, that share of its width from the left.
+    async point(selector, share) {
+      const at = await call('POST', `${s}/execute/sync`, { script: 'const e = document.querySelector(arguments[0]); e.scrollIntoView({ block: "center" }); const r = e.getBoundingClientRect(); return { x: Math.round(r.left + r.width * arguments[1]), y: Math.round(r.top + r.height / 2) };', args: [selector, share] });
+      await call('POST', `${s}/actions`, { actions: [{ type: 'pointer', id: 'mouse', actions: [{ type: 'pointerMove', duration: 0, x: at.x - 2, y: at.y }, { type: 'pointerMove', duration: 50, x: at.x, y: at.y }] }] });
     },
     async type(selector, text) {
       const found = await call('POST', `${s}/element`, { using: 'css selector', value: selector });

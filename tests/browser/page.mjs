@@ -30,6 +30,14 @@ const mark = (browser) => browser.run('window.marked = true');
 const marked = (browser) => browser.run('return window.marked === true');
 const opened = (browser, url, selector) => browser.go(url).then(() => until(`${selector} of ${url}`, async () => (await browser.count(selector)) > 0));
 
+// What a canvas shows: the share of its points with ink on them, and how bright the ink is, from 0 to 255.
+const ink = (browser, selector) => browser.run(`const c = document.querySelector(arguments[0]), d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+  let n = 0, light = 0;
+  for (let i = 0; i < d.length; i += 4) if (d[i + 3] > 40) { n++; light += (d[i] + d[i + 1] + d[i + 2]) / 3; }
+  return { share: 4 * n / d.length, light: n ? light / n : 0 };`, selector);
+const drawn = (browser, selector) => until(`ink in ${selector}`, async () => (await browser.count(selector)) > 0 && (await ink(browser, selector)).share > 0.0005);
+const says = (browser, selector) => browser.run('return document.querySelector(arguments[0]).getAttribute("aria-label")', selector);
+
 async function onFixture(browser) {
   const { child: server, ready } = child(join(build, 'tests/page_fixture'), [], /port (\d+)/);
   const base = `http://127.0.0.1:${(await ready)[1]}/`;
@@ -51,6 +59,8 @@ async function onFixture(browser) {
   await until('more steps than ' + before, async () => (await browser.text('tr[data-goal="10"] .measured')) !== before);
   assert.notEqual(await width(), widthBefore);
   assert.match(await browser.text('tr[data-goal="13"]'), /every step that covers gemm2 failed/);
+  await drawn(browser, '.timeline canvas');
+  assert.match(await says(browser, '.timeline'), /^\d+ steps measured, at most \d+\.\d a second$/);
   await look(browser, 'batch');
   server.stdin.write('finish\n');
   await until('the batch to be done', async () => /done/.test(await browser.text('.tiles')));
@@ -58,7 +68,18 @@ async function onFixture(browser) {
 
   // A goal: bars, ties, race, reasons, filters.
   await opened(browser, base + '#/goal/5', '.ranked li');
-  await until('the race', async () => (await browser.count('svg.race')) === 8);
+  await until('the race', async () => (await browser.count('.race canvas')) === 8);
+  await drawn(browser, '.race canvas');
+  assert.match(await says(browser, '.race'), /^30 rounds, median 2\d\d\.\d µs$/);
+  // The pointer on one row is a round in all of them, and a row that was dropped before it says nothing.
+  const notes = () => browser.run('return [...document.querySelectorAll(".racegrid .what .small:not(.dropped)")].map((e) => e.textContent)');
+  const apart = await notes();
+  assert.equal(apart[0], 'winner');
+  await browser.point('.race .u-over', 0.5);
+  await until('a round', async () => /^round 15|^round 16/.test((await notes())[0]));
+  const told = await notes();
+  assert.match(told[1], /^round 1[56]: 2\d\d\.\d µs$/);
+  assert.equal(told.at(-1), apart.at(-1));
   await until('the reasons', async () => (await browser.count('.why .reason')) > 4);
   assert.equal(await browser.count('.ranked li.winner'), 1);
   assert.equal(await browser.count('.ranked li:first-child.winner .bar > a'), 4);
@@ -89,9 +110,16 @@ async function onFixture(browser) {
 
   // Every number leads to its samples.
   await browser.click('.ranked li:first-child .bar a:nth-child(2)');
-  await until('the samples of a step', async () => (await browser.count('svg.race circle')) === 20);
+  await drawn(browser, '.samples canvas');
+  assert.match(await says(browser, '.samples'), /^20 samples from/);
   assert.match(await browser.run('return location.hash'), /^#\/step\/\d+\?goal=5$/);
+  assert.match(await browser.text('h1'), /^tile:tile_s1_m\d+n\d+k\d+_t2_panel16_avx512bf16$/);
+  assert.match(await browser.text('.sub'), /^gather\+gemm1\+act · 16 tokens on cpu-znver4\/2 · H 2048/);
   await look(browser, 'step');
+  await opened(browser, base + '#/goal/5', '.race canvas');
+  await browser.click('.racegrid a .race');
+  await until('the samples of a pipeline', async () => /^20 samples|^30 samples/.test((await browser.count('.samples')) ? await says(browser, '.samples') : ''));
+  assert.equal(await browser.count('h1 a[href^="#/step/"]'), 4);
   await opened(browser, base + '#/quarantine', '.why li');
   assert.match(await browser.text('.why'), /Segmentation fault/);
   assert.deepEqual(await browser.complaints(), []);
@@ -102,11 +130,17 @@ async function onFixture(browser) {
 async function onPhone(base) {
   const browser = await openBrowser({ width: 390, height: 800, dark: true });
   try {
-    for (const [name, hash, selector] of [['home', '', 'tr[data-batch]'], ['batch', '#/batch/2', 'tr[data-goal]'], ['goal', '#/goal/5', 'svg.race'], ['workers', '#/workers', '[data-worker]'], ['quarantine', '#/quarantine', '.why li']]) {
+    for (const [name, hash, selector] of [['home', '', 'tr[data-batch]'], ['batch', '#/batch/2', 'tr[data-goal]'], ['goal', '#/goal/5', '.race canvas'], ['step', '#/step/1?goal=1', '.samples canvas'], ['workers', '#/workers', '[data-worker]'], ['quarantine', '#/quarantine', '.why li']]) {
       await opened(browser, base + hash, selector);
       assert.equal(await browser.run('return document.documentElement.scrollWidth'), 390, `${name} is wider than the window`);
       await look(browser, 'phone-' + name);
     }
+    // A plot has the colours of the screen that it is on, also when that changes.
+    await opened(browser, base + '#/step/1?goal=1', '.samples canvas');
+    await drawn(browser, '.samples canvas');
+    const dark = await ink(browser, '.samples canvas');
+    await browser.scheme('light');
+    await until('dark ink', async () => (await ink(browser, '.samples canvas')).light > dark.light + 20 || (await ink(browser, '.samples canvas')).light < dark.light - 20);
   } finally {
     await browser.close();
   }
@@ -144,11 +178,15 @@ async function onFarm(browser, folder) {
   assert.equal(await marked(browser), true);
 
   await opened(browser, base + '#/batch/1', 'tr[data-goal="1"]');
+  await drawn(browser, '.timeline canvas');
+  const { steps } = await (await fetch(base + 'api/v1/batches/1')).json();
+  assert.match(await says(browser, '.timeline'), new RegExp(`^${steps} steps measured`));
   assert.match(await browser.text('main'), /H 2048 · I 96 · 128 experts, top 8 · bfloat16 · Silu — sim-page\/8: weight layout/);
   assert.equal(await browser.run('document.querySelector("main").focus({ preventScroll: true }); return getComputedStyle(document.querySelector("main")).outlineStyle'), 'none');
   await opened(browser, base + '#/goal/1', '.ranked li.winner');
   assert.ok((await browser.count('.ranked .bar > a')) > 4);
-  await until('the race', async () => (await browser.count('svg.race circle')) > 10);
+  await drawn(browser, '.race canvas');
+  assert.match(await says(browser, '.race'), /^\d\d+ rounds/);
   await until('a reason', async () => (await browser.text('.why') || '').length > 40 || (await browser.run('return [...document.querySelectorAll("section")].some((s) => /Nothing was refused/.test(s.textContent))')));
   await look(browser, 'farm-goal');
   assert.deepEqual(await browser.complaints(), []);

@@ -1,0 +1,108 @@
+// Plots of uPlot (vendor/), each in a box that says in words what it shows. Colours are those of the style sheet, asked for
+// at every drawing, so that a plot follows the change to a dark screen.
+import { el, median, us } from '/page/charts.js';
+
+const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// A box draws when it is in the page and has a width, again when that changes, and is let go when it has left the page.
+const plots = new Map();
+const sizes = new ResizeObserver((entries) => {
+  for (const { target: box, contentRect } of entries) {
+    const plot = plots.get(box), width = Math.floor(contentRect.width);
+    if (!box.isConnected) {
+      if (plot) plot.destroy();
+      plots.delete(box);
+      sizes.unobserve(box);
+    } else if (plot && plot.width !== width) {
+      plot.setSize({ width, height: plot.height });
+    } else if (!plot && width > 0) {
+      plots.set(box, new uPlot({ ...box.options, width }, box.data, box));
+    }
+  }
+});
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { for (const plot of plots.values()) plot.redraw(false, true); });
+
+// options: as uPlot takes them, with a height; data: columns, x first
+function plotBox(cls, label, options, data) {
+  const box = el('div', { class: 'plot ' + cls, role: 'img', 'aria-label': label });
+  Object.assign(box, { options: { ...options, cursor: { y: false, drag: { x: false, y: false }, ...options.cursor } }, data });
+  sizes.observe(box);
+  return box;
+}
+
+const grid = { stroke: colour('--line'), width: 1 };
+const axis = (more) => ({ stroke: colour('--soft'), font: '11px system-ui, sans-serif', grid, ticks: grid, ...more });
+const dots = (label, name) => ({ label, stroke: colour(name), fill: colour(name), paths: () => null, points: { show: true, size: 6, width: 0, fill: colour(name) }, value: (u, v) => us(v) });
+const level = (label, name, dash) => ({ label, stroke: colour(name), width: 1, dash, points: { show: false }, value: (u, v) => us(v) });
+
+// Ticks of one axis in one unit, with as many digits as tell them apart.
+function usTicks(u, ticks, index, space, step) {
+  const [unit, name] = ticks[ticks.length - 1] >= 1e4 ? [1e3, 'ms'] : [1, 'µs'];
+  return ticks.map((v) => (v / unit).toFixed(Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9))) + ' ' + name);
+}
+
+function clockTicks(u, ticks, index, space, step) {
+  const format = new Intl.DateTimeFormat('en-GB', step >= 86400 ? { day: 'numeric', month: 'short' } : { hour: '2-digit', minute: '2-digit', second: step < 60 ? '2-digit' : undefined });
+  return ticks.map((v) => format.format(v * 1000));
+}
+
+const room = (low, high) => {
+  const more = (high - low || high || 1) * 0.06;
+  return [low - more, high + more];
+};
+const count = (n) => Array.from({ length: n }, (_, i) => i + 1);
+
+// Samples of one result in the order they were taken, and their median.
+export function samplesPlot(samples) {
+  const values = samples.filter((v) => v !== null);
+  if (!values.length) return null;
+  const low = Math.min(...values), high = Math.max(...values), middle = median(values);
+  return plotBox('samples', `${values.length} samples from ${us(low)} to ${us(high)}, median ${us(middle)}`, {
+    height: 190,
+    scales: { x: { time: false, range: [0.5, samples.length + 0.5] }, y: { range: room(low, high) } },
+    axes: [axis({ size: 34, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }), axis({ size: 72, values: usTicks })],
+    series: [{ label: 'sample', value: (u, v) => v ?? '–' }, dots('time', '--op-gemm1'), level('median', '--ink')],
+  }, [count(samples.length), samples, samples.map(() => middle)]);
+}
+
+// One runner of a race: a dot a round, on a scale that all rows share; the dashed line is the leader's median. told(text): what
+// the round under the pointer took in this row, null when there is none; all rows of a race follow one pointer.
+export function raceRow(r, scale, told) {
+  const rounds = count(scale.rounds), high = Math.max(scale.high, scale.lead);
+  const shown = rounds.map((_, i) => (r.samples[i] === null || r.samples[i] === undefined ? null : Math.min(r.samples[i], high)));
+  return plotBox('race', `${r.samples.length} rounds, median ${us(median(r.samples))}`, {
+    height: 46,
+    padding: [4, 4, 4, 4],
+    legend: { show: false },
+    cursor: { sync: { key: 'race' }, points: { show: false } },
+    hooks: { setCursor: [(u) => {
+      const i = u.cursor.left >= 0 ? u.cursor.idx : null;
+      told(i === null || i === undefined || shown[i] === null ? null : `round ${i + 1}: ${us(r.samples[i])}`);
+    }] },
+    scales: { x: { time: false, range: [0.5, scale.rounds + 0.5] }, y: { range: room(scale.low, high) } },
+    axes: [{ show: false }, { show: false }],
+    series: [{}, dots('time', r.winner || r.tie ? '--good' : r.dropped_at ? '--op-sort' : '--op-gemm1'), level('leader', '--soft', [4, 4])],
+  }, [rounds, shown, rounds.map(() => scale.lead)]);
+}
+
+// A batch on its way: steps measured a second, those of them that were refused, and how many it were in all.
+export function timelinePlot(t) {
+  const a_second = (list) => list.map((n) => n * 1000 / t.bucket_ms);
+  let all = 0;
+  const sums = t.measured.map((n) => (all += n));
+  const rates = a_second(t.measured), most = Math.max(...rates);
+  if (!all) return null;
+  const bars = (label, name) => ({ label, stroke: colour(name), fill: colour(name), width: 0, paths: uPlot.paths.bars({ size: [0.9, 40], align: 1 }), points: { show: false }, value: (u, v) => (v === null ? '–' : v.toFixed(v < 10 ? 1 : 0)) });
+  const end = t.from_ms + t.bucket_ms * t.measured.length;
+  return plotBox('timeline', `${all} steps measured, at most ${most.toFixed(1)} a second`, {
+    height: 200,
+    scales: { x: { range: [t.from_ms / 1000, end / 1000] }, y: { range: [0, most * 1.08] }, all: { range: [0, all * 1.08] } },
+    axes: [axis({ size: 34, space: 70, values: clockTicks }), axis({ size: 48 }), axis({ scale: 'all', side: 1, size: 62, grid: { show: false } })],
+    series: [
+      { label: 'at', value: (u, v) => (v === null ? '–' : new Date(v * 1000).toLocaleTimeString('en-GB')) },
+      bars('a second', '--op-gemm1'),
+      bars('refused', '--bad'),
+      { label: 'in all', scale: 'all', stroke: colour('--good'), width: 2, points: { show: false }, value: (u, v) => (v === null ? '–' : String(v)) },
+    ],
+  }, [t.measured.map((_, i) => (t.from_ms + i * t.bucket_ms) / 1000), rates, a_second(t.refused), sums]);
+}
