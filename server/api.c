@@ -91,6 +91,15 @@ int mf_api_goals(void *reader, struct mf_request *r)
         &list, "batch");
 }
 
+int mf_api_shapes(void *reader, struct mf_request *r)
+{
+    struct mf_list list;
+    return answer_list(r,
+                       mf_read_shapes(store_of(reader), mf_request_query(r, "layer_model"),
+                                      mf_request_query(r, "class"), &r->page, &list),
+                       &list, "shapes");
+}
+
 int mf_api_goal(void *reader, struct mf_request *r)
 {
     cJSON *json = NULL;

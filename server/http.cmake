@@ -19,6 +19,7 @@ set(MF_HTTP_SOURCES
     store_json.c
     store_read.c
     store_read_metrics.c
+    store_read_shapes.c
     store_read_steps.c
     store_read_timeline.c
     stream.c

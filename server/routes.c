@@ -47,6 +47,11 @@ static const struct mf_parameter goals_parameters[] = {
     {"state", MF_PARAM_TEXT, "only goals in this state"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
+static const struct mf_parameter shapes_parameters[] = {
+    {"layer_model", MF_PARAM_TEXT, "only this layer model: the shape's row without its token"},
+    {"class", MF_PARAM_TEXT, "only goals on this device class, and shapes that have one: gfx942/304"},
+    {NULL, MF_PARAM_TEXT, NULL},
+};
 static const struct mf_parameter pipelines_parameters[] = {
     {"finalists", MF_PARAM_FLAG, "1: only the raced ones"},
     {NULL, MF_PARAM_TEXT, NULL},
@@ -127,6 +132,8 @@ static const struct mf_route routes[] = {
      "followBatch", "Events of a batch as they happen", NULL, SSE, {0}, {200}, events_parameters, false},
     {"GET", "/api/v1/events", {{MF_OWNER_READER, mf_api_events_read}, {MF_OWNER_HTTP, mf_api_events}},
      "followFarm", "Events of the whole farm as they happen", NULL, SSE, {0}, {200}, events_parameters, false},
+    {"GET", "/api/v1/shapes", READER(mf_api_shapes),
+     "listShapes", "Every shape that was ever submitted, with its goals in all batches", "ShapeDetail", JSON, {0}, {200}, shapes_parameters, true},
     {"GET", "/api/v1/goals/{id}", READER(mf_api_goal),
      "getGoal", "One goal and its config", "GoalDetail", JSON, {0}, {200}, NULL, false},
     {"GET", "/api/v1/goals/{id}/pipelines", READER(mf_api_pipelines),

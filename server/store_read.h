@@ -24,6 +24,9 @@ int mf_read_batch_exists(struct mf_store *s, int64_t id);
 /* state may be NULL. */
 int mf_read_goals(struct mf_store *s, int64_t batch, const char *state, const struct mf_page *page,
                   struct mf_list *ret);
+/* layer_model and class ("gfx942/304") may be NULL. */
+int mf_read_shapes(struct mf_store *s, const char *layer_model, const char *class, const struct mf_page *page,
+                   struct mf_list *ret);
 int mf_read_goal(struct mf_store *s, int64_t id, cJSON **ret);
 int mf_read_pipelines(struct mf_store *s, int64_t goal, bool finalists, const struct mf_page *page,
                       struct mf_list *ret);

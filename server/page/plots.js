@@ -106,3 +106,25 @@ export function timelinePlot(t) {
     ],
   }, [t.measured.map((_, i) => (t.from_ms + i * t.bucket_ms) / 1000), rates, a_second(t.refused), sums]);
 }
+
+// 1, 2 and 5 of each power of ten, of a logarithmic scale.
+function logTicks(u, index, low, high) {
+  const ticks = [];
+  for (let ten = 10 ** Math.floor(Math.log10(low)); ten <= high; ten *= 10) ticks.push(...[ten, 2 * ten, 5 * ten].filter((v) => v >= low && v <= high));
+  return ticks;
+}
+
+// A layer model's ladder: the layer's time by its token count, a line a device class; both scales are logarithmic.
+export function ladderPlot(tokens, all) {
+  const lines = all.filter(([, list]) => list.some((v) => v !== null));
+  const timed = lines.flatMap(([, list]) => list).filter((v) => v !== null);
+  if (timed.length < 2 || tokens.length < 2) return null;
+  const names = ['--op-gemm1', '--op-quant', '--op-combine', '--op-gemm2', '--op-one', '--op-other'];
+  const beyond = (low, high) => [low / 1.25, high * 1.25];
+  return plotBox('ladder', `time by tokens, from ${us(Math.min(...timed))} to ${us(Math.max(...timed))}, of ${lines.map(([name]) => name).join(', ')}`, {
+    height: 220,
+    scales: { x: { time: false, distr: 3, log: 2, range: beyond(tokens[0], tokens[tokens.length - 1]) }, y: { distr: 3, range: beyond(Math.min(...timed), Math.max(...timed)) } },
+    axes: [axis({ size: 34, splits: () => tokens, filter: (u, ticks) => ticks, values: (u, ticks) => ticks.map(String) }), axis({ size: 72, splits: logTicks, filter: (u, ticks) => ticks, values: (u, ticks) => ticks.map((v) => (v < 1e4 ? `${v} µs` : `${v / 1e3} ms`)) })],
+    series: [{ label: 'tokens', value: (u, v) => v ?? '–' }, ...lines.map(([name], i) => ({ label: name, stroke: colour(names[i % names.length]), width: 2, points: { show: true, size: 6, fill: colour(names[i % names.length]) }, value: (u, v) => us(v) }))],
+  }, [tokens, ...lines.map(([, list]) => list)]);
+}

@@ -1,6 +1,6 @@
 // The views by hash route. A view gives its sections: {frame, load, draw, wants, ticks}.
 import { ago, el, legend, percent, progress, span, stackedBar, us } from '/page/charts.js';
-import { timelinePlot } from '/page/plots.js';
+import { ladderPlot, timelinePlot } from '/page/plots.js';
 import { goalView, pipelineView, stepView } from '/page/goal.js';
 
 export const routes = [
@@ -9,6 +9,7 @@ export const routes = [
   [/^\/goal\/(\d+)$/, goalView],
   [/^\/step\/(\d+)$/, stepView],
   [/^\/pipeline\/(\d+)$/, pipelineView],
+  [/^\/shapes$/, shapesView],
   [/^\/workers$/, workersView],
   [/^\/quarantine$/, quarantineView],
 ];
@@ -124,6 +125,42 @@ function drawGoals(goals) {
   }
   if (goals.more) rows.push(el('tr', {}, el('td', { colspan: 6, class: 'small', text: 'There are more; the API has them all.' })));
   return el('div', { class: 'scroll' }, el('table', {}, el('thead', {}, el('tr', {}, el('th', { class: 'n', text: 'Tokens' }), el('th', { text: 'State' }), el('th', { text: 'Steps' }), el('th', { class: 'n', text: 'Best' }), el('th', { class: 'wide', text: 'Winner' }))), el('tbody', {}, rows)));
+}
+
+/* --- shapes ----------------------------------------------------------------------------------------------- */
+
+function shapesView() {
+  return [
+    { load: async () => 0, draw: () => [el('h1', { text: 'Shapes' }), el('p', { class: 'sub', text: 'All that was ever submitted. A time is that of the latest goal with a winner on its device class.' })] },
+    { wants: (e) => e.kind === 'config' || e.kind === 'batch', every: 10000, load: (get, getAll) => getAll('shapes'), draw: drawShapes },
+  ];
+}
+
+// The latest goal on each class, one with a winner before one without.
+function latest(goals) {
+  const best = new Map();
+  for (const g of goals) {
+    const name = g.class || 'waiting', known = best.get(name);
+    if (!known || (known.us === null && g.us !== null)) best.set(name, g);
+  }
+  return best;
+}
+
+function drawShapes(list) {
+  if (!list.length) return el('p', { class: 'note', text: 'No shape yet.' });
+  const ladders = new Map();
+  for (const s of list) ladders.set(s.layer_model, [...(ladders.get(s.layer_model) || []), { token: s.shape.token, shape: s.shape, goals: latest(s.goals) }]);
+  return [...[...ladders.values()].map((rows) => {
+    rows.sort((a, b) => a.token - b.token);
+    const classes = [...new Set(rows.flatMap((r) => [...r.goals.keys()]))].sort();
+    const cell = (g) => (!g ? '–' : g.us !== null ? [el('a', { href: '#/goal/' + g.id, text: us(g.us) }), el('div', { class: 'small', text: 'batch ' + g.batch })] : el('a', { href: '#/goal/' + g.id, title: g.reason }, badge(g.state)));
+    return el('section', { 'data-ladder': rows[0].shape.model_dim },
+      el('header', {}, el('h2', { text: shapeName(rows[0].shape) })),
+      ladderPlot(rows.map((r) => r.token), classes.map((c) => [c, rows.map((r) => (r.goals.has(c) ? r.goals.get(c).us : null))])),
+      el('div', { class: 'scroll' }, el('table', {},
+        el('thead', {}, el('tr', {}, el('th', { class: 'least', text: 'Tokens' }), classes.map((c) => el('th', { class: 'n', text: c })))),
+        el('tbody', {}, rows.map((r) => el('tr', {}, el('td', { class: 'n', text: String(r.token) }), classes.map((c) => el('td', { class: 'n' }, cell(r.goals.get(c))))))))));
+  }), list.more ? el('p', { class: 'small', text: 'There are more; the API has them all.' }) : null];
 }
 
 /* --- workers ---------------------------------------------------------------------------------------------- */

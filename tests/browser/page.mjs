@@ -120,6 +120,14 @@ async function onFixture(browser) {
   await browser.click('.racegrid a .race');
   await until('the samples of a pipeline', async () => /^20 samples|^30 samples/.test((await browser.count('.samples')) ? await says(browser, '.samples') : ''));
   assert.equal(await browser.count('h1 a[href^="#/step/"]'), 4);
+  await opened(browser, base + '#/shapes', '[data-ladder]');
+  await drawn(browser, '.ladder canvas');
+  assert.match(await says(browser, '.ladder'), /^time by tokens, from \d/);
+  assert.equal(await browser.count('[data-ladder="2048"] .scroll tbody tr'), 7);
+  assert.match(await browser.text('[data-ladder="4096"] .scroll tbody tr:nth-child(4)'), /probing/);
+  await look(browser, 'shapes');
+  await browser.click('[data-ladder="2048"] .scroll tbody tr:nth-child(5) a');
+  await until('the goal', async () => (await browser.run('return location.hash')) === '#/goal/5');
   await opened(browser, base + '#/quarantine', '.why li');
   assert.match(await browser.text('.why'), /Segmentation fault/);
   assert.deepEqual(await browser.complaints(), []);
@@ -130,7 +138,7 @@ async function onFixture(browser) {
 async function onPhone(base) {
   const browser = await openBrowser({ width: 390, height: 800, dark: true });
   try {
-    for (const [name, hash, selector] of [['home', '', 'tr[data-batch]'], ['batch', '#/batch/2', 'tr[data-goal]'], ['goal', '#/goal/5', '.race canvas'], ['step', '#/step/1?goal=1', '.samples canvas'], ['workers', '#/workers', '[data-worker]'], ['quarantine', '#/quarantine', '.why li']]) {
+    for (const [name, hash, selector] of [['home', '', 'tr[data-batch]'], ['batch', '#/batch/2', 'tr[data-goal]'], ['goal', '#/goal/5', '.race canvas'], ['step', '#/step/1?goal=1', '.samples canvas'], ['workers', '#/workers', '[data-worker]'], ['shapes', '#/shapes', '.ladder canvas'], ['quarantine', '#/quarantine', '.why li']]) {
       await opened(browser, base + hash, selector);
       assert.equal(await browser.run('return document.documentElement.scrollWidth'), 390, `${name} is wider than the window`);
       await look(browser, 'phone-' + name);

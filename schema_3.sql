@@ -1,0 +1,3 @@
+-- Migration 3: the goals of a shape, over all batches.
+
+CREATE INDEX goal_shape ON goal (shape);
