@@ -156,7 +156,7 @@ static int read_rows(struct run *run, const char *path)
                       (long long)mf_fmoe_foreign_line(run->fmoe, i), MF_FMOE_FOREIGN_WHY);
     run->n_rows = mf_fmoe_n_rows(run->fmoe);
     if (run->n_rows == 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "%s: no row of this device's class, %s/%d", path,
+        return mf_cli_fail(MF_EXIT_USAGE, "%s: no row of this device's class that it can run, %s/%d", path,
                            run->device->info.class.gfx, run->device->info.class.cu_num);
     run->rows = calloc(run->n_rows, sizeof(*run->rows));
     if (!run->rows)
@@ -574,6 +574,16 @@ static int load_families(struct run *run)
     return code;
 }
 
+static void report_sum(const struct run *run)
+{
+    size_t n_foreign = mf_fmoe_n_foreign(run->fmoe);
+
+    printf("%zu rows: %zu OK, %zu not", run->n_rows, run->n_rows - run->n_bad, run->n_bad);
+    if (n_foreign > 0)
+        printf("; %zu passed over", n_foreign);
+    (void)putchar('\n');
+}
+
 static int run_table(struct run *run, const char *path)
 {
     char why[MF_REASON_MAX] = "";
@@ -595,7 +605,7 @@ static int run_table(struct run *run, const char *path)
     if (run->json)
         code = mf_api_print(run->json);
     else
-        printf("%zu rows: %zu OK, %zu not\n", run->n_rows, run->n_rows - run->n_bad, run->n_bad);
+        report_sum(run);
     return run->n_bad > 0 ? MF_EXIT_FAILED : code;
 }
 

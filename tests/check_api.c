@@ -378,7 +378,7 @@ START_TEST(test_ranking)
         raced += measured;
     }
     ck_assert_int_eq(raced, 8);
-    ck_assert_int_eq(ties, 2);
+    ck_assert_int_eq(ties, 1);
     cJSON_Delete(json);
     http_harness_stop(h);
 }

@@ -13,8 +13,8 @@
     "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
     "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"   \
     "tflops,bw,pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance,form\n"
-#define SHAPE \
-    "4,256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define SHAPE "4," LAYER
+#define LAYER "256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 
 /* Steps that cover the whole layer, so that their names alone are pipelines. */
 struct finder {
@@ -86,14 +86,20 @@ static void find_pipeline(void)
     make_folder();
 }
 
+static size_t add_row(char *text, size_t cap, const char *shape, const char *us, const char *names,
+                      const char *form)
+{
+    mf_say(text, cap,
+           "%s,%s,8,0,1.0,a,0.0%%,0.0,None,0.0%%,%s,1,0,0,1.0,2.0,%s,w1=row,cpu,r1,gcc,zipf:1.2,3,20,0.5,"
+           "moefarm:race,%s\n",
+           class_text, shape, us, names, form);
+    return strlen(text);
+}
+
 static void write_row(const char *us, const char *names, const char *form)
 {
-    char text[4096];
-
-    mf_say(text, sizeof(text),
-           "%s%s,%s,8,0,1.0,a,0.0%%,0.0,None,0.0%%,%s,1,0,0,1.0,2.0,%s,w1=row,cpu,r1,gcc,zipf:1.2,3,20,0.5,"
-           "moefarm:race,%s\n",
-           HEADER, class_text, SHAPE, us, names, form);
+    char text[4096] = HEADER;
+    (void)add_row(text + strlen(HEADER), sizeof(text) - strlen(HEADER), SHAPE, us, names, form);
     write_file(in_folder("table.csv"), text);
 }
 
@@ -144,6 +150,27 @@ START_TEST(run_config)
 }
 END_TEST
 
+/* A row of a family that another program brought: it is told of, and the others are run. */
+START_TEST(passes_over)
+{
+    char text[4096] = HEADER;
+    size_t len = strlen(HEADER);
+    struct ran r;
+
+    len += add_row(text + len, sizeof(text) - len, SHAPE, "1000000.0", pipeline, "");
+    (void)add_row(text + len, sizeof(text) - len, "5," LAYER, "1.0", "python:layer", "");
+    write_file(in_folder("table.csv"), text);
+    r = moefarm("", "run-config", in_folder("table.csv"), NULL);
+    ck_assert_int_eq(r.code, 0);
+    assert_says(r.err, "table.csv:3: passed over: ");
+    assert_says(r.out, "1 rows: 1 OK, 0 not; 1 passed over");
+    write_row("1.0", "python:layer", "");
+    r = moefarm("", "run-config", in_folder("table.csv"), NULL);
+    ck_assert_int_eq(r.code, 2);
+    assert_says(r.err, "table.csv: no row of this device's class that it can run");
+}
+END_TEST
+
 START_TEST(another_class)
 {
     struct ran r;
@@ -164,6 +191,7 @@ int main(void)
     tcase_set_timeout(tc, 120);
     tcase_add_checked_fixture(tc, find_pipeline, remove_folder);
     tcase_add_loop_test(tc, run_config, 0, MF_ARRAY_LEN(cases));
+    tcase_add_test(tc, passes_over);
     tcase_add_test(tc, another_class);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

@@ -87,6 +87,9 @@ async function onFixture(browser) {
   assert.match(await browser.text('.ranked li:nth-child(5)'), /dropped after round 10/);
   assert.match(await browser.text('.why'), /oneDNN's matmul takes bf16/);
   const tiles = await browser.text('.tiles');
+  assert.equal(await browser.count('.tiles a[href^="#/pipeline/"]'), 6);
+  assert.equal(await browser.run('return [...document.querySelectorAll("section table td.n")].filter((td) => /µs|ms/.test(td.textContent) && !td.querySelector("a")).length'), 0);
+  assert.match(tiles, /Tie set\s*#\d+\s*30 rounds/);
   assert.match(tiles, /Under balanced\s*no regret/);
   assert.match(tiles, /Under zipf:1\.2\s*\+6\.\d+\s?%/);
   await look(browser, 'goal');
