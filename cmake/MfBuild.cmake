@@ -64,7 +64,7 @@ endfunction()
 
 # Test processes run side by side: each makes its own folders and takes port 0.
 function(mf_add_test name)
-    cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "USES;LABELS;SOURCES;LINK" ${ARGN})
+    cmake_parse_arguments(ARG "SERIAL" "TIMEOUT;PARTS" "USES;LABELS;SOURCES;LINK" ${ARGN})
     add_executable(${name} ${name}.c ${ARG_SOURCES})
     target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
     target_compile_definitions(${name} PRIVATE MF_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data"
@@ -73,7 +73,17 @@ function(mf_add_test name)
         target_link_libraries(${name} PRIVATE mf_${layer})
     endforeach()
     target_link_libraries(${name} PRIVATE mf_build PkgConfig::CHECK Threads::Threads ${ARG_LINK})
-    add_test(NAME ${name} COMMAND ${name})
+    # A program of PARTS is so many tests side by side, each told its part.
+    set(tests ${name})
+    if(ARG_PARTS)
+        set(tests "")
+        foreach(part RANGE 1 ${ARG_PARTS})
+            add_test(NAME ${name}_${part} COMMAND ${name} ${part}/${ARG_PARTS})
+            list(APPEND tests ${name}_${part})
+        endforeach()
+    else()
+        add_test(NAME ${name} COMMAND ${name})
+    endif()
     if(NOT ARG_LABELS)
         set(ARG_LABELS unit)
     endif()
@@ -87,10 +97,10 @@ function(mf_add_test name)
     endif()
     math(EXPR limit "${ARG_TIMEOUT} * ${slower}")
     # 77: the test says what it misses and is counted as skipped
-    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${limit} SKIP_RETURN_CODE 77
+    set_tests_properties(${tests} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${limit} SKIP_RETURN_CODE 77
         ENVIRONMENT CK_TIMEOUT_MULTIPLIER=${slower})
     if(ARG_SERIAL)
-        set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+        set_tests_properties(${tests} PROPERTIES RUN_SERIAL TRUE)
     endif()
 endfunction()
 

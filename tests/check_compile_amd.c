@@ -317,12 +317,12 @@ static size_t choose(const struct target *target, const struct mf_compiler *comp
         {N_KERNELS, 20, MF_ARRAY_LEN(formats), MF_ACT_N_, MF_ARRAY_LEN(widths), 2, N_FORMS},
         legal};
     static int rows[CODES_MAX][COVERING_FACTORS];
-    int dropped;
+    struct covering_set set = {.rows = rows, .cap = CODES_MAX};
     size_t n = 0;
 
-    int n_rows = covering_make(&covering, 1, rows, CODES_MAX, &dropped);
-    ck_assert_int_lt(n_rows, CODES_MAX);
-    for (int i = 0; i < n_rows; i++) {
+    covering_add(&covering, 1, &set);
+    ck_assert_int_lt(set.n, CODES_MAX);
+    for (int i = 0; i < set.n; i++) {
         size_t j = 0;
         code_of(target, rows[i], &made[n], &codes[n]);
         ck_assert_int_eq(mf_code_path(compiler, &codes[n], places[n]), 0);
@@ -330,7 +330,7 @@ static size_t choose(const struct target *target, const struct mf_compiler *comp
             j++;
         n += j == n;
     }
-    printf("%s: %d rows of a covering set (seed 1), %zu codes\n", target->gfx, n_rows, n);
+    printf("%s: %d rows of a covering set (seed 1), %zu codes\n", target->gfx, set.n, n);
     return n;
 }
 

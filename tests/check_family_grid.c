@@ -3,8 +3,10 @@
 
 #include <limits.h>
 
-int main(void)
+int main(int argc, char **argv)
 {
-    return pairs_main("family grid",
-                      &(struct pairs_budget){.weight_bytes = 64 << 20, .products = 2e9, .steps = INT_MAX});
+    return pairs_main(
+        "family grid",
+        &(struct pairs_plan){.budgets = {{64 << 20, 3e8}}, .steps = INT_MAX, .all_cores_every = 4}, argc,
+        argv);
 }

@@ -1,8 +1,10 @@
-/* Every family over the quick pairwise-covering set: a few steps of each. */
+/* Every family over the pairwise-covering set whose weights may take 64 MiB, most cases of it small: a few steps of each. */
 #include "family_pairs.h"
 
-int main(void)
+int main(int argc, char **argv)
 {
-    return pairs_main("family pairs",
-                      &(struct pairs_budget){.weight_bytes = 4 << 20, .products = 3e7, .steps = 3});
+    return pairs_main(
+        "family pairs",
+        &(struct pairs_plan){.budgets = {{4 << 20, 3e7}, {64 << 20, 2e9}}, .steps = 3, .all_cores_every = 2},
+        argc, argv);
 }

@@ -4,7 +4,7 @@
 
 #include "kernels/philox.h"
 
-#define ATTEMPTS 40 /* rows tried for a pair before it is dropped */
+#define ATTEMPTS 40 /* rows drawn for a pair before all are gone through */
 
 struct work {
     const struct covering *c;
@@ -73,6 +73,36 @@ static bool row_around(struct work *w, int f, int v, int g, int u, int *row)
     return true;
 }
 
+/* The first legal row of all that the chosen factors leave. */
+static bool first_row(const struct work *w, int *row)
+{
+    int f = 0;
+
+    while (f < w->c->n_factors && row[f] >= 0)
+        f++;
+    if (f == w->c->n_factors)
+        return true;
+    for (row[f] = 0; row[f] < w->c->n_values[f]; row[f]++) {
+        if (w->c->legal(row) && first_row(w, row))
+            return true;
+    }
+    row[f] = -1;
+    return false;
+}
+
+static bool row_with(struct work *w, const struct covering_pair *p, int *row)
+{
+    for (int tried = 0; tried < ATTEMPTS; tried++) {
+        if (row_around(w, p->f, p->v, p->g, p->u, row))
+            return true;
+    }
+    for (int i = 0; i < w->c->n_factors; i++)
+        row[i] = -1;
+    row[p->f] = p->v;
+    row[p->g] = p->u;
+    return w->c->legal(row) && first_row(w, row);
+}
+
 static void cover(struct work *w, const int *row)
 {
     for (int f = 0; f < w->c->n_factors; f++) {
@@ -81,25 +111,31 @@ static void cover(struct work *w, const int *row)
     }
 }
 
-int covering_make(const struct covering *c, uint64_t seed, int (*rows)[COVERING_FACTORS], int cap,
-                  int *ret_dropped)
+static void add_pair(struct work *w, const struct covering_pair *p, struct covering_set *set)
+{
+    if (row_with(w, p, set->rows[set->n])) {
+        cover(w, set->rows[set->n++]);
+        return;
+    }
+    if (set->n_impossible < set->cap_impossible)
+        set->impossible[set->n_impossible] = *p;
+    set->n_impossible++;
+}
+
+void covering_add(const struct covering *c, uint64_t seed, struct covering_set *set)
 {
     struct work w = {.c = c, .seed = seed};
-    int n = 0;
 
-    *ret_dropped = 0;
+    for (int i = 0; i < set->n; i++)
+        cover(&w, set->rows[i]);
+    set->n_impossible = 0;
     for (int f = 0; f < c->n_factors; f++) {
         for (int g = f + 1; g < c->n_factors; g++) {
-            for (int p = 0; p < c->n_values[f] * c->n_values[g] && n < cap; p++) {
-                int v = p / c->n_values[g], u = p % c->n_values[g], tried = 0;
-                while (!*pair_of(&w, f, v, g, u) && tried++ < ATTEMPTS) {
-                    if (!row_around(&w, f, v, g, u, rows[n]))
-                        continue;
-                    cover(&w, rows[n++]);
-                }
-                *ret_dropped += !*pair_of(&w, f, v, g, u);
+            for (int p = 0; p < c->n_values[f] * c->n_values[g] && set->n < set->cap; p++) {
+                struct covering_pair pair = {f, p / c->n_values[g], g, p % c->n_values[g]};
+                if (!*pair_of(&w, f, pair.v, g, pair.u))
+                    add_pair(&w, &pair, set);
             }
         }
     }
-    return n;
 }

@@ -13,10 +13,23 @@
 struct covering {
     int n_factors;
     int n_values[COVERING_FACTORS]; /* of each factor */
-    /* May such a row be? Factors that are not chosen yet are -1; legal as far as can be said. */
+    /* May such a row be? Factors that are not chosen yet are -1: false only when no choice of theirs makes it legal. */
     bool (*legal)(const int *row);
 };
 
-/* -> rows written, at most cap; *ret_dropped: pairs for which no legal row was found. The same seed gives the same. */
-int covering_make(const struct covering *c, uint64_t seed, int (*rows)[COVERING_FACTORS], int cap,
-                  int *ret_dropped);
+/* A value of each of two factors. */
+struct covering_pair {
+    int f, v, g, u;
+};
+
+struct covering_set {
+    int (*rows)[COVERING_FACTORS];
+    int n, cap;
+    struct covering_pair
+        *impossible; /* no legal row holds them: every row was searched for each; may be NULL */
+    int n_impossible, cap_impossible; /* n may be above cap, where the rest is left out */
+};
+
+/* Adds rows to those of the set, until these hold every pair that some legal row holds or cap is reached, and says anew
+ * which pairs are left. The same seed gives the same. */
+void covering_add(const struct covering *c, uint64_t seed, struct covering_set *set);

@@ -1,6 +1,6 @@
 #include "family_pairs.h"
 
-#include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +11,7 @@
 #include "mf_check.h"
 
 #include "common/cleanup.h"
+#include "common/text.h"
 
 /* Token counts around what blocks hold. 0 is no layer: mf_shape_check() refuses it (test_no_tokens). */
 static const int tokens[] = {1, 3, 4, 63, 64, 65, 257};
@@ -29,13 +30,27 @@ static const char *const isas[] = {NULL, "avx2", "c"};
 
 enum factor { TOKEN, MODEL, INTER, EXPERT, TOPK, ACT, LIMIT, WEIGHT, BIAS, SHARE, FORMAT, ISA, N_FACTORS };
 
-#define CASES_MAX 600
-#define SEED      20
+#define CASES_MAX      600
+#define IMPOSSIBLE_MAX 300
+#define SEED           20
+
+static bool is_legal(const int *row);
+
+static const struct covering covering = {
+    .n_factors = N_FACTORS,
+    .n_values = {MF_ARRAY_LEN(tokens), MF_ARRAY_LEN(widths), MF_ARRAY_LEN(widths), MF_ARRAY_LEN(experts),
+                 MF_ARRAY_LEN(topks), MF_ACT_N_, MF_ARRAY_LEN(limits), 2, 4, MF_ARRAY_LEN(shares),
+                 CONTRACT_N_FORMATS, MF_ARRAY_LEN(isas)},
+    .legal = is_legal,
+};
 
 static struct pairs {
-    struct pairs_budget budget;
+    struct pairs_plan plan;
+    struct pairs_budget budget; /* the one that rows are made for */
     int rows[CASES_MAX][COVERING_FACTORS];
-    int n;
+    struct covering_pair impossible[IMPOSSIBLE_MAX];
+    struct covering_set set;
+    int part, n_parts;
 } pairs; /* check's loop tests take an index only */
 
 static struct mf_shape shape_of(const int *row)
@@ -59,26 +74,35 @@ static struct mf_shape shape_of(const int *row)
     return s;
 }
 
-static int64_t weight_bytes(const struct mf_shape *s)
+/* What is not chosen yet is as cheap, and allows as much, as any value does. */
+static void choose_rest(const int *row, int *full)
 {
-    return 3LL * s->expert * s->model_dim * s->inter_dim * mf_dtype_bits(s->q_dtype_w) / 8;
+    for (int f = 0; f < N_FACTORS; f++)
+        full[f] = row[f] >= 0 ? row[f] : 0;
+    if (row[LIMIT] < 0)
+        full[LIMIT] = row[ACT] == MF_ACT_SILU_STEP; /* which clamps */
+    if (row[ACT] < 0)
+        full[ACT] = row[LIMIT] > 0 ? MF_ACT_SILU : MF_ACT_NO;
+    if (row[SHARE] < 0)
+        full[SHARE] = MF_ARRAY_LEN(shares) - 1; /* most experts for topk to be among */
+    if (row[FORMAT] < 0)
+        full[FORMAT] = CONTRACT_N_FORMATS - 1; /* of 4 bits */
 }
 
-/* What is not chosen yet counts as the least there is. */
 static bool is_legal(const int *row)
 {
-    int full[COVERING_FACTORS], cheap_format = CONTRACT_N_FORMATS - 1;
+    int full[COVERING_FACTORS];
     const char *column, *why;
 
-    for (int f = 0; f < N_FACTORS; f++)
-        full[f] = row[f] >= 0 ? row[f] : f == FORMAT ? cheap_format : 0;
-    struct mf_shape s = shape_of(full);
+    choose_rest(row, full);
+    struct mf_shape s = shape_of(full), most = s;
     double products = 3.0 * (double)s.token * s.topk * s.model_dim * s.inter_dim;
+    double weights = 3.0 * s.expert * s.model_dim * s.inter_dim * mf_dtype_bits(s.q_dtype_w) / 8;
     bool vectors = row[ISA] != (int)MF_ARRAY_LEN(isas) - 1;
-    if (row[EXPERT] < 0)
-        s.expert = s.topk;
-    return mf_shape_check(&s, &column, &why) == 0 && weight_bytes(&s) <= pairs.budget.weight_bytes &&
-           products <= pairs.budget.products * (vectors ? 1 : 0.2);
+    if (row[EXPERT] < 0 && s.ep_experts == 0)
+        most.expert = experts[MF_ARRAY_LEN(experts) - 1];
+    return mf_shape_check(&most, &column, &why) == 0 && weights <= (double)pairs.budget.weight_bytes &&
+           products <= pairs.budget.products * (vectors ? 1 : 0.1);
 }
 
 static const char *isa_name(const int *row)
@@ -86,19 +110,39 @@ static const char *isa_name(const int *row)
     return isas[row[ISA]] ? isas[row[ISA]] : "best";
 }
 
-static void check_shape(const struct mf_shape *s, const char *isa, const char *two_stage, int most, int first)
+/* This process, before its device counts cores, to one of them: another one for each part. */
+static void stay_on_one_core(void)
+{
+    cpu_set_t all, one;
+    int n = 0;
+
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(all), &all), 0);
+    CPU_ZERO(&one);
+    for (int c = 0; c < CPU_SETSIZE; c++) {
+        if (CPU_ISSET(c, &all) && n++ == pairs.part % CPU_COUNT(&all))
+            CPU_SET(c, &one);
+    }
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
+}
+
+/* One of the test's cases, counted from 0; another part's are passed over. */
+static void check_shape(int at, const struct mf_shape *s, const char *isa, const char *two_stage)
 {
     const char *const families[] = {two_stage, "one", "move", "lib"};
-    struct mf_device *d = contract_device(isa);
 
+    if (at % pairs.n_parts != pairs.part)
+        return;
+    if (at / pairs.n_parts % pairs.plan.all_cores_every != 0)
+        stay_on_one_core();
+    struct mf_device *d = contract_device(isa);
     if (!d)
         return;
     const struct contract_run run = {.device = d,
                                      .families = families,
                                      .n_families = MF_ARRAY_LEN(families),
                                      .shape = s,
-                                     .most = most,
-                                     .first = first};
+                                     .most = pairs.plan.steps,
+                                     .first = at};
     (void)contract_check_some(&run);
     (void)mf_device_close(d);
 }
@@ -108,7 +152,7 @@ START_TEST(test_pairs)
     const int *row = pairs.rows[_i];
     struct mf_shape s = shape_of(row);
 
-    check_shape(&s, isas[row[ISA]], contract_formats[row[FORMAT]].family, pairs.budget.steps, _i);
+    check_shape(_i, &s, isas[row[ISA]], contract_formats[row[FORMAT]].family);
 }
 END_TEST
 
@@ -131,7 +175,7 @@ START_TEST(test_corners)
     int at = _i / CONTRACT_N_FORMATS;
     struct mf_shape s = contract_shape(&corners[at], f);
 
-    check_shape(&s, isas[(at + _i) % 2], f->family, pairs.budget.steps, _i);
+    check_shape(_i, &s, isas[(at + _i) % 2], f->family);
 }
 END_TEST
 
@@ -146,41 +190,130 @@ START_TEST(test_no_tokens)
 }
 END_TEST
 
+static const char *const factors[N_FACTORS] = {"token", "model_dim", "inter_dim", "expert", "topk",   "act",
+                                               "limit", "doweight",  "biases",    "share",  "format", "isa"};
+
+static void print_value(int f, int v, char text[64])
+{
+    const int *const numbers[N_FACTORS] = {
+        [TOKEN] = tokens, [MODEL] = widths, [INTER] = widths, [EXPERT] = experts, [TOPK] = topks};
+    const struct contract_format *format = &contract_formats[v];
+
+    if (numbers[f])
+        mf_say(text, 64, "%s %d", factors[f], numbers[f][v]);
+    else if (f == FORMAT)
+        mf_say(text, 64, "%s, %s, %s", mf_qtype_name(format->q_type), mf_dtype_name(format->a),
+               mf_dtype_name(format->w));
+    else if (f == ISA)
+        mf_say(text, 64, "isa %s", isas[v] ? isas[v] : "best");
+    else if (f == ACT)
+        mf_say(text, 64, "%s", mf_act_name((enum mf_act)v));
+    else if (f == LIMIT)
+        mf_say(text, 64, "limit %g", (double)limits[v]);
+    else
+        mf_say(text, 64, "%s %d", factors[f], v);
+}
+
+static bool some_row_has(const struct covering_pair *p)
+{
+    for (int i = 0; i < pairs.set.n; i++) {
+        if (pairs.rows[i][p->f] == p->v && pairs.rows[i][p->g] == p->u)
+            return true;
+    }
+    return false;
+}
+
+static bool is_impossible(const struct covering_pair *p)
+{
+    for (int i = 0; i < pairs.set.n_impossible; i++) {
+        const struct covering_pair *q = &pairs.impossible[i];
+        if (q->f == p->f && q->v == p->v && q->g == p->g && q->u == p->u)
+            return true;
+    }
+    return false;
+}
+
+/* Counted over the rows: each value of each factor, and each pair of them that is not beyond the budget, is in one. */
+START_TEST(test_all_pairs)
+{
+    int n_held = 0, n_values = 0;
+
+    ck_assert_int_lt(pairs.set.n, CASES_MAX);
+    ck_assert_int_le(pairs.set.n_impossible, IMPOSSIBLE_MAX);
+    for (int f = 0; f < N_FACTORS; f++) {
+        for (int v = 0; v < covering.n_values[f]; v++) {
+            ck_assert(some_row_has(&(struct covering_pair){f, v, f, v}));
+            n_values++;
+            for (int g = f + 1; g < N_FACTORS; g++) {
+                for (int u = 0; u < covering.n_values[g]; u++) {
+                    struct covering_pair p = {f, v, g, u};
+                    bool held = some_row_has(&p);
+                    ck_assert(held != is_impossible(&p));
+                    n_held += held;
+                }
+            }
+        }
+    }
+    printf("%d values of %d factors, %d pairs of them: each in a case; %d pairs are in no shape of that "
+           "budget\n",
+           n_values, N_FACTORS, n_held, pairs.set.n_impossible);
+}
+END_TEST
+
 static void make_rows(void)
 {
-    struct covering c = {.n_factors = N_FACTORS,
-                         .n_values = {MF_ARRAY_LEN(tokens), MF_ARRAY_LEN(widths), MF_ARRAY_LEN(widths),
-                                      MF_ARRAY_LEN(experts), MF_ARRAY_LEN(topks), MF_ACT_N_,
-                                      MF_ARRAY_LEN(limits), 2, 4, MF_ARRAY_LEN(shares), CONTRACT_N_FORMATS,
-                                      MF_ARRAY_LEN(isas)},
-                         .legal = is_legal};
     const char *asked = getenv("MOEFARM_TEST_SEED");
     uint64_t seed = asked ? strtoull(asked, NULL, 10) : SEED;
-    int dropped;
+    char text[MF_SHAPE_TEXT_MAX], a[64], b[64];
 
-    pairs.n = covering_make(&c, seed, pairs.rows, CASES_MAX, &dropped);
-    printf("seed %llu (MOEFARM_TEST_SEED): %d cases, %d pairs in no case of that budget\n",
-           (unsigned long long)seed, pairs.n, dropped);
-    for (int i = 0; i < pairs.n; i++) {
-        char text[MF_SHAPE_TEXT_MAX];
+    pairs.set = (struct covering_set){.rows = pairs.rows,
+                                      .cap = CASES_MAX,
+                                      .impossible = pairs.impossible,
+                                      .cap_impossible = IMPOSSIBLE_MAX};
+    for (int i = 0; i < PAIRS_BUDGETS && pairs.plan.budgets[i].weight_bytes > 0; i++) {
+        pairs.budget = pairs.plan.budgets[i];
+        covering_add(&covering, seed, &pairs.set);
+        printf("weights of at most %lld MiB: %d cases\n", (long long)(pairs.budget.weight_bytes >> 20),
+               pairs.set.n);
+    }
+    printf("seed %llu (MOEFARM_TEST_SEED)\n", (unsigned long long)seed);
+    for (int i = 0; i < pairs.set.n; i++) {
         struct mf_shape s = shape_of(pairs.rows[i]);
         mf_shape_print(&s, text);
         printf("%d: %s on %s\n", i, text, isa_name(pairs.rows[i]));
     }
+    for (int i = 0; i < MF_MIN(pairs.set.n_impossible, IMPOSSIBLE_MAX); i++) {
+        const struct covering_pair *p = &pairs.impossible[i];
+        print_value(p->f, p->v, a);
+        print_value(p->g, p->u, b);
+        printf("beyond the budget: %s with %s\n", a, b);
+    }
     (void)fflush(stdout);
 }
 
-int pairs_main(const char *name, const struct pairs_budget *budget)
+static bool parse_part(const char *text)
+{
+    return sscanf(text, "%d/%d", &pairs.part, &pairs.n_parts) == 2 && pairs.part-- >= 1 &&
+           pairs.part < pairs.n_parts;
+}
+
+int pairs_main(const char *name, const struct pairs_plan *plan, int argc, char **argv)
 {
     Suite *suite = suite_create(name);
     TCase *grid = tcase_create("pairs"), *named = tcase_create("corners");
 
-    pairs.budget = *budget;
+    pairs.plan = *plan;
+    pairs.n_parts = 1;
+    if (argc > 1 && !parse_part(argv[1])) {
+        (void)fprintf(stderr, "%s: '%s' is no part, as 1/2\n", argv[0], argv[1]);
+        return EXIT_FAILURE;
+    }
     make_rows();
     tcase_set_timeout(grid, 300);
     tcase_set_timeout(named, 300);
-    tcase_add_loop_test(grid, test_pairs, 0, pairs.n);
+    tcase_add_loop_test(grid, test_pairs, 0, pairs.set.n);
     tcase_add_loop_test(named, test_corners, 0, (int)MF_ARRAY_LEN(corners) * CONTRACT_N_FORMATS);
+    tcase_add_test(named, test_all_pairs);
     tcase_add_test(named, test_no_tokens);
     suite_add_tcase(suite, grid);
     suite_add_tcase(suite, named);
