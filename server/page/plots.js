@@ -85,7 +85,8 @@ export function raceRow(r, scale, told) {
   }, [rounds, shown, rounds.map(() => scale.lead)]);
 }
 
-// A batch on its way: steps measured a second, those of them that were refused, and how many it were in all.
+// A batch on its way: steps measured a second, those of them that were refused, how many it were in all, and when pipelines
+// raced, during which no step is measured.
 export function timelinePlot(t) {
   const a_second = (list) => list.map((n) => n * 1000 / t.bucket_ms);
   let all = 0;
@@ -103,8 +104,9 @@ export function timelinePlot(t) {
       bars('a second', '--op-gemm1'),
       bars('refused', '--bad'),
       { label: 'in all', scale: 'all', stroke: colour('--good'), width: 2, points: { show: false }, value: (u, v) => (v === null ? '–' : String(v)) },
+      { ...dots('raced', '--op-quant'), value: (u, v, series, i) => (i === null ? '–' : String(t.raced[i])) },
     ],
-  }, [t.measured.map((_, i) => (t.from_ms + i * t.bucket_ms) / 1000), rates, a_second(t.refused), sums]);
+  }, [t.measured.map((_, i) => (t.from_ms + i * t.bucket_ms) / 1000), rates, a_second(t.refused), sums, t.raced.map((n) => (n ? 0 : null))]);
 }
 
 // 1, 2 and 5 of each power of ten, of a logarithmic scale.

@@ -70,13 +70,13 @@ function batchView([id], redraw) {
   const mine = (e) => e.batch === id;
   return [
     { wants: mine, ticks: true, load: (get) => get('batches/' + id), draw: (b) => drawBatchHead(b, redraw) },
-    { frame: box('Steps measured', el('span', { class: 'small', text: 'bars: a second, in red those refused; line: in all' })), wants: mine, every: 10000, load: (get) => get(`batches/${id}/timeline`), draw: (t) => timelinePlot(t) || el('p', { class: 'note', text: 'Nothing yet.' }) },
+    { frame: box('Steps measured', el('span', { class: 'small', text: 'bars: a second, in red those refused; line: in all; dots: when pipelines raced' })), wants: mine, every: 10000, load: (get) => get(`batches/${id}/timeline`), draw: (t) => timelinePlot(t) || el('p', { class: 'note', text: 'Nothing yet.' }) },
     { frame: box('Goals', el('span', { class: 'small', text: 'a goal is one shape on one device class' })), wants: mine, load: (get, getAll) => getAll(`batches/${id}/goals`), draw: drawGoals },
   ];
 }
 
 function drawBatchHead(b, redraw) {
-  const options = Object.entries(b.options || {}).filter(([k]) => k !== 'name').map(([k, v]) => `${k} ${Array.isArray(v) ? v.join(', ') || 'any' : v}`);
+  const options = Object.entries(b.options || {}).filter(([k]) => k !== 'name').map(([k, v]) => `${k} ${Array.isArray(v) ? v.join(', ') || (k === 'classes' ? 'any' : 'none') : v}`);
   const cancel = b.state === 'open' ? el('button', { text: 'Cancel batch', onclick: async () => {
     if (confirm(`Cancel batch ${b.id}? What is measured is kept.`)) {
       await fetch(`/api/v1/batches/${b.id}/cancel`, { method: 'POST' });

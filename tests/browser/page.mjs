@@ -169,7 +169,7 @@ async function onFarm(browser, folder) {
   const row = (token) => `${token},2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n`;
   const table = 'token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_stage1\n' + Array.from({ length: 24 }, (_, i) => row(i + 1)).join('') + row('many');
   const name = '<img src=x onerror="window.marked = false">';
-  const answer = await fetch(`${base}api/v1/batches?name=${encodeURIComponent(name)}&classes=sim-page/8`, { method: 'POST', headers: { 'Content-Type': 'text/csv' }, body: table });
+  const answer = await fetch(`${base}api/v1/batches?name=${encodeURIComponent(name)}&classes=sim-page/8&regret=none`, { method: 'POST', headers: { 'Content-Type': 'text/csv' }, body: table });
   assert.equal(answer.status, 201);
   await until('the batch on the page', async () => (await browser.count('tr[data-batch="1"]')) === 1);
   assert.equal(await browser.text('tr[data-batch="1"] a'), name);
@@ -189,6 +189,7 @@ async function onFarm(browser, folder) {
   assert.equal(await marked(browser), true);
 
   await opened(browser, base + '#/batch/1', 'tr[data-goal="1"]');
+  assert.match(await browser.text('.sub'), /consumer moefarm .* regret none/);
   await drawn(browser, '.timeline canvas');
   const { steps } = await (await fetch(base + 'api/v1/batches/1')).json();
   assert.match(await says(browser, '.timeline'), new RegExp(`^${steps} steps measured`));
