@@ -566,18 +566,27 @@ bool mf_fusion_allows(const struct mf_shape *shape, const struct mf_fusion_quest
     return n <= 1;
 }
 
+/* The first of some sets that needs none of the others; of sets in a cycle any. */
+static int next_to_run(const struct mf_graph *g, const mf_ops *sets, int n)
+{
+    for (int i = 0; i < n; i++) {
+        bool waits = false;
+        for (int j = 0; j < n && !waits; j++)
+            waits = j != i && mf_graph_reaches(g, sets[j], sets[i], g->ops);
+        if (!waits)
+            return i;
+    }
+    return 0;
+}
+
 /* Kernels in the order they run: one behind all that it needs. */
 static void sort_sets(const struct mf_graph *g, mf_ops *sets, int n)
 {
     for (int i = 0; i < n; i++) {
-        for (int j = i + 1; j < n; j++) {
-            if (!mf_graph_reaches(g, sets[j], sets[i], g->ops))
-                continue;
-            mf_ops t = sets[i];
-            sets[i] = sets[j];
-            sets[j] = t;
-            j = i;
-        }
+        int next = i + next_to_run(g, sets + i, n - i);
+        mf_ops t = sets[i];
+        sets[i] = sets[next];
+        sets[next] = t;
     }
 }
 

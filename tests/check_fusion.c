@@ -39,7 +39,7 @@ static mf_ops ops_of(const char *text)
     return ops;
 }
 
-enum kit { PLAIN, TILE, WIDE, ONE, VENDOR, SMALL, EVERYTHING };
+enum kit { PLAIN, TILE, WIDE, ONE, VENDOR, SMALL, APART, BOUGHT, EVERYTHING };
 
 static struct mf_fusion_caps caps_of(enum kit kit)
 {
@@ -64,16 +64,18 @@ static struct mf_fusion_caps caps_of(enum kit kit)
         [VENDOR] = {.external = true, .block_n = 128},
         [SMALL] =
             {.prologue = front, .epilogue = more, .whole_rows = true, .block_bytes = 4096, .block_n = 128},
-        [EVERYTHING] = {.prologue = all,
-                        .epilogue = all,
-                        .whole_rows = true,
-                        .all_rows = true,
-                        .both_gemms = true,
-                        .accumulates = true,
-                        .sorts = true,
-                        .block_n = 1 << 20},
     };
-    return kits[kit];
+    /* whatever there is; less one thing, so that only the rule that asks for it can object */
+    struct mf_fusion_caps everything = {.prologue = all,
+                                        .epilogue = all,
+                                        .external = kit == BOUGHT,
+                                        .whole_rows = true,
+                                        .all_rows = true,
+                                        .both_gemms = kit != APART,
+                                        .accumulates = true,
+                                        .sorts = true,
+                                        .block_n = 1 << 20};
+    return kit >= APART ? everything : kits[kit];
 }
 
 /* --- pairs: one row at least for each rule ---------------------------------------------------------------------- */
@@ -107,12 +109,17 @@ static const struct {
     {BF16,   64, TILE,       "gemm1",       "gemm1",        NULL, false, "same"},
     {BF16,   64, TILE,       "gemm1+act",   "act",          NULL, false, "same"},
     {BF16,   64, VENDOR,     "gemm1",       "act",          NULL, false, "external"},
+    {BF16,   64, BOUGHT,     "gemm1",       "act",          NULL, false, "external"},
     {BF16,   64, TILE,       "act",         "gemm1",        NULL, false, "order"},
+    {BF16,   64, EVERYTHING, "gemm2",       "gather",       NULL, false, "order"},
+    {BF16,   64, EVERYTHING, "gather",      "gemm2",        NULL, false, "cycle"},
     {BF16,   64, EVERYTHING, "gather",      "act",          NULL, false, "cycle"},
     {BF16,   64, EVERYTHING, "sort",        "combine",      NULL, false, "cycle"},
     {TOKEN,  64, TILE,       "sort",        "quant1",       NULL, false, "horizontal"},
+    {TOKEN,  64, EVERYTHING, "sort",        "quant1",       NULL, false, "horizontal"},
     {BF16,   64, TILE,       "sort",        "gather",       NULL, false, "sort"},
     {BF16,   64, TILE,       "gemm1+act",   "gemm2",        NULL, false, "two_gemms"},
+    {BF16,   64, APART,      "gemm1+act",   "gemm2",        NULL, false, "two_gemms"},
     {BF16,   64, PLAIN,      "gather",      "gemm1",        NULL, false, "prologue"},
     {TOKEN,  64, WIDE,       "quant1+gather", "gemm1",      NULL, false, NULL},
     {TOKEN,  64, WIDE,       "quant1",      "gather+gemm1", NULL, false, NULL},
@@ -180,76 +187,107 @@ START_TEST(pair_is_judged)
 }
 END_TEST
 
-/* Each rule matters: forced to yes, some row of the table is no longer refused by it; forced to no, what was allowed is
- * refused in its name. A rule that no row meets is listed here with the test that meets it. */
-START_TEST(every_rule_matters)
-{
-    const struct mf_fusion_rule *rules;
-    size_t n = mf_fusion_rules(&rules);
-    ck_assert_int_lt(_i, (int)n);
-    int met = 0, refused = 0;
-    for (size_t row = 0; row < MF_ARRAY_LEN(pairs); row++) {
-        struct asked x;
-        struct mf_fusion_verdict v;
-        ask((int)row, &x);
-        mf_ops a = OPS(pairs[row].a), b = OPS(pairs[row].b);
-        if (pairs[row].rule && strcmp(pairs[row].rule, rules[_i].name) == 0) {
-            x.q.forced = &(struct mf_fusion_forced){.rule = (size_t)_i, .objects = false};
-            bool yes = mf_fusion_pair(&x.graph, &x.shape, &x.q, a, b, &v);
-            ck_assert(yes || strcmp(v.rule, rules[_i].name) != 0);
-            met++;
-        }
-        if (!pairs[row].rule) {
-            x.q.forced = &(struct mf_fusion_forced){.rule = (size_t)_i, .objects = true};
-            ck_assert(!mf_fusion_pair(&x.graph, &x.shape, &x.q, a, b, &v));
-            ck_assert_str_eq(v.rule, rules[_i].name);
-            refused++;
-        }
-    }
-    static const char *const elsewhere[] = {"index", "single_use", "prologue_bytes"};
-    for (size_t i = 0; i < MF_ARRAY_LEN(elsewhere); i++)
-        met += strcmp(rules[_i].name, elsewhere[i]) == 0;
-    ck_assert_msg(met > 0, "no row is refused by %s", rules[_i].name);
-    ck_assert_int_gt(refused, 0);
-}
-END_TEST
-
 /* --- graphs that no layer has ------------------------------------------------------------------------------------ */
 
+enum change { SLOT_ROWS, RESIDUAL, NO_GATHER };
+
 /* quant1 -> gather -> gemm1, changed as the rule needs it. */
-START_TEST(rules_of_graphs_made_by_hand)
+/* clang-format off */
+static const struct {
+    enum change change;
+    int64_t block_n;
+    const char *a, *rule; /* with gemm1 */
+} by_hand[] = {
+    {SLOT_ROWS, 1 << 20, "gather", "index"},          /* gemm1 reads slot rows where gather writes sorted ones */
+    {RESIDUAL,  1 << 20, "quant1", "single_use"},     /* combine reads the quantised rows too */
+    {NO_GATHER, 128,     "quant1", "prologue_bytes"}, /* bf16 is read once for each tile of columns */
+    {NO_GATHER, 1 << 20, "quant1", NULL},             /* one tile: read once */
+};
+/* clang-format on */
+
+static void change(struct mf_graph *g, enum change change)
+{
+    struct mf_node *gemm1 = &g->node[MF_OP_GEMM1], *combine = &g->node[MF_OP_COMBINE];
+
+    if (change == SLOT_ROWS) {
+        gemm1->reads[0].rows = MF_ROWS_SLOT;
+        return;
+    }
+    gemm1->reads[0] = (struct mf_access){MF_OP_QUANT1, MF_ROWS_TOKEN};
+    g->ops &= ~MF_OP_BIT(MF_OP_GATHER);
+    if (change == RESIDUAL)
+        combine->reads[combine->n_reads++] = (struct mf_access){MF_OP_QUANT1, MF_ROWS_TOKEN};
+}
+
+static void ask_by_hand(int row, struct asked *x)
+{
+    ask(0, x);
+    x->shape = shape_of(TOKEN, 64);
+    x->caps = caps_of(WIDE);
+    x->caps.block_n = by_hand[row].block_n;
+    mf_graph_of(&x->shape, &x->graph);
+    change(&x->graph, by_hand[row].change);
+}
+
+START_TEST(graph_made_by_hand)
 {
     struct asked x;
     struct mf_fusion_verdict v;
-    ask(0, &x);
-    x.shape = shape_of(TOKEN, 64);
-    x.caps = caps_of(WIDE);
-    mf_graph_of(&x.shape, &x.graph);
 
-    struct mf_graph index = x.graph; /* gemm1 reads slot rows where gather writes sorted ones */
-    index.node[MF_OP_GEMM1].reads[0].rows = MF_ROWS_SLOT;
-    ck_assert(!mf_fusion_pair(&index, &x.shape, &x.q, OPS("gather"), OPS("gemm1"), &v));
-    ck_assert_str_eq(v.rule, "index");
+    ask_by_hand(_i, &x);
+    bool yes = mf_fusion_pair(&x.graph, &x.shape, &x.q, OPS(by_hand[_i].a), OPS("gemm1"), &v);
+    ck_assert_msg(yes == !by_hand[_i].rule, "%s: %s", v.rule ? v.rule : "yes", v.reason);
+    if (yes)
+        return;
+    ck_assert_str_eq(v.rule, by_hand[_i].rule);
     check_sentence(&v);
+}
+END_TEST
 
-    struct mf_graph shared = x.graph; /* combine reads the gathered rows too: a residual */
-    shared.node[MF_OP_COMBINE].reads[shared.node[MF_OP_COMBINE].n_reads++] =
-        (struct mf_access){MF_OP_GATHER, MF_ROWS_SORTED};
-    ck_assert(!mf_fusion_pair(&shared, &x.shape, &x.q, OPS("gather"), OPS("gemm1"), &v));
-    ck_assert_msg(strcmp(v.rule, "single_use") == 0 || strcmp(v.rule, "cycle") == 0, "%s", v.rule);
-    check_sentence(&v);
+/* --- every rule -------------------------------------------------------------------------------------------------- */
 
-    struct mf_graph wide =
-        x.graph; /* without gather, quant1 feeds gemm1: bf16 is read once for each tile of columns */
-    wide.node[MF_OP_GEMM1].reads[0] = (struct mf_access){MF_OP_QUANT1, MF_ROWS_TOKEN};
-    ck_assert(!mf_fusion_pair(&wide, &x.shape, &x.q, OPS("quant1"), OPS("gemm1"), &v));
-    ck_assert_msg(strcmp(v.rule, "prologue_bytes") == 0 || strcmp(v.rule, "single_use") == 0, "%s", v.rule);
-    check_sentence(&v);
-    wide.ops &= ~MF_OP_BIT(MF_OP_GATHER);
-    ck_assert(!mf_fusion_pair(&wide, &x.shape, &x.q, OPS("quant1"), OPS("gemm1"), &v));
-    ck_assert_str_eq(v.rule, "prologue_bytes");
-    x.caps.block_n = 1 << 20; /* one tile: read once */
-    ck_assert(mf_fusion_pair(&wide, &x.shape, &x.q, OPS("quant1"), OPS("gemm1"), &v));
+/* With rule n gone: does a pair that only it refuses become a kernel? Any pair that it refuses is refused by another, or is. */
+static bool becomes_kernel(struct asked *x, const char *a, const char *b, const struct mf_fusion_rule *rules,
+                           size_t n)
+{
+    struct mf_fusion_verdict v;
+
+    x->q.forced = &(struct mf_fusion_forced){.rule = n, .objects = false};
+    bool yes = mf_fusion_pair(&x->graph, &x->shape, &x->q, OPS(a), OPS(b), &v);
+    ck_assert(yes || strcmp(v.rule, rules[n].name) != 0);
+    return yes;
+}
+
+/* Each rule matters: without it an illegal kernel appears, and when it always objects what was allowed is refused in its
+ * name. */
+START_TEST(every_rule_matters)
+{
+    const struct mf_fusion_rule *rules;
+    size_t n = mf_fusion_rules(&rules), rule = (size_t)_i;
+    int appeared = 0, refused = 0;
+    struct asked x;
+
+    ck_assert_uint_lt(rule, n);
+    for (size_t row = 0; row < MF_ARRAY_LEN(pairs); row++) {
+        struct mf_fusion_verdict v;
+        ask((int)row, &x);
+        if (pairs[row].rule && strcmp(pairs[row].rule, rules[rule].name) == 0)
+            appeared += becomes_kernel(&x, pairs[row].a, pairs[row].b, rules, rule);
+        if (pairs[row].rule)
+            continue;
+        x.q.forced = &(struct mf_fusion_forced){.rule = rule, .objects = true};
+        ck_assert(!mf_fusion_pair(&x.graph, &x.shape, &x.q, OPS(pairs[row].a), OPS(pairs[row].b), &v));
+        ck_assert_str_eq(v.rule, rules[rule].name);
+        refused++;
+    }
+    for (size_t row = 0; row < MF_ARRAY_LEN(by_hand); row++) {
+        if (!by_hand[row].rule || strcmp(by_hand[row].rule, rules[rule].name) != 0)
+            continue;
+        ask_by_hand((int)row, &x);
+        appeared += becomes_kernel(&x, by_hand[row].a, "gemm1", rules, rule);
+    }
+    ck_assert_msg(appeared > 0, "without %s nothing is offered that it refuses", rules[rule].name);
+    ck_assert_int_gt(refused, 0);
 }
 END_TEST
 
@@ -341,13 +379,22 @@ static void count_no(void *context, mf_ops a, mf_ops b, const struct mf_fusion_v
     ++*(int *)context;
 }
 
-START_TEST(fused_layers_compute_the_same)
+struct random_layer {
+    struct mf_shape shape;
+    struct mf_fusion_caps caps;
+    struct mf_fusion_question q;
+    struct mf_graph graph;
+};
+
+#define LAYERS 2000
+
+static void draw_layer(uint64_t i, struct random_layer *l)
 {
     const uint64_t seed = 20261121;
-    for (uint64_t i = 0; i < 2000; i++) {
-        struct mf_philox4 w = mf_philox(seed, i, 0), w2 = mf_philox(seed, i, 1);
-        struct mf_shape s = shape_of((enum form)(w.v[0] % 5), 1 + w.v[1] % 100);
-        struct mf_fusion_caps caps = {.prologue = w.v[2],
+    struct mf_philox4 w = mf_philox(seed, i, 0), w2 = mf_philox(seed, i, 1);
+
+    l->shape = shape_of((enum form)(w.v[0] % 5), 1 + w.v[1] % 100);
+    l->caps = (struct mf_fusion_caps){.prologue = w.v[2],
                                       .epilogue = w.v[3],
                                       .external = w2.v[0] % 16 == 0,
                                       .whole_rows = w2.v[0] & 32,
@@ -358,26 +405,62 @@ START_TEST(fused_layers_compute_the_same)
                                       .tokens_max = w2.v[1] % 2 ? 0 : w2.v[1] % 128,
                                       .block_bytes = w2.v[2] % 2 ? 0 : w2.v[2] % 1000000,
                                       .block_n = 32 << w2.v[3] % 8};
-        struct mf_fusion_question q = {.ops = mf_layer_ops(&s), .block_m = 8 << w2.v[3] % 4, .caps = &caps};
-        struct mf_graph g;
-        mf_ops kernels[MF_OP_N_], all = 0;
-        uint64_t fused[MF_BUFFER_N_] = {0}, apart[MF_BUFFER_N_] = {0};
-        int nos = 0;
-        mf_graph_of(&s, &g);
-        int n = mf_fusion_rounds(&g, &s, &q, kernels, count_no, &nos);
-        for (int k = 0; k < n; k++) {
-            ck_assert_int_eq(all & kernels[k], 0);
-            all |= kernels[k];
-            for (int later = k + 1; later < n; later++)
-                ck_assert(!mf_graph_reaches(&g, kernels[later], kernels[k], g.ops));
-        }
-        ck_assert_uint_eq(all, g.ops);
-        ck_assert_int_eq(nos, n * (n - 1) / 2); /* nothing is left that could be fused, and each no is told */
-        ck_assert(run_kernels(&g, &g.ops, 1, apart)); /* op by op */
-        ck_assert_msg(run_kernels(&g, kernels, n, fused), "seed %" PRIu64 " layer %" PRIu64 " has a cycle",
-                      seed, i);
-        ck_assert_uint_eq(fused[MF_OP_COMBINE], apart[MF_OP_COMBINE]);
+    l->q = (struct mf_fusion_question){
+        .ops = mf_layer_ops(&l->shape), .block_m = 8 << w2.v[3] % 4, .caps = &l->caps};
+    mf_graph_of(&l->shape, &l->graph);
+}
+
+/* Kernel by kernel, the layer gives what op by op it gives, and no kernel waits for itself. */
+static bool computes_the_same(const struct mf_graph *g, const mf_ops *kernels, int n)
+{
+    uint64_t fused[MF_BUFFER_N_] = {0}, apart[MF_BUFFER_N_] = {0};
+    mf_ops all = 0;
+
+    for (int k = 0; k < n; k++) {
+        if (all & kernels[k])
+            return false;
+        all |= kernels[k];
     }
+    ck_assert(run_kernels(g, &g->ops, 1, apart));
+    return all == g->ops && run_kernels(g, kernels, n, fused) && fused[MF_OP_COMBINE] == apart[MF_OP_COMBINE];
+}
+
+START_TEST(fused_layers_compute_the_same)
+{
+    for (uint64_t i = 0; i < LAYERS; i++) {
+        struct random_layer l;
+        mf_ops kernels[MF_OP_N_];
+        int nos = 0;
+        draw_layer(i, &l);
+        int n = mf_fusion_rounds(&l.graph, &l.shape, &l.q, kernels, count_no, &nos);
+        ck_assert_msg(computes_the_same(&l.graph, kernels, n), "layer %" PRIu64, i);
+        ck_assert_int_eq(nos, n * (n - 1) / 2); /* nothing is left that could be fused, and each no is told */
+        for (int k = 0; k < n; k++)
+            for (int later = k + 1; later < n; later++)
+                ck_assert(!mf_graph_reaches(&l.graph, kernels[later], kernels[k], l.graph.ops));
+    }
+}
+END_TEST
+
+/* The test above sees it when fusing goes without the rule on cycles. */
+START_TEST(cycles_would_be_seen)
+{
+    const struct mf_fusion_rule *rules;
+    size_t rule = 0, n_rules = mf_fusion_rules(&rules);
+    int n_broken = 0;
+
+    while (rule < n_rules && strcmp(rules[rule].name, "cycle") != 0)
+        rule++;
+    ck_assert_uint_lt(rule, n_rules);
+    for (uint64_t i = 0; i < LAYERS; i++) {
+        struct random_layer l;
+        mf_ops kernels[MF_OP_N_];
+        draw_layer(i, &l);
+        l.q.forced = &(struct mf_fusion_forced){.rule = rule, .objects = false};
+        int n = mf_fusion_rounds(&l.graph, &l.shape, &l.q, kernels, NULL, NULL);
+        n_broken += !computes_the_same(&l.graph, kernels, n);
+    }
+    ck_assert_int_gt(n_broken, 0);
 }
 END_TEST
 
@@ -389,9 +472,10 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, pair_is_judged, 0, MF_ARRAY_LEN(pairs));
     tcase_add_loop_test(tc, every_rule_matters, 0, (int)mf_fusion_rules(&rules));
-    tcase_add_test(tc, rules_of_graphs_made_by_hand);
+    tcase_add_loop_test(tc, graph_made_by_hand, 0, MF_ARRAY_LEN(by_hand));
     tcase_add_loop_test(tc, step_is_judged, 0, MF_ARRAY_LEN(steps));
     tcase_add_test(tc, fused_layers_compute_the_same);
+    tcase_add_test(tc, cycles_would_be_seen);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }
