@@ -1,6 +1,7 @@
 /* A session on a device that has memory of its own and makes its data itself: the emulator as one. What it makes is what the host
  * would, nothing of a weight's size is kept on the host, steps are verified against it, and a device without room leaves all to
  * the host. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -226,6 +227,43 @@ START_TEST(a_full_device_leaves_it_to_the_host)
 }
 END_TEST
 
+/* ---- a host that is smaller than the layer ---- */
+
+/* Experts that would not lie in this host's memory even once; a token goes to one of them. */
+static struct mf_shape larger_than_the_host(void)
+{
+    struct mf_shape s = a_shape();
+    s.token = s.topk = 1;
+    s.expert = 65535;
+    s.model_dim = 256;
+    double expert_rows = (double)mf_memory_available() / s.expert / s.model_dim / 3;
+    s.inter_dim = ((int)expert_rows / 128 + 1) * 128;
+    return s;
+}
+
+START_TEST(the_device_holds_what_the_host_cannot)
+{
+    const struct mf_shape s = larger_than_the_host();
+    struct mf_device *d = device();
+    struct mf_device *cpu = NULL;
+    struct mf_session *session = NULL;
+    char why[MF_REASON_MAX];
+    const struct mf_session_args args = {.shape = s, .options = &options};
+    struct mf_session_args on_device = args, on_host = args;
+
+    on_device.device = d;
+    ck_assert_msg(mf_session_new(&on_device, why, sizeof(why), &session) == 0, "%s", why);
+    ck_assert_ptr_nonnull(session->maker);
+    (void)mf_session_free(session);
+    (void)mf_device_close(d);
+    ck_assert_int_eq(mf_device_open("cpu:0", why, sizeof(why), &cpu), 0);
+    on_host.device = cpu;
+    ck_assert_int_eq(mf_session_new(&on_host, why, sizeof(why), &session), -ENOMEM);
+    ck_assert_msg(strstr(why, "GB of memory") != NULL, "%s", why);
+    (void)mf_device_close(cpu);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("session_device");
@@ -235,6 +273,7 @@ int main(void)
     tcase_add_test(tests, the_device_makes_all);
     tcase_add_loop_test(tests, steps_are_verified, 0, MF_ARRAY_LEN(steps));
     tcase_add_test(tests, a_full_device_leaves_it_to_the_host);
+    tcase_add_test(tests, the_device_holds_what_the_host_cannot);
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);
 }

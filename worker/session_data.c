@@ -416,15 +416,32 @@ double mf_session_canary(struct mf_session *s)
 
 /* ---- a session ---- */
 
-/* What the shape needs at least: weights in two layouts, references, and the largest artifacts. */
-static double needed_bytes(const struct mf_shape *shape)
+/* What the shape needs of the host at least: references and the largest artifacts. */
+static double layer_bytes(const struct mf_shape *shape)
 {
     double rows = (double)shape->token * shape->topk, I = shape->inter_dim, H = shape->model_dim;
+    double reference = 4 * (rows * (4 * I + 2 * H) + 3 * (double)shape->token * H);
+    return reference + 3 * 4 * rows * (2 * I + H);
+}
+
+/* And where no device makes them, weights in two layouts. */
+static double host_weight_bytes(const struct mf_shape *shape)
+{
     struct mf_artifact w1 = mf_plain_w(shape, MF_TENSOR_W1, "row");
     double element = mf_codec_find(w1.format, w1.scale)->bits / 8.0;
-    double weights = element * shape->expert * H * ((double)mf_gemm1_cols(shape) + I);
-    double reference = 4 * (rows * (4 * I + 2 * H) + 3 * (double)shape->token * H);
-    return 2 * weights + reference + 3 * 4 * rows * (2 * I + H);
+    return 2 * element * shape->expert * (double)shape->model_dim *
+           ((double)mf_gemm1_cols(shape) + shape->inter_dim);
+}
+
+static int check_memory(double needed, char *why, size_t cap)
+{
+    double available = (double)mf_memory_available();
+    if (needed <= available)
+        return 0;
+    mf_say(why, cap,
+           "the shape needs about %.1f GB of memory for its data and references; %.1f GB are available",
+           needed / 1e9, available / 1e9);
+    return -ENOMEM;
 }
 
 static int make_inputs(struct mf_session *s)
@@ -461,11 +478,13 @@ static int make_bias(struct mf_session *s, enum mf_tensor b, struct mf_region *r
 }
 
 /* The weights that the host packs other layouts from, and computes references with. */
-static int make_host_weights(struct mf_session *s)
+static int make_host_weights(struct mf_session *s, char *why, size_t cap)
 {
     struct mf_session_weight *w;
     struct mf_artifact a = mf_plain_w(&s->shape, MF_TENSOR_W1, "row");
-    int r = mf_session_weight(s, &a, &w);
+    int r = check_memory(layer_bytes(&s->shape) + host_weight_bytes(&s->shape), why, cap);
+    if (r == 0)
+        r = mf_session_weight(s, &a, &w);
     if (r < 0)
         return r;
     s->data.w1 = w->ref;
@@ -477,10 +496,12 @@ static int make_host_weights(struct mf_session *s)
 }
 
 /* A device that makes its own has the references from its weights, too; one with too little memory for that leaves all to the
- * host. */
-static int make_data(struct mf_session *s)
+ * host. why: written where there is more to say than the error's own words. */
+static int make_data(struct mf_session *s, char *why, size_t cap)
 {
-    int r = make_inputs(s);
+    int r = check_memory(layer_bytes(&s->shape), why, cap);
+    if (r == 0)
+        r = make_inputs(s);
     if (r == 0)
         r = make_bias(s, MF_TENSOR_B1, &s->b1_region, &s->data.b1);
     if (r == 0)
@@ -495,33 +516,17 @@ static int make_data(struct mf_session *s)
         r = -ENOTSUP;
     }
     if (r == -ENOTSUP)
-        r = make_host_weights(s);
+        r = make_host_weights(s, why, cap);
     return r < 0 ? r : mf_session_reference(s);
-}
-
-static int check_memory(const struct mf_shape *shape, char *why, size_t cap, uint64_t *ret_available)
-{
-    double needed = needed_bytes(shape), available = (double)mf_memory_available();
-    *ret_available = mf_memory_available();
-    if (needed <= available)
-        return 0;
-    mf_say(why, cap,
-           "the shape needs about %.1f GB of memory for its data and references; %.1f GB are available",
-           needed / 1e9, available / 1e9);
-    return -ENOMEM;
 }
 
 int mf_session_new(const struct mf_session_args *args, char *why, size_t why_cap, struct mf_session **ret)
 {
     const char *column, *sentence;
-    uint64_t available;
     if (mf_shape_check(&args->shape, &column, &sentence) < 0) {
         mf_say(why, why_cap, "%s: %s", column, sentence);
         return -EINVAL;
     }
-    int r = check_memory(&args->shape, why, why_cap, &available);
-    if (r < 0)
-        return r;
     struct mf_session *s = calloc(1, sizeof(*s));
     if (!s) {
         mf_say(why, why_cap, "out of memory");
@@ -535,20 +540,20 @@ int mf_session_new(const struct mf_session_args *args, char *why, size_t why_cap
     s->sink = args->sink;
     s->x_region = s->topk_region = s->b1_region = s->b2_region = s->ref_region = s->workspace = s->arena =
         (struct mf_region)MF_REGION_INIT;
-    s->buffer_max = MF_MAX((uint64_t)BUFFER_MIN, available / 4);
+    s->buffer_max = MF_MAX((uint64_t)BUFFER_MIN, mf_memory_available() / 4);
     mf_session_phase(s->sink, MF_PHASE_DATA);
-    r = make_data(s);
+    mf_say(why, why_cap, "%s", "");
+    int r = make_data(s, why, why_cap);
     if (r < 0) {
         if (r == -EINVAL)
             mf_say(why, why_cap, "no data or reference is defined for %s with %s and %s",
                    mf_qtype_name(s->shape.q_type), mf_dtype_name(s->shape.q_dtype_a),
                    mf_dtype_name(s->shape.q_dtype_w));
-        else
+        else if (!*why)
             mf_say(why, why_cap, "making the shape's data: %s", strerror(-r));
         mf_session_free(s);
         return r == -EINVAL ? r : -ENOMEM;
     }
-    mf_say(why, why_cap, "%s", "");
     *ret = s;
     return 0;
 }
