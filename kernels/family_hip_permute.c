@@ -3,8 +3,10 @@
  *
  *     gather_m16            x, in any format, each row of expert order fetched
  *     gather_once_m16       each token's row read once and written to all of its places
+ *     gather_bulk_m16       the same by Hopper's copies in bulk
  *     sort_gather_m16       the same and the sort in one launch, for few routes
- *     unpermute_z_m16, unpermute_zw_m16    rows of a token fetched, times its routing weights, and summed; weighted ones summed */
+ *     unpermute_z_m16, unpermute_zw_m16    rows of a token fetched, times its routing weights, and summed; weighted ones summed
+ *     unpermute_few_z_m16, unpermute_few_zw_m16    the same for few routes */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,21 +17,39 @@
 #include "kernels/hip/args.h"
 
 #define THREADS     256
-#define ROUTES_MAX  1024 /* that every block sorts for itself sooner than blocks could meet */
-#define EXPERTS_MAX 512  /* of which a block's LDS holds counts for each wave */
+#define ROUTES_MAX  1024  /* that every block sorts or finds for itself sooner than blocks could meet */
+#define EXPERTS_MAX 512   /* of which a block's LDS holds counts for each wave */
+#define ROWS_MAX    16384 /* in which every block finds its routes */
+#define BULK_WAVES  4
+#define BULK_DEPTH  4 /* as permute_hopper.hip has it, and the longest piece of a row */
+#define BULK_PIECE  4096
 
-enum kind { GATHER, GATHER_ONCE, SORT_GATHER, UNPERMUTE, UNPERMUTE_WEIGHTED, N_KINDS };
+enum kind {
+    GATHER,
+    GATHER_ONCE,
+    GATHER_BULK,
+    SORT_GATHER,
+    UNPERMUTE,
+    UNPERMUTE_WEIGHTED,
+    FEW,
+    FEW_WEIGHTED,
+    N_KINDS
+};
 
 /* clang-format off */
 static const struct {
-    const char *word, *function;
-    bool back;
+    const char *word, *source, *function;
+    bool back, weighted, few; /* weighted: z comes so */
+    bool by_map;
 } kinds[N_KINDS] = {
-    [GATHER]             = {"gather",       "mf_gather",    false},
-    [GATHER_ONCE]        = {"gather_once",  "mf_permute",   false},
-    [SORT_GATHER]        = {"sort_gather",  "mf_sort_permute", false},
-    [UNPERMUTE]          = {"unpermute_z",  "mf_unpermute", true},
-    [UNPERMUTE_WEIGHTED] = {"unpermute_zw", "mf_unpermute", true},
+    [GATHER]             = {"gather",           "permute.hip",        "mf_gather",        false, false, false, false},
+    [GATHER_ONCE]        = {"gather_once",      "permute.hip",        "mf_permute",       false, false, false, true},
+    [GATHER_BULK]        = {"gather_bulk",      "permute_hopper.hip", "mf_permute_bulk",  false, false, false, true},
+    [SORT_GATHER]        = {"sort_gather",      "permute_few.hip",    "mf_sort_permute",  false, false, true,  false},
+    [UNPERMUTE]          = {"unpermute_z",      "permute.hip",        "mf_unpermute",     true,  false, false, true},
+    [UNPERMUTE_WEIGHTED] = {"unpermute_zw",     "permute.hip",        "mf_unpermute",     true,  true,  false, true},
+    [FEW]                = {"unpermute_few_z",  "permute_few.hip",    "mf_unpermute_few", true,  false, true,  false},
+    [FEW_WEIGHTED]       = {"unpermute_few_zw", "permute_few.hip",    "mf_unpermute_few", true,  true,  true,  false},
 };
 /* clang-format on */
 static const int block_ms[] = {16, 32, 64, 128, 256};
@@ -44,33 +64,53 @@ struct mf_kernel {
     struct config config;
     struct mf_hip_function function;
     struct mf_grid grid;
+    int parts;
 };
-
-static bool is_legal(const struct mf_shape *s, enum kind kind, struct mf_refusal *no)
-{
-    int64_t routes = s->token * s->topk;
-    no->rule = NULL;
-    if (kind == SORT_GATHER && (routes > ROUTES_MAX || s->expert > EXPERTS_MAX))
-        mf_refuse(
-            no, "routes",
-            "%lld tokens x topk %d are %lld routes to %d experts; every block sorts for itself, %d to %d "
-            "at most",
-            (long long)s->token, s->topk, (long long)routes, s->expert, ROUTES_MAX, EXPERTS_MAX);
-    else if (kind == UNPERMUTE_WEIGHTED && s->doweight_stage1)
-        mf_refuse(no, "doweight_stage1", "the weight is in z already; there is no other zw");
-    return !no->rule;
-}
 
 /* With doweight_stage1 the weight is in z already. */
 static bool weighs(const struct mf_shape *s, enum kind kind)
 {
-    return kind == UNPERMUTE && !s->doweight_stage1;
+    return kinds[kind].back && !kinds[kind].weighted && !s->doweight_stage1;
 }
 
 static const struct mf_codec *codec_of(const struct mf_shape *s)
 {
     struct mf_artifact x = mf_plain_x(s);
     return mf_codec_find(x.format, x.scale);
+}
+
+static size_t row_bytes(enum kind kind, const struct mf_shape *s)
+{
+    return kinds[kind].back ? (size_t)s->model_dim * 2
+                            : mf_codec_row_bytes(codec_of(s), (size_t)s->model_dim);
+}
+
+static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s, const struct config *c,
+                     struct mf_refusal *no)
+{
+    int64_t routes = s->token * s->topk, rows = mf_padded_rows(s, c->block_m);
+    size_t row = row_bytes(c->kind, s);
+    no->rule = NULL;
+    if (kinds[c->kind].few && (routes > ROUTES_MAX || s->expert > EXPERTS_MAX))
+        mf_refuse(
+            no, "routes",
+            "%lld tokens x topk %d are %lld routes to %d experts; every block sorts for itself, %d to %d "
+            "at most",
+            (long long)s->token, s->topk, (long long)routes, s->expert, ROUTES_MAX, EXPERTS_MAX);
+    else if (kinds[c->kind].few && kinds[c->kind].back && rows > ROWS_MAX)
+        mf_refuse(no, "rows",
+                  "%lld rows with padding to blocks of %d; every block goes through all of them, %d at most",
+                  (long long)rows, c->block_m, ROWS_MAX);
+    else if (kinds[c->kind].weighted && s->doweight_stage1)
+        mf_refuse(no, "doweight_stage1", "the weight is in z already; there is no other zw");
+    else if (c->kind == GATHER_BULK && strcmp(device->class.gfx, "sm_90") != 0)
+        mf_refuse(no, "arch", "copies in bulk are instructions of sm_90; the device is %s",
+                  device->class.gfx);
+    else if (c->kind == GATHER_BULK && row % 16 != 0)
+        mf_refuse(no, "divisibility",
+                  "rows are %zu bytes (remainder of 16: %zu); they are copied by multiples of 16", row,
+                  row % 16);
+    return !no->rule;
 }
 
 /* ---- steps ---- */
@@ -80,6 +120,7 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
     double T = (double)shape->token, slots = mf_cpu_slots(shape), H = shape->model_dim;
     double row = mf_cpu_row_bytes(shape, shape->model_dim);
     bool sorts = c->kind == SORT_GATHER;
+    enum mf_tensor z = kinds[c->kind].weighted ? MF_TENSOR_ZW : MF_TENSOR_Z;
     mf_ops sum = MF_OP_BIT(MF_OP_COMBINE) | (weighs(shape, c->kind) ? MF_OP_BIT(MF_OP_WEIGHT) : 0);
     struct mf_step s = {
         .family = "permute",
@@ -88,8 +129,7 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
         .block_m = c->block_m};
     mf_say(s.name, sizeof(s.name), "%s_m%d", kinds[c->kind].word, c->block_m);
     if (kinds[c->kind].back) {
-        mf_step_need(&s,
-                     mf_cpu_bf16(c->kind == UNPERMUTE ? MF_TENSOR_Z : MF_TENSOR_ZW, "sorted", c->block_m));
+        mf_step_need(&s, mf_cpu_bf16(z, "sorted", c->block_m));
         mf_step_need(&s, mf_cpu_sorted(c->block_m));
         mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
         s.bytes = (slots + T) * H * 2;
@@ -102,27 +142,43 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
             mf_step_give(&s, mf_cpu_sorted(c->block_m));
         s.bytes = (slots + T) * row + (sorts ? T * shape->topk * 8 + slots * 8 : 0);
     }
-    if (c->kind != GATHER && !sorts)
+    if (kinds[c->kind].by_map)
         s.workspace_bytes = (size_t)(shape->token * shape->topk) * sizeof(mf_i32);
     *ret = s;
 }
 
-typedef int (*each_fn)(void *context, const struct mf_step *step, const struct config *c);
+/* Called for every step, and for what a kind is refused for; stops at the first value that is not 0. */
+struct each {
+    const struct mf_device_info *device;
+    const struct mf_shape *shape;
+    int (*step)(void *context, const struct mf_step *step, const struct config *c);
+    int (*refused)(void *context, const char *word, const struct mf_refusal *no); /* may be NULL */
+    void *context;
+};
 
-static int each(const struct mf_shape *s, each_fn f, void *context)
+/* Of a kind, once: larger blocks are refused for what smaller ones are. */
+static int each_block(const struct each *e, enum kind kind)
 {
-    for (enum kind kind = GATHER; kind < N_KINDS; kind++) {
+    for (size_t b = 0; b < MF_ARRAY_LEN(block_ms); b++) {
+        const struct config c = {kind, block_ms[b]};
         struct mf_refusal no;
-        for (size_t b = 0; is_legal(s, kind, &no) && b < MF_ARRAY_LEN(block_ms); b++) {
-            const struct config c = {kind, block_ms[b]};
-            struct mf_step step;
-            describe(&c, s, &step);
-            int r = f(context, &step, &c);
-            if (r != 0)
-                return r;
-        }
+        struct mf_step step;
+        if (!is_legal(e->device, e->shape, &c, &no))
+            return e->refused ? e->refused(e->context, kinds[kind].word, &no) : 0;
+        describe(&c, e->shape, &step);
+        int r = e->step(e->context, &step, &c);
+        if (r != 0)
+            return r;
     }
     return 0;
+}
+
+static int each(const struct each *e)
+{
+    int r = 0;
+    for (enum kind kind = GATHER; r == 0 && kind < N_KINDS; kind++)
+        r = each_block(e, kind);
+    return r;
 }
 
 static int offer_step(void *context, const struct mf_step *step, const struct config *c)
@@ -132,20 +188,20 @@ static int offer_step(void *context, const struct mf_step *step, const struct co
     return offer->step(offer, step);
 }
 
+static int offer_refusal(void *context, const char *word, const struct mf_refusal *no)
+{
+    struct mf_offer *offer = context;
+    return offer->reject(offer, "permute", word, no->rule, "%s", no->reason);
+}
+
 static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
                      const struct mf_shape *shape, struct mf_offer *offer)
 {
+    const struct each e = {device, shape, offer_step, offer_refusal, offer};
     struct mf_refusal no;
     if (!mf_hip_rows_known(device, shape, &no))
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
-    for (enum kind kind = GATHER; kind < N_KINDS; kind++) {
-        int r = is_legal(shape, kind, &no)
-                    ? 0
-                    : offer->reject(offer, f->name, kinds[kind].word, no.rule, "%s", no.reason);
-        if (r < 0)
-            return r;
-    }
-    return each(shape, offer_step, offer);
+    return each(&e);
 }
 
 struct search {
@@ -167,29 +223,42 @@ static int match_name(void *context, const struct mf_step *step, const struct co
 /* Blocks of a unit at once: all slots of a chunk are in registers. */
 static int blocks_sm(const struct config *c, const struct mf_shape *s)
 {
-    return !kinds[c->kind].back || s->topk <= 8 ? 4 : s->topk <= 16 ? 2 : 1;
+    if (c->kind == GATHER_BULK)
+        return 3;
+    return s->topk > 16 ? 1 : s->topk > 8 ? 2 : c->kind == GATHER_ONCE ? 6 : 4;
 }
 
-static size_t row_bytes(const struct config *c, const struct mf_shape *s)
+/* Few routes, summed, leave most units without work in large blocks. */
+static int threads_of(const struct config *c, const struct mf_shape *s)
 {
-    return kinds[c->kind].back ? (size_t)s->model_dim * 2
-                               : mf_codec_row_bytes(codec_of(s), (size_t)s->model_dim);
+    bool least = kinds[c->kind].few && kinds[c->kind].back && s->token * s->topk <= ROUTES_MAX / 8;
+    return c->kind == GATHER_BULK ? BULK_WAVES * 32 : least ? THREADS / 2 : THREADS;
+}
+
+static int routes_of(const struct mf_shape *s)
+{
+    int routes = 32;
+    while (routes < s->token * s->topk)
+        routes *= 2;
+    return routes;
 }
 
 static void code_of(const struct config *c, const struct mf_shape *s, struct mf_code *ret)
 {
     const struct mf_codec *codec = codec_of(s);
-    *ret = (struct mf_code){.source = "permute.hip", .function = kinds[c->kind].function};
-    mf_code_define(ret, "MF_THREADS=%d", THREADS);
+    size_t row = row_bytes(c->kind, s);
+    *ret = (struct mf_code){.source = kinds[c->kind].source, .function = kinds[c->kind].function};
+    mf_code_define(ret, "MF_THREADS=%d", threads_of(c, s));
     mf_code_define(ret, "MF_BLOCKS=%d", blocks_sm(c, s));
     mf_code_define(ret, "MF_K=%d", s->topk);
-    mf_code_define(ret, "MF_ROW=%zu", row_bytes(c, s));
-    mf_code_define(ret, "MF_CHUNK=%d", row_bytes(c, s) % 16 == 0 ? 16 : 8);
-    if (c->kind == SORT_GATHER) {
-        mf_code_define(ret, "MF_ROUTES=%d", ROUTES_MAX);
+    mf_code_define(ret, "MF_ROW=%zu", row);
+    mf_code_define(ret, "MF_CHUNK=%d", row % 16 == 0 ? 16 : 8);
+    if (kinds[c->kind].few)
+        mf_code_define(ret, "MF_ROUTES=%d", routes_of(s));
+    if (c->kind == SORT_GATHER)
         mf_code_define(ret, "MF_BLOCK_M=%d", c->block_m);
+    if (c->kind == SORT_GATHER || s->ep_experts > 0)
         mf_hip_define_share(ret, s);
-    }
     if (kinds[c->kind].back)
         mf_code_define(ret, "MF_WEIGHTED=%d", weighs(s, c->kind));
     else if (codec->scale_bytes > 0 && codec->group_rows > 0)
@@ -201,10 +270,11 @@ static int find(const struct mf_device_info *device, const struct mf_shape *shap
                 struct config *ret, struct mf_code *ret_code)
 {
     struct search search = {.name = name};
+    const struct each e = {device, shape, match_name, NULL, &search};
     struct mf_refusal no;
     if (!mf_hip_rows_known(device, shape, &no))
         return -ENOTSUP;
-    if (each(shape, match_name, &search) != 1)
+    if (each(&e) != 1)
         return -EINVAL;
     *ret = search.found;
     code_of(ret, shape, ret_code);
@@ -220,6 +290,37 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
 
 /* ---- launches ---- */
 
+/* A piece of a row, as many as there are of each wave, and what they are waited for by. */
+static uint32_t bulk_shared(const struct mf_shape *s)
+{
+    size_t chunks = row_bytes(GATHER_BULK, s) / 16, pieces = (chunks * 16 + BULK_PIECE - 1) / BULK_PIECE;
+    return (uint32_t)(BULK_WAVES * BULK_DEPTH * ((chunks + pieces - 1) / pieces * 16 + sizeof(uint64_t)));
+}
+
+/* Threads that share out the slots of a chunk: until all that are on the device at once have some. */
+static int parts_of(const struct config *c, const struct mf_shape *s, const struct mf_grid *g)
+{
+    int64_t chunks = s->token * (int64_t)(row_bytes(c->kind, s) / 16), threads = (int64_t)g->x * g->block;
+    int parts = 1;
+    while (c->kind == SORT_GATHER && parts * 2 <= s->topk && chunks * parts < threads)
+        parts *= 2;
+    return parts;
+}
+
+/* Of so many blocks as are resident, those that find work; what sorts has an expert for each wave, too. */
+static uint32_t blocks_of(const struct config *c, const struct mf_shape *s, const struct mf_grid *g,
+                          int parts)
+{
+    int64_t rows = c->kind == GATHER ? mf_padded_rows(s, c->block_m) : s->token;
+    int64_t chunks = rows * (int64_t)((row_bytes(c->kind, s) + 15) / 16) * parts;
+    int64_t work = (chunks + g->block - 1) / g->block;
+    if (c->kind == SORT_GATHER)
+        work = MF_MAX(work, (s->expert * 64 + THREADS - 1) / THREADS);
+    if (c->kind == GATHER_BULK)
+        return g->x;
+    return (uint32_t)MF_MAX(MF_MIN((int64_t)g->x, work), 1);
+}
+
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                      const char *name, struct mf_kernel **ret)
 {
@@ -234,10 +335,10 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
         return -ENOMEM;
     k->shape = *shape;
     k->config = c;
-    int64_t rows = c.kind == GATHER ? mf_padded_rows(shape, c.block_m) : shape->token;
-    int64_t work = (rows * (int64_t)(row_bytes(&c, shape) / 8) + THREADS - 1) / THREADS;
-    k->grid = mf_hip_persistent_grid(&device->info, THREADS, blocks_sm(&c, shape), 0);
-    k->grid.x = (uint32_t)MF_MIN((int64_t)k->grid.x, MF_MAX(work, 1));
+    k->grid = mf_hip_persistent_grid(&device->info, threads_of(&c, shape), blocks_sm(&c, shape),
+                                     c.kind == GATHER_BULK ? bulk_shared(shape) : 0);
+    k->parts = parts_of(&c, shape, &k->grid);
+    k->grid.x = blocks_of(&c, shape, &k->grid, k->parts);
     k->grid.early = true;
     r = mf_hip_function_open(device, &source, &k->function);
     if (r < 0) {
@@ -263,6 +364,7 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
         .row_of = l->workspace,
         .rows = (int32_t)mf_padded_rows(&k->shape, k->config.block_m),
         .token = (int32_t)k->shape.token,
+        .parts = k->parts,
     };
     if (k->config.kind == SORT_GATHER) {
         a.ids = order->part[0];

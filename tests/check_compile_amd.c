@@ -52,9 +52,9 @@ static const struct {
     [STAGE1]  = {"tile", "s1_",      20, true,  true,  true,  1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN},
     [STAGE2]  = {"tile", "s2_",      20, true,  false, true,  1 << BIASED},
     [ONE]     = {"one",  "one_",     9,  true,  true,  true,  1 << SHARE | 1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN},
-    [GATHER]      = {"permute", "gather_",      2, true,  false, false, 0},
+    [GATHER]      = {"permute", "gather_",      2, true,  false, false, 1 << SHARE},
     [SORT_GATHER] = {"permute", "sort_gather_", 1, true,  false, false, 1 << SHARE},
-    [UNPERMUTE]   = {"permute", "unpermute_",   2, false, false, true,  0},
+    [UNPERMUTE]   = {"permute", "unpermute_",   4, false, false, true,  1 << SHARE},
     [NARROW1] = {NULL,   "s1_",      7,  true,  true,  true,  1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN}, /* their format's */
     [NARROW2] = {NULL,   "s2_",      7,  true,  false, true,  1 << BIASED},
 };

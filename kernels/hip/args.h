@@ -55,6 +55,7 @@ struct mf_hip_permute_args {
     mf_i32 *made_experts;
     mf_i32 *made_valid;
     mf_i32 rows, token;
+    mf_i32 parts, unused; /* threads that share out the slots of a chunk, a power of two */
 };
 
 /* Of plain.hip: n elements, or rows of so many chunks of 16 bytes. */

@@ -71,6 +71,20 @@ MF_DEVICE void mf_bulk_load_2(void *lds, const mf_hip_map *map, u64 *b, i32 c0, 
                  "l"(map), "r"(mf_lds_at(b)), "r"(c0), "r"(c1)
                  : "memory");
 }
+/* A run of bytes to LDS, a multiple of 16. */
+MF_DEVICE void mf_bulk_load(void *lds, const void *global, i32 bytes, u64 *b)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(
+            mf_lds_at(lds)),
+        "l"(global), "r"(bytes), "r"(mf_lds_at(b))
+        : "memory");
+}
+/* Barriers that were made are seen by copies in bulk. */
+MF_DEVICE void mf_bulk_fence()
+{
+    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
 /* A run of bytes from LDS, a multiple of 16, in the background; before LDS is written again: mf_bulk_wait_read. */
 MF_DEVICE void mf_bulk_store(void *global, const void *lds, i32 bytes)
 {
@@ -90,9 +104,10 @@ MF_DEVICE void mf_bulk_commit()
 {
     asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
 }
-MF_DEVICE void mf_bulk_wait_read()
+/* But for the last N groups. */
+template <int N = 0> MF_DEVICE void mf_bulk_wait_read()
 {
-    asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(N) : "memory");
 }
 
 /* ---- registers and fragments ---- */

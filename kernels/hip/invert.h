@@ -1,0 +1,50 @@
+/* Where the rows of each route lie, by the sorted ids: blocks of MF_THREADS make it together in a.row_of and meet. */
+#pragma once
+
+#include "share.h"
+
+__device__ u32 mf_barrier[2];
+
+/* What lies behind the rows in use is fetched beside their number, and not looked at. */
+MF_DEVICE void invert(const mf_hip_permute_args &a)
+{
+    u32 generation = 0;
+    const i32 used = a.num_valid[0];
+    for (i64 row = me(); row < a.rows; row += all()) {
+        const i32 id = a.sorted_ids[row];
+        if (row < used && mf_id_token(id) < a.token)
+            a.row_of[(i64)mf_id_token(id) * MF_K + mf_id_slot(id)] = (i32)row;
+    }
+    mf_grid_arrive(mf_barrier, &generation);
+    mf_grid_wait(mf_barrier, generation);
+}
+
+/* Only routes of a rank's share may be without a row; what lay there is none then unless the row is the route's. */
+MF_DEVICE i32 row_or_none(const mf_hip_permute_args &a, i32 row, i64 token, int slot)
+{
+    if ((u32)row >= (u32)(MF_SHARE ? used_rows(a) : a.rows))
+        return -1;
+    return MF_SHARE && a.sorted_ids[row] != (slot << 24 | (i32)token) ? -1 : row;
+}
+/* -1: the route has none. */
+MF_DEVICE void rows_of(const mf_hip_permute_args &a, i64 token, i32 (&rows)[MF_K])
+{
+    const i32 *from = a.row_of + token * MF_K;
+#if MF_K % 4 == 0
+    MF_UNROLL
+    for (int j = 0; j < MF_K; j += 4) {
+        const mf_16b v = mf_load_shared_by_grid(from + j);
+        rows[j] = (i32)v.x;
+        rows[j + 1] = (i32)v.y;
+        rows[j + 2] = (i32)v.z;
+        rows[j + 3] = (i32)v.w;
+    }
+#else
+    MF_UNROLL
+    for (int j = 0; j < MF_K; j++)
+        rows[j] = mf_load_shared_by_grid_4(from + j);
+#endif
+    MF_UNROLL
+    for (int j = 0; j < MF_K; j++)
+        rows[j] = row_or_none(a, rows[j], token, j);
+}

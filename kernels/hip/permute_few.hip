@@ -1,0 +1,214 @@
+/* Rows into expert order and back, where tokens are few and time is latencies: no block waits for another (permute.h).
+ *
+ *   mf_sort_permute   sorts, too: every block makes the order of all MF_ROUTES or fewer for itself, while the rows that it will
+ *                     write are on their way. The slots of a chunk are shared out to a.parts threads
+ *   mf_unpermute_few  as mf_unpermute; every block goes through all sorted ids for itself */
+#include "dialect.h"
+#include "args.h"
+#include "permute.h"
+#include "share.h"
+
+#ifdef MF_WEIGHTED
+#    include "unpermute.h"
+#    define AT_ONCE 4 /* loads of a thread in flight, of four ids each */
+
+/* Row of every route; -1: none. */
+MF_DEVICE void find_rows(const mf_hip_permute_args &a, i32 *row_of)
+{
+    const i32 used = a.num_valid[0];
+    for (i32 i = threadIdx.x; i < a.token * MF_K; i += MF_THREADS)
+        row_of[i] = -1;
+    __syncthreads();
+    /* what lies behind the rows in use is fetched beside their number, and not looked at */
+    for (i32 first = 0, end = a.rows; first < end; first += 4 * MF_THREADS * AT_ONCE, end = used) {
+        mf_16b ids[AT_ONCE];
+        MF_UNROLL
+        for (int i = 0; i < AT_ONCE; i++) {
+            const i32 row = first + 4 * (i * MF_THREADS + threadIdx.x);
+            if (row < end)
+                ids[i] = *(const mf_16b *)(a.sorted_ids + row);
+        }
+        MF_UNROLL
+        for (int i = 0; i < AT_ONCE; i++) {
+            const i32 row = first + 4 * (i * MF_THREADS + threadIdx.x);
+            const u32 four[4] = {ids[i].x, ids[i].y, ids[i].z, ids[i].w};
+            MF_UNROLL
+            for (int e = 0; e < 4; e++) {
+                if (row + e < used && mf_id_token((i32)four[e]) < a.token)
+                    row_of[mf_id_token((i32)four[e]) * MF_K + mf_id_slot((i32)four[e])] = row + e;
+            }
+        }
+    }
+    __syncthreads();
+}
+
+extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_unpermute_few(const mf_hip_permute_args a)
+{
+    __shared__ i32 row_of[MF_ROUTES];
+    const i32 n = a.token * CHUNKS;
+    mf_begin();
+    find_rows(a, row_of);
+    for (i32 at = (i32)me(); at < n; at += (i32)all()) {
+        i32 rows[MF_K];
+        slots s;
+        MF_UNROLL
+        for (int j = 0; j < MF_K; j++)
+            rows[j] = row_of[at / CHUNKS * MF_K + j];
+        fetch(a, rows, at % CHUNKS, s);
+        ((mf_16b *)a.to)[at] = sum_of(s);
+    }
+}
+#else
+#    include "scan.h"
+#    define COUNTING MF_MIN(WAVES, MF_CEIL(MF_ROUTES, MF_WAVE)) /* waves that have routes */
+#    define ROUNDS   MF_CEIL(MF_CEIL(MF_ROUTES, MF_WAVE), COUNTING)
+#    define EXPERTS  MF_CEIL(MF_E, MF_THREADS) /* of a thread */
+
+struct order {
+    i32 count[COUNTING][MF_E]; /* routes of a wave by expert, then those of lower waves */
+    i32 start[MF_E], rows[MF_E], room[WAVES], row_of[MF_ROUTES];
+};
+
+/* A lane's routes: r * MF_WAVE further on each. */
+MF_DEVICE i32 first_route()
+{
+    return (i32)(threadIdx.x / MF_WAVE) * ROUNDS * MF_WAVE + threadIdx.x % MF_WAVE;
+}
+
+/* Expert (MF_E or more: none) and place within the wave's of it, of each of a lane's routes. */
+MF_DEVICE void count_routes(const mf_hip_permute_args &a, order &o, u32 (&expert)[ROUNDS], i32 (&rank)[ROUNDS])
+{
+    const i32 lane = threadIdx.x % MF_WAVE, wave = threadIdx.x / MF_WAVE, n = a.token * MF_K;
+    MF_UNROLL
+    for (int r = 0; r < ROUNDS; r++) {
+        const i32 i = first_route() + r * MF_WAVE;
+        expert[r] = wave < COUNTING && i < n ? MF_MIN((u32)mf_local(a.ids[i]), (u32)MF_E) : MF_E;
+    }
+    for (i32 i = threadIdx.x; i < COUNTING * MF_E; i += MF_THREADS)
+        o.count[i / MF_E][i % MF_E] = 0;
+    __syncthreads();
+    if (wave >= COUNTING)
+        return;
+    MF_UNROLL
+    for (int r = 0; r < ROUNDS; r++) {
+        const u64 same = mf_match((i32)expert[r]);
+        const i32 below = mf_popcount(same & (((u64)1 << lane) - 1));
+        const i32 before = expert[r] < MF_E ? o.count[wave][expert[r]] : 0;
+        mf_wave_sync();
+        if (expert[r] < MF_E && below == 0)
+            o.count[wave][expert[r]] = before + mf_popcount(same);
+        mf_wave_sync();
+        rank[r] = before + below;
+    }
+}
+
+/* Where each expert's rows begin, and each wave's among them. */
+MF_DEVICE i32 place_experts(order &o)
+{
+    i32 padded[EXPERTS], sum = 0, end;
+    MF_UNROLL
+    for (int p = 0; p < EXPERTS; p++) {
+        const i32 e = threadIdx.x * EXPERTS + p;
+        i32 rows = 0;
+        for (int w = 0; w < COUNTING && e < MF_E; w++) {
+            const i32 c = o.count[w][e];
+            o.count[w][e] = rows;
+            rows += c;
+        }
+        padded[p] = MF_CEIL(rows, MF_BLOCK_M) * MF_BLOCK_M;
+        sum += padded[p];
+        if (e < MF_E)
+            o.rows[e] = rows;
+    }
+    i32 first = scan_block(sum, o.room, &end);
+    MF_UNROLL
+    for (int p = 0; p < EXPERTS; p++) {
+        const i32 e = threadIdx.x * EXPERTS + p;
+        if (e < MF_E)
+            o.start[e] = first;
+        first += padded[p];
+    }
+    return end;
+}
+
+/* The sorted order for others: an expert's blocks and padding by one wave of all, a route by one thread, that has its weight. */
+MF_DEVICE void keep_order(const mf_hip_permute_args &a, const order &o, i32 end, float weight)
+{
+    const i32 lane = threadIdx.x % MF_WAVE, runs = gridDim.x * WAVES;
+    for (i32 e = blockIdx.x * WAVES + threadIdx.x / MF_WAVE; e < MF_E; e += runs) {
+        const i32 at = o.start[e], used = o.rows[e], blocks = MF_CEIL(used, MF_BLOCK_M);
+        for (i32 b = lane; b < blocks; b += MF_WAVE)
+            a.made_experts[at / MF_BLOCK_M + b] = e;
+        for (i32 i = used + lane; i < blocks * MF_BLOCK_M; i += MF_WAVE) {
+            a.made_ids[at + i] = (MF_K << 24) | a.token;
+            a.made_weights[at + i] = 0.0f;
+        }
+    }
+    for (i32 i = (i32)me(); i < a.token * MF_K; i += (i32)all()) {
+        const i32 row = o.row_of[i];
+        if (row >= 0) {
+            a.made_ids[row] = ((i % MF_K) << 24) | (i / MF_K);
+            a.made_weights[row] = i == (i32)me() ? weight : a.weights[i];
+        }
+    }
+    if (me() == 0) {
+        a.made_valid[0] = end;
+        a.made_valid[1] = a.token;
+    }
+}
+
+/* A part of each token's row to its places, those that are `part` when divided by the power of two `parts`. */
+template <typename PIECE>
+MF_DEVICE void spread(const order &o, void *to, i32 token, i32 pieces, i32 column, const PIECE &v, i32 part, i32 parts)
+{
+    MF_UNROLL
+    for (int j = 0; j < MF_K; j++) {
+        if ((j & (parts - 1)) != part)
+            continue;
+        const i32 row = o.row_of[token * MF_K + j];
+        if (row >= 0)
+            ((PIECE *)to)[(i64)row * pieces + column] = v;
+    }
+}
+
+extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_sort_permute(const mf_hip_permute_args a)
+{
+    __shared__ order o;
+    const i32 chunks = a.token * CHUNKS, n = chunks * a.parts, routes = a.token * MF_K;
+    u32 expert[ROUNDS];
+    i32 rank[ROUNDS];
+    i32 at = (i32)me();
+    float weight = 0.0f;
+    chunk v;
+    mf_begin();
+    if (at < n)
+        v = load((const u8 *)a.from + (i64)(at % chunks) * MF_CHUNK);
+    if (at < routes)
+        weight = a.weights[at];
+    count_routes(a, o, expert, rank);
+    __syncthreads();
+    const i32 end = place_experts(o), wave = threadIdx.x / MF_WAVE;
+    __syncthreads();
+    MF_UNROLL
+    for (int r = 0; r < ROUNDS; r++) {
+        const i32 i = first_route() + r * MF_WAVE;
+        if (wave < COUNTING && i < routes)
+            o.row_of[i] = expert[r] < MF_E ? o.start[expert[r]] + o.count[wave][expert[r]] + rank[r] : -1;
+    }
+    __syncthreads();
+    while (at < n) {
+        const i32 within = at % chunks;
+        spread(o, a.to, within / CHUNKS, CHUNKS, within % CHUNKS, v, at / chunks, a.parts);
+        at += (i32)all();
+        if (at < n)
+            v = load((const u8 *)a.from + (i64)(at % chunks) * MF_CHUNK);
+    }
+#ifdef MF_SCALES
+    const i32 pieces = MF_SCALES / sizeof(scale_part);
+    for (i32 i = (i32)me(); i < a.token * pieces; i += (i32)all())
+        spread(o, a.to_scale, i / pieces, pieces, i % pieces, ((const scale_part *)a.from_scale)[i], 0, 1);
+#endif
+    keep_shared(a);
+    keep_order(a, o, end, weight);
+}
+#endif
