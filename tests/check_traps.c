@@ -1,11 +1,14 @@
 /* Faults that serving stacks had with quantised, sorted and captured MoE layers, a row each, held against the definitions
- * that every kernel is held against. What families and sorts do about them is in the contract tests, in check_replay.c, in
- * route_cases.h and in check_planted.c. */
+ * that every kernel is held against, and families against them. Rows of sorts, replays and verdicts lie with their tests, and
+ * are named here. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "common/text.h"
+#include "family_contract.h"
 #include "kernels/calibrate.h"
 #include "kernels/codec.h"
 #include "kernels/data.h"
@@ -278,6 +281,101 @@ static void flavours_are_told_apart(void)
     ck_assert(!isnan(mf_fp8_to_float(MF_FORMAT_FP8FN, 0x80)));
 }
 
+/* No kernel of any family lets a NaN, an infinity, gates in the tens of thousands or weights of zero out of their own rows: each
+ * step's other rows are what they are for tame ones. Where one scale is drawn from all rows they share what is broken. */
+static void wild_tokens_stay_alone(void)
+{
+    static const struct contract_case layers[] = {
+        {9, 128, 64, 8, 3, MF_ACT_SILU, false},
+        {9, 96, 96, 8, 2, MF_ACT_SWIGLU, true},
+        {64, 128, 64, 8, 2, MF_ACT_SILU, false}, /* it clamps */
+    };
+    for (size_t i = 0; i < MF_ARRAY_LEN(layers) * CONTRACT_N_FORMATS; i++) {
+        const struct contract_format *f = &contract_formats[i % CONTRACT_N_FORMATS];
+        const char *const families[] = {f->family, "one", "move", "lib"};
+        struct mf_shape s = contract_shape(&layers[i / CONTRACT_N_FORMATS], f);
+        struct mf_device *d = contract_device(i % 3 == 2 ? "c" : NULL);
+        const struct contract_run run = {.device = d,
+                                         .families = families,
+                                         .n_families = MF_ARRAY_LEN(families),
+                                         .shape = &s,
+                                         .most = 12,
+                                         .first = (int)i,
+                                         .wild = true};
+        if (f->q_type != MF_QTYPE_PER_TENSOR && f->q_type != MF_QTYPE_PER_1X16)
+            ck_assert_int_gt(contract_check_some(&run), 0);
+        (void)mf_device_close(d);
+    }
+}
+
+/* What lies beyond the rows in use is no token, no expert and no number: whoever trusts it is seen. */
+static void tail_is_garbage(void)
+{
+    struct mf_shape s = shape_of(5, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
+    struct layer *l = layer_new(&s, "hot:1");
+    struct mf_artifact order = sorted_of(4);
+    struct mf_tensor_ref sorted = new_parts(&order, &s);
+    ck_assert_int_eq(mf_reference_sort(&s, l->ids, l->weights, 4, &sorted), 0);
+    int32_t used = ((int32_t *)sorted.part[3])[0], rows = (int32_t)mf_padded_rows(&s, 4);
+    ck_assert_int_lt(used, rows);
+    for (int32_t p = used; p < rows; p++) {
+        ck_assert_int_eq(((int32_t *)sorted.part[0])[p], 0x7fffffff);
+        ck_assert(isnan(((float *)sorted.part[1])[p]));
+        ck_assert_int_eq(((int32_t *)sorted.part[2])[p / 4], 0x7fffffff);
+    }
+    free_parts(&sorted);
+    layer_free(l);
+}
+
+/* Columns that only fill a width up (gpt-oss: 2880 to 3072), zero in both weights, change nothing. */
+static void padded_width_is_the_same(void)
+{
+    enum { H = 64, WIDE = 32, NARROW = 24, E = 4 };
+    struct mf_shape s = shape_of(7, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
+    s.act_type = MF_ACT_SWIGLU; /* which adds one to up */
+    struct layer *l = layer_new(&s, "uniform");
+    uint16_t *w1 = l->data.w1.part[0], *w2 = l->data.w2.part[0], *to1 = w1, *to2 = w2;
+    struct mf_reference narrow;
+    for (int row = 0; row < E * 2 * WIDE; row++)
+        if (row % WIDE >= NARROW)
+            memset(w1 + row * H, 0, H * sizeof(*w1));
+    for (int i = 0; i < E * H * WIDE; i++)
+        if (i % WIDE >= NARROW)
+            w2[i] = 0;
+    mf_reference_release(&l->ref);
+    ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
+    for (int row = 0; row < E * 2 * WIDE; row++)
+        if (row % WIDE < NARROW) {
+            memmove(to1, w1 + row * H, H * sizeof(*w1));
+            to1 += H;
+        }
+    for (int i = 0; i < E * H * WIDE; i++)
+        if (i % WIDE < NARROW)
+            *to2++ = w2[i];
+    l->data.shape.inter_dim = NARROW;
+    ck_assert_int_eq(mf_reference_make(&l->data, &narrow), 0);
+    for (int i = 0; i < 7 * H; i++)
+        ck_assert_double_eq_tol((double)narrow.y[i], (double)l->ref.y[i],
+                                1e-5 * (1 + fabs((double)l->ref.y[i])));
+    mf_reference_release(&narrow);
+    layer_free(l);
+}
+
+/* Opened once and launched with one routing and then another, as a captured graph is replayed: the worst one last, and first. */
+static void replayed_with_another_routing(void)
+{
+    static const int formats[] = {0, 1, 11};
+    for (size_t i = 0; i < MF_ARRAY_LEN(formats); i++) {
+        const struct contract_format *f = &contract_formats[formats[i]];
+        const struct contract_case c = {17, 128, 64, 8, 3, MF_ACT_SILU, false};
+        const struct mf_shape s = contract_shape(&c, f);
+        struct mf_device *d = contract_device(NULL);
+        ck_assert_int_gt(contract_replay(d, f->family, &s, NULL), 0);
+        ck_assert_int_gt(contract_replay(d, "move", &s, NULL), 0);
+        (void)mf_device_close(d);
+    }
+}
+
 /* Sizes beyond 32 bits are counted in 64. */
 static void sizes_beyond_32_bits(void)
 {
@@ -356,9 +454,19 @@ static void ids_are_global_weights_local(void)
     layer_free(l);
 }
 
+/* "bug n": of the 25 of an NVFP4 serving stack. "trap n": of the field's issue trackers,
+ *    1 token counts around buckets        10 stale rows of other ranks      19 measures that let a row through
+ *    2 uneven loads                       11 scaling applied twice          20 32-bit offsets
+ *    3 ids twice, -1, beyond E            12 NaN in rows of others          21 grids of the worst case, idle blocks
+ *    4 counts around blocks, odd E        13 huge gates, clamps             22 widths filled up
+ *    5 garbage behind the rows in use     14 edges of scales                23 allocations inside a capture
+ *    6 thresholds of dispatch             15 fp8 of the other flavour       24 state between replays
+ *    7 orders by chance                   16 where the weight goes          25 first calls inside a capture
+ *    8 limits of packed ids               17 where biases go                26 compiling inside a capture
+ *    9 maps and masks of ranks            18 partial sums over old memory */
 /* clang-format off */
 static const struct {
-    const char *trap; /* "bug n": of the 25 of an NVFP4 serving stack; else of the field's issue trackers */
+    const char *trap;
     void (*holds)(void);
 } traps[] = {
     {"bug 1, 24: scales swizzled over all experts at once",          swizzle_begins_anew},
@@ -366,22 +474,107 @@ static const struct {
     {"bug 3: inputs clobbered on the way",                            inputs_are_not_clobbered},
     {"bug 5: calibrated factor overflows the block scale",            calibrated_factor_saturates},
     {"bug 6, 7: one factor for both stages",                          stages_have_their_own_factors},
-    {"bug 8, 13: ids of all ranks taken for local ones, stale rows",  ids_are_global_weights_local},
+    {"bug 8, 13, trap 9, 10: ids of all ranks taken for local ones",  ids_are_global_weights_local},
     {"bug 9-11, 14: scales at fixed offsets, expert above 128 rows",  scales_move_with_their_rows},
-    {"bug 16, 17, 22: room for the average load, tokens dropped",     no_token_is_dropped},
-    {"bug 25: clamp missing, or behind silu",                         clamp_is_before_silu},
-    {"NaN of one token in the rows of others",                        broken_token_hurts_itself_only},
-    {"routing weight in stage 1 taken for stage 2",                   weight_before_is_not_behind},
-    {"fp8 of the other flavour",                                      flavours_are_told_apart},
-    {"32-bit offsets",                                                sizes_beyond_32_bits},
-    {"block scales at powers of two, zero block",                     blocks_at_the_edge},
+    {"bug 12, 18-20, 23, trap 23-25: one routing captured, another replayed", replayed_with_another_routing},
+    {"bug 16, 17, 22, trap 2: room for the average load, tokens dropped", no_token_is_dropped},
+    {"bug 25, trap 13: clamp missing, or behind silu",                clamp_is_before_silu},
+    {"trap 5, 21: what lies behind the rows in use",                  tail_is_garbage},
+    {"trap 12: NaN of one token in the rows of others",               broken_token_hurts_itself_only},
+    {"trap 12, 13, 16: NaN, infinity, huge gates, weights of zero",   wild_tokens_stay_alone},
+    {"trap 14: block scales at powers of two, zero block",            blocks_at_the_edge},
+    {"trap 15: fp8 of the other flavour",                             flavours_are_told_apart},
+    {"trap 16: routing weight in stage 1 taken for stage 2",          weight_before_is_not_behind},
+    {"trap 20: 32-bit offsets",                                       sizes_beyond_32_bits},
+    {"trap 22: widths filled up with zeros",                          padded_width_is_the_same},
+};
+
+/* Held by tests of whoever is trapped. */
+static const struct {
+    const char *trap, *file, *test;
+} elsewhere[] = {
+    {"trap 1: token counts around buckets",          "route_cases.h",         "{\"1: 2^n + 1 tokens\""},
+    {"trap 1: rows of tables by bucket",             "check_fmoe_table.c",    "look_up"},
+    {"trap 2: uneven loads",                         "route_cases.h",         "{\"2: two hot experts\""},
+    {"trap 3: ids twice, -1, beyond E",              "route_cases.h",         "{\"3: -1 and ids beyond E\""},
+    {"trap 4: counts around blocks, odd E",          "route_cases.h",         "{\"4: counts B - 1, B, B + 1, 0\""},
+    {"trap 6: thresholds of dispatch",               "route_cases.h",         "{\"6: 1025 routes, E = 65\""},
+    {"trap 7: orders by chance",                     "check_moe_sort.c",      "chance_is_right_each_time"},
+    {"trap 7: orders by chance",                     "check_align.c",         "chance_is_right_each_time"},
+    {"trap 8: limits of packed ids",                 "check_moe_sort.c",      "largest_token_and_slot"},
+    {"trap 9: the -1 map where a mask is due",       "check_moe_sort.c",      "{0, -1}}, \"expert_mask\""},
+    {"trap 9: a map in no order",                    "check_align.c",         "\"remote routes dropped, the map in no order\""},
+    {"trap 11: scaling applied once",                "check_router.c",        "bias_picks_and_scale_is_applied_once"},
+    {"trap 12: NaN in one token's logits",           "check_router.c",        "broken_logits_hurt_only_themselves"},
+    {"trap 14: NaN and zero in one group",           "check_codec.c",         "broken_group_hurts_itself_only"},
+    {"trap 17: a bias behind the weight",            "check_planted.c",       "PLANTED_BIAS_LATE, \"mismatch: \""},
+    {"trap 17: the next expert's bias",              "check_planted.c",       "PLANTED_BIAS_NEXT, \"mismatch: \""},
+    {"trap 18: partial sums over old memory",        "check_family_tile.c",   "test_splits"},
+    {"trap 19: one row of 4096",                     "check_planted.c",       "one_row_of_4096"},
+    {"trap 20: rows beyond 2^32 bytes",              "check_permute.c",       "far_rows"},
+    {"bug 12, 18-20, 23, trap 23: allocations inside a capture", "check_replay.c", "captured_and_replayed"},
+    {"bug 15, 21, trap 24: layers in one memory",    "check_replay.c",        "layers_share_an_arena"},
+    {"bug 15, 21: the arena's size",                 "check_replay.c",        "sixty_layers_hold_one_arena"},
+    {"trap 23, 26: modules and memory before a capture", "check_amd_worker.c", "tunes_a_shape"},
 };
 /* clang-format on */
 
 START_TEST(trap)
 {
-    ck_assert_ptr_nonnull(traps[_i].trap);
     traps[_i].holds();
+}
+END_TEST
+
+/* A row of a table, or a test that is defined and run. */
+START_TEST(trap_elsewhere)
+{
+    char path[512], defined[96], added[96];
+    _cleanup_(mf_freep) char *text = calloc(1, 1u << 20);
+    mf_say(path, sizeof(path), MF_SOURCE_DIR "/tests/%s", elsewhere[_i].file);
+    _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
+    ck_assert(f && text);
+    ck_assert_uint_gt(fread(text, 1, (1u << 20) - 1, f), 0);
+    bool row = strchr(elsewhere[_i].test, '"') != NULL;
+    mf_say(defined, sizeof(defined), row ? "%s" : "START_TEST(%s)", elsewhere[_i].test);
+    mf_say(added, sizeof(added), row ? "%s" : ", %s", elsewhere[_i].test);
+    ck_assert_msg(strstr(text, defined) && strstr(text, added), "%s: %s has no %s", elsewhere[_i].trap,
+                  elsewhere[_i].file, elsewhere[_i].test);
+}
+END_TEST
+
+#define BUGS  25
+#define TRAPS 26
+
+/* "bug 9-11, 14, trap 5: what": marks the numbers. */
+static void mark(const char *name, bool bugs[BUGS + 1], bool numbers[TRAPS + 1])
+{
+    bool *to = NULL;
+    int from = 0;
+    for (const char *p = name; *p != ':'; p++) {
+        to = *p == 'b' ? bugs : *p == 't' ? numbers : to;
+        if (*p < '0' || *p > '9')
+            continue;
+        char *end;
+        int n = (int)strtol(p, &end, 10);
+        ck_assert_msg(to && n >= 1 && n <= (to == bugs ? BUGS : TRAPS), "%s", name);
+        for (int i = p > name && p[-1] == '-' ? from : n; i <= n; i++)
+            to[i] = true;
+        from = n;
+        p = end - 1;
+    }
+}
+
+START_TEST(every_number_has_a_row)
+{
+    bool bugs[BUGS + 1] = {0}, numbers[TRAPS + 1] = {0};
+    for (size_t i = 0; i < MF_ARRAY_LEN(traps); i++)
+        mark(traps[i].trap, bugs, numbers);
+    for (size_t i = 0; i < MF_ARRAY_LEN(elsewhere); i++)
+        mark(elsewhere[i].trap, bugs, numbers);
+    for (int i = 1; i <= BUGS; i++)
+        ck_assert_msg(bugs[i], "no row holds bug %d", i);
+    for (int i = 1; i <= TRAPS; i++)
+        ck_assert_msg(numbers[i], "no row holds trap %d", i);
 }
 END_TEST
 
@@ -389,7 +582,10 @@ int main(void)
 {
     Suite *suite = suite_create("traps");
     TCase *tc = tcase_create("traps");
+    tcase_set_timeout(tc, 110);
     tcase_add_loop_test(tc, trap, 0, MF_ARRAY_LEN(traps));
+    tcase_add_loop_test(tc, trap_elsewhere, 0, MF_ARRAY_LEN(elsewhere));
+    tcase_add_test(tc, every_number_has_a_row);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

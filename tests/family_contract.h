@@ -50,7 +50,12 @@ struct contract_run {
     bool of_each;
     const struct contract_guard *guard; /* NULL: none */
     contract_counter allocations;       /* launches must make none; NULL: nobody counts */
+    /* The first tokens are wild: gates in tens and in tens of thousands, weights of zero and far from a sum of one. The last
+     * two have a NaN and an infinity, and only their own rows may show it. At least CONTRACT_WILD_TOKENS; not where one scale
+     * is drawn from all rows. */
+    bool wild;
 };
+#define CONTRACT_WILD_TOKENS 7
 /* -> how many steps were checked */
 int contract_check_some(const struct contract_run *run);
 

@@ -63,13 +63,16 @@ static double norm_of(const float *v, size_t n)
     return sqrt(sum);
 }
 
-/* How far the activation can be from its value at (g, u) when these are off by dg and du. */
+/* How far the activation can be from its value at (g, u) when these are off by dg and du: at the ends of both, and where the
+ * gates have their least value, if that lies between. */
 static double corners(const struct mf_shape *s, double g, double u, double dg, double du)
 {
+    const double ends[] = {g - dg, g + dg, fmin(fmax(-1.278, g - dg), g + dg),
+                           fmin(fmax(-0.752, g - dg), g + dg)};
     double at = mf_activate(s, g, u), most = 0;
-    for (int corner = 0; corner < 4; corner++) {
-        double there = mf_activate(s, g + (corner & 1 ? dg : -dg), u + (corner & 2 ? du : -du));
-        most = MF_MAX(most, fabs(there - at));
+    for (size_t i = 0; i < MF_ARRAY_LEN(ends); i++) {
+        most = MF_MAX(most, fabs(mf_activate(s, ends[i], u - du) - at));
+        most = MF_MAX(most, fabs(mf_activate(s, ends[i], u + du) - at));
     }
     return most;
 }

@@ -5,7 +5,7 @@
  *                rounded from almost the same may be neighbours, 2^-7 apart
  *   sums         int4 times the scale of its group is rounded to bf16 before it is multiplied (other weights are exact in
  *                bf16): a sum of products moves by 1.6e-3 of what such sums are in that row; four times that is allowed
- *   activation   is asked at the corners of what its two inputs may be
+ *   activation   is asked at the ends of what its two inputs may be, and at the gate's least value between them
  *   codes        h is quantised with its values moved as far as they may, up and down in several patterns: a code that can
  *                tip over does, and so does the scale of a group whose largest value can
  *   y            the slots' errors, independent of each other, against what is left of their sum */
