@@ -2,6 +2,7 @@
  * by formats and, where the instruction differs, by gfx. */
 #include "kernels/aiter_private.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/cleanup.h"
@@ -138,6 +139,24 @@ static int kind_of(const struct mf_shape *s)
                                                                                  : -1;
 }
 
+/* Stage 1 in parts of whole scale blocks of k. The tuner finds them legal and tries none: the loop that had emitted them went
+ * with ROCm/aiter#2726. Its tables still have rows of them. */
+static int refuse_splits(const struct mf_shape *s, struct mf_aiter_sink *sink)
+{
+    char parts[32] = "";
+    size_t n = 0;
+    for (int k = 2; k <= 8; k++) {
+        if (s->model_dim % k == 0 && s->model_dim / k % 128 == 0)
+            n += (size_t)snprintf(parts + n, sizeof(parts) - n, "%s%d", n > 0 ? ", " : "", k);
+    }
+    return n == 0
+               ? 0
+               : sink->no(sink, "ck", "moe_ck2stages_gemm1_*Splitk*", "tuner",
+                          "model_dim %d could be split into %s parts of whole blocks of 128: AITER's tuner "
+                          "finds so and no longer tries it",
+                          s->model_dim, parts);
+}
+
 int mf_aiter_ck(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink)
 {
     static const char kernel[] = "moe_ck2stages_*";
@@ -156,7 +175,9 @@ int mf_aiter_ck(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink)
         if ((int)lists[i].kind != kind || (kind != BLOCKSCALE && lists[i].gfx950 != gfx950))
             continue;
         int r = emit(s, &lists[i], 1, sink);
-        return r < 0 ? r : emit(s, &lists[i], 2, sink);
+        if (r >= 0)
+            r = emit(s, &lists[i], 2, sink);
+        return r < 0 || kind != BLOCKSCALE || !mf_aiter_is_fp8(s->q_dtype_a) ? r : refuse_splits(s, sink);
     }
     return sink->no(sink, "ck", kernel, "gfx", "its lists for %s weights are for another gfx than %s",
                     mf_dtype_name(s->q_dtype_w), layer->gfx);

@@ -80,6 +80,7 @@ struct space {
     size_t n;
     int n_kernels, n_host, n_no;
     int n_stage[4];
+    char splits[MF_REASON_MAX]; /* why none of k is tried; empty where there is none to try */
 };
 
 static int take_step(struct mf_offer *o, const struct mf_step *step)
@@ -105,6 +106,8 @@ static int take_no(struct mf_offer *o, const char *family, const char *kernel, c
     va_end(args);
     ck_assert(family[0] && kernel[0] && rule[0]);
     ck_assert_msg(strlen(reason) > 20, "'%s' is no sentence", reason);
+    if (strstr(kernel, "Splitk"))
+        (void)snprintf(((struct space *)o)->splits, MF_REASON_MAX, "%s", reason);
     ((struct space *)o)->n_no++;
     return 0;
 }
@@ -117,6 +120,7 @@ static const struct space *enumerate(const char *device, const struct mf_shape *
     char why[MF_REASON_MAX] = "";
     g.n = 0;
     g.n_kernels = g.n_host = g.n_no = 0;
+    g.splits[0] = '\0';
     memset(g.n_stage, 0, sizeof(g.n_stage));
     g.offer = (struct mf_offer){.step = take_step, .reject = take_no};
     ck_assert_msg(mf_sim_open(device, why, sizeof(why), &d) == 0, "%s", why);
@@ -224,6 +228,30 @@ START_TEST(shapes_of_others)
 }
 END_TEST
 
+/* What the tuner lost is told where its launcher would take it. */
+/* clang-format off */
+static const struct {
+    const char *device, *row, *says; /* NULL: nothing */
+} splits[] = {
+    {G950, ROW("7168,256,257,9", "Silu", FN, FN, "per_1x128", "0"),     "model_dim 7168 could be split into 2, 4, 7, 8 parts"},
+    {G942, ROW("6144,4096,8,2",  "Silu", FNUZ, FNUZ, "per_1x128", "0"), "model_dim 6144 could be split into 2, 3, 4, 6, 8 parts"},
+    {G950, ROW("640,256,8,2",    "Silu", FN, FN, "per_1x128", "0"),     "model_dim 640 could be split into 5 parts"},
+    {G950, ROW("896,256,8,2",    "Silu", FN, FN, "per_Token", "0"),     NULL},
+};
+/* clang-format on */
+
+START_TEST(lost_splits)
+{
+    struct mf_shape shape;
+    ck_assert_int_eq(mf_shape_parse(splits[_i].row, &shape), 0);
+    const struct space *g = enumerate(splits[_i].device, &shape);
+    if (!splits[_i].says)
+        ck_assert_str_eq(g->splits, "");
+    else
+        ck_assert_msg(strstr(g->splits, splits[_i].says) != NULL, "\"%s\"", g->splits);
+}
+END_TEST
+
 /* --- the shipped catalogue -------------------------------------------------------------------------------- */
 
 /* What AITER's own generators make of whole tables, where that is counted. */
@@ -313,6 +341,7 @@ int main(void)
     tcase_add_loop_test(t, kinds_of_shapes, 0, (int)MF_ARRAY_LEN(kinds));
     tcase_add_loop_test(t, kinds_have_pipelines, 0, (int)MF_ARRAY_LEN(kinds));
     tcase_add_loop_test(t, shapes_of_others, 0, (int)MF_ARRAY_LEN(others));
+    tcase_add_loop_test(t, lost_splits, 0, (int)MF_ARRAY_LEN(splits));
     tcase_add_test(t, catalogue);
     tcase_add_loop_test(t, refused_launches, 0, (int)MF_ARRAY_LEN(launches));
     suite_add_tcase(suite, t);

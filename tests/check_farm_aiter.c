@@ -129,6 +129,26 @@ START_TEST(every_untuned_row)
 }
 END_TEST
 
+/* Tables of AITER's other operators are refused whole, with the reason. */
+START_TEST(other_operators)
+{
+    int n = 0;
+    start();
+    for (size_t i = 0; i < sizeof(shipped) / sizeof(shipped[0]); i++) {
+        if (shipped[i].tuned || shipped[i].op == MF_TABLE_FMOE)
+            continue;
+        _cleanup_(mf_freep) char *csv = read_shipped(shipped[i].file);
+        struct http_reply r =
+            http_call(farm.http, "POST", "/api/v1/batches", "Content-Type: text/csv\r\n", csv, strlen(csv));
+        ck_assert_msg(r.status == 422 && r.body && strstr(r.body, "another operator"), "%s: %d %s",
+                      shipped[i].file, r.status, r.body ? r.body : "");
+        http_reply_free(&r);
+        n++;
+    }
+    ck_assert_int_eq(n, 1);
+}
+END_TEST
+
 /* --- tuned, exported, checked ----------------------------------------------------------------------------- */
 
 static struct mf_table *export_for_aiter(const char *query)
@@ -265,6 +285,7 @@ int main(void)
     TCase *tc = tcase_create("farm_aiter");
     tcase_add_checked_fixture(tc, NULL, stop);
     tcase_add_test(tc, every_untuned_row);
+    tcase_add_test(tc, other_operators);
     tcase_add_test(tc, tuned_tables);
     tcase_add_test(tc, other_keys);
     tcase_set_timeout(tc, 240);
