@@ -476,9 +476,44 @@ END_TEST
 
 START_TEST(canary_is_a_time)
 {
-    struct mf_device *d = planted_device(CLOCK_HONEST);
+    char why[MF_REASON_MAX];
+    struct mf_device *d;
+    ck_assert_int_eq(mf_device_open("cpu:0", why, sizeof(why), &d), 0);
     double us = mf_canary_us(d);
     ck_assert(us > 1 && us < 1e6);
+    d->ops->free(d);
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    int n;       /* canaries that the device is slow for; three of them tell it */
+    bool thrown; /* what was timed meanwhile */
+} slowdowns[] = {
+    {1, false},    /* an interrupted canary is none */
+    {3, true},
+    {6, true},     /* and is so for a while */
+    {1000, false}, /* for good: its pace from now on */
+};
+/* clang-format on */
+
+/* What was timed while the device was slow, as its canary says, is thrown away and taken again: the step is not slow. */
+START_TEST(slow_device)
+{
+    enum { FACTOR = 10000 }; /* no load of this machine looks like that */
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 7);
+    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
+    struct mf_result calm = probe(session, &step, NULL, NULL, NULL), r;
+    ck_assert_int_eq(calm.status, MF_STATUS_OK);
+    ck_assert_double_eq(calm.canary, 1);
+    planted_device_slow(d, FACTOR, slowdowns[_i].n);
+    r = probe(session, &step, NULL, NULL, NULL);
+    ck_assert_msg(r.status == (slowdowns[_i].thrown ? MF_STATUS_OK : MF_STATUS_SLOW), "%s", r.reason);
+    ck_assert_double_eq(r.canary, 1);
+    ck_assert_msg((r.us < calm.us * 100) == slowdowns[_i].thrown, "%g us, %g when calm", r.us, calm.us);
+    session = mf_session_free(session);
     d->ops->free(d);
 }
 END_TEST
@@ -505,6 +540,7 @@ int main(void)
     tcase_add_loop_test(t, race_of_pipelines, 0, PLANTED_N_FORMATS);
     tcase_add_test(t, race_that_nobody_finishes);
     tcase_add_test(t, canary_is_a_time);
+    tcase_add_loop_test(t, slow_device, 0, MF_ARRAY_LEN(slowdowns));
     suite_add_tcase(s, t);
     return mf_check_main(s);
 }

@@ -510,6 +510,8 @@ struct mf_step planted_step(const struct mf_shape *shape, const char *kind, int3
 struct lying_device {
     struct mf_device device;
     enum planted_clock clock;
+    double factor; /* of all times while n_slow canaries are left */
+    int n_slow;
 };
 
 static void device_free(struct mf_device *d)
@@ -545,9 +547,10 @@ static int device_time(struct mf_device *d, mf_launch_fn fn, void *context, int 
         if (r < 0)
             return r;
     }
-    switch (((struct lying_device *)d)->clock) {
+    const struct lying_device *l = (struct lying_device *)d;
+    switch (l->clock) {
     case CLOCK_HONEST:
-        *ret_us = (double)(mf_now_ns() - start) / 1e3;
+        *ret_us = (double)(mf_now_ns() - start) / 1e3 * (l->n_slow > 0 ? l->factor : 1);
         break;
     case CLOCK_ZERO:
         *ret_us = 0;
@@ -562,6 +565,14 @@ static int device_time(struct mf_device *d, mf_launch_fn fn, void *context, int 
     return 0;
 }
 
+static int device_canary(struct mf_device *d, double *ret_us)
+{
+    struct lying_device *l = (struct lying_device *)d;
+    *ret_us = 100 * (l->n_slow > 0 ? l->factor : 1);
+    l->n_slow -= l->n_slow > 0;
+    return 0;
+}
+
 static const struct mf_device_ops ops = {
     .kind = "cpu",
     .free = device_free,
@@ -569,6 +580,7 @@ static const struct mf_device_ops ops = {
     .release = device_release,
     .copy = device_copy,
     .time = device_time,
+    .canary = device_canary,
 };
 
 struct mf_device *planted_device(enum planted_clock clock)
@@ -590,6 +602,12 @@ struct mf_device *planted_device(enum planted_clock clock)
 void planted_device_set(struct mf_device *d, enum planted_clock clock)
 {
     ((struct lying_device *)d)->clock = clock;
+}
+
+void planted_device_slow(struct mf_device *d, double factor, int n)
+{
+    ((struct lying_device *)d)->factor = factor;
+    ((struct lying_device *)d)->n_slow = n;
 }
 
 /* ---- the sink ---- */

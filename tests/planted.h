@@ -47,6 +47,8 @@ enum planted_clock { CLOCK_HONEST, CLOCK_ZERO, CLOCK_NEGATIVE, CLOCK_TOO_FAST };
 /* A device of kind "cpu" without anything behind it. */
 struct mf_device *planted_device(enum planted_clock clock);
 void planted_device_set(struct mf_device *d, enum planted_clock clock);
+/* All takes `factor` times as long, until the canary was run n times. */
+void planted_device_slow(struct mf_device *d, double factor, int n);
 
 /* A sink that keeps every result. */
 struct planted_sink {

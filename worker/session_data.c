@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/cleanup.h"
 #include "common/clock.h"
@@ -406,12 +407,33 @@ void mf_session_phase(struct mf_sink *sink, enum mf_phase phase)
         sink->phase(sink, phase);
 }
 
+/* One that was interrupted is no sign of a slow device; the least of a few is. */
+#define CANARY_LOOKS 3
+
 double mf_session_canary(struct mf_session *s)
 {
-    double us = mf_canary_us(s->device);
-    if (s->first_canary_us <= 0)
-        s->first_canary_us = us;
-    return s->first_canary_us > 0 ? us / s->first_canary_us : (double)NAN;
+    double least = mf_canary_us(s->device);
+    for (int i = 1; i < CANARY_LOOKS && s->calm_canary_us > 0 && least > MF_CANARY_LIMIT * s->calm_canary_us;
+         i++)
+        least = fmin(least, mf_canary_us(s->device));
+    if (least > 0 && !(s->calm_canary_us > 0 && s->calm_canary_us < least))
+        s->calm_canary_us = least;
+    return s->calm_canary_us > 0 ? least / s->calm_canary_us : (double)NAN;
+}
+
+#define REST_MS 20
+#define RESTS   10
+
+void mf_session_rest(struct mf_session *s)
+{
+    double ratio = 1;
+    for (int i = 0; i < RESTS; i++) {
+        (void)nanosleep(&(struct timespec){.tv_nsec = REST_MS * 1000000L}, NULL);
+        ratio = mf_session_canary(s);
+        if (!(ratio > MF_CANARY_LIMIT))
+            return;
+    }
+    s->calm_canary_us *= ratio;
 }
 
 /* ---- a session ---- */

@@ -72,8 +72,8 @@ struct mf_session {
 
     struct mf_session_kind kinds[MF_SESSION_KINDS_MAX];
     size_t n_kinds;
-    double first_canary_us;
-    int n_ceilings; /* times that the device's ceilings were measured again */
+    double calm_canary_us; /* 0: none was run yet */
+    int n_ceilings;        /* times that the device's ceilings were measured again */
 };
 
 /* The references of the session's data; made, or found, and kept. */
@@ -93,5 +93,9 @@ int mf_session_room(struct mf_session *s, struct mf_region *region, size_t bytes
 void mf_session_trim(struct mf_session *s);
 
 void mf_session_phase(struct mf_sink *sink, enum mf_phase phase);
-/* Canary's time over its first time in this session. */
+/* A device whose canary takes that many times its calm time is throttled, or somebody else's too. */
+#define MF_CANARY_LIMIT 1.5
+/* Canary's time over its least in this session; NAN: the device has none. */
 double mf_session_canary(struct mf_session *s);
+/* Waits until the canary is calm again. When it does not become so in a while, that is the device's pace from now on. */
+void mf_session_rest(struct mf_session *s);

@@ -43,7 +43,7 @@ struct mf_result {
     double us, mad; /* median and its deviation, over samples */
     double err, row_err, row_limit;
     int verified;     /* runs that passed: 0, 1, 2 = all gates */
-    double canary;    /* canary's time over its first time, beside this result */
+    double canary;    /* canary's time over its least, behind this result */
     const char *mode; /* "cold": weights came from memory; "warm"; "" when nothing was timed */
     const double *samples;
     size_t n_samples;

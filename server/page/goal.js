@@ -155,7 +155,7 @@ function drawResults(heading, names, about, list, goal) {
       el('header', {}, el('h2', {}, us(r.us), r.mad !== null ? el('span', { class: 'small', text: '  ± ' + us(r.mad) }) : null), el('span', {}, r.late ? el('span', { class: 'badge warn', text: 'late: a sample, never a decision' }) : null, ' ', r.extra && r.extra.routing ? el('span', { class: 'badge', text: 'under ' + r.extra.routing }) : null, ' ', el('span', { class: 'badge ' + tone(r.status), text: r.status }))),
       r.reason ? el('p', { class: 'reason', text: r.reason }) : null,
       r.samples.length ? samplesPlot(r.samples) : null,
-      el('p', { class: 'small' }, `${r.samples.length} samples · worker ${r.worker} · unit ${r.unit}, attempt ${r.attempt}, message ${r.seq} · `, goal ? null : [el('a', { href: '#/goal/' + r.goal, text: 'goal ' + r.goal }), ' · '], ago(r.at_ms) + (r.row_err !== null ? ` · worst row ${r.row_err.toExponential(2)}` : '') + (r.err !== null ? ` · mismatch ${percent(r.err)}` : '')),
+      el('p', { class: 'small' }, `${r.samples.length} samples · worker ${r.worker} · unit ${r.unit}, attempt ${r.attempt}, message ${r.seq} · `, goal ? null : [el('a', { href: '#/goal/' + r.goal, text: 'goal ' + r.goal }), ' · '], ago(r.at_ms) + (r.row_err !== null ? ` · worst row ${r.row_err.toExponential(2)}` : '') + (r.err !== null ? ` · mismatch ${percent(r.err)}` : '') + (r.extra && r.extra.canary ? ` · canary at ${r.extra.canary.toFixed(2)} of its calm time` : '')),
       r.samples.length ? el('details', {}, el('summary', { text: 'Numbers' }), el('p', { class: 'mono', text: r.samples.join('  ') })) : null)),
   ];
 }

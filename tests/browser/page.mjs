@@ -118,6 +118,7 @@ async function onFixture(browser) {
   assert.match(await browser.run('return location.hash'), /^#\/step\/\d+\?goal=5$/);
   assert.match(await browser.text('h1'), /^tile:tile_s1_m\d+n\d+k\d+_t2_panel16_avx512bf16$/);
   assert.match(await browser.text('.sub'), /^gather\+gemm1\+act · 16 tokens on cpu-znver4\/2 · H 2048/);
+  assert.match(await browser.text('main'), /canary at 1\.00 of its calm time/);
   await look(browser, 'step');
   await opened(browser, base + '#/goal/5', '.race canvas');
   await browser.click('.racegrid a .race');
