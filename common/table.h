@@ -107,6 +107,7 @@ enum mf_severity { MF_WARNING, MF_ERROR };
     X(P, RANGE, "range")           /* a value that no layer, device or result can have: error */             \
     X(P, MISSING, "missing")       /* an empty cell: error, or a warning where it is inferred */             \
     X(P, ZERO_TIME, "zero_time")   /* us is 0: warning */                                                    \
+    X(P, COPIED_TIME, "copied_time") /* one us for many token counts: warning, told of the first row */      \
     X(P, TAGGED, "tagged")         /* `_tag` is set, production passes the row over: warning */              \
     X(P, SPELLING, "spelling")     /* tuned: production matches the canonical text only: warning */          \
     X(P, BUCKET, "bucket")         /* tuned: a token count that production never asks for: warning */        \

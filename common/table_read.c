@@ -354,6 +354,33 @@ static int read_rows(struct mf_table_reader *rd)
     }
 }
 
+/* Two token counts may take the same time by chance, of which tables keep four digits; more than that do not. */
+#define COPIED_LEAST 3
+
+static bool is_copied(const struct mf_table_row *a, const struct mf_table_row *b)
+{
+    return a->us > 0 && a->us == b->us && a->shape.token != b->shape.token &&
+           mf_device_class_equal(&a->class, &b->class) && mf_shape_same_layer_model(&a->shape, &b->shape);
+}
+
+/* Rows that follow each other with one time for all their token counts: it was measured for one of them at most. */
+static void check_copied(struct mf_table_reader *rd)
+{
+    const struct mf_table *t = rd->t;
+    for (size_t i = 0, n; t->tuned && t->op == MF_TABLE_FMOE && i < t->n_rows; i += n) {
+        n = 1;
+        while (i + n < t->n_rows && is_copied(&t->rows[i + n - 1], &t->rows[i + n]))
+            n++;
+        if (n < COPIED_LEAST)
+            continue;
+        rd->csv.line = t->rows[i].line;
+        mf_table_report(rd, MF_WARNING, MF_PROBLEM_COPIED_TIME, "us",
+                        "us is %g for %zu token counts, up to line %" PRId64
+                        ": a time copied, not measured; tune these shapes again",
+                        t->rows[i].us, n, t->rows[i + n - 1].line);
+    }
+}
+
 int mf_table_read(const char *name, const char *text, size_t len, struct mf_table **ret,
                   char why[MF_REASON_MAX])
 {
@@ -367,6 +394,10 @@ int mf_table_read(const char *name, const char *text, size_t len, struct mf_tabl
     r = mf_table_read_header(&rd);
     if (r == 0)
         r = read_rows(&rd);
+    if (r == 0) {
+        check_copied(&rd);
+        r = rd.r;
+    }
     mf_csv_release(&rd.csv);
     if (r < 0)
         return r;
