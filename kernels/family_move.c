@@ -98,8 +98,10 @@ static int sort_threads(enum mf_sort sort, int cores)
     return sort == MF_SORT_SERIAL || sort == MF_SORT_ONE ? 1 : MF_MIN(cores, MF_SORT_THREADS);
 }
 
-/* Why a sort is not tried, with the numbers; false: it is. `one` is for few routes, the threaded ones for more. */
-static bool refuse_sort(enum mf_sort sort, const struct mf_shape *s, int cores, struct mf_refusal *ret)
+/* Why a sort is not tried, with the numbers; false: it is. `one` is for few routes, the threaded ones for more. legal: only what
+ * it cannot sort. */
+static bool refuse_sort(enum mf_sort sort, const struct mf_shape *s, int cores, bool legal,
+                        struct mf_refusal *ret)
 {
     int64_t routes = s->token * s->topk;
     const char *why;
@@ -108,6 +110,8 @@ static bool refuse_sort(enum mf_sort sort, const struct mf_shape *s, int cores, 
     if (!mf_sort_takes(sort, routes, s->expert, sort_threads(sort, cores), &why))
         mf_refuse(ret, "routes", "%lld tokens x topk %d are %lld routes over %d experts; %s",
                   (long long)s->token, s->topk, (long long)routes, s->expert, why);
+    else if (legal)
+        ;
     else if (sort >= MF_SORT_STAGES && routes <= MF_SORT_ONE_ROUTES)
         mf_refuse(ret, "routes",
                   "%lld routes; threads share a sort from %d on, below which starting them costs more",
@@ -313,6 +317,9 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
 struct each {
     const struct mf_shape *shape;
     int cores;
+    /* Not only what is worth trying for so many tokens: a table's row is for its bucket, and for fewer tokens than it was tuned
+     * with it has to open too. */
+    bool legal;
     int (*step)(struct each *e, const struct mf_kernel *k);
     int (*refused)(struct each *e, const char *kernel, const struct mf_refusal *r); /* may be NULL */
     void *context;
@@ -364,7 +371,7 @@ static int each_sort(struct each *e, enum mf_move_kind kind)
         if (kind == MF_MOVE_ALIGN && sort != MF_SORT_SERIAL && sort != MF_SORT_STABLE)
             continue;
         (void)snprintf(variant, sizeof(variant), "_%s", mf_sort_name(sort));
-        if (refuse_sort(sort, e->shape, e->cores, &refusal))
+        if (refuse_sort(sort, e->shape, e->cores, e->legal, &refusal))
             r = tell(e, kinds[kind].word, variant, &refusal);
         else
             r = each_block(e, kind, sort_threads(sort, e->cores), sort, MF_MOVE_ROWS);
@@ -379,7 +386,7 @@ static int each_way(struct each *e, enum mf_move_kind kind, int threads)
     for (enum mf_move_way way = MF_MOVE_ROWS; r == 0 && way < (kinds[kind].gathers ? MF_MOVE_N_WAYS_ : 1);
          way++) {
         struct mf_refusal refusal;
-        if (!refuse_way(way, e->shape, &refusal))
+        if (e->legal || !refuse_way(way, e->shape, &refusal))
             r = each_block(e, kind, threads, MF_SORT_SERIAL, way);
         else if (threads == e->cores) /* which the turns of a kind end with */
             r = tell(e, kinds[kind].word, way_words[way], &refusal);
@@ -390,7 +397,7 @@ static int each_way(struct each *e, enum mf_move_kind kind, int threads)
 static int each(struct each *e)
 {
     const struct mf_shape *s = e->shape;
-    int least = s->token * s->topk > ROWS_OF_ONE ? e->cores : 1, r = 0;
+    int least = s->token * s->topk > ROWS_OF_ONE && !e->legal ? e->cores : 1, r = 0;
 
     for (enum mf_move_kind kind = MF_MOVE_SORT; r == 0 && kind < MF_MOVE_N_; kind++) {
         struct mf_refusal no;
@@ -407,8 +414,8 @@ static int each(struct each *e)
         else
             r = each_way(e, kind, least);
         /* one pass of many rows is for many rows: its threads are what the plain one has */
-        if (r == 0 && kinds[kind].threads && least < e->cores && kind != MF_MOVE_SORT_GATHER &&
-            kind != MF_MOVE_QUANT1_GATHER)
+        bool many_only = kind == MF_MOVE_SORT_GATHER || kind == MF_MOVE_QUANT1_GATHER;
+        if (r == 0 && kinds[kind].threads && least < e->cores && (e->legal || !many_only))
             r = each_way(e, kind, e->cores);
     }
     return r;
@@ -434,7 +441,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
                      const struct mf_shape *shape, struct mf_offer *offer)
 {
     struct mf_refusal refusal;
-    struct each e = {shape, device->cores, offer_step, offer_refusal, offer};
+    struct each e = {shape, device->cores, false, offer_step, offer_refusal, offer};
 
     if (!mf_cpu_shape_known(shape, &refusal))
         return offer->reject(offer, f->name, f->name, refusal.rule, "%s", refusal.reason);
@@ -471,7 +478,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
                      const char *name, struct mf_kernel **ret)
 {
     struct search search = {.name = name};
-    struct each e = {shape, device->info.cores, match_name, NULL, &search};
+    struct each e = {shape, device->info.cores, true, match_name, NULL, &search};
     struct mf_refusal refusal;
 
     (void)f;

@@ -92,6 +92,23 @@ static int split_name(const char *name, char family[MF_FAMILY_NAME_MAX], const c
     return 0;
 }
 
+/* What the family offers for the shape, or for its bucket: a table's row serves every token count that pads to its own, with
+ * steps that are worth trying for that one. Whether they are legal for this one is open's to say; for fewer tokens they need no
+ * more workspace. */
+static int find_offer(const struct mf_pipeline *p, const struct bound_step *b, struct finder *f)
+{
+    struct mf_shape bucket = p->shape;
+    char later[MF_REASON_MAX] = "";
+    int r = mf_family_enumerate(b->family, &p->device->info, &p->shape, &f->offer);
+
+    bucket.token = mf_token_bucket(p->shape.token);
+    if (r < 0 || f->is_found || bucket.token <= p->shape.token)
+        return r;
+    f->why = later;
+    f->why_cap = sizeof(later);
+    return mf_family_enumerate(b->family, &p->device->info, &bucket, &f->offer);
+}
+
 static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, const char *name,
                      struct bound_step *b, char *why, size_t cap)
 {
@@ -113,7 +130,7 @@ static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, c
                        .why_cap = cap};
     mf_say(why, cap, "family %s offers no step %s for this shape on %s/%d", family, step_name,
            p->device->info.class.gfx, p->device->info.class.cu_num);
-    int r = mf_family_enumerate(b->family, &p->device->info, &p->shape, &f.offer);
+    int r = find_offer(p, b, &f);
     if (r < 0)
         return r;
     if (!f.is_found)

@@ -322,6 +322,29 @@ START_TEST(test_far_rows)
 }
 END_TEST
 
+/* A table's row serves every token count that pads to its own: a step that is offered for a bucket is one for all of them. */
+START_TEST(test_buckets)
+{
+    static const struct mf_device_info *const devices[] = {&hopper, &cdna3};
+    static struct heard h;
+    const char *rest = strchr(shapes[_i / 2], ',');
+    char text[MF_SHAPE_TEXT_MAX];
+
+    for (int bucket = 2; bucket <= 32768; bucket *= 2) {
+        mf_say(text, sizeof(text), "%d%s", bucket, rest);
+        struct mf_shape shape = ask(devices[_i % 2], text, &h);
+        for (size_t i = 0; i < 2 * h.n; i++) {
+            const struct mf_family *f = mf_family_find("hip", h.steps[i / 2].family);
+            struct mf_code code;
+            shape.token = i % 2 ? bucket / 2 + 1 : bucket - 1;
+            ck_assert_int_le(mf_token_bucket(shape.token), bucket);
+            ck_assert_msg(f->code(devices[_i % 2], &shape, h.steps[i / 2].name, &code) == 0,
+                          "%s of %d tokens is none of %d", h.steps[i / 2].name, bucket, (int)shape.token);
+        }
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("family_hip");
@@ -337,6 +360,7 @@ int main(void)
     tcase_add_test(tests, test_architecture);
     tcase_add_loop_test(tests, test_no_architecture, 0, 2);
     tcase_add_loop_test(tests, test_far_rows, 0, 2);
+    tcase_add_loop_test(tests, test_buckets, 0, 2 * MF_ARRAY_LEN(shapes));
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);
 }

@@ -495,6 +495,7 @@ static const struct {
 } elsewhere[] = {
     {"trap 1: token counts around buckets",          "route_cases.h",         "{\"1: 2^n + 1 tokens\""},
     {"trap 1: rows of tables by bucket",             "check_fmoe_table.c",    "look_up"},
+    {"trap 1: steps of a bucket for fewer tokens",   "check_bucket.c",        "every_count_of_a_bucket"},
     {"trap 2: uneven loads",                         "route_cases.h",         "{\"2: two hot experts\""},
     {"trap 3: ids twice, -1, beyond E",              "route_cases.h",         "{\"3: -1 and ids beyond E\""},
     {"trap 4: counts around blocks, odd E",          "route_cases.h",         "{\"4: counts B - 1, B, B + 1, 0\""},

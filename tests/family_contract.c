@@ -603,6 +603,38 @@ static void compile_ahead(const struct contract_run *run, const struct mf_family
     free(whys);
 }
 
+/* Leaves the steps that the other does not have. */
+static void leave_out(struct collect *c, const struct collect *other)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < c->n; i++) {
+        bool has = false;
+        for (size_t j = 0; j < other->n && !has; j++)
+            has = strcmp(c->steps[i].name, other->steps[j].name) == 0;
+        if (!has)
+            c->steps[kept++] = c->steps[i];
+    }
+    c->n = kept;
+}
+
+static void collect_steps(const struct contract_run *run, const char *family, struct collect *c)
+{
+    const struct mf_device_info *info = &run->device->info;
+    struct collect own = {.offer = {take_step, take_rejection}};
+    struct mf_shape bucket = *run->shape;
+
+    if (run->bucket == 0) {
+        ck_assert_int_eq(mf_enumerate(info, run->shape, family, &c->offer), 0);
+        return;
+    }
+    bucket.token = run->bucket;
+    ck_assert_int_eq(mf_enumerate(info, &bucket, family, &c->offer), 0);
+    ck_assert_int_eq(mf_enumerate(info, run->shape, family, &own.offer), 0);
+    leave_out(c, &own);
+    free(own.steps);
+}
+
 static int check_family(const struct contract_run *run, struct layer *l, const char *family)
 {
     struct collect c = {.offer = {take_step, take_rejection}};
@@ -611,7 +643,7 @@ static int check_family(const struct contract_run *run, struct layer *l, const c
     struct mf_kernel *kernel;
 
     ck_assert_ptr_nonnull(f);
-    ck_assert_int_eq(mf_enumerate(&device->info, &l->data.shape, family, &c.offer), 0);
+    collect_steps(run, family, &c);
     ck_assert_int_eq(f->open(f, device, &l->data.shape, "no_such_step", &kernel), -EINVAL);
     choose(run, &c);
     compile_ahead(run, f, &c);

@@ -48,6 +48,8 @@ struct contract_run {
      * number) shifts them. */
     int most, first;
     bool of_each;
+    /* Other than 0: the steps that are offered for so many tokens and not for the shape's own, as a table's row asks for them. */
+    int64_t bucket;
     const struct contract_guard *guard; /* NULL: none */
     contract_counter allocations;       /* launches must make none; NULL: nobody counts */
     /* The first tokens are wild: gates in tens and in tens of thousands, weights of zero and far from a sum of one. The last

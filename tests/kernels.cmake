@@ -22,6 +22,7 @@ mf_add_test(check_family_lib USES kernels SOURCES family_contract.c row_limit.c 
 mf_add_test(check_family_one USES kernels SOURCES family_contract.c row_limit.c LABELS slow TIMEOUT 600)
 mf_add_test(check_replay USES kernels SOURCES family_contract.c row_limit.c LABELS slow TIMEOUT 600
     LINK -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=reallocarray,--wrap=aligned_alloc,--wrap=posix_memalign)
+mf_add_test(check_bucket USES kernels SOURCES family_contract.c row_limit.c LABELS slow TIMEOUT 600)
 mf_add_test(check_family_pairs USES kernels SOURCES family_contract.c row_limit.c family_pairs.c covering.c LABELS slow TIMEOUT 600)
 mf_add_test(check_family_grid USES kernels SOURCES family_contract.c row_limit.c family_pairs.c covering.c LABELS long TIMEOUT 3600 PARTS 2)
 add_executable(bench_kernels bench/bench_kernels.c bench/kernel_search.c)
