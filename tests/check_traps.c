@@ -290,6 +290,7 @@ static void wild_tokens_stay_alone(void)
         {9, 96, 96, 8, 2, MF_ACT_SWIGLU, true},
         {64, 128, 64, 8, 2, MF_ACT_SILU, false}, /* it clamps */
     };
+    contract_one_core(0);
     for (size_t i = 0; i < MF_ARRAY_LEN(layers) * CONTRACT_N_FORMATS; i++) {
         const struct contract_format *f = &contract_formats[i % CONTRACT_N_FORMATS];
         const char *const families[] = {f->family, "one", "move", "lib"};
@@ -583,7 +584,7 @@ int main(void)
 {
     Suite *suite = suite_create("traps");
     TCase *tc = tcase_create("traps");
-    tcase_set_timeout(tc, 110);
+    tcase_set_timeout(tc, 300);
     tcase_add_loop_test(tc, trap, 0, MF_ARRAY_LEN(traps));
     tcase_add_loop_test(tc, trap_elsewhere, 0, MF_ARRAY_LEN(elsewhere));
     tcase_add_test(tc, every_number_has_a_row);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,6 +86,20 @@ struct mf_device *contract_device(const char *isa)
     if (isa && strncmp(d->info.isa, isa, strlen(isa)) != 0)
         return mf_device_close(d);
     return d;
+}
+
+void contract_one_core(int which)
+{
+    cpu_set_t all, one;
+    int n = 0;
+
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(all), &all), 0);
+    CPU_ZERO(&one);
+    for (int c = 0; c < CPU_SETSIZE; c++) {
+        if (CPU_ISSET(c, &all) && n++ == which % CPU_COUNT(&all))
+            CPU_SET(c, &one);
+    }
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
 }
 
 /* ---- a layer and its artifacts ---- */

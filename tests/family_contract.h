@@ -28,6 +28,10 @@ struct mf_shape contract_shape(const struct contract_case *c, const struct contr
  * machine lacks it. */
 struct mf_device *contract_device(const char *isa);
 
+/* Keeps this process to one core, another one for each number, before its device counts them: its threads then wait for none that
+ * a busy machine keeps. */
+void contract_one_core(int which);
+
 /* Checks every step of the family for the shape; -> how many. */
 int contract_check(struct mf_device *device, const char *family, const struct mf_shape *shape);
 

@@ -1,6 +1,5 @@
 #include "family_pairs.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,21 +109,6 @@ static const char *isa_name(const int *row)
     return isas[row[ISA]] ? isas[row[ISA]] : "best";
 }
 
-/* This process, before its device counts cores, to one of them: another one for each part. */
-static void stay_on_one_core(void)
-{
-    cpu_set_t all, one;
-    int n = 0;
-
-    ck_assert_int_eq(sched_getaffinity(0, sizeof(all), &all), 0);
-    CPU_ZERO(&one);
-    for (int c = 0; c < CPU_SETSIZE; c++) {
-        if (CPU_ISSET(c, &all) && n++ == pairs.part % CPU_COUNT(&all))
-            CPU_SET(c, &one);
-    }
-    ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
-}
-
 /* One of the test's cases, counted from 0; another part's are passed over. */
 static void check_shape(int at, const struct mf_shape *s, const char *isa, const char *two_stage)
 {
@@ -133,7 +117,7 @@ static void check_shape(int at, const struct mf_shape *s, const char *isa, const
     if (at % pairs.n_parts != pairs.part)
         return;
     if (at / pairs.n_parts % pairs.plan.all_cores_every != 0)
-        stay_on_one_core();
+        contract_one_core(pairs.part);
     struct mf_device *d = contract_device(isa);
     if (!d)
         return;

@@ -2,7 +2,7 @@
 mf_add_test(check_philox USES kernels)
 mf_add_test(check_quant USES kernels)
 mf_add_test(check_codec USES kernels)
-mf_add_test(check_traps USES kernels SOURCES family_contract.c row_limit.c)
+mf_add_test(check_traps USES kernels SOURCES family_contract.c row_limit.c TIMEOUT 600)
 mf_add_test(check_calibrate USES kernels)
 mf_add_test(check_shuffle USES kernels)
 mf_add_test(check_layout USES kernels)
