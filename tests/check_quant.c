@@ -228,6 +228,7 @@ int main(void)
 {
     Suite *s = suite_create("quant");
     TCase *t = tcase_create("quant");
+    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, every_code_decodes, 0, 2);
     tcase_add_loop_test(t, every_bf16_rounds, 0, 2);
     tcase_add_loop_test(t, halfway_goes_to_even, 0, 2);
