@@ -1,5 +1,5 @@
 /* The loop that the check_family_*.c share: every case and format, once with the machine's best instruction set and
- * once with a lesser one, of which there are two in turn. */
+ * once with a lesser one, of which there are two in turn, on one core. */
 #pragma once
 
 #include "family_contract.h"
@@ -38,6 +38,8 @@ static inline void family_check_loop(const char *family, int i)
         rest % CONTRACT_N_FORMATS < 5 || (rest / CONTRACT_N_FORMATS + rest % CONTRACT_N_FORMATS) % 2 == 0;
     if (!often || (two_stage && strcmp(family, f->family) != 0))
         return;
+    if (isa)
+        contract_one_core((int)rest);
     struct mf_device *d = contract_device(isa);
 
     if (!d)

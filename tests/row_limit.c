@@ -63,16 +63,21 @@ static double norm_of(const float *v, size_t n)
     return sqrt(sum);
 }
 
+static double activate(const struct mf_shape *s, double g, double u)
+{
+    return s->use_g1u1 ? mf_activate(s, g, u) : mf_activate_gate(s, g);
+}
+
 /* How far the activation can be from its value at (g, u) when these are off by dg and du: at the ends of both, and where the
  * gates have their least value, if that lies between. */
 static double corners(const struct mf_shape *s, double g, double u, double dg, double du)
 {
     const double ends[] = {g - dg, g + dg, fmin(fmax(-1.278, g - dg), g + dg),
                            fmin(fmax(-0.752, g - dg), g + dg)};
-    double at = mf_activate(s, g, u), most = 0;
+    double at = activate(s, g, u), most = 0;
     for (size_t i = 0; i < MF_ARRAY_LEN(ends); i++) {
-        most = MF_MAX(most, fabs(mf_activate(s, ends[i], u - du) - at));
-        most = MF_MAX(most, fabs(mf_activate(s, ends[i], u + du) - at));
+        most = MF_MAX(most, fabs(activate(s, ends[i], u - du) - at));
+        most = MF_MAX(most, fabs(activate(s, ends[i], u + du) - at));
     }
     return most;
 }
@@ -81,20 +86,21 @@ static double corners(const struct mf_shape *s, double g, double u, double dg, d
 static void reach_of_h(const struct row_limits *l, enum way way, int64_t slot, double *reach)
 {
     const struct mf_shape *s = &l->data->shape;
-    size_t I = (size_t)s->inter_dim;
-    const float *g = l->ref->g + (size_t)slot * 2 * I, *h = l->ref->h_bf16 + (size_t)slot * I;
-    const float *b1 = s->has_b1 ? l->data->b1 + (size_t)mf_shape_local(s, l->data->ids[slot]) * 2 * I : NULL;
+    size_t I = (size_t)s->inter_dim, G = (size_t)mf_gemm1_cols(s),
+           ups = G - I; /* up lies behind gate, if there is one */
+    const float *g = l->ref->g + (size_t)slot * G, *h = l->ref->h_bf16 + (size_t)slot * I;
+    const float *b1 = s->has_b1 ? l->data->b1 + (size_t)mf_shape_local(s, l->data->ids[slot]) * G : NULL;
     double weight = s->doweight_stage1 ? (double)l->data->weights[slot] : 1;
     double sums = way == WAY_INT4 ? TIMES * ROUND_MEAN * fabs(weight) / sqrt((double)I) : 0;
     double round = way == WAY_ROUNDED ? ROUND_MOST : 0;
-    double dg = sums * norm_of(g, I), du = sums * norm_of(g + I, I);
+    double dg = sums * norm_of(g, I), du = sums * norm_of(g + ups, I);
 
     for (size_t i = 0; i < I; i++) {
-        double gate = weight * (double)g[i], up = weight * (double)g[I + i];
+        double gate = weight * (double)g[i], up = weight * (double)g[ups + i];
         reach[i] =
             ROUND_STEP * fabs((double)h[i]); /* both sides round it, to neighbours if it lies between */
         if (way != WAY_SUMS)
-            reach[i] += corners(s, gate + (b1 ? (double)b1[i] : 0), up + (b1 ? (double)b1[I + i] : 0),
+            reach[i] += corners(s, gate + (b1 ? (double)b1[i] : 0), up + (b1 ? (double)b1[ups + i] : 0),
                                 dg + round * fabs(gate), du + round * fabs(up));
     }
 }
