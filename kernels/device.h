@@ -48,11 +48,13 @@ struct mf_grid {
                    (mf_begin of kernels/hip/dialect_nvidia.h) */
 };
 
-/* A tensor for bulk copies into LDS, rows of 128 bytes whose 16-byte chunks come to lie at chunk ^ (row % 8); lengths and boxes
- * in elements, the fastest dimension first; strides of the others in bytes, multiples of 16. */
+/* A tensor for bulk copies into LDS, rows of 128 bytes whose 16-byte chunks come to lie at chunk ^ (row % 8), or, straight, rows
+ * of up to 256 elements as they are; lengths and boxes in elements, the fastest dimension first; strides of the others in bytes,
+ * multiples of 16. */
 struct mf_bulk_tensor {
     void *at;
     int element_bytes; /* 1, 2 */
+    bool straight;
     int rank;
     uint64_t length[5], stride[5]; /* stride[0] is the element's */
     uint32_t box[5];

@@ -1,12 +1,15 @@
-/* mx and wint4 on GPUs: the two stages of kernels/hip/mx.hip, with weights of four bits or microscaled ones. The families
- * differ in the weights that they take. A step's name is its parameters:
+/* mx and wint4 on GPUs: the two stages of kernels/hip/mx.hip, with weights of four bits or microscaled ones, and of
+ * kernels/hip/tile_hopper.hip with bf16 tokens and weights of four bits. The families differ in the weights that they take. A
+ * step's name is its parameters:
  *
  *     s1_bf16_mxfp4_silu_m16_n128_k256_s4_w4x1[_w][_gu1]   gather+gemm1+act into bf16 h; _w: routing weight before act;
  *                                                    _gu1, _gu16r: gate and up of w1 lie in turn
  *     s2_bf16_mxfp4_m16_n128_k256_s4_w4x1_z|zw       gemm2 into z, or weighted z
+ *     s1_bf16_mxfp4_silu_m64_n256_b, s2_bf16_mxfp4_m64_n256_bt_z|zw|y   Hopper's core; y: added up in y, in no order
  *
  * m rows of an expert block, n weight rows and k of K of a slice, s slices in the ring, w waves over weight rows x tokens. On
- * AMD (d in place of w) weights go straight from memory into the registers of the wave that multiplies them. */
+ * AMD (d in place of w) weights go straight from memory into the registers of the wave that multiplies them. b, bt: two groups
+ * of four waves that share a tile or take tiles in turn, and as many slices as LDS holds. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,27 +25,48 @@
 #define TURNS_MAX (64 * 128)
 #define X_MAX     (INT64_C(16) << 32) /* where a row of x lies is 32 bits of 16-byte pieces */
 
+#define STAGES_MIN 2
+#define STAGES_MAX 8
+#define BARRIERS   (2 * STAGES_MAX * 8)
+/* Of Hopper's core: threads, and the bytes along K of a slice's weight row and of a token. */
+#define HOPPER_THREADS 384
+#define HOPPER_W       64
+#define HOPPER_X       256
+
 struct variant {
     int block_m, block_n;
     int parts; /* of a slice */
     int stages;
     int warps_n, warps_m;
-    int blocks; /* of a unit at once; what registers allow */
+    int blocks;         /* of a unit at once; what registers allow */
+    const char *hopper; /* "b", "bt": tile_hopper.hip, which block_m and block_n are all of; NULL: mx.hip */
 };
+
+#define MX(m, n, slice, ring, wn, wm, at_once)                                                    \
+    {                                                                                             \
+        .block_m = m, .block_n = n, .parts = slice, .stages = ring, .warps_n = wn, .warps_m = wm, \
+        .blocks = at_once,                                                                        \
+    }
+#define HOPPER(m, n, how)                                       \
+    {                                                           \
+        .block_m = m, .block_n = n, .blocks = 1, .hopper = how, \
+    }
 
 /* clang-format off */
 static const struct variant variants[] = {
-    {16,  64,  1, 6, 2, 1, 4}, {16,  64,  2, 4, 4, 1, 3}, {16,  128, 1, 4, 4, 1, 4}, {16,  128, 1, 6, 4, 1, 2},
-    {16,  128, 2, 3, 4, 1, 2}, {16,  128, 2, 4, 4, 1, 2}, {16,  256, 1, 4, 8, 1, 2}, {16,  256, 1, 4, 4, 1, 2},
-    {16,  256, 1, 3, 4, 1, 3}, {16,  256, 2, 4, 8, 1, 1}, {32,  128, 1, 4, 4, 1, 3}, {32,  128, 1, 6, 4, 1, 2},
-    {32,  256, 1, 4, 8, 1, 2}, {32,  256, 1, 4, 4, 1, 2}, {48,  128, 1, 4, 4, 1, 2}, {48,  256, 1, 4, 8, 1, 1},
-    {64,  128, 1, 4, 4, 1, 2}, {64,  128, 1, 3, 4, 2, 2}, {64,  256, 1, 4, 8, 1, 1}, {96,  128, 1, 3, 4, 2, 1},
-    {128, 128, 1, 3, 4, 2, 1},
+    MX(16, 64, 1, 6, 2, 1, 4), MX(16, 64, 2, 4, 4, 1, 3), MX(16, 128, 1, 4, 4, 1, 4), MX(16, 128, 1, 6, 4, 1, 2),
+    MX(16, 128, 2, 3, 4, 1, 2), MX(16, 128, 2, 4, 4, 1, 2), MX(16, 256, 1, 4, 8, 1, 2), MX(16, 256, 1, 4, 4, 1, 2),
+    MX(16, 256, 1, 3, 4, 1, 3), MX(16, 256, 2, 4, 8, 1, 1), MX(32, 128, 1, 4, 4, 1, 3), MX(32, 128, 1, 6, 4, 1, 2),
+    MX(32, 256, 1, 4, 8, 1, 2), MX(32, 256, 1, 4, 4, 1, 2), MX(48, 128, 1, 4, 4, 1, 2), MX(48, 256, 1, 4, 8, 1, 1),
+    MX(64, 128, 1, 4, 4, 1, 2), MX(64, 128, 1, 3, 4, 2, 2), MX(64, 256, 1, 4, 8, 1, 1), MX(96, 128, 1, 3, 4, 2, 1),
+    MX(128, 128, 1, 3, 4, 2, 1),
+    HOPPER(16, 128, "bt"), HOPPER(16, 256, "b"), HOPPER(16, 256, "bt"), HOPPER(16, 512, "b"), HOPPER(32, 256, "b"),
+    HOPPER(32, 256, "bt"), HOPPER(64, 128, "bt"), HOPPER(64, 256, "b"), HOPPER(64, 256, "bt"), HOPPER(64, 512, "b"),
 };
 /* Two slices, one that is read and one that lands. */
 static const struct variant amd_variants[] = {
-    {16, 64, 1, 2, 4, 1, 4},  {16, 128, 1, 2, 4, 1, 2}, {16, 256, 1, 2, 4, 1, 1}, {16, 128, 2, 2, 4, 1, 1},
-    {32, 64, 1, 2, 4, 1, 2},  {32, 128, 1, 2, 4, 1, 2}, {64, 128, 1, 2, 4, 1, 1},
+    MX(16, 64, 1, 2, 4, 1, 4),  MX(16, 128, 1, 2, 4, 1, 2), MX(16, 256, 1, 2, 4, 1, 1), MX(16, 128, 2, 2, 4, 1, 1),
+    MX(32, 64, 1, 2, 4, 1, 2),  MX(32, 128, 1, 2, 4, 1, 2), MX(64, 128, 1, 2, 4, 1, 1),
 };
 /* clang-format on */
 
@@ -63,6 +87,7 @@ struct mf_kernel {
     struct config config;
     struct mf_hip_function function;
     struct mf_grid grid;
+    int32_t tile_columns;
 };
 
 /* ---- legality and names ---- */
@@ -85,6 +110,25 @@ static int scale_words(const struct config *c, const struct mf_shape *s)
            (mf_hip_stage_length(&c->st, s) / w->group_cols * w->scale_bytes % 4 != 0);
 }
 
+static bool takes_turns(const struct variant *v)
+{
+    return strcmp(v->hopper, "bt") == 0;
+}
+static int hopper_slice(const struct config *c, const struct mf_shape *s)
+{
+    const struct variant *v = c->v;
+    return (v->block_n * (HOPPER_W + scale_words(c, s) * 4) + v->block_m * HOPPER_X + 1023) / 1024 * 1024;
+}
+static int hopper_beside(const struct config *c)
+{
+    return (takes_turns(c->v) ? 2 : 1) * c->v->block_m * (mf_hip_stage_columns(&c->st) + 8) * 2 + BARRIERS;
+}
+static int stages_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s)
+{
+    int fit = c->v->hopper ? (machine->shared_block - hopper_beside(c)) / hopper_slice(c, s) : 0;
+    return c->v->hopper ? MF_MAX(MF_MIN(fit, STAGES_MAX), STAGES_MIN) : c->v->stages;
+}
+
 /* Of LDS: the ring, and what is there beside it, or in it. Narrow tokens are in the ring as they are, with a word of scales for
  * 16 bytes, and beside it as bf16, twice; where copies are held, in the ring as bf16 only. */
 static uint32_t shared_bytes(const struct mf_hip_machine *machine, const struct config *c,
@@ -92,6 +136,8 @@ static uint32_t shared_bytes(const struct mf_hip_machine *machine, const struct 
 {
     const struct variant *v = c->v;
     const struct mf_codecs codecs = codecs_of(s);
+    if (v->hopper)
+        return (uint32_t)(stages_of(machine, c, s) * hopper_slice(c, s) + hopper_beside(c));
     bool held = machine->copies_held, narrow = codecs.a->bits < 16 && !held;
     int weights = held ? 0 : v->block_n * PART * codecs.w->bits / 8;
     int raw = v->block_m * PART * codecs.a->bits / 128 * (codecs.a->group_cols > 0 ? 20 : 16);
@@ -106,13 +152,17 @@ static void print_name(const struct mf_hip_machine *machine, const struct config
                        char buf[MF_STEP_NAME_MAX])
 {
     const struct variant *v = c->v;
-    char format[MF_FORMAT_WORD_MAX];
+    char format[MF_FORMAT_WORD_MAX], core[32];
     const char *gate_up = c->st.stage == 1 ? mf_hip_gate_up_word(s) : "";
     mf_cpu_format_word(s, format);
-    mf_say(buf, MF_STEP_NAME_MAX, "s%d_%s%s%s_m%d_n%d_k%d_s%d_%s%dx%d%s%s%s%s", c->st.stage, format,
+    if (v->hopper)
+        mf_say(core, sizeof(core), "%s", v->hopper);
+    else
+        mf_say(core, sizeof(core), "k%d_s%d_%s%dx%d", v->parts * PART, v->stages,
+               machine->copies_held ? "d" : "w", v->warps_n, v->warps_m);
+    mf_say(buf, MF_STEP_NAME_MAX, "s%d_%s%s%s_m%d_n%d_%s%s%s%s%s", c->st.stage, format,
            c->st.stage == 1 ? "_" : "", c->st.stage == 1 ? mf_cpu_act_word(s) : "", v->block_m, v->block_n,
-           v->parts * PART, v->stages, machine->copies_held ? "d" : "w", v->warps_n, v->warps_m,
-           c->st.stage == 1 && s->doweight_stage1 ? "_w" : "", *gate_up ? "_" : "", gate_up,
+           core, c->st.stage == 1 && s->doweight_stage1 ? "_w" : "", *gate_up ? "_" : "", gate_up,
            mf_hip_out_word(c->st.out));
 }
 
@@ -124,8 +174,16 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, const str
     int64_t bytes = rows * mf_hip_stage_length(&c->st, s) * codecs_of(s).a->bits / 8;
     int columns = mf_hip_stage_columns(&c->st);
     uint32_t shared = shared_bytes(machine, c, s);
+    const struct mf_codecs codecs = codecs_of(s);
     no->rule = NULL;
-    if (mf_hip_stage_length(&c->st, s) % QUARTER)
+    if (c->v->hopper && strcmp(device->class.gfx, "sm_90") != 0)
+        mf_refuse(no, "arch", "wgmma is an instruction of sm_90; the device is %s", device->class.gfx);
+    else if (c->v->hopper && (codecs.a->bits != 16 || codecs.w->bits != 4))
+        mf_refuse(no, "format", "the cores b and bt multiply bf16 tokens and weights of four bits");
+    else if (!c->v->hopper && c->st.out == MF_HIP_TO_Y)
+        mf_refuse(no, "accumulates",
+                  "rows are added to y by bulk copies, which only the cores b and bt make");
+    else if (mf_hip_stage_length(&c->st, s) % QUARTER)
         mf_refuse(no, "divisibility",
                   "the product is %d long (remainder %d): rows of weights are copied %d elements at a time",
                   mf_hip_stage_length(&c->st, s), mf_hip_stage_length(&c->st, s) % QUARTER, QUARTER);
@@ -143,7 +201,7 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, const str
             c->v->block_n, c->v->block_m);
     else if (shared > (uint32_t)machine->shared_block)
         mf_refuse(no, "lds", "%d slices need %u bytes of LDS with what is beside them; a block has %d",
-                  c->v->stages, shared, machine->shared_block);
+                  stages_of(machine, c, s), shared, machine->shared_block);
     return !no->rule;
 }
 
@@ -162,7 +220,7 @@ static int each(struct walk *w, int stage, each_fn f)
     size_t n;
     const struct variant *of = variants_of(w->device, &n);
     for (size_t i = 0; i < n; i++) {
-        for (enum mf_hip_out out = MF_HIP_TO_H; out <= MF_HIP_TO_ZW; out++) {
+        for (enum mf_hip_out out = MF_HIP_TO_H; out <= MF_HIP_TO_Y; out++) {
             struct config c = {
                 {stage, mf_hip_stage_halves(stage, w->shape), of[i].block_m, of[i].block_n, out}, &of[i]};
             int r = mf_hip_stage_exists(&c.st, w->shape) ? f(w, &c) : 0;
@@ -232,18 +290,25 @@ static const char *element_of(const struct mf_codec *c)
                                          : "FP8";
 }
 
-static void code_of(const struct config *c, const struct mf_shape *s, struct mf_code *ret)
+static void code_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,
+                    struct mf_code *ret)
 {
     const struct variant *v = c->v;
     const struct mf_codecs codecs = codecs_of(s);
-    *ret = (struct mf_code){.source = "mx.hip", .function = "mf_mx"};
+    *ret = v->hopper ? (struct mf_code){.source = "tile_hopper.hip", .function = "mf_tile_hopper"}
+                     : (struct mf_code){.source = "mx.hip", .function = "mf_mx"};
     mf_hip_stage_define(ret, &c->st, s);
     mf_code_define(ret, "MF_W=%s", element_of(codecs.w));
     mf_code_define(ret, "MF_W_GROUP=%d", codecs.w->group_cols);
+    mf_code_define(ret, "MF_STAGES=%d", stages_of(machine, c, s));
+    if (v->hopper) {
+        mf_code_define(ret, "MF_TURNS=%d", takes_turns(v));
+        mf_code_define(ret, "MF_SWAP=0");
+        return;
+    }
     mf_code_define(ret, "MF_X=%s", element_of(codecs.a));
     mf_code_define(ret, "MF_X_GROUP=%d", codecs.a->group_cols);
     mf_code_define(ret, "MF_PARTS=%d", v->parts);
-    mf_code_define(ret, "MF_STAGES=%d", v->stages);
     mf_code_define(ret, "MF_WARPS_N=%d", v->warps_n);
     mf_code_define(ret, "MF_WARPS_M=%d", v->warps_m);
     mf_code_define(ret, "MF_BLOCKS=%d", v->blocks);
@@ -255,7 +320,7 @@ static int code_for(const char *family, const struct mf_device_info *device, con
     struct walk w;
     int r = find(family, device, shape, name, &w);
     if (r == 0)
-        code_of(&w.found, shape, ret);
+        code_of(mf_hip_machine_of(device), &w.found, shape, ret);
     return r;
 }
 static int mx_code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
@@ -283,15 +348,18 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
         return -ENOMEM;
     k->shape = *shape;
     k->config = w.found;
-    code_of(&w.found, shape, &c);
+    code_of(machine, &w.found, shape, &c);
     r = mf_hip_function_open(device, &c, &k->function);
     if (r < 0) {
         free(k);
         return r;
     }
     const struct variant *v = w.found.v;
-    k->grid = mf_hip_persistent_grid(&device->info, v->warps_n * v->warps_m * machine->wave, v->blocks,
-                                     shared_bytes(machine, &w.found, shape));
+    int threads = v->hopper ? HOPPER_THREADS : v->warps_n * v->warps_m * machine->wave;
+    k->grid =
+        mf_hip_persistent_grid(&device->info, threads, v->blocks, shared_bytes(machine, &w.found, shape));
+    k->grid.early = true; /* mf_begin */
+    k->tile_columns = mf_hip_stage_tile_columns(&w.found.st, shape, &device->info);
     *ret = k;
     return 0;
 }
@@ -305,6 +373,15 @@ static const void *scales_end(const struct mf_kernel *k, const struct mf_artifac
                                                       : NULL;
 }
 
+static int launch_hopper(struct mf_kernel *k, const struct mf_launch *l, const struct mf_hip_mx_args *mx)
+{
+    struct mf_hip_bulk_args a = {.tile = mx->tile, .w_scale_end = mx->w_scale_end};
+    a.tile.columns = k->tile_columns;
+    int r = mf_hip_stage_map_weights(&k->config.st, &k->shape, k->function.device, 4, l->needs[2].part[0],
+                                     &a.w_map);
+    return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     const struct mf_hip_stage *st = &k->config.st;
@@ -312,10 +389,10 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     const struct mf_artifact w = mf_plain_w(&k->shape, st->stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2, "row");
     const struct mf_hip_mx_args a = {.tile = mf_hip_stage_args(st, &k->shape, l),
                                      .x_global = l->needs[0].part[2],
-                                     .w_global = l->needs[2].part[2],
                                      .x_scale_end = scales_end(k, &x, &l->needs[0]),
                                      .w_scale_end = scales_end(k, &w, &l->needs[2])};
-    return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+    return k->config.v->hopper ? launch_hopper(k, l, &a)
+                               : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
 static struct mf_kernel *close_step(struct mf_kernel *k)

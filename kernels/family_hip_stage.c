@@ -2,9 +2,14 @@
 
 #include <math.h>
 
+#include "common/cleanup.h"
 #include "common/layer.h"
 #include "common/text.h"
 #include "kernels/fusion.h"
+
+/* Bytes of a row that one box has, of weights of four bits and of others: kernels/hip/tile_hopper.hip. */
+#define NARROW_BOX 64
+#define BOX        128
 
 /* Of a row: what one sum that is rounded to bf16 in another order may differ by. */
 #define ADDED_APART 0x1p-8
@@ -144,6 +149,7 @@ struct mf_hip_tile_args mf_hip_stage_args(const struct mf_hip_stage *st, const s
         .x_scale = x->part[1],
         .w = w->part[0],
         .w_scale = w->part[1],
+        .w_global = w->part[2],
         .bias = has_bias(st, s) ? l->needs[3].part[0] : NULL,
         .sorted_ids = sorted->part[0],
         .sorted_weights = sorted->part[1],
@@ -153,4 +159,44 @@ struct mf_hip_tile_args mf_hip_stage_args(const struct mf_hip_stage *st, const s
         .out_scale = st->out == MF_HIP_TO_HQ ? l->gives[0].part[1] : NULL,
         .token = (int32_t)s->token,
     };
+}
+
+int32_t mf_hip_stage_tile_columns(const struct mf_hip_stage *st, const struct mf_shape *s,
+                                  const struct mf_device_info *device)
+{
+    int columns = mf_hip_stage_columns(st), all = (mf_hip_stage_width(st, s) + columns - 1) / columns;
+    int64_t bytes = s->token * columns * 2;
+    if (st->out != MF_HIP_TO_Y)
+        return all;
+    return (int32_t)MF_MAX(1, MF_MIN((int64_t)device->llc_bytes / 4 / bytes, all));
+}
+
+int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shape *s,
+                             struct mf_device *device, int bits, void *w, struct mf_hip_map *ret)
+{
+    uint64_t bytes = bits == 16 ? 2 : 1, row = (uint64_t)mf_hip_stage_length(st, s) * (uint64_t)bits / 8;
+    uint64_t N = (uint64_t)mf_hip_stage_width(st, s), halves = (uint64_t)st->halves;
+    int gate_rows = st->stage == 1 ? mf_hip_w1_layout(s)->gate_rows : 0;
+    uint64_t turn = gate_rows > 0 ? (uint64_t)gate_rows : N; /* rows from gate to up */
+    uint32_t columns = (uint32_t)mf_hip_stage_columns(st);
+    struct mf_bulk_tensor t = {
+        .at = w,
+        .element_bytes = (int)bytes,
+        .straight = bits == 4,
+        .rank = 5,
+        .length = {row / bytes, 8, halves, N / 8, (uint64_t)s->expert},
+        .stride = {bytes, row, turn * row, 8 * row, halves * N * row},
+        .box = {bits == 4 ? NARROW_BOX : (uint32_t)(BOX / bytes), 8, (uint32_t)halves, columns / 8, 1},
+    };
+    if (gate_rows == 1) {
+        t.stride[1] *= 2;
+        t.stride[3] *= 2;
+    } else if (gate_rows > 1) {
+        t.length[3] = turn / 8;
+        t.length[4] = (uint64_t)s->expert * N / turn;
+        t.stride[4] = 2 * turn * row;
+        t.box[3] = (uint32_t)(turn / 8);
+        t.box[4] = columns / (uint32_t)gate_rows;
+    }
+    return device->ops->bulk_map(device, &t, ret);
 }

@@ -50,3 +50,11 @@ void mf_hip_stage_define(struct mf_code *c, const struct mf_hip_stage *st, const
 /* Its buffers as the kernels have them. */
 struct mf_hip_tile_args mf_hip_stage_args(const struct mf_hip_stage *st, const struct mf_shape *shape,
                                           const struct mf_launch *l);
+/* The weights as tile_hopper.hip brings them, elements of so many bits: by expert, then by groups of eight columns of the output;
+ * gate and up side by side. Where they lie by sixteens, the groups of a sixteen, and the sixteens of all experts. */
+int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shape *s,
+                             struct mf_device *device, int bits, void *w, struct mf_hip_map *ret);
+/* Tile columns that are made of every block before the next: what the last cache holds of y beside the rest, where rows are
+ * added to it, so that it is read and written once; all, otherwise. */
+int32_t mf_hip_stage_tile_columns(const struct mf_hip_stage *st, const struct mf_shape *s,
+                                  const struct mf_device_info *device);

@@ -343,18 +343,6 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
     return r;
 }
 
-/* Tile columns that are made of every block before the next: what the last cache holds of y beside the rest, where rows are
- * added to it, so that it is read and written once; all, otherwise. */
-static int32_t tile_columns(const struct config *c, const struct mf_shape *s,
-                            const struct mf_device_info *device)
-{
-    int columns = mf_hip_stage_columns(&c->st), all = (mf_hip_stage_width(&c->st, s) + columns - 1) / columns;
-    int64_t bytes = s->token * columns * 2;
-    if (c->st.out != MF_HIP_TO_Y)
-        return all;
-    return (int32_t)MF_MAX(1, MF_MIN((int64_t)device->llc_bytes / 4 / bytes, all));
-}
-
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                      const char *name, struct mf_kernel **ret)
 {
@@ -381,41 +369,9 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     k->grid = mf_hip_persistent_grid(&device->info, v->warps_n * v->warps_m * machine->wave, v->blocks,
                                      shared_bytes(machine, &w.found, w.format));
     k->grid.early = true; /* both cores begin by mf_begin */
-    k->tile_columns = tile_columns(&w.found, shape, &device->info);
+    k->tile_columns = mf_hip_stage_tile_columns(&w.found.st, shape, &device->info);
     *ret = k;
     return 0;
-}
-
-/* Weights by expert, then by groups of eight columns of the output; gate and up side by side. Where they lie by sixteens, the
- * groups of a sixteen, and the sixteens of all experts. */
-static int map_weights(const struct mf_kernel *k, void *w, struct mf_hip_map *ret)
-{
-    const struct mf_shape *s = &k->shape;
-    uint64_t bytes = k->format == MF_HIP_BF16 ? 2 : 1, K = (uint64_t)mf_hip_stage_length(&k->config.st, s);
-    uint64_t N = (uint64_t)mf_hip_stage_width(&k->config.st, s), row = K * bytes,
-             halves = (uint64_t)k->config.st.halves;
-    int gate_rows = k->config.st.stage == 1 ? mf_hip_w1_layout(s)->gate_rows : 0;
-    uint64_t turn = gate_rows > 0 ? (uint64_t)gate_rows : N; /* rows from gate to up */
-    uint32_t columns = (uint32_t)mf_hip_stage_columns(&k->config.st);
-    struct mf_bulk_tensor t = {
-        .at = w,
-        .element_bytes = (int)bytes,
-        .rank = 5,
-        .length = {K, 8, halves, N / 8, (uint64_t)s->expert},
-        .stride = {bytes, row, turn * row, 8 * row, halves * N * row},
-        .box = {(uint32_t)(SLICE / bytes), 8, (uint32_t)halves, columns / 8, 1},
-    };
-    if (gate_rows == 1) {
-        t.stride[1] *= 2;
-        t.stride[3] *= 2;
-    } else if (gate_rows > 1) {
-        t.length[3] = turn / 8;
-        t.length[4] = (uint64_t)s->expert * N / turn;
-        t.stride[4] = 2 * turn * row;
-        t.box[3] = (uint32_t)(turn / 8);
-        t.box[4] = columns / (uint32_t)gate_rows;
-    }
-    return k->function.device->ops->bulk_map(k->function.device, &t, ret);
 }
 
 static int map_h(const struct mf_kernel *k, void *h, struct mf_hip_map *ret)
@@ -438,7 +394,8 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     a.tile.columns = k->tile_columns;
     if (!is_hopper(k->config.v))
         return mf_hip_launch(&k->function, &k->grid, &a.tile, sizeof(a.tile));
-    int r = map_weights(k, l->needs[2].part[0], &a.w_map);
+    int r = mf_hip_stage_map_weights(&k->config.st, &k->shape, k->function.device,
+                                     k->format == MF_HIP_BF16 ? 16 : 8, l->needs[2].part[0], &a.w_map);
     if (r == 0 && k->config.st.stage == 2)
         r = map_h(k, l->needs[0].part[0], &a.x_map);
     return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));

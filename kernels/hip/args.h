@@ -81,7 +81,8 @@ struct mf_hip_tile_args {
     const float *x_scale; /* by row of x */
     const void *w;
     const float *w_scale;
-    const float *bias; /* of stage 1 b1 [E, rows of w1], of stage 2 b2 [E,H]; of layers that have it */
+    const float *w_global; /* of NVFP4's weights, by expert */
+    const float *bias;     /* of stage 1 b1 [E, rows of w1], of stage 2 b2 [E,H]; of layers that have it */
     const mf_i32 *sorted_ids;
     const float *sorted_weights;
     const mf_i32 *experts;
@@ -92,10 +93,10 @@ struct mf_hip_tile_args {
     mf_i32 columns; /* tile_hopper.hip: tile columns that are made of every block before the next ones */
 };
 
-/* Of mx.hip: where the scales of groups end; the factors of NVFP4, w_global by expert. */
+/* Of mx.hip: where the scales of groups end; NVFP4's factor of x. */
 struct mf_hip_mx_args {
     struct mf_hip_tile_args tile;
-    const float *x_global, *w_global;
+    const float *x_global;
     const void *x_scale_end, *w_scale_end;
 };
 
@@ -110,6 +111,7 @@ struct mf_hip_bulk_args {
                               * sixteens {K; 8 rows; gate and up; 2 groups; sixteens of all experts} */
     struct mf_hip_map x_map; /* stage 2: h as {K; row} */
     struct mf_hip_tile_args tile;
+    const void *w_scale_end; /* of groups of narrow weights */
 };
 
 struct mf_hip_one_args {

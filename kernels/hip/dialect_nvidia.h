@@ -164,6 +164,10 @@ MF_DEVICE void mf_matrix_hold(float &d)
 {
     asm volatile("" : "+f"(d)::"memory");
 }
+MF_DEVICE void mf_matrix_hold(u32 &w)
+{
+    asm volatile("" : "+r"(w));
+}
 template <int N> MF_DEVICE void mf_matrix_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");

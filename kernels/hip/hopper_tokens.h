@@ -34,7 +34,7 @@ MF_DEVICE i32 first_row(i32 share)
 /* All tokens of the group are padding. */
 MF_DEVICE bool is_idle(const place &p, i32 share)
 {
-    return BY_TOKENS && share > 0 && p.few;
+    return BY_TOKENS && share > 0 && p.width <= QM_HALF;
 }
 
 MF_DEVICE void hold(sums &d)

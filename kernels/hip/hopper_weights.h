@@ -16,6 +16,7 @@ template <int N8> MF_DEVICE void hold(sums &d)
     for (int i = 0; i < N8 * 4; i++)
         mf_matrix_hold(d[i / 4][i % 4]);
 }
+#ifndef MF_W
 /* 64 weight rows of a slice by its first tokens; `adds` to what d holds, or in its place. */
 template <int N8> MF_DEVICE void multiply(const u8 *slice, i32 row, sums &d, bool adds)
 {
@@ -28,8 +29,11 @@ template <int N8> MF_DEVICE void multiply(const u8 *slice, i32 row, sums &d, boo
             mf_matrix_multiply<N8>::fp8(d, w + 2 * s, x + 2 * s, adds || s > 0);
     }
 }
+#endif
 
-#if BY_BLOCK
+#ifdef MF_W
+#    include "hopper_decode.h"
+#elif BY_BLOCK
 
 /* Products of a slice before they are scaled: two where registers hold them, so that one is scaled while the next is made. */
 #    define PARTS ((Q + 2) * QM <= 48 && Q > 1 ? 2 : 1)
@@ -148,7 +152,20 @@ MF_DEVICE i32 high_column(i32 col, i32 row)
     return low_column(col, row) + (MF_HALVES == 2 ? 0 : 8);
 }
 
-#if MF_FORMAT != BF16 && !BY_BLOCK
+#ifdef MF_W
+/* What the whole sum is scaled by. */
+template <int N8>
+MF_DEVICE void scale_by_row(const mf_hip_tile_args &a, i32, i32 expert, i32 col, i32 row, sums &d)
+{
+    const i32 low_at = row_of(low_column(col, row), false),
+              high_at = row_of(high_column(col, row), MF_HALVES == 2);
+    const float low = scale_of_row(a, expert, MF_MIN(low_at, ROWS_OF_W - 1));
+    const float high = scale_of_row(a, expert, MF_MIN(high_at, ROWS_OF_W - 1));
+    MF_UNROLL
+    for (int j = 0; j < N8 * 4; j++)
+        d[j / 4][j % 4] *= j % 4 < 2 ? low : high;
+}
+#elif MF_FORMAT != BF16 && !BY_BLOCK
 /* Scales by row, or of all tokens and of the expert, once the sum is whole. */
 template <int N8>
 MF_DEVICE void scale_by_row(const mf_hip_tile_args &a, i32 block, i32 expert, i32 col, i32 row, sums &d)
@@ -226,7 +243,7 @@ MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place &p, i32 share, 
     MF_UNROLL
     for (int q = 0; q < Q; q++) {
         const i32 row = share * WN + q * 64 + threadIdx.x % GROUP / MF_WAVE * 16;
-#if MF_FORMAT != BF16 && !BY_BLOCK
+#if defined(MF_W) || (MF_FORMAT != BF16 && !BY_BLOCK)
         scale_by_row<N8>(a, p.block, p.expert, p.col, row, d[q]);
 #endif
         leave<N8>(a, p, row, d[q], out);

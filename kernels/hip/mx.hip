@@ -21,14 +21,8 @@
 #include "dialect.h"
 #include "narrow.h"
 #include "tile_waves.h"
+#include "narrow_scales.h"
 
-#define FP4  0
-#define INT4 1
-#define FP8  2
-#define BF16 3
-
-#define PART       128                    /* of K */
-#define QUARTER    32
 #define SLICE_K    (PART * MF_PARTS)
 #define SLICES     MF_CEIL(MF_D, SLICE_K)
 #define SUMS_APART (MF_W == INT4 && MF_W_GROUP > 0)
@@ -43,15 +37,6 @@
 #define ROW_W      (PART * W_BITS / 8)    /* bytes of a part */
 #define BYTES_W    (MF_D / 8 * W_BITS)    /* of a row */
 #define AHEAD      (MF_STAGES - 1)
-
-/* Scales of a row in memory, and those of a part as words: they may begin within one. */
-#define SCALE_BYTES  (MF_W == INT4 ? 2 : 1)
-#define SCALES_ROW   (MF_W_GROUP == 0 ? 0 : MF_D / MF_MAX(MF_W_GROUP, 1) * SCALE_BYTES)
-#define SCALES_PART  (MF_W_GROUP == 0 ? 0 : PART / MF_MAX(MF_W_GROUP, 1) * SCALE_BYTES)
-#define SCALES_SKEW  (SCALES_ROW % 4 != 0)
-/* No word begins behind the last scale: rows begin at words, and end with slices. */
-#define SCALES_END_WITHIN (!SCALES_SKEW && MF_D % SLICE_K == 0)
-#define SCALES_WORDS (SCALES_PART / 4 + SCALES_SKEW)
 
 #ifdef MF_COPY_HELD
 #    define RING_OF_W 0
@@ -447,16 +432,7 @@ MF_DEVICE void multiply_slice(raw &held, u8 *ring, const u8 *tokens, i32 first_r
     }
 }
 
-/* What scales a whole sum: of a weight row, and of a token. */
-MF_DEVICE float scale_of_row(const mf_hip_mx_args &a, const struct tile &t, i32 r)
-{
-    (void)a, (void)t, (void)r;
-    if (MF_W_GROUP == 0)
-        return has_row(t.col, r) ? a.tile.w_scale[(i64)t.expert * ROWS_OF_W + weight_row(t.col, r)] : 0;
-    if (MF_W_GROUP == 16)
-        return mf_divide((float)(1 << SMALLER_E4M3), a.w_global[t.expert]);
-    return MF_W == INT4 ? 1.0f : 0x1p32f;
-}
+/* What scales a whole sum: of a weight row (narrow_scales.h), and of a token. */
 MF_DEVICE float scale_of_token(const mf_hip_mx_args &a, const struct tile &t, i32 token)
 {
     (void)a, (void)t, (void)token;
@@ -469,6 +445,10 @@ MF_DEVICE float scale_of_token(const mf_hip_mx_args &a, const struct tile &t, i3
     const i64 row = row_of_token(a.tile, t.block, token);
     return row < 0 ? 0 : a.tile.x_scale[row];
 }
+MF_DEVICE float row_scale(const mf_hip_mx_args &a, const struct tile &t, i32 r)
+{
+    return MF_W_GROUP > 0 || has_row(t.col, r) ? scale_of_row(a.tile, t.expert, weight_row(t.col, r)) : 0;
+}
 MF_DEVICE void scale_whole(const mf_hip_mx_args &a, const struct tile &t, i32 first_row, i32 first_token, sums &d)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
@@ -477,7 +457,7 @@ MF_DEVICE void scale_whole(const mf_hip_mx_args &a, const struct tile &t, i32 fi
     for (int i = 0; i < QN * 2 * (1 + MF_MMA_ROW_STEP); i++) {
         const int q = i / 2 / (1 + MF_MMA_ROW_STEP), half = i % 2, c = i / 2 % (1 + MF_MMA_ROW_STEP);
         rows[q][half][c] =
-            scale_of_row(a, t, first_row + q * 16 + mf_mma_row(lane) + c * MF_MMA_ROW_STEP + half * APART);
+            row_scale(a, t, first_row + q * 16 + mf_mma_row(lane) + c * MF_MMA_ROW_STEP + half * APART);
     }
     MF_UNROLL
     for (int j = 0; j < QM; j++) {
@@ -538,6 +518,8 @@ MF_DEVICE void make_tile(struct pipe *p, const mf_hip_mx_args &a, const struct l
 extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_mx(const mf_hip_mx_args a)
 {
     extern __shared__ __align__(1024) u8 lds[];
+    if (MF_STAGE == 1)
+        mf_begin();
     const i64 n_tiles = (i64)(a.tile.num_valid[0] / MF_BM) * TILES_N;
     /* the first blocks have one more, so that few tiles are spread over all units */
     const i32 each = (i32)(n_tiles / gridDim.x), more = (i32)(n_tiles % gridDim.x);
@@ -557,6 +539,7 @@ extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_mx(const mf_hip_mx_a
     pipe.other = false;
     pipe.from.is_there = false;
     x.block = -1;
+    begin_at(a.tile, begin / TILES_N, begin % TILES_N * COLS, begin < end, BYTES_W, AHEAD * ROW_W * MF_PARTS);
     aim(&pipe.from, a.tile, begin, end);
     for (int s = 0; s < AHEAD; s++)
         ask(&pipe, a);

@@ -41,27 +41,6 @@ MF_DEVICE u8 *tokens_of(u8 *ring, i32 part)
     return ring + part * PART_BYTES;
 }
 
-/* What is kept of 2^-127 to 2^127 when an element of e2m1 or e4m3 is multiplied by its scale, and by what its place in a bf16
- * makes it smaller: it stays smaller by 2^32, so that scales go up to 2^33 and, before a bf16 would be a subnormal, down to
- * 2^-93. Of scales in e4m3 2^16 is enough. */
-#define SMALLER_POWER 32
-#define SMALLER_E4M3  16
-#define FP4_AWAY      126
-#define FP8_AWAY      120
-
-/* Both halves of a factor from a scale. */
-MF_DEVICE u32 factor_of_power(u32 code, int away)
-{
-    const u32 power = code + away - SMALLER_POWER;
-    return MF_MIN(power, 255u) * 0x00800080u;
-}
-MF_DEVICE void factors_of_e4m3(u32 two, u32 (&ret)[2])
-{
-    const u32 f = mf_fp8_to_f16_pair(two, 0);
-    ret[0] = mf_bf16_both(mf_f16_low(f) * 0x1p110f);
-    ret[1] = mf_bf16_both(mf_f16_high(f) * 0x1p110f);
-}
-
 /* Where the elements of a token are of which lanes of that quarter need eight in that step. */
 MF_DEVICE i32 place_of_x(i32 token, i32 step, i32 quarter)
 {

@@ -17,30 +17,62 @@
  *        with MF_TURNS | full u64[MF_STAGES] | empty u64[MF_STAGES] */
 #define MF_WGMMA 1
 #include "dialect.h"
-#include "format.h"
-#include "tile_parts.h"
+#ifdef MF_W
+#    define BYTES     2 /* of an element of the tokens */
+#    define BY_BLOCK  0
+#    define BY_TENSOR 0
+#    include "tile_parts.h"
+#    include "narrow.h"
+#    include "narrow_scales.h"
+#    define MF_FORMAT BF16
+#    define W_SLICE   64
+#    define X_SLICE   256
+#else
+#    include "format.h"
+#    include "tile_parts.h"
+#    define SLICE   128
+#    define W_SLICE SLICE /* bytes of a weight row, and of a token */
+#    define X_SLICE SLICE
+#endif
 #include "dialect_hopper.h"
 
-#define SLICE      128
-#define SLICE_K    (SLICE / BYTES)
+#define SLICE_K    (X_SLICE / BYTES)
 #define SLICES     MF_CEIL(MF_D, SLICE_K)
 #define BLOCKS_D   MF_CEIL(MF_D, 128)
 #define GROUP      128
 #define GROUPS     2
-/* Tokens of a block that are multiplied, by eights: all, half or a quarter, where a matrix instruction has that width. */
+/* Tokens of a block that are multiplied, by eights: as few of these widths as hold them, where a matrix instruction has them. */
 #define QM         (MF_BM / 8)
 #define QM_HALF    (QM / 2)
-#define QM_LEAST   (QM == 12 ? 6 : QM / 4)
-#define SCALES     (BY_BLOCK ? MF_BM * 4 : 0)
-#define RING_BYTES (MF_CEIL(MF_BN * SLICE + MF_BM * SLICE + SCALES, 1024) * 1024)
+#ifdef MF_W
+#    define FOR_WIDTHS(X) X(6) X(4) X(2) X(1)
+#else
+#    define FOR_WIDTHS(X) X(QM_HALF) X(QM == 12 ? 6 : QM / 4)
+#endif
+#ifdef MF_W
+#    define SCALES (MF_BN * SCALES_WORDS * 4)
+#else
+#    define SCALES (BY_BLOCK ? MF_BM * 4 : 0)
+#endif
+#define RING_BYTES (MF_CEIL(MF_BN * W_SLICE + MF_BM * X_SLICE + SCALES, 1024) * 1024)
 #define OUT_BYTES  (MF_BM * OUT_STRIDE * 2)
 #define OUT_WAVES  (MF_TURNS ? 4 : 4 * GROUPS) /* that write one out */
 #define GATHERS    (MF_STAGE == 1)
 #define COPIES     (GATHERS || BY_BLOCK) /* all four bringing waves have something to copy */
+#ifdef MF_W
+#    define ARRIVALS (1 + 2 * GROUP) /* at a full slice: of copies, and of stores */
+#else
+#    define ARRIVALS (1 + (COPIES ? GROUP : 0))
+#endif
 #define PASSES     MF_CEIL(MF_BM, GROUP / 8)
-/* Registers of a thread that brings, that remembers so many rows, and of one that multiplies: 64 Ki in all. */
-#define BRINGS     (GATHERS && (PASSES > 8 || MF_SWAP) ? 56 : 40)
-#define MULTIPLIES (GATHERS && (PASSES > 8 || MF_SWAP) ? 224 : 232)
+/* Registers of a thread that brings, that remembers so many rows or has tokens on their way, and of one that multiplies: 64 Ki
+ * in all. */
+#ifdef MF_W
+#    define BRINGS 104
+#else
+#    define BRINGS (GATHERS && (PASSES > 8 || MF_SWAP) ? 56 : 40)
+#endif
+#define MULTIPLIES (BRINGS == 104 ? 200 : BRINGS == 56 ? 224 : 232)
 
 struct ring {
     u8 *slices;
@@ -76,109 +108,32 @@ MF_DEVICE void find_tile(const mf_hip_tile_args &a, i32 i, i32 n_blocks, i32 &re
     ret_col = (first + within % width) * COLS;
 }
 
-/* ---- the waves that bring ---- */
-
-/* Where the rows lie that a thread gathers, in 16 bytes from x; ~0: padding. */
-struct rows {
-    u32 at[PASSES];
-};
-MF_DEVICE void find_rows(const mf_hip_tile_args &a, i32 block, rows &ret)
-{
-    const i32 me = threadIdx.x % GROUP;
-    MF_UNROLL
-    for (int p = 0; p < PASSES; p++) {
-        const i32 r = me / 8 + p * (GROUP / 8);
-        const i32 token = r < MF_BM ? mf_id_token(a.sorted_ids[(i64)block * MF_BM + r]) : a.token;
-        ret.at[p] = token < a.token ? (u32)token * (MF_D * BYTES / 16) + me % 8 : ~0u;
-    }
-}
-MF_DEVICE void gather(const mf_hip_tile_args &a, const rows &from, i32 slice, u8 *tokens)
-{
-    const i32 me = threadIdx.x % GROUP, row = me / 8, chunk = me % 8;
-    const bool within = slice * SLICE + chunk * 16 < MF_D * BYTES;
-    u8 *to = tokens + row * SLICE + ((chunk ^ (row & 7)) << 4);
-    const u8 *x = (const u8 *)a.x + slice * SLICE;
-    MF_UNROLL
-    for (int p = 0; p < PASSES; p++) {
-        const bool there = within && from.at[p] != ~0u;
-        if (MF_BM % (GROUP / 8) == 0 || row + p * (GROUP / 8) < MF_BM)
-            mf_copy_async_16(to + p * (GROUP / 8) * SLICE, x + (there ? (u64)from.at[p] * 16 : 0), there);
-    }
-}
-/* Each token's scale of a slice. */
-MF_DEVICE void copy_scales(const mf_hip_tile_args &a, const i64 (&from)[2], i32 slice, u8 *scales)
-{
-    const i32 me = threadIdx.x % GROUP;
-    MF_UNROLL
-    for (int p = 0; p < MF_CEIL(MF_BM, GROUP); p++) {
-        if (me + p * GROUP < MF_BM)
-            mf_copy_async_4(scales + (me + p * GROUP) * 4, a.x_scale + (from[p] < 0 ? 0 : from[p] + slice), from[p] >= 0);
-    }
-}
-MF_DEVICE void find_scales(const mf_hip_tile_args &a, i32 block, i64 (&ret)[2])
-{
-    MF_UNROLL
-    for (int p = 0; p < MF_CEIL(MF_BM, GROUP); p++) {
-        const i32 r = threadIdx.x % GROUP + p * GROUP;
-        const i64 at = (i64)block * MF_BM + r;
-        const i32 token = r < MF_BM ? mf_id_token(a.sorted_ids[at]) : a.token;
-        ret[p] = token < a.token ? (GATHERS ? (i64)token : at) * BLOCKS_D : -1;
-    }
-}
-
+#ifdef MF_W
+#    define W_BOX W_SLICE /* elements of the box: bytes */
+#else
+#    define W_BOX SLICE_K
+#endif
 /* A slice of a tile's weights, in one box. Where rows lie by sixteens, eight columns are not always as far from the next
  * eight: the box then counts sixteens through all experts, and the eights in them. */
 MF_DEVICE void bring_weights(const mf_hip_bulk_args &a, u8 *to, u64 *full, i32 slice, i32 col, i32 expert)
 {
 #if defined(MF_GATE_ROWS) && MF_GATE_ROWS == 16
-    mf_bulk_load_5(to, &a.w_map, full, slice * SLICE_K, 0, 0, 0, expert * (MF_N / 16) + col / 16);
+    mf_bulk_load_5(to, &a.w_map, full, slice * W_BOX, 0, 0, 0, expert * (MF_N / 16) + col / 16);
 #else
-    mf_bulk_load_5(to, &a.w_map, full, slice * SLICE_K, 0, 0, col / 8, expert);
+    mf_bulk_load_5(to, &a.w_map, full, slice * W_BOX, 0, 0, col / 8, expert);
 #endif
 }
 
-MF_DEVICE void bring(const mf_hip_bulk_args &a, ring r, i32 n_blocks)
-{
-    const i32 me = threadIdx.x % GROUP;
-    const mf_hip_tile_args &t = a.tile;
-    rows row;
-    i64 scale[2] = {-1, -1};
-    if (!COPIES && me > 0)
-        return;
-    for (i32 i = blockIdx.x; i < n_blocks * TILES_N; i += gridDim.x) {
-        i32 block, col;
-        find_tile(t, i, n_blocks, block, col);
-        const i32 expert = t.experts[block];
-        if (GATHERS)
-            find_rows(t, block, row);
-        if (BY_BLOCK)
-            find_scales(t, block, scale);
-        for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
-            u8 *to = slice_of(r), *tokens = to + MF_BN * SLICE;
-            u64 *full = r.full + r.at % MF_STAGES;
-            wait_empty(r);
-            if (me == 0) {
-                mf_barrier_expect(full, (MF_BN + (GATHERS ? 0 : MF_BM)) * SLICE);
-                bring_weights(a, to, full, slice, col, expert);
-                if (!GATHERS)
-                    mf_bulk_load_2(tokens, &a.x_map, full, slice * SLICE_K, block * MF_BM);
-            }
-            if (GATHERS)
-                gather(t, row, slice, tokens);
-            if (BY_BLOCK)
-                copy_scales(t, scale, slice, tokens + MF_BM * SLICE);
-            if (COPIES)
-                mf_barrier_arrive_copied(full);
-        }
-    }
-    mf_copy_commit();
-    mf_copy_wait<0>();
-}
+#ifdef MF_W
+#    include "hopper_narrow.h"
+#else
+#    include "hopper_bring.h"
+#endif
 
 /* What is known of a tile before it is multiplied. */
 struct place {
     i32 block, col, expert;
-    bool few, fewest; /* the block's tokens fit QM_HALF or QM_LEAST: padding is at its end */
+    i32 width; /* that holds the block's tokens: padding is at its end */
 };
 
 #if MF_SWAP
@@ -215,8 +170,12 @@ MF_DEVICE place place_of(const mf_hip_tile_args &a, i32 i, i32 n_blocks)
     place p;
     find_tile(a, i, n_blocks, p.block, p.col);
     p.expert = a.experts[p.block];
-    p.few = mf_id_token(a.sorted_ids[(i64)p.block * MF_BM + QM_HALF * 8]) >= a.token;
-    p.fewest = mf_id_token(a.sorted_ids[(i64)p.block * MF_BM + QM_LEAST * 8]) >= a.token;
+    p.width = QM;
+#define FITS(n)                                                                                        \
+    if ((n) < QM && mf_id_token(a.sorted_ids[(i64)p.block * MF_BM + MF_MIN(n, QM - 1) * 8]) >= a.token) \
+        p.width = n;
+    FOR_WIDTHS(FITS)
+#undef FITS
     return p;
 }
 
@@ -267,12 +226,13 @@ MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring r, u8 *outs, i32 n
             next = place_of(a, i + (MF_TURNS ? GROUPS : 1) * stride, n_blocks);
         mine.waits = turn > 0;
         mine.hands_on = i + stride < n_tiles;
-        if (TRIMS && p.fewest)
-            make_tile<QM_LEAST>(a, r, p, mine);
-        else if (TRIMS && p.few)
-            make_tile<QM_HALF>(a, r, p, mine);
-        else
-            make_tile<QM>(a, r, p, mine);
+#define MAKE(n)                             \
+    if (TRIMS && (n) < QM && p.width == (n)) \
+        make_tile<MF_MIN(n, QM)>(a, r, p, mine); \
+    else
+        FOR_WIDTHS(MAKE)
+        make_tile<QM>(a, r, p, mine);
+#undef MAKE
         store(a, p.block, p.col, mine.out, mine.me);
         if (MF_TURNS)
             r.at += SLICES; /* the other group's */
@@ -291,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
     const i32 n_blocks = a.tile.num_valid[0] / MF_BM;
     if (threadIdx.x == 0) {
         for (int s = 0; s < MF_STAGES; s++) {
-            mf_barrier_init(r.full + s, 1 + (COPIES ? GROUP : 0));
+            mf_barrier_init(r.full + s, ARRIVALS);
             mf_barrier_init(r.empty + s, OUT_WAVES);
         }
         mf_matrix_fence();
@@ -299,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
     __syncthreads();
     i32 block, col;
     find_tile(a.tile, blockIdx.x, MF_MAX(n_blocks, 1), block, col);
-    begin_at(a.tile, block, col, (i32)blockIdx.x < n_blocks * TILES_N, MF_D * BYTES, MF_STAGES * SLICE);
+    begin_at(a.tile, block, col, (i32)blockIdx.x < n_blocks * TILES_N, MF_D * W_SLICE / SLICE_K, MF_STAGES * W_SLICE);
     if (threadIdx.x >= GROUP * GROUPS) {
         mf_registers_give<BRINGS>();
         bring(a, r, n_blocks);

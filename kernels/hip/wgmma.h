@@ -74,7 +74,7 @@
 
 template <int N8> struct mf_matrix_multiply;
 
-/* n: tokens; part: their registers, above; nw, nx, nadds: the numbers of the operands behind them. */
+/* n: tokens; part: their registers, above; o0 to o5: the numbers of the operands behind them. */
 #define MF_MATRIX_CALL(name, types, ending, n, part, nw, nx, nadds)                           \
     static __device__ __forceinline__ void name(float(*d)[4], u64 w, u64 x, int adds)         \
     {                                                                                         \
@@ -84,22 +84,34 @@ template <int N8> struct mf_matrix_multiply;
                      : MF_SUMS_##part                                                         \
                      : "l"(w), "l"(x), "r"(adds));                                            \
     }
-#define MF_MATRIX_OF(n8, n, part, w, x, adds)                                        \
+/* Weights from registers: a wave has its sixteen rows as mf_mma_bf16 has them. */
+#define MF_MATRIX_HELD(n, part, w0, w1, w2, w3, nx, nadds)                                               \
+    static __device__ __forceinline__ void held(float(*d)[4], const u32 *w, u64 x, int adds)             \
+    {                                                                                                    \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, " nadds ", 0; wgmma.mma_async.sync.aligned.m64n" #n \
+                     "k16.f32.bf16.bf16 {" MF_NUMBERS_##part "}, {" w0 ", " w1 ", " w2 ", " w3 "}, " nx  \
+                                                             ", p, 1, 1, 0; }\n"                         \
+                     : MF_SUMS_##part                                                                    \
+                     : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(x), "r"(adds));                   \
+    }
+#define MF_MATRIX_OF(n8, n, part, o0, o1, o2, o3, o4, o5)                            \
     template <> struct mf_matrix_multiply<n8> {                                      \
-        MF_MATRIX_CALL(bf16, "k16.f32.bf16.bf16", "1, 1, 0, 0", n, part, w, x, adds) \
-        MF_MATRIX_CALL(fp8, "k32.f32.e4m3.e4m3", "1, 1", n, part, w, x, adds)        \
+        MF_MATRIX_CALL(bf16, "k16.f32.bf16.bf16", "1, 1, 0, 0", n, part, o0, o1, o2) \
+        MF_MATRIX_CALL(fp8, "k32.f32.e4m3.e4m3", "1, 1", n, part, o0, o1, o2)        \
+        MF_MATRIX_HELD(n, part, o0, o1, o2, o3, o4, o5)                              \
     };
-MF_MATRIX_OF(1, 8, HALF, "%4", "%5", "%6")
-MF_MATRIX_OF(2, 16, 0, "%8", "%9", "%10")
-MF_MATRIX_OF(4, 32, 1, "%16", "%17", "%18")
-MF_MATRIX_OF(6, 48, 2, "%24", "%25", "%26")
-MF_MATRIX_OF(8, 64, 3, "%32", "%33", "%34")
-MF_MATRIX_OF(10, 80, 4, "%40", "%41", "%42")
-MF_MATRIX_OF(12, 96, 5, "%48", "%49", "%50")
-MF_MATRIX_OF(16, 128, 7, "%64", "%65", "%66")
-MF_MATRIX_OF(20, 160, 9, "%80", "%81", "%82")
-MF_MATRIX_OF(24, 192, 11, "%96", "%97", "%98")
-MF_MATRIX_OF(32, 256, 15, "%128", "%129", "%130")
+MF_MATRIX_OF(1, 8, HALF, "%4", "%5", "%6", "%7", "%8", "%9")
+MF_MATRIX_OF(2, 16, 0, "%8", "%9", "%10", "%11", "%12", "%13")
+MF_MATRIX_OF(4, 32, 1, "%16", "%17", "%18", "%19", "%20", "%21")
+MF_MATRIX_OF(6, 48, 2, "%24", "%25", "%26", "%27", "%28", "%29")
+MF_MATRIX_OF(8, 64, 3, "%32", "%33", "%34", "%35", "%36", "%37")
+MF_MATRIX_OF(10, 80, 4, "%40", "%41", "%42", "%43", "%44", "%45")
+MF_MATRIX_OF(12, 96, 5, "%48", "%49", "%50", "%51", "%52", "%53")
+MF_MATRIX_OF(16, 128, 7, "%64", "%65", "%66", "%67", "%68", "%69")
+MF_MATRIX_OF(20, 160, 9, "%80", "%81", "%82", "%83", "%84", "%85")
+MF_MATRIX_OF(24, 192, 11, "%96", "%97", "%98", "%99", "%100", "%101")
+MF_MATRIX_OF(32, 256, 15, "%128", "%129", "%130", "%131", "%132", "%133")
 
 #undef MF_MATRIX_OF
+#undef MF_MATRIX_HELD
 #undef MF_MATRIX_CALL

@@ -1,0 +1,167 @@
+/* The waves of tile_hopper.hip that bring weights of four bits, and bf16 tokens.
+ *
+ * A slice is 128 along K: rows of 64 bytes of weights in bulk, as they lie in memory, their scales by words, and tokens that
+ * each thread loads, turns and puts where the matrix instructions read them. What the instruction's column 2 i + 8 c, and the
+ * next, of step 2 j + h are to the product is free as long as weights and tokens agree, and is what a lane has: of the quarter
+ * 32 t along K of lane t elements 8 j + 2 h + c and, four behind it, the order in which narrow.h makes weights bf16. So sixteen
+ * bytes of tokens, in rows of 128 whose chunks lie at chunk ^ (row % 8), have a word of each quarter: chunk 4 j + 2 h + c. */
+#pragma once
+
+#define LOADS   MF_CEIL(MF_BM, 32) /* of a thread and slice, of four chunks: 32 tokens by four of j */
+#define S_WORDS (MF_BN * SCALES_WORDS)
+#define S_LOADS MF_CEIL(S_WORDS, GROUP)
+
+/* Of the lanes that write at once four have neighbouring tokens, and two neighbours along K: they touch all banks. */
+MF_DEVICE i32 my_token(int p)
+{
+    const i32 lane = threadIdx.x % MF_WAVE;
+    return p * 32 + threadIdx.x % GROUP / MF_WAVE * 8 + (lane >> 4) * 4 + (lane >> 1 & 3);
+}
+MF_DEVICE i32 my_step()
+{
+    const i32 lane = threadIdx.x % MF_WAVE;
+    return (lane & 1) | (lane >> 2 & 2);
+}
+
+/* Where a thread's rows are, in 16 bytes from x; ~0: padding. */
+struct rows {
+    u32 at[LOADS];
+};
+MF_DEVICE void find_rows(const mf_hip_tile_args &a, i32 block, rows &ret)
+{
+    MF_UNROLL
+    for (int p = 0; p < LOADS; p++) {
+        const i64 at = (i64)block * MF_BM + my_token(p);
+        const i32 token = my_token(p) < MF_BM ? mf_id_token(a.sorted_ids[at]) : a.token;
+        ret.at[p] = token < a.token ? (u32)((MF_STAGE == 1 ? (i64)token : at) * (MF_D / 8)) + my_step() : ~0u;
+    }
+}
+
+/* Tokens on their way to a slice. */
+struct tokens {
+    mf_16b chunk[LOADS][4];
+    u32 there; /* a bit of each load */
+};
+MF_DEVICE void load_tokens(const mf_hip_tile_args &a, const rows &from, i32 slice, tokens &ret)
+{
+    ret.there = 0;
+    MF_UNROLL
+    for (int p = 0; p < LOADS; p++) {
+        if (from.at[p] == ~0u)
+            continue;
+        ret.there |= 1u << p;
+        const u8 *x = (const u8 *)a.x + ((u64)from.at[p] + slice * (SLICE_K / 8)) * 16;
+        MF_UNROLL
+        for (int t = 0; t < 4; t++)
+            ret.chunk[p][t] = MF_D % SLICE_K == 0 || slice * SLICE_K + t * QUARTER < MF_D
+                                  ? mf_load_once(x + t * 64)
+                                  : mf_16b{0, 0, 0, 0};
+    }
+}
+MF_DEVICE void put_tokens(const tokens &x, u8 *to)
+{
+    const i32 j = my_step();
+    MF_UNROLL
+    for (int p = 0; p < LOADS; p++) {
+        if (!(x.there >> p & 1))
+            continue;
+        const i32 token = my_token(p);
+        u8 *row = to + (j >> 1) * (MF_BM * 128) + token * 128;
+        u32 v[4][4];
+        MF_UNROLL
+        for (int t = 0; t < 4; t++) {
+            const mf_16b w = mf_bf16_as_narrow(x.chunk[p][t]);
+            v[0][t] = w.x;
+            v[1][t] = w.y;
+            v[2][t] = w.z;
+            v[3][t] = w.w;
+        }
+        MF_UNROLL
+        for (int i = 0; i < 4; i++)
+            *(mf_16b *)(row + ((((j & 1) * 4 + i) ^ (token & 7)) << 4)) =
+                mf_16b{v[i][0], v[i][1], v[i][2], v[i][3]};
+    }
+}
+
+/* The weight row that is row r of a tile, of its expert's; whether there is one. */
+MF_DEVICE i32 weight_row(i32 col, i32 r)
+{
+    return MF_HALVES == 2 ? row_of(col + (r >> 4) * 8 + (r & 7), r & 8) : col + r;
+}
+MF_DEVICE bool has_row(i32 col, i32 r)
+{
+    return MF_N % COLS == 0 || (MF_HALVES == 2 ? col + (r >> 4) * 8 + (r & 7) : col + r) < MF_N;
+}
+MF_DEVICE i64 scale_at(i32 expert, i32 row)
+{
+    return ((i64)expert * ROWS_OF_W + row) * SCALES_ROW;
+}
+
+/* A thread's words of scales of the first slice, in words from the first of all; ~0: none. */
+struct scale_words {
+    u32 at[S_LOADS + 1];
+};
+MF_DEVICE void find_scales(i32 expert, i32 col, scale_words &ret)
+{
+    MF_UNROLL
+    for (int p = 0; p < S_LOADS; p++) {
+        const i32 i = threadIdx.x % GROUP + p * GROUP, row = i / MF_MAX(SCALES_WORDS, 1);
+        ret.at[p] = i < S_WORDS && has_row(col, row)
+                        ? (u32)(scale_at(expert, weight_row(col, row)) / 4) + i % MF_MAX(SCALES_WORDS, 1)
+                        : ~0u;
+    }
+}
+MF_DEVICE void copy_scales(const mf_hip_bulk_args &a, const scale_words &words, i32 slice, u8 *to)
+{
+    MF_UNROLL
+    for (int p = 0; p < S_LOADS; p++) {
+        const i32 i = threadIdx.x % GROUP + p * GROUP;
+        const u8 *from = (const u8 *)a.tile.w_scale + (u64)words.at[p] * 4 + slice * SCALES_PART;
+        const bool there = words.at[p] != ~0u && (SCALES_END_WITHIN || from < (const u8 *)a.w_scale_end);
+        if (S_WORDS % GROUP == 0 || i < S_WORDS)
+            mf_copy_async_4(to + i * 4, there ? from : (const u8 *)a.tile.w_scale, there);
+    }
+}
+
+MF_DEVICE void bring(const mf_hip_bulk_args &a, ring r, i32 n_blocks)
+{
+    const i32 me = threadIdx.x % GROUP, n_tiles = n_blocks * TILES_N;
+    const mf_hip_tile_args &t = a.tile;
+    i32 block, col;
+    rows row;
+    tokens x;
+    if ((i32)blockIdx.x >= n_tiles)
+        return;
+    find_tile(t, blockIdx.x, n_blocks, block, col);
+    find_rows(t, block, row);
+    load_tokens(t, row, 0, x);
+    for (i32 i = blockIdx.x; i < n_tiles; i += gridDim.x) {
+        scale_words words;
+        const i32 expert = t.experts[block], from = col;
+        const bool is_last = i + (i32)gridDim.x >= n_tiles;
+        find_scales(expert, col, words);
+        for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
+            u8 *to = slice_of(r), *tokens = to + MF_BN * W_SLICE;
+            u64 *full = r.full + r.at % MF_STAGES;
+            wait_empty(r);
+            if (me == 0) {
+                mf_barrier_expect(full, MF_BN * W_SLICE);
+                bring_weights(a, to, full, slice, from, expert);
+            }
+            copy_scales(a, words, slice, tokens + MF_BM * X_SLICE);
+            mf_barrier_arrive_copied(full);
+            put_tokens(x, tokens);
+            mf_matrix_fence();
+            mf_barrier_arrive(full);
+            if (slice + 1 < SLICES) {
+                load_tokens(t, row, slice + 1, x);
+            } else if (!is_last) {
+                find_tile(t, i + gridDim.x, n_blocks, block, col);
+                find_rows(t, block, row);
+                load_tokens(t, row, 0, x);
+            }
+        }
+    }
+    mf_copy_commit();
+    mf_copy_wait<0>();
+}
