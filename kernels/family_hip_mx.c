@@ -1,5 +1,5 @@
 /* mx and wint4 on GPUs: the two stages of kernels/hip/mx.hip, with weights of four bits or microscaled ones, and of
- * kernels/hip/tile_hopper.hip with bf16 tokens and weights of four bits. The families differ in the weights that they take. A
+ * kernels/hip/tile_hopper.hip with weights of four bits. The families differ in the weights that they take. A
  * step's name is its parameters:
  *
  *     s1_bf16_mxfp4_silu_m16_n128_k256_s4_w4x1[_w][_gu1]   gather+gemm1+act into bf16 h; _w: routing weight before act;
@@ -170,16 +170,16 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, const str
                      struct mf_refusal *no)
 {
     const struct mf_hip_machine *machine = mf_hip_machine_of(device);
+    const struct mf_codecs codecs = codecs_of(s);
     int64_t rows = c->st.stage == 1 ? s->token : mf_padded_rows(s, c->v->block_m);
-    int64_t bytes = rows * mf_hip_stage_length(&c->st, s) * codecs_of(s).a->bits / 8;
+    int64_t bytes = rows * mf_hip_stage_length(&c->st, s) * (c->v->hopper ? 16 : codecs.a->bits) / 8;
     int columns = mf_hip_stage_columns(&c->st);
     uint32_t shared = shared_bytes(machine, c, s);
-    const struct mf_codecs codecs = codecs_of(s);
     no->rule = NULL;
     if (c->v->hopper && strcmp(device->class.gfx, "sm_90") != 0)
         mf_refuse(no, "arch", "wgmma is an instruction of sm_90; the device is %s", device->class.gfx);
-    else if (c->v->hopper && (codecs.a->bits != 16 || codecs.w->bits != 4))
-        mf_refuse(no, "format", "the cores b and bt multiply bf16 tokens and weights of four bits");
+    else if (c->v->hopper && codecs.w->bits != 4)
+        mf_refuse(no, "format", "the cores b and bt have weights of four bits");
     else if (!c->v->hopper && c->st.out == MF_HIP_TO_Y)
         mf_refuse(no, "accumulates",
                   "rows are added to y by bulk copies, which only the cores b and bt make");
@@ -300,14 +300,14 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
     mf_hip_stage_define(ret, &c->st, s);
     mf_code_define(ret, "MF_W=%s", element_of(codecs.w));
     mf_code_define(ret, "MF_W_GROUP=%d", codecs.w->group_cols);
+    mf_code_define(ret, "MF_X=%s", element_of(codecs.a));
+    mf_code_define(ret, "MF_X_GROUP=%d", codecs.a->group_cols);
     mf_code_define(ret, "MF_STAGES=%d", stages_of(machine, c, s));
     if (v->hopper) {
         mf_code_define(ret, "MF_TURNS=%d", takes_turns(v));
         mf_code_define(ret, "MF_SWAP=0");
         return;
     }
-    mf_code_define(ret, "MF_X=%s", element_of(codecs.a));
-    mf_code_define(ret, "MF_X_GROUP=%d", codecs.a->group_cols);
     mf_code_define(ret, "MF_PARTS=%d", v->parts);
     mf_code_define(ret, "MF_WARPS_N=%d", v->warps_n);
     mf_code_define(ret, "MF_WARPS_M=%d", v->warps_m);
@@ -388,7 +388,6 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     const struct mf_artifact x = st->stage == 1 ? mf_plain_x(&k->shape) : mf_plain_h(&k->shape, st->block_m);
     const struct mf_artifact w = mf_plain_w(&k->shape, st->stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2, "row");
     const struct mf_hip_mx_args a = {.tile = mf_hip_stage_args(st, &k->shape, l),
-                                     .x_global = l->needs[0].part[2],
                                      .x_scale_end = scales_end(k, &x, &l->needs[0]),
                                      .w_scale_end = scales_end(k, &w, &l->needs[2])};
     return k->config.v->hopper ? launch_hopper(k, l, &a)

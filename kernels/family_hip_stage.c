@@ -149,6 +149,7 @@ struct mf_hip_tile_args mf_hip_stage_args(const struct mf_hip_stage *st, const s
         .x_scale = x->part[1],
         .w = w->part[0],
         .w_scale = w->part[1],
+        .x_global = x->part[2],
         .w_global = w->part[2],
         .bias = has_bias(st, s) ? l->needs[3].part[0] : NULL,
         .sorted_ids = sorted->part[0],

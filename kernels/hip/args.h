@@ -81,8 +81,8 @@ struct mf_hip_tile_args {
     const float *x_scale; /* by row of x */
     const void *w;
     const float *w_scale;
-    const float *w_global; /* of NVFP4's weights, by expert */
-    const float *bias;     /* of stage 1 b1 [E, rows of w1], of stage 2 b2 [E,H]; of layers that have it */
+    const float *x_global, *w_global; /* NVFP4's factors of x, and by expert */
+    const float *bias; /* of stage 1 b1 [E, rows of w1], of stage 2 b2 [E,H]; of layers that have it */
     const mf_i32 *sorted_ids;
     const float *sorted_weights;
     const mf_i32 *experts;
@@ -93,10 +93,9 @@ struct mf_hip_tile_args {
     mf_i32 columns; /* tile_hopper.hip: tile columns that are made of every block before the next ones */
 };
 
-/* Of mx.hip: where the scales of groups end; NVFP4's factor of x. */
+/* Of mx.hip: where the scales of groups end. */
 struct mf_hip_mx_args {
     struct mf_hip_tile_args tile;
-    const float *x_global;
     const void *x_scale_end, *w_scale_end;
 };
 

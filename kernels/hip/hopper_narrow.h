@@ -1,15 +1,18 @@
-/* The waves of tile_hopper.hip that bring weights of four bits, and bf16 tokens.
+/* The waves of tile_hopper.hip that bring weights of four bits, and tokens as bf16.
  *
  * A slice is 128 along K: rows of 64 bytes of weights in bulk, as they lie in memory, their scales by words, and tokens that
- * each thread loads, turns and puts where the matrix instructions read them. What the instruction's column 2 i + 8 c, and the
+ * each thread loads, makes bf16, turns and puts where the matrix instructions read them. What the instruction's column 2 i + 8 c, and the
  * next, of step 2 j + h are to the product is free as long as weights and tokens agree, and is what a lane has: of the quarter
  * 32 t along K of lane t elements 8 j + 2 h + c and, four behind it, the order in which narrow.h makes weights bf16. So sixteen
  * bytes of tokens, in rows of 128 whose chunks lie at chunk ^ (row % 8), have a word of each quarter: chunk 4 j + 2 h + c. */
 #pragma once
 
-#define LOADS   MF_CEIL(MF_BM, 32) /* of a thread and slice, of four chunks: 32 tokens by four of j */
-#define S_WORDS (MF_BN * SCALES_WORDS)
-#define S_LOADS MF_CEIL(S_WORDS, GROUP)
+#define LOADS MF_CEIL(MF_BM, 32) /* of a thread and slice, of four chunks: 32 tokens by four of j */
+/* Bytes of scales of a token's row, and of a quarter. */
+#define X_SCALES  (X_QUARTER * (MF_D / QUARTER))
+#define X_QUARTER (MF_X == BF16 || MF_X_GROUP == 0 ? 0 : QUARTER / MF_MAX(MF_X_GROUP, 1))
+#define S_WORDS   (MF_BN * SCALES_WORDS)
+#define S_LOADS   MF_CEIL(S_WORDS, GROUP)
 
 /* Of the lanes that write at once four have neighbouring tokens, and two neighbours along K: they touch all banks. */
 MF_DEVICE i32 my_token(int p)
@@ -23,7 +26,7 @@ MF_DEVICE i32 my_step()
     return (lane & 1) | (lane >> 2 & 2);
 }
 
-/* Where a thread's rows are, in 16 bytes from x; ~0: padding. */
+/* The rows of x that a thread has of a block; ~0: padding. */
 struct rows {
     u32 at[LOADS];
 };
@@ -33,13 +36,13 @@ MF_DEVICE void find_rows(const mf_hip_tile_args &a, i32 block, rows &ret)
     for (int p = 0; p < LOADS; p++) {
         const i64 at = (i64)block * MF_BM + my_token(p);
         const i32 token = my_token(p) < MF_BM ? mf_id_token(a.sorted_ids[at]) : a.token;
-        ret.at[p] = token < a.token ? (u32)((MF_STAGE == 1 ? (i64)token : at) * (MF_D / 8)) + my_step() : ~0u;
+        ret.at[p] = token < a.token ? (MF_STAGE == 1 ? (u32)token : (u32)at) : ~0u;
     }
 }
 
-/* Tokens on their way to a slice. */
+/* Tokens on their way to a slice: eight elements of each quarter, and the quarter's scales. */
 struct tokens {
-    mf_16b chunk[LOADS][4];
+    u32 eight[LOADS][4][X_BITS / 4], scale[LOADS][4];
     u32 there; /* a bit of each load */
 };
 MF_DEVICE void load_tokens(const mf_hip_tile_args &a, const rows &from, i32 slice, tokens &ret)
@@ -50,12 +53,36 @@ MF_DEVICE void load_tokens(const mf_hip_tile_args &a, const rows &from, i32 slic
         if (from.at[p] == ~0u)
             continue;
         ret.there |= 1u << p;
-        const u8 *x = (const u8 *)a.x + ((u64)from.at[p] + slice * (SLICE_K / 8)) * 16;
+        const u8 *x =
+            (const u8 *)a.x + (u64)(from.at[p] * (MF_D / 8) + slice * (PART / 8) + my_step()) * X_BITS;
+        const u8 *scales = (const u8 *)a.x_scale + (u64)from.at[p] * X_SCALES + slice * (4 * X_QUARTER);
         MF_UNROLL
-        for (int t = 0; t < 4; t++)
-            ret.chunk[p][t] = MF_D % SLICE_K == 0 || slice * SLICE_K + t * QUARTER < MF_D
-                                  ? mf_load_once(x + t * 64)
-                                  : mf_16b{0, 0, 0, 0};
+        for (int t = 0; t < 4; t++) {
+            const bool within = MF_D % PART == 0 || slice * PART + t * QUARTER < MF_D;
+            u32(&v)[X_BITS / 4] = ret.eight[p][t];
+            if (!within) {
+                MF_UNROLL
+                for (int i = 0; i < X_BITS / 4; i++)
+                    v[i] = 0;
+                ret.scale[p][t] = 0;
+                continue;
+            }
+#if MF_X == BF16
+            const mf_16b w = mf_load_once(x + t * 64);
+            v[0] = w.x;
+            v[1] = w.y;
+            v[2] = w.z;
+            v[3] = w.w;
+#elif MF_X == FP8
+            const mf_8b w = *(const mf_8b *)(x + t * 32);
+            v[0] = w.x;
+            v[1] = w.y;
+#else
+            v[0] = *(const u32 *)(x + t * 16);
+#endif
+            if (X_QUARTER > 0)
+                ret.scale[p][t] = X_QUARTER == 2 ? *(const u16 *)(scales + t * 2) : scales[t];
+        }
     }
 }
 MF_DEVICE void put_tokens(const tokens &x, u8 *to)
@@ -70,11 +97,21 @@ MF_DEVICE void put_tokens(const tokens &x, u8 *to)
         u32 v[4][4];
         MF_UNROLL
         for (int t = 0; t < 4; t++) {
-            const mf_16b w = mf_bf16_as_narrow(x.chunk[p][t]);
+            const u32 *of = x.eight[p][t];
+#if MF_X == BF16
+            const mf_16b w = mf_bf16_as_narrow(mf_16b{of[0], of[1], of[2], of[3]});
             v[0][t] = w.x;
             v[1][t] = w.y;
             v[2][t] = w.z;
             v[3][t] = w.w;
+#else
+            u32 factor[2], w[4];
+            factors_of_x(x.scale[p][t], factor);
+            eight_of_x(of, j < 2 ? factor[0] : factor[1], w);
+            MF_UNROLL
+            for (int i = 0; i < 4; i++)
+                v[i][t] = w[i];
+#endif
         }
         MF_UNROLL
         for (int i = 0; i < 4; i++)

@@ -153,17 +153,26 @@ MF_DEVICE i32 high_column(i32 col, i32 row)
 }
 
 #ifdef MF_W
-/* What the whole sum is scaled by. */
+/* What scales whole sums. */
 template <int N8>
-MF_DEVICE void scale_by_row(const mf_hip_tile_args &a, i32, i32 expert, i32 col, i32 row, sums &d)
+MF_DEVICE void scale_by_row(const mf_hip_tile_args &a, i32 block, i32 expert, i32 col, i32 row, sums &d)
 {
+    const i32 lane = threadIdx.x % MF_WAVE;
     const i32 low_at = row_of(low_column(col, row), false),
               high_at = row_of(high_column(col, row), MF_HALVES == 2);
     const float low = scale_of_row(a, expert, MF_MIN(low_at, ROWS_OF_W - 1));
     const float high = scale_of_row(a, expert, MF_MIN(high_at, ROWS_OF_W - 1));
     MF_UNROLL
-    for (int j = 0; j < N8 * 4; j++)
-        d[j / 4][j % 4] *= j % 4 < 2 ? low : high;
+    for (int j = 0; j < N8; j++) {
+        MF_UNROLL
+        for (int c = 0; c < 2; c++) {
+            const i64 at = (i64)block * MF_BM + j * 8 + (lane & 3) * 2 + c;
+            const i32 token = SCALED_BY_TOKEN ? mf_id_token(a.sorted_ids[at]) : 0;
+            const float s = scale_of_token(a, token < a.token ? (MF_STAGE == 1 ? (i64)token : at) : -1);
+            d[j][c] *= low * s;
+            d[j][c + 2] *= high * s;
+        }
+    }
 }
 #elif MF_FORMAT != BF16 && !BY_BLOCK
 /* Scales by row, or of all tokens and of the expert, once the sum is whole. */

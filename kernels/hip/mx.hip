@@ -433,21 +433,13 @@ MF_DEVICE void multiply_slice(raw &held, u8 *ring, const u8 *tokens, i32 first_r
 }
 
 /* What scales a whole sum: of a weight row (narrow_scales.h), and of a token. */
-MF_DEVICE float scale_of_token(const mf_hip_mx_args &a, const struct tile &t, i32 token)
-{
-    (void)a, (void)t, (void)token;
-    if (MF_X == BF16)
-        return 1;
-    if (MF_X_GROUP == 16)
-        return mf_divide((float)(1 << SMALLER_E4M3), *a.x_global);
-    if (MF_X_GROUP == 32)
-        return 0x1p32f;
-    const i64 row = row_of_token(a.tile, t.block, token);
-    return row < 0 ? 0 : a.tile.x_scale[row];
-}
 MF_DEVICE float row_scale(const mf_hip_mx_args &a, const struct tile &t, i32 r)
 {
     return MF_W_GROUP > 0 || has_row(t.col, r) ? scale_of_row(a.tile, t.expert, weight_row(t.col, r)) : 0;
+}
+MF_DEVICE float token_scale(const mf_hip_mx_args &a, const struct tile &t, i32 token)
+{
+    return scale_of_token(a.tile, SCALED_BY_TOKEN ? row_of_token(a.tile, t.block, token) : 0);
 }
 MF_DEVICE void scale_whole(const mf_hip_mx_args &a, const struct tile &t, i32 first_row, i32 first_token, sums &d)
 {
@@ -464,7 +456,7 @@ MF_DEVICE void scale_whole(const mf_hip_mx_args &a, const struct tile &t, i32 fi
         MF_UNROLL
         for (int c = 0; c < 2; c++) {
             const float token =
-                scale_of_token(a, t, first_token + j * MF_MMA_COLS + mf_mma_col(lane) + c * MF_MMA_COL_STEP);
+                token_scale(a, t, first_token + j * MF_MMA_COLS + mf_mma_col(lane) + c * MF_MMA_COL_STEP);
             MF_UNROLL
             for (int i = 0; i < QN; i++) {
                 d[i][j][c] *= rows[i][0][c & MF_MMA_ROW_STEP] * token;

@@ -5,7 +5,6 @@
  * rounding, as weights do. Their places are two, beside the ring: one that is read while the next is filled. */
 #pragma once
 
-#define X_BITS   (MF_X == BF16 ? 16 : MF_X == FP8 ? 8 : 4)
 #define X_EACH   (128 / X_BITS)  /* elements of 16 bytes */
 #define X_PART   (PART / X_EACH) /* chunks of a row and part */
 #define X_CHUNKS (X_PART * MF_PARTS)
@@ -169,20 +168,11 @@ MF_DEVICE void decode_chunk(const u32 (&v)[4], u32 scale, i32 token, u8 *tokens)
     const i32 chunk = my_chunk();
     u8 *to = tokens + chunk / X_PART * TOKENS_STEP;
     u32 factor[2];
-    if (MF_X_GROUP == 16)
-        factors_of_e4m3(scale, factor);
-    else if (MF_X_GROUP == 32)
-        factor[0] = factor[1] = factor_of_power(scale & 255, MF_X == FP8 ? FP8_AWAY : FP4_AWAY);
-    else
-        factor[0] = factor[1] = MF_FP8_MAX == 448.0f ? 0x7b807b80u : 0x7b007b00u; /* 2^120, 2^119 */
+    factors_of_x(scale, factor);
     MF_UNROLL
     for (int i = 0; i < X_EACH / 8; i++) {
         u32 eight[4];
-#    if MF_X == FP8
-        mf_fp8_to_bf16(v[2 * i], v[2 * i + 1], factor[0], eight);
-#    else
-        mf_fp4_to_bf16(v[i], factor[i / 2], eight);
-#    endif
+        eight_of_x(v + i * (X_BITS / 4), factor[X_BITS == 4 ? i / 2 : 0], eight);
         *(mf_16b *)(to + place_of_eight(token, chunk % X_PART * (X_EACH / 8) + i)) =
             mf_16b{eight[0], eight[1], eight[2], eight[3]};
     }

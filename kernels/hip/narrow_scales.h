@@ -1,6 +1,8 @@
-/* The scales of weights of four bits, or of groups (mx.hip and tile_hopper.hip): where they are and what they become.
+/* Weights of four bits, or with scales of groups, and their tokens (mx.hip and tile_hopper.hip): where scales are, and what they
+ * and elements become.
  *
- *   MF_W        FP4, INT4, FP8    MF_W_GROUP  elements of K under one scale: 32, 16; 0: a row's */
+ *   MF_W        FP4, INT4, FP8    MF_W_GROUP  elements of K under one scale: 32, 16; 0: a row's
+ *   MF_X        BF16, FP8, FP4    MF_X_GROUP  the same of the tokens */
 #pragma once
 
 #define FP4  0
@@ -10,6 +12,7 @@
 
 #define PART    128 /* of K: what lanes have at once of a row, a quarter each */
 #define QUARTER 32
+#define X_BITS  (MF_X == BF16 ? 16 : MF_X == FP8 ? 8 : 4)
 
 /* Scales of a row in memory, and those of a part as words: they may begin within one. */
 #define SCALE_BYTES (MF_W == INT4 ? 2 : 1)
@@ -41,7 +44,40 @@ MF_DEVICE void factors_of_e4m3(u32 two, u32 (&ret)[2])
     ret[1] = mf_bf16_both(mf_f16_high(f) * 0x1p110f);
 }
 
-/* What scales the whole sum of a weight row of an expert. */
+#if MF_X != BF16
+/* Of a token's elements under a scale, or of the quarter's halves under two. */
+MF_DEVICE void factors_of_x(u32 scale, u32 (&ret)[2])
+{
+    if (MF_X_GROUP == 16)
+        factors_of_e4m3(scale, ret);
+    else if (MF_X_GROUP == 32)
+        ret[0] = ret[1] = factor_of_power(scale & 255, MF_X == FP8 ? FP8_AWAY : FP4_AWAY);
+    else
+        ret[0] = ret[1] = MF_FP8_MAX == 448.0f ? 0x7b807b80u : 0x7b007b00u; /* 2^120, 2^119 */
+}
+MF_DEVICE void eight_of_x(const u32 *v, u32 factor, u32 (&ret)[4])
+{
+#    if MF_X == FP8
+    mf_fp8_to_bf16(v[0], v[1], factor, ret);
+#    else
+    mf_fp4_to_bf16(v[0], factor, ret);
+#    endif
+}
+#endif
+
+/* What scales the whole sum of a token that is that row of x, -1: padding; of a weight row of an expert. */
+#define SCALED_BY_TOKEN (MF_X != BF16 && MF_X_GROUP == 0)
+MF_DEVICE float scale_of_token(const mf_hip_tile_args &a, i64 row)
+{
+    (void)a, (void)row;
+    if (MF_X == BF16)
+        return 1;
+    if (MF_X_GROUP == 16)
+        return mf_divide((float)(1 << SMALLER_E4M3), *a.x_global);
+    if (MF_X_GROUP == 32)
+        return 0x1p32f;
+    return row < 0 ? 0 : a.x_scale[row];
+}
 MF_DEVICE float scale_of_row(const mf_hip_tile_args &a, i32 expert, i32 row)
 {
     (void)a, (void)expert, (void)row;
