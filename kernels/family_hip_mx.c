@@ -5,11 +5,11 @@
  *     s1_bf16_mxfp4_silu_m16_n128_k256_s4_w4x1[_w][_gu1]   gather+gemm1+act into bf16 h; _w: routing weight before act;
  *                                                    _gu1, _gu16r: gate and up of w1 lie in turn
  *     s2_bf16_mxfp4_m16_n128_k256_s4_w4x1_z|zw       gemm2 into z, or weighted z
- *     s1_bf16_mxfp4_silu_m64_n256_b, s2_bf16_mxfp4_m64_n256_bt_z|zw|y   Hopper's core; y: added up in y, in no order
+ *     s1_bf16_mxfp4_silu_m64_n256_b, s2_bf16_mxfp4_m16_n256_b2_z|zw|y   Hopper's core; y: added up in y, in no order
  *
  * m rows of an expert block, n weight rows and k of K of a slice, s slices in the ring, w waves over weight rows x tokens. On
- * AMD (d in place of w) weights go straight from memory into the registers of the wave that multiplies them. b, bt: two groups
- * of four waves that share a tile or take tiles in turn, and as many slices as LDS holds. */
+ * AMD (d in place of w) weights go straight from memory into the registers of the wave that multiplies them. b: two groups
+ * of four waves that share a tile, and as many slices as LDS holds; b2: two such blocks on a multiprocessor. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,8 +38,8 @@ struct variant {
     int parts; /* of a slice */
     int stages;
     int warps_n, warps_m;
-    int blocks;         /* of a unit at once; what registers allow */
-    const char *hopper; /* "b", "bt": tile_hopper.hip, which block_m and block_n are all of; NULL: mx.hip */
+    int blocks;     /* of a unit at once; what registers allow */
+    bool is_hopper; /* tile_hopper.hip, which block_m, block_n and blocks are all of */
 };
 
 #define MX(m, n, slice, ring, wn, wm, at_once)                                                    \
@@ -47,9 +47,9 @@ struct variant {
         .block_m = m, .block_n = n, .parts = slice, .stages = ring, .warps_n = wn, .warps_m = wm, \
         .blocks = at_once,                                                                        \
     }
-#define HOPPER(m, n, how)                                       \
-    {                                                           \
-        .block_m = m, .block_n = n, .blocks = 1, .hopper = how, \
+#define HOPPER(m, n, at_once)                                             \
+    {                                                                     \
+        .block_m = m, .block_n = n, .blocks = at_once, .is_hopper = true, \
     }
 
 /* clang-format off */
@@ -60,8 +60,8 @@ static const struct variant variants[] = {
     MX(32, 256, 1, 4, 8, 1, 2), MX(32, 256, 1, 4, 4, 1, 2), MX(48, 128, 1, 4, 4, 1, 2), MX(48, 256, 1, 4, 8, 1, 1),
     MX(64, 128, 1, 4, 4, 1, 2), MX(64, 128, 1, 3, 4, 2, 2), MX(64, 256, 1, 4, 8, 1, 1), MX(96, 128, 1, 3, 4, 2, 1),
     MX(128, 128, 1, 3, 4, 2, 1),
-    HOPPER(16, 128, "bt"), HOPPER(16, 256, "b"), HOPPER(16, 256, "bt"), HOPPER(16, 512, "b"), HOPPER(32, 256, "b"),
-    HOPPER(32, 256, "bt"), HOPPER(64, 128, "bt"), HOPPER(64, 256, "b"), HOPPER(64, 256, "bt"), HOPPER(64, 512, "b"),
+    HOPPER(16, 128, 2), HOPPER(16, 256, 2), HOPPER(16, 256, 1), HOPPER(16, 512, 1), HOPPER(32, 256, 1),
+    HOPPER(64, 256, 1), HOPPER(64, 512, 1),
 };
 /* Two slices, one that is read and one that lands. */
 static const struct variant amd_variants[] = {
@@ -110,10 +110,6 @@ static int scale_words(const struct config *c, const struct mf_shape *s)
            (mf_hip_stage_length(&c->st, s) / w->group_cols * w->scale_bytes % 4 != 0);
 }
 
-static bool takes_turns(const struct variant *v)
-{
-    return strcmp(v->hopper, "bt") == 0;
-}
 static int hopper_slice(const struct config *c, const struct mf_shape *s)
 {
     const struct variant *v = c->v;
@@ -121,12 +117,15 @@ static int hopper_slice(const struct config *c, const struct mf_shape *s)
 }
 static int hopper_beside(const struct config *c)
 {
-    return (takes_turns(c->v) ? 2 : 1) * c->v->block_m * (mf_hip_stage_columns(&c->st) + 8) * 2 + BARRIERS;
+    return c->v->block_m * (mf_hip_stage_columns(&c->st) + 8) * 2 + BARRIERS;
 }
 static int stages_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s)
 {
-    int fit = c->v->hopper ? (machine->shared_block - hopper_beside(c)) / hopper_slice(c, s) : 0;
-    return c->v->hopper ? MF_MAX(MF_MIN(fit, STAGES_MAX), STAGES_MIN) : c->v->stages;
+    if (!c->v->is_hopper)
+        return c->v->stages;
+    int share = machine->shared_unit / c->v->blocks - machine->shared_extra;
+    int fit = (MF_MIN(share, machine->shared_block) - hopper_beside(c)) / hopper_slice(c, s);
+    return MF_MAX(MF_MIN(fit, STAGES_MAX), STAGES_MIN);
 }
 
 /* Of LDS: the ring, and what is there beside it, or in it. Narrow tokens are in the ring as they are, with a word of scales for
@@ -136,7 +135,7 @@ static uint32_t shared_bytes(const struct mf_hip_machine *machine, const struct 
 {
     const struct variant *v = c->v;
     const struct mf_codecs codecs = codecs_of(s);
-    if (v->hopper)
+    if (v->is_hopper)
         return (uint32_t)(stages_of(machine, c, s) * hopper_slice(c, s) + hopper_beside(c));
     bool held = machine->copies_held, narrow = codecs.a->bits < 16 && !held;
     int weights = held ? 0 : v->block_n * PART * codecs.w->bits / 8;
@@ -155,8 +154,8 @@ static void print_name(const struct mf_hip_machine *machine, const struct config
     char format[MF_FORMAT_WORD_MAX], core[32];
     const char *gate_up = c->st.stage == 1 ? mf_hip_gate_up_word(s) : "";
     mf_cpu_format_word(s, format);
-    if (v->hopper)
-        mf_say(core, sizeof(core), "%s", v->hopper);
+    if (v->is_hopper)
+        mf_say(core, sizeof(core), "%s", v->blocks == 2 ? "b2" : "b");
     else
         mf_say(core, sizeof(core), "k%d_s%d_%s%dx%d", v->parts * PART, v->stages,
                machine->copies_held ? "d" : "w", v->warps_n, v->warps_m);
@@ -172,17 +171,22 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, const str
     const struct mf_hip_machine *machine = mf_hip_machine_of(device);
     const struct mf_codecs codecs = codecs_of(s);
     int64_t rows = c->st.stage == 1 ? s->token : mf_padded_rows(s, c->v->block_m);
-    int64_t bytes = rows * mf_hip_stage_length(&c->st, s) * (c->v->hopper ? 16 : codecs.a->bits) / 8;
+    int64_t bytes = rows * mf_hip_stage_length(&c->st, s) * (c->v->is_hopper ? 16 : codecs.a->bits) / 8;
     int columns = mf_hip_stage_columns(&c->st);
     uint32_t shared = shared_bytes(machine, c, s);
     no->rule = NULL;
-    if (c->v->hopper && strcmp(device->class.gfx, "sm_90") != 0)
+    if (c->v->is_hopper && strcmp(device->class.gfx, "sm_90") != 0)
         mf_refuse(no, "arch", "wgmma is an instruction of sm_90; the device is %s", device->class.gfx);
-    else if (c->v->hopper && codecs.w->bits != 4)
-        mf_refuse(no, "format", "the cores b and bt have weights of four bits");
-    else if (!c->v->hopper && c->st.out == MF_HIP_TO_Y)
+    else if (c->v->is_hopper && codecs.w->bits != 4)
+        mf_refuse(no, "format", "the cores b and b2 have weights of four bits");
+    else if (c->st.out == MF_HIP_TO_Y && codecs.w->format == MF_FORMAT_INT4 && codecs.w->group_cols > 0)
+        mf_refuse(
+            no, "accuracy",
+            "weights are rounded under their scales, and y with each row that is added: together more than "
+            "a row of an expert may be off");
+    else if (!c->v->is_hopper && c->st.out == MF_HIP_TO_Y)
         mf_refuse(no, "accumulates",
-                  "rows are added to y by bulk copies, which only the cores b and bt make");
+                  "rows are added to y by bulk copies, which only the cores b and b2 make");
     else if (mf_hip_stage_length(&c->st, s) % QUARTER)
         mf_refuse(no, "divisibility",
                   "the product is %d long (remainder %d): rows of weights are copied %d elements at a time",
@@ -295,17 +299,18 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
 {
     const struct variant *v = c->v;
     const struct mf_codecs codecs = codecs_of(s);
-    *ret = v->hopper ? (struct mf_code){.source = "tile_hopper.hip", .function = "mf_tile_hopper"}
-                     : (struct mf_code){.source = "mx.hip", .function = "mf_mx"};
+    *ret = v->is_hopper ? (struct mf_code){.source = "tile_hopper.hip", .function = "mf_tile_hopper"}
+                        : (struct mf_code){.source = "mx.hip", .function = "mf_mx"};
     mf_hip_stage_define(ret, &c->st, s);
     mf_code_define(ret, "MF_W=%s", element_of(codecs.w));
     mf_code_define(ret, "MF_W_GROUP=%d", codecs.w->group_cols);
     mf_code_define(ret, "MF_X=%s", element_of(codecs.a));
     mf_code_define(ret, "MF_X_GROUP=%d", codecs.a->group_cols);
     mf_code_define(ret, "MF_STAGES=%d", stages_of(machine, c, s));
-    if (v->hopper) {
-        mf_code_define(ret, "MF_TURNS=%d", takes_turns(v));
+    if (v->is_hopper) {
+        mf_code_define(ret, "MF_TURNS=0");
         mf_code_define(ret, "MF_SWAP=0");
+        mf_code_define(ret, "MF_BLOCKS=%d", v->blocks);
         return;
     }
     mf_code_define(ret, "MF_PARTS=%d", v->parts);
@@ -355,7 +360,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
         return r;
     }
     const struct variant *v = w.found.v;
-    int threads = v->hopper ? HOPPER_THREADS : v->warps_n * v->warps_m * machine->wave;
+    int threads = v->is_hopper ? HOPPER_THREADS : v->warps_n * v->warps_m * machine->wave;
     k->grid =
         mf_hip_persistent_grid(&device->info, threads, v->blocks, shared_bytes(machine, &w.found, shape));
     k->grid.early = true; /* mf_begin */
@@ -390,8 +395,8 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     const struct mf_hip_mx_args a = {.tile = mf_hip_stage_args(st, &k->shape, l),
                                      .x_scale_end = scales_end(k, &x, &l->needs[0]),
                                      .w_scale_end = scales_end(k, &w, &l->needs[2])};
-    return k->config.v->hopper ? launch_hopper(k, l, &a)
-                               : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+    return k->config.v->is_hopper ? launch_hopper(k, l, &a)
+                                  : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
 static struct mf_kernel *close_step(struct mf_kernel *k)

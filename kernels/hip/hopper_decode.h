@@ -48,22 +48,50 @@ MF_DEVICE void decode(u32 eight, u32 factor, u32 (&ret)[4])
 #endif
 }
 
-/* Half of the quarters of 64 weight rows: two words of each row are four instructions' weights. */
-typedef u32 half[16];
-MF_DEVICE void decode_half(const raw &of, const factors &f, int which, half &ret)
+/* Weights of four instructions: of two times 64 rows one step of j, where a group has so many, or of 64 rows two. Those that
+ * follow each other then add to other sums: one that adds to the same sums as that before it waits for it. */
+#define BESIDE (Q > 1 ? 2 : 1)
+#define STEPS  (2 / BESIDE)
+#define TURNS  (4 / STEPS) /* of steps, of the same rows */
+typedef u32 four[2][2][4]; /* by step, or rows; by h */
+typedef raw raws[BESIDE];
+typedef factors all_factors[BESIDE];
+
+MF_DEVICE void load_rows(const u8 *slice, const place &p, i32 row, raws &of, all_factors &f)
+{
+    MF_UNROLL
+    for (int q = 0; q < BESIDE; q++)
+        load_raw(slice, row + q * 64, of[q]);
+    MF_UNROLL
+    for (int q = 0; q < BESIDE; q++)
+        load_factors(p, slice + MF_BN * W_SLICE + MF_BM * X_SLICE, row + q * 64, f[q]);
+}
+MF_DEVICE void decode_four(const raws &of, const all_factors &f, int turn, four &ret)
 {
     MF_UNROLL
     for (int i = 0; i < 4; i++) {
-        const int j = which * 2 + i / 2;
-        u32 four[4];
-        decode(of[i % 2][j], f[i % 2][which], four);
+        const int q = BESIDE > 1 ? i / 2 : 0, j = BESIDE > 1 ? turn : turn * 2 + i / 2;
+        u32 w[4];
+        decode(of[q][i % 2][j], f[q][i % 2][j / 2], w);
         MF_UNROLL
         for (int k = 0; k < 4; k++)
-            ret[i / 2 * 8 + k / 2 * 4 + k % 2 * 2 + i % 2] = four[k];
+            ret[i / 2][k / 2][k % 2 * 2 + i % 2] = w[k];
     }
     MF_UNROLL
     for (int i = 0; i < 16; i++)
-        mf_matrix_hold(ret[i]);
+        mf_matrix_hold(ret[i / 8][i / 4 % 2][i % 4]);
+}
+template <int N8>
+MF_DEVICE void multiply_four(const four &w, const u8 *tokens, int q, int turn, bool adds, product &d)
+{
+    MF_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const int which = BESIDE > 1 ? i % 2 : i / 2, h = BESIDE > 1 ? i / 2 : i % 2;
+        const int step = 2 * (BESIDE > 1 ? turn : turn * 2 + which) + h;
+        const u64 x = mf_matrix_of(tokens + step / 4 * (MF_BM * 128)) + step % 4 * 2;
+        mf_matrix_multiply<N8>::held(d[q + (BESIDE > 1 ? which : 0)], w[which][h], x, adds || step > 0);
+    }
+    mf_matrix_commit();
 }
 
 template <int N8>
@@ -71,41 +99,34 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &, ring &r, const place &p, 
 {
     const i32 lane = threadIdx.x % MF_WAVE;
     const i32 first = share * WN + threadIdx.x % GROUP / MF_WAVE * 16 + lane / 4;
-    half w[2]; /* that are multiplied, and made meanwhile */
-    raw of;
-    factors f;
+    four w[2]; /* that are multiplied, and made meanwhile */
+    raws of;
+    all_factors f;
     wait_full(r);
-    load_raw(slice_of(r), first, of);
-    load_factors(p, slice_of(r) + MF_BN * W_SLICE + MF_BM * X_SLICE, first, f);
-    decode_half(of, f, 0, w[0]);
+    load_rows(slice_of(r), p, first, of, f);
+    decode_four(of, f, 0, w[0]);
+    mf_matrix_begin();
     MF_NO_UNROLL
     for (i32 slice = 0; slice < SLICES; slice++) {
-        const u8 *from = slice_of(r), *tokens = from + MF_BN * W_SLICE;
+        const u8 *from = slice_of(r);
         r.at++;
         MF_UNROLL
         for (int q = 0; q < Q; q++)
             hold<N8>(d[q]);
         MF_UNROLL
-        for (int h = 0; h < 2 * Q; h++) {
-            const u64 x = mf_matrix_of(tokens + h % 2 * (MF_BM * 128));
-            mf_matrix_begin();
-            MF_UNROLL
-            for (int s = 0; s < 4; s++)
-                mf_matrix_multiply<N8>::held(d[h / 2], w[h % 2] + s * 4, x + 2 * s,
-                                             slice > 0 || h % 2 > 0 || s > 0);
-            mf_matrix_commit();
-            if (h % 2 == 0) {
-                decode_half(of, f, 1, w[1]);
-            } else if (h + 1 < 2 * Q) {
-                load_raw(from, first + (h + 1) / 2 * 64, of);
-                load_factors(p, tokens + MF_BM * X_SLICE, first + (h + 1) / 2 * 64, f);
-                decode_half(of, f, 0, w[0]);
+        for (int i = 0; i < Q * 2; i++) {
+            multiply_four<N8>(w[i % 2], from + MF_BN * W_SLICE, i / TURNS * BESIDE, i % TURNS, slice > 0, d);
+            if ((i + 1) % TURNS > 0) {
+                decode_four(of, f, (i + 1) % TURNS, w[(i + 1) % 2]);
+            } else if (i + 1 < Q * 2) {
+                load_rows(from, p, first + (i + 1) / TURNS * (BESIDE * 64), of, f);
+                decode_four(of, f, 0, w[(i + 1) % 2]);
             } else if (slice + 1 < SLICES) {
                 wait_full(r);
-                load_raw(slice_of(r), first, of);
-                load_factors(p, slice_of(r) + MF_BN * W_SLICE + MF_BM * X_SLICE, first, f);
-                decode_half(of, f, 0, w[0]);
+                load_rows(slice_of(r), p, first, of, f);
+                decode_four(of, f, 0, w[0]);
             }
+            mf_matrix_begin();
             mf_matrix_wait<0>();
         }
         leave_slice(r, 1);

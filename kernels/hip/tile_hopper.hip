@@ -17,6 +17,9 @@
  *        with MF_TURNS | full u64[MF_STAGES] | empty u64[MF_STAGES] */
 #define MF_WGMMA 1
 #include "dialect.h"
+#ifndef MF_BLOCKS
+#    define MF_BLOCKS 1
+#endif
 #ifdef MF_W
 #    define BYTES     2 /* of an element of the tokens */
 #    define BY_BLOCK  0
@@ -67,12 +70,16 @@
 #define PASSES     MF_CEIL(MF_BM, GROUP / 8)
 /* Registers of a thread that brings, that remembers so many rows or has tokens on their way, and of one that multiplies: 64 Ki
  * in all. */
-#ifdef MF_W
-#    define BRINGS 104
+#if defined(MF_W) && MF_BLOCKS == 2
+#    define BRINGS     64
+#    define MULTIPLIES 88
+#elif defined(MF_W)
+#    define BRINGS     88
+#    define MULTIPLIES 208
 #else
-#    define BRINGS (GATHERS && (PASSES > 8 || MF_SWAP) ? 56 : 40)
+#    define BRINGS     (GATHERS && (PASSES > 8 || MF_SWAP) ? 56 : 40)
+#    define MULTIPLIES (BRINGS == 56 ? 224 : 232)
 #endif
-#define MULTIPLIES (BRINGS == 104 ? 200 : BRINGS == 56 ? 224 : 232)
 
 struct ring {
     u8 *slices;
@@ -240,7 +247,7 @@ MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring r, u8 *outs, i32 n
     mf_bulk_wait_read();
 }
 
-extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hopper(const __grid_constant__ mf_hip_bulk_args a)
+extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), MF_BLOCKS) mf_tile_hopper(const __grid_constant__ mf_hip_bulk_args a)
 {
     extern __shared__ __align__(1024) u8 lds[];
     u8 *outs = lds + MF_STAGES * RING_BYTES;
