@@ -68,6 +68,13 @@ static inline size_t emulated_families(const struct row *row, const struct emula
     return narrow && !staged ? 0 : n;
 }
 
+/* Rows of some tokens have wild ones among them, where no scale is drawn from all rows. */
+static inline bool is_wild(const struct row *row, const struct emulated *flavour)
+{
+    return row->layer.token >= CONTRACT_WILD_TOKENS && row->layer.token < 64 &&
+           flavour->format.q_type != MF_QTYPE_PER_TENSOR && flavour->format.q_type != MF_QTYPE_PER_1X16;
+}
+
 /* Of this run; said, so that it can be asked for again. */
 static uint64_t emulated_seed;
 
@@ -83,7 +90,8 @@ static inline void emulate(const struct emulated *flavours, size_t n, int i)
                                .most = 1,
                                .first = i,
                                .of_each = true,
-                               .guard = &guard};
+                               .guard = &guard,
+                               .wild = is_wild(row, flavour)};
 
     if ((size_t)i / n % flavour->every != flavour->first || run.n_families == 0)
         return;
