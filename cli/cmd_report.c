@@ -2,7 +2,8 @@
  * time went on.
  *
  * The floor is the larger of the bytes that a layer has to move over the device's read bandwidth and its FLOPs over the
- * device's peak for its format, both as its worker measured them. As many experts have tokens as uniform routing expects. */
+ * device's peak for its format, both as its worker measured them. Weights are those of the experts that the race's routing asked
+ * for; of as many as uniform routing has on average where the race does not say. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -40,7 +41,8 @@ static const cJSON *device_of(const cJSON *workers, const char *class, const cha
     return found;
 }
 
-static double floor_us(const struct mf_shape *s, const cJSON *device)
+/* active: experts whose weights are read; 0: as many as uniform routing has on average. */
+static double floor_us(const struct mf_shape *s, const cJSON *device, int64_t active)
 {
     const cJSON *peaks = mf_json_object(device, "peak_gflops");
     double reads = mf_api_double(device, "mem_read_gbs", 0), peak = mf_api_double(peaks, "bf16", 0);
@@ -50,7 +52,8 @@ static double floor_us(const struct mf_shape *s, const cJSON *device)
         peak = fp8;
     if (!(reads > 0) || !(peak > 0))
         return NAN;
-    int64_t active = llround(mf_layer_expected_active(s));
+    if (active == 0)
+        active = llround(mf_layer_expected_active(s));
     return fmax(mf_layer_floor_bytes(s, active) / (reads * 1e3), mf_layer_flops(s) / (peak * 1e3));
 }
 
@@ -81,6 +84,17 @@ static int read_winner(struct mf_cli *cli, struct line *l)
     return code;
 }
 
+/* Experts that the routing of the goal's race asked for; 0: not known. */
+static int read_active(struct mf_cli *cli, int64_t goal, int64_t *ret)
+{
+    _cleanup_(cJSON_Deletep) cJSON *detail = NULL;
+    char path[MF_API_PATH_MAX];
+    mf_api_path(path, "/api/v1/goals/{}", goal);
+    int code = mf_api_get(cli, path, &detail);
+    *ret = mf_api_i64(mf_json_object(mf_json_object(detail, "config"), "race"), "active_experts", 0);
+    return code;
+}
+
 static int read_line(struct mf_cli *cli, const cJSON *goal, const cJSON *workers, struct line *l)
 {
     l->goal = mf_api_i64(goal, "id", 0);
@@ -91,7 +105,11 @@ static int read_line(struct mf_cli *cli, const cJSON *goal, const cJSON *workers
     if (mf_api_shape(mf_json_object(goal, "shape"), &l->shape) < 0)
         return mf_cli_fail(MF_EXIT_UNREACHED, "goal %" PRId64 " has no shape that this program knows",
                            l->goal);
-    l->floor = floor_us(&l->shape, device_of(workers, l->class, mf_api_text(goal, "model", "")));
+    int64_t active = 0;
+    int code = l->us > 0 ? read_active(cli, l->goal, &active) : 0;
+    if (code != 0)
+        return code;
+    l->floor = floor_us(&l->shape, device_of(workers, l->class, mf_api_text(goal, "model", "")), active);
     if (l->us > 0)
         return read_winner(cli, l);
     (void)mf_buf_addf(&l->winner, "%s%s%s", l->state, *mf_api_text(goal, "reason", "") ? ": " : "",

@@ -1,5 +1,5 @@
 /* mx and wint4 on GPUs: the two stages of kernels/hip/mx.hip, with weights of four bits or microscaled ones, and of
- * kernels/hip/tile_hopper.hip with weights of four bits. The families differ in the weights that they take. A
+ * kernels/hip/mx_hopper.hip with weights of four bits. The families differ in the weights that they take. A
  * step's name is its parameters:
  *
  *     s1_bf16_mxfp4_silu_m16_n128_k256_s4_w4x1[_w][_gu1]   gather+gemm1+act into bf16 h; _w: routing weight before act;
@@ -39,7 +39,7 @@ struct variant {
     int stages;
     int warps_n, warps_m;
     int blocks;     /* of a unit at once; what registers allow */
-    bool is_hopper; /* tile_hopper.hip, which block_m, block_n and blocks are all of */
+    bool is_hopper; /* mx_hopper.hip, which block_m, block_n and blocks are all of */
 };
 
 #define MX(m, n, slice, ring, wn, wm, at_once)                                                    \
@@ -299,7 +299,7 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
 {
     const struct variant *v = c->v;
     const struct mf_codecs codecs = codecs_of(s);
-    *ret = v->is_hopper ? (struct mf_code){.source = "tile_hopper.hip", .function = "mf_tile_hopper"}
+    *ret = v->is_hopper ? (struct mf_code){.source = "mx_hopper.hip", .function = "mf_mx_hopper"}
                         : (struct mf_code){.source = "mx.hip", .function = "mf_mx"};
     mf_hip_stage_define(ret, &c->st, s);
     mf_code_define(ret, "MF_W=%s", element_of(codecs.w));
@@ -308,8 +308,6 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
     mf_code_define(ret, "MF_X_GROUP=%d", codecs.a->group_cols);
     mf_code_define(ret, "MF_STAGES=%d", stages_of(machine, c, s));
     if (v->is_hopper) {
-        mf_code_define(ret, "MF_TURNS=0");
-        mf_code_define(ret, "MF_SWAP=0");
         mf_code_define(ret, "MF_BLOCKS=%d", v->blocks);
         return;
     }

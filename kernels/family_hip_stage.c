@@ -7,7 +7,7 @@
 #include "common/text.h"
 #include "kernels/fusion.h"
 
-/* Bytes of a row that one box has, of weights of four bits and of others: kernels/hip/tile_hopper.hip. */
+/* Bytes of a row that one box has, of weights of four bits and of others: kernels/hip/mx_hopper.hip. */
 #define NARROW_BOX 64
 #define BOX        128
 

@@ -16,15 +16,12 @@
 #include "common/cleanup.h"
 #include "common/text.h"
 #include "kernels/family_hip.h"
+#include "kernels/family_hip_hopper.h"
 #include "kernels/family_hip_stage.h"
 #include "kernels/hip/args.h"
 
 #define SLICE      128
 #define STAGES_MIN 2
-#define STAGES_MAX 8
-/* Where a row of x lies is 32 bits of 16-byte pieces (find_rows of kernels/hip/tile_hopper.hip). */
-#define GATHERED_MAX (INT64_C(16) << 32)
-#define BARRIERS     (2 * STAGES_MAX * 8)
 
 enum core {
     MMA,          /* tile.hip, a wave's own matrix instruction */
@@ -127,26 +124,25 @@ struct mf_kernel {
 
 /* ---- legality and names ---- */
 
-static int64_t x_bytes(const struct mf_shape *s)
-{
-    return s->token * (int64_t)mf_cpu_row_bytes(s, s->model_dim);
-}
-
 /* Of LDS: a slice of the ring, and what is there beside the ring. */
 static int slice_bytes(const struct variant *v, enum mf_hip_format format)
 {
-    int scales = !mf_hip_by_block(format) ? 0 : is_hopper(v) ? v->block_m : v->block_m + 8;
+    if (is_hopper(v))
+        return mf_hip_hopper_slice(v->block_m, v->block_n, format);
+    int scales = mf_hip_by_block(format) ? v->block_m + 8 : 0;
     return (((v->core == DIRECT ? 0 : v->block_n) + v->block_m) * SLICE + scales * 4 + 1023) / 1024 * 1024;
 }
 static int out_bytes(const struct config *c)
 {
-    int out = c->v->block_m * (mf_hip_stage_columns(&c->st) + 8) * 2;
-    return is_hopper(c->v) ? (takes_turns(c->v) ? 2 : 1) * out + BARRIERS : out;
+    int columns = mf_hip_stage_columns(&c->st);
+    if (is_hopper(c->v))
+        return mf_hip_hopper_out(c->v->block_m, columns, takes_turns(c->v));
+    return c->v->block_m * (columns + 8) * 2;
 }
 static int stages_of(const struct mf_hip_machine *machine, const struct config *c, enum mf_hip_format format)
 {
     int fits = (machine->shared_block - out_bytes(c)) / slice_bytes(c->v, format);
-    return c->v->stages ? c->v->stages : MF_MIN(fits, STAGES_MAX);
+    return c->v->stages ? c->v->stages : MF_MIN(fits, MF_HIP_HOPPER_STAGES);
 }
 static uint32_t shared_bytes(const struct mf_hip_machine *machine, const struct config *c,
                              enum mf_hip_format format)
@@ -195,10 +191,8 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
                   "floats");
     else if (c->st.out == MF_HIP_TO_HQ && mf_hip_is_int8(format))
         mf_refuse(no, "q_dtype", "h leaves as bf16 or as 8-bit floats; int8 is made of it by quant2");
-    else if (is_hopper(v) && c->st.stage == 1 && x_bytes(s) >= GATHERED_MAX)
-        mf_refuse(no, "offsets",
-                  "x is %lld bytes; a row that is gathered lies less than %lld bytes from the first",
-                  (long long)x_bytes(s), (long long)GATHERED_MAX);
+    else if (is_hopper(v) && c->st.stage == 1 && mf_hip_hopper_refuses_x(s, no))
+        return false;
     else if (c->st.out == MF_HIP_TO_Y && !is_hopper(v))
         mf_refuse(no, "accumulates",
                   "rows are added to y by bulk copies, which only the cores b, bt, bs and bts make");
@@ -374,30 +368,18 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     return 0;
 }
 
-static int map_h(const struct mf_kernel *k, void *h, struct mf_hip_map *ret)
-{
-    uint64_t bytes = k->format == MF_HIP_BF16 ? 2 : 1, I = (uint64_t)k->shape.inter_dim;
-    const struct mf_bulk_tensor t = {
-        .at = h,
-        .element_bytes = (int)bytes,
-        .rank = 2,
-        .length = {I, (uint64_t)mf_padded_rows(&k->shape, k->config.v->block_m)},
-        .stride = {bytes, I * bytes},
-        .box = {(uint32_t)(SLICE / bytes), (uint32_t)k->config.v->block_m},
-    };
-    return k->function.device->ops->bulk_map(k->function.device, &t, ret);
-}
-
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     struct mf_hip_bulk_args a = {.tile = mf_hip_stage_args(&k->config.st, &k->shape, l)};
     a.tile.columns = k->tile_columns;
     if (!is_hopper(k->config.v))
         return mf_hip_launch(&k->function, &k->grid, &a.tile, sizeof(a.tile));
-    int r = mf_hip_stage_map_weights(&k->config.st, &k->shape, k->function.device,
-                                     k->format == MF_HIP_BF16 ? 16 : 8, l->needs[2].part[0], &a.w_map);
-    if (r == 0 && k->config.st.stage == 2)
-        r = map_h(k, l->needs[0].part[0], &a.x_map);
+    const struct mf_hip_stage *st = &k->config.st;
+    struct mf_device *device = k->function.device;
+    int r = mf_hip_stage_map_weights(st, &k->shape, device, k->format == MF_HIP_BF16 ? 16 : 8,
+                                     l->needs[2].part[0], &a.w_map);
+    if (r == 0 && st->stage == 2)
+        r = mf_hip_map_h(device, st, &k->shape, l->needs[0].part[0], &a.x_map);
     return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 

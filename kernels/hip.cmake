@@ -13,6 +13,8 @@ set(MF_HIP_SOURCES
     beside.c
     code.c
     family_hip.c
+    family_hip_hopper.c
+    family_hip_layer.c
     family_hip_move.c
     family_hip_mx.c
     family_hip_one.c

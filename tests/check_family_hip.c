@@ -228,11 +228,54 @@ START_TEST(test_on_request)
 }
 END_TEST
 
+/* clang-format off */
+static const struct {
+    const struct mf_device_info *device;
+    const char *shape, *name; /* a step that is offered, or */
+    const char *rule, *says;  /* why none is */
+} layers[] = {
+    {&hopper, "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "layer_fp8fn_128_silu_m32_n256_b", NULL, NULL},
+    {&hopper, "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "layer_fp8fn_128_silu_m64_n256_bts", NULL, NULL},
+    {&hopper, "64,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1", "layer_bf16_silu_m96_n128_bt_w", NULL, NULL},
+    {&hopper, "64,2048,768,16,8,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0,b1+b2+ep:16/64", "layer_bf16_gelu_m32_n256_b", NULL, NULL},
+    {&hopper, "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0", NULL, "q_type", "h is quantised tile by tile"},
+    {&hopper, "2048,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "tokens_max", "token is 2048 with topk 8"},
+    {&hopper, "64,2048,768,512,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "experts", "expert is 512"},
+    {&hopper, "64,2112,256,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", NULL, "divisibility", "model_dim is 2112"},
+    {&ampere, "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "arch", "the device is sm_80"},
+    {&cdna3, "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "arch", "the device is gfx942"},
+};
+/* clang-format on */
+
+/* The whole layer in one launch covers all ops; where it is none, one sentence says why. */
+START_TEST(test_layer)
+{
+    static struct heard h;
+    struct mf_shape shape;
+    struct mf_code code;
+    const char *rule = layers[_i].rule, *name = layers[_i].name;
+
+    ck_assert_int_eq(mf_shape_parse(layers[_i].shape, &shape), 0);
+    h = (struct heard){.offer = {take_step, take_no}};
+    ck_assert_int_eq(mf_enumerate(layers[_i].device, &shape, "layer", &h.offer), 0);
+    ck_assert_msg(!rule || (h.n == 0 && h.n_noes == 1 && strcmp(h.rule, rule) == 0), "%s: %s", h.rule,
+                  h.reason);
+    ck_assert_msg(!rule || strstr(h.reason, layers[_i].says), "%s", h.reason);
+    for (size_t i = 0; i < h.n; i++)
+        ck_assert_uint_eq(h.steps[i].covers, mf_layer_ops(&shape));
+    if (!name)
+        return;
+    ck_assert_uint_gt(h.n, 0);
+    ck_assert_int_eq(mf_family_find("hip", "layer")->code(layers[_i].device, &shape, name, &code), 0);
+    ck_assert_str_eq(code.source, "layer.hip");
+}
+END_TEST
+
 START_TEST(test_names_of_nothing)
 {
     static const char *const names[] = {"", "s1_", "s1_bf16_silu_m16_n64_s6_w2x1x", "s3_bf16_m16_n64_s6_w2x1",
                                         "sort"};
-    static const char *const families[] = {"move", "tile", "one", "mx", "wint4"};
+    static const char *const families[] = {"move", "tile", "one", "mx", "wint4", "layer"};
     struct mf_shape shape;
     struct mf_code code;
 
@@ -354,6 +397,7 @@ int main(void)
     tcase_add_loop_test(tests, test_offers, 0, MF_ARRAY_LEN(shapes));
     tcase_add_loop_test(tests, test_codes_tell_steps_apart, 0, MF_ARRAY_LEN(shapes));
     tcase_add_loop_test(tests, test_refuses, 0, MF_ARRAY_LEN(refused));
+    tcase_add_loop_test(tests, test_layer, 0, MF_ARRAY_LEN(layers));
     tcase_add_test(tests, test_fnuz);
     tcase_add_loop_test(tests, test_on_request, 0, MF_ARRAY_LEN(shapes));
     tcase_add_test(tests, test_names_of_nothing);

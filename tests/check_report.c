@@ -45,6 +45,9 @@ static const struct fake_answer answers[] = {
      .status = 200,
      .body = "{\"items\":[{\"id\":9,\"class\":null,\"state\":\"waiting\",\"reason\":\"\",\"shape\":" BF16(
          "1") "}],\"next\":null}"},
+    {.request = "GET /api/v1/goals/1",
+     .status = 200,
+     .body = "{\"id\":1,\"config\":{\"race\":{\"active_experts\":7}}}"},
     {.request = "GET /api/v1/goals/1/pipelines?finalists=1*",
      .status = 200,
      .body = "{\"items\":[{\"id\":3,\"us\":6,\"winner\":false,\"ops\":[{\"covers\":\"gemm1\",\"us\":9,"
@@ -54,7 +57,7 @@ static const struct fake_answer answers[] = {
              "\"name\":\"move:c\"}]}],\"next\":null}"},
 };
 
-/* T1: 8 experts of 3 x 2048 x 96 in bf16 and a row in and out are 9.4454 MB, at 4 TB/s. T16384: 154.6 GFLOP at 600 TFLOP/s,
+/* T1: the 7 experts of the race, of 3 x 2048 x 96 in bf16, and a row in and out are 8.2657 MB, at 4 TB/s. T16384: 154.6 GFLOP at 600 TFLOP/s,
  * in fp8 at 1200. Of eight routes to 1024 experts one is of a rank's 128: 1.1878 MB. */
 START_TEST(tells_floors_and_winners)
 {
@@ -69,7 +72,7 @@ START_TEST(tells_floors_and_winners)
             memmove(at, at + 1, strlen(at));
     }
     assert_says(r.out, "layer class T floor us e2e us e2e/floor GEMMs us winner\n");
-    assert_says(r.out, "H2048 I96 E128 k8 bf16 sm_90/132 1 2.36 5.00 2.12 3.75 "
+    assert_says(r.out, "H2048 I96 E128 k8 bf16 sm_90/132 1 2.07 5.00 2.42 3.75 "
                        "move:s + tile:a + tile:b + move:c\n");
     assert_says(r.out, "H2048 I96 E128 k8 bf16 sm_90/132 16384 257.70 - - - failed: no pipeline\n");
     assert_says(r.out, "H2048 I96 E128 k8 fp8_e4m3fn per_Token sm_90/132 16384 128.85 - - - probing\n");

@@ -448,6 +448,7 @@ START_TEST(race_of_pipelines)
     ck_assert(sink.outcome.winner == 10 || sink.outcome.winner == 11);
     ck_assert(sink.outcome.us > 0);
     ck_assert_int_eq(sink.outcome.rounds, 11);
+    ck_assert_int_gt(sink.outcome.active, 0);
     /* a begin for each, and one for each sample, so that a death in the race is blamed on the right one */
     ck_assert_uint_eq(sink.n_begun, 5 + (size_t)sink.outcome.calls);
     session = mf_session_free(session);

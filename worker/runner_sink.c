@@ -111,7 +111,8 @@ static bool fill_race(cJSON *race, const struct mf_race_outcome *o)
 {
     bool ok = mf_json_add_i64(race, "winner", o->winner) && add_number(race, "us", rounded(o->us)) &&
               add_number(race, "mad", rounded(o->mad)) && mf_json_add_i64(race, "rounds", o->rounds) &&
-              mf_json_add_i64(race, "calls", o->calls);
+              mf_json_add_i64(race, "calls", o->calls) &&
+              (o->active <= 0 || mf_json_add_i64(race, "active_experts", o->active));
     cJSON *ties = ok ? cJSON_AddArrayToObject(race, "ties") : NULL;
     for (size_t i = 0; ties && i < o->n_ties; i++) {
         cJSON *item = cJSON_CreateNumber((double)o->ties[i]);

@@ -277,6 +277,7 @@ static int run_race(struct race *r, const struct mf_race_plan *plan, const int *
         return raced;
     for (size_t i = 0; i < n && result == 0; i++)
         result = report_entrant(r, i, raced == 0 ? outcome.rounds : MF_SAMPLES_MAX);
+    outcome.active = r->s->rotation.active;
     if (result == 0 && raced == 0)
         result = r->sink->race(r->sink, &outcome);
     mf_session_phase(r->sink, MF_PHASE_WAIT);

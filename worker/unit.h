@@ -59,6 +59,7 @@ struct mf_race_outcome {
     size_t n_ties;
     double us, mad; /* of the winner's fresh samples */
     int rounds, calls;
+    int64_t active; /* experts that the routing asks for; 0: not known */
 };
 
 /* Where a running unit reports. Every call may block on the socket; a negative return ends the unit. */

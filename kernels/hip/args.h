@@ -90,7 +90,7 @@ struct mf_hip_tile_args {
     void *out; /* h [P,I], or z [T*k,H] */
     float *out_scale;
     mf_i32 token;
-    mf_i32 columns; /* tile_hopper.hip: tile columns that are made of every block before the next ones */
+    mf_i32 columns; /* hopper_core.inc.h: tile columns that are made of every block before the next ones */
 };
 
 /* Of mx.hip: where the scales of groups end. */
@@ -111,6 +111,20 @@ struct mf_hip_bulk_args {
     struct mf_hip_map x_map; /* stage 2: h as {K; row} */
     struct mf_hip_tile_args tile;
     const void *w_scale_end; /* of groups of narrow weights */
+};
+
+/* Of layer.hip, which makes the sorted order, and tokens that are quantised: up, down have no sorted_*, experts, num_valid. */
+struct mf_hip_layer_args {
+    struct mf_hip_map w1_map, w2_map, h_map;
+    struct mf_hip_tile_args up, down;
+    const mf_i32 *ids; /* [T,k] */
+    const float *weights;
+    const void *x;      /* bf16 [T,H]; up.x is the same, or what is made of it */
+    mf_i32 *sorted_ids; /* [rows] */
+    float *sorted_weights;
+    unsigned int *done;  /* of each expert block: tiles of h that are written */
+    unsigned int *taken; /* [2], tiles of each stage that blocks have taken beyond their first */
+    mf_i32 rows, token;  /* rows: at most, in sorted order */
 };
 
 struct mf_hip_one_args {

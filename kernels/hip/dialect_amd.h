@@ -50,13 +50,14 @@ MF_DEVICE u64 mf_ballot(bool v)
 {
     return __builtin_amdgcn_uicmp((u32)v, 0u, 33 /* not equal */);
 }
-/* Lanes of the wave that hold the same value, this one among them: bit by bit, as far as any lane has one. */
-MF_DEVICE u64 mf_match(i32 v)
+/* Lanes of the wave that hold the same value, this one among them; all values are below BOUND. */
+template <u32 BOUND> MF_DEVICE u64 mf_match(u32 v)
 {
     u64 same = mf_ballot(true);
-    for (u32 rest = (u32)v; mf_ballot(rest != 0); rest >>= 1) {
-        const u64 ones = mf_ballot(rest & 1);
-        same &= rest & 1 ? ones : ~ones;
+    MF_UNROLL
+    for (u32 bit = 1; bit < BOUND; bit <<= 1) {
+        const u64 ones = mf_ballot(v & bit);
+        same &= v & bit ? ones : ~ones;
     }
     return same;
 }

@@ -2,6 +2,8 @@
  * to each other. Only the tile core that is Hopper's own knows them. */
 #pragma once
 
+#include "args.h"
+
 /* ---- barriers in LDS: a phase ends with its last arrival and its last byte ---- */
 
 MF_DEVICE u32 mf_lds_at(const void *p)
@@ -104,10 +106,47 @@ MF_DEVICE void mf_bulk_commit()
 {
     asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
 }
+/* Until what this thread stored or added in bulk is in memory. */
+MF_DEVICE void mf_bulk_wait()
+{
+    asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
+}
 /* But for the last N groups. */
 template <int N = 0> MF_DEVICE void mf_bulk_wait_read()
 {
     asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(N) : "memory");
+}
+
+/* How many were taken before this one, of a count in memory. */
+MF_DEVICE u32 mf_take_one(u32 *count)
+{
+    u32 before;
+    asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 1;\n" : "=r"(before) : "l"(count) : "memory");
+    return before;
+}
+
+/* ---- rows that one block writes and another reads in bulk ---- */
+
+/* One more part of what `count` counts is in memory, written before by any thread that has met this one. */
+MF_DEVICE void mf_part_done(u32 *count)
+{
+    asm volatile("fence.proxy.async;\n" ::: "memory");
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;\n" ::"l"(count) : "memory");
+}
+/* Until so many are. */
+MF_DEVICE void mf_parts_wait(const u32 *count, u32 parts)
+{
+    u32 v;
+    do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(v) : "l"(count) : "memory");
+    } while (v < parts);
+    asm volatile("fence.proxy.async;\n" ::: "memory");
+}
+/* What this thread wrote to memory is seen by whoever reads it in bulk after a barrier of the grid. */
+MF_DEVICE void mf_written_for_all()
+{
+    asm volatile("fence.proxy.async;\n" ::: "memory");
+    __threadfence();
 }
 
 /* ---- registers and fragments ---- */

@@ -34,10 +34,17 @@ MF_DEVICE i32 mf_shuffle_up(i32 v, int delta)
 {
     return __shfl_up_sync(0xffffffffu, v, delta);
 }
-/* Lanes of the wave that hold the same value, this one among them. */
-MF_DEVICE u64 mf_match(i32 v)
+/* Lanes of the wave that hold the same value, this one among them; all values are below BOUND. By votes, a bit each: the
+ * instruction that matches takes its time for each value that there is. */
+template <u32 BOUND> MF_DEVICE u64 mf_match(u32 v)
 {
-    return __match_any_sync(0xffffffffu, v);
+    u32 same = 0xffffffffu;
+    MF_UNROLL
+    for (u32 bit = 1; bit < BOUND; bit <<= 1) {
+        const u32 ones = __ballot_sync(0xffffffffu, v & bit);
+        same &= v & bit ? ones : ~ones;
+    }
+    return same;
 }
 MF_DEVICE int mf_popcount(u64 v)
 {
@@ -278,31 +285,37 @@ MF_DEVICE void mf_pause()
 /* ---- between blocks ---- */
 
 /* Every block of a grid that is resident as a whole meets here. The counter and the generation are zero when the code
- * object is loaded; whoever comes last leaves the counter zero again. */
+ * object is loaded; whoever comes last leaves the counter zero again. Of a block one thread arrives, for all that have met it;
+ * the generation is the same for all until it has, and another one once all blocks have. */
+MF_DEVICE u32 mf_grid_generation(const u32 *barrier)
+{
+    u32 v;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(v) : "l"(barrier + 1) : "memory");
+    return v;
+}
+MF_DEVICE void mf_grid_count(u32 *barrier)
+{
+    u32 old;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;\n" : "=r"(old) : "l"(barrier) : "memory");
+    if (old == gridDim.x - 1) {
+        asm volatile("st.relaxed.gpu.global.u32 [%0], 0;\n" ::"l"(barrier) : "memory");
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;\n" ::"l"(barrier + 1) : "memory");
+    }
+}
+/* The same by all threads of each block. */
 MF_DEVICE void mf_grid_arrive(u32 *barrier, u32 *ret_generation)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
-        u32 generation, old;
-        asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];\n"
-                     : "=r"(generation)
-                     : "l"(barrier + 1)
-                     : "memory");
-        asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;\n" : "=r"(old) : "l"(barrier) : "memory");
-        if (old == gridDim.x - 1) {
-            asm volatile("st.relaxed.gpu.global.u32 [%0], 0;\n" ::"l"(barrier) : "memory");
-            asm volatile("red.release.gpu.global.add.u32 [%0], 1;\n" ::"l"(barrier + 1) : "memory");
-        }
-        *ret_generation = generation;
+        *ret_generation = mf_grid_generation(barrier);
+        mf_grid_count(barrier);
     }
 }
 MF_DEVICE void mf_grid_wait(u32 *barrier, u32 generation)
 {
     if (threadIdx.x == 0) {
-        u32 now;
-        do {
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(now) : "l"(barrier + 1) : "memory");
-        } while (now == generation);
+        while (mf_grid_generation(barrier) == generation)
+            ;
     }
     __syncthreads();
 }

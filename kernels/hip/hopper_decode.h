@@ -1,5 +1,5 @@
-/* The product of tile_hopper.hip with weights of four bits: each lane makes bf16 of its own and hands them to the matrix
- * instructions in registers (hopper_weights.h includes this; hopper_narrow.h says what lies where). While eight steps' worth of
+/* The product of mx_hopper.hip with weights of four bits: each lane makes bf16 of its own and hands them to the matrix
+ * instructions in registers (hopper_weights.inc.h includes this; hopper_narrow.h says what lies where). While eight steps' worth of
  * instructions multiply some, the lane makes the next. Weights by groups are rounded to bf16 under INT4's scales. */
 #pragma once
 

@@ -1,4 +1,4 @@
-/* The waves of tile_hopper.hip that bring weights of four bits, and tokens as bf16.
+/* The waves of mx_hopper.hip that bring weights of four bits, and tokens as bf16.
  *
  * A slice is 128 along K: rows of 64 bytes of weights in bulk, as they lie in memory, their scales by words, and tokens that
  * each thread loads, makes bf16, turns and puts where the matrix instructions read them. What the instruction's column 2 i + 8 c, and the

@@ -4,7 +4,7 @@
  *   MF_W        FP4, INT4, FP8    MF_W_GROUP  elements of K under one scale: 32, 16; 0: a row's
  *   MF_X        BF16, FP8, FP4    MF_X_GROUP  the same of the tokens
  *   MF_STAGES   slices of the ring; MF_PARTS of 128 along K are a slice
- *   and what tile_parts.h and tile_waves.h say
+ *   and what tile_parts.inc.h and tile_waves.h say
  *
  * Scales of FP4 and FP8 are powers of two, or e4m3 of FP4: a weight under its scale is a bf16 without rounding, so that one
  * multiplication gives both. INT4's of a group are bf16: the sum of each group is scaled apart.

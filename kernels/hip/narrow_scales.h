@@ -1,4 +1,4 @@
-/* Weights of four bits, or with scales of groups, and their tokens (mx.hip and tile_hopper.hip): where scales are, and what they
+/* Weights of four bits, or with scales of groups, and their tokens (mx.hip and mx_hopper.hip): where scales are, and what they
  * and elements become.
  *
  *   MF_W        FP4, INT4, FP8    MF_W_GROUP  elements of K under one scale: 32, 16; 0: a row's

@@ -91,7 +91,7 @@ MF_DEVICE void count_routes(const mf_hip_permute_args &a, order &o, u32 (&expert
         return;
     MF_UNROLL
     for (int r = 0; r < ROUNDS; r++) {
-        const u64 same = mf_match((i32)expert[r]);
+        const u64 same = mf_match<MF_E + 1>(expert[r]);
         const i32 below = mf_popcount(same & (((u64)1 << lane) - 1));
         const i32 before = expert[r] < MF_E ? o.count[wave][expert[r]] : 0;
         mf_wave_sync();

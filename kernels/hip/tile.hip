@@ -8,7 +8,7 @@
  *   MF_FORMAT   what rows and weights are (format.h)
  *   MF_STAGES   slices of the ring
  *   MF_WGMMA    (Hopper) both operands straight from LDS, by groups of four waves of 64 weight rows
- *   and what tile_parts.h and tile_waves.h say
+ *   and what tile_parts.inc.h and tile_waves.h say
  *
  * A slice is 128 bytes along K of every row: 64 bf16 or 128 fp8. A row's eight 16-byte chunks lie at chunk ^ (row % 8),
  * so eight rows of a matrix load touch all banks.

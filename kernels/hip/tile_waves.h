@@ -1,4 +1,4 @@
-/* Cores whose waves multiply by mf_mma_* each: which rows a wave has, where its sums are, and how they leave (tile_parts.h).
+/* Cores whose waves multiply by mf_mma_* each: which rows a wave has, where its sums are, and how they leave (tile_parts.inc.h).
  *
  *   MF_WARPS_N x MF_WARPS_M  waves over weight rows and tokens
  *
@@ -7,7 +7,7 @@
  * two tiles it is empty. */
 #pragma once
 
-#include "tile_parts.h"
+#include "tile_parts.inc.h"
 
 #define WAVES   (MF_WARPS_N * MF_WARPS_M)
 #define THREADS (WAVES * MF_WAVE)

@@ -42,9 +42,9 @@ MF_HIDDEN void mf_match_all(void **lanes)
     for (int l = 0; l < MF_WAVE; l++)
         *(u64 *)lanes[l] = same[l];
 }
-MF_WORD u64 mf_match(i32 v)
+template <u32 BOUND> MF_WORD u64 mf_match(u32 v)
 {
-    u64 mine = (u32)v;
+    u64 mine = v;
     mf_emulator->meet(mf_emulator, "mf_match", &mine, mf_match_all, MF_PC);
     return mine;
 }

@@ -66,7 +66,7 @@ MF_DEVICE u32 meet(const fault_args &a, u32 sum)
     if (a.mode == FAULT_STUCK && threadIdx.x == 7)
         __syncthreads();
     if (a.mode == FAULT_DIVERGED && threadIdx.x == 5)
-        return sum + (u32)mf_match(1);
+        return sum + (u32)mf_match<2>(1);
     return sum + (u32)mf_shuffle_up((i32)sum, 3);
 }
 

@@ -1,8 +1,6 @@
-/* The product of tile_hopper.hip with the tokens for its rows and the weights for its columns: for scales of 1x128 and many
+/* The product of hopper_core.inc.h with the tokens for its rows and the weights for its columns: for scales of 1x128 and many
  * tokens. A lane has two tokens of each sixteen, so what a slice's sums are scaled by is two or four numbers, where the other
  * product reads two for every eight tokens. Of a column it has gate and up side by side, eight columns apart in the tile. */
-#pragma once
-
 #if !BY_BLOCK
 #    error "MF_SWAP is for scales of 1x128"
 #endif
@@ -34,7 +32,7 @@ MF_DEVICE i32 first_row(i32 share)
 /* All tokens of the group are padding. */
 MF_DEVICE bool is_idle(const place &p, i32 share)
 {
-    return BY_TOKENS && share > 0 && p.width <= QM_HALF;
+    return BY_TOKENS && share > 0 && p.few;
 }
 
 MF_DEVICE void hold(sums &d)

@@ -1,7 +1,5 @@
-/* The product of tile_hopper.hip with the weights for its rows and the tokens for its columns: of few tokens few columns are
+/* The product of hopper_core.inc.h with the weights for its rows and the tokens for its columns: of few tokens few columns are
  * multiplied. A wave's sums of 64 weight rows hold gate and up of a column in the same lane. */
-#pragma once
-
 #define WN (MF_TURNS ? MF_BN : MF_BN / GROUPS) /* weight rows of a group */
 #define Q  (WN / 64)
 /* With scales by slice the compiler finds no registers for more than one of them, and has every instruction wait. */

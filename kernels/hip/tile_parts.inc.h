@@ -1,5 +1,5 @@
 /* What all cores of the two-stage grouped GEMM share: how the work is cut into tiles, and the end of a tile. A core is a file
- * of its own (tile.hip, tile_hopper.hip, mx.hip); these are its words whatever its weights are.
+ * of its own (tile.hip, hopper_core.inc.h, mx.hip, mx_hopper.hip); these are its words whatever its weights are.
  *
  *   MF_STAGE    1: gather, gemm1, act -> h [P,I]     2: gemm2, row by row into z [T·k,H]
  *   MF_N, MF_D  columns of the output; length of the product (stage 1: I, H; stage 2: H, I)
@@ -10,8 +10,6 @@
  *   MF_QUANT    stage 1 leaves h as e4m3 with scales of 1x128: a tile has whole groups
  *
  * A tile ends as bf16 in LDS, out[token][column], from where its rows are stored. */
-#pragma once
-
 #include "args.h"
 #include "gate_up.h"
 #include "quantise.h"

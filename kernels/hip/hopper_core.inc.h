@@ -1,0 +1,302 @@
+/* Hopper's own core of a stage of the two-stage grouped GEMM. A source includes it once for each stage that it has, in a
+ * namespace of its own, with dialect_hopper.h and format.h before it.
+ *
+ * As in tile.hip a slice is 128 bytes along K of every row, and stage 1 has eight rows of gate and the eight of up in turn.
+ * Four waves bring slices, two groups of four waves multiply: they meet at barriers in LDS only, so one group's sums are
+ * scaled or stored while the other's are made. Weights, and the tokens of stage 2, come as boxes of tensors in bulk; the
+ * tokens of stage 1 are gathered, row by row.
+ *
+ * A block's first tile is that of its number; after it, whoever is free takes the next: some units are nearer to memory than
+ * others. So the blocks that run at one time have neighbouring tiles: rows of weights that several expert blocks share, and
+ * tokens that several columns share, are read while the last cache has them.
+ *
+ *   MF_FORMAT, MF_STAGES  as tile.hip has them, and what tile_parts.inc.h says
+ *   MF_ADD      stage 2 adds each row to that of its token in y, which was zeroed; in no order
+ *   MF_SWAP     1: rows of the product are tokens (hopper_tokens.inc.h); 0: weights (hopper_weights.inc.h)
+ *   MF_TURNS    1: each group multiplies a tile of its own, turn and turn about; 0: the groups share a tile's rows
+ *   MF_LAYER    both stages are in one launch, and share a ring
+ *
+ *   lds: hopper_ring.h's */
+#include "tile_parts.inc.h"
+
+#define SLICE_K  (SLICE / BYTES)
+#define SLICES   MF_CEIL(MF_D, SLICE_K)
+#define BLOCKS_D MF_CEIL(MF_D, 128)
+/* Tokens of a block that are multiplied, by eights: all, half or a quarter, where a matrix instruction has that width. */
+#define QM        (MF_BM / 8)
+#define QM_HALF   (QM / 2)
+#define QM_LEAST  (QM == 12 ? 6 : QM / 4)
+#define OUT_BYTES (MF_BM * OUT_STRIDE * 2)
+#define GATHERS   (MF_STAGE == 1)
+#ifdef MF_LAYER
+#    define COPIES 1
+#else
+#    define COPIES (GATHERS || BY_BLOCK) /* all four bringing waves have something to copy */
+#endif
+#define PASSES MF_CEIL(MF_BM, GROUP / 8)
+/* Registers of a thread that brings, that remembers so many rows, and of one that multiplies: 64 Ki in all. */
+#define BRINGS     (GATHERS && (PASSES > 8 || MF_SWAP) ? 56 : 40)
+#define MULTIPLIES (GATHERS && (PASSES > 8 || MF_SWAP) ? 224 : 232)
+
+enum {
+    tiles_of_block = TILES_N,
+    out_bytes = OUT_BYTES,
+    brings = BRINGS,
+    multiplies = MULTIPLIES,
+};
+
+/* Tile i of all: block and column. Some columns, all where out is in cache whole, are made of every block before the next. */
+MF_DEVICE void find_tile(const mf_hip_tile_args &a, i32 i, i32 n_blocks, i32 &ret_block, i32 &ret_col)
+{
+    const i32 chunk = i / (n_blocks * a.columns), first = chunk * a.columns,
+              width = MF_MIN(a.columns, TILES_N - first);
+    const i32 within = i - n_blocks * first;
+    ret_block = within / width;
+    ret_col = (first + within % width) * COLS;
+}
+
+/* ---- the waves that bring ---- */
+
+/* Where the rows lie that a thread gathers, in 16 bytes from x; ~0: padding. */
+struct rows {
+    u32 at[PASSES];
+};
+MF_DEVICE void find_rows(const mf_hip_tile_args &a, i32 block, rows &ret)
+{
+    const i32 me = threadIdx.x % GROUP;
+    MF_UNROLL
+    for (int p = 0; p < PASSES; p++) {
+        const i32 r = me / 8 + p * (GROUP / 8);
+        const i32 token = r < MF_BM ? mf_id_token(a.sorted_ids[(i64)block * MF_BM + r]) : a.token;
+        ret.at[p] = token < a.token ? (u32)token * (MF_D * BYTES / 16) + me % 8 : ~0u;
+    }
+}
+MF_DEVICE void gather(const mf_hip_tile_args &a, const rows &from, i32 slice, u8 *tokens)
+{
+    const i32 me = threadIdx.x % GROUP, row = me / 8, chunk = me % 8;
+    const bool within = slice * SLICE + chunk * 16 < MF_D * BYTES;
+    u8 *to = tokens + row * SLICE + ((chunk ^ (row & 7)) << 4);
+    const u8 *x = (const u8 *)a.x + slice * SLICE;
+    MF_UNROLL
+    for (int p = 0; p < PASSES; p++) {
+        const bool there = within && from.at[p] != ~0u;
+        if (MF_BM % (GROUP / 8) == 0 || row + p * (GROUP / 8) < MF_BM)
+            mf_copy_async_16(to + p * (GROUP / 8) * SLICE, x + (there ? (u64)from.at[p] * 16 : 0), there);
+    }
+}
+/* Each token's scale of a slice. */
+MF_DEVICE void copy_scales(const mf_hip_tile_args &a, const i64 (&from)[2], i32 slice, u8 *scales)
+{
+    const i32 me = threadIdx.x % GROUP;
+    MF_UNROLL
+    for (int p = 0; p < MF_CEIL(MF_BM, GROUP); p++) {
+        if (me + p * GROUP < MF_BM)
+            mf_copy_async_4(scales + (me + p * GROUP) * 4, a.x_scale + (from[p] < 0 ? 0 : from[p] + slice),
+                            from[p] >= 0);
+    }
+}
+MF_DEVICE void find_scales(const mf_hip_tile_args &a, i32 block, i64 (&ret)[2])
+{
+    MF_UNROLL
+    for (int p = 0; p < MF_CEIL(MF_BM, GROUP); p++) {
+        const i32 r = threadIdx.x % GROUP + p * GROUP;
+        const i64 at = (i64)block * MF_BM + r;
+        const i32 token = r < MF_BM ? mf_id_token(a.sorted_ids[at]) : a.token;
+        ret[p] = token < a.token ? (GATHERS ? (i64)token : at) * BLOCKS_D : -1;
+    }
+}
+
+/* A slice of a tile's weights, in one box. Where rows lie by sixteens, eight columns are not always as far from the next
+ * eight: the box then counts sixteens through all experts, and the eights in them. */
+MF_DEVICE void bring_weights(const mf_hip_map &map, u8 *to, u64 *full, i32 slice, i32 col, i32 expert)
+{
+#if MF_STAGE == 1 && defined(MF_GATE_ROWS) && MF_GATE_ROWS == 16
+    mf_bulk_load_5(to, &map, full, slice * SLICE_K, 0, 0, 0, expert * (MF_N / 16) + col / 16);
+#else
+    mf_bulk_load_5(to, &map, full, slice * SLICE_K, 0, 0, col / 8, expert);
+#endif
+}
+
+/* The same into the ring's place, once that is empty. */
+MF_DEVICE void ask_weights(const mf_hip_map &map, const ring &r, i32 slice, i32 col, i32 expert)
+{
+    wait_empty(r);
+    if (threadIdx.x % GROUP > 0)
+        return;
+    u64 *full = r.full + r.at % MF_STAGES;
+    mf_barrier_expect(full, (MF_BN + (GATHERS ? 0 : MF_BM)) * SLICE);
+    bring_weights(map, slice_of(r), full, slice, col, expert);
+}
+
+/* All slices of this block's tiles. taken counts tiles that blocks have taken beyond their first. there(block): waits until
+ * the tokens of an expert block are written, where this launch writes them; the weights of a tile's first slices are on their
+ * way by then, of the first tile as many as the ring holds. */
+template <class There>
+MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_hip_tile_args &t, ring &r,
+                     i32 n_blocks, u32 *taken, const There &there)
+{
+    const i32 me = threadIdx.x % GROUP, n_tiles = n_blocks * TILES_N;
+    rows row;
+    i64 scale[2] = {-1, -1};
+    i32 i = (i32)blockIdx.x, ahead = MF_STAGES;
+    if (!COPIES && me > 0)
+        return;
+    if (me == 0)
+        tell_tile(r, i);
+    for (; i < n_tiles; ahead = 1) {
+        i32 block, col, asked, next = 0;
+        find_tile(t, i, n_blocks, block, col);
+        const i32 expert = t.experts[block];
+        for (asked = 0; There::waits && asked < MF_MIN(ahead, SLICES); asked++) {
+            ring later = r;
+            later.at += asked;
+            ask_weights(w_map, later, asked, col, expert);
+        }
+        there(block);
+        if (GATHERS)
+            find_rows(t, block, row);
+        if (BY_BLOCK)
+            find_scales(t, block, scale);
+        r.tile++;
+        for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
+            u8 *tokens = slice_of(r) + MF_BN * SLICE;
+            u64 *full = r.full + r.at % MF_STAGES;
+            if (!There::waits || slice >= asked)
+                ask_weights(w_map, r, slice, col, expert);
+            if (slice == 0 && me == 0)
+                next = (i32)(gridDim.x + mf_take_one(taken));
+            if (!GATHERS && me == 0)
+                mf_bulk_load_2(tokens, &x_map, full, slice * SLICE_K, block * MF_BM);
+            if (GATHERS)
+                gather(t, row, slice, tokens);
+            if (BY_BLOCK)
+                copy_scales(t, scale, slice, tokens + MF_BM * SLICE);
+            if (COPIES)
+                mf_barrier_arrive_copied(full);
+        }
+        if (me == 0)
+            tell_tile(r, next);
+        i = COPIES ? told_tile(r) : next;
+    }
+    r.tile++;
+}
+
+/* What is known of a tile before it is multiplied. */
+struct place {
+    i32 block, col, expert;
+    bool few, fewest; /* the block's tokens fit QM_HALF or QM_LEAST: padding is at its end */
+};
+
+#if MF_SWAP
+#    include "hopper_tokens.inc.h"
+#else
+#    include "hopper_weights.inc.h"
+#endif
+
+/* out's rows: in bulk, each by one thread, or quantised. */
+MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, i32 me)
+{
+#ifdef MF_QUANT
+    store_quantised(a, block, col, out, me, OUT_WAVES * MF_WAVE);
+#else
+    for (i32 row = me; row < MF_BM; row += OUT_WAVES * MF_WAVE) {
+        const i64 at = (i64)block * MF_BM + row;
+        const i32 id = a.sorted_ids[at];
+        const i32 bytes = MF_MIN(COLS, MF_N - col) * 2;
+        if (mf_id_token(id) >= a.token)
+            continue;
+#    ifdef MF_ADD
+        mf_bulk_add((u16 *)a.out + (i64)mf_id_token(id) * MF_N + col, out + row * OUT_STRIDE, bytes);
+#    else
+        const i64 to = MF_STAGE == 1 ? at : (i64)mf_id_token(id) * MF_K + mf_id_slot(id);
+        mf_bulk_store((u16 *)a.out + to * MF_N + col, out + row * OUT_STRIDE, bytes);
+#    endif
+    }
+    mf_bulk_commit();
+#endif
+}
+
+MF_DEVICE place place_of(const mf_hip_tile_args &a, i32 i, i32 n_blocks)
+{
+    place p;
+    find_tile(a, i, n_blocks, p.block, p.col);
+    p.expert = a.experts[p.block];
+    p.few = mf_id_token(a.sorted_ids[(i64)p.block * MF_BM + QM_HALF * 8]) >= a.token;
+    p.fewest = mf_id_token(a.sorted_ids[(i64)p.block * MF_BM + QM_LEAST * 8]) >= a.token;
+    return p;
+}
+
+/* How the waves meet that write a tile's rows. */
+struct part_of {
+    i32 share, number, me;
+    bool waits; /* MF_TURNS: for the other group */
+    u16 *out;
+};
+
+/* A tile's product into out; whether there is another tile after it. */
+template <int N>
+MF_DEVICE bool make_tile(const mf_hip_tile_args &a, ring &r, const place &p, const part_of &mine, i32 n_tiles)
+{
+    const i32 group = threadIdx.x / GROUP;
+    product d;
+    /* A group may not run ahead to its slices: of a barrier only the last phase and the one before can be told apart. */
+    if (MF_TURNS && mine.waits)
+        mf_group_sync(GROUPS + 1 + group, GROUPS * GROUP);
+    multiply_tile<N>(a, r, p, mine.share, d);
+    r.tile++;
+    const bool more = told_tile(r) < n_tiles;
+    if (MF_TURNS && more)
+        mf_group_arrive(GROUPS + 1 + (group + 1) % GROUPS, GROUPS * GROUP);
+    mf_bulk_wait_read();
+    mf_group_sync(mine.number, OUT_WAVES * MF_WAVE);
+    leave_tile<N>(a, p, mine.share, d, mine.out);
+    mf_matrix_fence();
+    mf_group_sync(mine.number, OUT_WAVES * MF_WAVE);
+    return more;
+}
+
+/* done(block): of a tile whose rows are stored, by all that stored them. */
+template <class Done>
+MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, i32 n_blocks, const Done &done)
+{
+    const i32 n_tiles = n_blocks * TILES_N, group = threadIdx.x / GROUP;
+    const u32 first_slice = r.at, first_tile = r.tile;
+    part_of mine;
+    mine.share = MF_TURNS ? 0 : group;
+    mine.number = MF_TURNS ? 1 + group : 1;
+    mine.me = MF_TURNS ? threadIdx.x % GROUP : threadIdx.x;
+    mine.out = (u16 *)(outs + (MF_TURNS ? group * OUT_BYTES : 0));
+    bool more = told_tile(r) < n_tiles;
+    if (MF_TURNS && more && group > 0) {
+        r.at += SLICES;
+        r.tile++;
+        more = told_tile(r) < n_tiles;
+    }
+    place next;
+    if (more)
+        next = place_of(a, told_tile(r), n_blocks);
+    while (more) {
+        const place p = next;
+        mine.waits = r.tile > first_tile;
+        if (TRIMS && p.fewest)
+            more = make_tile<QM_LEAST>(a, r, p, mine, n_tiles);
+        else if (TRIMS && p.few)
+            more = make_tile<QM_HALF>(a, r, p, mine, n_tiles);
+        else
+            more = make_tile<QM>(a, r, p, mine, n_tiles);
+        if (!MF_TURNS && more)
+            next = place_of(a, told_tile(r), n_blocks);
+        store(a, p.block, p.col, mine.out, mine.me);
+        done(p.block, mine.number, OUT_WAVES * MF_WAVE, mine.me);
+        if (MF_TURNS && more) { /* the other group's */
+            r.at += SLICES;
+            r.tile++;
+            more = told_tile(r) < n_tiles;
+            if (more)
+                next = place_of(a, told_tile(r), n_blocks);
+        }
+    }
+    mf_bulk_wait_read();
+    r.at = first_slice + (r.tile - first_tile) * SLICES;
+    r.tile++;
+}

@@ -1,0 +1,81 @@
+/* What the waves of Hopper's core (hopper_core.inc.h) hand to each other in LDS: slices, from those that bring to those that multiply,
+ * and which tiles they are of.
+ *
+ *   lds: ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM] } | out bf16 [BM][COLS + 8], a group's own
+ *        with MF_TURNS | full u64[MF_STAGES] | empty u64[MF_STAGES] | told u64[QUEUE] | tiles i32[QUEUE] */
+#pragma once
+
+#define SLICE      128
+#define GROUP      128
+#define GROUPS     2
+#define SCALES     (BY_BLOCK ? MF_BM * 4 : 0)
+#define RING_BYTES (MF_CEIL(MF_BN * SLICE + MF_BM * SLICE + SCALES, 1024) * 1024)
+#define OUT_WAVES  (MF_TURNS ? 4 : 4 * GROUPS) /* that write one out */
+/* More than the tiles that a ring's slices can be of, the one that is told next and the one that is stored. */
+#define QUEUE 16
+
+struct ring {
+    u8 *slices;
+    u64 *full, *empty, *told;
+    i32 *tiles;
+    u32 at;   /* slices so far */
+    u32 tile; /* tiles so far, and one more for each end of them */
+};
+/* outs: bytes of all outs. */
+MF_DEVICE ring ring_at(u8 *lds, i32 outs)
+{
+    ring r;
+    r.slices = lds;
+    r.full = (u64 *)(lds + MF_STAGES * RING_BYTES + outs);
+    r.empty = r.full + MF_STAGES;
+    r.told = r.empty + MF_STAGES;
+    r.tiles = (i32 *)(r.told + QUEUE);
+    r.at = r.tile = 0;
+    return r;
+}
+/* By all threads, which meet. arrivals: at a slice's barrier, that of its weights apart. */
+MF_DEVICE void begin_ring(const ring &r, i32 arrivals)
+{
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < MF_STAGES; s++) {
+            mf_barrier_init(r.full + s, 1 + arrivals);
+            mf_barrier_init(r.empty + s, OUT_WAVES);
+        }
+        for (int q = 0; q < QUEUE; q++)
+            mf_barrier_init(r.told + q, 1);
+    }
+    mf_matrix_fence();
+    __syncthreads();
+}
+
+MF_DEVICE u8 *slice_of(const ring &r)
+{
+    return r.slices + r.at % MF_STAGES * RING_BYTES;
+}
+MF_DEVICE void wait_full(const ring &r)
+{
+    mf_barrier_wait(r.full + r.at % MF_STAGES, r.at / MF_STAGES & 1);
+}
+MF_DEVICE void wait_empty(const ring &r)
+{
+    mf_barrier_wait(r.empty + r.at % MF_STAGES, (r.at / MF_STAGES & 1) ^ 1);
+}
+/* The slice before the last `ago` ones is no longer read by this wave. */
+MF_DEVICE void leave_slice(const ring &r, u32 ago)
+{
+    mf_wave_sync();
+    if (threadIdx.x % MF_WAVE == 0)
+        mf_barrier_arrive(r.empty + (r.at - ago) % MF_STAGES);
+}
+
+/* Says, by one thread, which tile is the ring's next; one beyond the last ends a stage. */
+MF_DEVICE void tell_tile(const ring &r, i32 tile)
+{
+    r.tiles[r.tile % QUEUE] = tile;
+    mf_barrier_arrive(r.told + r.tile % QUEUE);
+}
+MF_DEVICE i32 told_tile(const ring &r)
+{
+    mf_barrier_wait(r.told + r.tile % QUEUE, r.tile / QUEUE & 1);
+    return *(volatile i32 *)(r.tiles + r.tile % QUEUE);
+}

@@ -1,0 +1,210 @@
+/* The whole layer in one launch by Hopper's core (hopper_core.inc.h), for tokens that matrix instructions multiply.
+ *
+ * The grid is resident as a whole, a block a unit. Each block zeroes its share of y, quantises its share of x and sorts for itself,
+ * so that it knows which expert each block of rows has; of the order itself it writes a share. Then its bringing waves ask for
+ * weights, and for the tokens of stage 1 once all blocks have met. A tile of h that is stored is counted for its block of rows, and
+ * stage 2 brings rows of h once all tiles of their block are there. So memory is asked for weights from the sort to the end, and
+ * nothing but the first and the last tiles waits.
+ *
+ *   MF_H, MF_I, MF_K, MF_E, MF_FIRST (share.h)    MF_HALVES1, MF_WEIGHT1, MF_BIAS1, MF_BIAS2   as one.hip has them
+ *   MF_FORMAT (bf16, or scales of 1x128), MF_STAGES, MF_BM, MF_BN, MF_TURNS, MF_SWAP            as the core has them
+ *
+ *   lds: as hopper_ring.h has it, of the stage whose out is larger, then num_valid i32[2] and experts i32[rows / MF_BM];
+ *        before that the sort's */
+#define MF_WGMMA 1
+#define MF_LAYER 1
+#include "dialect.h"
+#include "format.h"
+#include "dialect_hopper.h"
+#include "quantise.h"
+#include "gate_up.h"
+#include "activation.h"
+#define MF_BLOCK_M MF_BM
+#define MF_THREADS 384
+#include "sort.h"
+#include "hopper_ring.h"
+
+#define MF_STAGE  1
+#define MF_N      MF_I
+#define MF_D      MF_H
+#define MF_HALVES MF_HALVES1
+#define MF_WEIGHT MF_WEIGHT1
+#ifdef MF_BIAS1
+#    define MF_BIAS
+#endif
+#if BY_BLOCK
+#    define MF_QUANT
+#endif
+namespace up {
+#include "hopper_core.inc.h"
+}
+#undef MF_STAGE
+#undef MF_N
+#undef MF_D
+#undef MF_HALVES
+#undef MF_WEIGHT
+#undef MF_BIAS
+#undef MF_QUANT
+
+#define MF_STAGE  2
+#define MF_N      MF_H
+#define MF_D      MF_I
+#define MF_HALVES 1
+#define MF_WEIGHT (!MF_WEIGHT1)
+#define MF_ADD
+#ifdef MF_BIAS2
+#    define MF_BIAS
+#endif
+namespace down {
+#include "hopper_core.inc.h"
+}
+
+__device__ u32 mf_meeting[2];
+
+/* Until x is quantised, the order written, and y and the counts zeroed. */
+struct prepared {
+    static const bool waits = true;
+    u32 generation;
+    __device__ __forceinline__ void operator()(i32) const
+    {
+        while (mf_grid_generation(mf_meeting) == generation)
+            ;
+    }
+};
+/* Until all of h that an expert block has is there. */
+struct multiplied {
+    static const bool waits = true;
+    const u32 *done;
+    __device__ __forceinline__ void operator()(i32 block) const
+    {
+        mf_parts_wait(done + block, up::tiles_of_block);
+    }
+};
+/* Counts a tile of h, once all have stored their rows. */
+struct count_tile {
+    u32 *done;
+    __device__ __forceinline__ void operator()(i32 block, i32 number, i32 threads, i32 me) const
+    {
+        mf_bulk_wait();
+        mf_written_for_all();
+        mf_group_sync(number, threads);
+        if (me == 0)
+            mf_part_done(done + block);
+    }
+};
+struct last_stage {
+    __device__ __forceinline__ void operator()(i32, i32, i32, i32) const {}
+};
+
+#define HELD 4 /* pieces of x that a thread has at once */
+
+/* What the threads that multiply do before anything is multiplied: zero y and the counts, and quantise x, eight elements at a
+ * time. The first loads are asked for by begin, and used while ids are on their way. */
+struct preparing {
+    const mf_hip_layer_args &a;
+    i32 me, threads;
+    mf_16b held[HELD];
+
+    __device__ __forceinline__ void take(i64 first)
+    {
+        MF_UNROLL
+        for (int c = 0; c < HELD; c++) {
+            const i64 i = first + (i64)c * threads;
+            held[c] = mf_16b{0, 0, 0, 0};
+            if (i < (i64)a.token * (MF_H / 8))
+                held[c] = mf_load_once((const mf_16b *)a.x + i);
+        }
+    }
+    /* Sixteen lanes have a group; all lanes of a wave take part in each turn. */
+    __device__ __forceinline__ void quantise(i64 first) const
+    {
+        MF_UNROLL
+        for (int c = 0; c < HELD; c++) {
+            const i64 i = first + (i64)c * threads;
+            if (i - me % MF_WAVE >= (i64)a.token * (MF_H / 8))
+                break;
+            const mf_divisor d = mf_divisor_of(mf_amax_of_16_lanes(mf_amax_8(held[c])));
+            if (i >= (i64)a.token * (MF_H / 8))
+                continue;
+            ((mf_8b *)a.up.x)[i] = mf_quantise_8(held[c], d);
+            if (i % 16 == 0)
+                ((float *)a.up.x_scale)[i / 16] = d.by;
+        }
+    }
+    __device__ __forceinline__ void begin()
+    {
+        if (threadIdx.x >= GROUP * GROUPS)
+            return;
+        if (BY_BLOCK)
+            take(me);
+        for (i64 i = me; i < (i64)a.token * (MF_H / 8); i += threads)
+            ((mf_16b *)a.down.out)[i] = mf_16b{0, 0, 0, 0};
+        for (i32 i = me; i < a.rows / MF_BM; i += threads)
+            a.done[i] = 0;
+        if (me < 2)
+            a.taken[me] = 0;
+    }
+    __device__ __forceinline__ void operator()()
+    {
+        if (!BY_BLOCK || threadIdx.x >= GROUP * GROUPS)
+            return;
+        quantise(me);
+        for (i64 first = me + (i64)HELD * threads; first - me % MF_WAVE < (i64)a.token * (MF_H / 8);
+             first += (i64)HELD * threads) {
+            take(first);
+            quantise(first);
+        }
+    }
+};
+
+MF_DEVICE void set_order(mf_hip_tile_args &t, const mf_hip_sort_args &s)
+{
+    t.sorted_ids = s.sorted_ids;
+    t.sorted_weights = s.sorted_weights;
+    t.experts = s.experts;
+    t.num_valid = s.num_valid;
+}
+
+extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_layer(const __grid_constant__ mf_hip_layer_args a)
+{
+    extern __shared__ __align__(1024) u8 lds[];
+    u8 *outs = lds + MF_STAGES * RING_BYTES;
+    ring r = ring_at(lds, (MF_TURNS ? GROUPS : 1) * MF_MAX((i32)up::out_bytes, (i32)down::out_bytes));
+    mf_hip_tile_args t1 = a.up, t2 = a.down;
+    mf_hip_sort_args sort;
+    sort.ids = a.ids;
+    sort.weights = a.weights;
+    sort.sorted_ids = a.sorted_ids;
+    sort.sorted_weights = a.sorted_weights;
+    sort.num_valid = r.tiles + QUEUE; /* each block's own, and so are the experts */
+    sort.experts = sort.num_valid + 2;
+    sort.counts = nullptr;
+    sort.token = a.token;
+
+    mf_begin();
+    const prepared prepared = {mf_grid_generation(mf_meeting)};
+    preparing mine = {a, (i32)(blockIdx.x * GROUP * GROUPS + threadIdx.x), (i32)gridDim.x * GROUP * GROUPS};
+    mine.begin();
+    sort_ids(sort, (i32 *)lds, sharing{(i32)blockIdx.x, (i32)gridDim.x, false}, mine);
+    set_order(t1, sort);
+    set_order(t2, sort);
+    mf_written_for_all(); /* before memory is busy with weights, behind which it would wait */
+    begin_ring(r, GROUP);
+    const i32 n_blocks = sort.num_valid[0] / MF_BM;
+    if (threadIdx.x >= GROUP * GROUPS) {
+        mf_registers_give<up::brings>();
+        up::bring(a.w1_map, a.w1_map, t1, r, n_blocks, a.taken, prepared);
+        down::bring(a.w2_map, a.h_map, t2, r, n_blocks, a.taken + 1, multiplied{a.done});
+        mf_copy_commit();
+        mf_copy_wait<0>();
+    } else {
+        mf_registers_take<up::multiplies>();
+        if (threadIdx.x == 0)
+            mf_grid_count(mf_meeting);
+        prepared(0);
+        up::multiply_tiles(t1, r, outs, n_blocks, count_tile{a.done});
+        if (MF_TURNS) /* as multiply_tiles has them wait for each other */
+            mf_group_sync(2 * GROUPS + 1, GROUPS * GROUP);
+        down::multiply_tiles(t2, r, outs, n_blocks, last_stage());
+    }
+}
