@@ -45,15 +45,8 @@ enum {
     multiplies = MULTIPLIES,
 };
 
-/* Tile i of all: block and column. Some columns, all where out is in cache whole, are made of every block before the next. */
-MF_DEVICE void find_tile(const mf_hip_tile_args &a, i32 i, i32 n_blocks, i32 &ret_block, i32 &ret_col)
-{
-    const i32 chunk = i / (n_blocks * a.columns), first = chunk * a.columns,
-              width = MF_MIN(a.columns, TILES_N - first);
-    const i32 within = i - n_blocks * first;
-    ret_block = within / width;
-    ret_col = (first + within % width) * COLS;
-}
+#define W_BOX SLICE_K
+#include "hopper_tile.inc.h"
 
 /* ---- the waves that bring ---- */
 
@@ -106,18 +99,7 @@ MF_DEVICE void find_scales(const mf_hip_tile_args &a, i32 block, i64 (&ret)[2])
     }
 }
 
-/* A slice of a tile's weights, in one box. Where rows lie by sixteens, eight columns are not always as far from the next
- * eight: the box then counts sixteens through all experts, and the eights in them. */
-MF_DEVICE void bring_weights(const mf_hip_map &map, u8 *to, u64 *full, i32 slice, i32 col, i32 expert)
-{
-#if MF_STAGE == 1 && defined(MF_GATE_ROWS) && MF_GATE_ROWS == 16
-    mf_bulk_load_5(to, &map, full, slice * SLICE_K, 0, 0, 0, expert * (MF_N / 16) + col / 16);
-#else
-    mf_bulk_load_5(to, &map, full, slice * SLICE_K, 0, 0, col / 8, expert);
-#endif
-}
-
-/* The same into the ring's place, once that is empty. */
+/* A slice of weights into the ring's place, once that is empty. */
 MF_DEVICE void ask_weights(const mf_hip_map &map, const ring &r, i32 slice, i32 col, i32 expert)
 {
     wait_empty(r);
@@ -192,29 +174,6 @@ struct place {
 #else
 #    include "hopper_weights.inc.h"
 #endif
-
-/* out's rows: in bulk, each by one thread, or quantised. */
-MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, i32 me)
-{
-#ifdef MF_QUANT
-    store_quantised(a, block, col, out, me, OUT_WAVES * MF_WAVE);
-#else
-    for (i32 row = me; row < MF_BM; row += OUT_WAVES * MF_WAVE) {
-        const i64 at = (i64)block * MF_BM + row;
-        const i32 id = a.sorted_ids[at];
-        const i32 bytes = MF_MIN(COLS, MF_N - col) * 2;
-        if (mf_id_token(id) >= a.token)
-            continue;
-#    ifdef MF_ADD
-        mf_bulk_add((u16 *)a.out + (i64)mf_id_token(id) * MF_N + col, out + row * OUT_STRIDE, bytes);
-#    else
-        const i64 to = MF_STAGE == 1 ? at : (i64)mf_id_token(id) * MF_K + mf_id_slot(id);
-        mf_bulk_store((u16 *)a.out + to * MF_N + col, out + row * OUT_STRIDE, bytes);
-#    endif
-    }
-    mf_bulk_commit();
-#endif
-}
 
 MF_DEVICE place place_of(const mf_hip_tile_args &a, i32 i, i32 n_blocks)
 {

@@ -183,7 +183,7 @@ MF_DEVICE void bring(const mf_hip_bulk_args &a, ring r, i32 n_blocks)
             wait_empty(r);
             if (me == 0) {
                 mf_barrier_expect(full, MF_BN * W_SLICE);
-                bring_weights(a, to, full, slice, from, expert);
+                bring_weights(a.w_map, to, full, slice, from, expert);
             }
             copy_scales(a, words, slice, tokens + MF_BM * X_SLICE);
             mf_barrier_arrive_copied(full);

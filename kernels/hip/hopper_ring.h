@@ -5,12 +5,14 @@
  *        with MF_TURNS | full u64[MF_STAGES] | empty u64[MF_STAGES] | told u64[QUEUE] | tiles i32[QUEUE] */
 #pragma once
 
-#define SLICE      128
-#define GROUP      128
-#define GROUPS     2
-#define SCALES     (BY_BLOCK ? MF_BM * 4 : 0)
-#define RING_BYTES (MF_CEIL(MF_BN * SLICE + MF_BM * SLICE + SCALES, 1024) * 1024)
-#define OUT_WAVES  (MF_TURNS ? 4 : 4 * GROUPS) /* that write one out */
+#define GROUP     128
+#define GROUPS    2
+#define OUT_WAVES (MF_TURNS ? 4 : 4 * GROUPS) /* that write one out */
+#ifndef RING_BYTES                            /* of a slice: mx_hopper.hip has its own */
+#    define SLICE      128
+#    define SCALES     (BY_BLOCK ? MF_BM * 4 : 0)
+#    define RING_BYTES (MF_CEIL(MF_BN * SLICE + MF_BM * SLICE + SCALES, 1024) * 1024)
+#endif
 /* More than the tiles that a ring's slices can be of, the one that is told next and the one that is stored. */
 #define QUEUE 16
 
