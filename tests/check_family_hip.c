@@ -307,7 +307,7 @@ static void check_plain(const struct mf_device_info *device, const struct mf_sha
     struct mf_code code;
 
     ck_assert_int_eq(mf_family_find("hip", family)->code(device, shape, name, &code), 0);
-    ck_assert_msg(strcmp(code.source, "tile_hopper.hip") != 0 && !defines(&code, "MF_WGMMA"), "%s", name);
+    ck_assert_msg(strstr(code.source, "hopper") == NULL && !defines(&code, "MF_WGMMA"), "%s", name);
 }
 
 /* Hopper's own instruction is not offered elsewhere, and the refusal says why; what no kernel is written for gets none. */
@@ -324,6 +324,33 @@ START_TEST(test_architecture)
     ck_assert_uint_eq(h.n, 0);
     ck_assert_str_eq(h.rule, "q_dtype");
     ck_assert_msg(strstr(h.reason, "of bf16 or int4, and int8 by token"), "%s", h.reason);
+}
+END_TEST
+
+/* Weights of four bits have Hopper's core, too, where the device is one, and rows are added up in y by it alone. */
+START_TEST(test_narrow_on_hopper)
+{
+    static struct heard h;
+    size_t cores = 0;
+    struct mf_shape shape = ask(&hopper, shapes[11], &h);
+
+    for (size_t i = 0; i < h.n; i++) {
+        struct mf_code code;
+        bool adds =
+            (h.steps[i].covers & MF_OP_BIT(MF_OP_GEMM2)) && (h.steps[i].covers & MF_OP_BIT(MF_OP_COMBINE));
+
+        ck_assert_int_eq(
+            mf_family_find("hip", h.steps[i].family)->code(&hopper, &shape, h.steps[i].name, &code), 0);
+        bool core = strcmp(code.source, "mx_hopper.hip") == 0;
+        ck_assert_msg(!core || defines(&code, "MF_W=FP4"), "%s", h.steps[i].name);
+        ck_assert_msg(!adds || core, "%s", h.steps[i].name);
+        cores += core;
+    }
+    ck_assert_uint_gt(cores, 0);
+    shape = ask(&ampere, shapes[13], &h);
+    ck_assert_uint_gt(h.n, 0);
+    for (size_t i = 0; i < h.n; i++)
+        check_plain(&ampere, &shape, h.steps[i].family, h.steps[i].name);
 }
 END_TEST
 
@@ -402,6 +429,7 @@ int main(void)
     tcase_add_loop_test(tests, test_on_request, 0, MF_ARRAY_LEN(shapes));
     tcase_add_test(tests, test_names_of_nothing);
     tcase_add_test(tests, test_architecture);
+    tcase_add_test(tests, test_narrow_on_hopper);
     tcase_add_loop_test(tests, test_no_architecture, 0, 2);
     tcase_add_loop_test(tests, test_far_rows, 0, 2);
     tcase_add_loop_test(tests, test_buckets, 0, 2 * MF_ARRAY_LEN(shapes));
