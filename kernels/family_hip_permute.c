@@ -19,6 +19,7 @@
 #define THREADS     256
 #define ROUTES_MAX  1024  /* that every block sorts or finds for itself sooner than blocks could meet */
 #define EXPERTS_MAX 512   /* of which a block's LDS holds counts for each wave */
+#define SORTING_MAX 512   /* threads of such a block */
 #define ROWS_MAX    16384 /* in which every block finds its routes */
 #define BULK_WAVES  4
 #define BULK_DEPTH  4 /* as permute_hopper.hip has it, and the longest piece of a row */
@@ -225,14 +226,9 @@ static int blocks_sm(const struct config *c, const struct mf_shape *s)
 {
     if (c->kind == GATHER_BULK)
         return 3;
+    if (c->kind == SORT_GATHER)
+        return 1;
     return s->topk > 16 ? 1 : s->topk > 8 ? 2 : c->kind == GATHER_ONCE ? 6 : 4;
-}
-
-/* Few routes, summed, leave most units without work in large blocks. */
-static int threads_of(const struct config *c, const struct mf_shape *s)
-{
-    bool least = kinds[c->kind].few && kinds[c->kind].back && s->token * s->topk <= ROUTES_MAX / 8;
-    return c->kind == GATHER_BULK ? BULK_WAVES * 32 : least ? THREADS / 2 : THREADS;
 }
 
 static int routes_of(const struct mf_shape *s)
@@ -241,6 +237,15 @@ static int routes_of(const struct mf_shape *s)
     while (routes < s->token * s->topk)
         routes *= 2;
     return routes;
+}
+
+/* Of few routes each is one lane's to sort; summed, they leave most units without work in large blocks. */
+static int threads_of(const struct config *c, const struct mf_shape *s)
+{
+    bool least = kinds[c->kind].few && kinds[c->kind].back && s->token * s->topk <= ROUTES_MAX / 8;
+    if (c->kind == SORT_GATHER)
+        return MF_MAX(MF_MIN(routes_of(s), SORTING_MAX), THREADS);
+    return c->kind == GATHER_BULK ? BULK_WAVES * 32 : least ? THREADS / 2 : THREADS;
 }
 
 static void code_of(const struct config *c, const struct mf_shape *s, struct mf_code *ret)
@@ -297,12 +302,12 @@ static uint32_t bulk_shared(const struct mf_shape *s)
     return (uint32_t)(BULK_WAVES * BULK_DEPTH * ((chunks + pieces - 1) / pieces * 16 + sizeof(uint64_t)));
 }
 
-/* Threads that share out the slots of a chunk: until all that are on the device at once have some. */
+/* Threads that share out the slots of a chunk, of those that are on the device at once. */
 static int parts_of(const struct config *c, const struct mf_shape *s, const struct mf_grid *g)
 {
     int64_t chunks = s->token * (int64_t)(row_bytes(c->kind, s) / 16), threads = (int64_t)g->x * g->block;
     int parts = 1;
-    while (c->kind == SORT_GATHER && parts * 2 <= s->topk && chunks * parts < threads)
+    while (c->kind == SORT_GATHER && parts * 2 <= s->topk && chunks * parts * 2 <= threads)
         parts *= 2;
     return parts;
 }
@@ -315,7 +320,7 @@ static uint32_t blocks_of(const struct config *c, const struct mf_shape *s, cons
     int64_t chunks = rows * (int64_t)((row_bytes(c->kind, s) + 15) / 16) * parts;
     int64_t work = (chunks + g->block - 1) / g->block;
     if (c->kind == SORT_GATHER)
-        work = MF_MAX(work, (s->expert * 64 + THREADS - 1) / THREADS);
+        work = MF_MAX(work, (int64_t)(s->expert * 64 + (int)g->block - 1) / g->block);
     if (c->kind == GATHER_BULK)
         return g->x;
     return (uint32_t)MF_MAX(MF_MIN((int64_t)g->x, work), 1);

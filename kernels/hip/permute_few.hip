@@ -1,7 +1,8 @@
 /* Rows into expert order and back, where tokens are few and time is latencies: no block waits for another (permute.h).
  *
  *   mf_sort_permute   sorts, too: every block makes the order of all MF_ROUTES or fewer for itself, while the rows that it will
- *                     write are on their way. The slots of a chunk are shared out to a.parts threads
+ *                     write are on their way. A block a unit, since sorting is what keeps it busy; the slots of a chunk are
+ *                     shared out to a.parts threads until there is one for each
  *   mf_unpermute_few  as mf_unpermute; every block goes through all sorted ids for itself */
 #include "dialect.h"
 #include "args.h"
