@@ -1,6 +1,7 @@
 /* move on GPUs: sort, the quantisations and the combine.
  *
  *     sort_m16                  stable, for any routing; blocks that meet where ids are many
+ *     from_aligned_m16          vLLM's order into that one
  *     quant1_fp8fn_128          x;  quant2_fp8fn_128_m16  h; in every format that activations have
  *     combine_z, combine_zw     z times the routing weights and summed; weighted z summed
  *     zero_y                    y for a stage 2 that adds into it */
@@ -22,7 +23,7 @@
     6 /* of a multiprocessor at once, so that registers are few enough; all are resident */
 #define NVFP4_BLOCKS_SM 4 /* the same; a group's scale is divided for, too */
 
-enum kind { SORT, QUANT1, QUANT2, COMBINE, COMBINE_WEIGHTED, ZERO, N_KINDS };
+enum kind { SORT, FROM_ALIGNED, QUANT1, QUANT2, COMBINE, COMBINE_WEIGHTED, ZERO, N_KINDS };
 
 struct config {
     enum kind kind;
@@ -30,6 +31,7 @@ struct config {
 };
 
 static const int block_ms[] = {16, 32, 48, 64, 96, 128, 192, 256};
+static const int aligned_block_ms[] = {16, 64}; /* vLLM's begin at 16 rows; the ends of a range are enough */
 
 struct mf_kernel {
     struct mf_shape shape;
@@ -40,7 +42,7 @@ struct mf_kernel {
 
 static bool has_block(enum kind kind)
 {
-    return kind == SORT || kind == QUANT2;
+    return kind == SORT || kind == QUANT2 || kind == FROM_ALIGNED;
 }
 
 static bool quantises(enum kind kind)
@@ -56,8 +58,8 @@ static const struct mf_codec *codec_of(const struct mf_shape *s)
 
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
-    static const char *const words[N_KINDS] = {"sort",      "quant1",     "quant2",
-                                               "combine_z", "combine_zw", "zero_y"};
+    static const char *const words[N_KINDS] = {"sort",      "from_aligned", "quant1", "quant2",
+                                               "combine_z", "combine_zw",   "zero_y"};
     const char *format = quantises(c->kind) ? codec_of(s)->name : "";
     char block[16] = "";
     if (has_block(c->kind))
@@ -74,6 +76,7 @@ static mf_ops covers_of(const struct mf_shape *s, enum kind kind)
         [COMBINE] = MF_OP_BIT(MF_OP_COMBINE) | (s->doweight_stage1 ? 0 : MF_OP_BIT(MF_OP_WEIGHT)),
         [COMBINE_WEIGHTED] = MF_OP_BIT(MF_OP_COMBINE),
         [ZERO] = 0,
+        [FROM_ALIGNED] = 0, /* only turns one order into the other */
     };
     return covers[kind];
 }
@@ -148,6 +151,12 @@ static void describe(const struct config *c, const struct mf_shape *shape,
         s.bytes = T * shape->topk * 8 + slots * 8;
         s.workspace_bytes = sort_blocks(shape) * (size_t)shape->expert * sizeof(mf_i32);
         break;
+    case FROM_ALIGNED:
+        mf_step_need(&s, mf_cpu_aligned(c->block_m));
+        mf_step_need(&s, mf_cpu_topk());
+        mf_step_give(&s, mf_cpu_sorted(c->block_m));
+        s.bytes = slots * 16;
+        break;
     case QUANT1:
         mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
         if (codec_of(shape)->global)
@@ -189,8 +198,11 @@ typedef int (*each_fn)(void *context, const struct config *c);
 static int each(const struct mf_shape *s, each_fn f, void *context)
 {
     for (enum kind kind = SORT; kind < N_KINDS; kind++) {
-        for (size_t b = 0; b < (has_block(kind) ? MF_ARRAY_LEN(block_ms) : 1); b++) {
-            struct config c = {kind, has_block(kind) ? block_ms[b] : 0};
+        bool aligned = kind == FROM_ALIGNED;
+        const int *blocks = aligned ? aligned_block_ms : block_ms;
+        size_t n = aligned ? MF_ARRAY_LEN(aligned_block_ms) : has_block(kind) ? MF_ARRAY_LEN(block_ms) : 1;
+        for (size_t b = 0; b < n; b++) {
+            struct config c = {kind, has_block(kind) ? blocks[b] : 0};
             int r = exists(s, kind) ? f(context, &c) : 0;
             if (r != 0)
                 return r;
@@ -238,16 +250,21 @@ static int match_name(void *context, const struct config *c)
 
 static void code_of(const struct config *c, const struct mf_shape *s, struct mf_code *ret)
 {
-    static const char *const sources[N_KINDS] = {"sort.hip",    "quant.hip",   "quant.hip",
-                                                 "combine.hip", "combine.hip", "zero.hip"};
-    static const char *const functions[N_KINDS] = {"mf_sort",    "mf_quant",   "mf_quant",
-                                                   "mf_combine", "mf_combine", "mf_zero"};
+    static const char *const sources[N_KINDS] = {"sort.hip",    "from_aligned.hip", "quant.hip", "quant.hip",
+                                                 "combine.hip", "combine.hip",      "zero.hip"};
+    static const char *const functions[N_KINDS] = {"mf_sort",    "mf_from_aligned", "mf_quant", "mf_quant",
+                                                   "mf_combine", "mf_combine",      "mf_zero"};
     *ret = (struct mf_code){.source = sources[c->kind], .function = functions[c->kind]};
     mf_code_define(ret, "MF_THREADS=%d", c->kind == SORT ? SORT_THREADS : THREADS);
     if (c->kind == SORT) {
         mf_code_define(ret, "MF_K=%d", s->topk);
         mf_code_define(ret, "MF_BLOCK_M=%d", c->block_m);
         mf_hip_define_share(ret, s);
+        return;
+    }
+    if (c->kind == FROM_ALIGNED) {
+        mf_code_define(ret, "MF_K=%d", s->topk);
+        mf_code_define(ret, "MF_BLOCK_M=%d", c->block_m);
         return;
     }
     mf_code_define(ret, "MF_COLS=%d", c->kind == QUANT2 ? s->inter_dim : s->model_dim);
@@ -291,6 +308,8 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
 static int64_t work_of(const struct config *c, const struct mf_shape *s)
 {
     const struct mf_codec *codec = codec_of(s);
+    if (c->kind == FROM_ALIGNED)
+        return (mf_padded_rows(s, c->block_m) + THREADS - 1) / THREADS;
     int64_t rows = c->kind == QUANT2 ? mf_padded_rows(s, c->block_m) : s->token;
     int64_t cols = c->kind == QUANT2 ? s->inter_dim : s->model_dim;
     int64_t groups = codec->group_cols > 0 ? (cols + codec->group_cols - 1) / codec->group_cols : 1;
@@ -350,6 +369,22 @@ static int launch_sort(const struct mf_kernel *k, const struct mf_launch *l)
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
+static int launch_from_aligned(const struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_hip_aligned_args a = {
+        .flat = l->needs[0].part[0],
+        .aligned_experts = l->needs[0].part[1],
+        .num_post_pad = l->needs[0].part[2],
+        .weights = l->needs[1].part[1],
+        .sorted_ids = l->gives[0].part[0],
+        .sorted_weights = l->gives[0].part[1],
+        .experts = l->gives[0].part[2],
+        .num_valid = l->gives[0].part[3],
+        .token = (int32_t)k->shape.token,
+    };
+    return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
 static int launch_quant(const struct mf_kernel *k, const struct mf_launch *l)
 {
     const struct mf_codec *codec = codec_of(&k->shape);
@@ -391,7 +426,8 @@ static int launch_zero(const struct mf_kernel *k, const struct mf_launch *l)
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     static int (*const launchers[N_KINDS])(const struct mf_kernel *, const struct mf_launch *) = {
-        launch_sort, launch_quant, launch_quant, launch_combine, launch_combine, launch_zero};
+        launch_sort,    launch_from_aligned, launch_quant, launch_quant,
+        launch_combine, launch_combine,      launch_zero};
     return launchers[k->config.kind](k, l);
 }
 

@@ -4,7 +4,9 @@
  *     gather_m16            x, in any format, each row of expert order fetched
  *     gather_once_m16       each token's row read once and written to all of its places
  *     gather_bulk_m16       the same by Hopper's copies in bulk
- *     sort_gather_m16       the same and the sort in one launch, for few routes
+ *     quant1_gather_m16     a token's row of bf16 quantised once and written to all of its places
+ *     sort_gather_m16       as gather_once and the sort in one launch, for few routes
+ *     act_m16               h of the sums of gate and up that a GEMM left in expert order
  *     unpermute_z_m16, unpermute_zw_m16    rows of a token fetched, times its routing weights, and summed; weighted ones summed
  *     unpermute_few_z_m16, unpermute_few_zw_m16    the same for few routes */
 #include <errno.h>
@@ -17,6 +19,7 @@
 #include "kernels/hip/args.h"
 
 #define THREADS     256
+#define BLOCKS_MOST 6     /* of a unit at once, of any kind */
 #define ROUTES_MAX  1024  /* that every block sorts or finds for itself sooner than blocks could meet */
 #define EXPERTS_MAX 512   /* of which a block's LDS holds counts for each wave */
 #define SORTING_MAX 512   /* threads of such a block */
@@ -29,7 +32,9 @@ enum kind {
     GATHER,
     GATHER_ONCE,
     GATHER_BULK,
+    QUANT1_GATHER,
     SORT_GATHER,
+    ACT,
     UNPERMUTE,
     UNPERMUTE_WEIGHTED,
     FEW,
@@ -46,7 +51,9 @@ static const struct {
     [GATHER]             = {"gather",           "permute.hip",        "mf_gather",        false, false, false, false},
     [GATHER_ONCE]        = {"gather_once",      "permute.hip",        "mf_permute",       false, false, false, true},
     [GATHER_BULK]        = {"gather_bulk",      "permute_hopper.hip", "mf_permute_bulk",  false, false, false, true},
+    [QUANT1_GATHER]      = {"quant1_gather",    "quant_gather.hip",   "mf_quant_gather",  false, false, false, true},
     [SORT_GATHER]        = {"sort_gather",      "permute_few.hip",    "mf_sort_permute",  false, false, true,  false},
+    [ACT]                = {"act",              "act.hip",            "mf_act",           false, false, false, false},
     [UNPERMUTE]          = {"unpermute_z",      "permute.hip",        "mf_unpermute",     true,  false, false, true},
     [UNPERMUTE_WEIGHTED] = {"unpermute_zw",     "permute.hip",        "mf_unpermute",     true,  true,  false, true},
     [FEW]                = {"unpermute_few_z",  "permute_few.hip",    "mf_unpermute_few", true,  false, true,  false},
@@ -80,10 +87,13 @@ static const struct mf_codec *codec_of(const struct mf_shape *s)
     return mf_codec_find(x.format, x.scale);
 }
 
+/* Of a row that is read; of act's those that are written. */
 static size_t row_bytes(enum kind kind, const struct mf_shape *s)
 {
-    return kinds[kind].back ? (size_t)s->model_dim * 2
-                            : mf_codec_row_bytes(codec_of(s), (size_t)s->model_dim);
+    if (kind == ACT)
+        return (size_t)s->inter_dim * 2;
+    return kinds[kind].back || kind == QUANT1_GATHER ? (size_t)s->model_dim * 2
+                                                     : mf_codec_row_bytes(codec_of(s), (size_t)s->model_dim);
 }
 
 static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s, const struct config *c,
@@ -102,6 +112,9 @@ static bool is_legal(const struct mf_device_info *device, const struct mf_shape 
         mf_refuse(no, "rows",
                   "%lld rows with padding to blocks of %d; every block goes through all of them, %d at most",
                   (long long)rows, c->block_m, ROWS_MAX);
+    else if (c->kind == QUANT1_GATHER && !mf_cpu_quantises(s))
+        mf_refuse(no, "format", "activations are %s; gather has rows that are not quantised",
+                  codec_of(s)->name);
     else if (kinds[c->kind].weighted && s->doweight_stage1)
         mf_refuse(no, "doweight_stage1", "the weight is in z already; there is no other zw");
     else if (c->kind == GATHER_BULK && strcmp(device->class.gfx, "sm_90") != 0)
@@ -116,35 +129,69 @@ static bool is_legal(const struct mf_device_info *device, const struct mf_shape 
 
 /* ---- steps ---- */
 
-static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
+static void describe_back(const struct config *c, const struct mf_shape *shape, struct mf_step *s)
 {
-    double T = (double)shape->token, slots = mf_cpu_slots(shape), H = shape->model_dim;
-    double row = mf_cpu_row_bytes(shape, shape->model_dim);
-    bool sorts = c->kind == SORT_GATHER;
-    enum mf_tensor z = kinds[c->kind].weighted ? MF_TENSOR_ZW : MF_TENSOR_Z;
-    mf_ops sum = MF_OP_BIT(MF_OP_COMBINE) | (weighs(shape, c->kind) ? MF_OP_BIT(MF_OP_WEIGHT) : 0);
-    struct mf_step s = {
-        .family = "permute",
-        .stage = MF_STAGE_MOVE,
-        .covers = kinds[c->kind].back ? sum : MF_OP_BIT(MF_OP_GATHER) | (sorts ? MF_OP_BIT(MF_OP_SORT) : 0),
-        .block_m = c->block_m};
+    double slots = mf_cpu_slots(shape), H = shape->model_dim;
+    s->covers = MF_OP_BIT(MF_OP_COMBINE) | (weighs(shape, c->kind) ? MF_OP_BIT(MF_OP_WEIGHT) : 0);
+    mf_step_need(s, mf_cpu_bf16(kinds[c->kind].weighted ? MF_TENSOR_ZW : MF_TENSOR_Z, "sorted", c->block_m));
+    mf_step_need(s, mf_cpu_sorted(c->block_m));
+    mf_step_give(s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
+    s->bytes = (slots + (double)shape->token) * H * 2;
+    s->flops = 2 * slots * H;
+}
+
+static void describe_gather(const struct config *c, const struct mf_shape *shape, struct mf_step *s)
+{
+    double T = (double)shape->token, slots = mf_cpu_slots(shape),
+           row = mf_cpu_row_bytes(shape, shape->model_dim);
+    bool sorts = c->kind == SORT_GATHER, quantises = c->kind == QUANT1_GATHER;
+    s->covers = MF_OP_BIT(MF_OP_GATHER) | (sorts ? MF_OP_BIT(MF_OP_SORT) : 0) |
+                (quantises ? MF_OP_BIT(MF_OP_QUANT1) : 0);
+    mf_step_need(s, quantises ? mf_cpu_bf16(MF_TENSOR_X, "token", 0) : mf_plain_x(shape));
+    mf_step_need(s, sorts ? mf_cpu_topk() : mf_cpu_sorted(c->block_m));
+    if (quantises && codec_of(shape)->global)
+        mf_step_need(s, mf_cpu_calib());
+    mf_step_give(s, mf_cpu_x_sorted(shape, c->block_m));
+    if (sorts)
+        mf_step_give(s, mf_cpu_sorted(c->block_m));
+    s->bytes = slots * row + T * (quantises ? shape->model_dim * 2 : row) +
+               (sorts ? T * shape->topk * 8 + slots * 8 : 0);
+}
+
+static void describe_act(const struct config *c, const struct mf_shape *shape, struct mf_step *s)
+{
+    double values = mf_cpu_slots(shape) * shape->inter_dim;
+    s->covers = MF_OP_BIT(MF_OP_ACT) | (shape->doweight_stage1 ? MF_OP_BIT(MF_OP_WEIGHT) : 0);
+    mf_step_need(s, mf_cpu_bf16(MF_TENSOR_G, "sorted", c->block_m));
+    mf_step_need(s, mf_cpu_sorted(c->block_m));
+    if (shape->has_b1)
+        mf_step_need(s, mf_plain_bias(MF_TENSOR_B1));
+    mf_step_give(s, mf_cpu_bf16(MF_TENSOR_H, "sorted", c->block_m));
+    s->bytes = values * (shape->use_g1u1 ? 6 : 4);
+    s->flops = values * 8;
+}
+
+/* Row of each route; then what each block found largest. */
+static size_t map_bytes(const struct mf_shape *s)
+{
+    return ((size_t)(s->token * s->topk) * sizeof(mf_i32) + 63) / 64 * 64;
+}
+
+static void describe(const struct config *c, const struct mf_shape *shape,
+                     const struct mf_device_info *device, struct mf_step *ret)
+{
+    struct mf_step s = {.family = "permute", .stage = MF_STAGE_MOVE, .block_m = c->block_m};
     mf_say(s.name, sizeof(s.name), "%s_m%d", kinds[c->kind].word, c->block_m);
-    if (kinds[c->kind].back) {
-        mf_step_need(&s, mf_cpu_bf16(z, "sorted", c->block_m));
-        mf_step_need(&s, mf_cpu_sorted(c->block_m));
-        mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
-        s.bytes = (slots + T) * H * 2;
-        s.flops = 2 * slots * H;
-    } else {
-        mf_step_need(&s, mf_plain_x(shape));
-        mf_step_need(&s, sorts ? mf_cpu_topk() : mf_cpu_sorted(c->block_m));
-        mf_step_give(&s, mf_cpu_x_sorted(shape, c->block_m));
-        if (sorts)
-            mf_step_give(&s, mf_cpu_sorted(c->block_m));
-        s.bytes = (slots + T) * row + (sorts ? T * shape->topk * 8 + slots * 8 : 0);
-    }
+    if (c->kind == ACT)
+        describe_act(c, shape, &s);
+    else if (kinds[c->kind].back)
+        describe_back(c, shape, &s);
+    else
+        describe_gather(c, shape, &s);
     if (kinds[c->kind].by_map)
-        s.workspace_bytes = (size_t)(shape->token * shape->topk) * sizeof(mf_i32);
+        s.workspace_bytes = map_bytes(shape);
+    if (c->kind == QUANT1_GATHER)
+        s.workspace_bytes += (size_t)device->cores * BLOCKS_MOST * sizeof(mf_i32);
     *ret = s;
 }
 
@@ -166,7 +213,7 @@ static int each_block(const struct each *e, enum kind kind)
         struct mf_step step;
         if (!is_legal(e->device, e->shape, &c, &no))
             return e->refused ? e->refused(e->context, kinds[kind].word, &no) : 0;
-        describe(&c, e->shape, &step);
+        describe(&c, e->shape, e->device, &step);
         int r = e->step(e->context, &step, &c);
         if (r != 0)
             return r;
@@ -228,7 +275,7 @@ static int blocks_sm(const struct config *c, const struct mf_shape *s)
         return 3;
     if (c->kind == SORT_GATHER)
         return 1;
-    return s->topk > 16 ? 1 : s->topk > 8 ? 2 : c->kind == GATHER_ONCE ? 6 : 4;
+    return s->topk > 16 ? 1 : s->topk > 8 ? 2 : c->kind == GATHER_ONCE ? BLOCKS_MOST : 4;
 }
 
 static int routes_of(const struct mf_shape *s)
@@ -248,12 +295,27 @@ static int threads_of(const struct config *c, const struct mf_shape *s)
     return c->kind == GATHER_BULK ? BULK_WAVES * 32 : least ? THREADS / 2 : THREADS;
 }
 
+static void define_act(const struct config *c, const struct mf_shape *s, struct mf_code *ret)
+{
+    mf_code_define(ret, "MF_COLS=%d", s->inter_dim);
+    mf_code_define(ret, "MF_UP=%d", s->use_g1u1);
+    mf_code_define(ret, "MF_WEIGHTED=%d", s->doweight_stage1);
+    mf_code_define(ret, "MF_BLOCK_M=%d", c->block_m);
+    if (s->has_b1)
+        mf_code_define(ret, "MF_BIAS");
+    mf_hip_define_activation(ret, s);
+}
+
 static void code_of(const struct config *c, const struct mf_shape *s, struct mf_code *ret)
 {
     const struct mf_codec *codec = codec_of(s);
     size_t row = row_bytes(c->kind, s);
     *ret = (struct mf_code){.source = kinds[c->kind].source, .function = kinds[c->kind].function};
     mf_code_define(ret, "MF_THREADS=%d", threads_of(c, s));
+    if (c->kind == ACT) {
+        define_act(c, s, ret);
+        return;
+    }
     mf_code_define(ret, "MF_BLOCKS=%d", blocks_sm(c, s));
     mf_code_define(ret, "MF_K=%d", s->topk);
     mf_code_define(ret, "MF_ROW=%zu", row);
@@ -266,6 +328,8 @@ static void code_of(const struct config *c, const struct mf_shape *s, struct mf_
         mf_hip_define_share(ret, s);
     if (kinds[c->kind].back)
         mf_code_define(ret, "MF_WEIGHTED=%d", weighs(s, c->kind));
+    else if (c->kind == QUANT1_GATHER)
+        mf_hip_define_codec(ret, codec);
     else if (codec->scale_bytes > 0 && codec->group_rows > 0)
         mf_code_define(ret, "MF_SCALES=%zu",
                        mf_codec_scale_cols(codec, (size_t)s->model_dim) * (size_t)codec->scale_bytes);
@@ -316,7 +380,7 @@ static int parts_of(const struct config *c, const struct mf_shape *s, const stru
 static uint32_t blocks_of(const struct config *c, const struct mf_shape *s, const struct mf_grid *g,
                           int parts)
 {
-    int64_t rows = c->kind == GATHER ? mf_padded_rows(s, c->block_m) : s->token;
+    int64_t rows = c->kind == GATHER || c->kind == ACT ? mf_padded_rows(s, c->block_m) : s->token;
     int64_t chunks = rows * (int64_t)((row_bytes(c->kind, s) + 15) / 16) * parts;
     int64_t work = (chunks + g->block - 1) / g->block;
     if (c->kind == SORT_GATHER)
@@ -354,23 +418,54 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     return 0;
 }
 
-static int launch(struct mf_kernel *k, const struct mf_launch *l)
+static int launch_act(const struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_tensor_ref *order = &l->needs[1];
+    const struct mf_hip_act_args a = {
+        .g = l->needs[0].part[0],
+        .bias = k->shape.has_b1 ? l->needs[2].part[0] : NULL,
+        .sorted_ids = order->part[0],
+        .sorted_weights = order->part[1],
+        .experts = order->part[2],
+        .num_valid = order->part[3],
+        .h = l->gives[0].part[0],
+        .rows = (int32_t)mf_padded_rows(&k->shape, k->config.block_m),
+        .token = (int32_t)k->shape.token,
+    };
+    return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+/* Scales, and NVFP4's factor: of rows that come with them, or that are made on the way. */
+static void set_scales(const struct mf_kernel *k, const struct mf_launch *l, struct mf_hip_permute_args *a)
 {
     const struct mf_codec *codec = codec_of(&k->shape);
-    bool scaled = !kinds[k->config.kind].back && codec->scale_bytes > 0, factor = scaled && codec->global;
+    if (kinds[k->config.kind].back || codec->scale_bytes == 0)
+        return;
+    a->to_scale = l->gives[0].part[1];
+    a->to_factor = codec->global ? l->gives[0].part[2] : NULL;
+    if (k->config.kind == QUANT1_GATHER) {
+        a->from_factor = codec->global ? l->needs[2].part[0] : NULL;
+        a->largest = (mf_i32 *)(void *)((char *)l->workspace + map_bytes(&k->shape));
+    } else {
+        a->from_scale = l->needs[0].part[1];
+        a->from_factor = codec->global ? l->needs[0].part[2] : NULL;
+    }
+}
+
+static int launch(struct mf_kernel *k, const struct mf_launch *l)
+{
     const struct mf_tensor_ref *order = &l->needs[1];
     struct mf_hip_permute_args a = {
         .from = l->needs[0].part[0],
         .to = l->gives[0].part[0],
-        .from_scale = scaled ? l->needs[0].part[1] : NULL,
-        .to_scale = scaled ? l->gives[0].part[1] : NULL,
-        .from_factor = factor ? l->needs[0].part[2] : NULL,
-        .to_factor = factor ? l->gives[0].part[2] : NULL,
         .row_of = l->workspace,
         .rows = (int32_t)mf_padded_rows(&k->shape, k->config.block_m),
         .token = (int32_t)k->shape.token,
         .parts = k->parts,
     };
+    if (k->config.kind == ACT)
+        return launch_act(k, l);
+    set_scales(k, l, &a);
     if (k->config.kind == SORT_GATHER) {
         a.ids = order->part[0];
         a.weights = order->part[1];

@@ -24,6 +24,7 @@ enum factor { KERNEL, VARIANT, FORMAT, ACT, WIDTH, WEIGHT, FORM, N_FACTORS };
 enum form { PLAIN, SHARE, BIASED, GATE_ONLY, IN_TURN, N_FORMS };
 enum kernel {
     SORT,
+    FROM_ALIGNED,
     QUANT1,
     QUANT2,
     COMBINE,
@@ -31,7 +32,9 @@ enum kernel {
     STAGE2,
     ONE,
     GATHER,
+    QUANT1_GATHER,
     SORT_GATHER,
+    ACT_ALONE,
     UNPERMUTE,
     NARROW1,
     NARROW2,
@@ -46,6 +49,7 @@ static const struct {
     int forms;                   /* bits of those that do */
 } kernels[N_KERNELS] = {
     [SORT]    = {"move", "sort_",    4,  false, false, false, 1 << SHARE},
+    [FROM_ALIGNED] = {"move", "from_aligned_", 2, false, false, false, 0},
     [QUANT1]  = {"move", "quant1_",  1,  true,  false, false, 0},
     [QUANT2]  = {"move", "quant2_",  1,  true,  false, false, 0},
     [COMBINE] = {"move", "combine_", 2,  false, false, true,  1 << SHARE},
@@ -53,6 +57,8 @@ static const struct {
     [STAGE2]  = {"tile", "s2_",      20, true,  false, true,  1 << BIASED},
     [ONE]     = {"one",  "one_",     9,  true,  true,  true,  1 << SHARE | 1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN},
     [GATHER]      = {"permute", "gather_",      2, true,  false, false, 1 << SHARE},
+    [QUANT1_GATHER] = {"permute", "quant1_gather_", 1, true, false, false, 1 << SHARE},
+    [ACT_ALONE]     = {"permute", "act_",           1, false, true, true,  1 << BIASED | 1 << GATE_ONLY},
     [SORT_GATHER] = {"permute", "sort_gather_", 1, true,  false, false, 1 << SHARE},
     [UNPERMUTE]   = {"permute", "unpermute_",   4, false, false, true,  1 << SHARE},
     [NARROW1] = {NULL,   "s1_",      7,  true,  true,  true,  1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN}, /* their format's */
@@ -102,7 +108,7 @@ static bool legal(const int *row)
     if (row[KERNEL] < 0)
         return true;
     const int k = row[KERNEL];
-    bool quant = k == QUANT1 || k == QUANT2, narrow = !kernels[k].family;
+    bool quant = k == QUANT1 || k == QUANT2 || k == QUANT1_GATHER, narrow = !kernels[k].family;
     if (row[FORMAT] >= 0 && narrow != (formats[row[FORMAT]].narrow != NULL))
         return false;
     if (row[FORMAT] >= 0 && formats[row[FORMAT]].a == MF_DTYPE_INT8 && k == ONE)

@@ -8,27 +8,31 @@ static const struct moved {
     struct contract_case layer;
     struct contract_format format;
     const char *form;
+    bool gate_only; /* use_g1u1 = 0 */
 } moved[] = {
     /*            T    H    I    E  k */
-    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X128,  "move"}, ""},
-    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TENSOR, "move"}, "ep:15/22"},
-    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X32,   "move"}, ""},
-    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,   "move"}, ""},
-    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,   "move"}, ""},
-    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TOKEN,  "move"}, ""},
-    {"sm_89",  {  2, 9232, 16,  3, 1, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TOKEN,  "move"}, ""},
-    {"sm_89",  {  1, 20496, 16, 2, 1, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TOKEN,  "move"}, ""},
-    {"gfx90a", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_1X128,  "move"}, ""},
-    {"gfx90a", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TENSOR, "move"}, ""},
-    {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TENSOR, "move"}, ""},
-    {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,   "move"}, ""},
-    {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,   "move"}, ""},
+    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X128,  "move"}, "", false},
+    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TENSOR, "move"}, "ep:15/22", false},
+    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X32,   "move"}, "", false},
+    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,   "move"}, "", false},
+    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,   "move"}, "", false},
+    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TOKEN,  "move"}, "", false},
+    {"sm_89",  {  2, 9232, 16,  3, 1, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TOKEN,  "move"}, "", false},
+    {"sm_89",  {  1, 20496, 16, 2, 1, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TOKEN,  "move"}, "", false},
+    {"gfx90a", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_1X128,  "move"}, "", false},
+    {"gfx90a", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TENSOR, "move"}, "", false},
+    {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TENSOR, "move"}, "", false},
+    {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,   "move"}, "", false},
+    {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,   "move"}, "", false},
     /* every fourth token's row ends within 16 bytes; threads have several turns; what lies behind num_valid is never used */
-    {"sm_89",  {130, 272,  32,  5, 4, MF_ACT_SILU, false}, {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,         "permute"}, ""},
-    {"sm_89",  {130, 544,  32,  5, 4, MF_ACT_SILU, true},  {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X128,  "permute"}, "ep:1/11"},
-    {"sm_89",  { 37, 272,  32,  5, 4, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,   "permute"}, ""},
-    {"gfx942", { 37, 272,  32,  5, 4, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,   "permute"}, "ep:6/11"},
-    {"gfx90a", {  3, 400,  32,  9, 9, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TENSOR, "permute"}, ""},
+    {"sm_89",  {130, 272,  32,  5, 4, MF_ACT_SILU, false}, {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,         "permute"}, "", false},
+    {"sm_89",  {130, 544,  32,  5, 4, MF_ACT_SILU, true},  {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X128,  "permute"}, "ep:1/11+b1", false},
+    {"sm_89",  { 37, 272,  32,  5, 4, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,   "permute"}, "", false},
+    {"gfx942", { 37, 272,  32,  5, 4, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,   "permute"}, "ep:6/11", false},
+    {"gfx90a", {  3, 400,  32,  9, 9, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TENSOR, "permute"}, "", true},
+    /* rows of which a lane keeps nothing */
+    {"sm_89",  {  3, 1296, 32,  9, 9, MF_ACT_SWIGLU, false}, {MF_DTYPE_INT8,       MF_DTYPE_INT8,         MF_QTYPE_PER_TOKEN,  "permute"}, "ep:2/14", false},
+    {"gfx942", {  3, 1296, 32,  9, 3, MF_ACT_GELU_TANH, true}, {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN, "permute"}, "b1", true},
 };
 /* clang-format on */
 
@@ -46,6 +50,7 @@ START_TEST(test_contract)
         .guard = &guard};
 
     ck_assert_int_eq(mf_shape_form_parse(m->form, &s), 0);
+    s.use_g1u1 = !m->gate_only;
     bool permutes = strcmp(m->format.family, "permute") == 0;
     ck_assert_int_eq(mf_device_emulated_open(m->gfx, permutes ? 1 : CORES, emulated_seed, &run.device), 0);
     ck_assert_int_ge(contract_check_some(&run), 2);

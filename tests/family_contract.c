@@ -585,7 +585,8 @@ static void choose(const struct contract_run *run, struct collect *c)
     for (size_t i = 0; i < c->n; i++) {
         size_t alike = 0, rank = 0; /* steps that it is chosen among, and those before it */
         for (size_t j = 0; j < c->n; j++) {
-            bool is_alike = !run->of_each || c->steps[j].covers == c->steps[i].covers;
+            bool is_alike = !run->of_each || (c->steps[j].covers == c->steps[i].covers &&
+                                              c->steps[j].gives[0].tensor == c->steps[i].gives[0].tensor);
             alike += is_alike;
             rank += is_alike && j < i;
         }

@@ -48,6 +48,7 @@ struct mf_hip_permute_args {
     const float *sorted_weights;
     const mf_i32 *num_valid;
     mf_i32 *row_of;    /* workspace [T,k] */
+    mf_i32 *largest;   /* of one scale for all rows that are quantised on the way: of each block */
     const mf_i32 *ids; /* of what sorts, too: [T,k], their weights, and the sorted order to be made */
     const float *weights;
     mf_i32 *made_ids;
@@ -56,6 +57,30 @@ struct mf_hip_permute_args {
     mf_i32 *made_valid;
     mf_i32 rows, token;
     mf_i32 parts, unused; /* threads that share out the slots of a chunk, a power of two */
+};
+
+/* Of what vLLM's kernels sort by into what ours do. */
+struct mf_hip_aligned_args {
+    const mf_i32 *flat;
+    const mf_i32 *aligned_experts;
+    const mf_i32 *num_post_pad;
+    const float *weights; /* [T,k] */
+    mf_i32 *sorted_ids;
+    float *sorted_weights;
+    mf_i32 *experts;
+    mf_i32 *num_valid;
+    mf_i32 token, unused;
+};
+
+struct mf_hip_act_args {
+    const void *g;     /* bf16 [P, gate and up, or gate] */
+    const float *bias; /* b1 of layers that have it */
+    const mf_i32 *sorted_ids;
+    const float *sorted_weights;
+    const mf_i32 *experts;
+    const mf_i32 *num_valid;
+    void *h; /* bf16 [P,I] */
+    mf_i32 rows, token;
 };
 
 /* Of plain.hip: n elements, or rows of so many chunks of 16 bytes. */

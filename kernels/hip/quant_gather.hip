@@ -1,0 +1,136 @@
+/* Rows of bf16 quantised on their way into expert order: each token's is read and encoded once, and its codes and scales are
+ * written to all of its places (permute.h, invert.h, encode.h). A row is MF_ROW bytes of bf16.
+ *
+ * Some lanes have a group: as quant.hip has them, of a scale for a row a wave. A lane that has few chunks of a group keeps them,
+ * otherwise it fetches them again to encode them. One scale for all rows: each block leaves the largest of its share before
+ * they meet over the places. */
+#include "dialect.h"
+#include "args.h"
+#include "permute.h"
+#include "invert.h"
+#include "encode.h"
+
+#define WAVES (MF_THREADS / MF_WAVE)
+#if MF_GROUP > 0
+#    define GROUP_CHUNKS (MF_GROUP / 8)
+#    define LANES        (GROUP_CHUNKS / (MF_GROUP >= 32 ? 2 : 1))
+#else
+#    define GROUP_CHUNKS CHUNKS
+#    define LANES        MF_WAVE
+#endif
+#define GROUPS  MF_CEIL(CHUNKS, GROUP_CHUNKS) /* of a row */
+#define OF_LANE MF_CEIL(GROUP_CHUNKS, LANES)
+#define HOLDS   (OF_LANE <= 4)
+#define ALL_OF_LANE _Pragma("unroll 4") /* which is all where they are held */
+
+#if MF_GROUP < 0
+/* The largest magnitudes of this block's share, left for all. */
+MF_DEVICE void leave_largest(const mf_hip_permute_args &a)
+{
+    __shared__ u32 room[WAVES];
+    const i64 n = (i64)a.token * CHUNKS;
+    u32 top = 0;
+    for (i64 at = me(); at < n; at += all())
+        top = mf_larger_8(top, load((const u8 *)a.from + at * MF_CHUNK));
+    top = mf_larger_of_lanes<MF_WAVE>(top);
+    if (threadIdx.x % MF_WAVE == 0)
+        room[threadIdx.x / MF_WAVE] = top;
+    __syncthreads();
+    MF_UNROLL
+    for (int i = 0; i < WAVES; i++)
+        top = mf_larger_2(top, room[i]);
+    if (threadIdx.x == 0)
+        a.largest[blockIdx.x] = (i32)top;
+}
+/* Of all blocks, which every wave looks through for itself. */
+MF_DEVICE u32 largest_of_all(const mf_hip_permute_args &a)
+{
+    u32 top = 0;
+    for (i32 b = threadIdx.x % MF_WAVE; b < (i32)gridDim.x; b += MF_WAVE)
+        top = mf_larger_2(top, (u32)mf_load_shared_by_grid_4(a.largest + b));
+    return mf_larger_of_lanes<MF_WAVE>(top);
+}
+#endif
+
+/* A group of a token: chunks `first` to `first + n` of its row. */
+struct group {
+    i64 token;
+    i32 index, first, n;
+};
+MF_DEVICE group group_of(i64 at)
+{
+    group g;
+    g.token = at / GROUPS;
+    g.index = (i32)(at - g.token * GROUPS);
+    g.first = g.index * GROUP_CHUNKS;
+    g.n = MF_MIN(GROUP_CHUNKS, CHUNKS - g.first);
+    return g;
+}
+MF_DEVICE chunk fetch(const mf_hip_permute_args &a, const group &g, i32 i)
+{
+    return load((const u8 *)a.from + (g.token * CHUNKS + g.first + i) * MF_CHUNK);
+}
+/* The codes of a chunk to all places of the row. */
+MF_DEVICE void spread(const mf_hip_permute_args &a, const group &g, const i32 (&rows)[MF_K], i32 i, const codes_of_8 &codes)
+{
+    MF_UNROLL
+    for (int j = 0; j < MF_K; j++) {
+        if (rows[j] >= 0)
+            ((codes_of_8 *)a.to)[(i64)rows[j] * CHUNKS + g.first + i] = codes;
+    }
+}
+
+extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant_gather(const mf_hip_permute_args a)
+{
+    const i32 lane = threadIdx.x % LANES;
+    const i64 n = a.token * (i64)GROUPS, stride = all() / LANES;
+    mf_begin();
+    const float factor = MF_GROUP == 16 ? *a.from_factor : 1.0f;
+#if MF_GROUP < 0
+    leave_largest(a);
+#endif
+    invert(a);
+#if MF_GROUP < 0
+    const scaling shared = scaling_of(largest_of_all(a), factor);
+    if (me() == 0)
+        store_scale(shared, a.to_scale, 0);
+#endif
+    /* all lanes of a wave take part in each turn */
+    for (i64 at = me() / LANES; at - threadIdx.x % MF_WAVE / LANES < n; at += stride) {
+        const bool there = at < n;
+        const group g = group_of(there ? at : 0);
+        chunk held[OF_LANE];
+        i32 rows[MF_K];
+        u32 top = 0;
+        rows_of(a, g.token, rows);
+#if MF_GROUP >= 0
+        ALL_OF_LANE
+        for (int c = 0; c < OF_LANE; c++) {
+            const i32 i = lane + c * LANES;
+            const chunk v = there && i < g.n ? fetch(a, g, i) : chunk{0, 0, 0, 0};
+            top = mf_larger_8(top, v);
+            if (HOLDS)
+                held[c] = v;
+        }
+        const scaling s = scaling_of(mf_larger_of_lanes<LANES>(top), factor);
+#else
+        const scaling s = shared;
+        (void)top;
+#endif
+        ALL_OF_LANE
+        for (int c = 0; c < OF_LANE; c++) {
+            const i32 i = lane + c * LANES;
+            if (there && i < g.n)
+                spread(a, g, rows, i, encode_8(HOLDS && MF_GROUP >= 0 ? held[c] : fetch(a, g, i), s));
+        }
+#if MF_GROUP >= 0
+        MF_UNROLL
+        for (int j = 0; j < MF_K; j++) {
+            if (there && lane == 0 && rows[j] >= 0)
+                store_scale(s, a.to_scale, (i64)rows[j] * GROUPS + g.index);
+        }
+#endif
+    }
+    if (MF_GROUP == 16 && me() == 0)
+        *a.to_factor = factor;
+}
