@@ -1,6 +1,8 @@
 /* move on GPUs: sort, the quantisations and the combine.
  *
  *     sort_m16                  stable, for any routing; blocks that meet where ids are many
+ *     sort_one_m16              the same by one block, where ids are not so many that several are sure to be faster
+ *     align_m16, align_many_m16 the sort as vLLM defines it, by one block or by several that do not meet
  *     from_aligned_m16          vLLM's order into that one
  *     quant1_fp8fn_128          x;  quant2_fp8fn_128_m16  h; in every format that activations have
  *     combine_z, combine_zw     z times the routing weights and summed; weighted z summed
@@ -17,13 +19,45 @@
 #define SORT_THREADS 1024
 #define SORT_BLOCKS  64   /* all of them resident at once on any device */
 #define SORT_FEW     2048 /* ids that one block sorts sooner than several could meet */
+#define ONE_MOST     8192 /* ids that one block is still tried for */
+#define ALIGN_FEW    1024 /* ids that one block aligns without a rival */
+#define ALIGN_BLOCKS 16   /* waves of a block, the least that any machine has */
 #define THREADS      256
 #define BLOCKS_SM    8
 #define QUANT_BLOCKS_SM \
     6 /* of a multiprocessor at once, so that registers are few enough; all are resident */
 #define NVFP4_BLOCKS_SM 4 /* the same; a group's scale is divided for, too */
 
-enum kind { SORT, FROM_ALIGNED, QUANT1, QUANT2, COMBINE, COMBINE_WEIGHTED, ZERO, N_KINDS };
+enum kind {
+    SORT,
+    SORT_ONE,
+    ALIGN,
+    ALIGN_MANY,
+    FROM_ALIGNED,
+    QUANT1,
+    QUANT2,
+    COMBINE,
+    COMBINE_WEIGHTED,
+    ZERO,
+    N_KINDS
+};
+
+/* clang-format off */
+static const struct {
+    const char *word, *source, *function;
+} kinds[N_KINDS] = {
+    [SORT]             = {"sort",         "sort.hip",         "mf_sort"},
+    [SORT_ONE]         = {"sort_one",     "sort.hip",         "mf_sort"},
+    [ALIGN]            = {"align",        "align.hip",        "mf_align"},
+    [ALIGN_MANY]       = {"align_many",   "align.hip",        "mf_align"},
+    [FROM_ALIGNED]     = {"from_aligned", "from_aligned.hip", "mf_from_aligned"},
+    [QUANT1]           = {"quant1",       "quant.hip",        "mf_quant"},
+    [QUANT2]           = {"quant2",       "quant.hip",        "mf_quant"},
+    [COMBINE]          = {"combine_z",    "combine.hip",      "mf_combine"},
+    [COMBINE_WEIGHTED] = {"combine_zw",   "combine.hip",      "mf_combine"},
+    [ZERO]             = {"zero_y",       "zero.hip",         "mf_zero"},
+};
+/* clang-format on */
 
 struct config {
     enum kind kind;
@@ -42,7 +76,17 @@ struct mf_kernel {
 
 static bool has_block(enum kind kind)
 {
-    return kind == SORT || kind == QUANT2 || kind == FROM_ALIGNED;
+    return kind <= QUANT2 && kind != QUANT1;
+}
+
+static bool aligns(enum kind kind)
+{
+    return kind == ALIGN || kind == ALIGN_MANY;
+}
+
+static bool orders(enum kind kind)
+{
+    return kind == SORT || kind == SORT_ONE || aligns(kind);
 }
 
 static bool quantises(enum kind kind)
@@ -58,19 +102,20 @@ static const struct mf_codec *codec_of(const struct mf_shape *s)
 
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
-    static const char *const words[N_KINDS] = {"sort",      "from_aligned", "quant1", "quant2",
-                                               "combine_z", "combine_zw",   "zero_y"};
     const char *format = quantises(c->kind) ? codec_of(s)->name : "";
     char block[16] = "";
     if (has_block(c->kind))
         mf_say(block, sizeof(block), "_m%d", c->block_m);
-    mf_say(buf, MF_STEP_NAME_MAX, "%s%s%s%s", words[c->kind], *format ? "_" : "", format, block);
+    mf_say(buf, MF_STEP_NAME_MAX, "%s%s%s%s", kinds[c->kind].word, *format ? "_" : "", format, block);
 }
 
 static mf_ops covers_of(const struct mf_shape *s, enum kind kind)
 {
     const mf_ops covers[N_KINDS] = {
         [SORT] = MF_OP_BIT(MF_OP_SORT),
+        [SORT_ONE] = MF_OP_BIT(MF_OP_SORT),
+        [ALIGN] = MF_OP_BIT(MF_OP_SORT),
+        [ALIGN_MANY] = MF_OP_BIT(MF_OP_SORT),
         [QUANT1] = MF_OP_BIT(MF_OP_QUANT1),
         [QUANT2] = MF_OP_BIT(MF_OP_QUANT2),
         [COMBINE] = MF_OP_BIT(MF_OP_COMBINE) | (s->doweight_stage1 ? 0 : MF_OP_BIT(MF_OP_WEIGHT)),
@@ -89,8 +134,13 @@ static bool skips(enum kind kind, const struct mf_shape *s)
 
 static bool exists(const struct mf_shape *s, enum kind kind)
 {
+    int64_t ids = s->token * s->topk;
     if (quantises(kind))
         return mf_cpu_quantises(s);
+    if (kind == SORT_ONE)
+        return ids > SORT_FEW && ids <= ONE_MOST;
+    if (kind == ALIGN_MANY)
+        return ids > ALIGN_FEW;
     return kind != COMBINE_WEIGHTED || !s->doweight_stage1;
 }
 
@@ -123,10 +173,14 @@ static bool is_shared(const struct mf_codec *c)
     return c->scale_bytes > 0 && c->group_rows == 0;
 }
 
-static uint32_t sort_blocks(const struct mf_shape *s)
+static uint32_t sort_blocks(enum kind kind, const struct mf_shape *s)
 {
     int64_t n = s->token * s->topk;
-    return n <= SORT_FEW ? 1 : (uint32_t)MF_MIN((n + SORT_THREADS - 1) / SORT_THREADS, SORT_BLOCKS);
+    if (aligns(kind))
+        return kind == ALIGN ? 1 : ALIGN_BLOCKS;
+    return kind == SORT_ONE || n <= SORT_FEW
+               ? 1
+               : (uint32_t)MF_MIN((n + SORT_THREADS - 1) / SORT_THREADS, SORT_BLOCKS);
 }
 
 /* ---- steps ---- */
@@ -145,11 +199,18 @@ static void describe(const struct config *c, const struct mf_shape *shape,
         .family = "move", .stage = MF_STAGE_MOVE, .covers = covers_of(shape, c->kind), .block_m = c->block_m};
     print_name(c, shape, s.name);
     switch (c->kind) {
+    case ALIGN:
+    case ALIGN_MANY:
+        mf_step_need(&s, mf_cpu_topk());
+        mf_step_give(&s, mf_cpu_aligned(c->block_m));
+        s.bytes = T * shape->topk * 4 + slots * 4;
+        break;
     case SORT:
+    case SORT_ONE:
         mf_step_need(&s, mf_cpu_topk());
         mf_step_give(&s, mf_cpu_sorted(c->block_m));
         s.bytes = T * shape->topk * 8 + slots * 8;
-        s.workspace_bytes = sort_blocks(shape) * (size_t)shape->expert * sizeof(mf_i32);
+        s.workspace_bytes = sort_blocks(c->kind, shape) * (size_t)shape->expert * sizeof(mf_i32);
         break;
     case FROM_ALIGNED:
         mf_step_need(&s, mf_cpu_aligned(c->block_m));
@@ -198,7 +259,7 @@ typedef int (*each_fn)(void *context, const struct config *c);
 static int each(const struct mf_shape *s, each_fn f, void *context)
 {
     for (enum kind kind = SORT; kind < N_KINDS; kind++) {
-        bool aligned = kind == FROM_ALIGNED;
+        bool aligned = kind == FROM_ALIGNED || aligns(kind);
         const int *blocks = aligned ? aligned_block_ms : block_ms;
         size_t n = aligned ? MF_ARRAY_LEN(aligned_block_ms) : has_block(kind) ? MF_ARRAY_LEN(block_ms) : 1;
         for (size_t b = 0; b < n; b++) {
@@ -250,13 +311,9 @@ static int match_name(void *context, const struct config *c)
 
 static void code_of(const struct config *c, const struct mf_shape *s, struct mf_code *ret)
 {
-    static const char *const sources[N_KINDS] = {"sort.hip",    "from_aligned.hip", "quant.hip", "quant.hip",
-                                                 "combine.hip", "combine.hip",      "zero.hip"};
-    static const char *const functions[N_KINDS] = {"mf_sort",    "mf_from_aligned", "mf_quant", "mf_quant",
-                                                   "mf_combine", "mf_combine",      "mf_zero"};
-    *ret = (struct mf_code){.source = sources[c->kind], .function = functions[c->kind]};
-    mf_code_define(ret, "MF_THREADS=%d", c->kind == SORT ? SORT_THREADS : THREADS);
-    if (c->kind == SORT) {
+    *ret = (struct mf_code){.source = kinds[c->kind].source, .function = kinds[c->kind].function};
+    mf_code_define(ret, "MF_THREADS=%d", orders(c->kind) ? SORT_THREADS : THREADS);
+    if (orders(c->kind)) {
         mf_code_define(ret, "MF_K=%d", s->topk);
         mf_code_define(ret, "MF_BLOCK_M=%d", c->block_m);
         mf_hip_define_share(ret, s);
@@ -325,8 +382,9 @@ static struct mf_grid grid_of(const struct config *c, const struct mf_shape *s,
 {
     int64_t sm = quantises(c->kind) ? quant_blocks_sm(codec_of(s)) : BLOCKS_SM;
     int64_t blocks = MF_MAX(MF_MIN(work_of(c, s), device->cores * sm), 1);
-    if (c->kind == SORT)
-        return (struct mf_grid){sort_blocks(s), 1, 1, SORT_THREADS, sort_shared(device, s), true, true};
+    if (orders(c->kind))
+        return (struct mf_grid){sort_blocks(c->kind, s), 1,    1,   SORT_THREADS,
+                                sort_shared(device, s),  true, true};
     return (struct mf_grid){(uint32_t)blocks, 1, 1, THREADS, 0, true, true};
 }
 
@@ -364,6 +422,19 @@ static int launch_sort(const struct mf_kernel *k, const struct mf_launch *l)
         .experts = l->gives[0].part[2],
         .num_valid = l->gives[0].part[3],
         .counts = l->workspace,
+        .token = (int32_t)k->shape.token,
+    };
+    return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+static int launch_align(const struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_hip_align_args a = {
+        .ids = l->needs[0].part[0],
+        .sorted_ids = l->gives[0].part[0],
+        .experts = l->gives[0].part[1],
+        .num_post_pad = l->gives[0].part[2],
+        .rows = (int32_t)mf_padded_rows(&k->shape, k->config.block_m),
         .token = (int32_t)k->shape.token,
     };
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
@@ -425,9 +496,17 @@ static int launch_zero(const struct mf_kernel *k, const struct mf_launch *l)
 
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
-    static int (*const launchers[N_KINDS])(const struct mf_kernel *, const struct mf_launch *) = {
-        launch_sort,    launch_from_aligned, launch_quant, launch_quant,
-        launch_combine, launch_combine,      launch_zero};
+    static int (*const launchers[N_KINDS])(const struct mf_kernel *,
+                                           const struct mf_launch *) = {[SORT] = launch_sort,
+                                                                        [SORT_ONE] = launch_sort,
+                                                                        [ALIGN] = launch_align,
+                                                                        [ALIGN_MANY] = launch_align,
+                                                                        [FROM_ALIGNED] = launch_from_aligned,
+                                                                        [QUANT1] = launch_quant,
+                                                                        [QUANT2] = launch_quant,
+                                                                        [COMBINE] = launch_combine,
+                                                                        [COMBINE_WEIGHTED] = launch_combine,
+                                                                        [ZERO] = launch_zero};
     return launchers[k->config.kind](k, l);
 }
 

@@ -24,6 +24,7 @@ enum factor { KERNEL, VARIANT, FORMAT, ACT, WIDTH, WEIGHT, FORM, N_FACTORS };
 enum form { PLAIN, SHARE, BIASED, GATE_ONLY, IN_TURN, N_FORMS };
 enum kernel {
     SORT,
+    ALIGN,
     FROM_ALIGNED,
     QUANT1,
     QUANT2,
@@ -49,6 +50,7 @@ static const struct {
     int forms;                   /* bits of those that do */
 } kernels[N_KERNELS] = {
     [SORT]    = {"move", "sort_",    4,  false, false, false, 1 << SHARE},
+    [ALIGN]        = {"move", "align_",        2, false, false, false, 1 << SHARE},
     [FROM_ALIGNED] = {"move", "from_aligned_", 2, false, false, false, 0},
     [QUANT1]  = {"move", "quant1_",  1,  true,  false, false, 0},
     [QUANT2]  = {"move", "quant2_",  1,  true,  false, false, 0},

@@ -24,6 +24,9 @@ static const struct moved {
     {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TENSOR, "move"}, "", false},
     {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,   "move"}, "", false},
     {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,   "move"}, "", false},
+    /* every way to sort, of ids that one block and several have */
+    {"sm_89",  {300, 64,  32, 33, 8, MF_ACT_SILU, false}, {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,         "move"}, "", false},
+    {"gfx90a", {300, 64,  32, 33, 8, MF_ACT_SILU, true},  {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,         "move"}, "ep:199/232", false},
     /* every fourth token's row ends within 16 bytes; threads have several turns; what lies behind num_valid is never used */
     {"sm_89",  {130, 272,  32,  5, 4, MF_ACT_SILU, false}, {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,         "permute"}, "", false},
     {"sm_89",  {130, 544,  32,  5, 4, MF_ACT_SILU, true},  {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X128,  "permute"}, "ep:1/11+b1", false},
@@ -40,18 +43,17 @@ START_TEST(test_contract)
 {
     const struct moved *m = &moved[_i];
     struct mf_shape s = contract_shape(&m->layer, &m->format);
-    struct contract_run run = {
-        .families = &m->format.family,
-        .n_families = 1,
-        .shape = &s,
-        .most = strcmp(m->format.family, "permute") == 0 ? 8 : 1, /* of those that cover the same */
-        .first = _i,
-        .of_each = true,
-        .guard = &guard};
+    bool permutes = strcmp(m->format.family, "permute") == 0, sorts = m->format.q_type == MF_QTYPE_NO;
+    struct contract_run run = {.families = &m->format.family,
+                               .n_families = 1,
+                               .shape = &s,
+                               .most = permutes || sorts ? 4 : 1, /* of those that cover the same */
+                               .first = _i,
+                               .of_each = true,
+                               .guard = &guard};
 
     ck_assert_int_eq(mf_shape_form_parse(m->form, &s), 0);
     s.use_g1u1 = !m->gate_only;
-    bool permutes = strcmp(m->format.family, "permute") == 0;
     ck_assert_int_eq(mf_device_emulated_open(m->gfx, permutes ? 1 : CORES, emulated_seed, &run.device), 0);
     ck_assert_int_ge(contract_check_some(&run), 2);
     (void)mf_device_close(run.device);

@@ -59,7 +59,16 @@ struct mf_hip_permute_args {
     mf_i32 parts, unused; /* threads that share out the slots of a chunk, a power of two */
 };
 
-/* Of what vLLM's kernels sort by into what ours do. */
+/* The sort by which vLLM's kernels go. */
+struct mf_hip_align_args {
+    const mf_i32 *ids; /* [T,k] */
+    mf_i32 *sorted_ids;
+    mf_i32 *experts;
+    mf_i32 *num_post_pad;
+    mf_i32 rows, token;
+};
+
+/* That order into ours. */
 struct mf_hip_aligned_args {
     const mf_i32 *flat;
     const mf_i32 *aligned_experts;

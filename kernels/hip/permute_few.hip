@@ -94,7 +94,7 @@ MF_DEVICE void count_routes(const mf_hip_permute_args &a, order &o, u32 (&expert
     for (int r = 0; r < ROUNDS; r++) {
         const u64 same = mf_match<MF_E + 1>(expert[r]);
         const i32 below = mf_popcount(same & (((u64)1 << lane) - 1));
-        const i32 before = expert[r] < MF_E ? o.count[wave][expert[r]] : 0;
+        const i32 before = r > 0 && expert[r] < MF_E ? o.count[wave][expert[r]] : 0;
         mf_wave_sync();
         if (expert[r] < MF_E && below == 0)
             o.count[wave][expert[r]] = before + mf_popcount(same);
@@ -110,11 +110,15 @@ MF_DEVICE i32 place_experts(order &o)
     MF_UNROLL
     for (int p = 0; p < EXPERTS; p++) {
         const i32 e = threadIdx.x * EXPERTS + p;
-        i32 rows = 0;
-        for (int w = 0; w < COUNTING && e < MF_E; w++) {
-            const i32 c = o.count[w][e];
-            o.count[w][e] = rows;
-            rows += c;
+        i32 c[COUNTING], rows = 0;
+        MF_UNROLL
+        for (int w = 0; w < COUNTING; w++)
+            c[w] = e < MF_E ? o.count[w][e] : 0;
+        MF_UNROLL
+        for (int w = 0; w < COUNTING; w++) {
+            if (e < MF_E)
+                o.count[w][e] = rows;
+            rows += c[w];
         }
         padded[p] = MF_CEIL(rows, MF_BLOCK_M) * MF_BLOCK_M;
         sum += padded[p];

@@ -1,0 +1,109 @@
+/* moe_align_block_size: vLLM's order of experts (common/artifact.h): flat ids token * k + slot in blocks of MF_BLOCK_M rows of
+ * one expert, T * k for padding and the tail, and the tail's blocks of no expert, -1. Slots stay in order within an expert.
+ *
+ * Each wave of a block takes a run of ids and counts them by expert. Of several blocks every one counts all ids, so that none
+ * waits for another; then each writes what some of its waves have counted. MF_E experts, at most MF_THREADS; at most as many
+ * blocks as a block has waves. Of a rank's share (share.h) what goes to others' experts gets no row.
+ *
+ *   lds: count[waves][E] | begin[E] (first row) | total[E] | room[waves] */
+#include "dialect.h"
+#include "args.h"
+#include "share.h"
+#include "scan.h"
+
+#define AT_ONCE 8 /* loads in flight of a thread */
+
+/* Ids that a lane has at once, a wave's width apart, and each one's place among the wave's of its expert (MF_E: none). */
+struct turn {
+    u32 expert[AT_ONCE];
+    i32 rank[AT_ONCE];
+};
+/* Counts on in count[MF_E], the wave's own. */
+MF_DEVICE void count_turn(const i32 *ids, i32 first, i32 to, i32 *count, turn &ret)
+{
+    const i32 lane = threadIdx.x % MF_WAVE;
+    MF_UNROLL
+    for (int c = 0; c < AT_ONCE; c++) {
+        const i32 i = first + c * MF_WAVE + lane;
+        ret.expert[c] = i < to ? MF_MIN((u32)mf_local(ids[i]), (u32)MF_E) : MF_E;
+    }
+    MF_UNROLL
+    for (int c = 0; c < AT_ONCE; c++) {
+        const u32 e = ret.expert[c];
+        if (first + c * MF_WAVE >= to)
+            break;
+        const u64 same = mf_match<MF_E + 1>(e);
+        const i32 below = mf_popcount(same & (((u64)1 << lane) - 1)), before = e < MF_E ? count[e] : 0;
+        mf_wave_sync();
+        if (e < MF_E && below == 0)
+            count[e] = before + mf_popcount(same);
+        mf_wave_sync();
+        ret.rank[c] = before + below;
+    }
+}
+
+/* Padding of each expert's last block, the block's experts, and what lies behind the last: this block's share. */
+MF_DEVICE void place_padding(const mf_hip_align_args &a, const i32 *begin, const i32 *total, i32 end)
+{
+    const i32 pad = a.token * MF_K, lane = threadIdx.x % MF_WAVE, runs = gridDim.x * WAVES;
+    const i32 me = (i32)(blockIdx.x * MF_THREADS + threadIdx.x), all = (i32)gridDim.x * MF_THREADS;
+    for (i32 e = blockIdx.x * WAVES + threadIdx.x / MF_WAVE; e < MF_E; e += runs) {
+        const i32 blocks = MF_CEIL(total[e], MF_BLOCK_M);
+        for (i32 b = lane; b < blocks; b += MF_WAVE)
+            a.experts[begin[e] / MF_BLOCK_M + b] = e;
+        for (i32 i = total[e] + lane; i < blocks * MF_BLOCK_M; i += MF_WAVE)
+            a.sorted_ids[begin[e] + i] = pad;
+    }
+    for (i32 i = end + me; i < a.rows; i += all)
+        a.sorted_ids[i] = pad;
+    for (i32 b = end / MF_BLOCK_M + me; b < a.rows / MF_BLOCK_M; b += all)
+        a.experts[b] = -1;
+    if (me == 0)
+        *a.num_post_pad = end;
+}
+
+extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_align(const mf_hip_align_args a)
+{
+    extern __shared__ i32 lds[];
+    i32 *begin = lds + WAVES * MF_E, *total = begin + MF_E, *room = total + MF_E;
+    const i32 n = a.token * MF_K, lane = threadIdx.x % MF_WAVE, wave = threadIdx.x / MF_WAVE;
+    const i32 each = MF_CEIL(MF_CEIL(n, MF_WAVE), WAVES) * MF_WAVE, from = wave * each, to = MF_MIN(n, from + each);
+    i32 *count = lds + wave * MF_E, rows = 0, end;
+    turn t;
+    mf_begin();
+    for (i32 i = threadIdx.x; i < WAVES * MF_E; i += MF_THREADS)
+        lds[i] = 0;
+    __syncthreads();
+    for (i32 first = from; first < to; first += AT_ONCE * MF_WAVE)
+        count_turn(a.ids, first, to, count, t);
+    __syncthreads();
+    /* thread e has expert e: where each wave's share of it begins */
+    i32 c[WAVES];
+    MF_UNROLL
+    for (int w = 0; w < WAVES; w++)
+        c[w] = threadIdx.x < MF_E ? lds[w * MF_E + threadIdx.x] : 0;
+    MF_UNROLL
+    for (int w = 0; w < WAVES; w++) {
+        if (threadIdx.x < MF_E)
+            lds[w * MF_E + threadIdx.x] = rows;
+        rows += c[w];
+    }
+    const i32 first_row = scan_block(MF_CEIL(rows, MF_BLOCK_M) * MF_BLOCK_M, room, &end);
+    if (threadIdx.x < MF_E) {
+        begin[threadIdx.x] = first_row;
+        total[threadIdx.x] = rows;
+    }
+    __syncthreads();
+    place_padding(a, begin, total, end);
+    if (wave % (i32)gridDim.x != (i32)blockIdx.x)
+        return;
+    for (i32 first = from; first < to; first += AT_ONCE * MF_WAVE) {
+        count_turn(a.ids, first, to, count, t);
+        MF_UNROLL
+        for (int c = 0; c < AT_ONCE; c++) {
+            const i32 i = first + c * MF_WAVE + lane;
+            if (i < to && t.expert[c] < MF_E)
+                a.sorted_ids[begin[t.expert[c]] + t.rank[c]] = i;
+        }
+    }
+}
