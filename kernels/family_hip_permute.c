@@ -204,6 +204,15 @@ struct each {
     void *context;
 };
 
+/* Blocks meet between passes over the rows, so an order and a scale of all rows can be made and used in one step; of the output
+ * a thread owns columns. */
+static bool may_cover(const struct mf_shape *s, const struct mf_step *step, struct mf_refusal *no)
+{
+    static const struct mf_fusion_caps caps = {
+        .whole_rows = true, .all_rows = true, .accumulates = true, .sorts = true};
+    return mf_cpu_may_cover(s, step->covers, step->block_m, &caps, no);
+}
+
 /* Of a kind, once: larger blocks are refused for what smaller ones are. */
 static int each_block(const struct each *e, enum kind kind)
 {
@@ -211,9 +220,9 @@ static int each_block(const struct each *e, enum kind kind)
         const struct config c = {kind, block_ms[b]};
         struct mf_refusal no;
         struct mf_step step;
-        if (!is_legal(e->device, e->shape, &c, &no))
-            return e->refused ? e->refused(e->context, kinds[kind].word, &no) : 0;
         describe(&c, e->shape, e->device, &step);
+        if (!is_legal(e->device, e->shape, &c, &no) || !may_cover(e->shape, &step, &no))
+            return e->refused ? e->refused(e->context, kinds[kind].word, &no) : 0;
         int r = e->step(e->context, &step, &c);
         if (r != 0)
             return r;
