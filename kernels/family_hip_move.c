@@ -134,13 +134,8 @@ static bool skips(enum kind kind, const struct mf_shape *s)
 
 static bool exists(const struct mf_shape *s, enum kind kind)
 {
-    int64_t ids = s->token * s->topk;
     if (quantises(kind))
         return mf_cpu_quantises(s);
-    if (kind == SORT_ONE)
-        return ids > SORT_FEW && ids <= ONE_MOST;
-    if (kind == ALIGN_MANY)
-        return ids > ALIGN_FEW;
     return kind != COMBINE_WEIGHTED || !s->doweight_stage1;
 }
 
@@ -280,10 +275,21 @@ struct walk {
     struct config found;
 };
 
+/* Worth trying for so many ids; the others have to open, too: a table's row is for its bucket. */
+static bool is_tried(const struct mf_shape *s, enum kind kind)
+{
+    int64_t ids = s->token * s->topk;
+    if (kind == SORT_ONE)
+        return ids > SORT_FEW && ids <= ONE_MOST;
+    return kind != ALIGN_MANY || ids > ALIGN_FEW;
+}
+
 static int offer_step(void *context, const struct config *c)
 {
     struct walk *w = context;
     struct mf_step step;
+    if (!is_tried(w->shape, c->kind))
+        return 0;
     describe(c, w->shape, w->device, &step);
     return w->offer->step(w->offer, &step);
 }
