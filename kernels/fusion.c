@@ -218,8 +218,9 @@ static bool two_gemms(const struct pair *x, char *why, size_t cap)
 static int template_ahead(const struct pair *x)
 {
     int t = template_of(x->g, x->b);
-    bool on_the_way = t >= 0 && (t == x->c || mf_graph_reaches(x->g, MF_OP_BIT(x->c), MF_OP_BIT(t), x->b));
-    return x->p >= 0 && template_of(x->g, x->a) < 0 && on_the_way ? t : -1;
+    if (x->p < 0 || t < 0 || template_of(x->g, x->a) >= 0) /* nothing comes from a, or it is no prologue */
+        return -1;
+    return t == x->c || mf_graph_reaches(x->g, MF_OP_BIT(x->c), MF_OP_BIT(t), x->b) ? t : -1;
 }
 
 /* All of a runs in front of the GEMM, directly or by way of ops of b. */
