@@ -8,50 +8,15 @@
  *   lds: count[waves][E] | begin[E] (first row) | total[E] | room[waves] */
 #include "dialect.h"
 #include "args.h"
-#include "share.h"
-#include "scan.h"
+#include "count.h"
 
-#define AT_ONCE 8 /* loads in flight of a thread */
-
-/* Ids that a lane has at once, a wave's width apart, and each one's place among the wave's of its expert (MF_E: none). */
-struct turn {
-    u32 expert[AT_ONCE];
-    i32 rank[AT_ONCE];
-};
-/* Counts on in count[MF_E], the wave's own. */
-MF_DEVICE void count_turn(const i32 *ids, i32 first, i32 to, i32 *count, turn &ret)
-{
-    const i32 lane = threadIdx.x % MF_WAVE;
-    MF_UNROLL
-    for (int c = 0; c < AT_ONCE; c++) {
-        const i32 i = first + c * MF_WAVE + lane;
-        ret.expert[c] = i < to ? MF_MIN((u32)mf_local(ids[i]), (u32)MF_E) : MF_E;
-    }
-    MF_UNROLL
-    for (int c = 0; c < AT_ONCE; c++) {
-        const u32 e = ret.expert[c];
-        if (first + c * MF_WAVE >= to)
-            break;
-        const u64 same = mf_match<MF_E + 1>(e);
-        const i32 below = mf_popcount(same & (((u64)1 << lane) - 1)), before = e < MF_E ? count[e] : 0;
-        mf_wave_sync();
-        if (e < MF_E && below == 0)
-            count[e] = before + mf_popcount(same);
-        mf_wave_sync();
-        ret.rank[c] = before + below;
-    }
-}
-
-/* Padding of each expert's last block, the block's experts, and what lies behind the last: this block's share. */
+/* Padding of each expert's last block, and what lies behind the last: this block's share. */
 MF_DEVICE void place_padding(const mf_hip_align_args &a, const i32 *begin, const i32 *total, i32 end)
 {
     const i32 pad = a.token * MF_K, lane = threadIdx.x % MF_WAVE, runs = gridDim.x * WAVES;
     const i32 me = (i32)(blockIdx.x * MF_THREADS + threadIdx.x), all = (i32)gridDim.x * MF_THREADS;
     for (i32 e = blockIdx.x * WAVES + threadIdx.x / MF_WAVE; e < MF_E; e += runs) {
-        const i32 blocks = MF_CEIL(total[e], MF_BLOCK_M);
-        for (i32 b = lane; b < blocks; b += MF_WAVE)
-            a.experts[begin[e] / MF_BLOCK_M + b] = e;
-        for (i32 i = total[e] + lane; i < blocks * MF_BLOCK_M; i += MF_WAVE)
+        for (i32 i = total[e] + lane; i < MF_CEIL(total[e], MF_BLOCK_M) * MF_BLOCK_M; i += MF_WAVE)
             a.sorted_ids[begin[e] + i] = pad;
     }
     for (i32 i = end + me; i < a.rows; i += all)
@@ -68,40 +33,33 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_align(const mf_hip_a
     i32 *begin = lds + WAVES * MF_E, *total = begin + MF_E, *room = total + MF_E;
     const i32 n = a.token * MF_K, lane = threadIdx.x % MF_WAVE, wave = threadIdx.x / MF_WAVE;
     const i32 each = MF_CEIL(MF_CEIL(n, MF_WAVE), WAVES) * MF_WAVE, from = wave * each, to = MF_MIN(n, from + each);
-    i32 *count = lds + wave * MF_E, rows = 0, end;
-    turn t;
+    i32 *count = lds + wave * MF_E, end;
+    turn<AT_ONCE> t;
     mf_begin();
     for (i32 i = threadIdx.x; i < WAVES * MF_E; i += MF_THREADS)
         lds[i] = 0;
     __syncthreads();
-    for (i32 first = from; first < to; first += AT_ONCE * MF_WAVE)
-        count_turn(a.ids, first, to, count, t);
-    __syncthreads();
-    /* thread e has expert e: where each wave's share of it begins */
-    i32 c[WAVES];
-    MF_UNROLL
-    for (int w = 0; w < WAVES; w++)
-        c[w] = threadIdx.x < MF_E ? lds[w * MF_E + threadIdx.x] : 0;
-    MF_UNROLL
-    for (int w = 0; w < WAVES; w++) {
-        if (threadIdx.x < MF_E)
-            lds[w * MF_E + threadIdx.x] = rows;
-        rows += c[w];
+    for (t.first = from + lane; t.first - lane < to; t.first += AT_ONCE * MF_WAVE) {
+        take_ids(a.ids, to, t);
+        count_turn(to, count, t);
     }
-    const i32 first_row = scan_block(MF_CEIL(rows, MF_BLOCK_M) * MF_BLOCK_M, room, &end);
+    __syncthreads();
+    const i32 rows = scan_waves(lds), first_row = scan_block(MF_CEIL(rows, MF_BLOCK_M) * MF_BLOCK_M, room, &end);
     if (threadIdx.x < MF_E) {
         begin[threadIdx.x] = first_row;
         total[threadIdx.x] = rows;
     }
     __syncthreads();
+    place_experts(a.experts, begin, total, blockIdx.x, gridDim.x);
     place_padding(a, begin, total, end);
     if (wave % (i32)gridDim.x != (i32)blockIdx.x)
         return;
-    for (i32 first = from; first < to; first += AT_ONCE * MF_WAVE) {
-        count_turn(a.ids, first, to, count, t);
+    for (t.first = from + lane; t.first - lane < to; t.first += AT_ONCE * MF_WAVE) {
+        take_ids(a.ids, to, t);
+        count_turn(to, count, t);
         MF_UNROLL
         for (int c = 0; c < AT_ONCE; c++) {
-            const i32 i = first + c * MF_WAVE + lane;
+            const i32 i = t.first + c * MF_WAVE;
             if (i < to && t.expert[c] < MF_E)
                 a.sorted_ids[begin[t.expert[c]] + t.rank[c]] = i;
         }

@@ -1,5 +1,5 @@
 /* More words, of Hopper alone (PTX of sm_90a): copies in bulk that complete on barriers in LDS, and registers that waves hand
- * to each other. Only the tile core that is Hopper's own knows them. */
+ * to each other. Only sources for Hopper alone know them. */
 #pragma once
 
 #include "args.h"
@@ -81,11 +81,6 @@ MF_DEVICE void mf_bulk_load(void *lds, const void *global, i32 bytes, u64 *b)
             mf_lds_at(lds)),
         "l"(global), "r"(bytes), "r"(mf_lds_at(b))
         : "memory");
-}
-/* Barriers that were made are seen by copies in bulk. */
-MF_DEVICE void mf_bulk_fence()
-{
-    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 /* A run of bytes from LDS, a multiple of 16, in the background; before LDS is written again: mf_bulk_wait_read. */
 MF_DEVICE void mf_bulk_store(void *global, const void *lds, i32 bytes)

@@ -97,6 +97,13 @@ MF_DEVICE mf_16b mf_load_once(const void *p)
     return v;
 }
 
+/* Ordinary writes to LDS before it, and barriers that were made, are seen by matrix instructions of LDS and by copies in bulk
+ * after it (sm_90). */
+MF_DEVICE void mf_async_fence()
+{
+    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+
 /* ---- matrix instructions ---- */
 
 /* Four 8x8 matrices of 16-bit elements; lane l names row l % 8 of matrix l / 8, and gets of each the two elements
@@ -152,11 +159,6 @@ MF_DEVICE u64 mf_matrix_of(const void *lds)
 {
     const u64 at = (u32)__cvta_generic_to_shared(lds);
     return ((at & 0x3ffff) >> 4) | ((u64)1 << 16) | ((u64)(1024 >> 4) << 32) | ((u64)1 << 62);
-}
-/* Ordinary and asynchronous writes to LDS before it are seen by matrix instructions after it. */
-MF_DEVICE void mf_matrix_fence()
-{
-    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 MF_DEVICE void mf_matrix_begin()
 {

@@ -209,7 +209,7 @@ MF_DEVICE bool make_tile(const mf_hip_tile_args &a, ring &r, const place &p, con
     mf_bulk_wait_read();
     mf_group_sync(mine.number, OUT_WAVES * MF_WAVE);
     leave_tile<N>(a, p, mine.share, d, mine.out);
-    mf_matrix_fence();
+    mf_async_fence();
     mf_group_sync(mine.number, OUT_WAVES * MF_WAVE);
     return more;
 }

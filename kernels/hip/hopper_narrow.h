@@ -188,7 +188,7 @@ MF_DEVICE void bring(const mf_hip_bulk_args &a, ring r, i32 n_blocks)
             copy_scales(a, words, slice, tokens + MF_BM * X_SLICE);
             mf_barrier_arrive_copied(full);
             put_tokens(x, tokens);
-            mf_matrix_fence();
+            mf_async_fence();
             mf_barrier_arrive(full);
             if (slice + 1 < SLICES) {
                 load_tokens(t, row, slice + 1, x);

@@ -46,7 +46,7 @@ MF_DEVICE void begin_ring(const ring &r, i32 arrivals)
         for (int q = 0; q < QUEUE; q++)
             mf_barrier_init(r.told + q, 1);
     }
-    mf_matrix_fence();
+    mf_async_fence();
     __syncthreads();
 }
 

@@ -106,7 +106,7 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p,
         float first[QX], second[QX];
         now = next;
         wait_full(r);
-        mf_matrix_fence();
+        mf_async_fence();
         load_scales(a, p, row, slice + 1, next);
         MF_UNROLL
         for (int q = 0; q < QX; q++) {

@@ -80,7 +80,7 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p,
         const u8 *from = slice_of(r);
         now = next;
         wait_full(r);
-        mf_matrix_fence();
+        mf_async_fence();
         load_scales(a, p.expert, p.col, first_row, slice + 1, next);
         MF_UNROLL
         for (int q = 0; q < Q + PARTS - 1; q++) {
@@ -116,7 +116,7 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p,
         const u8 *from = slice_of(r);
         wait_full(r);
         if (COPIES)
-            mf_matrix_fence();
+            mf_async_fence();
         MF_UNROLL
         for (int q = 0; q < Q; q++)
             hold<N8>(d[q]);

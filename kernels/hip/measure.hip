@@ -57,7 +57,7 @@ MF_DEVICE void peak(const peaking &a, bool fp8)
                      : 0x3f803e80u ^ ((i * 2654435761u + a.seed) & 0x807f807fu);
     for (int i = 0; i < 128; i++)
         d[i / 4][i % 4] = 0;
-    mf_matrix_fence();
+    mf_async_fence();
     __syncthreads();
     const u64 w = mf_matrix_of(lds), x = mf_matrix_of(lds + 64 * 32);
     for (u32 turn = 0; turn < a.turns; turn++) {

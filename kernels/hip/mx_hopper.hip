@@ -91,7 +91,7 @@ template <int N> MF_DEVICE void make_tile(const mf_hip_tile_args &a, ring &r, co
     mf_bulk_wait_read();
     mf_group_sync(1, OUT_WAVES * MF_WAVE);
     leave_tile<N>(a, p, group, d, out);
-    mf_matrix_fence();
+    mf_async_fence();
     mf_group_sync(1, OUT_WAVES * MF_WAVE);
 }
 
@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), MF_BLOCKS) mf_
             mf_barrier_init(r.full + s, ARRIVALS);
             mf_barrier_init(r.empty + s, OUT_WAVES);
         }
-        mf_matrix_fence();
+        mf_async_fence();
     }
     __syncthreads();
     i32 block, col;

@@ -60,7 +60,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_unpermute_few(con
     }
 }
 #else
-#    include "scan.h"
+#    include "count.h"
 #    define COUNTING MF_MIN(WAVES, MF_CEIL(MF_ROUTES, MF_WAVE)) /* waves that have routes */
 #    define ROUNDS   MF_CEIL(MF_CEIL(MF_ROUTES, MF_WAVE), COUNTING)
 #    define EXPERTS  MF_CEIL(MF_E, MF_THREADS) /* of a thread */
@@ -76,31 +76,17 @@ MF_DEVICE i32 first_route()
     return (i32)(threadIdx.x / MF_WAVE) * ROUNDS * MF_WAVE + threadIdx.x % MF_WAVE;
 }
 
-/* Expert (MF_E or more: none) and place within the wave's of it, of each of a lane's routes. */
-MF_DEVICE void count_routes(const mf_hip_permute_args &a, order &o, u32 (&expert)[ROUNDS], i32 (&rank)[ROUNDS])
+/* Each wave's routes by expert, of those waves that have any. */
+MF_DEVICE void count_routes(const mf_hip_permute_args &a, order &o, turn<ROUNDS> &t)
 {
-    const i32 lane = threadIdx.x % MF_WAVE, wave = threadIdx.x / MF_WAVE, n = a.token * MF_K;
-    MF_UNROLL
-    for (int r = 0; r < ROUNDS; r++) {
-        const i32 i = first_route() + r * MF_WAVE;
-        expert[r] = wave < COUNTING && i < n ? MF_MIN((u32)mf_local(a.ids[i]), (u32)MF_E) : MF_E;
-    }
+    const i32 wave = threadIdx.x / MF_WAVE, n = wave < COUNTING ? a.token * MF_K : 0;
+    t.first = first_route();
+    take_ids(a.ids, n, t);
     for (i32 i = threadIdx.x; i < COUNTING * MF_E; i += MF_THREADS)
         o.count[i / MF_E][i % MF_E] = 0;
     __syncthreads();
-    if (wave >= COUNTING)
-        return;
-    MF_UNROLL
-    for (int r = 0; r < ROUNDS; r++) {
-        const u64 same = mf_match<MF_E + 1>(expert[r]);
-        const i32 below = mf_popcount(same & (((u64)1 << lane) - 1));
-        const i32 before = r > 0 && expert[r] < MF_E ? o.count[wave][expert[r]] : 0;
-        mf_wave_sync();
-        if (expert[r] < MF_E && below == 0)
-            o.count[wave][expert[r]] = before + mf_popcount(same);
-        mf_wave_sync();
-        rank[r] = before + below;
-    }
+    if (wave < COUNTING)
+        count_turn(n, o.count[wave], t);
 }
 
 /* Where each expert's rows begin, and each wave's among them. */
@@ -180,8 +166,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_sort_permute(cons
 {
     __shared__ order o;
     const i32 chunks = a.token * CHUNKS, n = chunks * a.parts, routes = a.token * MF_K;
-    u32 expert[ROUNDS];
-    i32 rank[ROUNDS];
+    turn<ROUNDS> t;
     i32 at = (i32)me();
     float weight = 0.0f;
     chunk v;
@@ -190,15 +175,15 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_sort_permute(cons
         v = load((const u8 *)a.from + (i64)(at % chunks) * MF_CHUNK);
     if (at < routes)
         weight = a.weights[at];
-    count_routes(a, o, expert, rank);
+    count_routes(a, o, t);
     __syncthreads();
     const i32 end = place_experts(o), wave = threadIdx.x / MF_WAVE;
     __syncthreads();
     MF_UNROLL
     for (int r = 0; r < ROUNDS; r++) {
-        const i32 i = first_route() + r * MF_WAVE;
+        const i32 i = t.first + r * MF_WAVE, e = (i32)t.expert[r];
         if (wave < COUNTING && i < routes)
-            o.row_of[i] = expert[r] < MF_E ? o.start[expert[r]] + o.count[wave][expert[r]] + rank[r] : -1;
+            o.row_of[i] = e < MF_E ? o.start[e] + o.count[wave][e] + t.rank[r] : -1;
     }
     __syncthreads();
     while (at < n) {

@@ -44,7 +44,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_permute_bulk(cons
     i64 unit = (i64)wave * gridDim.x + blockIdx.x;
     if (lane < DEPTH)
         mf_barrier_init(full + lane, 1);
-    mf_bulk_fence();
+    mf_async_fence();
     mf_wave_sync();
     mf_begin();
     for (int s = 0; s < DEPTH && lane == 0; s++) {

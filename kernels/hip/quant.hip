@@ -143,18 +143,6 @@ MF_DEVICE bool counts(const mf_hip_quant_args &a, i64 chunk)
 {
     return !a.sorted_ids || mf_id_token(a.sorted_ids[chunk / ROW_CHUNKS]) < a.token;
 }
-MF_DEVICE u32 larger_of_block(u32 top, u32 *room)
-{
-    top = mf_larger_of_lanes<MF_WAVE>(top);
-    if (threadIdx.x % MF_WAVE == 0)
-        room[threadIdx.x / MF_WAVE] = top;
-    __syncthreads();
-    MF_UNROLL
-    for (int i = 0; i < WAVES; i++)
-        top = mf_larger_2(top, room[i]);
-    return top;
-}
-
 extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant(const mf_hip_quant_args a)
 {
     __shared__ u32 room[2][WAVES];
@@ -175,14 +163,14 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant(const mf_hi
         for (int i = 0; i < HELD; i++)
             top = mf_larger_8(top, v[i]);
     }
-    top = larger_of_block(top, room[0]);
+    top = mf_larger_of_block<WAVES>(top, room[0]);
     if (threadIdx.x == 0)
         a.largest[blockIdx.x] = (i32)top;
     mf_grid_arrive(mf_barrier, &generation);
     mf_grid_wait(mf_barrier, generation);
     for (i32 b = threadIdx.x; b < (i32)gridDim.x; b += MF_THREADS)
         top = mf_larger_2(top, (u32)mf_load_shared_by_grid_4(a.largest + b));
-    const scaling s = scaling_of(larger_of_block(top, room[1]), 1.0f);
+    const scaling s = scaling_of(mf_larger_of_block<WAVES>(top, room[1]), 1.0f);
     for (i64 first = me; first < n; first += HELD * stride) {
         mf_16b v[HELD];
         MF_UNROLL

@@ -32,13 +32,7 @@ MF_DEVICE void leave_largest(const mf_hip_permute_args &a)
     u32 top = 0;
     for (i64 at = me(); at < n; at += all())
         top = mf_larger_8(top, load((const u8 *)a.from + at * MF_CHUNK));
-    top = mf_larger_of_lanes<MF_WAVE>(top);
-    if (threadIdx.x % MF_WAVE == 0)
-        room[threadIdx.x / MF_WAVE] = top;
-    __syncthreads();
-    MF_UNROLL
-    for (int i = 0; i < WAVES; i++)
-        top = mf_larger_2(top, room[i]);
+    top = mf_larger_of_block<WAVES>(top, room);
     if (threadIdx.x == 0)
         a.largest[blockIdx.x] = (i32)top;
 }

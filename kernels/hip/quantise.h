@@ -86,6 +86,18 @@ template <int LANES> MF_DEVICE u32 mf_larger_of_lanes(u32 two)
         two = mf_larger_2(two, __float_as_uint(mf_shuffle_xor(__uint_as_float(two), d)));
     return two;
 }
+/* Of a block of so many waves, which has a word of LDS for each. */
+template <int N> MF_DEVICE u32 mf_larger_of_block(u32 two, u32 *room)
+{
+    two = mf_larger_of_lanes<MF_WAVE>(two);
+    if (threadIdx.x % MF_WAVE == 0)
+        room[threadIdx.x / MF_WAVE] = two;
+    __syncthreads();
+    MF_UNROLL
+    for (int i = 0; i < N; i++)
+        two = mf_larger_2(two, room[i]);
+    return two;
+}
 MF_DEVICE float mf_amax_2(u32 two)
 {
     return mf_larger_half(two & 0x7fff7fffu);

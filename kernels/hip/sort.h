@@ -10,38 +10,11 @@
 #pragma once
 
 #include "args.h"
-#include "scan.h"
-#include "share.h"
+#include "count.h"
 
-#define AT_ONCE        8 /* loads in flight of a thread */
 #define BLOCKS_AT_ONCE 16
 
-/* What is no expert's here, and what lies beyond the end, is MF_E. */
-MF_DEVICE void take_ids(const i32 *ids, i32 i, i32 to, u32 (&ret)[AT_ONCE])
-{
-    MF_UNROLL
-    for (int c = 0; c < AT_ONCE; c++)
-        ret[c] = i + c * MF_WAVE < to ? MF_MIN((u32)mf_local(ids[i + c * MF_WAVE]), (u32)MF_E) : MF_E;
-}
-
 __device__ u32 mf_sorters[2]; /* where blocks meet */
-
-/* Thread e has expert e: where each wave's share of it begins within the block's, and how many the block has. */
-MF_DEVICE i32 scan_waves(i32 *count)
-{
-    i32 c[WAVES], rows = 0;
-    if (threadIdx.x < MF_E) {
-        MF_UNROLL
-        for (int w = 0; w < WAVES; w++)
-            c[w] = count[w * MF_E + threadIdx.x];
-        MF_UNROLL
-        for (int w = 0; w < WAVES; w++) {
-            count[w * MF_E + threadIdx.x] = rows;
-            rows += c[w];
-        }
-    }
-    return rows;
-}
 
 /* Thread e: of the rows of expert e, those of lower blocks; *ret_all gets those of all. */
 MF_DEVICE i32 scan_blocks(const mf_hip_sort_args &a, i32 block, i32 blocks, i32 rows, i32 *ret_all)
@@ -74,33 +47,7 @@ MF_DEVICE i32 scan_blocks(const mf_hip_sort_args &a, i32 block, i32 blocks, i32 
     return before;
 }
 
-/* Ids that a lane has at once: AT_ONCE of its wave's run, a wave's width apart. */
-struct turn {
-    i32 first; /* the lane's own first */
-    u32 expert[AT_ONCE];
-    i32 rank[AT_ONCE]; /* among the expert's of what was counted */
-};
-
-/* Counts the turn's ids on top of `count`, which holds the wave's experts. */
-MF_DEVICE void count_turn(i32 to, i32 *count, turn &t)
-{
-    const i32 lane = threadIdx.x % MF_WAVE;
-    MF_UNROLL
-    for (int c = 0; c < AT_ONCE; c++) {
-        const u32 e = t.expert[c];
-        if (t.first - lane + c * MF_WAVE >= to)
-            break;
-        const u64 same = mf_match<MF_E + 1>(e), below = same & (((u64)1 << lane) - 1);
-        if (e < MF_E)
-            t.rank[c] = count[e] + mf_popcount(below);
-        mf_wave_sync();
-        if (e < MF_E && below == 0)
-            count[e] += mf_popcount(same);
-        mf_wave_sync();
-    }
-}
-
-MF_DEVICE void take_weights(const float *weights, i32 to, const turn &t, float (&ret)[AT_ONCE])
+MF_DEVICE void take_weights(const float *weights, i32 to, const turn<AT_ONCE> &t, float (&ret)[AT_ONCE])
 {
     MF_UNROLL
     for (int c = 0; c < AT_ONCE; c++)
@@ -109,8 +56,8 @@ MF_DEVICE void take_weights(const float *weights, i32 to, const turn &t, float (
 
 /* The turn's ids to their places: at start[expert] + rank, and of a wave base[expert] more. Of ids that other blocks have, too,
  * a wave's width is this block's and the next one another's. */
-MF_DEVICE void place_turn(const mf_hip_sort_args &a, i32 to, const i32 *start, const i32 *base, const turn &t,
-                          const float (&weight)[AT_ONCE], i32 share, i32 shares)
+MF_DEVICE void place_turn(const mf_hip_sort_args &a, i32 to, const i32 *start, const i32 *base,
+                          const turn<AT_ONCE> &t, const float (&weight)[AT_ONCE], i32 share, i32 shares)
 {
     MF_UNROLL
     for (int c = 0; c < AT_ONCE; c++) {
@@ -135,16 +82,6 @@ MF_DEVICE void place_padding(const mf_hip_sort_args &a, const i32 *begin, const 
         }
     }
 }
-/* Which expert each block of rows has: a share of it. */
-MF_DEVICE void place_experts(const mf_hip_sort_args &a, const i32 *begin, const i32 *total, i32 share,
-                             i32 shares)
-{
-    for (i32 e = share * MF_THREADS + threadIdx.x; e < MF_E; e += shares * MF_THREADS) {
-        for (i32 b = 0; b < MF_CEIL(total[e], MF_BLOCK_M); b++)
-            a.experts[begin[e] / MF_BLOCK_M + b] = e;
-    }
-}
-
 /* How blocks sort the same ids. They share the counting, and each places what it counted; or every block counts all, so that each
  * knows experts and num_valid by itself, and only what they place is shared. */
 struct sharing {
@@ -166,11 +103,11 @@ MF_DEVICE void sort_ids(const mf_hip_sort_args &a, i32 *lds, const sharing by, M
     const i32 each = MF_CEIL(MF_CEIL(n, MF_WAVE), runs) * MF_WAVE;
     const i32 from = run * each, to = MF_MIN(n, from + each);
     const i32 last = from + MF_MAX(MF_CEIL(to - from, AT_ONCE * MF_WAVE) - 1, 0) * AT_ONCE * MF_WAVE;
-    turn held, again;
+    turn<AT_ONCE> held, again;
     float weight[AT_ONCE];
 
     held.first = last + lane;
-    take_ids(a.ids, held.first, to, held.expert);
+    take_ids(a.ids, to, held);
     take_weights(a.weights, to, held, weight);
     meanwhile();
     for (i32 i = threadIdx.x; i < WAVES * MF_E; i += MF_THREADS)
@@ -178,7 +115,7 @@ MF_DEVICE void sort_ids(const mf_hip_sort_args &a, i32 *lds, const sharing by, M
     __syncthreads();
     for (i32 first = from; first < last; first += AT_ONCE * MF_WAVE) {
         again.first = first + lane;
-        take_ids(a.ids, again.first, to, again.expert);
+        take_ids(a.ids, to, again);
         count_turn(to, count + wave * MF_E, again);
     }
     count_turn(to, count + wave * MF_E, held);
@@ -198,13 +135,13 @@ MF_DEVICE void sort_ids(const mf_hip_sort_args &a, i32 *lds, const sharing by, M
     }
     __syncthreads();
 
-    place_experts(a, begin, total, block, blocks);
+    place_experts(a.experts, begin, total, block, blocks);
     place_padding(a, begin, total, by.block, by.blocks);
     place_turn(a, to, start, count + wave * MF_E, held, weight, share, shares);
     mf_wave_sync(); /* the turns before it count on from where the wave's share begins */
     for (i32 first = from; first < last; first += AT_ONCE * MF_WAVE) {
         again.first = first + lane;
-        take_ids(a.ids, again.first, to, again.expert);
+        take_ids(a.ids, to, again);
         take_weights(a.weights, to, again, weight);
         count_turn(to, count + wave * MF_E, again);
         place_turn(a, to, start, nullptr, again, weight, share, shares);

@@ -152,7 +152,7 @@ MF_DEVICE void land_slice(const struct way *way, u8 *ring, struct held_w *held)
 
 MF_DEVICE void before_matrices()
 {
-    mf_matrix_fence();
+    mf_async_fence();
 }
 /* Sums are the hardware's from the first instruction on until a wait for the last. */
 MF_DEVICE void hold(sums &d)
