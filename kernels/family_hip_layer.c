@@ -3,15 +3,13 @@
  *
  *     layer_fp8fn_128_silu_m32_n256_b[_w][_gu1]     block_m, weight rows of a tile; b, bt, bs, bts as tile has them */
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/cleanup.h"
 #include "common/text.h"
-#include "kernels/family_hip.h"
 #include "kernels/family_hip_hopper.h"
-#include "kernels/fusion.h"
+#include "kernels/family_hip_whole.h"
 #include "kernels/hip/args.h"
 
 /* Every block sorts all of them for itself. */
@@ -77,18 +75,6 @@ static int stages_of(const struct mf_hip_machine *machine, const struct variant 
 static bool is_known(const struct mf_device_info *device, const struct mf_shape *s,
                      enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
-    static const struct mf_fusion_caps caps = {
-        .prologue = MF_OP_BIT(MF_OP_QUANT1) | MF_OP_BIT(MF_OP_GATHER),
-        .epilogue = MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_QUANT2) |
-                    MF_OP_BIT(MF_OP_COMBINE),
-        .whole_rows = true,
-        .all_rows = true,
-        .both_gemms = true,
-        .accumulates = true,
-        .sorts = true,
-    };
-    struct mf_fusion_question q = {.ops = mf_layer_ops(s), .block_m = 1, .caps = &caps};
-    struct mf_fusion_verdict v;
     if (!mf_hip_family_takes("tile", device, s, ret_format, no)) /* it has the same weights */
         return false;
     if (strcmp(device->class.gfx, "sm_90") != 0)
@@ -106,9 +92,9 @@ static bool is_known(const struct mf_device_info *device, const struct mf_shape 
     else if (s->expert > MF_HIP_HOPPER_THREADS)
         mf_refuse(no, "experts", "expert is %d; the sort has a thread for each, %d at most", s->expert,
                   MF_HIP_HOPPER_THREADS);
-    else if (!mf_hip_hopper_refuses_x(s, no) && !mf_fusion_allows(s, &q, &v))
-        mf_refuse(no, v.rule, "%s", v.reason);
-    return !no->rule;
+    else
+        return !mf_hip_hopper_refuses_x(s, no) && mf_hip_whole_allowed(s, 0, no);
+    return false;
 }
 
 static bool is_legal(const struct mf_device_info *device, const struct variant *v, const struct mf_shape *s,
@@ -165,26 +151,12 @@ static uint64_t lay_out(const struct variant *v, const struct mf_shape *s, uint6
 
 static void describe(const struct variant *v, const struct mf_shape *shape, struct mf_step *ret)
 {
-    struct mf_step s = {
-        .family = "layer", .stage = MF_STAGE_ONE, .covers = mf_layer_ops(shape), .block_m = v->block_m};
-    const struct mf_hip_stage down = stage_of(v, shape, 2);
+    struct mf_step s = mf_hip_whole_step("layer", shape);
     uint64_t places[N_PLACES];
     print_name(v, shape, s.name);
-    mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
-    mf_step_need(&s, mf_cpu_topk());
-    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, mf_hip_w1_layout(shape)->name));
-    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, "row"));
-    if (shape->has_b1)
-        mf_step_need(&s, mf_plain_bias(MF_TENSOR_B1));
-    if (shape->has_b2)
-        mf_step_need(&s, mf_plain_bias(MF_TENSOR_B2));
-    mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
-    s.reorder_tolerance = mf_hip_stage_step(&down, "layer", shape).reorder_tolerance;
+    s.block_m = v->block_m;
+    s.reorder_tolerance = mf_hip_stage_reorder_tolerance(shape);
     s.workspace_bytes = lay_out(v, shape, places) + ALIGN;
-    s.flops = mf_layer_flops(shape);
-    s.bytes = mf_layer_expected_active(shape) *
-                  (mf_cpu_expert_bytes(shape, MF_TENSOR_W1) + mf_cpu_expert_bytes(shape, MF_TENSOR_W2)) +
-              (double)shape->token * shape->model_dim * 4;
     *ret = s;
 }
 
@@ -208,13 +180,12 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
 }
 
 static int find(const struct mf_device_info *device, const struct mf_shape *s, const char *name,
-                const struct variant **ret, struct mf_code *ret_code)
+                const struct variant **ret, enum mf_hip_format *ret_format, struct mf_code *ret_code)
 {
     struct mf_refusal no;
-    enum mf_hip_format format;
     if (strncmp(name, "layer_", 6) != 0)
         return -EINVAL;
-    if (!is_known(device, s, &format, &no))
+    if (!is_known(device, s, ret_format, &no))
         return -ENOTSUP;
     for (size_t i = 0; i < MF_ARRAY_LEN(variants); i++) {
         const struct variant *v = &variants[i];
@@ -222,29 +193,17 @@ static int find(const struct mf_device_info *device, const struct mf_shape *s, c
         print_name(v, s, own);
         if (strcmp(own, name) != 0)
             continue;
-        if (!is_legal(device, v, s, format, &no))
+        if (!is_legal(device, v, s, *ret_format, &no))
             return -ENOTSUP;
         *ret = v;
         *ret_code = (struct mf_code){.source = "layer.hip", .function = "mf_layer"};
-        mf_code_define(ret_code, "MF_FORMAT=%d", (int)format);
-        mf_code_define(ret_code, "MF_H=%d", s->model_dim);
-        mf_code_define(ret_code, "MF_I=%d", s->inter_dim);
-        mf_code_define(ret_code, "MF_K=%d", s->topk);
-        mf_code_define(ret_code, "MF_HALVES1=%d", s->use_g1u1 ? 2 : 1);
-        mf_code_define(ret_code, "MF_WEIGHT1=%d", s->doweight_stage1);
-        if (s->has_b1)
-            mf_code_define(ret_code, "MF_BIAS1");
-        if (s->has_b2)
-            mf_code_define(ret_code, "MF_BIAS2");
+        mf_hip_whole_define(ret_code, s, *ret_format);
         mf_code_define(ret_code, "MF_BM=%d", v->block_m);
         mf_code_define(ret_code, "MF_BN=%d", v->block_n);
-        mf_code_define(ret_code, "MF_STAGES=%d", stages_of(mf_hip_machine_of(device), v, s, format));
+        mf_code_define(ret_code, "MF_STAGES=%d", stages_of(mf_hip_machine_of(device), v, s, *ret_format));
         mf_code_define(ret_code, "MF_TURNS=%d", v->turns);
         mf_code_define(ret_code, "MF_SWAP=%d", v->swapped);
         mf_hip_define_share(ret_code, s);
-        mf_hip_define_gate_up(ret_code, s);
-        mf_hip_define_fnuz(ret_code, s);
-        mf_hip_define_activation(ret_code, s);
         return 0;
     }
     return -ENOTSUP;
@@ -254,7 +213,8 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
                 struct mf_code *ret)
 {
     const struct variant *v;
-    return find(device, shape, name, &v, ret);
+    enum mf_hip_format format;
+    return find(device, shape, name, &v, &format, ret);
 }
 
 /* ---- launches ---- */
@@ -265,9 +225,8 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     const struct variant *v;
     struct mf_code source;
     enum mf_hip_format format;
-    struct mf_refusal no;
     (void)f;
-    int r = find(&device->info, shape, name, &v, &source);
+    int r = find(&device->info, shape, name, &v, &format, &source);
     if (r < 0)
         return r;
     struct mf_kernel *k = calloc(1, sizeof(*k));
@@ -275,7 +234,6 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
         return -ENOMEM;
     k->shape = *shape;
     k->v = v;
-    (void)is_known(&device->info, shape, &format, &no);
     int ring = stages_of(mf_hip_machine_of(&device->info), v, shape, format) *
                mf_hip_hopper_slice(v->block_m, v->block_n, format);
     /* one block an SM, so that all of them are there at once */
@@ -304,7 +262,7 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
                .x_scale = quantised ? (const float *)(base + places[X_SCALE]) : NULL,
                .w = l->needs[2].part[0],
                .w_scale = l->needs[2].part[1],
-               .bias = s->has_b1 ? l->needs[4].part[0] : NULL,
+               .bias = mf_hip_whole_bias(l, s, MF_TENSOR_B1),
                .out = base + places[H],
                .out_scale = quantised ? (float *)(base + places[H_SCALE]) : NULL,
                .token = (int32_t)s->token,
@@ -313,7 +271,7 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
                  .x_scale = quantised ? (const float *)(base + places[H_SCALE]) : NULL,
                  .w = l->needs[3].part[0],
                  .w_scale = l->needs[3].part[1],
-                 .bias = s->has_b2 ? l->needs[s->has_b1 ? 5 : 4].part[0] : NULL,
+                 .bias = mf_hip_whole_bias(l, s, MF_TENSOR_B2),
                  .out = l->gives[0].part[0],
                  .token = (int32_t)s->token,
                  .columns = mf_hip_stage_tile_columns(&down, s, &device->info)},

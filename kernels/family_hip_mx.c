@@ -17,7 +17,7 @@
 #include "common/cleanup.h"
 #include "common/text.h"
 #include "kernels/codec.h"
-#include "kernels/family_hip_stage.h"
+#include "kernels/family_hip_hopper.h"
 
 #define PART    128 /* of K: kernels/hip/mx.hip */
 #define QUARTER 32  /* what is copied at once of a row of weights */
@@ -26,12 +26,8 @@
 #define X_MAX     (INT64_C(16) << 32) /* where a row of x lies is 32 bits of 16-byte pieces */
 
 #define STAGES_MIN 2
-#define STAGES_MAX 8
-#define BARRIERS   (2 * STAGES_MAX * 8)
-/* Of Hopper's core: threads, and the bytes along K of a slice's weight row and of a token. */
-#define HOPPER_THREADS 384
-#define HOPPER_W       64
-#define HOPPER_X       256
+#define BARRIERS   (2 * MF_HIP_HOPPER_STAGES * 8)
+#define HOPPER_X   256 /* bytes along K of a token, in a slice of Hopper's core */
 
 struct variant {
     int block_m, block_n;
@@ -113,7 +109,8 @@ static int scale_words(const struct config *c, const struct mf_shape *s)
 static int hopper_slice(const struct config *c, const struct mf_shape *s)
 {
     const struct variant *v = c->v;
-    return (v->block_n * (HOPPER_W + scale_words(c, s) * 4) + v->block_m * HOPPER_X + 1023) / 1024 * 1024;
+    return (v->block_n * (MF_HIP_NARROW_BOX + scale_words(c, s) * 4) + v->block_m * HOPPER_X + 1023) / 1024 *
+           1024;
 }
 static int hopper_beside(const struct config *c)
 {
@@ -125,7 +122,7 @@ static int stages_of(const struct mf_hip_machine *machine, const struct config *
         return c->v->stages;
     int share = machine->shared_unit / c->v->blocks - machine->shared_extra;
     int fit = (MF_MIN(share, machine->shared_block) - hopper_beside(c)) / hopper_slice(c, s);
-    return MF_MAX(MF_MIN(fit, STAGES_MAX), STAGES_MIN);
+    return MF_MAX(MF_MIN(fit, MF_HIP_HOPPER_STAGES), STAGES_MIN);
 }
 
 /* Of LDS: the ring, and what is there beside it, or in it. Narrow tokens are in the ring as they are, with a word of scales for
@@ -368,7 +365,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
         return r;
     }
     const struct variant *v = w.found.v;
-    int threads = v->is_hopper ? HOPPER_THREADS : v->warps_n * v->warps_m * machine->wave;
+    int threads = v->is_hopper ? MF_HIP_HOPPER_THREADS : v->warps_n * v->warps_m * machine->wave;
     k->grid =
         mf_hip_persistent_grid(&device->info, threads, v->blocks, shared_bytes(machine, &w.found, shape));
     k->grid.early = true; /* mf_begin */

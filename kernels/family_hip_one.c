@@ -7,8 +7,7 @@
 
 #include "common/cleanup.h"
 #include "common/text.h"
-#include "kernels/family_hip.h"
-#include "kernels/fusion.h"
+#include "kernels/family_hip_whole.h"
 #include "kernels/hip/args.h"
 
 #define TOKENS_MAX 8
@@ -64,19 +63,6 @@ static uint32_t shared_bytes(const struct mf_shape *s)
 static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s,
                      enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
-    static const struct mf_fusion_caps caps = {
-        .prologue = MF_OP_BIT(MF_OP_QUANT1) | MF_OP_BIT(MF_OP_GATHER),
-        .epilogue = MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_QUANT2) |
-                    MF_OP_BIT(MF_OP_COMBINE),
-        .whole_rows = true,
-        .all_rows = true,
-        .both_gemms = true,
-        .accumulates = true,
-        .sorts = true,
-        .tokens_max = TOKENS_MAX,
-    };
-    struct mf_fusion_question q = {.ops = mf_layer_ops(s), .block_m = 1, .caps = &caps};
-    struct mf_fusion_verdict v;
     if (!mf_hip_family_takes("tile", device, s, ret_format, no)) /* it has the same weights */
         return false;
     uint32_t shared_max = (uint32_t)mf_hip_machine_of(device)->shared_block;
@@ -89,29 +75,16 @@ static bool is_legal(const struct mf_device_info *device, const struct mf_shape 
     else if (shared_bytes(s) > shared_max)
         mf_refuse(no, "lds", "the activations of %lld tokens need %u bytes of LDS; a block has %u",
                   (long long)s->token, shared_bytes(s), shared_max);
-    else if (!mf_fusion_allows(s, &q, &v))
-        mf_refuse(no, v.rule, "%s", v.reason);
-    return !no->rule;
+    else
+        return mf_hip_whole_allowed(s, TOKENS_MAX, no);
+    return false;
 }
 
 static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
 {
-    struct mf_step s = {.family = "one", .stage = MF_STAGE_ONE, .covers = mf_layer_ops(shape)};
+    struct mf_step s = mf_hip_whole_step("one", shape);
     print_name(c, shape, s.name);
-    mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
-    mf_step_need(&s, mf_cpu_topk());
-    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, mf_hip_w1_layout(shape)->name));
-    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, "row"));
-    if (shape->has_b1)
-        mf_step_need(&s, mf_plain_bias(MF_TENSOR_B1));
-    if (shape->has_b2)
-        mf_step_need(&s, mf_plain_bias(MF_TENSOR_B2));
-    mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
     s.workspace_bytes = (uint64_t)(shape->token * shape->topk * shape->inter_dim) * 2;
-    s.flops = mf_layer_flops(shape);
-    s.bytes = mf_layer_expected_active(shape) *
-                  (mf_cpu_expert_bytes(shape, MF_TENSOR_W1) + mf_cpu_expert_bytes(shape, MF_TENSOR_W2)) +
-              (double)shape->token * shape->model_dim * 4;
     *ret = s;
 }
 
@@ -155,25 +128,13 @@ static int find(const struct mf_device_info *device, const struct mf_shape *s, c
             continue;
         *ret = c;
         *ret_code = (struct mf_code){.source = "one.hip", .function = "mf_one"};
-        mf_code_define(ret_code, "MF_FORMAT=%d", (int)format);
-        mf_code_define(ret_code, "MF_H=%d", s->model_dim);
-        mf_code_define(ret_code, "MF_I=%d", s->inter_dim);
-        mf_code_define(ret_code, "MF_K=%d", s->topk);
-        mf_code_define(ret_code, "MF_HALVES=%d", s->use_g1u1 ? 2 : 1);
-        if (s->has_b1)
-            mf_code_define(ret_code, "MF_BIAS1");
-        if (s->has_b2)
-            mf_code_define(ret_code, "MF_BIAS2");
-        mf_code_define(ret_code, "MF_WEIGHT1=%d", s->doweight_stage1);
+        mf_hip_whole_define(ret_code, s, format);
         mf_code_define(ret_code, "MF_THREADS=%d", c->threads);
         mf_code_define(ret_code, "MF_BATCH=%d", c->batch);
         mf_code_define(ret_code, "MF_BATCH_Y=%d", c->batch_y);
         mf_code_define(ret_code, "MF_COLS=%d", c->columns);
         if (s->ep_experts > 0)
             mf_hip_define_share(ret_code, s);
-        mf_hip_define_gate_up(ret_code, s);
-        mf_hip_define_fnuz(ret_code, s);
-        mf_hip_define_activation(ret_code, s);
         return 0;
     }
     return -ENOTSUP;
@@ -222,8 +183,8 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
         .w1_scale = l->needs[2].part[1],
         .w2 = l->needs[3].part[0],
         .w2_scale = l->needs[3].part[1],
-        .b1 = s->has_b1 ? l->needs[4].part[0] : NULL,
-        .b2 = s->has_b2 ? l->needs[s->has_b1 ? 5 : 4].part[0] : NULL,
+        .b1 = mf_hip_whole_bias(l, s, MF_TENSOR_B1),
+        .b2 = mf_hip_whole_bias(l, s, MF_TENSOR_B2),
         .h = l->workspace,
         .y = l->gives[0].part[0],
         .token = (int32_t)s->token,

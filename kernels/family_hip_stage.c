@@ -7,9 +7,7 @@
 #include "common/text.h"
 #include "kernels/fusion.h"
 
-/* Bytes of a row that one box has, of weights of four bits and of others: kernels/hip/mx_hopper.hip. */
-#define NARROW_BOX 64
-#define BOX        128
+#define BOX 128 /* bytes of a row that one box has, but for weights of four bits */
 
 /* Of a row: what one sum that is rounded to bf16 in another order may differ by. */
 #define ADDED_APART 0x1p-8
@@ -83,6 +81,11 @@ static void describe_stage1(const struct mf_hip_stage *st, const struct mf_shape
                slots * (st->out == MF_HIP_TO_HQ ? mf_cpu_row_bytes(shape, (int64_t)I) : I * 2);
 }
 
+double mf_hip_stage_reorder_tolerance(const struct mf_shape *s)
+{
+    return ADDED_APART * sqrt(s->topk);
+}
+
 static void describe_stage2(const struct mf_hip_stage *st, const struct mf_shape *shape, struct mf_step *s)
 {
     double slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
@@ -95,7 +98,7 @@ static void describe_stage2(const struct mf_hip_stage *st, const struct mf_shape
     if (st->out == MF_HIP_TO_Y) {
         mf_step_need(s, mf_hip_zeroed_y());
         mf_step_give(s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
-        s->reorder_tolerance = ADDED_APART * sqrt(shape->topk);
+        s->reorder_tolerance = mf_hip_stage_reorder_tolerance(shape);
     } else {
         mf_step_give(s, mf_cpu_bf16(st->out == MF_HIP_TO_Z ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
     }
@@ -187,7 +190,7 @@ int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shap
         .rank = 5,
         .length = {row / bytes, 8, halves, N / 8, (uint64_t)s->expert},
         .stride = {bytes, row, turn * row, 8 * row, halves * N * row},
-        .box = {bits == 4 ? NARROW_BOX : (uint32_t)(BOX / bytes), 8, (uint32_t)halves, columns / 8, 1},
+        .box = {bits == 4 ? MF_HIP_NARROW_BOX : (uint32_t)(BOX / bytes), 8, (uint32_t)halves, columns / 8, 1},
     };
     if (gate_rows == 1) {
         t.stride[1] *= 2;

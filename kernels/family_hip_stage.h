@@ -45,11 +45,15 @@ bool mf_hip_stage_allowed(const struct mf_hip_stage *st, const struct mf_shape *
 /* The step but for its name. */
 struct mf_step mf_hip_stage_step(const struct mf_hip_stage *st, const char *family,
                                  const struct mf_shape *shape);
+/* Of y that rows are added to in no order: mf_step.reorder_tolerance. */
+double mf_hip_stage_reorder_tolerance(const struct mf_shape *shape);
 /* What tile_parts.inc.h of kernels/hip wants to be defined. */
 void mf_hip_stage_define(struct mf_code *c, const struct mf_hip_stage *st, const struct mf_shape *shape);
 /* Its buffers as the kernels have them. */
 struct mf_hip_tile_args mf_hip_stage_args(const struct mf_hip_stage *st, const struct mf_shape *shape,
                                           const struct mf_launch *l);
+/* Bytes of a row of weights of four bits that one box has (kernels/hip/mx_hopper.hip). */
+#define MF_HIP_NARROW_BOX 64
 /* The weights as hopper_core.inc.h brings them, elements of so many bits: by expert, then by groups of eight columns of the output;
  * gate and up side by side. Where they lie by sixteens, the groups of a sixteen, and the sixteens of all experts. */
 int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shape *s,

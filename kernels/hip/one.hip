@@ -6,7 +6,7 @@
  * that memory is busy meanwhile.
  *
  *   MF_FORMAT  BF16 or one of FP8_* (format.h)      MF_H, MF_I, MF_K      MF_WEIGHT1  the routing weight acts before act
- *   MF_HALVES  of w1: gate and up, or gate alone           MF_BIAS1, MF_BIAS2  there are b1 [E, MF_HALVES·I], b2 [E,H]
+ *   MF_HALVES1  of w1: gate and up, or gate alone           MF_BIAS1, MF_BIAS2  there are b1 [E, MF_HALVES1·I], b2 [E,H]
  *   MF_THREADS; MF_BATCH, MF_BATCH_Y  16-byte loads that a lane has in flight, of each of gate and up, and of w2;  MF_COLS
  *
  * Activations lie in LDS as the format has them: bf16, or the fp8 values as f16 beside their scales.
@@ -26,7 +26,7 @@
 #define EACH       (16 / BYTES) /* elements of a load */
 #define GROUP(D)   (BY_BLOCK ? 128 : (D))
 #define GROUPS(D)  MF_CEIL(D, GROUP(D))
-#define ROWS_W1    (MF_HALVES * MF_I) /* of one expert */
+#define ROWS_W1    (MF_HALVES1 * MF_I) /* of one expert */
 #define LOADS_H    MF_CEIL(MF_H / EACH, MF_WAVE) /* of a lane, for a row of w1 */
 #define BATCHES    MF_CEIL(LOADS_H, MF_BATCH)
 #define CHUNKS_I   (MF_I / EACH) /* of a row of w2 */
@@ -115,7 +115,7 @@ MF_DEVICE void take_rows(const u16 *from, i32 rows, i32 cols, u16 *to, float *sc
 
 MF_DEVICE i32 gate_row(i32 n)
 {
-    return MF_HALVES == 2 ? mf_gate_row(n) : n;
+    return MF_HALVES1 == 2 ? mf_gate_row(n) : n;
 }
 /* Where gate of column `n` starts in w1, by lane. */
 MF_DEVICE const u8 *row_of_w1(const mf_hip_one_args &a, i32 expert, i32 n)
@@ -123,7 +123,7 @@ MF_DEVICE const u8 *row_of_w1(const mf_hip_one_args &a, i32 expert, i32 n)
     return (const u8 *)a.w1 + ((i64)expert * ROWS_W1 + gate_row(n)) * MF_H * BYTES + threadIdx.x % MF_WAVE * 16;
 }
 
-typedef mf_16b batch[MF_HALVES][MF_BATCH];
+typedef mf_16b batch[MF_HALVES1][MF_BATCH];
 
 MF_DEVICE void ask_batch(const u8 *gate, i32 b, batch &v)
 {
@@ -132,7 +132,7 @@ MF_DEVICE void ask_batch(const u8 *gate, i32 b, batch &v)
         const i32 at = b * MF_BATCH + i;
         const bool within = at < LOADS_H && (at * MF_WAVE + (i32)threadIdx.x % MF_WAVE) * EACH < MF_H;
         MF_UNROLL
-        for (int half = 0; half < MF_HALVES; half++)
+        for (int half = 0; half < MF_HALVES1; half++)
             v[half][i] = within ? mf_load_once(gate + (i64)half * UP_AT * MF_H * BYTES + at * MF_WAVE * 16)
                                 : mf_16b{0, 0, 0, 0};
     }
@@ -147,7 +147,7 @@ MF_DEVICE float scale_w1(const mf_hip_one_args &a, i32 expert, i32 n, i32 k)
 }
 
 MF_DEVICE void use_batch(const mf_hip_one_args &a, i32 b, const batch &v, i32 expert, i32 n, const u16 *x, const float *xs,
-                         float (&sum)[MF_HALVES])
+                         float (&sum)[MF_HALVES1])
 {
     MF_UNROLL
     for (int i = 0; i < MF_BATCH; i++) {
@@ -155,7 +155,7 @@ MF_DEVICE void use_batch(const mf_hip_one_args &a, i32 b, const batch &v, i32 ex
         if (k >= MF_H)
             continue;
         MF_UNROLL
-        for (int half = 0; half < MF_HALVES; half++) {
+        for (int half = 0; half < MF_HALVES1; half++) {
             if (BY_BLOCK)
                 sum[half] += dot(v[half][i], x + k, 0.0f) * (xs[k / 128] * scale_w1(a, expert, half * MF_I + n, k));
             else
@@ -258,7 +258,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
             continue;
         }
         const u8 *gate = row_of_w1(a, expert, n);
-        float sum[MF_HALVES] = {0};
+        float sum[MF_HALVES1] = {0};
         MF_LOOP
         for (i32 b = 0; b < BATCHES; b++) {
             if (b > 0 || u != wave)
@@ -266,7 +266,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
             use_batch(a, b, v, expert, n, lds + token * MF_H, xs + token * GROUPS(MF_H), sum);
         }
         MF_UNROLL
-        for (int half = 0; half < MF_HALVES; half++) {
+        for (int half = 0; half < MF_HALVES1; half++) {
             sum[half] = mf_wave_sum(sum[half]);
             if (BY_TOKEN)
                 sum[half] *= xs[token] * a.w1_scale[(i64)expert * ROWS_W1 + gate_row(n) + half * UP_AT];
@@ -278,7 +278,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
             sum[half] += a.b1[(i64)expert * ROWS_W1 + half * MF_I + n];
 #endif
         }
-        const float h = MF_HALVES == 2 ? mf_activate(sum[0], sum[MF_HALVES - 1]) : mf_activate_gate(sum[0]);
+        const float h = MF_HALVES1 == 2 ? mf_activate(sum[0], sum[MF_HALVES1 - 1]) : mf_activate_gate(sum[0]);
         if (threadIdx.x % MF_WAVE == 0)
             ((u16 *)a.h)[u] = (u16)mf_bf16_pair(h, 0.0f);
     }
