@@ -12,7 +12,7 @@ help:            ## this list
 demo:            ## tune real shapes on this machine's CPU, from the shapes file to a validated table
 	@scripts/demo.sh
 
-test:            ## install what is missing, build, run every test
+test:            ## install what is missing, build, run every test but the long ones
 	@scripts/test.sh dev
 
 test-asan:       ## the same under AddressSanitizer and UndefinedBehaviorSanitizer

@@ -204,6 +204,7 @@ START_TEST(runs_a_pipeline)
     const cJSON *outcome = mf_json_object(won, "race");
     ck_assert_msg(outcome && farm_number(outcome, "winner") == 9, "%s", text_of(won));
     ck_assert(cJSON_GetObjectItem(outcome, "us")->valuedouble > 0);
+    ck_assert_int_gt(farm_number(outcome, "active_experts"), 0);
     mf_crew_free(c);
 }
 END_TEST

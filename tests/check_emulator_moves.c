@@ -1,4 +1,4 @@
-/* What only moves and quantises rows, on the emulator in both flavours: every format of activations against its definition, bit
+/* What moves and quantises rows, sorts them and activates them alone, on the emulator in both flavours: every format of activations against its definition, bit
  * by bit, on widths that end within a group; all tokens to the same experts, ranks that have next to no expert. */
 #include "emulator_contract.h"
 
@@ -47,7 +47,7 @@ START_TEST(test_contract)
     struct contract_run run = {.families = &m->format.family,
                                .n_families = 1,
                                .shape = &s,
-                               .most = permutes || sorts ? 4 : 1, /* of those that cover the same */
+                               .most = permutes || sorts ? 4 : 1, /* of those that cover and give the same */
                                .first = _i,
                                .of_each = true,
                                .guard = &guard};

@@ -1,5 +1,5 @@
 /* The loop that the check_emulator_*.c of flavours share: the contract of every family on the emulator, one step of each set of
- * ops that its steps cover, for a small grid of shapes. Lanes run in three orders; what comes out is held against the
+ * ops and tensor that its steps cover and give, for a small grid of shapes. Lanes run in three orders; what comes out is held against the
  * reference, and a second run, in another order, has to give the same bits. */
 #pragma once
 

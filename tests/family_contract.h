@@ -48,7 +48,7 @@ struct contract_run {
     const char *const *families; /* of the device's kind */
     size_t n_families;
     const struct mf_shape *shape;
-    /* So many steps of a family, evenly spread over what it offers, or over those that cover the same ops; first (any
+    /* So many steps of a family, evenly spread over what it offers, or over those that cover the same ops and give the same tensor; first (any
      * number) shifts them. */
     int most, first;
     bool of_each;

@@ -151,7 +151,8 @@ static void add_result(struct fixture *f, int64_t unit, int64_t goal, int64_t st
         " samples, extra, at_ms) VALUES (?, 1, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, 2, 0, 1, ?, ?, ?)",
         "iiIIittddddbti", unit, seq, step, pipeline, goal, o.status, o.reason, timed ? us : (double)NAN,
         timed ? us * 0.008 : (double)NAN, timed ? 0.0004 : (double)NAN, timed ? 0.0031 : (double)NAN, samples,
-        timed ? sizeof(float) * (size_t)n_samples : (size_t)0, extra, f->now_ms - 100000 + seq * 40);
+        timed ? sizeof(float) * (size_t)n_samples : (size_t)0, extra,
+        f->now_ms - (seq == 1 ? 2000000 : 100000) + seq * 40); /* the first is older than its batch */
 }
 
 /* --- goals ------------------------------------------------------------------------------------------------ */
@@ -346,7 +347,7 @@ static void add_race(struct fixture *f, int64_t goal, const struct pipeline *p)
     }
     mf_say(extra, sizeof(extra),
            "{\"race\":{\"winner\":%lld,\"ties\":[%lld],\"us\":%.4f,\"mad\":%.4f,\"rounds\":30,\"calls\":"
-           "160,\"seed\":1}}",
+           "160,\"seed\":1,\"active_experts\":41}}",
            (long long)p[0].id, (long long)p[1].id, us, us * 0.004);
     add_result(f, unit, goal, 0, 0, (struct outcome){"ok", ""}, us, 0, extra);
     char ties[64], regret[512];

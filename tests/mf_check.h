@@ -1,4 +1,4 @@
-/* What every check_*.c repeats otherwise: the main function, and a temp folder of the test's own. */
+/* What every check_*.c repeats otherwise: the main function. */
 #pragma once
 
 #include <check.h>
