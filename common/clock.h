@@ -1,6 +1,7 @@
 /* Two clocks: CLOCK_MONOTONIC for durations and deadlines, CLOCK_REALTIME for what people read. */
 #pragma once
 
+#include <errno.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -14,6 +15,14 @@ static inline uint64_t mf_now_ns(void)
 static inline int64_t mf_now_ms(void)
 {
     return (int64_t)(mf_now_ns() / 1000000u);
+}
+
+/* To the end, whatever signals come. */
+static inline void mf_sleep_ms(int64_t ms)
+{
+    struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    while (ms > 0 && nanosleep(&left, &left) < 0 && errno == EINTR)
+        ;
 }
 
 /* Milliseconds since 1970. */

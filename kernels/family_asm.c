@@ -194,9 +194,9 @@ static int offer_zero(const struct mf_shape *s, struct mf_offer *offer)
 
 /* ---- the folder ---- */
 
-static bool is_cpu(const struct mf_device_info *device)
+static bool is_cpu(const char *device_kind)
 {
-    return strncmp(device->class.gfx, "cpu-", 4) == 0;
+    return strcmp(device_kind, "cpu") == 0;
 }
 
 /* What folders of AMD's architectures hold is AITER's. */
@@ -205,13 +205,13 @@ static bool is_aiters(const struct mf_device_info *device)
     return strncmp(device->class.gfx, "gfx", 3) == 0;
 }
 
-static int load_manifests(const struct mf_device_info *device, struct mf_asm_manifest *m)
+static int load_manifests(const struct mf_device_info *device, const char *kind, struct mf_asm_manifest *m)
 {
     const char *folder = getenv(MF_ASM_FOLDER_ENV);
     if (!folder || !*folder)
         return -ENOENT;
     int r = mf_asm_manifest_load(m, folder, device->class.gfx);
-    return r < 0 || !is_cpu(device) ? r : mf_asm_manifest_load(m, folder, "cpu");
+    return r < 0 || !is_cpu(kind) ? r : mf_asm_manifest_load(m, folder, "cpu");
 }
 
 static void code_path(const char *folder, const struct mf_asm_kernel *k, char path[PATH_CAP])
@@ -295,7 +295,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
             "the manifests of %s list AITER's own kernels: they read weights in tiles of 16 x 16 and "
             "write h by token and slot, and no layout and no order here is that",
             device->class.gfx);
-    int r = load_manifests(device, &m);
+    int r = load_manifests(device, f->device_kind, &m);
     if (r == -ENOENT)
         return offer->reject(offer, f->name, f->name, "folder",
                              "no folder of prebuilt kernels was given: moefarm-worker --asm-dir FOLDER");
@@ -304,11 +304,11 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     else if (m.n == 0 && m.n_problems == 0)
         r = offer->reject(offer, f->name, f->name, "folder",
                           "%s has no manifest in %s/%s, fmoe/* or fmoe_2stages", getenv(MF_ASM_FOLDER_ENV),
-                          device->class.gfx, is_cpu(device) ? " or cpu/" : "");
+                          device->class.gfx, is_cpu(f->device_kind) ? " or cpu/" : "");
     else if (!mf_cpu_shape_known(s, &refusal))
         r = offer->reject(offer, f->name, f->name, refusal.rule, "%s", refusal.reason);
     else
-        r = offer_all(f, &m, s, is_cpu(device), offer);
+        r = offer_all(f, &m, s, is_cpu(f->device_kind), offer);
     mf_asm_manifest_release(&m);
     return r;
 }
@@ -345,9 +345,9 @@ static int find_kernel(struct mf_kernel *k, const char *name)
 {
     struct mf_asm_manifest m = MF_ASM_MANIFEST_INIT;
     struct mf_refusal refusal;
-    int r = load_manifests(&k->device->info, &m);
+    int r = load_manifests(&k->device->info, k->device->ops->kind, &m);
     const struct mf_asm_kernel *found = mf_asm_manifest_find(&m, k->device->info.class.gfx, name);
-    if (!found && is_cpu(&k->device->info))
+    if (!found && is_cpu(k->device->ops->kind))
         found = mf_asm_manifest_find(&m, "cpu", name);
     if (r == 0 && !found)
         r = -EINVAL;
@@ -369,7 +369,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
         return -ENOMEM;
     k->device = device;
     k->shape = *shape;
-    int r = strcmp(name, ZERO) == 0 && is_cpu(&device->info) ? 0 : find_kernel(k, name);
+    int r = strcmp(name, ZERO) == 0 && is_cpu(device->ops->kind) ? 0 : find_kernel(k, name);
     if (r == 0 && k->k.name[0])
         r = load_code(k, getenv(MF_ASM_FOLDER_ENV));
     if (r < 0) {

@@ -98,14 +98,12 @@ static int split_name(const char *name, char family[MF_FAMILY_NAME_MAX], const c
 static int find_offer(const struct mf_pipeline *p, const struct bound_step *b, struct finder *f)
 {
     struct mf_shape bucket = p->shape;
-    char later[MF_REASON_MAX] = "";
     int r = mf_family_enumerate(b->family, &p->device->info, &p->shape, &f->offer);
 
     bucket.token = mf_token_bucket(p->shape.token);
     if (r < 0 || f->is_found || bucket.token <= p->shape.token)
         return r;
-    f->why = later;
-    f->why_cap = sizeof(later);
+    f->why_cap = 0; /* what is said of the bucket is not of this shape */
     return mf_family_enumerate(b->family, &p->device->info, &bucket, &f->offer);
 }
 

@@ -37,8 +37,12 @@ static int answer_list(struct mf_request *r, int e, struct mf_list *list, const 
     return mf_respond_json(&r->response, 200, o);
 }
 
-static int answer_one(struct mf_request *r, int e, cJSON *json, const char *what)
+/* One thing by the number in the path, as `read` finds it; what: the word for it when there is none. */
+static int answer_one(void *reader, struct mf_request *r,
+                      int (*read)(struct mf_store *s, int64_t id, cJSON **ret), const char *what)
 {
+    cJSON *json = NULL;
+    int e = read(store_of(reader), r->path_id[0], &json);
     return e < 0 ? refuse_read(r, e, what) : mf_respond_json(&r->response, 200, json);
 }
 
@@ -50,16 +54,12 @@ int mf_api_batches(void *reader, struct mf_request *r)
 
 int mf_api_batch(void *reader, struct mf_request *r)
 {
-    cJSON *json = NULL;
-    int e = mf_read_batch(store_of(reader), r->path_id[0], &json);
-    return answer_one(r, e, json, "batch");
+    return answer_one(reader, r, mf_read_batch, "batch");
 }
 
 int mf_api_timeline(void *reader, struct mf_request *r)
 {
-    cJSON *json = NULL;
-    int e = mf_read_timeline(store_of(reader), r->path_id[0], &json);
-    return answer_one(r, e, json, "batch");
+    return answer_one(reader, r, mf_read_timeline, "batch");
 }
 
 /* A filter that names none of the words is refused, not answered by an empty list. */
@@ -102,9 +102,7 @@ int mf_api_shapes(void *reader, struct mf_request *r)
 
 int mf_api_goal(void *reader, struct mf_request *r)
 {
-    cJSON *json = NULL;
-    int e = mf_read_goal(store_of(reader), r->path_id[0], &json);
-    return answer_one(r, e, json, "goal");
+    return answer_one(reader, r, mf_read_goal, "goal");
 }
 
 static bool query_flag(const struct mf_request *r, const char *name)
@@ -126,9 +124,7 @@ int mf_api_pipelines(void *reader, struct mf_request *r)
 
 int mf_api_race(void *reader, struct mf_request *r)
 {
-    cJSON *json = NULL;
-    int e = mf_read_race(store_of(reader), r->path_id[0], &json);
-    return answer_one(r, e, json, "goal");
+    return answer_one(reader, r, mf_read_race, "goal");
 }
 
 int mf_api_steps(void *reader, struct mf_request *r)
@@ -160,9 +156,7 @@ int mf_api_rejections(void *reader, struct mf_request *r)
 
 int mf_api_step(void *reader, struct mf_request *r)
 {
-    cJSON *json = NULL;
-    int e = mf_read_step(store_of(reader), r->path_id[0], &json);
-    return answer_one(r, e, json, "step");
+    return answer_one(reader, r, mf_read_step, "step");
 }
 
 int mf_api_step_results(void *reader, struct mf_request *r)
@@ -179,9 +173,7 @@ int mf_api_step_results(void *reader, struct mf_request *r)
 
 int mf_api_pipeline(void *reader, struct mf_request *r)
 {
-    cJSON *json = NULL;
-    int e = mf_read_pipeline(store_of(reader), r->path_id[0], &json);
-    return answer_one(r, e, json, "pipeline");
+    return answer_one(reader, r, mf_read_pipeline, "pipeline");
 }
 
 int mf_api_pipeline_results(void *reader, struct mf_request *r)

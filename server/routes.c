@@ -133,7 +133,7 @@ static const struct mf_route routes[] = {
     {"GET", "/api/v1/events", {{MF_OWNER_READER, mf_api_events_read}, {MF_OWNER_HTTP, mf_api_events}},
      "followFarm", "Events of the whole farm as they happen", NULL, SSE, {0}, {200}, events_parameters, false},
     {"GET", "/api/v1/shapes", READER(mf_api_shapes),
-     "listShapes", "Every shape that was ever submitted, with its goals in all batches", "ShapeDetail", JSON, {0}, {200}, shapes_parameters, true},
+     "listShapes", "Every shape that was ever submitted, with its latest goals of all batches, at most 256", "ShapeDetail", JSON, {0}, {200}, shapes_parameters, true},
     {"GET", "/api/v1/goals/{id}", READER(mf_api_goal),
      "getGoal", "One goal and its config", "GoalDetail", JSON, {0}, {200}, NULL, false},
     {"GET", "/api/v1/goals/{id}/pipelines", READER(mf_api_pipelines),

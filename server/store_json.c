@@ -85,7 +85,7 @@ cJSON *mf_samples_json(const void *blob, size_t len)
     return list;
 }
 
-cJSON *mf_shape_json(const char *row)
+static cJSON *shape_json(const char *row)
 {
     struct mf_shape shape;
     cJSON *o = cJSON_CreateObject();
@@ -103,4 +103,26 @@ cJSON *mf_shape_json(const char *row)
     if (mf_shape_get(&shape, MF_SHAPE_FORM, form, sizeof(form)) == 0 && *form)
         cJSON_AddStringToObject(o, MF_SHAPE_FORM, form);
     return o;
+}
+
+int mf_shape_add(cJSON *object, const char *row)
+{
+    cJSON *shape = shape_json(row);
+    if (shape && cJSON_AddItemToObject(object, "shape", shape))
+        return 0;
+    cJSON_Delete(shape);
+    return -ENOMEM;
+}
+
+int mf_rows_json(struct mf_sql *q, const char *types, cJSON *object, const char *name)
+{
+    cJSON *list = cJSON_AddArrayToObject(object, name);
+    int r = list ? 0 : -ENOMEM;
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        cJSON *item = mf_row_json(q, types);
+        if (!item)
+            return -ENOMEM;
+        cJSON_AddItemToArray(list, item);
+    }
+    return r;
 }

@@ -17,8 +17,10 @@ struct mf_list_keys {
 /* Steps q to its end, which the query limits to page->limit + 1 rows. */
 int mf_list_take(struct mf_sql *q, const struct mf_page *page, const struct mf_list_keys *keys,
                  mf_row_maker maker, void *data, struct mf_list *ret);
-/* {"token": 4, …, "doweight_stage1": 0} of a shape's row: sizes and flags as numbers, the rest as the CSV spells it. NULL when
- * out of memory. */
-cJSON *mf_shape_json(const char *row);
+/* Every row of q as an item of the array `name`, which the object gets. */
+int mf_rows_json(struct mf_sql *q, const char *types, cJSON *object, const char *name);
+/* Member "shape", {"token": 4, …, "doweight_stage1": 0} of a shape's row: sizes and flags as numbers, the rest as the CSV spells
+ * it. -ENOMEM. */
+int mf_shape_add(cJSON *object, const char *row);
 /* The samples of a result: little-endian float32. */
 cJSON *mf_samples_json(const void *blob, size_t len);

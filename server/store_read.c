@@ -48,20 +48,6 @@ int mf_read_batch_exists(struct mf_store *s, int64_t id)
     return r < 0 ? r : r == 0 ? -ENOENT : 0;
 }
 
-/* Appends every row as an item of the array `name`. */
-static int add_rows(struct mf_sql *q, const char *types, cJSON *object, const char *name)
-{
-    cJSON *list = cJSON_AddArrayToObject(object, name);
-    int r = list ? 0 : -ENOMEM;
-    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
-        cJSON *item = mf_row_json(q, types);
-        if (!item)
-            return -ENOMEM;
-        cJSON_AddItemToArray(list, item);
-    }
-    return r;
-}
-
 static int add_waiting(struct mf_store *s, int64_t id, cJSON *batch)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
@@ -71,7 +57,7 @@ static int add_waiting(struct mf_store *s, int64_t id, cJSON *batch)
         " FROM goal g LEFT JOIN device_class c ON c.id = g.class WHERE g.batch = ?1 AND g.state = 'waiting'"
         " GROUP BY g.class, g.reason ORDER BY c.gfx, c.cu_num, g.reason",
         &q, "i", id);
-    return r < 0 ? r : add_rows(q, "tit", batch, "waiting");
+    return r < 0 ? r : mf_rows_json(q, "tit", batch, "waiting");
 }
 
 static int add_layouts(struct mf_store *s, int64_t id, cJSON *batch)
@@ -84,7 +70,7 @@ static int add_layouts(struct mf_store *s, int64_t id, cJSON *batch)
                    " FROM layout_choice l JOIN device_class c ON c.id = l.class WHERE l.batch = ?1"
                    " ORDER BY c.gfx, c.cu_num, l.layer_model",
                    &q, "i", id);
-    return r < 0 ? r : add_rows(q, "tttdd", batch, "layouts");
+    return r < 0 ? r : mf_rows_json(q, "tttdd", batch, "layouts");
 }
 
 /* Looked at for the rate: the last results of the farm, and of those at most so many of the batch. */
@@ -178,15 +164,12 @@ static cJSON *names_json(struct mf_store *s, const char *steps)
 static int make_goal(struct mf_sql *q, void *store, cJSON **ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, GOAL_TYPES);
-    cJSON *shape = mf_shape_json(mf_sql_text(q, GOAL_ROW));
     cJSON *winner =
         mf_sql_null(q, GOAL_STEPS) ? cJSON_CreateNull() : names_json(store, mf_sql_text(q, GOAL_STEPS));
-    if (!o || !shape || !winner) {
-        cJSON_Delete(shape);
+    if (!o || !winner || mf_shape_add(o, mf_sql_text(q, GOAL_ROW)) < 0) {
         cJSON_Delete(winner);
         return -ENOMEM;
     }
-    cJSON_AddItemToObject(o, "shape", shape);
     cJSON_AddItemToObject(o, "winner", winner);
     *ret = MF_TAKE(o);
     return 0;
@@ -304,7 +287,7 @@ static int make_quarantine(struct mf_sql *q, void *store, cJSON **ret)
         &strikes, "ii", mf_sql_i64(q, 0), mf_sql_i64(q, 7));
     if (r < 0 || !o)
         return r < 0 ? r : -ENOMEM;
-    if ((r = add_rows(strikes, "tttii", o, "strikes")) < 0)
+    if ((r = mf_rows_json(strikes, "tttii", o, "strikes")) < 0)
         return r;
     *ret = MF_TAKE(o);
     return 0;

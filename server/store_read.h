@@ -1,4 +1,4 @@
-/* What the API reads from the store, as JSON. Each call is one or a few queries of the caller's snapshot.
+/* What the API reads from the store, as JSON, each call in the caller's snapshot.
  *
  * Lists end with a cursor when there is more (server/cursor.h). Nothing here writes. */
 #pragma once
@@ -24,7 +24,7 @@ int mf_read_batch_exists(struct mf_store *s, int64_t id);
 /* state may be NULL. */
 int mf_read_goals(struct mf_store *s, int64_t batch, const char *state, const struct mf_page *page,
                   struct mf_list *ret);
-/* layer_model and class ("gfx942/304") may be NULL. */
+/* layer_model and class ("gfx942/304") may be NULL. A shape has its latest goals, at most 256 of all classes together. */
 int mf_read_shapes(struct mf_store *s, const char *layer_model, const char *class, const struct mf_page *page,
                    struct mf_list *ret);
 int mf_read_goal(struct mf_store *s, int64_t id, cJSON **ret);

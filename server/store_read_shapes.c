@@ -5,8 +5,9 @@
 
 #include <errno.h>
 
-/* Of one shape, the latest. */
+/* Of one shape, the latest, of all classes together. */
 #define GOALS_MAX 256
+#define SHAPE_ROW 2 /* column of its row */
 
 struct maker {
     struct mf_store *s;
@@ -18,12 +19,7 @@ static int make_shape(struct mf_sql *q, void *data, cJSON **ret)
     const struct maker *m = data;
     _cleanup_(mf_sql_donep) struct mf_sql *goals = NULL;
     _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, "it.");
-    cJSON *shape = mf_shape_json(mf_sql_text(q, 2)), *list;
-    if (!o || !shape || !cJSON_AddItemToObject(o, "shape", shape)) {
-        cJSON_Delete(shape);
-        return -ENOMEM;
-    }
-    if (!(list = cJSON_AddArrayToObject(o, "goals")))
+    if (!o || mf_shape_add(o, mf_sql_text(q, SHAPE_ROW)) < 0)
         return -ENOMEM;
     int r = mf_sql(
         m->s,
@@ -33,13 +29,7 @@ static int make_shape(struct mf_sql *q, void *data, cJSON **ret)
         " LEFT JOIN config f ON f.goal = g.id WHERE g.shape = ?1"
         " AND (?2 IS NULL OR c.gfx || '/' || c.cu_num = ?2) ORDER BY g.id DESC LIMIT ?3",
         &goals, "iti", mf_sql_i64(q, 0), m->class, (int64_t)GOALS_MAX);
-    while (r >= 0 && (r = mf_sql_next(goals)) > 0) {
-        cJSON *goal = mf_row_json(goals, "iittttdii");
-        if (!goal)
-            return -ENOMEM;
-        cJSON_AddItemToArray(list, goal);
-    }
-    if (r < 0)
+    if (r < 0 || (r = mf_rows_json(goals, "iittttdii", o, "goals")) < 0)
         return r;
     *ret = MF_TAKE(o);
     return 0;

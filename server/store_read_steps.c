@@ -192,6 +192,8 @@ int mf_read_steps(struct mf_store *s, int64_t goal, const struct mf_step_filter 
     return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_step, NULL, ret);
 }
 
+#define STEP_SHAPE_ROW 13 /* column of the query below */
+
 int mf_read_step(struct mf_store *s, int64_t id, cJSON **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
@@ -209,13 +211,9 @@ int mf_read_step(struct mf_store *s, int64_t id, cJSON **ret)
         return r;
     if (r == 0)
         return -ENOENT;
-    _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, "iittttt"
-                                                       "itddjj.");
-    cJSON *shape = mf_shape_json(mf_sql_text(q, 13));
-    if (!o || !shape || !cJSON_AddItemToObject(o, "shape", shape)) {
-        cJSON_Delete(shape);
+    _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, "iitttttitddjj.");
+    if (!o || mf_shape_add(o, mf_sql_text(q, STEP_SHAPE_ROW)) < 0)
         return -ENOMEM;
-    }
     *ret = MF_TAKE(o);
     return 0;
 }

@@ -4,7 +4,6 @@
 #include "common/clock.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 /* As many as a plot can show. */
 #define BUCKETS       240
@@ -67,15 +66,13 @@ int mf_read_timeline(struct mf_store *s, int64_t batch, cJSON **ret)
         return r;
     if (r == 0)
         return -ENOENT;
-    struct timeline *t = calloc(1, sizeof(*t));
-    if (!t)
+    struct timeline t = {0};
+    cut(&t, mf_sql_i64(q, 0), mf_sql_i64(q, 1));
+    if ((r = count(s, batch, &t)) < 0)
+        return r;
+    cJSON *json = timeline_json(&t);
+    if (!json)
         return -ENOMEM;
-    cut(t, mf_sql_i64(q, 0), mf_sql_i64(q, 1));
-    r = count(s, batch, t);
-    cJSON *json = r < 0 ? NULL : timeline_json(t);
-    free(t);
-    if (r < 0 || !json)
-        return r < 0 ? r : -ENOMEM;
     *ret = json;
     return 0;
 }

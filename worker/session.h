@@ -58,6 +58,6 @@ int mf_session_race(struct mf_session *s, const struct mf_race_entry *entries, s
  * Which file, and where in it; -ENOENT for an address that is not a session's. */
 int mf_session_locate(const void *address, int *ret_fd, uint64_t *ret_offset);
 
-/* One run of the fixed reference kernel, in microseconds: told before and after units, it shows a device that
- * drifts or throttles. */
+/* One run of the fixed reference kernel, in microseconds; NAN: it did not run. Behind every step and entrant it shows a device
+ * that is slow just then (mf_session_canary). */
 double mf_canary_us(struct mf_device *device);

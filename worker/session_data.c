@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/cleanup.h"
 #include "common/clock.h"
@@ -428,7 +427,7 @@ void mf_session_rest(struct mf_session *s)
 {
     double ratio = 1;
     for (int i = 0; i < RESTS; i++) {
-        (void)nanosleep(&(struct timespec){.tv_nsec = REST_MS * 1000000L}, NULL);
+        mf_sleep_ms(REST_MS);
         ratio = mf_session_canary(s);
         if (!(ratio > MF_CANARY_LIMIT))
             return;

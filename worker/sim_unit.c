@@ -6,23 +6,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
+#include "common/clock.h"
 #include "common/stats.h"
 #include "common/text.h"
 #include "kernels/aiter.h"
 #include "kernels/sim.h"
 
 #define N_SAMPLES 20
-
-static void sleep_ms(int64_t ms)
-{
-    struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
-    while (ms > 0 && nanosleep(&left, &left) < 0 && errno == EINTR)
-        ;
-}
 
 /* Faults that end the runner do not come back from here. */
 static void carry_out(enum mf_sim_fault fault, const char *name)
@@ -112,7 +105,7 @@ static int probe_step(struct mf_device *device, const struct mf_shape *shape,
     enum mf_sim_fault fault = mf_sim_fault_of(device, p->step.name);
     carry_out(fault, p->step.name);
     /* One without memory has not run. */
-    sleep_ms(fault == MF_SIM_FAULT_NO_MEMORY ? 0 : mf_sim_step_ms(device));
+    mf_sleep_ms(fault == MF_SIM_FAULT_NO_MEMORY ? 0 : mf_sim_step_ms(device));
     struct mf_result result = {.id = p->id,
                                .us = NAN,
                                .mad = NAN,
@@ -201,7 +194,7 @@ static int verify_pipeline(struct sim_race *s, size_t i, struct mf_racer *racer,
         carry_out(fault, e->steps[k].name);
         racer->status = judge(fault, racer->reason);
     }
-    sleep_ms(mf_sim_step_ms(s->device));
+    mf_sleep_ms(mf_sim_step_ms(s->device));
     return r;
 }
 

@@ -3,6 +3,9 @@ import { ago, el, legend, median, opClass, percent, stackedBar, us } from '/page
 import { raceRow, samplesPlot } from '/page/plots.js';
 import { badge, shapeName, tile } from '/page/views.js';
 
+const toPipeline = (id, text) => el('a', { href: '#/pipeline/' + id, text });
+const stepHref = (id, goal) => `#/step/${id}?goal=${goal}`;
+
 const box = (heading, extra) => (body) => el('section', {}, el('header', {}, el('h2', { text: heading }), extra || null), body);
 
 export function goalView([id], redraw) {
@@ -46,11 +49,11 @@ function drawHead(g) {
       tile('State', badge(g.state), g.model || ''),
       tile('Steps measured', `${g.measured}`, `of ${g.steps}`),
       c ? [
-        tile('Layer', el('a', { href: '#/pipeline/' + c.pipeline, text: us(c.us) }), c.race ? `± ${us(c.race.mad)}` : ''),
-        tile('Up to stage 1', el('a', { href: '#/pipeline/' + c.pipeline, text: us(c.us1) }), `then ${us(c.us2)}`),
-        tile('Mismatch', el('a', { href: '#/pipeline/' + c.pipeline, text: percent(c.err2) }), `stage 1: ${percent(c.err1)}`),
-        tile('Tie set', c.ties.length ? [c.ties.slice(0, 6).map((t, i) => [i ? ' ' : null, el('a', { href: '#/pipeline/' + t, text: '#' + t })]), c.ties.length > 6 ? ' …' : null] : 'none', c.race ? `${c.race.rounds} rounds, ${c.race.calls} calls` : ''),
-        c.regret.map((r) => tile('Under ' + r.routing, r.regret === null ? r.status : el('a', { href: '#/pipeline/' + r.best, text: r.tie ? 'no regret' : '+' + percent(r.regret) }), r.regret === null ? r.reason : `${us(r.us)}, best ${us(r.best_us)}`)),
+        tile('Layer', toPipeline(c.pipeline, us(c.us)), c.race ? `± ${us(c.race.mad)}` : ''),
+        tile('Up to stage 1', toPipeline(c.pipeline, us(c.us1)), `then ${us(c.us2)}`),
+        tile('Mismatch', toPipeline(c.pipeline, percent(c.err2)), `stage 1: ${percent(c.err1)}`),
+        tile('Tie set', c.ties.length ? [c.ties.slice(0, 6).map((t, i) => [i ? ' ' : null, toPipeline(t, '#' + t)]), c.ties.length > 6 ? ' …' : null] : 'none', c.race ? `${c.race.rounds} rounds, ${c.race.calls} calls` : ''),
+        c.regret.map((r) => tile('Under ' + r.routing, r.regret === null ? r.status : toPipeline(r.best, r.tie ? 'no regret' : '+' + percent(r.regret)), r.regret === null ? r.reason : `${us(r.us)}, best ${us(r.best_us)}`)),
       ] : null),
     c && c.provenance ? el('p', { class: 'small', text: Object.entries(c.provenance).map(([k, v]) => `${k} ${v}`).join(' · ') }) : null,
   ];
@@ -70,8 +73,8 @@ function drawRanked(page, goal, more) {
     legend([...seen.values()]),
     el('ol', { class: 'ranked' }, page.items.map((p, i) => el('li', { class: p.winner ? 'winner' : '', 'data-pipeline': p.id },
       el('span', { class: 'place', text: String(i + 1) }),
-      stackedBar(p.ops.map((o) => ({ value: o.us || 0, cls: opClass(o.covers), text: us(o.us), href: `#/step/${o.step}?goal=${goal}`, title: `${o.covers}: ${o.name}, ${us(o.us)}` })), whole, `pipeline ${i + 1}: ` + p.ops.map((o) => `${o.covers} ${us(o.us)}`).join(', ')),
-      el('span', { class: 'time' }, el('a', { href: '#/pipeline/' + p.id, text: us(p.us !== null ? p.us : p.forecast_us) }), el('small', { text: p.us !== null ? `forecast ${us(p.forecast_us)}` : 'forecast' })),
+      stackedBar(p.ops.map((o) => ({ value: o.us || 0, cls: opClass(o.covers), text: us(o.us), href: stepHref(o.step, goal), title: `${o.covers}: ${o.name}, ${us(o.us)}` })), whole, `pipeline ${i + 1}: ` + p.ops.map((o) => `${o.covers} ${us(o.us)}`).join(', ')),
+      el('span', { class: 'time' }, toPipeline(p.id, us(p.us !== null ? p.us : p.forecast_us)), el('small', { text: p.us !== null ? `forecast ${us(p.forecast_us)}` : 'forecast' })),
       el('span', { class: 'name' },
         p.winner ? el('span', { class: 'badge good', text: 'winner' }) : null,
         p.tie && !p.winner ? el('span', { class: 'badge good', text: 'tie: the samples cannot tell it from the winner' }) : null,
@@ -99,9 +102,9 @@ function drawRace(race) {
       const beside = p.winner ? 'winner' : p.tie ? 'tie' : (m > lead ? '+' : '') + ((m / lead - 1) * 100).toFixed(1) + '%';
       const note = el('span', { class: 'small', text: beside });
       return [
-        el('div', { class: 'who mono', title: p.names.join('  ') }, el('a', { href: '#/pipeline/' + p.id, text: p.names.map(shortName).filter((n) => !/^(sort|combine)/.test(n)).join(' › ') || String(p.id) })),
+        el('div', { class: 'who mono', title: p.names.join('  ') }, toPipeline(p.id, p.names.map(shortName).filter((n) => !/^(sort|combine)/.test(n)).join(' › ') || String(p.id))),
         el('a', { href: '#/pipeline/' + p.id, 'aria-label': `samples of pipeline ${p.id}` }, raceRow(p, scale, (text) => { note.textContent = text || beside; })),
-        el('div', { class: 'what' }, el('a', { href: '#/pipeline/' + p.id, text: us(m) }), note, p.dropped_at ? el('span', { class: 'small dropped', text: `dropped at ${p.dropped_at}` }) : null),
+        el('div', { class: 'what' }, toPipeline(p.id, us(m)), note, p.dropped_at ? el('span', { class: 'small dropped', text: `dropped at ${p.dropped_at}` }) : null),
       ];
     })),
     el('p', { class: 'small', text: `From left to right: rounds 1 to ${scale.rounds}. Dashed: the winner's median, ${us(lead)}.` + (race.us ? ` Measured anew: ${us(race.us)}.` : '') }),
@@ -123,9 +126,9 @@ function drawSteps(list, goal) {
       el('thead', {}, el('tr', {}, el('th', { class: 'wide', text: 'Covers' }), el('th', { text: 'Step' }), el('th', { text: 'Status' }), el('th', { class: 'n', text: 'Time' }), el('th', { class: 'n wide', text: 'To best' }), el('th', { class: 'n wide', text: 'Worst row' }))),
       el('tbody', {}, shown.map((s) => el('tr', {},
         el('td', { class: 'small wide', text: s.covers === '-' ? 'conversion' : s.covers }),
-        el('td', { class: 'mono' }, el('a', { href: `#/step/${s.id}?goal=${goal}`, text: s.name })),
+        el('td', { class: 'mono' }, el('a', { href: stepHref(s.id, goal), text: s.name })),
         el('td', {}, el('span', { class: 'badge ' + tone(s.status), text: s.status, title: s.reason })),
-        el('td', { class: 'n' }, s.us === null ? '–' : el('a', { href: `#/step/${s.id}?goal=${goal}`, text: us(s.us) }), s.mad !== null ? el('div', { class: 'small', text: '± ' + us(s.mad) }) : null),
+        el('td', { class: 'n' }, s.us === null ? '–' : el('a', { href: stepHref(s.id, goal), text: us(s.us) }), s.mad !== null ? el('div', { class: 'small', text: '± ' + us(s.mad) }) : null),
         el('td', { class: 'n wide', text: s.us !== null && best.has(s.covers) ? (s.us / best.get(s.covers)).toFixed(2) + '×' : '–' }),
         el('td', { class: 'n wide', text: s.row_err !== null ? s.row_err.toExponential(1) : '–' })))))),
     rows.length > shown.length || list.more ? el('p', { class: 'small', text: `The ${shown.length} first of ${rows.length}${list.more ? ' and more' : ''}; the filter narrows them, the API has them all.` }) : null,
@@ -137,7 +140,7 @@ function drawWhy(page, goal) {
   return [
     el('ul', { class: 'why' }, page.items.map((r) => el('li', {},
       el('span', {}, el('span', { class: 'badge ' + (r.step === null ? '' : tone(r.rule)), text: r.rule })),
-      el('div', {}, el('p', { class: 'mono' }, r.step === null ? `${r.family}: ${r.kernel}` : el('a', { href: `#/step/${r.step}?goal=${goal}`, text: `${r.family}: ${r.kernel}` })), el('p', { class: 'reason', text: r.reason }))))),
+      el('div', {}, el('p', { class: 'mono' }, r.step === null ? `${r.family}: ${r.kernel}` : el('a', { href: stepHref(r.step, goal), text: `${r.family}: ${r.kernel}` })), el('p', { class: 'reason', text: r.reason }))))),
     page.next ? el('p', { class: 'small', text: 'There are more: narrow the name, or ask the API.' }) : null,
   ];
 }
@@ -172,6 +175,6 @@ export function stepView([id, ...rest], redraw) {
 
 export function pipelineView([id]) {
   const load = async (get, getAll) => ({ pipeline: await get('pipelines/' + id), list: await getAll(`pipelines/${id}/results`) });
-  const draw = ({ pipeline: p, list }) => drawResults('pipeline ' + id, p.ops.map((o) => el('a', { href: `#/step/${o.step}?goal=${p.goal}`, text: o.name })), [`${p.structure} · block_m ${p.block_m || 'any'} · ${p.layout} · forecast ${us(p.forecast_us)}`], list, p.goal);
+  const draw = ({ pipeline: p, list }) => drawResults('pipeline ' + id, p.ops.map((o) => el('a', { href: stepHref(o.step, p.goal), text: o.name })), [`${p.structure} · block_m ${p.block_m || 'any'} · ${p.layout} · forecast ${us(p.forecast_us)}`], list, p.goal);
   return [{ load, draw, wants: (e) => e.kind === 'config' }];
 }

@@ -1,4 +1,5 @@
-// The views by hash route. A view gives its sections: {frame, load, draw, wants, ticks}.
+// The views by hash route. A view gives its sections: {frame, load, draw, wants, ticks, every}; every: milliseconds that events
+// leave between two fetches.
 import { ago, el, legend, percent, progress, span, stackedBar, us } from '/page/charts.js';
 import { ladderPlot, timelinePlot } from '/page/plots.js';
 import { goalView, pipelineView, stepView } from '/page/goal.js';
