@@ -1,7 +1,6 @@
 /* Prebuilt kernels on GPUs: what the script builds with NVRTC is enumerated; the same source, as the emulator's objects behind a
  * manifest, keeps the contract of every family; and what is not offered is refused in words. */
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include "common/text.h"
 #include "emulator/device_emulated.h"
 #include "family_contract.h"
+#include "heard.h"
 #include "kernels/code.h"
 #include "kernels/family_asm.h"
 #include "mf_check.h"
@@ -36,42 +36,12 @@ static void remove_folder(void)
 
 /* ---- what is offered and refused ---- */
 
-struct heard {
-    struct mf_offer offer;
-    int steps;
-    char names[512], rule[32], reason[MF_REASON_MAX]; /* of the last no */
-};
-
-static int take_step(struct mf_offer *o, const struct mf_step *s)
-{
-    struct heard *h = (struct heard *)o;
-    size_t len = strlen(h->names);
-
-    h->steps++;
-    mf_say(h->names + len, sizeof(h->names) - len, "%s ", s->name);
-    return 0;
-}
-
-__attribute__((format(printf, 5, 6))) static int
-take_no(struct mf_offer *o, const char *family, const char *kernel, const char *rule, const char *format, ...)
-{
-    struct heard *h = (struct heard *)o;
-    va_list args;
-
-    ck_assert(family && kernel);
-    (void)mf_copy(h->rule, sizeof(h->rule), rule);
-    va_start(args, format);
-    ck_assert_int_gt(vsnprintf(h->reason, sizeof(h->reason), format, args), 0);
-    va_end(args);
-    return 0;
-}
-
 static void ask(const char *gfx, const struct mf_shape *s, struct heard *h)
 {
     struct mf_device_info info = {.class = {.cu_num = 132}, .cores = 132};
 
     mf_say(info.class.gfx, sizeof(info.class.gfx), "%s", gfx);
-    *h = (struct heard){.offer = {take_step, take_no}};
+    *h = (struct heard){.offer = HEARD_OFFER};
     ck_assert_int_eq(mf_enumerate(&info, s, "asm", &h->offer), 0);
 }
 
@@ -99,7 +69,7 @@ static void write_manifest(const char *gfx, const char *name, const char *text)
 START_TEST(test_refuses)
 {
     struct mf_shape s = contract_shape(&cases[0], &bf16);
-    struct heard h;
+    static struct heard h;
 
     make_folder();
     ask("sm_90", &s, &h);
@@ -110,16 +80,17 @@ START_TEST(test_refuses)
     write_manifest("gfx942", "fmoe_stage1_bf16_noquantBf16_g1u1", HEADER "16,64,theirs,a.co\n");
     write_manifest("cpu", "fmoe_stage1_bf16_noquantBf16_g1u1", HEADER "16,64,of_a_cpu,a.co\n");
     ask("sm_90", &s, &h);
-    ck_assert_str_eq(h.names, "fits ");
+    ck_assert_uint_eq(h.n, 1);
+    ck_assert_str_eq(h.steps[0].name, "fits");
     ck_assert_str_eq(h.rule, "divisibility");
     ask("sm_80", &s, &h);
-    ck_assert_int_eq(h.steps, 0);
+    ck_assert_uint_eq(h.n, 0);
     ask("gfx942", &s, &h);
-    ck_assert_int_eq(h.steps, 0);
+    ck_assert_uint_eq(h.n, 0);
     ck_assert_str_eq(h.rule, "layout");
     s.has_b1 = true;
     ask("sm_90", &s, &h);
-    ck_assert_int_eq(h.steps, 0);
+    ck_assert_uint_eq(h.n, 0);
     ck_assert_str_eq(h.rule, "form");
     remove_folder();
 }
@@ -176,7 +147,7 @@ START_TEST(test_script)
                                         "mf_stage1_bf16_64x64", "mf_stage1_bf16_64x128"};
     char version[64], why[MF_CODE_WHY_MAX];
     const char *script[] = {MF_SOURCE_DIR "/scripts/build_asm.sh", NULL}, *to[] = {folder, "sm_90", NULL};
-    struct heard h;
+    static struct heard h;
 
     if (mf_code_version("nvidia", version, why, sizeof(why)) < 0) {
         printf("skipped: no NVRTC: %s\n", why);
@@ -190,11 +161,11 @@ START_TEST(test_script)
         struct mf_shape s = contract_shape(&cases[0], &bf16);
         s.doweight_stage1 = weight;
         ask("sm_90", &s, &h);
-        ck_assert_msg(h.steps == MF_ARRAY_LEN(names), "%s", h.names);
+        ck_assert_uint_eq(h.n, MF_ARRAY_LEN(names));
         for (size_t i = 0; i < MF_ARRAY_LEN(names); i++) {
             char name[64], path[PATH_MAX], head[4];
             mf_say(name, sizeof(name), "%s%s", names[i], weight ? "_w" : "");
-            ck_assert_ptr_nonnull(strstr(h.names, name));
+            ck_assert_ptr_nonnull(heard_of(&h, name));
             mf_say(path, sizeof(path), "%s/sm_90/fmoe_2stages/%s.co", folder, name);
             _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
             ck_assert_ptr_nonnull(f);

@@ -1,16 +1,14 @@
 /* The families of GPUs without a GPU: what they offer, that a step's name says which code it is, what they refuse. */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/cleanup.h"
 #include "common/layer.h"
 #include "common/text.h"
+#include "heard.h"
 #include "kernels/family.h"
 #include "mf_check.h"
-
-#define STEPS_MAX 512
 
 /* clang-format off */
 static const char *const shapes[] = {
@@ -56,53 +54,13 @@ static const struct mf_device_info rdna3 = {.class = {.gfx = "gfx1100", .cu_num 
 static const struct mf_device_info turing = {.class = {.gfx = "sm_75", .cu_num = 40}, .cores = 40};
 static const struct mf_device_info ampere = {.class = {.gfx = "sm_80", .cu_num = 108}, .cores = 108};
 
-struct heard {
-    struct mf_offer offer;
-    const char *kernel; /* of which the no is kept; NULL: of all */
-    size_t n, n_noes;
-    struct {
-        char family[32], name[MF_STEP_NAME_MAX];
-        mf_ops covers;
-    } steps[STEPS_MAX];
-    char rule[32], reason[MF_REASON_MAX]; /* of the last no */
-};
-
-static int take_step(struct mf_offer *o, const struct mf_step *s)
-{
-    struct heard *h = (struct heard *)o;
-
-    ck_assert_uint_lt(h->n, STEPS_MAX);
-    (void)mf_copy(h->steps[h->n].family, sizeof(h->steps[0].family), s->family);
-    (void)mf_copy(h->steps[h->n].name, sizeof(h->steps[0].name), s->name);
-    h->steps[h->n++].covers = s->covers;
-    return 0;
-}
-
-__attribute__((format(printf, 5, 6))) static int
-take_no(struct mf_offer *o, const char *family, const char *kernel, const char *rule, const char *format, ...)
-{
-    struct heard *h = (struct heard *)o;
-    va_list args;
-
-    ck_assert(family && kernel && rule && *rule);
-    if (strcmp(family, "asm") == 0)
-        return 0; /* has no folder here: check_asm_hip */
-    if (h->kernel && strcmp(h->kernel, kernel) != 0)
-        return 0;
-    (void)mf_copy(h->rule, sizeof(h->rule), rule);
-    va_start(args, format);
-    ck_assert_int_gt(vsnprintf(h->reason, sizeof(h->reason), format, args), 0);
-    va_end(args);
-    h->n_noes++;
-    return 0;
-}
-
+/* Families of prebuilt code have no folder here: check_asm_hip. */
 static struct mf_shape ask(const struct mf_device_info *device, const char *text, struct heard *h)
 {
     struct mf_shape shape;
 
     ck_assert_msg(mf_shape_parse(text, &shape) == 0, "%s", text);
-    *h = (struct heard){.offer = {take_step, take_no}};
+    *h = (struct heard){.offer = HEARD_OFFER, .deaf = "asm"};
     ck_assert_int_eq(mf_enumerate(device, &shape, NULL, &h->offer), 0);
     return shape;
 }
@@ -225,7 +183,7 @@ START_TEST(test_on_request)
         ck_assert(r < 0 || strstr(mf_code_source(code.source), code.function));
         ck_assert(!rows[i].hopper || f->code(&ampere, &shape, rows[i].name, &code) < 0);
     }
-    h = (struct heard){.offer = {take_step, take_no}};
+    h = (struct heard){.offer = HEARD_OFFER, .deaf = "asm"};
     ck_assert_int_eq(mf_enumerate(&hopper, &shape, "permute", &h.offer), 0);
     ck_assert_uint_gt(h.n, 0);
     ck_assert_int_eq(mf_enumerate(&rdna3, &shape, "permute", &h.offer), 0);
@@ -254,7 +212,7 @@ START_TEST(test_rows_refused)
     struct mf_shape shape;
 
     ck_assert_int_eq(mf_shape_parse(refused_rows[_i].shape, &shape), 0);
-    h = (struct heard){.offer = {take_step, take_no}, .kernel = refused_rows[_i].kernel};
+    h = (struct heard){.offer = HEARD_OFFER, .kernel = refused_rows[_i].kernel};
     ck_assert_int_eq(mf_enumerate(refused_rows[_i].device, &shape, "permute", &h.offer), 0);
     ck_assert_uint_gt(h.n_noes, 0);
     ck_assert_str_eq(h.rule, refused_rows[_i].rule);
@@ -290,19 +248,16 @@ START_TEST(test_layer)
     const char *rule = layers[_i].rule, *name = layers[_i].name;
 
     ck_assert_int_eq(mf_shape_parse(layers[_i].shape, &shape), 0);
-    h = (struct heard){.offer = {take_step, take_no}};
+    h = (struct heard){.offer = HEARD_OFFER, .deaf = "asm"};
     ck_assert_int_eq(mf_enumerate(layers[_i].device, &shape, "layer", &h.offer), 0);
     ck_assert_msg(!rule || (h.n == 0 && h.n_noes == 1 && strcmp(h.rule, rule) == 0), "%s: %s", h.rule,
                   h.reason);
     ck_assert_msg(!rule || strstr(h.reason, layers[_i].says), "%s", h.reason);
-    bool is_offered = false;
-    for (size_t i = 0; i < h.n; i++) {
+    for (size_t i = 0; i < h.n; i++)
         ck_assert_uint_eq(h.steps[i].covers, mf_layer_ops(&shape));
-        is_offered |= name && strcmp(h.steps[i].name, name) == 0;
-    }
     if (!name)
         return;
-    ck_assert_msg(is_offered, "%s", name);
+    ck_assert_msg(heard_of(&h, name) != NULL, "%s", name);
     ck_assert_int_eq(mf_family_find("hip", "layer")->code(layers[_i].device, &shape, name, &code), 0);
     ck_assert_str_eq(code.source, "layer.hip");
 }
