@@ -26,6 +26,8 @@ mf_add_test(check_foreign USES common LINK mf_farm_harness LABELS farm TIMEOUT 3
 add_dependencies(check_foreign moefarmd moefarm-worker)
 mf_add_test(check_farm_aiter USES common LINK mf_farm_harness LABELS farm slow TIMEOUT 500)
 add_dependencies(check_farm_aiter moefarmd moefarm-worker)
+add_test(NAME check_farm_aiter_whole COMMAND check_farm_aiter whole)
+set_tests_properties(check_farm_aiter_whole PROPERTIES LABELS long TIMEOUT 3600 ENVIRONMENT "CK_RUN_CASE=farm_aiter")
 
 # Kernels from outside: the example, objects that are wrong in one way each, and code objects of prebuilt kernels.
 function(mf_add_object name source)
