@@ -30,6 +30,7 @@ static const struct option options[] = {
     {"routing",     "PROFILE",  "uniform, balanced, zipf:1.2, hot:0.5, recorded:31.0.7, router:sigmoid_groups+shared, or @FILE of expert counts; uniform otherwise"},
     {"regret",      "LIST",     "profiles that the winner's regret is measured under, or none; balanced,zipf:1.2 otherwise"},
     {"no_fuse",     "LIST",     "ops that no step may cover together: gemm1+act,gemm1+gemm2"},
+    {"fuse_saves",  "BYTES",    "least traffic that a step of several ops has to save beside a kernel for each; 0 otherwise"},
     {"search",      "MODE",     "race, exhaustive (every step gets every gate and sample) or enumerate (nothing is measured)"},
     {"consumer",    "NAME",     "moefarm, or aiter: what is tuned of a row is the key that AITER's production computes of it"},
     {"layout",      "MODE",     "common: one weight layout for a layer model; free: none held in common"},

@@ -9,7 +9,7 @@
 
 MF_NAMES_DEFINE(mf_stage, MF_STAGE_, MF_STAGE_MAP)
 
-enum field_kind { NAME, STAGE, COVERS, COUNT, SIZE, AMOUNT, ARTIFACTS, MARK };
+enum field_kind { NAME, STAGE, COVERS, COUNT, SIZE, AMOUNT, GAIN, ARTIFACTS, MARK };
 
 struct field {
     const char *key;
@@ -36,6 +36,7 @@ static const struct field fields[] = {
     {"flops",             AMOUNT,    AT(flops),             0},
     {"bytes",             AMOUNT,    AT(bytes),             0},
     {"reorder_tolerance", AMOUNT,    AT(reorder_tolerance), 0},
+    {"saved",             GAIN,      AT(saved),             0}, /* missing when 0 */
     {"aiter",             MARK,      AT(aiter),             0}, /* missing when false */
 };
 /* clang-format on */
@@ -73,6 +74,8 @@ static bool add_field(cJSON *json, const struct field *f, const struct mf_step *
         return mf_json_add_i64(json, f->key, (int64_t) * (const uint64_t *)value);
     case AMOUNT:
         return cJSON_AddNumberToObject(json, f->key, *(const double *)value);
+    case GAIN:
+        return *(const double *)value == 0 || cJSON_AddNumberToObject(json, f->key, *(const double *)value);
     case MARK:
         return !*(const bool *)value || cJSON_AddTrueToObject(json, f->key);
     case ARTIFACTS:
@@ -119,7 +122,9 @@ static int read_number(const cJSON *json, const struct field *f, void *value)
 {
     int64_t whole;
     double amount;
-    if (f->kind == AMOUNT) {
+    if (f->kind == GAIN && !cJSON_GetObjectItemCaseSensitive(json, f->key))
+        return 0;
+    if (f->kind == AMOUNT || f->kind == GAIN) {
         if (mf_json_double(json, f->key, &amount) < 0 || amount < 0)
             return -EINVAL;
         *(double *)value = amount;
@@ -138,7 +143,7 @@ static int read_field(const cJSON *json, const struct field *f, struct mf_step *
 {
     void *value = (char *)step + f->offset;
     const char *text;
-    if (f->kind == COUNT || f->kind == SIZE || f->kind == AMOUNT)
+    if (f->kind == COUNT || f->kind == SIZE || f->kind == AMOUNT || f->kind == GAIN)
         return read_number(json, f, value);
     if (f->kind == ARTIFACTS)
         return read_artifacts(json, f->key, value, (int32_t *)(void *)((char *)step + f->extra));

@@ -37,8 +37,9 @@ struct mf_step {
     struct mf_artifact needs[MF_STEP_ARTIFACTS_MAX];
     struct mf_artifact gives[MF_STEP_ARTIFACTS_MAX];
     uint64_t workspace_bytes;
-    double flops;             /* of this step, active experts only */
-    double bytes;             /* least traffic of this step, active experts only */
+    double flops; /* of this step, active experts only */
+    double bytes; /* least traffic of this step, active experts only */
+    double saved; /* traffic that its ops in one kernel save beside a kernel for each; 0: none, or unknown */
     double reorder_tolerance; /* 0: two runs agree bitwise; else largest relative row difference */
     bool aiter;               /* AITER's production runs it by this name, or runs it around what it names */
 };

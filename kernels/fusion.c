@@ -372,27 +372,7 @@ static bool horizontal(const struct pair *x, char *why, size_t cap)
     return x->p < 0 && x->shared < 0;
 }
 
-static bool forbidden(const struct pair *x, char *why, size_t cap)
-{
-    const struct mf_fusion_policy *p = x->q->policy;
-    for (size_t i = 0; p && i < p->n_no_fuse; i++) {
-        char ops[MF_OPS_TEXT_MAX];
-        if ((p->no_fuse[i] & (x->a | x->b)) != p->no_fuse[i])
-            continue;
-        mf_ops_print(p->no_fuse[i], ops);
-        mf_say(why, cap, "the no-fuse list has %s, entry %zu of %zu", ops, i + 1, p->n_no_fuse);
-        return true;
-    }
-    return false;
-}
-
-static bool vetoed(const struct pair *x, char *why, size_t cap)
-{
-    const struct mf_fusion_policy *p = x->q->policy;
-    return p && p->veto && p->veto(p->context, x->a, x->b, x->saved, why, cap);
-}
-
-/* From the kind of node, over what is general, to the family and to people. */
+/* From the kind of node, over what is general, to the family. */
 /* clang-format off */
 #define RULES(X)                                                            \
     X(same, "same", "is no op in both?")                                                \
@@ -411,9 +391,7 @@ static bool vetoed(const struct pair *x, char *why, size_t cap)
     X(all_rows, "mixed_order", "is every row at hand?")                                 \
     X(mutation, "mutation", "may it add into the output?")                              \
     X(tokens, "tokens", "are tokens few enough?")                                       \
-    X(block_memory, "memory", "does what is between fit inside?")                       \
-    X(forbidden, "no_fuse", "does nobody forbid it?")                                   \
-    X(vetoed, "policy", "does the policy agree?")
+    X(block_memory, "memory", "does what is between fit inside?")
 #define RULE(fn, name, what) {name, what},
 #define OBJECTS(fn, name, what) fn,
 static const struct mf_fusion_rule rules[] = {RULES(RULE)};
@@ -546,24 +524,29 @@ static int single(mf_ops ops, mf_ops *sets)
     return n;
 }
 
+double mf_fusion_saved(const struct mf_graph *g, mf_ops ops)
+{
+    double saved = 0;
+    for (int op = 0; op < MF_OP_N_; op++) {
+        bool outside = false;
+        for (int user = 0; user < MF_OP_N_; user++)
+            outside |= has(g->ops & ~ops, user) && reads(g, user, MF_OP_BIT(op));
+        if (has(ops & g->ops, op) && !outside && op != MF_OP_COMBINE)
+            saved += 2 * g->node[op].bytes;
+    }
+    return saved;
+}
+
 bool mf_fusion_allows(const struct mf_shape *shape, const struct mf_fusion_question *q,
                       struct mf_fusion_verdict *ret)
 {
     struct mf_graph g;
-    mf_ops sets[MF_OP_N_], whole = q->ops;
+    mf_ops sets[MF_OP_N_];
     struct mf_fusion_verdict no = {0};
-    double saved = 0;
 
     mf_graph_of(shape, &g);
-    int n = fuse(&g, shape, q, sets, single(whole & g.ops, sets), &no, NULL, NULL);
-    for (int op = 0; op < MF_OP_N_; op++) {
-        bool inside = has(whole, op), outside = false;
-        for (int user = 0; user < MF_OP_N_; user++)
-            outside |= has(g.ops & ~whole, user) && reads(&g, user, MF_OP_BIT(op));
-        if (inside && !outside && op != MF_OP_COMBINE)
-            saved += 2 * g.node[op].bytes;
-    }
-    *ret = n > 1 ? no : (struct mf_fusion_verdict){.saved = saved};
+    int n = fuse(&g, shape, q, sets, single(q->ops & g.ops, sets), &no, NULL, NULL);
+    *ret = n > 1 ? no : (struct mf_fusion_verdict){.saved = mf_fusion_saved(&g, q->ops)};
     return n <= 1;
 }
 

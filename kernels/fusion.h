@@ -4,8 +4,9 @@
  * the whole as an index), its columns and its size. Fusing two sets of ops is judged by a table of rules, from the kind of
  * node to what the family can do; the first rule that says no gives the reason, with the operands and their numbers. The
  * shape of it follows PyTorch Inductor's Scheduler.can_fuse: node kinds first, then dependencies, prologue and epilogue of a
- * template (a GEMM), matching of what one writes and the other reads, then policy; a pair's score is the bytes of memory
- * traffic that it saves.
+ * template (a GEMM), matching of what one writes and the other reads; a pair's score is the bytes of memory traffic that it
+ * saves. What people forbid is no rule here: batches share an enumeration, so each has its own no_fuse list and its policy
+ * (fuse_saves, in bytes of what a step says it saves) applied to the steps in it (server/goal.c).
  *
  *     struct mf_fusion_verdict v;
  *     if (!mf_fusion_allows(&shape, &question, &v))
@@ -78,17 +79,6 @@ struct mf_fusion_caps {
     int64_t block_n;    /* columns of a tile; 0: all of them */
 };
 
-#define MF_NO_FUSE_MAX 16
-
-/* What people forbid. */
-struct mf_fusion_policy {
-    size_t n_no_fuse;
-    mf_ops no_fuse[MF_NO_FUSE_MAX]; /* ops that may not be in one kernel together */
-    /* A veto with its sentence; may be NULL. */
-    bool (*veto)(void *context, mf_ops a, mf_ops b, double saved, char *why, size_t cap);
-    void *context;
-};
-
 /* One rule's answer replaced, to see what hangs on it. */
 struct mf_fusion_forced {
     size_t rule;  /* index into mf_fusion_rules() */
@@ -99,7 +89,6 @@ struct mf_fusion_question {
     mf_ops ops; /* that one kernel would cover */
     int32_t block_m;
     const struct mf_fusion_caps *caps;
-    const struct mf_fusion_policy *policy; /* may be NULL */
     const struct mf_fusion_forced *forced; /* NULL but in tests */
 };
 
@@ -109,6 +98,9 @@ struct mf_fusion_verdict {
     double saved; /* bytes of traffic that fusing saves */
 };
 
+/* Bytes of traffic that one kernel for the ops saves beside one for each: what only they read is neither written nor read
+ * again. */
+double mf_fusion_saved(const struct mf_graph *g, mf_ops ops);
 /* Can the ops be made one kernel by fusing pair after pair, the best score first? */
 bool mf_fusion_allows(const struct mf_shape *shape, const struct mf_fusion_question *q,
                       struct mf_fusion_verdict *ret);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "common/cleanup.h"
+#include "kernels/fusion.h"
 #include "kernels/layout.h"
 #include "mf_kernel_revision.h"
 
@@ -74,6 +75,7 @@ struct filter {
     struct mf_offer *to;
     const struct mf_family *family;
     const struct mf_shape *shape;
+    struct mf_graph graph;
 };
 
 /* A shape may say how gate and up of its w1 lie: a step that wants it otherwise is refused. -> 1: it was. */
@@ -100,6 +102,7 @@ static int pass_step(struct mf_offer *o, const struct mf_step *step)
     int r = refuse_gate_up(f, step);
     if (r != 0)
         return MF_MIN(r, 0);
+    marked.saved = mf_fusion_saved(&f->graph, step->covers);
     marked.aiter = step->aiter || (f->family->aiter_name && f->family->aiter_name(step->name));
     return f->to->step(f->to, &marked);
 }
@@ -128,6 +131,7 @@ int mf_family_enumerate(const struct mf_family *f, const struct mf_device_info *
             "the shape is a rank's share, experts %d to %d of %d; %s knows layers with all of "
             "their experts only",
             shape->ep_first, shape->ep_first + shape->expert - 1, shape->ep_experts, f->name);
+    mf_graph_of(shape, &filter.graph);
     return f->enumerate(f, device, shape, &filter.offer);
 }
 

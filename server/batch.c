@@ -37,6 +37,8 @@ static cJSON *print_options(const struct mf_batch_options *o)
         mf_routing_print(&o->regret[i], routing);
         cJSON_AddItemToArray(regret, cJSON_CreateString(routing));
     }
+    if (o->fuse_saves > 0)
+        cJSON_AddNumberToObject(json, "fuse_saves", o->fuse_saves);
     cJSON *no_fuse = o->n_no_fuse > 0 ? cJSON_AddArrayToObject(json, "no_fuse") : NULL;
     for (int i = 0; i < o->n_no_fuse; i++) {
         char ops[MF_OPS_TEXT_MAX];
@@ -57,6 +59,7 @@ static void read_options(const cJSON *json, struct mf_batch_options *ret)
     if (mf_json_i64(json, "topk", 1, 64, &number) == 0)
         ret->topk = (int)number;
     (void)mf_json_double(json, "err_ratio", &ret->err_ratio);
+    (void)mf_json_double(json, "fuse_saves", &ret->fuse_saves);
     (void)mf_json_i64(json, "time_cap_ms", 1, INT64_C(1) << 40, &ret->time_cap_ms);
     if (mf_json_text(json, "routing", &text) == 0)
         (void)mf_routing_parse(text, &ret->routing);

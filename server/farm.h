@@ -25,9 +25,10 @@ struct mf_batch_options {
     enum mf_search search;
     bool
         for_aiter; /* consumer=aiter: what is tuned of a row is the key that AITER's production computes of it */
-    bool layout_free; /* layout=free: no common weight layout for a layer model */
-    uint64_t seed;    /* of the data; 1 */
-    int n_no_fuse;    /* ops that no step of the batch may cover together */
+    bool layout_free;  /* layout=free: no common weight layout for a layer model */
+    uint64_t seed;     /* of the data; 1 */
+    double fuse_saves; /* least bytes of traffic that a step of several ops has to save; 0: any */
+    int n_no_fuse;     /* ops that no step of the batch may cover together */
     mf_ops no_fuse[MF_BATCH_NO_FUSE_MAX];
     int n_regret; /* profiles that the winner's regret is measured under; balanced and zipf:1.2 */
     struct mf_routing regret[MF_BATCH_REGRET_MAX];

@@ -279,6 +279,29 @@ static int grow(struct offered *o)
     return 0;
 }
 
+/* Does the batch's policy forbid a step of several ops? 1 or 0, or what the store says. */
+static int vetoes(const struct offered *o, const struct mf_step_row *row, char reason[MF_REASON_MAX])
+{
+    const struct mf_batch *b = o->g->batch;
+    struct mf_step_row again;
+    double saved = 0;
+    char ops[MF_OPS_TEXT_MAX];
+    if (b->options.fuse_saves <= 0 || __builtin_popcount(row->covers) < 2)
+        return 0;
+    _cleanup_(mf_freep) char *body = NULL;
+    int r = mf_store_step_get(o->f->store, row->id, &again, &body);
+    if (r < 0)
+        return r;
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, strlen(body), 1u << 16);
+    (void)mf_json_double(json, "saved", &saved);
+    mf_ops_print(row->covers, ops);
+    mf_say(reason, MF_REASON_MAX,
+           "%s in one kernel saves %.0f bytes of traffic a call, batch %" PRId64
+           " asks for %.0f (fuse_saves)",
+           ops, saved, b->id, b->options.fuse_saves);
+    return saved < b->options.fuse_saves;
+}
+
 /* Whether the batch's no_fuse list has ops that are all among what a step covers. */
 static bool forbids(const struct mf_batch *b, mf_ops covers, char reason[MF_REASON_MAX])
 {
@@ -297,15 +320,24 @@ static bool forbids(const struct mf_batch *b, mf_ops covers, char reason[MF_REAS
 static int take_step(void *context, const struct mf_step_row *row, const char *quarantined)
 {
     struct offered *o = context;
+    const char *rule = NULL;
     int r = grow(o);
     if (r < 0)
         return r;
+    char *reason = o->reasons[o->n_out];
     if (quarantined) {
-        mf_say(o->reasons[o->n_out], MF_REASON_MAX, "in quarantine: %s", quarantined);
-        o->rules[o->n_out] = "quarantine";
-        o->out[o->n_out++] = *row;
-    } else if (forbids(o->g->batch, row->covers, o->reasons[o->n_out])) {
-        o->rules[o->n_out] = "no_fuse";
+        mf_say(reason, MF_REASON_MAX, "in quarantine: %s", quarantined);
+        rule = "quarantine";
+    } else if (forbids(o->g->batch, row->covers, reason)) {
+        rule = "no_fuse";
+    } else {
+        r = vetoes(o, row, reason);
+        rule = r > 0 ? "policy" : NULL;
+    }
+    if (r < 0)
+        return r;
+    if (rule) {
+        o->rules[o->n_out] = rule;
         o->out[o->n_out++] = *row;
     } else {
         o->steps[o->n++] = *row;

@@ -34,6 +34,9 @@ static const struct mf_parameter submit_parameters[] = {
      "moefarm (default), or aiter: what is tuned of a row is the key that AITER's production computes of it"},
     {"no_fuse", MF_PARAM_TEXT,
      "sets of ops that no step may cover together, comma-separated: gemm1+act,gemm1+gemm2"},
+    {"fuse_saves", MF_PARAM_NUMBER,
+     "least bytes of traffic a call that a step of several ops has to save beside a kernel for each (default "
+     "0)"},
     {"layout", MF_PARAM_TEXT, "common (default: one weight layout per layer model) or free"},
     {"seed", MF_PARAM_INT, "seed of the data (default 1)"},
     {NULL, MF_PARAM_TEXT, NULL},

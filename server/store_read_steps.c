@@ -192,7 +192,7 @@ int mf_read_steps(struct mf_store *s, int64_t goal, const struct mf_step_filter 
     return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_step, NULL, ret);
 }
 
-#define STEP_SHAPE_ROW 13 /* column of the query below */
+#define STEP_SHAPE_ROW 14 /* column of the query below */
 
 int mf_read_step(struct mf_store *s, int64_t id, cJSON **ret)
 {
@@ -202,6 +202,7 @@ int mf_read_step(struct mf_store *s, int64_t id, cJSON **ret)
         "SELECT s.id AS id, k.id AS kernel, k.family AS family, k.name AS name, k.revision AS revision,"
         " json_extract(s.body, '$.stage') AS stage, s.covers AS covers, s.block_m AS block_m,"
         " c.gfx || '/' || c.cu_num AS class, s.flops AS flops, s.bytes AS bytes,"
+        " coalesce(json_extract(s.body, '$.saved'), 0.0) AS saved,"
         " coalesce(json_extract(s.body, '$.needs'), '[]') AS needs,"
         " coalesce(json_extract(s.body, '$.gives'), '[]') AS gives, h.row"
         " FROM step s JOIN kernel k ON k.id = s.kernel JOIN enumeration e ON e.id = s.enumeration"
@@ -211,7 +212,7 @@ int mf_read_step(struct mf_store *s, int64_t id, cJSON **ret)
         return r;
     if (r == 0)
         return -ENOENT;
-    _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, "iitttttitddjj.");
+    _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, "iitttttitdddjj.");
     if (!o || mf_shape_add(o, mf_sql_text(q, STEP_SHAPE_ROW)) < 0)
         return -ENOMEM;
     *ret = MF_TAKE(o);

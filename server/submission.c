@@ -156,6 +156,16 @@ static int set_no_fuse(struct mf_batch_options *o, const char *text)
     return n > 0 ? 0 : -EINVAL;
 }
 
+static int set_fuse_saves(struct mf_batch_options *o, const char *text)
+{
+    double bytes;
+    int r = mf_parse_double(text, &bytes);
+    if (r < 0 || !(bytes >= 0 && bytes <= 1e15))
+        return -EINVAL;
+    o->fuse_saves = bytes;
+    return 0;
+}
+
 #define MF_ROUTING_WHY                                                                                    \
     "uniform, balanced, zipf:S with S in (0, 4], hot:SHARE with SHARE in [0, 1], recorded:COUNTS (up to " \
     "1024 whole "                                                                                         \
@@ -175,6 +185,7 @@ static const struct {
     {"routing",     set_routing,   MF_ROUTING_WHY},
     {"regret",      set_regret,    "none, or up to 4 routing profiles are expected, as balanced,zipf:1.2"},
     {"no_fuse",     set_no_fuse,   "up to 8 sets of two ops or more are expected, as gemm1+act,gemm1+gemm2"},
+    {"fuse_saves",  set_fuse_saves, "a number of bytes from 0 to 1e15 is expected"},
     {"search",      set_search,    "race, exhaustive or enumerate is expected"},
     {"layout",      set_layout,    "common or free is expected"},
     {"consumer",    set_consumer,  "moefarm or aiter is expected"},

@@ -60,6 +60,9 @@ static const struct submission submissions[] = {
     {"?no_fuse=gemm1", "text/csv", HEADER "4" TAIL, 400, "sets of two ops or more", NULL},
     {"?no_fuse=gemm1%2Bcast", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"no_fuse\"", NULL},
     {"?no_fuse=gemm1%2Bact,", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"no_fuse\"", NULL},
+    {"?fuse_saves=65536", "text/csv", HEADER "4" TAIL, 201, NULL, NULL},
+    {"?fuse_saves=-1", "text/csv", HEADER "4" TAIL, 400, "number of bytes", NULL},
+    {"?fuse_saves=inf", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"fuse_saves\"", NULL},
     {"?search=fast", "text/csv", HEADER "4" TAIL, 400, "race, exhaustive or enumerate", NULL},
     {"?consumer=vllm", "text/csv", HEADER "4" TAIL, 400, "moefarm or aiter", NULL},
     /* what AITER's production asks for in place of the row is tuned, once, and the receipt says so */

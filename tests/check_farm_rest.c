@@ -211,36 +211,63 @@ START_TEST(topk)
 }
 END_TEST
 
-/* No step of the batch covers both GEMMs, each such one is a rejection that says so, and another batch is free of it. */
-START_TEST(no_fuse)
+/* What people forbid: by ops, and by how much fusing has to save. */
+/* clang-format off */
+static const struct {
+    const char *query, *rule, *ops[2]; /* no step of the batch covers both */
+} forbidden[] = {
+    {"&no_fuse=gemm1%2Bgemm2", "no_fuse", {"gemm1", "gemm2"}},
+    {"&fuse_saves=1e12",       "policy",  {"", "+"}},         /* more than any: steps of one op are left */
+};
+/* clang-format on */
+
+static int count_steps(int goal, const char *const ops[2], int *ret_both)
 {
     char path[96];
-    start("{}");
-    for (int forbidden = 1; forbidden >= 0; forbidden--) {
-        int batch = farm_submit(
-            &farm, csv, forbidden ? "&classes=" CLASS "&no_fuse=gemm1%2Bgemm2" : "&classes=" CLASS "&seed=3");
-        farm_wait_done(&farm, batch);
-        (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
-        _cleanup_(cJSON_Deletep) cJSON *goals = farm_get(&farm, path);
-        int goal = (int)farm_number(cJSON_GetArrayItem(mf_json_array(goals, "items"), 0), "id");
-        (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/steps?limit=500&status=ok", goal);
-        _cleanup_(cJSON_Deletep) cJSON *steps = farm_get(&farm, path);
-        const cJSON *step;
-        int both = 0, all = 0;
-        cJSON_ArrayForEach (step, mf_json_array(steps, "items")) {
-            const char *covers = farm_text(step, "covers");
-            both += strstr(covers, "gemm1") && strstr(covers, "gemm2");
-            all++;
-        }
-        ck_assert_int_gt(all, 0);
-        ck_assert_msg(forbidden ? both == 0 : both > 0, "%d of %d steps hold both GEMMs", both, all);
-        (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/rejections?limit=500", goal);
-        _cleanup_(cJSON_Deletep) cJSON *rejections = farm_get(&farm, path);
-        int told = 0;
-        cJSON_ArrayForEach (step, mf_json_array(rejections, "items"))
-            told += strcmp(farm_text(step, "rule"), "no_fuse") == 0;
-        ck_assert_int_gt(told, 0);
+    int all = 0;
+    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/steps?limit=500&status=ok", goal);
+    _cleanup_(cJSON_Deletep) cJSON *steps = farm_get(&farm, path);
+    const cJSON *step;
+    *ret_both = 0;
+    cJSON_ArrayForEach (step, mf_json_array(steps, "items")) {
+        const char *covers = farm_text(step, "covers");
+        *ret_both += strstr(covers, ops[0]) && strstr(covers, ops[1]);
+        all++;
     }
+    return all;
+}
+
+/* The goal of a batch of one, which has measured some steps. */
+static int goal_of_batch(const char *query)
+{
+    char path[96];
+    int batch = farm_submit(&farm, csv, query);
+    farm_wait_done(&farm, batch);
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
+    _cleanup_(cJSON_Deletep) cJSON *goals = farm_get(&farm, path);
+    return (int)farm_number(cJSON_GetArrayItem(mf_json_array(goals, "items"), 0), "id");
+}
+
+/* No step of the batch is one that it forbids, each such one is a rejection that says so, and another batch, which shares
+ * the enumeration, is free of it. */
+START_TEST(people_forbid)
+{
+    char path[96], query[96];
+    int both, told = 0;
+    start("{}");
+    (void)snprintf(query, sizeof(query), "&classes=" CLASS "%s", forbidden[_i].query);
+    ck_assert_int_gt(count_steps(goal_of_batch(query), forbidden[_i].ops, &both), 0);
+    ck_assert_int_eq(both, 0);
+    (void)snprintf(path, sizeof(path), "/api/v1/goals/1/rejections?limit=500");
+    _cleanup_(cJSON_Deletep) cJSON *rejections = farm_get(&farm, path);
+    const cJSON *no;
+    cJSON_ArrayForEach (no, mf_json_array(rejections, "items")) {
+        told += strcmp(farm_text(no, "rule"), forbidden[_i].rule) == 0;
+        ck_assert_uint_gt(strlen(farm_text(no, "reason")), 20);
+    }
+    ck_assert_int_gt(told, 0);
+    ck_assert_int_gt(count_steps(goal_of_batch("&classes=" CLASS "&seed=3"), forbidden[_i].ops, &both), 0);
+    ck_assert_int_gt(both, 0);
 }
 END_TEST
 
@@ -271,7 +298,7 @@ int main(void)
     tcase_add_test(tc, provenance);
     tcase_add_test(tc, topk);
     tcase_add_test(tc, regret);
-    tcase_add_test(tc, no_fuse);
+    tcase_add_loop_test(tc, people_forbid, 0, MF_ARRAY_LEN(forbidden));
     tcase_add_test(tc, priority);
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);

@@ -80,64 +80,53 @@ static struct mf_fusion_caps caps_of(enum kit kit)
 
 /* --- pairs: one row at least for each rule ---------------------------------------------------------------------- */
 
-static bool never_twice(void *context, mf_ops a, mf_ops b, double saved, char *why, size_t cap)
-{
-    (void)context;
-    mf_say(why, cap, "%d ops and %.0f bytes are too few for this site", __builtin_popcount(a | b), saved);
-    return true;
-}
-
 /* clang-format off */
 static const struct {
     enum form form;
     int64_t token;
     enum kit kit;
-    const char *a, *b, *no_fuse;
-    bool veto;
+    const char *a, *b;
     const char *rule; /* NULL: allowed */
 } pairs[] = {
-    {BF16,   64, TILE,       "gather",      "gemm1",        NULL, false, NULL},
-    {BF16,   64, TILE,       "gemm1",       "act",          NULL, false, NULL},
-    {BF16,   64, TILE,       "gather+gemm1", "act",         NULL, false, NULL},
-    {BF16,   64, WIDE,       "gemm2",       "weight",       NULL, false, NULL},
-    {BF16,   64, WIDE,       "gemm2+weight", "combine",     NULL, false, NULL},
-    {TOKEN,  64, WIDE,       "gemm1+act",   "quant2",       NULL, false, NULL},
-    {MX,     64, TILE,       "gemm1+act",   "quant2",       NULL, false, NULL},
-    {EARLY,  64, TILE,       "gemm1",       "weight",       NULL, false, NULL},
-    {BF16,    4, ONE,        "gemm1+act",   "gemm2",        NULL, false, NULL},
-    {BF16,   64, EVERYTHING, "sort",        "gather",       NULL, false, NULL},
-    {BF16,   64, TILE,       "gemm1",       "gemm1",        NULL, false, "same"},
-    {BF16,   64, TILE,       "gemm1+act",   "act",          NULL, false, "same"},
-    {BF16,   64, VENDOR,     "gemm1",       "act",          NULL, false, "external"},
-    {BF16,   64, BOUGHT,     "gemm1",       "act",          NULL, false, "external"},
-    {BF16,   64, TILE,       "act",         "gemm1",        NULL, false, "order"},
-    {BF16,   64, EVERYTHING, "gemm2",       "gather",       NULL, false, "order"},
-    {BF16,   64, EVERYTHING, "gather",      "gemm2",        NULL, false, "cycle"},
-    {BF16,   64, EVERYTHING, "gather",      "act",          NULL, false, "cycle"},
-    {BF16,   64, EVERYTHING, "sort",        "combine",      NULL, false, "cycle"},
-    {TOKEN,  64, TILE,       "sort",        "quant1",       NULL, false, "horizontal"},
-    {TOKEN,  64, EVERYTHING, "sort",        "quant1",       NULL, false, "horizontal"},
-    {BF16,   64, TILE,       "sort",        "gather",       NULL, false, "sort"},
-    {BF16,   64, TILE,       "gemm1+act",   "gemm2",        NULL, false, "two_gemms"},
-    {BF16,   64, APART,      "gemm1+act",   "gemm2",        NULL, false, "two_gemms"},
-    {BF16,   64, PLAIN,      "gather",      "gemm1",        NULL, false, "prologue"},
-    {TOKEN,  64, WIDE,       "quant1+gather", "gemm1",      NULL, false, NULL},
-    {TOKEN,  64, WIDE,       "quant1",      "gather+gemm1", NULL, false, NULL},
-    {TOKEN,  64, TILE,       "quant1+gather", "gemm1",      NULL, false, "prologue"},
-    {TOKEN,  64, TILE,       "quant1",      "gather+gemm1", NULL, false, "prologue"},
-    {TOKEN,  64, PLAIN,      "gemm1",       "act+quant2",   NULL, false, "epilogue"},
-    {TOKEN,  64, TILE,       "gemm1",       "act+quant2",   NULL, false, "row_reduction"},
-    {BF16,   64, PLAIN,      "gemm1",       "act",          NULL, false, "epilogue"},
-    {EARLY,  64, PLAIN,      "gemm1",       "weight",       NULL, false, "epilogue"},
-    {TOKEN,  64, TILE,       "gemm1+act",   "quant2",       NULL, false, "row_reduction"},
-    {TENSOR, 64, WIDE,       "gemm1+act",   "quant2",       NULL, false, "mixed_order"},
-    {TENSOR, 64, WIDE,       "quant1",      "gather",       NULL, false, "mixed_order"},
-    {BF16,   64, TILE,       "gemm2+weight", "combine",     NULL, false, "mutation"},
-    {BF16,   17, ONE,        "gemm1+act",   "gemm2",        NULL, false, "tokens"},
-    {BF16,   64, SMALL,      "gemm1",       "act",          NULL, false, "memory"},
-    {BF16,   64, TILE,       "gemm1",       "act",          "gemm1+act", false, "no_fuse"},
-    {BF16,   64, TILE,       "gemm1",       "act",          "gemm2+act", false, NULL},
-    {BF16,   64, TILE,       "gemm1",       "act",          NULL, true,  "policy"},
+    {BF16,   64, TILE,       "gather",      "gemm1",        NULL},
+    {BF16,   64, TILE,       "gemm1",       "act",          NULL},
+    {BF16,   64, TILE,       "gather+gemm1", "act",         NULL},
+    {BF16,   64, WIDE,       "gemm2",       "weight",       NULL},
+    {BF16,   64, WIDE,       "gemm2+weight", "combine",     NULL},
+    {TOKEN,  64, WIDE,       "gemm1+act",   "quant2",       NULL},
+    {MX,     64, TILE,       "gemm1+act",   "quant2",       NULL},
+    {EARLY,  64, TILE,       "gemm1",       "weight",       NULL},
+    {BF16,    4, ONE,        "gemm1+act",   "gemm2",        NULL},
+    {BF16,   64, EVERYTHING, "sort",        "gather",       NULL},
+    {BF16,   64, TILE,       "gemm1",       "gemm1",        "same"},
+    {BF16,   64, TILE,       "gemm1+act",   "act",          "same"},
+    {BF16,   64, VENDOR,     "gemm1",       "act",          "external"},
+    {BF16,   64, BOUGHT,     "gemm1",       "act",          "external"},
+    {BF16,   64, TILE,       "act",         "gemm1",        "order"},
+    {BF16,   64, EVERYTHING, "gemm2",       "gather",       "order"},
+    {BF16,   64, EVERYTHING, "gather",      "gemm2",        "cycle"},
+    {BF16,   64, EVERYTHING, "gather",      "act",          "cycle"},
+    {BF16,   64, EVERYTHING, "sort",        "combine",      "cycle"},
+    {TOKEN,  64, TILE,       "sort",        "quant1",       "horizontal"},
+    {TOKEN,  64, EVERYTHING, "sort",        "quant1",       "horizontal"},
+    {BF16,   64, TILE,       "sort",        "gather",       "sort"},
+    {BF16,   64, TILE,       "gemm1+act",   "gemm2",        "two_gemms"},
+    {BF16,   64, APART,      "gemm1+act",   "gemm2",        "two_gemms"},
+    {BF16,   64, PLAIN,      "gather",      "gemm1",        "prologue"},
+    {TOKEN,  64, WIDE,       "quant1+gather", "gemm1",      NULL},
+    {TOKEN,  64, WIDE,       "quant1",      "gather+gemm1", NULL},
+    {TOKEN,  64, TILE,       "quant1+gather", "gemm1",      "prologue"},
+    {TOKEN,  64, TILE,       "quant1",      "gather+gemm1", "prologue"},
+    {TOKEN,  64, PLAIN,      "gemm1",       "act+quant2",   "epilogue"},
+    {TOKEN,  64, TILE,       "gemm1",       "act+quant2",   "row_reduction"},
+    {BF16,   64, PLAIN,      "gemm1",       "act",          "epilogue"},
+    {EARLY,  64, PLAIN,      "gemm1",       "weight",       "epilogue"},
+    {TOKEN,  64, TILE,       "gemm1+act",   "quant2",       "row_reduction"},
+    {TENSOR, 64, WIDE,       "gemm1+act",   "quant2",       "mixed_order"},
+    {TENSOR, 64, WIDE,       "quant1",      "gather",       "mixed_order"},
+    {BF16,   64, TILE,       "gemm2+weight", "combine",     "mutation"},
+    {BF16,   17, ONE,        "gemm1+act",   "gemm2",        "tokens"},
+    {BF16,   64, SMALL,      "gemm1",       "act",          "memory"},
 };
 /* clang-format on */
 
@@ -145,7 +134,6 @@ struct asked {
     struct mf_shape shape;
     struct mf_graph graph;
     struct mf_fusion_caps caps;
-    struct mf_fusion_policy policy;
     struct mf_fusion_question q;
 };
 
@@ -154,11 +142,7 @@ static void ask(int row, struct asked *x)
     x->shape = shape_of(pairs[row].form, pairs[row].token);
     mf_graph_of(&x->shape, &x->graph);
     x->caps = caps_of(pairs[row].kit);
-    x->policy = (struct mf_fusion_policy){.veto = pairs[row].veto ? never_twice : NULL};
-    if (pairs[row].no_fuse)
-        x->policy.no_fuse[x->policy.n_no_fuse++] = OPS(pairs[row].no_fuse);
-    x->q = (struct mf_fusion_question){
-        .ops = x->graph.ops, .block_m = 32, .caps = &x->caps, .policy = &x->policy};
+    x->q = (struct mf_fusion_question){.ops = x->graph.ops, .block_m = 32, .caps = &x->caps};
 }
 
 /* A no names what it is about in words, with a number. */

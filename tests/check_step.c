@@ -62,6 +62,7 @@ static void assert_equal(const struct mf_step *a, const struct mf_step *b)
     ck_assert_double_eq(a->flops, b->flops);
     ck_assert_double_eq(a->bytes, b->bytes);
     ck_assert_double_eq(a->reorder_tolerance, b->reorder_tolerance);
+    ck_assert_double_eq(a->saved, b->saved);
     ck_assert_int_eq(a->aiter, b->aiter);
 }
 
@@ -113,6 +114,22 @@ START_TEST(mark_of_aiter)
     ck_assert(cJSON_ReplaceItemInObjectCaseSensitive(json, "aiter", cJSON_CreateNumber(1)));
     ck_assert_int_eq(mf_step_from_json(json, &back, &field), -EINVAL);
     ck_assert_str_eq(field, "aiter");
+}
+END_TEST
+
+/* Written where it is known, 0 where it is missing, as in a step of a runner that does not say it. */
+START_TEST(what_fusing_saves)
+{
+    struct mf_step step = full_step(), back;
+    const char *field = NULL;
+    step.saved = 65536;
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_step_to_json(&step);
+    ck_assert_double_eq(cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(json, "saved")), 65536);
+    ck_assert_int_eq(mf_step_from_json(json, &back, &field), 0);
+    assert_equal(&step, &back);
+    ck_assert(cJSON_ReplaceItemInObjectCaseSensitive(json, "saved", cJSON_CreateNumber(-1)));
+    ck_assert_int_eq(mf_step_from_json(json, &back, &field), -EINVAL);
+    ck_assert_str_eq(field, "saved");
 }
 END_TEST
 
@@ -231,6 +248,7 @@ int main(void)
     tcase_add_test(tc, round_trip);
     tcase_add_test(tc, emptiest_step_round_trips);
     tcase_add_test(tc, mark_of_aiter);
+    tcase_add_test(tc, what_fusing_saves);
     tcase_add_loop_test(tc, missing_field_is_named, 0, MF_ARRAY_LEN(keys));
     tcase_add_loop_test(tc, wrong_field_is_named, 0, MF_ARRAY_LEN(wrong));
     tcase_add_test(tc, longest_name_fits_and_no_longer);
