@@ -4,7 +4,7 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-asan test-tsan test-long fuzz bench bench-gpu format vendor clean
+.PHONY: help setup build demo test test-asan test-tsan test-long fuzz bench bench-gpu format package vendor clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -35,6 +35,9 @@ bench-gpu:       ## tune the shapes of examples/h200.csv on a GPU: ARGS="--shape
 
 build: setup     ## build everything into build/dev
 	@cmake --preset dev >/dev/null && cmake --build --preset dev -j$(JOBS)
+
+package:         ## the Debian packages of server, worker and command line, into build/packages
+	@scripts/package.sh
 
 setup:           ## install the packages that a build and its tests need
 	@scripts/setup.sh

@@ -3,6 +3,6 @@
 
 #include <limits.h>
 
-/* The path of `file` beside this process's executable, or, in a build tree, in `folder` beside one of the executable's
- * folders. -ENOENT. */
+/* The path of `file` beside this process's executable, or where it is installed for it (libexec/moefarm), or, in a build
+ * tree, in `folder` beside one of the executable's folders. -ENOENT. */
 int mf_beside(const char *file, const char *folder, char path[PATH_MAX]);

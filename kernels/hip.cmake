@@ -26,6 +26,10 @@ set(MF_HIP_SOURCES
     maker.c
     maker_reference.c
     ${mf_hip_text})
+# Where an installed program finds them, from its own folder
+include(GNUInstallDirs)
+file(RELATIVE_PATH mf_from_bin /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBEXECDIR}/moefarm)
+set_source_files_properties(beside.c PROPERTIES COMPILE_DEFINITIONS "MF_INSTALLED=\"${mf_from_bin}\"")
 
 function(mf_add_hip_module vendor)
     add_library(moefarm-hip-${vendor} MODULE device_hip.c)

@@ -21,6 +21,7 @@ libsodium-dev        encryption of those messages
 libcurl4-openssl-dev HTTP client of the command line
 libdnnl-dev          oneDNN, the library yardstick among the CPU kernels
 check                unit tests
+file                 tells the maker of packages what is a program
 python3              the example runner in Python and its test
 '
 with_browser='

@@ -49,3 +49,7 @@ endforeach()
 # The benchmark of a GPU host, on the CPU.
 mf_add_test(check_bench_gpu USES common LINK m LABELS farm TIMEOUT 500)
 add_dependencies(check_bench_gpu moefarmd moefarm-worker moefarm)
+
+# What is installed on hosts. Not run under sanitizers, which no package is made of.
+add_test(NAME package COMMAND ${CMAKE_SOURCE_DIR}/tests/deploy/check_package.sh ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+set_tests_properties(package PROPERTIES LABELS deploy TIMEOUT 300 SKIP_RETURN_CODE 77)

@@ -1,0 +1,77 @@
+#!/bin/bash
+# The Debian packages of this build: made, installed in a copy of the machine, used, removed. The copy leaves this machine
+# as it is.
+set -euo pipefail
+export MF_SOURCE_DIR=${1:?check_package.sh SOURCE BUILD} MF_BINARY_DIR=${2:?check_package.sh SOURCE BUILD}
+here=$MF_SOURCE_DIR/tests/deploy
+
+if [ -z "${3-}" ]; then
+    for program in cpack dpkg-shlibdeps file; do
+        command -v $program >/dev/null || { echo "skipped: $program is missing (package ${program/cpack/cmake})"; exit 77; }
+    done
+    exec "$here/in_copy.sh" "$here/check_package.sh" "$@" --inside
+fi
+
+cd /tmp
+fail() {
+    echo "check_package: $*" >&2
+    tail -n 20 /tmp/*.log >&2 || true
+    exit 1
+}
+
+echo "== make"
+cpack --config "$MF_BINARY_DIR/CPackConfig.cmake" -B /tmp/packages >cpack.log 2>&1 || fail "cpack failed"
+for package in server worker cli; do
+    depends=$(dpkg-deb -f packages/moefarm-${package}_*.deb Depends)
+    [[ $depends == *libc6* && $depends == *libcjson1* ]] || fail "moefarm-$package depends on: $depends"
+done
+
+echo "== install"
+# Slim images have dpkg leave out documentation
+dpkg --path-include='/usr/share/doc/moefarm*' -i packages/*.deb >dpkg.log 2>&1 || fail "dpkg -i failed"
+dpkg -L moefarm-server moefarm-worker moefarm-cli | sort -u >files
+for file in bin/moefarmd bin/moefarm-worker bin/moefarm libexec/moefarm/moefarm-compile share/moefarm/hip/tile.hip \
+    share/doc/moefarm/docs/api.md share/doc/moefarm/examples/qwen3_untuned_fmoe.csv share/doc/moefarm-worker/copyright; do
+    grep -qx "/usr/$file" files && [ -f "/usr/$file" ] || fail "/usr/$file is not installed"
+done
+# Nothing of the build tree may be needed: it is not there on a host
+umount "$MF_BINARY_DIR"
+for program in moefarmd moefarm-worker moefarm; do
+    [ "$(command -v $program)" = "/usr/bin/$program" ] || fail "$program is not /usr/bin/$program"
+done
+
+echo "== use"
+moefarm-worker --list-devices >devices 2>&1 || fail "--list-devices: $(cat devices)"
+for module in $(sed -n 's|.*/\(moefarm-hip-.*\.so\)$|\1|p' files); do
+    ! grep -F "$module)" devices || fail "the installed worker does not find $module"
+done
+examples=/usr/share/doc/moefarm/examples
+head -n 3 $examples/qwen3_untuned_fmoe.csv >shapes.csv
+compiled=$(MOEFARM_CODE_CACHE=cache moefarm-worker --compile-only --arch amd:gfx90a --families lib --shapes shapes.csv 2>&1) || true
+[[ $compiled != *"starting moefarm-compile"* ]] || fail "the installed worker does not find its compiler: $compiled"
+gcc -std=gnu17 -shared -fPIC -I/usr/include/moefarm $(pkg-config --cflags libcjson) -o plain.so \
+    $examples/family_plain.c -lm || fail "the example family does not compile with the installed headers"
+
+moefarmd --state farm --http 127.0.0.1:0 --hub 127.0.0.1:0 --port-file ports >moefarmd.log 2>&1 &
+daemon=$!
+until [ -s ports ]; do
+    kill -0 $daemon || fail "moefarmd did not start"
+    sleep 0.02
+done
+. ./ports
+export MOEFARM_URL=http://127.0.0.1:$http
+moefarm-worker --coordinator "tcp://127.0.0.1:$hub" --device sim:gfx942/304:0 --name w --spool spool >worker.log 2>&1 &
+worker=$!
+timeout 100 moefarm submit shapes.csv --watch >watch.log 2>&1 || fail "the batch failed"
+moefarm export --simulated -o tuned.csv >/dev/null
+[ "$(wc -l <tuned.csv)" = 3 ] || fail "of two shapes the table has $(wc -l <tuned.csv) lines"
+kill $worker $daemon
+wait $worker || fail "moefarm-worker ended with $?"
+wait $daemon || fail "moefarmd ended with $?"
+
+echo "== remove"
+dpkg --purge moefarm-server moefarm-worker moefarm-cli >dpkg.log 2>&1 || fail "dpkg --purge failed"
+while read -r file; do
+    [[ $file != *moefarm* ]] || [ ! -e "$file" ] || fail "$file is left behind"
+done <files
+echo "installed, used and removed $(grep -c moefarm files) files"
