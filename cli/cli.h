@@ -42,6 +42,11 @@ int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char
 int mf_cmd_report(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_workers(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_drain(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_token(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_tokens(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_revoke_token(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_keys(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_revoke_key(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_export(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_run_config(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 

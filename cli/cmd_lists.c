@@ -1,4 +1,4 @@
-/* moefarm batches, show, cancel, workers, drain */
+/* moefarm batches, show, cancel, workers, drain, tokens, revoke-token, keys, revoke-key */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -236,4 +236,61 @@ int mf_cmd_drain(struct mf_cli *cli, const struct mf_command *self, int argc, ch
 {
     return act(cli, self, "worker", "/api/v1/workers/{}/drain", "finishes its unit and takes no more", argc,
                argv);
+}
+
+static const char *const token_names[] = {"token", "role", "name", "made", "until", "used", "revoked"};
+
+static void add_moment(struct mf_columns *c, const cJSON *item, const char *key)
+{
+    char text[24];
+
+    moment(mf_api_i64(item, key, 0), text);
+    mf_columns_add(c, text);
+}
+
+static void add_token(struct mf_columns *c, const cJSON *t)
+{
+    mf_columns_addf(c, "%" PRId64, mf_api_i64(t, "id", 0));
+    mf_columns_add(c, mf_api_text(t, "role", ""));
+    mf_columns_add(c, mf_api_text(t, "name", ""));
+    add_moment(c, t, "created_ms");
+    add_moment(c, t, "expires_ms");
+    add_moment(c, t, "used_ms");
+    add_moment(c, t, "revoked_ms");
+}
+
+int mf_cmd_tokens(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    const struct table t = {token_names, MF_ARRAY_LEN(token_names), add_token};
+
+    return show_list(cli, self, "/api/v1/tokens", &t, argc, argv);
+}
+
+static const char *const key_names[] = {"key", "worker", "enrolled", "revoked", "token", "public key"};
+
+static void add_key(struct mf_columns *c, const cJSON *k)
+{
+    mf_columns_addf(c, "%" PRId64, mf_api_i64(k, "id", 0));
+    mf_columns_add(c, mf_api_text(k, "worker", ""));
+    add_moment(c, k, "enrolled_ms");
+    add_moment(c, k, "revoked_ms");
+    mf_columns_addf(c, "%" PRId64, mf_api_i64(k, "token", 0));
+    mf_columns_add(c, mf_api_text(k, "public_key", ""));
+}
+
+int mf_cmd_keys(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    const struct table t = {key_names, MF_ARRAY_LEN(key_names), add_key};
+
+    return show_list(cli, self, "/api/v1/keys", &t, argc, argv);
+}
+
+int mf_cmd_revoke_token(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    return act(cli, self, "token", "/api/v1/tokens/{}/revoke", "is revoked", argc, argv);
+}
+
+int mf_cmd_revoke_key(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    return act(cli, self, "key", "/api/v1/keys/{}/revoke", "is revoked", argc, argv);
 }

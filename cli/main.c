@@ -25,6 +25,11 @@ static const struct mf_command commands[] = {
     {"report",     "BATCH ...",              "winners beside the floor of their device, and the workers' time",      mf_cmd_report},
     {"workers",    "",                       "the workers and what they are doing",                                  mf_cmd_workers},
     {"drain",      "WORKER",                 "have a worker finish its unit and take no more",                       mf_cmd_drain},
+    {"token",      "ROLE NAME",              "make an access token (read, submit, admin) or a worker's way in (worker)", mf_cmd_token},
+    {"tokens",     "",                       "the tokens, never their text",                                         mf_cmd_tokens},
+    {"revoke-token", "TOKEN",                "end a token",                                                          mf_cmd_revoke_token},
+    {"keys",       "",                       "the workers' keys",                                                    mf_cmd_keys},
+    {"revoke-key", "KEY",                    "end a worker's key: nothing more of it is taken",                      mf_cmd_revoke_key},
     {"export",     "",                       "the tuned table, printed, written, or merged into a file",             mf_cmd_export},
     {"run-config", "TABLE",                  "run a tuned table's rows here: right, and as fast as it says?",        mf_cmd_run_config},
 };

@@ -27,7 +27,9 @@
     X(P, ACK, "ACK")         /* coordinator: results committed */                                     \
     X(P, CANCEL, "CANCEL")   /* coordinator: stop that unit */                                        \
     X(P, DRAIN, "DRAIN")     /* coordinator: finish what you have, take no more */                    \
-    X(P, REFUSE, "REFUSE")   /* coordinator: why a message was not taken */
+    X(P, REFUSE, "REFUSE")   /* coordinator: why a message was not taken */                          \
+    X(P, ENROL, "ENROL")     /* who has a token: the key that a worker will have */                   \
+    X(P, ENROLLED, "ENROLLED") /* coordinator: the key is in */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_message, MF_MESSAGE_, MF_MESSAGE_MAP);
 

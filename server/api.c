@@ -5,6 +5,7 @@
 #include "common/text.h"
 #include "server/problem.h"
 #include "server/reader.h"
+#include "server/store_access.h"
 #include "server/store_read.h"
 
 #include <errno.h>
@@ -193,6 +194,18 @@ int mf_api_quarantine(void *reader, struct mf_request *r)
 {
     struct mf_list list;
     return answer_list(r, mf_read_quarantine(store_of(reader), &r->page, &list), &list, "quarantine");
+}
+
+int mf_api_tokens(void *reader, struct mf_request *r)
+{
+    struct mf_list list;
+    return answer_list(r, mf_read_tokens(store_of(reader), &r->page, &list), &list, "tokens");
+}
+
+int mf_api_keys(void *reader, struct mf_request *r)
+{
+    struct mf_list list;
+    return answer_list(r, mf_read_keys(store_of(reader), &r->page, &list), &list, "keys");
 }
 
 int mf_api_metrics_read(void *reader, struct mf_request *r)

@@ -22,6 +22,8 @@ int mf_api_pipeline(void *reader, struct mf_request *r);
 int mf_api_pipeline_results(void *reader, struct mf_request *r);
 int mf_api_workers(void *reader, struct mf_request *r);
 int mf_api_quarantine(void *reader, struct mf_request *r);
+int mf_api_tokens(void *reader, struct mf_request *r);
+int mf_api_keys(void *reader, struct mf_request *r);
 int mf_api_export(void *reader, struct mf_request *r);
 int mf_api_left_out(void *reader, struct mf_request *r);
 int mf_api_merge(void *reader, struct mf_request *r);
@@ -32,6 +34,9 @@ int mf_api_submit_write(void *farm, struct mf_request *r);
 int mf_api_cancel(void *farm, struct mf_request *r);
 int mf_api_drain(void *farm, struct mf_request *r);
 int mf_api_revive(void *farm, struct mf_request *r);
+int mf_api_token_add(void *farm, struct mf_request *r);
+int mf_api_token_revoke(void *farm, struct mf_request *r);
+int mf_api_key_revoke(void *farm, struct mf_request *r);
 int mf_api_readyz(void *farm, struct mf_request *r);
 int mf_api_metrics_write(void *farm, struct mf_request *r); /* the writer's counters into r->stats */
 

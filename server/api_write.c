@@ -9,14 +9,6 @@
 #include <errno.h>
 #include <inttypes.h>
 
-static int done(struct mf_request *r, const char *what)
-{
-    cJSON *o = cJSON_CreateObject();
-    if (o)
-        cJSON_AddStringToObject(o, "state", what);
-    return mf_respond_json(&r->response, 200, o);
-}
-
 int mf_api_submit_write(void *farm, struct mf_request *r)
 {
     struct mf_submission_work *work = r->work;
@@ -39,7 +31,8 @@ int mf_api_cancel(void *farm, struct mf_request *r)
         return mf_refuse(&r->response, 404, "there is no batch %" PRId64, r->path_id[0]);
     if (e == 1)
         return mf_refuse(&r->response, 409, "batch %" PRId64 " has ended already", r->path_id[0]);
-    return e < 0 ? mf_refuse_errno(&r->response, e, "cancel the batch") : done(r, "cancelled");
+    return e < 0 ? mf_refuse_errno(&r->response, e, "cancel the batch")
+                 : mf_respond_state(&r->response, "cancelled");
 }
 
 int mf_api_drain(void *farm, struct mf_request *r)
@@ -47,7 +40,8 @@ int mf_api_drain(void *farm, struct mf_request *r)
     int e = mf_farm_drain(farm, r->path_id[0]);
     if (e == -ENOENT)
         return mf_refuse(&r->response, 404, "there is no worker %" PRId64, r->path_id[0]);
-    return e < 0 ? mf_refuse_errno(&r->response, e, "drain the worker") : done(r, "draining");
+    return e < 0 ? mf_refuse_errno(&r->response, e, "drain the worker")
+                 : mf_respond_state(&r->response, "draining");
 }
 
 int mf_api_revive(void *farm, struct mf_request *r)
@@ -61,7 +55,8 @@ int mf_api_revive(void *farm, struct mf_request *r)
     if (e == -ENOENT)
         return mf_refuse(&r->response, 404, "kernel %" PRId64 " is not in quarantine on %s", r->path_id[0],
                          text);
-    return e < 0 ? mf_refuse_errno(&r->response, e, "lift the quarantine") : done(r, "revived");
+    return e < 0 ? mf_refuse_errno(&r->response, e, "lift the quarantine")
+                 : mf_respond_state(&r->response, "revived");
 }
 
 int mf_api_readyz(void *farm, struct mf_request *r)

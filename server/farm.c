@@ -100,7 +100,11 @@ int mf_farm_new(void *zmq, const struct mf_farm_options *options, struct mf_farm
         mf_say(why, why_cap, "open the database %s: %s", options->path, strerror(-r));
     } else if ((r = load(f)) < 0) {
         mf_say(why, why_cap, "read the database %s: %s", options->path, mf_store_error(f->store));
-    } else if ((r = mf_hub_new(zmq, options->endpoint, &f->hub)) < 0) {
+    } else if (options->first_token && (r = mf_access_first_token(f, options->first_token)) < 0) {
+        mf_say(why, why_cap, "write the first token to %s: %s", options->first_token, strerror(-r));
+    } else if (options->keys && (r = mf_zap_new(zmq, &f->zap)) < 0) {
+        mf_say(why, why_cap, "open the socket that checks keys: %s", zmq_strerror(-r));
+    } else if ((r = mf_hub_new(zmq, options->endpoint, options->keys, &f->hub)) < 0) {
         mf_say(why, why_cap, "listen for workers at %s: %s", options->endpoint, zmq_strerror(-r));
     } else if ((r = open_bus(f, zmq)) < 0) {
         mf_say(why, why_cap, "open the sockets between threads: %s", zmq_strerror(-r));
@@ -134,6 +138,7 @@ struct mf_farm *mf_farm_free(struct mf_farm *f)
     mf_map_release(&f->batches);
     mf_slots_release(&f->slots);
     mf_hub_free(f->hub);
+    mf_zap_free(f->zap); /* after the hub: see server/zap.h */
     mf_store_free(f->store);
     for (size_t i = 0; i < f->n_told; i++)
         free(f->told[i].body);
@@ -275,6 +280,8 @@ static int turn(struct mf_farm *f)
     read_clocks(f);
     int r = mf_store_begin(f->store);
     if (r >= 0)
+        r = mf_access_knocks(f);
+    if (r >= 0)
         r = take_all(f, start_ns);
     if (r >= 0 && f->wake_waiting)
         r = mf_goals_wake(f);
@@ -306,9 +313,11 @@ int mf_farm_run(struct mf_farm *f, int stop_fd)
         {.socket = mf_hub_socket(f->hub), .events = ZMQ_POLLIN},
         {.socket = f->requests, .events = ZMQ_POLLIN},
         {.fd = stop_fd, .events = ZMQ_POLLIN},
+        {.socket = f->zap ? mf_zap_socket(f->zap) : NULL, .events = ZMQ_POLLIN},
     };
+    int n_items = (int)MF_ARRAY_LEN(items) - !f->zap;
     for (;;) {
-        if (zmq_poll(items, MF_ARRAY_LEN(items), HOUSEKEEP_MS) < 0 && errno != EINTR)
+        if (zmq_poll(items, n_items, HOUSEKEEP_MS) < 0 && errno != EINTR)
             return log_err(-errno, "wait for messages");
         if (items[2].revents)
             return 0;

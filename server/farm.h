@@ -9,6 +9,7 @@
 #include "common/device_class.h"
 #include "common/layer.h"
 #include "common/routing.h"
+#include "common/secret.h"
 #include "common/shape.h"
 #include "server/search.h"
 
@@ -82,6 +83,7 @@ struct mf_farm_stats {
     uint64_t results_again;                 /* known already, acknowledged again */
     uint64_t results_late;                  /* kept as samples of a lease that had ended */
     uint64_t refused;                       /* messages answered by REFUSE */
+    uint64_t turned_away;                   /* handshakes at the hub with a key that does not stand */
     uint64_t leases_expired;
     uint64_t events;
 };
@@ -89,12 +91,14 @@ void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret);
 
 /* ---- the loop; called by main ---- */
 struct mf_farm_options {
-    const char *path;     /* of the database */
-    const char *endpoint; /* of the hub: "tcp://127.0.0.1:7070" */
-    int64_t beat_ms;      /* a lease is three beats */
-    int64_t attempts;     /* leases of a unit before it is given up */
-    double unit_s;        /* a probe unit is cut to about that */
-    double race_s;        /* a race is planned to last about that, at the forecast times */
+    const char *path;               /* of the database */
+    const char *endpoint;           /* of the hub: "tcp://127.0.0.1:7070" */
+    const struct mf_key_pair *keys; /* of the hub; outlives the farm. NULL: whoever reaches it is a worker */
+    const char *first_token;        /* file for the first admin's token; NULL: none is made */
+    int64_t beat_ms;                /* a lease is three beats */
+    int64_t attempts;               /* leases of a unit before it is given up */
+    double unit_s;                  /* a probe unit is cut to about that */
+    double race_s;                  /* a race is planned to last about that, at the forecast times */
 };
 #define MF_FARM_OPTIONS_INIT                                     \
     {                                                            \

@@ -9,10 +9,12 @@
 #include "server/race.h"
 #include "server/slot.h"
 #include "server/store.h"
+#include "server/store_access.h"
 #include "server/store_batch.h"
 #include "server/store_rank.h"
 #include "server/store_unit.h"
 #include "server/store_worker.h"
+#include "server/zap.h"
 
 struct mf_batch {
     int64_t id;
@@ -97,6 +99,7 @@ struct mf_event {
 struct mf_farm {
     struct mf_farm_options options;
     struct mf_store *store;
+    struct mf_zap *zap; /* NULL: the hub has no keys */
     struct mf_hub *hub;
     void *requests, *replies, *events;
     int64_t epoch;
@@ -191,6 +194,17 @@ int mf_peer_leave(struct mf_farm *f, struct mf_slot *slot, const char *state, co
 int mf_peers_flush(struct mf_farm *f);
 /* One ACK a worker for all of the turn. */
 int mf_peers_acknowledge(struct mf_farm *f);
+
+/* ---- access.c: see there for who may speak ---- */
+/* Answers those who knock at the hub. */
+int mf_access_knocks(struct mf_farm *f);
+/* It was let in by a token: it may say ENROL and nothing else. */
+bool mf_access_is_token(const struct mf_peer *peer);
+/* 1: its key stands, and is this worker's; 0: not any more. */
+int mf_access_worker(struct mf_farm *f, const struct mf_peer *peer, char ret_worker[MF_KEY_WORKER_MAX]);
+int mf_access_enrol(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail, const cJSON *json);
+/* Makes the first admin's token unless the file is there. */
+int mf_access_first_token(struct mf_farm *f, const char *path);
 
 /* ---- event.c ---- */
 /* Into the table now, to subscribers after COMMIT. body is printed and freed. */

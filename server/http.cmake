@@ -1,5 +1,6 @@
 set(MF_HTTP_SOURCES
     api.c
+    api_access.c
     api_export.c
     api_write.c
     bus.c

@@ -13,6 +13,9 @@
 /* A turn's answers: at most 512 messages' worth, of which a unit may be large. */
 #define OUTBOX_MAX (256u << 20)
 #define PEER_QUEUE 10000
+/* Of a connection until its handshake is done: who does not get through must not stay. */
+#define HANDSHAKE_MS 10000
+#define ZAP_DOMAIN   "moefarm"
 
 struct post {
     struct mf_peer to;
@@ -33,7 +36,7 @@ struct mf_hub {
 
 uint64_t mf_peer_hash(const struct mf_peer *p)
 {
-    uint64_t h = mf_hash64(p->id, p->len, MF_HASH_SEED);
+    uint64_t h = mf_hash64(p->user, strlen(p->user), mf_hash64(p->id, p->len, MF_HASH_SEED));
     return h ? h : 1;
 }
 
@@ -42,7 +45,15 @@ static int set_int(void *socket, int option, int value)
     return zmq_setsockopt(socket, option, &value, sizeof(value)) < 0 ? -errno : 0;
 }
 
-static int set_options(void *socket)
+static int set_keys(void *socket, const struct mf_key_pair *keys)
+{
+    if (zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, ZAP_DOMAIN, strlen(ZAP_DOMAIN)) < 0 ||
+        zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, keys->secret, MF_KEY_SIZE) < 0)
+        return -errno;
+    return set_int(socket, ZMQ_CURVE_SERVER, 1);
+}
+
+static int set_options(void *socket, bool keys)
 {
     int64_t max = MF_WIRE_BODY_MAX;
     int r = zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max, sizeof(max)) < 0 ? -errno : 0;
@@ -53,8 +64,10 @@ static int set_options(void *socket)
         {ZMQ_RCVHWM, PEER_QUEUE},
         {ZMQ_LINGER, 200},
         {ZMQ_ROUTER_MANDATORY, 1},
-        /* A worker that comes back under a routing id of its own takes it over from its dead connection */
-        {ZMQ_ROUTER_HANDOVER, 1},
+        /* A worker that comes back under a routing id of its own takes it over from its dead connection. With keys
+         * nobody may take over what is another's. */
+        {ZMQ_ROUTER_HANDOVER, !keys},
+        {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
         {ZMQ_TCP_KEEPALIVE, 1},
         {ZMQ_BACKLOG, 1024},
     };
@@ -63,7 +76,7 @@ static int set_options(void *socket)
     return r;
 }
 
-int mf_hub_new(void *zmq, const char *endpoint, struct mf_hub **ret)
+int mf_hub_new(void *zmq, const char *endpoint, const struct mf_key_pair *keys, struct mf_hub **ret)
 {
     _cleanup_(mf_hub_freep) struct mf_hub *h = calloc(1, sizeof(*h));
     if (!h)
@@ -72,7 +85,9 @@ int mf_hub_new(void *zmq, const char *endpoint, struct mf_hub **ret)
     h->socket = zmq_socket(zmq, ZMQ_ROUTER);
     if (!h->socket)
         return -errno;
-    int r = set_options(h->socket);
+    int r = set_options(h->socket, keys != NULL);
+    if (r == 0 && keys)
+        r = set_keys(h->socket, keys);
     if (r < 0)
         return r;
     if (zmq_bind(h->socket, endpoint) < 0)
@@ -145,6 +160,7 @@ int mf_hub_recv(struct mf_hub *h, struct mf_mail *ret)
     uint8_t header[MF_WIRE_HEADER_SIZE];
     size_t len = 0;
     bool more = false;
+    ret->peer.user[0] = 0;
     int r = recv_small(h, ret->peer.id, sizeof(ret->peer.id), &len, &more);
     if (r <= 0)
         return r;
@@ -173,6 +189,9 @@ int mf_hub_recv(struct mf_hub *h, struct mf_mail *ret)
         drop_rest(h, true);
         return -EBADMSG;
     }
+    const char *user = zmq_msg_gets(&h->body, "User-Id");
+    if (user && mf_copy(ret->peer.user, sizeof(ret->peer.user), user) < 0)
+        return -EBADMSG;
     ret->type = head.type;
     ret->sequence = head.sequence;
     ret->body = zmq_msg_data(&h->body);

@@ -10,14 +10,19 @@
 #include <stdint.h>
 
 #include "common/cleanup.h"
+#include "common/secret.h"
 #include "common/wire.h"
 
 struct mf_hub;
 
-/* A routing id: how to answer, never who it is. Ours is 5 bytes; a peer may choose up to 255. */
+/* Who speaks, and by which way to answer. A routing id is never who it is: ours is 5 bytes, a peer may choose up to 255.
+ * user: the message's User-Id (server/access.c), "" where the hub has no keys. */
+#define MF_PEER_USER_MAX MF_KEY_TEXT_MAX
+#define MF_PEER_TOKEN    "token:"
 struct mf_peer {
     uint8_t len;
     uint8_t id[255];
+    char user[MF_PEER_USER_MAX];
 };
 uint64_t mf_peer_hash(const struct mf_peer *p); /* never 0 */
 
@@ -29,8 +34,9 @@ struct mf_mail {
     size_t body_len;
 };
 
-/* Binds "tcp://127.0.0.1:7070"; port 0 or "*" takes any. */
-int mf_hub_new(void *zmq, const char *endpoint, struct mf_hub **ret);
+/* Binds "tcp://127.0.0.1:7070"; port 0 or "*" takes any. keys: of the coordinator, and only who knows the public one and
+ * is let in by server/zap.h gets through; NULL: everybody does, in the clear. */
+int mf_hub_new(void *zmq, const char *endpoint, const struct mf_key_pair *keys, struct mf_hub **ret);
 struct mf_hub *mf_hub_free(struct mf_hub *h);
 MF_DEFINE_CLEANUP(struct mf_hub *, mf_hub_free);
 void *mf_hub_socket(const struct mf_hub *h);

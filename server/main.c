@@ -26,11 +26,13 @@ struct options {
     const char *state, *http, *hub, *port_file, *log_level;
     int64_t beat_ms, readers, attempts;
     double unit_s, race_s;
+    bool keys;
 };
 
 /* What runs, so that everything ends in one place, in the order that the fields say. */
 struct daemon {
     int lock, signals;
+    struct mf_key_pair keys; /* of the hub */
     void *zmq;
     struct mf_farm *farm;
     struct mf_readers *readers;
@@ -46,6 +48,7 @@ static int read_options(int argc, char **argv, struct options *o)
         {"http",           MF_OPT_TEXT,   &o->http,           "ADDRESS:PORT", "REST API and status page; port 0 takes any", 0, 0},
         {"hub",            MF_OPT_TEXT,   &o->hub,            "ADDRESS:PORT", "where workers connect; port 0 takes any", 0, 0},
         {"port-file",      MF_OPT_TEXT,   &o->port_file,      "FILE",         "write the real ports there once both are bound: lines http=PORT, hub=PORT", 0, 0},
+        {"keys",           MF_OPT_BOOL,   &o->keys,           NULL,           "on loopback too only workers with an enrolled key are taken; beyond it that is always so", 0, 0},
         {"beat-ms",        MF_OPT_INT,    &o->beat_ms,        "MS",           "a worker's heartbeat; a lease is three", 10, 600000},
         {"attempts",       MF_OPT_INT,    &o->attempts,       "N",            "leases of a unit before it is given up", 1, 1000},
         {"unit-s",         MF_OPT_DOUBLE, &o->unit_s,         "S",            "seconds that a probe unit is cut to", 0, 0},
@@ -89,7 +92,7 @@ static bool is_loopback(const char *address)
            strcmp(address, "localhost") == 0;
 }
 
-/* Until there are keys, whoever reaches a port can have the farm run code on its workers. */
+/* Until there are tokens, whoever reaches the port can have the farm run code on its workers. */
 static int refuse_open_bind(const char *option, const char *text, const char *address)
 {
     if (is_loopback(address))
@@ -101,7 +104,7 @@ static int refuse_open_bind(const char *option, const char *text, const char *ad
 }
 
 /* ZeroMQ's endpoint of an address, with or without "tcp://". */
-static int make_endpoint(const char *text, char *endpoint, size_t cap)
+static int make_endpoint(const char *text, char *endpoint, size_t cap, bool *ret_beyond)
 {
     char address[256];
     int port;
@@ -109,7 +112,32 @@ static int make_endpoint(const char *text, char *endpoint, size_t cap)
     if (split_address(plain, address, sizeof(address), &port) < 0)
         return log_err(-EINVAL, "--hub %s: give ADDRESS:PORT, as in 127.0.0.1:7070", text);
     mf_say(endpoint, cap, "tcp://%s", plain);
-    return refuse_open_bind("hub", text, address);
+    *ret_beyond = !is_loopback(address);
+    return 0;
+}
+
+/* Of the coordinator: made at the first start. Workers know the public half from their enrolment on. */
+static int load_keys(const char *state, struct mf_key_pair *ret)
+{
+    char path[4096], text[MF_KEY_TEXT_MAX + 1], public[MF_KEY_TEXT_MAX];
+    uint8_t secret[MF_KEY_SIZE];
+    mf_say(path, sizeof(path), "%s/hub.key", state);
+    int r = mf_secret_file_read(path, text, sizeof(text));
+    if (r == -ENOENT) {
+        r = mf_secret_make(secret);
+        mf_key_print(secret, text);
+        if (r == 0)
+            r = mf_secret_file_write(path, text);
+    } else if (r == 0) {
+        r = mf_key_parse(text, secret);
+    }
+    if (r == 0)
+        r = mf_key_pair_of(secret, ret);
+    if (r < 0)
+        return log_err(r, "read or make the hub's key %s", path);
+    mf_key_print(ret->public, public);
+    log_info("workers need a key; the hub's own is %s", public);
+    return 0;
 }
 
 /* One coordinator a state folder: the lock goes with the process, whatever ends it. */
@@ -155,12 +183,16 @@ static int write_port_file(const char *path, int http, const char *workers)
     return rename(temporary, path) < 0 ? log_err(-errno, "rename %s", path) : 0;
 }
 
-static int start_farm(struct daemon *d, const struct options *o, const char *database, const char *endpoint)
+static int start_farm(struct daemon *d, const struct options *o, const char *endpoint, bool keys)
 {
-    char why[512] = "";
+    char why[512] = "", database[4096], token[4096];
+    mf_say(database, sizeof(database), "%s/farm.db", o->state);
+    mf_say(token, sizeof(token), "%s/admin.token", o->state);
     struct mf_farm_options options = MF_FARM_OPTIONS_INIT;
     options.path = database;
     options.endpoint = endpoint;
+    options.keys = keys ? &d->keys : NULL;
+    options.first_token = keys ? token : NULL;
     options.beat_ms = o->beat_ms;
     options.attempts = o->attempts;
     options.unit_s = o->unit_s;
@@ -173,14 +205,17 @@ static int start_all(struct daemon *d, const struct options *o)
 {
     char database[4096], why[512] = "";
     char address[256], endpoint[300];
+    bool beyond = false;
     struct mf_http_options http = {.address = address};
     if (split_address(o->http, address, sizeof(address), &http.port) < 0)
         return log_err(-EINVAL, "--http %s: give ADDRESS:PORT, as in 127.0.0.1:8080", o->http);
     int r = refuse_open_bind("http", o->http, address);
     if (r == 0)
-        r = make_endpoint(o->hub, endpoint, sizeof(endpoint));
+        r = make_endpoint(o->hub, endpoint, sizeof(endpoint), &beyond);
     if (r == 0)
         r = lock_state(o->state, &d->lock);
+    if (r == 0 && (beyond || o->keys))
+        r = load_keys(o->state, &d->keys);
     if (r == 0)
         r = open_signals(&d->signals);
     if (r < 0)
@@ -190,7 +225,7 @@ static int start_all(struct daemon *d, const struct options *o)
         return log_err(-errno, "start ZeroMQ");
     http.zmq = d->zmq;
     mf_say(database, sizeof(database), "%s/farm.db", o->state);
-    r = start_farm(d, o, database, endpoint);
+    r = start_farm(d, o, endpoint, beyond || o->keys);
     if (r < 0)
         return r;
     r = mf_readers_start(d->zmq, database, (int)o->readers, &d->readers);

@@ -78,6 +78,8 @@ static void add_farm(struct mf_buf *out, const struct mf_farm_stats *s)
     add_counter(out, "moefarm_results_late_total", "Results of a lease that had ended, kept as samples.",
                 s->results_late);
     add_counter(out, "moefarm_messages_refused_total", "Messages answered by REFUSE.", s->refused);
+    add_counter(out, "moefarm_hub_turned_away_total", "Handshakes of workers with a key that does not stand.",
+                s->turned_away);
     add_counter(out, "moefarm_leases_expired_total", "Leases that ended without a word from their worker.",
                 s->leases_expired);
     add_counter(out, "moefarm_events_total", "Events published.", s->events);

@@ -239,6 +239,14 @@ static int take_hello(struct mf_farm *f, struct mf_slot *unused, const struct mf
     const char *why = read_hello(json, &h);
     if (why)
         return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence, "%s", why);
+    char keyed[MF_KEY_WORKER_MAX];
+    int r = f->zap ? mf_access_worker(f, &mail->peer, keyed) : 0;
+    if (r < 0)
+        return r;
+    if (r > 0 && strcmp(keyed, h.worker) != 0)
+        return mf_peer_refuse(f, &mail->peer, "not_its_name", (int64_t)mail->sequence,
+                              "its key is of worker %s; a worker has the name that it was enrolled by",
+                              keyed);
     const struct mf_slot *other = mf_slots_named(&f->slots, h.worker);
     /* One that knows its predecessor has its files, which only one process can have: that one is gone */
     if (other && strcmp(other->instance, h.instance) != 0 && strcmp(other->instance, h.predecessor) != 0)
@@ -253,7 +261,7 @@ static int take_hello(struct mf_farm *f, struct mf_slot *unused, const struct mf
     if (strlen(body) > DEVICE_TEXT_MAX)
         return mf_peer_refuse(f, &mail->peer, "too_large", (int64_t)mail->sequence,
                               "device is larger than %d bytes", DEVICE_TEXT_MAX);
-    int r = mf_store_class(f->store, &h.class, &class_id);
+    r = mf_store_class(f->store, &h.class, &class_id);
     if (r == 0)
         r = mf_store_model(f->store, class_id, h.model, h.simulated, body, &model_id);
     if (r > 0)
@@ -358,8 +366,31 @@ static const struct {
 } messages[MF_MESSAGE_N_] = {
     [MF_MESSAGE_HELLO] = {take_hello, true},    [MF_MESSAGE_READY] = {take_ready, false},
     [MF_MESSAGE_RESULT] = {take_result, false}, [MF_MESSAGE_BEAT] = {take_beat, false},
-    [MF_MESSAGE_BYE] = {take_bye, false},
+    [MF_MESSAGE_BYE] = {take_bye, false},       [MF_MESSAGE_ENROL] = {mf_access_enrol, true},
 };
+
+/* Somebody who has no slot. 0: it may speak; 1: it was refused. */
+static int refuse_stranger(struct mf_farm *f, const struct mf_mail *mail, int64_t sequence)
+{
+    char worker[MF_KEY_WORKER_MAX];
+    int r = 0;
+    if (f->zap && mf_access_is_token(&mail->peer))
+        r = mail->type == MF_MESSAGE_ENROL;
+    else if (f->zap)
+        r = mf_access_worker(f, &mail->peer, worker);
+    else
+        r = 1;
+    if (r < 0)
+        return r;
+    if (r == 0)
+        r = mf_peer_refuse(f, &mail->peer, "unknown_key", sequence, "its key is revoked, or may not say %s",
+                           mf_message_name(mail->type));
+    else if (!messages[mail->type].stranger)
+        r = mf_peer_refuse(f, &mail->peer, "unknown_worker", sequence, "say HELLO first");
+    else
+        return 0;
+    return r < 0 ? r : 1;
+}
 
 int mf_peer_take(struct mf_farm *f, const struct mf_mail *mail)
 {
@@ -368,8 +399,9 @@ int mf_peer_take(struct mf_farm *f, const struct mf_mail *mail)
         return mf_peer_refuse(f, &mail->peer, "malformed", sequence, "%s is not for the coordinator",
                               mf_message_name(mail->type));
     struct mf_slot *slot = mf_slots_by_peer(&f->slots, &mail->peer);
-    if (!slot && !messages[mail->type].stranger)
-        return mf_peer_refuse(f, &mail->peer, "unknown_worker", sequence, "say HELLO first");
+    int refused = slot ? 0 : refuse_stranger(f, mail, sequence);
+    if (refused != 0)
+        return refused < 0 ? refused : 0;
     if (slot)
         slot->seen_ms = f->now_ms;
     if (mail->body_len > MF_WIRE_BODY_MAX)

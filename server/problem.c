@@ -69,6 +69,14 @@ int mf_respond_json(struct mf_response *p, int status, cJSON *json)
     return 0;
 }
 
+int mf_respond_state(struct mf_response *p, const char *state)
+{
+    cJSON *o = cJSON_CreateObject();
+    if (o)
+        cJSON_AddStringToObject(o, "state", state);
+    return mf_respond_json(p, 200, o);
+}
+
 int mf_refuse_errors(struct mf_response *p, int status, const char *detail, cJSON *errors)
 {
     _cleanup_(cJSON_Deletep) cJSON *list = errors ? errors : cJSON_CreateArray();

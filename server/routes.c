@@ -92,6 +92,13 @@ static const struct mf_parameter export_parameters[] = {
     EXPORT_FILTERS,
     {NULL, MF_PARAM_TEXT, NULL},
 };
+static const struct mf_parameter token_parameters[] = {
+    {"role", MF_PARAM_TEXT, "read, submit, admin, or worker: a way in for one worker's key"},
+    {"name", MF_PARAM_TEXT, "whose it is: 1 to 63 letters, digits, '.', '_' and '-'"},
+    {"expires_s", MF_PARAM_INT,
+     "seconds that it stands (default: 3600 for a worker's; 0, for ever, for others)"},
+    {NULL, MF_PARAM_TEXT, NULL},
+};
 static const struct mf_parameter merge_parameters[] = {
     EXPORT_FILTERS,
     {"replace", MF_PARAM_FLAG, "1: rows of other provenance are replaced too"},
@@ -169,6 +176,16 @@ static const struct mf_route routes[] = {
      "listLeftOut", "Rows that the export leaves out, with reasons", "LeftOut", JSON, {0}, {200, 409}, export_parameters, true},
     {"POST", "/api/v1/export/merge", READER(mf_api_merge),
      "mergeTable", "Merge the configs into an existing table", "Merge", JSON, {CSV}, {200, 409, 413, 415, 422}, merge_parameters, false},
+    {"POST", "/api/v1/tokens", WRITER(mf_api_token_add),
+     "addToken", "Make an access token, or a worker's way in; the answer alone has its text", "NewToken", JSON, {0}, {201, 409}, token_parameters, false},
+    {"GET", "/api/v1/tokens", READER(mf_api_tokens),
+     "listTokens", "Tokens: whose they are and whether they stand, never their text", "Token", JSON, {0}, {200}, NULL, true},
+    {"POST", "/api/v1/tokens/{id}/revoke", WRITER(mf_api_token_revoke),
+     "revokeToken", "End a token", "Done", JSON, {0}, {200}, NULL, false},
+    {"GET", "/api/v1/keys", READER(mf_api_keys),
+     "listKeys", "Workers' keys", "Key", JSON, {0}, {200}, NULL, true},
+    {"POST", "/api/v1/keys/{id}/revoke", WRITER(mf_api_key_revoke),
+     "revokeKey", "End a worker's key: it is sent away, and nothing more of it is taken", "Done", JSON, {0}, {200}, NULL, false},
     {"GET", "/api/openapi.json", HTTP(mf_api_openapi),
      "getOpenapi", "This document", NULL, JSON, {0}, {200}, NULL, false},
     {"GET", "/healthz", HTTP(mf_api_healthz),

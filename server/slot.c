@@ -47,7 +47,7 @@ struct mf_slot *mf_slots_by_id(const struct mf_slots *s, int64_t worker)
 
 static bool same_peer(const struct mf_peer *a, const struct mf_peer *b)
 {
-    return a->len == b->len && memcmp(a->id, b->id, a->len) == 0;
+    return a->len == b->len && memcmp(a->id, b->id, a->len) == 0 && strcmp(a->user, b->user) == 0;
 }
 
 struct mf_slot *mf_slots_by_peer(const struct mf_slots *s, const struct mf_peer *peer)

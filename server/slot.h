@@ -4,7 +4,7 @@
  *     (none) ──HELLO──► slot ──BYE──► (none), row "gone"
  *                         └──three beats of silence──► (none), row "lost"
  *
- * A slot answers to one routing id. Its name cannot be taken by another instance while the slot is there. Belongs to the
+ * A slot answers to one routing id, of one key where the hub has keys. Its name cannot be taken by another instance while the slot is there. Belongs to the
  * writing thread. */
 #pragma once
 

@@ -70,6 +70,8 @@ START_TEST(migrates_an_old_database)
     int64_t n = -1;
     ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE config DROP COLUMN regret", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP INDEX goal_shape", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE worker_key", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE token", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 1", ""), 0);
     ck_assert_int_eq(add_class("gfx942"), 1);
     store = mf_store_free(store);
@@ -78,6 +80,7 @@ START_TEST(migrates_an_old_database)
     ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(regret) FROM config", &n, ""), 1);
     ck_assert_int_eq(
         mf_sql_get_i64(store, "SELECT count(*) FROM goal INDEXED BY goal_shape WHERE shape = 1", &n, ""), 1);
+    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(token) FROM worker_key", &n, ""), 1);
     ck_assert_int_eq(mf_sql_get_i64(store, "PRAGMA user_version", &n, ""), 1);
     ck_assert_int_eq(n, MF_STORE_VERSION);
 }

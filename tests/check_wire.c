@@ -35,8 +35,8 @@ START_TEST(every_type_round_trips)
 }
 END_TEST
 
-static const char *const type_names[] = {"HELLO", "READY", "RESULT", "BEAT",  "BYE",   "WELCOME",
-                                         "UNIT",  "ACK",   "CANCEL", "DRAIN", "REFUSE"};
+static const char *const type_names[] = {"HELLO", "READY",  "RESULT", "BEAT",   "BYE",   "WELCOME", "UNIT",
+                                         "ACK",   "CANCEL", "DRAIN",  "REFUSE", "ENROL", "ENROLLED"};
 
 /* Numbers are on the wire: a type must keep its place. */
 START_TEST(types_keep_their_places)

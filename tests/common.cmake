@@ -2,6 +2,7 @@
 mf_add_test(check_shape USES common)
 mf_add_test(check_stats USES common)
 mf_add_test(check_wire USES common)
+mf_add_test(check_secret USES common)
 mf_add_test(check_buf USES common LINK -Wl,--wrap=realloc)      # its n-th call fails
 mf_add_test(check_text USES common)
 mf_add_test(check_artifact USES common)

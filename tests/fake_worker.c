@@ -14,6 +14,23 @@
 
 int fake_worker_open(struct fake_worker *w, void *zmq, int port, const char *name)
 {
+    return fake_worker_open_keys(w, zmq, port, name, NULL);
+}
+
+static int set_keys(void *socket, const struct fake_keys *k)
+{
+    if (zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, k->coordinator, MF_KEY_SIZE) < 0 ||
+        zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, k->own.public, MF_KEY_SIZE) < 0 ||
+        zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, k->own.secret, MF_KEY_SIZE) < 0)
+        return -errno;
+    if (k->routing_id && zmq_setsockopt(socket, ZMQ_ROUTING_ID, k->routing_id, strlen(k->routing_id)) < 0)
+        return -errno;
+    return 0;
+}
+
+int fake_worker_open_keys(struct fake_worker *w, void *zmq, int port, const char *name,
+                          const struct fake_keys *keys)
+{
     char endpoint[64];
     int linger = 0, queue = 0;
     *w = (struct fake_worker){.n_variants = 4, .class = "gfx942/304", .revision = "r1"};
@@ -26,7 +43,8 @@ int fake_worker_open(struct fake_worker *w, void *zmq, int port, const char *nam
     (void)zmq_setsockopt(w->socket, ZMQ_LINGER, &linger, sizeof(linger));
     (void)zmq_setsockopt(w->socket, ZMQ_SNDHWM, &queue, sizeof(queue));
     (void)zmq_setsockopt(w->socket, ZMQ_RCVHWM, &queue, sizeof(queue));
-    return zmq_connect(w->socket, endpoint) < 0 ? -errno : 0;
+    int r = keys ? set_keys(w->socket, keys) : 0;
+    return r < 0 ? r : zmq_connect(w->socket, endpoint) < 0 ? -errno : 0;
 }
 
 void fake_worker_close(struct fake_worker *w)

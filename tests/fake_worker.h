@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/secret.h"
 #include "common/wire.h"
 
 struct fake_worker {
@@ -21,6 +22,14 @@ struct fake_worker {
 
 /* Connects to tcp://127.0.0.1:port; says nothing yet. 0 or -errno. */
 int fake_worker_open(struct fake_worker *w, void *zmq, int port, const char *name);
+/* The same with keys, its own and the coordinator's public one; routing_id NULL: any. */
+struct fake_keys {
+    struct mf_key_pair own;
+    uint8_t coordinator[MF_KEY_SIZE];
+    const char *routing_id;
+};
+int fake_worker_open_keys(struct fake_worker *w, void *zmq, int port, const char *name,
+                          const struct fake_keys *keys);
 void fake_worker_close(struct fake_worker *w);
 int fake_worker_send(struct fake_worker *w, enum mf_message type, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

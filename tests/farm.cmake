@@ -19,6 +19,8 @@ target_compile_definitions(mf_fake_farm PRIVATE MF_BINARY_DIR="${CMAKE_BINARY_DI
 target_link_libraries(mf_fake_farm PUBLIC mf_common PkgConfig::ZMQ PRIVATE mf_build)
 mf_add_test(check_farm USES server LABELS farm LINK mf_fake_farm TIMEOUT 300)
 add_dependencies(check_farm moefarmd)
+mf_add_test(check_farm_keys USES server LABELS farm LINK mf_fake_farm TIMEOUT 300)
+add_dependencies(check_farm_keys moefarmd moefarm-worker moefarm)
 add_executable(bench_commit bench/bench_commit.c)
 target_link_libraries(bench_commit PRIVATE mf_fake_farm mf_build)
 add_dependencies(bench_commit moefarmd)

@@ -124,8 +124,10 @@ void farm_start_daemon(struct farm *f, int beat_ms)
     (void)snprintf(http, sizeof(http), "127.0.0.1:%d", f->http);
     (void)snprintf(hub, sizeof(hub), "tcp://127.0.0.1:%d", f->hub);
     (void)snprintf(beat, sizeof(beat), "%d", beat_ms);
-    const char *const argv[] = {DAEMON, "--state",     state, "--http",    http, "--hub",
-                                hub,    "--port-file", ports, "--beat-ms", beat, NULL};
+    const char *argv[ARGS_MAX] = {DAEMON, "--state",     state, "--http",    http, "--hub",
+                                  hub,    "--port-file", ports, "--beat-ms", beat, NULL};
+    for (int n = 11, i = 0; f->more && f->more[i] && n < ARGS_MAX - 1; n++, i++)
+        argv[n] = f->more[i];
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
     f->daemon = start(f, "moefarmd.log", argv);
     while (!read_ports(f)) {
@@ -140,7 +142,12 @@ void farm_start_daemon(struct farm *f, int beat_ms)
 
 void farm_start(struct farm *f, int beat_ms)
 {
-    *f = (struct farm){.folder = "/tmp/moefarm-test.XXXXXX"};
+    farm_start_with(f, beat_ms, NULL);
+}
+
+void farm_start_with(struct farm *f, int beat_ms, const char *const *more)
+{
+    *f = (struct farm){.folder = "/tmp/moefarm-test.XXXXXX", .more = more};
     ck_assert_ptr_nonnull(mkdtemp(f->folder));
     farm_start_daemon(f, beat_ms);
 }

@@ -13,7 +13,8 @@
 
 struct farm {
     char folder[64];
-    int http, hub; /* ports; kept over restarts of the coordinator */
+    int http, hub;           /* ports; kept over restarts of the coordinator */
+    const char *const *more; /* further options of the coordinator, up to NULL; NULL: none */
     pid_t daemon;
     pid_t workers[FARM_WORKERS_MAX]; /* 0: not running */
     int n_workers;
@@ -21,6 +22,7 @@ struct farm {
 
 /* Makes the folder and starts the coordinator. beat_ms: of the farm; a lease is three. */
 void farm_start(struct farm *f, int beat_ms);
+void farm_start_with(struct farm *f, int beat_ms, const char *const *more);
 /* Kills all and removes the folder. When the test has failed, prints the ends of the logs first. */
 void farm_stop(struct farm *f);
 

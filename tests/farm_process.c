@@ -44,12 +44,14 @@ void farm_process_start(struct farm_process *p, int beat_ms)
     (void)snprintf(state, sizeof(state), "%s/state", p->folder);
     (void)snprintf(ports, sizeof(ports), "%s/ports", p->folder);
     (void)snprintf(http, sizeof(http), "127.0.0.1:%d", p->http);
-    (void)snprintf(hub, sizeof(hub), "127.0.0.1:%d", p->hub);
+    (void)snprintf(hub, sizeof(hub), "%s:%d", p->hub_address ? p->hub_address : "127.0.0.1", p->hub);
     (void)snprintf(beat, sizeof(beat), "%d", beat_ms);
     (void)unlink(ports);
     const char *program = MF_BINARY_DIR "/server/moefarmd";
-    const char *argv[] = {program,       "--state", state,       "--http", http,          "--hub", hub,
-                          "--port-file", ports,     "--beat-ms", beat,     "--log-level", "error", NULL};
+    const char *argv[32] = {program,       "--state", state,       "--http", http,          "--hub", hub,
+                            "--port-file", ports,     "--beat-ms", beat,     "--log-level", "error", NULL};
+    for (int n = 13, i = 0; p->more && p->more[i] && n < 31; n++, i++)
+        argv[n] = p->more[i];
     posix_spawn_file_actions_t actions; /* it must not hold a pipe that its starter writes figures to */
     if (posix_spawn_file_actions_init(&actions) != 0 ||
         posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0) != 0)
@@ -96,8 +98,8 @@ char *farm_process_http(const struct farm_process *p, const char *method, const 
     mf_buf_init(&b, 64u << 20);
     /* HTTP/1.0: the answer ends with the connection and is not chunked */
     (void)mf_buf_addf(
-        &b, "%s %s HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Type: %s\r\nContent-Length: %zu\r\n\r\n%s", method,
-        path, type, strlen(body), body);
+        &b, "%s %s HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%s\r\n%s",
+        method, path, type, strlen(body), p->headers ? p->headers : "", body);
     for (size_t at = 0; at < b.len;) {
         ssize_t n = send(fd, b.data + at, b.len - at, MSG_NOSIGNAL);
         if (n <= 0)

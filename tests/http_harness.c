@@ -5,6 +5,7 @@
 #include "common/clock.h"
 #include "common/json.h"
 #include "common/text.h"
+#include "server/access.h"
 #include "server/bus.h"
 #include "server/problem.h"
 #include "server/reader.h"
@@ -79,6 +80,28 @@ WEAK int mf_farm_revive(struct mf_farm *f, int64_t kernel, const struct mf_devic
     mf_device_class_print(class, text);
     mf_say(f->asked, sizeof(f->asked), "revive %lld on %s", (long long)kernel, text);
     return kernel < 1000 ? 0 : -ENOENT;
+}
+
+WEAK int mf_farm_token_add(struct mf_farm *f, const struct mf_token_wish *wish, int64_t *ret_id,
+                           char ret_text[MF_TOKEN_TEXT_MAX])
+{
+    static const uint8_t secret[MF_KEY_SIZE] = {1, 2, 3};
+    mf_say(f->asked, sizeof(f->asked), "token %s %s %s", mf_role_name(wish->role), wish->name,
+           wish->expires_ms ? "for a time" : "for ever");
+    *ret_id = 3;
+    mf_access_token_print(3, secret, ret_text);
+    return wish->role == MF_ROLE_WORKER ? -ENOTSUP : 0;
+}
+
+WEAK int mf_farm_token_revoke(struct mf_farm *f, int64_t id)
+{
+    return mf_store_token_revoke(f->store, id, mf_wall_ms());
+}
+
+WEAK int mf_farm_key_revoke(struct mf_farm *f, int64_t id)
+{
+    uint8_t key[MF_KEY_SIZE];
+    return mf_store_key_revoke(f->store, id, mf_wall_ms(), key);
 }
 
 WEAK void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret)

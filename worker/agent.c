@@ -11,6 +11,7 @@
 #define LEAVE_MS      3000 /* for results to be acknowledged before BYE */
 #define BYE_LINGER_MS 500
 #define SILENCE_MS    120000 /* of a runner outside any step */
+#define TURNED_AWAY   "turned away"
 
 static void make_instance(char out[17])
 {
@@ -43,7 +44,8 @@ static int set_up(struct mf_agent *a, char *why, size_t why_cap)
     struct mf_crew_options crew = {
         .argv = a->o.runner_argv, .keep_bytes = a->o.keep_bytes, .reserve = a->o.reserve};
     r = mf_crew_new(&crew, &a->crew);
-    a->socket = (struct mf_agent_socket){.zmq = a->o.zmq, .endpoint = a->o.coordinator};
+    a->socket = (struct mf_agent_socket){
+        .zmq = a->o.zmq, .endpoint = a->o.coordinator, .keys = a->o.keys, .watch = a->o.keys || a->o.reserve};
     if (r == 0)
         r = mf_agent_socket_open(&a->socket);
     if (r < 0)
@@ -331,6 +333,12 @@ static void turn_time(struct mf_agent *a)
         mf_agent_stop(a, "drained");
     if (a->state == MF_AGENT_GREETING || a->state == MF_AGENT_JOINED)
         check_silence(a);
+    if (mf_agent_socket_turned_away(&a->socket) && strcmp(a->refused, TURNED_AWAY) != 0) {
+        log_warn("%s: %s turns it away: %s", a->o.name, a->o.coordinator,
+                 a->o.keys ? "its key is revoked or of another farm, or the coordinator takes none"
+                           : "it takes workers with a key only; ask for a token, and give it by --enrol");
+        (void)mf_copy(a->refused, sizeof(a->refused), TURNED_AWAY);
+    }
     if (a->state == MF_AGENT_GREETING && now >= a->hello_due_ms)
         mf_agent_send_hello(a);
     if (a->state == MF_AGENT_JOINED && now >= a->beat_due_ms)

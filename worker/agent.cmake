@@ -10,6 +10,7 @@ set(MF_AGENT_SOURCES
     described.c
     device_ask.c
     device_lock.c
+    enrol.c
     foreign.c
     job.c
     journal.c

@@ -17,11 +17,13 @@
 #define MF_AGENT_POLLITEMS 7
 
 struct mf_agent;
+struct mf_link_keys;
 
 struct mf_agent_options {
-    void *zmq;               /* context */
-    const char *coordinator; /* "tcp://host:port" */
-    const char *name;        /* unique in the farm */
+    void *zmq;                       /* context */
+    const char *coordinator;         /* "tcp://host:port" */
+    const struct mf_link_keys *keys; /* NULL: it has none */
+    const char *name;                /* unique in the farm */
     const char *device;
     const char *identity; /* of the device, for its lock; NULL or "": it has none but its name */
     const char *spool_folder;

@@ -174,6 +174,9 @@ static void on_refuse(struct mf_agent *a, const cJSON *m)
         a->hello_due_ms = MF_MAX(now, a->hello_sent_ms + MF_AGENT_HELLO_MIN_MS);
         return;
     }
+    if (strcmp(code, "unknown_key") == 0) /* what it measures now is no longer wanted */
+        while (a->n_jobs > 0)
+            mf_agent_abandon(a, a->n_jobs - 1);
     if (strcmp(a->refused, code) != 0)
         log_warn("%s: the coordinator does not take this worker (%s): %s", a->o.name, code, reason);
     (void)mf_copy(a->refused, sizeof(a->refused), code);

@@ -6,10 +6,14 @@
 
 #include "common/cleanup.h"
 #include "common/json.h"
+#include "common/text.h"
 
 #define QUEUE_MAX        1000
 #define RECONNECT_MS     100
 #define RECONNECT_MAX_MS 2000
+#define FAILED_EVENTS                                                        \
+    (ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | \
+     ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 
 static int set_options(void *socket)
 {
@@ -32,27 +36,64 @@ static int set_options(void *socket)
     return zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max, sizeof(max)) < 0 ? -errno : 0;
 }
 
+static int set_keys(void *socket, const struct mf_link_keys *k)
+{
+    if (zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, k->coordinator, MF_KEY_SIZE) < 0 ||
+        zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, k->own.public, MF_KEY_SIZE) < 0 ||
+        zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, k->own.secret, MF_KEY_SIZE) < 0)
+        return -errno;
+    return 0;
+}
+
+/* libzmq tries for ever and says nothing where it is turned away: what it tells of that comes by a socket of its own. */
+static int watch(struct mf_agent_socket *s, void *socket)
+{
+    char endpoint[64];
+    mf_say(endpoint, sizeof(endpoint), "inproc://handshakes-%p", socket);
+    if (zmq_socket_monitor(socket, endpoint, FAILED_EVENTS) < 0)
+        return -errno;
+    s->monitor = zmq_socket(s->zmq, ZMQ_PAIR);
+    if (!s->monitor || zmq_connect(s->monitor, endpoint) < 0)
+        return -errno;
+    return 0;
+}
+
 int mf_agent_socket_open(struct mf_agent_socket *s)
 {
     mf_agent_socket_close(s, 0);
-    void *socket = zmq_socket(s->zmq, ZMQ_DEALER);
-    if (!socket)
-        return -errno;
-    int r = set_options(socket);
-    if (r == 0 && zmq_connect(socket, s->endpoint) < 0)
+    s->socket = zmq_socket(s->zmq, ZMQ_DEALER);
+    int r = s->socket ? set_options(s->socket) : -errno;
+    if (r == 0 && s->keys)
+        r = set_keys(s->socket, s->keys);
+    if (r == 0 && s->watch)
+        r = watch(s, s->socket);
+    if (r == 0 && zmq_connect(s->socket, s->endpoint) < 0)
         r = -errno;
-    if (r < 0) {
-        (void)zmq_close(socket);
-        return r;
-    }
-    s->socket = socket;
-    return 0;
+    if (r < 0)
+        mf_agent_socket_close(s, 0);
+    return r;
+}
+
+bool mf_agent_socket_turned_away(struct mf_agent_socket *s)
+{
+    bool away = false;
+    char event[64];
+    /* Two frames an event; that there is one says it */
+    while (s->monitor && zmq_recv(s->monitor, event, sizeof(event), ZMQ_DONTWAIT) >= 0)
+        away = true;
+    return away;
 }
 
 void mf_agent_socket_close(struct mf_agent_socket *s, int linger_ms)
 {
     if (!s->socket)
         return;
+    if (s->monitor) {
+        /* In this order: an event for a socket that nobody has would wait for ever */
+        (void)zmq_socket_monitor(s->socket, NULL, 0);
+        (void)zmq_close(s->monitor);
+        s->monitor = NULL;
+    }
     (void)zmq_setsockopt(s->socket, ZMQ_LINGER, &linger_ms, sizeof(linger_ms));
     (void)zmq_close(s->socket);
     s->socket = NULL;

@@ -21,6 +21,7 @@
 #include "worker/compile_only.h"
 #include "worker/device_ask.h"
 #include "worker/device_lock.h"
+#include "worker/enrol.h"
 #include "worker/list_devices.h"
 #include "worker/runner.h"
 
@@ -30,7 +31,7 @@
 #define DEFAULT_KEEP_GIB 8
 
 struct settings {
-    const char *coordinator, *device, *name, *spool, *lock_folder, *families, *runner, *log_level;
+    const char *coordinator, *enrol, *device, *name, *spool, *lock_folder, *families, *runner, *log_level;
     const char *foreign[MF_RUNNER_FOREIGN_MAX];
     const char *family_so[MF_RUNNER_FAMILY_SO_MAX], *last_family_so, *asm_folder;
     int n_foreign, n_family_so;
@@ -42,6 +43,7 @@ struct settings {
 /* What one agent's strings point to. */
 struct seat {
     struct mf_agent *agent;
+    struct mf_link_keys keys;
     char name[128], device[PATH_MAX], identity[MF_DEVICE_TEXT_MAX], keep[32], memory[32], parent[32];
     const char *argv[ARGUMENTS_MAX];
 };
@@ -74,6 +76,7 @@ static int parse(struct settings *s, int argc, char **argv)
     /* clang-format off */
     const struct mf_opt opts[] = {
         {"coordinator",  MF_OPT_TEXT, &s->coordinator, "ENDPOINT", "where moefarmd listens for workers", 0, 0},
+        {"enrol",        MF_OPT_TEXT, &s->enrol, "FILE", "a worker's token, for a coordinator that asks for keys: used once, its key is then beside the spool", 0, 0},
         {"device",       MF_OPT_TEXT, &s->device, "NAME", "cpu:0, hip:nvidia:<ordinal>, hip:amd:<ordinal>, or sim:<class>:<ordinal>[:<spec file>]", 0, 0},
         {"name",         MF_OPT_TEXT, &s->name, "NAME", "of this worker, unique in the farm (default: host and device)", 0, 0},
         {"spool",        MF_OPT_TEXT, &s->spool, "FOLDER", "where results wait until they are acknowledged", 0, 0},
@@ -198,9 +201,29 @@ static void identify(const struct settings *s, struct seat *seat)
         log_warn("%s has no identity to lock it by: %s", s->device, why);
 }
 
+/* 1: it has keys; 0: it needs none. */
+static int find_keys(const struct settings *s, void *zmq, struct seat *seat)
+{
+    char why[512] = "";
+    const struct mf_enrol e = {.zmq = zmq,
+                               .coordinator = s->coordinator,
+                               .name = seat->name,
+                               .folder = s->spool,
+                               .token_file = s->enrol};
+    int r = mf_enrol(&e, &seat->keys, why, sizeof(why));
+    if (r < 0)
+        log_warn("%s: %s", seat->name, why);
+    return r;
+}
+
 static int start_seats(const struct settings *s, void *zmq, struct seat *seats)
 {
     identify(s, &seats[0]); /* before there are threads */
+    if (s->sim_workers > 1 && s->enrol[0]) {
+        log_warn("--enrol: a token brings one key in; start %lld workers, or leave --sim-workers out",
+                 (long long)s->sim_workers);
+        return -EINVAL;
+    }
     for (int i = 0; i < s->sim_workers; i++) {
         char why[512] = "";
         int r = make_seat(s, &seats[i], i);
@@ -209,9 +232,13 @@ static int start_seats(const struct settings *s, void *zmq, struct seat *seats)
             return r;
         }
         make_argv(s, &seats[i]);
+        int keys = find_keys(s, zmq, &seats[i]);
+        if (keys < 0)
+            return keys;
         struct mf_agent_options o = {
             .zmq = zmq,
             .coordinator = s->coordinator,
+            .keys = keys > 0 ? &seats[i].keys : NULL,
             .name = seats[i].name,
             .device = seats[i].device,
             .identity = seats[i].identity,
@@ -340,6 +367,7 @@ int main(int argc, char **argv)
 {
     struct settings s = {
         .coordinator = "tcp://127.0.0.1:7070",
+        .enrol = "",
         .device = "cpu:0",
         .name = "",
         .spool = "moefarm-spool",
