@@ -1,5 +1,8 @@
 /* Opus A8W4 for gfx950 (csrc/opus_moe/opus_moe_common.py, moe_stage2_a8w4_meta.py): two lists of instances, each offered
- * on the plain and on the v2 layout. A stage 2 instance says for which token counts it is tried. */
+ * on the plain and on the v2 layout. A stage 2 instance says for which token counts it is tried.
+ *
+ * Names, tiles and windows that AITER's tuned tables do not show are fitted to how many kernels its tuner tried for them: the
+ * counts are its own, these names may not be. */
 #include "kernels/aiter_private.h"
 
 #include <string.h>

@@ -68,3 +68,12 @@ int mf_fmoe_row(const struct mf_fmoe *f, size_t i, struct mf_shape *ret_shape, d
  * row, else the first of another rank's share of the same size: its pipeline opens for this shape as for its own. -ENOENT:
  * none. */
 int mf_fmoe_lookup(const struct mf_fmoe *f, const struct mf_shape *shape, size_t *ret_row);
+
+/* Experts of a rank that are no range (round robin, balanced by load, a mask): a shape says how many of ALL are here, as ep:0/ALL,
+ * since no kernel is faster for which they are, and a call says which. expert_map has each expert's place in w1 and w2, from 0
+ * on and in any order, or -1 (vLLM's expert_map; of AITER's binary expert_mask the places are its running count). Rewrites
+ * ids [T, k] of all ranks' experts into ids of the shape's range, -1 for what is not here or no expert; in place where to is
+ * ids. -EINVAL with the sentence in *ret_why (static text) for a shape that is no rank's, or a place beyond its experts, or
+ * one that two experts have; nothing is written then. */
+int mf_fmoe_place(const struct mf_shape *shape, const int32_t *expert_map, const int32_t *ids, int32_t *to,
+                  const char **ret_why);

@@ -1,3 +1,4 @@
 # The production operator's table; pipelines are in definitions.cmake.
 set(MF_LIBFMOE_SOURCES
+    fmoe_place.c
     fmoe_table.c)
