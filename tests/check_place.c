@@ -47,14 +47,16 @@ static void bring_weight(const struct mf_shape *s, const struct mf_pipeline *p, 
 {
     size_t n = (size_t)(w == MF_TENSOR_W1 ? 2 * I * H : H * I);
     struct mf_artifact row = mf_plain_w(s, w, "row"), wanted = mf_pipeline_weight(p, w);
-    _cleanup_(mf_freep) uint16_t *rows = calloc((size_t)s->expert * n, sizeof(*rows));
-    struct mf_tensor_ref from = {{rows}};
-    for (int e = 0; e < ALL; e++) {
+    uint16_t *to = aligned_alloc(64, (size_t)s->expert * n * sizeof(*to));
+    ck_assert_ptr_nonnull(to);
+    for (size_t e = 0; e < ALL; e++) {
+        struct mf_tensor_ref from = {{(void *)(of_layer + e * n)}};
         if (map[e] >= 0)
-            memcpy(rows + (size_t)map[e] * n, of_layer + (size_t)e * n, n * sizeof(*rows));
+            ck_assert_int_eq(mf_layout_convert_weight(s, &row, &wanted, &from,
+                                                      &(struct mf_tensor_ref){{to + (size_t)map[e] * n}}),
+                             0);
     }
-    *ret = (struct mf_tensor_ref){{aligned_alloc(64, (size_t)s->expert * n * sizeof(*rows))}};
-    ck_assert_int_eq(mf_layout_convert_weight(s, &row, &wanted, &from, ret), 0);
+    *ret = (struct mf_tensor_ref){{to}};
 }
 
 struct first_step {
