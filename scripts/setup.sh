@@ -1,10 +1,11 @@
 #!/bin/bash
 # Installs the packages that moefarm needs and this machine lacks, and says what and why.
-# Never installs a GPU's driver or a scheduler; a browser, and compilers for GPUs, only when asked: tests that need one
-# skip with the reason.
+# Never installs a GPU's driver; a browser, a scheduler, and compilers for GPUs, only when asked: tests that need one skip
+# with the reason.
 #
 #   scripts/setup.sh                        what a build and its tests need
 #   scripts/setup.sh --with-browser         and what CI checks besides: Chromium, Node, promtool, clang, clang-format
+#   scripts/setup.sh --with-cluster         and what tests of several nodes start: Slurm, munge, systemd
 #   scripts/setup.sh --with-gpu-compilers   and what compiles the GPU kernels for AMD: hipRTC, clang 19
 set -euo pipefail
 
@@ -32,6 +33,11 @@ prometheus           its promtool checks /metrics
 clang                fuzzers
 clang-format         style check
 '
+with_cluster='
+slurm-wlm            schedules the workers of a test over two nodes of this machine
+munge                by which its daemons know each other
+systemd              checks the units, and runs them in a copy of this machine
+'
 with_gpu_compilers='
 libamdhip64-dev      hipRTC, which compiles the GPU kernels for gfx90a; headers of the device module for AMD
 clang-19             compiles the GPU kernels for gfx942
@@ -42,9 +48,10 @@ wanted=$needed
 for option in "$@"; do
     case $option in
     --with-browser) wanted+=$with_browser ;;
+    --with-cluster) wanted+=$with_cluster ;;
     --with-gpu-compilers) wanted+=$with_gpu_compilers ;;
     *)
-        sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
+        sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
         exit 2
         ;;
     esac
@@ -96,7 +103,7 @@ while read -r package why; do
 done <<<"$wanted"
 [ ${#missing[@]} -gt 0 ] || exit 0
 
-# Services that come with a package (Prometheus) must not start on this machine.
+# Services that come with a package (Prometheus, Slurm) must not start on this machine.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e $policy ]; then
     trap 'as_root rm -f $policy' EXIT

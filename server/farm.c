@@ -307,7 +307,7 @@ static int turn(struct mf_farm *f)
     return 0;
 }
 
-int mf_farm_run(struct mf_farm *f, int stop_fd)
+int mf_farm_run(struct mf_farm *f, int stop_fd, struct mf_notify *notify)
 {
     zmq_pollitem_t items[] = {
         {.socket = mf_hub_socket(f->hub), .events = ZMQ_POLLIN},
@@ -324,5 +324,6 @@ int mf_farm_run(struct mf_farm *f, int stop_fd)
         int r = turn(f);
         if (r < 0)
             return r;
+        mf_notify_turn(notify, mf_now_ms());
     }
 }

@@ -8,6 +8,7 @@
 
 #include "common/device_class.h"
 #include "common/layer.h"
+#include "common/notify.h"
 #include "common/routing.h"
 #include "common/secret.h"
 #include "common/shape.h"
@@ -111,5 +112,6 @@ int mf_farm_new(void *zmq, const struct mf_farm_options *options, struct mf_farm
 struct mf_farm *mf_farm_free(struct mf_farm *f);
 /* The address that workers connect to. */
 const char *mf_farm_endpoint(const struct mf_farm *f);
-/* Turns until stop_fd is readable. Negative: the store failed, and what is not durable was not acknowledged. */
-int mf_farm_run(struct mf_farm *f, int stop_fd);
+/* Turns until stop_fd is readable; notify hears of every one. Negative: the store failed, and what is not durable was not
+ * acknowledged. */
+int mf_farm_run(struct mf_farm *f, int stop_fd, struct mf_notify *notify);

@@ -1,6 +1,7 @@
 /* moefarmd: the coordinator. The main thread is the writer; HTTP and readers have threads of their own. */
 #include "common/cleanup.h"
 #include "common/log.h"
+#include "common/notify.h"
 #include "common/opts.h"
 #include "common/text.h"
 #include "server/farm.h"
@@ -33,6 +34,7 @@ struct options {
 struct daemon {
     int lock, signals;
     struct mf_key_pair keys; /* of the hub */
+    struct mf_notify notify;
     void *zmq;
     struct mf_farm *farm;
     struct mf_readers *readers;
@@ -212,6 +214,8 @@ static int start_all(struct daemon *d, const struct options *o)
     int r = refuse_open_bind("http", o->http, address);
     if (r == 0)
         r = make_endpoint(o->hub, endpoint, sizeof(endpoint), &beyond);
+    if (r == 0 && (r = mf_notify_init(&d->notify)) < 0)
+        r = log_err(r, "NOTIFY_SOCKET: give a path or @name");
     if (r == 0)
         r = lock_state(o->state, &d->lock);
     if (r == 0 && (beyond || o->keys))
@@ -236,9 +240,10 @@ static int start_all(struct daemon *d, const struct options *o)
         return log_err(r, "listen at %s: %s", o->http, why);
     log_info("http://%s:%d/ and %s, state in %s", address, mf_http_port(d->http), mf_farm_endpoint(d->farm),
              o->state);
-    if (!*o->port_file)
-        return 0;
-    return write_port_file(o->port_file, mf_http_port(d->http), mf_farm_endpoint(d->farm));
+    r = *o->port_file ? write_port_file(o->port_file, mf_http_port(d->http), mf_farm_endpoint(d->farm)) : 0;
+    if (r == 0)
+        mf_notify_say(&d->notify, "READY=1");
+    return r;
 }
 
 static void stop_all(struct daemon *d)
@@ -248,6 +253,7 @@ static void stop_all(struct daemon *d)
     d->farm = mf_farm_free(d->farm);
     if (d->zmq)
         (void)zmq_ctx_term(d->zmq);
+    mf_notify_release(&d->notify);
     mf_closep(&d->signals);
     mf_closep(&d->lock);
 }
@@ -266,7 +272,7 @@ int main(int argc, char **argv)
         .unit_s = 2,
         .race_s = 1,
     };
-    struct daemon d = {.lock = -1, .signals = -1};
+    struct daemon d = {.lock = -1, .signals = -1, .notify = {.fd = -1}};
     int r = read_options(argc, argv, &o);
     if (r != 0)
         return r > 0 ? EXIT_SUCCESS : 2;
@@ -274,8 +280,9 @@ int main(int argc, char **argv)
         return 2;
     r = start_all(&d, &o);
     if (r == 0) {
-        r = mf_farm_run(d.farm, d.signals);
+        r = mf_farm_run(d.farm, d.signals, &d.notify);
         log_info(r == 0 ? "stopping: asked to" : "stopping: the store failed");
+        mf_notify_say(&d.notify, "STOPPING=1");
     }
     stop_all(&d);
     return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;

@@ -14,6 +14,7 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/notify.h"
 #include "common/opts.h"
 #include "common/text.h"
 #include "kernels/device.h"
@@ -257,9 +258,9 @@ static int start_seats(const struct settings *s, void *zmq, struct seat *seats)
     return 0;
 }
 
-static int timeout_of(const struct seat *seats, int n)
+static int timeout_of(const struct seat *seats, int n, const struct mf_notify *notify)
 {
-    int64_t due = INT64_MAX, now = mf_now_ms();
+    int64_t due = mf_notify_due_ms(notify), now = mf_now_ms();
     int code;
     for (int i = 0; i < n; i++) {
         if (!mf_agent_ended(seats[i].agent, &code))
@@ -286,7 +287,7 @@ static int gather_items(const struct seat *seats, int n, int signals, zmq_pollit
     return n_items;
 }
 
-static int loop(struct seat *seats, int n, int signals)
+static int loop(struct seat *seats, int n, int signals, struct mf_notify *notify)
 {
     _cleanup_(mf_freep) zmq_pollitem_t *items = calloc((size_t)n * MF_AGENT_POLLITEMS + 1, sizeof(*items));
     if (!items)
@@ -302,11 +303,13 @@ static int loop(struct seat *seats, int n, int signals)
         }
         if (over == n)
             return exit_code;
+        mf_notify_turn(notify, mf_now_ms());
         int n_items = gather_items(seats, n, signals, items);
-        if (zmq_poll(items, n_items, timeout_of(seats, n)) < 0 && errno != EINTR)
+        if (zmq_poll(items, n_items, timeout_of(seats, n, notify)) < 0 && errno != EINTR)
             return 1;
         struct signalfd_siginfo info;
         if (read(signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+            mf_notify_say(notify, "STOPPING=1");
             for (int i = 0; i < n; i++)
                 mf_agent_stop(seats[i].agent, "stopped");
         }
@@ -316,7 +319,11 @@ static int loop(struct seat *seats, int n, int signals)
 static int run_worker(const struct settings *s)
 {
     _cleanup_(mf_closep) int signals = block_signals();
-    if (signals < 0)
+    _cleanup_(mf_notify_release) struct mf_notify notify;
+    int r = mf_notify_init(&notify);
+    if (r < 0)
+        log_err(r, "NOTIFY_SOCKET: give a path or @name");
+    if (signals < 0 || r < 0)
         return 1;
     if (mkdir(s->spool, 0700) < 0 && errno != EEXIST) {
         log_err(-errno, "make the spool's folder %s", s->spool);
@@ -327,8 +334,10 @@ static int run_worker(const struct settings *s)
     int code = 1;
     if (seats && zmq) {
         (void)zmq_ctx_set(zmq, ZMQ_MAX_SOCKETS, SIM_WORKERS_MAX * 2 + 16);
-        if (start_seats(s, zmq, seats) == 0)
-            code = loop(seats, (int)s->sim_workers, signals);
+        if (start_seats(s, zmq, seats) == 0) {
+            mf_notify_say(&notify, "READY=1");
+            code = loop(seats, (int)s->sim_workers, signals, &notify);
+        }
         for (int i = 0; i < s->sim_workers; i++)
             mf_agent_free(seats[i].agent);
     }

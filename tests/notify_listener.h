@@ -1,0 +1,39 @@
+/* The supervisor's end of common/notify.h: a socket in the abstract namespace, so that no file is left. */
+#pragma once
+
+#include <check.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/un.h>
+
+/* Its descriptor; name becomes what $NOTIFY_SOCKET has to say. */
+static inline int notify_listen(char name[32])
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    socklen_t len = sizeof(sa_family_t); /* none given: the kernel makes one up */
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&at, len), 0);
+    len = sizeof(at);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+    (void)snprintf(name, 32, "@%.*s", (int)(len - offsetof(struct sockaddr_un, sun_path) - 1),
+                   at.sun_path + 1);
+    return fd;
+}
+
+/* The next message, or "" when none comes in time. Valid until the next call. */
+static inline const char *notify_hear(int fd, int wait_ms)
+{
+    static char text[256];
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    text[0] = '\0';
+    if (poll(&p, 1, wait_ms) == 1) {
+        ssize_t n = recv(fd, text, sizeof(text) - 1, 0);
+        text[n > 0 ? n : 0] = '\0';
+    }
+    return text;
+}
