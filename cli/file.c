@@ -10,6 +10,7 @@
 
 #include "cli/cli.h"
 #include "common/cleanup.h"
+#include "common/fault.h"
 
 int mf_file_read(const char *path, struct mf_buf *buf)
 {
@@ -62,9 +63,12 @@ static int replace(const char *path, const char *temp, int fd, const char *data,
     if (r < 0)
         return r;
     /* mkostemp's files are private; a table is as readable as the one before it, or as any new file */
-    if (fchmod(fd, stat(path, &st) == 0 ? st.st_mode & 07777 : 0666 & ~mask) < 0 || fsync(fd) < 0 ||
-        rename(temp, path) < 0)
+    if (fchmod(fd, stat(path, &st) == 0 ? st.st_mode & 07777 : 0666 & ~mask) < 0 || fsync(fd) < 0)
         return -errno;
+    mf_fault_at(MF_FAULT_TABLE_WRITTEN);
+    if (rename(temp, path) < 0)
+        return -errno;
+    mf_fault_at(MF_FAULT_TABLE_RENAMED);
     return 0;
 }
 

@@ -9,6 +9,7 @@
 
 #include "cli/cli.h"
 #include "common/cleanup.h"
+#include "common/fault.h"
 #include "common/text.h"
 
 #define URL_DEFAULT "http://127.0.0.1:8080"
@@ -106,6 +107,8 @@ int main(int argc, char **argv)
         print_help(stderr, opts, MF_ARRAY_LEN(opts));
         return MF_EXIT_USAGE;
     }
+    if (mf_fault_init() < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "MOEFARM_FAULT: give NAME:N:FILE");
     code = run_command(&cli, argv[rest], argc - rest, argv + rest);
     cli.http = mf_http_free(cli.http);
     if (fflush(stdout) != 0 && code == MF_EXIT_OK)

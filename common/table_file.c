@@ -1,6 +1,7 @@
 #include "common/table_file.h"
 
 #include "common/clock.h"
+#include "common/fault.h"
 #include "common/text.h"
 
 #include <errno.h>
@@ -142,8 +143,10 @@ static int sync_folder(const char *folder)
 static int put_in_place(const struct paths *p, const char *data, size_t len)
 {
     int r = write_next(p, data, len);
+    mf_fault_at(MF_FAULT_TABLE_WRITTEN);
     if (r == 0 && rename(p->next, p->file) < 0)
         r = -errno;
+    mf_fault_at(MF_FAULT_TABLE_RENAMED);
     if (r < 0)
         (void)unlink(p->next);
     return r;

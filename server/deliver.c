@@ -10,6 +10,7 @@
  * decides, and puts the kernel in quarantine for the class. */
 #include "server/farm_private.h"
 
+#include "common/fault.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "common/text.h"
@@ -74,6 +75,7 @@ static int store(struct mf_farm *f, struct mf_slot *slot, const struct mf_result
         .at_ms = m->at_ms ? m->at_ms : f->wall_ms,
     };
     r = mf_store_result_add(f->store, &row);
+    mf_fault_at(MF_FAULT_RESULT_STORED);
     if (r > 0) {
         slot->n_results++;
         f->stats.results++;

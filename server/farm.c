@@ -4,6 +4,7 @@
 #include "server/farm_private.h"
 
 #include "common/clock.h"
+#include "common/fault.h"
 #include "common/log.h"
 #include "common/text.h"
 #include "server/bus.h"
@@ -82,6 +83,7 @@ static int load(struct mf_farm *f)
         r = mf_units_load(f);
     if (r >= 0)
         r = resume_ranking(f);
+    mf_fault_at(MF_FAULT_FARM_LOADED);
     if (r >= 0)
         r = mf_store_commit(f->store);
     return r < 0 ? r : 0;
@@ -293,6 +295,10 @@ static int turn(struct mf_farm *f)
         r = mf_goals_flush(f);
     if (r >= 0)
         r = mf_peers_acknowledge(f);
+    /* Turns that nobody waits for are many, and count for nothing */
+    bool waited_for = f->n_acknowledged > 0 || f->n_answers > 0;
+    if (waited_for)
+        mf_fault_at(MF_FAULT_TURN_WRITTEN);
     if (r >= 0)
         r = mf_store_commit(f->store);
     if (r < 0) {
@@ -302,7 +308,11 @@ static int turn(struct mf_farm *f)
         mf_store_rollback(f->store);
         return r;
     }
+    if (waited_for)
+        mf_fault_at(MF_FAULT_TURN_COMMITTED);
     answer(f);
+    if (waited_for)
+        mf_fault_at(MF_FAULT_TURN_ANSWERED);
     count_turn(f, mf_now_ns() - start_ns);
     return 0;
 }

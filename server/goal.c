@@ -15,6 +15,7 @@
  * Each arrow is one function below. A goal that has ended stays in memory until the turn ends. */
 #include "server/farm_private.h"
 
+#include "common/fault.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "common/text.h"
@@ -531,6 +532,7 @@ int mf_goal_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *l
         return mf_goal_fail(f, g, reason);
     }
     int r = mf_config_write(f, g, lease, i, race);
+    mf_fault_at(MF_FAULT_CONFIG_STORED);
     if (r == 0)
         r = mf_regret_start(f, g, lease, i);
     return r < 0 ? r : end_racing(f, g);

@@ -1,5 +1,6 @@
 /* moefarmd: the coordinator. The main thread is the writer; HTTP and readers have threads of their own. */
 #include "common/cleanup.h"
+#include "common/fault.h"
 #include "common/log.h"
 #include "common/notify.h"
 #include "common/opts.h"
@@ -278,6 +279,10 @@ int main(int argc, char **argv)
         return r > 0 ? EXIT_SUCCESS : 2;
     if (set_log_level(o.log_level) < 0)
         return 2;
+    if (mf_fault_init() < 0) {
+        (void)log_err(-EINVAL, "MOEFARM_FAULT: give NAME:N:FILE");
+        return 2;
+    }
     r = start_all(&d, &o);
     if (r == 0) {
         r = mf_farm_run(d.farm, d.signals, &d.notify);

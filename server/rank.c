@@ -5,6 +5,7 @@
  * before the last of them is probed. With layout=free each takes its own, and what that gains is recorded. */
 #include "server/farm_private.h"
 
+#include "common/fault.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "common/text.h"
@@ -452,6 +453,7 @@ int mf_rank_layer(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const
         r = goals ? load_goals(f, &ids, goals, &n) : -ENOMEM;
         if (r == 0 && n > 0)
             r = choose(f, goals, n, b->options.layout_free);
+        mf_fault_at(MF_FAULT_LAYER_RANKED);
     }
     mf_ids_release(&ids);
     f->ranking = false;

@@ -2,6 +2,7 @@
 #include "server/store_private.h"
 #include "server/store_wal.h"
 
+#include "common/fault.h"
 #include "common/text.h"
 
 #include <assert.h>
@@ -115,6 +116,7 @@ static int migrate(struct mf_store *s)
         if (r == 0)
             r = run_text(s, text);
     }
+    mf_fault_at(MF_FAULT_SCHEMA_WRITTEN);
     if (r == 0)
         return run_text(s, "COMMIT");
     if (!sqlite3_get_autocommit(s->db))

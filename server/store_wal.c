@@ -1,6 +1,8 @@
 #include "server/store_wal.h"
 #include "server/store_private.h"
 
+#include "common/fault.h"
+
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -61,6 +63,7 @@ static int wal_sync(sqlite3_file *file, int flags)
 {
     struct wal_file *w = of(file);
     int code = flush(w);
+    mf_fault_at(MF_FAULT_LOG_WRITTEN);
     return code == SQLITE_OK ? w->real->pMethods->xSync(w->real, flags) : code;
 }
 

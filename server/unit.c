@@ -9,6 +9,7 @@
  * only the steps that no result has decided. A lease lasts three beats from the last BEAT that named it. */
 #include "server/farm_private.h"
 
+#include "common/fault.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "common/text.h"
@@ -275,6 +276,7 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
     r = mf_map_put(&f->leases, (uint64_t)l->unit, l);
     if (r == 0)
         r = pin_model(f, l, slot);
+    mf_fault_at(MF_FAULT_UNIT_LEASED);
     if (r == 0)
         r = fill(f, l, row->body, &text);
     if (r == 0 && l->kind != MF_UNIT_ENUMERATE && l->n == 0) {

@@ -11,9 +11,8 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/json.h"
-#include "farm_harness.h"
+#include "farm_audit.h"
 #include "mf_check.h"
-#include "worker/spool.h"
 
 #define BEAT_MS 300
 
@@ -47,30 +46,13 @@ static void start_farm(void)
 
 /* ---- what is in the database ---- */
 
-struct keys {
-    struct mf_spool_key *at;
-    size_t n;
-};
-
-static bool has(const struct keys *k, struct mf_spool_key key)
+static bool has(const struct farm_keys *k, struct mf_spool_key key)
 {
     for (size_t i = 0; i < k->n; i++) {
         if (k->at[i].unit == key.unit && k->at[i].attempt == key.attempt && k->at[i].seq == key.seq)
             return true;
     }
     return false;
-}
-
-static void add(struct keys *k, struct mf_spool_key key)
-{
-    k->at = reallocarray(k->at, k->n + 1, sizeof(*k->at));
-    ck_assert_ptr_nonnull(k->at);
-    k->at[k->n++] = key;
-}
-
-static void release_keys(struct keys *k)
-{
-    free(k->at);
 }
 
 /* Every item of a list that pages by cursor. */
@@ -93,7 +75,7 @@ static cJSON *get_all(const char *path)
 }
 
 /* The results of one step or pipeline. Those that count (not late, and of a runner that lived) are one. */
-static void collect(struct keys *k, const char *path)
+static void collect(struct farm_keys *k, const char *path)
 {
     _cleanup_(cJSON_Deletep) cJSON *results = get_all(path);
     const cJSON *item;
@@ -103,17 +85,17 @@ static void collect(struct keys *k, const char *path)
                                    farm_number(item, "seq")};
         ck_assert_msg(!has(k, key), "%s: unit %ld attempt %ld seq %ld twice", path, (long)key.unit,
                       (long)key.attempt, (long)key.seq);
-        add(k, key);
+        farm_keys_add(k, key);
         counted +=
             !cJSON_IsTrue(cJSON_GetObjectItem(item, "late")) && strcmp(farm_text(item, "status"), "ok") == 0;
     }
     ck_assert_msg(counted == 1, "%s: %d results count", path, counted);
 }
 
-static void check_database(int batch, const struct keys *spooled)
+static void check_database(int batch, const struct farm_keys *spooled)
 {
     char path[96];
-    _cleanup_(release_keys) struct keys found = {0};
+    _cleanup_(farm_keys_release) struct farm_keys found = {0};
     (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
     _cleanup_(cJSON_Deletep) cJSON *goals = get_all(path);
     const cJSON *goal, *step;
@@ -136,41 +118,6 @@ static void check_database(int batch, const struct keys *spooled)
                       (long)spooled->at[i].unit, (long)spooled->at[i].attempt, (long)spooled->at[i].seq);
 }
 
-/* What a dead worker had measured and not been told to forget: results of steps only. */
-static void read_spool(int place, struct keys *to)
-{
-    char name[16];
-    struct mf_spool *spool = NULL;
-    struct mf_spool_key key;
-    const char *body;
-    size_t len;
-    (void)snprintf(name, sizeof(name), "w%d", place);
-    ck_assert_int_eq(mf_spool_open(farm.folder, name, &spool, NULL), 0);
-    while (mf_spool_next(spool, &key, &body, &len)) {
-        if (strstr(body, "\"step\":"))
-            add(to, key);
-        mf_spool_sent(spool);
-    }
-    mf_spool_close(spool);
-}
-
-/* A batch can be done while a worker that was started anew has yet to send what its predecessor had measured: late
- * samples. A spool that is acknowledged is cut to nothing. */
-static void wait_for_spools(void)
-{
-    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
-    for (int place = 0; place < farm.n_workers; place++) {
-        char path[128];
-        struct stat st = {.st_size = 1};
-        (void)snprintf(path, sizeof(path), "%s/w%d.spool", farm.folder, place);
-        while (stat(path, &st) < 0 || st.st_size > 0) {
-            if (mf_now_ms() > until)
-                ck_abort_msg("%s still holds %ld bytes", path, (long)st.st_size);
-            (void)poll(NULL, 0, 5);
-        }
-    }
-}
-
 /* ---- the runs ---- */
 
 /* Once for all: what the table is when nothing happens. */
@@ -179,7 +126,7 @@ static void make_undisturbed(void)
     start_farm();
     int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
     farm_wait_done(&farm, batch);
-    struct keys none = {0};
+    struct farm_keys none = {0};
     check_database(batch, &none);
     undisturbed = farm_export(&farm, batch);
     farm_stop(&farm);
@@ -205,7 +152,7 @@ static const struct {
 };
 /* clang-format on */
 
-static void strike(enum victim who, struct keys *spooled)
+static void strike(enum victim who, struct farm_keys *spooled)
 {
     switch (who) {
     case RUNNER:
@@ -213,7 +160,7 @@ static void strike(enum victim who, struct keys *spooled)
         break;
     case WORKER_0:
         farm_kill_worker(&farm, 0);
-        read_spool(0, spooled);
+        farm_read_spool(&farm, 0, spooled);
         start_worker(0);
         break;
     case COORDINATOR:
@@ -225,7 +172,7 @@ static void strike(enum victim who, struct keys *spooled)
 
 START_TEST(same_table)
 {
-    _cleanup_(release_keys) struct keys spooled = {0};
+    _cleanup_(farm_keys_release) struct farm_keys spooled = {0};
     start_farm();
     int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
     for (int i = 0; i < runs[_i].n; i++) {
@@ -234,7 +181,7 @@ START_TEST(same_table)
         strike(runs[_i].kills[i].who, &spooled);
     }
     farm_wait_done(&farm, batch);
-    wait_for_spools();
+    farm_wait_spools(&farm);
     check_database(batch, &spooled);
     _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
     ck_assert_str_eq(table, undisturbed);
@@ -244,20 +191,20 @@ END_TEST
 /* Both workers and the coordinator at once; then, with nobody there, the workers come first. */
 START_TEST(all_at_once)
 {
-    _cleanup_(release_keys) struct keys spooled = {0};
+    _cleanup_(farm_keys_release) struct farm_keys spooled = {0};
     start_farm();
     int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
     ck_assert(farm_wait_batch(&farm, batch, "measured", 30));
     farm_kill_daemon(&farm);
     farm_kill_worker(&farm, 0);
     farm_kill_worker(&farm, 1);
-    read_spool(0, &spooled);
-    read_spool(1, &spooled);
+    farm_read_spool(&farm, 0, &spooled);
+    farm_read_spool(&farm, 1, &spooled);
     start_worker(0);
     start_worker(1);
     farm_start_daemon(&farm, BEAT_MS);
     farm_wait_done(&farm, batch);
-    wait_for_spools();
+    farm_wait_spools(&farm);
     check_database(batch, &spooled);
     _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
     ck_assert_str_eq(table, undisturbed);

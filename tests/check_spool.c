@@ -1,6 +1,7 @@
 /* worker/spool.c: nothing appended is lost, whatever tears the file. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/cleanup.h"
+#include "die_at.h"
 #include "mf_check.h"
 #include "worker/spool.h"
 
@@ -133,6 +135,30 @@ START_TEST(survives_kill_9)
 }
 END_TEST
 
+/* A worker that is killed while it starts a runner leaves its locks to that child until the child has executed. */
+START_TEST(waits_for_a_dead_ones_child)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct mf_spool *s = NULL;
+        if (mf_spool_open(folder, "w", &s, NULL) < 0)
+            _exit(1);
+        append(s, 3, 1, 1000);
+        if (fork() == 0) {
+            (void)poll(NULL, 0, 100);
+            _exit(0);
+        }
+        (void)kill(getpid(), SIGKILL);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFSIGNALED(status));
+    struct mf_spool *s = open_spool(NULL);
+    expect_next(s, 3, 1);
+    mf_spool_close(s);
+}
+END_TEST
+
 START_TEST(emptied_when_all_is_acknowledged)
 {
     struct mf_spool *s = open_spool(NULL);
@@ -170,6 +196,41 @@ START_TEST(rewritten_when_mostly_acknowledged)
     expect_next(s, 2, 1);
     expect_no_next(s);
     mf_spool_close(s);
+}
+END_TEST
+
+/* Killed around the rename of the shorter file: what was not acknowledged is in whichever file has the name. */
+START_TEST(survives_a_death_while_it_is_rewritten)
+{
+    enum mf_fault place = _i ? MF_FAULT_SPOOL_RENAMED : MF_FAULT_SPOOL_WRITTEN;
+    if (die_at(place)) {
+        struct mf_spool *s = open_spool(NULL);
+        append(s, 1, 1, 10);
+        append(s, 1, 2, 10);
+        for (int i = 3; i <= 200; i++) {
+            append(s, 1, i, 64 << 10);
+            (void)mf_spool_acknowledge(s, &(struct mf_spool_key){1, 1, i});
+        }
+        _exit(1);
+    }
+    char left[128];
+    struct mf_spool_key key = {0};
+    const char *body;
+    size_t len;
+    struct mf_spool *s = open_spool(NULL);
+    expect_next(s, 1, 1);
+    expect_next(s, 1, 2);
+    /* The acknowledgement that had the file rewritten may not be in it */
+    while (mf_spool_next(s, &key, &body, &len))
+        mf_spool_sent(s);
+    ck_assert_uint_le(mf_spool_n(s), 3);
+    append(s, 2, 1, 0);
+    mf_spool_close(s);
+    s = open_spool(NULL);
+    ck_assert_uint_ge(mf_spool_n(s), 3);
+    mf_spool_close(s);
+    (void)snprintf(left, sizeof(left), "%s.new", path);
+    (void)unlink(left);
 }
 END_TEST
 
@@ -256,8 +317,10 @@ int main(void)
     tcase_add_test(tc, order_and_resend);
     tcase_add_test(tc, survives_a_restart);
     tcase_add_test(tc, survives_kill_9);
+    tcase_add_test(tc, waits_for_a_dead_ones_child);
     tcase_add_test(tc, emptied_when_all_is_acknowledged);
     tcase_add_test(tc, rewritten_when_mostly_acknowledged);
+    tcase_add_loop_test(tc, survives_a_death_while_it_is_rewritten, 0, 2);
     tcase_add_test(tc, one_process_at_a_time);
     tcase_add_loop_test(tc, damaged, 0, (int)MF_ARRAY_LEN(damage_cases));
     tcase_add_test(tc, ceilings);

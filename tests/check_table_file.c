@@ -1,6 +1,7 @@
 #include "common/table_file.h"
 
 #include "common/clock.h"
+#include "die_at.h"
 #include "mf_check.h"
 
 #include <dirent.h>
@@ -464,6 +465,30 @@ START_TEST(test_killed)
 }
 END_TEST
 
+static const struct {
+    enum mf_fault place;
+    size_t n_rows; /* after the death, of one row and one being added */
+} places[] = {{MF_FAULT_TABLE_WRITTEN, 1}, {MF_FAULT_TABLE_RENAMED, 2}};
+
+/* Around the rename: the old table or the new one, whole; and the next writer finds nothing in its way. */
+START_TEST(test_killed_at)
+{
+    char why[MF_REASON_MAX];
+    ck_assert_int_eq(merge(1, 1, 10, -1, why), 0);
+    if (die_at(places[_i].place)) {
+        (void)merge(2, 1, 10, -1, why);
+        _exit(1);
+    }
+    {
+        _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+        ck_assert_uint_eq(t->n_rows, places[_i].n_rows);
+    }
+    ck_assert_msg(merge(3, 1, 10, 0, why) == 0, "%s", why);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, places[_i].n_rows + 1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("table_file");
@@ -484,6 +509,7 @@ int main(void)
     tcase_add_test(tcase, test_leftover);
     tcase_add_test(tcase, test_concurrent);
     tcase_add_test(tcase, test_killed);
+    tcase_add_loop_test(tcase, test_killed_at, 0, MF_ARRAY_LEN(places));
     suite_add_tcase(suite, tcase);
     return mf_check_main(suite);
 }

@@ -46,6 +46,8 @@ int farm_end(pid_t *pid);
 cJSON *farm_get(struct farm *f, const char *path);
 /* Submits a CSV; the batch's id. query: "" or "&name=value…". */
 int farm_submit(struct farm *f, const char *csv, const char *query);
+/* The same, once, of a coordinator that may not be there or may be refusing for a while: 0. headers: "Name: value\r\n…". */
+int farm_try_submit(struct farm *f, const char *csv, const char *query, const char *headers);
 /* Waits until the number at key of the batch is at least n, or the batch is done: false. */
 bool farm_wait_batch(struct farm *f, int batch, const char *key, int n);
 void farm_wait_done(struct farm *f, int batch);

@@ -16,6 +16,7 @@ set(MF_AGENT_SOURCES
     journal.c
     keeper.c
     list_devices.c
+    lock.c
     runner.c
     runner_host.c
     runner_plugin.c

@@ -86,8 +86,10 @@ static void on_unit(struct mf_agent *a, const cJSON *m)
     } else if (a->n_jobs == MF_AGENT_JOBS_MAX || is_held(a, job)) {
         mf_job_free(job); /* sent twice, or never asked for: its lease ends without a beat */
     } else {
+        mf_fault_at(MF_FAULT_UNIT_TAKEN);
         a->jobs[a->n_jobs++] = job;
         begin_journal(a, job);
+        mf_fault_at(MF_FAULT_UNIT_KEPT);
         mf_agent_go_on(a);
     }
     mf_agent_send_ready(a);
@@ -107,7 +109,9 @@ static void on_ack(struct mf_agent *a, const cJSON *m)
         }
         if (!good)
             continue;
+        mf_fault_at(MF_FAULT_ACK_TAKEN);
         int r = mf_spool_acknowledge(a->spool, &(struct mf_spool_key){part[0], part[1], part[2]});
+        mf_fault_at(MF_FAULT_ACK_KEPT);
         if (r < 0)
             log_err(r, "%s: shorten the spool", a->o.name);
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/clock.h"
+#include "common/fault.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "common/text.h"

@@ -84,6 +84,7 @@ void mf_agent_send_hello(struct mf_agent *a)
         a->hello_sent_ms = now;
     else
         a->hello_due_ms = now + MF_AGENT_HELLO_MIN_MS;
+    mf_fault_at(MF_FAULT_HELLO_SENT);
 }
 
 /* device: what it says of itself now, NULL when that has not changed. */
@@ -123,6 +124,7 @@ void mf_agent_send_results(struct mf_agent *a)
         a->sent[sequence % MF_AGENT_SENT_MAX].key = key;
         a->sent_ms = mf_now_ms();
         mf_spool_sent(a->spool);
+        mf_fault_at(MF_FAULT_RESULT_SENT);
     }
 }
 
@@ -140,10 +142,12 @@ int mf_agent_spool_result(void *context, cJSON *result)
     int r = mf_spool_append(a->spool, &key, text, strlen(text));
     if (r < 0)
         return r;
+    mf_fault_at(MF_FAULT_RESULT_SPOOLED);
     struct mf_journal_item item = {.seq = key.seq};
     if (mf_json_i64(body, "step", 0, max, &item.id) < 0)
         (void)mf_json_i64(body, "pipeline", 0, max, &item.id);
     mf_journal_done(&a->journal, key.unit, key.attempt, item);
+    mf_fault_at(MF_FAULT_RESULT_KEPT);
     mf_agent_send_results(a);
     return 0;
 }

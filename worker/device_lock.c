@@ -6,11 +6,11 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
 #include "common/text.h"
+#include "worker/lock.h"
 
 const char *mf_device_lock_folder(void)
 {
@@ -65,8 +65,8 @@ int mf_device_lock(const char *folder, const char *device, const char *identity,
                strerror(-r));
         return r;
     }
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-        r = errno == EWOULDBLOCK ? -EBUSY : -errno;
+    r = mf_lock_file(fd);
+    if (r < 0) {
         mf_say(why, why_cap,
                "device %s%s%s is held by the worker with pid %ld (lock %s): a device takes one worker",
                device, known ? ", which is " : "", known ? identity : "", holder_of(fd), path);

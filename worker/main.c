@@ -13,6 +13,7 @@
 
 #include "common/cleanup.h"
 #include "common/clock.h"
+#include "common/fault.h"
 #include "common/log.h"
 #include "common/notify.h"
 #include "common/opts.h"
@@ -395,6 +396,10 @@ int main(int argc, char **argv)
     if (!parse_level(s.log_level, &level))
         return 2;
     mf_log_init("moefarm-worker", level);
+    if (mf_fault_init() < 0) {
+        log_warn("MOEFARM_FAULT: give NAME:N:FILE");
+        return 2;
+    }
     if (s.runner_child)
         return run_child(&s);
     if (s.list_devices) {

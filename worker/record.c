@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "common/cleanup.h"
+#include "common/fault.h"
 
 static uint32_t crc32_of(const void *data, size_t len)
 {
@@ -67,6 +68,7 @@ int mf_record_write(int fd, const char *magic, const void *payload, size_t len, 
     put_u32(header + 4, (uint32_t)len);
     put_u32(header + 8, crc32_of(payload, len));
     int r = write_at(fd, header, sizeof(header), at);
+    mf_fault_at(MF_FAULT_RECORD_HALF);
     return r < 0 ? r : write_at(fd, payload, len, at + sizeof(header));
 }
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/fault.h"
 #include "common/json.h"
 #include "common/text.h"
 #include "kernels/family.h"
@@ -180,7 +181,9 @@ static int offer_step(struct mf_offer *o, const struct mf_step *step)
         cJSON_Delete(json);
         return -ENOMEM;
     }
-    return mf_channel_send_wait(((struct offer *)o)->channel, m, -1);
+    int r = mf_channel_send_wait(((struct offer *)o)->channel, m, -1);
+    mf_fault_at(MF_FAULT_STEP_OFFERED);
+    return r;
 }
 
 static int offer_reject(struct mf_offer *o, const char *family, const char *kernel, const char *rule,

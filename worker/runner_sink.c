@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "common/clock.h"
+#include "common/fault.h"
 #include "common/json.h"
 #include "worker/described.h"
 
@@ -46,7 +47,9 @@ static int sink_begin(struct mf_sink *sink, int64_t id, bool is_pipeline, int64_
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("begin");
     bool ok = m && mf_json_add_i64(m, is_pipeline ? "pipeline" : "step", id) &&
               mf_json_add_i64(m, "limit_ms", limit_ms);
-    return send_message(s, m, ok);
+    int r = send_message(s, m, ok);
+    mf_fault_at(MF_FAULT_STEP_BEGUN);
+    return r;
 }
 
 /* What is not known is not said. */
@@ -104,7 +107,9 @@ static int sink_result(struct mf_sink *sink, const struct mf_result *result)
             return r;
     }
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("result");
-    return send_message(s, m, m && fill_result(m, result));
+    int r = send_message(s, m, m && fill_result(m, result));
+    mf_fault_at(MF_FAULT_STEP_TOLD);
+    return r;
 }
 
 static bool fill_race(cJSON *race, const struct mf_race_outcome *o)
@@ -130,7 +135,9 @@ static int sink_race(struct mf_sink *sink, const struct mf_race_outcome *outcome
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("result");
     bool ok = m && cJSON_AddStringToObject(m, "status", mf_status_name(MF_STATUS_OK));
     cJSON *race = ok ? cJSON_AddObjectToObject(m, "race") : NULL;
-    return send_message(s, m, race && fill_race(race, outcome));
+    int r = send_message(s, m, race && fill_race(race, outcome));
+    mf_fault_at(MF_FAULT_RACE_TOLD);
+    return r;
 }
 
 static void switch_phase(struct mf_runner_sink *s, enum mf_phase phase)
@@ -172,5 +179,7 @@ int mf_runner_sink_end(struct mf_runner_sink *s)
             return -ENOMEM;
         s->busy_s[i] = 0;
     }
-    return send_message(s, m, busy != NULL);
+    int r = send_message(s, m, busy != NULL);
+    mf_fault_at(MF_FAULT_WORK_ENDED);
+    return r;
 }

@@ -12,7 +12,9 @@
 #include "common/buf.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
+#include "common/fault.h"
 #include "common/json.h"
+#include "worker/lock.h"
 #include "worker/record.h"
 
 #define RESULT_MAGIC "MFR1"
@@ -169,11 +171,9 @@ int mf_spool_open(const char *folder, const char *name, struct mf_spool **ret, u
         r = -errno;
         goto fail;
     }
-    if (flock(s->fd, LOCK_EX | LOCK_NB) < 0) {
-        r = errno == EWOULDBLOCK ? -EBUSY : -errno;
-        goto fail;
-    }
-    r = load(s, ret_torn);
+    r = mf_lock_file(s->fd);
+    if (r == 0)
+        r = load(s, ret_torn);
     if (r < 0)
         goto fail;
     *ret = s;
@@ -249,8 +249,10 @@ static int rewrite(struct mf_spool *s)
     }
     if (r == 0 && fsync(fd) < 0)
         r = -errno;
+    mf_fault_at(MF_FAULT_SPOOL_WRITTEN);
     if (r == 0 && rename(path, s->path) < 0)
         r = -errno;
+    mf_fault_at(MF_FAULT_SPOOL_RENAMED);
     if (r < 0) {
         (void)unlink(path);
         return r;
