@@ -11,6 +11,8 @@ add_custom_target(programs DEPENDS moefarmd moefarm-worker moefarm-compile moefa
 
 install(TARGETS moefarmd RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT server)
 
+install(FILES deploy/systemd/moefarmd.service DESTINATION ${mf_units} COMPONENT server)
+
 install(TARGETS moefarm-worker RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT worker)
 install(TARGETS moefarm-compile RUNTIME DESTINATION ${mf_private} COMPONENT worker)
 foreach(vendor amd nvidia)
@@ -19,6 +21,7 @@ foreach(vendor amd nvidia)
         install(TARGETS moefarm-hip-${vendor} LIBRARY DESTINATION ${mf_private} COMPONENT worker)
     endif()
 endforeach()
+install(FILES deploy/systemd/moefarm-worker@.service DESTINATION ${mf_units} COMPONENT worker)
 install(DIRECTORY kernels/hip DESTINATION ${CMAKE_INSTALL_DATADIR}/moefarm COMPONENT worker)
 # What kernels/family_plugin.h includes, and no more: all that a shared object of somebody else's needs.
 foreach(header common/artifact common/device_class common/layer common/names common/shape common/status common/step
@@ -39,6 +42,13 @@ foreach(component server worker cli)
         COMPONENT ${component})
 endforeach()
 
+# A service stops before its program goes, and systemd looks at the units again.
+foreach(component server worker)
+    string(TOUPPER ${component} upper)
+    set(CPACK_DEBIAN_${upper}_PACKAGE_CONTROL_EXTRA
+        ${CMAKE_SOURCE_DIR}/deploy/debian/${component}/prerm ${CMAKE_SOURCE_DIR}/deploy/debian/${component}/postrm
+        ${CMAKE_SOURCE_DIR}/deploy/debian/${component}/postinst)
+endforeach()
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME moefarm)
 set(CPACK_PACKAGE_VENDOR moefarm)

@@ -67,5 +67,8 @@ mf_add_test(check_bench_gpu USES common LINK m LABELS farm TIMEOUT 500)
 add_dependencies(check_bench_gpu moefarmd moefarm-worker moefarm)
 
 # What is installed on hosts. Not run under sanitizers, which no package is made of.
-add_test(NAME package COMMAND ${CMAKE_SOURCE_DIR}/tests/deploy/check_package.sh ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
-set_tests_properties(package PROPERTIES LABELS deploy TIMEOUT 300 SKIP_RETURN_CODE 77)
+foreach(name package units)
+    add_test(NAME ${name}
+        COMMAND ${CMAKE_SOURCE_DIR}/tests/deploy/check_${name}.sh ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+    set_tests_properties(${name} PROPERTIES LABELS deploy TIMEOUT 300 SKIP_RETURN_CODE 77)
+endforeach()

@@ -1,0 +1,170 @@
+#!/bin/bash
+# The systemd units: what systemd-analyze says of them, and then a systemd of their own, in a copy of the machine, that
+# starts the daemons as hardened as on a host, sees them ready, restarts one that hangs and lets a drained one go.
+#
+#   check_units.sh SOURCE BUILD
+set -euo pipefail
+export MF_SOURCE_DIR=${1:?check_units.sh SOURCE BUILD} MF_BINARY_DIR=${2:?check_units.sh SOURCE BUILD}
+self=$MF_SOURCE_DIR/tests/deploy/check_units.sh
+units=/tmp/units
+log=$MF_BINARY_DIR/check_units.log # the only thing that leaves the copy
+worker=$(systemd-escape --template=moefarm-worker@.service sim:gfx942/304:0 2>/dev/null) || {
+    echo "skipped: systemd is missing (package systemd)"
+    exit 77
+}
+
+fail() {
+    echo "check_units: $*"
+    systemctl status --no-pager 'moefarm*' 2>/dev/null || true
+    tail -n 30 /tmp/{moefarm,verify,watch}*.log || true
+    exit 1
+} >&2
+
+# ---- around the copy: a control group of its own, which nothing is left of ----
+
+outside() {
+    local hierarchy group code=0
+    hierarchy=$(findmnt -rn -o TARGET -t cgroup2 | head -n 1)
+    group=$hierarchy/moefarm-test.$$
+    rm -f "$log"
+    (
+        how=--no-boot
+        if [ -n "$hierarchy" ] && mkdir "$group" && echo $BASHPID >"$group/cgroup.procs"; then
+            how=--boot
+        fi 2>/dev/null
+        exec unshare --cgroup "$MF_SOURCE_DIR/tests/deploy/in_copy.sh" "$self" "$MF_SOURCE_DIR" "$MF_BINARY_DIR" $how
+    ) || code=$?
+    [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} +
+    [ ! -f "$log" ] || cat "$log"
+    exit $code
+}
+
+# ---- in the copy, before there is a systemd ----
+
+# At most these exposures, of 10: what the workers' unit leaves open it says why.
+check_offline() {
+    local unit ceiling
+    cmake --install "$MF_BINARY_DIR" --prefix /usr >install.log 2>&1 || fail "cmake --install"
+    systemd-analyze verify /usr/lib/systemd/system/moefarm*.service >verify.log 2>&1 || fail "systemd-analyze verify"
+    ! grep -i moefarm verify.log || fail "systemd-analyze verify has words about the units"
+    "$MF_SOURCE_DIR/deploy/debian/worker/postinst" configure
+    while read -r unit ceiling; do
+        systemd-analyze security --offline=true --threshold="$ceiling" "$unit" >security.log 2>&1 ||
+            fail "the exposure of $unit is above $ceiling of 100"
+    done <<<"moefarmd.service 15
+moefarm-worker@.service 36"
+    echo "verified; exposures below their ceilings"
+}
+
+# Our units and the targets that every service refers to: no service of the host, and nothing that sets the machine up.
+lay_out() {
+    local target
+    mkdir -p $units/moefarm{d,-worker@}.service.d /etc/moefarm
+    for target in sysinit basic shutdown network network-online exit umount; do
+        printf '[Unit]\nDefaultDependencies=no\n' >$units/$target.target
+    done
+    cp /usr/lib/systemd/system/moefarm* $units/
+    printf '[Service]\nStandardOutput=append:/tmp/%%p.log\nStandardError=append:/tmp/%%p.log\n' |
+        tee $units/moefarm{d,-worker@}.service.d/log.conf >/dev/null
+    printf '[Service]\nWatchdogSec=2\nRestartSec=0\n' >$units/moefarmd.service.d/hasty.conf
+    echo 'MOEFARMD_OPTIONS=--http 127.0.0.1:0 --hub 127.0.0.1:0 --port-file /var/lib/moefarm/ports' >/etc/moefarm/moefarmd.env
+    cat >$units/probe.service <<END
+[Unit]
+DefaultDependencies=no
+[Service]
+Type=oneshot
+StandardOutput=append:$log
+StandardError=append:$log
+ExecStart=$self $MF_SOURCE_DIR $MF_BINARY_DIR --booted
+ExecStopPost=sh -c 'systemctl --force --no-block exit \$EXIT_STATUS'
+END
+}
+
+boot() {
+    mount -t sysfs -o ro sysfs /sys
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup 2>/dev/null || return 0
+    mount --bind /proc/sys /proc/sys
+    mount -o remount,ro,bind /proc/sys
+    lay_out
+    exec env -i container=moefarm-test SYSTEMD_UNIT_PATH=$units PATH="$PATH" /lib/systemd/systemd --system --unit=probe.service
+}
+
+# ---- under it ----
+
+value() {
+    systemctl show --value -p "$2" "$1"
+}
+
+await() {
+    local i
+    for i in $(seq 600); do
+        ! "$@" || return 0
+        sleep 0.05
+    done
+    fail "waited in vain: $*"
+}
+
+is() {
+    [ "$(value "$1" "$2")" = "$3" ]
+}
+
+workers_are() {
+    [ "$(moefarm --json workers 2>/dev/null | grep -c "\"state\":.*\"$1\"")" = "$2" ]
+}
+
+# Each returns once the daemon has said READY=1.
+check_start() {
+    systemctl start moefarmd.service || fail "moefarmd does not start"
+    . /var/lib/moefarm/ports
+    export MOEFARM_URL=http://127.0.0.1:$http
+    echo "MOEFARM_WORKER_OPTIONS=--coordinator tcp://127.0.0.1:$hub" >/etc/moefarm/worker.env
+    echo "MOEFARMD_OPTIONS=--http 127.0.0.1:$http --hub 127.0.0.1:$hub" >/etc/moefarm/moefarmd.env
+    systemctl start "$worker" moefarm-worker@cpu:0.service || fail "the workers do not start"
+    await workers_are idle 2
+    [ "$(stat -c %U:%a /var/lib/private/moefarm/farm.db)" = "moefarm:600" ] || fail "the database is open to others"
+    ! runuser -u nobody -- ls /var/lib/moefarm/ 2>/dev/null || fail "the state folder is open to others"
+    echo "ready: the coordinator, a simulated device, the CPU"
+}
+
+check_batch() {
+    head -n 3 /usr/share/doc/moefarm/examples/qwen3_untuned_fmoe.csv >shapes.csv
+    timeout 100 moefarm submit shapes.csv --classes gfx942/304 --watch >watch.log 2>&1 || fail "the batch failed"
+    echo "tuned: $(moefarm export --simulated | tail -n +2 | wc -l) rows"
+}
+
+check_watchdog() {
+    systemctl kill --kill-whom=main --signal=STOP moefarmd.service
+    await is moefarmd.service NRestarts 1
+    await is moefarmd.service SubState running
+    await workers_are idle 2
+    echo "restarted by its watchdog; the workers are back"
+}
+
+check_end() {
+    local id
+    id=$(moefarm workers | awk '/sim/ {print $1}')
+    moefarm drain "$id" >/dev/null
+    await is "$worker" ActiveState inactive
+    is "$worker" Result success && is "$worker" NRestarts 0 || fail "a drained worker has not ended well"
+    systemctl stop moefarm-worker@cpu:0.service moefarmd.service
+    is moefarm-worker@cpu:0.service Result success || fail "the worker was not stopped well"
+    is moefarmd.service Result success || fail "moefarmd was not stopped well"
+    echo "drained and stopped"
+}
+
+case ${3-} in
+--boot | --no-boot)
+    cd /tmp
+    check_offline
+    [ "$3" = --no-boot ] || boot
+    echo "no control groups of its own here: the units are not started"
+    ;;
+--booted)
+    cd /tmp
+    check_start
+    check_batch
+    check_watchdog
+    check_end
+    ;;
+*) outside ;;
+esac
