@@ -4,25 +4,59 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/json.h"
+#include "common/secret.h"
 #include "common/text.h"
 
 #define JSON_MAX (64u << 20)
 
-static int connect_to(struct mf_cli *cli)
+/* Never an option's value: other users of the machine see those. */
+static int read_token(const struct mf_cli *cli, char token[MF_TOKEN_TEXT_MAX])
 {
+    const char *text = getenv("MOEFARM_TOKEN");
+    int64_t id;
+    uint8_t secret[MF_KEY_SIZE];
     int r;
 
-    if (cli->http)
-        return 0;
-    r = mf_http_new(cli->url, &cli->http);
+    token[0] = '\0';
+    if (*cli->token_file)
+        r = mf_secret_file_read(cli->token_file, token, MF_TOKEN_TEXT_MAX);
+    else
+        r = text ? mf_copy(token, MF_TOKEN_TEXT_MAX, text) : 0;
+    if (r < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "%s: %s", *cli->token_file ? cli->token_file : "MOEFARM_TOKEN",
+                           strerror(-r));
+    if (*token && mf_access_token_parse(token, &id, secret) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "%s: no access token, as `moefarm token` prints it",
+                           *cli->token_file ? cli->token_file : "MOEFARM_TOKEN");
+    return 0;
+}
+
+int mf_api_connect(const struct mf_cli *cli, struct mf_http **ret)
+{
+    char token[MF_TOKEN_TEXT_MAX];
+    int r = read_token(cli, token);
+
+    if (r != 0)
+        return r;
+    r = mf_http_new(cli->url, &(struct mf_http_access){token, cli->ca}, ret);
+    explicit_bzero(token, sizeof(token));
+    if (r == -EPERM)
+        return mf_cli_fail(MF_EXIT_USAGE, "--url: %s would have the token in the clear; give https://",
+                           cli->url);
     if (r == -EINVAL)
         return mf_cli_fail(MF_EXIT_USAGE, "--url: '%s' is no URL; give http://host:port", cli->url);
     if (r < 0)
         return mf_cli_fail(MF_EXIT_UNREACHED, "out of memory");
     return 0;
+}
+
+static int connect_to(struct mf_cli *cli)
+{
+    return cli->http ? 0 : mf_api_connect(cli, &cli->http);
 }
 
 /* The body of an error: problem+json, or whatever a proxy in between says. */

@@ -7,6 +7,8 @@
 #include "cli/cli.h"
 #include "common/shape.h"
 
+/* A client of the farm that the options name. The caller frees it. */
+int mf_api_connect(const struct mf_cli *cli, struct mf_http **ret);
 /* Sends; any status but 2xx is printed: the problem's detail and each of its errors. */
 int mf_api_send(struct mf_cli *cli, const struct mf_http_request *q, struct mf_http_reply *reply);
 /* GET that answers JSON. The caller owns *ret. */

@@ -64,6 +64,28 @@ static int reorder(const struct mf_opt *opts, size_t n, int argc, char **argv)
     return 0;
 }
 
+void mf_cli_common(struct mf_cli *cli, struct mf_opt opts[MF_CLI_COMMON])
+{
+    opts[0] = (struct mf_opt){.name = "url",
+                              .type = MF_OPT_TEXT,
+                              .value = &cli->url,
+                              .argument = "URL",
+                              .help = "of moefarmd (MOEFARM_URL)"};
+    opts[1] =
+        (struct mf_opt){.name = "token-file",
+                        .type = MF_OPT_TEXT,
+                        .value = &cli->token_file,
+                        .argument = "FILE",
+                        .help = "that holds an access token (MOEFARM_TOKEN_FILE; MOEFARM_TOKEN is one)"};
+    opts[2] = (struct mf_opt){.name = "ca",
+                              .type = MF_OPT_TEXT,
+                              .value = &cli->ca,
+                              .argument = "FILE",
+                              .help = "PEM of who vouches for moefarmd's certificate (MOEFARM_CA)"};
+    opts[3] = (struct mf_opt){
+        .name = "json", .type = MF_OPT_BOOL, .value = &cli->json, .help = "print the API's answer as it is"};
+}
+
 int mf_cli_parse(struct mf_cli *cli, const struct mf_command *self, const struct mf_opt *opts, size_t n,
                  int min, int max, int argc, char **argv, int *ret_rest)
 {
@@ -71,16 +93,11 @@ int mf_cli_parse(struct mf_cli *cli, const struct mf_command *self, const struct
     char usage[512];
     int r;
 
-    assert(n + 2 <= OPTS_MAX);
+    assert(n + MF_CLI_COMMON <= OPTS_MAX);
     for (size_t i = 0; i < n; i++)
         all[i] = opts[i];
-    all[n++] = (struct mf_opt){.name = "url",
-                               .type = MF_OPT_TEXT,
-                               .value = &cli->url,
-                               .argument = "URL",
-                               .help = "of moefarmd (MOEFARM_URL)"};
-    all[n++] = (struct mf_opt){
-        .name = "json", .type = MF_OPT_BOOL, .value = &cli->json, .help = "print the API's answer as it is"};
+    mf_cli_common(cli, all + n);
+    n += MF_CLI_COMMON;
     mf_say(usage, sizeof(usage), "moefarm %s [options] %s\n\n%s", self->name, self->arguments, self->help);
     r = reorder(all, n, argc, argv);
     if (r < 0)

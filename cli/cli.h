@@ -21,10 +21,12 @@ enum mf_exit {
 
 struct mf_cli {
     const char *url;
-    bool json;            /* raw answers of the API */
-    bool to_terminal;     /* stdout is one: progress bars may be redrawn */
-    bool utf8;            /* and shows block characters */
-    struct mf_http *http; /* made by the first request */
+    const char *token_file; /* "": MOEFARM_TOKEN holds the token, or there is none */
+    const char *ca;         /* "": the system's */
+    bool json;              /* raw answers of the API */
+    bool to_terminal;       /* stdout is one: progress bars may be redrawn */
+    bool utf8;              /* and shows block characters */
+    struct mf_http *http;   /* made by the first request */
 };
 
 struct mf_command {
@@ -50,7 +52,10 @@ int mf_cmd_revoke_key(struct mf_cli *cli, const struct mf_command *self, int arg
 int mf_cmd_export(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_run_config(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 
-/* Parses a command's words: options (its own, and --url and --json, which every command has) may stand before,
+/* The options that every command has, and that may stand before it. */
+#define MF_CLI_COMMON 4
+void mf_cli_common(struct mf_cli *cli, struct mf_opt opts[MF_CLI_COMMON]);
+/* Parses a command's words: options (its own, and mf_cli_common's, which every command has) may stand before,
  * between and after the other words; argv is reordered. At least min and at most max other words are left from
  * argv[*ret_rest] on; too few or too many is an error that shows the usage.
  * 0: go on; 1: help was printed; -EINVAL after a message. */

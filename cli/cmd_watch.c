@@ -198,8 +198,8 @@ int mf_watch_batch(struct mf_cli *cli, int64_t batch, int64_t patience_s)
     w.progress.batch = batch;
     mf_buf_init(&w.text, TEXT_MAX);
     code = read_lists(&w);
-    if (code == 0 && mf_http_new(cli->url, &events) < 0)
-        code = mf_cli_fail(MF_EXIT_UNREACHED, "out of memory");
+    if (code == 0)
+        code = mf_api_connect(cli, &events);
     if (code == 0) {
         draw(&w, false);
         code = follow(&w, events, patience_s);

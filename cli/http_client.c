@@ -6,11 +6,14 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/secret.h"
 #include "common/text.h"
 
 struct mf_http {
     CURL *curl;
-    struct mf_buf url; /* base, without a final '/' */
+    struct mf_buf url;                          /* base, without a final '/' */
+    char authorization[MF_TOKEN_TEXT_MAX + 16]; /* of the header; "": none */
+    const char *ca;
     char curl_text[CURL_ERROR_SIZE];
     char error[CURL_ERROR_SIZE + 256];
     struct mf_http_reply *reply; /* of the request under way */
@@ -86,13 +89,24 @@ static int stream_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t
     return h->callback_error < 0;
 }
 
-int mf_http_new(const char *url, struct mf_http **ret)
+/* http:// to this machine: nobody else hears it. */
+static bool is_near(const char *url)
+{
+    const char *host = url + strlen("http://");
+
+    return strncmp(host, "127.", 4) == 0 || strncmp(host, "[::1]", 5) == 0 ||
+           (strncasecmp(host, "localhost", 9) == 0 && (!host[9] || host[9] == ':' || host[9] == '/'));
+}
+
+int mf_http_new(const char *url, const struct mf_http_access *access, struct mf_http **ret)
 {
     _cleanup_(mf_http_freep) struct mf_http *h = NULL;
     size_t len = strlen(url);
 
     if (strncasecmp(url, "http://", 7) != 0 && strncasecmp(url, "https://", 8) != 0)
         return -EINVAL;
+    if (*access->token && strncasecmp(url, "https://", 8) != 0 && !is_near(url))
+        return -EPERM;
     /* Once in the process; the command line has one thread */
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return -ENOMEM;
@@ -100,6 +114,9 @@ int mf_http_new(const char *url, struct mf_http **ret)
     if (!h)
         return -ENOMEM;
     mf_buf_init(&h->url, 8192);
+    h->ca = access->ca;
+    if (*access->token)
+        mf_say(h->authorization, sizeof(h->authorization), "Bearer %s", access->token);
     while (len > 0 && url[len - 1] == '/')
         len--;
     h->curl = curl_easy_init();
@@ -116,6 +133,7 @@ struct mf_http *mf_http_free(struct mf_http *h)
     if (h->curl)
         curl_easy_cleanup(h->curl);
     mf_buf_release(&h->url);
+    explicit_bzero(h->authorization, sizeof(h->authorization));
     free(h);
     return NULL;
 }
@@ -139,6 +157,9 @@ static void prepare(struct mf_http *h, const char *url)
     curl_easy_setopt(h->curl, CURLOPT_PROXY, "");
     curl_easy_setopt(h->curl, CURLOPT_USERAGENT, "moefarm/" MF_VERSION);
     curl_easy_setopt(h->curl, CURLOPT_CONNECTTIMEOUT_MS, MF_HTTP_CONNECT_MS);
+    curl_easy_setopt(h->curl, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    if (*h->ca)
+        curl_easy_setopt(h->curl, CURLOPT_CAINFO, h->ca);
 }
 
 static int perform(struct mf_http *h)
@@ -213,6 +234,8 @@ int mf_http_send(struct mf_http *h, const struct mf_http_request *q, struct mf_h
         if (r >= 0)
             r = add_header(&headers, "Content-Type", q->content_type ? q->content_type : "application/json");
     }
+    if (r >= 0 && h->authorization[0])
+        r = add_header(&headers, "Authorization", h->authorization);
     if (r >= 0 && q->idempotency_key)
         r = add_header(&headers, "Idempotency-Key", q->idempotency_key);
     if (r < 0)
@@ -249,6 +272,8 @@ int mf_http_stream(struct mf_http *h, const char *path, struct mf_sse *sse, mf_h
     curl_easy_setopt(h->curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(h->curl, CURLOPT_LOW_SPEED_TIME, MF_HTTP_SILENCE_S);
     r = add_header(&headers, "Accept", "text/event-stream");
+    if (r >= 0 && h->authorization[0])
+        r = add_header(&headers, "Authorization", h->authorization);
     if (r >= 0 && sse->last_id[0])
         r = add_header(&headers, "Last-Event-ID", sse->last_id);
     if (r < 0)

@@ -37,8 +37,14 @@ struct mf_http_request {
     size_t body_len;
 };
 
-/* url: "http://host:port". -EINVAL: no such URL, or another scheme; -ENOMEM. */
-int mf_http_new(const char *url, struct mf_http **ret);
+struct mf_http_access {
+    const char *token; /* "": none. It is copied */
+    const char
+        *ca; /* PEM file of who vouches for the server; "": the system's. It has to outlive the client */
+};
+/* url: "http://host:port". -EINVAL: no such URL, or another scheme; -EPERM: the token would go in the clear to another host;
+ * -ENOMEM. */
+int mf_http_new(const char *url, const struct mf_http_access *access, struct mf_http **ret);
 struct mf_http *mf_http_free(struct mf_http *h);
 MF_DEFINE_CLEANUP(struct mf_http *, mf_http_free);
 

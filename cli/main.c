@@ -76,21 +76,22 @@ static int run_command(struct mf_cli *cli, const char *name, int argc, char **ar
     return mf_cli_fail(MF_EXIT_USAGE, "there is no command '%s'; moefarm --help lists them", name);
 }
 
+static const char *from_environment(const char *name, const char *otherwise)
+{
+    const char *value = getenv(name);
+
+    return value && *value ? value : otherwise;
+}
+
 int main(int argc, char **argv)
 {
-    struct mf_cli cli = {.url = getenv("MOEFARM_URL")};
-    const struct mf_opt opts[] = {
-        {.name = "url",
-         .type = MF_OPT_TEXT,
-         .value = &cli.url,
-         .argument = "URL",
-         .help = "of moefarmd (MOEFARM_URL)"},
-        {.name = "json", .type = MF_OPT_BOOL, .value = &cli.json, .help = "print the API's answer as it is"},
-    };
+    struct mf_cli cli = {.url = from_environment("MOEFARM_URL", URL_DEFAULT),
+                         .token_file = from_environment("MOEFARM_TOKEN_FILE", ""),
+                         .ca = from_environment("MOEFARM_CA", "")};
+    struct mf_opt opts[MF_CLI_COMMON];
     int rest, code;
 
-    if (!cli.url || !*cli.url)
-        cli.url = URL_DEFAULT;
+    mf_cli_common(&cli, opts);
     cli.to_terminal = isatty(STDOUT_FILENO);
     cli.utf8 = locale_is_utf8();
     /* A closed pipe behind us is a write error, not a death in the middle of a merge */

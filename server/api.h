@@ -41,6 +41,8 @@ int mf_api_readyz(void *farm, struct mf_request *r);
 int mf_api_metrics_write(void *farm, struct mf_request *r); /* the writer's counters into r->stats */
 
 /* HTTP thread: owner is struct mf_http. */
+int mf_api_session(void *http, struct mf_request *r);
+int mf_api_session_end(void *http, struct mf_request *r);
 int mf_api_healthz(void *http, struct mf_request *r);
 int mf_api_openapi(void *http, struct mf_request *r);
 int mf_api_page(void *http, struct mf_request *r);

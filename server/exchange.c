@@ -3,6 +3,7 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/text.h"
+#include "server/api.h"
 #include "server/bus.h"
 #include "server/problem.h"
 
@@ -91,14 +92,26 @@ static bool other_origin(struct MHD_Connection *c)
     return origin && (!rest || !host || strcasecmp(rest + 3, host) != 0);
 }
 
+/* It says that it comes from our own page; silence is no such word. */
+static bool same_origin(struct MHD_Connection *c)
+{
+    const char *site = header(c, "Sec-Fetch-Site"), *origin = header(c, "Origin");
+    return ((site && strcmp(site, "same-origin") == 0) || origin) && !other_origin(c);
+}
+
+static bool is_reading(const char *method)
+{
+    return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+}
+
 static int check_origin(struct mf_exchange *x, const char *method)
 {
     struct mf_response *p = &x->request->response;
     const char *host = header(x->connection, "Host");
-    if (host && !host_is_local(host))
+    if (!x->http->gate && host && !host_is_local(host))
         return mf_refuse_at(p, 421, "header.Host", "host",
                             "Host: ask for localhost or an address; %.60s is neither", host);
-    if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0 && other_origin(x->connection))
+    if (!is_reading(method) && other_origin(x->connection))
         return mf_refuse_at(p, 403, "header.Origin", "origin",
                             "a page of another origin may not change anything here");
     return 0;
@@ -120,6 +133,50 @@ static int find_route(struct mf_exchange *x, const char *method, const char *url
     (void)mf_refuse(&r->response, 405, "%.16s is not for this path; it takes %s", method, allow);
     (void)mf_respond_header(&r->response, "Allow", "%s", allow);
     return -EINVAL;
+}
+
+static int check_token(struct mf_exchange *x, const char *method)
+{
+    struct mf_http *h = x->http;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    struct mf_visit v = {
+        .from = info ? info->client_addr : NULL,
+        .authorization = header(x->connection, "Authorization"),
+        .needs = x->request->route->role,
+    };
+    if (!h->gate)
+        return 0;
+    /* A browser sends its cookie along whoever asks: a change is taken only where it says that our own page did */
+    if (!v.authorization && (is_reading(method) || same_origin(x->connection)))
+        v.cookie = MHD_lookup_connection_value(x->connection, MHD_COOKIE_KIND, MF_GATE_COOKIE);
+    return mf_gate_check(h->gate, &v, &x->request->response, &x->token);
+}
+
+int mf_api_session(void *http, struct mf_request *r)
+{
+    struct mf_http *h = http;
+    const struct mf_exchange *x = r->exchange;
+    const char *token = mf_gate_bearer(header(x->connection, "Authorization"));
+    if (!h->gate)
+        return mf_respond_state(&r->response, "no token is needed");
+    if (!token)
+        return mf_refuse_at(&r->response, 400, "header.Authorization", "missing",
+                            "Authorization: Bearer TOKEN is expected");
+    int e = mf_respond_state(&r->response, "signed in");
+    return e < 0 ? e
+                 : mf_respond_header(&r->response, "Set-Cookie",
+                                     MF_GATE_COOKIE "=%s; Path=/; HttpOnly; SameSite=Strict%s", token,
+                                     h->options.certificate ? "; Secure" : "");
+}
+
+int mf_api_session_end(void *http, struct mf_request *r)
+{
+    (void)http;
+    int e = mf_respond_state(&r->response, "signed out");
+    return e < 0 ? e
+                 : mf_respond_header(&r->response, "Set-Cookie",
+                                     MF_GATE_COOKIE "=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0");
 }
 
 static int copy_header(struct mf_exchange *x, const char *name, char *dst, size_t cap)
@@ -380,9 +437,12 @@ static void add_headers(struct MHD_Response *m, const struct mf_response *p, boo
     static const char *const security[][2] = {
         {"X-Content-Type-Options", "nosniff"},
         {"Content-Security-Policy",
-         "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"},
+         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+         " frame-ancestors 'none'; base-uri 'none'; form-action 'none'"},
+        {"X-Frame-Options", "DENY"},
         {"Referrer-Policy", "no-referrer"},
         {"Cross-Origin-Resource-Policy", "same-origin"},
+        {"Cross-Origin-Opener-Policy", "same-origin"},
     };
     for (size_t i = 0; i < MF_ARRAY_LEN(security); i++)
         (void)MHD_add_response_header(m, security[i][0], security[i][1]);
@@ -449,9 +509,14 @@ static enum MHD_Result exchange_begin(struct mf_http *h, struct MHD_Connection *
     if (!x)
         return MHD_NO;
     *state = x;
-    x->refused = check_origin(x, method) < 0 || find_route(x, method, url) < 0 || check_headers(x) < 0 ||
-                 check_body(x, &len) < 0 || read_query(x) < 0;
+    x->refused = check_origin(x, method) < 0 || find_route(x, method, url) < 0 ||
+                 check_token(x, method) < 0 || check_headers(x) < 0 || check_body(x, &len) < 0 ||
+                 read_query(x) < 0;
     if (x->refused && len > (int64_t)MF_HTTP_SWALLOW_MAX)
+        return exchange_answer(x);
+    /* Nothing more is read of who is nobody, or asks too often */
+    int status = x->request->response.status;
+    if (x->refused && (status == 401 || status == 429))
         return exchange_answer(x);
     const char *expect = header(connection, "Expect");
     if (x->refused && expect && strcasecmp(expect, "100-continue") == 0)

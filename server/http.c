@@ -23,6 +23,8 @@
 #define BUS_HWM 1000
 /* A header block larger than this is refused by libmicrohttpd with 431. */
 #define CONNECTION_MEMORY (32u << 10)
+#define TLS_PRIORITIES    "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
+#define STREAMS_CHECK_MS  500
 
 static int open_socket(void *zmq, int type, const char *bind, const char *connect, void **ret)
 {
@@ -64,21 +66,24 @@ union address {
     struct sockaddr_in6 v6;
 };
 
-/* -EPERM: not loopback; -EINVAL: no address. */
-static int loopback_address(const char *text, int port, union address *ret, socklen_t *ret_len)
+/* -EINVAL: no address. */
+static int parse_address(const char *text, int port, union address *ret, socklen_t *ret_len,
+                         bool *ret_loopback)
 {
     memset(ret, 0, sizeof(*ret));
     if (inet_pton(AF_INET, text, &ret->v4.sin_addr) == 1) {
         ret->v4.sin_family = AF_INET;
         ret->v4.sin_port = htons((uint16_t)port);
         *ret_len = sizeof(ret->v4);
-        return ntohl(ret->v4.sin_addr.s_addr) >> 24 == 127 ? 0 : -EPERM;
+        *ret_loopback = ntohl(ret->v4.sin_addr.s_addr) >> 24 == 127;
+        return 0;
     }
     if (inet_pton(AF_INET6, text, &ret->v6.sin6_addr) == 1) {
         ret->v6.sin6_family = AF_INET6;
         ret->v6.sin6_port = htons((uint16_t)port);
         *ret_len = sizeof(ret->v6);
-        return IN6_IS_ADDR_LOOPBACK(&ret->v6.sin6_addr) ? 0 : -EPERM;
+        *ret_loopback = IN6_IS_ADDR_LOOPBACK(&ret->v6.sin6_addr);
+        return 0;
     }
     return -EINVAL;
 }
@@ -88,14 +93,18 @@ static int open_listener(struct mf_http *h, char *why, size_t why_cap)
     const char *text = h->options.address ? h->options.address : "127.0.0.1";
     union address address;
     socklen_t len;
-    int r = loopback_address(text, h->options.port, &address, &len);
+    bool loopback = false;
+    int r = parse_address(text, h->options.port, &address, &len, &loopback);
     if (r < 0) {
-        mf_say(why, why_cap,
-               r == -EPERM
-                   ? "%s is not a loopback address, and there are no keys yet: listen on 127.0.0.1 or ::1"
-                   : "%s is no address: give one as 127.0.0.1 or ::1",
-               text);
+        mf_say(why, why_cap, "%s is no address: give one as 127.0.0.1 or ::1", text);
         return r;
+    }
+    if (!loopback && (!h->gate || (!h->options.certificate && !h->options.plain))) {
+        mf_say(
+            why, why_cap,
+            "%s is not a loopback address: there, tokens and TLS are needed; give a certificate and its key",
+            text);
+        return -EPERM;
     }
     h->listen_fd = socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int one = 1;
@@ -121,12 +130,25 @@ __attribute__((format(printf, 2, 0))) static void daemon_log(void *cls, const ch
 
 static int open_daemon(struct mf_http *h)
 {
+    struct mf_http_options *o = &h->options;
+    struct MHD_OptionItem tls[] = {
+        {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)o->certificate},
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)o->key},
+        {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)TLS_PRIORITIES},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     h->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, mf_exchange_handle, h,
+        flags | (o->certificate ? MHD_USE_TLS : 0), 0, NULL, NULL, mf_exchange_handle, h,
         MHD_OPTION_EXTERNAL_LOGGER, daemon_log, NULL, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)h->listen_fd,
         MHD_OPTION_NOTIFY_COMPLETED, mf_exchange_completed, h, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)h->options.connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->options.idle_s,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+        h->gate ? (unsigned)o->connections / 2 : 0, MHD_OPTION_ARRAY, o->certificate ? tls : tls + 3,
+        MHD_OPTION_END);
+    o->certificate =
+        o->certificate ? "" : NULL; /* the caller's text; from here on it says only that there is TLS */
+    o->key = NULL;
     if (!h->daemon)
         return errno ? -errno : -EIO;
     h->listen_fd = -1;
@@ -201,6 +223,8 @@ static void *http_main(void *arg)
             break;
         take_replies(h);
         take_events(h);
+        if (h->gate && mf_now_ms() - h->gate_ms >= STREAMS_CHECK_MS)
+            mf_streams_check(h);
         mf_streams_wake(h, true);
         if (MHD_run(h->daemon) != MHD_YES)
             break;
@@ -229,7 +253,10 @@ int mf_http_start(const struct mf_http_options *options, struct mf_http **ret, c
     set_defaults(h);
     *why = 0;
 
-    int r = open_listener(h, why, why_cap);
+    int r = options->tokens ? mf_gate_new(options->tokens, options->rate, &h->gate) : 0;
+    h->options.tokens = NULL;
+    if (r == 0)
+        r = open_listener(h, why, why_cap);
     if (r == 0 && (h->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
         r = -errno;
     if (r == 0)
@@ -288,6 +315,7 @@ struct mf_http *mf_http_stop(struct mf_http *h, int wait_ms)
     mf_closep(&h->listen_fd);
     mf_closep(&h->stop_fd);
     (void)mf_events_free(h->ring);
+    (void)mf_gate_free(h->gate);
     free(h);
     return NULL;
 }

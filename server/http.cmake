@@ -8,6 +8,7 @@ set(MF_HTTP_SOURCES
     events.c
     exchange.c
     export.c
+    gate.c
     http.c
     metrics.c
     openapi.c

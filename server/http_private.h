@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "server/events.h"
+#include "server/gate.h"
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/request.h"
@@ -48,6 +49,7 @@ struct mf_exchange {
     size_t swallowed;
     size_t body_bytes; /* counted in http->body_bytes */
     int route;         /* index for the metrics; -1: none matched */
+    int64_t token;     /* that let it in; 0: none */
     int64_t start_ms;
     struct mf_stream *stream; /* NULL for all else */
     struct mf_exchange *prev, *next;
@@ -65,6 +67,8 @@ struct mf_http {
     int n_away, n_streams;
     size_t body_bytes;
     struct mf_events *ring;
+    struct mf_gate *gate; /* NULL: no tokens are needed */
+    int64_t gate_ms;      /* when the streams' tokens were looked at */
     struct mf_http_counters counters;
 };
 
@@ -85,5 +89,7 @@ struct MHD_Response *mf_stream_open(struct mf_exchange *x);
 void mf_stream_free(struct mf_exchange *x);
 /* What the reader found of the events that x missed. */
 void mf_stream_caught_up(struct mf_exchange *x);
+/* Ends the streams whose token does not stand any more. */
+void mf_streams_check(struct mf_http *h);
 /* Wakes the streams that an event concerns; with beat, those that were silent for long too. */
 void mf_streams_wake(struct mf_http *h, bool beat);

@@ -23,19 +23,22 @@
 #include <zmq.h>
 
 #define HTTP_WAIT_MS 2000
+#define PEM_MAX      (256 << 10)
 
 struct options {
-    const char *state, *http, *hub, *port_file, *log_level;
-    int64_t beat_ms, readers, attempts;
+    const char *state, *http, *hub, *port_file, *log_level, *tls_certificate, *tls_key;
+    int64_t beat_ms, readers, attempts, http_rate;
     double unit_s, race_s;
-    bool keys;
+    bool keys, tokens, plain;
 };
 
 /* What runs, so that everything ends in one place, in the order that the fields say. */
 struct daemon {
     int lock, signals;
+    bool tokens;             /* the API asks for them */
     struct mf_key_pair keys; /* of the hub */
     struct mf_notify notify;
+    char *certificate, *tls_key;
     void *zmq;
     struct mf_farm *farm;
     struct mf_readers *readers;
@@ -52,6 +55,11 @@ static int read_options(int argc, char **argv, struct options *o)
         {"hub",            MF_OPT_TEXT,   &o->hub,            "ADDRESS:PORT", "where workers connect; port 0 takes any", 0, 0},
         {"port-file",      MF_OPT_TEXT,   &o->port_file,      "FILE",         "write the real ports there once both are bound: lines http=PORT, hub=PORT", 0, 0},
         {"keys",           MF_OPT_BOOL,   &o->keys,           NULL,           "on loopback too only workers with an enrolled key are taken; beyond it that is always so", 0, 0},
+        {"tokens",         MF_OPT_BOOL,   &o->tokens,         NULL,           "on loopback too the API asks for an access token; beyond it that is always so", 0, 0},
+        {"tls-cert",       MF_OPT_TEXT,   &o->tls_certificate, "FILE",        "PEM, the server's certificate first: the API by HTTPS", 0, 0},
+        {"tls-key",        MF_OPT_TEXT,   &o->tls_key,        "FILE",         "PEM, its key", 0, 0},
+        {"plain-http",     MF_OPT_BOOL,   &o->plain,          NULL,           "beyond loopback without TLS: something in front ends it", 0, 0},
+        {"http-rate",      MF_OPT_INT,    &o->http_rate,      "N",            "requests a second of one token or address, where tokens are asked for; 0: no bound", 0, 1000000},
         {"beat-ms",        MF_OPT_INT,    &o->beat_ms,        "MS",           "a worker's heartbeat; a lease is three", 10, 600000},
         {"attempts",       MF_OPT_INT,    &o->attempts,       "N",            "leases of a unit before it is given up", 1, 1000},
         {"unit-s",         MF_OPT_DOUBLE, &o->unit_s,         "S",            "seconds that a probe unit is cut to", 0, 0},
@@ -93,17 +101,6 @@ static bool is_loopback(const char *address)
 {
     return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0 ||
            strcmp(address, "localhost") == 0;
-}
-
-/* Until there are tokens, whoever reaches the port can have the farm run code on its workers. */
-static int refuse_open_bind(const char *option, const char *text, const char *address)
-{
-    if (is_loopback(address))
-        return 0;
-    return log_err(-EPERM,
-                   "--%s %s: without keys only loopback may be bound (127.0.0.1 or [::1]); let other hosts in"
-                   " through a tunnel",
-                   option, text);
 }
 
 /* ZeroMQ's endpoint of an address, with or without "tcp://". */
@@ -186,6 +183,44 @@ static int write_port_file(const char *path, int http, const char *workers)
     return rename(temporary, path) < 0 ? log_err(-errno, "rename %s", path) : 0;
 }
 
+/* A PEM file as a text; with the terminator that libmicrohttpd wants. */
+static int read_pem(const char *option, const char *path, char **ret)
+{
+    char *text = malloc(PEM_MAX);
+    int r = text ? mf_secret_file_read(path, text, PEM_MAX) : -ENOMEM;
+    if (r < 0) {
+        free(text);
+        return log_err(r, "--%s %s", option, path);
+    }
+    *ret = text;
+    return 0;
+}
+
+/* What the API asks for. Whoever reaches the port without can have the farm run code on its workers. */
+static int secure_http(struct daemon *d, const struct options *o, struct mf_http_options *http)
+{
+    bool beyond = !is_loopback(http->address);
+    int r = 0;
+    if (!*o->tls_certificate != !*o->tls_key)
+        return log_err(-EINVAL, "--tls-cert and --tls-key: give both, or none");
+    if (beyond && !*o->tls_certificate && !o->plain)
+        return log_err(
+            -EPERM,
+            "--http %s: beyond loopback (127.0.0.1 or [::1]) give --tls-cert and --tls-key, or --plain-http"
+            " when something in front of it ends TLS",
+            o->http);
+    d->tokens = beyond || o->tokens;
+    http->plain = o->plain;
+    http->rate = o->http_rate;
+    if (*o->tls_certificate)
+        r = read_pem("tls-cert", o->tls_certificate, &d->certificate);
+    if (r == 0 && *o->tls_key)
+        r = read_pem("tls-key", o->tls_key, &d->tls_key);
+    http->certificate = d->certificate;
+    http->key = d->tls_key;
+    return r;
+}
+
 static int start_farm(struct daemon *d, const struct options *o, const char *endpoint, bool keys)
 {
     char why[512] = "", database[4096], token[4096];
@@ -195,7 +230,7 @@ static int start_farm(struct daemon *d, const struct options *o, const char *end
     options.path = database;
     options.endpoint = endpoint;
     options.keys = keys ? &d->keys : NULL;
-    options.first_token = keys ? token : NULL;
+    options.first_token = d->tokens ? token : NULL;
     options.beat_ms = o->beat_ms;
     options.attempts = o->attempts;
     options.unit_s = o->unit_s;
@@ -212,7 +247,7 @@ static int start_all(struct daemon *d, const struct options *o)
     struct mf_http_options http = {.address = address};
     if (split_address(o->http, address, sizeof(address), &http.port) < 0)
         return log_err(-EINVAL, "--http %s: give ADDRESS:PORT, as in 127.0.0.1:8080", o->http);
-    int r = refuse_open_bind("http", o->http, address);
+    int r = secure_http(d, o, &http);
     if (r == 0)
         r = make_endpoint(o->hub, endpoint, sizeof(endpoint), &beyond);
     if (r == 0 && (r = mf_notify_init(&d->notify)) < 0)
@@ -229,6 +264,7 @@ static int start_all(struct daemon *d, const struct options *o)
     if (!d->zmq)
         return log_err(-errno, "start ZeroMQ");
     http.zmq = d->zmq;
+    http.tokens = d->tokens ? database : NULL;
     mf_say(database, sizeof(database), "%s/farm.db", o->state);
     r = start_farm(d, o, endpoint, beyond || o->keys);
     if (r < 0)
@@ -239,8 +275,8 @@ static int start_all(struct daemon *d, const struct options *o)
     r = mf_http_start(&http, &d->http, why, sizeof(why));
     if (r < 0)
         return log_err(r, "listen at %s: %s", o->http, why);
-    log_info("http://%s:%d/ and %s, state in %s", address, mf_http_port(d->http), mf_farm_endpoint(d->farm),
-             o->state);
+    log_info("http%s://%s:%d/ and %s, state in %s", d->certificate ? "s" : "", address, mf_http_port(d->http),
+             mf_farm_endpoint(d->farm), o->state);
     r = *o->port_file ? write_port_file(o->port_file, mf_http_port(d->http), mf_farm_endpoint(d->farm)) : 0;
     if (r == 0)
         mf_notify_say(&d->notify, "READY=1");
@@ -255,6 +291,8 @@ static void stop_all(struct daemon *d)
     if (d->zmq)
         (void)zmq_ctx_term(d->zmq);
     mf_notify_release(&d->notify);
+    free(d->certificate);
+    free(d->tls_key);
     mf_closep(&d->signals);
     mf_closep(&d->lock);
 }
@@ -267,6 +305,9 @@ int main(int argc, char **argv)
         .hub = "127.0.0.1:7070",
         .port_file = "",
         .log_level = "info",
+        .tls_certificate = "",
+        .tls_key = "",
+        .http_rate = 100,
         .beat_ms = 1000,
         .readers = 2,
         .attempts = 8,

@@ -10,7 +10,9 @@
 #define MF_HTTP_ROUTES_MAX 64
 
 #define MF_HTTP_CODES_MAP(X) \
-    X(200) X(201) X(304) X(400) X(403) X(404) X(405) X(406) X(409) X(413) X(415) X(421) X(422) X(500) X(503)
+    X(200)                   \
+    X(201)                   \
+    X(304) X(400) X(401) X(403) X(404) X(405) X(406) X(409) X(413) X(415) X(421) X(422) X(429) X(500) X(503)
 #define MF_HTTP_CODE_ONE_(code) +1
 #define MF_HTTP_N_CODES         (0 MF_HTTP_CODES_MAP(MF_HTTP_CODE_ONE_))
 

@@ -3,6 +3,7 @@
 
 #include "common/json.h"
 #include "server/embed.h"
+#include "server/gate.h"
 #include "server/problem.h"
 #include "server/routes.h"
 
@@ -139,19 +140,49 @@ static void add_body(cJSON *operation, const struct mf_route *route)
     }
 }
 
+/* Either of them, where the farm needs tokens at all; x-role: what the token has to be of. */
+static void add_security(cJSON *operation, const struct mf_route *route)
+{
+    static const char *const schemes[] = {"bearer", "cookie"};
+    cJSON *list = cJSON_AddArrayToObject(operation, "security");
+    for (size_t i = 0; route->role != MF_ROLE_NONE && i < MF_ARRAY_LEN(schemes); i++) {
+        cJSON *one = cJSON_CreateObject();
+        (void)cJSON_AddArrayToObject(one, schemes[i]);
+        cJSON_AddItemToArray(list, one);
+    }
+    cJSON_AddStringToObject(operation, "x-role", mf_role_name(route->role));
+}
+
+static void add_schemes(cJSON *components)
+{
+    cJSON *schemes = cJSON_AddObjectToObject(components, "securitySchemes");
+    cJSON *bearer = cJSON_AddObjectToObject(schemes, "bearer");
+    cJSON_AddStringToObject(bearer, "type", "http");
+    cJSON_AddStringToObject(bearer, "scheme", "bearer");
+    cJSON *cookie = cJSON_AddObjectToObject(schemes, "cookie");
+    cJSON_AddStringToObject(cookie, "type", "apiKey");
+    cJSON_AddStringToObject(cookie, "in", "cookie");
+    cJSON_AddStringToObject(cookie, "name", MF_GATE_COOKIE);
+}
+
 static cJSON *operation(const struct mf_route *route)
 {
-    static const int common[] = {400, 404, 406, 500, 503};
+    static const int common[] = {400, 401, 403, 404, 406, 429, 500, 503};
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "operationId", route->operation);
     cJSON_AddStringToObject(o, "summary", route->summary);
     cJSON_AddItemToObject(o, "parameters", parameters(route));
     add_body(o, route);
+    add_security(o, route);
     cJSON *responses = cJSON_AddObjectToObject(o, "responses");
     for (int i = 0; i < 8 && route->statuses[i]; i++)
         add_response(responses, route->statuses[i], route);
-    for (size_t i = 0; i < MF_ARRAY_LEN(common); i++)
-        add_response(responses, common[i], route);
+    for (size_t i = 0; i < MF_ARRAY_LEN(common); i++) {
+        char code[8];
+        (void)snprintf(code, sizeof(code), "%d", common[i]);
+        if (!cJSON_GetObjectItemCaseSensitive(responses, code))
+            add_response(responses, common[i], route);
+    }
     return o;
 }
 
@@ -183,6 +214,7 @@ static cJSON *components(void)
         return NULL;
     cJSON *o = cJSON_CreateObject();
     cJSON_AddItemToObject(o, "schemas", schemas);
+    add_schemes(o);
     cJSON *problem = cJSON_AddObjectToObject(cJSON_AddObjectToObject(o, "responses"), "Problem");
     cJSON_AddStringToObject(problem, "description", "What was wrong, with the field and the fix");
     cJSON *content = cJSON_AddObjectToObject(problem, "content");

@@ -18,6 +18,7 @@ const char *mf_status_title(int status)
         {201, "Created"},
         {304, "Not Modified"},
         {400, "Bad Request"},
+        {401, "Unauthorized"},
         {403, "Forbidden"},
         {404, "Not Found"},
         {405, "Method Not Allowed"},
@@ -27,6 +28,7 @@ const char *mf_status_title(int status)
         {415, "Unsupported Media Type"},
         {421, "Misdirected Request"},
         {422, "Unprocessable Content"},
+        {429, "Too Many Requests"},
         {500, "Internal Server Error"},
         {503, "Service Unavailable"},
     };

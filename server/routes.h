@@ -9,6 +9,7 @@
 #include <stddef.h>
 
 #include "server/request.h"
+#include "server/role.h"
 
 enum mf_owner { MF_OWNER_NONE, MF_OWNER_WRITER, MF_OWNER_READER, MF_OWNER_HTTP };
 
@@ -33,13 +34,14 @@ struct mf_parameter {
 struct mf_route {
     const char *method; /* GET answers HEAD too */
     const char *path;   /* "{id}" stands for a positive number, at most two */
+    enum mf_role role;  /* that it takes, where tokens are needed */
     struct mf_hop hops[MF_ROUTE_HOPS];
     const char *operation; /* operationId */
     const char *summary;
-    const char *schema;                    /* of the answer, in components/schemas; of one item when a list */
-    const char *produces;                  /* media type of success */
-    const char *consumes[3];               /* media types of the body; none: a body is refused */
-    int statuses[8];                       /* that it answers with besides 400, 404, 405, 406, 500, 503 */
+    const char *schema;      /* of the answer, in components/schemas; of one item when a list */
+    const char *produces;    /* media type of success */
+    const char *consumes[3]; /* media types of the body; none: a body is refused */
+    int statuses[8];         /* that it answers with besides 400, 401, 403, 404, 405, 406, 429, 500, 503 */
     const struct mf_parameter *parameters; /* NULL-named row ends; NULL: none */
     bool page;                             /* a list: limit and cursor */
 };

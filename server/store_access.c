@@ -57,6 +57,15 @@ int mf_store_token_check(struct mf_store *s, int64_t id, const uint8_t secret[MF
     return mf_role_parse(mf_sql_text(q, 1), ret_role) < 0 ? 0 : 1;
 }
 
+int mf_store_token_stands(struct mf_store *s, int64_t id, int64_t now_ms)
+{
+    int64_t found;
+    return mf_sql_get_i64(s,
+                          "SELECT id FROM token WHERE id = ?1 AND revoked_ms IS NULL"
+                          " AND (expires_ms = 0 OR expires_ms > ?2)",
+                          &found, "ii", id, now_ms);
+}
+
 int mf_store_enrolment_find(struct mf_store *s, const uint8_t hash[MF_KEY_SIZE], int64_t now_ms,
                             int64_t *ret_id)
 {

@@ -3,21 +3,10 @@
 
 #include <stdbool.h>
 
-#include "common/names.h"
 #include "common/secret.h"
+#include "server/role.h"
 #include "server/store.h"
 #include "server/store_read.h"
-
-/* What a token lets its holder do; each of the first four holds those before it. */
-/* clang-format off */
-#define MF_ROLE_MAP(X, P)        \
-    X(P, NONE, "none")           \
-    X(P, READ, "read")           \
-    X(P, SUBMIT, "submit")       \
-    X(P, ADMIN, "admin")         \
-    X(P, WORKER, "worker") /* enrols one key, and nothing else */
-/* clang-format on */
-MF_NAMES_DECLARE(mf_role, MF_ROLE_, MF_ROLE_MAP);
 
 struct mf_token_row {
     enum mf_role role;
@@ -34,6 +23,8 @@ int mf_store_tokens_revoke(struct mf_store *s, enum mf_role role, const char *na
 /* 1: the token stands, with its role; 0: it is unknown, expired, revoked, or the secret is another. */
 int mf_store_token_check(struct mf_store *s, int64_t id, const uint8_t secret[MF_KEY_SIZE], int64_t now_ms,
                          enum mf_role *ret_role);
+/* The same of a token that was checked before. */
+int mf_store_token_stands(struct mf_store *s, int64_t id, int64_t now_ms);
 /* 1: an enrolment token of that hash stands, used or not; 0: none. */
 int mf_store_enrolment_find(struct mf_store *s, const uint8_t hash[MF_KEY_SIZE], int64_t now_ms,
                             int64_t *ret_id);

@@ -128,6 +128,18 @@ static void wake(struct mf_exchange *x)
     MHD_resume_connection(x->connection);
 }
 
+void mf_streams_check(struct mf_http *h)
+{
+    h->gate_ms = mf_now_ms();
+    for (struct mf_exchange *x = h->exchanges; x; x = x->next) {
+        if (!x->stream || x->stream->broken || mf_gate_stands(h->gate, x->token))
+            continue;
+        x->stream->broken = true;
+        if (x->stream->idle)
+            wake(x);
+    }
+}
+
 void mf_streams_wake(struct mf_http *h, bool beat)
 {
     int64_t now = mf_now_ms();

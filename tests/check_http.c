@@ -21,7 +21,12 @@ struct row {
 static const struct row rows[] = {
     {"GET", "/healthz", "", NULL, 200, "Content-Type", "text/plain", "ok"},
     {"GET", "/readyz", "", NULL, 200, "Cache-Control", "no-cache", "ok"},
-    {"GET", "/", "", NULL, 200, "Content-Security-Policy", "default-src 'self'", "<noscript>"},
+    {"GET", "/", "", NULL, 200, "Content-Security-Policy", "script-src 'self';", "<noscript>"},
+    {"GET", "/", "", NULL, 200, "Content-Security-Policy", "default-src 'none';", NULL},
+    {"GET", "/", "", NULL, 200, "Content-Security-Policy", "frame-ancestors 'none'; base-uri 'none'; form-action 'none'", NULL},
+    {"GET", "/", "", NULL, 200, "X-Frame-Options", "DENY", NULL},
+    {"GET", "/", "", NULL, 200, "Referrer-Policy", "no-referrer", NULL},
+    {"GET", "/", "", NULL, 200, "X-Content-Type-Options", "nosniff", NULL},
     {"GET", "/page/app.js", "", NULL, 200, "Content-Type", "text/javascript", "EventSource"},
     {"GET", "/api/v1/batches", "", NULL, 200, "Cache-Control", "no-store", "\"items\""},
     {"GET", "/api/v1/batches", "", NULL, 200, "X-Content-Type-Options", "nosniff", NULL},
@@ -310,8 +315,8 @@ START_TEST(test_only_loopback)
         int r;
         const char *why;
     } addresses[] = {{"0.0.0.0", -EPERM, "not a loopback address"},
-                     {"::", -EPERM, "127.0.0.1 or ::1"},
-                     {"10.1.2.3", -EPERM, "no keys yet"},
+                     {"::", -EPERM, "tokens and TLS"},
+                     {"10.1.2.3", -EPERM, "a certificate"},
                      {"localhost.", -EINVAL, "no address"}};
     for (size_t i = 0; i < MF_ARRAY_LEN(addresses); i++) {
         struct mf_http *h = NULL;

@@ -34,7 +34,7 @@ static int read_ports(const char *path, struct farm_process *p)
 
 void farm_process_start(struct farm_process *p, int beat_ms)
 {
-    char state[300], ports[300], http[40], hub[40], beat[20];
+    char state[300], ports[300], log[300], http[40], hub[40], beat[20];
     if (!p->folder[0]) {
         (void)snprintf(p->folder, sizeof(p->folder), "%s/moefarm.XXXXXX",
                        getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
@@ -43,7 +43,7 @@ void farm_process_start(struct farm_process *p, int beat_ms)
     }
     (void)snprintf(state, sizeof(state), "%s/state", p->folder);
     (void)snprintf(ports, sizeof(ports), "%s/ports", p->folder);
-    (void)snprintf(http, sizeof(http), "127.0.0.1:%d", p->http);
+    (void)snprintf(http, sizeof(http), "%s:%d", p->http_address ? p->http_address : "127.0.0.1", p->http);
     (void)snprintf(hub, sizeof(hub), "%s:%d", p->hub_address ? p->hub_address : "127.0.0.1", p->hub);
     (void)snprintf(beat, sizeof(beat), "%d", beat_ms);
     (void)unlink(ports);
@@ -56,6 +56,10 @@ void farm_process_start(struct farm_process *p, int beat_ms)
     if (posix_spawn_file_actions_init(&actions) != 0 ||
         posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0) != 0)
         fail("prepare moefarmd's standard output");
+    (void)snprintf(log, sizeof(log), "%s/%s", p->folder, p->log ? p->log : "");
+    if (p->log && posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log,
+                                                   O_WRONLY | O_CREAT | O_APPEND, 0600) != 0)
+        fail("prepare moefarmd's log");
     int r = posix_spawn(&p->pid, program, &actions, NULL, (char **)argv, environ);
     (void)posix_spawn_file_actions_destroy(&actions);
     if (r != 0)

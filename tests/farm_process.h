@@ -5,11 +5,13 @@
 
 struct farm_process {
     pid_t pid;
-    char folder[256];        /* made by farm_process_start when empty */
-    int http, hub;           /* ports; kept over a restart */
-    const char *hub_address; /* that the hub is bound to; NULL: 127.0.0.1 */
-    const char *const *more; /* further options, up to NULL; NULL: none */
-    const char *headers;     /* of every request, each ended by \r\n; NULL: none */
+    char folder[256];         /* made by farm_process_start when empty */
+    int http, hub;            /* ports; kept over a restart */
+    const char *hub_address;  /* that the hub is bound to; NULL: 127.0.0.1 */
+    const char *http_address; /* and the API */
+    const char *log;          /* file in the folder for what it says; NULL: the test's own stderr */
+    const char *const *more;  /* further options, up to NULL; NULL: none */
+    const char *headers;      /* of every request, each ended by \r\n; NULL: none */
 };
 
 /* Starts MF_BINARY_DIR/server/moefarmd on free ports, or on the ports that it had. beat_ms: its heartbeat. Ends the

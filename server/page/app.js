@@ -11,9 +11,48 @@ let generation = 0;
 export async function get(path) {
   const response = await fetch('/api/v1/' + path, { headers: { Accept: 'application/json' } });
   const body = await response.json();
+  if (response.status === 401) askForToken();
   if (!response.ok) throw new Error(body.detail || response.statusText);
   return body;
 }
+
+/* --- tokens ----------------------------------------------------------------------------------------------- */
+
+// A farm that asks for a token gets it from here once, and keeps it in a cookie that no script can read. Here only the fact stays.
+const signOut = document.getElementById('sign-out');
+const showSignOut = () => { signOut.hidden = !sessionStorage.getItem('signed-in'); };
+
+async function sign(path, headers) {
+  const response = await fetch('/api/v1/' + path, { method: 'POST', headers });
+  return response.ok ? null : (await response.json()).detail;
+}
+
+function askForToken() {
+  if (document.getElementById('sign-in')) return;
+  const input = el('input', { type: 'password', id: 'token', autocomplete: 'off', required: true, size: 40 });
+  const note = el('p', { class: 'note', role: 'alert' });
+  const form = el('form', { id: 'sign-in', onsubmit: async (event) => {
+    event.preventDefault();
+    const refusal = await sign('session', { Authorization: 'Bearer ' + input.value.trim() });
+    input.value = '';
+    note.textContent = refusal || '';
+    if (refusal) return;
+    sessionStorage.setItem('signed-in', 'yes');
+    form.remove();
+    showSignOut();
+    show();
+    follow();
+  } },
+  el('label', { for: 'token', text: 'This farm asks for an access token' }), ' ', input, ' ', el('button', { text: 'Sign in' }), note);
+  main.before(form);
+}
+
+signOut.addEventListener('click', async () => {
+  await sign('session/end');
+  sessionStorage.removeItem('signed-in');
+  location.reload();
+});
+showSignOut();
 
 // A list to its end, up to `most` items.
 export async function getAll(path, most = 2000) {
@@ -106,8 +145,10 @@ function onEvent(message, kind) {
   }
 }
 
+let source = null;
 function follow() {
-  const source = new EventSource('/api/v1/events');
+  if (source) source.close();
+  source = new EventSource('/api/v1/events');
   source.onopen = () => {
     live.textContent = 'live';
     live.classList.add('on');
@@ -116,7 +157,7 @@ function follow() {
   source.onerror = () => {
     live.textContent = 'reconnecting';
     live.classList.remove('on');
-    if (source.readyState === EventSource.CLOSED) setTimeout(follow, 3000);
+    if (source.readyState === EventSource.CLOSED && !document.getElementById('sign-in')) setTimeout(follow, 3000);
   };
   for (const kind of ['batch', 'goal', 'config', 'worker', 'failure', 'quarantine']) source.addEventListener(kind, (m) => onEvent(m, kind));
 }

@@ -76,11 +76,17 @@ function batchView([id], redraw) {
   ];
 }
 
+// What changes something; a refusal (a token that may only read, say) is said.
+async function change(path) {
+  const response = await fetch('/api/v1/' + path, { method: 'POST' });
+  if (!response.ok) alert((await response.json()).detail);
+}
+
 function drawBatchHead(b, redraw) {
   const options = Object.entries(b.options || {}).filter(([k]) => k !== 'name').map(([k, v]) => `${k} ${Array.isArray(v) ? v.join(', ') || (k === 'classes' ? 'any' : 'none') : v}`);
   const cancel = b.state === 'open' ? el('button', { text: 'Cancel batch', onclick: async () => {
     if (confirm(`Cancel batch ${b.id}? What is measured is kept.`)) {
-      await fetch(`/api/v1/batches/${b.id}/cancel`, { method: 'POST' });
+      await change(`batches/${b.id}/cancel`);
       redraw();
     }
   } }) : null;
@@ -198,7 +204,7 @@ function quarantineView(args, redraw) {
       el('p', { text: q.reason }),
       q.strikes.map((s) => el('p', { class: 'small' }, `${s.status} on ${s.worker} at goal `, el('a', { href: '#/goal/' + s.goal, text: s.goal }), `, ${ago(s.at_ms)}: ${s.reason}`)),
       el('p', {}, el('button', { text: 'Revive', onclick: async () => {
-        await fetch(`/api/v1/quarantine/${q.kernel}/revive?class=${encodeURIComponent(q.class)}`, { method: 'POST' });
+        await change(`quarantine/${q.kernel}/revive?class=${encodeURIComponent(q.class)}`);
         redraw();
       } }))))));
   return [

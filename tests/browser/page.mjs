@@ -158,6 +158,33 @@ async function onPhone(base) {
   }
 }
 
+// A farm that asks for tokens: the page asks for one, and neither a script nor an address ever has it.
+async function onGuarded(browser, folder) {
+  const port = join(folder, 'guarded-port'), state = join(folder, 'guarded');
+  child(join(build, 'server/moefarmd'), ['--tokens', '--state', state, '--http', '127.0.0.1:0', '--hub', '127.0.0.1:0', '--port-file', port, '--log-level', 'error'], /$^/).ready.catch(() => {});
+  const ports = await until('moefarmd', () => Object.fromEntries(readFileSync(port, 'utf8').trim().split('\n').map((l) => l.split('='))));
+  const base = `http://127.0.0.1:${ports.http}/`, token = readFileSync(join(state, 'admin.token'), 'utf8').trim();
+  await opened(browser, base, '#sign-in');
+  await browser.type('#token', token.slice(0, -1) + (token.endsWith('0') ? '1' : '0'));
+  await browser.click('#sign-in button');
+  await until('the refusal', async () => /unknown, expired or revoked/.test(await browser.text('#sign-in')));
+  await look(browser, 'sign-in');
+  await browser.type('#token', token);
+  await browser.click('#sign-in button');
+  await until('the batches', async () => /No batch yet/.test(await browser.text('main')));
+  await until('the live mark', async () => (await browser.text('#live')) === 'live');
+  assert.equal(await browser.count('#sign-in'), 0);
+  const secret = token.split('_')[2];
+  const seen = await browser.run('return [document.cookie, location.href, document.documentElement.outerHTML, JSON.stringify(sessionStorage), JSON.stringify(localStorage)].join(" ")');
+  assert.ok(!seen.includes(secret));
+  await opened(browser, base + '#/workers', '#sign-out'); // a reload needs no token
+  assert.match(await browser.text('main'), /Workers/);
+  assert.equal(await browser.count('#sign-in'), 0);
+  await browser.click('#sign-out');
+  await until('the form again', async () => (await browser.count('#sign-in')) === 1);
+  assert.deepEqual((await browser.complaints()).filter((m) => !/ 401 /.test(m)), []);
+}
+
 async function onFarm(browser, folder) {
   const port = join(folder, 'port');
   child(join(build, 'server/moefarmd'), ['--state', join(folder, 'state'), '--http', '127.0.0.1:0', '--hub', 'tcp://127.0.0.1:0', '--port-file', port, '--log-level', 'error'], /$^/).ready.catch(() => {});
@@ -211,6 +238,7 @@ try {
   browser = await openBrowser();
   const base = await onFixture(browser);
   await onPhone(base);
+  await onGuarded(browser, folder);
   await onFarm(browser, folder);
   console.log('the page renders and follows');
 } finally {
