@@ -14,15 +14,17 @@ static int compare(const void *va, const void *vb)
     return a->path < b->path ? -1 : a->path > b->path;
 }
 
-/* Is one of its structure, and of its block_m within it, a finalist already? */
-static bool has_sibling(const struct mf_ranked *ranked, size_t i)
+/* Is one of its structure a finalist already, and one of its block_m? */
+static bool is_represented(const struct mf_ranked *ranked, size_t i)
 {
+    bool structure = false, block = false;
     for (size_t j = 0; j < i; j++) {
-        if (ranked[j].finalist && ranked[j].path->structure == ranked[i].path->structure &&
-            ranked[j].path->block_m == ranked[i].path->block_m)
-            return true;
+        if (!ranked[j].finalist)
+            continue;
+        structure |= ranked[j].path->structure == ranked[i].path->structure;
+        block |= ranked[j].path->block_m == ranked[i].path->block_m;
     }
-    return false;
+    return structure && block;
 }
 
 size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk)
@@ -34,7 +36,7 @@ size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk)
         bool close =
             ranked[i].forecast_us <= ranked[0].forecast_us * exp(ranked[i].log_spread + ranked[0].log_spread);
         bool known_spread = ranked[i].log_spread > 0 || ranked[0].log_spread > 0;
-        ranked[i].finalist = i < (size_t)topk || (known_spread && close) || !has_sibling(ranked, i);
+        ranked[i].finalist = i < (size_t)topk || (known_spread && close) || !is_represented(ranked, i);
         n_finalists += ranked[i].finalist;
     }
     return n_finalists;
@@ -63,11 +65,12 @@ void mf_race_schedule(const double *forecast_us, size_t n, double budget_s, stru
     double scale = full_s > budget_s ? budget_s / full_s : 1;
     int total = 0;
     for (int i = 0; i < ret->n_stages; i++) {
-        ret->stages[i].rounds = (int)fmax(1, floor(ret->stages[i].rounds * scale));
+        ret->stages[i].rounds = (int)fmax(i == 0 ? 2 : 1, floor(ret->stages[i].rounds * scale));
         total += ret->stages[i].rounds;
     }
+    /* Where fewest are left */
     if (total < MF_RACE_ROUNDS_MIN)
-        ret->stages[0].rounds += MF_RACE_ROUNDS_MIN - total;
+        ret->stages[ret->n_stages - 1].rounds += MF_RACE_ROUNDS_MIN - total;
     ret->fresh = (int)fmax(5, floor(ret->fresh * scale));
 }
 

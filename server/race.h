@@ -20,7 +20,8 @@ struct mf_ranked {
 };
 /* Sorts by forecast (ties keep the order of the paths, which is by names) and marks the finalists: the K cheapest, more
  * of them when the spread of the forecasts is wider than the gap, and the cheapest of every structure and of every
- * block_m within it, at most MF_FINALISTS_MAX. Returns how many. */
+ * block_m, at most MF_FINALISTS_MAX. Not of every pair of the two: that would fill the race with the pairs of the first
+ * structures, and leave whole structures out. Returns how many. */
 size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk);
 
 struct mf_race_rounds {

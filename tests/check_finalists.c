@@ -34,8 +34,9 @@ static const struct {
 } finals[] = {
     {1, 1, 0, 8, 1}, /* a single one is raced too: it is measured afresh */
     {20, 1, 0, 8, 8},
-    {20, 1, 0, 1, 2},     /* the best, and the best of the other block_m */
-    {97, 5, 0, 4, 10},    /* five structures of two block_m each */
+    {20, 1, 0, 1, 2}, /* the best, and the best of the other block_m */
+    {97, 5, 0, 4, 5}, /* five structures, and both block_m among them */
+    {97, 40, 0, 4, MF_FINALISTS_MAX},
     {97, 1, 0.05, 4, 11}, /* less than exp(0.1) apart, the spread of both, may well be the fastest */
     {97, 1, 9, 4, MF_FINALISTS_MAX},
     {97, 97, 0, 4, MF_FINALISTS_MAX},
@@ -68,7 +69,7 @@ START_TEST(schedules)
         forecast_us[i] = budgets[_i].us;
     mf_race_schedule(forecast_us, budgets[_i].n, budgets[_i].budget_s, &s);
     for (int i = 0; i < s.n_stages; i++) {
-        ck_assert_int_ge(s.stages[i].rounds, 1);
+        ck_assert_int_ge(s.stages[i].rounds, i == 0 ? 2 : 1);
         ck_assert(i == 0 || s.stages[i].keep < s.stages[i - 1].keep);
         total += s.stages[i].rounds;
         seconds += (double)in * s.stages[i].rounds * budgets[_i].us * 1e-6;
@@ -78,6 +79,8 @@ START_TEST(schedules)
     ck_assert_int_ge(s.fresh, 5);
     if (total > MF_RACE_ROUNDS_MIN)
         ck_assert(seconds <= budgets[_i].budget_s * 1.05);
+    else /* what must be has gone to the fewest: two rounds of all, and four of at most 16 and 6 */
+        ck_assert(seconds <= ((double)budgets[_i].n * 2 + 16 + 3 * 6) * budgets[_i].us * 1e-6 * 1.01);
     /* What goes into a unit is JSON as docs/protocol.md has it */
     struct mf_buf text;
     mf_buf_init(&text, 4096);

@@ -17,6 +17,9 @@
 #define SAME_SPREAD  2.0   /* a spread up to so many times the least counts as no more */
 #define N_REMEASURED 4     /* the winner and its nearest ties */
 #define ROUNDS_MAX   100000
+/* Hopeless: by its first sample, or by the better of its first two, so many times the least sample of all */
+#define HOPELESS_FIRST  3.0
+#define HOPELESS_SECOND 1.5
 
 /* ---- the plan ---- */
 
@@ -204,10 +207,33 @@ static int drop_slower(struct race *r)
     return 0;
 }
 
+static double least_sample(const struct mf_racer *racer)
+{
+    double least = INFINITY;
+    for (size_t i = 0; i < racer->n_samples; i++)
+        least = fmin(least, racer->samples[i]);
+    return least;
+}
+
+/* A forecast can be far off, and then the first rounds say so: no statistics are needed to drop those. */
+static void drop_hopeless(struct race *r)
+{
+    double least = INFINITY, limit = r->rounds == 1 ? HOPELESS_FIRST : HOPELESS_SECOND;
+    for (size_t i = 0; i < r->n_in; i++)
+        least = fmin(least, least_sample(&r->racers[r->in[i]]));
+    for (size_t i = r->n_in; i-- > 0;) {
+        if (least_sample(&r->racers[r->in[i]]) > limit * least)
+            drop(r, r->in[i]);
+    }
+}
+
 static int run_stage(struct race *r, const struct mf_race_stage *stage)
 {
-    for (int i = 0; i < stage->rounds && r->n_in > 0; i++)
+    for (int i = 0; i < stage->rounds && r->n_in > 0; i++) {
         run_round(r);
+        if (r->rounds <= 2)
+            drop_hopeless(r);
+    }
     if (r->n_in == 0)
         return 0;
     rank(r);

@@ -1,5 +1,6 @@
 /* The race: finalists timed in interleaved rounds on one device, dropped by paired differences to the leader
- * (Wilcoxon signed-rank with Holm's family-wise bound), the winner and its nearest ties re-measured afresh. Knows no
+ * (Wilcoxon signed-rank with Holm's family-wise bound; before there are rounds enough for that, those that the first two
+ * show to be far behind), the winner and its nearest ties re-measured afresh. Knows no
  * kernel: a sample comes from a callback.
  *
  * A racer's score is the median, over the rounds, of its time by the median time of its round: what drifts from

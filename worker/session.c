@@ -423,7 +423,8 @@ static void attempt(struct probe *p)
     if (drop_slow(p))
         return;
     /* The second verified run stands amid the samples, so that rotation 0 is cold for it and for the next step. */
-    int left = mf_measure_count(p->first_us) - (int)p->samples.n_all - 1, before = (left + 1) / 2;
+    int count = mf_measure_count(p->first_us, may_be_slow(p) ? p->best_us : 0);
+    int left = count - (int)p->samples.n_all - 1, before = (left + 1) / 2;
     if (take_samples(p, before))
         return;
     mf_session_phase(p->s->sink, MF_PHASE_VERIFY);
