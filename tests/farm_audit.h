@@ -22,8 +22,9 @@ void farm_read_spool(struct farm *f, int place, struct farm_keys *to);
 bool farm_spools_empty(struct farm *f);
 void farm_wait_spools(struct farm *f);
 
-/* The file passes integrity_check; it holds every one of those results; each goal of the batch is done and has one
- * config, each of its steps one result that decides it, and one that is not ok says why. */
+/* The database passes integrity_check and holds every one of those results. */
+void farm_check_whole(struct farm *f, const struct farm_keys *kept);
+/* That, and each goal of the batch is done and has one config, each of its steps one result that decides it, and one that is not ok says why. */
 void farm_audit(struct farm *f, int batch, const struct farm_keys *kept);
 /* A number out of the database, as an SQL query of one row gives it. */
 long farm_ask(struct farm *f, const char *sql);
