@@ -202,6 +202,27 @@ int mf_cmd_workers(struct mf_cli *cli, const struct mf_command *self, int argc, 
     return show_list(cli, self, "/api/v1/workers", &t, argc, argv);
 }
 
+/* A worker's number, from its number or its name. */
+static int find_worker(struct mf_cli *cli, const char *word, int64_t *ret)
+{
+    _cleanup_(cJSON_Deletep) cJSON *items = NULL;
+    const cJSON *item;
+    int code;
+
+    if (mf_parse_i64(word, 1, INT64_MAX, ret) == 0)
+        return 0;
+    code = mf_api_list(cli, "/api/v1/workers", &items);
+    if (code != 0)
+        return code;
+    cJSON_ArrayForEach (item, items) {
+        if (strcmp(mf_api_text(item, "name", ""), word) == 0) {
+            *ret = mf_api_i64(item, "id", 0);
+            return 0;
+        }
+    }
+    return mf_cli_fail(MF_EXIT_USAGE, "there is no worker '%s'; moefarm workers lists them", word);
+}
+
 /* POST of a word to a thing that has a number. */
 static int act(struct mf_cli *cli, const struct mf_command *self, const char *what, const char *path_format,
                const char *said, int argc, char **argv)
@@ -214,7 +235,8 @@ static int act(struct mf_cli *cli, const struct mf_command *self, const char *wh
     r = mf_cli_parse(cli, self, NULL, 0, 1, 1, argc, argv, &rest);
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
-    code = parse_id(self->name, what, argv[rest], &id);
+    code = self->run == mf_cmd_drain ? find_worker(cli, argv[rest], &id)
+                                     : parse_id(self->name, what, argv[rest], &id);
     if (code != 0)
         return code;
     mf_api_path(path, path_format, id);

@@ -25,7 +25,7 @@ static const struct mf_command commands[] = {
     {"why",        "GOAL|SHAPE [KERNEL]",    "why not this kernel: rejected, failed, slow, or lost the race",        mf_cmd_why},
     {"report",     "BATCH ...",              "winners beside the floor of their device, and the workers' time",      mf_cmd_report},
     {"workers",    "",                       "the workers and what they are doing",                                  mf_cmd_workers},
-    {"drain",      "WORKER",                 "have a worker finish its unit and take no more",                       mf_cmd_drain},
+    {"drain",      "WORKER",                 "have a worker, by number or name, finish its unit and take no more",                       mf_cmd_drain},
     {"token",      "ROLE NAME",              "make an access token (read, submit, admin) or a worker's way in (worker)", mf_cmd_token},
     {"tokens",     "",                       "the tokens, never their text",                                         mf_cmd_tokens},
     {"revoke-token", "TOKEN",                "end a token",                                                          mf_cmd_revoke_token},

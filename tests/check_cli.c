@@ -68,6 +68,43 @@ END_TEST
     "good\",\"errors\":[{\"at\":\"shapes[3].topk\",\"code\":\"range\",\"message\":\"topk is above "          \
     "expert\"}]}"
 
+#define TWO_WORKERS                                                                           \
+    {                                                                                         \
+        .request = "GET /api/v1/workers?limit=1000", .status = 200,                           \
+        .body = "{\"items\":[{\"id\":3,\"name\":\"node1-gpu0\"},{\"id\":4,\"name\":\"4x\"}]," \
+                "\"next\":null}"                                                              \
+    }
+
+/* A worker goes by its number or its name. */
+START_TEST(drain)
+{
+    static const struct fake_answer by_number[] = {
+        {.request = "POST /api/v1/workers/4/drain", .status = 200, .body = "{}"}};
+    static const struct fake_answer by_name[] = {
+        TWO_WORKERS, {.request = "POST /api/v1/workers/3/drain", .status = 200, .body = "{}"}};
+    static const struct fake_answer unknown[] = {TWO_WORKERS};
+    struct fake_http f;
+
+    fake_http_start(&f, by_number, MF_ARRAY_LEN(by_number));
+    struct ran r = moefarm(f.url, "drain", "4", NULL);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+    ck_assert_msg(r.code == 0, "%s", r.err);
+    fake_http_start(&f, by_name, MF_ARRAY_LEN(by_name));
+    r = moefarm(f.url, "drain", "node1-gpu0", NULL);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_says(r.out, "worker 3 finishes its unit");
+    fake_http_start(&f, unknown, MF_ARRAY_LEN(unknown));
+    r = moefarm(f.url, "drain", "node1", NULL);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+    ck_assert_int_eq(r.code, 2);
+    assert_says(r.err, "there is no worker 'node1'");
+}
+END_TEST
+
 START_TEST(lists_follow_their_cursor)
 {
     static const struct fake_answer answers[] = {
@@ -513,6 +550,7 @@ int main(void)
     tcase_add_checked_fixture(tc, make_folder, remove_folder);
     tcase_add_loop_test(tc, usage, 0, MF_ARRAY_LEN(usage_cases));
     tcase_add_test(tc, help);
+    tcase_add_test(tc, drain);
     tcase_add_test(tc, lists_follow_their_cursor);
     tcase_add_loop_test(tc, failures, 0, MF_ARRAY_LEN(failure_cases));
     tcase_add_test(tc, submit_csv);

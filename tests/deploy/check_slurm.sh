@@ -1,0 +1,159 @@
+#!/bin/bash
+# deploy/slurm under a Slurm of two nodes: in a copy of this machine, munged, slurmctld and two slurmd, each with folders for
+# locks and spools of its own, as on hosts of their own. A batch is tuned by workers of both nodes; one node is taken away
+# in the middle and another job brings it back; at the batch's end the workers are drained and jobs that wait are cancelled.
+#
+#   check_slurm.sh SOURCE BUILD
+set -euo pipefail
+export MF_SOURCE_DIR=${1:?check_slurm.sh SOURCE BUILD} MF_BINARY_DIR=${2:?check_slurm.sh SOURCE BUILD}
+self=$MF_SOURCE_DIR/tests/deploy/check_slurm.sh
+export PATH=$PATH:/usr/sbin
+nodes="node1 node2"
+address=10.77.0.1
+
+for program in munged slurmctld slurmd sbatch ip; do
+    command -v $program >/dev/null || { echo "skipped: $program is missing (packages slurm-wlm, munge, iproute2)"; exit 77; }
+done
+if [ -z "${3-}" ]; then
+    exec unshare --net --uts "$MF_SOURCE_DIR/tests/deploy/in_copy.sh" "$self" "$1" "$2" --inside
+fi
+
+cd /tmp
+fail() {
+    echo "check_slurm: $*"
+    tail -n 15 /tmp/{munged,slurmctld,node1,node2,moefarmd}.log /tmp/*.out
+    timeout 5 squeue
+    timeout 5 moefarm workers
+    exit 1
+} >&2
+
+# Asks every 50 ms, for a minute.
+await() {
+    local until=$((SECONDS + 60))
+    while [ $SECONDS -lt $until ]; do
+        ! "$@" || return 0
+        sleep 0.05
+    done
+    fail "waited in vain: $*"
+}
+
+start_slurm() {
+    local node port=17001
+    # An address beside 127.0.0.1: with that alone a host counts as one without a network, where no address resolves
+    ip link set lo up
+    ip address add $address/32 dev lo
+    hostname farm
+    echo "$address farm" >>/etc/hosts
+    # slurmd looks at the processors, and asks for control groups though none of its plugins here uses one
+    mount -t sysfs -o ro sysfs /sys
+    mount -t tmpfs tmpfs /sys/fs/cgroup
+    mkdir -p /etc/slurm
+    echo CgroupPlugin=cgroup/v1 >/etc/slurm/cgroup.conf
+    # A key of this test's own
+    dd if=/dev/urandom bs=128 count=1 of=/etc/munge/munge.key status=none
+    chown munge: /etc/munge/munge.key
+    mkdir -p /run/munge ctld node1.spool node2.spool
+    chown munge: /run/munge
+    runuser -u munge -- munged --force >munged.log 2>&1 || fail "munged does not start"
+    cat >/etc/slurm/slurm.conf <<END
+ClusterName=test
+SlurmctldHost=farm($address)
+SlurmUser=root
+StateSaveLocation=/tmp/ctld
+SlurmctldPidFile=/tmp/ctld/pid
+SlurmdPidFile=/tmp/%n.pid
+SlurmdSpoolDir=/tmp/%n.spool
+AuthType=auth/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+SelectType=select/cons_tres
+SchedulerParameters=defer_batch,sched_min_interval=100000
+ReturnToService=2
+KillWait=20
+END
+    for node in $nodes; do
+        echo "NodeName=$node NodeHostname=farm NodeAddr=$address Port=$port CPUs=1" >>/etc/slurm/slurm.conf
+        port=$((port + 1))
+    done
+    echo "PartitionName=all Nodes=${nodes// /,} Default=YES" >>/etc/slurm/slurm.conf
+    slurmctld -D >slurmctld.log 2>&1 &
+    for node in $nodes; do
+        unshare --mount sh -c "mount -t tmpfs tmpfs /run/lock && mkdir -p /var/lib/spool && mount -t tmpfs tmpfs /var/lib/spool &&
+            exec slurmd -D -N $node" >$node.log 2>&1 &
+    done
+    await nodes_are_idle
+    echo "Slurm: $(srun --quiet --nodes=2 --ntasks-per-node=1 printenv SLURMD_NODENAME | sort | xargs)"
+}
+
+nodes_are_idle() {
+    [ "$(timeout 5 sinfo --noheader --Node --format=%T 2>/dev/null | grep -cx idle)" = 2 ]
+}
+
+start_farm() {
+    cmake --install "$MF_BINARY_DIR" --prefix /usr >install.log 2>&1 || fail "cmake --install"
+    moefarmd --state farm >moefarmd.log 2>&1 &
+    export MOEFARM_URL=http://127.0.0.1:8080 MOEFARM_COORDINATOR=tcp://127.0.0.1:7070
+    await curl -sf -o ready $MOEFARM_URL/readyz
+}
+
+# worker NAME MEMBER
+worker() {
+    moefarm --json workers | python3 -c 'import json, sys
+found = [w for w in json.load(sys.stdin) if w["name"] == sys.argv[1]]
+print(found[0][sys.argv[2]] if found else "")' "$1" "$2"
+}
+
+is_busy() {
+    [ "$(worker "$1" state)" = busy ] && [ "$(worker "$1" n_results)" -ge "${2-1}" ]
+}
+
+is_gone() {
+    [ "$(worker "$1" state)" = gone ]
+}
+
+no_jobs() {
+    [ -z "$(squeue --noheader)" ]
+}
+
+submit_workers() {
+    sbatch --parsable --output=/tmp/job-%j.out --chdir=/tmp "$@" /usr/share/moefarm/slurm/moefarm-workers.sbatch "$batch"
+}
+
+is_running() {
+    [ "$(squeue --noheader --format=%T --job "$1" 2>/dev/null)" = RUNNING ]
+}
+
+start_slurm
+start_farm
+head -n 9 $MF_SOURCE_DIR/examples/qwen3_untuned_fmoe.csv >shapes.csv
+echo '{"step_ms": 25}' >slow.json
+batch=$(moefarm submit shapes.csv --classes gfx942/304 --name slurm | sed -n 's/^batch \([0-9]*\):.*/\1/p')
+export MOEFARM_DEVICES=sim:gfx942/304:0:/tmp/slow.json MOEFARM_SPOOL=/var/lib/spool
+
+first=$(submit_workers --array=1-3)
+name=-sim-gfx942-304-0
+await is_busy node1$name
+await is_busy node2$name
+results=$(worker node2$name n_results)
+echo "workers of both nodes measure"
+
+# One is taken away, and comes back with another job: by its name it is the same worker
+victim=$(squeue --noheader --format='%i %N' | awk '$2 == "node2" {print $1}')
+scancel "$victim"
+await is_gone node2$name
+second=$(submit_workers --nodelist=node2)
+await is_busy node2$name $((results + 1))
+echo "a node was taken away and came back"
+
+timeout 120 moefarm watch "$batch" >watch.log || fail "the batch failed"
+await no_jobs
+await is_gone node1$name
+await is_gone node2$name
+for log in job-*.out; do
+    ! grep -v ' has ended with 0$' $log | grep ' has ended with ' || fail "a worker ended badly"
+done
+grep -q 'leaves: drained' job-*.out || fail "no worker was drained"
+[ "$(moefarm export --simulated | tail -n +2 | wc -l)" = 8 ] || fail "rows are missing"
+echo "tuned: 8 rows, $(worker node1$name n_results) results of node1, $(worker node2$name n_results) of node2; no job is left"
