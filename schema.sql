@@ -4,7 +4,7 @@
 
 CREATE TABLE farm (                     -- one row
     id          INTEGER PRIMARY KEY CHECK (id = 1),
-    epoch       INTEGER NOT NULL,       -- counts coordinator starts; part of every lease
+    epoch       INTEGER NOT NULL,       -- of the last start, in ms since 1970 and above all before: part of every lease
     created_ms  INTEGER NOT NULL
 ) STRICT;
 

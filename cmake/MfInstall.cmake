@@ -11,7 +11,8 @@ add_custom_target(programs DEPENDS moefarmd moefarm-worker moefarm-compile moefa
 
 install(TARGETS moefarmd RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT server)
 
-install(FILES deploy/systemd/moefarmd.service DESTINATION ${mf_units} COMPONENT server)
+install(FILES deploy/systemd/moefarmd.service deploy/systemd/moefarm-backup.service deploy/systemd/moefarm-backup.timer
+    DESTINATION ${mf_units} COMPONENT server)
 
 install(TARGETS moefarm-worker RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT worker)
 install(TARGETS moefarm-compile RUNTIME DESTINATION ${mf_private} COMPONENT worker)

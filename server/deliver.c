@@ -389,6 +389,9 @@ static int take_late(struct mf_farm *f, struct mf_slot *slot, const struct mf_re
         return r;
     if (m->attempt > row.attempt)
         return refuse(ret_why, "attempt was never granted");
+    /* By a farm whose database this one, restored from an older copy, knows nothing of: the number was given again */
+    if (m->attempt == row.attempt && m->epoch != row.epoch)
+        return refuse(ret_why, "attempt was granted in a life of the farm that its database has lost");
     /* What an enumeration or an end without a step says late, nobody wants */
     if (row.kind == MF_UNIT_ENUMERATE || (!m->step && !m->pipeline))
         return acknowledge(slot, m);

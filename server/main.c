@@ -8,6 +8,7 @@
 #include "server/farm.h"
 #include "server/http.h"
 #include "server/reader.h"
+#include "server/store_backup.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +27,7 @@
 #define PEM_MAX      (256 << 10)
 
 struct options {
-    const char *state, *http, *hub, *port_file, *log_level, *tls_certificate, *tls_key;
+    const char *state, *backup, *http, *hub, *port_file, *log_level, *tls_certificate, *tls_key;
     int64_t beat_ms, readers, attempts, http_rate;
     double unit_s, race_s;
     bool keys, tokens, plain;
@@ -51,6 +52,7 @@ static int read_options(int argc, char **argv, struct options *o)
     /* clang-format off */
     const struct mf_opt opts[] = {
         {"state",          MF_OPT_TEXT,   &o->state,          "DIR",          "folder of the database, made if need be", 0, 0},
+        {"backup",         MF_OPT_TEXT,   &o->backup,         "FILE",         "copy the state folder's database into this new file and end; the moefarmd that works in it goes on", 0, 0},
         {"http",           MF_OPT_TEXT,   &o->http,           "ADDRESS:PORT", "REST API and status page; port 0 takes any", 0, 0},
         {"hub",            MF_OPT_TEXT,   &o->hub,            "ADDRESS:PORT", "where workers connect; port 0 takes any", 0, 0},
         {"port-file",      MF_OPT_TEXT,   &o->port_file,      "FILE",         "write the real ports there once both are bound: lines http=PORT, hub=PORT", 0, 0},
@@ -297,10 +299,23 @@ static void stop_all(struct daemon *d)
     mf_closep(&d->lock);
 }
 
+static int back_up(const struct options *o)
+{
+    char database[4096], why[512] = "";
+    int64_t bytes;
+    mf_say(database, sizeof(database), "%s/farm.db", o->state);
+    int r = mf_store_backup(database, o->backup, &bytes, why, sizeof(why));
+    if (r < 0)
+        return log_err(r, "backup: %s", why);
+    log_info("%s: %" PRId64 " bytes", o->backup, bytes);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     struct options o = {
         .state = "moefarm-state",
+        .backup = "",
         .http = "127.0.0.1:8080",
         .hub = "127.0.0.1:7070",
         .port_file = "",
@@ -324,6 +339,8 @@ int main(int argc, char **argv)
         (void)log_err(-EINVAL, "MOEFARM_FAULT: give NAME:N:FILE");
         return 2;
     }
+    if (*o.backup)
+        return back_up(&o) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
     r = start_all(&d, &o);
     if (r == 0) {
         r = mf_farm_run(d.farm, d.signals, &d.notify);

@@ -10,10 +10,11 @@
 
 int mf_store_start(struct mf_store *s, int64_t now_ms, int64_t *ret_epoch)
 {
-    int r = mf_sql_get_i64(s,
-                           "INSERT INTO farm (id, epoch, created_ms) VALUES (1, 1, ?)"
-                           " ON CONFLICT (id) DO UPDATE SET epoch = epoch + 1 RETURNING epoch",
-                           ret_epoch, "i", now_ms);
+    int r = mf_sql_get_i64(
+        s,
+        "INSERT INTO farm (id, epoch, created_ms) VALUES (1, 1, ?)"
+        " ON CONFLICT (id) DO UPDATE SET epoch = max(epoch + 1, excluded.created_ms) RETURNING epoch",
+        ret_epoch, "i", now_ms);
     if (r < 0)
         return r;
     r = mf_sql_run(s,

@@ -9,12 +9,14 @@
 #include "common/text.h"
 #include "fake_worker.h"
 #include "farm_process.h"
+#include "server/store_backup.h"
 #include "server/store_private.h"
 
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #define BEAT_MS       100  /* a lease is three: short where one has to end */
@@ -156,6 +158,32 @@ static void kill_coordinator(struct farm *f, const cJSON *unit, int sent)
     come_back(f, unit, sent);
 }
 
+/* The farm goes on behind a backup, loses all of that, and starts on the backup: the unit in hand is as the backup has it, and
+ * what was granted in the lost life is refused, whether its number is none yet or is given again. */
+static void restore_backup(struct farm *f, const cJSON *unit, int sent)
+{
+    char database[320], log[330], old[320], why[256] = "";
+    int64_t bytes;
+    mf_say(database, sizeof(database), "%s/state/farm.db", f->process.folder);
+    mf_say(log, sizeof(log), "%s-wal", database);
+    mf_say(old, sizeof(old), "%s/old.db", f->process.folder);
+    int r = mf_store_backup(database, old, &bytes, why, sizeof(why));
+    ck_assert_msg(r == 0, "%s", why);
+    for (int i = sent; i < fake_unit_results(unit); i++)
+        ck_assert_int_eq(fake_worker_result(&f->worker, unit, i), 0);
+    (void)fake_worker_send(&f->worker, MF_MESSAGE_READY, "{\"credit\":1}");
+    _cleanup_(cJSON_Deletep) cJSON *lost = fake_worker_await(&f->worker, MF_MESSAGE_UNIT, LIMIT_MS);
+    ck_assert_ptr_nonnull(lost);
+    (void)farm_process_kill(&f->process, SIGKILL);
+    (void)unlink(log);
+    ck_assert_int_eq(rename(old, database), 0);
+    farm_process_start(&f->process, CALM_MS);
+    come_back(f, unit, sent);
+    ck_assert_int_eq(fake_worker_result(&f->worker, lost, 0), 0);
+    _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f->worker, MF_MESSAGE_REFUSE, LIMIT_MS);
+    ck_assert_ptr_nonnull(refusal);
+}
+
 /* What a spool does after a reconnect. */
 static void send_twice(struct farm *f, const cJSON *unit, int sent)
 {
@@ -177,6 +205,7 @@ static const struct plan plans[] = {
     {"worker started again", restart_worker, CALM_MS},
     {"coordinator killed", kill_coordinator, CALM_MS},
     {"results sent twice", send_twice, BEAT_MS},
+    {"database restored", restore_backup, CALM_MS},
 };
 
 /* Works until the batch is done. The disturbance comes after result number `at` of the run. 1: it came. */
@@ -478,6 +507,35 @@ START_TEST(refuses)
 }
 END_TEST
 
+/* A number that the farm has given a second time, in another life: the first one's result must not stand for it. */
+START_TEST(knows_its_own_life)
+{
+    struct farm f;
+    const char *reason = "";
+    farm_start(&f, CALM_MS);
+    join(&f, "first");
+    submit(&f);
+    _cleanup_(cJSON_Deletep) cJSON *enumerate = fake_worker_await(&f.worker, MF_MESSAGE_UNIT, LIMIT_MS);
+    ck_assert_ptr_nonnull(enumerate);
+    for (int i = 0; i < fake_unit_results(enumerate); i++)
+        ck_assert_int_eq(fake_worker_result(&f.worker, enumerate, i), 0);
+    (void)fake_worker_send(&f.worker, MF_MESSAGE_READY, "{\"credit\":1}");
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&f.worker, MF_MESSAGE_UNIT, LIMIT_MS);
+    ck_assert_ptr_nonnull(unit);
+    int64_t epoch = number(unit, "epoch");
+    cJSON_SetNumberValue(cJSON_GetObjectItem(unit, "epoch"), (double)(epoch + 7));
+    ck_assert_int_eq(fake_worker_result(&f.worker, unit, 0), 0);
+    _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
+    ck_assert_int_eq(mf_json_text(refusal, "reason", &reason), 0);
+    ck_assert_msg(strstr(reason, "in a life of the farm that its database has lost"), "%s", reason);
+    cJSON_SetNumberValue(cJSON_GetObjectItem(unit, "epoch"), (double)epoch);
+    ck_assert_int_eq(fake_worker_result(&f.worker, unit, 0), 0);
+    _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(&f.worker, MF_MESSAGE_ACK, LIMIT_MS);
+    ck_assert_ptr_nonnull(ack);
+    farm_stop(&f);
+}
+END_TEST
+
 START_TEST(knows_no_stranger)
 {
     struct farm f;
@@ -501,6 +559,7 @@ int main(void)
     tcase_add_loop_test(c, judges_results, 0, (int)MF_ARRAY_LEN(lies));
     tcase_add_loop_test(c, refuses, 0, (int)MF_ARRAY_LEN(bads));
     tcase_add_loop_test(c, succeeds_whom_it_knows, 0, 2);
+    tcase_add_test(c, knows_its_own_life);
     tcase_add_test(c, knows_no_stranger);
     tcase_add_test(c, tells_what_is_new);
     suite_add_tcase(suite, c);

@@ -45,13 +45,14 @@ outside() {
 check_offline() {
     local unit ceiling
     cmake --install "$MF_BINARY_DIR" --prefix /usr >install.log 2>&1 || fail "cmake --install"
-    systemd-analyze verify /usr/lib/systemd/system/moefarm*.service >verify.log 2>&1 || fail "systemd-analyze verify"
+    systemd-analyze verify /usr/lib/systemd/system/moefarm* >verify.log 2>&1 || fail "systemd-analyze verify"
     ! grep -i moefarm verify.log || fail "systemd-analyze verify has words about the units"
     "$MF_SOURCE_DIR/deploy/debian/worker/postinst" configure
     while read -r unit ceiling; do
         systemd-analyze security --offline=true --threshold="$ceiling" "$unit" >security.log 2>&1 ||
             fail "the exposure of $unit is above $ceiling of 100"
     done <<<"moefarmd.service 15
+moefarm-backup.service 10
 moefarm-worker@.service 36"
     echo "verified; exposures below their ceilings"
 }
@@ -59,13 +60,13 @@ moefarm-worker@.service 36"
 # Our units and the targets that every service refers to: no service of the host, and nothing that sets the machine up.
 lay_out() {
     local target
-    mkdir -p $units/moefarm{d,-worker@}.service.d /etc/moefarm
+    mkdir -p $units/moefarm{d,-worker@,-backup}.service.d /etc/moefarm
     for target in sysinit basic shutdown network network-online exit umount; do
         printf '[Unit]\nDefaultDependencies=no\n' >$units/$target.target
     done
     cp /usr/lib/systemd/system/moefarm* $units/
     printf '[Service]\nStandardOutput=append:/tmp/%%p.log\nStandardError=append:/tmp/%%p.log\n' |
-        tee $units/moefarm{d,-worker@}.service.d/log.conf >/dev/null
+        tee $units/moefarm{d,-worker@,-backup}.service.d/log.conf >/dev/null
     printf '[Service]\nWatchdogSec=2\nRestartSec=0\n' >$units/moefarmd.service.d/hasty.conf
     echo 'MOEFARMD_OPTIONS=--http 127.0.0.1:0 --hub 127.0.0.1:0 --port-file /var/lib/moefarm/ports' >/etc/moefarm/moefarmd.env
     cat >$units/probe.service <<END
@@ -132,6 +133,14 @@ check_batch() {
     echo "tuned: $(moefarm export --simulated | tail -n +2 | wc -l) rows"
 }
 
+check_backup() {
+    local copy
+    systemctl start moefarm-backup.service || fail "no backup"
+    copy=$(echo /var/lib/private/moefarm/backup/farm-*.db)
+    [ "$(stat -c %U:%a "$copy")" = "moefarm:600" ] || fail "the backup is open to others"
+    echo "backed up"
+}
+
 check_watchdog() {
     systemctl kill --kill-whom=main --signal=STOP moefarmd.service
     await is moefarmd.service NRestarts 1
@@ -163,6 +172,7 @@ case ${3-} in
     cd /tmp
     check_start
     check_batch
+    check_backup
     check_watchdog
     check_end
     ;;
