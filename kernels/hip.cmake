@@ -16,6 +16,7 @@ set(MF_HIP_SOURCES
     family_hip_hopper.c
     family_hip_layer.c
     family_hip_move.c
+    family_hip_move_run.c
     family_hip_mx.c
     family_hip_one.c
     family_hip_permute.c

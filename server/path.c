@@ -42,6 +42,7 @@ struct key {
     uint64_t structure;
     struct bits live; /* there, and needed by a step that may follow */
     struct bits owed; /* made by a conversion, not used yet */
+    struct bits made; /* made by a conversion: nothing else may give it */
     mf_ops covered;
     int32_t block_m;
     uint8_t w1, w2;
@@ -273,7 +274,8 @@ static bool follow(const struct search *s, const struct key *from, const struct 
 {
     if (!fits(from, g) || !bits_within(&g->needs, &from->live))
         return false;
-    if (!g->covers && from->conversions == CONVERSIONS_MAX)
+    struct bits again = bits_and(g->gives, from->made);
+    if ((!g->covers && from->conversions == CONVERSIONS_MAX) || !bits_none(&again))
         return false;
     *ret = (struct key){
         .structure = add_structure(from->structure, g->covers),
@@ -285,10 +287,12 @@ static bool follow(const struct search *s, const struct key *from, const struct 
     };
     struct bits new = bits_less(g->gives, from->live);
     ret->owed = bits_less(from->owed, g->needs);
+    ret->made = from->made;
     if (!g->covers) {
         if (bits_none(&new))
             return false;
         ret->owed = bits_or(ret->owed, new);
+        ret->made = bits_or(ret->made, new);
     }
     struct bits want = wanted(s, ret);
     ret->live = bits_and(bits_or(from->live, g->gives), want);
@@ -310,7 +314,7 @@ static uint64_t hash_key(const struct key *k)
     return h;
 }
 _Static_assert(sizeof(struct key) % 8 == 0, "hashed in words");
-_Static_assert(sizeof(struct key) == 8 + 2 * sizeof(struct bits) + 4 + 4 + 8, "no padding to hash");
+_Static_assert(sizeof(struct key) == 8 + 3 * sizeof(struct bits) + 4 + 4 + 8, "no padding to hash");
 
 static int rehash(struct search *s)
 {

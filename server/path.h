@@ -5,7 +5,7 @@
  *   - its steps cover every op of the layer exactly once;
  *   - each need of a step is an input of the layer, a weight, or given by a step before it;
  *   - all steps that care agree on block_m, and all that read a weight agree on that weight's layout;
- *   - what a step that covers nothing (a conversion) newly gives is there for the first time and used later;
+ *   - what a step that covers nothing (a conversion) newly gives is given by no other step, and used later;
  *   - y is given in token order in the layer's format.
  * Two orders of the same steps are one pipeline. Its cost is the sum of its steps' times and one gap a launch. */
 #pragma once

@@ -24,6 +24,7 @@ enum factor { KERNEL, VARIANT, FORMAT, ACT, WIDTH, WEIGHT, FORM, N_FACTORS };
 enum form { PLAIN, SHARE, BIASED, GATE_ONLY, IN_TURN, N_FORMS };
 enum kernel {
     SORT,
+    SORT_ZERO,
     ALIGN,
     FROM_ALIGNED,
     QUANT1,
@@ -50,6 +51,7 @@ static const struct {
     int forms;                   /* bits of those that do */
 } kernels[N_KERNELS] = {
     [SORT]    = {"move", "sort_",    4,  false, false, false, 1 << SHARE},
+    [SORT_ZERO]    = {"move", "sort_zero_",    1, true,  false, false, 1 << SHARE},
     [ALIGN]        = {"move", "align_",        2, false, false, false, 1 << SHARE},
     [FROM_ALIGNED] = {"move", "from_aligned_", 2, false, false, false, 0},
     [QUANT1]  = {"move", "quant1_",  1,  true,  false, false, 0},

@@ -90,6 +90,8 @@ static struct mf_step random_step(int i, int from, int to)
         s.needs[s.n_needs++] = artifact("w1/fp8fn/per_token/%s", layouts[draw(2)]);
     if (s.covers & MF_OP_BIT(MF_OP_GEMM2))
         s.needs[s.n_needs++] = artifact("w2/fp8fn/per_token/%s", layouts[draw(2)]);
+    if (to == MF_OP_COMBINE && draw(2)) /* adds into what another zeroed */
+        s.needs[s.n_needs++] = artifact("y/bf16/none/token+zeroed");
     s.gives[s.n_gives++] = flow(to + 1, to == MF_OP_COMBINE ? draw(4) == 0 : (int)draw(2), block);
     return s;
 }
@@ -101,6 +103,16 @@ static struct mf_step sort_step(int i, int block)
     (void)snprintf(s.name, sizeof(s.name), "k%02d", i);
     s.needs[0] = artifact("topk/index/none/token");
     s.gives[0] = artifact("sorted/index/none/sorted.%d", block);
+    if (draw(3) == 0)
+        s.gives[s.n_gives++] = artifact("y/bf16/none/token+zeroed");
+    return s;
+}
+
+static struct mf_step zero_step(int i)
+{
+    struct mf_step s = {.n_gives = 1, .family = "move"};
+    (void)snprintf(s.name, sizeof(s.name), "k%02d", i);
+    s.gives[0] = artifact("y/bf16/none/token+zeroed");
     return s;
 }
 
@@ -123,8 +135,10 @@ static void make_offer(struct offer *o)
         struct mf_step *s = &o->steps[o->n++];
         if (i < 3)
             *s = sort_step(i, i ? 32 : 64);
-        else if (i < 6)
+        else if (i < 5)
             *s = conversion(i);
+        else if (i == 5)
+            *s = draw(2) ? zero_step(i) : conversion(i);
         else {
             /* Runs that follow one another, so that whole pipelines turn up often */
             int last = first + (int)draw((uint32_t)(MF_OP_COMBINE - first + 1));
@@ -154,10 +168,19 @@ static bool there(const struct exhaustive *e, int n, const struct mf_artifact *a
     if (mf_artifact_is_input(a))
         return true;
     for (int i = 0; i < n; i++) {
-        if (mf_artifact_equal(&e->o->steps[e->taken[i]].gives[0], a))
-            return true;
+        const struct mf_step *s = &e->o->steps[e->taken[i]];
+        for (int g = 0; g < s->n_gives; g++) {
+            if (mf_artifact_equal(&s->gives[g], a))
+                return true;
+        }
     }
     return false;
+}
+
+/* Taken step i is a conversion that was the first to give it. */
+static bool converted(const struct exhaustive *e, int i, const struct mf_artifact *a)
+{
+    return !e->o->steps[e->taken[i]].covers && !there(e, i, a) && there(e, i + 1, a);
 }
 
 static bool agree(const struct exhaustive *e, int n, const struct mf_step *s)
@@ -178,22 +201,32 @@ static bool agree(const struct exhaustive *e, int n, const struct mf_step *s)
         if (!mf_artifact_is_weight(&s->needs[a]) && !there(e, n, &s->needs[a]))
             return false;
     }
-    return s->covers || !there(e, n, &s->gives[0]);
+    bool is_new = false;
+    for (int g = 0; g < s->n_gives; g++) {
+        is_new |= !there(e, n, &s->gives[g]);
+        for (int i = 0; i < n; i++) {
+            if (converted(e, i, &s->gives[g]))
+                return false;
+        }
+    }
+    return s->covers || is_new;
 }
 
-/* Every conversion's product is read by a step after it, or is the output. */
+/* Every conversion's product is given by nothing else, and is read by a step after it or is the output. */
 static bool conversions_used(const struct exhaustive *e, int n, const struct mf_artifact *y)
 {
     for (int i = 0; i < n; i++) {
         const struct mf_step *s = &e->o->steps[e->taken[i]];
-        bool used = s->covers || mf_artifact_equal(&s->gives[0], y);
-        for (int j = i + 1; j < n && !used; j++) {
-            const struct mf_step *t = &e->o->steps[e->taken[j]];
-            for (int a = 0; a < t->n_needs; a++)
-                used |= mf_artifact_equal(&t->needs[a], &s->gives[0]);
+        for (int g = 0; g < s->n_gives; g++) {
+            bool used = !converted(e, i, &s->gives[g]) || mf_artifact_equal(&s->gives[g], y);
+            for (int j = i + 1; j < n && !used; j++) {
+                const struct mf_step *t = &e->o->steps[e->taken[j]];
+                for (int a = 0; a < t->n_needs; a++)
+                    used |= mf_artifact_equal(&t->needs[a], &s->gives[g]);
+            }
+            if (!used)
+                return false;
         }
-        if (!used)
-            return false;
     }
     return true;
 }

@@ -36,6 +36,14 @@ struct mf_hip_quant_args {
     mf_i32 rows, token;
 };
 
+/* Sorting, and the zeroing of y; with quantised activations those of x, too. */
+struct mf_hip_sort_zero_args {
+    struct mf_hip_sort_args sort;
+    struct mf_hip_quant_args quant;
+    void *y;
+    mf_i32 sorters, unused; /* blocks */
+};
+
 /* Rows into expert order, or back. */
 struct mf_hip_permute_args {
     const void *from;

@@ -15,14 +15,13 @@
 #include "common/layer.h"
 #include "common/text.h"
 #include "kernels/data.h"
+#include "server/path.h"
 #include "worker/session_data.h"
 
 #define STEPS_MAX      2048
-#define RACED_MAX      24
-#define RACED_NAME_MAX (PIPELINE_MAX * (MF_STEP_NAME_MAX + 1) + 32)
-#define PIPELINE_MAX   8
-#define BLOCK_KINDS    8
-#define BEST_OF_STAGE  3
+#define RACED_MAX      12
+#define RACED_NAME_MAX (MF_PATH_STEPS_MAX * (MF_STEP_NAME_MAX + 1) + 32)
+#define KEPT           2 /* pipelines that go together alike, with one block_m and one layout of weights */
 
 struct found {
     struct mf_offer offer; /* first */
@@ -119,110 +118,41 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The place-th best step that covers exactly these, for that block (0: any); -1: none. */
-static long best(const struct found *f, mf_ops covers, int32_t block_m, enum mf_tensor gives, int place)
+/* Races the cheapest pipelines, as the coordinator's ranking finds them. */
+static void race(struct mf_session *session, const struct found *f, const struct mf_device *d,
+                 const struct mf_shape *s, struct sink *sink)
 {
-    size_t order[STEPS_MAX], n = 0;
-    for (size_t i = 0; i < f->n; i++) {
-        const struct mf_step *s = &f->steps[i].step;
-        if (f->results[i].status == MF_STATUS_OK && s->covers == covers &&
-            (block_m == 0 || s->block_m == block_m) && s->gives[0].tensor == gives)
-            order[n++] = i;
-    }
-    sorting = f;
-    qsort(order, n, sizeof(*order), by_time);
-    return (size_t)place < n ? (long)order[place] : -1;
-}
-
-struct entry {
-    struct mf_step steps[PIPELINE_MAX];
-    size_t n;
-    double us;
-    bool broken;
-};
-
-static void add(struct entry *e, const struct found *f, long i)
-{
-    if (i < 0) {
-        e->broken = true;
-        return;
-    }
-    e->steps[e->n++] = f->steps[i].step;
-    e->us += f->results[i].us;
-}
-
-/* adds: stage 2 adds into y. */
-static struct entry compose(const struct found *f, const struct mf_shape *s, int32_t block, int first,
-                            int second, bool adds)
-{
-    struct entry e = {0};
-    mf_ops weight = MF_OP_BIT(MF_OP_WEIGHT), ops = mf_layer_ops(s);
-    mf_ops gemm1 = MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) |
-                   (s->doweight_stage1 ? weight : 0);
-    add(&e, f, best(f, MF_OP_BIT(MF_OP_SORT), block, MF_TENSOR_SORTED, 0));
-    if (ops & MF_OP_BIT(MF_OP_QUANT1))
-        add(&e, f, best(f, MF_OP_BIT(MF_OP_QUANT1), 0, MF_TENSOR_X, 0));
-    long fused = best(f, gemm1 | MF_OP_BIT(MF_OP_QUANT2), block, MF_TENSOR_H, first);
-    long plain = best(f, gemm1, block, MF_TENSOR_H, first);
-    bool quantises = ops & MF_OP_BIT(MF_OP_QUANT2);
-    if (quantises && fused >= 0 && (plain < 0 || f->results[fused].us < f->results[plain].us + 2)) {
-        add(&e, f, fused);
-    } else {
-        add(&e, f, plain);
-        if (quantises)
-            add(&e, f, best(f, MF_OP_BIT(MF_OP_QUANT2), block, MF_TENSOR_H, 0));
-    }
-    if (adds) {
-        mf_ops combine = MF_OP_BIT(MF_OP_COMBINE) | (s->doweight_stage1 ? 0 : weight);
-        add(&e, f, best(f, 0, 0, MF_TENSOR_Y, 0));
-        add(&e, f, best(f, MF_OP_BIT(MF_OP_GEMM2) | combine, block, MF_TENSOR_Y, second));
-        return e;
-    }
-    add(&e, f, best(f, MF_OP_BIT(MF_OP_GEMM2), block, MF_TENSOR_Z, second));
-    add(&e, f, best(f, MF_OP_BIT(MF_OP_COMBINE) | (s->doweight_stage1 ? 0 : weight), 0, MF_TENSOR_Y, 0));
-    return e;
-}
-
-static int by_sum(const void *a, const void *b)
-{
-    double x = ((const struct entry *)a)->us, y = ((const struct entry *)b)->us;
-    return (x > y) - (x < y);
-}
-
-static void race(struct mf_session *session, const struct found *f, const struct mf_shape *s,
-                 struct sink *sink)
-{
-    static struct entry entries[2 * BLOCK_KINDS * BEST_OF_STAGE * BEST_OF_STAGE + RACED_MAX];
+    static struct mf_path_step right[STEPS_MAX];
     static char names[RACED_MAX][RACED_NAME_MAX];
+    static struct mf_step steps[RACED_MAX][MF_PATH_STEPS_MAX];
     struct mf_race_entry raced[RACED_MAX];
-    static const int32_t blocks[BLOCK_KINDS] = {16, 32, 48, 64, 96, 128, 192, 256};
-    size_t n = 0, n_raced = 0;
-    for (size_t b = 0; b < MF_ARRAY_LEN(blocks); b++) {
-        const int32_t block = blocks[b];
-        for (int i = 0; i < 2 * BEST_OF_STAGE * BEST_OF_STAGE; i++) {
-            struct entry e = compose(f, s, block, i / 2 / BEST_OF_STAGE, i / 2 % BEST_OF_STAGE, i % 2);
-            if (!e.broken)
-                entries[n++] = e;
+    struct mf_path_problem p = {.ops = mf_layer_ops(s),
+                                .format = MF_FORMAT_BF16,
+                                .steps = right,
+                                .gap_us = d->info.gap_us,
+                                .keep = KEPT};
+    _cleanup_(mf_freep) struct mf_path *paths = NULL;
+    size_t n_paths = 0, n = 0;
+    for (size_t i = 0; i < f->n; i++) {
+        if (f->results[i].status == MF_STATUS_OK)
+            right[p.n_steps++] = (struct mf_path_step){&f->steps[i].step, f->results[i].us};
+    }
+    int r = mf_path_find(&p, &paths, &n_paths);
+    if (r < 0)
+        printf("  no pipelines: %s\n", strerror(-r));
+    for (; n < n_paths && n < RACED_MAX; n++) {
+        const struct mf_path *path = &paths[n];
+        int at = snprintf(names[n], sizeof(names[0]), "(sum %.1f)", path->us);
+        for (int i = 0; i < path->n; i++) {
+            steps[n][i] = *right[path->steps[i]].step;
+            at += snprintf(names[n] + at, sizeof(names[0]) - (size_t)at, " %s", steps[n][i].name);
         }
-    }
-    for (int i = 0; i < 4; i++) {
-        struct entry e = {0};
-        add(&e, f, best(f, mf_layer_ops(s), 0, MF_TENSOR_Y, i));
-        if (!e.broken)
-            entries[n++] = e;
-    }
-    qsort(entries, n, sizeof(*entries), by_sum);
-    for (; n_raced < n && n_raced < 10; n_raced++) {
-        struct entry *e = &entries[n_raced];
-        raced[n_raced] = (struct mf_race_entry){(int64_t)n_raced, e->us, e->steps, e->n};
-        int at = snprintf(names[n_raced], sizeof(names[0]), "(sum %.1f)", e->us);
-        for (size_t i = 0; i < e->n; i++)
-            at += snprintf(names[n_raced] + at, sizeof(names[0]) - (size_t)at, " %s", e->steps[i].name);
+        raced[n] = (struct mf_race_entry){(int64_t)n, path->us, steps[n], (size_t)path->n};
     }
     const struct mf_race_plan plan = {{{5, 10}, {10, 6}, {20, 4}}, 3, 20, 0.05};
     sink->names = names;
-    if (n_raced > 0)
-        (void)mf_session_race(session, raced, n_raced, &plan, &sink->sink);
+    if (n > 0)
+        (void)mf_session_race(session, raced, n, &plan, &sink->sink);
 }
 
 /* ---- a shape ---- */
@@ -273,7 +203,7 @@ static void bench_shape(struct mf_device *d, const struct mf_shape *s, const cha
     (void)mf_enumerate(&d->info, s, families, &f.offer);
     (void)mf_session_probe(session, f.steps, f.n, NULL, NULL, &sink.sink);
     print_steps(&f);
-    race(session, &f, s, &sink);
+    race(session, &f, d, s, &sink);
     printf("  phases");
     for (int i = 0; i < MF_PHASE_N_; i++)
         printf(" %s %.2f s", mf_phase_name((enum mf_phase)i), (double)sink.phase_ns[i] * 1e-9);
