@@ -38,11 +38,17 @@
 #define BRINGS     (GATHERS && (PASSES > 8 || MF_SWAP) ? 56 : 40)
 #define MULTIPLIES (GATHERS && (PASSES > 8 || MF_SWAP) ? 224 : 232)
 
+/* Each group writes rows of its own and meets the other only where slices are free, so that one's rows leave while the other
+ * multiplies: in turn, or, in stage 2, where they have their own tokens. Stage 1's tiles are long: there a group that is ahead
+ * only waits for slices that the other has not left. */
+#define ALONE (MF_TURNS || (MF_SWAP && MF_BM >= 128 && MF_STAGE == 2))
+
 enum {
     tiles_of_block = TILES_N,
     out_bytes = OUT_BYTES,
     brings = BRINGS,
     multiplies = MULTIPLIES,
+    alone = ALONE,
 };
 
 #define W_BOX SLICE_K
@@ -167,6 +173,7 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
 struct place {
     i32 block, col, expert;
     bool few, fewest; /* the block's tokens fit QM_HALF or QM_LEAST: padding is at its end */
+    i32 id;           /* first_id(), in stage 2 */
 };
 
 #if MF_SWAP
@@ -175,19 +182,21 @@ struct place {
 #    include "hopper_weights.inc.h"
 #endif
 
-MF_DEVICE place place_of(const mf_hip_tile_args &a, i32 i, i32 n_blocks)
+MF_DEVICE place place_of(const mf_hip_tile_args &a, i32 i, i32 n_blocks, const writers &w)
 {
     place p;
     find_tile(a, i, n_blocks, p.block, p.col);
     p.expert = a.experts[p.block];
     p.few = mf_id_token(a.sorted_ids[(i64)p.block * MF_BM + QM_HALF * 8]) >= a.token;
+    p.id = MF_STAGE == 2 ? first_id(a, p.block, w) : 0;
     p.fewest = mf_id_token(a.sorted_ids[(i64)p.block * MF_BM + QM_LEAST * 8]) >= a.token;
     return p;
 }
 
-/* How the waves meet that write a tile's rows. */
+/* A group's part of tiles, and how it meets those with whom it writes rows. */
 struct part_of {
-    i32 share, number, me;
+    i32 share, number;
+    writers rows;
     bool waits; /* MF_TURNS: for the other group */
     u16 *out;
 };
@@ -207,10 +216,10 @@ MF_DEVICE bool make_tile(const mf_hip_tile_args &a, ring &r, const place &p, con
     if (MF_TURNS && more)
         mf_group_arrive(GROUPS + 1 + (group + 1) % GROUPS, GROUPS * GROUP);
     mf_bulk_wait_read();
-    mf_group_sync(mine.number, OUT_WAVES * MF_WAVE);
+    mf_group_sync(mine.number, mine.rows.threads);
     leave_tile<N>(a, p, mine.share, d, mine.out);
     mf_async_fence();
-    mf_group_sync(mine.number, OUT_WAVES * MF_WAVE);
+    mf_group_sync(mine.number, mine.rows.threads);
     return more;
 }
 
@@ -222,8 +231,11 @@ MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, i32 
     const u32 first_slice = r.at, first_tile = r.tile;
     part_of mine;
     mine.share = MF_TURNS ? 0 : group;
-    mine.number = MF_TURNS ? 1 + group : 1;
-    mine.me = MF_TURNS ? threadIdx.x % GROUP : threadIdx.x;
+    mine.number = ALONE ? 1 + group : 1;
+    mine.rows.me = ALONE ? threadIdx.x % GROUP : threadIdx.x;
+    mine.rows.threads = ALONE ? GROUP : GROUPS * GROUP;
+    mine.rows.rows = ALONE && !MF_TURNS ? MF_BM / GROUPS : MF_BM;
+    mine.rows.first = ALONE && !MF_TURNS ? group * (MF_BM / GROUPS) : 0;
     mine.out = (u16 *)(outs + (MF_TURNS ? group * OUT_BYTES : 0));
     bool more = told_tile(r) < n_tiles;
     if (MF_TURNS && more && group > 0) {
@@ -233,26 +245,26 @@ MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, i32 
     }
     place next;
     if (more)
-        next = place_of(a, told_tile(r), n_blocks);
+        next = place_of(a, told_tile(r), n_blocks, mine.rows);
     while (more) {
         const place p = next;
         mine.waits = r.tile > first_tile;
-        if (TRIMS && p.fewest)
+        if (TRIMS > 1 && p.fewest)
             more = make_tile<QM_LEAST>(a, r, p, mine, n_tiles);
-        else if (TRIMS && p.few)
+        else if (TRIMS > 0 && p.few)
             more = make_tile<QM_HALF>(a, r, p, mine, n_tiles);
         else
             more = make_tile<QM>(a, r, p, mine, n_tiles);
         if (!MF_TURNS && more)
-            next = place_of(a, told_tile(r), n_blocks);
-        store(a, p.block, p.col, mine.out, mine.me);
-        done(p.block, mine.number, OUT_WAVES * MF_WAVE, mine.me);
+            next = place_of(a, told_tile(r), n_blocks, mine.rows);
+        store(a, p.block, p.col, mine.out, mine.rows, p.id);
+        done(p.block, mine.number, mine.rows.threads, mine.rows.me);
         if (MF_TURNS && more) { /* the other group's */
             r.at += SLICES;
             r.tile++;
             more = told_tile(r) < n_tiles;
             if (more)
-                next = place_of(a, told_tile(r), n_blocks);
+                next = place_of(a, told_tile(r), n_blocks, mine.rows);
         }
     }
     mf_bulk_wait_read();

@@ -5,10 +5,10 @@
  *        with MF_TURNS | full u64[MF_STAGES] | empty u64[MF_STAGES] | told u64[QUEUE] | tiles i32[QUEUE] */
 #pragma once
 
-#define GROUP     128
-#define GROUPS    2
-#define OUT_WAVES (MF_TURNS ? 4 : 4 * GROUPS) /* that write one out */
-#ifndef RING_BYTES                            /* of a slice: mx_hopper.hip has its own */
+#define GROUP  128
+#define GROUPS 2
+#define USES   (MF_TURNS ? 4 : 4 * GROUPS) /* waves that multiply a slice */
+#ifndef RING_BYTES                         /* of a slice: mx_hopper.hip has its own */
 #    define SLICE      128
 #    define SCALES     (BY_BLOCK ? MF_BM * 4 : 0)
 #    define RING_BYTES (MF_CEIL(MF_BN * SLICE + MF_BM * SLICE + SCALES, 1024) * 1024)
@@ -41,7 +41,7 @@ MF_DEVICE void begin_ring(const ring &r, i32 arrivals)
     if (threadIdx.x == 0) {
         for (int s = 0; s < MF_STAGES; s++) {
             mf_barrier_init(r.full + s, 1 + arrivals);
-            mf_barrier_init(r.empty + s, OUT_WAVES);
+            mf_barrier_init(r.empty + s, USES);
         }
         for (int q = 0; q < QUEUE; q++)
             mf_barrier_init(r.told + q, 1);

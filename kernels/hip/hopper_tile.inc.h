@@ -23,16 +23,30 @@ MF_DEVICE void bring_weights(const mf_hip_map &map, u8 *to, u64 *full, i32 slice
 #endif
 }
 
-/* out's rows: in bulk, each by one thread, or quantised. */
-MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, i32 me)
+/* Threads that store some of a tile's rows, as one of them sees it. */
+struct writers {
+    i32 me, threads;
+    i32 first, rows;
+};
+/* The id of the first row that this thread stores, to be asked for before the rows are there; of no token where it has none. */
+MF_DEVICE i32 first_id(const mf_hip_tile_args &a, i32 block, const writers &w)
+{
+    return w.me < w.rows ? a.sorted_ids[(i64)block * MF_BM + w.first + w.me] : a.token;
+}
+
+/* out's rows: in bulk, each by one thread, or quantised. first: first_id(), in stage 2. */
+MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, const writers &w,
+                     i32 first)
 {
 #ifdef MF_QUANT
-    store_quantised(a, block, col, out, me, OUT_WAVES * MF_WAVE);
+    (void)first;
+    store_quantised(a, block, col, out, w.me, w.threads);
 #else
-    for (i32 row = me; row < MF_BM; row += OUT_WAVES * MF_WAVE) {
+    const i32 bytes = MF_MIN(COLS, MF_N - col) * 2;
+    for (i32 i = w.me; i < w.rows; i += w.threads) {
+        const i32 row = w.first + i;
         const i64 at = (i64)block * MF_BM + row;
-        const i32 id = a.sorted_ids[at];
-        const i32 bytes = MF_MIN(COLS, MF_N - col) * 2;
+        const i32 id = MF_STAGE == 2 && i == w.me ? first : a.sorted_ids[at];
         if (mf_id_token(id) >= a.token)
             continue;
 #    ifdef MF_ADD

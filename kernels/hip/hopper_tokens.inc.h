@@ -5,7 +5,8 @@
 #    error "MF_SWAP is for scales of 1x128"
 #endif
 
-/* Groups share a tile by its tokens, or by its weights where the tokens are only 64. */
+/* Groups share a tile by its tokens, or by its weights where the tokens are only 64: of all tiles or, in stage 1, of one that has
+ * no more. In stage 2 the second group then has nothing to do but to go on. */
 #define BY_TOKENS (!MF_TURNS && MF_BM >= 128)
 #define TOKENS    (BY_TOKENS ? MF_BM / GROUPS : MF_BM)             /* of a group */
 #define ROWS      (MF_TURNS || BY_TOKENS ? MF_BN : MF_BN / GROUPS) /* weight rows of a group */
@@ -14,51 +15,59 @@
 #define QW        (ROWS / WIDTH)
 #define Q         (QX * QW)
 #define N8        (WIDTH / 8)
-#define TRIMS     0
+#define TRIMS     (BY_TOKENS && !ALONE ? 1 : 0)
 /* Products of a slice before they are scaled: two where registers hold them, so that one is scaled while the next is made. */
 #define PARTS ((Q + 2) * N8 <= 48 && Q > 1 ? 2 : 1)
 
 typedef float sums[N8][4];
 typedef sums product[Q]; /* by weights within tokens */
 
-MF_DEVICE i32 first_token(i32 share)
+/* A group's part of a tile of N times eight tokens. */
+template <int N> struct cut {
+    static const bool by_tokens = BY_TOKENS && N == QM;
+    static const int rows = by_tokens || !BY_TOKENS ? ROWS : MF_BN / GROUPS;
+    static const int width = MF_MIN(rows, 128), n8 = width / 8, qw = rows / width, q = QX * qw;
+};
+template <int N> MF_DEVICE i32 first_token(i32 share)
 {
-    return BY_TOKENS ? share * TOKENS : 0;
+    return cut<N>::by_tokens ? share * TOKENS : 0;
 }
-MF_DEVICE i32 first_row(i32 share)
+template <int N> MF_DEVICE i32 first_row(i32 share)
 {
-    return BY_TOKENS ? 0 : share * ROWS;
+    return cut<N>::by_tokens ? 0 : share * cut<N>::rows;
 }
+
 /* All tokens of the group are padding. */
 MF_DEVICE bool is_idle(const place &p, i32 share)
 {
-    return BY_TOKENS && share > 0 && p.few;
+    return BY_TOKENS && !TRIMS && share > 0 && p.few;
 }
 
-MF_DEVICE void hold(sums &d)
+template <int W8> MF_DEVICE void hold(sums &d)
 {
     MF_UNROLL
-    for (int i = 0; i < N8 * 4; i++)
+    for (int i = 0; i < W8 * 4; i++)
         mf_matrix_hold(d[i / 4][i % 4]);
 }
 /* 64 tokens of a slice by some of its weight rows. */
-MF_DEVICE void multiply(const u8 *slice, i32 token, i32 row, sums &d)
+template <int W8> MF_DEVICE void multiply(const u8 *slice, i32 token, i32 row, sums &d)
 {
     const u64 x = mf_matrix_of(slice + (MF_BN + token) * SLICE), w = mf_matrix_of(slice + row * SLICE);
     MF_UNROLL
     for (int s = 0; s < SLICE / 32; s++)
-        mf_matrix_multiply<N8>::fp8(d, x + 2 * s, w + 2 * s, s > 0);
+        mf_matrix_multiply<W8>::fp8(d, x + 2 * s, w + 2 * s, s > 0);
 }
 
 /* Of the weight rows of an instruction: those of gate, or all, and those of up. */
 struct weight_scales {
     float low[QW], high[QW];
 };
+template <class Cut>
 MF_DEVICE void load_scales(const mf_hip_tile_args &a, const place &p, i32 row, i32 slice, weight_scales &ret)
 {
     MF_UNROLL
-    for (int q = 0; q < QW; q++) {
-        const i32 c = p.col + (row + q * WIDTH) / MF_HALVES;
+    for (int q = 0; q < Cut::qw; q++) {
+        const i32 c = p.col + (row + q * Cut::width) / MF_HALVES;
         const i32 block = MF_MIN(c, MF_N - 1) / 128;
         const float *s = a.w_scale + ((i64)p.expert * MF_CEIL(ROWS_OF_W, 128) + block) * BLOCKS_D +
                          MF_MIN(slice, SLICES - 1);
@@ -66,12 +75,26 @@ MF_DEVICE void load_scales(const mf_hip_tile_args &a, const place &p, i32 row, i
         ret.high[q] = MF_HALVES == 2 ? s[(i64)(MF_N / 128) * BLOCKS_D] : ret.low[q];
     }
 }
+/* A slice's scales: of weights those that were asked for a slice ago, and of the lane's tokens. */
+template <class Cut>
+MF_DEVICE void take_scales(const mf_hip_tile_args &a, const place &p, i32 row, i32 slice, const float *scales,
+                           weight_scales &now, weight_scales &next, float (&first)[QX], float (&second)[QX])
+{
+    now = next;
+    load_scales<Cut>(a, p, row, slice + 1, next);
+    MF_UNROLL
+    for (int q = 0; q < QX; q++) {
+        first[q] = scales[q * 64];
+        second[q] = scales[q * 64 + 8];
+    }
+}
 /* first, second: what the lane's tokens are scaled by. */
+template <int W8>
 MF_DEVICE void add_scaled(float first, float second, float low, float high, const sums &part, sums &d)
 {
     const float f[2] = {first * low, first * high}, s[2] = {second * low, second * high};
     MF_UNROLL
-    for (int j = 0; j < N8; j++) {
+    for (int j = 0; j < W8; j++) {
         const int up = MF_HALVES == 2 ? j % 2 : 0;
         d[j][0] += part[j][0] * f[up];
         d[j][1] += part[j][1] * f[up];
@@ -80,10 +103,11 @@ MF_DEVICE void add_scaled(float first, float second, float low, float high, cons
     }
 }
 
-template <int>
+template <int N>
 MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p, i32 share, product &d)
 {
-    const i32 token = first_token(share), row = first_row(share);
+    typedef cut<N> cut;
+    const i32 token = first_token<N>(share), row = first_row<N>(share);
     const i32 mine = token + threadIdx.x % GROUP / MF_WAVE * 16 + threadIdx.x % MF_WAVE / 4;
     weight_scales now, next;
     sums part[PARTS];
@@ -96,43 +120,42 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p,
         return;
     }
     MF_UNROLL
-    for (int i = 0; i < Q * N8 * 4; i++)
-        d[i / (N8 * 4)][i / 4 % N8][i % 4] = 0;
-    load_scales(a, p, row, 0, next);
+    for (int i = 0; i < cut::q * cut::n8 * 4; i++)
+        d[i / (cut::n8 * 4)][i / 4 % cut::n8][i % 4] = 0;
+    load_scales<cut>(a, p, row, 0, next);
     MF_NO_UNROLL
     for (i32 slice = 0; slice < SLICES; slice++) {
         const u8 *from = slice_of(r);
         const float *scales = (const float *)(from + (MF_BN + MF_BM) * SLICE) + mine;
         float first[QX], second[QX];
-        now = next;
         wait_full(r);
-        mf_async_fence();
-        load_scales(a, p, row, slice + 1, next);
-        MF_UNROLL
-        for (int q = 0; q < QX; q++) {
-            first[q] = scales[q * 64];
-            second[q] = scales[q * 64 + 8];
+        if (GATHERS) {
+            mf_async_fence();
+            take_scales<cut>(a, p, row, slice, scales, now, next, first, second);
         }
         MF_UNROLL
-        for (int q = 0; q < Q + PARTS - 1; q++) {
+        for (int q = 0; q < cut::q + PARTS - 1; q++) {
             const int made = q - (PARTS - 1); /* behind the one that begins */
-            if (q < Q) {
-                hold(part[q % PARTS]);
+            if (q < cut::q) {
+                hold<cut::n8>(part[q % PARTS]);
                 mf_matrix_begin();
-                multiply(from, token + q / QW * 64, row + q % QW * WIDTH, part[q % PARTS]);
+                multiply<cut::n8>(from, token + q / cut::qw * 64, row + q % cut::qw * cut::width,
+                                  part[q % PARTS]);
                 mf_matrix_commit();
             }
+            if (!GATHERS && q == 0) /* while that one is made; stage 1 has no registers for it */
+                take_scales<cut>(a, p, row, slice, scales, now, next, first, second);
             if (made < 0)
                 continue;
-            if (q < Q)
+            if (q < cut::q)
                 mf_matrix_wait<PARTS - 1>();
             else
                 mf_matrix_wait<0>();
-            hold(part[made % PARTS]);
-            if (made == Q - 1)
+            hold<cut::n8>(part[made % PARTS]);
+            if (made == cut::q - 1)
                 leave_slice(r, 0);
-            add_scaled(first[made / QW], second[made / QW], now.low[made % QW], now.high[made % QW],
-                       part[made % PARTS], d[made]);
+            add_scaled<cut::n8>(first[made / cut::qw], second[made / cut::qw], now.low[made % cut::qw],
+                                now.high[made % cut::qw], part[made % PARTS], d[made]);
         }
         r.at++;
     }
@@ -158,22 +181,23 @@ MF_DEVICE u32 leave_two(const mf_hip_tile_args &a, const place &p, i32 col, floa
 }
 
 /* The group's sums as bf16 into out[token][column]; a wave has sixteen tokens of each 64. */
-template <int>
+template <int N>
 MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
 {
+    typedef cut<N> cut;
     const i32 lane = threadIdx.x % MF_WAVE;
     if (is_idle(p, share))
         return;
     MF_UNROLL
-    for (int q = 0; q < Q; q++) {
-        const i32 token = first_token(share) + q / QW * 64 + threadIdx.x % GROUP / MF_WAVE * 16;
-        const i32 col = (first_row(share) + q % QW * WIDTH) / MF_HALVES;
+    for (int q = 0; q < cut::q; q++) {
+        const i32 token = first_token<N>(share) + q / cut::qw * 64 + threadIdx.x % GROUP / MF_WAVE * 16;
+        const i32 col = (first_row<N>(share) + q % cut::qw * cut::width) / MF_HALVES;
         const float *weights = a.sorted_weights + (i64)p.block * MF_BM + token + lane / 4;
         const float w0 = MF_WEIGHT ? weights[0] : 1.0f, w1 = MF_WEIGHT ? weights[8] : 1.0f;
         u16 *to = out + (token + lane % 16) * OUT_STRIDE + col + lane / 16 * 8;
         /* twice eight tokens, and eights of columns: four matrices of eight by eight */
         MF_UNROLL
-        for (int j = 0; j < N8 / MF_HALVES; j += 2) {
+        for (int j = 0; j < cut::n8 / MF_HALVES; j += 2) {
             u32 v[4];
             MF_UNROLL
             for (int i = 0; i < 2; i++) {

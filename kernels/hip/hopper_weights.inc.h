@@ -3,7 +3,7 @@
 #define WN (MF_TURNS ? MF_BN : MF_BN / GROUPS) /* weight rows of a group */
 #define Q  (WN / 64)
 /* With scales by slice the compiler finds no registers for more than one of them, and has every instruction wait. */
-#define TRIMS (!BY_BLOCK)
+#define TRIMS (BY_BLOCK ? 0 : 2)
 
 typedef float sums[QM][4];
 typedef sums product[Q];
@@ -80,7 +80,8 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p,
         const u8 *from = slice_of(r);
         now = next;
         wait_full(r);
-        mf_async_fence();
+        if (GATHERS)
+            mf_async_fence();
         load_scales(a, p.expert, p.col, first_row, slice + 1, next);
         MF_UNROLL
         for (int q = 0; q < Q + PARTS - 1; q++) {

@@ -203,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_layer(const __gri
             mf_grid_count(mf_meeting);
         prepared(0);
         up::multiply_tiles(t1, r, outs, n_blocks, count_tile{a.done});
-        if (MF_TURNS) /* as multiply_tiles has them wait for each other */
+        if (down::alone) /* rows that another group has yet to store lie where this one's will */
             mf_group_sync(2 * GROUPS + 1, GROUPS * GROUP);
         down::multiply_tiles(t2, r, outs, n_blocks, last_stage());
     }

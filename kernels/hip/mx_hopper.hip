@@ -89,21 +89,23 @@ template <int N> MF_DEVICE void make_tile(const mf_hip_tile_args &a, ring &r, co
     product d;
     multiply_tile<N>(a, r, p, group, d);
     mf_bulk_wait_read();
-    mf_group_sync(1, OUT_WAVES * MF_WAVE);
+    mf_group_sync(1, GROUPS * GROUP);
     leave_tile<N>(a, p, group, d, out);
     mf_async_fence();
-    mf_group_sync(1, OUT_WAVES * MF_WAVE);
+    mf_group_sync(1, GROUPS * GROUP);
 }
 
 MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring r, u16 *out, i32 n_blocks)
 {
     const i32 n_tiles = n_blocks * TILES_N, stride = (i32)gridDim.x;
     i32 i = (i32)blockIdx.x;
+    const writers all = {(i32)threadIdx.x, GROUPS * GROUP, 0, MF_BM};
     place next;
     if (i < n_tiles)
         next = place_of(a, i, n_blocks);
     for (; i < n_tiles; i += stride) {
         const place p = next;
+        const i32 id = first_id(a, p.block, all);
         if (i + stride < n_tiles)
             next = place_of(a, i + stride, n_blocks);
 #define MAKE(n)                                 \
@@ -113,7 +115,7 @@ MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring r, u16 *out, i32 n
         FOR_WIDTHS(MAKE)
         make_tile<QM>(a, r, p, out);
 #undef MAKE
-        store(a, p.block, p.col, out, threadIdx.x);
+        store(a, p.block, p.col, out, all, id);
     }
     mf_bulk_wait_read();
 }
@@ -128,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), MF_BLOCKS) mf_
     if (threadIdx.x == 0) {
         for (int s = 0; s < MF_STAGES; s++) {
             mf_barrier_init(r.full + s, ARRIVALS);
-            mf_barrier_init(r.empty + s, OUT_WAVES);
+            mf_barrier_init(r.empty + s, USES);
         }
         mf_async_fence();
     }
