@@ -4,7 +4,7 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-asan test-tsan test-long fuzz bench bench-gpu format package vendor clean
+.PHONY: help setup build demo test test-asan test-tsan test-long fuzz bench bench-catalogue bench-gpu format package vendor clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -29,6 +29,9 @@ fuzz:            ## every fuzzer for half a minute
 
 bench:           ## the figures, one a line: name value unit
 	@scripts/bench.sh
+
+bench-catalogue: ## every untuned table of AITER through 256 simulated workers, from submission to table
+	@scripts/bench.sh catalogue
 
 bench-gpu:       ## tune the shapes of examples/h200.csv on a GPU: ARGS="--shape mixtral"; --help lists the rest
 	@scripts/build.sh dev >&2 && scripts/bench_gpu.sh $(ARGS)

@@ -2,8 +2,8 @@
 # Builds and runs the benchmarks. Standard output holds one line a figure: name value unit.
 # A benchmark that was not built or that fails is named on standard error, and the exit code is 1.
 #
-#   scripts/bench.sh [NAME…]     commit, crashers, aa, move and farm, or the ones named; kernels, too, by name: kernels without
-#                                a farm around them, for whoever works on one
+#   scripts/bench.sh [NAME…]     commit, crashers, aa, move and farm, or the ones named; by name only: kernels, kernels without a
+#                                farm around them, and catalogue, every table of AITER through a large farm
 set -euo pipefail
 cd "$(dirname "$0")/.."
 names=("$@")

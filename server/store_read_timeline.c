@@ -28,12 +28,11 @@ static void cut(struct timeline *t, int64_t from_ms, int64_t to_ms)
 static int count(struct mf_store *s, int64_t batch, struct timeline *t)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r =
-        mf_sql(s,
-               "SELECT min(max((r.at_ms - ?2) / ?3, 0), ?4), count(r.step),"
-               " coalesce(sum(r.step IS NOT NULL AND r.status NOT IN ('ok', 'slow')), 0), count(r.pipeline)"
-               " FROM goal g JOIN result r ON r.goal = g.id AND r.final = 1 WHERE g.batch = ?1 GROUP BY 1",
-               &q, "iiii", batch, t->from_ms, t->bucket_ms, (int64_t)t->n - 1);
+    int r = mf_sql(
+        s,
+        "SELECT min(max((at_s * 1000 + 999 - ?2) / ?3, 0), ?4), sum(measured), sum(refused), sum(raced)"
+        " FROM pace WHERE batch = ?1 GROUP BY 1",
+        &q, "iiii", batch, t->from_ms, t->bucket_ms, (int64_t)t->n - 1);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         int64_t i = mf_sql_i64(q, 0);
         t->measured[i] = (int)mf_sql_i64(q, 1);

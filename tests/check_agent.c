@@ -443,7 +443,10 @@ START_TEST(races)
         _cleanup_(cJSON_Deletep) cJSON *result = expect(MF_MESSAGE_RESULT);
         ck_assert_int_eq(number_of(result, "pipeline"), i);
         ck_assert_str_eq(text_of(result, "status"), "ok");
-        ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(result, "samples")), 6);
+        /* The second takes nine times as long, and one round is enough to see it */
+        int n = cJSON_GetArraySize(mf_json_array(result, "samples"));
+        ck_assert_msg(i == 1 ? n >= 6 : n == 1 && number_of(result, "dropped_at") == 1, "%d samples of %d", n,
+                      i);
         ck_assert(!cJSON_IsTrue(cJSON_GetObjectItem(result, "last")));
     }
     _cleanup_(cJSON_Deletep) cJSON *closing = expect(MF_MESSAGE_RESULT);

@@ -5,6 +5,7 @@
 #include "mf_check.h"
 
 #include "common/cleanup.h"
+#include "common/text.h"
 
 #include <errno.h>
 #include <math.h>
@@ -73,6 +74,9 @@ START_TEST(migrates_an_old_database)
     int64_t n = -1;
     ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE config DROP COLUMN regret", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP INDEX goal_shape", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_made", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_unmade", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE pace", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP TABLE worker_key", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP TABLE token", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 1", ""), 0);
@@ -357,6 +361,56 @@ START_TEST(results_are_counted_once)
 }
 END_TEST
 
+static void check_pace(int64_t measured, int64_t refused, int64_t raced)
+{
+    static const char *const sums[] = {"SELECT sum(measured) FROM pace WHERE batch = 1 AND at_s = 3",
+                                       "SELECT sum(refused) FROM pace WHERE batch = 1 AND at_s = 3",
+                                       "SELECT sum(raced) FROM pace WHERE batch = 1 AND at_s = 3"};
+    const int64_t want[] = {measured, refused, raced};
+    for (int i = 0; i < 3; i++) {
+        int64_t n = -1;
+        ck_assert_int_eq(mf_sql_get_i64(store, sums[i], &n, ""), 1);
+        ck_assert_int_eq(n, want[i]);
+    }
+}
+
+/* What a batch measured a second follows each result, and is made of those that were there before it was kept. */
+START_TEST(the_pace_is_kept)
+{
+    static const enum mf_status statuses[] = {MF_STATUS_OK, MF_STATUS_SLOW, MF_STATUS_WRONG, MF_STATUS_CRASH};
+    make_units(1);
+    for (int i = 0; i < 4; i++) {
+        struct mf_step step = {.family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
+        mf_say(step.name, sizeof(step.name), "k%d", i);
+        ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
+        struct mf_result_row row = {.unit = 1,
+                                    .attempt = 1,
+                                    .seq = i + 1,
+                                    .step = i + 1,
+                                    .goal = 1,
+                                    .worker = slot.id,
+                                    .status = statuses[i],
+                                    .reason = "",
+                                    .us = 5,
+                                    .final = i < 3, /* the last is a death that is tried again */
+                                    .at_ms = 3000 + i * 300};
+        ck_assert_int_eq(mf_store_result_add(store, &row), 1);
+        ck_assert_int_eq(mf_store_result_add(store, &row), 0);
+    }
+    check_pace(3, 1, 0);
+    ck_assert_int_eq(mf_store_results_unmake(store, 1), 0);
+    check_pace(0, 0, 0);
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE result SET final = 1 WHERE seq < 4", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_made", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_unmade", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE pace", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 4", ""), 0);
+    store = mf_store_free(store);
+    ck_assert_int_eq(mf_store_open(path, &store), 0);
+    check_pace(3, 1, 0);
+}
+END_TEST
+
 START_TEST(a_death_goes_to_another_unit)
 {
     struct mf_step step = {.name = "k", .family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
@@ -395,6 +449,7 @@ int main(void)
     tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_test(c, migrates_once);
     tcase_add_test(c, migrates_an_old_database);
+    tcase_add_test(c, the_pace_is_kept);
     tcase_add_test(c, refuses_a_newer_database);
     tcase_add_test(c, readers_see_what_is_committed);
     tcase_add_test(c, a_commit_is_in_the_files);

@@ -146,6 +146,10 @@ void mf_agent_go_on(struct mf_agent *a)
     if (r == -ENOTCONN)
         return; /* it starts when a runner is ready */
     mf_comeback_asked(&a->comeback, mf_now_ns());
+    log_debug("%s: its runner waited %.3f ms for unit %lld", a->o.name,
+              a->idle_since_ns ? (double)(mf_now_ns() - a->idle_since_ns) * 1e-6 : 0,
+              (long long)a->jobs[0]->unit);
+    a->idle_since_ns = 0;
     a->working = true;
     a->current = a->jobs[0];
     mf_crew_limit(a->crew, SILENCE_MS);
@@ -205,6 +209,7 @@ static void runner_message(struct mf_agent *a, const cJSON *message)
     if (ends_request(op)) {
         a->working = false;
         a->current = NULL;
+        a->idle_since_ns = mf_now_ns();
         mf_crew_limit(a->crew, 0);
         mf_agent_set_phase(a, MF_PHASE_WAIT);
     }

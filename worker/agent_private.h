@@ -53,6 +53,7 @@ struct mf_agent {
     char leave_reason[MF_REASON_MAX], refused[64];
     enum mf_phase phase;
     uint64_t phase_since_ns, beat_ns;
+    uint64_t idle_since_ns; /* the runner's last unit ended; 0: none has */
     double busy_s[MF_PHASE_N_];
     struct {
         uint64_t sequence;

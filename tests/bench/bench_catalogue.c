@@ -1,0 +1,483 @@
+/* The whole catalogue through a farm: every untuned table that ROCm/aiter ships (tests/data/aiter), each row on two classes,
+ * from the submission to the exported table. A real moefarmd, and two moefarm-workers of W simulated AITER devices each:
+ * every one is a DEALER of its own with its spool, journal and runner. The workers run at a lower priority than moefarmd
+ * (nice), for in a farm they are on other machines.
+ *
+ *   catalogue_candidates   steps that were tried; a table whose number is not within 2 % of what AITER's tuner tries for it
+ *                          (known of seven of them) ends the benchmark, since it would count other work
+ *   catalogue_total_s      from the first submission until the table is exported
+ *   catalogue_enumerate_s  the part of it until the first result, .measure_s: from there to the last, .race_s: to the end of
+ *                          the last goal, .export_s
+ *   catalogue_results_s    results committed a second, while 5 to 95 % of the steps were measured
+ *   catalogue_wait_ms_p99  a worker's runner without work between two units, while 5 to 95 % were measured; .wait_none: the share
+ *                          of units that were there before they were needed
+ *   catalogue_get_ms_p99   a GET (lists, goals, metrics, the page; one at a time, 50 a second) from connecting to the last byte
+ *   catalogue_rss_mib      the coordinator's peak
+ *   catalogue_cpu_*_us     processor time for each step, of the coordinator and of all workers with their runners
+ *
+ * Prints `name value unit`.   bench_catalogue [W [PATTERN]]: W workers of each class (128), tables of that pattern only */
+#include "common/buf.h"
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/json.h"
+#include "common/text.h"
+#include "farm_process.h"
+
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define WORKER      MF_BINARY_DIR "/worker/moefarm-worker"
+#define CLASSES     "gfx942/304,gfx950/256"
+#define NICE        "10"
+#define GET_MS      20
+#define START_MS    120000
+#define END_MS      1200000
+#define TABLES_MAX  64
+#define GETS_MAX    100000
+#define WAITS_MAX   200000
+#define TOLERANCE   0.02
+#define STEADY_FROM 0.05
+#define STEADY_TO   0.95
+
+extern char **environ;
+
+/* Candidates of AITER's tuner over a table's rows, counted of its generators. */
+static const struct {
+    const char *table;
+    double candidates;
+} known[] = {
+    {"kimik2_fp4", 77568},    {"dsv3_fp4", 75144},         {"glm5_fp4", 74496},   {"minimax_m25_fp4", 72960},
+    {"kimik2_fp8fp4", 60592}, {"qwen3_5_397b_fp4", 55872}, {"gptoss_fp4", 55392},
+};
+
+/* What people look at meanwhile, in turns. */
+#define N_PATHS 11
+static const char *const paths[N_PATHS] = {
+    "/api/v1/workers?limit=1000",
+    "/api/v1/batches/%d",
+    "/api/v1/batches/%d/goals?limit=100",
+    "/metrics",
+    "/api/v1/batches/%d/timeline",
+    "/api/v1/goals/%d/steps?limit=100",
+    "/api/v1/goals/%d",
+    "/api/v1/goals/%d/pipelines",
+    "/",
+    "/api/v1/shapes?limit=100",
+    "/healthz",
+};
+
+struct progress {
+    double goals, done, steps, measured;
+};
+
+struct bench {
+    struct farm_process farm;
+    pid_t workers[2];
+    int n_workers; /* of each class */
+    glob_t tables;
+    const char *pattern;
+    int batches[TABLES_MAX];
+    size_t n_batches;
+    double *get_ms;
+    size_t n_gets, turn;
+    double path_ms[N_PATHS], path_worst_ms[N_PATHS];
+    int path_n[N_PATHS];
+    double *wait_ms;
+    size_t n_waits;
+    long from[2], to[2]; /* of the workers' logs, while it was steady */
+};
+
+static struct bench bench = {.n_workers = 128, .farm = {.log = "moefarmd.log"}};
+
+static _Noreturn void die(const char *what)
+{
+    (void)fprintf(stderr, "bench_catalogue: %s; logs are in %s\n", what, bench.farm.folder);
+    for (int i = 0; i < 2; i++) {
+        if (bench.workers[i] > 0)
+            (void)kill(bench.workers[i], SIGTERM);
+    }
+    (void)farm_process_kill(&bench.farm, SIGTERM);
+    exit(EXIT_FAILURE);
+}
+
+static double seconds(uint64_t from_ns)
+{
+    return (double)(mf_now_ns() - from_ns) * 1e-9;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+static double percentile(double *values, size_t n, double share)
+{
+    if (n == 0)
+        return (double)NAN;
+    qsort(values, n, sizeof(*values), by_size);
+    return values[MF_MIN((size_t)((double)n * share), n - 1)];
+}
+
+/* ---- processes ---- */
+
+static void log_path(const struct bench *b, int i, char path[320])
+{
+    mf_say(path, 320, "%s/worker%d.log", b->farm.folder, i);
+}
+
+static void start_worker(struct bench *b, int i)
+{
+    static const char *const devices[2] = {"sim:gfx942/304:0", "sim:gfx950/256:0"};
+    char hub[64], spool[320], log[320], name[16], n[16];
+    mf_say(hub, sizeof(hub), "tcp://127.0.0.1:%d", b->farm.hub);
+    mf_say(spool, sizeof(spool), "%s/spool%d", b->farm.folder, i);
+    mf_say(name, sizeof(name), "w%d", i);
+    mf_say(n, sizeof(n), "%d", b->n_workers);
+    log_path(b, i, log);
+    const char *const argv[] = {"nice",     "-n",       NICE,         WORKER,  "--coordinator", hub,
+                                "--device", devices[i], "--families", "aiter", "--sim-workers", n,
+                                "--name",   name,       "--spool",    spool,   "--log",         "debug",
+                                NULL};
+    posix_spawn_file_actions_t actions;
+    if (posix_spawn_file_actions_init(&actions) != 0 ||
+        posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0) != 0 ||
+        posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log, O_WRONLY | O_CREAT | O_APPEND, 0600) !=
+            0)
+        die("prepare a worker's log");
+    int r = posix_spawnp(&b->workers[i], argv[0], &actions, NULL, (char **)argv, environ);
+    (void)posix_spawn_file_actions_destroy(&actions);
+    if (r != 0)
+        die("start " WORKER);
+}
+
+static double cpu_s(pid_t pid)
+{
+    char path[64];
+    unsigned long user = 0, system = 0;
+    mf_say(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
+    if (!file ||
+        fscanf(file, "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) != 2)
+        return (double)NAN;
+    return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
+}
+
+static double peak_mib(pid_t pid)
+{
+    char path[64], line[256];
+    long kib;
+    mf_say(path, sizeof(path), "/proc/%d/status", (int)pid);
+    _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof(line), file)) {
+        if (sscanf(line, "VmHWM: %ld kB", &kib) == 1)
+            return (double)kib / 1024;
+    }
+    return (double)NAN;
+}
+
+/* ---- asking ---- */
+
+/* Timed, whatever it is for. */
+static char *get(struct bench *b, const char *path)
+{
+    int status;
+    uint64_t from = mf_now_ns();
+    char *text = farm_process_http(&b->farm, "GET", path, "text/plain", "", &status);
+    if (!text || status != 200)
+        die(path);
+    if (b->n_gets < GETS_MAX)
+        b->get_ms[b->n_gets++] = (double)(mf_now_ns() - from) * 1e-6;
+    return text;
+}
+
+static cJSON *get_json(struct bench *b, const char *path)
+{
+    _cleanup_(mf_freep) char *text = get(b, path);
+    cJSON *json = mf_json_parse(text, strlen(text), 64u << 20);
+    if (!json)
+        die(path);
+    return json;
+}
+
+static double number(const cJSON *json, const char *key)
+{
+    double value = 0;
+    (void)mf_json_double(json, key, &value);
+    return value;
+}
+
+static void look(struct bench *b, int n_goals)
+{
+    char path[96];
+    size_t i = b->turn++, n = b->n_gets;
+    const char *form = paths[i % N_PATHS];
+    int id =
+        strstr(form, "goals/%d") ? 1 + (int)(i % (size_t)n_goals) : b->batches[i / N_PATHS % b->n_batches];
+    mf_say(path, sizeof(path), "%s", form);
+    const char *at = strstr(form, "%d");
+    if (at)
+        mf_say(path, sizeof(path), "%.*s%d%s", (int)(at - form), form, id, at + 2);
+    free(get(b, path));
+    if (n == b->n_gets)
+        return;
+    b->path_n[i % N_PATHS]++;
+    b->path_ms[i % N_PATHS] += b->get_ms[n];
+    b->path_worst_ms[i % N_PATHS] = fmax(b->path_worst_ms[i % N_PATHS], b->get_ms[n]);
+}
+
+static struct progress ask_progress(struct bench *b)
+{
+    struct progress p = {0};
+    const cJSON *item;
+    _cleanup_(cJSON_Deletep) cJSON *list = get_json(b, "/api/v1/batches?limit=100");
+    cJSON_ArrayForEach (item, mf_json_array(list, "items")) {
+        p.goals += number(item, "goals");
+        p.done += number(item, "done") + number(item, "failed");
+        p.steps += number(item, "steps");
+        p.measured += number(item, "measured");
+    }
+    return p;
+}
+
+static void wait_workers(struct bench *b)
+{
+    for (int64_t end = mf_now_ms() + START_MS; mf_now_ms() < end; mf_sleep_ms(50)) {
+        _cleanup_(cJSON_Deletep) cJSON *list = get_json(b, "/api/v1/workers?limit=1000");
+        int n = cJSON_GetArraySize(mf_json_array(list, "items"));
+        if (n == MF_MIN(2 * b->n_workers, 1000))
+            return;
+        for (int i = 0; i < 2; i++) {
+            if (waitpid(b->workers[i], NULL, WNOHANG) != 0)
+                die("a worker ended at once");
+        }
+    }
+    die("the workers do not come up");
+}
+
+/* ---- submitting ---- */
+
+/* "…/dsv3_fp4_untuned_fmoe.csv" -> "dsv3_fp4" */
+static void table_name(const char *path, char name[80])
+{
+    const char *from = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *to = strstr(from, "_untuned");
+    mf_say(name, 80, "%.*s", to ? (int)(to - from) : (int)strcspn(from, "."), from);
+}
+
+static void submit(struct bench *b, const char *table)
+{
+    char path[256], name[80];
+    int status, id;
+    _cleanup_(mf_fclosep) FILE *file = fopen(table, "re");
+    _cleanup_(mf_freep) char *csv = calloc(1, 1u << 20);
+    if (!file || !csv)
+        die(table);
+    (void)fread(csv, 1, (1u << 20) - 1, file);
+    table_name(table, name);
+    mf_say(path, sizeof(path), "/api/v1/batches?classes=" CLASSES "&name=%s", name);
+    _cleanup_(mf_freep) char *answer = farm_process_http(&b->farm, "POST", path, "text/csv", csv, &status);
+    _cleanup_(cJSON_Deletep) cJSON *json = answer ? cJSON_Parse(answer) : NULL;
+    id = (int)number(json, "batch");
+    if (status != 201 || id < 1 || b->n_batches == TABLES_MAX)
+        die(answer ? answer : table);
+    b->batches[b->n_batches++] = id;
+}
+
+static void submit_all(struct bench *b)
+{
+    if (glob(MF_TEST_DATA "/aiter/*untuned_fmoe*.csv", 0, NULL, &b->tables) != 0)
+        die("no tables in " MF_TEST_DATA "/aiter");
+    for (size_t i = 0; i < b->tables.gl_pathc; i++) {
+        const char *table = b->tables.gl_pathv[i];
+        char name[80];
+        table_name(table, name);
+        /* The grouped operator's is another one */
+        if (!strstr(table, "grouped") && (!b->pattern || fnmatch(b->pattern, name, 0) == 0))
+            submit(b, table);
+    }
+    if (b->n_batches == 0)
+        die("no table of that name");
+}
+
+static void check_counts(struct bench *b)
+{
+    const cJSON *item;
+    _cleanup_(cJSON_Deletep) cJSON *list = get_json(b, "/api/v1/batches?limit=100");
+    cJSON_ArrayForEach (item, mf_json_array(list, "items")) {
+        const char *name = "";
+        (void)mf_json_text(item, "name", &name);
+        for (size_t i = 0; i < MF_ARRAY_LEN(known); i++) {
+            double steps = number(item, "steps"), off = steps / known[i].candidates - 1;
+            if (strcmp(known[i].table, name) != 0)
+                continue;
+            (void)fprintf(stderr, "%s: %.0f candidates, AITER's tuner has %.0f: %+.1f %%\n", name, steps,
+                          known[i].candidates, 100 * off);
+            if (!(fabs(off) <= TOLERANCE))
+                die("that is other work");
+        }
+    }
+}
+
+/* ---- waits, as the workers' logs tell them ---- */
+
+static long log_size(const struct bench *b, int i)
+{
+    char path[320];
+    log_path(b, i, path);
+    _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
+    return file && fseek(file, 0, SEEK_END) == 0 ? ftell(file) : 0;
+}
+
+static void read_waits(struct bench *b)
+{
+    char path[320], line[512];
+    for (int i = 0; i < 2; i++) {
+        log_path(b, i, path);
+        _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
+        if (!file || fseek(file, b->from[i], SEEK_SET) != 0)
+            die("read a worker's log");
+        while (ftell(file) < b->to[i] && fgets(line, sizeof(line), file)) {
+            const char *at = strstr(line, " waited ");
+            if (at && b->n_waits < WAITS_MAX)
+                b->wait_ms[b->n_waits++] = strtod(at + 8, NULL);
+        }
+    }
+}
+
+/* ---- the run ---- */
+
+struct times {
+    double first_s, last_s, end_s, export_s; /* since the first submission */
+    double steady_from_s, steady_to_s, steady_from, steady_to;
+    struct progress p;
+};
+
+static void note(struct bench *b, struct times *t, double now_s)
+{
+    double share = t->p.steps > 0 ? t->p.measured / t->p.steps : 0;
+    if (t->first_s == 0 && t->p.measured > 0)
+        t->first_s = now_s;
+    if (t->last_s == 0 && share >= 1 && t->p.done > 0)
+        t->last_s = now_s;
+    if (share >= STEADY_FROM && t->steady_from_s == 0) {
+        t->steady_from_s = now_s;
+        t->steady_from = t->p.measured;
+        for (int i = 0; i < 2; i++)
+            b->from[i] = log_size(b, i);
+    }
+    if (share < STEADY_TO) {
+        t->steady_to_s = now_s;
+        t->steady_to = t->p.measured;
+        for (int i = 0; i < 2; i++)
+            b->to[i] = log_size(b, i);
+    }
+}
+
+static struct times run(struct bench *b)
+{
+    struct times t = {0};
+    uint64_t start_ns = mf_now_ns(), next_ns = start_ns;
+    submit_all(b);
+    for (int i = 0; t.p.goals == 0 || t.p.done < t.p.goals; i++) {
+        if (seconds(start_ns) * 1e3 > END_MS)
+            die("it does not end");
+        if (i % 10 == 0) {
+            t.p = ask_progress(b);
+            note(b, &t, seconds(start_ns));
+        } else {
+            look(b, MF_MAX((int)t.p.goals, 1));
+        }
+        next_ns += GET_MS * UINT64_C(1000000);
+        if (mf_now_ns() < next_ns)
+            mf_sleep_ms((int64_t)((next_ns - mf_now_ns()) / 1000000));
+        else
+            next_ns = mf_now_ns();
+    }
+    t.end_s = seconds(start_ns);
+    int status;
+    _cleanup_(mf_freep) char *csv = farm_process_http(
+        &b->farm, "GET", "/api/v1/export/tuned_fmoe.csv?simulated=1", "text/csv", "", &status);
+    t.export_s = seconds(start_ns) - t.end_s;
+    if (!csv || status != 200)
+        die(csv ? csv : "export");
+    size_t rows = 0;
+    for (const char *at = csv; (at = strchr(at, '\n')); at++)
+        rows++;
+    printf("catalogue_rows %zu rows\n", rows - 1);
+    return t;
+}
+
+static void print(struct bench *b, struct times *t, double daemon_s)
+{
+    struct rusage usage;
+    size_t none = 0;
+    (void)getrusage(RUSAGE_CHILDREN, &usage);
+    double all_s = (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+                   (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+    double last_s = t->last_s > 0 ? t->last_s : t->end_s;
+    for (size_t i = 0; i < b->n_waits; i++)
+        none += b->wait_ms[i] < 0.1;
+    for (int i = 0; i < N_PATHS; i++)
+        (void)fprintf(stderr, "GET %s: mean %.2f ms, worst %.1f ms of %d\n", paths[i],
+                      b->path_ms[i] / MF_MAX(b->path_n[i], 1), b->path_worst_ms[i], b->path_n[i]);
+    printf("catalogue_goals %.0f goals\ncatalogue_candidates %.0f steps\n", t->p.goals, t->p.steps);
+    printf("catalogue_total_s %.1f s\n", t->end_s + t->export_s);
+    printf("catalogue_enumerate_s %.1f s\n", t->first_s);
+    printf("catalogue_measure_s %.1f s\n", last_s - t->first_s);
+    printf("catalogue_race_s %.1f s\n", t->end_s - last_s);
+    printf("catalogue_export_s %.2f s\n", t->export_s);
+    printf("catalogue_results_s %.0f results/s\n",
+           (t->steady_to - t->steady_from) / (t->steady_to_s - t->steady_from_s));
+    printf("catalogue_wait_ms_p50 %.3f ms\n", percentile(b->wait_ms, b->n_waits, 0.5));
+    printf("catalogue_wait_ms_p99 %.3f ms\n", percentile(b->wait_ms, b->n_waits, 0.99));
+    printf("catalogue_wait_none %.3f share\n", (double)none / (double)MF_MAX(b->n_waits, (size_t)1));
+    printf("catalogue_get_ms_p50 %.2f ms\n", percentile(b->get_ms, b->n_gets, 0.5));
+    printf("catalogue_get_ms_p99 %.2f ms\n", percentile(b->get_ms, b->n_gets, 0.99));
+    printf("catalogue_cpu_coordinator_us %.1f us\n", daemon_s * 1e6 / t->p.steps);
+    printf("catalogue_cpu_workers_us %.1f us\n", (all_s - daemon_s) * 1e6 / t->p.steps);
+}
+
+int main(int argc, char **argv)
+{
+    struct bench *b = &bench;
+    int64_t n;
+    if (argc > 1 && mf_parse_i64(argv[1], 1, 4096, &n) == 0)
+        b->n_workers = (int)n;
+    b->pattern = argc > 2 ? argv[2] : NULL;
+    b->get_ms = calloc(GETS_MAX, sizeof(*b->get_ms));
+    b->wait_ms = calloc(WAITS_MAX, sizeof(*b->wait_ms));
+    if (!b->get_ms || !b->wait_ms)
+        die("out of memory");
+    farm_process_start(&b->farm, 2000);
+    for (int i = 0; i < 2; i++)
+        start_worker(b, i);
+    wait_workers(b);
+    b->n_gets = 0;
+    struct times t = run(b);
+    check_counts(b);
+    read_waits(b);
+    printf("catalogue_rss_mib %.0f MiB\n", peak_mib(b->farm.pid));
+    double daemon_s = cpu_s(b->farm.pid);
+    for (int i = 0; i < 2; i++) {
+        (void)kill(b->workers[i], SIGTERM);
+        (void)waitpid(b->workers[i], NULL, 0);
+    }
+    (void)farm_process_kill(&b->farm, SIGTERM);
+    print(b, &t, daemon_s);
+    farm_process_remove(&b->farm);
+    globfree(&b->tables);
+    free(b->get_ms);
+    free(b->wait_ms);
+    return EXIT_SUCCESS;
+}
