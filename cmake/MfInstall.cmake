@@ -14,6 +14,8 @@ install(TARGETS moefarmd RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT s
 install(FILES deploy/systemd/moefarmd.service deploy/systemd/moefarm-backup.service deploy/systemd/moefarm-backup.timer
     DESTINATION ${mf_units} COMPONENT server)
 
+install(DIRECTORY deploy/kubernetes deploy/monitoring DESTINATION ${CMAKE_INSTALL_DATADIR}/moefarm COMPONENT server)
+
 install(TARGETS moefarm-worker RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT worker)
 install(TARGETS moefarm-compile RUNTIME DESTINATION ${mf_private} COMPONENT worker)
 foreach(vendor amd nvidia)

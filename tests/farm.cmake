@@ -84,8 +84,9 @@ mf_add_test(check_bench_gpu USES common LINK m LABELS farm TIMEOUT 500)
 add_dependencies(check_bench_gpu moefarmd moefarm-worker moefarm)
 
 # What is installed on hosts. Not run under sanitizers, which no package is made of.
-foreach(name package units slurm)
+foreach(check package.sh units.sh slurm.sh manifests.py monitoring.py)
+    get_filename_component(name ${check} NAME_WE)
     add_test(NAME ${name}
-        COMMAND ${CMAKE_SOURCE_DIR}/tests/deploy/check_${name}.sh ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+        COMMAND ${CMAKE_SOURCE_DIR}/tests/deploy/check_${check} ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
     set_tests_properties(${name} PROPERTIES LABELS deploy TIMEOUT 300 SKIP_RETURN_CODE 77)
 endforeach()
