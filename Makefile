@@ -21,10 +21,11 @@ test-asan:       ## the same under AddressSanitizer and UndefinedBehaviorSanitiz
 test-tsan:       ## the unit tests under ThreadSanitizer
 	@scripts/test.sh tsan
 
-test-long:       ## the tests that take minutes
+test-long:       ## the tests that take minutes, and the fuzzers for an hour in all
 	@scripts/test.sh dev long
+	@scripts/fuzz.sh 450
 
-fuzz:            ## every fuzzer for half a minute
+fuzz:            ## every fuzzer for half a minute, and the lines that its saved inputs reach
 	@scripts/fuzz.sh
 
 bench:           ## the figures, one a line: name value unit

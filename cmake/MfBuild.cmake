@@ -4,8 +4,10 @@
 #                                            those of the layers below it, and nothing else: an include that
 #                                            points up does not compile.
 # mf_add_test(NAME USES layers… [LABELS …])  one executable of tests/NAME.c, one ctest entry.
-# mf_add_fuzz(NAME USES layers…)             one fuzz target of tests/fuzz/NAME.c; a test runs it on the inputs
-#                                            saved in tests/fuzz/NAME/.
+# mf_add_fuzz(NAME USES layers… [SOURCES …] PARSES files…)
+#                                            one fuzz target of tests/fuzz/NAME.c; a test runs it on the inputs
+#                                            saved in tests/fuzz/NAME/. SOURCES: of a layer that is not linked whole.
+#                                            PARSES: the files whose lines it has to reach (scripts/fuzz.sh).
 
 set(MF_SANITIZE "" CACHE STRING "sanitizers, separated by ';': address;undefined or thread")
 option(MF_WERROR "treat warnings as errors" OFF)
@@ -40,7 +42,8 @@ if(MF_SANITIZE)
     target_link_options(mf_build INTERFACE -fsanitize=${mf_sanitize_list})
 endif()
 if(MF_FUZZ)
-    target_compile_options(mf_build INTERFACE -fsanitize=fuzzer-no-link)
+    target_compile_options(mf_build INTERFACE -fsanitize=fuzzer-no-link -fprofile-instr-generate -fcoverage-mapping)
+    target_link_options(mf_build INTERFACE -fprofile-instr-generate)
 endif()
 
 # The include root of a layer: a folder that holds one link, named as the layer, to its sources.
@@ -106,19 +109,28 @@ function(mf_add_test name)
 endfunction()
 
 function(mf_add_fuzz name)
-    cmake_parse_arguments(ARG "" "" "USES" ${ARGN})
+    cmake_parse_arguments(ARG "" "" "USES;SOURCES;LINK;PARSES" ${ARGN})
     set(inputs ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/${name})
+    list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_SOURCE_DIR}/)
+    list(JOIN ARG_PARSES "\n" parses)
+    file(CONFIGURE OUTPUT ${name}.parses CONTENT "@parses@\n" @ONLY)
     if(MF_FUZZ)
-        add_executable(${name} fuzz/${name}.c)
+        add_executable(${name} fuzz/${name}.c ${ARG_SOURCES})
         target_link_options(${name} PRIVATE -fsanitize=fuzzer)
         add_test(NAME ${name} COMMAND ${name} -runs=0 ${inputs})
     else()
-        add_executable(${name} fuzz/${name}.c fuzz/replay.c)
+        add_executable(${name} fuzz/${name}.c fuzz/replay.c ${ARG_SOURCES})
         add_test(NAME ${name} COMMAND ${name} ${inputs})
     endif()
     foreach(layer IN LISTS ARG_USES)
         target_link_libraries(${name} PRIVATE mf_${layer})
     endforeach()
-    target_link_libraries(${name} PRIVATE mf_build)
+    foreach(source IN LISTS ARG_SOURCES)
+        string(REGEX REPLACE "^${CMAKE_SOURCE_DIR}/([a-z]+)/.*" "\\1" layer ${source})
+        mf_include_root(${layer})
+        target_include_directories(${name} PRIVATE ${MF_ROOT})
+    endforeach()
+    target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+    target_link_libraries(${name} PRIVATE mf_build ${ARG_LINK})
     set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 120)
 endfunction()

@@ -165,7 +165,18 @@ cJSON *mf_json_array(const cJSON *object, const char *key)
 
 char *mf_json_print(const cJSON *json)
 {
-    return cJSON_PrintUnformatted(json);
+    char *text = cJSON_PrintUnformatted(json);
+    if (!text)
+        return NULL;
+    unsigned char *p = (unsigned char *)text;
+    for (size_t left = strlen(text), n; left > 0; p += n, left -= n) {
+        n = utf8_length(p, left);
+        if (n > 0)
+            continue;
+        *p = '?';
+        n = 1;
+    }
+    return text;
 }
 
 cJSON *mf_json_add_i64(cJSON *object, const char *key, int64_t value)

@@ -381,6 +381,18 @@ static void check_copied(struct mf_table_reader *rd)
     }
 }
 
+/* Problems from `first` on were found after those before it: puts each behind those of its line and of lines above. */
+static void sort_problems(struct mf_table *t, size_t first)
+{
+    for (size_t i = first; i < t->n_problems; i++) {
+        struct mf_problem late = t->problems[i];
+        size_t to = i;
+        for (; to > 0 && t->problems[to - 1].line > late.line; to--)
+            t->problems[to] = t->problems[to - 1];
+        t->problems[to] = late;
+    }
+}
+
 int mf_table_read(const char *name, const char *text, size_t len, struct mf_table **ret,
                   char why[MF_REASON_MAX])
 {
@@ -395,7 +407,9 @@ int mf_table_read(const char *name, const char *text, size_t len, struct mf_tabl
     if (r == 0)
         r = read_rows(&rd);
     if (r == 0) {
+        size_t in_order = t->n_problems;
         check_copied(&rd);
+        sort_problems(t, in_order);
         r = rd.r;
     }
     mf_csv_release(&rd.csv);

@@ -4,7 +4,8 @@
 # with the reason.
 #
 #   scripts/setup.sh                        what a build and its tests need
-#   scripts/setup.sh --with-browser         and what CI checks besides: Chromium, Node, promtool, clang, clang-format
+#   scripts/setup.sh --with-browser         and what CI checks besides: Chromium, Node, promtool, clang-format
+#   scripts/setup.sh --with-fuzzers         and what the fuzzers are built and measured with: clang, llvm
 #   scripts/setup.sh --with-cluster         and what tests of several nodes start: Slurm, munge, systemd
 #   scripts/setup.sh --with-gpu-compilers   and what compiles the GPU kernels for AMD: hipRTC, clang 19
 set -euo pipefail
@@ -30,7 +31,6 @@ chromium             renders the status page in a test
 chromium-driver      drives it
 nodejs               runs that test
 prometheus           its promtool checks /metrics
-clang                fuzzers
 clang-format         style check
 '
 with_cluster='
@@ -39,6 +39,10 @@ python3-kubernetes   the schema that the Kubernetes manifests are held against
 iproute2             gives them a network of their own
 munge                by which its daemons know each other
 systemd              checks the units, and runs them in a copy of this machine
+'
+with_fuzzers='
+clang                builds the fuzzers
+llvm                 says which lines they reach
 '
 with_gpu_compilers='
 libamdhip64-dev      hipRTC, which compiles the GPU kernels for gfx90a; headers of the device module for AMD
@@ -50,10 +54,11 @@ wanted=$needed
 for option in "$@"; do
     case $option in
     --with-browser) wanted+=$with_browser ;;
+    --with-fuzzers) wanted+=$with_fuzzers ;;
     --with-cluster) wanted+=$with_cluster ;;
     --with-gpu-compilers) wanted+=$with_gpu_compilers ;;
     *)
-        sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
+        sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
         exit 2
         ;;
     esac

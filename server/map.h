@@ -24,6 +24,6 @@ int mf_map_put(struct mf_map *m, uint64_t key, void *value);
 void *mf_map_remove(struct mf_map *m, uint64_t key);
 
 /* Every entry, in no order. The map must not change meanwhile. */
-#define MF_MAP_EACH(m, e)                                                          \
-    for (struct mf_map_entry *e = (m)->entries; e != (m)->entries + (m)->cap; e++) \
+#define MF_MAP_EACH(m, e)                                                               \
+    for (struct mf_map_entry *e = (m)->entries; e && e != (m)->entries + (m)->cap; e++) \
         if (e->key)

@@ -4,6 +4,7 @@
 #include "mf_check.h"
 
 #include "common/cleanup.h"
+#include "common/json.h"
 #include "server/request.h"
 
 #include <errno.h>
@@ -126,6 +127,30 @@ START_TEST(test_host)
         http_sends(fd, text);
         struct http_reply r = http_read(fd, 0);
         ck_assert_msg(r.status == hosts[i].status, "%s: %d", hosts[i].host, r.status);
+        http_reply_free(&r);
+        (void)close(fd);
+    }
+    http_harness_stop(h);
+}
+END_TEST
+
+/* An answer repeats what it refuses; whatever that was, it is JSON. */
+START_TEST(test_answer_is_json)
+{
+    static const char *const requests[] = {
+        "GET /healthz HTTP/1.1\r\nHost: \xff\xfe\r\n\r\n",
+        "GET /healthz HTTP/1.1\r\nHost: a\xc3\r\n\r\n",
+        "GET /healthz HTTP/1.1\r\nHost: <b>\"'\\\r\n\r\n",
+        "GET /api/v1/goals/5/steps?status=%ed%a0%80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET /api/v1/goals/5/steps?%e0%80%80=1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    };
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    for (size_t i = 0; i < MF_ARRAY_LEN(requests); i++) {
+        int fd = http_connect(http_harness_port(h));
+        http_sends(fd, requests[i]);
+        struct http_reply r = http_read(fd, 0);
+        _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r.body, r.len, r.len);
+        ck_assert_msg(r.status >= 400 && json, "request %zu: %d %s", i, r.status, r.body);
         http_reply_free(&r);
         (void)close(fd);
     }
@@ -338,6 +363,7 @@ int main(void)
     tcase_add_test(t, test_rows);
     tcase_add_test(t, test_host);
     tcase_add_test(t, test_etag);
+    tcase_add_test(t, test_answer_is_json);
     tcase_add_test(t, test_too_large);
     tcase_add_test(t, test_rubbish);
     tcase_add_test(t, test_connections_bounded);

@@ -224,6 +224,29 @@ START_TEST(integers_are_exact)
 }
 END_TEST
 
+/* A sentence that was cut within a letter, or that repeats bytes of somebody, is JSON all the same: what is no UTF-8 is '?'. */
+/* clang-format off */
+static const struct {
+    const char *text, *printed;
+} unclean[] = {
+    {"0.01\xc2\xb7|ref|",          "\"0.01\xc2\xb7|ref|\""},
+    {"0.01\xc2",                   "\"0.01?\""},
+    {"\xe2\x82",                   "\"??\""},
+    {"\xff<b>\xfe",                "\"?<b>?\""},
+    {"\xed\xa0\x80",               "\"???\""},
+    {"\xf0\x9f\x98\x80\x80",       "\"\xf0\x9f\x98\x80?\""},
+    {"a\x01\"\\\n",                "\"a\\u0001\\\"\\\\\\n\""},
+};
+/* clang-format on */
+
+START_TEST(print_is_utf8)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateString(unclean[_i].text);
+    _cleanup_(mf_freep) char *text = mf_json_print(json);
+    ck_assert_pstr_eq(text, unclean[_i].printed);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("json");
@@ -238,6 +261,7 @@ int main(void)
     tcase_add_loop_test(tc, member_of_each_type, 0, MF_ARRAY_LEN(types));
     tcase_add_test(tc, no_object_has_no_members);
     tcase_add_test(tc, integers_are_exact);
+    tcase_add_loop_test(tc, print_is_utf8, 0, MF_ARRAY_LEN(unclean));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -19,6 +19,9 @@ START_TEST(test_shipped)
     ck_assert_uint_eq(t->n_problems, s->n_warnings + s->n_errors);
     ck_assert(t->tuned == s->tuned);
     ck_assert_int_eq(t->op, s->op);
+    /* a time that was copied is seen when all rows are in, and told at its line */
+    for (size_t i = 1; i < t->n_problems; i++)
+        ck_assert_int_le(t->problems[i - 1].line, t->problems[i].line);
     for (size_t i = 0; i < t->n_rows; i++) {
         const char *column, *why;
         ck_assert_int_eq(mf_shape_check(&t->rows[i].shape, &column, &why), 0);

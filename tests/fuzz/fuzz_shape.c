@@ -11,6 +11,9 @@
 #include "common/text.h"
 #include "fuzz.h"
 
+#define A_SHAPE \
+    "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+
 static void try_shape(const char *text)
 {
     struct mf_shape shape, again;
@@ -21,6 +24,12 @@ static void try_shape(const char *text)
     MF_MUST(mf_shape_parse(printed, &again) == 0 && mf_shape_equal(&shape, &again));
     mf_shape_print(&again, reprinted);
     MF_MUST(strcmp(printed, reprinted) == 0);
+    again.token = 2 * shape.token;
+    MF_MUST(mf_shape_same_layer_model(&shape, &again) && mf_shape_compare(&shape, &again) < 0);
+    mf_shape_print_layer_model(&shape, printed);
+    mf_shape_print_layer_model(&again, reprinted);
+    MF_MUST(strcmp(printed, reprinted) == 0);
+    MF_MUST(mf_layer_ops(&shape) & MF_OP_BIT(MF_OP_GEMM1));
     MF_MUST(mf_token_bucket(shape.token) >= 1 && mf_layer_flops(&shape) > 0);
     MF_MUST(mf_layer_floor_bytes(&shape, shape.expert) > 0);
 }
@@ -38,6 +47,8 @@ static void try_column(const char *text)
     MF_MUST(r == 0 || (r == -EINVAL && why) || r == -ENOENT);
     if (r < 0)
         return;
+    const char *of;
+    (void)mf_shape_check(&shape, &of, &why);
     MF_MUST(mf_shape_get(&shape, column, canonical, sizeof(canonical)) == 0);
     MF_MUST(mf_shape_set(&again, column, canonical, &why) == 0 && mf_shape_equal(&shape, &again));
 }
@@ -50,6 +61,7 @@ static void try_artifact(const char *text)
         return;
     mf_artifact_print(&artifact, printed);
     MF_MUST(mf_artifact_parse(printed, &again) == 0 && mf_artifact_equal(&artifact, &again));
+    MF_MUST(!mf_artifact_is_weight(&artifact) || !mf_artifact_is_input(&artifact));
 }
 
 static void try_ops(const char *text)
@@ -69,8 +81,11 @@ static void try_routing(const char *text)
     if (mf_routing_parse(text, &routing) < 0)
         return;
     mf_routing_print(&routing, printed);
-    MF_MUST(mf_routing_parse(printed, &again) == 0 && routing.kind == again.kind);
-    MF_MUST(!(routing.parameter < again.parameter) && !(routing.parameter > again.parameter));
+    MF_MUST(mf_routing_parse(printed, &again) == 0 && mf_routing_equal(&routing, &again));
+    struct mf_shape shape;
+    char why[256] = "";
+    MF_MUST(mf_shape_parse(A_SHAPE, &shape) == 0);
+    MF_MUST(mf_routing_fits(&routing, &shape, why, sizeof(why)) == 0 || why[0]);
 }
 
 static void try_device_class(const char *text)

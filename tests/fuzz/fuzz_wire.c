@@ -1,10 +1,11 @@
-/* What a peer sends: a header of sixteen bytes, then a JSON body that may be a step. */
+/* What a peer sends: a header of sixteen bytes, then a JSON body that may be a step or a result. */
 #include <string.h>
 
 #include "common/json.h"
 #include "common/step.h"
 #include "common/wire.h"
 #include "fuzz.h"
+#include "server/result.h"
 
 static void try_header(const uint8_t *data, size_t size)
 {
@@ -34,6 +35,27 @@ static void try_step(const cJSON *json)
     MF_MUST(one && two && strcmp(one, two) == 0);
 }
 
+/* A result that is taken has numbers that mean something; one that is not is refused in words. */
+static void try_result(const cJSON *json)
+{
+    static struct mf_result_message m;
+    const char *why = NULL;
+    char *extra = NULL;
+    if (mf_result_read(json, &m, &why) < 0) {
+        MF_MUST(why && why[0]);
+        return;
+    }
+    MF_MUST(m.unit > 0 && m.attempt > 0 && m.seq > 0 && m.n_samples <= MF_SAMPLES_KEEP_MAX);
+    MF_MUST(strlen(m.reason) < sizeof(m.reason));
+    mf_result_judge(&m, 1e12, 1e9, &(struct mf_ceilings){.peak_gflops = 1e5, .mem_read_gbs = 1e3});
+    MF_MUST(m.status != MF_STATUS_OK || m.us > 0);
+    if (mf_result_extra(json, &(struct mf_result_note){.died = "crash"}, &extra) == 0 && extra) {
+        _cleanup_(cJSON_Deletep) cJSON *again = mf_json_parse(extra, strlen(extra), MF_RESULT_EXTRA_MAX);
+        MF_MUST(again);
+    }
+    free(extra);
+}
+
 /* What parses, prints as what parses again. */
 static void try_body(const char *text, size_t size)
 {
@@ -41,6 +63,7 @@ static void try_body(const char *text, size_t size)
     if (!json)
         return;
     try_step(json);
+    try_result(json);
     _cleanup_(mf_freep) char *printed = mf_json_print(json);
     MF_MUST(printed);
     _cleanup_(cJSON_Deletep) cJSON *again = mf_json_parse(printed, strlen(printed), SIZE_MAX);

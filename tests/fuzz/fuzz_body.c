@@ -1,0 +1,92 @@
+/* What people submit. The first line of an input is the query, after "json" or "csv" for the type of the body, which is the rest:
+ *
+ *     csv topk=4&name=nightly
+ *     token,model_dim,…
+ *
+ * What is taken is a batch whose every text prints and parses to the same; what is refused is a problem in JSON that names the
+ * place. */
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/json.h"
+#include "common/text.h"
+#include "fuzz.h"
+#include "server/api.h"
+#include "server/submission.h"
+
+static struct mf_request *request_of(const char *text, size_t size)
+{
+    struct mf_request *r = mf_request_new();
+    MF_MUST(r);
+    const char *line_end = memchr(text, '\n', size);
+    size_t line = line_end ? (size_t)(line_end - text) : size, body = line_end ? line + 1 : size;
+    /* no query that is not UTF-8 gets past HTTP */
+    for (size_t i = 0; i < line; i++) {
+        if ((unsigned char)text[i] >= 0x80)
+            line = i;
+    }
+    bool json = line >= 4 && memcmp(text, "json", 4) == 0;
+    (void)mf_copy(r->content_type, sizeof(r->content_type), json ? "application/json" : "text/csv");
+    _cleanup_(mf_freep) char *query = strndup(text, line);
+    char *save = NULL;
+    MF_MUST(query);
+    char *first = strchr(query, ' ');
+    for (char *q = first ? strtok_r(first, " &", &save) : NULL; q && r->n_query < MF_REQUEST_QUERY_MAX;
+         q = strtok_r(NULL, "&", &save)) {
+        char *value = strchr(q, '=');
+        r->query[r->n_query++] =
+            (struct mf_query_item){strndup(q, strcspn(q, "=")), strdup(value ? value + 1 : "")};
+    }
+    MF_MUST(mf_buf_add(&r->body, text + body, size - body) == 0);
+    return r;
+}
+
+static void check_refusal(const struct mf_response *p)
+{
+    MF_MUST(p->status == 400 || p->status == 413 || p->status == 422);
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(p->body.data, p->body.len, p->body.len);
+    const char *title;
+    MF_MUST(json && mf_json_text(json, "title", &title) == 0 && mf_json_array(json, "errors"));
+}
+
+static void check_options(const struct mf_batch_options *o)
+{
+    char text[MF_ROUTING_TEXT_MAX];
+    struct mf_routing again;
+    MF_MUST(o->priority >= 0 && o->priority <= 100 && o->topk >= 1 && o->topk <= 64);
+    MF_MUST(o->err_ratio >= 0 && o->err_ratio <= 1 && o->fuse_saves >= 0);
+    MF_MUST(o->time_cap_ms >= 100 && o->time_cap_ms <= 600000);
+    MF_MUST(o->n_classes <= 16 && o->n_no_fuse <= MF_BATCH_NO_FUSE_MAX && o->n_regret <= MF_BATCH_REGRET_MAX);
+    mf_routing_print(&o->routing, text);
+    MF_MUST(mf_routing_parse(text, &again) == 0);
+}
+
+static void check_batch(const struct mf_submission *s)
+{
+    MF_MUST(s->n_shapes > 0 && s->n_shapes <= MF_SUBMISSION_SHAPES_MAX);
+    MF_MUST(s->name[0] && strlen(s->name) <= 200 && strlen(s->body_hash) == 64);
+    for (const char *c = s->name; *c; c++)
+        MF_MUST((unsigned char)*c >= 0x20 && *c != 0x7f);
+    for (size_t i = 0; i < s->n_shapes; i++) {
+        char text[MF_SHAPE_TEXT_MAX];
+        struct mf_shape again;
+        mf_shape_print(&s->shapes[i], text);
+        MF_MUST(strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,:+/-") ==
+                strlen(text));
+        MF_MUST(mf_shape_parse(text, &again) == 0 && mf_shape_equal(&again, &s->shapes[i]));
+    }
+    check_options(&s->options);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct mf_request *r = request_of((const char *)data, size);
+    int e = mf_api_submit_read(NULL, r);
+    MF_MUST((e < 0) == (r->response.status != 0));
+    if (e < 0)
+        check_refusal(&r->response);
+    else
+        check_batch(&((const struct mf_submission_work *)r->work)->submission);
+    (void)mf_request_free(r);
+    return 0;
+}

@@ -1,0 +1,169 @@
+/* What any program may say that was started as a runner: lines of JSON on a socket, in pieces, with descriptors or without.
+ * The first byte says where the pieces are cut, the second how many descriptors each brings, or whether one comes many times. */
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/json.h"
+#include "fuzz.h"
+#include "worker/runner_wire.h"
+
+#define PIECES 10
+
+#define FDS_MAX (MF_CHANNEL_FDS_MAX + 1)
+
+static void send_piece(int fd, const uint8_t *data, size_t size, int n_fds)
+{
+    union {
+        char room[CMSG_SPACE(FDS_MAX * sizeof(int))];
+        struct cmsghdr align;
+    } control = {.room = {0}};
+    struct iovec part = {(void *)data, size};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (n_fds > 0) {
+        int fds[FDS_MAX];
+        for (int i = 0; i < n_fds; i++)
+            fds[i] = STDERR_FILENO;
+        message.msg_control = control.room;
+        message.msg_controllen = CMSG_SPACE((size_t)n_fds * sizeof(int));
+        struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+        *head = (struct cmsghdr){.cmsg_level = SOL_SOCKET,
+                                 .cmsg_type = SCM_RIGHTS,
+                                 .cmsg_len = CMSG_LEN((size_t)n_fds * sizeof(int))};
+        memcpy(CMSG_DATA(head), fds, (size_t)n_fds * sizeof(int));
+    }
+    /* to one that takes no more nothing is said */
+    MF_MUST(size == 0 || sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) != 0);
+}
+
+/* A message that was taken can be sent on, and arrives as it is. */
+static void pass_on(const cJSON *message)
+{
+    struct mf_channel from, to;
+    int pair[2];
+    cJSON *again = NULL;
+    MF_MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+    mf_channel_init(&from, pair[0]);
+    mf_channel_init(&to, pair[1]);
+    MF_MUST(mf_channel_wait(&to, 0, &again) == -ETIMEDOUT);
+    MF_MUST(mf_channel_send_wait(&from, message, STDERR_FILENO) == 0);
+    MF_MUST(mf_channel_wait(&to, 10000, &again) == 1);
+    int fd = mf_channel_take_fd(&to);
+    MF_MUST(fd >= 0 && mf_channel_take_fd(&to) == -1 && close(fd) == 0);
+    _cleanup_(mf_freep) char *one = mf_json_print(message);
+    _cleanup_(mf_freep) char *two = mf_json_print(again);
+    MF_MUST(one && two && strcmp(one, two) == 0);
+    cJSON_Delete(again);
+    mf_channel_release(&from);
+    MF_MUST(mf_channel_wait(&to, 10000, &again) == 0);
+    mf_channel_release(&to);
+}
+
+/* -> what sending it says. */
+static int answer(struct mf_channel *c, int fd)
+{
+    _cleanup_(cJSON_Deletep) cJSON *bye = mf_channel_message("bye");
+    MF_MUST(bye);
+    return mf_channel_send(c, bye, fd);
+}
+
+/* What is left is taken by one who waits for it, and then there is an end. */
+static void take_rest(struct mf_channel *c)
+{
+    int r;
+    do {
+        cJSON *message = NULL;
+        r = mf_channel_wait(c, 10000, &message);
+        MF_MUST((r == 1) == (message != NULL) && r != -ETIMEDOUT);
+        cJSON_Delete(message);
+    } while (r == 1 || r == -EBADMSG);
+}
+
+/* A peer that does not read is given so much and no more, and when it does read it gets all of it. */
+static void stall(void)
+{
+    struct mf_channel from, to;
+    int pair[2], n = 0, taken = 0, r;
+    static char filler[60000];
+    _cleanup_(cJSON_Deletep) cJSON *large = mf_channel_message("large");
+    memset(filler, 'x', sizeof(filler) - 1);
+    MF_MUST(large && cJSON_AddStringToObject(large, "filler", filler));
+    MF_MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+    mf_channel_init(&from, pair[0]);
+    mf_channel_init(&to, pair[1]);
+    while ((r = mf_channel_send(&from, large, STDERR_FILENO)) == 0)
+        n++;
+    MF_MUST(r == -ENOBUFS && n > MF_CHANNEL_FDS_MAX &&
+            mf_channel_send_wait(&from, large, STDERR_FILENO) == r);
+    while (taken < n) {
+        cJSON *message = NULL;
+        MF_MUST(mf_channel_flush(&from) >= 0 && mf_channel_fill(&to) == 0);
+        while (mf_channel_next(&to, &message) == 1) {
+            taken++;
+            cJSON_Delete(message);
+            int fd = mf_channel_take_fd(&to);
+            MF_MUST(fd >= 0 && close(fd) == 0);
+        }
+    }
+    mf_channel_release(&from);
+    mf_channel_release(&to);
+}
+
+/* -> false: nothing more is taken of this peer. */
+static bool take(struct mf_channel *c)
+{
+    int filled = mf_channel_fill(c), r;
+    cJSON *message = NULL;
+    MF_MUST(filled == 0 || filled == -EPROTO);
+    while ((r = mf_channel_next(c, &message)) == 1 || r == -EBADMSG) {
+        if (r == 1) {
+            MF_MUST(cJSON_IsObject(message) && mf_channel_op(message));
+            pass_on(message);
+        }
+        cJSON_Delete(message);
+        message = NULL;
+    }
+    MF_MUST(r == 0 || r == -EMSGSIZE);
+    return filled == 0 && r == 0;
+}
+
+/* What comes with a piece, and how often it is said. */
+static const struct {
+    int n_fds, times;
+} manners[] = {{0, 1}, {1, 1}, {8, 1}, {FDS_MAX, 1}, {0, 48}};
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct mf_channel c;
+    int pair[2];
+    static bool stalled;
+    if (!stalled)
+        stall();
+    stalled = true;
+    if (size < 2)
+        return 0;
+    unsigned cut = data[0] & 7, manner = data[1] % MF_ARRAY_LEN(manners);
+    data += 2;
+    size -= 2;
+    MF_MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+    mf_channel_init(&c, pair[1]);
+    bool takes = true;
+    size_t at = 0;
+    for (int i = 0; i < PIECES && takes; i++) {
+        size_t end = i + 1 == PIECES ? size : at + (size - at) * cut / 8;
+        for (int n = 0; n < (i == 1 ? manners[manner].times : 1); n++)
+            send_piece(pair[0], data + at, end - at, manners[manner].n_fds);
+        at = end;
+        takes = i + 1 == PIECES || take(&c); /* the last one is for take_rest() */
+    }
+    MF_MUST(answer(&c, -1) == 0 && !mf_channel_wants_write(&c));
+    (void)close(pair[0]);
+    MF_MUST(answer(&c, STDERR_FILENO) == -EPIPE);
+    take_rest(&c);
+    int fd = mf_channel_take_fd(&c); /* what is left closes with the channel */
+    MF_MUST(fd < 0 || close(fd) == 0);
+    mf_channel_release(&c);
+    return 0;
+}

@@ -1,0 +1,200 @@
+/* Bytes on a connection to the API, whatever they are, to a coordinator in this process: nothing is a server's error, every
+ * answer in JSON is JSON, and the next one is still answered. There are two, one whose API takes tokens: an input with the word
+ * TOKEN goes there, with an admin's in its place, or else one with a header Authorization or Cookie. */
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "common/cleanup.h"
+#include "common/json.h"
+#include "common/notify.h"
+#include "fuzz.h"
+#include "server/farm.h"
+#include "server/http.h"
+#include "server/reader.h"
+
+#define PATIENCE_MS 30000
+#define SILENCE_MS  60 /* of what is no whole request nothing comes */
+#define ASK_EVERY   64 /* inputs: is it well? */
+#define ANSWER_MAX  (4u << 20)
+
+static struct coordinator {
+    char folder[32], path[64], token_path[64], token[128];
+    void *zmq;
+    int stop_fd;
+    pthread_t writer;
+    struct mf_farm *farm;
+    struct mf_readers *readers;
+    struct mf_http *http;
+} farms[2]; /* open, with tokens */
+
+static void *run_writer(void *coordinator)
+{
+    struct coordinator *c = coordinator;
+    struct mf_notify nobody = {.fd = -1};
+    MF_MUST(mf_farm_run(c->farm, c->stop_fd, &nobody) == 0);
+    return NULL;
+}
+
+static void stop_one(struct coordinator *c)
+{
+    static const char *const ends[] = {"", "-wal", "-shm"};
+    c->http = mf_http_stop(c->http, 2000);
+    c->readers = mf_readers_stop(c->readers);
+    MF_MUST(write(c->stop_fd, &(uint64_t){1}, sizeof(uint64_t)) == sizeof(uint64_t));
+    (void)pthread_join(c->writer, NULL);
+    c->farm = mf_farm_free(c->farm);
+    (void)zmq_ctx_term(c->zmq);
+    (void)close(c->stop_fd);
+    for (size_t i = 0; i < MF_ARRAY_LEN(ends); i++) {
+        char file[80];
+        (void)snprintf(file, sizeof(file), "%s%s", c->path, ends[i]);
+        (void)unlink(file);
+    }
+    (void)unlink(c->token_path);
+    (void)rmdir(c->folder);
+}
+
+static void stop(void)
+{
+    stop_one(&farms[0]);
+    stop_one(&farms[1]);
+}
+
+static void read_token(struct coordinator *c)
+{
+    FILE *f = fopen(c->token_path, "re");
+    MF_MUST(f && fgets(c->token, sizeof(c->token), f) && fclose(f) == 0);
+    c->token[strcspn(c->token, "\n")] = '\0';
+}
+
+static void start(struct coordinator *c, bool tokens)
+{
+    struct mf_farm_options options = MF_FARM_OPTIONS_INIT;
+    char why[256];
+    (void)snprintf(c->folder, sizeof(c->folder), "/tmp/moefarm-fuzz-XXXXXX");
+    MF_MUST(mkdtemp(c->folder));
+    (void)snprintf(c->path, sizeof(c->path), "%s/farm.db", c->folder);
+    (void)snprintf(c->token_path, sizeof(c->token_path), "%s/admin.token", c->folder);
+    options.path = c->path;
+    options.first_token = tokens ? c->token_path : NULL;
+    options.endpoint = "tcp://127.0.0.1:*";
+    c->zmq = zmq_ctx_new();
+    c->stop_fd = eventfd(0, EFD_CLOEXEC);
+    MF_MUST(mf_farm_new(c->zmq, &options, &c->farm, why, sizeof(why)) == 0);
+    MF_MUST(pthread_create(&c->writer, NULL, run_writer, c) == 0);
+    MF_MUST(mf_readers_start(c->zmq, c->path, 1, &c->readers) == 0);
+    const struct mf_http_options http = {
+        .zmq = c->zmq, .address = "127.0.0.1", .tokens = tokens ? c->path : NULL, .rate = 100000};
+    MF_MUST(mf_http_start(&http, &c->http, why, sizeof(why)) == 0);
+    if (tokens)
+        read_token(c);
+}
+
+/* From one address after the other, as each may give a wrong token so often only. */
+static int connect_to(int port)
+{
+    static unsigned n;
+    struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + n++ % 250)};
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    MF_MUST(fd >= 0 && bind(fd, (struct sockaddr *)&from, sizeof(from)) == 0);
+    MF_MUST(connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
+    return fd;
+}
+
+/* Is there a whole answer, or the beginning of an event stream, which has no end? */
+static bool is_whole(const char *text, size_t len)
+{
+    const char *body = memmem(text, len, "\r\n\r\n", 4), *length;
+    if (!body)
+        return false;
+    body += 4;
+    if (memmem(text, (size_t)(body - text), "text/event-stream", 17))
+        return true;
+    length = memmem(text, (size_t)(body - text), "Content-Length: ", 16);
+    return length && len - (size_t)(body - text) >= strtoul(length + 16, NULL, 10);
+}
+
+/* What comes back to the first request, if one was whole. */
+static size_t answer(int fd, int silence_ms, char *buf, size_t cap)
+{
+    size_t len = 0;
+    while (len < cap && !is_whole(buf, len)) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        ssize_t n = poll(&p, 1, silence_ms) == 1 ? recv(fd, buf + len, cap - 1 - len, 0) : 0;
+        if (n <= 0)
+            break;
+        len += (size_t)n;
+        buf[len] = '\0';
+    }
+    return len;
+}
+
+static void ask_whether_well(const struct coordinator *c, char *room)
+{
+    static const char ask[] = "GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    int fd = connect_to(mf_http_port(c->http));
+    MF_MUST(send(fd, ask, strlen(ask), MSG_NOSIGNAL) == (ssize_t)strlen(ask));
+    size_t len = answer(fd, PATIENCE_MS, room, ANSWER_MAX);
+    MF_MUST(len > 12 && memcmp(room + 9, "200", 3) == 0);
+    (void)close(fd);
+}
+
+static void check_answer(const char *text, size_t len)
+{
+    const char *body = memmem(text, len, "\r\n\r\n", 4);
+    if (len == 0)
+        return;
+    MF_MUST(len > 12 && memcmp(text, "HTTP/1.", 7) == 0 && body);
+    MF_MUST(memcmp(text + 9, "500", 3) != 0);
+    body += 4;
+    size_t body_len = (size_t)(text + len - body), head_len = (size_t)(body - text);
+    /* one answer, in JSON, and not one that a HEAD has no body of */
+    if (!memmem(text, head_len, "json\r\n", 6) || memmem(body, body_len, "HTTP/1.", 7) || body_len == 0)
+        return;
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, body_len, body_len);
+    MF_MUST(json);
+}
+
+/* The other side may close before all is sent. */
+static void send_bytes(int fd, const void *data, size_t size)
+{
+    const uint8_t *at = data;
+    for (ssize_t n; size > 0 && (n = send(fd, at, size, MSG_NOSIGNAL)) > 0; size -= (size_t)n)
+        at += n;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static char room[ANSWER_MAX];
+    static unsigned n_asked;
+    if (n_asked == 0) {
+        start(&farms[0], false);
+        start(&farms[1], true);
+        (void)atexit(stop);
+    }
+    const struct coordinator *c =
+        &farms[memmem(data, size, "TOKEN", 5) || memmem(data, size, "Authoriz", 8) ||
+               memmem(data, size, "Cookie", 6)];
+    int fd = connect_to(mf_http_port(c->http));
+    for (const uint8_t *word; (word = memmem(data, size, "TOKEN", 5)); data = word + 5) {
+        send_bytes(fd, data, (size_t)(word - data));
+        send_bytes(fd, c->token, strlen(c->token));
+        size -= (size_t)(word - data) + 5;
+    }
+    send_bytes(fd, data, size);
+    check_answer(room, answer(fd, SILENCE_MS, room, sizeof(room)));
+    (void)close(fd);
+    if (++n_asked % ASK_EVERY == 0)
+        ask_whether_well(c, room);
+    return 0;
+}

@@ -1,0 +1,21 @@
+/* Kernels' names. What counts as one of AITER's is a name to everybody else too: it is kept in a database, written into tables,
+ * answers and logs, and shown on the page, so that nothing but letters, digits and "_.-" may be in it. */
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "common/step.h"
+#include "common/text.h"
+#include "fuzz.h"
+#include "kernels/aiter.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    _cleanup_(mf_freep) char *name = strndup((const char *)data, size);
+    MF_MUST(name);
+    bool known = mf_aiter_name_parse(name);
+    MF_MUST(!known ||
+            (name[0] && strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") ==
+                            strlen(name)));
+    MF_MUST(!known || strlen(name) >= MF_STEP_NAME_MAX || mf_is_name(name, MF_STEP_NAME_MAX - 1));
+    return 0;
+}
