@@ -81,6 +81,14 @@ static int make_folders(char *path)
     return 0;
 }
 
+void mf_code_folder(char path[PATH_MAX])
+{
+    char inside[PATH_MAX];
+    cache_folder(path);
+    mf_say(inside, sizeof(inside), "%s/", path);
+    (void)make_folders(inside); /* who writes there says what is wrong with it */
+}
+
 static uint64_t hash_text(const char *text, uint64_t h)
 {
     return mf_hash64(text, strlen(text) + 1, h);

@@ -39,6 +39,9 @@ int mf_code_version(const char *vendor, char version[64], char *why, size_t why_
  * cache is $MOEFARM_CODE_CACHE, or moefarm/code in the user's cache folder; nothing in it depends on where it is. */
 int mf_code_path(const struct mf_compiler *compiler, const struct mf_code *c, char path[PATH_MAX]);
 
+/* The cache's folder, made if need be. */
+void mf_code_folder(char path[PATH_MAX]);
+
 /* Makes those that the cache has not, `processes` at once; one that takes longer than a minute is killed. paths[i] is empty
  * for one that failed, whys[i] then says how; either may be NULL. -> how many there are now. */
 int mf_code_make(const struct mf_compiler *compiler, const struct mf_code *codes, size_t n, int processes,

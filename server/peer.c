@@ -38,7 +38,7 @@ int mf_peer_refuse(struct mf_farm *f, const struct mf_peer *peer, const char *co
 /* ---- HELLO ---- */
 
 struct hello {
-    const char *worker, *instance, *predecessor, *host, *version, *class_text, *model, *revision;
+    const char *worker, *instance, *predecessor, *host, *version, *class_text, *model, *revision, *sandbox;
     int64_t pid;
     bool simulated;
     struct mf_device_class class;
@@ -48,7 +48,7 @@ struct hello {
 /* NULL, or the sentence. */
 static const char *read_hello(const cJSON *json, struct hello *h)
 {
-    *h = (struct hello){.predecessor = "", .host = "", .version = ""};
+    *h = (struct hello){.predecessor = "", .host = "", .version = "", .sandbox = ""};
     if (mf_json_text(json, "worker", &h->worker) < 0 || !mf_is_name(h->worker, MF_WORKER_NAME_MAX - 1))
         return "worker is missing or no name of letters, digits, '.', '_' and '-' (1 to 63)";
     if (mf_json_text(json, "instance", &h->instance) < 0 || !mf_is_name(h->instance, MF_WORKER_NAME_MAX - 1))
@@ -66,6 +66,8 @@ static const char *read_hello(const cJSON *json, struct hello *h)
         return "host is no text of at most 255 bytes";
     if (mf_json_text(json, "version", &h->version) == -EINVAL || strlen(h->version) > 64)
         return "version is no text of at most 64 bytes";
+    if (mf_json_text(json, "sandbox", &h->sandbox) == -EINVAL || strlen(h->sandbox) > 200)
+        return "sandbox is no text of at most 200 bytes";
     if (mf_json_i64(json, "pid", 0, ID_MAX, &h->pid) == -EINVAL)
         return "pid is no number";
     if (mf_json_bool(json, "simulated", &h->simulated) == -EINVAL)
@@ -172,6 +174,7 @@ static int fill_slot(struct mf_farm *f, struct mf_slot *slot, const struct hello
                                 .version = h->version,
                                 .revision = h->revision,
                                 .families = families,
+                                .sandbox = h->sandbox,
                                 .model = slot->model_id,
                                 .pid = h->pid};
     char *provenance = print_provenance(h);

@@ -252,7 +252,7 @@ static void add_shares(cJSON *worker)
 static int make_worker(struct mf_sql *q, void *data, cJSON **ret)
 {
     (void)data;
-    cJSON *o = mf_row_json(q, "itttbttitiiiiitjjtj");
+    cJSON *o = mf_row_json(q, "itttbttitiiiiitjjttj");
     if (o)
         add_shares(o);
     return take(o, ret);
@@ -268,7 +268,8 @@ int mf_read_workers(struct mf_store *s, const struct mf_page *page, struct mf_li
         " m.name AS model, w.state AS state, w.unit AS unit, w.step AS step, w.pid AS pid, w.joined_ms AS "
         "joined_ms,"
         " w.seen_ms AS seen_ms, w.n_results AS n_results, w.n_deaths AS n_deaths, w.revision AS revision,"
-        " w.families AS families, w.busy AS busy_s, w.version AS version, m.body AS device"
+        " w.families AS families, w.busy AS busy_s, w.version AS version, w.sandbox AS "
+        "sandbox, m.body AS device"
         " FROM worker w JOIN device_model m ON m.id = w.model JOIN device_class c ON c.id = m.class"
         " WHERE w.id > ?1 ORDER BY w.id LIMIT ?2",
         &q, "ii", page->id, (int64_t)page->limit + 1);

@@ -105,14 +105,15 @@ int mf_store_worker_hello(struct mf_store *s, const struct mf_worker_row *row, i
                           struct mf_slot *slot)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s,
-                   "INSERT INTO worker (name, instance, model, host, pid, version, revision, families, state,"
-                   " joined_ms, seen_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'idle', ?9, ?9)"
-                   " ON CONFLICT (name) DO UPDATE SET instance = ?2, host = ?4, pid = ?5, version = ?6,"
-                   " revision = ?7, families = ?8, state = 'idle', unit = NULL, step = '', seen_ms = ?9"
-                   " RETURNING id, n_results, n_deaths, busy",
-                   &q, "ttitittti", row->name, row->instance, row->model, row->host, row->pid, row->version,
-                   row->revision, row->families, now_ms);
+    int r = mf_sql(
+        s,
+        "INSERT INTO worker (name, instance, model, host, pid, version, revision, families, state,"
+        " joined_ms, seen_ms, sandbox) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'idle', ?9, ?9, ?10)"
+        " ON CONFLICT (name) DO UPDATE SET instance = ?2, host = ?4, pid = ?5, version = ?6, sandbox = ?10,"
+        " revision = ?7, families = ?8, state = 'idle', unit = NULL, step = '', seen_ms = ?9"
+        " RETURNING id, n_results, n_deaths, busy",
+        &q, "ttititttit", row->name, row->instance, row->model, row->host, row->pid, row->version,
+        row->revision, row->families, now_ms, row->sandbox);
     if (r == 0)
         r = mf_sql_next(q);
     if (r <= 0)

@@ -22,7 +22,7 @@ int mf_store_model_again(struct mf_store *s, int64_t model, const char *body);
 int mf_store_model_body(struct mf_store *s, int64_t model, char **ret);
 
 struct mf_worker_row {
-    const char *name, *instance, *host, *version, *revision, *families;
+    const char *name, *instance, *host, *version, *revision, *families, *sandbox;
     int64_t model, pid;
 };
 /* The model a worker of that name had. 1: known; 0: the name is new. */

@@ -48,7 +48,7 @@ static const struct {
 
 START_TEST(lists_releases)
 {
-    const char *const program[] = {WORKER, "--list-devices", NULL}, *const none[] = {NULL};
+    const char *const program[] = {WORKER, "--list-devices", "--no-sandbox", NULL}, *const none[] = {NULL};
 
     hip_release_use(releases[_i].release);
     struct ran r = run_program(program, none);
@@ -69,7 +69,7 @@ static const struct {
 
 START_TEST(says_why_none)
 {
-    const char *const program[] = {WORKER, "--list-devices", NULL}, *const none[] = {NULL};
+    const char *const program[] = {WORKER, "--list-devices", "--no-sandbox", NULL}, *const none[] = {NULL};
 
     hip_release_use(6);
     if (strcmp(left_out[_i].variable, "FAKE_HIP_FAULT") == 0)
@@ -177,7 +177,8 @@ static cJSON *run_unit(struct mf_crew *c, cJSON *unit, int n)
 
 START_TEST(runs_a_pipeline)
 {
-    static const char *const argv[] = {WORKER, "--runner-child", "--keep=64", "--device", "hip:amd:0", NULL};
+    static const char *const argv[] = {
+        WORKER, "--runner-child", "--no-sandbox", "--keep=64", "--device", "hip:amd:0", NULL};
     const struct mf_crew_options o = {.argv = argv, .keep_bytes = 64 << 20};
     struct mf_crew *c = NULL;
 
@@ -213,7 +214,8 @@ END_TEST
 
 static void start_farm(void)
 {
-    const char *const args[] = {"--device", "hip:amd:0", "--families", "one", NULL};
+    /* Its compiler is g++, which starts whatever it likes */
+    const char *const args[] = {"--device", "hip:amd:0", "--families", "one", "--no-sandbox", NULL};
 
     hip_release_use(6);
     farm_start(&farm, 300);

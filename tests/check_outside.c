@@ -141,6 +141,19 @@ static void write_text(const char *name, const char *text)
     ck_assert_int_eq(fclose(f), 0);
 }
 
+/* No link: a runner reads what lies in the folder, and not what it points to. */
+static void copy_object(const char *name)
+{
+    static char bytes[4 << 20];
+    FILE *from = fopen(OBJECT("asm_kernels"), "re"), *to = fopen(in_folder(name), "we");
+    ck_assert(from && to);
+    size_t n = fread(bytes, 1, sizeof(bytes), from);
+    ck_assert_uint_lt(n, sizeof(bytes));
+    ck_assert_uint_eq(fwrite(bytes, 1, n, to), n);
+    (void)fclose(from);
+    ck_assert_int_eq(fclose(to), 0);
+}
+
 #define ONE_CSV    "cpu/fmoe/silu/fmoe_bf16_noquantBf16_g1u1_silu.csv"
 #define STAGE1_CSV "cpu/fmoe_2stages/fmoe_stage1_bf16_noquantBf16_g1u1.csv"
 
@@ -156,8 +169,8 @@ static void make_kernels(void)
                         "fmoe_test_too_wide,kernels.so,1,0,0,1,0,16,48\n"
                         "fmoe_test_broken,kernels.so,1,0,0,1,0,16,x\n");
     write_text(STAGE1_CSV, "tile_m,tile_n,knl_name,co_name\n16,32,fmoe_test_stage1_16x32,kernels.so\n");
-    ck_assert_int_eq(symlink(OBJECT("asm_kernels"), in_folder("cpu/fmoe/silu/kernels.so")), 0);
-    ck_assert_int_eq(symlink(OBJECT("asm_kernels"), in_folder("cpu/fmoe_2stages/kernels.so")), 0);
+    copy_object("cpu/fmoe/silu/kernels.so");
+    copy_object("cpu/fmoe_2stages/kernels.so");
 }
 
 static void remove_kernels(void)

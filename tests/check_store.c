@@ -79,6 +79,7 @@ START_TEST(migrates_an_old_database)
     ck_assert_int_ge(mf_sql_run(store, "DROP TABLE pace", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP TABLE worker_key", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP TABLE token", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE worker DROP COLUMN sandbox", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 1", ""), 0);
     ck_assert_int_eq(add_class("gfx942"), 1);
     store = mf_store_free(store);
@@ -244,8 +245,13 @@ static struct mf_slot slot;
 static void make_units(int n)
 {
     struct mf_device_class class = {"gfx942", 304};
-    struct mf_worker_row worker = {
-        .name = "w", .instance = "i", .host = "h", .version = "0", .revision = "r", .families = "[]"};
+    struct mf_worker_row worker = {.name = "w",
+                                   .instance = "i",
+                                   .host = "h",
+                                   .version = "0",
+                                   .revision = "r",
+                                   .families = "[]",
+                                   .sandbox = ""};
     slot = (struct mf_slot){.revision = "r", .name = "w"};
     ck_assert_int_eq(mf_store_class(store, &class, &slot.class_id), 0);
     ck_assert_int_eq(mf_store_model(store, slot.class_id, "m", true, "{}", &slot.model_id), 0);
@@ -404,6 +410,7 @@ START_TEST(the_pace_is_kept)
     ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_made", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_unmade", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP TABLE pace", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE worker DROP COLUMN sandbox", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 4", ""), 0);
     store = mf_store_free(store);
     ck_assert_int_eq(mf_store_open(path, &store), 0);

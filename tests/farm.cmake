@@ -79,6 +79,10 @@ foreach(odd RANGE 7)
     add_dependencies(check_outside odd${odd})
 endforeach()
 
+mf_add_object(prying prying_family.c)
+mf_add_test(check_sandbox USES worker LINK mf_farm_harness LABELS farm TIMEOUT 300)
+add_dependencies(check_sandbox moefarmd moefarm-worker moefarm-compile prying)
+
 # The benchmark of a GPU host, on the CPU.
 mf_add_test(check_bench_gpu USES common LINK m LABELS farm TIMEOUT 500)
 add_dependencies(check_bench_gpu moefarmd moefarm-worker moefarm)

@@ -254,6 +254,12 @@ static void runner_ready(struct mf_agent *a)
         if (mf_json_text(mf_crew_described(a->crew), "class", &text) == 0)
             (void)mf_copy(class, sizeof(class), text);
         log_info("%s: %s is ready, of class %s", a->o.name, a->o.device, class);
+        text = "none";
+        (void)mf_json_text(mf_crew_hello(a->crew), "sandbox", &text);
+        if (strncmp(text, "no", 2) == 0 || strstr(text, ", no "))
+            log_warn("%s: its runners are not kept within all limits of SECURITY.md: %s", a->o.name, text);
+        else
+            log_info("%s: its runners are kept within %s", a->o.name, text);
         a->state = MF_AGENT_GREETING;
         mf_agent_resume(a);
         mf_agent_send_hello(a);

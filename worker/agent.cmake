@@ -22,6 +22,8 @@ set(MF_AGENT_SOURCES
     runner_plugin.c
     runner_sink.c
     runner_wire.c
+    sandbox.c
+    sandbox_calls.c
     shapes_file.c
     sim_unit.c
     record.c

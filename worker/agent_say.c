@@ -72,6 +72,9 @@ static bool fill_hello(const struct mf_agent *a, cJSON *m)
         ok = add_copy(m, of_device[i], cJSON_GetObjectItemCaseSensitive(device, of_device[i]));
     for (size_t i = 0; ok && i < MF_ARRAY_LEN(of_hello); i++)
         ok = add_copy(m, of_hello[i], cJSON_GetObjectItemCaseSensitive(hello, of_hello[i]));
+    const cJSON *sandbox = cJSON_GetObjectItemCaseSensitive(hello, "sandbox");
+    if (ok && sandbox)
+        ok = add_copy(m, "sandbox", sandbox);
     return ok;
 }
 

@@ -26,9 +26,10 @@
 #include "worker/enrol.h"
 #include "worker/list_devices.h"
 #include "worker/runner.h"
+#include "worker/sandbox.h"
 
 #define SIM_WORKERS_MAX  256
-#define ARGUMENTS_MAX    (2 * MF_RUNNER_FOREIGN_MAX + 2 * MF_RUNNER_FAMILY_SO_MAX + 16)
+#define ARGUMENTS_MAX    (2 * MF_RUNNER_FOREIGN_MAX + 2 * MF_RUNNER_FAMILY_SO_MAX + 20)
 #define RESERVE_MAX      4 /* agents of one process that keep a runner in reserve */
 #define DEFAULT_KEEP_GIB 8
 
@@ -39,13 +40,15 @@ struct settings {
     int n_foreign, n_family_so;
     int64_t sim_workers, keep_mib, memory_mib, parent;
     struct mf_compile_only compile;
-    bool list_devices, compile_only, runner_child;
+    const char *scratch; /* of a runner */
+    bool list_devices, compile_only, runner_child, no_sandbox;
 };
 
 /* What one agent's strings point to. */
 struct seat {
     struct mf_agent *agent;
     struct mf_link_keys keys;
+    char scratch[PATH_MAX]; /* of its runners */
     char name[128], device[PATH_MAX], identity[MF_DEVICE_TEXT_MAX], keep[32], memory[32], parent[32];
     const char *argv[ARGUMENTS_MAX];
 };
@@ -90,12 +93,14 @@ static int parse(struct settings *s, int argc, char **argv)
         {"sim-workers",  MF_OPT_INT,  &s->sim_workers, "N", "simulated workers NAME-0 … in this process", 1, SIM_WORKERS_MAX},
         {"keep",         MF_OPT_INT,  &s->keep_mib, "MIB", "memory held for new runners: weights and references", 0, 1 << 30},
         {"memory",       MF_OPT_INT,  &s->memory_mib, "MIB", "limit of a runner's address space; 0: none", 0, 1 << 30},
+        {"no-sandbox",   MF_OPT_BOOL, &s->no_sandbox, NULL, "let runners do whatever this user may: for a driver that the limits of SECURITY.md break", 0, 0},
         {"list-devices", MF_OPT_BOOL, &s->list_devices, NULL, "say what there is on this machine, and what was left out and why", 0, 0},
         {"compile-only", MF_OPT_BOOL, &s->compile_only, NULL, "fill the cache of code objects ($MOEFARM_CODE_CACHE) for --arch and --shapes; needs no GPU", 0, 0},
         {"arch",         MF_OPT_TEXT, &s->compile.arch, "NAME", "of --compile-only: nvidia:<gfx>[/<compute units>], amd:<gfx>[/<compute units>]", 0, 0},
         {"shapes",       MF_OPT_TEXT, &s->compile.shapes, "FILE", "of --compile-only: an untuned_fmoe.csv", 0, 0},
         {"log",          MF_OPT_TEXT, &s->log_level, "LEVEL", "error, warning, info or debug", 0, 0},
         {"runner-child", MF_OPT_BOOL, &s->runner_child, NULL, "be a runner: started by a worker only", 0, 0},
+        {"scratch",      MF_OPT_TEXT, &s->scratch, "FOLDER", "of this runner alone", 0, 0},
         {"parent",       MF_OPT_INT,  &s->parent, "PID", "of the worker that started this runner", 0, INT32_MAX},
     };
     /* clang-format on */
@@ -121,6 +126,8 @@ static int run_child(const struct settings *s)
                                   .asm_folder = s->asm_folder,
                                   .keep_bytes = (uint64_t)s->keep_mib << 20,
                                   .memory_bytes = (uint64_t)s->memory_mib << 20,
+                                  .scratch = s->scratch,
+                                  .no_sandbox = s->no_sandbox,
                                   .parent = s->parent};
     memcpy(o.foreign, s->foreign, sizeof(o.foreign));
     memcpy(o.family_so, s->family_so, sizeof(o.family_so));
@@ -156,6 +163,12 @@ static void make_argv(const struct settings *s, struct seat *seat)
     if (s->asm_folder[0]) {
         seat->argv[n++] = "--asm-dir";
         seat->argv[n++] = s->asm_folder;
+    }
+    if (s->no_sandbox)
+        seat->argv[n++] = "--no-sandbox";
+    if (seat->scratch[0]) {
+        seat->argv[n++] = "--scratch";
+        seat->argv[n++] = seat->scratch;
     }
     seat->argv[n] = NULL;
 }
@@ -203,6 +216,16 @@ static void identify(const struct settings *s, struct seat *seat)
         log_warn("%s has no identity to lock it by: %s", s->device, why);
 }
 
+/* What a runner may write to, beside the spool: emptied of what runners of before left. */
+static int make_scratch(const struct settings *s, struct seat *seat)
+{
+    if (strncmp(s->device, "sim:", 4) == 0)
+        return 0;
+    mf_say(seat->scratch, sizeof(seat->scratch), "%s/%s.scratch", s->spool, seat->name);
+    int r = mf_sandbox_scratch(seat->scratch);
+    return r < 0 ? log_err(r, "make the runners' folder %s", seat->scratch) : 0;
+}
+
 /* 1: it has keys; 0: it needs none. */
 static int find_keys(const struct settings *s, void *zmq, struct seat *seat)
 {
@@ -233,6 +256,9 @@ static int start_seats(const struct settings *s, void *zmq, struct seat *seats)
             log_warn("--sim-workers needs --device sim:<class>:<ordinal>, not '%s'", s->device);
             return r;
         }
+        r = make_scratch(s, &seats[i]);
+        if (r < 0)
+            return r;
         make_argv(s, &seats[i]);
         int keys = find_keys(s, zmq, &seats[i]);
         if (keys < 0)
@@ -384,6 +410,7 @@ int main(int argc, char **argv)
         .lock_folder = mf_device_lock_folder(),
         .families = "",
         .asm_folder = "",
+        .scratch = "",
         .compile = {.arch = "", .shapes = ""},
         .log_level = "info",
         .sim_workers = 1,
@@ -403,7 +430,7 @@ int main(int argc, char **argv)
     if (s.runner_child)
         return run_child(&s);
     if (s.list_devices) {
-        struct seat seat = {.device = ""};
+        struct seat seat = {.device = ""}; /* no scratch: it writes nothing */
         make_argv(&s, &seat);
         return mf_list_devices(seat.argv, seat.device, sizeof(seat.device));
     }

@@ -23,6 +23,7 @@
 #include "worker/keeper.h"
 #include "worker/runner_plugin.h"
 #include "worker/runner_sink.h"
+#include "worker/sandbox.h"
 #include "worker/session.h"
 #include "worker/sim_unit.h"
 
@@ -34,7 +35,8 @@ struct runner {
     struct mf_channel channel;
     struct mf_runner_keeper keeper;
     struct mf_runner_sink sink;
-    struct mf_device *device;   /* NULL until `describe` */
+    struct mf_device *device; /* NULL until `describe` */
+    char sandbox[MF_SANDBOX_TEXT_MAX];
     struct mf_session *session; /* of the last unit; serves the next one of the same data */
     struct mf_foreign *foreign[MF_RUNNER_FOREIGN_MAX];
     struct mf_runner_plugins plugins;
@@ -131,6 +133,7 @@ static int send_hello(struct runner *r)
     bool ok = m && mf_json_add_i64(m, "protocol", 1) &&
               cJSON_AddStringToObject(m, "name", "moefarm-worker") &&
               cJSON_AddStringToObject(m, "revision", revision) &&
+              cJSON_AddStringToObject(m, "sandbox", r->sandbox) &&
               add_families(r, cJSON_AddArrayToObject(m, "families"));
     cJSON *can = ok ? cJSON_AddArrayToObject(m, "can") : NULL;
     if (!can || !add_text_item(can, "unit"))
@@ -489,6 +492,27 @@ static int run(struct runner *r)
     return x == -EPIPE ? 0 : x;
 }
 
+static int enter_sandbox(const struct mf_runner_options *o, char text[MF_SANDBOX_TEXT_MAX])
+{
+    char why[256] = "";
+    const char *files[MF_RUNNER_FAMILY_SO_MAX + 1];
+    size_t n = 0;
+    for (int i = 0; i < o->n_family_so; i++)
+        files[n++] = o->family_so[i];
+    if (o->asm_folder && o->asm_folder[0])
+        files[n++] = o->asm_folder;
+    const struct mf_sandbox s = {.off = o->no_sandbox,
+                                 .device = o->device,
+                                 .scratch = o->scratch ? o->scratch : "",
+                                 .files = files,
+                                 .n_files = n,
+                                 .foreign = o->n_foreign > 0};
+    int r = mf_sandbox_enter(&s, text, why, sizeof(why));
+    if (r < 0)
+        (void)fprintf(stderr, "runner: %s\n", why);
+    return r;
+}
+
 int mf_runner_main(const struct mf_runner_options *o)
 {
     const char *text = getenv(MF_RUNNER_FD_ENV);
@@ -508,6 +532,8 @@ int mf_runner_main(const struct mf_runner_options *o)
     if (o->asm_folder && o->asm_folder[0])
         (void)setenv(MF_ASM_FOLDER_ENV, o->asm_folder, 1);
     struct runner r = {.options = o};
+    if (enter_sandbox(o, r.sandbox) < 0)
+        return 1;
     r.extra.families = r.extra_families;
     prepare_last_words((int)fd);
     mf_channel_init(&r.channel, (int)fd);

@@ -2,6 +2,7 @@
  * sessions, or the simulation; it dies without loss. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define MF_RUNNER_FOREIGN_MAX   8
@@ -17,6 +18,8 @@ struct mf_runner_options {
     const char *asm_folder; /* of prebuilt kernels and their manifests; "" or NULL: none */
     uint64_t keep_bytes;
     uint64_t memory_bytes; /* limit of its address space; 0: none */
+    const char *scratch;   /* folder of its own; "": none */
+    bool no_sandbox;       /* without worker/sandbox.h */
     int64_t parent;        /* pid of the worker: without it there is nothing to do */
 };
 

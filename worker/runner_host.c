@@ -38,7 +38,7 @@ struct mf_runner_host {
 
 extern char **environ;
 
-/* Ours without the variable that we set. */
+/* Ours without the variable that we set, and without what is nobody else's business. */
 static char **make_environment(char *variable)
 {
     size_t n = 0;
@@ -49,7 +49,8 @@ static char **make_environment(char *variable)
         return NULL;
     size_t k = 0;
     for (size_t i = 0; i < n; i++) {
-        if (strncmp(environ[i], MF_RUNNER_FD_ENV "=", strlen(MF_RUNNER_FD_ENV) + 1) != 0)
+        if (strncmp(environ[i], MF_RUNNER_FD_ENV "=", strlen(MF_RUNNER_FD_ENV) + 1) != 0 &&
+            strncmp(environ[i], "MOEFARM_TOKEN=", strlen("MOEFARM_TOKEN=")) != 0)
             env[k++] = environ[i];
     }
     env[k] = variable;

@@ -1,0 +1,142 @@
+/* What a runner tries that has nothing good in mind. Each try gives 0 when it worked, else the errno that it met. */
+#pragma once
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PRYING_FILE "MOEFARM_PRYING_FILE" /* in the environment: a file outside that it would write to */
+
+static inline int prying_result(long r)
+{
+    return r < 0 ? errno : 0;
+}
+
+static inline int prying_socket(int domain, int type)
+{
+    int fd = socket(domain, type, 0);
+    int r = prying_result(fd);
+    if (fd >= 0)
+        (void)close(fd);
+    return r;
+}
+
+static inline int prying_tcp(void)
+{
+    return prying_socket(AF_INET, SOCK_STREAM);
+}
+
+static inline int prying_udp6(void)
+{
+    return prying_socket(AF_INET6, SOCK_DGRAM);
+}
+
+static inline int prying_netlink(void)
+{
+    return prying_socket(AF_NETLINK, SOCK_RAW);
+}
+
+/* A daemon of the machine's, by its path. */
+static inline int prying_connect(void)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX, .sun_path = "/run/docker.sock"};
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    int r = fd < 0 ? errno : prying_result(connect(fd, (struct sockaddr *)&to, sizeof(to)));
+    if (fd >= 0)
+        (void)close(fd);
+    return r;
+}
+
+static inline int prying_write(void)
+{
+    const char *path = getenv(PRYING_FILE);
+    int fd = open(path ? path : "/tmp/prying", O_WRONLY | O_CREAT, 0600);
+    int r = prying_result(fd);
+    if (fd >= 0)
+        (void)close(fd);
+    return r;
+}
+
+static inline int prying_read(void)
+{
+    int fd = open("/etc/shadow", O_RDONLY);
+    int r = prying_result(fd);
+    if (fd >= 0)
+        (void)close(fd);
+    return r;
+}
+
+static inline int prying_chmod(void)
+{
+    return prying_result(chmod("/tmp", 01777));
+}
+
+static inline int prying_shell(void)
+{
+    int status = 0;
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)execl("/bin/sh", "sh", "-c", "exit 0", (char *)NULL);
+        _exit(errno);
+    }
+    if (pid < 0 || waitpid(pid, &status, 0) != pid)
+        return errno;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
+}
+
+static inline int prying_ptrace(void)
+{
+    return prying_result(ptrace(PTRACE_SEIZE, getppid(), NULL, NULL));
+}
+
+static inline int prying_namespace(void)
+{
+    return prying_result(syscall(SYS_unshare, CLONE_NEWNS));
+}
+
+/* Where there is nothing to mount on: it is harmless where it is not refused. */
+static inline int prying_mount(void)
+{
+    return prying_result(mount("none", "/nowhere/at-all", "tmpfs", 0, NULL));
+}
+
+static inline int prying_io_uring(void)
+{
+    char parameters[120] = {0};
+    return prying_result(syscall(SYS_io_uring_setup, 1, parameters));
+}
+
+struct prying {
+    const char *name;
+    int (*try)(void);
+    int files; /* 1: kept from it by Landlock, 0: by seccomp */
+};
+/* clang-format off */
+static const struct prying pryings[] = {
+    {"tcp",       prying_tcp,       0},
+    {"udp6",      prying_udp6,      0},
+    {"netlink",   prying_netlink,   0},
+    {"connect",   prying_connect,   0},
+    {"write",     prying_write,     1},
+    {"read",      prying_read,      1},
+    {"chmod",     prying_chmod,     0},
+    {"shell",     prying_shell,     0},
+    {"ptrace",    prying_ptrace,    0},
+    {"namespace", prying_namespace, 0},
+    {"mount",     prying_mount,     0},
+    {"io_uring",  prying_io_uring,  0},
+};
+/* clang-format on */
+#define N_PRYINGS (sizeof(pryings) / sizeof(pryings[0]))
