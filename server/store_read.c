@@ -48,14 +48,29 @@ int mf_read_batch_exists(struct mf_store *s, int64_t id)
     return r < 0 ? r : r == 0 ? -ENOENT : 0;
 }
 
+/* Goals that have not begun, and those that have and whose workers are all gone: a batch keeps to the kernel revision that
+ * it began with on a class. */
 static int add_waiting(struct mf_store *s, int64_t id, cJSON *batch)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(
         s,
-        "SELECT c.gfx || '/' || c.cu_num AS class, count(*) AS goals, g.reason AS reason"
+        "WITH live AS MATERIALIZED (SELECT DISTINCT m.class AS class, w.revision AS revision, w.model AS "
+        "model"
+        " FROM worker w JOIN device_model m ON m.id = w.model WHERE w.state IN ('idle', 'busy'))"
+        " SELECT class, count(*) AS goals, reason FROM ("
+        " SELECT c.gfx AS gfx, c.cu_num AS cu, c.gfx || '/' || c.cu_num AS class, g.reason AS reason"
         " FROM goal g LEFT JOIN device_class c ON c.id = g.class WHERE g.batch = ?1 AND g.state = 'waiting'"
-        " GROUP BY g.class, g.reason ORDER BY c.gfx, c.cu_num, g.reason",
+        " UNION ALL"
+        " SELECT c.gfx, c.cu_num, c.gfx || '/' || c.cu_num, 'waits for a worker of class ' || c.gfx || '/' ||"
+        " c.cu_num || ' with kernel revision ' || e.revision || coalesce(' and model ' || m.name, '')"
+        " FROM goal g JOIN device_class c ON c.id = g.class JOIN enumeration e ON e.id = g.enumeration"
+        " LEFT JOIN device_model m ON m.id = g.model"
+        " WHERE g.batch = ?1 AND g.state IN ('enumerating', 'probing', 'racing')"
+        " AND EXISTS (SELECT 1 FROM unit u WHERE u.goal = g.id AND u.state = 'ready')"
+        " AND NOT EXISTS (SELECT 1 FROM live l WHERE l.class = g.class AND l.revision = e.revision"
+        " AND (g.model IS NULL OR l.model = g.model)))"
+        " GROUP BY class, reason ORDER BY gfx, cu, reason",
         &q, "i", id);
     return r < 0 ? r : mf_rows_json(q, "tit", batch, "waiting");
 }

@@ -82,6 +82,8 @@ endforeach()
 mf_add_object(prying prying_family.c)
 mf_add_test(check_sandbox USES worker LINK mf_farm_harness LABELS farm TIMEOUT 300)
 add_dependencies(check_sandbox moefarmd moefarm-worker moefarm-compile prying)
+mf_add_test(check_revisions USES common LINK mf_farm_harness LABELS farm TIMEOUT 300)
+add_dependencies(check_revisions moefarmd moefarm-worker plain)
 
 # The benchmark of a GPU host, on the CPU.
 mf_add_test(check_bench_gpu USES common LINK m LABELS farm TIMEOUT 500)
