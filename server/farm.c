@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "common/text.h"
 #include "server/bus.h"
+#include "server/halt.h"
 #include "server/request.h"
 #include "server/routes.h"
 
@@ -89,6 +90,32 @@ static int load(struct mf_farm *f)
     return r < 0 ? r : 0;
 }
 
+void mf_farm_forget(struct mf_farm *f)
+{
+    MF_MAP_EACH(&f->leases, e)
+    mf_lease_free(e->value);
+    MF_MAP_EACH(&f->goals, e)
+    mf_goal_free(e->value);
+    MF_MAP_EACH(&f->batches, e)
+    mf_batch_free(e->value);
+    mf_map_release(&f->leases);
+    mf_map_release(&f->goals);
+    mf_map_release(&f->batches);
+    mf_slots_release(&f->slots);
+    for (size_t i = 0; i < f->n_told; i++)
+        free(f->told[i].body);
+    f->n_told = f->n_touched = f->n_acknowledged = 0;
+    f->ranking = false;
+    f->wake_waiting = true;
+}
+
+int mf_farm_load_again(struct mf_farm *f)
+{
+    f->store = mf_store_free(f->store);
+    int r = mf_store_open(f->path, &f->store);
+    return r < 0 ? r : load(f);
+}
+
 int mf_farm_new(void *zmq, const struct mf_farm_options *options, struct mf_farm **ret, char *why,
                 size_t why_cap)
 {
@@ -97,7 +124,8 @@ int mf_farm_new(void *zmq, const struct mf_farm_options *options, struct mf_farm
         return -ENOMEM;
     f->options = *options;
     f->lease_ms = 3 * options->beat_ms;
-    int r = mf_store_open(options->path, &f->store);
+    f->path = strdup(options->path);
+    int r = f->path ? mf_store_open(options->path, &f->store) : -ENOMEM;
     if (r < 0) {
         mf_say(why, why_cap, "open the database %s: %s", options->path, strerror(-r));
     } else if ((r = load(f)) < 0) {
@@ -129,21 +157,11 @@ struct mf_farm *mf_farm_free(struct mf_farm *f)
         if (sockets[i])
             (void)zmq_close(sockets[i]);
     }
-    MF_MAP_EACH(&f->leases, e)
-    mf_lease_free(e->value);
-    MF_MAP_EACH(&f->goals, e)
-    mf_goal_free(e->value);
-    MF_MAP_EACH(&f->batches, e)
-    mf_batch_free(e->value);
-    mf_map_release(&f->leases);
-    mf_map_release(&f->goals);
-    mf_map_release(&f->batches);
-    mf_slots_release(&f->slots);
+    mf_farm_forget(f);
     mf_hub_free(f->hub);
     mf_zap_free(f->zap); /* after the hub: see server/zap.h */
     mf_store_free(f->store);
-    for (size_t i = 0; i < f->n_told; i++)
-        free(f->told[i].body);
+    free(f->path);
     free(f->told);
     free(f->answers);
     free(f->touched);
@@ -209,7 +227,7 @@ static int take_request(struct mf_farm *f)
     if (r < 0)
         return r;
     if (mf_request_run(request, f) < 0)
-        mf_store_undo(f->store);
+        r = mf_store_undo(f->store);
     else
         r = mf_store_release(f->store);
     return r < 0 ? r : 1;
@@ -327,12 +345,14 @@ int mf_farm_run(struct mf_farm *f, int stop_fd, struct mf_notify *notify)
     };
     int n_items = (int)MF_ARRAY_LEN(items) - !f->zap;
     for (;;) {
-        if (zmq_poll(items, n_items, HOUSEKEEP_MS) < 0 && errno != EINTR)
+        /* Halted, it cannot look up who knocks */
+        int n_now = f->halted[0] ? 3 : n_items;
+        if (zmq_poll(items, n_now, HOUSEKEEP_MS) < 0 && errno != EINTR)
             return log_err(-errno, "wait for messages");
         if (items[2].revents)
             return 0;
-        int r = turn(f);
-        if (r < 0)
+        int r = f->halted[0] ? mf_halted_turn(f) : turn(f);
+        if (r < 0 && !mf_halt(f, r))
             return r;
         mf_notify_turn(notify, mf_now_ms());
     }

@@ -76,6 +76,7 @@ int mf_farm_revive(struct mf_farm *f, int64_t kernel, const struct mf_device_cla
 extern const double mf_turn_bucket_s[MF_TURN_BUCKETS]; /* upper bounds: 0.0005, 0.001, 0.002, 0.005 … 0.5 */
 struct mf_farm_stats {
     bool ready;                             /* store open, hub bound */
+    bool halted;                            /* the store takes nothing */
     uint64_t turns;                         /* transactions committed */
     uint64_t turn_buckets[MF_TURN_BUCKETS]; /* turns of at most that long, not cumulated */
     double turn_s;                          /* sum of their durations */

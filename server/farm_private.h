@@ -98,7 +98,8 @@ struct mf_event {
 
 struct mf_farm {
     struct mf_farm_options options;
-    struct mf_store *store;
+    struct mf_store *store; /* NULL: it could not be opened anew */
+    char *path;
     struct mf_zap *zap; /* NULL: the hub has no keys */
     struct mf_hub *hub;
     void *requests, *replies, *events;
@@ -120,7 +121,15 @@ struct mf_farm {
     struct mf_request **answers; /* of this turn, sent after COMMIT */
     size_t n_answers, cap_answers;
     struct mf_farm_stats stats;
+    char halted[320]; /* why the store takes nothing; "": it does. See halt.h */
+    int64_t halted_ms, retry_ms;
 };
+
+/* ---- farm.c ---- */
+/* What can be rebuilt from the store. */
+void mf_farm_forget(struct mf_farm *f);
+/* Opens the store anew and reads it, like at a start. */
+int mf_farm_load_again(struct mf_farm *f);
 
 /* ---- batch.c ---- */
 int mf_batch_get(struct mf_farm *f, int64_t id, struct mf_batch **ret);

@@ -243,3 +243,9 @@ void mf_hub_flush(struct mf_hub *h)
     h->n_posts = 0;
     mf_buf_clear(&h->outbox);
 }
+
+void mf_hub_drop(struct mf_hub *h)
+{
+    h->n_posts = 0;
+    mf_buf_clear(&h->outbox);
+}

@@ -52,3 +52,5 @@ bool mf_hub_wait(const struct mf_hub *h, uint64_t ns);
 int mf_hub_post(struct mf_hub *h, const struct mf_peer *to, enum mf_message type, const char *body);
 /* Sends what is queued. A peer that is gone or full loses its messages; leases and re-sending make up for it. */
 void mf_hub_flush(struct mf_hub *h);
+/* Forgets it: the turn was undone. */
+void mf_hub_drop(struct mf_hub *h);

@@ -71,6 +71,9 @@ static void add_turns(struct mf_buf *out, const struct mf_farm_stats *s)
 static void add_farm(struct mf_buf *out, const struct mf_farm_stats *s)
 {
     add_turns(out, s);
+    mf_metric_head(out, "moefarm_store_halted", MF_METRIC_GAUGE,
+                   "1: the database cannot be written to, and nothing is taken until it can.");
+    mf_buf_addf(out, "moefarm_store_halted %d\n", s->halted);
     add_counter(out, "moefarm_messages_total", "Messages taken from workers.", s->messages);
     add_counter(out, "moefarm_results_committed_total", "Results committed.", s->results);
     add_counter(out, "moefarm_results_repeated_total",

@@ -38,7 +38,14 @@ int mf_store_fault(struct mf_store *s, int code)
 {
     if (code == SQLITE_OK || code == SQLITE_ROW || code == SQLITE_DONE)
         return 0;
-    mf_say(s->error, sizeof(s->error), "%s", s->db ? sqlite3_errmsg(s->db) : sqlite3_errstr(code));
+    /* SQLite keeps what the system said for some failures only, and not for that of a commit */
+    int error = (code & 0xff) == SQLITE_IOERR || (code & 0xff) == SQLITE_CANTOPEN ? errno : 0;
+    if ((code & 0xff) == SQLITE_FULL)
+        error = ENOSPC;
+    mf_say(s->error, sizeof(s->error), "%s%s%s", s->db ? sqlite3_errmsg(s->db) : sqlite3_errstr(code),
+           error ? ": " : "", error ? strerrordesc_np(error) : "");
+    if (error == ENOSPC || error == EROFS)
+        return -error;
     switch (code & 0xff) {
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
@@ -252,11 +259,15 @@ int mf_store_release(struct mf_store *s)
     return mf_sql_run(s, "RELEASE part", "");
 }
 
-void mf_store_undo(struct mf_store *s)
+int mf_store_undo(struct mf_store *s)
 {
-    if (s->savepoint)
-        (void)sqlite3_exec(s->db, "ROLLBACK TO part; RELEASE part", NULL, NULL, NULL);
+    if (!s->savepoint)
+        return 0;
     s->savepoint = false;
+    /* A full disk, say, has undone the whole transaction: what came now would be on its own */
+    if (sqlite3_get_autocommit(s->db))
+        return -EIO;
+    return run_text(s, "ROLLBACK TO part; RELEASE part");
 }
 
 /* The slot of a literal: its statement, or where it goes. */

@@ -35,7 +35,8 @@ void mf_store_rollback(struct mf_store *s);
 /* A part of a transaction that can be undone on its own: one request of the turn. They do not nest. */
 int mf_store_savepoint(struct mf_store *s);
 int mf_store_release(struct mf_store *s);
-void mf_store_undo(struct mf_store *s);
+/* -EIO: what failed in it has undone the whole transaction. */
+int mf_store_undo(struct mf_store *s);
 
 /* What SQLite said of the last failure; "" for none. Valid until the next call. */
 const char *mf_store_error(const struct mf_store *s);

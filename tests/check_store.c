@@ -187,7 +187,7 @@ START_TEST(a_savepoint_undoes_itself_only)
     ck_assert_int_eq(add_class("a"), 1);
     ck_assert_int_ge(mf_store_savepoint(store), 0);
     ck_assert_int_eq(add_class("b"), 1);
-    mf_store_undo(store);
+    ck_assert_int_eq(mf_store_undo(store), 0);
     ck_assert_int_ge(mf_store_savepoint(store), 0);
     ck_assert_int_eq(add_class("c"), 1);
     ck_assert_int_ge(mf_store_release(store), 0);

@@ -140,6 +140,12 @@ void farm_start_daemon(struct farm *f, int beat_ms)
     }
 }
 
+void farm_make(struct farm *f)
+{
+    *f = (struct farm){.folder = "/tmp/moefarm-test.XXXXXX"};
+    ck_assert_ptr_nonnull(mkdtemp(f->folder));
+}
+
 void farm_start(struct farm *f, int beat_ms)
 {
     farm_start_with(f, beat_ms, NULL);
@@ -147,8 +153,8 @@ void farm_start(struct farm *f, int beat_ms)
 
 void farm_start_with(struct farm *f, int beat_ms, const char *const *more)
 {
-    *f = (struct farm){.folder = "/tmp/moefarm-test.XXXXXX", .more = more};
-    ck_assert_ptr_nonnull(mkdtemp(f->folder));
+    farm_make(f);
+    f->more = more;
     farm_start_daemon(f, beat_ms);
 }
 

@@ -20,6 +20,8 @@ struct farm {
     int n_workers;
 };
 
+/* Makes the folder only. */
+void farm_make(struct farm *f);
 /* Makes the folder and starts the coordinator. beat_ms: of the farm; a lease is three. */
 void farm_start(struct farm *f, int beat_ms);
 void farm_start_with(struct farm *f, int beat_ms, const char *const *more);

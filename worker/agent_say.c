@@ -4,7 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define HELLO_MS 1000 /* between two while nobody answers */
+#define HELLO_MS    1000 /* between two while nobody answers */
+#define RUNNING_MAX 64   /* that a coordinator takes */
 
 /* ---- time by phase ---- */
 
@@ -47,6 +48,40 @@ static bool add_running(const struct mf_agent *a, cJSON *to)
     return array != NULL;
 }
 
+/* A unit that is over here and not there yet: its last result is in the spool, and ends its lease. */
+static bool add_ended(cJSON *array, const char *body, size_t len)
+{
+    static const char *const keys[] = {"unit", "attempt", "epoch"};
+    _cleanup_(cJSON_Deletep) cJSON *result = mf_json_parse(body, len, MF_SPOOL_RECORD_MAX);
+    cJSON *unit = cJSON_CreateObject();
+    bool ok = cJSON_AddItemToArray(array, unit);
+    if (!ok)
+        cJSON_Delete(unit);
+    for (size_t i = 0; ok && i < MF_ARRAY_LEN(keys); i++) {
+        int64_t value = 0;
+        (void)mf_json_i64(result, keys[i], 0, INT64_C(1) << 53, &value);
+        ok = mf_json_add_i64(unit, keys[i], value);
+    }
+    return ok;
+}
+
+static bool add_spooled(const struct mf_agent *a, cJSON *m)
+{
+    cJSON *array = mf_json_array(m, "running");
+    struct mf_spool_key key;
+    const char *body;
+    size_t len;
+    bool ok = true;
+    mf_spool_resend(a->spool);
+    while (ok && mf_spool_next(a->spool, &key, &body, &len)) {
+        if (strstr(body, "\"last\":true") && cJSON_GetArraySize(array) < RUNNING_MAX)
+            ok = add_ended(array, body, len);
+        mf_spool_sent(a->spool);
+    }
+    mf_spool_resend(a->spool); /* all of it after WELCOME */
+    return ok;
+}
+
 static bool add_copy(cJSON *to, const char *key, const cJSON *from)
 {
     cJSON *copy = cJSON_Duplicate(from, true);
@@ -67,7 +102,7 @@ static bool fill_hello(const struct mf_agent *a, cJSON *m)
         (!a->journal.predecessor[0] || cJSON_AddStringToObject(m, "predecessor", a->journal.predecessor)) &&
         cJSON_AddStringToObject(m, "host", a->host) && mf_json_add_i64(m, "pid", (int64_t)getpid()) &&
         cJSON_AddStringToObject(m, "version", MF_VERSION) && add_copy(m, "device", device) &&
-        add_running(a, m);
+        add_running(a, m) && add_spooled(a, m);
     for (size_t i = 0; ok && i < MF_ARRAY_LEN(of_device); i++)
         ok = add_copy(m, of_device[i], cJSON_GetObjectItemCaseSensitive(device, of_device[i]));
     for (size_t i = 0; ok && i < MF_ARRAY_LEN(of_hello); i++)

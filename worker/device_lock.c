@@ -74,8 +74,9 @@ int mf_device_lock(const char *folder, const char *device, const char *identity,
     }
     char pid[24];
     mf_say(pid, sizeof(pid), "%ld\n", (long)getpid());
-    if (ftruncate(fd, 0) < 0 || pwrite(fd, pid, strlen(pid), 0) < 0)
-        return -errno;
+    /* On a full disk the lock holds all the same, and its holder has no name */
+    if (ftruncate(fd, 0) == 0)
+        (void)!pwrite(fd, pid, strlen(pid), 0);
     *ret_fd = fd;
     fd = -1;
     return 0;

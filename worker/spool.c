@@ -20,6 +20,7 @@
 #define RESULT_MAGIC "MFR1"
 #define ACK_MAGIC    "MFA1"
 #define ACK_PAYLOAD  24
+#define ROOM_BYTES   (64 << 10) /* that there has to be at a start */
 
 struct record {
     struct mf_spool_key key;
@@ -155,6 +156,22 @@ static int load(struct mf_spool *s, uint64_t *ret_torn)
     return 0;
 }
 
+/* A worker that cannot keep a result must not take a unit: each time it fell over it would use up one of its attempts. */
+static int try_room(const struct mf_spool *s)
+{
+    static const char zeros[4096];
+    int r = 0;
+    for (int i = 0; r == 0 && i < ROOM_BYTES; i += (int)sizeof(zeros)) {
+        if (pwrite(s->fd, zeros, sizeof(zeros), (off_t)(s->file_bytes + (uint64_t)i)) !=
+            (ssize_t)sizeof(zeros))
+            r = errno ? -errno : -ENOSPC;
+    }
+    /* Zeros are no record: a death here leaves what the next one cuts off */
+    if (ftruncate(s->fd, (off_t)s->file_bytes) < 0 && r == 0)
+        r = -errno;
+    return r;
+}
+
 int mf_spool_open(const char *folder, const char *name, struct mf_spool **ret, uint64_t *ret_torn)
 {
     struct mf_spool *s = calloc(1, sizeof(*s));
@@ -174,6 +191,8 @@ int mf_spool_open(const char *folder, const char *name, struct mf_spool **ret, u
     r = mf_lock_file(s->fd);
     if (r == 0)
         r = load(s, ret_torn);
+    if (r == 0)
+        r = try_room(s);
     if (r < 0)
         goto fail;
     *ret = s;

@@ -1,0 +1,284 @@
+/* A disk that is full or cannot be written to, under the database and under a spool: the farm says so in the log, in /readyz
+ * and in its answers, refuses what it cannot keep, keeps serving what it has, and goes on when it can write again. Full disks
+ * are small ones of the test's own, mounted where nobody else sees them; a read-only one is tests/machine_shim.c. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/json.h"
+#include "farm_audit.h"
+#include "http_client.h"
+#include "machine.h"
+#include "mf_check.h"
+
+#define BEAT_MS   300
+#define MANY_ROWS 1000
+
+static const char csv_head[] =
+    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_"
+    "stage1\n";
+static const char csv_row[] =
+    "%d,%d,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n";
+
+static struct farm farm;
+static struct machine *machine;
+static char spec[64];
+
+static void path_of(const char *name, char path[128])
+{
+    (void)snprintf(path, 128, "%s/%s", farm.folder, name);
+}
+
+/* A disk of its own at the folder of that name. */
+static void mount_disk(const char *name, const char *size)
+{
+    char path[128], options[32];
+    path_of(name, path);
+    (void)snprintf(options, sizeof(options), "size=%s", size);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    ck_assert_msg(mount("none", path, "tmpfs", 0, options) == 0, "%s", strerror(errno));
+}
+
+static void unmount_disk(const char *name)
+{
+    char path[128];
+    path_of(name, path);
+    (void)umount2(path, MNT_DETACH);
+}
+
+/* Nothing more fits. */
+static void fill_disk(const char *name)
+{
+    static const char zeros[4096];
+    char path[192];
+    (void)snprintf(path, sizeof(path), "%s/%s/filler", farm.folder, name);
+    _cleanup_(mf_closep) int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    ck_assert_int_ge(fd, 0);
+    while (write(fd, zeros, sizeof(zeros)) > 0)
+        ;
+    ck_assert_int_eq(errno, ENOSPC);
+}
+
+static void make_room(const char *name)
+{
+    char path[192];
+    (void)snprintf(path, sizeof(path), "%s/%s/filler", farm.folder, name);
+    ck_assert_int_eq(unlink(path), 0);
+}
+
+static char *rows(int from, int n)
+{
+    char *text = malloc(sizeof(csv_head) + (size_t)n * 160);
+    ck_assert_ptr_nonnull(text);
+    int at = sprintf(text, "%s", csv_head);
+    for (int i = 0; i < n; i++)
+        at += sprintf(text + at, csv_row, 1 + (from + i) % 4096, 256 * (1 + (from + i) / 4096));
+    return text;
+}
+
+static void start_worker(int place)
+{
+    char device[160];
+    (void)snprintf(device, sizeof(device), "sim:gfx942/304:%d:%s", place, spec);
+    const char *const args[] = {"--device", device, NULL};
+    farm_start_worker(&farm, place, args);
+}
+
+static int submit(int n)
+{
+    _cleanup_(mf_freep) char *csv = rows(0, n);
+    return farm_submit(&farm, csv, "&classes=gfx942/304");
+}
+
+static void write_spec(const char *text)
+{
+    (void)snprintf(spec, sizeof(spec), "%s", farm_file(&farm, "spec.json", text));
+}
+
+/* Waits until /readyz answers with the status, and returns its text. */
+static char *wait_ready(int status)
+{
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    for (;;) {
+        struct http_reply r = http_get(farm.http, "/readyz");
+        free(r.head);
+        if (r.status == status)
+            return r.body;
+        free(r.body);
+        ck_assert_msg(mf_now_ms() < until, "/readyz is %d, not %d", r.status, status);
+        (void)poll(NULL, 0, 10);
+    }
+}
+
+/* What a farm says of itself that cannot write. */
+static void check_halted(const char *why)
+{
+    _cleanup_(mf_freep) char *ready = wait_ready(503);
+    ck_assert_msg(strstr(ready, "the database cannot be written to") != NULL, "%s", ready);
+    ck_assert_msg(strstr(ready, why) != NULL, "%s", ready);
+    _cleanup_(mf_freep) char *csv = rows(0, 1);
+    struct http_reply r = http_call(farm.http, "POST", "/api/v1/batches?name=no",
+                                    "Content-Type: text/csv\r\n", csv, strlen(csv));
+    ck_assert_int_eq(r.status, 503);
+    ck_assert_msg(strstr(r.body, why) != NULL, "%s", r.body);
+    http_reply_free(&r);
+    r = http_get(farm.http, "/metrics");
+    ck_assert_ptr_nonnull(strstr(r.body, "\nmoefarm_store_halted 1\n"));
+    http_reply_free(&r);
+    ck_assert(farm_log_has(&farm, "moefarmd.log", why));
+    _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/batches");
+    ck_assert_int_gt(cJSON_GetArraySize(mf_json_array(list, "items")), 0);
+}
+
+/* After it: the batch that ran ends, and so does a new one. */
+static void check_recovered(int batch)
+{
+    struct farm_keys none = {0};
+    free(wait_ready(200));
+    ck_assert(farm_log_has(&farm, "moefarmd.log", "the database can be written to again"));
+    farm_wait_done(&farm, batch);
+    farm_wait_spools(&farm);
+    farm_audit(&farm, batch, &none);
+    int next = submit(1);
+    farm_wait_done(&farm, next);
+    farm_audit(&farm, next, &none);
+}
+
+/* Batches that nobody works on, until one is refused; how many were accepted. */
+static int fill_database(void)
+{
+    for (int n = 0;; n++) {
+        _cleanup_(mf_freep) char *csv = rows(n * MANY_ROWS, MANY_ROWS);
+        if (farm_try_submit(&farm, csv, "&classes=gfx90a/104", "") == 0)
+            return n;
+        ck_assert_int_lt(n, 200);
+    }
+}
+
+START_TEST(database_full)
+{
+    farm_make(&farm);
+    mount_disk("state", "56m");
+    write_spec("{\"step_ms\":10}");
+    farm_start_daemon(&farm, BEAT_MS);
+    start_worker(0);
+    farm_wait_workers(&farm, 1);
+    int batch = submit(2);
+    ck_assert(farm_wait_batch(&farm, batch, "measured", 10));
+    fill_disk("state");
+    int accepted = fill_database();
+    check_halted("No space left on device");
+    ck_assert_int_eq(farm_ask(&farm, "SELECT count(*) FROM batch"), 1 + accepted);
+    make_room("state");
+    check_recovered(batch);
+    ck_assert_int_eq(farm_ask(&farm, "SELECT count(*) FROM batch"), 2 + accepted);
+    /* It was not given up for lost meanwhile */
+    ck_assert(!farm_log_has(&farm, "worker0.log", "nothing heard"));
+    unmount_disk("state");
+}
+END_TEST
+
+/* In the middle of a batch, for longer than a lease. */
+START_TEST(database_read_only)
+{
+    farm_make(&farm);
+    machine = machine_new(farm.folder);
+    machine_plug(true);
+    write_spec("{\"step_ms\":10}");
+    farm_start_daemon(&farm, BEAT_MS);
+    machine_plug(false);
+    start_worker(0);
+    farm_wait_workers(&farm, 1);
+    int batch = submit(2);
+    ck_assert(farm_wait_batch(&farm, batch, "measured", 10));
+    machine->read_only = 1;
+    check_halted("Read-only file system");
+    int64_t until = mf_now_ms() + 4 * BEAT_MS;
+    while (mf_now_ms() < until)
+        free(wait_ready(503));
+    machine->read_only = 0;
+    check_recovered(batch);
+    ck_assert(!farm_log_has(&farm, "worker0.log", "nothing heard"));
+    ck_assert_int_eq(farm_ask(&farm, "SELECT max(attempt) FROM unit"), 1);
+    machine_free(machine);
+}
+END_TEST
+
+static int wait_end(pid_t *pid)
+{
+    int status = 0;
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    while (waitpid(*pid, &status, WNOHANG) != *pid) {
+        ck_assert_msg(mf_now_ms() < until, "the worker does not end");
+        (void)poll(NULL, 0, 5);
+    }
+    *pid = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* A worker whose spool is full leaves, and another one goes on; it does not come back, and takes no unit, until there is
+ * room. Its units' attempts are not used up meanwhile. */
+START_TEST(spool_full)
+{
+    farm_start(&farm, BEAT_MS);
+    machine = machine_new(farm.folder);
+    machine_plug(true);
+    write_spec("{\"step_ms\":10}");
+    start_worker(0);
+    farm_wait_workers(&farm, 1);
+    int batch = submit(2);
+    ck_assert(farm_wait_batch(&farm, batch, "measured", 10));
+    machine->write_errno = ENOSPC;
+    ck_assert_int_eq(wait_end(&farm.workers[0]), 1);
+    ck_assert(farm_log_has(&farm, "worker0.log", "keep a result in the spool: No space left on device"));
+    ck_assert(farm_log_has(&farm, "moefarmd.log", "worker w0 leaves: its spool cannot be written to"));
+    for (int i = 0; i < 10; i++) {
+        start_worker(0);
+        ck_assert_int_eq(wait_end(&farm.workers[0]), 1);
+    }
+    ck_assert(farm_log_has(&farm, "worker0.log", "w0.spool: No space left on device"));
+    ck_assert_int_le(farm_ask(&farm, "SELECT max(attempt) FROM unit"), 2);
+    machine->write_errno = 0;
+    start_worker(0);
+    farm_wait_done(&farm, batch);
+    farm_audit(&farm, batch, &(struct farm_keys){0});
+    machine_free(machine);
+}
+END_TEST
+
+static void stop_farm(void)
+{
+    farm_stop(&farm);
+}
+
+int main(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+    (void)printf("skipped: a program under AddressSanitizer takes no preloaded library\n");
+    return 77;
+#endif
+    /* What is mounted from here on is seen by this process and its children */
+    if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) {
+        (void)printf("skipped: a mount namespace of its own is refused: %s\n", strerror(errno));
+        return 77;
+    }
+    Suite *suite = suite_create("disk");
+    TCase *tc = tcase_create("disk");
+    tcase_add_checked_fixture(tc, NULL, stop_farm);
+    tcase_add_test(tc, database_full);
+    tcase_add_test(tc, database_read_only);
+    tcase_add_test(tc, spool_full);
+    tcase_set_timeout(tc, 120);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}
