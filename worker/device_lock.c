@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
@@ -27,6 +28,25 @@ static long holder_of(int fd)
     text[strcspn(text, "\n")] = '\0';
     int64_t pid = 0;
     return mf_parse_i64(text, 1, INT32_MAX, &pid) < 0 ? 0 : (long)pid;
+}
+
+/* A service, a person and the jobs of several users may have the device one after the other: whoever comes may write the file.
+ * It is made only where there is none, for Linux refuses O_CREAT on another's file in a folder such as /run/lock
+ * (fs.protected_regular). A link planted in a folder that others can write to is not followed. */
+static int open_lock(const char *path)
+{
+    for (int tries = 0;; tries++) {
+        int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+        if (fd >= 0 || errno != ENOENT)
+            return fd >= 0 ? fd : -errno;
+        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd >= 0) {
+            (void)fchmod(fd, 0666); /* whatever the umask */
+            return fd;
+        }
+        if (errno != EEXIST || tries > 0)
+            return -errno;
+    }
 }
 
 int mf_device_lock(const char *folder, const char *device, const char *identity, char *why, size_t why_cap,
@@ -57,10 +77,9 @@ int mf_device_lock(const char *folder, const char *device, const char *identity,
         path = NULL;
         return -ENOMEM;
     }
-    /* A link planted in a folder that others can write to is not followed. */
-    _cleanup_(mf_closep) int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    _cleanup_(mf_closep) int fd = open_lock(path);
     if (fd < 0) {
-        r = -errno;
+        r = fd;
         mf_say(why, why_cap, "cannot open the lock %s: %s; choose a folder with --lock-dir", path,
                strerror(-r));
         return r;

@@ -53,7 +53,7 @@ check_offline() {
             fail "the exposure of $unit is above $ceiling of 100"
     done <<<"moefarmd.service 15
 moefarm-backup.service 10
-moefarm-worker@.service 36"
+moefarm-worker@.service 23"
     echo "verified; exposures below their ceilings"
 }
 
@@ -122,6 +122,7 @@ check_start() {
     echo "MOEFARMD_OPTIONS=--http 127.0.0.1:$http --hub 127.0.0.1:$hub" >/etc/moefarm/moefarmd.env
     systemctl start "$worker" moefarm-worker@cpu:0.service || fail "the workers do not start"
     await workers_are idle 2
+    [[ $(moefarm --json workers | grep '"sandbox"') == *seccomp*seccomp* ]] || fail "a runner is not limited"
     [ "$(stat -c %U:%a /var/lib/private/moefarm/farm.db)" = "moefarm:600" ] || fail "the database is open to others"
     ! runuser -u nobody -- ls /var/lib/moefarm/ 2>/dev/null || fail "the state folder is open to others"
     echo "ready: the coordinator, a simulated device, the CPU"
