@@ -2,8 +2,12 @@
  * runner loads a family that pries. Each try is made without the sandbox too, where it must not meet the sandbox's refusal. */
 #include "worker/sandbox.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 #include "common/cleanup.h"
 #include "common/json.h"
@@ -188,6 +192,44 @@ START_TEST(scratch_is_emptied)
 }
 END_TEST
 
+/* A kernel of the test's own choosing: one call of it fails as on a kernel that has it not. */
+static void take_away(uint32_t call, uint32_t argument, bool any, int error)
+{
+    const struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args)),
+        BPF_JUMP(BPF_JMP | (any ? BPF_JGE : BPF_JEQ) | BPF_K, argument, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = {.len = MF_ARRAY_LEN(code),
+                                       .filter = (struct sock_filter *)(uintptr_t)code};
+    ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+/* What a kernel lacks is said, and the rest holds. */
+START_TEST(says_what_is_missing)
+{
+    char text[MF_SANDBOX_TEXT_MAX], why[256] = "";
+    const struct mf_sandbox s = {.device = "cpu:0", .scratch = scratch};
+    bool landlock = _i == 0;
+    if (landlock)
+        take_away(SYS_landlock_create_ruleset, 0, true, ENOSYS);
+    else
+        take_away(SYS_prctl, PR_SET_SECCOMP, false, EINVAL);
+    ck_assert_msg(mf_sandbox_enter(&s, text, why, sizeof(why)) == 0, "%s", why);
+    ck_assert_msg(strstr(text, landlock ? "no landlock" : "no seccomp") != NULL, "%s", text);
+    ck_assert_msg(strstr(text, landlock ? ", seccomp" : "landlock") != NULL, "%s", text);
+    if (landlock)
+        ck_assert(is_refusal(prying_tcp()) && is_refusal(prying_shell()));
+    else if (has_landlock())
+        ck_assert(is_refusal(prying_write()) && is_refusal(prying_shell()));
+    ck_assert_int_eq(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0), 1);
+}
+END_TEST
+
 /* ---- a farm ---- */
 
 static struct farm farm;
@@ -256,6 +298,7 @@ int main(void)
     tcase_add_loop_test(alone, tries_are_refused, 0, (int)MF_ARRAY_LEN(kinds));
     tcase_add_loop_test(alone, work_goes_on, 0, (int)MF_ARRAY_LEN(kinds));
     tcase_add_test(alone, a_gpu_compiles);
+    tcase_add_loop_test(alone, says_what_is_missing, 0, 2);
     tcase_add_test(alone, scratch_is_emptied);
     suite_add_tcase(suite, alone);
     TCase *c = tcase_create("farm");
