@@ -12,12 +12,14 @@
 #include "run_program.h"
 #include "server/routes.h"
 
+#include <arpa/inet.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #define BEAT_MS  3000
@@ -238,6 +240,46 @@ START_TEST(requests_are_counted)
 }
 END_TEST
 
+#define CONNECTIONS 512 /* the most there are */
+
+/* A connection that has had an answer, from that address of this machine; -1: it got none. */
+static int connect_from(struct farm *f, const char *address)
+{
+    struct sockaddr_in from = {.sin_family = AF_INET};
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)f->process.http)};
+    char answer[1024];
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(inet_pton(AF_INET, address, &from.sin_addr), 1);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&from, sizeof(from)), 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+    static const char request[] = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+    (void)send(fd, request, sizeof(request) - 1, MSG_NOSIGNAL);
+    if (recv(fd, answer, sizeof(answer), 0) > 0)
+        return fd;
+    (void)close(fd);
+    return -1;
+}
+
+START_TEST(one_address_has_half_of_the_connections)
+{
+    static int fds[CONNECTIONS];
+    struct farm f;
+    int n = 0;
+    farm_start(&f, unbounded);
+    while (n < CONNECTIONS && (fds[n] = connect_from(&f, "127.0.0.1")) >= 0)
+        n++;
+    ck_assert_int_eq(n, CONNECTIONS / 2);
+    int other = connect_from(&f, "127.0.0.2");
+    ck_assert_int_ge(other, 0);
+    (void)close(other);
+    while (n > 0)
+        (void)close(fds[--n]);
+    farm_stop(&f);
+}
+END_TEST
+
 START_TEST(a_revoked_token_ends_its_stream)
 {
     struct farm f;
@@ -384,6 +426,7 @@ int main(void)
     tcase_add_test(c, wrong_tokens);
     tcase_add_test(c, a_browser_has_a_cookie);
     tcase_add_test(c, requests_are_counted);
+    tcase_add_test(c, one_address_has_half_of_the_connections);
     tcase_add_test(c, a_revoked_token_ends_its_stream);
     tcase_add_loop_test(c, no_tls_no_other_hosts, 0, (int)MF_ARRAY_LEN(refused));
     tcase_add_test(c, beyond_loopback_tokens_are_needed);
