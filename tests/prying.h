@@ -133,7 +133,9 @@ static const struct prying pryings[] = {
     {"read",      prying_read,      1},
     {"chmod",     prying_chmod,     0},
     {"shell",     prying_shell,     0},
+#ifndef __SANITIZE_ADDRESS__ /* whose search for leaks is spared it */
     {"ptrace",    prying_ptrace,    0},
+#endif
     {"namespace", prying_namespace, 0},
     {"mount",     prying_mount,     0},
     {"io_uring",  prying_io_uring,  0},
