@@ -108,6 +108,7 @@ struct mf_farm {
     int64_t now_ms, wall_ms; /* of this turn */
     struct mf_slots slots;
     struct mf_map batches, goals, leases; /* by id */
+    struct mf_map turns;                  /* of fair shares: unit.c */
     struct mf_goal **touched;
     size_t n_touched, cap_touched;
     bool wake_waiting; /* goals that wait may go on: somebody came, or something was asked for */

@@ -15,11 +15,12 @@ static int done(int r)
 
 int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t now_ms, int64_t *ret)
 {
-    int r = mf_sql_run(s,
-                       "INSERT INTO unit (goal, class, kind, state, priority, body, not_worker, created_ms)"
-                       " VALUES (?, ?, ?, 'ready', ?, ?, ?, ?)",
-                       "iititIi", row->goal, row->class, mf_unit_kind_name(row->kind), (int64_t)row->priority,
-                       row->body, row->not_worker, now_ms);
+    int r =
+        mf_sql_run(s,
+                   "INSERT INTO unit (goal, class, kind, state, priority, body, not_worker, turn, created_ms)"
+                   " VALUES (?, ?, ?, 'ready', ?, ?, ?, ?, ?)",
+                   "iititIii", row->goal, row->class, mf_unit_kind_name(row->kind), (int64_t)row->priority,
+                   row->body, row->not_worker, row->turn, now_ms);
     if (r < 0)
         return r;
     *ret = mf_store_last_id(s);
@@ -27,7 +28,7 @@ int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t
 }
 
 #define UNIT_COLUMNS \
-    "id, goal, class, kind, priority, body, not_worker, attempt, epoch, worker, deadline_ms, state"
+    "id, goal, class, kind, priority, body, not_worker, attempt, epoch, worker, deadline_ms, state, turn"
 
 static int read_unit(const struct mf_sql *q, struct mf_unit_row *ret)
 {
@@ -42,12 +43,29 @@ static int read_unit(const struct mf_sql *q, struct mf_unit_row *ret)
         .worker = mf_sql_i64(q, 9),
         .deadline_ms = mf_sql_i64(q, 10),
         .leased = strcmp(mf_sql_text(q, 11), "leased") == 0,
+        .turn = mf_sql_i64(q, 12),
     };
     int r = mf_unit_kind_parse(mf_sql_text(q, 3), &ret->kind);
     if (r < 0)
         return r;
     ret->body = strdup(mf_sql_text(q, 5));
     return ret->body ? 1 : -ENOMEM;
+}
+
+int mf_store_last_turn(struct mf_store *s, int64_t batch, int64_t class, int64_t *ret)
+{
+    return done(mf_sql_get_i64(s,
+                               "SELECT coalesce(max(u.turn), 0) FROM goal g JOIN unit u ON u.goal = g.id"
+                               " WHERE g.batch = ? AND u.class = ?",
+                               ret, "ii", batch, class));
+}
+
+int mf_store_least_turn(struct mf_store *s, int64_t class, int priority, int64_t *ret)
+{
+    return mf_sql_get_i64(s,
+                          "SELECT turn FROM unit INDEXED BY unit_ready WHERE state = 'ready' AND class = ?"
+                          " AND priority = ? ORDER BY turn LIMIT 1",
+                          ret, "ii", class, (int64_t)priority);
 }
 
 /* What a slot may take. Parameters: 1 class, 2 worker, 3 alone, 4 revision, 5 model, 6 the goal it worked on. The
@@ -59,7 +77,7 @@ static int read_unit(const struct mf_sql *q, struct mf_unit_row *ret)
     "  CROSS JOIN enumeration e ON e.id = g.enumeration"                                                 \
     "  WHERE u.state = 'ready' AND u.class = ?1 AND (u.not_worker IS NULL OR u.not_worker <> ?2 OR ?3)"  \
     "  AND e.revision = ?4 AND (u.kind = 'enumerate' OR g.model IS NULL OR g.model = ?5)" nearness       \
-    "  ORDER BY u.priority DESC, u.id LIMIT 1) RETURNING " UNIT_COLUMNS
+    "  ORDER BY u.priority DESC, u.turn, u.id LIMIT 1) RETURNING " UNIT_COLUMNS
 
 #define MOST_URGENT  " AND u.priority >= (SELECT max(priority) FROM unit WHERE state = 'ready' AND class = ?1)"
 #define OF_LAST_GOAL " AND u.goal = ?6" MOST_URGENT

@@ -24,6 +24,8 @@
 #define UNIT_TEXT_MAX (8u << 20)
 /* Attempts of a unit that its worker says cannot be run; one that was only interrupted has more. */
 #define FAILURES_MAX 3
+/* A class's number is small: it is never 0, so no key is */
+#define TURN_KEY(batch, class) ((uint64_t)(batch) << 20 | (uint64_t)(class))
 
 struct mf_lease *mf_lease_free(struct mf_lease *l)
 {
@@ -37,6 +39,52 @@ struct mf_lease *mf_lease_free(struct mf_lease *l)
 
 MF_DEFINE_CLEANUP(struct mf_lease *, mf_lease_free);
 
+/* ---- fair shares ----
+ *
+ * Batches of the same priority share a class's workers by units, which are cut to the same expected time: start-time fair
+ * queueing. A batch's next unit has the turn behind its last one, but none before the least that waits: so a batch that comes
+ * late starts beside the others, not behind all that they have waiting, and one that had nothing to do has saved nothing up.
+ * A worker that keeps its shape takes units out of turn; they are its batch's all the same. */
+
+/* The last turn of the batch on that class; of batch 0, the highest that the class was granted. */
+static int last_turn(struct mf_farm *f, int64_t batch, int64_t class, int64_t *ret)
+{
+    uintptr_t known = (uintptr_t)mf_map_get(&f->turns, TURN_KEY(batch, class));
+    *ret = (int64_t)known - 1;
+    if (known)
+        return 0;
+    *ret = 0;
+    return batch ? mf_store_last_turn(f->store, batch, class, ret) : 0;
+}
+
+static int set_turn(struct mf_farm *f, int64_t batch, int64_t class, int64_t turn)
+{
+    return mf_map_put(&f->turns, TURN_KEY(batch, class), (void *)(uintptr_t)(turn + 1));
+}
+
+static int take_turn(struct mf_farm *f, const struct mf_goal *g, struct mf_unit_row *unit)
+{
+    int64_t own, now;
+    int r = last_turn(f, g->batch->id, g->class_id, &own);
+    if (r == 0)
+        r = mf_store_least_turn(f->store, g->class_id, unit->priority, &now);
+    if (r == 0) /* nobody waits */
+        r = last_turn(f, 0, g->class_id, &now);
+    if (r < 0)
+        return r;
+    unit->turn = MF_MAX(own + 1, now);
+    return set_turn(f, g->batch->id, g->class_id, unit->turn);
+}
+
+static int pass_turn(struct mf_farm *f, const struct mf_unit_row *row)
+{
+    int64_t now;
+    int r = last_turn(f, 0, row->class, &now);
+    return r < 0 ? r : set_turn(f, 0, row->class, MF_MAX(now, row->turn));
+}
+
+/* ---- (none) ─► ready ---- */
+
 int mf_unit_add(struct mf_farm *f, struct mf_goal *g, enum mf_unit_kind kind, const char *body,
                 int64_t not_worker)
 {
@@ -49,7 +97,10 @@ int mf_unit_add(struct mf_farm *f, struct mf_goal *g, enum mf_unit_kind kind, co
                               .priority = g->batch->priority * 4 + urgency,
                               .not_worker = not_worker};
     int64_t id;
-    int r = mf_store_unit_add(f->store, &row, f->wall_ms, &id);
+    /* What is urgent goes first whatever its turn, and takes none from its batch */
+    int r = urgency ? 0 : take_turn(f, g, &row);
+    if (r == 0)
+        r = mf_store_unit_add(f->store, &row, f->wall_ms, &id);
     if (r < 0)
         return r;
     g->open_units++;
@@ -274,6 +325,8 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
     mf_buf_init(&text, UNIT_TEXT_MAX);
     enter_books(l, slot);
     r = mf_map_put(&f->leases, (uint64_t)l->unit, l);
+    if (r == 0)
+        r = pass_turn(f, row);
     if (r == 0)
         r = pin_model(f, l, slot);
     mf_fault_at(MF_FAULT_UNIT_LEASED);

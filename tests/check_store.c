@@ -68,6 +68,14 @@ START_TEST(migrates_once)
 }
 END_TEST
 
+static void without_turns(void)
+{
+    ck_assert_int_ge(mf_sql_run(store, "DROP INDEX unit_ready", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE unit DROP COLUMN turn", ""), 0);
+    ck_assert_int_ge(
+        mf_sql_run(store, "CREATE INDEX unit_ready ON unit (state, class, priority DESC, id)", ""), 0);
+}
+
 /* A database of the first version has what it had, and what the later ones add. */
 START_TEST(migrates_an_old_database)
 {
@@ -80,6 +88,7 @@ START_TEST(migrates_an_old_database)
     ck_assert_int_ge(mf_sql_run(store, "DROP TABLE worker_key", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP TABLE token", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE worker DROP COLUMN sandbox", ""), 0);
+    without_turns();
     ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 1", ""), 0);
     ck_assert_int_eq(add_class("gfx942"), 1);
     store = mf_store_free(store);
@@ -309,6 +318,22 @@ START_TEST(leases_near_units_first)
 }
 END_TEST
 
+/* Of equally urgent units the lowest turn goes first, whoever was there before. */
+START_TEST(leases_go_by_turns)
+{
+    make_units(3);
+    slot.last_goal = 3;
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET turn = 10 - id", ""), 6);
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET priority = 9 WHERE id = 6", ""), 1);
+    ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 5);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 4);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 3);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 2);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 1);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 6);
+}
+END_TEST
+
 START_TEST(leases_are_fenced)
 {
     int64_t attempt = 0;
@@ -411,6 +436,7 @@ START_TEST(the_pace_is_kept)
     ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_unmade", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP TABLE pace", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE worker DROP COLUMN sandbox", ""), 0);
+    without_turns();
     ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 4", ""), 0);
     store = mf_store_free(store);
     ck_assert_int_eq(mf_store_open(path, &store), 0);
@@ -465,6 +491,7 @@ int main(void)
     tcase_add_test(c, failures_have_words);
     tcase_add_test(c, binds_every_kind);
     tcase_add_test(c, leases_near_units_first);
+    tcase_add_test(c, leases_go_by_turns);
     tcase_add_test(c, leases_are_fenced);
     tcase_add_test(c, results_are_counted_once);
     tcase_add_test(c, a_death_goes_to_another_unit);

@@ -1,0 +1,182 @@
+/* Who gets the workers: a batch that is added while another runs shares them with it from then on, also when the coordinator
+ * is started again in between; one of a higher priority goes before both. One worker of cardboard, one unit at a time, so
+ * that the order in which units come is the order in which they are granted. */
+#include "common/buf.h"
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/json.h"
+#include "common/text.h"
+#include "fake_worker.h"
+#include "farm_process.h"
+#include "mf_check.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#define BEAT_MS  20000
+#define LIMIT_MS 30000
+#define MANY     12
+#define FEW      2
+#define BEFORE   4 /* units of the first batch before the second comes */
+
+/* Which batch a shape is of is told by its model_dim. */
+enum { FIRST_DIM = 1024, SECOND_DIM = 8192, URGENT_DIM = 16384 };
+
+static struct farm_process farm;
+static struct fake_worker worker;
+static void *zmq;
+
+static void submit(int n, int dim, const char *query)
+{
+    int status = 0;
+    char path[80];
+    struct mf_buf csv;
+    mf_buf_init(&csv, 1u << 16);
+    (void)mf_buf_adds(
+        &csv, "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,"
+              "doweight_stage1\n");
+    for (int i = 0; i < n; i++) /* each a layer model of its own, which waits for no other */
+        (void)mf_buf_addf(&csv,
+                          "4,%d,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
+                          "QuantType.No,1,0\n",
+                          dim + 128 * i);
+    mf_say(path, sizeof(path), "/api/v1/batches?name=t%s", query);
+    _cleanup_(mf_freep) char *answer = farm_process_http(&farm, "POST", path, "text/csv", csv.data, &status);
+    mf_buf_release(&csv);
+    ck_assert_msg(status == 201, "%d %s", status, answer ? answer : "");
+}
+
+static void greet(void)
+{
+    ck_assert_int_eq(fake_worker_hello(&worker, "[]"), 0);
+    _cleanup_(cJSON_Deletep) cJSON *welcome = fake_worker_await(&worker, MF_MESSAGE_WELCOME, LIMIT_MS);
+    ck_assert_ptr_nonnull(welcome);
+    ck_assert_int_eq(fake_worker_send(&worker, MF_MESSAGE_READY, "{\"credit\":1}"), 0);
+}
+
+static void start(void)
+{
+    farm = (struct farm_process){0};
+    zmq = zmq_ctx_new();
+    farm_process_start(&farm, BEAT_MS);
+    ck_assert_int_eq(fake_worker_open(&worker, zmq, farm.hub, "w"), 0);
+    greet();
+}
+
+static void stop(void)
+{
+    fake_worker_close(&worker);
+    (void)farm_process_kill(&farm, SIGTERM);
+    farm_process_remove(&farm);
+    (void)zmq_ctx_term(zmq);
+}
+
+/* Answers the next unit. -> the model_dim of its shape; *ret_probe: whether it is one that measures steps. */
+static int answer_one(bool *ret_probe)
+{
+    int64_t token, dim;
+    const char *shape = "", *kind = "";
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&worker, MF_MESSAGE_UNIT, LIMIT_MS);
+    ck_assert_msg(unit, "no unit comes");
+    (void)mf_json_text(unit, "shape", &shape);
+    (void)mf_json_text(unit, "kind", &kind);
+    ck_assert_int_eq(sscanf(shape, "%" SCNd64 ",%" SCNd64, &token, &dim), 2);
+    for (int i = 0; i < fake_unit_results(unit); i++)
+        ck_assert_int_eq(fake_worker_result(&worker, unit, i), 0);
+    ck_assert_int_eq(fake_worker_send(&worker, MF_MESSAGE_READY, "{\"credit\":1}"), 0);
+    *ret_probe = strcmp(kind, "probe") == 0;
+    return (int)dim;
+}
+
+/* Answers units until n that measure have come of shapes of at least that size. -> how many measuring ones of others came. */
+static int answer_until(int n, int dim)
+{
+    int others = 0;
+    for (int seen = 0; seen < n;) {
+        bool probe;
+        int of = answer_one(&probe);
+        seen += probe && of >= dim;
+        others += probe && of < dim;
+    }
+    return others;
+}
+
+/* Units that measure a shape. */
+static int n_probes;
+
+static void count_probes(void)
+{
+    submit(1, FIRST_DIM, "");
+    for (bool probe = true, race = false; !race;) {
+        (void)answer_one(&probe);
+        n_probes += probe;
+        race = !probe && n_probes > 0;
+    }
+    ck_assert_int_ge(n_probes, 2);
+}
+
+/* _i: whether the coordinator is killed and started in between. */
+START_TEST(a_late_batch_is_not_starved)
+{
+    start();
+    count_probes();
+    submit(MANY, FIRST_DIM + 128, "");
+    ck_assert_int_eq(answer_until(BEFORE, FIRST_DIM), 0);
+    submit(FEW, SECOND_DIM, "");
+    if (_i) {
+        (void)farm_process_kill(&farm, SIGKILL);
+        farm_process_start(&farm, BEAT_MS);
+        greet();
+    }
+    /* The worker keeps its shape while it has units; from then on they take turns. First come, first served would be all of
+     * the first batch's units. */
+    int others = answer_until(FEW * n_probes, SECOND_DIM);
+    ck_assert_msg(others <= (FEW + 2) * n_probes, "%d of %d units of the first batch came before", others,
+                  MANY * n_probes - BEFORE);
+    ck_assert_msg(others > 0 || FEW * n_probes < 2, "the second batch pushed the first aside");
+    stop();
+}
+END_TEST
+
+/* What was submitted first has no place of its own either: both go on side by side to the end. */
+START_TEST(equal_batches_take_turns)
+{
+    start();
+    count_probes();
+    submit(FEW * 2, FIRST_DIM + 128, "");
+    submit(FEW * 2, SECOND_DIM, "");
+    int others = answer_until(FEW * n_probes, SECOND_DIM);
+    ck_assert_int_ge(others, (FEW - 1) * n_probes);
+    ck_assert_int_le(others, (FEW + 1) * n_probes);
+    stop();
+}
+END_TEST
+
+START_TEST(priority_goes_first)
+{
+    start();
+    count_probes();
+    submit(MANY, FIRST_DIM + 128, "");
+    submit(FEW, SECOND_DIM, "");
+    ck_assert_int_eq(answer_until(1, FIRST_DIM), 0);
+    submit(FEW, URGENT_DIM, "&priority=90");
+    /* The unit in hand, and one that was granted while the batch was being submitted */
+    ck_assert_int_le(answer_until(FEW * n_probes, URGENT_DIM), 2);
+    stop();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("farm_shares");
+    TCase *c = tcase_create("farm_shares");
+    tcase_set_timeout(c, 120);
+    tcase_add_loop_test(c, a_late_batch_is_not_starved, 0, 2);
+    tcase_add_test(c, equal_batches_take_turns);
+    tcase_add_test(c, priority_goes_first);
+    suite_add_tcase(suite, c);
+    return mf_check_main(suite);
+}
