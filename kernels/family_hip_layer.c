@@ -51,8 +51,8 @@ static void print_name(const struct variant *v, const struct mf_shape *s, char b
 static struct mf_hip_stage stage_of(const struct variant *v, const struct mf_shape *s, int stage)
 {
     enum mf_hip_out h = s->q_type == MF_QTYPE_NO ? MF_HIP_TO_H : MF_HIP_TO_HQ;
-    return (struct mf_hip_stage){stage, mf_hip_stage_halves(stage, s), v->block_m, v->block_n,
-                                 stage == 1 ? h : MF_HIP_TO_Y};
+    return (struct mf_hip_stage){stage,      mf_hip_stage_halves(stage, s), v->block_m,
+                                 v->block_n, stage == 1 ? h : MF_HIP_TO_Y,  false};
 }
 
 /* Bytes of LDS beside the ring: out, and the expert of each block of rows. */

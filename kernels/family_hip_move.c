@@ -3,7 +3,7 @@
  *     sort_m16                  stable, for any routing; blocks that meet where ids are many
  *     sort_one_m16              the same by one block, where ids are not so many that several are sure to be faster
  *     sort_zero_m16             the sort while the device zeroes y, and quantises x where groups of a row have their own scales:
- *                               sort_zero_quant1_fp8fn_128_m16
+ *                               sort_zero_quant1_fp8fn_128_m16; sort_quant1_fp8fn_128_m16 zeroes nothing
  *     align_m16, align_many_m16 the sort as vLLM defines it, by one block or by several that do not meet
  *     from_aligned_m16          vLLM's order into that one
  *     quant1_fp8fn_128          x;  quant2_fp8fn_128_m16  h; in every format that activations have
@@ -33,6 +33,7 @@ static const struct {
     [MF_HIP_SORT]             = {"sort",         "sort.hip",         "mf_sort"},
     [MF_HIP_SORT_ONE]         = {"sort_one",     "sort.hip",         "mf_sort"},
     [MF_HIP_SORT_ZERO]        = {"sort_zero",    "sort_zero.hip",    "mf_sort_zero"},
+    [MF_HIP_SORT_QUANT1]      = {"sort",         "sort_zero.hip",    "mf_sort_zero"},
     [MF_HIP_ALIGN]            = {"align",        "align.hip",        "mf_align"},
     [MF_HIP_ALIGN_MANY]       = {"align_many",   "align.hip",        "mf_align"},
     [MF_HIP_FROM_ALIGNED]     = {"from_aligned", "from_aligned.hip", "mf_from_aligned"},
@@ -59,7 +60,7 @@ static bool aligns(enum mf_hip_move_kind kind)
 
 bool mf_hip_move_orders(enum mf_hip_move_kind kind)
 {
-    return kind == MF_HIP_SORT || kind == MF_HIP_SORT_ONE || kind == MF_HIP_SORT_ZERO || aligns(kind);
+    return kind <= MF_HIP_SORT_QUANT1 || aligns(kind);
 }
 
 bool mf_hip_move_quantises(enum mf_hip_move_kind kind)
@@ -76,7 +77,7 @@ const struct mf_codec *mf_hip_move_codec(const struct mf_shape *s)
 static void print_name(const struct mf_hip_move_config *c, const struct mf_shape *s,
                        char buf[MF_STEP_NAME_MAX])
 {
-    bool first = c->kind == MF_HIP_SORT_ZERO && mf_hip_move_quantises_first(s);
+    bool first = mf_hip_move_quantises_first(c->kind, s);
     const char *format = mf_hip_move_quantises(c->kind) || first ? mf_hip_move_codec(s)->name : "";
     char block[16] = "";
     if (has_block(c->kind))
@@ -91,7 +92,8 @@ static mf_ops covers_of(const struct mf_shape *s, enum mf_hip_move_kind kind)
         [MF_HIP_SORT] = MF_OP_BIT(MF_OP_SORT),
         [MF_HIP_SORT_ONE] = MF_OP_BIT(MF_OP_SORT),
         [MF_HIP_SORT_ZERO] =
-            MF_OP_BIT(MF_OP_SORT) | (mf_hip_move_quantises_first(s) ? MF_OP_BIT(MF_OP_QUANT1) : 0),
+            MF_OP_BIT(MF_OP_SORT) | (mf_hip_move_quantises_first(kind, s) ? MF_OP_BIT(MF_OP_QUANT1) : 0),
+        [MF_HIP_SORT_QUANT1] = MF_OP_BIT(MF_OP_SORT) | MF_OP_BIT(MF_OP_QUANT1),
         [MF_HIP_ALIGN] = MF_OP_BIT(MF_OP_SORT),
         [MF_HIP_ALIGN_MANY] = MF_OP_BIT(MF_OP_SORT),
         [MF_HIP_QUANT1] = MF_OP_BIT(MF_OP_QUANT1),
@@ -110,16 +112,19 @@ bool mf_hip_move_skips(enum mf_hip_move_kind kind, const struct mf_shape *s)
     return s->ep_experts > 0 && (kind == MF_HIP_COMBINE || kind == MF_HIP_COMBINE_WEIGHTED);
 }
 
-bool mf_hip_move_quantises_first(const struct mf_shape *s)
+bool mf_hip_move_quantises_first(enum mf_hip_move_kind kind, const struct mf_shape *s)
 {
     const struct mf_codec *c = mf_hip_move_codec(s);
-    return mf_cpu_quantises(s) && c->group_rows > 0 && c->group_cols > 0;
+    return (kind == MF_HIP_SORT_ZERO || kind == MF_HIP_SORT_QUANT1) && mf_cpu_quantises(s) &&
+           c->group_rows > 0 && c->group_cols > 0;
 }
 
 static bool exists(const struct mf_shape *s, enum mf_hip_move_kind kind)
 {
     if (mf_hip_move_quantises(kind))
         return mf_cpu_quantises(s);
+    if (kind == MF_HIP_SORT_QUANT1)
+        return mf_hip_move_quantises_first(kind, s);
     return kind != MF_HIP_COMBINE_WEIGHTED || !s->doweight_stage1;
 }
 
@@ -160,7 +165,8 @@ uint32_t mf_hip_sort_blocks(enum mf_hip_move_kind kind, const struct mf_shape *s
     if (kind == MF_HIP_SORT_ONE || n <= SORT_FEW)
         return 1;
     return (uint32_t)MF_MIN((n + MF_HIP_SORT_THREADS - 1) / MF_HIP_SORT_THREADS,
-                            kind == MF_HIP_SORT_ZERO ? SORT_ASIDE : SORT_BLOCKS);
+                            kind == MF_HIP_SORT_ZERO || kind == MF_HIP_SORT_QUANT1 ? SORT_ASIDE
+                                                                                   : SORT_BLOCKS);
 }
 
 /* ---- steps ---- */
@@ -195,12 +201,14 @@ static void describe(const struct mf_hip_move_config *c, const struct mf_shape *
         s.workspace_bytes = mf_hip_sort_blocks(c->kind, shape) * (size_t)shape->expert * sizeof(int32_t);
         break;
     case MF_HIP_SORT_ZERO:
+    case MF_HIP_SORT_QUANT1:
         mf_step_need(&s, mf_cpu_topk());
         mf_step_give(&s, mf_cpu_sorted(c->block_m));
-        mf_step_give(&s, mf_hip_zeroed_y());
-        s.bytes = T * shape->topk * 8 + slots * 8 + T * H * 2;
+        if (c->kind == MF_HIP_SORT_ZERO)
+            mf_step_give(&s, mf_hip_zeroed_y());
+        s.bytes = T * shape->topk * 8 + slots * 8 + (c->kind == MF_HIP_SORT_ZERO ? T * H * 2 : 0);
         s.workspace_bytes = mf_hip_sort_blocks(c->kind, shape) * (size_t)shape->expert * sizeof(int32_t);
-        if (!mf_hip_move_quantises_first(shape))
+        if (!mf_hip_move_quantises_first(c->kind, shape))
             break;
         mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
         if (mf_hip_move_codec(shape)->global)
@@ -325,11 +333,10 @@ static void code_of(const struct mf_hip_move_config *c, const struct mf_shape *s
         mf_code_define(ret, "MF_K=%d", s->topk);
         mf_code_define(ret, "MF_BLOCK_M=%d", c->block_m);
         mf_hip_define_share(ret, s);
-        if (c->kind == MF_HIP_SORT_ZERO) {
+        if (c->kind == MF_HIP_SORT_ZERO || c->kind == MF_HIP_SORT_QUANT1)
             mf_code_define(ret, "MF_COLS=%d", s->model_dim);
-            if (mf_hip_move_quantises_first(s))
-                mf_hip_define_codec(ret, mf_hip_move_codec(s));
-        }
+        if (mf_hip_move_quantises_first(c->kind, s))
+            mf_hip_define_codec(ret, mf_hip_move_codec(s));
         return;
     }
     if (c->kind == MF_HIP_FROM_ALIGNED) {

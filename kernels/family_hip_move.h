@@ -7,6 +7,7 @@ enum mf_hip_move_kind {
     MF_HIP_SORT,
     MF_HIP_SORT_ONE,
     MF_HIP_SORT_ZERO,
+    MF_HIP_SORT_QUANT1,
     MF_HIP_ALIGN,
     MF_HIP_ALIGN_MANY,
     MF_HIP_FROM_ALIGNED,
@@ -31,8 +32,8 @@ const struct mf_codec *mf_hip_move_codec(const struct mf_shape *s);
 bool mf_hip_move_quantises(enum mf_hip_move_kind kind);
 /* Does the kind go through ids? */
 bool mf_hip_move_orders(enum mf_hip_move_kind kind);
-/* Does sort_zero quantise x, too? Where groups of a row have their own scales. */
-bool mf_hip_move_quantises_first(const struct mf_shape *s);
+/* Does a kind that sorts quantise x, too? Where groups of a row have their own scales. */
+bool mf_hip_move_quantises_first(enum mf_hip_move_kind kind, const struct mf_shape *s);
 /* Blocks that sort. */
 uint32_t mf_hip_sort_blocks(enum mf_hip_move_kind kind, const struct mf_shape *s);
 uint32_t mf_hip_sort_shared(const struct mf_device_info *device, const struct mf_shape *s);

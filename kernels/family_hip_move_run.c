@@ -38,7 +38,7 @@ static struct mf_grid grid_of(const struct mf_hip_move_config *c, const struct m
     int64_t sm = mf_hip_move_quantises(c->kind) ? mf_hip_quant_blocks_sm(mf_hip_move_codec(s)) : BLOCKS_SM;
     int64_t blocks = MF_MAX(MF_MIN(work_of(c, s), device->cores * sm), 1);
     uint32_t sorters = mf_hip_sort_blocks(c->kind, s);
-    if (c->kind == MF_HIP_SORT_ZERO) /* a block a unit is resident */
+    if (c->kind == MF_HIP_SORT_ZERO || c->kind == MF_HIP_SORT_QUANT1) /* a block a unit is resident */
         sorters = MF_MAX(sorters + 1, (uint32_t)device->cores);
     if (mf_hip_move_orders(c->kind))
         return (struct mf_grid){sorters, 1,   1, MF_HIP_SORT_THREADS, mf_hip_sort_shared(device, s),
@@ -93,17 +93,19 @@ static int launch_sort(const struct mf_kernel *k, const struct mf_launch *l)
 static int launch_sort_zero(const struct mf_kernel *k, const struct mf_launch *l)
 {
     const struct mf_codec *codec = mf_hip_move_codec(&k->shape);
+    bool zeroes = k->config.kind == MF_HIP_SORT_ZERO;
     struct mf_hip_sort_zero_args a = {
         .sort = sort_args(k, l),
-        .y = l->gives[1].part[0],
+        .y = zeroes ? l->gives[1].part[0] : NULL,
         .sorters = (int32_t)mf_hip_sort_blocks(k->config.kind, &k->shape),
     };
-    if (mf_hip_move_quantises_first(&k->shape)) {
+    if (mf_hip_move_quantises_first(k->config.kind, &k->shape)) {
+        const struct mf_tensor_ref *to = &l->gives[zeroes ? 2 : 1];
         a.quant.x = l->needs[1].part[0];
-        a.quant.q = l->gives[2].part[0];
-        a.quant.scale = l->gives[2].part[1];
+        a.quant.q = to->part[0];
+        a.quant.scale = to->part[1];
         a.quant.factor = codec->global ? l->needs[2].part[0] : NULL;
-        a.quant.factor_kept = codec->global ? l->gives[2].part[2] : NULL;
+        a.quant.factor_kept = codec->global ? to->part[2] : NULL;
     }
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
@@ -181,6 +183,7 @@ int mf_hip_move_launch(struct mf_kernel *k, const struct mf_launch *l)
         [MF_HIP_SORT] = launch_sort,
         [MF_HIP_SORT_ONE] = launch_sort,
         [MF_HIP_SORT_ZERO] = launch_sort_zero,
+        [MF_HIP_SORT_QUANT1] = launch_sort_zero,
         [MF_HIP_ALIGN] = launch_align,
         [MF_HIP_ALIGN_MANY] = launch_align,
         [MF_HIP_FROM_ALIGNED] = launch_from_aligned,

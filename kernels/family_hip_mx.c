@@ -233,7 +233,8 @@ static int each(struct walk *w, int stage, each_fn f)
     for (size_t i = 0; i < n; i++) {
         for (enum mf_hip_out out = MF_HIP_TO_H; out <= MF_HIP_TO_Y; out++) {
             struct config c = {
-                {stage, mf_hip_stage_halves(stage, w->shape), of[i].block_m, of[i].block_n, out}, &of[i]};
+                {stage, mf_hip_stage_halves(stage, w->shape), of[i].block_m, of[i].block_n, out, false},
+                &of[i]};
             int r = mf_hip_stage_exists(&c.st, w->shape) ? f(w, &c) : 0;
             if (r != 0)
                 return r;

@@ -75,10 +75,13 @@ static void describe_stage1(const struct mf_hip_stage *st, const struct mf_shape
         mf_step_need(s, mf_plain_bias(MF_TENSOR_B1));
     mf_step_give(s, st->out == MF_HIP_TO_HQ ? mf_plain_h(shape, st->block_m)
                                             : mf_cpu_bf16(MF_TENSOR_H, "sorted", st->block_m));
+    if (st->zeroes)
+        mf_step_give(s, mf_hip_zeroed_y());
     s->flops = slots * 2 * H * (double)mf_gemm1_cols(shape);
     s->bytes = mf_layer_expected_active(shape) * mf_cpu_expert_bytes(shape, MF_TENSOR_W1) +
                (double)shape->token * mf_cpu_row_bytes(shape, (int64_t)H) +
-               slots * (st->out == MF_HIP_TO_HQ ? mf_cpu_row_bytes(shape, (int64_t)I) : I * 2);
+               slots * (st->out == MF_HIP_TO_HQ ? mf_cpu_row_bytes(shape, (int64_t)I) : I * 2) +
+               (st->zeroes ? (double)shape->token * H * 2 : 0);
 }
 
 double mf_hip_stage_reorder_tolerance(const struct mf_shape *s)

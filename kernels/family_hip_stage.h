@@ -16,6 +16,7 @@ struct mf_hip_stage {
     int halves; /* of a tile's weight rows that make a column: gate and up, else 1 */
     int block_m, block_n;
     enum mf_hip_out out;
+    bool zeroes; /* stage 1 zeroes y for a stage 2 that adds into it */
 };
 
 static inline int mf_hip_stage_halves(int stage, const struct mf_shape *shape)

@@ -1,8 +1,9 @@
 /* tile on GPUs: the two stages of kernels/hip/tile.hip and tile_hopper.hip. A step's name is its parameters:
  *
- *     s1_bf16_silu_m16_n128_s5_w4x1[_w][_gu1][_q]   gather+gemm1+act into bf16 h; _w: routing weight before act; _gu1,
+ *     s1_bf16_silu_m16_n128_s5_w4x1[_w][_gu1][_q][_zero]   gather+gemm1+act into bf16 h; _w: routing weight before act; _gu1,
  *                                               _gu16r: gate and up of w1 lie in turn; _q: into
- *                                               quantised h, where a tile has whole groups of 128 columns
+ *                                               quantised h, where a tile has whole groups of 128 columns;
+ *                                               _zero: and y is zeroed on the way
  *     s2_bf16_m16_n128_s5_w4x1_z|zw|y           gemm2 into z, or weighted z, or added up in y, in no order
  *
  * m rows of an expert block, n weight rows of a tile, s slices in the ring, w waves over weight rows x tokens; in place of w:
@@ -22,6 +23,8 @@
 
 #define SLICE      128
 #define STAGES_MIN 2
+#define ZEROS      4096 /* bytes of y that are zeroed at once */
+#define ZERO_FROM  1024 /* tokens; the zeroing of fewer is no time worth saving */
 
 enum core {
     MMA,          /* tile.hip, a wave's own matrix instruction */
@@ -108,6 +111,12 @@ static bool takes_turns(const struct variant *v)
     return v->core == HOPPER_TURNS || v->core == SWAPPED_TURNS;
 }
 
+/* Is there a stage 1 that zeroes y, too? Where tiles are of many tokens. */
+static bool zeroes(const struct variant *v)
+{
+    return is_hopper(v) && v->block_m >= 64;
+}
+
 struct config {
     struct mf_hip_stage st;
     const struct variant *v;
@@ -136,7 +145,7 @@ static int out_bytes(const struct config *c)
 {
     int columns = mf_hip_stage_columns(&c->st);
     if (is_hopper(c->v))
-        return mf_hip_hopper_out(c->v->block_m, columns, takes_turns(c->v));
+        return mf_hip_hopper_out(c->v->block_m, columns, takes_turns(c->v)) + (c->st.zeroes ? ZEROS : 0);
     return c->v->block_m * (columns + 8) * 2;
 }
 static int stages_of(const struct mf_hip_machine *machine, const struct config *c, enum mf_hip_format format)
@@ -166,9 +175,9 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
     else
         mf_say(waves, sizeof(waves), "b%s%s", takes_turns(v) ? "t" : "", is_swapped(v) ? "s" : "");
     if (c->st.stage == 1)
-        mf_say(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d%s_%s%s%s%s%s", format, mf_cpu_act_word(s), v->block_m,
-               v->block_n, stages, waves, s->doweight_stage1 ? "_w" : "", *gate_up ? "_" : "", gate_up,
-               mf_hip_out_word(c->st.out));
+        mf_say(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d%s_%s%s%s%s%s%s", format, mf_cpu_act_word(s),
+               v->block_m, v->block_n, stages, waves, s->doweight_stage1 ? "_w" : "", *gate_up ? "_" : "",
+               gate_up, mf_hip_out_word(c->st.out), c->st.zeroes ? "_zero" : "");
     else
         mf_say(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d%s_%s%s", format, v->block_m, v->block_n, stages, waves,
                mf_hip_out_word(c->st.out));
@@ -243,9 +252,12 @@ static int each(struct walk *w, int stage, each_fn f)
     const struct variant *of = variants_of(w->device, &n);
     for (size_t i = 0; i < n; i++) {
         for (enum mf_hip_out out = MF_HIP_TO_H; out <= MF_HIP_TO_Y; out++) {
-            struct config c = {{stage, mf_hip_stage_halves(stage, s), of[i].block_m, of[i].block_n, out},
-                               &of[i]};
+            struct config c = {
+                {stage, mf_hip_stage_halves(stage, s), of[i].block_m, of[i].block_n, out, false}, &of[i]};
             int r = mf_hip_stage_exists(&c.st, s) ? f(w, &c) : 0;
+            c.st.zeroes = true;
+            if (r == 0 && stage == 1 && zeroes(&of[i]) && mf_hip_stage_exists(&c.st, s))
+                r = f(w, &c);
             if (r != 0)
                 return r;
         }
@@ -259,6 +271,8 @@ static int offer_step(struct walk *w, const struct config *c)
 {
     struct mf_refusal no;
     char name[MF_STEP_NAME_MAX];
+    if (c->st.zeroes && w->shape->token < ZERO_FROM)
+        return 0;
     print_name(c, w->shape, name);
     if (is_legal(c, w->shape, w->format, w->device, &no) && mf_hip_stage_allowed(&c->st, w->shape, &no)) {
         struct mf_step step = mf_hip_stage_step(&c->st, "tile", w->shape);
@@ -316,6 +330,8 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
     if (is_hopper(v)) {
         mf_code_define(ret, "MF_TURNS=%d", takes_turns(v));
         mf_code_define(ret, "MF_SWAP=%d", is_swapped(v));
+        if (c->st.zeroes)
+            mf_code_define(ret, "MF_ZERO=%d", ZEROS);
     } else {
         mf_code_define(ret, "MF_WARPS_N=%d", v->warps_n);
         mf_code_define(ret, "MF_WARPS_M=%d", v->warps_m);
@@ -372,6 +388,7 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     struct mf_hip_bulk_args a = {.tile = mf_hip_stage_args(&k->config.st, &k->shape, l)};
     a.tile.columns = k->tile_columns;
+    a.y = k->config.st.zeroes ? l->gives[1].part[0] : NULL;
     if (!is_hopper(k->config.v))
         return mf_hip_launch(&k->function, &k->grid, &a.tile, sizeof(a.tile));
     const struct mf_hip_stage *st = &k->config.st;

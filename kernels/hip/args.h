@@ -36,7 +36,7 @@ struct mf_hip_quant_args {
     mf_i32 rows, token;
 };
 
-/* Sorting, and the zeroing of y; with quantised activations those of x, too. */
+/* Sorting, and beside it the zeroing of y (not of NULL), and the quantising of x where groups have scales. */
 struct mf_hip_sort_zero_args {
     struct mf_hip_sort_args sort;
     struct mf_hip_quant_args quant;
@@ -153,6 +153,7 @@ struct mf_hip_bulk_args {
     struct mf_hip_map x_map; /* stage 2: h as {K; row} */
     struct mf_hip_tile_args tile;
     const void *w_scale_end; /* of groups of narrow weights */
+    void *y;                 /* MF_ZERO: zeroed by stage 1 */
 };
 
 /* Of layer.hip, which makes the sorted order, and tokens that are quantised: up, down have no sorted_*, experts, num_valid. */

@@ -105,6 +105,12 @@ MF_DEVICE void find_scales(const mf_hip_tile_args &a, i32 block, i64 (&ret)[2])
     }
 }
 
+struct nothing_aside {
+    __device__ __forceinline__ void operator()()
+    {
+    }
+};
+
 /* A slice of weights into the ring's place, once that is empty. */
 MF_DEVICE void ask_weights(const mf_hip_map &map, const ring &r, i32 slice, i32 col, i32 expert)
 {
@@ -118,10 +124,10 @@ MF_DEVICE void ask_weights(const mf_hip_map &map, const ring &r, i32 slice, i32 
 
 /* All slices of this block's tiles. taken counts tiles that blocks have taken beyond their first. there(block): waits until
  * the tokens of an expert block are written, where this launch writes them; the weights of a tile's first slices are on their
- * way by then, of the first tile as many as the ring holds. */
-template <class There>
+ * way by then, of the first tile as many as the ring holds. aside(): what else a thread that brings does with each slice. */
+template <class There, class Aside>
 MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_hip_tile_args &t, ring &r,
-                     i32 n_blocks, u32 *taken, const There &there)
+                     i32 n_blocks, u32 *taken, const There &there, Aside &aside)
 {
     const i32 me = threadIdx.x % GROUP, n_tiles = n_blocks * TILES_N;
     rows row;
@@ -161,6 +167,7 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
                 copy_scales(t, scale, slice, tokens + MF_BM * SLICE);
             if (COPIES)
                 mf_barrier_arrive_copied(full);
+            aside();
         }
         if (me == 0)
             tell_tile(r, next);

@@ -193,8 +193,10 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_layer(const __gri
     const i32 n_blocks = sort.num_valid[0] / MF_BM;
     if (threadIdx.x >= GROUP * GROUPS) {
         mf_registers_give<up::brings>();
-        up::bring(a.w1_map, a.w1_map, t1, r, n_blocks, a.taken, prepared);
-        down::bring(a.w2_map, a.h_map, t2, r, n_blocks, a.taken + 1, multiplied{a.done});
+        up::nothing_aside up_aside;
+        down::nothing_aside down_aside;
+        up::bring(a.w1_map, a.w1_map, t1, r, n_blocks, a.taken, prepared, up_aside);
+        down::bring(a.w2_map, a.h_map, t2, r, n_blocks, a.taken + 1, multiplied{a.done}, down_aside);
         mf_copy_commit();
         mf_copy_wait<0>();
     } else {

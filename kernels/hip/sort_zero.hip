@@ -1,5 +1,5 @@
 /* What a layer needs before stage 1, in one launch: ids are sorted by the first blocks (sort.h) while the others quantise x
- * (quant_groups.h, where MF_GROUP is there) and zero y. Sorting waits for memory and for itself, the others keep memory busy. All
+ * (quant_groups.h, where MF_GROUP is there) and zero y, where it is given. Sorting waits for memory and for itself, the others keep memory busy. All
  * blocks have to be resident, and more than those that sort. */
 #include "dialect.h"
 #include "sort.h"
@@ -29,5 +29,6 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_sort_zero(const mf_hip_so
 #ifdef MF_GROUP
     quantise_groups(a.quant, a.sort.token, other, others);
 #endif
-    zero_rows(a.y, a.sort.token, other, others);
+    if (a.y)
+        zero_rows(a.y, a.sort.token, other, others);
 }

@@ -1,4 +1,8 @@
-/* A stage of the two-stage grouped GEMM for many tokens, a launch of its own: Hopper's core (hopper_core.inc.h). */
+/* A stage of the two-stage grouped GEMM for many tokens, a launch of its own: Hopper's core (hopper_core.inc.h).
+ *
+ *   MF_ZERO  stage 1 zeroes y on the way, so many bytes at once: memory has time for it while the matrix unit is busy
+ *
+ *   lds: hopper_ring.h's, with MF_ZERO zeros behind out */
 #define MF_WGMMA 1
 #include "dialect.h"
 #include "format.h"
@@ -15,11 +19,45 @@ struct always {
     __device__ __forceinline__ void operator()(i32, i32, i32, i32) const {}
 };
 
+#ifdef MF_ZERO
+#    define ZEROS MF_ZERO
+/* This block's part of y, by one thread of those that bring. */
+struct zeroing {
+    u8 *y;
+    const u8 *zeros;
+    i64 at, bytes;
+
+    __device__ __forceinline__ bool more()
+    {
+        if (threadIdx.x % GROUP != MF_WAVE || at >= bytes)
+            return false;
+        mf_bulk_store(y + at, zeros, (i32)MF_MIN((i64)ZEROS, bytes - at));
+        at += (i64)gridDim.x * ZEROS;
+        return true;
+    }
+    __device__ __forceinline__ void operator()() { (void)more(); }
+    __device__ __forceinline__ void end()
+    {
+        while (more())
+            ;
+        mf_bulk_commit();
+        mf_bulk_wait();
+    }
+};
+#else
+#    define ZEROS 0
+#endif
+
 extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hopper(const __grid_constant__ mf_hip_bulk_args a)
 {
     extern __shared__ __align__(1024) u8 lds[];
     u8 *outs = lds + MF_STAGES * RING_BYTES;
-    ring r = ring_at(lds, (MF_TURNS ? GROUPS : 1) * OUT_BYTES);
+    ring r = ring_at(lds, (MF_TURNS ? GROUPS : 1) * OUT_BYTES + ZEROS);
+#ifdef MF_ZERO
+    u8 *zeros = outs + (MF_TURNS ? GROUPS : 1) * OUT_BYTES;
+    for (i32 i = threadIdx.x; i < ZEROS / 16; i += blockDim.x)
+        ((mf_16b *)zeros)[i] = mf_16b{0, 0, 0, 0};
+#endif
     if (MF_STAGE == 1)
         mf_begin();
     const i32 n_blocks = a.tile.num_valid[0] / MF_BM;
@@ -29,7 +67,15 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
     begin_at(a.tile, block, col, (i32)blockIdx.x < n_blocks * TILES_N, MF_D * BYTES, MF_STAGES * SLICE);
     if (threadIdx.x >= GROUP * GROUPS) {
         mf_registers_give<BRINGS>();
-        bring(a.w_map, a.x_map, a.tile, r, n_blocks, mf_taken, always());
+#ifdef MF_ZERO
+        zeroing aside = {(u8 *)a.y, zeros, (i64)blockIdx.x * ZEROS, (i64)a.tile.token * MF_D * 2};
+#else
+        nothing_aside aside;
+#endif
+        bring(a.w_map, a.x_map, a.tile, r, n_blocks, mf_taken, always(), aside);
+#ifdef MF_ZERO
+        aside.end();
+#endif
         if (threadIdx.x % GROUP == 0 && mf_take_one(mf_taken + 1) == gridDim.x - 1)
             mf_taken[0] = mf_taken[1] = 0; /* for the next launch */
         mf_copy_commit();
