@@ -263,6 +263,43 @@ START_TEST(test_layer)
 }
 END_TEST
 
+/* What saves a launch before stage 1, and from how many tokens it is tried; a table's row opens for fewer, too. */
+/* clang-format off */
+#define BLOCK_FP8 "ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0"
+#define TOKEN_FP8 "ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0"
+#define PLAIN     "ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+static const struct {
+    const struct mf_device_info *device;
+    const char *shape, *family, *name;
+    bool offered, opens;
+} before_stage1[] = {
+    {&hopper, "64,4096,384,128,8," BLOCK_FP8,   "move", "sort_zero_quant1_fp8fn_128_m128",       true,  true},
+    {&hopper, "64,4096,384,128,8," BLOCK_FP8,   "move", "sort_quant1_fp8fn_128_m128",            true,  true},
+    {&cdna3,  "64,2048,768,128,8," PLAIN,       "move", "sort_zero_m64",                         true,  true},
+    {&hopper, "64,2048,768,128,8," PLAIN,       "move", "sort_quant1_m64",                       false, false},
+    {&hopper, "64,4096,384,128,8," TOKEN_FP8,   "move", "sort_zero_m64",                         true,  true},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s1_fp8fn_128_silu_m128_n256_bs_zero",   true,  true},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s1_fp8fn_128_silu_m128_n256_bs_q_zero", true,  true},
+    {&hopper, "512,4096,384,128,8," BLOCK_FP8,  "tile", "s1_fp8fn_128_silu_m128_n256_bs_zero",   false, true},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s2_fp8fn_128_m128_n256_bs_y_zero",      false, false},
+    {&cdna3,  "1024,2048,768,128,8," PLAIN,     "tile", "s1_bf16_silu_m128_n128_w2x2_zero",      false, false},
+};
+/* clang-format on */
+
+START_TEST(test_before_stage1)
+{
+    static struct heard h;
+    const char *name = before_stage1[_i].name;
+    const struct mf_shape shape = ask(before_stage1[_i].device, before_stage1[_i].shape, &h);
+    struct mf_code code;
+
+    ck_assert_msg((heard_of(&h, name) != NULL) == before_stage1[_i].offered, "%s", name);
+    int r =
+        mf_family_find("hip", before_stage1[_i].family)->code(before_stage1[_i].device, &shape, name, &code);
+    ck_assert_int_eq(r == 0, before_stage1[_i].opens);
+}
+END_TEST
+
 START_TEST(test_names_of_nothing)
 {
     static const char *const names[] = {"", "s1_", "s1_bf16_silu_m16_n64_s6_w2x1x", "s3_bf16_m16_n64_s6_w2x1",
@@ -420,6 +457,7 @@ int main(void)
     tcase_add_loop_test(tests, test_layer, 0, MF_ARRAY_LEN(layers));
     tcase_add_test(tests, test_fnuz);
     tcase_add_loop_test(tests, test_on_request, 0, MF_ARRAY_LEN(shapes));
+    tcase_add_loop_test(tests, test_before_stage1, 0, (int)MF_ARRAY_LEN(before_stage1));
     tcase_add_test(tests, test_names_of_nothing);
     tcase_add_test(tests, test_architecture);
     tcase_add_test(tests, test_narrow_on_hopper);
