@@ -59,10 +59,36 @@ static int connect_to(struct mf_cli *cli)
     return cli->http ? 0 : mf_api_connect(cli, &cli->http);
 }
 
+static void disarm_text(char *text)
+{
+    for (unsigned char *p = (unsigned char *)text; *p; p++) {
+        if ((*p < ' ' && *p != '\n' && *p != '\t') || *p == 0x7f)
+            *p = '?';
+        else if (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0)
+            p[0] = p[1] = '?';
+    }
+}
+
+static void disarm(cJSON *json)
+{
+    for (cJSON *item = json; item; item = item->next) {
+        if (cJSON_IsString(item))
+            disarm_text(item->valuestring);
+        disarm(item->child);
+    }
+}
+
+cJSON *mf_api_parse(const char *text, size_t len)
+{
+    cJSON *json = mf_json_parse(text, len, JSON_MAX);
+    disarm(json);
+    return json;
+}
+
 /* The body of an error: problem+json, or whatever a proxy in between says. */
 static void print_problem(const struct mf_http_reply *reply, const char *path)
 {
-    _cleanup_(cJSON_Deletep) cJSON *problem = mf_json_parse(reply->body.data, reply->body.len, JSON_MAX);
+    _cleanup_(cJSON_Deletep) cJSON *problem = mf_api_parse(reply->body.data, reply->body.len);
     const cJSON *error;
 
     if (!problem) {
@@ -110,7 +136,7 @@ static int send_json(struct mf_cli *cli, const struct mf_http_request *q, cJSON 
     r = mf_api_send(cli, q, &reply);
     if (r != 0)
         return r;
-    *ret = mf_json_parse(reply.body.data, reply.body.len, JSON_MAX);
+    *ret = mf_api_parse(reply.body.data, reply.body.len);
     if (!*ret)
         return mf_cli_fail(MF_EXIT_UNREACHED, "%s%s: the answer is no JSON; is that moefarmd?", cli->url,
                            q->path);

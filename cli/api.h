@@ -11,6 +11,9 @@
 int mf_api_connect(const struct mf_cli *cli, struct mf_http **ret);
 /* Sends; any status but 2xx is printed: the problem's detail and each of its errors. */
 int mf_api_send(struct mf_cli *cli, const struct mf_http_request *q, struct mf_http_reply *reply);
+/* What the coordinator says, as JSON, whose texts may be anybody's: what a terminal obeys (controls but line ends and tabs, C1 too)
+ * is '?' in them. NULL: it is none. The caller owns it. */
+cJSON *mf_api_parse(const char *text, size_t len);
 /* GET that answers JSON. The caller owns *ret. */
 int mf_api_get(struct mf_cli *cli, const char *path, cJSON **ret);
 /* GET of a list with all its pages: one array, at most MF_API_ITEMS_MAX items. */

@@ -129,7 +129,7 @@ static int send(struct mf_cli *cli, const struct mf_http_request *q, cJSON **ret
         code = mf_api_send(cli, q, &reply);
     if (code != 0)
         return code;
-    *ret = mf_json_parse(reply.body.data, reply.body.len, BODY_MAX);
+    *ret = mf_api_parse(reply.body.data, reply.body.len);
     if (!*ret)
         return mf_cli_fail(MF_EXIT_UNREACHED, "the answer is no JSON; is that moefarmd at %s?", cli->url);
     return 0;

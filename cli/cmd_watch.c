@@ -99,7 +99,7 @@ static int read_lists(struct watch *w)
 static int on_event(void *context, const char *kind, const char *text)
 {
     struct watch *w = context;
-    _cleanup_(cJSON_Deletep) cJSON *data = mf_json_parse(text, strlen(text), MF_SSE_EVENT_MAX);
+    _cleanup_(cJSON_Deletep) cJSON *data = mf_api_parse(text, strlen(text));
 
     if (data)
         mf_progress_event(&w->progress, kind, data);

@@ -32,13 +32,19 @@ static int leave_out(struct export *x, const char *class, const char *model, con
     return 0;
 }
 
-/* A text that a cell can hold: the readers of these tables split at commas and know no quotes. */
+/* A text that a cell can hold: the readers of these tables split at commas and know no quotes. Nor is one a formula to who opens the
+ * table in a spreadsheet. */
 static void cell(char *dst, size_t cap, const char *text)
 {
     mf_say(dst, cap, "%s", text ? text : "");
     for (char *p = dst; *p; p++)
-        if (*p == ',' || *p == '"' || (unsigned char)*p < 0x20)
+        if (*p == ',' || *p == '"' || (unsigned char)*p < 0x20 || *p == 0x7f)
             *p = ' ';
+    size_t from = strspn(dst, " =+-@"), len = strlen(dst + from);
+    while (len > 0 && dst[from + len - 1] == ' ')
+        len--;
+    memmove(dst, dst + from, len);
+    dst[len] = '\0';
 }
 
 static void join_pipeline(const struct mf_export_config *c, char *dst, size_t cap)

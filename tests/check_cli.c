@@ -466,6 +466,35 @@ START_TEST(why)
 }
 END_TEST
 
+/* What a worker or a submitter wrote reaches the terminal without what a terminal obeys: ESC, BEL, and U+009B, which is CSI. */
+static const struct fake_answer obeyed[] = {
+    {.request = "GET /api/v1/goals/1",
+     .status = 200,
+     .body = "{\"config\":null,\"id\":1,\"state\":\"failed\",\"class\":\"cpu-x/"
+             "2\",\"reason\":\"\\u001b]0;owned\\u0007\",\"shape\":" SHAPE("4") "}"},
+    {.request = "GET /api/v1/goals/1/rejections*",
+     .status = 200,
+     .body = "{\"items\":[{\"family\":\"lib\",\"kernel\":\"x\\u001b[2J\",\"rule\":\"r\",\"reason\":"
+             "\"\\u009b31mred\\u007f "
+             "\\u00b7\",\"step\":null}],\"next\":null}"},
+    {.request = "GET /api/v1/goals/1/*", .status = 200, .body = "{\"items\":[],\"next\":null}"},
+};
+
+START_TEST(terminal_is_not_obeyed)
+{
+    struct fake_http f;
+    struct ran r;
+
+    fake_http_start(&f, obeyed, MF_ARRAY_LEN(obeyed));
+    r = moefarm(f.url, "why", "1", "*", NULL);
+    fake_http_stop(&f);
+    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_says(r.out, "lib:x?[2J: ??31mred? \xc2\xb7 (r)\n");
+    ck_assert(!strchr(r.out, '\x1b') && !strchr(r.err, '\x1b'));
+    fake_http_release(&f);
+}
+END_TEST
+
 /* ---- export ---- */
 
 #define HEADER                                                                                             \
@@ -561,6 +590,7 @@ int main(void)
     tcase_add_test(tc, watch_loses_its_coordinator);
     tcase_add_test(tc, rank);
     tcase_add_loop_test(tc, why, 0, MF_ARRAY_LEN(why_cases));
+    tcase_add_test(tc, terminal_is_not_obeyed);
     tcase_add_test(tc, export_to_file);
     tcase_add_test(tc, export_into_file);
     suite_add_tcase(suite, tc);
