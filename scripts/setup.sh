@@ -36,6 +36,7 @@ clang-format         style check
 with_cluster='
 slurm-wlm            schedules the workers of a test over two nodes of this machine
 python3-kubernetes   the schema that the Kubernetes manifests are held against
+openssl              makes the certificate of a farm that asks for keys and tokens
 iproute2             gives them a network of their own
 munge                by which its daemons know each other
 systemd              checks the units, and runs them in a copy of this machine

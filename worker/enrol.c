@@ -102,6 +102,7 @@ static int ask(struct mf_agent_socket *s, const char *name, const struct mf_link
     return r == 0 ? -ETIMEDOUT : r;
 }
 
+/* 1: enrolled; 0: there is no token in the file. */
 static int enrol(const struct mf_enrol *e, const char *beside, struct mf_link_keys *ret, char *why,
                  size_t why_cap)
 {
@@ -113,6 +114,8 @@ static int enrol(const struct mf_enrol *e, const char *beside, struct mf_link_ke
         mf_say(why, why_cap, "--enrol %s: %s", e->token_file, strerror(-r));
         return r;
     }
+    if (!text[0])
+        return 0;
     if (mf_enrol_token_parse(text, secret, token.coordinator) < 0) {
         mf_say(why, why_cap,
                "--enrol %s: the file has to hold a worker's token, as `moefarm token worker NAME` prints it",
@@ -151,7 +154,7 @@ int mf_enrol(const struct mf_enrol *e, struct mf_link_keys *ret, char *why, size
     if (!e->token_file[0])
         return 0;
     r = enrol(e, beside, ret, why, why_cap);
-    if (r < 0)
+    if (r <= 0)
         return r;
     if (rename(beside, path) < 0) {
         r = -errno;

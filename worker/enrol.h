@@ -13,7 +13,8 @@
 struct mf_enrol {
     void *zmq;
     const char *coordinator, *name, *folder; /* folder: of the worker's spool */
-    const char *token_file;                  /* "": take the key that is there, or none */
+    const char
+        *token_file; /* "", or an empty file, as a service has it: take the key that is there, or none */
 };
 /* 1: *ret are the worker's keys; 0: it has none and needs none, as far as it knows. -errno with the sentence in why. */
 int mf_enrol(const struct mf_enrol *e, struct mf_link_keys *ret, char *why, size_t why_cap);

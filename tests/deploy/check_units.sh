@@ -84,6 +84,7 @@ END
 boot() {
     mount -t sysfs -o ro sysfs /sys
     mount -t cgroup2 cgroup2 /sys/fs/cgroup 2>/dev/null || return 0
+    mount --make-rshared / # as systemd finds it at boot, and needs it for credentials
     mount --bind /proc/sys /proc/sys
     mount -o remount,ro,bind /proc/sys
     lay_out
@@ -162,6 +163,31 @@ check_end() {
     echo "drained and stopped"
 }
 
+# With certificate, tokens and keys, each a file that only root can read.
+check_locked() {
+    local credentials=/run/credentials/moefarmd.service name
+    name=$(hostname | tr -c 'A-Za-z0-9_.\n-' -)-cpu-0
+    mkdir -p -m 0700 /etc/moefarm/enrol
+    openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost \
+        -keyout /etc/moefarm/tls.key -out /etc/moefarm/tls.crt 2>openssl.log || fail "$(cat openssl.log)"
+    chmod 0600 /etc/moefarm/tls.*
+    echo "MOEFARMD_OPTIONS=--http 127.0.0.1:0 --hub 127.0.0.1:0 --port-file /var/lib/moefarm/ports --tokens --keys" \
+        "--tls-cert $credentials/tls.crt --tls-key $credentials/tls.key" >/etc/moefarm/moefarmd.env
+    rm /var/lib/moefarm/ports
+    systemctl start moefarmd.service || fail "moefarmd does not start with a certificate"
+    . /var/lib/moefarm/ports
+    export MOEFARM_URL=https://localhost:$http MOEFARM_CA=/etc/moefarm/tls.crt
+    export MOEFARM_TOKEN_FILE=/var/lib/private/moefarm/admin.token
+    moefarm token worker "$name" -o /etc/moefarm/enrol/cpu:0.token >/dev/null || fail "no token for a worker"
+    echo "MOEFARM_WORKER_OPTIONS=--coordinator tcp://127.0.0.1:$hub" >/etc/moefarm/worker.env
+    systemctl start moefarm-worker@cpu:0.service || fail "the worker is not let in"
+    await workers_are idle 1
+    rm /etc/moefarm/enrol/cpu:0.token
+    systemctl restart moefarm-worker@cpu:0.service || fail "the worker has not kept its key"
+    await workers_are idle 1
+    echo "let in by a key, over TLS"
+}
+
 case ${3-} in
 --boot | --no-boot)
     cd /tmp
@@ -176,6 +202,7 @@ case ${3-} in
     check_backup
     check_watchdog
     check_end
+    check_locked
     ;;
 *) outside ;;
 esac
