@@ -140,7 +140,13 @@ check_backup() {
     systemctl start moefarm-backup.service || fail "no backup"
     copy=$(echo /var/lib/private/moefarm/backup/farm-*.db)
     [ "$(stat -c %U:%a "$copy")" = "moefarm:600" ] || fail "the backup is open to others"
-    echo "backed up"
+    moefarm submit shapes.csv --classes gfx950/256 >/dev/null # of which the copy knows nothing
+    systemctl stop moefarmd.service
+    (cd /var/lib/private/moefarm && rm -f farm.db-wal farm.db-shm && cp backup/farm-*.db farm.db && chown --reference=. farm.db)
+    systemctl start moefarmd.service
+    await workers_are idle 2
+    [ "$(moefarm --json batches | grep -c '"id":')" = 1 ] || fail "the restored farm has not what the copy had"
+    echo "backed up and restored"
 }
 
 check_watchdog() {
