@@ -13,7 +13,7 @@ function(mf_add_emulator_test name)
         return()
     endif()
     cmake_parse_arguments(ARG "" "" "SOURCES;LABELS;USES" ${ARGN})
-    mf_add_test(${name} USES ${ARG_USES} kernels common LABELS ${ARG_LABELS} TIMEOUT 300 LINK ${CMAKE_DL_LIBS} SOURCES ${ARG_SOURCES}
+    mf_add_test(${name} USES ${ARG_USES} kernels common LABELS ${ARG_LABELS} TIMEOUT 900 LINK ${CMAKE_DL_LIBS} SOURCES ${ARG_SOURCES}
         emulator/device_emulated.c ${MF_EMULATOR_OBJECTS})
     mf_uses_emulator(${name})
 endfunction()
@@ -57,7 +57,7 @@ if(TARGET moefarm-hip-amd AND MF_GXX AND NOT MF_SANITIZE MATCHES thread)
     mf_add_test(check_amd_device USES kernels common LINK ${CMAKE_DL_LIBS} LABELS farm)
     add_dependencies(check_amd_device fake_hip6 moefarm-hip-amd moefarm-compile)
     mf_add_test(check_amd_worker USES worker kernels common LINK mf_farm_harness ${CMAKE_DL_LIBS} LABELS farm slow
-        TIMEOUT 300)
+        TIMEOUT 900)
     add_dependencies(check_amd_worker fake_hip5 fake_hip6 fake_hip7 fake_hiprtc7 moefarm-hip-amd moefarm-compile
         moefarm-worker moefarmd)
 endif()
