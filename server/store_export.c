@@ -17,6 +17,7 @@
 #define FILTER_ARGS(f) (f)->batch, (f)->gfx, (f)->cu_num, (f)->model, (f)->layer_model
 
 /* The winner's fresh samples are behind us; without them, those of its race. */
+/* Of several configs of a key the last one counts: by its id, for dates are of a clock that may have been set back. */
 #define CONFIGS                                                                                              \
     "SELECT q.gfx, q.cu_num, q.model, q.simulated, q.row, q.layout, q.provenance, q.block_m, q.us, q.us1, "  \
     "q.us2, q.err1, q.err2, q.steps,"                                                                        \
@@ -31,7 +32,7 @@
     "p.block_m AS block_m,"                                                                                  \
     "  f.us AS us, f.us1 AS us1, f.us2 AS us2, f.err1 AS err1, f.err2 AS err2, p.steps AS steps, f.goal AS " \
     "goal, p.id AS pipeline,"                                                                                \
-    "  row_number() OVER (PARTITION BY f.class, f.model, f.shape ORDER BY f.at_ms DESC, f.id DESC) AS nth"   \
+    "  row_number() OVER (PARTITION BY f.class, f.model, f.shape ORDER BY f.id DESC) AS nth"                 \
     "  FROM config f JOIN goal g ON g.id = f.goal JOIN shape s ON s.id = f.shape JOIN device_class c ON "    \
     "c.id = f.class"                                                                                         \
     "  JOIN device_model m ON m.id = f.model JOIN pipeline p ON p.id = f.pipeline WHERE" FILTER ") q"        \

@@ -5,6 +5,7 @@
  *
  *     check_power          12 failures
  *     check_power 300      so many, and later ones: checkpoints are among them */
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -169,6 +170,46 @@ START_TEST(power_fails)
 }
 END_TEST
 
+static void wait_for_cut(void)
+{
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    for (int batch = 0; !machine->has_cut; (void)poll(NULL, 0, 2)) {
+        ck_assert_msg(mf_now_ms() < until, "the power does not fail");
+        if (batch == 0 || is_done(batch))
+            batch = submit();
+    }
+}
+
+/* The same at a worker, whose spool and journal are synced now and then: it starts with what is left of them, sends what its
+ * spool has, and what is gone was not acknowledged and is measured again. */
+START_TEST(power_fails_at_a_worker)
+{
+    static const char *const args[] = {"--device", "sim:gfx942/304:0", NULL};
+    unsigned random = seed + (unsigned)_i * 104729;
+    farm_start(&farm, 300);
+    machine = machine_new(farm.folder);
+    machine->seed = random;
+    machine->cut_at = 1 + rand_r(&random) % 1500;
+    machine_plug(true);
+    farm_start_worker(&farm, 0, args);
+    machine_plug(false);
+    wait_for_cut();
+    farm_kill_worker(&farm, 0);
+    farm_read_spool(&farm, 0, &acked);
+    farm_start_worker(&farm, 0, args);
+    for (int batch = 1; batch <= n_batches; batch++)
+        farm_wait_done(&farm, batch);
+    farm_wait_spools(&farm);
+    for (int batch = 1; batch <= n_batches; batch++)
+        farm_audit(&farm, batch, &acked);
+    (void)printf("power at a worker %d: at write %ld, %zu results left in its spool, %d batches\n", _i,
+                 (long)machine->cut_at, acked.n, n_batches);
+    farm_keys_release(&acked);
+    machine_free(machine);
+    farm_stop(&farm);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     const char *text = getenv("MOEFARM_SEED");
@@ -184,6 +225,7 @@ int main(int argc, char **argv)
     Suite *suite = suite_create("power");
     TCase *tc = tcase_create("power");
     tcase_add_loop_test(tc, power_fails, 0, n_cuts);
+    tcase_add_loop_test(tc, power_fails_at_a_worker, 0, n_cuts / 2);
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

@@ -334,12 +334,19 @@ void farm_wait_done(struct farm *f, int batch)
     ck_assert(!farm_wait_batch(f, batch, NULL, 0));
 }
 
-char *farm_export(struct farm *f, int batch)
+char *farm_export_query(struct farm *f, const char *query)
 {
     char path[96];
-    (void)snprintf(path, sizeof(path), "/api/v1/export/tuned_fmoe.csv?simulated=1&batch=%d", batch);
+    (void)snprintf(path, sizeof(path), "/api/v1/export/tuned_fmoe.csv?simulated=1%s", query);
     struct http_reply r = http_get(f->http, path);
     ck_assert_msg(r.status == 200 && r.len > 0, "%d %s%s", r.status, r.head, r.body ? r.body : "");
     free(r.head);
     return r.body;
+}
+
+char *farm_export(struct farm *f, int batch)
+{
+    char query[32];
+    (void)snprintf(query, sizeof(query), "&batch=%d", batch);
+    return farm_export_query(f, query);
 }

@@ -55,6 +55,8 @@ bool farm_wait_batch(struct farm *f, int batch, const char *key, int n);
 void farm_wait_done(struct farm *f, int batch);
 /* The exported table, simulated rows too; the caller frees it. */
 char *farm_export(struct farm *f, int batch);
+/* Of all batches; query: "" or "&name=value…". */
+char *farm_export_query(struct farm *f, const char *query);
 /* A file of that content in the farm's folder; its path is in a static buffer. */
 const char *farm_file(struct farm *f, const char *name, const char *content);
 int farm_number(const cJSON *object, const char *key);

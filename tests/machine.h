@@ -14,7 +14,6 @@ struct machine {
     volatile int64_t write_errno,
         read_only; /* ENOSPC, say: every watched write fails with it; read_only: EROFS, opening too */
     volatile int64_t wall_ms; /* added to the clock on the wall; no other clock moves */
-    char boot_id[40];         /* what the machine says it is, "" for the truth */
 };
 
 #ifndef MACHINE_SHIM

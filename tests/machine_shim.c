@@ -324,13 +324,6 @@ int rename(const char *from, const char *to)
 
 static int open_watched(const char *path, int flags, mode_t mode)
 {
-    if (orders && orders->boot_id[0] && strcmp(path, "/proc/sys/kernel/random/boot_id") == 0) {
-        int pipe_fds[2];
-        if (pipe(pipe_fds) < 0 || REAL(write)(pipe_fds[1], orders->boot_id, strlen(orders->boot_id)) < 0)
-            return -1;
-        (void)REAL(close)(pipe_fds[1]);
-        return pipe_fds[0];
-    }
     bool ours = orders && orders->folder[0] && strncmp(path, orders->folder, strlen(orders->folder)) == 0 &&
                 (flags & O_ACCMODE) != O_RDONLY && !(flags & O_APPEND);
     if (ours && orders->read_only) {

@@ -303,8 +303,9 @@ static void check_silence(struct mf_agent *a)
     if (mf_now_ms() - a->heard_ms <= a->lease_ms)
         return;
     a->heard_ms = mf_now_ms();
-    if (a->n_jobs > 0)
-        log_warn("%s: nothing heard for %lld ms: its units are given up", a->o.name, (long long)a->lease_ms);
+    if (a->state == MF_AGENT_JOINED)
+        log_warn("%s: nothing heard for %lld ms: %s", a->o.name, (long long)a->lease_ms,
+                 a->n_jobs > 0 ? "its units are given up" : "it has no unit, and says HELLO again");
     while (a->n_jobs > 0)
         mf_agent_abandon(a, a->n_jobs - 1);
     a->state = MF_AGENT_GREETING;
