@@ -65,10 +65,13 @@ struct mf_gate *mf_gate_free(struct mf_gate *g)
 
 /* ---- how often ---- */
 
+/* By the network of 64 bits that one visitor has of IPv6, and by IPv4 address, also where a socket of IPv6 took it. */
 static uint64_t hash_address(const struct mf_gate *g, const struct sockaddr *from)
 {
-    if (from && from->sa_family == AF_INET6)
-        return mf_hash64(&((const struct sockaddr_in6 *)from)->sin6_addr, 8, g->seed);
+    if (from && from->sa_family == AF_INET6) {
+        const struct in6_addr *at = &((const struct sockaddr_in6 *)from)->sin6_addr;
+        return IN6_IS_ADDR_V4MAPPED(at) ? mf_hash64(&at->s6_addr[12], 4, g->seed) : mf_hash64(at, 8, g->seed);
+    }
     if (from && from->sa_family == AF_INET)
         return mf_hash64(&((const struct sockaddr_in *)from)->sin_addr, 4, g->seed);
     return g->seed;

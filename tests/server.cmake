@@ -13,6 +13,7 @@ target_link_libraries(mf_http_harness PUBLIC mf_server PRIVATE mf_build PUBLIC P
 add_executable(page_fixture page_fixture.c)
 target_link_libraries(page_fixture PRIVATE mf_http_harness mf_server mf_build)
 mf_add_test(check_cursor USES server)
+mf_add_test(check_gate USES server)
 mf_add_test(check_events USES server)
 foreach(name check_api check_export check_http check_routes check_stream)
     mf_add_test(${name} USES http_harness server)
