@@ -2,13 +2,46 @@
  *
  * Prints "port N". Each line of input is one of
  *   progress   three more steps of goal 10 are measured, and the event says so
- *   finish     the batch ends */
+ *   finish     the batch ends
+ *   hostile    every text that a person or a worker may have written is markup now */
 #include "http_harness.h"
 
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define MARKUP(column) #column " = '<img src=x onerror=\"window.owned=true\"><b>' || " #column
+
+static const char hostile[] = "UPDATE batch SET " MARKUP(
+    name) ";"
+          "UPDATE worker SET " MARKUP(name) "," MARKUP(host) "," MARKUP(version) "," MARKUP(step) "," MARKUP(
+              sandbox) ";"
+                       "UPDATE device_model SET " MARKUP(
+                           name) ";"
+                                 "UPDATE goal SET " MARKUP(
+                                     reason) ";"
+                                             "UPDATE kernel SET " MARKUP(
+                                                 name) ";"
+                                                       "UPDATE rejection SET " MARKUP(reason) "," MARKUP(kernel) "," MARKUP(
+                                                           rule) ";"
+                                                                 "UPDATE result SET " MARKUP(
+                                                                     reason) ";"
+                                                                             "UPDATE pipeline "
+                                                                             "SET " MARKUP(structure) "," MARKUP(
+                                                                                 layout) ";"
+                                                                                         "UPDATE strike "
+                                                                                         "SET " MARKUP(
+                                                                                             reason) ";"
+                                                                                                     "UPD"
+                                                                                                     "ATE"
+                                                                                                     " qu"
+                                                                                                     "ara"
+                                                                                                     "nti"
+                                                                                                     "ne "
+                                                                                                     "SET"
+                                                                                                     " " MARKUP(
+                                                                                                         reason);
 
 START_TEST(test_serve)
 {
@@ -24,6 +57,10 @@ START_TEST(test_serve)
                                "{\"batch\":2,\"goal\":10,\"state\":\"probing\",\"steps\":79,\"measured\":60,"
                                "\"reason\":\"\"}",
                                "UPDATE goal SET n_measured = min(n_steps, n_measured + 3) WHERE id = 10");
+        else if (strncmp(line, "hostile", 7) == 0)
+            http_harness_event(
+                h, 2, "worker",
+                "{\"worker\":1,\"name\":\"<b>\",\"state\":\"<i>\",\"unit\":0,\"step\":\"<u>\"}", hostile);
         else if (strncmp(line, "finish", 6) == 0)
             http_harness_event(
                 h, 2, "batch", "{\"batch\":2,\"state\":\"done\"}",

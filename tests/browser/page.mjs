@@ -135,7 +135,22 @@ async function onFixture(browser) {
   await opened(browser, base + '#/quarantine', '.why li');
   assert.match(await browser.text('.why'), /Segmentation fault/);
   assert.deepEqual(await browser.complaints(), []);
-  return base;
+  return { base, server };
+}
+
+// What a person or a worker wrote is text on every view, whatever it looks like.
+async function onHostile(browser, base, server) {
+  await opened(browser, base, 'tr[data-batch]');
+  server.stdin.write('hostile\n');
+  await until('the hostile name', async () => /<img src=x/.test(await browser.text('main')));
+  for (const [hash, selector] of [['', 'tr[data-batch]'], ['#/batch/2', 'tr[data-goal]'], ['#/goal/5', '.why .reason'], ['#/goal/13', 'main'], ['#/step/1?goal=1', '.samples canvas'], ['#/pipeline/1', '.samples canvas'], ['#/workers', '[data-worker]'], ['#/shapes', '.ladder canvas'], ['#/quarantine', '.why li']]) {
+    await opened(browser, base + hash, selector);
+    if (hash !== '#/shapes') await until(`the text on ${hash}`, async () => /<img src=x onerror="window.owned=true">/.test(await browser.text('main')));
+    assert.equal(await browser.count('main img, main b > *, [onerror]'), 0, `${hash} has markup of somebody's`);
+    assert.equal(await browser.run('return window.owned === true'), false, `${hash} ran somebody's script`);
+    await look(browser, 'hostile-' + hash.replace(/\W+/g, '-'));
+  }
+  assert.deepEqual(await browser.complaints(), []);
 }
 
 // Nothing is wider than a phone.
@@ -236,8 +251,9 @@ const folder = mkdtempSync(join(tmpdir(), 'moefarm-page-'));
 let browser;
 try {
   browser = await openBrowser();
-  const base = await onFixture(browser);
+  const { base, server } = await onFixture(browser);
   await onPhone(base);
+  await onHostile(browser, base, server);
   await onGuarded(browser, folder);
   await onFarm(browser, folder);
   console.log('the page renders and follows');
