@@ -54,6 +54,18 @@ double mf_median(double *values, size_t n)
     return sorted_median(values, n);
 }
 
+double mf_middle_mean(double *values, size_t n)
+{
+    size_t out = n / 10 > 0 ? n / 10 : 1;
+    double sum = 0;
+    if (n < 5)
+        return mf_median(values, n);
+    sort(values, n, less_value);
+    for (size_t i = out; i < n - out; i++)
+        sum += values[i];
+    return sum / (double)(n - 2 * out);
+}
+
 double mf_mad(double *values, size_t n)
 {
     double median = mf_median(values, n);

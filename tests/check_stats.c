@@ -83,6 +83,19 @@ START_TEST(median_and_mad)
 }
 END_TEST
 
+/* Outer tenths left out, one value on either side at least; fewer than five have their median. */
+START_TEST(middle_mean)
+{
+    double few[] = {9, 1, 2, 100}, five[] = {7, -1e9, 1, 4, 1e9}, many[30];
+    ck_assert_double_eq_tol(mf_middle_mean(few, 1), 9, 1e-12);
+    ck_assert_double_eq_tol(mf_middle_mean(few, 4), 5.5, 1e-12);
+    ck_assert_double_eq_tol(mf_middle_mean(five, 5), 4, 1e-12);
+    for (int i = 0; i < 30; i++)
+        many[i] = i < 3 ? -1e6 : i < 6 ? 1e12 : i;
+    ck_assert_double_eq_tol(mf_middle_mean(many, 30), 17.5, 1e-12); /* 6 to 29 */
+}
+END_TEST
+
 START_TEST(median_of_extremes_does_not_overflow)
 {
     double values[] = {1.7e308, 1.6e308};
@@ -220,6 +233,7 @@ int main(void)
     Suite *suite = suite_create("stats");
     TCase *tc = tcase_create("stats");
     tcase_add_loop_test(tc, median_and_mad, 0, MF_ARRAY_LEN(medians));
+    tcase_add_test(tc, middle_mean);
     tcase_add_test(tc, median_of_extremes_does_not_overflow);
     tcase_add_loop_test(tc, wilcoxon_equals_hand_count, 0, MF_ARRAY_LEN(exact));
     tcase_add_test(tc, wilcoxon_equals_enumeration);

@@ -1,6 +1,7 @@
 # Tests of worker/
 mf_add_test(check_device_lock USES worker)
 mf_add_test(check_race USES worker)
+mf_add_test(check_search USES worker)
 mf_add_test(check_spool USES worker)
 mf_add_test(check_journal USES worker common)
 mf_add_test(check_comeback USES worker common)

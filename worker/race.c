@@ -13,9 +13,9 @@
 #include "kernels/philox.h"
 
 #define CONFIDENCE   0.95
-#define SAME_TIME    0.002 /* within this of the leader the stable rule picks, not the clock */
-#define SAME_SPREAD  2.0   /* a spread up to so many times the least counts as no more */
-#define N_REMEASURED 4     /* the winner and its nearest ties */
+#define SAME_TIME    0.0005 /* within this of the leader the stable rule picks, not the clock */
+#define SAME_SPREAD  2.0    /* a spread up to so many times the least counts as no more */
+#define N_REMEASURED 4      /* the winner and its nearest ties */
 #define ROUNDS_MAX   100000
 /* Hopeless: by its first sample, or by the better of its first two, so many times the least sample of all */
 #define HOPELESS_FIRST  3.0
@@ -79,7 +79,7 @@ struct race {
     size_t *in; /* racers still in; best first after rank() */
     size_t n_in;
     int rounds, calls;
-    double *score; /* by racer: median of its samples over each round's median */
+    double *score; /* by racer: middle mean of its samples over each round's median */
     double *scratch, *difference;
 };
 
@@ -143,7 +143,7 @@ static void rank(struct race *r)
     for (size_t i = 0; i < r->n_in; i++) {
         for (int round = 0; round < r->rounds; round++)
             r->scratch[round] = r->racers[r->in[i]].samples[round] / r->difference[round];
-        r->score[r->in[i]] = mf_median(r->scratch, (size_t)r->rounds);
+        r->score[r->in[i]] = mf_middle_mean(r->scratch, (size_t)r->rounds);
     }
     for (size_t i = 1; i < r->n_in; i++) {
         size_t x = r->in[i], j = i;

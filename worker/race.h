@@ -3,8 +3,8 @@
  * show to be far behind), the winner and its nearest ties re-measured afresh. Knows no
  * kernel: a sample comes from a callback.
  *
- * A racer's score is the median, over the rounds, of its time by the median time of its round: what drifts from
- * round to round drifts for all. Racers whose paired interval to the leader reaches zero are its ties. */
+ * A racer's score is the mean, over the rounds but the outer tenths, of its time by the median time of its round: what drifts
+ * from round to round drifts for all. Racers whose paired interval to the leader reaches zero are its ties. */
 #pragma once
 
 #include "worker/unit.h"
@@ -37,7 +37,7 @@ typedef int (*mf_race_sample_fn)(void *context, size_t racer, int round, double 
                                  char reason[MF_REASON_MAX]);
 
 /* Runs the plan over those of n racers whose status is ok. The order within a round is shuffled by the seed, and the
- * outcome is a function of the samples and the seed. The winner is picked among the ties within 0.2% of the leader by
+ * outcome is a function of the samples and the seed. The winner is picked among the ties within 0.05% of the leader by
  * a stable rule: not twice the least spread, then fewer steps (given by weight[i], may be NULL), then the smaller id.
  *
  * A racer that runs to the end has ret->rounds samples; what it has beyond them is its fresh re-measurement (the
