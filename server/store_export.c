@@ -9,16 +9,19 @@
 #include <math.h>
 #include <string.h>
 
-/* Parameters 1 to 5 of each query are the filter. */
-#define FILTER                                                                                       \
-    " (?1 IS NULL OR g.batch = ?1) AND (?2 IS NULL OR c.gfx = ?2) AND (?3 IS NULL OR c.cu_num = ?3)" \
-    " AND (?4 IS NULL OR m.name = ?4) AND (?5 IS NULL OR s.layer_model = ?5)"
+/* Parameters 1 to 5 of each query are the filter. The batch, where there is one, is asked for by itself: its goals are found by
+ * an index, however many there are beside them. */
+#define OF_ALL   " ?1 IS NULL"
+#define OF_BATCH " g.batch = ?1"
+#define FILTER(batch)                                                         \
+    batch " AND (?2 IS NULL OR c.gfx = ?2) AND (?3 IS NULL OR c.cu_num = ?3)" \
+          " AND (?4 IS NULL OR m.name = ?4) AND (?5 IS NULL OR s.layer_model = ?5)"
 #define FILTER_TYPES   "ItItt"
 #define FILTER_ARGS(f) (f)->batch, (f)->gfx, (f)->cu_num, (f)->model, (f)->layer_model
 
 /* The winner's fresh samples are behind us; without them, those of its race. */
 /* Of several configs of a key the last one counts: by its id, for dates are of a clock that may have been set back. */
-#define CONFIGS                                                                                              \
+#define CONFIGS(batch)                                                                                       \
     "SELECT q.gfx, q.cu_num, q.model, q.simulated, q.row, q.layout, q.provenance, q.block_m, q.us, q.us1, "  \
     "q.us2, q.err1, q.err2, q.steps,"                                                                        \
     " coalesce(json_array_length(r.extra, '$.fresh'), length(r.samples) / 4, 0),"                            \
@@ -35,10 +38,13 @@
     "  row_number() OVER (PARTITION BY f.class, f.model, f.shape ORDER BY f.id DESC) AS nth"                 \
     "  FROM config f JOIN goal g ON g.id = f.goal JOIN shape s ON s.id = f.shape JOIN device_class c ON "    \
     "c.id = f.class"                                                                                         \
-    "  JOIN device_model m ON m.id = f.model JOIN pipeline p ON p.id = f.pipeline WHERE" FILTER ") q"        \
-    " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE goal = q.goal AND step IS NULL AND "    \
-    "final = 1 AND pipeline = q.pipeline"                                                                    \
-    "  AND us IS NOT NULL) WHERE nth = 1 ORDER BY q.gfx, q.cu_num, q.layer_model, q.token, q.model"
+    "  JOIN device_model m ON m.id = f.model JOIN pipeline p ON p.id = f.pipeline WHERE" FILTER(             \
+        batch) ") q"                                                                                         \
+               " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE goal = q.goal AND step IS "  \
+               "NULL AND "                                                                                   \
+               "final = 1 AND pipeline = q.pipeline"                                                         \
+               "  AND us IS NOT NULL) WHERE nth = 1 ORDER BY q.gfx, q.cu_num, q.layer_model, q.token, "      \
+               "q.model"
 
 /* -EOVERFLOW: more steps than a pipeline can have. */
 static int read_steps(struct mf_store *s, const char *ids, struct mf_export_config *c)
@@ -94,7 +100,8 @@ int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, m
                     void *data)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, CONFIGS, &q, FILTER_TYPES, FILTER_ARGS(filter));
+    int r =
+        mf_sql(s, filter->batch ? CONFIGS(OF_BATCH) : CONFIGS(OF_ALL), &q, FILTER_TYPES, FILTER_ARGS(filter));
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         int e = read_config(s, q, each, data);
         if (e < 0)
@@ -103,19 +110,21 @@ int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, m
     return r;
 }
 
+#define FAILED(batch)                                                                                   \
+    "SELECT c.gfx || '/' || c.cu_num, s.row, g.reason FROM goal g JOIN shape s ON s.id = g.shape"       \
+    " JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"                 \
+    " WHERE g.state = 'failed' AND" FILTER(                                                             \
+        batch) " AND g.id = (SELECT max(id) FROM goal WHERE shape = g.shape "                           \
+               "AND class = g.class AND state IN ('done', 'failed'))"                                   \
+               " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class)" \
+               " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token"
+
 int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *filter, mf_export_failed each,
                            void *data)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(
-        s,
-        "SELECT c.gfx || '/' || c.cu_num, s.row, g.reason FROM goal g JOIN shape s ON s.id = g.shape"
-        " JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"
-        " WHERE g.state = 'failed' AND" FILTER " AND g.id = (SELECT max(id) FROM goal WHERE shape = g.shape "
-        "AND class = g.class AND state IN ('done', 'failed'))"
-        " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class)"
-        " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token",
-        &q, FILTER_TYPES, FILTER_ARGS(filter));
+    int r =
+        mf_sql(s, filter->batch ? FAILED(OF_BATCH) : FAILED(OF_ALL), &q, FILTER_TYPES, FILTER_ARGS(filter));
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         int e = each(mf_sql_text(q, 0), mf_sql_text(q, 1), mf_sql_text(q, 2), data);
         if (e < 0)
@@ -124,18 +133,20 @@ int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *fi
     return r;
 }
 
+#define MODELS(batch)                                                                            \
+    "SELECT gfx || '/' || cu_num || ': ' || group_concat(name, ', ') FROM (SELECT DISTINCT "     \
+    "c.gfx AS gfx, c.cu_num AS cu_num,"                                                          \
+    " m.name AS name FROM config f JOIN goal g ON g.id = f.goal JOIN shape s ON s.id = f.shape"  \
+    " JOIN device_class c ON c.id = f.class JOIN device_model m ON m.id = f.model WHERE" FILTER( \
+        batch) " AND (m.simulated = 0 OR ?6) ORDER BY 1, 2, 3) GROUP BY gfx, cu_num HAVING count(*) > 1"
+
 int mf_store_export_models(struct mf_store *s, const struct mf_export_filter *filter, bool simulated,
                            char *ret, size_t cap)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     *ret = 0;
-    int r = mf_sql(s,
-                   "SELECT gfx || '/' || cu_num || ': ' || group_concat(name, ', ') FROM (SELECT DISTINCT "
-                   "c.gfx AS gfx, c.cu_num AS cu_num,"
-                   " m.name AS name FROM config f JOIN goal g ON g.id = f.goal JOIN shape s ON s.id = f.shape"
-                   " JOIN device_class c ON c.id = f.class JOIN device_model m ON m.id = f.model WHERE" FILTER
-                   " AND (m.simulated = 0 OR ?6) ORDER BY 1, 2, 3) GROUP BY gfx, cu_num HAVING count(*) > 1",
-                   &q, FILTER_TYPES "i", FILTER_ARGS(filter), (int64_t)simulated);
+    int r = mf_sql(s, filter->batch ? MODELS(OF_BATCH) : MODELS(OF_ALL), &q, FILTER_TYPES "i",
+                   FILTER_ARGS(filter), (int64_t)simulated);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         size_t len = strlen(ret);
         mf_say(ret + len, cap - len, "%s%s", len ? "; " : "", mf_sql_text(q, 0));

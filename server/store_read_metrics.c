@@ -48,7 +48,15 @@ static int add_units(struct mf_store *s, struct mf_buf *out)
 {
     static const char *const states[] = {"ready", "leased", "done", "failed", "cancelled", NULL};
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT state, count(*) FROM unit GROUP BY state", &q, "");
+    /* Nearly all are done, and no unit is ever deleted: those are what the others leave, so that asking costs no more in an old
+     * farm than in a new one */
+    int r = mf_sql(
+        s,
+        "WITH few AS (SELECT state, count(*) AS n FROM unit INDEXED BY unit_ready"
+        " WHERE state IN ('ready', 'leased', 'failed', 'cancelled') GROUP BY state)"
+        " SELECT state, n FROM few UNION ALL"
+        " SELECT 'done', (SELECT coalesce(max(id), 0) FROM unit) - (SELECT coalesce(sum(n), 0) FROM few)",
+        &q, "");
     mf_metric_head(out, "moefarm_units", MF_METRIC_GAUGE, "Units of work by state.");
     return r < 0 ? r : add_states(out, "moefarm_units", states, q);
 }

@@ -47,6 +47,7 @@
 #define GETS_MAX    100000
 #define WAITS_MAX   200000
 #define TOLERANCE   0.02
+#define MOMENTS_MAX 20000
 #define STEADY_FROM 0.05
 #define STEADY_TO   0.95
 
@@ -95,7 +96,6 @@ struct bench {
     int path_n[N_PATHS];
     double *wait_ms;
     size_t n_waits;
-    long from[2], to[2]; /* of the workers' logs, while it was steady */
 };
 
 static struct bench bench = {.n_workers = 128, .farm = {.log = "moefarmd.log"}};
@@ -331,6 +331,11 @@ static void check_counts(struct bench *b)
 
 /* ---- waits, as the workers' logs tell them ---- */
 
+struct moment {
+    double s, measured;
+    long log[2]; /* sizes of the workers' logs */
+};
+
 static long log_size(const struct bench *b, int i)
 {
     char path[320];
@@ -339,15 +344,15 @@ static long log_size(const struct bench *b, int i)
     return file && fseek(file, 0, SEEK_END) == 0 ? ftell(file) : 0;
 }
 
-static void read_waits(struct bench *b)
+static void read_waits(struct bench *b, const struct moment *from, const struct moment *to)
 {
     char path[320], line[512];
     for (int i = 0; i < 2; i++) {
         log_path(b, i, path);
         _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
-        if (!file || fseek(file, b->from[i], SEEK_SET) != 0)
+        if (!file || fseek(file, from->log[i], SEEK_SET) != 0)
             die("read a worker's log");
-        while (ftell(file) < b->to[i] && fgets(line, sizeof(line), file)) {
+        while (ftell(file) < to->log[i] && fgets(line, sizeof(line), file)) {
             const char *at = strstr(line, " waited ");
             if (at && b->n_waits < WAITS_MAX)
                 b->wait_ms[b->n_waits++] = strtod(at + 8, NULL);
@@ -358,35 +363,34 @@ static void read_waits(struct bench *b)
 /* ---- the run ---- */
 
 struct times {
-    double first_s, last_s, end_s, export_s; /* since the first submission */
-    double steady_from_s, steady_to_s, steady_from, steady_to;
+    double end_s, export_s; /* since the first submission */
     struct progress p;
+    struct moment *moments;
+    size_t n;
 };
 
 static void note(struct bench *b, struct times *t, double now_s)
 {
-    double share = t->p.steps > 0 ? t->p.measured / t->p.steps : 0;
-    if (t->first_s == 0 && t->p.measured > 0)
-        t->first_s = now_s;
-    if (t->last_s == 0 && share >= 1 && t->p.done > 0)
-        t->last_s = now_s;
-    if (share >= STEADY_FROM && t->steady_from_s == 0) {
-        t->steady_from_s = now_s;
-        t->steady_from = t->p.measured;
-        for (int i = 0; i < 2; i++)
-            b->from[i] = log_size(b, i);
-    }
-    if (share < STEADY_TO) {
-        t->steady_to_s = now_s;
-        t->steady_to = t->p.measured;
-        for (int i = 0; i < 2; i++)
-            b->to[i] = log_size(b, i);
-    }
+    if (t->n == MOMENTS_MAX)
+        return;
+    struct moment *m = &t->moments[t->n++];
+    *m = (struct moment){now_s, t->p.measured, {log_size(b, 0), log_size(b, 1)}};
+}
+
+/* The first moment with that share of all steps measured. */
+static const struct moment *moment_at(const struct times *t, double share)
+{
+    size_t i = 0;
+    while (i + 1 < t->n && t->moments[i].measured < share * t->p.steps)
+        i++;
+    return &t->moments[i];
 }
 
 static struct times run(struct bench *b)
 {
-    struct times t = {0};
+    struct times t = {.moments = calloc(MOMENTS_MAX, sizeof(struct moment))};
+    if (!t.moments)
+        die("out of memory");
     uint64_t start_ns = mf_now_ns(), next_ns = start_ns;
     submit_all(b);
     for (int i = 0; t.p.goals == 0 || t.p.done < t.p.goals; i++) {
@@ -425,7 +429,8 @@ static void print(struct bench *b, struct times *t, double daemon_s)
     (void)getrusage(RUSAGE_CHILDREN, &usage);
     double all_s = (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                    (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
-    double last_s = t->last_s > 0 ? t->last_s : t->end_s;
+    const struct moment *from = moment_at(t, STEADY_FROM), *to = moment_at(t, STEADY_TO);
+    double first_s = moment_at(t, 1e-9)->s, last_s = moment_at(t, 1)->s;
     for (size_t i = 0; i < b->n_waits; i++)
         none += b->wait_ms[i] < 0.1;
     for (int i = 0; i < N_PATHS; i++)
@@ -433,12 +438,11 @@ static void print(struct bench *b, struct times *t, double daemon_s)
                       b->path_ms[i] / MF_MAX(b->path_n[i], 1), b->path_worst_ms[i], b->path_n[i]);
     printf("catalogue_goals %.0f goals\ncatalogue_candidates %.0f steps\n", t->p.goals, t->p.steps);
     printf("catalogue_total_s %.1f s\n", t->end_s + t->export_s);
-    printf("catalogue_enumerate_s %.1f s\n", t->first_s);
-    printf("catalogue_measure_s %.1f s\n", last_s - t->first_s);
+    printf("catalogue_enumerate_s %.1f s\n", first_s);
+    printf("catalogue_measure_s %.1f s\n", last_s - first_s);
     printf("catalogue_race_s %.1f s\n", t->end_s - last_s);
     printf("catalogue_export_s %.2f s\n", t->export_s);
-    printf("catalogue_results_s %.0f results/s\n",
-           (t->steady_to - t->steady_from) / (t->steady_to_s - t->steady_from_s));
+    printf("catalogue_results_s %.0f results/s\n", (to->measured - from->measured) / (to->s - from->s));
     printf("catalogue_wait_ms_p50 %.3f ms\n", percentile(b->wait_ms, b->n_waits, 0.5));
     printf("catalogue_wait_ms_p99 %.3f ms\n", percentile(b->wait_ms, b->n_waits, 0.99));
     printf("catalogue_wait_none %.3f share\n", (double)none / (double)MF_MAX(b->n_waits, (size_t)1));
@@ -466,7 +470,7 @@ int main(int argc, char **argv)
     b->n_gets = 0;
     struct times t = run(b);
     check_counts(b);
-    read_waits(b);
+    read_waits(b, moment_at(&t, STEADY_FROM), moment_at(&t, STEADY_TO));
     printf("catalogue_rss_mib %.0f MiB\n", peak_mib(b->farm.pid));
     double daemon_s = cpu_s(b->farm.pid);
     for (int i = 0; i < 2; i++) {
@@ -479,5 +483,6 @@ int main(int argc, char **argv)
     globfree(&b->tables);
     free(b->get_ms);
     free(b->wait_ms);
+    free(t.moments);
     return EXIT_SUCCESS;
 }
