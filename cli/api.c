@@ -124,6 +124,8 @@ int mf_api_send(struct mf_cli *cli, const struct mf_http_request *q, struct mf_h
     if (reply->status >= 200 && reply->status < 300)
         return 0;
     print_problem(reply, q->path);
+    if (reply->status == 401)
+        fprintf(stderr, "  give a token by --token-file, MOEFARM_TOKEN_FILE or MOEFARM_TOKEN\n");
     return reply->status >= 500 ? MF_EXIT_UNREACHED : MF_EXIT_USAGE;
 }
 

@@ -370,6 +370,7 @@ START_TEST(over_tls)
     r = moefarm((const char *const[]){"--url", url, "--ca", ca, "batches", NULL});
     ck_assert_int_eq(r.code, 2);
     assert_says(r, "an access token is needed");
+    assert_says(r, "MOEFARM_TOKEN_FILE");
     /* Who is not vouched for is not told the token */
     r = moefarm((const char *const[]){"--url", url, "--token-file", token, "batches", NULL});
     ck_assert_int_eq(r.code, 3);

@@ -223,7 +223,8 @@ START_TEST(says_what_is_missing)
     ck_assert_msg(strstr(text, landlock ? "no landlock" : "no seccomp") != NULL, "%s", text);
     ck_assert_msg(strstr(text, landlock ? ", seccomp" : "landlock") != NULL, "%s", text);
     if (landlock)
-        ck_assert(is_refusal(prying_tcp()) && is_refusal(prying_shell()));
+        ck_assert(is_refusal(prying_tcp()) && is_refusal(prying_shell()) && is_refusal(prying_cut()) &&
+                  is_refusal(prying_truncate()) && prying_write() == 0);
     else if (has_landlock())
         ck_assert(is_refusal(prying_write()) && is_refusal(prying_shell()));
     ck_assert_int_eq(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0), 1);

@@ -78,6 +78,23 @@ static inline int prying_read(void)
     return r;
 }
 
+/* A file that it may read, say; and one that it may not even see. */
+static inline int prying_cut(void)
+{
+    const char *path = getenv(PRYING_FILE);
+    int fd = open(path ? path : "/tmp/prying", O_RDONLY | O_TRUNC);
+    int r = prying_result(fd);
+    if (fd >= 0)
+        (void)close(fd);
+    return r;
+}
+
+static inline int prying_truncate(void)
+{
+    const char *path = getenv(PRYING_FILE);
+    return prying_result(truncate(path ? path : "/tmp/prying", 0));
+}
+
 static inline int prying_chmod(void)
 {
     return prying_result(chmod("/tmp", 01777));
@@ -131,6 +148,8 @@ static const struct prying pryings[] = {
     {"connect",   prying_connect,   0},
     {"write",     prying_write,     1},
     {"read",      prying_read,      1},
+    {"cut",       prying_cut,       0},
+    {"truncate",  prying_truncate,  0},
     {"chmod",     prying_chmod,     0},
     {"shell",     prying_shell,     0},
 #ifndef __SANITIZE_ADDRESS__ /* whose search for leaks is spared it */

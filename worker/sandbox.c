@@ -86,7 +86,7 @@ static const struct {
 /* clang-format on */
 
 struct landlock {
-    int fd, version;
+    int fd;
     uint64_t known; /* rights that this kernel has */
 };
 
@@ -191,7 +191,7 @@ static int limit_files(const struct mf_sandbox *s, bool gpu)
     _cleanup_(mf_closep) int fd = (int)syscall(SYS_landlock_create_ruleset, &set, sizeof(set), 0);
     if (fd < 0)
         return -errno;
-    int r = allow_all(&(struct landlock){fd, (int)version, set.fs}, s, gpu);
+    int r = allow_all(&(struct landlock){fd, set.fs}, s, gpu);
     if (r == 0 && syscall(SYS_landlock_restrict_self, fd, 0) < 0)
         r = -errno;
     return r < 0 ? r : (int)version;

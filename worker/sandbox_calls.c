@@ -2,6 +2,7 @@
 #include "worker/sandbox.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/sched.h>
@@ -31,7 +32,7 @@
 /* Who may make a call in spite of its row. */
 enum { GPU = 1, FOREIGN = 2, SANITIZED = 4 };
 /* When a row applies, by the low half of an argument. */
-enum test { ALWAYS, IS, HAS, IS_NOT };
+enum test { ALWAYS, IS, HAS, IS_NOT, READS_AND_CUTS };
 
 struct row {
     int call, error;
@@ -77,6 +78,13 @@ static const struct row rows[] = {
     {SYS_chown,             EPERM,  0,             ALWAYS, 0, 0},
     {SYS_lchown,            EPERM,  0,             ALWAYS, 0, 0},
 #endif
+    /* and what it did not look at before Linux 6.2: cutting a file short that it lets be read */
+    {SYS_truncate,          EPERM,  0,             ALWAYS, 0, 0},
+    {SYS_openat,            EPERM,  0,             READS_AND_CUTS, 2, 0},
+#ifdef SYS_open
+    {SYS_open,              EPERM,  0,             READS_AND_CUTS, 1, 0},
+#endif
+    {SYS_openat2,           ENOSYS, 0,             ALWAYS, 0, 0}, /* its flags cannot be seen; libc takes openat then */
     {SYS_open_by_handle_at, EPERM,  0,             ALWAYS, 0, 0},
     /* namespaces and mounts: a world without these rules */
     {SYS_clone,             EPERM,  0,             HAS,    0, NAMESPACES},
@@ -156,10 +164,13 @@ static void add_row(struct program *p, const struct row *r)
         answer(p, no);
         return;
     }
-    add(p, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)r->call, 0, 4);
+    bool cuts = r->test == READS_AND_CUTS;
+    add(p, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)r->call, 0, cuts ? 5 : 4);
     load(p, offsetof(struct seccomp_data, args) + 8 * (size_t)r->argument); /* little-endian: the low half */
+    if (cuts)
+        add(p, BPF_ALU | BPF_AND | BPF_K, O_ACCMODE | O_TRUNC, 0, 0);
     uint16_t jump = BPF_JMP | BPF_K | (r->test == HAS ? BPF_JSET : BPF_JEQ);
-    add(p, jump, r->value, r->test == IS_NOT, r->test != IS_NOT);
+    add(p, jump, cuts ? O_RDONLY | O_TRUNC : r->value, r->test == IS_NOT, r->test != IS_NOT);
     answer(p, no);
     load(p, offsetof(struct seccomp_data, nr));
 }

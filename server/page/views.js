@@ -180,7 +180,7 @@ function drawWorkers(workers) {
     legend(phases.map((p) => ['c-' + p, p])),
     el('div', { class: 'cards' }, workers.map((w) => el('div', { class: 'cardbox', 'data-worker': w.id },
       el('h3', {}, el('span', { class: 'mono', text: w.name }), badge(w.state)),
-      el('p', { class: 'small' }, `${w.class} · ${w.model}${w.simulated ? ' · simulated' : ''} · ${w.host}`),
+      el('p', { class: 'small' }, `${w.class} · ${w.model}${w.simulated ? ' · simulated' : ''} · ${w.host}${w.sandbox ? ' · runners within: ' + w.sandbox : ''}`),
       stackedBar(phases.map((p) => ({ value: w.busy[p] || 0, cls: 'c-' + p, title: `${p} ${percent(w.busy[p] || 0)}` })), 1, `time of ${w.name}: ` + phases.map((p) => `${p} ${percent(w.busy[p] || 0)}`).join(', '), true),
       el('p', { class: 'mono', text: w.step || (w.state === 'busy' ? 'preparing' : '—') }),
       el('p', { class: 'small', text: `${percent((w.busy.timing || 0) + (w.busy.verify || 0))} in timing and verifying · ${w.n_results} results · ${w.n_deaths} runner deaths · seen ${ago(w.seen_ms)}` })))),
