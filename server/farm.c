@@ -17,12 +17,13 @@
 #include <string.h>
 #include <zmq.h>
 
-#define TURN_MESSAGES 512
-#define TURN_REQUESTS 64
-#define TURN_NS       5000000u
-#define GATHER_NS     200000u /* about what a commit takes */
-#define HOUSEKEEP_MS  50
-#define QUEUE_MAX     1000
+#define TURN_MESSAGES   512
+#define TURN_REQUESTS   64
+#define TURN_NS         5000000u
+#define GATHER_NS       200000u /* about what a commit takes */
+#define HOUSEKEEP_MS    50
+#define QUEUE_MAX       1000
+#define VERSION_TOLD_MS 10000
 
 const double mf_turn_bucket_s[MF_TURN_BUCKETS] = {0.0005, 0.001, 0.002, 0.005, 0.01,
                                                   0.02,   0.05,  0.1,   0.2,   0.5};
@@ -182,6 +183,20 @@ void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret)
 
 /* ---- one turn ---- */
 
+/* In the log now and then: such a peer asks again and again. */
+static int refuse_version(struct mf_farm *f, const struct mf_mail *mail)
+{
+    if (!f->version_told_ms || f->now_ms - f->version_told_ms >= VERSION_TOLD_MS) {
+        f->version_told_ms = f->now_ms;
+        log_warn(
+            "a worker that speaks version %d of the protocol is refused: this coordinator speaks version %d;"
+            " bring both to one release",
+            mail->version, MF_WIRE_VERSION);
+    }
+    return mf_peer_refuse(f, &mail->peer, "version", 0, "this coordinator speaks version %d only",
+                          MF_WIRE_VERSION);
+}
+
 /* 1: took one; 0: none waits. */
 static int take_mail(struct mf_farm *f)
 {
@@ -191,8 +206,7 @@ static int take_mail(struct mf_farm *f)
         return 0;
     f->stats.messages++;
     if (r == -EPROTONOSUPPORT)
-        r = mf_peer_refuse(f, &mail.peer, "version", 0, "this coordinator speaks version %d only",
-                           MF_WIRE_VERSION);
+        r = refuse_version(f, &mail);
     else if (r == -EBADMSG)
         r = mf_peer_refuse(f, &mail.peer, "malformed", 0,
                            "no message of two frames with a header of %d bytes", MF_WIRE_HEADER_SIZE);

@@ -114,8 +114,9 @@ struct mf_farm {
     bool wake_waiting; /* goals that wait may go on: somebody came, or something was asked for */
     bool ranking;      /* a layer model is being ranked */
     int64_t housekept_ms;
-    size_t n_acknowledged; /* workers, by the turn before: they may wait for that to send more */
-    int64_t failures_ms;   /* the second in which n_failures were told of */
+    size_t n_acknowledged;   /* workers, by the turn before: they may wait for that to send more */
+    int64_t version_told_ms; /* when the log last said that a peer's version is refused; 0: never */
+    int64_t failures_ms;     /* the second in which n_failures were told of */
     int n_failures;
     struct mf_event *told; /* of this turn, published after COMMIT */
     size_t n_told, cap_told;

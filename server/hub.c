@@ -173,8 +173,7 @@ int mf_hub_recv(struct mf_hub *h, struct mf_mail *ret)
         return -EBADMSG;
     }
     struct mf_wire_header head;
-    int version;
-    r = mf_wire_decode(header, len, &head, &version);
+    r = mf_wire_decode(header, len, &head, &ret->version);
     if (r < 0 || !more) {
         drop_rest(h, more);
         return r < 0 ? r : -EBADMSG;

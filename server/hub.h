@@ -29,6 +29,7 @@ uint64_t mf_peer_hash(const struct mf_peer *p); /* never 0 */
 struct mf_mail {
     struct mf_peer peer;
     enum mf_message type;
+    int version; /* of the protocol; set with -EPROTONOSUPPORT too */
     uint64_t sequence;
     const char *body; /* the hub's, until the next receive */
     size_t body_len;

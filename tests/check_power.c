@@ -4,7 +4,7 @@
  * acknowledgements. The seed is printed; MOEFARM_SEED repeats it.
  *
  *     check_power          12 failures
- *     check_power 300      so many, and later ones: checkpoints are among them */
+ *     check_power 60       so many, and later ones: checkpoints are among them */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -216,7 +216,7 @@ int main(int argc, char **argv)
     seed = text ? (unsigned)strtoul(text, NULL, 10) : (unsigned)mf_now_ns();
     if (argc > 1) {
         n_cuts = (int)strtol(argv[1], NULL, 10);
-        writes_max = 6000;
+        writes_max = 3000;
     }
 #ifdef __SANITIZE_ADDRESS__
     (void)printf("skipped: a program under AddressSanitizer takes no preloaded library\n");

@@ -151,16 +151,20 @@ void farm_audit(struct farm *f, int batch, const struct farm_keys *kept)
     (void)sqlite3_close(db);
 }
 
-bool farm_log_has(struct farm *f, const char *log, const char *text)
+int farm_log_count(struct farm *f, const char *log, const char *text)
 {
     char path[128];
+    int n = 0;
     (void)snprintf(path, sizeof(path), "%s/%s", f->folder, log);
     _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
     _cleanup_(mf_freep) char *line = NULL;
     size_t cap = 0;
-    while (file && getline(&line, &cap, file) >= 0) {
-        if (strstr(line, text))
-            return true;
-    }
-    return false;
+    while (file && getline(&line, &cap, file) >= 0)
+        n += strstr(line, text) != NULL;
+    return n;
+}
+
+bool farm_log_has(struct farm *f, const char *log, const char *text)
+{
+    return farm_log_count(f, log, text) > 0;
 }

@@ -28,5 +28,6 @@ void farm_check_whole(struct farm *f, const struct farm_keys *kept);
 void farm_audit(struct farm *f, int batch, const struct farm_keys *kept);
 /* A number out of the database, as an SQL query of one row gives it. */
 long farm_ask(struct farm *f, const char *sql);
-/* Whether a log ("moefarmd.log", "worker0.log") has the text. */
+/* Lines of a log ("moefarmd.log", "worker0.log") that have the text. */
+int farm_log_count(struct farm *f, const char *log, const char *text);
 bool farm_log_has(struct farm *f, const char *log, const char *text);

@@ -44,8 +44,11 @@ static int set_up(struct mf_agent *a, char *why, size_t why_cap)
     struct mf_crew_options crew = {
         .argv = a->o.runner_argv, .keep_bytes = a->o.keep_bytes, .reserve = a->o.reserve};
     r = mf_crew_new(&crew, &a->crew);
-    a->socket = (struct mf_agent_socket){
-        .zmq = a->o.zmq, .endpoint = a->o.coordinator, .keys = a->o.keys, .watch = a->o.keys || a->o.reserve};
+    a->socket = (struct mf_agent_socket){.zmq = a->o.zmq,
+                                         .endpoint = a->o.coordinator,
+                                         .keys = a->o.keys,
+                                         .watch = a->o.keys || a->o.reserve,
+                                         .other_version = -1};
     if (r == 0)
         r = mf_agent_socket_open(&a->socket);
     if (r < 0)
@@ -61,7 +64,7 @@ int mf_agent_new(const struct mf_agent_options *o, char *why, size_t why_cap, st
         return -ENOMEM;
     }
     a->o = *o;
-    a->lock_fd = a->journal.fd = -1;
+    a->lock_fd = a->journal.fd = a->told_version = -1;
     a->beat_ms = MF_AGENT_BEAT_MS;
     a->lease_ms = 3 * MF_AGENT_BEAT_MS;
     a->phase = MF_PHASE_WAIT;

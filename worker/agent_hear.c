@@ -202,12 +202,26 @@ static const struct {
 };
 /* clang-format on */
 
+/* Its REFUSE may be of a version that cannot be read here; that it came says enough, once. */
+static void tell_version(struct mf_agent *a)
+{
+    if (a->socket.other_version == a->told_version)
+        return;
+    a->told_version = a->socket.other_version;
+    log_warn("%s: the coordinator at %s speaks version %d of the protocol and this worker version %d: "
+             "neither takes"
+             " the other's messages; bring both to one release",
+             a->o.name, a->o.coordinator, a->told_version, MF_WIRE_VERSION);
+}
+
 void mf_agent_turn_socket(struct mf_agent *a)
 {
     for (int i = 0; i < MF_AGENT_MESSAGES_A_TURN && a->state != MF_AGENT_ENDED; i++) {
         enum mf_message type;
         _cleanup_(cJSON_Deletep) cJSON *m = NULL;
-        if (mf_agent_socket_receive(&a->socket, &type, &m) == 0)
+        int got = mf_agent_socket_receive(&a->socket, &type, &m);
+        tell_version(a);
+        if (got == 0)
             return;
         a->heard_ms = mf_now_ms();
         for (size_t k = 0; k < MF_ARRAY_LEN(handlers); k++) {

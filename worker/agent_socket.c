@@ -149,9 +149,13 @@ static int receive_one(struct mf_agent_socket *s, enum mf_message *ret_type, cJS
         int r = receive_frame(s->socket, &frame, &more);
         if (r < 0)
             return r;
-        if (n == 0)
-            good = mf_wire_decode(zmq_msg_data(&frame), zmq_msg_size(&frame), &header, &version) == 0;
-        else if (n == 1 && good)
+        if (n == 0) {
+            int decoded = mf_wire_decode(zmq_msg_data(&frame), zmq_msg_size(&frame), &header, &version);
+            good = decoded == 0;
+            if (decoded == -EPROTONOSUPPORT)
+                s->other_version = version;
+        }
+        if (n == 1 && good)
             body = mf_json_parse(zmq_msg_data(&frame), zmq_msg_size(&frame), MF_WIRE_BODY_MAX);
         n++;
         zmq_msg_close(&frame);

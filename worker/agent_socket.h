@@ -22,6 +22,7 @@ struct mf_agent_socket {
     void *socket, *monitor;
     uint64_t sequence;  /* of the last message sent */
     uint64_t n_refused; /* messages received that were none */
+    int other_version;  /* that the last of them was of; -1: none was */
 };
 
 /* Connects anew, closing what was there with nothing left in its queues. */

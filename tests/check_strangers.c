@@ -1,0 +1,271 @@
+/* Who comes to a farm and does not belong: peers of another version of the protocol, a second worker for a device or a name, and
+ * ten thousand connections. Each is refused in words that both sides can read, and those who belong notice nothing. Real
+ * processes; the peers of other versions are of cardboard. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/json.h"
+#include "common/wire.h"
+#include "farm_audit.h"
+#include "http_client.h"
+#include "mf_check.h"
+
+#define BEAT_MS       300
+#define N_CONNECTIONS 10000
+#define HTTP_LIMIT    512 /* server/http.c */
+
+static const char csv[] =
+    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_"
+    "stage1\n"
+    "16,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n";
+
+static struct farm farm;
+
+static void start_worker(int place, const char *device, const char *name)
+{
+    const char *const args[] = {"--device", device, name ? "--name" : NULL, name, NULL};
+    farm_start_worker(&farm, place, args);
+}
+
+static void run_batch(const char *query)
+{
+    int batch = farm_submit(&farm, csv, query);
+    farm_wait_done(&farm, batch);
+    farm_audit(&farm, batch, &(struct farm_keys){0});
+}
+
+static void wait_log(const char *log, const char *text)
+{
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    while (!farm_log_has(&farm, log, text)) {
+        ck_assert_msg(mf_now_ms() < until, "%s does not say \"%s\"", log, text);
+        (void)poll(NULL, 0, 10);
+    }
+}
+
+/* ---- versions ---- */
+
+static const int versions[] = {MF_WIRE_VERSION - 1, MF_WIRE_VERSION + 1};
+
+/* A HELLO of another version: a header whose magic and version are where they always are, and nothing else is known. */
+static void send_other(void *socket, int version)
+{
+    const unsigned char header[] = {'M', 'F', (unsigned char)version, 0, 1, 2, 3};
+    ck_assert_int_ge(zmq_send(socket, header, sizeof(header), ZMQ_SNDMORE), 0);
+    ck_assert_int_ge(zmq_send(socket, "{}", 2, 0), 0);
+}
+
+START_TEST(worker_of_another_version)
+{
+    char endpoint[64], said[96], answer[512] = "";
+    int wait_ms = 20000, none = 0;
+    farm_start(&farm, BEAT_MS);
+    start_worker(0, "sim:gfx942/304:0", NULL);
+    farm_wait_workers(&farm, 1);
+    void *zmq = zmq_ctx_new(), *socket = zmq_socket(zmq, ZMQ_DEALER);
+    (void)zmq_setsockopt(socket, ZMQ_RCVTIMEO, &wait_ms, sizeof(wait_ms));
+    (void)zmq_setsockopt(socket, ZMQ_LINGER, &none, sizeof(none));
+    (void)snprintf(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%d", farm.hub);
+    ck_assert_int_eq(zmq_connect(socket, endpoint), 0);
+    for (int i = 0; i < 100; i++)
+        send_other(socket, versions[_i]);
+    uint8_t header[MF_WIRE_HEADER_SIZE];
+    struct mf_wire_header decoded;
+    int version;
+    int n = zmq_recv(socket, header, sizeof(header), 0);
+    ck_assert_int_eq(mf_wire_decode(header, (size_t)n, &decoded, &version), 0);
+    ck_assert_int_eq(decoded.type, MF_MESSAGE_REFUSE);
+    ck_assert_int_gt(zmq_recv(socket, answer, sizeof(answer) - 1, 0), 0);
+    ck_assert_msg(strstr(answer, "\"version\"") && strstr(answer, "speaks version 1 only"), "%s", answer);
+    (void)snprintf(said, sizeof(said), "a worker that speaks version %d of the protocol is refused",
+                   versions[_i]);
+    wait_log("moefarmd.log", said);
+    ck_assert_int_eq(farm_log_count(&farm, "moefarmd.log", said), 1);
+    run_batch("&classes=gfx942/304");
+    (void)zmq_close(socket);
+    (void)zmq_ctx_term(zmq);
+}
+END_TEST
+
+START_TEST(coordinator_of_another_version)
+{
+    char endpoint[64], said[96], id[64], rest[4096];
+    int wait_ms = 20000, none = 0;
+    size_t len = sizeof(endpoint);
+    farm_make(&farm);
+    void *zmq = zmq_ctx_new(), *socket = zmq_socket(zmq, ZMQ_ROUTER);
+    (void)zmq_setsockopt(socket, ZMQ_RCVTIMEO, &wait_ms, sizeof(wait_ms));
+    (void)zmq_setsockopt(socket, ZMQ_LINGER, &none, sizeof(none));
+    ck_assert_int_eq(zmq_bind(socket, "tcp://127.0.0.1:*"), 0);
+    ck_assert_int_eq(zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &len), 0);
+    farm.hub = (int)strtol(strrchr(endpoint, ':') + 1, NULL, 10);
+    start_worker(0, "sim:gfx942/304:0", NULL);
+    /* Two of its HELLOs: it stays and asks on, and says what is wrong once */
+    for (int i = 0; i < 2; i++) {
+        int n = zmq_recv(socket, id, sizeof(id), 0);
+        ck_assert_int_gt(n, 0);
+        ck_assert_int_gt(zmq_recv(socket, rest, sizeof(rest), 0), 0);
+        ck_assert_int_gt(zmq_recv(socket, rest, sizeof(rest), 0), 0);
+        ck_assert_int_ge(zmq_send(socket, id, (size_t)n, ZMQ_SNDMORE), 0);
+        send_other(socket, versions[_i]);
+    }
+    (void)snprintf(said, sizeof(said), "speaks version %d of the protocol and this worker version %d",
+                   versions[_i], MF_WIRE_VERSION);
+    wait_log("worker0.log", said);
+    ck_assert_int_eq(farm_log_count(&farm, "worker0.log", said), 1);
+    ck_assert_int_eq(farm_end(&farm.workers[0]), 0);
+    (void)zmq_close(socket);
+    (void)zmq_ctx_term(zmq);
+}
+END_TEST
+
+/* ---- claims ---- */
+
+static int wait_end(pid_t *pid)
+{
+    int status = 0;
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    while (waitpid(*pid, &status, WNOHANG) != *pid) {
+        ck_assert_msg(mf_now_ms() < until, "the worker does not end");
+        (void)poll(NULL, 0, 5);
+    }
+    *pid = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Two workers for one device, and two of one name, on one host: the second ends, and says who has it. */
+START_TEST(claims)
+{
+    char holder[64];
+    farm_start(&farm, BEAT_MS);
+    start_worker(0, "sim:gfx942/304:0", NULL);
+    farm_wait_workers(&farm, 1);
+    (void)snprintf(holder, sizeof(holder), "is held by the worker with pid %ld", (long)farm.workers[0]);
+    start_worker(1, "sim:gfx942/304:0", NULL);
+    ck_assert_int_eq(wait_end(&farm.workers[1]), 1);
+    wait_log("worker1.log", holder);
+    start_worker(2, "sim:gfx942/304:2", "w0");
+    ck_assert_int_eq(wait_end(&farm.workers[2]), 1);
+    wait_log("worker2.log", "another worker of this name has it");
+    run_batch("&classes=gfx942/304");
+    ck_assert_int_eq(farm_ask(&farm, "SELECT count(*) FROM worker"), 1);
+}
+END_TEST
+
+/* ---- connections ---- */
+
+static int n_descriptors(pid_t pid)
+{
+    char path[64];
+    int n = 0;
+    for (int fd = 0; fd < 2 * N_CONNECTIONS; fd++) {
+        (void)snprintf(path, sizeof(path), "/proc/%ld/fd/%d", (long)pid, fd);
+        n += access(path, F_OK) == 0 || faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    }
+    return n;
+}
+
+/* Begun, not waited for: those that the server does not take stay on their way. */
+static void connect_all(int port, int *fds)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((unsigned short)port),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    for (int i = 0; i < N_CONNECTIONS; i++) {
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        ck_assert_msg(fds[i] >= 0, "%d: %s", i, strerror(errno));
+        ck_assert(connect(fds[i], (struct sockaddr *)&a, sizeof(a)) == 0 || errno == EINPROGRESS);
+    }
+}
+
+static void close_all(int *fds)
+{
+    for (int i = 0; i < N_CONNECTIONS; i++)
+        (void)close(fds[i]);
+}
+
+/* On a connection that was there before. */
+static void ask_on(int fd)
+{
+    http_sends(fd, "GET /api/v1/batches HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    struct http_reply r = http_read(fd, 0);
+    ck_assert_int_eq(r.status, 200);
+    http_reply_free(&r);
+}
+
+static void set_descriptors(rlim_t n)
+{
+    struct rlimit limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = n < limit.rlim_max ? n : limit.rlim_max;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+/* At the port of people, or of workers: the limit is respected, who is there is served, and afterwards everybody is. The farm
+ * is started with the few descriptors that a login shell gives. */
+START_TEST(ten_thousand_connections)
+{
+    static int fds[N_CONNECTIONS];
+    bool http = _i == 0;
+    set_descriptors(1024);
+    farm_start(&farm, BEAT_MS);
+    start_worker(0, "sim:gfx942/304:0", NULL);
+    set_descriptors(2 * N_CONNECTIONS);
+    farm_wait_workers(&farm, 1);
+    int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
+    int kept = http_connect(farm.http);
+    ck_assert_int_ge(kept, 0);
+    ask_on(kept);
+    connect_all(http ? farm.http : farm.hub, fds);
+    for (int i = 0; i < 20; i++)
+        ask_on(kept);
+    if (http)
+        ck_assert_int_le(n_descriptors(farm.daemon), HTTP_LIMIT + 100);
+    else
+        farm_wait_done(&farm, batch); /* people are served while strangers hold the other port */
+    ask_on(kept);
+    close_all(fds);
+    (void)close(kept);
+    farm_wait_done(&farm, batch);
+    farm_audit(&farm, batch, &(struct farm_keys){0});
+    run_batch("&classes=gfx942/304&seed=2");
+    ck_assert(!farm_log_has(&farm, "moefarmd.log", "is lost"));
+}
+END_TEST
+
+static void stop(void)
+{
+    farm_stop(&farm);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("strangers");
+    TCase *tc = tcase_create("strangers");
+    struct rlimit limit;
+    tcase_add_checked_fixture(tc, NULL, stop);
+    tcase_add_loop_test(tc, worker_of_another_version, 0, (int)MF_ARRAY_LEN(versions));
+    tcase_add_loop_test(tc, coordinator_of_another_version, 0, (int)MF_ARRAY_LEN(versions));
+    tcase_add_test(tc, claims);
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max >= N_CONNECTIONS + 1000)
+        tcase_add_loop_test(tc, ten_thousand_connections, 0, 2);
+    else
+        (void)printf("left out: %d connections need a hard limit of that many open files (ulimit -Hn)\n",
+                     N_CONNECTIONS);
+    tcase_set_timeout(tc, 120);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}
