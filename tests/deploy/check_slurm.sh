@@ -105,8 +105,11 @@ found = [w for w in json.load(sys.stdin) if w["name"] == sys.argv[1]]
 print(found[0][sys.argv[2]] if found else "")' "$1" "$2"
 }
 
-is_busy() {
-    [ "$(worker "$1" state)" = busy ] && [ "$(worker "$1" n_results)" -ge "${2-1}" ]
+# has_results NAME N: so many at least, over all its lives
+has_results() {
+    local n
+    n=$(worker "$1" n_results)
+    [ -n "$n" ] && [ "$n" -ge "$2" ]
 }
 
 is_gone() {
@@ -121,30 +124,28 @@ submit_workers() {
     sbatch --parsable --output=/tmp/job-%j.out --chdir=/tmp "$@" /usr/share/moefarm/slurm/moefarm-workers.sbatch "$batch"
 }
 
-is_running() {
-    [ "$(squeue --noheader --format=%T --job "$1" 2>/dev/null)" = RUNNING ]
-}
-
 start_slurm
 start_farm
 head -n 9 $MF_SOURCE_DIR/examples/qwen3_untuned_fmoe.csv >shapes.csv
-echo '{"step_ms": 25}' >slow.json
+# Slow enough to last, until the node has come back: then nothing is waited for
+echo '{"step_ms": 100}' >slow.json
 batch=$(moefarm submit shapes.csv --classes gfx942/304 --name slurm | sed -n 's/^batch \([0-9]*\):.*/\1/p')
 export MOEFARM_DEVICES=sim:gfx942/304:0:/tmp/slow.json MOEFARM_SPOOL=/var/lib/spool
 
-first=$(submit_workers --array=1-3)
+submit_workers --array=1-3 >/dev/null
 name=-sim-gfx942-304-0
-await is_busy node1$name
-await is_busy node2$name
-results=$(worker node2$name n_results)
+await has_results node1$name 1
+await has_results node2$name 1
 echo "workers of both nodes measure"
 
 # One is taken away, and comes back with another job: by its name it is the same worker
 victim=$(squeue --noheader --format='%i %N' | awk '$2 == "node2" {print $1}')
 scancel "$victim"
 await is_gone node2$name
-second=$(submit_workers --nodelist=node2)
-await is_busy node2$name $((results + 1))
+results=$(worker node2$name n_results)
+echo '{}' >slow.json
+submit_workers --nodelist=node2 >/dev/null
+await has_results node2$name $((results + 1))
 echo "a node was taken away and came back"
 
 timeout 120 moefarm watch "$batch" >watch.log || fail "the batch failed"

@@ -67,7 +67,7 @@ lay_out() {
     cp /usr/lib/systemd/system/moefarm* $units/
     printf '[Service]\nStandardOutput=append:/tmp/%%p.log\nStandardError=append:/tmp/%%p.log\n' |
         tee $units/moefarm{d,-worker@,-backup}.service.d/log.conf >/dev/null
-    printf '[Service]\nWatchdogSec=2\nRestartSec=0\n' >$units/moefarmd.service.d/hasty.conf
+    printf '[Service]\nWatchdogSec=5\nRestartSec=0\n' >$units/moefarmd.service.d/hasty.conf
     echo 'MOEFARMD_OPTIONS=--http 127.0.0.1:0 --hub 127.0.0.1:0 --port-file /var/lib/moefarm/ports' >/etc/moefarm/moefarmd.env
     cat >$units/probe.service <<END
 [Unit]
