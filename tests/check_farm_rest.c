@@ -89,6 +89,61 @@ START_TEST(quarantine)
 }
 END_TEST
 
+/* clang-format off */
+static const struct {
+    const char *match, *fault, *status, *reason;
+} bad_steps[] = {
+    {"sim_s1_m16_*", "hang",        "quarantined", "hang"},
+    {"sim_s1_m32_*", "zero_time",   "implausible", "0 us"},
+    {"sim_s1_m64_*", "beyond_peak", "implausible", "peak"},
+    {"sim_s2_m16_*", "exit",        "quarantined", "exit code 3"},
+    {"sim_s2_m32_*", "nan",         "wrong",       "NaN"},
+    {"sim_s2_m64_*", "wrong",       "wrong",       "relative error"},
+};
+/* clang-format on */
+
+/* A device on which kernels hang, kill every runner that meets them, lie about their time or give rubbish: each has its status
+ * and its reason, the batch ends, and its winner is none of them. */
+START_TEST(bad_devices)
+{
+    char spec[1024] = "{\"faults\":[";
+    for (size_t i = 0; i < MF_ARRAY_LEN(bad_steps); i++)
+        (void)snprintf(spec + strlen(spec), sizeof(spec) - strlen(spec),
+                       "%s{\"match\":\"%s\",\"fault\":\"%s\"}", i ? "," : "", bad_steps[i].match,
+                       bad_steps[i].fault);
+    (void)strncat(spec, "]}", sizeof(spec) - strlen(spec) - 1);
+    start(spec);
+    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&time_cap_ms=100"));
+    _cleanup_(cJSON_Deletep) cJSON *steps = farm_get(&farm, "/api/v1/goals/1/steps?limit=1000");
+    const cJSON *step;
+    int met[MF_ARRAY_LEN(bad_steps)] = {0};
+    cJSON_ArrayForEach (step, mf_json_array(steps, "items")) {
+        size_t i = 0;
+        while (i < MF_ARRAY_LEN(bad_steps) &&
+               strncmp(farm_text(step, "name"), bad_steps[i].match, strlen(bad_steps[i].match) - 1) != 0)
+            i++;
+        const char *status = farm_text(step, "status"), *reason = farm_text(step, "reason");
+        if (i == MF_ARRAY_LEN(bad_steps)) {
+            ck_assert_msg(strcmp(status, "ok") == 0 || strcmp(status, "slow") == 0, "%s: %s: %s",
+                          farm_text(step, "name"), status, reason);
+            continue;
+        }
+        ck_assert_msg(strcmp(status, bad_steps[i].status) == 0 && strstr(reason, bad_steps[i].reason),
+                      "%s: %s: %s", farm_text(step, "name"), status, reason);
+        met[i]++;
+    }
+    for (size_t i = 0; i < MF_ARRAY_LEN(bad_steps); i++)
+        ck_assert_msg(met[i] > 0, "no step is %s", bad_steps[i].match);
+    _cleanup_(mf_freep) char *table = farm_export(&farm, 1);
+    for (size_t i = 0; i < MF_ARRAY_LEN(bad_steps); i++) {
+        char prefix[32];
+        (void)snprintf(prefix, sizeof(prefix), "%.*s", (int)strlen(bad_steps[i].match) - 1,
+                       bad_steps[i].match);
+        ck_assert_ptr_null(strstr(table, prefix));
+    }
+}
+END_TEST
+
 /* What was asked for is what the config says it was made by, beside the machine, the device and the kernels. */
 START_TEST(provenance)
 {
@@ -295,6 +350,7 @@ int main(void)
     TCase *tc = tcase_create("farm_rest");
     tcase_add_checked_fixture(tc, NULL, stop);
     tcase_add_test(tc, quarantine);
+    tcase_add_test(tc, bad_devices);
     tcase_add_test(tc, provenance);
     tcase_add_test(tc, topk);
     tcase_add_test(tc, regret);
