@@ -13,17 +13,21 @@
 #include "server/routes.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
 
-#define TURN_MESSAGES   512
-#define TURN_REQUESTS   64
-#define TURN_NS         5000000u
-#define GATHER_NS       200000u /* about what a commit takes */
-#define HOUSEKEEP_MS    50
-#define QUEUE_MAX       1000
-#define VERSION_TOLD_MS 10000
+#define TURN_MESSAGES 512
+#define TURN_REQUESTS 64
+#define TURN_NS       5000000u
+#define GATHER_NS     200000u /* about what a commit takes */
+#define HOUSEKEEP_MS  50
+/* Old samples: results of a slice, and how long nothing is looked for when there was none */
+#define SAMPLES_A_SLICE  500
+#define SAMPLES_EVERY_MS 10000
+#define QUEUE_MAX        1000
+#define VERSION_TOLD_MS  10000
 
 const double mf_turn_bucket_s[MF_TURN_BUCKETS] = {0.0005, 0.001, 0.002, 0.005, 0.01,
                                                   0.02,   0.05,  0.1,   0.2,   0.5};
@@ -275,12 +279,26 @@ static int take_all(struct mf_farm *f, uint64_t start_ns)
     return r < 0 ? r : 0;
 }
 
+/* A slice a time: nobody waits for it. */
+static int drop_samples(struct mf_farm *f)
+{
+    int64_t before_ms = f->wall_ms - (int64_t)(fmin(f->options.samples_days, 1e6) * 86400e3);
+    if (!(f->options.samples_days > 0) || f->now_ms < f->samples_due_ms)
+        return 0;
+    int n = mf_store_samples_drop(f->store, before_ms, f->wall_ms, SAMPLES_A_SLICE);
+    if (n == 0)
+        f->samples_due_ms = f->now_ms + SAMPLES_EVERY_MS;
+    return n < 0 ? n : 0;
+}
+
 static int housekeep(struct mf_farm *f)
 {
     if (f->now_ms - f->housekept_ms < HOUSEKEEP_MS)
         return 0;
     f->housekept_ms = f->now_ms;
     int r = mf_units_expire(f);
+    if (r == 0)
+        r = drop_samples(f);
     return r < 0 ? r : mf_peers_flush(f);
 }
 

@@ -101,6 +101,7 @@ struct mf_farm_options {
     int64_t attempts;               /* leases of a unit before it is given up */
     double unit_s;                  /* a probe unit is cut to about that */
     double race_s;                  /* a race is planned to last about that, at the forecast times */
+    double samples_days;            /* raw samples are kept so long; 0: for ever */
 };
 #define MF_FARM_OPTIONS_INIT                                     \
     {                                                            \

@@ -114,6 +114,7 @@ struct mf_farm {
     bool wake_waiting; /* goals that wait may go on: somebody came, or something was asked for */
     bool ranking;      /* a layer model is being ranked */
     int64_t housekept_ms;
+    int64_t samples_due_ms;  /* when old samples are looked for next */
     size_t n_acknowledged;   /* workers, by the turn before: they may wait for that to send more */
     int64_t version_told_ms; /* when the log last said that a peer's version is refused; 0: never */
     int64_t failures_ms;     /* the second in which n_failures were told of */

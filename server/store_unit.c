@@ -293,6 +293,26 @@ int mf_store_result_add(struct mf_store *s, const struct mf_result_row *row)
     return r;
 }
 
+int mf_store_samples_drop(struct mf_store *s, int64_t before_ms, int64_t now_ms, int64_t most)
+{
+    int64_t from = 0, to = 0;
+    int r = mf_sql_get_i64(s, "SELECT samples_gone FROM farm", &from, "");
+    /* Results stand in the order in which they were committed: up to the first that is too young */
+    if (r > 0)
+        r = mf_sql_get_i64(
+            s,
+            "SELECT coalesce(min(CASE WHEN at_ms >= ?2 AND at_ms <= ?3 THEN id - 1 END), max(id), ?1)"
+            " FROM (SELECT id, at_ms FROM result WHERE id > ?1 ORDER BY id LIMIT ?4)",
+            &to, "iiii", from, before_ms, now_ms, most);
+    if (r <= 0 || to <= from)
+        return done(r);
+    r = mf_sql_run(s, "UPDATE result SET samples = NULL WHERE id > ? AND id <= ? AND samples IS NOT NULL",
+                   "ii", from, to);
+    if (r >= 0)
+        r = mf_sql_run(s, "UPDATE farm SET samples_gone = ?", "i", to);
+    return r < 0 ? r : (int)(to - from);
+}
+
 int mf_store_results_of_unit(struct mf_store *s, int64_t unit, int64_t attempt, mf_result_fn fn,
                              void *context)
 {

@@ -101,6 +101,9 @@ struct mf_result_row {
 };
 /* 1: committed with the turn; 0: it was known. */
 int mf_store_result_add(struct mf_store *s, const struct mf_result_row *row);
+/* Drops the samples of results before that moment, at most so many a call, oldest first; medians and spreads stay. A result from
+ * the future, of a clock that is wrong, goes with its neighbours. How many results were gone through; 0: none is so old. */
+int mf_store_samples_drop(struct mf_store *s, int64_t before_ms, int64_t now_ms, int64_t most);
 /* What a unit's attempt has given so far, for a coordinator that starts. */
 typedef int (*mf_result_fn)(void *context, const struct mf_result_row *row);
 int mf_store_results_of_unit(struct mf_store *s, int64_t unit, int64_t attempt, mf_result_fn fn,

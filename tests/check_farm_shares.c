@@ -1,6 +1,6 @@
-/* Who gets the workers: a batch that is added while another runs shares them with it from then on, also when the coordinator
+/* A farm over time. Who gets the workers: a batch that is added while another runs shares them with it from then on, also when the coordinator
  * is started again in between; one of a higher priority goes before both. One worker of cardboard, one unit at a time, so
- * that the order in which units come is the order in which they are granted. */
+ * that the order in which units come is the order in which they are granted. And what becomes of old samples. */
 #include "common/buf.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
@@ -57,9 +57,11 @@ static void greet(void)
     ck_assert_int_eq(fake_worker_send(&worker, MF_MESSAGE_READY, "{\"credit\":1}"), 0);
 }
 
+static const char *const *options; /* of the coordinator; NULL: none */
+
 static void start(void)
 {
-    farm = (struct farm_process){0};
+    farm = (struct farm_process){.more = options};
     zmq = zmq_ctx_new();
     farm_process_start(&farm, BEAT_MS);
     ck_assert_int_eq(fake_worker_open(&worker, zmq, farm.hub, "w"), 0);
@@ -169,6 +171,29 @@ START_TEST(priority_goes_first)
 }
 END_TEST
 
+/* Cardboard's results are some months old by their own clock: where samples are kept for a day, they are gone at once, and their
+ * median is still told. */
+START_TEST(old_samples_are_dropped)
+{
+    static const char *const more[] = {"--samples-days", "1", NULL};
+    options = more;
+    start();
+    options = NULL;
+    count_probes();
+    for (int64_t end = mf_now_ms() + LIMIT_MS;; mf_sleep_ms(20)) {
+        int status = 0;
+        _cleanup_(mf_freep) char *text =
+            farm_process_http(&farm, "GET", "/api/v1/steps/1/results", "", "", &status);
+        ck_assert_msg(text && strstr(text, "\"us\":") && !strstr(text, "\"us\":null"), "%s",
+                      text ? text : "");
+        if (strstr(text, "\"samples\":[]"))
+            break;
+        ck_assert_msg(mf_now_ms() < end, "%s", text);
+    }
+    stop();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("farm_shares");
@@ -177,6 +202,7 @@ int main(void)
     tcase_add_loop_test(c, a_late_batch_is_not_starved, 0, 2);
     tcase_add_test(c, equal_batches_take_turns);
     tcase_add_test(c, priority_goes_first);
+    tcase_add_test(c, old_samples_are_dropped);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

@@ -70,6 +70,7 @@ END_TEST
 
 static void without_turns(void)
 {
+    ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE farm DROP COLUMN samples_gone", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP INDEX unit_ready", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE unit DROP COLUMN turn", ""), 0);
     ck_assert_int_ge(
@@ -392,6 +393,54 @@ START_TEST(results_are_counted_once)
 }
 END_TEST
 
+static int64_t n_with_samples(void)
+{
+    int64_t n = -1;
+    ck_assert_int_eq(
+        mf_sql_get_i64(store, "SELECT count(*) FROM result WHERE samples IS NOT NULL AND us = 5", &n, ""), 1);
+    return n;
+}
+
+/* Old samples go, a slice at a time, and what was made of them stays; a clock that is ahead holds nothing up. */
+START_TEST(old_samples_are_dropped)
+{
+    static const int64_t at_ms[] = {1000, 2000, 90000, 2500, 4000, 1500};
+    const float samples[] = {1, 2, 3};
+    int64_t epoch;
+    make_units(1);
+    ck_assert_int_eq(mf_store_start(store, 5, &epoch), 0);
+    for (int i = 0; i < 6; i++) {
+        struct mf_step step = {.family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
+        mf_say(step.name, sizeof(step.name), "k%d", i);
+        ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
+        struct mf_result_row row = {.unit = 1,
+                                    .attempt = 1,
+                                    .seq = i + 1,
+                                    .step = i + 1,
+                                    .goal = 1,
+                                    .worker = slot.id,
+                                    .reason = "",
+                                    .us = 5,
+                                    .samples = samples,
+                                    .n_samples = 3,
+                                    .final = true,
+                                    .at_ms = at_ms[i]};
+        ck_assert_int_eq(mf_store_result_add(store, &row), 1);
+    }
+    ck_assert_int_eq(mf_store_samples_drop(store, 500, 5000, 100), 0);
+    ck_assert_int_eq(n_with_samples(), 6);
+    ck_assert_int_eq(mf_store_samples_drop(store, 3000, 5000, 1), 1);
+    ck_assert_int_eq(n_with_samples(), 5);
+    /* The third is of the future; the fifth is too young, and the sixth was committed behind it */
+    ck_assert_int_eq(mf_store_samples_drop(store, 3000, 5000, 100), 3);
+    ck_assert_int_eq(n_with_samples(), 2);
+    ck_assert_int_eq(mf_store_samples_drop(store, 3000, 5000, 100), 0);
+    ck_assert_int_eq(mf_store_samples_drop(store, 4500, 5000, 100), 2);
+    ck_assert_int_eq(n_with_samples(), 0);
+    ck_assert_int_eq(mf_store_samples_drop(store, 4500, 5000, 100), 0);
+}
+END_TEST
+
 static void check_pace(int64_t measured, int64_t refused, int64_t raced)
 {
     static const char *const sums[] = {"SELECT sum(measured) FROM pace WHERE batch = 1 AND at_s = 3",
@@ -483,6 +532,7 @@ int main(void)
     tcase_add_test(c, migrates_once);
     tcase_add_test(c, migrates_an_old_database);
     tcase_add_test(c, the_pace_is_kept);
+    tcase_add_test(c, old_samples_are_dropped);
     tcase_add_test(c, refuses_a_newer_database);
     tcase_add_test(c, readers_see_what_is_committed);
     tcase_add_test(c, a_commit_is_in_the_files);
