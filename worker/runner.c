@@ -525,15 +525,15 @@ int mf_runner_main(const struct mf_runner_options *o)
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (o->parent > 0 && getppid() != o->parent)
         return 0;
-    if (o->memory_bytes > 0) {
-        struct rlimit limit = {.rlim_cur = o->memory_bytes, .rlim_max = o->memory_bytes};
-        (void)setrlimit(RLIMIT_AS, &limit);
-    }
     if (o->asm_folder && o->asm_folder[0])
         (void)setenv(MF_ASM_FOLDER_ENV, o->asm_folder, 1);
     struct runner r = {.options = o};
     if (enter_sandbox(o, r.sandbox) < 0)
         return 1;
+    if (o->memory_bytes > 0) {
+        struct rlimit limit = {.rlim_cur = o->memory_bytes, .rlim_max = o->memory_bytes};
+        (void)setrlimit(RLIMIT_AS, &limit);
+    }
     r.extra.families = r.extra_families;
     prepare_last_words((int)fd);
     mf_channel_init(&r.channel, (int)fd);
