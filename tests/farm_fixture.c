@@ -30,7 +30,7 @@ static double uniform(struct fixture *f)
 
 static void add_devices(struct fixture *f)
 {
-    run(f, "INSERT OR IGNORE INTO farm VALUES (1, 3, ?)", "i", f->now_ms - 86400000);
+    run(f, "INSERT OR IGNORE INTO farm (id, epoch, created_ms) VALUES (1, 3, ?)", "i", f->now_ms - 86400000);
     run(f, "INSERT INTO device_class VALUES (1, 'cpu-znver4', 2), (2, 'sim-alpha', 64), (3, 'gfx942', 304)",
         "");
     run(f, "INSERT INTO device_model VALUES (1, 1, 'EPYC 9R14', 0, '{}'), (2, 2, 'Alpha 64', 1, '{}')", "");
