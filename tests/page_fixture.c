@@ -13,35 +13,19 @@
 
 #define MARKUP(column) #column " = '<img src=x onerror=\"window.owned=true\"><b>' || " #column
 
-static const char hostile[] = "UPDATE batch SET " MARKUP(
-    name) ";"
-          "UPDATE worker SET " MARKUP(name) "," MARKUP(host) "," MARKUP(version) "," MARKUP(step) "," MARKUP(
-              sandbox) ";"
-                       "UPDATE device_model SET " MARKUP(
-                           name) ";"
-                                 "UPDATE goal SET " MARKUP(
-                                     reason) ";"
-                                             "UPDATE kernel SET " MARKUP(
-                                                 name) ";"
-                                                       "UPDATE rejection SET " MARKUP(reason) "," MARKUP(kernel) "," MARKUP(
-                                                           rule) ";"
-                                                                 "UPDATE result SET " MARKUP(
-                                                                     reason) ";"
-                                                                             "UPDATE pipeline "
-                                                                             "SET " MARKUP(structure) "," MARKUP(
-                                                                                 layout) ";"
-                                                                                         "UPDATE strike "
-                                                                                         "SET " MARKUP(
-                                                                                             reason) ";"
-                                                                                                     "UPD"
-                                                                                                     "ATE"
-                                                                                                     " qu"
-                                                                                                     "ara"
-                                                                                                     "nti"
-                                                                                                     "ne "
-                                                                                                     "SET"
-                                                                                                     " " MARKUP(
-                                                                                                         reason);
+/* clang-format off */
+static const char hostile[] =
+    "UPDATE batch SET " MARKUP(name) ";"
+    "UPDATE worker SET " MARKUP(name) "," MARKUP(host) "," MARKUP(version) "," MARKUP(step) "," MARKUP(sandbox) ";"
+    "UPDATE device_model SET " MARKUP(name) ";"
+    "UPDATE goal SET " MARKUP(reason) ";"
+    "UPDATE kernel SET " MARKUP(name) ";"
+    "UPDATE rejection SET " MARKUP(reason) "," MARKUP(kernel) "," MARKUP(rule) ";"
+    "UPDATE result SET " MARKUP(reason) ";"
+    "UPDATE pipeline SET " MARKUP(structure) "," MARKUP(layout) ";"
+    "UPDATE strike SET " MARKUP(reason) ";"
+    "UPDATE quarantine SET " MARKUP(reason);
+/* clang-format on */
 
 START_TEST(test_serve)
 {
