@@ -4,7 +4,7 @@
  * acknowledgements. The seed is printed; MOEFARM_SEED repeats it.
  *
  *     check_power          12 failures
- *     check_power 60       so many, and later ones: checkpoints are among them */
+ *     check_power 60       so many, and later ones */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
