@@ -287,3 +287,23 @@ void mf_hip_function_close(struct mf_hip_function *f)
     if (f->module)
         f->module = f->device->ops->module_unload(f->device, f->module);
 }
+
+int mf_hip_kernel_new(struct mf_device *device, const struct mf_code *code, size_t size,
+                      struct mf_kernel **ret)
+{
+    struct mf_hip_function *f = calloc(1, size);
+    int r = f ? mf_hip_function_open(device, code, f) : -ENOMEM;
+    if (r < 0) {
+        free(f);
+        return r;
+    }
+    *ret = (struct mf_kernel *)f;
+    return 0;
+}
+
+struct mf_kernel *mf_hip_kernel_close(struct mf_kernel *k)
+{
+    mf_hip_function_close((struct mf_hip_function *)k);
+    free(k);
+    return NULL;
+}

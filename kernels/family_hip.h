@@ -90,6 +90,11 @@ struct mf_hip_function {
 /* -ENOTSUP when the code does not compile for the device or does not load; the words go to the log. */
 int mf_hip_function_open(struct mf_device *device, const struct mf_code *code, struct mf_hip_function *ret);
 void mf_hip_function_close(struct mf_hip_function *f);
+/* A family's kernel of so many bytes, whose first member is its function: opened, the rest zero. */
+int mf_hip_kernel_new(struct mf_device *device, const struct mf_code *code, size_t size,
+                      struct mf_kernel **ret);
+/* mf_family.close of all of them. */
+struct mf_kernel *mf_hip_kernel_close(struct mf_kernel *k);
 static inline int mf_hip_launch(const struct mf_hip_function *f, const struct mf_grid *grid, const void *args,
                                 size_t bytes)
 {

@@ -3,7 +3,6 @@
  *
  *     layer_fp8fn_128_silu_m32_n256_b[_w][_gu1]     block_m, weight rows of a tile; b, bt, bs, bts as tile has them */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/cleanup.h"
@@ -30,9 +29,9 @@ static const struct variant variants[] = {
 };
 
 struct mf_kernel {
+    struct mf_hip_function function; /* first */
     struct mf_shape shape;
     const struct variant *v;
-    struct mf_hip_function function;
     struct mf_grid grid;
 };
 
@@ -229,9 +228,10 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     int r = find(&device->info, shape, name, &v, &format, &source);
     if (r < 0)
         return r;
-    struct mf_kernel *k = calloc(1, sizeof(*k));
-    if (!k)
-        return -ENOMEM;
+    struct mf_kernel *k;
+    r = mf_hip_kernel_new(device, &source, sizeof(*k), &k);
+    if (r < 0)
+        return r;
     k->shape = *shape;
     k->v = v;
     int ring = stages_of(mf_hip_machine_of(&device->info), v, shape, format) *
@@ -239,11 +239,6 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     /* one block an SM, so that all of them are there at once */
     k->grid = (struct mf_grid){(uint32_t)device->info.cores,           1,    1,   MF_HIP_HOPPER_THREADS,
                                (uint32_t)(ring + out_bytes(v, shape)), true, true};
-    r = mf_hip_function_open(device, &source, &k->function);
-    if (r < 0) {
-        free(k);
-        return r;
-    }
     *ret = k;
     return 0;
 }
@@ -294,13 +289,6 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
-static struct mf_kernel *close_step(struct mf_kernel *k)
-{
-    mf_hip_function_close(&k->function);
-    free(k);
-    return NULL;
-}
-
 const struct mf_family mf_family_hip_layer = {
     .api = MF_FAMILY_API,
     .name = "layer",
@@ -308,7 +296,7 @@ const struct mf_family mf_family_hip_layer = {
     .enumerate = enumerate,
     .open = open_step,
     .launch = launch,
-    .close = close_step,
+    .close = mf_hip_kernel_close,
     .code = code,
     .shares = true,
 };

@@ -11,7 +11,6 @@
  * AMD (d in place of w) weights go straight from memory into the registers of the wave that multiplies them. b: two groups
  * of four waves that share a tile, and as many slices as LDS holds; b2: two such blocks on a multiprocessor. */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/cleanup.h"
@@ -79,9 +78,9 @@ struct config {
 };
 
 struct mf_kernel {
+    struct mf_hip_function function; /* first */
     struct mf_shape shape;
     struct config config;
-    struct mf_hip_function function;
     struct mf_grid grid;
     int32_t tile_columns;
 };
@@ -354,17 +353,13 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     int r = find(f->name, &device->info, shape, name, &w);
     if (r < 0)
         return r;
-    struct mf_kernel *k = calloc(1, sizeof(*k));
-    if (!k)
-        return -ENOMEM;
+    code_of(machine, &w.found, shape, &c);
+    struct mf_kernel *k;
+    r = mf_hip_kernel_new(device, &c, sizeof(*k), &k);
+    if (r < 0)
+        return r;
     k->shape = *shape;
     k->config = w.found;
-    code_of(machine, &w.found, shape, &c);
-    r = mf_hip_function_open(device, &c, &k->function);
-    if (r < 0) {
-        free(k);
-        return r;
-    }
     const struct variant *v = w.found.v;
     int threads = v->is_hopper ? MF_HIP_HOPPER_THREADS : v->warps_n * v->warps_m * machine->wave;
     k->grid =
@@ -405,13 +400,6 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
                                   : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
-static struct mf_kernel *close_step(struct mf_kernel *k)
-{
-    mf_hip_function_close(&k->function);
-    free(k);
-    return NULL;
-}
-
 const struct mf_family mf_family_hip_mx = {
     .api = MF_FAMILY_API,
     .name = "mx",
@@ -419,7 +407,7 @@ const struct mf_family mf_family_hip_mx = {
     .enumerate = enumerate,
     .open = open_step,
     .launch = launch,
-    .close = close_step,
+    .close = mf_hip_kernel_close,
     .code = mx_code,
     .shares = true,
 };
@@ -431,7 +419,7 @@ const struct mf_family mf_family_hip_wint4 = {
     .enumerate = enumerate,
     .open = open_step,
     .launch = launch,
-    .close = close_step,
+    .close = mf_hip_kernel_close,
     .code = wint4_code,
     .shares = true,
 };

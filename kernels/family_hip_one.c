@@ -2,7 +2,6 @@
  *
  *     one_bf16_silu_t512_b8_c1_y12      threads, loads of w1 in flight, columns of a wave, loads of w2 in flight */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/cleanup.h"
@@ -36,8 +35,8 @@ static const struct config *configs_of(const struct mf_device_info *device, size
 }
 
 struct mf_kernel {
+    struct mf_hip_function function; /* first */
     struct mf_shape shape;
-    struct mf_hip_function function;
     struct mf_grid grid;
 };
 
@@ -156,18 +155,14 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     int r = find(&device->info, shape, name, &c, &source);
     if (r < 0)
         return r;
-    struct mf_kernel *k = calloc(1, sizeof(*k));
-    if (!k)
-        return -ENOMEM;
+    struct mf_kernel *k;
+    r = mf_hip_kernel_new(device, &source, sizeof(*k), &k);
+    if (r < 0)
+        return r;
     k->shape = *shape;
     /* one block an SM, so that all of them are there at once */
     k->grid = (struct mf_grid){(uint32_t)device->info.cores, 1,    1,    (uint32_t)c->threads,
                                shared_bytes(shape),          true, false};
-    r = mf_hip_function_open(device, &source, &k->function);
-    if (r < 0) {
-        free(k);
-        return r;
-    }
     *ret = k;
     return 0;
 }
@@ -192,13 +187,6 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     return mf_hip_launch(&k->function, &k->grid, &args, sizeof(args));
 }
 
-static struct mf_kernel *close_step(struct mf_kernel *k)
-{
-    mf_hip_function_close(&k->function);
-    free(k);
-    return NULL;
-}
-
 const struct mf_family mf_family_hip_one = {
     .api = MF_FAMILY_API,
     .name = "one",
@@ -206,7 +194,7 @@ const struct mf_family mf_family_hip_one = {
     .enumerate = enumerate,
     .open = open_step,
     .launch = launch,
-    .close = close_step,
+    .close = mf_hip_kernel_close,
     .code = code,
     .shares = true,
 };

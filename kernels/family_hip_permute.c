@@ -10,7 +10,6 @@
  *     unpermute_z_m16, unpermute_zw_m16    rows of a token fetched, times its routing weights, and summed; weighted ones summed
  *     unpermute_few_z_m16, unpermute_few_zw_m16    the same for few routes */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/cleanup.h"
@@ -68,9 +67,9 @@ struct config {
 };
 
 struct mf_kernel {
+    struct mf_hip_function function; /* first */
     struct mf_shape shape;
     struct config config;
-    struct mf_hip_function function;
     struct mf_grid grid;
     int parts;
 };
@@ -408,9 +407,10 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     int r = find(&device->info, shape, name, &c, &source);
     if (r < 0)
         return r;
-    struct mf_kernel *k = calloc(1, sizeof(*k));
-    if (!k)
-        return -ENOMEM;
+    struct mf_kernel *k;
+    r = mf_hip_kernel_new(device, &source, sizeof(*k), &k);
+    if (r < 0)
+        return r;
     k->shape = *shape;
     k->config = c;
     k->grid = mf_hip_persistent_grid(&device->info, threads_of(&c, shape), blocks_sm(&c, shape),
@@ -418,11 +418,6 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     k->parts = parts_of(&c, shape, &k->grid);
     k->grid.x = blocks_of(&c, shape, &k->grid, k->parts);
     k->grid.early = true;
-    r = mf_hip_function_open(device, &source, &k->function);
-    if (r < 0) {
-        free(k);
-        return r;
-    }
     *ret = k;
     return 0;
 }
@@ -490,13 +485,6 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
-static struct mf_kernel *close_step(struct mf_kernel *k)
-{
-    mf_hip_function_close(&k->function);
-    free(k);
-    return NULL;
-}
-
 const struct mf_family mf_family_hip_permute = {
     .api = MF_FAMILY_API,
     .name = "permute",
@@ -504,7 +492,7 @@ const struct mf_family mf_family_hip_permute = {
     .enumerate = enumerate,
     .open = open_step,
     .launch = launch,
-    .close = close_step,
+    .close = mf_hip_kernel_close,
     .code = code,
     .shares = true,
 };

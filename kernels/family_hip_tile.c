@@ -11,7 +11,6 @@
  * as many slices as LDS holds; bs, bts the same with tokens for the rows of the product; d waves whose weights go straight from
  * memory into their registers (AMD). */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/cleanup.h"
@@ -123,10 +122,10 @@ struct config {
 };
 
 struct mf_kernel {
+    struct mf_hip_function function; /* first */
     struct mf_shape shape;
     struct config config;
     enum mf_hip_format format;
-    struct mf_hip_function function;
     struct mf_grid grid;
     int32_t tile_columns;
 };
@@ -362,18 +361,14 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     int r = find(&device->info, shape, name, &w);
     if (r < 0)
         return r;
-    struct mf_kernel *k = calloc(1, sizeof(*k));
-    if (!k)
-        return -ENOMEM;
+    code_of(mf_hip_machine_of(&device->info), &w.found, shape, w.format, &c);
+    struct mf_kernel *k;
+    r = mf_hip_kernel_new(device, &c, sizeof(*k), &k);
+    if (r < 0)
+        return r;
     k->shape = *shape;
     k->config = w.found;
     k->format = w.format;
-    code_of(mf_hip_machine_of(&device->info), &w.found, shape, w.format, &c);
-    r = mf_hip_function_open(device, &c, &k->function);
-    if (r < 0) {
-        free(k);
-        return r;
-    }
     const struct variant *v = w.found.v;
     const struct mf_hip_machine *machine = mf_hip_machine_of(&device->info);
     k->grid = mf_hip_persistent_grid(&device->info, v->warps_n * v->warps_m * machine->wave, v->blocks,
@@ -400,13 +395,6 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
-static struct mf_kernel *close_step(struct mf_kernel *k)
-{
-    mf_hip_function_close(&k->function);
-    free(k);
-    return NULL;
-}
-
 const struct mf_family mf_family_hip_tile = {
     .api = MF_FAMILY_API,
     .name = "tile",
@@ -414,7 +402,7 @@ const struct mf_family mf_family_hip_tile = {
     .enumerate = enumerate,
     .open = open_step,
     .launch = launch,
-    .close = close_step,
+    .close = mf_hip_kernel_close,
     .code = code,
     .shares = true,
 };

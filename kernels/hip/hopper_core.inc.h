@@ -105,8 +105,12 @@ MF_DEVICE void find_scales(const mf_hip_tile_args &a, i32 block, i64 (&ret)[2])
     }
 }
 
+/* Where nothing is done aside: with a slice, nor at the end. */
 struct nothing_aside {
     __device__ __forceinline__ void operator()()
+    {
+    }
+    __device__ __forceinline__ void end()
     {
     }
 };

@@ -82,6 +82,13 @@ MF_DEVICE void place_padding(const mf_hip_sort_args &a, const i32 *begin, const 
         }
     }
 }
+/* A sort with nothing else to do. */
+struct nothing {
+    __device__ __forceinline__ void operator()()
+    {
+    }
+};
+
 /* How blocks sort the same ids. They share the counting, and each places what it counted; or every block counts all, so that each
  * knows experts and num_valid by itself, and only what they place is shared. */
 struct sharing {

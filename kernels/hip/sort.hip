@@ -2,10 +2,6 @@
 #include "dialect.h"
 #include "sort.h"
 
-struct nothing {
-    __device__ __forceinline__ void operator()() {}
-};
-
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_sort(const mf_hip_sort_args a)
 {
     extern __shared__ i32 lds[];

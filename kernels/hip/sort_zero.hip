@@ -8,10 +8,6 @@
 #    include "quant_groups.h"
 #endif
 
-struct nothing {
-    __device__ __forceinline__ void operator()() {}
-};
-
 extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_sort_zero(const mf_hip_sort_zero_args a)
 {
     extern __shared__ i32 lds[];

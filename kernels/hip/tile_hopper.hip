@@ -73,9 +73,7 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
         nothing_aside aside;
 #endif
         bring(a.w_map, a.x_map, a.tile, r, n_blocks, mf_taken, always(), aside);
-#ifdef MF_ZERO
         aside.end();
-#endif
         if (threadIdx.x % GROUP == 0 && mf_take_one(mf_taken + 1) == gridDim.x - 1)
             mf_taken[0] = mf_taken[1] = 0; /* for the next launch */
         mf_copy_commit();
