@@ -16,7 +16,7 @@
 #include "common/text.h"
 #include "kernels/family_hip_move.h"
 
-#define SORT_BLOCKS  64   /* all of them resident at once on any device */
+#define SORT_BLOCKS  64   /* more are no faster */
 #define SORT_ASIDE   16   /* blocks that sort while others use the memory */
 #define SORT_FEW     2048 /* ids that one block sorts sooner than several could meet */
 #define ONE_MOST     8192 /* ids that one block is still tried for */
@@ -61,6 +61,11 @@ static bool aligns(enum mf_hip_move_kind kind)
 bool mf_hip_move_orders(enum mf_hip_move_kind kind)
 {
     return kind <= MF_HIP_SORT_QUANT1 || aligns(kind);
+}
+
+bool mf_hip_move_sorts_aside(enum mf_hip_move_kind kind)
+{
+    return kind == MF_HIP_SORT_ZERO || kind == MF_HIP_SORT_QUANT1;
 }
 
 bool mf_hip_move_quantises(enum mf_hip_move_kind kind)
@@ -115,8 +120,7 @@ bool mf_hip_move_skips(enum mf_hip_move_kind kind, const struct mf_shape *s)
 bool mf_hip_move_quantises_first(enum mf_hip_move_kind kind, const struct mf_shape *s)
 {
     const struct mf_codec *c = mf_hip_move_codec(s);
-    return (kind == MF_HIP_SORT_ZERO || kind == MF_HIP_SORT_QUANT1) && mf_cpu_quantises(s) &&
-           c->group_rows > 0 && c->group_cols > 0;
+    return mf_hip_move_sorts_aside(kind) && mf_cpu_quantises(s) && c->group_rows > 0 && c->group_cols > 0;
 }
 
 static bool exists(const struct mf_shape *s, enum mf_hip_move_kind kind)
@@ -157,16 +161,17 @@ bool mf_hip_move_is_shared(const struct mf_codec *c)
     return c->scale_bytes > 0 && c->group_rows == 0;
 }
 
-uint32_t mf_hip_sort_blocks(enum mf_hip_move_kind kind, const struct mf_shape *s)
+uint32_t mf_hip_sort_blocks(const struct mf_device_info *device, enum mf_hip_move_kind kind,
+                            const struct mf_shape *s)
 {
-    int64_t n = s->token * s->topk;
+    bool aside = mf_hip_move_sorts_aside(kind);
+    int64_t n = s->token * s->topk, wanted = (n + MF_HIP_SORT_THREADS - 1) / MF_HIP_SORT_THREADS;
+    int64_t at_once = aside ? MF_MIN(device->cores - 1, SORT_ASIDE) : MF_MIN(device->cores, SORT_BLOCKS);
     if (aligns(kind))
         return kind == MF_HIP_ALIGN ? 1 : ALIGN_BLOCKS;
     if (kind == MF_HIP_SORT_ONE || n <= SORT_FEW)
         return 1;
-    return (uint32_t)MF_MIN((n + MF_HIP_SORT_THREADS - 1) / MF_HIP_SORT_THREADS,
-                            kind == MF_HIP_SORT_ZERO || kind == MF_HIP_SORT_QUANT1 ? SORT_ASIDE
-                                                                                   : SORT_BLOCKS);
+    return (uint32_t)MF_MAX(MF_MIN(wanted, at_once), 1);
 }
 
 /* ---- steps ---- */
@@ -198,7 +203,8 @@ static void describe(const struct mf_hip_move_config *c, const struct mf_shape *
         mf_step_need(&s, mf_cpu_topk());
         mf_step_give(&s, mf_cpu_sorted(c->block_m));
         s.bytes = T * shape->topk * 8 + slots * 8;
-        s.workspace_bytes = mf_hip_sort_blocks(c->kind, shape) * (size_t)shape->expert * sizeof(int32_t);
+        s.workspace_bytes =
+            mf_hip_sort_blocks(device, c->kind, shape) * (size_t)shape->expert * sizeof(int32_t);
         break;
     case MF_HIP_SORT_ZERO:
     case MF_HIP_SORT_QUANT1:
@@ -207,7 +213,8 @@ static void describe(const struct mf_hip_move_config *c, const struct mf_shape *
         if (c->kind == MF_HIP_SORT_ZERO)
             mf_step_give(&s, mf_hip_zeroed_y());
         s.bytes = T * shape->topk * 8 + slots * 8 + (c->kind == MF_HIP_SORT_ZERO ? T * H * 2 : 0);
-        s.workspace_bytes = mf_hip_sort_blocks(c->kind, shape) * (size_t)shape->expert * sizeof(int32_t);
+        s.workspace_bytes =
+            mf_hip_sort_blocks(device, c->kind, shape) * (size_t)shape->expert * sizeof(int32_t);
         if (!mf_hip_move_quantises_first(c->kind, shape))
             break;
         mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
@@ -333,7 +340,7 @@ static void code_of(const struct mf_hip_move_config *c, const struct mf_shape *s
         mf_code_define(ret, "MF_K=%d", s->topk);
         mf_code_define(ret, "MF_BLOCK_M=%d", c->block_m);
         mf_hip_define_share(ret, s);
-        if (c->kind == MF_HIP_SORT_ZERO || c->kind == MF_HIP_SORT_QUANT1)
+        if (mf_hip_move_sorts_aside(c->kind))
             mf_code_define(ret, "MF_COLS=%d", s->model_dim);
         if (mf_hip_move_quantises_first(c->kind, s))
             mf_hip_define_codec(ret, mf_hip_move_codec(s));
@@ -386,7 +393,7 @@ const struct mf_family mf_family_hip_move = {
     .enumerate = enumerate,
     .open = mf_hip_move_open,
     .launch = mf_hip_move_launch,
-    .close = mf_hip_move_close,
+    .close = mf_hip_kernel_close,
     .code = code,
     .shares = true,
 };

@@ -34,8 +34,11 @@ bool mf_hip_move_quantises(enum mf_hip_move_kind kind);
 bool mf_hip_move_orders(enum mf_hip_move_kind kind);
 /* Does a kind that sorts quantise x, too? Where groups of a row have their own scales. */
 bool mf_hip_move_quantises_first(enum mf_hip_move_kind kind, const struct mf_shape *s);
-/* Blocks that sort. */
-uint32_t mf_hip_sort_blocks(enum mf_hip_move_kind kind, const struct mf_shape *s);
+/* Does the kind sort beside others that use the memory? */
+bool mf_hip_move_sorts_aside(enum mf_hip_move_kind kind);
+/* Blocks that sort; where they meet, and others beside them, the device holds all at once. */
+uint32_t mf_hip_sort_blocks(const struct mf_device_info *device, enum mf_hip_move_kind kind,
+                            const struct mf_shape *s);
 uint32_t mf_hip_sort_shared(const struct mf_device_info *device, const struct mf_shape *s);
 /* Blocks of a multiprocessor that quantise at once. */
 int mf_hip_quant_blocks_sm(const struct mf_codec *c);
@@ -47,8 +50,7 @@ bool mf_hip_move_skips(enum mf_hip_move_kind kind, const struct mf_shape *s);
 int mf_hip_move_find(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
                      struct mf_hip_move_config *ret, struct mf_code *ret_code);
 
-/* mf_family.open, .launch and .close */
+/* mf_family.open and .launch */
 int mf_hip_move_open(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                      const char *name, struct mf_kernel **ret);
 int mf_hip_move_launch(struct mf_kernel *k, const struct mf_launch *l);
-struct mf_kernel *mf_hip_move_close(struct mf_kernel *k);

@@ -1,6 +1,5 @@
 /* move on GPUs: steps that family_hip_move.c has named, opened and launched. */
 #include <errno.h>
-#include <stdlib.h>
 
 #include "common/cleanup.h"
 #include "kernels/family_hip_move.h"
@@ -9,9 +8,9 @@
 #define BLOCKS_SM 8
 
 struct mf_kernel {
+    struct mf_hip_function function; /* first */
     struct mf_shape shape;
     struct mf_hip_move_config config;
-    struct mf_hip_function function;
     struct mf_grid grid;
 };
 
@@ -37,8 +36,8 @@ static struct mf_grid grid_of(const struct mf_hip_move_config *c, const struct m
 {
     int64_t sm = mf_hip_move_quantises(c->kind) ? mf_hip_quant_blocks_sm(mf_hip_move_codec(s)) : BLOCKS_SM;
     int64_t blocks = MF_MAX(MF_MIN(work_of(c, s), device->cores * sm), 1);
-    uint32_t sorters = mf_hip_sort_blocks(c->kind, s);
-    if (c->kind == MF_HIP_SORT_ZERO || c->kind == MF_HIP_SORT_QUANT1) /* a block a unit is resident */
+    uint32_t sorters = mf_hip_sort_blocks(device, c->kind, s);
+    if (mf_hip_move_sorts_aside(c->kind)) /* a block a unit is resident */
         sorters = MF_MAX(sorters + 1, (uint32_t)device->cores);
     if (mf_hip_move_orders(c->kind))
         return (struct mf_grid){sorters, 1,   1, MF_HIP_SORT_THREADS, mf_hip_sort_shared(device, s),
@@ -55,17 +54,13 @@ int mf_hip_move_open(const struct mf_family *f, struct mf_device *device, const 
     int r = mf_hip_move_find(&device->info, shape, name, &c, &source);
     if (r < 0)
         return r;
-    struct mf_kernel *k = calloc(1, sizeof(*k));
-    if (!k)
-        return -ENOMEM;
+    struct mf_kernel *k;
+    r = mf_hip_kernel_new(device, &source, sizeof(*k), &k);
+    if (r < 0)
+        return r;
     k->shape = *shape;
     k->config = c;
     k->grid = grid_of(&c, shape, &device->info);
-    r = mf_hip_function_open(device, &source, &k->function);
-    if (r < 0) {
-        free(k);
-        return r;
-    }
     *ret = k;
     return 0;
 }
@@ -97,7 +92,7 @@ static int launch_sort_zero(const struct mf_kernel *k, const struct mf_launch *l
     struct mf_hip_sort_zero_args a = {
         .sort = sort_args(k, l),
         .y = zeroes ? l->gives[1].part[0] : NULL,
-        .sorters = (int32_t)mf_hip_sort_blocks(k->config.kind, &k->shape),
+        .sorters = (int32_t)mf_hip_sort_blocks(&k->function.device->info, k->config.kind, &k->shape),
     };
     if (mf_hip_move_quantises_first(k->config.kind, &k->shape)) {
         const struct mf_tensor_ref *to = &l->gives[zeroes ? 2 : 1];
@@ -193,11 +188,4 @@ int mf_hip_move_launch(struct mf_kernel *k, const struct mf_launch *l)
         [MF_HIP_COMBINE_WEIGHTED] = launch_combine,
         [MF_HIP_ZERO] = launch_zero};
     return launchers[k->config.kind](k, l);
-}
-
-struct mf_kernel *mf_hip_move_close(struct mf_kernel *k)
-{
-    mf_hip_function_close(&k->function);
-    free(k);
-    return NULL;
 }

@@ -300,6 +300,27 @@ START_TEST(test_before_stage1)
 }
 END_TEST
 
+/* Blocks of a sort meet, so a device of few units gets no more than it holds at once; each has a count for each expert. */
+START_TEST(test_sort_of_few_units)
+{
+    static const int cores[] = {8, 40};
+    static struct heard h;
+    struct mf_device_info few = hopper;
+    size_t sorts = 0;
+
+    few.cores = cores[_i];
+    const struct mf_shape shape = ask(&few, "16384,2048,768,128,8," PLAIN, &h);
+    for (size_t i = 0; i < h.n; i++) {
+        if (strncmp(h.steps[i].name, "sort_", 5) != 0 || h.steps[i].workspace == 0)
+            continue;
+        sorts++;
+        ck_assert_msg(h.steps[i].workspace <= (uint64_t)few.cores * (uint64_t)shape.expert * 4, "%s",
+                      h.steps[i].name);
+    }
+    ck_assert_uint_gt(sorts, 0);
+}
+END_TEST
+
 START_TEST(test_names_of_nothing)
 {
     static const char *const names[] = {"", "s1_", "s1_bf16_silu_m16_n64_s6_w2x1x", "s3_bf16_m16_n64_s6_w2x1",
@@ -458,6 +479,7 @@ int main(void)
     tcase_add_test(tests, test_fnuz);
     tcase_add_loop_test(tests, test_on_request, 0, MF_ARRAY_LEN(shapes));
     tcase_add_loop_test(tests, test_before_stage1, 0, (int)MF_ARRAY_LEN(before_stage1));
+    tcase_add_loop_test(tests, test_sort_of_few_units, 0, 2);
     tcase_add_test(tests, test_names_of_nothing);
     tcase_add_test(tests, test_architecture);
     tcase_add_test(tests, test_narrow_on_hopper);

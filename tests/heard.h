@@ -23,6 +23,7 @@ struct heard {
     struct {
         char family[32], name[MF_STEP_NAME_MAX];
         mf_ops covers;
+        uint64_t workspace;
     } steps[HEARD_MAX];
     char rule[32], reason[MF_REASON_MAX]; /* of the last no */
 };
@@ -34,6 +35,7 @@ static inline int heard_step(struct mf_offer *o, const struct mf_step *s)
     ck_assert_uint_lt(h->n, HEARD_MAX);
     (void)mf_copy(h->steps[h->n].family, sizeof(h->steps[0].family), s->family);
     (void)mf_copy(h->steps[h->n].name, sizeof(h->steps[0].name), s->name);
+    h->steps[h->n].workspace = (uint64_t)s->workspace_bytes;
     h->steps[h->n++].covers = s->covers;
     return 0;
 }
