@@ -32,7 +32,7 @@ dpkg --path-include='/usr/share/doc/moefarm*' -i packages/*.deb >dpkg.log 2>&1 |
 dpkg -L moefarm-server moefarm-worker moefarm-cli | sort -u >files
 for file in bin/moefarmd bin/moefarm-worker bin/moefarm lib/systemd/system/moefarmd.service lib/systemd/system/moefarm-worker@.service \
     libexec/moefarm/moefarm-compile share/moefarm/hip/tile.hip \
-    share/doc/moefarm/docs/api.md share/doc/moefarm/examples/qwen3_untuned_fmoe.csv share/doc/moefarm-worker/copyright; do
+    share/doc/moefarm/docs/api.md share/doc/moefarm/SECURITY.md share/doc/moefarm/examples/qwen3_untuned_fmoe.csv share/doc/moefarm-worker/copyright; do
     grep -qx "/usr/$file" files && [ -f "/usr/$file" ] || fail "/usr/$file is not installed"
 done
 # Nothing of the build tree may be needed: it is not there on a host
