@@ -93,9 +93,9 @@ nodes_are_idle() {
 
 start_farm() {
     cmake --install "$MF_BINARY_DIR" --prefix /usr >install.log 2>&1 || fail "cmake --install"
-    moefarmd --state farm >moefarmd.log 2>&1 &
+    moefarmd --state farm --port-file ports >moefarmd.log 2>&1 &
     export MOEFARM_URL=http://127.0.0.1:8080 MOEFARM_COORDINATOR=tcp://127.0.0.1:7070
-    await curl -sf -o ready $MOEFARM_URL/readyz
+    await test -s ports
 }
 
 # worker NAME MEMBER
