@@ -3,7 +3,8 @@
 # A benchmark that was not built or that fails is named on standard error, and the exit code is 1.
 #
 #   scripts/bench.sh [NAME…]     commit, crashers, aa, move and farm, or the ones named; by name only: kernels, kernels without a
-#                                farm around them, and catalogue, every table of AITER through a large farm
+#                                farm around them, catalogue, every table of AITER through a large farm, and large, a database
+#                                of ten million measurements
 set -euo pipefail
 cd "$(dirname "$0")/.."
 names=("$@")

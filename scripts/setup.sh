@@ -6,7 +6,7 @@
 #   scripts/setup.sh                        what a build and its tests need
 #   scripts/setup.sh --with-browser         and what CI checks besides: Chromium, Node, promtool, clang-format
 #   scripts/setup.sh --with-fuzzers         and what the fuzzers are built and measured with: clang, llvm
-#   scripts/setup.sh --with-cluster         and what tests of several nodes start: Slurm, munge, systemd
+#   scripts/setup.sh --with-cluster         and what tests of several nodes need: Slurm, systemd, networks, Kubernetes' schema
 #   scripts/setup.sh --with-gpu-compilers   and what compiles the GPU kernels for AMD: hipRTC, clang 19
 set -euo pipefail
 
@@ -35,11 +35,11 @@ clang-format         style check
 '
 with_cluster='
 slurm-wlm            schedules the workers of a test over two nodes of this machine
-python3-kubernetes   the schema that the Kubernetes manifests are held against
-openssl              makes the certificate of a farm that asks for keys and tokens
-iproute2             gives them a network of their own
 munge                by which its daemons know each other
+iproute2             gives these nodes, and farms whose network is cut, a network of their own
 systemd              checks the units, and runs them in a copy of this machine
+openssl              makes the certificate of a farm that asks for keys and tokens
+python3-kubernetes   the schema that the Kubernetes manifests are held against
 '
 with_fuzzers='
 clang                builds the fuzzers
