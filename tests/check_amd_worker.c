@@ -24,13 +24,10 @@
 #define MODEL       "gfx90a of the tests' emulator"
 #define COMPILER    "hiprtc 9.0 libamdhip64.so.6.0.emulated"
 #define DEADLINE_MS 60000
-#define COLUMNS                                                                                          \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_" \
-    "stage1\n"
-#define WIDTHS ",64,32,4,2,ActivationType.Silu,torch.bfloat16,"
-#define BF16   "1" WIDTHS "torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
-#define BF16_2 "2" WIDTHS "torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
-#define FP8_B  "1" WIDTHS "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0,b1+b2"
+#define WIDTHS      ",64,32,4,2,ActivationType.Silu,torch.bfloat16,"
+#define BF16        "1" WIDTHS "torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define BF16_2      "2" WIDTHS "torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define FP8_B       "1" WIDTHS "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0,b1+b2"
 
 static char folder[] = "/tmp/check_amd_worker.XXXXXX", plan[64];
 static struct farm farm;
@@ -231,7 +228,7 @@ static void stop_farm(void)
 static void tune(const char *shape)
 {
     char csv[512];
-    mf_say(csv, sizeof(csv), "%s%s\n", COLUMNS, shape);
+    mf_say(csv, sizeof(csv), "%s%s\n", FARM_CSV_HEAD, shape);
     farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&topk=1&regret=none"));
 }
 

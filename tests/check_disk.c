@@ -24,9 +24,7 @@
 #define BEAT_MS   300
 #define MANY_ROWS 1000
 
-static const char csv_head[] =
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_"
-    "stage1\n";
+static const char csv_head[] = FARM_CSV_HEAD;
 static const char csv_row[] =
     "%d,%d,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n";
 

@@ -22,10 +22,7 @@
 #define BEAT_MS 150
 #define SHORT_N 2 /* visits that the short test kills at */
 
-static const char csv[] =
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_"
-    "stage1\n"
-    "16,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n";
+static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16);
 
 static struct farm farm;
 static char *undisturbed;

@@ -9,11 +9,6 @@
 #include "farm_harness.h"
 #include "mf_check.h"
 
-#define HEADER                                                                                           \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_" \
-    "stage1\n"
-#define SMALL \
-    "2,64,32,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
 #define LARGE \
     "4,1024,512,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
 #define PYTHON "python3 " MF_SOURCE_DIR "/examples/python_runner.py"
@@ -65,7 +60,7 @@ static cJSON *first_goal_list(int batch, const char *what)
 
 START_TEST(wins_a_row)
 {
-    int batch = tune(PYTHON, "move,python", HEADER SMALL);
+    int batch = tune(PYTHON, "move,python", FARM_CSV_HEAD FARM_CSV_SMALL);
     _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=python");
     const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
     ck_assert_str_eq(farm_text(step, "name"), "py_layer");
@@ -84,7 +79,7 @@ END_TEST
 
 START_TEST(refuses_in_a_sentence)
 {
-    int batch = tune(PYTHON, "move,python", HEADER LARGE);
+    int batch = tune(PYTHON, "move,python", FARM_CSV_HEAD LARGE);
     _cleanup_(cJSON_Deletep) cJSON *why = first_goal_list(batch, "rejections");
     const cJSON *item;
     bool found = false;
@@ -150,7 +145,7 @@ START_TEST(misbehaves)
 {
     char file[64], command[96];
     write_program(PROGRAM("@"), odd[_i].run, file, command);
-    int batch = tune(command, "move,odd", HEADER SMALL);
+    int batch = tune(command, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL);
     (void)unlink(file);
     _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=odd");
     const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
@@ -200,7 +195,8 @@ START_TEST(options)
     write_program(FLAWED, flaws[_i].flaw, file, command);
     start_farm(command, "move,python");
     for (int strict = 0; strict < 2; strict++) {
-        int batch = farm_submit(&farm, HEADER SMALL, strict ? flaws[_i].strict : flaws[_i].lenient);
+        int batch =
+            farm_submit(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, strict ? flaws[_i].strict : flaws[_i].lenient);
         farm_wait_done(&farm, batch);
         _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=python");
         const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);

@@ -14,11 +14,6 @@
 #include "kernels/family_plugin.h"
 #include "mf_check.h"
 
-#define HEADER                                                                                           \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_" \
-    "stage1\n"
-#define SMALL \
-    "2,64,32,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
 #define OBJECT(name) MF_BINARY_DIR "/tests/" name ".so"
 
 static struct farm farm;
@@ -35,7 +30,7 @@ static int tune(const char *families, const char *option, const char *value)
     const char *const args[] = {"--device", "cpu:0", "--families", families, option, value, NULL};
     farm_start_worker(&farm, 0, args);
     farm_wait_workers(&farm, 1);
-    int batch = farm_submit(&farm, HEADER SMALL, "&time_cap_ms=500");
+    int batch = farm_submit(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "&time_cap_ms=500");
     farm_wait_done(&farm, batch);
     return batch;
 }

@@ -17,12 +17,6 @@
 #include "prying.h"
 #include "remove_tree.h"
 
-#define HEADER                                                                                           \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_" \
-    "stage1\n"
-#define SMALL \
-    "2,64,32,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
-
 static char folder[64], scratch[80];
 
 static void make_folder(void)
@@ -268,7 +262,7 @@ START_TEST(a_prying_family)
                                 NULL};
     farm_start_worker(&farm, 0, args);
     farm_wait_workers(&farm, 1);
-    int batch = farm_submit(&farm, HEADER SMALL, "&time_cap_ms=500");
+    int batch = farm_submit(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "&time_cap_ms=500");
     farm_wait_done(&farm, batch);
     mf_say(path, sizeof(path), "/api/v1/goals/1/rejections?limit=1000");
     _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, path);

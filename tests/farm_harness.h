@@ -11,6 +11,20 @@
 #define FARM_WORKERS_MAX 8
 #define FARM_DEADLINE_MS 60000
 
+/* What is submitted: the header, and rows of small layers that simulated devices tune in a second. SMALL is computed on a CPU
+ * in no time. */
+#define FARM_CSV_HEAD                                                                           \
+    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
+    "doweight_stage1\n"
+#define FARM_CSV_ROW(token) \
+    "" #token               \
+    ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
+#define FARM_CSV_FP8                                                                                   \
+    "8,4096,1536,64,4,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fnuz,torch.float8_e4m3fnuz," \
+    "QuantType.per_Token,1,0\n"
+#define FARM_CSV_SMALL \
+    "2,64,32,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
+
 struct farm {
     char folder[64];
     int http, hub;           /* ports; kept over restarts of the coordinator */

@@ -40,9 +40,7 @@ static _Noreturn void die(const char *what)
 /* ---- crashers_s ---- */
 
 /* Two widths of tile and four blocks are legal: 96 GEMMs, 7 moves, and no one-launch step for so many tokens. */
-static const char csv[] =
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_"
-    "stage1\n"
+static const char csv[] = FARM_CSV_HEAD
     "1536,2048,192,512,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n";
 
 static const char spec[] = "{\"step_ms\":50,\"faults\":["
