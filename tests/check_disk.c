@@ -212,18 +212,6 @@ START_TEST(database_read_only)
 }
 END_TEST
 
-static int wait_end(pid_t *pid)
-{
-    int status = 0;
-    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
-    while (waitpid(*pid, &status, WNOHANG) != *pid) {
-        ck_assert_msg(mf_now_ms() < until, "the worker does not end");
-        (void)poll(NULL, 0, 5);
-    }
-    *pid = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 /* A worker whose spool is full leaves, and another one goes on; it does not come back, and takes no unit, until there is
  * room. Its units' attempts are not used up meanwhile. */
 START_TEST(spool_full)
@@ -237,12 +225,12 @@ START_TEST(spool_full)
     int batch = submit(2);
     ck_assert(farm_wait_batch(&farm, batch, "measured", 10));
     machine->write_errno = ENOSPC;
-    ck_assert_int_eq(wait_end(&farm.workers[0]), 1);
+    ck_assert_int_eq(farm_wait_end(&farm.workers[0]), 1);
     ck_assert(farm_log_has(&farm, "worker0.log", "keep a result in the spool: No space left on device"));
     ck_assert(farm_log_has(&farm, "moefarmd.log", "worker w0 leaves: its spool cannot be written to"));
     for (int i = 0; i < 10; i++) {
         start_worker(0);
-        ck_assert_int_eq(wait_end(&farm.workers[0]), 1);
+        ck_assert_int_eq(farm_wait_end(&farm.workers[0]), 1);
     }
     ck_assert(farm_log_has(&farm, "worker0.log", "w0.spool: No space left on device"));
     ck_assert_int_le(farm_ask(&farm, "SELECT max(attempt) FROM unit"), 2);

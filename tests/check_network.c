@@ -115,15 +115,6 @@ static void start_worker(int place, int namespace)
     ck_assert_int_eq(setns(here, CLONE_NEWNET), 0);
 }
 
-static void wait_log(const char *log, const char *text)
-{
-    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
-    while (!farm_log_has(&farm, log, text)) {
-        ck_assert_msg(mf_now_ms() < until, "%s does not say \"%s\"", log, text);
-        (void)poll(NULL, 0, 10);
-    }
-}
-
 static bool counter_is_positive(const char *name)
 {
     char line[96];
@@ -164,8 +155,8 @@ START_TEST(cut_and_healed)
         ip(there, "neigh replace " HERE " lladdr " NOBODY " dev m1 nud permanent");
     if (cuts[_i].to_worker)
         ip(here, "neigh replace " THERE " lladdr " NOBODY " dev m0 nud permanent");
-    wait_log("moefarmd.log", "worker w0 is lost: silent for");
-    wait_log("worker0.log", "nothing heard for");
+    farm_wait_log(&farm, "moefarmd.log", "worker w0 is lost: silent for");
+    farm_wait_log(&farm, "worker0.log", "nothing heard for");
     /* A little later: leases are fenced, the other one works on what was this one's */
     ck_assert(counter_is_positive("moefarm_results_committed_total"));
     if (cuts[_i].to_coordinator)

@@ -44,15 +44,6 @@ static void run_batch(const char *query)
     farm_audit(&farm, batch, &(struct farm_keys){0});
 }
 
-static void wait_log(const char *log, const char *text)
-{
-    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
-    while (!farm_log_has(&farm, log, text)) {
-        ck_assert_msg(mf_now_ms() < until, "%s does not say \"%s\"", log, text);
-        (void)poll(NULL, 0, 10);
-    }
-}
-
 /* ---- versions ---- */
 
 static const int versions[] = {MF_WIRE_VERSION - 1, MF_WIRE_VERSION + 1};
@@ -89,7 +80,7 @@ START_TEST(worker_of_another_version)
     ck_assert_msg(strstr(answer, "\"version\"") && strstr(answer, "speaks version 1 only"), "%s", answer);
     (void)snprintf(said, sizeof(said), "a worker that speaks version %d of the protocol is refused",
                    versions[_i]);
-    wait_log("moefarmd.log", said);
+    farm_wait_log(&farm, "moefarmd.log", said);
     ck_assert_int_eq(farm_log_count(&farm, "moefarmd.log", said), 1);
     run_batch("&classes=gfx942/304");
     (void)zmq_close(socket);
@@ -121,7 +112,7 @@ START_TEST(coordinator_of_another_version)
     }
     (void)snprintf(said, sizeof(said), "speaks version %d of the protocol and this worker version %d",
                    versions[_i], MF_WIRE_VERSION);
-    wait_log("worker0.log", said);
+    farm_wait_log(&farm, "worker0.log", said);
     ck_assert_int_eq(farm_log_count(&farm, "worker0.log", said), 1);
     ck_assert_int_eq(farm_end(&farm.workers[0]), 0);
     (void)zmq_close(socket);
@@ -130,18 +121,6 @@ START_TEST(coordinator_of_another_version)
 END_TEST
 
 /* ---- claims ---- */
-
-static int wait_end(pid_t *pid)
-{
-    int status = 0;
-    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
-    while (waitpid(*pid, &status, WNOHANG) != *pid) {
-        ck_assert_msg(mf_now_ms() < until, "the worker does not end");
-        (void)poll(NULL, 0, 5);
-    }
-    *pid = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
 
 /* Two workers for one device, and two of one name, on one host: the second ends, and says who has it. */
 START_TEST(claims)
@@ -152,11 +131,11 @@ START_TEST(claims)
     farm_wait_workers(&farm, 1);
     (void)snprintf(holder, sizeof(holder), "is held by the worker with pid %ld", (long)farm.workers[0]);
     start_worker(1, "sim:gfx942/304:0", NULL);
-    ck_assert_int_eq(wait_end(&farm.workers[1]), 1);
-    wait_log("worker1.log", holder);
+    ck_assert_int_eq(farm_wait_end(&farm.workers[1]), 1);
+    farm_wait_log(&farm, "worker1.log", holder);
     start_worker(2, "sim:gfx942/304:2", "w0");
-    ck_assert_int_eq(wait_end(&farm.workers[2]), 1);
-    wait_log("worker2.log", "another worker of this name has it");
+    ck_assert_int_eq(farm_wait_end(&farm.workers[2]), 1);
+    farm_wait_log(&farm, "worker2.log", "another worker of this name has it");
     run_batch("&classes=gfx942/304");
     ck_assert_int_eq(farm_ask(&farm, "SELECT count(*) FROM worker"), 1);
 }

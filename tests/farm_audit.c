@@ -168,3 +168,12 @@ bool farm_log_has(struct farm *f, const char *log, const char *text)
 {
     return farm_log_count(f, log, text) > 0;
 }
+
+void farm_wait_log(struct farm *f, const char *log, const char *text)
+{
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    while (!farm_log_has(f, log, text)) {
+        ck_assert_msg(mf_now_ms() < until, "%s does not say \"%s\"", log, text);
+        (void)poll(NULL, 0, 5);
+    }
+}

@@ -31,3 +31,5 @@ long farm_ask(struct farm *f, const char *sql);
 /* Lines of a log ("moefarmd.log", "worker0.log") that have the text. */
 int farm_log_count(struct farm *f, const char *log, const char *text);
 bool farm_log_has(struct farm *f, const char *log, const char *text);
+/* Waits until one has. */
+void farm_wait_log(struct farm *f, const char *log, const char *text);

@@ -82,19 +82,22 @@ static void kill_hard(pid_t *pid)
     (void)reap(pid);
 }
 
-int farm_end(pid_t *pid)
+int farm_wait_end(pid_t *pid)
 {
+    int status = 0;
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
-    ck_assert_int_eq(kill(*pid, SIGTERM), 0);
-    for (;;) {
-        int status = 0;
-        if (waitpid(*pid, &status, WNOHANG) == *pid) {
-            *pid = 0;
-            return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-        }
-        ck_assert_msg(mf_now_ms() < until, "it does not end on SIGTERM");
+    while (waitpid(*pid, &status, WNOHANG) != *pid) {
+        ck_assert_msg(mf_now_ms() < until, "process %ld does not end", (long)*pid);
         pause_between();
     }
+    *pid = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+int farm_end(pid_t *pid)
+{
+    ck_assert_int_eq(kill(*pid, SIGTERM), 0);
+    return farm_wait_end(pid);
 }
 
 /* Lines http=PORT and hub=PORT; false while they are not all there. */

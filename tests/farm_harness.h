@@ -39,7 +39,7 @@ void farm_make(struct farm *f);
 /* Makes the folder and starts the coordinator. beat_ms: of the farm; a lease is three. */
 void farm_start(struct farm *f, int beat_ms);
 void farm_start_with(struct farm *f, int beat_ms, const char *const *more);
-/* Kills all and removes the folder. When the test has failed, prints the ends of the logs first. */
+/* Kills all and removes the folder. With FARM_LOGS in the environment it prints the ends of the logs first. */
 void farm_stop(struct farm *f);
 
 /* Starts the coordinator again on the same state and ports. */
@@ -55,7 +55,9 @@ void farm_kill_daemon(struct farm *f);
 void farm_kill_worker(struct farm *f, int place);
 /* kill -9 of the worker's runner that has worked longest; it is the one that has the unit. */
 void farm_kill_runner(struct farm *f, int place);
-/* SIGTERM; the exit code. */
+/* Waits until the process has ended; its exit code, -1 when it was killed. */
+int farm_wait_end(pid_t *pid);
+/* SIGTERM, and that. */
 int farm_end(pid_t *pid);
 
 /* GET, parsed; the caller owns it. NULL while the coordinator does not answer. */
