@@ -1,20 +1,16 @@
 /* kill -9 of a runner, a worker and the coordinator in the middle of a batch: it completes, nothing measured is lost
  * or counted twice, and the table is that of an undisturbed run. Two simulated workers. */
-#include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "common/cleanup.h"
-#include "common/clock.h"
 #include "common/json.h"
 #include "farm_audit.h"
 #include "mf_check.h"
 
-#define BEAT_MS 300
+#define BEAT_MS      300
+#define LONG_BEAT_MS 20000 /* its lease outlasts two starts of a worker on a busy machine */
 
 static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16) FARM_CSV_ROW(64) FARM_CSV_FP8;
 
@@ -233,7 +229,7 @@ static void check_measured_once(int batch)
 /* Killed and started again within the lease, twice: it goes on with its unit, and nothing is measured again. */
 START_TEST(goes_on_with_its_unit)
 {
-    farm_start(&farm, 4000);
+    farm_start(&farm, LONG_BEAT_MS);
     start_worker(0);
     farm_wait_workers(&farm, 1);
     int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
@@ -246,16 +242,7 @@ START_TEST(goes_on_with_its_unit)
     check_measured_once(batch);
     _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
     ck_assert_str_eq(table, undisturbed);
-    char path[96], text[8192];
-    (void)snprintf(path, sizeof(path), "%s/worker0.log", farm.folder);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = read(fd, text, sizeof(text) - 1);
-    ck_assert_int_gt(n, 0);
-    (void)close(fd);
-    text[n] = '\0';
-    const char *first = strstr(text, "goes on with unit"),
-               *second = first ? strstr(first + 1, "goes on with unit") : NULL;
-    ck_assert_msg(second != NULL, "%s", text);
+    ck_assert_int_ge(farm_log_count(&farm, "worker0.log", "goes on with unit"), 2);
 }
 END_TEST
 
