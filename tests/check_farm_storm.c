@@ -3,11 +3,9 @@
  *
  *     check_farm_storm          20 deaths
  *     check_farm_storm 200      so many */
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/cleanup.h"
 #include "common/clock.h"

@@ -4,7 +4,6 @@
  * 127/8 are routed between them, so that no keys are needed. */
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,7 +14,6 @@
 #include <unistd.h>
 
 #include "common/cleanup.h"
-#include "common/clock.h"
 #include "farm_audit.h"
 #include "http_client.h"
 #include "mf_check.h"

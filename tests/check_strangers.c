@@ -5,18 +5,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <zmq.h>
 
 #include "common/cleanup.h"
-#include "common/clock.h"
 #include "common/json.h"
 #include "common/wire.h"
 #include "farm_audit.h"
