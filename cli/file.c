@@ -10,6 +10,7 @@
 
 #include "cli/cli.h"
 #include "common/cleanup.h"
+#include "common/durable.h"
 #include "common/fault.h"
 
 int mf_file_read(const char *path, struct mf_buf *buf)
@@ -37,21 +38,6 @@ int mf_file_read(const char *path, struct mf_buf *buf)
     return 0;
 }
 
-static int write_all(int fd, const char *data, size_t len)
-{
-    while (len > 0) {
-        ssize_t n = write(fd, data, len);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        data += n;
-        len -= (size_t)n;
-    }
-    return 0;
-}
-
 static int replace(const char *path, const char *temp, int fd, const char *data, size_t len)
 {
     struct stat st;
@@ -59,7 +45,7 @@ static int replace(const char *path, const char *temp, int fd, const char *data,
     int r;
 
     (void)umask(mask);
-    r = write_all(fd, data, len);
+    r = mf_write_all(fd, data, len);
     if (r < 0)
         return r;
     /* mkostemp's files are private; a table is as readable as the one before it, or as any new file */

@@ -1,6 +1,7 @@
 #include "common/secret.h"
 
 #include "common/cleanup.h"
+#include "common/durable.h"
 #include "common/text.h"
 
 #include <ctype.h>
@@ -10,7 +11,7 @@
 #include <limits.h>
 #include <sodium.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #define ACCESS "moefarm_"
 #define ENROL  "moefarm-enrol_"
@@ -114,20 +115,6 @@ int mf_enrol_token_parse(const char *text, uint8_t ret_secret[MF_KEY_SIZE],
     return r < 0 ? r : mf_key_parse(text + MF_KEY_TEXT_MAX, ret_coordinator);
 }
 
-static int write_all(int fd, const char *text)
-{
-    for (size_t left = strlen(text); left > 0;) {
-        ssize_t n = write(fd, text, left);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        text += n;
-        left -= (size_t)n;
-    }
-    return fsync(fd) < 0 ? -errno : 0;
-}
-
 int mf_secret_file_write(const char *path, const char *text)
 {
     char beside[PATH_MAX];
@@ -136,12 +123,17 @@ int mf_secret_file_write(const char *path, const char *text)
     _cleanup_(mf_closep) int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return -errno;
-    int r = write_all(fd, text);
+    int r = mf_write_all(fd, text, strlen(text));
+    if (r == 0 && fsync(fd) < 0)
+        r = -errno;
     if (r == 0 && rename(beside, path) < 0)
         r = -errno;
-    if (r < 0)
+    if (r < 0) {
         (void)unlink(beside);
-    return r;
+        return r;
+    }
+    r = mf_sync_folder(path);
+    return r == -EINVAL ? 0 : r;
 }
 
 int mf_secret_file_read(const char *path, char *text, size_t cap)

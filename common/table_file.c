@@ -1,6 +1,7 @@
 #include "common/table_file.h"
 
 #include "common/clock.h"
+#include "common/durable.h"
 #include "common/fault.h"
 #include "common/text.h"
 
@@ -57,7 +58,7 @@ int mf_table_file_read(const char *path, struct mf_table **ret, char why[MF_REAS
 /* The three paths of a table: itself, with links followed, and its lock and its next version beside it. Neither
  * of the two ends in .csv, so that production's search for tables does not take them for one. */
 struct paths {
-    char file[PATH_MAX], folder[PATH_MAX], lock[PATH_MAX + 16], next[PATH_MAX + 16];
+    char file[PATH_MAX], lock[PATH_MAX + 16], next[PATH_MAX + 16];
 };
 
 static int resolve(const char *path, struct paths *p)
@@ -73,7 +74,6 @@ static int resolve(const char *path, struct paths *p)
     if (*name == '\0')
         return -EISDIR;
     int len = slash ? (int)(slash - p->file) + 1 : 0;
-    mf_say(p->folder, sizeof(p->folder), "%.*s", len > 0 ? len : 1, len > 0 ? p->file : ".");
     mf_say(p->lock, sizeof(p->lock), "%s.lock", p->file);
     mf_say(p->next, sizeof(p->next), "%.*s.%s.next", len, p->file, name);
     return 0;
@@ -97,20 +97,6 @@ static int take_lock(const char *path, int lock_ms, int *ret)
     return 0;
 }
 
-static int write_all(int fd, const char *data, size_t len)
-{
-    while (len > 0) {
-        ssize_t n = write(fd, data, len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return n < 0 ? -errno : -EIO;
-        data += n;
-        len -= (size_t)n;
-    }
-    return 0;
-}
-
 /* The next version, complete and on the disk. Only the holder of the lock writes it, so what an earlier holder
  * left behind when it was killed is of no use to anybody. */
 static int write_next(const struct paths *p, const char *data, size_t len)
@@ -125,19 +111,10 @@ static int write_next(const struct paths *p, const char *data, size_t len)
             return -errno;
         (void)!fchown(fd, old.st_uid, old.st_gid); /* only root can, and only root has to */
     }
-    int r = write_all(fd, data, len);
+    int r = mf_write_all(fd, data, len);
     if (r == 0 && fsync(fd) < 0)
         r = -errno;
     return r;
-}
-
-static int sync_folder(const char *folder)
-{
-    _cleanup_(mf_closep) int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return -errno;
-    /* Some network file systems have no sync of a folder; the rename is all they offer. */
-    return fsync(fd) < 0 && errno != EINVAL ? -errno : 0;
 }
 
 static int put_in_place(const struct paths *p, const char *data, size_t len)
@@ -163,8 +140,9 @@ static int write_table(const struct paths *p, const struct mf_table *t, enum mf_
     r = put_in_place(p, text.data, text.len);
     if (r < 0)
         return fail(r, "write", p->file, why);
-    r = sync_folder(p->folder);
-    return r < 0 ? fail(r, "the table is in place, but sync its folder", p->folder, why) : 0;
+    r = mf_sync_folder(p->file);
+    return r < 0 && r != -EINVAL ? fail(r, "the table is in place, but sync its folder, of", p->file, why)
+                                 : 0;
 }
 
 static int begin(const char *path, int lock_ms, struct paths *p, int *ret_lock, char why[MF_REASON_MAX])

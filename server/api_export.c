@@ -1,6 +1,7 @@
 /* Handlers of the export: the table, what it leaves out, and merging it into another. */
 #include "server/api.h"
 
+#include "common/durable.h"
 #include "common/json.h"
 #include "common/table_merge.h"
 #include "common/text.h"
@@ -120,20 +121,6 @@ static int unnamed_file(struct mf_store *s)
     return fd < 0 ? -errno : fd;
 }
 
-static int write_all(int fd, const char *data, size_t len)
-{
-    while (len > 0) {
-        ssize_t n = write(fd, data, len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        data += n;
-        len -= (size_t)n;
-    }
-    return 0;
-}
-
 static void set_etag(struct mf_response *p, const struct mf_buf *b)
 {
     unsigned char hash[24];
@@ -153,7 +140,7 @@ static int answer_csv(struct mf_request *r, struct mf_store *s, const struct mf_
         return mf_refuse(p, 500, "write the table: %s", why);
     set_etag(p, &p->body);
     _cleanup_(mf_closep) int fd = unnamed_file(s);
-    e = fd < 0 ? fd : write_all(fd, p->body.data, p->body.len);
+    e = fd < 0 ? fd : mf_write_all(fd, p->body.data, p->body.len);
     if (e < 0)
         return mf_refuse_errno(p, e, "write the table to a file");
     mf_buf_release(&p->body);

@@ -12,6 +12,7 @@
 #include "common/buf.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
+#include "common/durable.h"
 #include "common/fault.h"
 #include "common/json.h"
 #include "worker/lock.h"
@@ -234,18 +235,6 @@ int mf_spool_append(struct mf_spool *s, const struct mf_spool_key *key, const ch
     return 0;
 }
 
-static int sync_folder(const char *path)
-{
-    _cleanup_(mf_freep) char *folder = strdup(path);
-    if (!folder)
-        return -ENOMEM;
-    char *slash = strrchr(folder, '/');
-    if (slash)
-        *slash = '\0';
-    _cleanup_(mf_closep) int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return fd < 0 || fsync(fd) < 0 ? -errno : 0;
-}
-
 /* What is alive, in a new file in the place of the old one. The lock moves with it: the new file is locked
  * before it gets the name. */
 static int rewrite(struct mf_spool *s)
@@ -281,7 +270,7 @@ static int rewrite(struct mf_spool *s)
     fd = -1;
     s->file_bytes = at;
     s->dirty_since_ms = 0;
-    return sync_folder(s->path);
+    return mf_sync_folder(s->path);
 }
 
 static int compact(struct mf_spool *s)
