@@ -9,6 +9,9 @@
 
 MF_NAMES_DEFINE(mf_role, MF_ROLE_, MF_ROLE_MAP)
 
+/* What makes a token count: it is not revoked, and has not expired. Parameter 2 is the time. */
+#define STANDS " revoked_ms IS NULL AND (expires_ms = 0 OR expires_ms > ?2)"
+
 int mf_store_token_add(struct mf_store *s, const struct mf_token_row *row, int64_t now_ms, int64_t *ret_id)
 {
     int r = mf_sql_run(
@@ -43,10 +46,8 @@ int mf_store_token_check(struct mf_store *s, int64_t id, const uint8_t secret[MF
     size_t len;
     int r = mf_secret_hash(secret, given);
     if (r == 0)
-        r = mf_sql(s,
-                   "SELECT hash, role FROM token WHERE id = ?1 AND revoked_ms IS NULL AND role != 'worker'"
-                   " AND (expires_ms = 0 OR expires_ms > ?2)",
-                   &q, "ii", id, now_ms);
+        r = mf_sql(s, "SELECT hash, role FROM token WHERE id = ?1 AND role != 'worker' AND" STANDS, &q, "ii",
+                   id, now_ms);
     if (r == 0)
         r = mf_sql_next(q);
     if (r <= 0)
@@ -60,19 +61,14 @@ int mf_store_token_check(struct mf_store *s, int64_t id, const uint8_t secret[MF
 int mf_store_token_stands(struct mf_store *s, int64_t id, int64_t now_ms)
 {
     int64_t found;
-    return mf_sql_get_i64(s,
-                          "SELECT id FROM token WHERE id = ?1 AND revoked_ms IS NULL"
-                          " AND (expires_ms = 0 OR expires_ms > ?2)",
-                          &found, "ii", id, now_ms);
+    return mf_sql_get_i64(s, "SELECT id FROM token WHERE id = ?1 AND" STANDS, &found, "ii", id, now_ms);
 }
 
 int mf_store_enrolment_find(struct mf_store *s, const uint8_t hash[MF_KEY_SIZE], int64_t now_ms,
                             int64_t *ret_id)
 {
-    return mf_sql_get_i64(s,
-                          "SELECT id FROM token WHERE hash = ?1 AND role = 'worker' AND revoked_ms IS NULL"
-                          " AND (expires_ms = 0 OR expires_ms > ?2)",
-                          ret_id, "bi", hash, (size_t)MF_KEY_SIZE, now_ms);
+    return mf_sql_get_i64(s, "SELECT id FROM token WHERE hash = ?1 AND role = 'worker' AND" STANDS, ret_id,
+                          "bi", hash, (size_t)MF_KEY_SIZE, now_ms);
 }
 
 int mf_store_key_find(struct mf_store *s, const uint8_t public_key[MF_KEY_SIZE],
@@ -103,10 +99,9 @@ int mf_store_key_enrol(struct mf_store *s, int64_t token, const uint8_t public_k
                        const char *worker, int64_t now_ms)
 {
     int64_t id, used;
-    int r = mf_sql_get_i64(s,
-                           "SELECT used_ms IS NOT NULL FROM token WHERE id = ?1 AND role = 'worker' AND"
-                           " revoked_ms IS NULL AND (expires_ms = 0 OR expires_ms > ?2)",
-                           &used, "ii", token, now_ms);
+    int r = mf_sql_get_i64(
+        s, "SELECT used_ms IS NOT NULL FROM token WHERE id = ?1 AND role = 'worker' AND" STANDS, &used, "ii",
+        token, now_ms);
     if (r <= 0)
         return r < 0 ? r : MF_ENROLMENT_GONE;
     r = is_same_again(s, token, public_key, worker);
@@ -149,35 +144,24 @@ int mf_store_key_revoke(struct mf_store *s, int64_t id, int64_t now_ms, uint8_t 
     return 0;
 }
 
-static int make_row(struct mf_sql *q, void *types, cJSON **ret)
-{
-    cJSON *o = mf_row_json(q, types);
-    if (!o)
-        return -ENOMEM;
-    *ret = o;
-    return 0;
-}
-
 int mf_read_tokens(struct mf_store *s, const struct mf_page *page, struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    char types[] = "ittiiii";
     int r = mf_sql(s,
                    "SELECT id AS id, role AS role, name AS name, created_ms AS created_ms, expires_ms AS "
                    "expires_ms, used_ms AS used_ms, revoked_ms AS revoked_ms FROM token WHERE id > ?1"
                    " ORDER BY id LIMIT ?2",
                    &q, "ii", page->id, (int64_t)page->limit + 1);
-    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_row, types, ret);
+    return r < 0 ? r : mf_list_rows(q, page, "ittiiii", ret);
 }
 
 int mf_read_keys(struct mf_store *s, const struct mf_page *page, struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    char types[] = "ittiii";
     int r = mf_sql(s,
                    "SELECT id AS id, worker AS worker, lower(hex(public_key)) AS public_key, token AS token,"
                    " enrolled_ms AS enrolled_ms, revoked_ms AS revoked_ms FROM worker_key WHERE id > ?1"
                    " ORDER BY id LIMIT ?2",
                    &q, "ii", page->id, (int64_t)page->limit + 1);
-    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_row, types, ret);
+    return r < 0 ? r : mf_list_rows(q, page, "ittiii", ret);
 }

@@ -1,8 +1,6 @@
 /* The store of who may come in: tokens and workers' keys (schema_4.sql). */
 #pragma once
 
-#include <stdbool.h>
-
 #include "common/secret.h"
 #include "server/role.h"
 #include "server/store.h"

@@ -69,6 +69,22 @@ int mf_list_take(struct mf_sql *q, const struct mf_page *page, const struct mf_l
     return 0;
 }
 
+struct plain {
+    const char *types;
+};
+
+static int make_plain(struct mf_sql *q, void *data, cJSON **ret)
+{
+    const struct plain *p = data;
+    *ret = mf_row_json(q, p->types);
+    return *ret ? 0 : -ENOMEM;
+}
+
+int mf_list_rows(struct mf_sql *q, const struct mf_page *page, const char *types, struct mf_list *ret)
+{
+    return mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_plain, &(struct plain){types}, ret);
+}
+
 cJSON *mf_samples_json(const void *blob, size_t len)
 {
     cJSON *list = cJSON_CreateArray();

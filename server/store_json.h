@@ -17,6 +17,8 @@ struct mf_list_keys {
 /* Steps q to its end, which the query limits to page->limit + 1 rows. */
 int mf_list_take(struct mf_sql *q, const struct mf_page *page, const struct mf_list_keys *keys,
                  mf_row_maker maker, void *data, struct mf_list *ret);
+/* The same of rows that are items as they stand, in the order of their first column. */
+int mf_list_rows(struct mf_sql *q, const struct mf_page *page, const char *types, struct mf_list *ret);
 /* Every row of q as an item of the array `name`, which the object gets. */
 int mf_rows_json(struct mf_sql *q, const char *types, cJSON *object, const char *name);
 /* Member "shape", {"token": 4, …, "doweight_stage1": 0} of a shape's row: sizes and flags as numbers, the rest as the CSV spells

@@ -25,12 +25,6 @@ static int take(cJSON *item, cJSON **ret)
     " coalesce(sum(g.n_measured), 0) AS measured"
 #define BATCH_TYPES "ittiiiiiiii"
 
-static int make_batch(struct mf_sql *q, void *data, cJSON **ret)
-{
-    (void)data;
-    return take(mf_row_json(q, BATCH_TYPES), ret);
-}
-
 int mf_read_batches(struct mf_store *s, const struct mf_page *page, struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
@@ -38,7 +32,7 @@ int mf_read_batches(struct mf_store *s, const struct mf_page *page, struct mf_li
                    BATCH_COLUMNS " FROM batch b LEFT JOIN goal g ON g.batch = b.id"
                                  " WHERE b.id < ?1 GROUP BY b.id ORDER BY b.id DESC LIMIT ?2",
                    &q, "ii", page->from ? page->id : INT64_MAX, (int64_t)page->limit + 1);
-    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_batch, NULL, ret);
+    return r < 0 ? r : mf_list_rows(q, page, BATCH_TYPES, ret);
 }
 
 int mf_read_batch_exists(struct mf_store *s, int64_t id)

@@ -160,13 +160,6 @@ int mf_read_race(struct mf_store *s, int64_t goal, cJSON **ret)
     " LEFT JOIN result r ON r.goal = g.id AND r.step = s.id AND r.final = 1"                     \
     " WHERE g.id = ?1"
 
-static int make_step(struct mf_sql *q, void *data, cJSON **ret)
-{
-    (void)data;
-    *ret = mf_row_json(q, "ittttitiddiddditiiii");
-    return *ret ? 0 : -ENOMEM;
-}
-
 int mf_read_steps(struct mf_store *s, int64_t goal, const struct mf_step_filter *filter,
                   const struct mf_page *page, struct mf_list *ret)
 {
@@ -189,7 +182,7 @@ int mf_read_steps(struct mf_store *s, int64_t goal, const struct mf_step_filter 
         " AND (?5 IS NULL OR s.covers = ?5) ORDER BY s.id LIMIT ?6",
         &q, "iittti", goal, page->id, filter->family, filter->status, filter->covers,
         (int64_t)page->limit + 1);
-    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_step, NULL, ret);
+    return r < 0 ? r : mf_list_rows(q, page, "ittttitiddiddditiiii", ret);
 }
 
 #define STEP_SHAPE_ROW 14 /* column of the query below */
