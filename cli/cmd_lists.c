@@ -224,8 +224,15 @@ static int find_worker(struct mf_cli *cli, const char *word, int64_t *ret)
 }
 
 /* POST of a word to a thing that has a number. */
-static int act(struct mf_cli *cli, const struct mf_command *self, const char *what, const char *path_format,
-               const char *said, int argc, char **argv)
+struct action {
+    const char *what, *path_format;
+    const char *said; /* of the thing, once it is done */
+    /* By its name too; NULL: it has none but its number */
+    int (*find)(struct mf_cli *cli, const char *word, int64_t *ret_id);
+};
+
+static int act(struct mf_cli *cli, const struct mf_command *self, const struct action *a, int argc,
+               char **argv)
 {
     _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
     char path[MF_API_PATH_MAX];
@@ -235,29 +242,32 @@ static int act(struct mf_cli *cli, const struct mf_command *self, const char *wh
     r = mf_cli_parse(cli, self, NULL, 0, 1, 1, argc, argv, &rest);
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
-    code = self->run == mf_cmd_drain ? find_worker(cli, argv[rest], &id)
-                                     : parse_id(self->name, what, argv[rest], &id);
+    code = a->find ? a->find(cli, argv[rest], &id) : parse_id(self->name, a->what, argv[rest], &id);
     if (code != 0)
         return code;
-    mf_api_path(path, path_format, id);
+    mf_api_path(path, a->path_format, id);
     code = mf_api_post(cli, path, &answer);
     if (code != 0)
         return code;
     if (cli->json)
         return mf_api_print(answer);
-    printf("%s %" PRId64 " %s\n", what, id, said);
+    printf("%s %" PRId64 " %s\n", a->what, id, a->said);
     return MF_EXIT_OK;
 }
 
 int mf_cmd_cancel(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    return act(cli, self, "batch", "/api/v1/batches/{}/cancel", "is cancelled", argc, argv);
+    const struct action a = {"batch", "/api/v1/batches/{}/cancel", "is cancelled", NULL};
+
+    return act(cli, self, &a, argc, argv);
 }
 
 int mf_cmd_drain(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    return act(cli, self, "worker", "/api/v1/workers/{}/drain", "finishes its unit and takes no more", argc,
-               argv);
+    const struct action a = {"worker", "/api/v1/workers/{}/drain", "finishes its unit and takes no more",
+                             find_worker};
+
+    return act(cli, self, &a, argc, argv);
 }
 
 static const char *const token_names[] = {"token", "role", "name", "made", "until", "used", "revoked"};
@@ -309,10 +319,14 @@ int mf_cmd_keys(struct mf_cli *cli, const struct mf_command *self, int argc, cha
 
 int mf_cmd_revoke_token(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    return act(cli, self, "token", "/api/v1/tokens/{}/revoke", "is revoked", argc, argv);
+    const struct action a = {"token", "/api/v1/tokens/{}/revoke", "is revoked", NULL};
+
+    return act(cli, self, &a, argc, argv);
 }
 
 int mf_cmd_revoke_key(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    return act(cli, self, "key", "/api/v1/keys/{}/revoke", "is revoked", argc, argv);
+    const struct action a = {"key", "/api/v1/keys/{}/revoke", "is revoked", NULL};
+
+    return act(cli, self, &a, argc, argv);
 }
