@@ -7,8 +7,8 @@
 
 /* Median of n >= 1 values; reorders them. */
 double mf_median(double *values, size_t n);
-/* Mean of what lies between the outer tenths, at least one value left out on either side; the median of fewer than 5. Half as
- * uncertain again as a median where outliers are few. n >= 1; reorders the values. */
+/* Mean of what lies between the outer tenths, at least one value left out on either side; the median of fewer than 5. Less
+ * uncertain than a median, by about a fifth, where outliers are few. n >= 1; reorders the values. */
 double mf_middle_mean(double *values, size_t n);
 /* Median absolute deviation from the median; reorders the values. n >= 1. */
 double mf_mad(double *values, size_t n);

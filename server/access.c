@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 
 #define ADMIN_NAME "state folder"
+#define TOKEN_USER "token:"
 
 static int find_user(struct mf_farm *f, const uint8_t *key, char user[MF_PEER_USER_MAX])
 {
@@ -34,7 +35,7 @@ static int find_user(struct mf_farm *f, const uint8_t *key, char user[MF_PEER_US
     if (r == 0)
         r = mf_store_enrolment_find(f->store, hash, f->wall_ms, &token);
     if (r > 0)
-        mf_say(user, MF_PEER_USER_MAX, MF_PEER_TOKEN "%" PRId64, token);
+        mf_say(user, MF_PEER_USER_MAX, TOKEN_USER "%" PRId64, token);
     return r;
 }
 
@@ -54,7 +55,7 @@ int mf_access_knocks(struct mf_farm *f)
 
 bool mf_access_is_token(const struct mf_peer *peer)
 {
-    return strncmp(peer->user, MF_PEER_TOKEN, strlen(MF_PEER_TOKEN)) == 0;
+    return strncmp(peer->user, TOKEN_USER, strlen(TOKEN_USER)) == 0;
 }
 
 int mf_access_worker(struct mf_farm *f, const struct mf_peer *peer, char ret_worker[MF_KEY_WORKER_MAX])
@@ -80,7 +81,7 @@ int mf_access_enrol(struct mf_farm *f, struct mf_slot *slot, const struct mf_mai
     int64_t token;
     (void)slot;
     if (!mf_access_is_token(&mail->peer) ||
-        mf_parse_i64(mail->peer.user + strlen(MF_PEER_TOKEN), 1, INT64_MAX, &token) < 0)
+        mf_parse_i64(mail->peer.user + strlen(TOKEN_USER), 1, INT64_MAX, &token) < 0)
         return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence,
                               "ENROL is for who connects with a token");
     (void)mf_json_text(json, "worker", &worker);

@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <string.h>
 
 #define ENROL_S  3600 /* an enrolment token that lies about is of no use for long */
 #define MONTHS_S (INT64_C(400) * 24 * 3600)

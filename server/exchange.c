@@ -167,7 +167,7 @@ int mf_api_session(void *http, struct mf_request *r)
     return e < 0 ? e
                  : mf_respond_header(&r->response, "Set-Cookie",
                                      MF_GATE_COOKIE "=%s; Path=/; HttpOnly; SameSite=Strict%s", token,
-                                     h->options.certificate ? "; Secure" : "");
+                                     h->tls ? "; Secure" : "");
 }
 
 int mf_api_session_end(void *http, struct mf_request *r)

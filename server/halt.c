@@ -56,7 +56,7 @@ bool mf_halt(struct mf_farm *f, int r)
     return true;
 }
 
-/* What only asks for counters, and /readyz, are handled; they say that it is halted. */
+/* What only asks for counters is answered: they say that it is halted. All else, /readyz too, hears why. */
 static int take_requests(struct mf_farm *f)
 {
     struct mf_request *request;

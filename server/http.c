@@ -137,18 +137,16 @@ static int open_daemon(struct mf_http *h)
         {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)TLS_PRIORITIES},
         {MHD_OPTION_END, 0, NULL},
     };
+    h->tls = o->certificate != NULL;
     unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     h->daemon = MHD_start_daemon(
-        flags | (o->certificate ? MHD_USE_TLS : 0), 0, NULL, NULL, mf_exchange_handle, h,
-        MHD_OPTION_EXTERNAL_LOGGER, daemon_log, NULL, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)h->listen_fd,
-        MHD_OPTION_NOTIFY_COMPLETED, mf_exchange_completed, h, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)h->options.connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->options.idle_s,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
-        h->gate ? (unsigned)o->connections / 2 : 0, MHD_OPTION_ARRAY, o->certificate ? tls : tls + 3,
-        MHD_OPTION_END);
-    o->certificate =
-        o->certificate ? "" : NULL; /* the caller's text; from here on it says only that there is TLS */
-    o->key = NULL;
+        flags | (h->tls ? MHD_USE_TLS : 0), 0, NULL, NULL, mf_exchange_handle, h, MHD_OPTION_EXTERNAL_LOGGER,
+        daemon_log, NULL, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)h->listen_fd, MHD_OPTION_NOTIFY_COMPLETED,
+        mf_exchange_completed, h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->options.connections,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->options.idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)CONNECTION_MEMORY, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+        h->gate ? (unsigned)o->connections / 2 : 0, MHD_OPTION_ARRAY, h->tls ? tls : tls + 3, MHD_OPTION_END);
+    o->certificate = o->key = NULL; /* the caller's texts */
     if (!h->daemon)
         return errno ? -errno : -EIO;
     h->listen_fd = -1;

@@ -5,7 +5,7 @@
  * Bounds: connections, event streams, bytes of bodies in flight, requests in flight (by the sockets' high-water
  * marks), and an idle time per connection. What passes one is refused by 503 with Retry-After, or closed.
  *
- * Beyond loopback every route but the page's own asks for a token (server/gate.h), over TLS. Without tokens, a Host that is neither
+ * Beyond loopback every route that has a role (server/routes.h) asks for a token of it (server/gate.h), over TLS. Without tokens, a Host that is neither
  * localhost nor an address is refused, and a change asked for by another origin in any case, so that no web page a person
  * visits can reach the farm. */
 #pragma once

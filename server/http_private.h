@@ -67,6 +67,7 @@ struct mf_http {
     int n_away, n_streams;
     size_t body_bytes;
     struct mf_events *ring;
+    bool tls;
     struct mf_gate *gate; /* NULL: no tokens are needed */
     int64_t gate_ms;      /* when the streams' tokens were looked at */
     struct mf_http_counters counters;

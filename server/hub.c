@@ -239,8 +239,7 @@ void mf_hub_flush(struct mf_hub *h)
         (void)zmq_send(h->socket, header, sizeof(header), ZMQ_DONTWAIT | ZMQ_SNDMORE);
         (void)zmq_send(h->socket, h->outbox.data + p->at, p->len, ZMQ_DONTWAIT);
     }
-    h->n_posts = 0;
-    mf_buf_clear(&h->outbox);
+    mf_hub_drop(h);
 }
 
 void mf_hub_drop(struct mf_hub *h)

@@ -18,7 +18,6 @@ struct mf_hub;
 /* Who speaks, and by which way to answer. A routing id is never who it is: ours is 5 bytes, a peer may choose up to 255.
  * user: the message's User-Id (server/access.c), "" where the hub has no keys. */
 #define MF_PEER_USER_MAX MF_KEY_TEXT_MAX
-#define MF_PEER_TOKEN    "token:"
 struct mf_peer {
     uint8_t len;
     uint8_t id[255];
@@ -53,5 +52,5 @@ bool mf_hub_wait(const struct mf_hub *h, uint64_t ns);
 int mf_hub_post(struct mf_hub *h, const struct mf_peer *to, enum mf_message type, const char *body);
 /* Sends what is queued. A peer that is gone or full loses its messages; leases and re-sending make up for it. */
 void mf_hub_flush(struct mf_hub *h);
-/* Forgets it: the turn was undone. */
+/* Forgets what is queued: the turn was undone. */
 void mf_hub_drop(struct mf_hub *h);
