@@ -114,6 +114,8 @@ static void add_response(cJSON *responses, int status, const struct mf_route *ro
 {
     char code[8];
     (void)snprintf(code, sizeof(code), "%d", status);
+    if (cJSON_GetObjectItemCaseSensitive(responses, code))
+        return; /* of the route's own, and of every route's */
     if (status >= 400) {
         cJSON_AddItemToObject(responses, code, ref("responses", "Problem"));
         return;
@@ -177,12 +179,8 @@ static cJSON *operation(const struct mf_route *route)
     cJSON *responses = cJSON_AddObjectToObject(o, "responses");
     for (int i = 0; i < 8 && route->statuses[i]; i++)
         add_response(responses, route->statuses[i], route);
-    for (size_t i = 0; i < MF_ARRAY_LEN(common); i++) {
-        char code[8];
-        (void)snprintf(code, sizeof(code), "%d", common[i]);
-        if (!cJSON_GetObjectItemCaseSensitive(responses, code))
-            add_response(responses, common[i], route);
-    }
+    for (size_t i = 0; i < MF_ARRAY_LEN(common); i++)
+        add_response(responses, common[i], route);
     return o;
 }
 
