@@ -113,20 +113,40 @@ START_TEST(survives_a_restart)
 }
 END_TEST
 
-START_TEST(survives_kill_9)
+static void append_two(struct mf_spool *s)
 {
+    append(s, 3, 1, 1000);
+    append(s, 3, 2, 1000);
+}
+
+static void append_and_leave_a_child(struct mf_spool *s)
+{
+    append(s, 3, 1, 1000);
+    if (fork() == 0) {
+        (void)poll(NULL, 0, 100);
+        _exit(0);
+    }
+}
+
+/* A process of its own opens the spool, does that and is killed. */
+static void work_and_die(void (*work)(struct mf_spool *s))
+{
+    int status;
     pid_t pid = fork();
     if (pid == 0) {
         struct mf_spool *s = NULL;
         if (mf_spool_open(folder, "w", &s, NULL) < 0)
             _exit(1);
-        append(s, 3, 1, 1000);
-        append(s, 3, 2, 1000);
+        work(s);
         (void)kill(getpid(), SIGKILL);
     }
-    int status;
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+START_TEST(survives_kill_9)
+{
+    work_and_die(append_two);
     struct mf_spool *s = open_spool(NULL);
     expect_next(s, 3, 1);
     expect_next(s, 3, 2);
@@ -138,21 +158,7 @@ END_TEST
 /* A worker that is killed while it starts a runner leaves its locks to that child until the child has executed. */
 START_TEST(waits_for_a_dead_ones_child)
 {
-    pid_t pid = fork();
-    if (pid == 0) {
-        struct mf_spool *s = NULL;
-        if (mf_spool_open(folder, "w", &s, NULL) < 0)
-            _exit(1);
-        append(s, 3, 1, 1000);
-        if (fork() == 0) {
-            (void)poll(NULL, 0, 100);
-            _exit(0);
-        }
-        (void)kill(getpid(), SIGKILL);
-    }
-    int status;
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert(WIFSIGNALED(status));
+    work_and_die(append_and_leave_a_child);
     struct mf_spool *s = open_spool(NULL);
     expect_next(s, 3, 1);
     mf_spool_close(s);

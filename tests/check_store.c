@@ -393,6 +393,23 @@ START_TEST(results_are_counted_once)
 }
 END_TEST
 
+/* A result of a step of its own, the i-th, of goal 1. */
+static struct mf_result_row row_of_new_step(int i)
+{
+    struct mf_step step = {.family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
+    mf_say(step.name, sizeof(step.name), "k%d", i);
+    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
+    return (struct mf_result_row){.unit = 1,
+                                  .attempt = 1,
+                                  .seq = i + 1,
+                                  .step = i + 1,
+                                  .goal = 1,
+                                  .worker = slot.id,
+                                  .reason = "",
+                                  .us = 5,
+                                  .final = true};
+}
+
 static int64_t n_with_samples(void)
 {
     int64_t n = -1;
@@ -410,21 +427,10 @@ START_TEST(old_samples_are_dropped)
     make_units(1);
     ck_assert_int_eq(mf_store_start(store, 5, &epoch), 0);
     for (int i = 0; i < 6; i++) {
-        struct mf_step step = {.family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
-        mf_say(step.name, sizeof(step.name), "k%d", i);
-        ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
-        struct mf_result_row row = {.unit = 1,
-                                    .attempt = 1,
-                                    .seq = i + 1,
-                                    .step = i + 1,
-                                    .goal = 1,
-                                    .worker = slot.id,
-                                    .reason = "",
-                                    .us = 5,
-                                    .samples = samples,
-                                    .n_samples = 3,
-                                    .final = true,
-                                    .at_ms = at_ms[i]};
+        struct mf_result_row row = row_of_new_step(i);
+        row.samples = samples;
+        row.n_samples = 3;
+        row.at_ms = at_ms[i];
         ck_assert_int_eq(mf_store_result_add(store, &row), 1);
     }
     ck_assert_int_eq(mf_store_samples_drop(store, 500, 5000, 100), 0);
@@ -460,20 +466,10 @@ START_TEST(the_pace_is_kept)
     static const enum mf_status statuses[] = {MF_STATUS_OK, MF_STATUS_SLOW, MF_STATUS_WRONG, MF_STATUS_CRASH};
     make_units(1);
     for (int i = 0; i < 4; i++) {
-        struct mf_step step = {.family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
-        mf_say(step.name, sizeof(step.name), "k%d", i);
-        ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
-        struct mf_result_row row = {.unit = 1,
-                                    .attempt = 1,
-                                    .seq = i + 1,
-                                    .step = i + 1,
-                                    .goal = 1,
-                                    .worker = slot.id,
-                                    .status = statuses[i],
-                                    .reason = "",
-                                    .us = 5,
-                                    .final = i < 3, /* the last is a death that is tried again */
-                                    .at_ms = 3000 + i * 300};
+        struct mf_result_row row = row_of_new_step(i);
+        row.status = statuses[i];
+        row.final = i < 3; /* the last is a death that is tried again */
+        row.at_ms = 3000 + i * 300;
         ck_assert_int_eq(mf_store_result_add(store, &row), 1);
         ck_assert_int_eq(mf_store_result_add(store, &row), 0);
     }
