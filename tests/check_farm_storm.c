@@ -9,7 +9,6 @@
 
 #include "common/cleanup.h"
 #include "common/clock.h"
-#include "common/json.h"
 #include "farm_audit.h"
 #include "mf_check.h"
 
@@ -57,17 +56,6 @@ static void strike(struct farm_keys *kept)
     }
 }
 
-/* So many results later, or when nothing is left to do. False: the batch is done. */
-static bool wait_some(int batch)
-{
-    char path[64];
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d", batch);
-    _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
-    ck_assert_ptr_nonnull(json);
-    return farm_wait_batch(&farm, batch, "measured",
-                           farm_number(json, "measured") + rand_r(&seed) % APART_MAX);
-}
-
 START_TEST(storm)
 {
     _cleanup_(farm_keys_release) struct farm_keys kept = {0};
@@ -85,7 +73,7 @@ START_TEST(storm)
         char query[64];
         (void)snprintf(query, sizeof(query), "&classes=gfx942/304&seed=%d", ++n_batches);
         int batch = farm_submit(&farm, csv, query);
-        for (; n < n_deaths && wait_some(batch); n++)
+        for (; n < n_deaths && farm_wait_more(&farm, batch, rand_r(&seed) % APART_MAX); n++)
             strike(&kept);
         farm_wait_done(&farm, batch);
     }

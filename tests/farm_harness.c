@@ -332,6 +332,15 @@ bool farm_wait_batch(struct farm *f, int batch, const char *key, int n)
     }
 }
 
+bool farm_wait_more(struct farm *f, int batch, int n)
+{
+    char path[64];
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d", batch);
+    _cleanup_(cJSON_Deletep) cJSON *json = farm_get(f, path);
+    ck_assert_ptr_nonnull(json);
+    return farm_wait_batch(f, batch, "measured", farm_number(json, "measured") + n);
+}
+
 void farm_wait_done(struct farm *f, int batch)
 {
     ck_assert(!farm_wait_batch(f, batch, NULL, 0));

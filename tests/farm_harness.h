@@ -68,6 +68,8 @@ int farm_submit(struct farm *f, const char *csv, const char *query);
 int farm_try_submit(struct farm *f, const char *csv, const char *query, const char *headers);
 /* Waits until the number at key of the batch is at least n, or the batch is done: false. */
 bool farm_wait_batch(struct farm *f, int batch, const char *key, int n);
+/* The same until so many more are measured than now. */
+bool farm_wait_more(struct farm *f, int batch, int n);
 void farm_wait_done(struct farm *f, int batch);
 /* The exported table, simulated rows too; the caller frees it. */
 char *farm_export(struct farm *f, int batch);
