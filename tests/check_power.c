@@ -161,8 +161,6 @@ START_TEST(power_fails)
                  (long)machine->cut_at, n_before, last);
     fake_worker_close(&worker);
     farm_keys_release(&acked);
-    machine_free(machine);
-    farm_stop(&farm);
 }
 END_TEST
 
@@ -201,10 +199,15 @@ START_TEST(power_fails_at_a_worker)
     (void)printf("power at a worker %d: at write %ld, %zu results left in its spool, %d batches\n", _i,
                  (long)machine->cut_at, acked.n, n_batches);
     farm_keys_release(&acked);
-    machine_free(machine);
-    farm_stop(&farm);
 }
 END_TEST
+
+/* After a failure too: the folder and the orders go. */
+static void stop(void)
+{
+    farm_stop(&farm);
+    machine_free(machine);
+}
 
 int main(int argc, char **argv)
 {
@@ -220,6 +223,7 @@ int main(int argc, char **argv)
 #endif
     Suite *suite = suite_create("power");
     TCase *tc = tcase_create("power");
+    tcase_add_checked_fixture(tc, NULL, stop);
     tcase_add_loop_test(tc, power_fails, 0, n_cuts);
     tcase_add_loop_test(tc, power_fails_at_a_worker, 0, n_cuts / 2);
     tcase_set_timeout(tc, 120);

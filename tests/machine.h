@@ -49,6 +49,8 @@ static inline void machine_plug(bool in)
 
 static inline void machine_free(struct machine *m)
 {
+    if (!m)
+        return;
     machine_plug(false);
     (void)unlink(getenv("MOEFARM_MACHINE"));
     (void)munmap(m, sizeof(*m));
