@@ -1,5 +1,6 @@
 /* Shared objects that are wrong in one way each, chosen by ODD. */
 #include "kernels/family.h"
+#include "no_steps.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -16,25 +17,6 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     if (ODD == 4)
         exit(7);
     return -EIO;
-}
-
-static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *s,
-                     const char *name, struct mf_kernel **ret)
-{
-    (void)f, (void)device, (void)s, (void)name, (void)ret;
-    return -EINVAL;
-}
-
-static int launch(struct mf_kernel *k, const struct mf_launch *l)
-{
-    (void)k, (void)l;
-    return -EINVAL;
-}
-
-static struct mf_kernel *close_step(struct mf_kernel *k)
-{
-    (void)k;
-    return NULL;
 }
 
 #if ODD == 0

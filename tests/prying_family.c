@@ -1,5 +1,6 @@
 /* A family that pries and says what came of it, as reasons of rejections: "tcp: 13". */
 #include "kernels/family.h"
+#include "no_steps.h"
 #include "prying.h"
 
 const struct mf_family *mf_family_entry(void);
@@ -13,25 +14,6 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
         r = offer->reject(offer, f->name, pryings[i].name, "pried", "%s: %d", pryings[i].name,
                           pryings[i].try());
     return r;
-}
-
-static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *s,
-                     const char *name, struct mf_kernel **ret)
-{
-    (void)f, (void)device, (void)s, (void)name, (void)ret;
-    return -EINVAL;
-}
-
-static int launch(struct mf_kernel *k, const struct mf_launch *l)
-{
-    (void)k, (void)l;
-    return -EINVAL;
-}
-
-static struct mf_kernel *close_step(struct mf_kernel *k)
-{
-    (void)k;
-    return NULL;
 }
 
 const struct mf_family *mf_family_entry(void)
