@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -80,6 +81,18 @@ int farm_process_kill(struct farm_process *p, int signal)
     }
     p->pid = 0;
     return status;
+}
+
+double farm_process_cpu_s(const struct farm_process *p)
+{
+    char path[64];
+    unsigned long user = 0, system = 0;
+    (void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)p->pid);
+    _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
+    if (!file ||
+        fscanf(file, "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) != 2)
+        return (double)NAN;
+    return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
 }
 
 void farm_process_remove(struct farm_process *p)

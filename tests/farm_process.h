@@ -19,6 +19,8 @@ struct farm_process {
 void farm_process_start(struct farm_process *p, int beat_ms);
 /* Sends the signal and waits for the end; returns the exit status as waitpid gives it. */
 int farm_process_kill(struct farm_process *p, int signal);
+/* Processor time that it has used, all its threads, in seconds; NAN when it is not there. */
+double farm_process_cpu_s(const struct farm_process *p);
 /* Removes the folder. */
 void farm_process_remove(struct farm_process *p);
 

@@ -162,18 +162,6 @@ static void start_worker(struct bench *b, int i)
         die("start " WORKER);
 }
 
-static double cpu_s(pid_t pid)
-{
-    char path[64];
-    unsigned long user = 0, system = 0;
-    mf_say(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
-    if (!file ||
-        fscanf(file, "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) != 2)
-        return (double)NAN;
-    return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
-}
-
 static double peak_mib(pid_t pid)
 {
     char path[64], line[256];
@@ -472,7 +460,7 @@ int main(int argc, char **argv)
     check_counts(b);
     read_waits(b, moment_at(&t, STEADY_FROM), moment_at(&t, STEADY_TO));
     printf("catalogue_rss_mib %.0f MiB\n", peak_mib(b->farm.pid));
-    double daemon_s = cpu_s(b->farm.pid);
+    double daemon_s = farm_process_cpu_s(&b->farm);
     for (int i = 0; i < 2; i++) {
         (void)kill(b->workers[i], SIGTERM);
         (void)waitpid(b->workers[i], NULL, 0);

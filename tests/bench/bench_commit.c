@@ -207,19 +207,6 @@ static void submit(const struct farm_process *p)
         die(answer ? answer : "submit the batch");
 }
 
-/* Processor time that the process has used, all its threads, in seconds. */
-static double cpu_s(pid_t pid)
-{
-    char path[64];
-    unsigned long user = 0, system = 0;
-    mf_say(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
-    if (!file ||
-        fscanf(file, "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) != 2)
-        return 0;
-    return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
-}
-
 /* Turns of the writing loop that ended so far: each is one commit. */
 static double turns(const struct farm_process *p)
 {
@@ -260,7 +247,7 @@ static void measure(void *zmq, const char *name, int n, int window)
             die("the farm cuts no units");
     }
     int64_t acks = 0;
-    double start_cpu_s = cpu_s(p.pid), start_turns = turns(&p);
+    double start_cpu_s = farm_process_cpu_s(&p), start_turns = turns(&p);
     uint64_t start_ns = mf_now_ns(), now_ns = start_ns;
     for (int i = 0; i < n; i++)
         pump(&clients[i], window);
@@ -277,7 +264,7 @@ static void measure(void *zmq, const char *name, int n, int window)
     printf("%s_w%d %.0f results/s\n", name, n, (double)acks / ((double)(now_ns - start_ns) * 1e-9));
     (void)fflush(stdout);
     fprintf(stderr, "%s_w%d: %.1f us of processor time a result, %.1f results a commit\n", name, n,
-            (cpu_s(p.pid) - start_cpu_s) * 1e6 / (double)(acks ? acks : 1),
+            (farm_process_cpu_s(&p) - start_cpu_s) * 1e6 / (double)(acks ? acks : 1),
             (double)acks / fmax(turns(&p) - start_turns, 1));
     for (int i = 0; i < n; i++)
         fake_worker_close(&clients[i].w);
