@@ -238,7 +238,7 @@ START_TEST(spool_full)
 }
 END_TEST
 
-/* After a failure too: a disk that stays mounted keeps its folder. */
+/* A disk that stays mounted keeps its folder. */
 static void stop(void)
 {
     unmount_disk("state");

@@ -202,7 +202,6 @@ START_TEST(power_fails_at_a_worker)
 }
 END_TEST
 
-/* After a failure too: the folder and the orders go. */
 static void stop(void)
 {
     farm_stop(&farm);

@@ -39,7 +39,8 @@ void farm_make(struct farm *f);
 /* Makes the folder and starts the coordinator. beat_ms: of the farm; a lease is three. */
 void farm_start(struct farm *f, int beat_ms);
 void farm_start_with(struct farm *f, int beat_ms, const char *const *more);
-/* Kills all and removes the folder. With FARM_LOGS in the environment it prints the ends of the logs first. */
+/* Kills all and removes the folder. With FARM_LOGS in the environment it prints the ends of the logs first. A test that fails
+ * in a process of its own (CK_FORK, which is on) ends there: its processes die with it, its folder stays to be looked at. */
 void farm_stop(struct farm *f);
 
 /* Starts the coordinator again on the same state and ports. */
