@@ -20,6 +20,7 @@
     X(P, RESULT_STORED, "result_stored")     /* in a turn: a result is written */                                 \
     X(P, LAYER_RANKED, "layer_ranked")       /* in a turn: pipelines and races of a layer model are written */    \
     X(P, CONFIG_STORED, "config_stored")     /* in a turn: a winner is written */                                 \
+    X(P, CHANNEL_MOVED, "channel_moved")     /* in a turn: a channel's move is written */                          \
     X(P, TURN_WRITTEN, "turn_written")       /* all of a turn is written, not committed */                        \
     X(P, LOG_WRITTEN, "log_written")         /* the commit is in the log, the log not synced */                   \
     X(P, TURN_COMMITTED, "turn_committed")   /* nobody was answered yet */                                        \

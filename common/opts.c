@@ -1,5 +1,6 @@
 #include "common/opts.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -7,21 +8,24 @@
 #include "common/cleanup.h"
 #include "common/text.h"
 
-#define LEFT_MAX     28 /* widest left column of --help; a longer option has a line of its own */
-#define HELP_WIDTH   90
-#define NAME_MAX_LEN 40
+#define LEFT_MAX      28 /* widest left column of --help; a longer option has a line of its own */
+#define HELP_WIDTH    90
+#define NAME_MAX_LEN  40
+#define LEFT_TEXT_MAX 160
 
 static const struct mf_opt builtin_opts[] = {
     {.name = "help", .type = MF_OPT_BOOL, .help = "print this and exit"},
     {.name = "version", .type = MF_OPT_BOOL, .help = "print the version and exit"},
 };
 
-/* Names of one letter are written with one dash. */
+/* Names of one letter, perhaps with a digit ("-o2"), are written with one dash. */
 static const char *dashes(const struct mf_opt *o)
 {
-    return strlen(o->name) == 1 ? "-" : "--";
+    bool is_letter = o->name[1] == '\0' || (isdigit((unsigned char)o->name[1]) && o->name[2] == '\0');
+    return is_letter ? "-" : "--";
 }
 
+/* One that may have a value behind "=" or as the next word. */
 static bool has_value(const struct mf_opt *o)
 {
     return o->type != MF_OPT_BOOL;
@@ -37,13 +41,41 @@ static const char *argument_of(const struct mf_opt *o)
     return o->argument ? o->argument : "VALUE";
 }
 
-/* "--name VALUE", "--[no-]name" */
-static int print_left(const struct mf_opt *o, char *buf, size_t cap)
+/* Rows one below the other that set the same value are spellings of one option; their number. */
+static size_t spellings(const struct mf_opt *opts, size_t n)
 {
+    size_t i = 1;
+    while (i < n && !is_builtin(&opts[0]) && opts[i].value == opts[0].value)
+        i++;
+    return i;
+}
+
+/* One letter has no "no-" form, nor has what is a no already. */
+static bool shows_no(const struct mf_opt *o)
+{
+    return !has_value(o) && !is_builtin(o) && strlen(o->name) > 1 && strncmp(o->name, "no-", 3) != 0;
+}
+
+/* "--name VALUE", "-n, --[no-]name", "--name [VALUE]" of an option's n spellings. */
+static void print_left(const struct mf_opt *o, size_t n, char *buf, size_t cap)
+{
+    size_t len = 0;
+    for (size_t i = 0; i < n; i++) {
+        mf_say(buf + len, cap - len, "%s%s%s%s", i == 0 ? "  " : ", ", dashes(&o[i]),
+               shows_no(&o[i]) ? "[no-]" : "", o[i].name);
+        len += strlen(buf + len);
+    }
     if (has_value(o))
-        return snprintf(buf, cap, "  %s%s %s", dashes(o), o->name, argument_of(o));
-    return snprintf(buf, cap, "  %s%s%s", dashes(o), is_builtin(o) || strlen(o->name) == 1 ? "" : "[no-]",
-                    o->name);
+        mf_say(buf + len, cap - len, o->type == MF_OPT_OPTIONAL ? " [%s]" : " %s", argument_of(o));
+}
+
+static const char *help_of(const struct mf_opt *o, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (o[i].help)
+            return o[i].help;
+    }
+    return "";
 }
 
 /* " (default: 8)"; empty where there is nothing worth saying. */
@@ -56,12 +88,17 @@ static void print_default(const struct mf_opt *o, char *buf, size_t cap)
     case MF_OPT_BOOL:
         mf_say(buf, cap, "%s", *(const bool *)o->value ? " (default: on)" : "");
         break;
-    case MF_OPT_INT:
-        mf_say(buf, cap, " (default: %" PRId64 ")", *(const int64_t *)o->value);
+    case MF_OPT_INT: {
+        /* What nobody could give means that it was not given */
+        int64_t value = *(const int64_t *)o->value;
+        if ((o->min == 0 && o->max == 0) || (value >= o->min && value <= o->max))
+            mf_say(buf, cap, " (default: %" PRId64 ")", value);
         break;
+    }
     case MF_OPT_DOUBLE:
         mf_say(buf, cap, " (default: %g)", *(const double *)o->value);
         break;
+    case MF_OPT_OPTIONAL:
     case MF_OPT_TEXT: {
         const char *text = *(const char *const *)o->value;
         if (text && *text)
@@ -94,21 +131,25 @@ static void print_wrapped(FILE *out, const char *text, int indent)
 
 static int left_width(const struct mf_opt *opts, size_t n)
 {
+    char left[LEFT_TEXT_MAX];
     int width = 0;
-    for (size_t i = 0; i < n; i++) {
-        int len = print_left(&opts[i], NULL, 0);
-        if (len <= LEFT_MAX)
-            width = MF_MAX(width, len);
+    for (size_t i = 0, same; i < n; i += same) {
+        same = spellings(opts + i, n - i);
+        print_left(opts + i, same, left, sizeof(left));
+        if (strlen(left) <= LEFT_MAX)
+            width = MF_MAX(width, (int)strlen(left));
     }
     return width;
 }
 
-static void print_option(FILE *out, const struct mf_opt *o, int width)
+/* An option in its n spellings. */
+static void print_option(FILE *out, const struct mf_opt *o, size_t n, int width)
 {
-    char left[160], text[1024], value[256];
-    int len = print_left(o, left, sizeof(left));
+    char left[LEFT_TEXT_MAX], text[1024], value[256];
+    print_left(o, n, left, sizeof(left));
+    int len = (int)strlen(left);
     print_default(o, value, sizeof(value));
-    mf_say(text, sizeof(text), "%s%s", o->help ? o->help : "", value);
+    mf_say(text, sizeof(text), "%s%s", help_of(o, n), value);
     if (*text == '\0') {
         fprintf(out, "%s\n", left);
         return;
@@ -125,16 +166,28 @@ void mf_opts_help(FILE *out, const char *usage, const struct mf_opt *opts, size_
     int width = left_width(opts, n);
     width = MF_MAX(width, left_width(builtin_opts, MF_ARRAY_LEN(builtin_opts)));
     fprintf(out, "usage: %s\n\noptions:\n", usage);
-    for (size_t i = 0; i < n; i++)
-        print_option(out, &opts[i], width);
+    for (size_t i = 0, same; i < n; i += same) {
+        same = spellings(opts + i, n - i);
+        print_option(out, &opts[i], same, width);
+    }
     for (size_t i = 0; i < MF_ARRAY_LEN(builtin_opts); i++)
-        print_option(out, &builtin_opts[i], width);
+        print_option(out, &builtin_opts[i], 1, width);
+}
+
+/* A dash within a name is as good as an underscore. */
+static bool same_name(const char *a, const char *b, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        if (a[i] != b[i] && !((a[i] == '-' || a[i] == '_') && (b[i] == '-' || b[i] == '_')))
+            return false;
+    }
+    return true;
 }
 
 static const struct mf_opt *find_in(const struct mf_opt *opts, size_t n, const char *name, size_t len)
 {
     for (size_t i = 0; i < n; i++) {
-        if (strlen(opts[i].name) == len && memcmp(opts[i].name, name, len) == 0)
+        if (strlen(opts[i].name) == len && same_name(opts[i].name, name, len))
             return &opts[i];
     }
     return NULL;
@@ -203,10 +256,19 @@ static struct word read_word(const struct mf_opt *opts, size_t n, const char *te
     return w;
 }
 
-/* Number of words that the option and its value are. */
-static int words_of(const struct word *w)
+/* Number of words that the option and its value are; next is the word behind it, NULL at the end. */
+static int words_of(const struct word *w, const char *next)
 {
-    return w->option && has_value(w->option) && !w->attached ? 2 : 1;
+    if (!w->option || !has_value(w->option) || w->attached)
+        return 1;
+    /* What may stand alone takes no other option for its value */
+    return w->option->type == MF_OPT_OPTIONAL && (!next || next[0] == '-') ? 1 : 2;
+}
+
+int mf_opts_words(const struct mf_opt *opts, size_t n, const char *word, const char *next)
+{
+    struct word w = read_word(opts, n, word);
+    return words_of(&w, next);
 }
 
 static int refuse_unknown(const struct mf_opt *opts, size_t n, const struct word *w)
@@ -244,6 +306,7 @@ static int set_value(const struct mf_opt *o, const char *text)
             return 0;
         fprintf(stderr, "%s%s: '%s' is not a number\n", dashes(o), o->name, text);
         return -EINVAL;
+    case MF_OPT_OPTIONAL:
     case MF_OPT_TEXT:
         *(const char **)o->value = text;
         return 0;
@@ -270,6 +333,8 @@ static int take_option(const struct word *w, const char *next)
     if (!has_value(o))
         return set_bool(o, w);
     const char *value = w->attached ? w->attached : next;
+    if (o->type == MF_OPT_OPTIONAL && !w->attached && words_of(w, next) == 1)
+        value = "";
     if (!value) {
         fprintf(stderr, "%s%s needs a value: %s%s %s\n", dashes(o), o->name, dashes(o), o->name,
                 argument_of(o));
@@ -302,7 +367,7 @@ static bool answered(const char *usage, const struct mf_opt *opts, size_t n, int
             printf("%s %s\n", base_name(argv[0]), MF_VERSION);
             return true;
         }
-        i += words_of(&w);
+        i += words_of(&w, i + 1 < argc ? argv[i + 1] : NULL);
     }
     return false;
 }
@@ -318,10 +383,11 @@ int mf_opts_parse(const char *usage, const struct mf_opt *opts, size_t n, int ar
         struct word w = read_word(opts, n, argv[i]);
         if (!w.option)
             return refuse_unknown(opts, n, &w);
-        int r = take_option(&w, i + 1 < argc ? argv[i + 1] : NULL);
+        const char *next = i + 1 < argc ? argv[i + 1] : NULL;
+        int r = take_option(&w, next);
         if (r < 0)
             return r;
-        i += words_of(&w);
+        i += words_of(&w, next);
     }
     if (i < argc && strcmp(argv[i], "--") == 0)
         i++;

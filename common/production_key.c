@@ -44,3 +44,14 @@ int mf_production_shape(const struct mf_shape *asked, struct mf_shape *ret, char
                (long long)key.token, (long long)asked->token);
     return !mf_shape_equal(&key, asked);
 }
+
+int mf_production_row(const struct mf_shape *row, struct mf_shape *ret, char *why, size_t why_cap)
+{
+    struct mf_shape call = *row;
+
+    /* The rules change at a count that is a bucket, so the least that pads to one stands for all others */
+    call.token = row->token / 2 + 1;
+    if (row->token > 1 && mf_production_shape(&call, ret, NULL, 0) > 0 && mf_shape_equal(ret, row))
+        return 0;
+    return mf_production_shape(row, ret, why, why_cap);
+}

@@ -6,8 +6,7 @@
  *
  * A table does not say the order of gate and up. Beside fp4 weights, activations of fp8, and of bf16 below 256 tokens,
  * are taken to be for interleaved ones, and all else for separated ones; so a key that is computed computes itself. The
- * environment variables that move the choice are taken as unset. A row of 256 tokens is that of 256 tokens: those of 129
- * to 255, which pad to it, can have other activations. */
+ * environment variables that move the choice are taken as unset. */
 #pragma once
 
 #include <stddef.h>
@@ -16,3 +15,6 @@
 
 /* 0: production asks for the shape as it is. 1: it asks for *ret in its place, and why says by which rule. */
 int mf_production_shape(const struct mf_shape *asked, struct mf_shape *ret, char *why, size_t why_cap);
+/* The same of a table's row, which is for every count that pads to its own: 0 as soon as one of them asks for it. So a row of
+ * 256 tokens with bf16 activations is met, by 129 to 255 tokens, though 256 tokens ask for another. */
+int mf_production_row(const struct mf_shape *row, struct mf_shape *ret, char *why, size_t why_cap);

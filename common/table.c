@@ -174,6 +174,48 @@ int mf_table_push(struct mf_table *t, const struct mf_table_row *row, const stru
     return 0;
 }
 
+/* By gfx, cu_num and then the columns of the shape, numbers by value and names by their text; rows of one key as they stood. */
+static int compare_keys(const void *va, const void *vb)
+{
+    const struct mf_table_row *a = va, *b = vb;
+    const struct mf_shape *x = &a->shape, *y = &b->shape;
+    const int64_t numbers[][2] = {
+        {strcmp(a->class.gfx, b->class.gfx), 0},
+        {a->class.cu_num, b->class.cu_num},
+        {x->token, y->token},
+        {x->model_dim, y->model_dim},
+        {x->inter_dim, y->inter_dim},
+        {x->expert, y->expert},
+        {x->topk, y->topk},
+    };
+    char p[MF_SHAPE_TEXT_MAX], q[MF_SHAPE_TEXT_MAX];
+    for (size_t i = 0; i < MF_ARRAY_LEN(numbers); i++) {
+        if (numbers[i][0] != numbers[i][1])
+            return numbers[i][0] < numbers[i][1] ? -1 : 1;
+    }
+    /* The sizes are equal: what differs is names */
+    mf_shape_print(x, p);
+    mf_shape_print(y, q);
+    int order = strcmp(p, q);
+    return order != 0 ? order : (a->line > b->line) - (a->line < b->line);
+}
+
+int mf_table_sort(struct mf_table *t)
+{
+    uint32_t *slots = calloc(MF_MAX(t->n_slots, (size_t)1), sizeof(*slots));
+    if (!slots)
+        return -ENOMEM;
+    if (t->n_rows > 0)
+        qsort(t->rows, t->n_rows, sizeof(*t->rows), compare_keys);
+    for (size_t i = 0; i < t->n_strays; i++)
+        t->strays[i].before = t->n_rows;
+    free(t->slots);
+    t->slots = slots;
+    for (size_t i = 0; i < t->n_rows; i++)
+        insert_slot(t, i);
+    return 0;
+}
+
 int mf_table_push_stray(struct mf_table *t, const struct mf_table_stray *stray)
 {
     if (t->n_strays == t->strays_cap) {
@@ -223,6 +265,7 @@ static int copy_row(struct mf_table *t, const struct mf_table_row *row, struct m
         return r;
     struct mf_table_row copy = *row;
     copy.line = 0;
+    copy.misspelled = 0;
     copy.other = NULL;
     copy.n_other = 0;
     memset(copy.text, 0, sizeof(copy.text));
@@ -258,6 +301,89 @@ int mf_table_replace(struct mf_table *t, size_t i, const struct mf_table_row *ro
     copy.n_other = t->rows[i].n_other;
     t->rows[i] = copy;
     return 0;
+}
+
+const struct mf_table_row *mf_table_find_same(const struct mf_table *t, const struct mf_table_row *key)
+{
+    return find_key_and_tag(t, key);
+}
+
+/* The cells of unknown columns of a row of another table, under the names of this one, which gets those that it lacks. Cells that
+ * the other table has no column for stay those of `copy`. */
+static int take_others(struct mf_table *t, const struct mf_table *from, const struct mf_table_row *row,
+                       struct mf_table_row *copy)
+{
+    size_t n = t->n_other + from->n_other;
+    if (from->n_other == 0)
+        return 0;
+    const char **names = mf_table_alloc(t, n + 1, sizeof(*names));
+    const char **cells = mf_table_alloc(t, n + 1, sizeof(*cells));
+    if (!names || !cells)
+        return -ENOMEM;
+    for (size_t i = 0; i < t->n_other; i++) {
+        names[i] = t->other[i];
+        cells[i] = i < copy->n_other ? copy->other[i] : NULL;
+    }
+    n = t->n_other;
+    for (size_t i = 0; i < row->n_other; i++) {
+        size_t at = 0;
+        while (at < n && strcmp(names[at], from->other[i]) != 0)
+            at++;
+        if (at == n) {
+            if (!row->other[i] || !*row->other[i])
+                continue; /* a column that nobody filled */
+            names[n++] = mf_table_keep(t, from->other[i]);
+        }
+        int r = keep(t, row->other[i], &cells[at]);
+        if (r < 0 || !names[at])
+            return r < 0 ? r : -ENOMEM;
+    }
+    t->other = names;
+    t->n_other = n;
+    copy->other = cells;
+    copy->n_other = n;
+    return 0;
+}
+
+int mf_table_take(struct mf_table *t, const struct mf_table *from, const struct mf_table_row *row,
+                  const struct mf_table_row *old)
+{
+    struct mf_table_row copy;
+    const struct mf_table_row *earlier;
+    size_t at = old ? (size_t)(old - t->rows) : 0;
+    int r = copy_row(t, row, &copy);
+    if (r == 0 && old) {
+        copy.other = old->other;
+        copy.n_other = old->n_other;
+    }
+    if (r == 0)
+        r = take_others(t, from, row, &copy);
+    for (enum mf_result c = 0; c < MF_RESULT_N_ && r == 0; c++)
+        r = keep(t, row->text[c], &copy.text[c]);
+    if (r < 0)
+        return r;
+    if (!old)
+        return mf_table_push(t, &copy, &earlier);
+    t->rows[at] = copy;
+    return 0;
+}
+
+void mf_table_drop(struct mf_table *t, const bool *drop)
+{
+    size_t n = 0, stray = 0;
+    for (size_t i = 0; i < t->n_rows; i++) {
+        for (; stray < t->n_strays && t->strays[stray].before == i; stray++)
+            t->strays[stray].before = n;
+        if (!drop[i])
+            t->rows[n++] = t->rows[i];
+    }
+    for (; stray < t->n_strays; stray++)
+        t->strays[stray].before = n;
+    t->n_rows = n;
+    if (t->n_slots > 0)
+        memset(t->slots, 0, t->n_slots * sizeof(*t->slots));
+    for (size_t i = 0; i < n; i++)
+        insert_slot(t, i);
 }
 
 struct place {

@@ -91,6 +91,8 @@ struct mf_table_row {
 
     int64_t line; /* in the file it was read from; 0: not read from one */
 
+    uint16_t misspelled; /* bit i: the cell of mf_shape_columns[i] was not read as the canonical text */
+
     /* Private: the texts of the numbers as read, and the cells of columns that nobody knows. */
     const char *text[MF_RESULT_N_];
     const char **other;
@@ -107,12 +109,22 @@ enum mf_severity { MF_WARNING, MF_ERROR };
     X(P, RANGE, "range")           /* a value that no layer, device or result can have: error */             \
     X(P, MISSING, "missing")       /* an empty cell: error, or a warning where it is inferred */             \
     X(P, ZERO_TIME, "zero_time")   /* us is 0: warning */                                                    \
-    X(P, COPIED_TIME, "copied_time") /* one us for many token counts: warning, told of the first row */      \
-    X(P, TAGGED, "tagged")         /* `_tag` is set, production passes the row over: warning */              \
+    X(P, COPIED_TIME, "copied_time") /* one us for several token counts of a layer model: warning */         \
+    X(P, TAGGED, "tagged")         /* `_tag` is set, libfmoe passes the row over: warning */                 \
     X(P, SPELLING, "spelling")     /* tuned: production matches the canonical text only: warning */          \
     X(P, BUCKET, "bucket")         /* tuned: a token count that production never asks for: warning */        \
     X(P, DUPLICATE, "duplicate")   /* the key is in an earlier row too, both are kept: warning */            \
-    X(P, OPERATOR, "operator")     /* the table belongs to another operator: warning at line 1 */
+    X(P, OPERATOR, "operator")     /* the table belongs to another operator: warning at line 1 */            \
+    X(P, CONFLICT, "conflict")     /* a mark of a merge that nobody finished: error */                       \
+    X(P, MIXED, "mixed")           /* tuned: one flag as 1 and as True, no row is matched: warning */        \
+    /* What mf_tables_check (table_check.h) finds, which a reader does not look for */                       \
+    X(P, SHADOWED, "shadowed")     /* AITER serves an earlier row of another activation */                   \
+    X(P, BEYOND_PEAK, "beyond_peak") /* a time that the device cannot reach */                               \
+    X(P, ERR_LIMIT, "err_limit")   /* err1 or err2 above the limit */                                        \
+    X(P, KERNEL, "kernel")         /* a name that no family has */                                           \
+    X(P, FOREIGN, "foreign")       /* a step of a family that is not in this build */                        \
+    X(P, UNASKED, "unasked")       /* AITER computes another key for every call */                            \
+    X(P, HOLE, "hole")             /* a token count that the ladder of a layer model lacks */
 MF_NAMES_DECLARE(mf_problem_code, MF_PROBLEM_, MF_PROBLEM_MAP);
 /* clang-format on */
 
@@ -126,7 +138,7 @@ struct mf_problem {
 
 enum mf_table_op { MF_TABLE_FMOE, MF_TABLE_FHMOE, MF_TABLE_GROUPED };
 
-/* Problems beyond this many are counted, not kept. */
+/* Problems of one code beyond this many are counted, not kept. */
 #define MF_TABLE_PROBLEMS_MAX 10000
 
 struct mf_table_stray;
@@ -138,9 +150,10 @@ struct mf_table {
     bool tuned;
     struct mf_table_row *rows;
     size_t n_rows;
-    struct mf_problem *problems; /* in the order of lines */
-    size_t n_problems;           /* kept */
-    size_t n_errors, n_warnings; /* counted */
+    struct mf_problem *problems;   /* in the order of lines */
+    size_t n_problems;             /* kept */
+    size_t n_errors, n_warnings;   /* counted */
+    size_t n_of[MF_PROBLEM_N_][2]; /* counted, by code and severity */
 
     /* private */
     size_t rows_cap, problems_cap;
@@ -165,12 +178,15 @@ MF_DEFINE_CLEANUP(struct mf_table *, mf_table_free);
 int mf_table_read(const char *name, const char *text, size_t len, struct mf_table **ret,
                   char why[MF_REASON_MAX]);
 
-/* Adds a copy of the row, texts included; line, and what is private in the row, are ignored. -EINVAL: a text
+/* Adds a copy of the row, texts included; line, misspelled, and what is private in the row, are ignored. -EINVAL: a text
  * of it could not be written, a number of it is not finite, or a tuned table's row has no device class. */
 int mf_table_add(struct mf_table *t, const struct mf_table_row *row);
 /* Puts a copy of the row in the place of row i; cells of unknown columns stay as they were. -EINVAL as
  * mf_table_add; also when the keys differ. */
 int mf_table_replace(struct mf_table *t, size_t i, const struct mf_table_row *row);
+
+/* Orders the rows by their key: gfx, cu_num, token and so on. Strays go behind them. -ENOMEM. */
+int mf_table_sort(struct mf_table *t);
 
 /* The row of that key, the first one when it is there twice; rows with a tag are passed over, as production
  * does. NULL: none. */

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define LOCK_RETRY_MS 5
 
@@ -40,17 +41,21 @@ static int read_all(int fd, struct mf_buf *ret)
     }
 }
 
-int mf_table_file_read(const char *path, struct mf_table **ret, char why[MF_REASON_MAX])
+int mf_table_file_text(const char *path, struct mf_buf *ret, char why[MF_REASON_MAX])
 {
     _cleanup_(mf_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return fail(-errno, "open", path, why);
+    int r = read_all(fd, ret);
+    return r < 0 ? fail(r, "read", path, why) : 0;
+}
+
+int mf_table_file_read(const char *path, struct mf_table **ret, char why[MF_REASON_MAX])
+{
     _cleanup_(mf_buf_release) struct mf_buf text;
     mf_buf_init(&text, MF_TABLE_FILE_MAX);
-    int r = read_all(fd, &text);
-    if (r < 0)
-        return fail(r, "read", path, why);
-    return mf_table_read(path, text.data, text.len, ret, why);
+    int r = mf_table_file_text(path, &text, why);
+    return r < 0 ? r : mf_table_read(path, text.data, text.len, ret, why);
 }
 
 /* -------------------------------------------------------------------------------------------- write */
@@ -129,6 +134,16 @@ static int put_in_place(const struct paths *p, const char *data, size_t len)
     return r;
 }
 
+static int write_text(const struct paths *p, const char *text, size_t len, char why[MF_REASON_MAX])
+{
+    int r = put_in_place(p, text, len);
+    if (r < 0)
+        return fail(r, "write", p->file, why);
+    r = mf_sync_folder(p->file);
+    return r < 0 && r != -EINVAL ? fail(r, "the table is in place, but sync its folder, of", p->file, why)
+                                 : 0;
+}
+
 static int write_table(const struct paths *p, const struct mf_table *t, enum mf_table_columns columns,
                        char why[MF_REASON_MAX])
 {
@@ -137,12 +152,7 @@ static int write_table(const struct paths *p, const struct mf_table *t, enum mf_
     int r = mf_table_write(t, columns, &text, why);
     if (r < 0)
         return r;
-    r = put_in_place(p, text.data, text.len);
-    if (r < 0)
-        return fail(r, "write", p->file, why);
-    r = mf_sync_folder(p->file);
-    return r < 0 && r != -EINVAL ? fail(r, "the table is in place, but sync its folder, of", p->file, why)
-                                 : 0;
+    return write_text(p, text.data, text.len, why);
 }
 
 static int begin(const char *path, int lock_ms, struct paths *p, int *ret_lock, char why[MF_REASON_MAX])
@@ -152,6 +162,33 @@ static int begin(const char *path, int lock_ms, struct paths *p, int *ret_lock, 
         return fail(r, "find", path, why);
     r = take_lock(p->lock, lock_ms, ret_lock);
     return r < 0 ? fail(r, "lock", p->lock, why) : 0;
+}
+
+/* The folder that the next version is made in. */
+static int check_folder(const struct paths *p, char why[MF_REASON_MAX])
+{
+    char folder[PATH_MAX];
+    const char *slash = strrchr(p->file, '/');
+    mf_say(folder, sizeof(folder), "%.*s", slash ? (int)(slash - p->file) + 1 : 1, slash ? p->file : ".");
+    if (slash && slash > p->file)
+        folder[slash - p->file] = '\0';
+    if (access(folder, W_OK | X_OK) == 0)
+        return 0;
+    if (errno != ENOENT)
+        return fail(-errno, "write into", folder, why);
+    mf_say(why, MF_REASON_MAX, "the folder %.160s does not exist", folder);
+    return -ENOENT;
+}
+
+int mf_table_file_check(const char *path, int lock_ms, char why[MF_REASON_MAX])
+{
+    _cleanup_(mf_closep) int lock = -1;
+    struct paths p;
+    int r = resolve(path, &p);
+    if (r < 0)
+        return fail(r, "find", path, why);
+    r = check_folder(&p, why);
+    return r < 0 ? r : begin(path, lock_ms, &p, &lock, why);
 }
 
 int mf_table_file_update(const char *path, int lock_ms, mf_table_edit edit, void *data,
@@ -210,4 +247,21 @@ int mf_table_file_write(const char *path, int lock_ms, const struct mf_table *t,
     struct paths p;
     int r = begin(path, lock_ms, &p, &lock, why);
     return r < 0 ? r : write_table(&p, t, columns, why);
+}
+
+int mf_table_file_put(const char *path, int lock_ms, const char *text, size_t len, mf_table_may may,
+                      void *data, char why[MF_REASON_MAX])
+{
+    _cleanup_(mf_closep) int lock = -1;
+    _cleanup_(mf_buf_release) struct mf_buf old;
+    struct paths p;
+    mf_buf_init(&old, MF_TABLE_FILE_MAX);
+    int r = begin(path, lock_ms, &p, &lock, why);
+    if (r < 0)
+        return r;
+    r = mf_table_file_text(p.file, &old, why);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    r = may(r < 0 ? NULL : old.data, old.len, data, why);
+    return r < 0 ? r : write_text(&p, text, len, why);
 }

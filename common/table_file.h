@@ -16,6 +16,12 @@
 /* Reads the table at path. -ENOENT and the like: it cannot be read; otherwise as mf_table_read. Each with why. */
 int mf_table_file_read(const char *path, struct mf_table **ret, char why[MF_REASON_MAX]);
 
+/* Its bytes, whatever they are; ret has the ceiling. */
+int mf_table_file_text(const char *path, struct mf_buf *ret, char why[MF_REASON_MAX]);
+
+/* Whether a writer could begin now: takes the lock and lets it go. Errors as of mf_table_file_update, each with why. */
+int mf_table_file_check(const char *path, int lock_ms, char why[MF_REASON_MAX]);
+
 /* What an update does to the table while the lock is held. 0: write it; 1: leave the file as it is;
  * negative: give up with that error, having set why. */
 typedef int (*mf_table_edit)(struct mf_table *table, void *data, char why[MF_REASON_MAX]);
@@ -35,3 +41,10 @@ int mf_table_file_merge(const char *path, int lock_ms, const struct mf_table *fr
 /* Writes the table to path, under the same lock, whatever the file held. */
 int mf_table_file_write(const char *path, int lock_ms, const struct mf_table *t,
                         enum mf_table_columns columns, char why[MF_REASON_MAX]);
+
+/* Whether a file's bytes may be replaced; called under the lock. text NULL: there is no file. 0: they may; negative: give up
+ * with that error, having set why. */
+typedef int (*mf_table_may)(const char *text, size_t len, void *data, char why[MF_REASON_MAX]);
+/* Puts bytes that are a table already in the file's place, under the same lock. Errors as of mf_table_file_update. */
+int mf_table_file_put(const char *path, int lock_ms, const char *text, size_t len, mf_table_may may,
+                      void *data, char why[MF_REASON_MAX]);

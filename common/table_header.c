@@ -1,4 +1,4 @@
-/* The header of a table: which column is what, and whose table it is. And how problems are told. */
+/* The header of a table: which column is what, and whose table it is. */
 #include "common/table_reader.h"
 #include "common/text.h"
 
@@ -9,52 +9,17 @@
 
 #define N_SHAPE MF_SHAPE_N_COLUMNS
 
-static void remember(struct mf_table_reader *rd, const struct mf_problem *problem)
-{
-    struct mf_table *t = rd->t;
-    size_t n = t->n_problems;
-    if (n == t->problems_cap) {
-        size_t cap = n ? n * 2 : 16;
-        struct mf_problem *problems = reallocarray(t->problems, cap, sizeof(*problems));
-        if (!problems) {
-            rd->r = -ENOMEM;
-            return;
-        }
-        t->problems = problems;
-        t->problems_cap = cap;
-    }
-    const char *reason = mf_table_keep(t, problem->reason);
-    if (!reason) {
-        rd->r = -ENOMEM;
-        return;
-    }
-    t->problems[n] = *problem;
-    t->problems[n].reason = reason;
-    t->n_problems++;
-}
-
 void mf_table_report(struct mf_table_reader *rd, enum mf_severity severity, enum mf_problem_code code,
                      const char *column, const char *format, ...)
 {
-    if (severity == MF_ERROR) {
-        rd->t->n_errors++;
-        rd->row_errors++;
-    } else {
-        rd->t->n_warnings++;
-    }
-    if (rd->t->n_problems >= MF_TABLE_PROBLEMS_MAX)
-        return;
-    _cleanup_(mf_buf_release) struct mf_buf text;
-    mf_buf_init(&text, MF_REASON_MAX * 2);
     va_list args;
     va_start(args, format);
-    int r = mf_buf_addv(&text, format, args);
+    int r = mf_table_problemv(rd->t, &(struct mf_problem){severity, code, rd->csv.line, column, NULL}, format,
+                              args);
     va_end(args);
-    if (r < 0) {
+    if (r < 0)
         rd->r = r;
-        return;
-    }
-    remember(rd, &(struct mf_problem){severity, code, rd->csv.line, column, text.data});
+    rd->row_errors += severity == MF_ERROR;
 }
 
 const char *mf_table_excerpt(const char *cell, char buf[MF_EXCERPT_MAX])

@@ -31,12 +31,30 @@ static bool same_text(const char *a, const char *b)
     return strcmp(a ? a : "", b ? b : "") == 0;
 }
 
+/* It won against the known row of its key, side by side: its time is measured as any other of a race. */
+static bool is_promoted(const struct mf_table_row *row)
+{
+    return same_text(row->own[MF_OWN_PROVENANCE], MF_PROVENANCE_PROMOTED);
+}
+
+static bool same_method(const struct mf_table_row *a, const struct mf_table_row *b)
+{
+    const char *method[2] = {a->own[MF_OWN_PROVENANCE], b->own[MF_OWN_PROVENANCE]};
+    if (is_promoted(a))
+        method[0] = MF_PROVENANCE_RACE;
+    if (is_promoted(b))
+        method[1] = MF_PROVENANCE_RACE;
+    return same_text(method[0], method[1]);
+}
+
 /* What has to agree for two times of one key to be comparable. */
-static const enum mf_own basis[] = {MF_OWN_PROVENANCE, MF_OWN_MODEL, MF_OWN_ROUTING};
+static const enum mf_own basis[] = {MF_OWN_MODEL, MF_OWN_ROUTING};
 
 /* The first column in which they differ; MF_OWN_N_ for none. */
 static enum mf_own difference(const struct mf_table_row *a, const struct mf_table_row *b)
 {
+    if (!same_method(a, b))
+        return MF_OWN_PROVENANCE;
     for (size_t i = 0; i < MF_ARRAY_LEN(basis); i++)
         if (!same_text(a->own[basis[i]], b->own[basis[i]]))
             return basis[i];
@@ -59,10 +77,12 @@ static int check_table(const struct mf_table *t, char why[MF_REASON_MAX])
     return -ENOTSUP;
 }
 
-static int check_fresh(const struct mf_table *fresh, char why[MF_REASON_MAX])
+static int check_fresh(const struct mf_table *fresh, bool theirs, char why[MF_REASON_MAX])
 {
     for (size_t i = 0; i < fresh->n_rows; i++) {
         const struct mf_table_row *row = &fresh->rows[i];
+        if (theirs && !mf_table_row_is_ours(row))
+            continue;
         const char *wrong = !mf_table_row_is_ours(row)            ? "its provenance is not moefarm's"
                             : mf_table_row_has_tag(row)           ? "it has a tag"
                             : !(isfinite(row->us) && row->us > 0) ? "its us is not above 0"
@@ -138,6 +158,13 @@ static bool is_timed(const struct mf_table_row *row)
 static enum mf_merged decide_ours(const struct mf_table_row *old, const struct mf_table_row *row,
                                   char reason[MF_REASON_MAX])
 {
+    /* The two ran beside each other; the number in the table is of another day */
+    if (is_promoted(row) && !same_text(old->own[MF_OWN_PIPELINE], row->own[MF_OWN_PIPELINE])) {
+        mf_say(reason, MF_REASON_MAX,
+               "promoted over the known row beside which it ran: %.4f us; the row in the table says %.4f us",
+               row->us, old->us);
+        return MF_MERGED_REPLACED;
+    }
     if (is_timed(old) && old->us <= row->us) {
         mf_say(reason, MF_REASON_MAX, "the row in the table is %s: %.4f against %.4f us",
                old->us < row->us ? "faster" : "as fast", old->us, row->us);
@@ -147,11 +174,33 @@ static enum mf_merged decide_ours(const struct mf_table_row *old, const struct m
     return MF_MERGED_REPLACED;
 }
 
+/* Neither row is ours. */
+static enum mf_merged decide_theirs(const struct mf_table_row *old, const struct mf_table_row *row,
+                                    char reason[MF_REASON_MAX])
+{
+    if (is_timed(row) && (!is_timed(old) || row->us < old->us)) {
+        mf_say(reason, MF_REASON_MAX,
+               is_timed(old)
+                   ? "the lower of two times that are not moefarm's, as AITER merges its files: %.4f "
+                     "against %.4f us"
+                   : "the row in the table has no time: %.4f against %.4f us",
+               row->us, old->us);
+        return MF_MERGED_REPLACED;
+    }
+    mf_say(reason, MF_REASON_MAX,
+           is_timed(row) ? "the row in the table is as low or lower: %.4f against %.4f us"
+                         : "the new row has no time: %.4f against %.4f us in the table",
+           is_timed(row) ? old->us : row->us, is_timed(row) ? row->us : old->us);
+    return MF_MERGED_KEPT;
+}
+
 static enum mf_merged decide_foreign(const struct mf_table_row *old, const struct mf_table_row *row,
                                      bool replace, char reason[MF_REASON_MAX])
 {
     const char *then = replace ? "replaced as asked" : "not replaced; ask with replace";
-    if (!mf_table_row_is_ours(old)) {
+    if (!mf_table_row_is_ours(row)) {
+        mf_say(reason, MF_REASON_MAX, "the row in the table is moefarm's and the new one is not: %s", then);
+    } else if (!mf_table_row_is_ours(old)) {
         mf_say(reason, MF_REASON_MAX, "the row in the table is not moefarm's: %s", then);
     } else {
         enum mf_own column = difference(old, row);
@@ -171,18 +220,23 @@ static enum mf_merged decide(const struct mf_table_row *old, const struct mf_tab
         mf_say(reason, MF_REASON_MAX, "the table had no row of this key");
         return MF_MERGED_ADDED;
     }
+    if (!mf_table_row_is_ours(old) && !mf_table_row_is_ours(row))
+        return decide_theirs(old, row, reason);
     return mf_table_row_comparable(old, row) ? decide_ours(old, row, reason)
                                              : decide_foreign(old, row, replace, reason);
 }
 
-static int apply(struct mf_table *table, const struct mf_table_row *old, const struct mf_table_row *row,
+static int apply(struct mf_table *table, const struct mf_table *fresh, const struct mf_table_row *row,
                  enum mf_merged what)
 {
+    const struct mf_table_row *old = mf_table_find_same(table, row);
+    bool theirs = !mf_table_row_is_ours(row);
     switch (what) {
     case MF_MERGED_ADDED:
-        return mf_table_add(table, row);
+        return theirs ? mf_table_take(table, fresh, row, NULL) : mf_table_add(table, row);
     case MF_MERGED_REPLACED:
-        return mf_table_replace(table, (size_t)(old - table->rows), row);
+        return theirs ? mf_table_take(table, fresh, row, old)
+                      : mf_table_replace(table, (size_t)(old - table->rows), row);
     case MF_MERGED_KEPT:
     case MF_MERGED_FOREIGN:
     case MF_MERGED_N_:
@@ -200,7 +254,7 @@ static int decide_all(const struct mf_table *table, const struct mf_table *fresh
         return -ENOMEM;
     for (size_t i = 0; i < fresh->n_rows; i++) {
         const struct mf_table_row *row = &fresh->rows[i];
-        const struct mf_table_row *old = mf_table_find(table, &row->class, &row->shape);
+        const struct mf_table_row *old = mf_table_find_same(table, row);
         struct mf_merge_item *item = &result->items[i];
         item->what = decide(old, row, replace, item->reason);
         item->old_us = old ? old->us : 0;
@@ -225,14 +279,16 @@ int mf_table_merge(struct mf_table *table, const struct mf_table *fresh,
     if (r == 0)
         r = check_table(fresh, why);
     if (r == 0)
-        r = check_fresh(fresh, why);
+        r = check_fresh(fresh, options->theirs, why);
     if (r == 0)
         r = check_clashes(table, fresh, options, why);
     if (r == 0)
         r = decide_all(table, fresh, options->replace, &result);
     for (size_t i = 0; i < result.n_items && r == 0; i++) {
-        const struct mf_table_row *row = &fresh->rows[i];
-        r = apply(table, mf_table_find(table, &row->class, &row->shape), row, result.items[i].what);
+        r = apply(table, fresh, &fresh->rows[i], result.items[i].what);
+        if (r == -EINVAL)
+            mf_say(why, MF_REASON_MAX, "%s: the row %s has a cell with a comma, a quote or a line end in it",
+                   fresh->name, result.items[i].key);
     }
     if (r < 0)
         return r;

@@ -1,4 +1,4 @@
-/* Merging rows of ours into a table that others use too.
+/* Merging rows into a table that others use too: rows of ours, and where it is asked for rows of others.
  *
  * A row of the old table is ours when its provenance is moefarm's; it is comparable when, besides its key
  * (device class and shape), its provenance (method), model and routing equal those of the new row. Then:
@@ -6,8 +6,17 @@
  *   old row                                 what becomes of the new one
  *   none of that key                        added, at the end
  *   comparable and slower (or without time) replaced, in its place
- *   comparable and as fast or faster        kept: the old row stays
+ *   comparable and as fast or faster        kept: the old row stays, unless the new one is of another pipeline that was promoted over
+ *                                           the known row (provenance moefarm:promoted), which is as comparable as one of a race
  *   foreign: not ours, or not comparable    foreign: the old row stays; with replace: replaced
+ *
+ * With `theirs` rows that are not ours are merged too, by key and tag, whole as they stand in their file:
+ *
+ *   old row            what becomes of the new one
+ *   none of that key   added, at the end
+ *   not ours either    the lower time stays, as in AITER's own merge of its files (ROCm/aiter, jit/core.py,
+ *                      update_config_files), which says no more of how times were measured; a row without a time never wins
+ *   ours               foreign: the old row stays; with replace: replaced
  *
  * Rows of other keys, rows with a tag, strays and unknown columns stay as and where they were. */
 #pragma once
@@ -44,10 +53,13 @@ void mf_merge_result_release(struct mf_merge_result *r);
 
 struct mf_merge_options {
     bool replace;                      /* foreign rows too */
+    bool theirs;                       /* fresh may hold rows that are not ours */
     const struct mf_table *const *set; /* the other files that production reads with this one */
     size_t n_set;
 };
 
+#define MF_PROVENANCE_RACE     "moefarm:race"
+#define MF_PROVENANCE_PROMOTED "moefarm:promoted"
 /* True when the row's provenance is moefarm's. */
 bool mf_table_row_is_ours(const struct mf_table_row *row);
 /* True when their times can be compared: both ours, with one method, model and routing. */
@@ -55,7 +67,8 @@ bool mf_table_row_comparable(const struct mf_table_row *a, const struct mf_table
 
 /* Merges the rows of fresh into table. options may be NULL.
  * -EEXIST: a key is twice in the table, in fresh, or across the set; why lists both places. -EINVAL: a row of
- * fresh is not ours, has a tag, or its time is not a positive number. -ENOTSUP: another operator's table, or
+ * fresh cannot be used, is not ours, has a tag, or its time is not a positive number; with theirs the last three are about rows of
+ * ours only. -ENOTSUP: another operator's table, or
  * an untuned one. In all of these the table is as it was and nothing was written to ret. */
 int mf_table_merge(struct mf_table *table, const struct mf_table *fresh,
                    const struct mf_merge_options *options, struct mf_merge_result *ret,

@@ -88,27 +88,44 @@ static bool is_integer(const char *cell)
     return r == 0 || r == -ERANGE;
 }
 
-static void check_spelling(struct mf_table_reader *rd, const struct mf_shape *shape, const char *column,
-                           const char *cell)
+/* use_g1u1 and doweight_stage1 */
+#define FIRST_FLAG (N_SHAPE - 2)
+
+static void note_flag(struct mf_table_reader *rd, int i, const char *cell)
+{
+    if (i < FIRST_FLAG)
+        return;
+    bool plain = cell[0] == '1' || cell[0] == '0';
+    int64_t *first = plain ? &rd->plain_flag[i] : &rd->other_flag[i];
+    if (*first == 0)
+        *first = rd->csv.line;
+}
+
+static void check_spelling(struct mf_table_reader *rd, struct mf_table_row *row, int i, const char *cell)
 {
     char canonical[64], buf[MF_EXCERPT_MAX];
-    if (mf_shape_get(shape, column, canonical, sizeof(canonical)) < 0 || strcmp(canonical, cell) == 0)
+    const char *column = mf_shape_columns[i];
+    if (mf_shape_get(&row->shape, column, canonical, sizeof(canonical)) < 0 || strcmp(canonical, cell) == 0)
         return;
+    row->misspelled |= (uint16_t)(1u << i);
     mf_table_report(rd, MF_WARNING, MF_PROBLEM_SPELLING, column,
                     "%s is spelled '%s'; production matches '%s' only, which is how it is written back",
                     column, mf_table_excerpt(cell, buf), canonical);
 }
 
-static void read_shape(struct mf_table_reader *rd, struct mf_shape *shape)
+static void read_shape(struct mf_table_reader *rd, struct mf_table_row *row)
 {
+    struct mf_shape *shape = &row->shape;
     size_t errors = rd->row_errors;
     for (int i = 0; i < N_SHAPE; i++) {
         const char *why, *cell = cell_of(rd, rd->shape[i]);
         if (mf_shape_set(shape, mf_shape_columns[i], cell, &why) < 0)
             bad_cell(rd, is_integer(cell) ? MF_PROBLEM_RANGE : MF_PROBLEM_VALUE, mf_shape_columns[i], cell,
                      why);
-        else if (rd->t->tuned)
-            check_spelling(rd, shape, mf_shape_columns[i], cell);
+        else if (rd->t->tuned) {
+            note_flag(rd, i, cell);
+            check_spelling(rd, row, i, cell);
+        }
     }
     const char *column, *why, *form = cell_of(rd, rd->own[MF_OWN_FORM]);
     if (mf_shape_set(shape, MF_SHAPE_FORM, form, &why) < 0)
@@ -123,7 +140,7 @@ static void read_shape(struct mf_table_reader *rd, struct mf_shape *shape)
         mf_table_report(rd, MF_WARNING, MF_PROBLEM_BUCKET, "token",
                         "token is %" PRId64
                         "; production only asks for powers of two up to 32768 and for 131072, and for "
-                        "this count it asks for %" PRId64,
+                        "this count it asks for %" PRId64 ": tune that count, or remove the row",
                         shape->token, mf_token_bucket(shape->token));
     }
 }
@@ -230,11 +247,11 @@ static void read_others(struct mf_table_reader *rd, struct mf_table_row *row)
     char buf[MF_EXCERPT_MAX];
     row->tag = *tag ? keep(rd, tag) : NULL;
     if (*tag)
-        mf_table_report(
-            rd, MF_WARNING, MF_PROBLEM_TAGGED, "_tag",
-            "_tag is '%s': production passes this row over, and AITER's tuner drops it; remove the tag or "
-            "the row",
-            mf_table_excerpt(tag, buf));
+        mf_table_report(rd, MF_WARNING, MF_PROBLEM_TAGGED, "_tag",
+                        "_tag is '%s': libfmoe passes this row over, AITER does where it is flydsl_fallback, "
+                        "and its tuner drops "
+                        "the row; remove the tag or the row",
+                        mf_table_excerpt(tag, buf));
     for (int i = 0; i < MF_OWN_N_; i++)
         if (*cell_of(rd, rd->own[i]))
             row->own[i] = keep(rd, cell_of(rd, rd->own[i]));
@@ -316,13 +333,29 @@ static int add_row(struct mf_table_reader *rd, const struct mf_table_row *row)
     return 0;
 }
 
+/* What git leaves in a file that it could not merge. */
+static bool is_conflict_mark(const struct mf_table_reader *rd)
+{
+    static const char *const marks[] = {"<<<<<<<", "|||||||", "=======", ">>>>>>>"};
+    for (size_t i = 0; i < MF_ARRAY_LEN(marks); i++)
+        if (strncmp(rd->csv.cells[0], marks[i], strlen(marks[i])) == 0)
+            return true;
+    return false;
+}
+
 static int read_row(struct mf_table_reader *rd)
 {
     struct mf_table_row row = {.line = rd->csv.line};
     rd->row_errors = 0;
+    if (is_conflict_mark(rd)) {
+        mf_table_report(
+            rd, MF_ERROR, MF_PROBLEM_CONFLICT, "",
+            "a mark of a merge that nobody finished: keep the rows of one side, and remove the marks");
+        return set_aside(rd);
+    }
     rd->shortened = rd->csv.n_cells < rd->t->n_header;
     read_class(rd, &row);
-    read_shape(rd, &row.shape);
+    read_shape(rd, &row);
     if (rd->t->tuned)
         read_results(rd, &row);
     check_width(rd);
@@ -354,43 +387,31 @@ static int read_rows(struct mf_table_reader *rd)
     }
 }
 
-/* Two token counts may take the same time by chance, of which tables keep four digits; more than that do not. */
-#define COPIED_LEAST 3
-
-static bool is_copied(const struct mf_table_row *a, const struct mf_table_row *b)
+/* pandas reads a column with 1 and True in it as texts, and no text equals production's bool. */
+static void check_mixed(struct mf_table_reader *rd)
 {
-    return a->us > 0 && a->us == b->us && a->shape.token != b->shape.token &&
-           mf_device_class_equal(&a->class, &b->class) && mf_shape_same_layer_model(&a->shape, &b->shape);
-}
-
-/* Rows that follow each other with one time for all their token counts: it was measured for one of them at most. */
-static void check_copied(struct mf_table_reader *rd)
-{
-    const struct mf_table *t = rd->t;
-    for (size_t i = 0, n; t->tuned && t->op == MF_TABLE_FMOE && i < t->n_rows; i += n) {
-        n = 1;
-        while (i + n < t->n_rows && is_copied(&t->rows[i + n - 1], &t->rows[i + n]))
-            n++;
-        if (n < COPIED_LEAST)
+    for (int i = FIRST_FLAG; i < N_SHAPE && rd->t->tuned && rd->t->op == MF_TABLE_FMOE; i++) {
+        int64_t plain = rd->plain_flag[i], other = rd->other_flag[i];
+        if (plain == 0 || other == 0)
             continue;
-        rd->csv.line = t->rows[i].line;
-        mf_table_report(rd, MF_WARNING, MF_PROBLEM_COPIED_TIME, "us",
-                        "us is %g for %zu token counts, up to line %" PRId64
-                        ": a time copied, not measured; tune these shapes again",
-                        t->rows[i].us, n, t->rows[i + n - 1].line);
+        rd->csv.line = MF_MAX(plain, other);
+        mf_table_report(
+            rd, MF_WARNING, MF_PROBLEM_MIXED, mf_shape_columns[i],
+            "%s is spelled in two ways, 1 or 0 (line %" PRId64 ") and True or False (line %" PRId64
+            "): pandas then reads the column as text and production matches no row of this table; "
+            "write 1 or 0 in every row",
+            mf_shape_columns[i], plain, other);
     }
 }
 
-/* Problems from `first` on were found after those before it: puts each behind those of its line and of lines above. */
-static void sort_problems(struct mf_table *t, size_t first)
+/* What only all rows together show, put among what their lines have already. */
+static int check_whole(struct mf_table_reader *rd)
 {
-    for (size_t i = first; i < t->n_problems; i++) {
-        struct mf_problem late = t->problems[i];
-        size_t to = i;
-        for (; to > 0 && t->problems[to - 1].line > late.line; to--)
-            t->problems[to] = t->problems[to - 1];
-        t->problems[to] = late;
-    }
+    check_mixed(rd);
+    if (rd->r < 0)
+        return rd->r;
+    int r = mf_table_check_copied(rd->t);
+    return r < 0 ? r : mf_table_sort_problems(rd->t);
 }
 
 int mf_table_read(const char *name, const char *text, size_t len, struct mf_table **ret,
@@ -406,12 +427,8 @@ int mf_table_read(const char *name, const char *text, size_t len, struct mf_tabl
     r = mf_table_read_header(&rd);
     if (r == 0)
         r = read_rows(&rd);
-    if (r == 0) {
-        size_t in_order = t->n_problems;
-        check_copied(&rd);
-        sort_problems(t, in_order);
-        r = rd.r;
-    }
+    if (r == 0)
+        r = check_whole(&rd);
     mf_csv_release(&rd.csv);
     if (r < 0)
         return r;

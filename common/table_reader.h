@@ -11,6 +11,8 @@ struct mf_table_reader {
     int gfx, cu_num, tag, shape[MF_SHAPE_N_COLUMNS], result[MF_RESULT_N_], own[MF_OWN_N_];
     int *other; /* t->n_other of them */
     char *why;  /* the caller's, of MF_REASON_MAX */
+    /* By shape column: lines of the first flag that is spelled 1 or 0, and of the first that is spelled otherwise; 0: none */
+    int64_t plain_flag[MF_SHAPE_N_COLUMNS], other_flag[MF_SHAPE_N_COLUMNS];
     /* Of the current row */
     bool shortened; /* it has fewer cells than the header */
     size_t row_errors;

@@ -17,7 +17,7 @@ struct out_column {
     int from; /* its column in the file that was read, for strays; -1: none */
 };
 
-#define SCRATCH_MAX 96
+#define SCRATCH_MAX MF_TABLE_CELL_MAX
 
 struct writer {
     const struct mf_table *t;
@@ -101,7 +101,8 @@ static const char *int_text(int64_t value, char scratch[SCRATCH_MAX])
     return scratch;
 }
 
-static const char *result_text(const struct mf_table_row *row, enum mf_result c, char scratch[SCRATCH_MAX])
+const char *mf_table_result_text(const struct mf_table_row *row, enum mf_result c,
+                                 char scratch[MF_TABLE_CELL_MAX])
 {
     switch (c) {
     case MF_RESULT_BLOCK_M:
@@ -144,7 +145,7 @@ static const char *row_text(const struct mf_table_row *row, const struct out_col
         (void)mf_shape_get(&row->shape, c->name, scratch, SCRATCH_MAX);
         return scratch;
     case RESULT:
-        return result_text(row, (enum mf_result)c->index, scratch);
+        return mf_table_result_text(row, (enum mf_result)c->index, scratch);
     case TAG:
         return row->tag;
     case OWN:

@@ -9,10 +9,10 @@
 
 static const char usage[] = "prog [options] FILE…\n\nDoes what a test needs.";
 
-static bool quiet, verify, flag;
-static int64_t port, any;
+static bool quiet, verify, flag, no_net;
+static int64_t port, any, unset;
 static double ratio;
-static const char *listen_at, *empty, *untune_file;
+static const char *listen_at, *empty, *untune_file, *profile, *run_config;
 
 /* clang-format off */
 static const struct mf_opt opts[] = {
@@ -26,14 +26,21 @@ static const struct mf_opt opts[] = {
      "is worth it", 0, 0},
     {"empty",       MF_OPT_TEXT,   &empty,       "TEXT",    NULL, 0, 0},
     {"an-option-of-a-very-long-name", MF_OPT_BOOL, &flag, NULL, "has a line of its own", 0, 0},
-    {"i",           MF_OPT_TEXT,   &untune_file, "FILE",    "same as --untune_file", 0, 0},
+    {"i",           MF_OPT_TEXT,   &untune_file, "FILE",    NULL, 0, 0},
     {"untune_file", MF_OPT_TEXT,   &untune_file, "FILE",    "the shapes", 0, 0},
+    {"o2",          MF_OPT_TEXT,   &profile,     "FILE",    "all results", 0, 0},
+    {"profile_file", MF_OPT_TEXT,  &profile,     "FILE",    NULL, 0, 0},
+    {"run_config",  MF_OPT_OPTIONAL, &run_config, "CSV",    "only run it", 0, 0},
+    {"no-net",      MF_OPT_BOOL,   &no_net,      NULL,      "stay here", 0, 0},
+    {"unset",       MF_OPT_INT,    &unset,       "N",       "seconds, its own choice otherwise", 0, 9},
 };
 /* clang-format on */
 
 static void set_defaults(void)
 {
-    quiet = flag = false;
+    quiet = flag = no_net = false;
+    unset = -1;
+    profile = run_config = NULL;
     verify = true;
     port = 8080;
     any = -3;
@@ -142,6 +149,38 @@ START_TEST(one_letter_is_an_option_of_its_own)
 }
 END_TEST
 
+/* clang-format off */
+static const struct {
+    const char *words[WORDS_MAX];
+    const char *untune_file, *profile, *run_config;
+    bool quiet;
+} spelling_cases[] = {
+    {{"--untune-file", "a", NULL},                    "a", NULL, NULL, false},
+    {{"-untune_file=a", "-o2", "b", NULL},            "a", "b",  NULL, false},
+    {{"--profile-file", "b", NULL},                   "",  "b",  NULL, false},
+    {{"--run_config", NULL},                          "",  NULL, "",   false},
+    {{"--run-config", "t.csv", "--quiet", NULL},      "",  NULL, "t.csv", true},
+    {{"--run_config=-", NULL},                        "",  NULL, "-",  false},
+    /* What may stand alone does not eat the next option */
+    {{"--run_config", "--quiet", NULL},               "",  NULL, "",   true},
+};
+/* clang-format on */
+
+START_TEST(spellings_of_one_option)
+{
+    const char *const *words = spelling_cases[_i].words;
+    int rest = -1, n = 0;
+    while (words[n])
+        n++;
+    ck_assert_int_eq(parse(words, &rest), 0);
+    ck_assert_int_eq(rest, n + 1);
+    ck_assert_str_eq(untune_file, spelling_cases[_i].untune_file);
+    ck_assert_pstr_eq(profile, spelling_cases[_i].profile);
+    ck_assert_pstr_eq(run_config, spelling_cases[_i].run_config);
+    ck_assert_int_eq(quiet, spelling_cases[_i].quiet);
+}
+END_TEST
+
 static const struct {
     const char *words[WORDS_MAX];
     int rest;
@@ -167,8 +206,9 @@ static const struct {
 } refusals[] = {
     {{"--prot", "5", NULL},        "unknown option --prot; did you mean --port? (--help lists all)\n"},
     {{"--prot=5", NULL},           "unknown option --prot; did you mean --port? (--help lists all)\n"},
-    {{"--untune-file=x", NULL},
-     "unknown option --untune-file; did you mean --untune_file? (--help lists all)\n"},
+    {{"--untune-fil=x", NULL},
+     "unknown option --untune-fil; did you mean --untune_file? (--help lists all)\n"},
+    {{"--unset=-1", NULL},         "--unset: '-1' is not an integer from 0 to 9\n"},
     {{"--something", NULL},        "unknown option --something (--help lists all)\n"},
     {{"--no-port", NULL},          "unknown option --no-port; did you mean --port? (--help lists all)\n"},
     {{"--no-such", NULL},          "unknown option --no-such (--help lists all)\n"},
@@ -204,20 +244,23 @@ static const char help[] =
     "Does what a test needs.\n"
     "\n"
     "options:\n"
-    "  --listen ADDRESS    where to listen (default: 127.0.0.1)\n"
-    "  --port NUMBER       its port (default: 8080)\n"
-    "  --any VALUE         any integer at all (default: -3)\n"
-    "  --err-ratio SHARE   mismatches that are let through (default: 0.1)\n"
-    "  --[no-]quiet        say nothing\n"
-    "  --[no-]verify       check every step against the reference before its time is kept,\n"
-    "                      which costs a little and is worth it (default: on)\n"
+    "  --listen ADDRESS          where to listen (default: 127.0.0.1)\n"
+    "  --port NUMBER             its port (default: 8080)\n"
+    "  --any VALUE               any integer at all (default: -3)\n"
+    "  --err-ratio SHARE         mismatches that are let through (default: 0.1)\n"
+    "  --[no-]quiet              say nothing\n"
+    "  --[no-]verify             check every step against the reference before its time is\n"
+    "                            kept, which costs a little and is worth it (default: on)\n"
     "  --empty TEXT\n"
     "  --[no-]an-option-of-a-very-long-name\n"
-    "                      has a line of its own\n"
-    "  -i FILE             same as --untune_file\n"
-    "  --untune_file FILE  the shapes\n"
-    "  --help              print this and exit\n"
-    "  --version           print the version and exit\n";
+    "                            has a line of its own\n"
+    "  -i, --untune_file FILE    the shapes\n"
+    "  -o2, --profile_file FILE  all results\n"
+    "  --run_config [CSV]        only run it\n"
+    "  --no-net                  stay here\n"
+    "  --unset N                 seconds, its own choice otherwise\n"
+    "  --help                    print this and exit\n"
+    "  --version                 print the version and exit\n";
 
 static const char *const help_words[][WORDS_MAX] = {{"--help", NULL},
                                                     {"-h", NULL},
@@ -251,6 +294,7 @@ int main(void)
     tcase_add_test(tc, bool_is_turned_off);
     tcase_add_test(tc, values_may_look_like_options_and_hold_signs);
     tcase_add_test(tc, one_letter_is_an_option_of_its_own);
+    tcase_add_loop_test(tc, spellings_of_one_option, 0, MF_ARRAY_LEN(spelling_cases));
     tcase_add_loop_test(tc, first_other_word_ends_the_options, 0, MF_ARRAY_LEN(ends));
     tcase_add_loop_test(tc, refusal_names_option_and_fix, 0, MF_ARRAY_LEN(refusals));
     tcase_add_loop_test(tc, help_is_this_text, 0, MF_ARRAY_LEN(help_words));

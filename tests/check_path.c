@@ -1,4 +1,4 @@
-#include "server/path.h"
+#include "common/path.h"
 
 #include "mf_check.h"
 

@@ -60,6 +60,37 @@ START_TEST(rules)
 }
 END_TEST
 
+/* A row is met when any count that pads to it asks for its key, and the key that it is given otherwise is met. */
+/* clang-format off */
+static const struct {
+    const char *row, *key; /* NULL: it is met */
+} rows[] = {
+    {ROW("256", "Swiglu", BF16, FP4, "per_1x32"), NULL}, /* by 129 to 255 tokens */
+    {ROW("256", "Swiglu", FP4, FP4, "per_1x32"),  NULL}, /* by 256 tokens */
+    {ROW("256", "Swiglu", FN, FP4, "per_1x32"),   NULL},
+    {ROW("256", "Silu", BF16, FP4, "per_1x32"),   NULL},
+    {ROW("128", "Swiglu", FP4, FP4, "per_1x32"),  ROW("128", "Swiglu", BF16, FP4, "per_1x32")},
+    {ROW("512", "Swiglu", BF16, FP4, "per_1x32"), ROW("512", "Swiglu", FP4, FP4, "per_1x32")},
+    {ROW("1", "Silu", FN, FN, "per_1x128"),       NULL},
+    {ROW("56", "Silu", FN, FN, "per_1x128"),      ROW("64", "Silu", FN, FN, "per_1x128")},
+    {ROW("131072", "Silu", FN, FN, "per_1x128"),  NULL},
+    {ROW("65536", "Silu", FN, FN, "per_1x128"),   ROW("32768", "Silu", FN, FN, "per_1x128")},
+};
+/* clang-format on */
+
+START_TEST(rows_that_are_met)
+{
+    struct mf_shape row = shape_of(rows[_i].row), key = {0}, again;
+    struct mf_shape expected = shape_of(rows[_i].key ? rows[_i].key : rows[_i].row);
+    char why[MF_REASON_MAX] = "";
+
+    ck_assert_int_eq(mf_production_row(&row, &key, why, sizeof(why)), rows[_i].key != NULL);
+    ck_assert(mf_shape_equal(&key, &expected));
+    ck_assert((why[0] != '\0') == (rows[_i].key != NULL));
+    ck_assert_int_eq(mf_production_row(&key, &again, why, sizeof(why)), 0);
+}
+END_TEST
+
 /* Rows that AITER ships under keys that its own production, as it is by default, does not ask for. */
 START_TEST(shipped_rows)
 {
@@ -72,10 +103,10 @@ START_TEST(shipped_rows)
             struct mf_shape key, again;
             char why[MF_REASON_MAX] = "";
             n++;
-            n_other += mf_production_shape(&t->rows[i].shape, &key, why, sizeof(why));
+            n_other += mf_production_row(&t->rows[i].shape, &key, why, sizeof(why));
             if (strcmp(shipped[f].file, "dsv3_fp4_tuned_fmoe.csv") == 0)
                 ck_assert(mf_shape_equal(&key, &t->rows[i].shape));
-            ck_assert_msg(mf_production_shape(&key, &again, why, sizeof(why)) == 0, "%s:%lld: %s",
+            ck_assert_msg(mf_production_row(&key, &again, why, sizeof(why)) == 0, "%s:%lld: %s",
                           shipped[f].file, (long long)t->rows[i].line, why);
         }
     }
@@ -91,6 +122,7 @@ int main(void)
     Suite *suite = suite_create("production_key");
     TCase *t = tcase_create("production_key");
     tcase_add_loop_test(t, rules, 0, (int)(sizeof(cases) / sizeof(cases[0])));
+    tcase_add_loop_test(t, rows_that_are_met, 0, (int)(sizeof(rows) / sizeof(rows[0])));
     tcase_add_test(t, shipped_rows);
     suite_add_tcase(suite, t);
     return mf_check_main(suite);

@@ -1,6 +1,7 @@
 #include "common/table_file.h"
 
 #include "common/clock.h"
+#include "common/text.h"
 #include "die_at.h"
 #include "mf_check.h"
 
@@ -489,6 +490,39 @@ START_TEST(test_killed_at)
 }
 END_TEST
 
+/* What the one who puts a file there has looked at. */
+static int may_put(const char *text, size_t len, void *data, char why[MF_REASON_MAX])
+{
+    const char *expected = data;
+    if (expected ? text && strlen(expected) == len && memcmp(text, expected, len) == 0 : !text)
+        return 0;
+    mf_say(why, MF_REASON_MAX, "it is another");
+    return -EAGAIN;
+}
+
+START_TEST(put_replaces_what_was_looked_at)
+{
+    char why[MF_REASON_MAX], one[] = "a,b\n1,2\n", two[] = "a,b\n3,4\n";
+    struct mf_buf text;
+    mf_buf_init(&text, 4096);
+    ck_assert_int_eq(mf_table_file_put(path, -1, one, strlen(one), may_put, two, why), -EAGAIN);
+    ck_assert_int_eq(mf_table_file_text(path, &text, why), -ENOENT);
+    ck_assert_int_eq(mf_table_file_put(path, -1, one, strlen(one), may_put, NULL, why), 0);
+    ck_assert_int_eq(mf_table_file_put(path, -1, two, strlen(two), may_put, two, why), -EAGAIN);
+    ck_assert_str_eq(why, "it is another");
+    fail_at = 1;
+    fail_errno = ENOSPC;
+    ck_assert_int_eq(mf_table_file_put(path, -1, two, strlen(two), may_put, one, why), -ENOSPC);
+    ck_assert_int_eq(mf_table_file_text(path, &text, why), 0);
+    ck_assert_str_eq(text.data, one);
+    ck_assert_int_eq(mf_table_file_put(path, -1, two, strlen(two), may_put, one, why), 0);
+    mf_buf_clear(&text);
+    ck_assert_int_eq(mf_table_file_text(path, &text, why), 0);
+    ck_assert_str_eq(text.data, two);
+    mf_buf_release(&text);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("table_file");
@@ -510,6 +544,7 @@ int main(void)
     tcase_add_test(tcase, test_concurrent);
     tcase_add_test(tcase, test_killed);
     tcase_add_loop_test(tcase, test_killed_at, 0, MF_ARRAY_LEN(places));
+    tcase_add_test(tcase, put_replaces_what_was_looked_at);
     suite_add_tcase(suite, tcase);
     return mf_check_main(suite);
 }

@@ -125,6 +125,48 @@ START_TEST(test_verdict)
 }
 END_TEST
 
+/* A row that won against the known one beside it, in 10 us: by whatever number the table's row has, of whatever pipeline, and what
+ * a later row of a race is against it. */
+START_TEST(test_promoted)
+{
+    static const struct {
+        const char *us, *pipeline, *provenance, *model, *own;
+        enum mf_merged what;
+        const char *says;
+    } cases[] = {
+        {"5.0", "f:a|f:b", "moefarm:race", "MI300X", "moefarm:promoted", MF_MERGED_REPLACED,
+         "promoted over the known row"},
+        {"5.0", "f:a|f:b", "moefarm:promoted", "MI300X", "moefarm:promoted", MF_MERGED_REPLACED,
+         "promoted over"},
+        {"5.0", "f:new", "moefarm:race", "MI300X", "moefarm:promoted", MF_MERGED_KEPT, "is faster"},
+        {"5.0", "f:a|f:b", "moefarm:race", "MI325X", "moefarm:promoted", MF_MERGED_FOREIGN, "has model"},
+        {"5.0", "", "", "", "moefarm:promoted", MF_MERGED_FOREIGN, "is not moefarm's"},
+        {"5.0", "f:a|f:b", "moefarm:promoted", "MI300X", "moefarm:race", MF_MERGED_KEPT, "is faster"},
+        {"20.0", "f:a|f:b", "moefarm:promoted", "MI300X", "moefarm:race", MF_MERGED_REPLACED, "faster than"},
+        {"20.0", "f:a|f:b", "moefarm:promoted", "MI300X", "moefarm:exhaustive", MF_MERGED_FOREIGN,
+         "has provenance"},
+    };
+    for (size_t i = 0; i < MF_ARRAY_LEN(cases); i++) {
+        char text[1024], why[MF_REASON_MAX];
+        snprintf(text, sizeof(text),
+                 NAMES OWN_NAMES
+                 "\n" KEY(1) ",32,0,1,k1,0.0%%,1,k2,0.0%%,%s,0,0,0,1.0,2.0,%s,,%s,,,uniform,,,,%s\n",
+                 cases[i].us, cases[i].pipeline, cases[i].model, cases[i].provenance);
+        _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", text);
+        struct mf_table_row row = our_row(1, 10);
+        row.own[MF_OWN_PROVENANCE] = cases[i].own;
+        row.own[MF_OWN_PIPELINE] = "f:new";
+        _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
+        _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+        ck_assert_int_eq(mf_table_merge(t, fresh, NULL, &result, why), 0);
+        ck_assert_msg(result.items[0].what == cases[i].what, "%zu: %s", i, result.items[0].reason);
+        ck_assert_msg(strstr(result.items[0].reason, cases[i].says) != NULL, "%s", result.items[0].reason);
+        ck_assert_double_eq(t->rows[0].us,
+                            cases[i].what == MF_MERGED_REPLACED ? 10 : strtod(cases[i].us, NULL));
+    }
+}
+END_TEST
+
 /* Rows of others, unknown columns, tags, strays and the order of it all survive; the new row comes last, the
  * replaced one keeps its place and its cell of the unknown column. */
 START_TEST(test_survival)
@@ -307,17 +349,140 @@ START_TEST(test_history)
 }
 END_TEST
 
+/* One row of AITER's against one of the table: the lower time stays, and a row of ours is not theirs to replace. */
+/* clang-format off */
+static const struct {
+    const char *old_us, *new_us, *old_provenance;
+    enum mf_merged what, what_with_replace;
+    const char *says;
+} theirs[] = {
+    {"20.0", "10.0", "",             MF_MERGED_REPLACED, MF_MERGED_REPLACED, "the lower of two times"},
+    {"10.0", "20.0", "",             MF_MERGED_KEPT,     MF_MERGED_KEPT,     "as low or lower: 10.0000 against 20.0000"},
+    {"10.0", "10.0", "",             MF_MERGED_KEPT,     MF_MERGED_KEPT,     "as low or lower"},
+    /* AITER's own merge would take the time of 0. */
+    {"10.0", "0.0",  "",             MF_MERGED_KEPT,     MF_MERGED_KEPT,     "the new row has no time"},
+    {"0.0",  "10.0", "",             MF_MERGED_REPLACED, MF_MERGED_REPLACED, "the row in the table has no time"},
+    {"0.0",  "0.0",  "",             MF_MERGED_KEPT,     MF_MERGED_KEPT,     "the new row has no time"},
+    {"20.0", "10.0", "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "is moefarm's and the new one is not"},
+};
+/* clang-format on */
+
+START_TEST(test_theirs)
+{
+    char before[1024], fresh_text[1024], why[MF_REASON_MAX];
+    snprintf(before, sizeof(before),
+             NAMES OWN_NAMES "\n" KEY(1) ",32,0,1,k1,0.0%%,1,k2,0.0%%,%s,0,0,0,1.0,2.0,,,,,,,,,,%s\n",
+             theirs[_i].old_us, theirs[_i].old_provenance);
+    snprintf(fresh_text, sizeof(fresh_text),
+             NAMES "\n" KEY(1) ",32,0,1,n1,0.00%%,1,n2,0.0%%,%s,0,0,0,1.0,2.0\n", theirs[_i].new_us);
+    for (int replace = 0; replace < 2; replace++) {
+        _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", before);
+        _cleanup_(mf_table_freep) struct mf_table *fresh = read_text("fresh", fresh_text);
+        _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+        const struct mf_merge_options options = {.replace = replace, .theirs = true};
+        enum mf_merged expected = replace ? theirs[_i].what_with_replace : theirs[_i].what;
+        ck_assert_int_eq(mf_table_merge(t, fresh, &options, &result, why), 0);
+        ck_assert_int_eq(result.items[0].what, expected);
+        ck_assert_msg(strstr(result.items[0].reason, theirs[_i].says) != NULL, "%s", result.items[0].reason);
+        ck_assert_uint_eq(t->n_rows, 1);
+        ck_assert_str_eq(t->rows[0].kernel1, expected == MF_MERGED_REPLACED ? "n1" : "k1");
+    }
+}
+END_TEST
+
+/* A row of theirs comes whole: the texts of its numbers, its tag, and cells of columns that the table has not. */
+START_TEST(test_theirs_whole)
+{
+    static const char before[] =
+        NAMES ",note\n" KEY(1) RESULT("3.00") ",first\n" KEY(2) RESULT("9.0") ",second\n";
+    static const char fresh_text[] = NAMES
+        ",_tag,more,empty\n" KEY(2) ",32,0,1,k1,0.00%,1,k2,0,8.500000000000001,0,0,0,1.0,2.0,,new,\n" KEY(3)
+            RESULT("7.250") ",,added,\n" KEY(2) RESULT("1.0") ",fallback,,\n";
+    static const char after[] = NAMES ",_tag,note,more\n" KEY(1) RESULT("3.00") ",,first,\n" KEY(
+        2) ",32,0,1,k1,0.00%,1,k2,0,8.500000000000001,0,0,0,1.0,2.0,,second,new\n" KEY(3)
+        RESULT("7.250") ",,,added\n" KEY(2) RESULT("1.0") ",fallback,,\n";
+    _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", before);
+    _cleanup_(mf_table_freep) struct mf_table *fresh = read_text("fresh", fresh_text);
+    _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    char why[MF_REASON_MAX];
+    ck_assert_int_eq(mf_table_merge(t, fresh, &(struct mf_merge_options){.theirs = true}, &result, why), 0);
+    ck_assert_uint_eq(result.n[MF_MERGED_ADDED], 2);
+    ck_assert_uint_eq(result.n[MF_MERGED_REPLACED], 1);
+    char *text = print(t);
+    ck_assert_str_eq(text, after);
+    free(text);
+}
+END_TEST
+
+/* -> rows of what kind; all has those of t at its end where they were added. */
+static size_t merge_shipped(struct mf_table *all, const struct mf_table *t, enum mf_merged what)
+{
+    _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    char why[MF_REASON_MAX];
+    ck_assert_msg(mf_table_merge(all, t, &(struct mf_merge_options){.theirs = true}, &result, why) == 0, "%s",
+                  why);
+    for (size_t i = 0; i < t->n_rows && what == MF_MERGED_ADDED; i++)
+        for (enum mf_result c = 0; c < MF_RESULT_N_; c++)
+            if (t->rows[i].text[c])
+                ck_assert_str_eq(all->rows[all->n_rows - t->n_rows + i].text[c], t->rows[i].text[c]);
+    return result.n[what];
+}
+
+/* All of AITER's tables in one: every row is there as it was, and merging them again changes nothing. */
+START_TEST(test_theirs_shipped)
+{
+    _cleanup_(mf_table_freep) struct mf_table *all = NULL;
+    size_t n[MF_MERGED_N_] = {0};
+    ck_assert_int_eq(mf_table_new("all.csv", true, &all), 0);
+    for (int pass = 0; pass < 2; pass++) {
+        enum mf_merged what = pass == 0 ? MF_MERGED_ADDED : MF_MERGED_KEPT;
+        for (size_t i = 0; i < MF_ARRAY_LEN(shipped); i++) {
+            if (!shipped[i].tuned || shipped[i].op != MF_TABLE_FMOE)
+                continue;
+            _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(shipped[i].file);
+            n[what] += merge_shipped(all, t, what);
+        }
+    }
+    ck_assert_uint_eq(n[MF_MERGED_ADDED], 2038);
+    ck_assert_uint_eq(n[MF_MERGED_KEPT], 2038);
+    ck_assert_uint_eq(all->n_rows, 2038);
+}
+END_TEST
+
+START_TEST(test_theirs_refused)
+{
+    struct mf_table_row row = our_row(1, 10);
+    row.tag = "tag";
+    _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_text("t.csv", NAMES "\n");
+    _cleanup_(mf_table_freep) struct mf_table *twice =
+        read_text("twice.csv", NAMES "\n" KEY(1) RESULT("3.0") "\n" KEY(1) RESULT("4.0") "\n");
+    _cleanup_(mf_table_freep) struct mf_table *comma =
+        read_text("comma.csv", NAMES "\n" KEY(1) ",32,0,1,\"k,1\",0.0%,1,k2,0.0%,3.0,0,0,0,1.0,2.0\n");
+    const struct mf_merge_options options = {.theirs = true};
+    check_refused(t, fresh, &options, -EINVAL,
+                  (const char *const[]){"it has a tag", KEY(1), NULL}); /* of ours */
+    check_refused(t, twice, &options, -EEXIST, (const char *const[]){"twice.csv line 2", "line 3", NULL});
+    check_refused(t, comma, &options, -EINVAL, (const char *const[]){"a cell with a comma", KEY(1), NULL});
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("table_merge");
     TCase *tcase = tcase_create("table_merge");
     tcase_set_timeout(tcase, 60);
     tcase_add_loop_test(tcase, test_verdict, 0, MF_ARRAY_LEN(verdicts));
+    tcase_add_test(tcase, test_promoted);
     tcase_add_test(tcase, test_survival);
     tcase_add_loop_test(tcase, test_shipped, 0, MF_ARRAY_LEN(shipped));
     tcase_add_test(tcase, test_duplicates);
     tcase_add_loop_test(tcase, test_bad_row, 0, MF_ARRAY_LEN(bad_rows));
     tcase_add_test(tcase, test_wrong_table);
+    tcase_add_loop_test(tcase, test_theirs, 0, MF_ARRAY_LEN(theirs));
+    tcase_add_test(tcase, test_theirs_whole);
+    tcase_add_test(tcase, test_theirs_shipped);
+    tcase_add_test(tcase, test_theirs_refused);
     tcase_add_test(tcase, test_history);
     suite_add_tcase(suite, tcase);
     return mf_check_main(suite);

@@ -14,9 +14,9 @@ static const struct shipped {
     bool tuned;
     enum mf_table_op op;
 } shipped[] = {
-    {"a8w8_blockscale_tuned_fmoe_ds_v3.csv",         395, 70,  0, true,  MF_TABLE_FMOE},
+    {"a8w8_blockscale_tuned_fmoe_ds_v3.csv",         395, 329,  0, true,  MF_TABLE_FMOE},
     {"a8w8_blockscale_tuned_fmoe_glm5.csv",           16,  0,  0, true,  MF_TABLE_FMOE},
-    {"a8w8_blockscale_tuned_fmoe_glm5_1.csv",         35,  8,  0, true,  MF_TABLE_FMOE},
+    {"a8w8_blockscale_tuned_fmoe_glm5_1.csv",         35, 16,  0, true,  MF_TABLE_FMOE},
     {"a8w8_blockscale_tuned_fmoe_minimax-m2_5.csv",   64,  0,  0, true,  MF_TABLE_FMOE},
     {"a8w8_blockscale_tuned_fmoe_qwen3_235b.csv",     28,  0,  0, true,  MF_TABLE_FMOE},
     {"a8w8_blockscale_tuned_fmoe_qwen3_5_397b.csv",   16,  0,  0, true,  MF_TABLE_FMOE},
@@ -60,7 +60,7 @@ static const struct shipped {
     {"qwen3next_80b_fp8_tuned_fmoe.csv",             118,  0,  0, true,  MF_TABLE_FMOE},
     {"qwen3next_80b_fp8_untuned_fmoe.csv",            96,  0,  0, false, MF_TABLE_FMOE},
     {"tuned_fhmoe.csv",                               12,  1,  0, true,  MF_TABLE_FHMOE},
-    {"tuned_fmoe.csv",                               617, 57,  0, true,  MF_TABLE_FMOE},
+    {"tuned_fmoe.csv",                               617, 281,  0, true,  MF_TABLE_FMOE},
     {"tuned_grouped_fmoe.csv",                       111,  1, 26, true,  MF_TABLE_GROUPED},
     {"untuned_fhmoe.csv",                              0,  0,  0, false, MF_TABLE_FMOE},
     {"untuned_fmoe.csv",                              13,  0,  0, false, MF_TABLE_FMOE},

@@ -2,6 +2,9 @@
  * written is read back as it was. */
 #include "common/csv.h"
 #include "common/table.h"
+#include "common/table_check.h"
+#include "common/table_diff.h"
+#include "common/table_fix.h"
 #include "common/table_merge.h"
 #include "fuzz.h"
 
@@ -81,6 +84,35 @@ static void check_again(const struct mf_table *t, const char *text)
     mf_table_free(again);
 }
 
+static void count_fix(void *data, int64_t line, enum mf_problem_code code, const char *what)
+{
+    must(line > 0 && code < MF_PROBLEM_N_ && *what, "a repair has a line, a code and a sentence");
+    ++*(size_t *)data;
+}
+
+/* A table does not differ from itself, and what was repaired once is whole. */
+static void check_tools(struct mf_table *t)
+{
+    struct mf_diff d = MF_DIFF_INIT;
+    char why[MF_REASON_MAX] = "";
+    size_t n_told = 0, n = 0, n_rows = t->n_rows;
+    must(mf_tables_check(&t, 1, &(struct mf_check_options){.err_ratio = 0.2}) == 0, "a table can be checked");
+    check_problems(t);
+    if (mf_table_diff(t, t, &d, why) == 0)
+        must(d.n_items == 0 && d.n[MF_DIFFERENCE_SAME] == t->n_rows, "a table does not differ from itself");
+    else
+        must(*why, "a refusal has a reason");
+    mf_diff_release(&d);
+    must(mf_table_fix(t, count_fix, &n_told, &n) == 0 && n == n_told, "every repair is told");
+    must(t->n_rows <= n_rows && (n > 0 || t->n_rows == n_rows), "rows that go are told of");
+    if (n == 0)
+        return;
+    char *written = write_table(t);
+    if (written)
+        check_again(t, written);
+    free(written);
+}
+
 /* Merging a table into itself: whatever it decides, it must not harm the table. */
 static void check_merge(struct mf_table *t)
 {
@@ -107,6 +139,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_again(t, written);
     free(written);
     check_merge(t);
+    mf_table_free(t);
+    t = read_table(text, size);
+    check_tools(t);
     mf_table_free(t);
     return 0;
 }

@@ -1,6 +1,7 @@
-#include "server/path.h"
+#include "common/path.h"
 
 #include "common/cleanup.h"
+#include "common/text.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -618,6 +619,23 @@ void mf_path_structure(uint64_t structure, char buf[MF_PATH_STRUCTURE_MAX])
         assert(n > 0 && (size_t)n < MF_PATH_STRUCTURE_MAX - len);
         len += (size_t)n;
     }
+}
+
+bool mf_path_in_one(uint64_t structure)
+{
+    uint64_t gemm1 = structure >> (4 * MF_OP_GEMM1) & 15, gemm2 = structure >> (4 * MF_OP_GEMM2) & 15;
+    return gemm1 > 0 && gemm1 == gemm2;
+}
+
+bool mf_path_is_layout(const char *text)
+{
+    const char *w2 = strstr(text, " w2=");
+    char order[MF_ORDER_MAX];
+    if (strncmp(text, "w1=", 3) != 0 || !w2 || (size_t)(w2 - text - 3) >= sizeof(order))
+        return false;
+    memcpy(order, text + 3, (size_t)(w2 - text - 3));
+    order[w2 - text - 3] = '\0';
+    return mf_is_name(order, MF_ORDER_MAX - 1) && mf_is_name(w2 + 4, MF_ORDER_MAX - 1);
 }
 
 void mf_path_layout(const struct mf_path *path, char buf[MF_PATH_LAYOUT_MAX])

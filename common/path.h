@@ -51,6 +51,10 @@ int mf_path_find(const struct mf_path_problem *p, struct mf_path **ret, size_t *
 /* "sort | gather+gemm1+act | gemm2+weight+combine": which ops go together, in the order of the layer.
  * Conversions do not show. */
 void mf_path_structure(uint64_t structure, char buf[MF_PATH_STRUCTURE_MAX]);
+/* Whether one step does both GEMMs. */
+bool mf_path_in_one(uint64_t structure);
+/* Whether a text is a layout as below. */
+bool mf_path_is_layout(const char *text);
 /* "w1=panel16 w2=panel16" */
 void mf_path_layout(const struct mf_path *path, char buf[MF_PATH_LAYOUT_MAX]);
 

@@ -1,0 +1,26 @@
+/* A tuned table of moefarm's, made row by row. */
+#pragma once
+
+#include <string.h>
+
+#include "common/text.h"
+
+#define TABLE_HEADER                                                                                       \
+    "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
+    "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"   \
+    "tflops,bw,pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance,form\n"
+
+/* Steps of tests/rows_family.c: "rows:right" and its likes. */
+#define ROWS_SO MF_BINARY_DIR "/tests/rows.so"
+
+/* class: "cpu-znver4,2"; shape: the twelve columns; names: "family:step|family:step". Appends to text. */
+static inline void add_row(char *text, size_t cap, const char *class, const char *shape, const char *us,
+                           const char *names, const char *form)
+{
+    size_t len = strlen(text);
+
+    mf_say(text + len, cap - len,
+           "%s,%s,8,0,1.0,a,0.0%%,0.0,None,0.0%%,%s,1,0,0,1.0,2.0,%s,w1=row,cpu,r1,gcc,zipf:1.2,3,20,0.5,"
+           "moefarm:race,%s\n",
+           class, shape, us, names, form);
+}
