@@ -1,13 +1,13 @@
 # What `cmake --install` puts where, by component, and the Debian packages that `scripts/package.sh` makes of them:
 #   server   moefarmd, its unit and its backup's
 #   worker   moefarm-worker; in libexec/moefarm what it starts or loads; its unit; the kernels' sources; headers for --family-so
-#   cli      moefarm, the documentation, the examples
+#   cli      moefarm, the list of models, the documentation, the examples
 # Folders are relative to the prefix: an installed tree may be moved. Units name programs without their folder.
 include(GNUInstallDirs)
 set(mf_units lib/systemd/system)
 set(mf_private ${CMAKE_INSTALL_LIBEXECDIR}/moefarm)
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)   # tests and benches are no part of it: target programs is all
-add_custom_target(programs DEPENDS moefarmd moefarm-worker moefarm-compile moefarm)
+add_custom_target(programs DEPENDS moefarmd moefarm-worker moefarm-compile moefarm fmoe)
 
 install(TARGETS moefarmd RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT server)
 
@@ -36,12 +36,13 @@ endforeach()
 
 install(TARGETS moefarm RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT cli)
 install(FILES README.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT cli)
+install(FILES data/models.csv DESTINATION ${CMAKE_INSTALL_DATADIR}/moefarm COMPONENT cli)
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT cli
     PATTERN __pycache__ EXCLUDE)
 
 # Debian wants each package's licence beside its name.
-foreach(component server worker cli)
-    set(package moefarm-${component})
+foreach(package moefarm-server moefarm-worker moefarm-cli libfmoe-dev)
+    string(REGEX REPLACE "^moefarm-|^lib|-dev$" "" component ${package})
     install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} RENAME copyright
         COMPONENT ${component})
 endforeach()
@@ -60,7 +61,13 @@ set(CPACK_PACKAGE_CONTACT "the moefarm authors <moefarm@localhost>")
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
-set(CPACK_COMPONENTS_ALL server worker cli)
+set(CPACK_COMPONENTS_ALL server worker cli fmoe)
+set(CPACK_DEBIAN_FMOE_PACKAGE_NAME libfmoe-dev)
+set(CPACK_DEBIAN_FMOE_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_FMOE_DESCRIPTION
+    "The production operator: a C library that serves fused mixture-of-experts layers from tables that moefarm tuned.")
+# Of GPUs it loads what the worker's package has.
+set(CPACK_DEBIAN_FMOE_PACKAGE_SUGGESTS moefarm-worker)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -74,5 +81,6 @@ set(CPACK_DEBIAN_CLI_DESCRIPTION
     "The command line: hands shapes to a farm, follows it and brings the tuned tables back. With documentation and examples.")
 # The runtimes of GPUs are opened when there is one: no package is needed for them to be left out.
 set(CPACK_DEBIAN_WORKER_PACKAGE_SUGGESTS libamdhip64-5)
-set(CPACK_DEBIAN_CLI_PACKAGE_SUGGESTS moefarm-worker)
+# moefarm tune has a farm of its own where these are.
+set(CPACK_DEBIAN_CLI_PACKAGE_SUGGESTS "moefarm-server, moefarm-worker")
 include(CPack)

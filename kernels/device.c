@@ -10,16 +10,16 @@
 
 int mf_device_open(const char *name, char *why, size_t why_cap, struct mf_device **ret)
 {
-    return mf_device_open_known(name, NULL, why, why_cap, ret);
+    return mf_device_open_as(name, &(struct mf_device_opening){0}, why, why_cap, ret);
 }
 
-int mf_device_open_known(const char *name, const struct mf_device_info *known, char *why, size_t why_cap,
-                         struct mf_device **ret)
+int mf_device_open_as(const char *name, const struct mf_device_opening *how, char *why, size_t why_cap,
+                      struct mf_device **ret)
 {
     int r;
 
     if (strcmp(name, "cpu:0") == 0) {
-        r = mf_device_cpu_open(known, ret);
+        r = mf_device_cpu_open(how, ret);
         if (r < 0)
             (void)snprintf(why, why_cap, "opening the CPU: %s", strerror(-r));
         return r;
@@ -27,7 +27,7 @@ int mf_device_open_known(const char *name, const struct mf_device_info *known, c
     if (strncmp(name, "sim:", 4) == 0)
         return mf_sim_open(name, why, why_cap, ret);
     if (strncmp(name, "hip:", 4) == 0)
-        return mf_device_hip_open(name, known, why, why_cap, ret);
+        return mf_device_hip_open(name, how, why, why_cap, ret);
     (void)snprintf(why, why_cap,
                    "'%s' is no device: expected cpu:0, hip:amd:<ordinal>, hip:nvidia:<ordinal> or "
                    "sim:<class>:<ordinal>[:<spec file>]",

@@ -92,6 +92,11 @@ struct mf_device_ops {
     int (*bulk_map)(struct mf_device *d, const struct mf_bulk_tensor *t, void *ret);
     /* One run of a fixed kernel; NULL: there is none, and whoever wants one brings his own. */
     int (*canary)(struct mf_device *d, double *ret_us);
+    /* A thread calls it before others of these, unless it opened the device: to it, this is the current one then. */
+    int (*enter)(struct mf_device *d);
+    /* Waits for all that was launched on the device, by whomever. -EIO: it failed; -EBUSY: of a guest, something on the device is
+     * being captured, and that capture is spoilt. */
+    int (*sync)(struct mf_device *d);
 };
 
 /* What the functions of a step take of a compute unit, of the one that takes most; 0: not known, as on the CPU. */
@@ -107,15 +112,24 @@ struct mf_device {
     struct mf_device_info info;
     struct mf_device_use
         *use; /* where functions that are looked up and launched are noted; NULL: nobody asks */
+    void *
+        stream; /* of a guest on a GPU: hipStream_t or CUstream of the next launches; NULL: the default one */
+    char words[256]; /* of the last kernel that did not open: the compiler's or the runtime's; "": none */
 };
 
 /* "cpu:0", "hip:amd:<ordinal>", "hip:nvidia:<ordinal>", or "sim:<class>:<ordinal>[:<spec file>]" ("sim:gfx942/304:0"). Measures the ceilings of a real
  * device (a fraction of a second). -EINVAL with the sentence in why for a name of no device. */
 int mf_device_open(const char *name, char *why, size_t why_cap, struct mf_device **ret);
-/* The same with the ceilings that an earlier process measured on this device: a new runner need not measure again
- * and starts in milliseconds. NULL measures. */
-int mf_device_open_known(const char *name, const struct mf_device_info *known, char *why, size_t why_cap,
-                         struct mf_device **ret);
+struct mf_device_opening {
+    /* The ceilings that an earlier process measured on this device: a new runner need not measure again and starts in
+     * milliseconds. NULL measures. */
+    const struct mf_device_info *known;
+    /* The process is somebody else's, who serves with it: nothing is measured (ceilings are 0 unless known), nothing can be
+     * timed, launches go to streams of his, and calls on a device that failed give -EIO where a runner would end. */
+    bool guest;
+};
+int mf_device_open_as(const char *name, const struct mf_device_opening *how, char *why, size_t why_cap,
+                      struct mf_device **ret);
 struct mf_device *mf_device_close(struct mf_device *d);
 
 /* Instruction sets of the CPU kernels, best first; what is below the machine's best can be asked for by the

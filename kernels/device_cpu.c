@@ -207,6 +207,13 @@ static int cpu_time(struct mf_device *d, mf_launch_fn launch, void *context, int
     return 0;
 }
 
+/* Launches have ended when they return, whichever thread makes them. */
+static int cpu_nothing(struct mf_device *d)
+{
+    (void)d;
+    return 0;
+}
+
 static void cpu_free(struct mf_device *d)
 {
     free(d);
@@ -223,6 +230,8 @@ static const struct mf_device_ops cpu_ops = {
     .module_unload = mf_module_cpu_unload,
     .module_function = mf_module_cpu_function,
     .module_launch = mf_module_cpu_launch,
+    .enter = cpu_nothing,
+    .sync = cpu_nothing,
 };
 
 static void describe(struct mf_device_info *info)
@@ -238,10 +247,11 @@ static void describe(struct mf_device_info *info)
     info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-int mf_device_cpu_open(const struct mf_device_info *known, struct mf_device **ret)
+int mf_device_cpu_open(const struct mf_device_opening *how, struct mf_device **ret)
 {
+    const struct mf_device_info *known = how->known;
     struct mf_device *d = calloc(1, sizeof(*d));
-    struct mf_cpu_peaks peaks;
+    struct mf_cpu_peaks peaks = {0};
     int r;
 
     if (!d)
@@ -252,7 +262,7 @@ int mf_device_cpu_open(const struct mf_device_info *known, struct mf_device **re
     if (known) {
         peaks = (struct mf_cpu_peaks){known->peak_gflops_bf16, known->peak_gflops_f32, known->mem_read_gbs,
                                       known->gap_us};
-    } else {
+    } else if (!how->guest) {
         r = mf_cpu_peaks_measure(mf_isa_best(), d->info.llc_bytes, &peaks);
         if (r < 0) {
             free(d);

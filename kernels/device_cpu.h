@@ -6,7 +6,7 @@
 /* Opening a device reads MOEFARM_ISA anew. */
 void mf_isa_refresh(void);
 
-int mf_device_cpu_open(const struct mf_device_info *known, struct mf_device **ret);
+int mf_device_cpu_open(const struct mf_device_opening *how, struct mf_device **ret);
 
 /* What the machine does at best, measured on every thread of the pool; takes about 0.2 s. */
 struct mf_cpu_peaks {

@@ -5,7 +5,8 @@
  * events. Memory, modules and streams are made outside of samples. Between samples the device rests: without it an H200
  * meets its power cap within a tenth of a second of large GEMMs and takes 10 to 50 % longer (canary 1.2 to 1.3), with as
  * much rest as work it keeps its clock. A device that has failed gives nothing but errors until
- * its process ends, so this process ends then: a runner is there to be lost. */
+ * its process ends, so this process ends then: a runner is there to be lost. In a process of somebody else's, a guest, the
+ * errors come back. */
 #if defined(MF_HIP_NVIDIA)
 #    include "kernels/hip_calls_nvidia.h"
 #else
@@ -15,6 +16,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,8 +44,11 @@ struct hip_device {
     struct mf_device base; /* first */
     struct mf_hip_calls c;
     int ordinal, max_shared;
+    mf_hip_current current;
     bool launches_early; /* mf_grid.early means something here */
-    hipStream_t stream;
+    bool guest;
+    atomic_bool failed;
+    hipStream_t stream; /* its own; a guest has none */
     hipEvent_t from, to;
     struct mf_compiler compiler;
     struct mf_module *own;
@@ -82,13 +87,23 @@ static bool is_failure(hipError_t e)
     return false;
 }
 
-/* Of calls that only a failed device refuses. */
+/* What others do to a capture, and a capture to others: no failure where the process has more than one that launches. The
+ * runtime refuses to wait for a device while anything on it is being captured, whichever the mode. */
+static bool is_of_capture(hipError_t e)
+{
+    return (int)e >= 900 && (int)e <= 907;
+}
+
+/* Of calls that only a failed device refuses. Does not return but in a guest. */
 static void must(struct hip_device *d, hipError_t e, const char *what)
 {
-    if (e == hipSuccess)
+    if (e == hipSuccess || (d->guest && is_of_capture(e)))
         return;
-    (void)fprintf(stderr, "device failure in %s: %s\n", what, mf_hip_words(&d->c, e));
-    _exit(EXIT_FAULT);
+    if (!d->failed)
+        (void)fprintf(stderr, "device failure in %s: %s\n", what, mf_hip_words(&d->c, e));
+    d->failed = true;
+    if (!d->guest)
+        _exit(EXIT_FAULT);
 }
 
 /* Of calls that may be refused, too. */
@@ -109,6 +124,10 @@ static void *hip_alloc(struct mf_device *base, size_t bytes)
         return NULL;
     must(d, mf_hip_clear(&d->c, p, bytes), "clearing memory");
     must(d, d->c.hipStreamSynchronize(NULL), "clearing memory");
+    if (d->failed) {
+        (void)mf_hip_free(&d->c, p);
+        return NULL;
+    }
     return p;
 }
 
@@ -122,7 +141,20 @@ static void hip_release(struct mf_device *base, void *memory, size_t bytes)
 static int hip_copy(struct mf_device *base, void *to, const void *from, size_t bytes)
 {
     must(of(base), mf_hip_copy(&of(base)->c, to, from, bytes), "copying");
-    return 0;
+    return of(base)->failed ? -EIO : 0;
+}
+
+static int hip_enter(struct mf_device *base)
+{
+    must(of(base), mf_hip_enter(&of(base)->c, of(base)->current), "entering the device");
+    return of(base)->failed ? -EIO : 0;
+}
+
+static int hip_sync(struct mf_device *base)
+{
+    hipError_t e = of(base)->c.hipDeviceSynchronize();
+    must(of(base), e, "waiting for the device");
+    return of(base)->failed ? -EIO : e != hipSuccess ? -EBUSY : 0;
 }
 
 /* ---- code objects ---- */
@@ -171,7 +203,8 @@ static int hip_module_load(struct mf_device *base, const char *path, char *why, 
 static struct mf_module *hip_module_unload(struct mf_device *base, struct mf_module *m)
 {
     if (m) {
-        must(of(base), of(base)->c.hipStreamSynchronize(of(base)->stream), "unloading code");
+        if (!of(base)->guest) /* whose host waits, for all that it unloads at once */
+            must(of(base), of(base)->c.hipStreamSynchronize(of(base)->stream), "unloading code");
         must(of(base), of(base)->c.hipModuleUnload(m->module), "unloading code");
     }
     free(m);
@@ -230,9 +263,11 @@ static int hip_module_launch(struct mf_device *base, void *function, const struc
         (base->use && note_launch(d, (hipFunction_t)function, grid) < 0))
         return -E2BIG;
     hipError_t e = mf_hip_launch_grid(&d->c, (hipFunction_t)function, grid, grid->early && d->launches_early,
-                                      d->stream, whole, packed);
+                                      d->guest ? (hipStream_t)base->stream : d->stream, whole, packed);
     (void)alive(d, e, "launching");
-    return e == hipSuccess ? 0 : e == hipErrorOutOfMemory ? -ENOMEM : -EINVAL;
+    if (e != hipSuccess && !d->failed && is_of_capture(e))
+        return -ECANCELED;
+    return e == hipSuccess ? 0 : d->failed ? -EIO : e == hipErrorOutOfMemory ? -ENOMEM : -EINVAL;
 }
 
 static int hip_compile(struct mf_device *base, const struct mf_code *codes, size_t n, char (*paths)[PATH_MAX],
@@ -391,22 +426,15 @@ static void hip_free(struct mf_device *base)
     free(d);
 }
 
-static const struct mf_device_ops hip_ops = {
-    .kind = "hip",
-    .own_memory = true,
-    .free = hip_free,
-    .alloc = hip_alloc,
-    .release = hip_release,
-    .copy = hip_copy,
-    .time = hip_time,
-    .module_load = hip_module_load,
-    .module_unload = hip_module_unload,
-    .module_function = hip_module_function,
-    .module_launch = hip_module_launch,
-    .compile = hip_compile,
-    .bulk_map = hip_bulk_map,
-    .canary = hip_canary,
-};
+/* clang-format off */
+#define FOR_ALL                                                                                      \
+    .kind = "hip", .own_memory = true, .free = hip_free, .alloc = hip_alloc, .release = hip_release, \
+    .copy = hip_copy, .module_load = hip_module_load, .module_unload = hip_module_unload,            \
+    .module_function = hip_module_function, .module_launch = hip_module_launch,                      \
+    .compile = hip_compile, .bulk_map = hip_bulk_map, .enter = hip_enter, .sync = hip_sync
+/* clang-format on */
+static const struct mf_device_ops hip_ops = {FOR_ALL, .time = hip_time, .canary = hip_canary},
+                                  guest_ops = {FOR_ALL};
 
 static bool find_call(void *library, const char *name, void *ret, char *why, size_t why_cap)
 {
@@ -489,7 +517,7 @@ static int describe(struct hip_device *d)
     hipDevice_t device;
     int cores = 0, llc = 0, clock = 0, memory_clock = 0;
     size_t memory = 0;
-    hipError_t e = mf_hip_set_device(&d->c, d->ordinal);
+    hipError_t e = mf_hip_set_device(&d->c, d->ordinal, &d->current);
     if (e == hipSuccess)
         e = d->c.hipDeviceGet(&device, d->ordinal);
     if (e == hipSuccess)
@@ -565,7 +593,22 @@ static int open_streams(struct hip_device *d)
     return e != hipSuccess ? errno_of(e) : d->canary_memory ? 0 : -ENOMEM;
 }
 
-static int open_device(int ordinal, const struct mf_device_info *known, char *why, size_t why_cap,
+static int measure(struct hip_device *d, const struct mf_device_info *known, char *why, size_t why_cap)
+{
+    int r = open_streams(d);
+    if (r < 0)
+        mf_say(why, why_cap, "opening hip:%s:%d: %s", MF_HIP_VENDOR, d->ordinal, strerror(-r));
+    else
+        r = make_own(d, why, why_cap);
+    if (r == 0 && !known) {
+        r = measure_ceilings(d);
+        if (r < 0)
+            mf_say(why, why_cap, "measuring the device: %s", strerror(-r));
+    }
+    return r;
+}
+
+static int open_device(int ordinal, const struct mf_device_opening *how, char *why, size_t why_cap,
                        struct mf_device **ret)
 {
     struct hip_device *d = calloc(1, sizeof(*d));
@@ -573,7 +616,8 @@ static int open_device(int ordinal, const struct mf_device_info *known, char *wh
         mf_say(why, why_cap, "out of memory");
         return -ENOMEM;
     }
-    d->base.ops = &hip_ops;
+    d->base.ops = how->guest ? &guest_ops : &hip_ops;
+    d->guest = how->guest;
     d->ordinal = ordinal;
     d->compiler.vendor = MF_HIP_VENDOR;
     int r = load_calls(&d->c, why, why_cap);
@@ -590,20 +634,13 @@ static int open_device(int ordinal, const struct mf_device_info *known, char *wh
         r = describe(d);
         mf_say(d->base.info.compiler, sizeof(d->base.info.compiler), "%s", d->compiler.version);
         mf_code_arch(&d->compiler, d->base.info.class.gfx);
-        if (r == 0)
-            r = open_streams(d);
         if (r < 0)
             mf_say(why, why_cap, "opening hip:%s:%d: %s", MF_HIP_VENDOR, ordinal, strerror(-r));
     }
-    if (r >= 0)
-        r = make_own(d, why, why_cap);
-    if (r >= 0 && known) {
-        d->base.info = *known;
-    } else if (r >= 0) {
-        r = measure_ceilings(d);
-        if (r < 0)
-            mf_say(why, why_cap, "measuring the device: %s", strerror(-r));
-    }
+    if (r >= 0 && !how->guest)
+        r = measure(d, how->known, why, why_cap);
+    if (r >= 0 && how->known)
+        d->base.info = *how->known;
     if (r < 0) {
         hip_free(&d->base);
         return r;

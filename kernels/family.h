@@ -18,7 +18,7 @@
 #include "kernels/device.h"
 #include "kernels/tensors.h"
 
-#define MF_FAMILY_API 4
+#define MF_FAMILY_API 5
 /* What a shared object with a family exports: const struct mf_family *mf_family_entry(void) (kernels/family_plugin.h,
  * examples/family_plain.c). */
 #define MF_FAMILY_ENTRY "mf_family_entry"
@@ -55,6 +55,9 @@ struct mf_family {
      * 0 or a negative errno. */
     int (*launch)(struct mf_kernel *kernel, const struct mf_launch *launch);
     struct mf_kernel *(*close)(struct mf_kernel *kernel);
+    /* From here on launches are of so many tokens: 1 to those that it was opened for, with a workspace as for those. No
+     * allocation, lock or syscall. Optional; NULL: a kernel serves its own count only, and is opened anew for another. */
+    void (*retoken)(struct mf_kernel *kernel, int64_t token);
     /* Does AITER run kernels of this name? Optional; NULL: none. Enumeration asks, and the step carries the answer
      * (mf_step.aiter) to whoever exports. */
     bool (*aiter_name)(const char *kernel);

@@ -444,9 +444,14 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
                                          one ? MF_ASM_ONE_BYTES : MF_ASM_STAGE1_BYTES);
 }
 
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+}
+
 #define FAMILY(kind)                                                                                         \
     {                                                                                                        \
         .api = MF_FAMILY_API, .name = "asm", .device_kind = kind, .enumerate = enumerate, .open = open_step, \
-        .launch = launch_step, .close = close_step,                                                          \
+        .launch = launch_step, .close = close_step, .retoken = retoken,                                      \
     }
 const struct mf_family mf_family_asm = FAMILY("cpu"), mf_family_hip_asm = FAMILY("hip");

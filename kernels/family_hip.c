@@ -6,6 +6,7 @@
 
 #include "common/cleanup.h"
 #include "common/log.h"
+#include "common/text.h"
 #include "kernels/codec.h"
 
 #define TOKEN_MAX (1 << 24) /* of the packed id */
@@ -269,11 +270,13 @@ int mf_hip_function_open(struct mf_device *device, const struct mf_code *code, s
         return -ENOTSUP;
     if (device->ops->compile(device, code, 1, path, why) < 1) {
         log_warn("%s: %s", code->source, why[0]);
+        mf_say(device->words, sizeof(device->words), "%s: %s", code->source, why[0]);
         return -ENOTSUP;
     }
     int r = device->ops->module_load(device, path[0], why[0], sizeof(why[0]), &ret->module);
     if (r < 0) {
         log_warn("%s", why[0]);
+        mf_say(device->words, sizeof(device->words), "%s", why[0]);
         return r == -ENOMEM ? r : -ENOTSUP;
     }
     r = device->ops->module_function(device, ret->module, code->function, &ret->function);

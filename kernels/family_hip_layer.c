@@ -243,6 +243,12 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     return 0;
 }
 
+/* LDS stays as it was opened: the ring's slices are part of the code. */
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+}
+
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     const struct mf_shape *s = &k->shape;
@@ -297,6 +303,7 @@ const struct mf_family mf_family_hip_layer = {
     .open = open_step,
     .launch = launch,
     .close = mf_hip_kernel_close,
+    .retoken = retoken,
     .code = code,
     .shares = true,
 };

@@ -394,6 +394,7 @@ const struct mf_family mf_family_hip_move = {
     .open = mf_hip_move_open,
     .launch = mf_hip_move_launch,
     .close = mf_hip_kernel_close,
+    .retoken = mf_hip_move_retoken,
     .code = code,
     .shares = true,
 };

@@ -54,3 +54,4 @@ int mf_hip_move_find(const struct mf_device_info *device, const struct mf_shape 
 int mf_hip_move_open(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                      const char *name, struct mf_kernel **ret);
 int mf_hip_move_launch(struct mf_kernel *k, const struct mf_launch *l);
+void mf_hip_move_retoken(struct mf_kernel *k, int64_t token);

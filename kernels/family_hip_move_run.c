@@ -60,9 +60,15 @@ int mf_hip_move_open(const struct mf_family *f, struct mf_device *device, const 
         return r;
     k->shape = *shape;
     k->config = c;
-    k->grid = grid_of(&c, shape, &device->info);
+    mf_hip_move_retoken(k, shape->token);
     *ret = k;
     return 0;
+}
+
+void mf_hip_move_retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+    k->grid = grid_of(&k->config, &k->shape, &k->function.device->info);
 }
 
 static struct mf_hip_sort_args sort_args(const struct mf_kernel *k, const struct mf_launch *l)

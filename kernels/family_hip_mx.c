@@ -344,6 +344,12 @@ static int wint4_code(const struct mf_device_info *device, const struct mf_shape
     return code_for("wint4", device, shape, name, ret);
 }
 
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+    k->tile_columns = mf_hip_stage_tile_columns(&k->config.st, &k->shape, &k->function.device->info);
+}
+
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                      const char *name, struct mf_kernel **ret)
 {
@@ -365,7 +371,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     k->grid =
         mf_hip_persistent_grid(&device->info, threads, v->blocks, shared_bytes(machine, &w.found, shape));
     k->grid.early = true; /* mf_begin */
-    k->tile_columns = mf_hip_stage_tile_columns(&w.found.st, shape, &device->info);
+    retoken(k, shape->token);
     *ret = k;
     return 0;
 }
@@ -408,6 +414,7 @@ const struct mf_family mf_family_hip_mx = {
     .open = open_step,
     .launch = launch,
     .close = mf_hip_kernel_close,
+    .retoken = retoken,
     .code = mx_code,
     .shares = true,
 };
@@ -420,6 +427,7 @@ const struct mf_family mf_family_hip_wint4 = {
     .open = open_step,
     .launch = launch,
     .close = mf_hip_kernel_close,
+    .retoken = retoken,
     .code = wint4_code,
     .shares = true,
 };

@@ -167,6 +167,12 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     return 0;
 }
 
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+    k->grid.shared = shared_bytes(&k->shape);
+}
+
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     const struct mf_shape *s = &k->shape;
@@ -195,6 +201,7 @@ const struct mf_family mf_family_hip_one = {
     .open = open_step,
     .launch = launch,
     .close = mf_hip_kernel_close,
+    .retoken = retoken,
     .code = code,
     .shares = true,
 };

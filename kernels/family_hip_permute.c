@@ -398,6 +398,12 @@ static uint32_t blocks_of(const struct config *c, const struct mf_shape *s, cons
     return (uint32_t)MF_MAX(MF_MIN((int64_t)g->x, work), 1);
 }
 
+/* Threads, and the routes that a block may sort, are part of the code; parts and blocks are right for fewer tokens. */
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+}
+
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                      const char *name, struct mf_kernel **ret)
 {
@@ -493,6 +499,7 @@ const struct mf_family mf_family_hip_permute = {
     .open = open_step,
     .launch = launch,
     .close = mf_hip_kernel_close,
+    .retoken = retoken,
     .code = code,
     .shares = true,
 };

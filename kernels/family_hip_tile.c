@@ -352,6 +352,12 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
     return r;
 }
 
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+    k->tile_columns = mf_hip_stage_tile_columns(&k->config.st, &k->shape, &k->function.device->info);
+}
+
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                      const char *name, struct mf_kernel **ret)
 {
@@ -374,7 +380,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     k->grid = mf_hip_persistent_grid(&device->info, v->warps_n * v->warps_m * machine->wave, v->blocks,
                                      shared_bytes(machine, &w.found, w.format));
     k->grid.early = true; /* both cores begin by mf_begin */
-    k->tile_columns = mf_hip_stage_tile_columns(&w.found.st, shape, &device->info);
+    retoken(k, shape->token);
     *ret = k;
     return 0;
 }
@@ -403,6 +409,7 @@ const struct mf_family mf_family_hip_tile = {
     .open = open_step,
     .launch = launch,
     .close = mf_hip_kernel_close,
+    .retoken = retoken,
     .code = code,
     .shares = true,
 };

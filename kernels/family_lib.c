@@ -552,6 +552,12 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
     return k->error;
 }
 
+/* There are primitives for every count of rows that a block of fewer tokens can have. */
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+}
+
 const struct mf_family mf_family_lib = {
     .api = MF_FAMILY_API,
     .name = "lib",
@@ -560,5 +566,6 @@ const struct mf_family mf_family_lib = {
     .open = open_step,
     .launch = launch_step,
     .close = close_step,
+    .retoken = retoken,
     .shares = true,
 };

@@ -494,6 +494,12 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     return 0;
 }
 
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+    *k = configure(*k);
+}
+
 static struct mf_kernel *close_step(struct mf_kernel *k)
 {
     free(k);
@@ -508,5 +514,6 @@ const struct mf_family mf_family_move = {
     .open = open_step,
     .launch = mf_move_run,
     .close = close_step,
+    .retoken = retoken,
     .shares = true,
 };

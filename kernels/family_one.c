@@ -391,6 +391,15 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
     return k->error;
 }
 
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    const struct config c = k->config;
+    struct mf_shape s = k->plan1.shape;
+
+    s.token = token;
+    *k = configure(&c, &s);
+}
+
 static struct mf_kernel *close_step(struct mf_kernel *k)
 {
     free(k);
@@ -405,5 +414,6 @@ const struct mf_family mf_family_one = {
     .open = open_step,
     .launch = launch_step,
     .close = close_step,
+    .retoken = retoken,
     .shares = true,
 };

@@ -364,6 +364,7 @@ static void describe_stage1(const struct mf_kernel *k, struct mf_step *s)
     bool quantised = k->config.out == TO_HQ, from_bf16 = k->config.from == FROM_BF16;
 
     s->stage = MF_STAGE_STAGE1;
+    s->ksplit = k->config.ksplit > 1 ? k->config.ksplit : 0;
     s->covers = covers_of(shape, 1, k->config.from, k->config.out);
     mf_step_need(s, from_bf16                       ? mf_cpu_bf16(MF_TENSOR_X, "token", 0)
                     : k->config.from == FROM_SORTED ? mf_cpu_x_sorted(shape, bm)
@@ -635,6 +636,15 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
     return 0;
 }
 
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    const struct config c = k->config;
+    struct mf_shape s = k->plan.shape;
+
+    s.token = token;
+    *k = configure(k->family, &c, &s);
+}
+
 static struct mf_kernel *close_step(struct mf_kernel *k)
 {
     free(k);
@@ -645,7 +655,7 @@ static struct mf_kernel *close_step(struct mf_kernel *k)
 #define TWO_STAGE(which)                                                                                     \
     const struct mf_family mf_family_##which = {                                                              \
         .api = MF_FAMILY_API, .name = #which, .device_kind = "cpu", .enumerate = enumerate, .open = open_step, \
-        .launch = launch_step, .close = close_step, .shares = true,                                          \
+        .launch = launch_step, .close = close_step, .retoken = retoken, .shares = true,                                          \
     }
 /* clang-format on */
 TWO_STAGE(tile);

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/production_lookup.h"
 #include "common/shape.h"
 #include "common/step.h"
 #include "kernels/device.h"
@@ -30,6 +31,11 @@ const struct mf_step *mf_pipeline_step(const struct mf_pipeline *p, size_t i);
 /* The weight artifacts it wants, layout included. */
 struct mf_artifact mf_pipeline_weight(const struct mf_pipeline *p, enum mf_tensor w);
 
+/* From here on a run is of so many tokens, 1 to those that it was opened for: a table's row serves every count that pads to
+ * its own. Bind again behind it. Allocates nothing. -EINVAL: other counts; -ENOTSUP: a step is of a family that serves the
+ * count only that it was opened for (mf_family.retoken). */
+int mf_pipeline_retoken(struct mf_pipeline *p, int64_t token);
+
 struct mf_fmoe_args {
     struct mf_tensor_ref x, topk, w1,
         w2;                 /* x bf16 in token order; ids of all ranks' experts, those that are none or not
@@ -45,6 +51,8 @@ void mf_pipeline_bind(struct mf_pipeline *p, const struct mf_fmoe_args *args);
 int mf_pipeline_launch(struct mf_pipeline *p, size_t i);
 int mf_pipeline_run(struct mf_pipeline *p);
 
+#define MF_FMOE_NAMES_MAX 4096 /* of a pipeline */
+
 /* A tuned table in memory: rows of one device class, keyed as production does. */
 struct mf_fmoe;
 /* Reads a table written for consumer moefarm. A row that is malformed or of another kind of device is refused at load:
@@ -54,20 +62,47 @@ int mf_fmoe_open(struct mf_device *device, const char *path, char *why, size_t w
 /* The same with families beside the registry's; extra may be NULL. */
 int mf_fmoe_open_with(struct mf_device *device, const char *path, const struct mf_family_set *extra,
                       char *why, size_t why_cap, struct mf_fmoe **ret);
+/* A set of tables, whose keys must not repeat: paths[n]. */
+int mf_fmoe_open_set(struct mf_device *device, const char *const *paths, size_t n,
+                     const struct mf_family_set *extra, char *why, size_t why_cap, struct mf_fmoe **ret);
 struct mf_fmoe *mf_fmoe_close(struct mf_fmoe *f);
 size_t mf_fmoe_n_rows(const struct mf_fmoe *f);
 /* Rows of the class that are not served, for a step of theirs is of a family that this build does not have: one that
  * somebody brought to the farm in a foreign runner or a shared object. Calls for them find no row. i < n_foreign. */
 size_t mf_fmoe_n_foreign(const struct mf_fmoe *f);
 int64_t mf_fmoe_foreign_line(const struct mf_fmoe *f, size_t i);
+const char *mf_fmoe_foreign_path(const struct mf_fmoe *f, size_t i);
+/* Rows of any class. */
+size_t mf_fmoe_n_read(const struct mf_fmoe *f);
 #define MF_FMOE_FOREIGN_WHY "column pipeline names a family that this build does not have"
 /* Row i: its shape, its time, its pipeline names ("family:step|family:step"); texts live as long as f. */
 int mf_fmoe_row(const struct mf_fmoe *f, size_t i, struct mf_shape *ret_shape, double *ret_us,
                 const char **ret_pipeline);
-/* The row that production would use for a call of that many tokens: the bucket's. Of a rank's share of the experts, its own
- * row, else the first of another rank's share of the same size: its pipeline opens for this shape as for its own. -ENOENT:
- * none. */
-int mf_fmoe_lookup(const struct mf_fmoe *f, const struct mf_shape *shape, size_t *ret_row);
+/* The file of row i, and its line there. */
+const char *mf_fmoe_row_place(const struct mf_fmoe *f, size_t i, int64_t *ret_line);
+/* The row that production would use for a call of that many tokens, by common/production_lookup.h: MF_LOOKUP_MOEFARM or
+ * MF_LOOKUP_DROP_IN. Another rank's row opens for this shape as for its own. -ENOENT: none. */
+int mf_fmoe_lookup(const struct mf_fmoe *f, const struct mf_shape *shape, enum mf_lookup rules,
+                   size_t *ret_row);
+
+/* What serves a call for which there is no row, in this order:
+ *
+ *   1. the row of the same layer model with the least larger token count, or else the greatest smaller one
+ *   2. of rows of the same formats, activation and form, that of the layer nearest in size: the sum of |log2| of the ratios of
+ *      tokens, model_dim, inter_dim, expert and topk is least
+ *   3. the pipeline that is cheapest by each step's FLOPs and bytes at a nominal balance of the device's kind; larger expert
+ *      blocks pay for rows that only pad, smaller ones for weights that are read again
+ *
+ * A row is taken where this build offers every step of it for the shape, with the weights where they lie. Nothing is compiled
+ * or opened. Its sentence in why on -ENOENT: no pipeline covers the layer. */
+struct mf_fmoe_choice {
+    char names[MF_FMOE_NAMES_MAX]; /* "family:step|family:step" */
+    size_t row;                    /* SIZE_MAX: by the third rule */
+};
+/* f: NULL for no table. w1, w2: the layouts that the weights lie in; NULL for any. shape: its token count is a bucket. */
+int mf_fmoe_fallback(const struct mf_fmoe *f, const struct mf_device *device, const struct mf_shape *shape,
+                     const struct mf_family_set *extra, const char *w1, const char *w2, char *why,
+                     size_t why_cap, struct mf_fmoe_choice *ret);
 
 /* Experts of a rank that are no range (round robin, balanced by load, a mask): a shape says how many of ALL are here, as ep:0/ALL,
  * since no kernel is faster for which they are, and a call says which. expert_map has each expert's place in w1 and w2, from 0

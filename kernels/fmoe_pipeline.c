@@ -36,6 +36,7 @@ struct bound_step {
 struct mf_pipeline {
     struct mf_device *device;
     struct mf_shape shape;
+    int64_t most; /* tokens: as it was opened */
     size_t n_steps;
     struct bound_step steps[MAX_STEPS];
     size_t n_slots;
@@ -92,21 +93,6 @@ static int split_name(const char *name, char family[MF_FAMILY_NAME_MAX], const c
     return 0;
 }
 
-/* What the family offers for the shape, or for its bucket: a table's row serves every token count that pads to its own, with
- * steps that are worth trying for that one. Whether they are legal for this one is open's to say; for fewer tokens they need no
- * more workspace. */
-static int find_offer(const struct mf_pipeline *p, const struct bound_step *b, struct finder *f)
-{
-    struct mf_shape bucket = p->shape;
-    int r = mf_family_enumerate(b->family, &p->device->info, &p->shape, &f->offer);
-
-    bucket.token = mf_token_bucket(p->shape.token);
-    if (r < 0 || f->is_found || bucket.token <= p->shape.token)
-        return r;
-    f->why_cap = 0; /* what is said of the bucket is not of this shape */
-    return mf_family_enumerate(b->family, &p->device->info, &bucket, &f->offer);
-}
-
 static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, const char *name,
                      struct bound_step *b, char *why, size_t cap)
 {
@@ -128,14 +114,16 @@ static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, c
                        .why_cap = cap};
     mf_say(why, cap, "family %s offers no step %s for this shape on %s/%d", family, step_name,
            p->device->info.class.gfx, p->device->info.class.cu_num);
-    int r = find_offer(p, b, &f);
+    int r = mf_family_enumerate(b->family, &p->device->info, &p->shape, &f.offer);
     if (r < 0)
         return r;
     if (!f.is_found)
         return -EINVAL;
+    p->device->words[0] = '\0';
     r = b->family->open(b->family, p->device, &p->shape, step_name, &b->kernel);
     if (r < 0)
-        mf_say(why, cap, "%s does not open for this shape: %s", name, strerror(-r));
+        mf_say(why, cap, "%s does not open for this shape: %s", name,
+               *p->device->words ? p->device->words : strerror(-r));
     return r;
 }
 
@@ -357,6 +345,7 @@ int mf_pipeline_open_with(struct mf_device *device, const struct mf_shape *shape
     }
     p->device = device;
     p->shape = *shape;
+    p->most = shape->token;
     int r = 0;
     for (size_t i = 0; i < n && r == 0; i++) {
         p->n_steps = i + 1;
@@ -445,6 +434,24 @@ static struct mf_tensor_ref outside_ref(const struct mf_artifact *a, const struc
         break;
     }
     return args->y;
+}
+
+int mf_pipeline_retoken(struct mf_pipeline *p, int64_t token)
+{
+    if (token < 1 || token > p->most)
+        return -EINVAL;
+    for (size_t i = 0; i < p->n_steps; i++) {
+        if (!p->steps[i].family->retoken && token != p->shape.token)
+            return -ENOTSUP;
+    }
+    p->shape.token = token;
+    for (size_t i = 0; i < p->n_slots; i++)
+        (void)mf_artifact_parts(&p->slots[i].artifact, &p->shape, p->slots[i].parts);
+    for (size_t i = 0; i < p->n_steps; i++) {
+        if (p->steps[i].family->retoken)
+            p->steps[i].family->retoken(p->steps[i].kernel, token);
+    }
+    return 0;
 }
 
 void mf_pipeline_bind(struct mf_pipeline *p, const struct mf_fmoe_args *args)

@@ -30,7 +30,9 @@ set(MF_HIP_SOURCES
 # Where an installed program finds them, from its own folder
 include(GNUInstallDirs)
 file(RELATIVE_PATH mf_from_bin /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBEXECDIR}/moefarm)
-set_source_files_properties(beside.c PROPERTIES COMPILE_DEFINITIONS "MF_INSTALLED=\"${mf_from_bin}\"")
+file(RELATIVE_PATH mf_from_lib /${CMAKE_INSTALL_LIBDIR} /${CMAKE_INSTALL_LIBEXECDIR}/moefarm)
+set_source_files_properties(beside.c PROPERTIES
+    COMPILE_DEFINITIONS "MF_FROM_BIN=\"${mf_from_bin}\";MF_FROM_LIB=\"${mf_from_lib}\"")
 
 function(mf_add_hip_module vendor)
     add_library(moefarm-hip-${vendor} MODULE device_hip.c)

@@ -26,7 +26,7 @@ static const char *const mf_hip_sonames[] = {"libamdhip64.so.7", "libamdhip64.so
     X(hipFuncGetAttribute) X(hipModuleLaunchKernel) X(hipStreamBeginCapture) X(hipStreamEndCapture)                   \
     X(hipGraphInstantiate) X(hipGraphLaunch) X(hipGraphExecDestroy) X(hipGraphDestroy)                                \
     X(hipGetErrorString) X(hipRuntimeGetVersion) X(hipDeviceGetPCIBusId)                                              \
-    X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor)
+    X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor) X(hipDeviceSynchronize)
 /* clang-format on */
 
 struct mf_hip_calls {
@@ -38,9 +38,16 @@ struct mf_hip_calls {
 
 /* ---- the same verbs as on NVIDIA ---- */
 
-static inline hipError_t mf_hip_set_device(const struct mf_hip_calls *c, int ordinal)
+typedef int mf_hip_current;
+static inline hipError_t mf_hip_set_device(const struct mf_hip_calls *c, int ordinal, mf_hip_current *ret)
 {
+    *ret = ordinal;
     return c->hipSetDevice(ordinal);
+}
+/* The same for another thread. */
+static inline hipError_t mf_hip_enter(const struct mf_hip_calls *c, mf_hip_current current)
+{
+    return c->hipSetDevice(current);
 }
 static inline hipError_t mf_hip_malloc(const struct mf_hip_calls *c, void **ret, size_t bytes)
 {

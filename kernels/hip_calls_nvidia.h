@@ -65,7 +65,7 @@ typedef CUgraphExec hipGraphExec_t;
     X(hipGraphExecDestroy, cuGraphExecDestroy) X(hipGraphDestroy, cuGraphDestroy)                                   \
     X(hipDriverGetVersion, cuDriverGetVersion) X(error_string, cuGetErrorString) X(uuid, cuDeviceGetUuid)           \
     X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor)      \
-    X(encode_tiled, cuTensorMapEncodeTiled)
+    X(encode_tiled, cuTensorMapEncodeTiled) X(hipDeviceSynchronize, cuCtxSynchronize)
 /* clang-format on */
 
 struct mf_hip_calls {
@@ -76,14 +76,20 @@ struct mf_hip_calls {
 
 /* ---- those whose parameters differ ---- */
 
-static inline hipError_t mf_hip_set_device(const struct mf_hip_calls *c, int ordinal)
+typedef CUcontext mf_hip_current;
+/* The primary context, of which whoever else is in the process has hold too. */
+static inline hipError_t mf_hip_set_device(const struct mf_hip_calls *c, int ordinal, mf_hip_current *ret)
 {
-    CUcontext context;
     CUdevice device;
     CUresult r = c->hipDeviceGet(&device, ordinal);
     if (r == CUDA_SUCCESS)
-        r = c->retain_context(&context, device);
-    return r == CUDA_SUCCESS ? c->set_context(context) : r;
+        r = c->retain_context(ret, device);
+    return r == CUDA_SUCCESS ? c->set_context(*ret) : r;
+}
+/* The same for another thread. */
+static inline hipError_t mf_hip_enter(const struct mf_hip_calls *c, mf_hip_current current)
+{
+    return c->set_context(current);
 }
 static inline hipError_t mf_hip_malloc(const struct mf_hip_calls *c, void **ret, size_t bytes)
 {

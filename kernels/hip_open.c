@@ -68,12 +68,12 @@ static int find(const char *name, const struct mf_hip_module **ret, int *ret_ord
     return -EINVAL;
 }
 
-int mf_device_hip_open(const char *name, const struct mf_device_info *known, char *why, size_t why_cap,
+int mf_device_hip_open(const char *name, const struct mf_device_opening *how, char *why, size_t why_cap,
                        struct mf_device **ret)
 {
     const struct mf_hip_module *m;
     int ordinal, r = find(name, &m, &ordinal, why, why_cap);
-    return r < 0 ? r : m->open(ordinal, known, why, why_cap, ret);
+    return r < 0 ? r : m->open(ordinal, how, why, why_cap, ret);
 }
 
 int mf_device_hip_identity(const char *name, char *ret, size_t cap, char *why, size_t why_cap)

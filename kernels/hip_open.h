@@ -5,7 +5,7 @@
 #include "kernels/device.h"
 
 /* What a module exports, as mf_hip_module_entry. */
-#define MF_HIP_MODULE_API   2
+#define MF_HIP_MODULE_API   3
 #define MF_HIP_MODULE_ENTRY "mf_hip_module_entry"
 struct mf_hip_module {
     int api;
@@ -14,13 +14,13 @@ struct mf_hip_module {
     int (*count)(char *why, size_t why_cap);
     /* mf_device_hip_identity */
     int (*identity)(int ordinal, char *ret, size_t cap, char *why, size_t why_cap);
-    int (*open)(int ordinal, const struct mf_device_info *known, char *why, size_t why_cap,
+    int (*open)(int ordinal, const struct mf_device_opening *how, char *why, size_t why_cap,
                 struct mf_device **ret);
 };
 typedef const struct mf_hip_module *(*mf_hip_module_fn)(void);
 
 /* "hip:amd:0": its module, loaded beside the executable or from where this build put it, and its device. */
-int mf_device_hip_open(const char *name, const struct mf_device_info *known, char *why, size_t why_cap,
+int mf_device_hip_open(const char *name, const struct mf_device_opening *how, char *why, size_t why_cap,
                        struct mf_device **ret);
 /* Devices of a vendor; negative with the sentence in why when there are none. */
 int mf_device_hip_count(const char *vendor, char *why, size_t why_cap);

@@ -14,6 +14,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -152,13 +153,18 @@ static void *worker_main(void *argument)
 static void start_workers(void)
 {
     int started = 1;
+    sigset_t all, before;
 
+    /* A signal is for a thread of the program's, which may have blocked it to wait for it: it must find none here. */
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 1; i < pool.n_threads; i++, started++) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, worker_main, (void *)(intptr_t)i) != 0)
             break;
         (void)pthread_detach(thread);
     }
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     pool.n_threads = started; /* fewer threads are still right, only slower */
     atomic_store(&pool_started, true);
 }

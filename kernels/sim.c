@@ -162,9 +162,19 @@ enum mf_sim_fault mf_sim_fault_of(struct mf_device *device, const char *step_nam
     return mf_sim_spec_hit(&((struct sim_device *)device)->spec, step_name);
 }
 
+double mf_sim_factor_of(const struct mf_device *device, const char *step_name)
+{
+    return mf_sim_spec_factor(&((const struct sim_device *)device)->spec, step_name);
+}
+
 int64_t mf_sim_step_ms(const struct mf_device *device)
 {
     return ((const struct sim_device *)device)->spec.step_ms;
+}
+
+int64_t mf_sim_pipeline_ms(const struct mf_device *device)
+{
+    return ((const struct sim_device *)device)->spec.pipeline_ms;
 }
 
 static uint64_t mix(uint64_t x)

@@ -9,9 +9,11 @@
  * aiter, is AITER's own by name (kernels/aiter.h).
  *
  * A spec file plants faults:
- *     {"step_ms": 50, "faults": [{"match": "sim_s1_m64_*", "fault": "crash", "first": 1}]}
- * step_ms: wall time that a step really takes (0: none). A fault hits the steps whose name matches; `first`: only
- * so many times over all runners and workers with this spec (counted in files beside it); without it, always. */
+ *     {"step_ms": 50, "pipeline_ms": 0, "faults": [{"match": "sim_s1_m64_*", "fault": "crash", "first": 1}],
+ *      "times": [{"match": "sim_s2_*", "factor": 0.9}]}
+ * step_ms: wall time that a step really takes (0: none); pipeline_ms: one that is raced (as step_ms). A fault hits the steps whose name matches; `first`: only
+ * so many times over all runners and workers with this spec (counted in files beside it); without it, always. times: what this
+ * device takes of a step's true time, so that devices of a class can differ. */
 #pragma once
 
 #include <stdint.h>
@@ -52,6 +54,9 @@ double mf_sim_sample_us(double us, uint64_t seed, const struct mf_shape *shape, 
 
 /* Of a device that mf_sim_open made. The fault that hits this run of the step; counts it when it is limited. */
 enum mf_sim_fault mf_sim_fault_of(struct mf_device *device, const char *step_name);
+/* What the device takes of the step's true time. */
+double mf_sim_factor_of(const struct mf_device *device, const char *step_name);
 int64_t mf_sim_step_ms(const struct mf_device *device);
+int64_t mf_sim_pipeline_ms(const struct mf_device *device);
 
 extern const struct mf_family mf_family_sim, mf_family_aiter;

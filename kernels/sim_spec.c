@@ -52,6 +52,41 @@ static int parse_rule(const cJSON *json, struct mf_sim_rule *rule, const char **
     return r == -ENOENT ? 0 : r;
 }
 
+static int parse_time(const cJSON *json, struct mf_sim_time *time, const char **ret_field)
+{
+    const char *match;
+    *ret_field = "match";
+    if (mf_json_text(json, "match", &match) < 0 || mf_copy(time->match, sizeof(time->match), match) < 0)
+        return -EINVAL;
+    *ret_field = "factor";
+    return mf_json_double(json, "factor", &time->factor) < 0 || !(time->factor > 0 && time->factor < 1e6)
+               ? -EINVAL
+               : 0;
+}
+
+static int parse_times(const cJSON *times, struct mf_sim_spec *s, char *why, size_t why_cap)
+{
+    const cJSON *item;
+    size_t n = (size_t)cJSON_GetArraySize(times);
+    if (n > MF_SIM_FAULTS_MAX) {
+        mf_say(why, why_cap, "times has %zu members, more than %d", n, MF_SIM_FAULTS_MAX);
+        return -EINVAL;
+    }
+    s->times = calloc(n + 1, sizeof(*s->times));
+    if (!s->times)
+        return -ENOMEM;
+    cJSON_ArrayForEach (item, times) {
+        const char *field;
+        int r = parse_time(item, &s->times[s->n_times], &field);
+        if (r < 0) {
+            mf_say(why, why_cap, "times[%zu].%s is missing or no value that it can have", s->n_times, field);
+            return r;
+        }
+        s->n_times++;
+    }
+    return 0;
+}
+
 static int parse_spec(const cJSON *json, struct mf_sim_spec *s, char *why, size_t why_cap)
 {
     int r = mf_json_i64(json, "step_ms", 0, 600000, &s->step_ms);
@@ -59,6 +94,15 @@ static int parse_spec(const cJSON *json, struct mf_sim_spec *s, char *why, size_
         mf_say(why, why_cap, "step_ms has to be a number from 0 to 600000");
         return r;
     }
+    s->pipeline_ms = s->step_ms;
+    r = mf_json_i64(json, "pipeline_ms", 0, 600000, &s->pipeline_ms);
+    if (r < 0 && r != -ENOENT) {
+        mf_say(why, why_cap, "pipeline_ms has to be a number from 0 to 600000");
+        return r;
+    }
+    r = parse_times(mf_json_array(json, "times"), s, why, why_cap);
+    if (r < 0)
+        return r;
     const cJSON *faults = mf_json_array(json, "faults"), *item;
     if (!faults)
         return 0;
@@ -117,6 +161,7 @@ void mf_sim_spec_release(struct mf_sim_spec *s)
 {
     free(s->path);
     free(s->rules);
+    free(s->times);
     *s = (struct mf_sim_spec){0};
 }
 
@@ -133,6 +178,14 @@ static bool count_hit(const struct mf_sim_spec *s, size_t rule)
     if (fd < 0 || flock(fd, LOCK_EX) < 0 || fstat(fd, &st) < 0 || st.st_size >= s->rules[rule].first)
         return false;
     return write(fd, "x", 1) == 1;
+}
+
+double mf_sim_spec_factor(const struct mf_sim_spec *s, const char *step_name)
+{
+    double factor = 1;
+    for (size_t i = 0; i < s->n_times; i++)
+        factor *= mf_glob(s->times[i].match, step_name) ? s->times[i].factor : 1;
+    return factor;
 }
 
 enum mf_sim_fault mf_sim_spec_hit(const struct mf_sim_spec *s, const char *step_name)

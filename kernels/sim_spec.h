@@ -11,15 +11,24 @@ struct mf_sim_rule {
     int64_t first; /* 0: always */
 };
 
+struct mf_sim_time {
+    char match[MF_STEP_NAME_MAX];
+    double factor;
+};
+
 struct mf_sim_spec {
     char *path; /* NULL: no spec */
-    int64_t step_ms;
+    int64_t step_ms, pipeline_ms;
     struct mf_sim_rule *rules;
     size_t n_rules;
+    struct mf_sim_time *times;
+    size_t n_times;
 };
 
 /* -errno with a sentence in why that names the member. */
 int mf_sim_spec_load(const char *path, struct mf_sim_spec *ret, char *why, size_t why_cap);
 void mf_sim_spec_release(struct mf_sim_spec *s);
+/* The product of the factors of the times that match. */
+double mf_sim_spec_factor(const struct mf_sim_spec *s, const char *step_name);
 /* The first rule that matches and still has hits left. */
 enum mf_sim_fault mf_sim_spec_hit(const struct mf_sim_spec *s, const char *step_name);

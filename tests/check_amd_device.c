@@ -149,7 +149,9 @@ START_TEST(opens_as_it_was_known)
     struct mf_device *again;
     char why[256];
 
-    ck_assert_int_eq(mf_device_open_known("hip:amd:0", &known, why, sizeof(why), &again), 0);
+    ck_assert_int_eq(mf_device_open_as("hip:amd:0", &(struct mf_device_opening){.known = &known}, why,
+                                       sizeof(why), &again),
+                     0);
     ck_assert_mem_eq(&again->info, &known, sizeof(known));
     mf_device_close(again);
 }
@@ -477,6 +479,38 @@ START_TEST(goes_on_after_a_refusal)
 }
 END_TEST
 
+/* In a process of somebody else's: nothing is timed, launches go to the stream that is said and run when somebody waits, and a
+ * device that fails is an error that stays. */
+START_TEST(is_a_guest)
+{
+    const struct mf_device_opening how = {.guest = true};
+    struct mf_device *of_runner = device;
+    char why[256];
+    int status;
+
+    ck_assert_msg(mf_device_open_as("hip:amd:0", &how, why, sizeof(why), &device) == 0, "%s", why);
+    ck_assert(!device->ops->time && !device->ops->canary);
+    ck_assert(device->info.mem_read_gbs == 0 && device->info.class.cu_num > 0);
+    struct zeroing z = zeroing_of();
+    ck_assert_int_eq(device->ops->enter(device), 0);
+    ck_assert_int_eq(zero_row(&z, 1), 0);
+    ck_assert_int_eq(device->ops->sync(device), 0);
+    ck_assert_int_eq(zeros(&z), 2);
+    pid_t child = fork();
+    if (child == 0) {
+        hip_release_plan(plan, "illegal mf_zero 1");
+        bool right = zero_row(&z, 2) == 0 && device->ops->sync(device) == -EIO && zero_row(&z, 3) == -EIO &&
+                     device->ops->copy(device, z.y, why, 8) == -EIO && !device->ops->alloc(device, 64);
+        _exit(right ? 0 : 1);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %#x", status);
+    release(&z);
+    device = mf_device_close(device);
+    device = of_runner;
+}
+END_TEST
+
 /* The host is not let at the device's memory: it dies of trying. */
 START_TEST(keeps_its_memory)
 {
@@ -522,6 +556,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tests, asks_and_refuses, 0, MF_ARRAY_LEN(uses));
     tcase_add_loop_test(tests, ends_with_its_device, 0, MF_ARRAY_LEN(failures));
     tcase_add_test(tests, goes_on_after_a_refusal);
+    tcase_add_test(tests, is_a_guest);
     tcase_add_test(tests, keeps_its_memory);
     suite_add_tcase(suite, tests);
     tcase_set_timeout(others, 60);

@@ -20,6 +20,7 @@
 #include "worker/runner_wire.h"
 
 #define WORKER      MF_BINARY_DIR "/worker/moefarm-worker"
+#define MOEFARM     MF_BINARY_DIR "/cli/moefarm"
 #define CLASS       "gfx90a/2"
 #define MODEL       "gfx90a of the tests' emulator"
 #define COMPILER    "hiprtc 9.0 libamdhip64.so.6.0.emulated"
@@ -288,6 +289,30 @@ START_TEST(tunes_a_shape)
 }
 END_TEST
 
+/* What was tuned runs on the device outside of the farm, too: data, gates and times of its table's rows. */
+static void run_table(const char *const *command, const char *says)
+{
+    static const char *const more[] = {"--device", "hip:amd:0", "--rounds", "2", NULL};
+    struct ran r = run_program(command, more);
+
+    ck_assert_msg(r.code == 0, "exit code %d: %s", r.code, r.text);
+    assert_says(r, says);
+}
+
+START_TEST(runs_its_table)
+{
+    start_farm();
+    tune(BF16);
+    tune(BF16_2);
+    _cleanup_(mf_freep) char *csv = farm_export_query(&farm, "");
+    const char *table = farm_file(&farm, "tuned.csv", csv);
+    run_table((const char *const[]){MOEFARM, "run-config", table, "--slack", "1000", NULL},
+              "2 rows: 2 OK, 0 not");
+    run_table((const char *const[]){MOEFARM, "compare", "--aa", table, "--max-rounds", "2", NULL},
+              "2 rows in both: 0 SAME, 0 FASTER, 0 SLOWER, 2 AMBIGUOUS, 0 WRONG");
+}
+END_TEST
+
 /* ---- and with a device that fails on the way ---- */
 
 /* clang-format off */
@@ -384,6 +409,7 @@ int main(void)
     tcase_set_timeout(tuning, 120);
     tcase_add_checked_fixture(tuning, NULL, stop_farm);
     tcase_add_test(tuning, tunes_a_shape);
+    tcase_add_test(tuning, runs_its_table);
     tcase_add_loop_test(tuning, goes_on_after_a_fault, 0, MF_ARRAY_LEN(faults));
     tcase_add_test(tuning, goes_on_after_a_lack_of_memory);
     suite_add_tcase(suite, tuning);

@@ -12,7 +12,9 @@ static struct mf_device *open_cpu(const struct mf_device_info *known)
     struct mf_device *d = NULL;
     char why[200] = "";
 
-    ck_assert_msg(mf_device_open_known("cpu:0", known, why, sizeof(why), &d) == 0, "%s", why);
+    ck_assert_msg(
+        mf_device_open_as("cpu:0", &(struct mf_device_opening){.known = known}, why, sizeof(why), &d) == 0,
+        "%s", why);
     return d;
 }
 

@@ -102,7 +102,7 @@ START_TEST(look_up)
     write_table(good);
     ck_assert_msg(mf_fmoe_open(&device, path, why, sizeof(why), &f) == 0, "%s", why);
     shape.inter_dim = lookups[_i].inter_dim;
-    ck_assert_int_eq(mf_fmoe_lookup(f, &shape, &row), lookups[_i].r);
+    ck_assert_int_eq(mf_fmoe_lookup(f, &shape, MF_LOOKUP_MOEFARM, &row), lookups[_i].r);
     if (lookups[_i].r == 0)
         ck_assert_uint_eq(row, lookups[_i].row);
     mf_fmoe_close(f);
@@ -135,7 +135,7 @@ START_TEST(ranks_share_rows)
         const char *reason;
         size_t row = 99;
         ck_assert_int_eq(mf_shape_set(&shape, "form", calls[i].form, &reason), 0);
-        ck_assert_int_eq(mf_fmoe_lookup(f, &shape, &row), calls[i].r);
+        ck_assert_int_eq(mf_fmoe_lookup(f, &shape, MF_LOOKUP_MOEFARM, &row), calls[i].r);
         ck_assert_msg(calls[i].r != 0 || row == calls[i].row, "%s: row %zu", calls[i].form, row);
     }
     mf_fmoe_close(f);
@@ -191,9 +191,9 @@ START_TEST(foreign_rows)
     ck_assert_uint_eq(mf_fmoe_n_rows(f), 2);
     ck_assert_uint_eq(mf_fmoe_n_foreign(f), 1);
     ck_assert_int_eq(mf_fmoe_foreign_line(f, 0), 3);
-    ck_assert_int_eq(mf_fmoe_lookup(f, &shape, &row), -ENOENT);
+    ck_assert_int_eq(mf_fmoe_lookup(f, &shape, MF_LOOKUP_MOEFARM, &row), -ENOENT);
     shape.token = 16;
-    ck_assert_int_eq(mf_fmoe_lookup(f, &shape, &row), 0);
+    ck_assert_int_eq(mf_fmoe_lookup(f, &shape, MF_LOOKUP_MOEFARM, &row), 0);
     ck_assert_uint_eq(row, 1);
     mf_fmoe_close(f);
 }

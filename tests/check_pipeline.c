@@ -1,5 +1,6 @@
 /* Pipelines of the production operator, on plain families of the test's own: wiring, the arena, accumulations, and
  * every sentence of a refusal. */
+#include <errno.h>
 #include <string.h>
 
 #include "common/cleanup.h"
@@ -97,12 +98,20 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     return 0;
 }
 
-static const struct mf_family odd = {MF_FAMILY_API, "odd",        "cpu", enumerate, open_kernel,
-                                     launch,        close_kernel, NULL,  NULL,      false};
-static const struct mf_family elsewhere = {MF_FAMILY_API, "else",       "gpu", enumerate, open_kernel,
-                                           launch,        close_kernel, NULL,  NULL,      false};
-static const struct mf_family *const list[] = {&planted_family, &odd, &elsewhere};
-static const struct mf_family_set set = {list, 3};
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+}
+
+/* clang-format off */
+#define FAMILY(...) \
+    {.api = MF_FAMILY_API, .enumerate = enumerate, .open = open_kernel, .launch = launch, .close = close_kernel, __VA_ARGS__}
+/* clang-format on */
+static const struct mf_family odd = FAMILY(.name = "odd", .device_kind = "cpu", .retoken = retoken),
+                              elsewhere = FAMILY(.name = "else", .device_kind = "gpu"),
+                              fixed = FAMILY(.name = "fixed", .device_kind = "cpu");
+static const struct mf_family *const list[] = {&planted_family, &odd, &elsewhere, &fixed};
+static const struct mf_family_set set = {list, 4};
 
 /* ---- refusals ---- */
 
@@ -230,11 +239,12 @@ static const char *const accumulating[] = {"planted:sort.4", "planted:quant1",  
                                            "odd:zero",       "planted:stage2.4", "odd:accumulate",
                                            "odd:cast"};
 
-/* Every format, both ways to combine, with biases and without, an arena full of NaN with a band behind it: the output is the reference's. */
+/* Every format, both ways to combine, with biases and without, an arena full of NaN with a band behind it: the output is the
+ * reference's, of fewer tokens than it was opened for. */
 START_TEST(runs_the_layer)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
-    struct mf_shape s = planted_shape(_i / 2 % PLANTED_N_FORMATS, 9);
+    struct mf_shape s = planted_shape(_i / 2 % PLANTED_N_FORMATS, 9), bucket;
     struct mf_pipeline *p = NULL;
     struct layer l;
     s.has_b1 = s.has_b2 = _i >= 2 * PLANTED_N_FORMATS;
@@ -246,7 +256,13 @@ START_TEST(runs_the_layer)
             names[n++] = all[i];
     }
     layer_make(&l, &s);
-    ck_assert_msg(mf_pipeline_open_with(d, &s, &set, names, n, why, sizeof(why), &p) == 0, "%s", why);
+    bucket = s;
+    bucket.token = 16;
+    ck_assert_msg(mf_pipeline_open_with(d, &bucket, &set, names, n, why, sizeof(why), &p) == 0, "%s", why);
+    ck_assert_int_eq(mf_pipeline_retoken(p, 17), -EINVAL);
+    ck_assert_int_eq(mf_pipeline_retoken(p, 0), -EINVAL);
+    ck_assert_int_eq(mf_pipeline_retoken(p, 16), 0);
+    ck_assert_int_eq(mf_pipeline_retoken(p, 9), 0);
     ck_assert_uint_eq(mf_pipeline_n_steps(p), n);
     ck_assert_str_eq(mf_pipeline_weight(p, MF_TENSOR_W1).order, "row");
     size_t bytes = mf_pipeline_arena_bytes(p);
@@ -305,6 +321,25 @@ START_TEST(arena_is_shared_over_time)
 }
 END_TEST
 
+/* A family that knows one count only: of its bucket's, a pipeline serves none but that. */
+START_TEST(one_count_only)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 16);
+    struct mf_pipeline *p = NULL;
+    const char *names[] = {"planted:sort.16", "planted:stage1.16", "planted:stage2.16",
+                           "fixed:zero",      "fixed:accumulate",  "fixed:cast"};
+    char why[MF_REASON_MAX];
+
+    ck_assert_msg(mf_pipeline_open_with(d, &s, &set, names, 6, why, sizeof(why), &p) == 0, "%s", why);
+    ck_assert_int_eq(mf_pipeline_retoken(p, 16), 0);
+    ck_assert_int_eq(mf_pipeline_retoken(p, 15), -ENOTSUP);
+    ck_assert_int_eq(mf_pipeline_retoken(p, 16), 0);
+    p = mf_pipeline_close(p);
+    d->ops->free(d);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("pipeline");
@@ -314,6 +349,7 @@ int main(void)
     tcase_add_test(t, length);
     tcase_add_loop_test(t, runs_the_layer, 0, 4 * PLANTED_N_FORMATS);
     tcase_add_test(t, arena_is_shared_over_time);
+    tcase_add_test(t, one_count_only);
     suite_add_tcase(s, t);
     return mf_check_main(s);
 }

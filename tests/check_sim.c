@@ -9,12 +9,12 @@
 #include <unistd.h>
 
 #include "common/cleanup.h"
+#include "common/path.h"
 #include "common/stats.h"
 #include "common/table_file.h"
 #include "kernels/sim.h"
 #include "kernels/sim_spec.h"
 #include "mf_check.h"
-#include "server/path.h"
 
 /* clang-format off */
 static const struct {
@@ -34,10 +34,15 @@ static const struct {
     {"{}", NULL},
     {"{\"step_ms\":50,\"faults\":[]}", NULL},
     {"{\"faults\":[{\"match\":\"*\",\"fault\":\"crash\",\"first\":2}]}", NULL},
+    {"{\"times\":[{\"match\":\"a*\",\"factor\":0.9}]}", NULL},
+    {"{\"times\":[{\"match\":\"a\"}]}", "times[0].factor"},
+    {"{\"times\":[{\"match\":\"a\",\"factor\":0}]}", "times[0].factor"},
+    {"{\"times\":[{\"factor\":2}]}", "times[0].match"},
     {"", "no JSON object"},
     {"[]", "no JSON object"},
     {"{\"step_ms\":-1}", "step_ms has to be"},
     {"{\"step_ms\":\"fast\"}", "step_ms has to be"},
+    {"{\"pipeline_ms\":-1}", "pipeline_ms has to be"},
     {"{\"faults\":[{}]}", "faults[0].match"},
     {"{\"faults\":[{\"match\":\"a\",\"fault\":\"crash\"},{\"match\":\"a\",\"fault\":\"melt\"}]}", "faults[1].fault"},
     {"{\"faults\":[{\"match\":\"a\",\"fault\":\"crash\",\"first\":0}]}", "faults[0].first"},
@@ -77,6 +82,20 @@ START_TEST(spec_files)
     else
         ck_assert_msg(r == 0, "%s", why);
     mf_sim_spec_release(&s);
+}
+END_TEST
+
+START_TEST(spec_times)
+{
+    char path[] = "/tmp/check_sim.XXXXXX", why[256];
+    struct mf_sim_spec s = {0};
+    write_spec(path, "{\"times\":[{\"match\":\"a*\",\"factor\":0.5},{\"match\":\"*b\",\"factor\":3}]}");
+    ck_assert_int_eq(mf_sim_spec_load(path, &s, why, sizeof(why)), 0);
+    ck_assert_double_eq(mf_sim_spec_factor(&s, "ac"), 0.5);
+    ck_assert_double_eq(mf_sim_spec_factor(&s, "ab"), 1.5);
+    ck_assert_double_eq(mf_sim_spec_factor(&s, "c"), 1);
+    mf_sim_spec_release(&s);
+    (void)unlink(path);
 }
 END_TEST
 
@@ -247,6 +266,7 @@ int main(void)
     TCase *tc = tcase_create("sim");
     tcase_add_loop_test(tc, device_names, 0, (int)MF_ARRAY_LEN(names));
     tcase_add_loop_test(tc, spec_files, 0, (int)MF_ARRAY_LEN(specs));
+    tcase_add_test(tc, spec_times);
     tcase_add_test(tc, spec_hits);
     tcase_add_test(tc, noise);
     tcase_add_test(tc, every_shipped_format_has_a_pipeline);

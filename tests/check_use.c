@@ -12,11 +12,11 @@
 #include "common/text.h"
 #include "kernels/beside.h"
 #include "kernels/code.h"
+#include "measure/session.h"
 #include "mf_check.h"
 #include "planted.h"
 #include "remove_tree.h"
 #include "worker/runner_sink.h"
-#include "worker/session.h"
 
 /* ---- the gate: the planted family, whose kernels say that they take so much ---- */
 
@@ -79,7 +79,7 @@ START_TEST(is_kept_or_refused)
     const struct mf_probe_step step = {1, planted_step(&shape, "stage1", 16, PLANTED_NONE)};
     planted_sink_init(&sink);
     ck_assert_int_eq(mf_session_probe(session, &step, 1, NULL, NULL, &sink.sink), 0);
-    const struct mf_result *r = &sink.results[0];
+    const struct mf_unit_result *r = &sink.results[0];
     ck_assert_msg(r->status == cases[_i].status, "%s", r->reason);
     ck_assert_str_eq(r->reason, cases[_i].reason);
     ck_assert_mem_eq(&r->use, &taken, sizeof(taken));
@@ -94,9 +94,9 @@ END_TEST
 
 START_TEST(is_said_where_it_is_known)
 {
-    const struct mf_result known = {
+    const struct mf_unit_result known = {
         .id = 7, .mode = "", .reason = "", .use = {.registers = 96, .lds = 2048, .occupancy = -1}};
-    const struct mf_result unknown = {.id = 8, .mode = "", .reason = ""};
+    const struct mf_unit_result unknown = {.id = 8, .mode = "", .reason = ""};
     struct mf_channel out, in;
     struct mf_runner_sink s;
     cJSON *m = NULL;

@@ -28,7 +28,7 @@ if(NOT MF_SANITIZE MATCHES thread)
     endif()
     mf_add_emulator_test(check_emulator_maps)
     mf_add_emulator_test(check_maker LABELS slow)
-    mf_add_emulator_test(check_session_device USES worker LABELS slow)
+    mf_add_emulator_test(check_session_device USES measure LABELS slow)
 endif()
 
 # Runtimes of AMD over the emulator, as three releases have them (emulator/hip/runtime.h): each is found in its own folder.
@@ -56,8 +56,10 @@ if(TARGET moefarm-hip-amd AND MF_GXX AND NOT MF_SANITIZE MATCHES thread)
     mf_add_hip_library(fake_hiprtc7 7 hiprtc SOURCES emulator/hip/rtc.c emulator/object.c)
     mf_add_test(check_amd_device USES kernels common LINK ${CMAKE_DL_LIBS} LABELS farm)
     add_dependencies(check_amd_device fake_hip6 moefarm-hip-amd moefarm-compile)
+    mf_add_test(check_fmoe_stream USES fmoe kernels common SOURCES serving.c LINK ${CMAKE_DL_LIBS} LABELS farm TIMEOUT 300)
+    add_dependencies(check_fmoe_stream fake_hip6 moefarm-hip-amd moefarm-compile)
     mf_add_test(check_amd_worker USES worker kernels common LINK mf_farm_harness ${CMAKE_DL_LIBS} LABELS farm slow
         TIMEOUT 900)
     add_dependencies(check_amd_worker fake_hip5 fake_hip6 fake_hip7 fake_hiprtc7 moefarm-hip-amd moefarm-compile
-        moefarm-worker moefarmd)
+        moefarm moefarm-worker moefarmd)
 endif()

@@ -155,6 +155,11 @@ CALL cuStreamSynchronize(CUstream stream)
     return CUDA_SUCCESS;
 }
 
+CALL cuCtxSynchronize(void)
+{
+    return CUDA_SUCCESS;
+}
+
 CALL cuStreamDestroy(CUstream stream)
 {
     (void)stream;

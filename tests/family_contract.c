@@ -82,7 +82,9 @@ struct mf_device *contract_device(const char *isa)
     char why[200];
 
     ck_assert_int_eq(isa ? setenv("MOEFARM_ISA", isa, 1) : unsetenv("MOEFARM_ISA"), 0);
-    ck_assert_int_eq(mf_device_open_known("cpu:0", &unmeasured, why, sizeof(why), &d), 0);
+    ck_assert_int_eq(
+        mf_device_open_as("cpu:0", &(struct mf_device_opening){.known = &unmeasured}, why, sizeof(why), &d),
+        0);
     if (isa && strncmp(d->info.isa, isa, strlen(isa)) != 0)
         return mf_device_close(d);
     return d;
@@ -457,6 +459,14 @@ static void know_step(const struct contract_run *run, const struct mf_step *s, s
         run->guard->know(run->device, workspace, s->workspace_bytes, true);
 }
 
+static struct mf_shape opened_as(const struct contract_run *run)
+{
+    struct mf_shape s = *run->shape;
+
+    s.token = run->bucket > 0 ? run->bucket : s.token;
+    return s;
+}
+
 /* Twice on one layer's artifacts. */
 static void run_twice(const struct contract_run *run, struct mf_kernel *kernel, struct layer *l,
                       const struct mf_family *f, const struct mf_step *s)
@@ -513,9 +523,14 @@ static void run_twice(const struct contract_run *run, struct mf_kernel *kernel, 
 static void check_step(const struct contract_run *run, struct layer *l, const struct mf_family *f,
                        const struct mf_step *s)
 {
+    const struct mf_shape opened = opened_as(run);
     struct mf_kernel *kernel;
 
-    MUST(f->open(f, run->device, &l->data.shape, s->name, &kernel) == 0, "%s does not open", s->name);
+    MUST(f->open(f, run->device, &opened, s->name, &kernel) == 0, "%s does not open", s->name);
+    if (run->bucket > 0) {
+        MUST(f->retoken, "%s serves one token count only", f->name);
+        f->retoken(kernel, l->data.shape.token);
+    }
     run_twice(run, kernel, l, f, s);
     kernel = f->close(kernel);
 }
@@ -608,8 +623,9 @@ static void compile_ahead(const struct contract_run *run, const struct mf_family
     struct mf_code *codes = must_alloc(c->n + 1, sizeof(*codes));
     char(*paths)[PATH_MAX] = must_alloc(c->n + 1, sizeof(*paths));
     char(*whys)[MF_CODE_WHY_MAX] = must_alloc(c->n + 1, sizeof(*whys));
+    const struct mf_shape opened = opened_as(run);
     for (size_t i = 0; i < c->n; i++)
-        MUST(f->code(&run->device->info, run->shape, c->steps[i].name, &codes[i]) == 0, "%s has no code",
+        MUST(f->code(&run->device->info, &opened, c->steps[i].name, &codes[i]) == 0, "%s has no code",
              c->steps[i].name);
     (void)run->device->ops->compile(run->device, codes, c->n, paths, whys);
     for (size_t i = 0; i < c->n; i++)
@@ -617,38 +633,6 @@ static void compile_ahead(const struct contract_run *run, const struct mf_family
     free(codes);
     free(paths);
     free(whys);
-}
-
-/* Leaves the steps that the other does not have. */
-static void leave_out(struct collect *c, const struct collect *other)
-{
-    size_t kept = 0;
-
-    for (size_t i = 0; i < c->n; i++) {
-        bool has = false;
-        for (size_t j = 0; j < other->n && !has; j++)
-            has = strcmp(c->steps[i].name, other->steps[j].name) == 0;
-        if (!has)
-            c->steps[kept++] = c->steps[i];
-    }
-    c->n = kept;
-}
-
-static void collect_steps(const struct contract_run *run, const char *family, struct collect *c)
-{
-    const struct mf_device_info *info = &run->device->info;
-    struct collect own = {.offer = {take_step, take_rejection}};
-    struct mf_shape bucket = *run->shape;
-
-    if (run->bucket == 0) {
-        ck_assert_int_eq(mf_enumerate(info, run->shape, family, &c->offer), 0);
-        return;
-    }
-    bucket.token = run->bucket;
-    ck_assert_int_eq(mf_enumerate(info, &bucket, family, &c->offer), 0);
-    ck_assert_int_eq(mf_enumerate(info, run->shape, family, &own.offer), 0);
-    leave_out(c, &own);
-    free(own.steps);
 }
 
 static int check_family(const struct contract_run *run, struct layer *l, const char *family)
@@ -659,8 +643,10 @@ static int check_family(const struct contract_run *run, struct layer *l, const c
     struct mf_kernel *kernel;
 
     ck_assert_ptr_nonnull(f);
-    collect_steps(run, family, &c);
-    ck_assert_int_eq(f->open(f, device, &l->data.shape, "no_such_step", &kernel), -EINVAL);
+    const struct mf_shape opened = opened_as(run);
+
+    ck_assert_int_eq(mf_enumerate(&device->info, &opened, family, &c.offer), 0);
+    ck_assert_int_eq(f->open(f, device, &opened, "no_such_step", &kernel), -EINVAL);
     choose(run, &c);
     compile_ahead(run, f, &c);
     for (size_t i = 0; i < c.n; i++)

@@ -52,7 +52,8 @@ struct contract_run {
      * number) shifts them. */
     int most, first;
     bool of_each;
-    /* Other than 0: the steps that are offered for so many tokens and not for the shape's own, as a table's row asks for them. */
+    /* Other than 0: steps are offered for and opened for so many tokens, and told of the shape's own, as production serves a
+     * call by its bucket's row. */
     int64_t bucket;
     const struct contract_guard *guard; /* NULL: none */
     contract_counter allocations;       /* launches must make none; NULL: nobody counts */

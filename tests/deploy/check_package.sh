@@ -25,14 +25,17 @@ for package in server worker cli; do
     depends=$(dpkg-deb -f packages/moefarm-${package}_*.deb Depends)
     [[ $depends == *libc6* && $depends == *libcjson1* ]] || fail "moefarm-$package depends on: $depends"
 done
+depends=$(dpkg-deb -f packages/libfmoe-dev_*.deb Depends)
+[[ $depends == *libdnnl* && $depends == *libcurl4* ]] || fail "libfmoe-dev depends on: $depends"
 
 echo "== install"
 # Slim images have dpkg leave out documentation
-dpkg --path-include='/usr/share/doc/moefarm*' -i packages/*.deb >dpkg.log 2>&1 || fail "dpkg -i failed"
-dpkg -L moefarm-server moefarm-worker moefarm-cli | sort -u >files
+dpkg --path-include='/usr/share/doc/*' --path-include='/usr/share/man/*' -i packages/*.deb >dpkg.log 2>&1 || fail "dpkg -i failed"
+dpkg -L moefarm-server moefarm-worker moefarm-cli libfmoe-dev | sort -u >files
 for file in bin/moefarmd bin/moefarm-worker bin/moefarm lib/systemd/system/moefarmd.service lib/systemd/system/moefarm-worker@.service \
-    libexec/moefarm/moefarm-compile share/moefarm/hip/tile.hip \
-    share/doc/moefarm/docs/api.md share/doc/moefarm/SECURITY.md share/doc/moefarm/examples/qwen3_untuned_fmoe.csv share/doc/moefarm-worker/copyright; do
+    libexec/moefarm/moefarm-compile share/moefarm/hip/tile.hip share/moefarm/models.csv \
+    share/doc/moefarm/docs/api.md share/doc/moefarm/SECURITY.md share/doc/moefarm/examples/qwen3_untuned_fmoe.csv share/doc/moefarm-worker/copyright \
+    include/fmoe.h share/man/man3/fmoe.3 share/doc/libfmoe-dev/examples/serve_layer.c share/doc/libfmoe-dev/copyright; do
     grep -qx "/usr/$file" files && [ -f "/usr/$file" ] || fail "/usr/$file is not installed"
 done
 # Nothing of the build tree may be needed: it is not there on a host
@@ -52,6 +55,9 @@ compiled=$(MOEFARM_CODE_CACHE=cache moefarm-worker --compile-only --arch amd:gfx
 [[ $compiled != *"starting moefarm-compile"* ]] || fail "the installed worker does not find its compiler: $compiled"
 gcc -std=gnu17 -shared -fPIC -I/usr/include/moefarm $(pkg-config --cflags libcjson) -o plain.so \
     $examples/family_plain.c -lm || fail "the example family does not compile with the installed headers"
+read -ra flags < <(pkg-config --cflags --libs fmoe)
+gcc -o serve_layer /usr/share/doc/libfmoe-dev/examples/serve_layer.c "${flags[@]}" || fail "the example of libfmoe does not build"
+[[ $(./serve_layer 2>&1) == usage:* ]] || fail "the example of libfmoe does not start: $(./serve_layer 2>&1)"
 
 moefarmd --state farm --http 127.0.0.1:0 --hub 127.0.0.1:0 --port-file ports >moefarmd.log 2>&1 &
 daemon=$!
@@ -71,8 +77,8 @@ wait $worker || fail "moefarm-worker ended with $?"
 wait $daemon || fail "moefarmd ended with $?"
 
 echo "== remove"
-dpkg --purge moefarm-server moefarm-worker moefarm-cli >dpkg.log 2>&1 || fail "dpkg --purge failed"
+dpkg --purge moefarm-server moefarm-worker moefarm-cli libfmoe-dev >dpkg.log 2>&1 || fail "dpkg --purge failed"
 while read -r file; do
-    [[ $file != *moefarm* ]] || [ ! -e "$file" ] || fail "$file is left behind"
+    [[ $file != *moefarm* && $file != *fmoe* ]] || [ ! -e "$file" ] || fail "$file is left behind"
 done <files
 echo "installed, used and removed $(grep -c moefarm files) files"

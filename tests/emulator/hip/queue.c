@@ -240,6 +240,15 @@ CALL hipStreamSynchronize(hipStream_t stream)
     return run(fake_stream(stream));
 }
 
+CALL hipDeviceSynchronize(void)
+{
+    FAKE_ENTER_UNCAPTURED();
+    hipError_t r = run(&null_stream);
+    for (struct ihipStream_t *s = streams; s && r == hipSuccess; s = s->next)
+        r = run(s);
+    return r;
+}
+
 CALL hipStreamDestroy(hipStream_t stream)
 {
     FAKE_ENTER_UNCAPTURED();

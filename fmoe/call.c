@@ -1,0 +1,72 @@
+/* One call: no allocation, no lock, no file, no waiting. */
+#include <errno.h>
+
+#include "fmoe/private.h"
+
+/* A CPU's threads belong to the process (kernels/device.h). */
+static atomic_flag cpu_is_used = ATOMIC_FLAG_INIT;
+
+static struct mf_tensor_ref ref_of(const void *const part[3])
+{
+    return (struct mf_tensor_ref){
+        {(void *)(uintptr_t)part[0], (void *)(uintptr_t)part[1], (void *)(uintptr_t)part[2]}};
+}
+
+static int launch(struct fmoe *f, struct mf_pipeline *p, const struct fmoe_call *c)
+{
+    const struct mf_fmoe_args args = {
+        .x.part = {(void *)(uintptr_t)c->x},
+        .topk.part = {(void *)(uintptr_t)c->ids, (void *)(uintptr_t)c->weights},
+        .w1 = ref_of(c->w1),
+        .w2 = ref_of(c->w2),
+        .calib.part = {(void *)(uintptr_t)c->calib},
+        .b1.part = {(void *)(uintptr_t)c->b1},
+        .b2.part = {(void *)(uintptr_t)c->b2},
+        .y.part = {c->y},
+        .arena = c->workspace,
+    };
+    int r = mf_pipeline_retoken(p, c->tokens);
+
+    if (r < 0)
+        return r;
+    mf_pipeline_bind(p, &args);
+    f->device->stream = c->stream;
+    return mf_pipeline_run(p);
+}
+
+static int serve(struct fmoe_layer *l, const struct fmoe_call *c)
+{
+    int index = fmoe_bucket_index(mf_token_bucket(c->tokens)), r;
+    struct plans *plans;
+
+    do {
+        plans = atomic_load(&l->now);
+        atomic_store(&l->busy, plans);
+    } while (atomic_load(&l->now) != plans);
+    r = launch(l->f, plans->of[index].pipeline, c);
+    if (r == 0 && !plans->of[index].tuned) {
+        (void)atomic_fetch_add_explicit(&l->misses[index], 1, memory_order_relaxed);
+        (void)atomic_fetch_add_explicit(&l->f->misses, 1, memory_order_relaxed);
+    }
+    atomic_store(&l->busy, NULL);
+    return r;
+}
+
+int fmoe_run(struct fmoe_layer *l, const struct fmoe_call *c)
+{
+    struct mf_device *device = l->f->device;
+    bool is_cpu = !device->ops->own_memory;
+    int r;
+
+    if (c->tokens < 1 || c->tokens > l->max_tokens || c->workspace_bytes < l->workspace ||
+        (uintptr_t)c->workspace % 64 != 0)
+        return -EINVAL;
+    if (is_cpu && atomic_flag_test_and_set(&cpu_is_used))
+        return -EBUSY;
+    r = device->ops->enter(device);
+    if (r == 0)
+        r = serve(l, c);
+    if (is_cpu)
+        atomic_flag_clear(&cpu_is_used);
+    return r;
+}

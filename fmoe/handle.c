@@ -1,0 +1,204 @@
+/* A handle: its device, its tables, and the switch to others. */
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "fmoe/private.h"
+
+int fmoe_fail(struct fmoe_error *error, int r, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    if (error)
+        (void)vsnprintf(error->text, sizeof(error->text), format, args);
+    va_end(args);
+    return r;
+}
+
+const char *fmoe_version(void)
+{
+    return MF_VERSION;
+}
+
+static int read_tables(struct mf_device *device, const char *const *tables, size_t n,
+                       struct fmoe_error *error, struct mf_fmoe **ret)
+{
+    char why[MF_REASON_MAX] = "";
+    const struct mf_device_class *class = &device->info.class;
+    int r = mf_fmoe_open_set(device, tables, n, NULL, why, sizeof(why), ret);
+
+    if (r < 0)
+        return fmoe_fail(error, r, "%s", why);
+    if (mf_fmoe_n_foreign(*ret) > 0)
+        r = fmoe_fail(error, -EBADMSG, "%s:%lld: %s", mf_fmoe_foreign_path(*ret, 0),
+                      (long long)mf_fmoe_foreign_line(*ret, 0), MF_FMOE_FOREIGN_WHY);
+    else if (mf_fmoe_n_rows(*ret) == 0 && mf_fmoe_n_read(*ret) > 0)
+        r = fmoe_fail(error, -EBADMSG, "%s: no row is of this device's class, %s/%d: export with class=%s/%d",
+                      tables[0], class->gfx, class->cu_num, class->gfx, class->cu_num);
+    if (r < 0)
+        *ret = mf_fmoe_close(*ret);
+    return r;
+}
+
+int fmoe_open(const char *device, const char *const *tables, size_t n, struct fmoe_error *error,
+              struct fmoe **ret)
+{
+    const struct mf_device_opening how = {.guest = true};
+    struct fmoe *f = calloc(1, sizeof(*f));
+    char why[MF_REASON_MAX] = "";
+    int r;
+
+    if (!f)
+        return fmoe_fail(error, -ENOMEM, "out of memory");
+    (void)pthread_mutex_init(&f->lock, NULL);
+    (void)pthread_mutex_init(&f->reporting, NULL);
+    r = mf_device_open_as(device, &how, why, sizeof(why), &f->device);
+    if (r < 0)
+        r = fmoe_fail(error, r, "%s", why);
+    else if (!f->device->ops->enter)
+        r = fmoe_fail(error, -EINVAL,
+                      "'%s' serves nothing: expected cpu:0, hip:amd:<ordinal> or hip:nvidia:<ordinal>",
+                      device);
+    else
+        r = read_tables(f->device, tables, n, error, &f->table);
+    if (r < 0) {
+        fmoe_close(f);
+        return r;
+    }
+    *ret = f;
+    return 0;
+}
+
+void fmoe_close(struct fmoe *f)
+{
+    if (!f)
+        return;
+    fmoe_report_stop(f);
+    while (f->layers) {
+        struct fmoe_layer *l = f->layers;
+        for (int i = 0; i < FMOE_BUCKETS; i++)
+            l->told[i] = atomic_load(&l->misses[i]); /* nobody will be told any more */
+        if (l->closed)
+            fmoe_layer_forget(l);
+        else
+            fmoe_layer_close(l);
+    }
+    f->table = mf_fmoe_close(f->table);
+    f->device = mf_device_close(f->device);
+    (void)pthread_mutex_destroy(&f->lock);
+    (void)pthread_mutex_destroy(&f->reporting);
+    free(f);
+}
+
+/* ---- other tables ---- */
+
+static int make_plans(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_layer *l,
+                      struct fmoe_error *error, struct plans **ret)
+{
+    bool given[2] = {true, true};
+    size_t workspace;
+    int r = fmoe_plans_make(f, table, l, given, error, ret, &workspace);
+
+    if (r < 0 || workspace <= l->workspace)
+        return r;
+    for (int i = 0; i < FMOE_BUCKETS; i++) {
+        const struct plan *p = &(*ret)->of[i];
+        char line[24];
+        mf_say(line, sizeof(line), "%lld", (long long)p->line);
+        if (p->pipeline && mf_pipeline_arena_bytes(p->pipeline) == workspace)
+            r = fmoe_fail(error, -EXDEV,
+                          "%s%s%s: calls of %lld tokens need %zu bytes of workspace; open the layer with "
+                          "workspace_bytes of that, it has %zu",
+                          p->table ? p->table : "no row", p->table ? ":" : "", p->table ? line : "",
+                          (long long)fmoe_bucket_at(i), workspace, l->workspace);
+    }
+    *ret = fmoe_plans_free(*ret);
+    return r;
+}
+
+static void switch_to(struct fmoe_layer *l, struct plans *fresh)
+{
+    struct plans *old = atomic_exchange(&l->now, fresh);
+
+    old->next = l->old;
+    l->old = old;
+}
+
+static int reload(struct fmoe *f, struct mf_fmoe *table, struct fmoe_error *error)
+{
+    _cleanup_(mf_freep) struct plans **fresh = NULL;
+    size_t n = 0, made = 0;
+    int r = 0;
+
+    for (struct fmoe_layer *l = f->layers; l; l = l->next)
+        n += !l->closed;
+    fresh = calloc(n + 1, sizeof(struct plans *));
+    if (!fresh)
+        return fmoe_fail(error, -ENOMEM, "out of memory");
+    for (struct fmoe_layer *l = f->layers; l && r == 0; l = l->next) {
+        if (l->closed)
+            continue;
+        r = make_plans(f, table, l, error, &fresh[made]);
+        made += r == 0;
+    }
+    if (r < 0) {
+        while (made > 0)
+            (void)fmoe_plans_free(fresh[--made]);
+        return r;
+    }
+    made = 0;
+    for (struct fmoe_layer *l = f->layers; l; l = l->next) {
+        if (!l->closed)
+            switch_to(l, fresh[made++]);
+    }
+    return 0;
+}
+
+int fmoe_reload(struct fmoe *f, const char *const *tables, size_t n, struct fmoe_error *error)
+{
+    struct mf_fmoe *table = NULL;
+    int r = f->device->ops->enter(f->device);
+
+    if (r < 0)
+        return fmoe_fail(error, r, "the device has failed");
+    r = read_tables(f->device, tables, n, error, &table);
+    if (r < 0)
+        return r;
+    (void)pthread_mutex_lock(&f->lock);
+    r = reload(f, table, error);
+    if (r == 0) {
+        struct mf_fmoe *old = f->table;
+        f->table = table;
+        table = old;
+    }
+    (void)pthread_mutex_unlock(&f->lock);
+    (void)mf_fmoe_close(table);
+    return r;
+}
+
+int fmoe_drop_old(struct fmoe *f)
+{
+    int r = f->device->ops->enter(f->device);
+
+    (void)pthread_mutex_lock(&f->lock);
+    for (struct fmoe_layer *l = f->layers; l; l = l->next) {
+        const struct plans *busy;
+        /* A call that is about to begin with old plans sees that they are old, and takes the others. */
+        while ((busy = atomic_load(&l->busy)) != NULL && busy != atomic_load(&l->now))
+            (void)sched_yield();
+    }
+    if (r == 0)
+        r = f->device->ops->sync(f->device);
+    for (struct fmoe_layer *l = f->layers; l && r != -EBUSY; l = l->next) {
+        while (l->old) {
+            struct plans *next = l->old->next;
+            (void)fmoe_plans_free(l->old);
+            l->old = next;
+        }
+    }
+    (void)pthread_mutex_unlock(&f->lock);
+    return r;
+}

@@ -1,0 +1,244 @@
+/* Layers: opened, asked about, packed for, closed. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fmoe/private.h"
+#include "kernels/layout.h"
+
+static const enum mf_tensor weight_tensor[2] = {MF_TENSOR_W1, MF_TENSOR_W2};
+
+static int set_number(struct mf_shape *s, const char *column, int64_t value, struct fmoe_error *error)
+{
+    char text[24];
+    const char *why = "";
+
+    (void)snprintf(text, sizeof(text), "%lld", (long long)value);
+    return mf_shape_set(s, column, text, &why) == 0
+               ? 0
+               : fmoe_fail(error, -EINVAL, "%s is %s: expected %s",
+                           strcmp(column, "expert") == 0 ? "experts" : column, text, why);
+}
+static int set_text(struct mf_shape *s, const char *column, const char *text, struct fmoe_error *error)
+{
+    const char *why = "";
+
+    if (!text)
+        return fmoe_fail(error, -EINVAL, "%s is NULL", column);
+    return mf_shape_set(s, column, text, &why) == 0
+               ? 0
+               : fmoe_fail(error, -EINVAL, "%s is '%s': expected %s", column, text, why);
+}
+
+static int read_model(const struct fmoe_layer_model *m, struct mf_shape *ret, struct fmoe_error *error)
+{
+    const struct {
+        const char *column;
+        int64_t value;
+    } numbers[] = {{"token", 1},
+                   {"model_dim", m->model_dim},
+                   {"inter_dim", m->inter_dim},
+                   {"expert", m->experts},
+                   {"topk", m->topk},
+                   {"use_g1u1", m->use_g1u1},
+                   {"doweight_stage1", m->doweight_stage1}};
+    const struct {
+        const char *column, *text;
+    } texts[] = {{"act_type", m->act_type},   {"dtype", m->dtype},   {"q_dtype_a", m->q_dtype_a},
+                 {"q_dtype_w", m->q_dtype_w}, {"q_type", m->q_type}, {MF_SHAPE_FORM, m->form ? m->form : ""}};
+    const char *column, *why;
+    int r = 0;
+
+    *ret = (struct mf_shape){0};
+    for (size_t i = 0; i < MF_ARRAY_LEN(numbers) && r == 0; i++)
+        r = set_number(ret, numbers[i].column, numbers[i].value, error);
+    for (size_t i = 0; i < MF_ARRAY_LEN(texts) && r == 0; i++)
+        r = set_text(ret, texts[i].column, texts[i].text, error);
+    if (r == 0 && mf_shape_check(ret, &column, &why) < 0)
+        r = fmoe_fail(error, -EINVAL, "%s: %s", column, why);
+    if (r == 0 && (m->max_tokens < 1 || m->max_tokens > FMOE_TOKENS_MAX))
+        r = fmoe_fail(error, -EINVAL, "max_tokens is %lld: expected 1 to %lld", (long long)m->max_tokens,
+                      (long long)FMOE_TOKENS_MAX);
+    return r;
+}
+
+static int read_layouts(const struct fmoe_layer_model *m, struct fmoe_layer *l, bool given[2],
+                        struct fmoe_error *error)
+{
+    const char *const names[2] = {m->w1_layout, m->w2_layout};
+
+    for (int i = 0; i < 2; i++) {
+        given[i] = names[i] != NULL;
+        if (!given[i])
+            continue;
+        if (!mf_layout_find(names[i]))
+            return fmoe_fail(error, -EINVAL, "w%d_layout: there is no layout '%s'", i + 1, names[i]);
+        l->weight[i] = mf_plain_w(&l->shape, weight_tensor[i], names[i]);
+    }
+    return 0;
+}
+
+static int open_layer(struct fmoe *f, const struct fmoe_layer_model *model, struct fmoe_layer *l,
+                      struct fmoe_error *error)
+{
+    struct plans *plans = NULL;
+    bool given[2];
+    size_t workspace;
+    int r = read_model(model, &l->shape, error);
+
+    if (r == 0)
+        r = read_layouts(model, l, given, error);
+    if (r < 0)
+        return r;
+    l->f = f;
+    l->max_tokens = model->max_tokens;
+    r = f->device->ops->enter(f->device);
+    if (r < 0)
+        return fmoe_fail(error, r, "the device has failed");
+    r = fmoe_plans_make(f, f->table, l, given, error, &plans, &workspace);
+    if (r == 0 && model->workspace_bytes > 0 && workspace > model->workspace_bytes)
+        r = fmoe_fail(error, -EINVAL, "workspace_bytes is %zu: what serves %lld tokens needs %zu",
+                      model->workspace_bytes, (long long)model->max_tokens, workspace);
+    if (r < 0) {
+        (void)fmoe_plans_free(plans);
+        return r;
+    }
+    l->workspace = MF_MAX(workspace, model->workspace_bytes);
+    atomic_store(&l->now, plans);
+    return 0;
+}
+
+int fmoe_layer_open(struct fmoe *f, const struct fmoe_layer_model *model, struct fmoe_error *error,
+                    struct fmoe_layer **ret)
+{
+    struct fmoe_layer *l = calloc(1, sizeof(*l));
+    int r;
+
+    if (!l)
+        return fmoe_fail(error, -ENOMEM, "out of memory");
+    (void)pthread_mutex_lock(&f->lock);
+    r = open_layer(f, model, l, error);
+    if (r == 0) {
+        l->next = f->layers;
+        f->layers = l;
+        *ret = l;
+    }
+    (void)pthread_mutex_unlock(&f->lock);
+    if (r < 0)
+        free(l);
+    return r;
+}
+
+void fmoe_layer_close(struct fmoe_layer *l)
+{
+    struct fmoe *f;
+    bool busy;
+
+    if (!l)
+        return;
+    f = l->f;
+    (void)f->device->ops->enter(f->device);
+    busy = f->device->ops->sync(f->device) == -EBUSY;
+    (void)pthread_mutex_lock(&l->f->lock);
+    /* Of calls that may still be in a stream, because a capture forbids to wait for it, the code stays loaded for good */
+    for (struct plans *p = atomic_exchange(&l->now, NULL), *next; p && !busy; p = next) {
+        next = l->old;
+        l->old = next ? next->next : NULL;
+        (void)fmoe_plans_free(p);
+    }
+    l->closed = true;
+    fmoe_layer_forget(l);
+    (void)pthread_mutex_unlock(&f->lock);
+}
+
+void fmoe_layer_forget(struct fmoe_layer *l)
+{
+    if (!l->closed)
+        return;
+    for (int i = 0; i < FMOE_BUCKETS; i++) {
+        if (atomic_load(&l->misses[i]) != l->told[i])
+            return;
+    }
+    for (struct fmoe_layer **at = &l->f->layers; *at; at = &(*at)->next) {
+        if (*at == l) {
+            *at = l->next;
+            break;
+        }
+    }
+    free(l);
+}
+
+size_t fmoe_workspace_bytes(const struct fmoe_layer *l)
+{
+    return l->workspace;
+}
+
+/* ---- weights ---- */
+
+int fmoe_layer_weight(const struct fmoe_layer *l, int which, struct fmoe_weight *ret)
+{
+    struct mf_part parts[MF_PARTS_MAX];
+    int n;
+
+    if (which != 1 && which != 2)
+        return -EINVAL;
+    *ret = (struct fmoe_weight){.layout = l->weight[which - 1].order};
+    n = mf_artifact_parts(&l->weight[which - 1], &l->shape, parts);
+    for (int i = 0; i < n && i < 3; i++)
+        ret->bytes[i] = (size_t)mf_part_bytes(&parts[i]);
+    return n < 0 ? n : 0;
+}
+
+int fmoe_layer_pack(const struct fmoe_layer *l, int which, const void *const from[3], void *const to[3])
+{
+    struct fmoe_weight w;
+    struct mf_artifact row;
+    int r = fmoe_layer_weight(l, which, &w);
+
+    if (r < 0)
+        return r;
+    row = mf_plain_w(&l->shape, weight_tensor[which - 1], "row");
+    for (int32_t e = 0; e < l->shape.expert && r == 0; e++) {
+        struct mf_tensor_ref in = {0}, out = {0};
+        for (int i = 0; i < 3; i++) {
+            size_t at = (size_t)e * (w.bytes[i] / (size_t)l->shape.expert);
+            in.part[i] = w.bytes[i] > 0 ? (char *)(uintptr_t)from[i] + at : NULL;
+            out.part[i] = w.bytes[i] > 0 ? (char *)to[i] + at : NULL;
+        }
+        r = mf_layout_convert_weight(&l->shape, &row, &l->weight[which - 1], &in, &out);
+    }
+    return r;
+}
+
+int fmoe_place(const struct fmoe_layer *l, const int32_t *expert_map, int64_t tokens, const int32_t *ids,
+               int32_t *to, struct fmoe_error *error)
+{
+    struct mf_shape s = l->shape;
+    const char *why = "out of memory";
+    int r;
+
+    s.token = tokens;
+    r = mf_fmoe_place(&s, expert_map, ids, to, &why);
+    return r < 0 ? fmoe_fail(error, r, "%s", why) : 0;
+}
+
+/* ---- what serves ---- */
+
+int fmoe_served(struct fmoe_layer *l, int64_t tokens, struct fmoe_served *ret)
+{
+    const struct plan *p;
+
+    if (tokens < 1 || tokens > l->max_tokens)
+        return -EINVAL;
+    (void)pthread_mutex_lock(&l->f->lock);
+    *ret = (struct fmoe_served){.bucket = mf_token_bucket(tokens)};
+    p = &atomic_load(&l->now)->of[fmoe_bucket_index(ret->bucket)];
+    ret->tuned = p->tuned;
+    ret->us = p->us;
+    ret->line = p->line;
+    mf_say(ret->table, sizeof(ret->table), "%s", p->table ? p->table : "");
+    mf_say(ret->pipeline, sizeof(ret->pipeline), "%s", p->names);
+    (void)pthread_mutex_unlock(&l->f->lock);
+    return 0;
+}

@@ -1,0 +1,101 @@
+/* What no row answered, counted by calls and told as a farm takes it. */
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/json.h"
+#include "fmoe/private.h"
+
+#define ROWS_MAX 4096 /* that a farm takes in one report; the others wait for the next */
+
+uint64_t fmoe_n_misses(const struct fmoe *f)
+{
+    return atomic_load_explicit(&f->misses, memory_order_relaxed);
+}
+
+static int add_miss(cJSON *misses, const struct fmoe_layer *l, int index, uint64_t count)
+{
+    static const bool is_number[MF_SHAPE_N_COLUMNS] = {true,  true,  true,  true,  true, false,
+                                                       false, false, false, false, true, true};
+    struct mf_shape s = l->shape;
+    cJSON *item = cJSON_CreateObject(), *shape;
+    char text[MF_SHAPE_TEXT_MAX];
+
+    if (!item || !cJSON_AddItemToArray(misses, item))
+        return -ENOMEM;
+    shape = cJSON_AddObjectToObject(item, "shape");
+    s.token = fmoe_bucket_at(index);
+    for (int i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
+        (void)mf_shape_get(&s, mf_shape_columns[i], text, sizeof(text));
+        if (is_number[i])
+            (void)cJSON_AddNumberToObject(shape, mf_shape_columns[i], (double)strtoll(text, NULL, 10));
+        else
+            (void)cJSON_AddStringToObject(shape, mf_shape_columns[i], text);
+    }
+    (void)mf_shape_get(&s, MF_SHAPE_FORM, text, sizeof(text));
+    if (*text)
+        (void)cJSON_AddStringToObject(shape, MF_SHAPE_FORM, text);
+    (void)snprintf(text, sizeof(text), "w1=%s w2=%s", l->weight[0].order, l->weight[1].order);
+    (void)cJSON_AddStringToObject(item, "layout", text);
+    return cJSON_AddNumberToObject(item, "count", (double)count) ? 0 : -ENOMEM;
+}
+
+/* What is told now; calls go on counting meanwhile. */
+static int tell(struct fmoe *f, cJSON *misses)
+{
+    int r = 0, n = 0;
+
+    for (struct fmoe_layer *l = f->layers; l; l = l->next) {
+        for (int i = 0; i < FMOE_BUCKETS && r == 0; i++) {
+            l->telling[i] = l->told[i];
+            if (n == ROWS_MAX || atomic_load_explicit(&l->misses[i], memory_order_relaxed) == l->told[i])
+                continue;
+            l->telling[i] = atomic_load_explicit(&l->misses[i], memory_order_relaxed);
+            r = add_miss(misses, l, i, l->telling[i] - l->told[i]);
+            n++;
+        }
+    }
+    return r;
+}
+
+static void mark_told(struct fmoe *f)
+{
+    for (struct fmoe_layer *l = f->layers, *next; l; l = next) {
+        next = l->next;
+        memcpy(l->told, l->telling, sizeof(l->told));
+        fmoe_layer_forget(l);
+    }
+}
+
+int fmoe_misses(struct fmoe *f, const char *source, char **ret)
+{
+    _cleanup_(cJSON_Deletep) cJSON *body = cJSON_CreateObject();
+    char host[64] = "", text[128];
+    cJSON *misses;
+    int r;
+
+    *ret = NULL;
+    (void)gethostname(host, sizeof(host) - 1);
+    (void)snprintf(text, sizeof(text), "%s/%ld", host, (long)getpid());
+    if (!cJSON_AddStringToObject(body, "source", source ? source : text))
+        return -ENOMEM;
+    mf_device_class_print(&f->device->info.class, text);
+    if (!cJSON_AddStringToObject(body, "class", text))
+        return -ENOMEM;
+    misses = cJSON_AddArrayToObject(body, "misses");
+    if (!misses)
+        return -ENOMEM;
+    (void)pthread_mutex_lock(&f->lock);
+    r = tell(f, misses);
+    if (r == 0 && cJSON_GetArraySize(misses) > 0) {
+        *ret = cJSON_PrintUnformatted(body);
+        r = *ret ? 0 : -ENOMEM;
+    }
+    if (r == 0)
+        mark_told(f);
+    (void)pthread_mutex_unlock(&f->lock);
+    return r;
+}

@@ -1,0 +1,247 @@
+/* What serves a layer's calls, decided once: a row's pipeline, or the choice in its place, for every bucket. */
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fmoe/private.h"
+#include "kernels/family.h"
+
+static const enum mf_tensor weight_tensor[2] = {MF_TENSOR_W1, MF_TENSOR_W2};
+
+struct plans *fmoe_plans_free(struct plans *p)
+{
+    for (int i = 0; p && i < FMOE_BUCKETS; i++) {
+        p->of[i].pipeline = mf_pipeline_close(p->of[i].pipeline);
+        free(p->of[i].names);
+        free(p->of[i].table);
+    }
+    free(p);
+    return NULL;
+}
+MF_DEFINE_CLEANUP(struct plans *, fmoe_plans_free);
+
+/* Calls of that bucket have at most so many tokens: its own count, but beyond 32768, where the next bucket is far. */
+static struct mf_shape shape_of(const struct fmoe_layer *l, int index)
+{
+    struct mf_shape s = l->shape;
+
+    s.token = fmoe_bucket_at(index);
+    return s;
+}
+static int64_t most_tokens(const struct fmoe_layer *l, int index)
+{
+    int64_t bucket = fmoe_bucket_at(index);
+
+    if (bucket < 32768)
+        return bucket;
+    return MF_MAX(bucket, bucket == 32768 ? MF_MIN(l->max_tokens, 131071) : l->max_tokens);
+}
+
+/* "family:step|family:step" cut in place. */
+static size_t split(char *text, const char *names[FMOE_STEPS_MAX])
+{
+    size_t n = 0;
+
+    for (char *at = text, *next; at && n < FMOE_STEPS_MAX; at = next) {
+        next = strchr(at, '|');
+        if (next)
+            *next++ = '\0';
+        names[n++] = at;
+    }
+    return n;
+}
+
+/* ---- choosing ---- */
+
+static int take_row(const struct mf_fmoe *table, size_t row, bool tuned, struct plan *ret)
+{
+    struct mf_shape shape;
+    const char *names;
+
+    ret->tuned = tuned;
+    ret->table = strdup(mf_fmoe_row_place(table, row, &ret->line));
+    (void)mf_fmoe_row(table, row, &shape, &ret->us, &names);
+    if (!tuned)
+        ret->us = 0;
+    free(ret->names);
+    ret->names = strdup(names);
+    return ret->table && ret->names ? 0 : -ENOMEM;
+}
+
+static int take_choice(const struct fmoe *f, const struct mf_fmoe *table, const struct fmoe_layer *l,
+                       int index, struct fmoe_error *error, struct plan *ret)
+{
+    const struct mf_shape shape = shape_of(l, index);
+    struct mf_fmoe_choice *choice = malloc(sizeof(*choice));
+    char why[MF_REASON_MAX];
+    int r;
+
+    if (!choice)
+        return fmoe_fail(error, -ENOMEM, "out of memory");
+    r = mf_fmoe_fallback(table, f->device, &shape, NULL, l->weight[0].order, l->weight[1].order, why,
+                         sizeof(why), choice);
+    if (r < 0)
+        r = fmoe_fail(error, r == -ENOMEM ? r : -EINVAL,
+                      "calls of %lld tokens: %s, with w1 in %s and w2 in %s", (long long)shape.token, why,
+                      l->weight[0].order, l->weight[1].order);
+    else if (choice->row != SIZE_MAX)
+        r = take_row(table, choice->row, false, ret);
+    else
+        r = (ret->names = strdup(choice->names)) ? 0 : -ENOMEM;
+    free(choice);
+    return r;
+}
+
+/* ---- opening ---- */
+
+/* Code of all plans at once, in as many processes as there are processors; what does not compile says so when it is opened. */
+static int compile_ahead(struct fmoe *f, const struct fmoe_layer *l, const struct plans *p)
+{
+    const size_t most = FMOE_BUCKETS * FMOE_STEPS_MAX;
+    _cleanup_(mf_freep) struct mf_code *codes = NULL;
+    _cleanup_(mf_freep) void *paths = NULL, *whys = NULL;
+    size_t n = 0;
+
+    if (!f->device->ops->compile)
+        return 0;
+    codes = calloc(most, sizeof(*codes));
+    if (!codes)
+        return -ENOMEM;
+    for (int i = 0; i < FMOE_BUCKETS; i++) {
+        char *text = p->of[i].names && !p->of[i].pipeline ? strdup(p->of[i].names) : NULL;
+        const char *names[FMOE_STEPS_MAX];
+        struct mf_shape shape = shape_of(l, i);
+        size_t n_names = text ? split(text, names) : 0;
+
+        shape.token = most_tokens(l, i);
+        for (size_t k = 0; k < n_names; k++) {
+            char *step = strchr(names[k], ':');
+            const struct mf_family *family;
+            if (!step)
+                continue;
+            *step++ = '\0';
+            family = mf_family_find(f->device->ops->kind, names[k]);
+            n += family && family->code && family->code(&f->device->info, &shape, step, &codes[n]) == 0;
+        }
+        free(text);
+    }
+    paths = n > 0 ? calloc(n, PATH_MAX) : NULL;
+    whys = n > 0 ? calloc(n, MF_CODE_WHY_MAX) : NULL;
+    if (n > 0 && (!paths || !whys))
+        return -ENOMEM;
+    if (n > 0)
+        (void)f->device->ops->compile(f->device, codes, n, paths, whys);
+    return 0;
+}
+
+/* "table.csv:12: …", or the choice in its place. */
+static int refuse(struct fmoe_error *error, int r, const struct plan *p, int64_t tokens, const char *reason)
+{
+    if (p->table)
+        return fmoe_fail(error, r, "%s:%lld: %s", p->table, (long long)p->line, reason);
+    return fmoe_fail(error, r, "calls of %lld tokens, for which there is no row: %s", (long long)tokens,
+                     reason);
+}
+
+static int check_layout(struct fmoe_layer *l, int which, bool *is_given, const struct plan *p, int index,
+                        struct fmoe_error *error)
+{
+    const struct mf_artifact want = mf_pipeline_weight(p->pipeline, weight_tensor[which]);
+    char reason[MF_REASON_MAX];
+
+    if (!*is_given) {
+        l->weight[which] = want;
+        *is_given = true;
+    }
+    if (mf_artifact_equal(&want, &l->weight[which]))
+        return 0;
+    mf_say(reason, sizeof(reason), "wants %s in %s; the layer's is in %s, and it is stored once",
+           mf_tensor_name(weight_tensor[which]), want.order, l->weight[which].order);
+    return refuse(error, -EXDEV, p, fmoe_bucket_at(index), reason);
+}
+
+static int open_plan(struct fmoe *f, struct fmoe_layer *l, int index, bool layout_given[2],
+                     struct fmoe_error *error, struct plan *p)
+{
+    struct mf_shape shape = shape_of(l, index);
+    _cleanup_(mf_freep) char *text = strdup(p->names);
+    const char *names[FMOE_STEPS_MAX];
+    char why[MF_REASON_MAX] = "";
+    int r;
+
+    if (!text)
+        return fmoe_fail(error, -ENOMEM, "out of memory");
+    shape.token = most_tokens(l, index);
+    r = mf_pipeline_open(f->device, &shape, names, split(text, names), why, sizeof(why), &p->pipeline);
+    if (r < 0)
+        return refuse(error, r == -ENOMEM ? r : -ENOTSUP, p, shape.token, why);
+    for (int w = 0; w < 2 && r == 0; w++)
+        r = check_layout(l, w, &layout_given[w], p, index, error);
+    return r;
+}
+
+/* A neighbour's row that does not open for a count that nobody tuned is no reason to refuse the table: the estimate serves. */
+static int open_other(struct fmoe *f, struct fmoe_layer *l, int index, bool layout_given[2],
+                      struct fmoe_error *error, struct plan *p)
+{
+    int r;
+
+    free(p->names);
+    free(p->table);
+    *p = (struct plan){0};
+    r = take_choice(f, NULL, l, index, error, p);
+    return r < 0 ? r : open_plan(f, l, index, layout_given, error, p);
+}
+
+static int open_all(struct fmoe *f, struct fmoe_layer *l, bool layout_given[2], struct fmoe_error *error,
+                    struct plans *plans)
+{
+    int r = compile_ahead(f, l, plans);
+
+    for (int i = 0; i < FMOE_BUCKETS && r == 0; i++) {
+        struct plan *p = &plans->of[i];
+        if (!p->names || p->pipeline)
+            continue;
+        r = open_plan(f, l, i, layout_given, error, p);
+        if (r == -ENOTSUP && !p->tuned && p->table)
+            r = open_other(f, l, i, layout_given, error, p);
+    }
+    return r;
+}
+
+/* Rows first: what they want the weights in is what the choices for the other buckets have to do with. */
+int fmoe_plans_make(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_layer *l, bool layout_given[2],
+                    struct fmoe_error *error, struct plans **ret, size_t *ret_workspace)
+{
+    _cleanup_(fmoe_plans_freep) struct plans *p = calloc(1, sizeof(*p));
+    int last = fmoe_bucket_index(mf_token_bucket(l->max_tokens)), r = p ? 0 : -ENOMEM;
+
+    for (int i = 0; i <= last && r == 0; i++) {
+        const struct mf_shape shape = shape_of(l, i);
+        size_t row;
+
+        if (mf_fmoe_lookup(table, &shape, MF_LOOKUP_MOEFARM, &row) == 0)
+            r = take_row(table, row, true, &p->of[i]);
+    }
+    if (r == 0)
+        r = open_all(f, l, layout_given, error, p);
+    for (int w = 0; w < 2; w++) {
+        if (!layout_given[w])
+            l->weight[w] = mf_plain_w(&l->shape, weight_tensor[w], "row");
+        layout_given[w] = true;
+    }
+    for (int i = 0; i <= last && r == 0; i++) {
+        if (!p->of[i].names)
+            r = take_choice(f, table, l, i, error, &p->of[i]);
+    }
+    if (r == 0)
+        r = open_all(f, l, layout_given, error, p);
+    if (r < 0)
+        return r == -ENOMEM ? fmoe_fail(error, r, "out of memory") : r;
+    *ret_workspace = 0;
+    for (int i = 0; i <= last; i++)
+        *ret_workspace = MF_MAX(*ret_workspace, mf_pipeline_arena_bytes(p->of[i].pipeline));
+    *ret = MF_TAKE(p);
+    return 0;
+}

@@ -1,0 +1,580 @@
+/* libfmoe as a program serves with it: which rows serve which counts, what calls may not do, tables that are switched while calls
+ * go on, misses, and every sentence of a refusal. On the CPU, or on the device that MOEFARM_TEST_DEVICE names. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
+#include "mf_check.h"
+#include "serving.h"
+
+#define MOST 40
+
+static const char *const layers[] = {
+    "40,256,128,8,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+    "40,256,128,8,3,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_"
+    "Token,1,0",
+    "40,256,128,8,3,ActivationType.Gelu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_"
+    "1x128,1,1",
+};
+
+static struct mf_device *device;
+static const char *name;
+
+static void open_device(void)
+{
+    name = serving_device(&device);
+}
+static void close_device(void)
+{
+    device = mf_device_close(device);
+}
+
+static struct mf_shape shape_of(int layer, int64_t token)
+{
+    struct mf_shape s;
+
+    ck_assert_int_eq(mf_shape_parse(layers[layer], &s), 0);
+    s.token = token;
+    return s;
+}
+
+static const char *table_of(int layer, const int64_t *tokens, size_t n, int which, double us)
+{
+    const struct mf_shape most = shape_of(layer, MOST);
+    struct served_row rows[8];
+
+    for (size_t i = 0; i < n; i++) {
+        const struct mf_shape s = shape_of(layer, tokens[i]);
+        rows[i] = (struct served_row){tokens[i], serving_pipeline(device, &s, which), us + (double)i};
+    }
+    return serving_table(device, &most, rows, n);
+}
+
+static struct fmoe *must_open(const char *table)
+{
+    struct fmoe_error error = {""};
+    struct fmoe *f = NULL;
+
+    ck_assert_msg(fmoe_open(name, &table, table ? 1 : 0, &error, &f) == 0, "%s", error.text);
+    return f;
+}
+
+static struct fmoe_layer *must_open_layer(struct fmoe *f, int layer)
+{
+    const struct mf_shape s = shape_of(layer, MOST);
+    struct fmoe_layer_model model = serving_model(&s, MOST);
+    struct fmoe_error error = {""};
+    struct fmoe_layer *l = NULL;
+
+    model.workspace_bytes = 64u << 20;
+    ck_assert_msg(fmoe_layer_open(f, &model, &error, &l) == 0, "%s", error.text);
+    return l;
+}
+
+static void run_right(struct fmoe_layer *l, struct serving *s, int64_t tokens)
+{
+    const struct fmoe_call call = serving_call(s, tokens, NULL);
+
+    serving_poison(s);
+    ck_assert_int_eq(fmoe_run(l, &call), 0);
+    ck_assert_int_eq(device->ops->sync(device), 0);
+    ck_assert_msg(serving_right(s, tokens), "%d tokens come out wrong", (int)tokens);
+}
+
+/* ---- look-up ---- */
+
+/* Rows for 8 and 16 tokens; all else is a miss, which is served rightly, too. */
+START_TEST(serves_every_count)
+{
+    static const int64_t rows[] = {8, 16}, counts[] = {1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 40, 7, 1, 40};
+    const struct mf_shape shape = shape_of(_i, MOST);
+    struct fmoe *f = must_open(table_of(_i, rows, 2, 0, 50));
+    struct fmoe_layer *l = must_open_layer(f, _i);
+    struct serving s;
+    uint64_t misses = 0;
+
+    serving_make(&s, device, l, &shape);
+    for (size_t i = 0; i < MF_ARRAY_LEN(counts); i++) {
+        struct fmoe_served served;
+        bool has_row = counts[i] > 4 && counts[i] <= 16;
+        ck_assert_int_eq(fmoe_served(l, counts[i], &served), 0);
+        ck_assert_int_eq(served.tuned, has_row);
+        ck_assert_int_eq(served.bucket, mf_token_bucket(counts[i]));
+        ck_assert(*served.pipeline != '\0');
+        if (has_row) {
+            ck_assert_double_eq(served.us, counts[i] > 8 ? 51 : 50);
+            ck_assert_int_eq(served.line, counts[i] > 8 ? 3 : 2);
+        }
+        run_right(l, &s, counts[i]);
+        misses += !has_row;
+        ck_assert_uint_eq(fmoe_n_misses(f), misses);
+    }
+    serving_release(&s);
+    fmoe_close(f);
+}
+END_TEST
+
+/* Misses are served by the layer's own row of more tokens, else of fewer, where its steps are offered. */
+START_TEST(misses_take_a_near_row)
+{
+    static const int64_t rows[] = {4, 32};
+    struct fmoe *f = must_open(table_of(0, rows, 2, 0, 50));
+    struct fmoe_layer *l = must_open_layer(f, 0);
+    struct fmoe_served served;
+    static const struct {
+        int64_t tokens, line;
+    } near[] = {{1, 2}, {2, 2}, {8, 3}, {16, 3}, {40, 3}};
+
+    for (size_t i = 0; i < MF_ARRAY_LEN(near); i++) {
+        ck_assert_int_eq(fmoe_served(l, near[i].tokens, &served), 0);
+        ck_assert_int_eq(served.tuned, 0);
+        ck_assert_msg(served.line == near[i].line || served.line == 0, "%d tokens: line %d",
+                      (int)near[i].tokens, (int)served.line);
+    }
+    ck_assert_int_eq(fmoe_served(l, 0, &served), -EINVAL);
+    ck_assert_int_eq(fmoe_served(l, MOST + 1, &served), -EINVAL);
+    fmoe_close(f);
+}
+END_TEST
+
+/* ---- what a call may not do ---- */
+
+static atomic_size_t allocations;
+#define COUNTED(call)  \
+    do {               \
+        allocations++; \
+        return call;   \
+    } while (0)
+void *__real_malloc(size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_malloc(size_t n)
+{
+    COUNTED(__real_malloc(n));
+}
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size)
+{
+    COUNTED(__real_calloc(n, size));
+}
+void *__real_reallocarray(void *p, size_t n, size_t size);
+void *__wrap_reallocarray(void *p, size_t n, size_t size);
+void *__wrap_reallocarray(void *p, size_t n, size_t size)
+{
+    COUNTED(__real_reallocarray(p, n, size));
+}
+int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
+int __real_pthread_mutex_lock(pthread_mutex_t *m);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
+{
+    COUNTED(__real_pthread_mutex_lock(m));
+}
+
+START_TEST(calls_allocate_and_lock_nothing)
+{
+    static const int64_t rows[] = {8, 16};
+    const struct mf_shape shape = shape_of(_i, MOST);
+    struct fmoe *f = must_open(table_of(_i, rows, 2, 0, 50));
+    struct fmoe_layer *l = must_open_layer(f, _i);
+    struct serving s;
+    size_t during = 0;
+
+    serving_make(&s, device, l, &shape);
+    for (int64_t tokens = MOST; tokens >= 1; tokens--)
+        run_right(l, &s, tokens);
+    for (int64_t tokens = 1; tokens <= MOST; tokens++) {
+        const struct fmoe_call call = serving_call(&s, tokens, NULL);
+        const size_t before = allocations;
+        int r = fmoe_run(l, &call);
+        during += allocations - before;
+        ck_assert_int_eq(r, 0);
+    }
+    ck_assert_uint_eq(during, 0);
+    ck_assert_int_eq(device->ops->sync(device), 0);
+    serving_release(&s);
+    fmoe_close(f);
+}
+END_TEST
+
+START_TEST(refuses_a_call)
+{
+    const struct mf_shape shape = shape_of(0, MOST);
+    struct fmoe *f = must_open(NULL);
+    struct fmoe_layer *l = must_open_layer(f, 0);
+    struct fmoe_call call;
+    struct serving s;
+
+    serving_make(&s, device, l, &shape);
+    call = serving_call(&s, MOST + 1, NULL);
+    ck_assert_int_eq(fmoe_run(l, &call), -EINVAL);
+    call.tokens = 0;
+    ck_assert_int_eq(fmoe_run(l, &call), -EINVAL);
+    call.tokens = 4;
+    call.workspace_bytes--;
+    ck_assert_int_eq(fmoe_run(l, &call), -EINVAL);
+    call.workspace_bytes++;
+    call.workspace = (char *)call.workspace + 4;
+    ck_assert_int_eq(fmoe_run(l, &call), -EINVAL);
+    ck_assert_uint_eq(fmoe_n_misses(f), 0);
+    serving_release(&s);
+    fmoe_close(f);
+}
+END_TEST
+
+/* ---- other tables ---- */
+
+struct server {
+    struct fmoe_layer *l;
+    struct serving *s;
+    atomic_int ends;
+    atomic_uint calls;
+    int failed, wrong;
+};
+
+static void *serve(void *context)
+{
+    struct server *server = context;
+    unsigned n = 0;
+
+    server->failed += device->ops->enter(device) < 0; /* for the test's own copies */
+    while (!atomic_load(&server->ends)) {
+        const int64_t tokens = 1 + n++ % MOST;
+        const struct fmoe_call call = serving_call(server->s, tokens, NULL);
+        serving_poison(server->s);
+        server->failed += fmoe_run(server->l, &call) != 0;
+        server->wrong += device->ops->sync(device) < 0 || !serving_right(server->s, tokens);
+        atomic_fetch_add(&server->calls, 1);
+    }
+    return NULL;
+}
+
+static void wait_for_calls(struct server *server, unsigned n)
+{
+    unsigned until = atomic_load(&server->calls) + n;
+
+    while (atomic_load(&server->calls) < until)
+        (void)usleep(100);
+}
+
+/* A loop of calls, and tables that come and go: no call fails or is wrong, and what a reload has brought serves from its return on. */
+START_TEST(tables_change_under_load)
+{
+    static const int64_t rows[] = {1, 2, 4, 8, 16, 32, 64}, some[] = {16};
+    const char *tables[] = {table_of(_i, rows, 7, 0, 50), table_of(_i, rows, 7, 1, 70),
+                            table_of(_i, some, 1, 0, 90)};
+    const struct mf_shape shape = shape_of(_i, MOST);
+    struct fmoe *f = must_open(tables[0]);
+    struct fmoe_layer *l = must_open_layer(f, _i);
+    struct fmoe_error error = {""};
+    struct server server;
+    struct serving s;
+    pthread_t thread;
+
+    serving_make(&s, device, l, &shape);
+    server = (struct server){.l = l, .s = &s};
+    ck_assert_int_eq(pthread_create(&thread, NULL, serve, &server), 0);
+    for (int i = 0; i < 12; i++) {
+        struct fmoe_served served;
+        wait_for_calls(&server, 5);
+        ck_assert_msg(fmoe_reload(f, &tables[i % 3], 1, &error) == 0, "%s", error.text);
+        ck_assert_int_eq(fmoe_served(l, 3, &served), 0);
+        ck_assert_int_eq(served.tuned, i % 3 != 2);
+        if (i % 3 != 2)
+            ck_assert_double_eq(served.us, i % 3 == 0 ? 52 : 72);
+        if (i % 2)
+            ck_assert_int_eq(fmoe_drop_old(f), 0);
+    }
+    atomic_store(&server.ends, 1);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(server.failed, 0);
+    ck_assert_int_eq(server.wrong, 0);
+    serving_release(&s);
+    fmoe_close(f);
+}
+END_TEST
+
+/* The first call after a reload is served by what it brought: misses are counted from exactly there on, and no further. */
+START_TEST(first_call_uses_the_new_table)
+{
+    static const int64_t rows[] = {4}, others[] = {64};
+    const char *has = table_of(0, rows, 1, 0, 50), *has_not = table_of(0, others, 1, 0, 50);
+    const struct mf_shape shape = shape_of(0, MOST);
+    struct fmoe *f = must_open(has);
+    struct fmoe_layer *l = must_open_layer(f, 0);
+    struct fmoe_error error = {""};
+    struct serving s;
+    uint64_t misses = 0;
+
+    serving_make(&s, device, l, &shape);
+    for (int i = 0; i < 6; i++) {
+        ck_assert_msg(fmoe_reload(f, i % 2 ? &has : &has_not, 1, &error) == 0, "%s", error.text);
+        for (int calls = 0; calls < 3; calls++) {
+            run_right(l, &s, 3);
+            misses += i % 2 == 0;
+            ck_assert_uint_eq(fmoe_n_misses(f), misses);
+        }
+    }
+    serving_release(&s);
+    fmoe_close(f);
+}
+END_TEST
+
+static const char *text_file(const char *text)
+{
+    static char path[8][40];
+    static int n;
+    char *at = path[n++ % 8];
+    int fd;
+
+    (void)mf_copy(at, sizeof(path[0]), "/tmp/served_text.XXXXXX");
+    fd = mkstemp(at);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    ck_assert_int_eq(close(fd), 0);
+    return at;
+}
+
+/* A table that is refused leaves the one that serves. */
+START_TEST(a_refused_table_changes_nothing)
+{
+    static const int64_t rows[] = {4};
+    const char *good = table_of(0, rows, 1, 0, 50), *twice[] = {good, table_of(0, rows, 1, 1, 60)};
+    const char *bad = text_file("gfx,cu_num\nx,y\n"), *none = "/nonexistent/table.csv";
+    struct fmoe *f = must_open(good);
+    struct fmoe_layer *l = must_open_layer(f, 0);
+    struct fmoe_error error = {""};
+    struct fmoe_served served;
+
+    ck_assert_int_eq(fmoe_reload(f, &bad, 1, &error), -EBADMSG);
+    ck_assert_int_eq(fmoe_reload(f, &none, 1, &error), -ENOENT);
+    ck_assert_msg(strstr(error.text, none) != NULL, "%s", error.text);
+    ck_assert_int_eq(fmoe_reload(f, twice, 2, &error), -EBADMSG);
+    ck_assert_msg(strstr(error.text, ":2: has the same key as") != NULL, "%s", error.text);
+    ck_assert_int_eq(fmoe_served(l, 4, &served), 0);
+    ck_assert(served.tuned && served.us == 50);
+    ck_assert_str_eq(served.table, good);
+    (void)unlink(bad);
+    fmoe_close(f);
+}
+END_TEST
+
+/* Weights are stored once: neither rows of two layouts, nor a reload to another one. */
+START_TEST(layouts_do_not_change)
+{
+    const struct mf_shape s = shape_of(0, 4);
+    struct fmoe *f = must_open(NULL);
+    struct fmoe_layer_model model = serving_model(&s, 8);
+    struct fmoe_error error = {""};
+    struct fmoe_layer *l = NULL;
+    struct fmoe_weight w;
+
+    model.w1_layout = "sideways";
+    ck_assert_int_eq(fmoe_layer_open(f, &model, &error, &l), -EINVAL);
+    ck_assert_str_eq(error.text, "w1_layout: there is no layout 'sideways'");
+    model.w1_layout = NULL;
+    ck_assert_msg(fmoe_layer_open(f, &model, &error, &l) == 0, "%s", error.text);
+    ck_assert_int_eq(fmoe_layer_weight(l, 1, &w), 0);
+    ck_assert_str_eq(w.layout, "row");
+    ck_assert_uint_eq(w.bytes[0], (size_t)8 * 256 * 256 * 2);
+    ck_assert_uint_eq(w.bytes[1], 0);
+    ck_assert_int_eq(fmoe_layer_weight(l, 3, &w), -EINVAL);
+    if (!device->ops->own_memory) {
+        const struct served_row row = {4, "move:sort_m16|tile:s1_bf16_silu_m16_n16_k256_t1_p16|move:nothing",
+                                       5};
+        const char *table = serving_table(device, &s, &row, 1);
+        ck_assert_int_lt(fmoe_reload(f, &table, 1, &error), 0);
+        ck_assert_msg(strstr(error.text, ":2: ") != NULL, "%s", error.text);
+    }
+    fmoe_close(f);
+}
+END_TEST
+
+static const struct {
+    const char *member;
+    int r;
+    const char *why;
+} models[] = {
+    {"act", -EINVAL, "act_type is 'ActivationType.Sigh': expected"},
+    {"dim", -EINVAL, "model_dim"},
+    {"topk", -EINVAL, "topk"},
+    {"tokens", -EINVAL, "max_tokens is 0: expected 1 to 1048576"},
+    {"null", -EINVAL, "q_type is NULL"},
+    {"workspace", -EINVAL, "workspace_bytes is 64: what serves 8 tokens needs"},
+    {"form", -EINVAL, "form is 'b7': expected"},
+};
+
+START_TEST(refuses_a_layer)
+{
+    const struct mf_shape s = shape_of(0, 4);
+    struct fmoe *f = must_open(NULL);
+    struct fmoe_layer_model m = serving_model(&s, 8);
+    struct fmoe_error error = {""};
+    struct fmoe_layer *l = NULL;
+    const char *member = models[_i].member;
+
+    m.act_type = strcmp(member, "act") == 0 ? "ActivationType.Sigh" : m.act_type;
+    m.model_dim = strcmp(member, "dim") == 0 ? -1 : m.model_dim;
+    m.topk = strcmp(member, "topk") == 0 ? 99 : m.topk;
+    m.max_tokens = strcmp(member, "tokens") == 0 ? 0 : m.max_tokens;
+    m.q_type = strcmp(member, "null") == 0 ? NULL : m.q_type;
+    m.workspace_bytes = strcmp(member, "workspace") == 0 ? 64 : 0;
+    m.form = strcmp(member, "form") == 0 ? "b7" : NULL;
+    ck_assert_int_eq(fmoe_layer_open(f, &m, &error, &l), models[_i].r);
+    ck_assert_msg(strstr(error.text, models[_i].why) == error.text, "'%s' is not '%s…'", error.text,
+                  models[_i].why);
+    ck_assert_ptr_null(l);
+    fmoe_close(f);
+}
+END_TEST
+
+START_TEST(refuses_a_device)
+{
+    struct fmoe_error error = {""};
+    struct fmoe *f = NULL;
+
+    ck_assert_int_lt(fmoe_open("tpu:0", NULL, 0, &error, &f), 0);
+    ck_assert_msg(strstr(error.text, "'tpu:0' is no device") != NULL, "%s", error.text);
+    ck_assert_int_eq(fmoe_open("sim:gfx942/304:0", NULL, 0, &error, &f), -EINVAL);
+    ck_assert_msg(strstr(error.text, "serves nothing") != NULL, "%s", error.text);
+    fmoe_close(NULL);
+}
+END_TEST
+
+/* Nobody finds out at the first call that a table was for others. */
+START_TEST(refuses_a_table_of_others)
+{
+    const struct mf_shape s = shape_of(0, 4);
+    const struct served_row theirs = {4, "cutlass:fast", 5}, ours = {4, serving_pipeline(device, &s, 0), 5};
+    const char *table = serving_table(device, &s, &theirs, 1);
+    struct mf_device elsewhere = *device;
+    struct fmoe_error error = {""};
+    struct fmoe *f = NULL;
+
+    ck_assert_int_eq(fmoe_open(name, &table, 1, &error, &f), -EBADMSG);
+    ck_assert_msg(strstr(error.text, ":2: column pipeline names a family that this build does not have") !=
+                      NULL,
+                  "%s", error.text);
+    elsewhere.info.class.cu_num++;
+    table = serving_table(&elsewhere, &s, &ours, 1);
+    ck_assert_int_eq(fmoe_open(name, &table, 1, &error, &f), -EBADMSG);
+    ck_assert_msg(strstr(error.text, ": no row is of this device's class, ") != NULL, "%s", error.text);
+    ck_assert_ptr_null(f);
+}
+END_TEST
+
+/* ---- misses ---- */
+
+START_TEST(tells_its_misses_once)
+{
+    static const int64_t rows[] = {4};
+    const struct mf_shape shape = shape_of(1, MOST);
+    struct fmoe *f = must_open(table_of(1, rows, 1, 0, 50));
+    struct fmoe_layer *l = must_open_layer(f, 1);
+    _cleanup_(mf_freep) char *text = NULL;
+    struct serving s;
+    char *again = NULL;
+
+    serving_make(&s, device, l, &shape);
+    ck_assert_int_eq(fmoe_misses(f, "me", &again), 0);
+    ck_assert_ptr_null(again);
+    run_right(l, &s, 3);
+    run_right(l, &s, 9);
+    run_right(l, &s, 16);
+    ck_assert_int_eq(fmoe_misses(f, "me", &text), 0);
+    ck_assert_msg(strstr(text, "{\"source\":\"me\",\"class\":\"") == text, "%s", text);
+    ck_assert_msg(strstr(text, "\"misses\":[{\"shape\":{\"token\":16,\"model_dim\":256,\"inter_dim\":128,"
+                               "\"expert\":8,\"topk\":3,\"act_type\":\"ActivationType.Silu\"") != NULL,
+                  "%s", text);
+    ck_assert_msg(strstr(text, "\"q_type\":\"QuantType.per_Token\",\"use_g1u1\":1,\"doweight_stage1\":0},"
+                               "\"layout\":\"w1=row w2=row\",\"count\":2}]}") != NULL,
+                  "%s", text);
+    ck_assert_int_eq(fmoe_misses(f, NULL, &again), 0);
+    ck_assert_ptr_null(again);
+    /* what a layer missed is told when it is closed, too */
+    run_right(l, &s, 9);
+    fmoe_layer_close(l);
+    ck_assert_uint_eq(fmoe_n_misses(f), 3);
+    free(text);
+    ck_assert_int_eq(fmoe_misses(f, "me", &text), 0);
+    ck_assert_msg(strstr(text, "\"count\":1}]}") != NULL, "%s", text);
+    ck_assert_int_eq(fmoe_misses(f, NULL, &again), 0);
+    ck_assert_ptr_null(again);
+    serving_release(&s);
+    fmoe_close(f);
+}
+END_TEST
+
+/* Ids of a placement that is no range become the layer's. */
+START_TEST(places_experts)
+{
+    static const int32_t map[16] = {-1, 3, -1, 0, -1, -1, 7, -1, 1, -1, 2, 4, -1, 5, -1, 6},
+                         twice[16] = {3, 3};
+    const struct mf_shape s = shape_of(0, 4);
+    const int32_t ids[6] = {0, 1, 3, 6, 15, -1}, want[6] = {-1, 3, 0, 7, 6, -1};
+    struct fmoe *f = must_open(NULL);
+    struct fmoe_layer_model m = serving_model(&s, 8);
+    struct fmoe_error error = {""};
+    struct fmoe_layer *l = NULL;
+    int32_t to[6];
+
+    m.form = "ep:0/16";
+    ck_assert_msg(fmoe_layer_open(f, &m, &error, &l) == 0, "%s", error.text);
+    ck_assert_int_eq(fmoe_place(l, map, 2, ids, to, &error), 0);
+    ck_assert_mem_eq(to, want, sizeof(want));
+    ck_assert_int_eq(fmoe_place(l, twice, 2, ids, to, &error), -EINVAL);
+    ck_assert_str_eq(error.text, "two experts of expert_map have one place");
+    fmoe_close(f);
+}
+END_TEST
+
+START_TEST(refuses_to_report)
+{
+    struct fmoe *f = must_open(NULL);
+    struct fmoe_error error = {""};
+
+    ck_assert_int_eq(fmoe_report_start(f, "ftp://farm", NULL, 5, &error), -EINVAL);
+    ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", NULL, 0, &error), -EINVAL);
+    ck_assert_str_eq(error.text, "seconds is 0: expected 1 to 86400");
+    ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", "/nonexistent/token", 5, &error), -ENOENT);
+    /* a token goes to this machine, whose names these are not, or over TLS */
+    static const char *const far[] = {"http://127.0.0.1@farm.example", "http://127.farm.example",
+                                      "http://[::1]@farm.example", "http://localhost.example", "http://farm"};
+    const char *token = text_file("moefarm_1_00");
+    for (size_t i = 0; i < MF_ARRAY_LEN(far); i++)
+        ck_assert_msg(fmoe_report_start(f, far[i], token, 5, &error) == -EPERM, "%s is near", far[i]);
+    (void)unlink(token);
+    ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", NULL, 5, &error), 0);
+    ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", NULL, 5, &error), -EALREADY);
+    fmoe_close(f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("fmoe");
+    TCase *tc = tcase_create("fmoe");
+
+    tcase_add_checked_fixture(tc, open_device, close_device);
+    tcase_set_timeout(tc, 110);
+    tcase_add_loop_test(tc, serves_every_count, 0, MF_ARRAY_LEN(layers));
+    tcase_add_test(tc, misses_take_a_near_row);
+    tcase_add_loop_test(tc, calls_allocate_and_lock_nothing, 0, MF_ARRAY_LEN(layers));
+    tcase_add_test(tc, refuses_a_call);
+    tcase_add_loop_test(tc, tables_change_under_load, 0, MF_ARRAY_LEN(layers));
+    tcase_add_test(tc, first_call_uses_the_new_table);
+    tcase_add_test(tc, a_refused_table_changes_nothing);
+    tcase_add_test(tc, layouts_do_not_change);
+    tcase_add_loop_test(tc, refuses_a_layer, 0, MF_ARRAY_LEN(models));
+    tcase_add_test(tc, refuses_a_device);
+    tcase_add_test(tc, refuses_a_table_of_others);
+    tcase_add_test(tc, tells_its_misses_once);
+    tcase_add_test(tc, places_experts);
+    tcase_add_test(tc, refuses_to_report);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}
