@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "measure/session.h"
 #include "planted.h"
-#include "worker/session.h"
 
 #include "mf_check.h"
 
@@ -19,7 +19,7 @@ static struct mf_session *session_of(struct mf_device *d, const struct mf_shape 
     return session;
 }
 
-static struct mf_result probe(struct mf_session *session, const struct mf_step *step)
+static struct mf_unit_result probe(struct mf_session *session, const struct mf_step *step)
 {
     struct planted_sink sink;
     struct mf_probe_step p = {.id = 7, .step = *step};
@@ -54,7 +54,7 @@ START_TEST(correct_kernels_pass)
         if (i == 1 && s.q_type == MF_QTYPE_NO)
             continue;
         struct mf_step step = planted_step(&s, all[i], _i % 2 ? 4 : 16, PLANTED_NONE);
-        struct mf_result r = probe(session, &step);
+        struct mf_unit_result r = probe(session, &step);
         ck_assert_msg(r.status == MF_STATUS_OK, "%s: %s: %s", step.name, mf_status_name(r.status), r.reason);
         ck_assert_int_eq(r.verified, 2);
         ck_assert_uint_ge(r.n_samples, 3);
@@ -117,7 +117,7 @@ START_TEST(fault_is_refused)
     s.has_b1 = s.has_b2 = faults[at].fault == PLANTED_BIAS_LATE || faults[at].fault == PLANTED_BIAS_NEXT;
     struct mf_session *session = session_of(d, &s, "balanced");
     struct mf_step step = planted_step(&s, faults[at].kind, 16, faults[at].fault);
-    struct mf_result r = probe(session, &step);
+    struct mf_unit_result r = probe(session, &step);
     ck_assert_msg(r.status == MF_STATUS_WRONG, "%s passed: %s", step.name, mf_status_name(r.status));
     /* fnuz has one NaN only, and it is the poison */
     const char *want = faults[at].reason;
@@ -141,7 +141,7 @@ START_TEST(fault_is_refused_on_any_load)
     struct mf_session *session = session_of(d, &s, loads[_i / PLANTED_N_FORMATS].routing);
     for (size_t i = 0; i < MF_ARRAY_LEN(any); i++) {
         struct mf_step step = planted_step(&s, "stage1", 4, any[i]);
-        struct mf_result r = probe(session, &step);
+        struct mf_unit_result r = probe(session, &step);
         ck_assert_msg(r.status == MF_STATUS_WRONG && r.reason[0], "%s passed", step.name);
     }
     session = mf_session_free(session);
@@ -159,7 +159,7 @@ START_TEST(one_row_of_4096)
     s.inter_dim = 32;
     struct mf_session *session = session_of(d, &s, "uniform");
     struct mf_step step = planted_step(&s, "stage2", 16, PLANTED_DESTROYED);
-    struct mf_result r = probe(session, &step);
+    struct mf_unit_result r = probe(session, &step);
     ck_assert_int_eq(r.status, MF_STATUS_WRONG);
     ck_assert_msg(strncmp(r.reason, "row: row ", 9) == 0, "%s", r.reason);
     ck_assert(r.err < 0.001 && r.row_err > r.row_limit);
@@ -184,7 +184,7 @@ START_TEST(one_and_a_half_limits)
         ck_assert(limit >= 0.005 && limit < 0.02);
         step = planted_step(&s, any[i], 16, PLANTED_OFF);
         planted_off = 1.5 * limit;
-        struct mf_result r = probe(session, &step);
+        struct mf_unit_result r = probe(session, &step);
         ck_assert_int_eq(r.status, MF_STATUS_WRONG);
         ck_assert_msg(strstr(r.reason, "has relative error") && strncmp(r.reason, "row: ", 5) == 0, "%s",
                       r.reason);
@@ -205,7 +205,7 @@ START_TEST(biased_expert)
     struct mf_session *session = session_of(d, &s, "balanced");
     struct mf_step step = planted_step(&s, "stage2", 16, PLANTED_BIASED);
     planted_off = 0.8 * 0.005;
-    struct mf_result r = probe(session, &step);
+    struct mf_unit_result r = probe(session, &step);
     ck_assert_int_eq(r.status, MF_STATUS_WRONG);
     ck_assert_msg(strncmp(r.reason, "expert 3: median relative error 0.004 over its 8 rows", 52) == 0, "%s",
                   r.reason);
@@ -230,7 +230,7 @@ START_TEST(lying_clock)
     struct mf_session *session = session_of(d, &s, "uniform");
     struct mf_step step = planted_step(&s, "stage1", 4, PLANTED_NONE);
     step.flops = 1e6;
-    struct mf_result r = probe(session, &step);
+    struct mf_unit_result r = probe(session, &step);
     ck_assert_msg(r.status == MF_STATUS_IMPLAUSIBLE, "%s", mf_status_name(r.status));
     ck_assert_msg(strstr(r.reason, clocks[_i].reason) != NULL, "%s", r.reason);
     session = mf_session_free(session);
@@ -247,7 +247,7 @@ START_TEST(beyond_bandwidth)
     struct mf_session *session = session_of(d, &s, "uniform");
     struct mf_step step = planted_step(&s, "stage1", 4, PLANTED_NONE);
     step.flops = 1;
-    struct mf_result r = probe(session, &step);
+    struct mf_unit_result r = probe(session, &step);
     ck_assert_int_eq(r.status, MF_STATUS_IMPLAUSIBLE);
     ck_assert_str_eq(r.mode, "cold");
     ck_assert_msg(strstr(r.reason, "would read weights at") != NULL, "%s", r.reason);

@@ -5,7 +5,7 @@
 #include "common/cleanup.h"
 #include "common/json.h"
 #include "kernels/philox.h"
-#include "worker/race.h"
+#include "measure/race.h"
 
 #include "mf_check.h"
 
@@ -255,6 +255,28 @@ START_TEST(far_behind_is_out_at_once)
 }
 END_TEST
 
+/* Where all are to stay, a row that is fifty times slower has a sample of every round, and so has one in the last place. */
+START_TEST(all_stay)
+{
+    static struct entry e;
+    _cleanup_(cJSON_Deletep) cJSON *json =
+        cJSON_Parse("{\"rounds\":[{\"rounds\":30,\"keep\":1}],\"fresh\":0,\"alpha\":0.05,\"all\":true}");
+    struct landscape l = {.seed = 11};
+    struct mf_race_plan stays;
+    const char *field;
+    memset(&e, 0, sizeof(e));
+    ck_assert_int_eq(mf_race_plan_parse(json, &stays, &field), 0);
+    for (int i = 0; i < 3; i++) {
+        l.truth[i] = i == 1 ? 3500 : 70 + i;
+        e.racers[i] = (struct mf_racer){.id = i + 1, .samples = e.samples[i], .status = MF_STATUS_OK};
+    }
+    ck_assert_int_eq(mf_race_run(&stays, 1, e.racers, NULL, 3, sample, &l, &e.outcome), 0);
+    ck_assert_int_eq(e.outcome.rounds, 30);
+    for (int i = 0; i < 3; i++)
+        ck_assert_uint_eq(e.racers[i].n_samples, 30);
+}
+END_TEST
+
 /* One bad sample is no verdict: the fastest, disturbed in its first call, wins all the same. */
 START_TEST(one_bad_sample_is_forgiven)
 {
@@ -280,6 +302,7 @@ static const struct {
     {"{\"rounds\":[{\"rounds\":1}]}", "plan.rounds[].keep"},
     {"{\"rounds\":[{\"rounds\":1,\"keep\":1}],\"fresh\":-1}", "plan.fresh"},
     {"{\"rounds\":[{\"rounds\":1,\"keep\":1}],\"alpha\":2}", "plan.alpha"},
+    {"{\"rounds\":[{\"rounds\":1,\"keep\":1}],\"all\":1}", "plan.all"},
 };
 
 START_TEST(bad_plan)
@@ -322,6 +345,7 @@ int main(void)
     tcase_add_test(t, dropped_have_their_round);
     tcase_add_loop_test(t, far_behind_is_out_at_once, 0, MF_ARRAY_LEN(far_behind));
     tcase_add_test(t, one_bad_sample_is_forgiven);
+    tcase_add_test(t, all_stay);
     tcase_add_loop_test(t, bad_plan, 0, MF_ARRAY_LEN(bad_plans));
     tcase_add_test(t, good_plan);
     suite_add_tcase(s, t);

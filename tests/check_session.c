@@ -9,9 +9,9 @@
 #include "common/cleanup.h"
 #include "common/text.h"
 #include "kernels/quant.h"
+#include "measure/rotate.h"
+#include "measure/session.h"
 #include "planted.h"
-#include "worker/rotate.h"
-#include "worker/session.h"
 
 #include "mf_check.h"
 #include "test_keeper.h"
@@ -31,8 +31,8 @@ static struct mf_session *session_of(struct mf_device *d, const struct mf_shape 
     return session;
 }
 
-static struct mf_result probe(struct mf_session *session, const struct mf_step *step, mf_best_fn best,
-                              void *context, int64_t *ret_limit_ms)
+static struct mf_unit_result probe(struct mf_session *session, const struct mf_step *step, mf_best_fn best,
+                                   void *context, int64_t *ret_limit_ms)
 {
     struct planted_sink sink;
     struct mf_probe_step p = {.id = 1, .step = *step};
@@ -73,7 +73,7 @@ START_TEST(weights_are_kept)
     ck_assert_int_eq(k.n, 4);
     ck_assert_int_eq(k.n_found, 2);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
-    struct mf_result r = probe(second, &step, NULL, NULL, NULL);
+    struct mf_unit_result r = probe(second, &step, NULL, NULL, NULL);
     ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
     second = mf_session_free(second);
     struct mf_unit_options other = defaults;
@@ -101,7 +101,7 @@ START_TEST(references_are_kept)
     ck_assert_int_eq(k.n_found, n);
     for (int wrong = 0; wrong < 2; wrong++) {
         struct mf_step step = planted_step(&s, "stage1", 16, wrong ? PLANTED_NAN : PLANTED_NONE);
-        struct mf_result r = probe(session, &step, NULL, NULL, NULL);
+        struct mf_unit_result r = probe(session, &step, NULL, NULL, NULL);
         ck_assert_msg(r.status == (wrong ? MF_STATUS_WRONG : MF_STATUS_OK), "%s", r.reason);
     }
     session = mf_session_free(session);
@@ -144,7 +144,7 @@ START_TEST(slow_is_dropped)
     struct mf_session *session = session_of(d, &s, NULL, &defaults);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
     double best = 0.01;
-    struct mf_result r = probe(session, &step, best_is, &best, NULL);
+    struct mf_unit_result r = probe(session, &step, best_is, &best, NULL);
     ck_assert_int_eq(r.status, MF_STATUS_SLOW);
     ck_assert_int_eq(r.verified, 1);
     ck_assert_uint_eq(r.n_samples, 1);
@@ -170,7 +170,7 @@ START_TEST(data_movement_is_not_slow)
     struct mf_session *session = session_of(d, &s, NULL, &defaults);
     struct mf_step step = planted_step(&s, "sort", 16, PLANTED_NONE);
     double best = 0.01;
-    struct mf_result r = probe(session, &step, best_is, &best, NULL);
+    struct mf_unit_result r = probe(session, &step, best_is, &best, NULL);
     ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
     ck_assert_uint_ge(r.n_samples, 3);
     session = mf_session_free(session);
@@ -186,7 +186,7 @@ START_TEST(wrong_before_slow)
     struct mf_session *session = session_of(d, &s, NULL, &defaults);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_SWAPPED);
     double best = 0.01;
-    struct mf_result r = probe(session, &step, best_is, &best, NULL);
+    struct mf_unit_result r = probe(session, &step, best_is, &best, NULL);
     ck_assert_int_eq(r.status, MF_STATUS_WRONG);
     session = mf_session_free(session);
     d->ops->free(d);
@@ -261,7 +261,7 @@ START_TEST(unknown_family_or_step)
     struct mf_session *session = session_of(d, &s, NULL, &defaults);
     struct mf_step step = planted_step(&s, "combine", 0, PLANTED_NONE);
     strcpy(step.family, "nobody");
-    struct mf_result r = probe(session, &step, NULL, NULL, NULL);
+    struct mf_unit_result r = probe(session, &step, NULL, NULL, NULL);
     ck_assert_int_eq(r.status, MF_STATUS_UNSUPPORTED);
     ck_assert_str_eq(r.reason, "this runner has no family nobody");
     step = planted_step(&s, "combine", 0, PLANTED_NONE);
@@ -381,7 +381,7 @@ START_TEST(cold_mode)
     static const char *const kinds[] = {"stage1", "stage2"};
     for (int i = 0; i < 2; i++) {
         struct mf_step step = planted_step(&s, kinds[i], 4, PLANTED_NONE);
-        struct mf_result r = probe(session, &step, NULL, NULL, NULL);
+        struct mf_unit_result r = probe(session, &step, NULL, NULL, NULL);
         ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
         ck_assert_str_eq(r.mode, "cold");
     }
@@ -433,7 +433,7 @@ START_TEST(race_of_pipelines)
     ck_assert_uint_eq(sink.n_results, 5);
     ck_assert_int_eq(sink.n_outcomes, 1);
     for (int i = 0; i < 2; i++) {
-        const struct mf_result *r = &sink.results[i];
+        const struct mf_unit_result *r = &sink.results[i];
         ck_assert_msg(r->status == MF_STATUS_OK, "%s", r->reason);
         ck_assert(r->is_pipeline && r->us > 0);
         ck_assert_int_eq(r->verified, 2);
@@ -506,7 +506,7 @@ START_TEST(slow_device)
     struct mf_shape s = planted_shape(0, 7);
     struct mf_session *session = session_of(d, &s, NULL, &defaults);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
-    struct mf_result calm = probe(session, &step, NULL, NULL, NULL), r;
+    struct mf_unit_result calm = probe(session, &step, NULL, NULL, NULL), r;
     ck_assert_int_eq(calm.status, MF_STATUS_OK);
     ck_assert_double_eq(calm.canary, 1);
     planted_device_slow(d, FACTOR, slowdowns[_i].n);
@@ -514,6 +514,41 @@ START_TEST(slow_device)
     ck_assert_msg(r.status == (slowdowns[_i].thrown ? MF_STATUS_OK : MF_STATUS_SLOW), "%s", r.reason);
     ck_assert_double_eq(r.canary, 1);
     ck_assert_msg((r.us < calm.us * 100) == slowdowns[_i].thrown, "%g us, %g when calm", r.us, calm.us);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+/* Of a probe and of a race: as many runs as were asked for come before those that count, behind the verified ones. */
+START_TEST(warm_up)
+{
+    enum { WARM_US = 10000 };
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 7);
+    struct mf_unit_options o = defaults;
+    struct planted_sink sink;
+    struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
+    struct pipeline p = pipeline_of(&s, 4, PLANTED_NONE);
+    struct mf_race_entry entry = {.id = 10, .forecast_us = WARM_US, .steps = p.steps, .n_steps = p.n};
+    o.warmup = _i;
+    struct mf_session *session = session_of(d, &s, NULL, &o);
+    planted_device_warming(d, 1 + 3);
+    struct mf_unit_result r = probe(session, &step, NULL, NULL, NULL);
+    ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
+    double most = 0;
+    for (size_t i = 0; i < r.n_samples; i++)
+        most = fmax(most, r.samples[i]);
+    ck_assert_msg((most > WARM_US) == (_i < 3), "%g us after %d runs", most, _i);
+
+    planted_sink_init(&sink);
+    planted_device_warming(d, 2 + 3);
+    ck_assert_int_eq(mf_session_race(session, &entry, 1, &plan, &sink.sink), 0);
+    ck_assert_uint_eq(sink.n_results, 1);
+    ck_assert_msg(sink.results[0].status == MF_STATUS_OK, "%s", sink.results[0].reason);
+    most = 0;
+    for (size_t i = 0; i < MF_MIN(sink.results[0].n_samples, MF_ARRAY_LEN(sink.samples)); i++)
+        most = fmax(most, sink.samples[i]);
+    ck_assert_msg((most > WARM_US) == (_i < 3), "%g us after %d runs", most, _i);
     session = mf_session_free(session);
     d->ops->free(d);
 }
@@ -528,6 +563,7 @@ int main(void)
     tcase_add_loop_test(t, references_are_kept, 0, PLANTED_N_FORMATS);
     tcase_add_test(t, serves_the_same_data_only);
     tcase_add_test(t, slow_is_dropped);
+    tcase_add_loop_test(t, warm_up, 0, 5);
     tcase_add_test(t, data_movement_is_not_slow);
     tcase_add_test(t, wrong_before_slow);
     tcase_add_loop_test(t, hang_limit_is_from_the_best, 0, MF_ARRAY_LEN(limits));

@@ -9,9 +9,10 @@
 #include "common/text.h"
 #include "emulator/device_emulated.h"
 #include "kernels/data.h"
+#include "measure/memory.h"
+#include "measure/session_data.h"
 #include "mf_check.h"
 #include "test_keeper.h"
-#include "worker/session_data.h"
 
 /* ---- helpers ---- */
 
@@ -118,7 +119,7 @@ END_TEST
 
 struct test_sink {
     struct mf_sink sink; /* first */
-    struct mf_result results[4];
+    struct mf_unit_result results[4];
     size_t n;
 };
 
@@ -128,7 +129,7 @@ static int begin(struct mf_sink *s, int64_t id, bool is_pipeline, int64_t limit_
     return 0;
 }
 
-static int take(struct mf_sink *s, const struct mf_result *r)
+static int take(struct mf_sink *s, const struct mf_unit_result *r)
 {
     struct test_sink *t = (struct test_sink *)s;
     ck_assert_uint_lt(t->n, MF_ARRAY_LEN(t->results));

@@ -5,7 +5,7 @@
 #include "common/cleanup.h"
 #include "kernels/data.h"
 #include "kernels/quant.h"
-#include "worker/verify.h"
+#include "measure/verify.h"
 
 #include "mf_check.h"
 

@@ -477,6 +477,11 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     return -EINVAL;
 }
 
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+}
+
 const struct mf_family planted_family = {
     .api = MF_FAMILY_API,
     .name = "planted",
@@ -485,6 +490,7 @@ const struct mf_family planted_family = {
     .open = open_kernel,
     .launch = launch,
     .close = close_kernel,
+    .retoken = retoken,
 };
 static const struct mf_family *const list[] = {&planted_family};
 const struct mf_family_set planted_set = {list, 1};
@@ -512,6 +518,7 @@ struct lying_device {
     enum planted_clock clock;
     double factor; /* of all times while n_slow canaries are left */
     int n_slow;
+    int n_cold; /* runs that are left of those that warm it up */
 };
 
 static void device_free(struct mf_device *d)
@@ -551,6 +558,10 @@ static int device_time(struct mf_device *d, mf_launch_fn fn, void *context, int 
     switch (l->clock) {
     case CLOCK_HONEST:
         *ret_us = (double)(mf_now_ns() - start) / 1e3 * (l->n_slow > 0 ? l->factor : 1);
+        break;
+    case CLOCK_WARMING:
+        *ret_us = l->n_cold > 0 ? 5e4 : 1e4;
+        ((struct lying_device *)d)->n_cold -= l->n_cold > 0;
         break;
     case CLOCK_ZERO:
         *ret_us = 0;
@@ -610,6 +621,12 @@ void planted_device_slow(struct mf_device *d, double factor, int n)
     ((struct lying_device *)d)->n_slow = n;
 }
 
+void planted_device_warming(struct mf_device *d, int n)
+{
+    planted_device_set(d, CLOCK_WARMING);
+    ((struct lying_device *)d)->n_cold = n;
+}
+
 /* ---- the sink ---- */
 
 static int sink_begin(struct mf_sink *s, int64_t id, bool is_pipeline, int64_t limit_ms)
@@ -622,7 +639,7 @@ static int sink_begin(struct mf_sink *s, int64_t id, bool is_pipeline, int64_t l
     return 0;
 }
 
-static int sink_result(struct mf_sink *s, const struct mf_result *r)
+static int sink_result(struct mf_sink *s, const struct mf_unit_result *r)
 {
     struct planted_sink *p = (struct planted_sink *)s;
     ck_assert_uint_lt(p->n_results, MF_ARRAY_LEN(p->results));

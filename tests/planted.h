@@ -6,7 +6,7 @@
 #pragma once
 
 #include "kernels/family.h"
-#include "worker/unit.h"
+#include "measure/unit.h"
 
 #define PLANTED_FAULTS(X)                                                                     \
     X(NONE, "")                                                                               \
@@ -43,17 +43,19 @@ extern double planted_off;
 struct mf_step planted_step(const struct mf_shape *shape, const char *kind, int32_t block,
                             enum planted_fault fault);
 
-enum planted_clock { CLOCK_HONEST, CLOCK_ZERO, CLOCK_NEGATIVE, CLOCK_TOO_FAST };
+enum planted_clock { CLOCK_HONEST, CLOCK_ZERO, CLOCK_NEGATIVE, CLOCK_TOO_FAST, CLOCK_WARMING };
 /* A device of kind "cpu" without anything behind it. */
 struct mf_device *planted_device(enum planted_clock clock);
 void planted_device_set(struct mf_device *d, enum planted_clock clock);
 /* All takes `factor` times as long, until the canary was run n times. */
 void planted_device_slow(struct mf_device *d, double factor, int n);
+/* From now on n runs take 50 ms by its clock, and all after them 10 ms. */
+void planted_device_warming(struct mf_device *d, int n);
 
 /* A sink that keeps every result. */
 struct planted_sink {
     struct mf_sink sink;
-    struct mf_result results[64];
+    struct mf_unit_result results[64];
     size_t n_results, n_begun;
     int64_t limit_ms;
     struct mf_race_outcome outcome;

@@ -7,6 +7,7 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "common/text.h"
+#include "measure/unit.h"
 #include "worker/agent.h"
 #include "worker/agent_socket.h"
 #include "worker/comeback.h"
@@ -14,7 +15,6 @@
 #include "worker/job.h"
 #include "worker/journal.h"
 #include "worker/spool.h"
-#include "worker/unit.h"
 
 #define MF_AGENT_JOBS_MAX        2
 #define MF_AGENT_HELLO_MIN_MS    100  /* however often it is asked for */

@@ -11,7 +11,7 @@
 #include "common/text.h"
 #include "kernels/hip_open.h"
 #include "kernels/maker.h"
-#include "worker/ahead.h"
+#include "measure/ahead.h"
 #include "worker/shapes_file.h"
 
 struct target {

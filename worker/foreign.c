@@ -13,8 +13,8 @@
 
 #include "common/json.h"
 #include "common/text.h"
+#include "measure/session.h"
 #include "worker/runner_wire.h"
-#include "worker/session.h"
 
 #define CHILD_FD     3
 #define HELLO_MS     30000

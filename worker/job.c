@@ -12,6 +12,11 @@ MF_NAMES_DEFINE(mf_unit_kind, MF_UNIT_, MF_UNIT_KIND_MAP)
 
 #define ID_MAX (INT64_C(1) << 53)
 
+static bool is_race(const struct mf_job *j)
+{
+    return j->kind == MF_UNIT_RACE || j->kind == MF_UNIT_COMPARE;
+}
+
 static int read_key(const cJSON *body, struct mf_job *j)
 {
     if (mf_json_i64(body, "unit", 0, ID_MAX, &j->unit) < 0 ||
@@ -53,12 +58,12 @@ static int read_body(struct mf_job *j, char *why, size_t why_cap)
         return -EINVAL;
     }
     if (mf_json_text(j->body, "kind", &kind) < 0 || mf_unit_kind_parse(kind, &j->kind) < 0) {
-        mf_say(why, why_cap, "kind has to be enumerate, probe or race");
+        mf_say(why, why_cap, "kind has to be enumerate, probe, race or compare");
         return -EINVAL;
     }
     if (j->kind == MF_UNIT_PROBE)
         return read_items(j, "steps", why, why_cap);
-    if (j->kind == MF_UNIT_RACE)
+    if (is_race(j))
         return read_items(j, "pipelines", why, why_cap);
     return 0;
 }
@@ -149,8 +154,10 @@ cJSON *mf_job_request(struct mf_job *j)
     const cJSON *item;
     cJSON_ArrayForEach (item, j->body) {
         bool list = j->n_items > 0 && cJSON_IsArray(item) &&
-                    strcmp(item->string, j->kind == MF_UNIT_RACE ? "pipelines" : "steps") == 0;
+                    strcmp(item->string, is_race(j) ? "pipelines" : "steps") == 0;
         cJSON *copy = list ? what_is_left(j, item) : cJSON_Duplicate(item, true);
+        if (copy && j->kind == MF_UNIT_COMPARE && strcmp(item->string, "kind") == 0)
+            (void)cJSON_SetValuestring(copy, mf_unit_kind_name(MF_UNIT_RACE));
         if (!cJSON_AddItemToObject(m, item->string, copy)) {
             cJSON_Delete(copy);
             return NULL;
@@ -178,7 +185,7 @@ static cJSON *new_result(const struct mf_job *j, const struct mf_job_item *item,
     if (!result || !cJSON_AddStringToObject(result, "status", mf_status_name(status)) ||
         !cJSON_AddStringToObject(result, "reason", reason))
         return NULL;
-    if (item && (!mf_json_add_i64(result, j->kind == MF_UNIT_RACE ? "pipeline" : "step", item->id) ||
+    if (item && (!mf_json_add_i64(result, is_race(j) ? "pipeline" : "step", item->id) ||
                  !mf_json_add_i64(result, "verified", 0)))
         return NULL;
     return MF_TAKE(result);
@@ -202,7 +209,7 @@ static struct mf_job_item *find_item(struct mf_job *j, int64_t id)
 static struct mf_job_item *item_of(struct mf_job *j, const cJSON *message)
 {
     int64_t id;
-    if (mf_json_i64(message, j->kind == MF_UNIT_RACE ? "pipeline" : "step", 0, ID_MAX, &id) < 0)
+    if (mf_json_i64(message, is_race(j) ? "pipeline" : "step", 0, ID_MAX, &id) < 0)
         return NULL;
     struct mf_job_item *item = find_item(j, id);
     return item && !item->done ? item : NULL;
@@ -266,14 +273,14 @@ static int take_result(struct mf_job *j, const cJSON *message, char *why, size_t
         mf_say(why, why_cap, "a result without a status");
         return -EPROTO;
     }
-    if (j->kind == MF_UNIT_RACE && mf_json_object(message, "race"))
+    if (is_race(j) && mf_json_object(message, "race"))
         return take_race(j, message);
     struct mf_job_item *item = item_of(j, message);
     if (!item || j->kind == MF_UNIT_ENUMERATE) {
         mf_say(why, why_cap, "a result for nothing that was asked");
         return -EPROTO;
     }
-    if (j->kind == MF_UNIT_RACE && status == MF_STATUS_OK) {
+    if (is_race(j) && status == MF_STATUS_OK) {
         j->begun = NULL;
         return hold(j, as_result(message));
     }
@@ -361,7 +368,7 @@ static int take_end(struct mf_job *j)
 {
     if (j->ended)
         return 0;
-    if (j->kind == MF_UNIT_RACE) {
+    if (is_race(j)) {
         int r = release_held(j);
         return r < 0
                    ? r
@@ -423,7 +430,7 @@ int mf_job_died(struct mf_job *j, enum mf_status status, const char *reason)
         mark_done(j, item);
         int r =
             emit(j, new_result(j, item, status, reason), j->kind == MF_UNIT_PROBE && j->n_done == j->n_items);
-        if (r < 0 || j->kind != MF_UNIT_RACE || j->n_done < j->n_items)
+        if (r < 0 || !is_race(j) || j->n_done < j->n_items)
             return r;
         return end_with(j, MF_STATUS_UNSUPPORTED, "no pipeline of the race survived");
     }

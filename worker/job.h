@@ -5,7 +5,8 @@
  *                 └─ runner died ─► waiting, less what is done and the step that killed it
  *
  * Every RESULT goes through emit() once, in order, numbered by seq from 1. A race's good results are held until its
- * closing one and dropped when its runner dies: samples of a race are paired or nothing. */
+ * closing one and dropped when its runner dies: samples of a race are paired or nothing. A
+ * comparison is a race whose plan drops nobody, and that is what a runner is asked. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -20,7 +21,8 @@
 #define MF_UNIT_KIND_MAP(X, P)   \
     X(P, ENUMERATE, "enumerate") \
     X(P, PROBE, "probe")         \
-    X(P, RACE, "race")
+    X(P, RACE, "race")           \
+    X(P, COMPARE, "compare")
 /* clang-format on */
 MF_NAMES_DECLARE(mf_unit_kind, MF_UNIT_, MF_UNIT_KIND_MAP);
 

@@ -18,13 +18,13 @@
 #include "common/text.h"
 #include "kernels/family.h"
 #include "kernels/family_asm.h"
+#include "measure/session.h"
 #include "worker/described.h"
 #include "worker/foreign.h"
 #include "worker/keeper.h"
 #include "worker/runner_plugin.h"
 #include "worker/runner_sink.h"
 #include "worker/sandbox.h"
-#include "worker/session.h"
 #include "worker/sim_unit.h"
 
 #define STEPS_MAX    65536
@@ -152,7 +152,7 @@ static int take_have(struct runner *r, const cJSON *message)
         (void)close(fd);
         return -EPROTO;
     }
-    (void)mf_kept_store_add(&r->keeper.store, key, fd, (uint64_t)bytes);
+    (void)mf_kept_store_add(&r->keeper.local.store, key, fd, (uint64_t)bytes);
     return 0;
 }
 
@@ -164,8 +164,9 @@ static int describe(struct runner *r, const cJSON *message)
     if (json && mf_described_parse(json, &known, &field) < 0)
         return send_error(r, MF_STATUS_UNSUPPORTED, "describe: known.%s is missing or wrong", field);
     if (!r->device) {
+        const struct mf_device_opening how = {.known = json ? &known : NULL};
         char why[MF_REASON_MAX] = "";
-        if (mf_device_open_known(r->options->device, json ? &known : NULL, why, sizeof(why), &r->device) < 0)
+        if (mf_device_open_as(r->options->device, &how, why, sizeof(why), &r->device) < 0)
             return send_error(r, MF_STATUS_UNSUPPORTED, "%s", why);
     }
     return mf_runner_sink_describe(&r->sink, &r->device->info);
@@ -337,7 +338,7 @@ static int make_session(struct runner *r, const struct request *q, char *why, si
     struct mf_session_args args = {.device = r->device,
                                    .shape = q->shape,
                                    .options = &q->options,
-                                   .keeper = &r->keeper.keeper,
+                                   .keeper = &r->keeper.local.keeper,
                                    .extra = &r->extra,
                                    .sink = &r->sink.sink};
     int x = mf_session_new(&args, why, why_cap, &r->session);
@@ -387,7 +388,7 @@ static int take_drop(struct runner *r, const cJSON *message)
 {
     const char *key;
     if (mf_json_text(message, "key", &key) == 0)
-        mf_kept_store_drop(&r->keeper.store, key);
+        mf_kept_store_drop(&r->keeper.local.store, key);
     return 0;
 }
 

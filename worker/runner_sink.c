@@ -68,7 +68,7 @@ static bool add_use(cJSON *m, const struct mf_device_use *use)
     return ok;
 }
 
-static bool fill_result(cJSON *m, const struct mf_result *r)
+static bool fill_result(cJSON *m, const struct mf_unit_result *r)
 {
     bool ok = mf_json_add_i64(m, r->is_pipeline ? "pipeline" : "step", r->id) &&
               cJSON_AddStringToObject(m, "status", mf_status_name(r->status)) &&
@@ -98,7 +98,7 @@ int mf_runner_sink_describe(struct mf_runner_sink *s, const struct mf_device_inf
     return send_message(s, m, m && mf_described_add(m, device) == 0);
 }
 
-static int sink_result(struct mf_sink *sink, const struct mf_result *result)
+static int sink_result(struct mf_sink *sink, const struct mf_unit_result *result)
 {
     struct mf_runner_sink *s = (struct mf_runner_sink *)sink;
     if (s->device && ceilings(s->device) > s->told) {

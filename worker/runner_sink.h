@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/device.h"
+#include "measure/unit.h"
 #include "worker/runner_wire.h"
-#include "worker/unit.h"
 
 struct mf_runner_sink {
     struct mf_sink sink; /* first: sessions see only this */

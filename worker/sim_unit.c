@@ -85,7 +85,7 @@ static double step_us(const struct mf_device *device, const struct mf_shape *sha
                       const struct mf_unit_options *options, const struct mf_step *step)
 {
     char routing[MF_ROUTING_TEXT_MAX];
-    double us = mf_sim_step_us(&device->info, shape, step);
+    double us = mf_sim_step_us(&device->info, shape, step) * mf_sim_factor_of(device, step->name);
     if (options->routing.kind == MF_ROUTING_UNIFORM)
         return us;
     mf_routing_print(&options->routing, routing);
@@ -106,14 +106,14 @@ static int probe_step(struct mf_device *device, const struct mf_shape *shape,
     carry_out(fault, p->step.name);
     /* One without memory has not run. */
     mf_sleep_ms(fault == MF_SIM_FAULT_NO_MEMORY ? 0 : mf_sim_step_ms(device));
-    struct mf_result result = {.id = p->id,
-                               .us = NAN,
-                               .mad = NAN,
-                               .err = NAN,
-                               .row_err = NAN,
-                               .row_limit = NAN,
-                               .canary = 1.0,
-                               .mode = ""};
+    struct mf_unit_result result = {.id = p->id,
+                                    .us = NAN,
+                                    .mad = NAN,
+                                    .err = NAN,
+                                    .row_err = NAN,
+                                    .row_limit = NAN,
+                                    .canary = 1.0,
+                                    .mode = ""};
     double samples[N_SAMPLES], sorted[N_SAMPLES];
     result.status = mf_aiter_launch_refuses(shape, p->step.name, result.reason, sizeof(result.reason))
                         ? MF_STATUS_UNSUPPORTED
@@ -194,23 +194,23 @@ static int verify_pipeline(struct sim_race *s, size_t i, struct mf_racer *racer,
         carry_out(fault, e->steps[k].name);
         racer->status = judge(fault, racer->reason);
     }
-    mf_sleep_ms(mf_sim_step_ms(s->device));
+    mf_sleep_ms(mf_sim_pipeline_ms(s->device));
     return r;
 }
 
 static int report(const struct mf_racer *racer, const double *fresh, size_t n_fresh, struct mf_sink *sink)
 {
-    struct mf_result result = {.id = racer->id,
-                               .is_pipeline = true,
-                               .status = racer->status,
-                               .us = NAN,
-                               .mad = NAN,
-                               .err = NAN,
-                               .row_err = NAN,
-                               .row_limit = NAN,
-                               .canary = 1.0,
-                               .mode = "",
-                               .dropped_at = racer->dropped_at};
+    struct mf_unit_result result = {.id = racer->id,
+                                    .is_pipeline = true,
+                                    .status = racer->status,
+                                    .us = NAN,
+                                    .mad = NAN,
+                                    .err = NAN,
+                                    .row_err = NAN,
+                                    .row_limit = NAN,
+                                    .canary = 1.0,
+                                    .mode = "",
+                                    .dropped_at = racer->dropped_at};
     (void)mf_copy(result.reason, sizeof(result.reason), racer->reason);
     _cleanup_(mf_freep) double *copy = NULL;
     if (racer->status == MF_STATUS_OK && racer->n_samples > 0) {

@@ -1,4 +1,4 @@
-#include "worker/guard.h"
+#include "measure/guard.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,11 +1,11 @@
 /* Timing of one step or pipeline, and what no time can be.
  *
- * Weights are read in rotation (worker/rotate.h). A sample is cold when its rotation was last read at least two last
+ * Weights are read in rotation (measure/rotate.h). A sample is cold when its rotation was last read at least two last
  * caches of weights ago; only cold ones count where the rotations can pass four caches, else all do and the mode
  * is warm. */
 #pragma once
 
-#include "worker/session_data.h"
+#include "measure/session_data.h"
 
 #define MF_MEASURE_SAMPLES 20
 

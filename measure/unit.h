@@ -27,6 +27,7 @@ struct mf_unit_options {
     double err_ratio; /* AITER's mismatch ratio that is still accepted */
     uint64_t seed;
     int64_t time_cap_ms; /* per step */
+    int64_t warmup;      /* runs of a candidate whose times do not count; 0: the first does */
     bool exhaustive;     /* no step is dropped by time before it has every gate and sample */
 };
 /* Reads `options` of a UNIT; absent members keep the defaults of docs/api.md. -EINVAL with the member's name. */
@@ -35,7 +36,7 @@ int mf_unit_options_parse(const cJSON *json, struct mf_unit_options *ret, const 
 #define MF_SAMPLES_MAX 4096
 
 /* One result of a step or a pipeline. Times in microseconds; NAN for what was not measured. */
-struct mf_result {
+struct mf_unit_result {
     int64_t id; /* of the step or the pipeline */
     bool is_pipeline;
     enum mf_status status;
@@ -66,7 +67,7 @@ struct mf_race_outcome {
 struct mf_sink {
     /* Starts on a step or pipeline: silence for longer than limit_ms is a hang. */
     int (*begin)(struct mf_sink *s, int64_t id, bool is_pipeline, int64_t limit_ms);
-    int (*result)(struct mf_sink *s, const struct mf_result *r);
+    int (*result)(struct mf_sink *s, const struct mf_unit_result *r);
     int (*race)(struct mf_sink *s, const struct mf_race_outcome *o);
     void (*phase)(struct mf_sink *s, enum mf_phase phase);
 };

@@ -1,4 +1,4 @@
-#include "worker/session_data.h"
+#include "measure/session_data.h"
 
 #include <errno.h>
 #include <math.h>
@@ -11,7 +11,8 @@
 #include "kernels/codec.h"
 #include "kernels/data.h"
 #include "kernels/layout.h"
-#include "worker/keeper.h"
+#include "measure/kept.h"
+#include "measure/memory.h"
 
 #define BUFFER_MIN (256u << 20)
 
@@ -608,5 +609,6 @@ bool mf_session_serves(const struct mf_session *s, const struct mf_shape *shape,
     return s && mf_shape_equal(&s->shape, shape) && s->options.seed == o->seed &&
            mf_routing_equal(&s->options.routing, &o->routing) &&
            memcmp(&s->options.err_ratio, &o->err_ratio, sizeof(double)) == 0 &&
-           s->options.time_cap_ms == o->time_cap_ms && s->options.exhaustive == o->exhaustive;
+           s->options.time_cap_ms == o->time_cap_ms && s->options.exhaustive == o->exhaustive &&
+           s->options.warmup == o->warmup;
 }

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "kernels/device.h"
-#include "worker/unit.h"
+#include "measure/unit.h"
 
 struct mf_region {
     uint8_t *at; /* NULL: none, or the device has it alone */
@@ -52,6 +52,3 @@ static inline void *mf_region_start(const struct mf_region *r)
 {
     return r->device ? r->copy : r->at;
 }
-
-/* Bytes of memory that the machine could still give, by /proc/meminfo; UINT64_MAX when it does not say. */
-uint64_t mf_memory_available(void);

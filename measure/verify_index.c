@@ -1,4 +1,4 @@
-#include "worker/verify_index.h"
+#include "measure/verify_index.h"
 
 #include <errno.h>
 #include <stdlib.h>

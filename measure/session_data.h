@@ -8,9 +8,9 @@
 
 #include "kernels/maker.h"
 #include "kernels/reference.h"
-#include "worker/guard.h"
-#include "worker/rotate.h"
-#include "worker/session.h"
+#include "measure/guard.h"
+#include "measure/rotate.h"
+#include "measure/session.h"
 
 #define MF_SESSION_KINDS_MAX 64
 

@@ -1,4 +1,4 @@
-#include "worker/measure.h"
+#include "measure/measure.h"
 
 #include <math.h>
 #include <string.h>

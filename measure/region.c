@@ -1,4 +1,4 @@
-#include "worker/region.h"
+#include "measure/region.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 
 #include "common/cleanup.h"
-#include "worker/keeper.h"
-#include "worker/session.h"
+#include "measure/memory.h"
+#include "measure/session.h"
 
 #define REGIONS_MAX 512
 
@@ -184,16 +184,4 @@ void mf_region_release(struct mf_region *r)
     unmap(r);
     mf_closep(&r->fd);
     *r = (struct mf_region)MF_REGION_INIT;
-}
-
-uint64_t mf_memory_available(void)
-{
-    _cleanup_(mf_fclosep) FILE *f = fopen("/proc/meminfo", "re");
-    char line[128];
-    unsigned long long kib;
-    while (f && fgets(line, sizeof(line), f)) {
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-            return kib * 1024;
-    }
-    return UINT64_MAX;
 }

@@ -1,4 +1,4 @@
-#include "worker/verify.h"
+#include "measure/verify.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "kernels/limits.h"
 #include "kernels/quant.h"
 #include "kernels/vector.h"
-#include "worker/verify_index.h"
+#include "measure/verify_index.h"
 
 #define SMALL_ROW    0.05 /* of the typical norm: what a row's error is measured against at least */
 #define EXPERT_ROWS  4    /* fewer say no more than their rows do */

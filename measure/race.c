@@ -1,4 +1,4 @@
-#include "worker/race.h"
+#include "measure/race.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -8,6 +8,7 @@
 
 #include "common/cleanup.h"
 #include "common/json.h"
+#include "common/paired.h"
 #include "common/stats.h"
 #include "common/text.h"
 #include "kernels/philox.h"
@@ -62,6 +63,10 @@ int mf_race_plan_parse(const cJSON *json, struct mf_race_plan *ret, const char *
     *ret_field = "plan.alpha";
     r = mf_json_double(json, "alpha", &plan.alpha);
     if ((r < 0 && r != -ENOENT) || !(plan.alpha > 0 && plan.alpha < 1))
+        return -EINVAL;
+    *ret_field = "plan.all";
+    r = mf_json_bool(json, "all", &plan.all);
+    if (r < 0 && r != -ENOENT)
         return -EINVAL;
     *ret = plan;
     return 0;
@@ -231,10 +236,10 @@ static int run_stage(struct race *r, const struct mf_race_stage *stage)
 {
     for (int i = 0; i < stage->rounds && r->n_in > 0; i++) {
         run_round(r);
-        if (r->rounds <= 2)
+        if (r->rounds <= 2 && !r->plan->all)
             drop_hopeless(r);
     }
-    if (r->n_in == 0)
+    if (r->n_in == 0 || r->plan->all)
         return 0;
     rank(r);
     int result = drop_slower(r);
@@ -249,14 +254,21 @@ static double spread(struct race *r, size_t racer)
     return mf_mad(r->scratch, (size_t)r->rounds);
 }
 
+/* What is no time tells nothing apart. */
+static bool is_tie(struct race *r, size_t i, size_t leader)
+{
+    struct mf_interval change;
+    return mf_paired_interval(r->racers[leader].samples, r->racers[i].samples, (size_t)r->rounds, CONFIDENCE,
+                              r->difference, &change) < 0 ||
+           change.low <= 0;
+}
+
 /* Leaves in r->in, in order of time, the leader and what cannot be told apart from it. */
 static void keep_ties(struct race *r)
 {
     size_t kept = 1;
     for (size_t i = 1; i < r->n_in; i++) {
-        pair_with(r, r->in[i], r->in[0]);
-        struct mf_interval interval = mf_median_interval(r->difference, (size_t)r->rounds, CONFIDENCE);
-        if (interval.low <= 0)
+        if (is_tie(r, r->in[i], r->in[0]))
             r->in[kept++] = r->in[i];
         else
             r->racers[r->in[i]].dropped_at = r->rounds;

@@ -12,7 +12,7 @@
 #include "common/layer.h"
 #include "common/status.h"
 #include "kernels/reference.h"
-#include "worker/guard.h"
+#include "measure/guard.h"
 
 struct mf_verify_input {
     const struct mf_layer_data *data;

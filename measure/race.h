@@ -7,7 +7,7 @@
  * from round to round drifts for all. Racers whose paired interval to the leader reaches zero are its ties. */
 #pragma once
 
-#include "worker/unit.h"
+#include "measure/unit.h"
 
 struct mf_race_stage {
     int rounds; /* rounds of everything still in */
@@ -19,6 +19,7 @@ struct mf_race_plan {
     int n_stages;
     int fresh;    /* samples of the winner's re-measurement */
     double alpha; /* family-wise error of dropping */
+    bool all;     /* nobody is dropped: every racer that does not fail runs every round */
 };
 int mf_race_plan_parse(const cJSON *json, struct mf_race_plan *ret, const char **ret_field);
 

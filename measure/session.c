@@ -1,4 +1,4 @@
-#include "worker/session.h"
+#include "measure/session.h"
 
 #include <errno.h>
 #include <math.h>
@@ -8,10 +8,10 @@
 #include "common/cleanup.h"
 #include "common/stats.h"
 #include "common/text.h"
-#include "worker/ahead.h"
-#include "worker/measure.h"
-#include "worker/session_data.h"
-#include "worker/verify.h"
+#include "measure/ahead.h"
+#include "measure/measure.h"
+#include "measure/session_data.h"
+#include "measure/verify.h"
 
 #define SLOW_LIMIT 2.0 /* times the best: dropped by its first run */
 #define STEADY_US  1000.0
@@ -41,7 +41,7 @@ struct probe {
     bool accumulates[MF_STEP_ARTIFACTS_MAX];
     int accumulated_from[MF_STEP_ARTIFACTS_MAX]; /* the need that shares the give's memory, -1: none */
     int run;                                     /* which outputs the next launch writes to */
-    struct mf_result result;
+    struct mf_unit_result result;
 };
 
 /* ---- kinds ---- */
@@ -397,6 +397,27 @@ static int take_samples(struct probe *p, int n)
     return 0;
 }
 
+/* What the runs before took says nothing; not even the first, which was verified. */
+static int warm_up(struct probe *p)
+{
+    struct mf_sink *sink = p->s->sink;
+    double us;
+    p->run = 1;
+    for (int64_t i = 0; i < p->s->options.warmup; i++) {
+        /* Each has the time limit to itself */
+        int r = sink->begin(sink, p->result.id, false, hang_limit_ms(p->s, p->best_us));
+        if (r == 0)
+            r = mf_measure_run(&p->measured, mf_measure_next(&p->measured), &us, NULL);
+        if (r < 0) {
+            refuse_errno(p, r, "a run before the timed ones");
+            return 1;
+        }
+    }
+    if (p->s->options.warmup > 0)
+        p->samples = (struct mf_samples){.n_all = 0};
+    return 0;
+}
+
 /* Bands once more after the last run: what damages late is found too. */
 static int check_bands(struct probe *p)
 {
@@ -420,7 +441,7 @@ static void attempt(struct probe *p)
     if (first_run(p))
         return;
     mf_session_phase(p->s->sink, MF_PHASE_TIMING);
-    if (drop_slow(p))
+    if (drop_slow(p) || warm_up(p))
         return;
     /* The second verified run stands amid the samples, so that rotation 0 is cold for it and for the next step. */
     int count = mf_measure_count(p->first_us, may_be_slow(p) ? p->best_us : 0);
@@ -440,7 +461,7 @@ static void attempt(struct probe *p)
  * thrown away, and it is run once more when the device has rested. */
 static void run_probe(struct probe *p)
 {
-    struct mf_result blank = p->result;
+    struct mf_unit_result blank = p->result;
     attempt(p);
     p->result.canary = mf_session_canary(p->s);
     if ((p->result.status != MF_STATUS_OK && p->result.status != MF_STATUS_SLOW) ||
@@ -504,15 +525,15 @@ static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf
     p->kind = kind_of(p->step);
     p->best_us = best_of(s, p->step, p->kind, best, context);
     p->measured = (struct mf_measured){.session = s, .launch = launch, .context = p};
-    p->result = (struct mf_result){.id = step->id,
-                                   .status = MF_STATUS_OK,
-                                   .us = NAN,
-                                   .mad = NAN,
-                                   .err = NAN,
-                                   .row_err = NAN,
-                                   .row_limit = NAN,
-                                   .canary = NAN,
-                                   .mode = ""};
+    p->result = (struct mf_unit_result){.id = step->id,
+                                        .status = MF_STATUS_OK,
+                                        .us = NAN,
+                                        .mad = NAN,
+                                        .err = NAN,
+                                        .row_err = NAN,
+                                        .row_limit = NAN,
+                                        .canary = NAN,
+                                        .mode = ""};
     mf_session_trim(s);
     mf_session_phase(sink, MF_PHASE_DATA);
     int bound = bind(p);

@@ -1,4 +1,4 @@
-#include "worker/ahead.h"
+#include "measure/ahead.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 
 #include "kernels/maker.h"
 #include "kernels/tensors.h"
-#include "worker/region.h"
+#include "measure/region.h"
 
 #define MF_GUARD_BYTES 4096
 

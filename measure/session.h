@@ -11,8 +11,8 @@
 
 #include "kernels/device.h"
 #include "kernels/family.h"
-#include "worker/race.h"
-#include "worker/unit.h"
+#include "measure/race.h"
+#include "measure/unit.h"
 
 struct mf_session;
 

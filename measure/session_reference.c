@@ -6,8 +6,9 @@
 
 #include "common/cleanup.h"
 #include "common/text.h"
-#include "worker/keeper.h"
-#include "worker/session_data.h"
+#include "measure/kept.h"
+#include "measure/memory.h"
+#include "measure/session_data.h"
 
 /* Sizes for people, and a hash of all that the values depend on: a recorded profile is longer than a key. */
 static void reference_key(const struct mf_session *s, char key[MF_KEPT_KEY_MAX])

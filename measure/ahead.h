@@ -4,7 +4,7 @@
 
 #include "kernels/device.h"
 #include "kernels/family.h"
-#include "worker/session.h"
+#include "measure/session.h"
 
 /* The different codes of the steps; *ret is the caller's to free. -ENOMEM. */
 int mf_ahead_codes(const struct mf_device_info *device, const char *kind, const struct mf_shape *shape,

@@ -3,7 +3,7 @@
  * free), the weight of each, the padding. What lies beyond is nobody's. */
 #pragma once
 
-#include "worker/verify.h"
+#include "measure/verify.h"
 
 int mf_verify_sorted(const struct mf_verify_input *v, struct mf_verdict *ret);
 /* What vLLM's contract calls it is brought into that form; besides, its tails have to be written. */

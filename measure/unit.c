@@ -1,4 +1,4 @@
-#include "worker/unit.h"
+#include "measure/unit.h"
 
 #include <errno.h>
 #include <string.h>
@@ -69,6 +69,7 @@ int mf_unit_options_parse(const cJSON *json, struct mf_unit_options *ret, const 
         {"err_ratio", parse_err_ratio(json, &o.err_ratio)},
         {"seed", parse_seed(json, &o.seed)},
         {"time_cap_ms", mf_json_i64(json, "time_cap_ms", 1, 3600000, &o.time_cap_ms)},
+        {"warmup", mf_json_i64(json, "warmup", 0, 1000, &o.warmup)},
         {"search", parse_search(json, &o.exhaustive)},
     };
     for (size_t i = 0; i < MF_ARRAY_LEN(parsed); i++) {

@@ -1,4 +1,4 @@
-#include "worker/rotate.h"
+#include "measure/rotate.h"
 
 #include <errno.h>
 #include <math.h>

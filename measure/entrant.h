@@ -1,0 +1,40 @@
+/* Pipelines on one session's data, run as production runs them (kernels/fmoe.h): held against the layer's reference by every
+ * gate, then timed one run at a time. What enters a race, what a table's row is, and the two sides of a comparison.
+ *
+ * A course is what the entrants of one session share: two outputs, one arena, and the turn of the rotations. Every call
+ * takes the next rotation, whoever's it is: all do equal work, and none finds its weights in the cache because the one before
+ * it has just read them. */
+#pragma once
+
+#include "common/status.h"
+#include "kernels/fmoe.h"
+#include "measure/measure.h"
+#include "measure/verify.h"
+
+struct mf_course {
+    struct mf_session *session;
+    struct mf_guarded *y[2];
+    int run;    /* which y the next run writes to */
+    int cursor; /* rotation of the last run */
+};
+/* Good until the session makes other outputs or is trimmed. -ENOMEM. */
+int mf_course_init(struct mf_course *c, struct mf_session *s);
+
+struct mf_entrant {
+    struct mf_course *course;
+    struct mf_pipeline *pipeline; /* the caller's */
+    struct mf_measured measured;
+    double flops;
+    double tolerance; /* the largest of its steps' */
+    struct mf_verdict verdict;
+    int verified; /* runs that passed: 2 = all gates */
+};
+/* All give MF_STATUS_OK, or what became of it and the reason. An entrant stays where it is from its init on. */
+
+/* Its weights, and room for its artifacts. The pipeline is of the session's shape and stays the caller's. */
+enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_course *c, struct mf_pipeline *pipeline,
+                               char reason[MF_REASON_MAX]);
+/* Two runs through all gates: what is left unwritten anywhere, is damaged, wrong, or differs from run to run is refused. */
+enum mf_status mf_entrant_verify(struct mf_entrant *e, char reason[MF_REASON_MAX]);
+/* One timed run in the next rotation. */
+enum mf_status mf_entrant_sample(struct mf_entrant *e, double *ret_us, char reason[MF_REASON_MAX]);

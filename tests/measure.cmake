@@ -1,0 +1,10 @@
+# Tests of measure/
+mf_add_test(check_kept USES measure)
+mf_add_test(check_race USES measure)
+mf_add_test(check_search USES measure)
+mf_add_test(check_planted USES measure kernels common SOURCES planted.c TIMEOUT 300)
+mf_add_test(check_session USES measure kernels common SOURCES planted.c)
+mf_add_test(check_verify USES measure kernels common)
+mf_add_test(check_pipeline USES measure kernels common SOURCES planted.c)
+add_executable(bench_aa bench/bench_aa.c)
+target_link_libraries(bench_aa PRIVATE mf_measure mf_kernels mf_common mf_build m)
