@@ -1,5 +1,6 @@
-#include "cli/http_client.h"
+#include "client/http_client.h"
 
+#include <arpa/inet.h>
 #include <curl/curl.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ struct mf_http {
     struct mf_sse *sse;          /* of the stream under way */
     mf_http_tick_fn tick;
     int callback_error;
+    long request_ms;
 };
 
 void mf_http_reply_init(struct mf_http_reply *r)
@@ -41,24 +43,33 @@ static size_t take_body(char *bytes, size_t size, size_t n, void *context)
     return h->callback_error < 0 ? 0 : size * n;
 }
 
+/* The value of a header line that has that name ("Name:"), without the white space round it; false: it has another. */
+static bool header_value(const char *line, size_t len, const char *name, char *ret, size_t cap)
+{
+    size_t at = strlen(name);
+
+    if (len <= at || strncasecmp(line, name, at))
+        return false;
+    while (at < len && line[at] == ' ')
+        at++;
+    while (len > at && (line[len - 1] == '\n' || line[len - 1] == '\r'))
+        len--;
+    if (len - at >= cap)
+        return false;
+    memcpy(ret, line + at, len - at);
+    ret[len - at] = '\0';
+    return true;
+}
+
 static size_t take_header(char *bytes, size_t size, size_t n, void *context)
 {
     struct mf_http *h = context;
-    static const char name[] = "Moefarm-Left-Out:";
-    char value[32];
-    size_t len = size * n, at = sizeof(name) - 1;
+    char value[96];
 
-    if (len < sizeof(name) || strncasecmp(bytes, name, at))
-        return len;
-    while (at < len && bytes[at] == ' ')
-        at++;
-    while (len > at && (bytes[len - 1] == '\n' || bytes[len - 1] == '\r'))
-        len--;
-    if (len - at < sizeof(value)) {
-        memcpy(value, bytes + at, len - at);
-        value[len - at] = '\0';
+    if (header_value(bytes, size * n, "Moefarm-Left-Out:", value, sizeof(value)))
         (void)mf_parse_i64(value, 0, INT64_MAX, &h->reply->left_out);
-    }
+    if (header_value(bytes, size * n, "Moefarm-Release:", value, sizeof(value)))
+        (void)mf_copy(h->reply->release, sizeof(h->reply->release), value);
     return size * n;
 }
 
@@ -89,13 +100,28 @@ static int stream_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t
     return h->callback_error < 0;
 }
 
-/* http:// to this machine: nobody else hears it. */
+static void url_freep(CURLU **u)
+{
+    curl_url_cleanup(*u);
+}
+static void text_freep(char **text)
+{
+    curl_free(*text);
+}
+
+/* http:// to this machine: nobody else hears it. Names that only begin like one of it, and users in front of another, are not. */
 static bool is_near(const char *url)
 {
-    const char *host = url + strlen("http://");
+    _cleanup_(url_freep) CURLU *u = curl_url();
+    _cleanup_(text_freep) char *host = NULL;
+    struct in_addr four;
 
-    return strncmp(host, "127.", 4) == 0 || strncmp(host, "[::1]", 5) == 0 ||
-           (strncasecmp(host, "localhost", 9) == 0 && (!host[9] || host[9] == ':' || host[9] == '/'));
+    if (!u || curl_url_set(u, CURLUPART_URL, url, 0) != CURLUE_OK ||
+        curl_url_get(u, CURLUPART_HOST, &host, 0) != CURLUE_OK)
+        return false;
+    if (inet_pton(AF_INET, host, &four) == 1)
+        return ntohl(four.s_addr) >> 24 == 127;
+    return strcasecmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0;
 }
 
 int mf_http_new(const char *url, const struct mf_http_access *access, struct mf_http **ret)
@@ -115,6 +141,7 @@ int mf_http_new(const char *url, const struct mf_http_access *access, struct mf_
         return -ENOMEM;
     mf_buf_init(&h->url, 8192);
     h->ca = access->ca;
+    h->request_ms = access->request_ms > 0 ? access->request_ms : MF_HTTP_REQUEST_MS;
     if (*access->token)
         mf_say(h->authorization, sizeof(h->authorization), "Bearer %s", access->token);
     while (len > 0 && url[len - 1] == '/')
@@ -220,7 +247,7 @@ int mf_http_send(struct mf_http *h, const struct mf_http_request *q, struct mf_h
     prepare(h, url.data);
     h->reply = ret;
     mf_buf_clear(&ret->body);
-    curl_easy_setopt(h->curl, CURLOPT_TIMEOUT_MS, MF_HTTP_REQUEST_MS);
+    curl_easy_setopt(h->curl, CURLOPT_TIMEOUT_MS, h->request_ms);
     curl_easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, take_body);
     curl_easy_setopt(h->curl, CURLOPT_WRITEDATA, h);
     curl_easy_setopt(h->curl, CURLOPT_HEADERFUNCTION, take_header);
@@ -238,6 +265,8 @@ int mf_http_send(struct mf_http *h, const struct mf_http_request *q, struct mf_h
         r = add_header(&headers, "Authorization", h->authorization);
     if (r >= 0 && q->idempotency_key)
         r = add_header(&headers, "Idempotency-Key", q->idempotency_key);
+    if (r >= 0 && q->if_none_match)
+        r = add_header(&headers, "If-None-Match", q->if_none_match);
     if (r < 0)
         return r;
     curl_easy_setopt(h->curl, CURLOPT_HTTPHEADER, headers);

@@ -1,4 +1,4 @@
-#include "cli/sse.h"
+#include "client/sse.h"
 
 #include <errno.h>
 #include <stdio.h>

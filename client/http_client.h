@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cli/sse.h"
+#include "client/sse.h"
 #include "common/buf.h"
 #include "common/cleanup.h"
 
@@ -23,6 +23,7 @@ struct mf_http_reply {
     long status; /* of HTTP */
     char content_type[96];
     int64_t left_out; /* header Moefarm-Left-Out; -1 without it */
+    char release[96]; /* header Moefarm-Release, "3 NAME"; "" without it */
     struct mf_buf body;
 };
 void mf_http_reply_init(struct mf_http_reply *r);
@@ -33,6 +34,7 @@ struct mf_http_request {
     const char *path;            /* from the first '/', query included, encoded */
     const char *content_type;    /* of the body */
     const char *idempotency_key; /* NULL: none */
+    const char *if_none_match;   /* a tag, quoted: 304 when that is what there is; NULL: none */
     const char *body;
     size_t body_len;
 };
@@ -41,6 +43,7 @@ struct mf_http_access {
     const char *token; /* "": none. It is copied */
     const char
         *ca; /* PEM file of who vouches for the server; "": the system's. It has to outlive the client */
+    long request_ms; /* of a request; 0: MF_HTTP_REQUEST_MS */
 };
 /* url: "http://host:port". -EINVAL: no such URL, or another scheme; -EPERM: the token would go in the clear to another host;
  * -ENOMEM. */
