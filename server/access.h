@@ -5,8 +5,6 @@
 #include "server/farm.h"
 #include "server/store_access.h"
 
-#define MF_TOKEN_NAME_MAX 64
-
 struct mf_token_wish {
     enum mf_role role;
     const char *name;   /* checked by the caller */

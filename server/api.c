@@ -29,13 +29,7 @@ static int refuse_read(struct mf_request *r, int e, const char *what)
 
 static int answer_list(struct mf_request *r, int e, struct mf_list *list, const char *what)
 {
-    _cleanup_(cJSON_Deletep) cJSON *items = e < 0 ? NULL : list->items;
-    if (e < 0)
-        return refuse_read(r, e, what);
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddItemToObject(o, "items", MF_TAKE(items));
-    cJSON_AddItemToObject(o, "next", list->next[0] ? cJSON_CreateString(list->next) : cJSON_CreateNull());
-    return mf_respond_json(&r->response, 200, o);
+    return e < 0 ? refuse_read(r, e, what) : mf_respond_list(&r->response, list->items, list->next);
 }
 
 /* One thing by the number in the path, as `read` finds it; what: the word for it when there is none. */
@@ -81,8 +75,8 @@ static int check_word(struct mf_request *r, const char *name, const char *const 
 
 int mf_api_goals(void *reader, struct mf_request *r)
 {
-    static const char *const states[] = {"waiting", "enumerating", "probing",   "ranking", "racing",
-                                         "done",    "failed",      "cancelled", NULL};
+    static const char *const states[] = {"waiting",   "enumerating", "probing", "ranking",   "racing",
+                                         "comparing", "done",        "failed",  "cancelled", NULL};
     struct mf_list list;
     int e = check_word(r, "state", states);
     if (e < 0)
@@ -106,20 +100,12 @@ int mf_api_goal(void *reader, struct mf_request *r)
     return answer_one(reader, r, mf_read_goal, "goal");
 }
 
-static bool query_flag(const struct mf_request *r, const char *name)
-{
-    bool value = false;
-    const char *text = mf_request_query(r, name);
-    if (text)
-        (void)mf_parse_bool(text, &value);
-    return value;
-}
-
 int mf_api_pipelines(void *reader, struct mf_request *r)
 {
     struct mf_list list;
     return answer_list(
-        r, mf_read_pipelines(store_of(reader), r->path_id[0], query_flag(r, "finalists"), &r->page, &list),
+        r,
+        mf_read_pipelines(store_of(reader), r->path_id[0], mf_request_flag(r, "finalists"), &r->page, &list),
         &list, "goal");
 }
 

@@ -27,6 +27,19 @@ int mf_api_keys(void *reader, struct mf_request *r);
 int mf_api_export(void *reader, struct mf_request *r);
 int mf_api_left_out(void *reader, struct mf_request *r);
 int mf_api_merge(void *reader, struct mf_request *r);
+int mf_api_freeze_read(void *reader, struct mf_request *r); /* filters → struct mf_release_work in r->work */
+int mf_api_releases(void *reader, struct mf_request *r);
+int mf_api_release(void *reader, struct mf_request *r);
+int mf_api_release_rows(void *reader, struct mf_request *r);
+int mf_api_release_diff(void *reader, struct mf_request *r);
+int mf_api_release_csv(void *reader, struct mf_request *r);
+int mf_api_release_manifest(void *reader, struct mf_request *r);
+int mf_api_misses_read(void *reader, struct mf_request *r); /* body → a report in r->work */
+int mf_api_misses(void *reader, struct mf_request *r);
+int mf_api_channels(void *reader, struct mf_request *r);
+int mf_api_channel(void *reader, struct mf_request *r);
+int mf_api_channel_history(void *reader, struct mf_request *r);
+int mf_api_channel_csv(void *reader, struct mf_request *r);
 int mf_api_metrics_read(void *reader, struct mf_request *r); /* counts by state, from the store */
 
 /* Writer: owner is struct mf_farm, within its turn's transaction. */
@@ -34,6 +47,12 @@ int mf_api_submit_write(void *farm, struct mf_request *r);
 int mf_api_cancel(void *farm, struct mf_request *r);
 int mf_api_drain(void *farm, struct mf_request *r);
 int mf_api_revive(void *farm, struct mf_request *r);
+int mf_api_freeze_write(void *farm, struct mf_request *r);
+int mf_api_misses_write(void *farm, struct mf_request *r);
+int mf_api_misses_submit(void *farm, struct mf_request *r);
+int mf_api_stage(void *farm, struct mf_request *r);
+int mf_api_approve(void *farm, struct mf_request *r);
+int mf_api_rollback(void *farm, struct mf_request *r);
 int mf_api_token_add(void *farm, struct mf_request *r);
 int mf_api_token_revoke(void *farm, struct mf_request *r);
 int mf_api_key_revoke(void *farm, struct mf_request *r);

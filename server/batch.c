@@ -4,6 +4,7 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "common/text.h"
+#include "server/store_promote.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -29,8 +30,11 @@ static cJSON *print_options(const struct mf_batch_options *o)
     mf_json_add_i64(json, "time_cap_ms", o->time_cap_ms);
     cJSON_AddStringToObject(json, "routing", routing);
     cJSON_AddStringToObject(json, "search", mf_search_name(o->search));
-    cJSON_AddStringToObject(json, "layout", o->layout_free ? "free" : "common");
+    cJSON_AddStringToObject(json, "layout", o->layout_free ? "free" : *o->layout ? o->layout : "common");
     cJSON_AddStringToObject(json, "consumer", o->for_aiter ? "aiter" : "moefarm");
+    cJSON_AddStringToObject(json, "promote", mf_promote_name(o->promote));
+    cJSON_AddNumberToObject(json, "min_effect", o->min_effect);
+    cJSON_AddBoolToObject(json, "baseline", o->has_baseline);
     mf_json_add_i64(json, "seed", (int64_t)o->seed);
     cJSON *regret = cJSON_AddArrayToObject(json, "regret");
     for (int i = 0; i < o->n_regret; i++) {
@@ -39,6 +43,14 @@ static cJSON *print_options(const struct mf_batch_options *o)
     }
     if (o->fuse_saves > 0)
         cJSON_AddNumberToObject(json, "fuse_saves", o->fuse_saves);
+    if (o->warmup > 0)
+        mf_json_add_i64(json, "warmup", o->warmup);
+    if (o->iters > 0)
+        mf_json_add_i64(json, "iters", o->iters);
+    if (o->no_split_k)
+        mf_json_add_i64(json, "split_k", 0);
+    if (o->shape_grouped)
+        mf_json_add_i64(json, "shape_grouped", 1);
     cJSON *no_fuse = o->n_no_fuse > 0 ? cJSON_AddArrayToObject(json, "no_fuse") : NULL;
     for (int i = 0; i < o->n_no_fuse; i++) {
         char ops[MF_OPS_TEXT_MAX];
@@ -61,11 +73,25 @@ static void read_options(const cJSON *json, struct mf_batch_options *ret)
     (void)mf_json_double(json, "err_ratio", &ret->err_ratio);
     (void)mf_json_double(json, "fuse_saves", &ret->fuse_saves);
     (void)mf_json_i64(json, "time_cap_ms", 1, INT64_C(1) << 40, &ret->time_cap_ms);
+    if (mf_json_i64(json, "warmup", 0, INT32_MAX, &number) == 0)
+        ret->warmup = (int)number;
+    if (mf_json_i64(json, "iters", 0, INT32_MAX, &number) == 0)
+        ret->iters = (int)number;
+    ret->no_split_k = mf_json_i64(json, "split_k", 0, 0, &number) == 0;
+    ret->shape_grouped = mf_json_i64(json, "shape_grouped", 1, 1, &number) == 0;
     if (mf_json_text(json, "routing", &text) == 0)
         (void)mf_routing_parse(text, &ret->routing);
     if (mf_json_text(json, "search", &text) == 0)
         (void)mf_search_parse(text, &ret->search);
-    ret->layout_free = mf_json_text(json, "layout", &text) == 0 && strcmp(text, "free") == 0;
+    if (mf_json_text(json, "promote", &text) == 0)
+        (void)mf_promote_parse(text, &ret->promote);
+    (void)mf_json_double(json, "min_effect", &ret->min_effect);
+    (void)mf_json_bool(json, "baseline", &ret->has_baseline);
+    if (mf_json_text(json, "layout", &text) == 0) {
+        ret->layout_free = strcmp(text, "free") == 0;
+        if (strncmp(text, "w1=", 3) == 0)
+            (void)mf_copy(ret->layout, sizeof(ret->layout), text);
+    }
     ret->for_aiter = mf_json_text(json, "consumer", &text) == 0 && strcmp(text, "aiter") == 0;
     const cJSON *ops, *profile, *regret = mf_json_array(json, "regret");
     if (regret)
@@ -90,8 +116,9 @@ static char *print_unit_options(const struct mf_batch_options *o)
     if (o->search == MF_SEARCH_ENUMERATE)
         of_units.search = MF_SEARCH_RACE; /* a worker is not asked to measure */
     _cleanup_(cJSON_Deletep) cJSON *json = print_options(&of_units);
-    static const char *const not_for_units[] = {"classes", "priority", "topk",
-                                                "layout",  "consumer", "regret"};
+    static const char *const not_for_units[] = {"classes",  "priority", "topk",    "layout",
+                                                "consumer", "regret",   "promote", "min_effect",
+                                                "baseline", "iters",    "split_k", "shape_grouped"};
     for (size_t i = 0; i < MF_ARRAY_LEN(not_for_units); i++)
         cJSON_DeleteItemFromObjectCaseSensitive(json, not_for_units[i]);
     cJSON_AddTrueToObject(json, "keep_samples");
@@ -212,6 +239,27 @@ static int add_goals(struct mf_farm *f, int64_t batch, const struct mf_submissio
     return r;
 }
 
+/* Rows of classes that the batch is not for are left out, where it is known which those are. */
+static int add_known(struct mf_farm *f, int64_t batch, const struct mf_submission *s,
+                     const struct mf_ids *classes)
+{
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < s->n_known; i++) {
+        const struct mf_known_row *k = &s->known[i];
+        int64_t class, shape;
+        bool wanted = classes->n == 1 && classes->all[0] == 0;
+        r = mf_store_class(f->store, &k->class, &class);
+        for (size_t j = 0; j < classes->n; j++)
+            wanted |= classes->all[j] == class;
+        if (r < 0 || !wanted)
+            continue;
+        r = mf_store_shape(f->store, k->shape, &shape);
+        if (r == 0)
+            r = mf_store_known_add(f->store, batch, shape, class, k->pipeline, k->us, k->line);
+    }
+    return r;
+}
+
 static int write_receipt(struct mf_farm *f, int64_t batch, const struct mf_submission *s, size_t n_classes,
                          cJSON **ret)
 {
@@ -257,6 +305,8 @@ int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret
         r = find_classes(f, &s->options, &classes);
     if (r == 0)
         r = add_goals(f, batch, s, &classes);
+    if (r == 0)
+        r = add_known(f, batch, s, &classes);
     if (r == 0)
         r = write_receipt(f, batch, s, classes.n, ret_receipt);
     mf_ids_release(&classes);

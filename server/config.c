@@ -59,9 +59,9 @@ static cJSON *read_ties(const struct mf_lease *l, int64_t winner, const cJSON *r
     return ties;
 }
 
-static char *print_provenance(struct mf_farm *f, const struct mf_goal *g, const struct mf_lease *l)
+static char *print_provenance(struct mf_farm *f, const struct mf_goal *g, int64_t worker, const char *method)
 {
-    const struct mf_slot *slot = mf_slots_by_id(&f->slots, l->worker);
+    const struct mf_slot *slot = mf_slots_by_id(&f->slots, worker);
     const struct mf_batch_options *o = &g->batch->options;
     char routing[MF_ROUTING_TEXT_MAX];
     _cleanup_(cJSON_Deletep) cJSON *json = slot ? cJSON_Parse(slot->provenance) : cJSON_CreateObject();
@@ -69,14 +69,14 @@ static char *print_provenance(struct mf_farm *f, const struct mf_goal *g, const 
     mf_json_add_i64(json, "seed", (int64_t)o->seed);
     cJSON_AddStringToObject(json, "routing", routing);
     cJSON_AddStringToObject(json, "search", mf_search_name(o->search));
-    cJSON_AddStringToObject(json, "layout", o->layout_free ? "free" : "common");
-    cJSON_AddStringToObject(json, "method", "race");
+    cJSON_AddStringToObject(json, "layout", o->layout_free ? "free" : *o->layout ? o->layout : "common");
+    cJSON_AddStringToObject(json, "method", method);
     mf_json_add_i64(json, "batch", g->batch->id);
     return mf_json_print(json);
 }
 
 static int tell(struct mf_farm *f, const struct mf_goal *g, const struct mf_config_row *row,
-                const char *names, cJSON *ties)
+                const char *names, int n_ties)
 {
     cJSON *body = cJSON_CreateObject();
     mf_json_add_i64(body, "batch", g->batch->id);
@@ -84,7 +84,7 @@ static int tell(struct mf_farm *f, const struct mf_goal *g, const struct mf_conf
     cJSON_AddNumberToObject(body, "us", row->us);
     cJSON_AddStringToObject(body, "winner", names);
     mf_json_add_i64(body, "pipeline", row->pipeline);
-    mf_json_add_i64(body, "ties", cJSON_GetArraySize(ties));
+    mf_json_add_i64(body, "ties", n_ties);
     return mf_event_tell(f, g->batch->id, "config", body);
 }
 
@@ -103,7 +103,7 @@ int mf_config_write(struct mf_farm *f, struct mf_goal *g, const struct mf_lease 
         us = fresh;
     _cleanup_(cJSON_Deletep) cJSON *ties = read_ties(lease, item->id, named == item->id ? race : NULL);
     _cleanup_(mf_freep) char *ties_text = ties ? mf_json_print(ties) : NULL;
-    _cleanup_(mf_freep) char *provenance = print_provenance(f, g, lease);
+    _cleanup_(mf_freep) char *provenance = print_provenance(f, g, lease->worker, "race");
     int r = ties_text && provenance ? mf_store_pipeline_get(f->store, item->id, &p) : -ENOMEM;
     if (r == 0)
         r = split_pipeline(f, g, p.steps, &split);
@@ -122,7 +122,38 @@ int mf_config_write(struct mf_farm *f, struct mf_goal *g, const struct mf_lease 
     if (r == 0)
         r = mf_store_config_add(f->store, &row, f->wall_ms);
     if (r == 0)
-        r = tell(f, g, &row, split.names.data, ties);
+        r = tell(f, g, &row, split.names.data, cJSON_GetArraySize(ties));
+    mf_buf_release(&split.names);
+    mf_pipeline_release(&p);
+    return r;
+}
+
+int mf_config_keep(struct mf_farm *f, struct mf_goal *g, int64_t worker, int64_t pipeline, double us,
+                   int64_t tie)
+{
+    struct mf_pipeline p = {0};
+    struct split split = {0};
+    char ties[32] = "[]";
+    mf_buf_init(&split.names, 16u << 10);
+    if (tie)
+        mf_say(ties, sizeof(ties), "[%" PRId64 "]", tie);
+    _cleanup_(mf_freep) char *provenance = print_provenance(f, g, worker, "compare");
+    int r = provenance ? mf_store_pipeline_get(f->store, pipeline, &p) : -ENOMEM;
+    if (r == 0)
+        r = split_pipeline(f, g, p.steps, &split);
+    struct mf_config_row row = {.goal = g->id,
+                                .pipeline = pipeline,
+                                .us = us,
+                                .us1 = split.all_us > 0 ? us * split.first_us / split.all_us : us,
+                                .err1 = split.err1,
+                                .err2 = split.err2,
+                                .ties = ties,
+                                .provenance = provenance};
+    row.us2 = us - row.us1;
+    if (r == 0)
+        r = mf_store_config_replace(f->store, &row);
+    if (r == 0)
+        r = tell(f, g, &row, split.names.data, tie != 0);
     mf_buf_release(&split.names);
     mf_pipeline_release(&p);
     return r;

@@ -286,9 +286,10 @@ static int take_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l
     } else if (!m->last && !m->race) {
         return refuse(ret_why, "a race's result has a pipeline or ends the unit");
     }
-    /* Under another routing than the batch's it decides nothing */
-    int r = store(f, slot, m, l->goal->id, !l->routing, false, (struct mf_result_note){.routing = l->routing},
-                  json);
+    /* Under another routing than the batch's it decides nothing, and a comparison does not decide the race again */
+    bool compares = l->kind == MF_UNIT_COMPARE;
+    int r = store(f, slot, m, l->goal->id, !l->routing && !compares, false,
+                  (struct mf_result_note){.routing = l->routing, .compares = compares}, json);
     if (r < 0)
         return r;
     if (item)
@@ -301,7 +302,9 @@ static int take_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l
         return mf_lease_fail(f, l, *m->reason ? m->reason : "its worker gave no result");
     r = mf_lease_done(f, l);
     if (r == 0 && l->routing)
-        r = mf_goal_compared(f, l->goal, l, m->race, "no pipeline survived under this profile");
+        r = mf_goal_regretted(f, l->goal, l, m->race, "no pipeline survived under this profile");
+    else if (r == 0 && compares)
+        r = mf_goal_compared(f, l->goal, l);
     else if (r == 0)
         r = mf_goal_raced(f, l->goal, l, m->race);
     mf_lease_free(l);
@@ -422,6 +425,7 @@ int mf_deliver(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const
     case MF_UNIT_PROBE:
         return take_probe(f, slot, l, &m, json, ret_why);
     case MF_UNIT_RACE:
+    case MF_UNIT_COMPARE:
         return take_race(f, slot, l, &m, json, ret_why);
     case MF_UNIT_N_:
         break;

@@ -120,11 +120,14 @@ static int check_origin(struct mf_exchange *x, const char *method)
 static int find_route(struct mf_exchange *x, const char *method, const char *url)
 {
     struct mf_request *r = x->request;
+    struct mf_path_parts parts = {0};
     char allow[64];
     size_t n;
 
-    r->route = mf_route_find(method, url, r->path_id, allow, sizeof(allow));
+    r->route = mf_route_find(method, url, &parts, allow, sizeof(allow));
     if (r->route) {
+        memcpy(r->path_id, parts.ids, sizeof(parts.ids));
+        memcpy(r->path_name, parts.name, sizeof(parts.name));
         x->route = (int)(r->route - mf_routes(&n));
         return 0;
     }
@@ -150,7 +153,9 @@ static int check_token(struct mf_exchange *x, const char *method)
     /* A browser sends its cookie along whoever asks: a change is taken only where it says that our own page did */
     if (!v.authorization && (is_reading(method) || same_origin(x->connection)))
         v.cookie = MHD_lookup_connection_value(x->connection, MHD_COOKIE_KIND, MF_GATE_COOKIE);
-    return mf_gate_check(h->gate, &v, &x->request->response, &x->token);
+    int r = mf_gate_check(h->gate, &v, &x->request->response, &x->token);
+    x->request->token = x->token;
+    return r;
 }
 
 int mf_api_session(void *http, struct mf_request *r)
@@ -420,18 +425,6 @@ void mf_exchange_return(struct mf_http *h, struct mf_request *r)
 
 /* --- the answer ------------------------------------------------------------------------------------------ */
 
-static bool etag_matches(const char *tags, const char *etag)
-{
-    if (strcmp(tags, "*") == 0)
-        return true;
-    for (const char *p = strstr(tags, etag); p; p = strstr(p + 1, etag)) {
-        char after = p[strlen(etag)];
-        if (after == 0 || after == ',' || after == ' ')
-            return true;
-    }
-    return false;
-}
-
 static void add_headers(struct MHD_Response *m, const struct mf_response *p, bool page)
 {
     static const char *const security[][2] = {
@@ -458,7 +451,7 @@ static void add_headers(struct MHD_Response *m, const struct mf_response *p, boo
 static struct MHD_Response *response_make(struct mf_exchange *x)
 {
     struct mf_response *p = &x->request->response;
-    if (p->status == 200 && p->etag[0] && etag_matches(x->request->if_none_match, p->etag)) {
+    if (p->status == 200 && p->etag[0] && mf_request_has(x->request, p->etag)) {
         p->status = 304;
         return MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
     }

@@ -47,7 +47,7 @@ static void cell(char *dst, size_t cap, const char *text)
     dst[len] = '\0';
 }
 
-static void join_pipeline(const struct mf_export_config *c, char *dst, size_t cap)
+void mf_export_join(const struct mf_export_config *c, char *dst, size_t cap)
 {
     size_t len = 0;
     *dst = 0;
@@ -79,7 +79,7 @@ static const char *text_of(const cJSON *json, const char *key)
 
 /* Texts of a row, while the table copies them. */
 struct row_texts {
-    char pipeline[MF_EXPORT_STEPS_MAX * (MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX + 2)];
+    char pipeline[MF_EXPORT_PIPELINE_MAX];
     char layout[128], model[128], revision[128], compiler[256], routing[MF_ROUTING_TEXT_MAX], seed[32], n[24],
         mad[32], provenance[64], form[MF_SHAPE_FORM_MAX];
 };
@@ -90,7 +90,7 @@ static void fill_own(const struct mf_export_config *c, const cJSON *provenance, 
     double seed = 0;
     (void)mf_json_double(provenance, "seed", &seed);
     const char *search = text_of(provenance, "search");
-    join_pipeline(c, t->pipeline, sizeof(t->pipeline));
+    mf_export_join(c, t->pipeline, sizeof(t->pipeline));
     cell(t->layout, sizeof(t->layout), c->layout);
     cell(t->model, sizeof(t->model), c->model);
     cell(t->revision, sizeof(t->revision), text_of(provenance, "revision"));
@@ -99,7 +99,10 @@ static void fill_own(const struct mf_export_config *c, const cJSON *provenance, 
     mf_say(t->seed, sizeof(t->seed), "%.0f", seed);
     mf_say(t->n, sizeof(t->n), "%lld", (long long)c->n);
     mf_say(t->mad, sizeof(t->mad), "%.4f", c->mad);
-    mf_say(t->provenance, sizeof(t->provenance), "moefarm:%s", *search ? search : "race");
+    mf_say(t->provenance, sizeof(t->provenance), "moefarm:%s",
+           c->promoted ? "promoted"
+           : *search   ? search
+                       : "race");
     row->own[MF_OWN_PIPELINE] = t->pipeline;
     row->own[MF_OWN_LAYOUT] = t->layout;
     row->own[MF_OWN_MODEL] = t->model;
@@ -145,7 +148,7 @@ static bool aiter_refuses(const struct mf_export_config *c, const struct mf_shap
     }
     struct mf_shape key;
     char rule[MF_REASON_MAX] = "";
-    if (mf_production_shape(shape, &key, rule, sizeof(rule)) > 0) {
+    if (mf_production_row(shape, &key, rule, sizeof(rule)) > 0) {
         mf_say(why, cap, "%s; a batch with consumer=aiter tunes the key that production computes", rule);
         return true;
     }
@@ -223,9 +226,10 @@ static int add_config(const struct mf_export_config *c, void *data)
     if (x->options->consumer == MF_CONSUMER_MOEFARM)
         fill_own(c, provenance, &texts, &row);
     int r = mf_table_add(x->table, &row);
-    return r == -EINVAL ? leave_out(x, class, c->model, c->row, c->us,
-                                    "one of its texts cannot be written in a CSV cell")
-                        : r;
+    if (r == -EINVAL)
+        return leave_out(x, class, c->model, c->row, c->us,
+                         "one of its texts cannot be written in a CSV cell");
+    return r == 0 && x->options->taken ? x->options->taken(c, &row, x->options->data) : r;
 }
 
 static int add_failed(const char *class, const char *row, const char *reason, void *data)
@@ -251,4 +255,10 @@ int mf_export(struct mf_store *s, const struct mf_export_options *o, struct mf_t
     *ret = MF_TAKE(table);
     *ret_left_out = MF_TAKE(left_out);
     return 0;
+}
+
+int mf_export_print(const struct mf_table *t, enum mf_consumer consumer, struct mf_buf *out,
+                    char why[MF_REASON_MAX])
+{
+    return mf_table_write(t, consumer == MF_CONSUMER_AITER ? MF_TABLE_AITER : MF_TABLE_ALL, out, why);
 }

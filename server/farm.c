@@ -82,7 +82,11 @@ static int resume_ranking(struct mf_farm *f)
 static int load(struct mf_farm *f)
 {
     read_clocks(f);
+    int64_t n_live = 0;
     int r = mf_store_begin(f->store);
+    if (r >= 0)
+        r = mf_store_workers_live(f->store, &n_live);
+    f->alone_from_ms = n_live > 1 ? f->now_ms + f->lease_ms : 0;
     if (r >= 0)
         r = mf_store_start(f->store, f->wall_ms, &f->epoch);
     if (r >= 0)
@@ -112,7 +116,7 @@ void mf_farm_forget(struct mf_farm *f)
         free(f->told[i].body);
     f->n_told = f->n_touched = f->n_acknowledged = 0;
     f->ranking = false;
-    f->wake_waiting = true;
+    f->wake_waiting = f->misses_new = true;
 }
 
 int mf_farm_load_again(struct mf_farm *f)
@@ -297,8 +301,15 @@ static int housekeep(struct mf_farm *f)
         return 0;
     f->housekept_ms = f->now_ms;
     int r = mf_units_expire(f);
+    if (f->alone_from_ms && f->now_ms >= f->alone_from_ms) {
+        f->alone_from_ms = 0;
+        for (size_t i = 0; i < f->slots.n; i++)
+            f->slots.all[i]->starved = false;
+    }
     if (r == 0)
         r = drop_samples(f);
+    if (r == 0)
+        r = mf_misses_tune(f);
     return r < 0 ? r : mf_peers_flush(f);
 }
 

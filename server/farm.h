@@ -9,6 +9,8 @@
 #include "common/device_class.h"
 #include "common/layer.h"
 #include "common/notify.h"
+#include "common/paired.h"
+#include "common/path.h"
 #include "common/routing.h"
 #include "common/secret.h"
 #include "common/shape.h"
@@ -27,24 +29,42 @@ struct mf_batch_options {
     enum mf_search search;
     bool
         for_aiter; /* consumer=aiter: what is tuned of a row is the key that AITER's production computes of it */
-    bool layout_free;  /* layout=free: no common weight layout for a layer model */
+    bool layout_free;                /* layout=free: no common weight layout for a layer model */
+    char layout[MF_PATH_LAYOUT_MAX]; /* "w1=row w2=row": where the weights lie already; "": it is chosen */
+    enum mf_promote promote;
+    double min_effect; /* of a new row over the known one, where promote is improved; 0.03 */
+    bool has_baseline; /* the known rows are those that came with it, not the farm's own */
     uint64_t seed;     /* of the data; 1 */
     double fuse_saves; /* least bytes of traffic that a step of several ops has to save; 0: any */
     int n_no_fuse;     /* ops that no step of the batch may cover together */
     mf_ops no_fuse[MF_BATCH_NO_FUSE_MAX];
-    int n_regret; /* profiles that the winner's regret is measured under; balanced and zipf:1.2 */
+    int warmup;         /* runs of a candidate whose times do not count; 0: its first does */
+    int iters;          /* samples of the winner's fresh re-measurement; 0: the farm's own choice */
+    bool no_split_k;    /* steps that cut K are none of it */
+    bool shape_grouped; /* one worker measures all of a goal, while it is there */
+    int n_regret;       /* profiles that the winner's regret is measured under; balanced and zipf:1.2 */
     struct mf_routing regret[MF_BATCH_REGRET_MAX];
     int n_classes; /* 0: every class that has a live worker at submission, or the first to come */
     struct mf_device_class classes[16];
 };
-#define MF_BATCH_OPTIONS_INIT                                                          \
-    {                                                                                  \
-        .priority = 50, .topk = 8, .err_ratio = 0.1, .time_cap_ms = 10000,             \
-        .routing = {.kind = MF_ROUTING_UNIFORM}, .seed = 1, .n_regret = 2, .regret = { \
-            {.kind = MF_ROUTING_BALANCED},                                             \
-            {.kind = MF_ROUTING_ZIPF, .parameter = 1.2}                                \
-        }                                                                              \
+#define MF_BATCH_OPTIONS_INIT                                                                     \
+    {                                                                                             \
+        .priority = 50, .topk = 8, .err_ratio = 0.1, .time_cap_ms = 10000,                        \
+        .routing = {.kind = MF_ROUTING_UNIFORM}, .min_effect = MF_PAIRED_LEAST_EFFECT, .seed = 1, \
+        .n_regret = 2, .regret = {                                                                \
+            {.kind = MF_ROUTING_BALANCED},                                                        \
+            {.kind = MF_ROUTING_ZIPF, .parameter = 1.2}                                           \
+        }                                                                                         \
     }
+
+/* A row of a batch's baseline. */
+struct mf_known_row {
+    struct mf_device_class class;
+    const struct mf_shape *shape; /* one of the submission's */
+    const char *pipeline;         /* "": it names none */
+    double us;
+    int64_t line;
+};
 
 struct mf_submission {
     const char *name;            /* of the batch, for people */
@@ -52,7 +72,9 @@ struct mf_submission {
     const char *body_hash;       /* hex, of body and options */
     struct mf_batch_options options;
     const struct mf_shape *shapes;
-    size_t n_shapes;     /* good rows, duplicates already removed */
+    size_t n_shapes; /* good rows, duplicates already removed */
+    const struct mf_known_row *known;
+    size_t n_known;
     const cJSON *errors; /* array of {line, at, code, message} for the bad rows; goes into the receipt */
 };
 
@@ -102,6 +124,8 @@ struct mf_farm_options {
     double unit_s;                  /* a probe unit is cut to about that */
     double race_s;                  /* a race is planned to last about that, at the forecast times */
     double samples_days;            /* raw samples are kept so long; 0: for ever */
+    int64_t
+        tune_misses_s; /* what production missed is tuned, a batch each so many seconds; 0: it is listed */
 };
 #define MF_FARM_OPTIONS_INIT                                     \
     {                                                            \

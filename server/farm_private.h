@@ -2,10 +2,10 @@
  * rebuilt from the store: a restart loses none of it. Nothing here is touched by another thread. */
 #pragma once
 
+#include "common/path.h"
 #include "server/farm.h"
 #include "server/hub.h"
 #include "server/map.h"
-#include "server/path.h"
 #include "server/race.h"
 #include "server/slot.h"
 #include "server/store.h"
@@ -83,7 +83,8 @@ struct mf_lease {
     int64_t worker;
     struct mf_slot *slot; /* NULL: after a start, until its worker says HELLO */
     int64_t deadline_ms;  /* monotonic */
-    bool second_try;      /* of a race */
+    bool second_try;      /* of a race or a comparison */
+    int64_t first_worker; /* of a comparison on a second device: whose the first was; 0: it is the first */
     char *routing;        /* of a race for regret (regret.h); NULL otherwise */
     size_t n, n_left;
     struct mf_lease_item *items;
@@ -113,8 +114,13 @@ struct mf_farm {
     size_t n_touched, cap_touched;
     bool wake_waiting; /* goals that wait may go on: somebody came, or something was asked for */
     bool ranking;      /* a layer model is being ranked */
+    int64_t
+        alone_from_ms; /* after a start, workers have until then to come back before one counts as alone; 0: it has passed */
     int64_t housekept_ms;
-    int64_t samples_due_ms;  /* when old samples are looked for next */
+    int64_t samples_due_ms; /* when old samples are looked for next */
+    bool misses_new; /* something was missed that is not tuned; true at a start, when that is not known */
+    int64_t misses_due_ms;   /* when a batch may be made of it */
+    int64_t misses_trim_ms;  /* when a full list may be looked through again */
     size_t n_acknowledged;   /* workers, by the turn before: they may wait for that to send more */
     int64_t version_told_ms; /* when the log last said that a peer's version is refused; 0: never */
     int64_t failures_ms;     /* the second in which n_failures were told of */
@@ -152,9 +158,14 @@ int mf_goals_not_enumerated(struct mf_farm *f, int64_t enumeration, const char *
 int mf_goal_probed(struct mf_farm *f, struct mf_goal *g);
 int mf_goal_race(struct mf_farm *f, struct mf_goal *g, const char *unit_body);
 int mf_goal_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race);
+/* The two of a comparison, which not_worker (0: none) is to leave to others. */
+int mf_goal_compare(struct mf_farm *f, struct mf_goal *g, const char *unit_body, int64_t not_worker);
+int mf_goal_compared(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease);
+/* It is known which row stands. */
+int mf_goal_decided(struct mf_farm *f, struct mf_goal *g);
 /* A race for regret has ended; race NULL: without an outcome, for that reason. */
-int mf_goal_compared(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race,
-                     const char *reason);
+int mf_goal_regretted(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race,
+                      const char *reason);
 int mf_goal_fail(struct mf_farm *f, struct mf_goal *g, const char *reason);
 int mf_goal_cancel(struct mf_farm *f, struct mf_goal *g);
 /* A step got the result that decides it. */
@@ -171,6 +182,10 @@ int mf_rank_layer(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const
 /* ---- config.c ---- */
 int mf_config_write(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, int winner,
                     const cJSON *race);
+/* The known row takes the place of the race's winner in the goal's config: a pipeline of its, as a comparison on the worker
+ * measured it. tie: a pipeline that the samples cannot tell from it; 0: none. */
+int mf_config_keep(struct mf_farm *f, struct mf_goal *g, int64_t worker, int64_t pipeline, double us,
+                   int64_t tie);
 
 /* ---- unit.c: see there for the states ---- */
 int mf_unit_add(struct mf_farm *f, struct mf_goal *g, enum mf_unit_kind kind, const char *body,
@@ -217,6 +232,10 @@ int mf_access_worker(struct mf_farm *f, const struct mf_peer *peer, char ret_wor
 int mf_access_enrol(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail, const cJSON *json);
 /* Makes the first admin's token unless the file is there. */
 int mf_access_first_token(struct mf_farm *f, const char *path);
+
+/* ---- miss.c ---- */
+/* With --tune-misses: a batch of what production missed, at most one each so many seconds. */
+int mf_misses_tune(struct mf_farm *f);
 
 /* ---- event.c ---- */
 /* Into the table now, to subscribers after COMMIT. body is printed and freed. */

@@ -1,8 +1,8 @@
 /* Goals: one shape of a batch on one device class.
  *
- *   waiting ──start──► enumerating ──probe──► probing ──probed──► ranking ──race──► racing ──raced──► done
- *      │                    │                    │                   │                 │
- *      └────────────────────┴───── fail, cancel ─┴───────────────────┴─────────────────┴────────────► failed, cancelled
+ *   waiting ──start──► enumerating ──probe──► probing ──probed──► ranking ──race──► racing ──raced──────────► done
+ *      │                    │                    │                   │                 │ └─compare─► comparing ──┘
+ *      └────────────────────┴───── fail, cancel ─┴───────────────────┴─────────────────┴────────────────┴► failed, cancelled
  *
  *   waiting      no worker of the class (and of the batch's kernel revision) is here
  *   enumerating  has an enumeration that is not complete; one goal of those that share it has the unit. From here a goal of
@@ -10,6 +10,8 @@
  *   probing      every step to be measured is in a unit that is ready, leased or done
  *   ranking      each of its steps has a result that decides it; waits for the others of its layer model
  *   racing       its pipelines are stored; one race unit is ready or leased; then it has a config, and races for its regret are
+ *   comparing    another row is known of its key: its config and that row race each other, a unit at a time (promote.h); then
+ *                the one of them that stands is its config, and races for its regret are
  *   done         has a config, or what its batch asked for was the enumeration
  *
  * Each arrow is one function below. A goal that has ended stays in memory until the turn ends. */
@@ -20,6 +22,7 @@
 #include "common/log.h"
 #include "common/text.h"
 #include "server/plan.h"
+#include "server/promote.h"
 #include "server/regret.h"
 
 #include <assert.h>
@@ -202,7 +205,7 @@ static int start(struct mf_farm *f, struct mf_goal *g, const char *here)
     int r = pinned_revision(f, g->batch, g->class_id, &revision);
     if (r < 0)
         return r;
-    if (revision && mf_slots_count(&f->slots, g->class_id, revision, NULL) == 0)
+    if (revision && mf_slots_count(&f->slots, g->class_id, revision) == 0)
         return wait_for(f, g, revision);
     r = mf_store_enumeration(f->store, g->class_id, g->shape_id, revision ? revision : here, &g->enumeration,
                              &complete);
@@ -280,27 +283,62 @@ static int grow(struct offered *o)
     return 0;
 }
 
-/* Does the batch's policy forbid a step of several ops? 1 or 0, or what the store says. */
+/* Does the step want a weight where the batch's layout does not have it? */
+static bool wants_elsewhere(const struct mf_batch *b, const cJSON *step, char reason[MF_REASON_MAX])
+{
+    const char *layout = b->options.layout, *field;
+    struct mf_step s;
+    if (!*layout || mf_step_from_json(step, &s, &field) < 0)
+        return false;
+    for (int i = 0; i < s.n_needs; i++) {
+        const struct mf_artifact *a = &s.needs[i];
+        char want[MF_ORDER_MAX + 4];
+        if (!mf_artifact_is_weight(a))
+            continue;
+        mf_say(want, sizeof(want), "%s=%s", mf_tensor_name(a->tensor), a->order);
+        const char *at = strstr(layout, want);
+        char behind = at ? at[strlen(want)] : 'x';
+        if (behind == ' ' || behind == '\0')
+            continue;
+        mf_say(reason, MF_REASON_MAX, "it wants %s, the weights of batch %" PRId64 " lie in %s (layout)",
+               want, b->id, layout);
+        return true;
+    }
+    return false;
+}
+
+/* Does the batch's policy forbid a step, for what it saves, for cutting K or for where it wants the weights? 1 or 0, or what the
+ * store says. */
 static int vetoes(const struct offered *o, const struct mf_step_row *row, char reason[MF_REASON_MAX])
 {
     const struct mf_batch *b = o->g->batch;
     struct mf_step_row again;
     double saved = 0;
     char ops[MF_OPS_TEXT_MAX];
-    if (b->options.fuse_saves <= 0 || __builtin_popcount(row->covers) < 2)
+    bool fuses = b->options.fuse_saves > 0 && __builtin_popcount(row->covers) >= 2;
+    int64_t ksplit = 0;
+    if (!fuses && !b->options.no_split_k && !*b->options.layout)
         return 0;
     _cleanup_(mf_freep) char *body = NULL;
     int r = mf_store_step_get(o->f->store, row->id, &again, &body);
     if (r < 0)
         return r;
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, strlen(body), 1u << 16);
+    if (wants_elsewhere(b, json, reason))
+        return 1;
+    (void)mf_json_i64(json, "ksplit", 0, INT32_MAX, &ksplit);
+    if (b->options.no_split_k && ksplit > 0) {
+        mf_say(reason, MF_REASON_MAX,
+               "it cuts K (ksplit %" PRId64 "), batch %" PRId64 " leaves that out (split_k)", ksplit, b->id);
+        return 1;
+    }
     (void)mf_json_double(json, "saved", &saved);
     mf_ops_print(row->covers, ops);
     mf_say(reason, MF_REASON_MAX,
            "%s in one kernel saves %.0f bytes of traffic a call, batch %" PRId64
            " asks for %.0f (fuse_saves)",
            ops, saved, b->id, b->options.fuse_saves);
-    return saved < b->options.fuse_saves;
+    return fuses && saved < b->options.fuse_saves;
 }
 
 /* Whether the batch's no_fuse list has ops that are all among what a step covers. */
@@ -485,6 +523,8 @@ static bool somebody_died(const struct mf_lease *l)
  * whole, and its first outcome decides nothing. */
 static int race_again(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *l)
 {
+    /* A second device's word is not asked of the first */
+    int64_t not_worker = l->first_worker ? l->first_worker : l->worker;
     struct mf_unit_row row = {0};
     int r = mf_store_results_unmake(f->store, l->unit);
     if (r == 0)
@@ -496,7 +536,7 @@ static int race_again(struct mf_farm *f, struct mf_goal *g, const struct mf_leas
     _cleanup_(mf_freep) char *text = body ? mf_json_print(body) : NULL;
     if (!text)
         return r < 0 ? r : -ENOMEM;
-    return mf_unit_add(f, g, MF_UNIT_RACE, text, l->worker);
+    return mf_unit_add(f, g, l->kind, text, not_worker);
 }
 
 /* When nothing of it is left to race. */
@@ -533,15 +573,35 @@ int mf_goal_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *l
     }
     int r = mf_config_write(f, g, lease, i, race);
     mf_fault_at(MF_FAULT_CONFIG_STORED);
-    if (r == 0)
-        r = mf_regret_start(f, g, lease, i);
+    return r < 0 ? r : mf_promote_start(f, g);
+}
+
+/* ---- racing ─► comparing ─► done ---- */
+
+int mf_goal_compare(struct mf_farm *f, struct mf_goal *g, const char *unit_body, int64_t not_worker)
+{
+    assert(g->state == MF_GOAL_RACING || g->state == MF_GOAL_COMPARING);
+    int r = g->state == MF_GOAL_RACING ? enter(f, g, MF_GOAL_COMPARING, "") : 0;
+    return r < 0 ? r : mf_unit_add(f, g, MF_UNIT_COMPARE, unit_body, not_worker);
+}
+
+int mf_goal_compared(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease)
+{
+    assert(g->state == MF_GOAL_COMPARING);
+    return !lease->second_try && somebody_died(lease) ? race_again(f, g, lease)
+                                                      : mf_promote_take(f, g, lease);
+}
+
+int mf_goal_decided(struct mf_farm *f, struct mf_goal *g)
+{
+    int r = mf_regret_start(f, g);
     return r < 0 ? r : end_racing(f, g);
 }
 
-int mf_goal_compared(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race,
-                     const char *reason)
+int mf_goal_regretted(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race,
+                      const char *reason)
 {
-    assert(g->state == MF_GOAL_RACING);
+    assert(g->state == MF_GOAL_RACING || g->state == MF_GOAL_COMPARING);
     int r = race ? mf_regret_take(f, lease, race) : mf_regret_miss(f, g, lease->routing, reason);
     return r < 0 ? r : end_racing(f, g);
 }
@@ -561,7 +621,9 @@ int mf_goal_cancel(struct mf_farm *f, struct mf_goal *g)
 {
     struct mf_ids others = {0};
     bool enumerating = g->state == MF_GOAL_ENUMERATING;
-    int r = enter(f, g, MF_GOAL_CANCELLED, "");
+    int r = g->state == MF_GOAL_COMPARING ? mf_promote_cancel(f, g) : 0;
+    if (r == 0)
+        r = enter(f, g, MF_GOAL_CANCELLED, "");
     if (r == 0)
         r = mf_store_units_cancel(f->store, g->id);
     for (size_t i = 0; r == 0 && i < f->leases.cap;) {

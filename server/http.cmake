@@ -1,8 +1,13 @@
 set(MF_HTTP_SOURCES
     api.c
     api_access.c
+    api_channel.c
     api_export.c
+    api_miss.c
+    api_release.c
+    api_table.c
     api_write.c
+    baseline.c
     bus.c
     cursor.c
     events.c
@@ -15,12 +20,15 @@ set(MF_HTTP_SOURCES
     page.c
     problem.c
     reader.c
+    release.c
     request.c
     routes.c
+    shape_json.c
     store_export.c
     store_json.c
     store_read.c
     store_read_metrics.c
+    store_read_release.c
     store_read_shapes.c
     store_read_steps.c
     store_read_timeline.c
@@ -28,7 +36,7 @@ set(MF_HTTP_SOURCES
     submission.c)
 
 # The status page, built in: each file becomes an array of bytes, made anew when the file changes.
-set(MF_PAGE_FILES index.html app.js views.js goal.js plots.js charts.js app.css icon.svg schemas.json
+set(MF_PAGE_FILES index.html app.js views.js goal.js releases.js plots.js charts.js app.css icon.svg schemas.json
     vendor/uPlot.iife.min.js vendor/uPlot.min.css vendor/LICENSE)
 set(mf_embed ${CMAKE_CURRENT_BINARY_DIR}/embed.c)
 set(mf_page_paths)

@@ -30,7 +30,7 @@
 
 struct options {
     const char *state, *backup, *http, *hub, *port_file, *log_level, *tls_certificate, *tls_key;
-    int64_t beat_ms, readers, attempts, http_rate;
+    int64_t beat_ms, readers, attempts, http_rate, tune_misses_s;
     double unit_s, race_s, samples_days;
     bool keys, tokens, plain;
 };
@@ -69,6 +69,7 @@ static int read_options(int argc, char **argv, struct options *o)
         {"unit-s",         MF_OPT_DOUBLE, &o->unit_s,         "S",            "seconds that a probe unit is cut to", 0, 0},
         {"race-s",         MF_OPT_DOUBLE, &o->race_s,         "S",            "seconds that a race may take, at the forecast times", 0, 0},
         {"samples-days",   MF_OPT_DOUBLE, &o->samples_days,   "DAYS",         "how long raw samples are kept; medians and spreads stay; 0: for ever", 0, 0},
+        {"tune-misses",    MF_OPT_INT,    &o->tune_misses_s,  "S",            "tune what production missed (POST /api/v1/misses): a batch each S seconds of what is not tuned; 0: it is only listed", 0, 86400},
         {"readers",        MF_OPT_INT,    &o->readers,        "N",            "threads that answer what only reads", 1, 64},
         {"log-level",      MF_OPT_TEXT,   &o->log_level,      "LEVEL",        "error, warning, info or debug", 0, 0},
     };
@@ -252,6 +253,7 @@ static int start_farm(struct daemon *d, const struct options *o, const char *end
     options.unit_s = o->unit_s;
     options.race_s = o->race_s;
     options.samples_days = o->samples_days;
+    options.tune_misses_s = o->tune_misses_s;
     int r = mf_farm_new(d->zmq, &options, &d->farm, why, sizeof(why));
     return r < 0 ? log_err(r, "%s", why) : 0;
 }

@@ -7,7 +7,7 @@
 #include "common/buf.h"
 
 /* More routes than the table has, plus one for requests that match none. */
-#define MF_HTTP_ROUTES_MAX 64
+#define MF_HTTP_ROUTES_MAX 96
 
 #define MF_HTTP_CODES_MAP(X) \
     X(200)                   \

@@ -61,7 +61,9 @@ static cJSON *parameter_schema(enum mf_parameter_type type)
 static cJSON *parameters(const struct mf_route *route)
 {
     cJSON *list = cJSON_CreateArray();
-    if (strchr(route->path, '{')) {
+    if (strstr(route->path, "{name}"))
+        cJSON_AddItemToArray(list, parameter("name", "path", "its name", type_of("string")));
+    if (strstr(route->path, "{id}")) {
         cJSON *id = type_of("integer");
         cJSON_AddNumberToObject(id, "minimum", 1);
         cJSON_AddItemToArray(list, parameter("id", "path", "its number", id));
@@ -77,14 +79,18 @@ static cJSON *parameters(const struct mf_route *route)
         cJSON_AddItemToArray(list,
                              parameter("cursor", "query", "`next` of the answer before", type_of("string")));
     }
-    if (strcmp(route->operation, "submitBatch") == 0)
-        cJSON_AddItemToArray(list, parameter("Idempotency-Key", "header",
-                                             "the same key with the same body gives the same batch",
-                                             type_of("string")));
+    if (strcmp(route->operation, "submitBatch") == 0 || strcmp(route->operation, "reportMisses") == 0)
+        cJSON_AddItemToArray(list,
+                             parameter("Idempotency-Key", "header",
+                                       "the same key with the same body is taken once, and answered as then",
+                                       type_of("string")));
     if (strcmp(route->produces, "text/event-stream") == 0)
         cJSON_AddItemToArray(
             list, parameter("Last-Event-ID", "header", "resume after this event", type_of("string")));
-    if (strcmp(route->operation, "exportTable") == 0)
+    bool tagged = false;
+    for (size_t i = 0; i < MF_ARRAY_LEN(route->statuses); i++)
+        tagged |= route->statuses[i] == 304 && route->role != MF_ROLE_NONE;
+    if (tagged)
         cJSON_AddItemToArray(
             list, parameter("If-None-Match", "header", "ETag of the copy at hand", type_of("string")));
     return list;
@@ -137,8 +143,10 @@ static void add_body(cJSON *operation, const struct mf_route *route)
     cJSON *content = cJSON_AddObjectToObject(body, "content");
     for (int i = 0; route->consumes[i]; i++) {
         bool json = strcmp(route->consumes[i], "application/json") == 0;
-        cJSON_AddItemToObject(cJSON_AddObjectToObject(content, route->consumes[i]), "schema",
-                              json ? ref("schemas", "Submission") : type_of("string"));
+        cJSON_AddItemToObject(
+            cJSON_AddObjectToObject(content, route->consumes[i]), "schema",
+            json ? ref("schemas", strcmp(route->operation, "reportMisses") == 0 ? "MissReport" : "Submission")
+                 : type_of("string"));
     }
 }
 

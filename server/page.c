@@ -17,6 +17,7 @@ static const struct {
     {"/page/app.js", "app.js", "text/javascript; charset=utf-8"},
     {"/page/views.js", "views.js", "text/javascript; charset=utf-8"},
     {"/page/goal.js", "goal.js", "text/javascript; charset=utf-8"},
+    {"/page/releases.js", "releases.js", "text/javascript; charset=utf-8"},
     {"/page/plots.js", "plots.js", "text/javascript; charset=utf-8"},
     {"/page/charts.js", "charts.js", "text/javascript; charset=utf-8"},
     {"/page/app.css", "app.css", "text/css; charset=utf-8"},

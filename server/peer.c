@@ -112,12 +112,14 @@ static int raise_ceilings(struct mf_farm *f, struct mf_slot *slot, const cJSON *
 /* What a config says of where it was measured. */
 static char *print_provenance(const struct hello *h)
 {
-    const char *compiler = "";
+    const char *compiler = "", *driver = "";
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
     (void)mf_json_text(h->device, "compiler", &compiler);
+    (void)mf_json_text(h->device, "driver", &driver);
     cJSON_AddStringToObject(json, "version", h->version);
     cJSON_AddStringToObject(json, "revision", h->revision);
     cJSON_AddStringToObject(json, "compiler", compiler);
+    cJSON_AddStringToObject(json, "driver", driver);
     cJSON_AddStringToObject(json, "worker", h->worker);
     cJSON_AddStringToObject(json, "host", h->host);
     cJSON_AddStringToObject(json, "class", h->class_text);
@@ -425,6 +427,8 @@ int mf_peer_leave(struct mf_farm *f, struct mf_slot *slot, const char *state, co
     slot->step[0] = 0;
     if (r == 0)
         r = mf_store_worker_save(f->store, slot, state, f->wall_ms);
+    if (r == 0)
+        r = mf_store_goals_unpin(f->store, slot->id);
     if (r == 0)
         r = mf_event_worker(f, slot, state);
     mf_slots_remove(&f->slots, slot);

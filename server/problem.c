@@ -71,6 +71,14 @@ int mf_respond_json(struct mf_response *p, int status, cJSON *json)
     return 0;
 }
 
+int mf_respond_list(struct mf_response *p, cJSON *items, const char *next)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddItemToObject(o, "items", items);
+    cJSON_AddItemToObject(o, "next", *next ? cJSON_CreateString(next) : cJSON_CreateNull());
+    return mf_respond_json(p, 200, o);
+}
+
 int mf_respond_state(struct mf_response *p, const char *state)
 {
     cJSON *o = cJSON_CreateObject();

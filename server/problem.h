@@ -32,6 +32,8 @@ int mf_errors_add(cJSON *errors, const char *at, const char *code, const char *f
 
 /* Takes ownership of json. 0, or the -errno of the 500 that it became. */
 int mf_respond_json(struct mf_response *p, int status, cJSON *json);
+/* A page of a list: {"items", "next"}; next "": the last. Takes ownership of items. */
+int mf_respond_list(struct mf_response *p, cJSON *items, const char *next);
 /* {"state": what}, for a request that was done. */
 int mf_respond_state(struct mf_response *p, const char *state);
 /* Adds a header; -ENOSPC when there are four, -ENAMETOOLONG when it does not fit. */

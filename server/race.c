@@ -14,30 +14,64 @@ static int compare(const void *va, const void *vb)
     return a->path < b->path ? -1 : a->path > b->path;
 }
 
-/* Is one of its structure a finalist already, and one of its block_m? */
-static bool is_represented(const struct mf_ranked *ranked, size_t i)
+static bool same_structure(const struct mf_ranked *a, const struct mf_ranked *b)
 {
-    bool structure = false, block = false;
-    for (size_t j = 0; j < i; j++) {
-        if (!ranked[j].finalist)
-            continue;
-        structure |= ranked[j].path->structure == ranked[i].path->structure;
-        block |= ranked[j].path->block_m == ranked[i].path->block_m;
+    return a->path->structure == b->path->structure;
+}
+
+static bool same_block(const struct mf_ranked *a, const struct mf_ranked *b)
+{
+    return a->path->block_m == b->path->block_m;
+}
+
+/* Is a finalist like it, by that? */
+static bool is_represented(const struct mf_ranked *ranked, size_t n, size_t i,
+                           bool (*like)(const struct mf_ranked *, const struct mf_ranked *))
+{
+    for (size_t j = 0; j < n; j++) {
+        if (ranked[j].finalist && like(&ranked[j], &ranked[i]))
+            return true;
     }
-    return structure && block;
+    return false;
+}
+
+/* Who gets a place, what must not be left out first: the passes are gone through until no place is left. */
+enum pass { ONE_KERNEL, STRUCTURES, BLOCKS, CHEAPEST, CLOSE, N_PASSES };
+
+static bool gets_place(enum pass pass, const struct mf_ranked *ranked, size_t n, size_t i, size_t topk)
+{
+    const struct mf_ranked *r = &ranked[i];
+    switch (pass) {
+    case ONE_KERNEL:
+        return mf_path_in_one(r->path->structure) && !is_represented(ranked, n, i, same_structure);
+    case STRUCTURES:
+        return !is_represented(ranked, n, i, same_structure);
+    case BLOCKS:
+        return !is_represented(ranked, n, i, same_block);
+    case CHEAPEST:
+        return i < topk;
+    case CLOSE: /* within the spread of its forecast, it may well be the fastest */
+        return (r->log_spread > 0 || ranked[0].log_spread > 0) &&
+               r->forecast_us <= ranked[0].forecast_us * exp(r->log_spread + ranked[0].log_spread);
+    case N_PASSES:
+        break;
+    }
+    return false;
 }
 
 size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk)
 {
     size_t n_finalists = 0;
     qsort(ranked, n, sizeof(*ranked), compare);
-    for (size_t i = 0; i < n && n_finalists < MF_FINALISTS_MAX; i++) {
-        /* Within the spread of its forecast, it may well be the fastest */
-        bool close =
-            ranked[i].forecast_us <= ranked[0].forecast_us * exp(ranked[i].log_spread + ranked[0].log_spread);
-        bool known_spread = ranked[i].log_spread > 0 || ranked[0].log_spread > 0;
-        ranked[i].finalist = i < (size_t)topk || (known_spread && close) || !is_represented(ranked, i);
-        n_finalists += ranked[i].finalist;
+    for (size_t i = 0; i < n; i++)
+        ranked[i].finalist = false;
+    for (int pass = 0; pass < N_PASSES; pass++) {
+        for (size_t i = 0; i < n && n_finalists < MF_FINALISTS_MAX; i++) {
+            if (ranked[i].finalist || !gets_place((enum pass)pass, ranked, n, i, (size_t)topk))
+                continue;
+            ranked[i].finalist = true;
+            n_finalists++;
+        }
     }
     return n_finalists;
 }

@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 #include "common/buf.h"
+#include "common/path.h"
 #include "common/status.h"
-#include "server/path.h"
 
 #define MF_FINALISTS_MAX 32
 
@@ -18,10 +18,12 @@ struct mf_ranked {
     double log_spread; /* of its structure's ratios; 0 when unknown */
     bool finalist;
 };
-/* Sorts by forecast (ties keep the order of the paths, which is by names) and marks the finalists: the K cheapest, more
- * of them when the spread of the forecasts is wider than the gap, and the cheapest of every structure and of every
- * block_m, at most MF_FINALISTS_MAX. Not of every pair of the two: that would fill the race with the pairs of the first
- * structures, and leave whole structures out. Returns how many. */
+/* Sorts by forecast (ties keep the order of the paths, which is by names) and marks the finalists, at most
+ * MF_FINALISTS_MAX: the cheapest of every structure and of every block_m, the K cheapest, and more where the spread of the
+ * forecasts is wider than the gap. Where there are too many, the cheapest of each structure in which one kernel does both GEMMs
+ * (FLAT, one stage, one launch) have their place first: whether such a one beats two stages is decided by a race, never by
+ * a sum. Not of every pair of structure and block_m: that would fill the race with the pairs of the first structures,
+ * and leave whole structures out. Returns how many. */
 size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk);
 
 struct mf_race_rounds {

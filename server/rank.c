@@ -9,6 +9,7 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "common/text.h"
+#include "server/promote.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -358,6 +359,8 @@ static int start_race(struct mf_farm *f, struct mf_goal *g, const int64_t *ids, 
     struct mf_buf body;
     mf_buf_init(&body, 16u << 10);
     mf_race_schedule(forecast_us, n, f->options.race_s, &schedule);
+    if (g->batch->options.iters > 0)
+        schedule.fresh = g->batch->options.iters;
     (void)mf_buf_adds(&body, "{\"pipelines\":[");
     for (size_t i = 0; i < n; i++)
         (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", ids[i]);
@@ -422,17 +425,63 @@ static int load_goals(struct mf_farm *f, const struct mf_ids *ids, struct mf_goa
     return 0;
 }
 
+/* Where known rows stand unless they are beaten one by one (promote.h), the layout of all of them goes first, if it serves as many
+ * goals as any: another one could not stand beside those that are kept. */
+static int prefer_known(struct mf_farm *f, struct mf_goal **goals, size_t n, struct layout *layouts,
+                        size_t n_layouts)
+{
+    char known[MF_PATH_LAYOUT_MAX] = "", one[MF_PATH_LAYOUT_MAX];
+    for (size_t i = 0; i < n; i++) {
+        int r = mf_promote_layout(f, goals[i], one);
+        if (r < 0)
+            return r;
+        if (r > 0 && *known && strcmp(known, one) != 0)
+            return 0;
+        if (r > 0)
+            memcpy(known, one, sizeof(known));
+    }
+    for (size_t k = 1; *known && k < n_layouts; k++) {
+        if (strcmp(layouts[k].text, known) != 0 || layouts[k].n_goals < layouts[0].n_goals)
+            continue;
+        struct layout first = layouts[k];
+        memmove(layouts + 1, layouts, k * sizeof(layouts[0]));
+        layouts[0] = first;
+        break;
+    }
+    return 0;
+}
+
+/* The layout that the weights lie in already is the only one, whether a goal has a pipeline in it or not. */
+static size_t pin(const char *layout, struct layout *layouts, size_t n)
+{
+    size_t at = 0;
+    while (at < n && strcmp(layouts[at].text, layout) != 0)
+        at++;
+    struct layout pinned = at < n ? layouts[at] : (struct layout){.n_goals = 0};
+    (void)mf_copy(pinned.text, sizeof(pinned.text), layout);
+    at = MF_MIN(at, (size_t)LAYOUTS_MAX - 1);
+    memmove(layouts + 1, layouts, at * sizeof(layouts[0]));
+    layouts[0] = pinned;
+    return MF_MAX(n, at + 1);
+}
+
 static int choose(struct mf_farm *f, struct mf_goal **goals, size_t n, bool is_free)
 {
+    const char *pinned = goals[0]->batch->options.layout;
     struct layout layouts[LAYOUTS_MAX];
     double free_us = 0;
     size_t n_layouts = list_layouts(goals, n, layouts);
     qsort(layouts, n_layouts, sizeof(layouts[0]), compare_layouts);
+    int r = is_free || *pinned ? 0 : prefer_known(f, goals, n, layouts, n_layouts);
+    if (*pinned)
+        n_layouts = pin(pinned, layouts, n_layouts);
+    if (r < 0)
+        return r;
     for (size_t i = 0; i < n; i++) {
         if (is_free || isfinite(best_in(goals[i]->forecast, layouts[0].text)))
             free_us += best_in(goals[i]->forecast, NULL);
     }
-    int r = record_layouts(f, goals[0], layouts, n_layouts, free_us, is_free);
+    r = record_layouts(f, goals[0], layouts, n_layouts, free_us, is_free);
     for (size_t i = 0; r == 0 && i < n; i++)
         r = finish(f, goals[i], is_free ? NULL : layouts[0].text);
     return r;

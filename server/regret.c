@@ -37,35 +37,46 @@ static bool has_block(const struct entrant *e, size_t n, int block_m)
     return false;
 }
 
-/* The winner first; then the fastest of each other block_m, since that is what a routing changes most; then by time. */
-static int choose(struct mf_farm *f, const struct mf_lease *race, int winner, struct entrant *ret,
-                  size_t *ret_n)
+struct rivals {
+    struct entrant of[MF_FINALISTS_MAX];
+    size_t n;
+    int64_t winner;
+};
+
+static int take_survivor(void *context, int64_t pipeline, double us, int block_m)
 {
-    struct entrant rivals[MF_FINALISTS_MAX];
-    size_t n = 0, n_rivals = 0;
-    for (size_t i = 0; i < race->n; i++) {
-        const struct mf_lease_item *item = &race->items[i];
-        struct mf_pipeline p;
-        if (item->status != MF_STATUS_OK || !(item->us > 0))
-            continue;
-        int r = mf_store_pipeline_get(f->store, item->id, &p);
-        if (r < 0)
-            return r;
-        struct entrant e = {item->id, item->us, p.block_m};
-        mf_pipeline_release(&p);
-        if ((int)i == winner)
-            ret[n++] = e;
-        else
-            rivals[n_rivals++] = e;
-    }
-    qsort(rivals, n_rivals, sizeof(*rivals), compare);
+    struct rivals *r = context;
+    if (pipeline != r->winner && r->n < MF_ARRAY_LEN(r->of))
+        r->of[r->n++] = (struct entrant){pipeline, us, block_m};
+    return 0;
+}
+
+/* The config's pipeline first; then the fastest of each other block_m, since that is what a routing changes most; then by
+ * time. */
+static int choose(struct mf_farm *f, int64_t goal, struct entrant *ret, size_t *ret_n)
+{
+    struct rivals rivals = {.n = 0};
+    struct mf_pipeline p;
+    size_t n = 1;
+    int r = mf_store_config_get(f->store, goal, &ret[0].pipeline, &ret[0].us);
+    if (r == 0)
+        r = mf_store_pipeline_get(f->store, ret[0].pipeline, &p);
+    if (r < 0)
+        return r;
+    ret[0].block_m = p.block_m;
+    mf_pipeline_release(&p);
+    rivals.winner = ret[0].pipeline;
+    r = mf_store_survivors_each(f->store, goal, take_survivor, &rivals);
+    if (r < 0)
+        return r;
+    qsort(rivals.of, rivals.n, sizeof(rivals.of[0]), compare);
     for (int rest = 0; rest < 2; rest++) {
-        for (size_t i = 0; i < n_rivals && n <= RIVALS_MAX; i++) {
+        for (size_t i = 0; i < rivals.n && n <= RIVALS_MAX; i++) {
             bool taken = false;
             for (size_t j = 0; j < n; j++)
-                taken |= ret[j].pipeline == rivals[i].pipeline;
-            if (!taken && (rest || !has_block(ret, n, rivals[i].block_m)))
-                ret[n++] = rivals[i];
+                taken |= ret[j].pipeline == rivals.of[i].pipeline;
+            if (!taken && (rest || !has_block(ret, n, rivals.of[i].block_m)))
+                ret[n++] = rivals.of[i];
         }
     }
     *ret_n = n;
@@ -107,12 +118,12 @@ static int add_unit(struct mf_farm *f, struct mf_goal *g, const struct entrant *
     return r;
 }
 
-int mf_regret_start(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *race, int winner)
+int mf_regret_start(struct mf_farm *f, struct mf_goal *g)
 {
     const struct mf_batch_options *o = &g->batch->options;
     struct entrant entrants[RIVALS_MAX + 1];
     size_t n = 0;
-    int r = o->n_regret > 0 ? choose(f, race, winner, entrants, &n) : 0;
+    int r = o->n_regret > 0 ? choose(f, g->id, entrants, &n) : 0;
     if (r < 0 || o->n_regret == 0)
         return r;
     double budget_s = COST_SHARE * f->options.race_s / o->n_regret;

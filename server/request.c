@@ -1,6 +1,7 @@
 #include "server/request.h"
 
 #include "common/cleanup.h"
+#include "common/text.h"
 #include "server/problem.h"
 
 #include <string.h>
@@ -40,4 +41,26 @@ const char *mf_request_query(const struct mf_request *r, const char *name)
         if (strcmp(r->query[i].name, name) == 0)
             return r->query[i].value;
     return NULL;
+}
+
+bool mf_request_flag(const struct mf_request *r, const char *name)
+{
+    bool value = false;
+    const char *text = mf_request_query(r, name);
+    if (text)
+        (void)mf_parse_bool(text, &value);
+    return value;
+}
+
+bool mf_request_has(const struct mf_request *r, const char *etag)
+{
+    const char *tags = r->if_none_match;
+    if (strcmp(tags, "*") == 0)
+        return true;
+    for (const char *p = strstr(tags, etag); p; p = strstr(p + 1, etag)) {
+        char after = p[strlen(etag)];
+        if (after == 0 || after == ',' || after == ' ')
+            return true;
+    }
+    return false;
 }

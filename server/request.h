@@ -16,6 +16,7 @@
 struct mf_route;
 
 #define MF_REQUEST_QUERY_MAX 16
+#define MF_PATH_NAME_MAX     64
 #define MF_REQUEST_BODY_MAX  (16u << 20)
 
 struct mf_query_item {
@@ -34,9 +35,11 @@ struct mf_response {
 
 struct mf_request {
     const struct mf_route *route;
-    int hop;            /* which of the route's hops comes next */
-    void *exchange;     /* the HTTP thread's own; others pass it on */
-    int64_t path_id[2]; /* the numbers in the path, in order */
+    int hop;                          /* which of the route's hops comes next */
+    void *exchange;                   /* the HTTP thread's own; others pass it on */
+    int64_t path_id[2];               /* the numbers in the path, in order */
+    char path_name[MF_PATH_NAME_MAX]; /* the name in it; "" for none */
+    int64_t token;                    /* that let it in; 0: none was needed */
     int n_query;
     struct mf_query_item query[MF_REQUEST_QUERY_MAX];
     char content_type[96];
@@ -58,3 +61,7 @@ struct mf_request *mf_request_new(void);
 struct mf_request *mf_request_free(struct mf_request *r);
 /* NULL when absent. */
 const char *mf_request_query(const struct mf_request *r, const char *name);
+/* A flag that is absent is false; its value was checked with the query. */
+bool mf_request_flag(const struct mf_request *r, const char *name);
+/* The client has that version already: its If-None-Match names the tag. */
+bool mf_request_has(const struct mf_request *r, const char *etag);

@@ -178,6 +178,7 @@ int mf_result_extra(const cJSON *json, const struct mf_result_note *note, char *
         add_number(&b, json, numbers[i]);
     add_text(&b, "died", note->died);
     add_text(&b, "routing", note->routing);
+    add_text(&b, "unit", note->compares ? "compare" : NULL);
     int r = add_json(&b, "fresh", mf_json_array(json, "fresh"));
     if (r == 0)
         r = add_json(&b, "race", mf_json_object(json, "race"));

@@ -40,6 +40,7 @@ void mf_result_judge(struct mf_result_message *m, double flops, double bytes,
 struct mf_result_note {
     const char *died;    /* how its first death was called, which is tried again */
     const char *routing; /* where it is not the batch's */
+    bool compares;       /* it is of a comparison with the known row */
 };
 /* What has no column, as JSON text, on the heap: mode, canary, row_limit, dropped_at, what its code takes of a compute unit, the note, fresh, race. NULL in *ret:
  * there is nothing. -ENOMEM, -EFBIG. */

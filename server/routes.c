@@ -28,6 +28,11 @@ static const struct mf_parameter submit_parameters[] = {
     {"regret", MF_PARAM_TEXT,
      "routing profiles that the winner races its rivals under once more, comma-separated, at most 4; none "
      "(default: balanced,zipf:1.2)"},
+    {"warmup", MF_PARAM_INT, "runs of each candidate whose times do not count, 0 to 1000 (default 0)"},
+    {"iters", MF_PARAM_INT,
+     "samples behind the winner's time, 5 to 4000 (default: at most 20, as many as its race has time for)"},
+    {"split_k", MF_PARAM_FLAG, "0: steps that cut K are left out (default 1)"},
+    {"shape_grouped", MF_PARAM_FLAG, "1: one worker measures all of a shape, while it is there (default 0)"},
     {"search", MF_PARAM_TEXT,
      "race (default), exhaustive, or enumerate: nothing is measured, the goals say what would be tried"},
     {"consumer", MF_PARAM_TEXT,
@@ -38,6 +43,11 @@ static const struct mf_parameter submit_parameters[] = {
      "least bytes of traffic a call that a step of several ops has to save beside a kernel for each (default "
      "0)"},
     {"layout", MF_PARAM_TEXT, "common (default: one weight layout per layer model) or free"},
+    {"promote", MF_PARAM_TEXT,
+     "always (default): the new row of a key stands; improved (default with a baseline): the known one does, "
+     "unless the new one wins against it"},
+    {"min_effect", MF_PARAM_NUMBER,
+     "least that a new row has to win by, with promote=improved, as a share (default 0.03)"},
     {"seed", MF_PARAM_INT, "seed of the data (default 1)"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
@@ -90,6 +100,40 @@ static const struct mf_parameter revive_parameters[] = {
     }
 static const struct mf_parameter export_parameters[] = {
     EXPORT_FILTERS,
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+static const struct mf_parameter freeze_parameters[] = {
+    EXPORT_FILTERS,
+    {"name", MF_PARAM_TEXT,
+     "of the release: a letter and up to 62 letters, digits, '.', '_' and '-' (default: r- and the first "
+     "twelve digits of its hash)"},
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+static const struct mf_parameter releases_parameters[] = {
+    {"name", MF_PARAM_TEXT, "only the one of this name"},
+    {"sha256", MF_PARAM_TEXT, "only those whose table has this hash"},
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+static const struct mf_parameter diff_parameters[] = {
+    {"against", MF_PARAM_INT, "number of the older release (default: the one before it)"},
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+static const struct mf_parameter move_parameters[] = {
+    {"release", MF_PARAM_INT, "number of the release that is staged, approved or taken back"},
+    {"reason", MF_PARAM_TEXT, "why, in words; it is kept with the move"},
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+static const struct mf_parameter misses_parameters[] = {
+    {"class", MF_PARAM_TEXT, "only those of this device class: gfx942/304"},
+    {"state", MF_PARAM_TEXT,
+     "only those in this state: open, tuning, tuned, or failed (its goal failed or was cancelled)"},
+    {NULL, MF_PARAM_TEXT, NULL},
+};
+static const struct mf_parameter submit_misses_parameters[] = {
+    {"class", MF_PARAM_TEXT, "only those of this device class: gfx942/304"},
+    {"min_count", MF_PARAM_INT, "only those that were missed at least so often (default 1)"},
+    {"failed", MF_PARAM_FLAG, "1: those whose goal failed or was cancelled too"},
+    {"priority", MF_PARAM_INT, "of the batches, 0 to 100 (default 50)"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter token_parameters[] = {
@@ -176,6 +220,40 @@ static const struct mf_route routes[] = {
      "listLeftOut", "Rows that the export leaves out, with reasons", "LeftOut", JSON, {0}, {200, 409}, export_parameters, true},
     {"POST", "/api/v1/export/merge", MF_ROLE_READ, READER(mf_api_merge),
      "mergeTable", "Merge the configs into an existing table", "Merge", JSON, {CSV}, {200, 409, 413, 415, 422}, merge_parameters, false},
+    {"POST", "/api/v1/releases", MF_ROLE_SUBMIT, {{MF_OWNER_READER, mf_api_freeze_read}, {MF_OWNER_WRITER, mf_api_freeze_write}},
+     "freezeRelease", "Freeze an export with a manifest; the same name, filters and bytes again are the same release", "NewRelease", JSON, {0}, {200, 201, 409, 422}, freeze_parameters, false},
+    {"GET", "/api/v1/releases", MF_ROLE_READ, READER(mf_api_releases),
+     "listReleases", "Frozen exports, newest first", "Release", JSON, {0}, {200}, releases_parameters, true},
+    {"GET", "/api/v1/releases/{id}", MF_ROLE_READ, READER(mf_api_release),
+     "getRelease", "One release, and the channels that have it", "Release", JSON, {0}, {200}, NULL, false},
+    {"GET", "/api/v1/releases/{id}/manifest.json", MF_ROLE_READ, READER(mf_api_release_manifest),
+     "getManifest", "Its manifest: of every row where it comes from", "Manifest", JSON, {0}, {200, 304}, NULL, false},
+    {"GET", "/api/v1/releases/{id}/tuned_fmoe.csv", MF_ROLE_READ, READER(mf_api_release_csv),
+     "getReleaseTable", "Its table, byte for byte as it was frozen", NULL, CSV, {0}, {200, 304}, NULL, false},
+    {"GET", "/api/v1/releases/{id}/rows", MF_ROLE_READ, READER(mf_api_release_rows),
+     "listReleaseRows", "Its rows, each with the way to its samples", "ReleaseRow", JSON, {0}, {200}, NULL, true},
+    {"GET", "/api/v1/releases/{id}/diff", MF_ROLE_READ, READER(mf_api_release_diff),
+     "diffReleases", "What it changes of an older one, key by key", "ReleaseDiff", JSON, {0}, {200}, diff_parameters, false},
+    {"GET", "/api/v1/channels", MF_ROLE_READ, READER(mf_api_channels),
+     "listChannels", "Channels: what each has, and what is staged", "Channel", JSON, {0}, {200}, NULL, true},
+    {"GET", "/api/v1/channels/{name}", MF_ROLE_READ, READER(mf_api_channel),
+     "getChannel", "One channel", "Channel", JSON, {0}, {200}, NULL, false},
+    {"GET", "/api/v1/channels/{name}/tuned_fmoe.csv", MF_ROLE_READ, READER(mf_api_channel_csv),
+     "pullChannel", "The table of its current release: what deployment asks for again and again", NULL, CSV, {0}, {200, 304}, NULL, false},
+    {"GET", "/api/v1/channels/{name}/history", MF_ROLE_READ, READER(mf_api_channel_history),
+     "listMoves", "Its moves, latest first", "ChannelMove", JSON, {0}, {200}, NULL, true},
+    {"POST", "/api/v1/channels/{name}/stage", MF_ROLE_SUBMIT, WRITER(mf_api_stage),
+     "stageRelease", "Put a release up for approval; the channel is made if need be", "Moved", JSON, {0}, {200, 409}, move_parameters, false},
+    {"POST", "/api/v1/channels/{name}/approve", MF_ROLE_ADMIN, WRITER(mf_api_approve),
+     "approveRelease", "Have the channel give out what is staged", "Moved", JSON, {0}, {200, 409}, move_parameters, false},
+    {"POST", "/api/v1/channels/{name}/rollback", MF_ROLE_ADMIN, WRITER(mf_api_rollback),
+     "rollbackRelease", "Take the current release back, to the one that was approved before it", "Moved", JSON, {0}, {200, 409}, move_parameters, false},
+    {"POST", "/api/v1/misses", MF_ROLE_SUBMIT, {{MF_OWNER_READER, mf_api_misses_read}, {MF_OWNER_WRITER, mf_api_misses_write}},
+     "reportMisses", "Count look-ups of production that found no row", "MissReceipt", JSON, {JSON}, {200, 201, 409, 413, 415, 422}, NULL, false},
+    {"GET", "/api/v1/misses", MF_ROLE_READ, READER(mf_api_misses),
+     "listMisses", "What production missed, most missed first", "Miss", JSON, {0}, {200}, misses_parameters, true},
+    {"POST", "/api/v1/misses/submit", MF_ROLE_SUBMIT, WRITER(mf_api_misses_submit),
+     "submitMisses", "Tune what production missed: a batch for each device class", "MissBatches", JSON, {0}, {200, 201}, submit_misses_parameters, false},
     {"POST", "/api/v1/session", MF_ROLE_READ, HTTP(mf_api_session),
      "beginSession", "Keep the token of this request in a cookie, for a browser", "Done", JSON, {0}, {200}, NULL, false},
     {"POST", "/api/v1/session/end", MF_ROLE_NONE, HTTP(mf_api_session_end),
@@ -202,6 +280,7 @@ static const struct mf_route routes[] = {
     {"GET", "/page/app.js", MF_ROLE_NONE, HTTP(mf_api_page), "getScript", "Its script", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
     {"GET", "/page/views.js", MF_ROLE_NONE, HTTP(mf_api_page), "getViews", "Its views", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
     {"GET", "/page/goal.js", MF_ROLE_NONE, HTTP(mf_api_page), "getGoalView", "Its view of a goal", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/releases.js", MF_ROLE_NONE, HTTP(mf_api_page), "getReleasesView", "Its view of releases", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
     {"GET", "/page/plots.js", MF_ROLE_NONE, HTTP(mf_api_page), "getPlots", "Its plots", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
     {"GET", "/page/charts.js", MF_ROLE_NONE, HTTP(mf_api_page), "getCharts", "Its charts", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
     {"GET", "/page/app.css", MF_ROLE_NONE, HTTP(mf_api_page), "getStyle", "Its style", NULL, "text/css", {0}, {200, 304}, NULL, false},
@@ -218,8 +297,31 @@ const struct mf_route *mf_routes(size_t *ret_n)
     return routes;
 }
 
-/* Matches a path against a pattern; "{id}" takes a decimal number from 1 on, without leading zeros. */
-static bool path_match(const char *pattern, const char *path, int64_t ids[2])
+/* A decimal number from 1 on, without leading zeros; what is behind it, NULL: it is none. */
+static const char *take_id(const char *path, int64_t *ret)
+{
+    char digits[20];
+    size_t len = strspn(path, "0123456789");
+    if (len == 0 || len >= sizeof(digits) || *path == '0')
+        return NULL;
+    memcpy(digits, path, len);
+    digits[len] = 0;
+    return mf_parse_i64(digits, 1, INT64_MAX, ret) < 0 ? NULL : path + len;
+}
+
+static const char *take_name(const char *path, char ret[MF_PATH_NAME_MAX])
+{
+    size_t len = strcspn(path, "/");
+    if (len >= MF_PATH_NAME_MAX)
+        return NULL;
+    memcpy(ret, path, len);
+    ret[len] = 0;
+    /* "." and ".." are names that clients resolve */
+    return mf_is_name(ret, MF_PATH_NAME_MAX - 1) && *ret != '.' ? path + len : NULL;
+}
+
+/* Matches a path against a pattern; "{id}" takes a number, "{name}" a name. */
+static bool path_match(const char *pattern, const char *path, struct mf_path_parts *ret)
 {
     int n = 0;
     while (*pattern) {
@@ -228,15 +330,12 @@ static bool path_match(const char *pattern, const char *path, int64_t ids[2])
                 return false;
             continue;
         }
-        char digits[20];
-        size_t len = strspn(path, "0123456789");
-        if (n == 2 || len == 0 || len >= sizeof(digits) || *path == '0')
+        bool name = strncmp(pattern, "{name}", 6) == 0;
+        if (!name && n == 2)
             return false;
-        memcpy(digits, path, len);
-        digits[len] = 0;
-        if (mf_parse_i64(digits, 1, INT64_MAX, &ids[n++]) < 0)
+        path = name ? take_name(path, ret->name) : take_id(path, &ret->ids[n++]);
+        if (!path)
             return false;
-        path += len;
         pattern = strchr(pattern, '}') + 1;
     }
     return *path == 0;
@@ -249,17 +348,17 @@ static void allow_add(char *allow, size_t cap, const char *method)
            strcmp(method, "GET") == 0 ? ", HEAD" : "");
 }
 
-const struct mf_route *mf_route_find(const char *method, const char *path, int64_t ret_ids[2],
+const struct mf_route *mf_route_find(const char *method, const char *path, struct mf_path_parts *ret,
                                      char *ret_allow, size_t allow_cap)
 {
     const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
     *ret_allow = 0;
     for (size_t i = 0; i < MF_ARRAY_LEN(routes); i++) {
-        int64_t ids[2] = {0, 0};
-        if (!path_match(routes[i].path, path, ids))
+        struct mf_path_parts parts = {0};
+        if (!path_match(routes[i].path, path, &parts))
             continue;
         if (strcmp(routes[i].method, wanted) == 0) {
-            memcpy(ret_ids, ids, sizeof(ids));
+            *ret = parts;
             return &routes[i];
         }
         allow_add(ret_allow, allow_cap, routes[i].method);

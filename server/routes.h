@@ -33,8 +33,8 @@ struct mf_parameter {
 
 struct mf_route {
     const char *method; /* GET answers HEAD too */
-    const char *path;   /* "{id}" stands for a positive number, at most two */
-    enum mf_role role;  /* that it takes, where tokens are needed */
+    const char *path; /* "{id}" stands for a positive number, at most two; "{name}" for a name, at most one */
+    enum mf_role role; /* that it takes, where tokens are needed */
     struct mf_hop hops[MF_ROUTE_HOPS];
     const char *operation; /* operationId */
     const char *summary;
@@ -47,9 +47,14 @@ struct mf_route {
 };
 
 const struct mf_route *mf_routes(size_t *ret_n);
-/* The route of a path, whatever the method, and the numbers in it. When only the method is wrong: NULL, and
+/* What a path names. */
+struct mf_path_parts {
+    int64_t ids[2];
+    char name[MF_PATH_NAME_MAX];
+};
+/* The route of a path, whatever the method, and what the path names. When only the method is wrong: NULL, and
  * ret_allow (a comma list, "" when the path is unknown). "HEAD" finds a GET. */
-const struct mf_route *mf_route_find(const char *method, const char *path, int64_t ret_ids[2],
+const struct mf_route *mf_route_find(const char *method, const char *path, struct mf_path_parts *ret,
                                      char *ret_allow, size_t allow_cap);
 /* Refuses query parameters that the route does not know (400), and fills in a page's limits. */
 int mf_route_check_query(struct mf_request *r);

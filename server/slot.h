@@ -79,9 +79,10 @@ int mf_slots_add(struct mf_slots *s, const char *name, const struct mf_peer *pee
 int mf_slots_move(struct mf_slots *s, struct mf_slot *slot, const struct mf_peer *peer);
 /* Frees it; no lease may point to it any more. */
 void mf_slots_remove(struct mf_slots *s, struct mf_slot *slot);
-/* Those of the class that take units; revision NULL: any; not counting `except`. */
-int mf_slots_count(const struct mf_slots *s, int64_t class_id, const char *revision,
-                   const struct mf_slot *except);
+/* Those of the class that take units; revision NULL: any. */
+int mf_slots_count(const struct mf_slots *s, int64_t class_id, const char *revision);
+/* The others that could take what this one may: of its class, model and revision. */
+int mf_slots_like(const struct mf_slots *s, const struct mf_slot *slot);
 /* Units of the class became ready: its slots may ask again. */
 void mf_slots_feed(struct mf_slots *s, int64_t class_id);
 /* "idle", "busy" or "draining". */

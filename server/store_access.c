@@ -64,6 +64,20 @@ int mf_store_token_stands(struct mf_store *s, int64_t id, int64_t now_ms)
     return mf_sql_get_i64(s, "SELECT id FROM token WHERE id = ?1 AND" STANDS, &found, "ii", id, now_ms);
 }
 
+int mf_store_token_name(struct mf_store *s, int64_t id, char ret[MF_TOKEN_NAME_MAX])
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    *ret = '\0';
+    if (id == 0)
+        return 0;
+    int r = mf_sql(s, "SELECT name FROM token WHERE id = ?", &q, "i", id);
+    if (r == 0)
+        r = mf_sql_next(q);
+    if (r <= 0)
+        return r < 0 ? r : -ENOENT;
+    return mf_copy(ret, MF_TOKEN_NAME_MAX, mf_sql_text(q, 0));
+}
+
 int mf_store_enrolment_find(struct mf_store *s, const uint8_t hash[MF_KEY_SIZE], int64_t now_ms,
                             int64_t *ret_id)
 {

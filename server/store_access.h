@@ -6,6 +6,8 @@
 #include "server/store.h"
 #include "server/store_read.h"
 
+#define MF_TOKEN_NAME_MAX 64
+
 struct mf_token_row {
     enum mf_role role;
     const char *name;
@@ -23,6 +25,8 @@ int mf_store_token_check(struct mf_store *s, int64_t id, const uint8_t secret[MF
                          enum mf_role *ret_role);
 /* The same of a token that was checked before. */
 int mf_store_token_stands(struct mf_store *s, int64_t id, int64_t now_ms);
+/* Whose a token is, also one that has ended; "" for 0, which is none. -ENOENT. */
+int mf_store_token_name(struct mf_store *s, int64_t id, char ret[MF_TOKEN_NAME_MAX]);
 /* 1: an enrolment token of that hash stands, used or not; 0: none. */
 int mf_store_enrolment_find(struct mf_store *s, const uint8_t hash[MF_KEY_SIZE], int64_t now_ms,
                             int64_t *ret_id);

@@ -186,6 +186,17 @@ int mf_store_goal_model(struct mf_store *s, int64_t goal, int64_t model)
     return done(mf_sql_run(s, "UPDATE goal SET model = ? WHERE id = ? AND model IS NULL", "ii", model, goal));
 }
 
+int mf_store_goal_worker(struct mf_store *s, int64_t goal, int64_t worker)
+{
+    return done(
+        mf_sql_run(s, "UPDATE goal SET worker = ? WHERE id = ? AND worker IS NULL", "ii", worker, goal));
+}
+
+int mf_store_goals_unpin(struct mf_store *s, int64_t worker)
+{
+    return done(mf_sql_run(s, "UPDATE goal SET worker = NULL WHERE worker = ?", "i", worker));
+}
+
 int mf_store_goals_adopt(struct mf_store *s, int64_t class)
 {
     return mf_sql_run(s, "UPDATE goal SET class = ? WHERE state = 'waiting' AND class IS NULL", "i", class);

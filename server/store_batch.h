@@ -19,6 +19,7 @@ int mf_ids_add(struct mf_ids *ids, int64_t id);
     X(P, PROBING, "probing")         \
     X(P, RANKING, "ranking")         \
     X(P, RACING, "racing")           \
+    X(P, COMPARING, "comparing")     \
     X(P, DONE, "done")               \
     X(P, FAILED, "failed")           \
     X(P, CANCELLED, "cancelled")
@@ -61,6 +62,9 @@ int mf_store_goal_enumerating(struct mf_store *s, int64_t goal, int64_t enumerat
 int mf_store_goal_steps(struct mf_store *s, int64_t goal, int64_t n_steps, int64_t n_measured);
 /* Only when it has none yet. */
 int mf_store_goal_model(struct mf_store *s, int64_t goal, int64_t model);
+/* From now on only that worker measures the goal, until it leaves. */
+int mf_store_goal_worker(struct mf_store *s, int64_t goal, int64_t worker);
+int mf_store_goals_unpin(struct mf_store *s, int64_t worker);
 /* Goals without a class get this one. */
 int mf_store_goals_adopt(struct mf_store *s, int64_t class);
 

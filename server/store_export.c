@@ -19,32 +19,41 @@
 #define FILTER_TYPES   "ItItt"
 #define FILTER_ARGS(f) (f)->batch, (f)->gfx, (f)->cu_num, (f)->model, (f)->layer_model
 
-/* The winner's fresh samples are behind us; without them, those of its race. */
-/* Of several configs of a key the last one counts: by its id, for dates are of a clock that may have been set back. */
+/* The config of a goal whose promotion is pending or stays undecided is nobody's row. */
+#define STANDS(goal)                                              \
+    " NOT EXISTS (SELECT 1 FROM promotion x WHERE x.goal = " goal \
+    " AND x.decision IN ('pending', 'undecided'))"
+
+/* The winner's fresh samples are behind us; without them, those of its race; those of its comparison behind a row that was
+ * kept. Of several configs of a key the last one counts: by its id, for dates are of a clock that may have been set back. */
 #define CONFIGS(batch)                                                                                       \
     "SELECT q.gfx, q.cu_num, q.model, q.simulated, q.row, q.layout, q.provenance, q.block_m, q.us, q.us1, "  \
     "q.us2, q.err1, q.err2, q.steps,"                                                                        \
-    " coalesce(json_array_length(r.extra, '$.fresh'), length(r.samples) / 4, 0),"                            \
-    " coalesce((SELECT json_extract(x.extra, '$.race.mad') FROM result x WHERE x.goal = q.goal AND x.step "  \
-    "IS NULL AND x.pipeline IS NULL"                                                                         \
+    " coalesce(o.n, json_array_length(r.extra, '$.fresh'), length(r.samples) / 4, 0),"                       \
+    " coalesce(o.mad, (SELECT json_extract(x.extra, '$.race.mad') FROM result x WHERE x.goal = q.goal"       \
+    "           AND x.step IS NULL AND x.pipeline IS NULL"                                                   \
     "           AND x.final = 1 AND json_extract(x.extra, '$.race') IS NOT NULL ORDER BY x.id DESC LIMIT "   \
-    "1), r.mad, 0)"                                                                                          \
+    "1), r.mad, 0), q.config, q.goal, q.pipeline, q.ties, q.regret, q.batch,"                                \
+    " coalesce(o.decision = 'promoted' AND o.source <> '', 0)"                                               \
     " FROM (SELECT c.gfx AS gfx, c.cu_num AS cu_num, m.name AS model, m.simulated AS simulated, s.row AS "   \
     "row,"                                                                                                   \
     "  s.layer_model AS layer_model, s.token AS token, p.layout AS layout, f.provenance AS provenance, "     \
     "p.block_m AS block_m,"                                                                                  \
     "  f.us AS us, f.us1 AS us1, f.us2 AS us2, f.err1 AS err1, f.err2 AS err2, p.steps AS steps, f.goal AS " \
-    "goal, p.id AS pipeline,"                                                                                \
+    "goal, p.id AS pipeline, f.id AS config, f.ties AS ties, f.regret AS regret, g.batch AS batch,"          \
     "  row_number() OVER (PARTITION BY f.class, f.model, f.shape ORDER BY f.id DESC) AS nth"                 \
     "  FROM config f JOIN goal g ON g.id = f.goal JOIN shape s ON s.id = f.shape JOIN device_class c ON "    \
     "c.id = f.class"                                                                                         \
     "  JOIN device_model m ON m.id = f.model JOIN pipeline p ON p.id = f.pipeline WHERE" FILTER(             \
-        batch) ") q"                                                                                         \
-               " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE goal = q.goal AND step IS "  \
-               "NULL AND "                                                                                   \
-               "final = 1 AND pipeline = q.pipeline"                                                         \
-               "  AND us IS NOT NULL) WHERE nth = 1 ORDER BY q.gfx, q.cu_num, q.layer_model, q.token, "      \
-               "q.model"
+        batch) " AND" STANDS("f.goal") ") q"                                                                 \
+                                       " LEFT JOIN promotion o ON o.goal = q.goal"                           \
+                                       " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE "    \
+                                       "goal = q.goal AND step IS "                                          \
+                                       "NULL AND "                                                           \
+                                       "final = 1 AND pipeline = q.pipeline"                                 \
+                                       "  AND us IS NOT NULL) WHERE nth = 1 ORDER BY q.gfx, q.cu_num, "      \
+                                       "q.layer_model, q.token, "                                            \
+                                       "q.model"
 
 /* -EOVERFLOW: more steps than a pipeline can have. */
 static int read_steps(struct mf_store *s, const char *ids, struct mf_export_config *c)
@@ -89,6 +98,13 @@ static int read_config(struct mf_store *s, const struct mf_sql *q, mf_export_eac
         .err2 = mf_sql_double(q, 12),
         .n = mf_sql_i64(q, 14),
         .mad = mf_sql_double(q, 15),
+        .config = mf_sql_i64(q, 16),
+        .goal = mf_sql_i64(q, 17),
+        .pipeline = mf_sql_i64(q, 18),
+        .ties = mf_sql_text(q, 19),
+        .regret = mf_sql_text(q, 20),
+        .batch = mf_sql_i64(q, 21),
+        .promoted = mf_sql_i64(q, 22) != 0,
     };
     int r = mf_copy(c.class.gfx, sizeof(c.class.gfx), mf_sql_text(q, 0));
     if (r == 0)
@@ -110,27 +126,83 @@ int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, m
     return r;
 }
 
-#define FAILED(batch)                                                                                   \
-    "SELECT c.gfx || '/' || c.cu_num, s.row, g.reason FROM goal g JOIN shape s ON s.id = g.shape"       \
-    " JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"                 \
-    " WHERE g.state = 'failed' AND" FILTER(                                                             \
-        batch) " AND g.id = (SELECT max(id) FROM goal WHERE shape = g.shape "                           \
-               "AND class = g.class AND state IN ('done', 'failed'))"                                   \
-               " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class)" \
-               " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token"
+#define FAILED(batch)                                                                                    \
+    "SELECT c.gfx || '/' || c.cu_num, s.row, coalesce((SELECT o.reason FROM promotion o WHERE o.goal = " \
+    "g.id),"                                                                                             \
+    " g.reason) FROM goal g JOIN shape s ON s.id = g.shape"                                              \
+    " JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"                  \
+    " WHERE (g.state = 'failed' OR g.id IN (SELECT goal FROM promotion WHERE decision = 'undecided')) "  \
+    "AND" FILTER(                                                                                        \
+        batch) " AND g.id = (SELECT max(id) FROM goal WHERE shape = g.shape "                            \
+               "AND class = g.class AND state IN ('done', 'failed'))"                                    \
+               " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class "  \
+               "AND" STANDS("f.goal") ")"                                                                \
+                                      " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token"
 
-int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *filter, mf_export_failed each,
-                           void *data)
+#define MISSING(batch)                                                                                       \
+    "SELECT coalesce(c.gfx || '/' || c.cu_num, ''), s.row, 'the goal is ' || g.state || CASE g.reason WHEN " \
+    "'' THEN '' ELSE ': ' || g.reason END FROM goal g JOIN shape s ON s.id = g.shape"                        \
+    " LEFT JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"                 \
+    " WHERE g.state NOT IN ('done', 'failed') AND" FILTER(                                                   \
+        batch) " AND g.id = (SELECT max(id) FROM goal WHERE shape = g.shape AND class IS g.class)"           \
+               " AND NOT EXISTS (SELECT 1 FROM goal x WHERE x.shape = g.shape AND x.class IS g.class AND "   \
+               "x.state IN ('done', 'failed'))"                                                              \
+               " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class "      \
+               "AND" STANDS("f.goal") ")"                                                                    \
+                                      " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token"
+
+static int each_without(struct mf_store *s, const char *literal, const struct mf_export_filter *filter,
+                        mf_export_failed each, void *data)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r =
-        mf_sql(s, filter->batch ? FAILED(OF_BATCH) : FAILED(OF_ALL), &q, FILTER_TYPES, FILTER_ARGS(filter));
+    int r = mf_sql(s, literal, &q, FILTER_TYPES, FILTER_ARGS(filter));
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         int e = each(mf_sql_text(q, 0), mf_sql_text(q, 1), mf_sql_text(q, 2), data);
         if (e < 0)
             return e;
     }
     return r;
+}
+
+int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *filter, mf_export_failed each,
+                           void *data)
+{
+    return each_without(s, filter->batch ? FAILED(OF_BATCH) : FAILED(OF_ALL), filter, each, data);
+}
+
+int mf_store_export_missing(struct mf_store *s, const struct mf_export_filter *filter, mf_export_failed each,
+                            void *data)
+{
+    return each_without(s, filter->batch ? MISSING(OF_BATCH) : MISSING(OF_ALL), filter, each, data);
+}
+
+int mf_store_export_names(struct mf_store *s, int64_t pipeline, char *ret, size_t cap)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    size_t len = 0;
+    *ret = '\0';
+    int r = mf_sql(s,
+                   "SELECT k.family || ':' || k.name FROM pipeline p, json_each(p.steps) e CROSS JOIN step t "
+                   "ON t.id = e.value JOIN kernel k ON k.id = t.kernel WHERE p.id = ?1 ORDER BY e.key",
+                   &q, "i", pipeline);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        mf_say(ret + len, cap - len, "%s%s", len ? "|" : "", mf_sql_text(q, 0));
+        len += strlen(ret + len);
+    }
+    return r;
+}
+
+int mf_store_export_promotion(struct mf_store *s, int64_t goal, char *ret, size_t cap)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    *ret = '\0';
+    int r = mf_sql(s,
+                   "SELECT json_object('decision', decision, 'reason', reason, 'source', source, 'known', "
+                   "known, 'known_us', known_us, 'least', least) FROM promotion WHERE goal = ?",
+                   &q, "i", goal);
+    if (r == 0)
+        r = mf_sql_next(q);
+    return r > 0 ? mf_copy(ret, cap, mf_sql_text(q, 0)) : r;
 }
 
 #define MODELS(batch)                                                                            \

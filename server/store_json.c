@@ -1,7 +1,6 @@
 #include "server/store_json.h"
 
 #include "common/json.h"
-#include "common/shape.h"
 
 #include <errno.h>
 #include <math.h>
@@ -24,8 +23,21 @@ static cJSON *column_json(const struct mf_sql *q, int column, char type)
         return json ? json : cJSON_CreateNull();
     }
     default:
-        return cJSON_CreateNumber((double)mf_sql_i64(q, column));
+        return NULL;
     }
+}
+
+/* Whole numbers are printed exactly, however large. */
+static int add_column(cJSON *o, const struct mf_sql *q, int column, char type)
+{
+    const char *name = sqlite3_column_name(q->stmt, column);
+    if (type == 'i' && !mf_sql_null(q, column))
+        return mf_json_add_i64(o, name, mf_sql_i64(q, column)) ? 0 : -ENOMEM;
+    cJSON *item = column_json(q, column, type);
+    if (item && cJSON_AddItemToObject(o, name, item))
+        return 0;
+    cJSON_Delete(item);
+    return -ENOMEM;
 }
 
 cJSON *mf_row_json(const struct mf_sql *q, const char *types)
@@ -34,11 +46,8 @@ cJSON *mf_row_json(const struct mf_sql *q, const char *types)
     for (int i = 0; o && types[i]; i++) {
         if (types[i] == '.')
             continue;
-        cJSON *item = column_json(q, i, types[i]);
-        if (!item || !cJSON_AddItemToObject(o, sqlite3_column_name(q->stmt, i), item)) {
-            cJSON_Delete(item);
+        if (add_column(o, q, i, types[i]) < 0)
             return NULL;
-        }
     }
     return MF_TAKE(o);
 }
@@ -99,35 +108,6 @@ cJSON *mf_samples_json(const void *blob, size_t len)
         cJSON_AddItemToArray(list, isfinite(value) ? cJSON_CreateRaw(text) : cJSON_CreateNull());
     }
     return list;
-}
-
-static cJSON *shape_json(const char *row)
-{
-    struct mf_shape shape;
-    cJSON *o = cJSON_CreateObject();
-    if (!o || mf_shape_parse(row, &shape) < 0)
-        return o;
-    for (int i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
-        char text[64];
-        if (mf_shape_get(&shape, mf_shape_columns[i], text, sizeof(text)) < 0)
-            continue;
-        bool number = strspn(text, "0123456789") == strlen(text);
-        cJSON_AddItemToObject(o, mf_shape_columns[i],
-                              number ? cJSON_CreateRaw(text) : cJSON_CreateString(text));
-    }
-    char form[MF_SHAPE_FORM_MAX];
-    if (mf_shape_get(&shape, MF_SHAPE_FORM, form, sizeof(form)) == 0 && *form)
-        cJSON_AddStringToObject(o, MF_SHAPE_FORM, form);
-    return o;
-}
-
-int mf_shape_add(cJSON *object, const char *row)
-{
-    cJSON *shape = shape_json(row);
-    if (shape && cJSON_AddItemToObject(object, "shape", shape))
-        return 0;
-    cJSON_Delete(shape);
-    return -ENOMEM;
 }
 
 int mf_rows_json(struct mf_sql *q, const char *types, cJSON *object, const char *name)

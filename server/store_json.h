@@ -1,6 +1,7 @@
 /* Rows as JSON, for the store_read*.c files: the SQL's column names are the members' names. */
 #pragma once
 
+#include "server/shape_json.h"
 #include "server/store_private.h"
 #include "server/store_read.h"
 
@@ -21,8 +22,5 @@ int mf_list_take(struct mf_sql *q, const struct mf_page *page, const struct mf_l
 int mf_list_rows(struct mf_sql *q, const struct mf_page *page, const char *types, struct mf_list *ret);
 /* Every row of q as an item of the array `name`, which the object gets. */
 int mf_rows_json(struct mf_sql *q, const char *types, cJSON *object, const char *name);
-/* Member "shape", {"token": 4, …, "doweight_stage1": 0} of a shape's row: sizes and flags as numbers, the rest as the CSV spells
- * it. -ENOMEM. */
-int mf_shape_add(cJSON *object, const char *row);
 /* The samples of a result: little-endian float32. */
 cJSON *mf_samples_json(const void *blob, size_t len);

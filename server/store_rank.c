@@ -162,6 +162,42 @@ int mf_store_config_add(struct mf_store *s, const struct mf_config_row *row, int
                    row->us1, row->us2, row->err1, row->err2, row->ties, row->provenance, now_ms));
 }
 
+int mf_store_config_replace(struct mf_store *s, const struct mf_config_row *row)
+{
+    return done(
+        mf_sql_run(s,
+                   "UPDATE config SET pipeline = ?, us = ?, us1 = ?, us2 = ?, err1 = ?, err2 = ?, ties = ?,"
+                   " provenance = ? WHERE goal = ?",
+                   "idddddtti", row->pipeline, row->us, row->us1, row->us2, row->err1, row->err2, row->ties,
+                   row->provenance, row->goal));
+}
+
+int mf_store_config_get(struct mf_store *s, int64_t goal, int64_t *ret_pipeline, double *ret_us)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s, "SELECT pipeline, us FROM config WHERE goal = ?", &q, "i", goal);
+    if (r == 0)
+        r = mf_sql_next(q);
+    if (r <= 0)
+        return r < 0 ? r : -ENOENT;
+    *ret_pipeline = mf_sql_i64(q, 0);
+    *ret_us = mf_sql_double(q, 1);
+    return 0;
+}
+
+int mf_store_survivors_each(struct mf_store *s, int64_t goal, mf_survivor_fn fn, void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT p.id, r.us, p.block_m FROM result r JOIN pipeline p ON p.id = r.pipeline"
+                   " WHERE r.goal = ? AND r.step IS NULL AND r.final = 1 AND r.status = 'ok' AND r.us > 0"
+                   " ORDER BY r.id",
+                   &q, "i", goal);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0)
+        r = fn(context, mf_sql_i64(q, 0), mf_sql_double(q, 1), (int)mf_sql_i64(q, 2));
+    return r;
+}
+
 int mf_store_config_regret(struct mf_store *s, int64_t goal, const char *json)
 {
     return done(mf_sql_run(s,

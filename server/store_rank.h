@@ -24,6 +24,8 @@ int mf_store_measured_each(struct mf_store *s, int64_t goal, mf_measured_fn fn, 
 int mf_store_measured_get(struct mf_store *s, int64_t goal, int64_t step, struct mf_measured_row *ret,
                           struct mf_step *ret_step);
 
+/* The place of a pipeline that no ranking gave one: a known row. */
+#define MF_KNOWN_PLACE 0
 struct mf_pipeline_row {
     int64_t id, goal;
     int place;
@@ -58,8 +60,16 @@ struct mf_config_row {
     const char *ties, *provenance;
 };
 int mf_store_config_add(struct mf_store *s, const struct mf_config_row *row, int64_t now_ms);
+/* Another pipeline takes its place. */
+int mf_store_config_replace(struct mf_store *s, const struct mf_config_row *row);
+/* -ENOENT. */
+int mf_store_config_get(struct mf_store *s, int64_t goal, int64_t *ret_pipeline, double *ret_us);
 /* Appends a profile's object to the regret of the goal's config. */
 int mf_store_config_regret(struct mf_store *s, int64_t goal, const char *json);
+
+/* The pipelines that were right to the end of the goal's race, or to where they were dropped. */
+typedef int (*mf_survivor_fn)(void *context, int64_t pipeline, double us, int block_m);
+int mf_store_survivors_each(struct mf_store *s, int64_t goal, mf_survivor_fn fn, void *context);
 
 /* Measured end to end over forecast, as a logarithm, for the raced pipelines of a batch, by class and structure. */
 typedef int (*mf_raced_fn)(void *context, int64_t class, const char *structure, double log_ratio);

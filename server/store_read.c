@@ -3,6 +3,8 @@
 
 #include "common/clock.h"
 #include "common/json.h"
+#include "common/step.h"
+#include "common/text.h"
 #include "server/events.h"
 
 #include <errno.h>
@@ -60,7 +62,7 @@ static int add_waiting(struct mf_store *s, int64_t id, cJSON *batch)
         " c.cu_num || ' with kernel revision ' || e.revision || coalesce(' and model ' || m.name, '')"
         " FROM goal g JOIN device_class c ON c.id = g.class JOIN enumeration e ON e.id = g.enumeration"
         " LEFT JOIN device_model m ON m.id = g.model"
-        " WHERE g.batch = ?1 AND g.state IN ('enumerating', 'probing', 'racing')"
+        " WHERE g.batch = ?1 AND g.state IN ('enumerating', 'probing', 'racing', 'comparing')"
         " AND EXISTS (SELECT 1 FROM unit u WHERE u.goal = g.id AND u.state = 'ready')"
         " AND NOT EXISTS (SELECT 1 FROM live l WHERE l.class = g.class AND l.revision = e.revision"
         " AND (g.model IS NULL OR l.model = g.model)))"
@@ -149,12 +151,13 @@ int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret)
     "SELECT g.id AS id, g.batch AS batch, s.row, s.layer_model AS layer_model, c.gfx || '/' || c.cu_num AS " \
     "class,"                                                                                                 \
     " m.name AS model, g.state AS state, g.reason AS reason, g.n_steps AS steps, g.n_measured AS measured,"  \
-    " g.ended_ms AS ended_ms, f.us AS us, f.pipeline AS pipeline, p.structure AS structure, p.steps"         \
+    " g.ended_ms AS ended_ms, f.us AS us, f.pipeline AS pipeline, p.structure AS structure,"                 \
+    " x.decision AS decision, p.steps"                                                                       \
     " FROM goal g JOIN shape s ON s.id = g.shape LEFT JOIN device_class c ON c.id = g.class"                 \
     " LEFT JOIN device_model m ON m.id = g.model LEFT JOIN config f ON f.goal = g.id LEFT JOIN pipeline p "  \
-    "ON p.id = f.pipeline"
-#define GOAL_TYPES "ii.tttttiiidit."
-enum { GOAL_ROW = 2, GOAL_STEPS = 14 };
+    "ON p.id = f.pipeline LEFT JOIN promotion x ON x.goal = g.id"
+#define GOAL_TYPES "ii.tttttiiiditt."
+enum { GOAL_ROW = 2, GOAL_STEPS = 15 };
 
 /* ["family:step", …] of a JSON array of step ids. */
 static cJSON *names_json(struct mf_store *s, const char *steps)
@@ -227,6 +230,43 @@ static int add_config(struct mf_store *s, int64_t goal, cJSON *o)
     return 0;
 }
 
+/* Adds `promotion`, null where the batch replaces every row. */
+static int add_promotion(struct mf_store *s, int64_t goal, cJSON *o)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *devices = NULL;
+    int r = mf_sql(
+        s,
+        "SELECT x.decision AS decision, x.reason AS reason, x.source AS source, x.known_us AS known_us,"
+        " x.old AS old, x.new AS new, x.new_us AS new_us, x.least AS min_effect, x.at_ms AS at_ms, x.known,"
+        " p.steps FROM promotion x JOIN pipeline p ON p.id = x.new WHERE x.goal = ?1",
+        &q, "i", goal);
+    if (r < 0 || (r = mf_sql_next(q)) < 0)
+        return r;
+    cJSON *promotion = r > 0 ? mf_row_json(q, "tttdiiddi") : cJSON_CreateNull();
+    if (!promotion || !cJSON_AddItemToObject(o, "promotion", promotion))
+        return -ENOMEM;
+    if (r == 0)
+        return 0;
+    cJSON *known = cJSON_AddArrayToObject(promotion, "known"), *new = names_json(s, mf_sql_text(q, 10));
+    for (const char *at = mf_sql_text(q, 9); *at; at += at[strcspn(at, "|")] != 0) {
+        char name[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];
+        size_t len = strcspn(at, "|");
+        mf_say(name, sizeof(name), "%.*s", (int)len, at);
+        cJSON_AddItemToArray(known, cJSON_CreateString(name));
+        at += len;
+    }
+    if (!new || !cJSON_AddItemToObject(promotion, "names", new))
+        return -ENOMEM;
+    r = mf_sql(s,
+               "SELECT w.name AS worker, c.verdict AS verdict, c.low AS low, c.mid AS mid, c.high AS high,"
+               " c.n AS n, c.old_us AS old_us, c.new_us AS new_us, c.old_status AS old_status,"
+               " c.new_status AS new_status, c.old_reason AS old_reason, c.new_reason AS new_reason,"
+               " c.unit AS unit, c.at_ms AS at_ms FROM comparison c JOIN worker w ON w.id = c.worker"
+               " WHERE c.goal = ?1 ORDER BY c.unit",
+               &devices, "i", goal);
+    return r < 0 ? r : mf_rows_json(devices, "ttdddiddttttii", promotion, "devices");
+}
+
 int mf_read_goal(struct mf_store *s, int64_t id, cJSON **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
@@ -236,7 +276,8 @@ int mf_read_goal(struct mf_store *s, int64_t id, cJSON **ret)
         return r;
     if (r == 0)
         return -ENOENT;
-    if ((r = make_goal(q, s, &goal)) < 0 || (r = add_config(s, id, goal)) < 0)
+    if ((r = make_goal(q, s, &goal)) < 0 || (r = add_config(s, id, goal)) < 0 ||
+        (r = add_promotion(s, id, goal)) < 0)
         return r;
     *ret = MF_TAKE(goal);
     return 0;

@@ -8,7 +8,8 @@
 #include <string.h>
 
 /* Workers that have a series of their own; more of them are left out, and the gauge by state counts them all. */
-#define WORKERS_MAX "2000"
+#define WORKERS_MAX  "2000"
+#define CHANNELS_MAX "200"
 
 /* Every state has its sample, also when nothing is in it. */
 static int add_states(struct mf_buf *out, const char *metric, const char *const *states, struct mf_sql *q)
@@ -36,8 +37,8 @@ static int add_batches(struct mf_store *s, struct mf_buf *out)
 
 static int add_goals(struct mf_store *s, struct mf_buf *out)
 {
-    static const char *const states[] = {"waiting", "enumerating", "probing",   "ranking", "racing",
-                                         "done",    "failed",      "cancelled", NULL};
+    static const char *const states[] = {"waiting",   "enumerating", "probing", "ranking",   "racing",
+                                         "comparing", "done",        "failed",  "cancelled", NULL};
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s, "SELECT state, count(*) FROM goal GROUP BY state", &q, "");
     mf_metric_head(out, "moefarm_goals", MF_METRIC_GAUGE, "Goals (a shape on a device class) by state.");
@@ -92,6 +93,23 @@ static int add_busy(struct mf_store *s, struct mf_buf *out)
     return r;
 }
 
+/* What hosts are given: a host that says what it has can be held against it. */
+static int add_channels(struct mf_store *s, struct mf_buf *out)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(
+        s, "SELECT name, current FROM channel WHERE current IS NOT NULL ORDER BY id LIMIT " CHANNELS_MAX, &q,
+        "");
+    mf_metric_head(out, "moefarm_channel_release", MF_METRIC_GAUGE,
+                   "Number of the release that a channel gives out.");
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        mf_buf_adds(out, "moefarm_channel_release{channel=\"");
+        mf_metric_label(out, mf_sql_text(q, 0));
+        mf_buf_addf(out, "\"} %lld\n", (long long)mf_sql_i64(q, 1));
+    }
+    return r;
+}
+
 static void add_count(struct mf_buf *out, const char *name, const char *help, int64_t value)
 {
     mf_metric_head(out, name, MF_METRIC_GAUGE, help);
@@ -100,18 +118,21 @@ static void add_count(struct mf_buf *out, const char *name, const char *help, in
 
 int mf_read_metrics(struct mf_store *s, struct mf_buf *out)
 {
-    int64_t quarantined = 0, results = 0, bytes = 0;
+    int64_t quarantined = 0, results = 0, bytes = 0, misses = 0;
     int r;
     if ((r = add_batches(s, out)) < 0 || (r = add_goals(s, out)) < 0 || (r = add_units(s, out)) < 0 ||
-        (r = add_workers(s, out)) < 0 || (r = add_busy(s, out)) < 0)
+        (r = add_workers(s, out)) < 0 || (r = add_busy(s, out)) < 0 || (r = add_channels(s, out)) < 0)
         return r;
     if ((r = mf_sql_get_i64(s, "SELECT count(*) FROM quarantine", &quarantined, "")) < 0 ||
         (r = mf_sql_get_i64(s, "SELECT coalesce(max(id), 0) FROM result", &results, "")) < 0 ||
+        (r = mf_sql_get_i64(s, "SELECT count(*) FROM miss", &misses, "")) < 0 ||
         (r = mf_sql_get_i64(s, "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()",
                             &bytes, "")) < 0)
         return r;
     add_count(out, "moefarm_quarantined_kernels", "Kernels that are not run any more, counted by class.",
               quarantined);
+    add_count(out, "moefarm_missed_shapes", "Shapes that production missed on a class, tuned since or not.",
+              misses);
     add_count(out, "moefarm_store_results", "Results in the store.", results);
     add_count(out, "moefarm_store_bytes", "Size of the database file.", bytes);
     return mf_buf_error(out);

@@ -62,12 +62,13 @@ static int make_pipeline(struct mf_sql *q, void *store, cJSON **ret)
     " p.structure AS structure, p.block_m AS block_m, p.layout AS layout, p.forecast_us AS forecast_us,"     \
     " coalesce(r.us, p.forecast_us) AS number, p.finalist AS finalist, CASE WHEN f.pipeline = p.id THEN "    \
     "f.us ELSE r.us END AS us,"                                                                              \
-    " r.mad AS mad, CASE WHEN r.id IS NULL THEN 0 ELSE length(coalesce(r.samples, x'')) / 4 END AS "         \
-    "samples_n,"                                                                                             \
+    " coalesce(o.mad, r.mad) AS mad, coalesce(o.n, CASE WHEN r.id IS NULL THEN 0 ELSE"                       \
+    " length(coalesce(r.samples, x'')) / 4 END) AS samples_n,"                                               \
     " json_extract(r.extra, '$.dropped_at') AS dropped_at, f.pipeline IS p.id AS winner,"                    \
     " EXISTS (SELECT 1 FROM json_each(f.ties) t WHERE t.value = p.id) AS tie, p.steps AS steps, p.goal AS "  \
     "goal"                                                                                                   \
     " FROM pipeline p LEFT JOIN config f ON f.goal = p.goal"                                                 \
+    " LEFT JOIN promotion o ON o.goal = p.goal AND o.old = p.id AND o.n IS NOT NULL"                         \
     " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE goal = p.goal AND step IS NULL AND "    \
     "final = 1 AND pipeline = p.id"                                                                          \
     "  AND us IS NOT NULL)"

@@ -68,6 +68,11 @@ int mf_store_least_turn(struct mf_store *s, int64_t class, int priority, int64_t
                           ret, "ii", class, (int64_t)priority);
 }
 
+/* A goal that one worker measures whole; but another device's word on it is not that worker's. */
+#define OF_OTHERS    "u.kind = 'compare' AND u.not_worker IS NOT NULL"
+#define IN_ITS_GROUP "g.worker = ?2 AND NOT (" OF_OTHERS ")"
+#define UNGROUPED    "(g.worker IS NULL OR " OF_OTHERS ")"
+
 /* What a slot may take. Parameters: 1 class, 2 worker, 3 alone, 4 revision, 5 model, 6 the goal it worked on. The
  * indices are named, for the planner knows neither how many units wait nor that the scan of unit_ready, which is in the
  * order asked for, stops at the first one that fits. */
@@ -75,7 +80,8 @@ int mf_store_least_turn(struct mf_store *s, int64_t class, int priority, int64_t
     "UPDATE unit SET state = 'leased', attempt = attempt + 1, epoch = ?7, worker = ?2, deadline_ms = ?8" \
     " WHERE id = (SELECT u.id FROM unit u INDEXED BY " index " CROSS JOIN goal g ON g.id = u.goal"       \
     "  CROSS JOIN enumeration e ON e.id = g.enumeration"                                                 \
-    "  WHERE u.state = 'ready' AND u.class = ?1 AND (u.not_worker IS NULL OR u.not_worker <> ?2 OR ?3)"  \
+    "  WHERE u.state = 'ready' AND u.class = ?1 AND (" IN_ITS_GROUP " OR (" UNGROUPED " AND"             \
+    "   (u.not_worker IS NULL OR u.not_worker <> ?2 OR ?3)))"                                            \
     "  AND e.revision = ?4 AND (u.kind = 'enumerate' OR g.model IS NULL OR g.model = ?5)" nearness       \
     "  ORDER BY u.priority DESC, u.turn, u.id LIMIT 1) RETURNING " UNIT_COLUMNS
 
@@ -306,7 +312,10 @@ int mf_store_samples_drop(struct mf_store *s, int64_t before_ms, int64_t now_ms,
             &to, "iiii", from, before_ms, now_ms, most);
     if (r <= 0 || to <= from)
         return done(r);
-    r = mf_sql_run(s, "UPDATE result SET samples = NULL WHERE id > ? AND id <= ? AND samples IS NOT NULL",
+    /* What a release was made of stays: its rows lead to their samples for ever */
+    r = mf_sql_run(s,
+                   "UPDATE result SET samples = NULL WHERE id > ? AND id <= ? AND samples IS NOT NULL"
+                   " AND NOT EXISTS (SELECT 1 FROM release_row w WHERE w.goal = result.goal)",
                    "ii", from, to);
     if (r >= 0)
         r = mf_sql_run(s, "UPDATE farm SET samples_gone = ?", "i", to);

@@ -12,7 +12,8 @@
 #define MF_UNIT_KIND_MAP(X, P)   \
     X(P, ENUMERATE, "enumerate") \
     X(P, PROBE, "probe")         \
-    X(P, RACE, "race")
+    X(P, RACE, "race")           \
+    X(P, COMPARE, "compare")
 /* clang-format on */
 MF_NAMES_DECLARE(mf_unit_kind, MF_UNIT_, MF_UNIT_KIND_MAP);
 

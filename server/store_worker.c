@@ -21,6 +21,8 @@ int mf_store_start(struct mf_store *s, int64_t now_ms, int64_t *ret_epoch)
                    "UPDATE worker SET state = 'lost', unit = NULL, step = ''"
                    " WHERE state IN ('idle', 'busy', 'draining')",
                    "");
+    if (r >= 0)
+        r = mf_sql_run(s, "UPDATE goal SET worker = NULL WHERE worker IS NOT NULL", "");
     /* Counters are written a few times a second only; the results are what counts */
     if (r >= 0)
         r = mf_sql_run(s,
@@ -136,5 +138,11 @@ int mf_store_worker_save(struct mf_store *s, const struct mf_slot *slot, const c
         "UPDATE worker SET state = ?, unit = ?, step = ?, seen_ms = ?, busy = ?, n_results = ?,"
         " n_deaths = ? WHERE id = ?",
         "tItitiii", state, slot->unit, slot->step, now_ms, busy, slot->n_results, slot->n_deaths, slot->id);
+    return r < 0 ? r : 0;
+}
+
+int mf_store_workers_live(struct mf_store *s, int64_t *ret)
+{
+    int r = mf_sql_get_i64(s, "SELECT count(*) FROM worker WHERE state IN ('idle', 'busy')", ret, "");
     return r < 0 ? r : 0;
 }

@@ -25,6 +25,8 @@ struct mf_worker_row {
     const char *name, *instance, *host, *version, *revision, *families, *sandbox;
     int64_t model, pid;
 };
+/* Workers that were here when the farm ended. */
+int mf_store_workers_live(struct mf_store *s, int64_t *ret);
 /* The model a worker of that name had. 1: known; 0: the name is new. */
 int mf_store_worker_model(struct mf_store *s, const char *name, int64_t *ret_model);
 /* Its row as of HELLO; id, counters and busy times go into the slot. */

@@ -8,6 +8,7 @@
 #include "common/text.h"
 #include "server/api.h"
 #include "server/problem.h"
+#include "server/shape_json.h"
 
 #include <errno.h>
 #include <math.h>
@@ -118,10 +119,27 @@ static int set_consumer(struct mf_batch_options *o, const char *text)
     return o->for_aiter || strcmp(text, "moefarm") == 0 ? 0 : -EINVAL;
 }
 
+static int set_promote(struct mf_batch_options *o, const char *text)
+{
+    return mf_promote_parse(text, &o->promote);
+}
+
+static int set_min_effect(struct mf_batch_options *o, const char *text)
+{
+    double d;
+    if (mf_parse_double(text, &d) < 0 || !(d >= 0 && d < 1))
+        return -EINVAL;
+    o->min_effect = d;
+    return 0;
+}
+
 static int set_layout(struct mf_batch_options *o, const char *text)
 {
     o->layout_free = strcmp(text, "free") == 0;
-    return o->layout_free || strcmp(text, "common") == 0 ? 0 : -EINVAL;
+    o->layout[0] = '\0';
+    if (o->layout_free || strcmp(text, "common") == 0)
+        return 0;
+    return mf_path_is_layout(text) ? mf_copy(o->layout, sizeof(o->layout), text) : -EINVAL;
 }
 
 /* Up to what JSON's numbers hold exactly. */
@@ -156,6 +174,39 @@ static int set_no_fuse(struct mf_batch_options *o, const char *text)
     return n > 0 ? 0 : -EINVAL;
 }
 
+static int set_warmup(struct mf_batch_options *o, const char *text)
+{
+    int64_t i;
+    int r = mf_parse_i64(text, 0, 1000, &i);
+    if (r == 0)
+        o->warmup = (int)i;
+    return r;
+}
+
+/* As many as a result holds, beside those of the rounds. */
+static int set_iters(struct mf_batch_options *o, const char *text)
+{
+    int64_t i;
+    int r = mf_parse_i64(text, 5, 4000, &i);
+    if (r == 0)
+        o->iters = (int)i;
+    return r;
+}
+
+static int set_split_k(struct mf_batch_options *o, const char *text)
+{
+    bool with;
+    int r = mf_parse_bool(text, &with);
+    if (r == 0)
+        o->no_split_k = !with;
+    return r;
+}
+
+static int set_shape_grouped(struct mf_batch_options *o, const char *text)
+{
+    return mf_parse_bool(text, &o->shape_grouped);
+}
+
 static int set_fuse_saves(struct mf_batch_options *o, const char *text)
 {
     double bytes;
@@ -186,9 +237,15 @@ static const struct {
     {"regret",      set_regret,    "none, or up to 4 routing profiles are expected, as balanced,zipf:1.2"},
     {"no_fuse",     set_no_fuse,   "up to 8 sets of two ops or more are expected, as gemm1+act,gemm1+gemm2"},
     {"fuse_saves",  set_fuse_saves, "a number of bytes from 0 to 1e15 is expected"},
+    {"warmup",      set_warmup,    "a whole number from 0 to 1000 is expected"},
+    {"iters",       set_iters,     "a whole number from 5 to 4000 is expected"},
+    {"split_k",     set_split_k,   "0 or 1 is expected"},
+    {"shape_grouped", set_shape_grouped, "0 or 1 is expected"},
     {"search",      set_search,    "race, exhaustive or enumerate is expected"},
-    {"layout",      set_layout,    "common or free is expected"},
+    {"layout",      set_layout,    "common, free or \"w1=LAYOUT w2=LAYOUT\" is expected"},
     {"consumer",    set_consumer,  "moefarm or aiter is expected"},
+    {"promote",     set_promote,   "always or improved is expected"},
+    {"min_effect",  set_min_effect, "a share from 0 to below 1 is expected: 0.03 is three percent"},
     {"seed",        set_seed,      "a whole number from 0 to 9007199254740991 is expected"},
 };
 /* clang-format on */
@@ -213,6 +270,8 @@ void mf_submission_work_free(void *p)
     if (!w)
         return;
     free(w->shapes);
+    free(w->known);
+    mf_table_free(w->baseline);
     cJSON_Delete(w->errors);
     free(w);
 }
@@ -233,13 +292,18 @@ static int add_error(struct mf_submission_work *w, const struct row_error *e)
     return r;
 }
 
+int mf_submission_error(struct mf_submission_work *w, const char *at, const char *code, const char *message)
+{
+    return add_error(w, &(struct row_error){0, at, code, message});
+}
+
 /* Turns a row that production looks up by another key into that key, and says so among the errors. */
 static int take_production_key(struct mf_submission_work *w, struct mf_shape *shape, int64_t line,
                                const char *at)
 {
     struct mf_shape key;
     char why[256] = "", message[320];
-    if (!w->submission.options.for_aiter || mf_production_shape(shape, &key, why, sizeof(why)) == 0)
+    if (!w->submission.options.for_aiter || mf_production_row(shape, &key, why, sizeof(why)) == 0)
         return 0;
     *shape = key;
     mf_say(message, sizeof(message), "%s; that key is tuned", why);
@@ -341,65 +405,18 @@ static int read_csv(struct mf_submission_work *w, const char *text, size_t len, 
     return r < 0 ? mf_refuse_errno(p, r, "read the table") : 0;
 }
 
-/* The text of a JSON value as a CSV would have it. -EINVAL: an object, an array or null. */
-static int value_text(const cJSON *value, char *buf, size_t cap)
-{
-    if (cJSON_IsString(value))
-        return mf_copy(buf, cap, value->valuestring) < 0 ? -EINVAL : 0;
-    if (cJSON_IsBool(value))
-        return mf_copy(buf, cap, cJSON_IsTrue(value) ? "1" : "0");
-    if (!cJSON_IsNumber(value))
-        return -EINVAL;
-    if (value->valuedouble == floor(value->valuedouble) && fabs(value->valuedouble) < 9007199254740992.0)
-        mf_say(buf, cap, "%.0f", value->valuedouble);
-    else
-        mf_say(buf, cap, "%.17g", value->valuedouble);
-    return 0;
-}
+/* Where problems of a shape go. */
+struct shape_problems {
+    struct mf_submission_work *w;
+    int index;
+};
 
-/* 1: *ret is a shape; 0: it is none, and errors say why. */
-static int read_shape(struct mf_submission_work *w, const cJSON *item, int index, struct mf_shape *ret)
+static int add_shape_problem(void *context, const char *column, const char *code, const char *why)
 {
-    char at[96], text[128];
-    const char *why = "an object with the twelve columns is expected", *column;
-    int before = (int)w->n_errors;
-    unsigned seen = 0;
-    const cJSON *member;
-
-    *ret = (struct mf_shape){0};
-    mf_say(at, sizeof(at), "shapes[%d]", index);
-    if (!cJSON_IsObject(item))
-        return add_error(w, &(struct row_error){0, at, "type", why});
-    cJSON_ArrayForEach (member, item) {
-        mf_say(at, sizeof(at), "shapes[%d].%.60s", index, member->string);
-        int r = value_text(member, text, sizeof(text));
-        why = "a number, a text or a boolean is expected";
-        if (r == 0)
-            r = mf_shape_set(ret, member->string, text, &why);
-        if (r == -ENOENT)
-            why = "there is no such column in a shape";
-        if (r < 0 &&
-            (r = add_error(w, &(struct row_error){0, at, r == -ENOENT ? "unknown" : "value", why})) < 0)
-            return r;
-        for (unsigned i = 0; i < MF_SHAPE_N_COLUMNS; i++)
-            if (strcmp(mf_shape_columns[i], member->string) == 0)
-                seen |= 1u << i;
-    }
-    for (unsigned i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
-        if (seen & 1u << i)
-            continue;
-        mf_say(at, sizeof(at), "shapes[%d].%s", index, mf_shape_columns[i]);
-        int r = add_error(w, &(struct row_error){0, at, "missing", "a value is expected"});
-        if (r < 0)
-            return r;
-    }
-    if ((int)w->n_errors > before)
-        return 0;
-    if (mf_shape_check(ret, &column, &why) < 0) {
-        mf_say(at, sizeof(at), "shapes[%d].%s", index, column);
-        return add_error(w, &(struct row_error){0, at, "range", why});
-    }
-    return 1;
+    const struct shape_problems *to = context;
+    char at[96];
+    mf_say(at, sizeof(at), "shapes[%d]%s%.60s", to->index, *column ? "." : "", column);
+    return add_error(to->w, &(struct row_error){0, at, code, why});
 }
 
 static int read_shapes(struct mf_submission_work *w, const cJSON *shapes, struct mf_response *p)
@@ -411,7 +428,7 @@ static int read_shapes(struct mf_submission_work *w, const cJSON *shapes, struct
 
     for (item = shapes->child; r >= 0 && item; item = item->next, index++) {
         struct mf_shape shape;
-        r = read_shape(w, item, index, &shape);
+        r = mf_shape_from_json(item, &shape, add_shape_problem, &(struct shape_problems){w, index});
         if (r > 0) {
             char at[48];
             mf_say(at, sizeof(at), "shapes[%d]", index);
@@ -442,6 +459,8 @@ static int set_option(struct mf_submission_work *w, const char *at, const char *
                       struct mf_response *p)
 {
     const char *why = "";
+    w->promote_given |= strcmp(name, "promote") == 0;
+    w->min_effect_given |= strcmp(name, "min_effect") == 0;
     int r = mf_submission_set(&w->submission.options, name, text, &why);
     return r < 0 ? mf_refuse_at(p, 400, at, r == -ENOENT ? "unknown" : "value", "%s: %s", at, why) : 0;
 }
@@ -487,7 +506,7 @@ static int read_options(struct mf_submission_work *w, const cJSON *list, struct 
         char at[96], text[32 + 17 * MF_ROUTING_COUNTS_MAX] = "";
         mf_say(at, sizeof(at), "options.%.60s", member->string);
         int r = cJSON_IsArray(member) ? array_text(member, text, sizeof(text))
-                                      : value_text(member, text, sizeof(text));
+                                      : mf_json_value_text(member, text, sizeof(text));
         if (r < 0)
             return mf_refuse_at(
                 p, 400, at, "type",
@@ -518,10 +537,13 @@ static int read_json(struct mf_submission_work *w, struct mf_request *r)
             shapes = member;
         else if (strcmp(member->string, "csv") == 0 && cJSON_IsString(member))
             csv = member;
+        else if (strcmp(member->string, "baseline") == 0 && cJSON_IsString(member))
+            e = mf_baseline_read(w, member->valuestring, p);
         else
             e = mf_refuse_at(
                 p, 400, member->string, "unknown",
-                "%.60s: name (text), shapes (array), csv (text) and options (object) are expected",
+                "%.60s: name (text), shapes (array), csv (text), baseline (text) and options (object) "
+                "are expected",
                 member->string);
         if (e < 0)
             return e;
@@ -591,6 +613,16 @@ static int check_rows(struct mf_submission_work *w, struct mf_request *r)
     return 0;
 }
 
+/* A threshold that nothing is held against would be believed. A baseline implies promote=improved. */
+static int check_min_effect(const struct mf_submission_work *w, bool json, struct mf_response *p)
+{
+    if (!w->min_effect_given || w->submission.options.promote == MF_PROMOTE_IMPROVED)
+        return 0;
+    return mf_refuse_at(p, 400, json ? "options.min_effect" : "min_effect", "conflict",
+                        "min_effect: only with promote=improved or a baseline has a new row anything to win "
+                        "against; add promote=improved");
+}
+
 static void name_by_default(struct mf_submission_work *w)
 {
     if (!w->name[0])
@@ -617,6 +649,10 @@ int mf_api_submit_read(void *reader, struct mf_request *r)
         e = json ? read_json(w, r) : read_csv(w, r->body.data, r->body.len, &r->response);
     if (e == 0)
         e = check_rows(w, r);
+    if (e == 0)
+        e = mf_baseline_check(w, &r->response);
+    if (e == 0)
+        e = check_min_effect(w, json, &r->response);
     if (e < 0)
         return e;
     name_by_default(w);

@@ -13,6 +13,7 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "common/text.h"
+#include "server/promote.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -83,13 +84,19 @@ static int pass_turn(struct mf_farm *f, const struct mf_unit_row *row)
     return r < 0 ? r : set_turn(f, 0, row->class, MF_MAX(now, row->turn));
 }
 
+/* Whole pipelines beside each other, on one device. */
+static bool is_race(enum mf_unit_kind kind)
+{
+    return kind == MF_UNIT_RACE || kind == MF_UNIT_COMPARE;
+}
+
 /* ---- (none) ─► ready ---- */
 
 int mf_unit_add(struct mf_farm *f, struct mf_goal *g, enum mf_unit_kind kind, const char *body,
                 int64_t not_worker)
 {
     /* Within a batch's priority: races give people results, enumerations show what is to be done, retries end goals */
-    int urgency = kind == MF_UNIT_RACE ? 3 : kind == MF_UNIT_ENUMERATE ? 2 : not_worker ? 1 : 0;
+    int urgency = is_race(kind) ? 3 : kind == MF_UNIT_ENUMERATE ? 2 : not_worker ? 1 : 0;
     struct mf_unit_row row = {.goal = g->id,
                               .class = g->class_id,
                               .kind = kind,
@@ -151,12 +158,13 @@ static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf
     int r = mf_goal_get(f, row->goal, &l->goal);
     if (r == 0 && row->kind == MF_UNIT_PROBE)
         r = read_ids(body, "steps", SIZE_MAX, l);
-    if (r == 0 && row->kind == MF_UNIT_RACE)
+    if (r == 0 && is_race(row->kind))
         r = read_ids(body, "pipelines", MF_FINALISTS_MAX, l);
     if (r < 0)
         return r;
     const char *routing;
     (void)mf_json_bool(body, "second_try", &l->second_try);
+    (void)mf_json_i64(body, "first_worker", 1, INT64_MAX, &l->first_worker);
     if (mf_json_text(body, "routing", &routing) == 0) {
         l->routing = strdup(routing);
         if (!l->routing)
@@ -287,7 +295,7 @@ static int fill(struct mf_farm *f, struct mf_lease *l, const char *body, struct 
             (void)mf_buf_adds(out, "]");
             add_bests(l, out);
         }
-    } else if (l->kind == MF_UNIT_RACE) {
+    } else if (is_race(l->kind)) {
         r = add_race(f, l, body, out);
     }
     if (r < 0 || !out)
@@ -306,13 +314,28 @@ static void enter_books(struct mf_lease *l, struct mf_slot *slot)
     slot->dirty = true;
 }
 
-/* The first unit that measures pins the goal's model: times of two models are never compared. */
-static int pin_model(struct mf_farm *f, struct mf_lease *l, const struct mf_slot *slot)
+/* The first unit that measures pins the goal's model: times of two models are never compared. Of a batch that asks for it, also
+ * the worker. */
+static int pin_goal(struct mf_farm *f, struct mf_lease *l, const struct mf_slot *slot)
 {
-    if (l->goal->model || l->kind == MF_UNIT_ENUMERATE)
+    int r = 0;
+    if (l->kind == MF_UNIT_ENUMERATE)
         return 0;
+    if (l->goal->batch->options.shape_grouped)
+        r = mf_store_goal_worker(f->store, l->goal->id, slot->id);
+    if (r < 0 || l->goal->model)
+        return r;
     l->goal->model = slot->model_id;
     return mf_store_goal_model(f->store, l->goal->id, slot->model_id);
+}
+
+/* What is left of a unit that is to compare on another device, when this one, which has compared, is the only one left. */
+static int leave_alone(struct mf_farm *f, struct mf_lease *l)
+{
+    struct mf_goal *g = l->goal;
+    int r = mf_lease_done(f, l);
+    mf_lease_free(l);
+    return r < 0 ? r : mf_promote_alone(f, g);
 }
 
 static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_row *row)
@@ -327,8 +350,10 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
     r = mf_map_put(&f->leases, (uint64_t)l->unit, l);
     if (r == 0)
         r = pass_turn(f, row);
+    if (r == 0 && l->first_worker == slot->id)
+        return leave_alone(f, l);
     if (r == 0)
-        r = pin_model(f, l, slot);
+        r = pin_goal(f, l, slot);
     mf_fault_at(MF_FAULT_UNIT_LEASED);
     if (r == 0)
         r = fill(f, l, row->body, &text);
@@ -350,7 +375,7 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
 /* 1: the slot got a unit; 0: there is none for it. */
 static int serve(struct mf_farm *f, struct mf_slot *slot)
 {
-    bool alone = mf_slots_count(&f->slots, slot->class_id, slot->revision, slot) == 0;
+    bool alone = !f->alone_from_ms && mf_slots_like(&f->slots, slot) == 0;
     for (int nearness = slot->last_goal ? MF_NEAR_GOAL : MF_NEAR_FREE; nearness < MF_NEAR_N_; nearness++) {
         struct mf_unit_row row = {0};
         int r = mf_store_unit_lease(f->store, slot, (enum mf_nearness)nearness, alone, f->epoch,
@@ -422,7 +447,9 @@ static int give_up(struct mf_farm *f, struct mf_lease *l, const char *why)
         r = mf_deliver_given_up(f, l, reason);
         return r == 0 && g->open_units == 0 && g->state == MF_GOAL_PROBING ? mf_goal_probed(f, g) : r;
     case MF_UNIT_RACE:
-        return l->routing ? mf_goal_compared(f, g, l, NULL, reason) : mf_goal_fail(f, g, reason);
+        return l->routing ? mf_goal_regretted(f, g, l, NULL, reason) : mf_goal_fail(f, g, reason);
+    case MF_UNIT_COMPARE:
+        return mf_promote_miss(f, g, reason);
     case MF_UNIT_N_:
         break;
     }
@@ -548,7 +575,7 @@ static int reload(struct mf_farm *f, int64_t unit)
         r = lease_new(f, &row, &l);
     if (r == 0)
         r = mf_map_put(&f->leases, (uint64_t)unit, l);
-    if (r == 0 && l->kind == MF_UNIT_RACE)
+    if (r == 0 && is_race(l->kind))
         r = fill(f, l, body, NULL);
     for (size_t i = 0; r == 0 && l->kind == MF_UNIT_PROBE && i < l->n; i++)
         r = add_step(f, &l->items[i], l->items[i].id, NULL);

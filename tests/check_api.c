@@ -23,6 +23,18 @@
 #define SWIGLU                                                                                             \
     ",3072,1536,128,4,ActivationType.Swiglu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2," \
     "QuantType.per_1x32,1,0\n"
+#define SWIGLU_BF16                                                                                          \
+    ",3072,1536,128,4,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.float4_e2m1fn_x2,QuantType." \
+    "per_1x32,1,0"
+
+/* A tuned table as a JSON text: one row of that token count and pipeline. */
+#define HEADER_JSON                                                                                      \
+    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_" \
+    "stage1\\n"
+#define BASELINE(token, pipeline)                                                                            \
+    "\"gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
+    "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"     \
+    "tflops,bw,pipeline\\ngfx942,304," token TAIL ",16,0,40,a,0.0%,30,b,0.0%,70,0,0,0,1,1," pipeline "\\n\""
 
 struct submission {
     const char *query, *type, *body;
@@ -63,17 +75,34 @@ static const struct submission submissions[] = {
     {"?fuse_saves=65536", "text/csv", HEADER "4" TAIL, 201, NULL, NULL},
     {"?fuse_saves=-1", "text/csv", HEADER "4" TAIL, 400, "number of bytes", NULL},
     {"?fuse_saves=inf", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"fuse_saves\"", NULL},
+    {"?warmup=5&iters=101&split_k=0&shape_grouped=1", "text/csv", HEADER "4" TAIL, 201, NULL, NULL},
+    {"?warmup=1001", "text/csv", HEADER "4" TAIL, 400, "0 to 1000", NULL},
+    {"?iters=4", "text/csv", HEADER "4" TAIL, 400, "5 to 4000", NULL},
+    {"?split_k=2", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"split_k\"", NULL},
+    {"?shape_grouped=maybe", "text/csv", HEADER "4" TAIL, 400, "1 or 0 is expected", NULL},
     {"?search=fast", "text/csv", HEADER "4" TAIL, 400, "race, exhaustive or enumerate", NULL},
     {"?consumer=vllm", "text/csv", HEADER "4" TAIL, 400, "moefarm or aiter", NULL},
     /* what AITER's production asks for in place of the row is tuned, once, and the receipt says so */
     {"?consumer=aiter", "text/csv", HEADER "64" SWIGLU, 201, "\"code\":\"production_key\"",
      "1 shapes, first 64,3072,1536,128,4,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.float4_e2m1fn_x2,"},
     {"?consumer=aiter", "text/csv", HEADER "56" SWIGLU "64" SWIGLU, 201, "\"code\":\"duplicate\"", "1 shapes, first 64,3072"},
+    /* and what some count asks for is kept: 129 to 255 tokens pad to 256, and ask for bf16 */
+    {"?consumer=aiter", "text/csv", HEADER "256" SWIGLU_BF16 "\n", 201, "\"errors\":[]", "1 shapes, first 256" SWIGLU_BF16},
+    {"?consumer=aiter", "text/csv", HEADER "512" SWIGLU_BF16 "\n", 201, "\"code\":\"production_key\"", "1 shapes, first 512,3072,1536,128,4,ActivationType.Swiglu,torch.bfloat16,torch.float4_e2m1fn_x2,"},
     {"?consumer=moefarm", "text/csv", HEADER "64" SWIGLU, 201, "\"errors\":[]",
      "1 shapes, first 64,3072,1536,128,4,ActivationType.Swiglu,torch.bfloat16,torch.float4_e2m1fn_x2,"},
-    {"?layout=any", "text/csv", HEADER "4" TAIL, 400, "common or free", NULL},
+    {"?layout=w1%3Dpanel16%20w2%3Drow", "text/csv", HEADER "4" TAIL, 201, NULL, NULL},
+    {"?layout=w1%3Dpanel16", "text/csv", HEADER "4" TAIL, 400, "common, free or", NULL},
+    {"?layout=w1%3Da%2Fb%20w2%3Drow", "text/csv", HEADER "4" TAIL, 400, "common, free or", NULL},
+    {"?layout=any", "text/csv", HEADER "4" TAIL, 400, "common, free or", NULL},
     {"?classes=gfx942", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"classes\"", NULL},
     {"?classes=gfx942/304,", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"classes\"", NULL},
+    {"?promote=improved&min_effect=0.05", "text/csv", HEADER "4" TAIL, 201, NULL, NULL},
+    {"?promote=perhaps", "text/csv", HEADER "4" TAIL, 400, "always or improved is expected", NULL},
+    {"?min_effect=0.05", "text/csv", HEADER "4" TAIL, 400, "add promote=improved", NULL},
+    {"?promote=always&min_effect=0.05", "text/csv", HEADER "4" TAIL, 400, "add promote=improved", NULL},
+    {"?min_effect=3", "text/csv", HEADER "4" TAIL, 400, "0.03 is three percent", NULL},
+    {"?min_effect=nan", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"min_effect\"", NULL},
     {"?seed=-1", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"seed\"", NULL},
     {"?name=a%0Ab", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"name\"", NULL},
     {"?colour=red", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"colour\"", NULL},
@@ -96,6 +125,16 @@ static const struct submission submissions[] = {
     {"", "application/json", "{\"options\":{\"topk\":{}},\"shapes\":[]}", 400, "\"code\":\"type\"", NULL},
     {"", "application/json", "{\"options\":{\"routing\":[3,0,131070,65535]},\"shapes\":[{\"token\":4,\"expert\":4,\"topk\":2," JSON_FORM "]}", 201, NULL, "routing recorded:1.0.65535.32767 "},
     {"", "application/json", "{\"options\":{\"routing\":[3,-1]},\"shapes\":[]}", 400, "\"at\":\"options.routing\",\"code\":\"type\"", NULL},
+    /* what is deployed: rows of other shapes are passed over, what cannot be compared is said */
+    {"", "application/json", "{\"baseline\":" BASELINE("4", "tile:a|tile:b") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "\"errors\":[]", "; known 1: line 2, tile:a|tile:b"},
+    {"", "application/json", "{\"baseline\":" BASELINE("8", "") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "\"errors\":[]", "; known 0"},
+    {"", "application/json", "{\"baseline\":" BASELINE("4", "") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "\"at\":\"baseline, line 2\",\"code\":\"baseline\"", "; known 1: line 2, "},
+    {"", "application/json", "{\"baseline\":" BASELINE("x", "a:b") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "\"at\":\"baseline, line 2\",\"code\":\"value\"", "; known 0"},
+    {"", "application/json", "{\"baseline\":\"a,b\",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 422, "\"at\":\"baseline\",\"code\":\"csv\"", NULL},
+    {"", "application/json", "{\"baseline\":\"" HEADER_JSON "\",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 422, "a tuned_fmoe.csv is expected", NULL},
+    {"", "application/json", "{\"baseline\":" BASELINE("4", "a:b") ",\"options\":{\"promote\":\"always\"},\"shapes\":[{\"token\":4," JSON_TAIL "]}", 400, "\"at\":\"options.promote\",\"code\":\"conflict\"", NULL},
+    {"", "application/json", "{\"baseline\":" BASELINE("4", "a:b") ",\"baseline\":" BASELINE("4", "a:b") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 400, "given twice", NULL},
+    {"", "application/json", "{\"baseline\":7,\"shapes\":[]}", 400, "\"at\":\"baseline\",\"code\":\"unknown\"", NULL},
     {"", "application/json", "[1]", 400, "not a JSON object", NULL},
     {"", "application/json", "{\"shapes\":", 400, "\"code\":\"json\"", NULL},
     {"?topk=4", "application/json", "{\"shapes\":[]}", 400, "a member of options", NULL},

@@ -114,7 +114,8 @@ static bool is_met(enum mf_fault place)
     if (only != MF_FAULT_NONE && place != only)
         return false;
     return place >= MF_FAULT_SCHEMA_WRITTEN && place <= MF_FAULT_WORK_ENDED &&
-           place != MF_FAULT_SPOOL_WRITTEN && place != MF_FAULT_SPOOL_RENAMED;
+           place != MF_FAULT_SPOOL_WRITTEN && place != MF_FAULT_SPOOL_RENAMED &&
+           place != MF_FAULT_CHANNEL_MOVED; /* check_farm_release dies there */
 }
 
 static void make_undisturbed(void)

@@ -53,6 +53,49 @@ START_TEST(finalists)
 }
 END_TEST
 
+/* Structures whose last digits say which step does gemm1 and which gemm2. */
+static uint64_t structure_of(unsigned gemm1, unsigned gemm2, unsigned kind)
+{
+    return (uint64_t)gemm1 << (4 * MF_OP_GEMM1) | (uint64_t)gemm2 << (4 * MF_OP_GEMM2) |
+           (uint64_t)kind << (4 * MF_OP_COMBINE);
+}
+
+/* Two stages fill the race by their forecasts, in one way each: more structures than there are places, more of the K cheapest,
+ * forecasts whose spread takes in all of them. One kernel for both GEMMs is far behind by forecast, in two structures:
+ * the best of each has to race. */
+static const struct {
+    unsigned kinds; /* of two stages */
+    int topk;
+    double log_spread;
+} crowds[] = {{1, 8, 0}, {15, 32, 0}, {1, 64, 0}, {15, 8, 9}, {3, 1, 0}};
+
+START_TEST(one_kernel_races)
+{
+    size_t n = N, n_one = 0;
+    make(n, 1, crowds[_i].log_spread);
+    for (size_t i = 0; i < n; i++)
+        paths[i].structure =
+            i >= 90 ? structure_of(2, 2, 1 + i % 2) : structure_of(2, 7, (unsigned)(i % crowds[_i].kinds));
+    size_t n_finalists = mf_race_finalists(ranked, n, crowds[_i].topk);
+    ck_assert_uint_le(n_finalists, MF_FINALISTS_MAX);
+    ck_assert(ranked[0].finalist);
+    for (size_t i = 0; i < n; i++) {
+        bool in_one = mf_path_in_one(ranked[i].path->structure);
+        ck_assert(in_one == (ranked[i].path >= &paths[90]));
+        n_one += in_one && ranked[i].finalist;
+        if (ranked[i].path == &paths[90] || ranked[i].path == &paths[91])
+            ck_assert(ranked[i].finalist);
+    }
+    ck_assert_uint_ge(n_one, 2);
+    for (unsigned kind = 0; kind < crowds[_i].kinds; kind++) {
+        bool raced = false;
+        for (size_t i = 0; i < n; i++)
+            raced |= ranked[i].finalist && ranked[i].path->structure == structure_of(2, 7, kind);
+        ck_assert(raced);
+    }
+}
+END_TEST
+
 static const struct {
     size_t n;
     double us, budget_s;
@@ -122,6 +165,7 @@ int main(void)
     Suite *suite = suite_create("finalists");
     TCase *c = tcase_create("finalists");
     tcase_add_loop_test(c, finalists, 0, (int)MF_ARRAY_LEN(finals));
+    tcase_add_loop_test(c, one_kernel_races, 0, (int)MF_ARRAY_LEN(crowds));
     tcase_add_loop_test(c, schedules, 0, (int)MF_ARRAY_LEN(budgets));
     tcase_add_loop_test(c, picking, 0, (int)MF_ARRAY_LEN(picks));
     suite_add_tcase(suite, c);

@@ -171,9 +171,10 @@ static char *body_of(const char *name, const char *option, const char *value, co
     return text;
 }
 
-static const char *const options[] = {"classes",  "priority", "topk",    "err_ratio", "time_cap_ms",
-                                      "routing",  "regret",   "no_fuse", "search",    "fuse_saves",
-                                      "consumer", "layout",   "seed"};
+static const char *const options[] = {"classes",  "priority", "topk",    "err_ratio",    "time_cap_ms",
+                                      "routing",  "regret",   "no_fuse", "search",       "fuse_saves",
+                                      "consumer", "layout",   "seed",    "promote",      "min_effect",
+                                      "warmup",   "iters",    "split_k", "shape_grouped"};
 
 /* Filters: a text that fits nothing, or is no value. */
 static const char *const filters[] = {

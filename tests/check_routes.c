@@ -13,37 +13,46 @@
 static const struct {
     const char *method, *path, *route; /* route NULL: none */
     int64_t id;
-    const char *allow;
+    const char *allow, *name; /* name NULL: none */
 } lookups[] = {
-    {"GET", "/", "/", 0, ""},
-    {"GET", "/api/v1/batches/7", "/api/v1/batches/{id}", 7, ""},
-    {"HEAD", "/api/v1/batches/7", "/api/v1/batches/{id}", 7, ""},
-    {"GET", "/api/v1/batches/9223372036854775807/goals", "/api/v1/batches/{id}/goals", INT64_MAX, ""},
-    {"POST", "/api/v1/batches/7/cancel", "/api/v1/batches/{id}/cancel", 7, ""},
-    {"DELETE", "/api/v1/batches", NULL, 0, "POST, GET, HEAD"},
-    {"GET", "/api/v1/batches/7/cancel", NULL, 0, "POST"},
-    {"get", "/healthz", NULL, 0, "GET, HEAD"}, /* methods are case-sensitive */
-    {"GET", "/api/v1/batches/", NULL, 0, ""},
-    {"GET", "/api/v1/batches/0", NULL, 0, ""},
-    {"GET", "/api/v1/batches/007", NULL, 0, ""},
-    {"GET", "/api/v1/batches/-7", NULL, 0, ""},
-    {"GET", "/api/v1/batches/9223372036854775808", NULL, 0, ""},
-    {"GET", "/api/v1/batches/7/", NULL, 0, ""},
-    {"GET", "/api/v1/batches/7x", NULL, 0, ""},
-    {"GET", "/page/../schema.sql", NULL, 0, ""},
-    {"GET", "", NULL, 0, ""},
+    {"GET", "/", "/", 0, "", NULL},
+    {"GET", "/api/v1/batches/7", "/api/v1/batches/{id}", 7, "", NULL},
+    {"HEAD", "/api/v1/batches/7", "/api/v1/batches/{id}", 7, "", NULL},
+    {"GET", "/api/v1/batches/9223372036854775807/goals", "/api/v1/batches/{id}/goals", INT64_MAX, "", NULL},
+    {"POST", "/api/v1/batches/7/cancel", "/api/v1/batches/{id}/cancel", 7, "", NULL},
+    {"DELETE", "/api/v1/batches", NULL, 0, "POST, GET, HEAD", NULL},
+    {"GET", "/api/v1/batches/7/cancel", NULL, 0, "POST", NULL},
+    {"get", "/healthz", NULL, 0, "GET, HEAD", NULL}, /* methods are case-sensitive */
+    {"GET", "/api/v1/batches/", NULL, 0, "", NULL},
+    {"GET", "/api/v1/batches/0", NULL, 0, "", NULL},
+    {"GET", "/api/v1/batches/007", NULL, 0, "", NULL},
+    {"GET", "/api/v1/batches/-7", NULL, 0, "", NULL},
+    {"GET", "/api/v1/batches/9223372036854775808", NULL, 0, "", NULL},
+    {"GET", "/api/v1/batches/7/", NULL, 0, "", NULL},
+    {"GET", "/api/v1/batches/7x", NULL, 0, "", NULL},
+    {"GET", "/page/../schema.sql", NULL, 0, "", NULL},
+    {"GET", "", NULL, 0, "", NULL},
+    {"GET", "/api/v1/channels/stable", "/api/v1/channels/{name}", 0, "", "stable"},
+    {"POST", "/api/v1/channels/a.b_c-1/stage", "/api/v1/channels/{name}/stage", 0, "", "a.b_c-1"},
+    {"GET", "/api/v1/channels/", NULL, 0, "", NULL},
+    {"GET", "/api/v1/channels/a%20b", NULL, 0, "", NULL},
+    {"GET", "/api/v1/channels/../releases", NULL, 0, "", NULL},
+    {"GET", "/api/v1/channels/0123456789012345678901234567890123456789012345678901234567890123", NULL, 0, "",
+     NULL},
 };
 
 START_TEST(test_find)
 {
-    int64_t ids[2] = {0, 0};
+    struct mf_path_parts parts = {0};
     char allow[64];
-    const struct mf_route *r = mf_route_find(lookups[_i].method, lookups[_i].path, ids, allow, sizeof(allow));
+    const struct mf_route *r =
+        mf_route_find(lookups[_i].method, lookups[_i].path, &parts, allow, sizeof(allow));
     ck_assert_str_eq(allow, lookups[_i].allow);
     ck_assert_int_eq(r != NULL, lookups[_i].route != NULL);
     if (r) {
         ck_assert_str_eq(r->path, lookups[_i].route);
-        ck_assert_int_eq(ids[0], lookups[_i].id);
+        ck_assert_int_eq(parts.ids[0], lookups[_i].id);
+        ck_assert_str_eq(parts.name, lookups[_i].name ? lookups[_i].name : "");
     }
 }
 END_TEST
@@ -206,6 +215,14 @@ START_TEST(test_document)
         check_answer(doc, route, &r, path);
         http_reply_free(&r);
     }
+    /* By now it has a release, which the POST above made */
+    static const char *const moves[] = {"/api/v1/channels/1/stage?release=1",
+                                        "/api/v1/channels/1/approve?release=1"};
+    for (size_t i = 0; i < MF_ARRAY_LEN(moves); i++) {
+        struct http_reply r = http_call(http_harness_port(h), "POST", moves[i], "", NULL, 0);
+        ck_assert_msg(r.status == 200, "%s: %s", moves[i], r.body);
+        http_reply_free(&r);
+    }
     /* The fixture has more in these than in those that "1" stands for. */
     static const char *const more[] = {"/api/v1/batches/2",
                                        "/api/v1/batches/3",
@@ -214,12 +231,19 @@ START_TEST(test_document)
                                        "/api/v1/goals/5/race",
                                        "/api/v1/goals/10/steps",
                                        "/api/v1/goals/10/rejections",
-                                       "/api/v1/export/left_out?simulated=1"};
+                                       "/api/v1/export/left_out?simulated=1",
+                                       "/api/v1/releases",
+                                       "/api/v1/releases/1",
+                                       "/api/v1/releases/1/rows",
+                                       "/api/v1/channels",
+                                       "/api/v1/channels/1",
+                                       "/api/v1/channels/1/history",
+                                       "/api/v1/channels/1/tuned_fmoe.csv"};
     for (size_t i = 0; i < MF_ARRAY_LEN(more); i++) {
-        int64_t ids[2];
+        struct mf_path_parts parts;
         char allow[64], path[128];
         (void)snprintf(path, sizeof(path), "%.*s", (int)strcspn(more[i], "?"), more[i]);
-        const struct mf_route *route = mf_route_find("GET", path, ids, allow, sizeof(allow));
+        const struct mf_route *route = mf_route_find("GET", path, &parts, allow, sizeof(allow));
         struct http_reply r = http_get(http_harness_port(h), more[i]);
         ck_assert_int_eq(r.status, 200);
         check_answer(doc, route, &r, more[i]);

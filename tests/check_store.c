@@ -68,8 +68,32 @@ START_TEST(migrates_once)
 }
 END_TEST
 
+static void drop_all(const char *const *sql, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        ck_assert_msg(sqlite3_exec(mf_store_db(store), sql[i], NULL, NULL, NULL) == SQLITE_OK, "%s", sql[i]);
+}
+
+static void without_releases(void)
+{
+    static const char *const sql[] = {
+        "DROP TABLE miss_report",  "DROP TABLE miss_source", "DROP TABLE miss",
+        "DROP TABLE channel_move", "DROP TABLE channel",     "DROP TABLE release_row",
+        "DROP TABLE release",      "DROP INDEX goal_worker", "ALTER TABLE goal DROP COLUMN worker"};
+    ck_assert_int_ge(mf_sql_run(store, "PRAGMA foreign_keys = OFF", ""), 0);
+    drop_all(sql, MF_ARRAY_LEN(sql));
+}
+
+static void without_promotion(void)
+{
+    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE comparison", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE promotion", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE known", ""), 0);
+}
+
 static void without_turns(void)
 {
+    without_releases();
     ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE farm DROP COLUMN samples_gone", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP INDEX unit_ready", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE unit DROP COLUMN turn", ""), 0);
@@ -89,6 +113,7 @@ START_TEST(migrates_an_old_database)
     ck_assert_int_ge(mf_sql_run(store, "DROP TABLE worker_key", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP TABLE token", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE worker DROP COLUMN sandbox", ""), 0);
+    without_promotion();
     without_turns();
     ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 1", ""), 0);
     ck_assert_int_eq(add_class("gfx942"), 1);
@@ -99,8 +124,70 @@ START_TEST(migrates_an_old_database)
     ck_assert_int_eq(
         mf_sql_get_i64(store, "SELECT count(*) FROM goal INDEXED BY goal_shape WHERE shape = 1", &n, ""), 1);
     ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(token) FROM worker_key", &n, ""), 1);
+    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(sha256) FROM release", &n, ""), 1);
+    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(n_sources) FROM miss", &n, ""), 1);
+    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(approval) FROM channel", &n, ""), 1);
     ck_assert_int_eq(mf_sql_get_i64(store, "PRAGMA user_version", &n, ""), 1);
     ck_assert_int_eq(n, MF_STORE_VERSION);
+}
+END_TEST
+
+extern const char mf_schema_1[], mf_schema_2[], mf_schema_3[], mf_schema_4[], mf_schema_5[], mf_schema_6[],
+    mf_schema_7[], mf_schema_8[];
+
+static int run_all(sqlite3 *db, const char *text)
+{
+    return sqlite3_exec(db, text, NULL, NULL, NULL);
+}
+
+static int64_t ask(const char *literal)
+{
+    int64_t n = -1;
+    ck_assert_int_eq(mf_sql_get_i64(store, literal, &n, ""), 1);
+    return n;
+}
+
+/* A database as version 8 made it, with work in it: goals may be compared now and their units too, on the very connection that
+ * migrated it, rows and references are what they were, and what never was a state is none. */
+START_TEST(a_known_row_finds_its_place_in_an_old_database)
+{
+    static const char *const old[] = {mf_schema_1, mf_schema_2, mf_schema_3, mf_schema_4,
+                                      mf_schema_5, mf_schema_6, mf_schema_7, mf_schema_8};
+    static const char rows[] =
+        "PRAGMA user_version = 8; PRAGMA foreign_keys = ON;"
+        "INSERT INTO device_class VALUES (1, 'gfx942', 304); INSERT INTO shape VALUES (1, 'r', 'm', 4);"
+        "INSERT INTO batch VALUES (1, 'b', 'open', 50, '{}', NULL, '', '{}', 1, NULL);"
+        "INSERT INTO goal (id, batch, shape, class, state) VALUES (1, 1, 1, 1, 'racing');"
+        "INSERT INTO unit (id, goal, class, kind, state, priority, body, created_ms)"
+        " VALUES (1, 1, 1, 'race', 'leased', 0, '{}', 1)";
+    sqlite3 *db = NULL;
+    teardown();
+    (void)snprintf(folder, sizeof(folder), "/tmp/check_store.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    (void)snprintf(path, sizeof(path), "%s/farm.db", folder);
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    for (size_t i = 0; i < MF_ARRAY_LEN(old); i++)
+        ck_assert_int_eq(run_all(db, old[i]), SQLITE_OK);
+    ck_assert_msg(run_all(db, rows) == SQLITE_OK, "%s", sqlite3_errmsg(db));
+    ck_assert_int_ne(run_all(db, "UPDATE goal SET state = 'comparing'"), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+
+    for (int opened = 0; opened < 2; opened++) {
+        ck_assert_int_eq(mf_store_open(path, &store), 0);
+        ck_assert_int_eq(mf_sql_run(store, "UPDATE goal SET state = 'comparing' WHERE id = 1", ""), 1);
+        ck_assert_int_eq(mf_sql_run(store, "UPDATE unit SET kind = 'compare' WHERE id = 1", ""), 1);
+        ck_assert_int_lt(mf_sql_run(store, "UPDATE goal SET state = 'thinking' WHERE id = 1", ""), 0);
+        ck_assert_int_lt(mf_sql_run(store, "UPDATE unit SET kind = 'canary' WHERE id = 1", ""), 0);
+        ck_assert_int_lt(mf_sql_run(store, "UPDATE unit SET goal = 7 WHERE id = 1", ""), 0);
+        ck_assert_int_eq(
+            ask("SELECT count(*) FROM goal g JOIN unit u ON u.goal = g.id WHERE g.state = 'comparing'"), 1);
+        ck_assert_int_eq(ask("SELECT count(*) FROM pragma_foreign_key_check"), 0);
+        ck_assert_int_eq(ask("SELECT integrity_check = 'ok' FROM pragma_integrity_check"), 1);
+        ck_assert_int_eq(ask("SELECT count(*) FROM comparison"), 0);
+        ck_assert_int_eq(ask("PRAGMA user_version"), MF_STORE_VERSION);
+        if (opened == 0)
+            store = mf_store_free(store);
+    }
 }
 END_TEST
 
@@ -481,6 +568,7 @@ START_TEST(the_pace_is_kept)
     ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_unmade", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP TABLE pace", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE worker DROP COLUMN sandbox", ""), 0);
+    without_promotion();
     without_turns();
     ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 4", ""), 0);
     store = mf_store_free(store);
@@ -527,6 +615,7 @@ int main(void)
     tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_test(c, migrates_once);
     tcase_add_test(c, migrates_an_old_database);
+    tcase_add_test(c, a_known_row_finds_its_place_in_an_old_database);
     tcase_add_test(c, the_pace_is_kept);
     tcase_add_test(c, old_samples_are_dropped);
     tcase_add_test(c, refuses_a_newer_database);

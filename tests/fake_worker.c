@@ -33,7 +33,7 @@ int fake_worker_open_keys(struct fake_worker *w, void *zmq, int port, const char
 {
     char endpoint[64];
     int linger = 0, queue = 0;
-    *w = (struct fake_worker){.n_variants = 4, .class = "gfx942/304", .revision = "r1"};
+    *w = (struct fake_worker){.n_variants = 4, .class = "gfx942/304", .revision = "r1", .model = "m"};
     mf_say(w->name, sizeof(w->name), "%s", name);
     mf_say(w->instance, sizeof(w->instance), "i%" PRIu64, mf_now_ns());
     mf_say(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%d", port);
@@ -83,11 +83,11 @@ int fake_worker_hello(struct fake_worker *w, const char *running)
         w, MF_MESSAGE_HELLO,
         "{\"worker\":\"%s\",\"instance\":\"%s\",\"predecessor\":\"%s\",\"host\":\"h\",\"pid\":1,\"version\":"
         "\"0\",\"class\":\"%s\","
-        "\"model\":\"m\","
-        "\"device\":{\"class\":\"%s\",\"model\":\"m\",\"gap_us\":0.5,\"peak_gflops\":{\"bf16\":1000},\"mem_"
+        "\"model\":\"%s\","
+        "\"device\":{\"class\":\"%s\",\"model\":\"%s\",\"gap_us\":0.5,\"peak_gflops\":{\"bf16\":1000},\"mem_"
         "read_gbs\":100,"
         "\"llc\":1000000},\"revision\":\"%s\",\"families\":[\"fake\"],\"simulated\":true,\"running\":%s}",
-        w->name, w->instance, w->predecessor, w->class, w->class, w->revision, running);
+        w->name, w->instance, w->predecessor, w->class, w->model, w->class, w->model, w->revision, running);
 }
 
 int fake_worker_recv(struct fake_worker *w, int timeout_ms, enum mf_message *ret_type, cJSON **ret)
@@ -188,16 +188,32 @@ int fake_unit_results(const cJSON *unit)
     return !items ? 1 : cJSON_GetArraySize(items) + (mf_json_array(unit, "pipelines") != NULL);
 }
 
-static double time_of(const cJSON *item)
+static double us_of(const struct fake_worker *w, const char *name)
+{
+    return w->us ? w->us(w, name) : fake_us(name);
+}
+
+static bool has_step(const cJSON *item, const char *wanted)
+{
+    const cJSON *step;
+    const char *name = "";
+    cJSON_ArrayForEach (step, mf_json_array(item, "steps")) {
+        if (wanted && mf_json_text(step, "name", &name) == 0 && strcmp(name, wanted) == 0)
+            return true;
+    }
+    return false;
+}
+
+static double time_of(const struct fake_worker *w, const cJSON *item)
 {
     const cJSON *step;
     const char *name = "";
     double us = 0;
     if (mf_json_text(item, "name", &name) == 0)
-        return fake_us(name);
+        return us_of(w, name);
     cJSON_ArrayForEach (step, mf_json_array(item, "steps")) {
         (void)mf_json_text(step, "name", &name);
-        us += fake_us(name) * 1.01;
+        us += us_of(w, name) * 1.01;
     }
     return us;
 }
@@ -208,12 +224,12 @@ static void add_samples(struct mf_buf *b, double us)
         (void)mf_buf_addf(b, "%s%.3f", i ? "," : "", us * (1 + (i - 9.5) * 1e-4));
 }
 
-static void add_race(struct mf_buf *b, const cJSON *unit)
+static void add_race(const struct fake_worker *w, struct mf_buf *b, const cJSON *unit)
 {
     const cJSON *item, *winner = NULL;
     int64_t id = 0;
     cJSON_ArrayForEach (item, mf_json_array(unit, "pipelines")) {
-        if (!winner || time_of(item) < time_of(winner))
+        if (!winner || time_of(w, item) < time_of(w, winner))
             winner = item;
     }
     (void)mf_json_i64(winner, "id", 1, INT64_MAX, &id);
@@ -221,7 +237,7 @@ static void add_race(struct mf_buf *b, const cJSON *unit)
                       ",\"race\":{\"winner\":%" PRId64 ",\"ties\":[%" PRId64
                       "],\"us\":%.3f,\"mad\":0.1,\"rounds\":20,\"calls\":99,"
                       "\"seed\":1}",
-                      id, id, time_of(winner));
+                      id, id, time_of(w, winner));
 }
 
 int fake_worker_result(struct fake_worker *w, const cJSON *unit, int i)
@@ -233,11 +249,12 @@ int fake_worker_result(struct fake_worker *w, const cJSON *unit, int i)
     (void)mf_json_i64(unit, "unit", 1, INT64_MAX, &id);
     (void)mf_json_i64(unit, "attempt", 1, INT64_MAX, &attempt);
     (void)mf_json_i64(unit, "epoch", 1, INT64_MAX, &epoch);
+    const char *status = has_step(item, w->wrong) ? "wrong" : has_step(item, w->crash) ? "crash" : "ok";
     mf_buf_init(&b, MF_WIRE_BODY_MAX);
     (void)mf_buf_addf(&b,
                       "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64
-                      ",\"seq\":%d,\"status\":\"ok\",\"reason\":\"\"",
-                      id, attempt, epoch, i + 1);
+                      ",\"seq\":%d,\"status\":\"%s\",\"reason\":\"%s\"",
+                      id, attempt, epoch, i + 1, status, *status == 'o' ? "" : "planted");
     if (!items) {
         mf_buf_init(&steps, MF_WIRE_BODY_MAX);
         add_steps(w, &steps);
@@ -247,7 +264,7 @@ int fake_worker_result(struct fake_worker *w, const cJSON *unit, int i)
                           steps.data);
         mf_buf_release(&steps);
     } else if (item) {
-        double us = time_of(item);
+        double us = time_of(w, item);
         int64_t item_id = 0;
         (void)mf_json_i64(item, "id", 1, INT64_MAX, &item_id);
         (void)mf_buf_addf(
@@ -259,7 +276,7 @@ int fake_worker_result(struct fake_worker *w, const cJSON *unit, int i)
         add_samples(&b, us);
         (void)mf_buf_adds(&b, "]");
     } else {
-        add_race(&b, unit);
+        add_race(w, &b, unit);
     }
     (void)mf_buf_adds(&b, i == n - 1 ? ",\"last\":true}" : "}");
     int r = mf_buf_error(&b);

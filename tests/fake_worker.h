@@ -14,10 +14,13 @@ struct fake_worker {
     void *socket;
     char name[64], instance[64], predecessor[64]; /* predecessor: "" for none */
     uint64_t sequence;
-    int64_t epoch;        /* of the last WELCOME */
-    int n_variants;       /* steps of a stage and block_m; 4 */
-    const char *class;    /* "gfx942/304" */
-    const char *revision; /* "r1" */
+    int64_t epoch;                                               /* of the last WELCOME */
+    int n_variants;                                              /* steps of a stage and block_m; 4 */
+    const char *class;                                           /* "gfx942/304" */
+    const char *revision;                                        /* "r1" */
+    const char *model;                                           /* "m" */
+    double (*us)(const struct fake_worker *w, const char *name); /* what it "measures" of a step; fake_us */
+    const char *wrong, *crash; /* a step with which a pipeline is wrong, or kills the runner; NULL: none */
 };
 
 /* Connects to tcp://127.0.0.1:port; says nothing yet. 0 or -errno. */

@@ -25,6 +25,10 @@ add_dependencies(bench_crashers moefarmd moefarm-worker)
 
 mf_add_test(check_backup USES server common LINK mf_farm_harness LABELS farm TIMEOUT 300)
 add_dependencies(check_backup moefarmd moefarm-worker)
+mf_add_test(check_farm_misses USES common LINK mf_farm_harness LABELS farm TIMEOUT 300)
+add_dependencies(check_farm_misses moefarmd moefarm-worker)
+mf_add_test(check_farm_release USES common LINK mf_farm_harness LABELS farm TIMEOUT 300)
+add_dependencies(check_farm_release moefarmd moefarm-worker moefarm)
 mf_add_test(check_service USES server common LINK mf_farm_harness LABELS farm TIMEOUT 300)
 add_dependencies(check_service moefarmd moefarm-worker)
 
@@ -53,6 +57,8 @@ mf_add_test(check_farm USES server LABELS farm LINK mf_fake_farm TIMEOUT 300)
 add_dependencies(check_farm moefarmd)
 mf_add_test(check_farm_shares USES common LABELS farm LINK mf_fake_farm TIMEOUT 300)
 add_dependencies(check_farm_shares moefarmd)
+mf_add_test(check_promote USES common LABELS farm LINK mf_fake_farm TIMEOUT 300)
+add_dependencies(check_promote moefarmd)
 mf_add_test(check_hostile USES common LABELS farm LINK mf_fake_farm TIMEOUT 300)
 add_dependencies(check_hostile moefarmd moefarm-worker)
 mf_add_test(check_farm_keys USES server LABELS farm LINK mf_fake_farm TIMEOUT 300)
@@ -78,13 +84,6 @@ add_test(NAME check_farm_aiter_whole COMMAND check_farm_aiter whole)
 set_tests_properties(check_farm_aiter_whole PROPERTIES LABELS long TIMEOUT 3600 ENVIRONMENT "CK_RUN_CASE=farm_aiter")
 
 # Kernels from outside: the example, objects that are wrong in one way each, and code objects of prebuilt kernels.
-function(mf_add_object name source)
-    add_library(${name} MODULE ${source})
-    set_target_properties(${name} PROPERTIES PREFIX "" SUFFIX ".so" C_VISIBILITY_PRESET default)
-    target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
-    target_link_libraries(${name} PRIVATE mf_build PkgConfig::CJSON m)
-    target_compile_definitions(${name} PRIVATE ${ARGN})
-endfunction()
 mf_add_object(plain ${CMAKE_SOURCE_DIR}/examples/family_plain.c)
 mf_add_object(asm_kernels asm_kernels.c)
 mf_add_test(check_outside USES kernels common LINK mf_farm_harness LABELS farm TIMEOUT 300)
@@ -100,12 +99,15 @@ add_dependencies(check_sandbox moefarmd moefarm-worker moefarm-compile prying)
 mf_add_test(check_revisions USES common LINK mf_farm_harness LABELS farm TIMEOUT 300)
 add_dependencies(check_revisions moefarmd moefarm-worker plain)
 
+mf_add_test(check_tune USES common LINK mf_farm_harness PkgConfig::SQLITE LABELS farm TIMEOUT 300)
+add_dependencies(check_tune moefarmd moefarm-worker moefarm)
+
 # The benchmark of a GPU host, on the CPU.
 mf_add_test(check_bench_gpu USES common LINK m LABELS farm TIMEOUT 500)
 add_dependencies(check_bench_gpu moefarmd moefarm-worker moefarm)
 
 # What is installed on hosts. Not run under sanitizers, which no package is made of.
-foreach(check package.sh units.sh slurm.sh manifests.py monitoring.py)
+foreach(check package.sh libfmoe.sh units.sh slurm.sh manifests.py monitoring.py)
     get_filename_component(name ${check} NAME_WE)
     add_test(NAME ${name}
         COMMAND ${CMAKE_SOURCE_DIR}/tests/deploy/check_${check} ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})

@@ -330,6 +330,28 @@ static int add_pipelines(struct fixture *f, int64_t goal, const struct goal_step
     return n;
 }
 
+/* A goal whose known row stays: its batch promotes what is improved only. */
+#define FIXTURE_GOAL_KEPT 5
+
+static void add_promotion(struct fixture *f, int64_t goal, int64_t unit, const struct pipeline *p)
+{
+    run(f,
+        "INSERT INTO promotion (goal, known, known_us, source, old, new, new_us, least, decision, reason, "
+        "mad, n, at_ms)"
+        " VALUES (?, 'tile:a|tile:b', 71.5, 'line 7 of the baseline', ?, ?, 70.5, 0.03, 'kept',"
+        " 'beside the known row it is SAME on node-a-cpu0, -1.0% (-1.4% to -0.6%, 96 rounds); 3% less on "
+        "each device was"
+        " asked for', NULL, NULL, ?)",
+        "iiii", goal, p[0].id, p[1].id, f->now_ms - 60000);
+    run(f,
+        "INSERT INTO comparison (unit, goal, worker, verdict, low, mid, high, n, old_us, new_us, old_status, "
+        "new_status,"
+        " old_reason, new_reason, at_ms) VALUES (?, ?, 1, 'SAME', -0.014, -0.01, -0.006, 96, 71.4, 70.6, "
+        "'ok', 'ok', '',"
+        " '', ?)",
+        "iii", unit, goal, f->now_ms - 60000);
+}
+
 /* Eight race; four are dropped after round 10; the first two cannot be told apart. */
 static void add_race(struct fixture *f, int64_t goal, const struct pipeline *p)
 {
@@ -367,6 +389,8 @@ static void add_race(struct fixture *f, int64_t goal, const struct pipeline *p)
         "\"race\"}', ? FROM goal WHERE id = ?",
         "idddttii", p[0].id, us, us * 0.64, us * 0.36, ties, regret, f->now_ms - 60000, goal);
     run(f, "UPDATE goal SET state = 'done', ended_ms = ? WHERE id = ?", "ii", f->now_ms - 60000, goal);
+    if (goal == FIXTURE_GOAL_KEPT)
+        add_promotion(f, goal, unit, p);
 }
 
 /* --- batches ---------------------------------------------------------------------------------------------- */

@@ -16,6 +16,7 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/json.h"
+#include "common/table_check.h"
 #include "http_client.h"
 #include "remove_tree.h"
 
@@ -346,6 +347,20 @@ void farm_wait_done(struct farm *f, int batch)
     ck_assert(!farm_wait_batch(f, batch, NULL, 0));
 }
 
+/* Nobody who takes a table of ours finds anything in it: rows that cannot be used, times that cannot be, keys that clash. */
+static void check_table(const char *csv, size_t len)
+{
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    char why[MF_REASON_MAX];
+    ck_assert_msg(mf_table_read("exported.csv", csv, len, &t, why) == 0, "%s", why);
+    ck_assert_int_eq(mf_tables_check(&t, 1, &(struct mf_check_options){.err_ratio = MF_CHECK_ERR_RATIO}), 0);
+    for (size_t i = 0; i < t->n_problems; i++) {
+        const struct mf_problem *p = &t->problems[i];
+        ck_assert_msg(mf_check_severity(p->code, p->severity) == MF_WARNING, "line %lld: %s: %s\n%s",
+                      (long long)p->line, mf_problem_code_name(p->code), p->reason, csv);
+    }
+}
+
 char *farm_export_query(struct farm *f, const char *query)
 {
     char path[96];
@@ -353,6 +368,7 @@ char *farm_export_query(struct farm *f, const char *query)
     struct http_reply r = http_get(f->http, path);
     ck_assert_msg(r.status == 200 && r.len > 0, "%d %s%s", r.status, r.head, r.body ? r.body : "");
     free(r.head);
+    check_table(r.body, r.len);
     return r.body;
 }
 

@@ -72,7 +72,7 @@ bool farm_wait_batch(struct farm *f, int batch, const char *key, int n);
 /* The same until so many more are measured than now. */
 bool farm_wait_more(struct farm *f, int batch, int n);
 void farm_wait_done(struct farm *f, int batch);
-/* The exported table, simulated rows too; the caller frees it. */
+/* The exported table, simulated rows too, in which `moefarm csv check` finds no error; the caller frees it. */
 char *farm_export(struct farm *f, int batch);
 /* Of all batches; query: "" or "&name=value…". */
 char *farm_export_query(struct farm *f, const char *query);

@@ -7,6 +7,8 @@
 #include "common/text.h"
 #include "server/access.h"
 #include "server/bus.h"
+#include "server/channel.h"
+#include "server/miss.h"
 #include "server/problem.h"
 #include "server/reader.h"
 #include "server/request.h"
@@ -51,6 +53,12 @@ WEAK int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON 
            (long long)s->options.time_cap_ms, routing, mf_search_name(s->options.search),
            s->options.layout_free ? "free" : "common", (unsigned long long)s->options.seed,
            s->options.n_classes);
+    size_t len = strlen(f->asked);
+    if (s->options.has_baseline)
+        mf_say(f->asked + len, sizeof(f->asked) - len, "; known %zu", s->n_known);
+    if (s->n_known > 0)
+        mf_say(f->asked + strlen(f->asked), sizeof(f->asked) - strlen(f->asked), ": line %lld, %s",
+               (long long)s->known[0].line, s->known[0].pipeline);
     *ret = cJSON_CreateObject();
     cJSON_AddNumberToObject(*ret, "batch", 9);
     cJSON_AddNumberToObject(*ret, "shapes", (double)s->n_shapes);
@@ -102,6 +110,42 @@ WEAK int mf_farm_key_revoke(struct mf_farm *f, int64_t id)
 {
     uint8_t key[MF_KEY_SIZE];
     return mf_store_key_revoke(f->store, id, mf_wall_ms(), key);
+}
+
+WEAK int mf_farm_release_add(struct mf_farm *f, const struct mf_release *release, int64_t *ret)
+{
+    return mf_store_release_add(f->store, release, ret);
+}
+
+WEAK int mf_farm_channel_move(struct mf_farm *f, const struct mf_channel_move *m, struct mf_channel *ret)
+{
+    return mf_store_channel_move(f->store, m, ret);
+}
+
+WEAK int mf_farm_token_name(struct mf_farm *f, int64_t token, char ret[MF_RELEASE_NAME_MAX])
+{
+    return mf_store_token_name(f->store, token, ret);
+}
+
+WEAK int mf_farm_misses_take(struct mf_farm *f, const struct mf_miss_report *report, cJSON **ret)
+{
+    char first[MF_SHAPE_TEXT_MAX];
+    mf_shape_print(&report->rows[0].shape, first);
+    mf_say(f->asked, sizeof(f->asked), "misses of %s on %s: %zu rows, first %lld times %s", report->source,
+           report->class.gfx, report->n_rows, (long long)report->rows[0].count, first);
+    *ret = cJSON_CreateObject();
+    cJSON_AddItemToObject(*ret, "errors", cJSON_Duplicate(report->errors, true));
+    return 0;
+}
+
+WEAK int mf_farm_misses_submit(struct mf_farm *f, const struct mf_miss_filter *filter, int priority,
+                               cJSON **ret)
+{
+    mf_say(f->asked, sizeof(f->asked), "submit misses of %s from %lld on%s, priority %d",
+           filter->class ? filter->class->gfx : "any", (long long)filter->min_count,
+           filter->failed ? ", failed too" : "", priority);
+    *ret = cJSON_CreateArray();
+    return 0;
 }
 
 WEAK void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret)

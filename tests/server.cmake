@@ -1,7 +1,7 @@
 # Tests of server/
 mf_add_test(check_finalists USES server)
 mf_add_test(check_map USES server)
-mf_add_test(check_path USES server)
+
 mf_add_test(check_plan USES server)
 mf_add_test(check_result USES server)
 mf_add_test(check_store USES server)
@@ -15,7 +15,7 @@ target_link_libraries(page_fixture PRIVATE mf_http_harness mf_server mf_build)
 mf_add_test(check_cursor USES server)
 mf_add_test(check_gate USES server)
 mf_add_test(check_events USES server)
-foreach(name check_api check_export check_http check_routes check_stream)
+foreach(name check_api check_export check_http check_release check_routes check_stream)
     mf_add_test(${name} USES http_harness server)
 endforeach()
 

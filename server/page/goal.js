@@ -45,6 +45,7 @@ function drawHead(g) {
     el('h1', { text: `${g.shape.token} token${g.shape.token === 1 ? '' : 's'}` + (g.class ? ` on ${g.class}` : '') }),
     el('p', { class: 'sub', text: shapeName(g.shape) }),
     g.reason ? el('div', { class: 'alert' + (g.state === 'failed' ? ' bad' : '') }, el('p', { text: g.reason })) : null,
+    g.promotion ? el('div', { class: 'alert promotion' }, el('p', { text: `${g.promotion.decision}: ${g.promotion.reason}` + (g.promotion.source ? ` (known from ${g.promotion.source})` : '') })) : null,
     el('dl', { class: 'tiles' },
       tile('State', badge(g.state), g.model || ''),
       tile('Steps measured', `${g.measured}`, `of ${g.steps}`),

@@ -3,6 +3,7 @@
 import { ago, el, legend, percent, progress, span, stackedBar, us } from '/page/charts.js';
 import { ladderPlot, timelinePlot } from '/page/plots.js';
 import { goalView, pipelineView, stepView } from '/page/goal.js';
+import { releasesView } from '/page/releases.js';
 
 export const routes = [
   [/^\/$/, homeView],
@@ -13,11 +14,12 @@ export const routes = [
   [/^\/shapes$/, shapesView],
   [/^\/workers$/, workersView],
   [/^\/quarantine$/, quarantineView],
+  [/^\/releases$/, releasesView],
 ];
 
-const box = (heading, extra) => (body) => el('section', {}, el('header', {}, el('h2', { text: heading }), extra || null), body);
+export const box = (heading, extra) => (body) => el('section', {}, el('header', {}, el('h2', { text: heading }), extra || null), body);
 
-const tones = { done: 'good', ok: 'good', open: 'busy', busy: 'busy', probing: 'busy', racing: 'busy', ranking: 'busy', enumerating: 'busy', failed: 'bad', lost: 'bad', waiting: 'warn', draining: 'warn' };
+const tones = { done: 'good', ok: 'good', tuned: 'good', tuning: 'busy', open: 'busy', busy: 'busy', probing: 'busy', racing: 'busy', comparing: 'busy', ranking: 'busy', enumerating: 'busy', failed: 'bad', lost: 'bad', waiting: 'warn', draining: 'warn' };
 export const badge = (text) => el('span', { class: 'badge ' + (tones[text] || ''), text });
 
 export const tile = (name, value, small) => el('div', { class: 'tile' }, el('dt', { text: name }), el('dd', {}, value, small ? [' ', el('small', { text: small })] : null));

@@ -68,6 +68,7 @@ async function onFixture(browser) {
 
   // A goal: bars, ties, race, reasons, filters.
   await opened(browser, base + '#/goal/5', '.ranked li');
+  assert.match(await browser.text('.promotion'), /kept: beside the known row it is SAME on node-a-cpu0.*known from line 7 of the baseline/);
   await until('the race', async () => (await browser.count('.race canvas')) === 8);
   await drawn(browser, '.race canvas');
   assert.match(await says(browser, '.race'), /^30 rounds, median 2\d\d\.\d µs$/);
@@ -134,6 +135,12 @@ async function onFixture(browser) {
   await until('the goal', async () => (await browser.run('return location.hash')) === '#/goal/5');
   await opened(browser, base + '#/quarantine', '.why li');
   assert.match(await browser.text('.why'), /Segmentation fault/);
+  for (const path of ['releases?name=first', 'releases?name=second&batch=1', 'channels/stable/stage?release=1&reason=' + encodeURIComponent('<img src=x onerror="window.owned=true">'), 'channels/stable/approve?release=1', 'channels/stable/stage?release=2'])
+    assert.equal(Math.floor((await fetch(base + 'api/v1/' + path, { method: 'POST' })).status / 100), 2, path);
+  await opened(browser, base + '#/releases', 'tr[data-release="2"]');
+  assert.match(await browser.text('tr[data-release="1"]'), /#1 first[^]*stable[^]*8/);
+  await until('the channel', async () => /#1 first[^]*#2 second[^]*staged #2/.test(await browser.text('tr[data-channel="stable"]')));
+  await look(browser, 'releases');
   assert.deepEqual(await browser.complaints(), []);
   return { base, server };
 }
@@ -143,7 +150,7 @@ async function onHostile(browser, base, server) {
   await opened(browser, base, 'tr[data-batch]');
   server.stdin.write('hostile\n');
   await until('the hostile name', async () => /<img src=x/.test(await browser.text('main')));
-  for (const [hash, selector] of [['', 'tr[data-batch]'], ['#/batch/2', 'tr[data-goal]'], ['#/goal/5', '.why .reason'], ['#/goal/13', 'main'], ['#/step/1?goal=1', '.samples canvas'], ['#/pipeline/1', '.samples canvas'], ['#/workers', '[data-worker]'], ['#/shapes', '.ladder canvas'], ['#/quarantine', '.why li']]) {
+  for (const [hash, selector] of [['', 'tr[data-batch]'], ['#/batch/2', 'tr[data-goal]'], ['#/goal/5', '.why .reason'], ['#/goal/13', 'main'], ['#/step/1?goal=1', '.samples canvas'], ['#/pipeline/1', '.samples canvas'], ['#/workers', '[data-worker]'], ['#/shapes', '.ladder canvas'], ['#/quarantine', '.why li'], ['#/releases', 'tr[data-channel]']]) {
     await opened(browser, base + hash, selector);
     if (hash !== '#/shapes') await until(`the text on ${hash}`, async () => /<img src=x onerror="window.owned=true">/.test(await browser.text('main')));
     assert.equal(await browser.count('main img, main b > *, [onerror]'), 0, `${hash} has markup of somebody's`);
@@ -157,7 +164,7 @@ async function onHostile(browser, base, server) {
 async function onPhone(base) {
   const browser = await openBrowser({ width: 390, height: 800, dark: true });
   try {
-    for (const [name, hash, selector] of [['home', '', 'tr[data-batch]'], ['batch', '#/batch/2', 'tr[data-goal]'], ['goal', '#/goal/5', '.race canvas'], ['step', '#/step/1?goal=1', '.samples canvas'], ['workers', '#/workers', '[data-worker]'], ['shapes', '#/shapes', '.ladder canvas'], ['quarantine', '#/quarantine', '.why li']]) {
+    for (const [name, hash, selector] of [['home', '', 'tr[data-batch]'], ['batch', '#/batch/2', 'tr[data-goal]'], ['goal', '#/goal/5', '.race canvas'], ['step', '#/step/1?goal=1', '.samples canvas'], ['workers', '#/workers', '[data-worker]'], ['shapes', '#/shapes', '.ladder canvas'], ['quarantine', '#/quarantine', '.why li'], ['releases', '#/releases', 'tr[data-channel]']]) {
       await opened(browser, base + hash, selector);
       assert.equal(await browser.run('return document.documentElement.scrollWidth'), 390, `${name} is wider than the window`);
       await look(browser, 'phone-' + name);

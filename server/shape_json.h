@@ -1,0 +1,19 @@
+/* Shapes as the API takes and gives them: {12 columns, "form"}; what it takes are numbers, texts or booleans. */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stddef.h>
+
+#include "common/shape.h"
+
+/* The text of a JSON value as a CSV would have it. -EINVAL: an object, an array, null, or longer than cap. */
+int mf_json_value_text(const cJSON *value, char *buf, size_t cap);
+
+/* Hears of each thing that is wrong: the member ("": the whole), a code and a sentence. */
+typedef int (*mf_shape_problem)(void *context, const char *member, const char *code, const char *why);
+/* 1: *ret is a shape; 0: it is none, and tell has heard why; negative: what tell returned. */
+int mf_shape_from_json(const cJSON *item, struct mf_shape *ret, mf_shape_problem tell, void *context);
+
+/* Member "shape", {"token": 4, …, "doweight_stage1": 0} of a shape's row: sizes and flags as numbers, the rest as the CSV spells
+ * it. -ENOMEM. */
+int mf_shape_add(cJSON *object, const char *row);

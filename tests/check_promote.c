@@ -1,0 +1,648 @@
+/* Promotion with workers of cardboard, whose times are given: a real moefarmd, two devices of a class where a case wants two, and
+ * who gets which unit is decided by who has credit. What is known of the key is a row of a baseline, or of an earlier batch.
+ *
+ * The race is won by WINNER on the first device; KNOWN is the row to beat, and `known` of a case is the time of its first stage
+ * there, where the winner's is 20 of 60 us. */
+#include "common/buf.h"
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/json.h"
+#include "common/text.h"
+#include "fake_worker.h"
+#include "farm_process.h"
+#include "mf_check.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#define BEAT_MS  20000
+#define LIMIT_MS 30000
+#define HEAD                                                                                    \
+    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
+    "doweight_stage1"
+#define SHAPE                                                                             \
+    "16,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16," \
+    "QuantType.No,1,0"
+#define BASELINE_HEAD                                                                             \
+    "gfx,cu_num," HEAD ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage," \
+    "xbf16,flat,tflops,bw,pipeline"
+#define BASELINE_ROW "gfx942,304," SHAPE ",16,0,30,a,0.0%,20,b,0.0%,50,0,0,0,1,1,"
+#define WINNER       "sne_m16_0"
+#define KNOWN        "sne_m16_2"
+#define KNOWN_ROW    "fake:sort_m16|fake:" KNOWN "|fake:tne_m16_0"
+
+static struct farm_process farm;
+static struct fake_worker workers[2];
+static double known_us[2], winner_us[2]; /* first stages, by worker */
+static void *zmq;
+
+static double us(const struct fake_worker *w, const char *name)
+{
+    size_t i = (size_t)(w - workers);
+    if (strcmp(name, WINNER) == 0)
+        return winner_us[i];
+    if (strcmp(name, KNOWN) == 0)
+        return known_us[i];
+    if (strncmp(name, "sort", 4) == 0)
+        return 10;
+    return *name == 's' ? 50 : strcmp(name, "tne_m16_0") == 0 ? 30 : 60;
+}
+
+static void greet(int i, const char *running)
+{
+    workers[i].us = us;
+    ck_assert_int_eq(fake_worker_hello(&workers[i], running), 0);
+    _cleanup_(cJSON_Deletep) cJSON *welcome = fake_worker_await(&workers[i], MF_MESSAGE_WELCOME, LIMIT_MS);
+    ck_assert_ptr_nonnull(welcome);
+}
+
+static void join(int i)
+{
+    ck_assert_int_eq(fake_worker_open(&workers[i], zmq, farm.hub, i ? "w1" : "w0"), 0);
+    greet(i, "[]");
+}
+
+static void credit(int i)
+{
+    ck_assert_int_eq(fake_worker_send(&workers[i], MF_MESSAGE_READY, "{\"credit\":1}"), 0);
+}
+
+static void start(double known)
+{
+    farm = (struct farm_process){0};
+    zmq = zmq_ctx_new();
+    farm_process_start(&farm, BEAT_MS);
+    winner_us[0] = winner_us[1] = 20;
+    known_us[0] = known_us[1] = known;
+    join(0);
+}
+
+static void stop(void)
+{
+    fake_worker_close(&workers[0]);
+    fake_worker_close(&workers[1]);
+    (void)farm_process_kill(&farm, SIGTERM);
+    farm_process_remove(&farm);
+    (void)zmq_ctx_term(zmq);
+}
+
+static char *ask(const char *method, const char *path, const char *type, const char *body, int expected)
+{
+    int status = 0;
+    char *answer = farm_process_http(&farm, method, path, type, body, &status);
+    ck_assert_msg(status == expected, "%s %s: %d %s", method, path, status, answer ? answer : "");
+    return answer;
+}
+
+static cJSON *get(const char *path)
+{
+    _cleanup_(mf_freep) char *text = ask("GET", path, "", "", 200);
+    cJSON *json = mf_json_parse(text, strlen(text), 1u << 22);
+    ck_assert_ptr_nonnull(json);
+    return json;
+}
+
+/* baseline: the pipeline cell of its row; NULL: none. */
+static void submit(const char *baseline, const char *options)
+{
+    struct mf_buf body;
+    mf_buf_init(&body, 1u << 16);
+    (void)mf_buf_addf(&body, "{\"name\":\"t\",\"csv\":\"" HEAD "\\n" SHAPE "\\n\",\"options\":{%s%s}",
+                      strstr(options, "regret") ? "" : "\"regret\":\"none\"",
+                      options + (strstr(options, "regret") ? 1 : 0));
+    if (baseline) {
+        _cleanup_(cJSON_Deletep) cJSON *text = NULL;
+        char csv[2000];
+        mf_say(csv, sizeof(csv), "%s\n%s%s\n", BASELINE_HEAD, BASELINE_ROW, baseline);
+        text = cJSON_CreateString(csv);
+        _cleanup_(mf_freep) char *quoted = mf_json_print(text);
+        (void)mf_buf_addf(&body, ",\"baseline\":%s", quoted);
+    }
+    (void)mf_buf_adds(&body, "}");
+    _cleanup_(mf_freep) char *answer = ask("POST", "/api/v1/batches", "application/json", body.data, 201);
+    mf_buf_release(&body);
+}
+
+static void answer_unit(int i, const cJSON *unit)
+{
+    for (int k = 0; k < fake_unit_results(unit); k++)
+        ck_assert_int_eq(fake_worker_result(&workers[i], unit, k), 0);
+}
+
+static const char *kind_of(const cJSON *unit)
+{
+    const char *kind = "";
+    (void)mf_json_text(unit, "kind", &kind);
+    return kind;
+}
+
+/* Answers what comes to worker i, and gives back the first unit of that kind. */
+static cJSON *work_until(int i, const char *kind)
+{
+    for (;;) {
+        credit(i);
+        cJSON *unit = fake_worker_await(&workers[i], MF_MESSAGE_UNIT, LIMIT_MS);
+        ck_assert_msg(unit, "no unit of kind %s comes to w%d", kind, i);
+        if (strcmp(kind_of(unit), kind) == 0)
+            return unit;
+        answer_unit(i, unit);
+        cJSON_Delete(unit);
+    }
+}
+
+static void work_and_answer(int i, const char *kind)
+{
+    _cleanup_(cJSON_Deletep) cJSON *unit = work_until(i, kind);
+    answer_unit(i, unit);
+}
+
+/* The goal, when it has come to that state. */
+static cJSON *await_state(int goal, const char *state)
+{
+    char path[60];
+    mf_say(path, sizeof(path), "/api/v1/goals/%d", goal);
+    for (int64_t end = mf_now_ms() + LIMIT_MS;;) {
+        cJSON *json = get(path);
+        const char *now = "";
+        (void)mf_json_text(json, "state", &now);
+        if (strcmp(now, state) == 0)
+            return json;
+        ck_assert_msg(mf_now_ms() < end, "goal %d is %s, not %s", goal, now, state);
+        cJSON_Delete(json);
+    }
+}
+
+/* Answers goal 1's probes, until each of its steps is measured. */
+static void probe_all(void)
+{
+    int64_t answered = 0, measured = 0, steps = 1;
+    while (measured < steps) {
+        _cleanup_(cJSON_Deletep) cJSON *unit = work_until(0, "probe");
+        answered += fake_unit_results(unit);
+        answer_unit(0, unit);
+        for (int64_t end = mf_now_ms() + LIMIT_MS; measured < answered;) {
+            _cleanup_(cJSON_Deletep) cJSON *goal = get("/api/v1/goals/1");
+            (void)mf_json_i64(goal, "measured", 0, INT64_MAX, &measured);
+            (void)mf_json_i64(goal, "steps", 0, INT64_MAX, &steps);
+            ck_assert_int_lt(mf_now_ms(), end);
+        }
+    }
+}
+
+/* Until so many devices have compared in goal 1. */
+static void await_devices(int n)
+{
+    for (int64_t end = mf_now_ms() + LIMIT_MS;;) {
+        _cleanup_(cJSON_Deletep) cJSON *goal = get("/api/v1/goals/1");
+        if (cJSON_GetArraySize(mf_json_array(mf_json_object(goal, "promotion"), "devices")) >= n)
+            return;
+        ck_assert_int_lt(mf_now_ms(), end);
+    }
+}
+
+static const char *text_of(const cJSON *json, const char *key)
+{
+    const char *text = "";
+    (void)mf_json_text(json, key, &text);
+    return text;
+}
+
+static void check_decision(const cJSON *goal, const char *decision, const char *const *reasons)
+{
+    const cJSON *promotion = mf_json_object(goal, "promotion");
+    const char *reason = text_of(promotion, "reason");
+    ck_assert_msg(strcmp(text_of(promotion, "decision"), decision) == 0, "%s, not %s: %s",
+                  text_of(promotion, "decision"), decision, reason);
+    for (int i = 0; i < 3 && reasons[i]; i++)
+        ck_assert_msg(strstr(reason, reasons[i]), "'%s' is not in: %s", reasons[i], reason);
+}
+
+/* The exported row is the one that stands, with the time that it was measured at. */
+static void check_export(int batch, const char *step, double expected_us)
+{
+    char path[100], field[40];
+    mf_say(path, sizeof(path), "/api/v1/export/tuned_fmoe.csv?simulated=1&batch=%d", batch);
+    _cleanup_(mf_freep) char *csv = ask("GET", path, "", "", 200);
+    if (!step) {
+        ck_assert_msg(!strstr(csv, "gfx942,304"), "%s", csv);
+        return;
+    }
+    ck_assert_msg(strstr(csv, step), "%s", csv);
+    mf_say(field, sizeof(field), ",%.9g,0,0,0,", expected_us);
+    ck_assert_msg(strstr(csv, field), "%s is not in %s", field, csv);
+}
+
+/* clang-format off */
+static const struct {
+    const char *what;
+    double known;       /* on the first device */
+    double winner2;     /* of the winner on the second, where KNOWN takes what it takes on the first; 0: there is none */
+    const char *baseline, *wrong, *crash;
+    int n_compare;      /* units on the first device */
+    const char *decision, *reasons[3];
+    const char *stands; /* of the exported row; NULL: none is */
+    double us;
+} cases[] = {
+    {"a clear win, one device", 29, 0, KNOWN_ROW, NULL, NULL, 1, "promoted",
+     {"FASTER on w0, -13.0%", "no other device"}, WINNER, 60.6},
+    {"a win of one percent", 20.6, 0, KNOWN_ROW, NULL, NULL, 1, "kept",
+     {"SAME on w0, -1.0%", "3% less"}, KNOWN, 61.206},
+    {"both devices", 29, 20, KNOWN_ROW, NULL, NULL, 1, "promoted", {"FASTER on w0", "FASTER on w1"}, WINNER, 60.6},
+    {"a win on one device, a loss on the other", 29, 40, KNOWN_ROW, NULL, NULL, 1, "kept",
+     {"FASTER on w0, -13.0%", "SLOWER on w1, +15.9%"}, KNOWN, 69.69},
+    {"a known row of a kernel that is gone", 29, 0, "fake:sort_m16|fake:sne_m16_9|fake:tne_m16_0", NULL, NULL, 0, "promoted",
+     {"does not run", "fake:sne_m16_9 is not there any more"}, WINNER, 60.6},
+    {"a known row that is no pipeline", 29, 0, "fake:sort_m16|fake:tne_m16_0", NULL, NULL, 0, "promoted",
+     {"does not run", "do not cover each op once"}, WINNER, 60.6},
+    {"a known row that is no text of one", 29, 0, "nonsense", NULL, NULL, 0, "promoted", {"no pipeline"}, WINNER, 60.6},
+    {"a known row that is wrong", 29, 0, KNOWN_ROW, KNOWN, NULL, 1, "promoted", {"is wrong", "planted"}, WINNER, 60.6},
+    {"a known row that kills its runner, twice", 29, 0, KNOWN_ROW, NULL, KNOWN, 2, "promoted",
+     {"does not run", "planted"}, WINNER, 60.6},
+    {"a known row that names no pipeline", 29, 0, "", NULL, NULL, 0, "undecided", {"names no pipeline"}, NULL, 0},
+    {"the known row wins the race", 10, 0, KNOWN_ROW, NULL, NULL, 0, "kept", {"won by the known row"}, KNOWN, 50.5},
+};
+/* clang-format on */
+
+/* Merged into the table that the baseline was, which says 50 us of a better day: what was promoted takes its place, and nothing else
+ * does. */
+static void check_merge(const char *stands, const char *decision, const char *baseline)
+{
+    char csv[2000];
+    mf_say(csv, sizeof(csv), "%s,model,routing,provenance\n%s%s,m,uniform,moefarm:race\n", BASELINE_HEAD,
+           BASELINE_ROW, baseline);
+    _cleanup_(mf_freep) char *answer =
+        ask("POST", "/api/v1/export/merge?simulated=1&batch=1", "text/csv", csv, 200);
+    bool promoted = strcmp(decision, "promoted") == 0;
+    ck_assert_msg((strstr(answer, "promoted over the known row") != NULL) == promoted, "%s", answer);
+    ck_assert_msg((strstr(answer, "moefarm:promoted") != NULL) == promoted, "%s", answer);
+    ck_assert_msg(!promoted || strstr(answer, stands), "%s", answer);
+}
+
+START_TEST(decides)
+{
+    start(cases[_i].known);
+    if (cases[_i].winner2 > 0) {
+        winner_us[1] = cases[_i].winner2;
+        join(1);
+    }
+    submit(cases[_i].baseline, "");
+    work_and_answer(0, "race");
+    for (int i = 0; i < cases[_i].n_compare; i++) {
+        workers[0].wrong = cases[_i].wrong;
+        workers[0].crash = cases[_i].crash;
+        work_and_answer(0, "compare");
+    }
+    if (cases[_i].winner2 > 0) {
+        credit(0); /* it has credit, and does not get what is another device's */
+        work_and_answer(1, "compare");
+    }
+    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
+    check_decision(goal, cases[_i].decision, cases[_i].reasons);
+    ck_assert_str_eq(text_of(mf_json_object(goal, "promotion"), "source"), "line 2 of the baseline");
+    check_export(1, cases[_i].stands, cases[_i].us);
+    check_merge(cases[_i].stands, cases[_i].decision, cases[_i].baseline);
+    _cleanup_(mf_freep) char *left = ask("GET", "/api/v1/export/left_out?simulated=1", "", "", 200);
+    ck_assert_msg((strstr(left, "names no pipeline") != NULL) == !cases[_i].stands, "%s", left);
+    stop();
+}
+END_TEST
+
+/* A row that was kept is not the row of the race that it lost: samples, spread and provenance are of the comparison. */
+START_TEST(a_kept_row_says_where_its_time_is_from)
+{
+    start(20.6);
+    submit(KNOWN_ROW, "");
+    work_and_answer(0, "compare");
+    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
+    const cJSON *config = mf_json_object(goal, "config"), *promotion = mf_json_object(goal, "promotion");
+    const cJSON *device = cJSON_GetArrayItem(mf_json_array(promotion, "devices"), 0);
+    double mid = 0, n = 0;
+    ck_assert_str_eq(text_of(mf_json_object(config, "provenance"), "method"), "compare");
+    ck_assert_int_eq(mf_json_double(device, "mid", &mid), 0);
+    ck_assert_int_eq(mf_json_double(device, "n", &n), 0);
+    ck_assert_double_eq_tol(mid, 60 / 60.6 - 1, 1e-3);
+    ck_assert_double_eq(n, 20);
+    ck_assert_str_eq(text_of(device, "verdict"), "SAME");
+    /* The new one was too little faster, but faster: it is no tie */
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(config, "ties")), 0);
+    _cleanup_(mf_freep) char *csv = ask("GET", "/api/v1/export/tuned_fmoe.csv?simulated=1", "", "", 200);
+    ck_assert_msg(strstr(csv, ",20,0.5000,moefarm:race"), "%s", csv);
+    stop();
+}
+END_TEST
+
+/* One that the samples do not tell from the new one is its tie. */
+START_TEST(a_row_as_fast_is_kept_as_a_tie)
+{
+    start(20);
+    submit(KNOWN_ROW, "");
+    work_and_answer(0, "compare");
+    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
+    check_decision(goal, "kept", (const char *[]){"SAME on w0, +0.0%", NULL});
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(mf_json_object(goal, "config"), "ties")), 1);
+    stop();
+}
+END_TEST
+
+/* Without a baseline it is the farm's own row, and a rerun of the same kernels changes no row. */
+START_TEST(a_rerun_keeps_its_rows)
+{
+    static const char *const own[] = {"won by the known row", NULL},
+                             *const beaten[] = {"FASTER on w0", "no other device", NULL},
+                             *const first[] = {"nothing is known", NULL};
+    start(29);
+    submit(NULL, ",\"promote\":\"improved\"");
+    work_and_answer(0, "race");
+    _cleanup_(cJSON_Deletep) cJSON *one = await_state(1, "done");
+    check_decision(one, "promoted", first);
+    submit(NULL, ",\"promote\":\"improved\"");
+    work_and_answer(0, "race");
+    _cleanup_(cJSON_Deletep) cJSON *two = await_state(2, "done");
+    check_decision(two, "kept", own);
+    ck_assert_str_eq(text_of(mf_json_object(two, "promotion"), "source"), "batch 1");
+    check_export(2, WINNER, 60.6);
+    /* Another kernel that is 10% faster beats it; one that is 1% faster does not, whose batch then stands for the next */
+    known_us[0] = 14;
+    submit(NULL, ",\"promote\":\"improved\"");
+    work_and_answer(0, "compare");
+    _cleanup_(cJSON_Deletep) cJSON *three = await_state(3, "done");
+    check_decision(three, "promoted", beaten);
+    known_us[0] = 20.6;
+    submit(NULL, ",\"promote\":\"improved\",\"min_effect\":0.05");
+    work_and_answer(0, "compare");
+    _cleanup_(cJSON_Deletep) cJSON *four = await_state(4, "done");
+    check_decision(four, "kept", (const char *[]){"SAME on w0", "5% less", NULL});
+    check_export(4, KNOWN, 61.206);
+    /* And where every row is to be replaced, it is */
+    submit(NULL, "");
+    work_and_answer(0, "race");
+    _cleanup_(cJSON_Deletep) cJSON *five = await_state(5, "done");
+    ck_assert(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(five, "promotion")));
+    check_export(5, WINNER, 60.6);
+    stop();
+}
+END_TEST
+
+static void drain(int worker)
+{
+    char path[60];
+    mf_say(path, sizeof(path), "/api/v1/workers/%d/drain", worker + 1);
+    _cleanup_(mf_freep) char *answer = ask("POST", path, "", "", 200);
+}
+
+/* _i: whether it is drained while it is to compare, or is of another model of the class and never asked. */
+START_TEST(a_second_device_that_does_not_count)
+{
+    static const char *const reasons[2][3] = {{"FASTER on w0", "no other device"},
+                                              {"FASTER on w0", "no other device"}};
+    start(29);
+    ck_assert_int_eq(fake_worker_open(&workers[1], zmq, farm.hub, "w1"), 0);
+    if (_i)
+        workers[1].model = "other";
+    greet(1, "[]");
+    submit(KNOWN_ROW, "");
+    work_and_answer(0, "compare");
+    credit(0);
+    if (!_i) {
+        _cleanup_(cJSON_Deletep) cJSON *waits = await_state(1, "comparing");
+        check_export(1, NULL, 0); /* nobody's row yet */
+        drain(1);
+    }
+    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
+    check_decision(goal, "promoted", reasons[_i]);
+    stop();
+}
+END_TEST
+
+/* A step whose time cannot be has no place in a new row. The known row that has it is judged by its own time. */
+START_TEST(a_step_that_was_timed_badly)
+{
+    static const char *const reasons[] = {"SAME on w0", NULL};
+    start(0.5); /* beyond the peak of its device */
+    submit(KNOWN_ROW, "");
+    _cleanup_(cJSON_Deletep) cJSON *race = work_until(0, "race");
+    _cleanup_(mf_freep) char *steps = ask("GET", "/api/v1/goals/1/steps?status=implausible", "", "", 200);
+    ck_assert_msg(strstr(steps, KNOWN), "%s", steps);
+    known_us[0] = 20.6;
+    answer_unit(0, race);
+    work_and_answer(0, "compare");
+    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
+    check_decision(goal, "kept", reasons);
+    check_export(1, KNOWN, 61.206);
+    stop();
+}
+END_TEST
+
+/* One worker measures all of a shape: but what another device says is another's. */
+START_TEST(a_grouped_shape_asks_another_device_too)
+{
+    static const char *const reasons[] = {"FASTER on w0", "FASTER on w1", NULL};
+    start(29);
+    join(1);
+    submit(KNOWN_ROW, ",\"shape_grouped\":1");
+    work_and_answer(0, "compare");
+    credit(0);
+    work_and_answer(1, "compare");
+    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
+    check_decision(goal, "promoted", reasons);
+    stop();
+}
+END_TEST
+
+/* A unit that another worker should try again is no other's where there is no other of its model: it is not waited for. */
+START_TEST(a_retry_that_no_other_may_take)
+{
+    static const char *const reasons[] = {"does not run", NULL};
+    start(29);
+    ck_assert_int_eq(fake_worker_open(&workers[1], zmq, farm.hub, "w1"), 0);
+    workers[1].model = "other";
+    greet(1, "[]");
+    submit(KNOWN_ROW, "");
+    workers[0].crash = KNOWN;
+    _cleanup_(cJSON_Deletep) cJSON *unit = work_until(0, "compare");
+    credit(1);
+    answer_unit(0, unit);
+    work_and_answer(0, "compare");
+    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
+    check_decision(goal, "promoted", reasons);
+    stop();
+}
+END_TEST
+
+/* _i: in the first comparison; in the second; before the second was granted, and the first device is back before the other,
+ * for which it must not stand in. */
+START_TEST(a_coordinator_that_is_killed_goes_on)
+{
+    static const char *const reasons[] = {"FASTER on w0", "FASTER on w1", NULL};
+    char running[120];
+    int64_t key[3] = {0};
+    start(29);
+    join(1);
+    submit(KNOWN_ROW, "");
+    _cleanup_(cJSON_Deletep) cJSON *first = work_until(0, "compare");
+    if (_i)
+        answer_unit(0, first);
+    _cleanup_(cJSON_Deletep) cJSON *unit = _i == 1 ? work_until(1, "compare") : cJSON_Duplicate(first, true);
+    if (_i == 2)
+        await_devices(1);
+    (void)farm_process_kill(&farm, SIGKILL);
+    farm_process_start(&farm, BEAT_MS);
+    static const char *const names[] = {"unit", "attempt", "epoch"};
+    for (int k = 0; k < 3; k++)
+        ck_assert_int_eq(mf_json_i64(unit, names[k], 1, INT64_MAX, &key[k]), 0);
+    mf_say(running, sizeof(running), "[{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64 "}]",
+           key[0], key[1], key[2]);
+    greet(_i == 1, _i < 2 ? running : "[]");
+    credit(0);
+    greet(_i != 1, "[]");
+    if (_i < 2)
+        answer_unit(_i, unit);
+    if (_i != 1)
+        work_and_answer(1, "compare");
+    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
+    check_decision(goal, "promoted", reasons);
+    check_export(1, WINNER, 60.6);
+    stop();
+}
+END_TEST
+
+START_TEST(a_cancelled_comparison_decides_nothing)
+{
+    static const char *const reasons[] = {"cancelled", NULL};
+    start(29);
+    submit(KNOWN_ROW, "");
+    _cleanup_(cJSON_Deletep) cJSON *unit = work_until(0, "compare");
+    _cleanup_(mf_freep) char *answer = ask("POST", "/api/v1/batches/1/cancel", "", "", 200);
+    _cleanup_(cJSON_Deletep) cJSON *cancel = fake_worker_await(&workers[0], MF_MESSAGE_CANCEL, LIMIT_MS);
+    ck_assert_ptr_nonnull(cancel);
+    answer_unit(0, unit); /* late: samples, no decision */
+    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "cancelled");
+    check_decision(goal, "undecided", reasons);
+    check_export(1, NULL, 0);
+    stop();
+}
+END_TEST
+
+/* What was decided before stands: only the races for regret are left out. */
+START_TEST(a_decision_outlives_its_goal)
+{
+    static const char *const reasons[] = {"SAME on w0", NULL};
+    start(20.6);
+    submit(KNOWN_ROW, ",\"regret\":\"balanced\"");
+    work_and_answer(0, "compare");
+    credit(0);
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&workers[0], MF_MESSAGE_UNIT, LIMIT_MS);
+    ck_assert_str_eq(kind_of(unit), "race");
+    _cleanup_(mf_freep) char *answer = ask("POST", "/api/v1/batches/1/cancel", "", "", 200);
+    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "cancelled");
+    check_decision(goal, "kept", reasons);
+    check_export(1, KNOWN, 61.206);
+    stop();
+}
+END_TEST
+
+START_TEST(a_comparison_that_cannot_be_run_decides_nothing)
+{
+    static const char *const reasons[] = {"was not compared", "no room", NULL};
+    start(29);
+    submit(KNOWN_ROW, "");
+    for (int i = 0; i < 3; i++) {
+        int64_t id = 0, attempt = 0, epoch = 0;
+        _cleanup_(cJSON_Deletep) cJSON *unit = work_until(0, "compare");
+        (void)mf_json_i64(unit, "unit", 1, INT64_MAX, &id);
+        (void)mf_json_i64(unit, "attempt", 1, INT64_MAX, &attempt);
+        (void)mf_json_i64(unit, "epoch", 1, INT64_MAX, &epoch);
+        ck_assert_int_eq(
+            fake_worker_send(&workers[0], MF_MESSAGE_RESULT,
+                             "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64
+                             ",\"seq\":1,\"status\":\"no_memory\",\"reason\":\"no room\",\"last\":true}",
+                             id, attempt, epoch),
+            0);
+    }
+    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
+    check_decision(goal, "undecided", reasons);
+    check_export(1, NULL, 0);
+    stop();
+}
+END_TEST
+
+/* A layer's weights are stored once: where known rows stand unless they are beaten, the layout that they have is the layer
+ * model's, though another would be faster. */
+START_TEST(the_layout_of_known_rows_stays)
+{
+    static const char *const reasons[] = {"won by the known row", NULL};
+    start(29);
+    submit("fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1", "");
+    work_and_answer(0, "race");
+    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
+    check_decision(goal, "kept", reasons);
+    _cleanup_(cJSON_Deletep) cJSON *batch = get("/api/v1/batches/1");
+    const cJSON *layout = cJSON_GetArrayItem(mf_json_array(batch, "layouts"), 0);
+    ck_assert_str_eq(text_of(layout, "layout"), "w1=panel16 w2=panel16");
+    check_export(1, "sne_m16_1", 121.2);
+    stop();
+}
+END_TEST
+
+/* So where a submission says where the weights lie already: another layout is faster, and not asked for. */
+START_TEST(the_layout_that_is_given_stays)
+{
+    start(29);
+    submit(NULL, ",\"layout\":\"w1=panel16 w2=panel16\"");
+    work_and_answer(0, "race");
+    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
+    _cleanup_(cJSON_Deletep) cJSON *batch = get("/api/v1/batches/1");
+    const cJSON *layouts = mf_json_array(batch, "layouts");
+    ck_assert_str_eq(text_of(cJSON_GetArrayItem(layouts, 0), "layout"), "w1=panel16 w2=panel16");
+    ck_assert_str_eq(text_of(cJSON_GetObjectItem(batch, "options"), "layout"), "w1=panel16 w2=panel16");
+    check_export(1, "sne_m16_1", 121.2);
+    stop();
+}
+END_TEST
+
+/* And a shape that has no pipeline in it says so, and takes no other. */
+START_TEST(a_layout_that_nothing_wants)
+{
+    start(29);
+    submit(NULL, ",\"layout\":\"w1=panel32 w2=panel32\"");
+    probe_all();
+    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "failed");
+    ck_assert_msg(strstr(text_of(goal, "reason"), "no right step covers gather+gemm1+act") != NULL, "%s",
+                  text_of(goal, "reason"));
+    _cleanup_(mf_freep) char *why = ask("GET", "/api/v1/goals/1/rejections?limit=200", "", "", 200);
+    ck_assert_msg(
+        strstr(why, "it wants w1=panel16, the weights of batch 1 lie in w1=panel32 w2=panel32 (layout)") !=
+            NULL,
+        "%s", why);
+    check_export(1, NULL, 0);
+    stop();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("promote");
+    TCase *c = tcase_create("promote");
+    tcase_set_timeout(c, 120);
+    tcase_add_loop_test(c, decides, 0, MF_ARRAY_LEN(cases));
+    tcase_add_test(c, a_row_as_fast_is_kept_as_a_tie);
+    tcase_add_test(c, a_kept_row_says_where_its_time_is_from);
+    tcase_add_test(c, a_rerun_keeps_its_rows);
+    tcase_add_loop_test(c, a_second_device_that_does_not_count, 0, 2);
+    tcase_add_test(c, a_step_that_was_timed_badly);
+    tcase_add_test(c, a_grouped_shape_asks_another_device_too);
+    tcase_add_test(c, a_retry_that_no_other_may_take);
+    tcase_add_loop_test(c, a_coordinator_that_is_killed_goes_on, 0, 3);
+    tcase_add_test(c, a_cancelled_comparison_decides_nothing);
+    tcase_add_test(c, the_layout_that_is_given_stays);
+    tcase_add_test(c, a_layout_that_nothing_wants);
+    tcase_add_test(c, a_decision_outlives_its_goal);
+    tcase_add_test(c, a_comparison_that_cannot_be_run_decides_nothing);
+    tcase_add_test(c, the_layout_of_known_rows_stays);
+    suite_add_tcase(suite, c);
+    return mf_check_main(suite);
+}
