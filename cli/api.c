@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/text_out.h"
 #include "common/json.h"
 #include "common/secret.h"
 #include "common/text.h"
@@ -35,6 +36,11 @@ static int read_token(const struct mf_cli *cli, char token[MF_TOKEN_TEXT_MAX])
     return 0;
 }
 
+static const char *url_of(const struct mf_cli *cli)
+{
+    return *cli->url ? cli->url : MF_URL_DEFAULT;
+}
+
 int mf_api_connect(const struct mf_cli *cli, struct mf_http **ret)
 {
     char token[MF_TOKEN_TEXT_MAX];
@@ -42,11 +48,11 @@ int mf_api_connect(const struct mf_cli *cli, struct mf_http **ret)
 
     if (r != 0)
         return r;
-    r = mf_http_new(cli->url, &(struct mf_http_access){token, cli->ca}, ret);
+    r = mf_http_new(url_of(cli), &(struct mf_http_access){.token = token, .ca = cli->ca}, ret);
     explicit_bzero(token, sizeof(token));
     if (r == -EPERM)
         return mf_cli_fail(MF_EXIT_USAGE, "--url: %s would have the token in the clear; give https://",
-                           cli->url);
+                           url_of(cli));
     if (r == -EINVAL)
         return mf_cli_fail(MF_EXIT_USAGE, "--url: '%s' is no URL; give http://host:port", cli->url);
     if (r < 0)
@@ -121,7 +127,7 @@ int mf_api_send(struct mf_cli *cli, const struct mf_http_request *q, struct mf_h
                            mf_http_error(cli->http));
     if (r < 0)
         return mf_cli_fail(MF_EXIT_UNREACHED, "%s", mf_http_error(cli->http));
-    if (reply->status >= 200 && reply->status < 300)
+    if ((reply->status >= 200 && reply->status < 300) || (reply->status == 304 && q->if_none_match))
         return 0;
     print_problem(reply, q->path);
     if (reply->status == 401)
@@ -140,7 +146,7 @@ static int send_json(struct mf_cli *cli, const struct mf_http_request *q, cJSON 
         return r;
     *ret = mf_api_parse(reply.body.data, reply.body.len);
     if (!*ret)
-        return mf_cli_fail(MF_EXIT_UNREACHED, "%s%s: the answer is no JSON; is that moefarmd?", cli->url,
+        return mf_cli_fail(MF_EXIT_UNREACHED, "%s%s: the answer is no JSON; is that moefarmd?", url_of(cli),
                            q->path);
     return 0;
 }
@@ -274,4 +280,35 @@ int mf_api_shape(const cJSON *columns, struct mf_shape *ret)
         return -EINVAL;
     *ret = shape;
     return 0;
+}
+
+void mf_api_waiting(const cJSON *batch, struct mf_buf *out)
+{
+    const cJSON *item;
+
+    cJSON_ArrayForEach (item, mf_json_array(batch, "waiting")) {
+        const char *reason = mf_api_text(item, "reason", "");
+        int64_t n = mf_api_i64(item, "goals", 0);
+
+        if (*reason)
+            (void)mf_buf_addf(out, "waiting: %" PRId64 " goal%s of %s: %s\n", n, n == 1 ? "" : "s",
+                              mf_api_text(item, "class", "?"), reason);
+    }
+}
+
+void mf_api_promotion(const cJSON *goal, struct mf_buf *out)
+{
+    const cJSON *p = mf_json_object(goal, "promotion");
+    double known_us = mf_api_double(p, "known_us", NAN);
+    char us[MF_US_MAX];
+
+    if (!p)
+        return;
+    (void)mf_buf_addf(out, "  %s: %s", mf_api_text(p, "decision", "?"), mf_api_text(p, "reason", ""));
+    if (*mf_api_text(p, "source", "")) {
+        mf_us(known_us, us);
+        (void)mf_buf_addf(out, " (known from %s%s%s%s)", mf_api_text(p, "source", ""),
+                          known_us > 0 ? ", " : "", known_us > 0 ? us : "", known_us > 0 ? " there" : "");
+    }
+    (void)mf_buf_adds(out, "\n");
 }

@@ -9,7 +9,7 @@
 
 /* A client of the farm that the options name. The caller frees it. */
 int mf_api_connect(const struct mf_cli *cli, struct mf_http **ret);
-/* Sends; any status but 2xx is printed: the problem's detail and each of its errors. */
+/* Sends; any status but 2xx, and 304 where it was asked for, is printed: the problem's detail and each of its errors. */
 int mf_api_send(struct mf_cli *cli, const struct mf_http_request *q, struct mf_http_reply *reply);
 /* What the coordinator says, as JSON, whose texts may be anybody's: what a terminal obeys (controls but line ends and tabs, C1 too)
  * is '?' in them. NULL: it is none. The caller owns it. */
@@ -34,3 +34,11 @@ double mf_api_double(const cJSON *object, const char *key, double otherwise);
 const char *mf_api_text(const cJSON *object, const char *key, const char *otherwise);
 /* The shape of {12 columns}. -EINVAL when a column is absent or no value. */
 int mf_api_shape(const cJSON *columns, struct mf_shape *ret);
+
+/* "waiting: 3 goals of gfx942/304: waits for a worker …": what a batch's goals wait for that nobody who is there can do, a line
+ * for each reason. */
+void mf_api_waiting(const cJSON *batch, struct mf_buf *out);
+
+/* "  kept: SAME on w0: … (known from batch 3, 12.40 us there)": which row stands and why, a line; nothing where a goal's batch
+ * replaces every row. */
+void mf_api_promotion(const cJSON *goal, struct mf_buf *out);

@@ -10,7 +10,7 @@
 #include "common/cleanup.h"
 #include "common/text.h"
 
-#define OPTS_MAX 32
+#define OPTS_MAX 64
 
 int mf_cli_fail(enum mf_exit code, const char *format, ...)
 {
@@ -23,18 +23,6 @@ int mf_cli_fail(enum mf_exit code, const char *format, ...)
     (void)fputc('\n', stderr);
     va_end(args);
     return (int)code;
-}
-
-/* Does the option take the next word as its value? */
-static bool takes_value(const struct mf_opt *opts, size_t n, const char *word)
-{
-    const char *name = word + (word[1] == '-' ? 2 : 1);
-
-    for (size_t i = 0; i < n; i++) {
-        if (!strcmp(opts[i].name, name))
-            return opts[i].type != MF_OPT_BOOL;
-    }
-    return false;
 }
 
 /* Brings options before the other words, both in their order; "--" ends the options. */
@@ -52,7 +40,7 @@ static int reorder(const struct mf_opt *opts, size_t n, int argc, char **argv)
             continue;
         }
         options[n_options++] = argv[i];
-        if (takes_value(opts, n, argv[i]) && i + 1 < argc)
+        if (i + 1 < argc && mf_opts_words(opts, n, argv[i], argv[i + 1]) == 2)
             options[n_options++] = argv[++i];
     }
     if (i < argc)
@@ -70,7 +58,7 @@ void mf_cli_common(struct mf_cli *cli, struct mf_opt opts[MF_CLI_COMMON])
                               .type = MF_OPT_TEXT,
                               .value = &cli->url,
                               .argument = "URL",
-                              .help = "of moefarmd (MOEFARM_URL)"};
+                              .help = "of moefarmd (MOEFARM_URL; " MF_URL_DEFAULT " otherwise)"};
     opts[1] =
         (struct mf_opt){.name = "token-file",
                         .type = MF_OPT_TEXT,

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cli/http_client.h"
+#include "client/http_client.h"
 #include "common/opts.h"
 
 enum mf_exit {
@@ -19,8 +19,10 @@ enum mf_exit {
     MF_EXIT_UNREACHED = 3, /* no coordinator there, or it broke off */
 };
 
+#define MF_URL_DEFAULT "http://127.0.0.1:8080"
+
 struct mf_cli {
-    const char *url;
+    const char *url;        /* "": none was named; MF_URL_DEFAULT is asked then */
     const char *token_file; /* "": MOEFARM_TOKEN holds the token, or there is none */
     const char *ca;         /* "": the system's */
     bool json;              /* raw answers of the API */
@@ -50,6 +52,12 @@ int mf_cmd_revoke_token(struct mf_cli *cli, const struct mf_command *self, int a
 int mf_cmd_keys(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_revoke_key(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_export(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_csv(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_tune(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_compare(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_release(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_misses(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_pull(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_run_config(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 
 /* The options that every command has, and that may stand before it. */
@@ -65,5 +73,14 @@ int mf_cli_parse(struct mf_cli *cli, const struct mf_command *self, const struct
 /* "moefarm: " and the sentence on stderr; returns code. */
 int mf_cli_fail(enum mf_exit code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+struct mf_progress;
+#define MF_WATCH_PATIENCE_S 60
+struct mf_watch_options {
+    int64_t patience_s; /* how long a coordinator that went away is waited for */
+    /* About once a second, also while there is no connection: not 0 ends the watching with that exit code. With it, signals are
+     * the caller's business. */
+    int (*turn)(void *context, const struct mf_progress *progress);
+    void *context;
+};
 /* Follows a batch until it ends; what `submit --watch` and `watch` do. Gives an exit code. */
-int mf_watch_batch(struct mf_cli *cli, int64_t batch, int64_t patience_s);
+int mf_watch_batch(struct mf_cli *cli, int64_t batch, const struct mf_watch_options *options);

@@ -2,53 +2,20 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "cli/api.h"
+#include "cli/list_out.h"
 #include "cli/shape_arg.h"
 #include "cli/text_out.h"
 #include "common/clock.h"
 #include "common/json.h"
 #include "common/text.h"
 
-#define TEXT_MAX (16u << 20)
-
-/* "2026-11-20 23:01" in local time. */
-static void moment(int64_t ms, char buf[24])
-{
-    time_t seconds = (time_t)(ms / 1000);
-    struct tm tm;
-
-    if (ms <= 0 || !localtime_r(&seconds, &tm) || strftime(buf, 24, "%Y-%m-%d %H:%M", &tm) == 0)
-        mf_say(buf, 24, "-");
-}
-
-/* What a list shows: its columns, and what an item puts in each. */
-struct table {
-    const char *const *names;
-    size_t n;
-    void (*add)(struct mf_columns *c, const cJSON *item);
-};
-
-static void print_table(const struct table *t, const cJSON *items)
-{
-    _cleanup_(mf_columns_release) struct mf_columns c;
-    _cleanup_(mf_buf_release) struct mf_buf out;
-    const cJSON *item;
-
-    mf_columns_init(&c, t->n);
-    mf_buf_init(&out, TEXT_MAX);
-    for (size_t i = 0; i < t->n; i++)
-        mf_columns_add(&c, t->names[i]);
-    cJSON_ArrayForEach (item, items)
-        t->add(&c, item);
-    mf_columns_print(&c, &out);
-    (void)fwrite(out.data, 1, out.len, stdout);
-}
+#define NOTES_MAX (1u << 20)
 
 /* A command that has no words and shows a list of the API. */
 static int show_list(struct mf_cli *cli, const struct mf_command *self, const char *path,
-                     const struct table *t, int argc, char **argv)
+                     const struct mf_list_table *t, int argc, char **argv)
 {
     _cleanup_(cJSON_Deletep) cJSON *items = NULL;
     int rest, r, code;
@@ -61,7 +28,7 @@ static int show_list(struct mf_cli *cli, const struct mf_command *self, const ch
         return code;
     if (cli->json)
         return mf_api_print(items);
-    print_table(t, items);
+    mf_list_print(t, items);
     return MF_EXIT_OK;
 }
 
@@ -70,9 +37,9 @@ static const char *const batch_names[] = {"batch", "name", "state",  "priority",
 
 static void add_batch(struct mf_columns *c, const cJSON *b)
 {
-    char created[24];
+    char created[MF_MOMENT_MAX];
 
-    moment(mf_api_i64(b, "created_ms", 0), created);
+    mf_moment(mf_api_i64(b, "created_ms", 0), created);
     mf_columns_addf(c, "%" PRId64, mf_api_i64(b, "id", 0));
     mf_columns_add(c, mf_api_text(b, "name", ""));
     mf_columns_add(c, mf_api_text(b, "state", ""));
@@ -84,7 +51,7 @@ static void add_batch(struct mf_columns *c, const cJSON *b)
 
 int mf_cmd_batches(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    const struct table t = {batch_names, MF_ARRAY_LEN(batch_names), add_batch};
+    const struct mf_list_table t = {batch_names, MF_ARRAY_LEN(batch_names), add_batch};
 
     return show_list(cli, self, "/api/v1/batches", &t, argc, argv);
 }
@@ -114,14 +81,16 @@ static void add_goal(struct mf_columns *c, const cJSON *g)
 /* The submission's refused rows, what is waited for, and the weight layouts. */
 static void print_notes(const cJSON *batch)
 {
+    _cleanup_(mf_buf_release) struct mf_buf waiting;
     const cJSON *item;
+
+    mf_buf_init(&waiting, NOTES_MAX);
+    mf_api_waiting(batch, &waiting);
 
     cJSON_ArrayForEach (item, mf_json_array(batch, "errors"))
         printf("refused line %" PRId64 ": %s: %s\n", mf_api_i64(item, "line", 0),
                mf_api_text(item, "at", "row"), mf_api_text(item, "message", ""));
-    cJSON_ArrayForEach (item, mf_json_array(batch, "waiting"))
-        printf("waiting: %" PRId64 " goals of %s: %s\n", mf_api_i64(item, "goals", 0),
-               mf_api_text(item, "class", "?"), mf_api_text(item, "reason", ""));
+    (void)fwrite(waiting.data, 1, waiting.len, stdout);
     cJSON_ArrayForEach (item, mf_json_array(batch, "layouts"))
         printf("layout %s for %s on %s\n", mf_api_text(item, "layout", "?"),
                mf_api_text(item, "layer_model", "?"), mf_api_text(item, "class", "?"));
@@ -163,7 +132,7 @@ int mf_cmd_show(struct mf_cli *cli, const struct mf_command *self, int argc, cha
     printf("batch %" PRId64 " %s: %s, priority %" PRId64 "\n", id, mf_api_text(batch, "name", ""),
            mf_api_text(batch, "state", ""), mf_api_i64(batch, "priority", 0));
     print_notes(batch);
-    print_table(&(struct table){goal_names, MF_ARRAY_LEN(goal_names), add_goal}, goals);
+    mf_list_print(&(struct mf_list_table){goal_names, MF_ARRAY_LEN(goal_names), add_goal}, goals);
     return MF_EXIT_OK;
 }
 
@@ -197,7 +166,7 @@ static void add_worker(struct mf_columns *c, const cJSON *w)
 
 int mf_cmd_workers(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    const struct table t = {worker_names, MF_ARRAY_LEN(worker_names), add_worker};
+    const struct mf_list_table t = {worker_names, MF_ARRAY_LEN(worker_names), add_worker};
 
     return show_list(cli, self, "/api/v1/workers", &t, argc, argv);
 }
@@ -274,9 +243,9 @@ static const char *const token_names[] = {"token", "role", "name", "made", "unti
 
 static void add_moment(struct mf_columns *c, const cJSON *item, const char *key)
 {
-    char text[24];
+    char text[MF_MOMENT_MAX];
 
-    moment(mf_api_i64(item, key, 0), text);
+    mf_moment(mf_api_i64(item, key, 0), text);
     mf_columns_add(c, text);
 }
 
@@ -293,7 +262,7 @@ static void add_token(struct mf_columns *c, const cJSON *t)
 
 int mf_cmd_tokens(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    const struct table t = {token_names, MF_ARRAY_LEN(token_names), add_token};
+    const struct mf_list_table t = {token_names, MF_ARRAY_LEN(token_names), add_token};
 
     return show_list(cli, self, "/api/v1/tokens", &t, argc, argv);
 }
@@ -312,7 +281,7 @@ static void add_key(struct mf_columns *c, const cJSON *k)
 
 int mf_cmd_keys(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    const struct table t = {key_names, MF_ARRAY_LEN(key_names), add_key};
+    const struct mf_list_table t = {key_names, MF_ARRAY_LEN(key_names), add_key};
 
     return show_list(cli, self, "/api/v1/keys", &t, argc, argv);
 }

@@ -134,6 +134,7 @@ static void add_goal(struct mf_buf *out, const cJSON *goal)
         (void)mf_buf_addf(out, ": %s", mf_api_text(goal, "reason", ""));
     }
     (void)mf_buf_adds(out, "\n");
+    mf_api_promotion(goal, out);
     add_regret(out, config);
 }
 

@@ -31,9 +31,15 @@ static const struct option options[] = {
     {"regret",      "LIST",     "profiles that the winner's regret is measured under, or none; balanced,zipf:1.2 otherwise"},
     {"no_fuse",     "LIST",     "ops that no step may cover together: gemm1+act,gemm1+gemm2"},
     {"fuse_saves",  "BYTES",    "least traffic that a step of several ops has to save beside a kernel for each; 0 otherwise"},
+    {"warmup",      "N",        "runs of each candidate whose times do not count; 0 otherwise"},
+    {"iters",       "N",        "samples behind a winner's time, 5 to 4000; at most 20 otherwise"},
+    {"split_k",     "0|1",      "0: no steps that cut K; 1 otherwise"},
+    {"shape_grouped", "0|1",    "1: one worker measures all of a shape; 0 otherwise"},
     {"search",      "MODE",     "race, exhaustive (every step gets every gate and sample) or enumerate (nothing is measured)"},
     {"consumer",    "NAME",     "moefarm, or aiter: what is tuned of a row is the key that AITER's production computes of it"},
-    {"layout",      "MODE",     "common: one weight layout for a layer model; free: none held in common"},
+    {"promote",     "MODE",     "always: the new row of a shape stands; improved: the known one does, unless the new one wins against it; improved with --baseline, always otherwise"},
+    {"min_effect",  "PERCENT",  "least that a new row has to win by, with --promote improved; 3 otherwise"},
+    {"layout",      "MODE",     "common: one weight layout for a layer model; free: none held in common; \"w1=row w2=row\": that one"},
     {"seed",        "N",        "of the data; 1 otherwise"},
 };
 /* clang-format on */
@@ -65,11 +71,19 @@ static int set_member(cJSON *submission, const char *name, const char *text)
     return 0;
 }
 
-static int put_in_json(struct mf_buf *body, const char *const *values)
+static int put_in_json(struct mf_buf *body, const char *baseline, const char *const *values)
 {
-    _cleanup_(cJSON_Deletep) cJSON *submission = mf_json_parse(body->data, body->len, BODY_MAX);
+    bool json = is_json(body);
+    _cleanup_(cJSON_Deletep) cJSON *submission =
+        json ? mf_json_parse(body->data, body->len, BODY_MAX) : cJSON_CreateObject();
     _cleanup_(mf_freep) char *text = NULL;
 
+    if (submission && !json)
+        cJSON_AddStringToObject(submission, "csv", body->data);
+    if (submission && baseline) {
+        cJSON_DeleteItemFromObjectCaseSensitive(submission, "baseline");
+        cJSON_AddStringToObject(submission, "baseline", baseline);
+    }
     if (!submission)
         return mf_cli_fail(MF_EXIT_USAGE, "the file starts as JSON does but is none");
     for (size_t i = 0; i < N_OPTIONS; i++) {
@@ -108,6 +122,22 @@ static int read_counts(const char **routing, struct mf_buf *text)
     return 0;
 }
 
+/* The API has a share where people say percent. */
+static int read_percent(const char **value, char text[32])
+{
+    double percent;
+
+    if (!*value)
+        return 0;
+    if (mf_parse_double(*value, &percent) < 0 || !(percent >= 0 && percent < 100))
+        return mf_cli_fail(MF_EXIT_USAGE,
+                           "--min-effect: a number of percent from 0 to below 100 is expected, not %s",
+                           *value);
+    mf_say(text, 32, "%.9g", percent / 100);
+    *value = text;
+    return 0;
+}
+
 /* Sent again after a broken connection, a submission must not become two batches. */
 static void make_key(char key[40])
 {
@@ -131,7 +161,7 @@ static int send(struct mf_cli *cli, const struct mf_http_request *q, cJSON **ret
         return code;
     *ret = mf_api_parse(reply.body.data, reply.body.len);
     if (!*ret)
-        return mf_cli_fail(MF_EXIT_UNREACHED, "the answer is no JSON; is that moefarmd at %s?", cli->url);
+        return mf_cli_fail(MF_EXIT_UNREACHED, "the answer is no JSON; is that moefarmd?");
     return 0;
 }
 
@@ -153,11 +183,11 @@ static int report(struct mf_cli *cli, const char *file, const cJSON *receipt)
 
 int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    const char *values[N_OPTIONS] = {NULL}, *key = NULL, *file, *slash;
-    char names[N_OPTIONS][24], random_key[40];
-    struct mf_opt opts[N_OPTIONS + 2];
+    const char *values[N_OPTIONS] = {NULL}, *key = NULL, *baseline = NULL, *file, *slash;
+    char names[N_OPTIONS][24], random_key[40], share[32];
+    struct mf_opt opts[N_OPTIONS + 3];
     bool watch = false;
-    _cleanup_(mf_buf_release) struct mf_buf body, path, counts;
+    _cleanup_(mf_buf_release) struct mf_buf body, path, counts, known;
     _cleanup_(cJSON_Deletep) cJSON *receipt = NULL;
     struct mf_http_request q;
     int rest, r, code;
@@ -165,6 +195,7 @@ int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, c
     mf_buf_init(&body, BODY_MAX);
     mf_buf_init(&path, PATH_MAX_BYTES);
     mf_buf_init(&counts, PATH_MAX_BYTES);
+    mf_buf_init(&known, BODY_MAX);
     for (size_t i = 0; i < N_OPTIONS; i++) {
         mf_say(names[i], sizeof(names[i]), "%s", options[i].name);
         for (char *c = names[i]; *c; c++)
@@ -182,6 +213,13 @@ int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, c
                                       .help = "the same key submits only once"};
     opts[N_OPTIONS + 1] = (struct mf_opt){
         .name = "watch", .type = MF_OPT_BOOL, .value = &watch, .help = "follow it until it ends"};
+    opts[N_OPTIONS + 2] =
+        (struct mf_opt){.name = "baseline",
+                        .type = MF_OPT_TEXT,
+                        .value = &baseline,
+                        .argument = "FILE",
+                        .help = "tuned table of what is deployed: its rows stand unless they are "
+                                "beaten"};
     r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 1, 1, argc, argv, &rest);
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
@@ -191,15 +229,19 @@ int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, c
     for (size_t i = 0; i < N_OPTIONS && code == 0; i++) {
         if (strcmp(options[i].name, "routing") == 0)
             code = read_counts(&values[i], &counts);
+        else if (strcmp(options[i].name, "min_effect") == 0)
+            code = read_percent(&values[i], share);
     }
+    if (code == 0 && baseline)
+        code = mf_file_read(baseline, &known);
     if (code != 0)
         return code;
     slash = strrchr(file, '/');
     if (!values[0] && strcmp(file, "-") != 0 && !is_json(&body))
         values[0] = slash ? slash + 1 : file;
     (void)mf_buf_adds(&path, "/api/v1/batches");
-    if (is_json(&body)) {
-        code = put_in_json(&body, values);
+    if (baseline || is_json(&body)) {
+        code = put_in_json(&body, baseline ? known.data : NULL, values);
         if (code != 0)
             return code;
     } else {
@@ -218,7 +260,8 @@ int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, c
         return code;
     code = report(cli, file, receipt);
     if (watch) {
-        r = mf_watch_batch(cli, mf_api_i64(receipt, "batch", 0), 60);
+        r = mf_watch_batch(cli, mf_api_i64(receipt, "batch", 0),
+                           &(struct mf_watch_options){.patience_s = MF_WATCH_PATIENCE_S});
         code = r != 0 ? r : code;
     }
     return code;

@@ -34,7 +34,7 @@ int mf_cmd_token(struct mf_cli *cli, const struct mf_command *self, int argc, ch
          .value = &expires_s,
          .argument = "S",
          .help = "seconds that it stands, 0: for ever (default: a worker's 3600, others 0)",
-         .min = -1,
+         .min = 0,
          .max = INT64_C(400) * 24 * 3600},
         {.name = "o",
          .type = MF_OPT_TEXT,

@@ -117,13 +117,39 @@ static const cJSON *winner_of(const cJSON *pipelines)
     return NULL;
 }
 
-/* How the race of the step's best pipeline went. */
-static void tell_race(const cJSON *p, const cJSON *winner)
+/* The race's winner where the known row was kept over it; NULL: the winner is the race's. */
+static const cJSON *not_promoted(const struct case_file *c, const cJSON *winner)
 {
+    const cJSON *p, *promotion = mf_json_object(c->goal, "promotion");
+    int64_t id = mf_api_i64(promotion, "new", 0);
+
+    if (strcmp(mf_api_text(promotion, "decision", ""), "kept") != 0 || mf_api_i64(winner, "id", 0) == id)
+        return NULL;
+    cJSON_ArrayForEach (p, c->pipelines)
+        if (mf_api_i64(p, "id", 0) == id)
+            return p;
+    return NULL;
+}
+
+/* How the race of the step's best pipeline went. */
+static void tell_race(const struct case_file *c, const cJSON *p)
+{
+    const cJSON *stands = winner_of(c->pipelines), *raced = not_promoted(c, stands);
+    const cJSON *winner = raced ? raced : stands;
     double us = mf_api_double(p, "us", NAN), winner_us = mf_api_double(winner, "us", NAN);
     int64_t dropped = mf_api_i64(p, "dropped_at", 0);
     char mine[MF_US_MAX], theirs[MF_US_MAX];
 
+    if (raced && p == raced) {
+        printf(" Its best pipeline %" PRId64 " won the race but was not promoted: pipeline %" PRId64
+               ", the known row, was kept.\n",
+               mf_api_i64(p, "id", 0), mf_api_i64(stands, "id", 0));
+        return;
+    }
+    if (raced && p == stands) {
+        printf(" It is in pipeline %" PRId64 ", the known row, which was kept.\n", mf_api_i64(p, "id", 0));
+        return;
+    }
     if (p == winner) {
         printf(" It is in the winning pipeline %" PRId64 ".\n", mf_api_i64(p, "id", 0));
         return;
@@ -180,7 +206,7 @@ static void tell_ok(const struct case_file *c, const cJSON *step, const char *na
     printf(".");
     tell_use(step);
     if (p)
-        tell_race(p, winner_of(c->pipelines));
+        tell_race(c, p);
     else
         printf(" No pipeline that was kept has it.\n");
 }
@@ -225,6 +251,7 @@ int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char
     struct mf_why_local here = {.device = "cpu:0"};
     bool local = false;
     int64_t batch = 0, goal;
+    _cleanup_(mf_buf_release) struct mf_buf promotion;
     const struct mf_opt opts[] = {{.name = "batch",
                                    .type = MF_OPT_INT,
                                    .value = &batch,
@@ -253,6 +280,7 @@ int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char
     size_t n = 0;
     int rest, r, code;
 
+    mf_buf_init(&promotion, 4096);
     r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 1, 2, argc, argv, &rest);
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
@@ -270,6 +298,8 @@ int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char
     if (mf_api_shape(mf_json_object(c.goal, "shape"), &shape) == 0)
         mf_shape_brief(&shape, brief);
     printf("goal %" PRId64 "  %s  %s\n", goal, mf_api_text(c.goal, "class", ""), brief);
+    mf_api_promotion(c.goal, &promotion);
+    (void)fwrite(promotion.data, 1, promotion.len, stdout);
     tell_rejections(&c, kernel, &n);
     tell_steps(&c, kernel, &n);
     if (n > SENTENCES_MAX)

@@ -12,8 +12,6 @@
 #include "common/fault.h"
 #include "common/text.h"
 
-#define URL_DEFAULT "http://127.0.0.1:8080"
-
 /* clang-format off */
 static const struct mf_command commands[] = {
     {"submit",     "FILE",                   "hand in shapes: an untuned_fmoe.csv or JSON; '-' reads standard input", mf_cmd_submit},
@@ -32,7 +30,13 @@ static const struct mf_command commands[] = {
     {"keys",       "",                       "the workers' keys",                                                    mf_cmd_keys},
     {"revoke-key", "KEY",                    "end a worker's key: nothing more of it is taken",                      mf_cmd_revoke_key},
     {"export",     "",                       "the tuned table, printed, written, or merged into a file",             mf_cmd_export},
-    {"run-config", "TABLE",                  "run a tuned table's rows here: right, and as fast as it says?",        mf_cmd_run_config},
+    {"csv",        "COMMAND FILE ...",       "check, compare and cover a model with tables where they lie: moefarm csv --help", mf_cmd_csv},
+    {"tune",       "",                       "what gemm_moe_tune.py does, with its options, on a farm of its own or a named one", mf_cmd_tune},
+    {"release",    "ACTION ...",             "freeze exports, look at them, stage, approve and roll them back",      mf_cmd_release},
+    {"pull",       "CHANNEL",                "bring a file up to date with a channel's approved release",            mf_cmd_pull},
+    {"misses",     "",                       "what production looked up and did not find; --submit tunes it",        mf_cmd_misses},
+    {"run-config", "[TABLE]",                "run a tuned table's rows here: right, and as fast as it says?",        mf_cmd_run_config},
+    {"compare",    "OLD NEW",                "two tuned tables run against each other here: faster, slower, the same?", mf_cmd_compare},
 };
 /* clang-format on */
 
@@ -85,7 +89,7 @@ static const char *from_environment(const char *name, const char *otherwise)
 
 int main(int argc, char **argv)
 {
-    struct mf_cli cli = {.url = from_environment("MOEFARM_URL", URL_DEFAULT),
+    struct mf_cli cli = {.url = from_environment("MOEFARM_URL", ""),
                          .token_file = from_environment("MOEFARM_TOKEN_FILE", ""),
                          .ca = from_environment("MOEFARM_CA", "")};
     struct mf_opt opts[MF_CLI_COMMON];

@@ -70,6 +70,7 @@ static void take_state(struct mf_goal_progress *g, const cJSON *json)
     g->measured = mf_api_i64(json, "measured", g->measured);
     g->us = mf_api_double(json, "us", g->us);
     mf_say(g->reason, sizeof(g->reason), "%s", mf_api_text(json, "reason", g->reason));
+    mf_say(g->decision, sizeof(g->decision), "%s", mf_api_text(json, "decision", g->decision));
 }
 
 int mf_progress_set_goals(struct mf_progress *p, const cJSON *goals)
@@ -127,6 +128,8 @@ void mf_progress_event(struct mf_progress *p, const char *kind, const cJSON *dat
         take_state(g, data);
     else if (!strcmp(kind, "config"))
         g->us = mf_api_double(data, "us", g->us);
+    else if (!strcmp(kind, "promotion"))
+        mf_say(g->decision, sizeof(g->decision), "%s", mf_api_text(data, "decision", g->decision));
 }
 
 bool mf_progress_ended(const struct mf_progress *p)
@@ -170,6 +173,7 @@ double mf_goal_fraction(const struct mf_goal_progress *g)
                (FRACTION_RACING - FRACTION_PROBING) * MF_MIN((double)g->measured / (double)g->steps, 1.0);
     case MF_GOAL_RANKING:
     case MF_GOAL_RACING:
+    case MF_GOAL_COMPARING:
         return FRACTION_RACING;
     case MF_GOAL_DONE:
     case MF_GOAL_FAILED:
@@ -311,10 +315,24 @@ void mf_progress_tell_ended(struct mf_progress *p, struct mf_buf *out)
                           group->title, mf_goal_name(g->state));
         mf_us(g->us, us);
         if (g->state == MF_GOAL_DONE)
-            (void)mf_buf_addf(out, ", %s", us);
+            (void)mf_buf_addf(out, ", %s%s%s", us, g->decision[0] ? ", " : "", g->decision);
         else if (g->reason[0])
             (void)mf_buf_addf(out, ": %s", g->reason);
         (void)mf_buf_adds(out, "\n");
+    }
+}
+
+/* ", 3 promoted, 5 kept" */
+static void add_decisions(const struct mf_progress *p, struct mf_buf *out)
+{
+    static const char *const decisions[] = {"promoted", "kept", "undecided"};
+
+    for (size_t i = 0; i < MF_ARRAY_LEN(decisions); i++) {
+        size_t n = 0;
+        for (size_t k = 0; k < p->n_goals; k++)
+            n += !strcmp(p->goals[k].decision, decisions[i]);
+        if (n > 0)
+            (void)mf_buf_addf(out, ", %zu %s", n, decisions[i]);
     }
 }
 
@@ -332,6 +350,7 @@ void mf_progress_summary(const struct mf_progress *p, struct mf_buf *out)
     if (s.failed > 0)
         (void)mf_buf_addf(out, ", %zu failed", s.failed);
     (void)mf_buf_addf(out, ", %" PRId64 " of %" PRId64 " steps", s.measured, s.steps);
+    add_decisions(p, out);
     mf_duration(p->eta_s, eta);
     if (p->eta_s >= 0 && !mf_progress_ended(p))
         (void)mf_buf_addf(out, ", %s to go", eta);

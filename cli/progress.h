@@ -16,7 +16,7 @@
 /* clang-format off */
 #define MF_GOAL_MAP(X, P)                                                              \
     X(P, WAITING, "waiting") X(P, ENUMERATING, "enumerating") X(P, PROBING, "probing") \
-    X(P, RANKING, "ranking") X(P, RACING, "racing")                                    \
+    X(P, RANKING, "ranking") X(P, RACING, "racing") X(P, COMPARING, "comparing")        \
     X(P, DONE, "done") X(P, FAILED, "failed") X(P, CANCELLED, "cancelled")
 /* clang-format on */
 MF_NAMES_DECLARE(mf_goal, MF_GOAL_, MF_GOAL_MAP);
@@ -27,9 +27,10 @@ struct mf_goal_progress {
     int64_t token;
     enum mf_goal state;
     int64_t steps, measured;
-    double us;        /* of the winner; 0 while there is none */
-    char reason[160]; /* of failed and waiting */
-    bool told;        /* its end was printed */
+    double us;         /* of the winner; 0 while there is none */
+    char reason[160];  /* of failed and waiting */
+    char decision[12]; /* over the known row; "" where there is none to be made */
+    bool told;         /* its end was printed */
 };
 
 struct mf_progress_group {

@@ -6,11 +6,11 @@
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "common/path.h"
 #include "common/table_file.h"
 #include "kernels/aiter.h"
 #include "kernels/sim.h"
 #include "mf_check.h"
-#include "server/path.h"
 #include "shipped.h"
 
 /* --- names ------------------------------------------------------------------------------------------------ */

@@ -28,6 +28,13 @@ static const struct {
     {{"export", "--set", "x"}, 2, "give --into FILE too"},
     {{"export", "--into", "a", "-o", "b"}, 2, "give one of them"},
     {{"export", "--into", "a", "--consumer", "aiter"}, 2, "only rows for consumer moefarm"},
+    {{"release"}, 2, "rollback CHANNEL [RELEASE]"},
+    {{"release", "frieze"}, 2, "there is no action 'frieze'"},
+    {{"release", "show"}, 2, "the usage is: moefarm release show [options] RELEASE"},
+    {{"release", "stage", "a/b", "1"}, 2, "'a/b' is no name of a channel"},
+    {{"release", "stage", "stable", "1;2"}, 2, "'1;2' is no release; give its number or its name"},
+    {{"pull", "stable"}, 2, "give -o FILE"},
+    {{"pull", "../x", "-o", "t"}, 2, "'../x' is no name of a channel"},
     {{"batches", "--url", "gopher://x"}, 2, "'gopher://x' is no URL; give http://host:port"},
     {{"batches"}, 3, "is moefarmd running there?"},
     {{"run-config", "/nonexistent.csv", "--device", "tpu:0"}, 2, "--device:"},
@@ -196,6 +203,36 @@ START_TEST(submit_csv)
 }
 END_TEST
 
+/* What is deployed goes with the shapes, in one body; people say percent. */
+START_TEST(submit_baseline)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "POST /api/v1/batches", .status = 201, .body = RECEIPT}};
+    struct fake_http f;
+    struct ran r;
+
+    write_file(in_folder("shapes.csv"), "token,model_dim\n1,2\n");
+    write_file(in_folder("table.csv"), "gfx,\"us\"\n");
+    fake_http_start(&f, answers, 1);
+    r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--baseline", in_folder("table.csv"),
+                "--min-effect", "5", NULL);
+    fake_http_stop(&f);
+    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_says(f.log.data, "Content-Type: application/json\r\n");
+    assert_says(f.log.data, "\"csv\":\"token,model_dim\\n1,2\\n\"");
+    assert_says(f.log.data, "\"baseline\":\"gfx,\\\"us\\\"\\n\"");
+    assert_says(f.log.data, "\"name\":\"shapes.csv\"");
+    assert_says(f.log.data, "\"options\":{\"min_effect\":0.05}");
+    fake_http_release(&f);
+    r = moefarm("http://127.0.0.1:1", "submit", in_folder("shapes.csv"), "--min-effect", "300", NULL);
+    ck_assert_int_eq(r.code, 2);
+    assert_says(r.err, "--min-effect: a number of percent from 0 to below 100");
+    r = moefarm("http://127.0.0.1:1", "submit", in_folder("shapes.csv"), "--baseline", "/nonexistent.csv",
+                NULL);
+    ck_assert_int_eq(r.code, 2);
+}
+END_TEST
+
 START_TEST(submit_json)
 {
     static const struct fake_answer answers[] = {
@@ -261,7 +298,8 @@ END_TEST
 static const struct fake_answer watch_answers[] = {
     {.request = "GET /api/v1/batches/7",
      .status = 200,
-     .body = "{\"id\":7,\"state\":\"open\",\"eta_s\":5}",
+     .body = "{\"id\":7,\"state\":\"open\",\"eta_s\":5,\"waiting\":["
+             "{\"class\":\"gfx950/256\",\"goals\":2,\"reason\":\"waits for a worker\"}]}",
      .times = 3},
     {.request = "GET /api/v1/batches/7",
      .status = 200,
@@ -273,7 +311,7 @@ static const struct fake_answer watch_answers[] = {
          "{\"items\":[" GOAL("1", "1", "probing", "") "," GOAL("2", "2", "probing", "") "],\"next\":null}"},
     {.request = "GET /api/v1/batches/7/goals*",
      .status = 200,
-     .body = "{\"items\":[" GOAL("1", "1", "done", "\"us\":411.2,") "," GOAL(
+     .body = "{\"items\":[" GOAL("1", "1", "done", "\"us\":411.2,\"decision\":\"kept\",") "," GOAL(
          "2", "2", "failed", "\"reason\":\"why not\",") "],\"next\":null}"},
     {.request = "GET /api/v1/batches/7/events",
      .status = 200,
@@ -301,9 +339,12 @@ START_TEST(watch)
     r = moefarm(f.url, "watch", "7", NULL);
     fake_http_stop(&f);
     ck_assert_msg(r.code == 1, "exit code %d: %s", r.code, r.err); /* goal 2 failed */
-    assert_says(r.out, "goal 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411.2 us\n");
+    assert_says(r.out, "goal 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411.2 us, kept\n");
     assert_says(r.out, "goal 2  cpu-x/2  T2 H2048 I96 E128 k8 bf16: failed: why not\n");
+    at = strstr(r.out, "waiting: 2 goals of gfx950/256: waits for a worker\n");
+    ck_assert_msg(at && !strstr(at + 1, "waiting: "), "not said once:\n%s", r.out);
     assert_says(r.out, "batch 7 done: 2 of 2 goals, 1 failed");
+    assert_says(r.out, ", 1 kept\n");
     ck_assert_msg(strchr(r.out, '\033') == NULL, "escapes where no terminal is:\n%s", r.out);
     at = strstr(f.log.data, "/events");
     ck_assert_ptr_nonnull(at);
@@ -379,6 +420,8 @@ static const struct fake_answer goal_answers[] = {
              "\"reason\":\"\"},"
              "{\"routing\":\"hot:1\",\"us\":null,\"regret\":null,\"best\":null,\"tie\":false,\"reason\":\"it "
              "is so\"}]},"
+             "\"promotion\":{\"decision\":\"kept\",\"reason\":\"SAME on w0: -1.0%\",\"source\":\"batch 3\","
+             "\"known_us\":99},"
              "\"id\":1,\"class\":\"cpu-x/2\",\"state\":\"done\",\"shape\":" SHAPE("4") "}"},
     {.request = "GET /api/v1/goals/1/pipelines*", .status = 200, .body = PIPELINES},
     {.request = "GET /api/v1/goals/1/rejections*",
@@ -412,6 +455,7 @@ START_TEST(rank)
     ck_assert_str_eq(
         r.out, "goal 1  cpu-x/2  T4 H2048 I96 E128 k8 bf16  done: 100.5 us by pipeline 31, which the "
                "samples cannot tell from 1 other\n"
+               "  kept: SAME on w0: -1.0% (known from batch 3, 99.00 us there)\n"
                "  under balanced: 120.0 us, no regret\n"
                "  under zipf:1.2: 90.00 us, 12.5% slower than pipeline 32 (80.00 us)\n"
                "  under hot:1: it is so\n"
@@ -584,6 +628,7 @@ int main(void)
     tcase_add_loop_test(tc, failures, 0, MF_ARRAY_LEN(failure_cases));
     tcase_add_test(tc, submit_csv);
     tcase_add_test(tc, submit_json);
+    tcase_add_test(tc, submit_baseline);
     tcase_add_test(tc, submit_again);
     tcase_add_test(tc, watch);
     tcase_add_test(tc, watch_interrupted);

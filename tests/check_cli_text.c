@@ -1,13 +1,12 @@
-/* cli/: event streams, bars, columns, shapes as people write them, progress, verdicts. */
+/* cli/: event streams, bars, columns, shapes as people write them, progress. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
 
 #include "cli/progress.h"
 #include "cli/shape_arg.h"
-#include "cli/sse.h"
 #include "cli/text_out.h"
-#include "cli/verdict.h"
+#include "client/sse.h"
 #include "common/json.h"
 #include "common/text.h"
 #include "kernels/quant.h"
@@ -379,74 +378,6 @@ START_TEST(progress_refuses_rubbish)
 }
 END_TEST
 
-/* ---- verdicts ---- */
-
-enum harm { NONE, NAN_VALUE, LOST_ROW, SCALED_ROW, SMALL };
-static const struct {
-    const char *what;
-    enum harm harm;
-    double us;
-    enum mf_verdict want;
-} verdict_cases[] = {
-    {"the reference itself", NONE, 100, MF_VERDICT_OK},
-    {"slower within the slack", NONE, 149, MF_VERDICT_OK},
-    {"slower", NONE, 151, MF_VERDICT_SLOWER},
-    {"one NaN of 65,536 values", NAN_VALUE, 100, MF_VERDICT_WRONG},
-    {"one lost row of 64, 1.6% of the values", LOST_ROW, 100, MF_VERDICT_WRONG},
-    {"one row 1.5 times its limit off, no value beyond AITER's tolerance by much", SCALED_ROW, 100,
-     MF_VERDICT_WRONG},
-    {"a wrong result is wrong before it is slow", LOST_ROW, 1000, MF_VERDICT_WRONG},
-    {"rounding", SMALL, 100, MF_VERDICT_OK},
-};
-
-START_TEST(verdicts)
-{
-    enum { ROWS = 64, COLS = 1024 };
-    static float reference[ROWS * COLS];
-    static uint16_t y[ROWS * COLS];
-    struct mf_output_check check;
-
-    for (int i = 0; i < ROWS * COLS; i++) {
-        /* Exact in bf16, so that the reference itself has no error */
-        reference[i] = mf_bf16_to_float(mf_bf16_from_float(sinf((float)i)));
-        y[i] = mf_bf16_from_float(reference[i]);
-    }
-    for (int i = 0; i < COLS; i++) {
-        uint16_t *v = &y[5 * COLS + i];
-
-        if (verdict_cases[_i].harm == NAN_VALUE && i == 17)
-            *v = 0x7fff;
-        else if (verdict_cases[_i].harm == LOST_ROW)
-            *v = 0;
-        else if (verdict_cases[_i].harm == SCALED_ROW)
-            *v = mf_bf16_from_float(reference[5 * COLS + i] * 1.0155f);
-        else if (verdict_cases[_i].harm == SMALL)
-            *v = mf_bf16_from_float(reference[5 * COLS + i] * 1.003f);
-    }
-    check = mf_output_compare(&(struct mf_shape){.token = ROWS, .model_dim = COLS}, y, reference, NULL);
-    ck_assert_msg(mf_verdict_of(&check, 0.1, verdict_cases[_i].us, 100, 1.5) == verdict_cases[_i].want, "%s",
-                  verdict_cases[_i].what);
-    if (verdict_cases[_i].harm != NONE)
-        ck_assert_int_eq(check.row, 5);
-}
-END_TEST
-
-/* A row whose format costs it more may be off by four times that. */
-START_TEST(verdict_row_limit)
-{
-    const float reference[4] = {1, 1, 1, 1}, plain[2] = {0.02f, 0};
-    const uint16_t y[4] = {mf_bf16_from_float(1.0625f), mf_bf16_from_float(1.0625f), mf_bf16_from_float(1),
-                           mf_bf16_from_float(1)};
-    struct mf_output_check check =
-        mf_output_compare(&(struct mf_shape){.token = 2, .model_dim = 2}, y, reference, plain);
-
-    ck_assert_int_eq(check.row, 0);
-    ck_assert_double_eq_tol(check.row_error, 0.0625, 1e-9);
-    ck_assert_double_eq_tol(check.row_limit, 0.08, 1e-6);
-    ck_assert_double_eq_tol(check.mismatch, 0.5, 1e-9);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("cli_text");
@@ -465,8 +396,6 @@ int main(void)
     tcase_add_test(tc, progress_lines_fit);
     tcase_add_test(tc, progress_leaves_out_the_ended);
     tcase_add_test(tc, progress_refuses_rubbish);
-    tcase_add_loop_test(tc, verdicts, 0, MF_ARRAY_LEN(verdict_cases));
-    tcase_add_test(tc, verdict_row_limit);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

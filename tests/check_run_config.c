@@ -8,11 +8,8 @@
 #include "kernels/family.h"
 #include "mf_check.h"
 #include "run_moefarm.h"
+#include "tuned_table.h"
 
-#define HEADER                                                                                             \
-    "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"   \
-    "tflops,bw,pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance,form\n"
 #define SHAPE "4," LAYER
 #define LAYER "256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 
@@ -86,20 +83,10 @@ static void find_pipeline(void)
     make_folder();
 }
 
-static size_t add_row(char *text, size_t cap, const char *shape, const char *us, const char *names,
-                      const char *form)
-{
-    mf_say(text, cap,
-           "%s,%s,8,0,1.0,a,0.0%%,0.0,None,0.0%%,%s,1,0,0,1.0,2.0,%s,w1=row,cpu,r1,gcc,zipf:1.2,3,20,0.5,"
-           "moefarm:race,%s\n",
-           class_text, shape, us, names, form);
-    return strlen(text);
-}
-
 static void write_row(const char *us, const char *names, const char *form)
 {
-    char text[4096] = HEADER;
-    (void)add_row(text + strlen(HEADER), sizeof(text) - strlen(HEADER), SHAPE, us, names, form);
+    char text[4096] = TABLE_HEADER;
+    add_row(text, sizeof(text), class_text, SHAPE, us, names, form);
     write_file(in_folder("table.csv"), text);
 }
 
@@ -117,8 +104,8 @@ static const struct {
     {"1000000.0", NULL, "--err-ratio", "-1", 1, "WRONG    T4 H256", "",
      NULL}, /* a ratio that nothing keeps */
     {"1000000.0", NULL, "--json", NULL, 0, "\"verdict\":\t\"OK\"", "", NULL},
-    {"1000000.0", "move:sort_m8", "--rounds", "3", 2, "", "T4 H256 I128 E8 k2 bf16: ", NULL},
-    {"1000000.0", "one:nothing", "--rounds", "3", 2, "", "one offers no step nothing", NULL},
+    {"1000000.0", "move:sort_m8", "--rounds", "3", 1, "REFUSED  T4 H256 I128 E8 k2 bf16", "", NULL},
+    {"1000000.0", "one:nothing", "--rounds", "3", 1, "one offers no step nothing", "", NULL},
     {"1000000.0", NULL, "--routing", "skewed", 2, "", "'skewed' is no routing profile", NULL},
     {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 limit:1.5+b1+b2", "",
      "b2+limit:1.5+b1"},
@@ -126,7 +113,7 @@ static const struct {
     {"1000000.0", "gu", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 b1", "", "b1"},
     {"1000000.0", "gu", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 gate_up:tiled", "",
      "gate_up:tiled"},
-    {"1000000.0", "gu", "--rounds", "3", 2, "", "gate and up of this shape's w1 lie interleaved",
+    {"1000000.0", "gu", "--rounds", "3", 1, "gate and up of this shape's w1 lie interleaved", "",
      "gate_up:interleaved"},
     {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 ep:4/16", "", "ep:4/16"},
     {"1000000.0", "chain", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 ep:8/16", "", "ep:8/16"},
@@ -153,12 +140,11 @@ END_TEST
 /* A row of a family that another program brought: it is told of, and the others are run. */
 START_TEST(passes_over)
 {
-    char text[4096] = HEADER;
-    size_t len = strlen(HEADER);
+    char text[4096] = TABLE_HEADER;
     struct ran r;
 
-    len += add_row(text + len, sizeof(text) - len, SHAPE, "1000000.0", pipeline, "");
-    (void)add_row(text + len, sizeof(text) - len, "5," LAYER, "1.0", "python:layer", "");
+    add_row(text, sizeof(text), class_text, SHAPE, "1000000.0", pipeline, "");
+    add_row(text, sizeof(text), class_text, "5," LAYER, "1.0", "python:layer", "");
     write_file(in_folder("table.csv"), text);
     r = moefarm("", "run-config", in_folder("table.csv"), NULL);
     ck_assert_int_eq(r.code, 0);
@@ -168,6 +154,32 @@ START_TEST(passes_over)
     r = moefarm("", "run-config", in_folder("table.csv"), NULL);
     ck_assert_int_eq(r.code, 2);
     assert_says(r.err, "table.csv: no row of this device's class that it can run");
+}
+END_TEST
+
+/* Without a table: what production runs where no row is, right, and with no verdict on its time. */
+START_TEST(shapes_alone)
+{
+    struct ran r;
+
+    write_file(in_folder("shapes.csv"),
+               "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,"
+               "doweight_stage1,gfx,cu_num\n" SHAPE ",,\n3," LAYER ",,\n4," LAYER ",gfx942,304\n");
+    r = moefarm("", "run-config", "--shapes", in_folder("shapes.csv"), "--rounds", "3", NULL);
+    ck_assert_msg(r.code == 0, "exit code %d: %s%s", r.code, r.out, r.err);
+    assert_says(r.out, "OK       T4 H256 I128 E8 k2 bf16");
+    assert_says(r.out, "OK       T3 H256 I128 E8 k2 bf16");
+    assert_says(r.out, ":"); /* the pipeline */
+    assert_says(r.out, "2 rows: 2 OK, 0 not");
+    r = moefarm("", "run-config", "--shapes", in_folder("shapes.csv"), in_folder("table.csv"), NULL);
+    ck_assert_int_eq(r.code, 2);
+    assert_says(r.err, "give a TABLE, or --shapes and a list");
+    r = moefarm("", "run-config", NULL);
+    ck_assert_int_eq(r.code, 2);
+    write_file(in_folder("shapes.csv"), "token,model_dim\n4,256\n");
+    r = moefarm("", "run-config", "--shapes", in_folder("shapes.csv"), NULL);
+    ck_assert_int_eq(r.code, 2);
+    assert_says(r.err, "--shapes: the header has no column");
 }
 END_TEST
 
@@ -183,6 +195,29 @@ START_TEST(another_class)
 }
 END_TEST
 
+/* One row of a table is right, one is not: each is told of, with the sentence of the gate, and the others are run. */
+START_TEST(planted_rows)
+{
+    char text[4096] = TABLE_HEADER;
+    struct ran r;
+
+    add_row(text, sizeof(text), class_text, "4," LAYER, "1000000.0", "rows:right", "");
+    add_row(text, sizeof(text), class_text, "8," LAYER, "1000000.0", "rows:wrong", "");
+    add_row(text, sizeof(text), class_text, "16," LAYER, "0.001", "rows:right", "");
+    add_row(text, sizeof(text), class_text, "32," LAYER, "1000000.0", "rows:gone", "");
+    write_file(in_folder("table.csv"), text);
+    r = moefarm("", "run-config", in_folder("table.csv"), "--rounds", "3", "--family-so", ROWS_SO, NULL);
+    ck_assert_msg(r.code == 1, "exit code %d: %s%s", r.code, r.out, r.err);
+    assert_says(r.out, "OK       T4 H256");
+    assert_says(r.out, "WRONG    T8 H256");
+    assert_says(r.out, "row: row 0 of y has relative error");
+    assert_says(r.out, "SLOWER   T16 H256");
+    assert_says(r.out, "REFUSED  T32 H256");
+    assert_says(r.out, "rows offers no step gone");
+    assert_says(r.out, "4 rows: 1 OK, 3 not");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("run_config");
@@ -191,7 +226,9 @@ int main(void)
     tcase_set_timeout(tc, 120);
     tcase_add_checked_fixture(tc, find_pipeline, remove_folder);
     tcase_add_loop_test(tc, run_config, 0, MF_ARRAY_LEN(cases));
+    tcase_add_test(tc, planted_rows);
     tcase_add_test(tc, passes_over);
+    tcase_add_test(tc, shapes_alone);
     tcase_add_test(tc, another_class);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

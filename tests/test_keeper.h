@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/text.h"
-#include "worker/keeper.h"
+#include "measure/kept.h"
 
 struct test_keeper {
     struct mf_keeper keeper; /* first */

@@ -1,0 +1,466 @@
+/* moefarm tune */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/api.h"
+#include "cli/file.h"
+#include "cli/shape_arg.h"
+#include "cli/tune.h"
+#include "common/clock.h"
+#include "common/json.h"
+#include "common/table_file.h"
+#include "common/text.h"
+
+#define TABLES_MAX  64
+#define CLASSES_MAX 16
+#define SUMMARY_MAX (64u << 20)
+
+struct tune {
+    struct mf_tune_options o;
+    struct mf_table *untuned;
+    char paths[TABLES_MAX][4096]; /* the first is written */
+    struct mf_table *tuned[TABLES_MAX];
+    size_t n_tables;
+    struct mf_tune_device devices[MF_TUNE_DEVICES_MAX]; /* of a farm of its own */
+    size_t n_devices;
+    struct mf_device_class classes[CLASSES_MAX];
+    struct mf_tune_list lists[CLASSES_MAX];
+    size_t n_classes;
+    struct mf_tune_state state;
+    struct mf_tune_farm *farm;
+    int64_t begun_ms;
+};
+
+static void release(struct tune *t)
+{
+    mf_table_free(t->untuned);
+    for (size_t i = 0; i < t->n_tables; i++)
+        mf_table_free(t->tuned[i]);
+    for (size_t i = 0; i < t->n_classes; i++)
+        mf_tune_list_release(&t->lists[i]);
+    t->farm = mf_tune_farm_stop(t->farm);
+    mf_tune_state_close(&t->state);
+    free(t);
+}
+MF_DEFINE_CLEANUP(struct tune *, release);
+
+/* ---- files ---- */
+
+static int split_tables(struct tune *t)
+{
+    const char *list = t->o.tune_file;
+
+    while (*list) {
+        size_t len = strcspn(list, ":");
+        if (len >= sizeof(t->paths[0]) || t->n_tables == TABLES_MAX)
+            return mf_cli_fail(MF_EXIT_USAGE, "-o: at most %d files, separated by colons", TABLES_MAX);
+        if (len > 0)
+            mf_say(t->paths[t->n_tables++], sizeof(t->paths[0]), "%.*s", (int)len, list);
+        list += len + (list[len] == ':');
+    }
+    return 0;
+}
+
+static int read_tables(struct tune *t)
+{
+    char why[MF_REASON_MAX];
+
+    for (size_t i = 0; i < t->n_tables; i++) {
+        int r = mf_table_file_read(t->paths[i], &t->tuned[i], why);
+        if (r == -ENOENT) {
+            printf("Not exist tuned file: %s%s\n", t->paths[i], i == 0 ? ", so it is made" : "");
+            r = mf_table_new(t->paths[i], true, &t->tuned[i]);
+        }
+        if (r < 0)
+            return mf_cli_fail(MF_EXIT_USAGE, "-o: %s", why);
+    }
+    return 0;
+}
+
+static int read_untuned(struct tune *t)
+{
+    char why[MF_REASON_MAX];
+
+    if (mf_table_file_read(t->o.untune_file, &t->untuned, why) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "-i: %s", why);
+    for (size_t i = 0; i < t->untuned->n_problems; i++) {
+        const struct mf_problem *p = &t->untuned->problems[i];
+        if (p->severity == MF_ERROR)
+            fprintf(stderr, "%s:%" PRId64 ": %s%s%s\n", t->o.untune_file, p->line, p->column,
+                    *p->column ? ": " : "", p->reason);
+    }
+    return 0;
+}
+
+/* ---- classes ---- */
+
+static int add_class(struct tune *t, const struct mf_device_class *class)
+{
+    for (size_t i = 0; i < t->n_classes; i++) {
+        if (mf_device_class_equal(&t->classes[i], class))
+            return 0;
+    }
+    if (t->n_classes == CLASSES_MAX)
+        return mf_cli_fail(MF_EXIT_USAGE, "more than %d device classes; name some by --classes", CLASSES_MAX);
+    t->classes[t->n_classes++] = *class;
+    return 0;
+}
+
+static int classes_named(struct tune *t)
+{
+    const char *list = t->o.classes;
+    int code = 0;
+
+    while (*list && code == 0) {
+        size_t len = strcspn(list, ",");
+        char text[MF_DEVICE_CLASS_TEXT_MAX];
+        struct mf_device_class class;
+        mf_say(text, sizeof(text), "%.*s", (int)len, list);
+        if (mf_device_class_parse(text, &class) < 0)
+            return mf_cli_fail(MF_EXIT_USAGE, "--classes: '%s' is no device class; gfx942/304 is one", text);
+        code = add_class(t, &class);
+        list += len + (list[len] == ',');
+    }
+    return code;
+}
+
+static int classes_of_workers(struct tune *t, struct mf_cli *cli)
+{
+    _cleanup_(cJSON_Deletep) cJSON *workers = NULL;
+    const cJSON *w;
+    int code = mf_api_list(cli, "/api/v1/workers", &workers);
+
+    cJSON_ArrayForEach (w, workers) {
+        struct mf_device_class class;
+        const char *state = mf_api_text(w, "state", "");
+        bool there = strcmp(state, "idle") == 0 || strcmp(state, "busy") == 0;
+        if (code == 0 && there && mf_device_class_parse(mf_api_text(w, "class", ""), &class) == 0)
+            code = add_class(t, &class);
+    }
+    if (code == 0 && t->n_classes == 0)
+        return mf_cli_fail(MF_EXIT_FAILED,
+                           "the farm has no worker now; name the device classes by --classes");
+    return code;
+}
+
+static int find_classes(struct tune *t, struct mf_cli *cli)
+{
+    int code;
+
+    if (*cli->url)
+        return t->o.classes ? classes_named(t) : classes_of_workers(t, cli);
+    code = mf_tune_devices(t->o.devices, t->o.mp, t->devices, &t->n_devices);
+    for (size_t i = 0; i < t->n_devices && code == 0; i++)
+        code = add_class(t, &t->devices[i].class);
+    return code;
+}
+
+/* ---- what is missing ---- */
+
+static void say_passed_over(const struct tune *t, const struct mf_tune_list *l)
+{
+    char class[MF_DEVICE_CLASS_TEXT_MAX];
+
+    mf_device_class_print(&l->class, class);
+    printf("%s: %zu shapes to tune", class, l->n);
+    if (l->n_tuned > 0)
+        printf(", %zu are tuned already", l->n_tuned);
+    if (l->n_elsewhere > 0)
+        printf(", %zu are in another table than %s, which has to be the first of -o to tune them anew",
+               l->n_elsewhere, t->paths[0]);
+    printf("\n");
+    for (size_t i = 0; t->o.verbose && i < l->n_tuned; i++) {
+        char shape[MF_SHAPE_BRIEF_MAX];
+        mf_shape_brief(&l->tuned[i], shape);
+        printf("  tuned already: %s\n", shape);
+    }
+}
+
+static int make_lists(struct tune *t, struct mf_tune_outcomes *outcomes)
+{
+    struct mf_tune_choice choice = {.all = t->o.all, .last = t->o.last, .for_aiter = t->o.for_aiter};
+    int r = 0;
+
+    for (size_t i = 0; i < t->n_classes && r == 0; i++) {
+        struct mf_tune_list *l = &t->lists[i];
+        r = mf_tune_list_make(t->untuned, (const struct mf_table *const *)t->tuned, t->n_tables,
+                              &t->classes[i], &choice, l);
+        if (r == 0)
+            say_passed_over(t, l);
+        for (size_t k = 0; k < l->n && r == 0; k++)
+            r = mf_tune_outcomes_add(outcomes, &l->class, &l->shapes[k]);
+    }
+    return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "out of memory") : 0;
+}
+
+/* ---- the end ---- */
+
+static int sort_rows(struct mf_table *table, void *data, char why[MF_REASON_MAX])
+{
+    (void)data;
+    mf_say(why, MF_REASON_MAX, "out of memory");
+    return mf_table_sort(table);
+}
+
+static int sort_table(const struct tune *t)
+{
+    char why[MF_REASON_MAX] = "";
+
+    if (t->o.sorted && mf_table_file_update(t->paths[0], -1, sort_rows, NULL, why) < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s; the file is as it was", t->paths[0], why);
+    return 0;
+}
+
+static int summarise(const struct tune *t, const struct mf_tune_run *run, int code)
+{
+    _cleanup_(mf_buf_release) struct mf_buf out;
+    struct mf_tune_totals totals = {.status = run->interrupted ? "Interrupted"
+                                              : code != 0      ? "Error"
+                                                               : "Finished",
+                                    .seconds = (double)(mf_now_ms() - t->begun_ms) / 1000,
+                                    .n_unreadable = t->untuned ? t->untuned->n_errors : 0,
+                                    .verbose = t->o.verbose};
+
+    mf_buf_init(&out, SUMMARY_MAX);
+    mf_tune_summary(&run->outcomes, &totals, &out);
+    (void)fwrite(out.data, 1, out.len, stdout);
+    if (run->interrupted)
+        printf("the same command goes on where this one stopped%s\n",
+               run->farm ? "" : "; the batch goes on at the farm (moefarm batches, moefarm cancel)");
+    if (code != 0)
+        return code;
+    return mf_tune_outcomes_count(&run->outcomes, MF_TUNE_TUNED) == run->outcomes.n &&
+                   totals.n_unreadable == 0
+               ? MF_EXIT_OK
+               : MF_EXIT_FAILED;
+}
+
+static int start_farm(struct tune *t, struct mf_cli *cli)
+{
+    printf("starting a farm of %zu device%s, state and logs in %s:", t->n_devices,
+           t->n_devices == 1 ? "" : "s", t->state.folder);
+    for (size_t i = 0; i < t->n_devices; i++)
+        printf(" %s", t->devices[i].name);
+    printf("\n");
+    int code = mf_tune_farm_start(&(struct mf_tune_farm_options){.folder = t->state.folder,
+                                                                 .devices = t->devices,
+                                                                 .n = t->n_devices,
+                                                                 .families = t->o.families,
+                                                                 .runner = t->o.runner},
+                                  &t->farm);
+    if (code != 0)
+        return code;
+    cli->url = mf_tune_farm_url(t->farm);
+    printf("status page: %s/\n", cli->url);
+    (void)fflush(stdout);
+    return 0;
+}
+
+/* What cannot be written is said before hours of tuning, not after. */
+static int check_outputs(const struct tune *t)
+{
+    char why[MF_REASON_MAX];
+    bool written = !t->o.compare || t->o.update_improved || t->o.sorted;
+
+    if (written && mf_table_file_check(t->paths[0], -1, why) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "-o: %s", why);
+    if (*t->o.profile_file && mf_table_file_check(t->o.profile_file, -1, why) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "-o2: %s", why);
+    return 0;
+}
+
+/* What an earlier run handed in and did not finish: its last table may be missing although no shape is. */
+static int count_pending(const struct tune *t, const char *farm_name, size_t *ret)
+{
+    struct mf_tune_pending *list = NULL;
+    int code = mf_tune_pending_list(&t->state, farm_name, &list, ret);
+
+    for (size_t i = 0; i < *ret; i++)
+        mf_tune_pending_release(&list[i]);
+    free(list);
+    return code;
+}
+
+/* ---- --compare ---- */
+
+/* The rows that are known, as a text; what no table has is compared with nothing. */
+static int read_baseline(const struct tune *t, struct mf_buf *text)
+{
+    return t->tuned[0]->n_rows > 0 ? mf_file_read(t->paths[0], text) : 0;
+}
+
+/* Without --update_improved the table stays as it is, and the rows go to a file of their own, made anew. Its name is none that
+ * production's search for tables finds. */
+static const char *candidate_file(const struct tune *t, char path[MF_TUNE_PATH_MAX + 32])
+{
+    mf_say(path, MF_TUNE_PATH_MAX + 32, "%s/compare.candidate.csv", t->state.folder);
+    return path;
+}
+
+static void print_compared(const struct tune *t, const struct mf_tune_run *run)
+{
+    if (!t->o.compare)
+        return;
+    printf("============= Compare Report =============\n"
+           "Threshold: >= %.1f%% improvement to update %s\n",
+           t->o.min_improvement_pct, t->paths[0]);
+    (void)fwrite(run->compared->data, 1, run->compared->len, stdout);
+    if (!t->o.update_improved)
+        printf("Compare candidate CSV written to %s\n"
+               "Final tuned CSV was not updated. Re-run with --update_improved to apply improved shapes.\n",
+               run->table);
+}
+
+/* ---- --compat ---- */
+
+static void print_compat(const struct tune *t, const struct mf_tune_run *run)
+{
+    if (!t->o.compat)
+        return;
+    printf("============= Additive rule beside the race =============\n");
+    (void)fwrite(run->compat->data, 1, run->compat->len, stdout);
+    printf("rows by the additive rule: %s/" MF_TUNE_COMPAT_FILE "\n", t->state.folder);
+}
+
+/* A recorded table instead of a farm. */
+static int replay(struct tune *t)
+{
+    struct mf_tune_run run = {.options = &t->o, .table = t->paths[0]};
+
+    t->begun_ms = mf_now_ms();
+    int code = mf_tune_replay(&t->o, t->paths[0], t->tuned[0], &run.outcomes);
+    if (code == 0)
+        code = sort_table(t);
+    code = summarise(t, &run, code);
+    mf_tune_outcomes_release(&run.outcomes);
+    return code;
+}
+
+/* ---- the command ---- */
+
+static int tune(struct tune *t, struct mf_cli *cli)
+{
+    _cleanup_(mf_tune_outcomes_release) struct mf_tune_outcomes outcomes = {.n = 0};
+    _cleanup_(mf_buf_release) struct mf_buf baseline, compared, compat;
+    char candidates[MF_TUNE_PATH_MAX + 32], candidates_of_before[MF_TUNE_PATH_MAX + 32];
+    const char *farm_name = *cli->url ? cli->url : "own";
+    size_t n_pending = 0;
+    int code = make_lists(t, &outcomes), sorted;
+
+    mf_buf_init(&baseline, SUMMARY_MAX);
+    mf_buf_init(&compared, SUMMARY_MAX);
+    mf_buf_init(&compat, SUMMARY_MAX);
+    if (code == 0 && t->o.compare)
+        code = read_baseline(t, &baseline);
+    if (code == 0)
+        code = count_pending(t, farm_name, &n_pending);
+    if (code != 0)
+        return code;
+    if (outcomes.n == 0 && n_pending == 0) {
+        code = sort_table(t);
+        printf("no shapes to be tuned, skip tuning, tuned file is %s\n", t->o.tune_file);
+        return code != 0 ? code : t->untuned->n_errors > 0 ? MF_EXIT_FAILED : MF_EXIT_OK;
+    }
+    code = check_outputs(t);
+    if (code != 0)
+        return code;
+    struct mf_tune_run run = {.cli = cli,
+                              .options = &t->o,
+                              .table = t->paths[0],
+                              .baseline = baseline.len > 0 ? baseline.data : NULL,
+                              .compared = &compared,
+                              .compat = &compat,
+                              .farm_name = farm_name,
+                              .state = &t->state,
+                              .lists = t->lists,
+                              .n_lists = t->n_classes,
+                              .outcomes = outcomes};
+    if (t->o.compare && !t->o.update_improved) {
+        run.table = candidate_file(t, candidates);
+        (void)unlink(run.table);
+    }
+    mf_say(candidates_of_before, sizeof(candidates_of_before), "%s/" MF_TUNE_CANDIDATES_FILE,
+           t->state.folder);
+    if (t->o.compat || *t->o.profile_file)
+        (void)unlink(candidates_of_before);
+    t->begun_ms = mf_now_ms();
+    if (!*cli->url)
+        code = start_farm(t, cli);
+    run.farm = t->farm;
+    if (code == 0)
+        code = mf_tune_run(&run);
+    sorted = sort_table(t);
+    print_compared(t, &run);
+    print_compat(t, &run);
+    return summarise(t, &run, code != 0 ? code : sorted);
+}
+
+/* As AITER has it: the rows of a tuned table, or without one the shapes of -i by what production runs where no row is. */
+static int run_config(struct mf_cli *cli, const struct mf_command *self, const struct mf_tune_options *o)
+{
+    char rounds[32], err_ratio[32];
+    const char *words[12] = {"run-config"};
+    int n = 1;
+
+    if (!*o->run_config)
+        words[n++] = "--shapes";
+    words[n++] = *o->run_config ? o->run_config : o->untune_file;
+    mf_say(err_ratio, sizeof(err_ratio), "%g", o->err_ratio);
+    words[n++] = "--err-ratio";
+    words[n++] = err_ratio;
+    mf_say(rounds, sizeof(rounds), "%" PRId64, o->iters);
+    if (o->iters > 0) {
+        words[n++] = "--rounds";
+        words[n++] = rounds;
+    }
+    if (o->devices) {
+        words[n++] = "--device";
+        words[n++] = o->devices;
+    }
+    return mf_cmd_run_config(cli, self, n, (char **)words);
+}
+
+int mf_cmd_tune(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    _cleanup_(releasep) struct tune *t = calloc(1, sizeof(*t));
+    struct mf_opt opts[MF_TUNE_N_OPTIONS];
+    size_t n_opts;
+    int rest, r, code;
+
+    if (!t)
+        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    t->state.lock = -1;
+    mf_tune_defaults(&t->o);
+    mf_tune_options(&t->o, opts, &n_opts);
+    r = mf_cli_parse(cli, self, opts, n_opts, 0, 0, argc, argv, &rest);
+    if (r != 0)
+        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
+    code = mf_tune_check(&t->o);
+    if (code == 0)
+        code = split_tables(t);
+    if (code != 0)
+        return code;
+    if (t->o.run_config)
+        return run_config(cli, self, &t->o);
+    if (t->o.candidates) {
+        code = read_tables(t);
+        return code != 0 ? code : replay(t);
+    }
+    code = read_untuned(t);
+    if (code == 0)
+        code = mf_tune_state_open(t->o.state, t->paths[0], &t->state);
+    if (code == 0)
+        code = read_tables(t);
+    if (code == 0)
+        code = find_classes(t, cli);
+    if (code == 0)
+        code = tune(t, cli);
+    if (t->farm) /* whose URL goes with it */
+        cli->url = "";
+    return code;
+}

@@ -1,0 +1,19 @@
+/* Lists of the API for people: one line an item. */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stdint.h>
+
+#include "cli/text_out.h"
+
+#define MF_MOMENT_MAX 24
+/* "2026-11-20 23:01" in local time; "-" for 0. */
+void mf_moment(int64_t ms, char buf[MF_MOMENT_MAX]);
+
+/* What a list shows: its columns, and what an item puts in each. */
+struct mf_list_table {
+    const char *const *names;
+    size_t n;
+    void (*add)(struct mf_columns *c, const cJSON *item);
+};
+void mf_list_print(const struct mf_list_table *t, const cJSON *items);
