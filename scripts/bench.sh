@@ -2,13 +2,13 @@
 # Builds and runs the benchmarks. Standard output holds one line a figure: name value unit.
 # A benchmark that was not built or that fails is named on standard error, and the exit code is 1.
 #
-#   scripts/bench.sh [NAME…]     commit, crashers, aa, move and farm, or the ones named; by name only: kernels, kernels without a
-#                                farm around them, catalogue, every table of AITER through a large farm, and large, a database
+#   scripts/bench.sh [NAME…]     commit, crashers, aa, move, farm, compare and libfmoe, or the ones named; by name only: kernels,
+#                                kernels without a farm around them, catalogue, every table of AITER through a large farm, and large, a database
 #                                of ten million measurements
 set -euo pipefail
 cd "$(dirname "$0")/.."
 names=("$@")
-[ ${#names[@]} -gt 0 ] || names=(commit crashers aa move farm)
+[ ${#names[@]} -gt 0 ] || names=(commit crashers aa move farm compare libfmoe)
 
 scripts/setup.sh >&2
 scripts/build.sh dev >&2

@@ -206,6 +206,7 @@ done
 
 echo
 "$moefarm" report "${batches[@]}"
+"$moefarm" export -o "$state/tuned_fmoe.csv" && echo "the rows are in $state/tuned_fmoe.csv: moefarm run-config $state/tuned_fmoe.csv --device $device"
 while IFS= read -r line; do
     case $line in
     *"next step "*"after its runner's death"*) echo "${line#*info: }" ;;

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes the Debian packages moefarm-server, moefarm-worker and moefarm-cli of this tree, with the dependencies that
+# Makes the Debian packages moefarm-server, moefarm-worker, moefarm-cli and libfmoe-dev of this tree, with the dependencies that
 # dpkg-shlibdeps finds, and lists them.
 #
 #   scripts/package.sh [FOLDER]     build/packages otherwise
@@ -12,10 +12,10 @@ scripts/build.sh dev programs
 mkdir -p "$out"
 out=$(realpath "$out")
 log=build/dev/package.log
-rm -f "$out"/moefarm-*.deb
+rm -f "$out"/moefarm-*.deb "$out"/libfmoe-*.deb
 if ! cpack --config build/dev/CPackConfig.cmake -B "$out" >"$log" 2>&1; then
     tail -n 30 "$log" >&2
     exit 1
 fi
 rm -rf "$out/_CPack_Packages"
-ls "$out"/moefarm-*.deb
+ls "$out"/*.deb

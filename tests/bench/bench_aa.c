@@ -11,10 +11,10 @@
 #include <string.h>
 
 #include "common/cleanup.h"
-#include "common/stats.h"
+#include "common/paired.h"
 #include "kernels/device.h"
 #include "kernels/philox.h"
-#include "worker/session.h"
+#include "measure/session.h"
 
 #define N_RACES  100
 #define N_ROUNDS 40
@@ -76,14 +76,16 @@ static void noise(struct mf_device *d, struct work *w)
 /* Pairs in shuffled order within each round, as a race takes them. */
 static bool is_outside(struct mf_device *d, struct work *w, uint64_t race)
 {
-    double difference[N_ROUNDS];
+    double a[N_ROUNDS], b[N_ROUNDS], scratch[N_ROUNDS];
+    struct mf_interval change;
     for (int i = 0; i < N_ROUNDS; i++) {
         bool swapped = mf_philox(SEED, race, (uint64_t)i).v[0] & 1;
         double first = sample(d, w), second = sample(d, w);
-        difference[i] = swapped ? second - first : first - second;
+        a[i] = swapped ? second : first;
+        b[i] = swapped ? first : second;
     }
-    struct mf_interval interval = mf_median_interval(difference, N_ROUNDS, 0.95);
-    return interval.low > 0 || interval.high < 0;
+    return mf_paired_interval(a, b, N_ROUNDS, 0.95, scratch, &change) == 0 &&
+           (change.low > 0 || change.high < 0);
 }
 
 int main(void)

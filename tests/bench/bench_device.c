@@ -13,10 +13,10 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/layer.h"
+#include "common/path.h"
 #include "common/text.h"
 #include "kernels/data.h"
-#include "server/path.h"
-#include "worker/session_data.h"
+#include "measure/session_data.h"
 
 #define STEPS_MAX      2048
 #define RACED_MAX      12
@@ -26,7 +26,7 @@
 struct found {
     struct mf_offer offer; /* first */
     struct mf_probe_step steps[STEPS_MAX];
-    struct mf_result results[STEPS_MAX];
+    struct mf_unit_result results[STEPS_MAX];
     size_t n, n_rejected;
     const char *only; /* NULL: every step */
 };
@@ -91,7 +91,7 @@ static int begin(struct mf_sink *base, int64_t id, bool is_pipeline, int64_t lim
     return 0;
 }
 
-static int take_result(struct mf_sink *base, const struct mf_result *r)
+static int take_result(struct mf_sink *base, const struct mf_unit_result *r)
 {
     struct sink *s = (struct sink *)base;
     if (r->is_pipeline)
@@ -149,7 +149,8 @@ static void race(struct mf_session *session, const struct found *f, const struct
         }
         raced[n] = (struct mf_race_entry){(int64_t)n, path->us, steps[n], (size_t)path->n};
     }
-    const struct mf_race_plan plan = {{{5, 10}, {10, 6}, {20, 4}}, 3, 20, 0.05};
+    const struct mf_race_plan plan = {
+        .stages = {{5, 10}, {10, 6}, {20, 4}}, .n_stages = 3, .fresh = 20, .alpha = 0.05};
     sink->names = names;
     if (n > 0)
         (void)mf_session_race(session, raced, n, &plan, &sink->sink);
@@ -166,7 +167,7 @@ static void print_steps(const struct found *f)
     qsort(order, f->n, sizeof(*order), by_time);
     for (size_t i = 0; i < f->n; i++) {
         const struct mf_step *s = &f->steps[order[i]].step;
-        const struct mf_result *r = &f->results[order[i]];
+        const struct mf_unit_result *r = &f->results[order[i]];
         char covers[MF_OPS_TEXT_MAX];
         mf_ops_print(s->covers, covers);
         printf("  %-10s %9.2f us %6.0f GB/s %7.1f TF %-5s err %.2g %s:%s [%s] %s\n",

@@ -1,0 +1,190 @@
+/* A table's rows as whoever links libfmoe runs them: fmoe_run (fmoe/fmoe.h) on a session's data, in rounds with the pipeline alone, as
+ * the farm's race runs it. bench_libfmoe.py asks for it.
+ *
+ *     libfmoe_call TABLE ROUNDS
+ *
+ * One line a row: its key, µs of the table, of the pipeline, of the call, and what the call adds to the pipeline: the change's interval. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/bench_rows.h"
+#include "common/cleanup.h"
+#include "common/paired.h"
+#include "common/text.h"
+#include "fmoe/fmoe.h"
+#include "kernels/philox.h"
+#include "measure/entrant.h"
+#include "measure/session_data.h"
+
+#define ROUNDS_MAX 1000
+#define SEED       20250101u
+
+struct call {
+    struct fmoe_layer *layer;
+    struct fmoe_call args;
+};
+
+static int launch(void *context, int index)
+{
+    struct call *c = context;
+    (void)index;
+    return fmoe_run(c->layer, &c->args);
+}
+
+static void take_parts(const void *to[3], const struct mf_tensor_ref *from)
+{
+    for (int i = 0; i < 3; i++)
+        to[i] = from->part[i];
+}
+
+/* What the entrant has bound, for a call. */
+static int bind(struct call *c, struct mf_entrant *e, int rotation)
+{
+    struct mf_session *s = e->course->session;
+    const struct mf_artifact x = {.tensor = MF_TENSOR_X, .format = MF_FORMAT_BF16, .order = "token"};
+    const struct mf_artifact topk = {.tensor = MF_TENSOR_TOPK, .format = MF_FORMAT_INDEX, .order = "token"};
+    const struct mf_artifact calib = {.tensor = MF_TENSOR_CALIB, .format = MF_FORMAT_F32, .order = "token"};
+    struct mf_tensor_ref rx, rtopk, rcalib;
+    int r = mf_session_input(s, &x, rotation, &rx, NULL);
+
+    if (r == 0)
+        r = mf_session_input(s, &topk, rotation, &rtopk, NULL);
+    if (r == 0)
+        r = mf_session_input(s, &calib, 0, &rcalib, NULL);
+    if (r < 0)
+        return r;
+    c->args = (struct fmoe_call){
+        .tokens = s->shape.token,
+        .x = rx.part[0],
+        .ids = rtopk.part[0],
+        .weights = rtopk.part[1],
+        .calib = rcalib.part[0],
+        .y = e->course->y[0]->seen.part[0],
+        .workspace = mf_region_start(&s->arena),
+        .workspace_bytes = fmoe_workspace_bytes(c->layer),
+    };
+    take_parts(c->args.w1, &e->measured.weights[0]->seen);
+    take_parts(c->args.w2, &e->measured.weights[1]->seen);
+    return 0;
+}
+
+/* As mf_entrant_sample, of the call. */
+static int sample_call(struct call *c, struct mf_entrant *e, double *ret_us)
+{
+    struct mf_measured m = e->measured;
+    struct mf_course *course = e->course;
+    int r;
+
+    course->cursor = (course->cursor + 1) % m.n_rotations;
+    course->run = 0;
+    m.launch = launch;
+    m.context = c;
+    r = bind(c, e, course->cursor);
+    return r < 0 ? r : mf_measure_run(&m, course->cursor, ret_us, NULL);
+}
+
+static int fail(const char *what, const char *why)
+{
+    (void)fprintf(stderr, "libfmoe_call: %s: %s\n", what, why);
+    return -EIO;
+}
+
+static int run_rounds(struct call *c, struct mf_entrant *e, size_t n)
+{
+    static double pipeline[ROUNDS_MAX], call[ROUNDS_MAX], scratch[ROUNDS_MAX];
+    struct mf_interval change;
+    char reason[MF_REASON_MAX] = "";
+
+    for (size_t i = 0; i < n; i++) {
+        bool call_first = mf_philox(SEED, i, 0).v[0] & 1;
+        if (call_first && sample_call(c, e, &call[i]) < 0)
+            return fail("fmoe_run", "refused");
+        if (mf_entrant_sample(e, &pipeline[i], reason) != MF_STATUS_OK)
+            return fail("the pipeline", reason);
+        if (!call_first && sample_call(c, e, &call[i]) < 0)
+            return fail("fmoe_run", "refused");
+    }
+    if (mf_paired_interval(pipeline, call, n, MF_PAIRED_CONFIDENCE, scratch, &change) < 0)
+        return fail("a time", "is not above zero");
+    printf("%.3f %.3f %.5f %.5f %.5f\n", mf_median(pipeline, n), mf_median(call, n), change.low, change.mid,
+           change.high);
+    return 0;
+}
+
+static struct fmoe_layer_model model_of(const struct mf_shape *s)
+{
+    return (struct fmoe_layer_model){
+        .model_dim = s->model_dim,
+        .inter_dim = s->inter_dim,
+        .experts = s->expert,
+        .topk = s->topk,
+        .act_type = mf_act_name(s->act_type),
+        .dtype = mf_dtype_name(s->dtype),
+        .q_dtype_a = mf_dtype_name(s->q_dtype_a),
+        .q_dtype_w = mf_dtype_name(s->q_dtype_w),
+        .q_type = mf_qtype_name(s->q_type),
+        .use_g1u1 = s->use_g1u1,
+        .doweight_stage1 = s->doweight_stage1,
+        .max_tokens = s->token,
+    };
+}
+
+static int run_row(struct mf_bench *b, struct fmoe *f, const struct mf_bench_row *row, size_t n)
+{
+    struct mf_session *session = NULL;
+    struct mf_course course;
+    struct mf_entrant e;
+    struct call c = {0};
+    struct fmoe_error error = {""};
+    struct fmoe_layer_model model = model_of(&row->shape);
+    char reason[MF_REASON_MAX] = "", key[MF_SHAPE_TEXT_MAX];
+    int r = -EIO;
+
+    mf_shape_print(&row->shape, key);
+    if (row->refused)
+        return fail(key, row->refused);
+    if (mf_bench_session(row, b, &session) != 0)
+        return -EIO;
+    if (mf_course_init(&course, session) < 0 ||
+        mf_entrant_init(&e, &course, row->pipeline, reason) != MF_STATUS_OK ||
+        mf_entrant_verify(&e, reason) != MF_STATUS_OK)
+        (void)fail(key, reason);
+    else if (fmoe_layer_open(f, &model, &error, &c.layer) < 0)
+        (void)fail(key, error.text);
+    else if (mf_session_room(session, &session->arena, fmoe_workspace_bytes(c.layer) + 64) < 0)
+        (void)fail(key, "out of memory");
+    else {
+        printf("%s %.3f ", key, row->us);
+        r = run_rounds(&c, &e, n);
+    }
+    fmoe_layer_close(c.layer);
+    mf_session_free(session);
+    return r;
+}
+
+int main(int argc, char **argv)
+{
+    const struct mf_bench_options options = MF_BENCH_DEFAULTS;
+    struct mf_bench b;
+    struct mf_bench_rows rows;
+    struct fmoe *f = NULL;
+    struct fmoe_error error = {""};
+    const char *const tables[] = {argc > 1 ? argv[1] : ""};
+    int64_t n;
+    int r = 0;
+
+    if (argc != 3 || mf_parse_i64(argv[2], 8, ROUNDS_MAX, &n) < 0)
+        return fail("usage", "libfmoe_call TABLE ROUNDS, 8 to 1000 of them") != 0;
+    if (mf_bench_open(&b, &options) != 0 || mf_bench_rows_open(&rows, &b, argv[1]) != 0)
+        return EXIT_FAILURE;
+    if (fmoe_open("cpu:0", tables, 1, &error, &f) < 0)
+        r = fail(argv[1], error.text);
+    for (size_t i = 0; i < rows.n && r == 0; i++)
+        r = run_row(&b, f, &rows.items[i], (size_t)n);
+    fmoe_close(f);
+    mf_bench_rows_close(&rows);
+    mf_bench_close(&b);
+    return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}
