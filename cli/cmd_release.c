@@ -232,8 +232,8 @@ static int approve(struct mf_cli *cli, const struct mf_command *self, int argc, 
     return stage_or_approve(cli, self, argc, argv, "approve");
 }
 
-/* What the channel has now. */
-static int find_current(struct mf_cli *cli, const char *channel, int64_t *ret)
+/* What the channel has now, as "staged" or as "current". */
+static int find_there(struct mf_cli *cli, const char *channel, const char *as, int64_t *ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
     char path[MF_RELEASE_PATH_MAX];
@@ -243,12 +243,13 @@ static int find_current(struct mf_cli *cli, const char *channel, int64_t *ret)
     code = mf_api_get(cli, path, &answer);
     if (code != 0)
         return code;
-    *ret = mf_api_i64(mf_json_object(answer, "current"), "id", 0);
-    return *ret ? 0 : mf_cli_fail(MF_EXIT_USAGE, "channel %s has no release yet: none was approved", channel);
+    *ret = mf_api_i64(mf_json_object(answer, as), "id", 0);
+    return *ret ? 0 : mf_cli_fail(MF_EXIT_USAGE, "channel %s has no release that is %s", channel, as);
 }
 
 /* CHANNEL [RELEASE] */
-static int rollback(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+static int take_back(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv,
+                     const char *move, const char *from)
 {
     const char *reason = NULL;
     int64_t release;
@@ -259,8 +260,18 @@ static int rollback(struct mf_cli *cli, const struct mf_command *self, int argc,
     code = check_channel(argv[rest]);
     if (code == 0)
         code = rest + 1 < argc ? mf_release_find(cli, argv[rest + 1], &release)
-                               : find_current(cli, argv[rest], &release);
-    return code != 0 ? code : post_move(cli, argv[rest], "rollback", release, reason);
+                               : find_there(cli, argv[rest], from, &release);
+    return code != 0 ? code : post_move(cli, argv[rest], move, release, reason);
+}
+
+static int rollback(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    return take_back(cli, self, argc, argv, "rollback", "current");
+}
+
+static int unstage(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    return take_back(cli, self, argc, argv, "unstage", "staged");
 }
 
 /* ---- the actions ---- */
@@ -275,6 +286,7 @@ static const struct {
     {"show",     {"release show",     "RELEASE",             "what a release (by number or name) holds, where it was measured, and what it leaves out", mf_release_show}},
     {"diff",     {"release diff",     "RELEASE [OLDER]",     "what it changes of an older one, or of the one before it", mf_release_diff}},
     {"stage",    {"release stage",    "CHANNEL RELEASE",     "put a release up for approval; the channel is made if need be", stage}},
+    {"unstage",  {"release unstage",  "CHANNEL [RELEASE]",   "take back what is staged, so that nobody approves it", unstage}},
     {"approve",  {"release approve",  "CHANNEL RELEASE",     "have the channel give out what is staged (role admin)", approve}},
     {"rollback", {"release rollback", "CHANNEL [RELEASE]",   "take back what the channel has, to what was approved before it (role admin)", rollback}},
     {"channels", {"release channels", "",                    "the channels: what each has, and what is staged", channels}},

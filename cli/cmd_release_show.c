@@ -214,6 +214,14 @@ int mf_release_diff(struct mf_cli *cli, const struct mf_command *self, int argc,
 
 static const char *const move_names[] = {"when", "move", "from", "to", "by", "reason"};
 
+static void add_release(struct mf_columns *c, const cJSON *m, const char *key)
+{
+    if (mf_api_i64(m, key, 0))
+        mf_columns_addf(c, "%" PRId64, mf_api_i64(m, key, 0));
+    else
+        mf_columns_add(c, "-");
+}
+
 static void add_move(struct mf_columns *c, const cJSON *m)
 {
     char when[MF_MOMENT_MAX];
@@ -222,11 +230,8 @@ static void add_move(struct mf_columns *c, const cJSON *m)
     mf_moment(mf_api_i64(m, "at_ms", 0), when);
     mf_columns_add(c, when);
     mf_columns_add(c, mf_api_text(m, "move", ""));
-    if (mf_api_i64(m, "from_release", 0))
-        mf_columns_addf(c, "%" PRId64, mf_api_i64(m, "from_release", 0));
-    else
-        mf_columns_add(c, "-");
-    mf_columns_addf(c, "%" PRId64, mf_api_i64(m, "to_release", 0));
+    add_release(c, m, "from_release");
+    add_release(c, m, "to_release");
     mf_columns_add(c, *by ? by : "-");
     mf_columns_add(c, mf_api_text(m, "reason", ""));
 }

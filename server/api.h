@@ -53,6 +53,7 @@ int mf_api_misses_submit(void *farm, struct mf_request *r);
 int mf_api_stage(void *farm, struct mf_request *r);
 int mf_api_approve(void *farm, struct mf_request *r);
 int mf_api_rollback(void *farm, struct mf_request *r);
+int mf_api_unstage(void *farm, struct mf_request *r);
 int mf_api_token_add(void *farm, struct mf_request *r);
 int mf_api_token_revoke(void *farm, struct mf_request *r);
 int mf_api_key_revoke(void *farm, struct mf_request *r);

@@ -58,7 +58,8 @@ static int answer_moved(struct mf_request *r, enum mf_moved moved, const struct 
                                   "release %" PRId64 " is not what channel %s has staged, which is %" PRId64,
                                   release, name, c->staged)
                    : mf_refuse_at(p, 409, "release", "not_staged",
-                                  "nothing is staged on channel %s: stage it first", name);
+                                  "nothing is staged on channel %s; what is to be approved is staged first",
+                                  name);
     case MF_MOVED_NOT_CURRENT:
         return mf_refuse_at(p, 409, "release", "not_current",
                             "release %" PRId64 " is not what channel %s has, which is %" PRId64, release,
@@ -77,6 +78,10 @@ static int move(void *farm, struct mf_request *r, enum mf_move kind)
 {
     char whose[MF_RELEASE_NAME_MAX];
     const char *text = mf_request_query(r, "release"), *reason = mf_request_query(r, "reason");
+    static const char *const becomes[MF_MOVE_N_] = {[MF_MOVE_STAGE] = "staged",
+                                                    [MF_MOVE_APPROVE] = "approved",
+                                                    [MF_MOVE_ROLLBACK] = "taken back",
+                                                    [MF_MOVE_UNSTAGE] = "not to be approved"};
     struct mf_channel channel = {0};
     struct mf_channel_move m = {.channel = r->path_name,
                                 .move = kind,
@@ -85,10 +90,7 @@ static int move(void *farm, struct mf_request *r, enum mf_move kind)
                                 .at_ms = mf_wall_ms()};
     if (!text || mf_parse_i64(text, 1, INT64_MAX, &m.release) < 0)
         return mf_refuse_at(&r->response, 400, "release", text ? "range" : "missing",
-                            "release: the number of the release that is %s is expected",
-                            kind == MF_MOVE_STAGE     ? "staged"
-                            : kind == MF_MOVE_APPROVE ? "approved"
-                                                      : "taken back");
+                            "release: the number of the release that is %s is expected", becomes[kind]);
     if (strlen(m.reason) >= MF_CHANNEL_TEXT_MAX)
         return mf_refuse_at(&r->response, 400, "reason", "too_long", "reason: at most %d bytes",
                             MF_CHANNEL_TEXT_MAX - 1);
@@ -112,6 +114,11 @@ int mf_api_approve(void *farm, struct mf_request *r)
 int mf_api_rollback(void *farm, struct mf_request *r)
 {
     return move(farm, r, MF_MOVE_ROLLBACK);
+}
+
+int mf_api_unstage(void *farm, struct mf_request *r)
+{
+    return move(farm, r, MF_MOVE_UNSTAGE);
 }
 
 /* ---- reading ---- */

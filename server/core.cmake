@@ -1,7 +1,7 @@
 # The schema is built into the program, a migration an array: its bytes as the initialiser.
 set(mf_schema_text "")
 set(mf_schema_number 0)
-foreach(schema schema.sql schema_2.sql schema_3.sql schema_4.sql schema_5.sql schema_6.sql schema_7.sql schema_8.sql schema_9.sql schema_10.sql schema_11.sql schema_12.sql schema_13.sql)
+foreach(schema schema.sql schema_2.sql schema_3.sql schema_4.sql schema_5.sql schema_6.sql schema_7.sql schema_8.sql schema_9.sql schema_10.sql schema_11.sql schema_12.sql schema_13.sql schema_14.sql)
     math(EXPR mf_schema_number "${mf_schema_number} + 1")
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${schema})
     file(READ ${CMAKE_SOURCE_DIR}/${schema} mf_schema_hex HEX)

@@ -119,7 +119,8 @@ static const struct mf_parameter diff_parameters[] = {
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter move_parameters[] = {
-    {"release", MF_PARAM_INT, "number of the release that is staged, approved or taken back"},
+    {"release", MF_PARAM_INT,
+     "number of the release that is staged, approved or taken back, from being staged or from being current"},
     {"reason", MF_PARAM_TEXT, "why, in words; it is kept with the move"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
@@ -244,6 +245,8 @@ static const struct mf_route routes[] = {
      "listMoves", "Its moves, latest first", "ChannelMove", JSON, {0}, {200}, NULL, true},
     {"POST", "/api/v1/channels/{name}/stage", MF_ROLE_SUBMIT, WRITER(mf_api_stage),
      "stageRelease", "Put a release up for approval; the channel is made if need be", "Moved", JSON, {0}, {200, 409}, move_parameters, false},
+    {"POST", "/api/v1/channels/{name}/unstage", MF_ROLE_SUBMIT, WRITER(mf_api_unstage),
+     "unstageRelease", "Take back what is staged, so that nobody approves it; what the channel gives out stays", "Moved", JSON, {0}, {200, 409}, move_parameters, false},
     {"POST", "/api/v1/channels/{name}/approve", MF_ROLE_ADMIN, WRITER(mf_api_approve),
      "approveRelease", "Have the channel give out what is staged", "Moved", JSON, {0}, {200, 409}, move_parameters, false},
     {"POST", "/api/v1/channels/{name}/rollback", MF_ROLE_ADMIN, WRITER(mf_api_rollback),

@@ -13,12 +13,12 @@
 
 extern const char mf_schema_1[], mf_schema_2[], mf_schema_3[], mf_schema_4[], mf_schema_5[], mf_schema_6[],
     mf_schema_7[], mf_schema_8[], mf_schema_9[], mf_schema_10[], mf_schema_11[], mf_schema_12[],
-    mf_schema_13[]; /* schema.sql and what follows it, built in by core.cmake */
+    mf_schema_13[], mf_schema_14[]; /* schema.sql and what follows it, built in by core.cmake */
 
 /* One migration a row: migration i brings a database of version i to i + 1. */
 static const char *const migrations[MF_STORE_VERSION] = {
-    mf_schema_1, mf_schema_2, mf_schema_3,  mf_schema_4,  mf_schema_5,  mf_schema_6, mf_schema_7,
-    mf_schema_8, mf_schema_9, mf_schema_10, mf_schema_11, mf_schema_12, mf_schema_13};
+    mf_schema_1, mf_schema_2, mf_schema_3,  mf_schema_4,  mf_schema_5,  mf_schema_6,  mf_schema_7,
+    mf_schema_8, mf_schema_9, mf_schema_10, mf_schema_11, mf_schema_12, mf_schema_13, mf_schema_14};
 
 /* Open addressing, a power of two, never more than half full. */
 #define CACHE_SIZE 512

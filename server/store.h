@@ -17,7 +17,7 @@
 struct mf_store;
 
 /* The version of schema.sql that this program works with (PRAGMA user_version). */
-#define MF_STORE_VERSION 13
+#define MF_STORE_VERSION 14
 
 /* Opens for writing; creates the file and migrates an older one. -EBUSY: another process writes to it;
  * -ENOTSUP: it was written by a newer moefarmd. */

@@ -115,7 +115,7 @@ static int record(struct mf_store *s, const struct mf_channel_move *m, const str
     return mf_sql_run(s,
                       "INSERT INTO channel_move (channel, move, from_release, to_release, below, moved_by, "
                       "reason, at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                      "itIiItti", was->channel.id, mf_move_name(m->move), from, to,
+                      "itIIItti", was->channel.id, mf_move_name(m->move), from, to,
                       m->move == MF_MOVE_APPROVE ? was->approval : 0, m->moved_by, m->reason, m->at_ms);
 }
 
@@ -192,11 +192,28 @@ static int rollback(struct mf_store *s, const struct mf_channel_move *m, struct 
     return r < 0 ? r : MF_MOVED;
 }
 
+/* Before it was approved, so that nobody approves it: what is pulled is what it was. */
+static int unstage(struct mf_store *s, const struct mf_channel_move *m, struct standing *was)
+{
+    struct mf_channel *c = &was->channel;
+    if (!c->staged && was->last == MF_MOVE_UNSTAGE && was->last_from == m->release)
+        return MF_MOVED_BEFORE;
+    if (c->staged != m->release)
+        return MF_MOVED_NOT_STAGED;
+    int r = record(s, m, was, m->release, 0);
+    if (r >= 0)
+        r = mf_sql_run(s, "UPDATE channel SET staged = NULL WHERE id = ?", "i", c->id);
+    c->staged = 0;
+    return r < 0 ? r : MF_MOVED;
+}
+
 int mf_store_channel_move(struct mf_store *s, const struct mf_channel_move *m, struct mf_channel *ret)
 {
     static int (*const moves[MF_MOVE_N_])(struct mf_store *, const struct mf_channel_move *,
-                                          struct standing *) = {
-        [MF_MOVE_STAGE] = stage, [MF_MOVE_APPROVE] = approve, [MF_MOVE_ROLLBACK] = rollback};
+                                          struct standing *) = {[MF_MOVE_STAGE] = stage,
+                                                                [MF_MOVE_APPROVE] = approve,
+                                                                [MF_MOVE_ROLLBACK] = rollback,
+                                                                [MF_MOVE_UNSTAGE] = unstage};
     struct standing was = {0};
     int64_t release;
     int r = mf_sql_get_i64(s, "SELECT id FROM release WHERE id = ?", &release, "i", m->release);

@@ -34,7 +34,8 @@ int mf_store_release_add(struct mf_store *s, const struct mf_release *release, i
 #define MF_MOVE_MAP(X, P)       \
     X(P, STAGE, "stage")        \
     X(P, APPROVE, "approve")    \
-    X(P, ROLLBACK, "rollback")
+    X(P, ROLLBACK, "rollback")  \
+    X(P, UNSTAGE, "unstage")
 /* clang-format on */
 MF_NAMES_DECLARE(mf_move, MF_MOVE_, MF_MOVE_MAP);
 
@@ -46,7 +47,7 @@ enum mf_moved {
     MF_MOVED_NO_CHANNEL,  /* only `stage` makes one */
     MF_MOVED_TOO_MANY,    /* stage: there are MF_CHANNELS_MAX channels already */
     MF_MOVED_CURRENT,     /* stage, approve: it is what is pulled already */
-    MF_MOVED_NOT_STAGED,  /* approve: another one is, or none */
+    MF_MOVED_NOT_STAGED,  /* approve, unstage: another one is, or none */
     MF_MOVED_NOT_CURRENT, /* rollback: another one is */
     MF_MOVED_NONE_BELOW,  /* rollback: nothing was approved before it */
 };
@@ -55,7 +56,7 @@ enum mf_moved {
 struct mf_channel_move {
     const char *channel;
     enum mf_move move;
-    int64_t release; /* stage, approve: the new one; rollback: the one that is taken back */
+    int64_t release; /* stage, approve: the new one; rollback, unstage: the one that is taken back */
     const char *moved_by, *reason;
     int64_t at_ms;
 };

@@ -93,6 +93,15 @@ START_TEST(from_a_batch_to_a_host)
     ck_assert_int_eq(stat(table, &after), 0);
     ck_assert_uint_eq(before.st_ino, after.st_ino); /* 304: it was not written */
 
+    /* What was staged by mistake is taken back, and was there */
+    RUN(0, "release", "stage", "stable", "two");
+    assert_says(RUN(0, "release", "unstage", "stable", "--reason", "of the wrong week"),
+                "release 1 is current\n");
+    RUN(2, "release", "approve", "stable", "two");
+    assert_says(RUN(2, "release", "unstage", "stable"), "no release that is staged");
+    assert_says(RUN(2, "release", "unstage", "stable", "one"), "nothing is staged");
+    assert_says(RUN(0, "release", "history", "stable"), "of the wrong week");
+
     RUN(0, "release", "stage", "stable", "two", "--reason", "one more bucket");
     RUN(0, "release", "approve", "stable", "two");
     assert_says(RUN(0, "pull", "stable", "-o", table), "1 added, 0 removed, 0 changed, 1 the same");
@@ -211,6 +220,9 @@ START_TEST(who_moved_what)
     RUN(2, "release", "freeze", "--name", "one", "--simulated");
     RUN(2, "release", "freeze", "--name", "one", "--simulated", "--token-file", bob);
     RUN(0, "release", "freeze", "--name", "one", "--simulated", "--token-file", alice);
+    RUN(0, "release", "stage", "stable", "one", "--token-file", alice);
+    RUN(2, "release", "unstage", "stable", "one", "--token-file", bob);
+    RUN(0, "release", "unstage", "stable", "one", "--token-file", alice);
     RUN(0, "release", "stage", "stable", "one", "--token-file", alice);
     assert_says(RUN(2, "release", "approve", "stable", "one", "--token-file", alice),
                 "a token of role admin");

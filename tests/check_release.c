@@ -409,6 +409,7 @@ static const struct {
 } moves[] = {
     {MF_MOVE_APPROVE,  1, MF_MOVED_NO_CHANNEL,  0, 0},
     {MF_MOVE_ROLLBACK, 1, MF_MOVED_NO_CHANNEL,  0, 0},
+    {MF_MOVE_UNSTAGE,  1, MF_MOVED_NO_CHANNEL,  0, 0},
     {MF_MOVE_STAGE,    9, MF_MOVED_NO_RELEASE,  0, 0},
     {MF_MOVE_STAGE,    1, MF_MOVED,             1, 0},
     {MF_MOVE_STAGE,    1, MF_MOVED_BEFORE,      1, 0},
@@ -437,7 +438,17 @@ static const struct {
     {MF_MOVE_STAGE,    3, MF_MOVED,             3, 2},
     {MF_MOVE_ROLLBACK, 2, MF_MOVED,             0, 3},
     {MF_MOVE_APPROVE,  3, MF_MOVED_CURRENT,     0, 3}, /* not twice, or it could be taken back to itself */
-    {MF_MOVE_ROLLBACK, 3, MF_MOVED,             0, 1},
+    {MF_MOVE_UNSTAGE,  3, MF_MOVED_NOT_STAGED,  0, 3}, /* what is current is not staged */
+    {MF_MOVE_STAGE,    2, MF_MOVED,             2, 3},
+    {MF_MOVE_UNSTAGE,  1, MF_MOVED_NOT_STAGED,  2, 3}, /* who looked at another does not take this one back */
+    {MF_MOVE_UNSTAGE,  2, MF_MOVED,             0, 3},
+    {MF_MOVE_UNSTAGE,  2, MF_MOVED_BEFORE,      0, 3}, /* the answer was lost */
+    {MF_MOVE_UNSTAGE,  1, MF_MOVED_NOT_STAGED,  0, 3},
+    {MF_MOVE_APPROVE,  2, MF_MOVED_NOT_STAGED,  0, 3}, /* nobody approves it any more */
+    {MF_MOVE_STAGE,    1, MF_MOVED,             1, 3},
+    {MF_MOVE_UNSTAGE,  2, MF_MOVED_NOT_STAGED,  1, 3}, /* sent again, it does not take back another */
+    {MF_MOVE_UNSTAGE,  1, MF_MOVED,             0, 3},
+    {MF_MOVE_ROLLBACK, 3, MF_MOVED,             0, 1}, /* below it is what was approved before it, as ever */
     {MF_MOVE_ROLLBACK, 1, MF_MOVED_NONE_BELOW,  0, 1},
 };
 /* clang-format on */
@@ -466,6 +477,10 @@ START_TEST(the_moves_of_a_channel)
     ck_assert_int_eq(number(last, "from_release"), 3);
     ck_assert_int_eq(number(last, "to_release"), 1);
     ck_assert_str_eq(text(last, "moved_by"), "alice");
+    const cJSON *back = cJSON_GetArrayItem(list.items, 1);
+    ck_assert_str_eq(text(back, "move"), "unstage");
+    ck_assert_int_eq(number(back, "from_release"), 1);
+    ck_assert(cJSON_IsNull(cJSON_GetObjectItem(back, "to_release")));
     cJSON_Delete(list.items);
     close_store();
 }

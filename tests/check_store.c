@@ -147,6 +147,13 @@ static int64_t ask(const char *literal)
     return n;
 }
 
+static int move_to_nowhere(const char *move)
+{
+    return mf_sql_run(
+        store, "INSERT INTO channel_move (channel, move, moved_by, reason, at_ms) VALUES (1, ?, '', '', 1)",
+        "t", move);
+}
+
 /* A database as version 8 made it, with work in it: goals may be compared now and their units too, on the very connection that
  * migrated it, rows and references are what they were, and what never was a state is none. */
 START_TEST(a_known_row_finds_its_place_in_an_old_database)
@@ -174,11 +181,16 @@ START_TEST(a_known_row_finds_its_place_in_an_old_database)
 
     for (int opened = 0; opened < 2; opened++) {
         ck_assert_int_eq(mf_store_open(path, &store), 0);
+        (void)mf_sql_run(store, "INSERT INTO channel (name, created_ms) VALUES ('stable', 1)", "");
         ck_assert_int_eq(mf_sql_run(store, "UPDATE goal SET state = 'comparing' WHERE id = 1", ""), 1);
         ck_assert_int_eq(mf_sql_run(store, "UPDATE unit SET kind = 'compare' WHERE id = 1", ""), 1);
         ck_assert_int_lt(mf_sql_run(store, "UPDATE goal SET state = 'thinking' WHERE id = 1", ""), 0);
         ck_assert_int_lt(mf_sql_run(store, "UPDATE unit SET kind = 'canary' WHERE id = 1", ""), 0);
         ck_assert_int_lt(mf_sql_run(store, "UPDATE unit SET goal = 7 WHERE id = 1", ""), 0);
+        /* What is taken back before it was approved goes nowhere, and nothing else does */
+        ck_assert_int_lt(move_to_nowhere("stage"), 0);
+        ck_assert_int_eq(move_to_nowhere("unstage"), 1);
+        ck_assert_int_lt(move_to_nowhere("think"), 0);
         ck_assert_int_eq(
             ask("SELECT count(*) FROM goal g JOIN unit u ON u.goal = g.id WHERE g.state = 'comparing'"), 1);
         ck_assert_int_eq(ask("SELECT count(*) FROM pragma_foreign_key_check"), 0);

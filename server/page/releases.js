@@ -10,8 +10,8 @@ const table = (heads, rows) => el('div', { class: 'scroll' }, el('table', {},
   el('tbody', {}, rows)));
 
 const place = (release) => (release ? `#${release.id} ${release.name}` : '–');
-const said = { stage: 'staged', approve: 'approved', rollback: 'took back' };
-const moved = (m) => `${said[m.move]} #${m.move === 'rollback' ? m.from_release : m.to_release}, ${ago(m.at_ms)}${m.moved_by ? ' by ' + m.moved_by : ''}${m.reason ? ': ' + m.reason : ''}`;
+const said = { stage: 'staged', approve: 'approved', rollback: 'took back', unstage: 'unstaged' };
+const moved = (m) => `${said[m.move]} #${m.move === 'rollback' || m.move === 'unstage' ? m.from_release : m.to_release}, ${ago(m.at_ms)}${m.moved_by ? ' by ' + m.moved_by : ''}${m.reason ? ': ' + m.reason : ''}`;
 
 async function loadChannels(get, getAll) {
   const list = await getAll('channels');

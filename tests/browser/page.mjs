@@ -135,11 +135,12 @@ async function onFixture(browser) {
   await until('the goal', async () => (await browser.run('return location.hash')) === '#/goal/5');
   await opened(browser, base + '#/quarantine', '.why li');
   assert.match(await browser.text('.why'), /Segmentation fault/);
-  for (const path of ['releases?name=first', 'releases?name=second&batch=1', 'channels/stable/stage?release=1&reason=' + encodeURIComponent('<img src=x onerror="window.owned=true">'), 'channels/stable/approve?release=1', 'channels/stable/stage?release=2'])
+  for (const path of ['releases?name=first', 'releases?name=second&batch=1', 'channels/stable/stage?release=1&reason=' + encodeURIComponent('<img src=x onerror="window.owned=true">'), 'channels/stable/approve?release=1', 'channels/stable/stage?release=2', 'channels/beta/stage?release=2', 'channels/beta/unstage?release=2&reason=early'])
     assert.equal(Math.floor((await fetch(base + 'api/v1/' + path, { method: 'POST' })).status / 100), 2, path);
   await opened(browser, base + '#/releases', 'tr[data-release="2"]');
   assert.match(await browser.text('tr[data-release="1"]'), /#1 first[^]*stable[^]*8/);
   await until('the channel', async () => /#1 first[^]*#2 second[^]*staged #2/.test(await browser.text('tr[data-channel="stable"]')));
+  await until('what was taken back', async () => /unstaged #2, [^]*: early[^]*staged #2/.test(await browser.text('tr[data-channel="beta"]')));
   await look(browser, 'releases');
   assert.deepEqual(await browser.complaints(), []);
   return { base, server };
