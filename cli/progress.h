@@ -12,7 +12,7 @@
 #include "common/device_class.h"
 #include "common/names.h"
 
-/* The states of goals, as schema.sql has them. */
+/* The states of goals, as schema/ has them. */
 /* clang-format off */
 #define MF_GOAL_MAP(X, P)                                                              \
     X(P, WAITING, "waiting") X(P, ENUMERATING, "enumerating") X(P, PROBING, "probing") \

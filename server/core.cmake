@@ -1,15 +1,18 @@
-# The schema is built into the program, a migration an array: its bytes as the initialiser.
-set(mf_schema_text "")
-set(mf_schema_number 0)
-foreach(schema schema.sql schema_2.sql schema_3.sql schema_4.sql schema_5.sql schema_6.sql schema_7.sql schema_8.sql schema_9.sql schema_10.sql schema_11.sql schema_12.sql schema_13.sql schema_14.sql)
-    math(EXPR mf_schema_number "${mf_schema_number} + 1")
-    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${schema})
-    file(READ ${CMAKE_SOURCE_DIR}/${schema} mf_schema_hex HEX)
+# schema/ is built into the program, a migration an array (server/migration.h): its bytes as the initialiser.
+file(GLOB mf_schema_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/schema/*.sql)   # sorted: their numbers have two digits
+set(mf_schema_text "#include \"server/migration.h\"\n")
+set(mf_schema_names "")
+foreach(schema ${mf_schema_files})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${schema})
+    get_filename_component(mf_schema_name ${schema} NAME_WE)
+    file(READ ${schema} mf_schema_hex HEX)
     string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," mf_schema_bytes "${mf_schema_hex}")
-    set(mf_schema_name "mf_schema_${mf_schema_number}[]")
-    string(APPEND mf_schema_text
-        "extern const char ${mf_schema_name};\nconst char ${mf_schema_name} = {${mf_schema_bytes}0};\n")
+    string(APPEND mf_schema_text "static const char schema_${mf_schema_name}[] = {${mf_schema_bytes}0};\n")
+    string(APPEND mf_schema_names "schema_${mf_schema_name}, ")
 endforeach()
+list(LENGTH mf_schema_files mf_n_migrations)
+string(APPEND mf_schema_text "const char *const mf_migrations[] = {${mf_schema_names}};\n"
+    "const int mf_n_migrations = ${mf_n_migrations};\n")
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/schema.c CONTENT "@mf_schema_text@" @ONLY)
 
 set(MF_CORE_SOURCES

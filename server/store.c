@@ -1,4 +1,5 @@
 #include "server/store.h"
+#include "server/migration.h"
 #include "server/store_private.h"
 #include "server/store_wal.h"
 
@@ -10,15 +11,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-extern const char mf_schema_1[], mf_schema_2[], mf_schema_3[], mf_schema_4[], mf_schema_5[], mf_schema_6[],
-    mf_schema_7[], mf_schema_8[], mf_schema_9[], mf_schema_10[], mf_schema_11[], mf_schema_12[],
-    mf_schema_13[], mf_schema_14[]; /* schema.sql and what follows it, built in by core.cmake */
-
-/* One migration a row: migration i brings a database of version i to i + 1. */
-static const char *const migrations[MF_STORE_VERSION] = {
-    mf_schema_1, mf_schema_2, mf_schema_3,  mf_schema_4,  mf_schema_5,  mf_schema_6,  mf_schema_7,
-    mf_schema_8, mf_schema_9, mf_schema_10, mf_schema_11, mf_schema_12, mf_schema_13, mf_schema_14};
 
 /* Open addressing, a power of two, never more than half full. */
 #define CACHE_SIZE 512
@@ -114,15 +106,15 @@ static int migrate(struct mf_store *s)
     int r = run_text(s, "BEGIN IMMEDIATE");
     if (r == 0)
         r = read_version(s, &version);
-    if (r == 0 && (version < 0 || version > MF_STORE_VERSION)) {
+    if (r == 0 && (version < 0 || version > mf_n_migrations)) {
         mf_say(s->error, sizeof(s->error), "the database is of version %d, this program knows up to %d",
-               version, MF_STORE_VERSION);
+               version, mf_n_migrations);
         r = -ENOTSUP;
     }
-    for (int i = version; r == 0 && i < MF_STORE_VERSION; i++) {
+    for (int i = version; r == 0 && i < mf_n_migrations; i++) {
         char text[40];
         mf_say(text, sizeof(text), "PRAGMA user_version = %d", i + 1);
-        r = run_text(s, migrations[i]);
+        r = run_text(s, mf_migrations[i]);
         if (r == 0)
             r = run_text(s, text);
     }
@@ -205,7 +197,7 @@ int mf_store_open_reader(const char *path, struct mf_store **ret)
         r = run_text(s, "PRAGMA query_only = ON; PRAGMA cache_size = -16384; PRAGMA mmap_size = 268435456");
     if (r == 0)
         r = read_version(s, &version);
-    if (r == 0 && version != MF_STORE_VERSION)
+    if (r == 0 && version != mf_n_migrations)
         r = -ENOENT; /* the writer has not made the schema yet */
     if (r < 0)
         return r;

@@ -1,4 +1,4 @@
-/* The store: moefarm's database, the only truth (schema.sql). SQLite in WAL mode.
+/* The store: moefarm's database, the only truth (schema/). SQLite in WAL mode.
  *
  * One connection writes: the writing thread's, one transaction a turn, synchronous=FULL, so that what was
  * acknowledged survives a power cut. Any number of readers hold read-only connections and see snapshots. A store belongs to one
@@ -15,9 +15,6 @@
 #include "common/cleanup.h"
 
 struct mf_store;
-
-/* The version of schema.sql that this program works with (PRAGMA user_version). */
-#define MF_STORE_VERSION 14
 
 /* Opens for writing; creates the file and migrates an older one. -EBUSY: another process writes to it;
  * -ENOTSUP: it was written by a newer moefarmd. */

@@ -1,4 +1,4 @@
-/* The store of who may come in: tokens and workers' keys (schema_4.sql). */
+/* The store of who may come in: tokens and workers' keys (schema/04_access.sql). */
 #pragma once
 
 #include "common/secret.h"

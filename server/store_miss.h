@@ -1,4 +1,4 @@
-/* The store of what production missed: look-ups of a device class that found no row (schema_11.sql). */
+/* The store of what production missed: look-ups of a device class that found no row (schema/11_misses.sql). */
 #pragma once
 
 #include "common/device_class.h"

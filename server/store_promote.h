@@ -1,4 +1,4 @@
-/* The store of promotion: what is known of a key, how it fared beside the race's winner, what was decided. schema_10.sql says
+/* The store of promotion: what is known of a key, how it fared beside the race's winner, what was decided. schema/10_promotion.sql says
  * what the tables hold. */
 #pragma once
 

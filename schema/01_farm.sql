@@ -1,6 +1,6 @@
 -- moefarm's database: the only truth. Written by one thread of moefarmd, read by others through WAL snapshots.
 -- Times: *_ms are milliseconds since 1970; us are microseconds of device time. Enums are text.
--- Migration 1; server/store.c numbers them by PRAGMA user_version.
+-- Migration 1; server/migration.h numbers them by PRAGMA user_version.
 
 CREATE TABLE farm (                     -- one row
     id          INTEGER PRIMARY KEY CHECK (id = 1),
