@@ -82,18 +82,23 @@ static int read_tables(struct tune *t)
     return 0;
 }
 
+static void say_unreadable(const char *path, const struct mf_table *t)
+{
+    for (size_t i = 0; i < t->n_problems; i++) {
+        const struct mf_problem *p = &t->problems[i];
+        if (p->severity == MF_ERROR)
+            fprintf(stderr, "%s:%" PRId64 ": %s%s%s\n", path, p->line, p->column, *p->column ? ": " : "",
+                    p->reason);
+    }
+}
+
 static int read_untuned(struct tune *t)
 {
     char why[MF_REASON_MAX];
 
     if (mf_table_file_read(t->o.untune_file, &t->untuned, why) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "-i: %s", why);
-    for (size_t i = 0; i < t->untuned->n_problems; i++) {
-        const struct mf_problem *p = &t->untuned->problems[i];
-        if (p->severity == MF_ERROR)
-            fprintf(stderr, "%s:%" PRId64 ": %s%s%s\n", t->o.untune_file, p->line, p->column,
-                    *p->column ? ": " : "", p->reason);
-    }
+    say_unreadable(t->o.untune_file, t->untuned);
     return 0;
 }
 
@@ -288,10 +293,15 @@ static int count_pending(const struct tune *t, const char *farm_name, size_t *re
 
 /* ---- --compare ---- */
 
-/* The rows that are known, as a text; what no table has is compared with nothing. */
-static int read_baseline(const struct tune *t, struct mf_buf *text)
+/* What nobody can read is compared with nothing, so that it is said. */
+static int check_known(const struct tune *t)
 {
-    return t->tuned[0]->n_rows > 0 ? mf_file_read(t->paths[0], text) : 0;
+    const struct mf_table *known = t->tuned[0];
+
+    if (known->op != MF_TABLE_FMOE || !known->tuned)
+        return mf_cli_fail(MF_EXIT_USAGE, "-o: %s: --compare expects a tuned_fmoe.csv", t->paths[0]);
+    say_unreadable(t->paths[0], known);
+    return 0;
 }
 
 /* Without --update_improved the table stays as it is, and the rows go to a file of their own, made anew. Its name is none that
@@ -346,17 +356,16 @@ static int replay(struct tune *t)
 static int tune(struct tune *t, struct mf_cli *cli)
 {
     _cleanup_(mf_tune_outcomes_release) struct mf_tune_outcomes outcomes = {.n = 0};
-    _cleanup_(mf_buf_release) struct mf_buf baseline, compared, compat;
+    _cleanup_(mf_buf_release) struct mf_buf compared, compat;
     char candidates[MF_TUNE_PATH_MAX + 32], candidates_of_before[MF_TUNE_PATH_MAX + 32];
     const char *farm_name = *cli->url ? cli->url : "own";
     size_t n_pending = 0;
     int code = make_lists(t, &outcomes), sorted;
 
-    mf_buf_init(&baseline, SUMMARY_MAX);
     mf_buf_init(&compared, SUMMARY_MAX);
     mf_buf_init(&compat, SUMMARY_MAX);
     if (code == 0 && t->o.compare)
-        code = read_baseline(t, &baseline);
+        code = check_known(t);
     if (code == 0)
         code = count_pending(t, farm_name, &n_pending);
     if (code != 0)
@@ -372,7 +381,7 @@ static int tune(struct tune *t, struct mf_cli *cli)
     struct mf_tune_run run = {.cli = cli,
                               .options = &t->o,
                               .table = t->paths[0],
-                              .baseline = baseline.len > 0 ? baseline.data : NULL,
+                              .known = t->tuned[0],
                               .compared = &compared,
                               .compat = &compat,
                               .farm_name = farm_name,

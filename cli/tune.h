@@ -166,6 +166,11 @@ struct mf_tune_totals {
 /* AITER's summary, then the rows to hand in again. */
 void mf_tune_summary(const struct mf_tune_outcomes *o, const struct mf_tune_totals *t, struct mf_buf *out);
 
+/* With --compare: the rows that production finds in the table for these shapes on that class, as a tuned table: what a batch of
+ * them is compared with. Each is in the line that it has in the table, so that what is said of it is found there; the lines
+ * between are empty. Of no row a header is left: nothing is known then. Exit code. */
+int mf_tune_baseline(const struct mf_table *table, const struct mf_device_class *class,
+                     const struct mf_shape *shapes, size_t n, struct mf_buf *out);
 /* With --compare: the decisions of a batch's goals, one below the other. Exit code. */
 int mf_tune_compared(struct mf_cli *cli, const cJSON *goals, struct mf_buf *out);
 
@@ -185,10 +190,10 @@ int mf_tune_replay(const struct mf_tune_options *o, const char *table, const str
 struct mf_tune_run {
     struct mf_cli *cli;
     const struct mf_tune_options *options;
-    const char *table;         /* the file that is written */
-    const char *baseline;      /* with --compare: the text of the table as it is; NULL: there is none */
-    const char *farm_name;     /* in the state: "own", or the URL */
-    struct mf_tune_farm *farm; /* NULL: it is somebody else's */
+    const char *table;            /* the file that is written */
+    const struct mf_table *known; /* with --compare: the table as it was before the run */
+    const char *farm_name;        /* in the state: "own", or the URL */
+    struct mf_tune_farm *farm;    /* NULL: it is somebody else's */
     struct mf_tune_state *state;
     struct mf_tune_list *lists; /* a class each */
     size_t n_lists;

@@ -1,11 +1,83 @@
 /* moefarm tune --compare: what the comparison of each shape's new row with the known one decided. */
 #include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "cli/api.h"
 #include "cli/shape_arg.h"
 #include "cli/text_out.h"
 #include "cli/tune.h"
 #include "common/json.h"
+
+#define BASELINE_MAX (16u << 20)
+
+/* ---- what is known ---- */
+
+static int compare_lines(const void *a, const void *b)
+{
+    const struct mf_table_row *const *x = a, *const *y = b;
+
+    return ((*x)->line > (*y)->line) - ((*x)->line < (*y)->line);
+}
+
+static int move_line(const char **at, struct mf_buf *out)
+{
+    size_t len = strcspn(*at, "\n") + 1;
+    int r = mf_buf_add(out, *at, len);
+
+    *at += len;
+    return r;
+}
+
+/* Rows in the order of their lines. */
+static int write_known(const struct mf_table_row *const *rows, size_t n, struct mf_buf *out)
+{
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    _cleanup_(mf_buf_release) struct mf_buf text;
+    char why[MF_REASON_MAX] = "out of memory";
+    int r = mf_table_new("baseline", true, &t);
+
+    mf_buf_init(&text, BASELINE_MAX);
+    for (size_t i = 0; i < n && r == 0; i++) {
+        r = mf_table_add(t, rows[i]);
+        if (r == -EINVAL)
+            return mf_cli_fail(MF_EXIT_USAGE,
+                               "-o: line %" PRId64 ": a cell has a comma, a quote or a line end",
+                               rows[i]->line);
+    }
+    if (r == 0)
+        r = mf_table_write(t, MF_TABLE_ALL, &text, why);
+    const char *at = text.data;
+    int64_t line = 2;
+    if (r == 0)
+        r = move_line(&at, out);
+    for (size_t i = 0; i < n && r == 0; i++, line++) {
+        for (; r == 0 && line < rows[i]->line; line++)
+            r = mf_buf_adds(out, "\n");
+        if (r == 0)
+            r = move_line(&at, out);
+    }
+    return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "the rows to compare with: %s", why) : 0;
+}
+
+int mf_tune_baseline(const struct mf_table *table, const struct mf_device_class *class,
+                     const struct mf_shape *shapes, size_t n, struct mf_buf *out)
+{
+    _cleanup_(mf_freep) const struct mf_table_row **rows = calloc(n + 1, sizeof(*rows));
+    size_t n_rows = 0;
+
+    if (!rows)
+        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        const struct mf_table_row *row = mf_table_find(table, class, &shapes[i]);
+        if (row)
+            rows[n_rows++] = row;
+    }
+    qsort(rows, n_rows, sizeof(*rows), compare_lines);
+    return write_known(rows, n_rows, out);
+}
+
+/* ---- what was decided ---- */
 
 /* "12.40 us"; "-" where it was not measured. */
 static void print_us(double us, char buf[MF_US_MAX])

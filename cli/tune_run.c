@@ -344,7 +344,8 @@ static int follow(struct batch *b)
     return code;
 }
 
-static char *make_body(const struct mf_tune_run *run, const struct mf_tune_list *list, const char *csv)
+static char *make_body(const struct mf_tune_run *run, const struct mf_tune_list *list, const char *csv,
+                       const char *baseline)
 {
     const char *file = run->options->untune_file, *slash = strrchr(file, '/');
     _cleanup_(cJSON_Deletep) cJSON *body = cJSON_CreateObject();
@@ -352,22 +353,25 @@ static char *make_body(const struct mf_tune_run *run, const struct mf_tune_list 
     cJSON_AddStringToObject(body, "name", slash ? slash + 1 : file);
     cJSON_AddStringToObject(body, "csv", csv);
     cJSON_AddItemToObject(body, "options", make_options(run->options, &list->class));
-    if (run->options->compare && run->baseline)
-        cJSON_AddStringToObject(body, "baseline", run->baseline);
+    if (run->options->compare)
+        cJSON_AddStringToObject(body, "baseline", baseline);
     return mf_json_print(body);
 }
 
 static int begin(struct batch *b, const struct mf_tune_list *list, size_t first, size_t n)
 {
-    _cleanup_(mf_buf_release) struct mf_buf csv;
+    _cleanup_(mf_buf_release) struct mf_buf csv, baseline;
     _cleanup_(mf_freep) char *options = print_options(b->run->options, &list->class);
     _cleanup_(mf_freep) char *body = NULL;
 
     mf_buf_init(&csv, BODY_MAX);
+    mf_buf_init(&baseline, BODY_MAX);
     int code = make_csv(list->shapes + first, n, &csv);
+    if (code == 0 && b->run->options->compare)
+        code = mf_tune_baseline(b->run->known, &list->class, list->shapes + first, n, &baseline);
     if (code != 0)
         return code;
-    body = make_body(b->run, list, csv.data);
+    body = make_body(b->run, list, csv.data, baseline.data);
     if (!options || !body)
         return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
     code = mf_tune_pending_add(b->run->state, b->run->farm_name, options, body, &b->pending);

@@ -353,6 +353,27 @@ START_TEST(a_refused_submission)
 }
 END_TEST
 
+/* A batch is told of the rows that its own shapes look up, and where they are in the table; with --compare and none of them, of
+ * none: what the farm itself knows of a key is not what is deployed. */
+START_TEST(compared_with_what_it_looks_up)
+{
+    write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
+    struct ran r = moefarm("", TUNE(NULL));
+    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    r = moefarm("", TUNE("--all", "--compare", "--batch", "1", NULL));
+    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 3);
+    ck_assert_int_eq(ask("SELECT count(DISTINCT batch) FROM known"), 2);
+    ck_assert_int_eq(ask("SELECT sum(line) FROM known"), 2 + 3);
+    ck_assert_int_eq(ask("SELECT count(*) FROM promotion WHERE source = 'line 3 of the baseline'"), 1);
+
+    ck_assert_int_eq(unlink(in_folder("table.csv")), 0);
+    r = moefarm("", TUNE("--last", "--compare", NULL));
+    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_says(r.out, "nothing is known of this key");
+}
+END_TEST
+
 /* --compare measures the known row beside the new one; only --update_improved writes, and only what won. */
 START_TEST(compared)
 {
@@ -573,6 +594,7 @@ int main(void)
     tcase_add_test(tc, an_output_that_cannot_be_written);
     tcase_add_test(tc, a_table_that_cannot_be_written);
     tcase_add_test(tc, a_refused_submission);
+    tcase_add_test(tc, compared_with_what_it_looks_up);
     tcase_add_test(tc, compared);
     tcase_add_test(tc, on_a_named_farm);
     tcase_add_test(tc, split_k_is_left_out);

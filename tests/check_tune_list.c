@@ -231,6 +231,57 @@ START_TEST(list_has_what_is_missing)
 }
 END_TEST
 
+/* ---- what it is compared with ---- */
+
+/* Of a table with other shapes, another class, a row twice and one that production passes over: the rows that these shapes find,
+ * each in its line. */
+START_TEST(baseline_has_what_the_shapes_find)
+{
+    struct mf_table *t =
+        read_text(TUNED_HEAD "gfx942,304," BF16(8) RESULT "\n"
+                                                          "gfx942,304," BF16(4) RESULT
+                  "\n"
+                  "gfx942,80," BF16(1) RESULT "\n"
+                                              "gfx942,304," BF16(1) RESULT "flydsl_fallback\n"
+                                                                           "gfx942,304," DIRTY(1) RESULT
+                  "\n"
+                  "gfx942,304," BF16(1) RESULT "\n"
+                                               "gfx942,304," BF16(2) RESULT "\n");
+    static const int64_t tokens[] = {16, 1, 4}, lines[] = {3, 6};
+    struct mf_device_class class;
+    struct mf_shape shapes[3];
+    struct mf_buf text;
+
+    ck_assert_int_eq(mf_device_class_parse("gfx942/304", &class), 0);
+    for (size_t i = 0; i < MF_ARRAY_LEN(tokens); i++) {
+        ck_assert_int_eq(mf_shape_parse(BF16(1), &shapes[i]), 0);
+        shapes[i].token = tokens[i];
+    }
+    mf_buf_init(&text, 1u << 16);
+    ck_assert_int_eq(mf_tune_baseline(t, &class, shapes, MF_ARRAY_LEN(tokens), &text), 0);
+    struct mf_table *found = read_text(text.data);
+    ck_assert(found->tuned);
+    ck_assert_uint_eq(found->n_errors, 0);
+    ck_assert_uint_eq(found->n_rows, MF_ARRAY_LEN(lines));
+    for (size_t i = 0; i < MF_ARRAY_LEN(lines); i++) {
+        ck_assert_int_eq(found->rows[i].line, lines[i]);
+        ck_assert_ptr_eq(mf_table_find(t, &class, &found->rows[i].shape), &t->rows[lines[i] - 2]);
+        ck_assert_double_eq(found->rows[i].us, 7);
+    }
+    mf_table_free(found);
+
+    /* Nothing is known: a table without a row says so */
+    mf_buf_clear(&text);
+    ck_assert_int_eq(mf_tune_baseline(t, &class, shapes, 1, &text), 0);
+    found = read_text(text.data);
+    ck_assert(found->tuned);
+    ck_assert_uint_eq(found->n_rows, 0);
+    mf_table_free(found);
+    mf_table_free(t);
+    mf_buf_release(&text);
+}
+END_TEST
+
 /* ---- devices ---- */
 
 START_TEST(devices_are_read_from_the_list)
@@ -311,6 +362,7 @@ int main(void)
     tcase_add_loop_test(tc, values_are_checked, 0, MF_ARRAY_LEN(check_cases));
     tcase_add_test(tc, table_comes_from_the_environment);
     tcase_add_loop_test(tc, list_has_what_is_missing, 0, MF_ARRAY_LEN(list_cases));
+    tcase_add_test(tc, baseline_has_what_the_shapes_find);
     tcase_add_test(tc, devices_are_read_from_the_list);
     tcase_add_test(tc, summary_is_this_text);
     suite_add_tcase(suite, tc);
