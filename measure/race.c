@@ -74,15 +74,26 @@ int mf_race_plan_parse(const cJSON *json, struct mf_race_plan *ret, const char *
 
 /* ---- one race ---- */
 
+/* The racers of one group: only they are held against each other. */
+struct heat {
+    size_t *in; /* racers still in; best first after rank() */
+    size_t n_in;
+    int rounds;    /* that all of them have */
+    size_t winner; /* when decided, unless it is empty */
+    bool decided;
+};
+
 struct race {
     const struct mf_race_plan *plan;
     uint64_t seed;
     struct mf_racer *racers;
+    size_t n;
     const int *weight;
     mf_race_sample_fn sample;
     void *context;
-    size_t *in; /* racers still in; best first after rank() */
-    size_t n_in;
+    struct heat heats[MF_RACE_GROUPS_MAX];
+    size_t n_heats;
+    size_t *order; /* of a round */
     int rounds, calls;
     double *score; /* by racer: middle mean of its samples over each round's median */
     double *scratch, *difference;
@@ -98,7 +109,8 @@ static void shuffle(struct race *r, size_t *order, size_t n)
     }
 }
 
-static void take_sample(struct race *r, size_t i)
+/* fresh: not of a round. */
+static void take_sample(struct race *r, size_t i, bool fresh)
 {
     struct mf_racer *racer = &r->racers[i];
     double us = 0;
@@ -106,6 +118,7 @@ static void take_sample(struct race *r, size_t i)
     r->calls++;
     if (result == 0) {
         racer->samples[racer->n_samples++] = us;
+        racer->n_rounds += !fresh;
         return;
     }
     racer->status = result > 0 ? (enum mf_status)result : MF_STATUS_UNSUPPORTED;
@@ -115,60 +128,68 @@ static void take_sample(struct race *r, size_t i)
                result < 0 ? strerror(-result) : mf_status_name(racer->status));
 }
 
-static void forget_failed(struct race *r)
+static void forget_failed(struct race *r, struct heat *h)
 {
     size_t kept = 0;
-    for (size_t i = 0; i < r->n_in; i++) {
-        if (r->racers[r->in[i]].status == MF_STATUS_OK)
-            r->in[kept++] = r->in[i];
+    for (size_t i = 0; i < h->n_in; i++) {
+        if (r->racers[h->in[i]].status == MF_STATUS_OK)
+            h->in[kept++] = h->in[i];
     }
-    r->n_in = kept;
+    h->n_in = kept;
 }
 
-/* One sample of everything still in, in shuffled order. */
+/* One sample of everything still in, of all groups, in shuffled order. */
 static void run_round(struct race *r)
 {
-    shuffle(r, r->in, r->n_in);
-    for (size_t i = 0; i < r->n_in; i++)
-        take_sample(r, r->in[i]);
-    forget_failed(r);
+    size_t n = 0;
+    for (size_t k = 0; k < r->n_heats; k++) {
+        for (size_t i = 0; i < r->heats[k].n_in; i++)
+            r->order[n++] = r->heats[k].in[i];
+    }
+    shuffle(r, r->order, n);
+    for (size_t i = 0; i < n; i++)
+        take_sample(r, r->order[i], false);
     r->rounds++;
+    for (size_t k = 0; k < r->n_heats; k++) {
+        forget_failed(r, &r->heats[k]);
+        r->heats[k].rounds = r->rounds;
+    }
 }
 
 /* Scores all that are in, over the rounds that all of them have, and sorts them best first; ties by id. */
-static void rank(struct race *r)
+static void rank(struct race *r, struct heat *h)
 {
-    for (size_t i = 0; i < r->n_in; i++)
-        r->score[r->in[i]] = 0;
-    for (int round = 0; round < r->rounds; round++) {
-        for (size_t i = 0; i < r->n_in; i++)
-            r->scratch[i] = r->racers[r->in[i]].samples[round];
-        r->difference[round] = mf_median(r->scratch, r->n_in);
+    for (size_t i = 0; i < h->n_in; i++)
+        r->score[h->in[i]] = 0;
+    for (int round = 0; round < h->rounds; round++) {
+        for (size_t i = 0; i < h->n_in; i++)
+            r->scratch[i] = r->racers[h->in[i]].samples[round];
+        r->difference[round] = mf_median(r->scratch, h->n_in);
     }
-    for (size_t i = 0; i < r->n_in; i++) {
-        for (int round = 0; round < r->rounds; round++)
-            r->scratch[round] = r->racers[r->in[i]].samples[round] / r->difference[round];
-        r->score[r->in[i]] = mf_middle_mean(r->scratch, (size_t)r->rounds);
+    for (size_t i = 0; i < h->n_in; i++) {
+        for (int round = 0; round < h->rounds; round++)
+            r->scratch[round] = r->racers[h->in[i]].samples[round] / r->difference[round];
+        r->score[h->in[i]] = mf_middle_mean(r->scratch, (size_t)h->rounds);
     }
-    for (size_t i = 1; i < r->n_in; i++) {
-        size_t x = r->in[i], j = i;
+    for (size_t i = 1; i < h->n_in; i++) {
+        size_t x = h->in[i], j = i;
         for (; j > 0; j--) {
-            size_t y = r->in[j - 1];
+            size_t y = h->in[j - 1];
             if (r->score[y] < r->score[x] ||
                 (r->score[y] <= r->score[x] && r->racers[y].id < r->racers[x].id))
                 break;
-            r->in[j] = y;
+            h->in[j] = y;
         }
-        r->in[j] = x;
+        h->in[j] = x;
     }
 }
 
 /* samples[i] - samples[leader] by round, relative to the leader's median; into r->difference. */
-static void pair_with(struct race *r, size_t i, size_t leader)
+static void pair_with(struct race *r, const struct heat *h, size_t i, size_t leader)
 {
-    memcpy(r->scratch, r->racers[leader].samples, (size_t)r->rounds * sizeof(double));
-    double scale = mf_median(r->scratch, (size_t)r->rounds);
-    for (int round = 0; round < r->rounds; round++)
+    memcpy(r->scratch, r->racers[leader].samples, (size_t)h->rounds * sizeof(double));
+    double scale = mf_median(r->scratch, (size_t)h->rounds);
+    for (int round = 0; round < h->rounds; round++)
         r->difference[round] = (r->racers[i].samples[round] - r->racers[leader].samples[round]) / scale;
 }
 
@@ -183,32 +204,32 @@ static int by_p(const void *a, const void *b)
     return (x->p > y->p) - (x->p < y->p);
 }
 
-static void drop(struct race *r, size_t racer)
+static void drop(struct race *r, struct heat *h, size_t racer)
 {
     r->racers[racer].dropped_at = r->rounds;
     size_t kept = 0;
-    for (size_t i = 0; i < r->n_in; i++) {
-        if (r->in[i] != racer)
-            r->in[kept++] = r->in[i];
+    for (size_t i = 0; i < h->n_in; i++) {
+        if (h->in[i] != racer)
+            h->in[kept++] = h->in[i];
     }
-    r->n_in = kept;
+    h->n_in = kept;
 }
 
 /* Drops what is slower than the leader by the paired test, at a family-wise error of alpha (Holm). */
-static int drop_slower(struct race *r)
+static int drop_slower(struct race *r, struct heat *h)
 {
-    size_t m = r->n_in - 1, leader = r->in[0];
+    size_t m = h->n_in - 1, leader = h->in[0];
     _cleanup_(mf_freep) struct compared *c = calloc(m + 1, sizeof(*c));
     if (!c)
         return -ENOMEM;
     for (size_t i = 0; i < m; i++) {
-        c[i].racer = r->in[i + 1];
-        pair_with(r, c[i].racer, leader);
-        c[i].p = mf_wilcoxon_p(r->difference, (size_t)r->rounds, r->scratch);
+        c[i].racer = h->in[i + 1];
+        pair_with(r, h, c[i].racer, leader);
+        c[i].p = mf_wilcoxon_p(r->difference, (size_t)h->rounds, r->scratch);
     }
     qsort(c, m, sizeof(*c), by_p);
     for (size_t i = 0; i < m && c[i].p <= r->plan->alpha / (double)(m - i); i++)
-        drop(r, c[i].racer);
+        drop(r, h, c[i].racer);
     return 0;
 }
 
@@ -221,74 +242,90 @@ static double least_sample(const struct mf_racer *racer)
 }
 
 /* A forecast can be far off, and then the first rounds say so: no statistics are needed to drop those. */
-static void drop_hopeless(struct race *r)
+static void drop_hopeless(struct race *r, struct heat *h)
 {
     double least = INFINITY, limit = r->rounds == 1 ? HOPELESS_FIRST : HOPELESS_SECOND;
-    for (size_t i = 0; i < r->n_in; i++)
-        least = fmin(least, least_sample(&r->racers[r->in[i]]));
-    for (size_t i = r->n_in; i-- > 0;) {
-        if (least_sample(&r->racers[r->in[i]]) > limit * least)
-            drop(r, r->in[i]);
+    for (size_t i = 0; i < h->n_in; i++)
+        least = fmin(least, least_sample(&r->racers[h->in[i]]));
+    for (size_t i = h->n_in; i-- > 0;) {
+        if (least_sample(&r->racers[h->in[i]]) > limit * least)
+            drop(r, h, h->in[i]);
     }
+}
+
+static bool is_over(const struct race *r)
+{
+    size_t n_in = 0;
+    for (size_t k = 0; k < r->n_heats; k++)
+        n_in += r->heats[k].n_in;
+    return n_in == 0;
+}
+
+static int thin(struct race *r, struct heat *h, size_t keep)
+{
+    if (h->n_in == 0)
+        return 0;
+    rank(r, h);
+    int result = drop_slower(r, h);
+    while (result == 0 && h->n_in > keep)
+        drop(r, h, h->in[h->n_in - 1]);
+    return result;
 }
 
 static int run_stage(struct race *r, const struct mf_race_stage *stage)
 {
-    for (int i = 0; i < stage->rounds && r->n_in > 0; i++) {
+    int result = 0;
+    for (int i = 0; i < stage->rounds && !is_over(r); i++) {
         run_round(r);
-        if (r->rounds <= 2 && !r->plan->all)
-            drop_hopeless(r);
+        for (size_t k = 0; k < r->n_heats && r->rounds <= 2 && !r->plan->all; k++)
+            drop_hopeless(r, &r->heats[k]);
     }
-    if (r->n_in == 0 || r->plan->all)
-        return 0;
-    rank(r);
-    int result = drop_slower(r);
-    while (result == 0 && r->n_in > (size_t)stage->keep)
-        drop(r, r->in[r->n_in - 1]);
+    for (size_t k = 0; k < r->n_heats && result == 0 && !r->plan->all; k++)
+        result = thin(r, &r->heats[k], (size_t)stage->keep);
     return result;
 }
 
-static double spread(struct race *r, size_t racer)
+static double spread(struct race *r, const struct heat *h, size_t racer)
 {
-    memcpy(r->scratch, r->racers[racer].samples, (size_t)r->rounds * sizeof(double));
-    return mf_mad(r->scratch, (size_t)r->rounds);
+    memcpy(r->scratch, r->racers[racer].samples, (size_t)h->rounds * sizeof(double));
+    return mf_mad(r->scratch, (size_t)h->rounds);
 }
 
 /* What is no time tells nothing apart. */
-static bool is_tie(struct race *r, size_t i, size_t leader)
+static bool is_tie(struct race *r, const struct heat *h, size_t i, size_t leader)
 {
     struct mf_interval change;
-    return mf_paired_interval(r->racers[leader].samples, r->racers[i].samples, (size_t)r->rounds, CONFIDENCE,
+    return mf_paired_interval(r->racers[leader].samples, r->racers[i].samples, (size_t)h->rounds, CONFIDENCE,
                               r->difference, &change) < 0 ||
            change.low <= 0;
 }
 
-/* Leaves in r->in, in order of time, the leader and what cannot be told apart from it. */
-static void keep_ties(struct race *r)
+/* Leaves in h->in, in order of time, the leader and what cannot be told apart from it. */
+static void keep_ties(struct race *r, struct heat *h)
 {
     size_t kept = 1;
-    for (size_t i = 1; i < r->n_in; i++) {
-        if (is_tie(r, r->in[i], r->in[0]))
-            r->in[kept++] = r->in[i];
+    for (size_t i = 1; i < h->n_in; i++) {
+        if (is_tie(r, h, h->in[i], h->in[0]))
+            h->in[kept++] = h->in[i];
         else
-            r->racers[r->in[i]].dropped_at = r->rounds;
+            r->racers[h->in[i]].dropped_at = h->rounds;
     }
-    r->n_in = kept;
+    h->n_in = kept;
 }
 
 /* Among the ties within SAME_TIME of the leader: less spread, then fewer steps, then the smaller id. */
-static size_t pick(struct race *r)
+static size_t pick(struct race *r, const struct heat *h)
 {
-    double least = INFINITY, leader = r->score[r->in[0]];
-    size_t n = 0, best = r->in[0];
-    while (n < r->n_in && r->score[r->in[n]] <= leader * (1 + SAME_TIME))
+    double least = INFINITY, leader = r->score[h->in[0]];
+    size_t n = 0, best = h->in[0];
+    while (n < h->n_in && r->score[h->in[n]] <= leader * (1 + SAME_TIME))
         n++;
     for (size_t i = 0; i < n; i++)
-        least = fmin(least, spread(r, r->in[i]));
+        least = fmin(least, spread(r, h, h->in[i]));
     bool best_wide = true;
     for (size_t i = 0; i < n; i++) {
-        size_t x = r->in[i];
-        bool wide = spread(r, x) > SAME_SPREAD * least;
+        size_t x = h->in[i];
+        bool wide = spread(r, h, x) > SAME_SPREAD * least;
         int steps = r->weight ? r->weight[x] - r->weight[best] : 0;
         bool better = wide != best_wide ? !wide
                       : steps != 0      ? steps < 0
@@ -301,80 +338,147 @@ static size_t pick(struct race *r)
     return best;
 }
 
-/* The winner and its nearest ties once more, interleaved: these samples chose nothing, so they are unbiased. */
-static void remeasure(struct race *r, size_t winner)
+/* The winner and its nearest ties, at most so many. */
+static size_t nearest(const struct heat *h, size_t *ret)
 {
-    size_t order[N_REMEASURED] = {winner}, n = 1;
-    for (size_t i = 0; i < r->n_in && n < N_REMEASURED; i++) {
-        if (r->in[i] != winner)
-            order[n++] = r->in[i];
+    size_t n = 0;
+    ret[n++] = h->winner;
+    for (size_t i = 0; i < h->n_in && n < N_REMEASURED; i++) {
+        if (h->in[i] != h->winner)
+            ret[n++] = h->in[i];
     }
+    return n;
+}
+
+/* The winners of the groups that have none yet and their nearest ties once more, interleaved: these samples chose nothing, so
+ * they are unbiased, and those of all groups compare. */
+static void remeasure(struct race *r)
+{
+    size_t order[N_REMEASURED * MF_RACE_GROUPS_MAX], n = 0;
+    for (size_t k = 0; k < r->n_heats; k++) {
+        if (!r->heats[k].decided)
+            n += nearest(&r->heats[k], order + n);
+    }
+    /* Ties of a winner that failed meanwhile have such samples already */
+    for (size_t j = 0; j < n; j++)
+        r->racers[order[j]].n_samples = r->racers[order[j]].n_rounds;
     for (int i = 0; i < r->plan->fresh; i++) {
         shuffle(r, order, n);
         for (size_t j = 0; j < n; j++) {
             if (r->racers[order[j]].status == MF_STATUS_OK)
-                take_sample(r, order[j]);
+                take_sample(r, order[j], true);
         }
     }
 }
 
-static void fill_outcome(struct race *r, size_t winner, struct mf_race_outcome *ret)
+static void fill_won(struct race *r, const struct heat *h, struct mf_race_won *ret)
 {
-    const struct mf_racer *w = &r->racers[winner];
-    size_t rounds = (size_t)r->rounds, first = w->n_samples > rounds ? rounds : 0, n = w->n_samples - first;
-    *ret = (struct mf_race_outcome){.winner = w->id, .rounds = r->rounds, .calls = r->calls};
+    const struct mf_racer *w = &r->racers[h->winner];
+    size_t first = w->n_samples > w->n_rounds ? w->n_rounds : 0, n = w->n_samples - first;
+    *ret = (struct mf_race_won){.winner = w->id};
     memcpy(r->scratch, w->samples + first, n * sizeof(double));
     ret->us = mf_median(r->scratch, n);
     ret->mad = mf_mad(r->scratch, n);
-    for (size_t i = 0; i < r->n_in && ret->n_ties < MF_ARRAY_LEN(ret->ties); i++) {
-        if (r->in[i] != winner)
-            ret->ties[ret->n_ties++] = r->racers[r->in[i]].id;
+    for (size_t i = 0; i < h->n_in && ret->n_ties < MF_ARRAY_LEN(ret->ties); i++) {
+        if (h->in[i] != h->winner)
+            ret->ties[ret->n_ties++] = r->racers[h->in[i]].id;
     }
+}
+
+/* -ENOENT: no group has a winner. */
+static int fill_outcome(struct race *r, struct mf_race_outcome *ret)
+{
+    struct mf_race_outcome o = {.n_groups = r->n_heats, .calls = r->calls};
+    const struct mf_race_won *best = NULL;
+    for (size_t k = 0; k < r->n_heats; k++) {
+        if (r->heats[k].n_in == 0)
+            continue;
+        fill_won(r, &r->heats[k], &o.groups[k]);
+        if (best && best->us <= o.groups[k].us)
+            continue;
+        best = &o.groups[k];
+        o.rounds = r->heats[k].rounds;
+    }
+    if (!best)
+        return -ENOENT;
+    o.won = *best;
+    *ret = o;
+    return 0;
 }
 
 /* Those that were dropped last, and their rounds: for when all that were left have failed. */
-static void readmit(struct race *r, size_t n)
+static void readmit(struct race *r, struct heat *h)
 {
-    int last = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (r->racers[i].status == MF_STATUS_OK)
+    int last = 0, group = (int)(h - r->heats);
+    for (size_t i = 0; i < r->n; i++) {
+        if (r->racers[i].group == group && r->racers[i].status == MF_STATUS_OK)
             last = MF_MAX(last, r->racers[i].dropped_at);
     }
-    for (size_t i = 0; i < n && last > 0; i++) {
-        if (r->racers[i].status != MF_STATUS_OK || r->racers[i].dropped_at != last)
+    for (size_t i = 0; i < r->n && last > 0; i++) {
+        if (r->racers[i].group != group || r->racers[i].status != MF_STATUS_OK ||
+            r->racers[i].dropped_at != last)
             continue;
         r->racers[i].dropped_at = 0;
-        r->in[r->n_in++] = i;
-        r->rounds = last;
+        h->in[h->n_in++] = i;
+        h->rounds = last;
     }
 }
 
-static int race(struct race *r, size_t n, struct mf_race_outcome *ret)
+/* A winner among those that are left, who is to be measured afresh. False: nobody is left. */
+static bool choose_winner(struct race *r, struct heat *h)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (r->racers[i].status == MF_STATUS_OK)
-            r->in[r->n_in++] = i;
-    }
+    if (h->n_in == 0)
+        readmit(r, h);
+    if (h->n_in == 0)
+        return false;
+    rank(r, h);
+    keep_ties(r, h);
+    h->winner = pick(r, h);
+    return true;
+}
+
+static int race(struct race *r, struct mf_race_outcome *ret)
+{
     for (int i = 0; i < r->plan->n_stages; i++) {
         int result = run_stage(r, &r->plan->stages[i]);
         if (result < 0)
             return result;
     }
     /* A winner that fails while it is measured afresh leaves the place to the next. */
-    for (;;) {
-        if (r->n_in == 0)
-            readmit(r, n);
-        if (r->n_in == 0)
-            return -ENOENT;
-        rank(r);
-        keep_ties(r);
-        size_t winner = pick(r);
-        remeasure(r, winner);
-        bool stands = r->racers[winner].status == MF_STATUS_OK;
-        forget_failed(r);
-        if (stands) {
-            fill_outcome(r, winner, ret);
-            return 0;
+    for (bool open = true; open;) {
+        open = false;
+        for (size_t k = 0; k < r->n_heats; k++) {
+            struct heat *h = &r->heats[k];
+            h->decided = h->decided || !choose_winner(r, h);
+            open |= !h->decided;
+        }
+        if (open)
+            remeasure(r);
+        for (size_t k = 0; k < r->n_heats; k++) {
+            struct heat *h = &r->heats[k];
+            if (h->decided)
+                continue;
+            h->decided = r->racers[h->winner].status == MF_STATUS_OK;
+            forget_failed(r, h);
+        }
+    }
+    return fill_outcome(r, ret);
+}
+
+/* Every racer to its group. rooms: one for each racer and group. */
+static void enter(struct race *r, size_t *rooms)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        size_t group = (size_t)r->racers[i].group;
+        assert(group < MF_RACE_GROUPS_MAX);
+        r->n_heats = MF_MAX(r->n_heats, group + 1);
+    }
+    for (size_t k = 0; k < r->n_heats; k++) {
+        struct heat *h = &r->heats[k];
+        h->in = rooms + k * r->n;
+        for (size_t i = 0; i < r->n; i++) {
+            if (r->racers[i].status == MF_STATUS_OK && (size_t)r->racers[i].group == k)
+                h->in[h->n_in++] = i;
         }
     }
 }
@@ -385,23 +489,25 @@ int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer 
     size_t room = n + (size_t)plan->fresh;
     for (int i = 0; i < plan->n_stages; i++)
         room += (size_t)plan->stages[i].rounds;
-    _cleanup_(mf_freep) size_t *in = calloc(n + 1, sizeof(*in));
+    _cleanup_(mf_freep) size_t *rooms = calloc((n + 1) * (MF_RACE_GROUPS_MAX + 1), sizeof(*rooms));
     _cleanup_(mf_freep) double *score = calloc(n + 1, sizeof(*score));
     _cleanup_(mf_freep) double *scratch = calloc(room + 1, sizeof(*scratch));
     _cleanup_(mf_freep) double *difference = calloc(room + 1, sizeof(*difference));
-    if (!in || !score || !scratch || !difference)
+    if (!rooms || !score || !scratch || !difference)
         return -ENOMEM;
     struct race r = {
         .plan = plan,
         .seed = seed,
         .racers = racers,
+        .n = n,
         .weight = weight,
         .sample = sample,
         .context = context,
-        .in = in,
+        .order = rooms + n * MF_RACE_GROUPS_MAX,
         .score = score,
         .scratch = scratch,
         .difference = difference,
     };
-    return race(&r, n, ret);
+    enter(&r, rooms);
+    return race(&r, ret);
 }

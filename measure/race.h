@@ -3,6 +3,10 @@
  * show to be far behind), the winner and its nearest ties re-measured afresh. Knows no
  * kernel: a sample comes from a callback.
  *
+ * Racers may be of several groups. All of them run in the same rounds, so that times of one group are paired with those of another,
+ * but each is held against the leader of its own group alone, and each group has a winner: groups are what somebody else
+ * chooses among, such as layouts of a layer model's weights.
+ *
  * A racer's score is the mean, over the rounds but the outer tenths, of its time by the median time of its round: what drifts
  * from round to round drifts for all. Racers whose paired interval to the leader reaches zero are its ties. */
 #pragma once
@@ -25,8 +29,10 @@ int mf_race_plan_parse(const cJSON *json, struct mf_race_plan *ret, const char *
 
 struct mf_racer {
     int64_t id;
+    int group;       /* 0 … MF_RACE_GROUPS_MAX - 1 */
     double *samples; /* by round, room for the plan's rounds plus fresh */
     size_t n_samples;
+    size_t n_rounds;       /* samples of rounds; those behind them are its fresh re-measurement */
     int dropped_at;        /* rounds it had run when it was dropped; 0 for those in the race to its end */
     enum mf_status status; /* a racer that fails is out with its status and reason */
     char reason[MF_REASON_MAX];
@@ -41,7 +47,7 @@ typedef int (*mf_race_sample_fn)(void *context, size_t racer, int round, double 
  * outcome is a function of the samples and the seed. The winner is picked among the ties within 0.05% of the leader by
  * a stable rule: not twice the least spread, then fewer steps (given by weight[i], may be NULL), then the smaller id.
  *
- * A racer that runs to the end has ret->rounds samples; what it has beyond them is its fresh re-measurement (the
- * winner and up to three ties). -ENOENT: no racer is left; ret is then untouched. -ENOMEM. */
+ * The winner of each group and up to three of its ties have a fresh re-measurement, in turns. -ENOENT: no racer is left; ret is
+ * then untouched. -ENOMEM. */
 int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer *racers, const int *weight,
                 size_t n, mf_race_sample_fn sample, void *context, struct mf_race_outcome *ret);

@@ -46,6 +46,7 @@ int mf_session_probe(struct mf_session *s, const struct mf_probe_step *steps, si
 
 struct mf_race_entry {
     int64_t id;
+    int group; /* measure/race.h */
     double forecast_us;
     const struct mf_step *steps;
     size_t n_steps;

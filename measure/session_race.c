@@ -104,12 +104,12 @@ static int sample(void *context, size_t i, int round, double *ret_us, char reaso
     return result != 0 ? result : (int)mf_entrant_sample(&r->finalists[i].entrant, ret_us, reason);
 }
 
-static int report_finalist(struct race *r, size_t i, int rounds)
+static int report_finalist(struct race *r, size_t i)
 {
     const struct finalist *f = &r->finalists[i];
     const struct mf_entrant *e = &f->entrant;
     const struct mf_racer *racer = &r->racers[i];
-    size_t n = MF_MIN(racer->n_samples, (size_t)rounds);
+    size_t n = racer->n_rounds;
     struct mf_unit_result result = {
         .id = f->entry->id,
         .is_pipeline = true,
@@ -157,7 +157,7 @@ static int run_race(struct race *r, const struct mf_race_plan *plan, const int *
     if (raced < 0 && raced != -ENOENT)
         return raced;
     for (size_t i = 0; i < n && result == 0; i++)
-        result = report_finalist(r, i, raced == 0 ? outcome.rounds : MF_SAMPLES_MAX);
+        result = report_finalist(r, i);
     outcome.active = r->s->rotation.active;
     if (result == 0 && raced == 0)
         result = r->sink->race(r->sink, &outcome);
@@ -188,8 +188,10 @@ int mf_session_race(struct mf_session *s, const struct mf_race_entry *entries, s
     for (size_t i = 0; i < n; i++) {
         finalists[i] = (struct finalist){.entry = &entries[i],
                                          .entrant.verdict = {.err = NAN, .row_err = NAN, .row_limit = NAN}};
-        racers[i] = (struct mf_racer){
-            .id = entries[i].id, .samples = samples + i * (room + 1), .status = MF_STATUS_OK};
+        racers[i] = (struct mf_racer){.id = entries[i].id,
+                                      .group = entries[i].group,
+                                      .samples = samples + i * (room + 1),
+                                      .status = MF_STATUS_OK};
         weight[i] = (int)entries[i].n_steps;
     }
     struct race r = {.s = s, .sink = sink, .finalists = finalists, .racers = racers};

@@ -48,17 +48,24 @@ struct mf_unit_result {
     const char *mode; /* "cold": weights came from memory; "warm"; "" when nothing was timed */
     const double *samples;
     size_t n_samples;
-    const double *fresh; /* race: re-measurement of the winner and its ties */
+    const double *fresh; /* race: re-measurement of a group's winner and its ties */
     size_t n_fresh;
     int dropped_at;           /* race: round; 0 for survivors */
     struct mf_device_use use; /* of a step */
 };
 
-struct mf_race_outcome {
-    int64_t winner;
+struct mf_race_won {
+    int64_t winner; /* 0: nobody */
     int64_t ties[64];
     size_t n_ties;
     double us, mad; /* of the winner's fresh samples */
+};
+
+#define MF_RACE_GROUPS_MAX 4
+struct mf_race_outcome {
+    struct mf_race_won won; /* of all groups, the one with the least time */
+    struct mf_race_won groups[MF_RACE_GROUPS_MAX];
+    size_t n_groups;
     int rounds, calls;
     int64_t active; /* experts that the routing asks for; 0: not known */
 };

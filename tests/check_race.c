@@ -93,12 +93,12 @@ START_TEST(regret_is_small)
         struct landscape l;
         make_landscape(&l, seed);
         ck_assert_int_eq(run(&l, &e, N_RACERS, NULL), 0);
-        double best = INFINITY, won = l.truth[e.outcome.winner - 1000];
+        double best = INFINITY, won = l.truth[e.outcome.won.winner - 1000];
         for (int i = 0; i < N_RACERS; i++)
             best = fmin(best, l.truth[i]);
         sum += won / best - 1;
         worst = fmax(worst, won / best - 1);
-        bias += e.outcome.us / won - 1;
+        bias += e.outcome.won.us / won - 1;
         /* most are dropped early: 60 racers of 122 rounds would be 7,320 calls */
         ck_assert_int_le(e.outcome.calls, 1800);
     }
@@ -148,11 +148,71 @@ START_TEST(failed_racer_is_out)
         ck_assert_int_eq(run(&l, &e, N_RACERS, NULL), 0);
         ck_assert_int_eq(e.racers[7].status, failures[_i].status);
         ck_assert_msg(strstr(e.racers[7].reason, failures[_i].reason), "%s", e.racers[7].reason);
-        ck_assert_int_ne(e.outcome.winner, 1007);
-        ck_assert_double_gt(e.outcome.us, 95);
-        for (size_t t = 0; t < e.outcome.n_ties; t++)
-            ck_assert_int_ne(e.outcome.ties[t], 1007);
+        ck_assert_int_ne(e.outcome.won.winner, 1007);
+        ck_assert_double_gt(e.outcome.won.us, 95);
+        for (size_t t = 0; t < e.outcome.won.n_ties; t++)
+            ck_assert_int_ne(e.outcome.won.ties[t], 1007);
     }
+}
+END_TEST
+
+/* A winner that fails in its last fresh sample: the next one is measured afresh from the first on, in the room that there is. */
+START_TEST(measured_afresh_once)
+{
+    static struct entry e;
+    struct landscape l = {.seed = 3, .sigma = 0.001};
+    for (int i = 0; i < 3; i++)
+        l.truth[i] = 50;
+    ck_assert_int_eq(run(&l, &e, 3, NULL), 0);
+    int winner = (int)(e.outcome.won.winner - 1000);
+    memset(l.taken, 0, sizeof(l.taken));
+    l.calls = 0;
+    l.fails_at[winner] = e.outcome.rounds + plan.fresh;
+    l.fails_with = MF_STATUS_WRONG;
+    ck_assert_int_eq(run(&l, &e, 3, NULL), 0);
+    ck_assert_int_ne(e.outcome.won.winner, 1000 + winner);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_uint_eq(e.racers[i].n_rounds, (size_t)e.outcome.rounds);
+        ck_assert_uint_le(e.racers[i].n_samples, (size_t)(e.outcome.rounds + plan.fresh));
+    }
+}
+END_TEST
+
+/* Two groups in one race, the second half again as slow as the first, or all of one failing. Each has the winner that it would have
+ * alone; the best of all is the first's. */
+static const struct {
+    int fails;      /* group all of whose racers fail in their first round; -1: none */
+    int64_t won[2]; /* 0: nobody */
+} heats[] = {{-1, {1002, 1014}}, {0, {0, 1014}}, {1, {1002, 0}}};
+
+START_TEST(each_group_has_a_winner)
+{
+    static struct entry e;
+    struct landscape l = {.seed = 5, .sigma = 0.005};
+    memset(&e, 0, sizeof(e));
+    for (int i = 0; i < 20; i++) {
+        int group = i / 10;
+        l.truth[i] = (group ? 150 : 100) * (i == 2 || i == 14 ? 1 : 1.1);
+        l.fails_at[i] = group == heats[_i].fails;
+        e.racers[i] = (struct mf_racer){
+            .id = 1000 + i, .group = group, .samples = e.samples[i], .status = MF_STATUS_OK};
+    }
+    l.fails_with = MF_STATUS_WRONG;
+    ck_assert_int_eq(mf_race_run(&plan, l.seed, e.racers, NULL, 20, sample, &l, &e.outcome), 0);
+    ck_assert_uint_eq(e.outcome.n_groups, 2);
+    for (int k = 0; k < 2; k++) {
+        const struct mf_race_won *won = &e.outcome.groups[k];
+        ck_assert_int_eq(won->winner, heats[_i].won[k]);
+        if (!won->winner)
+            continue;
+        const struct mf_racer *w = &e.racers[won->winner - 1000];
+        ck_assert_double_eq_tol(won->us, k ? 150 : 100, 0.5);
+        ck_assert_uint_eq(w->n_rounds, (size_t)e.outcome.rounds);
+        ck_assert_uint_eq(w->n_samples - w->n_rounds, (size_t)plan.fresh);
+        for (size_t t = 0; t < won->n_ties; t++)
+            ck_assert_int_eq(e.racers[won->ties[t] - 1000].group, k);
+    }
+    ck_assert_int_eq(e.outcome.won.winner, heats[_i].won[heats[_i].fails == 0]);
 }
 END_TEST
 
@@ -175,8 +235,8 @@ START_TEST(single_racer_wins)
     struct landscape l;
     make_landscape(&l, 5);
     ck_assert_int_eq(run(&l, &e, 1, NULL), 0);
-    ck_assert_int_eq(e.outcome.winner, 1000);
-    ck_assert_uint_eq(e.outcome.n_ties, 0);
+    ck_assert_int_eq(e.outcome.won.winner, 1000);
+    ck_assert_uint_eq(e.outcome.won.n_ties, 0);
     ck_assert_int_eq(e.outcome.rounds, 122);
     ck_assert_uint_eq(e.racers[0].n_samples, 142);
 }
@@ -191,10 +251,10 @@ START_TEST(ties_go_by_the_stable_rule)
     for (int i = 0; i < 5; i++)
         l.truth[i] = 50;
     ck_assert_int_eq(run(&l, &e, 5, weight), 0);
-    ck_assert_int_eq(e.outcome.winner, 1002);
-    ck_assert_uint_eq(e.outcome.n_ties, 4);
+    ck_assert_int_eq(e.outcome.won.winner, 1002);
+    ck_assert_uint_eq(e.outcome.won.n_ties, 4);
     ck_assert_int_eq(run(&l, &e, 5, NULL), 0);
-    ck_assert_int_eq(e.outcome.winner, 1000);
+    ck_assert_int_eq(e.outcome.won.winner, 1000);
 }
 END_TEST
 
@@ -206,7 +266,7 @@ START_TEST(spread_comes_first)
     for (uint64_t seed = 1; seed <= 20; seed++) {
         struct landscape l = {.seed = seed, .truth = {50, 50}, .wide = {0.003, 0.0003}};
         ck_assert_int_eq(run(&l, &e, 2, weight), 0);
-        ck_assert_int_eq(e.outcome.winner, 1001);
+        ck_assert_int_eq(e.outcome.won.winner, 1001);
     }
 }
 END_TEST
@@ -227,7 +287,7 @@ START_TEST(dropped_have_their_round)
         to_the_end += r->dropped_at == 0;
     }
     ck_assert_int_ge(early, N_RACERS - 48);
-    ck_assert_int_eq(to_the_end, (int)e.outcome.n_ties + 1);
+    ck_assert_int_eq(to_the_end, (int)e.outcome.won.n_ties + 1);
 }
 END_TEST
 
@@ -287,7 +347,7 @@ START_TEST(one_bad_sample_is_forgiven)
         l.truth[3] = 80;
         l.spike_at[3] = 1;
         ck_assert_int_eq(run(&l, &e, N_RACERS, NULL), 0);
-        ck_assert_int_eq(e.outcome.winner, 1003);
+        ck_assert_int_eq(e.outcome.won.winner, 1003);
     }
 }
 END_TEST
@@ -339,6 +399,8 @@ int main(void)
     tcase_add_test(t, equal_input_equal_outcome);
     tcase_add_loop_test(t, failed_racer_is_out, 0, MF_ARRAY_LEN(failures));
     tcase_add_test(t, nobody_left);
+    tcase_add_test(t, measured_afresh_once);
+    tcase_add_loop_test(t, each_group_has_a_winner, 0, MF_ARRAY_LEN(heats));
     tcase_add_test(t, single_racer_wins);
     tcase_add_test(t, ties_go_by_the_stable_rule);
     tcase_add_test(t, spread_comes_first);

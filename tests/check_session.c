@@ -445,8 +445,8 @@ START_TEST(race_of_pipelines)
     ck_assert_int_eq(sink.results[4].status, MF_STATUS_UNSUPPORTED);
     ck_assert_msg(strstr(sink.results[4].reason, "no step gives the layer's output") != NULL, "%s",
                   sink.results[4].reason);
-    ck_assert(sink.outcome.winner == 10 || sink.outcome.winner == 11);
-    ck_assert(sink.outcome.us > 0);
+    ck_assert(sink.outcome.won.winner == 10 || sink.outcome.won.winner == 11);
+    ck_assert(sink.outcome.won.us > 0);
     ck_assert_int_eq(sink.outcome.rounds, 11);
     ck_assert_int_gt(sink.outcome.active, 0);
     /* a begin for each, and one for each sample, so that a death in the race is blamed on the right one */

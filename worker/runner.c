@@ -261,6 +261,11 @@ static int parse_entry(const cJSON *json, struct mf_race_entry *entry, const cha
     *ret_field = "pipelines.id";
     if (mf_json_i64(json, "id", 0, INT64_C(1) << 53, &entry->id) < 0)
         return -EINVAL;
+    *ret_field = "pipelines.group";
+    int64_t group = 0;
+    if (mf_json_i64(json, "group", 0, MF_RACE_GROUPS_MAX - 1, &group) == -EINVAL)
+        return -EINVAL;
+    entry->group = (int)group;
     *ret_field = "pipelines.forecast_us";
     if (mf_json_double(json, "forecast_us", &entry->forecast_us) < 0)
         return -EINVAL;

@@ -112,21 +112,44 @@ static int sink_result(struct mf_sink *sink, const struct mf_unit_result *result
     return r;
 }
 
-static bool fill_race(cJSON *race, const struct mf_race_outcome *o)
+static bool fill_won(cJSON *to, const struct mf_race_won *won)
 {
-    bool ok = mf_json_add_i64(race, "winner", o->winner) && add_number(race, "us", rounded(o->us)) &&
-              add_number(race, "mad", rounded(o->mad)) && mf_json_add_i64(race, "rounds", o->rounds) &&
-              mf_json_add_i64(race, "calls", o->calls) &&
-              (o->active <= 0 || mf_json_add_i64(race, "active_experts", o->active));
-    cJSON *ties = ok ? cJSON_AddArrayToObject(race, "ties") : NULL;
-    for (size_t i = 0; ties && i < o->n_ties; i++) {
-        cJSON *item = cJSON_CreateNumber((double)o->ties[i]);
+    bool ok = mf_json_add_i64(to, "winner", won->winner) && add_number(to, "us", rounded(won->us)) &&
+              add_number(to, "mad", rounded(won->mad));
+    cJSON *ties = ok ? cJSON_AddArrayToObject(to, "ties") : NULL;
+    for (size_t i = 0; ties && i < won->n_ties; i++) {
+        cJSON *item = cJSON_CreateNumber((double)won->ties[i]);
         if (!cJSON_AddItemToArray(ties, item)) {
             cJSON_Delete(item);
             return false;
         }
     }
     return ties != NULL;
+}
+
+/* Where there is more than one. */
+static bool add_groups(cJSON *race, const struct mf_race_outcome *o)
+{
+    cJSON *groups = o->n_groups > 1 ? cJSON_AddArrayToObject(race, "groups") : NULL;
+    for (size_t k = 0; groups && k < o->n_groups; k++) {
+        if (o->groups[k].winner == 0)
+            continue;
+        cJSON *group = cJSON_CreateObject();
+        if (!cJSON_AddItemToArray(groups, group)) {
+            cJSON_Delete(group);
+            return false;
+        }
+        if (!mf_json_add_i64(group, "group", (int64_t)k) || !fill_won(group, &o->groups[k]))
+            return false;
+    }
+    return groups || o->n_groups <= 1;
+}
+
+static bool fill_race(cJSON *race, const struct mf_race_outcome *o)
+{
+    return fill_won(race, &o->won) && mf_json_add_i64(race, "rounds", o->rounds) &&
+           mf_json_add_i64(race, "calls", o->calls) &&
+           (o->active <= 0 || mf_json_add_i64(race, "active_experts", o->active)) && add_groups(race, o);
 }
 
 static int sink_race(struct mf_sink *sink, const struct mf_race_outcome *outcome)

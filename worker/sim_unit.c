@@ -198,7 +198,7 @@ static int verify_pipeline(struct sim_race *s, size_t i, struct mf_racer *racer,
     return r;
 }
 
-static int report(const struct mf_racer *racer, const double *fresh, size_t n_fresh, struct mf_sink *sink)
+static int report(const struct mf_racer *racer, struct mf_sink *sink)
 {
     struct mf_unit_result result = {.id = racer->id,
                                     .is_pipeline = true,
@@ -213,17 +213,17 @@ static int report(const struct mf_racer *racer, const double *fresh, size_t n_fr
                                     .dropped_at = racer->dropped_at};
     (void)mf_copy(result.reason, sizeof(result.reason), racer->reason);
     _cleanup_(mf_freep) double *copy = NULL;
-    if (racer->status == MF_STATUS_OK && racer->n_samples > 0) {
-        copy = malloc(racer->n_samples * sizeof(*copy));
+    if (racer->status == MF_STATUS_OK && racer->n_rounds > 0) {
+        copy = malloc(racer->n_rounds * sizeof(*copy));
         if (!copy)
             return -ENOMEM;
-        memcpy(copy, racer->samples, racer->n_samples * sizeof(*copy));
-        result.us = mf_median(copy, racer->n_samples);
-        result.mad = mf_mad(copy, racer->n_samples);
+        memcpy(copy, racer->samples, racer->n_rounds * sizeof(*copy));
+        result.us = mf_median(copy, racer->n_rounds);
+        result.mad = mf_mad(copy, racer->n_rounds);
         result.samples = racer->samples;
-        result.n_samples = racer->n_samples;
-        result.fresh = fresh;
-        result.n_fresh = n_fresh;
+        result.n_samples = racer->n_rounds;
+        result.fresh = racer->samples + racer->n_rounds;
+        result.n_fresh = racer->n_samples - racer->n_rounds;
         result.err = 0;
         result.row_err = 0.001;
         result.row_limit = 0.01;
@@ -270,21 +270,12 @@ static int allocate_memory(struct race_memory *m, size_t n, size_t room)
     return m->racers && m->samples && m->true_us && m->n_calls && m->weight && m->names ? 0 : -ENOMEM;
 }
 
-/* Samples are by round; what a racer has beyond the rounds that were run is its fresh re-measurement. */
-static int report_race(const struct race_memory *m, size_t n, const struct mf_race_outcome *outcome,
-                       struct mf_sink *sink)
+static int report_race(const struct race_memory *m, size_t n, struct mf_sink *sink)
 {
-    for (size_t i = 0; i < n; i++) {
-        struct mf_racer racer = m->racers[i];
-        size_t rounds = MF_MIN(racer.n_samples, (size_t)outcome->rounds);
-        const double *fresh = racer.samples + rounds;
-        size_t n_fresh = racer.n_samples - rounds;
-        racer.n_samples = rounds;
-        int r = report(&racer, fresh, n_fresh, sink);
-        if (r < 0)
-            return r;
-    }
-    return 0;
+    int r = 0;
+    for (size_t i = 0; r >= 0 && i < n; i++)
+        r = report(&m->racers[i], sink);
+    return r < 0 ? r : 0;
 }
 
 int mf_sim_race(struct mf_device *device, const struct mf_shape *shape, const struct mf_unit_options *options,
@@ -306,8 +297,10 @@ int mf_sim_race(struct mf_device *device, const struct mf_shape *shape, const st
     bool any = false;
     sink->phase(sink, MF_PHASE_VERIFY);
     for (size_t i = 0; i < n; i++) {
-        m.racers[i] =
-            (struct mf_racer){.id = entries[i].id, .samples = m.samples + i * room, .status = MF_STATUS_OK};
+        m.racers[i] = (struct mf_racer){.id = entries[i].id,
+                                        .group = entries[i].group,
+                                        .samples = m.samples + i * room,
+                                        .status = MF_STATUS_OK};
         m.weight[i] = (int)entries[i].n_steps;
         model_pipeline(&race, i);
         r = verify_pipeline(&race, i, &m.racers[i], options, sink);
@@ -322,6 +315,6 @@ int mf_sim_race(struct mf_device *device, const struct mf_shape *shape, const st
         if (r < 0)
             return r;
     }
-    r = report_race(&m, n, &outcome, sink);
+    r = report_race(&m, n, sink);
     return r < 0 || !any ? r : sink->race(sink, &outcome);
 }

@@ -105,7 +105,7 @@ static int take_result(struct mf_sink *base, const struct mf_unit_result *r)
 static int take_race(struct mf_sink *base, const struct mf_race_outcome *o)
 {
     struct sink *s = (struct sink *)base;
-    printf("  WINNER %9.2f us  %s\n", o->us, s->names[o->winner]);
+    printf("  WINNER %9.2f us  %s\n", o->won.us, s->names[o->won.winner]);
     return 0;
 }
 
@@ -147,7 +147,8 @@ static void race(struct mf_session *session, const struct found *f, const struct
             steps[n][i] = *right[path->steps[i]].step;
             at += snprintf(names[n] + at, sizeof(names[0]) - (size_t)at, " %s", steps[n][i].name);
         }
-        raced[n] = (struct mf_race_entry){(int64_t)n, path->us, steps[n], (size_t)path->n};
+        raced[n] = (struct mf_race_entry){
+            .id = (int64_t)n, .forecast_us = path->us, .steps = steps[n], .n_steps = (size_t)path->n};
     }
     const struct mf_race_plan plan = {
         .stages = {{5, 10}, {10, 6}, {20, 4}}, .n_stages = 3, .fresh = 20, .alpha = 0.05};
