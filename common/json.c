@@ -10,29 +10,6 @@
 
 #define EXACT_MAX (INT64_C(1) << 53) /* beyond it not every integer is a double */
 
-/* Bytes of the UTF-8 character at p, which has left bytes to the end; 0 when it is none. Refuses overlong
- * forms, surrogates and what lies beyond U+10FFFF. */
-static size_t utf8_length(const unsigned char *p, size_t left)
-{
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t n = p[0] < 0x80             ? 1
-               : (p[0] & 0xe0) == 0xc0 ? 2
-               : (p[0] & 0xf0) == 0xe0 ? 3
-               : (p[0] & 0xf8) == 0xf0 ? 4
-                                       : 0;
-    if (n <= 1 || n > left)
-        return n > left ? 0 : n;
-    uint32_t point = p[0] & (0x7fu >> n);
-    for (size_t i = 1; i < n; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-        point = point << 6 | (p[i] & 0x3fu);
-    }
-    if (point < least[n] || point > 0x10ffff || (point >= 0xd800 && point <= 0xdfff))
-        return 0;
-    return n;
-}
-
 static bool is_hex(unsigned char c)
 {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
@@ -55,6 +32,10 @@ static bool is_unicode_escape(const unsigned char *p, size_t left)
 static bool is_clean(const unsigned char *p, size_t len)
 {
     for (size_t i = 0; i < len;) {
+        if (p[i] >= 0x20 && p[i] < 0x80 && p[i] != '\\') {
+            i++;
+            continue;
+        }
         if (p[i] < 0x20 && p[i] != '\n' && p[i] != '\r' && p[i] != '\t')
             return false;
         if (p[i] == '\\') {
@@ -64,7 +45,7 @@ static bool is_clean(const unsigned char *p, size_t len)
             if (i == len)
                 break;
         }
-        size_t n = utf8_length(p + i, len - i);
+        size_t n = mf_utf8_length(p + i, len - i);
         if (n == 0)
             return false;
         i += n;
@@ -161,22 +142,6 @@ cJSON *mf_json_array(const cJSON *object, const char *key)
 {
     cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     return cJSON_IsArray(item) ? item : NULL;
-}
-
-char *mf_json_print(const cJSON *json)
-{
-    char *text = cJSON_PrintUnformatted(json);
-    if (!text)
-        return NULL;
-    unsigned char *p = (unsigned char *)text;
-    for (size_t left = strlen(text), n; left > 0; p += n, left -= n) {
-        n = utf8_length(p, left);
-        if (n > 0)
-            continue;
-        *p = '?';
-        n = 1;
-    }
-    return text;
 }
 
 cJSON *mf_json_add_i64(cJSON *object, const char *key, int64_t value)

@@ -21,8 +21,8 @@ int mf_json_text(const cJSON *object, const char *key, const char **ret);
 /* Member of that type, NULL when absent or of another type. */
 cJSON *mf_json_object(const cJSON *object, const char *key);
 cJSON *mf_json_array(const cJSON *object, const char *key);
-/* Unformatted text on the heap, which the caller frees; NULL when out of memory. It is UTF-8 whatever the texts were: bytes of
- * none, as where a sentence was cut, are '?'. */
+/* Unformatted text on the heap, which the caller frees, byte for byte as cJSON prints it; NULL when out of memory. But it is
+ * UTF-8 whatever the texts were: bytes of none, as where a sentence was cut, are '?'. */
 char *mf_json_print(const cJSON *json);
 /* Adds an integer so that it is printed exactly; the readers above take up to 2^53. */
 cJSON *mf_json_add_i64(cJSON *object, const char *key, int64_t value);

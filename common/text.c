@@ -165,3 +165,25 @@ uint64_t mf_hash64(const void *data, size_t len, uint64_t seed)
         hash = (hash ^ bytes[i]) * UINT64_C(1099511628211);
     return hash;
 }
+
+size_t mf_utf8_length(const void *text, size_t left)
+{
+    const unsigned char *p = text;
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t n = p[0] < 0x80             ? 1
+               : (p[0] & 0xe0) == 0xc0 ? 2
+               : (p[0] & 0xf0) == 0xe0 ? 3
+               : (p[0] & 0xf8) == 0xf0 ? 4
+                                       : 0;
+    if (n <= 1 || n > left)
+        return n > left ? 0 : n;
+    uint32_t point = p[0] & (0x7fu >> n);
+    for (size_t i = 1; i < n; i++) {
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+        point = point << 6 | (p[i] & 0x3fu);
+    }
+    if (point < least[n] || point > 0x10ffff || (point >= 0xd800 && point <= 0xdfff))
+        return 0;
+    return n;
+}

@@ -19,6 +19,9 @@ void mf_say(char *dst, size_t cap, const char *format, ...) __attribute__((forma
 bool mf_is_name(const char *text, size_t max);
 /* Shell-style match of * and ? over the whole text. */
 bool mf_glob(const char *pattern, const char *text);
+/* Bytes of the UTF-8 character at text, which has left bytes to the end (at least one); 0 when it is none. Refuses overlong
+ * forms, surrogates and what lies beyond U+10FFFF. */
+size_t mf_utf8_length(const void *text, size_t left);
 /* 64-bit FNV-1a. */
 uint64_t mf_hash64(const void *data, size_t len, uint64_t seed);
 #define MF_HASH_SEED UINT64_C(14695981039346656037)

@@ -227,10 +227,14 @@ double mf_sim_step_us(const struct mf_device_info *device, const struct mf_shape
     return 2.0 + fmax(compute, memory) + 0.2 * fmin(compute, memory);
 }
 
-double mf_sim_sample_us(double us, uint64_t seed, const struct mf_shape *shape, const char *name,
-                        int64_t index)
+uint64_t mf_sim_noise(uint64_t seed, const struct mf_shape *shape, const char *name)
 {
-    uint64_t h = mix(hash_of(shape, name, seed) ^ mix((uint64_t)index + 1));
+    return hash_of(shape, name, seed);
+}
+
+double mf_sim_sample_us(double us, uint64_t noise, int64_t index)
+{
+    uint64_t h = mix(noise ^ mix((uint64_t)index + 1));
     double normal = sqrt(-2.0 * log(uniform_of(h))) * cos(2.0 * M_PI * uniform_of(h + 1));
     double sample = us * exp(0.02 * normal);
     return uniform_of(h + 2) < 0.01 ? 1.2 * sample : sample;

@@ -48,9 +48,11 @@ int mf_sim_open(const char *name, char *why, size_t why_cap, struct mf_device **
 /* True time in microseconds, without noise. */
 double mf_sim_step_us(const struct mf_device_info *device, const struct mf_shape *shape,
                       const struct mf_step *step);
-/* Sample `index` of something named (a step, a pipeline) whose true time is us. */
-double mf_sim_sample_us(double us, uint64_t seed, const struct mf_shape *shape, const char *name,
-                        int64_t index);
+/* What the noise of something named (a step, a pipeline) is drawn by: made once for all its samples, since it goes over the
+ * shape's text. */
+uint64_t mf_sim_noise(uint64_t seed, const struct mf_shape *shape, const char *name);
+/* Sample `index` of what has that noise and the true time us. */
+double mf_sim_sample_us(double us, uint64_t noise, int64_t index);
 
 /* Of a device that mf_sim_open made. The fault that hits this run of the step; counts it when it is limited. */
 enum mf_sim_fault mf_sim_fault_of(struct mf_device *device, const char *step_name);

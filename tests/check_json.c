@@ -247,6 +247,77 @@ START_TEST(print_is_utf8)
 }
 END_TEST
 
+static uint64_t next_random(uint64_t *state)
+{
+    *state += UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t x = *state;
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
+/* Numbers of every size: whole, with few digits and many behind the point, one ulp beside these, and any bits at all. */
+static double random_number(uint64_t *state)
+{
+    uint64_t bits = next_random(state);
+    double sign = next_random(state) % 2 ? 1 : -1;
+    double whole = sign * (double)(bits >> (next_random(state) % 60));
+    double number = whole / pow(10, (double)(next_random(state) % 12));
+    switch (next_random(state) % 4) {
+    case 0:
+        return whole;
+    case 1:
+        return number;
+    case 2:
+        return nextafter(number, HUGE_VAL);
+    default:
+        memcpy(&number, &bits, sizeof(number));
+        return number;
+    }
+}
+
+static const double special_numbers[] = {
+    0,        -0.0,          0.5,        -0.5,       0.1,         1e-4,         9.9999e-5,
+    1e-5,     0.000001,      1e-7,       1e9 - 1e-6, 1e9,         1e9 + 0.5,    999999999.999999,
+    1e15 - 1, 1e15,          1e15 - 0.5, 1e16,       2147483647,  2147483648.0, -2147483649.0,
+    0x1p53,   1e300,         -1e-300,    5e-324,     (double)NAN, HUGE_VAL,     0.1 + 0.2,
+    12.3456,  0.99999949999, 0.9999995,
+};
+
+/* The text of every number is cJSON's, so that it does not matter which of the two printed it. */
+START_TEST(numbers_are_printed_as_cjson_does)
+{
+    const uint64_t seed = 20240611;
+    uint64_t state = seed;
+    for (size_t i = 0; i < 50000; i++) {
+        double number = i < MF_ARRAY_LEN(special_numbers) ? special_numbers[i] : random_number(&state);
+        _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateNumber(number);
+        _cleanup_(mf_freep) char *text = mf_json_print(json), *expect = cJSON_PrintUnformatted(json);
+        ck_assert_msg(text && expect && strcmp(text, expect) == 0,
+                      "%.17g is %s, by cJSON %s (seed %llu, number %zu)", number, text, expect,
+                      (unsigned long long)seed, i);
+    }
+}
+END_TEST
+
+/* Every kind of value, empty and nested, and every ASCII character. */
+START_TEST(trees_are_printed_as_cjson_does)
+{
+    char all[128];
+    for (int i = 0; i < 127; i++)
+        all[i] = (char)(i + 1);
+    all[127] = '\0';
+    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse(
+        "{\"a\":[],\"b\":{},\"\":[1,-2.5,null,true,false,\"\",[[\"\\u00e4\\ud83d\\ude00\"]]],\"c\":{"
+        "\"d\":{\"e\":1e-9}}}");
+    ck_assert_ptr_nonnull(cJSON_AddStringToObject(json, all, all));
+    ck_assert_ptr_nonnull(cJSON_AddRawToObject(json, "raw", "[1, 2]"));
+    _cleanup_(mf_freep) char *text = mf_json_print(json), *expect = cJSON_PrintUnformatted(json);
+    ck_assert_pstr_eq(text, expect);
+    ck_assert_ptr_null(mf_json_print(NULL));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("json");
@@ -261,6 +332,8 @@ int main(void)
     tcase_add_loop_test(tc, member_of_each_type, 0, MF_ARRAY_LEN(types));
     tcase_add_test(tc, no_object_has_no_members);
     tcase_add_test(tc, integers_are_exact);
+    tcase_add_test(tc, numbers_are_printed_as_cjson_does);
+    tcase_add_test(tc, trees_are_printed_as_cjson_does);
     tcase_add_loop_test(tc, print_is_utf8, 0, MF_ARRAY_LEN(unclean));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

@@ -129,13 +129,13 @@ START_TEST(noise)
     static double samples[N];
     int outliers = 0;
     for (int i = 0; i < N; i++) {
-        samples[i] = mf_sim_sample_us(100, 7, &shape, "step", i);
-        if (samples[i] != mf_sim_sample_us(100, 7, &shape, "step", i))
+        samples[i] = mf_sim_sample_us(100, mf_sim_noise(7, &shape, "step"), i);
+        if (samples[i] != mf_sim_sample_us(100, mf_sim_noise(7, &shape, "step"), i))
             ck_abort_msg("sample %d is not the same twice", i);
         outliers += samples[i] > 112;
     }
-    ck_assert(samples[0] != mf_sim_sample_us(100, 8, &shape, "step", 0));
-    ck_assert(samples[0] != mf_sim_sample_us(100, 7, &shape, "stop", 0));
+    ck_assert(samples[0] != mf_sim_sample_us(100, mf_sim_noise(8, &shape, "step"), 0));
+    ck_assert(samples[0] != mf_sim_sample_us(100, mf_sim_noise(7, &shape, "stop"), 0));
     /* One in a hundred is an outlier; the rest has 2% of spread: a MAD of 0.6745 sigma. */
     ck_assert_int_gt(outliers, N / 200);
     ck_assert_int_lt(outliers, N / 60);

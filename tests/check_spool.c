@@ -300,6 +300,28 @@ START_TEST(damaged)
 }
 END_TEST
 
+/* CRC-32 as zip and Ethernet have it, bit by bit: files of every release have to be read by every other. */
+START_TEST(sums_are_crc32)
+{
+    static const char body[] = "{\"unit\":7,\"attempt\":1,\"seq\":1,\"text\":\"123456789 \xc3\xa4\"}";
+    struct mf_spool *s = open_spool(NULL);
+    ck_assert_int_eq(mf_spool_append(s, &(struct mf_spool_key){7, 1, 1}, body, strlen(body)), 0);
+    uint8_t header[MF_RECORD_HEADER];
+    int fd = open(path, O_RDONLY);
+    ck_assert_int_eq(pread(fd, header, sizeof(header), 0), sizeof(header));
+    (void)close(fd);
+    uint32_t sum = 0xffffffffu;
+    for (size_t i = 0; i < strlen(body); i++) {
+        sum ^= (uint8_t)body[i];
+        for (int bit = 0; bit < 8; bit++)
+            sum = sum & 1 ? sum >> 1 ^ 0xedb88320u : sum >> 1;
+    }
+    for (int i = 0; i < 4; i++)
+        ck_assert_uint_eq(header[8 + i], (uint8_t)(~sum >> (8 * i)));
+    mf_spool_close(s);
+}
+END_TEST
+
 START_TEST(ceilings)
 {
     struct mf_spool *s = open_spool(NULL);
@@ -328,6 +350,7 @@ int main(void)
     tcase_add_test(tc, rewritten_when_mostly_acknowledged);
     tcase_add_loop_test(tc, survives_a_death_while_it_is_rewritten, 0, 2);
     tcase_add_test(tc, one_process_at_a_time);
+    tcase_add_test(tc, sums_are_crc32);
     tcase_add_loop_test(tc, damaged, 0, (int)MF_ARRAY_LEN(damage_cases));
     tcase_add_test(tc, ceilings);
     tcase_set_timeout(tc, 60);

@@ -185,7 +185,7 @@ static bool ends_request(const char *op)
     return strcmp(op, "end") == 0 || strcmp(op, "enumerated") == 0 || strcmp(op, "error") == 0;
 }
 
-static void runner_message(struct mf_agent *a, const cJSON *message)
+static void runner_message(struct mf_agent *a, cJSON *message)
 {
     const char *op = "";
     (void)mf_json_text(message, "op", &op);

@@ -121,23 +121,34 @@ cJSON *mf_job_refusal(const cJSON *body, const char *why)
     return MF_TAKE(result);
 }
 
-/* Copies of the list's members that are not done. */
-static cJSON *what_is_left(const struct mf_job *j, const cJSON *list)
+/* Those of the list's members that are not done, by reference. */
+static cJSON *what_is_left(const struct mf_job *j, cJSON *list)
 {
-    cJSON *left = cJSON_CreateArray();
-    const cJSON *item;
+    cJSON *left = cJSON_CreateArray(), *item;
     size_t i = 0;
     cJSON_ArrayForEach (item, list) {
-        if (j->items[i++].done)
-            continue;
-        cJSON *copy = cJSON_Duplicate(item, true);
-        if (!left || !cJSON_AddItemToArray(left, copy)) {
-            cJSON_Delete(copy);
+        if (!j->items[i++].done && (!left || !cJSON_AddItemReferenceToArray(left, item))) {
             cJSON_Delete(left);
             return NULL;
         }
     }
     return left;
+}
+
+/* One member of the UNIT, as a runner is asked for it. */
+static bool add_asked(const struct mf_job *j, cJSON *request, cJSON *member)
+{
+    const char *list = is_race(j) ? "pipelines" : "steps";
+    if (j->n_items > 0 && cJSON_IsArray(member) && strcmp(member->string, list) == 0) {
+        cJSON *left = what_is_left(j, member);
+        if (cJSON_AddItemToObject(request, list, left))
+            return true;
+        cJSON_Delete(left);
+        return false;
+    }
+    if (j->kind == MF_UNIT_COMPARE && strcmp(member->string, "kind") == 0)
+        return cJSON_AddStringToObject(request, "kind", mf_unit_kind_name(MF_UNIT_RACE));
+    return cJSON_AddItemReferenceToObject(request, member->string, member);
 }
 
 cJSON *mf_job_request(struct mf_job *j)
@@ -151,17 +162,10 @@ cJSON *mf_job_request(struct mf_job *j)
     _cleanup_(cJSON_Deletep) cJSON *m = cJSON_CreateObject();
     if (!m || !cJSON_AddStringToObject(m, "op", j->kind == MF_UNIT_ENUMERATE ? "enumerate" : "unit"))
         return NULL;
-    const cJSON *item;
+    cJSON *item;
     cJSON_ArrayForEach (item, j->body) {
-        bool list = j->n_items > 0 && cJSON_IsArray(item) &&
-                    strcmp(item->string, is_race(j) ? "pipelines" : "steps") == 0;
-        cJSON *copy = list ? what_is_left(j, item) : cJSON_Duplicate(item, true);
-        if (copy && j->kind == MF_UNIT_COMPARE && strcmp(item->string, "kind") == 0)
-            (void)cJSON_SetValuestring(copy, mf_unit_kind_name(MF_UNIT_RACE));
-        if (!cJSON_AddItemToObject(m, item->string, copy)) {
-            cJSON_Delete(copy);
+        if (!add_asked(j, m, item))
             return NULL;
-        }
     }
     return MF_TAKE(m);
 }
@@ -230,12 +234,15 @@ void mf_job_done_before(struct mf_job *j, int64_t id, int64_t seq)
         mark_done(j, item);
 }
 
-/* The message as a RESULT: the same members, without op. */
-static cJSON *as_result(const cJSON *message)
+/* The message as a RESULT: its members move there, all but op. */
+static cJSON *as_result(cJSON *message)
 {
-    cJSON *result = cJSON_Duplicate(message, true);
-    if (result)
-        cJSON_DeleteItemFromObjectCaseSensitive(result, "op");
+    cJSON *result = cJSON_CreateObject(), *next;
+    for (cJSON *item = message->child; result && item; item = next) {
+        next = item->next;
+        if (strcmp(item->string, "op") != 0)
+            cJSON_AddItemToArray(result, cJSON_DetachItemViaPointer(message, item));
+    }
     return result;
 }
 
@@ -259,13 +266,13 @@ static int release_held(struct mf_job *j)
     return 0;
 }
 
-static int take_race(struct mf_job *j, const cJSON *message)
+static int take_race(struct mf_job *j, cJSON *message)
 {
     int r = release_held(j);
     return r < 0 ? r : emit(j, as_result(message), true);
 }
 
-static int take_result(struct mf_job *j, const cJSON *message, char *why, size_t why_cap)
+static int take_result(struct mf_job *j, cJSON *message, char *why, size_t why_cap)
 {
     const char *text;
     enum mf_status status;
@@ -318,19 +325,19 @@ static int gather(struct mf_job *j, cJSON **array, size_t *skip, cJSON *item)
     return flush_enumeration(j, false);
 }
 
-static int take_step(struct mf_job *j, const cJSON *message, char *why, size_t why_cap)
+static int take_step(struct mf_job *j, cJSON *message, char *why, size_t why_cap)
 {
-    const cJSON *step = mf_json_object(message, "step");
+    cJSON *step = mf_json_object(message, "step");
     const char *field;
     struct mf_step parsed;
     if (!step || mf_step_from_json(step, &parsed, &field) < 0) {
         mf_say(why, why_cap, "a step whose %s is missing or wrong", step ? field : "step");
         return -EPROTO;
     }
-    return gather(j, &j->steps, &j->step_count.skip, cJSON_Duplicate(step, true));
+    return gather(j, &j->steps, &j->step_count.skip, cJSON_DetachItemViaPointer(message, step));
 }
 
-static int take_reject(struct mf_job *j, const cJSON *message)
+static int take_reject(struct mf_job *j, cJSON *message)
 {
     return gather(j, &j->rejections, &j->rejection_count.skip, as_result(message));
 }
@@ -398,7 +405,7 @@ static int take_error(struct mf_job *j, const cJSON *message)
     return j->ended ? 0 : end_with(j, status, reason);
 }
 
-int mf_job_message(struct mf_job *j, const cJSON *message, int64_t *ret_limit_ms, char *why, size_t why_cap)
+int mf_job_message(struct mf_job *j, cJSON *message, int64_t *ret_limit_ms, char *why, size_t why_cap)
 {
     const char *op = "";
     (void)mf_json_text(message, "op", &op);

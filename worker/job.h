@@ -68,12 +68,13 @@ cJSON *mf_job_refusal(const cJSON *body, const char *why);
 /* A RESULT of that step or pipeline (0: of none) was given out by an earlier worker. */
 void mf_job_done_before(struct mf_job *j, int64_t item, int64_t seq);
 
-/* What a runner is asked: the unit less what is done. NULL: out of memory. Begins anew what a death interrupted. */
+/* What a runner is asked: the unit less what is done. NULL: out of memory. Begins anew what a death interrupted. It refers to
+ * members of the job's body, and has to go before the job does. */
 cJSON *mf_job_request(struct mf_job *j);
 
-/* A message of the runner. -EPROTO: it makes no sense here, with the sentence in why. *ret_limit_ms is set, when it says
- * how long the runner may now be silent (0 otherwise). */
-int mf_job_message(struct mf_job *j, const cJSON *message, int64_t *ret_limit_ms, char *why, size_t why_cap);
+/* A message of the runner, of which only op is left afterwards: the rest may move into a RESULT. -EPROTO: it makes no sense
+ * here, with the sentence in why. *ret_limit_ms is set, when it says how long the runner may now be silent (0 otherwise). */
+int mf_job_message(struct mf_job *j, cJSON *message, int64_t *ret_limit_ms, char *why, size_t why_cap);
 
 /* Its runner died: the step that had begun gets the status, or the failure is counted; ends the unit after too
  * many. */

@@ -170,17 +170,14 @@ static void add_format(struct mf_journal *j, const char *format, ...)
     mf_buf_release(&b);
 }
 
-void mf_journal_begin(struct mf_journal *j, const cJSON *unit, const char *class, const char *revision)
+void mf_journal_begin(struct mf_journal *j, cJSON *unit, const char *class, const char *revision)
 {
     if (j->fd < 0)
         return;
     _cleanup_(cJSON_Deletep) cJSON *record = cJSON_CreateObject();
-    cJSON *copy = cJSON_Duplicate(unit, true);
-    bool ok = record && copy && cJSON_AddItemToObject(record, "unit", copy);
-    if (!ok)
-        cJSON_Delete(copy);
-    ok = ok && cJSON_AddStringToObject(record, "class", class) &&
-         cJSON_AddStringToObject(record, "revision", revision);
+    bool ok = record && cJSON_AddItemReferenceToObject(record, "unit", unit) &&
+              cJSON_AddStringToObject(record, "class", class) &&
+              cJSON_AddStringToObject(record, "revision", revision);
     _cleanup_(mf_freep) char *text = ok ? mf_json_print(record) : NULL;
     if (text)
         add(j, text, strlen(text));

@@ -48,7 +48,7 @@ void mf_journal_release(struct mf_journal *j);
 /* What was found is not needed any more; what of it was not resumed is out of hand. */
 void mf_journal_forget(struct mf_journal *j);
 
-void mf_journal_begin(struct mf_journal *j, const cJSON *unit, const char *class, const char *revision);
+void mf_journal_begin(struct mf_journal *j, cJSON *unit, const char *class, const char *revision);
 void mf_journal_done(struct mf_journal *j, int64_t unit, int64_t attempt, struct mf_journal_item item);
 void mf_journal_resumed(struct mf_journal *j, int64_t unit, int64_t attempt);
 void mf_journal_gone(struct mf_journal *j, int64_t unit, int64_t attempt);

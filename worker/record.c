@@ -8,14 +8,20 @@
 #include "common/cleanup.h"
 #include "common/fault.h"
 
+/* What four bits more make of a sum: the remainder of i by CRC-32's polynomial, 0xedb88320 mirrored. */
+static const uint32_t crc32_of_nibble[16] = {
+    0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4, 0x4db26158, 0x5005713c,
+    0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c, 0x9b64c2b0, 0x86d3d2d4, 0xa00ae278, 0xbdbdf21c,
+};
+
 static uint32_t crc32_of(const void *data, size_t len)
 {
     uint32_t crc = 0xffffffffu;
     const uint8_t *p = data;
     for (size_t i = 0; i < len; i++) {
         crc ^= p[i];
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc >> 1 ^ (0xedb88320u & (0u - (crc & 1u)));
+        crc = crc >> 4 ^ crc32_of_nibble[crc & 15];
+        crc = crc >> 4 ^ crc32_of_nibble[crc & 15];
     }
     return ~crc;
 }

@@ -120,8 +120,9 @@ static int probe_step(struct mf_device *device, const struct mf_shape *shape,
                         : judge(fault, result.reason);
     if (result.status == MF_STATUS_OK) {
         double us = step_us(device, shape, options, &p->step) * (fault == MF_SIM_FAULT_SLOW ? 20 : 1);
+        uint64_t noise = mf_sim_noise(options->seed, shape, p->step.name);
         for (int i = 0; i < N_SAMPLES; i++)
-            sorted[i] = samples[i] = mf_sim_sample_us(us, options->seed, shape, p->step.name, i);
+            sorted[i] = samples[i] = mf_sim_sample_us(us, noise, i);
         result.us = mf_median(sorted, N_SAMPLES);
         result.mad = mf_mad(sorted, N_SAMPLES);
         result.samples = samples;
@@ -155,7 +156,7 @@ struct sim_race {
     const struct mf_race_entry *entries;
     double *true_us;
     int64_t *n_calls;
-    char (*names)[24]; /* of a pipeline's noise: the same for the same steps */
+    uint64_t *noise; /* of a pipeline: the same for the same steps */
 };
 
 static int sample(void *context, size_t racer, int round, double *ret_us, char reason[MF_REASON_MAX])
@@ -163,8 +164,7 @@ static int sample(void *context, size_t racer, int round, double *ret_us, char r
     struct sim_race *s = context;
     (void)reason;
     (void)round; /* not of the sample: all of a fresh re-measurement are of one round */
-    *ret_us =
-        mf_sim_sample_us(s->true_us[racer], s->options->seed, s->shape, s->names[racer], s->n_calls[racer]++);
+    *ret_us = mf_sim_sample_us(s->true_us[racer], s->noise[racer], s->n_calls[racer]++);
     return 0;
 }
 
@@ -172,6 +172,7 @@ static int sample(void *context, size_t racer, int round, double *ret_us, char r
 static void model_pipeline(struct sim_race *s, size_t i)
 {
     const struct mf_race_entry *e = &s->entries[i];
+    char name[24];
     double us = 0;
     uint64_t h = MF_HASH_SEED;
     for (size_t k = 0; k < e->n_steps; k++) {
@@ -180,7 +181,8 @@ static void model_pipeline(struct sim_race *s, size_t i)
     }
     us += (double)(e->n_steps - 1) * s->device->info.gap_us;
     s->true_us[i] = us * (0.97 + 0.06 * (double)(h % 1000) / 1000);
-    mf_say(s->names[i], sizeof(s->names[i]), "p%016llx", (unsigned long long)h);
+    mf_say(name, sizeof(name), "p%016llx", (unsigned long long)h);
+    s->noise[i] = mf_sim_noise(s->options->seed, s->shape, name);
 }
 
 /* Runs the faults of its steps, as a verification of the pipeline would meet them. */
@@ -246,7 +248,7 @@ struct race_memory {
     double *samples, *true_us;
     int64_t *n_calls;
     int *weight;
-    char (*names)[24];
+    uint64_t *noise;
 };
 
 static void release_memory(struct race_memory *m)
@@ -256,7 +258,7 @@ static void release_memory(struct race_memory *m)
     free(m->true_us);
     free(m->n_calls);
     free(m->weight);
-    free(m->names);
+    free(m->noise);
 }
 
 static int allocate_memory(struct race_memory *m, size_t n, size_t room)
@@ -266,8 +268,8 @@ static int allocate_memory(struct race_memory *m, size_t n, size_t room)
     m->true_us = calloc(n, sizeof(*m->true_us));
     m->n_calls = calloc(n, sizeof(*m->n_calls));
     m->weight = calloc(n, sizeof(*m->weight));
-    m->names = calloc(n, sizeof(*m->names));
-    return m->racers && m->samples && m->true_us && m->n_calls && m->weight && m->names ? 0 : -ENOMEM;
+    m->noise = calloc(n, sizeof(*m->noise));
+    return m->racers && m->samples && m->true_us && m->n_calls && m->weight && m->noise ? 0 : -ENOMEM;
 }
 
 static int report_race(const struct race_memory *m, size_t n, struct mf_sink *sink)
@@ -293,7 +295,7 @@ int mf_sim_race(struct mf_device *device, const struct mf_shape *shape, const st
                             .entries = entries,
                             .true_us = m.true_us,
                             .n_calls = m.n_calls,
-                            .names = m.names};
+                            .noise = m.noise};
     bool any = false;
     sink->phase(sink, MF_PHASE_VERIFY);
     for (size_t i = 0; i < n; i++) {

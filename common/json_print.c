@@ -1,0 +1,167 @@
+#include "common/json.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/text.h"
+
+#define PRINT_MAX      INT32_MAX /* as cJSON has it */
+#define EXACT_DIGITS   1e15      /* below it 15 digits name every integer */
+#define FRACTION       1000000
+#define FRACTION_LEAST 1e-4 /* below it cJSON writes an exponent */
+#define FRACTION_MOST  1e9  /* that 15 digits leave six of for the fraction */
+
+static void add_integer(struct mf_buf *b, uint64_t value)
+{
+    char digits[20];
+    size_t at = sizeof(digits);
+    do {
+        digits[--at] = (char)('0' + value % 10);
+        value /= 10;
+    } while (value > 0);
+    (void)mf_buf_add(b, digits + at, sizeof(digits) - at);
+}
+
+/* Millionths, without the zeros at the end. */
+static void add_fraction(struct mf_buf *b, uint64_t millionths)
+{
+    char text[7] = ".";
+    size_t n = sizeof(text);
+    for (size_t i = n; i-- > 1; millionths /= 10)
+        text[i] = (char)('0' + millionths % 10);
+    while (text[n - 1] == '0')
+        n--;
+    (void)mf_buf_add(b, text, n);
+}
+
+/* Integers, and what at most six digits behind the point say exactly, which times, ratios and identities are; false: another
+ * number. That those digits are the shortest text of the double is sure up to 15 of them. */
+static bool add_short_number(struct mf_buf *b, double d)
+{
+    double size = fabs(d);
+    if (!(size < EXACT_DIGITS))
+        return false;
+    uint64_t whole = (uint64_t)size, millionths = 0;
+    if (size > (double)whole) {
+        if (size < FRACTION_LEAST || size >= FRACTION_MOST)
+            return false;
+        millionths = (uint64_t)llround(size * FRACTION);
+        double read = (double)millionths / FRACTION;
+        if (read < size || read > size)
+            return false;
+        whole = millionths / FRACTION;
+        millionths %= FRACTION;
+    }
+    if (signbit(d))
+        (void)mf_buf_add(b, "-", 1);
+    add_integer(b, whole);
+    if (millionths > 0)
+        add_fraction(b, millionths);
+    return true;
+}
+
+/* cJSON prints a number by printf, and reads it again to see whether more digits are needed: a microsecond. Only what has no
+ * short text is left to it. */
+static void add_number(struct mf_buf *b, const cJSON *item)
+{
+    if (add_short_number(b, item->valuedouble))
+        return;
+    _cleanup_(mf_freep) char *text = cJSON_PrintUnformatted(item);
+    if (text)
+        (void)mf_buf_adds(b, text);
+    else
+        b->error = -ENOMEM;
+}
+
+static void add_escaped(struct mf_buf *b, unsigned char c)
+{
+    static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
+    const char *at = c ? strchr(from, c) : NULL;
+    if (at)
+        (void)mf_buf_add(b, (char[]){'\\', to[at - from]}, 2);
+    else
+        (void)mf_buf_addf(b, "\\u%04x", c);
+}
+
+static bool is_plain(unsigned char c)
+{
+    return c >= 0x20 && c < 0x80 && c != '"' && c != '\\';
+}
+
+static void add_text(struct mf_buf *b, const char *text)
+{
+    const unsigned char *p = (const unsigned char *)(text ? text : "");
+    size_t left = strlen((const char *)p);
+    (void)mf_buf_add(b, "\"", 1);
+    while (left > 0) {
+        size_t n = 0;
+        while (n < left && is_plain(p[n]))
+            n++;
+        (void)mf_buf_add(b, p, n);
+        p += n;
+        left -= n;
+        if (left == 0)
+            break;
+        n = mf_utf8_length(p, left);
+        if (n > 1)
+            (void)mf_buf_add(b, p, n);
+        else if (n == 1)
+            add_escaped(b, *p);
+        else
+            (void)mf_buf_add(b, "?", 1);
+        n = n > 0 ? n : 1;
+        p += n;
+        left -= n;
+    }
+    (void)mf_buf_add(b, "\"", 1);
+}
+
+static void add_value(struct mf_buf *b, const cJSON *item);
+
+static void add_members(struct mf_buf *b, const cJSON *item, const char brackets[2])
+{
+    bool named = cJSON_IsObject(item);
+    (void)mf_buf_add(b, brackets, 1);
+    for (const cJSON *member = item->child; member; member = member->next) {
+        if (named) {
+            add_text(b, member->string);
+            (void)mf_buf_add(b, ":", 1);
+        }
+        add_value(b, member);
+        if (member->next)
+            (void)mf_buf_add(b, ",", 1);
+    }
+    (void)mf_buf_add(b, brackets + 1, 1);
+}
+
+static void add_value(struct mf_buf *b, const cJSON *item)
+{
+    if (cJSON_IsNumber(item))
+        add_number(b, item);
+    else if (cJSON_IsString(item))
+        add_text(b, item->valuestring);
+    else if (cJSON_IsObject(item))
+        add_members(b, item, "{}");
+    else if (cJSON_IsArray(item))
+        add_members(b, item, "[]");
+    else if (cJSON_IsBool(item))
+        (void)mf_buf_adds(b, cJSON_IsTrue(item) ? "true" : "false");
+    else if (cJSON_IsRaw(item) && item->valuestring)
+        (void)mf_buf_adds(b, item->valuestring);
+    else
+        (void)mf_buf_adds(b, "null");
+}
+
+char *mf_json_print(const cJSON *json)
+{
+    struct mf_buf b;
+    if (!json)
+        return NULL;
+    mf_buf_init(&b, PRINT_MAX);
+    add_value(&b, json);
+    char *text = mf_buf_take(&b);
+    mf_buf_release(&b);
+    return text;
+}
