@@ -41,7 +41,17 @@ static struct mf_unit_result probe(struct mf_session *session, const struct mf_s
     ck_assert_uint_eq(sink.n_results, 1);
     if (ret_limit_ms)
         *ret_limit_ms = sink.limit_ms;
+    sink.results[0].samples = NULL; /* they were the sink's */
     return sink.results[0];
+}
+
+static double slowest(const struct planted_sink *sink)
+{
+    double most = 0;
+
+    for (size_t i = 0; i < MF_MIN(sink->results[0].n_samples, MF_ARRAY_LEN(sink->samples)); i++)
+        most = fmax(most, sink->samples[i]);
+    return most;
 }
 
 static double best_is(void *context, mf_ops covers)
@@ -527,28 +537,24 @@ START_TEST(warm_up)
     struct mf_shape s = planted_shape(0, 7);
     struct mf_unit_options o = defaults;
     struct planted_sink sink;
-    struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
+    struct mf_probe_step probed = {.id = 1, .step = planted_step(&s, "stage1", 16, PLANTED_NONE)};
     struct pipeline p = pipeline_of(&s, 4, PLANTED_NONE);
     struct mf_race_entry entry = {.id = 10, .forecast_us = WARM_US, .steps = p.steps, .n_steps = p.n};
     o.warmup = _i;
     struct mf_session *session = session_of(d, &s, NULL, &o);
     planted_device_warming(d, 1 + 3);
-    struct mf_unit_result r = probe(session, &step, NULL, NULL, NULL);
-    ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
-    double most = 0;
-    for (size_t i = 0; i < r.n_samples; i++)
-        most = fmax(most, r.samples[i]);
-    ck_assert_msg((most > WARM_US) == (_i < 3), "%g us after %d runs", most, _i);
+    planted_sink_init(&sink);
+    ck_assert_int_eq(mf_session_probe(session, &probed, 1, NULL, NULL, &sink.sink), 0);
+    ck_assert_uint_eq(sink.n_results, 1);
+    ck_assert_msg(sink.results[0].status == MF_STATUS_OK, "%s", sink.results[0].reason);
+    ck_assert_msg((slowest(&sink) > WARM_US) == (_i < 3), "%g us after %d runs", slowest(&sink), _i);
 
     planted_sink_init(&sink);
     planted_device_warming(d, 2 + 3);
     ck_assert_int_eq(mf_session_race(session, &entry, 1, &plan, &sink.sink), 0);
     ck_assert_uint_eq(sink.n_results, 1);
     ck_assert_msg(sink.results[0].status == MF_STATUS_OK, "%s", sink.results[0].reason);
-    most = 0;
-    for (size_t i = 0; i < MF_MIN(sink.results[0].n_samples, MF_ARRAY_LEN(sink.samples)); i++)
-        most = fmax(most, sink.samples[i]);
-    ck_assert_msg((most > WARM_US) == (_i < 3), "%g us after %d runs", most, _i);
+    ck_assert_msg((slowest(&sink) > WARM_US) == (_i < 3), "%g us after %d runs", slowest(&sink), _i);
     session = mf_session_free(session);
     d->ops->free(d);
 }
