@@ -13,8 +13,8 @@
 #include "common/text.h"
 #include "measure/memory.h"
 
-#define STEPS_MAX   16
-#define TIME_CAP_MS 10000
+#define TIME_CAP_MS   10000
+#define FAMILY_SO_CAP 4096 /* of --family-so */
 
 void mf_bench_opts(struct mf_bench_options *o, struct mf_opt opts[MF_BENCH_OPTS])
 {
@@ -54,10 +54,10 @@ static int out_of_memory(void)
 
 static int load_families(struct mf_bench *b)
 {
-    char files[MF_FMOE_NAMES_MAX], why[MF_REASON_MAX] = "";
+    char files[FAMILY_SO_CAP], why[MF_REASON_MAX] = "";
 
     if (mf_copy(files, sizeof(files), b->options.family_so ? b->options.family_so : "") < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "--family-so: longer than %d bytes", MF_FMOE_NAMES_MAX);
+        return mf_cli_fail(MF_EXIT_USAGE, "--family-so: longer than %d bytes", FAMILY_SO_CAP);
     for (char *at = files, *next; at && *at; at = next) {
         next = strchr(at, ',');
         if (next)
@@ -98,22 +98,9 @@ static int refuse(struct mf_bench_row *row, const char *why)
 /* A row whose pipeline is not to be had is one that fails: the others are run. */
 static int open_pipeline(const struct mf_bench *b, struct mf_bench_row *row)
 {
-    char text[MF_FMOE_NAMES_MAX], why[MF_REASON_MAX] = "";
-    const char *name[STEPS_MAX];
-    size_t n = 0;
-    int r;
+    char why[MF_REASON_MAX] = "";
+    int r = mf_pipeline_open(b->device, &row->shape, &b->extra, row->names, why, sizeof(why), &row->pipeline);
 
-    if (mf_copy(text, sizeof(text), row->names) < 0)
-        return refuse(row, "its pipeline's names are longer than any of ours");
-    for (char *at = text, *next; at; at = next) {
-        next = strchr(at, '|');
-        if (next)
-            *next++ = '\0';
-        if (n == STEPS_MAX)
-            return refuse(row, "its pipeline has more steps than any of ours");
-        name[n++] = at;
-    }
-    r = mf_pipeline_open_with(b->device, &row->shape, &b->extra, name, n, why, sizeof(why), &row->pipeline);
     if (r == -ENOMEM)
         return out_of_memory();
     return r < 0 ? refuse(row, why) : 0;
@@ -183,7 +170,7 @@ int mf_bench_rows_open(struct mf_bench_rows *r, const struct mf_bench *b, const 
     int code = 0;
 
     *r = (struct mf_bench_rows){0};
-    if (mf_fmoe_open_with(b->device, path, &b->extra, why, sizeof(why), &r->fmoe) < 0 ||
+    if (mf_fmoe_open(b->device, &path, 1, &b->extra, why, sizeof(why), &r->fmoe) < 0 ||
         mf_table_file_read(path, &table, why) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "%s", *why ? why : "out of memory");
     for (size_t i = 0; i < mf_fmoe_n_foreign(r->fmoe); i++)

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "common/pipeline_text.h"
 #include "common/text.h"
 #include "kernels/aiter.h"
 #include "kernels/family.h"
@@ -19,18 +20,13 @@ static bool is_wrong(struct mf_check_name *ret, enum mf_problem_code code, const
 static bool step_is_wrong(const char *text, size_t len, struct mf_check_name *ret)
 {
     char family[MF_FAMILY_NAME_MAX], step[MF_STEP_NAME_MAX];
-    const char *colon = memchr(text, ':', len);
-    size_t n_family = colon ? (size_t)(colon - text) : 0, n_step = colon ? len - n_family - 1 : 0;
 
-    if (!colon || n_family >= sizeof(family) || n_step >= sizeof(step)) {
+    if (mf_step_name_split(text, len, family, step) < 0) {
         mf_say(ret->reason, sizeof(ret->reason),
                "pipeline holds '%.*s', which is no family:step; export the row again",
                (int)MF_MIN(len, EXCERPT), text);
         return is_wrong(ret, MF_PROBLEM_KERNEL, "pipeline");
     }
-    memcpy(family, text, n_family);
-    memcpy(step, colon + 1, n_step);
-    family[n_family] = step[n_step] = '\0';
     if (!mf_is_name(step, MF_STEP_NAME_MAX - 1) ||
         (strcmp(family, "aiter") == 0 && !mf_aiter_name_parse(step))) {
         mf_say(ret->reason, sizeof(ret->reason),
@@ -49,15 +45,14 @@ static bool step_is_wrong(const char *text, size_t len, struct mf_check_name *re
 
 static bool pipeline_is_wrong(const char *pipeline, struct mf_check_name *ret)
 {
-    for (const char *p = pipeline;; p++) {
-        size_t len = strcspn(p, "|");
+    const char *name;
+    size_t len;
 
-        if (step_is_wrong(p, len, ret))
+    while (mf_pipeline_text_next(&pipeline, &name, &len)) {
+        if (step_is_wrong(name, len, ret))
             return true;
-        p += len;
-        if (!*p)
-            return false;
     }
+    return false;
 }
 
 static bool kernel_is_wrong(const struct mf_table_row *row, const char *name, const char *column,

@@ -28,7 +28,7 @@ static int read_tables(struct mf_device *device, const char *const *tables, size
 {
     char why[MF_REASON_MAX] = "";
     const struct mf_device_class *class = &device->info.class;
-    int r = mf_fmoe_open_set(device, tables, n, NULL, why, sizeof(why), ret);
+    int r = mf_fmoe_open(device, tables, n, NULL, why, sizeof(why), ret);
 
     if (r < 0)
         return fmoe_fail(error, r, "%s", why);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/path.h"
 #include "fmoe/private.h"
 #include "kernels/family.h"
 
@@ -36,20 +37,6 @@ static int64_t most_tokens(const struct fmoe_layer *l, int index)
     if (bucket < 32768)
         return bucket;
     return MF_MAX(bucket, bucket == 32768 ? MF_MIN(l->max_tokens, 131071) : l->max_tokens);
-}
-
-/* "family:step|family:step" cut in place. */
-static size_t split(char *text, const char *names[FMOE_STEPS_MAX])
-{
-    size_t n = 0;
-
-    for (char *at = text, *next; at && n < FMOE_STEPS_MAX; at = next) {
-        next = strchr(at, '|');
-        if (next)
-            *next++ = '\0';
-        names[n++] = at;
-    }
-    return n;
 }
 
 /* ---- choosing ---- */
@@ -95,43 +82,49 @@ static int take_choice(const struct fmoe *f, const struct mf_fmoe *table, const 
 
 /* ---- opening ---- */
 
+/* Code of a plan's steps, at codes: -> how many have some. */
+static size_t codes_of(const struct fmoe *f, const struct fmoe_layer *l, const struct plan *p, int index,
+                       struct mf_code *codes)
+{
+    struct mf_shape shape = shape_of(l, index);
+    const char *at = p->names, *name;
+    size_t len, n = 0;
+
+    shape.token = most_tokens(l, index);
+    for (int i = 0; i < MF_PATH_STEPS_MAX && mf_pipeline_text_next(&at, &name, &len); i++) {
+        char family_name[MF_FAMILY_NAME_MAX], step[MF_STEP_NAME_MAX];
+        const struct mf_family *family = NULL;
+
+        if (mf_step_name_split(name, len, family_name, step) == 0)
+            family = mf_family_find(f->device->ops->kind, family_name);
+        n += family && family->code && family->code(&f->device->info, &shape, step, &codes[n]) == 0;
+    }
+    return n;
+}
+
 /* Code of all plans at once, in as many processes as there are processors; what does not compile says so when it is opened. */
 static int compile_ahead(struct fmoe *f, const struct fmoe_layer *l, const struct plans *p)
 {
-    const size_t most = FMOE_BUCKETS * FMOE_STEPS_MAX;
     _cleanup_(mf_freep) struct mf_code *codes = NULL;
     _cleanup_(mf_freep) void *paths = NULL, *whys = NULL;
     size_t n = 0;
 
     if (!f->device->ops->compile)
         return 0;
-    codes = calloc(most, sizeof(*codes));
+    codes = calloc((size_t)FMOE_BUCKETS * MF_PATH_STEPS_MAX, sizeof(*codes));
     if (!codes)
         return -ENOMEM;
     for (int i = 0; i < FMOE_BUCKETS; i++) {
-        char *text = p->of[i].names && !p->of[i].pipeline ? strdup(p->of[i].names) : NULL;
-        const char *names[FMOE_STEPS_MAX];
-        struct mf_shape shape = shape_of(l, i);
-        size_t n_names = text ? split(text, names) : 0;
-
-        shape.token = most_tokens(l, i);
-        for (size_t k = 0; k < n_names; k++) {
-            char *step = strchr(names[k], ':');
-            const struct mf_family *family;
-            if (!step)
-                continue;
-            *step++ = '\0';
-            family = mf_family_find(f->device->ops->kind, names[k]);
-            n += family && family->code && family->code(&f->device->info, &shape, step, &codes[n]) == 0;
-        }
-        free(text);
+        if (!p->of[i].pipeline)
+            n += codes_of(f, l, &p->of[i], i, &codes[n]);
     }
-    paths = n > 0 ? calloc(n, PATH_MAX) : NULL;
-    whys = n > 0 ? calloc(n, MF_CODE_WHY_MAX) : NULL;
-    if (n > 0 && (!paths || !whys))
+    if (n == 0)
+        return 0;
+    paths = calloc(n, PATH_MAX);
+    whys = calloc(n, MF_CODE_WHY_MAX);
+    if (!paths || !whys)
         return -ENOMEM;
-    if (n > 0)
-        (void)f->device->ops->compile(f->device, codes, n, paths, whys);
+    (void)f->device->ops->compile(f->device, codes, n, paths, whys);
     return 0;
 }
 
@@ -165,15 +158,11 @@ static int open_plan(struct fmoe *f, struct fmoe_layer *l, int index, bool layou
                      struct fmoe_error *error, struct plan *p)
 {
     struct mf_shape shape = shape_of(l, index);
-    _cleanup_(mf_freep) char *text = strdup(p->names);
-    const char *names[FMOE_STEPS_MAX];
     char why[MF_REASON_MAX] = "";
     int r;
 
-    if (!text)
-        return fmoe_fail(error, -ENOMEM, "out of memory");
     shape.token = most_tokens(l, index);
-    r = mf_pipeline_open(f->device, &shape, names, split(text, names), why, sizeof(why), &p->pipeline);
+    r = mf_pipeline_open(f->device, &shape, NULL, p->names, why, sizeof(why), &p->pipeline);
     if (r < 0)
         return refuse(error, r == -ENOMEM ? r : -ENOTSUP, p, shape.token, why);
     for (int w = 0; w < 2 && r == 0; w++)

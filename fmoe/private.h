@@ -11,7 +11,6 @@
 
 #define FMOE_BUCKETS    17 /* 1, 2, 4, …, 32768, 131072 */
 #define FMOE_TOKENS_MAX (INT64_C(1) << 20)
-#define FMOE_STEPS_MAX  16
 
 /* What serves the calls of a bucket. */
 struct plan {

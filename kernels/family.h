@@ -30,6 +30,10 @@ struct mf_offer {
                   const char *format, ...) __attribute__((format(printf, 5, 6)));
 };
 
+/* reject of whoever asks only for the steps. */
+int mf_offer_unheard(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
+                     const char *format, ...) __attribute__((format(printf, 5, 6)));
+
 struct mf_kernel; /* the family's own: a step that is ready to launch */
 
 /* Buffers in the order of the step's needs and gives; workspace of step.workspace_bytes, 64-byte aligned,

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/pipeline_text.h"
 #include "common/production_lookup.h"
 #include "common/shape.h"
 #include "common/step.h"
@@ -15,14 +16,12 @@
 /* A pipeline bound to a shape: its steps opened, the artifacts between them laid out in one arena. */
 struct mf_pipeline;
 
-/* names: "family:step" in order. -EINVAL with the sentence in why: a name of no family, a step that is not legal
- * for the shape, an artifact that nothing gives, an op covered twice or not at all. */
-int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape, const char *const *names,
-                     size_t n, char *why, size_t why_cap, struct mf_pipeline **ret);
-/* The same with families beside the registry's; extra may be NULL. */
-int mf_pipeline_open_with(struct mf_device *device, const struct mf_shape *shape,
-                          const struct mf_family_set *extra, const char *const *names, size_t n, char *why,
-                          size_t why_cap, struct mf_pipeline **ret);
+/* text: its steps (common/pipeline_text.h), of extra's families (NULL: none) or the registry's. -EINVAL with the sentence in why: a
+ * name of no family, a step that is not legal for the shape, an artifact that nothing gives, an op covered twice or not at
+ * all. */
+int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape,
+                     const struct mf_family_set *extra, const char *text, char *why, size_t why_cap,
+                     struct mf_pipeline **ret);
 struct mf_pipeline *mf_pipeline_close(struct mf_pipeline *p);
 /* Bytes of arena a run needs: artifacts between steps and the largest workspace, 64-byte aligned. */
 size_t mf_pipeline_arena_bytes(const struct mf_pipeline *p);
@@ -37,10 +36,11 @@ struct mf_artifact mf_pipeline_weight(const struct mf_pipeline *p, enum mf_tenso
 int mf_pipeline_retoken(struct mf_pipeline *p, int64_t token);
 
 struct mf_fmoe_args {
-    struct mf_tensor_ref x, topk, w1,
-        w2;                 /* x bf16 in token order; ids of all ranks' experts, those that are none or not
-                                             here contribute nothing; weights, of those here, as mf_pipeline_weight says */
-    struct mf_tensor_ref y; /* bf16 [T,H] */
+    struct mf_tensor_ref x; /* bf16, in token order */
+    struct mf_tensor_ref
+        topk; /* ids of all ranks' experts: those that are none, or not here, contribute nothing */
+    struct mf_tensor_ref w1, w2; /* of the experts that are here, as mf_pipeline_weight says */
+    struct mf_tensor_ref y;      /* bf16 [T,H] */
     struct mf_tensor_ref calib;  /* of formats with a global factor (NVFP4); else unused */
     struct mf_tensor_ref b1, b2; /* of shapes that have such a bias: float [E,2I], gate first, and [E,H] */
     void *arena;
@@ -51,20 +51,13 @@ void mf_pipeline_bind(struct mf_pipeline *p, const struct mf_fmoe_args *args);
 int mf_pipeline_launch(struct mf_pipeline *p, size_t i);
 int mf_pipeline_run(struct mf_pipeline *p);
 
-#define MF_FMOE_NAMES_MAX 4096 /* of a pipeline */
-
 /* A tuned table in memory: rows of one device class, keyed as production does. */
 struct mf_fmoe;
-/* Reads a table written for consumer moefarm. A row that is malformed or of another kind of device is refused at load:
- * -EBADMSG with
- * file, line and reason in why. */
-int mf_fmoe_open(struct mf_device *device, const char *path, char *why, size_t why_cap, struct mf_fmoe **ret);
-/* The same with families beside the registry's; extra may be NULL. */
-int mf_fmoe_open_with(struct mf_device *device, const char *path, const struct mf_family_set *extra,
-                      char *why, size_t why_cap, struct mf_fmoe **ret);
-/* A set of tables, whose keys must not repeat: paths[n]. */
-int mf_fmoe_open_set(struct mf_device *device, const char *const *paths, size_t n,
-                     const struct mf_family_set *extra, char *why, size_t why_cap, struct mf_fmoe **ret);
+/* Reads a set of tables, paths[n], that were written for consumer moefarm; extra as in mf_pipeline_open. A row that is malformed or
+ * of another kind of device is refused at load, and so is a key that two rows of the set have: -EBADMSG with file, line and
+ * reason in why. */
+int mf_fmoe_open(struct mf_device *device, const char *const *paths, size_t n,
+                 const struct mf_family_set *extra, char *why, size_t why_cap, struct mf_fmoe **ret);
 struct mf_fmoe *mf_fmoe_close(struct mf_fmoe *f);
 size_t mf_fmoe_n_rows(const struct mf_fmoe *f);
 /* Rows of the class that are not served, for a step of theirs is of a family that this build does not have: one that
@@ -75,7 +68,7 @@ const char *mf_fmoe_foreign_path(const struct mf_fmoe *f, size_t i);
 /* Rows of any class. */
 size_t mf_fmoe_n_read(const struct mf_fmoe *f);
 #define MF_FMOE_FOREIGN_WHY "column pipeline names a family that this build does not have"
-/* Row i: its shape, its time, its pipeline names ("family:step|family:step"); texts live as long as f. */
+/* Row i: its shape, its time, its pipeline's text, which lives as long as f. */
 int mf_fmoe_row(const struct mf_fmoe *f, size_t i, struct mf_shape *ret_shape, double *ret_us,
                 const char **ret_pipeline);
 /* The file of row i, and its line there. */
@@ -96,8 +89,8 @@ int mf_fmoe_lookup(const struct mf_fmoe *f, const struct mf_shape *shape, enum m
  * A row is taken where this build offers every step of it for the shape, with the weights where they lie. Nothing is compiled
  * or opened. Its sentence in why on -ENOENT: no pipeline covers the layer. */
 struct mf_fmoe_choice {
-    char names[MF_FMOE_NAMES_MAX]; /* "family:step|family:step" */
-    size_t row;                    /* SIZE_MAX: by the third rule */
+    char names[MF_PIPELINE_TEXT_MAX];
+    size_t row; /* SIZE_MAX: by the third rule */
 };
 /* f: NULL for no table. w1, w2: the layouts that the weights lie in; NULL for any. shape: its token count is a bucket. */
 int mf_fmoe_fallback(const struct mf_fmoe *f, const struct mf_device *device, const struct mf_shape *shape,

@@ -114,18 +114,6 @@ static int take_step(struct mf_offer *offer, const struct mf_step *step)
     return 0;
 }
 
-__attribute__((format(printf, 5, 6))) static int pass_over(struct mf_offer *offer, const char *family,
-                                                           const char *kernel, const char *rule,
-                                                           const char *format, ...)
-{
-    (void)offer;
-    (void)family;
-    (void)kernel;
-    (void)rule;
-    (void)format;
-    return 0;
-}
-
 static int collect(struct offered *o, const struct mf_family_set *extra)
 {
     int r = 0;
@@ -139,30 +127,26 @@ static int collect(struct offered *o, const struct mf_family_set *extra)
 
 /* ---- rows ---- */
 
-static bool is_offered(const struct offered *o, const char *name, size_t len)
+static bool is_offered(const struct offered *o, const char *family, const char *step)
 {
     for (size_t i = 0; i < o->n; i++) {
-        const struct mf_step *s = &o->steps[i];
-        size_t family = strlen(s->family);
-
-        if (len > family && strncmp(name, s->family, family) == 0 && name[family] == ':' &&
-            strncmp(name + family + 1, s->name, len - family - 1) == 0 && !s->name[len - family - 1])
+        if (strcmp(o->steps[i].family, family) == 0 && strcmp(o->steps[i].name, step) == 0)
             return true;
     }
     return false;
 }
 
-static bool all_offered(const struct offered *o, const char *names)
+static bool all_offered(const struct offered *o, const char *pipeline)
 {
-    for (const char *at = names;; at++) {
-        size_t len = strcspn(at, "|");
+    char family[MF_FAMILY_NAME_MAX], step[MF_STEP_NAME_MAX];
+    const char *name;
+    size_t len;
 
-        if (!is_offered(o, at, len))
+    while (mf_pipeline_text_next(&pipeline, &name, &len)) {
+        if (mf_step_name_split(name, len, family, step) < 0 || !is_offered(o, family, step))
             return false;
-        at += len;
-        if (!*at)
-            return true;
     }
+    return true;
 }
 
 /* Steps of one layer model: its larger counts first, each set by nearness. Others' by distance; INFINITY: of another kind. */
@@ -222,7 +206,7 @@ static int cheapest(const struct offered *o, char *why, size_t why_cap, struct m
         .gap_us = balance_of(o->device).gap_us,
         .keep = 1,
     };
-    size_t n = 0, at = 0;
+    size_t n = 0;
     int r;
 
     if (!steps)
@@ -237,11 +221,10 @@ static int cheapest(const struct offered *o, char *why, size_t why_cap, struct m
                o->device->info.class.cu_num);
         return -ENOENT;
     }
+    ret->names[0] = '\0';
     for (int32_t i = 0; i < paths[0].n; i++) {
         const struct mf_step *step = &o->steps[paths[0].steps[i]];
-        mf_say(ret->names + at, sizeof(ret->names) - at, "%s%s:%s", i > 0 ? "|" : "", step->family,
-               step->name);
-        at += strlen(ret->names + at);
+        (void)mf_pipeline_text_add(ret->names, sizeof(ret->names), step->family, step->name);
     }
     ret->row = SIZE_MAX;
     return 0;
@@ -252,7 +235,7 @@ int mf_fmoe_fallback(const struct mf_fmoe *f, const struct mf_device *device, co
                      size_t why_cap, struct mf_fmoe_choice *ret)
 {
     struct offered o = {
-        .offer = {take_step, pass_over}, .device = device, .shape = shape, .layout = {w1, w2}};
+        .offer = {take_step, mf_offer_unheard}, .device = device, .shape = shape, .layout = {w1, w2}};
     int r = collect(&o, extra);
 
     mf_say(why, why_cap, "%s", "");

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 
 #include "common/cleanup.h"
+#include "common/path.h"
 #include "common/text.h"
 
 #define ALIGN         64
-#define MAX_STEPS     16
-#define MAX_ARTIFACTS (2 * MAX_STEPS * MF_STEP_ARTIFACTS_MAX)
+#define MAX_ARTIFACTS (2 * MF_PATH_STEPS_MAX * MF_STEP_ARTIFACTS_MAX)
 
 /* An artifact that is alive somewhere in the pipeline. Two steps that give the same one are two of these. */
 struct slot {
@@ -38,7 +38,7 @@ struct mf_pipeline {
     struct mf_shape shape;
     int64_t most; /* tokens: as it was opened */
     size_t n_steps;
-    struct bound_step steps[MAX_STEPS];
+    struct bound_step steps[MF_PATH_STEPS_MAX];
     size_t n_slots;
     struct slot slots[MAX_ARTIFACTS];
     size_t arena_bytes, workspace_offset;
@@ -81,25 +81,12 @@ __attribute__((format(printf, 5, 6))) static int take_rejection(struct mf_offer 
     return 0;
 }
 
-/* "family:step" into its two parts. */
-static int split_name(const char *name, char family[MF_FAMILY_NAME_MAX], const char **ret_step)
-{
-    const char *colon = strchr(name, ':');
-    if (!colon || (size_t)(colon - name) >= MF_FAMILY_NAME_MAX)
-        return -EINVAL;
-    memcpy(family, name, (size_t)(colon - name));
-    family[colon - name] = 0;
-    *ret_step = colon + 1;
-    return 0;
-}
-
-static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, const char *name,
+static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, const char *name, size_t len,
                      struct bound_step *b, char *why, size_t cap)
 {
-    char family[MF_FAMILY_NAME_MAX];
-    const char *step_name;
-    if (split_name(name, family, &step_name) < 0) {
-        mf_say(why, cap, "\"%s\" is no step: write family:step", name);
+    char family[MF_FAMILY_NAME_MAX], step_name[MF_STEP_NAME_MAX];
+    if (mf_step_name_split(name, len, family, step_name) < 0) {
+        mf_say(why, cap, "\"%.*s\" is no step: write family:step", (int)len, name);
         return -EINVAL;
     }
     b->family = mf_family_set_find(extra, p->device->ops->kind, family);
@@ -122,7 +109,7 @@ static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, c
     p->device->words[0] = '\0';
     r = b->family->open(b->family, p->device, &p->shape, step_name, &b->kernel);
     if (r < 0)
-        mf_say(why, cap, "%s does not open for this shape: %s", name,
+        mf_say(why, cap, "%s:%s does not open for this shape: %s", family, step_name,
                *p->device->words ? p->device->words : strerror(-r));
     return r;
 }
@@ -330,14 +317,29 @@ static int two_layouts(const struct mf_pipeline *p, char *why, size_t cap)
     return 0;
 }
 
-int mf_pipeline_open_with(struct mf_device *device, const struct mf_shape *shape,
-                          const struct mf_family_set *extra, const char *const *names, size_t n, char *why,
-                          size_t why_cap, struct mf_pipeline **ret)
+static int find_steps(struct mf_pipeline *p, const struct mf_family_set *extra, const char *text, char *why,
+                      size_t why_cap)
 {
-    if (n == 0 || n > MAX_STEPS) {
-        mf_say(why, why_cap, "a pipeline of %zu steps: it has 1 to %d", n, MAX_STEPS);
+    const char *at = text, *name;
+    size_t len, n = 0;
+    int r = 0;
+    while (mf_pipeline_text_next(&at, &name, &len))
+        n++;
+    if (n > MF_PATH_STEPS_MAX) {
+        mf_say(why, why_cap, "a pipeline of %zu steps: it has 1 to %d", n, MF_PATH_STEPS_MAX);
         return -EINVAL;
     }
+    for (at = text; r == 0 && mf_pipeline_text_next(&at, &name, &len);) {
+        p->n_steps++;
+        r = find_step(p, extra, name, len, &p->steps[p->n_steps - 1], why, why_cap);
+    }
+    return r;
+}
+
+int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape,
+                     const struct mf_family_set *extra, const char *text, char *why, size_t why_cap,
+                     struct mf_pipeline **ret)
+{
     struct mf_pipeline *p = calloc(1, sizeof(*p));
     if (!p) {
         mf_say(why, why_cap, "out of memory");
@@ -346,11 +348,7 @@ int mf_pipeline_open_with(struct mf_device *device, const struct mf_shape *shape
     p->device = device;
     p->shape = *shape;
     p->most = shape->token;
-    int r = 0;
-    for (size_t i = 0; i < n && r == 0; i++) {
-        p->n_steps = i + 1;
-        r = find_step(p, extra, names[i], &p->steps[i], why, why_cap);
-    }
+    int r = find_steps(p, extra, text, why, why_cap);
     if (r == 0)
         r = wire(p, why, why_cap);
     if (r == 0)
@@ -363,12 +361,6 @@ int mf_pipeline_open_with(struct mf_device *device, const struct mf_shape *shape
     mf_say(why, why_cap, "%s", "");
     *ret = p;
     return 0;
-}
-
-int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape, const char *const *names,
-                     size_t n, char *why, size_t why_cap, struct mf_pipeline **ret)
-{
-    return mf_pipeline_open_with(device, shape, NULL, names, n, why, why_cap, ret);
 }
 
 struct mf_pipeline *mf_pipeline_close(struct mf_pipeline *p)

@@ -46,25 +46,21 @@ enum verdict { SERVED, FOREIGN, BROKEN };
 static enum verdict judge_name(const char *name, size_t len, const char *device_kind,
                                const struct mf_family_set *extra, const char **ret_why)
 {
-    char text[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX], *step = NULL;
+    char family_name[MF_FAMILY_NAME_MAX], step[MF_STEP_NAME_MAX];
     const struct mf_family *family;
+    int r = mf_step_name_split(name, len, family_name, step);
 
-    *ret_why = "a step's name is longer than any of ours";
-    if (len >= sizeof(text))
+    if (r < 0) {
+        *ret_why = r == -EINVAL ? "column pipeline has to hold family:step|family:step"
+                                : "column pipeline holds a name that is longer than any of ours";
         return BROKEN;
-    memcpy(text, name, len);
-    text[len] = '\0';
-    *ret_why = "column pipeline has to hold family:step|family:step";
-    step = strchr(text, ':');
-    if (!step)
-        return BROKEN;
-    *step++ = '\0';
+    }
     *ret_why = "column pipeline names a step of characters that no step has";
     if (!mf_is_name(step, MF_STEP_NAME_MAX - 1))
         return BROKEN;
     *ret_why = MF_FMOE_FOREIGN_WHY;
-    family = mf_family_set_find(extra, device_kind, text);
-    if (!family && !mf_family_find(NULL, text))
+    family = mf_family_set_find(extra, device_kind, family_name);
+    if (!family && !mf_family_find(NULL, family_name))
         return FOREIGN;
     *ret_why = "column pipeline names a family of another kind of device";
     return family && strcmp(family->device_kind, device_kind) == 0 ? SERVED : BROKEN;
@@ -73,8 +69,9 @@ static enum verdict judge_name(const char *name, size_t len, const char *device_
 static enum verdict judge_row(const struct mf_table_row *row, const char *device_kind,
                               const struct mf_family_set *extra, const char **ret_why)
 {
-    const char *pipeline = row->own[MF_OWN_PIPELINE], *why;
+    const char *pipeline = row->own[MF_OWN_PIPELINE], *name, *why;
     enum verdict row_is = SERVED;
+    size_t len;
 
     *ret_why = "column pipeline is empty: the row was not tuned by moefarm; export with consumer=moefarm";
     if (!pipeline || !*pipeline)
@@ -82,18 +79,15 @@ static enum verdict judge_row(const struct mf_table_row *row, const char *device
     *ret_why = "column us has to be a positive time";
     if (!(row->us > 0) || !isfinite(row->us))
         return BROKEN;
-    for (const char *p = pipeline;; p++) {
-        size_t len = strcspn(p, "|");
-        enum verdict name_is = judge_name(p, len, device_kind, extra, &why);
+    while (row_is != BROKEN && mf_pipeline_text_next(&pipeline, &name, &len)) {
+        enum verdict name_is = judge_name(name, len, device_kind, extra, &why);
 
         if (name_is > row_is) {
             row_is = name_is;
             *ret_why = why;
         }
-        p += len;
-        if (row_is == BROKEN || !*p)
-            return row_is;
     }
+    return row_is;
 }
 
 static int refuse(const char *path, int64_t line, const char *reason, char *why, size_t why_cap)
@@ -181,8 +175,8 @@ static int read_file(struct file *file, const char *path, char *why, size_t why_
     return file->index_of ? 0 : -ENOMEM;
 }
 
-int mf_fmoe_open_set(struct mf_device *device, const char *const *paths, size_t n,
-                     const struct mf_family_set *extra, char *why, size_t why_cap, struct mf_fmoe **ret)
+int mf_fmoe_open(struct mf_device *device, const char *const *paths, size_t n,
+                 const struct mf_family_set *extra, char *why, size_t why_cap, struct mf_fmoe **ret)
 {
     _cleanup_(mf_fmoe_closep) struct mf_fmoe *f = calloc(1, sizeof(*f));
     size_t n_rows = 0;
@@ -215,17 +209,6 @@ int mf_fmoe_open_set(struct mf_device *device, const char *const *paths, size_t 
         return r;
     *ret = MF_TAKE(f);
     return 0;
-}
-
-int mf_fmoe_open_with(struct mf_device *device, const char *path, const struct mf_family_set *extra,
-                      char *why, size_t why_cap, struct mf_fmoe **ret)
-{
-    return mf_fmoe_open_set(device, &path, 1, extra, why, why_cap, ret);
-}
-
-int mf_fmoe_open(struct mf_device *device, const char *path, char *why, size_t why_cap, struct mf_fmoe **ret)
-{
-    return mf_fmoe_open_with(device, path, NULL, why, why_cap, ret);
 }
 
 struct mf_fmoe *mf_fmoe_close(struct mf_fmoe *f)

@@ -50,6 +50,13 @@ bool mf_family_on_request(const struct mf_family *f)
     return f == &mf_family_aiter || f == &mf_family_hip_permute;
 }
 
+int mf_offer_unheard(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
+                     const char *format, ...)
+{
+    (void)o, (void)family, (void)kernel, (void)rule, (void)format;
+    return 0;
+}
+
 static bool is_listed(const char *list, const char *name)
 {
     size_t n = strlen(name);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "common/path.h"
 #include "common/stats.h"
 #include "common/text.h"
 #include "measure/entrant.h"
@@ -12,7 +13,6 @@
 #include "measure/session.h"
 #include "measure/session_data.h"
 
-#define STEPS_MAX     16
 #define HANG_FACTOR   20.0
 #define HANG_LEAST_MS 2000
 
@@ -35,19 +35,17 @@ struct race {
 
 static enum mf_status open_pipeline(struct race *r, struct finalist *f, char reason[MF_REASON_MAX])
 {
-    char names[STEPS_MAX][MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];
-    const char *pointers[STEPS_MAX];
-    if (f->entry->n_steps > STEPS_MAX) {
-        mf_say(reason, MF_REASON_MAX, "a pipeline of more than %d steps", STEPS_MAX);
-        return MF_STATUS_UNSUPPORTED;
-    }
-    for (size_t i = 0; i < f->entry->n_steps; i++) {
+    char text[MF_PIPELINE_TEXT_MAX] = "";
+    int result = 0;
+    for (size_t i = 0; i < f->entry->n_steps && result == 0; i++) {
         const struct mf_step *step = &f->entry->steps[i];
-        mf_say(names[i], sizeof(names[i]), "%s:%s", step->family, step->name);
-        pointers[i] = names[i];
+        result = mf_pipeline_text_add(text, sizeof(text), step->family, step->name);
     }
-    int result = mf_pipeline_open_with(r->s->device, &r->s->shape, r->s->extra, pointers, f->entry->n_steps,
-                                       reason, MF_REASON_MAX, &f->pipeline);
+    if (result < 0)
+        mf_say(reason, MF_REASON_MAX, "a pipeline of more than %d steps", MF_PATH_STEPS_MAX);
+    else
+        result = mf_pipeline_open(r->s->device, &r->s->shape, r->s->extra, text, reason, MF_REASON_MAX,
+                                  &f->pipeline);
     if (result < 0)
         return result == -ENOMEM ? MF_STATUS_NO_MEMORY : MF_STATUS_UNSUPPORTED;
     return mf_entrant_init(&f->entrant, &r->course, f->pipeline, reason);

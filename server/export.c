@@ -1,6 +1,7 @@
 #include "server/export.h"
 
 #include "common/json.h"
+#include "common/pipeline_text.h"
 #include "common/production_key.h"
 #include "common/routing.h"
 #include "common/table_formula.h"
@@ -49,12 +50,9 @@ static void cell(char *dst, size_t cap, const char *text)
 
 void mf_export_join(const struct mf_export_config *c, char *dst, size_t cap)
 {
-    size_t len = 0;
-    *dst = 0;
-    for (int i = 0; i < c->n_steps; i++) {
-        mf_say(dst + len, cap - len, "%s%s:%s", i ? "|" : "", c->steps[i].family, c->steps[i].name);
-        len += strlen(dst + len);
-    }
+    *dst = '\0';
+    for (int i = 0; i < c->n_steps; i++)
+        (void)mf_pipeline_text_add(dst, cap, c->steps[i].family, c->steps[i].name);
 }
 
 /* The step that holds gemm1, the one that holds gemm2; the same when one does both. NULL: neither. */

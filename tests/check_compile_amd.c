@@ -168,13 +168,6 @@ static int take_step(struct mf_offer *o, const struct mf_step *s)
     return 0;
 }
 
-__attribute__((format(printf, 5, 6))) static int
-take_no(struct mf_offer *o, const char *family, const char *kernel, const char *rule, const char *format, ...)
-{
-    (void)o, (void)family, (void)kernel, (void)rule, (void)format;
-    return 0;
-}
-
 /* ---- a device that only looks at launches: what a family would ask of one is checked against the code's own words ---- */
 
 struct looker {
@@ -252,7 +245,7 @@ static void code_of(const struct target *target, const int *row, struct made *re
     struct mf_device_info device = {.class = {.cu_num = 104}, .cores = 104};
     static struct heard h;
 
-    h = (struct heard){{take_step, take_no}, f->name, kernels[row[KERNEL]].prefix, 0, {{0}}};
+    h = (struct heard){{take_step, mf_offer_unheard}, f->name, kernels[row[KERNEL]].prefix, 0, {{0}}};
     mf_say(device.class.gfx, sizeof(device.class.gfx), "%s", target->gfx);
     ck_assert_int_eq(mf_family_enumerate(f, &device, &shape, &h.offer), 0);
     ck_assert_msg(h.n > 0, "no step %s… for %s", h.prefix, target->gfx);

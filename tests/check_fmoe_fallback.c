@@ -26,21 +26,11 @@ static void close_device(void)
 
 static struct mf_pipeline *must_open(const struct mf_shape *s, const struct mf_fmoe_choice *choice)
 {
-    static char text[MF_FMOE_NAMES_MAX];
-    const char *names[16];
     struct mf_pipeline *p = NULL;
     char why[MF_REASON_MAX];
-    size_t n = 0;
 
-    ck_assert_int_ge(mf_copy(text, sizeof(text), choice->names), 0);
-    for (char *at = text, *next; at; at = next) {
-        next = strchr(at, '|');
-        if (next)
-            *next++ = '\0';
-        names[n++] = at;
-    }
-    ck_assert_msg(mf_pipeline_open(device, s, names, n, why, sizeof(why), &p) == 0, "%s: %s", choice->names,
-                  why);
+    ck_assert_msg(mf_pipeline_open(device, s, NULL, choice->names, why, sizeof(why), &p) == 0, "%s: %s",
+                  choice->names, why);
     return p;
 }
 

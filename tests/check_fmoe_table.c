@@ -35,6 +35,13 @@ static void write_table(const char *text)
     ck_assert_int_eq(close(fd), 0);
 }
 
+static int open_table(char why[MF_REASON_MAX], struct mf_fmoe **ret)
+{
+    const char *paths[] = {path};
+
+    return mf_fmoe_open(&device, paths, 1, NULL, why, MF_REASON_MAX, ret);
+}
+
 static void remove_table(void)
 {
     (void)unlink(path);
@@ -60,13 +67,13 @@ static const char good[] = HEADER ROW_OF("gfx942,304", "4", "7.0", "asm:x") ROW(
 START_TEST(rows)
 {
     struct mf_fmoe *f = NULL;
-    char why[320] = "", text[MF_SHAPE_TEXT_MAX];
+    char why[MF_REASON_MAX] = "", text[MF_SHAPE_TEXT_MAX];
     const char *pipeline;
     struct mf_shape shape;
     double us;
 
     write_table(good);
-    ck_assert_msg(mf_fmoe_open(&device, path, why, sizeof(why), &f) == 0, "%s", why);
+    ck_assert_msg(open_table(why, &f) == 0, "%s", why);
     ck_assert_uint_eq(mf_fmoe_n_rows(f), 2);
     ck_assert_int_eq(mf_fmoe_row(f, 0, &shape, &us, &pipeline), 0);
     ck_assert_int_eq(shape.token, 4);
@@ -96,11 +103,11 @@ START_TEST(look_up)
 {
     struct mf_shape shape = shape_of(lookups[_i].token);
     struct mf_fmoe *f = NULL;
-    char why[320] = "";
+    char why[MF_REASON_MAX] = "";
     size_t row = 99;
 
     write_table(good);
-    ck_assert_msg(mf_fmoe_open(&device, path, why, sizeof(why), &f) == 0, "%s", why);
+    ck_assert_msg(open_table(why, &f) == 0, "%s", why);
     shape.inter_dim = lookups[_i].inter_dim;
     ck_assert_int_eq(mf_fmoe_lookup(f, &shape, MF_LOOKUP_MOEFARM, &row), lookups[_i].r);
     if (lookups[_i].r == 0)
@@ -121,7 +128,7 @@ START_TEST(ranks_share_rows)
         {"ep:64/192", 0, 3}, {"ep:0/256", -ENOENT, 0}, {"b1+ep:0/384", -ENOENT, 0},
     };
     struct mf_fmoe *f = NULL;
-    char why[320] = "", text[8192];
+    char why[MF_REASON_MAX] = "", text[8192];
 
 #define FORM(T, form)                                                                      \
     "sim-x,2," KEY(T) "16,0,50.0,a,0.0%,40.0,b,0.0%,90.0,0,0,0,1.0,2.0,sim:a,w1=row,some " \
@@ -129,7 +136,7 @@ START_TEST(ranks_share_rows)
     mf_say(text, sizeof(text), "%.*s,form\n%s", (int)strlen(HEADER) - 1, HEADER,
            FORM("4", "") FORM("4", "ep:0/384") FORM("4", "ep:96/384") FORM("4", "ep:0/192"));
     write_table(text);
-    ck_assert_msg(mf_fmoe_open(&device, path, why, sizeof(why), &f) == 0, "%s", why);
+    ck_assert_msg(open_table(why, &f) == 0, "%s", why);
     for (size_t i = 0; i < MF_ARRAY_LEN(calls); i++) {
         struct mf_shape shape = shape_of(3);
         const char *reason;
@@ -167,10 +174,10 @@ static const struct {
 START_TEST(refused)
 {
     struct mf_fmoe *f = NULL;
-    char why[320] = "";
+    char why[MF_REASON_MAX] = "";
 
     write_table(refusals[_i].table);
-    ck_assert_int_eq(mf_fmoe_open(&device, path, why, sizeof(why), &f), refusals[_i].r);
+    ck_assert_int_eq(open_table(why, &f), refusals[_i].r);
     ck_assert_ptr_null(f);
     ck_assert_msg(strstr(why, refusals[_i].why) != NULL, "'%s' does not say '%s'", why, refusals[_i].why);
     ck_assert_msg(*why != '\0', "no reason");
@@ -182,12 +189,12 @@ START_TEST(foreign_rows)
 {
     struct mf_shape shape = shape_of(8);
     struct mf_fmoe *f = NULL;
-    char why[320] = "";
+    char why[MF_REASON_MAX] = "";
     size_t row = 99;
 
     write_table(HEADER ROW("4", "90.5", "sim:a|sim:b") ROW("8", "80.0", "sim:a|unheardof:b")
                     ROW("16", "120.25", "sim:c"));
-    ck_assert_msg(mf_fmoe_open(&device, path, why, sizeof(why), &f) == 0, "%s", why);
+    ck_assert_msg(open_table(why, &f) == 0, "%s", why);
     ck_assert_uint_eq(mf_fmoe_n_rows(f), 2);
     ck_assert_uint_eq(mf_fmoe_n_foreign(f), 1);
     ck_assert_int_eq(mf_fmoe_foreign_line(f, 0), 3);
@@ -202,10 +209,10 @@ END_TEST
 START_TEST(missing_file)
 {
     struct mf_fmoe *f = NULL;
-    char why[320] = "";
+    char why[MF_REASON_MAX] = "";
 
     mf_say(path, sizeof(path), "/nonexistent/tuned_fmoe.csv");
-    ck_assert_int_eq(mf_fmoe_open(&device, path, why, sizeof(why), &f), -ENOENT);
+    ck_assert_int_eq(open_table(why, &f), -ENOENT);
     ck_assert_msg(strstr(why, path) != NULL, "%s", why);
 }
 END_TEST

@@ -122,7 +122,7 @@ START_TEST(same_row)
         names[i] = paths[i];
         ck_assert_msg(mf_table_file_read(paths[i], &tables[i], why) == 0, "%s", why);
     }
-    ck_assert_msg(mf_fmoe_open_set(&device, names, TABLES, NULL, why, sizeof(why), &f) == 0, "%s", why);
+    ck_assert_msg(mf_fmoe_open(&device, names, TABLES, NULL, why, sizeof(why), &f) == 0, "%s", why);
     for (int i = 0; i < N_CALLS; i++) {
         struct mf_shape call = draw_layer(), shape;
         enum mf_lookup by = rules[i % 2];

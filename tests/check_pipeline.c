@@ -116,26 +116,24 @@ static const struct mf_family_set set = {list, 4};
 /* ---- refusals ---- */
 
 static const struct {
-    const char *names[8];
+    const char *pipeline;
     const char *why;
 } refused[] = {
-    {{"planted"}, "\"planted\" is no step: write family:step"},
-    {{"averyveryverylongfamily:x"}, "is no step: write family:step"},
-    {{"nobody:x"}, "\"nobody\" is no family of a cpu device"},
-    {{"else:zero"}, "\"else\" is no family of a cpu device"},
-    {{"planted:sort.5"}, "family planted offers no step sort.5 for this shape"},
-    {{"odd:never"}, "odd:never is not legal for this shape (size): H is 160, it wants 4096"},
-    {{"planted:stage1.4"}, "stage1.4 needs sorted/index/none/sorted.4, which nothing before it gives"},
-    {{"planted:sort.16", "planted:stage1.4"}, "stage1.4 needs sorted/index/none/sorted.4"},
-    {{"planted:sort.4", "planted:stage1.4", "planted:stage2.4"},
-     "no step gives the layer's output, y in bf16"},
-    {{"planted:sort.4", "odd:again", "planted:stage1.4", "planted:stage2.4", "planted:combine"},
-     "again covers sort again"},
-    {{"planted:sort.4", "planted:stage1.4", "planted:stage2.4", "odd:panel", "planted:combine"},
+    {"planted", "\"planted\" is no step: write family:step"},
+    {"averyveryverylongfamily:x", "is no step: write family:step"},
+    {"nobody:x", "\"nobody\" is no family of a cpu device"},
+    {"else:zero", "\"else\" is no family of a cpu device"},
+    {"planted:sort.5", "family planted offers no step sort.5 for this shape"},
+    {"odd:never", "odd:never is not legal for this shape (size): H is 160, it wants 4096"},
+    {"planted:stage1.4", "stage1.4 needs sorted/index/none/sorted.4, which nothing before it gives"},
+    {"planted:sort.16|planted:stage1.4", "stage1.4 needs sorted/index/none/sorted.4"},
+    {"planted:sort.4|planted:stage1.4|planted:stage2.4", "no step gives the layer's output, y in bf16"},
+    {"planted:sort.4|odd:again|planted:stage1.4|planted:stage2.4|planted:combine", "again covers sort again"},
+    {"planted:sort.4|planted:stage1.4|planted:stage2.4|odd:panel|planted:combine",
      "w1 is wanted in two layouts, row and panel16"},
-    {{"odd:odd"}, "the shape has no artifact g/f32/none/token"},
-    {{"odd:cast"}, "cast needs y/f32/none/token, which nothing before it gives"},
-    {{"odd:zero", "odd:cast"}, "cast needs y/f32/none/token, which nothing before it gives"},
+    {"odd:odd", "the shape has no artifact g/f32/none/token"},
+    {"odd:cast", "cast needs y/f32/none/token, which nothing before it gives"},
+    {"odd:zero|odd:cast", "cast needs y/f32/none/token, which nothing before it gives"},
 };
 
 START_TEST(refusal)
@@ -144,10 +142,7 @@ START_TEST(refusal)
     struct mf_shape s = planted_shape(0, 5);
     struct mf_pipeline *p = NULL;
     char why[MF_REASON_MAX];
-    size_t n = 0;
-    while (n < 8 && refused[_i].names[n])
-        n++;
-    ck_assert_int_eq(mf_pipeline_open_with(d, &s, &set, refused[_i].names, n, why, sizeof(why), &p), -EINVAL);
+    ck_assert_int_eq(mf_pipeline_open(d, &s, &set, refused[_i].pipeline, why, sizeof(why), &p), -EINVAL);
     ck_assert_msg(strstr(why, refused[_i].why) != NULL, "\"%s\", expected \"%s\"", why, refused[_i].why);
     ck_assert_ptr_null(p);
     d->ops->free(d);
@@ -160,11 +155,10 @@ START_TEST(share_of_the_experts)
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 5);
     struct mf_pipeline *p = NULL;
-    const char *const names[] = {"planted:sort.4"};
     char why[MF_REASON_MAX];
     s.ep_first = 1;
     s.ep_experts = s.expert + 2;
-    ck_assert_int_eq(mf_pipeline_open_with(d, &s, &set, names, 1, why, sizeof(why), &p), -EINVAL);
+    ck_assert_int_eq(mf_pipeline_open(d, &s, &set, "planted:sort.4", why, sizeof(why), &p), -EINVAL);
     ck_assert_ptr_nonnull(strstr(why,
                                  "planted:planted is not legal for this shape (ep): the shape is a rank's "
                                  "share, experts 1 to "));
@@ -177,12 +171,12 @@ START_TEST(length)
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 5);
     struct mf_pipeline *p = NULL;
-    const char *names[17];
-    char why[MF_REASON_MAX];
+    char text[17 * 9 + 1] = "", why[MF_REASON_MAX];
     for (int i = 0; i < 17; i++)
-        names[i] = "odd:zero";
-    ck_assert_int_eq(mf_pipeline_open_with(d, &s, &set, names, 0, why, sizeof(why), &p), -EINVAL);
-    ck_assert_int_eq(mf_pipeline_open_with(d, &s, &set, names, 17, why, sizeof(why), &p), -EINVAL);
+        ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), "odd", "zero"), 0);
+    ck_assert_int_eq(mf_pipeline_open(d, &s, &set, "", why, sizeof(why), &p), -EINVAL);
+    ck_assert_str_eq(why, "\"\" is no step: write family:step");
+    ck_assert_int_eq(mf_pipeline_open(d, &s, &set, text, why, sizeof(why), &p), -EINVAL);
     ck_assert_str_eq(why, "a pipeline of 17 steps: it has 1 to 16");
     d->ops->free(d);
 }
@@ -233,11 +227,14 @@ static void layer_release(struct layer *l)
         free(all[i]);
 }
 
-static const char *const plain[] = {"planted:sort.16", "planted:quant1", "planted:stage1.16",
-                                    "planted:stage2.16", "planted:combine"};
-static const char *const accumulating[] = {"planted:sort.4", "planted:quant1",   "planted:stage1.4",
-                                           "odd:zero",       "planted:stage2.4", "odd:accumulate",
-                                           "odd:cast"};
+/* Quantising comes second, in formats that do. */
+static const struct {
+    const char *sort, *others;
+    size_t n; /* with both */
+} chains[] = {
+    {"planted:sort.16", "planted:stage1.16|planted:stage2.16|planted:combine", 4},
+    {"planted:sort.4", "planted:stage1.4|odd:zero|planted:stage2.4|odd:accumulate|odd:cast", 6},
+};
 
 /* Every format, both ways to combine, with biases and without, an arena full of NaN with a band behind it: the output is the
  * reference's, of fewer tokens than it was opened for. */
@@ -248,22 +245,19 @@ START_TEST(runs_the_layer)
     struct mf_pipeline *p = NULL;
     struct layer l;
     s.has_b1 = s.has_b2 = _i >= 2 * PLANTED_N_FORMATS;
-    const char *const *all = _i % 2 ? accumulating : plain, *names[8];
-    size_t n_all = _i % 2 ? MF_ARRAY_LEN(accumulating) : MF_ARRAY_LEN(plain), n = 0;
-    char why[MF_REASON_MAX];
-    for (size_t i = 0; i < n_all; i++) {
-        if (s.q_type != MF_QTYPE_NO || i != 1)
-            names[n++] = all[i];
-    }
+    bool quantises = s.q_type != MF_QTYPE_NO;
+    char text[MF_PIPELINE_TEXT_MAX], why[MF_REASON_MAX];
+    mf_say(text, sizeof(text), "%s|%s%s", chains[_i % 2].sort, quantises ? "planted:quant1|" : "",
+           chains[_i % 2].others);
     layer_make(&l, &s);
     bucket = s;
     bucket.token = 16;
-    ck_assert_msg(mf_pipeline_open_with(d, &bucket, &set, names, n, why, sizeof(why), &p) == 0, "%s", why);
+    ck_assert_msg(mf_pipeline_open(d, &bucket, &set, text, why, sizeof(why), &p) == 0, "%s", why);
     ck_assert_int_eq(mf_pipeline_retoken(p, 17), -EINVAL);
     ck_assert_int_eq(mf_pipeline_retoken(p, 0), -EINVAL);
     ck_assert_int_eq(mf_pipeline_retoken(p, 16), 0);
     ck_assert_int_eq(mf_pipeline_retoken(p, 9), 0);
-    ck_assert_uint_eq(mf_pipeline_n_steps(p), n);
+    ck_assert_uint_eq(mf_pipeline_n_steps(p), chains[_i % 2].n + quantises);
     ck_assert_str_eq(mf_pipeline_weight(p, MF_TENSOR_W1).order, "row");
     size_t bytes = mf_pipeline_arena_bytes(p);
     uint8_t *arena = aligned_alloc(64, bytes + 64);
@@ -303,12 +297,12 @@ START_TEST(arena_is_shared_over_time)
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 64);
     struct mf_pipeline *p = NULL;
-    const char *names[] = {"planted:sort.16", "planted:stage1.16", "planted:stage2.16",
-                           "odd:zero",        "odd:accumulate",    "odd:cast"};
+    static const char text[] =
+        "planted:sort.16|planted:stage1.16|planted:stage2.16|odd:zero|odd:accumulate|odd:cast";
     char why[MF_REASON_MAX];
     struct mf_part part[MF_PARTS_MAX];
     size_t sum = 0;
-    ck_assert_msg(mf_pipeline_open_with(d, &s, &set, names, 6, why, sizeof(why), &p) == 0, "%s", why);
+    ck_assert_msg(mf_pipeline_open(d, &s, &set, text, why, sizeof(why), &p) == 0, "%s", why);
     for (size_t i = 0; i < 6; i++) {
         const struct mf_step *step = mf_pipeline_step(p, i);
         int n = mf_artifact_parts(&step->gives[0], &s, part);
@@ -327,11 +321,11 @@ START_TEST(one_count_only)
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 16);
     struct mf_pipeline *p = NULL;
-    const char *names[] = {"planted:sort.16", "planted:stage1.16", "planted:stage2.16",
-                           "fixed:zero",      "fixed:accumulate",  "fixed:cast"};
+    static const char text[] =
+        "planted:sort.16|planted:stage1.16|planted:stage2.16|fixed:zero|fixed:accumulate|fixed:cast";
     char why[MF_REASON_MAX];
 
-    ck_assert_msg(mf_pipeline_open_with(d, &s, &set, names, 6, why, sizeof(why), &p) == 0, "%s", why);
+    ck_assert_msg(mf_pipeline_open(d, &s, &set, text, why, sizeof(why), &p) == 0, "%s", why);
     ck_assert_int_eq(mf_pipeline_retoken(p, 16), 0);
     ck_assert_int_eq(mf_pipeline_retoken(p, 15), -ENOTSUP);
     ck_assert_int_eq(mf_pipeline_retoken(p, 16), 0);

@@ -72,31 +72,20 @@ static int take_first(struct mf_offer *o, const struct mf_step *step)
     return 0;
 }
 
-static int ignore(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
-                  const char *format, ...)
-{
-    (void)o;
-    (void)family;
-    (void)kernel;
-    (void)rule;
-    (void)format;
-    return 0;
-}
-
 /* Adds what the rank computes to sum. */
 static void run_rank(struct mf_device *d, const struct mf_layer_data *layer, const int32_t *map,
                      int32_t n_here, float *sum)
 {
     struct mf_shape s = shape_of(n_here, true);
-    struct first_step one = {.offer = {.step = take_first, .reject = ignore}};
-    const char *name = one.name, *why = NULL;
+    struct first_step one = {.offer = {.step = take_first, .reject = mf_offer_unheard}};
+    const char *why = NULL;
     char reason[MF_REASON_MAX] = "";
     struct mf_pipeline *p = NULL;
     int32_t ids[T * K];
     uint16_t y[T * H];
     ck_assert_int_eq(mf_enumerate(&d->info, &s, "one", &one.offer), 0);
-    int r = mf_pipeline_open(d, &s, &name, 1, reason, sizeof(reason), &p);
-    ck_assert_msg(r == 0, "%s: %s", name, reason);
+    int r = mf_pipeline_open(d, &s, NULL, one.name, reason, sizeof(reason), &p);
+    ck_assert_msg(r == 0, "%s: %s", one.name, reason);
     ck_assert_int_eq(mf_fmoe_place(&s, map, layer->ids, ids, &why), 0);
     struct mf_fmoe_args args = {.x = {{(void *)layer->x}},
                                 .topk = {{ids, (void *)layer->weights}},

@@ -120,7 +120,7 @@ END_TEST
 struct finder {
     struct mf_offer offer;
     const char *const *ops;
-    char names[PARTS_MAX][MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];
+    struct mf_step found[PARTS_MAX]; /* without a name: not yet */
 };
 
 static int take_step(struct mf_offer *o, const struct mf_step *step)
@@ -129,17 +129,10 @@ static int take_step(struct mf_offer *o, const struct mf_step *step)
     char ops[MF_OPS_TEXT_MAX];
     mf_ops_print(step->covers, ops);
     for (int i = 0; i < PARTS_MAX && f->ops[i]; i++) {
-        if (!f->names[i][0] && strcmp(ops, f->ops[i]) == 0 && (step->block_m == 16 || step->block_m == 0) &&
-            step->gives[0].tensor != MF_TENSOR_ALIGNED)
-            mf_say(f->names[i], sizeof(f->names[i]), "%s:%s", step->family, step->name);
+        if (!f->found[i].name[0] && strcmp(ops, f->ops[i]) == 0 &&
+            (step->block_m == 16 || step->block_m == 0) && step->gives[0].tensor != MF_TENSOR_ALIGNED)
+            f->found[i] = *step;
     }
-    return 0;
-}
-
-__attribute__((format(printf, 5, 6))) static int
-take_no(struct mf_offer *o, const char *family, const char *kernel, const char *rule, const char *format, ...)
-{
-    (void)o, (void)family, (void)kernel, (void)rule, (void)format;
     return 0;
 }
 
@@ -150,17 +143,16 @@ static const char *const quantised_ops[] = {"sort", "quant1", "gather+gemm1+act+
 static struct mf_pipeline *open_pipeline(struct mf_device *d, const struct mf_shape *s,
                                          const char *const *ops)
 {
-    struct finder f = {.offer = {take_step, take_no}, .ops = ops};
-    const char *names[PARTS_MAX];
+    struct finder f = {.offer = {take_step, mf_offer_unheard}, .ops = ops};
+    char text[MF_PIPELINE_TEXT_MAX] = "";
     struct mf_pipeline *p = NULL;
     char why[MF_REASON_MAX];
-    size_t n = 0;
     ck_assert_int_eq(mf_enumerate(&d->info, s, NULL, &f.offer), 0);
-    for (; n < PARTS_MAX && ops[n]; n++) {
-        ck_assert_msg(f.names[n][0] != '\0', "nothing covers %s", ops[n]);
-        names[n] = f.names[n];
+    for (int i = 0; i < PARTS_MAX && ops[i]; i++) {
+        ck_assert_msg(f.found[i].name[0] != '\0', "nothing covers %s", ops[i]);
+        ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), f.found[i].family, f.found[i].name), 0);
     }
-    ck_assert_msg(mf_pipeline_open(d, s, names, n, why, sizeof(why), &p) == 0, "%s", why);
+    ck_assert_msg(mf_pipeline_open(d, s, NULL, text, why, sizeof(why), &p) == 0, "%s", why);
     return p;
 }
 

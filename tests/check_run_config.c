@@ -1,6 +1,5 @@
 /* moefarm run-config on this machine's CPU: a table of one row, right and fast, right and slower than it says, or refused. */
 #include <errno.h>
-#include <stdarg.h>
 #include <string.h>
 
 #include "common/cleanup.h"
@@ -49,14 +48,6 @@ static int take_step(struct mf_offer *o, const struct mf_step *step)
     return 0;
 }
 
-__attribute__((format(printf, 5, 6))) static int pass_over(struct mf_offer *o, const char *family,
-                                                           const char *kernel, const char *rule,
-                                                           const char *format, ...)
-{
-    (void)o, (void)family, (void)kernel, (void)rule, (void)format;
-    return 0;
-}
-
 static char pipeline[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX],
     alternating[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX], chain[4 * (MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX)],
     class_text[MF_DEVICE_CLASS_TEXT_MAX];
@@ -66,7 +57,7 @@ static void find_pipeline(void)
 {
     struct mf_device *device;
     struct mf_shape shape;
-    struct finder f = {.offer = {take_step, pass_over}};
+    struct finder f = {.offer = {take_step, mf_offer_unheard}};
     char why[320] = "";
 
     ck_assert_msg(mf_device_open("cpu:0", why, sizeof(why), &device) == 0, "%s", why);

@@ -10,6 +10,7 @@ mf_add_test(check_buf USES common LINK -Wl,--wrap=realloc)      # its n-th call 
 mf_add_test(check_text USES common)
 mf_add_test(check_artifact USES common)
 mf_add_test(check_step USES common)
+mf_add_test(check_pipeline_text USES common)
 mf_add_test(check_json USES common)
 mf_add_test(check_layer USES common)
 mf_add_test(check_routing USES common)

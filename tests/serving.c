@@ -93,29 +93,18 @@ static int take(struct mf_offer *offer, const struct mf_step *step)
     o->steps[o->n++] = *step;
     return 0;
 }
-__attribute__((format(printf, 5, 6))) static int pass_over(struct mf_offer *offer, const char *family,
-                                                           const char *kernel, const char *rule,
-                                                           const char *format, ...)
-{
-    (void)offer;
-    (void)family;
-    (void)kernel;
-    (void)rule;
-    (void)format;
-    return 0;
-}
-
 const char *serving_pipeline(struct mf_device *device, const struct mf_shape *shape, int i)
 {
-    static char names[8][MF_FMOE_NAMES_MAX];
+    static char names[8][MF_PIPELINE_TEXT_MAX];
     static int n_names;
-    struct offers o = {.offer = {take, pass_over}};
+    struct offers o = {.offer = {take, mf_offer_unheard}};
     struct mf_path_problem p = {.ops = mf_layer_ops(shape), .format = MF_FORMAT_BF16, .gap_us = 1, .keep = 1};
     char *text = names[n_names++ % (int)MF_ARRAY_LEN(names)];
     struct mf_path_step *steps;
     struct mf_path *paths;
-    size_t n, at = 0;
+    size_t n;
 
+    text[0] = '\0';
     ck_assert_int_eq(mf_enumerate(&device->info, shape, NULL, &o.offer), 0);
     steps = calloc(o.n + 1, sizeof(*steps));
     for (size_t s = 0; s < o.n; s++)
@@ -126,8 +115,7 @@ const char *serving_pipeline(struct mf_device *device, const struct mf_shape *sh
     ck_assert_uint_gt(n, (size_t)i);
     for (int32_t s = 0; s < paths[i].n; s++) {
         const struct mf_step *step = &o.steps[paths[i].steps[s]];
-        mf_say(text + at, sizeof(names[0]) - at, "%s%s:%s", s > 0 ? "|" : "", step->family, step->name);
-        at += strlen(text + at);
+        ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(names[0]), step->family, step->name), 0);
     }
     free(paths);
     free(steps);

@@ -75,14 +75,6 @@ static int take_step(struct mf_offer *o, const struct mf_step *s)
     return 0;
 }
 
-/* Why not is what an enumeration by a worker answers; here it is no code to make. */
-static int take_rejection(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
-                          const char *format, ...)
-{
-    (void)o, (void)family, (void)kernel, (void)rule, (void)format;
-    return 0;
-}
-
 /* Those of the data and references. */
 static int add_makers(const struct target *t, const struct mf_shape *shape, struct mf_code **codes, size_t *n)
 {
@@ -97,7 +89,7 @@ static int add_makers(const struct target *t, const struct mf_shape *shape, stru
 static int codes_of(const struct target *t, const struct mf_shape *shape, const char *families,
                     struct mf_code **ret, size_t *ret_n, size_t *ret_steps)
 {
-    struct found f = {.offer = {take_step, take_rejection}};
+    struct found f = {.offer = {take_step, mf_offer_unheard}};
     int r = mf_enumerate(&t->info, shape, *families ? families : NULL, &f.offer);
     if (r == 0)
         r = mf_ahead_codes(&t->info, "hip", shape, NULL, f.steps, f.n, ret, ret_n);

@@ -1,7 +1,6 @@
 #include "bench_kernels.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "common/cleanup.h"
 #include "common/layer.h"
 #include "common/routing.h"
+#include "common/text.h"
 #include "kernels/codec.h"
 #include "kernels/cpu/peaks.h"
 #include "kernels/data.h"
@@ -162,23 +162,11 @@ static int take_step(struct mf_offer *o, const struct mf_step *step)
     return 0;
 }
 
-__attribute__((format(printf, 5, 6))) static int ignore_rejection(struct mf_offer *o, const char *family,
-                                                                  const char *kernel, const char *rule,
-                                                                  const char *format, ...)
-{
-    (void)o;
-    (void)family;
-    (void)kernel;
-    (void)rule;
-    (void)format;
-    return 0;
-}
-
 static int search_open(struct search *s, struct bench_weights *w, int64_t token)
 {
     struct mf_routing uniform = {.kind = MF_ROUTING_UNIFORM};
 
-    *s = (struct search){.offer = {take_step, ignore_rejection}, .w = w, .shape = w->shape};
+    *s = (struct search){.offer = {take_step, mf_offer_unheard}, .w = w, .shape = w->shape};
     s->shape.token = token;
     size_t slots = (size_t)(token * s->shape.topk), H = (size_t)s->shape.model_dim;
     s->steps = calloc(STEPS_MAX, sizeof(*s->steps));
@@ -212,16 +200,14 @@ static void search_close(struct search *s)
 /* ---- pipelines ---- */
 
 struct chain {
-    char text[8][MF_STEP_NAME_MAX + 20];
-    const char *names[8];
+    char text[MF_PIPELINE_TEXT_MAX];
     size_t n;
     int stage1, stage2; /* their places */
 };
 
 static void chain_add(struct chain *c, const char *family, const char *step)
 {
-    (void)snprintf(c->text[c->n], sizeof(c->text[0]), "%s:%s", family, step);
-    c->names[c->n] = c->text[c->n];
+    (void)mf_pipeline_text_add(c->text, sizeof(c->text), family, step);
     c->n++;
 }
 
@@ -323,8 +309,8 @@ static struct timed time_calls(struct search *s, const struct chain *c, int only
     char why[256];
     struct timed best = {1e12, 1e12};
 
-    if (mf_pipeline_open(d, &s->shape, c->names, c->n, why, sizeof(why), &p) < 0) {
-        (void)fprintf(stderr, "%s: %s\n", c->names[c->n > 1], why);
+    if (mf_pipeline_open(d, &s->shape, NULL, c->text, why, sizeof(why), &p) < 0) {
+        (void)fprintf(stderr, "%s: %s\n", c->text, why);
         return best;
     }
     size_t arena_bytes = mf_pipeline_arena_bytes(p) + 64;
@@ -463,17 +449,13 @@ static void note_chain(struct search *s, const struct chain *c, enum bench_kind 
 {
     bool read = kind == BENCH_OWN;
     struct timed t = time_calls(s, c, -1, read, CALLS);
-    char *names = ret->best[kind];
 
     if (read)
         ret->read_us = ret->read_us == 0 ? t.read_us : MF_MIN(ret->read_us, t.read_us);
     if (ret->us[kind] != 0 && t.us >= ret->us[kind])
         return;
     ret->us[kind] = t.us;
-    names[0] = '\0';
-    for (size_t j = 0; j < c->n; j++)
-        (void)snprintf(names + strlen(names), sizeof(ret->best[0]) - strlen(names), "%s%s", j ? "|" : "",
-                       c->names[j]);
+    mf_say(ret->best[kind], sizeof(ret->best[kind]), "%s", c->text);
 }
 
 static void finish(struct search *s, struct kept (*best)[BENCH_N_KINDS][4][KEEP], struct bench_result *ret)
