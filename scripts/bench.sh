@@ -3,8 +3,8 @@
 # A benchmark that was not built or that fails is named on standard error, and the exit code is 1.
 #
 #   scripts/bench.sh [NAME…]     commit, crashers, aa, move, farm, compare and libfmoe, or the ones named; by name only: kernels,
-#                                kernels without a farm around them, catalogue, every table of AITER through a large farm, and large, a database
-#                                of ten million measurements
+#                                kernels without a farm around them, catalogue, every table of AITER through a large farm, large, a database
+#                                of ten million measurements, and chain, what bench_moves is held against by PyTorch's ops on a GPU
 set -euo pipefail
 cd "$(dirname "$0")/.."
 names=("$@")
