@@ -124,16 +124,10 @@ int mf_secret_file_write(const char *path, const char *text)
     if (fd < 0)
         return -errno;
     int r = mf_write_all(fd, text, strlen(text));
-    if (r == 0 && fsync(fd) < 0)
-        r = -errno;
-    if (r == 0 && rename(beside, path) < 0)
-        r = -errno;
-    if (r < 0) {
-        (void)unlink(beside);
-        return r;
-    }
-    r = mf_sync_folder(path);
-    return r == -EINVAL ? 0 : r;
+    if (r == 0)
+        return mf_put_in_place(beside, path);
+    (void)unlink(beside);
+    return r;
 }
 
 int mf_secret_file_read(const char *path, char *text, size_t cap)

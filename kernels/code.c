@@ -16,6 +16,7 @@
 
 #include "common/cleanup.h"
 #include "common/clock.h"
+#include "common/durable.h"
 #include "common/text.h"
 #include "kernels/beside.h"
 
@@ -54,7 +55,7 @@ bool mf_code_equal(const struct mf_code *a, const struct mf_code *b)
 
 /* ---- the cache ---- */
 
-static void cache_folder(char path[PATH_MAX])
+static void cache_folder(char path[PATH_MAX], bool *ret_is_public)
 {
     const char *own = getenv("MOEFARM_CODE_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (own && *own)
@@ -64,7 +65,17 @@ static void cache_folder(char path[PATH_MAX])
     else if (home && *home)
         mf_say(path, PATH_MAX, "%s/.cache/moefarm/code", home);
     else
-        mf_say(path, PATH_MAX, "/tmp/moefarm-code-%u", (unsigned)getuid());
+        mf_say(path, PATH_MAX, "/tmp/moefarm-code-%u", (unsigned)geteuid());
+    *ret_is_public = !(own && *own) && !(xdg && *xdg) && !(home && *home);
+}
+
+/* Where anybody may make a folder, somebody else may have made this one, with code of theirs in it. */
+static int check_own(const char *folder)
+{
+    struct stat st;
+    if (lstat(folder, &st) < 0)
+        return -errno;
+    return S_ISDIR(st.st_mode) && st.st_uid == geteuid() ? 0 : -EPERM;
 }
 
 static int make_folders(char *path)
@@ -84,7 +95,8 @@ static int make_folders(char *path)
 void mf_code_folder(char path[PATH_MAX])
 {
     char inside[PATH_MAX];
-    cache_folder(path);
+    bool is_public;
+    cache_folder(path, &is_public);
     mf_say(inside, sizeof(inside), "%s/", path);
     (void)make_folders(inside); /* who writes there says what is wrong with it */
 }
@@ -113,11 +125,47 @@ static uint64_t hash_code(const struct mf_compiler *compiler, const struct mf_co
 int mf_code_path(const struct mf_compiler *compiler, const struct mf_code *c, char path[PATH_MAX])
 {
     char folder[PATH_MAX];
-    cache_folder(folder);
+    bool is_public;
+    cache_folder(folder, &is_public);
     int n = snprintf(path, PATH_MAX, "%s/%.*s-%s-%016llx%016llx", folder, (int)strcspn(c->source, "."),
                      c->source, compiler->arch, (unsigned long long)hash_code(compiler, c, MF_HASH_SEED),
                      (unsigned long long)hash_code(compiler, c, ~MF_HASH_SEED));
-    return n < PATH_MAX ? make_folders(path) : -ENAMETOOLONG;
+    int r = n < PATH_MAX ? make_folders(path) : -ENAMETOOLONG;
+    return r == 0 && is_public ? check_own(folder) : r;
+}
+
+bool mf_code_spare(const char *path, char spare[PATH_MAX])
+{
+    const char *folder = getenv(MF_CODE_SPARE_ENV), *slash = strrchr(path, '/');
+    if (!folder || !*folder || !slash)
+        return false;
+    mf_say(spare, PATH_MAX, "%s%s", folder, slash);
+    return true;
+}
+
+/* There, or in the spare, where it then points to. */
+static bool is_there(char path[PATH_MAX])
+{
+    char spare[PATH_MAX];
+    if (access(path, R_OK) == 0)
+        return true;
+    if (!mf_code_spare(path, spare) || access(spare, R_OK) < 0)
+        return false;
+    (void)mf_copy(path, PATH_MAX, spare);
+    return true;
+}
+
+int mf_code_room(const char *folder)
+{
+    static const char some[65536];
+    char path[PATH_MAX];
+    mf_say(path, sizeof(path), "%s/room.XXXXXX", folder);
+    _cleanup_(mf_closep) int fd = mkostemp(path, O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int r = mf_write_all(fd, some, sizeof(some));
+    (void)unlink(path);
+    return r;
 }
 
 /* ---- compiling ---- */
@@ -222,6 +270,8 @@ static void wait_some(struct child *children, int *n, const struct mf_code *code
                 continue;
             int r = end_child(c, late);
             *made += r == 0;
+            if (r == 0 && paths)
+                (void)is_there(paths[c->code]);
             if (r < 0 && paths)
                 paths[c->code][0] = '\0';
             if (r < 0 && whys)
@@ -238,20 +288,23 @@ int mf_code_make(const struct mf_compiler *compiler, const struct mf_code *codes
     struct child children[PROCESSES_MAX];
     int running = 0, made = 0;
     for (size_t i = 0; i < n; i++) {
-        char path[PATH_MAX];
+        char path[PATH_MAX], spare[PATH_MAX];
         int r = mf_code_path(compiler, &codes[i], path);
+        if (r < 0)
+            r = mf_code_spare(path, spare) ? mf_copy(path, sizeof(path), spare) : r;
+        bool found = r == 0 && is_there(path);
         if (whys)
             whys[i][0] = '\0';
         if (paths)
             mf_say(paths[i], PATH_MAX, "%s", r == 0 ? path : "");
-        if (r == 0 && access(path, R_OK) == 0) {
-            made++;
+        if (r < 0 && whys)
+            mf_say(whys[i], MF_CODE_WHY_MAX, "the code cache %s: %s", path, strerror(-r));
+        made += found;
+        if (r < 0 || found)
             continue;
-        }
         if (running == MF_MIN(processes, PROCESSES_MAX))
             wait_some(children, &running, codes, paths, whys, &made);
-        if (r == 0)
-            r = start_compile(compiler, &codes[i], i, path, &children[running]);
+        r = start_compile(compiler, &codes[i], i, path, &children[running]);
         if (r == 0)
             running++;
         else if (paths)

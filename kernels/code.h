@@ -8,6 +8,7 @@
 
 #define MF_CODE_DEFINES_MAX 24
 #define MF_CODE_WHY_MAX     512
+#define MF_CODE_SPARE_ENV   "MOEFARM_CODE_SPARE"
 
 struct mf_code {
     const char *source;                    /* a file of kernels/hip, static text: "tile.hip" */
@@ -36,14 +37,21 @@ void mf_code_arch(struct mf_compiler *compiler, const char *gfx);
 int mf_code_version(const char *vendor, char version[64], char *why, size_t why_cap);
 
 /* Where the code object of c is or will be: <cache>/<source>-<hash of sources, definitions, architecture, compiler>. The
- * cache is $MOEFARM_CODE_CACHE, or moefarm/code in the user's cache folder; nothing in it depends on where it is. */
+ * cache is $MOEFARM_CODE_CACHE, or moefarm/code in the user's cache folder; nothing in it depends on where it is. A user who has
+ * no home has one in /tmp; -EPERM: there it is somebody else's. */
 int mf_code_path(const struct mf_compiler *compiler, const struct mf_code *c, char path[PATH_MAX]);
 
 /* The cache's folder, made if need be. */
 void mf_code_folder(char path[PATH_MAX]);
+/* 0, or why that folder takes nothing now: its disk is full or read-only, say. */
+int mf_code_room(const char *folder);
+/* Where code goes that the cache cannot take: the same name in $MOEFARM_CODE_SPARE, a folder that is its user's alone. False:
+ * there is none. A full cache makes a worker slower, and none of its steps a failure. */
+bool mf_code_spare(const char *path, char spare[PATH_MAX]);
 
 /* Makes those that the cache has not, `processes` at once; one that takes longer than a minute is killed. paths[i] is empty
- * for one that failed, whys[i] then says how; either may be NULL. -> how many there are now. */
+ * for one that failed, whys[i] then says how; either may be NULL. -> how many there are now. One that the cache
+ * cannot take lies in its spare, if there is one. */
 int mf_code_make(const struct mf_compiler *compiler, const struct mf_code *codes, size_t n, int processes,
                  char (*paths)[PATH_MAX], char (*whys)[MF_CODE_WHY_MAX]);
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/cleanup.h"
+#include "common/durable.h"
 #include "common/text.h"
 #include "kernels/code.h"
 
@@ -140,9 +141,13 @@ int mf_clang_compile(const char *arch, const char *source, const char *out, char
     else
         r = compile(program, arch, from, part, defines, n_defines);
     remove_sources(folder);
-    if (r == 0 && rename(part, out) == 0)
-        return 0;
-    (void)unlink(part);
-    (void)fprintf(stderr, "%s does not compile for %s\n", source, arch);
-    return r < 0 ? r : -EIO;
+    if (r < 0) {
+        (void)unlink(part);
+        (void)fprintf(stderr, "%s does not compile for %s\n", source, arch);
+        return r;
+    }
+    r = mf_put_in_place(part, out);
+    if (r < 0)
+        (void)fprintf(stderr, "writing %s: %s\n", out, strerror(-r));
+    return r;
 }

@@ -4,9 +4,11 @@
  *     moefarm-compile VENDOR ARCH SOURCE OUT [-DNAME=VALUE …]      moefarm-compile --version VENDOR
  *
  * Both vendors' run-time compilers have the same calls under another prefix, so neither's headers are needed; a third
- * vendor, "clang", is a program (kernels/compile_clang.h). The compiler's words go to stderr; OUT is complete or not there. */
+ * vendor, "clang", is a program (kernels/compile_clang.h). The compiler's words go to stderr; OUT is complete or not there, after
+ * a power cut too. Where OUT cannot be written, the code goes to its spare (kernels/code.h). */
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -15,6 +17,7 @@
 #include <unistd.h>
 
 #include "common/cleanup.h"
+#include "common/durable.h"
 #include "common/text.h"
 #include "kernels/code.h"
 #include "kernels/compile_clang.h"
@@ -119,25 +122,34 @@ static void print_log(const struct calls *c, void *program)
         (void)fputs(text, stderr);
 }
 
-static int write_code(const struct calls *c, void *program, const char *out)
+static int write_file(const char *out, const char *code, size_t n)
 {
     char part[PATH_MAX];
+    mf_say(part, sizeof(part), "%s.%d", out, (int)getpid());
+    _cleanup_(mf_closep) int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return -errno;
+    int r = mf_write_all(fd, code, n);
+    if (r == 0)
+        return mf_put_in_place(part, out);
+    (void)unlink(part);
+    return r;
+}
+
+static int write_code(const struct calls *c, void *program, const char *out)
+{
+    char spare[PATH_MAX];
     size_t n = 0;
     if (c->code_size(program, &n) != 0 || n == 0)
         return -ENOEXEC;
     _cleanup_(mf_freep) char *code = malloc(n);
     if (!code || c->code(program, code) != 0)
         return -ENOEXEC;
-    mf_say(part, sizeof(part), "%s.%d", out, (int)getpid());
-    FILE *f = fopen(part, "we");
-    if (!f)
-        return -errno;
-    bool whole = fwrite(code, 1, n, f) == n;
-    whole = fclose(f) == 0 && whole;
-    if (whole && rename(part, out) == 0)
+    int r = write_file(out, code, n);
+    if (r == 0)
         return 0;
-    (void)unlink(part);
-    return -EIO;
+    (void)fprintf(stderr, "writing %s: %s\n", out, strerror(-r));
+    return mf_code_spare(out, spare) ? write_file(spare, code, n) : r;
 }
 
 static int compile(const struct compiler *v, const struct calls *c, const char *arch, const char *source,
@@ -176,8 +188,6 @@ static int compile(const struct compiler *v, const struct calls *c, const char *
         r = -ENOEXEC;
     } else {
         r = write_code(c, program, out);
-        if (r < 0)
-            (void)fprintf(stderr, "writing %s: %s\n", out, strerror(-r));
     }
     if (program)
         (void)c->destroy(&program);

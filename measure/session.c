@@ -507,10 +507,16 @@ static int open_kernel(struct probe *p)
         mf_say(p->result.reason, sizeof(p->result.reason), "this runner has no family %s", p->step->family);
         return 1;
     }
-    int r = p->family->open(p->family, p->s->device, &p->s->shape, p->step->name, &p->kernel);
-    if (r < 0)
-        refuse_errno(p, r, "the family did not open what it had offered");
-    return r < 0;
+    struct mf_device *device = p->s->device;
+    device->words[0] = '\0';
+    int r = p->family->open(p->family, device, &p->s->shape, p->step->name, &p->kernel);
+    if (r >= 0)
+        return 0;
+    refuse_errno(p, r, "the family did not open what it had offered");
+    if (device->words[0])
+        mf_say(p->result.reason, sizeof(p->result.reason), "the family did not open what it had offered: %s",
+               device->words);
+    return 1;
 }
 
 static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf_best_fn best, void *context,

@@ -1,10 +1,17 @@
 /* A worker on hip:amd:0 over a runtime of the tests (emulator/hip/runtime.h), kernels and all: what it lists of three
  * releases, a whole batch through a farm, a pipeline of several kernels through a runner, and a device that faults, hangs or
  * refuses in the middle. What comes out is of the emulator and says so. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/landlock.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
@@ -18,6 +25,7 @@
 #include "run_program.h"
 #include "worker/crew.h"
 #include "worker/runner_wire.h"
+#include "worker/sandbox.h"
 
 #define WORKER      MF_BINARY_DIR "/worker/moefarm-worker"
 #define MOEFARM     MF_BINARY_DIR "/cli/moefarm"
@@ -173,10 +181,8 @@ static cJSON *run_unit(struct mf_crew *c, cJSON *unit, int n)
     }
 }
 
-START_TEST(runs_a_pipeline)
+static void run_pipeline(const char *const *argv, const char *sandbox)
 {
-    static const char *const argv[] = {
-        WORKER, "--runner-child", "--no-sandbox", "--keep=64", "--device", "hip:amd:0", NULL};
     const struct mf_crew_options o = {.argv = argv, .keep_bytes = 64 << 20};
     struct mf_crew *c = NULL;
 
@@ -185,6 +191,8 @@ START_TEST(runs_a_pipeline)
     while (hear(c))
         ;
     ck_assert_str_eq(farm_text(mf_crew_described(c), "compiler"), COMPILER);
+    const char *within = farm_text(mf_crew_hello(c), "sandbox");
+    ck_assert_msg(strncmp(within, sandbox, strlen(sandbox)) == 0, "%s", within);
     cJSON *steps = enumerate(c);
     _cleanup_(cJSON_Deletep) cJSON *probe =
         cJSON_Parse("{\"op\":\"unit\",\"kind\":\"probe\",\"shape\":\"" FP8_B
@@ -205,6 +213,30 @@ START_TEST(runs_a_pipeline)
     ck_assert(cJSON_GetObjectItem(outcome, "us")->valuedouble > 0);
     ck_assert_int_gt(farm_number(outcome, "active_experts"), 0);
     mf_crew_free(c);
+}
+
+static bool has_landlock(void)
+{
+    return syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION) >= 1;
+}
+
+#define RUNNER WORKER, "--runner-child", "--keep=64", "--device", "hip:amd:0"
+
+START_TEST(runs_a_pipeline)
+{
+    run_pipeline((const char *const[]){RUNNER, "--no-sandbox", NULL}, "none");
+}
+END_TEST
+
+/* The limits of a GPU's runner. The emulator's compiler starts programs, which these forbid: the code is there before. */
+START_TEST(runs_a_pipeline_in_the_sandbox)
+{
+    char scratch[64];
+    mf_say(scratch, sizeof(scratch), "%s/scratch", folder);
+    ck_assert_int_eq(mf_sandbox_scratch(scratch), 0);
+    run_pipeline((const char *const[]){RUNNER, "--no-sandbox", NULL}, "none");
+    run_pipeline((const char *const[]){RUNNER, "--scratch", scratch, NULL},
+                 has_landlock() ? "landlock" : "no landlock");
 }
 END_TEST
 
@@ -391,6 +423,46 @@ START_TEST(goes_on_after_a_lack_of_memory)
 }
 END_TEST
 
+/* ---- and with a cache of code objects that takes nothing ---- */
+
+/* A disk of its own with nothing left on it. False: the host refuses. */
+static bool mount_full(const char *path)
+{
+    char file[96];
+    if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        mkdir(path, 0700) < 0 || mount("none", path, "tmpfs", 0, "size=64k") < 0) {
+        printf("skipped: a full disk: a mount of the test's own is refused: %s\n", strerror(errno));
+        return false;
+    }
+    mf_say(file, sizeof(file), "%s/filler", path);
+    _cleanup_(mf_closep) int fd = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    while (write(fd, file, sizeof(file)) > 0)
+        ;
+    ck_assert_int_eq(errno, ENOSPC);
+    return true;
+}
+
+/* The host's trouble is no step's failure, and the log tells of it. */
+START_TEST(works_without_a_cache)
+{
+    char full[64];
+    bool is_full = _i == 1;
+
+    mf_say(full, sizeof(full), "%s/full", folder);
+    if (is_full && !mount_full(full))
+        return;
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", is_full ? full : "/proc/moefarm", 1), 0);
+    start_farm();
+    tune(BF16);
+    check_measured(1, "ok");
+    check_config();
+    check_log(is_full ? "takes nothing (No space left on device)"
+                      : "the code cache /proc/moefarm takes nothing");
+    if (is_full)
+        (void)umount2(full, MNT_DETACH);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("amd_worker");
@@ -405,6 +477,7 @@ int main(void)
     suite_add_tcase(suite, list);
     tcase_set_timeout(runner, 120);
     tcase_add_test(runner, runs_a_pipeline);
+    tcase_add_test(runner, runs_a_pipeline_in_the_sandbox);
     suite_add_tcase(suite, runner);
     tcase_set_timeout(tuning, 120);
     tcase_add_checked_fixture(tuning, NULL, stop_farm);
@@ -412,6 +485,7 @@ int main(void)
     tcase_add_test(tuning, runs_its_table);
     tcase_add_loop_test(tuning, goes_on_after_a_fault, 0, MF_ARRAY_LEN(faults));
     tcase_add_test(tuning, goes_on_after_a_lack_of_memory);
+    tcase_add_loop_test(tuning, works_without_a_cache, 0, 2);
     suite_add_tcase(suite, tuning);
     int failed = mf_check_main(suite);
     (void)remove_tree(folder);

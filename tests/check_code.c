@@ -156,6 +156,62 @@ START_TEST(test_failures_are_words)
 }
 END_TEST
 
+/* Without a home the cache is in /tmp, where others may have made the folder before. */
+START_TEST(test_foreign_folder)
+{
+    const struct mf_compiler compiler = {.vendor = "nvidia", .arch = "sm_90a", .version = "one 1.0"};
+    const uid_t user = 54321;
+    struct mf_code code = quant(2048);
+    char path[PATH_MAX], paths[1][PATH_MAX], whys[1][MF_CODE_WHY_MAX], own[64];
+
+    if (geteuid() != 0) {
+        printf("skipped: only root can be somebody else\n");
+        return;
+    }
+    (void)unsetenv("MOEFARM_CODE_CACHE");
+    (void)unsetenv("XDG_CACHE_HOME");
+    (void)unsetenv("HOME");
+    mf_say(own, sizeof(own), "/tmp/moefarm-code-%u", (unsigned)user);
+    ck_assert(mkdir(own, 0777) == 0 || errno == EEXIST);
+    ck_assert_int_eq(seteuid(user), 0);
+    ck_assert_int_eq(mf_code_path(&compiler, &code, path), -EPERM);
+    ck_assert_int_eq(mf_code_make(&compiler, &code, 1, 1, paths, whys), 0);
+    ck_assert_ptr_nonnull(strstr(whys[0], "the code cache"));
+    ck_assert_int_eq(seteuid(0), 0);
+    ck_assert_int_eq(chown(own, user, user), 0);
+    ck_assert_int_eq(seteuid(user), 0);
+    ck_assert_int_eq(mf_code_path(&compiler, &code, path), 0);
+    ck_assert_int_eq(rmdir(own), 0);
+}
+END_TEST
+
+/* What the cache could not take is found in its spare, and only what lies there. */
+START_TEST(test_spare)
+{
+    const struct mf_compiler compiler = {.vendor = "nvidia", .arch = "sm_90a", .version = "one 1.0"};
+    struct mf_code code = quant(1024);
+    char spare[64], path[PATH_MAX], there[PATH_MAX], paths[1][PATH_MAX];
+
+    ck_assert_int_eq(mf_code_path(&compiler, &code, path), 0);
+    ck_assert(!mf_code_spare(path, there));
+    mf_say(spare, sizeof(spare), "%s/spare", folder);
+    ck_assert_int_eq(mkdir(spare, 0700), 0);
+    ck_assert_int_eq(setenv(MF_CODE_SPARE_ENV, spare, 1), 0);
+    ck_assert(mf_code_spare(path, there));
+    FILE *f = fopen(there, "we");
+    ck_assert(f && fclose(f) == 0);
+    ck_assert_int_eq(mf_code_make(&compiler, &code, 1, 1, paths, NULL), 1);
+    ck_assert_str_eq(paths[0], there);
+}
+END_TEST
+
+START_TEST(test_room)
+{
+    ck_assert_int_eq(mf_code_room(folder), 0);
+    ck_assert_int_lt(mf_code_room("/proc"), 0);
+}
+END_TEST
+
 START_TEST(test_no_such_vendor)
 {
     char version[64], why[MF_CODE_WHY_MAX] = "";
@@ -179,6 +235,9 @@ int main(void)
     tcase_add_test(tests, test_compiles);
     tcase_add_test(tests, test_makers_compile);
     tcase_add_test(tests, test_failures_are_words);
+    tcase_add_test(tests, test_foreign_folder);
+    tcase_add_test(tests, test_spare);
+    tcase_add_test(tests, test_room);
     tcase_add_test(tests, test_no_such_vendor);
     suite_add_tcase(suite, tests);
     int failed = mf_check_main(suite);

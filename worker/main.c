@@ -18,6 +18,7 @@
 #include "common/notify.h"
 #include "common/opts.h"
 #include "common/text.h"
+#include "kernels/code.h"
 #include "kernels/device.h"
 #include "worker/agent.h"
 #include "worker/compile_only.h"
@@ -216,6 +217,20 @@ static void identify(const struct settings *s, struct seat *seat)
         log_warn("%s has no identity to lock it by: %s", s->device, why);
 }
 
+/* Without room for code objects a worker works all the same, and compiles again what the next one could have found. */
+static void look_at_cache(const struct settings *s)
+{
+    char folder[PATH_MAX];
+    if (strncmp(s->device, "hip:", 4) != 0)
+        return;
+    mf_code_folder(folder);
+    int r = mf_code_room(folder);
+    if (r < 0)
+        log_warn("the code cache %s takes nothing (%s): what is compiled is kept beside the spool until the "
+                 "worker starts again",
+                 folder, strerror(-r));
+}
+
 /* What a runner may write to, beside the spool: emptied of what runners of before left. */
 static int make_scratch(const struct settings *s, struct seat *seat)
 {
@@ -244,6 +259,7 @@ static int find_keys(const struct settings *s, void *zmq, struct seat *seat)
 static int start_seats(const struct settings *s, void *zmq, struct seat *seats)
 {
     identify(s, &seats[0]); /* before there are threads */
+    look_at_cache(s);
     if (s->sim_workers > 1 && s->enrol[0]) {
         log_warn("--enrol: a token brings one key in; start %lld workers, or leave --sim-workers out",
                  (long long)s->sim_workers);

@@ -531,6 +531,8 @@ int mf_runner_main(const struct mf_runner_options *o)
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (o->parent > 0 && getppid() != o->parent)
         return 0;
+    if (o->scratch && o->scratch[0])
+        (void)setenv(MF_CODE_SPARE_ENV, o->scratch, 1);
     if (o->asm_folder && o->asm_folder[0])
         (void)setenv(MF_ASM_FOLDER_ENV, o->asm_folder, 1);
     struct runner r = {.options = o};
