@@ -168,16 +168,27 @@ static int send(struct mf_cli *cli, const struct mf_http_request *q, cJSON **ret
 static int report(struct mf_cli *cli, const char *file, const cJSON *receipt)
 {
     const cJSON *error, *errors = mf_json_array(receipt, "errors");
+    int64_t undecided = mf_api_i64(receipt, "undecided", 0);
+    char spared[120] = "";
 
+    if (undecided > 0)
+        mf_say(spared, sizeof(spared),
+               ", %" PRId64 " of them undecided: their known rows can be compared with nothing, and stay",
+               undecided);
     if (cli->json)
         (void)mf_api_print(receipt);
     else
-        printf("batch %" PRId64 ": %" PRId64 " shapes, %" PRId64 " goals\n", mf_api_i64(receipt, "batch", 0),
-               mf_api_i64(receipt, "shapes", 0), mf_api_i64(receipt, "goals", 0));
+        printf("batch %" PRId64 ": %" PRId64 " shapes, %" PRId64 " goals%s\n",
+               mf_api_i64(receipt, "batch", 0), mf_api_i64(receipt, "shapes", 0),
+               mf_api_i64(receipt, "goals", 0), spared);
     (void)fflush(stdout);
-    cJSON_ArrayForEach (error, errors)
-        fprintf(stderr, "%s:%" PRId64 ": %s: %s\n", file, mf_api_i64(error, "line", 0),
-                mf_api_text(error, "at", "row"), mf_api_text(error, "message", "refused"));
+    cJSON_ArrayForEach (error, errors) {
+        char line[24] = "";
+        if (mf_api_i64(error, "line", 0) > 0)
+            mf_say(line, sizeof(line), ":%" PRId64, mf_api_i64(error, "line", 0));
+        fprintf(stderr, "%s%s: %s: %s\n", file, line, mf_api_text(error, "at", "row"),
+                mf_api_text(error, "message", "refused"));
+    }
     return cJSON_GetArraySize(errors) > 0 ? MF_EXIT_FAILED : MF_EXIT_OK;
 }
 

@@ -293,14 +293,19 @@ static int count_pending(const struct tune *t, const char *farm_name, size_t *re
 
 /* ---- --compare ---- */
 
-/* What nobody can read is compared with nothing, so that it is said. */
+/* What nobody can read is compared with nothing, and what nobody here can run with nothing either: both are said at once. */
 static int check_known(const struct tune *t)
 {
     const struct mf_table *known = t->tuned[0];
+    _cleanup_(mf_buf_release) struct mf_buf out;
 
     if (known->op != MF_TABLE_FMOE || !known->tuned)
         return mf_cli_fail(MF_EXIT_USAGE, "-o: %s: --compare expects a tuned_fmoe.csv", t->paths[0]);
     say_unreadable(t->paths[0], known);
+    mf_buf_init(&out, SUMMARY_MAX);
+    mf_tune_print_foreign(known, t->lists, t->n_classes, t->o.verbose, &out);
+    (void)fwrite(out.data, 1, out.len, stdout);
+    (void)fflush(stdout);
     return 0;
 }
 

@@ -171,6 +171,11 @@ void mf_tune_summary(const struct mf_tune_outcomes *o, const struct mf_tune_tota
  * between are empty. Of no row a header is left: nothing is known then. Exit code. */
 int mf_tune_baseline(const struct mf_table *table, const struct mf_device_class *class,
                      const struct mf_shape *shapes, size_t n, struct mf_buf *out);
+/* With --compare: of the rows that the lists find in the table, those that name no pipeline, and what becomes of them: nothing can be
+ * run against them, so that their shapes are not tuned. Whoever starts a run reads it before he leaves it alone. all: each of them,
+ * otherwise the first ones. */
+void mf_tune_print_foreign(const struct mf_table *table, const struct mf_tune_list *lists, size_t n, bool all,
+                           struct mf_buf *out);
 /* With --compare: the decisions of a batch's goals, one below the other. Exit code. */
 int mf_tune_compared(struct mf_cli *cli, const cJSON *goals, struct mf_buf *out);
 

@@ -9,7 +9,8 @@
 #include "cli/tune.h"
 #include "common/json.h"
 
-#define BASELINE_MAX (16u << 20)
+#define BASELINE_MAX  (16u << 20)
+#define FOREIGN_LINES 20
 
 /* ---- what is known ---- */
 
@@ -75,6 +76,41 @@ int mf_tune_baseline(const struct mf_table *table, const struct mf_device_class 
     }
     qsort(rows, n_rows, sizeof(*rows), compare_lines);
     return write_known(rows, n_rows, out);
+}
+
+static void print_foreign_row(const char *name, const struct mf_table_row *row, struct mf_buf *out)
+{
+    char class[MF_DEVICE_CLASS_TEXT_MAX], brief[MF_SHAPE_BRIEF_MAX];
+
+    mf_device_class_print(&row->class, class);
+    mf_shape_brief(&row->shape, brief);
+    (void)mf_buf_addf(out, "  %s:%" PRId64 ": %s  %s: %s\n", name, row->line, class, brief,
+                      mf_table_no_kernel(row->kernel1) ? "no kernel" : row->kernel1);
+}
+
+void mf_tune_print_foreign(const struct mf_table *table, const struct mf_tune_list *lists, size_t n, bool all,
+                           struct mf_buf *out)
+{
+    size_t n_foreign = 0, n_shapes = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < lists[i].n; k++) {
+            const struct mf_table_row *row = mf_table_find(table, &lists[i].class, &lists[i].shapes[k]);
+            const char *pipeline = row ? row->own[MF_OWN_PIPELINE] : NULL;
+            n_shapes++;
+            if (row && !(pipeline && *pipeline) && (n_foreign++ < FOREIGN_LINES || all))
+                print_foreign_row(table->name, row, out);
+        }
+    }
+    if (n_foreign > FOREIGN_LINES && !all)
+        (void)mf_buf_addf(out, "  … and %zu more; -v lists them all\n", n_foreign - FOREIGN_LINES);
+    if (n_foreign > 0)
+        (void)mf_buf_addf(
+            out,
+            "%zu of %zu shapes will not be tuned: the rows above name no pipeline (kernels of AITER's, "
+            "say), so that nothing can be run against them. They stay; without --compare, --all "
+            "replaces them\n",
+            n_foreign, n_shapes);
 }
 
 /* ---- what was decided ---- */

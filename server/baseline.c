@@ -61,10 +61,23 @@ static int add_row(struct mf_submission_work *w, const struct mf_table_row *row,
                                                               .line = row->line};
     if (pipeline && *pipeline)
         return 0;
-    return add_error(
-        w, row->line, "baseline",
-        "it names no pipeline, so that it cannot be run against a new row: neither is exported. Tune "
-        "this shape with promote=always to replace it");
+    char message[MF_REASON_MAX];
+    mf_say(
+        message, sizeof(message),
+        "it names no pipeline, only %.100s, so that nothing can be run against it: it stays, and its shape "
+        "is not tuned. Tune that with promote=always to replace it",
+        mf_table_no_kernel(row->kernel1) ? "no kernel either" : row->kernel1);
+    return add_error(w, row->line, "baseline", message);
+}
+
+/* Is it of a class that the batch is for, where it says which those are? */
+static bool is_wanted(const struct mf_batch_options *o, const struct mf_device_class *class)
+{
+    for (int i = 0; i < o->n_classes; i++) {
+        if (mf_device_class_equal(&o->classes[i], class))
+            return true;
+    }
+    return o->n_classes == 0;
 }
 
 /* Which of them are of the batch's shapes; a row with a tag is one that production passes over. */
@@ -83,7 +96,8 @@ static int match(struct mf_submission_work *w)
     for (size_t i = 0; r == 0 && i < t->n_rows; i++) {
         const struct mf_shape *key = &t->rows[i].shape;
         const struct mf_shape **at = bsearch(&key, sorted, n, sizeof(struct mf_shape *), compare_shapes);
-        if (at && !(t->rows[i].tag && *t->rows[i].tag))
+        if (at && !(t->rows[i].tag && *t->rows[i].tag) &&
+            is_wanted(&w->submission.options, &t->rows[i].class))
             r = add_row(w, &t->rows[i], *at);
     }
     for (size_t i = 0; r == 0 && i < t->n_problems; i++) {

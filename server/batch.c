@@ -4,6 +4,7 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "common/text.h"
+#include "server/promote.h"
 #include "server/store_promote.h"
 
 #include <errno.h>
@@ -261,12 +262,13 @@ static int add_known(struct mf_farm *f, int64_t batch, const struct mf_submissio
 }
 
 static int write_receipt(struct mf_farm *f, int64_t batch, const struct mf_submission *s, size_t n_classes,
-                         cJSON **ret)
+                         int n_spared, cJSON **ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
     mf_json_add_i64(json, "batch", batch);
     mf_json_add_i64(json, "shapes", (int64_t)s->n_shapes);
     mf_json_add_i64(json, "goals", (int64_t)(s->n_shapes * n_classes));
+    mf_json_add_i64(json, "undecided", n_spared);
     cJSON *errors = s->errors ? cJSON_Duplicate(s->errors, true) : cJSON_CreateArray();
     cJSON_AddItemToObject(json, "errors", errors);
     _cleanup_(mf_freep) char *text = errors ? mf_json_print(json) : NULL;
@@ -291,6 +293,7 @@ int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret
         }
     }
     int64_t batch;
+    int n_spared = 0;
     struct mf_ids classes = {0};
     _cleanup_(cJSON_Deletep) cJSON *options = print_options(&s->options);
     _cleanup_(mf_freep) char *text = mf_json_print(options);
@@ -308,10 +311,12 @@ int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret
     if (r == 0)
         r = add_known(f, batch, s, &classes);
     if (r == 0)
-        r = write_receipt(f, batch, s, classes.n, ret_receipt);
-    mf_ids_release(&classes);
-    if (r == 0)
         r = tell(f, batch, "open");
+    if (r == 0)
+        r = n_spared = mf_promote_spare(f, batch);
+    if (r >= 0)
+        r = write_receipt(f, batch, s, classes.n, n_spared, ret_receipt);
+    mf_ids_release(&classes);
     f->wake_waiting = true;
     return r;
 }

@@ -46,18 +46,39 @@ void mf_events_publish(struct mf_farm *f)
     f->n_told = 0;
 }
 
-int mf_event_goal(struct mf_farm *f, struct mf_goal *g, const char *reason)
+struct told_goal {
+    int64_t batch, goal, n_steps, n_measured;
+    enum mf_goal_state state;
+    const char *reason;
+};
+
+static int tell_goal(struct mf_farm *f, const struct told_goal *t)
 {
     cJSON *body = cJSON_CreateObject();
-    mf_json_add_i64(body, "batch", g->batch->id);
-    mf_json_add_i64(body, "goal", g->id);
-    cJSON_AddStringToObject(body, "state", mf_goal_state_name(g->state));
-    mf_json_add_i64(body, "steps", g->n_steps);
-    mf_json_add_i64(body, "measured", g->n_measured);
-    cJSON_AddStringToObject(body, "reason", reason);
+    mf_json_add_i64(body, "batch", t->batch);
+    mf_json_add_i64(body, "goal", t->goal);
+    cJSON_AddStringToObject(body, "state", mf_goal_state_name(t->state));
+    mf_json_add_i64(body, "steps", t->n_steps);
+    mf_json_add_i64(body, "measured", t->n_measured);
+    cJSON_AddStringToObject(body, "reason", t->reason);
+    return mf_event_tell(f, t->batch, "goal", body);
+}
+
+int mf_event_goal(struct mf_farm *f, struct mf_goal *g, const char *reason)
+{
     g->told_ms = f->now_ms;
     g->changed = false;
-    return mf_event_tell(f, g->batch->id, "goal", body);
+    return tell_goal(f, &(struct told_goal){.batch = g->batch->id,
+                                            .goal = g->id,
+                                            .state = g->state,
+                                            .n_steps = g->n_steps,
+                                            .n_measured = g->n_measured,
+                                            .reason = reason});
+}
+
+int mf_event_goal_ended(struct mf_farm *f, int64_t batch, int64_t goal, enum mf_goal_state state)
+{
+    return tell_goal(f, &(struct told_goal){.batch = batch, .goal = goal, .state = state, .reason = ""});
 }
 
 int mf_event_worker(struct mf_farm *f, struct mf_slot *slot, const char *state)

@@ -242,4 +242,6 @@ int mf_misses_tune(struct mf_farm *f);
 int mf_event_tell(struct mf_farm *f, int64_t batch, const char *kind, cJSON *body);
 void mf_events_publish(struct mf_farm *f);
 int mf_event_goal(struct mf_farm *f, struct mf_goal *g, const char *reason);
+/* Of a goal that ended before anything of it was begun. */
+int mf_event_goal_ended(struct mf_farm *f, int64_t batch, int64_t goal, enum mf_goal_state state);
 int mf_event_worker(struct mf_farm *f, struct mf_slot *slot, const char *state);

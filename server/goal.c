@@ -1,7 +1,7 @@
 /* Goals: one shape of a batch on one device class.
  *
  *   waiting ──start──► enumerating ──probe──► probing ──probed──► ranking ──race──► racing ──raced──────────► done
- *      │                    │                    │                   │                 │ └─compare─► comparing ──┘
+ *      ├─spare─► done       │                    │                   │                 │ └─compare─► comparing ──┘
  *      └────────────────────┴───── fail, cancel ─┴───────────────────┴─────────────────┴────────────────┴► failed, cancelled
  *
  *   waiting      no worker of the class (and of the batch's kernel revision) is here
@@ -12,7 +12,8 @@
  *   racing       its pipelines are stored; one race unit is ready or leased; then it has a config, and races for its regret are
  *   comparing    another row is known of its key: its config and that row race each other, a unit at a time (promote.h); then
  *                the one of them that stands is its config, and races for its regret are
- *   done         has a config, or what its batch asked for was the enumeration
+ *   done         has a config, or what its batch asked for was the enumeration, or it was spared: the row that is known of its key
+ *                can be compared with nothing (mf_promote_spare)
  *
  * Each arrow is one function below. A goal that has ended stays in memory until the turn ends. */
 #include "server/farm_private.h"

@@ -1,6 +1,7 @@
 /* Messages of workers: who may say what, and the answers (docs/protocol.md, section 1). A message that does not decode
  * or does not hold what it must is refused with the reason, counted, and changes nothing. */
 #include "server/farm_private.h"
+#include "server/promote.h"
 
 #include "common/json.h"
 #include "common/log.h"
@@ -229,6 +230,8 @@ static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hel
         r = welcome(f, slot, h->running);
     if (r == 0)
         r = mf_store_goals_adopt(f->store, class_id);
+    if (r > 0)
+        r = mf_promote_adopted(f, class_id);
     mf_slots_feed(&f->slots, class_id);
     f->wake_waiting = true;
     log_info("worker %s of %s (%s) is here", h->worker, h->class_text, h->model);

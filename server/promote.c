@@ -176,14 +176,19 @@ static int store_pipeline(struct mf_farm *f, const struct mf_goal *g, const stru
 
 /* ---- deciding ---- */
 
-static int tell(struct mf_farm *f, const struct mf_goal *g, enum mf_decision decision, const char *reason)
+static cJSON *make_told(int64_t batch, int64_t goal, enum mf_decision decision, const char *reason)
 {
     cJSON *body = cJSON_CreateObject();
-    mf_json_add_i64(body, "batch", g->batch->id);
-    mf_json_add_i64(body, "goal", g->id);
+    mf_json_add_i64(body, "batch", batch);
+    mf_json_add_i64(body, "goal", goal);
     cJSON_AddStringToObject(body, "decision", mf_decision_name(decision));
     cJSON_AddStringToObject(body, "reason", reason);
-    return mf_event_tell(f, g->batch->id, "promotion", body);
+    return body;
+}
+
+static int tell(struct mf_farm *f, const struct mf_goal *g, enum mf_decision decision, const char *reason)
+{
+    return mf_event_tell(f, g->batch->id, "promotion", make_told(g->batch->id, g->id, decision, reason));
 }
 
 static int decide(struct mf_farm *f, struct mf_goal *g, enum mf_decision decision, const char *reason,
@@ -192,6 +197,47 @@ static int decide(struct mf_farm *f, struct mf_goal *g, enum mf_decision decisio
     int r = mf_store_promotion_decide(f->store, g->id, decision, reason, old ? old->mad : (double)NAN,
                                       old ? (int64_t)old->n : 0, f->wall_ms);
     return r < 0 ? r : tell(f, g, decision, reason);
+}
+
+/* ---- before anything is measured ---- */
+
+static const char names_none[] = "the known row names no pipeline, so that nothing can be run against it: it "
+                                 "stays; promote=always replaces it";
+
+/* For those who follow the goal. */
+static int tell_spared(struct mf_farm *f, int64_t batch, int64_t goal)
+{
+    cJSON *body = make_told(batch, goal, MF_DECISION_UNDECIDED, names_none);
+    int r = mf_event_tell(f, batch, "promotion", body);
+    return r < 0 ? r : mf_event_goal_ended(f, batch, goal, MF_GOAL_DONE);
+}
+
+/* As many goals as a submission has end in one turn: they are not loaded, and nobody else has loaded them. */
+int mf_promote_spare(struct mf_farm *f, int64_t batch)
+{
+    struct mf_ids ids = {0};
+    struct mf_batch *b;
+    int r = mf_store_known_spare(f->store, batch, names_none, f->wall_ms, &ids);
+    for (size_t i = 0; r == 0 && i < ids.n; i++)
+        r = tell_spared(f, batch, ids.all[i]);
+    int n = (int)ids.n;
+    mf_ids_release(&ids);
+    if (r < 0 || n == 0)
+        return r;
+    r = mf_batch_get(f, batch, &b);
+    if (r == 0)
+        r = mf_batch_check(f, b);
+    return r < 0 ? r : n;
+}
+
+int mf_promote_adopted(struct mf_farm *f, int64_t class_id)
+{
+    struct mf_ids batches = {0};
+    int r = mf_store_known_foreign(f->store, class_id, &batches);
+    for (size_t i = 0; r >= 0 && i < batches.n; i++)
+        r = mf_promote_spare(f, batches.all[i]);
+    mf_ids_release(&batches);
+    return r < 0 ? r : 0;
 }
 
 /* ---- comparing ---- */
@@ -224,10 +270,8 @@ static int weigh(struct mf_farm *f, struct mf_goal *g, const struct mf_known *kn
     struct mf_pipeline new = {0};
     char layout[MF_PATH_LAYOUT_MAX];
     p->decision = MF_DECISION_UNDECIDED;
-    mf_say(why, MF_REASON_MAX,
-           "the known row names no pipeline, so that it cannot be run against the new one; promote=always "
-           "replaces it");
-    if (!*known->pipeline)
+    mf_say(why, MF_REASON_MAX, "%s", names_none);
+    if (!*known->pipeline) /* of a goal that an earlier version began */
         return 0;
     int r = resolve(f, g, known->pipeline, old);
     p->decision = MF_DECISION_PROMOTED;

@@ -7,12 +7,18 @@
  *
  * The known row is that of the batch's baseline or, without one, the farm's own of an earlier batch. One that is no pipeline here
  * any more (a step is gone, or wrong), or whose weights lie otherwise than those of the rest of its layer model, is replaced, and
- * the decision says so. One that names no pipeline is neither kept nor replaced. Every decision is in table promotion. */
+ * the decision says so. One that names no pipeline (somebody else's kernels) can be compared with nothing: it is decided before
+ * anything is measured, stays where it is, and the goal is undecided. Every decision is in table promotion. */
 #pragma once
 
 #include "common/path.h"
 #include "server/farm_private.h"
 
+/* Before anything is measured: ends the batch's waiting goals whose known row names no pipeline. How many; the batch may have ended,
+ * too. */
+int mf_promote_spare(struct mf_farm *f, int64_t batch);
+/* The same, of goals that have just got that class. */
+int mf_promote_adopted(struct mf_farm *f, int64_t class_id);
 /* After the race: decides, or has the two compared. */
 int mf_promote_start(struct mf_farm *f, struct mf_goal *g);
 /* A comparison has ended. */

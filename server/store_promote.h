@@ -5,7 +5,7 @@
 #include "common/names.h"
 #include "common/paired.h"
 #include "common/status.h"
-#include "server/store.h"
+#include "server/store_batch.h"
 
 /* clang-format off */
 #define MF_DECISION_MAP(X, P)      \
@@ -34,6 +34,13 @@ int mf_store_known_given(struct mf_store *s, int64_t batch, int64_t shape, int64
 int mf_store_known_own(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, int64_t model,
                        struct mf_known *ret);
 
+/* Ends the batch's goals that wait and whose row of its baseline names no pipeline: they are done, undecided for that reason. ret
+ * gets them. Those of a batch that measures nothing stay. */
+int mf_store_known_spare(struct mf_store *s, int64_t batch, const char *reason, int64_t now_ms,
+                         struct mf_ids *ret);
+/* Batches that may have such goals on that class. */
+int mf_store_known_foreign(struct mf_store *s, int64_t class, struct mf_ids *ret);
+
 /* ---- as a pipeline of a goal ---- */
 
 /* The id of that step in the goal's enumeration: 1; 0: it is not in there. */
@@ -47,7 +54,7 @@ int mf_store_pipeline_same(struct mf_store *s, int64_t goal, const char *steps, 
 /* ---- what was decided ---- */
 
 struct mf_promotion {
-    int64_t goal, old, new; /* pipelines; old 0: none */
+    int64_t goal, old, new; /* pipelines; 0: none, of new only where nothing was measured */
     const char *known, *source;
     double known_us, new_us; /* NAN: none */
     double least;

@@ -238,7 +238,7 @@ static int add_promotion(struct mf_store *s, int64_t goal, cJSON *o)
         s,
         "SELECT x.decision AS decision, x.reason AS reason, x.source AS source, x.known_us AS known_us,"
         " x.old AS old, x.new AS new, x.new_us AS new_us, x.least AS min_effect, x.at_ms AS at_ms, x.known,"
-        " p.steps FROM promotion x JOIN pipeline p ON p.id = x.new WHERE x.goal = ?1",
+        " coalesce(p.steps, '[]') FROM promotion x LEFT JOIN pipeline p ON p.id = x.new WHERE x.goal = ?1",
         &q, "i", goal);
     if (r < 0 || (r = mf_sql_next(q)) < 0)
         return r;

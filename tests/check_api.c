@@ -129,6 +129,8 @@ static const struct submission submissions[] = {
     {"", "application/json", "{\"baseline\":" BASELINE("4", "tile:a|tile:b") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "\"errors\":[]", "; known 1: line 2, tile:a|tile:b"},
     {"", "application/json", "{\"baseline\":" BASELINE("8", "") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "\"errors\":[]", "; known 0"},
     {"", "application/json", "{\"baseline\":" BASELINE("4", "") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "\"at\":\"baseline, line 2\",\"code\":\"baseline\"", "; known 1: line 2, "},
+    {"", "application/json", "{\"baseline\":" BASELINE("4", "") ",\"options\":{\"classes\":\"gfx942/80,gfx950/256\"},\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "\"errors\":[]", "; known 0"},
+    {"", "application/json", "{\"baseline\":" BASELINE("4", "") ",\"options\":{\"classes\":\"gfx942/80,gfx942/304\"},\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "only a, so that nothing can be run against it", "; known 1"},
     {"", "application/json", "{\"baseline\":" BASELINE("x", "a:b") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "\"at\":\"baseline, line 2\",\"code\":\"value\"", "; known 0"},
     {"", "application/json", "{\"baseline\":\"a,b\",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 422, "\"at\":\"baseline\",\"code\":\"csv\"", NULL},
     {"", "application/json", "{\"baseline\":\"" HEADER_JSON "\",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 422, "a tuned_fmoe.csv is expected", NULL},

@@ -224,6 +224,21 @@ START_TEST(submit_baseline)
     assert_says(f.log.data, "\"name\":\"shapes.csv\"");
     assert_says(f.log.data, "\"options\":{\"min_effect\":0.05}");
     fake_http_release(&f);
+    /* What cannot be compared is said at once */
+    static const struct fake_answer foreign[] = {
+        {.request = "POST /api/v1/batches",
+         .status = 201,
+         .body =
+             "{\"batch\":7,\"shapes\":2,\"goals\":2,\"undecided\":1,\"errors\":[{\"at\":\"baseline, line 2\","
+             "\"code\":\"baseline\",\"message\":\"it names no pipeline\"}]}"}};
+    fake_http_start(&f, foreign, 1);
+    r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--baseline", in_folder("table.csv"), NULL);
+    fake_http_stop(&f);
+    ck_assert_int_eq(r.code, 1);
+    assert_says(r.out,
+                "2 goals, 1 of them undecided: their known rows can be compared with nothing, and stay\n");
+    assert_says(r.err, "shapes.csv: baseline, line 2: it names no pipeline\n");
+    fake_http_release(&f);
     r = moefarm("http://127.0.0.1:1", "submit", in_folder("shapes.csv"), "--min-effect", "300", NULL);
     ck_assert_int_eq(r.code, 2);
     assert_says(r.err, "--min-effect: a number of percent from 0 to below 100");

@@ -24,9 +24,9 @@
 #define HEAD                                                                                    \
     "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
     "doweight_stage1"
-#define SHAPE                                                                             \
-    "16,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16," \
-    "QuantType.No,1,0"
+#define SHAPE_OF(token) \
+#    token ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define SHAPE SHAPE_OF(16)
 #define BASELINE_HEAD                                                                             \
     "gfx,cu_num," HEAD ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage," \
     "xbf16,flat,tflops,bw,pipeline"
@@ -106,12 +106,12 @@ static cJSON *get(const char *path)
     return json;
 }
 
-/* baseline: the pipeline cell of its row; NULL: none. */
-static void submit(const char *baseline, const char *options)
+/* The answer. shapes: rows, each with its line end as JSON has it; baseline: the pipeline cell of its row; NULL: none. */
+static char *hand_in(const char *shapes, const char *baseline, const char *options)
 {
     struct mf_buf body;
     mf_buf_init(&body, 1u << 16);
-    (void)mf_buf_addf(&body, "{\"name\":\"t\",\"csv\":\"" HEAD "\\n" SHAPE "\\n\",\"options\":{%s%s}",
+    (void)mf_buf_addf(&body, "{\"name\":\"t\",\"csv\":\"" HEAD "\\n%s\",\"options\":{%s%s}", shapes,
                       strstr(options, "regret") ? "" : "\"regret\":\"none\"",
                       options + (strstr(options, "regret") ? 1 : 0));
     if (baseline) {
@@ -123,8 +123,14 @@ static void submit(const char *baseline, const char *options)
         (void)mf_buf_addf(&body, ",\"baseline\":%s", quoted);
     }
     (void)mf_buf_adds(&body, "}");
-    _cleanup_(mf_freep) char *answer = ask("POST", "/api/v1/batches", "application/json", body.data, 201);
+    char *answer = ask("POST", "/api/v1/batches", "application/json", body.data, 201);
     mf_buf_release(&body);
+    return answer;
+}
+
+static void submit(const char *baseline, const char *options)
+{
+    _cleanup_(mf_freep) char *answer = hand_in(SHAPE "\\n", baseline, options);
 }
 
 static void answer_unit(int i, const cJSON *unit)
@@ -262,7 +268,6 @@ static const struct {
     {"a known row that is wrong", 29, 0, KNOWN_ROW, KNOWN, NULL, 1, "promoted", {"is wrong", "planted"}, WINNER, 60.6},
     {"a known row that kills its runner, twice", 29, 0, KNOWN_ROW, NULL, KNOWN, 2, "promoted",
      {"does not run", "planted"}, WINNER, 60.6},
-    {"a known row that names no pipeline", 29, 0, "", NULL, NULL, 0, "undecided", {"names no pipeline"}, NULL, 0},
     {"the known row wins the race", 10, 0, KNOWN_ROW, NULL, NULL, 0, "kept", {"won by the known row"}, KNOWN, 50.5},
 };
 /* clang-format on */
@@ -306,7 +311,87 @@ START_TEST(decides)
     check_export(1, cases[_i].stands, cases[_i].us);
     check_merge(cases[_i].stands, cases[_i].decision, cases[_i].baseline);
     _cleanup_(mf_freep) char *left = ask("GET", "/api/v1/export/left_out?simulated=1", "", "", 200);
-    ck_assert_msg((strstr(left, "names no pipeline") != NULL) == !cases[_i].stands, "%s", left);
+    ck_assert_msg(!strstr(left, "names no pipeline"), "%s", left);
+    stop();
+}
+END_TEST
+
+/* Goal 1's known row is a row of AITER's: it stays, and nothing of the goal was ever measured. */
+static void check_spared(void)
+{
+    static const char *const reasons[] = {"names no pipeline", "it stays", NULL};
+    int64_t steps = -1;
+    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
+    const cJSON *promotion = mf_json_object(goal, "promotion");
+    check_decision(goal, "undecided", reasons);
+    ck_assert_str_eq(text_of(promotion, "source"), "line 2 of the baseline");
+    ck_assert(cJSON_IsNull(cJSON_GetObjectItem(promotion, "new")));
+    ck_assert(cJSON_IsNull(cJSON_GetObjectItem(promotion, "new_us")));
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(promotion, "names")), 0);
+    (void)mf_json_i64(goal, "steps", 0, INT64_MAX, &steps);
+    ck_assert_int_eq(steps, 0);
+    check_export(1, NULL, 0);
+    check_merge(NULL, "undecided", "");
+    _cleanup_(mf_freep) char *left = ask("GET", "/api/v1/export/left_out?simulated=1", "", "", 200);
+    ck_assert_msg(strstr(left, "names no pipeline"), "%s", left);
+}
+
+/* A row of AITER's can be compared with nothing: whoever hands it in is told so by the answer, and no device works for it. _i: a worker
+ * of its class is there; the batch names the class, and none is; it names none, and the first worker to come is of it. */
+START_TEST(a_row_of_somebody_elses_is_decided_at_once)
+{
+    start(29);
+    if (_i > 0) {
+        (void)farm_process_kill(&farm, SIGTERM);
+        farm_process_start(&farm, BEAT_MS);
+    }
+    _cleanup_(mf_freep) char *answer = hand_in(SHAPE "\\n", "", _i == 1 ? ",\"classes\":\"gfx942/304\"" : "");
+    ck_assert_msg((strstr(answer, "\"undecided\":1") != NULL) == (_i < 2), "%s", answer);
+    ck_assert_msg(strstr(answer, "names no pipeline, only a,") && strstr(answer, "it stays"), "%s", answer);
+    if (_i == 2)
+        join(1);
+    check_spared();
+    _cleanup_(cJSON_Deletep) cJSON *batch = get("/api/v1/batches/1");
+    ck_assert_str_eq(text_of(batch, "state"), "done");
+    /* Another batch's work is what comes next */
+    if (_i == 0) {
+        submit(NULL, "");
+        work_and_answer(0, "race");
+        _cleanup_(cJSON_Deletep) cJSON *done = await_state(2, "done");
+        check_export(2, WINNER, 60.6);
+    }
+    stop();
+}
+END_TEST
+
+/* Of a ladder with such a row the others are tuned, and do not wait for it. */
+START_TEST(the_rest_of_its_layer_goes_on)
+{
+    static const char *const reasons[] = {"nothing is known", NULL};
+    start(29);
+    _cleanup_(mf_freep) char *answer = hand_in(SHAPE "\\n" SHAPE_OF(32) "\\n", "", "");
+    work_and_answer(0, "race");
+    _cleanup_(cJSON_Deletep) cJSON *other = await_state(2, "done");
+    check_decision(other, "promoted", reasons);
+    _cleanup_(cJSON_Deletep) cJSON *spared = await_state(1, "done");
+    check_decision(spared, "undecided", (const char *[]){"names no pipeline", NULL});
+    check_export(1, WINNER, 60.6);
+    stop();
+}
+END_TEST
+
+/* Who only asks what would be tried is told that. */
+START_TEST(an_enumeration_decides_nothing)
+{
+    start(29);
+    _cleanup_(mf_freep) char *answer = hand_in(SHAPE "\\n", "", ",\"search\":\"enumerate\"");
+    ck_assert_msg(strstr(answer, "names no pipeline"), "%s", answer);
+    credit(0);
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&workers[0], MF_MESSAGE_UNIT, LIMIT_MS);
+    answer_unit(0, unit);
+    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
+    ck_assert_msg(strstr(text_of(goal, "reason"), "steps would be tried"), "%s", text_of(goal, "reason"));
+    ck_assert(cJSON_IsNull(cJSON_GetObjectItem(goal, "promotion")));
     stop();
 }
 END_TEST
@@ -629,6 +714,9 @@ int main(void)
     TCase *c = tcase_create("promote");
     tcase_set_timeout(c, 120);
     tcase_add_loop_test(c, decides, 0, MF_ARRAY_LEN(cases));
+    tcase_add_loop_test(c, a_row_of_somebody_elses_is_decided_at_once, 0, 3);
+    tcase_add_test(c, the_rest_of_its_layer_goes_on);
+    tcase_add_test(c, an_enumeration_decides_nothing);
     tcase_add_test(c, a_row_as_fast_is_kept_as_a_tie);
     tcase_add_test(c, a_kept_row_says_where_its_time_is_from);
     tcase_add_test(c, a_rerun_keeps_its_rows);

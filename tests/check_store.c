@@ -145,6 +145,15 @@ static int64_t ask(const char *literal)
     return n;
 }
 
+static int promote_nothing(const char *decision)
+{
+    return mf_sql_run(
+        store,
+        "INSERT OR REPLACE INTO promotion (goal, known, source, least, decision, reason, at_ms) VALUES"
+        " (1, '', '', 0.03, ?, '', 1)",
+        "t", decision);
+}
+
 static int move_to_nowhere(const char *move)
 {
     return mf_sql_run(
@@ -187,6 +196,9 @@ START_TEST(a_known_row_finds_its_place_in_an_old_database)
         ck_assert_int_lt(move_to_nowhere("stage"), 0);
         ck_assert_int_eq(move_to_nowhere("unstage"), 1);
         ck_assert_int_lt(move_to_nowhere("think"), 0);
+        /* Without a new row nothing is decided */
+        ck_assert_int_eq(promote_nothing("undecided"), 1);
+        ck_assert_int_lt(promote_nothing("promoted"), 0);
         ck_assert_int_eq(
             ask("SELECT count(*) FROM goal g JOIN unit u ON u.goal = g.id WHERE g.state = 'comparing'"), 1);
         ck_assert_int_eq(ask("SELECT count(*) FROM pragma_foreign_key_check"), 0);

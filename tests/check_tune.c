@@ -408,6 +408,43 @@ START_TEST(compared)
 }
 END_TEST
 
+/* A row of AITER's own can be compared with nothing. That is said before anything is tuned, its shape costs nothing, its row stays, and
+ * the rest is tuned. */
+START_TEST(compared_with_somebody_elses_row)
+{
+    static const char table[] =
+        "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,"
+        "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"
+        "tflops,"
+        "bw\n"
+        "gfx942,304,2,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
+        "QuantType.No,1,"
+        "0,32,0,3.0000,ck_one,0.0%,4.0000,ck_two,0.0%,7.0000,0,0,0,1.00,1.00\n";
+    write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
+    write_file(in_folder("table.csv"), table);
+    struct ran r = moefarm("", TUNE("--all", "--compare", "--update_improved", NULL));
+    ck_assert_msg(r.code == 1, "%d: %s%s", r.code, r.out, r.err);
+    assert_says(r.out, "table.csv:2: gfx942/304  T2 H2048 I768 E128 k8 bf16: ck_one\n");
+    const char *told = strstr(r.out, "1 of 2 shapes will not be tuned"),
+               *begun = strstr(r.out, "starting a farm");
+    ck_assert_msg(told && begun && told < begun, "%s", r.out);
+    assert_says(r.out, "Successfully tuned shapes: 1");
+    assert_says(r.out, "untuned shapes: 1\ngfx942/304  T2 H2048 I768 E128 k8 bf16: no config: the known row "
+                       "names no pipeline");
+    assert_says(r.out, "\nundecided  gfx942/304  T2 H2048 I768 E128 k8 bf16: old -, new -: the known row");
+    assert_says(read_file(in_folder("table.csv")), "ck_one");
+    ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);
+    ck_assert_int_eq(
+        ask("SELECT count(*) FROM unit u JOIN goal g ON g.id = u.goal JOIN shape s ON s.id = g.shape"
+            " WHERE s.token = 2"),
+        0);
+    /* As was said: */
+    r = moefarm("", TUNE("--all", NULL));
+    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    ck_assert_ptr_null(strstr(read_file(in_folder("table.csv")), "ck_one"));
+}
+END_TEST
+
 /* A farm that is there: nothing is started, and a run that was killed follows its batch again, which went on. */
 START_TEST(on_a_named_farm)
 {
@@ -595,6 +632,7 @@ int main(void)
     tcase_add_test(tc, a_table_that_cannot_be_written);
     tcase_add_test(tc, a_refused_submission);
     tcase_add_test(tc, compared_with_what_it_looks_up);
+    tcase_add_test(tc, compared_with_somebody_elses_row);
     tcase_add_test(tc, compared);
     tcase_add_test(tc, on_a_named_farm);
     tcase_add_test(tc, split_k_is_left_out);

@@ -282,6 +282,47 @@ START_TEST(baseline_has_what_the_shapes_find)
 }
 END_TEST
 
+/* Many rows that nothing can be run against are counted, and listed when asked for. */
+START_TEST(foreign_rows_are_told)
+{
+    struct mf_buf text, out;
+    char row[400];
+    mf_buf_init(&text, 1u << 20);
+    mf_buf_init(&out, 1u << 20);
+    (void)mf_buf_adds(&text, TUNED_HEAD);
+    for (int i = 1; i <= 25; i++) {
+        const char *of_one = BF16(1);
+        mf_say(row, sizeof(row), "gfx942,304,%d%s%s\n", i, of_one + 1, RESULT);
+        (void)mf_buf_adds(&text, row);
+    }
+    struct mf_table *t = read_text(text.data);
+    struct mf_tune_list lists[2] = {{.n = 0}, {.shapes = calloc(26, sizeof(struct mf_shape)), .n = 26}};
+    ck_assert_int_eq(mf_device_class_parse("gfx942/80", &lists[0].class), 0);
+    ck_assert_int_eq(mf_device_class_parse("gfx942/304", &lists[1].class), 0);
+    for (size_t i = 0; i < 26; i++)
+        lists[1].shapes[i] = t->rows[i % 25].shape;
+    lists[1].shapes[25].token = 64; /* of which the table has no row */
+
+    mf_tune_print_foreign(t, lists, 2, false, &out);
+    ck_assert_ptr_nonnull(strstr(out.data, "  t:2: gfx942/304  T1 H2048 I768 E128 k8 bf16: k1\n"));
+    ck_assert_ptr_nonnull(strstr(out.data, "  t:21: "));
+    ck_assert_ptr_null(strstr(out.data, "  t:22: "));
+    ck_assert_ptr_nonnull(
+        strstr(out.data, "… and 5 more; -v lists them all\n25 of 26 shapes will not be tuned"));
+    mf_buf_clear(&out);
+    mf_tune_print_foreign(t, lists, 2, true, &out);
+    ck_assert_ptr_nonnull(strstr(out.data, "  t:26: "));
+    ck_assert_ptr_null(strstr(out.data, "more"));
+    mf_buf_clear(&out);
+    mf_tune_print_foreign(t, lists, 1, true, &out);
+    ck_assert_uint_eq(out.len, 0);
+    mf_tune_list_release(&lists[1]);
+    mf_table_free(t);
+    mf_buf_release(&text);
+    mf_buf_release(&out);
+}
+END_TEST
+
 /* ---- devices ---- */
 
 START_TEST(devices_are_read_from_the_list)
@@ -363,6 +404,7 @@ int main(void)
     tcase_add_test(tc, table_comes_from_the_environment);
     tcase_add_loop_test(tc, list_has_what_is_missing, 0, MF_ARRAY_LEN(list_cases));
     tcase_add_test(tc, baseline_has_what_the_shapes_find);
+    tcase_add_test(tc, foreign_rows_are_told);
     tcase_add_test(tc, devices_are_read_from_the_list);
     tcase_add_test(tc, summary_is_this_text);
     suite_add_tcase(suite, tc);
