@@ -227,20 +227,22 @@ int mf_store_goals_of_batch(struct mf_store *s, int64_t batch, struct mf_ids *re
                    ret, "i", batch);
 }
 
+/* CROSS: through the shapes of the layer model. Left to itself SQLite goes through all goals of the batch, at every goal of it. */
 int mf_store_goals_of_layer(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
                             struct mf_ids *ret, int64_t *ret_behind)
 {
     int r = mf_sql_get_i64(
         s,
-        "SELECT count(*) FROM shape s JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
+        "SELECT count(*) FROM shape s CROSS JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
         " WHERE s.layer_model = ?3 AND g.state IN ('waiting', 'enumerating', 'probing')",
         ret_behind, "iit", batch, class, layer_model);
     if (r < 0)
         return r;
-    return collect(s,
-                   "SELECT g.id FROM shape s JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
-                   " WHERE s.layer_model = ?3 AND g.state = 'ranking' ORDER BY s.token, g.id",
-                   ret, "iit", batch, class, layer_model);
+    return collect(
+        s,
+        "SELECT g.id FROM shape s CROSS JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
+        " WHERE s.layer_model = ?3 AND g.state = 'ranking' ORDER BY s.token, g.id",
+        ret, "iit", batch, class, layer_model);
 }
 
 int mf_store_goals_open(struct mf_store *s, int64_t batch, int64_t *ret)
