@@ -79,6 +79,11 @@ bool mf_artifact_is_weight(const struct mf_artifact *a)
     return a->tensor == MF_TENSOR_W1 || a->tensor == MF_TENSOR_W2;
 }
 
+bool mf_artifact_is_decoded(const struct mf_artifact *a)
+{
+    return a->tensor == MF_TENSOR_W1D || a->tensor == MF_TENSOR_W2D;
+}
+
 bool mf_artifact_is_input(const struct mf_artifact *a)
 {
     /* which of the two a shape's hidden states are is for its families to know */

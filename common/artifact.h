@@ -23,6 +23,8 @@
  *          sorted.<block_m>
  *   b1 b2  biases float [E, 2I] (or [E, I]) and [E, H] of shapes that have them, gate first whatever w1's layout is; order row.
  *          b1 is no part of g and gw, op act adds it; b2 is part of z and zw, op gemm2 adds it
+ *   w1d w2d  w1 and w2 of a format of codes, decoded, each value rounded once: for kernels that do not read the codes. Made by
+ *          a step; of experts that have no route on this rank the rows are unspecified. Order: a layout, as for weights
  * sorted_v2.<block_m> is a sorted order that other kernels write and read: AITER's "layout" pairs. */
 #pragma once
 
@@ -48,7 +50,9 @@
     EACH(P, CALIB, "calib")    \
     EACH(P, ALIGNED, "aligned") \
     EACH(P, B1, "b1")          \
-    EACH(P, B2, "b2")
+    EACH(P, B2, "b2")          \
+    EACH(P, W1D, "w1d")        \
+    EACH(P, W2D, "w2d")
 /* clang-format on */
 MF_NAMES_DECLARE(mf_tensor, MF_TENSOR_, MF_TENSOR_MAP);
 
@@ -95,6 +99,8 @@ int mf_artifact_parse(const char *text, struct mf_artifact *ret); /* -EINVAL */
 bool mf_artifact_equal(const struct mf_artifact *a, const struct mf_artifact *b);
 /* Weights are stored in the layout that a pipeline wants, so they are there from the start. */
 bool mf_artifact_is_weight(const struct mf_artifact *a);
+/* A weight that a step has decoded. */
+bool mf_artifact_is_decoded(const struct mf_artifact *a);
 /* What the caller hands in: x as bf16 or fp16, whichever the shape's dtype is, topk as index, both unscaled in token
  * order, calib, and biases. The only artifacts, weights apart, that are there before the first step. */
 bool mf_artifact_is_input(const struct mf_artifact *a);

@@ -20,6 +20,7 @@ set(MF_CPU_SOURCES
     registry.c
     cpu/align.c
     cpu/blocks.c
+    cpu/dequant.c
     cpu/moe_sort.c
     cpu/ops.c
     cpu/ops_c.c
@@ -35,7 +36,7 @@ set(MF_CPU_SOURCES
 # Kernels trap nothing and set no errno; sums keep their order, so that every run agrees bitwise.
 set(MF_KERNEL_FLAGS -O3 -fno-math-errno -fno-trapping-math)
 # The same bits for every instruction set.
-set_source_files_properties(cpu/permute.c PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off")
+set_source_files_properties(cpu/dequant.c cpu/permute.c PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off")
 set_source_files_properties(cpu/ops_c.c cpu/peaks_c.c cpu/stage.c PROPERTIES COMPILE_OPTIONS "${MF_KERNEL_FLAGS}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     list(APPEND MF_CPU_SOURCES cpu/ops_avx2.c cpu/ops_avx512.c cpu/peaks_avx2.c cpu/peaks_avx512.c)

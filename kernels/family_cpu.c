@@ -10,6 +10,8 @@ const int32_t mf_cpu_block_ms[MF_CPU_N_BLOCK_MS] = {8, 16, 32, 64};
 #define TOKEN_MAX             (1 << 24) /* of the packed id */
 #define TOPK_MAX              127       /* its slot, sign bit apart */
 #define ALTERNATING_BYTES_MAX 1e9
+#define DECODED_BYTES_MAX     536870912.0 /* of weights as bf16: the layer needs room for them while it runs */
+#define DECODED_ROWS          16          /* of each expert that is read, from which on decoding may pay */
 
 void mf_refuse(struct mf_refusal *r, const char *rule, const char *format, ...)
 {
@@ -235,6 +237,11 @@ struct mf_artifact mf_cpu_bf16(enum mf_tensor tensor, const char *order, int32_t
     return make(tensor, MF_FORMAT_BF16, order, block_m);
 }
 
+struct mf_artifact mf_cpu_decoded(enum mf_tensor w)
+{
+    return make(w == MF_TENSOR_W1 ? MF_TENSOR_W1D : MF_TENSOR_W2D, MF_FORMAT_BF16, "panel32", 0);
+}
+
 struct mf_artifact mf_cpu_x_sorted(const struct mf_shape *shape, int32_t block_m)
 {
     struct mf_artifact a = mf_plain_x(shape);
@@ -252,6 +259,43 @@ void mf_step_need(struct mf_step *s, struct mf_artifact a)
 void mf_step_give(struct mf_step *s, struct mf_artifact a)
 {
     s->gives[s->n_gives++] = a;
+}
+
+void mf_cpu_weight_sizes(const struct mf_shape *s, enum mf_tensor w, size_t *ret_n, size_t *ret_k)
+{
+    *ret_n = w == MF_TENSOR_W1 ? (size_t)mf_gemm1_cols(s) : (size_t)s->model_dim;
+    *ret_k = w == MF_TENSOR_W1 ? (size_t)s->model_dim : (size_t)s->inter_dim;
+}
+
+double mf_cpu_decoded_bytes(const struct mf_shape *s, mf_ops which, double experts)
+{
+    double cols = 0;
+
+    if (which & MF_OP_BIT(MF_NODE_DEQUANT_W1))
+        cols += (double)mf_gemm1_cols(s);
+    if (which & MF_OP_BIT(MF_NODE_DEQUANT_W2))
+        cols += s->inter_dim;
+    return experts * 2 * cols * s->model_dim;
+}
+
+bool mf_cpu_may_decode(const struct mf_shape *s, mf_ops which, bool legal, struct mf_refusal *ret)
+{
+    double active = mf_layer_expected_active(s), rows = mf_cpu_slots(s) / active;
+    double bytes = mf_cpu_decoded_bytes(s, which, s->expert);
+
+    ret->rule = NULL;
+    if (mf_isa_best() != MF_ISA_AVX512)
+        mf_refuse(ret, "isa", "the device has %s; what multiplies decoded weights takes AVX-512 (oneDNN 2.6)",
+                  mf_isa_name(mf_isa_best()));
+    else if (bytes > DECODED_BYTES_MAX)
+        mf_refuse(ret, "memory", "%d experts' weights are %.0f bytes as bf16; up to %.0f are decoded",
+                  s->expert, bytes, DECODED_BYTES_MAX);
+    else if (!legal && rows < DECODED_ROWS)
+        mf_refuse(ret, "rows",
+                  "%.1f rows for each expert that is read; weights are decoded for %d and more, below which "
+                  "%.0f bytes of bf16, written and read, cost more than decoding on the way into a GEMM",
+                  rows, DECODED_ROWS, mf_cpu_decoded_bytes(s, which, active));
+    return ret->rule == NULL;
 }
 
 /* Bytes of rows x cols elements and their scales. */

@@ -63,11 +63,20 @@ struct mf_artifact mf_cpu_calib(void);
 struct mf_artifact mf_cpu_sorted(int32_t block_m);
 struct mf_artifact mf_cpu_aligned(int32_t block_m);
 struct mf_artifact mf_cpu_bf16(enum mf_tensor tensor, const char *order, int32_t block_m);
+/* A weight as a step of family move decodes it: bf16 in panels of 32. */
+struct mf_artifact mf_cpu_decoded(enum mf_tensor w);
 struct mf_artifact mf_cpu_x_sorted(const struct mf_shape *shape, int32_t block_m);
 
 void mf_step_need(struct mf_step *s, struct mf_artifact a);
 void mf_step_give(struct mf_step *s, struct mf_artifact a);
 
+/* Rows and columns of one expert's weight. */
+void mf_cpu_weight_sizes(const struct mf_shape *shape, enum mf_tensor w, size_t *ret_n, size_t *ret_k);
+/* Bytes of so many experts' weights as bf16; which: bits of the nodes that decode them (kernels/fusion.h). */
+double mf_cpu_decoded_bytes(const struct mf_shape *shape, mf_ops which, double experts);
+/* Is decoding these weights in a step of its own worth trying, for family lib to multiply? legal: is it possible, whether it
+ * pays or not. */
+bool mf_cpu_may_decode(const struct mf_shape *shape, mf_ops which, bool legal, struct mf_refusal *ret);
 /* Bytes of one expert's weight with its scales. */
 double mf_cpu_expert_bytes(const struct mf_shape *shape, enum mf_tensor w);
 /* Bytes of one row of cols elements as activations enter a GEMM, with its scales. */

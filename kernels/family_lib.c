@@ -1,8 +1,10 @@
-/* oneDNN's matmul for each expert block, the yardstick on the same scoreboard. bf16 only.
+/* oneDNN's matmul for each expert block, the yardstick on the same scoreboard. It multiplies bf16 only: weights of codes it
+ * takes as a step of family move has decoded them, and rows of codes are decoded as they are brought in.
  *
  *     dnnl_s1_bf16_silu_m64_t2_p32    gather + gemm1 + act; gathering and activation are ours
  *     dnnl_g1_bf16_m64_t2_p32         gather + gemm1, into g: what step act of family move takes
  *     dnnl_s2_bf16_m64_t2_p32         gemm2, into z
+ *     dnnl_s2_mxfp8_mxfp4_m64_t2_p32  the same from h in MXFP8, with w2d decoded from MXFP4
  *
  * Threads take whole blocks, each executing primitives that were made for one thread: that beats a team for each
  * of many small GEMMs, and keeps oneDNN's OpenMP threads from being made at all. A primitive for every number of
@@ -18,6 +20,7 @@
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "kernels/codec.h"
 #include "kernels/layout.h"
 
 #define ROWS_MAX     64
@@ -37,6 +40,7 @@ struct rows_kernel {
 struct mf_kernel {
     struct config config;
     struct mf_shape shape;
+    const struct mf_codec *codec; /* of the rows that enter the GEMM; one without scales: bf16 as it is */
     const struct mf_cpu_ops *ops;
     size_t N, K;
     size_t scratch_bytes, room; /* room: workspace of one thread */
@@ -49,15 +53,19 @@ struct mf_kernel {
 
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
+    const char *layout = mf_cpu_layout(c->panel, false)->word;
+    char format[MF_FORMAT_WORD_MAX];
+
+    mf_cpu_format_word(s, format);
     if (c->plain)
-        (void)snprintf(buf, MF_STEP_NAME_MAX, "dnnl_g1_bf16_m%d_t%d_%s", c->block_m, c->threads,
-                       mf_cpu_layout(c->panel, false)->word);
+        (void)snprintf(buf, MF_STEP_NAME_MAX, "dnnl_g1_%s_m%d_t%d_%s", format, c->block_m, c->threads,
+                       layout);
     else if (c->stage == 1)
-        (void)snprintf(buf, MF_STEP_NAME_MAX, "dnnl_s1_bf16_%s_m%d_t%d_%s%s", mf_cpu_act_word(s), c->block_m,
-                       c->threads, mf_cpu_layout(c->panel, false)->word, s->doweight_stage1 ? "_w" : "");
+        (void)snprintf(buf, MF_STEP_NAME_MAX, "dnnl_s1_%s_%s_m%d_t%d_%s%s", format, mf_cpu_act_word(s),
+                       c->block_m, c->threads, layout, s->doweight_stage1 ? "_w" : "");
     else
-        (void)snprintf(buf, MF_STEP_NAME_MAX, "dnnl_s2_bf16_m%d_t%d_%s", c->block_m, c->threads,
-                       mf_cpu_layout(c->panel, false)->word);
+        (void)snprintf(buf, MF_STEP_NAME_MAX, "dnnl_s2_%s_m%d_t%d_%s", format, c->block_m, c->threads,
+                       layout);
 }
 
 static size_t align64(size_t bytes)
@@ -71,20 +79,18 @@ static bool shape_fits(const struct mf_shape *s, struct mf_refusal *ret)
 {
     if (!mf_cpu_shape_known(s, ret))
         return false;
-    if (s->q_type != MF_QTYPE_NO) {
-        mf_refuse(ret, "q_type",
-                  "q_type is %s with %s weights; oneDNN 2.6 multiplies no such weights with bf16, so lib "
-                  "takes QuantType.No with "
-                  "torch.bfloat16 only",
-                  mf_qtype_name(s->q_type), mf_dtype_name(s->q_dtype_w));
-        return false;
-    }
     if (mf_isa_best() != MF_ISA_AVX512) {
         mf_refuse(ret, "isa", "the device has %s; oneDNN 2.6 multiplies bf16 with AVX-512 only",
                   mf_isa_name(mf_isa_best()));
         return false;
     }
     return true;
+}
+
+/* Are the weights codes, which somebody has to decode first? */
+static bool is_coded(const struct mf_shape *s)
+{
+    return mf_plain_w(s, MF_TENSOR_W1, "row").scale != MF_SCALE_NONE;
 }
 
 /* A panel of ours is a format of oneDNN's only for whole blocks of 32 of K. */
@@ -98,7 +104,7 @@ static bool layout_fits(const struct mf_shape *s, int stage, int panel)
 
 /* What a step can cover. Gathering and activation are loops of ours around the vendor's call of each block; behind that of
  * stage 2 there is none, so its other forms are asked for only to say why they are missing. */
-enum form { GEMM1, STAGE1, STAGE2, STAGE2_WEIGHTED, STAGE2_OUTPUT };
+enum form { GEMM1, STAGE1, STAGE2, STAGE2_WEIGHTED, STAGE2_OUTPUT, STAGE1_CODES, STAGE2_CODES, N_FORMS };
 
 static const struct mf_fusion_caps around = {
     .prologue = MF_OP_BIT(MF_OP_GATHER),
@@ -116,6 +122,8 @@ static const struct {
     [STAGE2] = {"dnnl_s2", MF_OP_BIT(MF_OP_GEMM2), &call_alone},
     [STAGE2_WEIGHTED] = {"dnnl_s2_zw", MF_OP_BIT(MF_OP_GEMM2) | MF_OP_BIT(MF_OP_WEIGHT), &call_alone},
     [STAGE2_OUTPUT] = {"dnnl_s2_y", MF_OP_BIT(MF_OP_GEMM2) | MF_OP_BIT(MF_OP_COMBINE), &call_alone},
+    [STAGE1_CODES] = {"dnnl_s1_codes", MF_OP_BIT(MF_NODE_DEQUANT_W1) | MF_OP_BIT(MF_OP_GEMM1), &around},
+    [STAGE2_CODES] = {"dnnl_s2_codes", MF_OP_BIT(MF_NODE_DEQUANT_W2) | MF_OP_BIT(MF_OP_GEMM2), &around},
 };
 
 static mf_ops covers_of(const struct mf_shape *s, enum form form)
@@ -138,7 +146,15 @@ static enum form form_of(const struct config *c)
 
 typedef int (*each_fn)(void *context, const struct config *c);
 
-static int each(const struct mf_shape *s, int cores, each_fn f, void *context)
+/* Are the stage's weights there as bf16, or worth decoding? legal: or possible to decode. */
+static bool weight_there(const struct mf_shape *s, int stage, bool legal, struct mf_refusal *ret)
+{
+    mf_ops node = MF_OP_BIT(stage == 1 ? MF_NODE_DEQUANT_W1 : MF_NODE_DEQUANT_W2);
+
+    return !is_coded(s) || mf_cpu_may_decode(s, node, legal, ret);
+}
+
+static int each(const struct mf_shape *s, int cores, bool legal, each_fn f, void *context)
 {
     static const int panels[] = {32, 16, 1}, block_ms[] = {16, 64};
     struct mf_refusal no;
@@ -152,7 +168,8 @@ static int each(const struct mf_shape *s, int cores, each_fn f, void *context)
             for (size_t b = 0; b < MF_ARRAY_LEN(block_ms); b++) {
                 struct config c = {
                     .stage = stage, .block_m = block_ms[b], .panel = panels[p], .threads = cores};
-                if (!layout_fits(s, stage, c.panel))
+                if (!layout_fits(s, stage, c.panel) || (is_coded(s) && c.panel != 32) ||
+                    !weight_there(s, stage, legal, &no))
                     continue;
                 if (allowed[form_of(&c)])
                     r = f(context, &c);
@@ -187,14 +204,21 @@ static size_t room_of(const struct config *c, size_t N, size_t K)
 {
     size_t bm = (size_t)c->block_m;
 
-    return align64(bm * K * 2) + align64(bm * N * 4) + scratch_ceiling(c, N, K);
+    return align64(bm * K * 2) + align64(bm * N * 4) + align64(K * 4) + scratch_ceiling(c, N, K);
+}
+
+/* The weight that a step reads, wherever it comes from. */
+static struct mf_artifact weight_of(const struct config *c, const struct mf_shape *shape)
+{
+    enum mf_tensor w = c->stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2;
+
+    return is_coded(shape) ? mf_cpu_decoded(w) : mf_plain_w(shape, w, mf_cpu_layout(c->panel, false)->name);
 }
 
 static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
 {
     struct mf_step s = {.family = "lib", .block_m = c->block_m};
     double slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
-    const char *layout = mf_cpu_layout(c->panel, false)->name;
     size_t N, K;
 
     print_name(c, shape, s.name);
@@ -205,7 +229,7 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
         s.stage = MF_STAGE_STAGE1;
         mf_step_need(&s, mf_plain_x(shape));
         mf_step_need(&s, mf_cpu_sorted(c->block_m));
-        mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, layout));
+        mf_step_need(&s, weight_of(c, shape));
         if (shape->has_b1 && !c->plain)
             mf_step_need(&s, mf_plain_bias(MF_TENSOR_B1));
         mf_step_give(&s, mf_cpu_bf16(c->plain ? MF_TENSOR_G : MF_TENSOR_H, "sorted", c->block_m));
@@ -213,16 +237,18 @@ static void describe(const struct config *c, const struct mf_shape *shape, struc
         s.stage = MF_STAGE_STAGE2;
         mf_step_need(&s, mf_plain_h(shape, c->block_m));
         mf_step_need(&s, mf_cpu_sorted(c->block_m));
-        mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, layout));
+        mf_step_need(&s, weight_of(c, shape));
         if (shape->has_b2)
             mf_step_need(&s, mf_plain_bias(MF_TENSOR_B2));
         mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Z, "slot", 0));
     }
     s.flops = slots * H * I * (c->stage == 1 ? 4 : 2);
-    s.bytes =
-        mf_layer_expected_active(shape) *
-            mf_cpu_expert_bytes(shape, c->stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2) +
-        (c->stage == 1 ? (double)shape->token * H + slots * I * (c->plain ? 2 : 1) : slots * (H + I)) * 2;
+    s.bytes = mf_layer_expected_active(shape) * (double)N * (double)K * 2;
+    if (c->stage == 1)
+        s.bytes +=
+            (double)shape->token * mf_cpu_row_bytes(shape, (int64_t)H) + slots * I * (c->plain ? 4 : 2);
+    else
+        s.bytes += slots * (H * 2 + mf_cpu_row_bytes(shape, (int64_t)I));
     *ret = s;
 }
 
@@ -242,12 +268,19 @@ static int offer_step(void *context, const struct config *c)
     return w->offer->step(w->offer, &step);
 }
 
-/* With doweight_stage1 z has no weight to be multiplied by. */
+/* With doweight_stage1 z has no weight to be multiplied by. Only weights of codes could be decoded on the way. */
+static bool is_asked(const struct mf_shape *s, enum form form)
+{
+    bool codes = form == STAGE1_CODES || form == STAGE2_CODES;
+
+    return codes ? is_coded(s) : form != STAGE2_WEIGHTED || !s->doweight_stage1;
+}
+
 static int reject_forms(const struct mf_family *f, const struct mf_shape *s, struct mf_offer *offer)
 {
-    for (enum form form = GEMM1; form <= STAGE2_OUTPUT; form++) {
+    for (enum form form = GEMM1; form < N_FORMS; form++) {
         struct mf_refusal no;
-        if ((form == STAGE2_WEIGHTED && s->doweight_stage1) || form_allowed(s, form, &no))
+        if (!is_asked(s, form) || form_allowed(s, form, &no))
             continue;
         int r = offer->reject(offer, f->name, forms[form].kernel, no.rule, "%s", no.reason);
         if (r < 0)
@@ -265,9 +298,15 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     if (!shape_fits(shape, &refusal))
         return offer->reject(offer, f->name, f->name, refusal.rule, "%s", refusal.reason);
     for (int stage = 1; stage <= 2; stage++) {
+        if (!weight_there(shape, stage, false, &refusal)) {
+            int r = offer->reject(offer, f->name, stage == 1 ? "dnnl_s1" : "dnnl_s2", refusal.rule, "%s",
+                                  refusal.reason);
+            if (r < 0)
+                return r;
+        }
         for (int panel = 16; panel <= 32; panel += 16) {
             char kernel[32];
-            if (layout_fits(shape, stage, panel))
+            if (layout_fits(shape, stage, panel) || (is_coded(shape) && panel != 32))
                 continue;
             (void)snprintf(kernel, sizeof(kernel), "dnnl_s%d_%s", stage, mf_cpu_layout(panel, false)->word);
             int r = offer->reject(
@@ -280,7 +319,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
         }
     }
     int r = reject_forms(f, shape, offer);
-    return r < 0 ? r : each(shape, device->cores, offer_step, &w);
+    return r < 0 ? r : each(shape, device->cores, false, offer_step, &w);
 }
 
 static int match_name(void *context, const struct config *c)
@@ -424,13 +463,15 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     (void)f;
     if (strncmp(name, "dnnl_s", 6) != 0 && strncmp(name, "dnnl_g", 6) != 0)
         return -EINVAL;
-    if (!shape_fits(shape, &refusal) || each(shape, device->info.cores, match_name, &w) != 1)
+    if (!shape_fits(shape, &refusal) || each(shape, device->info.cores, true, match_name, &w) != 1)
         return -ENOTSUP;
     struct mf_kernel *k = calloc(1, sizeof(*k));
     if (!k)
         return -ENOMEM;
     k->config = w.found;
     k->shape = *shape;
+    struct mf_artifact rows = mf_plain_x(shape);
+    k->codec = mf_codec_find(rows.format, rows.scale);
     k->ops = mf_cpu_ops(mf_isa_best());
     sizes_of(&k->config, shape, &k->N, &k->K);
     k->scratch_bytes = scratch_ceiling(&k->config, k->N, k->K);
@@ -448,7 +489,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
 
 struct room {
     uint16_t *a;
-    float *c;
+    float *c, *row; /* row: of K values, on their way into a */
     void *scratch;
 };
 
@@ -470,21 +511,36 @@ static int multiply(const struct mf_kernel *k, int thread, int rows, const void 
     return dnnl_primitive_execute(m->primitive, k->streams[thread], 4, args) == dnnl_success ? 0 : -EIO;
 }
 
+/* The rows of a block as bf16: where they are, or in the room. */
+static const uint16_t *bring_rows(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row0,
+                                  int rows, const struct room *room)
+{
+    const struct mf_tensor_ref *from = &k->launch->needs[0];
+    bool gathers = k->config.stage == 1, coded = k->codec->scale_bytes > 0;
+    float global = k->codec->global ? *(const float *)from->part[2] : 1;
+
+    if (!gathers && !coded)
+        return (const uint16_t *)from->part[0] + row0 * k->K;
+    for (int i = 0; i < rows; i++) {
+        size_t at = gathers ? (size_t)mf_id_token(s->ids[row0 + (size_t)i]) : row0 + (size_t)i;
+        uint16_t *to = room->a + (size_t)i * k->K;
+        if (!coded) {
+            memcpy(to, (const uint16_t *)from->part[0] + at * k->K, k->K * 2);
+            continue;
+        }
+        mf_codec_decode_row(k->codec, from->part[0], from->part[1], global, at, k->K, room->row);
+        k->ops->to_bf16(room->row, k->K, to);
+    }
+    return room->a;
+}
+
 static int run_block(const struct mf_kernel *k, const struct mf_sorted_view *s, int64_t block, int rows,
                      int thread, const struct room *room)
 {
     const struct mf_launch *l = k->launch;
     size_t H = (size_t)k->shape.model_dim, I = (size_t)k->shape.inter_dim,
            row0 = (size_t)block * (size_t)k->config.block_m;
-    const uint16_t *a = (const uint16_t *)l->needs[0].part[0] + row0 * k->K;
-
-    if (k->config.stage == 1) {
-        for (int i = 0; i < rows; i++)
-            memcpy(room->a + (size_t)i * H,
-                   (const uint16_t *)l->needs[0].part[0] + (size_t)mf_id_token(s->ids[row0 + (size_t)i]) * H,
-                   H * 2);
-        a = room->a;
-    }
+    const uint16_t *a = bring_rows(k, s, row0, rows, room);
     bool biased = k->config.stage == 1 ? k->shape.has_b1 && !k->config.plain : k->shape.has_b2;
     const float *b = biased ? (const float *)l->needs[3].part[0] + (size_t)s->experts[block] * k->N : NULL;
     const float *const bias[2] = {b, biased ? b + I : NULL};
@@ -528,7 +584,8 @@ static void run_thread(void *context, int thread, int n_threads)
     int rows, before = omp_get_max_threads();
 
     room.c = (void *)(base + align64(bm * k->K * 2));
-    room.scratch = base + align64(bm * k->K * 2) + align64(bm * k->N * 4);
+    room.row = (void *)(base + align64(bm * k->K * 2) + align64(bm * k->N * 4));
+    room.scratch = (char *)room.row + align64(k->K * 4);
     omp_set_num_threads(1); /* of this thread only */
     for (int64_t b = 0; b < n_blocks; b++)
         total += cost_of(k, &s, b, &rows);

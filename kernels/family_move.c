@@ -1,5 +1,6 @@
 /* Data movement and quantisation: every op of the layer that is no GEMM, each as a step of its own, and what of them
- * can be one pass: sorting, quantising and gathering. */
+ * can be one pass: sorting, quantising and gathering. Decoding weights covers no op: it is paid for by a GEMM that reads
+ * bf16 faster than another reads the codes. */
 #include "kernels/family_move.h"
 
 #include <errno.h>
@@ -8,6 +9,7 @@
 
 #include "common/cleanup.h"
 #include "kernels/cpu/align.h"
+#include "kernels/cpu/dequant.h"
 #include "kernels/cpu/moe_sort.h"
 
 #define ROWS_OF_ONE \
@@ -20,6 +22,7 @@
 static const struct kind_info {
     const char *word;
     bool blocks, threads, sorts, gathers;
+    mf_ops decodes; /* nodes of the fusion's graph that are no ops of the layer */
 } kinds[MF_MOVE_N_] = {
     [MF_MOVE_SORT] = {"sort", .blocks = true, .sorts = true},
     [MF_MOVE_ALIGN] = {"align", .blocks = true, .sorts = true},
@@ -32,6 +35,10 @@ static const struct kind_info {
     [MF_MOVE_QUANT2] = {"quant2", .blocks = true, .threads = true},
     [MF_MOVE_COMBINE] = {"combine_z", .threads = true},
     [MF_MOVE_COMBINE_WEIGHTED] = {"combine_zw", .threads = true},
+    [MF_MOVE_DEQUANT_W1] = {"dequant_w1", .threads = true, .decodes = MF_OP_BIT(MF_NODE_DEQUANT_W1)},
+    [MF_MOVE_DEQUANT_W2] = {"dequant_w2", .threads = true, .decodes = MF_OP_BIT(MF_NODE_DEQUANT_W2)},
+    [MF_MOVE_DEQUANT_W12] = {"dequant_w12", .threads = true,
+                             .decodes = MF_OP_BIT(MF_NODE_DEQUANT_W1) | MF_OP_BIT(MF_NODE_DEQUANT_W2)},
 };
 
 /* The plain way has no word of its own. */
@@ -48,6 +55,10 @@ static bool kind_applies(enum mf_move_kind kind, const struct mf_shape *s)
         return mf_cpu_quantises(s);
     case MF_MOVE_COMBINE_WEIGHTED:
         return !s->doweight_stage1;
+    case MF_MOVE_DEQUANT_W1:
+    case MF_MOVE_DEQUANT_W2:
+    case MF_MOVE_DEQUANT_W12:
+        return mf_plain_w(s, MF_TENSOR_W1, "row").scale != MF_SCALE_NONE;
     case MF_MOVE_SORT:
     case MF_MOVE_ALIGN:
     case MF_MOVE_SORT_GATHER:
@@ -77,19 +88,20 @@ static mf_ops covers_of(enum mf_move_kind kind, const struct mf_shape *s)
         [MF_MOVE_QUANT2] = MF_OP_BIT(MF_OP_QUANT2),
         [MF_MOVE_COMBINE] = MF_OP_BIT(MF_OP_COMBINE) | (s->doweight_stage1 ? 0 : weight),
         [MF_MOVE_COMBINE_WEIGHTED] = MF_OP_BIT(MF_OP_COMBINE),
+        /* decoding weights is no op of the layer */
     };
 
     return covers[kind];
 }
 
 /* Nothing here is a GEMM. Threads meet between passes over the rows, so an order and a scale of all rows can be made and
- * used in one step; of the output a thread owns columns. */
+ * used in one step; of the output a thread owns columns. What decodes weights goes through lists of matrices. */
 static bool may_cover(enum mf_move_kind kind, const struct mf_shape *s, struct mf_refusal *ret)
 {
     static const struct mf_fusion_caps caps = {
-        .whole_rows = true, .all_rows = true, .accumulates = true, .sorts = true};
+        .whole_rows = true, .all_rows = true, .accumulates = true, .sorts = true, .lists = true};
 
-    return mf_cpu_may_cover(s, covers_of(kind, s), mf_cpu_block_ms[0], &caps, ret);
+    return mf_cpu_may_cover(s, covers_of(kind, s) | kinds[kind].decodes, mf_cpu_block_ms[0], &caps, ret);
 }
 
 /* Threads of a sort: one, or all where routes are many. */
@@ -134,6 +146,37 @@ static bool refuse_way(enum mf_move_way way, const struct mf_shape *s, struct mf
     return ret->rule != NULL;
 }
 
+int mf_move_decodes(enum mf_move_kind kind, enum mf_tensor ret[2])
+{
+    int n = 0;
+
+    if (kinds[kind].decodes & MF_OP_BIT(MF_NODE_DEQUANT_W1))
+        ret[n++] = MF_TENSOR_W1;
+    if (kinds[kind].decodes & MF_OP_BIT(MF_NODE_DEQUANT_W2))
+        ret[n++] = MF_TENSOR_W2;
+    return n;
+}
+
+/* The codes lie in panels of so many rows, the values in panels of 32. */
+static bool panels_fit(enum mf_move_kind kind, const struct mf_shape *s, int panel, struct mf_refusal *ret)
+{
+    enum mf_tensor w[2];
+    int n = mf_move_decodes(kind, w), bits = mf_cpu_weight_bits(s);
+
+    ret->rule = NULL;
+    for (int i = 0; i < n && !ret->rule; i++) {
+        size_t N, K;
+        mf_cpu_weight_sizes(s, w[i], &N, &K);
+        if (!mf_layout_legal(mf_cpu_layout(MF_DEQUANT_ROWS, false), 16, N, K) || K % 32 != 0 ||
+            !mf_layout_legal(mf_cpu_layout(panel, false), bits, N, K))
+            mf_refuse(ret, "divisibility",
+                      "%s has %zu rows of %zu elements of %d bits; values lie in panels of %d rows of 32 "
+                      "elements, codes in panels of %d of %d",
+                      mf_tensor_name(w[i]), N, K, bits, MF_DEQUANT_ROWS, panel, panel > 1 ? 32 / bits : 1);
+    }
+    return ret->rule == NULL;
+}
+
 /* ---- a step ---- */
 
 static size_t whole_lines(size_t bytes)
@@ -150,6 +193,8 @@ static size_t thread_bytes(enum mf_move_kind kind, const struct mf_shape *s)
         n = H;
     if (kind == MF_MOVE_QUANT2 || kind == MF_MOVE_ACT)
         n = kind == MF_MOVE_ACT ? 2 * I : I;
+    if (kinds[kind].decodes)
+        return mf_dequant_room();
     return whole_lines(n * 4 + sizeof(uint32_t));
 }
 
@@ -175,25 +220,28 @@ static struct mf_kernel configure(struct mf_kernel k)
         k.sort_bytes = mf_blocks_workspace(k.sort, (int64_t)routes, s->expert, k.threads);
     if (mf_move_maps(&k))
         k.map_bytes = whole_lines(routes * sizeof(int32_t));
+    if (kinds[k.kind].decodes)
+        k.map_bytes = whole_lines(((size_t)s->expert + 1) * sizeof(int32_t));
     k.thread_bytes = thread_bytes(k.kind, s);
     k.plan.ops = mf_cpu_ops(mf_isa_best());
     (void)mf_stage_plan_shape(&k.plan, s);
     return k;
 }
 
-/* "sort_stable_m16_t2", "gather_once_m16_t2", "quant1_t2". Sorts of one thread do not say so. */
+/* "sort_stable_m16_t2", "gather_once_m16_t2", "quant1_t2", "dequant_w1_p32_t2". Sorts of one thread do not say so. */
 static void print_name(const struct mf_kernel *k, char buf[MF_STEP_NAME_MAX])
 {
     const struct kind_info *i = &kinds[k->kind];
     const char *sort = i->sorts && k->sort != MF_SORT_SERIAL ? mf_sort_name(k->sort) : "";
+    const char *panel = i->decodes ? mf_cpu_layout(k->panel, false)->word : "";
     char block[16] = "", threads[16] = "";
 
     if (i->blocks)
         (void)snprintf(block, sizeof(block), "_m%d", k->block_m);
     if (i->threads || (i->sorts && k->threads > 1))
         (void)snprintf(threads, sizeof(threads), "_t%d", k->threads);
-    (void)snprintf(buf, MF_STEP_NAME_MAX, "%s%s%s%s%s%s", i->word, *sort ? "_" : "", sort, way_words[k->way],
-                   block, threads);
+    (void)snprintf(buf, MF_STEP_NAME_MAX, "%s%s%s%s%s%s%s%s", i->word, *sort ? "_" : "", sort,
+                   way_words[k->way], *panel ? "_" : "", panel, block, threads);
 }
 
 static void need_calib(const struct mf_kernel *k, struct mf_step *s)
@@ -276,6 +324,22 @@ static void describe_combine(const struct mf_kernel *k, struct mf_step *s)
     s->flops = slots * H * (plain ? 2 : 1);
 }
 
+static void describe_decoding(const struct mf_kernel *k, struct mf_step *s)
+{
+    const struct mf_shape *shape = &k->shape;
+    double experts = mf_layer_expected_active(shape);
+    enum mf_tensor w[2];
+    int n = mf_move_decodes(k->kind, w);
+
+    for (int i = 0; i < n; i++) {
+        mf_step_need(s, mf_plain_w(shape, w[i], mf_cpu_layout(k->panel, false)->name));
+        mf_step_give(s, mf_cpu_decoded(w[i]));
+        s->bytes += experts * mf_cpu_expert_bytes(shape, w[i]);
+    }
+    mf_step_need(s, mf_cpu_topk());
+    s->bytes += mf_cpu_decoded_bytes(shape, kinds[k->kind].decodes, experts);
+}
+
 static void describe(const struct mf_kernel *k, struct mf_step *ret)
 {
     struct mf_step s = {.family = "move",
@@ -303,6 +367,11 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
     case MF_MOVE_COMBINE:
     case MF_MOVE_COMBINE_WEIGHTED:
         describe_combine(k, &s);
+        break;
+    case MF_MOVE_DEQUANT_W1:
+    case MF_MOVE_DEQUANT_W2:
+    case MF_MOVE_DEQUANT_W12:
+        describe_decoding(k, &s);
         break;
     case MF_MOVE_N_:
         break;
@@ -394,6 +463,26 @@ static int each_way(struct each *e, enum mf_move_kind kind, int threads)
     return r;
 }
 
+/* Codes in every layout without alternation of gate and up, which oneDNN's panels do not have. */
+static int each_panel(struct each *e, enum mf_move_kind kind)
+{
+    static const int panels[] = {32, 16, 1};
+    struct mf_refusal no;
+    int r = 0;
+
+    if (!mf_cpu_may_decode(e->shape, kinds[kind].decodes, e->legal, &no))
+        return tell(e, kinds[kind].word, "", &no);
+    for (size_t p = 0; p < MF_ARRAY_LEN(panels) && r == 0; p++) {
+        char variant[32];
+        (void)snprintf(variant, sizeof(variant), "_%s", mf_cpu_layout(panels[p], false)->word);
+        struct mf_kernel k = configure(
+            (struct mf_kernel){.kind = kind, .shape = *e->shape, .threads = e->cores, .panel = panels[p]});
+        r = panels_fit(kind, e->shape, panels[p], &no) ? e->step(e, &k)
+                                                       : tell(e, kinds[kind].word, variant, &no);
+    }
+    return r;
+}
+
 static int each(struct each *e)
 {
     const struct mf_shape *s = e->shape;
@@ -405,6 +494,10 @@ static int each(struct each *e)
             continue;
         if (!may_cover(kind, s, &no)) {
             r = tell(e, kinds[kind].word, "", &no);
+            continue;
+        }
+        if (kinds[kind].decodes) {
+            r = each_panel(e, kind);
             continue;
         }
         if (kinds[kind].sorts)

@@ -16,6 +16,9 @@ enum mf_move_kind {
     MF_MOVE_QUANT2,
     MF_MOVE_COMBINE,
     MF_MOVE_COMBINE_WEIGHTED,
+    MF_MOVE_DEQUANT_W1, /* weights of codes as bf16, of experts with a route */
+    MF_MOVE_DEQUANT_W2,
+    MF_MOVE_DEQUANT_W12, /* both lists in one step */
     MF_MOVE_N_,
 };
 
@@ -35,14 +38,18 @@ struct mf_kernel {
     int threads;
     enum mf_sort sort;              /* of kinds that sort */
     enum mf_move_way way;           /* of kinds that gather */
+    int panel;                      /* of the codes, of kinds that decode weights: 1 (row), 16, 32 */
     size_t thread_bytes;            /* workspace of one thread, the first of all */
     size_t sort_bytes;              /* then of the sort */
-    size_t map_bytes;               /* then int32 [T, k]: row of each route */
+    size_t map_bytes;               /* then int32 [T, k]: row of each route; of kinds that decode weights
+                                       int32 [E + 1]: how many experts have a route, and which */
     const struct mf_launch *launch; /* of the running launch */
 };
 
 /* A combine that leaves out slots whose expert is not here. */
 bool mf_move_skips(const struct mf_kernel *k);
+/* The weights that a kind decodes, in the order of what it gives; -> how many. */
+int mf_move_decodes(enum mf_move_kind kind, enum mf_tensor ret[2]);
 /* Does the kind go by the inverse map? */
 bool mf_move_maps(const struct mf_kernel *k);
 int mf_move_run(struct mf_kernel *k, const struct mf_launch *l);

@@ -5,6 +5,7 @@
 
 #include "common/cleanup.h"
 #include "kernels/cpu/align.h"
+#include "kernels/cpu/dequant.h"
 #include "kernels/cpu/moe_sort.h"
 #include "kernels/cpu/permute.h"
 #include "kernels/quant.h"
@@ -331,6 +332,54 @@ static void combine_share(const struct mf_kernel *k)
     mf_unpermute_rows(&u, k->threads);
 }
 
+/* ---- decoding weights ---- */
+
+/* How many experts have a route, then which, ascending. */
+static void list_experts(const struct mf_kernel *k, const int32_t *ids)
+{
+    const struct mf_shape *s = &k->shape;
+    int32_t *list = map_of(k), n = 0;
+
+    memset(list, 0, ((size_t)s->expert + 1) * sizeof(*list));
+    for (int64_t i = 0; i < s->token * s->topk; i++) {
+        int32_t e = mf_shape_local(s, ids[i]);
+        if (e >= 0)
+            list[1 + e] = 1;
+    }
+    for (int32_t e = 0; e < s->expert; e++) {
+        if (list[1 + e])
+            list[1 + n++] = e;
+    }
+    list[0] = n;
+}
+
+/* A thread's run of the strips of all experts that have a route. */
+static void decode_weight(const struct mf_kernel *k, int i, enum mf_tensor w, void *room, int thread,
+                          int n_threads)
+{
+    const int32_t *list = map_of(k);
+    struct mf_dequant d = {.ops = k->plan.ops,
+                           .codec = k->plan.codecs.w,
+                           .panel = k->panel,
+                           .from = k->launch->needs[i],
+                           .to = k->launch->gives[i].part[0]};
+    mf_cpu_weight_sizes(&k->shape, w, &d.N, &d.K);
+    size_t of_expert = d.N / MF_DEQUANT_ROWS, n = of_expert * (size_t)list[0];
+    size_t end = n * (size_t)(thread + 1) / (size_t)n_threads;
+
+    for (size_t at = n * (size_t)thread / (size_t)n_threads; at < end; at++)
+        mf_dequant_strip(&d, (size_t)list[1 + at / of_expert], at % of_expert * MF_DEQUANT_ROWS, room);
+}
+
+static void decode_weights(const struct mf_kernel *k, void *room, int thread, int n_threads)
+{
+    enum mf_tensor w[2];
+    int n = mf_move_decodes(k->kind, w);
+
+    for (int i = 0; i < n; i++)
+        decode_weight(k, i, w[i], room, thread, n_threads);
+}
+
 /* ---- the calls ---- */
 
 static void run_thread(void *context, int thread, int n_threads)
@@ -366,6 +415,11 @@ static void run_thread(void *context, int thread, int n_threads)
     case MF_MOVE_COMBINE:
     case MF_MOVE_COMBINE_WEIGHTED:
         combine_columns(k, thread, n_threads);
+        return;
+    case MF_MOVE_DEQUANT_W1:
+    case MF_MOVE_DEQUANT_W2:
+    case MF_MOVE_DEQUANT_W12:
+        decode_weights(k, room, thread, n_threads);
         return;
     case MF_MOVE_SORT:
     case MF_MOVE_ALIGN:
@@ -435,9 +489,12 @@ static void pack_aligned(const struct mf_kernel *k)
 
 int mf_move_run(struct mf_kernel *k, const struct mf_launch *l)
 {
-    int r = 0;
+    enum mf_tensor w[2];
+    int n_decoded = mf_move_decodes(k->kind, w), r = 0;
 
     k->launch = l;
+    if (n_decoded > 0)
+        list_experts(k, l->needs[n_decoded].part[0]);
     if (k->kind == MF_MOVE_SORT)
         return sort(k, &l->needs[0], &l->gives[0], NULL);
     if (k->kind == MF_MOVE_ALIGN)

@@ -422,6 +422,8 @@ static struct mf_tensor_ref outside_ref(const struct mf_artifact *a, const struc
     case MF_TENSOR_Z:
     case MF_TENSOR_ZW:
     case MF_TENSOR_Y:
+    case MF_TENSOR_W1D:
+    case MF_TENSOR_W2D:
     case MF_TENSOR_N_:
         break;
     }

@@ -27,6 +27,19 @@ static void add_read(struct mf_node *n, int buffer, enum mf_rows rows)
     n->reads[n->n_reads++] = (struct mf_access){buffer, rows};
 }
 
+/* A weight's matrices, one for each expert, decoded in front of their GEMM. */
+static void add_decoding(struct mf_graph *g, const struct mf_shape *s, int node, int gemm)
+{
+    bool first = gemm == MF_OP_GEMM1;
+    int64_t rows = first ? mf_gemm1_cols(s) : s->model_dim, cols = first ? s->model_dim : s->inter_dim;
+    g->ops |= MF_OP_BIT(node);
+    g->node[node] = (struct mf_node){MF_NODE_FOREACH, .writes = MF_ROWS_EXPERT, .cols = cols,
+                                     .bytes = 2 * mf_layer_expected_active(s) * (double)rows * (double)cols,
+                                     .list = s->expert};
+    add_read(&g->node[node], first ? MF_BUFFER_W1 : MF_BUFFER_W2, MF_ROWS_EXPERT);
+    add_read(&g->node[gemm], node, MF_ROWS_EXPERT);
+}
+
 void mf_graph_of(const struct mf_shape *s, struct mf_graph *ret)
 {
     struct mf_graph g = {.ops = mf_layer_ops(s)};
@@ -69,12 +82,16 @@ void mf_graph_of(const struct mf_shape *s, struct mf_graph *ret)
     g.node[MF_OP_COMBINE] =
         (struct mf_node){MF_NODE_SCATTER, .writes = MF_ROWS_TOKEN, .cols = H, .bytes = 2 * T * (double)H};
     add_read(&g.node[MF_OP_COMBINE], early ? MF_OP_GEMM2 : MF_OP_WEIGHT, MF_ROWS_SLOT);
+    if (codecs.w && codecs.w->scale_bytes > 0) {
+        add_decoding(&g, s, MF_NODE_DEQUANT_W1, MF_OP_GEMM1);
+        add_decoding(&g, s, MF_NODE_DEQUANT_W2, MF_OP_GEMM2);
+    }
     *ret = g;
 }
 
 static bool has(mf_ops ops, int op)
 {
-    return op < MF_OP_N_ && (ops & MF_OP_BIT(op));
+    return op < MF_NODE_N_ && (ops & MF_OP_BIT(op));
 }
 
 static bool reads(const struct mf_graph *g, int op, mf_ops from)
@@ -91,7 +108,7 @@ bool mf_graph_reaches(const struct mf_graph *g, mf_ops from, mf_ops to, mf_ops t
     mf_ops seen = from;
     for (bool grew = true; grew;) {
         grew = false;
-        for (int op = 0; op < MF_OP_N_; op++) {
+        for (int op = 0; op < MF_NODE_N_; op++) {
             if (!has(g->ops, op) || has(seen, op) || !reads(g, op, seen))
                 continue;
             if (has(to, op))
@@ -119,13 +136,30 @@ struct pair {
 
 static const char *name(int op)
 {
-    return mf_op_name((enum mf_op)op);
+    return op == MF_NODE_DEQUANT_W1   ? "dequant_w1"
+           : op == MF_NODE_DEQUANT_W2 ? "dequant_w2"
+                                      : mf_op_name((enum mf_op)op);
+}
+
+#define NODES_TEXT_MAX (MF_OPS_TEXT_MAX + 24)
+
+static void print_nodes(mf_ops ops, char buf[NODES_TEXT_MAX])
+{
+    mf_ops plain = ops & (MF_OP_BIT(MF_OP_N_) - 1);
+    buf[0] = '\0';
+    if (plain || !ops)
+        mf_ops_print(plain, buf);
+    for (int node = MF_OP_N_; node < MF_NODE_N_; node++) {
+        size_t at = strlen(buf);
+        if (has(ops, node))
+            mf_say(buf + at, NODES_TEXT_MAX - at, "%s%s", at ? "+" : "", name(node));
+    }
 }
 
 /* Ops outside the two that read what p writes. */
 static int other_user(const struct pair *x)
 {
-    for (int op = 0; op < MF_OP_N_; op++) {
+    for (int op = 0; op < MF_NODE_N_; op++) {
         if (has(x->g->ops & ~(x->a | x->b), op) && reads(x->g, op, MF_OP_BIT(x->p)))
             return op;
     }
@@ -134,7 +168,7 @@ static int other_user(const struct pair *x)
 
 static int template_of(const struct mf_graph *g, mf_ops ops)
 {
-    for (int op = 0; op < MF_OP_N_; op++) {
+    for (int op = 0; op < MF_NODE_N_; op++) {
         if (has(ops, op) && g->node[op].kind == MF_NODE_TEMPLATE)
             return op;
     }
@@ -146,8 +180,8 @@ typedef bool (*rule_fn)(const struct pair *x, char *why, size_t cap);
 
 static bool same(const struct pair *x, char *why, size_t cap)
 {
-    char ops[MF_OPS_TEXT_MAX];
-    mf_ops_print(x->a & x->b, ops);
+    char ops[NODES_TEXT_MAX];
+    print_nodes(x->a & x->b, ops);
     mf_say(why, cap, "%s would be in both: %d ops in common, 0 can be run twice", ops,
            __builtin_popcount(x->a & x->b));
     return (x->a & x->b) != 0;
@@ -155,9 +189,9 @@ static bool same(const struct pair *x, char *why, size_t cap)
 
 static bool order(const struct pair *x, char *why, size_t cap)
 {
-    char first[MF_OPS_TEXT_MAX], second[MF_OPS_TEXT_MAX];
-    mf_ops_print(x->b, first);
-    mf_ops_print(x->a, second);
+    char first[NODES_TEXT_MAX], second[NODES_TEXT_MAX];
+    print_nodes(x->b, first);
+    print_nodes(x->a, second);
     mf_say(why, cap, "%s runs before %s, not behind it: 1 dependency points the other way", first, second);
     return mf_graph_reaches(x->g, x->b, x->a, x->g->ops);
 }
@@ -165,7 +199,7 @@ static bool order(const struct pair *x, char *why, size_t cap)
 static bool cycle(const struct pair *x, char *why, size_t cap)
 {
     mf_ops outside = x->g->ops & ~(x->a | x->b);
-    for (int op = 0; op < MF_OP_N_; op++) {
+    for (int op = 0; op < MF_NODE_N_; op++) {
         if (!has(outside, op) || !mf_graph_reaches(x->g, x->a, MF_OP_BIT(op), outside) ||
             !mf_graph_reaches(x->g, MF_OP_BIT(op), x->b, outside))
             continue;
@@ -229,7 +263,7 @@ static bool prologue(const struct pair *x, char *why, size_t cap)
     int t = template_ahead(x);
     if (t < 0 || x->q->caps->both_gemms)
         return false;
-    for (int op = 0; op < MF_OP_N_; op++) {
+    for (int op = 0; op < MF_NODE_N_; op++) {
         if (!has(x->a, op) || x->g->node[op].kind == MF_NODE_INDEX || has(x->q->caps->prologue, op))
             continue;
         mf_say(
@@ -256,7 +290,8 @@ static bool single_use(const struct pair *x, char *why, size_t cap)
 static bool prologue_bytes(const struct pair *x, char *why, size_t cap)
 {
     if (x->p < 0 || x->g->node[x->c].kind != MF_NODE_TEMPLATE || x->q->caps->block_n <= 0 ||
-        x->g->node[x->p].kind == MF_NODE_COPY || x->q->caps->both_gemms)
+        x->g->node[x->p].kind == MF_NODE_COPY || x->g->node[x->p].kind == MF_NODE_FOREACH ||
+        x->q->caps->both_gemms) /* a weight's columns are each of one tile */
         return false;
     const struct mf_node *p = &x->g->node[x->p], *c = &x->g->node[x->c];
     double tiles = (double)((c->cols + x->q->caps->block_n - 1) / x->q->caps->block_n), in = 0;
@@ -283,7 +318,7 @@ static mf_ops behind_template(const struct pair *x)
 static bool epilogue(const struct pair *x, char *why, size_t cap)
 {
     mf_ops behind = behind_template(x);
-    for (int op = 0; op < MF_OP_N_; op++) {
+    for (int op = 0; op < MF_NODE_N_; op++) {
         if (!has(behind, op) || has(x->q->caps->epilogue, op))
             continue;
         mf_say(why, cap,
@@ -298,7 +333,7 @@ static bool epilogue(const struct pair *x, char *why, size_t cap)
 /* What one writes and the other reads has to be the same rows. */
 static bool rows_match(const struct pair *x, char *why, size_t cap)
 {
-    static const char *const spaces[] = {"token", "slot", "sorted", "index"};
+    static const char *const spaces[] = {"token", "slot", "sorted", "index", "expert"};
     if (x->p < 0)
         return false;
     const struct mf_node *c = &x->g->node[x->c];
@@ -316,7 +351,7 @@ static bool rows_match(const struct pair *x, char *why, size_t cap)
 static bool row_whole(const struct pair *x, char *why, size_t cap)
 {
     mf_ops behind = x->q->caps->whole_rows ? 0 : behind_template(x);
-    for (int op = 0; op < MF_OP_N_; op++) {
+    for (int op = 0; op < MF_NODE_N_; op++) {
         if (!has(behind, op) || x->g->node[op].kind != MF_NODE_ROW)
             continue;
         mf_say(why, cap, "%s needs the largest of a row of %lld values, a tile ends with %lld of them",
@@ -328,7 +363,7 @@ static bool row_whole(const struct pair *x, char *why, size_t cap)
 
 static bool all_rows(const struct pair *x, char *why, size_t cap)
 {
-    for (int op = 0; op < MF_OP_N_; op++) {
+    for (int op = 0; op < MF_NODE_N_; op++) {
         if (!has(x->b | x->a, op) || x->g->node[op].kind != MF_NODE_ALL)
             continue;
         mf_say(why, cap,
@@ -354,8 +389,8 @@ static bool mutation(const struct pair *x, char *why, size_t cap)
 
 static bool block_memory(const struct pair *x, char *why, size_t cap)
 {
-    if (x->p < 0 || x->q->caps->block_bytes <= 0)
-        return false;
+    if (x->p < 0 || x->q->caps->block_bytes <= 0 || x->g->node[x->p].kind == MF_NODE_FOREACH)
+        return false; /* a weight is no block's rows: it passes piece by piece */
     double bytes = 4.0 * x->q->block_m * (double)x->g->node[x->p].cols;
     mf_say(why, cap, "%d rows of %lld values between %s and %s are %.0f bytes, %.0f stay inside a kernel",
            x->q->block_m, (long long)x->g->node[x->p].cols, name(x->p), name(x->c), bytes,
@@ -363,11 +398,40 @@ static bool block_memory(const struct pair *x, char *why, size_t cap)
     return bytes > x->q->caps->block_bytes;
 }
 
+/* The length of the lists if all of these nodes are such; 0: they are not. */
+static int64_t list_of(const struct mf_graph *g, mf_ops ops)
+{
+    int64_t length = 0;
+    for (int op = 0; op < MF_NODE_N_; op++) {
+        if (has(ops, op) && g->node[op].kind != MF_NODE_FOREACH)
+            return 0;
+        if (has(ops, op))
+            length = g->node[op].list;
+    }
+    return length;
+}
+
+static bool lists_alike(const struct pair *x, char *why, size_t cap)
+{
+    int64_t a = list_of(x->g, x->a), b = list_of(x->g, x->b);
+    if (a == 0 || b == 0)
+        return false;
+    mf_say(why, cap,
+           "one is a list of %lld matrices and the other of %lld: side by side they take one length and a "
+           "kernel "
+           "that goes through more than one list",
+           (long long)a, (long long)b);
+    return a != b || !x->q->caps->lists;
+}
+
+/* Two lists have nothing in common but their launch. */
 static bool horizontal(const struct pair *x, char *why, size_t cap)
 {
-    char a[MF_OPS_TEXT_MAX], b[MF_OPS_TEXT_MAX];
-    mf_ops_print(x->a, a);
-    mf_ops_print(x->b, b);
+    if (list_of(x->g, x->a) > 0 && list_of(x->g, x->b) > 0)
+        return false;
+    char a[NODES_TEXT_MAX], b[NODES_TEXT_MAX];
+    print_nodes(x->a, a);
+    print_nodes(x->b, b);
     mf_say(why, cap, "%s and %s have neither a result nor an input in common: 0 bytes would be saved", a, b);
     return x->p < 0 && x->shared < 0;
 }
@@ -379,6 +443,7 @@ static bool horizontal(const struct pair *x, char *why, size_t cap)
     X(external, "external", "is neither a vendor's call?")                              \
     X(order, "order", "does the first run before the second?")                          \
     X(cycle, "cycle", "is nothing between them?")                                       \
+    X(lists_alike, "foreach", "if lists, are they of one length?")                             \
     X(horizontal, "horizontal", "do they share a result or an input?")                  \
     X(rows_match, "index", "does one read the rows that the other writes?")             \
     X(no_sort, "sort", "can the kernel make its own order?")                            \
@@ -409,7 +474,7 @@ static struct pair look(const struct mf_graph *g, const struct mf_shape *shape,
                         const struct mf_fusion_question *q, mf_ops a, mf_ops b)
 {
     struct pair x = {g, shape, q, a, b, -1, -1, -1, 0};
-    for (int c = 0; c < MF_OP_N_; c++) {
+    for (int c = 0; c < MF_NODE_N_; c++) {
         for (int i = 0; has(b, c) && i < g->node[c].n_reads; i++) {
             int buffer = g->node[c].reads[i].buffer;
             if (!has(a, buffer))
@@ -422,8 +487,8 @@ static struct pair look(const struct mf_graph *g, const struct mf_shape *shape,
             }
         }
     }
-    for (int m = 0; m < MF_OP_N_ && x.p < 0; m++) {
-        for (int n = 0; n < MF_OP_N_; n++) {
+    for (int m = 0; m < MF_NODE_N_ && x.p < 0; m++) {
+        for (int n = 0; n < MF_NODE_N_; n++) {
             for (int i = 0; has(a, m) && has(b, n) && i < g->node[m].n_reads; i++) {
                 for (int j = 0; j < g->node[n].n_reads; j++) {
                     if (g->node[m].reads[i].buffer == g->node[n].reads[j].buffer)
@@ -517,7 +582,7 @@ static int fuse(const struct mf_graph *g, const struct mf_shape *shape, const st
 static int single(mf_ops ops, mf_ops *sets)
 {
     int n = 0;
-    for (int op = 0; op < MF_OP_N_; op++) {
+    for (int op = 0; op < MF_NODE_N_; op++) {
         if (has(ops, op))
             sets[n++] = MF_OP_BIT(op);
     }
@@ -527,9 +592,9 @@ static int single(mf_ops ops, mf_ops *sets)
 double mf_fusion_saved(const struct mf_graph *g, mf_ops ops)
 {
     double saved = 0;
-    for (int op = 0; op < MF_OP_N_; op++) {
+    for (int op = 0; op < MF_NODE_N_; op++) {
         bool outside = false;
-        for (int user = 0; user < MF_OP_N_; user++)
+        for (int user = 0; user < MF_NODE_N_; user++)
             outside |= has(g->ops & ~ops, user) && reads(g, user, MF_OP_BIT(op));
         if (has(ops & g->ops, op) && !outside && op != MF_OP_COMBINE)
             saved += 2 * g->node[op].bytes;
@@ -541,7 +606,7 @@ bool mf_fusion_allows(const struct mf_shape *shape, const struct mf_fusion_quest
                       struct mf_fusion_verdict *ret)
 {
     struct mf_graph g;
-    mf_ops sets[MF_OP_N_];
+    mf_ops sets[MF_NODE_N_];
     struct mf_fusion_verdict no = {0};
 
     mf_graph_of(shape, &g);
@@ -575,7 +640,7 @@ static void sort_sets(const struct mf_graph *g, mf_ops *sets, int n)
 }
 
 int mf_fusion_rounds(const struct mf_graph *g, const struct mf_shape *shape,
-                     const struct mf_fusion_question *q, mf_ops kernels[MF_OP_N_], mf_fusion_refused refuse,
+                     const struct mf_fusion_question *q, mf_ops kernels[MF_NODE_N_], mf_fusion_refused refuse,
                      void *context)
 {
     struct mf_fusion_verdict no;

@@ -5,7 +5,9 @@
  * node to what the family can do; the first rule that says no gives the reason, with the operands and their numbers. The
  * shape of it follows PyTorch Inductor's Scheduler.can_fuse: node kinds first, then dependencies, prologue and epilogue of a
  * template (a GEMM), matching of what one writes and the other reads; a pair's score is the bytes of memory traffic that it
- * saves. What people forbid is no rule here: batches share an enumeration, so each has its own no_fuse list and its policy
+ * saves. Decoding the two weights, which is no op but which some step may do in front of a GEMM, are nodes too: lists, one
+ * matrix for each expert (Inductor's foreach kind; its grouped kind, nodes that are launched together and never fused, the
+ * layer has none of). What people forbid is no rule here: batches share an enumeration, so each has its own no_fuse list and its policy
  * (fuse_saves, in bytes of what a step says it saves) applied to the steps in it (server/goal.c).
  *
  *     struct mf_fusion_verdict v;
@@ -31,14 +33,18 @@ enum mf_node_kind {
     MF_NODE_ALL,       /* reduces over all rows before it writes any */
     MF_NODE_TEMPLATE,  /* a GEMM: tiles of rows and columns */
     MF_NODE_SCATTER,   /* adds several rows into one: the output is mutated */
+    MF_NODE_FOREACH,   /* element by element over a list of matrices that know nothing of each other */
 };
 
-enum mf_rows { MF_ROWS_TOKEN, MF_ROWS_SLOT, MF_ROWS_SORTED, MF_ROWS_WHOLE };
+enum mf_rows { MF_ROWS_TOKEN, MF_ROWS_SLOT, MF_ROWS_SORTED, MF_ROWS_WHOLE, MF_ROWS_EXPERT };
 
 #define MF_NODE_READS_MAX 3
 
-/* Buffers are numbered by the op that writes them; inputs of the layer follow. */
-enum { MF_BUFFER_X = MF_OP_N_, MF_BUFFER_TOPK, MF_BUFFER_N_ };
+/* Nodes beside the layer's ops, as bits of mf_ops behind theirs: nobody has to cover them. Only weights of codes have them. */
+enum { MF_NODE_DEQUANT_W1 = MF_OP_N_, MF_NODE_DEQUANT_W2, MF_NODE_N_ };
+
+/* Buffers are numbered by the node that writes them; inputs of the layer follow. */
+enum { MF_BUFFER_X = MF_NODE_N_, MF_BUFFER_TOPK, MF_BUFFER_W1, MF_BUFFER_W2, MF_BUFFER_N_ };
 
 struct mf_access {
     int buffer;
@@ -52,11 +58,12 @@ struct mf_node {
     enum mf_rows writes; /* rows of its own buffer */
     int64_t cols;        /* of what it writes */
     double bytes;        /* of what it writes, padding apart */
+    int64_t list;        /* of a list: how long it is */
 };
 
 struct mf_graph {
     mf_ops ops;
-    struct mf_node node[MF_OP_N_];
+    struct mf_node node[MF_NODE_N_];
 };
 
 /* The layer of a shape as a graph. */
@@ -74,6 +81,7 @@ struct mf_fusion_caps {
     bool both_gemms;    /* holds both GEMMs in one launch */
     bool accumulates;   /* adds into the output, or owns its columns */
     bool sorts;         /* makes its own order of slots */
+    bool lists;         /* goes through several lists in one launch */
     int64_t tokens_max; /* 0: any */
     double block_bytes; /* room for one block's rows of what stays inside; 0: any */
     int64_t block_n;    /* columns of a tile; 0: all of them */
@@ -113,7 +121,7 @@ bool mf_fusion_pair(const struct mf_graph *g, const struct mf_shape *shape,
 #define MF_FUSION_PAIRS_MAX 64
 typedef void (*mf_fusion_refused)(void *context, mf_ops a, mf_ops b, const struct mf_fusion_verdict *v);
 int mf_fusion_rounds(const struct mf_graph *g, const struct mf_shape *shape,
-                     const struct mf_fusion_question *q, mf_ops kernels[MF_OP_N_], mf_fusion_refused refuse,
+                     const struct mf_fusion_question *q, mf_ops kernels[MF_NODE_N_], mf_fusion_refused refuse,
                      void *context);
 
 /* The rules, in the order they are asked. */

@@ -124,6 +124,14 @@ void mf_layout_convert(const struct mf_layout *from, const struct mf_layout *to,
     }
 }
 
+void mf_layout_row(const struct mf_layout *l, int element_bits, size_t N, size_t K, size_t n,
+                   const void *elements, void *ret)
+{
+    assert(mf_layout_legal(l, element_bits, N, K));
+    convert_row(l, mf_layout_find("row"), (K * (size_t)element_bits + 7) / 8, place_of_row(l, N, n), 0,
+                elements, ret);
+}
+
 /* Scales of single rows follow them; others, and what is of the whole, stay. */
 static void convert_scales(const struct mf_layout *from, const struct mf_layout *to, const struct mf_codec *c,
                            size_t N, size_t K, const uint8_t *scales, uint8_t *ret)

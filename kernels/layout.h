@@ -48,6 +48,9 @@ enum mf_gate_up mf_layout_gate_up(const struct mf_layout *l);
 /* The elements of one expert from one layout to another. to and from do not overlap. */
 void mf_layout_convert(const struct mf_layout *from, const struct mf_layout *to, int element_bits, size_t N,
                        size_t K, const void *elements, void *ret);
+/* One row of one expert, in `row` layout. */
+void mf_layout_row(const struct mf_layout *l, int element_bits, size_t N, size_t K, size_t n,
+                   const void *elements, void *ret);
 /* Every part of one expert of the weight `from` as the artifact `to` has it: the same but for the layout. -EINVAL: it is
  * not the same weight, or the shape has no such. */
 int mf_layout_convert_weight(const struct mf_shape *shape, const struct mf_artifact *from,

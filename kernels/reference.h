@@ -92,6 +92,7 @@ void mf_reference_release(struct mf_reference *r);
 
 /* The decoded row that an artifact should hold, and what to multiply it by (the routing weight for gw and zw, else
  * 1). row is a token for x and y, a slot row t*k + j for the others. NULL: no reference for it. */
+/* (Of decoded weights that is mf_reference_weight_row.) */
 const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_reference *r,
                               const struct mf_artifact *a, int64_t row, float *ret_factor);
 /* The global factor of x or h as the artifact stores it; 1 for a codec without one. */
@@ -125,7 +126,8 @@ int mf_reference_align(const struct mf_shape *shape, const int32_t *ids, int32_t
 /* Writes the artifact's encoded bits into `to`, from the inputs and the reference: what a step that needs it is
  * fed. Padding rows of sorted order, and rows of slots whose expert is not here, are filled with poison (NaN), so that a
  * step which uses them is found out.
- * Weights are packed into the artifact's layout from data->w1, w2. sorted is the order of a->block, NULL for
+ * Weights are packed into the artifact's layout from data->w1, w2, and decoded there if it is one that a step decodes, every
+ * expert of it. sorted is the order of a->block, NULL for
  * artifacts in token or slot order. A zeroed artifact is zeros. -EINVAL: no maker for it; -ENOMEM. */
 int mf_reference_artifact(const struct mf_layer_data *data, const struct mf_reference *r,
                           const struct mf_artifact *a, const struct mf_tensor_ref *sorted,

@@ -106,6 +106,8 @@ const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_
     case MF_TENSOR_ALIGNED:
     case MF_TENSOR_B1:
     case MF_TENSOR_B2:
+    case MF_TENSOR_W1D:
+    case MF_TENSOR_W2D:
     case MF_TENSOR_N_:
         break;
     }
@@ -258,6 +260,49 @@ static int pack_weight(const struct mf_layer_data *d, const struct mf_artifact *
     return 0;
 }
 
+struct decode_job {
+    const struct mf_layer_data *data;
+    const struct mf_artifact *a;
+    uint16_t *to;
+    size_t N, K;
+    int error;
+};
+
+/* An expert's rows are rounded in plain order, then laid out as a whole. */
+static void decode_thread(void *context, int thread, int n_threads)
+{
+    struct decode_job *j = context;
+    const struct mf_layout *row = mf_layout_find("row"), *layout = mf_layout_find(j->a->order);
+    _cleanup_(mf_freep) float *values = reallocarray(NULL, j->K, sizeof(*values));
+    _cleanup_(mf_freep) uint16_t *plain = reallocarray(NULL, j->N * j->K, sizeof(*plain));
+    if (!values || !plain) {
+        __atomic_store_n(&j->error, -ENOMEM, __ATOMIC_RELAXED);
+        return;
+    }
+    for (int32_t e = thread; e < j->data->shape.expert; e += n_threads) {
+        for (size_t n = 0; n < j->N; n++) {
+            mf_reference_weight_row(j->data, mf_decoded_of(j->a->tensor), e, (int64_t)n, values);
+            mf_bf16_from_floats(values, j->K, plain + n * j->K);
+        }
+        mf_layout_convert(row, layout, 16, j->N, j->K, plain, j->to + (size_t)e * j->N * j->K);
+    }
+}
+
+static int decode_weight(const struct mf_layer_data *d, const struct mf_artifact *a,
+                         const struct mf_part *part, const struct mf_tensor_ref *to)
+{
+    const struct mf_tensor_ref *w = mf_decoded_of(a->tensor) == MF_TENSOR_W1 ? &d->w1 : &d->w2;
+    if (!w->part[0]) /* a device's own making, which the host has not seen */
+        return -EINVAL;
+    struct decode_job j = {.data = d,
+                           .a = a,
+                           .to = to->part[0],
+                           .N = (size_t)(part->rows / d->shape.expert),
+                           .K = (size_t)part->cols};
+    mf_pool_run(decode_thread, &j, mf_pool_threads());
+    return j.error;
+}
+
 static int encode(struct encode_job *j, const struct mf_part *parts, int n_parts,
                   const struct mf_tensor_ref *sorted)
 {
@@ -298,6 +343,8 @@ int mf_reference_artifact(const struct mf_layer_data *data, const struct mf_refe
     }
     if (mf_artifact_is_weight(a))
         return pack_weight(data, a, parts, n, to);
+    if (mf_artifact_is_decoded(a))
+        return decode_weight(data, a, &parts[0], to);
     if (a->tensor == MF_TENSOR_SORTED)
         return mf_reference_sort(&data->shape, data->ids, data->weights, a->block, to);
     if (a->tensor == MF_TENSOR_ALIGNED)

@@ -76,13 +76,22 @@ static int weight_parts(const struct mf_artifact *a, const struct mf_shape *s, s
 {
     const struct mf_layout *l = mf_layout_find(a->order);
     const struct mf_codec *c = codec_of(a);
-    bool first = a->tensor == MF_TENSOR_W1;
+    bool first = a->tensor == MF_TENSOR_W1 || a->tensor == MF_TENSOR_W1D;
     int64_t n = first ? mf_gemm1_cols(s) : s->model_dim, k = first ? s->model_dim : s->inter_dim;
     if (!l || !c || a->scale == MF_SCALE_PER_1X128 || !mf_layout_legal(l, c->bits, (size_t)n, (size_t)k) ||
         !mf_layout_takes_scales(l, c) || (l->gate_rows > 0 && (!first || !s->use_g1u1)))
         return -EINVAL;
     p[0] = elements("w", c, s->expert * n, k);
     return scale_parts(c, s->expert, n, k, p);
+}
+
+/* There is one only of a weight whose codes are something else. */
+static int decoded_parts(const struct mf_artifact *a, const struct mf_shape *s, struct mf_part *p)
+{
+    struct mf_artifact w = mf_plain_w(s, mf_decoded_of(a->tensor), a->order);
+    if (a->format != MF_FORMAT_BF16 || a->scale != MF_SCALE_NONE || w.scale == MF_SCALE_NONE)
+        return -EINVAL;
+    return weight_parts(a, s, p);
 }
 
 /* The rows that an order of that tensor has, 0 when it has no such order. */
@@ -109,6 +118,8 @@ static int64_t order_rows(const struct mf_artifact *a, const struct mf_shape *s)
     case MF_TENSOR_ALIGNED:
     case MF_TENSOR_B1:
     case MF_TENSOR_B2:
+    case MF_TENSOR_W1D:
+    case MF_TENSOR_W2D:
     case MF_TENSOR_N_:
         break;
     }
@@ -130,9 +141,11 @@ int64_t mf_artifact_cols(const struct mf_artifact *a, const struct mf_shape *s)
     case MF_TENSOR_B1:
         return mf_gemm1_cols(s);
     case MF_TENSOR_W2:
+    case MF_TENSOR_W2D:
     case MF_TENSOR_H:
         return s->inter_dim;
     case MF_TENSOR_W1:
+    case MF_TENSOR_W1D:
     case MF_TENSOR_X:
     case MF_TENSOR_Z:
     case MF_TENSOR_ZW:
@@ -206,6 +219,9 @@ int mf_artifact_parts(const struct mf_artifact *a, const struct mf_shape *shape,
     case MF_TENSOR_W1:
     case MF_TENSOR_W2:
         return weight_parts(a, shape, parts);
+    case MF_TENSOR_W1D:
+    case MF_TENSOR_W2D:
+        return decoded_parts(a, shape, parts);
     case MF_TENSOR_X:
     case MF_TENSOR_G:
     case MF_TENSOR_GW:
@@ -251,6 +267,11 @@ struct mf_artifact mf_plain_h(const struct mf_shape *shape, int32_t block_m)
 struct mf_artifact mf_plain_bias(enum mf_tensor b)
 {
     return (struct mf_artifact){.tensor = b, .format = MF_FORMAT_F32, .scale = MF_SCALE_NONE, .order = "row"};
+}
+
+enum mf_tensor mf_decoded_of(enum mf_tensor decoded)
+{
+    return decoded == MF_TENSOR_W1D ? MF_TENSOR_W1 : MF_TENSOR_W2;
 }
 
 struct mf_artifact mf_plain_w(const struct mf_shape *shape, enum mf_tensor w, const char *layout)

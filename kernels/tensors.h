@@ -7,6 +7,7 @@
  *   aligned {ids i32 [P], experts i32 [P/B], num_post_pad i32 [1]}
  *   w1 w2  {w, scale, global}: [E,2I,H] and [E,H,I] elements permuted by the layout (kernels/layout.h)
  *   g gw   {g [P,2I]}   h {h [P,I], scale, global}   z zw {z [T*k,H]; sorted order [P,H]}   y {y [T,H]}   calib {calib [2]}
+ *   w1d w2d {w bf16}: [E,2I,H] and [E,H,I] in the layout
  *   b1 {b1 f32 [E,2I]}   b2 {b2 f32 [E,H]}: of shapes that have such a bias
  *   With use_g1u1 = 0 gemm1 has no up half: I takes the place of 2I in w1, b1, g and gw.
  *   scale: absent for none; else the grid of the codec (kernels/codec.h) over the rows, for weights expert by expert:
@@ -65,6 +66,8 @@ uint32_t mf_part_poison(const struct mf_artifact *a, int part, bool *ret_is_valu
 struct mf_artifact mf_plain_x(const struct mf_shape *shape);                  /* quantised, token order */
 struct mf_artifact mf_plain_h(const struct mf_shape *shape, int32_t block_m); /* quantised, sorted order */
 struct mf_artifact mf_plain_bias(enum mf_tensor b);                           /* b1, b2 */
+/* Which weight a decoded one is of. */
+enum mf_tensor mf_decoded_of(enum mf_tensor decoded);
 struct mf_artifact mf_plain_w(const struct mf_shape *shape, enum mf_tensor w, const char *layout);
 
 /* sorted_token_ids, AITER's packing. */

@@ -305,14 +305,41 @@ int mf_session_output(struct mf_session *s, const struct mf_artifact *a, struct 
 static int make_slots(const struct mf_session *s, struct mf_session_order *ret)
 {
     int64_t rows = s->shape.token * s->shape.topk;
-    *ret = (struct mf_session_order){.slots = calloc((size_t)rows, sizeof(*ret->slots))};
+    *ret = (struct mf_session_order){.decoded = MF_TENSOR_N_,
+                                     .slots = calloc((size_t)rows, sizeof(*ret->slots))};
     for (int64_t i = 0; ret->slots && i < rows; i++)
         ret->slots[i] = mf_shape_local(&s->shape, s->data.ids[i]) < 0 ? -1 : i;
     return ret->slots ? 0 : -ENOMEM;
 }
 
+/* Rows of a decoded weight: only those of experts with a route are anybody's. */
+static int make_decoded(const struct mf_session *s, const struct mf_artifact *a, struct mf_session_order *ret)
+{
+    struct mf_part parts[MF_PARTS_MAX];
+    int r = mf_artifact_parts(a, &s->shape, parts);
+    if (r < 0)
+        return r;
+    int64_t rows = parts[0].rows, of_expert = rows / s->shape.expert;
+    *ret =
+        (struct mf_session_order){.decoded = a->tensor, .slots = calloc((size_t)rows, sizeof(*ret->slots))};
+    if (!ret->slots)
+        return -ENOMEM;
+    for (int64_t i = 0; i < rows; i++)
+        ret->slots[i] = -1;
+    for (int64_t i = 0; i < s->shape.token * s->shape.topk; i++) {
+        int64_t first = mf_shape_local(&s->shape, s->data.ids[i]) * of_expert;
+        if (first < 0 || ret->slots[first] >= 0)
+            continue;
+        for (int64_t p = first; p < first + of_expert; p++)
+            ret->slots[p] = p;
+    }
+    return 0;
+}
+
 static int make_order(struct mf_session *s, const struct mf_artifact *a, struct mf_session_order *ret)
 {
+    if (mf_artifact_is_decoded(a))
+        return make_decoded(s, a, ret);
     if (!is_sorted(a))
         return make_slots(s, ret);
     struct mf_artifact order = sorted_of(a);
@@ -323,6 +350,7 @@ static int make_order(struct mf_session *s, const struct mf_artifact *a, struct 
         return r;
     *ret = (struct mf_session_order){
         .block = a->block,
+        .decoded = MF_TENSOR_N_,
         .slots = calloc((size_t)rows, sizeof(*ret->slots)),
         .tokens = calloc((size_t)rows, sizeof(*ret->tokens)),
     };
@@ -348,10 +376,11 @@ int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const i
     struct mf_session_order *o = NULL;
     *ret = NULL;
     bool partial = s->shape.ep_experts > 0 && strcmp(a->order, "slot") == 0;
-    if ((!is_sorted(a) && !partial) || a->format == MF_FORMAT_INDEX)
+    enum mf_tensor decoded = mf_artifact_is_decoded(a) ? a->tensor : MF_TENSOR_N_;
+    if ((!is_sorted(a) && !partial && decoded == MF_TENSOR_N_) || a->format == MF_FORMAT_INDEX)
         return 0;
     for (size_t i = 0; i < s->n_orders; i++) {
-        if (s->orders[i].block == a->block)
+        if (s->orders[i].block == a->block && s->orders[i].decoded == decoded)
             o = &s->orders[i];
     }
     if (!o) {

@@ -35,6 +35,7 @@ struct mf_session_output {
 /* Which source row each row of sorted.<block> holds, -1 for padding. */
 struct mf_session_order {
     int32_t block;
+    enum mf_tensor decoded; /* of a decoded weight's rows, which slots then has; else MF_TENSOR_N_ */
     int64_t *slots, *tokens;
 };
 

@@ -9,6 +9,7 @@
 #include "common/stats.h"
 #include "common/text.h"
 #include "kernels/codec.h"
+#include "kernels/layout.h"
 #include "kernels/limits.h"
 #include "kernels/quant.h"
 #include "kernels/vector.h"
@@ -134,6 +135,19 @@ static void decode(const struct mf_guarded *g, int64_t p, int64_t cols, float *t
                             (size_t)p, (size_t)cols, to);
 }
 
+/* Row p of a decoded weight, counted as `row` layout has it; plain: what it should be, rounded nowhere. */
+static void decode_weight(const struct mf_verify_input *v, int64_t p, int64_t cols, float *to, float *plain)
+{
+    const struct mf_guarded *g = v->out;
+    const struct mf_layout *l = mf_layout_find(g->artifact.order);
+    int64_t of_expert = g->parts[0].rows / v->data->shape.expert, e = p / of_expert;
+    const uint16_t *expert = (const uint16_t *)g->ref.part[0] + e * of_expert * cols;
+    uint16_t *row = (uint16_t *)plain; /* until it is widened */
+    mf_layout_row(l, 16, (size_t)of_expert, (size_t)cols, (size_t)(p % of_expert), expert, row);
+    mf_bf16_to_floats(row, (size_t)cols, to);
+    mf_reference_weight_row(v->data, mf_decoded_of(g->artifact.tensor), (int32_t)e, p % of_expert, plain);
+}
+
 struct sums {
     uint32_t bad, mismatches;
     double difference, norm, size;
@@ -190,14 +204,18 @@ static void look_at_row(const struct pass *s, int64_t p, float *scratch, struct 
     if (g->artifact.tensor == MF_TENSOR_X && g->artifact.format == MF_FORMAT_BF16) {
         mf_bf16_to_floats(v->data->x + row->source * s->cols, (size_t)s->cols, plain_x);
         ref = plain_x;
-    } else if (!g->artifact.zeroed) {
+    } else if (!g->artifact.zeroed && !mf_artifact_is_decoded(&g->artifact)) {
         ref = mf_reference_row(v->data, v->ref, &g->artifact, row->source, &factor);
     }
     const float *x = scratch;
-    if (g->artifact.format == MF_FORMAT_F32)
+    if (mf_artifact_is_decoded(&g->artifact)) {
+        decode_weight(v, p, s->cols, scratch, plain_x);
+        ref = plain_x;
+    } else if (g->artifact.format == MF_FORMAT_F32) {
         x = part_row(g, 0, p);
-    else
+    } else {
         decode(g, p, s->cols, scratch);
+    }
     struct sums sums;
     compare_row(x, ref, factor, (size_t)s->cols, &sums);
     row->bad = sums.bad;
@@ -231,7 +249,11 @@ static void name_row(const struct mf_verify_input *v, int64_t p, int64_t source,
 {
     const struct mf_shape *s = &v->data->shape;
     bool by_token = v->out->artifact.tensor == MF_TENSOR_X || v->out->artifact.tensor == MF_TENSOR_Y;
-    if (by_token && p == source)
+    int64_t of_expert = v->out->parts[0].rows / s->expert;
+    if (mf_artifact_is_decoded(&v->out->artifact))
+        mf_say(buf, cap, "row %lld (expert %lld, row %lld of it)", (long long)p, (long long)(p / of_expert),
+               (long long)(p % of_expert));
+    else if (by_token && p == source)
         mf_say(buf, cap, "row %lld", (long long)p);
     else if (by_token)
         mf_say(buf, cap, "row %lld (token %lld)", (long long)p, (long long)source);
@@ -349,6 +371,8 @@ static double plain_error(const struct mf_verify_input *v, int64_t source)
     case MF_TENSOR_ALIGNED:
     case MF_TENSOR_B1:
     case MF_TENSOR_B2:
+    case MF_TENSOR_W1D:
+    case MF_TENSOR_W2D:
     case MF_TENSOR_N_:
         break;
     }
@@ -426,7 +450,8 @@ static int worst_expert(const struct mf_verify_input *v, const struct by_source 
 static int refuse_expert(const struct mf_verify_input *v, const struct row *rows, struct mf_verdict *ret)
 {
     const struct mf_shape *s = &v->data->shape;
-    if (v->out->artifact.tensor == MF_TENSOR_X || v->out->artifact.zeroed)
+    if (v->out->artifact.tensor == MF_TENSOR_X || v->out->artifact.zeroed ||
+        mf_artifact_is_decoded(&v->out->artifact))
         return 0;
     _cleanup_(mf_freep) struct by_source *by = calloc((size_t)(s->token * s->topk), sizeof(*by));
     if (!by)
@@ -467,6 +492,8 @@ static bool has_reference(const struct mf_verify_input *v)
 {
     const struct mf_artifact *a = &v->out->artifact;
     float factor;
+    if (mf_artifact_is_decoded(a)) /* from the host's weights, if it has made them */
+        return (a->tensor == MF_TENSOR_W1D ? v->data->w1 : v->data->w2).part[0] != NULL;
     return a->zeroed || (a->tensor == MF_TENSOR_X && a->format == MF_FORMAT_BF16) ||
            mf_reference_row(v->data, v->ref, a, 0, &factor);
 }

@@ -41,6 +41,7 @@ static const struct {
     {"w1/fp4/per_1x32/panel16",
      {MF_TENSOR_W1, MF_FORMAT_FP4, MF_SCALE_PER_1X32, "panel16", 0, false}, true, false},
     {"b1/f32/none/row", {MF_TENSOR_B1, MF_FORMAT_F32, MF_SCALE_NONE, "row", 0, false}, false, true},
+    {"w1d/bf16/none/panel32", {MF_TENSOR_W1D, MF_FORMAT_BF16, MF_SCALE_NONE, "panel32", 0, false}, false, false},
     {"b2/f32/none/token", {MF_TENSOR_B2, MF_FORMAT_F32, MF_SCALE_NONE, "token", 0, false}, false, false},
     {"x/f32/none/token",
      {MF_TENSOR_X, MF_FORMAT_F32, MF_SCALE_NONE, "token", 0, false}, false, false},

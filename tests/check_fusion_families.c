@@ -41,7 +41,20 @@ bool __wrap_mf_fusion_allows(const struct mf_shape *shape, const struct mf_fusio
 
 /* ---- families and shapes ---- */
 
-enum form { BF16, BF16_EARLY, BF16_MANY, TOKEN, TOKEN_MANY, TENSOR, BLOCK, MX, NVFP4, INT4, N_FORMS };
+enum form {
+    BF16,
+    BF16_EARLY,
+    BF16_MANY,
+    TOKEN,
+    TOKEN_MANY,
+    TENSOR,
+    BLOCK,
+    MX,
+    MX_MANY,
+    NVFP4,
+    INT4,
+    N_FORMS
+};
 
 /* clang-format off */
 static const char *const shapes[N_FORMS] = {
@@ -53,6 +66,7 @@ static const char *const shapes[N_FORMS] = {
     [TENSOR]     = "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Tensor,1,0",
     [BLOCK]      = "4,256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0",
     [MX]         = "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0",
+    [MX_MANY]    = "64,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0",
     [NVFP4]      = "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0",
     [INT4]       = "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.int4,QuantType.per_1x32,1,0",
 };
@@ -64,8 +78,8 @@ static const struct {
     {"tile", BF16}, {"tile", BF16_EARLY}, {"tile", TOKEN}, {"tile", TENSOR}, {"tile", BLOCK},
     {"mx", MX}, {"mx", NVFP4}, {"wint4", INT4},
     {"one", BF16}, {"one", TOKEN}, {"one", MX},
-    {"lib", BF16}, {"lib", BF16_EARLY},
-    {"move", BF16}, {"move", BF16_EARLY}, {"move", TOKEN}, {"move", TENSOR}, {"move", BLOCK}, {"move", NVFP4},
+    {"lib", BF16}, {"lib", BF16_EARLY}, {"lib", MX_MANY},
+    {"move", MX_MANY}, {"move", BF16}, {"move", BF16_EARLY}, {"move", TOKEN}, {"move", TENSOR}, {"move", BLOCK}, {"move", NVFP4},
     {"asm", TOKEN}, {"asm", BLOCK},
 };
 #define N_ASKED ((int)MF_ARRAY_LEN(asked))
@@ -252,6 +266,28 @@ START_TEST(a_no_is_obeyed)
 }
 END_TEST
 
+/* Decoding both weights in one launch covers no op, and is asked for all the same. */
+START_TEST(lists_are_asked_for)
+{
+    static struct answer a;
+    const struct mf_fusion_rule *rules;
+    size_t rule = 0, n_rules = mf_fusion_rules(&rules);
+    mf_ops both = MF_OP_BIT(MF_NODE_DEQUANT_W1) | MF_OP_BIT(MF_NODE_DEQUANT_W2);
+
+    forced = NULL;
+    if (!ask("move", MX_MANY, &a))
+        return;
+    ck_assert(was_allowed(both) && offers(&a, "dequant_w12_p32_t4"));
+    while (rule < n_rules && strcmp(rules[rule].name, "foreach") != 0)
+        rule++;
+    ck_assert_uint_lt(rule, n_rules);
+    forced = &(struct mf_fusion_forced){.rule = rule, .objects = true};
+    ck_assert(ask("move", MX_MANY, &a));
+    ck_assert(!offers(&a, "dequant_w12_p32_t4") && offers(&a, "dequant_w1_p32_t4"));
+    ck_assert_str_eq(rule_of(&a, "dequant_w12"), "foreach");
+}
+END_TEST
+
 /* Where a rule refuses a family something: with the rule gone it is offered, illegal as it is, or the next rule has to
  * say no in its place. */
 /* clang-format off */
@@ -270,6 +306,8 @@ static const struct {
     {"lib",  BF16,       "dnnl_s2_zw", "external",    NULL, "epilogue"},
     {"lib",  BF16,       "dnnl_s2_y",  "external",    NULL, "epilogue"},
     {"lib",  BF16_EARLY, "dnnl_s2_y",  "external",    NULL, "epilogue"},
+    {"lib",  MX_MANY,    "dnnl_s1_codes", "prologue", NULL, NULL},
+    {"lib",  MX_MANY,    "dnnl_s2_codes", "prologue", NULL, NULL},
 };
 /* clang-format on */
 
@@ -303,6 +341,7 @@ int main(void)
     tcase_add_checked_fixture(tc, make_manifests, remove_manifests);
     tcase_add_loop_test(tc, steps_are_asked_for, 0, N_ASKED);
     tcase_add_loop_test(tc, a_no_is_obeyed, 0, N_ASKED);
+    tcase_add_test(tc, lists_are_asked_for);
     tcase_add_loop_test(tc, a_rule_gone_is_seen, 0, (int)MF_ARRAY_LEN(refusals));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

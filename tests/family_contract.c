@@ -163,6 +163,33 @@ static void check_guards(const struct buffer *b, const char *step)
     }
 }
 
+static bool has_route(const struct mf_layer_data *d, int32_t expert)
+{
+    for (int64_t i = 0; i < d->shape.token * d->shape.topk; i++) {
+        if (mf_shape_local(&d->shape, d->ids[i]) == expert)
+            return true;
+    }
+    return false;
+}
+
+/* An expert's matrix of a decoded weight. */
+static uint8_t *matrix_of(const struct buffer *b, const struct mf_shape *s, int32_t expert, size_t *ret_bytes)
+{
+    *ret_bytes = (size_t)(mf_part_bytes(&b->parts[0]) / s->expert);
+    return (uint8_t *)b->ref.part[0] + (size_t)expert * *ret_bytes;
+}
+
+/* What a decoded weight holds of experts without a route is nobody's. */
+static void poison_idle(const struct buffer *b, const struct mf_layer_data *d)
+{
+    for (int32_t e = 0; e < d->shape.expert; e++) {
+        size_t bytes;
+        uint8_t *matrix = matrix_of(b, &d->shape, e, &bytes);
+        if (!has_route(d, e))
+            mf_poison_fill(MF_FORMAT_BF16, matrix, bytes / 2);
+    }
+}
+
 static struct buffer *artifact(struct layer *l, const struct mf_artifact *a)
 {
     struct buffer *sorted = NULL;
@@ -184,6 +211,8 @@ static struct buffer *artifact(struct layer *l, const struct mf_artifact *a)
     else
         ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, a, sorted ? &sorted->ref : NULL, &b->ref),
                          0);
+    if (mf_artifact_is_decoded(a))
+        poison_idle(b, &l->data);
     return b;
 }
 
@@ -383,6 +412,16 @@ static void compare(struct layer *l, const struct mf_step *s, const struct buffe
             .tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = got->a.block};
         sorted = artifact(l, &a);
         rows = ((const int32_t *)sorted->ref.part[3])[0];
+    }
+    if (mf_artifact_is_decoded(&got->a)) {
+        for (int32_t e = 0; e < l->data.shape.expert; e++) {
+            size_t bytes;
+            const uint8_t *is = matrix_of(got, &l->data.shape, e, &bytes),
+                          *should = matrix_of(want, &l->data.shape, e, &bytes);
+            MUST(!has_route(&l->data, e) || memcmp(is, should, bytes) == 0, "%s: %s of expert %d differs",
+                 s->name, mf_tensor_name(got->a.tensor), (int)e);
+        }
+        return;
     }
     if (got->a.tensor == MF_TENSOR_ALIGNED) {
         for (int part = 0; part < got->n_parts; part++) {

@@ -21,7 +21,7 @@
 enum way {
     WAY_SUMS,    /* nothing: it adds in another order */
     WAY_ROUNDED, /* g was rounded to bf16 */
-    WAY_INT4,    /* weights were */
+    WAY_INT4,    /* weights were, int4 ones or such as were decoded */
     N_WAYS,
 };
 
@@ -195,17 +195,26 @@ static bool covers(const struct mf_step *step, enum mf_op op)
     return step->covers & MF_OP_BIT(op);
 }
 
+/* Does it multiply weights that were rounded to bf16? */
+static bool rounds(const struct row_limits *l, const struct mf_step *step)
+{
+    bool decoded = false;
+    for (int i = 0; i < step->n_needs; i++)
+        decoded |= mf_artifact_is_decoded(&step->needs[i]);
+    return decoded || l->rounds_weights;
+}
+
 static enum way way_of(const struct row_limits *l, const struct mf_step *step)
 {
     if (!covers(step, MF_OP_GEMM1))
         return WAY_ROUNDED;
-    return l->rounds_weights ? WAY_INT4 : WAY_SUMS;
+    return rounds(l, step) ? WAY_INT4 : WAY_SUMS;
 }
 
 /* Of z, to its own norm: the weights' rounding, and its own where it was stored. */
 static double limit_of_z(struct row_limits *l, const struct mf_step *step, int64_t slot)
 {
-    bool sums = covers(step, MF_OP_GEMM2) && l->rounds_weights;
+    bool sums = covers(step, MF_OP_GEMM2) && rounds(l, step);
     double before = 0;
     if (covers(step, MF_OP_ACT))
         before = limit_of_h(l, way_of(l, step), l->ref->h != l->ref->h_bf16, slot).norm;

@@ -1,0 +1,103 @@
+#include "kernels/cpu/dequant.h"
+
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "kernels/codes.h"
+#include "kernels/vector.h"
+
+#define HALF  16  /* rows of a panel that decode() makes */
+#define PIECE 256 /* of K: a multiple of every group, and of which 32 rows stay in the first cache */
+
+size_t mf_dequant_room(void)
+{
+    return (size_t)MF_DEQUANT_ROWS * PIECE * sizeof(uint16_t);
+}
+
+/* Two panels of sixteen rows become one of 32: pairs of K stand side by side. */
+static void join(const uint16_t *from, size_t half, size_t n_pairs, uint16_t *to)
+{
+    for (size_t k = 0; k < n_pairs; k++) {
+        memcpy(to + k * 4 * HALF, from + k * 2 * HALF, 2 * HALF * sizeof(*to));
+        memcpy(to + k * 4 * HALF + 2 * HALF, from + half + k * 2 * HALF, 2 * HALF * sizeof(*to));
+    }
+}
+
+/* The same with a factor for each row, or divided by it: by[i] is that of the i-th value of a pair of K. */
+#define JOIN(op)                                                                                          \
+    {                                                                                                     \
+        for (size_t k = 0; k < n_pairs; k++) {                                                            \
+            for (size_t h = 0; h < 2; h++) {                                                              \
+                for (size_t i = 0; i < (size_t)2 * HALF; i++) {                                           \
+                    float v = mf_float_of((uint32_t)from[h * half + k * 2 * HALF + i] << 16)              \
+                        op by[h * 2 * HALF + i];                                                          \
+                    uint32_t u = mf_bits_of(v);                                                           \
+                    to[k * 4 * HALF + h * 2 * HALF + i] = (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16); \
+                }                                                                                         \
+            }                                                                                             \
+        }                                                                                                 \
+    }
+MF_VECTOR_BODY(static, void, join_times,
+               (const uint16_t *restrict from, size_t half, size_t n_pairs, const float *restrict by,
+                uint16_t *restrict to),
+               (from, half, n_pairs, by, to), JOIN(*))
+MF_VECTOR_BODY(static, void, join_over,
+               (const uint16_t *restrict from, size_t half, size_t n_pairs, const float *restrict by,
+                uint16_t *restrict to),
+               (from, half, n_pairs, by, to), JOIN(/))
+
+/* What decode() leaves outside of the values of row n at k: a scale that it does not fold in, or the global factor. */
+static float factor_of(const struct mf_dequant *d, size_t expert, size_t n, size_t k)
+{
+    const struct mf_codec *c = d->codec;
+    if (mf_codec_folds(c))
+        return ((const float *)d->from.part[2])[expert];
+    size_t rows = mf_codec_scale_rows(c, d->N), cols = mf_codec_scale_cols(c, d->K);
+    size_t row = c->group_rows > 0 ? n / (size_t)c->group_rows : 0;
+    size_t col = c->group_cols > 0 ? k / (size_t)c->group_cols : 0;
+    return ((const float *)d->from.part[1])[(expert * rows + row) * cols + col];
+}
+
+static void finish(const struct mf_dequant *d, size_t expert, size_t n0, size_t k0, size_t k_end,
+                   const uint16_t *values, uint16_t *to)
+{
+    const struct mf_codec *c = d->codec;
+    bool folds = mf_codec_folds(c);
+    size_t half = HALF * (k_end - k0), group = folds || c->group_cols == 0 ? PIECE : (size_t)c->group_cols;
+    float by[2 * MF_DEQUANT_ROWS];
+
+    if (folds && !c->global) {
+        join(values, half, (k_end - k0) / 2, to);
+        return;
+    }
+    for (size_t k = k0; k < k_end; k += group) {
+        size_t n_pairs = (MF_MIN(k + group, k_end) - k) / 2;
+        for (size_t i = 0; i < MF_ARRAY_LEN(by); i++)
+            by[i] = factor_of(d, expert, n0 + i / 2, k);
+        (folds ? join_over : join_times)(values + (k - k0) * HALF, half, n_pairs, by,
+                                         to + (k - k0) * MF_DEQUANT_ROWS);
+    }
+}
+
+void mf_dequant_strip(const struct mf_dequant *d, size_t expert, size_t n0, void *room)
+{
+    const struct mf_codec *c = d->codec;
+    size_t first = expert * d->N + n0, scales = mf_codec_scale_cols(c, d->K) * (size_t)c->scale_bytes;
+    struct mf_decode piece = {
+        .codec = c,
+        .panel = d->panel,
+        .w = (const uint8_t *)d->from.part[0] + first * mf_codec_row_bytes(c, d->K),
+        .scale = mf_codec_folds(c) ? (const uint8_t *)d->from.part[1] + first * scales : NULL,
+        .ld_scale = scales,
+        .n = MF_DEQUANT_ROWS,
+        .K = d->K,
+        .to = room,
+    };
+
+    for (size_t k = 0; k < d->K; k += PIECE) {
+        piece.k0 = k;
+        piece.k_end = MF_MIN(k + PIECE, d->K);
+        d->ops->decode(&piece);
+        finish(d, expert, n0, piece.k0, piece.k_end, room, d->to + first * d->K + k * MF_DEQUANT_ROWS);
+    }
+}
