@@ -4,7 +4,7 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-asan test-tsan test-long fuzz bench bench-catalogue bench-gpu format package vendor clean
+.PHONY: help setup build demo test test-asan test-tsan test-long fuzz bench bench-catalogue bench-workers bench-gpu format package vendor clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -33,6 +33,9 @@ bench:           ## the figures, one a line: name value unit
 
 bench-catalogue: ## every untuned table of AITER through 256 simulated workers, from submission to table
 	@scripts/bench.sh catalogue
+
+bench-workers:   ## the same farm with 1,024 simulated workers, each a connection of its own, for three tables
+	@scripts/bench.sh workers
 
 bench-gpu:       ## tune the shapes of examples/h200.csv on a GPU: ARGS="--shape mixtral"; --help lists the rest
 	@scripts/build.sh dev >&2 && scripts/bench_gpu.sh $(ARGS)

@@ -3,8 +3,8 @@
 # A benchmark that was not built or that fails is named on standard error, and the exit code is 1.
 #
 #   scripts/bench.sh [NAME…]     commit, crashers, aa, move, farm, compare and libfmoe, or the ones named; by name only: kernels,
-#                                kernels without a farm around them, catalogue, every table of AITER through a large farm, large, a database
-#                                of ten million measurements, and chain, what bench_moves is held against by PyTorch's ops on a GPU
+#                                kernels without a farm around them, catalogue, every table of AITER through a large farm, workers, a farm of
+#                                1,024 of them, large, a database of ten million measurements, and chain, what bench_moves is held against by PyTorch's ops on a GPU
 set -euo pipefail
 cd "$(dirname "$0")/.."
 names=("$@")
@@ -14,8 +14,11 @@ scripts/setup.sh >&2
 scripts/build.sh dev >&2
 status=0
 for name in "${names[@]}"; do
-    program=$(find build/dev -type f -name "bench_$name" -perm -u+x -print -quit)
-    command=("$program")
+    arguments=() built=$name
+    # The same farm with 1,024 workers, each a connection of its own, for three tables
+    [ "$name" != workers ] || { built=catalogue arguments=(512 'kimik2_*' workers); }
+    program=$(find build/dev -type f -name "bench_$built" -perm -u+x -print -quit)
+    command=("$program" "${arguments[@]}")
     if [ -z "$program" ] && [ -f "tests/bench/bench_$name.py" ]; then
         command=(python3 "tests/bench/bench_$name.py" build/dev)
     elif [ -z "$program" ]; then

@@ -1,5 +1,6 @@
 /* moefarmd: the coordinator. The main thread is the writer; HTTP and readers have threads of their own. */
 #include "common/cleanup.h"
+#include "common/descriptors.h"
 #include "common/fault.h"
 #include "common/log.h"
 #include "common/notify.h"
@@ -18,13 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zmq.h>
 
-#define DESCRIPTORS  65536 /* asked for, where the system grants them */
 #define HTTP_WAIT_MS 2000
 #define PEM_MAX      (256 << 10)
 
@@ -160,17 +159,6 @@ static int lock_state(const char *state, int *ret_fd)
     if (flock(fd, LOCK_EX | LOCK_NB) < 0)
         return log_err(-errno, "lock the state folder %s; is another moefarmd working in it?", state);
     return 0;
-}
-
-/* Each connection is a descriptor. Where there are none left, nobody new is heard: neither a worker nor a person. */
-static void raise_descriptors(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= DESCRIPTORS)
-        return;
-    limit.rlim_cur = MF_MIN(limit.rlim_max, DESCRIPTORS);
-    if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-        (void)log_err(-errno, "raise the limit of open files");
 }
 
 static int open_signals(int *ret_fd)
@@ -356,7 +344,9 @@ int main(int argc, char **argv)
         (void)log_err(-EINVAL, "MOEFARM_FAULT: give NAME:N:FILE");
         return 2;
     }
-    raise_descriptors();
+    r = mf_descriptors_raise();
+    if (r < 0)
+        (void)log_err(r, "raise the limit of open files");
     if (*o.backup)
         return back_up(&o) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
     r = start_all(&d, &o);

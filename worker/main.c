@@ -13,6 +13,7 @@
 
 #include "common/cleanup.h"
 #include "common/clock.h"
+#include "common/descriptors.h"
 #include "common/fault.h"
 #include "common/log.h"
 #include "common/notify.h"
@@ -368,6 +369,9 @@ static int run_worker(const struct settings *s)
         log_err(r, "NOTIFY_SOCKET: give a path or @name");
     if (signals < 0 || r < 0)
         return 1;
+    r = mf_descriptors_raise(); /* a simulated worker has eight, and its process 256 of them */
+    if (r < 0)
+        log_err(r, "raise the limit of open files");
     if (mkdir(s->spool, 0700) < 0 && errno != EEXIST) {
         log_err(-errno, "make the spool's folder %s", s->spool);
         return 1;

@@ -1,8 +1,9 @@
 /* The whole catalogue through a farm: every untuned table that ROCm/aiter ships (tests/data/aiter), each row on two classes,
- * from the submission to the exported table. A real moefarmd, and two moefarm-workers of W simulated AITER devices each:
- * every one is a DEALER of its own with its spool, journal and runner. The workers run at a lower priority than moefarmd
- * (nice), for in a farm they are on other machines.
+ * from the submission to the exported table. A real moefarmd, and W simulated AITER devices of each class, up to 256 of them
+ * in one moefarm-worker: every one is a DEALER of its own over TCP with its spool, journal and runner. The workers run at a
+ * lower priority than moefarmd (nice), for in a farm they are on other machines.
  *
+ *   catalogue_join_s       from the start of the workers' processes until the coordinator has taken all of them
  *   catalogue_candidates   steps that were tried; a table whose number is not within 2 % of what AITER's tuner tries for it
  *                          (known of seven of them) ends the benchmark, since it would count other work
  *   catalogue_total_s      from the first submission until the table is exported
@@ -13,9 +14,11 @@
  *                          of units that were there before they were needed
  *   catalogue_get_ms_p99   a GET (lists, goals, metrics, the page; one at a time, 50 a second) from connecting to the last byte
  *   catalogue_rss_mib      the coordinator's peak
- *   catalogue_cpu_*_us     processor time for each step, of the coordinator and of all workers with their runners
+ *   catalogue_cpu_*_us     processor time for each step, of the coordinator and of all workers with their runners: with their start,
+ *                          which is much of it where many workers measure little
  *
- * Prints `name value unit`.   bench_catalogue [W [PATTERN]]: W workers of each class (128), tables of that pattern only */
+ * Prints `name value unit`.   bench_catalogue [W [PATTERN [NAME]]]: W workers of each class (128), tables of that pattern only,
+ * figures that begin with another name than catalogue */
 #include "common/buf.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
@@ -37,19 +40,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define WORKER      MF_BINARY_DIR "/worker/moefarm-worker"
-#define CLASSES     "gfx942/304,gfx950/256"
-#define NICE        "10"
-#define GET_MS      20
-#define START_MS    120000
-#define END_MS      1200000
-#define TABLES_MAX  64
-#define GETS_MAX    100000
-#define WAITS_MAX   200000
-#define TOLERANCE   0.02
-#define MOMENTS_MAX 20000
-#define STEADY_FROM 0.05
-#define STEADY_TO   0.95
+#define WORKER        MF_BINARY_DIR "/worker/moefarm-worker"
+#define CLASSES       "gfx942/304,gfx950/256"
+#define NICE          "10"
+#define GET_MS        20
+#define START_MS      120000
+#define END_MS        1200000
+#define TABLES_MAX    64
+#define GETS_MAX      100000
+#define WAITS_MAX     200000
+#define TOLERANCE     0.02
+#define MOMENTS_MAX   20000
+#define STEADY_FROM   0.05
+#define STEADY_TO     0.95
+#define CLASSES_N     2
+#define PER_PROCESS   256 /* that a moefarm-worker takes */
+#define PROCESSES_MAX 32
 
 extern char **environ;
 
@@ -84,8 +90,10 @@ struct progress {
 
 struct bench {
     struct farm_process farm;
-    pid_t workers[2];
-    int n_workers; /* of each class */
+    pid_t workers[PROCESSES_MAX];
+    int n_processes, n_workers; /* workers: of each class */
+    double join_s;
+    const char *name; /* that figures begin with */
     glob_t tables;
     const char *pattern;
     int batches[TABLES_MAX];
@@ -98,12 +106,12 @@ struct bench {
     size_t n_waits;
 };
 
-static struct bench bench = {.n_workers = 128, .farm = {.log = "moefarmd.log"}};
+static struct bench bench = {.n_workers = 128, .name = "catalogue", .farm = {.log = "moefarmd.log"}};
 
 static _Noreturn void die(const char *what)
 {
     (void)fprintf(stderr, "bench_catalogue: %s; logs are in %s\n", what, bench.farm.folder);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < bench.n_processes; i++) {
         if (bench.workers[i] > 0)
             (void)kill(bench.workers[i], SIGTERM);
     }
@@ -137,18 +145,20 @@ static void log_path(const struct bench *b, int i, char path[320])
     mf_say(path, 320, "%s/worker%d.log", b->farm.folder, i);
 }
 
-static void start_worker(struct bench *b, int i)
+/* One more process, of n workers, the first of them number `first` of its class. */
+static void start_process(struct bench *b, const char *class, int first, int n_workers)
 {
-    static const char *const devices[2] = {"sim:gfx942/304:0", "sim:gfx950/256:0"};
-    char hub[64], spool[320], log[320], name[16], n[16];
+    int i = b->n_processes++;
+    char hub[64], device[48], spool[320], log[320], name[16], n[16];
+    mf_say(device, sizeof(device), "sim:%s:%d", class, first);
     mf_say(hub, sizeof(hub), "tcp://127.0.0.1:%d", b->farm.hub);
     mf_say(spool, sizeof(spool), "%s/spool%d", b->farm.folder, i);
     mf_say(name, sizeof(name), "w%d", i);
-    mf_say(n, sizeof(n), "%d", b->n_workers);
+    mf_say(n, sizeof(n), "%d", n_workers);
     log_path(b, i, log);
-    const char *const argv[] = {"nice",     "-n",       NICE,         WORKER,  "--coordinator", hub,
-                                "--device", devices[i], "--families", "aiter", "--sim-workers", n,
-                                "--name",   name,       "--spool",    spool,   "--log",         "debug",
+    const char *const argv[] = {"nice",     "-n",   NICE,         WORKER,  "--coordinator", hub,
+                                "--device", device, "--families", "aiter", "--sim-workers", n,
+                                "--name",   name,   "--spool",    spool,   "--log",         "debug",
                                 NULL};
     posix_spawn_file_actions_t actions;
     if (posix_spawn_file_actions_init(&actions) != 0 ||
@@ -160,6 +170,15 @@ static void start_worker(struct bench *b, int i)
     (void)posix_spawn_file_actions_destroy(&actions);
     if (r != 0)
         die("start " WORKER);
+}
+
+static void start_workers(struct bench *b)
+{
+    static const char *const classes[CLASSES_N] = {"gfx942/304", "gfx950/256"};
+    for (int first = 0; first < b->n_workers; first += PER_PROCESS) {
+        for (int i = 0; i < CLASSES_N; i++)
+            start_process(b, classes[i], first, MF_MIN(PER_PROCESS, b->n_workers - first));
+    }
 }
 
 static double peak_mib(pid_t pid)
@@ -239,14 +258,32 @@ static struct progress ask_progress(struct bench *b)
     return p;
 }
 
+/* Of all classes, as the list of workers has them: page by page. */
+static int count_workers(struct bench *b)
+{
+    int n = 0;
+    bool more = true;
+    char path[128] = "/api/v1/workers?limit=1000";
+    while (more) {
+        const char *next;
+        _cleanup_(cJSON_Deletep) cJSON *list = get_json(b, path);
+        n += cJSON_GetArraySize(mf_json_array(list, "items"));
+        more = mf_json_text(list, "next", &next) == 0;
+        if (more)
+            mf_say(path, sizeof(path), "/api/v1/workers?limit=1000&cursor=%s", next);
+    }
+    return n;
+}
+
 static void wait_workers(struct bench *b)
 {
+    uint64_t from = mf_now_ns();
     for (int64_t end = mf_now_ms() + START_MS; mf_now_ms() < end; mf_sleep_ms(50)) {
-        _cleanup_(cJSON_Deletep) cJSON *list = get_json(b, "/api/v1/workers?limit=1000");
-        int n = cJSON_GetArraySize(mf_json_array(list, "items"));
-        if (n == MF_MIN(2 * b->n_workers, 1000))
+        if (count_workers(b) == CLASSES_N * b->n_workers) {
+            b->join_s = seconds(from);
             return;
-        for (int i = 0; i < 2; i++) {
+        }
+        for (int i = 0; i < b->n_processes; i++) {
             if (waitpid(b->workers[i], NULL, WNOHANG) != 0)
                 die("a worker ended at once");
         }
@@ -321,7 +358,7 @@ static void check_counts(struct bench *b)
 
 struct moment {
     double s, measured;
-    long log[2]; /* sizes of the workers' logs */
+    long log[PROCESSES_MAX]; /* sizes of the processes' logs */
 };
 
 static long log_size(const struct bench *b, int i)
@@ -335,7 +372,7 @@ static long log_size(const struct bench *b, int i)
 static void read_waits(struct bench *b, const struct moment *from, const struct moment *to)
 {
     char path[320], line[512];
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < b->n_processes; i++) {
         log_path(b, i, path);
         _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
         if (!file || fseek(file, from->log[i], SEEK_SET) != 0)
@@ -362,7 +399,9 @@ static void note(struct bench *b, struct times *t, double now_s)
     if (t->n == MOMENTS_MAX)
         return;
     struct moment *m = &t->moments[t->n++];
-    *m = (struct moment){now_s, t->p.measured, {log_size(b, 0), log_size(b, 1)}};
+    *m = (struct moment){.s = now_s, .measured = t->p.measured};
+    for (int i = 0; i < b->n_processes; i++)
+        m->log[i] = log_size(b, i);
 }
 
 /* The first moment with that share of all steps measured. */
@@ -406,7 +445,7 @@ static struct times run(struct bench *b)
     size_t rows = 0;
     for (const char *at = csv; (at = strchr(at, '\n')); at++)
         rows++;
-    printf("catalogue_rows %zu rows\n", rows - 1);
+    printf("%s_rows %zu rows\n", b->name, rows - 1);
     return t;
 }
 
@@ -424,44 +463,47 @@ static void print(struct bench *b, struct times *t, double daemon_s)
     for (int i = 0; i < N_PATHS; i++)
         (void)fprintf(stderr, "GET %s: mean %.2f ms, worst %.1f ms of %d\n", paths[i],
                       b->path_ms[i] / MF_MAX(b->path_n[i], 1), b->path_worst_ms[i], b->path_n[i]);
-    printf("catalogue_goals %.0f goals\ncatalogue_candidates %.0f steps\n", t->p.goals, t->p.steps);
-    printf("catalogue_total_s %.1f s\n", t->end_s + t->export_s);
-    printf("catalogue_enumerate_s %.1f s\n", first_s);
-    printf("catalogue_measure_s %.1f s\n", last_s - first_s);
-    printf("catalogue_race_s %.1f s\n", t->end_s - last_s);
-    printf("catalogue_export_s %.2f s\n", t->export_s);
-    printf("catalogue_results_s %.0f results/s\n", (to->measured - from->measured) / (to->s - from->s));
-    printf("catalogue_wait_ms_p50 %.3f ms\n", percentile(b->wait_ms, b->n_waits, 0.5));
-    printf("catalogue_wait_ms_p99 %.3f ms\n", percentile(b->wait_ms, b->n_waits, 0.99));
-    printf("catalogue_wait_none %.3f share\n", (double)none / (double)MF_MAX(b->n_waits, (size_t)1));
-    printf("catalogue_get_ms_p50 %.2f ms\n", percentile(b->get_ms, b->n_gets, 0.5));
-    printf("catalogue_get_ms_p99 %.2f ms\n", percentile(b->get_ms, b->n_gets, 0.99));
-    printf("catalogue_cpu_coordinator_us %.1f us\n", daemon_s * 1e6 / t->p.steps);
-    printf("catalogue_cpu_workers_us %.1f us\n", (all_s - daemon_s) * 1e6 / t->p.steps);
+    printf("%s_goals %.0f goals\n%s_candidates %.0f steps\n", b->name, t->p.goals, b->name, t->p.steps);
+    printf("%s_workers %d workers\n%s_join_s %.1f s\n", b->name, CLASSES_N * b->n_workers, b->name,
+           b->join_s);
+    printf("%s_total_s %.1f s\n", b->name, t->end_s + t->export_s);
+    printf("%s_enumerate_s %.1f s\n", b->name, first_s);
+    printf("%s_measure_s %.1f s\n", b->name, last_s - first_s);
+    printf("%s_race_s %.1f s\n", b->name, t->end_s - last_s);
+    printf("%s_export_s %.2f s\n", b->name, t->export_s);
+    printf("%s_results_s %.0f results/s\n", b->name, (to->measured - from->measured) / (to->s - from->s));
+    printf("%s_wait_ms_p50 %.3f ms\n", b->name, percentile(b->wait_ms, b->n_waits, 0.5));
+    printf("%s_wait_ms_p99 %.3f ms\n", b->name, percentile(b->wait_ms, b->n_waits, 0.99));
+    printf("%s_wait_none %.3f share\n", b->name, (double)none / (double)MF_MAX(b->n_waits, (size_t)1));
+    printf("%s_get_ms_p50 %.2f ms\n", b->name, percentile(b->get_ms, b->n_gets, 0.5));
+    printf("%s_get_ms_p99 %.2f ms\n", b->name, percentile(b->get_ms, b->n_gets, 0.99));
+    printf("%s_cpu_coordinator_us %.1f us\n", b->name, daemon_s * 1e6 / t->p.steps);
+    printf("%s_cpu_workers_us %.1f us\n", b->name, (all_s - daemon_s) * 1e6 / t->p.steps);
 }
 
 int main(int argc, char **argv)
 {
     struct bench *b = &bench;
     int64_t n;
-    if (argc > 1 && mf_parse_i64(argv[1], 1, 4096, &n) == 0)
+    if (argc > 1 && mf_parse_i64(argv[1], 1, PER_PROCESS * PROCESSES_MAX / CLASSES_N, &n) == 0)
         b->n_workers = (int)n;
     b->pattern = argc > 2 ? argv[2] : NULL;
+    if (argc > 3)
+        b->name = argv[3];
     b->get_ms = calloc(GETS_MAX, sizeof(*b->get_ms));
     b->wait_ms = calloc(WAITS_MAX, sizeof(*b->wait_ms));
     if (!b->get_ms || !b->wait_ms)
         die("out of memory");
     farm_process_start(&b->farm, 2000);
-    for (int i = 0; i < 2; i++)
-        start_worker(b, i);
+    start_workers(b);
     wait_workers(b);
     b->n_gets = 0;
     struct times t = run(b);
     check_counts(b);
     read_waits(b, moment_at(&t, STEADY_FROM), moment_at(&t, STEADY_TO));
-    printf("catalogue_rss_mib %.0f MiB\n", peak_mib(b->farm.pid));
+    printf("%s_rss_mib %.0f MiB\n", b->name, peak_mib(b->farm.pid));
     double daemon_s = farm_process_cpu_s(&b->farm);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < b->n_processes; i++) {
         (void)kill(b->workers[i], SIGTERM);
         (void)waitpid(b->workers[i], NULL, 0);
     }
