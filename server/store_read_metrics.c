@@ -35,12 +35,23 @@ static int add_batches(struct mf_store *s, struct mf_buf *out)
     return r < 0 ? r : add_states(out, "moefarm_batches", states, q);
 }
 
+/* Nearly all rows are done, and none is ever deleted: those are what the other states leave, so that asking costs no more in
+ * an old farm than in a new one. states: all others, quoted. */
+#define COUNT_BY_STATE(table, index, states)                                                               \
+    "WITH few AS (SELECT state, count(*) AS n FROM " table " INDEXED BY " index " WHERE state IN (" states \
+    ") GROUP BY state) SELECT state, n FROM few UNION ALL"                                                 \
+    " SELECT 'done', (SELECT coalesce(max(id), 0) FROM " table ") - (SELECT coalesce(sum(n), 0) FROM few)"
+
 static int add_goals(struct mf_store *s, struct mf_buf *out)
 {
     static const char *const states[] = {"waiting",   "enumerating", "probing", "ranking",   "racing",
                                          "comparing", "done",        "failed",  "cancelled", NULL};
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT state, count(*) FROM goal GROUP BY state", &q, "");
+    int r = mf_sql(s,
+                   COUNT_BY_STATE("goal", "goal_state",
+                                  "'waiting', 'enumerating', 'probing', 'ranking', 'racing', 'comparing',"
+                                  " 'failed', 'cancelled'"),
+                   &q, "");
     mf_metric_head(out, "moefarm_goals", MF_METRIC_GAUGE, "Goals (a shape on a device class) by state.");
     return r < 0 ? r : add_states(out, "moefarm_goals", states, q);
 }
@@ -49,15 +60,8 @@ static int add_units(struct mf_store *s, struct mf_buf *out)
 {
     static const char *const states[] = {"ready", "leased", "done", "failed", "cancelled", NULL};
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    /* Nearly all are done, and no unit is ever deleted: those are what the others leave, so that asking costs no more in an old
-     * farm than in a new one */
-    int r = mf_sql(
-        s,
-        "WITH few AS (SELECT state, count(*) AS n FROM unit INDEXED BY unit_ready"
-        " WHERE state IN ('ready', 'leased', 'failed', 'cancelled') GROUP BY state)"
-        " SELECT state, n FROM few UNION ALL"
-        " SELECT 'done', (SELECT coalesce(max(id), 0) FROM unit) - (SELECT coalesce(sum(n), 0) FROM few)",
-        &q, "");
+    int r =
+        mf_sql(s, COUNT_BY_STATE("unit", "unit_ready", "'ready', 'leased', 'failed', 'cancelled'"), &q, "");
     mf_metric_head(out, "moefarm_units", MF_METRIC_GAUGE, "Units of work by state.");
     return r < 0 ? r : add_states(out, "moefarm_units", states, q);
 }

@@ -231,7 +231,9 @@ static int64_t number(sqlite3 *db, const char *sql)
 static const char *const copies[] = {
     "INSERT INTO batch SELECT ?1 + 1000, name, state, priority, options, NULL, body_hash, receipt,"
     " created_ms + ?1 * 1000, ended_ms + ?1 * 1000 FROM batch WHERE id = 1",
-    "INSERT INTO goal SELECT id + ?1 * 100000, ?1 + 1000, shape, class, state, reason, enumeration, model, "
+    "INSERT INTO goal (id, batch, shape, class, state, reason, enumeration, model, n_steps, n_measured, "
+    "ended_ms)"
+    " SELECT id + ?1 * 100000, ?1 + 1000, shape, class, state, reason, enumeration, model, "
     "n_steps,"
     " n_measured, ended_ms FROM goal WHERE batch = 1",
     "INSERT INTO unit SELECT id + ?1 * 100000, goal + ?1 * 100000, class, kind, state, priority, body, "
