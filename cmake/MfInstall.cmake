@@ -1,7 +1,7 @@
 # What `cmake --install` puts where, by component, and the Debian packages that `scripts/package.sh` makes of them:
 #   server   moefarmd, its unit and its backup's
 #   worker   moefarm-worker; in libexec/moefarm what it starts or loads; its unit; the kernels' sources; headers for --family-so
-#   cli      moefarm, the list of models, the documentation, the examples
+#   cli      moefarm, the unit that keeps a host's table, the list of models, the documentation, the examples
 # Folders are relative to the prefix: an installed tree may be moved. Units name programs without their folder.
 include(GNUInstallDirs)
 set(mf_units lib/systemd/system)
@@ -35,6 +35,8 @@ foreach(header common/artifact common/device_class common/layer common/names com
 endforeach()
 
 install(TARGETS moefarm RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT cli)
+install(FILES deploy/systemd/moefarm-pull@.service deploy/systemd/moefarm-pull@.timer DESTINATION ${mf_units} COMPONENT cli)
+install(FILES deploy/sysusers/moefarm-pull.conf DESTINATION lib/sysusers.d COMPONENT cli)
 install(FILES README.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT cli)
 install(FILES data/models.csv DESTINATION ${CMAKE_INSTALL_DATADIR}/moefarm COMPONENT cli)
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT cli
@@ -48,7 +50,7 @@ foreach(package moefarm-server moefarm-worker moefarm-cli libfmoe-dev)
 endforeach()
 
 # A service stops before its program goes, and systemd looks at the units again.
-foreach(component server worker)
+foreach(component server worker cli)
     string(TOUPPER ${component} upper)
     set(CPACK_DEBIAN_${upper}_PACKAGE_CONTROL_EXTRA
         ${CMAKE_SOURCE_DIR}/deploy/debian/${component}/prerm ${CMAKE_SOURCE_DIR}/deploy/debian/${component}/postrm

@@ -33,6 +33,7 @@ echo "== install"
 dpkg --path-include='/usr/share/doc/*' --path-include='/usr/share/man/*' -i packages/*.deb >dpkg.log 2>&1 || fail "dpkg -i failed"
 dpkg -L moefarm-server moefarm-worker moefarm-cli libfmoe-dev | sort -u >files
 for file in bin/moefarmd bin/moefarm-worker bin/moefarm lib/systemd/system/moefarmd.service lib/systemd/system/moefarm-worker@.service \
+    lib/systemd/system/moefarm-pull@.service lib/systemd/system/moefarm-pull@.timer lib/sysusers.d/moefarm-pull.conf \
     libexec/moefarm/moefarm-compile share/moefarm/hip/tile.hip share/moefarm/models.csv \
     share/doc/moefarm/docs/api.md share/doc/moefarm/SECURITY.md share/doc/moefarm/examples/qwen3_untuned_fmoe.csv share/doc/moefarm-worker/copyright \
     include/fmoe.h share/man/man3/fmoe.3 share/doc/libfmoe-dev/examples/serve_layer.c share/doc/libfmoe-dev/copyright; do

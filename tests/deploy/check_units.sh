@@ -48,11 +48,13 @@ check_offline() {
     systemd-analyze verify /usr/lib/systemd/system/moefarm* >verify.log 2>&1 || fail "systemd-analyze verify"
     ! grep -i moefarm verify.log || fail "systemd-analyze verify has words about the units"
     "$MF_SOURCE_DIR/deploy/debian/worker/postinst" configure
+    "$MF_SOURCE_DIR/deploy/debian/cli/postinst" configure
     while read -r unit ceiling; do
         systemd-analyze security --offline=true --threshold="$ceiling" "$unit" >security.log 2>&1 ||
             fail "the exposure of $unit is above $ceiling of 100"
     done <<<"moefarmd.service 15
 moefarm-backup.service 10
+moefarm-pull@.service 12
 moefarm-worker@.service 23"
     echo "verified; exposures below their ceilings"
 }
@@ -60,15 +62,18 @@ moefarm-worker@.service 23"
 # Our units and the targets that every service refers to: no service of the host, and nothing that sets the machine up.
 lay_out() {
     local target
-    mkdir -p $units/moefarm{d,-worker@,-backup}.service.d /etc/moefarm
+    mkdir -p $units/moefarm{d,-worker@,-backup,-pull@}.service.d /etc/moefarm
     for target in sysinit basic shutdown network network-online exit umount; do
         printf '[Unit]\nDefaultDependencies=no\n' >$units/$target.target
     done
     cp /usr/lib/systemd/system/moefarm* $units/
     printf '[Service]\nStandardOutput=append:/tmp/%%p.log\nStandardError=append:/tmp/%%p.log\n' |
-        tee $units/moefarm{d,-worker@,-backup}.service.d/log.conf >/dev/null
+        tee $units/moefarm{d,-worker@,-backup,-pull@}.service.d/log.conf >/dev/null
     printf '[Service]\nWatchdogSec=5\nRestartSec=0\n' >$units/moefarmd.service.d/hasty.conf
     echo 'MOEFARMD_OPTIONS=--http 127.0.0.1:0 --hub 127.0.0.1:0 --port-file /var/lib/moefarm/ports' >/etc/moefarm/moefarmd.env
+    # As docs/releases.md has it, for whoever reloads
+    printf '[Unit]\nDefaultDependencies=no\n[Path]\nPathChanged=/var/lib/moefarm-pull/stable/tuned_fmoe.csv\n' >$units/reload.path
+    printf '[Unit]\nDefaultDependencies=no\n[Service]\nType=oneshot\nExecStart=touch /tmp/reloaded\n' >$units/reload.service
     cat >$units/probe.service <<END
 [Unit]
 DefaultDependencies=no
@@ -135,6 +140,31 @@ check_batch() {
     echo "tuned: $(moefarm export --simulated | tail -n +2 | wc -l) rows"
 }
 
+# A host's table: nothing before a release is approved, then it, for whoever serves to read, and written again only when it
+# is another; a table that somebody else has changed stays, and the unit says so by failing.
+check_pull() {
+    local table=/var/lib/moefarm-pull/stable/tuned_fmoe.csv was
+    echo "MOEFARM_URL=$MOEFARM_URL" >/etc/moefarm/pull.env
+    ! systemctl start moefarm-pull@stable.service 2>/dev/null || fail "a table without a release"
+    systemctl start reload.path
+    moefarm release freeze --name one --simulated >/dev/null || fail "no release"
+    moefarm release stage stable one >/dev/null && moefarm release approve stable one >/dev/null || fail "not approved"
+    systemctl start moefarm-pull@stable.service || fail "the table is not pulled"
+    runuser -u nobody -- cat "$table" | cmp - <(moefarm export --simulated) || fail "who serves does not read what was released"
+    [ "$(stat -c %U:%a "$table")" = "moefarm-pull:644" ] || fail "the table is $(stat -c %U:%a "$table")"
+    await [ -e /tmp/reloaded ]
+    systemctl stop reload.path
+    was=$(stat -c %i "$table")
+    systemctl start moefarm-pull@stable.service || fail "it is not pulled again"
+    [ "$(stat -c %i "$table")" = "$was" ] || fail "a table that is as it was is written"
+    echo "gfx942,304,1" >>"$table"
+    ! systemctl start moefarm-pull@stable.service 2>/dev/null || fail "somebody's own rows are gone"
+    systemctl start moefarm-pull@stable.timer || fail "the timer does not start"
+    [ -n "$(value moefarm-pull@stable.timer NextElapseUSecRealtime)" ] || fail "the timer waits for nothing"
+    systemctl stop moefarm-pull@stable.timer
+    echo "pulled"
+}
+
 check_backup() {
     local copy
     systemctl start moefarm-backup.service || fail "no backup"
@@ -191,7 +221,15 @@ check_locked() {
     rm /etc/moefarm/enrol/cpu:0.token
     systemctl restart moefarm-worker@cpu:0.service || fail "the worker has not kept its key"
     await workers_are idle 1
-    echo "let in by a key, over TLS"
+    rm /var/lib/moefarm-pull/stable/tuned_fmoe.csv
+    install -m 0644 /etc/moefarm/tls.crt /etc/moefarm/ca.crt
+    printf 'MOEFARM_URL=%s\nMOEFARM_CA=/etc/moefarm/ca.crt\n' "$MOEFARM_URL" >/etc/moefarm/pull.env
+    ! systemctl start moefarm-pull@stable.service 2>/dev/null || fail "a table for somebody without a token"
+    is moefarm-pull@stable.service ExecMainStatus 2 || fail "it was not the token that was missing"
+    moefarm token read hosts -o /etc/moefarm/pull.token >/dev/null && chmod 0600 /etc/moefarm/pull.token
+    systemctl start moefarm-pull@stable.service || fail "the table is not pulled by a token"
+    [ -s /var/lib/moefarm-pull/stable/tuned_fmoe.csv ] || fail "no table came by a token"
+    echo "let in by a key and a token, over TLS"
 }
 
 case ${3-} in
@@ -205,6 +243,7 @@ case ${3-} in
     cd /tmp
     check_start
     check_batch
+    check_pull
     check_backup
     check_watchdog
     check_end
