@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "common/json.h"
+#include "common/shape_json.h"
 #include "fmoe/private.h"
 
 #define ROWS_MAX 4096 /* that a farm takes in one report; the others wait for the next */
@@ -18,26 +19,16 @@ uint64_t fmoe_n_misses(const struct fmoe *f)
 
 static int add_miss(cJSON *misses, const struct fmoe_layer *l, int index, uint64_t count)
 {
-    static const bool is_number[MF_SHAPE_N_COLUMNS] = {true,  true,  true,  true,  true, false,
-                                                       false, false, false, false, true, true};
     struct mf_shape s = l->shape;
     cJSON *item = cJSON_CreateObject(), *shape;
-    char text[MF_SHAPE_TEXT_MAX];
+    char text[128];
 
     if (!item || !cJSON_AddItemToArray(misses, item))
         return -ENOMEM;
-    shape = cJSON_AddObjectToObject(item, "shape");
     s.token = fmoe_bucket_at(index);
-    for (int i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
-        (void)mf_shape_get(&s, mf_shape_columns[i], text, sizeof(text));
-        if (is_number[i])
-            (void)cJSON_AddNumberToObject(shape, mf_shape_columns[i], (double)strtoll(text, NULL, 10));
-        else
-            (void)cJSON_AddStringToObject(shape, mf_shape_columns[i], text);
-    }
-    (void)mf_shape_get(&s, MF_SHAPE_FORM, text, sizeof(text));
-    if (*text)
-        (void)cJSON_AddStringToObject(shape, MF_SHAPE_FORM, text);
+    shape = mf_shape_to_json(&s);
+    if (!shape || !cJSON_AddItemToObject(item, "shape", shape))
+        return -ENOMEM;
     (void)snprintf(text, sizeof(text), "w1=%s w2=%s", l->weight[0].order, l->weight[1].order);
     (void)cJSON_AddStringToObject(item, "layout", text);
     return cJSON_AddNumberToObject(item, "count", (double)count) ? 0 : -ENOMEM;

@@ -2,11 +2,11 @@
 #include "server/api.h"
 
 #include "common/json.h"
+#include "common/shape_json.h"
 #include "common/text.h"
 #include "server/miss.h"
 #include "server/problem.h"
 #include "server/reader.h"
-#include "server/shape_json.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -23,7 +23,6 @@ set(MF_HTTP_SOURCES
     release.c
     request.c
     routes.c
-    shape_json.c
     store_export.c
     store_json.c
     store_read.c

@@ -1,9 +1,9 @@
 #include "server/release.h"
 
 #include "common/json.h"
+#include "common/shape_json.h"
 #include "common/text.h"
 #include "server/problem.h"
-#include "server/shape_json.h"
 
 #include <errno.h>
 #include <inttypes.h>

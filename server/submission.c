@@ -4,11 +4,11 @@
 #include "common/json.h"
 #include "common/production_key.h"
 #include "common/routing.h"
+#include "common/shape_json.h"
 #include "common/table.h"
 #include "common/text.h"
 #include "server/api.h"
 #include "server/problem.h"
-#include "server/shape_json.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "server/shape_json.h"
+#include "common/shape_json.h"
 
 #include "common/cleanup.h"
 #include "common/text.h"
@@ -82,31 +82,28 @@ int mf_shape_from_json(const cJSON *item, struct mf_shape *ret, mf_shape_problem
     return 1;
 }
 
-static cJSON *shape_json(const char *row)
+cJSON *mf_shape_to_json(const struct mf_shape *shape)
 {
-    struct mf_shape shape;
+    char text[MF_SHAPE_TEXT_MAX];
     cJSON *o = cJSON_CreateObject();
-    if (!o || mf_shape_parse(row, &shape) < 0)
-        return o;
-    for (int i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
-        char text[64];
-        if (mf_shape_get(&shape, mf_shape_columns[i], text, sizeof(text)) < 0)
+    for (int i = 0; o && i < MF_SHAPE_N_COLUMNS; i++) {
+        const char *column = mf_shape_columns[i];
+        if (mf_shape_get(shape, column, text, sizeof(text)) < 0)
             continue;
         bool number = strspn(text, "0123456789") == strlen(text);
-        cJSON_AddItemToObject(o, mf_shape_columns[i],
-                              number ? cJSON_CreateRaw(text) : cJSON_CreateString(text));
+        cJSON_AddItemToObject(o, column, number ? cJSON_CreateRaw(text) : cJSON_CreateString(text));
     }
-    char form[MF_SHAPE_FORM_MAX];
-    if (mf_shape_get(&shape, MF_SHAPE_FORM, form, sizeof(form)) == 0 && *form)
-        cJSON_AddStringToObject(o, MF_SHAPE_FORM, form);
+    if (o && mf_shape_get(shape, MF_SHAPE_FORM, text, sizeof(text)) == 0 && *text)
+        cJSON_AddStringToObject(o, MF_SHAPE_FORM, text);
     return o;
 }
 
 int mf_shape_add(cJSON *object, const char *row)
 {
-    cJSON *shape = shape_json(row);
-    if (shape && cJSON_AddItemToObject(object, "shape", shape))
+    struct mf_shape shape;
+    cJSON *json = mf_shape_parse(row, &shape) < 0 ? cJSON_CreateObject() : mf_shape_to_json(&shape);
+    if (json && cJSON_AddItemToObject(object, "shape", json))
         return 0;
-    cJSON_Delete(shape);
+    cJSON_Delete(json);
     return -ENOMEM;
 }

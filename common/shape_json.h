@@ -14,6 +14,8 @@ typedef int (*mf_shape_problem)(void *context, const char *member, const char *c
 /* 1: *ret is a shape; 0: it is none, and tell has heard why; negative: what tell returned. */
 int mf_shape_from_json(const cJSON *item, struct mf_shape *ret, mf_shape_problem tell, void *context);
 
-/* Member "shape", {"token": 4, …, "doweight_stage1": 0} of a shape's row: sizes and flags as numbers, the rest as the CSV spells
- * it. -ENOMEM. */
+/* {"token": 4, …, "doweight_stage1": 0}: sizes and flags as numbers, the rest as the CSV spells it. New object; NULL when out of
+ * memory. */
+cJSON *mf_shape_to_json(const struct mf_shape *shape);
+/* Member "shape" of a shape's row; one that is no shape's gives an empty object. -ENOMEM. */
 int mf_shape_add(cJSON *object, const char *row);
