@@ -15,6 +15,11 @@
 
 /* ---- options as JSON ---- */
 
+const char *mf_batch_layout(const struct mf_batch_options *o)
+{
+    return o->layout_free ? "free" : *o->layout ? o->layout : "common";
+}
+
 static cJSON *print_options(const struct mf_batch_options *o)
 {
     char routing[MF_ROUTING_TEXT_MAX], class[MF_DEVICE_CLASS_TEXT_MAX];
@@ -31,7 +36,7 @@ static cJSON *print_options(const struct mf_batch_options *o)
     mf_json_add_i64(json, "time_cap_ms", o->time_cap_ms);
     cJSON_AddStringToObject(json, "routing", routing);
     cJSON_AddStringToObject(json, "search", mf_search_name(o->search));
-    cJSON_AddStringToObject(json, "layout", o->layout_free ? "free" : *o->layout ? o->layout : "common");
+    cJSON_AddStringToObject(json, "layout", mf_batch_layout(o));
     cJSON_AddStringToObject(json, "consumer", o->for_aiter ? "aiter" : "moefarm");
     cJSON_AddStringToObject(json, "promote", mf_promote_name(o->promote));
     cJSON_AddNumberToObject(json, "min_effect", o->min_effect);

@@ -69,7 +69,7 @@ static char *print_provenance(struct mf_farm *f, const struct mf_goal *g, int64_
     mf_json_add_i64(json, "seed", (int64_t)o->seed);
     cJSON_AddStringToObject(json, "routing", routing);
     cJSON_AddStringToObject(json, "search", mf_search_name(o->search));
-    cJSON_AddStringToObject(json, "layout", o->layout_free ? "free" : *o->layout ? o->layout : "common");
+    cJSON_AddStringToObject(json, "layout", mf_batch_layout(o));
     cJSON_AddStringToObject(json, "method", method);
     mf_json_add_i64(json, "batch", g->batch->id);
     return mf_json_print(json);

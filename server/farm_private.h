@@ -141,6 +141,8 @@ void mf_farm_forget(struct mf_farm *f);
 int mf_farm_load_again(struct mf_farm *f);
 
 /* ---- batch.c ---- */
+/* How it says where weights lie: "common", "free" or "w1=… w2=…". */
+const char *mf_batch_layout(const struct mf_batch_options *o);
 int mf_batch_get(struct mf_farm *f, int64_t id, struct mf_batch **ret);
 /* Options as units carry them, with another routing; NULL: no memory. */
 char *mf_batch_unit_options(const struct mf_batch *b, const char *routing);

@@ -46,10 +46,11 @@ static int done(int r)
     return r < 0 ? r : 0;
 }
 
-int mf_store_batch_known(struct mf_store *s, const char *key, const char *body_hash, char **ret_receipt)
+int mf_store_receipt(struct mf_store *s, const char *literal, const char *key, const char *body_hash,
+                     char **ret_receipt)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT body_hash, receipt FROM batch WHERE idempotency_key = ?", &q, "t", key);
+    int r = mf_sql(s, literal, &q, "t", key);
     if (r == 0)
         r = mf_sql_next(q);
     if (r <= 0)
@@ -61,6 +62,12 @@ int mf_store_batch_known(struct mf_store *s, const char *key, const char *body_h
         return -ENOMEM;
     *ret_receipt = receipt;
     return 1;
+}
+
+int mf_store_batch_known(struct mf_store *s, const char *key, const char *body_hash, char **ret_receipt)
+{
+    return mf_store_receipt(s, "SELECT body_hash, receipt FROM batch WHERE idempotency_key = ?", key,
+                            body_hash, ret_receipt);
 }
 
 int mf_store_batch_add(struct mf_store *s, const struct mf_batch_row *row, int64_t *ret)

@@ -31,7 +31,10 @@ struct mf_batch_row {
     int priority;
     int64_t created_ms;
 };
-/* 1: the key is known; *ret_receipt is the caller's. 0: it is not. -EEXIST: known, of another body. */
+/* What was answered under a key; literal: SELECT body_hash, receipt … = ?. 1: the key is known; *ret_receipt is the caller's. 0: it
+ * is not. -EEXIST: known, of another body. */
+int mf_store_receipt(struct mf_store *s, const char *literal, const char *key, const char *body_hash,
+                     char **ret_receipt);
 int mf_store_batch_known(struct mf_store *s, const char *key, const char *body_hash, char **ret_receipt);
 int mf_store_batch_add(struct mf_store *s, const struct mf_batch_row *row, int64_t *ret);
 int mf_store_batch_receipt(struct mf_store *s, int64_t batch, const char *receipt);

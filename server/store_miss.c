@@ -1,5 +1,6 @@
 #include "server/store_miss.h"
 
+#include "server/store_batch.h"
 #include "server/store_json.h"
 
 #include "common/text.h"
@@ -21,19 +22,8 @@ MF_NAMES_DEFINE(mf_miss_state, MF_MISS_, MF_MISS_MAP)
 
 int mf_store_miss_known(struct mf_store *s, const char *key, const char *body_hash, char **ret_receipt)
 {
-    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT body_hash, receipt FROM miss_report WHERE idempotency_key = ?", &q, "t", key);
-    if (r == 0)
-        r = mf_sql_next(q);
-    if (r <= 0)
-        return r;
-    if (strcmp(mf_sql_text(q, 0), body_hash) != 0)
-        return -EEXIST;
-    char *receipt = strdup(mf_sql_text(q, 1));
-    if (!receipt)
-        return -ENOMEM;
-    *ret_receipt = receipt;
-    return 1;
+    return mf_store_receipt(s, "SELECT body_hash, receipt FROM miss_report WHERE idempotency_key = ?", key,
+                            body_hash, ret_receipt);
 }
 
 int mf_store_miss_receipt(struct mf_store *s, const char *key, const char *body_hash, const char *receipt,
