@@ -192,13 +192,8 @@ int fmoe_drop_old(struct fmoe *f)
     }
     if (r == 0)
         r = f->device->ops->sync(f->device);
-    for (struct fmoe_layer *l = f->layers; l && r != -EBUSY; l = l->next) {
-        while (l->old) {
-            struct plans *next = l->old->next;
-            (void)fmoe_plans_free(l->old);
-            l->old = next;
-        }
-    }
+    for (struct fmoe_layer *l = f->layers; l && r != -EBUSY; l = l->next)
+        l->old = fmoe_plans_free(l->old);
     (void)pthread_mutex_unlock(&f->lock);
     return r;
 }

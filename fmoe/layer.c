@@ -7,8 +7,6 @@
 #include "fmoe/private.h"
 #include "kernels/layout.h"
 
-static const enum mf_tensor weight_tensor[2] = {MF_TENSOR_W1, MF_TENSOR_W2};
-
 static int set_number(struct mf_shape *s, const char *column, int64_t value, struct fmoe_error *error)
 {
     char text[24];
@@ -74,7 +72,7 @@ static int read_layouts(const struct fmoe_layer_model *m, struct fmoe_layer *l, 
             continue;
         if (!mf_layout_find(names[i]))
             return fmoe_fail(error, -EINVAL, "w%d_layout: there is no layout '%s'", i + 1, names[i]);
-        l->weight[i] = mf_plain_w(&l->shape, weight_tensor[i], names[i]);
+        l->weight[i] = mf_plain_w(&l->shape, fmoe_weight_tensor(i), names[i]);
     }
     return 0;
 }
@@ -133,6 +131,7 @@ int fmoe_layer_open(struct fmoe *f, const struct fmoe_layer_model *model, struct
 void fmoe_layer_close(struct fmoe_layer *l)
 {
     struct fmoe *f;
+    struct plans *now;
     bool busy;
 
     if (!l)
@@ -140,12 +139,12 @@ void fmoe_layer_close(struct fmoe_layer *l)
     f = l->f;
     (void)f->device->ops->enter(f->device);
     busy = f->device->ops->sync(f->device) == -EBUSY;
-    (void)pthread_mutex_lock(&l->f->lock);
+    (void)pthread_mutex_lock(&f->lock);
+    now = atomic_exchange(&l->now, NULL);
     /* Of calls that may still be in a stream, because a capture forbids to wait for it, the code stays loaded for good */
-    for (struct plans *p = atomic_exchange(&l->now, NULL), *next; p && !busy; p = next) {
-        next = l->old;
-        l->old = next ? next->next : NULL;
-        (void)fmoe_plans_free(p);
+    if (!busy) {
+        (void)fmoe_plans_free(now);
+        l->old = fmoe_plans_free(l->old);
     }
     l->closed = true;
     fmoe_layer_forget(l);
@@ -198,7 +197,7 @@ int fmoe_layer_pack(const struct fmoe_layer *l, int which, const void *const fro
 
     if (r < 0)
         return r;
-    row = mf_plain_w(&l->shape, weight_tensor[which - 1], "row");
+    row = mf_plain_w(&l->shape, fmoe_weight_tensor(which - 1), "row");
     for (int32_t e = 0; e < l->shape.expert && r == 0; e++) {
         struct mf_tensor_ref in = {0}, out = {0};
         for (int i = 0; i < 3; i++) {

@@ -8,16 +8,17 @@
 #include "fmoe/private.h"
 #include "kernels/family.h"
 
-static const enum mf_tensor weight_tensor[2] = {MF_TENSOR_W1, MF_TENSOR_W2};
-
 struct plans *fmoe_plans_free(struct plans *p)
 {
-    for (int i = 0; p && i < FMOE_BUCKETS; i++) {
-        p->of[i].pipeline = mf_pipeline_close(p->of[i].pipeline);
-        free(p->of[i].names);
-        free(p->of[i].table);
+    for (struct plans *next; p; p = next) {
+        next = p->next;
+        for (int i = 0; i < FMOE_BUCKETS; i++) {
+            p->of[i].pipeline = mf_pipeline_close(p->of[i].pipeline);
+            free(p->of[i].names);
+            free(p->of[i].table);
+        }
+        free(p);
     }
-    free(p);
     return NULL;
 }
 MF_DEFINE_CLEANUP(struct plans *, fmoe_plans_free);
@@ -140,7 +141,7 @@ static int refuse(struct fmoe_error *error, int r, const struct plan *p, int64_t
 static int check_layout(struct fmoe_layer *l, int which, bool *is_given, const struct plan *p, int index,
                         struct fmoe_error *error)
 {
-    const struct mf_artifact want = mf_pipeline_weight(p->pipeline, weight_tensor[which]);
+    const struct mf_artifact want = mf_pipeline_weight(p->pipeline, fmoe_weight_tensor(which));
     char reason[MF_REASON_MAX];
 
     if (!*is_given) {
@@ -150,7 +151,7 @@ static int check_layout(struct fmoe_layer *l, int which, bool *is_given, const s
     if (mf_artifact_equal(&want, &l->weight[which]))
         return 0;
     mf_say(reason, sizeof(reason), "wants %s in %s; the layer's is in %s, and it is stored once",
-           mf_tensor_name(weight_tensor[which]), want.order, l->weight[which].order);
+           mf_tensor_name(fmoe_weight_tensor(which)), want.order, l->weight[which].order);
     return refuse(error, -EXDEV, p, fmoe_bucket_at(index), reason);
 }
 
@@ -217,7 +218,7 @@ int fmoe_plans_make(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_lay
         r = open_all(f, l, layout_given, error, p);
     for (int w = 0; w < 2; w++) {
         if (!layout_given[w])
-            l->weight[w] = mf_plain_w(&l->shape, weight_tensor[w], "row");
+            l->weight[w] = mf_plain_w(&l->shape, fmoe_weight_tensor(w), "row");
         layout_given[w] = true;
     }
     for (int i = 0; i <= last && r == 0; i++) {

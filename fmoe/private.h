@@ -60,6 +60,11 @@ struct fmoe {
 /* r, with the sentence in error (may be NULL). */
 __attribute__((format(printf, 3, 4))) int fmoe_fail(struct fmoe_error *error, int r, const char *format, ...);
 
+/* By fmoe_layer.weight's index. */
+static inline enum mf_tensor fmoe_weight_tensor(int w)
+{
+    return w == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2;
+}
 static inline int fmoe_bucket_index(int64_t bucket)
 {
     return bucket > 32768 ? FMOE_BUCKETS - 1 : __builtin_ctzll((uint64_t)bucket);
@@ -73,6 +78,7 @@ static inline int64_t fmoe_bucket_at(int index)
  * fmoe_layer_open. *ret_workspace: what they need. */
 int fmoe_plans_make(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_layer *l, bool layout_given[2],
                     struct fmoe_error *error, struct plans **ret, size_t *ret_workspace);
+/* And those behind it in its list. */
 struct plans *fmoe_plans_free(struct plans *p);
 /* Takes a closed layer out where it has nothing more to tell. Under the lock. */
 void fmoe_layer_forget(struct fmoe_layer *l);

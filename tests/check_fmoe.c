@@ -3,11 +3,13 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
+#include "common/clock.h"
 #include "common/text.h"
 #include "mf_check.h"
 #include "serving.h"
@@ -226,6 +228,68 @@ START_TEST(refuses_a_call)
 }
 END_TEST
 
+/* ---- calls at once ---- */
+
+struct caller {
+    struct fmoe_layer *l;
+    const struct fmoe_call *call;
+    atomic_bool *was_refused;
+    int64_t end_ms;
+    int failed;
+};
+
+/* Until one of all callers was refused. */
+static void *call_on(void *context)
+{
+    struct caller *c = context;
+
+    while (!atomic_load(c->was_refused) && mf_now_ms() < c->end_ms) {
+        int r = fmoe_run(c->l, c->call);
+        if (r == -EBUSY)
+            atomic_store(c->was_refused, true);
+        c->failed += r != 0 && r != -EBUSY;
+    }
+    return NULL;
+}
+
+/* A CPU's threads are the process's: of two calls at once, through two handles, the later is refused, and the other comes out
+ * right. */
+START_TEST(one_call_of_a_process)
+{
+    const struct mf_shape shape = shape_of(0, MOST);
+    struct fmoe *f[2];
+    struct fmoe_call calls[2];
+    struct caller callers[2];
+    struct serving s[2];
+    atomic_bool was_refused = false;
+    pthread_t other;
+
+    if (device->ops->own_memory) {
+        printf("skipped: a call of %s has no thread of the process\n", name);
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        f[i] = must_open(NULL);
+        callers[i] = (struct caller){.l = must_open_layer(f[i], 0),
+                                     .call = &calls[i],
+                                     .was_refused = &was_refused,
+                                     .end_ms = mf_now_ms() + 60000};
+        serving_make(&s[i], device, callers[i].l, &shape);
+        calls[i] = serving_call(&s[i], MOST, NULL);
+    }
+    ck_assert_int_eq(pthread_create(&other, NULL, call_on, &callers[0]), 0);
+    (void)call_on(&callers[1]);
+    ck_assert_int_eq(pthread_join(other, NULL), 0);
+    ck_assert(atomic_load(&was_refused));
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(callers[i].failed, 0);
+        run_right(callers[i].l, &s[i], MOST); /* and whoever was refused is served afterwards */
+        serving_release(&s[i]);
+        fmoe_close(f[i]);
+    }
+}
+END_TEST
+
 /* ---- other tables ---- */
 
 struct server {
@@ -324,27 +388,12 @@ START_TEST(first_call_uses_the_new_table)
 }
 END_TEST
 
-static const char *text_file(const char *text)
-{
-    static char path[8][40];
-    static int n;
-    char *at = path[n++ % 8];
-    int fd;
-
-    (void)mf_copy(at, sizeof(path[0]), "/tmp/served_text.XXXXXX");
-    fd = mkstemp(at);
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
-    ck_assert_int_eq(close(fd), 0);
-    return at;
-}
-
 /* A table that is refused leaves the one that serves. */
 START_TEST(a_refused_table_changes_nothing)
 {
     static const int64_t rows[] = {4};
     const char *good = table_of(0, rows, 1, 0, 50), *twice[] = {good, table_of(0, rows, 1, 1, 60)};
-    const char *bad = text_file("gfx,cu_num\nx,y\n"), *none = "/nonexistent/table.csv";
+    const char *bad = serving_file("gfx,cu_num\nx,y\n"), *none = "/nonexistent/table.csv";
     struct fmoe *f = must_open(good);
     struct fmoe_layer *l = must_open_layer(f, 0);
     struct fmoe_error error = {""};
@@ -358,7 +407,6 @@ START_TEST(a_refused_table_changes_nothing)
     ck_assert_int_eq(fmoe_served(l, 4, &served), 0);
     ck_assert(served.tuned && served.us == 50);
     ck_assert_str_eq(served.table, good);
-    (void)unlink(bad);
     fmoe_close(f);
 }
 END_TEST
@@ -532,28 +580,6 @@ START_TEST(places_experts)
 }
 END_TEST
 
-START_TEST(refuses_to_report)
-{
-    struct fmoe *f = must_open(NULL);
-    struct fmoe_error error = {""};
-
-    ck_assert_int_eq(fmoe_report_start(f, "ftp://farm", NULL, 5, &error), -EINVAL);
-    ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", NULL, 0, &error), -EINVAL);
-    ck_assert_str_eq(error.text, "seconds is 0: expected 1 to 86400");
-    ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", "/nonexistent/token", 5, &error), -ENOENT);
-    /* a token goes to this machine, whose names these are not, or over TLS */
-    static const char *const far[] = {"http://127.0.0.1@farm.example", "http://127.farm.example",
-                                      "http://[::1]@farm.example", "http://localhost.example", "http://farm"};
-    const char *token = text_file("moefarm_1_00");
-    for (size_t i = 0; i < MF_ARRAY_LEN(far); i++)
-        ck_assert_msg(fmoe_report_start(f, far[i], token, 5, &error) == -EPERM, "%s is near", far[i]);
-    (void)unlink(token);
-    ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", NULL, 5, &error), 0);
-    ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", NULL, 5, &error), -EALREADY);
-    fmoe_close(f);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("fmoe");
@@ -565,6 +591,7 @@ int main(void)
     tcase_add_test(tc, misses_take_a_near_row);
     tcase_add_loop_test(tc, calls_allocate_and_lock_nothing, 0, MF_ARRAY_LEN(layers));
     tcase_add_test(tc, refuses_a_call);
+    tcase_add_test(tc, one_call_of_a_process);
     tcase_add_loop_test(tc, tables_change_under_load, 0, MF_ARRAY_LEN(layers));
     tcase_add_test(tc, first_call_uses_the_new_table);
     tcase_add_test(tc, a_refused_table_changes_nothing);
@@ -574,7 +601,6 @@ int main(void)
     tcase_add_test(tc, refuses_a_table_of_others);
     tcase_add_test(tc, tells_its_misses_once);
     tcase_add_test(tc, places_experts);
-    tcase_add_test(tc, refuses_to_report);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

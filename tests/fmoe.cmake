@@ -1,6 +1,7 @@
 # Tests of fmoe/
 mf_add_test(check_fmoe USES fmoe kernels common SOURCES serving.c LABELS slow TIMEOUT 600
     LINK -Wl,--wrap=malloc,--wrap=calloc,--wrap=reallocarray,--wrap=pthread_mutex_lock)
+mf_add_test(check_fmoe_report USES fmoe kernels common SOURCES serving.c LABELS slow TIMEOUT 600)
 mf_add_test(check_farm_serving USES fmoe kernels common SOURCES serving.c LINK mf_farm_harness LABELS farm TIMEOUT 300)
 add_executable(serve_layer ${CMAKE_SOURCE_DIR}/examples/serve_layer.c)
 target_include_directories(serve_layer PRIVATE ${CMAKE_SOURCE_DIR}/fmoe)

@@ -41,16 +41,27 @@ static void remove_files(void)
         (void)unlink(files[i]);
 }
 
-const char *serving_table(const struct mf_device *device, const struct mf_shape *shape,
-                          const struct served_row *rows, size_t n)
+const char *serving_file(const char *text)
 {
-    static char text[1 << 16];
     char *path = files[n_files++];
     int fd;
 
     ck_assert_uint_lt(n_files, MF_ARRAY_LEN(files));
     if (n_files == 1)
         ck_assert_int_eq(atexit(remove_files), 0);
+    (void)mf_copy(path, sizeof(files[0]), "/tmp/served.XXXXXX");
+    fd = mkstemp(path);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    ck_assert_int_eq(close(fd), 0);
+    return path;
+}
+
+const char *serving_table(const struct mf_device *device, const struct mf_shape *shape,
+                          const struct served_row *rows, size_t n)
+{
+    static char text[1 << 16];
+
     mf_say(text, sizeof(text), "%s", TABLE_HEADER);
     for (size_t i = 0; i < n; i++) {
         struct mf_shape s = *shape;
@@ -61,12 +72,7 @@ const char *serving_table(const struct mf_device *device, const struct mf_shape 
         mf_say(class, sizeof(class), "%s,%d", device->info.class.gfx, device->info.class.cu_num);
         add_row(text, sizeof(text), class, row, us, rows[i].pipeline, "");
     }
-    (void)mf_copy(path, sizeof(files[0]), "/tmp/served_table.XXXXXX");
-    fd = mkstemp(path);
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
-    ck_assert_int_eq(close(fd), 0);
-    return path;
+    return serving_file(text);
 }
 
 /* ---- pipelines ---- */

@@ -12,7 +12,9 @@
 /* The device's name, and a second handle to it for its memory. */
 const char *serving_device(struct mf_device **ret);
 
-/* A table of that text behind a header, in a file that is removed when the process ends; names are used in turn. */
+/* A file of that text, which is removed when the process ends. */
+const char *serving_file(const char *text);
+/* A table of these rows, in such a file. */
 struct served_row {
     int64_t token;
     const char *pipeline;
