@@ -149,13 +149,19 @@ static char *read_name(struct reader *r)
 {
     if (r->at == r->end || *r->at != '"')
         return NULL;
-    _cleanup_(cJSON_Deletep) cJSON *text = read_text(r);
+    char *name = plain_text(r);
+    if (!name) {
+        _cleanup_(cJSON_Deletep) cJSON *text = read_by_cjson(r);
+        if (!text)
+            return NULL;
+        name = text->valuestring;
+        text->valuestring = NULL;
+    }
     skip_space(r);
-    if (!text || !take(r, ':'))
-        return NULL;
-    char *name = text->valuestring;
-    text->valuestring = NULL;
-    return name;
+    if (take(r, ':'))
+        return name;
+    cJSON_free(name);
+    return NULL;
 }
 
 static bool read_member(struct reader *r, cJSON *list)

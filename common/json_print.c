@@ -8,7 +8,8 @@
 #include "common/text.h"
 
 #define PRINT_MAX      INT32_MAX /* as cJSON has it */
-#define EXACT_DIGITS   1e15      /* below it 15 digits name every integer */
+#define SHORT_TEXT     64
+#define EXACT_DIGITS   1e15 /* below it 15 digits name every integer */
 #define FRACTION       1000000
 #define FRACTION_LEAST 1e-4 /* below it cJSON writes an exponent */
 #define FRACTION_MOST  1e9  /* that 15 digits leave six of for the fraction */
@@ -90,15 +91,29 @@ static bool is_plain(unsigned char c)
     return c >= 0x20 && c < 0x80 && c != '"' && c != '\\';
 }
 
+static size_t plain_prefix(const unsigned char *p, size_t left)
+{
+    size_t n = 0;
+    while (n < left && is_plain(p[n]))
+        n++;
+    return n;
+}
+
 static void add_text(struct mf_buf *b, const char *text)
 {
     const unsigned char *p = (const unsigned char *)(text ? text : "");
     size_t left = strlen((const char *)p);
+    char quoted[SHORT_TEXT + 2];
+    if (left <= SHORT_TEXT && plain_prefix(p, left) == left) { /* nearly all: names and states */
+        quoted[0] = '"';
+        memcpy(quoted + 1, p, left);
+        quoted[1 + left] = '"';
+        (void)mf_buf_add(b, quoted, left + 2);
+        return;
+    }
     (void)mf_buf_add(b, "\"", 1);
     while (left > 0) {
-        size_t n = 0;
-        while (n < left && is_plain(p[n]))
-            n++;
+        size_t n = plain_prefix(p, left);
         (void)mf_buf_add(b, p, n);
         p += n;
         left -= n;
