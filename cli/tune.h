@@ -25,7 +25,10 @@
 
 /* ---- options ---- */
 
+#define MF_TUNE_N_LATER 7
+
 struct mf_tune_options {
+    const char *later[MF_TUNE_N_LATER]; /* of revisions of AITER's tuner that have them; NULL: not given */
     const char *untune_file, *tune_file, *profile_file, *sort, *run_config;
     int64_t mp, batch, warmup, iters, timeout_s; /* warmup, iters, timeout_s: -1 when not given */
     double err_ratio, min_improvement_pct;
@@ -38,7 +41,7 @@ struct mf_tune_options {
     /* what the texts say */
     bool sorted, for_aiter;
 };
-#define MF_TUNE_N_OPTIONS 40
+#define MF_TUNE_N_OPTIONS 48
 /* The rows of --help; opts holds MF_TUNE_N_OPTIONS, *ret_n are used. */
 void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret_n);
 /* The defaults, AITER_CONFIG_FMOE among them. */

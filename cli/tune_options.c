@@ -15,6 +15,22 @@
 #define COMPARE_HELP \
     "race the old rows against the new ones on the production operator, and say which are faster"
 
+/* What later revisions of base_tuner.py take, and what is done here in its place. */
+#define VERIFIED "every gate holds for every candidate here, worst row and all; leave the option out"
+/* clang-format off */
+static const struct {
+    const char *name, *why;
+} later[MF_TUNE_N_LATER] = {
+    {"fast_tune",                "nothing is timed here before it was found right; leave the option out"},
+    {"post_verify",              VERIFIED},
+    {"post_verify_slack_tol",    VERIFIED},
+    {"post_verify_max_fallback", VERIFIED},
+    {"post_verify_iters",        VERIFIED},
+    {"tune_tie_break_rel_tol",   "what the samples cannot tell apart is a tie here, of which the pick is always the same; leave the option out"},
+    {"auto_group_small_m",       "a race is run whole on one device here, whatever the token count; leave the option out, or give --shape_grouped for the steps before it"},
+};
+/* clang-format on */
+
 void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret_n)
 {
     /* clang-format off */
@@ -58,9 +74,12 @@ void mf_tune_options(struct mf_tune_options *o, struct mf_opt *opts, size_t *ret
         {"simulated",           MF_OPT_BOOL,     &o->simulated,     NULL,   "rows of simulated devices too", 0, 0},
     };
     /* clang-format on */
-    static_assert(MF_ARRAY_LEN(all) <= MF_TUNE_N_OPTIONS, "room for the options");
+    static_assert(MF_ARRAY_LEN(all) + MF_TUNE_N_LATER <= MF_TUNE_N_OPTIONS, "room for the options");
     memcpy(opts, all, sizeof(all));
-    *ret_n = MF_ARRAY_LEN(all);
+    for (size_t i = 0; i < MF_TUNE_N_LATER; i++)
+        opts[MF_ARRAY_LEN(all) + i] =
+            (struct mf_opt){.name = later[i].name, .type = MF_OPT_OPTIONAL, .value = &o->later[i]};
+    *ret_n = MF_ARRAY_LEN(all) + MF_TUNE_N_LATER;
 }
 
 void mf_tune_defaults(struct mf_tune_options *o)
@@ -94,6 +113,10 @@ static int refuse_modes(const struct mf_tune_options *o)
             MF_EXIT_USAGE,
             "--mxfp4-flydsl: the coupled FlyDSL kernels are AITER's, in Python; moefarm does not "
             "run them, leave the option out and its own MXFP4 kernels are tuned");
+    for (size_t i = 0; i < MF_TUNE_N_LATER; i++) {
+        if (o->later[i])
+            return mf_cli_fail(MF_EXIT_USAGE, "--%s: %s", later[i].name, later[i].why);
+    }
     if (o->candidates && !o->compat)
         return mf_cli_fail(MF_EXIT_USAGE,
                            "--candidates: a recorded table is ranked by AITER's rule; give --compat too");

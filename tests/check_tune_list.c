@@ -106,6 +106,13 @@ static const struct {
     {{"--update_improved"},                     true,  "--update_improved requires --compare"},
     {{"--grouped-gemm"},                        true,  "--grouped-gemm: gfx1250's grouped operator"},
     {{"--mxfp4-flydsl"},                        true,  "--mxfp4-flydsl: the coupled FlyDSL kernels"},
+    {{"--fast_tune", "--post_verify"},          true,  "--fast_tune: nothing is timed here before it was found right"},
+    {{"--post_verify"},                         true,  "--post_verify: every gate holds for every candidate"},
+    {{"--post-verify-slack-tol", "10"},         true,  "--post_verify_slack_tol: every gate holds"},
+    {{"--post_verify_max_fallback", "3"},       true,  "--post_verify_max_fallback: every gate holds"},
+    {{"--post_verify_iters=3"},                 true,  "--post_verify_iters: every gate holds"},
+    {{"--tune_tie_break_rel_tol", "0.02"},      true,  "--tune_tie_break_rel_tol: what the samples cannot tell apart is a tie"},
+    {{"--auto_group_small_m", "64"},            true,  "--auto_group_small_m: a race is run whole on one device"},
     {{"--consumer", "vllm"},                    true,  "--consumer: 'vllm' is neither moefarm nor aiter"},
     {{"-o", ":b.csv"},                          true,  "-o: give the table that is written"},
 };
