@@ -1,6 +1,7 @@
 #include "kernels/tensors.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/cleanup.h"
@@ -278,6 +279,6 @@ struct mf_artifact mf_plain_w(const struct mf_shape *shape, enum mf_tensor w, co
 {
     struct mf_artifact a = {.tensor = w};
     plain_format(shape, true, &a);
-    strncpy(a.order, layout, sizeof(a.order) - 1);
+    (void)snprintf(a.order, sizeof(a.order), "%s", layout);
     return a;
 }

@@ -12,7 +12,7 @@ struct mf_dequant {
     const struct mf_cpu_ops *ops;
     const struct mf_codec *codec; /* one with scales */
     int panel;                    /* of the codes: 1 (row), 16, 32 */
-    size_t N, K;                  /* of an expert; N a multiple of the strip, K even */
+    size_t N, K;                  /* of an expert; N a multiple of the strip, K of 32 */
     struct mf_tensor_ref from;    /* the weight's parts, all experts */
     uint16_t *to;                 /* [E, N, K] */
 };

@@ -362,6 +362,15 @@ static bool gives_quantised(const struct mf_step *s)
     return s->gives[0].scale != MF_SCALE_NONE;
 }
 
+/* A weight of codes that the step wants decoded. */
+static void chain_decode(struct chain *c, const struct mf_step *s, enum mf_tensor decoded, int threads)
+{
+    for (int i = 0; i < s->n_needs; i++) {
+        if (s->needs[i].tensor == decoded)
+            chain_move(c, decoded == MF_TENSOR_W1D ? "dequant_w1_p32" : "dequant_w2_p32", 0, threads);
+    }
+}
+
 /* The whole pipeline of two GEMM steps. x in sorted order is not followed up here. */
 static bool chain_of(const struct search *s, const struct mf_step *s1, const struct mf_step *s2,
                      struct chain *c)
@@ -375,12 +384,14 @@ static bool chain_of(const struct search *s, const struct mf_step *s1, const str
     chain_move(c, "sort", bm, 0);
     if (quantised && !(s1->covers & MF_OP_BIT(MF_OP_QUANT1)))
         chain_move(c, "quant1", 0, cores);
+    chain_decode(c, s1, MF_TENSOR_W1D, cores);
     c->stage1 = (int)c->n;
     chain_add(c, s1->family, s1->name);
     if (s1->gives[0].tensor == MF_TENSOR_G)
         chain_move(c, "act", bm, cores);
     if (quantised && !gives_quantised(s1))
         chain_move(c, "quant2", bm, cores);
+    chain_decode(c, s2, MF_TENSOR_W2D, cores);
     c->stage2 = (int)c->n;
     chain_add(c, s2->family, s2->name);
     if (s2->gives[0].tensor == MF_TENSOR_Z)
