@@ -174,6 +174,7 @@ struct child {
     pid_t pid;
     int log; /* its words */
     size_t code;
+    char out[PATH_MAX]; /* the file that it makes; "": it says its version */
     uint64_t end_ns;
     char why[MF_CODE_WHY_MAX];
     size_t n_why;
@@ -182,16 +183,25 @@ struct child {
 static int spawn(char *const *argv, int *ret_log, pid_t *ret_pid)
 {
     posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attr;
+    sigset_t own;
     int pipes[2];
     if (pipe2(pipes, O_CLOEXEC) < 0)
         return -errno;
     int r = -posix_spawn_file_actions_init(&actions);
     if (r == 0) {
+        /* A program that ignores SIGCHLD would have the compiler lose its own children's ends */
+        (void)sigemptyset(&own);
+        (void)sigaddset(&own, SIGCHLD);
+        (void)posix_spawnattr_init(&attr);
+        (void)posix_spawnattr_setsigdefault(&attr, &own);
+        (void)posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGDEF);
         r = -posix_spawn_file_actions_adddup2(&actions, pipes[1], STDERR_FILENO);
         if (r == 0)
             r = -posix_spawn_file_actions_adddup2(&actions, pipes[1], STDOUT_FILENO);
         if (r == 0)
-            r = -posix_spawn(ret_pid, argv[0], &actions, NULL, argv, environ);
+            r = -posix_spawn(ret_pid, argv[0], &actions, &attr, argv, environ);
+        (void)posix_spawnattr_destroy(&attr);
         (void)posix_spawn_file_actions_destroy(&actions);
     }
     (void)close(pipes[1]);
@@ -216,6 +226,7 @@ static int start_compile(const struct mf_compiler *compiler, const struct mf_cod
         argv[5 + d] = defines[d];
     }
     *ret = (struct child){.code = i, .end_ns = mf_now_ns() + COMPILE_MS_MAX * UINT64_C(1000000)};
+    (void)mf_copy(ret->out, sizeof(ret->out), out);
     return spawn((char *const *)(uintptr_t)argv, &ret->log, &ret->pid);
 }
 
@@ -231,6 +242,17 @@ static bool hear(struct child *c)
     return n > 0 || (n < 0 && errno == EINTR);
 }
 
+/* Is what it was asked for there? A version is a name and a number. */
+static bool has_made(const struct child *c)
+{
+    char path[PATH_MAX];
+    size_t name = strspn(c->why, "abcdefghijklmnopqrstuvwxyz");
+    if (!*c->out)
+        return name > 0 && c->why[name] == ' ' && c->why[name + 1] >= '0' && c->why[name + 1] <= '9';
+    (void)mf_copy(path, sizeof(path), c->out);
+    return is_there(path);
+}
+
 /* Its end, and what is to be said of it; 0 when it made its file. */
 static int end_child(struct child *c, bool late)
 {
@@ -241,9 +263,9 @@ static int end_child(struct child *c, bool late)
     do
         ended = waitpid(c->pid, &status, 0);
     while (ended < 0 && errno == EINTR);
-    if (ended <
-        0) /* a host that takes all children's ends, or wants none: what it said is all that there is */
-        status = c->n_why > 0 ? 0x100 : 0;
+    /* A host that takes all its children's ends, or wants none, leaves us no status */
+    if (ended < 0)
+        status = has_made(c) ? 0 : 1 << 8;
     mf_closep(&c->log);
     if (late)
         mf_say(c->why, sizeof(c->why), "the compiler was still busy after %d s", COMPILE_MS_MAX / 1000);

@@ -1,5 +1,6 @@
 /* Code objects: their place in the cache, the processes that make them, and every way in which that fails. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -212,6 +213,33 @@ START_TEST(test_room)
 }
 END_TEST
 
+/* A program that ignores its children's ends, as a host of libfmoe may, learns the same of its compilers, and gets the same code. */
+static const char *const asked[][2] = {
+    {"nvidia", "sm_90a"}, {"amd", "gfx90a"}, {"clang", "gfx942"}, {"none", ""}};
+
+START_TEST(test_without_a_status)
+{
+    struct mf_compiler compiler = {.vendor = asked[_i][0]};
+    struct mf_code codes[2] = {quant(8192), quant(8192)};
+    char version[64] = "", paths[2][PATH_MAX], whys[2][MF_CODE_WHY_MAX], why[MF_CODE_WHY_MAX] = "",
+         why_ignored[MF_CODE_WHY_MAX] = "";
+    int r = mf_code_version(compiler.vendor, compiler.version, why, sizeof(why));
+
+    ck_assert(signal(SIGCHLD, SIG_IGN) != SIG_ERR);
+    ck_assert_int_eq(mf_code_version(compiler.vendor, version, why_ignored, sizeof(why_ignored)), r);
+    ck_assert_str_eq(version, compiler.version);
+    ck_assert_str_eq(why_ignored, why);
+    if (r < 0)
+        return;
+    mf_say(compiler.arch, sizeof(compiler.arch), "%s", asked[_i][1]);
+    mf_code_define(&codes[1], "MF_THREADS=none");
+    ck_assert_msg(mf_code_make(&compiler, codes, 2, 2, paths, whys) == 1, "%s", whys[0]);
+    ck_assert_int_eq(access(paths[0], R_OK), 0);
+    ck_assert_str_eq(paths[1], "");
+    ck_assert_msg(*whys[1], "no word of code that does not compile");
+}
+END_TEST
+
 START_TEST(test_no_such_vendor)
 {
     char version[64], why[MF_CODE_WHY_MAX] = "";
@@ -238,6 +266,7 @@ int main(void)
     tcase_add_test(tests, test_foreign_folder);
     tcase_add_test(tests, test_spare);
     tcase_add_test(tests, test_room);
+    tcase_add_loop_test(tests, test_without_a_status, 0, MF_ARRAY_LEN(asked));
     tcase_add_test(tests, test_no_such_vendor);
     suite_add_tcase(suite, tests);
     int failed = mf_check_main(suite);
