@@ -6,8 +6,10 @@
 #include "common/cleanup.h"
 #include "common/text.h"
 #include "kernels/quant.h"
+#include "measure/memory.h"
 
 #define PATTERN 0x5c
+#define LARGE   ((size_t)64 << 20) /* from here on the machine is asked whether it has so much */
 
 static void poison_rows(struct mf_guarded *g, int part, int64_t row, int64_t rows)
 {
@@ -69,6 +71,9 @@ int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, st
         g.end[i] = at + (size_t)mf_part_bytes(&g.parts[i]);
         at = (g.end[i] + MF_GUARD_BYTES + 63) & ~(size_t)63;
     }
+    /* a page that the machine cannot give is a signal when it is first written to, not an error */
+    if (at >= LARGE && at > mf_memory_available())
+        return -ENOMEM;
     int r = mf_region_new(at, &g.region);
     if (r < 0)
         return r;

@@ -6,6 +6,7 @@
 #include "kernels/data.h"
 #include "kernels/layout.h"
 #include "kernels/quant.h"
+#include "measure/memory.h"
 #include "measure/verify.h"
 
 #include "mf_check.h"
@@ -337,6 +338,26 @@ START_TEST(decoded_weight)
 }
 END_TEST
 
+/* One that the machine has no memory for is an error before anything is written to it. */
+START_TEST(decoded_weight_too_large)
+{
+    struct mf_shape s = {.token = 64,
+                         .model_dim = 7168,
+                         .inter_dim = 2048,
+                         .topk = 1,
+                         .dtype = MF_DTYPE_BF16,
+                         .q_dtype_a = MF_DTYPE_FP8_E4M3FN,
+                         .q_dtype_w = MF_DTYPE_FP8_E4M3FN,
+                         .q_type = MF_QTYPE_PER_TOKEN,
+                         .use_g1u1 = true};
+    struct mf_artifact a;
+    struct mf_guarded g;
+    ck_assert_int_eq(mf_artifact_parse("w1d/bf16/none/panel32", &a), 0);
+    s.expert = (int32_t)(mf_memory_available() / (2ull * 2 * 2048 * 7168)) + 2;
+    ck_assert_int_eq(mf_guarded_new(&a, &s, NULL, &g), -ENOMEM);
+}
+END_TEST
+
 /* Of a weight that the host has not made there is nothing to hold it against. */
 START_TEST(decoded_weight_of_a_device)
 {
@@ -601,6 +622,7 @@ int main(void)
     tcase_add_test(t, without_reference);
     tcase_add_test(t, decoded_weight);
     tcase_add_test(t, decoded_weight_of_a_device);
+    tcase_add_test(t, decoded_weight_too_large);
     tcase_add_test(t, accumulation);
     tcase_add_test(t, zeroed_artifact);
     tcase_add_loop_test(t, second_run, 0, MF_ARRAY_LEN(seconds));
