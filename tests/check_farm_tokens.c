@@ -385,6 +385,65 @@ START_TEST(over_tls)
 }
 END_TEST
 
+/* ---- old TLS ---- */
+
+#define HANDSHAKE 22
+
+/* clang-format off */
+static const struct {
+    int version;
+    bool taken;
+} tls_versions[] = {
+    {0x0301, false}, /* TLS 1.0 */
+    {0x0302, false}, /* TLS 1.1 */
+    {0x0303, true},  /* TLS 1.2, in the same words: it is the version that is refused above */
+};
+
+/* A ClientHello (RFC 5246 section 7.4.1.2), of lengths that fit one record. */
+static const unsigned char hello_head[] = {HANDSHAKE, 3, 1, 0, 0 /* length */, 1, 0, 0, 0 /* length */, 0, 0 /* version */};
+static const unsigned char hello_tail[] = {
+    0,                                                /* no session */
+    0, 16, 0xc0, 0x2b, 0xc0, 0x2f, 0xc0, 0x09, 0xc0, 0x13, 0xc0, 0x0a, 0xc0, 0x14, 0, 0x9c, 0, 0x2f, /* suites: ECDHE and RSA, AES */
+    1, 0,                                             /* no compression */
+    0, 32,
+    0, 10, 0, 6, 0, 4, 0, 29, 0, 23,                  /* groups: x25519, secp256r1 */
+    0, 11, 0, 2, 1, 0,                                /* points: uncompressed */
+    0, 13, 0, 12, 0, 10, 4, 3, 8, 4, 4, 1, 2, 3, 2, 1 /* signatures: ECDSA, RSA-PSS, RSA, with SHA-256 and SHA-1 */
+};
+/* clang-format on */
+
+static size_t make_hello(int version, unsigned char *hello)
+{
+    enum { RANDOM = 32 };
+    size_t n = sizeof(hello_head) + RANDOM + sizeof(hello_tail);
+    memcpy(hello, hello_head, sizeof(hello_head));
+    memset(hello + sizeof(hello_head), 7, RANDOM);
+    memcpy(hello + sizeof(hello_head) + RANDOM, hello_tail, sizeof(hello_tail));
+    hello[4] = (unsigned char)(n - 5);
+    hello[8] = (unsigned char)(n - 9);
+    hello[9] = (unsigned char)(version >> 8);
+    hello[10] = (unsigned char)version;
+    return n;
+}
+
+START_TEST(old_tls_is_refused)
+{
+    struct farm f = {.process = {.http_address = "0.0.0.0", .more = tls}};
+    unsigned char hello[256], answer;
+    farm_process_start(&f.process, BEAT_MS);
+    for (size_t i = 0; i < MF_ARRAY_LEN(tls_versions); i++) {
+        int fd = http_connect(f.process.http);
+        ck_assert_int_ge(fd, 0);
+        size_t n = make_hello(tls_versions[i].version, hello);
+        ck_assert_int_eq(send(fd, hello, n, MSG_NOSIGNAL), (ssize_t)n);
+        bool taken = recv(fd, &answer, 1, 0) == 1 && answer == HANDSHAKE; /* else closed, or an alert */
+        ck_assert_msg(taken == tls_versions[i].taken, "TLS %#x", tls_versions[i].version);
+        (void)close(fd);
+    }
+    farm_stop(&f);
+}
+END_TEST
+
 /* The first token comes back when its file is lost, and the old one ends. Nothing of a token is ever in the log. */
 START_TEST(the_first_token)
 {
@@ -432,6 +491,7 @@ int main(void)
     tcase_add_loop_test(c, no_tls_no_other_hosts, 0, (int)MF_ARRAY_LEN(refused));
     tcase_add_test(c, beyond_loopback_tokens_are_needed);
     tcase_add_test(c, over_tls);
+    tcase_add_test(c, old_tls_is_refused);
     tcase_add_test(c, the_first_token);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);

@@ -1,10 +1,11 @@
-/* Who comes to a farm and does not belong: peers of another version of the protocol, a second worker for a device or a name, and
- * ten thousand connections. Each is refused in words that both sides can read, and those who belong notice nothing. Real
+/* Who comes to a farm and does not belong: peers of another version of the protocol, a second worker for a device or a name,
+ * connections that stay silent, and ten thousand of them. Each is refused in words that both sides can read, and those who belong notice nothing. Real
  * processes; the peers of other versions are of cardboard. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,6 +139,41 @@ START_TEST(claims)
 }
 END_TEST
 
+/* ---- silence ---- */
+
+/* What each says before it falls silent, in the middle of ZeroMQ's greeting and behind it. */
+static const unsigned char greeting[64] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0, 'N', 'U', 'L', 'L'};
+static const size_t says[] = {0, 5, 12, sizeof(greeting)};
+
+/* Connections that never get through the handshake end by the hub's doing, and those who work notice nothing. */
+START_TEST(silent_strangers)
+{
+    int fds[MF_ARRAY_LEN(says)];
+    char heard[256];
+    farm_start(&farm, BEAT_MS);
+    start_worker(0, "sim:gfx942/304:0", NULL);
+    farm_wait_workers(&farm, 1);
+    for (size_t i = 0; i < MF_ARRAY_LEN(says); i++) {
+        fds[i] = http_connect(farm.hub);
+        ck_assert_int_ge(fds[i], 0);
+        ck_assert_int_eq(send(fds[i], greeting, says[i], MSG_NOSIGNAL), (ssize_t)says[i]);
+    }
+    run_batch("&classes=gfx942/304");
+    for (size_t i = 0; i < MF_ARRAY_LEN(says); i++) {
+        ssize_t n;
+        do { /* the hub's own greeting comes first */
+            struct pollfd p = {.fd = fds[i], .events = POLLIN};
+            ck_assert_msg(poll(&p, 1, FARM_DEADLINE_MS) == 1, "one who said %zu bytes stays", says[i]);
+            n = recv(fds[i], heard, sizeof(heard), 0);
+        } while (n > 0);
+        ck_assert_msg(n == 0 || errno == ECONNRESET, "%s", strerror(errno));
+        (void)close(fds[i]);
+    }
+    farm_wait_workers(&farm, 1);
+    ck_assert(!farm_log_has(&farm, "moefarmd.log", "is lost"));
+}
+END_TEST
+
 /* ---- connections ---- */
 
 static int n_descriptors(pid_t pid)
@@ -233,6 +269,7 @@ int main(void)
     tcase_add_loop_test(tc, worker_of_another_version, 0, (int)MF_ARRAY_LEN(versions));
     tcase_add_loop_test(tc, coordinator_of_another_version, 0, (int)MF_ARRAY_LEN(versions));
     tcase_add_test(tc, claims);
+    tcase_add_test(tc, silent_strangers);
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max >= N_CONNECTIONS + 1000)
         tcase_add_loop_test(tc, ten_thousand_connections, 0, 2);
     else
