@@ -6,7 +6,9 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 
+#include <malloc.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -123,6 +125,68 @@ START_TEST(test_slow_client)
 }
 END_TEST
 
+/* What the process has on its heap; 0 where the allocator does not say (a sanitizer's). */
+static size_t heap_bytes(void)
+{
+    struct mallinfo2 m = mallinfo2();
+    return m.uordblks + m.hblkhd;
+}
+
+/* As many events, and this client has read the last. */
+static void burst(struct http_harness *h, int reader, int n)
+{
+    char text[64];
+    (void)snprintf(text, sizeof(text), "%d", n);
+    http_harness_event(h, 1, "burst", text, NULL);
+    (void)snprintf(text, sizeof(text), "{\"i\":%d,", n);
+    free(http_read_until(reader, text));
+}
+
+/* Waits until so many are open. */
+static void wait_streams(int port, int n)
+{
+    char text[64];
+    int64_t until = mf_now_ms() + 30000;
+    (void)snprintf(text, sizeof(text), "\nmoefarm_http_streams %d\n", n);
+    for (bool found = false; !found;) {
+        struct http_reply r = http_get(port, "/metrics");
+        found = strstr(r.body, text) != NULL;
+        http_reply_free(&r);
+        ck_assert_int_lt(mf_now_ms(), until);
+    }
+}
+
+/* Streams that nobody reads take a chunk each and what their connection has, however much goes by them. What they took is
+ * what there is less once they are gone: nothing else happens meanwhile, and the database's caches stay. */
+START_TEST(test_unread_streams)
+{
+    enum { STREAMS = 32, N = 8000, EACH_BYTES = 1 << 20, RECEIVE_BYTES = 4096 };
+    int fds[STREAMS];
+    if (heap_bytes() == 0) {
+        printf("skipped: this build's allocator does not say what it holds\n");
+        return;
+    }
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    int reader = open_stream(http_harness_port(h), "/api/v1/events", "");
+    free(http_read_until(reader, "id: 40\n"));
+    for (int i = 0; i < STREAMS; i++) {
+        fds[i] = open_stream(http_harness_port(h), "/api/v1/events", "");
+        free(http_read_until(fds[i], "retry"));
+        (void)setsockopt(fds[i], SOL_SOCKET, SO_RCVBUF, &(int){RECEIVE_BYTES}, sizeof(int));
+    }
+    for (int i = 0; i < 3; i++)
+        burst(h, reader, N); /* 8 MiB each, of which the sockets hold a part */
+    size_t with = heap_bytes();
+    for (int i = 0; i < STREAMS; i++)
+        (void)close(fds[i]);
+    wait_streams(http_harness_port(h), 1);
+    size_t each = (with - heap_bytes()) / STREAMS;
+    ck_assert_msg(each > 0 && each < EACH_BYTES, "a stream that nobody reads takes %zu bytes", each);
+    (void)close(reader);
+    http_harness_stop(h);
+}
+END_TEST
+
 START_TEST(test_beat)
 {
     struct http_harness *h =
@@ -214,6 +278,7 @@ int main(void)
     tcase_add_loop_test(t, test_resume, 0, sizeof(resumes) / sizeof(resumes[0]));
     tcase_add_test(t, test_join);
     tcase_add_test(t, test_slow_client);
+    tcase_add_test(t, test_unread_streams);
     tcase_add_test(t, test_beat);
     tcase_add_test(t, test_refused);
     tcase_add_test(t, test_too_many);
