@@ -19,9 +19,12 @@
 #include "http_client.h"
 #include "machine.h"
 #include "mf_check.h"
+#include "run_program.h"
 
 #define BEAT_MS   300
 #define MANY_ROWS 1000
+#define DAEMON    MF_BINARY_DIR "/server/moefarmd"
+#define WORKER    MF_BINARY_DIR "/worker/moefarm-worker"
 
 static const char csv_head[] = FARM_CSV_HEAD;
 static const char csv_row[] =
@@ -238,10 +241,116 @@ START_TEST(spool_full)
 }
 END_TEST
 
+/* ---- programs that are started on a disk that is read-only ---- */
+
+static void make_read_only(const char *name, bool read_only)
+{
+    char path[128];
+    path_of(name, path);
+    ck_assert_msg(mount("none", path, NULL, MS_REMOUNT | (read_only ? MS_RDONLY : 0), NULL) == 0, "%s",
+                  strerror(errno));
+}
+
+/* It ends, and says in one line which file it is about. */
+static void check_refuses_to_start(const char *const *program, const char *file)
+{
+    static const char *const none[] = {NULL};
+    struct ran r = run_program(program, none);
+    ck_assert_int_eq(r.code, 1);
+    assert_says(r, file);
+    assert_says(r, "Read-only file system");
+    ck_assert_ptr_eq(strchr(r.text, '\n'), strrchr(r.text, '\n'));
+}
+
+/* What was there is as it was, and goes on when it can be written to. */
+START_TEST(coordinator_on_a_read_only_disk)
+{
+    char state[128], fresh[160], lock[160];
+    farm_make(&farm);
+    mount_disk("state", "56m");
+    write_spec("{\"step_ms\":10}");
+    farm_start_daemon(&farm, BEAT_MS);
+    start_worker(0);
+    farm_wait_workers(&farm, 1);
+    int batch = submit(2);
+    ck_assert(farm_wait_batch(&farm, batch, "measured", 10));
+    farm_kill_daemon(&farm);
+    make_read_only("state", true);
+    path_of("state", state);
+    (void)snprintf(fresh, sizeof(fresh), "%s/fresh", state);
+    (void)snprintf(lock, sizeof(lock), "%s/lock", state);
+    check_refuses_to_start((const char *const[]){DAEMON, "--http", "127.0.0.1:0", "--hub", "127.0.0.1:0",
+                                                 "--state", state, NULL},
+                           lock);
+    check_refuses_to_start((const char *const[]){DAEMON, "--http", "127.0.0.1:0", "--hub", "127.0.0.1:0",
+                                                 "--keys", "--tokens", "--state", fresh, NULL},
+                           fresh);
+    make_read_only("state", false);
+    farm_start_daemon(&farm, BEAT_MS);
+    farm_wait_done(&farm, batch);
+    farm_wait_spools(&farm);
+    farm_audit(&farm, batch, &(struct farm_keys){0});
+}
+END_TEST
+
+/* Waits until the worker has something in its spool that nobody acknowledges. */
+static void wait_spooled(const struct farm *at)
+{
+    char path[160];
+    struct stat st;
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    (void)snprintf(path, sizeof(path), "%s/w0.spool", at->folder);
+    while (stat(path, &st) < 0 || st.st_size == 0) {
+        ck_assert_int_lt(mf_now_ms(), until);
+        (void)poll(NULL, 0, 10);
+    }
+}
+
+/* The worker takes no unit there, and what an earlier one had measured is sent once it can start again. */
+START_TEST(worker_on_a_read_only_disk)
+{
+    _cleanup_(farm_keys_release) struct farm_keys kept = {0};
+    char device[160], coordinator[64], fresh[160];
+    farm_start(&farm, BEAT_MS);
+    struct farm at = farm; /* the spool's folder in place of the farm's */
+    mount_disk("spool", "8m");
+    ck_assert_int_lt(snprintf(at.folder, sizeof(at.folder), "%s/spool", farm.folder), sizeof(at.folder));
+    write_spec("{\"step_ms\":10}");
+    (void)snprintf(device, sizeof(device), "sim:gfx942/304:0:%s", spec);
+    const char *const args[] = {"--spool", at.folder, "--device", device, NULL};
+    farm_start_worker(&farm, 0, args);
+    farm_wait_workers(&farm, 1);
+    int batch = submit(2);
+    ck_assert(farm_wait_batch(&farm, batch, "measured", 10));
+    farm_kill_daemon(&farm);
+    wait_spooled(&at);
+    farm_kill_worker(&farm, 0);
+    farm_read_spool(&at, 0, &kept);
+    ck_assert_uint_gt(kept.n, 0);
+    make_read_only("spool", true);
+    farm_start_daemon(&farm, BEAT_MS);
+    (void)snprintf(coordinator, sizeof(coordinator), "tcp://127.0.0.1:%d", farm.hub);
+    (void)snprintf(fresh, sizeof(fresh), "%s/fresh", at.folder);
+    check_refuses_to_start((const char *const[]){WORKER, "--name", "w0", "--lock-dir", farm.folder,
+                                                 "--device", device, "--coordinator", coordinator, "--spool",
+                                                 at.folder, NULL},
+                           "w0.spool");
+    check_refuses_to_start((const char *const[]){WORKER, "--name", "w0", "--lock-dir", farm.folder,
+                                                 "--device", device, "--coordinator", coordinator, "--spool",
+                                                 fresh, NULL},
+                           fresh);
+    make_read_only("spool", false);
+    farm_start_worker(&farm, 0, args);
+    farm_wait_done(&farm, batch);
+    farm_audit(&farm, batch, &kept);
+}
+END_TEST
+
 /* A disk that stays mounted keeps its folder. */
 static void stop(void)
 {
     unmount_disk("state");
+    unmount_disk("spool");
     farm_stop(&farm);
     machine_free(machine);
 }
@@ -263,6 +372,8 @@ int main(void)
     tcase_add_test(tc, database_full);
     tcase_add_test(tc, database_read_only);
     tcase_add_test(tc, spool_full);
+    tcase_add_test(tc, coordinator_on_a_read_only_disk);
+    tcase_add_test(tc, worker_on_a_read_only_disk);
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
