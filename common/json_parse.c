@@ -215,7 +215,8 @@ static cJSON *read_value(struct reader *r)
         return read_text(r);
     if (*r->at == '-' || (*r->at >= '0' && *r->at <= '9'))
         return read_number(r);
-    return read_by_cjson(r);
+    /* cJSON would pass over a mark of byte order here, and read lists behind it past this reader's nesting */
+    return *r->at == 't' || *r->at == 'f' || *r->at == 'n' ? read_by_cjson(r) : NULL;
 }
 
 cJSON *mf_json_parse(const char *text, size_t len, size_t max)

@@ -18,6 +18,7 @@ static const char *const accepted[] = {
 };
 
 static const char *const refused[] = {
+    "[\xef\xbb\xbf" "1]", "\xef\xbb\xbf\xef\xbb\xbf[1]", /* a mark that is not the first */
     "", " ", "{", "}", "[1,]", "{\"a\"}", "{\"a\":}", "{'a':1}", "nul", "\"open", "\"\\", "\"\\u",
     "{} {}", "{}x",
     "1 2", "// text\n1",
