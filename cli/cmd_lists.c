@@ -13,25 +13,6 @@
 
 #define NOTES_MAX (1u << 20)
 
-/* A command that has no words and shows a list of the API. */
-static int show_list(struct mf_cli *cli, const struct mf_command *self, const char *path,
-                     const struct mf_list_table *t, int argc, char **argv)
-{
-    _cleanup_(cJSON_Deletep) cJSON *items = NULL;
-    int rest, r, code;
-
-    r = mf_cli_parse(cli, self, NULL, 0, 0, 0, argc, argv, &rest);
-    if (r != 0)
-        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
-    code = mf_api_list(cli, path, &items);
-    if (code != 0)
-        return code;
-    if (cli->json)
-        return mf_api_print(items);
-    mf_list_print(t, items);
-    return MF_EXIT_OK;
-}
-
 static const char *const batch_names[] = {"batch", "name", "state",  "priority", "created",
                                           "goals", "done", "failed", "steps",    "measured"};
 
@@ -53,7 +34,7 @@ int mf_cmd_batches(struct mf_cli *cli, const struct mf_command *self, int argc, 
 {
     const struct mf_list_table t = {batch_names, MF_ARRAY_LEN(batch_names), add_batch};
 
-    return show_list(cli, self, "/api/v1/batches", &t, argc, argv);
+    return mf_list_command(cli, self, "/api/v1/batches", &t, argc, argv);
 }
 
 static const char *const goal_names[] = {"goal", "class", "shape", "state", "steps", "us", "structure"};
@@ -168,7 +149,7 @@ int mf_cmd_workers(struct mf_cli *cli, const struct mf_command *self, int argc, 
 {
     const struct mf_list_table t = {worker_names, MF_ARRAY_LEN(worker_names), add_worker};
 
-    return show_list(cli, self, "/api/v1/workers", &t, argc, argv);
+    return mf_list_command(cli, self, "/api/v1/workers", &t, argc, argv);
 }
 
 /* A worker's number, from its number or its name. */
@@ -264,7 +245,7 @@ int mf_cmd_tokens(struct mf_cli *cli, const struct mf_command *self, int argc, c
 {
     const struct mf_list_table t = {token_names, MF_ARRAY_LEN(token_names), add_token};
 
-    return show_list(cli, self, "/api/v1/tokens", &t, argc, argv);
+    return mf_list_command(cli, self, "/api/v1/tokens", &t, argc, argv);
 }
 
 static const char *const key_names[] = {"key", "worker", "enrolled", "revoked", "token", "public key"};
@@ -283,7 +264,7 @@ int mf_cmd_keys(struct mf_cli *cli, const struct mf_command *self, int argc, cha
 {
     const struct mf_list_table t = {key_names, MF_ARRAY_LEN(key_names), add_key};
 
-    return show_list(cli, self, "/api/v1/keys", &t, argc, argv);
+    return mf_list_command(cli, self, "/api/v1/keys", &t, argc, argv);
 }
 
 int mf_cmd_revoke_token(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)

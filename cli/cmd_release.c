@@ -69,24 +69,6 @@ static int freeze(struct mf_cli *cli, const struct mf_command *self, int argc, c
 
 /* ---- lists ---- */
 
-static int show_list(struct mf_cli *cli, const struct mf_command *self, const char *path,
-                     const struct mf_list_table *t, int argc, char **argv)
-{
-    _cleanup_(cJSON_Deletep) cJSON *items = NULL;
-    int rest, r, code;
-
-    r = mf_cli_parse(cli, self, NULL, 0, 0, 0, argc, argv, &rest);
-    if (r != 0)
-        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
-    code = mf_api_list(cli, path, &items);
-    if (code != 0)
-        return code;
-    if (cli->json)
-        return mf_api_print(items);
-    mf_list_print(t, items);
-    return MF_EXIT_OK;
-}
-
 static const char *const release_names[] = {"release", "name",     "frozen",   "by",
                                             "rows",    "left out", "channels", "sha256"};
 
@@ -117,7 +99,7 @@ static int list(struct mf_cli *cli, const struct mf_command *self, int argc, cha
 {
     const struct mf_list_table t = {release_names, MF_ARRAY_LEN(release_names), add_release};
 
-    return show_list(cli, self, "/api/v1/releases", &t, argc, argv);
+    return mf_list_command(cli, self, "/api/v1/releases", &t, argc, argv);
 }
 
 static const char *const channel_names[] = {"channel", "current", "staged", "moved", "sha256"};
@@ -148,7 +130,7 @@ static int channels(struct mf_cli *cli, const struct mf_command *self, int argc,
 {
     const struct mf_list_table t = {channel_names, MF_ARRAY_LEN(channel_names), add_channel};
 
-    return show_list(cli, self, "/api/v1/channels", &t, argc, argv);
+    return mf_list_command(cli, self, "/api/v1/channels", &t, argc, argv);
 }
 
 /* ---- moves ---- */

@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 #include <stdint.h>
 
+#include "cli/cli.h"
 #include "cli/text_out.h"
 
 #define MF_MOMENT_MAX 24
@@ -17,3 +18,6 @@ struct mf_list_table {
     void (*add)(struct mf_columns *c, const cJSON *item);
 };
 void mf_list_print(const struct mf_list_table *t, const cJSON *items);
+/* A command that has no words and shows a list of the API: its exit code. */
+int mf_list_command(struct mf_cli *cli, const struct mf_command *self, const char *path,
+                    const struct mf_list_table *t, int argc, char **argv);
