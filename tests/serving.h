@@ -8,6 +8,7 @@
 #include "fmoe/fmoe.h"
 #include "kernels/device.h"
 #include "kernels/reference.h"
+#include "serving_model.h"
 
 /* The device's name, and a second handle to it for its memory. */
 const char *serving_device(struct mf_device **ret);
@@ -24,8 +25,6 @@ const char *serving_table(const struct mf_device *device, const struct mf_shape 
                           const struct served_row *rows, size_t n);
 /* A pipeline of this build for the shape: the i-th of those that want w1 and w2 in row. Lives for ever. */
 const char *serving_pipeline(struct mf_device *device, const struct mf_shape *shape, int i);
-
-struct fmoe_layer_model serving_model(const struct mf_shape *shape, int64_t max_tokens);
 
 /* Tokens and weights of max tokens, on the device. */
 struct serving {

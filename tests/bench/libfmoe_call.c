@@ -17,6 +17,7 @@
 #include "kernels/philox.h"
 #include "measure/entrant.h"
 #include "measure/session_data.h"
+#include "serving_model.h"
 
 #define ROUNDS_MAX 1000
 #define SEED       20250101u
@@ -113,24 +114,6 @@ static int run_rounds(struct call *c, struct mf_entrant *e, size_t n)
     return 0;
 }
 
-static struct fmoe_layer_model model_of(const struct mf_shape *s)
-{
-    return (struct fmoe_layer_model){
-        .model_dim = s->model_dim,
-        .inter_dim = s->inter_dim,
-        .experts = s->expert,
-        .topk = s->topk,
-        .act_type = mf_act_name(s->act_type),
-        .dtype = mf_dtype_name(s->dtype),
-        .q_dtype_a = mf_dtype_name(s->q_dtype_a),
-        .q_dtype_w = mf_dtype_name(s->q_dtype_w),
-        .q_type = mf_qtype_name(s->q_type),
-        .use_g1u1 = s->use_g1u1,
-        .doweight_stage1 = s->doweight_stage1,
-        .max_tokens = s->token,
-    };
-}
-
 static int run_row(struct mf_bench *b, struct fmoe *f, const struct mf_bench_row *row, size_t n)
 {
     struct mf_session *session = NULL;
@@ -138,7 +121,7 @@ static int run_row(struct mf_bench *b, struct fmoe *f, const struct mf_bench_row
     struct mf_entrant e;
     struct call c = {0};
     struct fmoe_error error = {""};
-    struct fmoe_layer_model model = model_of(&row->shape);
+    struct fmoe_layer_model model = serving_model(&row->shape, row->shape.token);
     char reason[MF_REASON_MAX] = "", key[MF_SHAPE_TEXT_MAX];
     int r = -EIO;
 
