@@ -2,13 +2,13 @@
 # Builds and runs the benchmarks. Standard output holds one line a figure: name value unit.
 # A benchmark that was not built or that fails is named on standard error, and the exit code is 1.
 #
-#   scripts/bench.sh [NAME…]     commit, crashers, aa, move, farm, compare and libfmoe, or the ones named; by name only: kernels,
+#   scripts/bench.sh [NAME…]     commit, crashers, aa, move, farm, search, compare and libfmoe, or the ones named; by name only: kernels,
 #                                kernels without a farm around them, catalogue, every table of AITER through a large farm, workers, a farm of
 #                                1,024 of them, large, a database of ten million measurements, and chain, what bench_moves is held against by PyTorch's ops on a GPU
 set -euo pipefail
 cd "$(dirname "$0")/.."
 names=("$@")
-[ ${#names[@]} -gt 0 ] || names=(commit crashers aa move farm compare libfmoe)
+[ ${#names[@]} -gt 0 ] || names=(commit crashers aa move farm search compare libfmoe)
 
 scripts/setup.sh >&2
 scripts/build.sh dev >&2

@@ -42,14 +42,14 @@ def emit(name, value, unit):
 
 
 class Farm:
-    """moefarmd and one CPU worker in a folder that is thrown away."""
+    """moefarmd, with further options, and one CPU worker in a folder that is thrown away."""
 
-    def __init__(self, build):
+    def __init__(self, build, *options):
         self.folder = tempfile.mkdtemp(prefix="moefarm-figures.")
         self.processes = []
         ports = os.path.join(self.folder, "ports")
         self.start("moefarmd", [f"{build}/server/moefarmd", "--state", f"{self.folder}/farm", "--http", "127.0.0.1:0",
-                                "--hub", "127.0.0.1:0", "--port-file", ports])
+                                "--hub", "127.0.0.1:0", "--port-file", ports, *options])
         lines = {}
         while not {"http", "hub"} <= lines.keys():
             self.check()
@@ -85,8 +85,8 @@ class Farm:
             if not cursor:
                 return
 
-    def submit(self, text):
-        request = urllib.request.Request(f"{self.url}/api/v1/batches?name=bench", data=text.encode(),
+    def submit(self, text, query=""):
+        request = urllib.request.Request(f"{self.url}/api/v1/batches?name=bench{query}", data=text.encode(),
                                          headers={"Content-Type": "text/csv"}, method="POST")
         with urllib.request.urlopen(request, timeout=60) as answer:
             receipt = json.load(answer)
@@ -176,10 +176,10 @@ def table_of(shapes):
     return text.getvalue()
 
 
-def tune(farm, shapes):
+def tune(farm, shapes, query=""):
     """Every goal of the shapes, tuned; the seconds it took."""
     began = time.monotonic()
-    batch = farm.submit(table_of(shapes))
+    batch = farm.submit(table_of(shapes), query)
     farm.wait(batch)
     goals = list(farm.items(f"/api/v1/batches/{batch}/goals"))
     for goal in goals:
