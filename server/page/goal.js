@@ -29,7 +29,7 @@ export function goalView([id], redraw) {
   kernel.addEventListener('input', () => redraw(why));
   return [
     { wants: mine, load: (get) => get('goals/' + id), draw: drawHead },
-    { frame: box('Ranked pipelines', el('span', { class: 'small', text: 'time by step; raced ones first, by measured time' })), wants: mine, load: (get) => get(`goals/${id}/pipelines?limit=${limit}`), draw: (page) => drawRanked(page, id, () => { limit = Math.min(1000, limit * 4); redraw(); }) },
+    { frame: box('Ranked pipelines', el('span', { class: 'small', text: 'time by step; raced ones first, by measured time' })), wants: mine, load: async (get) => ({ goal: await get('goals/' + id), page: await get(`goals/${id}/pipelines?limit=${limit}`) }), draw: ({ goal, page }) => drawRanked(page, goal, () => { limit = Math.min(1000, limit * 4); redraw(); }) },
     { frame: box('Race', el('span', { class: 'small', text: 'a row is a pipeline, a column a round, a dot one call of the layer' })), wants: mine, load: (get) => get(`goals/${id}/race`), draw: drawRace },
     steps,
     why,
@@ -64,8 +64,11 @@ function drawHead(g) {
 
 const shortName = (name) => name.split(':').slice(1).join(':') || name;
 
-function drawRanked(page, goal, more) {
-  if (!page.items.length) return el('p', { class: 'note', text: 'Not ranked yet: that comes when its steps are measured.' });
+const ended = ['done', 'failed', 'cancelled'];
+
+function drawRanked(page, g, more) {
+  const goal = g.id;
+  if (!page.items.length) return el('p', { class: 'note', text: ended.includes(g.state) ? 'Nothing was ranked: the goal ended before.' : 'Not ranked yet: that comes when its steps are measured.' });
   const sum = (p) => p.ops.reduce((t, o) => t + (o.us || 0), 0);
   const whole = Math.max(...page.items.map((p) => Math.max(sum(p), p.us || p.forecast_us)));
   const seen = new Map();
@@ -89,7 +92,7 @@ function drawRanked(page, goal, more) {
 
 function drawRace(race) {
   const rows = race.pipelines.filter((p) => p.samples.length);
-  if (!rows.length) return el('p', { class: 'note', text: 'No race yet.' });
+  if (!rows.length) return el('p', { class: 'note', text: 'No race.' });
   const winner = rows.find((p) => p.id === race.winner) || rows[0];
   const lead = median(winner.samples);
   const all = rows.flatMap((p) => p.samples).filter((v) => v !== null).sort((a, b) => a - b);

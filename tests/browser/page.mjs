@@ -137,6 +137,9 @@ async function onFixture(browser) {
   assert.match(await browser.text('.why'), /Segmentation fault/);
   for (const path of ['releases?name=first', 'releases?name=second&batch=1', 'channels/stable/stage?release=1&reason=' + encodeURIComponent('<img src=x onerror="window.owned=true">'), 'channels/stable/approve?release=1', 'channels/stable/stage?release=2', 'channels/beta/stage?release=2', 'channels/beta/unstage?release=2&reason=early'])
     assert.equal(Math.floor((await fetch(base + 'api/v1/' + path, { method: 'POST' })).status / 100), 2, path);
+  await opened(browser, base + '#/goal/13', 'main h1');
+  await until('an end without a ranking', async () => /Nothing was ranked: the goal ended before/.test(await browser.text('main')));
+
   await opened(browser, base + '#/releases', 'tr[data-release="2"]');
   assert.match(await browser.text('tr[data-release="1"]'), /#1 first[^]*stable[^]*8/);
   await until('the channel', async () => /#1 first[^]*#2 second[^]*staged #2/.test(await browser.text('tr[data-channel="stable"]')));
