@@ -52,10 +52,7 @@ static void add_goal(struct mf_columns *c, const cJSON *g)
     mf_columns_add(c, brief);
     mf_columns_add(c, mf_api_text(g, "state", ""));
     mf_columns_addf(c, "%" PRId64 "/%" PRId64, mf_api_i64(g, "measured", 0), mf_api_i64(g, "steps", 0));
-    if (us > 0)
-        mf_columns_addf(c, "%.2f", us);
-    else
-        mf_columns_add(c, "-");
+    mf_columns_add_us(c, us);
     mf_columns_add(c, us > 0 ? mf_api_text(g, "structure", "") : mf_api_text(g, "reason", ""));
 }
 

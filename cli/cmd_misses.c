@@ -22,10 +22,7 @@ static void add_miss(struct mf_columns *c, const cJSON *m)
     mf_columns_add(c, mf_api_text(m, "class", ""));
     mf_columns_add(c, brief);
     mf_columns_add(c, mf_api_text(m, "state", ""));
-    if (mf_api_i64(m, "goal", 0))
-        mf_columns_addf(c, "%" PRId64, mf_api_i64(m, "goal", 0));
-    else
-        mf_columns_add(c, "-");
+    mf_columns_add_id(c, mf_api_i64(m, "goal", 0));
     mf_columns_addf(c, "%" PRId64, mf_api_i64(m, "sources", 0));
     mf_columns_add(c, last);
 }

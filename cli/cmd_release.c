@@ -75,7 +75,6 @@ static const char *const release_names[] = {"release", "name",     "frozen",   "
 static void add_release(struct mf_columns *c, const cJSON *release)
 {
     const cJSON *item;
-    const char *by = mf_api_text(release, "created_by", "");
     char made[MF_MOMENT_MAX], channels[256] = "";
 
     mf_moment(mf_api_i64(release, "created_ms", 0), made);
@@ -88,10 +87,10 @@ static void add_release(struct mf_columns *c, const cJSON *release)
     mf_columns_addf(c, "%" PRId64, mf_api_i64(release, "id", 0));
     mf_columns_add(c, mf_api_text(release, "name", ""));
     mf_columns_add(c, made);
-    mf_columns_add(c, *by ? by : "-");
+    mf_columns_add_text(c, mf_api_text(release, "created_by", ""));
     mf_columns_addf(c, "%" PRId64, mf_api_i64(release, "rows", 0));
     mf_columns_addf(c, "%" PRId64, mf_api_i64(release, "left_out", 0));
-    mf_columns_add(c, *channels ? channels : "-");
+    mf_columns_add_text(c, channels);
     mf_columns_addf(c, "%.12s", mf_api_text(release, "sha256", ""));
 }
 

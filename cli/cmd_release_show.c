@@ -16,10 +16,8 @@ static const char *const device_names[] = {"rows", "class",  "model",    "worker
 static void add_device(struct mf_columns *c, const cJSON *d)
 {
     mf_columns_addf(c, "%" PRId64, mf_api_i64(d, "rows", 0));
-    for (size_t i = 1; i < MF_ARRAY_LEN(device_names); i++) {
-        const char *text = mf_api_text(d, device_names[i], "");
-        mf_columns_add(c, *text ? text : "-");
-    }
+    for (size_t i = 1; i < MF_ARRAY_LEN(device_names); i++)
+        mf_columns_add_text(c, mf_api_text(d, device_names[i], ""));
 }
 
 static const char *const row_names[] = {"row", "goal", "us", "n", "mad", "ties", "key", "pipeline"};
@@ -214,25 +212,16 @@ int mf_release_diff(struct mf_cli *cli, const struct mf_command *self, int argc,
 
 static const char *const move_names[] = {"when", "move", "from", "to", "by", "reason"};
 
-static void add_release(struct mf_columns *c, const cJSON *m, const char *key)
-{
-    if (mf_api_i64(m, key, 0))
-        mf_columns_addf(c, "%" PRId64, mf_api_i64(m, key, 0));
-    else
-        mf_columns_add(c, "-");
-}
-
 static void add_move(struct mf_columns *c, const cJSON *m)
 {
     char when[MF_MOMENT_MAX];
-    const char *by = mf_api_text(m, "moved_by", "");
 
     mf_moment(mf_api_i64(m, "at_ms", 0), when);
     mf_columns_add(c, when);
     mf_columns_add(c, mf_api_text(m, "move", ""));
-    add_release(c, m, "from_release");
-    add_release(c, m, "to_release");
-    mf_columns_add(c, *by ? by : "-");
+    mf_columns_add_id(c, mf_api_i64(m, "from_release", 0));
+    mf_columns_add_id(c, mf_api_i64(m, "to_release", 0));
+    mf_columns_add_text(c, mf_api_text(m, "moved_by", ""));
     mf_columns_add(c, mf_api_text(m, "reason", ""));
 }
 

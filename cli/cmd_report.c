@@ -119,14 +119,6 @@ static int read_line(struct mf_cli *cli, const cJSON *goal, const cJSON *workers
 
 /* ---- for people ---- */
 
-static void add_us(struct mf_columns *c, double us)
-{
-    if (us > 0)
-        mf_columns_addf(c, "%.2f", us);
-    else
-        mf_columns_add(c, "-");
-}
-
 static void add_line(struct mf_columns *c, const struct line *l)
 {
     char brief[MF_SHAPE_BRIEF_MAX];
@@ -135,10 +127,10 @@ static void add_line(struct mf_columns *c, const struct line *l)
     mf_columns_add(c, brief);
     mf_columns_add(c, l->class);
     mf_columns_addf(c, "%" PRId64, l->shape.token);
-    add_us(c, l->floor);
-    add_us(c, l->us);
-    add_us(c, l->us / l->floor);
-    add_us(c, l->gemm);
+    mf_columns_add_us(c, l->floor);
+    mf_columns_add_us(c, l->us);
+    mf_columns_add_us(c, l->us / l->floor);
+    mf_columns_add_us(c, l->gemm);
     mf_columns_add(c, l->winner.len ? l->winner.data : "");
 }
 

@@ -1,5 +1,6 @@
 #include "cli/text_out.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
@@ -92,6 +93,27 @@ void mf_columns_addf(struct mf_columns *c, const char *format, ...)
     (void)vsnprintf(cell, sizeof(cell), format, args);
     va_end(args);
     mf_columns_add(c, cell);
+}
+
+void mf_columns_add_text(struct mf_columns *c, const char *text)
+{
+    mf_columns_add(c, *text ? text : "-");
+}
+
+void mf_columns_add_id(struct mf_columns *c, int64_t id)
+{
+    if (id != 0)
+        mf_columns_addf(c, "%" PRId64, id);
+    else
+        mf_columns_add(c, "-");
+}
+
+void mf_columns_add_us(struct mf_columns *c, double us)
+{
+    if (us > 0)
+        mf_columns_addf(c, "%.2f", us);
+    else
+        mf_columns_add(c, "-");
 }
 
 size_t mf_text_width(const char *text)

@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "common/buf.h"
 
@@ -29,6 +30,10 @@ void mf_columns_init(struct mf_columns *c, size_t n_columns);
 void mf_columns_release(struct mf_columns *c);
 void mf_columns_add(struct mf_columns *c, const char *cell);
 void mf_columns_addf(struct mf_columns *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* What is not there, an empty text, an id of 0 or a time that is none, is "-". */
+void mf_columns_add_text(struct mf_columns *c, const char *text);
+void mf_columns_add_id(struct mf_columns *c, int64_t id);
+void mf_columns_add_us(struct mf_columns *c, double us);
 /* The first row is the header. */
 void mf_columns_print(const struct mf_columns *c, struct mf_buf *out);
 

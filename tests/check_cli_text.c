@@ -154,6 +154,27 @@ START_TEST(columns)
 }
 END_TEST
 
+START_TEST(cells_of_what_is_not_there)
+{
+    static const char want[] = "-\0-\0-\0-\0first\0"
+                               "7\0"
+                               "12.50";
+    struct mf_columns c;
+
+    mf_columns_init(&c, 1);
+    mf_columns_add_text(&c, "");
+    mf_columns_add_id(&c, 0);
+    mf_columns_add_us(&c, 0);
+    mf_columns_add_us(&c, NAN);
+    mf_columns_add_text(&c, "first");
+    mf_columns_add_id(&c, 7);
+    mf_columns_add_us(&c, 12.5);
+    ck_assert_uint_eq(c.cells.len, sizeof(want));
+    ck_assert_mem_eq(c.cells.data, want, sizeof(want));
+    mf_columns_release(&c);
+}
+END_TEST
+
 /* ---- shapes ---- */
 
 #define QWEN_BF16 \
@@ -389,6 +410,7 @@ int main(void)
     tcase_add_loop_test(tc, durations, 0, MF_ARRAY_LEN(duration_cases));
     tcase_add_loop_test(tc, times, 0, MF_ARRAY_LEN(us_cases));
     tcase_add_test(tc, columns);
+    tcase_add_test(tc, cells_of_what_is_not_there);
     tcase_add_loop_test(tc, patterns, 0, MF_ARRAY_LEN(pattern_cases));
     tcase_add_loop_test(tc, patterns_refused, 0, MF_ARRAY_LEN(bad_patterns));
     tcase_add_test(tc, briefs);
