@@ -311,16 +311,21 @@ static int verify_second(struct probe *p)
     return 0;
 }
 
+/* Run 0 or 1 of those that are verified: it counts as a sample, and what it wrote is here afterwards. */
+static int run_over_poison(struct probe *p, int run)
+{
+    int r = poison(p, run);
+    p->run = run;
+    if (r == 0)
+        r = mf_measure_sample(&p->measured, 0, &p->samples);
+    return r < 0 ? r : pull(p, run);
+}
+
 /* ---- the course of a probe; each returns 1 when the step is out, with its result ---- */
 
 static int first_run(struct probe *p)
 {
-    int r = poison(p, 0);
-    p->run = 0;
-    if (r == 0)
-        r = mf_measure_sample(&p->measured, 0, &p->samples);
-    if (r == 0)
-        r = pull(p, 0);
+    int r = run_over_poison(p, 0);
     if (r < 0) {
         refuse_launch(p, r);
         return 1;
@@ -368,12 +373,7 @@ static int drop_slow(struct probe *p)
 
 static int second_run(struct probe *p)
 {
-    int r = poison(p, 1);
-    p->run = 1;
-    if (r == 0)
-        r = mf_measure_sample(&p->measured, 0, &p->samples);
-    if (r == 0)
-        r = pull(p, 1);
+    int r = run_over_poison(p, 1);
     if (r < 0) {
         refuse_errno(p, r, "the second run");
         return 1;

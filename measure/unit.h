@@ -27,7 +27,7 @@ struct mf_unit_options {
     double err_ratio; /* AITER's mismatch ratio that is still accepted */
     uint64_t seed;
     int64_t time_cap_ms; /* per step */
-    int64_t warmup;      /* runs of a candidate whose times do not count; 0: the first does */
+    int64_t warmup;      /* runs of a candidate whose times do not count; 0: all do, the first too */
     bool exhaustive;     /* no step is dropped by time before it has every gate and sample */
 };
 /* Reads `options` of a UNIT; absent members keep the defaults of docs/api.md. -EINVAL with the member's name. */

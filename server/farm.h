@@ -38,7 +38,7 @@ struct mf_batch_options {
     double fuse_saves; /* least bytes of traffic that a step of several ops has to save; 0: any */
     int n_no_fuse;     /* ops that no step of the batch may cover together */
     mf_ops no_fuse[MF_BATCH_NO_FUSE_MAX];
-    int warmup;         /* runs of a candidate whose times do not count; 0: its first does */
+    int warmup;         /* runs of a candidate whose times do not count; 0: all do, the first too */
     int iters;          /* samples of the winner's fresh re-measurement; 0: the farm's own choice */
     bool no_split_k;    /* steps that cut K are none of it */
     bool shape_grouped; /* one worker measures all of a goal, while it is there */
