@@ -139,6 +139,67 @@ START_TEST(claims)
 }
 END_TEST
 
+/* ---- too much ---- */
+
+#define N_FLOOD       20000
+#define FLOOD_KIB_MAX (192 << 10) /* the hub's queue of 10,000 such messages, and what the batches take */
+
+/* The kilobytes of memory that the process has had at most. */
+static long peak_kib(pid_t pid)
+{
+    char path[64], line[256];
+    long kib = 0;
+    (void)snprintf(path, sizeof(path), "/proc/%ld/status", (long)pid);
+    _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
+    ck_assert_ptr_nonnull(f);
+    while (fgets(line, sizeof(line), f)) {
+        if (strncmp(line, "VmHWM:", 6) == 0)
+            kib = strtol(line + 6, NULL, 10);
+    }
+    ck_assert_int_gt(kib, 0);
+    return kib;
+}
+
+/* A stranger's flood of messages of 16 KiB that mean nothing, 312 MiB of them, and another's one message beyond the ceiling, which
+ * ends its connection: the hub takes them as fast as it reads them and keeps none, and who works goes on. */
+START_TEST(flood)
+{
+    static char large[MF_WIRE_BODY_MAX + 1], small[16 << 10];
+    char endpoint[64];
+    uint8_t event[6] = {0};
+    int none = 0, wait_ms = FARM_DEADLINE_MS;
+    farm_start(&farm, BEAT_MS);
+    start_worker(0, "sim:gfx942/304:0", NULL);
+    farm_wait_workers(&farm, 1);
+    run_batch("&classes=gfx942/304");
+    long before = peak_kib(farm.daemon);
+    void *zmq = zmq_ctx_new(), *socket = zmq_socket(zmq, ZMQ_DEALER);
+    void *other = zmq_socket(zmq, ZMQ_DEALER), *monitor = zmq_socket(zmq, ZMQ_PAIR);
+    (void)zmq_setsockopt(socket, ZMQ_LINGER, &none, sizeof(none));
+    (void)zmq_setsockopt(other, ZMQ_LINGER, &none, sizeof(none));
+    (void)zmq_setsockopt(socket, ZMQ_SNDTIMEO, &wait_ms, sizeof(wait_ms));
+    (void)zmq_setsockopt(monitor, ZMQ_RCVTIMEO, &wait_ms, sizeof(wait_ms));
+    ck_assert_int_eq(zmq_socket_monitor(other, "inproc://events", ZMQ_EVENT_DISCONNECTED), 0);
+    ck_assert_int_eq(zmq_connect(monitor, "inproc://events"), 0);
+    (void)snprintf(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%d", farm.hub);
+    ck_assert_int_eq(zmq_connect(socket, endpoint), 0);
+    ck_assert_int_eq(zmq_connect(other, endpoint), 0);
+    for (int i = 0; i < N_FLOOD; i++)
+        ck_assert_int_eq(zmq_send(socket, small, sizeof(small), 0), sizeof(small));
+    run_batch("&classes=gfx942/304&seed=2");
+    ck_assert_int_eq(zmq_send(other, large, sizeof(large), 0), sizeof(large));
+    ck_assert_int_eq(zmq_recv(monitor, event, sizeof(event), 0), sizeof(event));
+    run_batch("&classes=gfx942/304&seed=3");
+    ck_assert(!farm_log_has(&farm, "moefarmd.log", "is lost"));
+    long more = peak_kib(farm.daemon) - before;
+    ck_assert_msg(more < FLOOD_KIB_MAX, "%ld KiB more", more);
+    (void)zmq_close(monitor);
+    (void)zmq_close(other);
+    (void)zmq_close(socket);
+    (void)zmq_ctx_term(zmq);
+}
+END_TEST
+
 /* ---- silence ---- */
 
 /* What each says before it falls silent, in the middle of ZeroMQ's greeting and behind it. */
@@ -270,6 +331,7 @@ int main(void)
     tcase_add_loop_test(tc, coordinator_of_another_version, 0, (int)MF_ARRAY_LEN(versions));
     tcase_add_test(tc, claims);
     tcase_add_test(tc, silent_strangers);
+    tcase_add_test(tc, flood);
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max >= N_CONNECTIONS + 1000)
         tcase_add_loop_test(tc, ten_thousand_connections, 0, 2);
     else
