@@ -1,5 +1,6 @@
 #include "common/artifact.h"
 
+#include "common/cleanup.h"
 #include "common/text.h"
 
 MF_NAMES_DEFINE(mf_tensor, MF_TENSOR_, MF_TENSOR_MAP)
@@ -10,11 +11,16 @@ static const char zeroed_suffix[] = "+zeroed";
 
 void mf_artifact_print(const struct mf_artifact *a, char buf[MF_ARTIFACT_TEXT_MAX])
 {
-    char block[16] = "";
+    const char *const parts[] = {mf_tensor_name(a->tensor), mf_format_name(a->format),
+                                 mf_scale_name(a->scale)};
+    const char *end = buf + MF_ARTIFACT_TEXT_MAX;
+    char *at = buf;
+    for (size_t i = 0; i < MF_ARRAY_LEN(parts); i++)
+        at = mf_append(mf_append(at, end, parts[i]), end, "/");
+    at = mf_append(at, end, a->order);
     if (a->block > 0)
-        mf_say(block, sizeof(block), ".%d", a->block);
-    mf_say(buf, MF_ARTIFACT_TEXT_MAX, "%s/%s/%s/%s%s%s", mf_tensor_name(a->tensor), mf_format_name(a->format),
-           mf_scale_name(a->scale), a->order, block, a->zeroed ? zeroed_suffix : "");
+        at = mf_append_i64(mf_append(at, end, "."), end, a->block);
+    (void)mf_append(at, end, a->zeroed ? zeroed_suffix : "");
 }
 
 /* Cuts the text at its first slash; NULL when there is none. */

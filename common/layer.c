@@ -16,15 +16,13 @@ mf_ops mf_layer_ops(const struct mf_shape *shape)
 
 void mf_ops_print(mf_ops ops, char buf[MF_OPS_TEXT_MAX])
 {
-    size_t len = 0;
+    char *at = buf, *end = buf + MF_OPS_TEXT_MAX;
     for (int op = 0; op < MF_OP_N_; op++) {
-        if (!(ops & MF_OP_BIT(op)))
-            continue;
-        mf_say(buf + len, MF_OPS_TEXT_MAX - len, "%s%s", len > 0 ? "+" : "", mf_op_name((enum mf_op)op));
-        len += strlen(buf + len);
+        if (ops & MF_OP_BIT(op))
+            at = mf_append(mf_append(at, end, at > buf ? "+" : ""), end, mf_op_name((enum mf_op)op));
     }
-    if (len == 0)
-        mf_say(buf, MF_OPS_TEXT_MAX, "-");
+    if (at == buf)
+        (void)mf_append(buf, end, "-");
 }
 
 int mf_ops_parse(const char *text, mf_ops *ret)

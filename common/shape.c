@@ -1,6 +1,5 @@
 #include "common/shape.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 
 #include "common/cleanup.h"
@@ -181,22 +180,22 @@ static void print_field(const struct column *c, const void *field, char *buf, si
 {
     switch (c->kind) {
     case TOKEN:
-        mf_say(buf, cap, "%" PRId64, *(const int64_t *)field);
+        (void)mf_append_i64(buf, buf + cap, *(const int64_t *)field);
         break;
     case SIZE:
-        mf_say(buf, cap, "%" PRId32, *(const int32_t *)field);
+        (void)mf_append_i64(buf, buf + cap, *(const int32_t *)field);
         break;
     case ACT:
-        mf_say(buf, cap, "%s", mf_act_name(*(const enum mf_act *)field));
+        (void)mf_append(buf, buf + cap, mf_act_name(*(const enum mf_act *)field));
         break;
     case DTYPE:
-        mf_say(buf, cap, "%s", mf_dtype_name(*(const enum mf_dtype *)field));
+        (void)mf_append(buf, buf + cap, mf_dtype_name(*(const enum mf_dtype *)field));
         break;
     case QTYPE:
-        mf_say(buf, cap, "%s", mf_qtype_name(*(const enum mf_qtype *)field));
+        (void)mf_append(buf, buf + cap, mf_qtype_name(*(const enum mf_qtype *)field));
         break;
     case FLAG:
-        mf_say(buf, cap, "%d", *(const bool *)field);
+        (void)mf_append(buf, buf + cap, *(const bool *)field ? "1" : "0");
         break;
     case FORM:
         mf_shape_form_print(field, buf, cap);

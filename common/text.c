@@ -121,6 +121,30 @@ static bool is_name_char(char c)
            c == '-';
 }
 
+char *mf_append(char *at, const char *end, const char *text)
+{
+    size_t n = strlen(text), room = (size_t)(end - at) - 1;
+    n = MF_MIN(n, room);
+    memcpy(at, text, n);
+    at[n] = '\0';
+    return at + n;
+}
+
+char *mf_append_i64(char *at, const char *end, int64_t value)
+{
+    char digits[21];
+    size_t i = sizeof(digits) - 1;
+    uint64_t left = value < 0 ? -(uint64_t)value : (uint64_t)value;
+    digits[i] = '\0';
+    do {
+        digits[--i] = (char)('0' + left % 10);
+        left /= 10;
+    } while (left > 0);
+    if (value < 0)
+        digits[--i] = '-';
+    return mf_append(at, end, digits + i);
+}
+
 bool mf_is_name(const char *text, size_t max)
 {
     size_t n = 0;

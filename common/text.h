@@ -15,6 +15,10 @@ int mf_parse_bool(const char *text, bool *ret);
 int mf_copy(char *dst, size_t cap, const char *src);
 /* snprintf that cuts silently: for messages to people only. Always terminates. */
 void mf_say(char *dst, size_t cap, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Append a part at `at`, before end, and cut it silently; give where its 0 stands, for the next part. For what is printed once a
+ * step, where a format costs ten times as much. */
+char *mf_append(char *at, const char *end, const char *text);
+char *mf_append_i64(char *at, const char *end, int64_t value);
 /* Name of letters, digits and "_.-" only, 1 to max characters. */
 bool mf_is_name(const char *text, size_t max);
 /* Shell-style match of * and ? over the whole text. */

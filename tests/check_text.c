@@ -175,6 +175,35 @@ START_TEST(say_always_terminates)
 }
 END_TEST
 
+/* Parts one after the other; what does not fit is cut, and nothing is written at the end or beyond. */
+START_TEST(append_cuts_at_the_end)
+{
+    char text[10] = "#########", *end = text + 8, *at = mf_append(text, end, "ab");
+    ck_assert_ptr_eq(at, text + 2);
+    at = mf_append_i64(at, end, -40);
+    ck_assert_str_eq(text, "ab-40");
+    at = mf_append(at, end, "");
+    at = mf_append(at, end, "xyz");
+    ck_assert_str_eq(text, "ab-40xy");
+    ck_assert_ptr_eq(at, end - 1);
+    ck_assert_ptr_eq(mf_append_i64(at, end, 7), at);
+    ck_assert_str_eq(text, "ab-40xy");
+    ck_assert_int_eq(text[8], '#');
+}
+END_TEST
+
+START_TEST(append_prints_as_printf_does)
+{
+    static const int64_t values[] = {0, 1, -1, 9, 10, -10, 1234567890123, INT64_MAX, INT64_MIN};
+    for (size_t i = 0; i < MF_ARRAY_LEN(values); i++) {
+        char text[32], expect[32];
+        (void)mf_append_i64(text, text + sizeof(text), values[i]);
+        (void)snprintf(expect, sizeof(expect), "%lld", (long long)values[i]);
+        ck_assert_str_eq(text, expect);
+    }
+}
+END_TEST
+
 START_TEST(hash)
 {
     ck_assert_uint_eq(mf_hash64(hashes[_i].text, strlen(hashes[_i].text), MF_HASH_SEED), hashes[_i].hash);
@@ -200,6 +229,8 @@ int main(void)
     tcase_add_test(tc, glob_of_many_stars_is_quick);
     tcase_add_test(tc, copy_refuses_to_cut);
     tcase_add_test(tc, say_always_terminates);
+    tcase_add_test(tc, append_cuts_at_the_end);
+    tcase_add_test(tc, append_prints_as_printf_does);
     tcase_add_loop_test(tc, hash, 0, MF_ARRAY_LEN(hashes));
     tcase_add_test(tc, hash_goes_on_where_it_stopped);
     suite_add_tcase(suite, tc);
