@@ -2,8 +2,10 @@
  * reload. On the runtime of the tests (emulator/hip/runtime.h), or on the device that MOEFARM_TEST_DEVICE names. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/cleanup.h"
 #include "common/text.h"
@@ -145,6 +147,42 @@ START_TEST(graphs_are_replayed_across_a_reload)
 }
 END_TEST
 
+/* A row whose kernels the device does not load refuses the layer, by its line and the step; it opens once they load. */
+START_TEST(kernels_that_do_not_load)
+{
+    const char *fault, *tables[1];
+    struct served_row row = {.token = 8, .us = 50};
+    struct fmoe_error error = {""};
+    struct fmoe_layer_model model;
+    struct fmoe_layer *l = NULL;
+    struct fmoe *f = NULL;
+    struct mf_shape shape;
+    char place[96];
+
+    if (is_real) {
+        printf("skipped: a real device loads its kernels\n");
+        return;
+    }
+    ck_assert_int_eq(mf_shape_parse(layers[0], &shape), 0);
+    shape.token = 8;
+    row.pipeline = serving_pipeline(device, &shape, 0);
+    tables[0] = serving_table(device, &shape, &row, 1);
+    shape.token = MOST;
+    model = serving_model(&shape, MOST);
+    fault = serving_file("refused hipModuleLoadData 1+");
+    ck_assert_int_eq(setenv("FAKE_HIP_FAULT", fault, 1), 0);
+    ck_assert_msg(fmoe_open(name, tables, 1, &error, &f) == 0, "%s", error.text);
+    ck_assert_int_eq(fmoe_layer_open(f, &model, &error, &l), -ENOTSUP);
+    mf_say(place, sizeof(place), "%s:2: ", tables[0]);
+    ck_assert_msg(strncmp(error.text, place, strlen(place)) == 0, "%s", error.text);
+    ck_assert_msg(strstr(error.text, " does not open for this shape: ") != NULL, "%s", error.text);
+    ck_assert_int_eq(unlink(fault), 0);
+    ck_assert_msg(fmoe_layer_open(f, &model, &error, &l) == 0, "%s", error.text);
+    fmoe_close(f);
+    device = mf_device_close(device);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     Suite *suite = suite_create("fmoe_stream");
@@ -161,6 +199,7 @@ int main(int argc, char **argv)
     tcase_set_timeout(tc, 300);
     /* what an emulator takes a minute for is left to a device */
     tcase_add_loop_test(tc, graphs_are_replayed_across_a_reload, 0, is_real ? (int)MF_ARRAY_LEN(layers) : 1);
+    tcase_add_test(tc, kernels_that_do_not_load);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }
