@@ -70,8 +70,11 @@ static void print_notes(const cJSON *batch)
                mf_api_text(item, "at", "row"), mf_api_text(item, "message", ""));
     (void)fwrite(waiting.data, 1, waiting.len, stdout);
     cJSON_ArrayForEach (item, mf_json_array(batch, "layouts"))
-        printf("layout %s for %s on %s\n", mf_api_text(item, "layout", "?"),
-               mf_api_text(item, "layer_model", "?"), mf_api_text(item, "class", "?"));
+        printf("layout %s for %s on %s%s\n", mf_api_text(item, "layout", "?"),
+               mf_api_text(item, "layer_model", "?"), mf_api_text(item, "class", "?"),
+               cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "pending")) ? " so far: several are raced"
+               : !strcmp(mf_api_text(item, "by", ""), "race")                  ? ", by races over the ladder"
+                                                                               : "");
 }
 
 static int parse_id(const char *command, const char *what, const char *word, int64_t *ret)

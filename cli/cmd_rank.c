@@ -89,6 +89,21 @@ static void add_pipeline(struct mf_buf *out, const cJSON *p, int64_t place, cons
     }
 }
 
+/* Where the weights lie, and why there. */
+static void add_layout(struct mf_buf *out, const cJSON *goal)
+{
+    const cJSON *choice = mf_json_object(goal, "layout"), *item;
+    bool pending = false;
+
+    (void)mf_json_bool(choice, "pending", &pending);
+    if (pending)
+        (void)mf_buf_adds(out, "  weights: several layouts are raced over the ladder of token counts\n");
+    cJSON_ArrayForEach (item, mf_json_array(choice, "layouts"))
+        if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "chosen")))
+            (void)mf_buf_addf(out, "  weights as %s, which %s\n", mf_api_text(item, "layout", "?"),
+                              mf_api_text(item, "reason", ""));
+}
+
 /* What the winner loses where tokens spread otherwise. */
 static void add_regret(struct mf_buf *out, const cJSON *config)
 {
@@ -134,6 +149,7 @@ static void add_goal(struct mf_buf *out, const cJSON *goal)
         (void)mf_buf_addf(out, ": %s", mf_api_text(goal, "reason", ""));
     }
     (void)mf_buf_adds(out, "\n");
+    add_layout(out, goal);
     mf_api_promotion(goal, out);
     add_regret(out, config);
 }

@@ -86,10 +86,22 @@ static bool has_step(const cJSON *pipeline, const char *name)
     return false;
 }
 
-/* The best pipeline of the step: the winner, else the fastest raced one, else the one of the best place. */
+static const cJSON *winner_of(const cJSON *pipelines)
+{
+    const cJSON *p;
+
+    cJSON_ArrayForEach (p, pipelines)
+        if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(p, "winner")))
+            return p;
+    return NULL;
+}
+
+/* The best pipeline of the step: the winner, else of those of its layout, then of any, the fastest raced one, else the one of the
+ * best place. */
 static const cJSON *best_pipeline(const cJSON *pipelines, const char *name)
 {
-    const cJSON *p, *best = NULL;
+    const cJSON *p, *best = NULL, *winner = winner_of(pipelines);
+    const char *layout = mf_api_text(winner, "layout", "");
 
     cJSON_ArrayForEach (p, pipelines) {
         double us = mf_api_double(p, "us", HUGE_VAL);
@@ -99,22 +111,19 @@ static const cJSON *best_pipeline(const cJSON *pipelines, const char *name)
             continue;
         if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(p, "winner")))
             return p;
+        bool in = !winner || strcmp(mf_api_text(p, "layout", ""), layout) == 0;
+        bool best_in = best && (!winner || strcmp(mf_api_text(best, "layout", ""), layout) == 0);
+
+        if (best && in != best_in) {
+            best = in ? p : best;
+            continue;
+        }
         if (!best || us < best_us ||
             (!isfinite(best_us) &&
              mf_api_double(p, "forecast_us", HUGE_VAL) < mf_api_double(best, "forecast_us", HUGE_VAL)))
             best = p;
     }
     return best;
-}
-
-static const cJSON *winner_of(const cJSON *pipelines)
-{
-    const cJSON *p;
-
-    cJSON_ArrayForEach (p, pipelines)
-        if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(p, "winner")))
-            return p;
-    return NULL;
 }
 
 /* The race's winner where the known row was kept over it; NULL: the winner is the race's. */
@@ -129,6 +138,29 @@ static const cJSON *not_promoted(const struct case_file *c, const cJSON *winner)
         if (mf_api_i64(p, "id", 0) == id)
             return p;
     return NULL;
+}
+
+/* True: the weights lie otherwise than the pipeline wants them, which is why it is not taken. */
+static bool tell_layout(const struct case_file *c, const cJSON *p, const cJSON *winner)
+{
+    const cJSON *choice = mf_json_object(c->goal, "layout"), *item;
+    const char *layout = mf_api_text(p, "layout", "");
+    char mine[MF_US_MAX];
+
+    if (!winner || strcmp(mf_api_text(choice, "by", "free"), "free") == 0 ||
+        strcmp(layout, mf_api_text(winner, "layout", "")) == 0)
+        return false;
+    printf(" Its best pipeline %" PRId64, mf_api_i64(p, "id", 0));
+    if (mf_api_double(p, "us", 0) > 0) {
+        mf_us(mf_api_double(p, "us", NAN), mine);
+        printf(", raced at %s,", mine);
+    }
+    printf(" wants the weights as %s", layout);
+    cJSON_ArrayForEach (item, mf_json_array(choice, "layouts"))
+        if (strcmp(mf_api_text(item, "layout", ""), layout) == 0 && *mf_api_text(item, "reason", ""))
+            printf(": that layout %s", mf_api_text(item, "reason", ""));
+    printf(".\n");
+    return true;
 }
 
 /* How the race of the step's best pipeline went. */
@@ -154,6 +186,8 @@ static void tell_race(const struct case_file *c, const cJSON *p)
         printf(" It is in the winning pipeline %" PRId64 ".\n", mf_api_i64(p, "id", 0));
         return;
     }
+    if (tell_layout(c, p, winner))
+        return;
     mf_us(us, mine);
     mf_us(winner_us, theirs);
     if (us > 0 && winner)

@@ -19,6 +19,7 @@
     X(P, UNIT_LEASED, "unit_leased")         /* in a turn: a lease is written */                                  \
     X(P, RESULT_STORED, "result_stored")     /* in a turn: a result is written */                                 \
     X(P, LAYER_RANKED, "layer_ranked")       /* in a turn: pipelines and races of a layer model are written */    \
+    X(P, LAYOUT_SETTLED, "layout_settled")   /* in a turn: the layout that won a layer model's races is written */ \
     X(P, CONFIG_STORED, "config_stored")     /* in a turn: a winner is written */                                 \
     X(P, CHANNEL_MOVED, "channel_moved")     /* in a turn: a channel's move is written */                          \
     X(P, TURN_WRITTEN, "turn_written")       /* all of a turn is written, not committed */                        \

@@ -338,12 +338,12 @@ static size_t pick(struct race *r, const struct heat *h)
     return best;
 }
 
-/* The winner and its nearest ties, at most so many. */
-static size_t nearest(const struct heat *h, size_t *ret)
+/* The winner and its nearest ties, of each of several groups fewer. */
+static size_t nearest(const struct race *r, const struct heat *h, size_t *ret)
 {
-    size_t n = 0;
+    size_t n = 0, most = MF_MAX(N_REMEASURED / r->n_heats, (size_t)2);
     ret[n++] = h->winner;
-    for (size_t i = 0; i < h->n_in && n < N_REMEASURED; i++) {
+    for (size_t i = 0; i < h->n_in && n < most; i++) {
         if (h->in[i] != h->winner)
             ret[n++] = h->in[i];
     }
@@ -357,7 +357,7 @@ static void remeasure(struct race *r)
     size_t order[N_REMEASURED * MF_RACE_GROUPS_MAX], n = 0;
     for (size_t k = 0; k < r->n_heats; k++) {
         if (!r->heats[k].decided)
-            n += nearest(&r->heats[k], order + n);
+            n += nearest(r, &r->heats[k], order + n);
     }
     /* Ties of a winner that failed meanwhile have such samples already */
     for (size_t j = 0; j < n; j++)

@@ -47,7 +47,7 @@ typedef int (*mf_race_sample_fn)(void *context, size_t racer, int round, double 
  * outcome is a function of the samples and the seed. The winner is picked among the ties within 0.05% of the leader by
  * a stable rule: not twice the least spread, then fewer steps (given by weight[i], may be NULL), then the smaller id.
  *
- * The winner of each group and up to three of its ties have a fresh re-measurement, in turns. -ENOENT: no racer is left; ret is
+ * The winner of each group and its nearest ties, up to three or one, have a fresh re-measurement, in turns. -ENOENT: no racer is left; ret is
  * then untouched. -ENOMEM. */
 int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer *racers, const int *weight,
                 size_t n, mf_race_sample_fn sample, void *context, struct mf_race_outcome *ret);

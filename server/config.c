@@ -45,14 +45,15 @@ static int split_pipeline(struct mf_farm *f, const struct mf_goal *g, const char
     return mf_buf_error(&ret->names);
 }
 
-/* The tie set without the winner, of pipelines that were in the race. */
-static cJSON *read_ties(const struct mf_lease *l, int64_t winner, const cJSON *race)
+/* The tie set without the winner, of pipelines of its group. */
+static cJSON *read_ties(const struct mf_lease *l, int group, int64_t winner, const cJSON *race)
 {
     const cJSON *tie;
     cJSON *ties = cJSON_CreateArray();
     cJSON_ArrayForEach (tie, mf_json_array(race, "ties")) {
         for (size_t i = 0; cJSON_IsNumber(tie) && i < l->n; i++) {
-            if ((double)l->items[i].id == tie->valuedouble && l->items[i].id != winner)
+            if ((double)l->items[i].id == tie->valuedouble && l->items[i].id != winner &&
+                l->items[i].group == group)
                 cJSON_AddItemToArray(ties, cJSON_CreateNumber(tie->valuedouble));
         }
     }
@@ -75,6 +76,30 @@ static char *print_provenance(struct mf_farm *f, const struct mf_goal *g, int64_
     return mf_json_print(json);
 }
 
+/* By what its layer model's layout was chosen, and why that one: known only when it is. */
+static int add_choice(struct mf_farm *f, const struct mf_goal *g, const char *provenance, char **ret)
+{
+    _cleanup_(mf_freep) char *body = NULL;
+    const char *by = "", *reason = "";
+    const cJSON *item;
+    int r = mf_store_layout_body(f->store, g->batch->id, g->class_id, g->layer_model, &body);
+    if (r < 0)
+        return r;
+    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse(provenance);
+    _cleanup_(cJSON_Deletep) cJSON *choice = r > 0 ? cJSON_Parse(body) : NULL;
+    (void)mf_json_text(choice, "by", &by);
+    cJSON_ArrayForEach (item, mf_json_array(choice, "layouts")) {
+        if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "chosen")))
+            (void)mf_json_text(item, "reason", &reason);
+    }
+    if (*by) {
+        cJSON_AddStringToObject(json, "layout_by", by);
+        cJSON_AddStringToObject(json, "layout_why", reason);
+    }
+    *ret = json ? mf_json_print(json) : NULL;
+    return *ret ? 0 : -ENOMEM;
+}
+
 static int tell(struct mf_farm *f, const struct mf_goal *g, const struct mf_config_row *row,
                 const char *names, int n_ties)
 {
@@ -88,37 +113,89 @@ static int tell(struct mf_farm *f, const struct mf_goal *g, const struct mf_conf
     return mf_event_tell(f, g->batch->id, "config", body);
 }
 
-int mf_config_write(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, int winner,
-                    const cJSON *race)
+void mf_win_release(struct mf_win *w)
 {
-    const struct mf_lease_item *item = &lease->items[winner];
+    free(w->ties);
+    free(w->provenance);
+    *w = (struct mf_win){0};
+}
+
+/* What a race says of a group: of its only one, of one of several, or of all where its worker knows no groups. */
+static const cJSON *outcome_of(const cJSON *race, int group)
+{
+    const cJSON *item, *groups = mf_json_array(race, "groups");
+    int64_t k;
+    cJSON_ArrayForEach (item, groups) {
+        if (mf_json_i64(item, "group", 0, INT32_MAX, &k) == 0 && k == group)
+            return item;
+    }
+    return groups ? NULL : race;
+}
+
+int mf_config_win(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, int group,
+                  const cJSON *race, struct mf_win *ret)
+{
+    struct mf_racer_result racers[MF_FINALISTS_MAX];
+    const cJSON *outcome = outcome_of(race, group);
+    int64_t named = 0;
+    size_t n = 0;
+    double fresh;
+    for (size_t i = 0; i < lease->n; i++) {
+        const struct mf_lease_item *item = &lease->items[i];
+        if (item->group != group)
+            continue;
+        racers[n++] = (struct mf_racer_result){.pipeline = item->id,
+                                               .status = item->status,
+                                               .us = item->us,
+                                               .mad = item->mad,
+                                               .reported = item->seq > 0};
+    }
+    (void)mf_json_i64(outcome, "winner", 1, INT64_MAX, &named);
+    int i = mf_race_pick(racers, n, named);
+    if (i < 0)
+        return 0;
+    bool is_named = named == racers[i].pipeline;
+    struct mf_win w = {.pipeline = racers[i].pipeline, .us = racers[i].us, .mad = racers[i].mad};
+    /* The re-measurement counts, unless the farm had to pick another winner or it is no time at all */
+    if (is_named && mf_json_double(outcome, "us", &fresh) == 0 && isfinite(fresh) && fresh > 0) {
+        w.us = fresh;
+        (void)mf_json_double(outcome, "mad", &w.mad);
+    }
+    _cleanup_(cJSON_Deletep) cJSON *ties = read_ties(lease, group, w.pipeline, is_named ? outcome : NULL);
+    w.ties = ties ? mf_json_print(ties) : NULL;
+    w.provenance = print_provenance(f, g, lease->worker, "race");
+    if (!w.ties || !w.provenance) {
+        mf_win_release(&w);
+        return -ENOMEM;
+    }
+    *ret = w;
+    return 1;
+}
+
+int mf_config_write(struct mf_farm *f, struct mf_goal *g, const struct mf_win *w)
+{
     struct mf_pipeline p = {0};
     struct split split = {0};
-    int64_t named = 0;
-    double us = item->us, fresh;
     mf_buf_init(&split.names, 16u << 10);
-    (void)mf_json_i64(race, "winner", 1, INT64_MAX, &named);
-    /* The re-measurement counts, unless the farm had to pick another winner or it is no time at all */
-    if (named == item->id && mf_json_double(race, "us", &fresh) == 0 && isfinite(fresh) && fresh > 0)
-        us = fresh;
-    _cleanup_(cJSON_Deletep) cJSON *ties = read_ties(lease, item->id, named == item->id ? race : NULL);
-    _cleanup_(mf_freep) char *ties_text = ties ? mf_json_print(ties) : NULL;
-    _cleanup_(mf_freep) char *provenance = print_provenance(f, g, lease->worker, "race");
-    int r = ties_text && provenance ? mf_store_pipeline_get(f->store, item->id, &p) : -ENOMEM;
+    _cleanup_(cJSON_Deletep) cJSON *ties = cJSON_Parse(w->ties);
+    _cleanup_(mf_freep) char *provenance = NULL;
+    int r = add_choice(f, g, w->provenance, &provenance);
+    if (r == 0)
+        r = mf_store_pipeline_get(f->store, w->pipeline, &p);
     if (r == 0)
         r = split_pipeline(f, g, p.steps, &split);
     struct mf_config_row row = {.goal = g->id,
                                 .shape = g->shape_id,
                                 .class = g->class_id,
                                 .model = g->model,
-                                .pipeline = item->id,
-                                .us = us,
+                                .pipeline = w->pipeline,
+                                .us = w->us,
                                 .err1 = split.err1,
                                 .err2 = split.err2,
-                                .ties = ties_text,
+                                .ties = w->ties,
                                 .provenance = provenance};
-    row.us1 = split.all_us > 0 ? us * split.first_us / split.all_us : us;
-    row.us2 = us - row.us1;
+    row.us1 = split.all_us > 0 ? w->us * split.first_us / split.all_us : w->us;
+    row.us2 = w->us - row.us1;
     if (r == 0)
         r = mf_store_config_add(f->store, &row, f->wall_ms);
     if (r == 0)
@@ -137,8 +214,11 @@ int mf_config_keep(struct mf_farm *f, struct mf_goal *g, int64_t worker, int64_t
     mf_buf_init(&split.names, 16u << 10);
     if (tie)
         mf_say(ties, sizeof(ties), "[%" PRId64 "]", tie);
-    _cleanup_(mf_freep) char *provenance = print_provenance(f, g, worker, "compare");
-    int r = provenance ? mf_store_pipeline_get(f->store, pipeline, &p) : -ENOMEM;
+    _cleanup_(mf_freep) char *compared = print_provenance(f, g, worker, "compare");
+    _cleanup_(mf_freep) char *provenance = NULL;
+    int r = compared ? add_choice(f, g, compared, &provenance) : -ENOMEM;
+    if (r == 0)
+        r = mf_store_pipeline_get(f->store, pipeline, &p);
     if (r == 0)
         r = split_pipeline(f, g, p.steps, &split);
     struct mf_config_row row = {.goal = g->id,

@@ -73,7 +73,7 @@ static int resume_ranking(struct mf_farm *f)
         struct mf_goal *g;
         r = mf_goal_get(f, ids.all[i], &g);
         if (r == 0)
-            r = mf_rank_layer(f, g->batch, g->class_id, g->layer_model);
+            r = mf_ladder_rank(f, g->batch, g->class_id, g->layer_model);
     }
     mf_ids_release(&ids);
     return r;

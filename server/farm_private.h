@@ -47,6 +47,8 @@ struct mf_forecast {
     size_t n_paths;
 };
 
+struct mf_win;
+
 struct mf_goal {
     int64_t id;
     struct mf_batch *batch;
@@ -67,6 +69,7 @@ struct mf_goal {
 
 struct mf_lease_item {
     int64_t id;     /* step or pipeline */
+    int group;      /* of a pipeline: its layout's place among those that are raced over */
     int64_t kernel; /* of a step */
     mf_ops covers;
     double flops, bytes;
@@ -86,6 +89,7 @@ struct mf_lease {
     bool second_try;      /* of a race or a comparison */
     int64_t first_worker; /* of a comparison on a second device: whose the first was; 0: it is the first */
     char *routing;        /* of a race for regret (regret.h); NULL otherwise */
+    int n_groups; /* layouts that it is raced over (ladder.c); 0: its pipelines are all of one group */
     size_t n, n_left;
     struct mf_lease_item *items;
     struct mf_bests best; /* of this unit's steps only, in the order that they are measured */
@@ -113,7 +117,7 @@ struct mf_farm {
     struct mf_goal **touched;
     size_t n_touched, cap_touched;
     bool wake_waiting; /* goals that wait may go on: somebody came, or something was asked for */
-    bool ranking;      /* a layer model is being ranked */
+    bool ranking;      /* a layer model is being ranked, or its layout chosen */
     int64_t
         alone_from_ms; /* after a start, workers have until then to come back before one counts as alone; 0: it has passed */
     int64_t housekept_ms;
@@ -160,6 +164,8 @@ int mf_goals_not_enumerated(struct mf_farm *f, int64_t enumeration, const char *
 int mf_goal_probed(struct mf_farm *f, struct mf_goal *g);
 int mf_goal_race(struct mf_farm *f, struct mf_goal *g, const char *unit_body);
 int mf_goal_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race);
+/* It is known which of its pipelines won. */
+int mf_goal_won(struct mf_farm *f, struct mf_goal *g, const struct mf_win *w);
 /* The two of a comparison, which not_worker (0: none) is to leave to others. */
 int mf_goal_compare(struct mf_farm *f, struct mf_goal *g, const char *unit_body, int64_t not_worker);
 int mf_goal_compared(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease);
@@ -178,12 +184,29 @@ int mf_goals_flush(struct mf_farm *f);
 /* ---- rank.c ---- */
 /* Finds the goal's pipelines. 1: there are some; 0: it failed, and says why. */
 int mf_rank_goal(struct mf_farm *f, struct mf_goal *g);
-/* Chooses the layout of a layer model and starts its races, once no goal of it is behind. */
-int mf_rank_layer(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
+/* Stores its pipelines and races the finalists of those layouts; n 0: of all of them together. */
+int mf_rank_race(struct mf_farm *f, struct mf_goal *g, const char *const *layouts, size_t n);
+
+/* ---- ladder.c ---- */
+/* Finds the layouts that a layer model may take and starts its races, once no goal of it is behind. */
+int mf_ladder_rank(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
+/* A goal's race over several layouts has ended. 1; 0: no pipeline survived it. */
+int mf_ladder_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *l, const cJSON *race);
+/* Chooses among the layouts that a layer model's goals have raced over, once no goal of it is behind. */
+int mf_ladder_settle(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
 
 /* ---- config.c ---- */
-int mf_config_write(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, int winner,
-                    const cJSON *race);
+/* Who won a race: what becomes of it is a config. */
+struct mf_win {
+    int64_t pipeline;
+    double us, mad;
+    char *ties, *provenance; /* as in table config */
+};
+void mf_win_release(struct mf_win *w);
+/* The winner of a group of the lease's race. 1; 0: nobody of it survived. */
+int mf_config_win(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, int group,
+                  const cJSON *race, struct mf_win *ret);
+int mf_config_write(struct mf_farm *f, struct mf_goal *g, const struct mf_win *w);
 /* The known row takes the place of the race's winner in the goal's config: a pipeline of its, as a comparison on the worker
  * measured it. tie: a pipeline that the samples cannot tell from it; 0: none. */
 int mf_config_keep(struct mf_farm *f, struct mf_goal *g, int64_t worker, int64_t pipeline, double us,

@@ -497,7 +497,7 @@ int mf_goal_probed(struct mf_farm *f, struct mf_goal *g)
     int r = enter(f, g, MF_GOAL_RANKING, "");
     if (r == 0)
         r = mf_rank_goal(f, g);
-    return r > 0 ? mf_rank_layer(f, g->batch, g->class_id, g->layer_model) : r;
+    return r > 0 ? mf_ladder_rank(f, g->batch, g->class_id, g->layer_model) : r;
 }
 
 int mf_goal_race(struct mf_farm *f, struct mf_goal *g, const char *unit_body)
@@ -551,28 +551,27 @@ static int end_racing(struct mf_farm *f, struct mf_goal *g)
 
 int mf_goal_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race)
 {
-    struct mf_racer_result racers[MF_FINALISTS_MAX];
-    int64_t winner = 0;
+    struct mf_win w = {0};
     assert(g->state == MF_GOAL_RACING);
     if (!lease->second_try && somebody_died(lease))
         return race_again(f, g, lease);
-    for (size_t i = 0; i < lease->n; i++) {
-        const struct mf_lease_item *item = &lease->items[i];
-        racers[i] = (struct mf_racer_result){.pipeline = item->id,
-                                             .status = item->status,
-                                             .us = item->us,
-                                             .mad = item->mad,
-                                             .reported = item->seq > 0};
-    }
-    (void)mf_json_i64(race, "winner", 1, INT64_MAX, &winner);
-    int i = mf_race_pick(racers, lease->n, winner);
-    if (i < 0) {
+    int r =
+        lease->n_groups > 0 ? mf_ladder_raced(f, g, lease, race) : mf_config_win(f, g, lease, 0, race, &w);
+    if (r == 0) {
         char reason[MF_REASON_MAX];
         mf_say(reason, sizeof(reason), "none of the %zu finalists survived the race; their results say why",
                lease->n);
         return mf_goal_fail(f, g, reason);
     }
-    int r = mf_config_write(f, g, lease, i, race);
+    if (r > 0 && lease->n_groups == 0)
+        r = mf_goal_won(f, g, &w);
+    mf_win_release(&w);
+    return r < 0 ? r : 0;
+}
+
+int mf_goal_won(struct mf_farm *f, struct mf_goal *g, const struct mf_win *w)
+{
+    int r = mf_config_write(f, g, w);
     mf_fault_at(MF_FAULT_CONFIG_STORED);
     return r < 0 ? r : mf_promote_start(f, g);
 }
@@ -614,7 +613,9 @@ int mf_goal_fail(struct mf_farm *f, struct mf_goal *g, const char *reason)
     int r = enter(f, g, MF_GOAL_FAILED, reason);
     /* The others of its layer model may have waited for it alone */
     if (r == 0)
-        r = mf_rank_layer(f, g->batch, g->class_id, g->layer_model);
+        r = mf_ladder_rank(f, g->batch, g->class_id, g->layer_model);
+    if (r == 0)
+        r = mf_ladder_settle(f, g->batch, g->class_id, g->layer_model);
     return r < 0 ? r : mf_batch_check(f, g->batch);
 }
 

@@ -59,14 +59,14 @@ static bool gets_place(enum pass pass, const struct mf_ranked *ranked, size_t n,
     return false;
 }
 
-size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk)
+size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t places)
 {
     size_t n_finalists = 0;
     qsort(ranked, n, sizeof(*ranked), compare);
     for (size_t i = 0; i < n; i++)
         ranked[i].finalist = false;
     for (int pass = 0; pass < N_PASSES; pass++) {
-        for (size_t i = 0; i < n && n_finalists < MF_FINALISTS_MAX; i++) {
+        for (size_t i = 0; i < n && n_finalists < places; i++) {
             if (ranked[i].finalist || !gets_place((enum pass)pass, ranked, n, i, (size_t)topk))
                 continue;
             ranked[i].finalist = true;
@@ -76,7 +76,7 @@ size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk)
     return n_finalists;
 }
 
-/* Seconds of a schedule when the dearest go first. */
+/* Seconds of a group in a schedule when the dearest go first. */
 static double schedule_s(const double *forecast_us, size_t n, const struct mf_race_schedule *s, double scale)
 {
     double total = 0;
@@ -86,16 +86,22 @@ static double schedule_s(const double *forecast_us, size_t n, const struct mf_ra
             total += forecast_us[j] * s->stages[i].rounds * scale;
         in = MF_MIN(in, (size_t)s->stages[i].keep);
     }
-    return (total + forecast_us[0] * s->fresh) * 1e-6;
+    return n ? (total + forecast_us[0] * s->fresh) * 1e-6 : 0;
 }
 
-void mf_race_schedule(const double *forecast_us, size_t n, double budget_s, struct mf_race_schedule *ret)
+void mf_race_schedule(const double *forecast_us, const size_t *n, size_t n_groups, double budget_s,
+                      struct mf_race_schedule *ret)
 {
     /* Few rounds of all, more of those that are left: half the regret of timing each in a block at a fraction of
      * the calls, when the device drifts. */
     *ret = (struct mf_race_schedule){
         .stages = {{6, 16}, {10, 6}, {20, 4}}, .n_stages = 3, .fresh = 20, .alpha = 0.05};
-    double full_s = schedule_s(forecast_us, n, ret, 1);
+    double full_s = 0;
+    /* Shared out, so that a race of several groups takes about as long as one of a single group */
+    for (int i = 0; i < ret->n_stages; i++)
+        ret->stages[i].keep = MF_MAX(ret->stages[i].keep / (int)n_groups, 2);
+    for (size_t k = 0; k < n_groups; forecast_us += n[k++])
+        full_s += schedule_s(forecast_us, n[k], ret, 1);
     double scale = full_s > budget_s ? budget_s / full_s : 1;
     int total = 0;
     for (int i = 0; i < ret->n_stages; i++) {

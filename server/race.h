@@ -19,12 +19,12 @@ struct mf_ranked {
     bool finalist;
 };
 /* Sorts by forecast (ties keep the order of the paths, which is by names) and marks the finalists, at most
- * MF_FINALISTS_MAX: the cheapest of every structure and of every block_m, the K cheapest, and more where the spread of the
+ * `places` (MF_FINALISTS_MAX, or a layout's share of them): the cheapest of every structure and of every block_m, the K cheapest, and more where the spread of the
  * forecasts is wider than the gap. Where there are too many, the cheapest of each structure in which one kernel does both GEMMs
  * (FLAT, one stage, one launch) have their place first: whether such a one beats two stages is decided by a race, never by
  * a sum. Not of every pair of structure and block_m: that would fill the race with the pairs of the first structures,
  * and leave whole structures out. Returns how many. */
-size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk);
+size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t places);
 
 struct mf_race_rounds {
     int rounds, keep;
@@ -37,9 +37,12 @@ struct mf_race_schedule {
     double alpha;
 };
 /* Rounds for finalists of these forecasts such that the race takes about budget_s; never fewer than
- * MF_RACE_ROUNDS_MIN in all, so that a paired test can tell anything. */
+ * MF_RACE_ROUNDS_MIN in all, so that a paired test can tell anything. The forecasts of each of n_groups groups follow each other,
+ * its cheapest first: n[k] of group k. What a stage keeps, it keeps of each
+ * group: of several less, but two at least. */
 #define MF_RACE_ROUNDS_MIN 6
-void mf_race_schedule(const double *forecast_us, size_t n, double budget_s, struct mf_race_schedule *ret);
+void mf_race_schedule(const double *forecast_us, const size_t *n, size_t n_groups, double budget_s,
+                      struct mf_race_schedule *ret);
 int mf_race_schedule_print(const struct mf_race_schedule *s, struct mf_buf *out);
 
 /* What a race gave for one pipeline. */

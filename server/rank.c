@@ -1,15 +1,11 @@
-/* Ranking: from a goal's measured steps to its pipelines, from a layer model's pipelines to one weight layout, and from
- * there to finalists and their races.
- *
- * Production stores a layer's weights once, so the layout is chosen over the whole ladder: no goal of a layer model goes on
- * before the last of them is probed. With layout=free each takes its own, and what that gains is recorded. */
+/* Ranking: from a goal's measured steps to its pipelines, and from the layouts that its layer model may take (ladder.c) to finalists
+ * and their race. */
 #include "server/farm_private.h"
 
-#include "common/fault.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "common/text.h"
-#include "server/promote.h"
+#include "server/layout_choice.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -20,7 +16,6 @@
 /* Pipelines kept for people, beside the finalists: of the chosen layout, and of each other one. */
 #define KEPT_OF_LAYOUT 64
 #define KEPT_OF_OTHERS 3
-#define LAYOUTS_MAX    64
 #define STRUCTURES_MAX 64
 
 /* ---- a goal's pipelines ---- */
@@ -202,90 +197,6 @@ int mf_rank_goal(struct mf_farm *f, struct mf_goal *g)
     return r;
 }
 
-/* ---- one layout for a layer model ---- */
-
-struct layout {
-    char text[MF_PATH_LAYOUT_MAX];
-    int n_goals; /* that have a pipeline in it */
-    double us;   /* sum of their best forecasts */
-};
-
-static double best_in(const struct mf_forecast *fc, const char *layout)
-{
-    double best = INFINITY;
-    for (size_t i = 0; i < fc->n_paths; i++) {
-        char text[MF_PATH_LAYOUT_MAX];
-        mf_path_layout(&fc->paths[i], text);
-        if (!layout || strcmp(text, layout) == 0)
-            best = fmin(best, fc->corrected_us[i]);
-    }
-    return best;
-}
-
-static size_t list_layouts(struct mf_goal **goals, size_t n_goals, struct layout *layouts)
-{
-    size_t n = 0;
-    for (size_t g = 0; g < n_goals; g++) {
-        for (size_t i = 0; i < goals[g]->forecast->n_paths; i++) {
-            char text[MF_PATH_LAYOUT_MAX];
-            size_t k = 0;
-            mf_path_layout(&goals[g]->forecast->paths[i], text);
-            while (k < n && strcmp(layouts[k].text, text) != 0)
-                k++;
-            if (k < n || n == LAYOUTS_MAX)
-                continue;
-            layouts[n] = (struct layout){.n_goals = 0};
-            memcpy(layouts[n++].text, text, sizeof(text));
-        }
-    }
-    for (size_t k = 0; k < n; k++) {
-        for (size_t g = 0; g < n_goals; g++) {
-            double us = best_in(goals[g]->forecast, layouts[k].text);
-            layouts[k].n_goals += isfinite(us) ? 1 : 0;
-            layouts[k].us += isfinite(us) ? us : 0;
-        }
-    }
-    return n;
-}
-
-/* Most goals first: a goal that the layout leaves out has no config. Then the least time over the ladder, then by name. */
-static int compare_layouts(const void *va, const void *vb)
-{
-    const struct layout *a = va, *b = vb;
-    if (a->n_goals != b->n_goals)
-        return b->n_goals - a->n_goals;
-    if (a->us != b->us)
-        return a->us < b->us ? -1 : 1;
-    return strcmp(a->text, b->text);
-}
-
-static int record_layouts(struct mf_farm *f, const struct mf_goal *of, const struct layout *layouts, size_t n,
-                          double free_us, bool is_free)
-{
-    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
-    cJSON *list = cJSON_AddArrayToObject(json, "layouts");
-    for (size_t i = 0; i < n; i++) {
-        cJSON *item = cJSON_CreateObject();
-        cJSON_AddStringToObject(item, "layout", layouts[i].text);
-        cJSON_AddNumberToObject(item, "us", layouts[i].us);
-        mf_json_add_i64(item, "goals", layouts[i].n_goals);
-        cJSON_AddItemToArray(list, item);
-    }
-    cJSON_AddNumberToObject(json, "free_us", free_us);
-    /* The share of the ladder's time that a layout for each goal would save, or saves */
-    cJSON_AddNumberToObject(json, "free_gain", layouts[0].us > 0 ? fmax(0, 1 - free_us / layouts[0].us) : 0);
-    _cleanup_(mf_freep) char *body = mf_json_print(json);
-    if (!body)
-        return -ENOMEM;
-    struct mf_layout_row row = {.batch = of->batch->id,
-                                .class = of->class_id,
-                                .layer_model = of->layer_model,
-                                .layout = is_free ? "free" : layouts[0].text,
-                                .body = body,
-                                .us = is_free ? free_us : layouts[0].us};
-    return mf_store_layout_add(f->store, &row);
-}
-
 /* ---- finalists and the race ---- */
 
 static int add_pipeline(struct mf_farm *f, const struct mf_goal *g, const struct mf_ranked *ranked, int place,
@@ -315,55 +226,99 @@ static int add_pipeline(struct mf_farm *f, const struct mf_goal *g, const struct
     return r;
 }
 
+static bool is_in(const struct mf_path *path, const char *layout)
+{
+    char text[MF_PATH_LAYOUT_MAX];
+    mf_path_layout(path, text);
+    return !layout || strcmp(text, layout) == 0;
+}
+
 /* The goal's paths of a layout (NULL: of all), ranked by forecast. */
-static size_t rank_layout(const struct mf_goal *g, const char *layout, struct mf_ranked *ret)
+static size_t rank_layout(const struct mf_goal *g, const char *layout, size_t places, struct mf_ranked *ret)
 {
     const struct mf_forecast *fc = g->forecast;
     size_t n = 0;
     for (size_t i = 0; i < fc->n_paths; i++) {
-        char text[MF_PATH_LAYOUT_MAX];
-        mf_path_layout(&fc->paths[i], text);
-        if (!layout || strcmp(text, layout) == 0)
+        if (is_in(&fc->paths[i], layout))
             ret[n++] = (struct mf_ranked){&fc->paths[i], fc->corrected_us[i], fc->log_spread[i], false};
     }
-    (void)mf_race_finalists(ret, n, g->batch->options.topk);
+    (void)mf_race_finalists(ret, n, g->batch->options.topk, places);
     return n;
 }
 
-/* What other layouts would bring, for people. */
-static int store_others(struct mf_farm *f, const struct mf_goal *g, const char *chosen,
-                        struct mf_ranked *ranked)
+/* Who races, layout by layout. */
+struct field {
+    int64_t ids[MF_FINALISTS_MAX];
+    double forecast_us[MF_FINALISTS_MAX];
+    size_t n;
+    size_t n_of[MF_LAYOUTS_RACED_MAX]; /* of each layout that has any */
+    size_t n_groups;
+};
+
+/* What a layout brings: to people, and to the field. */
+static int add_layout(struct mf_farm *f, const struct mf_goal *g, const char *layout, size_t places,
+                      struct mf_ranked *ranked, struct field *field)
 {
-    struct layout layouts[LAYOUTS_MAX];
-    struct mf_goal *self = (struct mf_goal *)g;
-    size_t n = list_layouts(&self, 1, layouts);
-    for (size_t k = 0; k < n; k++) {
-        if (strcmp(layouts[k].text, chosen) == 0)
+    size_t n = rank_layout(g, layout, places, ranked), before = field->n;
+    for (size_t i = 0; i < n; i++) {
+        int64_t id;
+        if (!ranked[i].finalist && i >= KEPT_OF_LAYOUT)
             continue;
-        size_t n_ranked = rank_layout(g, layouts[k].text, ranked);
-        for (size_t i = 0; i < n_ranked && i < KEPT_OF_OTHERS; i++) {
-            int64_t id;
-            ranked[i].finalist = false;
-            int r = add_pipeline(f, g, &ranked[i], (int)i + 1, &id);
-            if (r < 0)
-                return r;
+        int r = add_pipeline(f, g, &ranked[i], (int)i + 1, &id);
+        if (r < 0)
+            return r;
+        if (ranked[i].finalist) {
+            field->ids[field->n] = id;
+            field->forecast_us[field->n++] = ranked[i].forecast_us;
         }
     }
+    if (field->n > before)
+        field->n_of[field->n_groups++] = field->n - before;
     return 0;
 }
 
-static int start_race(struct mf_farm *f, struct mf_goal *g, const int64_t *ids, const double *forecast_us,
-                      size_t n)
+/* The best of each layout that does not race, for people. */
+static int add_others(struct mf_farm *f, const struct mf_goal *g, const char *const *layouts, size_t n,
+                      struct mf_ranked *ranked)
+{
+    const struct mf_forecast *fc = g->forecast;
+    size_t n_left = 0;
+    int r = 0;
+    for (size_t i = 0; i < fc->n_paths; i++) {
+        bool races = false;
+        for (size_t k = 0; k < n; k++)
+            races |= is_in(&fc->paths[i], layouts[k]);
+        if (!races)
+            ranked[n_left++] = (struct mf_ranked){&fc->paths[i], fc->corrected_us[i], 0, false};
+    }
+    (void)mf_race_finalists(ranked, n_left, 1, 0);
+    for (size_t i = 0; r == 0 && i < n_left; i++) {
+        char text[MF_PATH_LAYOUT_MAX];
+        int64_t id;
+        int place = 1;
+        mf_path_layout(ranked[i].path, text);
+        for (size_t j = 0; j < i; j++)
+            place += is_in(ranked[j].path, text);
+        if (place <= KEPT_OF_OTHERS)
+            r = add_pipeline(f, g, &ranked[i], place, &id);
+    }
+    return r;
+}
+
+static int start_race(struct mf_farm *f, struct mf_goal *g, const char *const *layouts, size_t n,
+                      const struct field *field)
 {
     struct mf_race_schedule schedule;
     struct mf_buf body;
     mf_buf_init(&body, 16u << 10);
-    mf_race_schedule(forecast_us, n, f->options.race_s, &schedule);
+    mf_race_schedule(field->forecast_us, field->n_of, field->n_groups, f->options.race_s, &schedule);
     if (g->batch->options.iters > 0)
         schedule.fresh = g->batch->options.iters;
     (void)mf_buf_adds(&body, "{\"pipelines\":[");
-    for (size_t i = 0; i < n; i++)
-        (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", ids[i]);
+    for (size_t i = 0; i < field->n; i++)
+        (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", field->ids[i]);
+    for (size_t k = 0; n > 1 && k < n; k++)
+        (void)mf_buf_addf(&body, "%s\"%s\"", k ? "," : "],\"layouts\":[", layouts[k]);
     (void)mf_buf_adds(&body, "],\"plan\":");
     (void)mf_race_schedule_print(&schedule, &body);
     int r = mf_buf_adds(&body, "}");
@@ -373,138 +328,24 @@ static int start_race(struct mf_farm *f, struct mf_goal *g, const int64_t *ids, 
     return r;
 }
 
-/* Stores the goal's pipelines and races its finalists. layout NULL: any. */
-static int finish(struct mf_farm *f, struct mf_goal *g, const char *layout)
+int mf_rank_race(struct mf_farm *f, struct mf_goal *g, const char *const *layouts, size_t n)
 {
-    int64_t ids[MF_FINALISTS_MAX];
-    double forecast_us[MF_FINALISTS_MAX];
-    size_t n_finalists = 0;
+    static const char *const any[] = {NULL};
+    struct field field = {.n = 0};
+    size_t n_fields = MF_MAX(n, (size_t)1);
+    int r = 0;
     _cleanup_(mf_freep) struct mf_ranked *ranked = calloc(g->forecast->n_paths + 1, sizeof(*ranked));
     if (!ranked)
         return -ENOMEM;
-    size_t n = rank_layout(g, layout, ranked);
-    if (n == 0) {
+    for (size_t k = 0; r == 0 && k < n_fields; k++)
+        r = add_layout(f, g, n ? layouts[k] : any[k], MF_FINALISTS_MAX / n_fields, ranked, &field);
+    if (r == 0 && field.n == 0) {
         char reason[MF_REASON_MAX];
         mf_say(reason, sizeof(reason),
-               "no legal pipeline in %s, the layout that its layer model stores its weights in", layout);
+               "no legal pipeline in %s, the layout that its layer model stores its weights in", layouts[0]);
         return mf_goal_fail(f, g, reason);
     }
-    for (size_t i = 0; i < n; i++) {
-        int64_t id;
-        if (!ranked[i].finalist && i >= KEPT_OF_LAYOUT)
-            continue;
-        int r = add_pipeline(f, g, &ranked[i], (int)i + 1, &id);
-        if (r < 0)
-            return r;
-        if (ranked[i].finalist) {
-            ids[n_finalists] = id;
-            forecast_us[n_finalists++] = ranked[i].forecast_us;
-        }
-    }
-    int r = layout ? store_others(f, g, layout, ranked) : 0;
-    return r < 0 ? r : start_race(f, g, ids, forecast_us, n_finalists);
-}
-
-/* ---- the barrier ---- */
-
-/* Their forecasts, made again if a restart has forgotten them. */
-static int load_goals(struct mf_farm *f, const struct mf_ids *ids, struct mf_goal **goals, size_t *ret_n)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < ids->n; i++) {
-        struct mf_goal *g;
-        int r = mf_goal_get(f, ids->all[i], &g);
-        if (r == 0)
-            r = g->state != MF_GOAL_RANKING ? 0 : g->forecast ? 1 : mf_rank_goal(f, g);
-        if (r < 0)
-            return r;
-        if (r > 0)
-            goals[n++] = g;
-    }
-    *ret_n = n;
-    return 0;
-}
-
-/* Where known rows stand unless they are beaten one by one (promote.h), the layout of all of them goes first, if it serves as many
- * goals as any: another one could not stand beside those that are kept. */
-static int prefer_known(struct mf_farm *f, struct mf_goal **goals, size_t n, struct layout *layouts,
-                        size_t n_layouts)
-{
-    char known[MF_PATH_LAYOUT_MAX] = "", one[MF_PATH_LAYOUT_MAX];
-    for (size_t i = 0; i < n; i++) {
-        int r = mf_promote_layout(f, goals[i], one);
-        if (r < 0)
-            return r;
-        if (r > 0 && *known && strcmp(known, one) != 0)
-            return 0;
-        if (r > 0)
-            memcpy(known, one, sizeof(known));
-    }
-    for (size_t k = 1; *known && k < n_layouts; k++) {
-        if (strcmp(layouts[k].text, known) != 0 || layouts[k].n_goals < layouts[0].n_goals)
-            continue;
-        struct layout first = layouts[k];
-        memmove(layouts + 1, layouts, k * sizeof(layouts[0]));
-        layouts[0] = first;
-        break;
-    }
-    return 0;
-}
-
-/* The layout that the weights lie in already is the only one, whether a goal has a pipeline in it or not. */
-static size_t pin(const char *layout, struct layout *layouts, size_t n)
-{
-    size_t at = 0;
-    while (at < n && strcmp(layouts[at].text, layout) != 0)
-        at++;
-    struct layout pinned = at < n ? layouts[at] : (struct layout){.n_goals = 0};
-    (void)mf_copy(pinned.text, sizeof(pinned.text), layout);
-    at = MF_MIN(at, (size_t)LAYOUTS_MAX - 1);
-    memmove(layouts + 1, layouts, at * sizeof(layouts[0]));
-    layouts[0] = pinned;
-    return MF_MAX(n, at + 1);
-}
-
-static int choose(struct mf_farm *f, struct mf_goal **goals, size_t n, bool is_free)
-{
-    const char *pinned = goals[0]->batch->options.layout;
-    struct layout layouts[LAYOUTS_MAX];
-    double free_us = 0;
-    size_t n_layouts = list_layouts(goals, n, layouts);
-    qsort(layouts, n_layouts, sizeof(layouts[0]), compare_layouts);
-    int r = is_free || *pinned ? 0 : prefer_known(f, goals, n, layouts, n_layouts);
-    if (*pinned)
-        n_layouts = pin(pinned, layouts, n_layouts);
-    if (r < 0)
-        return r;
-    for (size_t i = 0; i < n; i++) {
-        if (is_free || isfinite(best_in(goals[i]->forecast, layouts[0].text)))
-            free_us += best_in(goals[i]->forecast, NULL);
-    }
-    r = record_layouts(f, goals[0], layouts, n_layouts, free_us, is_free);
-    for (size_t i = 0; r == 0 && i < n; i++)
-        r = finish(f, goals[i], is_free ? NULL : layouts[0].text);
-    return r;
-}
-
-int mf_rank_layer(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model)
-{
-    struct mf_ids ids = {0};
-    int64_t n_behind = 0;
-    size_t n = 0;
-    /* A goal that fails here asks for its layer model to be ranked again, while that is being done */
-    if (f->ranking)
-        return 0;
-    f->ranking = true;
-    int r = mf_store_goals_of_layer(f->store, b->id, class_id, layer_model, &ids, &n_behind);
-    if (r == 0 && n_behind == 0 && ids.n > 0) {
-        _cleanup_(mf_freep) struct mf_goal **goals = calloc(ids.n, sizeof(struct mf_goal *));
-        r = goals ? load_goals(f, &ids, goals, &n) : -ENOMEM;
-        if (r == 0 && n > 0)
-            r = choose(f, goals, n, b->options.layout_free);
-        mf_fault_at(MF_FAULT_LAYER_RANKED);
-    }
-    mf_ids_release(&ids);
-    f->ranking = false;
-    return r;
+    if (r == 0 && n > 0)
+        r = add_others(f, g, layouts, n, ranked);
+    return r < 0 ? r : start_race(f, g, layouts, n, &field);
 }

@@ -51,10 +51,11 @@ static int take_survivor(void *context, int64_t pipeline, double us, int block_m
     return 0;
 }
 
-/* The config's pipeline first; then the fastest of each other block_m, since that is what a routing changes most; then by
+/* The config's pipeline first; then, of those of its layout unless the weights may lie in any, the fastest of each other block_m, since that is what a routing changes most; then by
  * time. */
-static int choose(struct mf_farm *f, int64_t goal, struct entrant *ret, size_t *ret_n)
+static int choose(struct mf_farm *f, int64_t goal, bool of_any, struct entrant *ret, size_t *ret_n)
 {
+    char layout[MF_PATH_LAYOUT_MAX];
     struct rivals rivals = {.n = 0};
     struct mf_pipeline p;
     size_t n = 1;
@@ -64,9 +65,10 @@ static int choose(struct mf_farm *f, int64_t goal, struct entrant *ret, size_t *
     if (r < 0)
         return r;
     ret[0].block_m = p.block_m;
+    (void)mf_copy(layout, sizeof(layout), p.layout);
     mf_pipeline_release(&p);
     rivals.winner = ret[0].pipeline;
-    r = mf_store_survivors_each(f->store, goal, take_survivor, &rivals);
+    r = mf_store_survivors_each(f->store, goal, of_any ? NULL : layout, take_survivor, &rivals);
     if (r < 0)
         return r;
     qsort(rivals.of, rivals.n, sizeof(rivals.of[0]), compare);
@@ -107,7 +109,7 @@ static int add_unit(struct mf_farm *f, struct mf_goal *g, const struct entrant *
         us[i] = e[i].us;
         (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", e[i].pipeline);
     }
-    mf_race_schedule(us, n, budget_s, &schedule);
+    mf_race_schedule(us, &n, 1, budget_s, &schedule);
     schedule.fresh = 0; /* the samples of its rounds are paired; nothing here is a row's number */
     (void)mf_buf_adds(&body, "],\"plan\":");
     (void)mf_race_schedule_print(&schedule, &body);
@@ -123,7 +125,7 @@ int mf_regret_start(struct mf_farm *f, struct mf_goal *g)
     const struct mf_batch_options *o = &g->batch->options;
     struct entrant entrants[RIVALS_MAX + 1];
     size_t n = 0;
-    int r = o->n_regret > 0 ? choose(f, g->id, entrants, &n) : 0;
+    int r = o->n_regret > 0 ? choose(f, g->id, o->layout_free, entrants, &n) : 0;
     if (r < 0 || o->n_regret == 0)
         return r;
     double budget_s = COST_SHARE * f->options.race_s / o->n_regret;

@@ -252,6 +252,26 @@ int mf_store_goals_of_layer(struct mf_store *s, int64_t batch, int64_t class, co
         ret, "iit", batch, class, layer_model);
 }
 
+int mf_store_goals_raced(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
+                         struct mf_ids *ret, int64_t *ret_behind)
+{
+    int r = mf_sql_get_i64(
+        s,
+        "SELECT count(*) FROM shape s JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
+        " WHERE s.layer_model = ?3 AND g.state IN ('waiting', 'enumerating', 'probing', 'ranking', 'racing')"
+        " AND NOT EXISTS (SELECT 1 FROM raced x WHERE x.goal = g.id)"
+        " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.goal = g.id)",
+        ret_behind, "iit", batch, class, layer_model);
+    if (r < 0)
+        return r;
+    return collect(s,
+                   "SELECT g.id FROM shape s JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
+                   " WHERE s.layer_model = ?3 AND g.state = 'racing'"
+                   " AND EXISTS (SELECT 1 FROM raced x WHERE x.goal = g.id)"
+                   " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.goal = g.id) ORDER BY s.token, g.id",
+                   ret, "iit", batch, class, layer_model);
+}
+
 int mf_store_goals_open(struct mf_store *s, int64_t batch, int64_t *ret)
 {
     return done(mf_sql_get_i64(s,

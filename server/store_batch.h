@@ -79,6 +79,10 @@ int mf_store_goals_of_batch(struct mf_store *s, int64_t batch, struct mf_ids *re
 /* Goals of a layer model: ranking ones into ret; *ret_behind counts those that have not come so far. */
 int mf_store_goals_of_layer(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
                             struct mf_ids *ret, int64_t *ret_behind);
+/* Those of a layer model that have raced over several layouts and have no config yet, by tokens, and how many others are on their way
+ * there. */
+int mf_store_goals_raced(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
+                         struct mf_ids *ret, int64_t *ret_behind);
 /* Goals of the batch that have not ended. */
 int mf_store_goals_open(struct mf_store *s, int64_t batch, int64_t *ret);
 /* The id of an enumeration, made if need be, and whether it is complete. */

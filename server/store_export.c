@@ -30,7 +30,8 @@
     "SELECT q.gfx, q.cu_num, q.model, q.simulated, q.row, q.layout, q.provenance, q.block_m, q.us, q.us1, "  \
     "q.us2, q.err1, q.err2, q.steps,"                                                                        \
     " coalesce(o.n, json_array_length(r.extra, '$.fresh'), length(r.samples) / 4, 0),"                       \
-    " coalesce(o.mad, (SELECT json_extract(x.extra, '$.race.mad') FROM result x WHERE x.goal = q.goal"       \
+    " coalesce(o.mad, (SELECT y.mad FROM raced y WHERE y.goal = q.goal AND y.pipeline = q.pipeline), "       \
+    "(SELECT json_extract(x.extra, '$.race.mad') FROM result x WHERE x.goal = q.goal"                        \
     "           AND x.step IS NULL AND x.pipeline IS NULL"                                                   \
     "           AND x.final = 1 AND json_extract(x.extra, '$.race') IS NOT NULL ORDER BY x.id DESC LIMIT "   \
     "1), r.mad, 0), q.config, q.goal, q.pipeline, q.ties, q.regret, q.batch,"                                \

@@ -94,6 +94,26 @@ int mf_list_rows(struct mf_sql *q, const struct mf_page *page, const char *types
     return mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_plain, &(struct plain){types}, ret);
 }
 
+cJSON *mf_race_json(const struct mf_sql *q)
+{
+    static const char *const members[] = {"winner", "us", "mad", "ties"};
+    const char *text = mf_sql_text(q, 0);
+    cJSON *group, *race = mf_json_parse(text, strlen(text), strlen(text));
+    int64_t winner;
+    cJSON_ArrayForEach (group, mf_json_array(race, "groups")) {
+        if (mf_sql_null(q, 1) || mf_json_i64(group, "winner", 1, INT64_MAX, &winner) < 0 ||
+            winner != mf_sql_i64(q, 1))
+            continue;
+        for (size_t i = 0; i < MF_ARRAY_LEN(members); i++) {
+            cJSON_DeleteItemFromObjectCaseSensitive(race, members[i]);
+            cJSON *own = cJSON_GetObjectItemCaseSensitive(group, members[i]);
+            if (own)
+                cJSON_AddItemToObject(race, members[i], cJSON_Duplicate(own, true));
+        }
+    }
+    return race;
+}
+
 cJSON *mf_samples_json(const void *blob, size_t len)
 {
     cJSON *list = cJSON_CreateArray();

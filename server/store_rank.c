@@ -152,6 +152,49 @@ int mf_store_layout_add(struct mf_store *s, const struct mf_layout_row *row)
                            row->body));
 }
 
+int mf_store_layout_body(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
+                         char **ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s, "SELECT body FROM layout_choice WHERE batch = ? AND class = ? AND layer_model = ?", &q,
+                   "iit", batch, class, layer_model);
+    if (r == 0)
+        r = mf_sql_next(q);
+    if (r <= 0)
+        return r;
+    *ret = strdup(mf_sql_text(q, 0));
+    return *ret ? 1 : -ENOMEM;
+}
+
+int mf_store_raced_add(struct mf_store *s, const struct mf_raced_row *row)
+{
+    return done(mf_sql_run(s,
+                           "INSERT INTO raced (goal, layout, pipeline, us, mad, ties, provenance)"
+                           " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                           "itiddtt", row->goal, row->layout, row->pipeline, row->us, row->mad, row->ties,
+                           row->provenance));
+}
+
+int mf_store_raced_rows_each(struct mf_store *s, int64_t goal, mf_raced_row_fn fn, void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT layout, pipeline, us, mad, ties, provenance FROM raced WHERE goal = ?"
+                   " ORDER BY layout",
+                   &q, "i", goal);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        const struct mf_raced_row row = {.goal = goal,
+                                         .layout = mf_sql_text(q, 0),
+                                         .pipeline = mf_sql_i64(q, 1),
+                                         .us = mf_sql_double(q, 2),
+                                         .mad = mf_sql_double(q, 3),
+                                         .ties = mf_sql_text(q, 4),
+                                         .provenance = mf_sql_text(q, 5)};
+        r = fn(context, &row);
+    }
+    return r;
+}
+
 int mf_store_config_add(struct mf_store *s, const struct mf_config_row *row, int64_t now_ms)
 {
     return done(
@@ -185,14 +228,15 @@ int mf_store_config_get(struct mf_store *s, int64_t goal, int64_t *ret_pipeline,
     return 0;
 }
 
-int mf_store_survivors_each(struct mf_store *s, int64_t goal, mf_survivor_fn fn, void *context)
+int mf_store_survivors_each(struct mf_store *s, int64_t goal, const char *layout, mf_survivor_fn fn,
+                            void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
                    "SELECT p.id, r.us, p.block_m FROM result r JOIN pipeline p ON p.id = r.pipeline"
-                   " WHERE r.goal = ? AND r.step IS NULL AND r.final = 1 AND r.status = 'ok' AND r.us > 0"
-                   " ORDER BY r.id",
-                   &q, "i", goal);
+                   " WHERE r.goal = ?1 AND r.step IS NULL AND r.final = 1 AND r.status = 'ok' AND r.us > 0"
+                   " AND (?2 IS NULL OR p.layout = ?2) ORDER BY r.id",
+                   &q, "it", goal, layout);
     while (r >= 0 && (r = mf_sql_next(q)) > 0)
         r = fn(context, mf_sql_i64(q, 0), mf_sql_double(q, 1), (int)mf_sql_i64(q, 2));
     return r;

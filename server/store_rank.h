@@ -52,7 +52,21 @@ struct mf_layout_row {
     const char *layer_model, *layout, *body;
     double us;
 };
+/* Or in the place of what was chosen before. */
 int mf_store_layout_add(struct mf_store *s, const struct mf_layout_row *row);
+/* The body of the choice that the goal is of, on the heap. 1; 0: none was made. */
+int mf_store_layout_body(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
+                         char **ret);
+
+/* Who won a goal's race in one layout. Texts are borrowed in a row that is added; of one that is read they live during the call. */
+struct mf_raced_row {
+    int64_t goal, pipeline;
+    const char *layout, *ties, *provenance;
+    double us, mad;
+};
+int mf_store_raced_add(struct mf_store *s, const struct mf_raced_row *row);
+typedef int (*mf_raced_row_fn)(void *context, const struct mf_raced_row *row);
+int mf_store_raced_rows_each(struct mf_store *s, int64_t goal, mf_raced_row_fn fn, void *context);
 
 struct mf_config_row {
     int64_t goal, shape, class, model, pipeline;
@@ -67,9 +81,10 @@ int mf_store_config_get(struct mf_store *s, int64_t goal, int64_t *ret_pipeline,
 /* Appends a profile's object to the regret of the goal's config. */
 int mf_store_config_regret(struct mf_store *s, int64_t goal, const char *json);
 
-/* The pipelines that were right to the end of the goal's race, or to where they were dropped. */
+/* The pipelines of a layout (NULL: of all) that were right to the end of the goal's race, or to where they were dropped. */
 typedef int (*mf_survivor_fn)(void *context, int64_t pipeline, double us, int block_m);
-int mf_store_survivors_each(struct mf_store *s, int64_t goal, mf_survivor_fn fn, void *context);
+int mf_store_survivors_each(struct mf_store *s, int64_t goal, const char *layout, mf_survivor_fn fn,
+                            void *context);
 
 /* Measured end to end over forecast, as a logarithm, for the raced pipelines of a batch, by class and structure. */
 typedef int (*mf_raced_fn)(void *context, int64_t class, const char *structure, double log_ratio);

@@ -71,17 +71,24 @@ static int add_waiting(struct mf_store *s, int64_t id, cJSON *batch)
     return r < 0 ? r : mf_rows_json(q, "tit", batch, "waiting");
 }
 
+/* A choice of a layer model's layout. Those that an earlier version made say neither by what nor why. */
+#define LAYOUT_COLUMNS                                                                                     \
+    "SELECT c.gfx || '/' || c.cu_num AS class, l.layer_model AS layer_model, l.layout AS layout, l.us AS " \
+    "us,"                                                                                                  \
+    " json_extract(l.body, '$.free_gain') AS free_gain, coalesce(json_extract(l.body, '$.by'), "           \
+    "'forecast') AS by,"                                                                                   \
+    " coalesce(json_extract(l.body, '$.pending'), 0) AS pending, coalesce(json_extract(l.body, "           \
+    "'$.layouts'), '[]') AS "                                                                              \
+    "layouts"                                                                                              \
+    " FROM layout_choice l JOIN device_class c ON c.id = l.class"
+#define LAYOUT_TYPES "tttddtbj"
+
 static int add_layouts(struct mf_store *s, int64_t id, cJSON *batch)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s,
-                   "SELECT c.gfx || '/' || c.cu_num AS class, l.layer_model AS layer_model, l.layout AS "
-                   "layout, l.us AS us,"
-                   " json_extract(l.body, '$.free_gain') AS free_gain"
-                   " FROM layout_choice l JOIN device_class c ON c.id = l.class WHERE l.batch = ?1"
-                   " ORDER BY c.gfx, c.cu_num, l.layer_model",
-                   &q, "i", id);
-    return r < 0 ? r : mf_rows_json(q, "tttdd", batch, "layouts");
+    int r =
+        mf_sql(s, LAYOUT_COLUMNS " WHERE l.batch = ?1 ORDER BY c.gfx, c.cu_num, l.layer_model", &q, "i", id);
+    return r < 0 ? r : mf_rows_json(q, LAYOUT_TYPES, batch, "layouts");
 }
 
 /* Looked at for the rate: the last results of the farm, and of those at most so many of the batch. */
@@ -217,17 +224,27 @@ static int add_config(struct mf_store *s, int64_t goal, cJSON *o)
         return -ENOMEM;
     if (r == 0)
         return 0;
-    r = mf_sql(s,
-               "SELECT json_extract(extra, '$.race') FROM result WHERE goal = ?1 AND step IS NULL AND "
-               "pipeline IS NULL AND final = 1"
-               " AND json_extract(extra, '$.race') IS NOT NULL ORDER BY id DESC LIMIT 1",
-               &race, "i", goal);
+    r = mf_sql(s, MF_RACE_OF_GOAL, &race, "i", goal);
     if (r < 0 || (r = mf_sql_next(race)) < 0)
         return r;
-    const char *text = r > 0 ? mf_sql_text(race, 0) : "";
-    cJSON *json = mf_json_parse(text, strlen(text), strlen(text));
+    cJSON *json = r > 0 ? mf_race_json(race) : NULL;
     cJSON_AddItemToObject(config, "race", json ? json : cJSON_CreateNull());
     return 0;
+}
+
+/* Adds `layout`, the choice of its layer model, null before there is one. */
+static int add_layout(struct mf_store *s, int64_t goal, cJSON *o)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   LAYOUT_COLUMNS " JOIN goal g ON g.batch = l.batch AND g.class = l.class"
+                                  " JOIN shape h ON h.id = g.shape AND h.layer_model = l.layer_model"
+                                  " WHERE g.id = ?1",
+                   &q, "i", goal);
+    if (r < 0 || (r = mf_sql_next(q)) < 0)
+        return r;
+    cJSON *layout = r > 0 ? mf_row_json(q, LAYOUT_TYPES) : cJSON_CreateNull();
+    return layout && cJSON_AddItemToObject(o, "layout", layout) ? 0 : -ENOMEM;
 }
 
 /* Adds `promotion`, null where the batch replaces every row. */
@@ -277,7 +294,7 @@ int mf_read_goal(struct mf_store *s, int64_t id, cJSON **ret)
     if (r == 0)
         return -ENOENT;
     if ((r = make_goal(q, s, &goal)) < 0 || (r = add_config(s, id, goal)) < 0 ||
-        (r = add_promotion(s, id, goal)) < 0)
+        (r = add_layout(s, id, goal)) < 0 || (r = add_promotion(s, id, goal)) < 0)
         return r;
     *ret = MF_TAKE(goal);
     return 0;

@@ -136,15 +136,10 @@ int mf_read_race(struct mf_store *s, int64_t goal, cJSON **ret)
     int r = goal_exists(s, goal);
     if (r < 0)
         return r;
-    r = mf_sql(s,
-               "SELECT json_extract(extra, '$.race') FROM result WHERE goal = ?1 AND step IS NULL AND "
-               "pipeline IS NULL AND final = 1"
-               " AND json_extract(extra, '$.race') IS NOT NULL ORDER BY id DESC LIMIT 1",
-               &q, "i", goal);
+    r = mf_sql(s, MF_RACE_OF_GOAL, &q, "i", goal);
     if (r < 0 || (r = mf_sql_next(q)) < 0)
         return r;
-    const char *text = r > 0 ? mf_sql_text(q, 0) : "{}";
-    race = mf_json_parse(text, strlen(text), strlen(text));
+    race = r > 0 ? mf_race_json(q) : cJSON_CreateObject();
     if (!race)
         return -ENOMEM;
     if ((r = add_racers(s, goal, race)) < 0)

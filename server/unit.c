@@ -163,6 +163,7 @@ static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf
     if (r < 0)
         return r;
     const char *routing;
+    l->n_groups = cJSON_GetArraySize(mf_json_array(body, "layouts"));
     (void)mf_json_bool(body, "second_try", &l->second_try);
     (void)mf_json_i64(body, "first_worker", 1, INT64_MAX, &l->first_worker);
     if (mf_json_text(body, "routing", &routing) == 0) {
@@ -218,18 +219,28 @@ static int add_steps(struct mf_farm *f, struct mf_lease *l, struct mf_buf *out)
     return 0;
 }
 
-static int add_pipeline(struct mf_farm *f, struct mf_lease_item *item, struct mf_buf *out)
+/* layouts: that the race is over; NULL: it is not. */
+static int add_pipeline(struct mf_farm *f, struct mf_lease_item *item, const cJSON *layouts,
+                        struct mf_buf *out)
 {
     struct mf_pipeline p;
-    const cJSON *id;
+    const cJSON *id, *layout;
     bool first = true;
-    int r = mf_store_pipeline_get(f->store, item->id, &p);
+    int k = 0, r = mf_store_pipeline_get(f->store, item->id, &p);
     if (r < 0)
         return r;
+    cJSON_ArrayForEach (layout, layouts) {
+        if (cJSON_IsString(layout) && strcmp(layout->valuestring, p.layout) == 0)
+            item->group = k;
+        k++;
+    }
     _cleanup_(cJSON_Deletep) cJSON *steps = mf_json_parse(p.steps, strlen(p.steps), 1u << 16);
     if (out)
-        (void)mf_buf_addf(out, "{\"id\":%" PRId64 ",\"forecast_us\":%.9g,\"steps\":[", item->id,
-                          p.forecast_us);
+        (void)mf_buf_addf(out, "{\"id\":%" PRId64 ",\"forecast_us\":%.9g,", item->id, p.forecast_us);
+    if (out && layouts)
+        (void)mf_buf_addf(out, "\"group\":%d,", item->group);
+    if (out)
+        (void)mf_buf_adds(out, "\"steps\":[");
     mf_pipeline_release(&p);
     cJSON_ArrayForEach (id, steps) {
         if (out && !first)
@@ -258,18 +269,18 @@ static void add_bests(const struct mf_lease *l, struct mf_buf *out)
 
 static int add_race(struct mf_farm *f, struct mf_lease *l, const char *body, struct mf_buf *out)
 {
-    int r = 0;
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, strlen(body), UNIT_TEXT_MAX);
+    int r = json ? 0 : -ENOMEM;
     if (out)
         (void)mf_buf_adds(out, ",\"pipelines\":[");
     for (size_t i = 0; r == 0 && i < l->n; i++) {
         if (out && i > 0)
             (void)mf_buf_adds(out, ",");
-        r = add_pipeline(f, &l->items[i], out);
+        r = add_pipeline(f, &l->items[i], mf_json_array(json, "layouts"), out);
     }
     if (r < 0 || !out)
         return r;
-    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, strlen(body), UNIT_TEXT_MAX);
-    _cleanup_(mf_freep) char *plan = json ? mf_json_print(mf_json_object(json, "plan")) : NULL;
+    _cleanup_(mf_freep) char *plan = mf_json_print(mf_json_object(json, "plan"));
     return plan ? mf_buf_addf(out, "],\"plan\":%s", plan) : -ENOMEM;
 }
 

@@ -409,35 +409,45 @@ END_TEST
 
 /* ---- rank and why ---- */
 
-#define PIPELINES                                                                                          \
-    "{\"items\":[{\"id\":31,\"place\":2,\"names\":[\"move:sort16\",\"tile:a\"],\"structure\":\"sort | "    \
-    "gemm1\",\"block_m\":16,"                                                                              \
-    "\"layout\":\"w1=row "                                                                                 \
-    "w2=row\",\"forecast_us\":110,\"finalist\":true,\"us\":100.5,\"mad\":1,\"samples_n\":20,\"winner\":"   \
-    "true,"                                                                                                \
-    "\"tie\":false,\"ops\":[{\"covers\":\"sort\",\"step\":1,\"name\":\"sort16\",\"us\":20},{\"covers\":"   \
-    "\"gather+gemm1\",\"step\":2,"                                                                         \
-    "\"name\":\"a\",\"us\":80}]},"                                                                         \
-    "{\"id\":32,\"place\":1,\"names\":[\"move:sort16\",\"tile:b\"],\"structure\":\"sort | "                \
-    "gemm1\",\"block_m\":16,\"layout\":\"\","                                                              \
-    "\"forecast_us\":105,\"us\":120,\"mad\":1,\"samples_n\":10,\"dropped_at\":10,\"ops\":[{\"covers\":"    \
-    "\"sort\",\"step\":1,"                                                                                 \
-    "\"name\":\"sort16\",\"us\":20},{\"covers\":\"gather+gemm1\",\"step\":3,\"name\":\"b\",\"us\":85}]}]," \
+#define PIPELINES                                                                                         \
+    "{\"items\":[{\"id\":31,\"place\":2,\"names\":[\"move:sort16\",\"tile:a\"],\"structure\":\"sort | "   \
+    "gemm1\",\"block_m\":16,"                                                                             \
+    "\"layout\":\"w1=row "                                                                                \
+    "w2=row\",\"forecast_us\":110,\"finalist\":true,\"us\":100.5,\"mad\":1,\"samples_n\":20,\"winner\":"  \
+    "true,"                                                                                               \
+    "\"tie\":false,\"ops\":[{\"covers\":\"sort\",\"step\":1,\"name\":\"sort16\",\"us\":20},{\"covers\":"  \
+    "\"gather+gemm1\",\"step\":2,"                                                                        \
+    "\"name\":\"a\",\"us\":80}]},"                                                                        \
+    "{\"id\":32,\"place\":1,\"names\":[\"move:sort16\",\"tile:b\"],\"structure\":\"sort | "               \
+    "gemm1\",\"block_m\":16,\"layout\":\"w1=row w2=row\","                                                \
+    "\"forecast_us\":105,\"us\":120,\"mad\":1,\"samples_n\":10,\"dropped_at\":10,\"ops\":[{\"covers\":"   \
+    "\"sort\",\"step\":1,"                                                                                \
+    "\"name\":\"sort16\",\"us\":20},{\"covers\":\"gather+gemm1\",\"step\":3,\"name\":\"b\",\"us\":85}]}," \
+    "{\"id\":33,\"place\":1,\"names\":[\"move:sort16\",\"tile:d\"],\"layout\":\"w1=panel16 "              \
+    "w2=row\",\"us\":95,"                                                                                 \
+    "\"forecast_us\":100},{\"id\":34,\"place\":2,\"names\":[\"tile:b\"],\"layout\":\"w1=panel16 "         \
+    "w2=row\",\"us\":96,"                                                                                 \
+    "\"forecast_us\":100}],"                                                                              \
     "\"next\":null}"
 
 static const struct fake_answer goal_answers[] = {
     {.request = "GET /api/v1/goals/1",
      .status = 200,
-     .body = "{\"config\":{\"pipeline\":31,\"us\":100.5,\"ties\":[40],\"regret\":["
-             "{\"routing\":\"balanced\",\"us\":120,\"best_us\":119,\"regret\":0,\"best\":32,\"tie\":true,"
-             "\"reason\":\"\"},"
-             "{\"routing\":\"zipf:1.2\",\"us\":90,\"best_us\":80,\"regret\":0.125,\"best\":32,\"tie\":false,"
-             "\"reason\":\"\"},"
-             "{\"routing\":\"hot:1\",\"us\":null,\"regret\":null,\"best\":null,\"tie\":false,\"reason\":\"it "
-             "is so\"}]},"
-             "\"promotion\":{\"decision\":\"kept\",\"reason\":\"SAME on w0: -1.0%\",\"source\":\"batch 3\","
-             "\"known_us\":99},"
-             "\"id\":1,\"class\":\"cpu-x/2\",\"state\":\"done\",\"shape\":" SHAPE("4") "}"},
+     .body =
+         "{\"layout\":{\"layout\":\"w1=row w2=row\",\"by\":\"race\",\"layouts\":["
+         "{\"layout\":\"w1=panel16 w2=row\",\"chosen\":false,\"reason\":\"lost over the ladder: 1,234.0 "
+         "us\"},"
+         "{\"layout\":\"w1=row w2=row\",\"chosen\":true,\"reason\":\"won over the ladder: 1,200.0 us\"}]},"
+         "\"config\":{\"pipeline\":31,\"us\":100.5,\"ties\":[40],\"regret\":["
+         "{\"routing\":\"balanced\",\"us\":120,\"best_us\":119,\"regret\":0,\"best\":32,\"tie\":true,"
+         "\"reason\":\"\"},"
+         "{\"routing\":\"zipf:1.2\",\"us\":90,\"best_us\":80,\"regret\":0.125,\"best\":32,\"tie\":false,"
+         "\"reason\":\"\"},"
+         "{\"routing\":\"hot:1\",\"us\":null,\"regret\":null,\"best\":null,\"tie\":false,\"reason\":\"it "
+         "is so\"}]},"
+         "\"promotion\":{\"decision\":\"kept\",\"reason\":\"SAME on w0: -1.0%\",\"source\":\"batch 3\","
+         "\"known_us\":99},"
+         "\"id\":1,\"class\":\"cpu-x/2\",\"state\":\"done\",\"shape\":" SHAPE("4") "}"},
     {.request = "GET /api/v1/goals/1/pipelines*", .status = 200, .body = PIPELINES},
     {.request = "GET /api/v1/goals/1/rejections*",
      .status = 200,
@@ -450,6 +460,7 @@ static const struct fake_answer goal_answers[] = {
              "\"status\":\"ok\",\"us\":80},"
              "{\"id\":3,\"family\":\"tile\",\"name\":\"b\",\"covers\":\"gather+gemm1\",\"status\":\"ok\","
              "\"us\":85},"
+             "{\"id\":5,\"family\":\"tile\",\"name\":\"d\",\"covers\":\"gemm1\",\"status\":\"ok\",\"us\":75},"
              "{\"id\":4,\"family\":\"tile\",\"name\":\"c\",\"covers\":\"gather+gemm1\",\"status\":\"ok\","
              "\"us\":200,\"registers\":168,\"spills\":48,\"lds\":98304,\"occupancy\":2}],\"next\":null}"},
     /* A glob: the more exact row comes first */
@@ -465,11 +476,12 @@ START_TEST(rank)
     struct ran r;
 
     fake_http_start(&f, goal_answers, MF_ARRAY_LEN(goal_answers));
-    r = moefarm(f.url, "rank", "--shape", "token=4", NULL);
+    r = moefarm(f.url, "rank", "--shape", "token=4", "--top", "2", NULL);
     ck_assert_msg(r.code == 0, "%s", r.err);
     ck_assert_str_eq(
         r.out, "goal 1  cpu-x/2  T4 H2048 I96 E128 k8 bf16  done: 100.5 us by pipeline 31, which the "
                "samples cannot tell from 1 other\n"
+               "  weights as w1=row w2=row, which won over the ladder: 1,200.0 us\n"
                "  kept: SAME on w0: -1.0% (known from batch 3, 99.00 us there)\n"
                "  under balanced: 120.0 us, no regret\n"
                "  under zipf:1.2: 90.00 us, 12.5% slower than pipeline 32 (80.00 us)\n"
@@ -479,9 +491,10 @@ START_TEST(rank)
                "       sort         ########                           20.00 us  sort16\n"
                "       gather+gemm1 ##############################     80.00 us  a\n"
                "  2  pipeline 32  120.0 us +-0.83% raced (n 10), forecast 105.0 us  dropped in round 10\n"
-               "     sort | gemm1  block_m 16  \n"
+               "     sort | gemm1  block_m 16  w1=row w2=row\n"
                "       sort         ########                           20.00 us  sort16\n"
-               "       gather+gemm1 ################################   85.00 us  b\n");
+               "       gather+gemm1 ################################   85.00 us  b\n"
+               "… and 2 more (--top)\n");
     r = moefarm(f.url, "rank", "inter_dim=96", NULL);
     ck_assert_int_eq(r.code, 2);
     assert_says(r.err, "2 goals of batch 7 are of the shape 'inter_dim=96'; name one:");
@@ -503,6 +516,10 @@ static const struct {
     {"b", "tile:b covers gather+gemm1 in 85.00 us; tile:a takes 80.00 us. Its best pipeline 32 lost the "
           "race: 120.0 us against 100.5 us "
           "of pipeline 31, dropped in round 10.\n"},
+    /* Faster, but of a layout that is not taken; where it is in one of the layout that is, that one counts (b) */
+    {"d", "tile:d covers gemm1 in 75.00 us, the fastest of its kind. Its best pipeline 33, raced at 95.00 "
+          "us, wants the weights as "
+          "w1=panel16 w2=row: that layout lost over the ladder: 1,234.0 us.\n"},
     {"tile:a",
      "tile:a covers gather+gemm1 in 80.00 us, the fastest of its kind. It is in the winning pipeline 31.\n"},
     {"c",

@@ -45,11 +45,23 @@ static const struct {
 START_TEST(finalists)
 {
     make(finals[_i].n, finals[_i].kinds, finals[_i].log_spread);
-    ck_assert_uint_eq(mf_race_finalists(ranked, finals[_i].n, finals[_i].topk), finals[_i].n_finalists);
+    ck_assert_uint_eq(mf_race_finalists(ranked, finals[_i].n, finals[_i].topk, MF_FINALISTS_MAX),
+                      finals[_i].n_finalists);
     for (size_t i = 0; i < finals[_i].n; i++) {
         ck_assert(i == 0 || ranked[i - 1].forecast_us <= ranked[i].forecast_us);
         ck_assert(i >= (size_t)finals[_i].topk || ranked[i].finalist);
     }
+}
+END_TEST
+
+/* A layout's share of the places: the best of each structure and block_m, then the cheapest. */
+START_TEST(fewer_places)
+{
+    make(60, 3, 0);
+    ck_assert_uint_eq(mf_race_finalists(ranked, 60, 8, 10), 8);
+    ck_assert_uint_eq(mf_race_finalists(ranked, 60, 30, 10), 10);
+    ck_assert_uint_eq(mf_race_finalists(ranked, 60, 30, 2), 2);
+    ck_assert(ranked[0].finalist && ranked[1].finalist);
 }
 END_TEST
 
@@ -76,7 +88,7 @@ START_TEST(one_kernel_races)
     for (size_t i = 0; i < n; i++)
         paths[i].structure =
             i >= 90 ? structure_of(2, 2, 1 + i % 2) : structure_of(2, 7, (unsigned)(i % crowds[_i].kinds));
-    size_t n_finalists = mf_race_finalists(ranked, n, crowds[_i].topk);
+    size_t n_finalists = mf_race_finalists(ranked, n, crowds[_i].topk, MF_FINALISTS_MAX);
     ck_assert_uint_le(n_finalists, MF_FINALISTS_MAX);
     ck_assert(ranked[0].finalist);
     for (size_t i = 0; i < n; i++) {
@@ -101,6 +113,30 @@ static const struct {
     double us, budget_s;
 } budgets[] = {{1, 10, 1}, {8, 100, 1}, {32, 1000, 1}, {32, 20000, 1}, {32, 1e6, 1}, {4, 5, 0.001}};
 
+/* In two groups, each of which keeps its own, they have no more rounds than in one, and the same budget. */
+static void check_groups(const double *forecast_us, size_t n, double budget_s,
+                         const struct mf_race_schedule *alone)
+{
+    const size_t halves[] = {n / 2, n - n / 2};
+    struct mf_race_schedule s;
+    double seconds = 0;
+    int total = 0;
+    mf_race_schedule(forecast_us, halves, 2, budget_s, &s);
+    for (int k = 0; k < 2; k++) {
+        size_t in = halves[k];
+        for (int i = 0; i < s.n_stages; i++) {
+            seconds += (double)in * s.stages[i].rounds * forecast_us[0] * 1e-6;
+            in = MF_MIN(in, (size_t)s.stages[i].keep);
+        }
+        seconds += in ? s.fresh * forecast_us[0] * 1e-6 : 0;
+    }
+    for (int i = 0; i < s.n_stages; i++)
+        total += s.stages[i].rounds;
+    ck_assert_int_ge(total, MF_RACE_ROUNDS_MIN);
+    ck_assert_int_le(s.stages[0].rounds, alone->stages[0].rounds);
+    ck_assert(total == MF_RACE_ROUNDS_MIN || seconds <= budget_s * 1.05);
+}
+
 START_TEST(schedules)
 {
     double forecast_us[MF_FINALISTS_MAX];
@@ -110,7 +146,8 @@ START_TEST(schedules)
     size_t in = budgets[_i].n;
     for (size_t i = 0; i < in; i++)
         forecast_us[i] = budgets[_i].us;
-    mf_race_schedule(forecast_us, budgets[_i].n, budgets[_i].budget_s, &s);
+    mf_race_schedule(forecast_us, &budgets[_i].n, 1, budgets[_i].budget_s, &s);
+    check_groups(forecast_us, budgets[_i].n, budgets[_i].budget_s, &s);
     for (int i = 0; i < s.n_stages; i++) {
         ck_assert_int_ge(s.stages[i].rounds, i == 0 ? 2 : 1);
         ck_assert(i == 0 || s.stages[i].keep < s.stages[i - 1].keep);
@@ -165,6 +202,7 @@ int main(void)
     Suite *suite = suite_create("finalists");
     TCase *c = tcase_create("finalists");
     tcase_add_loop_test(c, finalists, 0, (int)MF_ARRAY_LEN(finals));
+    tcase_add_test(c, fewer_places);
     tcase_add_loop_test(c, one_kernel_races, 0, (int)MF_ARRAY_LEN(crowds));
     tcase_add_loop_test(c, schedules, 0, (int)MF_ARRAY_LEN(budgets));
     tcase_add_loop_test(c, picking, 0, (int)MF_ARRAY_LEN(picks));

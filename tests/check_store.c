@@ -77,10 +77,11 @@ static void drop_all(const char *const *sql, size_t n)
 
 static void without_releases(void)
 {
-    static const char *const sql[] = {
-        "DROP TABLE miss_report",  "DROP TABLE miss_source", "DROP TABLE miss",
-        "DROP TABLE channel_move", "DROP TABLE channel",     "DROP TABLE release_row",
-        "DROP TABLE release",      "DROP INDEX goal_worker", "ALTER TABLE goal DROP COLUMN worker"};
+    static const char *const sql[] = {"DROP TABLE raced",        "DROP TABLE miss_report",
+                                      "DROP TABLE miss_source",  "DROP TABLE miss",
+                                      "DROP TABLE channel_move", "DROP TABLE channel",
+                                      "DROP TABLE release_row",  "DROP TABLE release",
+                                      "DROP INDEX goal_worker",  "ALTER TABLE goal DROP COLUMN worker"};
     ck_assert_int_ge(mf_sql_run(store, "PRAGMA foreign_keys = OFF", ""), 0);
     drop_all(sql, MF_ARRAY_LEN(sql));
 }
@@ -127,6 +128,7 @@ START_TEST(migrates_an_old_database)
     ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(token) FROM worker_key", &n, ""), 1);
     ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(sha256) FROM release", &n, ""), 1);
     ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(n_sources) FROM miss", &n, ""), 1);
+    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(layout) FROM raced", &n, ""), 1);
     ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(approval) FROM channel", &n, ""), 1);
     ck_assert_int_eq(mf_sql_get_i64(store, "PRAGMA user_version", &n, ""), 1);
     ck_assert_int_eq(n, mf_n_migrations);

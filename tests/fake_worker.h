@@ -20,6 +20,9 @@ struct fake_worker {
     const char *revision;                                        /* "r1" */
     const char *model;                                           /* "m" */
     double (*us)(const struct fake_worker *w, const char *name); /* what it "measures" of a step; fake_us */
+    /* What a pipeline takes in a race over the sum of its steps; NULL: 1.01 for all. */
+    double (*factor)(const struct fake_worker *w, const cJSON *unit, const cJSON *pipeline);
+    bool no_groups;            /* it knows no groups of a race */
     const char *wrong, *crash; /* a step with which a pipeline is wrong, or kills the runner; NULL: none */
 };
 

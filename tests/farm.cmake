@@ -59,6 +59,8 @@ mf_add_test(check_farm_shares USES common LABELS farm LINK mf_fake_farm TIMEOUT 
 add_dependencies(check_farm_shares moefarmd)
 mf_add_test(check_promote USES common LABELS farm LINK mf_fake_farm TIMEOUT 300)
 add_dependencies(check_promote moefarmd)
+mf_add_test(check_farm_layouts USES common LABELS farm LINK mf_fake_farm TIMEOUT 300)
+add_dependencies(check_farm_layouts moefarmd)
 mf_add_test(check_hostile USES common LABELS farm LINK mf_fake_farm TIMEOUT 300)
 add_dependencies(check_hostile moefarmd moefarm-worker)
 mf_add_test(check_farm_keys USES server LABELS farm LINK mf_fake_farm TIMEOUT 300)

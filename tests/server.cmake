@@ -1,5 +1,6 @@
 # Tests of server/
 mf_add_test(check_finalists USES server)
+mf_add_test(check_layout_choice USES server)
 mf_add_test(check_map USES server)
 
 mf_add_test(check_plan USES server)

@@ -104,8 +104,14 @@ function drawBatchHead(b, redraw) {
       tile('Steps measured', `${b.measured}`, `of ${b.steps}`),
       tile(b.state === 'open' ? 'Left' : 'Took', b.state === 'open' ? (b.eta_s === null ? 'unknown' : span(b.eta_s)) : b.ended_ms ? span((b.ended_ms - b.created_ms) / 1000) : '–', 'submitted ' + ago(b.created_ms))),
     el('section', {}, batchProgress(b), el('p', { class: 'small' }, el('a', { href: `/api/v1/export/tuned_fmoe.csv?batch=${b.id}`, text: 'tuned_fmoe.csv of this batch' }), ' · ', el('a', { href: `/api/v1/export/left_out?batch=${b.id}`, text: 'what it leaves out' }), cancel ? [' · ', cancel] : null),
-      b.layouts.map((l) => el('p', { class: 'small' }, `${layerName(l.layer_model)} — ${l.class}: weight layout `, el('span', { class: 'mono', text: l.layout }), l.free_gain ? `; a layout for each token count would gain ${percent(l.free_gain)}` : ''))),
+      b.layouts.map((l) => el('p', { class: 'small' }, `${layerName(l.layer_model)} — ${l.class}: weight layout `, el('span', { class: 'mono', text: l.layout }), layoutWhy(l), l.free_gain ? `; a layout for each token count would gain ${percent(l.free_gain)}` : ''))),
   ];
+}
+
+function layoutWhy(l) {
+  if (l.pending) return ', the first by forecast: several are being raced';
+  const chosen = l.layouts.find((one) => one.chosen);
+  return chosen && chosen.reason ? ': it ' + chosen.reason : '';
 }
 
 // A layer model is a shape's row without its token count.
