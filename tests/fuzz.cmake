@@ -1,7 +1,7 @@
 # Fuzz targets of tests/fuzz/. Every build runs the saved inputs as tests; with MF_FUZZ the same programs go on
 # from them (scripts/fuzz.sh).
 mf_add_fuzz(fuzz_wire USES server common
-    PARSES common/wire.c common/json.c common/json_parse.c common/step.c server/result.c)
+    PARSES common/wire.c common/json.c common/step.c server/result.c)
 mf_add_fuzz(fuzz_channel USES common SOURCES worker/runner_wire.c
     PARSES worker/runner_wire.c)
 mf_add_fuzz(fuzz_shape USES common
