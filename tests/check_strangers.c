@@ -192,7 +192,12 @@ START_TEST(flood)
     run_batch("&classes=gfx942/304&seed=3");
     ck_assert(!farm_log_has(&farm, "moefarmd.log", "is lost"));
     long more = peak_kib(farm.daemon) - before;
+#ifdef __SANITIZE_ADDRESS__
+    printf("not held against its limit: %ld KiB more, of which AddressSanitizer keeps what was freed\n",
+           more);
+#else
     ck_assert_msg(more < FLOOD_KIB_MAX, "%ld KiB more", more);
+#endif
     (void)zmq_close(monitor);
     (void)zmq_close(other);
     (void)zmq_close(socket);
