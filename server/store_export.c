@@ -10,12 +10,14 @@
 #include <string.h>
 
 /* Parameters 1 to 5 of each query are the filter. The batch, where there is one, is asked for by itself: its goals are found by
- * an index, however many there are beside them. */
+ * an index, however many there are beside them. A goal that ended before any device began to measure it has no model: it is
+ * missing in the table of each model of its class. */
 #define OF_ALL   " ?1 IS NULL"
 #define OF_BATCH " g.batch = ?1"
-#define FILTER(batch)                                                         \
-    batch " AND (?2 IS NULL OR c.gfx = ?2) AND (?3 IS NULL OR c.cu_num = ?3)" \
-          " AND (?4 IS NULL OR m.name = ?4) AND (?5 IS NULL OR s.layer_model = ?5)"
+#define FILTER(batch)                                                                                    \
+    batch " AND (?2 IS NULL OR c.gfx = ?2) AND (?3 IS NULL OR c.cu_num = ?3)"                            \
+          " AND (?4 IS NULL OR coalesce(m.name = ?4, EXISTS (SELECT 1 FROM device_model d WHERE d.class" \
+          " = g.class AND d.name = ?4))) AND (?5 IS NULL OR s.layer_model = ?5)"
 #define FILTER_TYPES   "ItItt"
 #define FILTER_ARGS(f) (f)->batch, (f)->gfx, (f)->cu_num, (f)->model, (f)->layer_model
 
