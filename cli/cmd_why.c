@@ -49,15 +49,6 @@ static int read_case(struct mf_cli *cli, int64_t goal, struct case_file *c)
     return code;
 }
 
-bool mf_why_asked(const char *pattern, const char *family, const char *kernel)
-{
-    char name[256];
-
-    mf_say(name, sizeof(name), "%s:%s", family, kernel);
-    return !pattern || mf_glob(pattern, kernel) || mf_glob(pattern, name) || mf_glob(pattern, family) ||
-           (strcmp(kernel, "*") != 0 && mf_glob(kernel, pattern));
-}
-
 /* The fastest right step that covers the same ops. */
 static const cJSON *best_rival(const cJSON *steps, const cJSON *step)
 {
