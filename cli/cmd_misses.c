@@ -48,15 +48,8 @@ static int submit(struct mf_cli *cli, const char *path)
 static int show(struct mf_cli *cli, const char *path)
 {
     const struct mf_list_table t = {miss_names, MF_ARRAY_LEN(miss_names), add_miss};
-    _cleanup_(cJSON_Deletep) cJSON *items = NULL;
-    int code = mf_api_list(cli, path, &items);
 
-    if (code != 0)
-        return code;
-    if (cli->json)
-        return mf_api_print(items);
-    mf_list_print(&t, items);
-    return MF_EXIT_OK;
+    return mf_list_show(cli, path, &t);
 }
 
 int mf_cmd_misses(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)

@@ -187,32 +187,6 @@ static int check_channel(const char *word)
                              word);
 }
 
-/* CHANNEL RELEASE */
-static int stage_or_approve(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv,
-                            const char *move)
-{
-    const char *reason = NULL;
-    int64_t release;
-    int rest, code, r = parse_move(cli, self, 2, argc, argv, &reason, &rest);
-
-    if (r != 0)
-        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
-    code = check_channel(argv[rest]);
-    if (code == 0)
-        code = mf_release_find(cli, argv[rest + 1], &release);
-    return code != 0 ? code : post_move(cli, argv[rest], move, release, reason);
-}
-
-static int stage(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
-{
-    return stage_or_approve(cli, self, argc, argv, "stage");
-}
-
-static int approve(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
-{
-    return stage_or_approve(cli, self, argc, argv, "approve");
-}
-
 /* What the channel has now, as "staged" or as "current". */
 static int find_there(struct mf_cli *cli, const char *channel, const char *as, int64_t *ret)
 {
@@ -228,31 +202,42 @@ static int find_there(struct mf_cli *cli, const char *channel, const char *as, i
     return *ret ? 0 : mf_cli_fail(MF_EXIT_USAGE, "channel %s has no release that is %s", channel, as);
 }
 
-/* CHANNEL [RELEASE] */
-static int take_back(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv,
-                     const char *move, const char *from)
+/* CHANNEL RELEASE; of a move that takes something back, the release may be left out: it is what the channel has, as "staged" or
+ * as "current". as: NULL for moves that take nothing back. */
+static int move(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv, const char *word,
+                const char *as)
 {
     const char *reason = NULL;
     int64_t release;
-    int rest, code, r = parse_move(cli, self, 1, argc, argv, &reason, &rest);
+    int rest, code, r = parse_move(cli, self, as ? 1 : 2, argc, argv, &reason, &rest);
 
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     code = check_channel(argv[rest]);
     if (code == 0)
         code = rest + 1 < argc ? mf_release_find(cli, argv[rest + 1], &release)
-                               : find_there(cli, argv[rest], from, &release);
-    return code != 0 ? code : post_move(cli, argv[rest], move, release, reason);
+                               : find_there(cli, argv[rest], as, &release);
+    return code != 0 ? code : post_move(cli, argv[rest], word, release, reason);
+}
+
+static int stage(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    return move(cli, self, argc, argv, "stage", NULL);
+}
+
+static int approve(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    return move(cli, self, argc, argv, "approve", NULL);
 }
 
 static int rollback(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    return take_back(cli, self, argc, argv, "rollback", "current");
+    return move(cli, self, argc, argv, "rollback", "current");
 }
 
 static int unstage(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    return take_back(cli, self, argc, argv, "unstage", "staged");
+    return move(cli, self, argc, argv, "unstage", "staged");
 }
 
 /* ---- the actions ---- */

@@ -228,9 +228,8 @@ static void add_move(struct mf_columns *c, const cJSON *m)
 int mf_release_history(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
     const struct mf_list_table t = {move_names, MF_ARRAY_LEN(move_names), add_move};
-    _cleanup_(cJSON_Deletep) cJSON *items = NULL;
     char path[MF_RELEASE_PATH_MAX];
-    int rest, r, code;
+    int rest, r;
 
     r = mf_cli_parse(cli, self, NULL, 0, 1, 1, argc, argv, &rest);
     if (r != 0)
@@ -238,11 +237,5 @@ int mf_release_history(struct mf_cli *cli, const struct mf_command *self, int ar
     if (!mf_is_name(argv[rest], MF_RELEASE_WORD_MAX))
         return mf_cli_fail(MF_EXIT_USAGE, "release history: '%s' is no name of a channel", argv[rest]);
     mf_say(path, sizeof(path), "/api/v1/channels/%s/history", argv[rest]);
-    code = mf_api_list(cli, path, &items);
-    if (code != 0)
-        return code;
-    if (cli->json)
-        return mf_api_print(items);
-    mf_list_print(&t, items);
-    return MF_EXIT_OK;
+    return mf_list_show(cli, path, &t);
 }

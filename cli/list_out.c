@@ -35,20 +35,26 @@ void mf_list_print(const struct mf_list_table *t, const cJSON *items)
     (void)fwrite(out.data, 1, out.len, stdout);
 }
 
-int mf_list_command(struct mf_cli *cli, const struct mf_command *self, const char *path,
-                    const struct mf_list_table *t, int argc, char **argv)
+int mf_list_show(struct mf_cli *cli, const char *path, const struct mf_list_table *t)
 {
     _cleanup_(cJSON_Deletep) cJSON *items = NULL;
-    int rest, r, code;
+    int code = mf_api_list(cli, path, &items);
 
-    r = mf_cli_parse(cli, self, NULL, 0, 0, 0, argc, argv, &rest);
-    if (r != 0)
-        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
-    code = mf_api_list(cli, path, &items);
     if (code != 0)
         return code;
     if (cli->json)
         return mf_api_print(items);
     mf_list_print(t, items);
     return MF_EXIT_OK;
+}
+
+int mf_list_command(struct mf_cli *cli, const struct mf_command *self, const char *path,
+                    const struct mf_list_table *t, int argc, char **argv)
+{
+    int rest, r;
+
+    r = mf_cli_parse(cli, self, NULL, 0, 0, 0, argc, argv, &rest);
+    if (r != 0)
+        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
+    return mf_list_show(cli, path, t);
 }

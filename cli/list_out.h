@@ -18,6 +18,8 @@ struct mf_list_table {
     void (*add)(struct mf_columns *c, const cJSON *item);
 };
 void mf_list_print(const struct mf_list_table *t, const cJSON *items);
+/* A list of the API, as a table or as the JSON that was asked for: its exit code. */
+int mf_list_show(struct mf_cli *cli, const char *path, const struct mf_list_table *t);
 /* A command that has no words and shows a list of the API: its exit code. */
 int mf_list_command(struct mf_cli *cli, const struct mf_command *self, const char *path,
                     const struct mf_list_table *t, int argc, char **argv);
