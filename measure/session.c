@@ -272,6 +272,16 @@ static void take_verdict(struct probe *p, const struct mf_verdict *v)
     }
 }
 
+/* r: what a gate said. True: the step is out, and the result says so. */
+static bool is_refused(struct probe *p, int r, const struct mf_verdict *verdict)
+{
+    if (r > 0)
+        refuse(p, MF_STATUS_WRONG, verdict->reason);
+    else if (r < 0)
+        refuse_errno(p, r, "verifying");
+    return r != 0;
+}
+
 /* All gates on a run's outputs. 1: refused, and the result says so. */
 static int verify_run(struct probe *p, int run)
 {
@@ -281,11 +291,7 @@ static int verify_run(struct probe *p, int run)
         int r = mf_verify(&v, &verdict);
         if (r >= 0)
             take_verdict(p, &verdict);
-        if (r > 0)
-            refuse(p, MF_STATUS_WRONG, verdict.reason);
-        if (r < 0)
-            refuse_errno(p, r, "verifying");
-        if (r != 0)
+        if (is_refused(p, r, &verdict))
             return 1;
     }
     return 0;
@@ -301,11 +307,7 @@ static int verify_second(struct probe *p)
         int r = may_differ ? mf_verify(&second, &verdict) : mf_verify_written(&second, &verdict);
         if (r == 0)
             r = mf_verify_stable(&first, p->gives[i][1], p->step->reorder_tolerance, &verdict);
-        if (r > 0)
-            refuse(p, MF_STATUS_WRONG, verdict.reason);
-        if (r < 0)
-            refuse_errno(p, r, "verifying");
-        if (r != 0)
+        if (is_refused(p, r, &verdict))
             return 1;
     }
     return 0;
