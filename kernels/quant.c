@@ -94,7 +94,7 @@ MF_VECTOR_BODY(, void, mf_fp8_to_floats,
                })
 
 /* The bits of a magnitude order as the magnitude does, NaN above all. */
-MF_VECTOR_BODY(static, uint32_t, amax_bits, (const float *x, size_t n), (x, n), {
+MF_VECTOR_BODY(, uint32_t, mf_amax_bits, (const float *x, size_t n), (x, n), {
     uint32_t top = 0;
     for (size_t i = 0; i < n; i++) {
         uint32_t a = mf_bits_of(x[i]) & 0x7fffffff;
@@ -124,7 +124,7 @@ static float scale_of(enum mf_format format, uint32_t amax)
 
 float mf_quant_row(enum mf_format format, const float *x, size_t n, uint8_t *q)
 {
-    float scale = scale_of(format, amax_bits(x, n));
+    float scale = scale_of(format, mf_amax_bits(x, n));
     quantise(format, x, n, scale, q);
     return scale;
 }
@@ -140,7 +140,7 @@ static float quant_block(enum mf_format format, const float *x, size_t rows, siz
 {
     uint32_t top = 0;
     for (size_t r = 0; r < rows; r++) {
-        uint32_t a = amax_bits(x + r * stride, cols);
+        uint32_t a = mf_amax_bits(x + r * stride, cols);
         top = MF_MAX(top, a);
     }
     float scale = scale_of(format, top);

@@ -34,6 +34,9 @@ void mf_bf16_from_floats(const float *from, size_t n, uint16_t *to);
 /* to[i] = value of from[i], times scale. */
 void mf_fp8_to_floats(enum mf_format format, const uint8_t *from, size_t n, float scale, float *to);
 
+/* The largest magnitude, as its bits: those of a NaN where there is one, 0 for n 0. */
+uint32_t mf_amax_bits(const float *x, size_t n);
+
 /* A value that no kernel writes: a signalling NaN for f32 and bf16, NaN for fp8 (fn 0x7f, fnuz 0x80),
  * 0xa5a5a5a5 for an index. Its bits in the format's element size. */
 uint32_t mf_poison(enum mf_format format);
