@@ -395,12 +395,14 @@ static int add_ratio(void *context, int64_t class, const char *structure, double
 
 int mf_batch_check(struct mf_farm *f, struct mf_batch *b)
 {
-    int64_t open_goals, created_ms;
+    int64_t created_ms;
     int priority;
     bool open;
     _cleanup_(mf_freep) char *options = NULL;
-    int r = mf_store_goals_open(f->store, b->id, &open_goals);
-    if (r < 0 || open_goals > 0)
+    if (b->open_goals > 0)
+        return 0;
+    int r = mf_store_goals_open(f->store, b->id, &b->open_goals);
+    if (r < 0 || b->open_goals > 0)
         return r;
     r = mf_store_batch_get(f->store, b->id, &priority, &created_ms, &options, &open);
     if (r < 0 || !open)

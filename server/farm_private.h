@@ -23,6 +23,7 @@ struct mf_batch {
     struct mf_batch_options options;
     char *options_text;   /* JSON as stored */
     char *unit_options;   /* JSON as units carry it */
+    int64_t open_goals;   /* that have not ended; 0: none, or nobody counted yet */
     int64_t pinned_class; /* of which the revision below is known; 0: none */
     char pinned_revision[80];
 };

@@ -156,6 +156,8 @@ static int enter(struct mf_farm *f, struct mf_goal *g, enum mf_goal_state state,
         r = write_counters(f, g);
     if (r == 0)
         r = mf_store_goal_state(f->store, g->id, state, reason, f->wall_ms);
+    if (r == 0 && state >= MF_GOAL_DONE && g->batch->open_goals > 0)
+        g->batch->open_goals--;
     return r < 0 ? r : mf_event_goal(f, g, reason);
 }
 

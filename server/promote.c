@@ -225,8 +225,10 @@ int mf_promote_spare(struct mf_farm *f, int64_t batch)
     if (r < 0 || n == 0)
         return r;
     r = mf_batch_get(f, batch, &b);
-    if (r == 0)
-        r = mf_batch_check(f, b);
+    if (r < 0)
+        return r;
+    b->open_goals = 0; /* those ended behind its back: they are counted anew */
+    r = mf_batch_check(f, b);
     return r < 0 ? r : n;
 }
 
