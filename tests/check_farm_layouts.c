@@ -2,24 +2,19 @@
  * and races that say otherwise than the forecasts. Steps of either GEMM want their weight as row or as panel16, which makes four
  * layouts: by forecast, without 1.5 us of launches, "row, panel16" (49 us) goes before "row, row" (50), "panel16, panel16" (51) and
  * "panel16, row" (52), which has no place in the races. */
-#include "common/buf.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/json.h"
 #include "common/text.h"
 #include "fake_worker.h"
-#include "farm_process.h"
+#include "farm_harness.h"
 #include "mf_check.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
 
-#define BEAT_MS  20000
-#define LIMIT_MS 30000
+#define BEAT_MS 20000
 #define HEAD                                                                                    \
     "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
     "doweight_stage1\\n"
@@ -31,7 +26,7 @@
 #define PP "w1=panel16 w2=panel16"
 #define PR "w1=panel16 w2=row"
 
-static struct farm_process farm;
+static struct farm farm;
 static struct fake_worker worker;
 static void *zmq;
 
@@ -52,7 +47,10 @@ struct truth {
     double at_16, at_64;
 };
 
-static const struct truth *truths;
+/* clang-format off */
+/* The best of each token count is another layout's, and the forecasts' first loses over the ladder. */
+static const struct truth truths[] = {{RP, 1.2, 1.0}, {RR, 1.0, 1.1}, {PP, 1.1, 1.0}};
+/* clang-format on */
 
 static bool is_at(const cJSON *unit, const char *token)
 {
@@ -74,68 +72,33 @@ static double factor(const struct fake_worker *w, const cJSON *unit, const cJSON
         mf_say(layout + len, sizeof(layout) - len, "%s=%s", len ? " w2" : "w1",
                name[strlen(name) - 1] == '1' ? "panel16" : "row");
     }
-    for (int i = 0; truths[i].layout; i++) {
+    for (size_t i = 0; i < MF_ARRAY_LEN(truths); i++) {
         if (strcmp(truths[i].layout, layout) == 0)
             return is_at(unit, "16,") ? truths[i].at_16 : truths[i].at_64;
     }
     return 1;
 }
 
-static char *ask(const char *method, const char *path, const char *type, const char *body, int expected)
-{
-    int status = 0;
-    char *answer = farm_process_http(&farm, method, path, type, body, &status);
-    ck_assert_msg(status == expected, "%s %s: %d %s", method, path, status, answer ? answer : "");
-    return answer;
-}
-
-static cJSON *get(const char *path)
-{
-    _cleanup_(mf_freep) char *text = ask("GET", path, "", "", 200);
-    cJSON *json = mf_json_parse(text, strlen(text), 1u << 22);
-    ck_assert_ptr_nonnull(json);
-    return json;
-}
-
-static const char *text_of(const cJSON *json, const char *key)
-{
-    const char *text = "";
-    (void)mf_json_text(json, key, &text);
-    return text;
-}
-
-static double number_of(const cJSON *json, const char *key)
-{
-    double number = NAN;
-    (void)mf_json_double(json, key, &number);
-    return number;
-}
-
 static void greet(void)
 {
+    ck_assert_int_eq(fake_worker_greet(&worker, "[]", FARM_DEADLINE_MS), 0);
+}
+
+static void start(void)
+{
+    zmq = zmq_ctx_new();
+    farm_start(&farm, BEAT_MS);
+    ck_assert_int_eq(fake_worker_open(&worker, zmq, farm.hub, "w0"), 0);
     worker.us = us;
     worker.factor = factor;
     worker.n_variants = 2;
-    ck_assert_int_eq(fake_worker_hello(&worker, "[]"), 0);
-    _cleanup_(cJSON_Deletep) cJSON *welcome = fake_worker_await(&worker, MF_MESSAGE_WELCOME, LIMIT_MS);
-    ck_assert_ptr_nonnull(welcome);
-}
-
-static void start(const struct truth *of)
-{
-    truths = of;
-    farm = (struct farm_process){0};
-    zmq = zmq_ctx_new();
-    farm_process_start(&farm, BEAT_MS);
-    ck_assert_int_eq(fake_worker_open(&worker, zmq, farm.hub, "w0"), 0);
     greet();
 }
 
 static void stop(void)
 {
     fake_worker_close(&worker);
-    (void)farm_process_kill(&farm, SIGTERM);
-    farm_process_remove(&farm);
+    farm_stop(&farm);
     (void)zmq_ctx_term(zmq);
 }
 
@@ -146,40 +109,26 @@ static void submit(const char *options)
            "{\"name\":\"t\",\"csv\":\"" HEAD SHAPE("16")
                SHAPE("64") "\",\"options\":{\"regret\":\"none\"%s}}",
            options);
-    _cleanup_(mf_freep) char *answer = ask("POST", "/api/v1/batches", "application/json", body, 201);
+    free(farm_call(&farm, "POST", "/api/v1/batches", "application/json", body, 201));
 }
 
 static void answer_unit(const cJSON *unit)
 {
-    for (int k = 0; k < fake_unit_results(unit); k++)
-        ck_assert_int_eq(fake_worker_result(&worker, unit, k), 0);
+    ck_assert_int_eq(fake_worker_answer(&worker, unit), 0);
 }
 
 /* Answers what comes, and gives back the first race. */
 static cJSON *work_until_race(void)
 {
-    for (;;) {
-        ck_assert_int_eq(fake_worker_send(&worker, MF_MESSAGE_READY, "{\"credit\":1}"), 0);
-        cJSON *unit = fake_worker_await(&worker, MF_MESSAGE_UNIT, LIMIT_MS);
-        ck_assert_msg(unit, "no race comes");
-        if (strcmp(text_of(unit, "kind"), "race") == 0)
-            return unit;
-        answer_unit(unit);
-        cJSON_Delete(unit);
-    }
+    cJSON *unit = fake_worker_work_until(&worker, "race", FARM_DEADLINE_MS);
+    ck_assert_msg(unit, "no race comes");
+    return unit;
 }
 
-static cJSON *await_state(int goal, const char *state)
+static void work_and_race(void)
 {
-    char path[60];
-    mf_say(path, sizeof(path), "/api/v1/goals/%d", goal);
-    for (int64_t end = mf_now_ms() + LIMIT_MS;;) {
-        cJSON *json = get(path);
-        if (strcmp(text_of(json, "state"), state) == 0)
-            return json;
-        ck_assert_msg(mf_now_ms() < end, "goal %d is %s, not %s", goal, text_of(json, "state"), state);
-        cJSON_Delete(json);
-    }
+    _cleanup_(cJSON_Deletep) cJSON *unit = work_until_race();
+    answer_unit(unit);
 }
 
 /* Until the goal's race is in the books. */
@@ -187,8 +136,8 @@ static void await_race(int goal)
 {
     char path[60];
     mf_say(path, sizeof(path), "/api/v1/goals/%d/race", goal);
-    for (int64_t end = mf_now_ms() + LIMIT_MS;;) {
-        _cleanup_(cJSON_Deletep) cJSON *race = get(path);
+    for (int64_t end = mf_now_ms() + FARM_DEADLINE_MS;;) {
+        _cleanup_(cJSON_Deletep) cJSON *race = farm_get(&farm, path);
         if (cJSON_HasObjectItem(race, "winner"))
             return;
         ck_assert_int_lt(mf_now_ms(), end);
@@ -199,7 +148,7 @@ static const cJSON *layout_of(const cJSON *choice, const char *layout)
 {
     const cJSON *item;
     cJSON_ArrayForEach (item, mf_json_array(choice, "layouts")) {
-        if (strcmp(text_of(item, "layout"), layout) == 0)
+        if (strcmp(farm_text(item, "layout"), layout) == 0)
             return item;
     }
     ck_abort_msg("layout %s is not listed", layout);
@@ -207,18 +156,12 @@ static const cJSON *layout_of(const cJSON *choice, const char *layout)
 
 static void check_why(const cJSON *choice, const char *layout, const char *why)
 {
-    ck_assert_str_eq(text_of(layout_of(choice, layout), "reason"), why);
+    ck_assert_str_eq(farm_text(layout_of(choice, layout), "reason"), why);
 }
-
-/* clang-format off */
-/* The best of each token count is another layout's, and the forecasts' first loses over the ladder. */
-static const struct truth wrong_forecasts[] = {{RP, 1.2, 1.0}, {RR, 1.0, 1.1}, {PP, 1.1, 1.0}, {NULL, 0, 0}};
-/* clang-format on */
 
 /* _i: nothing else happens; the worker knows no groups; the coordinator is killed between the races. */
 START_TEST(races_choose)
 {
-    start(wrong_forecasts);
     worker.no_groups = _i == 1;
     submit("");
     for (int i = 0; i < 2; i++) {
@@ -226,14 +169,14 @@ START_TEST(races_choose)
         const cJSON *p;
         int n_of[3] = {0};
         cJSON_ArrayForEach (p, mf_json_array(unit, "pipelines"))
-            n_of[(int)number_of(p, "group")]++;
+            n_of[farm_number(p, "group")]++;
         ck_assert(n_of[0] >= 2 && n_of[1] >= 2 && n_of[2] >= 2);
         if (i == 1) { /* the first one waits for it */
-            _cleanup_(cJSON_Deletep) cJSON *batch = get("/api/v1/batches/1");
+            _cleanup_(cJSON_Deletep) cJSON *batch = farm_get(&farm, "/api/v1/batches/1");
             const cJSON *choice = mf_json_array(batch, "layouts")->child;
             ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(choice, "pending")));
-            _cleanup_(cJSON_Deletep) cJSON *first = get("/api/v1/goals/1");
-            ck_assert_str_eq(text_of(first, "state"), "racing");
+            _cleanup_(cJSON_Deletep) cJSON *first = farm_get(&farm, "/api/v1/goals/1");
+            ck_assert_str_eq(farm_text(first, "state"), "racing");
             ck_assert(cJSON_IsNull(cJSON_GetObjectItem(first, "config")));
             check_why(mf_json_object(first, "layout"), PR, "is not raced");
         }
@@ -241,16 +184,16 @@ START_TEST(races_choose)
         if (_i != 2 || i != 0)
             continue;
         await_race(1);
-        (void)farm_process_kill(&farm, SIGKILL);
-        farm_process_start(&farm, BEAT_MS);
+        farm_kill_daemon(&farm);
+        farm_start_daemon(&farm, BEAT_MS);
         greet();
     }
     for (int goal = 1; goal <= 2; goal++) {
-        _cleanup_(cJSON_Deletep) cJSON *json = await_state(goal, "done");
+        _cleanup_(cJSON_Deletep) cJSON *json = farm_wait_goal(&farm, goal, "done");
         const cJSON *config = mf_json_object(json, "config"), *choice = mf_json_object(json, "layout");
-        ck_assert_double_eq_tol(number_of(config, "us"), goal == 1 ? 50 : 55, 0.01);
-        ck_assert_str_eq(text_of(choice, "layout"), RR);
-        ck_assert_str_eq(text_of(choice, "by"), "race");
+        ck_assert_double_eq_tol(farm_double(config, "us"), goal == 1 ? 50 : 55, 0.01);
+        ck_assert_str_eq(farm_text(choice, "layout"), RR);
+        ck_assert_str_eq(farm_text(choice, "by"), "race");
         ck_assert(!cJSON_IsTrue(cJSON_GetObjectItem(choice, "pending")));
         check_why(choice, RR, "won over the ladder: 105.0 us in sum at 2 token counts, raced");
         check_why(choice, RP, "lost over the ladder: 107.8 us against 105.0 us of " RR ", raced");
@@ -258,54 +201,47 @@ START_TEST(races_choose)
         check_why(choice, PR,
                   "was not raced: 107.0 us against 101.0 us of " RP " over the ladder, by forecast");
         const cJSON *provenance = mf_json_object(config, "provenance");
-        ck_assert_str_eq(text_of(provenance, "layout_by"), "race");
-        ck_assert_str_eq(text_of(provenance, "layout_why"),
+        ck_assert_str_eq(farm_text(provenance, "layout_by"), "race");
+        ck_assert_str_eq(farm_text(provenance, "layout_why"),
                          "won over the ladder: 105.0 us in sum at 2 token counts, raced");
-        ck_assert_str_eq(text_of(provenance, "worker"), "w0");
+        ck_assert_str_eq(farm_text(provenance, "worker"), "w0");
     }
     _cleanup_(mf_freep) char *csv =
-        ask("GET", "/api/v1/export/tuned_fmoe.csv?simulated=1&batch=1", "", "", 200);
+        farm_call(&farm, "GET", "/api/v1/export/tuned_fmoe.csv?simulated=1&batch=1", "", "", 200);
     int n = 0;
     for (const char *at = csv; (at = strstr(at, "sne_m16_0|fake:tne_m16_0")) != NULL; at++)
         n++;
     ck_assert_msg(n == 2 && !strstr(csv, "panel16"), "%s", csv);
-    stop();
 }
 END_TEST
 
 /* A step that is wrong in the second race takes two layouts out of it: the one that is left serves every goal. */
 START_TEST(a_layout_that_dies)
 {
-    start(wrong_forecasts);
     submit("");
-    for (int i = 0; i < 2; i++) {
-        _cleanup_(cJSON_Deletep) cJSON *unit = work_until_race();
-        answer_unit(unit);
-        worker.wrong = "sne_m16_0";
-    }
-    worker.wrong = NULL;
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(2, "done");
+    work_and_race();
+    worker.wrong = "sne_m16_0";
+    work_and_race();
+    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 2, "done");
     const cJSON *choice = mf_json_object(goal, "layout");
     /* block_m 32 still runs, 15 us slower */
-    ck_assert_str_eq(text_of(choice, "layout"), PP);
+    ck_assert_str_eq(farm_text(choice, "layout"), PP);
     check_why(choice, PP, "won over the ladder: 107.1 us in sum at 2 token counts, raced");
-    stop();
 }
 END_TEST
 
 /* clang-format off */
 static const struct {
-    const char *options, *by, *layout, *why, *other; /* other: why not PR */
-    int n_groups;
+    const char *options, *by, *layout;
+    const char *asked, *why; /* the sentence of a layout */
 } others[] = {
-    {",\"layout\":\"free\"", "free", "free", NULL, "is one of those that each token count chose from (layout=free)", 1},
-    {",\"layout\":\"" PP "\"", "given", PP, "is where the weights lie already (layout)", NULL, 1},
+    {",\"layout\":\"free\"", "free", "free", PR, "is one of those that each token count chose from (layout=free)"},
+    {",\"layout\":\"" PP "\"", "given", PP, PP, "is where the weights lie already (layout)"},
 };
 /* clang-format on */
 
 START_TEST(nothing_is_in_question)
 {
-    start(wrong_forecasts);
     submit(others[_i].options);
     for (int i = 0; i < 2; i++) {
         _cleanup_(cJSON_Deletep) cJSON *unit = work_until_race();
@@ -314,51 +250,29 @@ START_TEST(nothing_is_in_question)
             ck_assert(!cJSON_HasObjectItem(p, "group"));
         answer_unit(unit);
     }
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(2, "done");
+    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 2, "done");
     const cJSON *choice = mf_json_object(goal, "layout");
-    ck_assert_str_eq(text_of(choice, "by"), others[_i].by);
-    ck_assert_str_eq(text_of(choice, "layout"), others[_i].layout);
-    if (others[_i].why)
-        check_why(choice, PP, others[_i].why);
-    if (others[_i].other)
-        check_why(choice, PR, others[_i].other);
-    stop();
+    ck_assert_str_eq(farm_text(choice, "by"), others[_i].by);
+    ck_assert_str_eq(farm_text(choice, "layout"), others[_i].layout);
+    check_why(choice, others[_i].asked, others[_i].why);
 }
 END_TEST
 
 /* A goal that fails in its race, or cannot be raced, is waited for no longer. */
 START_TEST(a_goal_that_fails)
 {
-    start(wrong_forecasts);
     submit("");
-    for (int i = 0; i < 2; i++) {
+    work_and_race();
+    for (int attempt = 0; attempt < 3; attempt++) {
         _cleanup_(cJSON_Deletep) cJSON *unit = work_until_race();
-        if (i == 0) {
-            answer_unit(unit);
-            continue;
-        }
-        truths = wrong_forecasts;
-        for (int again = 0; again < 3; again++) {
-            int64_t key[3] = {0};
-            static const char *const names[] = {"unit", "attempt", "epoch"};
-            _cleanup_(cJSON_Deletep) cJSON *next = again ? work_until_race() : cJSON_Duplicate(unit, true);
-            for (int k = 0; k < 3; k++)
-                ck_assert_int_eq(mf_json_i64(next, names[k], 1, INT64_MAX, &key[k]), 0);
-            ck_assert_int_eq(
-                fake_worker_send(&worker, MF_MESSAGE_RESULT,
-                                 "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64
-                                 ",\"seq\":1,\"status\":\"no_memory\",\"reason\":\"no room\",\"last\":true}",
-                                 key[0], key[1], key[2]),
-                0);
-        }
+        ck_assert_int_eq(fake_worker_fail(&worker, unit, "no_memory", "no room"), 0);
     }
-    _cleanup_(cJSON_Deletep) cJSON *failed = await_state(2, "failed");
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
+    cJSON_Delete(farm_wait_goal(&farm, 2, "failed"));
+    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 1, "done");
     check_why(mf_json_object(goal, "layout"), RR,
               "won over the ladder: 50.0 us in sum at 1 token counts, raced");
-    _cleanup_(cJSON_Deletep) cJSON *batch = get("/api/v1/batches/1");
-    ck_assert_str_eq(text_of(batch, "state"), "done");
-    stop();
+    _cleanup_(cJSON_Deletep) cJSON *batch = farm_get(&farm, "/api/v1/batches/1");
+    ck_assert_str_eq(farm_text(batch, "state"), "done");
 }
 END_TEST
 
@@ -367,6 +281,7 @@ int main(void)
     Suite *suite = suite_create("farm_layouts");
     TCase *c = tcase_create("farm_layouts");
     tcase_set_timeout(c, 120);
+    tcase_add_checked_fixture(c, start, stop);
     tcase_add_loop_test(c, races_choose, 0, 3);
     tcase_add_test(c, a_layout_that_dies);
     tcase_add_loop_test(c, nothing_is_in_question, 0, MF_ARRAY_LEN(others));

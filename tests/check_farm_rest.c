@@ -398,18 +398,6 @@ static void start_slow_races(void)
     farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&regret=none"));
 }
 
-static void await_comparing(int goal)
-{
-    char path[64];
-    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d", goal);
-    for (int64_t until = mf_now_ms() + FARM_DEADLINE_MS;;) {
-        _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
-        if (json && strcmp(farm_text(json, "state"), "comparing") == 0)
-            return;
-        ck_assert_msg(mf_now_ms() < until && strcmp(farm_text(json, "state"), "done") != 0, "never compared");
-    }
-}
-
 /* A known row that is a good deal slower is replaced, on the word of both devices, whoever dies meanwhile. _i: nobody, the
  * coordinator, both runners. */
 START_TEST(a_slow_row_is_replaced)
@@ -421,7 +409,7 @@ START_TEST(a_slow_row_is_replaced)
     write_baseline(first, 1.055, 4, &baseline);
     int batch = submit_over(baseline.data);
     mf_buf_release(&baseline);
-    await_comparing(2);
+    cJSON_Delete(farm_wait_goal(&farm, 2, "comparing"));
     if (_i == 1) {
         farm_kill_daemon(&farm);
         farm_start_daemon(&farm, CALM_MS);

@@ -9,18 +9,14 @@
 #include "common/json.h"
 #include "common/text.h"
 #include "fake_worker.h"
-#include "farm_process.h"
+#include "farm_harness.h"
 #include "mf_check.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
 
-#define BEAT_MS  20000
-#define LIMIT_MS 30000
+#define BEAT_MS 20000
 #define HEAD                                                                                    \
     "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
     "doweight_stage1"
@@ -35,7 +31,7 @@
 #define KNOWN        "sne_m16_2"
 #define KNOWN_ROW    "fake:sort_m16|fake:" KNOWN "|fake:tne_m16_0"
 
-static struct farm_process farm;
+static struct farm farm;
 static struct fake_worker workers[2];
 static double known_us[2], winner_us[2]; /* first stages, by worker */
 static void *zmq;
@@ -54,56 +50,54 @@ static double us(const struct fake_worker *w, const char *name)
 
 static void greet(int i, const char *running)
 {
-    workers[i].us = us;
-    ck_assert_int_eq(fake_worker_hello(&workers[i], running), 0);
-    _cleanup_(cJSON_Deletep) cJSON *welcome = fake_worker_await(&workers[i], MF_MESSAGE_WELCOME, LIMIT_MS);
-    ck_assert_ptr_nonnull(welcome);
+    ck_assert_int_eq(fake_worker_greet(&workers[i], running, FARM_DEADLINE_MS), 0);
 }
 
-static void join(int i)
+/* model: "m", as the first one's; else its results are of no use to the others. */
+static void join(int i, const char *model)
 {
     ck_assert_int_eq(fake_worker_open(&workers[i], zmq, farm.hub, i ? "w1" : "w0"), 0);
+    workers[i].us = us;
+    workers[i].model = model;
     greet(i, "[]");
 }
 
 static void credit(int i)
 {
-    ck_assert_int_eq(fake_worker_send(&workers[i], MF_MESSAGE_READY, "{\"credit\":1}"), 0);
+    ck_assert_int_eq(fake_worker_ready(&workers[i]), 0);
 }
 
-static void start(double known)
+static void known_takes(double us_of_both)
 {
-    farm = (struct farm_process){0};
+    known_us[0] = known_us[1] = us_of_both;
+}
+
+/* A farm with the first worker, for which the winner is clearly faster than the known row. */
+static void start(void)
+{
     zmq = zmq_ctx_new();
-    farm_process_start(&farm, BEAT_MS);
+    farm_start(&farm, BEAT_MS);
     winner_us[0] = winner_us[1] = 20;
-    known_us[0] = known_us[1] = known;
-    join(0);
+    known_takes(29);
+    join(0, "m");
 }
 
 static void stop(void)
 {
     fake_worker_close(&workers[0]);
     fake_worker_close(&workers[1]);
-    (void)farm_process_kill(&farm, SIGTERM);
-    farm_process_remove(&farm);
+    farm_stop(&farm);
     (void)zmq_ctx_term(zmq);
 }
 
-static char *ask(const char *method, const char *path, const char *type, const char *body, int expected)
+static char *get(const char *path)
 {
-    int status = 0;
-    char *answer = farm_process_http(&farm, method, path, type, body, &status);
-    ck_assert_msg(status == expected, "%s %s: %d %s", method, path, status, answer ? answer : "");
-    return answer;
+    return farm_call(&farm, "GET", path, "", "", 200);
 }
 
-static cJSON *get(const char *path)
+static void post(const char *path)
 {
-    _cleanup_(mf_freep) char *text = ask("GET", path, "", "", 200);
-    cJSON *json = mf_json_parse(text, strlen(text), 1u << 22);
-    ck_assert_ptr_nonnull(json);
-    return json;
+    free(farm_call(&farm, "POST", path, "", "", 200));
 }
 
 /* The answer. shapes: rows, each with its line end as JSON has it; baseline: the pipeline cell of its row; NULL: none. */
@@ -123,7 +117,7 @@ static char *hand_in(const char *shapes, const char *baseline, const char *optio
         (void)mf_buf_addf(&body, ",\"baseline\":%s", quoted);
     }
     (void)mf_buf_adds(&body, "}");
-    char *answer = ask("POST", "/api/v1/batches", "application/json", body.data, 201);
+    char *answer = farm_call(&farm, "POST", "/api/v1/batches", "application/json", body.data, 201);
     mf_buf_release(&body);
     return answer;
 }
@@ -135,29 +129,15 @@ static void submit(const char *baseline, const char *options)
 
 static void answer_unit(int i, const cJSON *unit)
 {
-    for (int k = 0; k < fake_unit_results(unit); k++)
-        ck_assert_int_eq(fake_worker_result(&workers[i], unit, k), 0);
-}
-
-static const char *kind_of(const cJSON *unit)
-{
-    const char *kind = "";
-    (void)mf_json_text(unit, "kind", &kind);
-    return kind;
+    ck_assert_int_eq(fake_worker_answer(&workers[i], unit), 0);
 }
 
 /* Answers what comes to worker i, and gives back the first unit of that kind. */
 static cJSON *work_until(int i, const char *kind)
 {
-    for (;;) {
-        credit(i);
-        cJSON *unit = fake_worker_await(&workers[i], MF_MESSAGE_UNIT, LIMIT_MS);
-        ck_assert_msg(unit, "no unit of kind %s comes to w%d", kind, i);
-        if (strcmp(kind_of(unit), kind) == 0)
-            return unit;
-        answer_unit(i, unit);
-        cJSON_Delete(unit);
-    }
+    cJSON *unit = fake_worker_work_until(&workers[i], kind, FARM_DEADLINE_MS);
+    ck_assert_msg(unit, "no unit of kind %s comes to w%d", kind, i);
+    return unit;
 }
 
 static void work_and_answer(int i, const char *kind)
@@ -166,34 +146,23 @@ static void work_and_answer(int i, const char *kind)
     answer_unit(i, unit);
 }
 
-/* The goal, when it has come to that state. */
-static cJSON *await_state(int goal, const char *state)
+static const cJSON *promotion_of(const cJSON *goal)
 {
-    char path[60];
-    mf_say(path, sizeof(path), "/api/v1/goals/%d", goal);
-    for (int64_t end = mf_now_ms() + LIMIT_MS;;) {
-        cJSON *json = get(path);
-        const char *now = "";
-        (void)mf_json_text(json, "state", &now);
-        if (strcmp(now, state) == 0)
-            return json;
-        ck_assert_msg(mf_now_ms() < end, "goal %d is %s, not %s", goal, now, state);
-        cJSON_Delete(json);
-    }
+    return mf_json_object(goal, "promotion");
 }
 
 /* Answers goal 1's probes, until each of its steps is measured. */
 static void probe_all(void)
 {
-    int64_t answered = 0, measured = 0, steps = 1;
+    int answered = 0, measured = 0, steps = 1;
     while (measured < steps) {
         _cleanup_(cJSON_Deletep) cJSON *unit = work_until(0, "probe");
         answered += fake_unit_results(unit);
         answer_unit(0, unit);
-        for (int64_t end = mf_now_ms() + LIMIT_MS; measured < answered;) {
-            _cleanup_(cJSON_Deletep) cJSON *goal = get("/api/v1/goals/1");
-            (void)mf_json_i64(goal, "measured", 0, INT64_MAX, &measured);
-            (void)mf_json_i64(goal, "steps", 0, INT64_MAX, &steps);
+        for (int64_t end = mf_now_ms() + FARM_DEADLINE_MS; measured < answered;) {
+            _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, "/api/v1/goals/1");
+            measured = farm_number(goal, "measured");
+            steps = farm_number(goal, "steps");
             ck_assert_int_lt(mf_now_ms(), end);
         }
     }
@@ -202,29 +171,30 @@ static void probe_all(void)
 /* Until so many devices have compared in goal 1. */
 static void await_devices(int n)
 {
-    for (int64_t end = mf_now_ms() + LIMIT_MS;;) {
-        _cleanup_(cJSON_Deletep) cJSON *goal = get("/api/v1/goals/1");
-        if (cJSON_GetArraySize(mf_json_array(mf_json_object(goal, "promotion"), "devices")) >= n)
+    for (int64_t end = mf_now_ms() + FARM_DEADLINE_MS;;) {
+        _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, "/api/v1/goals/1");
+        if (cJSON_GetArraySize(mf_json_array(promotion_of(goal), "devices")) >= n)
             return;
         ck_assert_int_lt(mf_now_ms(), end);
     }
 }
 
-static const char *text_of(const cJSON *json, const char *key)
-{
-    const char *text = "";
-    (void)mf_json_text(json, key, &text);
-    return text;
-}
-
+/* reasons: what the sentence has, up to NULL. */
 static void check_decision(const cJSON *goal, const char *decision, const char *const *reasons)
 {
-    const cJSON *promotion = mf_json_object(goal, "promotion");
-    const char *reason = text_of(promotion, "reason");
-    ck_assert_msg(strcmp(text_of(promotion, "decision"), decision) == 0, "%s, not %s: %s",
-                  text_of(promotion, "decision"), decision, reason);
-    for (int i = 0; i < 3 && reasons[i]; i++)
-        ck_assert_msg(strstr(reason, reasons[i]), "'%s' is not in: %s", reasons[i], reason);
+    const char *decided = farm_text(promotion_of(goal), "decision"),
+               *reason = farm_text(promotion_of(goal), "reason");
+    ck_assert_msg(strcmp(decided, decision) == 0, "%s, not %s: %s", decided, decision, reason);
+    for (; *reasons; reasons++)
+        ck_assert_msg(strstr(reason, *reasons), "'%s' is not in: %s", *reasons, reason);
+}
+#define REASONS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+/* The same of a goal, when it has come to that state. */
+static void check_goal(int goal, const char *state, const char *decision, const char *const *reasons)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = farm_wait_goal(&farm, goal, state);
+    check_decision(json, decision, reasons);
 }
 
 /* The exported row is the one that stands, with the time that it was measured at. */
@@ -232,7 +202,7 @@ static void check_export(int batch, const char *step, double expected_us)
 {
     char path[100], field[40];
     mf_say(path, sizeof(path), "/api/v1/export/tuned_fmoe.csv?simulated=1&batch=%d", batch);
-    _cleanup_(mf_freep) char *csv = ask("GET", path, "", "", 200);
+    _cleanup_(mf_freep) char *csv = get(path);
     if (!step) {
         ck_assert_msg(!strstr(csv, "gfx942,304"), "%s", csv);
         return;
@@ -249,7 +219,7 @@ static const struct {
     double winner2;     /* of the winner on the second, where KNOWN takes what it takes on the first; 0: there is none */
     const char *baseline, *wrong, *crash;
     int n_compare;      /* units on the first device */
-    const char *decision, *reasons[3];
+    const char *decision, *reasons[3]; /* up to NULL */
     const char *stands; /* of the exported row; NULL: none is */
     double us;
 } cases[] = {
@@ -280,7 +250,7 @@ static void check_merge(const char *stands, const char *decision, const char *ba
     mf_say(csv, sizeof(csv), "%s,model,routing,provenance\n%s%s,m,uniform,moefarm:race\n", BASELINE_HEAD,
            BASELINE_ROW, baseline);
     _cleanup_(mf_freep) char *answer =
-        ask("POST", "/api/v1/export/merge?simulated=1&batch=1", "text/csv", csv, 200);
+        farm_call(&farm, "POST", "/api/v1/export/merge?simulated=1&batch=1", "text/csv", csv, 200);
     bool promoted = strcmp(decision, "promoted") == 0;
     ck_assert_msg((strstr(answer, "promoted over the known row") != NULL) == promoted, "%s", answer);
     ck_assert_msg((strstr(answer, "moefarm:promoted") != NULL) == promoted, "%s", answer);
@@ -289,10 +259,10 @@ static void check_merge(const char *stands, const char *decision, const char *ba
 
 START_TEST(decides)
 {
-    start(cases[_i].known);
+    known_takes(cases[_i].known);
     if (cases[_i].winner2 > 0) {
         winner_us[1] = cases[_i].winner2;
-        join(1);
+        join(1, "m");
     }
     submit(cases[_i].baseline, "");
     work_and_answer(0, "race");
@@ -305,34 +275,30 @@ START_TEST(decides)
         credit(0); /* it has credit, and does not get what is another device's */
         work_and_answer(1, "compare");
     }
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
+    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 1, "done");
     check_decision(goal, cases[_i].decision, cases[_i].reasons);
-    ck_assert_str_eq(text_of(mf_json_object(goal, "promotion"), "source"), "line 2 of the baseline");
+    ck_assert_str_eq(farm_text(promotion_of(goal), "source"), "line 2 of the baseline");
     check_export(1, cases[_i].stands, cases[_i].us);
     check_merge(cases[_i].stands, cases[_i].decision, cases[_i].baseline);
-    _cleanup_(mf_freep) char *left = ask("GET", "/api/v1/export/left_out?simulated=1", "", "", 200);
+    _cleanup_(mf_freep) char *left = get("/api/v1/export/left_out?simulated=1");
     ck_assert_msg(!strstr(left, "names no pipeline"), "%s", left);
-    stop();
 }
 END_TEST
 
 /* Goal 1's known row is a row of AITER's: it stays, and nothing of the goal was ever measured. */
 static void check_spared(void)
 {
-    static const char *const reasons[] = {"names no pipeline", "it stays", NULL};
-    int64_t steps = -1;
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
-    const cJSON *promotion = mf_json_object(goal, "promotion");
-    check_decision(goal, "undecided", reasons);
-    ck_assert_str_eq(text_of(promotion, "source"), "line 2 of the baseline");
+    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 1, "done");
+    const cJSON *promotion = promotion_of(goal);
+    check_decision(goal, "undecided", REASONS("names no pipeline", "it stays"));
+    ck_assert_str_eq(farm_text(promotion, "source"), "line 2 of the baseline");
     ck_assert(cJSON_IsNull(cJSON_GetObjectItem(promotion, "new")));
     ck_assert(cJSON_IsNull(cJSON_GetObjectItem(promotion, "new_us")));
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(promotion, "names")), 0);
-    (void)mf_json_i64(goal, "steps", 0, INT64_MAX, &steps);
-    ck_assert_int_eq(steps, 0);
+    ck_assert_int_eq(farm_number(goal, "steps"), 0);
     check_export(1, NULL, 0);
     check_merge(NULL, "undecided", "");
-    _cleanup_(mf_freep) char *left = ask("GET", "/api/v1/export/left_out?simulated=1", "", "", 200);
+    _cleanup_(mf_freep) char *left = get("/api/v1/export/left_out?simulated=1");
     ck_assert_msg(strstr(left, "names no pipeline"), "%s", left);
 }
 
@@ -340,221 +306,171 @@ static void check_spared(void)
  * of its class is there; the batch names the class, and none is; it names none, and the first worker to come is of it. */
 START_TEST(a_row_of_somebody_elses_is_decided_at_once)
 {
-    start(29);
     if (_i > 0) {
-        (void)farm_process_kill(&farm, SIGTERM);
-        farm_process_start(&farm, BEAT_MS);
+        ck_assert_int_eq(farm_end(&farm.daemon), 0);
+        farm_start_daemon(&farm, BEAT_MS);
     }
     _cleanup_(mf_freep) char *answer = hand_in(SHAPE "\\n", "", _i == 1 ? ",\"classes\":\"gfx942/304\"" : "");
     ck_assert_msg((strstr(answer, "\"undecided\":1") != NULL) == (_i < 2), "%s", answer);
     ck_assert_msg(strstr(answer, "names no pipeline, only a,") && strstr(answer, "it stays"), "%s", answer);
     if (_i == 2)
-        join(1);
+        join(1, "m");
     check_spared();
-    _cleanup_(cJSON_Deletep) cJSON *batch = get("/api/v1/batches/1");
-    ck_assert_str_eq(text_of(batch, "state"), "done");
+    _cleanup_(cJSON_Deletep) cJSON *batch = farm_get(&farm, "/api/v1/batches/1");
+    ck_assert_str_eq(farm_text(batch, "state"), "done");
     /* Another batch's work is what comes next */
     if (_i == 0) {
         submit(NULL, "");
         work_and_answer(0, "race");
-        _cleanup_(cJSON_Deletep) cJSON *done = await_state(2, "done");
+        cJSON_Delete(farm_wait_goal(&farm, 2, "done"));
         check_export(2, WINNER, 60.6);
     }
-    stop();
 }
 END_TEST
 
 /* Of a ladder with such a row the others are tuned, and do not wait for it. */
 START_TEST(the_rest_of_its_layer_goes_on)
 {
-    static const char *const reasons[] = {"nothing is known", NULL};
-    start(29);
     _cleanup_(mf_freep) char *answer = hand_in(SHAPE "\\n" SHAPE_OF(32) "\\n", "", "");
     work_and_answer(0, "race");
-    _cleanup_(cJSON_Deletep) cJSON *other = await_state(2, "done");
-    check_decision(other, "promoted", reasons);
-    _cleanup_(cJSON_Deletep) cJSON *spared = await_state(1, "done");
-    check_decision(spared, "undecided", (const char *[]){"names no pipeline", NULL});
+    check_goal(2, "done", "promoted", REASONS("nothing is known"));
+    check_goal(1, "done", "undecided", REASONS("names no pipeline"));
     check_export(1, WINNER, 60.6);
-    stop();
 }
 END_TEST
 
 /* Who only asks what would be tried is told that. */
 START_TEST(an_enumeration_decides_nothing)
 {
-    start(29);
     _cleanup_(mf_freep) char *answer = hand_in(SHAPE "\\n", "", ",\"search\":\"enumerate\"");
     ck_assert_msg(strstr(answer, "names no pipeline"), "%s", answer);
     credit(0);
-    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&workers[0], MF_MESSAGE_UNIT, LIMIT_MS);
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&workers[0], MF_MESSAGE_UNIT, FARM_DEADLINE_MS);
     answer_unit(0, unit);
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
-    ck_assert_msg(strstr(text_of(goal, "reason"), "steps would be tried"), "%s", text_of(goal, "reason"));
+    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 1, "done");
+    ck_assert_msg(strstr(farm_text(goal, "reason"), "steps would be tried"), "%s", farm_text(goal, "reason"));
     ck_assert(cJSON_IsNull(cJSON_GetObjectItem(goal, "promotion")));
-    stop();
 }
 END_TEST
 
 /* A row that was kept is not the row of the race that it lost: samples, spread and provenance are of the comparison. */
 START_TEST(a_kept_row_says_where_its_time_is_from)
 {
-    start(20.6);
+    known_takes(20.6);
     submit(KNOWN_ROW, "");
     work_and_answer(0, "compare");
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
-    const cJSON *config = mf_json_object(goal, "config"), *promotion = mf_json_object(goal, "promotion");
+    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 1, "done");
+    const cJSON *config = mf_json_object(goal, "config"), *promotion = promotion_of(goal);
     const cJSON *device = cJSON_GetArrayItem(mf_json_array(promotion, "devices"), 0);
-    double mid = 0, n = 0;
-    ck_assert_str_eq(text_of(mf_json_object(config, "provenance"), "method"), "compare");
-    ck_assert_int_eq(mf_json_double(device, "mid", &mid), 0);
-    ck_assert_int_eq(mf_json_double(device, "n", &n), 0);
-    ck_assert_double_eq_tol(mid, 60 / 60.6 - 1, 1e-3);
-    ck_assert_double_eq(n, 20);
-    ck_assert_str_eq(text_of(device, "verdict"), "SAME");
+    ck_assert_str_eq(farm_text(mf_json_object(config, "provenance"), "method"), "compare");
+    ck_assert_double_eq_tol(farm_double(device, "mid"), 60 / 60.6 - 1, 1e-3);
+    ck_assert_int_eq(farm_number(device, "n"), 20);
+    ck_assert_str_eq(farm_text(device, "verdict"), "SAME");
     /* The new one was too little faster, but faster: it is no tie */
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(config, "ties")), 0);
-    _cleanup_(mf_freep) char *csv = ask("GET", "/api/v1/export/tuned_fmoe.csv?simulated=1", "", "", 200);
+    _cleanup_(mf_freep) char *csv = get("/api/v1/export/tuned_fmoe.csv?simulated=1");
     ck_assert_msg(strstr(csv, ",20,0.5000,moefarm:race"), "%s", csv);
-    stop();
 }
 END_TEST
 
 /* One that the samples do not tell from the new one is its tie. */
 START_TEST(a_row_as_fast_is_kept_as_a_tie)
 {
-    start(20);
+    known_takes(20);
     submit(KNOWN_ROW, "");
     work_and_answer(0, "compare");
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
-    check_decision(goal, "kept", (const char *[]){"SAME on w0, +0.0%", NULL});
+    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 1, "done");
+    check_decision(goal, "kept", REASONS("SAME on w0, +0.0%"));
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(mf_json_object(goal, "config"), "ties")), 1);
-    stop();
 }
 END_TEST
 
 /* Without a baseline it is the farm's own row, and a rerun of the same kernels changes no row. */
 START_TEST(a_rerun_keeps_its_rows)
 {
-    static const char *const own[] = {"won by the known row", NULL},
-                             *const beaten[] = {"FASTER on w0", "no other device", NULL},
-                             *const first[] = {"nothing is known", NULL};
-    start(29);
     submit(NULL, ",\"promote\":\"improved\"");
     work_and_answer(0, "race");
-    _cleanup_(cJSON_Deletep) cJSON *one = await_state(1, "done");
-    check_decision(one, "promoted", first);
+    check_goal(1, "done", "promoted", REASONS("nothing is known"));
     submit(NULL, ",\"promote\":\"improved\"");
     work_and_answer(0, "race");
-    _cleanup_(cJSON_Deletep) cJSON *two = await_state(2, "done");
-    check_decision(two, "kept", own);
-    ck_assert_str_eq(text_of(mf_json_object(two, "promotion"), "source"), "batch 1");
+    _cleanup_(cJSON_Deletep) cJSON *two = farm_wait_goal(&farm, 2, "done");
+    check_decision(two, "kept", REASONS("won by the known row"));
+    ck_assert_str_eq(farm_text(promotion_of(two), "source"), "batch 1");
     check_export(2, WINNER, 60.6);
     /* Another kernel that is 10% faster beats it; one that is 1% faster does not, whose batch then stands for the next */
     known_us[0] = 14;
     submit(NULL, ",\"promote\":\"improved\"");
     work_and_answer(0, "compare");
-    _cleanup_(cJSON_Deletep) cJSON *three = await_state(3, "done");
-    check_decision(three, "promoted", beaten);
+    check_goal(3, "done", "promoted", REASONS("FASTER on w0", "no other device"));
     known_us[0] = 20.6;
     submit(NULL, ",\"promote\":\"improved\",\"min_effect\":0.05");
     work_and_answer(0, "compare");
-    _cleanup_(cJSON_Deletep) cJSON *four = await_state(4, "done");
-    check_decision(four, "kept", (const char *[]){"SAME on w0", "5% less", NULL});
+    check_goal(4, "done", "kept", REASONS("SAME on w0", "5% less"));
     check_export(4, KNOWN, 61.206);
     /* And where every row is to be replaced, it is */
     submit(NULL, "");
     work_and_answer(0, "race");
-    _cleanup_(cJSON_Deletep) cJSON *five = await_state(5, "done");
+    _cleanup_(cJSON_Deletep) cJSON *five = farm_wait_goal(&farm, 5, "done");
     ck_assert(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(five, "promotion")));
     check_export(5, WINNER, 60.6);
-    stop();
 }
 END_TEST
-
-static void drain(int worker)
-{
-    char path[60];
-    mf_say(path, sizeof(path), "/api/v1/workers/%d/drain", worker + 1);
-    _cleanup_(mf_freep) char *answer = ask("POST", path, "", "", 200);
-}
 
 /* _i: whether it is drained while it is to compare, or is of another model of the class and never asked. */
 START_TEST(a_second_device_that_does_not_count)
 {
-    static const char *const reasons[2][3] = {{"FASTER on w0", "no other device"},
-                                              {"FASTER on w0", "no other device"}};
-    start(29);
-    ck_assert_int_eq(fake_worker_open(&workers[1], zmq, farm.hub, "w1"), 0);
-    if (_i)
-        workers[1].model = "other";
-    greet(1, "[]");
+    join(1, _i ? "other" : "m");
     submit(KNOWN_ROW, "");
     work_and_answer(0, "compare");
     credit(0);
     if (!_i) {
-        _cleanup_(cJSON_Deletep) cJSON *waits = await_state(1, "comparing");
+        cJSON_Delete(farm_wait_goal(&farm, 1, "comparing"));
         check_export(1, NULL, 0); /* nobody's row yet */
-        drain(1);
+        post("/api/v1/workers/2/drain");
     }
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
-    check_decision(goal, "promoted", reasons[_i]);
-    stop();
+    check_goal(1, "done", "promoted", REASONS("FASTER on w0", "no other device"));
 }
 END_TEST
 
 /* A step whose time cannot be has no place in a new row. The known row that has it is judged by its own time. */
 START_TEST(a_step_that_was_timed_badly)
 {
-    static const char *const reasons[] = {"SAME on w0", NULL};
-    start(0.5); /* beyond the peak of its device */
+    known_takes(0.5); /* beyond the peak of its device */
     submit(KNOWN_ROW, "");
     _cleanup_(cJSON_Deletep) cJSON *race = work_until(0, "race");
-    _cleanup_(mf_freep) char *steps = ask("GET", "/api/v1/goals/1/steps?status=implausible", "", "", 200);
+    _cleanup_(mf_freep) char *steps = get("/api/v1/goals/1/steps?status=implausible");
     ck_assert_msg(strstr(steps, KNOWN), "%s", steps);
     known_us[0] = 20.6;
     answer_unit(0, race);
     work_and_answer(0, "compare");
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
-    check_decision(goal, "kept", reasons);
+    check_goal(1, "done", "kept", REASONS("SAME on w0"));
     check_export(1, KNOWN, 61.206);
-    stop();
 }
 END_TEST
 
 /* One worker measures all of a shape: but what another device says is another's. */
 START_TEST(a_grouped_shape_asks_another_device_too)
 {
-    static const char *const reasons[] = {"FASTER on w0", "FASTER on w1", NULL};
-    start(29);
-    join(1);
+    join(1, "m");
     submit(KNOWN_ROW, ",\"shape_grouped\":1");
     work_and_answer(0, "compare");
     credit(0);
     work_and_answer(1, "compare");
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
-    check_decision(goal, "promoted", reasons);
-    stop();
+    check_goal(1, "done", "promoted", REASONS("FASTER on w0", "FASTER on w1"));
 }
 END_TEST
 
 /* A unit that another worker should try again is no other's where there is no other of its model: it is not waited for. */
 START_TEST(a_retry_that_no_other_may_take)
 {
-    static const char *const reasons[] = {"does not run", NULL};
-    start(29);
-    ck_assert_int_eq(fake_worker_open(&workers[1], zmq, farm.hub, "w1"), 0);
-    workers[1].model = "other";
-    greet(1, "[]");
+    join(1, "other");
     submit(KNOWN_ROW, "");
     workers[0].crash = KNOWN;
     _cleanup_(cJSON_Deletep) cJSON *unit = work_until(0, "compare");
     credit(1);
     answer_unit(0, unit);
     work_and_answer(0, "compare");
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
-    check_decision(goal, "promoted", reasons);
-    stop();
+    check_goal(1, "done", "promoted", REASONS("does not run"));
 }
 END_TEST
 
@@ -562,11 +478,8 @@ END_TEST
  * for which it must not stand in. */
 START_TEST(a_coordinator_that_is_killed_goes_on)
 {
-    static const char *const reasons[] = {"FASTER on w0", "FASTER on w1", NULL};
-    char running[120];
-    int64_t key[3] = {0};
-    start(29);
-    join(1);
+    char key[FAKE_UNIT_KEY_MAX], running[FAKE_UNIT_KEY_MAX + 4];
+    join(1, "m");
     submit(KNOWN_ROW, "");
     _cleanup_(cJSON_Deletep) cJSON *first = work_until(0, "compare");
     if (_i)
@@ -574,13 +487,10 @@ START_TEST(a_coordinator_that_is_killed_goes_on)
     _cleanup_(cJSON_Deletep) cJSON *unit = _i == 1 ? work_until(1, "compare") : cJSON_Duplicate(first, true);
     if (_i == 2)
         await_devices(1);
-    (void)farm_process_kill(&farm, SIGKILL);
-    farm_process_start(&farm, BEAT_MS);
-    static const char *const names[] = {"unit", "attempt", "epoch"};
-    for (int k = 0; k < 3; k++)
-        ck_assert_int_eq(mf_json_i64(unit, names[k], 1, INT64_MAX, &key[k]), 0);
-    mf_say(running, sizeof(running), "[{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64 "}]",
-           key[0], key[1], key[2]);
+    farm_kill_daemon(&farm);
+    farm_start_daemon(&farm, BEAT_MS);
+    fake_unit_key(unit, key);
+    mf_say(running, sizeof(running), "[{%s}]", key);
     greet(_i == 1, _i < 2 ? running : "[]");
     credit(0);
     greet(_i != 1, "[]");
@@ -588,70 +498,49 @@ START_TEST(a_coordinator_that_is_killed_goes_on)
         answer_unit(_i, unit);
     if (_i != 1)
         work_and_answer(1, "compare");
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
-    check_decision(goal, "promoted", reasons);
+    check_goal(1, "done", "promoted", REASONS("FASTER on w0", "FASTER on w1"));
     check_export(1, WINNER, 60.6);
-    stop();
 }
 END_TEST
 
 START_TEST(a_cancelled_comparison_decides_nothing)
 {
-    static const char *const reasons[] = {"cancelled", NULL};
-    start(29);
     submit(KNOWN_ROW, "");
     _cleanup_(cJSON_Deletep) cJSON *unit = work_until(0, "compare");
-    _cleanup_(mf_freep) char *answer = ask("POST", "/api/v1/batches/1/cancel", "", "", 200);
-    _cleanup_(cJSON_Deletep) cJSON *cancel = fake_worker_await(&workers[0], MF_MESSAGE_CANCEL, LIMIT_MS);
+    post("/api/v1/batches/1/cancel");
+    _cleanup_(cJSON_Deletep) cJSON *cancel =
+        fake_worker_await(&workers[0], MF_MESSAGE_CANCEL, FARM_DEADLINE_MS);
     ck_assert_ptr_nonnull(cancel);
     answer_unit(0, unit); /* late: samples, no decision */
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "cancelled");
-    check_decision(goal, "undecided", reasons);
+    check_goal(1, "cancelled", "undecided", REASONS("cancelled"));
     check_export(1, NULL, 0);
-    stop();
 }
 END_TEST
 
 /* What was decided before stands: only the races for regret are left out. */
 START_TEST(a_decision_outlives_its_goal)
 {
-    static const char *const reasons[] = {"SAME on w0", NULL};
-    start(20.6);
+    known_takes(20.6);
     submit(KNOWN_ROW, ",\"regret\":\"balanced\"");
     work_and_answer(0, "compare");
     credit(0);
-    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&workers[0], MF_MESSAGE_UNIT, LIMIT_MS);
-    ck_assert_str_eq(kind_of(unit), "race");
-    _cleanup_(mf_freep) char *answer = ask("POST", "/api/v1/batches/1/cancel", "", "", 200);
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "cancelled");
-    check_decision(goal, "kept", reasons);
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&workers[0], MF_MESSAGE_UNIT, FARM_DEADLINE_MS);
+    ck_assert_str_eq(farm_text(unit, "kind"), "race");
+    post("/api/v1/batches/1/cancel");
+    check_goal(1, "cancelled", "kept", REASONS("SAME on w0"));
     check_export(1, KNOWN, 61.206);
-    stop();
 }
 END_TEST
 
 START_TEST(a_comparison_that_cannot_be_run_decides_nothing)
 {
-    static const char *const reasons[] = {"was not compared", "no room", NULL};
-    start(29);
     submit(KNOWN_ROW, "");
     for (int i = 0; i < 3; i++) {
-        int64_t id = 0, attempt = 0, epoch = 0;
         _cleanup_(cJSON_Deletep) cJSON *unit = work_until(0, "compare");
-        (void)mf_json_i64(unit, "unit", 1, INT64_MAX, &id);
-        (void)mf_json_i64(unit, "attempt", 1, INT64_MAX, &attempt);
-        (void)mf_json_i64(unit, "epoch", 1, INT64_MAX, &epoch);
-        ck_assert_int_eq(
-            fake_worker_send(&workers[0], MF_MESSAGE_RESULT,
-                             "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64
-                             ",\"seq\":1,\"status\":\"no_memory\",\"reason\":\"no room\",\"last\":true}",
-                             id, attempt, epoch),
-            0);
+        ck_assert_int_eq(fake_worker_fail(&workers[0], unit, "no_memory", "no room"), 0);
     }
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
-    check_decision(goal, "undecided", reasons);
+    check_goal(1, "done", "undecided", REASONS("was not compared", "no room"));
     check_export(1, NULL, 0);
-    stop();
 }
 END_TEST
 
@@ -659,52 +548,44 @@ END_TEST
  * model's, though another would be faster. */
 START_TEST(the_layout_of_known_rows_stays)
 {
-    static const char *const reasons[] = {"won by the known row", NULL};
-    start(29);
     submit("fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1", "");
     work_and_answer(0, "race");
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
-    check_decision(goal, "kept", reasons);
-    _cleanup_(cJSON_Deletep) cJSON *batch = get("/api/v1/batches/1");
+    check_goal(1, "done", "kept", REASONS("won by the known row"));
+    _cleanup_(cJSON_Deletep) cJSON *batch = farm_get(&farm, "/api/v1/batches/1");
     const cJSON *layout = cJSON_GetArrayItem(mf_json_array(batch, "layouts"), 0);
-    ck_assert_str_eq(text_of(layout, "layout"), "w1=panel16 w2=panel16");
+    ck_assert_str_eq(farm_text(layout, "layout"), "w1=panel16 w2=panel16");
     check_export(1, "sne_m16_1", 121.2);
-    stop();
 }
 END_TEST
 
 /* So where a submission says where the weights lie already: another layout is faster, and not asked for. */
 START_TEST(the_layout_that_is_given_stays)
 {
-    start(29);
     submit(NULL, ",\"layout\":\"w1=panel16 w2=panel16\"");
     work_and_answer(0, "race");
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "done");
-    _cleanup_(cJSON_Deletep) cJSON *batch = get("/api/v1/batches/1");
+    cJSON_Delete(farm_wait_goal(&farm, 1, "done"));
+    _cleanup_(cJSON_Deletep) cJSON *batch = farm_get(&farm, "/api/v1/batches/1");
     const cJSON *layouts = mf_json_array(batch, "layouts");
-    ck_assert_str_eq(text_of(cJSON_GetArrayItem(layouts, 0), "layout"), "w1=panel16 w2=panel16");
-    ck_assert_str_eq(text_of(cJSON_GetObjectItem(batch, "options"), "layout"), "w1=panel16 w2=panel16");
+    ck_assert_str_eq(farm_text(cJSON_GetArrayItem(layouts, 0), "layout"), "w1=panel16 w2=panel16");
+    ck_assert_str_eq(farm_text(cJSON_GetObjectItem(batch, "options"), "layout"), "w1=panel16 w2=panel16");
     check_export(1, "sne_m16_1", 121.2);
-    stop();
 }
 END_TEST
 
 /* And a shape that has no pipeline in it says so, and takes no other. */
 START_TEST(a_layout_that_nothing_wants)
 {
-    start(29);
     submit(NULL, ",\"layout\":\"w1=panel32 w2=panel32\"");
     probe_all();
-    _cleanup_(cJSON_Deletep) cJSON *goal = await_state(1, "failed");
-    ck_assert_msg(strstr(text_of(goal, "reason"), "no right step covers gather+gemm1+act") != NULL, "%s",
-                  text_of(goal, "reason"));
-    _cleanup_(mf_freep) char *why = ask("GET", "/api/v1/goals/1/rejections?limit=200", "", "", 200);
+    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 1, "failed");
+    ck_assert_msg(strstr(farm_text(goal, "reason"), "no right step covers gather+gemm1+act") != NULL, "%s",
+                  farm_text(goal, "reason"));
+    _cleanup_(mf_freep) char *why = get("/api/v1/goals/1/rejections?limit=200");
     ck_assert_msg(
         strstr(why, "it wants w1=panel16, the weights of batch 1 lie in w1=panel32 w2=panel32 (layout)") !=
             NULL,
         "%s", why);
     check_export(1, NULL, 0);
-    stop();
 }
 END_TEST
 
@@ -713,6 +594,7 @@ int main(void)
     Suite *suite = suite_create("promote");
     TCase *c = tcase_create("promote");
     tcase_set_timeout(c, 120);
+    tcase_add_checked_fixture(c, start, stop);
     tcase_add_loop_test(c, decides, 0, MF_ARRAY_LEN(cases));
     tcase_add_loop_test(c, a_row_of_somebody_elses_is_decided_at_once, 0, 3);
     tcase_add_test(c, the_rest_of_its_layer_goes_on);

@@ -135,6 +135,32 @@ cJSON *fake_worker_await(struct fake_worker *w, enum mf_message type, int timeou
     return NULL;
 }
 
+int fake_worker_greet(struct fake_worker *w, const char *running, int timeout_ms)
+{
+    int r = fake_worker_hello(w, running);
+    if (r < 0)
+        return r;
+    cJSON *welcome = fake_worker_await(w, MF_MESSAGE_WELCOME, timeout_ms);
+    r = welcome ? 0 : -ETIMEDOUT;
+    cJSON_Delete(welcome);
+    return r;
+}
+
+int fake_worker_ready(struct fake_worker *w)
+{
+    return fake_worker_send(w, MF_MESSAGE_READY, "{\"credit\":1}");
+}
+
+void fake_unit_key(const cJSON *unit, char key[FAKE_UNIT_KEY_MAX])
+{
+    int64_t id = 0, attempt = 0, epoch = 0;
+    (void)mf_json_i64(unit, "unit", 1, INT64_MAX, &id);
+    (void)mf_json_i64(unit, "attempt", 1, INT64_MAX, &attempt);
+    (void)mf_json_i64(unit, "epoch", 1, INT64_MAX, &epoch);
+    mf_say(key, FAKE_UNIT_KEY_MAX, "\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64, id,
+           attempt, epoch);
+}
+
 double fake_us(const char *name)
 {
     return 10 + (double)(mf_hash64(name, strlen(name), MF_HASH_SEED) % 1000) / 10;
@@ -260,19 +286,15 @@ static void add_race(const struct fake_worker *w, struct mf_buf *b, const cJSON 
 
 int fake_worker_result(struct fake_worker *w, const cJSON *unit, int i)
 {
-    int64_t id = 0, attempt = 0, epoch = 0;
     struct mf_buf b, steps;
+    char key[FAKE_UNIT_KEY_MAX];
     int n = fake_unit_results(unit);
     const cJSON *items = items_of(unit), *item = cJSON_GetArrayItem(items, i);
-    (void)mf_json_i64(unit, "unit", 1, INT64_MAX, &id);
-    (void)mf_json_i64(unit, "attempt", 1, INT64_MAX, &attempt);
-    (void)mf_json_i64(unit, "epoch", 1, INT64_MAX, &epoch);
     const char *status = has_step(item, w->wrong) ? "wrong" : has_step(item, w->crash) ? "crash" : "ok";
+    fake_unit_key(unit, key);
     mf_buf_init(&b, MF_WIRE_BODY_MAX);
-    (void)mf_buf_addf(&b,
-                      "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64
-                      ",\"seq\":%d,\"status\":\"%s\",\"reason\":\"%s\"",
-                      id, attempt, epoch, i + 1, status, *status == 'o' ? "" : "planted");
+    (void)mf_buf_addf(&b, "{%s,\"seq\":%d,\"status\":\"%s\",\"reason\":\"%s\"", key, i + 1, status,
+                      *status == 'o' ? "" : "planted");
     if (!items) {
         mf_buf_init(&steps, MF_WIRE_BODY_MAX);
         add_steps(w, &steps);
@@ -302,4 +324,37 @@ int fake_worker_result(struct fake_worker *w, const cJSON *unit, int i)
         r = send_body(w, MF_MESSAGE_RESULT, b.data, b.len);
     mf_buf_release(&b);
     return r;
+}
+
+int fake_worker_answer(struct fake_worker *w, const cJSON *unit)
+{
+    int r = 0;
+    for (int i = 0; i < fake_unit_results(unit) && r == 0; i++)
+        r = fake_worker_result(w, unit, i);
+    return r;
+}
+
+int fake_worker_fail(struct fake_worker *w, const cJSON *unit, const char *status, const char *reason)
+{
+    char key[FAKE_UNIT_KEY_MAX];
+    fake_unit_key(unit, key);
+    return fake_worker_send(w, MF_MESSAGE_RESULT,
+                            "{%s,\"seq\":1,\"status\":\"%s\",\"reason\":\"%s\",\"last\":true}", key, status,
+                            reason);
+}
+
+cJSON *fake_worker_work_until(struct fake_worker *w, const char *kind, int timeout_ms)
+{
+    while (fake_worker_ready(w) == 0) {
+        const char *is = "";
+        cJSON *unit = fake_worker_await(w, MF_MESSAGE_UNIT, timeout_ms);
+        (void)mf_json_text(unit, "kind", &is);
+        if (!unit || strcmp(is, kind) == 0)
+            return unit;
+        int r = fake_worker_answer(w, unit);
+        cJSON_Delete(unit);
+        if (r < 0)
+            break;
+    }
+    return NULL;
 }

@@ -45,10 +45,25 @@ int fake_worker_hello(struct fake_worker *w, const char *running);
 int fake_worker_recv(struct fake_worker *w, int timeout_ms, enum mf_message *ret_type, cJSON **ret);
 /* The next message of the type; others are passed over. NULL: none within the time. */
 cJSON *fake_worker_await(struct fake_worker *w, enum mf_message type, int timeout_ms);
+/* HELLO, and the WELCOME for it; 0 or -errno, -ETIMEDOUT where none comes within the time. */
+int fake_worker_greet(struct fake_worker *w, const char *running, int timeout_ms);
+/* READY for one unit. */
+int fake_worker_ready(struct fake_worker *w);
+
+/* Members "unit", "attempt" and "epoch" of a message about the unit, without braces. */
+#define FAKE_UNIT_KEY_MAX 96
+void fake_unit_key(const cJSON *unit, char key[FAKE_UNIT_KEY_MAX]);
 
 /* Number of results that the unit asks for. */
 int fake_unit_results(const cJSON *unit);
 /* Sends result i of the unit, from 0; the last one ends it. */
 int fake_worker_result(struct fake_worker *w, const cJSON *unit, int i);
+/* All of them. */
+int fake_worker_answer(struct fake_worker *w, const cJSON *unit);
+/* Ends the unit with a status for the whole of it and no result. */
+int fake_worker_fail(struct fake_worker *w, const cJSON *unit, const char *status, const char *reason);
+/* Asks for units and answers them up to the first of the kind, which is the caller's. NULL: none comes within the time after the
+ * one before. */
+cJSON *fake_worker_work_until(struct fake_worker *w, const char *kind, int timeout_ms);
 /* The time that it "measures" of a step, by its name. */
 double fake_us(const char *name);

@@ -3,6 +3,7 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -236,11 +237,46 @@ cJSON *farm_get(struct farm *f, const char *path)
     return json;
 }
 
-int farm_number(const cJSON *object, const char *key)
+char *farm_call(struct farm *f, const char *method, const char *path, const char *type, const char *body,
+                int status)
+{
+    char headers[96];
+    (void)snprintf(headers, sizeof(headers), "Content-Type: %s\r\n", type);
+    struct http_reply r = call(f, method, path, headers, body);
+    ck_assert_msg(r.status == status, "%s %s: %d %s", method, path, r.status, r.body ? r.body : "");
+    free(r.head);
+    return r.body;
+}
+
+cJSON *farm_wait_goal(struct farm *f, int goal, const char *state)
+{
+    char path[64];
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d", goal);
+    for (;;) {
+        cJSON *json = farm_get(f, path);
+        const char *now = farm_text(json, "state");
+        if (strcmp(now, state) == 0)
+            return json;
+        bool ended = strcmp(now, "done") == 0 || strcmp(now, "failed") == 0 || strcmp(now, "cancelled") == 0;
+        ck_assert_msg(!ended && mf_now_ms() < until, "goal %d is %s, not %s", goal, now, state);
+        cJSON_Delete(json);
+        pause_between();
+    }
+}
+
+double farm_double(const cJSON *object, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     ck_assert_msg(cJSON_IsNumber(item), "no number %s", key);
-    return item->valueint;
+    return item->valuedouble;
+}
+
+int farm_number(const cJSON *object, const char *key)
+{
+    double number = farm_double(object, key);
+    ck_assert_msg(number >= INT_MIN && number <= INT_MAX, "%s is %g", key, number);
+    return (int)number;
 }
 
 const char *farm_text(const cJSON *object, const char *key)

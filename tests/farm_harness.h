@@ -63,6 +63,11 @@ int farm_end(pid_t *pid);
 
 /* GET, parsed; the caller owns it. NULL while the coordinator does not answer. */
 cJSON *farm_get(struct farm *f, const char *path);
+/* The answer's body, which is the caller's; the test fails when its status is another. type: of the body. */
+char *farm_call(struct farm *f, const char *method, const char *path, const char *type, const char *body,
+                int status);
+/* Waits until the goal is in that state, and fails at once when it has ended in another; the caller owns it. */
+cJSON *farm_wait_goal(struct farm *f, int goal, const char *state);
 /* Submits a CSV; the batch's id. query: "" or "&name=value…". */
 int farm_submit(struct farm *f, const char *csv, const char *query);
 /* The same, once, of a coordinator that may not be there or may be refusing for a while: 0. headers: "Name: value\r\n…". */
@@ -79,4 +84,5 @@ char *farm_export_query(struct farm *f, const char *query);
 /* A file of that content in the farm's folder; its path is in a static buffer. */
 const char *farm_file(struct farm *f, const char *name, const char *content);
 int farm_number(const cJSON *object, const char *key);
+double farm_double(const cJSON *object, const char *key);
 const char *farm_text(const cJSON *object, const char *key);
