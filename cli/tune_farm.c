@@ -6,31 +6,23 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cli/file.h"
-#include "cli/tune.h"
+#include "cli/tune_child.h"
 #include "common/clock.h"
 #include "common/text.h"
 
-#define LIST_MAX     (1u << 20)
 #define PORTS_MS     60000 /* a coordinator opens its database first */
 #define LEAVE_MS     30000 /* for one that a killed run left behind */
-#define END_MS       10000 /* of a child that was asked to end */
 #define PAUSE_MS     10
 #define RESTART_MS   1000 /* between two starts of a worker */
 #define RESTARTS_MAX 10   /* one that was killed may hold its device for a moment */
-#define LINE_MAX     300
 
-struct child {
-    pid_t pid; /* 0: not running */
-    char log[MF_TUNE_PATH_MAX + 160];
-    const char *what; /* for messages */
-    int64_t ended_ms;
+struct worker {
+    struct mf_tune_child child;
+    struct mf_tune_device device;
     int restarts;
     bool given_up;
 };
@@ -39,250 +31,10 @@ struct mf_tune_farm {
     char folder[MF_TUNE_PATH_MAX], url[64], hub[64];
     const char *families, *runner;
     int failed; /* exit code of the check that found it so */
-    struct mf_tune_device devices[MF_TUNE_DEVICES_MAX];
-    struct child daemon, workers[MF_TUNE_DEVICES_MAX];
+    struct mf_tune_child daemon;
+    struct worker workers[MF_TUNE_DEVICES_MAX];
     size_t n;
 };
-
-/* ---- programs ---- */
-
-/* Beside this one, as they are installed and as they are built; else wherever the shell would find them. */
-static void find_program(const char *name, const char *folder_built, char path[MF_TUNE_PATH_MAX])
-{
-    char self[MF_TUNE_PATH_MAX / 2];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    char *slash;
-
-    self[n > 0 ? n : 0] = '\0';
-    slash = strrchr(self, '/');
-    if (slash) {
-        *slash = '\0';
-        mf_say(path, MF_TUNE_PATH_MAX, "%s/%s", self, name);
-        if (access(path, X_OK) == 0)
-            return;
-        mf_say(path, MF_TUNE_PATH_MAX, "%s/../%s/%s", self, folder_built, name);
-        if (access(path, X_OK) == 0)
-            return;
-    }
-    mf_say(path, MF_TUNE_PATH_MAX, "%s", name);
-}
-
-static void pause_ms(int64_t ms)
-{
-    const struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
-
-    (void)nanosleep(&pause, NULL);
-}
-
-/* In the child, between fork and exec. */
-static void become(char *const *argv, int out, int err, pid_t parent)
-{
-    sigset_t none;
-    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-
-    /* A farm ends with its tune, whatever ends that */
-    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent)
-        _exit(127);
-    /* Ctrl-C is for the parent, which then ends its farm in order */
-    (void)setpgid(0, 0);
-    (void)sigemptyset(&none);
-    (void)sigprocmask(SIG_SETMASK, &none, NULL);
-    (void)signal(SIGPIPE, SIG_DFL);
-    if (null < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0)
-        _exit(127);
-    (void)execvp(argv[0], argv);
-    (void)dprintf(2, "%s: %s\n", argv[0], strerrordesc_np(errno));
-    _exit(127);
-}
-
-/* posix_spawn cannot have the kernel end the child with its parent. */
-static pid_t start(char *const *argv, int out, int err)
-{
-    pid_t parent = getpid(), pid;
-
-    (void)fflush(NULL);
-    pid = fork();
-    if (pid == 0)
-        become(argv, out, err, parent);
-    return pid;
-}
-
-static int start_child(struct child *c, char *const *argv)
-{
-    _cleanup_(mf_closep) int log = open(c->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-
-    if (log < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", c->log, strerrordesc_np(errno));
-    c->pid = start(argv, log, log);
-    if (c->pid < 0) {
-        c->pid = 0;
-        return mf_cli_fail(MF_EXIT_FAILED, "start %s: %s", argv[0], strerrordesc_np(errno));
-    }
-    return 0;
-}
-
-/* Has it ended? */
-static bool reap(struct child *c)
-{
-    if (c->pid > 0 && waitpid(c->pid, NULL, WNOHANG) == c->pid) {
-        c->pid = 0;
-        c->ended_ms = mf_now_ms();
-    }
-    return c->pid == 0;
-}
-
-/* The last line of a log, for people. */
-static void last_line(const char *path, char line[LINE_MAX])
-{
-    _cleanup_(mf_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
-    char text[4096];
-    off_t end = fd < 0 ? 0 : lseek(fd, 0, SEEK_END);
-    ssize_t n = fd < 0 ? 0 : pread(fd, text, sizeof(text) - 1, MF_MAX(end - (off_t)sizeof(text) + 1, 0));
-
-    while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == ' '))
-        n--;
-    text[MF_MAX(n, 0)] = '\0';
-    const char *newline = strrchr(text, '\n');
-    mf_say(line, LINE_MAX, "%s", newline ? newline + 1 : text);
-}
-
-static void end_child(struct child *c)
-{
-    int64_t until = mf_now_ms() + END_MS;
-
-    while (!reap(c) && mf_now_ms() < until)
-        pause_ms(PAUSE_MS);
-    if (c->pid > 0) {
-        (void)kill(c->pid, SIGKILL);
-        (void)waitpid(c->pid, NULL, 0);
-        c->pid = 0;
-    }
-}
-
-/* ---- devices ---- */
-
-/* "cpu:0         cpu-znver4/2: AMD EPYC, avx512"; other lines go on about a device or say what was left out. */
-static bool read_device(const char *line, size_t len, struct mf_tune_device *ret)
-{
-    char text[256], *class;
-
-    mf_say(text, sizeof(text), "%.*s", (int)MF_MIN(len, sizeof(text) - 1), line);
-    class = text + strcspn(text, " ");
-    if (class == text || !*class)
-        return false;
-    *class ++ = '\0';
-    class += strspn(class, " ");
-    class[strcspn(class, ":")] = '\0';
-    return mf_device_class_parse(class, &ret->class) == 0 && mf_copy(ret->name, sizeof(ret->name), text) == 0;
-}
-
-size_t mf_tune_devices_read(const char *text, struct mf_tune_device ret[MF_TUNE_DEVICES_MAX])
-{
-    size_t n = 0;
-
-    while (*text && n < MF_TUNE_DEVICES_MAX) {
-        size_t len = strcspn(text, "\n");
-        n += read_device(text, len, &ret[n]);
-        text += len + (text[len] == '\n');
-    }
-    return n;
-}
-
-static int list_devices(struct mf_buf *text)
-{
-    char path[MF_TUNE_PATH_MAX], piece[4096];
-    char *argv[] = {path, (char *)"--list-devices", NULL};
-    int ends[2], status = 0;
-    ssize_t n;
-
-    find_program("moefarm-worker", "worker", path);
-    if (pipe2(ends, O_CLOEXEC) < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "make a pipe: %s", strerrordesc_np(errno));
-    pid_t pid = start(argv, ends[1], STDERR_FILENO);
-    (void)close(ends[1]);
-    while (pid > 0 && ((n = read(ends[0], piece, sizeof(piece))) > 0 || (n < 0 && errno == EINTR))) {
-        if (n > 0)
-            (void)mf_buf_add(text, piece, (size_t)n);
-    }
-    (void)close(ends[0]);
-    if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "%s --list-devices did not say what there is here", path);
-    return 0;
-}
-
-/* sim:<class>:<ordinal>… is told by its name. */
-static bool read_simulated(const char *name, struct mf_tune_device *ret)
-{
-    char class[MF_DEVICE_CLASS_TEXT_MAX];
-    const char *colon = strncmp(name, "sim:", 4) == 0 ? strchr(name + 4, ':') : NULL;
-
-    if (!colon || (size_t)(colon - name - 4) >= sizeof(class))
-        return false;
-    mf_say(class, sizeof(class), "%.*s", (int)(colon - name - 4), name + 4);
-    return mf_device_class_parse(class, &ret->class) == 0 && mf_copy(ret->name, sizeof(ret->name), name) == 0;
-}
-
-static int choose_named(const char *asked, const struct mf_tune_device *there, size_t n_there,
-                        struct mf_tune_device *ret, size_t *ret_n)
-{
-    size_t n = 0;
-
-    while (*asked) {
-        size_t len = strcspn(asked, ","), i = 0;
-        char name[96];
-        mf_say(name, sizeof(name), "%.*s", (int)len, asked);
-        while (i < n_there && strcmp(there[i].name, name) != 0)
-            i++;
-        if (n == MF_TUNE_DEVICES_MAX)
-            return mf_cli_fail(MF_EXIT_USAGE, "--device: at most %d devices", MF_TUNE_DEVICES_MAX);
-        if (i < n_there)
-            ret[n] = there[i];
-        else if (!read_simulated(name, &ret[n]))
-            return mf_cli_fail(
-                MF_EXIT_USAGE,
-                "--device: there is no '%s' here; moefarm-worker --list-devices says what there is", name);
-        n++;
-        asked += len + (asked[len] == ',');
-    }
-    *ret_n = n;
-    return 0;
-}
-
-int mf_tune_devices(const char *asked, int64_t mp, struct mf_tune_device ret[MF_TUNE_DEVICES_MAX],
-                    size_t *ret_n)
-{
-    static struct mf_tune_device there[MF_TUNE_DEVICES_MAX];
-    _cleanup_(mf_buf_release) struct mf_buf text;
-    size_t n_there, n = 0;
-    int code = 0;
-
-    mf_buf_init(&text, LIST_MAX);
-    /* Only simulated ones: nothing of this machine has to be asked */
-    if (!asked || strncmp(asked, "sim:", 4) != 0)
-        code = list_devices(&text);
-    if (code != 0)
-        return code;
-    n_there = mf_tune_devices_read(text.data, there);
-    if (asked) {
-        code = choose_named(asked, there, n_there, ret, &n);
-    } else {
-        for (size_t gpus = 0, pass = 0; pass < 2 && gpus == 0; pass++) {
-            for (size_t i = 0; i < n_there; i++) {
-                bool gpu = strncmp(there[i].name, "hip:", 4) == 0;
-                if (gpu == (pass == 0))
-                    ret[n++] = there[i];
-                gpus += gpu;
-            }
-        }
-    }
-    if (code == 0 && n == 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "there is no device here; moefarm-worker --list-devices says why");
-    *ret_n = mp > 0 ? MF_MIN(n, (size_t)mp) : n;
-    return code;
-}
-
-/* ---- its processes ---- */
 
 /* A coordinator that a killed run left behind ends by itself, once it has closed its database. */
 static int await_lock(const char *folder)
@@ -298,25 +50,33 @@ static int await_lock(const char *folder)
         if (mf_now_ms() > until)
             return mf_cli_fail(MF_EXIT_FAILED, "a moefarmd works in %s; end it, or give another --state",
                                folder);
-        pause_ms(PAUSE_MS);
+        mf_sleep_ms(PAUSE_MS);
     }
     return 0;
+}
+
+static int check_daemon(struct mf_tune_farm *f)
+{
+    char line[MF_TUNE_LINE_MAX];
+
+    if (!mf_tune_child_reap(&f->daemon))
+        return 0;
+    mf_tune_last_line(f->daemon.log, line);
+    return mf_cli_fail(MF_EXIT_FAILED, "moefarmd ended: %s", line);
 }
 
 static int read_ports(struct mf_tune_farm *f, const char *path)
 {
     int64_t until = mf_now_ms() + PORTS_MS;
-    char line[LINE_MAX];
     int http = 0, hub = 0;
 
     while (access(path, R_OK) != 0) {
-        if (reap(&f->daemon)) {
-            last_line(f->daemon.log, line);
-            return mf_cli_fail(MF_EXIT_FAILED, "moefarmd ended: %s", line);
-        }
+        int code = check_daemon(f);
+        if (code != 0)
+            return code;
         if (mf_now_ms() > until)
             return mf_cli_fail(MF_EXIT_FAILED, "moefarmd did not come up; its log is %s", f->daemon.log);
-        pause_ms(PAUSE_MS);
+        mf_sleep_ms(PAUSE_MS);
     }
     _cleanup_(mf_buf_release) struct mf_buf text;
     mf_buf_init(&text, 4096);
@@ -332,11 +92,10 @@ static int start_daemon(struct mf_tune_farm *f)
 {
     char path[MF_TUNE_PATH_MAX], state[MF_TUNE_PATH_MAX + 16], ports[MF_TUNE_PATH_MAX + 16];
 
-    find_program("moefarmd", "server", path);
+    mf_tune_find_program("moefarmd", "server", path);
     mf_say(state, sizeof(state), "%s/farm", f->folder);
     mf_say(ports, sizeof(ports), "%s/ports", f->folder);
     mf_say(f->daemon.log, sizeof(f->daemon.log), "%s/moefarmd.log", f->folder);
-    f->daemon.what = "moefarmd";
     if (mkdir(state, 0700) < 0 && errno != EEXIST)
         return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", state, strerrordesc_np(errno));
     int code = await_lock(state);
@@ -353,37 +112,23 @@ static int start_daemon(struct mf_tune_farm *f)
                     (char *)"--port-file",
                     ports,
                     NULL};
-    code = start_child(&f->daemon, argv);
+    code = mf_tune_child_start(&f->daemon, argv);
     return code != 0 ? code : read_ports(f, ports);
 }
 
-static int start_worker(struct mf_tune_farm *f, size_t i)
+static int start_worker(struct mf_tune_farm *f, struct worker *w)
 {
-    struct child *c = &f->workers[i];
     char path[MF_TUNE_PATH_MAX], spool[MF_TUNE_PATH_MAX + 16], name[100];
 
-    find_program("moefarm-worker", "worker", path);
+    mf_tune_find_program("moefarm-worker", "worker", path);
     mf_say(spool, sizeof(spool), "%s/spool", f->folder);
     /* The same name finds the same spool after a restart */
-    mf_say(name, sizeof(name), "tune-%.90s", f->devices[i].name);
+    mf_say(name, sizeof(name), "tune-%.90s", w->device.name);
     for (char *p = name; *p; p++)
         *p = *p == ':' || *p == '/' ? '-' : *p;
-    mf_say(c->log, sizeof(c->log), "%s/%s.log", f->folder, name);
-    c->what = f->devices[i].name;
-    const char *argv[] = {path,
-                          "--coordinator",
-                          f->hub,
-                          "--device",
-                          f->devices[i].name,
-                          "--name",
-                          name,
-                          "--spool",
-                          spool,
-                          NULL,
-                          NULL,
-                          NULL,
-                          NULL,
-                          NULL};
+    mf_say(w->child.log, sizeof(w->child.log), "%s/%s.log", f->folder, name);
+    const char *argv[] = {path,      "--coordinator", f->hub, "--device", w->device.name, "--name", name,
+                          "--spool", spool,           NULL,   NULL,       NULL,           NULL,     NULL};
     size_t n = 9;
     if (f->families) {
         argv[n++] = "--families";
@@ -393,7 +138,7 @@ static int start_worker(struct mf_tune_farm *f, size_t i)
         argv[n++] = "--runner";
         argv[n++] = f->runner;
     }
-    return start_child(c, (char *const *)argv);
+    return mf_tune_child_start(&w->child, (char *const *)argv);
 }
 
 int mf_tune_farm_start(const struct mf_tune_farm_options *o, struct mf_tune_farm **ret)
@@ -408,9 +153,9 @@ int mf_tune_farm_start(const struct mf_tune_farm_options *o, struct mf_tune_farm
     f->runner = o->runner;
     code = start_daemon(f);
     for (size_t i = 0; i < o->n && code == 0; i++) {
-        f->devices[i] = o->devices[i];
+        f->workers[i].device = o->devices[i];
         f->n = i + 1;
-        code = start_worker(f, i);
+        code = start_worker(f, &f->workers[i]);
     }
     if (code == 0)
         *ret = MF_TAKE(f);
@@ -423,38 +168,35 @@ const char *mf_tune_farm_url(const struct mf_tune_farm *f)
 }
 
 /* A worker that ended is started again; one that keeps ending is given up, and said so. */
-static int check_worker(struct mf_tune_farm *f, size_t i)
+static int check_worker(struct mf_tune_farm *f, struct worker *w)
 {
-    struct child *c = &f->workers[i];
-    char line[LINE_MAX];
+    char line[MF_TUNE_LINE_MAX];
 
-    if (c->given_up || !reap(c))
+    if (w->given_up || !mf_tune_child_reap(&w->child))
         return 0;
-    if (c->restarts >= RESTARTS_MAX) {
-        last_line(c->log, line);
-        c->given_up = true;
+    if (w->restarts >= RESTARTS_MAX) {
+        mf_tune_last_line(w->child.log, line);
+        w->given_up = true;
         return mf_cli_fail(0,
                            "the worker of %s keeps ending: %s; where another farm has the device, "
                            "hand the shapes to that one (--url)",
-                           c->what, line);
+                           w->device.name, line);
     }
-    if (mf_now_ms() - c->ended_ms < RESTART_MS)
+    if (mf_now_ms() - w->child.ended_ms < RESTART_MS)
         return 0;
-    c->restarts++;
-    return start_worker(f, i);
+    w->restarts++;
+    return start_worker(f, w);
 }
 
 static int check(struct mf_tune_farm *f)
 {
-    char line[LINE_MAX];
     size_t n_given_up = 0;
+    int code = check_daemon(f);
 
-    if (reap(&f->daemon)) {
-        last_line(f->daemon.log, line);
-        return mf_cli_fail(MF_EXIT_FAILED, "moefarmd ended: %s", line);
-    }
+    if (code != 0)
+        return code;
     for (size_t i = 0; i < f->n; i++) {
-        int code = check_worker(f, i);
+        code = check_worker(f, &f->workers[i]);
         if (code != 0)
             return code;
         n_given_up += f->workers[i].given_up;
@@ -476,16 +218,13 @@ struct mf_tune_farm *mf_tune_farm_stop(struct mf_tune_farm *f)
 {
     if (!f)
         return NULL;
-    for (size_t i = 0; i < f->n; i++) {
-        if (f->workers[i].pid > 0)
-            (void)kill(f->workers[i].pid, SIGTERM);
-    }
     for (size_t i = 0; i < f->n; i++)
-        end_child(&f->workers[i]);
+        mf_tune_child_ask_to_end(&f->workers[i].child);
+    for (size_t i = 0; i < f->n; i++)
+        mf_tune_child_end(&f->workers[i].child);
     /* Last: what a worker that stops still sends is committed */
-    if (f->daemon.pid > 0)
-        (void)kill(f->daemon.pid, SIGTERM);
-    end_child(&f->daemon);
+    mf_tune_child_ask_to_end(&f->daemon);
+    mf_tune_child_end(&f->daemon);
     free(f);
     return NULL;
 }
