@@ -255,3 +255,12 @@ int mf_coverage_find(const struct mf_coverage_question *q, struct mf_coverage *r
     *ret = c;
     return 0;
 }
+
+const char *mf_coverage_kernel(const struct mf_table_row *row)
+{
+    const char *pipeline = row->own[MF_OWN_PIPELINE];
+
+    if (pipeline && *pipeline)
+        return pipeline;
+    return mf_table_no_kernel(row->kernel1) ? "" : row->kernel1;
+}

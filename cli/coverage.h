@@ -85,11 +85,13 @@ int mf_coverage_find(const struct mf_coverage_question *q, struct mf_coverage *r
 
 /* Whether every count is served by a row of its layer. */
 bool mf_coverage_complete(const struct mf_coverage *c);
+/* What a row runs: its pipeline, or its first kernel; "" where it names none. */
+const char *mf_coverage_kernel(const struct mf_table_row *row);
 
-#define MF_NEAR_NAME_MAX 32
+#define MF_NEAR_VALUE_MAX MF_SHAPE_FORM_MAX
 /* The name of difference i, 0 … MF_NEAR_COLUMNS - 1, and its text in the row and in the key or the class. */
 const char *mf_near_name(int i);
-void mf_near_values(const struct mf_coverage_near *n, const struct mf_device_class *class, int i, char *row,
-                    char *key, size_t cap);
+void mf_near_values(const struct mf_coverage_near *n, const struct mf_device_class *class, int i,
+                    char row[MF_NEAR_VALUE_MAX], char key[MF_NEAR_VALUE_MAX]);
 /* Says what the differences mean: a shared expert that is fused in, another split of the ranks, … Fills in meaning and set. */
 void mf_near_explain(struct mf_coverage_near *n);

@@ -23,27 +23,27 @@ static void without_prefix(char *text)
         memmove(text, dot + 1, strlen(dot));
 }
 
-void mf_near_values(const struct mf_coverage_near *n, const struct mf_device_class *class, int i, char *row,
-                    char *key, size_t cap)
+void mf_near_values(const struct mf_coverage_near *n, const struct mf_device_class *class, int i,
+                    char row[MF_NEAR_VALUE_MAX], char key[MF_NEAR_VALUE_MAX])
 {
     char text[MF_DEVICE_CLASS_TEXT_MAX];
 
-    mf_say(row, cap, "%s", "");
-    mf_say(key, cap, "%s", "");
+    mf_say(row, MF_NEAR_VALUE_MAX, "%s", "");
+    mf_say(key, MF_NEAR_VALUE_MAX, "%s", "");
     if (i <= MF_SHAPE_N_COLUMNS) {
-        (void)mf_shape_get(&n->row->shape, mf_near_name(i), row, cap);
-        (void)mf_shape_get(&n->key, mf_near_name(i), key, cap);
+        (void)mf_shape_get(&n->row->shape, mf_near_name(i), row, MF_NEAR_VALUE_MAX);
+        (void)mf_shape_get(&n->key, mf_near_name(i), key, MF_NEAR_VALUE_MAX);
         without_prefix(row);
         without_prefix(key);
     } else if (1u << i == MF_NEAR_CLASS) {
         mf_device_class_print(&n->row->class, text);
-        mf_say(row, cap, "%s", text);
+        mf_say(row, MF_NEAR_VALUE_MAX, "%s", text);
         mf_device_class_print(class, text);
-        mf_say(key, cap, "%s", text);
+        mf_say(key, MF_NEAR_VALUE_MAX, "%s", text);
     } else if (1u << i == MF_NEAR_TAG) {
-        mf_say(row, cap, "%s", n->row->tag);
+        mf_say(row, MF_NEAR_VALUE_MAX, "%s", n->row->tag);
     } else {
-        mf_say(row, cap, "dead");
+        mf_say(row, MF_NEAR_VALUE_MAX, "dead");
     }
 }
 
