@@ -116,6 +116,9 @@ static int start(struct mf_crew *c, struct place *p)
     return r;
 }
 
+_Static_assert(MF_KEPT_MAX <= MF_CHANNEL_FDS_MAX,
+               "all that is kept may be on its way to a runner that does not read yet");
+
 static int hand_over_kept(struct mf_crew *c, struct mf_runner_host *host)
 {
     for (size_t i = 0; i < c->kept.n; i++) {

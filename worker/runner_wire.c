@@ -151,7 +151,7 @@ int mf_channel_fill(struct mf_channel *c)
     char bytes[65536];
     while (!c->eof) {
         /* Bounded: what does not fit now is read after messages were taken out. */
-        if (c->in.len - c->in_start > MF_CHANNEL_LINE_MAX)
+        if (c->in.len - c->in_start > MF_CHANNEL_LINE_MAX || c->n_in_fds == MF_CHANNEL_FDS_MAX)
             return 0;
         struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
         union {
@@ -195,6 +195,8 @@ int mf_channel_next(struct mf_channel *c, cJSON **ret)
         const char *end = c->in.len > c->in_scanned ? memchr(from, '\n', c->in.len - c->in_scanned) : NULL;
         if (!end) {
             c->in_scanned = c->in.len;
+            if (c->n_in_fds == MF_CHANNEL_FDS_MAX)
+                return -EPROTO; /* nothing that was read takes them, and nothing is read before they are taken */
             return c->in.len - c->in_start >= MF_CHANNEL_LINE_MAX ? -EMSGSIZE : 0;
         }
         const char *line = c->in.data + c->in_start;

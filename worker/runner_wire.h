@@ -15,7 +15,7 @@
 
 #define MF_CHANNEL_LINE_MAX (8u << 20)
 #define MF_CHANNEL_OUT_MAX  (32u << 20) /* queued and not yet written */
-#define MF_CHANNEL_FDS_MAX  64          /* on their way, in each direction */
+#define MF_CHANNEL_FDS_MAX  128         /* on their way, in each direction */
 
 #define MF_RUNNER_FD_ENV "MOEFARM_RUNNER_FD"
 
@@ -46,10 +46,10 @@ static inline bool mf_channel_wants_write(const struct mf_channel *c)
 {
     return c->out.len > 0;
 }
-/* Reads what is there; sets eof. -EPROTO when the peer sends more descriptors than messages take. */
+/* Reads what is there and has room; sets eof. -EPROTO: descriptors were cut off. */
 int mf_channel_fill(struct mf_channel *c);
 /* 1: a message, which the caller owns; 0: none is complete; -EBADMSG: a line that is no message, now skipped;
- * -EMSGSIZE: a line without end. */
+ * -EMSGSIZE: a line without end; -EPROTO: the peer sends more descriptors than messages take. */
 int mf_channel_next(struct mf_channel *c, cJSON **ret);
 /* The oldest descriptor received, now the caller's; -1: none. */
 int mf_channel_take_fd(struct mf_channel *c);
