@@ -534,19 +534,29 @@ static bool same_kind(const struct mf_path *a, const struct mf_path *b)
 }
 
 /* Several states end in one kind of path (other conversions, say): the best of them together. */
-static void keep_best(struct search *s)
+static int keep_best(struct search *s)
 {
-    size_t n = 0;
+    struct kind {
+        size_t first; /* of its paths, among those kept */
+        int n;
+    };
+    _cleanup_(mf_freep) struct kind *kinds = calloc(s->n_found + 1, sizeof(*kinds));
+    size_t n = 0, n_kinds = 0;
+    if (!kinds)
+        return -ENOMEM;
     if (s->n_found > 0)
         qsort_r(s->found, s->n_found, sizeof(*s->found), compare_paths, (void *)s->p);
     for (size_t i = 0; i < s->n_found; i++) {
-        int of_kind = 0;
-        for (size_t j = 0; j < n && of_kind < s->p->keep; j++)
-            of_kind += same_kind(&s->found[j], &s->found[i]);
-        if (of_kind < s->p->keep)
+        size_t k = 0;
+        while (k < n_kinds && !same_kind(&s->found[kinds[k].first], &s->found[i]))
+            k++;
+        if (k == n_kinds)
+            kinds[n_kinds++].first = n;
+        if (kinds[k].n++ < s->p->keep)
             s->found[n++] = s->found[i];
     }
     s->n_found = n;
+    return 0;
 }
 
 static int run(struct search *s)
@@ -573,8 +583,7 @@ static int run(struct search *s)
                 return r;
         }
     }
-    keep_best(s);
-    return 0;
+    return keep_best(s);
 }
 
 int mf_path_find(const struct mf_path_problem *p, struct mf_path **ret, size_t *ret_n)

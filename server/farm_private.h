@@ -4,6 +4,7 @@
 
 #include "common/path.h"
 #include "server/farm.h"
+#include "server/forecast.h"
 #include "server/hub.h"
 #include "server/map.h"
 #include "server/race.h"
@@ -39,15 +40,6 @@ struct mf_bests {
 };
 void mf_bests_add(struct mf_bests *b, mf_ops covers, double us);
 
-/* Forecasts of a goal: kept from its ranking until its layer model's layout is chosen. */
-struct mf_forecast {
-    int64_t *step_ids; /* what the paths' indices mean */
-    struct mf_path *paths;
-    double *corrected_us; /* of each path */
-    double *log_spread;
-    size_t n_paths;
-};
-
 struct mf_win;
 
 struct mf_goal {
@@ -61,7 +53,7 @@ struct mf_goal {
     int64_t n_steps, n_measured;
     int64_t open_units;           /* ready or leased */
     struct mf_bests best;         /* of its ok results */
-    struct mf_forecast *forecast; /* while ranking */
+    struct mf_forecast *forecast; /* from its ranking until its layer model's layout is chosen */
     bool dirty;                   /* counters are to be written */
     bool changed;                 /* people should hear of it */
     bool touched;                 /* in the farm's list of goals to look at when the turn ends */

@@ -38,14 +38,7 @@
 
 void mf_goal_drop_forecast(struct mf_goal *g)
 {
-    if (g->forecast) {
-        free(g->forecast->step_ids);
-        free(g->forecast->paths);
-        free(g->forecast->corrected_us);
-        free(g->forecast->log_spread);
-        free(g->forecast);
-    }
-    g->forecast = NULL;
+    g->forecast = mf_forecast_free(g->forecast);
 }
 
 struct mf_goal *mf_goal_free(struct mf_goal *g)

@@ -57,47 +57,18 @@ static struct mf_layout_sum *find_or_add(struct ladder *l, const char *text)
     return sum;
 }
 
-/* The least forecast of a goal in a layout (NULL: in any); INFINITY: it has none. Where those can be had, with the bounds that the
- * errors of forecasts leave it. */
-static double best_in(const struct mf_forecast *fc, const char *layout, double *ret_least, double *ret_most)
-{
-    double best = INFINITY, least = INFINITY, most = INFINITY;
-    for (size_t i = 0; i < fc->n_paths; i++) {
-        char text[MF_PATH_LAYOUT_MAX];
-        double us = fc->corrected_us[i];
-        double spread = fc->log_spread[i] > 0 ? fc->log_spread[i] : MF_FORECAST_LOG_SPREAD;
-        mf_path_layout(&fc->paths[i], text);
-        if (layout && strcmp(text, layout) != 0)
-            continue;
-        best = fmin(best, us);
-        least = fmin(least, us * exp(-spread));
-        most = fmin(most, us * exp(spread));
-    }
-    *ret_least = least;
-    *ret_most = most;
-    return best;
-}
-
 static void list_layouts(struct mf_goal **goals, size_t n_goals, struct ladder *l)
 {
-    double least, most;
     for (size_t g = 0; g < n_goals; g++) {
-        for (size_t i = 0; i < goals[g]->forecast->n_paths; i++) {
-            char text[MF_PATH_LAYOUT_MAX];
-            mf_path_layout(&goals[g]->forecast->paths[i], text);
-            (void)find_or_add(l, text);
-        }
-    }
-    for (size_t k = 0; k < l->n; k++) {
-        struct mf_layout_sum *sum = &l->layouts[k];
-        for (size_t g = 0; g < n_goals; g++) {
-            double us = best_in(goals[g]->forecast, sum->text, &least, &most);
-            if (!isfinite(us))
+        const struct mf_forecast *fc = goals[g]->forecast;
+        for (size_t k = 0; k < fc->n_layouts; k++) {
+            struct mf_layout_sum *sum = find_or_add(l, fc->layouts[k].text);
+            if (!sum)
                 continue;
             sum->n_goals++;
-            sum->us += us;
-            sum->least_us += least;
-            sum->most_us += most;
+            sum->us += fc->layouts[k].us;
+            sum->least_us += fc->layouts[k].least_us;
+            sum->most_us += fc->layouts[k].most_us;
         }
     }
     qsort(l->layouts, l->n, sizeof(l->layouts[0]), mf_layout_compare);
@@ -259,7 +230,6 @@ static int choose(struct mf_farm *f, struct mf_goal **goals, size_t n)
     const char *in[MF_LAYOUTS_RACED_MAX];
     struct ladder l = {.by = "forecast"};
     size_t n_in = 1;
-    double least, most;
     int r = 0;
     list_layouts(goals, n, &l);
     if (o->layout_free)
@@ -280,8 +250,8 @@ static int choose(struct mf_farm *f, struct mf_goal **goals, size_t n)
     if (l.pending)
         l.by = "race";
     for (size_t i = 0; i < n; i++) {
-        if (o->layout_free || isfinite(best_in(goals[i]->forecast, in[0], &least, &most)))
-            l.free_us += best_in(goals[i]->forecast, NULL, &least, &most);
+        if (o->layout_free || mf_forecast_find(goals[i]->forecast, in[0]))
+            l.free_us += mf_forecast_best_us(goals[i]->forecast);
     }
     r = record(f, goals[0], &l);
     for (size_t i = 0; r == 0 && i < n; i++)

@@ -11,8 +11,6 @@
 
 /* Layouts that are raced at most: each has its share of a race's places. The others were behind them by forecast. */
 #define MF_LAYOUTS_RACED_MAX 3
-/* How far a forecast may be off, as a logarithm, where no batch has told. */
-#define MF_FORECAST_LOG_SPREAD 0.05
 
 struct mf_layout_sum {
     char text[MF_PATH_LAYOUT_MAX];

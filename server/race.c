@@ -24,12 +24,18 @@ static bool same_block(const struct mf_ranked *a, const struct mf_ranked *b)
     return a->path->block_m == b->path->block_m;
 }
 
+/* Those that have a place so far, in the order in which they got it. */
+struct places {
+    const struct mf_ranked *of[MF_FINALISTS_MAX];
+    size_t n;
+};
+
 /* Is a finalist like it, by that? */
-static bool is_represented(const struct mf_ranked *ranked, size_t n, size_t i,
+static bool is_represented(const struct places *p, const struct mf_ranked *r,
                            bool (*like)(const struct mf_ranked *, const struct mf_ranked *))
 {
-    for (size_t j = 0; j < n; j++) {
-        if (ranked[j].finalist && like(&ranked[j], &ranked[i]))
+    for (size_t j = 0; j < p->n; j++) {
+        if (like(p->of[j], r))
             return true;
     }
     return false;
@@ -38,42 +44,45 @@ static bool is_represented(const struct mf_ranked *ranked, size_t n, size_t i,
 /* Who gets a place, what must not be left out first: the passes are gone through until no place is left. */
 enum pass { ONE_KERNEL, STRUCTURES, BLOCKS, CHEAPEST, CLOSE, N_PASSES };
 
-static bool gets_place(enum pass pass, const struct mf_ranked *ranked, size_t n, size_t i, size_t topk)
+/* best: the first by forecast, which r follows at `behind` places. */
+static bool gets_place(enum pass pass, const struct places *p, const struct mf_ranked *best, size_t behind,
+                       size_t topk)
 {
-    const struct mf_ranked *r = &ranked[i];
+    const struct mf_ranked *r = best + behind;
     switch (pass) {
     case ONE_KERNEL:
-        return mf_path_in_one(r->path->structure) && !is_represented(ranked, n, i, same_structure);
+        return mf_path_in_one(r->path->structure) && !is_represented(p, r, same_structure);
     case STRUCTURES:
-        return !is_represented(ranked, n, i, same_structure);
+        return !is_represented(p, r, same_structure);
     case BLOCKS:
-        return !is_represented(ranked, n, i, same_block);
+        return !is_represented(p, r, same_block);
     case CHEAPEST:
-        return i < topk;
+        return behind < topk;
     case CLOSE: /* within the spread of its forecast, it may well be the fastest */
-        return (r->log_spread > 0 || ranked[0].log_spread > 0) &&
-               r->forecast_us <= ranked[0].forecast_us * exp(r->log_spread + ranked[0].log_spread);
+        return (r->log_spread > 0 || best->log_spread > 0) &&
+               r->forecast_us <= best->forecast_us * exp(r->log_spread + best->log_spread);
     case N_PASSES:
         break;
     }
     return false;
 }
 
-size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t places)
+size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t n_places)
 {
-    size_t n_finalists = 0;
+    struct places places = {.n = 0};
+    n_places = MF_MIN(n_places, (size_t)MF_FINALISTS_MAX);
     qsort(ranked, n, sizeof(*ranked), compare);
     for (size_t i = 0; i < n; i++)
         ranked[i].finalist = false;
     for (int pass = 0; pass < N_PASSES; pass++) {
-        for (size_t i = 0; i < n && n_finalists < places; i++) {
-            if (ranked[i].finalist || !gets_place((enum pass)pass, ranked, n, i, (size_t)topk))
+        for (size_t i = 0; i < n && places.n < n_places; i++) {
+            if (ranked[i].finalist || !gets_place((enum pass)pass, &places, ranked, i, (size_t)topk))
                 continue;
             ranked[i].finalist = true;
-            n_finalists++;
+            places.of[places.n++] = &ranked[i];
         }
     }
-    return n_finalists;
+    return places.n;
 }
 
 /* Seconds of a group in a schedule when the dearest go first. */

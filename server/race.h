@@ -18,13 +18,13 @@ struct mf_ranked {
     double log_spread; /* of its structure's ratios; 0 when unknown */
     bool finalist;
 };
-/* Sorts by forecast (ties keep the order of the paths, which is by names) and marks the finalists, at most
- * `places` (MF_FINALISTS_MAX, or a layout's share of them): the cheapest of every structure and of every block_m, the K cheapest, and more where the spread of the
- * forecasts is wider than the gap. Where there are too many, the cheapest of each structure in which one kernel does both GEMMs
- * (FLAT, one stage, one launch) have their place first: whether such a one beats two stages is decided by a race, never by
- * a sum. Not of every pair of structure and block_m: that would fill the race with the pairs of the first structures,
- * and leave whole structures out. Returns how many. */
-size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t places);
+/* Sorts by forecast (ties keep the order of the paths, which is by names) and marks the finalists, at most n_places
+ * (MF_FINALISTS_MAX, or a layout's share of them): the cheapest of every structure and of every block_m, the K cheapest, and more
+ * where the spread of the forecasts is wider than the gap. Where there are too many, the cheapest of each structure in which one
+ * kernel does both GEMMs (FLAT, one stage, one launch) have their place first: whether such a one beats two stages is decided by
+ * a race, never by a sum. Not of every pair of structure and block_m: that would fill the race with the pairs of the first
+ * structures, and leave whole structures out. Returns how many. */
+size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t n_places);
 
 struct mf_race_rounds {
     int rounds, keep;

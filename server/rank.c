@@ -150,19 +150,11 @@ static int correct(struct mf_farm *f, const struct mf_goal *g, struct mf_forecas
 static int keep_forecast(struct mf_farm *f, struct mf_goal *g, struct measured *m, struct mf_path *paths,
                          size_t n)
 {
-    struct mf_forecast *fc = calloc(1, sizeof(*fc));
-    if (!fc) {
-        free(paths);
-        return -ENOMEM;
-    }
     mf_goal_drop_forecast(g);
-    g->forecast = fc;
-    fc->paths = paths;
-    fc->n_paths = n;
-    fc->step_ids = MF_TAKE(m->ids);
-    fc->corrected_us = calloc(n, sizeof(double));
-    fc->log_spread = calloc(n, sizeof(double));
-    return fc->corrected_us && fc->log_spread ? correct(f, g, fc) : -ENOMEM;
+    int r = mf_forecast_new(paths, n, MF_TAKE(m->ids), &g->forecast);
+    if (r == 0)
+        r = correct(f, g, g->forecast);
+    return r < 0 ? r : mf_forecast_sum_up(g->forecast);
 }
 
 int mf_rank_goal(struct mf_farm *f, struct mf_goal *g)
@@ -199,14 +191,18 @@ int mf_rank_goal(struct mf_farm *f, struct mf_goal *g)
 
 /* ---- finalists and the race ---- */
 
+static size_t layout_of(const struct mf_forecast *fc, const struct mf_ranked *ranked)
+{
+    return fc->layout_of[ranked->path - fc->paths];
+}
+
 static int add_pipeline(struct mf_farm *f, const struct mf_goal *g, const struct mf_ranked *ranked, int place,
                         int64_t *ret)
 {
-    char structure[MF_PATH_STRUCTURE_MAX], layout[MF_PATH_LAYOUT_MAX];
+    char structure[MF_PATH_STRUCTURE_MAX];
     struct mf_buf steps;
     mf_buf_init(&steps, 4096);
     mf_path_structure(ranked->path->structure, structure);
-    mf_path_layout(ranked->path, layout);
     (void)mf_buf_adds(&steps, "[");
     for (int i = 0; i < ranked->path->n; i++)
         (void)mf_buf_addf(&steps, "%s%" PRId64, i ? "," : "", g->forecast->step_ids[ranked->path->steps[i]]);
@@ -216,7 +212,7 @@ static int add_pipeline(struct mf_farm *f, const struct mf_goal *g, const struct
                                   .steps = steps.data,
                                   .structure = structure,
                                   .block_m = ranked->path->block_m,
-                                  .layout = layout,
+                                  .layout = g->forecast->layouts[layout_of(g->forecast, ranked)].text,
                                   .sum_us = ranked->path->us,
                                   .forecast_us = ranked->forecast_us,
                                   .finalist = ranked->finalist};
@@ -226,20 +222,14 @@ static int add_pipeline(struct mf_farm *f, const struct mf_goal *g, const struct
     return r;
 }
 
-static bool is_in(const struct mf_path *path, const char *layout)
-{
-    char text[MF_PATH_LAYOUT_MAX];
-    mf_path_layout(path, text);
-    return !layout || strcmp(text, layout) == 0;
-}
-
 /* The goal's paths of a layout (NULL: of all), ranked by forecast. */
 static size_t rank_layout(const struct mf_goal *g, const char *layout, size_t places, struct mf_ranked *ret)
 {
     const struct mf_forecast *fc = g->forecast;
+    const struct mf_forecast_layout *in = layout ? mf_forecast_find(fc, layout) : NULL;
     size_t n = 0;
-    for (size_t i = 0; i < fc->n_paths; i++) {
-        if (is_in(&fc->paths[i], layout))
+    for (size_t i = 0; i < fc->n_paths && (in || !layout); i++) {
+        if (!in || &fc->layouts[fc->layout_of[i]] == in)
             ret[n++] = (struct mf_ranked){&fc->paths[i], fc->corrected_us[i], fc->log_spread[i], false};
     }
     (void)mf_race_finalists(ret, n, g->batch->options.topk, places);
@@ -284,23 +274,25 @@ static int add_others(struct mf_farm *f, const struct mf_goal *g, const char *co
     const struct mf_forecast *fc = g->forecast;
     size_t n_left = 0;
     int r = 0;
+    /* Of each layout; full from the start where it races */
+    _cleanup_(mf_freep) int *n_kept = calloc(fc->n_layouts, sizeof(int));
+    if (!n_kept)
+        return -ENOMEM;
+    for (size_t k = 0; k < n; k++) {
+        const struct mf_forecast_layout *racing = mf_forecast_find(fc, layouts[k]);
+        if (racing)
+            n_kept[racing - fc->layouts] = KEPT_OF_OTHERS;
+    }
     for (size_t i = 0; i < fc->n_paths; i++) {
-        bool races = false;
-        for (size_t k = 0; k < n; k++)
-            races |= is_in(&fc->paths[i], layouts[k]);
-        if (!races)
+        if (n_kept[fc->layout_of[i]] < KEPT_OF_OTHERS)
             ranked[n_left++] = (struct mf_ranked){&fc->paths[i], fc->corrected_us[i], 0, false};
     }
     (void)mf_race_finalists(ranked, n_left, 1, 0);
     for (size_t i = 0; r == 0 && i < n_left; i++) {
-        char text[MF_PATH_LAYOUT_MAX];
+        int *kept = &n_kept[layout_of(fc, &ranked[i])];
         int64_t id;
-        int place = 1;
-        mf_path_layout(ranked[i].path, text);
-        for (size_t j = 0; j < i; j++)
-            place += is_in(ranked[j].path, text);
-        if (place <= KEPT_OF_OTHERS)
-            r = add_pipeline(f, g, &ranked[i], place, &id);
+        if (*kept < KEPT_OF_OTHERS)
+            r = add_pipeline(f, g, &ranked[i], ++*kept, &id);
     }
     return r;
 }
