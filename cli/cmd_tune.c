@@ -1,36 +1,22 @@
 /* moefarm tune */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/api.h"
-#include "cli/file.h"
 #include "cli/shape_arg.h"
-#include "cli/tune.h"
+#include "cli/tune_input.h"
 #include "common/clock.h"
-#include "common/json.h"
 #include "common/table_file.h"
 #include "common/text.h"
 
-#define TABLES_MAX  64
-#define CLASSES_MAX 16
 #define SUMMARY_MAX (64u << 20)
 
 struct tune {
     struct mf_tune_options o;
-    struct mf_table *untuned;
-    char paths[TABLES_MAX][4096]; /* the first is written */
-    struct mf_table *tuned[TABLES_MAX];
-    size_t n_tables;
-    struct mf_tune_device devices[MF_TUNE_DEVICES_MAX]; /* of a farm of its own */
-    size_t n_devices;
-    struct mf_device_class classes[CLASSES_MAX];
-    struct mf_tune_list lists[CLASSES_MAX];
-    size_t n_classes;
+    struct mf_tune_input in;
+    struct mf_tune_list lists[MF_TUNE_CLASSES_MAX]; /* of the input's classes */
     struct mf_tune_state state;
     struct mf_tune_farm *farm;
     int64_t begun_ms;
@@ -38,132 +24,14 @@ struct tune {
 
 static void release(struct tune *t)
 {
-    mf_table_free(t->untuned);
-    for (size_t i = 0; i < t->n_tables; i++)
-        mf_table_free(t->tuned[i]);
-    for (size_t i = 0; i < t->n_classes; i++)
+    mf_tune_input_release(&t->in);
+    for (size_t i = 0; i < t->in.n_classes; i++)
         mf_tune_list_release(&t->lists[i]);
     t->farm = mf_tune_farm_stop(t->farm);
     mf_tune_state_close(&t->state);
     free(t);
 }
 MF_DEFINE_CLEANUP(struct tune *, release);
-
-/* ---- files ---- */
-
-static int split_tables(struct tune *t)
-{
-    const char *list = t->o.tune_file;
-
-    while (*list) {
-        size_t len = strcspn(list, ":");
-        if (len >= sizeof(t->paths[0]) || t->n_tables == TABLES_MAX)
-            return mf_cli_fail(MF_EXIT_USAGE, "-o: at most %d files, separated by colons", TABLES_MAX);
-        if (len > 0)
-            mf_say(t->paths[t->n_tables++], sizeof(t->paths[0]), "%.*s", (int)len, list);
-        list += len + (list[len] == ':');
-    }
-    return 0;
-}
-
-static int read_tables(struct tune *t)
-{
-    char why[MF_REASON_MAX];
-
-    for (size_t i = 0; i < t->n_tables; i++) {
-        int r = mf_table_file_read(t->paths[i], &t->tuned[i], why);
-        if (r == -ENOENT) {
-            printf("Not exist tuned file: %s%s\n", t->paths[i], i == 0 ? ", so it is made" : "");
-            r = mf_table_new(t->paths[i], true, &t->tuned[i]);
-        }
-        if (r < 0)
-            return mf_cli_fail(MF_EXIT_USAGE, "-o: %s", why);
-    }
-    return 0;
-}
-
-static void say_unreadable(const char *path, const struct mf_table *t)
-{
-    for (size_t i = 0; i < t->n_problems; i++) {
-        const struct mf_problem *p = &t->problems[i];
-        if (p->severity == MF_ERROR)
-            fprintf(stderr, "%s:%" PRId64 ": %s%s%s\n", path, p->line, p->column, *p->column ? ": " : "",
-                    p->reason);
-    }
-}
-
-static int read_untuned(struct tune *t)
-{
-    char why[MF_REASON_MAX];
-
-    if (mf_table_file_read(t->o.untune_file, &t->untuned, why) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "-i: %s", why);
-    say_unreadable(t->o.untune_file, t->untuned);
-    return 0;
-}
-
-/* ---- classes ---- */
-
-static int add_class(struct tune *t, const struct mf_device_class *class)
-{
-    for (size_t i = 0; i < t->n_classes; i++) {
-        if (mf_device_class_equal(&t->classes[i], class))
-            return 0;
-    }
-    if (t->n_classes == CLASSES_MAX)
-        return mf_cli_fail(MF_EXIT_USAGE, "more than %d device classes; name some by --classes", CLASSES_MAX);
-    t->classes[t->n_classes++] = *class;
-    return 0;
-}
-
-static int classes_named(struct tune *t)
-{
-    const char *list = t->o.classes;
-    int code = 0;
-
-    while (*list && code == 0) {
-        size_t len = strcspn(list, ",");
-        char text[MF_DEVICE_CLASS_TEXT_MAX];
-        struct mf_device_class class;
-        mf_say(text, sizeof(text), "%.*s", (int)len, list);
-        if (mf_device_class_parse(text, &class) < 0)
-            return mf_cli_fail(MF_EXIT_USAGE, "--classes: '%s' is no device class; gfx942/304 is one", text);
-        code = add_class(t, &class);
-        list += len + (list[len] == ',');
-    }
-    return code;
-}
-
-static int classes_of_workers(struct tune *t, struct mf_cli *cli)
-{
-    _cleanup_(cJSON_Deletep) cJSON *workers = NULL;
-    const cJSON *w;
-    int code = mf_api_list(cli, "/api/v1/workers", &workers);
-
-    cJSON_ArrayForEach (w, workers) {
-        struct mf_device_class class;
-        const char *state = mf_api_text(w, "state", "");
-        bool there = strcmp(state, "idle") == 0 || strcmp(state, "busy") == 0;
-        if (code == 0 && there && mf_device_class_parse(mf_api_text(w, "class", ""), &class) == 0)
-            code = add_class(t, &class);
-    }
-    if (code == 0 && t->n_classes == 0)
-        return mf_cli_fail(MF_EXIT_FAILED,
-                           "the farm has no worker now; name the device classes by --classes");
-    return code;
-}
-
-static int find_classes(struct tune *t, struct mf_cli *cli)
-{
-    int code;
-
-    if (*cli->url)
-        return t->o.classes ? classes_named(t) : classes_of_workers(t, cli);
-    code = mf_tune_devices(t->o.devices, t->o.mp, t->devices, &t->n_devices);
-    for (size_t i = 0; i < t->n_devices && code == 0; i++)
-        code = add_class(t, &t->devices[i].class);
-    return code;
-}
 
 /* ---- what is missing ---- */
 
@@ -177,7 +45,7 @@ static void say_passed_over(const struct tune *t, const struct mf_tune_list *l)
         printf(", %zu are tuned already", l->n_tuned);
     if (l->n_elsewhere > 0)
         printf(", %zu are in another table than %s, which has to be the first of -o to tune them anew",
-               l->n_elsewhere, t->paths[0]);
+               l->n_elsewhere, t->in.paths[0]);
     printf("\n");
     for (size_t i = 0; t->o.verbose && i < l->n_tuned; i++) {
         char shape[MF_SHAPE_BRIEF_MAX];
@@ -191,10 +59,10 @@ static int make_lists(struct tune *t, struct mf_tune_outcomes *outcomes)
     struct mf_tune_choice choice = {.all = t->o.all, .last = t->o.last, .for_aiter = t->o.for_aiter};
     int r = 0;
 
-    for (size_t i = 0; i < t->n_classes && r == 0; i++) {
+    for (size_t i = 0; i < t->in.n_classes && r == 0; i++) {
         struct mf_tune_list *l = &t->lists[i];
-        r = mf_tune_list_make(t->untuned, (const struct mf_table *const *)t->tuned, t->n_tables,
-                              &t->classes[i], &choice, l);
+        r = mf_tune_list_make(t->in.untuned, (const struct mf_table *const *)t->in.tuned, t->in.n_tables,
+                              &t->in.classes[i], &choice, l);
         if (r == 0)
             say_passed_over(t, l);
         for (size_t k = 0; k < l->n && r == 0; k++)
@@ -216,8 +84,8 @@ static int sort_table(const struct tune *t)
 {
     char why[MF_REASON_MAX] = "";
 
-    if (t->o.sorted && mf_table_file_update(t->paths[0], -1, sort_rows, NULL, why) < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s; the file is as it was", t->paths[0], why);
+    if (t->o.sorted && mf_table_file_update(t->in.paths[0], -1, sort_rows, NULL, why) < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s; the file is as it was", t->in.paths[0], why);
     return 0;
 }
 
@@ -228,7 +96,7 @@ static int summarise(const struct tune *t, const struct mf_tune_run *run, int co
                                               : code != 0      ? "Error"
                                                                : "Finished",
                                     .seconds = (double)(mf_now_ms() - t->begun_ms) / 1000,
-                                    .n_unreadable = t->untuned ? t->untuned->n_errors : 0,
+                                    .n_unreadable = t->in.untuned ? t->in.untuned->n_errors : 0,
                                     .verbose = t->o.verbose};
 
     mf_buf_init(&out, SUMMARY_MAX);
@@ -247,14 +115,14 @@ static int summarise(const struct tune *t, const struct mf_tune_run *run, int co
 
 static int start_farm(struct tune *t, struct mf_cli *cli)
 {
-    printf("starting a farm of %zu device%s, state and logs in %s:", t->n_devices,
-           t->n_devices == 1 ? "" : "s", t->state.folder);
-    for (size_t i = 0; i < t->n_devices; i++)
-        printf(" %s", t->devices[i].name);
+    printf("starting a farm of %zu device%s, state and logs in %s:", t->in.n_devices,
+           t->in.n_devices == 1 ? "" : "s", t->state.folder);
+    for (size_t i = 0; i < t->in.n_devices; i++)
+        printf(" %s", t->in.devices[i].name);
     printf("\n");
     int code = mf_tune_farm_start(&(struct mf_tune_farm_options){.folder = t->state.folder,
-                                                                 .devices = t->devices,
-                                                                 .n = t->n_devices,
+                                                                 .devices = t->in.devices,
+                                                                 .n = t->in.n_devices,
                                                                  .families = t->o.families,
                                                                  .runner = t->o.runner},
                                   &t->farm);
@@ -272,7 +140,7 @@ static int check_outputs(const struct tune *t)
     char why[MF_REASON_MAX];
     bool written = !t->o.compare || t->o.update_improved || t->o.sorted;
 
-    if (written && mf_table_file_check(t->paths[0], -1, why) < 0)
+    if (written && mf_table_file_check(t->in.paths[0], -1, why) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "-o: %s", why);
     if (*t->o.profile_file && mf_table_file_check(t->o.profile_file, -1, why) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "-o2: %s", why);
@@ -296,14 +164,14 @@ static int count_pending(const struct tune *t, const char *farm_name, size_t *re
 /* What nobody can read is compared with nothing, and what nobody here can run with nothing either: both are said at once. */
 static int check_known(const struct tune *t)
 {
-    const struct mf_table *known = t->tuned[0];
+    const struct mf_table *known = t->in.tuned[0];
     _cleanup_(mf_buf_release) struct mf_buf out;
 
     if (known->op != MF_TABLE_FMOE || !known->tuned)
-        return mf_cli_fail(MF_EXIT_USAGE, "-o: %s: --compare expects a tuned_fmoe.csv", t->paths[0]);
-    say_unreadable(t->paths[0], known);
+        return mf_cli_fail(MF_EXIT_USAGE, "-o: %s: --compare expects a tuned_fmoe.csv", t->in.paths[0]);
+    mf_tune_say_unreadable(t->in.paths[0], known);
     mf_buf_init(&out, SUMMARY_MAX);
-    mf_tune_print_foreign(known, t->lists, t->n_classes, t->o.verbose, &out);
+    mf_tune_print_foreign(known, t->lists, t->in.n_classes, t->o.verbose, &out);
     (void)fwrite(out.data, 1, out.len, stdout);
     (void)fflush(stdout);
     return 0;
@@ -323,7 +191,7 @@ static void print_compared(const struct tune *t, const struct mf_tune_run *run)
         return;
     printf("============= Compare Report =============\n"
            "Threshold: >= %.1f%% improvement to update %s\n",
-           t->o.min_improvement_pct, t->paths[0]);
+           t->o.min_improvement_pct, t->in.paths[0]);
     (void)fwrite(run->compared->data, 1, run->compared->len, stdout);
     if (!t->o.update_improved)
         printf("Compare candidate CSV written to %s\n"
@@ -345,10 +213,10 @@ static void print_compat(const struct tune *t, const struct mf_tune_run *run)
 /* A recorded table instead of a farm. */
 static int replay(struct tune *t)
 {
-    struct mf_tune_run run = {.options = &t->o, .table = t->paths[0]};
+    struct mf_tune_run run = {.options = &t->o, .table = t->in.paths[0]};
 
     t->begun_ms = mf_now_ms();
-    int code = mf_tune_replay(&t->o, t->paths[0], t->tuned[0], &run.outcomes);
+    int code = mf_tune_replay(&t->o, t->in.paths[0], t->in.tuned[0], &run.outcomes);
     if (code == 0)
         code = sort_table(t);
     code = summarise(t, &run, code);
@@ -378,21 +246,21 @@ static int tune(struct tune *t, struct mf_cli *cli)
     if (outcomes.n == 0 && n_pending == 0) {
         code = sort_table(t);
         printf("no shapes to be tuned, skip tuning, tuned file is %s\n", t->o.tune_file);
-        return code != 0 ? code : t->untuned->n_errors > 0 ? MF_EXIT_FAILED : MF_EXIT_OK;
+        return code != 0 ? code : t->in.untuned->n_errors > 0 ? MF_EXIT_FAILED : MF_EXIT_OK;
     }
     code = check_outputs(t);
     if (code != 0)
         return code;
     struct mf_tune_run run = {.cli = cli,
                               .options = &t->o,
-                              .table = t->paths[0],
-                              .known = t->tuned[0],
+                              .table = t->in.paths[0],
+                              .known = t->in.tuned[0],
                               .compared = &compared,
                               .compat = &compat,
                               .farm_name = farm_name,
                               .state = &t->state,
                               .lists = t->lists,
-                              .n_lists = t->n_classes,
+                              .n_lists = t->in.n_classes,
                               .outcomes = outcomes};
     if (t->o.compare && !t->o.update_improved) {
         run.table = candidate_file(t, candidates);
@@ -456,22 +324,22 @@ int mf_cmd_tune(struct mf_cli *cli, const struct mf_command *self, int argc, cha
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     code = mf_tune_check(&t->o);
     if (code == 0)
-        code = split_tables(t);
+        code = mf_tune_input_name(&t->in, t->o.tune_file);
     if (code != 0)
         return code;
     if (t->o.run_config)
         return run_config(cli, self, &t->o);
     if (t->o.candidates) {
-        code = read_tables(t);
+        code = mf_tune_input_tables(&t->in);
         return code != 0 ? code : replay(t);
     }
-    code = read_untuned(t);
+    code = mf_tune_input_untuned(&t->in, t->o.untune_file);
     if (code == 0)
-        code = mf_tune_state_open(t->o.state, t->paths[0], &t->state);
+        code = mf_tune_state_open(t->o.state, t->in.paths[0], &t->state);
     if (code == 0)
-        code = read_tables(t);
+        code = mf_tune_input_tables(&t->in);
     if (code == 0)
-        code = find_classes(t, cli);
+        code = mf_tune_input_classes(&t->in, &t->o, cli);
     if (code == 0)
         code = tune(t, cli);
     if (t->farm) /* whose URL goes with it */
