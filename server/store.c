@@ -377,6 +377,22 @@ int mf_sql_next(struct mf_sql *q)
     return code == SQLITE_ROW ? 1 : mf_store_fault(q->store, code);
 }
 
+static int firstv(struct mf_store *s, const char *literal, struct mf_sql **ret, const char *types,
+                  va_list args)
+{
+    int r = mf_sqlv(s, literal, ret, types, args);
+    return r < 0 ? r : mf_sql_next(*ret);
+}
+
+int mf_sql_first(struct mf_store *s, const char *literal, struct mf_sql **ret, const char *types, ...)
+{
+    va_list args;
+    va_start(args, types);
+    int r = firstv(s, literal, ret, types, args);
+    va_end(args);
+    return r;
+}
+
 void mf_sql_done(struct mf_sql *q)
 {
     if (!q)
@@ -390,16 +406,29 @@ void mf_sql_done(struct mf_sql *q)
     free(q);
 }
 
-int mf_sql_run(struct mf_store *s, const char *literal, const char *types, ...)
+static int runv(struct mf_store *s, const char *literal, const char *types, va_list args)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = firstv(s, literal, &q, types, args);
+    return r < 0 ? r : sqlite3_changes(s->db);
+}
+
+int mf_sql_run(struct mf_store *s, const char *literal, const char *types, ...)
+{
     va_list args;
     va_start(args, types);
-    int r = mf_sqlv(s, literal, &q, types, args);
+    int r = runv(s, literal, types, args);
     va_end(args);
-    if (r == 0)
-        r = mf_sql_next(q);
-    return r < 0 ? r : sqlite3_changes(s->db);
+    return r;
+}
+
+int mf_sql_write(struct mf_store *s, const char *literal, const char *types, ...)
+{
+    va_list args;
+    va_start(args, types);
+    int r = runv(s, literal, types, args);
+    va_end(args);
+    return r < 0 ? r : 0;
 }
 
 int mf_sql_get_i64(struct mf_store *s, const char *literal, int64_t *ret, const char *types, ...)
@@ -407,10 +436,8 @@ int mf_sql_get_i64(struct mf_store *s, const char *literal, int64_t *ret, const 
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     va_list args;
     va_start(args, types);
-    int r = mf_sqlv(s, literal, &q, types, args);
+    int r = firstv(s, literal, &q, types, args);
     va_end(args);
-    if (r == 0)
-        r = mf_sql_next(q);
     if (r > 0)
         *ret = mf_sql_i64(q, 0);
     return r;

@@ -32,10 +32,9 @@ int mf_store_token_revoke(struct mf_store *s, int64_t id, int64_t now_ms)
 
 int mf_store_tokens_revoke(struct mf_store *s, enum mf_role role, const char *name, int64_t now_ms)
 {
-    int r =
-        mf_sql_run(s, "UPDATE token SET revoked_ms = ? WHERE role = ? AND name = ? AND revoked_ms IS NULL",
-                   "itt", now_ms, mf_role_name(role), name);
-    return r < 0 ? r : 0;
+    return mf_sql_write(s,
+                        "UPDATE token SET revoked_ms = ? WHERE role = ? AND name = ? AND revoked_ms IS NULL",
+                        "itt", now_ms, mf_role_name(role), name);
 }
 
 int mf_store_token_check(struct mf_store *s, int64_t id, const uint8_t secret[MF_KEY_SIZE], int64_t now_ms,
@@ -46,10 +45,8 @@ int mf_store_token_check(struct mf_store *s, int64_t id, const uint8_t secret[MF
     size_t len;
     int r = mf_secret_hash(secret, given);
     if (r == 0)
-        r = mf_sql(s, "SELECT hash, role FROM token WHERE id = ?1 AND role != 'worker' AND" STANDS, &q, "ii",
-                   id, now_ms);
-    if (r == 0)
-        r = mf_sql_next(q);
+        r = mf_sql_first(s, "SELECT hash, role FROM token WHERE id = ?1 AND role != 'worker' AND" STANDS, &q,
+                         "ii", id, now_ms);
     if (r <= 0)
         return r;
     const uint8_t *kept = mf_sql_blob(q, 0, &len);
@@ -70,9 +67,7 @@ int mf_store_token_name(struct mf_store *s, int64_t id, char ret[MF_TOKEN_NAME_M
     *ret = '\0';
     if (id == 0)
         return 0;
-    int r = mf_sql(s, "SELECT name FROM token WHERE id = ?", &q, "i", id);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s, "SELECT name FROM token WHERE id = ?", &q, "i", id);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     return mf_copy(ret, MF_TOKEN_NAME_MAX, mf_sql_text(q, 0));
@@ -89,10 +84,8 @@ int mf_store_key_find(struct mf_store *s, const uint8_t public_key[MF_KEY_SIZE],
                       char ret_worker[MF_KEY_WORKER_MAX])
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT worker FROM worker_key WHERE public_key = ? AND revoked_ms IS NULL", &q, "b",
-                   public_key, (size_t)MF_KEY_SIZE);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s, "SELECT worker FROM worker_key WHERE public_key = ? AND revoked_ms IS NULL", &q,
+                         "b", public_key, (size_t)MF_KEY_SIZE);
     if (r <= 0)
         return r;
     r = mf_copy(ret_worker, MF_KEY_WORKER_MAX, mf_sql_text(q, 0));
@@ -143,12 +136,10 @@ int mf_store_key_revoke(struct mf_store *s, int64_t id, int64_t now_ms, uint8_t 
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     size_t len;
-    int r = mf_sql(s,
-                   "UPDATE worker_key SET revoked_ms = ? WHERE id = ? AND revoked_ms IS NULL"
-                   " RETURNING public_key",
-                   &q, "ii", now_ms, id);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s,
+                         "UPDATE worker_key SET revoked_ms = ? WHERE id = ? AND revoked_ms IS NULL"
+                         " RETURNING public_key",
+                         &q, "ii", now_ms, id);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     const void *key = mf_sql_blob(q, 0, &len);

@@ -40,19 +40,11 @@ static int collect(struct mf_store *s, const char *literal, struct mf_ids *ret, 
     return r;
 }
 
-/* For updates of one row: what it changed is no news. */
-static int done(int r)
-{
-    return r < 0 ? r : 0;
-}
-
 int mf_store_receipt(struct mf_store *s, const char *literal, const char *key, const char *body_hash,
                      char **ret_receipt)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, literal, &q, "t", key);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s, literal, &q, "t", key);
     if (r <= 0)
         return r;
     if (strcmp(mf_sql_text(q, 0), body_hash) != 0)
@@ -86,17 +78,15 @@ int mf_store_batch_add(struct mf_store *s, const struct mf_batch_row *row, int64
 
 int mf_store_batch_receipt(struct mf_store *s, int64_t batch, const char *receipt)
 {
-    return done(mf_sql_run(s, "UPDATE batch SET receipt = ? WHERE id = ?", "ti", receipt, batch));
+    return mf_sql_write(s, "UPDATE batch SET receipt = ? WHERE id = ?", "ti", receipt, batch);
 }
 
 int mf_store_batch_get(struct mf_store *s, int64_t batch, int *ret_priority, int64_t *ret_created_ms,
                        char **ret_options, bool *ret_open)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT priority, created_ms, options, state = 'open' FROM batch WHERE id = ?", &q, "i",
-                   batch);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s, "SELECT priority, created_ms, options, state = 'open' FROM batch WHERE id = ?",
+                         &q, "i", batch);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     char *options = strdup(mf_sql_text(q, 2));
@@ -111,8 +101,8 @@ int mf_store_batch_get(struct mf_store *s, int64_t batch, int *ret_priority, int
 
 int mf_store_batch_end(struct mf_store *s, int64_t batch, const char *state, int64_t now_ms)
 {
-    return done(
-        mf_sql_run(s, "UPDATE batch SET state = ?, ended_ms = ? WHERE id = ?", "tii", state, now_ms, batch));
+    return mf_sql_write(s, "UPDATE batch SET state = ?, ended_ms = ? WHERE id = ?", "tii", state, now_ms,
+                        batch);
 }
 
 int mf_store_shape(struct mf_store *s, const struct mf_shape *shape, int64_t *ret)
@@ -120,29 +110,28 @@ int mf_store_shape(struct mf_store *s, const struct mf_shape *shape, int64_t *re
     char row[MF_SHAPE_TEXT_MAX], layer_model[MF_SHAPE_TEXT_MAX];
     mf_shape_print(shape, row);
     mf_shape_print_layer_model(shape, layer_model);
-    return done(mf_sql_get_i64(s,
-                               "INSERT INTO shape (row, layer_model, token) VALUES (?, ?, ?)"
-                               " ON CONFLICT (row) DO UPDATE SET row = row RETURNING id",
-                               ret, "tti", row, layer_model, shape->token));
+    int r = mf_sql_get_i64(s,
+                           "INSERT INTO shape (row, layer_model, token) VALUES (?, ?, ?)"
+                           " ON CONFLICT (row) DO UPDATE SET row = row RETURNING id",
+                           ret, "tti", row, layer_model, shape->token);
+    return r < 0 ? r : 0;
 }
 
 int mf_store_goal_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, const char *reason)
 {
-    return done(
-        mf_sql_run(s, "INSERT INTO goal (batch, shape, class, state, reason) VALUES (?, ?, ?, 'waiting', ?)",
-                   "iiIt", batch, shape, class, reason));
+    return mf_sql_write(
+        s, "INSERT INTO goal (batch, shape, class, state, reason) VALUES (?, ?, ?, 'waiting', ?)", "iiIt",
+        batch, shape, class, reason);
 }
 
 int mf_store_goal_get(struct mf_store *s, int64_t goal, struct mf_goal_row *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r =
-        mf_sql(s,
-               "SELECT g.batch, g.shape, g.class, g.enumeration, g.model, g.state, g.n_steps, g.n_measured,"
-               " s.row, s.layer_model FROM goal g JOIN shape s ON s.id = g.shape WHERE g.id = ?",
-               &q, "i", goal);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(
+        s,
+        "SELECT g.batch, g.shape, g.class, g.enumeration, g.model, g.state, g.n_steps, g.n_measured,"
+        " s.row, s.layer_model FROM goal g JOIN shape s ON s.id = g.shape WHERE g.id = ?",
+        &q, "i", goal);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     *ret = (struct mf_goal_row){
@@ -165,9 +154,8 @@ int mf_store_goal_get(struct mf_store *s, int64_t goal, struct mf_goal_row *ret)
 int mf_store_goal_state(struct mf_store *s, int64_t goal, enum mf_goal_state state, const char *reason,
                         int64_t now_ms)
 {
-    return done(mf_sql_run(s, "UPDATE goal SET state = ?, reason = ?, ended_ms = ? WHERE id = ?", "ttIi",
-                           mf_goal_state_name(state), reason, state >= MF_GOAL_DONE ? now_ms : (int64_t)0,
-                           goal));
+    return mf_sql_write(s, "UPDATE goal SET state = ?, reason = ?, ended_ms = ? WHERE id = ?", "ttIi",
+                        mf_goal_state_name(state), reason, state >= MF_GOAL_DONE ? now_ms : (int64_t)0, goal);
 }
 
 int mf_store_goal_reason(struct mf_store *s, int64_t goal, const char *reason)
@@ -177,31 +165,29 @@ int mf_store_goal_reason(struct mf_store *s, int64_t goal, const char *reason)
 
 int mf_store_goal_enumerating(struct mf_store *s, int64_t goal, int64_t enumeration)
 {
-    return done(mf_sql_run(s,
-                           "UPDATE goal SET state = 'enumerating', reason = '', enumeration = ? WHERE id = ?",
-                           "ii", enumeration, goal));
+    return mf_sql_write(s, "UPDATE goal SET state = 'enumerating', reason = '', enumeration = ? WHERE id = ?",
+                        "ii", enumeration, goal);
 }
 
 int mf_store_goal_steps(struct mf_store *s, int64_t goal, int64_t n_steps, int64_t n_measured)
 {
-    return done(mf_sql_run(s, "UPDATE goal SET n_steps = ?, n_measured = ? WHERE id = ?", "iii", n_steps,
-                           n_measured, goal));
+    return mf_sql_write(s, "UPDATE goal SET n_steps = ?, n_measured = ? WHERE id = ?", "iii", n_steps,
+                        n_measured, goal);
 }
 
 int mf_store_goal_model(struct mf_store *s, int64_t goal, int64_t model)
 {
-    return done(mf_sql_run(s, "UPDATE goal SET model = ? WHERE id = ? AND model IS NULL", "ii", model, goal));
+    return mf_sql_write(s, "UPDATE goal SET model = ? WHERE id = ? AND model IS NULL", "ii", model, goal);
 }
 
 int mf_store_goal_worker(struct mf_store *s, int64_t goal, int64_t worker)
 {
-    return done(
-        mf_sql_run(s, "UPDATE goal SET worker = ? WHERE id = ? AND worker IS NULL", "ii", worker, goal));
+    return mf_sql_write(s, "UPDATE goal SET worker = ? WHERE id = ? AND worker IS NULL", "ii", worker, goal);
 }
 
 int mf_store_goals_unpin(struct mf_store *s, int64_t worker)
 {
-    return done(mf_sql_run(s, "UPDATE goal SET worker = NULL WHERE worker = ?", "i", worker));
+    return mf_sql_write(s, "UPDATE goal SET worker = NULL WHERE worker = ?", "i", worker);
 }
 
 int mf_store_goals_adopt(struct mf_store *s, int64_t class)
@@ -274,22 +260,22 @@ int mf_store_goals_raced(struct mf_store *s, int64_t batch, int64_t class, const
 
 int mf_store_goals_open(struct mf_store *s, int64_t batch, int64_t *ret)
 {
-    return done(mf_sql_get_i64(s,
-                               "SELECT count(*) FROM goal WHERE batch = ?"
-                               " AND state NOT IN ('done', 'failed', 'cancelled')",
-                               ret, "i", batch));
+    int r = mf_sql_get_i64(s,
+                           "SELECT count(*) FROM goal WHERE batch = ?"
+                           " AND state NOT IN ('done', 'failed', 'cancelled')",
+                           ret, "i", batch);
+    return r < 0 ? r : 0;
 }
 
 int mf_store_enumeration(struct mf_store *s, int64_t class, int64_t shape, const char *revision, int64_t *ret,
                          bool *ret_complete)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s,
-                   "INSERT INTO enumeration (class, shape, revision) VALUES (?, ?, ?)"
-                   " ON CONFLICT (class, shape, revision) DO UPDATE SET shape = shape RETURNING id, complete",
-                   &q, "iit", class, shape, revision);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(
+        s,
+        "INSERT INTO enumeration (class, shape, revision) VALUES (?, ?, ?)"
+        " ON CONFLICT (class, shape, revision) DO UPDATE SET shape = shape RETURNING id, complete",
+        &q, "iit", class, shape, revision);
     if (r <= 0)
         return r < 0 ? r : -EIO;
     *ret = mf_sql_i64(q, 0);
@@ -300,12 +286,10 @@ int mf_store_enumeration(struct mf_store *s, int64_t class, int64_t shape, const
 int mf_store_pinned_revision(struct mf_store *s, int64_t batch, int64_t class, char **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s,
-                   "SELECT e.revision FROM goal g JOIN enumeration e ON e.id = g.enumeration"
-                   " WHERE g.batch = ? AND g.class = ? LIMIT 1",
-                   &q, "ii", batch, class);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s,
+                         "SELECT e.revision FROM goal g JOIN enumeration e ON e.id = g.enumeration"
+                         " WHERE g.batch = ? AND g.class = ? LIMIT 1",
+                         &q, "ii", batch, class);
     if (r <= 0)
         return r;
     char *revision = strdup(mf_sql_text(q, 0));
@@ -328,5 +312,5 @@ int mf_store_event_add(struct mf_store *s, int64_t batch, const char *kind, cons
 
 int mf_store_events_trim(struct mf_store *s, int64_t n)
 {
-    return done(mf_sql_run(s, "DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?", "i", n));
+    return mf_sql_write(s, "DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?", "i", n);
 }

@@ -199,12 +199,11 @@ int mf_store_export_promotion(struct mf_store *s, int64_t goal, char *ret, size_
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     *ret = '\0';
-    int r = mf_sql(s,
-                   "SELECT json_object('decision', decision, 'reason', reason, 'source', source, 'known', "
-                   "known, 'known_us', known_us, 'least', least) FROM promotion WHERE goal = ?",
-                   &q, "i", goal);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r =
+        mf_sql_first(s,
+                     "SELECT json_object('decision', decision, 'reason', reason, 'source', source, 'known', "
+                     "known, 'known_us', known_us, 'least', least) FROM promotion WHERE goal = ?",
+                     &q, "i", goal);
     return r > 0 ? mf_copy(ret, cap, mf_sql_text(q, 0)) : r;
 }
 

@@ -52,9 +52,7 @@ static int add_source(struct mf_store *s, int64_t miss, const char *source)
 static int read_state(struct mf_store *s, int64_t miss, enum mf_miss_state *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT" STATE " FROM miss m WHERE m.id = ?", &q, "i", miss);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s, "SELECT" STATE " FROM miss m WHERE m.id = ?", &q, "i", miss);
     if (r <= 0)
         return r < 0 ? r : -EIO;
     return mf_miss_state_parse(mf_sql_text(q, 0), ret);

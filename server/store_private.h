@@ -36,6 +36,8 @@ int mf_sql_bind(struct mf_sql *q, int index, const char *types,
 
 /* 1: a row; 0: no more. */
 int mf_sql_next(struct mf_sql *q);
+/* mf_sql() and its first row. 1: there is one; 0: none. */
+int mf_sql_first(struct mf_store *s, const char *literal, struct mf_sql **ret, const char *types, ...);
 /* Resets and unbinds; finalises an uncached one. NULL is fine. */
 void mf_sql_done(struct mf_sql *q);
 static inline void mf_sql_donep(struct mf_sql **q)
@@ -45,6 +47,8 @@ static inline void mf_sql_donep(struct mf_sql **q)
 
 /* Runs a statement that gives no rows: the number of rows it changed. */
 int mf_sql_run(struct mf_store *s, const char *literal, const char *types, ...);
+/* The same where that number is no news: 0. */
+int mf_sql_write(struct mf_store *s, const char *literal, const char *types, ...);
 /* The first column of the first row. 1: there was one; 0: none (*ret untouched). */
 int mf_sql_get_i64(struct mf_store *s, const char *literal, int64_t *ret, const char *types, ...);
 

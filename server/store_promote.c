@@ -10,20 +10,15 @@
 
 MF_NAMES_DEFINE(mf_decision, MF_DECISION_, MF_DECISION_MAP)
 
-static int done(int r)
-{
-    return r < 0 ? r : 0;
-}
-
 /* ---- what is known ---- */
 
 int mf_store_known_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, const char *pipeline,
                        double us, int64_t line)
 {
-    return done(mf_sql_run(s,
-                           "INSERT INTO known (batch, shape, class, pipeline, us, line)"
-                           " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (batch, shape, class) DO NOTHING",
-                           "iiitdi", batch, shape, class, pipeline, us, line));
+    return mf_sql_write(s,
+                        "INSERT INTO known (batch, shape, class, pipeline, us, line)"
+                        " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (batch, shape, class) DO NOTHING",
+                        "iiitdi", batch, shape, class, pipeline, us, line);
 }
 
 static int take_known(const struct mf_sql *q, const char *where, const char *rest, struct mf_known *ret)
@@ -40,10 +35,9 @@ int mf_store_known_given(struct mf_store *s, int64_t batch, int64_t shape, int64
                          struct mf_known *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT pipeline, us, line FROM known WHERE batch = ? AND shape = ? AND class = ?", &q,
-                   "iii", batch, shape, class);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r =
+        mf_sql_first(s, "SELECT pipeline, us, line FROM known WHERE batch = ? AND shape = ? AND class = ?",
+                     &q, "iii", batch, shape, class);
     return r > 0 ? take_known(q, "line", " of the baseline", ret) : r;
 }
 
@@ -51,17 +45,15 @@ int mf_store_known_own(struct mf_store *s, int64_t batch, int64_t shape, int64_t
                        struct mf_known *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r =
-        mf_sql(s,
-               "SELECT (SELECT group_concat(name, '|') FROM (SELECT k.family || ':' || k.name AS name"
-               "  FROM pipeline p, json_each(p.steps) e CROSS JOIN step t ON t.id = e.value"
-               "  JOIN kernel k ON k.id = t.kernel WHERE p.id = f.pipeline ORDER BY e.key)), f.us, g.batch"
-               " FROM config f JOIN goal g ON g.id = f.goal WHERE f.class = ? AND f.shape = ? AND f.model = ?"
-               " AND g.batch < ? AND NOT EXISTS (SELECT 1 FROM promotion x WHERE x.goal = f.goal"
-               "  AND x.decision IN ('pending', 'undecided')) ORDER BY f.id DESC LIMIT 1",
-               &q, "iiii", class, shape, model, batch);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(
+        s,
+        "SELECT (SELECT group_concat(name, '|') FROM (SELECT k.family || ':' || k.name AS name"
+        "  FROM pipeline p, json_each(p.steps) e CROSS JOIN step t ON t.id = e.value"
+        "  JOIN kernel k ON k.id = t.kernel WHERE p.id = f.pipeline ORDER BY e.key)), f.us, g.batch"
+        " FROM config f JOIN goal g ON g.id = f.goal WHERE f.class = ? AND f.shape = ? AND f.model = ?"
+        " AND g.batch < ? AND NOT EXISTS (SELECT 1 FROM promotion x WHERE x.goal = f.goal"
+        "  AND x.decision IN ('pending', 'undecided')) ORDER BY f.id DESC LIMIT 1",
+        &q, "iiii", class, shape, model, batch);
     return r > 0 ? take_known(q, "batch", "", ret) : r;
 }
 
@@ -92,11 +84,11 @@ int mf_store_known_spare(struct mf_store *s, int64_t batch, const char *reason, 
         r = collect(q, ret);
     if (r < 0 || ret->n == 0)
         return r;
-    return done(
-        mf_sql_run(s,
-                   "UPDATE goal SET state = 'done', reason = '', ended_ms = ?2 WHERE batch = ?1 AND state"
-                   " = 'waiting' AND id IN (SELECT goal FROM promotion)",
-                   "ii", batch, now_ms));
+    return mf_sql_write(
+        s,
+        "UPDATE goal SET state = 'done', reason = '', ended_ms = ?2 WHERE batch = ?1 AND state"
+        " = 'waiting' AND id IN (SELECT goal FROM promotion)",
+        "ii", batch, now_ms);
 }
 
 int mf_store_known_foreign(struct mf_store *s, int64_t class, struct mf_ids *ret)
@@ -125,12 +117,10 @@ int mf_store_step_rejected(struct mf_store *s, int64_t goal, const char *family,
                            char ret[MF_REASON_MAX])
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s,
-                   "SELECT j.reason FROM goal g JOIN rejection j ON j.enumeration = g.enumeration"
-                   " WHERE g.id = ?1 AND j.family = ?2 AND ?3 GLOB j.kernel ORDER BY j.id LIMIT 1",
-                   &q, "itt", goal, family, name);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s,
+                         "SELECT j.reason FROM goal g JOIN rejection j ON j.enumeration = g.enumeration"
+                         " WHERE g.id = ?1 AND j.family = ?2 AND ?3 GLOB j.kernel ORDER BY j.id LIMIT 1",
+                         &q, "itt", goal, family, name);
     if (r > 0)
         mf_say(ret, MF_REASON_MAX, "%s", mf_sql_text(q, 0));
     return r;
@@ -150,21 +140,19 @@ int mf_store_pipeline_same(struct mf_store *s, int64_t goal, const char *steps, 
 
 int mf_store_promotion_add(struct mf_store *s, const struct mf_promotion *p, int64_t now_ms)
 {
-    return done(
-        mf_sql_run(s,
-                   "INSERT INTO promotion (goal, known, known_us, source, old, new, new_us, least, decision,"
-                   " reason, at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                   "itdtIIddtti", p->goal, p->known, p->known_us, p->source, p->old, p->new, p->new_us,
-                   p->least, mf_decision_name(p->decision), p->reason, now_ms));
+    return mf_sql_write(
+        s,
+        "INSERT INTO promotion (goal, known, known_us, source, old, new, new_us, least, decision,"
+        " reason, at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "itdtIIddtti", p->goal, p->known, p->known_us, p->source, p->old, p->new, p->new_us, p->least,
+        mf_decision_name(p->decision), p->reason, now_ms);
 }
 
 int mf_store_promotion_get(struct mf_store *s, int64_t goal, struct mf_promotion *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT old, new, known_us, new_us, least, decision FROM promotion WHERE goal = ?", &q,
-                   "i", goal);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(
+        s, "SELECT old, new, known_us, new_us, least, decision FROM promotion WHERE goal = ?", &q, "i", goal);
     if (r <= 0)
         return r;
     *ret = (struct mf_promotion){.goal = goal,
@@ -180,9 +168,9 @@ int mf_store_promotion_get(struct mf_store *s, int64_t goal, struct mf_promotion
 int mf_store_promotion_decide(struct mf_store *s, int64_t goal, enum mf_decision decision, const char *reason,
                               double mad, int64_t n, int64_t now_ms)
 {
-    return done(mf_sql_run(
+    return mf_sql_write(
         s, "UPDATE promotion SET decision = ?, reason = ?, mad = ?, n = ?, at_ms = ? WHERE goal = ?",
-        "ttdIii", mf_decision_name(decision), reason, mad, n, now_ms, goal));
+        "ttdIii", mf_decision_name(decision), reason, mad, n, now_ms, goal);
 }
 
 void mf_raced_release(struct mf_raced *r)
@@ -196,12 +184,10 @@ int mf_store_raced_get(struct mf_store *s, int64_t unit, int64_t attempt, int64_
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     size_t len;
-    int r = mf_sql(s,
-                   "SELECT status, reason, us, mad, samples FROM result WHERE unit = ? AND attempt = ?"
-                   " AND pipeline = ? AND late = 0",
-                   &q, "iii", unit, attempt, pipeline);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s,
+                         "SELECT status, reason, us, mad, samples FROM result WHERE unit = ? AND attempt = ?"
+                         " AND pipeline = ? AND late = 0",
+                         &q, "iii", unit, attempt, pipeline);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     struct mf_raced raced = {.us = mf_sql_double(q, 2), .mad = mf_sql_double(q, 3)};
@@ -227,7 +213,7 @@ int mf_store_comparison_add(struct mf_store *s, const struct mf_comparison *c, i
 {
     const struct mf_interval *i = &c->p.change;
     double none = (double)NAN;
-    return done(mf_sql_run(
+    return mf_sql_write(
         s,
         "INSERT INTO comparison (unit, goal, worker, verdict, low, mid, high, n, old_us, new_us,"
         " old_status, new_status, old_reason, new_reason, at_ms)"
@@ -235,7 +221,7 @@ int mf_store_comparison_add(struct mf_store *s, const struct mf_comparison *c, i
         "iiitdddiddtttti", c->unit, c->goal, c->worker, c->judged ? mf_paired_verdict_name(c->p.verdict) : "",
         c->judged ? i->low : none, c->judged ? i->mid : none, c->judged ? i->high : none, (int64_t)c->n,
         c->old_us, c->new_us, mf_status_name(c->old_status), mf_status_name(c->new_status), c->old_reason,
-        c->new_reason, now_ms));
+        c->new_reason, now_ms);
 }
 
 int mf_store_comparisons_each(struct mf_store *s, int64_t goal, mf_comparison_fn fn, void *context)

@@ -8,11 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-static int done(int r)
-{
-    return r < 0 ? r : 0;
-}
-
 int mf_store_steps_each(struct mf_store *s, int64_t enumeration, int64_t class, int64_t before_ms,
                         mf_step_fn fn, void *context)
 {
@@ -78,9 +73,7 @@ int mf_store_measured_get(struct mf_store *s, int64_t goal, int64_t step, struct
                           struct mf_step *ret_step)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, MEASURED "r.step = ?2", &q, "ii", goal, step);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s, MEASURED "r.step = ?2", &q, "ii", goal, step);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     r = read_measured(q, ret);
@@ -117,11 +110,9 @@ void mf_pipeline_release(struct mf_pipeline *p)
 int mf_store_pipeline_get(struct mf_store *s, int64_t pipeline, struct mf_pipeline *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(
+    int r = mf_sql_first(
         s, "SELECT place, block_m, sum_us, forecast_us, steps, structure, layout FROM pipeline WHERE id = ?",
         &q, "i", pipeline);
-    if (r == 0)
-        r = mf_sql_next(q);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     struct mf_pipeline p = {
@@ -144,22 +135,20 @@ int mf_store_pipeline_get(struct mf_store *s, int64_t pipeline, struct mf_pipeli
 
 int mf_store_layout_add(struct mf_store *s, const struct mf_layout_row *row)
 {
-    return done(mf_sql_run(s,
-                           "INSERT INTO layout_choice (batch, class, layer_model, layout, us, body)"
-                           " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (batch, class, layer_model) DO UPDATE SET"
-                           " layout = excluded.layout, us = excluded.us, body = excluded.body",
-                           "iittdt", row->batch, row->class, row->layer_model, row->layout, row->us,
-                           row->body));
+    return mf_sql_write(s,
+                        "INSERT INTO layout_choice (batch, class, layer_model, layout, us, body)"
+                        " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (batch, class, layer_model) DO UPDATE SET"
+                        " layout = excluded.layout, us = excluded.us, body = excluded.body",
+                        "iittdt", row->batch, row->class, row->layer_model, row->layout, row->us, row->body);
 }
 
 int mf_store_layout_body(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
                          char **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT body FROM layout_choice WHERE batch = ? AND class = ? AND layer_model = ?", &q,
-                   "iit", batch, class, layer_model);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r =
+        mf_sql_first(s, "SELECT body FROM layout_choice WHERE batch = ? AND class = ? AND layer_model = ?",
+                     &q, "iit", batch, class, layer_model);
     if (r <= 0)
         return r;
     *ret = strdup(mf_sql_text(q, 0));
@@ -168,11 +157,11 @@ int mf_store_layout_body(struct mf_store *s, int64_t batch, int64_t class, const
 
 int mf_store_raced_add(struct mf_store *s, const struct mf_raced_row *row)
 {
-    return done(mf_sql_run(s,
-                           "INSERT INTO raced (goal, layout, pipeline, us, mad, ties, provenance)"
-                           " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                           "itiddtt", row->goal, row->layout, row->pipeline, row->us, row->mad, row->ties,
-                           row->provenance));
+    return mf_sql_write(s,
+                        "INSERT INTO raced (goal, layout, pipeline, us, mad, ties, provenance)"
+                        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                        "itiddtt", row->goal, row->layout, row->pipeline, row->us, row->mad, row->ties,
+                        row->provenance);
 }
 
 int mf_store_raced_rows_each(struct mf_store *s, int64_t goal, mf_raced_row_fn fn, void *context)
@@ -197,30 +186,28 @@ int mf_store_raced_rows_each(struct mf_store *s, int64_t goal, mf_raced_row_fn f
 
 int mf_store_config_add(struct mf_store *s, const struct mf_config_row *row, int64_t now_ms)
 {
-    return done(
-        mf_sql_run(s,
-                   "INSERT INTO config (goal, shape, class, model, pipeline, us, us1, us2, err1, err2, ties,"
-                   " provenance, at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                   "iiiiidddddtti", row->goal, row->shape, row->class, row->model, row->pipeline, row->us,
-                   row->us1, row->us2, row->err1, row->err2, row->ties, row->provenance, now_ms));
+    return mf_sql_write(
+        s,
+        "INSERT INTO config (goal, shape, class, model, pipeline, us, us1, us2, err1, err2, ties,"
+        " provenance, at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "iiiiidddddtti", row->goal, row->shape, row->class, row->model, row->pipeline, row->us, row->us1,
+        row->us2, row->err1, row->err2, row->ties, row->provenance, now_ms);
 }
 
 int mf_store_config_replace(struct mf_store *s, const struct mf_config_row *row)
 {
-    return done(
-        mf_sql_run(s,
-                   "UPDATE config SET pipeline = ?, us = ?, us1 = ?, us2 = ?, err1 = ?, err2 = ?, ties = ?,"
-                   " provenance = ? WHERE goal = ?",
-                   "idddddtti", row->pipeline, row->us, row->us1, row->us2, row->err1, row->err2, row->ties,
-                   row->provenance, row->goal));
+    return mf_sql_write(
+        s,
+        "UPDATE config SET pipeline = ?, us = ?, us1 = ?, us2 = ?, err1 = ?, err2 = ?, ties = ?,"
+        " provenance = ? WHERE goal = ?",
+        "idddddtti", row->pipeline, row->us, row->us1, row->us2, row->err1, row->err2, row->ties,
+        row->provenance, row->goal);
 }
 
 int mf_store_config_get(struct mf_store *s, int64_t goal, int64_t *ret_pipeline, double *ret_us)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT pipeline, us FROM config WHERE goal = ?", &q, "i", goal);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s, "SELECT pipeline, us FROM config WHERE goal = ?", &q, "i", goal);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     *ret_pipeline = mf_sql_i64(q, 0);
@@ -244,9 +231,8 @@ int mf_store_survivors_each(struct mf_store *s, int64_t goal, const char *layout
 
 int mf_store_config_regret(struct mf_store *s, int64_t goal, const char *json)
 {
-    return done(mf_sql_run(s,
-                           "UPDATE config SET regret = json_insert(regret, '$[#]', json(?2)) WHERE goal = ?1",
-                           "it", goal, json));
+    return mf_sql_write(s, "UPDATE config SET regret = json_insert(regret, '$[#]', json(?2)) WHERE goal = ?1",
+                        "it", goal, json);
 }
 
 int mf_store_raced_each(struct mf_store *s, int64_t batch, mf_raced_fn fn, void *context)
@@ -266,25 +252,23 @@ int mf_store_raced_each(struct mf_store *s, int64_t batch, mf_raced_fn fn, void 
 int mf_store_ratio_add(struct mf_store *s, int64_t class, const char *structure, int64_t batch, int64_t n,
                        double log_ratio, double log_spread)
 {
-    return done(mf_sql_run(s,
-                           "INSERT INTO structure_ratio (class, structure, batch, n, log_ratio, log_spread)"
-                           " VALUES (?, ?, ?, ?, ?, ?)",
-                           "itiidd", class, structure, batch, n, log_ratio, log_spread));
+    return mf_sql_write(s,
+                        "INSERT INTO structure_ratio (class, structure, batch, n, log_ratio, log_spread)"
+                        " VALUES (?, ?, ?, ?, ?, ?)",
+                        "itiidd", class, structure, batch, n, log_ratio, log_spread);
 }
 
 int mf_store_ratio_get(struct mf_store *s, int64_t class, const char *structure, int64_t before_ms,
                        double *ret_log_ratio, double *ret_log_spread)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s,
-                   "SELECT sum(r.n * r.log_ratio) / sum(r.n), sum(r.n * r.log_spread) / sum(r.n)"
-                   " FROM structure_ratio r JOIN batch b ON b.id = r.batch"
-                   " WHERE r.class = ? AND r.structure = ? AND b.ended_ms <= ?",
-                   &q, "iti", class, structure, before_ms);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s,
+                         "SELECT sum(r.n * r.log_ratio) / sum(r.n), sum(r.n * r.log_spread) / sum(r.n)"
+                         " FROM structure_ratio r JOIN batch b ON b.id = r.batch"
+                         " WHERE r.class = ? AND r.structure = ? AND b.ended_ms <= ?",
+                         &q, "iti", class, structure, before_ms);
     if (r <= 0 || mf_sql_null(q, 0))
-        return done(r);
+        return r < 0 ? r : 0;
     *ret_log_ratio = mf_sql_double(q, 0);
     *ret_log_spread = mf_sql_double(q, 1);
     return 1;

@@ -101,25 +101,26 @@ static int read_eta(struct mf_store *s, int64_t id, double *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *left = NULL;
     *ret = (double)NAN;
-    int r = mf_sql(
+    int r = mf_sql_first(
         s,
         "SELECT sum(n_steps - n_measured), sum(n_steps), sum(n_steps > 0), sum(n_steps = 0 AND state <> "
         "'waiting'),"
         " sum(state = 'waiting') FROM goal WHERE batch = ?1 AND state NOT IN ('done', 'failed', 'cancelled')",
         &left, "i", id);
-    if (r < 0 || (r = mf_sql_next(left)) <= 0)
+    if (r <= 0)
         return r;
     double known = mf_sql_double(left, 2);
     if (!(known > 0) || mf_sql_i64(left, 4) > 0)
         return 0;
     double steps = mf_sql_double(left, 0) + mf_sql_double(left, 3) * mf_sql_double(left, 1) / known;
 
-    r = mf_sql(s,
-               "SELECT count(*), min(at_ms) FROM (SELECT r.at_ms FROM result r JOIN goal g ON g.id = r.goal"
-               " WHERE r.id > (SELECT max(id) FROM result) - " ETA_WINDOW
-               " AND g.batch = ?1 ORDER BY r.id DESC LIMIT " ETA_RESULTS ")",
-               &q, "i", id);
-    if (r < 0 || (r = mf_sql_next(q)) <= 0)
+    r = mf_sql_first(
+        s,
+        "SELECT count(*), min(at_ms) FROM (SELECT r.at_ms FROM result r JOIN goal g ON g.id = r.goal"
+        " WHERE r.id > (SELECT max(id) FROM result) - " ETA_WINDOW
+        " AND g.batch = ?1 ORDER BY r.id DESC LIMIT " ETA_RESULTS ")",
+        &q, "i", id);
+    if (r <= 0)
         return r;
     double n = mf_sql_double(q, 0), span = (double)(mf_wall_ms() - mf_sql_i64(q, 1)) / 1e3;
     if (n >= 5 && span > 0)
@@ -130,12 +131,12 @@ static int read_eta(struct mf_store *s, int64_t id, double *ret)
 int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r =
-        mf_sql(s,
-               BATCH_COLUMNS ", b.options AS options, json_extract(b.receipt, '$.errors') AS errors"
-                             " FROM batch b LEFT JOIN goal g ON g.batch = b.id WHERE b.id = ?1 GROUP BY b.id",
-               &q, "i", id);
-    if (r < 0 || (r = mf_sql_next(q)) < 0)
+    int r = mf_sql_first(s,
+                         BATCH_COLUMNS
+                         ", b.options AS options, json_extract(b.receipt, '$.errors') AS errors"
+                         " FROM batch b LEFT JOIN goal g ON g.batch = b.id WHERE b.id = ?1 GROUP BY b.id",
+                         &q, "i", id);
+    if (r < 0)
         return r;
     if (r == 0)
         return -ENOENT;
@@ -212,20 +213,21 @@ int mf_read_goals(struct mf_store *s, int64_t batch, const char *state, const st
 static int add_config(struct mf_store *s, int64_t goal, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *race = NULL;
-    int r = mf_sql(s,
-                   "SELECT pipeline AS pipeline, us AS us, us1 AS us1, us2 AS us2, err1 AS err1, err2 AS "
-                   "err2, ties AS ties,"
-                   " regret AS regret, provenance AS provenance, at_ms AS at_ms FROM config WHERE goal = ?1",
-                   &q, "i", goal);
-    if (r < 0 || (r = mf_sql_next(q)) < 0)
+    int r = mf_sql_first(
+        s,
+        "SELECT pipeline AS pipeline, us AS us, us1 AS us1, us2 AS us2, err1 AS err1, err2 AS "
+        "err2, ties AS ties,"
+        " regret AS regret, provenance AS provenance, at_ms AS at_ms FROM config WHERE goal = ?1",
+        &q, "i", goal);
+    if (r < 0)
         return r;
     cJSON *config = r > 0 ? mf_row_json(q, "idddddjjji") : cJSON_CreateNull();
     if (!config || !cJSON_AddItemToObject(o, "config", config))
         return -ENOMEM;
     if (r == 0)
         return 0;
-    r = mf_sql(s, MF_RACE_OF_GOAL, &race, "i", goal);
-    if (r < 0 || (r = mf_sql_next(race)) < 0)
+    r = mf_sql_first(s, MF_RACE_OF_GOAL, &race, "i", goal);
+    if (r < 0)
         return r;
     cJSON *json = r > 0 ? mf_race_json(race) : NULL;
     cJSON_AddItemToObject(config, "race", json ? json : cJSON_CreateNull());
@@ -236,12 +238,12 @@ static int add_config(struct mf_store *s, int64_t goal, cJSON *o)
 static int add_layout(struct mf_store *s, int64_t goal, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s,
-                   LAYOUT_COLUMNS " JOIN goal g ON g.batch = l.batch AND g.class = l.class"
-                                  " JOIN shape h ON h.id = g.shape AND h.layer_model = l.layer_model"
-                                  " WHERE g.id = ?1",
-                   &q, "i", goal);
-    if (r < 0 || (r = mf_sql_next(q)) < 0)
+    int r = mf_sql_first(s,
+                         LAYOUT_COLUMNS " JOIN goal g ON g.batch = l.batch AND g.class = l.class"
+                                        " JOIN shape h ON h.id = g.shape AND h.layer_model = l.layer_model"
+                                        " WHERE g.id = ?1",
+                         &q, "i", goal);
+    if (r < 0)
         return r;
     cJSON *layout = r > 0 ? mf_row_json(q, LAYOUT_TYPES) : cJSON_CreateNull();
     return layout && cJSON_AddItemToObject(o, "layout", layout) ? 0 : -ENOMEM;
@@ -251,13 +253,13 @@ static int add_layout(struct mf_store *s, int64_t goal, cJSON *o)
 static int add_promotion(struct mf_store *s, int64_t goal, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *devices = NULL;
-    int r = mf_sql(
+    int r = mf_sql_first(
         s,
         "SELECT x.decision AS decision, x.reason AS reason, x.source AS source, x.known_us AS known_us,"
         " x.old AS old, x.new AS new, x.new_us AS new_us, x.least AS min_effect, x.at_ms AS at_ms, x.known,"
         " coalesce(p.steps, '[]') FROM promotion x LEFT JOIN pipeline p ON p.id = x.new WHERE x.goal = ?1",
         &q, "i", goal);
-    if (r < 0 || (r = mf_sql_next(q)) < 0)
+    if (r < 0)
         return r;
     cJSON *promotion = r > 0 ? mf_row_json(q, "tttdiiddi") : cJSON_CreateNull();
     if (!promotion || !cJSON_AddItemToObject(o, "promotion", promotion))
@@ -288,8 +290,8 @@ int mf_read_goal(struct mf_store *s, int64_t id, cJSON **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     _cleanup_(cJSON_Deletep) cJSON *goal = NULL;
-    int r = mf_sql(s, GOAL_COLUMNS " WHERE g.id = ?1", &q, "i", id);
-    if (r < 0 || (r = mf_sql_next(q)) < 0)
+    int r = mf_sql_first(s, GOAL_COLUMNS " WHERE g.id = ?1", &q, "i", id);
+    if (r < 0)
         return r;
     if (r == 0)
         return -ENOENT;

@@ -146,10 +146,8 @@ int mf_read_release_file(struct mf_store *s, int64_t id, enum mf_release_file wh
     char found[MF_SHA256_TEXT_MAX];
     size_t len = 0;
     int r = what == MF_RELEASE_CSV
-                ? mf_sql(s, "SELECT csv, sha256 FROM release WHERE id = ?", &q, "i", id)
-                : mf_sql(s, "SELECT manifest, manifest_sha256 FROM release WHERE id = ?", &q, "i", id);
-    if (r == 0)
-        r = mf_sql_next(q);
+                ? mf_sql_first(s, "SELECT csv, sha256 FROM release WHERE id = ?", &q, "i", id)
+                : mf_sql_first(s, "SELECT manifest, manifest_sha256 FROM release WHERE id = ?", &q, "i", id);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     const void *data = mf_sql_blob(q, 0, &len);
@@ -206,12 +204,11 @@ int mf_read_channel_current(struct mf_store *s, const char *name, int64_t *ret_r
                             char ret_name[MF_RELEASE_NAME_MAX], char ret_sha256[MF_SHA256_TEXT_MAX])
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s,
-                   "SELECT r.id, r.name, r.sha256 FROM channel c LEFT JOIN release r ON r.id = c.current"
-                   " WHERE c.name = ?",
-                   &q, "t", name);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r =
+        mf_sql_first(s,
+                     "SELECT r.id, r.name, r.sha256 FROM channel c LEFT JOIN release r ON r.id = c.current"
+                     " WHERE c.name = ?",
+                     &q, "t", name);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     if (mf_sql_null(q, 0))

@@ -93,8 +93,8 @@ int mf_read_pipelines(struct mf_store *s, int64_t goal, bool finalists, const st
 int mf_read_pipeline(struct mf_store *s, int64_t id, cJSON **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, PIPELINES " WHERE p.id = ?1", &q, "i", id);
-    if (r < 0 || (r = mf_sql_next(q)) < 0)
+    int r = mf_sql_first(s, PIPELINES " WHERE p.id = ?1", &q, "i", id);
+    if (r < 0)
         return r;
     return r == 0 ? -ENOENT : make_pipeline(q, s, ret);
 }
@@ -136,8 +136,8 @@ int mf_read_race(struct mf_store *s, int64_t goal, cJSON **ret)
     int r = goal_exists(s, goal);
     if (r < 0)
         return r;
-    r = mf_sql(s, MF_RACE_OF_GOAL, &q, "i", goal);
-    if (r < 0 || (r = mf_sql_next(q)) < 0)
+    r = mf_sql_first(s, MF_RACE_OF_GOAL, &q, "i", goal);
+    if (r < 0)
         return r;
     race = r > 0 ? mf_race_json(q) : cJSON_CreateObject();
     if (!race)
@@ -186,7 +186,7 @@ int mf_read_steps(struct mf_store *s, int64_t goal, const struct mf_step_filter 
 int mf_read_step(struct mf_store *s, int64_t id, cJSON **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(
+    int r = mf_sql_first(
         s,
         "SELECT s.id AS id, k.id AS kernel, k.family AS family, k.name AS name, k.revision AS revision,"
         " json_extract(s.body, '$.stage') AS stage, s.covers AS covers, s.block_m AS block_m,"
@@ -197,7 +197,7 @@ int mf_read_step(struct mf_store *s, int64_t id, cJSON **ret)
         " FROM step s JOIN kernel k ON k.id = s.kernel JOIN enumeration e ON e.id = s.enumeration"
         " JOIN device_class c ON c.id = e.class JOIN shape h ON h.id = e.shape WHERE s.id = ?1",
         &q, "i", id);
-    if (r < 0 || (r = mf_sql_next(q)) < 0)
+    if (r < 0)
         return r;
     if (r == 0)
         return -ENOENT;

@@ -59,9 +59,9 @@ static cJSON *timeline_json(const struct timeline *t)
 int mf_read_timeline(struct mf_store *s, int64_t batch, cJSON **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT created_ms, coalesce(ended_ms, ?2) FROM batch WHERE id = ?1", &q, "ii", batch,
-                   mf_wall_ms());
-    if (r < 0 || (r = mf_sql_next(q)) < 0)
+    int r = mf_sql_first(s, "SELECT created_ms, coalesce(ended_ms, ?2) FROM batch WHERE id = ?1", &q, "ii",
+                         batch, mf_wall_ms());
+    if (r < 0)
         return r;
     if (r == 0)
         return -ENOENT;

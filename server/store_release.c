@@ -11,10 +11,8 @@ MF_NAMES_DEFINE(mf_move, MF_MOVE_, MF_MOVE_MAP)
 static int find_same(struct mf_store *s, const struct mf_release *release, int64_t *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT id, sha256 = ?2 AND filters = ?3 FROM release WHERE name = ?1", &q, "ttt",
-                   release->name, release->sha256, release->filters);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s, "SELECT id, sha256 = ?2 AND filters = ?3 FROM release WHERE name = ?1", &q, "ttt",
+                         release->name, release->sha256, release->filters);
     if (r <= 0)
         return r;
     if (!mf_sql_i64(q, 1))
@@ -76,15 +74,14 @@ struct standing {
 static int find_channel(struct mf_store *s, const char *name, struct standing *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s,
-                   "SELECT c.id, c.staged, c.current, c.approval, b.id, b.to_release, l.from_release, l.move"
-                   " FROM channel c LEFT JOIN channel_move a ON a.id = c.approval"
-                   " LEFT JOIN channel_move b ON b.id = a.below"
-                   " LEFT JOIN channel_move l ON l.id = (SELECT max(id) FROM channel_move WHERE channel = "
-                   "c.id) WHERE c.name = ?",
-                   &q, "t", name);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(
+        s,
+        "SELECT c.id, c.staged, c.current, c.approval, b.id, b.to_release, l.from_release, l.move"
+        " FROM channel c LEFT JOIN channel_move a ON a.id = c.approval"
+        " LEFT JOIN channel_move b ON b.id = a.below"
+        " LEFT JOIN channel_move l ON l.id = (SELECT max(id) FROM channel_move WHERE channel = "
+        "c.id) WHERE c.name = ?",
+        &q, "t", name);
     if (r <= 0)
         return r;
     *ret = (struct standing){.channel.id = mf_sql_i64(q, 0),
@@ -158,12 +155,11 @@ static int pass_over(struct mf_store *s, struct standing *was)
     int r = 0;
     while (r >= 0 && was->below && was->below_to == was->channel.current) {
         _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-        r = mf_sql(s,
-                   "SELECT b.id, b.to_release FROM channel_move a LEFT JOIN channel_move b ON b.id = a.below "
-                   "WHERE a.id = ?",
-                   &q, "i", was->below);
-        if (r == 0)
-            r = mf_sql_next(q);
+        r = mf_sql_first(
+            s,
+            "SELECT b.id, b.to_release FROM channel_move a LEFT JOIN channel_move b ON b.id = a.below "
+            "WHERE a.id = ?",
+            &q, "i", was->below);
         was->below = r > 0 ? mf_sql_i64(q, 0) : 0;
         was->below_to = r > 0 ? mf_sql_i64(q, 1) : 0;
     }

@@ -8,11 +8,6 @@
 
 MF_NAMES_DEFINE(mf_unit_kind, MF_UNIT_, MF_UNIT_KIND_MAP)
 
-static int done(int r)
-{
-    return r < 0 ? r : 0;
-}
-
 int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t now_ms, int64_t *ret)
 {
     int r =
@@ -54,10 +49,11 @@ static int read_unit(const struct mf_sql *q, struct mf_unit_row *ret)
 
 int mf_store_last_turn(struct mf_store *s, int64_t batch, int64_t class, int64_t *ret)
 {
-    return done(mf_sql_get_i64(s,
-                               "SELECT coalesce(max(u.turn), 0) FROM goal g JOIN unit u ON u.goal = g.id"
-                               " WHERE g.batch = ? AND u.class = ?",
-                               ret, "ii", batch, class));
+    int r = mf_sql_get_i64(s,
+                           "SELECT coalesce(max(u.turn), 0) FROM goal g JOIN unit u ON u.goal = g.id"
+                           " WHERE g.batch = ? AND u.class = ?",
+                           ret, "ii", batch, class);
+    return r < 0 ? r : 0;
 }
 
 int mf_store_least_turn(struct mf_store *s, int64_t class, int priority, int64_t *ret)
@@ -101,39 +97,34 @@ int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_
         [MF_NEAR_ANY] = LEASE("unit_ready", OF_ANY_GOAL),
     };
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, leases[nearness], &q, "iiitiiii", slot->class_id, slot->id, (int64_t)alone,
-                   slot->revision, slot->model_id, slot->last_goal, epoch, deadline_ms);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s, leases[nearness], &q, "iiitiiii", slot->class_id, slot->id, (int64_t)alone,
+                         slot->revision, slot->model_id, slot->last_goal, epoch, deadline_ms);
     return r > 0 ? read_unit(q, ret) : r;
 }
 
 int mf_store_unit_extend(struct mf_store *s, int64_t unit, int64_t deadline_ms)
 {
-    return done(mf_sql_run(s, "UPDATE unit SET deadline_ms = ? WHERE id = ?", "ii", deadline_ms, unit));
+    return mf_sql_write(s, "UPDATE unit SET deadline_ms = ? WHERE id = ?", "ii", deadline_ms, unit);
 }
 
 int mf_store_unit_release(struct mf_store *s, int64_t unit)
 {
-    return done(mf_sql_run(
-        s, "UPDATE unit SET state = 'ready', worker = NULL, deadline_ms = NULL WHERE id = ?", "i", unit));
+    return mf_sql_write(s, "UPDATE unit SET state = 'ready', worker = NULL, deadline_ms = NULL WHERE id = ?",
+                        "i", unit);
 }
 
 int mf_store_unit_end(struct mf_store *s, int64_t unit, const char *state)
 {
-    return done(
-        mf_sql_run(s, "UPDATE unit SET state = ?, deadline_ms = NULL WHERE id = ?", "ti", state, unit));
+    return mf_sql_write(s, "UPDATE unit SET state = ?, deadline_ms = NULL WHERE id = ?", "ti", state, unit);
 }
 
 int mf_store_unit_get(struct mf_store *s, int64_t unit, struct mf_unit_row *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT " UNIT_COLUMNS " FROM unit WHERE id = ?", &q, "i", unit);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s, "SELECT " UNIT_COLUMNS " FROM unit WHERE id = ?", &q, "i", unit);
     if (r > 0)
         r = read_unit(q, ret);
-    return r == 0 ? -ENOENT : done(r);
+    return r == 0 ? -ENOENT : r < 0 ? r : 0;
 }
 
 int mf_store_units_leased(struct mf_store *s, struct mf_ids *ret)
@@ -147,22 +138,23 @@ int mf_store_units_leased(struct mf_store *s, struct mf_ids *ret)
 
 int mf_store_units_prolong(struct mf_store *s, int64_t deadline_ms)
 {
-    return done(mf_sql_run(s, "UPDATE unit SET deadline_ms = max(deadline_ms, ?) WHERE state = 'leased'", "i",
-                           deadline_ms));
+    return mf_sql_write(s, "UPDATE unit SET deadline_ms = max(deadline_ms, ?) WHERE state = 'leased'", "i",
+                        deadline_ms);
 }
 
 int mf_store_units_open(struct mf_store *s, int64_t goal, int64_t *ret)
 {
-    return done(mf_sql_get_i64(s, "SELECT count(*) FROM unit WHERE goal = ? AND state IN ('ready', 'leased')",
-                               ret, "i", goal));
+    int r = mf_sql_get_i64(s, "SELECT count(*) FROM unit WHERE goal = ? AND state IN ('ready', 'leased')",
+                           ret, "i", goal);
+    return r < 0 ? r : 0;
 }
 
 int mf_store_units_cancel(struct mf_store *s, int64_t goal)
 {
-    return done(mf_sql_run(s,
-                           "UPDATE unit SET state = 'cancelled', deadline_ms = NULL WHERE goal = ?"
-                           " AND state IN ('ready', 'leased')",
-                           "i", goal));
+    return mf_sql_write(s,
+                        "UPDATE unit SET state = 'cancelled', deadline_ms = NULL WHERE goal = ?"
+                        " AND state IN ('ready', 'leased')",
+                        "i", goal);
 }
 
 int mf_store_enumerating_unit(struct mf_store *s, int64_t enumeration)
@@ -206,16 +198,16 @@ int mf_store_step_add(struct mf_store *s, int64_t enumeration, const char *revis
 int mf_store_rejection_add(struct mf_store *s, int64_t enumeration, const char *family, const char *kernel,
                            const char *rule, const char *reason)
 {
-    return done(
-        mf_sql_run(s,
-                   "INSERT INTO rejection (enumeration, family, kernel, rule, reason) VALUES (?, ?, ?, ?, ?)"
-                   " ON CONFLICT (enumeration, family, kernel, rule) DO UPDATE SET reason = excluded.reason",
-                   "itttt", enumeration, family, kernel, rule, reason));
+    return mf_sql_write(
+        s,
+        "INSERT INTO rejection (enumeration, family, kernel, rule, reason) VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT (enumeration, family, kernel, rule) DO UPDATE SET reason = excluded.reason",
+        "itttt", enumeration, family, kernel, rule, reason);
 }
 
 int mf_store_enumeration_complete(struct mf_store *s, int64_t enumeration)
 {
-    return done(mf_sql_run(s, "UPDATE enumeration SET complete = 1 WHERE id = ?", "i", enumeration));
+    return mf_sql_write(s, "UPDATE enumeration SET complete = 1 WHERE id = ?", "i", enumeration);
 }
 
 int mf_store_enumeration_counts(struct mf_store *s, int64_t enumeration, int64_t *ret_steps,
@@ -224,19 +216,18 @@ int mf_store_enumeration_counts(struct mf_store *s, int64_t enumeration, int64_t
     int r = mf_sql_get_i64(s, "SELECT count(*) FROM step WHERE enumeration = ?", ret_steps, "i", enumeration);
     if (r < 0)
         return r;
-    return done(mf_sql_get_i64(s, "SELECT count(*) FROM rejection WHERE enumeration = ?", ret_rejections, "i",
-                               enumeration));
+    r = mf_sql_get_i64(s, "SELECT count(*) FROM rejection WHERE enumeration = ?", ret_rejections, "i",
+                       enumeration);
+    return r < 0 ? r : 0;
 }
 
 int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret, char **ret_body)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s,
-                   "SELECT k.id, k.name, k.family, s.covers, s.block_m, s.flops, s.bytes, s.body"
-                   " FROM step s JOIN kernel k ON k.id = s.kernel WHERE s.id = ?",
-                   &q, "i", step);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s,
+                         "SELECT k.id, k.name, k.family, s.covers, s.block_m, s.flops, s.bytes, s.body"
+                         " FROM step s JOIN kernel k ON k.id = s.kernel WHERE s.id = ?",
+                         &q, "i", step);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     *ret = (struct mf_step_row){
@@ -264,13 +255,12 @@ int mf_store_step_decided(struct mf_store *s, int64_t goal, int64_t unit, int64_
                           double *ret_us)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s,
-                   "SELECT status, us FROM result WHERE goal = ?1 AND step = ?2 AND final = 1 UNION ALL"
-                   " SELECT status, us FROM result WHERE goal = ?1 AND step = ?2 AND final = 0 AND late = 0"
-                   " AND unit = ?3 LIMIT 1",
-                   &q, "iii", goal, step, unit);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r =
+        mf_sql_first(s,
+                     "SELECT status, us FROM result WHERE goal = ?1 AND step = ?2 AND final = 1 UNION ALL"
+                     " SELECT status, us FROM result WHERE goal = ?1 AND step = ?2 AND final = 0 AND late = 0"
+                     " AND unit = ?3 LIMIT 1",
+                     &q, "iii", goal, step, unit);
     if (r <= 0)
         return r;
     *ret_us = mf_sql_double(q, 1);
@@ -320,7 +310,7 @@ int mf_store_samples_drop(struct mf_store *s, int64_t before_ms, int64_t now_ms,
             " FROM (SELECT id, at_ms FROM result WHERE id > ?1 ORDER BY id LIMIT ?4)",
             &to, "iiii", from, before_ms, now_ms, most);
     if (r <= 0 || to <= from)
-        return done(r);
+        return r < 0 ? r : 0;
     /* What a release was made of stays: its rows lead to their samples for ever */
     r = mf_sql_run(s,
                    "UPDATE result SET samples = NULL WHERE id > ? AND id <= ? AND samples IS NOT NULL"
@@ -361,7 +351,7 @@ int mf_store_results_of_unit(struct mf_store *s, int64_t unit, int64_t attempt, 
 
 int mf_store_results_unmake(struct mf_store *s, int64_t unit)
 {
-    return done(mf_sql_run(s, "UPDATE result SET final = 0 WHERE unit = ? AND final = 1", "i", unit));
+    return mf_sql_write(s, "UPDATE result SET final = 0 WHERE unit = ? AND final = 1", "i", unit);
 }
 
 int mf_store_best(struct mf_store *s, int64_t goal, mf_best_fn fn, void *context)
@@ -389,16 +379,17 @@ int mf_store_strike(struct mf_store *s, int64_t kernel, int64_t class, int64_t w
                        "iiiitti", kernel, class, worker, goal, mf_status_name(status), reason, now_ms);
     if (r < 0)
         return r;
-    return done(mf_sql_get_i64(s, "SELECT count(*) FROM strike WHERE kernel = ? AND class = ? AND goal = ?",
-                               ret_n, "iii", kernel, class, goal));
+    r = mf_sql_get_i64(s, "SELECT count(*) FROM strike WHERE kernel = ? AND class = ? AND goal = ?", ret_n,
+                       "iii", kernel, class, goal);
+    return r < 0 ? r : 0;
 }
 
 int mf_store_quarantine(struct mf_store *s, int64_t kernel, int64_t class, const char *reason, int64_t now_ms)
 {
-    return done(mf_sql_run(s,
-                           "INSERT INTO quarantine (kernel, class, reason, at_ms) VALUES (?, ?, ?, ?)"
-                           " ON CONFLICT (kernel, class) DO NOTHING",
-                           "iiti", kernel, class, reason, now_ms));
+    return mf_sql_write(s,
+                        "INSERT INTO quarantine (kernel, class, reason, at_ms) VALUES (?, ?, ?, ?)"
+                        " ON CONFLICT (kernel, class) DO NOTHING",
+                        "iiti", kernel, class, reason, now_ms);
 }
 
 int mf_store_revive(struct mf_store *s, int64_t kernel, int64_t class)

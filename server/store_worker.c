@@ -45,9 +45,7 @@ int mf_store_class(struct mf_store *s, const struct mf_device_class *class, int6
 int mf_store_class_get(struct mf_store *s, int64_t id, struct mf_device_class *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT gfx, cu_num FROM device_class WHERE id = ?", &q, "i", id);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s, "SELECT gfx, cu_num FROM device_class WHERE id = ?", &q, "i", id);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     ret->cu_num = (int)mf_sql_i64(q, 1);
@@ -79,9 +77,7 @@ int mf_store_model_again(struct mf_store *s, int64_t model, const char *body)
 int mf_store_model_body(struct mf_store *s, int64_t model, char **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT body FROM device_model WHERE id = ?", &q, "i", model);
-    if (r == 0)
-        r = mf_sql_next(q);
+    int r = mf_sql_first(s, "SELECT body FROM device_model WHERE id = ?", &q, "i", model);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     char *body = strdup(mf_sql_text(q, 0));
@@ -107,7 +103,7 @@ int mf_store_worker_hello(struct mf_store *s, const struct mf_worker_row *row, i
                           struct mf_slot *slot)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(
+    int r = mf_sql_first(
         s,
         "INSERT INTO worker (name, instance, model, host, pid, version, revision, families, state,"
         " joined_ms, seen_ms, sandbox) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'idle', ?9, ?9, ?10)"
@@ -116,8 +112,6 @@ int mf_store_worker_hello(struct mf_store *s, const struct mf_worker_row *row, i
         " RETURNING id, n_results, n_deaths, busy",
         &q, "ttititttit", row->name, row->instance, row->model, row->host, row->pid, row->version,
         row->revision, row->families, now_ms, row->sandbox);
-    if (r == 0)
-        r = mf_sql_next(q);
     if (r <= 0)
         return r < 0 ? r : -EIO;
     slot->id = mf_sql_i64(q, 0);
@@ -133,12 +127,11 @@ int mf_store_worker_save(struct mf_store *s, const struct mf_slot *slot, const c
     mf_say(busy, sizeof(busy), "{\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f}",
            mf_phase_names[0], slot->busy_s[0], mf_phase_names[1], slot->busy_s[1], mf_phase_names[2],
            slot->busy_s[2], mf_phase_names[3], slot->busy_s[3], mf_phase_names[4], slot->busy_s[4]);
-    int r = mf_sql_run(
+    return mf_sql_write(
         s,
         "UPDATE worker SET state = ?, unit = ?, step = ?, seen_ms = ?, busy = ?, n_results = ?,"
         " n_deaths = ? WHERE id = ?",
         "tItitiii", state, slot->unit, slot->step, now_ms, busy, slot->n_results, slot->n_deaths, slot->id);
-    return r < 0 ? r : 0;
 }
 
 int mf_store_workers_live(struct mf_store *s, int64_t *ret)
