@@ -28,7 +28,7 @@ int mf_ids_add(struct mf_ids *ids, int64_t id)
     return 0;
 }
 
-static int collect(struct mf_store *s, const char *literal, struct mf_ids *ret, const char *types, ...)
+int mf_sql_ids(struct mf_store *s, const char *literal, struct mf_ids *ret, const char *types, ...)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     va_list args;
@@ -197,27 +197,28 @@ int mf_store_goals_adopt(struct mf_store *s, int64_t class)
 
 int mf_store_goals_waiting(struct mf_store *s, int64_t class, struct mf_ids *ret)
 {
-    return collect(s, "SELECT id FROM goal WHERE state = 'waiting' AND class = ? ORDER BY id", ret, "i",
-                   class);
+    return mf_sql_ids(s, "SELECT id FROM goal WHERE state = 'waiting' AND class = ? ORDER BY id", ret, "i",
+                      class);
 }
 
 int mf_store_goals_in(struct mf_store *s, enum mf_goal_state state, struct mf_ids *ret)
 {
-    return collect(s, "SELECT id FROM goal WHERE state = ? ORDER BY id", ret, "t", mf_goal_state_name(state));
+    return mf_sql_ids(s, "SELECT id FROM goal WHERE state = ? ORDER BY id", ret, "t",
+                      mf_goal_state_name(state));
 }
 
 int mf_store_goals_of_enumeration(struct mf_store *s, int64_t enumeration, struct mf_ids *ret)
 {
-    return collect(s, "SELECT id FROM goal WHERE enumeration = ? AND state = 'enumerating' ORDER BY id", ret,
-                   "i", enumeration);
+    return mf_sql_ids(s, "SELECT id FROM goal WHERE enumeration = ? AND state = 'enumerating' ORDER BY id",
+                      ret, "i", enumeration);
 }
 
 int mf_store_goals_of_batch(struct mf_store *s, int64_t batch, struct mf_ids *ret)
 {
-    return collect(s,
-                   "SELECT id FROM goal WHERE batch = ? AND state NOT IN ('done', 'failed', 'cancelled')"
-                   " ORDER BY id",
-                   ret, "i", batch);
+    return mf_sql_ids(s,
+                      "SELECT id FROM goal WHERE batch = ? AND state NOT IN ('done', 'failed', 'cancelled')"
+                      " ORDER BY id",
+                      ret, "i", batch);
 }
 
 /* CROSS: through the shapes of the layer model. Left to itself SQLite goes through all goals of the batch, at every goal of it. */
@@ -250,12 +251,13 @@ int mf_store_goals_raced(struct mf_store *s, int64_t batch, int64_t class, const
         ret_behind, "iit", batch, class, layer_model);
     if (r < 0)
         return r;
-    return collect(s,
-                   "SELECT g.id FROM shape s JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
-                   " WHERE s.layer_model = ?3 AND g.state = 'racing'"
-                   " AND EXISTS (SELECT 1 FROM raced x WHERE x.goal = g.id)"
-                   " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.goal = g.id) ORDER BY s.token, g.id",
-                   ret, "iit", batch, class, layer_model);
+    return mf_sql_ids(
+        s,
+        "SELECT g.id FROM shape s JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
+        " WHERE s.layer_model = ?3 AND g.state = 'racing'"
+        " AND EXISTS (SELECT 1 FROM raced x WHERE x.goal = g.id)"
+        " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.goal = g.id) ORDER BY s.token, g.id",
+        ret, "iit", batch, class, layer_model);
 }
 
 int mf_store_goals_open(struct mf_store *s, int64_t batch, int64_t *ret)

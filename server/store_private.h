@@ -51,6 +51,9 @@ int mf_sql_run(struct mf_store *s, const char *literal, const char *types, ...);
 int mf_sql_write(struct mf_store *s, const char *literal, const char *types, ...);
 /* The first column of the first row. 1: there was one; 0: none (*ret untouched). */
 int mf_sql_get_i64(struct mf_store *s, const char *literal, int64_t *ret, const char *types, ...);
+/* Adds the first column of every row. */
+struct mf_ids;
+int mf_sql_ids(struct mf_store *s, const char *literal, struct mf_ids *ret, const char *types, ...);
 
 /* Columns of the current row. */
 int64_t mf_sql_i64(const struct mf_sql *q, int column);      /* NULL is 0 */

@@ -57,31 +57,18 @@ int mf_store_known_own(struct mf_store *s, int64_t batch, int64_t shape, int64_t
     return r > 0 ? take_known(q, "batch", "", ret) : r;
 }
 
-static int collect(struct mf_sql *q, struct mf_ids *ret)
-{
-    int r;
-    while ((r = mf_sql_next(q)) > 0) {
-        r = mf_ids_add(ret, mf_sql_i64(q, 0));
-        if (r < 0)
-            break;
-    }
-    return r;
-}
-
 int mf_store_known_spare(struct mf_store *s, int64_t batch, const char *reason, int64_t now_ms,
                          struct mf_ids *ret)
 {
-    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s,
+    int r =
+        mf_sql_ids(s,
                    "INSERT INTO promotion (goal, known, known_us, source, least, decision, reason, at_ms)"
                    " SELECT g.id, '', k.us, 'line ' || k.line || ' of the baseline', json_extract(b.options,"
                    " '$.min_effect'), 'undecided', ?2, ?3 FROM known k JOIN batch b ON b.id = k.batch"
                    " JOIN goal g ON g.batch = k.batch AND g.shape = k.shape AND g.class = k.class"
                    " WHERE k.batch = ?1 AND k.pipeline = '' AND g.state = 'waiting'"
                    " AND json_extract(b.options, '$.search') <> 'enumerate' RETURNING goal",
-                   &q, "iti", batch, reason, now_ms);
-    if (r == 0)
-        r = collect(q, ret);
+                   ret, "iti", batch, reason, now_ms);
     if (r < 0 || ret->n == 0)
         return r;
     return mf_sql_write(
@@ -93,13 +80,11 @@ int mf_store_known_spare(struct mf_store *s, int64_t batch, const char *reason, 
 
 int mf_store_known_foreign(struct mf_store *s, int64_t class, struct mf_ids *ret)
 {
-    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r =
-        mf_sql(s,
-               "SELECT DISTINCT g.batch FROM goal g CROSS JOIN known k ON k.batch = g.batch AND k.shape ="
-               " g.shape AND k.class = g.class WHERE g.state = 'waiting' AND g.class = ? AND k.pipeline = ''",
-               &q, "i", class);
-    return r < 0 ? r : collect(q, ret);
+    return mf_sql_ids(
+        s,
+        "SELECT DISTINCT g.batch FROM goal g CROSS JOIN known k ON k.batch = g.batch AND k.shape ="
+        " g.shape AND k.class = g.class WHERE g.state = 'waiting' AND g.class = ? AND k.pipeline = ''",
+        ret, "i", class);
 }
 
 /* ---- as a pipeline of a goal ---- */

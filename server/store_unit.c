@@ -129,11 +129,7 @@ int mf_store_unit_get(struct mf_store *s, int64_t unit, struct mf_unit_row *ret)
 
 int mf_store_units_leased(struct mf_store *s, struct mf_ids *ret)
 {
-    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, "SELECT id FROM unit WHERE state = 'leased'", &q, "");
-    while (r >= 0 && (r = mf_sql_next(q)) > 0)
-        r = mf_ids_add(ret, mf_sql_i64(q, 0));
-    return r;
+    return mf_sql_ids(s, "SELECT id FROM unit WHERE state = 'leased'", ret, "");
 }
 
 int mf_store_units_prolong(struct mf_store *s, int64_t deadline_ms)
