@@ -68,10 +68,8 @@ static void farm_stop(struct farm *f)
 static void join(struct farm *f, const char *name)
 {
     ck_assert_int_eq(fake_worker_open(&f->worker, f->zmq, f->process.hub, name), 0);
-    ck_assert_int_eq(fake_worker_hello(&f->worker, "[]"), 0);
-    _cleanup_(cJSON_Deletep) cJSON *welcome = fake_worker_await(&f->worker, MF_MESSAGE_WELCOME, LIMIT_MS);
-    ck_assert_ptr_nonnull(welcome);
-    ck_assert_int_eq(fake_worker_send(&f->worker, MF_MESSAGE_READY, "{\"credit\":1}"), 0);
+    ck_assert_int_eq(fake_worker_greet(&f->worker, "[]", LIMIT_MS), 0);
+    ck_assert_int_eq(fake_worker_ready(&f->worker), 0);
 }
 
 static int64_t number(const cJSON *json, const char *key)
@@ -92,10 +90,11 @@ static bool is_done(struct farm *f)
 
 static void beat(struct farm *f, const cJSON *unit)
 {
-    (void)fake_worker_send(&f->worker, MF_MESSAGE_BEAT,
-                           "{\"running\":[{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64
-                           ",\"step\":\"\",\"done\":0,\"total\":1}],\"busy\":{\"timing\":0.5}}",
-                           number(unit, "unit"), number(unit, "attempt"), number(unit, "epoch"));
+    char key[FAKE_UNIT_KEY_MAX];
+    fake_unit_key(unit, key);
+    (void)fake_worker_send(
+        &f->worker, MF_MESSAGE_BEAT,
+        "{\"running\":[{%s,\"step\":\"\",\"done\":0,\"total\":1}],\"busy\":{\"timing\":0.5}}", key);
 }
 
 /* ---- disturbances: each is done once, when the n-th result of the run was sent ---- */
@@ -121,15 +120,15 @@ static void say_bye(struct farm *f, const cJSON *unit, int sent)
     (void)sent;
     (void)fake_worker_send(&f->worker, MF_MESSAGE_BYE, "{\"reason\":\"preempted\"}");
     (void)fake_worker_hello(&f->worker, "[]");
-    (void)fake_worker_send(&f->worker, MF_MESSAGE_READY, "{\"credit\":1}");
+    (void)fake_worker_ready(&f->worker);
 }
 
 /* HELLO with the unit in hand, and what a spool then sends again. The unit is kept, unless its last result was committed. */
 static void come_back(struct farm *f, const cJSON *unit, int sent)
 {
-    char running[120];
-    mf_say(running, sizeof(running), "[{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64 "}]",
-           number(unit, "unit"), number(unit, "attempt"), number(unit, "epoch"));
+    char key[FAKE_UNIT_KEY_MAX], running[FAKE_UNIT_KEY_MAX + 4];
+    fake_unit_key(unit, key);
+    mf_say(running, sizeof(running), "[{%s}]", key);
     (void)fake_worker_hello(&f->worker, running);
     _cleanup_(cJSON_Deletep) cJSON *welcome = fake_worker_await(&f->worker, MF_MESSAGE_WELCOME, LIMIT_MS);
     ck_assert_ptr_nonnull(welcome);
@@ -171,7 +170,7 @@ static void restore_backup(struct farm *f, const cJSON *unit, int sent)
     ck_assert_msg(r == 0, "%s", why);
     for (int i = sent; i < fake_unit_results(unit); i++)
         ck_assert_int_eq(fake_worker_result(&f->worker, unit, i), 0);
-    (void)fake_worker_send(&f->worker, MF_MESSAGE_READY, "{\"credit\":1}");
+    (void)fake_worker_ready(&f->worker);
     _cleanup_(cJSON_Deletep) cJSON *lost = fake_worker_await(&f->worker, MF_MESSAGE_UNIT, LIMIT_MS);
     ck_assert_ptr_nonnull(lost);
     (void)farm_process_kill(&f->process, SIGKILL);
@@ -229,7 +228,7 @@ static int work(struct farm *f, const struct plan *plan, int at)
             gone = plan->strike == lose_worker || plan->strike == say_bye;
         }
         if (!gone)
-            (void)fake_worker_send(&f->worker, MF_MESSAGE_READY, "{\"credit\":1}");
+            (void)fake_worker_ready(&f->worker);
     }
     return struck;
 }
@@ -344,6 +343,7 @@ START_TEST(judges_results)
 {
     const struct lie *lie = &lies[_i];
     struct farm f;
+    char key[FAKE_UNIT_KEY_MAX];
     int64_t victim = 0;
     int told = 0;
     farm_start(&f, CALM_MS);
@@ -366,13 +366,11 @@ START_TEST(judges_results)
                 continue;
             }
             told++;
-            (void)fake_worker_send(&f.worker, MF_MESSAGE_RESULT,
-                                   "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64
-                                   ",\"seq\":%d,\"step\":%" PRId64 ",%s%s}",
-                                   number(unit, "unit"), number(unit, "attempt"), number(unit, "epoch"),
-                                   i + 1, victim, lie->members, i == n - 1 ? ",\"last\":true" : "");
+            fake_unit_key(unit, key);
+            (void)fake_worker_send(&f.worker, MF_MESSAGE_RESULT, "{%s,\"seq\":%d,\"step\":%" PRId64 ",%s%s}",
+                                   key, i + 1, victim, lie->members, i == n - 1 ? ",\"last\":true" : "");
         }
-        (void)fake_worker_send(&f.worker, MF_MESSAGE_READY, "{\"credit\":1}");
+        (void)fake_worker_ready(&f.worker);
     }
     char sql[200];
     mf_say(sql, sizeof(sql),
@@ -519,7 +517,7 @@ START_TEST(knows_its_own_life)
     ck_assert_ptr_nonnull(enumerate);
     for (int i = 0; i < fake_unit_results(enumerate); i++)
         ck_assert_int_eq(fake_worker_result(&f.worker, enumerate, i), 0);
-    (void)fake_worker_send(&f.worker, MF_MESSAGE_READY, "{\"credit\":1}");
+    (void)fake_worker_ready(&f.worker);
     _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&f.worker, MF_MESSAGE_UNIT, LIMIT_MS);
     ck_assert_ptr_nonnull(unit);
     int64_t epoch = number(unit, "epoch");
@@ -542,7 +540,7 @@ START_TEST(knows_no_stranger)
     const char *code = "";
     farm_start(&f, CALM_MS);
     ck_assert_int_eq(fake_worker_open(&f.worker, f.zmq, f.process.hub, "first"), 0);
-    (void)fake_worker_send(&f.worker, MF_MESSAGE_READY, "{\"credit\":1}");
+    (void)fake_worker_ready(&f.worker);
     _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
     ck_assert_int_eq(mf_json_text(refusal, "code", &code), 0);
     ck_assert_str_eq(code, "unknown_worker");

@@ -298,7 +298,7 @@ START_TEST(a_worker_is_its_key)
     /* The id is free: who takes it now is no heir of the slot */
     ck_assert_int_eq(fake_worker_open_keys(&a, f.zmq, f.process.hub, "a", &of_a), 0);
     for (int64_t end = mf_now_ms() + LIMIT_MS; mf_now_ms() < end;) {
-        ck_assert_int_eq(fake_worker_send(&a, MF_MESSAGE_READY, "{\"credit\":1}"), 0);
+        ck_assert_int_eq(fake_worker_ready(&a), 0);
         if (fake_worker_recv(&a, 200, &type, &json) > 0)
             break;
         fake_worker_close(&a); /* the hub had not noticed yet that b is gone */
@@ -340,7 +340,7 @@ START_TEST(a_revoked_key_is_refused_at_once)
     enrol(&f, "a", &of_a);
     enrol(&f, "b", &of_b);
     join(&f, "a", &of_a, &a);
-    ck_assert_int_eq(fake_worker_send(&a, MF_MESSAGE_READY, "{\"credit\":1}"), 0);
+    ck_assert_int_eq(fake_worker_ready(&a), 0);
     _cleanup_(mf_freep) char *receipt =
         farm_process_http(&f.process, "POST", "/api/v1/batches?name=t", "text/csv", csv, &status);
     ck_assert_int_eq(status, 201);
@@ -360,7 +360,7 @@ START_TEST(a_revoked_key_is_refused_at_once)
     ck_assert_int_eq(number(gone, "n_results"), 0);
     /* What it had is another's now, and the farm goes on */
     join(&f, "b", &of_b, &b);
-    ck_assert_int_eq(fake_worker_send(&b, MF_MESSAGE_READY, "{\"credit\":1}"), 0);
+    ck_assert_int_eq(fake_worker_ready(&b), 0);
     _cleanup_(cJSON_Deletep) cJSON *again = fake_worker_await(&b, MF_MESSAGE_UNIT, LIMIT_MS);
     ck_assert_int_eq(number(again, "unit"), number(unit, "unit"));
     ck_assert_int_eq(number(again, "attempt"), number(unit, "attempt") + 1);

@@ -51,10 +51,8 @@ static void submit(int n, int dim, const char *query)
 
 static void greet(void)
 {
-    ck_assert_int_eq(fake_worker_hello(&worker, "[]"), 0);
-    _cleanup_(cJSON_Deletep) cJSON *welcome = fake_worker_await(&worker, MF_MESSAGE_WELCOME, LIMIT_MS);
-    ck_assert_ptr_nonnull(welcome);
-    ck_assert_int_eq(fake_worker_send(&worker, MF_MESSAGE_READY, "{\"credit\":1}"), 0);
+    ck_assert_int_eq(fake_worker_greet(&worker, "[]", LIMIT_MS), 0);
+    ck_assert_int_eq(fake_worker_ready(&worker), 0);
 }
 
 static const char *const *options; /* of the coordinator; NULL: none */
@@ -86,9 +84,8 @@ static int answer_one(bool *ret_probe)
     (void)mf_json_text(unit, "shape", &shape);
     (void)mf_json_text(unit, "kind", &kind);
     ck_assert_int_eq(sscanf(shape, "%" SCNd64 ",%" SCNd64, &token, &dim), 2);
-    for (int i = 0; i < fake_unit_results(unit); i++)
-        ck_assert_int_eq(fake_worker_result(&worker, unit, i), 0);
-    ck_assert_int_eq(fake_worker_send(&worker, MF_MESSAGE_READY, "{\"credit\":1}"), 0);
+    ck_assert_int_eq(fake_worker_answer(&worker, unit), 0);
+    ck_assert_int_eq(fake_worker_ready(&worker), 0);
     *ret_probe = strcmp(kind, "probe") == 0;
     return (int)dim;
 }

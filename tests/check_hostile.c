@@ -396,11 +396,9 @@ START_TEST(what_workers_say_of_kernels)
     struct fake_worker w;
     start(&f);
     ck_assert_int_eq(fake_worker_open(&w, f.zmq, f.process.hub, "w"), 0);
-    ck_assert_int_eq(fake_worker_hello(&w, "[]"), 0);
-    _cleanup_(cJSON_Deletep) cJSON *welcome = fake_worker_await(&w, MF_MESSAGE_WELCOME, LIMIT_MS);
-    ck_assert_ptr_nonnull(welcome);
+    ck_assert_int_eq(fake_worker_greet(&w, "[]", LIMIT_MS), 0);
     for (int i = 0; i < N_HOSTILE; i++) {
-        char csv[512], path[96];
+        char csv[512], path[96], key[FAKE_UNIT_KEY_MAX];
         int status = 0, goal = i + 1;
         (void)snprintf(
             csv, sizeof(csv),
@@ -408,7 +406,7 @@ START_TEST(what_workers_say_of_kernels)
             "No,1,0,\n",
             head, goal);
         expect(&f, "POST", "/api/v1/batches", "", "text/csv", csv, 201);
-        ck_assert_int_eq(fake_worker_send(&w, MF_MESSAGE_READY, "{\"credit\":1}"), 0);
+        ck_assert_int_eq(fake_worker_ready(&w), 0);
         _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&w, MF_MESSAGE_UNIT, LIMIT_MS);
         ck_assert_ptr_nonnull(unit);
         cJSON *step = cJSON_Parse(
@@ -418,15 +416,11 @@ START_TEST(what_workers_say_of_kernels)
         cJSON_ReplaceItemInObject(step, i % 2 ? "name" : "family", cJSON_CreateString(hostile[i].text));
         _cleanup_(mf_freep) char *text = mf_json_print(step);
         cJSON_Delete(step);
-        ck_assert_int_eq(
-            fake_worker_send(
-                &w, MF_MESSAGE_RESULT,
-                "{\"unit\":%.0f,\"attempt\":%.0f,\"epoch\":%.0f,\"seq\":1,\"status\":\"ok\",\"steps\":[%s],"
-                "\"rejections\":[]}",
-                cJSON_GetNumberValue(cJSON_GetObjectItem(unit, "unit")),
-                cJSON_GetNumberValue(cJSON_GetObjectItem(unit, "attempt")),
-                cJSON_GetNumberValue(cJSON_GetObjectItem(unit, "epoch")), text),
-            0);
+        fake_unit_key(unit, key);
+        ck_assert_int_eq(fake_worker_send(&w, MF_MESSAGE_RESULT,
+                                          "{%s,\"seq\":1,\"status\":\"ok\",\"steps\":[%s],\"rejections\":[]}",
+                                          key, text),
+                         0);
         _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&w, MF_MESSAGE_REFUSE, LIMIT_MS);
         ck_assert_msg(refusal != NULL, "a step by %s", hostile[i].text);
         refuse_with(&w, unit, hostile[i].text);
@@ -457,14 +451,9 @@ START_TEST(what_a_table_says)
     ck_assert_ptr_nonnull(welcome);
     _cleanup_(mf_freep) char *good = table(N_CELLS, "");
     expect(&f, "POST", "/api/v1/batches?regret=none&topk=1", "", "text/csv", good, 201);
-    for (bool raced = false; !raced;) {
-        ck_assert_int_eq(fake_worker_send(&w, MF_MESSAGE_READY, "{\"credit\":1}"), 0);
-        _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&w, MF_MESSAGE_UNIT, LIMIT_MS);
-        ck_assert_ptr_nonnull(unit);
-        for (int i = 0; i < fake_unit_results(unit); i++)
-            ck_assert_int_eq(fake_worker_result(&w, unit, i), 0);
-        raced = mf_json_array(unit, "pipelines") != NULL;
-    }
+    _cleanup_(cJSON_Deletep) cJSON *race = fake_worker_work_until(&w, "race", LIMIT_MS);
+    ck_assert_ptr_nonnull(race);
+    ck_assert_int_eq(fake_worker_answer(&w, race), 0);
     _cleanup_(mf_freep) char *csv = NULL;
     for (int64_t end = mf_now_ms() + LIMIT_MS; !csv || !strchr(csv, '\n')[1];) {
         ck_assert_int_lt(mf_now_ms(), end);
