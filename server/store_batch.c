@@ -232,7 +232,7 @@ int mf_store_goals_of_layer(struct mf_store *s, int64_t batch, int64_t class, co
         ret_behind, "iit", batch, class, layer_model);
     if (r < 0)
         return r;
-    return collect(
+    return mf_sql_ids(
         s,
         "SELECT g.id FROM shape s CROSS JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
         " WHERE s.layer_model = ?3 AND g.state = 'ranking' ORDER BY s.token, g.id",
