@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "common/cleanup.h"
+#include "common/json.h"
 #include "common/text.h"
 
 bool mf_pipeline_text_next(const char **at, const char **ret_name, size_t *ret_len)
@@ -39,4 +41,19 @@ int mf_pipeline_text_add(char *text, size_t cap, const char *family, const char 
         return -ENAMETOOLONG;
     mf_say(text + len, cap - len, "%s%s:%s", len > 0 ? "|" : "", family, step);
     return 0;
+}
+
+cJSON *mf_pipeline_text_json(const char *text)
+{
+    _cleanup_(cJSON_Deletep) cJSON *list = cJSON_CreateArray();
+    const char *at = *text ? text : NULL, *name;
+    size_t len;
+
+    while (list && mf_pipeline_text_next(&at, &name, &len)) {
+        _cleanup_(mf_freep) char *one = strndup(name, len);
+        cJSON *item = one ? cJSON_CreateString(one) : NULL;
+        if (!item || !cJSON_AddItemToArray(list, item))
+            return NULL;
+    }
+    return MF_TAKE(list);
 }

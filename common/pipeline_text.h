@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include <cjson/cJSON.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -19,3 +20,5 @@ int mf_step_name_split(const char *name, size_t len, char ret_family[MF_FAMILY_N
                        char ret_step[MF_STEP_NAME_MAX]);
 /* Adds a step at the text's end. -ENAMETOOLONG: it has no room, and the text stays. */
 int mf_pipeline_text_add(char *text, size_t cap, const char *family, const char *step);
+/* Its names, as the API lists them: ["family:step", …]; [] of "". New array; NULL when out of memory. */
+cJSON *mf_pipeline_text_json(const char *text);

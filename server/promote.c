@@ -2,6 +2,7 @@
 
 #include "common/json.h"
 #include "common/log.h"
+#include "common/pipeline_text.h"
 #include "common/text.h"
 #include "server/store_promote.h"
 
@@ -14,7 +15,6 @@
 
 #define ROUNDS_LEAST 24
 #define ROUNDS_MOST  200
-#define PARTS_MAX    (MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX)
 
 /* ---- the known row ---- */
 
@@ -54,18 +54,14 @@ static int say_missing(struct mf_farm *f, const struct mf_goal *g, const char *f
 static int add_part(struct mf_farm *f, const struct mf_goal *g, const char *text, size_t len, struct parts *p,
                     char why[MF_REASON_MAX])
 {
-    char family[PARTS_MAX];
+    char family[MF_FAMILY_NAME_MAX], name[MF_STEP_NAME_MAX];
     struct mf_measured_row row;
-    if (len >= sizeof(family) || p->n == MF_PATH_STEPS_MAX || !memchr(text, ':', len)) {
+    if (p->n == MF_PATH_STEPS_MAX || mf_step_name_split(text, len, family, name) < 0) {
         mf_say(why, MF_REASON_MAX,
                "it is no pipeline: up to %d steps are expected as family:step, with | between them",
                MF_PATH_STEPS_MAX);
         return 0;
     }
-    memcpy(family, text, len);
-    family[len] = '\0';
-    char *name = strchr(family, ':');
-    *name++ = '\0';
     int r = mf_store_step_named(f->store, g->id, family, name, &p->ids[p->n]);
     if (r > 0)
         r = mf_store_measured_get(f->store, g->id, p->ids[p->n], &row, &p->steps[p->n]);
@@ -91,15 +87,11 @@ static int resolve(struct mf_farm *f, const struct mf_goal *g, const char *names
 {
     _cleanup_(mf_freep) struct parts *p = calloc(1, sizeof(*p));
     _cleanup_(mf_freep) struct mf_path *paths = NULL;
-    size_t n_paths = 0;
+    const char *name;
+    size_t n_paths = 0, len;
     int r = p ? 1 : -ENOMEM;
-    for (const char *at = names; r > 0;) {
-        size_t len = strcspn(at, "|");
-        r = add_part(f, g, at, len, p, ret->why);
-        if (r > 0 && !at[len])
-            break;
-        at += len + 1;
-    }
+    while (r > 0 && mf_pipeline_text_next(&names, &name, &len))
+        r = add_part(f, g, name, len, p, ret->why);
     if (r <= 0)
         return r;
     for (size_t i = 0; i < p->n; i++)

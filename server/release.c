@@ -1,6 +1,7 @@
 #include "server/release.h"
 
 #include "common/json.h"
+#include "common/pipeline_text.h"
 #include "common/shape_json.h"
 #include "common/text.h"
 #include "server/problem.h"
@@ -60,20 +61,6 @@ static int add_row(struct mf_release_work *w, const struct mf_export_config *c, 
     return row->key && row->names ? 0 : -ENOMEM;
 }
 
-/* ["family:step", …] of "family:step|…". */
-static cJSON *split_names(const char *names)
-{
-    cJSON *list = cJSON_CreateArray();
-    while (list && *names) {
-        char one[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX + 2];
-        size_t len = strcspn(names, "|");
-        mf_say(one, sizeof(one), "%.*s", (int)len, names);
-        cJSON_AddItemToArray(list, cJSON_CreateString(one));
-        names += len + (names[len] == '|');
-    }
-    return list;
-}
-
 static cJSON *parse(const char *text)
 {
     cJSON *json = mf_json_parse(text, strlen(text), strlen(text));
@@ -95,7 +82,7 @@ static int add_ties(struct mf_store *s, const struct mf_export_config *c, cJSON 
         if (r < 0)
             break;
         mf_json_add_i64(tie, "pipeline", (int64_t)id->valuedouble);
-        cJSON_AddItemToObject(tie, "names", split_names(names));
+        cJSON_AddItemToObject(tie, "names", mf_pipeline_text_json(names));
     }
     return r;
 }
@@ -133,7 +120,7 @@ static cJSON *make_row(struct freezing *f, const struct mf_export_config *c, con
     cJSON_AddNumberToObject(o, "mad", c->mad);
     cJSON_AddNumberToObject(o, "err1", c->err1);
     cJSON_AddNumberToObject(o, "err2", c->err2);
-    cJSON_AddItemToObject(o, "names", split_names(names));
+    cJSON_AddItemToObject(o, "names", mf_pipeline_text_json(names));
     mf_json_add_i64(o, "block_m", c->block_m);
     cJSON_AddStringToObject(o, "weights", c->layout);
     cJSON_AddItemToObject(o, "regret", parse(c->regret));

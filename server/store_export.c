@@ -2,7 +2,7 @@
 
 #include "server/store_private.h"
 
-#include "common/json.h"
+#include "common/pipeline_text.h"
 #include "common/text.h"
 
 #include <errno.h>
@@ -182,16 +182,13 @@ int mf_store_export_missing(struct mf_store *s, const struct mf_export_filter *f
 int mf_store_export_names(struct mf_store *s, int64_t pipeline, char *ret, size_t cap)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    size_t len = 0;
     *ret = '\0';
     int r = mf_sql(s,
-                   "SELECT k.family || ':' || k.name FROM pipeline p, json_each(p.steps) e CROSS JOIN step t "
+                   "SELECT k.family, k.name FROM pipeline p, json_each(p.steps) e CROSS JOIN step t "
                    "ON t.id = e.value JOIN kernel k ON k.id = t.kernel WHERE p.id = ?1 ORDER BY e.key",
                    &q, "i", pipeline);
-    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
-        mf_say(ret + len, cap - len, "%s%s", len ? "|" : "", mf_sql_text(q, 0));
-        len += strlen(ret + len);
-    }
+    while (r >= 0 && (r = mf_sql_next(q)) > 0)
+        r = mf_pipeline_text_add(ret, cap, mf_sql_text(q, 0), mf_sql_text(q, 1));
     return r;
 }
 

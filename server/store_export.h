@@ -54,7 +54,7 @@ int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *fi
 int mf_store_export_missing(struct mf_store *s, const struct mf_export_filter *filter, mf_export_failed each,
                             void *data);
 
-/* "family:step|family:step" of a pipeline; cut at cap. */
+/* "family:step|family:step" of a pipeline. -ENAMETOOLONG: cap is too small. */
 int mf_store_export_names(struct mf_store *s, int64_t pipeline, char *ret, size_t cap);
 
 #define MF_EXPORT_PROMOTION_MAX 8192

@@ -3,6 +3,7 @@
 
 #include "common/clock.h"
 #include "common/json.h"
+#include "common/pipeline_text.h"
 #include "common/step.h"
 #include "common/text.h"
 #include "server/events.h"
@@ -266,15 +267,12 @@ static int add_promotion(struct mf_store *s, int64_t goal, cJSON *o)
         return -ENOMEM;
     if (r == 0)
         return 0;
-    cJSON *known = cJSON_AddArrayToObject(promotion, "known"), *new = names_json(s, mf_sql_text(q, 10));
-    for (const char *at = mf_sql_text(q, 9); *at; at += at[strcspn(at, "|")] != 0) {
-        char name[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];
-        size_t len = strcspn(at, "|");
-        mf_say(name, sizeof(name), "%.*s", (int)len, at);
-        cJSON_AddItemToArray(known, cJSON_CreateString(name));
-        at += len;
-    }
-    if (!new || !cJSON_AddItemToObject(promotion, "names", new))
+    cJSON *known = mf_pipeline_text_json(mf_sql_text(q, 9)), *new = names_json(s, mf_sql_text(q, 10));
+    if (known)
+        cJSON_AddItemToObject(promotion, "known", known);
+    if (new)
+        cJSON_AddItemToObject(promotion, "names", new);
+    if (!known || !new)
         return -ENOMEM;
     r = mf_sql(s,
                "SELECT w.name AS worker, c.verdict AS verdict, c.low AS low, c.mid AS mid, c.high AS high,"

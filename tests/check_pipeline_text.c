@@ -82,6 +82,24 @@ START_TEST(put_together)
 }
 END_TEST
 
+static const struct {
+    const char *text, *json;
+} lists[] = {
+    {"one:a", "[\"one:a\"]"},
+    {"one:a|two:b|c", "[\"one:a\",\"two:b\",\"c\"]"},
+    {"", "[]"},
+};
+
+START_TEST(listed)
+{
+    cJSON *list = mf_pipeline_text_json(lists[_i].text);
+    _cleanup_(mf_freep) char *text = cJSON_PrintUnformatted(list);
+
+    ck_assert_str_eq(text, lists[_i].json);
+    cJSON_Delete(list);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("pipeline_text");
@@ -90,6 +108,7 @@ int main(void)
     tcase_add_loop_test(t, walked, 0, (int)MF_ARRAY_LEN(walks));
     tcase_add_loop_test(t, split, 0, (int)MF_ARRAY_LEN(splits));
     tcase_add_test(t, put_together);
+    tcase_add_loop_test(t, listed, 0, (int)MF_ARRAY_LEN(lists));
     suite_add_tcase(s, t);
     return mf_check_main(s);
 }
