@@ -144,6 +144,8 @@ const char *mf_isa_name(enum mf_isa isa);
  * mf_pool_threads(). */
 typedef void (*mf_pool_fn)(void *context, int thread, int n_threads);
 int mf_pool_threads(void);
+/* How many work on so many elements is worth: a few are done before another thread has woken. */
+int mf_pool_threads_for(int64_t elements);
 void mf_pool_run(mf_pool_fn fn, void *context, int n_threads);
 /* Waits until every thread of the running call is here: for phases within one launch. */
 void mf_pool_barrier(void);

@@ -23,11 +23,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPIN_US     300
-#define SPINS_LOOK  256 /* pauses between two looks at the clock */
-#define THREADS_MAX 1024
-#define THREAD_BITS 11    /* of the epoch: 1024 fits */
-#define SPINS_YIELD 20000 /* pauses in a barrier until the core is offered to others: it may be theirs */
+#define FEW_ELEMENTS 65536
+#define SPIN_US      300
+#define SPINS_LOOK   256 /* pauses between two looks at the clock */
+#define THREADS_MAX  1024
+#define THREAD_BITS  11    /* of the epoch: 1024 fits */
+#define SPINS_YIELD  20000 /* pauses in a barrier until the core is offered to others: it may be theirs */
 
 struct pool {
     _Alignas(64) atomic_uint epoch;
@@ -206,6 +207,11 @@ int mf_pool_threads(void)
     return pool.n_threads;
 }
 
+int mf_pool_threads_for(int64_t elements)
+{
+    return elements < FEW_ELEMENTS ? 1 : mf_pool_threads();
+}
+
 void mf_pool_pin_caller(cpu_set_t *ret_before)
 {
     (void)mf_pool_threads();
@@ -240,7 +246,7 @@ static void spin_while(const atomic_int *value)
 
 void mf_pool_run(mf_pool_fn fn, void *context, int n_threads)
 {
-    int threads = mf_pool_threads();
+    int threads = n_threads > 1 ? mf_pool_threads() : 1;
     int n = n_threads < threads ? n_threads : threads;
 
     if (n <= 1) {

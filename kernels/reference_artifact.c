@@ -143,22 +143,15 @@ static void plain_row(const struct encode_job *j, int64_t source, float *out)
         out[i] = row[i] * factor;
 }
 
-/* Row p of a part; the only row of one that all rows share. */
-static void *part_row(const struct encode_job *j, int part, int64_t p)
-{
-    const struct mf_part *q = &j->parts[part];
-    return (uint8_t *)j->to->part[part] + (q->rows == j->rows ? p : 0) * q->cols * q->element_bytes;
-}
-
 /* One scale for all rows is written before the threads start; each of them writes the same to room of its own. */
 static void encode_row(const struct encode_job *j, int64_t p, const float *row)
 {
     float shared[4];
-    void *scale = j->n_parts > 1 && j->parts[1].rows == j->rows ? part_row(j, 1, p) : shared;
+    void *scale = j->n_parts > 1 && j->parts[1].rows == j->rows ? mf_part_row(j->parts, j->to, 1, p) : shared;
     if (j->a->format == MF_FORMAT_F32)
-        memcpy(part_row(j, 0, p), row, (size_t)j->cols * sizeof(float));
+        memcpy(mf_part_row(j->parts, j->to, 0, p), row, (size_t)j->cols * sizeof(float));
     else
-        mf_reference_encode(j->r, j->a, row, (size_t)j->cols, part_row(j, 0, p), scale);
+        mf_reference_encode(j->r, j->a, row, (size_t)j->cols, mf_part_row(j->parts, j->to, 0, p), scale);
 }
 
 static void poison_row(const struct encode_job *j, int64_t p)
@@ -167,7 +160,7 @@ static void poison_row(const struct encode_job *j, int64_t p)
     for (int i = 0; i < j->n_parts; i++) {
         if (j->parts[i].rows == j->rows)
             mf_poison_fill_bytes(mf_part_poison(j->a, i, &is_value), j->parts[i].element_bytes,
-                                 part_row(j, i, p), (size_t)j->parts[i].cols);
+                                 mf_part_row(j->parts, j->to, i, p), (size_t)j->parts[i].cols);
     }
 }
 
@@ -319,12 +312,7 @@ static int encode(struct encode_job *j, const struct mf_part *parts, int n_parts
     if (j->a->tensor == MF_TENSOR_X && j->a->format == MF_FORMAT_F32)
         return -EINVAL;
     write_shared(j);
-    /* a few rows are done before another thread has woken */
-    int n_threads = j->rows * j->cols < 65536 ? 1 : mf_pool_threads();
-    if (n_threads == 1)
-        encode_thread(j, 0, 1);
-    else
-        mf_pool_run(encode_thread, j, n_threads);
+    mf_pool_run(encode_thread, j, mf_pool_threads_for(j->rows * j->cols));
     return j->error;
 }
 

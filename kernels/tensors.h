@@ -48,6 +48,14 @@ struct mf_tensor_ref {
     void *part[MF_PARTS_MAX];
 };
 
+/* Where row p of a part begins; a part that all rows share, a scale or a factor, has one row. parts: all of the artifact's. */
+static inline void *mf_part_row(const struct mf_part *parts, const struct mf_tensor_ref *ref, int part,
+                                int64_t p)
+{
+    const struct mf_part *q = &parts[part];
+    return (uint8_t *)ref->part[part] + (q->rows == parts[0].rows ? p : 0) * q->cols * q->element_bytes;
+}
+
 /* Most rows that any routing of the shape can need in sorted order, a multiple of block_m:
  * ceil((T·k + min(E, T·k)·(block_m − 1)) / block_m)·block_m (ROCm/aiter, adaptive bound). */
 int64_t mf_padded_rows(const struct mf_shape *shape, int32_t block_m);

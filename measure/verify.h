@@ -1,6 +1,6 @@
 /* The gates on one output of one run, in this order: guard bands intact; poison overwritten in every valid row;
  * outputs finite; mismatch ratio; worst expert; worst row. Index artifacts are held against their contract instead of
- * the last four. Limits are in one table in verify.c that no family can loosen:
+ * the last four. Limits are in kernels/limits.h, where no family can loosen them:
  *
  *   row      ‖out − ref‖ / max(‖ref‖, 1/20 of the typical row norm) <= max(floor of the format,
  *            4 × that row's error in the plain quantised pipeline, when the step quantises h on its way)

@@ -23,6 +23,14 @@ static void count_me(void *context, int thread, int n_threads)
     atomic_store(&c->seen_n, n_threads);
 }
 
+START_TEST(test_few_elements_take_one_thread)
+{
+    ck_assert_int_eq(mf_pool_threads_for(0), 1);
+    ck_assert_int_eq(mf_pool_threads_for(1000), 1);
+    ck_assert_int_eq(mf_pool_threads_for(INT64_C(1) << 40), mf_pool_threads());
+}
+END_TEST
+
 START_TEST(test_each_thread_once)
 {
     static struct count c;
@@ -157,6 +165,7 @@ int main(void)
     TCase *tcase = tcase_create("pool");
 
     tcase_set_timeout(tcase, 60);
+    tcase_add_test(tcase, test_few_elements_take_one_thread);
     tcase_add_test(tcase, test_each_thread_once);
     tcase_add_test(tcase, test_memory_is_ordered);
     tcase_add_test(tcase, test_barrier);
