@@ -397,37 +397,15 @@ struct mf_artifact mf_pipeline_weight(const struct mf_pipeline *p, enum mf_tenso
     return mf_plain_w(&p->shape, w, "row");
 }
 
+/* What is none of the inputs is the output. */
 static struct mf_tensor_ref outside_ref(const struct mf_artifact *a, const struct mf_fmoe_args *args)
 {
-    switch (a->tensor) {
-    case MF_TENSOR_X:
-        return args->x;
-    case MF_TENSOR_TOPK:
-        return args->topk;
-    case MF_TENSOR_W1:
-        return args->w1;
-    case MF_TENSOR_W2:
-        return args->w2;
-    case MF_TENSOR_CALIB:
-        return args->calib;
-    case MF_TENSOR_B1:
-        return args->b1;
-    case MF_TENSOR_B2:
-        return args->b2;
-    case MF_TENSOR_SORTED:
-    case MF_TENSOR_ALIGNED:
-    case MF_TENSOR_G:
-    case MF_TENSOR_GW:
-    case MF_TENSOR_H:
-    case MF_TENSOR_Z:
-    case MF_TENSOR_ZW:
-    case MF_TENSOR_Y:
-    case MF_TENSOR_W1D:
-    case MF_TENSOR_W2D:
-    case MF_TENSOR_N_:
-        break;
-    }
-    return args->y;
+    const struct mf_tensor_ref *const inputs[MF_TENSOR_N_] = {
+        [MF_TENSOR_X] = &args->x,   [MF_TENSOR_TOPK] = &args->topk,   [MF_TENSOR_W1] = &args->w1,
+        [MF_TENSOR_W2] = &args->w2, [MF_TENSOR_CALIB] = &args->calib, [MF_TENSOR_B1] = &args->b1,
+        [MF_TENSOR_B2] = &args->b2,
+    };
+    return inputs[a->tensor] ? *inputs[a->tensor] : args->y;
 }
 
 int mf_pipeline_retoken(struct mf_pipeline *p, int64_t token)
