@@ -4,6 +4,7 @@
 #include "http_client.h"
 #include "http_harness.h"
 #include "mf_check.h"
+#include "remove_tree.h"
 
 #include "common/clock.h"
 #include "common/json.h"
@@ -61,7 +62,6 @@ static void done(const char *method, const char *path, int status)
 
 START_TEST(freezing_twice_is_harmless)
 {
-    start();
     _cleanup_(cJSON_Deletep) cJSON *first = ask("POST", "/api/v1/releases?name=one", 201);
     _cleanup_(cJSON_Deletep) cJSON *again = ask("POST", "/api/v1/releases?name=one", 200);
     ck_assert(cJSON_Compare(first, again, true));
@@ -77,14 +77,12 @@ START_TEST(freezing_twice_is_harmless)
     _cleanup_(cJSON_Deletep) cJSON *unnamed = ask("POST", "/api/v1/releases", 201);
     ck_assert(strncmp(text(unnamed, "name"), "r-", 2) == 0 &&
               strncmp(text(unnamed, "name") + 2, text(first, "sha256"), 12) == 0);
-    stop();
 }
 END_TEST
 
 START_TEST(it_is_what_was_exported)
 {
     char hash[MF_SHA256_TEXT_MAX], etag[80];
-    start();
     _cleanup_(cJSON_Deletep) cJSON *made = ask("POST", "/api/v1/releases?name=one&batch=1", 201);
     struct http_reply table = http_get(http_harness_port(h), "/api/v1/export/tuned_fmoe.csv?batch=1");
     struct http_reply csv = http_get(http_harness_port(h), "/api/v1/releases/1/tuned_fmoe.csv");
@@ -97,7 +95,6 @@ START_TEST(it_is_what_was_exported)
     ck_assert_str_eq(http_header(&table, "ETag"), etag);
     http_reply_free(&table);
     http_reply_free(&csv);
-    stop();
 }
 END_TEST
 
@@ -133,7 +130,6 @@ static void check_row(const cJSON *row, const cJSON *line)
 
 START_TEST(each_row_leads_to_its_samples)
 {
-    start();
     done("POST", "/api/v1/releases?name=one", 201);
     _cleanup_(cJSON_Deletep) cJSON *manifest = ask("GET", "/api/v1/releases/1/manifest.json", 200);
     _cleanup_(cJSON_Deletep) cJSON *lines = ask("GET", "/api/v1/releases/1/rows?limit=5", 200);
@@ -157,7 +153,6 @@ START_TEST(each_row_leads_to_its_samples)
     ck_assert_int_eq(number(cJSON_GetArrayItem(mf_json_array(manifest, "devices"), 0), "rows"), 8);
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(manifest, "left_out")), 6);
     http_reply_free(&csv);
-    stop();
 }
 END_TEST
 
@@ -186,7 +181,6 @@ START_TEST(a_flipped_byte_is_seen)
         "DROP TRIGGER release_stays; UPDATE release SET csv = CAST(replace(CAST(csv AS TEXT), 'sort_m16', "
         "'sort_m17') AS BLOB)",
         "UPDATE release SET manifest = CAST(replace(CAST(manifest AS TEXT), 'gcc 12', 'gcc 13') AS BLOB)"};
-    start();
     done("POST", "/api/v1/releases?name=one", 201);
     done("POST", "/api/v1/channels/stable/stage?release=1", 200);
     done("POST", "/api/v1/channels/stable/approve?release=1", 200);
@@ -200,14 +194,12 @@ START_TEST(a_flipped_byte_is_seen)
     done("GET", "/api/v1/releases/1/manifest.json", 200);
     change(damage[1], "two");
     done("GET", "/api/v1/releases/1/manifest.json", 500);
-    stop();
 }
 END_TEST
 
 START_TEST(who_has_the_bytes_is_not_sent_them)
 {
     char headers[128];
-    start();
     done("GET", "/api/v1/channels/stable", 404);
     done("POST", "/api/v1/releases?name=one&batch=1", 201);
     done("POST", "/api/v1/releases?name=two", 201);
@@ -236,13 +228,11 @@ START_TEST(who_has_the_bytes_is_not_sent_them)
     r = http_get(http_harness_port(h), "/metrics");
     ck_assert_ptr_nonnull(strstr(r.body, "\nmoefarm_channel_release{channel=\"stable\"} 2\n"));
     http_reply_free(&r);
-    stop();
 }
 END_TEST
 
 START_TEST(differences_by_key)
 {
-    start();
     done("POST", "/api/v1/releases?name=one", 201);
     change("UPDATE config SET us = us * 0.5 WHERE goal = 3; UPDATE config SET us = 0 WHERE goal = 4", "one");
     done("POST", "/api/v1/releases?name=two", 201);
@@ -265,18 +255,18 @@ START_TEST(differences_by_key)
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(first, "added")), 8);
     done("GET", "/api/v1/releases/1/diff?against=9", 404);
     done("GET", "/api/v1/releases/9/diff", 404);
-    stop();
 }
 END_TEST
 
 /* ---- on a store of the test's own ---- */
 
-static char path[64];
+static char folder[64];
 static struct mf_store *store;
 
 static void open_store(void)
 {
-    char folder[] = "/tmp/check_release.XXXXXX";
+    char path[80];
+    (void)snprintf(folder, sizeof(folder), "/tmp/check_release.XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
     (void)snprintf(path, sizeof(path), "%s/db", folder);
     ck_assert_int_eq(mf_store_open(path, &store), 0);
@@ -286,11 +276,9 @@ static void open_store(void)
 
 static void close_store(void)
 {
-    char command[96];
     mf_store_rollback(store);
     store = mf_store_free(store);
-    (void)snprintf(command, sizeof(command), "rm -rf '%.*s'", (int)(strrchr(path, '/') - path), path);
-    ck_assert_int_eq(system(command), 0);
+    ck_assert_int_eq(remove_tree(folder), 0);
 }
 
 static int64_t freeze(const char *name, int64_t batch)
@@ -322,7 +310,6 @@ START_TEST(nothing_changes_it)
                                           "UPDATE channel_move SET reason = 'other'",
                                           "DELETE FROM channel_move"};
     struct mf_channel c;
-    open_store();
     (void)freeze("one", 0);
     ck_assert_int_eq(
         mf_store_channel_move(store, &(struct mf_channel_move){"stable", MF_MOVE_STAGE, 1, "", "", 1}, &c),
@@ -331,19 +318,16 @@ START_TEST(nothing_changes_it)
         ck_assert_msg(sqlite3_exec(mf_store_db(store), changes[i], NULL, NULL, NULL) ==
                           SQLITE_CONSTRAINT_TRIGGER,
                       "%s", changes[i]);
-    close_store();
 }
 END_TEST
 
 /* A goal whose winner still races for its regret has a row, and is on its way too. */
 START_TEST(a_row_is_not_left_out_too)
 {
-    open_store();
     ck_assert_int_ge(mf_sql_run(store, "UPDATE goal SET state = 'racing' WHERE id = 3", ""), 0);
     (void)freeze("one", FIXTURE_BATCH_DONE);
     ck_assert_int_eq(count("SELECT n_rows FROM release"), FIXTURE_GOALS_DONE);
     ck_assert_int_eq(count("SELECT n_left_out FROM release"), 0);
-    close_store();
 }
 END_TEST
 
@@ -352,7 +336,6 @@ START_TEST(a_promotion_is_told)
 {
     struct mf_buf manifest;
     char hash[MF_SHA256_TEXT_MAX];
-    open_store();
     ck_assert_int_ge(mf_sql_run(store, "DELETE FROM promotion", ""), 0);
     ck_assert_int_ge(
         mf_sql_run(
@@ -375,14 +358,12 @@ START_TEST(a_promotion_is_told)
             ck_assert(cJSON_IsNull(told));
     }
     mf_buf_release(&manifest);
-    close_store();
 }
 END_TEST
 
 /* Samples of what was frozen stay when others go for their age. */
 START_TEST(samples_behind_a_release_stay)
 {
-    open_store();
     (void)freeze("one", FIXTURE_BATCH_DONE);
     int64_t of_it = count("SELECT count(samples) FROM result WHERE goal IN (SELECT goal FROM release_row)");
     ck_assert_int_gt(of_it, 0);
@@ -396,7 +377,6 @@ START_TEST(samples_behind_a_release_stay)
     cJSON_ArrayForEach (row, list.items)
         ck_assert_int_gt(number(row, "samples"), 0);
     cJSON_Delete(list.items);
-    close_store();
 }
 END_TEST
 
@@ -457,7 +437,6 @@ START_TEST(the_moves_of_a_channel)
 {
     int64_t recorded = 0;
     struct mf_list list;
-    open_store();
     (void)freeze("one", 0);
     (void)freeze("two", FIXTURE_BATCH_DONE);
     (void)freeze("three", FIXTURE_BATCH_OPEN);
@@ -482,7 +461,6 @@ START_TEST(the_moves_of_a_channel)
     ck_assert_int_eq(number(back, "from_release"), 1);
     ck_assert(cJSON_IsNull(cJSON_GetObjectItem(back, "to_release")));
     cJSON_Delete(list.items);
-    close_store();
 }
 END_TEST
 
@@ -495,7 +473,6 @@ START_TEST(an_approval_of_the_same)
         "'approve'",
         "UPDATE channel SET approval = (SELECT max(id) FROM channel_move)"};
     struct mf_channel c;
-    open_store();
     (void)freeze("one", 0);
     for (int move = MF_MOVE_STAGE; move <= MF_MOVE_APPROVE; move++)
         ck_assert_int_eq(
@@ -509,7 +486,6 @@ START_TEST(an_approval_of_the_same)
     }
     struct mf_channel_move back = {"stable", MF_MOVE_ROLLBACK, 1, "", "", 2};
     ck_assert_int_eq(mf_store_channel_move(store, &back, &c), MF_MOVED_NONE_BELOW);
-    close_store();
 }
 END_TEST
 
@@ -517,7 +493,6 @@ START_TEST(channels_are_bounded)
 {
     struct mf_channel c;
     char channel[32];
-    open_store();
     (void)freeze("one", 0);
     for (int i = 0; i <= MF_CHANNELS_MAX; i++) {
         (void)snprintf(channel, sizeof(channel), "c%d", i);
@@ -528,28 +503,31 @@ START_TEST(channels_are_bounded)
     ck_assert_int_eq(count("SELECT count(*) FROM channel"), MF_CHANNELS_MAX);
     struct mf_channel_move known = {"c0", MF_MOVE_APPROVE, 1, "", "", 1};
     ck_assert_int_eq(mf_store_channel_move(store, &known, &c), MF_MOVED);
-    close_store();
 }
 END_TEST
 
 int main(void)
 {
     Suite *suite = suite_create("release");
-    TCase *c = tcase_create("release");
-    tcase_set_timeout(c, 60);
-    tcase_add_test(c, freezing_twice_is_harmless);
-    tcase_add_test(c, it_is_what_was_exported);
-    tcase_add_test(c, each_row_leads_to_its_samples);
-    tcase_add_test(c, a_flipped_byte_is_seen);
-    tcase_add_test(c, who_has_the_bytes_is_not_sent_them);
-    tcase_add_test(c, differences_by_key);
-    tcase_add_test(c, nothing_changes_it);
-    tcase_add_test(c, a_row_is_not_left_out_too);
-    tcase_add_test(c, a_promotion_is_told);
-    tcase_add_test(c, samples_behind_a_release_stay);
-    tcase_add_test(c, the_moves_of_a_channel);
-    tcase_add_test(c, an_approval_of_the_same);
-    tcase_add_test(c, channels_are_bounded);
-    suite_add_tcase(suite, c);
+    TCase *served = tcase_create("served"), *stored = tcase_create("stored");
+    tcase_set_timeout(served, 60);
+    tcase_add_checked_fixture(served, start, stop);
+    tcase_add_test(served, freezing_twice_is_harmless);
+    tcase_add_test(served, it_is_what_was_exported);
+    tcase_add_test(served, each_row_leads_to_its_samples);
+    tcase_add_test(served, a_flipped_byte_is_seen);
+    tcase_add_test(served, who_has_the_bytes_is_not_sent_them);
+    tcase_add_test(served, differences_by_key);
+    suite_add_tcase(suite, served);
+    tcase_set_timeout(stored, 60);
+    tcase_add_checked_fixture(stored, open_store, close_store);
+    tcase_add_test(stored, nothing_changes_it);
+    tcase_add_test(stored, a_row_is_not_left_out_too);
+    tcase_add_test(stored, a_promotion_is_told);
+    tcase_add_test(stored, samples_behind_a_release_stay);
+    tcase_add_test(stored, the_moves_of_a_channel);
+    tcase_add_test(stored, an_approval_of_the_same);
+    tcase_add_test(stored, channels_are_bounded);
+    suite_add_tcase(suite, stored);
     return mf_check_main(suite);
 }
