@@ -349,7 +349,7 @@ static int end_enumerate(struct mf_farm *f, struct mf_lease *l, const struct mf_
     mf_lease_free(l);
     if (r == 0)
         r = mf_store_enumeration_complete(f->store, enumeration);
-    return r < 0 ? r : mf_goals_enumerated(f, enumeration);
+    return r < 0 ? r : mf_goals_enumerated(f, enumeration, NULL);
 }
 
 static int take_enumerate(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,

@@ -152,8 +152,8 @@ int mf_goal_get(struct mf_farm *f, int64_t id, struct mf_goal **ret);
 struct mf_goal *mf_goal_free(struct mf_goal *g);
 void mf_goal_drop_forecast(struct mf_goal *g);
 int mf_goals_wake(struct mf_farm *f);
-int mf_goals_enumerated(struct mf_farm *f, int64_t enumeration);
-int mf_goals_not_enumerated(struct mf_farm *f, int64_t enumeration, const char *reason);
+/* failure: why there is no enumeration; NULL: it is complete. */
+int mf_goals_enumerated(struct mf_farm *f, int64_t enumeration, const char *failure);
 int mf_goal_probed(struct mf_farm *f, struct mf_goal *g);
 int mf_goal_race(struct mf_farm *f, struct mf_goal *g, const char *unit_body);
 int mf_goal_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race);

@@ -447,7 +447,7 @@ static int probe(struct mf_farm *f, struct mf_goal *g)
     return r;
 }
 
-int mf_goals_enumerated(struct mf_farm *f, int64_t enumeration)
+int mf_goals_enumerated(struct mf_farm *f, int64_t enumeration, const char *failure)
 {
     struct mf_ids ids = {0};
     int r = mf_store_goals_of_enumeration(f->store, enumeration, &ids);
@@ -455,21 +455,7 @@ int mf_goals_enumerated(struct mf_farm *f, int64_t enumeration)
         struct mf_goal *g;
         r = mf_goal_get(f, ids.all[i], &g);
         if (r == 0)
-            r = probe(f, g);
-    }
-    mf_ids_release(&ids);
-    return r;
-}
-
-int mf_goals_not_enumerated(struct mf_farm *f, int64_t enumeration, const char *reason)
-{
-    struct mf_ids ids = {0};
-    int r = mf_store_goals_of_enumeration(f->store, enumeration, &ids);
-    for (size_t i = 0; r == 0 && i < ids.n; i++) {
-        struct mf_goal *g;
-        r = mf_goal_get(f, ids.all[i], &g);
-        if (r == 0)
-            r = mf_goal_fail(f, g, reason);
+            r = failure ? mf_goal_fail(f, g, failure) : probe(f, g);
     }
     mf_ids_release(&ids);
     return r;

@@ -8,36 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-int mf_store_steps_each(struct mf_store *s, int64_t enumeration, int64_t class, int64_t before_ms,
-                        mf_step_fn fn, void *context)
-{
-    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(
-        s,
-        "SELECT s.id, k.id, k.name, k.family, s.covers, s.block_m, s.flops, s.bytes, x.reason FROM step s"
-        " JOIN kernel k ON k.id = s.kernel"
-        " LEFT JOIN quarantine x ON x.kernel = k.id AND x.class = ?2 AND x.at_ms <= ?3"
-        " WHERE s.enumeration = ?1 ORDER BY k.family, k.name",
-        &q, "iii", enumeration, class, before_ms);
-    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
-        struct mf_step_row row = {
-            .id = mf_sql_i64(q, 0),
-            .kernel = mf_sql_i64(q, 1),
-            .block_m = (int32_t)mf_sql_i64(q, 5),
-            .flops = mf_sql_double(q, 6),
-            .bytes = mf_sql_double(q, 7),
-        };
-        r = mf_copy(row.name, sizeof(row.name), mf_sql_text(q, 2));
-        if (r == 0)
-            r = mf_copy(row.family, sizeof(row.family), mf_sql_text(q, 3));
-        if (r == 0)
-            r = mf_ops_parse(mf_sql_text(q, 4), &row.covers);
-        if (r == 0)
-            r = fn(context, &row, mf_sql_null(q, 8) ? NULL : mf_sql_text(q, 8));
-    }
-    return r;
-}
-
 #define MEASURED                                                                                         \
     "SELECT s.id, r.status, r.us, r.mad, r.err, r.verified, s.body FROM result r JOIN step s ON s.id = " \
     "r.step"                                                                                             \

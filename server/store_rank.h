@@ -4,12 +4,6 @@
 #include "server/store.h"
 #include "server/store_unit.h"
 
-/* Steps of an enumeration, in the order of (family, name). quarantined: the reason when the kernel was in quarantine
- * on the class before the moment given, else NULL. */
-typedef int (*mf_step_fn)(void *context, const struct mf_step_row *row, const char *quarantined);
-int mf_store_steps_each(struct mf_store *s, int64_t enumeration, int64_t class, int64_t before_ms,
-                        mf_step_fn fn, void *context);
-
 /* The deciding result of each step of a goal. body: JSON of the step, valid during the call. */
 struct mf_measured_row {
     int64_t step;

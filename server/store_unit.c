@@ -217,29 +217,53 @@ int mf_store_enumeration_counts(struct mf_store *s, int64_t enumeration, int64_t
     return r < 0 ? r : 0;
 }
 
+#define STEP_COLUMNS "s.id, k.id, k.name, k.family, s.covers, s.block_m, s.flops, s.bytes"
+
+static int read_step(const struct mf_sql *q, struct mf_step_row *ret)
+{
+    *ret = (struct mf_step_row){
+        .id = mf_sql_i64(q, 0),
+        .kernel = mf_sql_i64(q, 1),
+        .block_m = (int32_t)mf_sql_i64(q, 5),
+        .flops = mf_sql_double(q, 6),
+        .bytes = mf_sql_double(q, 7),
+    };
+    int r = mf_copy(ret->name, sizeof(ret->name), mf_sql_text(q, 2));
+    if (r == 0)
+        r = mf_copy(ret->family, sizeof(ret->family), mf_sql_text(q, 3));
+    return r < 0 ? r : mf_ops_parse(mf_sql_text(q, 4), &ret->covers);
+}
+
+int mf_store_steps_each(struct mf_store *s, int64_t enumeration, int64_t class, int64_t before_ms,
+                        mf_step_fn fn, void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT " STEP_COLUMNS ", x.reason FROM step s JOIN kernel k ON k.id = s.kernel"
+                   " LEFT JOIN quarantine x ON x.kernel = k.id AND x.class = ?2 AND x.at_ms <= ?3"
+                   " WHERE s.enumeration = ?1 ORDER BY k.family, k.name",
+                   &q, "iii", enumeration, class, before_ms);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        struct mf_step_row row;
+        r = read_step(q, &row);
+        if (r == 0)
+            r = fn(context, &row, mf_sql_null(q, 8) ? NULL : mf_sql_text(q, 8));
+    }
+    return r;
+}
+
 int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret, char **ret_body)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(s,
-                         "SELECT k.id, k.name, k.family, s.covers, s.block_m, s.flops, s.bytes, s.body"
-                         " FROM step s JOIN kernel k ON k.id = s.kernel WHERE s.id = ?",
+                         "SELECT " STEP_COLUMNS ", s.body FROM step s JOIN kernel k ON k.id = s.kernel"
+                         " WHERE s.id = ?",
                          &q, "i", step);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
-    *ret = (struct mf_step_row){
-        .id = step,
-        .kernel = mf_sql_i64(q, 0),
-        .block_m = (int32_t)mf_sql_i64(q, 4),
-        .flops = mf_sql_double(q, 5),
-        .bytes = mf_sql_double(q, 6),
-    };
-    r = mf_copy(ret->name, sizeof(ret->name), mf_sql_text(q, 1));
-    if (r == 0)
-        r = mf_copy(ret->family, sizeof(ret->family), mf_sql_text(q, 2));
-    if (r == 0)
-        r = mf_ops_parse(mf_sql_text(q, 3), &ret->covers);
+    r = read_step(q, ret);
     if (r == 0 && ret_body) {
-        char *body = strdup(mf_sql_text(q, 7));
+        char *body = strdup(mf_sql_text(q, 8));
         if (!body)
             return -ENOMEM;
         *ret_body = body;

@@ -77,7 +77,12 @@ int mf_store_rejection_add(struct mf_store *s, int64_t enumeration, const char *
 int mf_store_enumeration_complete(struct mf_store *s, int64_t enumeration);
 int mf_store_enumeration_counts(struct mf_store *s, int64_t enumeration, int64_t *ret_steps,
                                 int64_t *ret_rejections);
-/* -ENOENT. body: JSON text, valid until the next call on the store; NULL when not wanted. */
+/* Steps of an enumeration, in the order of (family, name). quarantined: the reason when the kernel was in quarantine
+ * on the class before the moment given, else NULL. */
+typedef int (*mf_step_fn)(void *context, const struct mf_step_row *row, const char *quarantined);
+int mf_store_steps_each(struct mf_store *s, int64_t enumeration, int64_t class, int64_t before_ms,
+                        mf_step_fn fn, void *context);
+/* -ENOENT. *ret_body: JSON text, the caller's; NULL when not wanted. */
 int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret, char **ret_body);
 /* Is the step of the unit no longer its business? 1: a result decides it for the goal, or it died in an earlier attempt of the
  * unit and is in a unit of its own since; 0: it is to be measured. */

@@ -453,7 +453,7 @@ static int give_up(struct mf_farm *f, struct mf_lease *l, const char *why)
         return r;
     switch (l->kind) {
     case MF_UNIT_ENUMERATE:
-        return mf_goals_not_enumerated(f, g->enumeration, reason);
+        return mf_goals_enumerated(f, g->enumeration, reason);
     case MF_UNIT_PROBE:
         r = mf_deliver_given_up(f, l, reason);
         return r == 0 && g->open_units == 0 && g->state == MF_GOAL_PROBING ? mf_goal_probed(f, g) : r;
