@@ -288,14 +288,9 @@ static int write_receipt(struct mf_farm *f, int64_t batch, const struct mf_submi
 int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret_receipt)
 {
     if (s->idempotency_key && *s->idempotency_key) {
-        _cleanup_(mf_freep) char *receipt = NULL;
-        int known = mf_store_batch_known(f->store, s->idempotency_key, s->body_hash, &receipt);
-        if (known < 0)
+        int known = mf_store_batch_known(f->store, s->idempotency_key, s->body_hash, ret_receipt);
+        if (known != 0)
             return known;
-        if (known > 0) {
-            *ret_receipt = cJSON_Parse(receipt);
-            return *ret_receipt ? 1 : -ENOMEM;
-        }
     }
     int64_t batch;
     int n_spared = 0;

@@ -80,14 +80,9 @@ int mf_farm_misses_take(struct mf_farm *f, const struct mf_miss_report *report, 
     int64_t room = 0;
     int r;
     if (*report->idempotency_key) {
-        _cleanup_(mf_freep) char *receipt = NULL;
-        r = mf_store_miss_known(f->store, report->idempotency_key, report->body_hash, &receipt);
-        if (r < 0)
+        r = mf_store_miss_known(f->store, report->idempotency_key, report->body_hash, ret_receipt);
+        if (r != 0)
             return r;
-        if (r > 0) {
-            *ret_receipt = cJSON_Parse(receipt);
-            return *ret_receipt ? 1 : -ENOMEM;
-        }
     }
     r = find_room(f, report->n_rows, &room);
     for (size_t i = 0; r == 0 && i < report->n_rows; i++)

@@ -41,7 +41,7 @@ int mf_sql_ids(struct mf_store *s, const char *literal, struct mf_ids *ret, cons
 }
 
 int mf_store_receipt(struct mf_store *s, const char *literal, const char *key, const char *body_hash,
-                     char **ret_receipt)
+                     cJSON **ret_receipt)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(s, literal, &q, "t", key);
@@ -49,14 +49,11 @@ int mf_store_receipt(struct mf_store *s, const char *literal, const char *key, c
         return r;
     if (strcmp(mf_sql_text(q, 0), body_hash) != 0)
         return -EEXIST;
-    char *receipt = strdup(mf_sql_text(q, 1));
-    if (!receipt)
-        return -ENOMEM;
-    *ret_receipt = receipt;
-    return 1;
+    *ret_receipt = cJSON_Parse(mf_sql_text(q, 1));
+    return *ret_receipt ? 1 : -ENOMEM;
 }
 
-int mf_store_batch_known(struct mf_store *s, const char *key, const char *body_hash, char **ret_receipt)
+int mf_store_batch_known(struct mf_store *s, const char *key, const char *body_hash, cJSON **ret_receipt)
 {
     return mf_store_receipt(s, "SELECT body_hash, receipt FROM batch WHERE idempotency_key = ?", key,
                             body_hash, ret_receipt);

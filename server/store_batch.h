@@ -1,6 +1,8 @@
 /* The store of what people asked for: batches, shapes, goals, and the events they follow. */
 #pragma once
 
+#include <cjson/cJSON.h>
+
 #include "common/shape.h"
 #include "server/store.h"
 
@@ -34,8 +36,8 @@ struct mf_batch_row {
 /* What was answered under a key; literal: SELECT body_hash, receipt … = ?. 1: the key is known; *ret_receipt is the caller's. 0: it
  * is not. -EEXIST: known, of another body. */
 int mf_store_receipt(struct mf_store *s, const char *literal, const char *key, const char *body_hash,
-                     char **ret_receipt);
-int mf_store_batch_known(struct mf_store *s, const char *key, const char *body_hash, char **ret_receipt);
+                     cJSON **ret_receipt);
+int mf_store_batch_known(struct mf_store *s, const char *key, const char *body_hash, cJSON **ret_receipt);
 int mf_store_batch_add(struct mf_store *s, const struct mf_batch_row *row, int64_t *ret);
 int mf_store_batch_receipt(struct mf_store *s, int64_t batch, const char *receipt);
 /* Priority, creation and options (JSON text, the caller's), and whether it is open. -ENOENT. */

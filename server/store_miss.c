@@ -20,7 +20,7 @@ MF_NAMES_DEFINE(mf_miss_state, MF_MISS_, MF_MISS_MAP)
     "WHEN 'failed' THEN 'failed' WHEN 'cancelled' THEN 'failed' WHEN 'done' THEN 'open' ELSE 'tuning' END " \
     "FROM goal g WHERE g.id =" GOAL "), 'open') END"
 
-int mf_store_miss_known(struct mf_store *s, const char *key, const char *body_hash, char **ret_receipt)
+int mf_store_miss_known(struct mf_store *s, const char *key, const char *body_hash, cJSON **ret_receipt)
 {
     return mf_store_receipt(s, "SELECT body_hash, receipt FROM miss_report WHERE idempotency_key = ?", key,
                             body_hash, ret_receipt);

@@ -22,7 +22,7 @@
 MF_NAMES_DECLARE(mf_miss_state, MF_MISS_, MF_MISS_MAP);
 
 /* As mf_store_receipt. */
-int mf_store_miss_known(struct mf_store *s, const char *key, const char *body_hash, char **ret_receipt);
+int mf_store_miss_known(struct mf_store *s, const char *key, const char *body_hash, cJSON **ret_receipt);
 /* Keeps the answer, and only the latest MF_MISS_REPORTS_MAX. */
 int mf_store_miss_receipt(struct mf_store *s, const char *key, const char *body_hash, const char *receipt,
                           int64_t now_ms);
