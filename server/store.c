@@ -443,6 +443,13 @@ int mf_sql_get_i64(struct mf_store *s, const char *literal, int64_t *ret, const 
     return r;
 }
 
+int mf_sql_exists(struct mf_store *s, const char *literal, int64_t id)
+{
+    int64_t found;
+    int r = mf_sql_get_i64(s, literal, &found, "i", id);
+    return r == 0 ? -ENOENT : r < 0 ? r : 0;
+}
+
 int64_t mf_sql_i64(const struct mf_sql *q, int column)
 {
     return sqlite3_column_int64(q->stmt, column);

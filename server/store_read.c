@@ -40,9 +40,7 @@ int mf_read_batches(struct mf_store *s, const struct mf_page *page, struct mf_li
 
 int mf_read_batch_exists(struct mf_store *s, int64_t id)
 {
-    int64_t found;
-    int r = mf_sql_get_i64(s, "SELECT id FROM batch WHERE id = ?1", &found, "i", id);
-    return r < 0 ? r : r == 0 ? -ENOENT : 0;
+    return mf_sql_exists(s, "SELECT id FROM batch WHERE id = ?", id);
 }
 
 /* Goals that have not begun, and those that have and whose workers are all gone: a batch keeps to the kernel revision that

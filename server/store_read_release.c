@@ -49,9 +49,7 @@ int mf_read_release(struct mf_store *s, int64_t id, cJSON **ret)
 
 static int exists(struct mf_store *s, int64_t id)
 {
-    int64_t found;
-    int r = mf_sql_get_i64(s, "SELECT id FROM release WHERE id = ?", &found, "i", id);
-    return r < 0 ? r : r == 0 ? -ENOENT : 0;
+    return mf_sql_exists(s, "SELECT id FROM release WHERE id = ?", id);
 }
 
 static void add_link(cJSON *links, const char *name, const char *list, int64_t id, const char *rest)

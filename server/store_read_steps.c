@@ -9,9 +9,7 @@
 
 static int goal_exists(struct mf_store *s, int64_t id)
 {
-    int64_t found;
-    int r = mf_sql_get_i64(s, "SELECT id FROM goal WHERE id = ?1", &found, "i", id);
-    return r < 0 ? r : r == 0 ? -ENOENT : 0;
+    return mf_sql_exists(s, "SELECT id FROM goal WHERE id = ?", id);
 }
 
 /* --- pipelines -------------------------------------------------------------------------------------------- */
@@ -267,10 +265,9 @@ int mf_read_step_results(struct mf_store *s, int64_t step, int64_t goal, const s
                          struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int64_t found;
-    int r = mf_sql_get_i64(s, "SELECT id FROM step WHERE id = ?1", &found, "i", step);
-    if (r <= 0)
-        return r < 0 ? r : -ENOENT;
+    int r = mf_sql_exists(s, "SELECT id FROM step WHERE id = ?", step);
+    if (r < 0)
+        return r;
     r = mf_sql(s, STEP_RESULTS("1") " UNION ALL " STEP_RESULTS("0") " ORDER BY 1 LIMIT ?4", &q, "iIii", step,
                goal, page->id, (int64_t)page->limit + 1);
     return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_result, NULL, ret);
