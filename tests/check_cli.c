@@ -46,8 +46,7 @@ START_TEST(usage)
     /* The discard port of loopback: nobody listens there */
     struct ran r = moefarm("http://127.0.0.1:9", w[0], w[1], w[2], w[3], w[4], NULL);
 
-    ck_assert_msg(r.code == usage_cases[_i].code, "exit code %d, want %d: %s", r.code, usage_cases[_i].code,
-                  r.err);
+    assert_code(r, usage_cases[_i].code);
     assert_says(r.err, usage_cases[_i].says);
 }
 END_TEST
@@ -56,13 +55,13 @@ START_TEST(help)
 {
     struct ran r = moefarm("", "--help", NULL);
 
-    ck_assert_int_eq(r.code, 0);
+    assert_code(r, 0);
     for (const char *const *word =
              (const char *const[]){"submit FILE", "watch BATCH", "exit codes:", "--url", NULL};
          *word; word++)
         assert_says(r.out, *word);
     r = moefarm("", "export", "--help", NULL);
-    ck_assert_int_eq(r.code, 0);
+    assert_code(r, 0);
     assert_says(r.out, "--into FILE");
 }
 END_TEST
@@ -96,18 +95,18 @@ START_TEST(drain)
     struct ran r = moefarm(f.url, "drain", "4", NULL);
     fake_http_stop(&f);
     fake_http_release(&f);
-    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_code(r, 0);
     fake_http_start(&f, by_name, MF_ARRAY_LEN(by_name));
     r = moefarm(f.url, "drain", "node1-gpu0", NULL);
     fake_http_stop(&f);
     fake_http_release(&f);
-    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_code(r, 0);
     assert_says(r.out, "worker 3 finishes its unit");
     fake_http_start(&f, unknown, MF_ARRAY_LEN(unknown));
     r = moefarm(f.url, "drain", "node1", NULL);
     fake_http_stop(&f);
     fake_http_release(&f);
-    ck_assert_int_eq(r.code, 2);
+    assert_code(r, 2);
     assert_says(r.err, "there is no worker 'node1'");
 }
 END_TEST
@@ -132,7 +131,7 @@ START_TEST(lists_follow_their_cursor)
     fake_http_start(&f, answers, MF_ARRAY_LEN(answers));
     r = moefarm(f.url, "batches", NULL);
     fake_http_stop(&f);
-    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_code(r, 0);
     assert_says(r.out, "8  b ");
     assert_says(r.out, "7  first");
     assert_says(r.out, "2026-09-21 14:13");
@@ -166,7 +165,7 @@ START_TEST(failures)
     fake_http_start(&f, &answer, 1);
     r = moefarm(f.url, "workers", NULL);
     fake_http_stop(&f);
-    ck_assert_msg(r.code == failure_cases[_i].code, "exit code %d: %s", r.code, r.err);
+    assert_code(r, failure_cases[_i].code);
     assert_says(r.err, failure_cases[_i].says);
     fake_http_release(&f);
 }
@@ -191,7 +190,7 @@ START_TEST(submit_csv)
     r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--topk", "4", "--classes=cpu-x/2,gfx942/304",
                 "--err-ratio", "0.05", "--idempotency-key", "k1", NULL);
     fake_http_stop(&f);
-    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_code(r, 0);
     ck_assert_str_eq(r.out, "batch 7: 2 shapes, 2 goals\n");
     assert_says(
         f.log.data,
@@ -217,7 +216,7 @@ START_TEST(submit_baseline)
     r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--baseline", in_folder("table.csv"),
                 "--min-effect", "5", NULL);
     fake_http_stop(&f);
-    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_code(r, 0);
     assert_says(f.log.data, "Content-Type: application/json\r\n");
     assert_says(f.log.data, "\"csv\":\"token,model_dim\\n1,2\\n\"");
     assert_says(f.log.data, "\"baseline\":\"gfx,\\\"us\\\"\\n\"");
@@ -234,17 +233,17 @@ START_TEST(submit_baseline)
     fake_http_start(&f, foreign, 1);
     r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--baseline", in_folder("table.csv"), NULL);
     fake_http_stop(&f);
-    ck_assert_int_eq(r.code, 1);
+    assert_code(r, 1);
     assert_says(r.out,
                 "2 goals, 1 of them undecided: their known rows can be compared with nothing, and stay\n");
     assert_says(r.err, "shapes.csv: baseline, line 2: it names no pipeline\n");
     fake_http_release(&f);
     r = moefarm("http://127.0.0.1:1", "submit", in_folder("shapes.csv"), "--min-effect", "300", NULL);
-    ck_assert_int_eq(r.code, 2);
+    assert_code(r, 2);
     assert_says(r.err, "--min-effect: a number of percent from 0 to below 100");
     r = moefarm("http://127.0.0.1:1", "submit", in_folder("shapes.csv"), "--baseline", "/nonexistent.csv",
                 NULL);
-    ck_assert_int_eq(r.code, 2);
+    assert_code(r, 2);
 }
 END_TEST
 
@@ -260,7 +259,7 @@ START_TEST(submit_json)
     fake_http_start(&f, answers, 1);
     r = moefarm(f.url, "submit", "--topk", "4", "--layout", "free", in_folder("shapes.json"), NULL);
     fake_http_stop(&f);
-    ck_assert_int_eq(r.code, 1); /* a row was refused */
+    assert_code(r, 1); /* a row was refused */
     assert_says(r.err, "shapes.json:3: topk: topk has to be from 1 to 127");
     assert_says(f.log.data, "Content-Type: application/json\r\n");
     assert_says(f.log.data, "\"options\":{\"seed\":3,\"topk\":4,\"layout\":\"free\"}");
@@ -285,7 +284,7 @@ START_TEST(submit_again)
     fake_http_start(&f, answers, 2);
     r = moefarm(f.url, "submit", in_folder("shapes.csv"), NULL);
     fake_http_stop(&f);
-    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_code(r, 0);
     at = strstr(f.log.data, "Idempotency-Key: ");
     ck_assert_ptr_nonnull(at);
     (void)sscanf(at, "Idempotency-Key: %60s", first);
@@ -353,7 +352,7 @@ START_TEST(watch)
     fake_http_start(&f, watch_answers, MF_ARRAY_LEN(watch_answers));
     r = moefarm(f.url, "watch", "7", NULL);
     fake_http_stop(&f);
-    ck_assert_msg(r.code == 1, "exit code %d: %s", r.code, r.err); /* goal 2 failed */
+    assert_code(r, 1); /* goal 2 failed */
     assert_says(r.out, "goal 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411.2 us, kept\n");
     assert_says(r.out, "goal 2  cpu-x/2  T2 H2048 I96 E128 k8 bf16: failed: why not\n");
     at = strstr(r.out, "waiting: 2 goals of gfx950/256: waits for a worker\n");
@@ -383,7 +382,7 @@ START_TEST(watch_loses_its_coordinator)
     fake_http_start(&f, answers, MF_ARRAY_LEN(answers));
     r = moefarm(f.url, "watch", "7", "--patience", "0", NULL);
     fake_http_stop(&f);
-    ck_assert_int_eq(r.code, 3);
+    assert_code(r, 3);
     fake_http_release(&f);
 }
 END_TEST
@@ -401,7 +400,7 @@ START_TEST(watch_interrupted)
     ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &len), 0);
     mf_say(url, sizeof(url), "http://127.0.0.1:%d", ntohs(address.sin_port));
     struct ran r = moefarm_interrupted(fd, url, "watch", "7", NULL);
-    ck_assert_int_eq(r.code, SIGINT);
+    assert_code(r, SIGINT);
     assert_says(r.err, "the batch goes on");
     (void)close(fd);
 }
@@ -477,7 +476,7 @@ START_TEST(rank)
 
     fake_http_start(&f, goal_answers, MF_ARRAY_LEN(goal_answers));
     r = moefarm(f.url, "rank", "--shape", "token=4", "--top", "2", NULL);
-    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_code(r, 0);
     ck_assert_str_eq(
         r.out, "goal 1  cpu-x/2  T4 H2048 I96 E128 k8 bf16  done: 100.5 us by pipeline 31, which the "
                "samples cannot tell from 1 other\n"
@@ -496,11 +495,11 @@ START_TEST(rank)
                "       gather+gemm1 ################################   85.00 us  b\n"
                "… and 2 more (--top)\n");
     r = moefarm(f.url, "rank", "inter_dim=96", NULL);
-    ck_assert_int_eq(r.code, 2);
+    assert_code(r, 2);
     assert_says(r.err, "2 goals of batch 7 are of the shape 'inter_dim=96'; name one:");
     assert_says(r.err, "goal 2  cpu-x/2  T8 H2048");
     r = moefarm(f.url, "rank", "token=16", NULL);
-    ck_assert_int_eq(r.code, 2);
+    assert_code(r, 2);
     fake_http_stop(&f);
     fake_http_release(&f);
 }
@@ -536,7 +535,7 @@ START_TEST(why)
     fake_http_start(&f, goal_answers, MF_ARRAY_LEN(goal_answers));
     r = moefarm(f.url, "why", "1", why_cases[_i].kernel, NULL);
     fake_http_stop(&f);
-    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_code(r, 0);
     assert_says(r.out, why_cases[_i].says);
     fake_http_release(&f);
 }
@@ -564,7 +563,7 @@ START_TEST(terminal_is_not_obeyed)
     fake_http_start(&f, obeyed, MF_ARRAY_LEN(obeyed));
     r = moefarm(f.url, "why", "1", "*", NULL);
     fake_http_stop(&f);
-    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_code(r, 0);
     assert_says(r.out, "lib:x?[2J: ??31mred? \xc2\xb7 (r)\n");
     ck_assert(!strchr(r.out, '\x1b') && !strchr(r.err, '\x1b'));
     fake_http_release(&f);
@@ -598,7 +597,7 @@ START_TEST(export_to_file)
 
     fake_http_start(&f, answers, 1);
     r = moefarm(f.url, "export", "--batch", "7", "--gfx", "cpu-x", "-o", in_folder("table.csv"), NULL);
-    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_code(r, 0);
     assert_says(r.err, "3 rows are left out");
     ck_assert_str_eq(read_file(in_folder("table.csv")), HEADER ROW("4", "90.0"));
     ck_assert_int_eq(stat(in_folder("table.csv"), &st), 0);
@@ -606,7 +605,7 @@ START_TEST(export_to_file)
     r = moefarm(f.url, "export", "--batch", "7", "--gfx", "cpu-x", NULL);
     ck_assert_str_eq(r.out, HEADER ROW("4", "90.0"));
     r = moefarm(f.url, "export", "--batch", "7", "--gfx", "cpu-x", "-o", in_folder("no/such/folder"), NULL);
-    ck_assert_int_eq(r.code, 1);
+    assert_code(r, 1);
     fake_http_stop(&f);
     fake_http_release(&f);
 }
@@ -627,7 +626,7 @@ START_TEST(export_into_file)
     write_file(in_folder("table.csv"), HEADER ROW("4", "100.0") ROW("8", "80.0"));
     write_file(in_folder("other.csv"), HEADER ROW("32", "1.0"));
     r = moefarm(f.url, "export", "--into", in_folder("table.csv"), "--set", in_folder("other.csv"), NULL);
-    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_code(r, 0);
     assert_says(r.out, "1 added, 1 replaced, 1 kept, 0 foreign\n");
     assert_says(r.out, "replaced  cpu-x,2,4,2048");
     assert_says(r.out, "kept      cpu-x,2,8,2048");
@@ -638,7 +637,7 @@ START_TEST(export_into_file)
     /* A key that another file of the set has: production would refuse to load both */
     write_file(in_folder("other.csv"), HEADER ROW("16", "1.0"));
     r = moefarm(f.url, "export", "--into", in_folder("table.csv"), "--set", in_folder("other.csv"), NULL);
-    ck_assert_int_eq(r.code, 1);
+    assert_code(r, 1);
     ck_assert_str_eq(read_file(in_folder("table.csv")), table);
     fake_http_stop(&f);
     fake_http_release(&f);

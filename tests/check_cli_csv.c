@@ -74,8 +74,7 @@ START_TEST(check)
     for (size_t i = 0; i < 2 && checks[_i].words[i]; i++)
         words[n++] = checks[_i].words[i];
     struct ran r = moefarm("", "csv", "check", words[0], words[1], words[2], words[3], NULL);
-    ck_assert_msg(r.code == checks[_i].code, "exit code %d, want %d: %s%s", r.code, checks[_i].code, r.out,
-                  r.err);
+    assert_code(r, checks[_i].code);
     assert_says(r.out, checks[_i].out);
     assert_says(r.err, checks[_i].err);
 }
@@ -95,7 +94,7 @@ START_TEST(shipped)
         moefarm("", "csv", "check", "--summary", "--json", SHIPPED("a8w8_blockscale_tuned_fmoe_ds_v3.csv"),
                 SHIPPED("a8w8_blockscale_tuned_fmoe_glm5_1.csv"), SHIPPED("tuned_fmoe.csv"),
                 SHIPPED("glm5_fp4_tuned_fmoe.csv"), SHIPPED("gptoss_fp8fp4_tuned_fmoe.csv"), NULL);
-    ck_assert_int_eq(r.code, 1);
+    assert_code(r, 1);
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r.out, strlen(r.out), 1 << 20);
     ck_assert_msg(json != NULL, "%s", r.out);
     ck_assert_int_eq(found(json, "copied_time"), 611);
@@ -112,7 +111,7 @@ START_TEST(findings_as_json)
 {
     write_file(in_folder("table.csv"), TABLE(ROW("1", "51.5") ROW("1", "52.5")));
     struct ran r = moefarm("", "csv", "check", "--json", in_folder("table.csv"), NULL);
-    ck_assert_int_eq(r.code, 1);
+    assert_code(r, 1);
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r.out, strlen(r.out), 1 << 20);
     const cJSON *first = cJSON_GetArrayItem(mf_json_array(json, "findings"), 0);
     const char *file = "", *code = "", *severity = "";
@@ -157,8 +156,7 @@ START_TEST(fix)
 {
     write_file(in_folder("table.csv"), fixes[_i].before);
     struct ran r = moefarm("", "csv", "check", "--fix", in_folder("table.csv"), fixes[_i].option, NULL);
-    ck_assert_msg(r.code == fixes[_i].code, "exit code %d, want %d: %s%s", r.code, fixes[_i].code, r.out,
-                  r.err);
+    assert_code(r, fixes[_i].code);
     assert_says(r.out, fixes[_i].out);
     assert_says(r.err, fixes[_i].err);
     ck_assert_str_eq(read_file(in_folder("table.csv")), fixes[_i].after);
@@ -168,7 +166,7 @@ END_TEST
 START_TEST(fix_nothing)
 {
     struct ran r = moefarm("", "csv", "check", "--fix", in_folder("table.csv"), NULL);
-    ck_assert_int_eq(r.code, 2);
+    assert_code(r, 2);
     ck_assert_int_ne(access(in_folder("table.csv.lock"), F_OK), 0); /* nor is anything left behind */
     ck_assert_int_ne(access(in_folder("table.csv"), F_OK), 0);
 }
@@ -208,8 +206,7 @@ START_TEST(diff)
         write_file(in_folder("other.csv"), diffs[_i].after);
     struct ran r =
         moefarm("", "csv", "diff", in_folder("table.csv"), in_folder("other.csv"), diffs[_i].option, NULL);
-    ck_assert_msg(r.code == diffs[_i].code, "exit code %d, want %d: %s%s", r.code, diffs[_i].code, r.out,
-                  r.err);
+    assert_code(r, diffs[_i].code);
     assert_says(r.out, diffs[_i].out);
     assert_says(r.err, diffs[_i].err);
 }
@@ -253,8 +250,7 @@ START_TEST(merge)
     write_file(in_folder("other.csv"), merges[_i].file);
     struct ran r = moefarm("", "csv", "merge", in_folder("table.csv"), in_folder("other.csv"),
                            merges[_i].words[0], merges[_i].words[1], NULL);
-    ck_assert_msg(r.code == merges[_i].code, "exit code %d, want %d: %s%s", r.code, merges[_i].code, r.out,
-                  r.err);
+    assert_code(r, merges[_i].code);
     assert_says(r.out, merges[_i].out);
     assert_says(r.err, merges[_i].err);
     ck_assert_str_eq(read_file(in_folder("table.csv")),
@@ -274,11 +270,11 @@ START_TEST(merge_into_a_set)
     write_file(second, TABLE(ROW("2", "61.5")));
     write_file(first, TABLE(ROW("4", "91.5")));
     struct ran r = moefarm("", "csv", "merge", into, first, second, "--set", second, NULL);
-    ck_assert_int_eq(r.code, 1);
+    assert_code(r, 1);
     assert_says(r.err, "other.csv line 2 have one key; production refuses such a set");
     ck_assert_str_eq(read_file(into), TABLE(ROW("1", "51.5")));
     r = moefarm("", "csv", "merge", into, first, second, NULL);
-    ck_assert_int_eq(r.code, 0);
+    assert_code(r, 0);
     ck_assert_str_eq(read_file(into), TABLE(ROW("1", "51.5") ROW("4", "91.5") ROW("2", "61.5")));
 }
 END_TEST
@@ -300,7 +296,7 @@ START_TEST(usage)
 {
     const char *const *w = usages[_i].words;
     struct ran r = moefarm("", w[0], w[1], w[2], NULL);
-    ck_assert_msg(r.code == usages[_i].code, "%d: %s%s", r.code, r.out, r.err);
+    assert_code(r, usages[_i].code);
     assert_says(r.out, usages[_i].out);
     assert_says(r.err, usages[_i].err);
 }

@@ -30,21 +30,23 @@ struct cell {
     const char *step;
 };
 
-static void write_table(const char *name, const struct cell *cells, size_t n)
+static void write_table(const char *name, const struct cell *cells)
 {
     char text[8192] = TABLE_HEADER, shape[256];
 
-    for (size_t i = 0; i < n; i++) {
-        mf_say(shape, sizeof(shape), "%d,%s", cells[i].token, LAYER);
-        add_row(text, sizeof(text), class_text, shape, "100.0", cells[i].step, "");
+    for (; cells->step; cells++) {
+        mf_say(shape, sizeof(shape), "%d,%s", cells->token, LAYER);
+        add_row(text, sizeof(text), class_text, shape, "100.0", cells->step, "");
     }
     write_file(in_folder(name), text);
 }
 
-static void write_tables(const struct cell *old, size_t n_old, const struct cell *new, size_t n_new)
+/* Two tables, of these rows. */
+#define ROWS(...) ((const struct cell[]){__VA_ARGS__, {0, NULL}})
+static void write_tables(const struct cell *old, const struct cell *new)
 {
-    write_table("table.csv", old, n_old);
-    write_table("other.csv", new, n_new);
+    write_table("table.csv", old);
+    write_table("other.csv", new);
 }
 
 #define COMPARE "compare", in_folder("table.csv"), in_folder("other.csv"), "--family-so", ROWS_SO
@@ -97,18 +99,15 @@ static double assert_change(const cJSON *all, int token, int sign)
 /* Four times the work is told, in both directions, by an interval beyond zero; the other rows are not in its way. */
 START_TEST(planted_rows)
 {
-    static const struct cell old[] = {
-        {1, "rows:right"}, {2, "rows:right"}, {4, "rows:slower"}, {8, "rows:right"}};
-    static const struct cell new[] = {
-        {2, "rows:slower"}, {4, "rows:right"}, {8, "rows:right"}, {16, "rows:right"}};
     _cleanup_(cJSON_Deletep) cJSON *all = NULL;
     const cJSON *verdicts;
     double slower, faster;
     struct ran r;
 
-    write_tables(old, MF_ARRAY_LEN(old), new, MF_ARRAY_LEN(new));
+    write_tables(ROWS({1, "rows:right"}, {2, "rows:right"}, {4, "rows:slower"}, {8, "rows:right"}),
+                 ROWS({2, "rows:slower"}, {4, "rows:right"}, {8, "rows:right"}, {16, "rows:right"}));
     r = moefarm("", COMPARE, "--json", "--order-seed", "7", NULL);
-    ck_assert_msg(r.code == 1, "exit code %d: %s%s", r.code, r.out, r.err);
+    assert_code(r, 1);
     all = cJSON_Parse(r.out);
     ck_assert_ptr_nonnull(all);
     assert_verdict(all, 1, "only in OLD");
@@ -133,12 +132,11 @@ END_TEST
 /* A wrong row is named with its side and the gate's sentence, and is never timed. */
 START_TEST(wrong_row)
 {
-    static const struct cell old[] = {{2, "rows:right"}}, new[] = {{2, "rows:wrong"}};
     struct ran r;
 
-    write_tables(old, 1, new, 1);
+    write_tables(ROWS({2, "rows:right"}), ROWS({2, "rows:wrong"}));
     r = moefarm("", COMPARE, NULL);
-    ck_assert_msg(r.code == 1, "exit code %d: %s%s", r.code, r.out, r.err);
+    assert_code(r, 1);
     assert_says(r.out, "WRONG        T2 H256");
     assert_says(r.out, "new: row: row 0 of y has relative error");
     assert_says(r.out, "rows:wrong");
@@ -150,13 +148,11 @@ END_TEST
 /* A step that this build does not offer any more spoils its own row, and no other. */
 START_TEST(refused_row)
 {
-    static const struct cell old[] = {{2, "rows:gone"}, {4, "rows:slower"}},
-                             new[] = {{2, "rows:right"}, {4, "rows:right"}};
     struct ran r;
 
-    write_tables(old, 2, new, 2);
+    write_tables(ROWS({2, "rows:gone"}, {4, "rows:slower"}), ROWS({2, "rows:right"}, {4, "rows:right"}));
     r = moefarm("", COMPARE, NULL);
-    ck_assert_msg(r.code == 1, "exit code %d: %s%s", r.code, r.out, r.err);
+    assert_code(r, 1);
     assert_says(r.out, "WRONG        T2 H256");
     assert_says(r.out, "old: family rows offers no step gone");
     assert_says(r.out, "FASTER       T4 H256");
@@ -166,12 +162,11 @@ END_TEST
 /* Only what is faster or alone: exit code 0, and the text says it with its interval. */
 START_TEST(faster_is_fine)
 {
-    static const struct cell old[] = {{2, "rows:slower"}, {4, "rows:right"}}, new[] = {{2, "rows:right"}};
     struct ran r;
 
-    write_tables(old, 2, new, 1);
+    write_tables(ROWS({2, "rows:slower"}, {4, "rows:right"}), ROWS({2, "rows:right"}));
     r = moefarm("", COMPARE, "--order-seed", "5", NULL);
-    ck_assert_msg(r.code == 0, "exit code %d: %s%s", r.code, r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "least effect 3%, confidence 99%, order shuffled by seed 5");
     assert_says(r.out, "FASTER       T2 H256");
     assert_says(r.out, "only in OLD  T4 H256");
@@ -179,7 +174,7 @@ START_TEST(faster_is_fine)
         r.out,
         "1 rows in both: 0 SAME, 1 FASTER, 0 SLOWER, 0 AMBIGUOUS, 0 WRONG; 1 only in OLD, 0 only in NEW");
     r = moefarm("", COMPARE, "--shape", "token=4", NULL);
-    ck_assert_int_eq(r.code, 0);
+    assert_code(r, 0);
     assert_says(r.out, "0 rows in both");
 }
 END_TEST
@@ -187,12 +182,11 @@ END_TEST
 /* A least effect beyond what was planted makes four times the work the same. */
 START_TEST(least_effect)
 {
-    static const struct cell old[] = {{2, "rows:slower"}}, new[] = {{2, "rows:right"}};
     struct ran r;
 
-    write_tables(old, 1, new, 1);
+    write_tables(ROWS({2, "rows:slower"}), ROWS({2, "rows:right"}));
     r = moefarm("", COMPARE, "--min-effect", "95%", NULL);
-    ck_assert_msg(r.code == 0, "exit code %d: %s%s", r.code, r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "SAME         T2 H256");
 }
 END_TEST
@@ -200,24 +194,22 @@ END_TEST
 /* Two rounds are too few for any verdict at the confidence, whatever they say. */
 START_TEST(too_few_rounds)
 {
-    static const struct cell old[] = {{2, "rows:slower"}}, new[] = {{2, "rows:right"}};
     struct ran r;
 
-    write_tables(old, 1, new, 1);
+    write_tables(ROWS({2, "rows:slower"}), ROWS({2, "rows:right"}));
     r = moefarm("", COMPARE, "--rounds", "2", "--max-rounds", "2", NULL);
-    ck_assert_msg(r.code == 0, "exit code %d: %s%s", r.code, r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "AMBIGUOUS    T2 H256");
 }
 END_TEST
 
 START_TEST(against_itself)
 {
-    static const struct cell rows[] = {{2, "rows:right"}, {4, "rows:right"}};
     struct ran r;
 
-    write_table("table.csv", rows, 2);
+    write_table("table.csv", ROWS({2, "rows:right"}, {4, "rows:right"}));
     r = moefarm("", "compare", "--aa", in_folder("table.csv"), "--family-so", ROWS_SO, NULL);
-    ck_assert_msg(r.code == 0, "exit code %d: %s%s", r.code, r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "T4 H256");
     assert_says(r.out, "A/A: ");
     assert_says(r.out, " of 2 rows FASTER or SLOWER, all of them false: ");
@@ -240,12 +232,11 @@ static const struct {
 
 START_TEST(refusals)
 {
-    static const struct cell rows[] = {{2, "rows:right"}};
     struct ran r;
 
-    write_tables(rows, 1, rows, 1);
+    write_tables(ROWS({2, "rows:right"}), ROWS({2, "rows:right"}));
     r = moefarm("", COMPARE, refused[_i].option, refused[_i].value, NULL);
-    ck_assert_int_eq(r.code, 2);
+    assert_code(r, 2);
     assert_says(r.err, refused[_i].err);
 }
 END_TEST

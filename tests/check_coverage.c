@@ -272,8 +272,7 @@ START_TEST(command)
     struct ran r =
         moefarm("", "csv", "coverage", in_folder("table.csv"), words[0], words[1], words[2], words[3],
                 words[4], words[5], words[6], words[7], words[8], words[9], words[10], NULL);
-    ck_assert_msg(r.code == runs[_i].code, "exit code %d, want %d: %s%s", r.code, runs[_i].code, r.out,
-                  r.err);
+    assert_code(r, runs[_i].code);
     for (size_t i = 0; i < MF_ARRAY_LEN(runs[_i].out) && runs[_i].out[i]; i++)
         assert_says(r.out, runs[_i].out[i]);
     assert_says(r.err, runs[_i].err);
@@ -295,14 +294,14 @@ START_TEST(among_others)
     struct ran r =
         moefarm("", "csv", "coverage", MF_TEST_DATA "/aiter/untuned_fmoe.csv", in_folder("table.csv"),
                 MF_TEST_DATA "/aiter/tuned_fhmoe.csv", "--model", "deepseek-v3", "--tp", "8", NULL);
-    ck_assert_int_eq(r.code, 1);
+    assert_code(r, 1);
     assert_says(r.err, "untuned_fmoe.csv is passed over");
     assert_says(r.err, "tuned_fhmoe.csv is passed over");
     assert_says(r.out, "no row for token 32768.");
     assert_says(r.out, "note: 1 row of the tables cannot be read");
     r = moefarm("", "csv", "coverage", MF_TEST_DATA "/aiter/untuned_fmoe.csv", "--model", "deepseek-v3",
                 NULL);
-    ck_assert_int_eq(r.code, 2);
+    assert_code(r, 2);
     assert_says(r.err, "none of the files is a tuned_fmoe.csv");
     remove_folder();
 }
@@ -314,14 +313,14 @@ START_TEST(whole_ladder)
     make_folder();
     struct ran r = moefarm("", "csv", "coverage", "--model", "minimax-m2.5", "--ep", "4", "--class",
                            "gfx942/304", "--untuned", in_folder("shapes.csv"), NULL);
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.err, "16 rows that are missing written to");
     assert_says(read_file(in_folder("shapes.csv")),
                 "\n32768,3072,1536,64,8,ActivationType.Silu,torch.bfloat16," FNUZ "," FNUZ
                 ",QuantType.per_1x128,1,0,ep:0/256\n");
     r = moefarm("", "csv", "coverage", "--model", "minimax-m2.5", "--ep", "4", "--class", "gfx942/304",
                 "--consumer", "aiter", "--untuned", "-", NULL);
-    ck_assert_int_eq(r.code, 0);
+    assert_code(r, 0);
     assert_says(r.out, "\n32768,3072,1536,64,8,ActivationType.Silu,torch.bfloat16," FNUZ "," FNUZ
                        ",QuantType.per_1x128,1,0\n");
     remove_folder();
@@ -341,7 +340,7 @@ START_TEST(untuned_fills_the_holes)
     write_file(in_folder("table.csv"), text.data);
     struct ran r = moefarm("", "csv", "coverage", in_folder("table.csv"), "--model", "deepseek-r1", "--tp",
                            "8", "--fused-shared-experts", "1", "--untuned", in_folder("shapes.csv"), NULL);
-    ck_assert_int_eq(r.code, 1);
+    assert_code(r, 1);
     assert_says(r.err, "9 rows that are missing written to");
     missing = read_file(in_folder("shapes.csv"));
     rest = strchr(missing, '\n') + 1;
@@ -354,7 +353,7 @@ START_TEST(untuned_fills_the_holes)
     write_file(in_folder("table.csv"), text.data);
     r = moefarm("", "csv", "coverage", in_folder("table.csv"), "--model", "deepseek-r1", "--tp", "8",
                 "--fused-shared-experts", "yes", NULL);
-    ck_assert_msg(r.code == 0, "%s", r.out);
+    assert_code(r, 0);
     remove_folder();
 }
 END_TEST
@@ -363,11 +362,11 @@ START_TEST(lists_models)
 {
     make_folder();
     struct ran r = moefarm("", "csv", "coverage", "--list-models", NULL);
-    ck_assert_int_eq(r.code, 0);
+    assert_code(r, 0);
     assert_says(r.out, "deepseek-v3 ");
     assert_says(r.out, "https://huggingface.co/deepseek-ai/DeepSeek-V3/blob/main/config.json");
     r = moefarm("", "csv", "coverage", "--list-models", "--json", NULL);
-    ck_assert_int_eq(r.code, 0);
+    assert_code(r, 0);
     assert_says(r.out, "\"name\":\t\"kimi-k2\"");
     remove_folder();
 }

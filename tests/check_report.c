@@ -66,7 +66,7 @@ START_TEST(tells_floors_and_winners)
 
     fake_http_start(&f, answers, MF_ARRAY_LEN(answers));
     r = moefarm(f.url, "report", "7", "8", "9", NULL);
-    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_code(r, 0);
     for (char *at = strchr(r.out, ' '); at; at = strchr(at + 1, ' ')) { /* however wide the columns are */
         while (at[1] == ' ')
             memmove(at, at + 1, strlen(at));
@@ -82,12 +82,12 @@ START_TEST(tells_floors_and_winners)
         r.out, "w, sm_90/132 (H200): 75% of its time timing and verifying (timing 50%, verify 25%, data 15%, "
                "load 10%, wait 0%); reads 4000 GB/s, 600000 GFLOP/s in bf16, 1200000 in fp8\n");
     r = moefarm(f.url, "report", "7", "--json", NULL);
-    ck_assert_msg(r.code == 0, "%s", r.err);
+    assert_code(r, 0);
     assert_says(r.out, "\"gemm_us\":\t3.75");
     assert_says(r.out, "\"winner\":\t\"move:s + tile:a");
     assert_says(r.out, "\"us\":\tnull");
     r = moefarm(f.url, "report", "x", NULL);
-    ck_assert_int_eq(r.code, 2);
+    assert_code(r, 2);
     assert_says(r.err, "'x' is no batch");
     fake_http_stop(&f);
     fake_http_release(&f);

@@ -117,7 +117,7 @@ START_TEST(tunes_what_is_missing)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(2) ROW(1));
     struct ran r = moefarm("", TUNE("--batch", "1", "--sort", "True", NULL));
-    ck_assert_msg(r.code == 0, "%d: %s%s", r.code, r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "Not exist tuned file");
     assert_says(r.out, "gfx942/304: 2 shapes to tune");
     assert_says(r.out, "Tuning Finished. tune 2 shapes");
@@ -131,20 +131,20 @@ START_TEST(tunes_what_is_missing)
     await_farm_gone();
     /* Who checks it, its kernels' names too, finds nothing. */
     r = moefarm("", "csv", "check", in_folder("table.csv"), NULL);
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "1 file, 2 rows: nothing wrong\n");
 
     /* Rows that AITER's tuner would tune for ever, for it compares their text */
     write_file(in_folder("shapes.csv"), HEAD DIRTY(1) DIRTY(2));
     r = moefarm("", TUNE(NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "0 shapes to tune, 2 are tuned already");
     assert_says(r.out, "no shapes to be tuned, skip tuning");
     ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 2);
 
     /* --all tunes them anew; the same device says the same, and the row stays */
     r = moefarm("", TUNE("--all", "--last", NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "1 shapes to tune");
     assert_says(r.out, "kept");
     ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 3);
@@ -164,7 +164,7 @@ START_TEST(measures_as_told)
     struct ran r =
         moefarm("", "tune", "-i", in_folder("shapes.csv"), "-o", in_folder("table.csv"), "--device", two,
                 "--simulated", "--iters", "31", "--warmup", "3", "--shape_grouped", NULL);
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(read_file(in_folder("table.csv")), ",uniform,1,31,");
     ck_assert_int_eq(
         ask("SELECT count(DISTINCT worker) FROM result WHERE step IS NOT NULL OR pipeline IS NOT NULL"), 1);
@@ -174,7 +174,7 @@ START_TEST(measures_as_told)
     ck_assert_int_eq(unlink(in_folder("table.csv")), 0);
     r = moefarm("", "tune", "-i", in_folder("shapes.csv"), "-o", in_folder("table.csv"), "--device", two,
                 "--simulated", NULL);
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     ck_assert_int_eq(ask("SELECT count(DISTINCT worker) FROM result WHERE step IS NOT NULL AND goal = 2"), 2);
 }
 END_TEST
@@ -185,7 +185,7 @@ START_TEST(failures_are_told)
     plant("{\"faults\":[{\"match\":\"*\",\"fault\":\"wrong\"}]}");
     write_file(in_folder("shapes.csv"), HEAD ROW(2) "x,1,2\n");
     struct ran r = moefarm("", TUNE(NULL));
-    ck_assert_int_eq(r.code, 1);
+    assert_code(r, 1);
     assert_says(r.err, "shapes.csv:3:");
     assert_says(r.out, "Failed shapes: 1");
     assert_says(r.out, "unreadable rows: 1");
@@ -196,7 +196,7 @@ START_TEST(failures_are_told)
 
     /* Handed in again it is tried again */
     r = moefarm("", TUNE(NULL));
-    ck_assert_int_eq(r.code, 1);
+    assert_code(r, 1);
     assert_says(r.out, "Failed shapes: 1");
     ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 2);
 }
@@ -214,10 +214,10 @@ START_TEST(foreign_rows)
         "gfx942,304,2,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
         "QuantType.No,1,0,32,0,1.0,theirs1,0.0%,1.0,theirs2,0.0%,2.0,0,0,0,1.0,1.0\n");
     struct ran r = moefarm("", TUNE(NULL));
-    ck_assert_int_eq(r.code, 0);
+    assert_code(r, 0);
     assert_says(r.out, "1 are tuned already");
     r = moefarm("", TUNE("--all", NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "replaced");
     const char *table = read_file(in_folder("table.csv"));
     ck_assert_ptr_null(strstr(table, "theirs1"));
@@ -234,7 +234,7 @@ START_TEST(additive_rule)
     mf_say(replayed, sizeof(replayed), "%s", in_folder("replayed.csv"));
     write_file(in_folder("shapes.csv"), HEAD ROW(2));
     struct ran r = moefarm("", TUNE("--compat", "-o2", profiles, NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "============= Additive rule beside the race =============");
     assert_says(r.out, " us end to end");
     int rows = count_lines(profiles);
@@ -248,12 +248,12 @@ START_TEST(additive_rule)
     /* Every measured candidate is in the recorded table; that gives the same row */
     ck_assert_int_gt(count_lines(candidates), 50);
     r = moefarm("", "tune", "--compat", "--candidates", candidates, "-o", replayed, NULL);
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "Successfully tuned shapes: 1");
     assert_says(read_file(replayed), winner);
 
     r = moefarm("", TUNE("--all", "-o2", profiles, NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     ck_assert_int_eq(count_lines(profiles), 2 * rows - 1);
 }
 END_TEST
@@ -267,17 +267,17 @@ START_TEST(an_output_that_cannot_be_written)
     write_file(in_folder("shapes.csv"), HEAD ROW(1));
     struct ran r =
         moefarm("", "tune", "-i", in_folder("shapes.csv"), "-o", nowhere, "--device", device, NULL);
-    ck_assert_int_eq(r.code, 2);
+    assert_code(r, 2);
     assert_says(r.err, "nodir/t.csv: its folder does not exist");
     r = moefarm("", TUNE("-o2", nowhere, NULL));
-    ck_assert_int_eq(r.code, 2);
+    assert_code(r, 2);
     assert_says(r.err, "-o2: the folder ");
     assert_says(r.err, "nodir does not exist");
     ck_assert_ptr_null(strstr(r.out, "starting a farm"));
     (void)unlink(lock);
     ck_assert_int_eq(mkdir(lock, 0700), 0);
     r = moefarm("", TUNE(NULL));
-    ck_assert_int_eq(r.code, 2);
+    assert_code(r, 2);
     assert_says(r.err, "-o: lock ");
     ck_assert_ptr_null(strstr(r.out, "starting a farm"));
 }
@@ -313,7 +313,7 @@ START_TEST(a_table_that_cannot_be_written)
     fail_midway(profiles, lock, 0);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 0);
     struct ran r = moefarm("", TUNE("-o2", profiles, NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "going on with batch 1 of an earlier run");
     ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 1);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 2);
@@ -324,7 +324,7 @@ START_TEST(a_table_that_cannot_be_written)
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);
     ck_assert_int_eq(count_lines(profiles), rows);
     r = moefarm("", TUNE("-o2", profiles, NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "going on with batch 2 of an earlier run");
     ck_assert_int_gt(count_lines(profiles), rows);
     ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 2);
@@ -336,10 +336,10 @@ START_TEST(a_refused_submission)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(1));
     struct ran r = moefarm("", TUNE("--routing", "bogus", NULL));
-    ck_assert_int_eq(r.code, 2);
+    assert_code(r, 2);
     assert_says(r.err, "routing");
     r = moefarm("", TUNE(NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 2);
 
     /* As a run that was killed in between leaves it */
@@ -347,7 +347,7 @@ START_TEST(a_refused_submission)
                "{\"farm\":\"own\",\"options\":\"{}\",\"key\":\"k\",\"body\":\"{\\\"csv\\\":\\\"\\\","
                "\\\"odd\\\":1}\"}");
     r = moefarm("", TUNE("--all", NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "what the farm does not take; it is forgotten");
     ck_assert_int_ne(access(in_folder("table.csv.moefarm/pending-1.000000001.json"), F_OK), 0);
 }
@@ -359,9 +359,9 @@ START_TEST(compared_with_what_it_looks_up)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     struct ran r = moefarm("", TUNE(NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     r = moefarm("", TUNE("--all", "--compare", "--batch", "1", NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 3);
     ck_assert_int_eq(ask("SELECT count(DISTINCT batch) FROM known"), 2);
     ck_assert_int_eq(ask("SELECT sum(line) FROM known"), 2 + 3);
@@ -369,7 +369,7 @@ START_TEST(compared_with_what_it_looks_up)
 
     ck_assert_int_eq(unlink(in_folder("table.csv")), 0);
     r = moefarm("", TUNE("--last", "--compare", NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "nothing is known of this key");
 }
 END_TEST
@@ -380,11 +380,11 @@ START_TEST(compared)
     static char before[4096], damaged[4096];
     write_file(in_folder("shapes.csv"), HEAD ROW(2));
     struct ran r = moefarm("", TUNE(NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     mf_say(before, sizeof(before), "%s", read_file(in_folder("table.csv")));
 
     r = moefarm("", TUNE("--all", "--compare", "--update_improved", NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "============= Compare Report =============");
     assert_says(r.out, "\nkept  gfx942/304  T2 H2048 I768 E128 k8 bf16: ");
     ck_assert_str_eq(read_file(in_folder("table.csv")), before);
@@ -396,13 +396,13 @@ START_TEST(compared)
     step[4] = 'x';
     write_file(in_folder("table.csv"), damaged);
     r = moefarm("", TUNE("--all", "--compare", NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "\npromoted  gfx942/304");
     assert_says(r.out, "Final tuned CSV was not updated");
     ck_assert_str_eq(read_file(in_folder("table.csv")), damaged);
     assert_says(read_file(in_folder("table.csv.moefarm/compare.candidate.csv")), "moefarm:promoted");
     r = moefarm("", TUNE("--all", "--compare", "--update_improved", NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "replaced");
     assert_says(read_file(in_folder("table.csv")), "moefarm:promoted");
 }
@@ -423,7 +423,7 @@ START_TEST(compared_with_somebody_elses_row)
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     write_file(in_folder("table.csv"), table);
     struct ran r = moefarm("", TUNE("--all", "--compare", "--update_improved", NULL));
-    ck_assert_msg(r.code == 1, "%d: %s%s", r.code, r.out, r.err);
+    assert_code(r, 1);
     assert_says(r.out, "table.csv:2: gfx942/304  T2 H2048 I768 E128 k8 bf16: ck_one\n");
     const char *told = strstr(r.out, "1 of 2 shapes will not be tuned"),
                *begun = strstr(r.out, "starting a farm");
@@ -440,7 +440,7 @@ START_TEST(compared_with_somebody_elses_row)
         0);
     /* As was said: */
     r = moefarm("", TUNE("--all", NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     ck_assert_ptr_null(strstr(read_file(in_folder("table.csv")), "ck_one"));
 }
 END_TEST
@@ -467,7 +467,7 @@ START_TEST(on_a_named_farm)
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     struct ran r = moefarm(url, "tune", "-i", in_folder("shapes.csv"), "-o", in_folder("table.csv"),
                            "--simulated", "--state", state, "--classes", "gfx942/304", NULL);
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "going on with batch 1 of an earlier run");
     ck_assert_ptr_null(strstr(r.out, "starting a farm"));
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);
@@ -530,7 +530,7 @@ START_TEST(resumes_where_it_was_killed)
     ck_assert_msg(ask("SELECT count(*) FROM config") == 0, "it was over before it was killed");
 
     struct ran r = moefarm("", TUNE(NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "going on with batch 1 of an earlier run");
     assert_says(r.out, "Successfully tuned shapes: 2");
     ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 1);
@@ -539,7 +539,7 @@ START_TEST(resumes_where_it_was_killed)
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);
     /* Nothing is left to go on with */
     r = moefarm("", TUNE(NULL));
-    ck_assert_int_eq(r.code, 0);
+    assert_code(r, 0);
     ck_assert_ptr_null(strstr(r.out, "going on"));
 }
 END_TEST
@@ -563,7 +563,7 @@ START_TEST(rows_come_one_by_one)
     int rows = count_lines(in_folder("table.csv")) - 1;
     ck_assert_msg(rows < 3, "it was over before it was killed");
     struct ran r = moefarm("", TUNE("--batch", "1", NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     char tuned[64];
     mf_say(tuned, sizeof(tuned), "%d shapes to tune, %d are tuned already", 3 - rows, rows);
     assert_says(r.out, tuned);
@@ -610,7 +610,7 @@ START_TEST(interrupted)
     await_farm_gone();
 
     struct ran r = moefarm("", TUNE("--errRatio", "0.05", NULL));
-    ck_assert_msg(r.code == 0, "%s%s", r.out, r.err);
+    assert_code(r, 0);
     assert_says(r.out, "batch 1 of an earlier run had other options; it is cancelled");
     ck_assert_int_eq(ask("SELECT count(*) FROM batch WHERE state = 'cancelled'"), 1);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);

@@ -49,8 +49,7 @@ START_TEST(why_local)
     if (cases[_i].value)
         words[n++] = cases[_i].value;
     struct ran r = moefarm("", "why", "--local", cases[_i].shape, words[0], words[1], words[2], NULL);
-    ck_assert_msg(r.code == cases[_i].code, "exit code %d, want %d: %s%s", r.code, cases[_i].code, r.out,
-                  r.err);
+    assert_code(r, cases[_i].code);
     assert_says(r.out, cases[_i].out);
     assert_says(r.err, cases[_i].err);
 }

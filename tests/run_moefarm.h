@@ -128,4 +128,6 @@ static inline struct ran moefarm_interrupted(int listening, const char *url, ...
                         read_file(in_folder("err"))};
 }
 
+#define assert_code(r, want) \
+    ck_assert_msg((r).code == (want), "exit code %d, not %d: %s%s", (r).code, want, (r).out, (r).err)
 #define assert_says(text, part) ck_assert_msg(strstr(text, part) != NULL, "no '%s' in:\n%s", part, text)
