@@ -242,39 +242,34 @@ int mf_goals_wake(struct mf_farm *f)
 
 /* ---- enumerating ─► probing ---- */
 
+/* A kernel in quarantine, or one that the batch forbids. */
+struct barred {
+    struct mf_step_row step;
+    const char *rule;
+    char reason[MF_REASON_MAX];
+};
+
 struct offered {
     struct mf_farm *f;
     struct mf_goal *g;
     struct mf_step_row *steps;
-    size_t n, cap;
-    /* Kernels in quarantine and what the batch forbids, written after the query: (family, name, rule, reason) */
-    struct mf_step_row *out;
-    const char **rules;
-    char (*reasons)[MF_REASON_MAX];
-    size_t n_out;
+    struct barred *barred; /* written as rejections after the query */
+    size_t n, n_barred, cap;
 };
 
 static int grow(struct offered *o)
 {
-    if (o->n < o->cap && o->n_out < o->cap)
+    if (o->n < o->cap && o->n_barred < o->cap)
         return 0;
     size_t cap = o->cap ? o->cap * 2 : 256;
     struct mf_step_row *steps = reallocarray(o->steps, cap, sizeof(*steps));
     if (!steps)
         return -ENOMEM;
     o->steps = steps;
-    struct mf_step_row *out = reallocarray(o->out, cap, sizeof(*out));
-    if (!out)
+    struct barred *barred = reallocarray(o->barred, cap, sizeof(*barred));
+    if (!barred)
         return -ENOMEM;
-    o->out = out;
-    const char **rules = reallocarray(o->rules, cap, sizeof(*rules));
-    if (!rules)
-        return -ENOMEM;
-    o->rules = rules;
-    void *reasons = reallocarray(o->reasons, cap, sizeof(*o->reasons));
-    if (!reasons)
-        return -ENOMEM;
-    o->reasons = reasons;
+    o->barred = barred;
     o->cap = cap;
     return 0;
 }
@@ -359,7 +354,8 @@ static int take_step(void *context, const struct mf_step_row *row, const char *q
     int r = grow(o);
     if (r < 0)
         return r;
-    char *reason = o->reasons[o->n_out];
+    struct barred *b = &o->barred[o->n_barred];
+    char *reason = b->reason;
     if (quarantined) {
         mf_say(reason, MF_REASON_MAX, "in quarantine: %s", quarantined);
         rule = "quarantine";
@@ -372,8 +368,9 @@ static int take_step(void *context, const struct mf_step_row *row, const char *q
     if (r < 0)
         return r;
     if (rule) {
-        o->rules[o->n_out] = rule;
-        o->out[o->n_out++] = *row;
+        b->step = *row;
+        b->rule = rule;
+        o->n_barred++;
     } else {
         o->steps[o->n++] = *row;
     }
@@ -427,9 +424,11 @@ static int probe(struct mf_farm *f, struct mf_goal *g)
     struct offered o = {.f = f, .g = g};
     assert(g->state == MF_GOAL_ENUMERATING);
     int r = mf_store_steps_each(f->store, g->enumeration, g->class_id, g->batch->created_ms, take_step, &o);
-    for (size_t i = 0; r == 0 && i < o.n_out; i++)
-        r = mf_store_rejection_add(f->store, g->enumeration, o.out[i].family, o.out[i].name, o.rules[i],
-                                   o.reasons[i]);
+    for (size_t i = 0; r == 0 && i < o.n_barred; i++) {
+        const struct barred *b = &o.barred[i];
+        r = mf_store_rejection_add(f->store, g->enumeration, b->step.family, b->step.name, b->rule,
+                                   b->reason);
+    }
     g->n_steps = (int64_t)o.n;
     g->n_measured = 0;
     if (r == 0)
@@ -441,9 +440,7 @@ static int probe(struct mf_farm *f, struct mf_goal *g)
     else if (r == 0 && (r = enter(f, g, MF_GOAL_PROBING, "")) == 0)
         r = add_probe_units(f, g, &o);
     free(o.steps);
-    free(o.out);
-    free(o.reasons);
-    free(o.rules);
+    free(o.barred);
     return r;
 }
 
