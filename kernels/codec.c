@@ -166,6 +166,16 @@ static float scale_value(const struct mf_codec *c, const void *scale)
 
 /* --- elements: one group under one scale ---------------------------------------------------------------------- */
 
+/* The bits of a magnitude order as the magnitude does, NaN above all. */
+MF_VECTOR_BODY(static, uint32_t, amax_bits, (const float *x, size_t n), (x, n), {
+    uint32_t top = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t a = mf_bits_of(x[i]) & 0x7fffffff;
+        top = a > top ? a : top;
+    }
+    return top;
+})
+
 MF_VECTOR_BODY(static, void, int8_codes, (const float *x, size_t n, float scale, int8_t *q), (x, n, scale, q),
                {
                    for (size_t i = 0; i < n; i++)
@@ -245,7 +255,7 @@ static void make_scales(const struct mf_codec *c, const float *x, size_t row0, s
     for (size_t at = 0; at < cols; at += group, scale += c->scale_bytes) {
         uint32_t top = 0;
         for (size_t r = row0; r < row1; r++) {
-            uint32_t a = mf_amax_bits(x + r * cols + at, MF_MIN(group, cols - at));
+            uint32_t a = amax_bits(x + r * cols + at, MF_MIN(group, cols - at));
             top = MF_MAX(top, a);
         }
         mf_codec_group_scale(c, mf_float_of(top), global, scale);

@@ -15,6 +15,9 @@
  *   int4              per_1x32     1 x 32       bf16 = amax / 7 (ROCm/aiter, a16wi4)
  *   int4              per_token    1 x row      f32 = amax / 7
  *
+ * q = round(x / scale), of NVFP4 round(x · global / scale), by true division, saturating (ROCm/aiter, pertoken_quant).
+ * Compiled without contraction or fast division.
+ *
  * Four-bit codes lie two to a byte, the even element in the low nibble; a row of an odd number of elements ends in
  * half a byte of zero. The last group of a row, and of rows, may be short. Scales are [scale_rows, scale_cols],
  * row-major, of scale_bytes each. A matrix is one expert's weight [N, K], or the activations [rows, cols]. */

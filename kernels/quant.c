@@ -6,8 +6,6 @@
 #include "common/cleanup.h"
 #include "kernels/codes.h"
 
-#define BLOCK 128
-
 /* No branch: every arm is computed and one selected, so that a loop over it becomes vector code. */
 MF_VECTOR_INLINE uint16_t bf16_code(float f)
 {
@@ -45,11 +43,6 @@ float mf_fp8_to_float(enum mf_format format, uint8_t v)
 uint8_t mf_fp8_from_float(enum mf_format format, float v)
 {
     return mf_small_code(fp8_of(format), v);
-}
-
-float mf_fp8_max(enum mf_format format)
-{
-    return mf_float_of(fp8_of(format).max_bits);
 }
 
 int mf_format_of_dtype(enum mf_dtype dtype, enum mf_format *ret)
@@ -92,75 +85,6 @@ MF_VECTOR_BODY(, void, mf_fp8_to_floats,
                            to[i] = mf_fp8_value(fp8_of(MF_FORMAT_FP8FN), from[i]) * scale;
                    }
                })
-
-/* The bits of a magnitude order as the magnitude does, NaN above all. */
-MF_VECTOR_BODY(, uint32_t, mf_amax_bits, (const float *x, size_t n), (x, n), {
-    uint32_t top = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t a = mf_bits_of(x[i]) & 0x7fffffff;
-        top = a > top ? a : top;
-    }
-    return top;
-})
-
-MF_VECTOR_BODY(static, void, quantise,
-               (enum mf_format format, const float *x, size_t n, float scale, uint8_t *q),
-               (format, x, n, scale, q), {
-                   if (format == MF_FORMAT_FP8FNUZ) {
-                       for (size_t i = 0; i < n; i++)
-                           q[i] = mf_small_code(fp8_of(MF_FORMAT_FP8FNUZ), x[i] / scale);
-                   } else {
-                       for (size_t i = 0; i < n; i++)
-                           q[i] = mf_small_code(fp8_of(MF_FORMAT_FP8FN), x[i] / scale);
-                   }
-               })
-
-static float scale_of(enum mf_format format, uint32_t amax)
-{
-    float scale = mf_float_of(amax) / mf_fp8_max(format);
-    /* zero also when a tiny amax underflows */
-    return mf_bits_of(scale) == 0 ? 1.0f : scale;
-}
-
-float mf_quant_row(enum mf_format format, const float *x, size_t n, uint8_t *q)
-{
-    float scale = scale_of(format, mf_amax_bits(x, n));
-    quantise(format, x, n, scale, q);
-    return scale;
-}
-
-void mf_quant_row_1x128(enum mf_format format, const float *x, size_t n, uint8_t *q, float *scales)
-{
-    for (size_t i = 0; i < n; i += BLOCK)
-        scales[i / BLOCK] = mf_quant_row(format, x + i, MF_MIN((size_t)BLOCK, n - i), q + i);
-}
-
-static float quant_block(enum mf_format format, const float *x, size_t rows, size_t cols, size_t stride,
-                         uint8_t *q)
-{
-    uint32_t top = 0;
-    for (size_t r = 0; r < rows; r++) {
-        uint32_t a = mf_amax_bits(x + r * stride, cols);
-        top = MF_MAX(top, a);
-    }
-    float scale = scale_of(format, top);
-    for (size_t r = 0; r < rows; r++)
-        quantise(format, x + r * stride, cols, scale, q + r * stride);
-    return scale;
-}
-
-void mf_quant_128x128(enum mf_format format, const float *x, size_t rows, size_t cols, uint8_t *q,
-                      float *scales)
-{
-    size_t n_cols = (cols + BLOCK - 1) / BLOCK;
-    for (size_t r = 0; r < rows; r += BLOCK) {
-        for (size_t c = 0; c < cols; c += BLOCK) {
-            scales[r / BLOCK * n_cols + c / BLOCK] =
-                quant_block(format, x + r * cols + c, MF_MIN((size_t)BLOCK, rows - r),
-                            MF_MIN((size_t)BLOCK, cols - c), cols, q + r * cols + c);
-        }
-    }
-}
 
 uint32_t mf_poison(enum mf_format format)
 {

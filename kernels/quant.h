@@ -1,9 +1,8 @@
-/* Formats and quantisation in plain C: the definitions that every kernel is held against.
+/* Formats in plain C: the definitions that every kernel is held against. How a matrix is quantised is kernels/codec.h's.
  *
  * bf16 rounds to nearest even. fp8 e4m3fn: bias 7, max 448, NaN 0x7f/0xff. e4m3fnuz: bias 8, max 240, NaN
  * 0x80 only, no negative zero (OCP OFP8 1.0; ONNX float8 page). Conversions to fp8 saturate at the maximum and
- * keep NaN. scale = amax / max, 1 when amax is 0; q = round(x / scale) by true division; value = q · scale
- * (ROCm/aiter, pertoken_quant). Compiled without contraction or fast division. */
+ * keep NaN. Compiled without contraction or fast division. */
 #pragma once
 
 #include <stddef.h>
@@ -24,7 +23,6 @@ uint16_t mf_bf16_from_float(float v);
 
 float mf_fp8_to_float(enum mf_format format, uint8_t v);
 uint8_t mf_fp8_from_float(enum mf_format format, float v);
-float mf_fp8_max(enum mf_format format);
 /* The artifact format of a dtype. -EINVAL for fp16, which no kernel has. */
 int mf_format_of_dtype(enum mf_dtype dtype, enum mf_format *ret);
 
@@ -34,20 +32,9 @@ void mf_bf16_from_floats(const float *from, size_t n, uint16_t *to);
 /* to[i] = value of from[i], times scale. */
 void mf_fp8_to_floats(enum mf_format format, const uint8_t *from, size_t n, float scale, float *to);
 
-/* The largest magnitude, as its bits: those of a NaN where there is one, 0 for n 0. */
-uint32_t mf_amax_bits(const float *x, size_t n);
-
 /* A value that no kernel writes: a signalling NaN for f32 and bf16, NaN for fp8 (fn 0x7f, fnuz 0x80),
  * 0xa5a5a5a5 for an index. Its bits in the format's element size. */
 uint32_t mf_poison(enum mf_format format);
 void mf_poison_fill(enum mf_format format, void *to, size_t n_elements);
 /* n elements of so many bytes each. */
 void mf_poison_fill_bytes(uint32_t poison, int element_bytes, void *to, size_t n);
-
-/* One row of n floats into fp8 with one scale; returns the scale. */
-float mf_quant_row(enum mf_format format, const float *x, size_t n, uint8_t *q);
-/* One row in groups of 128, the last may be short; scales has ceil(n/128). */
-void mf_quant_row_1x128(enum mf_format format, const float *x, size_t n, uint8_t *q, float *scales);
-/* [rows, cols] in blocks of 128x128, edges short; scales is [ceil(rows/128), ceil(cols/128)]. */
-void mf_quant_128x128(enum mf_format format, const float *x, size_t rows, size_t cols, uint8_t *q,
-                      float *scales);

@@ -67,11 +67,6 @@ float mf_e8m0_to_float(uint8_t code)
     return mf_e8m0_value(code);
 }
 
-float mf_e2m1_to_float(uint8_t code)
-{
-    return mf_e2m1_value(code);
-}
-
 uint8_t mf_e2m1_from_float(float v)
 {
     return mf_small_code(MF_E2M1, v);

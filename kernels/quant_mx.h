@@ -23,7 +23,6 @@ MF_NAMES_DECLARE(mf_mx_round, MF_MX_, MF_MX_ROUND_MAP);
 /* format: fp4, fp8fn or fp8fnuz. */
 uint8_t mf_mx_scale(enum mf_format format, enum mf_mx_round round, float amax);
 float mf_e8m0_to_float(uint8_t code);
-float mf_e2m1_to_float(uint8_t code); /* the low four bits */
 uint8_t mf_e2m1_from_float(float v);
 
 /* Four e8m0 bytes in one word, the first lowest (DeepGEMM's packed UE8M0). */

@@ -238,25 +238,6 @@ START_TEST(round_trip)
 }
 END_TEST
 
-/* The codec's bytes are those of the primitives that production's quantisers are described by. */
-START_TEST(agrees_with_rows_of_quant)
-{
-    float x[300];
-    uint8_t q[300], p[300];
-    float scale[3], other[3];
-    for (int i = 0; i < 300; i++)
-        x[i] = (float)(i * 37 % 101 - 50) * 0.37f;
-    mf_codec_encode(mf_codec_find(MF_FORMAT_FP8FN, MF_SCALE_PER_TOKEN), x, 1, 300, 1, q, scale);
-    other[0] = mf_quant_row(MF_FORMAT_FP8FN, x, 300, p);
-    ck_assert_mem_eq(q, p, 300);
-    ck_assert_mem_eq(scale, other, 4);
-    mf_codec_encode(mf_codec_find(MF_FORMAT_FP8FNUZ, MF_SCALE_PER_1X128), x, 1, 300, 1, q, scale);
-    mf_quant_row_1x128(MF_FORMAT_FP8FNUZ, x, 300, p, other);
-    ck_assert_mem_eq(q, p, 300);
-    ck_assert_mem_eq(scale, other, 12);
-}
-END_TEST
-
 /* --- which pairs a shape can have ----------------------------------------------------------------------------- */
 
 START_TEST(pairs_of_shapes)
@@ -309,7 +290,6 @@ int main(void)
     tcase_add_test(tc, int4_nibbles_and_signs);
     tcase_add_test(tc, broken_group_hurts_itself_only);
     tcase_add_loop_test(tc, round_trip, 0, MF_ARRAY_LEN(codecs));
-    tcase_add_test(tc, agrees_with_rows_of_quant);
     tcase_add_test(tc, pairs_of_shapes);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

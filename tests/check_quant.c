@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "kernels/codec.h"
 #include "kernels/device_cpu.h"
 #include "kernels/quant.h"
 #include "mf_check.h"
@@ -128,6 +129,17 @@ static float noise(uint32_t *state)
     return ((float)(*state >> 8) / 8388608.0f - 1) * (*state & 64 ? 3.0f : 0.01f);
 }
 
+static void encode(enum mf_format f, enum mf_scale scale, const float *x, size_t rows, size_t cols,
+                   uint8_t *q, float *scales)
+{
+    mf_codec_encode(mf_codec_find(f, scale), x, rows, cols, 1, q, scales);
+}
+
+static float largest(enum mf_format f)
+{
+    return f == MF_FORMAT_FP8FN ? 448 : 240;
+}
+
 /* The scale is amax / max, and no value ends further from x than half a step of the format. */
 START_TEST(row_is_within_half_a_step)
 {
@@ -137,16 +149,31 @@ START_TEST(row_is_within_half_a_step)
     uint32_t state = 7;
     for (int i = 0; i < 300; i++)
         x[i] = noise(&state);
-    mf_quant_row_1x128(f, x, 300, q, scales);
+    encode(f, MF_SCALE_PER_1X128, x, 1, 300, q, scales);
     for (int b = 0; b < 3; b++) {
         float amax = 0;
         for (int i = b * 128; i < MF_MIN(300, b * 128 + 128); i++)
             amax = fmaxf(amax, fabsf(x[i]));
-        ck_assert(scales[b] == amax / mf_fp8_max(f));
+        ck_assert(scales[b] == amax / largest(f));
         for (int i = b * 128; i < MF_MIN(300, b * 128 + 128); i++) {
             float v = mf_fp8_to_float(f, q[i]) * scales[b];
+            ck_assert_int_eq(q[i], mf_fp8_from_float(f, x[i] / scales[b]));
             ck_assert(fabsf(v - x[i]) <= fmaxf(fabsf(x[i]) * 0.0626f, amax * 0x1p-9f));
         }
+    }
+}
+END_TEST
+
+/* Times the reciprocal of the scale, some of these quotients would no longer lie halfway between two codes. */
+START_TEST(row_is_divided_by_its_scale)
+{
+    enum mf_format f = fp8s[_i];
+    for (int i = 1; i < 1024; i += 2) {
+        float s = 1 + (float)i / 1024, x[2] = {largest(f) * s, 17 * s}, scale;
+        uint8_t q[2];
+        encode(f, MF_SCALE_PER_TOKEN, x, 1, 2, q, &scale);
+        ck_assert(scale == s);
+        ck_assert_double_eq((double)mf_fp8_to_float(f, q[1]), 16);
     }
 }
 END_TEST
@@ -155,7 +182,9 @@ START_TEST(zero_row_has_scale_one)
 {
     float x[5] = {0, -0.0f, 0, 0, 0};
     uint8_t q[5];
-    ck_assert(mf_quant_row(fp8s[_i], x, 5, q) == 1.0f);
+    float scale;
+    encode(fp8s[_i], MF_SCALE_PER_TOKEN, x, 1, 5, q, &scale);
+    ck_assert(scale == 1.0f);
     for (int i = 0; i < 5; i++)
         ck_assert(mf_fp8_to_float(fp8s[_i], q[i]) == 0);
 }
@@ -165,7 +194,8 @@ START_TEST(nan_stays)
 {
     float x[3] = {1, NAN, 2};
     uint8_t q[3];
-    (void)mf_quant_row(fp8s[_i], x, 3, q);
+    float scale;
+    encode(fp8s[_i], MF_SCALE_PER_TOKEN, x, 1, 3, q, &scale);
     ck_assert(isnan(mf_fp8_to_float(fp8s[_i], q[1])));
 }
 END_TEST
@@ -181,7 +211,7 @@ START_TEST(blocks_with_short_edges)
     uint32_t state = 3;
     for (int i = 0; i < ROWS * COLS; i++)
         x[i] = noise(&state);
-    mf_quant_128x128(f, x, ROWS, COLS, q, scales);
+    encode(f, MF_SCALE_PER_128X128, x, ROWS, COLS, q, scales);
     for (int b = 0; b < 4; b++) {
         float amax = 0;
         for (int r = 0; r < ROWS; r++) {
@@ -190,7 +220,7 @@ START_TEST(blocks_with_short_edges)
                     amax = fmaxf(amax, fabsf(x[r * COLS + c]));
             }
         }
-        ck_assert(scales[b] == amax / mf_fp8_max(f));
+        ck_assert(scales[b] == amax / largest(f));
     }
     for (int i = 0; i < ROWS * COLS; i++)
         ck_assert_int_eq(q[i], mf_fp8_from_float(f, x[i] / scales[i / COLS / 128 * 2 + i % COLS / 128]));
@@ -213,7 +243,7 @@ START_TEST(instruction_sets_agree)
     for (int i = 0; i < 3; i++) {
         setenv("MOEFARM_ISA", names[i], 1);
         mf_isa_refresh();
-        scale[i] = mf_quant_row(fp8s[_i], x, N - 3, q[i]);
+        encode(fp8s[_i], MF_SCALE_PER_TOKEN, x, 1, N - 3, q[i], &scale[i]);
         mf_fp8_to_floats(fp8s[_i], q[i], N - 3, scale[i], back[i]);
         mf_bf16_from_floats(x, N - 3, b[i]);
         ck_assert(scale[i] == scale[0]);
@@ -235,6 +265,7 @@ int main(void)
     tcase_add_loop_test(t, known_vector, 0, MF_ARRAY_LEN(vectors));
     tcase_add_test(t, bf16_rounds_to_nearest_even);
     tcase_add_loop_test(t, row_is_within_half_a_step, 0, 2);
+    tcase_add_loop_test(t, row_is_divided_by_its_scale, 0, 2);
     tcase_add_loop_test(t, zero_row_has_scale_one, 0, 2);
     tcase_add_loop_test(t, nan_stays, 0, 2);
     tcase_add_loop_test(t, blocks_with_short_edges, 0, 2);

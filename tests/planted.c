@@ -7,6 +7,7 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/text.h"
+#include "kernels/codec.h"
 #include "kernels/quant.h"
 #include "kernels/reference.h"
 #include "kernels/tensors.h"
@@ -222,10 +223,9 @@ static void encode_row(const struct mf_artifact *a, const struct mf_tensor_ref *
     } else {
         for (size_t i = 0; i < n; i++)
             row[i] = mf_bf16_to_float(mf_bf16_from_float(row[i]));
-        if (a->scale == MF_SCALE_PER_1X128)
-            mf_quant_row_1x128(a->format, row, n, fp8, (float *)t->part[1] + (size_t)p * ((n + 127) / 128));
-        else
-            ((float *)t->part[1])[p] = mf_quant_row(a->format, row, n, fp8);
+        size_t group = a->scale == MF_SCALE_PER_1X128 ? 128 : n;
+        mf_codec_encode(mf_codec_find(a->format, a->scale), row, 1, n, 1, fp8,
+                        (float *)t->part[1] + (size_t)p * ((n + group - 1) / group));
     }
 }
 
