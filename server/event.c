@@ -1,6 +1,7 @@
 /* Events: rows for those who come later, messages for those who listen. */
 #include "server/farm_private.h"
 
+#include "common/array.h"
 #include "common/json.h"
 #include "server/bus.h"
 
@@ -17,15 +18,10 @@ int mf_event_tell(struct mf_farm *f, int64_t batch, const char *kind, cJSON *bod
     int64_t id;
     if (!text)
         return -ENOMEM;
-    if (f->n_told == f->cap_told) {
-        size_t cap = f->cap_told ? f->cap_told * 2 : 32;
-        struct mf_event *told = reallocarray(f->told, cap, sizeof(*told));
-        if (!told)
-            return -ENOMEM;
-        f->told = told;
-        f->cap_told = cap;
-    }
-    int r = mf_store_event_add(f->store, batch, kind, text, f->wall_ms, &id);
+    int r = mf_array_grow(&f->told, f->n_told, &f->cap_told, sizeof(*f->told));
+    if (r < 0)
+        return r;
+    r = mf_store_event_add(f->store, batch, kind, text, f->wall_ms, &id);
     if (r == 0 && id % 4096 == 0)
         r = mf_store_events_trim(f->store, EVENTS_KEPT);
     if (r < 0)

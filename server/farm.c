@@ -3,6 +3,7 @@
  * their answers are gathered into one turn. */
 #include "server/farm_private.h"
 
+#include "common/array.h"
 #include "common/clock.h"
 #include "common/fault.h"
 #include "common/log.h"
@@ -225,14 +226,9 @@ static int take_mail(struct mf_farm *f)
 
 static int keep_answer(struct mf_farm *f, struct mf_request *request)
 {
-    if (f->n_answers == f->cap_answers) {
-        size_t cap = f->cap_answers ? f->cap_answers * 2 : 32;
-        struct mf_request **answers = reallocarray(f->answers, cap, sizeof(struct mf_request *));
-        if (!answers)
-            return -ENOMEM;
-        f->answers = answers;
-        f->cap_answers = cap;
-    }
+    int r = mf_array_grow(&f->answers, f->n_answers, &f->cap_answers, sizeof(*f->answers));
+    if (r < 0)
+        return r;
     f->answers[f->n_answers++] = request;
     return 0;
 }

@@ -18,6 +18,7 @@
  * Each arrow is one function below. A goal that has ended stays in memory until the turn ends. */
 #include "server/farm_private.h"
 
+#include "common/array.h"
 #include "common/fault.h"
 #include "common/json.h"
 #include "common/log.h"
@@ -120,14 +121,9 @@ static int touch(struct mf_farm *f, struct mf_goal *g)
 {
     if (g->touched)
         return 0;
-    if (f->n_touched == f->cap_touched) {
-        size_t cap = f->cap_touched ? f->cap_touched * 2 : 64;
-        struct mf_goal **touched = reallocarray(f->touched, cap, sizeof(struct mf_goal *));
-        if (!touched)
-            return -ENOMEM;
-        f->touched = touched;
-        f->cap_touched = cap;
-    }
+    int r = mf_array_grow(&f->touched, f->n_touched, &f->cap_touched, sizeof(*f->touched));
+    if (r < 0)
+        return r;
     f->touched[f->n_touched++] = g;
     g->touched = true;
     return 0;

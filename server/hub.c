@@ -1,5 +1,6 @@
 #include "server/hub.h"
 
+#include "common/array.h"
 #include "common/buf.h"
 #include "common/text.h"
 
@@ -211,16 +212,11 @@ bool mf_hub_wait(const struct mf_hub *h, uint64_t ns)
 
 int mf_hub_post(struct mf_hub *h, const struct mf_peer *to, enum mf_message type, const char *body)
 {
-    if (h->n_posts == h->cap_posts) {
-        size_t cap = h->cap_posts ? h->cap_posts * 2 : 64;
-        struct post *posts = reallocarray(h->posts, cap, sizeof(*posts));
-        if (!posts)
-            return -ENOMEM;
-        h->posts = posts;
-        h->cap_posts = cap;
-    }
+    int r = mf_array_grow(&h->posts, h->n_posts, &h->cap_posts, sizeof(*h->posts));
+    if (r < 0)
+        return r;
     size_t at = h->outbox.len, len = strlen(body);
-    int r = mf_buf_add(&h->outbox, body, len);
+    r = mf_buf_add(&h->outbox, body, len);
     if (r < 0)
         return r;
     h->posts[h->n_posts++] = (struct post){.to = *to, .type = type, .at = at, .len = len};

@@ -4,6 +4,7 @@
 
 #include "server/farm_private.h"
 
+#include "common/array.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "common/text.h"
@@ -155,14 +156,9 @@ static int gather(const struct mf_device_class *class, const char *row, const ch
     int r = g->n > 0 && other ? submit(g) : 0;
     if (r < 0)
         return r;
-    if (g->n == g->cap) {
-        size_t cap = g->cap ? g->cap * 2 : 64;
-        struct mf_shape *shapes = reallocarray(g->shapes, cap, sizeof(*shapes));
-        if (!shapes)
-            return -ENOMEM;
-        g->shapes = shapes;
-        g->cap = cap;
-    }
+    r = mf_array_grow(&g->shapes, g->n, &g->cap, sizeof(*g->shapes));
+    if (r < 0)
+        return r;
     g->class = *class;
     (void)mf_copy(g->layout, sizeof(g->layout), layout);
     /* A row that an earlier version wrote and this one does not read stays on the list */

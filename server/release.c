@@ -1,5 +1,6 @@
 #include "server/release.h"
 
+#include "common/array.h"
 #include "common/json.h"
 #include "common/pipeline_text.h"
 #include "common/shape_json.h"
@@ -42,14 +43,9 @@ void mf_release_work_free(void *p)
 static int add_row(struct mf_release_work *w, const struct mf_export_config *c, const char *key,
                    const char *names, double us)
 {
-    if (w->n_rows == w->cap) {
-        size_t cap = w->cap ? w->cap * 2 : 64;
-        struct mf_release_row *rows = reallocarray(w->rows, cap, sizeof(*rows));
-        if (!rows)
-            return -ENOMEM;
-        w->rows = rows;
-        w->cap = cap;
-    }
+    int r = mf_array_grow(&w->rows, w->n_rows, &w->cap, sizeof(*w->rows));
+    if (r < 0)
+        return r;
     struct mf_release_row *row = &w->rows[w->n_rows];
     *row = (struct mf_release_row){.key = strdup(key),
                                    .names = strdup(names),

@@ -1,5 +1,6 @@
 #include "server/slot.h"
 
+#include "common/array.h"
 #include "common/text.h"
 
 #include <assert.h>
@@ -68,20 +69,15 @@ int mf_slots_move(struct mf_slots *s, struct mf_slot *slot, const struct mf_peer
 
 int mf_slots_add(struct mf_slots *s, const char *name, const struct mf_peer *peer, struct mf_slot **ret)
 {
-    if (s->n == s->cap) {
-        size_t cap = s->cap ? s->cap * 2 : 16;
-        struct mf_slot **all = reallocarray(s->all, cap, sizeof(*all));
-        if (!all)
-            return -ENOMEM;
-        s->all = all;
-        s->cap = cap;
-    }
+    int r = mf_array_grow(&s->all, s->n, &s->cap, sizeof(*s->all));
+    if (r < 0)
+        return r;
     struct mf_slot *slot = calloc(1, sizeof(*slot));
     if (!slot)
         return -ENOMEM;
     mf_buf_init(&slot->acks, ACKS_MAX);
     slot->peer.len = 0;
-    int r = mf_copy(slot->name, sizeof(slot->name), name);
+    r = mf_copy(slot->name, sizeof(slot->name), name);
     if (r == 0)
         r = mf_slots_move(s, slot, peer);
     if (r < 0) {

@@ -1,6 +1,7 @@
 #include "server/store_batch.h"
 #include "server/store_private.h"
 
+#include "common/array.h"
 #include "common/text.h"
 
 #include <errno.h>
@@ -16,14 +17,9 @@ void mf_ids_release(struct mf_ids *ids)
 
 int mf_ids_add(struct mf_ids *ids, int64_t id)
 {
-    if (ids->n == ids->cap) {
-        size_t cap = ids->cap ? ids->cap * 2 : 64;
-        int64_t *all = reallocarray(ids->all, cap, sizeof(*all));
-        if (!all)
-            return -ENOMEM;
-        ids->all = all;
-        ids->cap = cap;
-    }
+    int r = mf_array_grow(&ids->all, ids->n, &ids->cap, sizeof(*ids->all));
+    if (r < 0)
+        return r;
     ids->all[ids->n++] = id;
     return 0;
 }

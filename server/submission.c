@@ -1,5 +1,6 @@
 #include "server/submission.h"
 
+#include "common/array.h"
 #include "common/cleanup.h"
 #include "common/json.h"
 #include "common/production_key.h"
@@ -312,14 +313,9 @@ static int take_production_key(struct mf_submission_work *w, struct mf_shape *sh
 
 static int add_shape(struct mf_submission_work *w, const struct mf_shape *shape)
 {
-    if (w->submission.n_shapes == w->cap) {
-        size_t cap = w->cap ? w->cap * 2 : 64;
-        struct mf_shape *grown = reallocarray(w->shapes, cap, sizeof(*grown));
-        if (!grown)
-            return -ENOMEM;
-        w->shapes = grown;
-        w->cap = cap;
-    }
+    int r = mf_array_grow(&w->shapes, w->submission.n_shapes, &w->cap, sizeof(*w->shapes));
+    if (r < 0)
+        return r;
     w->shapes[w->submission.n_shapes++] = *shape;
     return 0;
 }

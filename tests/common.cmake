@@ -7,6 +7,7 @@ mf_add_test(check_wire USES common)
 mf_add_test(check_secret USES common)
 mf_add_test(check_durable USES common LINK -Wl,--wrap=fsync,--wrap=rename)
 mf_add_test(check_sha256 USES common)
+mf_add_test(check_array USES common LINK -Wl,--wrap=reallocarray)
 mf_add_test(check_buf USES common LINK -Wl,--wrap=realloc)      # its n-th call fails
 mf_add_test(check_text USES common)
 mf_add_test(check_artifact USES common)
