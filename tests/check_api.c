@@ -3,6 +3,7 @@
 #include "http_client.h"
 #include "http_harness.h"
 #include "mf_check.h"
+#include "table_columns.h"
 
 #include "common/json.h"
 #include "server/submission.h"
@@ -10,9 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define HEADER                                                                                           \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_" \
-    "stage1\n"
+#define HEADER SHAPE_COLUMNS "\n"
 #define TAIL \
     ",2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 #define JSON_FORM                                                                                            \
@@ -28,13 +27,10 @@
     "per_1x32,1,0"
 
 /* A tuned table as a JSON text: one row of that token count and pipeline. */
-#define HEADER_JSON                                                                                      \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_" \
-    "stage1\\n"
-#define BASELINE(token, pipeline)                                                                            \
-    "\"gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"     \
-    "tflops,bw,pipeline\\ngfx942,304," token TAIL ",16,0,40,a,0.0%,30,b,0.0%,70,0,0,0,1,1," pipeline "\\n\""
+#define HEADER_JSON SHAPE_COLUMNS "\\n"
+#define BASELINE(token, pipeline)                           \
+    "\"" TUNED_COLUMNS ",pipeline\\ngfx942,304," token TAIL \
+    ",16,0,40,a,0.0%,30,b,0.0%,70,0,0,0,1,1," pipeline "\\n\""
 
 struct submission {
     const char *query, *type, *body;

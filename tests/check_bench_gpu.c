@@ -11,6 +11,7 @@
 #include "mf_check.h"
 #include "remove_tree.h"
 #include "run_program.h"
+#include "table_columns.h"
 
 #define SCRIPT MF_SOURCE_DIR "/scripts/bench_gpu.sh"
 
@@ -35,9 +36,7 @@ static void setup(void)
     }
     FILE *f = fopen(shapes, "we");
     ck_assert_ptr_nonnull(f);
-    (void)fputs("token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,"
-                "doweight_stage1\n",
-                f);
+    (void)fputs(SHAPE_COLUMNS "\n", f);
     for (int token = 1; token <= 2; token++)
         (void)fprintf(f,
                       "%d,256,%d,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"

@@ -7,6 +7,7 @@
 #include "fake_http.h"
 #include "mf_check.h"
 #include "run_moefarm.h"
+#include "table_columns.h"
 
 /* ---- usage ---- */
 
@@ -572,11 +573,7 @@ END_TEST
 
 /* ---- export ---- */
 
-#define HEADER                                                                                             \
-    "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1,"                                                                                     \
-    "block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,tflops,bw,"         \
-    "pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance\n"
+#define HEADER TUNED_COLUMNS OWN_COLUMNS "\n"
 #define ROW(T, us)                                                                                      \
     "cpu-x,2," T                                                                                        \
     ",2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0," \

@@ -3,12 +3,9 @@
 #include "common/json.h"
 #include "mf_check.h"
 #include "run_moefarm.h"
+#include "table_columns.h"
 
 #define SHIPPED(file) MF_TEST_DATA "/aiter/" file
-#define NAMES                                                                                              \
-    "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"   \
-    "tflops,bw"
 #define KEY(T)      \
     "gfx950,256," T \
     ",7168,256,257,9,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,"
@@ -19,11 +16,10 @@
     "B16_B16"
 #define RESULT(k1, us) "32,0,20.5," k1 ",0.1%,30.5," K2 ",0.1%," us ",0,0,0,1.0,1.0"
 #define ROW(T, us)     KEY(T) RESULT(K1, us) "\n"
-#define TABLE(rows)    NAMES "\n" rows
-#define OWN_NAMES      ",pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance"
+#define TABLE(rows)    TUNED_COLUMNS "\n" rows
 #define OWN(T, us, steps) \
     KEY(T) RESULT("none", us) "," steps ",w1=row,MI355X,r1,gcc,uniform,1,9,0.1,moefarm:race\n"
-#define TABLE_OWN(rows) NAMES OWN_NAMES "\n" rows
+#define TABLE_OWN(rows) TUNED_COLUMNS OWN_COLUMNS "\n" rows
 
 /* --- check ---------------------------------------------------------------------------------------------- */
 

@@ -10,6 +10,7 @@
 #include "common/cleanup.h"
 #include "common/text.h"
 #include "mf_check.h"
+#include "table_columns.h"
 
 #define ERR_RATIO 0.1
 
@@ -153,10 +154,8 @@ START_TEST(written_row)
 }
 END_TEST
 
-#define HEAD                                                                                                 \
-    "stage,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1,block_m,ksplit,us,kernelName,err,tflops,bw\n"
-#define KEY "2,3072,384,256,8,Silu,bfloat16,bfloat16,bfloat16,No,1,0,"
+#define HEAD "stage,cu_num," SHAPE_COLUMNS ",block_m,ksplit,us,kernelName,err,tflops,bw\n"
+#define KEY  "2,3072,384,256,8,Silu,bfloat16,bfloat16,bfloat16,No,1,0,"
 
 /* clang-format off */
 static const struct {

@@ -7,15 +7,13 @@
 #include "common/cleanup.h"
 #include "mf_check.h"
 #include "run_moefarm.h"
+#include "table_columns.h"
 
-#define HEADER                                                                                             \
-    "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"   \
-    "tflops,bw,_tag,pipeline,form\n"
-#define FN   "torch.float8_e4m3fn"
-#define FNUZ "torch.float8_e4m3fnuz"
-#define BF16 "torch.bfloat16"
-#define FP4  "torch.float4_e2m1fn_x2"
+#define HEADER TUNED_COLUMNS ",_tag,pipeline,form\n"
+#define FN     "torch.float8_e4m3fn"
+#define FNUZ   "torch.float8_e4m3fnuz"
+#define BF16   "torch.bfloat16"
+#define FP4    "torch.float4_e2m1fn_x2"
 
 /* deepseek-v3 with tp 8, and what is near to it */
 #define SIZES(expert, topk) "7168,256," expert "," topk

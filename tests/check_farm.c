@@ -1,6 +1,7 @@
 /* A real moefarmd with workers of cardboard: what it loses, counts twice or decides differently when workers and the
  * coordinator die at any point. The measure is an undisturbed run: configs must be equal, and each step decided once. */
 #include "mf_check.h"
+#include "table_columns.h"
 
 #include "common/buf.h"
 #include "common/cleanup.h"
@@ -25,8 +26,7 @@
 #define TOLD_EVERY_MS 500 /* the farm's own */
 #define N_SHAPES      3
 
-static const char csv_head[] = "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_"
-                               "type,use_g1u1,doweight_stage1\n";
+static const char csv_head[] = SHAPE_COLUMNS "\n";
 
 struct farm {
     struct farm_process process;

@@ -1,6 +1,7 @@
 /* A real moefarmd whose hub has keys: who gets in, who does not, and what a worker is. Each refusal is asserted, and beside
  * it that the same with the right key works. */
 #include "mf_check.h"
+#include "table_columns.h"
 
 #include "common/buf.h"
 #include "common/cleanup.h"
@@ -25,10 +26,8 @@
 #define LIMIT_MS 30000
 #define LOOK_MS  10
 
-static const char csv[] = "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_"
-                          "type,use_g1u1,doweight_stage1\n"
-                          "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
-                          "QuantType.No,1,0\n";
+static const char csv[] = SHAPE_COLUMNS
+    "\n4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n";
 
 static const char *const keyed[] = {"--keys", NULL};
 

@@ -15,9 +15,7 @@
 #include <zmq.h>
 
 #define BEAT_MS 20000
-#define HEAD                                                                                    \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1\\n"
+#define HEAD    SHAPE_COLUMNS "\\n"
 #define SHAPE(token)                                                                                         \
     token ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1," \
           "0\\n"

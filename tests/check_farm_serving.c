@@ -188,9 +188,7 @@ static void tune_and_release(const char *csv, const char *release, const char *b
  * approved: no call fails, and the first that begins then is served by the new rows. */
 START_TEST(the_example_goes_over_to_a_promoted_table)
 {
-    static const char header[] =
-        "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,"
-        "use_g1u1,doweight_stage1\n";
+    static const char header[] = SHAPE_COLUMNS "\n";
     const char *const args[] = {"--device", "cpu:0", NULL};
     char url[64], file[128], csv[1024];
     int status, n_calls = 0, n_failed = -1;

@@ -9,6 +9,7 @@
 #include "fake_worker.h"
 #include "farm_process.h"
 #include "mf_check.h"
+#include "table_columns.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -35,9 +36,7 @@ static void submit(int n, int dim, const char *query)
     char path[80];
     struct mf_buf csv;
     mf_buf_init(&csv, 1u << 16);
-    (void)mf_buf_adds(
-        &csv, "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,"
-              "doweight_stage1\n");
+    (void)mf_buf_adds(&csv, SHAPE_COLUMNS "\n");
     for (int i = 0; i < n; i++) /* each a layer model of its own, which waits for no other */
         (void)mf_buf_addf(&csv,
                           "4,%d,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"

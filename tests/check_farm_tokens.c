@@ -1,6 +1,7 @@
 /* A real moefarmd whose API asks for tokens: each route takes its role and no less, a token ends when it is revoked, and TLS
  * is needed where others listen. Each refusal is asserted, and beside it that the same with the right token works. */
 #include "mf_check.h"
+#include "table_columns.h"
 
 #include "common/cleanup.h"
 #include "common/clock.h"
@@ -25,10 +26,8 @@
 #define BEAT_MS  3000
 #define LIMIT_MS 30000
 
-static const char csv[] = "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_"
-                          "type,use_g1u1,doweight_stage1\n"
-                          "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
-                          "QuantType.No,1,0\n";
+static const char csv[] = SHAPE_COLUMNS
+    "\n4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n";
 
 static const char *const unbounded[] = {"--tokens", "--http-rate", "0", "--log-level", "debug", NULL};
 

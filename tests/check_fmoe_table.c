@@ -8,11 +8,9 @@
 #include "common/text.h"
 #include "kernels/fmoe.h"
 #include "mf_check.h"
+#include "table_columns.h"
 
-#define HEADER                                                                                             \
-    "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"   \
-    "tflops,bw,pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance\n"
+#define HEADER TUNED_COLUMNS OWN_COLUMNS "\n"
 #define KEY(T) \
     T ",2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,"
 #define ROW_OF(class, T, us, pipeline)                                             \
@@ -166,9 +164,7 @@ static const struct {
     {HEADER ROW("x", "90.0", "sim:a"), -EBADMSG, ":2: "},
     {"token,model_dim\n1,2\n", -EBADMSG, ""},
     {"", -EBADMSG, ""},
-    {"token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_"
-     "stage1\n",
-     -EBADMSG, "is no tuned_fmoe.csv"},
+    {SHAPE_COLUMNS "\n", -EBADMSG, "is no tuned_fmoe.csv"},
 };
 
 START_TEST(refused)

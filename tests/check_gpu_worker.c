@@ -12,6 +12,7 @@
 #include "mf_check.h"
 #include "remove_tree.h"
 #include "run_program.h"
+#include "table_columns.h"
 #include "worker/device_lock.h"
 
 #define WORKER    MF_BINARY_DIR "/worker/moefarm-worker"
@@ -151,10 +152,8 @@ END_TEST
 
 /* ---- --compile-only ---- */
 
-#define COLUMNS                                                                                          \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_" \
-    "stage1\n"
-#define ROW "1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define COLUMNS SHAPE_COLUMNS "\n"
+#define ROW     "1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 
 static const char *shapes_file(const char *text)
 {

@@ -2,6 +2,7 @@
  * people or workers: refused with a sentence, or kept and handed out as the text that it is. A real moefarmd, with a worker of
  * cardboard. */
 #include "mf_check.h"
+#include "table_columns.h"
 
 #include "common/buf.h"
 #include "common/cleanup.h"
@@ -44,9 +45,7 @@ static const struct {
 };
 #define N_HOSTILE ((int)MF_ARRAY_LEN(hostile))
 
-static const char head[] =
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_"
-    "g1u1,doweight_stage1,form\n";
+static const char head[] = SHAPE_COLUMNS ",form\n";
 static const char *const cells[] = {"4",
                                     "2048",
                                     "96",
@@ -258,11 +257,7 @@ END_TEST
 /* A table of somebody else's, with the text in a cell of a kernel's name: its rows stay as they are, or are said to be dirty. */
 START_TEST(what_is_merged_into)
 {
-    static const char columns[] =
-        "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,"
-        "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"
-        "tflops,"
-        "bw\n";
+    static const char columns[] = TUNED_COLUMNS "\n";
     struct farm f;
     int status = 0;
     start(&f);

@@ -13,6 +13,7 @@
 #include "common/text.h"
 #include "kernels/fmoe.h"
 #include "mf_check.h"
+#include "table_columns.h"
 
 #define N_ROWS  240
 #define N_CALLS 4000
@@ -58,10 +59,7 @@ static int64_t draw_token(void)
     return draw(4) == 0 ? 200 + draw(100) : token < 1 ? 1 : token;
 }
 
-#define HEADER                                                                                             \
-    "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"   \
-    "tflops,bw,_tag,pipeline,form\n"
+#define HEADER TUNED_COLUMNS ",_tag,pipeline,form\n"
 
 /* Rows of distinct keys over the tables of a set; every now and then of another class, or with a tag. */
 static void write_tables(char paths[TABLES][64], struct mf_shape *keys)

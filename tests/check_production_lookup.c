@@ -9,6 +9,7 @@
 #include "common/text.h"
 #include "mf_check.h"
 #include "shipped.h"
+#include "table_columns.h"
 
 #define ROW(token, act, a, w, q) \
     token ",7168,512,256,8,ActivationType." act ",torch.bfloat16," a "," w ",QuantType." q ",1,0"
@@ -81,10 +82,7 @@ END_TEST
 
 /* ---- a table ---- */
 
-#define HEADER                                                                                             \
-    "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"   \
-    "tflops,bw,_tag,form\n"
+#define HEADER TUNED_COLUMNS ",_tag,form\n"
 #define LINE(class, token, inter, expert, act, tag, form)                                           \
     class "," token ",7168," inter "," expert ",8,ActivationType." act ",torch.bfloat16," FN "," FN \
           ",QuantType.per_1x128,1,0,32,0,1.0,a,0.0%,1.0,b,0.0%,2.0,0,0,0,1.0,1.0," tag "," form "\n"

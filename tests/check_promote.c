@@ -17,19 +17,14 @@
 #include <zmq.h>
 
 #define BEAT_MS 20000
-#define HEAD                                                                                    \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1"
 #define SHAPE_OF(token) \
 #    token ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
-#define SHAPE SHAPE_OF(16)
-#define BASELINE_HEAD                                                                             \
-    "gfx,cu_num," HEAD ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage," \
-    "xbf16,flat,tflops,bw,pipeline"
-#define BASELINE_ROW "gfx942,304," SHAPE ",16,0,30,a,0.0%,20,b,0.0%,50,0,0,0,1,1,"
-#define WINNER       "sne_m16_0"
-#define KNOWN        "sne_m16_2"
-#define KNOWN_ROW    "fake:sort_m16|fake:" KNOWN "|fake:tne_m16_0"
+#define SHAPE         SHAPE_OF(16)
+#define BASELINE_HEAD TUNED_COLUMNS ",pipeline"
+#define BASELINE_ROW  "gfx942,304," SHAPE ",16,0,30,a,0.0%,20,b,0.0%,50,0,0,0,1,1,"
+#define WINNER        "sne_m16_0"
+#define KNOWN         "sne_m16_2"
+#define KNOWN_ROW     "fake:sort_m16|fake:" KNOWN "|fake:tne_m16_0"
 
 static struct farm farm;
 static struct fake_worker workers[2];
@@ -105,7 +100,7 @@ static char *hand_in(const char *shapes, const char *baseline, const char *optio
 {
     struct mf_buf body;
     mf_buf_init(&body, 1u << 16);
-    (void)mf_buf_addf(&body, "{\"name\":\"t\",\"csv\":\"" HEAD "\\n%s\",\"options\":{%s%s}", shapes,
+    (void)mf_buf_addf(&body, "{\"name\":\"t\",\"csv\":\"" SHAPE_COLUMNS "\\n%s\",\"options\":{%s%s}", shapes,
                       strstr(options, "regret") ? "" : "\"regret\":\"none\"",
                       options + (strstr(options, "regret") ? 1 : 0));
     if (baseline) {

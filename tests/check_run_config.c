@@ -153,8 +153,7 @@ START_TEST(shapes_alone)
     struct ran r;
 
     write_file(in_folder("shapes.csv"),
-               "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,"
-               "doweight_stage1,gfx,cu_num\n" SHAPE ",,\n3," LAYER ",,\n4," LAYER ",gfx942,304\n");
+               SHAPE_COLUMNS ",gfx,cu_num\n" SHAPE ",,\n3," LAYER ",,\n4," LAYER ",gfx942,304\n");
     r = moefarm("", "run-config", "--shapes", in_folder("shapes.csv"), "--rounds", "3", NULL);
     assert_code(r, 0);
     assert_says(r.out, "OK       T4 H256 I128 E8 k2 bf16");

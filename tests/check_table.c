@@ -2,6 +2,7 @@
 
 #include "mf_check.h"
 #include "shipped.h"
+#include "table_columns.h"
 
 #include "common/table_check.h"
 #include "common/table_diff.h"
@@ -374,14 +375,8 @@ static int use_tables(const char *text, const struct mf_table_row *row)
 START_TEST(test_no_memory)
 {
     static const char text[] =
-        "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,"
-        "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"
-        "tflops,"
-        "bw,note\n"
-        "gfx942,304,3,7168,256,257,9,Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
-        "QuantType.No,"
-        "1,0,32,0,1,k1,0.0%,1,k2,0.0%,2,0,0,0,1.0,2.0,a note\n"
-        "gfx942,304,dirty\n";
+        TUNED_COLUMNS ",note\ngfx942,304,3,7168,256,257,9,Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
+                      "QuantType.No,1,0,32,0,1,k1,0.0%,1,k2,0.0%,2,0,0,0,1.0,2.0,a note\ngfx942,304,dirty\n";
     struct mf_table_row row = example_row(1, "gfx942", 304);
     row.own[MF_OWN_PROVENANCE] = "moefarm:race";
     ck_assert_int_eq(use_tables(text, &row), 0);

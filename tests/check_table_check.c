@@ -4,6 +4,7 @@
 #include "common/layer.h"
 #include "mf_check.h"
 #include "shipped.h"
+#include "table_columns.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -110,14 +111,8 @@ END_TEST
 
 /* ------------------------------------------------------------------------------------------ planted faults */
 
-#define SHAPE_NAMES                                                                                      \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_" \
-    "stage1"
-#define RESULT_NAMES \
-    ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,tflops,bw,_tag"
-#define OWN_NAMES ",pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance"
-#define NAMES     "gfx,cu_num," SHAPE_NAMES RESULT_NAMES "\n"
-#define NAMES_OWN "gfx,cu_num," SHAPE_NAMES RESULT_NAMES OWN_NAMES "\n"
+#define NAMES     TUNED_COLUMNS ",_tag\n"
+#define NAMES_OWN TUNED_COLUMNS ",_tag" OWN_COLUMNS "\n"
 #define KEY(T, act)                                                                                    \
     "gfx950,256," T ",7168,256,257,9,ActivationType." act ",torch.bfloat16,torch.float8_e4m3fn,torch." \
     "float8_e4m3fn,QuantType.per_1x128,1,0,"

@@ -2,19 +2,14 @@
 
 #include "mf_check.h"
 #include "shipped.h"
+#include "table_columns.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#define SHAPE_NAMES                                                                                      \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_" \
-    "stage1"
-#define NAMES                                                                             \
-    "gfx,cu_num," SHAPE_NAMES                                                             \
-    ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat," \
-    "tflops,bw,_tag"
+#define NAMES TUNED_COLUMNS ",_tag"
 #define KEY(T, act) \
     "gfx950,256," T ",7168,256,257,9," act ",torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 #define SILU "ActivationType.Silu"
@@ -41,7 +36,7 @@ static const struct {
     {NAMES "\n" ONE("1", "20.5", "Null", "0"), NAMES "\n" ONE("1", "21.5", "", "0.0%"),
      "changed 1 2:2;us 20.5 21.5;us1 20.5 21.5;"},
     /* A header without gfx, and without columns that are 0 anyway, in another order. */
-    {"cu_num," SHAPE_NAMES ",us,block_m,kernelName1,kernelName2\n256,1,7168,256,257,9," SILU ",torch.bfloat16,torch.bfloat16,"
+    {"cu_num," SHAPE_COLUMNS ",us,block_m,kernelName1,kernelName2\n256,1,7168,256,257,9," SILU ",torch.bfloat16,torch.bfloat16,"
      "torch.bfloat16,QuantType.No,1,0,20.5,32,k1,k2\n",
      NAMES "\n" KEY("1", SILU) ",32,0,0.0,k1,0.0%,0.0,k2,0.0%,20.5,0,0,0,0.0,0.0,\n", ""},
     /* Rows of one key go by their tags; one that is left goes with what is left. */
@@ -56,8 +51,8 @@ static const struct {
     {NAMES ",model\n" ROW("1", "20.5"), NAMES ",model\n" KEY("1", SILU) ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,20.5,0,0,0,1.0,1.0,,MI355X\n",
      "changed 1 2:2;model  MI355X;"},
     /* Untuned tables: keys only. */
-    {SHAPE_NAMES "\n1,7168,256,257,9," SILU ",torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n",
-     SHAPE_NAMES "\n2,7168,256,257,9," SILU ",torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
+    {SHAPE_COLUMNS "\n1,7168,256,257,9," SILU ",torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n",
+     SHAPE_COLUMNS "\n2,7168,256,257,9," SILU ",torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
      "1,7168,256,257,9," SILU ",dtypes.bf16,torch.bfloat16,torch.bfloat16,QuantType.No,True,0\n",
      "added 2 0:2;"},
 };

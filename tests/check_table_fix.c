@@ -2,22 +2,14 @@
 
 #include "mf_check.h"
 #include "shipped.h"
+#include "table_columns.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#define SHAPE_NAMES                                                                                      \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_" \
-    "stage1"
-#define NAMES                                                                             \
-    "gfx,cu_num," SHAPE_NAMES                                                             \
-    ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat," \
-    "tflops,bw,_tag\n"
-#define NAMES_OUT                                                                         \
-    "gfx,cu_num," SHAPE_NAMES                                                             \
-    ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat," \
-    "tflops,bw\n"
+#define NAMES     TUNED_COLUMNS ",_tag\n"
+#define NAMES_OUT TUNED_COLUMNS "\n"
 #define KEY_OF(gfx, T, act, g1u1)                                                                           \
     gfx ",256," T ",7168,256,257,9," act ",torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No," g1u1 \
         ",0"
@@ -52,9 +44,9 @@ static const struct {
     {NAMES ROW("1", "20.5") "rubbish\n" ROW("1", "20.5") "more\n" ROW("2", "30.5"), "4 duplicate;",
      NAMES ROW("1", "20.5") "rubbish,,,,,,,,,,,,,,,,,,,,,,,,,,,,\nmore,,,,,,,,,,,,,,,,,,,,,,,,,,,,\n" ROW("2", "30.5"), NULL},
     /* Untuned tables have keys only. */
-    {SHAPE_NAMES "\n1,7168,256,257,9,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
+    {SHAPE_COLUMNS "\n1,7168,256,257,9,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
      "1,7168,256,257,9,Silu,dtypes.bf16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n", "3 duplicate;",
-     SHAPE_NAMES "\n1,7168,256,257,9,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n", NULL},
+     SHAPE_COLUMNS "\n1,7168,256,257,9,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n", NULL},
 };
 /* clang-format on */
 

@@ -2,6 +2,7 @@
 
 #include "mf_check.h"
 #include "shipped.h"
+#include "table_columns.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -9,11 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NAMES                                                                                              \
-    "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"   \
-    "tflops,bw"
-#define OWN_NAMES ",pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance"
 #define KEY(token)       \
     "gfx942,304," #token \
     ",7168,256,257,9,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
@@ -96,7 +92,8 @@ static void check_verdict(const struct verdict *v, bool replace)
 {
     char text[1024], why[MF_REASON_MAX];
     snprintf(text, sizeof(text),
-             NAMES OWN_NAMES "\n" KEY(1) ",32,0,1,k1,0.0%%,1,k2,0.0%%,%s,0,0,0,1.0,2.0,,,%s,,,%s,,,,%s\n",
+             TUNED_COLUMNS OWN_COLUMNS
+             "\n" KEY(1) ",32,0,1,k1,0.0%%,1,k2,0.0%%,%s,0,0,0,1.0,2.0,,,%s,,,%s,,,,%s\n",
              v->us, v->model, v->routing, v->provenance);
     _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", text);
     struct mf_table_row row = our_row(1, 10);
@@ -149,7 +146,7 @@ START_TEST(test_promoted)
     for (size_t i = 0; i < MF_ARRAY_LEN(cases); i++) {
         char text[1024], why[MF_REASON_MAX];
         snprintf(text, sizeof(text),
-                 NAMES OWN_NAMES
+                 TUNED_COLUMNS OWN_COLUMNS
                  "\n" KEY(1) ",32,0,1,k1,0.0%%,1,k2,0.0%%,%s,0,0,0,1.0,2.0,%s,,%s,,,uniform,,,,%s\n",
                  cases[i].us, cases[i].pipeline, cases[i].model, cases[i].provenance);
         _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", text);
@@ -172,13 +169,13 @@ END_TEST
 START_TEST(test_survival)
 {
     static const char before[] =
-        NAMES ",_tag,note" OWN_NAMES "\n" KEY(1) RESULT("3.00") ",,first,,,,,,,,,,\n" KEY(2)
+        TUNED_COLUMNS ",_tag,note" OWN_COLUMNS "\n" KEY(1) RESULT("3.00") ",,first,,,,,,,,,,\n" KEY(2)
             RESULT("20.0") ",,second,,,MI300X,,,uniform,,,,moefarm:race\n" KEY(2)
                 RESULT("1.0") ",fallback,tagged,,,,,,,,,,\n"
                               "gfx942,304,oops,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,\n" KEY(4)
                                   RESULT("7.125") ",,last,,,,,,,,,,\n";
     static const char after[] =
-        NAMES ",_tag" OWN_NAMES ",note\n" KEY(1) RESULT("3.00") ",,,,,,,,,,,,first\n" KEY(
+        TUNED_COLUMNS ",_tag" OWN_COLUMNS ",note\n" KEY(1) RESULT("3.00") ",,,,,,,,,,,,first\n" KEY(
             2) ",16,0,5.0,new1,0.0%,5.0,new2,0.0%,10.0,0,0,0,0.0,0.0,,,,MI300X,,,uniform,,,,moefarm:race,"
                "second\n" KEY(2) RESULT("1.0") ",fallback,,,,,,,,,,,tagged\n"
                                                "gfx942,304,oops,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,\n" KEY(4)
@@ -243,10 +240,10 @@ static void check_refused(struct mf_table *t, const struct mf_table *fresh,
 
 START_TEST(test_duplicates)
 {
-    static const char one[] = NAMES "\n" KEY(1) RESULT("3.0") "\n",
-                      two[] = NAMES "\n" KEY(2) RESULT("3.0") "\n";
+    static const char one[] = TUNED_COLUMNS "\n" KEY(1) RESULT("3.0") "\n",
+                      two[] = TUNED_COLUMNS "\n" KEY(2) RESULT("3.0") "\n";
     static const char twice[] =
-        NAMES "\n" KEY(1) RESULT("3.0") "\n" KEY(2) RESULT("3.0") "\n" KEY(1) RESULT("3.0") "\n";
+        TUNED_COLUMNS "\n" KEY(1) RESULT("3.0") "\n" KEY(2) RESULT("3.0") "\n" KEY(1) RESULT("3.0") "\n";
     struct mf_table_row row = our_row(2, 10);
     _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
     _cleanup_(mf_table_freep) struct mf_table *a = read_text("a.csv", one);
@@ -292,7 +289,7 @@ START_TEST(test_bad_row)
     row.own[MF_OWN_PROVENANCE] = bad_rows[_i].provenance;
     row.tag = bad_rows[_i].tag;
     _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
-    _cleanup_(mf_table_freep) struct mf_table *t = read_text("t", NAMES "\n");
+    _cleanup_(mf_table_freep) struct mf_table *t = read_text("t", TUNED_COLUMNS "\n");
     check_refused(t, fresh, NULL, -EINVAL, (const char *const[]){bad_rows[_i].says, KEY(1), NULL});
 }
 END_TEST
@@ -307,7 +304,7 @@ START_TEST(test_wrong_table)
                   (const char *const[]){"untuned_fmoe.csv is an untuned", NULL, NULL});
     check_refused(fhmoe, fresh, NULL, -ENOTSUP, (const char *const[]){"another operator", NULL, NULL});
     check_refused(fresh, untuned, NULL, -ENOTSUP, (const char *const[]){"an untuned", NULL, NULL});
-    _cleanup_(mf_table_freep) struct mf_table *dirty = read_text("dirty.csv", NAMES "\nrubbish\n");
+    _cleanup_(mf_table_freep) struct mf_table *dirty = read_text("dirty.csv", TUNED_COLUMNS "\nrubbish\n");
     check_refused(fresh, dirty, NULL, -EINVAL, (const char *const[]){"1 unusable", NULL, NULL});
 }
 END_TEST
@@ -321,7 +318,7 @@ START_TEST(test_history)
     printf("table_merge history: seed %u\n", seed);
     double us[KEYS] = {0};
     int model[KEYS] = {0};
-    _cleanup_(mf_table_freep) struct mf_table *t = read_text("t", NAMES "\n");
+    _cleanup_(mf_table_freep) struct mf_table *t = read_text("t", TUNED_COLUMNS "\n");
     for (int step = 0; step < STEPS; step++) {
         int key = rand_r(&seed) % KEYS, m = rand_r(&seed) % 2;
         bool replace = rand_r(&seed) % 4 == 0;
@@ -371,10 +368,11 @@ START_TEST(test_theirs)
 {
     char before[1024], fresh_text[1024], why[MF_REASON_MAX];
     snprintf(before, sizeof(before),
-             NAMES OWN_NAMES "\n" KEY(1) ",32,0,1,k1,0.0%%,1,k2,0.0%%,%s,0,0,0,1.0,2.0,,,,,,,,,,%s\n",
+             TUNED_COLUMNS OWN_COLUMNS
+             "\n" KEY(1) ",32,0,1,k1,0.0%%,1,k2,0.0%%,%s,0,0,0,1.0,2.0,,,,,,,,,,%s\n",
              theirs[_i].old_us, theirs[_i].old_provenance);
     snprintf(fresh_text, sizeof(fresh_text),
-             NAMES "\n" KEY(1) ",32,0,1,n1,0.00%%,1,n2,0.0%%,%s,0,0,0,1.0,2.0\n", theirs[_i].new_us);
+             TUNED_COLUMNS "\n" KEY(1) ",32,0,1,n1,0.00%%,1,n2,0.0%%,%s,0,0,0,1.0,2.0\n", theirs[_i].new_us);
     for (int replace = 0; replace < 2; replace++) {
         _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", before);
         _cleanup_(mf_table_freep) struct mf_table *fresh = read_text("fresh", fresh_text);
@@ -394,11 +392,11 @@ END_TEST
 START_TEST(test_theirs_whole)
 {
     static const char before[] =
-        NAMES ",note\n" KEY(1) RESULT("3.00") ",first\n" KEY(2) RESULT("9.0") ",second\n";
-    static const char fresh_text[] = NAMES
+        TUNED_COLUMNS ",note\n" KEY(1) RESULT("3.00") ",first\n" KEY(2) RESULT("9.0") ",second\n";
+    static const char fresh_text[] = TUNED_COLUMNS
         ",_tag,more,empty\n" KEY(2) ",32,0,1,k1,0.00%,1,k2,0,8.500000000000001,0,0,0,1.0,2.0,,new,\n" KEY(3)
             RESULT("7.250") ",,added,\n" KEY(2) RESULT("1.0") ",fallback,,\n";
-    static const char after[] = NAMES ",_tag,note,more\n" KEY(1) RESULT("3.00") ",,first,\n" KEY(
+    static const char after[] = TUNED_COLUMNS ",_tag,note,more\n" KEY(1) RESULT("3.00") ",,first,\n" KEY(
         2) ",32,0,1,k1,0.00%,1,k2,0,8.500000000000001,0,0,0,1.0,2.0,,second,new\n" KEY(3)
         RESULT("7.250") ",,,added\n" KEY(2) RESULT("1.0") ",fallback,,\n";
     _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", before);
@@ -454,11 +452,11 @@ START_TEST(test_theirs_refused)
     struct mf_table_row row = our_row(1, 10);
     row.tag = "tag";
     _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
-    _cleanup_(mf_table_freep) struct mf_table *t = read_text("t.csv", NAMES "\n");
+    _cleanup_(mf_table_freep) struct mf_table *t = read_text("t.csv", TUNED_COLUMNS "\n");
     _cleanup_(mf_table_freep) struct mf_table *twice =
-        read_text("twice.csv", NAMES "\n" KEY(1) RESULT("3.0") "\n" KEY(1) RESULT("4.0") "\n");
-    _cleanup_(mf_table_freep) struct mf_table *comma =
-        read_text("comma.csv", NAMES "\n" KEY(1) ",32,0,1,\"k,1\",0.0%,1,k2,0.0%,3.0,0,0,0,1.0,2.0\n");
+        read_text("twice.csv", TUNED_COLUMNS "\n" KEY(1) RESULT("3.0") "\n" KEY(1) RESULT("4.0") "\n");
+    _cleanup_(mf_table_freep) struct mf_table *comma = read_text(
+        "comma.csv", TUNED_COLUMNS "\n" KEY(1) ",32,0,1,\"k,1\",0.0%,1,k2,0.0%,3.0,0,0,0,1.0,2.0\n");
     const struct mf_merge_options options = {.theirs = true};
     check_refused(t, fresh, &options, -EINVAL,
                   (const char *const[]){"it has a tag", KEY(1), NULL}); /* of ours */

@@ -1,5 +1,6 @@
 #include "mf_check.h"
 #include "shipped.h"
+#include "table_columns.h"
 
 #include "common/table.h"
 
@@ -139,16 +140,11 @@ START_TEST(test_dirty_is_complete)
 }
 END_TEST
 
-#define SHAPE_NAMES                                                                                      \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_" \
-    "stage1"
 #define SHAPE                                                                                           \
     "256,7168,512,384,6,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float4_e2m1fn_x2," \
     "QuantType.per_1x32,1,0"
-#define NAMES_29              \
-    "gfx,cu_num," SHAPE_NAMES \
-    ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,tflops,bw,_tag\n"
-#define GOOD_29 "gfx950,256," SHAPE ",32,0,12.0719,k1,0.0%,8.8572,k2,0.0%,20.9291,0,0,0,6.31,202009.64,\n"
+#define NAMES_29 TUNED_COLUMNS ",_tag\n"
+#define GOOD_29  "gfx950,256," SHAPE ",32,0,12.0719,k1,0.0%,8.8572,k2,0.0%,20.9291,0,0,0,6.31,202009.64,\n"
 
 /* Problems are written "line code column" with W or E in front, each ended by a semicolon. */
 /* clang-format off */
@@ -207,24 +203,24 @@ static const struct sample {
     {NAMES_29 "gfx950,256,256,7168,512,384,6,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
      "QuantType.No,True,0,32,0,1,k1,0.0%,1,k2,0.0%,2,0,0,0,6.31,2.64,\n" GOOD_29,
      2, "W2 spelling use_g1u1;W3 mixed use_g1u1;", "1 or 0 (line 3) and True or False (line 2)"},
-    {SHAPE_NAMES "\n256,7168,512,384,6,ActivationType.Silu,dtypes.bf16,torch.bfloat16,torch.bfloat16,"
+    {SHAPE_COLUMNS "\n256,7168,512,384,6,ActivationType.Silu,dtypes.bf16,torch.bfloat16,torch.bfloat16,"
      "QuantType.per_128x128,True,0\n",
      1, "", NULL},
-    {SHAPE_NAMES "\n3" SHAPE "\n" SHAPE "\n", 2, "", NULL},     /* any token count may be tuned */
-    {SHAPE_NAMES "\n0,7168,512,384,600,ActivationType.Relu,torch.bfloat16,torch.float8,,QuantType.per_1x32,2,0\n",
+    {SHAPE_COLUMNS "\n3" SHAPE "\n" SHAPE "\n", 2, "", NULL},     /* any token count may be tuned */
+    {SHAPE_COLUMNS "\n0,7168,512,384,600,ActivationType.Relu,torch.bfloat16,torch.float8,,QuantType.per_1x32,2,0\n",
      0,
      "E2 range token;E2 range topk;E2 value act_type;E2 value q_dtype_a;E2 missing q_dtype_w;E2 range use_g1u1;",
      "use_g1u1 is '2'; write 1 or 0"},
-    {SHAPE_NAMES "\n1,7168,512,4,6,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
+    {SHAPE_COLUMNS "\n1,7168,512,4,6,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
      "QuantType.No,1,0\n",
      0, "E2 range topk;", "topk is '6'"},
-    {SHAPE_NAMES "\n" SHAPE "\n" SHAPE "\n", 2, "W3 duplicate ;", "in line 2 too"},
-    {"\xef\xbb\xbf" SHAPE_NAMES "\r\n" SHAPE "\r\n\r\n" SHAPE, 2, "W4 duplicate ;", NULL},
+    {SHAPE_COLUMNS "\n" SHAPE "\n" SHAPE "\n", 2, "W3 duplicate ;", "in line 2 too"},
+    {"\xef\xbb\xbf" SHAPE_COLUMNS "\r\n" SHAPE "\r\n\r\n" SHAPE, 2, "W4 duplicate ;", NULL},
     {" token , model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_stage1,"
      "Unnamed: 12,\n" SHAPE ",lost,\n", 1, "", NULL},
     /* A class in an untuned table is taken when it is there. */
-    {"gfx,cu_num," SHAPE_NAMES "\n,," SHAPE "\n,304," SHAPE "\ngfx942,80," SHAPE "\n", 3, "W3 missing gfx;", NULL},
-    {"gfx,cu_num," SHAPE_NAMES "\ngfx942,," SHAPE "\n", 0, "E2 missing cu_num;", NULL},
+    {KEY_COLUMNS "\n,," SHAPE "\n,304," SHAPE "\ngfx942,80," SHAPE "\n", 3, "W3 missing gfx;", NULL},
+    {KEY_COLUMNS "\ngfx942,," SHAPE "\n", 0, "E2 missing cu_num;", NULL},
 };
 /* clang-format on */
 
@@ -260,9 +256,9 @@ static const struct {
     {"\n\n", "the table is empty"},
     {"token,model_dim\n1,2\n", "no column 'inter_dim'"},
     {SHAPE "\n", "no column 'token'"},                          /* rows without a header */
-    {SHAPE_NAMES ",us\n" SHAPE ",1.0\n", "no column 'cu_num'"},
-    {"cu_num," SHAPE_NAMES ",us\n", "no column 'block_m'"},
-    {"token," SHAPE_NAMES "\n", "names the column 'token' twice"},
+    {SHAPE_COLUMNS ",us\n" SHAPE ",1.0\n", "no column 'cu_num'"},
+    {"cu_num," SHAPE_COLUMNS ",us\n", "no column 'block_m'"},
+    {"token," SHAPE_COLUMNS "\n", "names the column 'token' twice"},
     {"\"token\n", "the header in line 1 cannot be read"},
 };
 /* clang-format on */
@@ -280,7 +276,7 @@ END_TEST
 
 /* The header variants that ROCm/aiter ships: each gives the same row, but for what it does not say. */
 /* clang-format off */
-#define HEAD(gfx, tail) gfx "cu_num," SHAPE_NAMES ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us," tail
+#define HEAD(gfx, tail) gfx "cu_num," SHAPE_COLUMNS ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us," tail
 #define ROW(gfx, tail) gfx "256," SHAPE ",16,3,1.5,k1,0.9%,2.25,k2,1.4%,3.75," tail
 static const struct {
     const char *text;
@@ -350,7 +346,7 @@ START_TEST(test_problem_ceiling)
 {
     struct mf_buf text;
     mf_buf_init(&text, 1 << 20);
-    mf_buf_adds(&text, SHAPE_NAMES "\n");
+    mf_buf_adds(&text, SHAPE_COLUMNS "\n");
     for (int i = 0; i < MF_TABLE_PROBLEMS_MAX + 50; i++)
         mf_buf_addf(&text, "row %d\n", i);
     ck_assert_int_eq(mf_buf_error(&text), 0);
@@ -369,7 +365,7 @@ START_TEST(test_reason_is_plain)
 {
     struct mf_buf text;
     mf_buf_init(&text, 1 << 20);
-    mf_buf_adds(&text, SHAPE_NAMES "\n\xff\xfe");
+    mf_buf_adds(&text, SHAPE_COLUMNS "\n\xff\xfe");
     for (int i = 0; i < 30000; i++)
         mf_buf_adds(&text, "x");
     mf_buf_adds(

@@ -1,5 +1,6 @@
 #include "mf_check.h"
 #include "shipped.h"
+#include "table_columns.h"
 
 #include "common/csv.h"
 #include "common/table.h"
@@ -236,12 +237,6 @@ END_TEST
 #define SHAPE                                                                                             \
     "1,6144,2048,257,9,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2," \
     "QuantType.per_1x32,1,0"
-#define NAMES_12                                                                                \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1"
-#define NAMES_28           \
-    "gfx,cu_num," NAMES_12 \
-    ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,tflops,bw"
 
 static struct mf_table_row example_row(void)
 {
@@ -305,7 +300,7 @@ START_TEST(test_new_row)
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
     ck_assert_int_eq(mf_table_new("new.csv", true, &t), 0);
     char *empty = print(t, MF_TABLE_ALL);
-    ck_assert_str_eq(empty, NAMES_28 "\n");
+    ck_assert_str_eq(empty, TUNED_COLUMNS "\n");
     free(empty);
     struct mf_table_row row = example_row();
     ck_assert_int_eq(mf_table_add(t, &row), 0);
@@ -317,7 +312,7 @@ START_TEST(test_new_row)
     row.own[MF_OWN_PROVENANCE] = "moefarm:race";
     ck_assert_int_eq(mf_table_add(t, &row), 0);
     char *text = print(t, MF_TABLE_ALL);
-    ck_assert_str_eq(text, NAMES_28
+    ck_assert_str_eq(text, TUNED_COLUMNS
                      ",pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance\n"
                      "gfx950,256," SHAPE
                      ",32,0,23.1763,k1,0.9%,16.8433,k2,1.4%,40.0196,0,0,0,16.98,242417.31,,,,,,,,,,\n"
@@ -325,11 +320,11 @@ START_TEST(test_new_row)
                      "a+b,,,,,,,,,moefarm:race\n");
     free(text);
     text = print(t, MF_TABLE_AITER);
-    ck_assert_str_eq(text, NAMES_28 "\n"
-                                    "gfx950,256," SHAPE
-                                    ",32,0,23.1763,k1,0.9%,16.8433,k2,1.4%,40.0196,0,0,0,16.98,242417.31\n"
-                                    "gfx950,128," SHAPE
-                                    ",32,0,23.1763,k1,0.9%,16.8433,,1.4%,40.0196,1,1,1,16.98,242417.31\n");
+    ck_assert_str_eq(
+        text, TUNED_COLUMNS
+        "\n"
+        "gfx950,256," SHAPE ",32,0,23.1763,k1,0.9%,16.8433,k2,1.4%,40.0196,0,0,0,16.98,242417.31\n"
+        "gfx950,128," SHAPE ",32,0,23.1763,k1,0.9%,16.8433,,1.4%,40.0196,1,1,1,16.98,242417.31\n");
     free(text);
 }
 END_TEST
@@ -342,40 +337,40 @@ static const struct rewrite {
     const char *text, *all, *aiter;     /* NULL: refused with -EBADMSG or -EINVAL */
 } rewrites[] = {
     /* Unknown columns stay at the end, wherever they stood. */
-    {"note,gfx,cu_num," NAMES_12 ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"
+    {"note,gfx,cu_num," SHAPE_COLUMNS ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"
      "tflops,bw,who\nn1,gfx950,256," SHAPE TAIL ",w1\n",
-     NAMES_28 ",note,who\ngfx950,256," SHAPE TAIL ",n1,w1\n",
-     NAMES_28 "\ngfx950,256," SHAPE TAIL "\n"},
+     TUNED_COLUMNS ",note,who\ngfx950,256," SHAPE TAIL ",n1,w1\n",
+     TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n"},
     /* A row with a tag stays, for aiter it is left out. */
-    {NAMES_28 ",_tag\ngfx950,256," SHAPE TAIL ",fallback\n",
-     NAMES_28 ",_tag\ngfx950,256," SHAPE TAIL ",fallback\n",
-     NAMES_28 "\n"},
+    {TUNED_COLUMNS ",_tag\ngfx950,256," SHAPE TAIL ",fallback\n",
+     TUNED_COLUMNS ",_tag\ngfx950,256," SHAPE TAIL ",fallback\n",
+     TUNED_COLUMNS "\n"},
     /* A row of an activation that we do not know stays where it is, with what its header leaves out filled in. */
-    {"cu_num," NAMES_12 ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,tflops,bw,_tag\n"
+    {"cu_num," SHAPE_COLUMNS ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,tflops,bw,_tag\n"
      "256,1,2,3,4,1,ActivationType.New,torch.bfloat16,a,b,c,1,0,32,0,1,k1,0%,1,k2,0%,2,0,6.31,2.64,\n"
      "256," SHAPE ",32,0,1,k1,0.0%,1,k2,0.0%,2,0,6.31,2.64,\n"
      "80,oops\n",
-     NAMES_28 ",_tag\n"
+     TUNED_COLUMNS ",_tag\n"
      "gfx950,256,1,2,3,4,1,ActivationType.New,torch.bfloat16,a,b,c,1,0,32,0,1,k1,0%,1,k2,0%,2,0,0,0,6.31,2.64,\n"
      "gfx950,256," SHAPE TAIL ",\n"
      "gfx942,80,oops,,,,,,,,,,,,,,,,,,,,,,0,0,,,\n",
-     NAMES_28 "\ngfx950,256," SHAPE TAIL "\n"},
+     TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n"},
     /* Spellings and the integers of pandas become canonical. */
-    {NAMES_28 "\ngfx950,256.0,1,6144,2048,257,9,Silu,dtypes.bf16,dtypes.fp4x2,torch.float4_e2m1fn_x2,QuantType.per_1x32,"
+    {TUNED_COLUMNS "\ngfx950,256.0,1,6144,2048,257,9,Silu,dtypes.bf16,dtypes.fp4x2,torch.float4_e2m1fn_x2,QuantType.per_1x32,"
      "True,False,32.0,0.0,1,k1,0.0%,1,k2,0.0%,2,False,0.0,0,6.31,2.64\n",
-     NAMES_28 "\ngfx950,256," SHAPE TAIL "\n",
-     NAMES_28 "\ngfx950,256," SHAPE TAIL "\n"},
+     TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n",
+     TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n"},
     /* An untuned table keeps the classes that it says. */
-    {NAMES_12 ",gfx,cu_num\n" SHAPE ",gfx942,304\n" SHAPE ",,\n",
-     "gfx,cu_num," NAMES_12 "\ngfx942,304," SHAPE "\n,," SHAPE "\n",
-     NAMES_12 "\n" SHAPE "\n" SHAPE "\n"},
-    {NAMES_12 "\n", NAMES_12 "\n", NAMES_12 "\n"},
+    {SHAPE_COLUMNS ",gfx,cu_num\n" SHAPE ",gfx942,304\n" SHAPE ",,\n",
+     "gfx,cu_num," SHAPE_COLUMNS "\ngfx942,304," SHAPE "\n,," SHAPE "\n",
+     SHAPE_COLUMNS "\n" SHAPE "\n" SHAPE "\n"},
+    {SHAPE_COLUMNS "\n", SHAPE_COLUMNS "\n", SHAPE_COLUMNS "\n"},
     /* Without us, kernelName1 and block_m it is an untuned table, and us1 nothing that we know. */
-    {NAMES_12 ",us1\n" SHAPE ",fast\n", NAMES_12 ",us1\n" SHAPE ",fast\n", NAMES_12 "\n" SHAPE "\n"},
+    {SHAPE_COLUMNS ",us1\n" SHAPE ",fast\n", SHAPE_COLUMNS ",us1\n" SHAPE ",fast\n", SHAPE_COLUMNS "\n" SHAPE "\n"},
     /* What cannot be written under the header is not dropped either: the file is left alone. */
-    {NAMES_28 "\ngfx950,256," SHAPE TAIL ",surplus\n", NULL, NAMES_28 "\n"},
-    {NAMES_28 "\ngfx\"950\n", NULL, NAMES_28 "\n"},
-    {NAMES_28 ",note\ngfx950,256," SHAPE TAIL ",\"a,b\"\n", NULL, NAMES_28 "\ngfx950,256," SHAPE TAIL "\n"},
+    {TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL ",surplus\n", NULL, TUNED_COLUMNS "\n"},
+    {TUNED_COLUMNS "\ngfx\"950\n", NULL, TUNED_COLUMNS "\n"},
+    {TUNED_COLUMNS ",note\ngfx950,256," SHAPE TAIL ",\"a,b\"\n", NULL, TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n"},
 };
 /* clang-format on */
 
@@ -410,14 +405,14 @@ END_TEST
 START_TEST(test_changed_number)
 {
     static const char text[] =
-        NAMES_28 "\ngfx950,256," SHAPE ",32,0,1.00,k1,0.00%,1,k2,0,2.0000,0,0,0,6.310,2.64\n";
+        TUNED_COLUMNS "\ngfx950,256," SHAPE ",32,0,1.00,k1,0.00%,1,k2,0,2.0000,0,0,0,6.310,2.64\n";
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
     char why[MF_REASON_MAX];
     ck_assert_int_eq(mf_table_read("t.csv", text, strlen(text), &t, why), 0);
     check_rewrite(t, MF_TABLE_ALL, text);
     t->rows[0].us = 3;
     check_rewrite(t, MF_TABLE_ALL,
-                  NAMES_28 "\ngfx950,256," SHAPE ",32,0,1.00,k1,0.00%,1,k2,0,3.0,0,0,0,6.310,2.64\n");
+                  TUNED_COLUMNS "\ngfx950,256," SHAPE ",32,0,1.00,k1,0.00%,1,k2,0,3.0,0,0,0,6.310,2.64\n");
 }
 END_TEST
 

@@ -16,9 +16,7 @@
 
 #define DEADLINE_MS 60000
 
-#define HEAD                                                                                    \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1\n"
+#define HEAD SHAPE_COLUMNS "\n"
 #define ROW(token) \
 #    token         \
         ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
@@ -206,13 +204,9 @@ END_TEST
 START_TEST(foreign_rows)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(2));
-    write_file(
-        in_folder("table.csv"),
-        "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,"
-        "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"
-        "tflops,bw\n"
-        "gfx942,304,2,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
-        "QuantType.No,1,0,32,0,1.0,theirs1,0.0%,1.0,theirs2,0.0%,2.0,0,0,0,1.0,1.0\n");
+    write_file(in_folder("table.csv"), TUNED_COLUMNS
+               "\ngfx942,304,2,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch."
+               "bfloat16,QuantType.No,1,0,32,0,1.0,theirs1,0.0%,1.0,theirs2,0.0%,2.0,0,0,0,1.0,1.0\n");
     struct ran r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
     assert_says(r.out, "1 are tuned already");
@@ -412,14 +406,9 @@ END_TEST
  * the rest is tuned. */
 START_TEST(compared_with_somebody_elses_row)
 {
-    static const char table[] =
-        "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,"
-        "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"
-        "tflops,"
-        "bw\n"
-        "gfx942,304,2,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
-        "QuantType.No,1,"
-        "0,32,0,3.0000,ck_one,0.0%,4.0000,ck_two,0.0%,7.0000,0,0,0,1.00,1.00\n";
+    static const char table[] = TUNED_COLUMNS
+        "\ngfx942,304,2,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
+        "QuantType.No,1,0,32,0,3.0000,ck_one,0.0%,4.0000,ck_two,0.0%,7.0000,0,0,0,1.00,1.00\n";
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     write_file(in_folder("table.csv"), table);
     struct ran r = moefarm("", TUNE("--all", "--compare", "--update_improved", NULL));

@@ -5,6 +5,7 @@
 #include "cli/tune.h"
 #include "common/text.h"
 #include "mf_check.h"
+#include "table_columns.h"
 
 /* ---- options ---- */
 
@@ -149,13 +150,8 @@ END_TEST
 
 /* ---- what is missing ---- */
 
-#define UNTUNED_HEAD                                                                            \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1\n"
-#define TUNED_HEAD                                                                                         \
-    "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"   \
-    "tflops,bw,_tag\n"
+#define UNTUNED_HEAD SHAPE_COLUMNS "\n"
+#define TUNED_HEAD   TUNED_COLUMNS ",_tag\n"
 #define BF16(token) \
 #    token ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 /* The same row as AITER's README spells it, which its own tuner never finds again */

@@ -8,14 +8,14 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "table_columns.h"
+
 #define FARM_WORKERS_MAX 8
 #define FARM_DEADLINE_MS 60000
 
 /* What is submitted: the header, and rows of small layers that simulated devices tune in a second. SMALL is computed on a CPU
  * in no time. */
-#define FARM_CSV_HEAD                                                                           \
-    "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1\n"
+#define FARM_CSV_HEAD SHAPE_COLUMNS "\n"
 #define FARM_CSV_ROW(token) \
     "" #token               \
     ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"

@@ -4,11 +4,9 @@
 #include <string.h>
 
 #include "common/text.h"
+#include "table_columns.h"
 
-#define TABLE_HEADER                                                                                       \
-    "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1," \
-    "doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"   \
-    "tflops,bw,pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance,form\n"
+#define TABLE_HEADER TUNED_COLUMNS OWN_COLUMNS ",form\n"
 
 /* Steps of tests/rows_family.c: "rows:right" and its likes. */
 #define ROWS_SO MF_BINARY_DIR "/tests/rows.so"
