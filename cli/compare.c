@@ -23,7 +23,8 @@ struct duel {
     size_t n;
 };
 
-int mf_compare_looks(const struct mf_compare_plan *plan)
+/* How often a plan looks at a row's samples at most. */
+static int looks_of(const struct mf_compare_plan *plan)
 {
     int looks = 1;
     for (int64_t rounds = plan->rounds; rounds < plan->max_rounds; rounds *= 2)
@@ -72,7 +73,7 @@ static int sample(struct duel *d)
 {
     const struct mf_compare_plan *plan = d->plan;
     const struct mf_paired_rule rule = {plan->rule.least_effect,
-                                        1 - (1 - plan->rule.confidence) / mf_compare_looks(plan)};
+                                        1 - (1 - plan->rule.confidence) / looks_of(plan)};
     uint64_t end = mf_now_ns() + (uint64_t)(plan->seconds * 1e9);
     size_t most = (size_t)MF_MAX(plan->rounds, plan->max_rounds), look = (size_t)plan->rounds;
 

@@ -12,8 +12,6 @@ struct mf_compare_plan {
     double seconds; /* of a row: no more rounds are begun beyond them */
     uint64_t seed;  /* of the order within each round */
 };
-/* How often a plan looks at a row's samples at most. */
-int mf_compare_looks(const struct mf_compare_plan *plan);
 
 /* The sides, in this order everywhere. */
 enum mf_side { MF_SIDE_OLD, MF_SIDE_NEW, MF_SIDES };

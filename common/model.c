@@ -181,7 +181,8 @@ int mf_model_find(const char *name, struct mf_model *ret)
     return -ENOENT;
 }
 
-enum mf_dtype mf_model_dtype_on(enum mf_dtype dtype, const char *gfx)
+/* An fp8 type as the device has it: AITER's dtypes.fp8 is e4m3fnuz on gfx942 and e4m3fn elsewhere. Other types stay. */
+static enum mf_dtype dtype_on(enum mf_dtype dtype, const char *gfx)
 {
     return dtype == MF_DTYPE_FP8_E4M3FN && gfx && strcmp(gfx, "gfx942") == 0 ? MF_DTYPE_FP8_E4M3FNUZ : dtype;
 }
@@ -215,8 +216,8 @@ int mf_model_layer(const struct mf_model *model, const struct mf_model_split *sp
     s.ep_experts = split->ep > 1 ? s.expert + split->fused_shared : 0;
     s.expert = s.expert / split->ep + split->fused_shared;
     s.topk += split->fused_shared;
-    s.q_dtype_a = mf_model_dtype_on(s.q_dtype_a, split->gfx);
-    s.q_dtype_w = mf_model_dtype_on(s.q_dtype_w, split->gfx);
+    s.q_dtype_a = dtype_on(s.q_dtype_a, split->gfx);
+    s.q_dtype_w = dtype_on(s.q_dtype_w, split->gfx);
     if (mf_shape_check(&s, &column, &expected) < 0) {
         mf_say(why, MF_REASON_MAX, "%s of %s: %s is expected", column, model->name, expected);
         return -EINVAL;

@@ -45,5 +45,3 @@ struct mf_model_split {
 /* The layer of the first rank. -EINVAL with the sentence in why: a division with a rest, more shared experts than the model has. */
 int mf_model_layer(const struct mf_model *model, const struct mf_model_split *split, struct mf_shape *ret,
                    char why[MF_REASON_MAX]);
-/* An fp8 type as the device has it: AITER's dtypes.fp8 is e4m3fnuz on gfx942 and e4m3fn elsewhere. Other types stay. */
-enum mf_dtype mf_model_dtype_on(enum mf_dtype dtype, const char *gfx);

@@ -144,12 +144,11 @@ static int write_text(const struct paths *p, const char *text, size_t len, char 
                                  : 0;
 }
 
-static int write_table(const struct paths *p, const struct mf_table *t, enum mf_table_columns columns,
-                       char why[MF_REASON_MAX])
+static int write_table(const struct paths *p, const struct mf_table *t, char why[MF_REASON_MAX])
 {
     _cleanup_(mf_buf_release) struct mf_buf text;
     mf_buf_init(&text, MF_TABLE_FILE_MAX);
-    int r = mf_table_write(t, columns, &text, why);
+    int r = mf_table_write(t, MF_TABLE_ALL, &text, why);
     if (r < 0)
         return r;
     return write_text(p, text.data, text.len, why);
@@ -208,7 +207,7 @@ int mf_table_file_update(const char *path, int lock_ms, mf_table_edit edit, void
     r = edit(t, data, why);
     if (r != 0)
         return r < 0 ? r : 0;
-    return write_table(&p, t, MF_TABLE_ALL, why);
+    return write_table(&p, t, why);
 }
 
 struct merge {
@@ -238,15 +237,6 @@ int mf_table_file_merge(const char *path, int lock_ms, const struct mf_table *fr
     }
     *ret = m.result;
     return 0;
-}
-
-int mf_table_file_write(const char *path, int lock_ms, const struct mf_table *t,
-                        enum mf_table_columns columns, char why[MF_REASON_MAX])
-{
-    _cleanup_(mf_closep) int lock = -1;
-    struct paths p;
-    int r = begin(path, lock_ms, &p, &lock, why);
-    return r < 0 ? r : write_table(&p, t, columns, why);
 }
 
 int mf_table_file_put(const char *path, int lock_ms, const char *text, size_t len, mf_table_may may,

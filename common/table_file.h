@@ -38,10 +38,6 @@ int mf_table_file_merge(const char *path, int lock_ms, const struct mf_table *fr
                         const struct mf_merge_options *options, struct mf_merge_result *ret,
                         char why[MF_REASON_MAX]);
 
-/* Writes the table to path, under the same lock, whatever the file held. */
-int mf_table_file_write(const char *path, int lock_ms, const struct mf_table *t,
-                        enum mf_table_columns columns, char why[MF_REASON_MAX]);
-
 /* Whether a file's bytes may be replaced; called under the lock. text NULL: there is no file. 0: they may; negative: give up
  * with that error, having set why. */
 typedef int (*mf_table_may)(const char *text, size_t len, void *data, char why[MF_REASON_MAX]);

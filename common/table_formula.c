@@ -12,7 +12,8 @@ static double element_bytes(enum mf_dtype dtype)
     return dtype == MF_DTYPE_FP4X2 ? 1.0 : mf_dtype_bits(dtype) / 8.0;
 }
 
-double mf_table_bytes(const struct mf_shape *shape)
+/* T·H·b(a) + n·H·E·b(w) + I·H·E·b(w) + T·H·b(dtype), n = 2I with use_g1u1, I without. */
+static double bytes_of(const struct mf_shape *shape)
 {
     double t = (double)shape->token, h = shape->model_dim, i = shape->inter_dim, e = shape->expert;
     double n = shape->use_g1u1 ? 2 * i : i;
@@ -32,5 +33,5 @@ void mf_table_rates(const struct mf_shape *shape, double us, double *ret_tflops,
 {
     bool timed = isfinite(us) && us > 0;
     *ret_tflops = timed ? round2(mf_layer_flops(shape) / (us * 1e6)) : 0;
-    *ret_bw = timed ? round2(mf_table_bytes(shape) / (us * 1e-6) / 1e9) : 0;
+    *ret_bw = timed ? round2(bytes_of(shape) / (us * 1e-6) / 1e9) : 0;
 }

@@ -11,7 +11,5 @@
 
 #include "common/shape.h"
 
-/* T·H·b(a) + n·H·E·b(w) + I·H·E·b(w) + T·H·b(dtype), n = 2I with use_g1u1, I without. */
-double mf_table_bytes(const struct mf_shape *shape);
 /* TFLOP/s and GB/s rounded to two decimals; 0 and 0 when us is not a positive number. */
 void mf_table_rates(const struct mf_shape *shape, double us, double *ret_tflops, double *ret_bw);

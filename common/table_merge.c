@@ -20,7 +20,8 @@ void mf_merge_result_release(struct mf_merge_result *r)
     *r = MF_MERGE_RESULT_INIT;
 }
 
-bool mf_table_row_is_ours(const struct mf_table_row *row)
+/* True when the row's provenance is moefarm's. */
+static bool is_ours(const struct mf_table_row *row)
 {
     const char *p = row->own[MF_OWN_PROVENANCE];
     return p && strncmp(p, "moefarm", 7) == 0 && (p[7] == '\0' || p[7] == ':');
@@ -61,9 +62,10 @@ static enum mf_own difference(const struct mf_table_row *a, const struct mf_tabl
     return MF_OWN_N_;
 }
 
-bool mf_table_row_comparable(const struct mf_table_row *a, const struct mf_table_row *b)
+/* True when their times can be compared: both ours, with one method, model and routing. */
+static bool are_comparable(const struct mf_table_row *a, const struct mf_table_row *b)
 {
-    return mf_table_row_is_ours(a) && mf_table_row_is_ours(b) && difference(a, b) == MF_OWN_N_;
+    return is_ours(a) && is_ours(b) && difference(a, b) == MF_OWN_N_;
 }
 
 /* ----------------------------------------------------------------------------------------- refusals */
@@ -81,9 +83,9 @@ static int check_fresh(const struct mf_table *fresh, bool theirs, char why[MF_RE
 {
     for (size_t i = 0; i < fresh->n_rows; i++) {
         const struct mf_table_row *row = &fresh->rows[i];
-        if (theirs && !mf_table_row_is_ours(row))
+        if (theirs && !is_ours(row))
             continue;
-        const char *wrong = !mf_table_row_is_ours(row)            ? "its provenance is not moefarm's"
+        const char *wrong = !is_ours(row)                         ? "its provenance is not moefarm's"
                             : mf_table_row_has_tag(row)           ? "it has a tag"
                             : !(isfinite(row->us) && row->us > 0) ? "its us is not above 0"
                                                                   : NULL;
@@ -198,9 +200,9 @@ static enum mf_merged decide_foreign(const struct mf_table_row *old, const struc
                                      bool replace, char reason[MF_REASON_MAX])
 {
     const char *then = replace ? "replaced as asked" : "not replaced; ask with replace";
-    if (!mf_table_row_is_ours(row)) {
+    if (!is_ours(row)) {
         mf_say(reason, MF_REASON_MAX, "the row in the table is moefarm's and the new one is not: %s", then);
-    } else if (!mf_table_row_is_ours(old)) {
+    } else if (!is_ours(old)) {
         mf_say(reason, MF_REASON_MAX, "the row in the table is not moefarm's: %s", then);
     } else {
         enum mf_own column = difference(old, row);
@@ -220,17 +222,17 @@ static enum mf_merged decide(const struct mf_table_row *old, const struct mf_tab
         mf_say(reason, MF_REASON_MAX, "the table had no row of this key");
         return MF_MERGED_ADDED;
     }
-    if (!mf_table_row_is_ours(old) && !mf_table_row_is_ours(row))
+    if (!is_ours(old) && !is_ours(row))
         return decide_theirs(old, row, reason);
-    return mf_table_row_comparable(old, row) ? decide_ours(old, row, reason)
-                                             : decide_foreign(old, row, replace, reason);
+    return are_comparable(old, row) ? decide_ours(old, row, reason)
+                                    : decide_foreign(old, row, replace, reason);
 }
 
 static int apply(struct mf_table *table, const struct mf_table *fresh, const struct mf_table_row *row,
                  enum mf_merged what)
 {
     const struct mf_table_row *old = mf_table_find_same(table, row);
-    bool theirs = !mf_table_row_is_ours(row);
+    bool theirs = !is_ours(row);
     switch (what) {
     case MF_MERGED_ADDED:
         return theirs ? mf_table_take(table, fresh, row, NULL) : mf_table_add(table, row);

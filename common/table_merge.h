@@ -60,10 +60,6 @@ struct mf_merge_options {
 
 #define MF_PROVENANCE_RACE     "moefarm:race"
 #define MF_PROVENANCE_PROMOTED "moefarm:promoted"
-/* True when the row's provenance is moefarm's. */
-bool mf_table_row_is_ours(const struct mf_table_row *row);
-/* True when their times can be compared: both ours, with one method, model and routing. */
-bool mf_table_row_comparable(const struct mf_table_row *a, const struct mf_table_row *b);
 
 /* Merges the rows of fresh into table. options may be NULL.
  * -EEXIST: a key is twice in the table, in fresh, or across the set; why lists both places. -EINVAL: a row of

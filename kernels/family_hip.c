@@ -174,8 +174,9 @@ static bool layer_known(const struct mf_device_info *device, const struct mf_sha
     return !ret->rule;
 }
 
-bool mf_hip_shape_known(const struct mf_device_info *device, const struct mf_shape *s,
-                        enum mf_hip_format *ret_format, struct mf_refusal *ret)
+/* Whether the GPU kernels know the shape, and the device. ret_format may be NULL. */
+static bool is_shape_known(const struct mf_device_info *device, const struct mf_shape *s,
+                           enum mf_hip_format *ret_format, struct mf_refusal *ret)
 {
     enum mf_hip_format format;
     if (!layer_known(device, s, ret) || !format_known(device, s, &format, ret) || !gate_up_known(s, ret))
@@ -203,7 +204,7 @@ bool mf_hip_family_takes(const char *family, const struct mf_device_info *device
 {
     struct mf_codecs c;
     const char *why;
-    if (!mf_hip_shape_known(device, s, ret_format, ret))
+    if (!is_shape_known(device, s, ret_format, ret))
         return false;
     if (strcmp(family, mf_cpu_family_of(s)) == 0 || mf_codecs_of_shape(s, &c, &why) < 0)
         return true;

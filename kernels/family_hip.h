@@ -43,11 +43,8 @@ struct mf_hip_machine {
 /* NULL: no kernel is written for the device. */
 const struct mf_hip_machine *mf_hip_machine_of(const struct mf_device_info *device);
 
-/* Whether the GPU kernels know the shape, and the device. ret_format may be NULL. */
-bool mf_hip_shape_known(const struct mf_device_info *device, const struct mf_shape *shape,
-                        enum mf_hip_format *ret_format, struct mf_refusal *ret);
-
-/* The same of one family of two stages: tile has 16- and 8-bit weights, mx microscaled ones, wint4 int4. */
+/* Whether the GPU kernels of one family of two stages know the shape, and the device: tile has 16- and 8-bit weights, mx
+ * microscaled ones, wint4 int4. ret_format may be NULL. */
 bool mf_hip_family_takes(const char *family, const struct mf_device_info *device,
                          const struct mf_shape *shape, enum mf_hip_format *ret_format,
                          struct mf_refusal *ret);

@@ -203,7 +203,8 @@ bool mf_move_skips(const struct mf_kernel *k)
     return k->shape.ep_experts > 0 && (k->kind == MF_MOVE_COMBINE || k->kind == MF_MOVE_COMBINE_WEIGHTED);
 }
 
-bool mf_move_maps(const struct mf_kernel *k)
+/* Does the kind go by the inverse map? */
+static bool goes_by_map(const struct mf_kernel *k)
 {
     return mf_move_skips(k) || k->kind == MF_MOVE_QUANT1_GATHER || k->kind == MF_MOVE_SORT_GATHER ||
            (k->kind == MF_MOVE_GATHER && k->way == MF_MOVE_ONCE);
@@ -218,7 +219,7 @@ static struct mf_kernel configure(struct mf_kernel k)
         k.sort = k.threads > 1 ? MF_SORT_STABLE : MF_SORT_SERIAL;
     if (kinds[k.kind].sorts || k.kind == MF_MOVE_SORT_GATHER)
         k.sort_bytes = mf_blocks_workspace(k.sort, (int64_t)routes, s->expert, k.threads);
-    if (mf_move_maps(&k))
+    if (goes_by_map(&k))
         k.map_bytes = whole_lines(routes * sizeof(int32_t));
     if (kinds[k.kind].decodes)
         k.map_bytes = whole_lines(((size_t)s->expert + 1) * sizeof(int32_t));

@@ -50,6 +50,4 @@ struct mf_kernel {
 bool mf_move_skips(const struct mf_kernel *k);
 /* The weights that a kind decodes, in the order of what it gives; -> how many. */
 int mf_move_decodes(enum mf_move_kind kind, enum mf_tensor ret[2]);
-/* Does the kind go by the inverse map? */
-bool mf_move_maps(const struct mf_kernel *k);
 int mf_move_run(struct mf_kernel *k, const struct mf_launch *l);

@@ -190,18 +190,11 @@ static void find_cpus_and_watch_forks(void)
     (void)pthread_atfork(NULL, NULL, after_fork);
 }
 
-int mf_pool_cpus(int *cpus, int cap)
-{
-    (void)pthread_once(&cpus_once, find_cpus_and_watch_forks);
-    for (int i = 0; cpus && i < cap && i < pool.n_threads; i++)
-        cpus[i] = pool.cpus[i];
-    return pool.n_threads;
-}
-
 int mf_pool_threads(void)
 {
     if (!atomic_load_explicit(&pool_started, memory_order_acquire)) {
-        (void)mf_pool_cpus(NULL, 0);
+        /* Once: a thread that is pinned later changes nothing */
+        (void)pthread_once(&cpus_once, find_cpus_and_watch_forks);
         (void)pthread_once(&pool_once, start_workers);
     }
     return pool.n_threads;

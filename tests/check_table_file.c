@@ -224,18 +224,6 @@ START_TEST(test_relative)
 }
 END_TEST
 
-START_TEST(test_write)
-{
-    char why[MF_REASON_MAX];
-    _cleanup_(mf_table_freep) struct mf_table *fresh = table_of(1, 2, 10);
-    put("what was there does not matter");
-    ck_assert_int_eq(mf_table_file_write(path, -1, fresh, MF_TABLE_AITER, why), 0);
-    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
-    ck_assert_uint_eq(t->n_rows, 2);
-    ck_assert_ptr_null(t->rows[0].own[MF_OWN_PROVENANCE]);
-}
-END_TEST
-
 /* Files and paths that cannot be used: an error with a reason, and what is there stays. */
 static const struct {
     const char *text; /* NULL: the path is made unusable instead */
@@ -534,7 +522,6 @@ int main(void)
     tcase_add_test(tcase, test_mode_is_kept);
     tcase_add_test(tcase, test_link);
     tcase_add_test(tcase, test_relative);
-    tcase_add_test(tcase, test_write);
     tcase_add_loop_test(tcase, test_unusable, 0, MF_ARRAY_LEN(unusable));
     tcase_add_test(tcase, test_lock_timeout);
     tcase_add_test(tcase, test_short_write);

@@ -379,7 +379,9 @@ size_t mf_blocks_workspace(enum mf_sort sort, int64_t routes, int32_t n_bins, in
     return bytes;
 }
 
-int64_t mf_blocks_most_rows(int64_t routes, int32_t n_bins, int32_t block)
+/* Most rows that n routes over n_bins bins can need, a multiple of block: every bin that can have a route ends in a
+ * block of its own. */
+static int64_t most_rows(int64_t routes, int32_t n_bins, int32_t block)
 {
     int64_t last = MF_MIN((int64_t)n_bins, routes);
     return (routes + last * (block - 1) + block - 1) / block * block;
@@ -407,7 +409,7 @@ int64_t mf_blocks_sort(enum mf_sort sort, const struct mf_routes *r, const struc
     if (r->tokens < 0 || r->topk < 1 || r->n_experts < 1 || r->n_bins < 1 || out->block < 1 ||
         !mf_sort_takes(sort, r->tokens * r->topk, r->n_bins, threads, &why))
         return -EINVAL;
-    if (mf_blocks_most_rows(r->tokens * r->topk, r->n_bins, out->block) > INT32_MAX)
+    if (most_rows(r->tokens * r->topk, r->n_bins, out->block) > INT32_MAX)
         return -EOVERFLOW;
     threads = MF_MIN(threads, mf_pool_threads());
     carve(&j, threads, workspace);

@@ -66,9 +66,6 @@ struct mf_blocks {
 bool mf_sort_takes(enum mf_sort sort, int64_t routes, int32_t n_bins, int threads, const char **ret_why);
 /* Bytes, a multiple of 64; 64-byte aligned when handed in. */
 size_t mf_blocks_workspace(enum mf_sort sort, int64_t routes, int32_t n_bins, int threads);
-/* Most rows that n routes over n_bins bins can need, a multiple of block: every bin that can have a route ends in a
- * block of its own. */
-int64_t mf_blocks_most_rows(int64_t routes, int32_t n_bins, int32_t block);
 /* -> rows in use. -EINVAL: mf_sort_takes() says no, or a size below 1 (0 routes are fine); -EOVERFLOW: rows that
  * 31 bits do not count. Nothing is written then. */
 int64_t mf_blocks_sort(enum mf_sort sort, const struct mf_routes *routes, const struct mf_blocks *out,
