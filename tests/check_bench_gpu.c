@@ -58,6 +58,8 @@ static struct ran bench(const char *const *words)
     return run_program(script, words);
 }
 
+/* The lock of a device is one of the machine, and tests run side by side: theirs is in the folder. */
+#define OWN_LOCK              "--lock-dir", folder
 #define BENCH(...)            bench((const char *const[]){__VA_ARGS__, NULL})
 #define assert_ended(r, with) ck_assert_msg((r).code == (with), "exit code %d:\n%s", (r).code, (r).text)
 
@@ -84,7 +86,8 @@ static struct row row_of(const struct ran *r, const char *layer, int token)
 
 START_TEST(goes_on_where_it_stopped)
 {
-    struct ran r = BENCH("--device", "cpu:0", "--minutes", "0.2"); /* no more than the end takes */
+    struct ran r =
+        BENCH("--device", "cpu:0", "--minutes", "0.2", "--", OWN_LOCK); /* no more than the end takes */
 
     assert_ended(r, 75);
     assert_says(r, "h256-i64-e8-k2: batch 1: 1 shapes, 1 goals\n");
@@ -92,7 +95,7 @@ START_TEST(goes_on_where_it_stopped)
     assert_says(r, "\nlayer ");
     assert_says(r, "the time is up and goals are left");
 
-    r = BENCH("--device", "cpu:0");
+    r = BENCH("--device", "cpu:0", "--", OWN_LOCK);
     assert_ended(r, 0);
     assert_says(r, "h256-i64-e8-k2: batch 1: 1 shapes");
     assert_says(r, "h256-i128-e8-k2: batch 2: 1 shapes");
@@ -103,7 +106,7 @@ START_TEST(goes_on_where_it_stopped)
     ck_assert(strstr(first.line, "tile:") || strstr(first.line, "one:") || strstr(first.line, "lib:"));
     assert_says(r, " of its time timing and verifying (timing ");
 
-    r = BENCH("--device", "cpu:0", "--shape", "h256-i128-e8-k2");
+    r = BENCH("--device", "cpu:0", "--shape", "h256-i128-e8-k2", "--", OWN_LOCK);
     assert_ended(r, 0);
     ck_assert_ptr_null(strstr(r.text, "h256-i64"));
     ck_assert_double_eq(row_of(&r, "H256 I128 E8 k2", 2).us, second.us);
@@ -112,7 +115,7 @@ END_TEST
 
 /* clang-format off */
 static const struct {
-    const char *words[5];
+    const char *words[8]; /* up to NULL */
     const char *says;
 } wrong[] = {
     {{"--shape", "mixtral"}, "no shape of "},
@@ -122,7 +125,7 @@ static const struct {
     {{"--shape"}, "--shape needs a value"},
     {{"--shapes", "/nonexistent.csv"}, "cannot read /nonexistent.csv"},
     {{"--device", "hip:nvidia:9"}, "the worker has ended"},
-    {{"--device", "cpu:0", "--", "--families", "nobody"}, NULL}, /* reaches the worker: no family, no goal */
+    {{"--device", "cpu:0", "--", "--families", "nobody", OWN_LOCK}, NULL}, /* reaches the worker: no family, no goal */
 };
 /* clang-format on */
 
