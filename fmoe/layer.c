@@ -18,6 +18,7 @@ static int set_number(struct mf_shape *s, const char *column, int64_t value, str
                : fmoe_fail(error, -EINVAL, "%s is %s: expected %s",
                            strcmp(column, "expert") == 0 ? "experts" : column, text, why);
 }
+
 static int set_text(struct mf_shape *s, const char *column, const char *text, struct fmoe_error *error)
 {
     const char *why = "";

@@ -23,7 +23,6 @@ struct plans *fmoe_plans_free(struct plans *p)
 }
 MF_DEFINE_CLEANUP(struct plans *, fmoe_plans_free);
 
-/* Calls of that bucket have at most so many tokens: its own count, but beyond 32768, where the next bucket is far. */
 static struct mf_shape shape_of(const struct fmoe_layer *l, int index)
 {
     struct mf_shape s = l->shape;
@@ -31,6 +30,8 @@ static struct mf_shape shape_of(const struct fmoe_layer *l, int index)
     s.token = fmoe_bucket_at(index);
     return s;
 }
+
+/* Calls of that bucket have at most so many tokens: its own count, but beyond 32768, where the next bucket is far. */
 static int64_t most_tokens(const struct fmoe_layer *l, int index)
 {
     int64_t bucket = fmoe_bucket_at(index);

@@ -74,8 +74,8 @@ static inline int64_t fmoe_bucket_at(int index)
     return index == FMOE_BUCKETS - 1 ? 131072 : INT64_C(1) << index;
 }
 
-/* Plans of the layer from the table. Where weight[i] of it is NULL, the table decides: it is set then. -EXDEV, -EINVAL, -ENOTSUP as
- * fmoe_layer_open. *ret_workspace: what they need. */
+/* Plans of the layer from the table. Where layout_given[i] is false, the table decides l->weight[i], and it is true then. -EXDEV,
+ * -EINVAL, -ENOTSUP as fmoe_layer_open. *ret_workspace: what they need. */
 int fmoe_plans_make(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_layer *l, bool layout_given[2],
                     struct fmoe_error *error, struct plans **ret, size_t *ret_workspace);
 /* And those behind it in its list. */
