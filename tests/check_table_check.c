@@ -5,6 +5,7 @@
 #include "mf_check.h"
 #include "shipped.h"
 #include "table_columns.h"
+#include "table_text.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -181,14 +182,6 @@ static const struct planted {
      "a2 conflict ;a4 conflict ;a5 duplicate ;a6 conflict ;", NULL},
 };
 /* clang-format on */
-
-static struct mf_table *read_text(const char *name, const char *text)
-{
-    struct mf_table *t = NULL;
-    char why[MF_REASON_MAX];
-    ck_assert_msg(mf_table_read(name, text, strlen(text), &t, why) == 0, "%s", why);
-    return t;
-}
 
 static const char *say(struct mf_table *const *tables, size_t n, struct mf_buf *out)
 {

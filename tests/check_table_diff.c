@@ -3,6 +3,7 @@
 #include "mf_check.h"
 #include "shipped.h"
 #include "table_columns.h"
+#include "table_text.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -57,14 +58,6 @@ static const struct {
      "added 2 0:2;"},
 };
 /* clang-format on */
-
-static struct mf_table *read_text(const char *name, const char *text)
-{
-    struct mf_table *t = NULL;
-    char why[MF_REASON_MAX];
-    ck_assert_msg(mf_table_read(name, text, strlen(text), &t, why) == 0, "%s", why);
-    return t;
-}
 
 static int say_cell(void *data, const char *column, const char *before, const char *after)
 {

@@ -3,6 +3,7 @@
 #include "mf_check.h"
 #include "shipped.h"
 #include "table_columns.h"
+#include "table_text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -62,17 +63,9 @@ static void note(void *data, int64_t line, enum mf_problem_code code, const char
     snprintf(t->last, sizeof(t->last), "%s", what);
 }
 
-static struct mf_table *read_text(const char *text)
-{
-    struct mf_table *t = NULL;
-    char why[MF_REASON_MAX];
-    ck_assert_msg(mf_table_read("t.csv", text, strlen(text), &t, why) == 0, "%s", why);
-    return t;
-}
-
 START_TEST(test_case)
 {
-    _cleanup_(mf_table_freep) struct mf_table *t = read_text(cases[_i].before);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_text("t.csv", cases[_i].before);
     struct told told = {0};
     struct mf_buf written;
     char why[MF_REASON_MAX];
@@ -88,7 +81,7 @@ START_TEST(test_case)
         ck_assert_int_eq(mf_table_write(t, MF_TABLE_ALL, &written, why), 0);
         ck_assert_str_eq(written.data, cases[_i].after);
         /* what was repaired has nothing to repair, and every row is found */
-        _cleanup_(mf_table_freep) struct mf_table *again = read_text(written.data);
+        _cleanup_(mf_table_freep) struct mf_table *again = read_text("t.csv", written.data);
         ck_assert_int_eq(mf_table_fix(again, note, &told, &n), 0);
         ck_assert_uint_eq(n, 0);
         for (size_t i = 0; i < t->n_rows; i++)
@@ -131,7 +124,7 @@ START_TEST(test_many)
                         "QuantType.No,1,0" RESULT_F("%zu.5") ",\n",
                         i, i),
             0);
-    _cleanup_(mf_table_freep) struct mf_table *t = read_text(text.data);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_text("t.csv", text.data);
     ck_assert_int_eq(mf_table_fix(t, note, &told, &n), 0);
     ck_assert_uint_eq(n, n_rows);
     ck_assert_uint_eq(t->n_rows, n_rows);

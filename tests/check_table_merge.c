@@ -3,6 +3,7 @@
 #include "mf_check.h"
 #include "shipped.h"
 #include "table_columns.h"
+#include "table_text.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -14,14 +15,6 @@
     "gfx942,304," #token \
     ",7168,256,257,9,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 #define RESULT(us) ",32,0,1,k1,0.0%,1,k2,0.0%," us ",0,0,0,1.0,2.0"
-
-static struct mf_table *read_text(const char *name, const char *text)
-{
-    struct mf_table *t = NULL;
-    char why[MF_REASON_MAX];
-    ck_assert_msg(mf_table_read(name, text, strlen(text), &t, why) == 0, "%s", why);
-    return t;
-}
 
 static char *print(const struct mf_table *t)
 {

@@ -6,6 +6,7 @@
 #include "common/text.h"
 #include "mf_check.h"
 #include "table_columns.h"
+#include "table_text.h"
 
 /* ---- options ---- */
 
@@ -159,14 +160,6 @@ END_TEST
 #    token ",2048,768,128,8,ActivationType.Silu,dtypes.bf16,dtypes.bf16,dtypes.bf16,QuantType.No,True,False"
 #define RESULT ",32,0,3.0,k1,0.0%,4.0,k2,0.0%,7.0,0,0,0,1.0,1.0,"
 
-static struct mf_table *read_text(const char *text)
-{
-    struct mf_table *t;
-    char why[MF_REASON_MAX];
-    ck_assert_msg(mf_table_read("t", text, strlen(text), &t, why) == 0, "%s", why);
-    return t;
-}
-
 /* clang-format off */
 static const struct {
     const char *untuned, *tuned, *other;
@@ -200,14 +193,14 @@ static const struct {
 
 START_TEST(list_has_what_is_missing)
 {
-    struct mf_table *untuned = read_text(list_cases[_i].untuned);
-    struct mf_table *tuned[2] = {read_text(list_cases[_i].tuned)};
+    struct mf_table *untuned = read_text("t", list_cases[_i].untuned);
+    struct mf_table *tuned[2] = {read_text("t", list_cases[_i].tuned)};
     struct mf_device_class class;
     struct mf_tune_list l;
     size_t n_tuned = 1, n = 0;
 
     if (list_cases[_i].other)
-        tuned[n_tuned++] = read_text(list_cases[_i].other);
+        tuned[n_tuned++] = read_text("t", list_cases[_i].other);
     ck_assert_int_eq(mf_device_class_parse("gfx942/304", &class), 0);
     ck_assert_int_eq(mf_tune_list_make(untuned, (const struct mf_table *const *)tuned, n_tuned, &class,
                                        &list_cases[_i].choice, &l),
@@ -241,8 +234,8 @@ END_TEST
 START_TEST(baseline_has_what_the_shapes_find)
 {
     struct mf_table *t =
-        read_text(TUNED_HEAD "gfx942,304," BF16(8) RESULT "\n"
-                                                          "gfx942,304," BF16(4) RESULT
+        read_text("t", TUNED_HEAD "gfx942,304," BF16(8) RESULT "\n"
+                                                               "gfx942,304," BF16(4) RESULT
                   "\n"
                   "gfx942,80," BF16(1) RESULT "\n"
                                               "gfx942,304," BF16(1) RESULT "flydsl_fallback\n"
@@ -262,7 +255,7 @@ START_TEST(baseline_has_what_the_shapes_find)
     }
     mf_buf_init(&text, 1u << 16);
     ck_assert_int_eq(mf_tune_baseline(t, &class, shapes, MF_ARRAY_LEN(tokens), &text), 0);
-    struct mf_table *found = read_text(text.data);
+    struct mf_table *found = read_text("t", text.data);
     ck_assert(found->tuned);
     ck_assert_uint_eq(found->n_errors, 0);
     ck_assert_uint_eq(found->n_rows, MF_ARRAY_LEN(lines));
@@ -276,7 +269,7 @@ START_TEST(baseline_has_what_the_shapes_find)
     /* Nothing is known: a table without a row says so */
     mf_buf_clear(&text);
     ck_assert_int_eq(mf_tune_baseline(t, &class, shapes, 1, &text), 0);
-    found = read_text(text.data);
+    found = read_text("t", text.data);
     ck_assert(found->tuned);
     ck_assert_uint_eq(found->n_rows, 0);
     mf_table_free(found);
@@ -298,7 +291,7 @@ START_TEST(foreign_rows_are_told)
         mf_say(row, sizeof(row), "gfx942,304,%d%s%s\n", i, of_one + 1, RESULT);
         (void)mf_buf_adds(&text, row);
     }
-    struct mf_table *t = read_text(text.data);
+    struct mf_table *t = read_text("t", text.data);
     struct mf_tune_list lists[2] = {{.n = 0}, {.shapes = calloc(26, sizeof(struct mf_shape)), .n = 26}};
     ck_assert_int_eq(mf_device_class_parse("gfx942/80", &lists[0].class), 0);
     ck_assert_int_eq(mf_device_class_parse("gfx942/304", &lists[1].class), 0);
