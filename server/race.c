@@ -42,7 +42,7 @@ static bool is_represented(const struct places *p, const struct mf_ranked *r,
 }
 
 /* Who gets a place, what must not be left out first: the passes are gone through until no place is left. */
-enum pass { ONE_KERNEL, STRUCTURES, BLOCKS, CHEAPEST, CLOSE, N_PASSES };
+enum pass { FIRST, ONE_KERNEL, STRUCTURES, BLOCKS, CHEAPEST, CLOSE, N_PASSES };
 
 /* best: the first by forecast, which r follows at `behind` places. */
 static bool gets_place(enum pass pass, const struct places *p, const struct mf_ranked *best, size_t behind,
@@ -50,6 +50,8 @@ static bool gets_place(enum pass pass, const struct places *p, const struct mf_r
 {
     const struct mf_ranked *r = best + behind;
     switch (pass) {
+    case FIRST:
+        return behind == 0;
     case ONE_KERNEL:
         return mf_path_in_one(r->path->structure) && !is_represented(p, r, same_structure);
     case STRUCTURES:
@@ -83,6 +85,17 @@ size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t n_
         }
     }
     return places.n;
+}
+
+/* Calls of each racer at least: two that are checked, two rounds. */
+#define CALLS_LEAST 4
+/* A race may exceed its budget so far before places are cut. */
+#define OVER_BUDGET 4.0
+
+size_t mf_race_places(double best_us, double budget_s, int topk)
+{
+    double n = OVER_BUDGET * budget_s / (CALLS_LEAST * best_us * 1e-6);
+    return (size_t)fmin(fmax(n, MF_MAX(MF_FINALISTS_LEAST, topk)), MF_FINALISTS_MAX);
 }
 
 /* Seconds of a group in a schedule when the dearest go first. */

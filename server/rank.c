@@ -325,12 +325,14 @@ int mf_rank_race(struct mf_farm *f, struct mf_goal *g, const char *const *layout
     static const char *const any[] = {NULL};
     struct field field = {.n = 0};
     size_t n_fields = MF_MAX(n, (size_t)1);
+    size_t places =
+        mf_race_places(mf_forecast_best_us(g->forecast), f->options.race_s, g->batch->options.topk);
     int r = 0;
     _cleanup_(mf_freep) struct mf_ranked *ranked = calloc(g->forecast->n_paths + 1, sizeof(*ranked));
     if (!ranked)
         return -ENOMEM;
     for (size_t k = 0; r == 0 && k < n_fields; k++)
-        r = add_layout(f, g, n ? layouts[k] : any[k], MF_FINALISTS_MAX / n_fields, ranked, &field);
+        r = add_layout(f, g, n ? layouts[k] : any[k], places / n_fields, ranked, &field);
     if (r == 0 && field.n == 0) {
         char reason[MF_REASON_MAX];
         mf_say(reason, sizeof(reason),

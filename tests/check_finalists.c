@@ -72,6 +72,34 @@ static uint64_t structure_of(unsigned gemm1, unsigned gemm2, unsigned kind)
            (uint64_t)kind << (4 * MF_OP_COMBINE);
 }
 
+/* One kernel for both GEMMs in more structures than there are places: the first by forecast still has one. */
+START_TEST(first_of_all)
+{
+    make(20, 1, 0);
+    for (size_t i = 0; i < 20; i++)
+        paths[i].structure = i == 0 ? structure_of(2, 7, 1) : structure_of(2, 2, (unsigned)i % 16);
+    ck_assert_uint_eq(mf_race_finalists(ranked, 20, 1, 4), 4);
+    ck_assert_ptr_eq(ranked[0].path, &paths[0]);
+    ck_assert(ranked[0].finalist);
+}
+END_TEST
+
+static const struct {
+    double best_us, budget_s;
+    int topk;
+    size_t places;
+} rooms[] = {
+    {100, 1, 4, MF_FINALISTS_MAX},      {20e3, 0.6, 4, 30},  {40e3, 0.6, 4, 15},
+    {60e3, 0.6, 4, MF_FINALISTS_LEAST}, {60e3, 0.6, 20, 20}, {60e3, 0, 99, MF_FINALISTS_MAX},
+};
+
+START_TEST(places)
+{
+    ck_assert_uint_eq(mf_race_places(rooms[_i].best_us, rooms[_i].budget_s, rooms[_i].topk),
+                      rooms[_i].places);
+}
+END_TEST
+
 /* Two stages fill the race by their forecasts, in one way each: more structures than there are places, more of the K cheapest,
  * forecasts whose spread takes in all of them. One kernel for both GEMMs is far behind by forecast, in two structures:
  * the best of each has to race. */
@@ -202,6 +230,8 @@ int main(void)
     Suite *suite = suite_create("finalists");
     TCase *c = tcase_create("finalists");
     tcase_add_loop_test(c, finalists, 0, (int)MF_ARRAY_LEN(finals));
+    tcase_add_loop_test(c, places, 0, (int)MF_ARRAY_LEN(rooms));
+    tcase_add_test(c, first_of_all);
     tcase_add_test(c, fewer_places);
     tcase_add_loop_test(c, one_kernel_races, 0, (int)MF_ARRAY_LEN(crowds));
     tcase_add_loop_test(c, schedules, 0, (int)MF_ARRAY_LEN(budgets));
