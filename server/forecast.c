@@ -1,6 +1,6 @@
 #include "server/forecast.h"
 
-#include "common/cleanup.h"
+#include "common/array.h"
 
 #include <errno.h>
 #include <math.h>
@@ -48,47 +48,32 @@ static bool same_layout(const struct mf_path *a, const struct mf_path *b)
     return strcmp(a->w1, b->w1) == 0 && strcmp(a->w2, b->w2) == 0;
 }
 
-/* Room for twice as many; first_of has as much. */
-static int grow(struct mf_forecast *fc, size_t **first_of, size_t *cap)
-{
-    size_t more = *cap ? *cap * 2 : 16;
-    struct mf_forecast_layout *layouts = reallocarray(fc->layouts, more, sizeof(*layouts));
-    if (!layouts)
-        return -ENOMEM;
-    fc->layouts = layouts;
-    size_t *of = reallocarray(*first_of, more, sizeof(*of));
-    if (!of)
-        return -ENOMEM;
-    *first_of = of;
-    *cap = more;
-    return 0;
-}
-
 int mf_forecast_sum_up(struct mf_forecast *fc)
 {
-    _cleanup_(mf_freep) size_t *first_of = NULL; /* paths: the first of each layout */
     size_t cap = 0;
+    free(fc->layouts);
+    fc->layouts = NULL;
     fc->n_layouts = 0;
     for (size_t i = 0; i < fc->n_paths; i++) {
         double spread = fc->log_spread[i] > 0 ? fc->log_spread[i] : MF_FORECAST_LOG_SPREAD;
         double us = fc->corrected_us[i];
         size_t k = 0;
-        while (k < fc->n_layouts && !same_layout(&fc->paths[first_of[k]], &fc->paths[i]))
+        while (k < fc->n_layouts && !same_layout(&fc->paths[fc->layouts[k].first_path], &fc->paths[i]))
             k++;
         if (k == fc->n_layouts) {
-            int r = k == cap ? grow(fc, &first_of, &cap) : 0;
+            int r = mf_array_grow(&fc->layouts, k, &cap, sizeof(*fc->layouts));
             if (r < 0)
                 return r;
-            first_of[k] = i;
-            fc->layouts[k] =
-                (struct mf_forecast_layout){.us = INFINITY, .least_us = INFINITY, .most_us = INFINITY};
+            fc->layouts[k] = (struct mf_forecast_layout){
+                .first_path = i, .us = INFINITY, .least_us = INFINITY, .most_us = INFINITY};
             mf_path_layout(&fc->paths[i], fc->layouts[k].text);
             fc->n_layouts++;
         }
+        struct mf_forecast_layout *layout = &fc->layouts[k];
         fc->layout_of[i] = k;
-        fc->layouts[k].us = fmin(fc->layouts[k].us, us);
-        fc->layouts[k].least_us = fmin(fc->layouts[k].least_us, us * exp(-spread));
-        fc->layouts[k].most_us = fmin(fc->layouts[k].most_us, us * exp(spread));
+        layout->us = fmin(layout->us, us);
+        layout->least_us = fmin(layout->least_us, us * exp(-spread));
+        layout->most_us = fmin(layout->most_us, us * exp(spread));
     }
     return 0;
 }

@@ -12,6 +12,7 @@
 
 struct mf_forecast_layout {
     char text[MF_PATH_LAYOUT_MAX];
+    size_t first_path;        /* that is in it */
     double us;                /* of its paths, the least */
     double least_us, most_us; /* what that may be, by what is known of the errors */
 };

@@ -2,6 +2,7 @@
  * and their race. */
 #include "server/farm_private.h"
 
+#include "common/array.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "common/text.h"
@@ -20,39 +21,18 @@
 
 /* ---- a goal's pipelines ---- */
 
+/* A step that passed every gate. */
+struct right {
+    struct mf_step step;
+    double us;
+    int64_t id;
+};
+
 struct measured {
-    struct mf_path_step *timed;
-    struct mf_step *steps;
-    int64_t *ids;
+    struct right *right;
     size_t n, cap;
     int counts[MF_STATUS_N_];
 };
-
-static void measured_release(struct measured *m)
-{
-    free(m->timed);
-    free(m->steps);
-    free(m->ids);
-}
-
-static int measured_grow(struct measured *m)
-{
-    size_t cap = m->cap ? m->cap * 2 : 256;
-    struct mf_path_step *timed = reallocarray(m->timed, cap, sizeof(*timed));
-    if (!timed)
-        return -ENOMEM;
-    m->timed = timed;
-    struct mf_step *steps = reallocarray(m->steps, cap, sizeof(*steps));
-    if (!steps)
-        return -ENOMEM;
-    m->steps = steps;
-    int64_t *ids = reallocarray(m->ids, cap, sizeof(*ids));
-    if (!ids)
-        return -ENOMEM;
-    m->ids = ids;
-    m->cap = cap;
-    return 0;
-}
 
 /* Only what is right by every gate can be in a pipeline. */
 static int take_measured(void *context, const struct mf_measured_row *row)
@@ -62,17 +42,19 @@ static int take_measured(void *context, const struct mf_measured_row *row)
     m->counts[row->status]++;
     if (row->status != MF_STATUS_OK || row->verified != 2 || !(row->us > 0))
         return 0;
-    int r = m->n == m->cap ? measured_grow(m) : 0;
+    int r = mf_array_grow(&m->right, m->n, &m->cap, sizeof(*m->right));
     if (r < 0)
         return r;
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(row->body, strlen(row->body), 1u << 16);
     if (!json)
         return -ENOMEM;
-    r = mf_step_from_json(json, &m->steps[m->n], &field);
+    struct right *right = &m->right[m->n];
+    r = mf_step_from_json(json, &right->step, &field);
     if (r < 0)
         return r;
-    m->timed[m->n].us = row->us;
-    m->ids[m->n++] = row->step;
+    right->us = row->us;
+    right->id = row->step;
+    m->n++;
     return 0;
 }
 
@@ -147,45 +129,59 @@ static int correct(struct mf_farm *f, const struct mf_goal *g, struct mf_forecas
     return 0;
 }
 
-static int keep_forecast(struct mf_farm *f, struct mf_goal *g, struct measured *m, struct mf_path *paths,
-                         size_t n)
+static int keep_forecast(struct mf_farm *f, struct mf_goal *g, const struct measured *m,
+                         struct mf_path *paths, size_t n)
 {
+    int64_t *ids = calloc(m->n, sizeof(*ids));
+    if (!ids) {
+        free(paths);
+        return -ENOMEM;
+    }
+    for (size_t i = 0; i < m->n; i++)
+        ids[i] = m->right[i].id;
     mf_goal_drop_forecast(g);
-    int r = mf_forecast_new(paths, n, MF_TAKE(m->ids), &g->forecast);
+    int r = mf_forecast_new(paths, n, ids, &g->forecast);
     if (r == 0)
         r = correct(f, g, g->forecast);
     return r < 0 ? r : mf_forecast_sum_up(g->forecast);
 }
 
-int mf_rank_goal(struct mf_farm *f, struct mf_goal *g)
+static int rank(struct mf_farm *f, struct mf_goal *g, const struct measured *m)
 {
-    struct measured m = {0};
     struct mf_path *paths = NULL;
     size_t n_paths = 0;
-    int r = mf_store_measured_each(f->store, g->id, take_measured, &m);
-    /* Only now do the steps stay where they are */
-    for (size_t i = 0; i < m.n; i++)
-        m.timed[i].step = &m.steps[i];
+    _cleanup_(mf_freep) struct mf_path_step *steps = calloc(m->n + 1, sizeof(*steps));
+    if (!steps)
+        return -ENOMEM;
+    for (size_t i = 0; i < m->n; i++)
+        steps[i] = (struct mf_path_step){&m->right[i].step, m->right[i].us};
     struct mf_path_problem p = {
         .ops = mf_layer_ops(&g->shape),
         .format = g->shape.dtype == MF_DTYPE_FP16 ? MF_FORMAT_FP16 : MF_FORMAT_BF16,
-        .steps = m.timed,
-        .n_steps = m.n,
+        .steps = steps,
+        .n_steps = m->n,
         .gap_us = launch_gap_us(f, g),
         .keep = MF_PATH_KEEP_MAX,
     };
-    if (r == 0)
-        r = mf_path_find(&p, &paths, &n_paths);
-    if (r == -E2BIG) {
-        r = mf_goal_fail(f, g, "its steps combine in too many ways to rank them");
-    } else if (r == 0 && n_paths == 0) {
+    int r = mf_path_find(&p, &paths, &n_paths);
+    if (r == -E2BIG)
+        return mf_goal_fail(f, g, "its steps combine in too many ways to rank them");
+    if (r == 0 && n_paths == 0) {
         free(paths);
-        r = fail_without(f, g, &m, &p);
-    } else if (r == 0) {
-        r = keep_forecast(f, g, &m, paths, n_paths);
-        r = r < 0 ? r : 1;
+        return fail_without(f, g, m, &p);
     }
-    measured_release(&m);
+    if (r == 0)
+        r = keep_forecast(f, g, m, paths, n_paths);
+    return r < 0 ? r : 1;
+}
+
+int mf_rank_goal(struct mf_farm *f, struct mf_goal *g)
+{
+    struct measured m = {0};
+    int r = mf_store_measured_each(f->store, g->id, take_measured, &m);
+    if (r == 0)
+        r = rank(f, g, &m);
+    free(m.right);
     return r;
 }
 

@@ -63,7 +63,7 @@ START_TEST(no_path)
 }
 END_TEST
 
-/* More layouts than are made room for at once. */
+/* More layouts than there is room for at first. */
 START_TEST(many)
 {
     enum { N = 100 };

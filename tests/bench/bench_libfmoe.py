@@ -7,7 +7,9 @@ it: what a shared machine's memory gives changes within minutes.
 
   libfmoe_over_farm.<layer>.T<n>   the call's median over the table's time, 1 is the same
   libfmoe_farm_median              median of |that - 1|, percent; 3 is the most that is asked for
-  libfmoe_call_adds                what a call takes beyond its pipeline alone, in rounds of one of each: median of the rows, percent
+  libfmoe_in_turn_median           the same against the row's pipeline timed as a race times it, in rounds of one of each: what is left
+                                   of the difference where both meet the same minute of the machine
+  libfmoe_call_adds                what a call takes beyond its pipeline alone, in those rounds: median of the rows, percent
 
   bench_libfmoe.py BUILD_FOLDER [--tokens 1,4] [--rounds N]
 """
@@ -42,14 +44,14 @@ def tune(farm, text):
 
 
 def run_table(build, farm, batch, rounds):
-    """The batch's row by libfmoe: its key, the table's time, the call's, and what it adds to its pipeline. The worker waits."""
+    """The batch's row by libfmoe: its key, the table's time, its pipeline's, the call's, and what that adds. The worker waits."""
     table = os.path.join(farm.folder, "tuned.csv")
     subprocess.run([f"{build}/cli/moefarm", "--url", farm.url, "export", "--batch", str(batch), "-o", table], check=True)
     done = subprocess.run([f"{build}/tests/libfmoe_call", table, str(rounds)], stdout=subprocess.PIPE, check=False, text=True)
     if done.returncode != 0:
         sys.exit(f"bench_libfmoe: libfmoe_call ended with {done.returncode}")
-    key, table_us, _, call_us, _, added, _ = done.stdout.split()
-    return key, float(table_us), float(call_us), float(added)
+    key, table_us, pipeline_us, call_us, _, added, _ = done.stdout.split()
+    return key, float(table_us), float(pipeline_us), float(call_us), float(added)
 
 
 def name_of(shape):
@@ -64,17 +66,19 @@ def main():
     parser.add_argument("--rounds", type=int, default=41)
     args = parser.parse_args()
     head, shapes = demo_shapes(args.tokens.split(","))
-    farm, off, adds = Farm(args.build), [], []
+    farm, off, in_turn, adds = Farm(args.build), [], [], []
     try:
         for shape in shapes:
-            key, table_us, call_us, added = run_table(args.build, farm, tune(farm, head + shape), args.rounds)
+            key, table_us, pipeline_us, call_us, added = run_table(args.build, farm, tune(farm, head + shape), args.rounds)
             off.append(abs(call_us / table_us - 1))
+            in_turn.append(abs(call_us / pipeline_us - 1))
             adds.append(added)
             print(f"libfmoe_over_farm.{name_of(key)} {call_us / table_us:.4f} ratio", flush=True)
     finally:
         farm.stop()
     print(f"libfmoe_farm_rows {len(off)} rows")
     print(f"libfmoe_farm_median {100 * statistics.median(off):.3g} percent_of_3")
+    print(f"libfmoe_in_turn_median {100 * statistics.median(in_turn):.3g} percent_of_3")
     print(f"libfmoe_call_adds {100 * statistics.median(adds):.3g} percent")
 
 
