@@ -9,6 +9,7 @@ Starts moefarmd and one CPU worker on loopback, tunes a few shapes and reads the
   space.<shape>.T<n>           steps measured, and the slowest right one over the fastest of the same ops
   sum_vs_e2e_rank_corr         Spearman's correlation of forecast and measured end-to-end times of the finalists
   busy_<phase>                 share of the worker's wall time
+  turns_over_100ms             how often the coordinator heard and answered nobody for a tenth of a second, rankings included
 
   bench_farm.py BUILD_FOLDER [--quick]
 """
@@ -188,6 +189,14 @@ def tune(farm, shapes, query=""):
     return goals, time.monotonic() - began
 
 
+def turns_over_100ms(farm):
+    """Of the writing thread, by its histogram."""
+    with urllib.request.urlopen(farm.url + "/metrics", timeout=60) as answer:
+        lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
+    name = "moefarm_turn_duration_seconds"
+    return int(lines[name + "_count"]) - int(lines[name + '_bucket{le="0.1"}'])
+
+
 def report_farm(build, shapes):
     farm = Farm(build)
     try:
@@ -204,6 +213,7 @@ def report_farm(build, shapes):
             emit("sum_vs_e2e_rank_corr", sum(pairs) / len(pairs), "rho")
         for phase, share in worker["busy"].items():
             emit(f"busy_{phase}", share, "share")
+        emit("turns_over_100ms", turns_over_100ms(farm), "turns")
     finally:
         farm.stop()
 
