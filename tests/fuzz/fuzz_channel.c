@@ -125,14 +125,17 @@ static bool take(struct mf_channel *c)
         cJSON_Delete(message);
         message = NULL;
     }
-    MF_MUST(r == 0 || r == -EMSGSIZE);
+    MF_MUST(r == 0 || r == -EMSGSIZE || r == -EPROTO);
     return filled == 0 && r == 0;
 }
 
 /* What comes with a piece, and how often it is said. */
 static const struct {
     int n_fds, times;
-} manners[] = {{0, 1}, {1, 1}, {8, 1}, {FDS_MAX, 1}, {0, 48}};
+} manners[] = {
+    {0, 1},       {1, 1},  {8, MF_CHANNEL_FDS_MAX / 8},     /* full to the last place */
+    {FDS_MAX, 1}, {0, 48}, {7, MF_CHANNEL_FDS_MAX / 7 + 1}, /* and not */
+};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
