@@ -81,8 +81,8 @@ static void put_first(struct ladder *l, size_t at)
     l->layouts[0] = first;
 }
 
-/* Where known rows stand unless they are beaten one by one (promote.h), the layout of all of them goes first, if it serves as many
- * goals as any: another one could not stand beside those that are kept. */
+/* Where known rows stand unless they are beaten one by one (promote.h), the layout of all of them goes first, even if another one
+ * serves more goals: rows in that one could not stand beside those that are kept, and whoever serves them has weights in theirs. */
 static int prefer_known(struct mf_farm *f, struct mf_goal **goals, size_t n, struct ladder *l)
 {
     char known[MF_PATH_LAYOUT_MAX] = "", one[MF_PATH_LAYOUT_MAX];
@@ -96,7 +96,7 @@ static int prefer_known(struct mf_farm *f, struct mf_goal **goals, size_t n, str
             memcpy(known, one, sizeof(known));
     }
     const struct mf_layout_sum *sum = *known ? find(l, known) : NULL;
-    if (sum && sum->n_goals >= l->layouts[0].n_goals) {
+    if (sum) {
         put_first(l, (size_t)(sum - l->layouts));
         l->by = "known";
     }

@@ -172,8 +172,8 @@ static void tune_and_release(const char *csv, const char *release, const char *b
     ck_assert_ptr_nonnull(f);
     (void)fputs(csv, f);
     (void)fclose(f);
-    /* On a busy machine a step may be dropped as slow by its first run, and with it a layout may serve fewer token counts than
-     * another: every step is measured in full, so that the known rows' layout stays */
+    /* On a busy machine steps may be dropped as slow by their first run, and a token count be left without a pipeline in the known
+     * rows' layout: each step is measured in full */
     if (baseline)
         RUN("submit", path, "--watch", "--search", "exhaustive", "--baseline", baseline);
     else

@@ -553,6 +553,22 @@ START_TEST(the_layout_of_known_rows_stays)
 }
 END_TEST
 
+/* Also where another layout serves more token counts: rows in that one could not stand beside those that are kept. */
+START_TEST(the_layout_of_known_rows_stays_where_it_serves_fewer)
+{
+    free(hand_in(SHAPE "\\n" SHAPE_OF(32) "\\n", "fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1", ""));
+    work_and_answer(0, "enumerate");
+    _cleanup_(cJSON_Deletep) cJSON *second = work_until(0, "enumerate");
+    workers[0].n_variants = 1; /* at 32 tokens nothing in panel16 */
+    answer_unit(0, second);
+    work_and_answer(0, "race");
+    check_goal(1, "done", "kept", REASONS("won by the known row"));
+    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 2, "failed");
+    const char *reason = farm_text(goal, "reason");
+    ck_assert_msg(strstr(reason, "no legal pipeline in w1=panel16 w2=panel16"), "%s", reason);
+}
+END_TEST
+
 /* So where a submission says where the weights lie already: another layout is faster, and not asked for. */
 START_TEST(the_layout_that_is_given_stays)
 {
@@ -608,6 +624,7 @@ int main(void)
     tcase_add_test(c, a_decision_outlives_its_goal);
     tcase_add_test(c, a_comparison_that_cannot_be_run_decides_nothing);
     tcase_add_test(c, the_layout_of_known_rows_stays);
+    tcase_add_test(c, the_layout_of_known_rows_stays_where_it_serves_fewer);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }
