@@ -34,12 +34,12 @@ static off_t size(void)
     return st.st_size;
 }
 
-static void begin(int unit)
+static void take(int unit)
 {
     char text[80];
     (void)snprintf(text, sizeof(text), "{\"unit\":%d,\"attempt\":2,\"epoch\":3,\"kind\":\"probe\"}", unit);
     cJSON *body = cJSON_Parse(text);
-    mf_journal_begin(&journal, body, "cpu-x/2", "r1");
+    mf_journal_take(&journal, body, "cpu-x/2", "r1");
     cJSON_Delete(body);
 }
 
@@ -59,7 +59,7 @@ START_TEST(nothing_in_hand)
 {
     ck_assert_str_eq(journal.predecessor, "");
     off_t empty = size();
-    begin(7);
+    take(7);
     done(7, 1);
     mf_journal_gone(&journal, 7, 2);
     ck_assert_int_eq(size(), empty); /* it does not grow with the farm's age */
@@ -71,11 +71,11 @@ END_TEST
 
 START_TEST(units_in_hand)
 {
-    begin(7);
-    begin(8);
+    take(7);
+    take(8);
     done(7, 1);
     done(7, 2);
-    begin(9);
+    take(9);
     mf_journal_gone(&journal, 8, 2);
     done(9, 1);
     succeed("second");
@@ -86,7 +86,7 @@ START_TEST(units_in_hand)
     ck_assert_int_eq(seven->attempt, 2);
     ck_assert_str_eq(seven->class, "cpu-x/2");
     ck_assert_str_eq(seven->revision, "r1");
-    ck_assert(!seven->stuck);
+    ck_assert_int_eq(seven->n_fell, 1);
     int64_t epoch = 0;
     ck_assert_int_eq(mf_json_i64(seven->body, "epoch", 0, 10, &epoch), 0);
     ck_assert_int_eq(epoch, 3);
@@ -102,32 +102,38 @@ START_TEST(units_in_hand)
 }
 END_TEST
 
-/* Twice resumed at the same place: what it is at may be what kills workers. Done something in between: not. */
-START_TEST(stuck)
+/* Of two units in hand each instance works on the first, and falls. */
+START_TEST(what_workers_fall_at)
 {
-    begin(7);
-    done(7, 1);
-    succeed("second");
-    ck_assert(!journal.found[0].stuck);
-    mf_journal_resumed(&journal, 7, 2);
-    mf_journal_forget(&journal);
-    succeed("third");
-    ck_assert_uint_eq(journal.n_found, 1);
-    ck_assert(journal.found[0].stuck);
-    mf_journal_resumed(&journal, 7, 2);
-    mf_journal_forget(&journal);
-    done(7, 2);
-    succeed("fourth");
-    ck_assert_uint_eq(journal.n_found, 1);
-    ck_assert(!journal.found[0].stuck);
-    ck_assert_uint_eq(journal.found[0].n_done, 2);
+    static const char *const instances[] = {"second", "third", "fourth", "fifth"};
+    static const struct {
+        bool done;      /* something of the first, before the fall */
+        int fell_at[2]; /* what the next instance reads */
+    } falls[] = {{true, {1, 0}}, {false, {2, 0}}, {true, {1, 0}}, {true, {1, 0}}};
+
+    take(7);
+    take(8);
+    for (size_t i = 0; i < MF_ARRAY_LEN(falls); i++) {
+        mf_journal_begun(&journal, 7, 2);
+        mf_journal_begun(&journal, 7, 2); /* its runner died, and another was asked */
+        if (falls[i].done)
+            done(7, (int)i);
+        succeed(instances[i]);
+        ck_assert_uint_eq(journal.n_found, 2);
+        for (int k = 0; k < 2; k++) {
+            ck_assert_int_eq(journal.found[k].unit, 7 + k);
+            ck_assert_int_eq(journal.found[k].n_fell, falls[i].fell_at[k]);
+            mf_journal_retake(&journal);
+        }
+        mf_journal_forget(&journal);
+    }
 }
 END_TEST
 
 /* Cut at every byte: never a failure, never more than was written, and it goes on from there. */
 START_TEST(torn_anywhere)
 {
-    begin(7);
+    take(7);
     off_t with_unit = size();
     done(7, 1);
     off_t whole = size();
@@ -160,7 +166,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, nothing_in_hand);
     tcase_add_test(tc, units_in_hand);
-    tcase_add_test(tc, stuck);
+    tcase_add_test(tc, what_workers_fall_at);
     tcase_add_test(tc, torn_anywhere);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

@@ -148,6 +148,7 @@ void mf_agent_go_on(struct mf_agent *a)
     int r = mf_crew_send(a->crew, request);
     if (r == -ENOTCONN)
         return; /* it starts when a runner is ready */
+    mf_journal_begun(&a->journal, a->jobs[0]->unit, a->jobs[0]->attempt);
     mf_comeback_asked(&a->comeback, mf_now_ns());
     log_debug("%s: its runner waited %.3f ms for unit %lld", a->o.name,
               a->idle_since_ns ? (double)(mf_now_ns() - a->idle_since_ns) * 1e-6 : 0,

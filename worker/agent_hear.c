@@ -70,7 +70,7 @@ static void begin_journal(struct mf_agent *a, const struct mf_job *job)
     const char *class = "", *revision = "";
     (void)mf_json_text(mf_crew_described(a->crew), "class", &class);
     (void)mf_json_text(mf_crew_hello(a->crew), "revision", &revision);
-    mf_journal_begin(&a->journal, job->body, class, revision);
+    mf_journal_take(&a->journal, job->body, class, revision);
 }
 
 static void on_unit(struct mf_agent *a, const cJSON *m)

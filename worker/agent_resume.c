@@ -38,7 +38,7 @@ static void resume(struct mf_agent *a, struct mf_journal_unit *u)
 {
     char why[MF_REASON_MAX];
     struct mf_job *job = NULL;
-    if (u->stuck || a->n_jobs == MF_AGENT_JOBS_MAX ||
+    if (u->n_fell >= MF_JOURNAL_STUCK || a->n_jobs == MF_AGENT_JOBS_MAX ||
         mf_job_new(cJSON_DetachItemViaPointer(u->record, u->body), mf_agent_spool_result, a, &job, why,
                    sizeof(why)) < 0)
         return;
@@ -50,7 +50,7 @@ static void resume(struct mf_agent *a, struct mf_journal_unit *u)
     }
     log_info("%s: goes on with unit %lld, of which %zu of %zu are done", a->o.name, (long long)job->unit,
              job->n_done, job->n_items);
-    mf_journal_resumed(&a->journal, job->unit, job->attempt);
+    mf_journal_retake(&a->journal);
     a->jobs[a->n_jobs++] = job;
 }
 

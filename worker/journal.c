@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/array.h"
 #include "common/buf.h"
 #include "common/cleanup.h"
 #include "common/json.h"
@@ -59,10 +60,9 @@ static int take_unit(struct mf_journal *j, cJSON **record)
         mf_json_i64(u.body, "attempt", 0, ID_MAX, &u.attempt) < 0 ||
         mf_json_text(*record, "class", &u.class) < 0 || mf_json_text(*record, "revision", &u.revision) < 0)
         return 0;
-    struct mf_journal_unit *more = reallocarray(j->found, j->n_found + 1, sizeof(*more));
-    if (!more)
-        return -ENOMEM;
-    j->found = more;
+    int r = mf_array_grow(&j->found, j->n_found, &j->cap_found, sizeof(*j->found));
+    if (r < 0)
+        return r;
     u.record = MF_TAKE(*record);
     j->found[j->n_found++] = u;
     return 0;
@@ -73,17 +73,22 @@ static int take_done(struct mf_journal *j, const int64_t key[4])
     struct mf_journal_unit *u = find(j, key[0], key[1]);
     if (!u)
         return 0;
-    if (u->n_done == u->cap_done) {
-        size_t cap = u->cap_done ? 2 * u->cap_done : 64;
-        struct mf_journal_item *more = reallocarray(u->done, cap, sizeof(*more));
-        if (!more)
-            return -ENOMEM;
-        u->done = more;
-        u->cap_done = cap;
-    }
+    int r = mf_array_grow(&u->done, u->n_done, &u->cap_done, sizeof(*u->done));
+    if (r < 0)
+        return r;
     u->done[u->n_done++] = (struct mf_journal_item){.id = key[3], .seq = key[2]};
-    u->stuck = false;
+    u->begun_by = j->n_instances;
+    u->n_fell = 1;
     return 0;
+}
+
+static void take_begun(struct mf_journal *j, const int64_t key[2])
+{
+    struct mf_journal_unit *u = find(j, key[0], key[1]);
+    if (!u || u->begun_by == j->n_instances)
+        return;
+    u->begun_by = j->n_instances;
+    u->n_fell++;
 }
 
 static void take_gone(struct mf_journal *j, const int64_t key[2])
@@ -100,17 +105,18 @@ static int take_record(struct mf_journal *j, const char *text, size_t len)
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(text, len, MF_RECORD_MAX);
     const char *instance;
     int64_t key[4];
-    if (mf_json_text(json, "instance", &instance) == 0)
+    if (mf_json_text(json, "instance", &instance) == 0) {
+        j->n_instances++;
         return mf_copy(j->predecessor, sizeof(j->predecessor), instance);
+    }
     if (mf_json_object(json, "unit"))
         return take_unit(j, &json);
     if (numbers(json, "done", 4, key))
         return take_done(j, key);
     if (numbers(json, "gone", 2, key))
         take_gone(j, key);
-    struct mf_journal_unit *u = numbers(json, "resumed", 2, key) ? find(j, key[0], key[1]) : NULL;
-    if (u)
-        u->stuck = true;
+    if (numbers(json, "begun", 2, key))
+        take_begun(j, key);
     return 0;
 }
 
@@ -170,7 +176,7 @@ static void add_format(struct mf_journal *j, const char *format, ...)
     mf_buf_release(&b);
 }
 
-void mf_journal_begin(struct mf_journal *j, cJSON *unit, const char *class, const char *revision)
+void mf_journal_take(struct mf_journal *j, cJSON *unit, const char *class, const char *revision)
 {
     if (j->fd < 0)
         return;
@@ -192,10 +198,14 @@ void mf_journal_done(struct mf_journal *j, int64_t unit, int64_t attempt, struct
                item.id);
 }
 
-void mf_journal_resumed(struct mf_journal *j, int64_t unit, int64_t attempt)
+void mf_journal_retake(struct mf_journal *j)
 {
-    add_format(j, "{\"resumed\":[%" PRId64 ",%" PRId64 "]}", unit, attempt);
     j->n_in_hand++;
+}
+
+void mf_journal_begun(struct mf_journal *j, int64_t unit, int64_t attempt)
+{
+    add_format(j, "{\"begun\":[%" PRId64 ",%" PRId64 "]}", unit, attempt);
 }
 
 static void start_anew(struct mf_journal *j)
