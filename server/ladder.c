@@ -81,8 +81,21 @@ static void put_first(struct ladder *l, size_t at)
     l->layouts[0] = first;
 }
 
-/* Where known rows stand unless they are beaten one by one (promote.h), the layout of all of them goes first, even if another one
- * serves more goals: rows in that one could not stand beside those that are kept, and whoever serves them has weights in theirs. */
+/* A layout that the weights lie in already is the only one, whether a goal has a pipeline in it or not. */
+static void pin(const char *layout, const char *by, struct ladder *l)
+{
+    struct mf_layout_sum *sum = find_or_add(l, layout);
+    if (!sum) {
+        sum = &l->layouts[LAYOUTS_MAX - 1];
+        *sum = (struct mf_layout_sum){.n_goals = 0};
+        (void)mf_copy(sum->text, sizeof(sum->text), layout);
+    }
+    put_first(l, (size_t)(sum - l->layouts));
+    l->by = by;
+}
+
+/* Where known rows stand unless they are beaten one by one (promote.h) and lie in one layout, it is that one: rows in another could
+ * not stand beside those that are kept, and whoever serves them has weights in theirs. */
 static int prefer_known(struct mf_farm *f, struct mf_goal **goals, size_t n, struct ladder *l)
 {
     char known[MF_PATH_LAYOUT_MAX] = "", one[MF_PATH_LAYOUT_MAX];
@@ -95,25 +108,9 @@ static int prefer_known(struct mf_farm *f, struct mf_goal **goals, size_t n, str
         if (r > 0)
             memcpy(known, one, sizeof(known));
     }
-    const struct mf_layout_sum *sum = *known ? find(l, known) : NULL;
-    if (sum) {
-        put_first(l, (size_t)(sum - l->layouts));
-        l->by = "known";
-    }
+    if (*known)
+        pin(known, "known", l);
     return 0;
-}
-
-/* The layout that the weights lie in already is the only one, whether a goal has a pipeline in it or not. */
-static void pin(const char *layout, struct ladder *l)
-{
-    struct mf_layout_sum *sum = find_or_add(l, layout);
-    if (!sum) {
-        sum = &l->layouts[LAYOUTS_MAX - 1];
-        *sum = (struct mf_layout_sum){.n_goals = 0};
-        (void)mf_copy(sum->text, sizeof(sum->text), layout);
-    }
-    put_first(l, (size_t)(sum - l->layouts));
-    l->by = "given";
 }
 
 /* ---- in the store ---- */
@@ -235,7 +232,7 @@ static int choose(struct mf_farm *f, struct mf_goal **goals, size_t n)
     if (o->layout_free)
         l.by = "free";
     else if (*o->layout)
-        pin(o->layout, &l);
+        pin(o->layout, "given", &l);
     else
         r = prefer_known(f, goals, n, &l);
     if (r < 0)

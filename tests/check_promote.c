@@ -19,12 +19,13 @@
 #define BEAT_MS 20000
 #define SHAPE_OF(token) \
 #    token ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
-#define SHAPE         SHAPE_OF(16)
-#define BASELINE_HEAD TUNED_COLUMNS ",pipeline"
-#define BASELINE_ROW  "gfx942,304," SHAPE ",16,0,30,a,0.0%,20,b,0.0%,50,0,0,0,1,1,"
-#define WINNER        "sne_m16_0"
-#define KNOWN         "sne_m16_2"
-#define KNOWN_ROW     "fake:sort_m16|fake:" KNOWN "|fake:tne_m16_0"
+#define SHAPE                  SHAPE_OF(16)
+#define BASELINE_HEAD          TUNED_COLUMNS ",pipeline"
+#define BASELINE_ROW_OF(token) "gfx942,304," SHAPE_OF(token) ",16,0,30,a,0.0%,20,b,0.0%,50,0,0,0,1,1,"
+#define BASELINE_ROW           BASELINE_ROW_OF(16)
+#define WINNER                 "sne_m16_0"
+#define KNOWN                  "sne_m16_2"
+#define KNOWN_ROW              "fake:sort_m16|fake:" KNOWN "|fake:tne_m16_0"
 
 static struct farm farm;
 static struct fake_worker workers[2];
@@ -95,7 +96,7 @@ static void post(const char *path)
     free(farm_call(&farm, "POST", path, "", "", 200));
 }
 
-/* The answer. shapes: rows, each with its line end as JSON has it; baseline: the pipeline cell of its row; NULL: none. */
+/* The answer. shapes: rows, each with its line end as JSON has it; baseline: the pipeline cell of its row, and more rows behind it; NULL: none. */
 static char *hand_in(const char *shapes, const char *baseline, const char *options)
 {
     struct mf_buf body;
@@ -569,6 +570,18 @@ START_TEST(the_layout_of_known_rows_stays_where_it_serves_fewer)
 }
 END_TEST
 
+/* Known rows of two layouts cannot all stay: those that are not in the one that is chosen go. */
+START_TEST(known_rows_in_two_layouts)
+{
+    free(hand_in(SHAPE "\\n" SHAPE_OF(32) "\\n",
+                 "fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1\n" BASELINE_ROW_OF(32) KNOWN_ROW, ""));
+    work_and_answer(0, "race");
+    work_and_answer(0, "race");
+    check_goal(1, "done", "promoted",
+               REASONS("w1=panel16 w2=panel16", "w1=row w2=row", "a table does not mix them"));
+}
+END_TEST
+
 /* So where a submission says where the weights lie already: another layout is faster, and not asked for. */
 START_TEST(the_layout_that_is_given_stays)
 {
@@ -625,6 +638,7 @@ int main(void)
     tcase_add_test(c, a_comparison_that_cannot_be_run_decides_nothing);
     tcase_add_test(c, the_layout_of_known_rows_stays);
     tcase_add_test(c, the_layout_of_known_rows_stays_where_it_serves_fewer);
+    tcase_add_test(c, known_rows_in_two_layouts);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }
