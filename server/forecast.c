@@ -51,9 +51,6 @@ static bool same_layout(const struct mf_path *a, const struct mf_path *b)
 int mf_forecast_sum_up(struct mf_forecast *fc)
 {
     size_t cap = 0;
-    free(fc->layouts);
-    fc->layouts = NULL;
-    fc->n_layouts = 0;
     for (size_t i = 0; i < fc->n_paths; i++) {
         double spread = fc->log_spread[i] > 0 ? fc->log_spread[i] : MF_FORECAST_LOG_SPREAD;
         double us = fc->corrected_us[i];

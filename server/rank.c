@@ -139,11 +139,19 @@ static int keep_forecast(struct mf_farm *f, struct mf_goal *g, const struct meas
     }
     for (size_t i = 0; i < m->n; i++)
         ids[i] = m->right[i].id;
-    mf_goal_drop_forecast(g);
-    int r = mf_forecast_new(paths, n, ids, &g->forecast);
+    struct mf_forecast *fc = NULL;
+    int r = mf_forecast_new(paths, n, ids, &fc);
     if (r == 0)
-        r = correct(f, g, g->forecast);
-    return r < 0 ? r : mf_forecast_sum_up(g->forecast);
+        r = correct(f, g, fc);
+    if (r == 0)
+        r = mf_forecast_sum_up(fc);
+    if (r < 0) {
+        mf_forecast_free(fc);
+        return r;
+    }
+    mf_goal_drop_forecast(g);
+    g->forecast = fc;
+    return 0;
 }
 
 static int rank(struct mf_farm *f, struct mf_goal *g, const struct measured *m)
