@@ -20,15 +20,15 @@ struct mf_ranked {
     bool finalist;
 };
 /* Sorts by forecast (ties keep the order of the paths, which is by names) and marks the finalists, at most n_places
- * (MF_FINALISTS_MAX, or a layout's share of them): the cheapest of every structure and of every block_m, the K cheapest, and more
- * where the spread of the forecasts is wider than the gap. Where there are too many, the cheapest of each structure in which one
- * kernel does both GEMMs (FLAT, one stage, one launch) have their place right behind the first of all: whether such a one beats two stages is decided by
- * a race, never by a sum. Not of every pair of structure and block_m: that would fill the race with the pairs of the first
- * structures, and leave whole structures out. Returns how many. */
+ * (MF_FINALISTS_MAX, or a layout's share of them): the cheapest of every structure and of every block_m, the K cheapest, and
+ * more where the spread of the forecasts is wider than the gap. Where there are too many, the cheapest of each structure in
+ * which one kernel does both GEMMs (FLAT, one stage, one launch) have their place right behind the first of all: whether such
+ * a one beats two stages is decided by a race, never by a sum. Not of every pair of structure and block_m: that would fill
+ * the race with the pairs of the first structures, and leave whole structures out. Returns how many. */
 size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t n_places);
-/* Places of a race that is to take about budget_s, where the best forecast is best_us. Each racer is run four times at least, twice
- * to be checked: where that alone would take several times the budget, there are fewer places than MF_FINALISTS_MAX, but not than
- * MF_FINALISTS_LEAST and topk. Those are calls of many milliseconds, of which a sum of steps tells more than of short ones. */
+/* Places of a race that is to take about budget_s, where the best forecast is best_us. Each racer is run four times at
+ * least, twice to be checked: where that alone would take several times the budget, there are fewer places than
+ * MF_FINALISTS_MAX, though never fewer than MF_FINALISTS_LEAST or topk. */
 size_t mf_race_places(double best_us, double budget_s, int topk);
 
 struct mf_race_rounds {

@@ -53,8 +53,8 @@ int mf_sql_write(struct mf_store *s, const char *literal, const char *types, ...
 int mf_sql_get_i64(struct mf_store *s, const char *literal, int64_t *ret, const char *types, ...);
 /* Does the query, whose one parameter is an id, have a row? 0: it does; -ENOENT: it does not. */
 int mf_sql_exists(struct mf_store *s, const char *literal, int64_t id);
-/* Adds the first column of every row. */
 struct mf_ids;
+/* Adds the first column of every row (store_batch.c, which has mf_ids). */
 int mf_sql_ids(struct mf_store *s, const char *literal, struct mf_ids *ret, const char *types, ...);
 
 /* Columns of the current row. */
