@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/array.h"
 #include "common/cleanup.h"
 #include "common/csv.h"
 #include "common/table_formula.h"
@@ -35,23 +36,18 @@ int mf_compat_table_add(struct mf_compat_table *t, const struct mf_device_class 
                         const struct mf_shape *shape, const struct mf_compat_candidate *c)
 {
     struct mf_compat_shape *s = find(t, class, shape);
+    int r;
 
     if (!s) {
-        struct mf_compat_shape *shapes = reallocarray(t->shapes, t->n + 1, sizeof(*shapes));
-        if (!shapes)
-            return -ENOMEM;
-        t->shapes = shapes;
-        s = &shapes[t->n++];
+        r = mf_array_grow(&t->shapes, t->n, &t->cap, sizeof(*t->shapes));
+        if (r < 0)
+            return r;
+        s = &t->shapes[t->n++];
         *s = (struct mf_compat_shape){.class = *class, .shape = *shape};
     }
-    if (s->n == s->cap) {
-        size_t cap = s->cap ? s->cap * 2 : 32;
-        struct mf_compat_candidate *candidates = reallocarray(s->candidates, cap, sizeof(*candidates));
-        if (!candidates)
-            return -ENOMEM;
-        s->candidates = candidates;
-        s->cap = cap;
-    }
+    r = mf_array_grow(&s->candidates, s->n, &s->cap, sizeof(*s->candidates));
+    if (r < 0)
+        return r;
     s->candidates[s->n++] = *c;
     return 0;
 }

@@ -20,7 +20,7 @@ struct mf_compat_shape {
 };
 struct mf_compat_table {
     struct mf_compat_shape *shapes; /* in the order that they came in */
-    size_t n;
+    size_t n, cap;
 };
 void mf_compat_table_release(struct mf_compat_table *t);
 /* -ENOMEM. */

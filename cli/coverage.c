@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/array.h"
 #include "common/cleanup.h"
 #include "common/text.h"
 
@@ -68,14 +69,9 @@ static struct mf_coverage_span ask(const struct mf_coverage_question *q, const s
 
 static int add_span(struct mf_coverage *c, size_t *cap, const struct mf_coverage_span *span)
 {
-    if (c->n_spans == *cap) {
-        size_t more = *cap ? *cap * 2 : 64;
-        struct mf_coverage_span *spans = reallocarray(c->spans, more, sizeof(*spans));
-        if (!spans)
-            return -ENOMEM;
-        c->spans = spans;
-        *cap = more;
-    }
+    int r = mf_array_grow(&c->spans, c->n_spans, cap, sizeof(*c->spans));
+    if (r < 0)
+        return r;
     c->spans[c->n_spans++] = *span;
     return 0;
 }
@@ -166,14 +162,9 @@ static int add_near(struct mf_coverage *c, size_t *cap, const struct mf_table *t
         n->tokens += tokens;
         return 0;
     }
-    if (c->n_near == *cap) {
-        size_t more = *cap ? *cap * 2 : 64;
-        struct mf_coverage_near *near = reallocarray(c->near, more, sizeof(*near));
-        if (!near)
-            return -ENOMEM;
-        c->near = near;
-        *cap = more;
-    }
+    int r = mf_array_grow(&c->near, c->n_near, cap, sizeof(*c->near));
+    if (r < 0)
+        return r;
     c->near[c->n_near++] = (struct mf_coverage_near){.table = table,
                                                      .row = row,
                                                      .last_line = row->line,

@@ -150,7 +150,7 @@ struct mf_tune_outcome {
 
 struct mf_tune_outcomes {
     struct mf_tune_outcome *items;
-    size_t n;
+    size_t n, cap;
 };
 void mf_tune_outcomes_release(struct mf_tune_outcomes *o);
 int mf_tune_outcomes_add(struct mf_tune_outcomes *o, const struct mf_device_class *class,

@@ -7,6 +7,7 @@
 #include "cli/shape_arg.h"
 #include "cli/text_out.h"
 #include "cli/tune.h"
+#include "common/array.h"
 #include "common/text.h"
 
 void mf_tune_outcomes_release(struct mf_tune_outcomes *o)
@@ -18,12 +19,11 @@ void mf_tune_outcomes_release(struct mf_tune_outcomes *o)
 int mf_tune_outcomes_add(struct mf_tune_outcomes *o, const struct mf_device_class *class,
                          const struct mf_shape *shape)
 {
-    struct mf_tune_outcome *items = reallocarray(o->items, o->n + 1, sizeof(*items));
+    int r = mf_array_grow(&o->items, o->n, &o->cap, sizeof(*o->items));
 
-    if (!items)
-        return -ENOMEM;
-    o->items = items;
-    items[o->n++] = (struct mf_tune_outcome){.class = *class, .shape = *shape};
+    if (r < 0)
+        return r;
+    o->items[o->n++] = (struct mf_tune_outcome){.class = *class, .shape = *shape};
     return 0;
 }
 

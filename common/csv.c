@@ -1,4 +1,5 @@
 #include "common/csv.h"
+#include "common/array.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -41,18 +42,9 @@ static int begin_cell(struct mf_csv *csv)
 {
     if (csv->n_cells == csv->limits.columns)
         return refuse(csv, -E2BIG, "the row has more cells than a row may have");
-    if (csv->n_cells == csv->cells_cap) {
-        size_t cap = csv->cells_cap ? csv->cells_cap * 2 : 32;
-        char **cells = reallocarray(csv->cells, cap, sizeof(*cells));
-        if (!cells)
-            return refuse(csv, -ENOMEM, "out of memory");
-        csv->cells = cells;
-        size_t *starts = reallocarray(csv->starts, cap, sizeof(*starts));
-        if (!starts)
-            return refuse(csv, -ENOMEM, "out of memory");
-        csv->starts = starts;
-        csv->cells_cap = cap;
-    }
+    if (mf_array_grow(&csv->cells, csv->n_cells, &csv->cells_cap, sizeof(*csv->cells)) < 0 ||
+        mf_array_grow(&csv->starts, csv->n_cells, &csv->starts_cap, sizeof(*csv->starts)) < 0)
+        return refuse(csv, -ENOMEM, "out of memory");
     csv->starts[csv->n_cells++] = csv->row.len;
     return 0;
 }

@@ -37,7 +37,7 @@ struct mf_csv {
     const char *text;
     size_t len, at;
     int64_t next_line;
-    size_t n_rows, cells_cap;
+    size_t n_rows, cells_cap, starts_cap;
     size_t *starts;
     struct mf_csv_limits limits;
     struct mf_buf row;

@@ -1,4 +1,5 @@
 #include "common/model.h"
+#include "common/array.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -113,14 +114,9 @@ static int read_model(const struct list *l, struct mf_model *ret, char why[MF_RE
 
 static int add_model(struct list *l, const struct mf_model *m)
 {
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? l->cap * 2 : 64;
-        struct mf_model *models = reallocarray(l->models, cap, sizeof(*models));
-        if (!models)
-            return -ENOMEM;
-        l->models = models;
-        l->cap = cap;
-    }
+    int r = mf_array_grow(&l->models, l->n, &l->cap, sizeof(*l->models));
+    if (r < 0)
+        return r;
     l->models[l->n++] = *m;
     return 0;
 }

@@ -1,4 +1,5 @@
 #include "common/path.h"
+#include "common/array.h"
 
 #include "common/cleanup.h"
 #include "common/text.h"
@@ -340,14 +341,9 @@ static int grow_states(struct search *s)
 {
     if (s->n_states == STATES_MAX)
         return -E2BIG;
-    if (s->n_states == s->cap_states) {
-        size_t cap = s->cap_states ? s->cap_states * 2 : 256;
-        struct state *states = reallocarray(s->states, cap, sizeof(*states));
-        if (!states)
-            return -ENOMEM;
-        s->states = states;
-        s->cap_states = cap;
-    }
+    int r = mf_array_grow(&s->states, s->n_states, &s->cap_states, sizeof(*s->states));
+    if (r < 0)
+        return r;
     return s->n_states * 2 >= s->table_size ? rehash(s) : 0;
 }
 
@@ -494,14 +490,9 @@ static int collect(struct search *s, const struct state *state)
     if (k->covered != s->p->ops || !bits_none(&k->owed) || !bits_within(&s->goal, &k->live))
         return 0;
     for (int i = 0; i < state->n; i++) {
-        if (s->n_found == s->cap_found) {
-            size_t cap = s->cap_found ? s->cap_found * 2 : 64;
-            struct mf_path *found = reallocarray(s->found, cap, sizeof(*found));
-            if (!found)
-                return -ENOMEM;
-            s->found = found;
-            s->cap_found = cap;
-        }
+        int r = mf_array_grow(&s->found, s->n_found, &s->cap_found, sizeof(*s->found));
+        if (r < 0)
+            return r;
         struct mf_path *path = &s->found[s->n_found++];
         *path = (struct mf_path){.us = state->best[i].us, .structure = k->structure, .block_m = k->block_m};
         if (k->w1)

@@ -1,4 +1,5 @@
 #include "common/table.h"
+#include "common/array.h"
 
 #include "common/csv.h"
 #include "common/table_internal.h"
@@ -157,15 +158,9 @@ const struct mf_table_row *mf_table_find(const struct mf_table *t, const struct 
 
 int mf_table_push(struct mf_table *t, const struct mf_table_row *row, const struct mf_table_row **ret_earlier)
 {
-    if (t->n_rows == t->rows_cap) {
-        size_t cap = t->rows_cap ? t->rows_cap * 2 : 32;
-        struct mf_table_row *rows = reallocarray(t->rows, cap, sizeof(*rows));
-        if (!rows)
-            return -ENOMEM;
-        t->rows = rows;
-        t->rows_cap = cap;
-    }
-    int r = grow_slots(t);
+    int r = mf_array_grow(&t->rows, t->n_rows, &t->rows_cap, sizeof(*t->rows));
+    if (r == 0)
+        r = grow_slots(t);
     if (r < 0)
         return r;
     *ret_earlier = find_key_and_tag(t, row);
@@ -218,14 +213,9 @@ int mf_table_sort(struct mf_table *t)
 
 int mf_table_push_stray(struct mf_table *t, const struct mf_table_stray *stray)
 {
-    if (t->n_strays == t->strays_cap) {
-        size_t cap = t->strays_cap ? t->strays_cap * 2 : 16;
-        struct mf_table_stray *strays = reallocarray(t->strays, cap, sizeof(*strays));
-        if (!strays)
-            return -ENOMEM;
-        t->strays = strays;
-        t->strays_cap = cap;
-    }
+    int r = mf_array_grow(&t->strays, t->n_strays, &t->strays_cap, sizeof(*t->strays));
+    if (r < 0)
+        return r;
     t->strays[t->n_strays++] = *stray;
     return 0;
 }
@@ -400,14 +390,12 @@ static struct place *seek(struct place *places, size_t n, const struct mf_table_
     return &places[at];
 }
 
-static int add_clash(struct mf_table_clash **clashes, size_t *n, const struct mf_table_clash *clash)
+static int add_clash(struct mf_table_clash **clashes, size_t *n, size_t *cap,
+                     const struct mf_table_clash *clash)
 {
-    if ((*n & (*n - 1)) == 0) {
-        struct mf_table_clash *grown = reallocarray(*clashes, *n ? *n * 2 : 1, sizeof(*grown));
-        if (!grown)
-            return -ENOMEM;
-        *clashes = grown;
-    }
+    int r = mf_array_grow(clashes, *n, cap, sizeof(**clashes));
+    if (r < 0)
+        return r;
     (*clashes)[(*n)++] = *clash;
     return 0;
 }
@@ -422,7 +410,7 @@ int mf_table_clashes(const struct mf_table *const *tables, size_t n, struct mf_t
         n_places *= 2;
     _cleanup_(mf_freep) struct place *places = calloc(n_places, sizeof(*places));
     _cleanup_(mf_freep) struct mf_table_clash *clashes = NULL;
-    size_t n_clashes = 0;
+    size_t n_clashes = 0, cap = 0;
     if (!places)
         return -ENOMEM;
     for (size_t i = 0; i < n; i++) {
@@ -434,7 +422,7 @@ int mf_table_clashes(const struct mf_table *const *tables, size_t n, struct mf_t
                 continue;
             }
             const struct mf_table_clash clash = {place->table, tables[i], place->row, row};
-            int r = add_clash(&clashes, &n_clashes, &clash);
+            int r = add_clash(&clashes, &n_clashes, &cap, &clash);
             if (r < 0)
                 return r;
         }

@@ -1,4 +1,5 @@
 /* The problems of a table: told, counted, and put in the order of lines. */
+#include "common/array.h"
 #include "common/table_internal.h"
 
 #include <errno.h>
@@ -7,14 +8,9 @@
 static int remember(struct mf_table *t, const struct mf_problem *problem)
 {
     size_t n = t->n_problems;
-    if (n == t->problems_cap) {
-        size_t cap = n ? n * 2 : 16;
-        struct mf_problem *problems = reallocarray(t->problems, cap, sizeof(*problems));
-        if (!problems)
-            return -ENOMEM;
-        t->problems = problems;
-        t->problems_cap = cap;
-    }
+    int r = mf_array_grow(&t->problems, n, &t->problems_cap, sizeof(*t->problems));
+    if (r < 0)
+        return r;
     t->problems[n] = *problem;
     t->problems[n].reason = mf_table_keep(t, problem->reason);
     if (!t->problems[n].reason)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/array.h"
 #include "common/cleanup.h"
 #include "common/csv.h"
 #include "common/text.h"
@@ -46,25 +47,12 @@ void mf_asm_manifest_release(struct mf_asm_manifest *m)
     *m = (struct mf_asm_manifest)MF_ASM_MANIFEST_INIT;
 }
 
-static int grow(void **items, size_t n, size_t *cap, size_t size)
-{
-    if (n < *cap)
-        return 0;
-    size_t wider = *cap ? *cap * 2 : 32;
-    void *p = reallocarray(*items, wider, size);
-    if (!p)
-        return -ENOMEM;
-    *items = p;
-    *cap = wider;
-    return 0;
-}
-
 __attribute__((format(printf, 4, 5))) static int complain(struct mf_asm_manifest *m, const char *file,
                                                           int64_t line, const char *format, ...)
 {
     if (m->n_problems == PROBLEMS_MAX)
         return 0;
-    int r = grow((void **)&m->problems, m->n_problems, &m->problems_cap, sizeof(*m->problems));
+    int r = mf_array_grow(&m->problems, m->n_problems, &m->problems_cap, sizeof(*m->problems));
     if (r < 0)
         return r;
     struct mf_asm_problem *p = &m->problems[m->n_problems++];
@@ -193,7 +181,7 @@ static int read_row(struct reader *r)
         return complain(m, r->file, r->csv.line, "kernel %s is in %s already", name, known->file);
     if (m->n == KERNELS_MAX)
         return -EFBIG;
-    int x = grow((void **)&m->kernels, m->n, &m->cap, sizeof(*m->kernels));
+    int x = mf_array_grow(&m->kernels, m->n, &m->cap, sizeof(*m->kernels));
     if (x == 0)
         m->kernels[m->n++] = k;
     return x;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/array.h"
 #include "common/cleanup.h"
 #include "common/path.h"
 #include "common/text.h"
@@ -18,7 +19,7 @@ struct offered {
     const char *layout[2]; /* of w1 and w2; NULL: any */
     struct mf_step *steps;
     double *us;
-    size_t n, cap;
+    size_t n, cap_steps, cap_us;
 };
 
 /* ---- estimates ---- */
@@ -99,16 +100,11 @@ static int take_step(struct mf_offer *offer, const struct mf_step *step)
 
     if (!fits_layouts(o, step))
         return 0;
-    if (o->n == o->cap) {
-        size_t cap = o->cap > 0 ? 2 * o->cap : 256;
-        struct mf_step *steps = reallocarray(o->steps, cap, sizeof(*steps));
-        double *us = steps ? reallocarray(o->us, cap, sizeof(*us)) : NULL;
-        o->steps = steps ? steps : o->steps;
-        o->us = us ? us : o->us;
-        if (!us)
-            return -ENOMEM;
-        o->cap = cap;
-    }
+    int r = mf_array_grow(&o->steps, o->n, &o->cap_steps, sizeof(*o->steps));
+    if (r == 0)
+        r = mf_array_grow(&o->us, o->n, &o->cap_us, sizeof(*o->us));
+    if (r < 0)
+        return r;
     o->us[o->n] = estimate(o, step);
     o->steps[o->n++] = *step;
     return 0;

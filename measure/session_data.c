@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/array.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/text.h"
@@ -188,19 +189,6 @@ int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct 
 
 /* ---- inputs, outputs, orders ---- */
 
-static int grow(void **items, size_t n, size_t *cap, size_t size)
-{
-    if (n < *cap)
-        return 0;
-    size_t more = *cap > 0 ? 2 * *cap : 16;
-    void *grown = reallocarray(*items, more, size);
-    if (!grown)
-        return -ENOMEM;
-    *items = grown;
-    *cap = more;
-    return 0;
-}
-
 static struct mf_artifact sorted_of(const struct mf_artifact *a)
 {
     return (struct mf_artifact){
@@ -258,7 +246,7 @@ int mf_session_input(struct mf_session *s, const struct mf_artifact *a, int rota
     if (r == 0)
         r = mf_region_push(&in.buffer.region);
     if (r == 0)
-        r = grow((void **)&s->inputs, s->n_inputs, &s->cap_inputs, sizeof(*s->inputs));
+        r = mf_array_grow(&s->inputs, s->n_inputs, &s->cap_inputs, sizeof(*s->inputs));
     if (r < 0) {
         mf_guarded_release(&in.buffer);
         return r;
@@ -281,7 +269,7 @@ int mf_session_output(struct mf_session *s, const struct mf_artifact *a, struct 
     }
     if (!o) {
         struct mf_session_output made = {0};
-        int r = grow((void **)&s->outputs, s->n_outputs, &s->cap_outputs, sizeof(*s->outputs));
+        int r = mf_array_grow(&s->outputs, s->n_outputs, &s->cap_outputs, sizeof(*s->outputs));
         if (r == 0)
             r = mf_guarded_new(a, &s->shape, s->device, &made.run[0]);
         if (r < 0)

@@ -250,25 +250,8 @@ struct offered {
     struct mf_goal *g;
     struct mf_step_row *steps;
     struct barred *barred; /* written as rejections after the query */
-    size_t n, n_barred, cap;
+    size_t n, cap, n_barred, cap_barred;
 };
-
-static int grow(struct offered *o)
-{
-    if (o->n < o->cap && o->n_barred < o->cap)
-        return 0;
-    size_t cap = o->cap ? o->cap * 2 : 256;
-    struct mf_step_row *steps = reallocarray(o->steps, cap, sizeof(*steps));
-    if (!steps)
-        return -ENOMEM;
-    o->steps = steps;
-    struct barred *barred = reallocarray(o->barred, cap, sizeof(*barred));
-    if (!barred)
-        return -ENOMEM;
-    o->barred = barred;
-    o->cap = cap;
-    return 0;
-}
 
 /* Does the step want a weight where the batch's layout does not have it? */
 static bool wants_elsewhere(const struct mf_batch *b, const cJSON *step, char reason[MF_REASON_MAX])
@@ -347,7 +330,9 @@ static int take_step(void *context, const struct mf_step_row *row, const char *q
 {
     struct offered *o = context;
     const char *rule = NULL;
-    int r = grow(o);
+    int r = mf_array_grow(&o->steps, o->n, &o->cap, sizeof(*o->steps));
+    if (r == 0)
+        r = mf_array_grow(&o->barred, o->n_barred, &o->cap_barred, sizeof(*o->barred));
     if (r < 0)
         return r;
     struct barred *b = &o->barred[o->n_barred];

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/array.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/text.h"
@@ -63,14 +64,9 @@ struct found {
 static int take_step(struct mf_offer *o, const struct mf_step *s)
 {
     struct found *f = (struct found *)o;
-    if (f->n == f->cap) {
-        size_t cap = f->cap ? 2 * f->cap : 256;
-        struct mf_probe_step *steps = reallocarray(f->steps, cap, sizeof(*steps));
-        if (!steps)
-            return -ENOMEM;
-        f->steps = steps;
-        f->cap = cap;
-    }
+    int r = mf_array_grow(&f->steps, f->n, &f->cap, sizeof(*f->steps));
+    if (r < 0)
+        return r;
     f->steps[f->n++] = (struct mf_probe_step){.step = *s};
     return 0;
 }

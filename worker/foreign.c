@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/array.h"
 #include "common/json.h"
 #include "common/text.h"
 #include "measure/session.h"
@@ -32,7 +33,7 @@ struct mf_foreign {
     int64_t last_handle;
     char shape[MF_SHAPE_TEXT_MAX]; /* what `steps` were enumerated for */
     struct mf_step *steps;
-    size_t n_steps;
+    size_t n_steps, cap_steps;
 };
 
 struct load {
@@ -104,10 +105,9 @@ static int take_step(struct mf_foreign *f, const cJSON *json, struct mf_offer *o
     }
     if (f->n_steps == STEPS_MAX)
         return -EFBIG;
-    struct mf_step *more = reallocarray(f->steps, f->n_steps + 1, sizeof(*more));
-    if (!more)
-        return -ENOMEM;
-    f->steps = more;
+    r = mf_array_grow(&f->steps, f->n_steps, &f->cap_steps, sizeof(*f->steps));
+    if (r < 0)
+        return r;
     f->steps[f->n_steps++] = step;
     return offer ? offer->step(offer, &step) : 0;
 }

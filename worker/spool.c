@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/array.h"
 #include "common/buf.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
@@ -45,21 +46,15 @@ struct mf_spool {
 
 static int add_record(struct mf_spool *s, const struct mf_spool_key *key, const char *body, size_t len)
 {
-    if (s->n == s->cap) {
-        if (s->first > s->cap / 2) {
-            memmove(s->records, s->records + s->first, (s->n - s->first) * sizeof(*s->records));
-            s->n -= s->first;
-            s->next -= s->first;
-            s->first = 0;
-        } else {
-            size_t cap = s->cap ? 2 * s->cap : 64;
-            struct record *more = reallocarray(s->records, cap, sizeof(*more));
-            if (!more)
-                return -ENOMEM;
-            s->records = more;
-            s->cap = cap;
-        }
+    if (s->n == s->cap && s->first > s->cap / 2) {
+        memmove(s->records, s->records + s->first, (s->n - s->first) * sizeof(*s->records));
+        s->n -= s->first;
+        s->next -= s->first;
+        s->first = 0;
     }
+    int r = mf_array_grow(&s->records, s->n, &s->cap, sizeof(*s->records));
+    if (r < 0)
+        return r;
     char *copy = malloc(len + 1);
     if (!copy)
         return -ENOMEM;
