@@ -100,7 +100,7 @@ static int choose_named(const char *asked, const struct mf_tune_device *there, s
 int mf_tune_devices(const char *asked, int64_t mp, struct mf_tune_device ret[MF_TUNE_DEVICES_MAX],
                     size_t *ret_n)
 {
-    static struct mf_tune_device there[MF_TUNE_DEVICES_MAX];
+    struct mf_tune_device there[MF_TUNE_DEVICES_MAX];
     _cleanup_(mf_buf_release) struct mf_buf text;
     size_t n_there, n = 0;
     int code = 0;

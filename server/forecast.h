@@ -31,8 +31,8 @@ struct mf_forecast {
 /* Takes paths and step_ids in any case. Their corrected times and errors are the caller's to fill in. */
 int mf_forecast_new(struct mf_path *paths, size_t n_paths, int64_t *step_ids, struct mf_forecast **ret);
 struct mf_forecast *mf_forecast_free(struct mf_forecast *fc);
-/* Sums up the layouts: once, when times and errors stand. They are many fewer than the paths, which may be tens of thousands: who asks
- * for a layout's paths compares layout_of, not texts. */
+/* Sums up the layouts: once, when times and errors stand. They are a handful, the paths thousands: who asks for a layout's
+ * paths compares layout_of, not texts. */
 int mf_forecast_sum_up(struct mf_forecast *fc);
 /* NULL: no path is in it. */
 const struct mf_forecast_layout *mf_forecast_find(const struct mf_forecast *fc, const char *layout);
