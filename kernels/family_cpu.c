@@ -278,6 +278,26 @@ double mf_cpu_decoded_bytes(const struct mf_shape *s, mf_ops which, double exper
     return experts * 2 * cols * s->model_dim;
 }
 
+/* Times the average; routing is uneven. */
+#define BUSIEST 8
+
+bool mf_cpu_may_block(const struct mf_shape *s, int32_t block_m, int32_t smaller, struct mf_refusal *ret)
+{
+    double tokens = (double)s->token, average = mf_cpu_slots(s) / s->expert;
+
+    ret->rule = NULL;
+    if (smaller >= tokens)
+        mf_refuse(ret, "rows",
+                  "no expert has more rows than there are tokens, %.0f: blocks of %d hold them all", tokens,
+                  smaller);
+    else if (smaller >= BUSIEST * average)
+        mf_refuse(
+            ret, "rows",
+            "an expert has %.2g rows on average: blocks of %d hold %d times as many, and %d would be padding",
+            average, smaller, BUSIEST, block_m);
+    return ret->rule == NULL;
+}
+
 bool mf_cpu_may_decode(const struct mf_shape *s, mf_ops which, bool legal, struct mf_refusal *ret)
 {
     double active = mf_layer_expected_active(s), rows = mf_cpu_slots(s) / active;

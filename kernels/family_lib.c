@@ -154,9 +154,11 @@ static bool weight_there(const struct mf_shape *s, int stage, bool legal, struct
     return !is_coded(s) || mf_cpu_may_decode(s, node, legal, ret);
 }
 
+static const int32_t block_ms[] = {16, 64};
+
 static int each(const struct mf_shape *s, int cores, bool legal, each_fn f, void *context)
 {
-    static const int panels[] = {32, 16, 1}, block_ms[] = {16, 64};
+    static const int panels[] = {32, 16, 1};
     struct mf_refusal no;
     bool allowed[] = {[GEMM1] = form_allowed(s, GEMM1, &no),
                       [STAGE1] = form_allowed(s, STAGE1, &no),
@@ -169,7 +171,8 @@ static int each(const struct mf_shape *s, int cores, bool legal, each_fn f, void
                 struct config c = {
                     .stage = stage, .block_m = block_ms[b], .panel = panels[p], .threads = cores};
                 if (!layout_fits(s, stage, c.panel) || (is_coded(s) && c.panel != 32) ||
-                    !weight_there(s, stage, legal, &no))
+                    !weight_there(s, stage, legal, &no) ||
+                    (b > 0 && !legal && !mf_cpu_may_block(s, block_ms[b], block_ms[b - 1], &no)))
                     continue;
                 if (allowed[form_of(&c)])
                     r = f(context, &c);
@@ -319,6 +322,8 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
         }
     }
     int r = reject_forms(f, shape, offer);
+    if (r == 0 && !mf_cpu_may_block(shape, block_ms[1], block_ms[0], &refusal))
+        r = offer->reject(offer, f->name, "dnnl_m64", refusal.rule, "%s", refusal.reason);
     return r < 0 ? r : each(shape, device->cores, false, offer_step, &w);
 }
 

@@ -302,7 +302,14 @@ static int each_of_panel(const struct mf_shape *s, int cores, form_set allowed, 
     return r;
 }
 
-static int each(const struct mf_shape *s, int cores, int stage, each_fn f, void *context)
+/* Is the b-th block_m worth trying beside those before it? */
+static bool block_pays(const struct mf_shape *s, size_t b, struct mf_refusal *ret)
+{
+    return b == 0 || mf_cpu_may_block(s, mf_cpu_block_ms[b], mf_cpu_block_ms[b - 1], ret);
+}
+
+/* legal: all that can be, whether they pay or not. */
+static int each(const struct mf_shape *s, int cores, int stage, bool legal, each_fn f, void *context)
 {
     static const int panels[] = {16, 32, 1};
     form_set allowed = allowed_forms(s);
@@ -312,6 +319,8 @@ static int each(const struct mf_shape *s, int cores, int stage, each_fn f, void 
         for (size_t b = 0; b < MF_CPU_N_BLOCK_MS && r == 0; b++) {
             struct config c = {.stage = stage, .panel = panels[p], .block_m = mf_cpu_block_ms[b]};
             struct mf_refusal no;
+            if (!legal && !block_pays(s, b, &no))
+                continue;
             if (layout_fits(s, stage, c.panel))
                 r = each_of_panel(s, cores, allowed, c, f, context);
             c.alternating = stage == 1 && mf_cpu_may_alternate(s, c.panel, &no);
@@ -532,6 +541,23 @@ static int reject_splits(const struct mf_family *f, const struct mf_shape *s, in
     return r;
 }
 
+/* One sentence for each block_m that is not worth trying. */
+static int reject_blocks(const struct mf_family *f, const struct mf_shape *s, struct mf_offer *offer)
+{
+    int r = 0;
+
+    for (int stage = 1; stage <= 2; stage++) {
+        for (size_t b = 0; b < MF_CPU_N_BLOCK_MS && r == 0; b++) {
+            struct mf_refusal no;
+            char kernel[32];
+            (void)snprintf(kernel, sizeof(kernel), "s%d_m%d", stage, mf_cpu_block_ms[b]);
+            if (!block_pays(s, b, &no))
+                r = offer->reject(offer, f->name, kernel, no.rule, "%s", no.reason);
+        }
+    }
+    return r;
+}
+
 static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
                      const struct mf_shape *shape, struct mf_offer *offer)
 {
@@ -550,8 +576,10 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
         r = reject_forms(f, shape, offer);
     if (r == 0)
         r = reject_splits(f, shape, device->cores, offer);
+    if (r == 0)
+        r = reject_blocks(f, shape, offer);
     for (int stage = 1; stage <= 2 && r == 0; stage++)
-        r = each(shape, device->cores, stage, offer_step, &w);
+        r = each(shape, device->cores, stage, false, offer_step, &w);
     return r;
 }
 
@@ -577,7 +605,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     if (!first && strncmp(name, "s2_", 3) != 0)
         return -EINVAL;
     if (!mf_cpu_family_takes(f->name, shape, &refusal) ||
-        each(shape, device->info.cores, first ? 1 : 2, match_name, &w) != 1)
+        each(shape, device->info.cores, first ? 1 : 2, true, match_name, &w) != 1)
         return -ENOTSUP;
     struct mf_kernel *k = malloc(sizeof(*k));
     if (!k)

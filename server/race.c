@@ -90,7 +90,7 @@ size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t n_
 /* Calls of each racer at least: two that are checked, two rounds. */
 #define CALLS_LEAST 4
 /* A race may exceed its budget so far before places are cut. */
-#define OVER_BUDGET 4.0
+#define OVER_BUDGET 1.5
 
 size_t mf_race_places(double best_us, double budget_s, int topk)
 {

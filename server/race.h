@@ -10,7 +10,7 @@
 #include "common/status.h"
 
 #define MF_FINALISTS_MAX   32
-#define MF_FINALISTS_LEAST 12
+#define MF_FINALISTS_LEAST 8
 
 /* A ranked pipeline: its forecast is corrected by what its structure took in earlier batches. */
 struct mf_ranked {
@@ -27,7 +27,7 @@ struct mf_ranked {
  * the race with the pairs of the first structures, and leave whole structures out. Returns how many. */
 size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t n_places);
 /* Places of a race that is to take about budget_s, where the best forecast is best_us. Each racer is run four times at
- * least, twice to be checked: where that alone would take several times the budget, there are fewer places than
+ * least, twice to be checked: where that alone would take more than the budget and a half, there are fewer places than
  * MF_FINALISTS_MAX, though never fewer than MF_FINALISTS_LEAST or topk. */
 size_t mf_race_places(double best_us, double budget_s, int topk);
 

@@ -89,7 +89,7 @@ static const struct {
     int topk;
     size_t places;
 } rooms[] = {
-    {100, 1, 4, MF_FINALISTS_MAX},      {20e3, 0.6, 4, 30},  {40e3, 0.6, 4, 15},
+    {100, 1, 4, MF_FINALISTS_MAX},      {8e3, 0.6, 4, 28},   {16e3, 0.6, 4, 14},
     {60e3, 0.6, 4, MF_FINALISTS_LEAST}, {60e3, 0.6, 20, 20}, {60e3, 0, 99, MF_FINALISTS_MAX},
 };
 

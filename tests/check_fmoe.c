@@ -148,15 +148,15 @@ START_TEST(misses_take_a_near_row)
     struct fmoe_layer *l = must_open_layer(f, 0);
     struct fmoe_served served;
     static const struct {
-        int64_t tokens, line;
-    } near[] = {{1, 2}, {2, 2}, {8, 3}, {16, 3}, {40, 3}};
+        int64_t tokens, line, other; /* other: where 8 tokens are not offered the blocks of 32 */
+    } near[] = {{1, 2, 0}, {2, 2, 0}, {8, 3, 2}, {16, 3, 0}, {40, 3, 0}};
     size_t n_near = 0;
 
     for (size_t i = 0; i < MF_ARRAY_LEN(near); i++) {
         ck_assert_int_eq(fmoe_served(l, near[i].tokens, &served), 0);
         ck_assert_int_eq(served.tuned, 0);
-        ck_assert_msg(served.line == near[i].line || served.line == 0, "%d tokens: line %d",
-                      (int)near[i].tokens, (int)served.line);
+        ck_assert_msg(served.line == near[i].line || served.line == near[i].other || served.line == 0,
+                      "%d tokens: line %d", (int)near[i].tokens, (int)served.line);
         n_near += served.line != 0;
     }
     ck_assert_uint_gt(n_near, 0);
