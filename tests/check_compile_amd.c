@@ -57,8 +57,8 @@ static const struct {
     [QUANT1]  = {"move", "quant1_",  1,  true,  false, false, 0},
     [QUANT2]  = {"move", "quant2_",  1,  true,  false, false, 0},
     [COMBINE] = {"move", "combine_", 2,  false, false, true,  1 << SHARE},
-    [STAGE1]  = {"tile", "s1_",      20, true,  true,  true,  1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN},
-    [STAGE2]  = {"tile", "s2_",      20, true,  false, true,  1 << BIASED},
+    [STAGE1]  = {"tile", "s1_",      12, true,  true,  true,  1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN},
+    [STAGE2]  = {"tile", "s2_",      12, true,  false, true,  1 << BIASED},
     [ONE]     = {"one",  "one_",     9,  true,  true,  true,  1 << SHARE | 1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN},
     [GATHER]      = {"permute", "gather_",      2, true,  false, false, 1 << SHARE},
     [QUANT1_GATHER] = {"permute", "quant1_gather_", 1, true, false, false, 1 << SHARE},
@@ -317,7 +317,7 @@ static size_t choose(const struct target *target, const struct mf_compiler *comp
 {
     static const struct covering covering = {
         N_FACTORS,
-        {N_KERNELS, 20, MF_ARRAY_LEN(formats), MF_ACT_N_, MF_ARRAY_LEN(widths), 2, N_FORMS},
+        {N_KERNELS, 12, MF_ARRAY_LEN(formats), MF_ACT_N_, MF_ARRAY_LEN(widths), 2, N_FORMS},
         legal};
     static int rows[CODES_MAX][COVERING_FACTORS];
     struct covering_set set = {.rows = rows, .cap = CODES_MAX};
