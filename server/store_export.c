@@ -129,18 +129,24 @@ int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, m
     return r;
 }
 
+/* Of one model the config or the goal of another says nothing; a goal without a model speaks for each of its class. */
+#define OF_MODEL(model) \
+    " (?4 IS NULL OR coalesce((SELECT d.name FROM device_model d WHERE d.id = " model ") = ?4, 1))"
+#define HAS_CONFIG                                                                                \
+    " EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class AND" OF_MODEL( \
+        "f.model") " AND" STANDS("f.goal") ")"
+
 #define FAILED(batch)                                                                                    \
     "SELECT c.gfx || '/' || c.cu_num, s.row, coalesce((SELECT o.reason FROM promotion o WHERE o.goal = " \
     "g.id),"                                                                                             \
     " g.reason) FROM goal g JOIN shape s ON s.id = g.shape"                                              \
     " JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"                  \
     " WHERE (g.state = 'failed' OR g.id IN (SELECT goal FROM promotion WHERE decision = 'undecided')) "  \
-    "AND" FILTER(                                                                                        \
-        batch) " AND g.id = (SELECT max(id) FROM goal WHERE shape = g.shape "                            \
-               "AND class = g.class AND state IN ('done', 'failed'))"                                    \
-               " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class "  \
-               "AND" STANDS("f.goal") ")"                                                                \
-                                      " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token"
+    "AND" FILTER(batch) " AND g.id = (SELECT max(x.id) FROM goal x WHERE x.shape = g.shape "             \
+                        "AND x.class = g.class AND x.state IN ('done', 'failed') AND" OF_MODEL(          \
+                            "x.model") ")"                                                               \
+                                       " AND NOT" HAS_CONFIG                                             \
+                                       " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token"
 
 #define MISSING(batch)                                                                                       \
     "SELECT coalesce(c.gfx || '/' || c.cu_num, ''), s.row, 'the goal is ' || g.state || CASE g.reason WHEN " \
@@ -150,9 +156,7 @@ int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, m
         batch) " AND g.id = (SELECT max(id) FROM goal WHERE shape = g.shape AND class IS g.class)"           \
                " AND NOT EXISTS (SELECT 1 FROM goal x WHERE x.shape = g.shape AND x.class IS g.class AND "   \
                "x.state IN ('done', 'failed'))"                                                              \
-               " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class "      \
-               "AND" STANDS("f.goal") ")"                                                                    \
-                                      " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token"
+               " AND NOT" HAS_CONFIG " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token"
 
 static int each_without(struct mf_store *s, const char *literal, const struct mf_export_filter *filter,
                         mf_export_failed each, void *data)

@@ -503,16 +503,19 @@ void farm_fixture_second_model(struct mf_store *s)
     struct fixture f = {.s = s};
     ck_assert_int_ge(mf_store_begin(s), 0);
     run(&f, "INSERT INTO device_model VALUES (3, 1, 'EPYC 9R45', 0, '{}')", "");
-    run(&f,
-        "INSERT INTO goal (batch, shape, class, state, model) SELECT 2, shape, class, 'done', 3 FROM goal "
-        "WHERE id = 5",
-        "");
-    run(&f,
-        "INSERT INTO config (goal, shape, class, model, pipeline, us, us1, us2, err1, err2, ties, "
-        "provenance, at_ms)"
-        " SELECT (SELECT max(id) FROM goal), shape, class, 3, pipeline, us * 0.9, us1 * 0.9, us2 * 0.9, "
-        "err1, err2, ties, provenance, at_ms"
-        " FROM config WHERE goal = 5",
-        "");
+    /* one that the first model has too, and the one that failed there */
+    static const int64_t goals[] = {5, 13};
+    for (size_t i = 0; i < MF_ARRAY_LEN(goals); i++) {
+        run(&f,
+            "INSERT INTO goal (batch, shape, class, state, model) SELECT 3 - batch, shape, class, 'done', 3 "
+            "FROM goal WHERE id = ?",
+            "i", goals[i]);
+        run(&f,
+            "INSERT INTO config (goal, shape, class, model, pipeline, us, us1, us2, err1, err2, ties, "
+            "provenance, at_ms)"
+            " SELECT g.id, g.shape, g.class, 3, pipeline, us * 0.9, us1 * 0.9, us2 * 0.9, err1, err2, ties, "
+            "provenance, at_ms FROM config, (SELECT * FROM goal ORDER BY id DESC LIMIT 1) g WHERE goal = 5",
+            "");
+    }
     ck_assert_int_ge(mf_store_commit(s), 0);
 }
