@@ -153,10 +153,14 @@ int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, m
     "'' THEN '' ELSE ': ' || g.reason END FROM goal g JOIN shape s ON s.id = g.shape"                        \
     " LEFT JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"                 \
     " WHERE g.state NOT IN ('done', 'failed') AND" FILTER(                                                   \
-        batch) " AND g.id = (SELECT max(id) FROM goal WHERE shape = g.shape AND class IS g.class)"           \
-               " AND NOT EXISTS (SELECT 1 FROM goal x WHERE x.shape = g.shape AND x.class IS g.class AND "   \
-               "x.state IN ('done', 'failed'))"                                                              \
-               " AND NOT" HAS_CONFIG " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token"
+        batch) " AND g.id = (SELECT max(x.id) FROM goal x WHERE x.shape = g.shape AND x.class IS g.class "   \
+               "AND" OF_MODEL("x.model") ")"                                                                 \
+                                         " AND NOT EXISTS (SELECT 1 FROM goal x WHERE x.shape = g.shape "    \
+                                         "AND x.class IS g.class AND "                                       \
+                                         "x.state IN ('done', 'failed') AND" OF_MODEL(                       \
+                                             "x.model") ")"                                                  \
+                                                        " AND NOT" HAS_CONFIG                                \
+                                                        " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token"
 
 static int each_without(struct mf_store *s, const char *literal, const struct mf_export_filter *filter,
                         mf_export_failed each, void *data)
