@@ -281,11 +281,14 @@ double mf_cpu_decoded_bytes(const struct mf_shape *s, mf_ops which, double exper
 /* Times the average; routing is uneven. */
 #define BUSIEST 8
 
-bool mf_cpu_may_block(const struct mf_shape *s, int32_t block_m, int32_t smaller, struct mf_refusal *ret)
+bool mf_cpu_block_pays(const struct mf_shape *s, const int32_t *block_ms, size_t i, struct mf_refusal *ret)
 {
     double tokens = (double)s->token, average = mf_cpu_slots(s) / s->expert;
+    int32_t smaller = i > 0 ? block_ms[i - 1] : 0;
 
     ret->rule = NULL;
+    if (i == 0)
+        return true;
     if (smaller >= tokens)
         mf_refuse(ret, "rows",
                   "no expert has more rows than there are tokens, %.0f: blocks of %d hold them all", tokens,
@@ -294,7 +297,7 @@ bool mf_cpu_may_block(const struct mf_shape *s, int32_t block_m, int32_t smaller
         mf_refuse(
             ret, "rows",
             "an expert has %.2g rows on average: blocks of %d hold %d times as many, and %d would be padding",
-            average, smaller, BUSIEST, block_m);
+            average, smaller, BUSIEST, block_ms[i]);
     return ret->rule == NULL;
 }
 

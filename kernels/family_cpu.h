@@ -77,9 +77,10 @@ double mf_cpu_decoded_bytes(const struct mf_shape *shape, mf_ops which, double e
 /* Is decoding these weights in a step of its own worth trying, for family lib to multiply? legal: is it possible, whether it
  * pays or not. */
 bool mf_cpu_may_decode(const struct mf_shape *shape, mf_ops which, bool legal, struct mf_refusal *ret);
-/* Is a block of so many rows worth trying beside a smaller one? Not where the smaller one holds what the
- * busiest expert may be expected to have, and never where it holds all tokens: an expert has a token once. */
-bool mf_cpu_may_block(const struct mf_shape *shape, int32_t block_m, int32_t smaller, struct mf_refusal *ret);
+/* Is the i-th of these block_m, smallest first, worth trying beside the one before it? Not where that one holds what the busiest
+ * expert may be expected to have, and never where it holds all tokens: an expert has a token once. */
+bool mf_cpu_block_pays(const struct mf_shape *shape, const int32_t *block_ms, size_t i,
+                       struct mf_refusal *ret);
 /* Bytes of one expert's weight with its scales. */
 double mf_cpu_expert_bytes(const struct mf_shape *shape, enum mf_tensor w);
 /* Bytes of one row of cols elements as activations enter a GEMM, with its scales. */

@@ -172,7 +172,7 @@ static int each(const struct mf_shape *s, int cores, bool legal, each_fn f, void
                     .stage = stage, .block_m = block_ms[b], .panel = panels[p], .threads = cores};
                 if (!layout_fits(s, stage, c.panel) || (is_coded(s) && c.panel != 32) ||
                     !weight_there(s, stage, legal, &no) ||
-                    (b > 0 && !legal && !mf_cpu_may_block(s, block_ms[b], block_ms[b - 1], &no)))
+                    (!legal && !mf_cpu_block_pays(s, block_ms, b, &no)))
                     continue;
                 if (allowed[form_of(&c)])
                     r = f(context, &c);
@@ -322,7 +322,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
         }
     }
     int r = reject_forms(f, shape, offer);
-    if (r == 0 && !mf_cpu_may_block(shape, block_ms[1], block_ms[0], &refusal))
+    if (r == 0 && !mf_cpu_block_pays(shape, block_ms, 1, &refusal))
         r = offer->reject(offer, f->name, "dnnl_m64", refusal.rule, "%s", refusal.reason);
     return r < 0 ? r : each(shape, device->cores, false, offer_step, &w);
 }

@@ -302,12 +302,6 @@ static int each_of_panel(const struct mf_shape *s, int cores, form_set allowed, 
     return r;
 }
 
-/* Is the b-th block_m worth trying beside those before it? */
-static bool block_pays(const struct mf_shape *s, size_t b, struct mf_refusal *ret)
-{
-    return b == 0 || mf_cpu_may_block(s, mf_cpu_block_ms[b], mf_cpu_block_ms[b - 1], ret);
-}
-
 /* legal: all that can be, whether they pay or not. */
 static int each(const struct mf_shape *s, int cores, int stage, bool legal, each_fn f, void *context)
 {
@@ -319,7 +313,7 @@ static int each(const struct mf_shape *s, int cores, int stage, bool legal, each
         for (size_t b = 0; b < MF_CPU_N_BLOCK_MS && r == 0; b++) {
             struct config c = {.stage = stage, .panel = panels[p], .block_m = mf_cpu_block_ms[b]};
             struct mf_refusal no;
-            if (!legal && !block_pays(s, b, &no))
+            if (!legal && !mf_cpu_block_pays(s, mf_cpu_block_ms, b, &no))
                 continue;
             if (layout_fits(s, stage, c.panel))
                 r = each_of_panel(s, cores, allowed, c, f, context);
@@ -551,7 +545,7 @@ static int reject_blocks(const struct mf_family *f, const struct mf_shape *s, st
             struct mf_refusal no;
             char kernel[32];
             (void)snprintf(kernel, sizeof(kernel), "s%d_m%d", stage, mf_cpu_block_ms[b]);
-            if (!block_pays(s, b, &no))
+            if (!mf_cpu_block_pays(s, mf_cpu_block_ms, b, &no))
                 r = offer->reject(offer, f->name, kernel, no.rule, "%s", no.reason);
         }
     }

@@ -1,4 +1,6 @@
 /* Families tile, mx and wint4: the contract of every step on every case, and what they refuse. */
+#include <stdarg.h>
+
 #include "family_cases.h"
 
 START_TEST(test_contract)
@@ -61,6 +63,80 @@ START_TEST(test_counts)
         ck_assert_int_eq(a.rejections, demo[_i / CONTRACT_N_FORMATS].widths_refused + forms + splits +
                                            alternating + 2 * (4 - blocks));
     }
+}
+END_TEST
+
+/* ---- blocks that only pad ---- */
+
+struct blocks {
+    struct mf_offer offer;
+    char names[256][MF_STEP_NAME_MAX];
+    size_t n;
+    char why[256]; /* of s1_m64 */
+};
+
+static int note_block(struct mf_offer *o, const struct mf_step *step)
+{
+    struct blocks *b = (struct blocks *)o;
+
+    ck_assert_uint_lt(b->n, MF_ARRAY_LEN(b->names));
+    (void)snprintf(b->names[b->n++], MF_STEP_NAME_MAX, "%s", step->name);
+    return 0;
+}
+
+__attribute__((format(printf, 5, 6))) static int note_padding(struct mf_offer *o, const char *family,
+                                                              const char *kernel, const char *rule,
+                                                              const char *format, ...)
+{
+    struct blocks *b = (struct blocks *)o;
+    va_list args;
+
+    (void)family, (void)rule;
+    va_start(args, format);
+    if (strcmp(kernel, "s1_m64") == 0)
+        (void)vsnprintf(b->why, sizeof(b->why), format, args);
+    va_end(args);
+    return 0;
+}
+
+static const struct {
+    int64_t token;
+    const char *why; /* "": they are offered */
+} paddings[] = {
+    {1, "no expert has more rows than there are tokens, 1: blocks of 32 hold them all"},
+    {64, "an expert has 4 rows on average: blocks of 32 hold 8 times as many, and 64 would be padding"},
+    {65, ""},
+};
+
+/* What is offered to many tokens only is opened for few: a table of another day may name it. */
+START_TEST(test_padding)
+{
+    static struct blocks many, few;
+    struct contract_case c = {128, 2048, 96, 128, 8, MF_ACT_SILU, false};
+    struct mf_device *d = contract_device(NULL);
+    const struct mf_family *f = mf_family_find("cpu", "tile");
+    struct mf_shape s = contract_shape(&c, &contract_formats[0]);
+    size_t n_larger = 0, n_few = 0;
+
+    many = (struct blocks){.offer = {note_block, note_padding}};
+    few = many;
+    ck_assert_int_eq(mf_enumerate(&d->info, &s, "tile", &many.offer), 0);
+    s.token = paddings[_i].token;
+    ck_assert_int_eq(mf_enumerate(&d->info, &s, "tile", &few.offer), 0);
+    ck_assert_str_eq(few.why, paddings[_i].why);
+    for (size_t i = 0; i < few.n; i++)
+        n_few += strstr(few.names[i], "_m64_") != NULL;
+    ck_assert(*paddings[_i].why ? n_few == 0 : n_few > 0);
+    for (size_t i = 0; i < many.n; i++) {
+        struct mf_kernel *k = NULL;
+        if (!strstr(many.names[i], "_m64_"))
+            continue;
+        ck_assert_msg(f->open(f, d, &s, many.names[i], &k) == 0, "%s", many.names[i]);
+        (void)f->close(k);
+        n_larger++;
+    }
+    ck_assert_uint_gt(n_larger, 0);
+    (void)mf_device_close(d);
 }
 END_TEST
 
@@ -188,6 +264,7 @@ int main(void)
     tcase_add_test(refused, test_layouts);
     tcase_add_test(refused, test_widths);
     tcase_add_loop_test(refused, test_splits, 0, (int)MF_ARRAY_LEN(split_cases));
+    tcase_add_loop_test(refused, test_padding, 0, (int)MF_ARRAY_LEN(paddings));
     suite_add_tcase(suite, contract);
     suite_add_tcase(suite, refused);
     return mf_check_main(suite);
