@@ -20,6 +20,10 @@
 #define STEPS_MAX 128
 #define LDS       65536 /* of a compute unit of gfx90a and of gfx942 */
 
+#define VARIANTS_MAX 20
+
+static int variants = 12; /* check_compile_amd all: VARIANTS_MAX */
+
 enum factor { KERNEL, VARIANT, FORMAT, ACT, WIDTH, WEIGHT, FORM, N_FACTORS };
 enum form { PLAIN, SHARE, BIASED, GATE_ONLY, IN_TURN, N_FORMS };
 enum kernel {
@@ -46,7 +50,7 @@ enum kernel {
 /* clang-format off */
 static const struct {
     const char *family, *prefix;
-    int n_variants; /* as many of the steps that are offered, evenly */
+    int n_variants; /* as many of the steps that are offered, evenly; at most `variants` */
     bool formats, acts, weights; /* change the code */
     int forms;                   /* bits of those that do */
 } kernels[N_KERNELS] = {
@@ -57,8 +61,8 @@ static const struct {
     [QUANT1]  = {"move", "quant1_",  1,  true,  false, false, 0},
     [QUANT2]  = {"move", "quant2_",  1,  true,  false, false, 0},
     [COMBINE] = {"move", "combine_", 2,  false, false, true,  1 << SHARE},
-    [STAGE1]  = {"tile", "s1_",      12, true,  true,  true,  1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN},
-    [STAGE2]  = {"tile", "s2_",      12, true,  false, true,  1 << BIASED},
+    [STAGE1]  = {"tile", "s1_",      20, true,  true,  true,  1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN},
+    [STAGE2]  = {"tile", "s2_",      20, true,  false, true,  1 << BIASED},
     [ONE]     = {"one",  "one_",     9,  true,  true,  true,  1 << SHARE | 1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN},
     [GATHER]      = {"permute", "gather_",      2, true,  false, false, 1 << SHARE},
     [QUANT1_GATHER] = {"permute", "quant1_gather_", 1, true, false, false, 1 << SHARE},
@@ -107,6 +111,11 @@ static const struct target {
 
 /* ---- the covering set ---- */
 
+static int variants_of(int kernel)
+{
+    return MF_MIN(kernels[kernel].n_variants, variants);
+}
+
 static bool legal(const int *row)
 {
     if (row[KERNEL] < 0)
@@ -117,7 +126,7 @@ static bool legal(const int *row)
         return false;
     if (row[FORMAT] >= 0 && formats[row[FORMAT]].a == MF_DTYPE_INT8 && k == ONE)
         return false; /* it multiplies none */
-    return row[VARIANT] < kernels[k].n_variants && (kernels[k].formats || row[FORMAT] <= 0) &&
+    return row[VARIANT] < variants_of(k) && (kernels[k].formats || row[FORMAT] <= 0) &&
            (quant ? row[FORMAT] != 0 : row[FORMAT] < 0 || !formats[row[FORMAT]].only_quantised) &&
            (kernels[k].acts || row[ACT] <= 0) && (kernels[k].weights || row[WEIGHT] <= 0) &&
            (row[FORM] <= 0 || kernels[k].forms >> row[FORM] & 1) &&
@@ -249,7 +258,7 @@ static void code_of(const struct target *target, const int *row, struct made *re
     mf_say(device.class.gfx, sizeof(device.class.gfx), "%s", target->gfx);
     ck_assert_int_eq(mf_family_enumerate(f, &device, &shape, &h.offer), 0);
     ck_assert_msg(h.n > 0, "no step %s… for %s", h.prefix, target->gfx);
-    mf_say(ret->name, sizeof(ret->name), "%s", h.names[row[VARIANT] * h.n / kernels[row[KERNEL]].n_variants]);
+    mf_say(ret->name, sizeof(ret->name), "%s", h.names[row[VARIANT] * h.n / variants_of(row[KERNEL])]);
     ck_assert_int_eq(f->code(&device, &shape, ret->name, ret_code), 0);
     ret->grid = grid_of(f, device, &shape, ret->name);
 }
@@ -317,7 +326,7 @@ static size_t choose(const struct target *target, const struct mf_compiler *comp
 {
     static const struct covering covering = {
         N_FACTORS,
-        {N_KERNELS, 12, MF_ARRAY_LEN(formats), MF_ACT_N_, MF_ARRAY_LEN(widths), 2, N_FORMS},
+        {N_KERNELS, VARIANTS_MAX, MF_ARRAY_LEN(formats), MF_ACT_N_, MF_ARRAY_LEN(widths), 2, N_FORMS},
         legal};
     static int rows[CODES_MAX][COVERING_FACTORS];
     struct covering_set set = {.rows = rows, .cap = CODES_MAX};
@@ -423,11 +432,13 @@ START_TEST(test_reads_refuses)
 }
 END_TEST
 
-int main(void)
+int main(int argc, char **argv)
 {
     Suite *suite = suite_create("compile_amd");
     TCase *tests = tcase_create("compile_amd");
 
+    if (argc > 1 && strcmp(argv[1], "all") == 0)
+        variants = VARIANTS_MAX;
     if (!getenv("MOEFARM_CODE_CACHE") && setenv("MOEFARM_CODE_CACHE", MF_BINARY_DIR "/code", 1) < 0)
         return EXIT_FAILURE;
     tcase_set_timeout(tests, 850);
