@@ -6,9 +6,10 @@
  * just now: no number of another day is exported. Such a race is a unit of kind compare, whose results decide nothing else.
  *
  * The known row is that of the batch's baseline or, without one, the farm's own of an earlier batch. One that is no pipeline here
- * any more (a step is gone, or wrong), or whose weights lie otherwise than those of the rest of its layer model, which can only be
- * where known rows of it differ, is replaced, and the decision says so. One that names no pipeline (somebody else's kernels) can be compared with nothing: it is decided before
- * anything is measured, stays where it is, and the goal is undecided. Every decision is in table promotion. */
+ * any more (a step is gone, or wrong), or whose weights lie otherwise than those of the rest of its layer model, which can
+ * only be where known rows of it differ, is replaced, and the decision says so. One that names no pipeline (somebody else's
+ * kernels) can be compared with nothing: it is decided before anything is measured, stays where it is, and the goal is
+ * undecided. Every decision is in table promotion. */
 #pragma once
 
 #include "common/path.h"

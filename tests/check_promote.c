@@ -96,7 +96,8 @@ static void post(const char *path)
     free(farm_call(&farm, "POST", path, "", "", 200));
 }
 
-/* The answer. shapes: rows, each with its line end as JSON has it; baseline: the pipeline cell of its row, and more rows behind it; NULL: none. */
+/* The answer. shapes: rows, each with its line end as JSON has it; baseline: the pipeline cell of its row, and more rows behind
+ * it; NULL: none. */
 static char *hand_in(const char *shapes, const char *baseline, const char *options)
 {
     struct mf_buf body;

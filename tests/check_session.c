@@ -515,8 +515,8 @@ START_TEST(slow_device)
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 7);
     struct mf_unit_options options = defaults;
-    options.exhaustive =
-        slowdowns[_i].thrown; /* none is dropped by its first run, which this machine's load can slow too */
+    /* Then none is dropped by its first run, which this machine's load can slow too */
+    options.exhaustive = slowdowns[_i].thrown;
     struct mf_session *session = session_of(d, &s, NULL, &options);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
     struct mf_unit_result calm = probe(session, &step, NULL, NULL, NULL), r;

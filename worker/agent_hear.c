@@ -65,7 +65,7 @@ static void refuse_unit(struct mf_agent *a, const cJSON *body, const char *why)
         mf_agent_give_up(a, r);
 }
 
-static void begin_journal(struct mf_agent *a, const struct mf_job *job)
+static void keep_in_journal(struct mf_agent *a, const struct mf_job *job)
 {
     const char *class = "", *revision = "";
     (void)mf_json_text(mf_crew_described(a->crew), "class", &class);
@@ -88,7 +88,7 @@ static void on_unit(struct mf_agent *a, const cJSON *m)
     } else {
         mf_fault_at(MF_FAULT_UNIT_TAKEN);
         a->jobs[a->n_jobs++] = job;
-        begin_journal(a, job);
+        keep_in_journal(a, job);
         mf_fault_at(MF_FAULT_UNIT_KEPT);
         mf_agent_go_on(a);
     }

@@ -31,7 +31,7 @@ struct mf_journal_unit {
     const char *class, *revision;
     struct mf_journal_item *done;
     size_t n_done, cap_done;
-    int begun_by; /* the how-manyeth instance of the file */
+    int begun_by; /* the last instance that was at it, counted from 1 in the file; 0: none was */
     int n_fell;   /* instances that were at it when they fell, since something of it was done */
     cJSON *record;
 };
