@@ -1,15 +1,22 @@
-/* Compiling ahead of measuring: the code of all steps of a unit at once, each in a process of its own, so that no compiler
- * runs while a step is timed. */
+/* Compiling ahead of measuring: the code of all steps of a unit at once, each in a process of its own, before the first of
+ * them begins, whose time limit no compiler may use up. */
 #pragma once
 
 #include "kernels/device.h"
 #include "kernels/family.h"
-#include "measure/session.h"
 
-/* The different codes of the steps; *ret is the caller's to free. -ENOMEM. */
-int mf_ahead_codes(const struct mf_device_info *device, const char *kind, const struct mf_shape *shape,
-                   const struct mf_family_set *extra, const struct mf_probe_step *steps, size_t n,
-                   struct mf_code **ret, size_t *ret_n);
-/* Has the device compile them; what does not compile is told of by the step that opens it. -ENOMEM. */
-int mf_ahead_compile(struct mf_device *device, const struct mf_shape *shape,
-                     const struct mf_family_set *extra, const struct mf_probe_step *steps, size_t n);
+/* The different codes of the steps that were added. */
+struct mf_ahead {
+    const struct mf_device_info *device;
+    const char *kind; /* of the device: "hip" */
+    const struct mf_shape *shape;
+    const struct mf_family_set *extra; /* NULL: the families of this build alone */
+    struct mf_code *codes;             /* its own */
+    size_t n, cap;
+};
+
+/* -ENOMEM. A step whose family has nothing to compile adds nothing. */
+int mf_ahead_add(struct mf_ahead *a, const struct mf_step *step);
+void mf_ahead_release(struct mf_ahead *a);
+/* Has the device compile them; what does not compile is told of by the step that opens it. */
+void mf_ahead_compile(const struct mf_ahead *a, struct mf_device *device);

@@ -8,7 +8,6 @@
 #include "common/cleanup.h"
 #include "common/stats.h"
 #include "common/text.h"
-#include "measure/ahead.h"
 #include "measure/measure.h"
 #include "measure/session_data.h"
 #include "measure/verify.h"
@@ -566,14 +565,16 @@ int mf_session_probe(struct mf_session *s, const struct mf_probe_step *steps, si
 {
     s->sink = sink;
     mf_session_phase(sink, MF_PHASE_LOAD);
-    int compiled = mf_ahead_compile(s->device, &s->shape, s->extra, steps, n);
-    if (compiled < 0)
-        return compiled;
-    for (size_t i = 0; i < n; i++) {
-        int r = probe_step(s, &steps[i], best, context, sink);
-        if (r < 0)
-            return r;
-    }
+    _cleanup_(mf_ahead_release) struct mf_ahead ahead = mf_session_ahead(s);
+    int r = 0;
+    for (size_t i = 0; i < n && r == 0; i++)
+        r = mf_ahead_add(&ahead, &steps[i].step);
+    if (r == 0)
+        mf_ahead_compile(&ahead, s->device);
+    for (size_t i = 0; i < n && r >= 0; i++)
+        r = probe_step(s, &steps[i], best, context, sink);
+    if (r < 0)
+        return r;
     mf_session_phase(sink, MF_PHASE_WAIT);
     return 0;
 }

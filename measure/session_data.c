@@ -424,6 +424,12 @@ void mf_session_phase(struct mf_sink *sink, enum mf_phase phase)
         sink->phase(sink, phase);
 }
 
+struct mf_ahead mf_session_ahead(const struct mf_session *s)
+{
+    return (struct mf_ahead){
+        .device = &s->device->info, .kind = s->device->ops->kind, .shape = &s->shape, .extra = s->extra};
+}
+
 /* One that was interrupted is no sign of a slow device; the least of a few is. */
 #define CANARY_LOOKS 3
 

@@ -8,6 +8,7 @@
 
 #include "kernels/maker.h"
 #include "kernels/reference.h"
+#include "measure/ahead.h"
 #include "measure/guard.h"
 #include "measure/rotate.h"
 #include "measure/session.h"
@@ -94,6 +95,8 @@ int mf_session_room(struct mf_session *s, struct mf_region *region, size_t bytes
 void mf_session_trim(struct mf_session *s);
 
 void mf_session_phase(struct mf_sink *sink, enum mf_phase phase);
+/* Of steps of this session; refers to it. */
+struct mf_ahead mf_session_ahead(const struct mf_session *s);
 /* A device whose canary takes that many times its calm time is throttled, or somebody else's too. */
 #define MF_CANARY_LIMIT 1.5
 /* Canary's time over its least in this session; NAN: the device has none. */

@@ -171,6 +171,22 @@ static size_t samples_of(const struct mf_race_plan *plan)
     return n;
 }
 
+/* Here and not as each is opened, which its time limit covers. */
+static int compile_ahead(struct mf_session *s, const struct mf_race_entry *entries, size_t n)
+{
+    _cleanup_(mf_ahead_release) struct mf_ahead ahead = mf_session_ahead(s);
+    mf_session_phase(s->sink, MF_PHASE_LOAD);
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = 0; j < entries[i].n_steps; j++) {
+            int r = mf_ahead_add(&ahead, &entries[i].steps[j]);
+            if (r < 0)
+                return r;
+        }
+    }
+    mf_ahead_compile(&ahead, s->device);
+    return 0;
+}
+
 int mf_session_race(struct mf_session *s, const struct mf_race_entry *entries, size_t n,
                     const struct mf_race_plan *plan, struct mf_sink *sink)
 {
@@ -183,6 +199,9 @@ int mf_session_race(struct mf_session *s, const struct mf_race_entry *entries, s
         return -ENOMEM;
     mf_session_trim(s);
     s->sink = sink;
+    int result = compile_ahead(s, entries, n);
+    if (result < 0)
+        return result;
     for (size_t i = 0; i < n; i++) {
         finalists[i] = (struct finalist){.entry = &entries[i],
                                          .entrant.verdict = {.err = NAN, .row_err = NAN, .row_limit = NAN}};
@@ -193,7 +212,7 @@ int mf_session_race(struct mf_session *s, const struct mf_race_entry *entries, s
         weight[i] = (int)entries[i].n_steps;
     }
     struct race r = {.s = s, .sink = sink, .finalists = finalists, .racers = racers};
-    int result = run_race(&r, plan, weight, n);
+    result = run_race(&r, plan, weight, n);
     for (size_t i = 0; i < n; i++)
         mf_pipeline_close(finalists[i].pipeline);
     return result;

@@ -1,6 +1,7 @@
 /* A worker on hip:amd:0 over a runtime of the tests (emulator/hip/runtime.h), kernels and all: what it lists of three
  * releases, a whole batch through a farm, a pipeline of several kernels through a runner, and a device that faults, hangs or
  * refuses in the middle. What comes out is of the emulator and says so. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/landlock.h>
@@ -154,20 +155,36 @@ static const char *text_of(const cJSON *m)
     return text;
 }
 
-/* Sends a unit and checks that so many results are all right; the last message before `end` is returned, which a race's outcome is. */
+/* Code objects that the cache has. */
+static int count_codes(void)
+{
+    DIR *dir = opendir(getenv("MOEFARM_CODE_CACHE"));
+    int n = 0;
+    ck_assert_ptr_nonnull(dir);
+    while (readdir(dir))
+        n++;
+    (void)closedir(dir);
+    return n;
+}
+
+/* Sends a unit and checks that so many results are all right, and that nothing was compiled once the first of its items had
+ * begun: that item's time limit ran then. The last message before `end` is returned, which a race's outcome is. */
 static cJSON *run_unit(struct mf_crew *c, cJSON *unit, int n)
 {
     cJSON *last = NULL;
-    int results = 0;
+    int results = 0, codes = 0;
 
     ck_assert_int_eq(mf_crew_send(c, unit), 0);
     for (;;) {
         cJSON *m = hear(c);
         const char *op = mf_channel_op(m);
         ck_assert_str_ne(op, "error");
+        if (strcmp(op, "begin") == 0 && codes == 0)
+            codes = count_codes();
         if (strcmp(op, "end") == 0) {
             cJSON_Delete(m);
             ck_assert_int_eq(results, n);
+            ck_assert_int_eq(count_codes(), codes);
             return last;
         }
         if (strcmp(op, "result") == 0 && !mf_json_object(m, "race")) {
@@ -193,13 +210,8 @@ static void run_pipeline(const char *const *argv, const char *sandbox)
     ck_assert_str_eq(farm_text(mf_crew_described(c), "compiler"), COMPILER);
     const char *within = farm_text(mf_crew_hello(c), "sandbox");
     ck_assert_msg(strncmp(within, sandbox, strlen(sandbox)) == 0, "%s", within);
-    cJSON *steps = enumerate(c);
-    _cleanup_(cJSON_Deletep) cJSON *probe =
-        cJSON_Parse("{\"op\":\"unit\",\"kind\":\"probe\",\"shape\":\"" FP8_B
-                    "\",\"options\":{\"seed\":7,\"time_cap_ms\":20000}}");
-    cJSON_AddItemToObject(probe, "steps", steps);
-    cJSON_Delete(run_unit(c, probe, (int)MF_ARRAY_LEN(pipeline)));
-
+    _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c);
+    /* As a worker is asked that has probed none of them: the race is the first to want their code */
     _cleanup_(cJSON_Deletep) cJSON *race =
         cJSON_Parse("{\"op\":\"unit\",\"kind\":\"race\",\"shape\":\"" FP8_B
                     "\",\"options\":{\"seed\":7,\"time_cap_ms\":20000},"
@@ -212,6 +224,12 @@ static void run_pipeline(const char *const *argv, const char *sandbox)
     ck_assert_msg(outcome && farm_number(outcome, "winner") == 9, "%s", text_of(won));
     ck_assert(cJSON_GetObjectItem(outcome, "us")->valuedouble > 0);
     ck_assert_int_gt(farm_number(outcome, "active_experts"), 0);
+
+    _cleanup_(cJSON_Deletep) cJSON *probe =
+        cJSON_Parse("{\"op\":\"unit\",\"kind\":\"probe\",\"shape\":\"" FP8_B
+                    "\",\"options\":{\"seed\":7,\"time_cap_ms\":20000}}");
+    cJSON_AddItemToObject(probe, "steps", MF_TAKE(steps));
+    cJSON_Delete(run_unit(c, probe, (int)MF_ARRAY_LEN(pipeline)));
     mf_crew_free(c);
 }
 

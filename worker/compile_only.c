@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/array.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/text.h"
@@ -57,18 +56,15 @@ static int parse_arch(const char *text, struct target *ret)
 
 struct found {
     struct mf_offer offer; /* first */
-    struct mf_probe_step *steps;
-    size_t n, cap;
+    struct mf_ahead ahead;
+    size_t n_steps;
 };
 
 static int take_step(struct mf_offer *o, const struct mf_step *s)
 {
     struct found *f = (struct found *)o;
-    int r = mf_array_grow(&f->steps, f->n, &f->cap, sizeof(*f->steps));
-    if (r < 0)
-        return r;
-    f->steps[f->n++] = (struct mf_probe_step){.step = *s};
-    return 0;
+    f->n_steps++;
+    return mf_ahead_add(&f->ahead, s);
 }
 
 /* Those of the data and references. */
@@ -85,12 +81,12 @@ static int add_makers(const struct target *t, const struct mf_shape *shape, stru
 static int codes_of(const struct target *t, const struct mf_shape *shape, const char *families,
                     struct mf_code **ret, size_t *ret_n, size_t *ret_steps)
 {
-    struct found f = {.offer = {take_step, mf_offer_unheard}};
+    struct found f = {.offer = {take_step, mf_offer_unheard},
+                      .ahead = {.device = &t->info, .kind = "hip", .shape = shape}};
     int r = mf_enumerate(&t->info, shape, *families ? families : NULL, &f.offer);
-    if (r == 0)
-        r = mf_ahead_codes(&t->info, "hip", shape, NULL, f.steps, f.n, ret, ret_n);
-    *ret_steps = f.n;
-    free(f.steps);
+    *ret = f.ahead.codes;
+    *ret_n = f.ahead.n;
+    *ret_steps = f.n_steps;
     return r < 0 ? r : add_makers(t, shape, ret, ret_n);
 }
 
