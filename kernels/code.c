@@ -109,11 +109,7 @@ static uint64_t hash_text(const char *text, uint64_t h)
 /* Every source, since one may include any other; two hashes with different seeds, so that no two codes ever meet. */
 static uint64_t hash_code(const struct mf_compiler *compiler, const struct mf_code *c, uint64_t h)
 {
-    const char *name;
-    for (size_t i = 0; (name = mf_code_source_name(i)); i++) {
-        h = hash_text(name, h);
-        h = hash_text(mf_code_source(name), h);
-    }
+    h = hash_text(mf_code_sources_digest, h);
     h = hash_text(compiler->arch, h);
     h = hash_text(compiler->version, h);
     h = hash_text(c->source, h);

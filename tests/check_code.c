@@ -13,6 +13,7 @@
 #include "kernels/maker.h"
 #include "mf_check.h"
 #include "remove_tree.h"
+#include "run_program.h"
 
 static char folder[] = "/tmp/check_code.XXXXXX";
 
@@ -71,6 +72,60 @@ START_TEST(test_sources)
     for (size_t i = 0; mf_code_source_name(i); i++)
         ck_assert_uint_gt(strlen(mf_code_source(mf_code_source_name(i))), 100);
     ck_assert_ptr_nonnull(mf_code_source("tile.hip"));
+}
+END_TEST
+
+static void write_text(const char *name, const char *text)
+{
+    char path[PATH_MAX];
+
+    mf_say(path, sizeof(path), "%s/%s", folder, name);
+    FILE *f = fopen(path, "we");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(text, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+/* The digest that a build has whose two sources are these; 64 digits. */
+static void digest_of(const char *names, char ret[65])
+{
+    char out[PATH_MAX], out_option[PATH_MAX + 16], folder_option[64], files_option[64], line[256];
+    const char *const cmake[] = {"cmake", out_option,      folder_option, files_option,
+                                 "-P",    MF_CODE_SOURCES, NULL};
+    const char *const none[] = {NULL};
+
+    mf_say(out, sizeof(out), "%s/sources.c", folder);
+    mf_say(out_option, sizeof(out_option), "-DOUT=%s", out);
+    mf_say(folder_option, sizeof(folder_option), "-DFOLDER=%s", folder);
+    mf_say(files_option, sizeof(files_option), "-DFILES=%s", names);
+    struct ran r = run_program(cmake, none);
+    ck_assert_msg(r.code == 0, "%s", r.text);
+    FILE *f = fopen(out, "re");
+    ck_assert_ptr_nonnull(f);
+    *ret = '\0';
+    while (fgets(line, sizeof(line), f))
+        (void)sscanf(line, "const char mf_code_sources_digest[] = \"%64[0-9a-f]\";", ret);
+    (void)fclose(f);
+    ck_assert_uint_eq(strlen(ret), 64);
+}
+
+/* Any text and any name is part of what names all code objects: one source may include every other. */
+START_TEST(test_digest)
+{
+    char first[65], other[65];
+
+    write_text("a.hip", "one");
+    write_text("b.hip", "two");
+    write_text("c.hip", "two");
+    digest_of("a.hip;b.hip", first);
+    digest_of("a.hip;b.hip", other);
+    ck_assert_str_eq(first, other);
+    digest_of("a.hip;c.hip", other);
+    ck_assert_str_ne(first, other);
+    write_text("b.hip", "twO");
+    digest_of("a.hip;b.hip", other);
+    ck_assert_str_ne(first, other);
+    ck_assert_uint_eq(strlen(mf_code_sources_digest), 64);
 }
 END_TEST
 
@@ -264,6 +319,7 @@ int main(void)
     tcase_add_test(tests, test_place);
     tcase_add_test(tests, test_architectures);
     tcase_add_test(tests, test_sources);
+    tcase_add_test(tests, test_digest);
     tcase_add_test(tests, test_compiles);
     tcase_add_test(tests, test_makers_compile);
     tcase_add_test(tests, test_failures_are_words);
