@@ -21,10 +21,12 @@
 #include "mf_check.h"
 #include "run_program.h"
 
-#define BEAT_MS   300
+#define BEAT_MS   1000 /* no lease ends here, however busy this machine is */
 #define MANY_ROWS 1000
-#define DAEMON    MF_BINARY_DIR "/server/moefarmd"
-#define WORKER    MF_BINARY_DIR "/worker/moefarm-worker"
+#define SLOW \
+    "{\"step_ms\":15,\"pipeline_ms\":2}" /* a batch is there still when a busy machine lets the test see how far it is */
+#define DAEMON MF_BINARY_DIR "/server/moefarmd"
+#define WORKER MF_BINARY_DIR "/worker/moefarm-worker"
 
 static const char csv_head[] = FARM_CSV_HEAD;
 static const char csv_row[] =
@@ -169,7 +171,7 @@ START_TEST(database_full)
 {
     farm_make(&farm);
     mount_disk("state", "56m");
-    write_spec("{\"step_ms\":10}");
+    write_spec(SLOW);
     farm_start_daemon(&farm, BEAT_MS);
     start_worker(0);
     farm_wait_workers(&farm, 1);
@@ -193,7 +195,7 @@ START_TEST(database_read_only)
     farm_make(&farm);
     machine = machine_new(farm.folder);
     machine_plug(true);
-    write_spec("{\"step_ms\":10}");
+    write_spec(SLOW);
     farm_start_daemon(&farm, BEAT_MS);
     machine_plug(false);
     start_worker(0);
@@ -219,7 +221,7 @@ START_TEST(spool_full)
     farm_start(&farm, BEAT_MS);
     machine = machine_new(farm.folder);
     machine_plug(true);
-    write_spec("{\"step_ms\":10}");
+    write_spec(SLOW);
     start_worker(0);
     farm_wait_workers(&farm, 1);
     int batch = submit(2);
@@ -269,7 +271,7 @@ START_TEST(coordinator_on_a_read_only_disk)
     char state[128], fresh[160], lock[160];
     farm_make(&farm);
     mount_disk("state", "56m");
-    write_spec("{\"step_ms\":10}");
+    write_spec(SLOW);
     farm_start_daemon(&farm, BEAT_MS);
     start_worker(0);
     farm_wait_workers(&farm, 1);
@@ -316,7 +318,7 @@ START_TEST(worker_on_a_read_only_disk)
     struct farm at = farm; /* the spool's folder in place of the farm's */
     mount_disk("spool", "8m");
     ck_assert_int_lt(snprintf(at.folder, sizeof(at.folder), "%s/spool", farm.folder), sizeof(at.folder));
-    write_spec("{\"step_ms\":10}");
+    write_spec(SLOW);
     (void)snprintf(device, sizeof(device), "sim:gfx942/304:0:%s", spec);
     const char *const args[] = {"--spool", at.folder, "--device", device, NULL};
     farm_start_worker(&farm, 0, args);

@@ -198,14 +198,36 @@ static void do_nothing(struct farm *f, const cJSON *unit, int sent)
 }
 
 static const struct plan plans[] = {
-    {"nothing", do_nothing, BEAT_MS},
+    {"nothing", do_nothing, CALM_MS},
     {"worker lost", lose_worker, BEAT_MS},
-    {"worker leaves", say_bye, BEAT_MS},
+    {"worker leaves", say_bye, CALM_MS},
     {"worker started again", restart_worker, CALM_MS},
     {"coordinator killed", kill_coordinator, CALM_MS},
-    {"results sent twice", send_twice, BEAT_MS},
+    {"results sent twice", send_twice, CALM_MS},
     {"database restored", restore_backup, CALM_MS},
 };
+
+/* The next unit; NULL: none for a beat. Whoever is told that the farm has lost it says again who it is, as a worker does. */
+static cJSON *next_unit(struct farm *f)
+{
+    for (int64_t end = mf_now_ms() + BEAT_MS; mf_now_ms() <= end;) {
+        enum mf_message got;
+        const char *code = "";
+        cJSON *json;
+        if (fake_worker_recv(&f->worker, BEAT_MS / 5, &got, &json) <= 0)
+            continue;
+        if (got == MF_MESSAGE_UNIT)
+            return json;
+        bool lost = got == MF_MESSAGE_REFUSE && mf_json_text(json, "code", &code) == 0 &&
+                    strcmp(code, "unknown_worker") == 0;
+        cJSON_Delete(json);
+        if (lost) {
+            ck_assert_int_eq(fake_worker_greet(&f->worker, "[]", LIMIT_MS), 0);
+            ck_assert_int_eq(fake_worker_ready(&f->worker), 0);
+        }
+    }
+    return NULL;
+}
 
 /* Works until the batch is done. The disturbance comes after result number `at` of the run. 1: it came. */
 static int work(struct farm *f, const struct plan *plan, int at)
@@ -214,7 +236,7 @@ static int work(struct farm *f, const struct plan *plan, int at)
     for (int64_t end = mf_now_ms() + LIMIT_MS; !is_done(f);) {
         ck_assert_msg(mf_now_ms() < end, "%s at %d: the batch does not end", plan->what, at);
         (void)fake_worker_send(&f->worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
-        _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&f->worker, MF_MESSAGE_UNIT, BEAT_MS);
+        _cleanup_(cJSON_Deletep) cJSON *unit = next_unit(f);
         if (!unit)
             continue;
         bool gone = false;

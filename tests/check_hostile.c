@@ -22,6 +22,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#define BEAT_MS  20000 /* cardboard gives no sign of life between its messages */
 #define LIMIT_MS 30000
 #define MARK     "HOSTILE"
 
@@ -69,7 +70,7 @@ struct farm {
 static void start(struct farm *f)
 {
     *f = (struct farm){.zmq = zmq_ctx_new(), .process.log = "log"};
-    farm_process_start(&f->process, 1000);
+    farm_process_start(&f->process, BEAT_MS);
 }
 
 /* Nothing of what was said became a file, and no line of the log is another's. */
