@@ -93,14 +93,15 @@ START_TEST(under_load)
     farm_start(&farm, 300);
     for (int place = 0; place < 2; place++) {
         (void)snprintf(device, sizeof(device), "sim:gfx942/304:%d:%s", place,
-                       farm_file(&farm, "spec.json", "{\"step_ms\":5}"));
+                       farm_file(&farm, "spec.json", "{\"step_ms\":20,\"pipeline_ms\":2}"));
         const char *const args[] = {"--device", device, NULL};
         farm_start_worker(&farm, place, args);
     }
     farm_wait_workers(&farm, 2);
     int batch = farm_submit(&farm, csv, "");
     for (int i = 0; i < COPIES; i++) {
-        ck_assert_msg(farm_wait_batch(&farm, batch, "measured", 10 + 20 * i), "the batch was over too soon");
+        /* However far it went during the copy before */
+        ck_assert_msg(farm_wait_more(&farm, batch, 10), "the batch was over too soon");
         int64_t before = acknowledged();
         ck_assert_int_gt(before, last);
         (void)snprintf(name, sizeof(name), "copy%d.db", i);

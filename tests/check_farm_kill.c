@@ -32,9 +32,10 @@ static void start_slow_worker(int place, const char *spec_text)
     farm_start_worker(&farm, place, args);
 }
 
+/* Slow enough for a batch to be there still when a busy machine lets the test see how far it is. */
 static void start_worker(int place)
 {
-    start_slow_worker(place, "{\"step_ms\":4}");
+    start_slow_worker(place, "{\"step_ms\":15,\"pipeline_ms\":2}");
 }
 
 static void start_farm(void)

@@ -18,7 +18,7 @@
 #include "http_client.h"
 #include "mf_check.h"
 
-#define BEAT_MS 200
+#define BEAT_MS 500
 #define HERE    "127.7.0.1"
 #define THERE   "127.7.0.2"
 #define NOBODY  "02:00:00:00:00:01"
@@ -143,7 +143,7 @@ START_TEST(cut_and_healed)
     farm_make(&farm);
     farm.more = more;
     farm_start_daemon(&farm, BEAT_MS);
-    (void)farm_file(&farm, "spec.json", "{\"step_ms\":10}");
+    (void)farm_file(&farm, "spec.json", "{\"step_ms\":15,\"pipeline_ms\":2}");
     start_worker(0, there);
     start_worker(1, here);
     farm_wait_workers(&farm, 2);

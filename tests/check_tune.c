@@ -37,12 +37,19 @@ static void teardown(void)
     ck_assert_int_eq(remove_tree(folder), 0);
 }
 
-/* Steps really take that long, so that there is a middle to be killed in; some go wrong. */
+/* What the device does in the next run. */
+static void replant(const char *spec)
+{
+    write_file(in_folder("spec.json"), spec);
+}
+
+/* Steps really take that long, so that there is a middle to be killed in, however late a busy machine lets the test see that
+ * it has come; some go wrong. */
 static void plant(const char *spec)
 {
     char plain[64];
     mf_say(plain, sizeof(plain), "%s", device);
-    write_file(in_folder("spec.json"), spec);
+    replant(spec);
     mf_say(device, sizeof(device), "%s:%s", plain, in_folder("spec.json"));
 }
 
@@ -168,8 +175,9 @@ START_TEST(measures_as_told)
         ask("SELECT count(DISTINCT worker) FROM result WHERE step IS NOT NULL OR pipeline IS NOT NULL"), 1);
     ck_assert_int_eq(ask("SELECT json_extract(options, '$.warmup') FROM batch"), 3);
 
-    /* Without, both work on it */
+    /* Without, both work on it: it is long enough for one of them to come late */
     ck_assert_int_eq(unlink(in_folder("table.csv")), 0);
+    replant("{\"step_ms\":40,\"pipeline_ms\":2}");
     r = moefarm("", "tune", "-i", in_folder("shapes.csv"), "-o", in_folder("table.csv"), "--device", two,
                 "--simulated", NULL);
     assert_code(r, 0);
@@ -302,7 +310,7 @@ START_TEST(a_table_that_cannot_be_written)
     mf_say(profiles, sizeof(profiles), "%s", in_folder("profile.csv"));
     mf_say(lock, sizeof(lock), "%s", in_folder("table.csv.lock"));
     mf_say(profiles_lock, sizeof(profiles_lock), "%s.lock", profiles);
-    plant("{\"step_ms\":4}");
+    plant("{\"step_ms\":25,\"pipeline_ms\":2}");
     write_file(in_folder("shapes.csv"), HEAD ROW(1));
     fail_midway(profiles, lock, 0);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 0);
@@ -441,7 +449,7 @@ START_TEST(on_a_named_farm)
     char url[64], spec[400], state[160];
     int status;
     mf_say(spec, sizeof(spec), "%s:%s", device, in_folder("spec.json"));
-    write_file(in_folder("spec.json"), "{\"step_ms\":3}");
+    replant("{\"step_ms\":15,\"pipeline_ms\":2}");
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     farm_start(&farm, 200);
     farm_start_worker(&farm, 0, (const char *const[]){"--device", spec, NULL});
@@ -507,7 +515,7 @@ START_TEST(resumes_where_it_was_killed)
     static const char measured[] = "SELECT count(*) FROM result WHERE step IS NOT NULL";
     int status;
 
-    plant("{\"step_ms\":4}");
+    plant("{\"step_ms\":40,\"pipeline_ms\":2}");
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     pid_t pid = start_tune("", TUNE(NULL));
     await(measured, 20);
@@ -518,6 +526,7 @@ START_TEST(resumes_where_it_was_killed)
     ck_assert_int_ge(before, 20);
     ck_assert_msg(ask("SELECT count(*) FROM config") == 0, "it was over before it was killed");
 
+    replant("{}");
     struct ran r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
     assert_says(r.out, "going on with batch 1 of an earlier run");
@@ -539,7 +548,7 @@ START_TEST(rows_come_one_by_one)
     int64_t until = mf_now_ms() + DEADLINE_MS;
     int status;
 
-    plant("{\"step_ms\":4}");
+    plant("{\"step_ms\":20,\"pipeline_ms\":2}");
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2) ROW(4));
     pid_t pid = start_tune("", TUNE("--batch", "1", NULL));
     while (count_lines(in_folder("table.csv")) < 2) {
@@ -551,6 +560,7 @@ START_TEST(rows_come_one_by_one)
     await_farm_gone();
     int rows = count_lines(in_folder("table.csv")) - 1;
     ck_assert_msg(rows < 3, "it was over before it was killed");
+    replant("{}");
     struct ran r = moefarm("", TUNE("--batch", "1", NULL));
     assert_code(r, 0);
     char tuned[64];
@@ -565,7 +575,7 @@ START_TEST(interrupted)
 {
     int status;
 
-    plant("{\"step_ms\":4}");
+    plant("{\"step_ms\":40,\"pipeline_ms\":2}");
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     pid_t pid = start_tune("", TUNE("--mp", "1", NULL));
     await("SELECT count(*) FROM result WHERE step IS NOT NULL", 5);
@@ -598,6 +608,7 @@ START_TEST(interrupted)
     assert_says(read_file(in_folder("out")), "the same command goes on where this one stopped");
     await_farm_gone();
 
+    replant("{}");
     struct ran r = moefarm("", TUNE("--errRatio", "0.05", NULL));
     assert_code(r, 0);
     assert_says(r.out, "batch 1 of an earlier run had other options; it is cancelled");
