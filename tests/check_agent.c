@@ -18,6 +18,8 @@
 
 #define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"
 #define DEADLINE 20000
+#define CALM_MS  60000 /* of a step: no step that is slow counts as hung */
+#define HUNG_MS  2500  /* where one has to, a good step still has time on a busy machine */
 #define SHAPE \
     "16,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 
@@ -27,7 +29,8 @@ static struct mf_agent *agent;
 static zmq_msg_t peer;
 static bool peer_known;
 static uint64_t sequence; /* of the last message received */
-static int n_beats;
+static bool greets; /* it has been told WELCOME, and may have said HELLO once more before that reached it */
+static int n_beats, time_cap_ms; /* of the units that are given */
 
 /* ---- the cardboard ---- */
 
@@ -63,6 +66,8 @@ static void setup(void)
     bind_router();
     peer_known = false;
     n_beats = 0;
+    time_cap_ms = CALM_MS;
+    greets = false;
 }
 
 static void teardown(void)
@@ -161,16 +166,19 @@ static void pump(int64_t until)
     (void)zmq_poll(items, n, MF_MAX(due, 0));
 }
 
-/* The next message of the worker but BEATs. NULL: none within the time. */
+/* The next message of the worker but BEATs, and a HELLO that crossed with its answer. NULL: none within the time. */
 static cJSON *next_message(enum mf_message *ret_type, int64_t within_ms)
 {
     int64_t until = mf_now_ms() + within_ms;
     while (mf_now_ms() < until) {
         cJSON *m = NULL;
         while (receive(ret_type, &m)) {
-            if (*ret_type != MF_MESSAGE_BEAT)
+            bool again = greets && *ret_type == MF_MESSAGE_HELLO;
+            n_beats += *ret_type == MF_MESSAGE_BEAT;
+            if (*ret_type != MF_MESSAGE_BEAT && !again) {
+                greets = false;
                 return m;
-            n_beats++;
+            }
             cJSON_Delete(m);
         }
         pump(until);
@@ -200,6 +208,7 @@ static void tell(enum mf_message type, const char *text)
     zmq_msg_t id;
     zmq_msg_init(&id);
     zmq_msg_copy(&id, &peer);
+    greets |= type == MF_MESSAGE_WELCOME;
     mf_wire_encode(&(struct mf_wire_header){.type = type, .sequence = ++own}, header);
     ck_assert_int_ge(zmq_msg_send(&id, router, ZMQ_SNDMORE), 0);
     ck_assert_int_ge(zmq_send(router, header, sizeof(header), ZMQ_SNDMORE), 0);
@@ -249,8 +258,8 @@ static void probe(char *text, size_t cap, int unit, const char *const *names, in
 {
     int at = snprintf(text, cap,
                       "{\"unit\":%d,\"attempt\":1,\"epoch\":3,\"kind\":\"probe\",\"shape\":\"" SHAPE
-                      "\",\"options\":{\"seed\":1,\"time_cap_ms\":400},\"steps\":[",
-                      unit);
+                      "\",\"options\":{\"seed\":1,\"time_cap_ms\":%d},\"steps\":[",
+                      unit, time_cap_ms);
     for (int i = 0; i < n; i++)
         at += snprintf(
             text + at, cap - (size_t)at,
@@ -364,6 +373,7 @@ static const struct {
 START_TEST(one_result_a_step)
 {
     join(probes[_i].spec);
+    time_cap_ms = HUNG_MS;
     give_probe(9, five, 5);
     expect_probe(5, probes[_i].statuses);
     /* And the next unit runs as if nothing had been. */
@@ -539,7 +549,7 @@ START_TEST(silence_ends_its_units)
 {
     start_agent("{\"step_ms\":5000}");
     skip(MF_MESSAGE_HELLO);
-    tell(MF_MESSAGE_WELCOME, "{\"epoch\":3,\"beat_ms\":50,\"lease_ms\":150,\"keep\":[]}");
+    tell(MF_MESSAGE_WELCOME, "{\"epoch\":3,\"beat_ms\":500,\"lease_ms\":2500,\"keep\":[]}");
     skip(MF_MESSAGE_READY);
     give_probe(1, five, 5);
     skip(MF_MESSAGE_READY);
@@ -602,14 +612,12 @@ END_TEST
 
 START_TEST(stopped)
 {
-    join("{\"step_ms\":10000}");
+    join("{\"step_ms\":50000}"); /* it does not wait for a step: expect() would give up first */
     give_probe(1, five, 2);
     skip(MF_MESSAGE_READY);
-    int64_t from = mf_now_ms();
     mf_agent_stop(agent, "stopped");
     _cleanup_(cJSON_Deletep) cJSON *bye = expect(MF_MESSAGE_BYE);
     ck_assert_str_eq(text_of(bye, "reason"), "stopped");
-    ck_assert_int_lt(mf_now_ms() - from, 5000);
 }
 END_TEST
 
