@@ -28,7 +28,8 @@ async function look(browser, name) {
 // Marks the document: the mark is gone after a reload.
 const mark = (browser) => browser.run('window.marked = true');
 const marked = (browser) => browser.run('return window.marked === true');
-const opened = (browser, url, selector) => browser.go(url).then(() => until(`${selector} of ${url}`, async () => (await browser.count(selector)) > 0));
+// Each section of a view fetches for itself: it is there when all have drawn.
+const opened = (browser, url, selector) => browser.go(url).then(() => until(`${selector} of ${url}`, async () => (await browser.count(selector)) > 0 && (await browser.count('main > div:empty, main > section > div:empty')) === 0));
 
 // What a canvas shows: the share of its points with ink on them, and how bright the ink is, from 0 to 255.
 const ink = (browser, selector) => browser.run(`const c = document.querySelector(arguments[0]), d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
