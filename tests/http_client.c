@@ -53,7 +53,10 @@ struct bytes {
 static int read_more(int fd, struct bytes *b)
 {
     char chunk[65536];
-    ssize_t n = recv(fd, chunk, sizeof(chunk), 0);
+    ssize_t n;
+    do
+        n = recv(fd, chunk, sizeof(chunk), 0);
+    while (n < 0 && errno == EINTR); /* a process that was stopped goes on */
     if (n <= 0) {
         ck_assert_msg(n == 0 || errno == ECONNRESET, "nothing came for 20 s: %s", strerror(errno));
         return 0;
