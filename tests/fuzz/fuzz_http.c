@@ -2,8 +2,10 @@
  * answer in JSON is JSON, and the next one is still answered. There are two, one whose API takes tokens: an input with the word
  * TOKEN goes there, with an admin's in its place, or else one with a header Authorization or Cookie. */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +15,7 @@
 #include <zmq.h>
 
 #include "common/cleanup.h"
+#include "common/clock.h"
 #include "common/json.h"
 #include "common/notify.h"
 #include "fuzz.h"
@@ -22,7 +25,7 @@
 
 #define PATIENCE_MS 30000
 #define SILENCE_MS  60 /* of what is no whole request nothing comes */
-#define ASK_EVERY   64 /* inputs: is it well? */
+#define ASK_EVERY   16 /* inputs: is it well? */
 #define ANSWER_MAX  (4u << 20)
 
 static struct coordinator {
@@ -62,8 +65,18 @@ static void stop_one(struct coordinator *c)
     (void)rmdir(c->folder);
 }
 
+/* The alarm is for the thread that runs inputs: a coordinator starts and stops without, and its threads never get it. */
+static void hold_alarm(int how)
+{
+    sigset_t alarm;
+    (void)sigemptyset(&alarm);
+    (void)sigaddset(&alarm, SIGALRM);
+    MF_MUST(pthread_sigmask(how, &alarm, NULL) == 0);
+}
+
 static void stop(void)
 {
+    hold_alarm(SIG_BLOCK);
     stop_one(&farms[0]);
     stop_one(&farms[1]);
 }
@@ -98,6 +111,19 @@ static void start(struct coordinator *c, bool tokens)
         read_token(c);
 }
 
+/* An alarm is no answer: libFuzzer's rings every half of its timeout, and the wait goes on. */
+static bool wait_for(int fd, short events, int ms)
+{
+    struct pollfd p = {.fd = fd, .events = events};
+    for (int64_t until = mf_now_ms() + ms; ms >= 0; ms = (int)(until - mf_now_ms())) {
+        int r = poll(&p, 1, ms);
+        if (r >= 0)
+            return r == 1;
+        MF_MUST(errno == EINTR);
+    }
+    return false;
+}
+
 /* From one address after the other, as each may give a wrong token so often only. */
 static int connect_to(int port)
 {
@@ -107,7 +133,13 @@ static int connect_to(int port)
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     MF_MUST(fd >= 0 && bind(fd, (struct sockaddr *)&from, sizeof(from)) == 0);
-    MF_MUST(connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
+    if (connect(fd, (struct sockaddr *)&to, sizeof(to)) < 0) {
+        /* What an alarm interrupted goes on by itself. */
+        int failed = 0;
+        MF_MUST(errno == EINTR && wait_for(fd, POLLOUT, PATIENCE_MS));
+        MF_MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &(socklen_t){sizeof(failed)}) == 0 &&
+                failed == 0);
+    }
     return fd;
 }
 
@@ -129,8 +161,7 @@ static size_t answer(int fd, int silence_ms, char *buf, size_t cap)
 {
     size_t len = 0;
     while (len < cap && !is_whole(buf, len)) {
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        ssize_t n = poll(&p, 1, silence_ms) == 1 ? recv(fd, buf + len, cap - 1 - len, 0) : 0;
+        ssize_t n = wait_for(fd, POLLIN, silence_ms) ? recv(fd, buf + len, cap - 1 - len, 0) : 0;
         if (n <= 0)
             break;
         len += (size_t)n;
@@ -178,8 +209,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static char room[ANSWER_MAX];
     static unsigned n_asked;
     if (n_asked == 0) {
+        hold_alarm(SIG_BLOCK);
         start(&farms[0], false);
         start(&farms[1], true);
+        hold_alarm(SIG_UNBLOCK);
         (void)atexit(stop);
     }
     const struct coordinator *c =

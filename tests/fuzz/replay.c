@@ -1,14 +1,18 @@
 /* Runs a fuzz target on saved inputs, where libFuzzer's own main is not built in: the arguments are files, or
- * folders of them. What once went wrong is saved there, and every build runs it. */
+ * folders of them. What once went wrong is saved there, and every build runs it. An alarm rings all the while, as
+ * libFuzzer's does now and then to see whether an input hangs: a target has to go on with the call that it ends. */
 #include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 
 #include "common/cleanup.h"
 #include "fuzz.h"
 
 #define INPUT_MAX (1u << 20)
+#define ALARM_US  250
 
 /* Number of inputs run, 0 for a file that cannot be read. */
 static int run_file(const char *path)
@@ -46,9 +50,24 @@ static int run_folder(const char *path)
     return n;
 }
 
+static void on_alarm(int signal)
+{
+    (void)signal;
+}
+
+/* As libFuzzer sets it up: without SA_RESTART, so that a call that waits ends with EINTR. */
+static void start_alarm(void)
+{
+    const struct sigaction action = {.sa_handler = on_alarm};
+    const struct timeval every = {.tv_usec = ALARM_US};
+    const struct itimerval timer = {.it_interval = every, .it_value = every};
+    MF_MUST(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &timer, NULL) == 0);
+}
+
 int main(int argc, char **argv)
 {
     int n = 0;
+    start_alarm();
     for (int i = 1; i < argc; i++) {
         struct stat status;
         if (stat(argv[i], &status) == 0)
