@@ -20,6 +20,7 @@ libsqlite3-dev       the database of moefarmd
 libcjson-dev         JSON
 libzmq3-dev          messages between moefarmd and its workers
 libsodium-dev        encryption of those messages
+libjemalloc-dev      malloc of moefarmd and its workers
 libcurl4-openssl-dev HTTP client of the command line
 libdnnl-dev          oneDNN, the library yardstick among the CPU kernels
 check                unit tests
