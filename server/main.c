@@ -347,6 +347,7 @@ int main(int argc, char **argv)
     r = mf_descriptors_raise();
     if (r < 0)
         (void)log_err(r, "raise the limit of open files");
+    mf_store_init();
     if (*o.backup)
         return back_up(&o) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
     r = start_all(&d, &o);

@@ -164,6 +164,11 @@ static int stretch_wal(struct mf_store *s)
     return mf_store_fault(s, code);
 }
 
+void mf_store_init(void)
+{
+    (void)sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
+}
+
 int mf_store_open(const char *path, struct mf_store **ret)
 {
     _cleanup_(mf_store_freep) struct mf_store *s = NULL;
