@@ -70,8 +70,8 @@ int mf_store_least_turn(struct mf_store *s, int64_t class, int priority, int64_t
 #define UNGROUPED    "(g.worker IS NULL OR " OF_OTHERS ")"
 
 /* What a slot may take. Parameters: 1 class, 2 worker, 3 alone, 4 revision, 5 model, 6 the goal it worked on. The
- * indices are named, for the planner knows neither how many units wait nor that the scan of unit_ready, which is in the
- * order asked for, stops at the first one that fits. */
+ * indices are named, for the planner knows neither how many units wait nor that the scan of unit_ready or unit_free, which are
+ * in the order asked for, stops at the first one that fits. */
 #define LEASE(index, nearness)                                                                           \
     "UPDATE unit SET state = 'leased', attempt = attempt + 1, epoch = ?7, worker = ?2, deadline_ms = ?8" \
     " WHERE id = (SELECT u.id FROM unit u INDEXED BY " index " CROSS JOIN goal g ON g.id = u.goal"       \
@@ -83,17 +83,15 @@ int mf_store_least_turn(struct mf_store *s, int64_t class, int priority, int64_t
 
 #define MOST_URGENT  " AND u.priority >= (SELECT max(priority) FROM unit WHERE state = 'ready' AND class = ?1)"
 #define OF_LAST_GOAL " AND u.goal = ?6" MOST_URGENT
-#define OF_FREE_GOAL                                                                                \
-    " AND ?6 IS NOT NULL AND NOT EXISTS (SELECT 1 FROM unit x WHERE x.goal = u.goal AND x.state = " \
-    "'leased')" MOST_URGENT
-#define OF_ANY_GOAL " AND ?6 IS NOT NULL"
+#define OF_FREE_GOAL " AND u.busy = 0 AND ?6 IS NOT NULL" MOST_URGENT
+#define OF_ANY_GOAL  " AND ?6 IS NOT NULL"
 
 int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_nearness nearness, bool alone,
                         int64_t epoch, int64_t deadline_ms, struct mf_unit_row *ret)
 {
     static const char *const leases[MF_NEAR_N_] = {
         [MF_NEAR_GOAL] = LEASE("unit_goal", OF_LAST_GOAL),
-        [MF_NEAR_FREE] = LEASE("unit_ready", OF_FREE_GOAL),
+        [MF_NEAR_FREE] = LEASE("unit_free", OF_FREE_GOAL),
         [MF_NEAR_ANY] = LEASE("unit_ready", OF_ANY_GOAL),
     };
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;

@@ -6,6 +6,7 @@
 #include "mf_check.h"
 
 #include "common/cleanup.h"
+#include "common/clock.h"
 #include "common/text.h"
 
 #include <errno.h>
@@ -93,9 +94,18 @@ static void without_promotion(void)
     ck_assert_int_ge(mf_sql_run(store, "DROP TABLE known", ""), 0);
 }
 
+static void without_free_units(void)
+{
+    static const char *const sql[] = {"DROP TRIGGER unit_joins", "DROP TRIGGER unit_leased",
+                                      "DROP TRIGGER unit_left", "DROP INDEX unit_free",
+                                      "ALTER TABLE unit DROP COLUMN busy"};
+    drop_all(sql, MF_ARRAY_LEN(sql));
+}
+
 static void without_turns(void)
 {
     without_releases();
+    without_free_units();
     ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE farm DROP COLUMN samples_gone", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP INDEX unit_ready", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE unit DROP COLUMN turn", ""), 0);
@@ -130,6 +140,7 @@ START_TEST(migrates_an_old_database)
     ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(n_sources) FROM miss", &n, ""), 1);
     ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(layout) FROM raced", &n, ""), 1);
     ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(approval) FROM channel", &n, ""), 1);
+    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(busy) FROM unit", &n, ""), 1);
     ck_assert_int_eq(mf_sql_get_i64(store, "PRAGMA user_version", &n, ""), 1);
     ck_assert_int_eq(n, mf_n_migrations);
 }
@@ -428,6 +439,38 @@ START_TEST(leases_near_units_first)
 }
 END_TEST
 
+/* What busy says, kept by triggers, is what it stands for, in whatever order leases begin and end. */
+START_TEST(knows_which_units_are_free)
+{
+    static const char wrong[] = "SELECT count(*) FROM unit u WHERE u.state = 'ready' AND u.busy <>"
+                                " EXISTS (SELECT 1 FROM unit o WHERE o.goal = u.goal AND o.state = 'leased')";
+    static const char some[] = "SELECT id FROM unit WHERE state = 'leased' ORDER BY (id * ?) % 101 LIMIT 1";
+    unsigned seed = (unsigned)mf_now_ns();
+    int64_t unit, n;
+    char body[] = "{}";
+    make_units(5);
+    (void)printf("seed %u\n", seed);
+    for (int i = 0; i < 400; i++) {
+        int what = rand_r(&seed) % 8;
+        int64_t goal = 1 + rand_r(&seed) % 5;
+        struct mf_unit_row row = {
+            .goal = goal, .class = slot.class_id, .kind = MF_UNIT_PROBE, .priority = 10, .body = body};
+        slot.last_goal = goal;
+        if (what < 3)
+            (void)lease((enum mf_nearness)what, true, NULL);
+        else if (what == 3)
+            ck_assert_int_eq(mf_store_unit_add(store, &row, 1, &unit), 0);
+        else if (what == 4 && rand_r(&seed) % 8 == 0)
+            ck_assert_int_ge(mf_store_units_cancel(store, goal), 0);
+        else if (mf_sql_get_i64(store, some, &unit, "i", (int64_t)(1 + rand_r(&seed) % 100)) > 0)
+            ck_assert_int_eq(
+                what < 6 ? mf_store_unit_release(store, unit) : mf_store_unit_end(store, unit, "done"), 0);
+        ck_assert_int_eq(mf_sql_get_i64(store, wrong, &n, ""), 1);
+        ck_assert_int_eq(n, 0);
+    }
+}
+END_TEST
+
 /* Of equally urgent units the lowest turn goes first, whoever was there before. */
 START_TEST(leases_go_by_turns)
 {
@@ -648,6 +691,7 @@ int main(void)
     tcase_add_test(c, failures_have_words);
     tcase_add_test(c, binds_every_kind);
     tcase_add_test(c, leases_near_units_first);
+    tcase_add_test(c, knows_which_units_are_free);
     tcase_add_test(c, leases_go_by_turns);
     tcase_add_test(c, leases_are_fenced);
     tcase_add_test(c, results_are_counted_once);
