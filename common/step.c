@@ -1,5 +1,6 @@
 #include "common/step.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -9,7 +10,7 @@
 
 MF_NAMES_DEFINE(mf_stage, MF_STAGE_, MF_STAGE_MAP)
 
-enum field_kind { NAME, STAGE, COVERS, COUNT, SIZE, AMOUNT, GAIN, ARTIFACTS, MARK };
+enum field_kind { NAME, STAGE, COVERS, COUNT, SIZE, WORK, AMOUNT, GAIN, ARTIFACTS, MARK };
 
 struct field {
     const char *key;
@@ -33,8 +34,8 @@ static const struct field fields[] = {
     {"needs",             ARTIFACTS, AT(needs),             AT(n_needs)},
     {"gives",             ARTIFACTS, AT(gives),             AT(n_gives)},
     {"workspace",         SIZE,      AT(workspace_bytes),   0},
-    {"flops",             AMOUNT,    AT(flops),             0},
-    {"bytes",             AMOUNT,    AT(bytes),             0},
+    {"flops",             WORK,      AT(flops),             0}, /* whole: a fraction of them is long to print and to read */
+    {"bytes",             WORK,      AT(bytes),             0},
     {"reorder_tolerance", AMOUNT,    AT(reorder_tolerance), 0},
     {"saved",             GAIN,      AT(saved),             0}, /* missing when 0 */
     {"aiter",             MARK,      AT(aiter),             0}, /* missing when false */
@@ -72,6 +73,8 @@ static bool add_field(cJSON *json, const struct field *f, const struct mf_step *
         return mf_json_add_i64(json, f->key, *(const int32_t *)value);
     case SIZE:
         return mf_json_add_i64(json, f->key, (int64_t) * (const uint64_t *)value);
+    case WORK:
+        return cJSON_AddNumberToObject(json, f->key, round(*(const double *)value));
     case AMOUNT:
         return cJSON_AddNumberToObject(json, f->key, *(const double *)value);
     case GAIN:
@@ -124,7 +127,7 @@ static int read_number(const cJSON *json, const struct field *f, void *value)
     double amount;
     if (f->kind == GAIN && !cJSON_GetObjectItemCaseSensitive(json, f->key))
         return 0;
-    if (f->kind == AMOUNT || f->kind == GAIN) {
+    if (f->kind == WORK || f->kind == AMOUNT || f->kind == GAIN) {
         if (mf_json_double(json, f->key, &amount) < 0 || amount < 0)
             return -EINVAL;
         *(double *)value = amount;
@@ -143,7 +146,7 @@ static int read_field(const cJSON *json, const struct field *f, struct mf_step *
 {
     void *value = (char *)step + f->offset;
     const char *text;
-    if (f->kind == COUNT || f->kind == SIZE || f->kind == AMOUNT || f->kind == GAIN)
+    if (f->kind == COUNT || f->kind == SIZE || f->kind == WORK || f->kind == AMOUNT || f->kind == GAIN)
         return read_number(json, f, value);
     if (f->kind == ARTIFACTS)
         return read_artifacts(json, f->key, value, (int32_t *)(void *)((char *)step + f->extra));
