@@ -20,6 +20,7 @@ libsqlite3-dev       the database of moefarmd
 libcjson-dev         JSON
 libzmq3-dev          messages between moefarmd and its workers
 libsodium-dev        encryption of those messages
+zlib1g-dev           checksums of what a worker keeps on disk
 libjemalloc-dev      malloc of moefarmd and its workers
 libcurl4-openssl-dev HTTP client of the command line
 libdnnl-dev          oneDNN, the library yardstick among the CPU kernels
