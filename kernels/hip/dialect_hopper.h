@@ -57,10 +57,19 @@ MF_DEVICE void mf_group_arrive(i32 number, i32 threads)
 
 /* ---- copies in bulk ---- */
 
-/* A box of a tensor to LDS; its bytes count on the barrier, zeros for what lies outside of the tensor included. */
+/* A box of a tensor to LDS; its bytes count on the barrier, zeros for what lies outside of the tensor included. once: nobody
+ * reads it again, so the last cache gives it up before what others share. */
 MF_DEVICE void mf_bulk_load_5(void *lds, const mf_hip_map *map, u64 *b, i32 c0, i32 c1, i32 c2, i32 c3,
-                              i32 c4)
+                              i32 c4, bool once)
 {
+    if (once) {
+        asm volatile("{ .reg .b64 p; createpolicy.fractional.L2::evict_first.b64 p, 1.0;\n"
+                     "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                     ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], p; }\n" ::"r"(mf_lds_at(lds)),
+                     "l"(map), "r"(mf_lds_at(b)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+                     : "memory");
+        return;
+    }
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];\n" ::"r"(mf_lds_at(lds)),
                  "l"(map), "r"(mf_lds_at(b)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)

@@ -24,8 +24,8 @@
 #define BLOCKS_D MF_CEIL(MF_D, 128)
 /* Tokens of a block that are multiplied, by eights: all, half or a quarter, where a matrix instruction has that width. */
 #define QM        (MF_BM / 8)
-#define QM_HALF   (QM / 2)
-#define QM_LEAST  (QM == 12 ? 6 : QM / 4)
+#define QM_HALF   (QM == 10 ? 6 : QM / 2)
+#define QM_LEAST  (QM == 12 ? 6 : QM == 10 ? 4 : QM / 4)
 #define OUT_BYTES (MF_BM * OUT_STRIDE * 2)
 #define GATHERS   (MF_STAGE == 1)
 #ifdef MF_LAYER
@@ -115,15 +115,22 @@ struct nothing_aside {
     }
 };
 
-/* A slice of weights into the ring's place, once that is empty. */
-MF_DEVICE void ask_weights(const mf_hip_map &map, const ring &r, i32 slice, i32 col, i32 expert)
+/* A slice of weights into the ring's place, once that is empty. once: as bring_weights has it. */
+MF_DEVICE void ask_weights(const mf_hip_map &map, const ring &r, i32 slice, i32 col, i32 expert, bool once)
 {
     wait_empty(r);
     if (threadIdx.x % GROUP > 0)
         return;
     u64 *full = r.full + r.at % MF_STAGES;
     mf_barrier_expect(full, (MF_BN + (GATHERS ? 0 : MF_BM)) * SLICE);
-    bring_weights(map, slice_of(r), full, slice, col, expert);
+    bring_weights(map, slice_of(r), full, slice, col, expert, once);
+}
+
+/* Are these stage 2's weights of no other block? The last cache may then keep y and h in their place. */
+MF_DEVICE bool is_read_once(const mf_hip_tile_args &a, i32 block, i32 n_blocks, i32 expert)
+{
+    return MF_STAGE == 2 && (block == 0 || a.experts[block - 1] != expert) &&
+           (block + 1 == n_blocks || a.experts[block + 1] != expert);
 }
 
 /* All slices of this block's tiles. taken counts tiles that blocks have taken beyond their first. there(block): waits until
@@ -145,10 +152,11 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
         i32 block, col, asked, next = 0;
         find_tile(t, i, n_blocks, block, col);
         const i32 expert = t.experts[block];
+        const bool once = is_read_once(t, block, n_blocks, expert);
         for (asked = 0; There::waits && asked < MF_MIN(ahead, SLICES); asked++) {
             ring later = r;
             later.at += asked;
-            ask_weights(w_map, later, asked, col, expert);
+            ask_weights(w_map, later, asked, col, expert, once);
         }
         there(block);
         if (GATHERS)
@@ -160,7 +168,7 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
             u8 *tokens = slice_of(r) + MF_BN * SLICE;
             u64 *full = r.full + r.at % MF_STAGES;
             if (!There::waits || slice >= asked)
-                ask_weights(w_map, r, slice, col, expert);
+                ask_weights(w_map, r, slice, col, expert, once);
             if (slice == 0 && me == 0)
                 next = (i32)(gridDim.x + mf_take_one(taken));
             if (!GATHERS && me == 0)

@@ -13,13 +13,14 @@ MF_DEVICE void find_tile(const mf_hip_tile_args &a, i32 i, i32 n_blocks, i32 &re
 }
 
 /* A slice of a tile's weights, in one box. Where rows lie by sixteens, eight columns are not always as far from the next
- * eight: the box then counts sixteens through all experts, and the eights in them. */
-MF_DEVICE void bring_weights(const mf_hip_map &map, u8 *to, u64 *full, i32 slice, i32 col, i32 expert)
+ * eight: the box then counts sixteens through all experts, and the eights in them. once: no other tile has these weights. */
+MF_DEVICE void bring_weights(const mf_hip_map &map, u8 *to, u64 *full, i32 slice, i32 col, i32 expert,
+                             bool once = false)
 {
 #if MF_STAGE == 1 && defined(MF_GATE_ROWS) && MF_GATE_ROWS == 16
-    mf_bulk_load_5(to, &map, full, slice * W_BOX, 0, 0, 0, expert * (MF_N / 16) + col / 16);
+    mf_bulk_load_5(to, &map, full, slice * W_BOX, 0, 0, 0, expert * (MF_N / 16) + col / 16, once);
 #else
-    mf_bulk_load_5(to, &map, full, slice * W_BOX, 0, 0, col / 8, expert);
+    mf_bulk_load_5(to, &map, full, slice * W_BOX, 0, 0, col / 8, expert, once);
 #endif
 }
 

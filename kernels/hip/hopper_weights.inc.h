@@ -33,77 +33,121 @@ template <int N8> MF_DEVICE void multiply(const u8 *slice, i32 row, sums &d, boo
 #    include "hopper_decode.h"
 #elif BY_BLOCK
 
-/* Products of a slice before they are scaled: two where registers hold them, so that one is scaled while the next is made. */
-#    define PARTS ((Q + 2) * QM <= 48 && Q > 1 ? 2 : 1)
+/* Products of 64 weight rows before they are scaled: two where registers hold them, so that one is scaled while the next is made. */
+#    define PARTS    ((Q + 2) * QM <= 48 && Q > 1 ? 2 : 1)
+/* Slices that are multiplied in one turn of a loop: within it a slice's last product is scaled while the next slice's first is
+ * made. Over the end of a turn ptxas lets no matrix instruction run on. */
+#    define AT_ONCE  MF_MIN(PARTS == 2 ? 4 : 1, SLICES)
+/* Blocks of weights, of one scale each, that a group's rows are of: as many of gate and of up. */
+#    define W_BLOCKS MF_CEIL(WN / MF_HALVES, 128)
+/* What scales the sums of a lane's two tokens of eight: by gate and by up. They are kept for a slice where registers hold them. */
+#    define FACTORS  (2 * MF_HALVES)
+#    define KEEPS    (PARTS == 2 && W_BLOCKS == 1 && (Q + 2) * QM * 4 + FACTORS * QM <= 208)
 
-/* Of the 64 weight rows q of a group: those of gate, or all, and those of up. */
+/* Of each block of the group's weights: of gate, or all, and of up. */
 struct weight_scales {
-    float low[Q], high[Q];
+    float low[W_BLOCKS], high[W_BLOCKS];
 };
-MF_DEVICE void load_scales(const mf_hip_tile_args &a, i32 expert, i32 col, i32 first_row, i32 slice,
-                           weight_scales &ret)
+/* from: the first slice's of the group's first block. */
+MF_DEVICE void load_scales(const float *from, i32 slice, weight_scales &ret)
 {
     MF_UNROLL
-    for (int q = 0; q < Q; q++) {
-        const i32 c = col + (first_row + q * 64) / MF_HALVES;
-        const i32 block = MF_MIN(c, MF_N - 1) / 128;
-        const float *s = a.w_scale + ((i64)expert * MF_CEIL(ROWS_OF_W, 128) + block) * BLOCKS_D +
-                         MF_MIN(slice, SLICES - 1);
-        ret.low[q] = s[0];
-        ret.high[q] = MF_HALVES == 2 ? s[(i64)(MF_N / 128) * BLOCKS_D] : ret.low[q];
+    for (int b = 0; b < W_BLOCKS; b++) {
+        const float *s = from + (i64)b * BLOCKS_D + MF_MIN(slice, SLICES - 1);
+        ret.low[b] = s[0];
+        ret.high[b] = MF_HALVES == 2 ? s[(i64)(MF_N / 128) * BLOCKS_D] : ret.low[b];
     }
 }
-template <int N8> MF_DEVICE void add_scaled(const u8 *slice, float low, float high, const sums &part, sums &d)
+/* tokens: the scales of eight. */
+MF_DEVICE void make_factors(const float *tokens, float low, float high, float (&ret)[FACTORS])
 {
-    const float *scales = (const float *)(slice + (MF_BN + MF_BM) * SLICE) + (threadIdx.x & 3) * 2;
-    MF_UNROLL
-    for (int j = 0; j < N8; j++) {
-        const float2 s = *(const float2 *)(scales + j * 8);
-        d[j][0] += part[j][0] * (low * s.x);
-        d[j][1] += part[j][1] * (low * s.y);
-        d[j][2] += part[j][2] * (high * s.x);
-        d[j][3] += part[j][3] * (high * s.y);
+    const float2 s = *(const float2 *)(tokens + (threadIdx.x & 3) * 2);
+    ret[0] = low * s.x;
+    ret[1] = low * s.y;
+    if (MF_HALVES == 2) {
+        ret[FACTORS - 2] = high * s.x;
+        ret[FACTORS - 1] = high * s.y;
     }
+}
+MF_DEVICE void add_scaled(const float (&f)[FACTORS], const float (&part)[4], float (&d)[4])
+{
+    d[0] += part[0] * f[0];
+    d[1] += part[1] * f[1];
+    d[2] += part[2] * f[FACTORS - 2];
+    d[3] += part[3] * f[FACTORS - 1];
+}
+
+/* Slices from `slice` on. w_scale: as load_scales has it; next: the scales of `slice`, and then those behind the last. */
+template <int N8, int Slices>
+MF_DEVICE void multiply_slices(ring &r, i32 first_row, const float *w_scale, i32 slice, weight_scales &next,
+                               product &d)
+{
+    sums part[PARTS];
+    weight_scales now;
+    float kept[KEEPS ? N8 : 1][FACTORS];
+    const float *tokens = nullptr;
+    MF_UNROLL
+    for (int i = 0; i < Slices * Q + PARTS - 1; i++) {
+        const bool begins = i < Slices * Q;
+        const int made = i - (PARTS - 1), q = made % Q; /* behind the one that begins */
+        if (begins) {
+            if (i > 0 && i % Q == 0)
+                r.at++;
+            if (i % Q == 0) {
+                wait_full(r);
+                if (GATHERS)
+                    mf_async_fence();
+            }
+            hold<N8>(part[i % PARTS]);
+            mf_matrix_begin();
+            multiply<N8>(slice_of(r), first_row + i % Q * 64, part[i % PARTS], false);
+            mf_matrix_commit();
+        }
+        if (made < 0)
+            continue;
+        if (q == 0) {
+            tokens = (const float *)(slice_of(r) + (MF_BN + MF_BM) * SLICE);
+            now = next;
+            load_scales(w_scale, slice + made / Q + 1, next);
+            MF_UNROLL
+            for (int j = 0; KEEPS && j < N8; j++)
+                make_factors(tokens + j * 8, now.low[0], now.high[0], kept[KEEPS ? j : 0]);
+        }
+        if (begins)
+            mf_matrix_wait<PARTS - 1>();
+        else
+            mf_matrix_wait<0>();
+        hold<N8>(part[made % PARTS]);
+        if (KEEPS && q == Q - 1)
+            leave_slice(r, begins ? PARTS - 1 : 0);
+        MF_UNROLL
+        for (int j = 0; j < N8; j++) {
+            const int b = q * 64 / MF_HALVES / 128;
+            if (!KEEPS)
+                make_factors(tokens + j * 8, now.low[b], now.high[b], kept[0]);
+            add_scaled(kept[KEEPS ? j : 0], part[made % PARTS][j], d[q][j]);
+        }
+        if (!KEEPS && q == Q - 1)
+            leave_slice(r, begins ? PARTS - 1 : 0);
+    }
+    r.at++;
 }
 template <int N8>
 MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p, i32 share, product &d)
 {
-    const i32 first_row = share * WN;
-    weight_scales now, next;
-    sums part[PARTS];
+    const i32 first_row = share * WN, block = MF_MIN(p.col + first_row / MF_HALVES, MF_N - 1) / 128;
+    const float *w_scale = a.w_scale + ((i64)p.expert * MF_CEIL(ROWS_OF_W, 128) + block) * BLOCKS_D;
+    weight_scales next;
+    i32 slice = 0;
     MF_UNROLL
     for (int i = 0; i < Q * N8 * 4; i++)
         d[i / (N8 * 4)][i / 4 % N8][i % 4] = 0;
-    load_scales(a, p.expert, p.col, first_row, 0, next);
+    load_scales(w_scale, 0, next);
     MF_NO_UNROLL
-    for (i32 slice = 0; slice < SLICES; slice++) {
-        const u8 *from = slice_of(r);
-        now = next;
-        wait_full(r);
-        if (GATHERS)
-            mf_async_fence();
-        load_scales(a, p.expert, p.col, first_row, slice + 1, next);
-        MF_UNROLL
-        for (int q = 0; q < Q + PARTS - 1; q++) {
-            const int made = q - (PARTS - 1); /* behind the one that begins */
-            if (q < Q) {
-                hold<N8>(part[q % PARTS]);
-                mf_matrix_begin();
-                multiply<N8>(from, first_row + q * 64, part[q % PARTS], false);
-                mf_matrix_commit();
-            }
-            if (made < 0)
-                continue;
-            if (q < Q)
-                mf_matrix_wait<PARTS - 1>();
-            else
-                mf_matrix_wait<0>();
-            hold<N8>(part[made % PARTS]);
-            add_scaled<N8>(from, now.low[made], now.high[made], part[made % PARTS], d[made]);
-        }
-        leave_slice(r, 0);
-        r.at++;
-    }
+    for (; slice + AT_ONCE <= SLICES; slice += AT_ONCE)
+        multiply_slices<N8, AT_ONCE>(r, first_row, w_scale, slice, next, d);
+    if (SLICES % AT_ONCE > 0)
+        multiply_slices<N8, MF_MAX(SLICES % AT_ONCE, 1)>(r, first_row, w_scale, slice, next, d);
 }
 
 #else
