@@ -126,10 +126,11 @@ MF_DEVICE void ask_weights(const mf_hip_map &map, const ring &r, i32 slice, i32 
     bring_weights(map, slice_of(r), full, slice, col, expert, once);
 }
 
-/* Are these stage 2's weights of no other block? The last cache may then keep y and h in their place. */
+/* Are these stage 2's weights of no other block? The last cache may then keep y and h in their place: 1 % of a layer where tokens are
+ * rows, nothing that could be told where weights are. */
 MF_DEVICE bool is_read_once(const mf_hip_tile_args &a, i32 block, i32 n_blocks, i32 expert)
 {
-    return MF_STAGE == 2 && (block == 0 || a.experts[block - 1] != expert) &&
+    return MF_SWAP && MF_STAGE == 2 && (block == 0 || a.experts[block - 1] != expert) &&
            (block + 1 == n_blocks || a.experts[block + 1] != expert);
 }
 
