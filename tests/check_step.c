@@ -117,6 +117,22 @@ START_TEST(mark_of_aiter)
 }
 END_TEST
 
+/* Written whole, and read as it is, which a runner of another hand may write with a fraction. */
+START_TEST(work_is_whole)
+{
+    struct mf_step step = full_step(), back;
+    const char *field = NULL;
+    step.flops = 1e12 + 0.75;
+    step.bytes = 1234567.25;
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_step_to_json(&step);
+    ck_assert_double_eq(cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(json, "flops")), 1e12 + 1);
+    ck_assert_double_eq(cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(json, "bytes")), 1234567);
+    ck_assert(cJSON_ReplaceItemInObjectCaseSensitive(json, "flops", cJSON_CreateNumber(0.5)));
+    ck_assert_int_eq(mf_step_from_json(json, &back, &field), 0);
+    ck_assert_double_eq(back.flops, 0.5);
+}
+END_TEST
+
 /* Written where it is known, 0 where it is missing, as in a step of a runner that does not say it. */
 START_TEST(what_fusing_saves)
 {
@@ -248,6 +264,7 @@ int main(void)
     tcase_add_test(tc, round_trip);
     tcase_add_test(tc, emptiest_step_round_trips);
     tcase_add_test(tc, mark_of_aiter);
+    tcase_add_test(tc, work_is_whole);
     tcase_add_test(tc, what_fusing_saves);
     tcase_add_loop_test(tc, missing_field_is_named, 0, MF_ARRAY_LEN(keys));
     tcase_add_loop_test(tc, wrong_field_is_named, 0, MF_ARRAY_LEN(wrong));
