@@ -74,39 +74,48 @@ static const cJSON *member(const cJSON *object, const char *key)
     return item && !cJSON_IsNull(item) ? item : NULL;
 }
 
-int mf_json_i64(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *ret)
+int mf_json_value_i64(const cJSON *value, int64_t min, int64_t max, int64_t *ret)
 {
-    const cJSON *item = member(object, key);
-    if (!item)
+    if (!value || cJSON_IsNull(value))
         return -ENOENT;
-    int64_t value;
-    if (cJSON_IsRaw(item)) {
+    int64_t whole;
+    if (cJSON_IsRaw(value)) {
         /* what mf_json_add_i64 makes of a large number */
-        if (mf_parse_i64(item->valuestring, -EXACT_MAX, EXACT_MAX, &value) < 0)
+        if (mf_parse_i64(value->valuestring, -EXACT_MAX, EXACT_MAX, &whole) < 0)
             return -EINVAL;
     } else {
-        double number = item->valuedouble;
-        if (!cJSON_IsNumber(item) || !(fabs(number) <= (double)EXACT_MAX) || fabs(number - trunc(number)) > 0)
+        double number = value->valuedouble;
+        if (!cJSON_IsNumber(value) || !(fabs(number) <= (double)EXACT_MAX) ||
+            fabs(number - trunc(number)) > 0)
             return -EINVAL;
-        value = (int64_t)number;
+        whole = (int64_t)number;
     }
-    if (value < min || value > max)
+    if (whole < min || whole > max)
         return -EINVAL;
-    *ret = value;
+    *ret = whole;
     return 0;
+}
+
+int mf_json_value_double(const cJSON *value, double *ret)
+{
+    if (!value || cJSON_IsNull(value))
+        return -ENOENT;
+    if (cJSON_IsRaw(value))
+        return mf_parse_double(value->valuestring, ret) < 0 ? -EINVAL : 0;
+    if (!cJSON_IsNumber(value) || !isfinite(value->valuedouble))
+        return -EINVAL;
+    *ret = value->valuedouble;
+    return 0;
+}
+
+int mf_json_i64(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *ret)
+{
+    return mf_json_value_i64(cJSON_GetObjectItemCaseSensitive(object, key), min, max, ret);
 }
 
 int mf_json_double(const cJSON *object, const char *key, double *ret)
 {
-    const cJSON *item = member(object, key);
-    if (!item)
-        return -ENOENT;
-    if (cJSON_IsRaw(item))
-        return mf_parse_double(item->valuestring, ret) < 0 ? -EINVAL : 0;
-    if (!cJSON_IsNumber(item) || !isfinite(item->valuedouble))
-        return -EINVAL;
-    *ret = item->valuedouble;
-    return 0;
+    return mf_json_value_double(cJSON_GetObjectItemCaseSensitive(object, key), ret);
 }
 
 int mf_json_bool(const cJSON *object, const char *key, bool *ret)

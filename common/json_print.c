@@ -14,7 +14,7 @@
 #define FRACTION_LEAST 1e-4 /* below it cJSON writes an exponent */
 #define FRACTION_MOST  1e9  /* that 15 digits leave six of for the fraction */
 
-static void add_integer(struct mf_buf *b, uint64_t value)
+void mf_json_put_u64(struct mf_buf *b, uint64_t value)
 {
     char digits[20];
     size_t at = sizeof(digits);
@@ -57,7 +57,7 @@ static bool add_short_number(struct mf_buf *b, double d)
     }
     if (signbit(d))
         (void)mf_buf_add(b, "-", 1);
-    add_integer(b, whole);
+    mf_json_put_u64(b, whole);
     if (millionths > 0)
         add_fraction(b, millionths);
     return true;
@@ -65,11 +65,12 @@ static bool add_short_number(struct mf_buf *b, double d)
 
 /* cJSON prints a number by printf, and reads it again to see whether more digits are needed: a microsecond. Only what has no
  * short text is left to it. */
-static void add_number(struct mf_buf *b, const cJSON *item)
+void mf_json_put_number(struct mf_buf *b, double d)
 {
-    if (add_short_number(b, item->valuedouble))
+    cJSON item = {.type = cJSON_Number, .valuedouble = d};
+    if (add_short_number(b, d))
         return;
-    _cleanup_(mf_freep) char *text = cJSON_PrintUnformatted(item);
+    _cleanup_(mf_freep) char *text = cJSON_PrintUnformatted(&item);
     if (text)
         (void)mf_buf_adds(b, text);
     else
@@ -99,7 +100,7 @@ static size_t plain_prefix(const unsigned char *p, size_t left)
     return n;
 }
 
-static void add_text(struct mf_buf *b, const char *text)
+void mf_json_put_text(struct mf_buf *b, const char *text)
 {
     const unsigned char *p = (const unsigned char *)(text ? text : "");
     size_t left = strlen((const char *)p);
@@ -141,7 +142,7 @@ static void add_members(struct mf_buf *b, const cJSON *item, const char brackets
     (void)mf_buf_add(b, brackets, 1);
     for (const cJSON *member = item->child; member; member = member->next) {
         if (named) {
-            add_text(b, member->string);
+            mf_json_put_text(b, member->string);
             (void)mf_buf_add(b, ":", 1);
         }
         add_value(b, member);
@@ -154,9 +155,9 @@ static void add_members(struct mf_buf *b, const cJSON *item, const char brackets
 static void add_value(struct mf_buf *b, const cJSON *item)
 {
     if (cJSON_IsNumber(item))
-        add_number(b, item);
+        mf_json_put_number(b, item->valuedouble);
     else if (cJSON_IsString(item))
-        add_text(b, item->valuestring);
+        mf_json_put_text(b, item->valuestring);
     else if (cJSON_IsObject(item))
         add_members(b, item, "{}");
     else if (cJSON_IsArray(item))

@@ -20,19 +20,19 @@
     /* Exact match. -EINVAL when the text names no value; *ret is then untouched. */ \
     int type##_parse(const char *text, enum type *ret)
 
-#define MF_NAMES_DEFINE(type, P, MAP)                                   \
-    static const char *const type##_texts[] = {MAP(MF_NAMES_TEXT_, P)}; \
-    const char *type##_name(enum type value)                            \
-    {                                                                   \
-        return (unsigned)value < P##N_ ? type##_texts[value] : "?";     \
-    }                                                                   \
-    int type##_parse(const char *text, enum type *ret)                  \
-    {                                                                   \
-        for (unsigned i = 0; text && i < P##N_; i++) {                  \
-            if (strcmp(text, type##_texts[i]) == 0) {                   \
-                *ret = (enum type)i;                                    \
-                return 0;                                               \
-            }                                                           \
-        }                                                               \
-        return -EINVAL;                                                 \
+#define MF_NAMES_DEFINE(type, P, MAP)                                              \
+    static const char *const type##_texts[] = {MAP(MF_NAMES_TEXT_, P)};            \
+    const char *type##_name(enum type value)                                       \
+    {                                                                              \
+        return (unsigned)value < P##N_ ? type##_texts[value] : "?";                \
+    }                                                                              \
+    int type##_parse(const char *text, enum type *ret)                             \
+    {                                                                              \
+        for (unsigned i = 0; text && i < P##N_; i++) {                             \
+            if (*text == *type##_texts[i] && strcmp(text, type##_texts[i]) == 0) { \
+                *ret = (enum type)i;                                               \
+                return 0;                                                          \
+            }                                                                      \
+        }                                                                          \
+        return -EINVAL;                                                            \
     }

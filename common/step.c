@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "common/cleanup.h"
 #include "common/json.h"
@@ -10,91 +11,112 @@
 
 MF_NAMES_DEFINE(mf_stage, MF_STAGE_, MF_STAGE_MAP)
 
+#define TEXT_MAX 8192 /* names, artifacts and numbers at their longest are less */
+
 enum field_kind { NAME, STAGE, COVERS, COUNT, SIZE, WORK, AMOUNT, GAIN, ARTIFACTS, MARK };
 
 struct field {
-    const char *key;
+    const char *key, *opening; /* ",\"key\":" */
     enum field_kind kind;
     size_t offset;
     size_t extra; /* of a NAME its capacity, of ARTIFACTS the offset of their number */
 };
 
 #define AT(member)     offsetof(struct mf_step, member)
+#define KEY(name)      name, ",\"" name "\":"
 #define CAP_OF(member) sizeof(((struct mf_step *)0)->member)
 
 /* Also the order in JSON. covers comes before stage, which is checked against it. */
 /* clang-format off */
 static const struct field fields[] = {
-    {"name",              NAME,      AT(name),              CAP_OF(name)},
-    {"family",            NAME,      AT(family),            CAP_OF(family)},
-    {"covers",            COVERS,    AT(covers),            0},
-    {"stage",             STAGE,     AT(stage),             0},
-    {"block_m",           COUNT,     AT(block_m),           0},
-    {"ksplit",            COUNT,     AT(ksplit),            0},
-    {"needs",             ARTIFACTS, AT(needs),             AT(n_needs)},
-    {"gives",             ARTIFACTS, AT(gives),             AT(n_gives)},
-    {"workspace",         SIZE,      AT(workspace_bytes),   0},
-    {"flops",             WORK,      AT(flops),             0}, /* whole: a fraction of them is long to print and to read */
-    {"bytes",             WORK,      AT(bytes),             0},
-    {"reorder_tolerance", AMOUNT,    AT(reorder_tolerance), 0},
-    {"saved",             GAIN,      AT(saved),             0}, /* missing when 0 */
-    {"aiter",             MARK,      AT(aiter),             0}, /* missing when false */
+    {KEY("name"),              NAME,      AT(name),              CAP_OF(name)},
+    {KEY("family"),            NAME,      AT(family),            CAP_OF(family)},
+    {KEY("covers"),            COVERS,    AT(covers),            0},
+    {KEY("stage"),             STAGE,     AT(stage),             0},
+    {KEY("block_m"),           COUNT,     AT(block_m),           0},
+    {KEY("ksplit"),            COUNT,     AT(ksplit),            0},
+    {KEY("needs"),             ARTIFACTS, AT(needs),             AT(n_needs)},
+    {KEY("gives"),             ARTIFACTS, AT(gives),             AT(n_gives)},
+    {KEY("workspace"),         SIZE,      AT(workspace_bytes),   0},
+    {KEY("flops"),             WORK,      AT(flops),             0}, /* whole: a fraction of them is long to print and to read */
+    {KEY("bytes"),             WORK,      AT(bytes),             0},
+    {KEY("reorder_tolerance"), AMOUNT,    AT(reorder_tolerance), 0},
+    {KEY("saved"),             GAIN,      AT(saved),             0}, /* missing when 0 */
+    {KEY("aiter"),             MARK,      AT(aiter),             0}, /* missing when false */
 };
 /* clang-format on */
 
-static bool add_artifacts(cJSON *json, const char *key, const struct mf_artifact *artifacts, int32_t n)
+static void print_artifacts(struct mf_buf *b, const struct mf_artifact *artifacts, int32_t n)
 {
-    cJSON *array = cJSON_AddArrayToObject(json, key);
-    for (int32_t i = 0; array && i < n; i++) {
+    (void)mf_buf_adds(b, "[");
+    for (int32_t i = 0; i < n; i++) {
         char text[MF_ARTIFACT_TEXT_MAX];
         mf_artifact_print(&artifacts[i], text);
-        cJSON *item = cJSON_CreateString(text);
-        if (!cJSON_AddItemToArray(array, item)) {
-            cJSON_Delete(item);
-            return false;
-        }
+        if (i > 0)
+            (void)mf_buf_adds(b, ",");
+        mf_json_put_text(b, text);
     }
-    return array != NULL;
+    (void)mf_buf_adds(b, "]");
 }
 
-static bool add_field(cJSON *json, const struct field *f, const struct mf_step *step)
+static void print_value(struct mf_buf *b, const struct field *f, const struct mf_step *step)
 {
     const void *value = (const char *)step + f->offset;
     char ops[MF_OPS_TEXT_MAX];
     switch (f->kind) {
     case NAME:
-        return cJSON_AddStringToObject(json, f->key, value);
+        mf_json_put_text(b, value);
+        break;
     case STAGE:
-        return cJSON_AddStringToObject(json, f->key, mf_stage_name(*(const enum mf_stage *)value));
+        mf_json_put_text(b, mf_stage_name(*(const enum mf_stage *)value));
+        break;
     case COVERS:
         mf_ops_print(*(const mf_ops *)value, ops);
-        return cJSON_AddStringToObject(json, f->key, ops);
+        mf_json_put_text(b, ops);
+        break;
     case COUNT:
-        return mf_json_add_i64(json, f->key, *(const int32_t *)value);
+        mf_json_put_number(b, *(const int32_t *)value);
+        break;
     case SIZE:
-        return mf_json_add_i64(json, f->key, (int64_t) * (const uint64_t *)value);
+        mf_json_put_u64(b, *(const uint64_t *)value);
+        break;
     case WORK:
-        return cJSON_AddNumberToObject(json, f->key, round(*(const double *)value));
+        mf_json_put_number(b, round(*(const double *)value));
+        break;
     case AMOUNT:
-        return cJSON_AddNumberToObject(json, f->key, *(const double *)value);
     case GAIN:
-        return *(const double *)value == 0 || cJSON_AddNumberToObject(json, f->key, *(const double *)value);
+        mf_json_put_number(b, *(const double *)value);
+        break;
     case MARK:
-        return !*(const bool *)value || cJSON_AddTrueToObject(json, f->key);
+        (void)mf_buf_adds(b, "true");
+        break;
     case ARTIFACTS:
-        return add_artifacts(json, f->key, value, *(const int32_t *)((const char *)step + f->extra));
+        print_artifacts(b, value, *(const int32_t *)(const void *)((const char *)step + f->extra));
+        break;
     }
-    return false;
 }
 
-cJSON *mf_step_to_json(const struct mf_step *step)
+static bool is_left_out(const struct field *f, const struct mf_step *step)
 {
-    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
+    const void *value = (const char *)step + f->offset;
+    return (f->kind == GAIN && *(const double *)value == 0) || (f->kind == MARK && !*(const bool *)value);
+}
+
+char *mf_step_print(const struct mf_step *step)
+{
+    struct mf_buf b;
+    mf_buf_init(&b, TEXT_MAX);
+    (void)mf_buf_adds(&b, "{");
     for (size_t i = 0; i < MF_ARRAY_LEN(fields); i++) {
-        if (!json || !add_field(json, &fields[i], step))
-            return NULL;
+        if (is_left_out(&fields[i], step))
+            continue;
+        (void)mf_buf_adds(&b, fields[i].opening + (i == 0));
+        print_value(&b, &fields[i], step);
     }
-    return MF_TAKE(json);
+    (void)mf_buf_adds(&b, "}");
+    char *text = mf_buf_take(&b);
+    mf_buf_release(&b);
+    return text;
 }
 
 /* The stage that the ops make it. */
@@ -106,11 +128,11 @@ static enum mf_stage stage_of(mf_ops covers)
     return first ? MF_STAGE_STAGE1 : second ? MF_STAGE_STAGE2 : MF_STAGE_MOVE;
 }
 
-static int read_artifacts(const cJSON *json, const char *key, struct mf_artifact *artifacts, int32_t *ret_n)
+static int read_artifacts(const cJSON *array, struct mf_artifact *artifacts, int32_t *ret_n)
 {
-    const cJSON *array = mf_json_array(json, key), *item;
+    const cJSON *item;
     int32_t n = 0;
-    if (!array)
+    if (!cJSON_IsArray(array))
         return -EINVAL;
     cJSON_ArrayForEach (item, array) {
         if (n == MF_STEP_ARTIFACTS_MAX || mf_artifact_parse(cJSON_GetStringValue(item), &artifacts[n]) < 0)
@@ -121,43 +143,42 @@ static int read_artifacts(const cJSON *json, const char *key, struct mf_artifact
     return 0;
 }
 
-static int read_number(const cJSON *json, const struct field *f, void *value)
+static int read_number(const cJSON *item, enum field_kind kind, void *value)
 {
     int64_t whole;
     double amount;
-    if (f->kind == GAIN && !cJSON_GetObjectItemCaseSensitive(json, f->key))
+    if (kind == GAIN && !item)
         return 0;
-    if (f->kind == WORK || f->kind == AMOUNT || f->kind == GAIN) {
-        if (mf_json_double(json, f->key, &amount) < 0 || amount < 0)
+    if (kind == WORK || kind == AMOUNT || kind == GAIN) {
+        if (mf_json_value_double(item, &amount) < 0 || amount < 0)
             return -EINVAL;
         *(double *)value = amount;
         return 0;
     }
-    if (mf_json_i64(json, f->key, 0, f->kind == COUNT ? INT32_MAX : INT64_MAX, &whole) < 0)
+    if (mf_json_value_i64(item, 0, kind == COUNT ? INT32_MAX : INT64_MAX, &whole) < 0)
         return -EINVAL;
-    if (f->kind == COUNT)
+    if (kind == COUNT)
         *(int32_t *)value = (int32_t)whole;
     else
         *(uint64_t *)value = (uint64_t)whole;
     return 0;
 }
 
-static int read_field(const cJSON *json, const struct field *f, struct mf_step *step)
+static int read_field(const cJSON *item, const struct field *f, struct mf_step *step)
 {
     void *value = (char *)step + f->offset;
-    const char *text;
     if (f->kind == COUNT || f->kind == SIZE || f->kind == WORK || f->kind == AMOUNT || f->kind == GAIN)
-        return read_number(json, f, value);
+        return read_number(item, f->kind, value);
     if (f->kind == ARTIFACTS)
-        return read_artifacts(json, f->key, value, (int32_t *)(void *)((char *)step + f->extra));
+        return read_artifacts(item, value, (int32_t *)(void *)((char *)step + f->extra));
 
     if (f->kind == MARK) {
-        const cJSON *mark = cJSON_GetObjectItemCaseSensitive(json, f->key);
-        *(bool *)value = cJSON_IsTrue(mark);
-        return mark && !cJSON_IsBool(mark) ? -EINVAL : 0;
+        *(bool *)value = cJSON_IsTrue(item);
+        return item && !cJSON_IsBool(item) ? -EINVAL : 0;
     }
 
-    if (mf_json_text(json, f->key, &text) < 0)
+    const char *text = cJSON_GetStringValue(item);
+    if (!text)
         return -EINVAL;
     if (f->kind == NAME)
         return mf_is_name(text, f->extra - 1) ? mf_copy(value, f->extra, text) : -EINVAL;
@@ -168,11 +189,28 @@ static int read_field(const cJSON *json, const struct field *f, struct mf_step *
     return 0;
 }
 
+/* The field of that name; they mostly come in the order of the table. */
+static size_t find_field(const char *key, size_t expected)
+{
+    for (size_t i = 0; i < MF_ARRAY_LEN(fields); i++, expected++) {
+        if (strcmp(key, fields[expected % MF_ARRAY_LEN(fields)].key) == 0)
+            return expected % MF_ARRAY_LEN(fields);
+    }
+    return MF_ARRAY_LEN(fields);
+}
+
 int mf_step_from_json(const cJSON *json, struct mf_step *ret, const char **ret_field)
 {
     struct mf_step step = {0};
+    const cJSON *items[MF_ARRAY_LEN(fields) + 1] = {NULL}; /* the last one: of no field */
+    size_t at = 0;
+    for (const cJSON *item = cJSON_IsObject(json) ? json->child : NULL; item; item = item->next, at++) {
+        at = find_field(item->string, at);
+        if (!items[at])
+            items[at] = item;
+    }
     for (size_t i = 0; i < MF_ARRAY_LEN(fields); i++) {
-        if (read_field(json, &fields[i], &step) < 0) {
+        if (read_field(items[i], &fields[i], &step) < 0) {
             *ret_field = fields[i].key;
             return -EINVAL;
         }

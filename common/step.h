@@ -44,8 +44,8 @@ struct mf_step {
     bool aiter;               /* AITER's production runs it by this name, or runs it around what it names */
 };
 
-/* New object; NULL when out of memory. The caller owns it. */
-cJSON *mf_step_to_json(const struct mf_step *step);
+/* A JSON object as text on the heap, which the caller frees; NULL when out of memory. */
+char *mf_step_print(const struct mf_step *step);
 /* -EINVAL with *ret_field (static text) naming the first field that is missing or wrong; a stage is wrong when
  * it is not the one that covers makes it. Members that are no field are ignored. */
 int mf_step_from_json(const cJSON *json, struct mf_step *ret, const char **ret_field);

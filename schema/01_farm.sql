@@ -109,7 +109,7 @@ CREATE TABLE step (
     block_m     INTEGER NOT NULL,       -- 0: any
     flops       REAL NOT NULL,
     bytes       REAL NOT NULL,
-    body        TEXT NOT NULL,          -- JSON of mf_step_to_json
+    body        TEXT NOT NULL,          -- JSON of mf_step_print
     UNIQUE (enumeration, kernel)
 ) STRICT;
 

@@ -319,8 +319,7 @@ static int add_step(struct mf_farm *f, const struct mf_slot *slot, int64_t enume
     struct mf_step step;
     if (mf_step_from_json(json, &step, ret_why) < 0)
         return 1;
-    _cleanup_(cJSON_Deletep) cJSON *canonical = mf_step_to_json(&step);
-    _cleanup_(mf_freep) char *body = canonical ? mf_json_print(canonical) : NULL;
+    _cleanup_(mf_freep) char *body = mf_step_print(&step);
     if (!body)
         return -ENOMEM;
     int r = mf_store_step_add(f->store, enumeration, slot->revision, &step, body);

@@ -188,7 +188,7 @@ static int add_step(struct mf_farm *f, struct mf_lease_item *item, int64_t step,
     item->covers = row.covers;
     item->flops += row.flops;
     item->bytes += row.bytes;
-    /* The body is an object that mf_step_to_json wrote: it starts with '{' and has members */
+    /* The body is an object that mf_step_print wrote: it starts with '{' and has members */
     return out ? mf_buf_addf(out, "{\"id\":%" PRId64 ",%s", step, body + 1) : 0;
 }
 

@@ -180,11 +180,9 @@ struct offer {
 static int offer_step(struct mf_offer *o, const struct mf_step *step)
 {
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("step");
-    cJSON *json = m ? mf_step_to_json(step) : NULL;
-    if (!json || !cJSON_AddItemToObject(m, "step", json)) {
-        cJSON_Delete(json);
+    _cleanup_(mf_freep) char *text = mf_step_print(step);
+    if (!m || !text || !cJSON_AddRawToObject(m, "step", text))
         return -ENOMEM;
-    }
     int r = mf_channel_send_wait(((struct offer *)o)->channel, m, -1);
     mf_fault_at(MF_FAULT_STEP_OFFERED);
     return r;

@@ -71,11 +71,9 @@ struct sender {
 static int send_step(struct mf_offer *o, const struct mf_step *step)
 {
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("step");
-    cJSON *json = m ? mf_step_to_json(step) : NULL;
-    if (!json || !cJSON_AddItemToObject(m, "step", json)) {
-        cJSON_Delete(json);
+    _cleanup_(mf_freep) char *text = mf_step_print(step);
+    if (!m || !text || !cJSON_AddRawToObject(m, "step", text))
         return -ENOMEM;
-    }
     return mf_channel_send_wait(&((struct sender *)o)->channel, m, -1);
 }
 

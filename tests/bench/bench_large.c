@@ -236,8 +236,9 @@ static const char *const copies[] = {
     " SELECT id + ?1 * 100000, ?1 + 1000, shape, class, state, reason, enumeration, model, "
     "n_steps,"
     " n_measured, ended_ms FROM goal WHERE batch = 1",
-    "INSERT INTO unit SELECT id + ?1 * 100000, goal + ?1 * 100000, class, kind, state, priority, body, "
-    "not_worker,"
+    "INSERT INTO unit (id, goal, class, kind, state, priority, body, not_worker, attempt, epoch, worker, "
+    "deadline_ms, created_ms, turn)"
+    " SELECT id + ?1 * 100000, goal + ?1 * 100000, class, kind, state, priority, body, not_worker,"
     " attempt, epoch, worker, deadline_ms, created_ms, turn FROM unit WHERE goal IN (SELECT id FROM goal "
     "WHERE "
     "batch = 1)",
