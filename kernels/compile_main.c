@@ -5,15 +5,21 @@
  *
  * Both vendors' run-time compilers have the same calls under another prefix, so neither's headers are needed; a third
  * vendor, "clang", is a program (kernels/compile_clang.h). The compiler's words go to stderr; OUT is complete or not there, after
- * a power cut too. Where OUT cannot be written, the code goes to its spare (kernels/code.h). */
+ * a power cut too. Where OUT cannot be written, the code goes to its spare (kernels/code.h).
+ *
+ * Of several that are to make the same OUT one does, and the others wait for it: they hold OUT.lock in turn, which the kernel
+ * takes from one that dies. It ends with the process that started it: nobody else would end it. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
@@ -21,6 +27,8 @@
 #include "common/text.h"
 #include "kernels/code.h"
 #include "kernels/compile_clang.h"
+
+#define WAIT_S 20 /* of the minute that a compiler has */
 
 struct compiler {
     const char *vendor, *prefix;
@@ -194,6 +202,79 @@ static int compile(const struct compiler *v, const struct calls *c, const char *
     return r;
 }
 
+static void wake(int signal_number)
+{
+    (void)signal_number;
+}
+
+/* Waits for whoever holds it, but not for long: that may be one that hardly gets a processor. */
+static int wait_for(int fd)
+{
+    const struct sigaction waking = {.sa_handler = wake}; /* its call ends with the signal */
+    (void)sigaction(SIGALRM, &waking, NULL);
+    (void)alarm(WAIT_S);
+    int r = flock(fd, LOCK_EX);
+    (void)alarm(0);
+    return r;
+}
+
+/* -1: none is to be had, and what it is of may be made twice. ret_waited: somebody else had it. */
+static int take_lock(const char *path, bool *ret_waited)
+{
+    int fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0666);
+    int r = fd < 0 ? -1 : flock(fd, LOCK_EX | LOCK_NB);
+    *ret_waited = fd >= 0 && r < 0 && errno == EWOULDBLOCK;
+    if (*ret_waited)
+        r = wait_for(fd);
+    if (r == 0 || fd < 0)
+        return fd;
+    (void)close(fd);
+    return -1;
+}
+
+static bool is_there(const char *out)
+{
+    char spare[PATH_MAX];
+    return access(out, R_OK) == 0 || (mf_code_spare(out, spare) && access(spare, R_OK) == 0);
+}
+
+static int make(const struct compiler *v, const char *arch, const char *source, const char *out,
+                char **defines, int n_defines)
+{
+    struct calls c = {0};
+    if (!v)
+        return mf_clang_compile(arch, source, out, defines, n_defines);
+    int r = load(v, &c);
+    return r < 0 ? r : compile(v, &c, arch, source, out, defines, n_defines);
+}
+
+static int make_once(const struct compiler *v, const char *arch, const char *source, const char *out,
+                     char **defines, int n_defines)
+{
+    char lock[PATH_MAX];
+    bool waited;
+    if (snprintf(lock, sizeof(lock), "%s.lock", out) >= (int)sizeof(lock))
+        return make(v, arch, source, out, defines, n_defines);
+    _cleanup_(mf_closep) int fd = take_lock(lock, &waited);
+    if (waited && is_there(out))
+        return 0;
+    int r = make(v, arch, source, out, defines, n_defines);
+    if (fd >= 0)
+        (void)unlink(lock);
+    return r;
+}
+
+static int say_version(const struct compiler *v)
+{
+    struct calls c = {0};
+    if (!v)
+        return mf_clang_version();
+    int r = load(v, &c);
+    if (r == 0)
+        print_version(v, &c);
+    return r;
+}
+
 static int usage(void)
 {
     (void)fputs("usage: moefarm-compile amd|clang|nvidia ARCH SOURCE OUT [-DNAME=VALUE ...]\n"
@@ -207,24 +288,15 @@ int main(int argc, char **argv)
     bool asks_version = argc == 3 && strcmp(argv[1], "--version") == 0;
     const char *vendor = asks_version ? argv[2] : argc >= 5 ? argv[1] : "";
     const struct compiler *v = NULL;
-    struct calls c = {0};
     for (size_t i = 0; i < MF_ARRAY_LEN(compilers); i++) {
         if (strcmp(compilers[i].vendor, vendor) == 0)
             v = &compilers[i];
     }
-    bool clang = strcmp(vendor, "clang") == 0;
-    if ((!v && !clang) || (!asks_version && !mf_code_source(argv[3])))
+    if ((!v && strcmp(vendor, "clang") != 0) || (!asks_version && !mf_code_source(argv[3])))
         return usage();
-    if (clang)
-        return (asks_version ? mf_clang_version()
-                             : mf_clang_compile(argv[2], argv[3], argv[4], argv + 5, argc - 5)) < 0;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     /* NVRTC opens the driver where there is one, and so the device that somebody times meanwhile. A compiler needs none. */
     (void)setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
-    if (load(v, &c) < 0)
-        return 1;
-    if (asks_version) {
-        print_version(v, &c);
-        return 0;
-    }
-    return compile(v, &c, argv[2], argv[3], argv[4], argv + 5, argc - 5) < 0;
+    int r = asks_version ? say_version(v) : make_once(v, argv[2], argv[3], argv[4], argv + 5, argc - 5);
+    return r < 0;
 }

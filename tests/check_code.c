@@ -1,13 +1,18 @@
 /* Code objects: their place in the cache, the processes that make them, and every way in which that fails. */
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
+#include "common/clock.h"
 #include "common/text.h"
 #include "kernels/code.h"
 #include "kernels/maker.h"
@@ -299,6 +304,174 @@ START_TEST(test_without_a_status)
 }
 END_TEST
 
+/* ---- two that want the same ---- */
+
+/* A clang that says that it has begun, and makes its file, or does not, as it is told to. */
+#define CLANG                                   \
+    "#!/bin/sh\n"                               \
+    "echo $PPID $$ >>\"$CLANG_FOLDER/begun\"\n" \
+    "read -r word <\"$CLANG_FOLDER/word\"\n"    \
+    "[ \"$word\" = make ] || exit 1\n"          \
+    "while [ \"$1\" != -o ]; do shift; done\n"  \
+    "echo code >\"$2\"\n"
+#define DEADLINE_MS 60000
+
+/* Opens what the clang of the tests reads its words from; from here on it is the one that is found. */
+static int use_clang(void)
+{
+    char path[PATH_MAX], paths[PATH_MAX * 2];
+
+    write_text("clang-22", CLANG);
+    write_text("begun", "");
+    mf_say(path, sizeof(path), "%s/clang-22", folder);
+    ck_assert_int_eq(chmod(path, 0700), 0);
+    mf_say(paths, sizeof(paths), "%s:%s", folder, getenv("PATH"));
+    ck_assert_int_eq(setenv("PATH", paths, 1), 0);
+    ck_assert_int_eq(setenv("CLANG_FOLDER", folder, 1), 0);
+    mf_say(path, sizeof(path), "%s/word", folder);
+    ck_assert(mkfifo(path, 0600) == 0 || errno == EEXIST);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    return fd;
+}
+
+/* How often clang was begun; of the last time its pid, and that of the compiler that began it. */
+static int count_begun(pid_t ret[2])
+{
+    char path[PATH_MAX];
+    int n = 0, pids[2];
+
+    mf_say(path, sizeof(path), "%s/begun", folder);
+    _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
+    ck_assert_ptr_nonnull(f);
+    for (; fscanf(f, "%d %d", &pids[0], &pids[1]) == 2; n++) {
+        ret[0] = pids[0];
+        ret[1] = pids[1];
+    }
+    return n;
+}
+
+static void wait_begun(int n, pid_t ret[2])
+{
+    for (int64_t until = mf_now_ms() + DEADLINE_MS; count_begun(ret) < n; (void)poll(NULL, 0, 5))
+        ck_assert_int_lt(mf_now_ms(), until);
+}
+
+/* Who waits for a lock on that file; 0: nobody. */
+static pid_t waits_for(const char *path)
+{
+    char line[256], end[64];
+    int pid = 0, other;
+    struct stat st;
+
+    if (stat(path, &st) < 0)
+        return 0;
+    mf_say(end, sizeof(end), ":%llu 0 EOF", (unsigned long long)st.st_ino);
+    _cleanup_(mf_fclosep) FILE *f = fopen("/proc/locks", "re");
+    ck_assert_ptr_nonnull(f);
+    while (fgets(line, sizeof(line), f)) {
+        if (strstr(line, end) && sscanf(line, "%*s -> FLOCK ADVISORY WRITE %d", &other) == 1)
+            pid = other;
+    }
+    return pid;
+}
+
+static const struct mf_compiler with_clang = {.vendor = "clang", .arch = "gfx942", .version = "clang 22"};
+
+/* A process that makes the code, and whose exit code is how many it has then. */
+static pid_t start_making(const struct mf_code *code)
+{
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(mf_code_make(&with_clang, code, 1, 1, NULL, NULL));
+    ck_assert_int_gt(pid, 0);
+    return pid;
+}
+
+static int end_making(pid_t pid)
+{
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* What becomes of the first, and who has the code then. */
+enum fate { MAKES, FAILS, DIES, STARVES };
+static const struct {
+    enum fate fate;
+    int made[2], begun;
+} firsts[] = {
+    {MAKES, {1, 1}, 1},   /* the second takes it, */
+    {FAILS, {0, 1}, 2},   /* tries for itself what the first did not make */
+    {DIES, {0, 1}, 2},    /* or was killed over, */
+    {STARVES, {0, 1}, 2}, /* and does not wait for ever */
+};
+
+static void end_begun(const pid_t pids[2])
+{
+    ck_assert_int_eq(kill(pids[0], SIGKILL), 0);
+    ck_assert_int_eq(kill(pids[1], SIGKILL), 0);
+}
+
+START_TEST(test_two_of_one_code)
+{
+    struct mf_code code = quant(512 + 16 * _i);
+    enum fate fate = firsts[_i].fate;
+    char lock[PATH_MAX];
+    pid_t first, second, waiting, pids[2], others[2];
+    int words = use_clang();
+
+    ck_assert_int_eq(mf_code_path(&with_clang, &code, lock), 0);
+    mf_say(lock + strlen(lock), sizeof(lock) - strlen(lock), ".lock");
+    first = start_making(&code);
+    wait_begun(1, pids);
+    second = start_making(&code);
+    for (int64_t until = mf_now_ms() + DEADLINE_MS; !(waiting = waits_for(lock)); (void)poll(NULL, 0, 5)) {
+        ck_assert_msg(count_begun(others) == 1, "the second did not wait for the first");
+        ck_assert_int_lt(mf_now_ms(), until);
+    }
+    if (fate == MAKES || fate == FAILS)
+        ck_assert_int_eq(write(words, fate == MAKES ? "make\n" : "fail\n", 5), 5);
+    if (fate == STARVES)
+        ck_assert_int_eq(kill(waiting, SIGALRM), 0);
+    if (fate == STARVES)
+        wait_begun(2, others);
+    if (fate == DIES || fate == STARVES)
+        end_begun(pids);
+    ck_assert_int_eq(end_making(first), firsts[_i].made[0]);
+    wait_begun(firsts[_i].begun, others);
+    if (firsts[_i].begun == 2)
+        ck_assert_int_eq(write(words, "make\n", 5), 5);
+    ck_assert_int_eq(end_making(second), firsts[_i].made[1]);
+    ck_assert_int_eq(count_begun(others), firsts[_i].begun);
+    ck_assert(fate == STARVES || access(lock, F_OK) < 0);
+    (void)close(words);
+}
+END_TEST
+
+/* A compiler ends with who wanted it: nobody would end one that never does. */
+START_TEST(test_compiler_goes_with_its_parent)
+{
+    struct mf_code code = quant(256);
+    char lock[PATH_MAX];
+    pid_t maker, pids[2];
+    int words = use_clang();
+
+    ck_assert_int_eq(mf_code_path(&with_clang, &code, lock), 0);
+    mf_say(lock + strlen(lock), sizeof(lock) - strlen(lock), ".lock");
+    maker = start_making(&code);
+    wait_begun(1, pids);
+    ck_assert_int_eq(kill(maker, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(maker, NULL, 0), maker);
+    _cleanup_(mf_closep) int fd = open(lock, O_RDONLY | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(flock(fd, LOCK_EX), 0);
+    ck_assert_int_eq(kill(pids[1], SIGKILL), 0);
+    (void)close(words);
+}
+END_TEST
+
 START_TEST(test_no_such_vendor)
 {
     char version[64], why[MF_CODE_WHY_MAX] = "";
@@ -327,6 +500,8 @@ int main(void)
     tcase_add_test(tests, test_spare);
     tcase_add_test(tests, test_room);
     tcase_add_loop_test(tests, test_without_a_status, 0, MF_ARRAY_LEN(asked));
+    tcase_add_loop_test(tests, test_two_of_one_code, 0, MF_ARRAY_LEN(firsts));
+    tcase_add_test(tests, test_compiler_goes_with_its_parent);
     tcase_add_test(tests, test_no_such_vendor);
     suite_add_tcase(suite, tests);
     int failed = mf_check_main(suite);
