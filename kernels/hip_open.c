@@ -10,6 +10,8 @@
 #include "common/text.h"
 #include "kernels/beside.h"
 
+#define ORDINAL_MAX 1023
+
 static const char *const vendors[] = {"amd", "nvidia"};
 
 static int load(const char *vendor, const struct mf_hip_module **ret, char *why, size_t why_cap)
@@ -47,23 +49,31 @@ int mf_device_hip_count(const char *vendor, char *why, size_t why_cap)
     return r < 0 ? r : m->count(why, why_cap);
 }
 
-/* "hip:amd:0": its module, loaded, and the ordinal. */
+/* "hip:amd:0": whose, and the ordinal; NULL: it is no name of a device. */
+static const char *parse(const char *name, int *ret_ordinal)
+{
+    if (strncmp(name, "hip:", 4) != 0)
+        return NULL;
+    const char *vendor = name + 4;
+    for (size_t i = 0; i < MF_ARRAY_LEN(vendors); i++) {
+        size_t n = strlen(vendors[i]);
+        int64_t ordinal;
+        if (strncmp(vendor, vendors[i], n) != 0 || vendor[n] != ':' ||
+            mf_parse_i64(vendor + n + 1, 0, ORDINAL_MAX, &ordinal) < 0)
+            continue;
+        *ret_ordinal = (int)ordinal;
+        return vendors[i];
+    }
+    return NULL;
+}
+
+/* Its module, loaded, and the ordinal. */
 static int find(const char *name, const struct mf_hip_module **ret, int *ret_ordinal, char *why,
                 size_t why_cap)
 {
-    const char *vendor = name + strlen("hip:");
-    for (size_t i = 0; i < MF_ARRAY_LEN(vendors); i++) {
-        size_t n = strlen(vendors[i]);
-        char *end;
-        if (strncmp(vendor, vendors[i], n) != 0 || vendor[n] != ':' || vendor[n + 1] < '0' ||
-            vendor[n + 1] > '9')
-            continue;
-        long ordinal = strtol(vendor + n + 1, &end, 10);
-        if (*end || ordinal > 1023)
-            break;
-        *ret_ordinal = (int)ordinal;
-        return load(vendors[i], ret, why, why_cap);
-    }
+    const char *vendor = parse(name, ret_ordinal);
+    if (vendor)
+        return load(vendor, ret, why, why_cap);
     mf_say(why, why_cap, "'%s' is no device: expected hip:amd:<ordinal> or hip:nvidia:<ordinal>", name);
     return -EINVAL;
 }
@@ -81,6 +91,18 @@ int mf_device_hip_identity(const char *name, char *ret, size_t cap, char *why, s
     const struct mf_hip_module *m;
     int ordinal, r = find(name, &m, &ordinal, why, why_cap);
     return r < 0 ? r : m->identity(ordinal, ret, cap, why, why_cap);
+}
+
+int mf_device_hip_compiler(const char *name, const struct mf_device_info *known, struct mf_compiler *ret)
+{
+    int ordinal;
+    struct mf_compiler compiler = {.vendor = parse(name, &ordinal)};
+    if (!compiler.vendor)
+        return -EINVAL;
+    mf_code_arch(&compiler, known->class.gfx);
+    mf_say(compiler.version, sizeof(compiler.version), "%s", known->compiler);
+    *ret = compiler;
+    return 0;
 }
 
 struct mf_code mf_device_hip_code(const char *gfx)

@@ -27,5 +27,7 @@ int mf_device_hip_count(const char *vendor, char *why, size_t why_cap);
 /* Which GPU "hip:nvidia:0" is, by what it is called whatever else is visible (mf_device_info.identity), without opening it.
  * The runtime is loaded. Negative with the sentence in why. */
 int mf_device_hip_identity(const char *name, char *ret, size_t cap, char *why, size_t why_cap);
+/* What "hip:amd:0" compiles with, of whom all else is known, without opening it. -EINVAL: it is no such device. */
+int mf_device_hip_compiler(const char *name, const struct mf_device_info *known, struct mf_compiler *ret);
 /* The code that a device of that architecture opens with, whatever runs on it then. */
 struct mf_code mf_device_hip_code(const char *gfx);

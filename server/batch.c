@@ -118,10 +118,7 @@ static void read_options(const cJSON *json, struct mf_batch_options *ret)
 
 static char *print_unit_options(const struct mf_batch_options *o)
 {
-    struct mf_batch_options of_units = *o;
-    if (o->search == MF_SEARCH_ENUMERATE)
-        of_units.search = MF_SEARCH_RACE; /* a worker is not asked to measure */
-    _cleanup_(cJSON_Deletep) cJSON *json = print_options(&of_units);
+    _cleanup_(cJSON_Deletep) cJSON *json = print_options(o);
     static const char *const not_for_units[] = {"classes",  "priority", "topk",    "layout",
                                                 "consumer", "regret",   "promote", "min_effect",
                                                 "baseline", "iters",    "split_k", "shape_grouped"};

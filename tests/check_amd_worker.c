@@ -21,10 +21,12 @@
 #include "common/text.h"
 #include "farm_harness.h"
 #include "hip_release.h"
+#include "measure/ahead.h"
 #include "mf_check.h"
 #include "remove_tree.h"
 #include "run_program.h"
 #include "worker/crew.h"
+#include "worker/described.h"
 #include "worker/runner_wire.h"
 #include "worker/sandbox.h"
 
@@ -155,14 +157,15 @@ static const char *text_of(const cJSON *m)
     return text;
 }
 
-/* Code objects that the cache has. */
+/* Code objects that the cache has; what is on its way to be one has a dot in its name. */
 static int count_codes(void)
 {
     DIR *dir = opendir(getenv("MOEFARM_CODE_CACHE"));
+    const struct dirent *entry;
     int n = 0;
     ck_assert_ptr_nonnull(dir);
-    while (readdir(dir))
-        n++;
+    while ((entry = readdir(dir)))
+        n += !strchr(entry->d_name, '.');
     (void)closedir(dir);
     return n;
 }
@@ -258,12 +261,89 @@ START_TEST(runs_a_pipeline_in_the_sandbox)
 }
 END_TEST
 
+/* Code objects of a shape in family `one`. */
+static int codes_of(const struct mf_crew *c, const char *row)
+{
+    struct mf_device_info info;
+    struct mf_shape shape;
+    const char *field;
+    size_t n_steps;
+    _cleanup_(mf_ahead_release) struct mf_ahead ahead = {.device = &info, .kind = "hip", .shape = &shape};
+
+    ck_assert_int_eq(mf_described_parse(mf_crew_described(c), &info, &field), 0);
+    ck_assert_int_eq(mf_shape_parse(row, &shape), 0);
+    ck_assert_int_eq(mf_ahead_add_shape(&ahead, "one", &n_steps), 0);
+    ck_assert_uint_ge(n_steps, 8);
+    return (int)ahead.n;
+}
+
+/* The steps that are offered for a shape, as a probe of them. */
+static cJSON *probe_of(struct mf_crew *c, const char *row)
+{
+    cJSON *probe =
+        cJSON_Parse("{\"op\":\"unit\",\"kind\":\"probe\",\"options\":{\"seed\":7,\"time_cap_ms\":20000}}");
+    cJSON *steps = cJSON_AddArrayToObject(probe, "steps");
+    _cleanup_(cJSON_Deletep) cJSON *ask = cJSON_Parse("{\"op\":\"enumerate\"}");
+
+    cJSON_AddStringToObject(probe, "shape", row);
+    cJSON_AddStringToObject(ask, "shape", row);
+    ck_assert_int_eq(mf_crew_send(c, ask), 0);
+    for (;;) {
+        _cleanup_(cJSON_Deletep) cJSON *m = hear(c);
+        cJSON *step = cJSON_DetachItemFromObject(m, "step");
+        if (strcmp(mf_channel_op(m), "enumerated") == 0)
+            return probe;
+        if (!step)
+            continue;
+        mf_json_add_i64(step, "id", cJSON_GetArraySize(steps) + 1);
+        cJSON_AddItemToArray(steps, step);
+    }
+}
+
+/* All that a unit wants is there when it begins, made by another runner than the one that works. */
+START_TEST(compiles_ahead)
+{
+    static const char *const argv[] = {RUNNER, "--families", "one", "--no-sandbox", NULL};
+    const struct mf_crew_options o = {.argv = argv, .keep_bytes = 64 << 20};
+    struct mf_crew *c = NULL;
+    char cache[64];
+
+    mf_say(cache, sizeof(cache), "%s/ahead", folder);
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", cache, 1), 0);
+    hip_release_use(6);
+    ck_assert_int_eq(mf_crew_new(&o, &c), 0);
+    while (hear(c))
+        ;
+    int n = count_codes() + codes_of(c, BF16);
+    ck_assert_int_eq(mf_crew_ahead(c, BF16), 0);
+    for (int64_t until = mf_now_ms() + DEADLINE_MS; count_codes() < n;) {
+        struct pollfd fds[MF_CREW_POLLFDS];
+        cJSON *none = NULL;
+        ck_assert_int_lt(mf_now_ms(), until);
+        mf_crew_pollfds(c, fds);
+        (void)poll(fds, MF_CREW_POLLFDS, 20);
+        mf_crew_turn(c);
+        ck_assert_int_eq(mf_crew_next(c, &none), MF_CREW_NOTHING);
+    }
+    _cleanup_(cJSON_Deletep) cJSON *probe = probe_of(c, BF16);
+    ck_assert_int_eq(mf_crew_send(c, probe), 0);
+    for (const char *op = ""; strcmp(op, "end") != 0;) {
+        _cleanup_(cJSON_Deletep) cJSON *m = hear(c);
+        op = strcmp(mf_channel_op(m), "end") == 0 ? "end" : "";
+        ck_assert_str_ne(mf_channel_op(m), "error");
+    }
+    ck_assert_int_eq(count_codes(), n);
+    mf_crew_free(c);
+}
+END_TEST
+
 /* ---- a batch, from shapes to a config ---- */
 
 static void start_farm(void)
 {
     /* Its compiler is g++, which starts whatever it likes */
-    const char *const args[] = {"--device", "hip:amd:0", "--families", "one", "--no-sandbox", NULL};
+    const char *const args[] = {"--device",     "hip:amd:0", "--families", "one",
+                                "--no-sandbox", "--log",     "debug",      NULL};
 
     hip_release_use(6);
     farm_start(&farm, 300);
@@ -276,11 +356,16 @@ static void stop_farm(void)
     farm_stop(&farm);
 }
 
-static void tune(const char *shape)
+static void submit(const char *shape, const char *query)
 {
     char csv[512];
     mf_say(csv, sizeof(csv), "%s%s\n", FARM_CSV_HEAD, shape);
-    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&topk=1&regret=none"));
+    farm_wait_done(&farm, farm_submit(&farm, csv, query));
+}
+
+static void tune(const char *shape)
+{
+    submit(shape, "&classes=" CLASS "&topk=1&regret=none");
 }
 
 static cJSON *steps_of_goal(int goal)
@@ -336,6 +421,27 @@ START_TEST(tunes_a_shape)
     const cJSON *worker = cJSON_GetArrayItem(mf_json_array(workers, "items"), 0);
     ck_assert_str_eq(farm_text(worker, "class"), CLASS);
     ck_assert_int_eq(farm_number(worker, "n_deaths"), 0);
+}
+END_TEST
+
+static bool log_says(const char *words)
+{
+    char path[96], text[32768] = "";
+    mf_say(path, sizeof(path), "%s/worker0.log", farm.folder);
+    _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
+    ck_assert_ptr_nonnull(f);
+    (void)fread(text, 1, sizeof(text) - 1, f);
+    return strstr(text, words) != NULL;
+}
+
+/* A shape that is to be listed only is not compiled for. */
+START_TEST(looks_ahead_of_what_is_measured)
+{
+    start_farm();
+    submit(BF16_2, "&classes=" CLASS "&search=enumerate");
+    tune(BF16);
+    ck_assert(log_says("the code of " BF16 " is compiled ahead"));
+    ck_assert(!log_says("the code of " BF16_2));
 }
 END_TEST
 
@@ -398,16 +504,6 @@ static int count_results(const char *status, const char *reason)
     return n;
 }
 
-static void check_log(const char *says)
-{
-    char path[96], text[32768] = "";
-    mf_say(path, sizeof(path), "%s/worker0.log", farm.folder);
-    _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
-    ck_assert_ptr_nonnull(f);
-    (void)fread(text, 1, sizeof(text) - 1, f);
-    ck_assert_msg(strstr(text, says) != NULL, "%s", text);
-}
-
 /* The step that ran has its status, the next runner goes on with the others, and the way back is told in its parts. */
 START_TEST(goes_on_after_a_fault)
 {
@@ -419,9 +515,9 @@ START_TEST(goes_on_after_a_fault)
     check_measured(1, faults[_i].dies ? "ok" : faults[_i].status);
     check_config();
     if (faults[_i].dies) {
-        check_log(" ms after its runner's death: context ");
-        check_log(" + data ");
-        check_log(" + step ");
+        ck_assert(log_says(" ms after its runner's death: context "));
+        ck_assert(log_says(" + data "));
+        ck_assert(log_says(" + step "));
     }
 }
 END_TEST
@@ -474,8 +570,8 @@ START_TEST(works_without_a_cache)
     tune(BF16);
     check_measured(1, "ok");
     check_config();
-    check_log(is_full ? "takes nothing (No space left on device)"
-                      : "the code cache /proc/moefarm takes nothing");
+    ck_assert(log_says(is_full ? "takes nothing (No space left on device)"
+                               : "the code cache /proc/moefarm takes nothing"));
     if (is_full)
         (void)umount2(full, MNT_DETACH);
 }
@@ -496,10 +592,12 @@ int main(void)
     tcase_set_timeout(runner, 120);
     tcase_add_test(runner, runs_a_pipeline);
     tcase_add_test(runner, runs_a_pipeline_in_the_sandbox);
+    tcase_add_test(runner, compiles_ahead);
     suite_add_tcase(suite, runner);
     tcase_set_timeout(tuning, 120);
     tcase_add_checked_fixture(tuning, NULL, stop_farm);
     tcase_add_test(tuning, tunes_a_shape);
+    tcase_add_test(tuning, looks_ahead_of_what_is_measured);
     tcase_add_test(tuning, runs_its_table);
     tcase_add_loop_test(tuning, goes_on_after_a_fault, 0, MF_ARRAY_LEN(faults));
     tcase_add_test(tuning, goes_on_after_a_lack_of_memory);

@@ -405,6 +405,53 @@ START_TEST(next_runner_goes_on)
 }
 END_TEST
 
+/* Those that compile nothing are not asked to. */
+START_TEST(simulated_compile_nothing_ahead)
+{
+    struct mf_crew *c = start_crew("{}", true);
+    ck_assert_int_eq(mf_crew_ahead(c, SHAPE_TEXT), -ENOTSUP);
+    expect_ready(c);
+    ck_assert_int_eq(mf_crew_ahead(c, SHAPE_TEXT), -ENOTSUP);
+    mf_crew_free(c);
+    remove_spec();
+}
+END_TEST
+
+#define COMPILES_AHEAD                                                                                      \
+    "echo '{\"op\":\"hello\",\"protocol\":1,\"name\":\"x\",\"revision\":\"r\",\"families\":[],"             \
+    "\"can\":[\"unit\",\"ahead\"]}' >&3; while read -r line <&3; do case $line in *describe*) echo "        \
+    "'{\"op\":\"described\",\"class\":\"x/1\",\"model\":\"m\",\"isa\":\"\",\"compiler\":\"\",\"memory\":1," \
+    "\"llc\":1,\"cores\":1,\"peak_gflops\":{\"bf16\":1,\"f32\":1},\"mem_read_gbs\":1,\"gap_us\":1,"         \
+    "\"simulated\":true}' "                                                                                 \
+    ">&3;; *ahead*1,2,3*) exit 3;; *ahead*) echo '{}' >&3;; esac; done"
+
+/* Another runner than the one that works is at it, and its death is nobody's but its own. */
+START_TEST(runner_that_compiles_ahead)
+{
+    static const char *const argv[] = {"/bin/sh", "-c", COMPILES_AHEAD, NULL};
+    const struct mf_crew_options o = {.argv = argv};
+    struct mf_crew *c = NULL;
+    int r;
+
+    ck_assert_int_eq(mf_crew_new(&o, &c), 0);
+    expect_ready(c);
+    ck_assert_int_eq(mf_crew_ahead(c, SHAPE_TEXT), 0);
+    ck_assert_int_eq(mf_crew_ahead(c, "1,2,3"), 0);
+    for (int64_t until = mf_now_ms() + DEADLINE; (r = mf_crew_ahead(c, SHAPE_TEXT)) != -EAGAIN;) {
+        struct pollfd fds[MF_CREW_POLLFDS];
+        cJSON *m = NULL;
+        ck_assert_msg(mf_now_ms() < until, "it lives: %d", r);
+        mf_crew_pollfds(c, fds);
+        (void)poll(fds, MF_CREW_POLLFDS, 20);
+        mf_crew_turn(c);
+        ck_assert_int_eq(mf_crew_next(c, &m), MF_CREW_NOTHING);
+    }
+    ck_assert_int_eq(mf_crew_deaths(c), 0);
+    ck_assert_int_gt(mf_crew_pid(c), 0);
+    mf_crew_free(c);
+}
+END_TEST
+
 START_TEST(memory_limit)
 {
     static const char *const argv[] = {
@@ -470,6 +517,8 @@ int main(void)
     tcase_add_test(crew, samples_are_pure);
     tcase_add_loop_test(crew, planted_faults, 0, (int)MF_ARRAY_LEN(faults));
     tcase_add_test(crew, next_runner_goes_on);
+    tcase_add_test(crew, simulated_compile_nothing_ahead);
+    tcase_add_test(crew, runner_that_compiles_ahead);
     tcase_add_test(crew, memory_limit);
     tcase_add_test(crew, hopeless);
     tcase_add_test(crew, dies_before_ready);

@@ -73,6 +73,25 @@ static void keep_in_journal(struct mf_agent *a, const struct mf_job *job)
     mf_journal_take(&a->journal, job->body, class, revision);
 }
 
+/* Will what is offered for the shape be measured? Nothing of one that is only listed, and a race wants a few. */
+static bool leads_to_probes(const struct mf_job *job)
+{
+    const char *search = "";
+    (void)mf_json_text(mf_json_object(job->body, "options"), "search", &search);
+    return job->kind == MF_UNIT_PROBE || (job->kind == MF_UNIT_ENUMERATE && strcmp(search, "enumerate") != 0);
+}
+
+/* Its shape's code is compiled while others are measured. */
+static void look_ahead(struct mf_agent *a, const struct mf_job *job)
+{
+    const char *shape;
+    if (!leads_to_probes(job) || mf_json_text(job->body, "shape", &shape) < 0 ||
+        strcmp(shape, a->ahead) == 0 || mf_crew_ahead(a->crew, shape) < 0)
+        return;
+    (void)mf_copy(a->ahead, sizeof(a->ahead), shape);
+    log_debug("%s: the code of %s is compiled ahead", a->o.name, shape);
+}
+
 static void on_unit(struct mf_agent *a, const cJSON *m)
 {
     char why[MF_REASON_MAX] = "out of memory";
@@ -90,6 +109,7 @@ static void on_unit(struct mf_agent *a, const cJSON *m)
         a->jobs[a->n_jobs++] = job;
         keep_in_journal(a, job);
         mf_fault_at(MF_FAULT_UNIT_KEPT);
+        look_ahead(a, job);
         mf_agent_go_on(a);
     }
     mf_agent_send_ready(a);

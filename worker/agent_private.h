@@ -44,8 +44,9 @@ struct mf_agent {
     struct mf_job *jobs[MF_AGENT_JOBS_MAX];
     size_t n_jobs;
     struct mf_job *current; /* jobs[0] while the runner is at it; NULL before, and after its last RESULT */
-    bool working;           /* the runner was given a unit and has not said end */
-    bool asked;             /* READY sent, its UNIT not here yet */
+    char ahead[MF_SHAPE_TEXT_MAX]; /* the shape whose code was last asked to be compiled */
+    bool working;                  /* the runner was given a unit and has not said end */
+    bool asked;                    /* READY sent, its UNIT not here yet */
     bool welcomed; /* once: until then nobody has said that its predecessor's units are still its own */
     bool draining, blocked; /* blocked: the socket took no more results */
     int64_t beat_ms, lease_ms;

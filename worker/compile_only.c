@@ -10,7 +10,6 @@
 #include "common/clock.h"
 #include "common/text.h"
 #include "kernels/hip_open.h"
-#include "kernels/maker.h"
 #include "measure/ahead.h"
 #include "worker/shapes_file.h"
 
@@ -51,46 +50,6 @@ static int parse_arch(const char *text, struct target *ret)
     *ret = t;
     return 0;
 }
-
-/* ---- what a shape needs ---- */
-
-struct found {
-    struct mf_offer offer; /* first */
-    struct mf_ahead ahead;
-    size_t n_steps;
-};
-
-static int take_step(struct mf_offer *o, const struct mf_step *s)
-{
-    struct found *f = (struct found *)o;
-    f->n_steps++;
-    return mf_ahead_add(&f->ahead, s);
-}
-
-/* Those of the data and references. */
-static int add_makers(const struct target *t, const struct mf_shape *shape, struct mf_code **codes, size_t *n)
-{
-    struct mf_code *more = reallocarray(*codes, *n + MF_MAKER_CODES, sizeof(*more));
-    if (!more)
-        return -ENOMEM;
-    *codes = more;
-    *n += mf_maker_codes(&t->info, shape, more + *n);
-    return 0;
-}
-
-static int codes_of(const struct target *t, const struct mf_shape *shape, const char *families,
-                    struct mf_code **ret, size_t *ret_n, size_t *ret_steps)
-{
-    struct found f = {.offer = {take_step, mf_offer_unheard},
-                      .ahead = {.device = &t->info, .kind = "hip", .shape = shape}};
-    int r = mf_enumerate(&t->info, shape, *families ? families : NULL, &f.offer);
-    *ret = f.ahead.codes;
-    *ret_n = f.ahead.n;
-    *ret_steps = f.n_steps;
-    return r < 0 ? r : add_makers(t, shape, ret, ret_n);
-}
-
-/* ---- making it ---- */
 
 static size_t count_made(const struct target *t, const struct mf_code *codes, size_t n)
 {
@@ -135,12 +94,12 @@ static int make(const struct target *t, const char *what, const struct mf_code *
 
 static int make_shape(const struct target *t, const struct mf_shape *shape, const char *families)
 {
-    _cleanup_(mf_freep) struct mf_code *codes = NULL;
+    _cleanup_(mf_ahead_release) struct mf_ahead ahead = {.device = &t->info, .kind = "hip", .shape = shape};
     char text[MF_SHAPE_TEXT_MAX];
-    size_t n = 0, n_steps = 0;
+    size_t n_steps;
     mf_shape_print(shape, text);
-    int r = codes_of(t, shape, families, &codes, &n, &n_steps);
-    return r < 0 ? r : make(t, text, codes, n, n_steps);
+    int r = mf_ahead_add_shape(&ahead, *families ? families : NULL, &n_steps);
+    return r < 0 ? r : make(t, text, ahead.codes, ahead.n, n_steps);
 }
 
 int mf_compile_only(const struct mf_compile_only *o)

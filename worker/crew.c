@@ -32,11 +32,12 @@ struct place {
 struct mf_crew {
     struct mf_crew_options o;
     struct place working, reserve;
+    struct mf_runner_host *ahead;            /* NULL: there was nothing to compile yet, or it has died */
     struct mf_runner_host *dying[DYING_MAX]; /* reported as dead, not gone yet */
     struct mf_kept_store kept;
     cJSON *hello, *described;
     int failures; /* in a row, before ready */
-    int64_t start_at_ms, reserve_at_ms;
+    int64_t start_at_ms, reserve_at_ms, ahead_at_ms;
     bool stopped, hung, hopeless;
     int64_t deaths;
     char kill_reason[MF_REASON_MAX], why[MF_REASON_MAX];
@@ -80,11 +81,11 @@ static void no_fds(struct pollfd *fds)
 
 void mf_crew_pollfds(const struct mf_crew *c, struct pollfd fds[MF_CREW_POLLFDS])
 {
-    const struct place *places[] = {&c->working, &c->reserve};
-    for (size_t i = 0; i < MF_ARRAY_LEN(places); i++) {
+    const struct mf_runner_host *hosts[] = {c->working.host, c->reserve.host, c->ahead};
+    for (size_t i = 0; i < MF_ARRAY_LEN(hosts); i++) {
         struct pollfd *to = fds + i * MF_RUNNER_POLLFDS;
-        if (places[i]->host)
-            mf_runner_host_pollfds(places[i]->host, to);
+        if (hosts[i])
+            mf_runner_host_pollfds(hosts[i], to);
         else
             no_fds(to);
     }
@@ -169,11 +170,11 @@ static void greet(struct mf_crew *c)
     mf_runner_host_limit(p->host, START_MS);
 }
 
-static bool can_units(const cJSON *hello)
+static bool can(const cJSON *hello, const char *what)
 {
-    const cJSON *can = mf_json_array(hello, "can"), *item;
-    cJSON_ArrayForEach (item, can) {
-        if (cJSON_IsString(item) && strcmp(item->valuestring, "unit") == 0)
+    const cJSON *list = mf_json_array(hello, "can"), *item;
+    cJSON_ArrayForEach (item, list) {
+        if (cJSON_IsString(item) && strcmp(item->valuestring, what) == 0)
             return true;
     }
     return false;
@@ -186,7 +187,7 @@ static void take_hello(struct mf_crew *c, struct place *p, cJSON *message)
     if (strcmp(mf_channel_op(message), "hello") != 0 ||
         mf_json_i64(message, "protocol", 1, 1, &protocol) < 0 ||
         mf_json_text(message, "revision", &revision) < 0 || !mf_json_array(message, "families") ||
-        !can_units(message)) {
+        !can(message, "unit")) {
         cJSON_Delete(message);
         set_kill_reason(
             c, "its first message is no hello of protocol 1 with revision, families and can: [\"unit\"]");
@@ -383,6 +384,23 @@ static void turn_reserve(struct mf_crew *c)
     }
 }
 
+/* It has nothing to say but its hello. */
+static void turn_ahead(struct mf_crew *c)
+{
+    enum mf_runner_event event = MF_RUNNER_MESSAGE;
+    if (c->ahead)
+        mf_runner_host_turn(c->ahead);
+    while (c->ahead && event == MF_RUNNER_MESSAGE) {
+        cJSON *message = NULL;
+        event = mf_runner_host_next(c->ahead, &message);
+        cJSON_Delete(message);
+    }
+    if (event != MF_RUNNER_DIED)
+        return;
+    c->ahead = mf_runner_host_free(c->ahead);
+    c->ahead_at_ms = mf_now_ms() + RETRY_MAX_MS;
+}
+
 void mf_crew_turn(struct mf_crew *c)
 {
     if (c->stopped)
@@ -391,6 +409,7 @@ void mf_crew_turn(struct mf_crew *c)
     if (c->working.host)
         mf_runner_host_turn(c->working.host);
     turn_reserve(c);
+    turn_ahead(c);
     turn_dying(c);
 }
 
@@ -435,6 +454,20 @@ int mf_crew_send(struct mf_crew *c, const cJSON *message)
     return mf_runner_host_send(c->working.host, message, -1);
 }
 
+int mf_crew_ahead(struct mf_crew *c, const char *shape)
+{
+    if (c->stopped || !c->described || !can(c->hello, "ahead"))
+        return -ENOTSUP;
+    if (!c->ahead && mf_now_ms() < c->ahead_at_ms)
+        return -EAGAIN;
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("ahead");
+    if (!m || !cJSON_AddItemReferenceToObject(m, "known", c->described) ||
+        !cJSON_AddStringToObject(m, "shape", shape))
+        return -ENOMEM;
+    int r = c->ahead ? 0 : mf_runner_host_start(c->o.argv, &c->ahead);
+    return r < 0 ? r : mf_runner_host_send(c->ahead, m, -1);
+}
+
 void mf_crew_limit(struct mf_crew *c, int64_t limit_ms)
 {
     if (c->working.host)
@@ -461,6 +494,7 @@ void mf_crew_stop(struct mf_crew *c)
     c->stopped = true;
     clear(&c->working);
     clear(&c->reserve);
+    c->ahead = mf_runner_host_free(c->ahead);
     for (int i = 0; i < DYING_MAX; i++)
         c->dying[i] = mf_runner_host_free(c->dying[i]);
 }

@@ -1,10 +1,12 @@
-/* The runners of one device: the one that works, and one in reserve.
+/* The runners of one device: the one that works, one in reserve, and, where there is something to compile, one that compiles
+ * ahead of the one that works.
  *
  *   started ─hello─► greeted (have …, describe sent) ─described─► ready ─► died ─► the reserve, or a new one, started
  *
  * The reserve has been started and has said hello, and does nothing else; so the next step after a death does not wait
  * for a program to load. What is learned from the first runner (described) is told to the next, and what they gave to
- * keep is handed on. */
+ * keep is handed on. The one that compiles ahead opens no device, and nobody waits for it: what it has not made is made by
+ * whoever wants it. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -14,7 +16,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define MF_CREW_POLLFDS 6
+#define MF_CREW_POLLFDS 9
 
 struct mf_crew;
 
@@ -52,6 +54,9 @@ int64_t mf_crew_deaths(const struct mf_crew *c);
 pid_t mf_crew_pid(const struct mf_crew *c);
 /* To the ready runner. */
 int mf_crew_send(struct mf_crew *c, const cJSON *message);
+/* Has the code of a shape (its row as text) compiled while others are measured. -ENOTSUP: these runners compile nothing ahead, or
+ * none is ready yet; -EAGAIN: the one that did has just died. */
+int mf_crew_ahead(struct mf_crew *c, const char *shape);
 /* How long the ready runner may be silent from now on; 0: for ever. */
 void mf_crew_limit(struct mf_crew *c, int64_t limit_ms);
 /* Kills the working runner: reported as DIED with that reason. */

@@ -18,6 +18,8 @@
 #include "common/text.h"
 #include "kernels/family.h"
 #include "kernels/family_asm.h"
+#include "kernels/hip_open.h"
+#include "measure/ahead.h"
 #include "measure/session.h"
 #include "worker/described.h"
 #include "worker/foreign.h"
@@ -28,6 +30,7 @@
 #include "worker/sim_unit.h"
 
 #define STEPS_MAX    65536
+#define AHEAD_NICE   10    /* a tenth of what others get; somebody may come to wait for it */
 #define TOO_LARGE_MS 60000 /* memory may be free again later */
 
 struct runner {
@@ -125,6 +128,14 @@ static bool add_families(const struct runner *r, cJSON *array)
     return ok;
 }
 
+/* What a foreign program offers is not compiled here. */
+static bool compiles(const struct runner *r)
+{
+    const struct mf_device_info unknown = {0};
+    struct mf_compiler compiler;
+    return r->options->n_foreign == 0 && mf_device_hip_compiler(r->options->device, &unknown, &compiler) == 0;
+}
+
 static int send_hello(struct runner *r)
 {
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("hello");
@@ -136,7 +147,7 @@ static int send_hello(struct runner *r)
               cJSON_AddStringToObject(m, "sandbox", r->sandbox) &&
               add_families(r, cJSON_AddArrayToObject(m, "families"));
     cJSON *can = ok ? cJSON_AddArrayToObject(m, "can") : NULL;
-    if (!can || !add_text_item(can, "unit"))
+    if (!can || !add_text_item(can, "unit") || (compiles(r) && !add_text_item(can, "ahead")))
         return -ENOMEM;
     return mf_channel_send_wait(&r->channel, m, -1);
 }
@@ -387,6 +398,25 @@ static int run_unit(struct runner *r, const cJSON *unit)
     return mf_runner_sink_end(&r->sink);
 }
 
+/* With less of the processors than whoever measures meanwhile. No device is opened. */
+static int compile_ahead(struct runner *r, const cJSON *message)
+{
+    const char *field, *only = r->options->families && r->options->families[0] ? r->options->families : NULL;
+    const cJSON *known = mf_json_object(message, "known");
+    struct mf_device_info info;
+    struct mf_compiler compiler;
+    struct mf_shape shape;
+    size_t n_steps;
+    if (!known || mf_described_parse(known, &info, &field) < 0 || parse_shape(message, &shape) < 0 ||
+        mf_device_hip_compiler(r->options->device, &info, &compiler) < 0)
+        return send_error(r, MF_STATUS_UNSUPPORTED, "ahead: known and shape have to be those of a GPU's");
+    _cleanup_(mf_ahead_release) struct mf_ahead ahead = {.device = &info, .kind = "hip", .shape = &shape};
+    int x = mf_ahead_add_shape(&ahead, only, &n_steps);
+    (void)setpriority(PRIO_PROCESS, 0, AHEAD_NICE);
+    (void)mf_code_make(&compiler, ahead.codes, ahead.n, (int)sysconf(_SC_NPROCESSORS_ONLN), NULL, NULL);
+    return x;
+}
+
 static int take_drop(struct runner *r, const cJSON *message)
 {
     const char *key;
@@ -405,6 +435,7 @@ static const struct {
     {"describe",  describe},
     {"enumerate", enumerate},
     {"unit",      run_unit},
+    {"ahead",     compile_ahead},
 };
 /* clang-format on */
 
