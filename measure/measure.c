@@ -13,7 +13,6 @@
 #define TOTAL_US      15000.0 /* above: as many as fit, but three at least */
 #define SAMPLES_LEAST 3
 #define SAMPLES_MOST  7
-#define BEHIND        1.25
 #define FLOPS_MARGIN  1.05
 #define BYTES_MARGIN  1.1
 #define READ_MS       60
@@ -91,18 +90,16 @@ int mf_measure_next(struct mf_measured *m)
     return w->cursor;
 }
 
-int mf_measure_count(double first_us, double best_us)
+int mf_measure_count(double first_us)
 {
     if (first_us < SHORT_US)
         return MF_MEASURE_SAMPLES;
-    if (best_us > 0 && first_us > BEHIND * best_us)
-        return SAMPLES_LEAST;
     return (int)fmin(fmax(TOTAL_US / first_us, SAMPLES_LEAST), SAMPLES_MOST);
 }
 
 int mf_measure_missing(const struct mf_measured *m, const struct mf_samples *s)
 {
-    return m->cold && s->n_cold < SAMPLES_LEAST ? SAMPLES_LEAST - (int)s->n_cold : 0;
+    return m->cold && s->n_cold < SAMPLES_LEAST && s->n_cold < s->n_all ? SAMPLES_LEAST - (int)s->n_cold : 0;
 }
 
 const double *mf_measure_samples(const struct mf_measured *m, const struct mf_samples *s, size_t *ret_n,

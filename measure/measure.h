@@ -36,10 +36,9 @@ int mf_measure_run(struct mf_measured *m, int rotation, double *ret_us, bool *re
 int mf_measure_sample(struct mf_measured *m, int rotation, struct mf_samples *samples);
 /* The rotation to time next: not the one that is verified, where there are others. */
 int mf_measure_next(struct mf_measured *m);
-/* How many samples a step is worth whose first took that long, where the best of its kind takes best_us (0: unknown): what is
- * behind by a quarter has no place in the pipelines that are raced. */
-int mf_measure_count(double first_us, double best_us);
-/* Cold samples that are still missing where the mode is to be cold. */
+/* How many samples a step is worth whose first took that long. */
+int mf_measure_count(double first_us);
+/* Cold samples that are still missing where the mode is to be cold and some were not. */
 int mf_measure_missing(const struct mf_measured *m, const struct mf_samples *s);
 /* The samples that count, and their mode. */
 const double *mf_measure_samples(const struct mf_measured *m, const struct mf_samples *s, size_t *ret_n,

@@ -1,6 +1,7 @@
 #include "measure/session.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,8 @@
 #define STEADY_LIMIT \
     1.5 /* the same, where the best takes STEADY_US or more: long calls repeat more closely */
 #define SLOW_DOUBT    3.0  /* below, a second run has to agree */
+#define BEHIND        1.25 /* times the best that could stand in its place: two runs of it drop it */
+#define NEAR          1.05 /* times the best of its layout: what is behind that needs no more samples than say so */
 #define SPILL_MAX     1024 /* bytes a thread: those of 256 threads fill a compute unit's first cache */
 #define HANG_FACTOR   20.0
 #define HANG_LEAST_MS 2000
@@ -29,8 +32,10 @@ struct probe {
     struct mf_kernel *kernel;
     struct mf_measured measured;
     struct mf_samples samples;
-    uint64_t kind;
-    double best_us; /* of its kind, 0: none */
+    uint64_t kind, place, layout;
+    double best_us;   /* of its kind; of each of the three 0: none is known */
+    double place_us;  /* of those that could stand in its place: what covers, needs and gives the same */
+    double layout_us; /* of its kind with weights in its layout */
     double first_us;
 
     struct mf_tensor_ref needs[MF_ROTATIONS_MAX][MF_STEP_ARTIFACTS_MAX];
@@ -56,6 +61,33 @@ static uint64_t kind_of(const struct mf_step *step)
     return h;
 }
 
+static uint64_t hash_artifact(const struct mf_artifact *a, uint64_t h)
+{
+    int what[5] = {(int)a->tensor, (int)a->format, (int)a->scale, a->zeroed, a->block};
+    return mf_hash64(a->order, strlen(a->order), mf_hash64(what, sizeof(what), h));
+}
+
+/* Wherever a pipeline has one of a place, any other of that place would do. */
+static uint64_t place_of(const struct mf_step *step)
+{
+    uint64_t h = mf_hash64(&step->covers, sizeof(step->covers), MF_HASH_SEED + 1);
+    for (int i = 0; i < step->n_needs; i++)
+        h = hash_artifact(&step->needs[i], h);
+    for (int i = 0; i < step->n_gives; i++)
+        h = hash_artifact(&step->gives[i], h);
+    return h;
+}
+
+static uint64_t layout_of(const struct mf_step *step, uint64_t kind)
+{
+    uint64_t h = mf_hash64(&kind, sizeof(kind), MF_HASH_SEED + 2);
+    for (int i = 0; i < step->n_needs; i++) {
+        if (mf_artifact_is_weight(&step->needs[i]))
+            h = hash_artifact(&step->needs[i], h);
+    }
+    return h;
+}
+
 static struct mf_session_kind *find_kind(struct mf_session *s, uint64_t key)
 {
     for (size_t i = 0; i < s->n_kinds; i++) {
@@ -77,13 +109,18 @@ static void note_best(struct mf_session *s, uint64_t key, double us)
     k->best_us = fmin(k->best_us, us);
 }
 
+static double known_best(struct mf_session *s, uint64_t key)
+{
+    const struct mf_session_kind *k = find_kind(s, key);
+    return k ? k->best_us : 0;
+}
+
 /* Steps that cover no op are of one kind only when they turn the same into the same: what is known from elsewhere says
  * covers alone, so it is not asked for those. */
 static double best_of(struct mf_session *s, const struct mf_step *step, uint64_t key, mf_best_fn best,
                       void *context)
 {
-    const struct mf_session_kind *k = find_kind(s, key);
-    double own = k ? k->best_us : 0, known = best && step->covers ? best(context, step->covers) : 0;
+    double own = known_best(s, key), known = best && step->covers ? best(context, step->covers) : 0;
     if (own <= 0)
         return known;
     return known > 0 ? fmin(own, known) : own;
@@ -352,24 +389,42 @@ static bool may_be_slow(const struct probe *p)
            !p->s->options.exhaustive && p->best_us > 0;
 }
 
+/* Out by the best of its kind, or out by the best that could stand in its place: a pipeline with that one is the better by
+ * as much, whatever else is in it. */
 static int drop_slow(struct probe *p)
 {
-    double limit = p->best_us < STEADY_US ? SLOW_LIMIT : STEADY_LIMIT;
-    if (!may_be_slow(p) || p->first_us <= limit * p->best_us)
+    double limit = p->best_us < STEADY_US ? SLOW_LIMIT : STEADY_LIMIT, best_us = p->best_us;
+    const char *whose = "of its kind";
+    if (p->place_us > 0 && BEHIND * p->place_us < limit * best_us) {
+        limit = BEHIND;
+        best_us = p->place_us;
+        whose = "that could stand in its place";
+    }
+    if (!may_be_slow(p) || p->first_us <= limit * best_us)
         return 0;
     double us = p->first_us;
-    if (us <= SLOW_DOUBT * p->best_us) {
+    if (us <= SLOW_DOUBT * best_us) {
         p->run = 1;
         if (mf_measure_sample(&p->measured, mf_measure_next(&p->measured), &p->samples) == 0)
             us = fmin(us, p->samples.all[p->samples.n_all - 1]);
     }
-    if (us <= limit * p->best_us)
+    if (us <= limit * best_us)
         return 0;
     p->result.status = MF_STATUS_SLOW;
     mf_say(p->result.reason, sizeof(p->result.reason),
-           "its first run took %.4g µs, %.1f times the best of its kind (%.4g µs), limit %.3g", us,
-           us / p->best_us, p->best_us, limit);
+           "its %s took %.4g µs, %.2f times the best %s (%.4g µs), limit %.3g",
+           p->samples.n_all > 1 ? "better run of two" : "first run", us, us / best_us, whose, best_us, limit);
     return 1;
+}
+
+/* More than half of the samples that it was to have are behind the best of its layout: so is their median, whatever the
+ * rest would be. */
+static bool is_decided(const struct probe *p, int count)
+{
+    int n = 0;
+    for (size_t i = 0; may_be_slow(p) && p->layout_us > 0 && i < p->samples.n_all; i++)
+        n += p->samples.all[i] > NEAR * p->layout_us;
+    return 2 * n > count;
 }
 
 static int second_run(struct probe *p)
@@ -385,10 +440,11 @@ static int second_run(struct probe *p)
     return 0;
 }
 
-static int take_samples(struct probe *p, int n)
+/* n samples, or fewer when those of all `count` are decided. */
+static int take_samples(struct probe *p, int n, int count)
 {
     p->run = 1;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && !is_decided(p, count); i++) {
         int r = mf_measure_sample(&p->measured, mf_measure_next(&p->measured), &p->samples);
         if (r < 0) {
             refuse_errno(p, r, "a timed run");
@@ -445,15 +501,16 @@ static void attempt(struct probe *p)
     if (drop_slow(p) || warm_up(p))
         return;
     /* The second verified run stands amid the samples, so that rotation 0 is cold for it and for the next step. */
-    int count = mf_measure_count(p->first_us, may_be_slow(p) ? p->best_us : 0);
-    int left = count - (int)p->samples.n_all - 1, before = (left + 1) / 2;
-    if (take_samples(p, before))
+    int count = mf_measure_count(p->first_us), left = count - (int)p->samples.n_all - 1;
+    int before = p->measured.n_rotations > 1 ? (left + 1) / 2 : 0;
+    if (take_samples(p, before, count))
         return;
     mf_session_phase(p->s->sink, MF_PHASE_VERIFY);
     if (second_run(p))
         return;
     mf_session_phase(p->s->sink, MF_PHASE_TIMING);
-    if (take_samples(p, MF_MAX(left - before, mf_measure_missing(&p->measured, &p->samples))))
+    if (take_samples(p, left - before, count) ||
+        take_samples(p, mf_measure_missing(&p->measured, &p->samples), INT_MAX))
         return;
     (void)check_bands(p);
 }
@@ -474,6 +531,13 @@ static void run_probe(struct probe *p)
     p->result = blank;
     attempt(p);
     p->result.canary = mf_session_canary(p->s);
+}
+
+static void note_bests(const struct probe *p)
+{
+    note_best(p->s, p->kind, p->result.us);
+    note_best(p->s, p->place, p->result.us);
+    note_best(p->s, p->layout, p->result.us);
 }
 
 /* Median and spread of what counts, and the last gate: a time that can be. */
@@ -497,7 +561,7 @@ static void finish(struct probe *p, double *samples)
                                sizeof(p->result.reason)))
         p->result.status = MF_STATUS_IMPLAUSIBLE;
     else
-        note_best(p->s, p->kind, p->result.us);
+        note_bests(p);
 }
 
 static int open_kernel(struct probe *p)
@@ -530,7 +594,11 @@ static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf
     p->s = s;
     p->step = &step->step;
     p->kind = kind_of(p->step);
+    p->place = place_of(p->step);
+    p->layout = layout_of(p->step, p->kind);
     p->best_us = best_of(s, p->step, p->kind, best, context);
+    p->place_us = known_best(s, p->place);
+    p->layout_us = known_best(s, p->layout);
     p->measured = (struct mf_measured){.session = s, .launch = launch, .context = p};
     p->result = (struct mf_unit_result){.id = step->id,
                                         .status = MF_STATUS_OK,

@@ -13,7 +13,7 @@
 #include "measure/rotate.h"
 #include "measure/session.h"
 
-#define MF_SESSION_KINDS_MAX 64
+#define MF_SESSION_KINDS_MAX 512
 
 struct mf_session_weight {
     struct mf_artifact artifact;
@@ -40,7 +40,7 @@ struct mf_session_order {
     int64_t *slots, *tokens;
 };
 
-/* Best time of steps that cover the same and turn the same into the same. */
+/* Best time of the steps that are held against each other under a key: of a kind, of a place, of a layout (session.c). */
 struct mf_session_kind {
     uint64_t key;
     double best_us;

@@ -172,6 +172,79 @@ START_TEST(slow_is_dropped)
 }
 END_TEST
 
+#define BETTER_OF_TWO \
+    "its better run of two took 1.3e+04 µs, 1.30 times the best that could stand in its place (1e+04 µs)"
+
+/* clang-format off */
+static const struct {
+    double us[4]; /* of its first runs; the last, and all behind it */
+    int32_t block;
+    bool exhaustive;
+    enum mf_status status;
+    int verified;
+    size_t n_samples;
+    const char *reason;
+} behind[] = {
+    /* beside one of block 16 that takes 10 ms */
+    {{10200, 10200, 10200, 10200}, 16, false, MF_STATUS_OK,   2, 3, ""},
+    {{12000, 12000, 12000, 12000}, 16, false, MF_STATUS_OK,   2, 2, ""}, /* its median of three is behind by two */
+    {{12000, 10000, 12000, 12000}, 16, false, MF_STATUS_OK,   2, 3, ""},
+    {{10000, 12000, 12000, 10000}, 16, false, MF_STATUS_OK,   2, 3, ""},
+    {{13000, 13000, 10000, 10000}, 16, false, MF_STATUS_SLOW, 1, 2, BETTER_OF_TWO ", limit 1.25"},
+    {{13000, 10000, 10000, 10000}, 16, false, MF_STATUS_OK,   2, 3, ""}, /* one run may be interrupted */
+    {{31000, 10000, 10000, 10000}, 16, false, MF_STATUS_SLOW, 1, 1, "its first run took 3.1e+04 µs, 3.10 times"},
+    {{13000, 13000, 13000, 13000}, 16, true,  MF_STATUS_OK,   2, 3, ""},
+    /* no pipeline has one of block 16 in the place of one of block 4 */
+    {{13000, 13000, 13000, 13000}, 4,  false, MF_STATUS_OK,   2, 2, ""},
+    {{16000, 16000, 16000, 16000}, 4,  false, MF_STATUS_SLOW, 1, 2, "times the best of its kind (1e+04 µs), limit 1.5"},
+};
+/* clang-format on */
+
+/* What is behind what could stand in its place is dropped by two runs, before its second check; what is behind the best of its
+ * layout has no more samples than tell that. */
+START_TEST(behind_is_cut_short)
+{
+    const double best = 10000;
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 64);
+    struct mf_unit_options o = defaults;
+    o.exhaustive = behind[_i].exhaustive;
+    struct mf_session *session = session_of(d, &s, NULL, &o);
+    struct mf_step first = planted_step(&s, "stage1", 16, PLANTED_NONE);
+    struct mf_step step = planted_step(&s, "stage1", behind[_i].block, PLANTED_NONE);
+    planted_device_tell(d, &best, 1);
+    ck_assert_uint_eq(probe(session, &first, NULL, NULL, NULL).n_samples, 3);
+    planted_device_tell(d, behind[_i].us, MF_ARRAY_LEN(behind[_i].us));
+    struct mf_unit_result r = probe(session, &step, NULL, NULL, NULL);
+    ck_assert_msg(r.status == behind[_i].status, "%s: %s", mf_status_name(r.status), r.reason);
+    ck_assert_int_eq(r.verified, behind[_i].verified);
+    ck_assert_uint_eq(r.n_samples, behind[_i].n_samples);
+    ck_assert_msg(strstr(r.reason, behind[_i].reason) != NULL, "%s", r.reason);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+/* What only the second check finds is found before anything is held against it. */
+START_TEST(wrong_drops_nobody)
+{
+    const double fast = 5000, right = 10000;
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 64);
+    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    struct mf_step wrong = planted_step(&s, "stage2", 16, PLANTED_RACE);
+    struct mf_step step = planted_step(&s, "stage2", 16, PLANTED_NONE);
+    planted_device_tell(d, &fast, 1);
+    ck_assert_int_eq(probe(session, &wrong, NULL, NULL, NULL).status, MF_STATUS_WRONG);
+    planted_device_tell(d, &right, 1);
+    struct mf_unit_result r = probe(session, &step, NULL, NULL, NULL);
+    ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
+    ck_assert_uint_eq(r.n_samples, 3);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
 /* A step without arithmetic stays, however long it takes beside another of its kind: a faster GEMM may need it. */
 START_TEST(data_movement_is_not_slow)
 {
@@ -572,6 +645,8 @@ int main(void)
     tcase_add_loop_test(t, references_are_kept, 0, PLANTED_N_FORMATS);
     tcase_add_test(t, serves_the_same_data_only);
     tcase_add_test(t, slow_is_dropped);
+    tcase_add_loop_test(t, behind_is_cut_short, 0, MF_ARRAY_LEN(behind));
+    tcase_add_test(t, wrong_drops_nobody);
     tcase_add_loop_test(t, warm_up, 0, 5);
     tcase_add_test(t, data_movement_is_not_slow);
     tcase_add_test(t, wrong_before_slow);

@@ -518,7 +518,8 @@ struct lying_device {
     enum planted_clock clock;
     double factor; /* of all times while n_slow canaries are left */
     int n_slow;
-    int n_cold; /* runs that are left of those that warm it up */
+    double told[PLANTED_TOLD_MAX]; /* what the next runs take */
+    int n_told, at;
 };
 
 static void device_free(struct mf_device *d)
@@ -559,9 +560,9 @@ static int device_time(struct mf_device *d, mf_launch_fn fn, void *context, int 
     case CLOCK_HONEST:
         *ret_us = (double)(mf_now_ns() - start) / 1e3 * (l->n_slow > 0 ? l->factor : 1);
         break;
-    case CLOCK_WARMING:
-        *ret_us = l->n_cold > 0 ? 5e4 : 1e4;
-        ((struct lying_device *)d)->n_cold -= l->n_cold > 0;
+    case CLOCK_TOLD:
+        *ret_us = l->told[l->at];
+        ((struct lying_device *)d)->at += l->at + 1 < l->n_told;
         break;
     case CLOCK_ZERO:
         *ret_us = 0;
@@ -621,10 +622,23 @@ void planted_device_slow(struct mf_device *d, double factor, int n)
     ((struct lying_device *)d)->n_slow = n;
 }
 
+void planted_device_tell(struct mf_device *d, const double *us, int n)
+{
+    struct lying_device *l = (struct lying_device *)d;
+    ck_assert(n > 0 && n <= PLANTED_TOLD_MAX);
+    planted_device_set(d, CLOCK_TOLD);
+    memcpy(l->told, us, (size_t)n * sizeof(*us));
+    l->n_told = n;
+    l->at = 0;
+}
+
 void planted_device_warming(struct mf_device *d, int n)
 {
-    planted_device_set(d, CLOCK_WARMING);
-    ((struct lying_device *)d)->n_cold = n;
+    double us[PLANTED_TOLD_MAX];
+    ck_assert_int_lt(n, PLANTED_TOLD_MAX);
+    for (int i = 0; i <= n; i++)
+        us[i] = i < n ? 5e4 : 1e4;
+    planted_device_tell(d, us, n + 1);
 }
 
 /* ---- the sink ---- */

@@ -43,13 +43,16 @@ extern double planted_off;
 struct mf_step planted_step(const struct mf_shape *shape, const char *kind, int32_t block,
                             enum planted_fault fault);
 
-enum planted_clock { CLOCK_HONEST, CLOCK_ZERO, CLOCK_NEGATIVE, CLOCK_TOO_FAST, CLOCK_WARMING };
+enum planted_clock { CLOCK_HONEST, CLOCK_ZERO, CLOCK_NEGATIVE, CLOCK_TOO_FAST, CLOCK_TOLD };
 /* A device of kind "cpu" without anything behind it. */
 struct mf_device *planted_device(enum planted_clock clock);
 void planted_device_set(struct mf_device *d, enum planted_clock clock);
 /* All takes `factor` times as long, until the canary was run n times. */
 void planted_device_slow(struct mf_device *d, double factor, int n);
-/* From now on n runs take 50 ms by its clock, and all after them 10 ms. */
+/* From now on the next runs take us[0], us[1], … by its clock, and all after them us[n - 1]. */
+#define PLANTED_TOLD_MAX 8
+void planted_device_tell(struct mf_device *d, const double *us, int n);
+/* The same: n runs of 50 ms, at most PLANTED_TOLD_MAX - 1, and all after them 10 ms. */
 void planted_device_warming(struct mf_device *d, int n);
 
 /* A sink that keeps every result. */
