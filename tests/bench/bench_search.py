@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What the race gives up against exhaustive search, and what it saves, on the CPU, one figure a line: name value unit.
 
-Both searches tune the same shapes, each in a farm of its own. Exhaustive: every step gets every gate and every sample, and the
-64 cheapest pipelines are raced, with as many seconds for each as the race's own finalists have. Then the two winners run
-against each other in turn (`moefarm compare`); one and the same pipeline is level with itself.
+Both searches tune the same shapes, each in a farm of its own. Exhaustive: every step gets every gate and every sample, and of the
+64 cheapest pipelines as many are raced as a race holds (32 over all layouts), with as many seconds for each as the race's own
+finalists have. Then the two winners run against each other in turn (`moefarm compare`); one and the same pipeline is level with itself.
 
   search_regret.<shape>.T<n>      time of the race's winner over that of exhaustive search's, less one, percent; 0.5 is the most
                                   that is asked for
