@@ -31,6 +31,7 @@
 
 #define STEPS_MAX    65536
 #define AHEAD_NICE   10    /* a tenth of what others get; somebody may come to wait for it */
+#define AHEAD_MOST   16    /* compilers at once, 100 MB and more each, of one of a host's workers */
 #define TOO_LARGE_MS 60000 /* memory may be free again later */
 
 struct runner {
@@ -413,7 +414,8 @@ static int compile_ahead(struct runner *r, const cJSON *message)
     _cleanup_(mf_ahead_release) struct mf_ahead ahead = {.device = &info, .kind = "hip", .shape = &shape};
     int x = mf_ahead_add_shape(&ahead, only, &n_steps);
     (void)setpriority(PRIO_PROCESS, 0, AHEAD_NICE);
-    (void)mf_code_make(&compiler, ahead.codes, ahead.n, (int)sysconf(_SC_NPROCESSORS_ONLN), NULL, NULL);
+    int processes = (int)MF_MIN(sysconf(_SC_NPROCESSORS_ONLN), AHEAD_MOST);
+    (void)mf_code_make(&compiler, ahead.codes, ahead.n, processes, NULL, NULL);
     return x;
 }
 
