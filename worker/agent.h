@@ -14,7 +14,9 @@
 #include <stdint.h>
 #include <zmq.h>
 
-#define MF_AGENT_POLLITEMS 7
+#include "worker/crew.h"
+
+#define MF_AGENT_POLLITEMS (1 + MF_CREW_POLLFDS) /* the socket and its runners */
 
 struct mf_agent;
 struct mf_link_keys;

@@ -16,7 +16,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define MF_CREW_POLLFDS 9
+#include "worker/runner_host.h"
+
+#define MF_CREW_POLLFDS (3 * MF_RUNNER_POLLFDS) /* each of its runners */
 
 struct mf_crew;
 
