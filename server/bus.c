@@ -19,25 +19,37 @@
 #    define TAKE_OVER(what) (void)(what)
 #endif
 
+int mf_bus_give(void *socket, void *what)
+{
+    HAND_OVER(what);
+    return zmq_send(socket, &what, sizeof(what), ZMQ_DONTWAIT) < 0 ? -errno : 0;
+}
+
+int mf_bus_take(void *socket, void **ret)
+{
+    void *what = NULL;
+    int n = zmq_recv(socket, &what, sizeof(what), ZMQ_DONTWAIT);
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR ? 0 : -errno;
+    if (n != (int)sizeof(what))
+        return -EBADMSG;
+    TAKE_OVER(what);
+    *ret = what;
+    return 1;
+}
+
 int mf_bus_send_request(void *socket, struct mf_request *r)
 {
-    HAND_OVER(r);
-    if (zmq_send(socket, &r, sizeof(r), ZMQ_DONTWAIT) < 0)
-        return -errno;
-    return 0;
+    return mf_bus_give(socket, r);
 }
 
 int mf_bus_recv_request(void *socket, struct mf_request **ret)
 {
-    struct mf_request *r;
-    int n = zmq_recv(socket, &r, sizeof(r), ZMQ_DONTWAIT);
-    if (n < 0)
-        return errno == EAGAIN || errno == EINTR ? 0 : -errno;
-    if (n != (int)sizeof(r))
-        return -EBADMSG;
-    TAKE_OVER(r);
-    *ret = r;
-    return 1;
+    void *what = NULL;
+    int r = mf_bus_take(socket, &what);
+    if (r > 0)
+        *ret = what;
+    return r;
 }
 
 int mf_bus_send_event(void *socket, int64_t id, int64_t batch, const char *kind, const char *body)

@@ -20,8 +20,10 @@
 struct mf_request;
 
 /* Sends the pointer and gives up ownership. -errno: still the caller's. Never blocks: -EAGAIN when full. */
-int mf_bus_send_request(void *socket, struct mf_request *r);
+int mf_bus_give(void *socket, void *what);
 /* 1: one received, now the caller's; 0: none waiting. */
+int mf_bus_take(void *socket, void **ret);
+int mf_bus_send_request(void *socket, struct mf_request *r);
 int mf_bus_recv_request(void *socket, struct mf_request **ret);
 /* batch 0: of the farm. Never blocks; a full subscriber loses it, and finds it in the table. */
 int mf_bus_send_event(void *socket, int64_t id, int64_t batch, const char *kind, const char *body);

@@ -209,18 +209,18 @@ static int refuse_version(struct mf_farm *f, const struct mf_mail *mail)
 /* 1: took one; 0: none waits. */
 static int take_mail(struct mf_farm *f)
 {
-    struct mf_mail mail;
+    const struct mf_mail *mail;
     int r = mf_hub_recv(f->hub, &mail);
-    if (r == 0)
-        return 0;
+    if (r <= 0)
+        return r;
     f->stats.messages++;
-    if (r == -EPROTONOSUPPORT)
-        r = refuse_version(f, &mail);
-    else if (r == -EBADMSG)
-        r = mf_peer_refuse(f, &mail.peer, "malformed", 0,
+    if (mail->error == -EPROTONOSUPPORT)
+        r = refuse_version(f, mail);
+    else if (mail->error)
+        r = mf_peer_refuse(f, &mail->peer, "malformed", 0,
                            "no message of two frames with a header of %d bytes", MF_WIRE_HEADER_SIZE);
-    else if (r > 0)
-        r = mf_peer_take(f, &mail);
+    else
+        r = mf_peer_take(f, mail);
     return r < 0 ? r : 1;
 }
 

@@ -1,5 +1,5 @@
-/* The farm: what the writing thread does. It owns the store's only writing connection, the hub (ROUTER) and
- * the queue of requests that change something; one turn is one transaction (design section 4). */
+/* The farm: what the writing thread does. It owns the store's only writing connection, the hub (what workers say and hear) and
+ * the queue of requests that change something; one turn is one transaction. */
 #pragma once
 
 #include <cjson/cJSON.h>

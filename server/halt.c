@@ -73,16 +73,14 @@ static int take_requests(struct mf_farm *f)
 
 static int take_mail(struct mf_farm *f)
 {
-    struct mf_mail mail;
+    const struct mf_mail *mail;
     int r;
-    while ((r = mf_hub_recv(f->hub, &mail)) != 0) {
-        if (r < 0 && r != -EPROTONOSUPPORT && r != -EBADMSG)
-            return r;
-        if (r > 0 && mail.type == MF_MESSAGE_BEAT)
-            r = mf_hub_post(f->hub, &mail.peer, MF_MESSAGE_BEAT, "{}");
+    while ((r = mf_hub_recv(f->hub, &mail)) > 0) {
+        if (!mail->error && mail->type == MF_MESSAGE_BEAT)
+            (void)mf_hub_post(f->hub, &mail->peer, MF_MESSAGE_BEAT, "{}");
     }
     mf_hub_flush(f->hub);
-    return 0;
+    return r;
 }
 
 int mf_halted_turn(struct mf_farm *f)

@@ -3,6 +3,8 @@
 #include "common/array.h"
 #include "common/buf.h"
 #include "common/text.h"
+#include "server/bus.h"
+#include "server/mailroom.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -18,20 +20,12 @@
 #define HANDSHAKE_MS 10000
 #define ZAP_DOMAIN   "moefarm"
 
-struct post {
-    struct mf_peer to;
-    enum mf_message type;
-    size_t at, len; /* of the body, in outbox */
-};
-
 struct mf_hub {
-    void *socket;
+    struct mf_mailroom *mailroom;
     char endpoint[128];
-    zmq_msg_t body;
-    bool has_body;
-    uint64_t sequence;
+    struct mf_mail *taken; /* since the last flush, by next */
     struct mf_buf outbox;
-    struct post *posts;
+    struct mf_post *posts;
     size_t n_posts, cap_posts;
 };
 
@@ -77,25 +71,36 @@ static int set_options(void *socket, bool keys)
     return r;
 }
 
+/* A ROUTER of these options at the endpoint; *ret is set, whatever is returned, unless there is none. */
+static int bind_router(void *zmq, const char *endpoint, const struct mf_key_pair *keys, char bound[128],
+                       void **ret)
+{
+    *ret = zmq_socket(zmq, ZMQ_ROUTER);
+    if (!*ret)
+        return -errno;
+    int r = set_options(*ret, keys != NULL);
+    if (r == 0 && keys)
+        r = set_keys(*ret, keys);
+    size_t len = 128;
+    if (r == 0 && (zmq_bind(*ret, endpoint) < 0 || zmq_getsockopt(*ret, ZMQ_LAST_ENDPOINT, bound, &len) < 0))
+        r = -errno;
+    return r;
+}
+
 int mf_hub_new(void *zmq, const char *endpoint, const struct mf_key_pair *keys, struct mf_hub **ret)
 {
     _cleanup_(mf_hub_freep) struct mf_hub *h = calloc(1, sizeof(*h));
+    void *router = NULL;
     if (!h)
         return -ENOMEM;
     mf_buf_init(&h->outbox, OUTBOX_MAX);
-    h->socket = zmq_socket(zmq, ZMQ_ROUTER);
-    if (!h->socket)
-        return -errno;
-    int r = set_options(h->socket, keys != NULL);
-    if (r == 0 && keys)
-        r = set_keys(h->socket, keys);
+    int r = bind_router(zmq, endpoint, keys, h->endpoint, &router);
+    if (r == 0)
+        r = mf_mailroom_new(zmq, router, &h->mailroom);
+    else if (router)
+        (void)zmq_close(router);
     if (r < 0)
         return r;
-    if (zmq_bind(h->socket, endpoint) < 0)
-        return -errno;
-    size_t len = sizeof(h->endpoint);
-    if (zmq_getsockopt(h->socket, ZMQ_LAST_ENDPOINT, h->endpoint, &len) < 0)
-        return -errno;
     *ret = MF_TAKE(h);
     return 0;
 }
@@ -104,10 +109,13 @@ struct mf_hub *mf_hub_free(struct mf_hub *h)
 {
     if (!h)
         return NULL;
-    if (h->has_body)
-        (void)zmq_msg_close(&h->body);
-    if (h->socket)
-        (void)zmq_close(h->socket);
+    mf_hub_drop(h);
+    mf_mailroom_free(h->mailroom);
+    while (h->taken) {
+        struct mf_mail *next = h->taken->next;
+        mf_mail_free(h->taken);
+        h->taken = next;
+    }
     mf_buf_release(&h->outbox);
     free(h->posts);
     free(h);
@@ -116,7 +124,7 @@ struct mf_hub *mf_hub_free(struct mf_hub *h)
 
 void *mf_hub_socket(const struct mf_hub *h)
 {
-    return h->socket;
+    return mf_mailroom_socket(h->mailroom);
 }
 
 const char *mf_hub_endpoint(const struct mf_hub *h)
@@ -124,79 +132,17 @@ const char *mf_hub_endpoint(const struct mf_hub *h)
     return h->endpoint;
 }
 
-/* Drops the frames of a message that are left. */
-static void drop_rest(struct mf_hub *h, bool more)
+int mf_hub_recv(struct mf_hub *h, const struct mf_mail **ret)
 {
-    while (more) {
-        zmq_msg_t frame;
-        zmq_msg_init(&frame);
-        int n = zmq_msg_recv(&frame, h->socket, ZMQ_DONTWAIT);
-        more = n >= 0 && zmq_msg_more(&frame);
-        zmq_msg_close(&frame);
-    }
-}
-
-/* 1: a frame of at most cap bytes was copied; -EBADMSG: larger. */
-static int recv_small(struct mf_hub *h, void *data, size_t cap, size_t *ret_len, bool *ret_more)
-{
-    zmq_msg_t frame;
-    zmq_msg_init(&frame);
-    int r = 1;
-    if (zmq_msg_recv(&frame, h->socket, ZMQ_DONTWAIT) < 0) {
-        r = errno == EAGAIN || errno == EINTR ? 0 : -errno;
-    } else {
-        *ret_more = zmq_msg_more(&frame);
-        *ret_len = zmq_msg_size(&frame);
-        if (*ret_len > cap)
-            r = -EBADMSG;
-        else
-            memcpy(data, zmq_msg_data(&frame), *ret_len);
-    }
-    zmq_msg_close(&frame);
-    return r;
-}
-
-int mf_hub_recv(struct mf_hub *h, struct mf_mail *ret)
-{
-    uint8_t header[MF_WIRE_HEADER_SIZE];
-    size_t len = 0;
-    bool more = false;
-    ret->peer.user[0] = 0;
-    int r = recv_small(h, ret->peer.id, sizeof(ret->peer.id), &len, &more);
+    void *what;
+    int r = mf_bus_take(mf_hub_socket(h), &what);
     if (r <= 0)
         return r;
-    ret->peer.len = (uint8_t)len;
-    if (!more)
-        return -EBADMSG;
-    r = recv_small(h, header, sizeof(header), &len, &more);
-    if (r <= 0) {
-        drop_rest(h, more);
-        return -EBADMSG;
-    }
-    struct mf_wire_header head;
-    r = mf_wire_decode(header, len, &head, &ret->version);
-    if (r < 0 || !more) {
-        drop_rest(h, more);
-        return r < 0 ? r : -EBADMSG;
-    }
-    if (h->has_body)
-        (void)zmq_msg_close(&h->body);
-    zmq_msg_init(&h->body);
-    h->has_body = true;
-    if (zmq_msg_recv(&h->body, h->socket, ZMQ_DONTWAIT) < 0)
-        return -EBADMSG;
-    if (zmq_msg_more(&h->body)) {
-        drop_rest(h, true);
-        return -EBADMSG;
-    }
-    const char *user = zmq_msg_gets(&h->body, "User-Id");
-    if (user && mf_copy(ret->peer.user, sizeof(ret->peer.user), user) < 0)
-        return -EBADMSG;
-    ret->type = head.type;
-    ret->sequence = head.sequence;
-    ret->body = zmq_msg_data(&h->body);
-    ret->body_len = zmq_msg_size(&h->body);
-    return 1;
+    struct mf_mail *mail = what;
+    mail->next = h->taken;
+    h->taken = mail;
+    *ret = mail;
+    return mail->error == 0 || mail->error == -EBADMSG || mail->error == -EPROTONOSUPPORT ? 1 : mail->error;
 }
 
 bool mf_hub_wait(const struct mf_hub *h, uint64_t ns)
@@ -205,7 +151,7 @@ bool mf_hub_wait(const struct mf_hub *h, uint64_t ns)
     const struct timespec timeout = {.tv_sec = (time_t)(ns / 1000000000u),
                                      .tv_nsec = (long)(ns % 1000000000u)};
     size_t len = sizeof(item.fd);
-    if (zmq_getsockopt(h->socket, ZMQ_FD, &item.fd, &len) < 0)
+    if (zmq_getsockopt(mf_hub_socket(h), ZMQ_FD, &item.fd, &len) < 0)
         return false;
     return ppoll(&item, 1, &timeout, NULL) > 0;
 }
@@ -219,27 +165,37 @@ int mf_hub_post(struct mf_hub *h, const struct mf_peer *to, enum mf_message type
     r = mf_buf_add(&h->outbox, body, len);
     if (r < 0)
         return r;
-    h->posts[h->n_posts++] = (struct post){.to = *to, .type = type, .at = at, .len = len};
+    h->posts[h->n_posts++] = (struct mf_post){.to = *to, .type = type, .at = at, .len = len};
     return 0;
+}
+
+/* A parcel that cannot be made for want of memory: what it says is lost, its mail goes with the next one. */
+static void give(struct mf_hub *h, bool posts)
+{
+    struct mf_parcel p = {.done = h->taken};
+    if (posts) {
+        p.posts = h->posts;
+        p.n_posts = h->n_posts;
+        p.bodies = h->outbox;
+    }
+    if ((p.done || p.n_posts) && mf_mailroom_give(h->mailroom, &p) == 0) {
+        h->taken = NULL;
+        if (posts) {
+            h->posts = NULL;
+            h->cap_posts = 0;
+            mf_buf_init(&h->outbox, OUTBOX_MAX);
+        }
+    }
+    h->n_posts = 0;
+    mf_buf_clear(&h->outbox);
 }
 
 void mf_hub_flush(struct mf_hub *h)
 {
-    for (size_t i = 0; i < h->n_posts; i++) {
-        const struct post *p = &h->posts[i];
-        uint8_t header[MF_WIRE_HEADER_SIZE];
-        mf_wire_encode(&(struct mf_wire_header){.type = p->type, .sequence = ++h->sequence}, header);
-        /* With ROUTER_MANDATORY the first frame fails when the peer is gone or full; then none is sent. */
-        if (zmq_send(h->socket, p->to.id, p->to.len, ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0)
-            continue;
-        (void)zmq_send(h->socket, header, sizeof(header), ZMQ_DONTWAIT | ZMQ_SNDMORE);
-        (void)zmq_send(h->socket, h->outbox.data + p->at, p->len, ZMQ_DONTWAIT);
-    }
-    mf_hub_drop(h);
+    give(h, true);
 }
 
 void mf_hub_drop(struct mf_hub *h)
 {
-    h->n_posts = 0;
-    mf_buf_clear(&h->outbox);
+    give(h, false);
 }

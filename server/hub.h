@@ -1,5 +1,5 @@
-/* The hub: the ROUTER that workers connect to, one message in, many out. It knows envelopes and routing ids,
- * no meaning. Belongs to the writing thread.
+/* The hub: the writing thread's end of what workers say and hear, one message in, many out. The ROUTER that they connect to is
+ * the mailroom's (mailroom.h), a thread of its own.
  *
  * What is posted goes out with mf_hub_flush(), after the turn's COMMIT: a worker that saw its result
  * acknowledged never sends it again, so nothing may be said before it is durable. */
@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <cjson/cJSON.h>
 
 #include "common/cleanup.h"
 #include "common/secret.h"
@@ -27,11 +29,13 @@ uint64_t mf_peer_hash(const struct mf_peer *p); /* never 0 */
 
 struct mf_mail {
     struct mf_peer peer;
-    enum mf_message type;
+    int error; /* 0; -EBADMSG: no message of ours, -EPROTONOSUPPORT: of another version; then the rest is not set */
     int version; /* of the protocol; set with -EPROTONOSUPPORT too */
+    enum mf_message type;
     uint64_t sequence;
-    const char *body; /* the hub's, until the next receive */
     size_t body_len;
+    cJSON *json; /* of the body; NULL: it is none */
+    struct mf_mail *next;
 };
 
 /* Binds "tcp://127.0.0.1:7070"; port 0 or "*" takes any. keys: of the coordinator, and only who knows the public one and
@@ -43,14 +47,13 @@ void *mf_hub_socket(const struct mf_hub *h);
 /* The address really bound. */
 const char *mf_hub_endpoint(const struct mf_hub *h);
 
-/* 1: a message of this version that decodes; 0: none waiting. -EBADMSG: not ours, -EPROTONOSUPPORT: of another
- * version: ret->peer says whom to refuse. */
-int mf_hub_recv(struct mf_hub *h, struct mf_mail *ret);
+/* 1: a message, the hub's until the next flush or drop; 0: none waiting. */
+int mf_hub_recv(struct mf_hub *h, const struct mf_mail **ret);
 /* Waits for more, after mf_hub_recv() said that none waits. false: nothing came in time. */
 bool mf_hub_wait(const struct mf_hub *h, uint64_t ns);
 /* Queues a message; the body is copied. -ENOMEM, -EFBIG. */
 int mf_hub_post(struct mf_hub *h, const struct mf_peer *to, enum mf_message type, const char *body);
-/* Sends what is queued. A peer that is gone or full loses its messages; leases and re-sending make up for it. */
+/* Sends what is queued, by another thread. A peer that is gone or full loses its messages; leases and re-sending make up for it. */
 void mf_hub_flush(struct mf_hub *h);
 /* Forgets what is queued: the turn was undone. */
 void mf_hub_drop(struct mf_hub *h);

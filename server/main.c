@@ -1,4 +1,4 @@
-/* moefarmd: the coordinator. The main thread is the writer; HTTP and readers have threads of their own. */
+/* moefarmd: the coordinator. The main thread is the writer; workers' messages, HTTP and readers have threads of their own. */
 #include "common/cleanup.h"
 #include "common/descriptors.h"
 #include "common/fault.h"

@@ -415,11 +415,10 @@ int mf_peer_take(struct mf_farm *f, const struct mf_mail *mail)
     if (mail->body_len > MF_WIRE_BODY_MAX)
         return mf_peer_refuse(f, &mail->peer, "too_large", sequence, "the body is larger than %u bytes",
                               MF_WIRE_BODY_MAX);
-    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(mail->body, mail->body_len, MF_WIRE_BODY_MAX);
-    if (!cJSON_IsObject(json))
+    if (!cJSON_IsObject(mail->json))
         return mf_peer_refuse(f, &mail->peer, "malformed", sequence, "the body of %s is no JSON object",
                               mf_message_name(mail->type));
-    return messages[mail->type].take(f, slot, mail, json);
+    return messages[mail->type].take(f, slot, mail, mail->json);
 }
 
 int mf_peer_leave(struct mf_farm *f, struct mf_slot *slot, const char *state, const char *why)
