@@ -18,7 +18,7 @@
  * one; read, JSON takes about ten times its text. */
 #define AWAY_MAX       1024
 #define AWAY_BYTES_MAX (16u << 20)
-#define A_ROUND        64  /* messages between two looks at what is to be sent */
+#define A_TURN         64  /* messages between two looks at what is to be sent */
 #define RETRY_MS       100 /* when there was no memory for another */
 
 struct mf_mailroom {
@@ -146,12 +146,11 @@ static int give_spare(struct mf_mailroom *m)
     return 1;
 }
 
-/* 1: there may be more; 0: none waits, or there is no room. */
 static int take_in(struct mf_mailroom *m)
 {
     int r = 1;
-    for (int n = 0; r > 0 && n < A_ROUND; n++) {
-        r = has_room(m) ? recv_mail(m->router, m->spare) : 0;
+    for (int n = 0; r > 0 && n < A_TURN && has_room(m); n++) {
+        r = recv_mail(m->router, m->spare);
         if (r > 0)
             r = give_spare(m);
     }
@@ -211,24 +210,17 @@ static int take_out(struct mf_mailroom *m)
 /* ---- the thread ---- */
 
 /* What is to be sent goes before what comes in: it makes room. */
-static int round_of(struct mf_mailroom *m)
-{
-    int out, in;
-    do {
-        do
-            out = take_out(m);
-        while (out > 0);
-        in = out < 0 ? out : take_in(m);
-    } while (in > 0);
-    return in;
-}
-
-static int wait_for(struct mf_mailroom *m)
+static int turn(struct mf_mailroom *m)
 {
     bool room = has_room(m);
     zmq_pollitem_t items[] = {{.socket = m->inside, .events = ZMQ_POLLIN},
                               {.socket = m->router, .events = ZMQ_POLLIN}};
-    return zmq_poll(items, room ? 2 : 1, room ? -1 : RETRY_MS) < 0 && errno != EINTR ? -errno : 0;
+    if (zmq_poll(items, room ? 2 : 1, room ? -1 : RETRY_MS) < 0)
+        return errno == EINTR ? 0 : -errno;
+    int r = items[0].revents ? 1 : 0;
+    while (r > 0)
+        r = take_out(m);
+    return r == 0 && items[1].revents ? take_in(m) : r;
 }
 
 static void *thread_main(void *arg)
@@ -236,8 +228,8 @@ static void *thread_main(void *arg)
     struct mf_mailroom *m = arg;
     int r;
     do
-        r = round_of(m);
-    while (r >= 0 && (r = wait_for(m)) >= 0);
+        r = turn(m);
+    while (r >= 0);
     if (r == -ECANCELED)
         return NULL;
     /* The writing thread hears of it as of mail, and ends */
