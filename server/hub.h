@@ -34,7 +34,8 @@ struct mf_mail {
     enum mf_message type;
     uint64_t sequence;
     size_t body_len;
-    cJSON *json; /* of the body; NULL: it is none */
+    cJSON *json;   /* of the body; NULL: it is none */
+    size_t weight; /* bytes of memory that json takes, about: the mailroom's ceiling */
     struct mf_mail *next;
 };
 
@@ -47,7 +48,7 @@ void *mf_hub_socket(const struct mf_hub *h);
 /* The address really bound. */
 const char *mf_hub_endpoint(const struct mf_hub *h);
 
-/* 1: a message, the hub's until the next flush or drop; 0: none waiting. */
+/* 1: a message, the hub's until the next flush or drop; 0: none waiting; -errno: the mailroom has ended, none will come. */
 int mf_hub_recv(struct mf_hub *h, const struct mf_mail **ret);
 /* Waits for more, after mf_hub_recv() said that none waits. false: nothing came in time. */
 bool mf_hub_wait(const struct mf_hub *h, uint64_t ns);

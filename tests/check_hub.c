@@ -10,9 +10,10 @@
 #include <string.h>
 #include <zmq.h>
 
-#define WAIT_MS  20000
-#define AWAY_MAX 1024 /* as in server/mailroom.c */
-#define MIB      (1u << 20)
+#define WAIT_MS   20000
+#define BEYOND_MS 300  /* for what would come beyond a ceiling */
+#define AWAY_MAX  1024 /* as in server/mailroom.c */
+#define MIB       (1u << 20)
 
 struct post_office {
     void *zmq, *dealer;
@@ -154,31 +155,43 @@ START_TEST(tells_what_is_none)
 }
 END_TEST
 
-/* What the writing thread does not give back is all that it may have: in messages, or in bytes. */
+/* What the writing thread does not give back is all that it may have: in messages, or in bytes of memory, of which a body
+ * of small values takes many times its own. */
 static const struct {
     size_t n, len, most;
+    const char *fill; /* of two bytes, between "[ " and "]" */
 } floods[] = {
-    {AWAY_MAX + 300, 2, AWAY_MAX},
-    {40, MIB, 16},
+    {AWAY_MAX + 300, 4, AWAY_MAX, "  "},
+    {80, MIB, 64, "  "},
+    {8, MIB, 2, "1,"},
 };
+
+static char *make_body(size_t len, const char *fill)
+{
+    char *body = malloc(len);
+    ck_assert_ptr_nonnull(body);
+    memcpy(body, "[ ", 2);
+    for (size_t i = 2; i < len; i++)
+        body[i] = fill[i % 2];
+    body[len - 1] = ']';
+    return body;
+}
 
 START_TEST(has_a_ceiling)
 {
     const size_t n = floods[_i].n, len = floods[_i].len;
     struct post_office o = open_office();
-    char *body = malloc(len);
-    ck_assert_ptr_nonnull(body);
-    memset(body, ' ', len);
-    memcpy(body, "{}", 2);
+    char *body = make_body(len, floods[_i].fill);
     for (size_t i = 0; i < n; i++)
         say(&o, MF_MESSAGE_BEAT, i, body, len);
     size_t heard = 0;
     while (heard < n) {
         size_t before = heard;
         const struct mf_mail *mail = hear(&o, WAIT_MS);
-        for (; mail; mail = heard - before < floods[_i].most ? hear(&o, WAIT_MS) : hear(&o, 20)) {
+        for (; mail; mail = heard - before < floods[_i].most ? hear(&o, WAIT_MS) : hear(&o, BEYOND_MS)) {
             ck_assert_uint_eq(mail->sequence, heard);
             ck_assert_int_eq(mail->error, 0);
+            ck_assert(cJSON_IsArray(mail->json));
             if (++heard == n)
                 break;
         }
