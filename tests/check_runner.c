@@ -114,7 +114,7 @@ START_TEST(silence_is_a_hang)
 {
     struct mf_runner_host *h = start_shell("echo '{\"op\":\"x\"}' >&3; exec sleep 1000");
     cJSON *m = NULL;
-    mf_runner_host_limit(h, 5000);
+    mf_runner_host_limit(h, DEADLINE);
     ck_assert_int_eq(wait_host(h, &m), MF_RUNNER_MESSAGE);
     cJSON_Delete(m);
     mf_runner_host_limit(h, 50);

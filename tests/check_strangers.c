@@ -21,7 +21,7 @@
 #include "http_client.h"
 #include "mf_check.h"
 
-#define BEAT_MS       2000 /* who works is not lost by this machine being busy */
+#define BEAT_MS       20000 /* who works is not lost by this machine being busy */
 #define N_CONNECTIONS 10000
 #define HTTP_LIMIT    512 /* server/http.c */
 
