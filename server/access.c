@@ -74,7 +74,7 @@ static const struct {
     [MF_ENROLMENT_KEY_KNOWN] = {"key_known", "the key was enrolled before; a worker needs a new one"},
 };
 
-int mf_access_enrol(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail, const cJSON *json)
+int mf_access_enrol(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
 {
     const char *worker = "", *text = "";
     uint8_t key[MF_KEY_SIZE];
@@ -84,11 +84,11 @@ int mf_access_enrol(struct mf_farm *f, struct mf_slot *slot, const struct mf_mai
         mf_parse_i64(mail->peer.user + strlen(TOKEN_USER), 1, INT64_MAX, &token) < 0)
         return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence,
                               "ENROL is for who connects with a token");
-    (void)mf_json_text(json, "worker", &worker);
+    (void)mf_json_text(mail->json, "worker", &worker);
     if (!mf_is_name(worker, MF_WORKER_NAME_MAX - 1))
         return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence,
                               "worker is missing or no name of letters, digits, '.', '_' and '-' (1 to 63)");
-    if (mf_json_text(json, "key", &text) < 0 || mf_key_parse(text, key) < 0)
+    if (mf_json_text(mail->json, "key", &text) < 0 || mf_key_parse(text, key) < 0)
         return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence,
                               "key has to be a public key of 64 hex digits");
     int r = mf_store_key_enrol(f->store, token, key, worker, f->wall_ms);

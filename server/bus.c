@@ -25,7 +25,7 @@ int mf_bus_give(void *socket, void *what)
     return zmq_send(socket, &what, sizeof(what), ZMQ_DONTWAIT) < 0 ? -errno : 0;
 }
 
-int mf_bus_take(void *socket, void **ret)
+int mf_bus_take(void *socket, void *ret)
 {
     void *what = NULL;
     int n = zmq_recv(socket, &what, sizeof(what), ZMQ_DONTWAIT);
@@ -34,22 +34,8 @@ int mf_bus_take(void *socket, void **ret)
     if (n != (int)sizeof(what))
         return -EBADMSG;
     TAKE_OVER(what);
-    *ret = what;
+    memcpy(ret, &what, sizeof(what));
     return 1;
-}
-
-int mf_bus_send_request(void *socket, struct mf_request *r)
-{
-    return mf_bus_give(socket, r);
-}
-
-int mf_bus_recv_request(void *socket, struct mf_request **ret)
-{
-    void *what = NULL;
-    int r = mf_bus_take(socket, &what);
-    if (r > 0)
-        *ret = what;
-    return r;
 }
 
 int mf_bus_send_event(void *socket, int64_t id, int64_t batch, const char *kind, const char *body)

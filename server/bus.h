@@ -4,8 +4,9 @@
  *   reads     HTTP thread PUSH binds    ─► readers PULL connect     a request that only reads
  *   replies   writer and readers PUSH connect ─► HTTP thread PULL binds
  *   events    writer PUB binds ─► HTTP thread SUB connects          after COMMIT
+ *   mail      mailroom PAIR binds ─◄► writer PAIR connects          messages of workers, and what they are told (mailroom.h)
  *
- * A request travels as one frame that holds its pointer; whoever received it last owns it. An event is four
+ * A request, and what goes between mailroom and writer, travels as one frame that holds its pointer; whoever received it last owns it. An event is four
  * text frames: id, batch (empty: of the farm), kind, body (JSON). Ids rise by one; a subscriber that sees a
  * gap reads what it missed from the table `event`. */
 #pragma once
@@ -16,15 +17,12 @@
 #define MF_BUS_READS    "inproc://reads"
 #define MF_BUS_REPLIES  "inproc://replies"
 #define MF_BUS_EVENTS   "inproc://events"
-
-struct mf_request;
+#define MF_BUS_MAIL     "inproc://mail"
 
 /* Sends the pointer and gives up ownership. -errno: still the caller's. Never blocks: -EAGAIN when full. */
 int mf_bus_give(void *socket, void *what);
-/* 1: one received, now the caller's; 0: none waiting. */
-int mf_bus_take(void *socket, void **ret);
-int mf_bus_send_request(void *socket, struct mf_request *r);
-int mf_bus_recv_request(void *socket, struct mf_request **ret);
+/* 1: one received, now the caller's; 0: none waiting. ret: the address of a pointer to what travels there. */
+int mf_bus_take(void *socket, void *ret);
 /* batch 0: of the farm. Never blocks; a full subscriber loses it, and finds it in the table. */
 int mf_bus_send_event(void *socket, int64_t id, int64_t batch, const char *kind, const char *body);
 

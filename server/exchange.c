@@ -370,7 +370,7 @@ int mf_exchange_send(struct mf_exchange *x)
 {
     struct mf_http *h = x->http;
     enum mf_owner owner = x->request->route->hops[x->request->hop].owner;
-    int r = mf_bus_send_request(owner == MF_OWNER_WRITER ? h->requests : h->reads, x->request);
+    int r = mf_bus_give(owner == MF_OWNER_WRITER ? h->requests : h->reads, x->request);
     if (r < 0)
         return r;
     x->request = NULL;

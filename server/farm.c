@@ -237,7 +237,7 @@ static int keep_answer(struct mf_farm *f, struct mf_request *request)
 static int take_request(struct mf_farm *f)
 {
     struct mf_request *request;
-    int r = mf_bus_recv_request(f->requests, &request);
+    int r = mf_bus_take(f->requests, &request);
     if (r <= 0)
         return r;
     r = keep_answer(f, request);
@@ -314,7 +314,7 @@ static void answer(struct mf_farm *f)
     mf_hub_flush(f->hub);
     for (size_t i = 0; i < f->n_answers; i++) {
         /* With the HTTP thread gone nobody waits for it */
-        if (mf_bus_send_request(f->replies, f->answers[i]) < 0)
+        if (mf_bus_give(f->replies, f->answers[i]) < 0)
             mf_request_free(f->answers[i]);
     }
     f->n_answers = 0;

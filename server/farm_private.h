@@ -247,7 +247,7 @@ int mf_access_knocks(struct mf_farm *f);
 bool mf_access_is_token(const struct mf_peer *peer);
 /* 1: its key stands, and is this worker's; 0: not any more. */
 int mf_access_worker(struct mf_farm *f, const struct mf_peer *peer, char ret_worker[MF_KEY_WORKER_MAX]);
-int mf_access_enrol(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail, const cJSON *json);
+int mf_access_enrol(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail);
 /* Makes the first admin's token unless the file is there. */
 int mf_access_first_token(struct mf_farm *f, const char *path);
 

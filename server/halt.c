@@ -30,7 +30,7 @@ static void refuse(const struct mf_farm *f, struct mf_request *request)
 
 static void send_back(struct mf_farm *f, struct mf_request *request)
 {
-    if (mf_bus_send_request(f->replies, request) < 0)
+    if (mf_bus_give(f->replies, request) < 0)
         mf_request_free(request);
 }
 
@@ -61,7 +61,7 @@ static int take_requests(struct mf_farm *f)
 {
     struct mf_request *request;
     int r;
-    while ((r = mf_bus_recv_request(f->requests, &request)) > 0) {
+    while ((r = mf_bus_take(f->requests, &request)) > 0) {
         if (request->route->hops[request->hop].handler == mf_api_metrics_write)
             (void)mf_request_run(request, f);
         else

@@ -160,7 +160,7 @@ static int open_daemon(struct mf_http *h)
 static void take_replies(struct mf_http *h)
 {
     struct mf_request *r;
-    while (mf_bus_recv_request(h->replies, &r) > 0)
+    while (mf_bus_take(h->replies, &r) > 0)
         mf_exchange_return(h, r);
 }
 

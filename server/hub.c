@@ -111,11 +111,7 @@ struct mf_hub *mf_hub_free(struct mf_hub *h)
         return NULL;
     mf_hub_drop(h);
     mf_mailroom_free(h->mailroom);
-    while (h->taken) {
-        struct mf_mail *next = h->taken->next;
-        mf_mail_free(h->taken);
-        h->taken = next;
-    }
+    mf_mail_free(h->taken);
     mf_buf_release(&h->outbox);
     free(h->posts);
     free(h);
@@ -134,11 +130,10 @@ const char *mf_hub_endpoint(const struct mf_hub *h)
 
 int mf_hub_recv(struct mf_hub *h, const struct mf_mail **ret)
 {
-    void *what;
-    int r = mf_bus_take(mf_hub_socket(h), &what);
+    struct mf_mail *mail;
+    int r = mf_bus_take(mf_hub_socket(h), &mail);
     if (r <= 0)
         return r;
-    struct mf_mail *mail = what;
     mail->next = h->taken;
     h->taken = mail;
     *ret = mail;

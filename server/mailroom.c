@@ -13,7 +13,6 @@
 #include <string.h>
 #include <zmq.h>
 
-#define ENDPOINT "inproc://mail"
 /* With the writing thread at once, in messages and in bytes of memory. A message is let through while there is room for any of
  * it, so the bytes may be passed by one. */
 #define AWAY_MAX       1024
@@ -32,9 +31,12 @@ struct mf_mailroom {
 
 struct mf_mail *mf_mail_free(struct mf_mail *mail)
 {
-    if (mail)
+    while (mail) {
+        struct mf_mail *next = mail->next;
         cJSON_Delete(mail->json);
-    free(mail);
+        free(mail);
+        mail = next;
+    }
     return NULL;
 }
 
@@ -184,15 +186,13 @@ static void send_posts(struct mf_mailroom *m, const struct mf_parcel *p)
     }
 }
 
-static void free_mail(struct mf_mailroom *m, struct mf_mail *mail)
+static void take_back(struct mf_mailroom *m, struct mf_mail *done)
 {
-    while (mail) {
-        struct mf_mail *next = mail->next;
+    for (const struct mf_mail *mail = done; mail; mail = mail->next) {
         m->n_away--;
         m->bytes_away -= mail->weight;
-        mf_mail_free(mail);
-        mail = next;
     }
+    mf_mail_free(done);
 }
 
 static void parcel_free(struct mf_parcel *p)
@@ -205,13 +205,12 @@ static void parcel_free(struct mf_parcel *p)
 /* 1: sent one; 0: none waits; -ECANCELED: that was the last. */
 static int take_out(struct mf_mailroom *m)
 {
-    void *what;
-    int r = mf_bus_take(m->inside, &what);
+    struct mf_parcel *p;
+    int r = mf_bus_take(m->inside, &p);
     if (r <= 0)
         return r;
-    struct mf_parcel *p = what;
     send_posts(m, p);
-    free_mail(m, p->done);
+    take_back(m, p->done);
     if (p->stop)
         r = -ECANCELED;
     parcel_free(p);
@@ -260,7 +259,7 @@ static int open_end(void *zmq, bool first, void **ret)
     if (!*ret || zmq_setsockopt(*ret, ZMQ_SNDHWM, &zero, sizeof(zero)) < 0 ||
         zmq_setsockopt(*ret, ZMQ_RCVHWM, &zero, sizeof(zero)) < 0 ||
         zmq_setsockopt(*ret, ZMQ_LINGER, &zero, sizeof(zero)) < 0 ||
-        (first ? zmq_bind(*ret, ENDPOINT) : zmq_connect(*ret, ENDPOINT)) < 0)
+        (first ? zmq_bind(*ret, MF_BUS_MAIL) : zmq_connect(*ret, MF_BUS_MAIL)) < 0)
         return -errno;
     return 0;
 }
@@ -287,7 +286,8 @@ int mf_mailroom_new(void *zmq, void *router, struct mf_mailroom **ret)
 
 struct mf_mailroom *mf_mailroom_free(struct mf_mailroom *m)
 {
-    void *what;
+    struct mf_mail *mail;
+    struct mf_parcel *parcel;
     if (!m)
         return NULL;
     if (m->runs) {
@@ -295,10 +295,10 @@ struct mf_mailroom *mf_mailroom_free(struct mf_mailroom *m)
             (void)poll(NULL, 0, RETRY_MS);
         (void)pthread_join(m->thread, NULL);
     }
-    while (m->writer && mf_bus_take(m->writer, &what) > 0)
-        mf_mail_free(what);
-    while (m->inside && mf_bus_take(m->inside, &what) > 0)
-        parcel_free(what);
+    while (m->writer && mf_bus_take(m->writer, &mail) > 0)
+        mf_mail_free(mail);
+    while (m->inside && mf_bus_take(m->inside, &parcel) > 0)
+        parcel_free(parcel);
     void *sockets[] = {m->router, m->inside, m->writer};
     for (size_t i = 0; i < MF_ARRAY_LEN(sockets); i++) {
         if (sockets[i])

@@ -39,4 +39,5 @@ MF_DEFINE_CLEANUP(struct mf_mailroom *, mf_mailroom_free);
 void *mf_mailroom_socket(const struct mf_mailroom *m);
 /* Takes over what the parcel holds. -errno: it is still the caller's. */
 int mf_mailroom_give(struct mf_mailroom *m, const struct mf_parcel *p);
+/* It, and what follows by next. */
 struct mf_mail *mf_mail_free(struct mf_mail *mail);

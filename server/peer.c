@@ -238,13 +238,12 @@ static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hel
     return r < 0 ? r : 0;
 }
 
-static int take_hello(struct mf_farm *f, struct mf_slot *unused, const struct mf_mail *mail,
-                      const cJSON *json)
+static int take_hello(struct mf_farm *f, struct mf_slot *unused, const struct mf_mail *mail)
 {
     (void)unused;
     struct hello h;
     int64_t class_id, model_id, known_model = 0;
-    const char *why = read_hello(json, &h);
+    const char *why = read_hello(mail->json, &h);
     if (why)
         return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence, "%s", why);
     char keyed[MF_KEY_WORKER_MAX];
@@ -288,20 +287,20 @@ static int take_hello(struct mf_farm *f, struct mf_slot *unused, const struct mf
 
 /* ---- the rest ---- */
 
-static int take_ready(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail, const cJSON *json)
+static int take_ready(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
 {
     int64_t credit;
-    if (mf_json_i64(json, "credit", 0, MF_CREDIT_MAX, &credit) < 0)
+    if (mf_json_i64(mail->json, "credit", 0, MF_CREDIT_MAX, &credit) < 0)
         return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence,
                               "credit is missing or not 0 to %d", MF_CREDIT_MAX);
     slot->credit = (int)credit;
     return 0;
 }
 
-static int take_result(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail, const cJSON *json)
+static int take_result(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
 {
     const char *why = "";
-    int r = mf_deliver(f, slot, json, &why);
+    int r = mf_deliver(f, slot, mail->json, &why);
     return r > 0 ? mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence, "RESULT: %s", why)
                  : r;
 }
@@ -313,12 +312,12 @@ static int cancel_stale(struct mf_farm *f, struct mf_slot *slot, int64_t unit, i
     return mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_CANCEL, text);
 }
 
-static int take_beat(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail, const cJSON *json)
+static int take_beat(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
 {
-    const cJSON *item, *busy = mf_json_object(json, "busy"), *running = mf_json_array(json, "running");
+    const cJSON *item, *busy = mf_json_object(mail->json, "busy"),
+                       *running = mf_json_array(mail->json, "running");
     double elapsed_s = (double)(f->now_ms - slot->beat_ms) * 1e-3;
     int n = 0;
-    (void)mail;
     slot->unit = 0;
     slot->step[0] = 0;
     cJSON_ArrayForEach (item, running) {
@@ -344,8 +343,8 @@ static int take_beat(struct mf_farm *f, struct mf_slot *slot, const struct mf_ma
             mf_say(slot->step, sizeof(slot->step), "%s", step);
         }
     }
-    if (mf_json_object(json, "device")) {
-        int r = raise_ceilings(f, slot, mf_json_object(json, "device"));
+    if (mf_json_object(mail->json, "device")) {
+        int r = raise_ceilings(f, slot, mf_json_object(mail->json, "device"));
         if (r < 0)
             return r;
     }
@@ -359,17 +358,16 @@ static int take_beat(struct mf_farm *f, struct mf_slot *slot, const struct mf_ma
     return mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_BEAT, "{}");
 }
 
-static int take_bye(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail, const cJSON *json)
+static int take_bye(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
 {
     const char *reason = "";
-    (void)mail;
-    (void)mf_json_text(json, "reason", &reason);
+    (void)mf_json_text(mail->json, "reason", &reason);
     log_info("worker %s leaves: %.200s", slot->name, reason);
     return mf_peer_leave(f, slot, "gone", "its worker left");
 }
 
 static const struct {
-    int (*take)(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail, const cJSON *json);
+    int (*take)(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail);
     bool stranger; /* needs no slot */
 } messages[MF_MESSAGE_N_] = {
     [MF_MESSAGE_HELLO] = {take_hello, true},    [MF_MESSAGE_READY] = {take_ready, false},
@@ -418,7 +416,7 @@ int mf_peer_take(struct mf_farm *f, const struct mf_mail *mail)
     if (!cJSON_IsObject(mail->json))
         return mf_peer_refuse(f, &mail->peer, "malformed", sequence, "the body of %s is no JSON object",
                               mf_message_name(mail->type));
-    return messages[mail->type].take(f, slot, mail, mail->json);
+    return messages[mail->type].take(f, slot, mail);
 }
 
 int mf_peer_leave(struct mf_farm *f, struct mf_slot *slot, const char *state, const char *why)

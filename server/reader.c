@@ -64,11 +64,11 @@ static void *thread_main(void *arg)
         struct mf_request *r;
         if (items[0].revents)
             break;
-        if (mf_bus_recv_request(t->in, &r) <= 0)
+        if (mf_bus_take(t->in, &r) <= 0)
             continue;
         work(t, r);
         /* The HTTP thread is gone: nobody waits for the answer. */
-        if (mf_bus_send_request(t->out, r) < 0)
+        if (mf_bus_give(t->out, r) < 0)
             (void)mf_request_free(r);
     }
     t->reader.store = mf_store_free(t->reader.store);
@@ -125,7 +125,7 @@ struct mf_readers *mf_readers_stop(struct mf_readers *r)
         (void)pthread_join(r->threads[i].id, NULL);
     for (int i = 0; i < r->n_sockets; i++) {
         struct mf_request *left;
-        while (r->threads[i].in && mf_bus_recv_request(r->threads[i].in, &left) > 0)
+        while (r->threads[i].in && mf_bus_take(r->threads[i].in, &left) > 0)
             (void)mf_request_free(left);
         if (r->threads[i].in)
             (void)zmq_close(r->threads[i].in);

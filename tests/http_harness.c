@@ -232,13 +232,13 @@ static void take_control(struct http_harness *h)
 static void take_request(struct http_harness *h)
 {
     struct mf_request *r;
-    while (!h->options.no_writer && mf_bus_recv_request(h->requests, &r) > 0) {
+    while (!h->options.no_writer && mf_bus_take(h->requests, &r) > 0) {
         ck_assert_int_ge(mf_store_begin(h->farm.store), 0);
         if (mf_request_run(r, &h->farm) < 0)
             mf_store_rollback(h->farm.store);
         else
             ck_assert_int_ge(mf_store_commit(h->farm.store), 0);
-        if (mf_bus_send_request(h->replies, r) < 0)
+        if (mf_bus_give(h->replies, r) < 0)
             (void)mf_request_free(r);
     }
 }
@@ -272,7 +272,7 @@ static void *writer_main(void *arg)
             take_request(h);
     }
     struct mf_request *r;
-    while (mf_bus_recv_request(h->requests, &r) > 0)
+    while (mf_bus_take(h->requests, &r) > 0)
         (void)mf_request_free(r);
     void *sockets[] = {h->requests, h->replies, h->events, h->control_in};
     for (size_t i = 0; i < MF_ARRAY_LEN(sockets); i++)
