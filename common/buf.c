@@ -30,9 +30,11 @@ void mf_buf_clear(struct mf_buf *b)
         b->data[0] = '\0';
 }
 
-/* Makes room for extra bytes and the terminator. cap counts the terminator, so it is at most max + 1. */
+/* Makes room for extra bytes and the terminator. cap counts the terminator, so it is at most max + 1, or 0. */
 static int reserve(struct mf_buf *b, size_t extra)
 {
+    if (b->error == 0 && b->cap > 0 && extra < b->cap - b->len)
+        return 0;
     if (b->error < 0)
         return b->error;
     if (extra > b->max - b->len)

@@ -20,6 +20,15 @@ void mf_buf_release(struct mf_buf *b);
 /* Empties it and forgets an error; keeps its memory. */
 void mf_buf_clear(struct mf_buf *b);
 int mf_buf_add(struct mf_buf *b, const void *data, size_t len);
+/* One byte; most find room. */
+static inline int mf_buf_addc(struct mf_buf *b, char c)
+{
+    if (b->error < 0 || b->cap < b->len + 2)
+        return mf_buf_add(b, &c, 1);
+    b->data[b->len++] = c;
+    b->data[b->len] = '\0';
+    return 0;
+}
 int mf_buf_adds(struct mf_buf *b, const char *text);
 int mf_buf_addf(struct mf_buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int mf_buf_addv(struct mf_buf *b, const char *format, va_list args) __attribute__((format(printf, 2, 0)));

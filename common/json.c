@@ -9,10 +9,19 @@
 
 #define EXACT_MAX (INT64_C(1) << 53) /* beyond it not every integer is a double */
 
+/* As cJSON finds it. Most names differ in their first letter, which costs no call. */
+static cJSON *find(const cJSON *object, const char *key)
+{
+    cJSON *item = object ? object->child : NULL;
+    while (item && item->string && (*item->string != *key || strcmp(item->string, key) != 0))
+        item = item->next;
+    return item && item->string ? item : NULL;
+}
+
 /* The member, or NULL when it is absent or null. */
 static const cJSON *member(const cJSON *object, const char *key)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    const cJSON *item = find(object, key);
     return item && !cJSON_IsNull(item) ? item : NULL;
 }
 
@@ -52,12 +61,12 @@ int mf_json_value_double(const cJSON *value, double *ret)
 
 int mf_json_i64(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *ret)
 {
-    return mf_json_value_i64(cJSON_GetObjectItemCaseSensitive(object, key), min, max, ret);
+    return mf_json_value_i64(find(object, key), min, max, ret);
 }
 
 int mf_json_double(const cJSON *object, const char *key, double *ret)
 {
-    return mf_json_value_double(cJSON_GetObjectItemCaseSensitive(object, key), ret);
+    return mf_json_value_double(find(object, key), ret);
 }
 
 int mf_json_bool(const cJSON *object, const char *key, bool *ret)
@@ -84,13 +93,13 @@ int mf_json_text(const cJSON *object, const char *key, const char **ret)
 
 cJSON *mf_json_object(const cJSON *object, const char *key)
 {
-    cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    cJSON *item = find(object, key);
     return cJSON_IsObject(item) ? item : NULL;
 }
 
 cJSON *mf_json_array(const cJSON *object, const char *key)
 {
-    cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    cJSON *item = find(object, key);
     return cJSON_IsArray(item) ? item : NULL;
 }
 

@@ -14,27 +14,30 @@
 #define FRACTION_LEAST 1e-4 /* below it cJSON writes an exponent */
 #define FRACTION_MOST  1e9  /* that 15 digits leave six of for the fraction */
 
-void mf_json_put_u64(struct mf_buf *b, uint64_t value)
+/* At least n digits, in front of `at`; where they begin. */
+static size_t put_digits(char *text, size_t at, uint64_t value, size_t n)
 {
-    char digits[20];
-    size_t at = sizeof(digits);
-    do {
-        digits[--at] = (char)('0' + value % 10);
-        value /= 10;
-    } while (value > 0);
-    (void)mf_buf_add(b, digits + at, sizeof(digits) - at);
+    for (size_t end = at; value > 0 || end - at < n; value /= 10)
+        text[--at] = (char)('0' + value % 10);
+    return at;
 }
 
-/* Millionths, without the zeros at the end. */
-static void add_fraction(struct mf_buf *b, uint64_t millionths)
+void mf_json_put_u64(struct mf_buf *b, uint64_t value)
 {
-    char text[7] = ".";
-    size_t n = sizeof(text);
-    for (size_t i = n; i-- > 1; millionths /= 10)
-        text[i] = (char)('0' + millionths % 10);
-    while (text[n - 1] == '0')
+    char text[20];
+    size_t at = put_digits(text, sizeof(text), value, 1);
+    (void)mf_buf_add(b, text + at, sizeof(text) - at);
+}
+
+/* A point and millionths in front of `at`, without the zeros at the end. */
+static size_t put_fraction(char *text, size_t at, uint64_t millionths)
+{
+    size_t n = 6;
+    for (; millionths % 10 == 0; millionths /= 10)
         n--;
-    (void)mf_buf_add(b, text, n);
+    at = put_digits(text, at, millionths, n);
+    text[--at] = '.';
+    return at;
 }
 
 /* Integers, and what at most six digits behind the point say exactly, which times, ratios and identities are; false: another
@@ -42,24 +45,26 @@ static void add_fraction(struct mf_buf *b, uint64_t millionths)
 static bool add_short_number(struct mf_buf *b, double d)
 {
     double size = fabs(d);
+    char text[32];
+    size_t at = sizeof(text);
     if (!(size < EXACT_DIGITS))
         return false;
-    uint64_t whole = (uint64_t)size, millionths = 0;
+    uint64_t whole = (uint64_t)size;
     if (size > (double)whole) {
         if (size < FRACTION_LEAST || size >= FRACTION_MOST)
             return false;
-        millionths = (uint64_t)llround(size * FRACTION);
+        uint64_t millionths = (uint64_t)(size * FRACTION + 0.5);
         double read = (double)millionths / FRACTION;
         if (read < size || read > size)
             return false;
         whole = millionths / FRACTION;
-        millionths %= FRACTION;
+        if (millionths % FRACTION > 0)
+            at = put_fraction(text, at, millionths % FRACTION);
     }
+    at = put_digits(text, at, whole, 1);
     if (signbit(d))
-        (void)mf_buf_add(b, "-", 1);
-    mf_json_put_u64(b, whole);
-    if (millionths > 0)
-        add_fraction(b, millionths);
+        text[--at] = '-';
+    (void)mf_buf_add(b, text + at, sizeof(text) - at);
     return true;
 }
 
@@ -139,17 +144,17 @@ static void add_value(struct mf_buf *b, const cJSON *item);
 static void add_members(struct mf_buf *b, const cJSON *item, const char brackets[2])
 {
     bool named = cJSON_IsObject(item);
-    (void)mf_buf_add(b, brackets, 1);
+    (void)mf_buf_addc(b, brackets[0]);
     for (const cJSON *member = item->child; member; member = member->next) {
         if (named) {
             mf_json_put_text(b, member->string);
-            (void)mf_buf_add(b, ":", 1);
+            (void)mf_buf_addc(b, ':');
         }
         add_value(b, member);
         if (member->next)
-            (void)mf_buf_add(b, ",", 1);
+            (void)mf_buf_addc(b, ',');
     }
-    (void)mf_buf_add(b, brackets + 1, 1);
+    (void)mf_buf_addc(b, brackets[1]);
 }
 
 static void add_value(struct mf_buf *b, const cJSON *item)

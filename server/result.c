@@ -143,7 +143,9 @@ static void add_number(struct mf_buf *b, const cJSON *json, const char *key)
     if (mf_json_double(json, key, &value) < 0 || !isfinite(value))
         return;
     add_separator(b);
-    (void)mf_buf_addf(b, "\"%s\":%.9g", key, value);
+    mf_json_put_text(b, key);
+    (void)mf_buf_addc(b, ':');
+    mf_json_put_number(b, value);
 }
 
 static int add_json(struct mf_buf *b, const char *key, const cJSON *value)

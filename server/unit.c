@@ -188,8 +188,11 @@ static int add_step(struct mf_farm *f, struct mf_lease_item *item, int64_t step,
     item->covers = row.covers;
     item->flops += row.flops;
     item->bytes += row.bytes;
+    if (!out)
+        return 0;
+    (void)mf_buf_addf(out, "{\"id\":%" PRId64 ",", step);
     /* The body is an object that mf_step_print wrote: it starts with '{' and has members */
-    return out ? mf_buf_addf(out, "{\"id\":%" PRId64 ",%s", step, body + 1) : 0;
+    return mf_buf_adds(out, body + 1);
 }
 
 /* Steps that a result has decided are left out: of the message, and of what the lease waits for. */
