@@ -1,11 +1,12 @@
 /* worker/spool.c: nothing appended is lost, whatever tears the file. */
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
@@ -13,7 +14,34 @@
 #include "mf_check.h"
 #include "worker/spool.h"
 
+#define CHILD_MS 100 /* that a dead one's child lives on; a lock is waited for longer */
+
 static char folder[64], path[96];
+
+/* Time passes where the spool sleeps and nowhere else. */
+static int64_t slept_ns;
+static int door = -1, threshold = -1; /* of a pipe: a dead one's child is there until the door is closed */
+
+int __wrap_clock_gettime(clockid_t id, struct timespec *ret);
+int __wrap_clock_gettime(clockid_t id, struct timespec *ret)
+{
+    (void)id;
+    *ret = (struct timespec){.tv_sec = 1 + slept_ns / 1000000000, .tv_nsec = slept_ns % 1000000000};
+    return 0;
+}
+
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
+{
+    (void)left;
+    slept_ns += (int64_t)time->tv_sec * 1000000000 + time->tv_nsec;
+    if (door >= 0 && slept_ns >= CHILD_MS * INT64_C(1000000)) {
+        (void)close(door);
+        door = -1;
+        ck_assert_int_gt(wait(NULL), 0);
+    }
+    return 0;
+}
 
 static void setup(void)
 {
@@ -121,11 +149,11 @@ static void append_two(struct mf_spool *s)
 
 static void append_and_leave_a_child(struct mf_spool *s)
 {
+    char none;
     append(s, 3, 1, 1000);
-    if (fork() == 0) {
-        (void)poll(NULL, 0, 100);
-        _exit(0);
-    }
+    (void)close(door);
+    if (fork() == 0)
+        _exit((int)read(threshold, &none, 1));
 }
 
 /* A process of its own opens the spool, does that and is killed. */
@@ -158,10 +186,18 @@ END_TEST
 /* A worker that is killed while it starts a runner leaves its locks to that child until the child has executed. */
 START_TEST(waits_for_a_dead_ones_child)
 {
+    int ends[2];
+    ck_assert_int_eq(pipe(ends), 0);
+    ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1),
+                     0); /* the child becomes this one's, who sees its end */
+    threshold = ends[0];
+    door = ends[1];
     work_and_die(append_and_leave_a_child);
     struct mf_spool *s = open_spool(NULL);
+    ck_assert_int_lt(door, 0);
     expect_next(s, 3, 1);
     mf_spool_close(s);
+    (void)close(threshold);
 }
 END_TEST
 
