@@ -98,13 +98,15 @@ END_TEST
 static const struct {
     const char *match, *fault, *status, *reason;
 } bad_steps[] = {
-    {"sim_s1_m16_*", "hang",        "quarantined", "hang"},
-    {"sim_s1_m32_*", "zero_time",   "implausible", "0 us"},
-    {"sim_s1_m64_*", "beyond_peak", "implausible", "peak"},
-    {"sim_s2_m16_*", "exit",        "quarantined", "exit code 3"},
-    {"sim_s2_m32_*", "nan",         "wrong",       "NaN"},
-    {"sim_s2_m64_*", "wrong",       "wrong",       "relative error"},
+    {"sim_s1_m16_n64_row_v1*", "hang",        "quarantined", "hang"}, /* one: each takes the cap twice */
+    {"sim_s1_m32_*",           "zero_time",   "implausible", "0 us"},
+    {"sim_s1_m64_*",           "beyond_peak", "implausible", "peak"},
+    {"sim_s2_m16_*",           "exit",        "quarantined", "exit code 3"},
+    {"sim_s2_m32_*",           "nan",         "wrong",       "NaN"},
+    {"sim_s2_m64_*",           "wrong",       "wrong",       "relative error"},
 };
+/* Of a step: no other than the one that hangs comes near it, however busy this machine is. */
+#define CAP "&time_cap_ms=2000"
 /* clang-format on */
 
 /* A device on which kernels hang, kill every runner that meets them, lie about their time or give rubbish: each has its status
@@ -118,7 +120,7 @@ START_TEST(bad_devices)
                        bad_steps[i].fault);
     (void)strncat(spec, "]}", sizeof(spec) - strlen(spec) - 1);
     start(spec);
-    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&time_cap_ms=100"));
+    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS CAP));
     _cleanup_(cJSON_Deletep) cJSON *steps = farm_get(&farm, "/api/v1/goals/1/steps?limit=1000");
     const cJSON *step;
     int met[MF_ARRAY_LEN(bad_steps)] = {0};
