@@ -225,16 +225,16 @@ END_TEST
 
 START_TEST(requests_are_counted)
 {
-    static const char *const few[] = {"--tokens", "--http-rate", "5", NULL};
+    /* A machine on which a request takes nearly a second asks too often for that */
+    static const char *const few[] = {"--tokens", "--http-rate", "1", NULL};
     struct farm f;
     char token[MF_TOKEN_TEXT_MAX];
-    int64_t end = mf_now_ms() + LIMIT_MS;
     farm_start(&f, few);
     (void)make_token(&f, "role=read&name=r", token);
     await_refusal(&f, "/api/v1/batches", token, 200);
     /* Others are not held up by it; nor is it for ever */
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", f.admin, ""), 200);
-    while (status_of(&f, "GET", "/api/v1/batches", token, "") != 200)
+    for (int64_t end = mf_now_ms() + LIMIT_MS; status_of(&f, "GET", "/api/v1/batches", token, "") != 200;)
         ck_assert_msg(mf_now_ms() < end, "it is refused for ever");
     await_refusal(&f, "/healthz", NULL, 200);
     farm_stop(&f);
