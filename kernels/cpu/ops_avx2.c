@@ -4,6 +4,8 @@
 #include <immintrin.h>
 
 #define MR 4 /* rows of A at once */
+#define PREFETCH \
+    2048 /* bytes ahead: what is done with a line of fp8 leaves few lines to be under way by themselves */
 
 /* bf16 pairs (or the fp8 pairs 0,1 and 2,3 of a group) of eight weight rows as floats. */
 static inline __m256 low_bf16(__m256i v)
@@ -16,18 +18,25 @@ static inline __m256 high_bf16(__m256i v)
     return _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32((int)0xffff0000)));
 }
 
-/* The byte in bits 0..7 of each lane. The exponent field of e4m3 lands in a float's, far too small; one exact
- * multiplication brings it, subnormals included, to its place. */
+/* The byte in bits 24..31 of each lane. The exponent field of e4m3 lands in a float's, far too small, and copies of the sign
+ * beside it are dropped; one exact multiplication brings it, subnormals included, to its place. */
 static inline __m256 fp8_lane(__m256i v, __m256 power)
 {
-    __m256i sign = _mm256_slli_epi32(_mm256_and_si256(v, _mm256_set1_epi32(0x80)), 24);
-    __m256i rest = _mm256_slli_epi32(_mm256_and_si256(v, _mm256_set1_epi32(0x7f)), 20);
-    return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(sign, rest)), power);
+    __m256i bits = _mm256_and_si256(_mm256_srai_epi32(v, 4), _mm256_set1_epi32((int)0x87f00000));
+    return _mm256_mul_ps(_mm256_castsi256_ps(bits), power);
 }
 
 static inline __m256 fp8_power(enum mf_format format)
 {
     return _mm256_set1_ps(format == MF_FORMAT_FP8FNUZ ? 0x1p119f : 0x1p120f);
+}
+
+/* Two elements of a row of A. */
+static inline __m256i pair_of(const struct mf_tile *t, int r, size_t k)
+{
+    int32_t pair;
+    memcpy(&pair, t->a + (size_t)r * t->lda + k, 4);
+    return _mm256_set1_epi32(pair);
 }
 
 /* Adds K elements k0..k_end of rows × 16 columns of a panel to sum[MR][2]. */
@@ -42,9 +51,7 @@ static inline __attribute__((always_inline)) void panel_bf16(const struct mf_til
         __m256i w0 = _mm256_loadu_si256((const void *)at), w1 = _mm256_loadu_si256((const void *)(at + 32));
         __m256 e0 = low_bf16(w0), o0 = high_bf16(w0), e1 = low_bf16(w1), o1 = high_bf16(w1);
         for (int r = 0; r < rows; r++) {
-            int32_t pair;
-            memcpy(&pair, t->a + (size_t)(r0 + r) * t->lda + k, 4);
-            __m256i a = _mm256_set1_epi32(pair);
+            __m256i a = pair_of(t, r0 + r, k);
             __m256 ae = low_bf16(a), ao = high_bf16(a);
             sum[r][0] = _mm256_fmadd_ps(ao, o0, _mm256_fmadd_ps(ae, e0, sum[r][0]));
             sum[r][1] = _mm256_fmadd_ps(ao, o1, _mm256_fmadd_ps(ae, e1, sum[r][1]));
@@ -56,22 +63,31 @@ static inline __attribute__((always_inline)) void
 panel_fp8(const struct mf_tile *t, const char *w, int r0, int rows, size_t k0, size_t k_end, __m256 (*sum)[2])
 {
     size_t stride = (size_t)t->panel * 4;
-    __m256 power = fp8_power(t->format);
+    const char *end = (const char *)t->w + (size_t)t->n * t->k;
+    __m256 power = fp8_power(t->format), odds[1][2] = {{_mm256_setzero_ps(), _mm256_setzero_ps()}};
+    /* One row alone would wait for its own sums; several have none of the registers to spare */
+    __m256(*odd)[2] = rows == 1 ? odds : sum;
 
     for (size_t k = k0; k < k_end; k += 4) {
         const char *at = w + k / 4 * stride;
+        _mm_prefetch(ahead(at, PREFETCH, end, t->next), _MM_HINT_T0);
         __m256i w0 = _mm256_loadu_si256((const void *)at), w1 = _mm256_loadu_si256((const void *)(at + 32));
-        for (size_t j = 0; j < 4; j++) {
-            __m256 v0 = fp8_lane(w0, power), v1 = fp8_lane(w1, power);
-            w0 = _mm256_srli_epi32(w0, 8);
-            w1 = _mm256_srli_epi32(w1, 8);
+        for (int j = 0; j < 4; j += 2) {
+            __m256 e0 = fp8_lane(_mm256_slli_epi32(w0, 24 - 8 * j), power),
+                   e1 = fp8_lane(_mm256_slli_epi32(w1, 24 - 8 * j), power);
+            __m256 o0 = fp8_lane(_mm256_slli_epi32(w0, 16 - 8 * j), power),
+                   o1 = fp8_lane(_mm256_slli_epi32(w1, 16 - 8 * j), power);
             for (int r = 0; r < rows; r++) {
-                __m256 a = _mm256_set1_ps(bf16_value(t->a[(size_t)(r0 + r) * t->lda + k + j]));
-                sum[r][0] = _mm256_fmadd_ps(a, v0, sum[r][0]);
-                sum[r][1] = _mm256_fmadd_ps(a, v1, sum[r][1]);
+                __m256i a = pair_of(t, r0 + r, k + (size_t)j);
+                sum[r][0] = _mm256_fmadd_ps(low_bf16(a), e0, sum[r][0]);
+                sum[r][1] = _mm256_fmadd_ps(low_bf16(a), e1, sum[r][1]);
+                odd[r][0] = _mm256_fmadd_ps(high_bf16(a), o0, odd[r][0]);
+                odd[r][1] = _mm256_fmadd_ps(high_bf16(a), o1, odd[r][1]);
             }
         }
     }
+    for (int i = 0; rows == 1 && i < 2; i++)
+        sum[0][i] = _mm256_add_ps(sum[0][i], odd[0][i]);
 }
 
 static inline float scale_at(const struct mf_tile *t, int r, size_t n, size_t k)
@@ -153,6 +169,11 @@ static inline float value_of(const struct mf_tile *t, const char *row, size_t k)
     return mf_fp8_to_float(t->format, ((const uint8_t *)row)[k]);
 }
 
+static inline __m256i byte_on_top(const char *p)
+{
+    return _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p)), 24);
+}
+
 /* One weight row against up to MR rows of A, along K. */
 static inline __attribute__((always_inline)) void row_rows(const struct mf_tile *t, size_t n, int r0,
                                                            int rows, bool fp8)
@@ -168,8 +189,8 @@ static inline __attribute__((always_inline)) void row_rows(const struct mf_tile 
         for (int r = 0; r < rows; r++)
             sum[r] = _mm256_setzero_ps();
         for (; k + 8 <= k_end; k += 8) {
-            __m256 v = fp8 ? fp8_lane(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(w + k))), power)
-                           : widen_bf16((const uint16_t *)(const void *)w + k);
+            __m256 v =
+                fp8 ? fp8_lane(byte_on_top(w + k), power) : widen_bf16((const uint16_t *)(const void *)w + k);
             for (int r = 0; r < rows; r++)
                 sum[r] = _mm256_fmadd_ps(widen_bf16(t->a + (size_t)(r0 + r) * t->lda + k), v, sum[r]);
         }

@@ -138,13 +138,6 @@ INLINE __m512i quad_at(const uint16_t *a)
     return _mm512_set1_epi64(v);
 }
 
-/* Where to prefetch from: ahead in this tile, or beyond its end at the start of the next. */
-INLINE const char *ahead(const char *p, ptrdiff_t bytes, const char *end, const char *next)
-{
-    const char *at = p + bytes;
-    return at < end ? at : next ? next + (at - end) : p;
-}
-
 /* ---- bf16, panels ---- */
 
 INLINE void bf16_stream(const struct mf_tile *t, int r0, const int MR, const int NZ, const int KU)
