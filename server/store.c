@@ -1,5 +1,6 @@
 #include "server/store.h"
 #include "server/migration.h"
+#include "server/store_cache.h"
 #include "server/store_private.h"
 #include "server/store_wal.h"
 
@@ -167,6 +168,7 @@ static int stretch_wal(struct mf_store *s)
 void mf_store_init(void)
 {
     (void)sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
+    mf_store_cache_init();
 }
 
 int mf_store_open(const char *path, struct mf_store **ret)

@@ -17,7 +17,7 @@
 struct mf_store;
 
 /* Once in a process, before its first store and its first thread: has SQLite keep no account of its memory, which it would
- * lock at each allocation. A process that does not call it works as well, and slower. */
+ * lock at each allocation, and use our cache (store_cache.h). A process that does not call it works as well, and slower. */
 void mf_store_init(void);
 /* Opens for writing; creates the file and migrates an older one. -EBUSY: another process writes to it;
  * -ENOTSUP: it was written by a newer moefarmd. */

@@ -9,6 +9,7 @@ mf_add_test(check_map USES server)
 mf_add_test(check_plan USES server)
 mf_add_test(check_result USES server)
 mf_add_test(check_store USES server)
+mf_add_test(check_store_cache USES server)
 
 # HTTP: the harness runs the HTTP thread and readers on a store of the test's own.
 add_library(mf_http_harness STATIC http_harness.c http_client.c farm_fixture.c)
