@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/json.h"
 #include "measure/memory.h"
 #include "mf_check.h"
@@ -70,6 +71,35 @@ START_TEST(there_and_back)
     cJSON *none = NULL;
     ck_assert_int_eq(mf_channel_next(&a, &none), 0);
     ck_assert_int_eq(mf_channel_wait(&a, 1, &none), -ETIMEDOUT);
+}
+END_TEST
+
+static void send_many(const char *op)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = message(op, "");
+    ck_assert_int_eq(mf_channel_send_many(&a, m), 0);
+}
+
+/* One of many waits for others, but not behind a pause, and not for more than a few. */
+START_TEST(many_go_together)
+{
+    const int64_t just_now = mf_now_ms() + 3600000; /* for an hour */
+    int n = 0;
+    send_many("first");
+    expect_op(&b, "first", "");
+    a.written_ms = just_now;
+    send_many("second");
+    ck_assert(mf_channel_wants_write(&a));
+    _cleanup_(cJSON_Deletep) cJSON *m = message("third", "");
+    ck_assert_int_eq(mf_channel_send_wait(&a, m, -1), 0);
+    expect_op(&b, "second", "");
+    expect_op(&b, "third", "");
+    a.written_ms = just_now;
+    do {
+        send_many("more");
+    } while (mf_channel_wants_write(&a) && ++n < 10000);
+    ck_assert_int_lt(n, 10000);
+    ck_assert_int_gt(n, 100);
 }
 END_TEST
 
@@ -315,6 +345,7 @@ int main(void)
     TCase *tc = tcase_create("channel");
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, there_and_back);
+    tcase_add_test(tc, many_go_together);
     tcase_add_test(tc, one_byte_at_a_time);
     tcase_add_test(tc, large);
     tcase_add_test(tc, too_long_to_send);

@@ -195,7 +195,7 @@ static int offer_step(struct mf_offer *o, const struct mf_step *step)
     _cleanup_(mf_freep) char *text = mf_step_print(step);
     if (!m || !text || !cJSON_AddRawToObject(m, "step", text))
         return -ENOMEM;
-    int r = mf_channel_send_wait(((struct offer *)o)->channel, m, -1);
+    int r = mf_channel_send_many(((struct offer *)o)->channel, m);
     mf_fault_at(MF_FAULT_STEP_OFFERED);
     return r;
 }
@@ -213,7 +213,7 @@ static int offer_reject(struct mf_offer *o, const char *family, const char *kern
         !cJSON_AddStringToObject(m, "kernel", kernel) || !cJSON_AddStringToObject(m, "rule", rule) ||
         !cJSON_AddStringToObject(m, "reason", reason))
         return -ENOMEM;
-    return mf_channel_send_wait(((struct offer *)o)->channel, m, -1);
+    return mf_channel_send_many(((struct offer *)o)->channel, m);
 }
 
 static int parse_shape(const cJSON *message, struct mf_shape *ret)

@@ -11,6 +11,8 @@
 #include "common/json.h"
 
 #define IN_FDS_PER_READ 8
+#define MANY_BYTES      (32 << 10)
+#define MANY_MS         5
 
 void mf_channel_init(struct mf_channel *c, int fd)
 {
@@ -242,17 +244,31 @@ static int wait_for(struct mf_channel *c, short events, int64_t until_ms)
     return 0;
 }
 
-int mf_channel_send_wait(struct mf_channel *c, const cJSON *message, int fd)
+static int flush_wait(struct mf_channel *c)
 {
-    int r = queue(c, message, fd);
-    if (r < 0)
-        return r;
+    int r;
     while ((r = mf_channel_flush(c)) == 1) {
         r = wait_for(c, POLLOUT, -1);
         if (r < 0)
             return r;
     }
+    c->written_ms = mf_now_ms();
     return r;
+}
+
+int mf_channel_send_wait(struct mf_channel *c, const cJSON *message, int fd)
+{
+    int r = queue(c, message, fd);
+    return r < 0 ? r : flush_wait(c);
+}
+
+/* Behind a pause it goes at once: who is slow is heard all the same. */
+int mf_channel_send_many(struct mf_channel *c, const cJSON *message)
+{
+    int r = queue(c, message, -1);
+    if (r < 0 || (c->out.len < MANY_BYTES && mf_now_ms() - c->written_ms < MANY_MS))
+        return r;
+    return flush_wait(c);
 }
 
 int mf_channel_wait(struct mf_channel *c, int64_t timeout_ms, cJSON **ret)
