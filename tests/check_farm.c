@@ -435,6 +435,18 @@ START_TEST(succeeds_whom_it_knows)
 }
 END_TEST
 
+/* Waits until people have heard of these states, and of no others. */
+static void await_told(struct farm *f, const char *states)
+{
+    for (int64_t end = mf_now_ms() + LIMIT_MS;; mf_sleep_ms(5)) {
+        _cleanup_(mf_freep) char *told = ask(f, "SELECT ifnull(group_concat(json_extract(body, '$.state')), "
+                                                "'') FROM event WHERE kind = 'worker'");
+        if (strcmp(told, states) == 0)
+            return;
+        ck_assert_msg(mf_now_ms() < end, "told are %s, not %s", told, states);
+    }
+}
+
 /* People hear of a worker when something of it is new, not with each of its beats. */
 START_TEST(tells_what_is_new)
 {
@@ -442,6 +454,7 @@ START_TEST(tells_what_is_new)
     int status = 0;
     farm_start(&f, CALM_MS);
     join(&f, "first");
+    await_told(&f, "idle");
     for (int64_t end = mf_now_ms() + 3 * TOLD_EVERY_MS; mf_now_ms() < end;) {
         (void)fake_worker_send(&f.worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
         _cleanup_(cJSON_Deletep) cJSON *answer = fake_worker_await(&f.worker, MF_MESSAGE_BEAT, LIMIT_MS);
@@ -451,13 +464,7 @@ START_TEST(tells_what_is_new)
     ck_assert_int_eq(status, 200);
     _cleanup_(cJSON_Deletep) cJSON *drain = fake_worker_await(&f.worker, MF_MESSAGE_DRAIN, LIMIT_MS);
     ck_assert_ptr_nonnull(drain);
-    char *told = NULL;
-    for (int64_t end = mf_now_ms() + LIMIT_MS; mf_now_ms() < end && (!told || !strstr(told, "draining"));) {
-        free(told);
-        told = ask(&f, "SELECT group_concat(json_extract(body, '$.state')) FROM event WHERE kind = 'worker'");
-    }
-    ck_assert_str_eq(told, "idle,draining");
-    free(told);
+    await_told(&f, "idle,draining");
     farm_stop(&f);
 }
 END_TEST
