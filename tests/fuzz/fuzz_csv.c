@@ -8,16 +8,7 @@
 #include "common/table_merge.h"
 #include "fuzz.h"
 
-#include <stdio.h>
 #include <string.h>
-
-static void must(bool holds, const char *what)
-{
-    if (holds)
-        return;
-    fprintf(stderr, "does not hold: %s\n", what);
-    abort();
-}
 
 static void read_rows(const char *text, size_t len)
 {
@@ -27,14 +18,14 @@ static void read_rows(const char *text, size_t len)
     size_t rows = 0;
     mf_csv_init(&csv, text, len, &limits);
     for (int r; (r = mf_csv_next(&csv)) != 0;) {
-        must(csv.line > line, "lines ascend");
-        must(++rows <= limits.rows + 1, "the number of rows is bounded");
-        must(r > 0 || csv.why, "a refusal has a reason");
-        must(csv.n_cells <= limits.columns, "the number of cells is bounded");
+        MF_MUST(csv.line > line);
+        MF_MUST(++rows <= limits.rows + 1);
+        MF_MUST(r > 0 || csv.why);
+        MF_MUST(csv.n_cells <= limits.columns);
         size_t bytes = 0;
         for (size_t i = 0; i < csv.n_cells; i++)
             bytes += strlen(csv.cells[i]);
-        must(bytes <= limits.row_bytes, "the length of a row is bounded");
+        MF_MUST(bytes <= limits.row_bytes);
         line = csv.line;
     }
     mf_csv_release(&csv);
@@ -45,8 +36,8 @@ static struct mf_table *read_table(const char *text, size_t len)
     struct mf_table *t = NULL;
     char why[MF_REASON_MAX] = "";
     int r = mf_table_read("fuzz.csv", text, len, &t, why);
-    must((r == 0) == (t != NULL), "a table is there when it was read");
-    must(r == 0 || *why, "a refusal has a reason");
+    MF_MUST((r == 0) == (t != NULL));
+    MF_MUST(r == 0 || *why);
     return t;
 }
 
@@ -57,7 +48,7 @@ static char *write_table(const struct mf_table *t)
     mf_buf_init(&out, 1 << 24);
     int r = mf_table_write(t, MF_TABLE_ALL, &out, why);
     char *text = r == 0 ? mf_buf_take(&out) : NULL;
-    must(r == 0 || *why, "a refusal has a reason");
+    MF_MUST(r == 0 || *why);
     mf_buf_release(&out);
     return text;
 }
@@ -65,28 +56,28 @@ static char *write_table(const struct mf_table *t)
 static void check_problems(const struct mf_table *t)
 {
     for (size_t i = 0; i < t->n_problems; i++) {
-        must(t->problems[i].line > 0 && *t->problems[i].reason, "a problem has a line and a reason");
-        must(i == 0 || t->problems[i].line >= t->problems[i - 1].line, "problems are in the order of lines");
+        MF_MUST(t->problems[i].line > 0 && *t->problems[i].reason);
+        MF_MUST(i == 0 || t->problems[i].line >= t->problems[i - 1].line);
     }
 }
 
 static void check_again(const struct mf_table *t, const char *text)
 {
     struct mf_table *again = read_table(text, strlen(text));
-    must(again != NULL, "what was written is a table");
-    must(again->n_rows >= t->n_rows, "no row gets lost");
+    MF_MUST(again != NULL);
+    MF_MUST(again->n_rows >= t->n_rows);
     for (size_t i = 0; i < t->n_rows && t->n_strays == 0; i++)
-        must(mf_table_key_equal(&t->rows[i], &again->rows[i]), "rows keep their place");
+        MF_MUST(mf_table_key_equal(&t->rows[i], &again->rows[i]));
     char *twice = write_table(again);
-    must(twice != NULL, "what was written can be written");
-    must(t->n_strays > 0 || strcmp(text, twice) == 0, "writing again changes nothing");
+    MF_MUST(twice != NULL);
+    MF_MUST(t->n_strays > 0 || strcmp(text, twice) == 0);
     free(twice);
     mf_table_free(again);
 }
 
 static void count_fix(void *data, int64_t line, enum mf_problem_code code, const char *what)
 {
-    must(line > 0 && code < MF_PROBLEM_N_ && *what, "a repair has a line, a code and a sentence");
+    MF_MUST(line > 0 && code < MF_PROBLEM_N_ && *what);
     ++*(size_t *)data;
 }
 
@@ -96,15 +87,15 @@ static void check_tools(struct mf_table *t)
     struct mf_diff d = MF_DIFF_INIT;
     char why[MF_REASON_MAX] = "";
     size_t n_told = 0, n = 0, n_rows = t->n_rows;
-    must(mf_tables_check(&t, 1, &(struct mf_check_options){.err_ratio = 0.2}) == 0, "a table can be checked");
+    MF_MUST(mf_tables_check(&t, 1, &(struct mf_check_options){.err_ratio = 0.2}) == 0);
     check_problems(t);
     if (mf_table_diff(t, t, &d, why) == 0)
-        must(d.n_items == 0 && d.n[MF_DIFFERENCE_SAME] == t->n_rows, "a table does not differ from itself");
+        MF_MUST(d.n_items == 0 && d.n[MF_DIFFERENCE_SAME] == t->n_rows);
     else
-        must(*why, "a refusal has a reason");
+        MF_MUST(*why);
     mf_diff_release(&d);
-    must(mf_table_fix(t, count_fix, &n_told, &n) == 0 && n == n_told, "every repair is told");
-    must(t->n_rows <= n_rows && (n > 0 || t->n_rows == n_rows), "rows that go are told of");
+    MF_MUST(mf_table_fix(t, count_fix, &n_told, &n) == 0 && n == n_told);
+    MF_MUST(t->n_rows <= n_rows && (n > 0 || t->n_rows == n_rows));
     if (n == 0)
         return;
     char *written = write_table(t);
@@ -120,9 +111,9 @@ static void check_merge(struct mf_table *t)
     char why[MF_REASON_MAX] = "";
     size_t n = t->n_rows;
     if (mf_table_merge(t, t, &(struct mf_merge_options){.replace = true}, &result, why) == 0)
-        must(t->n_rows == n && result.n_items == n, "a table holds all of its own rows");
+        MF_MUST(t->n_rows == n && result.n_items == n);
     else
-        must(*why, "a refusal has a reason");
+        MF_MUST(*why);
     mf_merge_result_release(&result);
 }
 
