@@ -22,6 +22,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -235,6 +236,31 @@ ssize_t pwrite(int fd, const void *data, size_t len, off_t at)
 ssize_t pwrite64(int fd, const void *data, size_t len, off64_t at)
 {
     return write_at(fd, data, len, at);
+}
+
+/* Part by part: the power may fail between two. */
+static ssize_t write_parts(int fd, const struct iovec *parts, int n, int64_t at)
+{
+    ssize_t sum = 0;
+    for (int i = 0; i < n; i++) {
+        ssize_t one = write_at(fd, parts[i].iov_base, parts[i].iov_len, at + sum);
+        if (one < 0)
+            return sum > 0 ? sum : -1;
+        sum += one;
+        if ((size_t)one < parts[i].iov_len)
+            break;
+    }
+    return sum;
+}
+
+ssize_t pwritev(int fd, const struct iovec *parts, int n, off_t at)
+{
+    return write_parts(fd, parts, n, at);
+}
+
+ssize_t pwritev64(int fd, const struct iovec *parts, int n, off64_t at)
+{
+    return write_parts(fd, parts, n, at);
 }
 
 static int truncate_to(int fd, int64_t len)
