@@ -1,8 +1,12 @@
 # Tests that start real processes
+add_library(mf_farm_process STATIC farm_process.c)
+target_include_directories(mf_farm_process PUBLIC ${CMAKE_SOURCE_DIR}/tests)
+target_compile_definitions(mf_farm_process PRIVATE MF_BINARY_DIR="${CMAKE_BINARY_DIR}")
+target_link_libraries(mf_farm_process PUBLIC mf_common PRIVATE mf_build)
 add_library(mf_farm_harness STATIC farm_harness.c)
 target_include_directories(mf_farm_harness PUBLIC ${CMAKE_SOURCE_DIR}/tests)
 target_compile_definitions(mf_farm_harness PRIVATE MF_BINARY_DIR="${CMAKE_BINARY_DIR}")
-target_link_libraries(mf_farm_harness PUBLIC mf_http_harness mf_common PRIVATE mf_build)
+target_link_libraries(mf_farm_harness PUBLIC mf_farm_process mf_http_harness PRIVATE mf_build)
 # What is left in the files after a fault
 add_library(mf_farm_audit STATIC farm_audit.c)
 target_link_libraries(mf_farm_audit PUBLIC mf_farm_harness mf_worker PRIVATE PkgConfig::SQLITE mf_build)
@@ -33,10 +37,8 @@ mf_add_test(check_service USES server common LINK mf_farm_harness LABELS farm TI
 add_dependencies(check_service moefarmd moefarm-worker)
 
 # The farm with workers of cardboard, and what it commits a second.
-add_library(mf_fake_farm STATIC fake_worker.c farm_process.c)
-target_include_directories(mf_fake_farm PUBLIC ${CMAKE_SOURCE_DIR}/tests)
-target_compile_definitions(mf_fake_farm PRIVATE MF_BINARY_DIR="${CMAKE_BINARY_DIR}")
-target_link_libraries(mf_fake_farm PUBLIC mf_common PkgConfig::ZMQ PRIVATE mf_build)
+add_library(mf_fake_farm STATIC fake_worker.c)
+target_link_libraries(mf_fake_farm PUBLIC mf_farm_process PkgConfig::ZMQ PRIVATE mf_build)
 # A machine that misbehaves is a library that is preloaded.
 add_library(machine_shim MODULE machine_shim.c)
 set_target_properties(machine_shim PROPERTIES PREFIX "" SUFFIX ".so" C_VISIBILITY_PRESET default)

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,10 +17,10 @@
 #include "common/clock.h"
 #include "common/json.h"
 #include "common/table_check.h"
+#include "farm_process.h"
 #include "http_client.h"
 #include "remove_tree.h"
 
-#define DAEMON   MF_BINARY_DIR "/server/moefarmd"
 #define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"
 #define PAUSE_MS 5
 #define ARGS_MAX 40
@@ -47,24 +46,6 @@ const char *farm_file(struct farm *f, const char *name, const char *content)
     ck_assert_int_eq(write(fd, content, strlen(content)), (ssize_t)strlen(content));
     (void)close(fd);
     return path;
-}
-
-static pid_t start(const struct farm *f, const char *log, const char *const *argv)
-{
-    char path[128];
-    pid_t parent = getpid();
-    path_in(f, log, path, sizeof(path));
-    pid_t pid = fork();
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
-        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        int fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
-        if (getppid() != parent || fd < 0 || dup2(fd, 1) < 0 || dup2(fd, 2) < 0)
-            _exit(126);
-        (void)execv(argv[0], (char *const *)argv);
-        _exit(127);
-    }
-    return pid;
 }
 
 static int reap(pid_t *pid)
@@ -102,47 +83,15 @@ int farm_end(pid_t *pid)
     return farm_wait_end(pid);
 }
 
-/* Lines http=PORT and hub=PORT; false while they are not all there. */
-static bool read_ports(struct farm *f)
-{
-    char path[128], line[64];
-    int http = 0, hub = 0;
-    path_in(f, "ports", path, sizeof(path));
-    _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
-    while (file && fgets(line, sizeof(line), file)) {
-        (void)sscanf(line, "http=%d", &http);
-        (void)sscanf(line, "hub=%d", &hub);
-    }
-    if (http == 0 || hub == 0)
-        return false;
-    f->http = http;
-    f->hub = hub;
-    return true;
-}
-
 void farm_start_daemon(struct farm *f, int beat_ms)
 {
-    char state[128], ports[128], http[48], hub[48], beat[16];
-    path_in(f, "state", state, sizeof(state));
-    path_in(f, "ports", ports, sizeof(ports));
-    (void)unlink(ports);
-    (void)snprintf(http, sizeof(http), "127.0.0.1:%d", f->http);
-    (void)snprintf(hub, sizeof(hub), "tcp://127.0.0.1:%d", f->hub);
-    (void)snprintf(beat, sizeof(beat), "%d", beat_ms);
-    const char *argv[ARGS_MAX] = {DAEMON, "--state",     state, "--http",    http, "--hub",
-                                  hub,    "--port-file", ports, "--beat-ms", beat, NULL};
-    for (int n = 11, i = 0; f->more && f->more[i] && n < ARGS_MAX - 1; n++, i++)
-        argv[n] = f->more[i];
-    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
-    f->daemon = start(f, "moefarmd.log", argv);
-    while (!read_ports(f)) {
-        int status;
-        /* A port that a killed coordinator had may be free a little later. */
-        if (waitpid(f->daemon, &status, WNOHANG) == f->daemon)
-            f->daemon = start(f, "moefarmd.log", argv);
-        ck_assert_msg(mf_now_ms() < until, "the coordinator does not start");
-        pause_between();
-    }
+    struct farm_process p = {
+        .http = f->http, .hub = f->hub, .log = "moefarmd.log", .log_level = "info", .more = f->more};
+    (void)snprintf(p.folder, sizeof(p.folder), "%s", f->folder);
+    farm_process_start(&p, beat_ms);
+    f->daemon = p.pid;
+    f->http = p.http;
+    f->hub = p.hub;
 }
 
 void farm_make(struct farm *f)
@@ -192,13 +141,14 @@ void farm_stop(struct farm *f)
 
 void farm_start_worker(struct farm *f, int place, const char *const *args)
 {
-    char coordinator[48], name[16], log[32];
+    char coordinator[48], name[16], file[32], log[128];
     const char *argv[ARGS_MAX];
     int n = 0;
     ck_assert_int_lt(place, FARM_WORKERS_MAX);
     (void)snprintf(coordinator, sizeof(coordinator), "tcp://127.0.0.1:%d", f->hub);
     (void)snprintf(name, sizeof(name), "w%d", place);
-    (void)snprintf(log, sizeof(log), "worker%d.log", place);
+    (void)snprintf(file, sizeof(file), "worker%d.log", place);
+    path_in(f, file, log, sizeof(log));
     const char *const own[] = {WORKER,       "--coordinator", coordinator, "--name", name,
                                "--lock-dir", f->folder,       "--spool",   f->folder};
     for (size_t i = 0; i < MF_ARRAY_LEN(own); i++)
@@ -208,7 +158,8 @@ void farm_start_worker(struct farm *f, int place, const char *const *args)
         argv[n++] = args[i];
     }
     argv[n] = NULL;
-    f->workers[place] = start(f, log, argv);
+    f->workers[place] = farm_process_spawn(argv, log);
+    ck_assert_int_gt(f->workers[place], 0);
     f->n_workers = MF_MAX(f->n_workers, place + 1);
 }
 

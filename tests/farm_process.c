@@ -9,17 +9,15 @@
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define WAIT_MS 20000
-
-extern char **environ;
+#define WAIT_MS 60000
 
 static void fail(const char *what)
 {
@@ -31,6 +29,20 @@ static int read_ports(const char *path, struct farm_process *p)
 {
     _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
     return file && fscanf(file, "http=%d\nhub=%d\n", &p->http, &p->hub) == 2;
+}
+
+pid_t farm_process_spawn(const char *const *argv, const char *log)
+{
+    pid_t parent = getpid(), pid = fork();
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        int fd = open(log ? log : "/dev/null", O_WRONLY | O_CREAT | O_APPEND, 0600);
+        if (getppid() != parent || fd < 0 || dup2(fd, 1) < 0 || (log && dup2(fd, 2) < 0))
+            _exit(126);
+        (void)execv(argv[0], (char *const *)argv);
+        _exit(127);
+    }
+    return pid;
 }
 
 void farm_process_start(struct farm_process *p, int beat_ms)
@@ -48,25 +60,29 @@ void farm_process_start(struct farm_process *p, int beat_ms)
     (void)snprintf(hub, sizeof(hub), "%s:%d", p->hub_address ? p->hub_address : "127.0.0.1", p->hub);
     (void)snprintf(beat, sizeof(beat), "%d", beat_ms);
     (void)unlink(ports);
-    const char *program = MF_BINARY_DIR "/server/moefarmd";
-    const char *argv[32] = {program,       "--state", state,       "--http", http,          "--hub", hub,
-                            "--port-file", ports,     "--beat-ms", beat,     "--log-level", "error", NULL};
+    const char *argv[32] = {MF_BINARY_DIR "/server/moefarmd",
+                            "--state",
+                            state,
+                            "--http",
+                            http,
+                            "--hub",
+                            hub,
+                            "--port-file",
+                            ports,
+                            "--beat-ms",
+                            beat,
+                            "--log-level",
+                            p->log_level ? p->log_level : "error",
+                            NULL};
     for (int n = 13, i = 0; p->more && p->more[i] && n < 31; n++, i++)
         argv[n] = p->more[i];
-    posix_spawn_file_actions_t actions; /* it must not hold a pipe that its starter writes figures to */
-    if (posix_spawn_file_actions_init(&actions) != 0 ||
-        posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0) != 0)
-        fail("prepare moefarmd's standard output");
     (void)snprintf(log, sizeof(log), "%s/%s", p->folder, p->log ? p->log : "");
-    if (p->log && posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log,
-                                                   O_WRONLY | O_CREAT | O_APPEND, 0600) != 0)
-        fail("prepare moefarmd's log");
-    int r = posix_spawn(&p->pid, program, &actions, NULL, (char **)argv, environ);
-    (void)posix_spawn_file_actions_destroy(&actions);
-    if (r != 0)
-        fail("start " MF_BINARY_DIR "/server/moefarmd");
+    p->pid = farm_process_spawn(argv, p->log ? log : NULL);
     for (int64_t end = mf_now_ms() + WAIT_MS; !read_ports(ports, p);) {
-        if (mf_now_ms() > end || waitpid(p->pid, NULL, WNOHANG) != 0)
+        /* A port that a killed one had may be free a little later */
+        if (p->pid > 0 && waitpid(p->pid, NULL, WNOHANG) == p->pid)
+            p->pid = farm_process_spawn(argv, p->log ? log : NULL);
+        if (mf_now_ms() > end || p->pid < 0)
             fail("moefarmd does not come up");
         (void)usleep(2000);
     }

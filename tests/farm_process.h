@@ -10,10 +10,14 @@ struct farm_process {
     const char *hub_address;  /* that the hub is bound to; NULL: 127.0.0.1 */
     const char *http_address; /* and the API */
     const char *log;          /* file in the folder for what it says; NULL: the test's own stderr */
+    const char *log_level;    /* NULL: error */
     const char *const *more;  /* further options, up to NULL; NULL: none */
     const char *headers;      /* of every request, each ended by \r\n; NULL: none */
 };
 
+/* Starts a program that dies with this one. log: the file that gets all it says; NULL: its errors are this one's, and nothing
+ * else of it is kept: it must not hold a pipe that figures are written to. -1: it cannot be. */
+pid_t farm_process_spawn(const char *const *argv, const char *log);
 /* Starts MF_BINARY_DIR/server/moefarmd on free ports, or on the ports that it had. beat_ms: its heartbeat. Ends the
  * program with a message when it does not come up. */
 void farm_process_start(struct farm_process *p, int beat_ms);
