@@ -18,6 +18,64 @@ static cJSON *find(const cJSON *object, const char *key)
     return item && item->string ? item : NULL;
 }
 
+static bool is_hex(unsigned char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+/* "\uXXXX" of something else than U+0000: cJSON turns that, and digits that are none, into the end of the
+ * text. */
+static bool is_unicode_escape(const unsigned char *p, size_t left)
+{
+    if (left < 6)
+        return false;
+    for (int i = 2; i < 6; i++) {
+        if (!is_hex(p[i]))
+            return false;
+    }
+    return memcmp(p + 2, "0000", 4) != 0;
+}
+
+/* What cJSON lets through: control characters, text that is no UTF-8, escaped terminators. */
+static bool is_clean(const unsigned char *p, size_t len)
+{
+    for (size_t i = 0; i < len;) {
+        if (p[i] >= 0x20 && p[i] < 0x80 && p[i] != '\\') {
+            i++;
+            continue;
+        }
+        if (p[i] < 0x20 && p[i] != '\n' && p[i] != '\r' && p[i] != '\t')
+            return false;
+        if (p[i] == '\\') {
+            if (i + 1 < len && p[i + 1] == 'u' && !is_unicode_escape(p + i, len - i))
+                return false;
+            i++;
+            if (i == len)
+                break;
+        }
+        size_t n = mf_utf8_length(p + i, len - i);
+        if (n == 0)
+            return false;
+        i += n;
+    }
+    return true;
+}
+
+cJSON *mf_json_parse(const char *text, size_t len, size_t max)
+{
+    if (len == 0 || len > max || !is_clean((const unsigned char *)text, len))
+        return NULL;
+    const char *end = NULL;
+    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_ParseWithLengthOpts(text, len, &end, 0);
+    if (!json)
+        return NULL;
+    for (const char *p = end; p < text + len; p++) {
+        if (!strchr(" \t\r\n", *p))
+            return NULL;
+    }
+    return MF_TAKE(json);
+}
+
 /* The member, or NULL when it is absent or null. */
 static const cJSON *member(const cJSON *object, const char *key)
 {

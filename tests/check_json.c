@@ -320,91 +320,6 @@ START_TEST(trees_are_printed_as_cjson_does)
 }
 END_TEST
 
-/* Bit for bit. */
-static bool are_equal(const cJSON *a, const cJSON *b)
-{
-    if (!a || !b)
-        return !a && !b;
-    const char *keys[] = {a->string, b->string}, *texts[] = {a->valuestring, b->valuestring};
-    for (int i = 0; i < 2; i++) {
-        const char **pair = i == 0 ? keys : texts;
-        if (!pair[0] != !pair[1] || (pair[0] && strcmp(pair[0], pair[1]) != 0))
-            return false;
-    }
-    if (a->type != b->type || (cJSON_IsNumber(a) && a->valueint != b->valueint) ||
-        memcmp(&a->valuedouble, &b->valuedouble, sizeof(a->valuedouble)) != 0)
-        return false;
-    const cJSON *x = a->child, *y = b->child;
-    for (; x && y; x = x->next, y = y->next) {
-        if (!are_equal(x, y))
-            return false;
-    }
-    return !x && !y;
-}
-
-/* By cJSON, the whole text. */
-static cJSON *parse_by_cjson(const char *text, size_t len)
-{
-    const char *end = NULL;
-    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_ParseWithLengthOpts(text, len, &end, 0);
-    while (json && end < text + len && strchr(" \n", *end))
-        end++;
-    return json && end == text + len ? MF_TAKE(json) : NULL;
-}
-
-/* One of several documents with some bytes overwritten, doubled or left out; or a number. */
-static size_t random_text(uint64_t *state, char text[256])
-{
-    static const char *const documents[] = {
-        "{\"unit\": 12, \"us\":12.3456,\"samples\":[1,-2.5,3e-7 ,0.1234567890123456,17,-0],\n\"last\":true}",
-        "[null,false,{\"a\":{\"\":[]},\"b\\n\":\"\\/\\\" \\\\\"},\"c\"]",
-        "{\"step\":{\"kernel\":\"moe_t128x64\",\"flops\":123456789012345678,\"x\":[[[1.5]]],\"e\":{}}}",
-        "[1.,-.5,00012,1E5,-1e-5,2147483648,999999999999999,1000000000000000,0.000000000000001]",
-    };
-    static const char bytes[] = "0123456789-+.eE\",:[]{} \nntfa\\/";
-    double number = random_number(state);
-    if (next_random(state) % 4 == 0)
-        return (size_t)snprintf(text, 256, "%.*g", 1 + (int)(next_random(state) % 17), number);
-    if (next_random(state) % 4 == 0)
-        return (size_t)snprintf(text, 256, "%.6f", fmod(number, 1e12));
-    size_t len = (size_t)snprintf(text, 256, "%s", documents[next_random(state) % MF_ARRAY_LEN(documents)]);
-    for (uint64_t n = next_random(state) % 4; n > 0; n--) {
-        size_t at = (size_t)(next_random(state) % len);
-        switch (next_random(state) % 3) {
-        case 0:
-            text[at] = bytes[next_random(state) % (sizeof(bytes) - 1)];
-            break;
-        case 1:
-            memmove(text + at, text + at + 1, --len - at);
-            break;
-        default:
-            memmove(text + at + 1, text + at, len++ - at);
-        }
-    }
-    return len;
-}
-
-START_TEST(texts_are_read_as_cjson_does)
-{
-    const uint64_t seed = 20241123;
-    uint64_t state = seed;
-    size_t n_good = 0;
-    for (size_t i = 0; i < 100000; i++) {
-        char text[512];
-        size_t len = random_text(&state, text);
-        if (memmem(text, len, "\\u", 2)) /* of which we refuse some */
-            continue;
-        _cleanup_(cJSON_Deletep) cJSON *json = parse_copy(text, len, 512),
-                                       *expect = parse_by_cjson(text, len);
-        ck_assert_msg(are_equal(json, expect), "%.*s is read otherwise than by cJSON (seed %llu, text %zu)",
-                      (int)len, text, (unsigned long long)seed, i);
-        n_good += json != NULL;
-    }
-    ck_assert_uint_ge(n_good, 30000);
-    ck_assert_uint_le(n_good, 90000);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("json");
@@ -421,7 +336,6 @@ int main(void)
     tcase_add_test(tc, integers_are_exact);
     tcase_add_test(tc, numbers_are_printed_as_cjson_does);
     tcase_add_test(tc, trees_are_printed_as_cjson_does);
-    tcase_add_test(tc, texts_are_read_as_cjson_does);
     tcase_add_loop_test(tc, print_is_utf8, 0, MF_ARRAY_LEN(unclean));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
