@@ -104,7 +104,8 @@ START_TEST(captured_and_replayed)
     s.ep_first = replays[at].ep_first;
     s.ep_experts = replays[at].ep_experts;
     int n = contract_replay(d, family, &s, allocations);
-    bool none = strcmp(family, "one") == 0 && f->q_type == MF_QTYPE_PER_TENSOR;
+    bool none = (strcmp(family, "one") == 0 && f->q_type == MF_QTYPE_PER_TENSOR) ||
+                (strcmp(family, "lib") == 0 && mf_isa_best() != MF_ISA_AVX512);
     ck_assert_int_eq(n > 0, !none);
     ck_assert_uint_gt(allocations(), 0); /* counting works */
     (void)mf_device_close(d);

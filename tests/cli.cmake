@@ -15,7 +15,7 @@ mf_add_test(check_run_config USES kernels)
 add_dependencies(check_run_config moefarm rows)
 mf_add_test(check_compare USES kernels)
 add_dependencies(check_compare moefarm rows)
-mf_add_test(check_why_local USES common)
+mf_add_test(check_why_local USES kernels)
 add_dependencies(check_why_local moefarm)
 
 # The house rules that a machine can keep
