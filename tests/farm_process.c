@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +48,6 @@ pid_t farm_process_spawn(const char *const *argv, const char *log)
 void farm_process_start(struct farm_process *p, int beat_ms)
 {
     char state[300], ports[300], log[300], http[40], hub[40], beat[20];
-    bool had_ports = p->http > 0;
     if (!p->folder[0]) {
         (void)snprintf(p->folder, sizeof(p->folder), "%s/moefarm.XXXXXX",
                        getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
@@ -83,7 +81,7 @@ void farm_process_start(struct farm_process *p, int beat_ms)
     for (int64_t end = mf_now_ms() + WAIT_MS; !read_ports(ports, p);) {
         /* A port that a killed one had may be free a little later */
         if (p->pid > 0 && waitpid(p->pid, NULL, WNOHANG) == p->pid)
-            p->pid = had_ports ? farm_process_spawn(argv, p->log ? log : NULL) : -1;
+            p->pid = farm_process_spawn(argv, p->log ? log : NULL);
         if (mf_now_ms() > end || p->pid < 0)
             fail("moefarmd does not come up");
         (void)usleep(2000);
