@@ -56,6 +56,13 @@ static void pass_on(const cJSON *message)
     _cleanup_(mf_freep) char *two = mf_json_print(again);
     MF_MUST(one && two && strcmp(one, two) == 0);
     cJSON_Delete(again);
+    /* One of many goes with the next one at the latest */
+    MF_MUST(mf_channel_send_many(&from, message) == 0 && mf_channel_send_wait(&from, message, -1) == 0);
+    for (int i = 0; i < 2; i++) {
+        again = NULL;
+        MF_MUST(mf_channel_wait(&to, 10000, &again) == 1);
+        cJSON_Delete(again);
+    }
     mf_channel_release(&from);
     MF_MUST(mf_channel_wait(&to, 10000, &again) == 0);
     mf_channel_release(&to);
