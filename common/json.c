@@ -9,15 +9,6 @@
 
 #define EXACT_MAX (INT64_C(1) << 53) /* beyond it not every integer is a double */
 
-/* As cJSON finds it. Most names differ in their first letter, which costs no call. */
-static cJSON *find(const cJSON *object, const char *key)
-{
-    cJSON *item = object ? object->child : NULL;
-    while (item && item->string && (*item->string != *key || strcmp(item->string, key) != 0))
-        item = item->next;
-    return item && item->string ? item : NULL;
-}
-
 static bool is_hex(unsigned char c)
 {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
@@ -79,7 +70,7 @@ cJSON *mf_json_parse(const char *text, size_t len, size_t max)
 /* The member, or NULL when it is absent or null. */
 static const cJSON *member(const cJSON *object, const char *key)
 {
-    const cJSON *item = find(object, key);
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     return item && !cJSON_IsNull(item) ? item : NULL;
 }
 
@@ -119,12 +110,12 @@ int mf_json_value_double(const cJSON *value, double *ret)
 
 int mf_json_i64(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *ret)
 {
-    return mf_json_value_i64(find(object, key), min, max, ret);
+    return mf_json_value_i64(cJSON_GetObjectItemCaseSensitive(object, key), min, max, ret);
 }
 
 int mf_json_double(const cJSON *object, const char *key, double *ret)
 {
-    return mf_json_value_double(find(object, key), ret);
+    return mf_json_value_double(cJSON_GetObjectItemCaseSensitive(object, key), ret);
 }
 
 int mf_json_bool(const cJSON *object, const char *key, bool *ret)
@@ -151,13 +142,13 @@ int mf_json_text(const cJSON *object, const char *key, const char **ret)
 
 cJSON *mf_json_object(const cJSON *object, const char *key)
 {
-    cJSON *item = find(object, key);
+    cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     return cJSON_IsObject(item) ? item : NULL;
 }
 
 cJSON *mf_json_array(const cJSON *object, const char *key)
 {
-    cJSON *item = find(object, key);
+    cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     return cJSON_IsArray(item) ? item : NULL;
 }
 
