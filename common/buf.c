@@ -33,16 +33,14 @@ void mf_buf_clear(struct mf_buf *b)
 /* Makes room for extra bytes and the terminator. cap counts the terminator, so it is at most max + 1, or 0. */
 static int reserve(struct mf_buf *b, size_t extra)
 {
-    if (b->error == 0 && b->cap > 0 && extra < b->cap - b->len)
-        return 0;
     if (b->error < 0)
         return b->error;
+    if (b->cap > 0 && extra < b->cap - b->len)
+        return 0;
     if (extra > b->max - b->len)
         return b->error = -EFBIG;
 
     size_t need = b->len + extra + 1;
-    if (need <= b->cap)
-        return 0;
     size_t cap = b->cap > 0 ? b->cap : 128;
     while (cap < need)
         cap = cap > SIZE_MAX / 2 ? need : cap * 2;
