@@ -10,13 +10,6 @@
 
 #define ROWS 16 /* of a panel of the output */
 
-/* Where to prefetch from: ahead in this tile, or beyond its end at the start of the next. */
-static inline const char *ahead(const char *p, ptrdiff_t bytes, const char *end, const char *next)
-{
-    const char *at = p + bytes;
-    return at < end ? at : next ? next + (at - end) : p;
-}
-
 static inline uint32_t bf16_bits(float f)
 {
     uint32_t u = bits_of_float(f);

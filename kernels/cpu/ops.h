@@ -42,6 +42,14 @@ struct mf_tile {
     size_t ld_group_scale;   /* bytes to the next row's */
 };
 
+/* Where to prefetch from, so many bytes behind p of w: in this tile, or beyond its end at the start of the next. */
+static inline const char *mf_tile_ahead(const struct mf_tile *t, const char *p, ptrdiff_t bytes,
+                                        const char *end)
+{
+    const char *at = p + bytes, *next = t->next;
+    return at < end ? at : next ? next + (at - end) : p;
+}
+
 static inline size_t mf_tile_scratch_bytes(int rows, int n)
 {
     size_t r = (size_t)(rows + 7), c = (size_t)(n + 31) / 32 * 32;

@@ -4,10 +4,10 @@
 #include <immintrin.h>
 
 #define MR 4 /* rows of A at once */
-#define PREFETCH \
-    2048 /* bytes ahead: what is done with a line of fp8 leaves few lines to be under way by themselves */
+/* Bytes ahead: what is done with a line of fp8 leaves few lines to be under way by themselves. */
+#define PREFETCH 2048
 
-/* bf16 pairs (or the fp8 pairs 0,1 and 2,3 of a group) of eight weight rows as floats. */
+/* Of eight pairs of bf16 the first ones as floats, and the second ones. */
 static inline __m256 low_bf16(__m256i v)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
@@ -70,7 +70,7 @@ panel_fp8(const struct mf_tile *t, const char *w, int r0, int rows, size_t k0, s
 
     for (size_t k = k0; k < k_end; k += 4) {
         const char *at = w + k / 4 * stride;
-        _mm_prefetch(ahead(at, PREFETCH, end, t->next), _MM_HINT_T0);
+        _mm_prefetch(mf_tile_ahead(t, at, PREFETCH, end), _MM_HINT_T0);
         __m256i w0 = _mm256_loadu_si256((const void *)at), w1 = _mm256_loadu_si256((const void *)(at + 32));
         for (int j = 0; j < 4; j += 2) {
             __m256 e0 = fp8_lane(_mm256_slli_epi32(w0, 24 - 8 * j), power),

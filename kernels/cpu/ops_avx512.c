@@ -153,7 +153,7 @@ INLINE void bf16_stream(const struct mf_tile *t, int r0, const int MR, const int
                 EACH (u, KU)
                     sum[m][z][u] = _mm512_setzero_ps();
         for (; s + (size_t)KU <= steps; s += (size_t)KU) {
-            const char *pf = ahead(p, MR <= NEAR_ROWS ? PREFETCH_NEAR : PREFETCH_BF16, end, t->next);
+            const char *pf = mf_tile_ahead(t, p, MR <= NEAR_ROWS ? PREFETCH_NEAR : PREFETCH_BF16, end);
             EACH (i, KU * NZ) {
                 if (MR <= NEAR_ROWS)
                     _mm_prefetch(pf + i * 64, _MM_HINT_T1);
@@ -352,7 +352,7 @@ INLINE void fp8_stream(const struct mf_tile *t, int r0, const int MR, const int 
                     EACH (u, KU)
                         low[m][h][u] = high[m][h][u] = _mm512_setzero_ps();
             for (; k + 4 * (size_t)KU <= k_end; k += 4 * (size_t)KU) {
-                const char *pf = ahead(p, PREFETCH_FP8, end, t->next);
+                const char *pf = mf_tile_ahead(t, p, PREFETCH_FP8, end);
                 EACH (i, KU * H)
                     _mm_prefetch(pf + i * 64, _MM_HINT_T0);
                 EACH (u, KU) {
