@@ -77,7 +77,7 @@ int mf_record_write(int fd, const char *magic, const void *payload, size_t len, 
     memcpy(header, magic, 4);
     put_u32(header + 4, (uint32_t)len);
     put_u32(header + 8, sum_of(payload, len));
-    if (mf_fault_armed == MF_FAULT_RECORD_HALF) {
+    if (mf_fault_armed == MF_FAULT_RECORD_HALF) { /* for a test to die between the two */
         int r = write_at(fd, header, sizeof(header), at);
         if (r < 0)
             return r;
