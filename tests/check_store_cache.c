@@ -11,8 +11,11 @@ static sqlite3_pcache *cache;
 
 static void setup(void)
 {
+    sqlite3_pcache_methods2 theirs;
+    ck_assert_int_eq(sqlite3_config(SQLITE_CONFIG_GETPCACHE2, &theirs), SQLITE_OK);
     mf_store_init();
     ck_assert_int_eq(sqlite3_config(SQLITE_CONFIG_GETPCACHE2, &ours), SQLITE_OK);
+    ck_assert(ours.xTruncate != theirs.xTruncate);
     ck_assert_int_eq(sqlite3_initialize(), SQLITE_OK);
     cache = ours.xCreate(4096, 64, 1);
     ck_assert_ptr_nonnull(cache);

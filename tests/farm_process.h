@@ -18,8 +18,8 @@ struct farm_process {
 /* Starts a program that dies with this one. log: the file that gets all it says; NULL: its errors are this one's, and nothing
  * else of it is kept: it must not hold a pipe that figures are written to. -1: it cannot be. */
 pid_t farm_process_spawn(const char *const *argv, const char *log);
-/* Starts MF_BINARY_DIR/server/moefarmd on free ports, or on the ports that it had. beat_ms: its heartbeat. Ends the
- * program with a message when it does not come up. */
+/* Starts MF_BINARY_DIR/server/moefarmd on free ports, or on the ports that it had. beat_ms: its heartbeat. One that
+ * ends before it has ports is started again; ends the program with a message when none comes up. */
 void farm_process_start(struct farm_process *p, int beat_ms);
 /* Sends the signal and waits for the end; returns the exit status as waitpid gives it. */
 int farm_process_kill(struct farm_process *p, int signal);

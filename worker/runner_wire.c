@@ -11,8 +11,9 @@
 #include "common/json.h"
 
 #define IN_FDS_PER_READ 8
-#define MANY_BYTES      (32 << 10)
-#define MANY_MS         5
+/* Of many messages so much waits at most to be written, and none where nothing was written for so long. */
+#define MANY_BYTES (32 << 10)
+#define MANY_MS    5
 
 void mf_channel_init(struct mf_channel *c, int fd)
 {

@@ -55,8 +55,8 @@ int mf_channel_next(struct mf_channel *c, cJSON **ret);
 /* The oldest descriptor received, now the caller's; -1: none. */
 int mf_channel_take_fd(struct mf_channel *c);
 
-/* For a side that has nothing else to do. send_wait: until it is written. send_many: one of many, written with others of the next
- * few milliseconds, by the first send_wait behind them at the latest. wait: until a message is there: 1;
+/* For a side that has nothing else to do. send_wait: until it is written. send_many: one of many, which may wait for those
+ * behind it, and goes with the first send_wait at the latest. wait: until a message is there: 1;
  * 0 when the peer has closed; -ETIMEDOUT. timeout_ms < 0: for ever. */
 int mf_channel_send_wait(struct mf_channel *c, const cJSON *message, int fd);
 int mf_channel_send_many(struct mf_channel *c, const cJSON *message);
