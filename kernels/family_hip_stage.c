@@ -175,7 +175,7 @@ int32_t mf_hip_stage_tile_columns(const struct mf_hip_stage *st, const struct mf
     int64_t bytes = s->token * columns * 2;
     if (st->out != MF_HIP_TO_Y)
         return all;
-    return (int32_t)MF_MAX(1, MF_MIN((int64_t)device->llc_bytes / 4 / bytes, all));
+    return (int32_t)MF_MAX(1, MF_MIN((int64_t)device->llc_bytes / 3 / bytes, all));
 }
 
 int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shape *s,

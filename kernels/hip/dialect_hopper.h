@@ -155,6 +155,12 @@ MF_DEVICE void mf_written_for_all()
 
 /* ---- registers and fragments ---- */
 
+/* A number that is the same in all lanes of a wave, as the compiler then knows: what is made of it is counted once for the wave, in
+ * the registers that matrix instructions take their operands' places from. */
+MF_DEVICE i32 mf_of_wave(i32 v)
+{
+    return __shfl_sync(0xffffffffu, v, 0);
+}
 /* A group of four waves has N registers a thread from here on. */
 template <int N> MF_DEVICE void mf_registers_give()
 {

@@ -192,9 +192,20 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
 /* What is known of a tile before it is multiplied. */
 struct place {
     i32 block, col, expert;
-    bool few, fewest; /* the block's tokens fit QM_HALF or QM_LEAST: padding is at its end */
-    i32 id;           /* first_id(), in stage 2 */
+    i32 half,
+        least; /* ids behind the block's first QM_HALF or QM_LEAST eights of tokens; they are looked at when they are wanted */
+    i32 id;    /* first_id() */
 };
+
+/* Do the block's tokens fit QM_HALF, or QM_LEAST? Padding is at its end. */
+MF_DEVICE bool is_few(const mf_hip_tile_args &a, const place &p)
+{
+    return mf_id_token(p.half) >= a.token;
+}
+MF_DEVICE bool is_fewest(const mf_hip_tile_args &a, const place &p)
+{
+    return mf_id_token(p.least) >= a.token;
+}
 
 #if MF_SWAP
 #    include "hopper_tokens.inc.h"
@@ -207,9 +218,9 @@ MF_DEVICE place place_of(const mf_hip_tile_args &a, i32 i, i32 n_blocks, const w
     place p;
     find_tile(a, i, n_blocks, p.block, p.col);
     p.expert = a.experts[p.block];
-    p.few = mf_id_token(a.sorted_ids[(i64)p.block * MF_BM + QM_HALF * 8]) >= a.token;
-    p.id = MF_STAGE == 2 ? first_id(a, p.block, w) : 0;
-    p.fewest = mf_id_token(a.sorted_ids[(i64)p.block * MF_BM + QM_LEAST * 8]) >= a.token;
+    p.half = a.sorted_ids[(i64)p.block * MF_BM + QM_HALF * 8];
+    p.least = a.sorted_ids[(i64)p.block * MF_BM + QM_LEAST * 8];
+    p.id = first_id(a, p.block, w);
     return p;
 }
 
@@ -225,7 +236,7 @@ struct part_of {
 template <int N>
 MF_DEVICE bool make_tile(const mf_hip_tile_args &a, ring &r, const place &p, const part_of &mine, i32 n_tiles)
 {
-    const i32 group = threadIdx.x / GROUP;
+    const i32 group = mf_of_wave(threadIdx.x / GROUP);
     product d;
     /* A group may not run ahead to its slices: of a barrier only the last phase and the one before can be told apart. */
     if (MF_TURNS && mine.waits)
@@ -243,11 +254,24 @@ MF_DEVICE bool make_tile(const mf_hip_tile_args &a, ring &r, const place &p, con
     return more;
 }
 
+/* A tile's rows, as leave_tile left them. */
+MF_DEVICE void store_tile(const mf_hip_tile_args &a, const place &p, const part_of &mine)
+{
+#ifdef MF_QUANT
+    if (leaves_codes(a, p))
+        store_codes(a, p.block, p.col, (const u8 *)mine.out, mine.rows, p.id);
+    else
+        store_quantised<LEFT_ROWS, ALONE ? GROUP : GROUPS * GROUP>(a, p.block, p.col, mine.out, mine.rows.me);
+#else
+    store(a, p.block, p.col, mine.out, mine.rows, p.id);
+#endif
+}
+
 /* done(block): of a tile whose rows are stored, by all that stored them. */
 template <class Done>
 MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, i32 n_blocks, const Done &done)
 {
-    const i32 n_tiles = n_blocks * TILES_N, group = threadIdx.x / GROUP;
+    const i32 n_tiles = n_blocks * TILES_N, group = mf_of_wave(threadIdx.x / GROUP);
     const u32 first_slice = r.at, first_tile = r.tile;
     part_of mine;
     mine.share = MF_TURNS ? 0 : group;
@@ -269,15 +293,15 @@ MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, i32 
     while (more) {
         const place p = next;
         mine.waits = r.tile > first_tile;
-        if (TRIMS > 1 && p.fewest)
+        if (TRIMS > 1 && is_fewest(a, p))
             more = make_tile<QM_LEAST>(a, r, p, mine, n_tiles);
-        else if (TRIMS > 0 && p.few)
+        else if (TRIMS > 0 && is_few(a, p))
             more = make_tile<QM_HALF>(a, r, p, mine, n_tiles);
         else
             more = make_tile<QM>(a, r, p, mine, n_tiles);
         if (!MF_TURNS && more)
             next = place_of(a, told_tile(r), n_blocks, mine.rows);
-        store(a, p.block, p.col, mine.out, mine.rows, p.id);
+        store_tile(a, p, mine);
         done(p.block, mine.number, mine.rows.threads, mine.rows.me);
         if (MF_TURNS && more) { /* the other group's */
             r.at += SLICES;

@@ -29,34 +29,67 @@ struct writers {
     i32 me, threads;
     i32 first, rows;
 };
+/* The row that this thread stores in its turn; -1: none. Copies in bulk of a wave's lanes are begun one after the other, so all waves have
+ * as many. */
+MF_DEVICE i32 row_in_turn(const writers &w, i32 turn)
+{
+    const i32 each = MF_CEIL(w.rows, w.threads / MF_WAVE), i = w.me % MF_WAVE + turn * MF_WAVE;
+    const i32 row = w.me / MF_WAVE * each + i;
+    return i < each && row < w.rows ? w.first + row : -1;
+}
+MF_DEVICE i32 turns_of(const writers &w)
+{
+    return MF_CEIL(MF_CEIL(w.rows, w.threads / MF_WAVE), MF_WAVE);
+}
 /* The id of the first row that this thread stores, to be asked for before the rows are there; of no token where it has none. */
 MF_DEVICE i32 first_id(const mf_hip_tile_args &a, i32 block, const writers &w)
 {
-    return w.me < w.rows ? a.sorted_ids[(i64)block * MF_BM + w.first + w.me] : a.token;
+    const i32 row = row_in_turn(w, 0);
+    return row >= 0 ? a.sorted_ids[(i64)block * MF_BM + row] : a.token;
 }
 
-/* out's rows: in bulk, each by one thread, or quantised. first: first_id(), in stage 2. */
+/* store(row, at, id) for each of this thread's rows that is no padding: at of sorted order. first: first_id(). */
+template <class Store>
+MF_DEVICE void store_each(const mf_hip_tile_args &a, i32 block, const writers &w, i32 first,
+                          const Store &store)
+{
+    for (i32 turn = 0; turn < turns_of(w); turn++) {
+        const i32 row = row_in_turn(w, turn);
+        const i64 at = (i64)block * MF_BM + row;
+        const i32 id = turn == 0 ? first : row >= 0 ? a.sorted_ids[at] : a.token;
+        if (mf_id_token(id) < a.token)
+            store(row, at, id);
+    }
+    mf_bulk_commit();
+}
+
+#ifdef MF_QUANT
+#    define CODES_STRIDE (COLS + 16) /* bytes: rows start in different banks */
+
+/* Rows of codes, which lie where out does. */
+MF_DEVICE void store_codes(const mf_hip_tile_args &a, i32 block, i32 col, const u8 *codes, const writers &w,
+                           i32 first)
+{
+    const i32 bytes = MF_MIN(COLS, MF_N - col);
+    store_each(a, block, w, first, [&](i32 row, i64 at, i32) {
+        mf_bulk_store((u8 *)a.out + at * MF_N + col, codes + row * CODES_STRIDE, bytes);
+    });
+}
+#endif
+
+/* out's rows. */
 MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, const writers &w,
                      i32 first)
 {
-#ifdef MF_QUANT
-    (void)first;
-    store_quantised(a, block, col, out, w.me, w.threads);
-#else
     const i32 bytes = MF_MIN(COLS, MF_N - col) * 2;
-    for (i32 i = w.me; i < w.rows; i += w.threads) {
-        const i32 row = w.first + i;
-        const i64 at = (i64)block * MF_BM + row;
-        const i32 id = MF_STAGE == 2 && i == w.me ? first : a.sorted_ids[at];
-        if (mf_id_token(id) >= a.token)
-            continue;
-#    ifdef MF_ADD
-        mf_bulk_add((u16 *)a.out + (i64)mf_id_token(id) * MF_N + col, out + row * OUT_STRIDE, bytes);
-#    else
+    store_each(a, block, w, first, [&](i32 row, i64 at, i32 id) {
+        const u16 *from = out + row * OUT_STRIDE;
+#ifdef MF_ADD
+        (void)at;
+        mf_bulk_add((u16 *)a.out + (i64)mf_id_token(id) * MF_N + col, from, bytes);
+#else
         const i64 to = MF_STAGE == 1 ? at : (i64)mf_id_token(id) * MF_K + mf_id_slot(id);
-        mf_bulk_store((u16 *)a.out + to * MF_N + col, out + row * OUT_STRIDE, bytes);
-#    endif
-    }
-    mf_bulk_commit();
+        mf_bulk_store((u16 *)a.out + to * MF_N + col, from, bytes);
 #endif
+    });
 }

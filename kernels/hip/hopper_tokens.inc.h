@@ -27,6 +27,7 @@ template <int N> struct cut {
     static const bool by_tokens = BY_TOKENS && N == QM;
     static const int rows = by_tokens || !BY_TOKENS ? ROWS : MF_BN / GROUPS;
     static const int width = MF_MIN(rows, 128), n8 = width / 8, qw = rows / width, q = QX * qw;
+    static const bool whole = rows == MF_BN; /* has all columns of its tokens */
 };
 template <int N> MF_DEVICE i32 first_token(i32 share)
 {
@@ -38,9 +39,9 @@ template <int N> MF_DEVICE i32 first_row(i32 share)
 }
 
 /* All tokens of the group are padding. */
-MF_DEVICE bool is_idle(const place &p, i32 share)
+MF_DEVICE bool is_idle(const mf_hip_tile_args &a, const place &p, i32 share)
 {
-    return BY_TOKENS && !TRIMS && share > 0 && p.few;
+    return BY_TOKENS && !TRIMS && share > 0 && is_few(a, p);
 }
 
 template <int W8> MF_DEVICE void hold(sums &d)
@@ -111,7 +112,7 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p,
     const i32 mine = token + threadIdx.x % GROUP / MF_WAVE * 16 + threadIdx.x % MF_WAVE / 4;
     weight_scales now, next;
     sums part[PARTS];
-    if (is_idle(p, share)) {
+    if (is_idle(a, p, share)) {
         MF_NO_UNROLL
         for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
             wait_full(r);
@@ -180,14 +181,69 @@ MF_DEVICE u32 leave_two(const mf_hip_tile_args &a, const place &p, i32 col, floa
     return mf_bf16_pair(v[0], v[1]);
 }
 
+#ifdef MF_QUANT
+/* Does a group quantise its tokens itself, in registers? It has all columns of them then. */
+MF_DEVICE bool leaves_codes(const mf_hip_tile_args &a, const place &p)
+{
+    return cut<QM>::whole && !(TRIMS > 0 && is_few(a, p));
+}
+/* Rows of a tile that are left to be quantised by all: those of few tokens, which groups share by weights. */
+#    define LEFT_ROWS (cut<QM>::whole ? QM_HALF * 8 : MF_BM)
+/* Of one of the lane's tokens the 128 columns from g of the tile on, which four lanes have: two of every eight. sums: of the token's 64;
+ * low: 0 or 2, the token's among them. */
+template <class Cut>
+MF_DEVICE void leave_group(const mf_hip_tile_args &a, const place &p, i32 token, int g, const sums *of,
+                           int low, u8 *codes)
+{
+    const int eights = Cut::n8 / MF_HALVES; /* of columns, in a product */
+    const i64 at = (i64)p.block * MF_BM + token;
+    const float weight = MF_WEIGHT ? a.sorted_weights[at] : 1.0f;
+    u32 two[16], largest = 0;
+    MF_UNROLL
+    for (int j = 0; j < 16; j++) {
+        const int eight = g / 8 + j, gate = eight % eights * MF_HALVES;
+        const sums &sum = of[eight / eights];
+        two[j] = leave_two(a, p, eight * 8, weight, sum[gate] + low, sum[gate + MF_HALVES - 1] + low);
+        largest = mf_larger_2(largest, two[j]);
+    }
+    const mf_divisor by = mf_divisor_of(mf_larger_half(mf_larger_of_lanes<4>(largest)));
+    u16 *to = (u16 *)(codes + token * CODES_STRIDE + g) + threadIdx.x % 4;
+    MF_UNROLL
+    for (int j = 0; j < 16; j++)
+        to[j * 4] = (u16)mf_quantise_2(two[j], by);
+    if (threadIdx.x % 4 == 0 && p.col + g < MF_N)
+        a.out_scale[at * MF_CEIL(MF_N, 128) + (p.col + g) / 128] = by.by;
+}
+/* The group's sums as e4m3 into codes[token][column], and what scales them to memory. */
+template <int N>
+MF_DEVICE void leave_codes(const mf_hip_tile_args &a, const place &p, i32 share, const product &d, u8 *codes)
+{
+    const i32 first = first_token<N>(share) + threadIdx.x % GROUP / MF_WAVE * 16 + threadIdx.x % MF_WAVE / 4;
+    MF_UNROLL
+    for (int q = 0; q < QX; q++) {
+        MF_UNROLL
+        for (int g = 0; g < COLS; g += 128) {
+            leave_group<cut<N>>(a, p, first + q * 64, g, d + q * cut<N>::qw, 0, codes);
+            leave_group<cut<N>>(a, p, first + q * 64 + 8, g, d + q * cut<N>::qw, 2, codes);
+        }
+    }
+}
+#endif
+
 /* The group's sums as bf16 into out[token][column]; a wave has sixteen tokens of each 64. */
 template <int N>
 MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
 {
     typedef cut<N> cut;
     const i32 lane = threadIdx.x % MF_WAVE;
-    if (is_idle(p, share))
+    if (is_idle(a, p, share))
         return;
+#ifdef MF_QUANT
+    if (cut::whole) {
+        leave_codes<N>(a, p, share, d, (u8 *)out);
+        return;
+    }
+#endif
     MF_UNROLL
     for (int q = 0; q < cut::q; q++) {
         const i32 token = first_token<N>(share) + q / cut::qw * 64 + threadIdx.x % GROUP / MF_WAVE * 16;

@@ -34,15 +34,15 @@ template <int N8> MF_DEVICE void multiply(const u8 *slice, i32 row, sums &d, boo
 #elif BY_BLOCK
 
 /* Products of 64 weight rows before they are scaled: two where registers hold them, so that one is scaled while the next is made. */
-#    define PARTS    ((Q + 2) * QM <= 48 && Q > 1 ? 2 : 1)
+#    define PARTS       ((Q + 2) * QM <= 48 && Q > 1 ? 2 : 1)
 /* Slices that are multiplied in one turn of a loop: within it a slice's last product is scaled while the next slice's first is
  * made. Over the end of a turn ptxas lets no matrix instruction run on. */
-#    define AT_ONCE  MF_MIN(PARTS == 2 ? 4 : 1, SLICES)
+#    define TURN_SLICES MF_MIN(PARTS == 2 ? 4 : 1, SLICES)
 /* Blocks of weights, of one scale each, that a group's rows are of: as many of gate and of up. */
-#    define W_BLOCKS MF_CEIL(WN / MF_HALVES, 128)
+#    define W_BLOCKS    MF_CEIL(WN / MF_HALVES, 128)
 /* What scales the sums of a lane's two tokens of eight: by gate and by up. They are kept for a slice where registers hold them. */
-#    define FACTORS  (2 * MF_HALVES)
-#    define KEEPS    (PARTS == 2 && W_BLOCKS == 1 && (Q + 2) * QM * 4 + FACTORS * QM <= 208)
+#    define FACTORS     (2 * MF_HALVES)
+#    define KEEPS       (PARTS == 2 && W_BLOCKS == 1 && (Q + 2) * QM * 4 + FACTORS * QM <= 208)
 
 /* Of each block of the group's weights: of gate, or all, and of up. */
 struct weight_scales {
@@ -144,10 +144,10 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p,
         d[i / (N8 * 4)][i / 4 % N8][i % 4] = 0;
     load_scales(w_scale, 0, next);
     MF_NO_UNROLL
-    for (; slice + AT_ONCE <= SLICES; slice += AT_ONCE)
-        multiply_slices<N8, AT_ONCE>(r, first_row, w_scale, slice, next, d);
-    if (SLICES % AT_ONCE > 0)
-        multiply_slices<N8, MF_MAX(SLICES % AT_ONCE, 1)>(r, first_row, w_scale, slice, next, d);
+    for (; slice + TURN_SLICES <= SLICES; slice += TURN_SLICES)
+        multiply_slices<N8, TURN_SLICES>(r, first_row, w_scale, slice, next, d);
+    if (SLICES % TURN_SLICES > 0)
+        multiply_slices<N8, MF_MAX(SLICES % TURN_SLICES, 1)>(r, first_row, w_scale, slice, next, d);
 }
 
 #else
@@ -194,6 +194,14 @@ MF_DEVICE i32 high_column(i32 col, i32 row)
 {
     return low_column(col, row) + (MF_HALVES == 2 ? 0 : 8);
 }
+
+#ifdef MF_QUANT
+MF_DEVICE bool leaves_codes(const mf_hip_tile_args &, const place &)
+{
+    return false;
+}
+#    define LEFT_ROWS MF_BM
+#endif
 
 #ifdef MF_W
 /* What scales whole sums. */

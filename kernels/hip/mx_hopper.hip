@@ -85,7 +85,7 @@ MF_DEVICE place place_of(const mf_hip_tile_args &a, i32 i, i32 n_blocks)
 /* A tile's product into out, by both groups of waves. */
 template <int N> MF_DEVICE void make_tile(const mf_hip_tile_args &a, ring &r, const place &p, u16 *out)
 {
-    const i32 group = threadIdx.x / GROUP;
+    const i32 group = mf_of_wave(threadIdx.x / GROUP);
     product d;
     multiply_tile<N>(a, r, p, group, d);
     mf_bulk_wait_read();

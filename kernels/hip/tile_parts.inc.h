@@ -86,11 +86,18 @@ MF_DEVICE void begin_at(const mf_hip_tile_args &a, i32 block, i32 col, bool is_t
 }
 
 #ifdef MF_QUANT
-/* out's rows as e4m3 with a scale for 128: sixteen lanes have a group. The work of thread `me` of `threads`. */
-MF_DEVICE void store_quantised(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, i32 me,
-                               i32 threads)
+/* out's first rows as e4m3 with a scale for 128: sixteen lanes have a group. The work of thread `me`. The turns are unrolled: behind a
+ * loop whose end it does not know the compiler takes a wave's counters for numbers of each lane, and fetches them back before every
+ * matrix instruction of the next tile (stage 1 of 128 rows by tokens: 1,850 cycles a slice for 1,710, on the H200). */
+template <int Rows, int Threads>
+MF_DEVICE void store_quantised(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, i32 me)
 {
-    for (i32 i = me; i < MF_BM * (COLS / 8); i += threads) {
+    const int pieces = Rows * (COLS / 8);
+    MF_UNROLL
+    for (int turn = 0; turn < MF_CEIL(pieces, Threads); turn++) {
+        const i32 i = me + turn * Threads;
+        if (pieces % Threads > 0 && i >= pieces)
+            break;
         const i32 row = i / (COLS / 8), c = i % (COLS / 8) * 8;
         const i64 at = (i64)block * MF_BM + row;
         const mf_16b v = *(const mf_16b *)(out + row * OUT_STRIDE + c);

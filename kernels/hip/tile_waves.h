@@ -87,7 +87,7 @@ MF_DEVICE void leave(const struct mf_hip_tile_args &a, const struct tile &t, i32
 MF_DEVICE void store(const struct mf_hip_tile_args &a, const struct tile &t, const u16 *out)
 {
 #ifdef MF_QUANT
-    store_quantised(a, t.block, t.col, out, threadIdx.x, THREADS);
+    store_quantised<MF_BM, THREADS>(a, t.block, t.col, out, threadIdx.x);
 #else
     for (i32 i = threadIdx.x; i < MF_BM * (COLS / 8); i += THREADS) {
         const i32 row = i / (COLS / 8), col = i % (COLS / 8) * 8;
