@@ -48,7 +48,7 @@ MF_DEVICE i32 first_id(const mf_hip_tile_args &a, i32 block, const writers &w)
     return row >= 0 ? a.sorted_ids[(i64)block * MF_BM + row] : a.token;
 }
 
-/* store(row, at, id) for each of this thread's rows that is no padding: at of sorted order. first: first_id(). */
+/* store(row, at, id) for each of this thread's rows that is no padding; at: where it is in sorted order. first: first_id(). */
 template <class Store>
 MF_DEVICE void store_each(const mf_hip_tile_args &a, i32 block, const writers &w, i32 first,
                           const Store &store)

@@ -189,8 +189,8 @@ MF_DEVICE bool leaves_codes(const mf_hip_tile_args &a, const place &p)
 }
 /* Rows of a tile that are left to be quantised by all: those of few tokens, which groups share by weights. */
 #    define LEFT_ROWS (cut<QM>::whole ? QM_HALF * 8 : MF_BM)
-/* Of one of the lane's tokens the 128 columns from g of the tile on, which four lanes have: two of every eight. sums: of the token's 64;
- * low: 0 or 2, the token's among them. */
+/* Of one of the lane's tokens the 128 columns from g of the tile on, which four lanes have: two of every eight. of: the sums of its 64
+ * tokens; low: 0 or 2, where its own are among four. */
 template <class Cut>
 MF_DEVICE void leave_group(const mf_hip_tile_args &a, const place &p, i32 token, int g, const sums *of,
                            int low, u8 *codes)
