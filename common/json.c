@@ -54,10 +54,13 @@ static bool is_clean(const unsigned char *p, size_t len)
 
 cJSON *mf_json_parse(const char *text, size_t len, size_t max)
 {
+    errno = EBADMSG;
     if (len == 0 || len > max || !is_clean((const unsigned char *)text, len))
         return NULL;
     const char *end = NULL;
+    errno = 0; /* malloc says so here, cJSON does not */
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_ParseWithLengthOpts(text, len, &end, 0);
+    errno = errno == ENOMEM ? ENOMEM : EBADMSG;
     if (!json)
         return NULL;
     for (const char *p = end; p < text + len; p++) {

@@ -11,7 +11,8 @@
 MF_DEFINE_CLEANUP(cJSON *, cJSON_Delete); /* _cleanup_(cJSON_Deletep) cJSON *json = NULL; */
 
 /* Text of at most max bytes, nesting as cJSON limits it (1000); the whole text must be one value, in UTF-8,
- * without control characters and without \u0000, which would cut a text short. NULL otherwise. */
+ * without control characters and without \u0000, which would cut a text short. NULL otherwise, errno EBADMSG; or for want of
+ * memory, errno ENOMEM: the text may be good. */
 cJSON *mf_json_parse(const char *text, size_t len, size_t max);
 /* Each reads member `key` of an object. -ENOENT: absent or null; -EINVAL: another type or out of range.
  * *ret is untouched on failure. A text belongs to the object. */

@@ -149,6 +149,8 @@ static int read_body(struct work *w, struct mf_request *r)
     struct mf_response *p = &r->response;
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r->body.data, r->body.len, MF_REQUEST_BODY_MAX);
     const cJSON *member;
+    if (!json && errno == ENOMEM)
+        return mf_refuse_errno(p, -ENOMEM, "read the body");
     if (!cJSON_IsObject(json))
         return mf_refuse_at(p, 400, "body", "json", "the body is not a JSON object");
     cJSON_ArrayForEach (member, json)

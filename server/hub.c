@@ -137,7 +137,9 @@ int mf_hub_recv(struct mf_hub *h, const struct mf_mail **ret)
     mail->next = h->taken;
     h->taken = mail;
     *ret = mail;
-    return mail->error == 0 || mail->error == -EBADMSG || mail->error == -EPROTONOSUPPORT ? 1 : mail->error;
+    bool is_from_peer = mail->error == 0 || mail->error == -EBADMSG || mail->error == -EPROTONOSUPPORT ||
+                        mail->error == -ENOBUFS;
+    return is_from_peer ? 1 : mail->error;
 }
 
 bool mf_hub_wait(const struct mf_hub *h, uint64_t ns)

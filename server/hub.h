@@ -29,7 +29,8 @@ uint64_t mf_peer_hash(const struct mf_peer *p); /* never 0 */
 
 struct mf_mail {
     struct mf_peer peer;
-    int error; /* 0; -EBADMSG: no message of ours, -EPROTONOSUPPORT: of another version; then the rest is not set */
+    int error; /* 0; -EBADMSG: no message of ours, -EPROTONOSUPPORT: of another version; then the rest is not set. -ENOBUFS: no memory for
+                * its body, of body_len bytes */
     int version; /* of the protocol; set with -EPROTONOSUPPORT too */
     enum mf_message type;
     uint64_t sequence;

@@ -97,6 +97,8 @@ static int recv_body(void *router, struct mf_mail *mail)
     if (r == 0) {
         mail->body_len = zmq_msg_size(&body);
         mail->json = mf_json_parse(zmq_msg_data(&body), mail->body_len, MF_WIRE_BODY_MAX);
+        if (!mail->json && errno == ENOMEM)
+            r = -ENOBUFS;
         mail->weight = mail->json ? weigh(zmq_msg_data(&body), mail->body_len) : 0;
     }
     zmq_msg_close(&body);

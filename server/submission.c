@@ -522,6 +522,8 @@ static int read_json(struct mf_submission_work *w, struct mf_request *r)
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r->body.data, r->body.len, MF_REQUEST_BODY_MAX);
     const cJSON *member, *shapes = NULL, *csv = NULL;
     int e = 0;
+    if (!json && errno == ENOMEM)
+        return mf_refuse_errno(p, -ENOMEM, "read the body");
     if (!cJSON_IsObject(json))
         return mf_refuse_at(p, 400, "body", "json", "the body is not a JSON object");
     cJSON_ArrayForEach (member, json) {

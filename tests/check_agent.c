@@ -701,6 +701,22 @@ START_TEST(refused_result_is_dropped)
 }
 END_TEST
 
+/* One that the coordinator has no memory for is sent again, and so is what was asked. */
+START_TEST(refused_for_want_of_memory_is_sent_again)
+{
+    join("{}");
+    give_probe(1, five, 1);
+    skip(MF_MESSAGE_READY);
+    skip(MF_MESSAGE_RESULT);
+    tell(MF_MESSAGE_REFUSE, "{\"code\":\"no_memory\",\"reason\":\"test\"}");
+    skip(MF_MESSAGE_HELLO);
+    welcome("[]");
+    _cleanup_(cJSON_Deletep) cJSON *result = expect(MF_MESSAGE_RESULT);
+    acknowledge(result);
+    skip(MF_MESSAGE_READY);
+}
+END_TEST
+
 START_TEST(one_worker_a_device)
 {
     join("{}");
@@ -797,6 +813,7 @@ int main(void)
     tcase_add_loop_test(tc, refuses_in_words, 0, (int)MF_ARRAY_LEN(bad_units));
     tcase_add_test(tc, rubbish_is_ignored);
     tcase_add_test(tc, refused_result_is_dropped);
+    tcase_add_test(tc, refused_for_want_of_memory_is_sent_again);
     tcase_add_test(tc, one_worker_a_device);
     tcase_add_test(tc, too_large_is_said_of_each_step);
     tcase_add_loop_test(tc, bad_runner, 0, (int)MF_ARRAY_LEN(bad_runners));

@@ -4,6 +4,7 @@
 #include "mf_check.h"
 
 #include "common/array.h"
+#include "no_memory.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -155,6 +156,29 @@ START_TEST(tells_what_is_none)
 }
 END_TEST
 
+/* A message that there is no memory for is none of rubbish: who sent it may send it again. */
+START_TEST(tells_want_of_memory)
+{
+    struct post_office o = open_office();
+    leave_blocks(0);
+    say(&o, MF_MESSAGE_READY, 7, "{\"credit\":1}", 12);
+    const struct mf_mail *mail = hear(&o, WAIT_MS);
+    leave_all_blocks();
+    ck_assert_ptr_nonnull(mail);
+    ck_assert_int_eq(mail->error, -ENOBUFS);
+    ck_assert_ptr_null(mail->json);
+    ck_assert_uint_eq(mail->body_len, 12);
+    answer(&o, mail, "again");
+    mf_hub_flush(o.hub);
+    expect_answer(&o, "again");
+    say(&o, MF_MESSAGE_READY, 8, "{\"credit\":1}", 12);
+    mail = hear(&o, WAIT_MS);
+    ck_assert_ptr_nonnull(mail);
+    ck_assert_int_eq(mail->error, 0);
+    close_office(&o);
+}
+END_TEST
+
 /* What the writing thread does not give back is all that it may have: in messages, or in bytes of memory, of which a body
  * of small values takes many times its own. */
 static const struct {
@@ -224,6 +248,7 @@ int main(void)
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, reads_and_answers);
     tcase_add_test(tcase, tells_what_is_none);
+    tcase_add_test(tcase, tells_want_of_memory);
     tcase_add_loop_test(tcase, has_a_ceiling, 0, (int)MF_ARRAY_LEN(floods));
     tcase_add_test(tcase, ends_in_the_middle);
     suite_add_tcase(suite, tcase);

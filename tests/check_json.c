@@ -3,10 +3,12 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/buf.h"
 #include "mf_check.h"
+#include "no_memory.h"
 
 /* clang-format off */
 static const char *const accepted[] = {
@@ -67,6 +69,24 @@ START_TEST(every_cut_is_refused)
     static const char text[] = "{\"steps\": [{\"name\": \"\\u00e4\xc3\xa4\", \"us\": 1.5}], \"last\": true}";
     for (size_t len = 0; len < strlen(text); len++)
         ck_assert_ptr_null(parse_copy(text, len, 1000));
+}
+END_TEST
+
+/* Text that is good is told from text that is not, where there is no memory for it. */
+START_TEST(want_of_memory_is_no_rubbish)
+{
+    ck_assert_ptr_null(mf_json_parse("[1,", 3, 10));
+    ck_assert_int_eq(errno, EBADMSG);
+    ck_assert_ptr_null(mf_json_parse("[1] 1e999", 9, 10));
+    ck_assert_int_eq(errno, EBADMSG);
+    ck_assert_ptr_null(mf_json_parse("[1]", 3, 2));
+    ck_assert_int_eq(errno, EBADMSG);
+    leave_blocks(0);
+    cJSON *none = mf_json_parse("[1]", 3, 10);
+    int why = errno;
+    leave_all_blocks();
+    ck_assert_ptr_null(none);
+    ck_assert_int_eq(why, ENOMEM);
 }
 END_TEST
 
@@ -328,6 +348,7 @@ int main(void)
     tcase_add_loop_test(tc, rubbish_is_refused, 0, MF_ARRAY_LEN(refused));
     tcase_add_test(tc, terminator_inside_is_refused);
     tcase_add_test(tc, every_cut_is_refused);
+    tcase_add_test(tc, want_of_memory_is_no_rubbish);
     tcase_add_test(tc, ceiling_is_exact);
     tcase_add_loop_test(tc, nesting_is_bounded, 0, MF_ARRAY_LEN(depths));
     tcase_add_loop_test(tc, integer_member, 0, MF_ARRAY_LEN(integers));

@@ -12,6 +12,7 @@
 #include "common/cleanup.h"
 #include "die_at.h"
 #include "mf_check.h"
+#include "no_memory.h"
 #include "worker/spool.h"
 
 #define CHILD_MS 100 /* that a dead one's child lives on; a lock is waited for longer */
@@ -137,6 +138,30 @@ START_TEST(survives_a_restart)
     expect_next(s, 1, 1);
     expect_next(s, 1, 2);
     expect_no_next(s);
+    mf_spool_close(s);
+}
+END_TEST
+
+/* A spool that is opened where memory ends is not taken for torn: what it holds is there the next time. */
+START_TEST(survives_want_of_memory)
+{
+    struct mf_spool *s = open_spool(NULL);
+    for (int i = 1; i <= 3; i++)
+        append(s, 1, i, 50);
+    ck_assert_int_eq(mf_spool_sync(s), 0);
+    mf_spool_close(s);
+    off_t size = file_size();
+    int r = -ENOMEM, n = 0;
+    for (; r < 0; n++) {
+        leave_blocks(n);
+        r = mf_spool_open(folder, "w", &s, NULL);
+        leave_all_blocks();
+        ck_assert(r == 0 || r == -ENOMEM);
+        ck_assert_int_eq(file_size(), size);
+    }
+    ck_assert_int_gt(n, 12); /* a record's values and their names */
+    for (int i = 1; i <= 3; i++)
+        expect_next(s, 1, i);
     mf_spool_close(s);
 }
 END_TEST
@@ -380,6 +405,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, order_and_resend);
     tcase_add_test(tc, survives_a_restart);
+    tcase_add_test(tc, survives_want_of_memory);
     tcase_add_test(tc, survives_kill_9);
     tcase_add_test(tc, waits_for_a_dead_ones_child);
     tcase_add_test(tc, emptied_when_all_is_acknowledged);

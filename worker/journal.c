@@ -105,6 +105,8 @@ static int take_record(struct mf_journal *j, const char *text, size_t len)
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(text, len, MF_RECORD_MAX);
     const char *instance;
     int64_t key[4];
+    if (!json && errno == ENOMEM)
+        return -ENOMEM;
     if (mf_json_text(json, "instance", &instance) == 0) {
         j->n_instances++;
         return mf_copy(j->predecessor, sizeof(j->predecessor), instance);

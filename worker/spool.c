@@ -70,7 +70,9 @@ static int key_of(const char *body, size_t len, struct mf_spool_key *ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, len, MF_SPOOL_RECORD_MAX);
     const int64_t max = INT64_C(1) << 53;
-    if (!json || mf_json_i64(json, "unit", 0, max, &ret->unit) < 0 ||
+    if (!json)
+        return -errno;
+    if (mf_json_i64(json, "unit", 0, max, &ret->unit) < 0 ||
         mf_json_i64(json, "attempt", 0, max, &ret->attempt) < 0 ||
         mf_json_i64(json, "seq", 0, max, &ret->seq) < 0)
         return -EBADMSG;
@@ -122,8 +124,11 @@ static int load_record(struct mf_spool *s, uint64_t size)
     bool is_ack = strcmp(magic, ACK_MAGIC) == 0;
     if (!is_ack && strcmp(magic, RESULT_MAGIC) != 0)
         return 0;
-    if ((is_ack ? ack_key_of(body, len, &key) : key_of(body, len, &key)) < 0)
+    r = is_ack ? ack_key_of(body, len, &key) : key_of(body, len, &key);
+    if (r == -EBADMSG)
         return 0;
+    if (r < 0) /* for want of memory: what lies behind is not torn */
+        return r;
     if (is_ack)
         forget(s, &key);
     else
