@@ -193,7 +193,7 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
 struct place {
     i32 block, col, expert;
     i32 half,
-        least; /* ids behind the block's first QM_HALF or QM_LEAST eights of tokens; they are looked at when they are wanted */
+        least; /* ids behind the block's first QM_HALF, QM_LEAST eights of tokens: looked at when wanted */
     i32 id;    /* first_id() */
 };
 
