@@ -147,19 +147,18 @@ static int read_rows(struct work *w, const cJSON *misses, struct mf_response *p)
 static int read_body(struct work *w, struct mf_request *r)
 {
     struct mf_response *p = &r->response;
-    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r->body.data, r->body.len, MF_REQUEST_BODY_MAX);
+    _cleanup_(cJSON_Deletep) cJSON *json = NULL;
     const cJSON *member;
-    if (!json && errno == ENOMEM)
-        return mf_refuse_errno(p, -ENOMEM, "read the body");
-    if (!cJSON_IsObject(json))
-        return mf_refuse_at(p, 400, "body", "json", "the body is not a JSON object");
+    int e = mf_request_object(r, &json);
+    if (e < 0)
+        return e;
     cJSON_ArrayForEach (member, json)
         if (strcmp(member->string, "source") != 0 && strcmp(member->string, "class") != 0 &&
             strcmp(member->string, "misses") != 0)
             return mf_refuse_at(p, 422, member->string, "unknown",
                                 "%.60s: source (text), class (gfx/cu) and misses (array) are expected",
                                 member->string);
-    int e = read_source(w, json, p);
+    e = read_source(w, json, p);
     if (e == 0)
         e = read_class(w, json, p);
     return e < 0 ? e : read_rows(w, cJSON_GetObjectItemCaseSensitive(json, "misses"), p);

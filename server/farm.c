@@ -216,10 +216,7 @@ static int take_mail(struct mf_farm *f)
     f->stats.messages++;
     if (mail->error == -EPROTONOSUPPORT)
         r = refuse_version(f, mail);
-    else if (mail->error == -ENOBUFS) /* it says HELLO again, and then all that nobody has acknowledged */
-        r = mf_peer_refuse(f, &mail->peer, "no_memory", 0, "there is no memory for a body of %zu bytes",
-                           mail->body_len);
-    else if (mail->error)
+    else if (mail->error && mail->error != -ENOBUFS)
         r = mf_peer_refuse(f, &mail->peer, "malformed", 0,
                            "no message of two frames with a header of %d bytes", MF_WIRE_HEADER_SIZE);
     else

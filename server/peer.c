@@ -413,6 +413,9 @@ int mf_peer_take(struct mf_farm *f, const struct mf_mail *mail)
     if (mail->body_len > MF_WIRE_BODY_MAX)
         return mf_peer_refuse(f, &mail->peer, "too_large", sequence, "the body is larger than %u bytes",
                               MF_WIRE_BODY_MAX);
+    if (mail->error == -ENOBUFS) /* it says HELLO again, and then all that nobody has acknowledged */
+        return mf_peer_refuse(f, &mail->peer, "no_memory", sequence,
+                              "there is no memory for a body of %zu bytes", mail->body_len);
     if (!cJSON_IsObject(mail->json))
         return mf_peer_refuse(f, &mail->peer, "malformed", sequence, "the body of %s is no JSON object",
                               mf_message_name(mail->type));

@@ -157,6 +157,17 @@ int mf_refuse_errno(struct mf_response *p, int r, const char *doing)
     return mf_refuse(p, 500, "%s: %s", doing, strerror(-r));
 }
 
+int mf_request_object(struct mf_request *r, cJSON **ret)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r->body.data, r->body.len, MF_REQUEST_BODY_MAX);
+    if (!json && errno == ENOMEM)
+        return mf_refuse_errno(&r->response, -ENOMEM, "read the body");
+    if (!cJSON_IsObject(json))
+        return mf_refuse_at(&r->response, 400, "body", "json", "the body is not a JSON object");
+    *ret = MF_TAKE(json);
+    return 0;
+}
+
 int mf_respond_header(struct mf_response *p, const char *name, const char *format, ...)
 {
     for (size_t i = 0; i < MF_ARRAY_LEN(p->headers); i++) {

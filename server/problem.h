@@ -26,6 +26,9 @@ int mf_refuse_errors(struct mf_response *p, int status, const char *detail, cJSO
 /* 500 for what is nobody's input; r is negative errno. */
 int mf_refuse_errno(struct mf_response *p, int r, const char *doing);
 
+/* The request's body as a JSON object, the caller's; refused where it is none, or where there is no memory for it. */
+int mf_request_object(struct mf_request *r, cJSON **ret);
+
 /* Appends {at, code, message} to an array; -ENOMEM. */
 int mf_errors_add(cJSON *errors, const char *at, const char *code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

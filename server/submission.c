@@ -519,13 +519,11 @@ static int read_options(struct mf_submission_work *w, const cJSON *list, struct 
 static int read_json(struct mf_submission_work *w, struct mf_request *r)
 {
     struct mf_response *p = &r->response;
-    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r->body.data, r->body.len, MF_REQUEST_BODY_MAX);
+    _cleanup_(cJSON_Deletep) cJSON *json = NULL;
     const cJSON *member, *shapes = NULL, *csv = NULL;
-    int e = 0;
-    if (!json && errno == ENOMEM)
-        return mf_refuse_errno(p, -ENOMEM, "read the body");
-    if (!cJSON_IsObject(json))
-        return mf_refuse_at(p, 400, "body", "json", "the body is not a JSON object");
+    int e = mf_request_object(r, &json);
+    if (e < 0)
+        return e;
     cJSON_ArrayForEach (member, json) {
         if (strcmp(member->string, "name") == 0 && cJSON_IsString(member))
             e = set_name(w, member->valuestring, p);

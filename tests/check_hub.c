@@ -160,10 +160,10 @@ END_TEST
 START_TEST(tells_want_of_memory)
 {
     struct post_office o = open_office();
-    leave_blocks(0);
+    lose_block(0);
     say(&o, MF_MESSAGE_READY, 7, "{\"credit\":1}", 12);
     const struct mf_mail *mail = hear(&o, WAIT_MS);
-    leave_all_blocks();
+    lose_none();
     ck_assert_ptr_nonnull(mail);
     ck_assert_int_eq(mail->error, -ENOBUFS);
     ck_assert_ptr_null(mail->json);

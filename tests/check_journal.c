@@ -7,6 +7,7 @@
 
 #include "common/json.h"
 #include "mf_check.h"
+#include "no_memory.h"
 #include "worker/journal.h"
 
 static char folder[64], path[96];
@@ -102,6 +103,29 @@ START_TEST(units_in_hand)
 }
 END_TEST
 
+/* A successor that has no memory to read it takes nothing out of it. */
+START_TEST(survives_want_of_memory)
+{
+    take(7);
+    done(7, 1);
+    take(8);
+    mf_journal_release(&journal);
+    off_t before = size();
+    int r = -ENOMEM, n = 0;
+    for (; r < 0; n++) {
+        lose_block(n);
+        r = mf_journal_open(folder, "w", "second", &journal);
+        lose_none();
+        ck_assert(r == 0 || r == -ENOMEM);
+        ck_assert(r == 0 || size() == before);
+    }
+    ck_assert_int_gt(n, 10); /* a record's values and their names */
+    ck_assert_str_eq(journal.predecessor, "first");
+    ck_assert_uint_eq(journal.n_found, 2);
+    ck_assert_uint_eq(journal.found[0].n_done + journal.found[1].n_done, 1);
+}
+END_TEST
+
 /* Of two units in hand each instance works on the first, and falls. */
 START_TEST(what_workers_fall_at)
 {
@@ -166,6 +190,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, nothing_in_hand);
     tcase_add_test(tc, units_in_hand);
+    tcase_add_test(tc, survives_want_of_memory);
     tcase_add_test(tc, what_workers_fall_at);
     tcase_add_test(tc, torn_anywhere);
     suite_add_tcase(suite, tc);

@@ -81,10 +81,10 @@ START_TEST(want_of_memory_is_no_rubbish)
     ck_assert_int_eq(errno, EBADMSG);
     ck_assert_ptr_null(mf_json_parse("[1]", 3, 2));
     ck_assert_int_eq(errno, EBADMSG);
-    leave_blocks(0);
+    lose_block(0);
     cJSON *none = mf_json_parse("[1]", 3, 10);
     int why = errno;
-    leave_all_blocks();
+    lose_none();
     ck_assert_ptr_null(none);
     ck_assert_int_eq(why, ENOMEM);
 }

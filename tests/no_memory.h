@@ -1,27 +1,27 @@
-/* cJSON finds no memory, as malloc would say it. For tests in one process. */
+/* cJSON finds no memory for one of its blocks, as malloc would say it. For tests in one process. */
 #pragma once
 
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdlib.h>
 
-static int blocks_left;
+static int blocks_before;
 
-static void *few_blocks(size_t size)
+static void *all_but_one(size_t size)
 {
-    if (blocks_left-- > 0)
+    if (blocks_before-- != 0)
         return malloc(size);
     errno = ENOMEM;
     return NULL;
 }
 
-/* From here on it has so many blocks and no more. */
-static void leave_blocks(int n)
+/* The nth block that it asks for from here on, counted from 0, is not to be had. */
+static void lose_block(int n)
 {
-    blocks_left = n;
-    cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = few_blocks, .free_fn = free});
+    blocks_before = n;
+    cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = all_but_one, .free_fn = free});
 }
-static void leave_all_blocks(void)
+static void lose_none(void)
 {
     cJSON_InitHooks(NULL);
 }
