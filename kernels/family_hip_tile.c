@@ -8,8 +8,8 @@
  *
  * m rows of an expert block, n weight rows of a tile, s slices in the ring, w waves over weight rows x tokens; in place of w:
  * g groups of four waves with Hopper's wgmma; b, bt tile_hopper.hip, with tiles that two groups share or take in turn, and
- * as many slices as LDS holds; bs, bts the same with tokens for the rows of the product; d waves whose weights go straight from
- * memory into their registers (AMD). */
+ * as many slices as LDS holds; bs, bts the same with tokens for the rows of the product, bsk bs with weights that stay in LDS for
+ * blocks of tokens in a row; d waves whose weights go straight from memory into their registers (AMD). */
 #include <errno.h>
 #include <string.h>
 
@@ -20,10 +20,12 @@
 #include "kernels/family_hip_stage.h"
 #include "kernels/hip/args.h"
 
-#define SLICE      128
-#define STAGES_MIN 2
-#define ZEROS      4096 /* bytes of y that are zeroed at once */
-#define ZERO_FROM  1024 /* tokens; the zeroing of fewer is no time worth saving */
+#define SLICE       128
+#define STAGES_MIN  2
+#define KEPT_SLICES 4    /* of stage 2's weights, at most, that stay in LDS */
+#define KEPT_BLOCKS 4    /* for so many blocks of tokens in a row */
+#define ZEROS       4096 /* bytes of y that are zeroed at once */
+#define ZERO_FROM   1024 /* tokens; the zeroing of fewer is no time worth saving */
 
 enum core {
     MMA,          /* tile.hip, a wave's own matrix instruction */
@@ -32,6 +34,7 @@ enum core {
     HOPPER_TURNS, /* the same, each with tiles of its own */
     SWAPPED,      /* tile_hopper.hip with tokens for rows: scales of 1x128 only */
     SWAPPED_TURNS,
+    SWAPPED_KEPT, /* SWAPPED whose weights stay for several blocks of tokens: stage 2 of a small inter_dim */
     DIRECT, /* tile.hip on AMD, weights straight from memory into the registers of the wave that multiplies them */
 };
 
@@ -67,7 +70,7 @@ static const struct variant variants[] = {
     {SWAPPED, 64,  256, 0, 12, 1, 1, true},       {SWAPPED, 128, 128, 0, 12, 1, 1, true},
     {SWAPPED, 128, 256, 0, 12, 1, 1, true},       {SWAPPED, 256, 128, 0, 12, 1, 1, true},
     {SWAPPED_TURNS, 64, 128, 0, 12, 1, 1, true},  {SWAPPED_TURNS, 64, 256, 0, 12, 1, 1, true},
-    {SWAPPED_TURNS, 128, 128, 0, 12, 1, 1, true},
+    {SWAPPED_TURNS, 128, 128, 0, 12, 1, 1, true}, {SWAPPED_KEPT, 128, 256, 0, 12, 1, 1, true},
 };
 /* clang-format on */
 
@@ -99,11 +102,11 @@ static const struct variant *variants_of(const struct mf_device_info *device, si
 
 static bool is_hopper(const struct variant *v)
 {
-    return v->core == HOPPER || v->core == HOPPER_TURNS || v->core == SWAPPED || v->core == SWAPPED_TURNS;
+    return v->core >= HOPPER && v->core <= SWAPPED_KEPT;
 }
 static bool is_swapped(const struct variant *v)
 {
-    return v->core == SWAPPED || v->core == SWAPPED_TURNS;
+    return v->core >= SWAPPED && v->core <= SWAPPED_KEPT;
 }
 static bool takes_turns(const struct variant *v)
 {
@@ -132,30 +135,39 @@ struct mf_kernel {
 
 /* ---- legality and names ---- */
 
+/* Of stage 2's product, of 8-bit elements; any more than are kept are one more. */
+static int slices_of(const struct mf_shape *s)
+{
+    return MF_MIN((s->inter_dim + SLICE - 1) / SLICE, KEPT_SLICES + 1);
+}
 /* Of LDS: a slice of the ring, and what is there beside the ring. */
 static int slice_bytes(const struct variant *v, enum mf_hip_format format)
 {
     if (is_hopper(v))
-        return mf_hip_hopper_slice(v->block_m, v->block_n, format);
+        return mf_hip_hopper_slice(v->block_m, v->core == SWAPPED_KEPT ? 0 : v->block_n, format);
     int scales = mf_hip_by_block(format) ? v->block_m + 8 : 0;
     return (((v->core == DIRECT ? 0 : v->block_n) + v->block_m) * SLICE + scales * 4 + 1023) / 1024 * 1024;
 }
-static int out_bytes(const struct config *c)
+/* Out; and of Hopper's cores all else. */
+static int beside_bytes(const struct config *c, const struct mf_shape *s)
 {
     int columns = mf_hip_stage_columns(&c->st);
+    int kept = c->v->core == SWAPPED_KEPT ? slices_of(s) * c->v->block_n * SLICE : 0;
     if (is_hopper(c->v))
-        return mf_hip_hopper_out(c->v->block_m, columns, takes_turns(c->v)) + (c->st.zeroes ? ZEROS : 0);
+        return mf_hip_hopper_out(c->v->block_m, columns, takes_turns(c->v)) + (c->st.zeroes ? ZEROS : 0) +
+               kept;
     return c->v->block_m * (columns + 8) * 2;
 }
-static int stages_of(const struct mf_hip_machine *machine, const struct config *c, enum mf_hip_format format)
+static int stages_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,
+                     enum mf_hip_format format)
 {
-    int fits = (machine->shared_block - out_bytes(c)) / slice_bytes(c->v, format);
+    int fits = (machine->shared_block - beside_bytes(c, s)) / slice_bytes(c->v, format);
     return c->v->stages ? c->v->stages : MF_MIN(fits, MF_HIP_HOPPER_STAGES);
 }
 static uint32_t shared_bytes(const struct mf_hip_machine *machine, const struct config *c,
-                             enum mf_hip_format format)
+                             const struct mf_shape *s, enum mf_hip_format format)
 {
-    int ring = stages_of(machine, c, format) * slice_bytes(c->v, format), out = out_bytes(c);
+    int ring = stages_of(machine, c, s, format) * slice_bytes(c->v, format), out = beside_bytes(c, s);
     return (uint32_t)(machine->copies_held ? MF_MAX(ring, out) : ring + out);
 }
 
@@ -172,7 +184,8 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
     else if (v->core == GROUPS)
         mf_say(waves, sizeof(waves), "g%d", v->warps_n / 4);
     else
-        mf_say(waves, sizeof(waves), "b%s%s", takes_turns(v) ? "t" : "", is_swapped(v) ? "s" : "");
+        mf_say(waves, sizeof(waves), "b%s%s%s", takes_turns(v) ? "t" : "", is_swapped(v) ? "s" : "",
+               v->core == SWAPPED_KEPT ? "k" : "");
     if (c->st.stage == 1)
         mf_say(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d%s_%s%s%s%s%s%s", format, mf_cpu_act_word(s),
                v->block_m, v->block_n, stages, waves, s->doweight_stage1 ? "_w" : "", *gate_up ? "_" : "",
@@ -189,7 +202,7 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
     int columns = mf_hip_stage_columns(&c->st), n = mf_hip_stage_width(&c->st, s);
     const struct mf_hip_machine *machine = mf_hip_machine_of(device);
     int threads = v->warps_n * v->warps_m * machine->wave;
-    uint32_t shared = shared_bytes(machine, c, format);
+    uint32_t shared = shared_bytes(machine, c, s, format);
     no->rule = NULL;
     if (v->core != MMA && v->core != DIRECT && strcmp(device->class.gfx, "sm_90") != 0)
         mf_refuse(no, "arch", "wgmma is an instruction of sm_90; the device is %s", device->class.gfx);
@@ -203,20 +216,23 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
         return false;
     else if (c->st.out == MF_HIP_TO_Y && !is_hopper(v))
         mf_refuse(no, "accumulates",
-                  "rows are added to y by bulk copies, which only the cores b, bt, bs and bts make");
+                  "rows are added to y by bulk copies, which only the cores b, bt, bs, bts and bsk make");
     else if (is_swapped(v) && !mf_hip_by_block(format))
         mf_refuse(no, "format",
-                  "the cores bs and bts are for scales of 1x128, which they apply to a slice's sums");
+                  "the cores bs, bts and bsk are for scales of 1x128, which they apply to a slice's sums");
+    else if (v->core == SWAPPED_KEPT && slices_of(s) > KEPT_SLICES)
+        mf_refuse(no, "lds", "the core bsk keeps weights of %d slices of 128 bytes at most; inter_dim is %d",
+                  KEPT_SLICES, s->inter_dim);
     else if (c->st.out == MF_HIP_TO_HQ && columns % 128)
         mf_refuse(no, "divisibility", "a tile has %d columns; groups of 128 are quantised within one tile",
                   columns);
     else if (columns > n && columns > 64)
         mf_refuse(no, "divisibility", "a tile has %d columns and stage %d only %d", columns, c->st.stage, n);
-    else if (stages_of(machine, c, format) < STAGES_MIN || shared > (uint32_t)machine->shared_block)
+    else if (stages_of(machine, c, s, format) < STAGES_MIN || shared > (uint32_t)machine->shared_block)
         mf_refuse(
             no, "lds",
             "%d slices of %d + %d rows and %d bytes beside them do not fit the %d bytes of a block's LDS",
-            MF_MAX(v->stages, STAGES_MIN), v->core == DIRECT ? 0 : v->block_n, v->block_m, out_bytes(c),
+            MF_MAX(v->stages, STAGES_MIN), v->core == DIRECT ? 0 : v->block_n, v->block_m, beside_bytes(c, s),
             machine->shared_block);
     else if (mf_hip_by_block(format) && !v->block_scales)
         mf_refuse(
@@ -250,6 +266,8 @@ static int each(struct walk *w, int stage, each_fn f)
     size_t n;
     const struct variant *of = variants_of(w->device, &n);
     for (size_t i = 0; i < n; i++) {
+        if (of[i].core == SWAPPED_KEPT && stage == 1)
+            continue;
         for (enum mf_hip_out out = MF_HIP_TO_H; out <= MF_HIP_TO_Y; out++) {
             struct config c = {
                 {stage, mf_hip_stage_halves(stage, s), of[i].block_m, of[i].block_n, out, false}, &of[i]};
@@ -325,10 +343,12 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
                         : (struct mf_code){.source = "tile.hip", .function = "mf_tile"};
     mf_hip_stage_define(ret, &c->st, s);
     mf_code_define(ret, "MF_FORMAT=%d", (int)format);
-    mf_code_define(ret, "MF_STAGES=%d", stages_of(machine, c, format));
+    mf_code_define(ret, "MF_STAGES=%d", stages_of(machine, c, s, format));
     if (is_hopper(v)) {
         mf_code_define(ret, "MF_TURNS=%d", takes_turns(v));
         mf_code_define(ret, "MF_SWAP=%d", is_swapped(v));
+        if (v->core == SWAPPED_KEPT)
+            mf_code_define(ret, "MF_KEPT=%d", KEPT_BLOCKS);
         if (c->st.zeroes)
             mf_code_define(ret, "MF_ZERO=%d", ZEROS);
     } else {
@@ -378,7 +398,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     const struct variant *v = w.found.v;
     const struct mf_hip_machine *machine = mf_hip_machine_of(&device->info);
     k->grid = mf_hip_persistent_grid(&device->info, v->warps_n * v->warps_m * machine->wave, v->blocks,
-                                     shared_bytes(machine, &w.found, w.format));
+                                     shared_bytes(machine, &w.found, shape, w.format));
     k->grid.early = true; /* both cores begin by mf_begin */
     retoken(k, shape->token);
     *ret = k;

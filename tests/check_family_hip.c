@@ -194,29 +194,63 @@ END_TEST
 /* clang-format off */
 static const struct {
     const struct mf_device_info *device;
-    const char *shape, *kernel, *rule, *says;
-} refused_rows[] = {
-    {&hopper, "4096,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "sort_gather", "routes", "are 32768 routes"},
-    {&hopper, "64,2048,384,384,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "unpermute_few_z", "rows", "24704 rows"},
-    {&hopper, "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "quant1_gather", "format", "activations are"},
-    {&hopper, "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1", "unpermute_zw", "doweight_stage1", "no other zw"},
-    {&ampere, "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "gather_bulk", "arch", "the device is sm_80"},
-    {&hopper, "64,2832,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0", "gather_bulk", "divisibility", "rows are 1416 bytes"},
+    const char *family, *shape, *kernel, *rule, *says;
+} refused_kernels[] = {
+    {&hopper, "permute", "4096,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "sort_gather", "routes", "are 32768 routes"},
+    {&hopper, "permute", "64,2048,384,384,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "unpermute_few_z", "rows", "24704 rows"},
+    {&hopper, "permute", "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "quant1_gather", "format", "activations are"},
+    {&hopper, "permute", "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1", "unpermute_zw", "doweight_stage1", "no other zw"},
+    {&ampere, "permute", "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "gather_bulk", "arch", "the device is sm_80"},
+    {&hopper, "permute", "64,2832,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0", "gather_bulk", "divisibility", "rows are 1416 bytes"},
+    {&hopper, "tile", "4096,4096,640,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "s2_fp8fn_128_m128_n256_bsk_y", "lds", "inter_dim is 640"},
+    {&hopper, "tile", "4096,4096,512,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "s2_fp8fn_128_m128_n256_bsk_y", "lds", "do not fit"},
+    {&hopper, "tile", "4096,4096,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0", "s2_fp8fn_token_m128_n256_bsk_y", "format", "scales of 1x128"},
 };
 /* clang-format on */
 
-/* Each rule of what moves rows says no to what it is for, and in its own words. */
-START_TEST(test_rows_refused)
+/* Each rule says no to what it is for, and in its own words. */
+START_TEST(test_kernels_refused)
 {
     static struct heard h;
     struct mf_shape shape;
 
-    ck_assert_int_eq(mf_shape_parse(refused_rows[_i].shape, &shape), 0);
-    h = (struct heard){.offer = HEARD_OFFER, .kernel = refused_rows[_i].kernel};
-    ck_assert_int_eq(mf_enumerate(refused_rows[_i].device, &shape, "permute", &h.offer), 0);
+    ck_assert_int_eq(mf_shape_parse(refused_kernels[_i].shape, &shape), 0);
+    h = (struct heard){.offer = HEARD_OFFER, .kernel = refused_kernels[_i].kernel};
+    ck_assert_int_eq(mf_enumerate(refused_kernels[_i].device, &shape, refused_kernels[_i].family, &h.offer),
+                     0);
     ck_assert_uint_gt(h.n_noes, 0);
-    ck_assert_str_eq(h.rule, refused_rows[_i].rule);
-    ck_assert_msg(strstr(h.reason, refused_rows[_i].says) != NULL, "%s", h.reason);
+    ck_assert_str_eq(h.rule, refused_kernels[_i].rule);
+    ck_assert_msg(strstr(h.reason, refused_kernels[_i].says) != NULL, "%s", h.reason);
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const char *shape;
+    int stages;
+} kept[] = {
+    {"4096,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", 5},
+    {"4096,4096,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", 3},
+    {"4096,4096,192,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", 5},
+};
+/* clang-format on */
+
+/* Weights that stay in LDS leave the ring what is left of it; and only stage 2 has them. */
+START_TEST(test_kept)
+{
+    static struct heard h;
+    struct mf_code code;
+    char stages[40];
+
+    const struct mf_shape shape = ask(&hopper, kept[_i].shape, &h);
+    ck_assert_ptr_nonnull(heard_of(&h, "s2_fp8fn_128_m128_n256_bsk_y"));
+    for (size_t i = 0; i < h.n; i++)
+        ck_assert(strncmp(h.steps[i].name, "s1_", 3) != 0 || strstr(h.steps[i].name, "_bsk") == NULL);
+    ck_assert_int_eq(
+        mf_family_find("hip", "tile")->code(&hopper, &shape, "s2_fp8fn_128_m128_n256_bsk_y", &code), 0);
+    (void)snprintf(stages, sizeof(stages), "MF_STAGES=%d", kept[_i].stages);
+    ck_assert(defines(&code, stages));
+    ck_assert(defines(&code, "MF_KEPT=4"));
 }
 END_TEST
 
@@ -479,7 +513,8 @@ int main(void)
     tcase_add_loop_test(tests, test_offers, 0, MF_ARRAY_LEN(shapes));
     tcase_add_loop_test(tests, test_codes_tell_steps_apart, 0, MF_ARRAY_LEN(shapes));
     tcase_add_loop_test(tests, test_refuses, 0, MF_ARRAY_LEN(refused));
-    tcase_add_loop_test(tests, test_rows_refused, 0, MF_ARRAY_LEN(refused_rows));
+    tcase_add_loop_test(tests, test_kernels_refused, 0, MF_ARRAY_LEN(refused_kernels));
+    tcase_add_loop_test(tests, test_kept, 0, MF_ARRAY_LEN(kept));
     tcase_add_loop_test(tests, test_layer, 0, MF_ARRAY_LEN(layers));
     tcase_add_test(tests, test_fnuz);
     tcase_add_loop_test(tests, test_on_request, 0, MF_ARRAY_LEN(shapes));

@@ -15,6 +15,7 @@
  *   MF_SWAP     1: rows of the product are tokens (hopper_tokens.inc.h); 0: weights (hopper_weights.inc.h)
  *   MF_TURNS    1: each group multiplies a tile of its own, turn and turn about; 0: the groups share a tile's rows
  *   MF_LAYER    both stages are in one launch, and share a ring
+ *   MF_KEPT     as hopper_ring.h has it
  *
  *   lds: hopper_ring.h's */
 #include "tile_parts.inc.h"
@@ -50,6 +51,12 @@ enum {
     multiplies = MULTIPLIES,
     alone = ALONE,
 };
+
+/* Stage 2's product of so few slices that it needs no sums of fp32's own. */
+#define SHORT (MF_SWAP && ALONE && !MF_TURNS && SLICES <= 4)
+#if MF_KEPT && !SHORT
+#    error "MF_KEPT is for stage 2 of a few slices, with tokens as rows"
+#endif
 
 #define W_BOX SLICE_K
 #include "hopper_tile.inc.h"
@@ -115,15 +122,29 @@ struct nothing_aside {
     }
 };
 
-/* A slice of weights into the ring's place, once that is empty. once: as bring_weights has it. */
-MF_DEVICE void ask_weights(const mf_hip_map &map, const ring &r, i32 slice, i32 col, i32 expert, bool once)
+MF_DEVICE u8 *weights_of(const ring &r, i32 slice)
+{
+    return MF_KEPT ? r.kept + slice * WEIGHTS : slice_of(r);
+}
+MF_DEVICE u8 *tokens_of(const ring &r)
+{
+    return slice_of(r) + (MF_KEPT ? 0 : WEIGHTS);
+}
+
+/* A slice of weights into its place, once that is empty, but for those that are there. once: as bring_weights has it. */
+MF_DEVICE void ask_weights(const mf_hip_map &map, const ring &r, i32 slice, i32 col, i32 expert, bool once,
+                           bool are_there = false)
 {
     wait_empty(r);
     if (threadIdx.x % GROUP > 0)
         return;
     u64 *full = r.full + r.at % MF_STAGES;
-    mf_barrier_expect(full, (MF_BN + (GATHERS ? 0 : MF_BM)) * SLICE);
-    bring_weights(map, slice_of(r), full, slice, col, expert, once);
+    mf_barrier_expect(full, ((are_there ? 0 : MF_BN) + (GATHERS ? 0 : MF_BM)) * SLICE);
+    if (are_there)
+        return;
+    if (MF_KEPT && MF_STAGES > SLICES && r.at >= SLICES) /* a shorter ring's place says it, too */
+        wait_left(r, SLICES);
+    bring_weights(map, weights_of(r, slice), full, slice, col, expert, once);
 }
 
 /* Are these stage 2's weights of no other block? The last cache may then keep y and h in their place: 1 % of a layer where tokens are
@@ -141,10 +162,10 @@ template <class There, class Aside>
 MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_hip_tile_args &t, ring &r,
                      i32 n_blocks, u32 *taken, const There &there, Aside &aside)
 {
-    const i32 me = threadIdx.x % GROUP, n_tiles = n_blocks * TILES_N;
+    const i32 me = threadIdx.x % GROUP, n_tiles = tiles_of(n_blocks);
     rows row;
     i64 scale[2] = {-1, -1};
-    i32 i = (i32)blockIdx.x, ahead = MF_STAGES;
+    i32 i = (i32)blockIdx.x * RUN, ahead = MF_STAGES;
     if (!COPIES && me > 0)
         return;
     if (me == 0)
@@ -154,6 +175,7 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
         find_tile(t, i, n_blocks, block, col);
         const i32 expert = t.experts[block];
         const bool once = is_read_once(t, block, n_blocks, expert);
+        const bool are_there = i % RUN > 0 && t.experts[block - 1] == expert;
         for (asked = 0; There::waits && asked < MF_MIN(ahead, SLICES); asked++) {
             ring later = r;
             later.at += asked;
@@ -166,12 +188,14 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
             find_scales(t, block, scale);
         r.tile++;
         for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
-            u8 *tokens = slice_of(r) + MF_BN * SLICE;
+            u8 *tokens = tokens_of(r);
             u64 *full = r.full + r.at % MF_STAGES;
             if (!There::waits || slice >= asked)
-                ask_weights(w_map, r, slice, col, expert, once);
+                ask_weights(w_map, r, slice, col, expert, once, are_there);
             if (slice == 0 && me == 0)
-                next = (i32)(gridDim.x + mf_take_one(taken));
+                next = (i + 1) % RUN > 0 && block + 1 < n_blocks
+                           ? i + 1
+                           : (i32)(gridDim.x + mf_take_one(taken)) * RUN;
             if (!GATHERS && me == 0)
                 mf_bulk_load_2(tokens, &x_map, full, slice * SLICE_K, block * MF_BM);
             if (GATHERS)
@@ -207,7 +231,9 @@ MF_DEVICE bool is_fewest(const mf_hip_tile_args &a, const place &p)
     return mf_id_token(p.least) >= a.token;
 }
 
-#if MF_SWAP
+#if SHORT
+#    include "hopper_short.inc.h"
+#elif MF_SWAP
 #    include "hopper_tokens.inc.h"
 #else
 #    include "hopper_weights.inc.h"
@@ -271,7 +297,7 @@ MF_DEVICE void store_tile(const mf_hip_tile_args &a, const place &p, const part_
 template <class Done>
 MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, i32 n_blocks, const Done &done)
 {
-    const i32 n_tiles = n_blocks * TILES_N, group = mf_of_wave(threadIdx.x / GROUP);
+    const i32 n_tiles = tiles_of(n_blocks), group = mf_of_wave(threadIdx.x / GROUP);
     const u32 first_slice = r.at, first_tile = r.tile;
     part_of mine;
     mine.share = MF_TURNS ? 0 : group;

@@ -1,34 +1,43 @@
 /* What the waves of Hopper's core (hopper_core.inc.h) hand to each other in LDS: slices, from those that bring to those that multiply,
  * and which tiles they are of.
  *
- *   lds: ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM] } | out bf16 [BM][COLS + 8], a group's own
+ *   MF_KEPT  weights are not the ring's: those of all slices of a tile stay in LDS for so many blocks of tokens in a row, of which those
+ *            of one expert share them (stage 2 of a small inter_dim, where an expert has several blocks)
+ *
+ *   lds: with MF_KEPT { weights [BN][128] } of each slice, and none in the ring |
+ *        ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM] } | out bf16 [BM][COLS + 8], a group's own
  *        with MF_TURNS | full u64[MF_STAGES] | empty u64[MF_STAGES] | told u64[QUEUE] | tiles i32[QUEUE] */
 #pragma once
 
+#ifndef MF_KEPT
+#    define MF_KEPT 0
+#endif
 #define GROUP  128
 #define GROUPS 2
 #define USES   (MF_TURNS ? 4 : 4 * GROUPS) /* waves that multiply a slice */
 #ifndef RING_BYTES                         /* of a slice: mx_hopper.hip has its own */
 #    define SLICE      128
 #    define SCALES     (BY_BLOCK ? MF_BM * 4 : 0)
-#    define RING_BYTES (MF_CEIL(MF_BN * SLICE + MF_BM * SLICE + SCALES, 1024) * 1024)
+#    define WEIGHTS    (MF_BN * SLICE)
+#    define RING_BYTES (MF_CEIL((MF_KEPT ? 0 : WEIGHTS) + MF_BM * SLICE + SCALES, 1024) * 1024)
 #endif
 /* More than the tiles that a ring's slices can be of, the one that is told next and the one that is stored. */
 #define QUEUE 16
 
 struct ring {
-    u8 *slices;
+    u8 *kept, *slices;
     u64 *full, *empty, *told;
     i32 *tiles;
     u32 at;   /* slices so far */
     u32 tile; /* tiles so far, and one more for each end of them */
 };
-/* outs: bytes of all outs. */
-MF_DEVICE ring ring_at(u8 *lds, i32 outs)
+/* kept: bytes of the weights that are; outs: of all outs. */
+MF_DEVICE ring ring_at(u8 *lds, i32 outs, i32 kept = 0)
 {
     ring r;
-    r.slices = lds;
-    r.full = (u64 *)(lds + MF_STAGES * RING_BYTES + outs);
+    r.kept = lds;
+    r.slices = lds + kept;
+    r.full = (u64 *)(r.slices + MF_STAGES * RING_BYTES + outs);
     r.empty = r.full + MF_STAGES;
     r.told = r.empty + MF_STAGES;
     r.tiles = (i32 *)(r.told + QUEUE);
@@ -61,6 +70,11 @@ MF_DEVICE void wait_full(const ring &r)
 MF_DEVICE void wait_empty(const ring &r)
 {
     mf_barrier_wait(r.empty + r.at % MF_STAGES, (r.at / MF_STAGES & 1) ^ 1);
+}
+/* Until nobody reads the slice that was brought `ago` slices ago, as many as the ring has or fewer. */
+MF_DEVICE void wait_left(const ring &r, u32 ago)
+{
+    mf_barrier_wait(r.empty + (r.at - ago) % MF_STAGES, (r.at - ago) / MF_STAGES & 1);
 }
 /* The slice before the last `ago` ones is no longer read by this wave. */
 MF_DEVICE void leave_slice(const ring &r, u32 ago)

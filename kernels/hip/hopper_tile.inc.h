@@ -2,14 +2,24 @@
  *
  *   W_BOX  elements of the weights' tensor that a slice has of a row, as its map counts them */
 
-/* Tile i of all: block and column. Some columns, all where out is in cache whole, are made of every block before the next. */
+/* Blocks that have the same columns, one after the other. */
+#define RUN MF_MAX(MF_KEPT, 1)
+
+/* Tile i of all: block and column. Some columns, all where out is in cache whole, are made of every block before the next. The last
+ * run may lack blocks. */
 MF_DEVICE void find_tile(const mf_hip_tile_args &a, i32 i, i32 n_blocks, i32 &ret_block, i32 &ret_col)
 {
-    const i32 chunk = i / (n_blocks * a.columns), first = chunk * a.columns,
-              width = MF_MIN(a.columns, TILES_N - first);
-    const i32 within = i - n_blocks * first;
-    ret_block = within / width;
+    const i32 runs = MF_CEIL(n_blocks, RUN), run = i / RUN, chunk = run / (runs * a.columns);
+    const i32 first = chunk * a.columns, width = MF_MIN(a.columns, TILES_N - first),
+              within = run - runs * first;
+    ret_block = within / width * RUN + i % RUN;
     ret_col = (first + within % width) * COLS;
+}
+
+/* How many tiles there are, with those that the last run lacks. */
+MF_DEVICE i32 tiles_of(i32 n_blocks)
+{
+    return MF_CEIL(n_blocks, RUN) * RUN * TILES_N;
 }
 
 /* A slice of a tile's weights, in one box. Where rows lie by sixteens, eight columns are not always as far from the next

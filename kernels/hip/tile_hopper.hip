@@ -51,8 +51,8 @@ struct zeroing {
 extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hopper(const __grid_constant__ mf_hip_bulk_args a)
 {
     extern __shared__ __align__(1024) u8 lds[];
-    u8 *outs = lds + MF_STAGES * RING_BYTES;
-    ring r = ring_at(lds, (MF_TURNS ? GROUPS : 1) * OUT_BYTES + ZEROS);
+    ring r = ring_at(lds, (MF_TURNS ? GROUPS : 1) * OUT_BYTES + ZEROS, MF_KEPT ? SLICES * WEIGHTS : 0);
+    u8 *outs = r.slices + MF_STAGES * RING_BYTES;
 #ifdef MF_ZERO
     u8 *zeros = outs + (MF_TURNS ? GROUPS : 1) * OUT_BYTES;
     for (i32 i = threadIdx.x; i < ZEROS / 16; i += blockDim.x)
@@ -63,8 +63,9 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
     const i32 n_blocks = a.tile.num_valid[0] / MF_BM;
     begin_ring(r, COPIES ? GROUP : 0);
     i32 block, col;
-    find_tile(a.tile, blockIdx.x, MF_MAX(n_blocks, 1), block, col);
-    begin_at(a.tile, block, col, (i32)blockIdx.x < n_blocks * TILES_N, MF_D * BYTES, MF_STAGES * SLICE);
+    const i32 first = (i32)blockIdx.x * RUN;
+    find_tile(a.tile, first, MF_MAX(n_blocks, 1), block, col);
+    begin_at(a.tile, block, col, first < tiles_of(n_blocks), MF_D * BYTES, MF_STAGES * SLICE);
     if (threadIdx.x >= GROUP * GROUPS) {
         mf_registers_give<BRINGS>();
 #ifdef MF_ZERO

@@ -1,0 +1,168 @@
+/* The product of hopper_core.inc.h with the tokens for its rows, as hopper_tokens.inc.h has it, where it is of few slices: stage 2
+ * of a small inter_dim, whose groups share a tile by its tokens. Sums stay where the matrix unit adds to them: between two
+ * slices they are brought into the units of the next one, sums * (scale / next scale). So they need no second registers, and an
+ * instruction has all columns of the tile. The unit drops bits where it adds, which longer products would see. */
+#if !BY_BLOCK
+#    error "MF_SWAP is for scales of 1x128"
+#endif
+
+#define TOKENS (MF_BM / GROUPS) /* of a group */
+#define QX     (TOKENS / 64)
+#define N8     (MF_BN / 8)
+#define QW     MF_CEIL(MF_BN, 128) /* columns that share scales of weights */
+#define TRIMS  0
+
+/* What a lane's sums are multiplied by: those of its token in the upper and in the lower eight of each sixteen. */
+struct factors {
+    float of[QX][2][QW];
+};
+struct product {
+    float of[QX][N8][4];
+    factors units;
+    float weight[QX][2]; /* routing weights */
+};
+
+/* All tokens of the group are padding. */
+MF_DEVICE bool is_idle(const mf_hip_tile_args &a, const place &p, i32 share)
+{
+    return share > 0 && is_few(a, p);
+}
+/* The first of the lane's tokens, counted in the block. */
+MF_DEVICE i32 first_token(i32 share)
+{
+    return share * TOKENS + threadIdx.x % GROUP / MF_WAVE * 16 + threadIdx.x % MF_WAVE / 4;
+}
+
+struct weight_scales {
+    float of[SLICES][QW];
+};
+MF_DEVICE void load_scales(const mf_hip_tile_args &a, const place &p, weight_scales &ret)
+{
+    MF_UNROLL
+    for (int q = 0; q < QW; q++) {
+        const i32 block = MF_MIN(p.col + q * 128, MF_N - 1) / 128;
+        const float *s = a.w_scale + ((i64)p.expert * MF_CEIL(MF_N, 128) + block) * BLOCKS_D;
+        MF_UNROLL
+        for (int slice = 0; slice < SLICES; slice++)
+            ret.of[slice][q] = s[slice];
+    }
+}
+/* Of a slice; tokens: the scales of the lane's. */
+MF_DEVICE void take_factors(const float *tokens, const float (&weights)[QW], factors &ret)
+{
+    MF_UNROLL
+    for (int i = 0; i < QX * 2 * QW; i++)
+        ret.of[i / 2 / QW][i / QW % 2][i % QW] = tokens[i / 2 / QW * 64 + i / QW % 2 * 8] * weights[i % QW];
+}
+/* What brings sums in units of `now` into units of `next`. A next unit that is nothing, or next to it, beside this one is taken for
+ * 2^-60 of it: what is counted in it is no bit of the sum either way. */
+MF_DEVICE float into_units(float now, float &next)
+{
+    const float least = now * 0x1p-60f;
+    if (fabsf(next) < fabsf(least))
+        next = least;
+    return next == 0 ? 0.0f : __fdividef(now, next);
+}
+MF_DEVICE void into_units(factors &next, product &d)
+{
+    MF_UNROLL
+    for (int i = 0; i < QX * 2 * QW; i++) {
+        const int q = i / 2 / QW, half = i / QW % 2, w = i % QW;
+        const float by = into_units(d.units.of[q][half][w], next.of[q][half][w]);
+        MF_UNROLL
+        for (int j = w * 16; j < MF_MIN(w * 16 + 16, N8); j++) {
+            d.of[q][j][half * 2] *= by;
+            d.of[q][j][half * 2 + 1] *= by;
+        }
+    }
+    d.units = next;
+}
+
+MF_DEVICE void hold(product &d)
+{
+    MF_UNROLL
+    for (int i = 0; i < QX * N8 * 4; i++)
+        mf_matrix_hold(d.of[i / 4 / N8][i / 4 % N8][i % 4]);
+}
+
+template <int N>
+MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p, i32 share, product &d)
+{
+    const i32 first = first_token(share);
+    if (is_idle(a, p, share)) {
+        MF_NO_UNROLL
+        for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
+            wait_full(r);
+            leave_slice(r, 0);
+        }
+        return;
+    }
+    weight_scales scales;
+    load_scales(a, p, scales);
+    MF_UNROLL
+    for (int i = 0; i < QX * 2; i++)
+        d.weight[i / 2][i % 2] =
+            MF_WEIGHT ? a.sorted_weights[(i64)p.block * MF_BM + first + i / 2 * 64 + i % 2 * 8] : 1.0f;
+    MF_UNROLL
+    for (int slice = 0; slice < SLICES; slice++, r.at++) {
+        const u8 *tokens = tokens_of(r);
+        factors units;
+        wait_full(r);
+        take_factors((const float *)(tokens + MF_BM * SLICE) + first, scales.of[slice], units);
+        if (slice == 0)
+            d.units = units;
+        else
+            into_units(units, d);
+        hold(d);
+        mf_matrix_begin();
+        MF_UNROLL
+        for (int q = 0; q < QX; q++) {
+            const u64 x = mf_matrix_of(tokens + (share * TOKENS + q * 64) * SLICE),
+                      w = mf_matrix_of(weights_of(r, slice));
+            MF_UNROLL
+            for (int s = 0; s < SLICE / 32; s++)
+                mf_matrix_multiply<N8>::fp8(d.of[q], x + 2 * s, w + 2 * s, slice + s > 0);
+        }
+        mf_matrix_commit();
+        mf_matrix_wait<0>();
+        hold(d);
+        leave_slice(r, 0);
+    }
+}
+
+/* Two columns of one token as bf16; col: the lane's first, of eight. */
+MF_DEVICE u32 leave_two(const mf_hip_tile_args &a, const place &p, i32 col, float units, float weight,
+                        const float *sum)
+{
+#ifdef MF_BIAS
+    const i32 column = p.col + col + (i32)(threadIdx.x % 4) * 2;
+    return mf_bf16_pair(finished(sum[0] * units, weight, bias_of(a, p.expert, column, false)),
+                        finished(sum[1] * units, weight, bias_of(a, p.expert, column + 1, false)));
+#else
+    (void)a, (void)p, (void)col;
+    return mf_bf16_pair(sum[0] * (units * weight), sum[1] * (units * weight));
+#endif
+}
+/* The group's sums as bf16 into out[token][column]; a wave has sixteen tokens of each 64. */
+template <int N>
+MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
+{
+    const i32 lane = threadIdx.x % MF_WAVE;
+    if (is_idle(a, p, share))
+        return;
+    MF_UNROLL
+    for (int q = 0; q < QX; q++) {
+        const i32 token = share * TOKENS + q * 64 + threadIdx.x % GROUP / MF_WAVE * 16;
+        u16 *to = out + (token + lane % 16) * OUT_STRIDE + lane / 16 * 8;
+        /* twice eight tokens, and eights of columns: four matrices of eight by eight */
+        MF_UNROLL
+        for (int j = 0; j < N8; j += 2) {
+            u32 v[4];
+            MF_UNROLL
+            for (int i = 0; i < 4; i++)
+                v[i] = leave_two(a, p, (j + i / 2) * 8, d.units.of[q][i % 2][j / 16], d.weight[q][i % 2],
+                                 d.of[q][j + i / 2] + i % 2 * 2);
+            mf_store_4(to + j * 8, v);
+        }
+    }
+}
