@@ -433,6 +433,30 @@ START_TEST(one_unit_ahead)
 }
 END_TEST
 
+/* Whose READY is lost, and whose connection is not, asks again once it has waited for a lease. */
+START_TEST(asks_again)
+{
+    enum mf_message type;
+    cJSON *m = NULL;
+
+    start_agent("{\"step_ms\":1}");
+    skip(MF_MESSAGE_HELLO);
+    tell(MF_MESSAGE_WELCOME, "{\"epoch\":3,\"beat_ms\":100,\"lease_ms\":300,\"keep\":[]}");
+    skip(MF_MESSAGE_READY);
+    for (int64_t until = mf_now_ms() + DEADLINE; !m && mf_now_ms() < until;) {
+        tell(MF_MESSAGE_BEAT, "{}");
+        m = next_message(&type, 50);
+    }
+    ck_assert_ptr_nonnull(m);
+    ck_assert_int_eq(type, MF_MESSAGE_READY);
+    cJSON_Delete(m);
+    give_probe(1, five, 5);
+    skip(MF_MESSAGE_READY);
+    tell(MF_MESSAGE_BEAT, "{}");
+    skip(MF_MESSAGE_RESULT);
+}
+END_TEST
+
 START_TEST(races)
 {
     join("{}");
@@ -802,6 +826,7 @@ int main(void)
     tcase_add_loop_test(tc, one_result_a_step, 0, (int)MF_ARRAY_LEN(probes));
     tcase_add_test(tc, tells_the_way_back);
     tcase_add_test(tc, one_unit_ahead);
+    tcase_add_test(tc, asks_again);
     tcase_add_test(tc, races);
     tcase_add_test(tc, sent_until_acknowledged);
     tcase_add_test(tc, goes_on_over_a_restart_of_the_coordinator);

@@ -50,7 +50,7 @@ struct mf_agent {
     bool welcomed; /* once: until then nobody has said that its predecessor's units are still its own */
     bool draining, blocked; /* blocked: the socket took no more results */
     int64_t beat_ms, lease_ms;
-    int64_t hello_due_ms, hello_sent_ms, beat_due_ms, heard_ms, leave_by_ms, sent_ms;
+    int64_t hello_due_ms, hello_sent_ms, beat_due_ms, heard_ms, leave_by_ms, sent_ms, asked_ms;
     int told_version; /* of a coordinator that is none for us; -1: none came */
     char leave_reason[MF_REASON_MAX], refused[64];
     enum mf_phase phase;
