@@ -38,6 +38,11 @@ int mf_bus_take(void *socket, void *ret)
     return 1;
 }
 
+int mf_bus_tells_full(void *pub)
+{
+    return zmq_setsockopt(pub, ZMQ_XPUB_NODROP, &(int){1}, sizeof(int)) < 0 ? -errno : 0;
+}
+
 int mf_bus_send_event(void *socket, int64_t id, int64_t batch, const char *kind, const char *body)
 {
     char id_text[24], batch_text[24] = "";

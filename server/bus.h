@@ -23,7 +23,10 @@
 int mf_bus_give(void *socket, void *what);
 /* 1: one received, now the caller's; 0: none waiting. ret: the address of a pointer to what travels there. */
 int mf_bus_take(void *socket, void *ret);
-/* batch 0: of the farm. Never blocks; a full subscriber loses it, and finds it in the table. */
+/* Of a PUB socket: what finds its subscriber full is not lost in silence, but refused. -errno. */
+int mf_bus_tells_full(void *pub);
+/* batch 0: of the farm. Never blocks; -EAGAIN: the subscriber is full. It finds the event in the table once it sees the gap before a
+ * later one, so the last event is sent again. */
 int mf_bus_send_event(void *socket, int64_t id, int64_t batch, const char *kind, const char *body);
 
 struct mf_bus_event {

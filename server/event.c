@@ -31,13 +31,23 @@ int mf_event_tell(struct mf_farm *f, int64_t batch, const char *kind, cJSON *bod
     return 0;
 }
 
+static void send_untold(struct mf_farm *f)
+{
+    const struct mf_event *e = &f->untold;
+    if (!e->body || (f->events && mf_bus_send_event(f->events, e->id, e->batch, e->kind, e->body) == -EAGAIN))
+        return;
+    free(f->untold.body);
+    f->untold = (struct mf_event){0};
+}
+
+/* Whoever sees a gap reads the table, so of events that find no room only the latest has to arrive: in a later turn. */
 void mf_events_publish(struct mf_farm *f)
 {
+    send_untold(f);
     for (size_t i = 0; i < f->n_told; i++) {
-        struct mf_event *e = &f->told[i];
-        if (f->events)
-            (void)mf_bus_send_event(f->events, e->id, e->batch, e->kind, e->body);
-        free(e->body);
+        free(f->untold.body);
+        f->untold = f->told[i];
+        send_untold(f);
     }
     f->n_told = 0;
 }

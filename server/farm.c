@@ -42,6 +42,8 @@ static int open_socket(void *zmq, int type, const char *endpoint, bool bind, voi
     if (!socket)
         return -errno;
     *ret = socket;
+    if (type == ZMQ_PUB && mf_bus_tells_full(socket) < 0)
+        return -errno;
     if (zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof(linger)) < 0 ||
         zmq_setsockopt(socket, ZMQ_SNDHWM, &queue, sizeof(queue)) < 0 ||
         zmq_setsockopt(socket, ZMQ_RCVHWM, &queue, sizeof(queue)) < 0)
@@ -174,6 +176,7 @@ struct mf_farm *mf_farm_free(struct mf_farm *f)
     mf_store_free(f->store);
     free(f->path);
     free(f->told);
+    free(f->untold.body);
     free(f->answers);
     free(f->touched);
     free(f);

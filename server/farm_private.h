@@ -124,6 +124,7 @@ struct mf_farm {
     int n_failures;
     struct mf_event *told; /* of this turn, published after COMMIT */
     size_t n_told, cap_told;
+    struct mf_event untold;      /* of events that found no room, the latest; no body: none */
     struct mf_request **answers; /* of this turn, sent after COMMIT */
     size_t n_answers, cap_answers;
     struct mf_farm_stats stats;

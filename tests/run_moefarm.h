@@ -76,9 +76,11 @@ struct ran {
 
 static inline pid_t start_moefarm(const char *url, va_list words)
 {
-    char *argv[24] = {(char *)MOEFARM}, variable[96];
-    char *env[] = {variable, (char *)"LC_ALL=C", (char *)"TZ=UTC", (char *)"http_proxy=http://127.0.0.1:9",
-                   NULL};
+    char *argv[24] = {(char *)MOEFARM}, variable[96], isa[32];
+    const char *own = getenv("MOEFARM_ISA"); /* of this test, which may run as on a lesser machine */
+    char *env[] = {variable,         (char *)"LC_ALL=C",
+                   (char *)"TZ=UTC", (char *)"http_proxy=http://127.0.0.1:9",
+                   own ? isa : NULL, NULL};
     posix_spawn_file_actions_t actions;
     int argc = 1;
     pid_t pid;
@@ -86,6 +88,7 @@ static inline pid_t start_moefarm(const char *url, va_list words)
     for (char *word; argc < 23 && (word = va_arg(words, char *));)
         argv[argc++] = word;
     mf_say(variable, sizeof(variable), "MOEFARM_URL=%s", url);
+    mf_say(isa, sizeof(isa), "MOEFARM_ISA=%s", own ? own : "");
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&actions, 1, in_folder("out"), O_WRONLY | O_CREAT | O_TRUNC, 0600);

@@ -2,6 +2,7 @@
 mf_add_test(check_batch_end USES server LINK -Wl,--wrap=mf_store_goals_open)
 mf_add_test(check_finalists USES server)
 mf_add_test(check_forecast USES server)
+mf_add_test(check_event USES server)
 mf_add_test(check_hub USES server)
 mf_add_test(check_layout_choice USES server)
 mf_add_test(check_map USES server)
