@@ -116,6 +116,8 @@ void mf_agent_drop_job(struct mf_agent *a, size_t i)
     mf_job_free(a->jobs[i]);
     a->n_jobs--;
     memmove(&a->jobs[i], &a->jobs[i + 1], (a->n_jobs - i) * sizeof(a->jobs[0]));
+    if (a->n_jobs == 0)
+        a->waits_from_ms = mf_now_ms();
 }
 
 void mf_agent_abandon(struct mf_agent *a, size_t i)

@@ -16,7 +16,8 @@
 #include "worker/journal.h"
 #include "worker/spool.h"
 
-#define MF_AGENT_JOBS_MAX        2
+#define MF_AGENT_JOBS_WANTED     2 /* one that runs and the next */
+#define MF_AGENT_JOBS_MAX        3 /* see mf_agent_send_ready */
 #define MF_AGENT_HELLO_MIN_MS    100  /* however often it is asked for */
 #define MF_AGENT_BEAT_MS         1000 /* until WELCOME says */
 #define MF_AGENT_MESSAGES_A_TURN 256
@@ -50,7 +51,8 @@ struct mf_agent {
     bool welcomed; /* once: until then nobody has said that its predecessor's units are still its own */
     bool draining, blocked; /* blocked: the socket took no more results */
     int64_t beat_ms, lease_ms;
-    int64_t hello_due_ms, hello_sent_ms, beat_due_ms, heard_ms, leave_by_ms, sent_ms, asked_ms;
+    int64_t hello_due_ms, hello_sent_ms, beat_due_ms, heard_ms, leave_by_ms, sent_ms;
+    int64_t waits_from_ms; /* since then there was nothing to do, or a unit was asked for */
     int told_version; /* of a coordinator that is none for us; -1: none came */
     char leave_reason[MF_REASON_MAX], refused[64];
     enum mf_phase phase;

@@ -134,22 +134,23 @@ void mf_agent_send_beat(struct mf_agent *a, const cJSON *device)
         (void)mf_agent_socket_send_json(&a->socket, MF_MESSAGE_BEAT, m);
 }
 
-/* A READY that was lost without its connection is said again by who has nothing to do: were its UNIT only late, there is room for two. */
+/* A READY that was lost without its connection is said again by who has had nothing to do for a lease. Were its UNIT only late, two
+ * come, and a third for the READY that the first is answered with: there is room for one more than are wanted. */
 static bool waits_too_long(const struct mf_agent *a)
 {
-    return a->n_jobs == 0 && mf_now_ms() - a->asked_ms > a->lease_ms;
+    return a->n_jobs == 0 && mf_now_ms() - a->waits_from_ms > a->lease_ms;
 }
 
 void mf_agent_send_ready(struct mf_agent *a)
 {
-    if (a->state != MF_AGENT_JOINED || a->draining || a->n_jobs == MF_AGENT_JOBS_MAX ||
+    if (a->state != MF_AGENT_JOINED || a->draining || a->n_jobs >= MF_AGENT_JOBS_WANTED ||
         (a->asked && !waits_too_long(a)))
         return;
     _cleanup_(cJSON_Deletep) cJSON *m = cJSON_CreateObject();
     if (m && mf_json_add_i64(m, "credit", 1) &&
         mf_agent_socket_send_json(&a->socket, MF_MESSAGE_READY, m) == 0) {
         a->asked = true;
-        a->asked_ms = mf_now_ms();
+        a->waits_from_ms = mf_now_ms();
     }
 }
 
