@@ -20,17 +20,18 @@
 #include "kernels/family_hip_stage.h"
 #include "kernels/hip/args.h"
 
-#define SLICE       128
-#define STAGES_MIN  2
-#define KEPT_SLICES 4    /* of stage 2's weights, at most, that stay in LDS */
+#define SLICE      128
+#define STAGES_MIN 2
+#define KEPT_SLICES \
+    4 /* of stage 2's weights, at most, that stay in LDS: hopper_core.inc.h's SHORT; three fit on sm_90 */
 #define KEPT_BLOCKS 4    /* for so many blocks of tokens in a row */
 #define ZEROS       4096 /* bytes of y that are zeroed at once */
 #define ZERO_FROM   1024 /* tokens; the zeroing of fewer is no time worth saving */
 
 enum core {
-    MMA,          /* tile.hip, a wave's own matrix instruction */
-    GROUPS,       /* tile.hip with Hopper's, of four waves */
-    HOPPER,       /* tile_hopper.hip, two groups of four waves that share a tile */
+    MMA,    /* tile.hip, a wave's own matrix instruction */
+    GROUPS, /* tile.hip with Hopper's, of four waves */
+    HOPPER, /* tile_hopper.hip, two groups of four waves that share a tile; from here to SWAPPED_KEPT all are Hopper's */
     HOPPER_TURNS, /* the same, each with tiles of its own */
     SWAPPED,      /* tile_hopper.hip with tokens for rows: scales of 1x128 only */
     SWAPPED_TURNS,
@@ -140,13 +141,18 @@ static int slices_of(const struct mf_shape *s)
 {
     return MF_MIN((s->inter_dim + SLICE - 1) / SLICE, KEPT_SLICES + 1);
 }
+/* Weight rows of a slice of the ring; others lie beside it, or come straight into registers. */
+static int ring_rows(const struct variant *v)
+{
+    return v->core == SWAPPED_KEPT || v->core == DIRECT ? 0 : v->block_n;
+}
 /* Of LDS: a slice of the ring, and what is there beside the ring. */
 static int slice_bytes(const struct variant *v, enum mf_hip_format format)
 {
     if (is_hopper(v))
-        return mf_hip_hopper_slice(v->block_m, v->core == SWAPPED_KEPT ? 0 : v->block_n, format);
+        return mf_hip_hopper_slice(v->block_m, ring_rows(v), format);
     int scales = mf_hip_by_block(format) ? v->block_m + 8 : 0;
-    return (((v->core == DIRECT ? 0 : v->block_n) + v->block_m) * SLICE + scales * 4 + 1023) / 1024 * 1024;
+    return ((ring_rows(v) + v->block_m) * SLICE + scales * 4 + 1023) / 1024 * 1024;
 }
 /* Out; and of Hopper's cores all else. */
 static int beside_bytes(const struct config *c, const struct mf_shape *s)
@@ -232,7 +238,7 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
         mf_refuse(
             no, "lds",
             "%d slices of %d + %d rows and %d bytes beside them do not fit the %d bytes of a block's LDS",
-            MF_MAX(v->stages, STAGES_MIN), v->core == DIRECT ? 0 : v->block_n, v->block_m, beside_bytes(c, s),
+            MF_MAX(v->stages, STAGES_MIN), ring_rows(v), v->block_m, beside_bytes(c, s),
             machine->shared_block);
     else if (mf_hip_by_block(format) && !v->block_scales)
         mf_refuse(

@@ -16,8 +16,8 @@
 #include "worker/journal.h"
 #include "worker/spool.h"
 
-#define MF_AGENT_JOBS_WANTED     2 /* one that runs and the next */
-#define MF_AGENT_JOBS_MAX        3 /* see mf_agent_send_ready */
+#define MF_AGENT_JOBS_WANTED     2    /* one that runs and the next */
+#define MF_AGENT_JOBS_MAX        3    /* see mf_agent_send_ready */
 #define MF_AGENT_HELLO_MIN_MS    100  /* however often it is asked for */
 #define MF_AGENT_BEAT_MS         1000 /* until WELCOME says */
 #define MF_AGENT_MESSAGES_A_TURN 256
@@ -53,7 +53,7 @@ struct mf_agent {
     int64_t beat_ms, lease_ms;
     int64_t hello_due_ms, hello_sent_ms, beat_due_ms, heard_ms, leave_by_ms, sent_ms;
     int64_t waits_from_ms; /* since then there was nothing to do, or a unit was asked for */
-    int told_version; /* of a coordinator that is none for us; -1: none came */
+    int told_version;      /* of a coordinator that is none for us; -1: none came */
     char leave_reason[MF_REASON_MAX], refused[64];
     enum mf_phase phase;
     uint64_t phase_since_ns, beat_ns;

@@ -6,13 +6,13 @@
  * scaled or stored while the other's are made. Weights, and the tokens of stage 2, come as boxes of tensors in bulk; the
  * tokens of stage 1 are gathered, row by row.
  *
- * A block's first tile is that of its number; after it, whoever is free takes the next: some units are nearer to memory than
+ * A block's first tile (with MF_KEPT: run of tiles) is that of its number; after it, whoever is free takes the next: some units are nearer to memory than
  * others. So the blocks that run at one time have neighbouring tiles: rows of weights that several expert blocks share, and
  * tokens that several columns share, are read while the last cache has them.
  *
  *   MF_FORMAT, MF_STAGES  as tile.hip has them, and what tile_parts.inc.h says
  *   MF_ADD      stage 2 adds each row to that of its token in y, which was zeroed; in no order
- *   MF_SWAP     1: rows of the product are tokens (hopper_tokens.inc.h); 0: weights (hopper_weights.inc.h)
+ *   MF_SWAP     1: rows of the product are tokens (hopper_tokens.inc.h, hopper_short.inc.h); 0: weights (hopper_weights.inc.h)
  *   MF_TURNS    1: each group multiplies a tile of its own, turn and turn about; 0: the groups share a tile's rows
  *   MF_LAYER    both stages are in one launch, and share a ring
  *   MF_KEPT     as hopper_ring.h has it
@@ -52,7 +52,7 @@ enum {
     alone = ALONE,
 };
 
-/* Stage 2's product of so few slices that it needs no sums of fp32's own. */
+/* Stage 2's product of so few slices that it needs no sums of fp32's own. As many as units.h allows, and family_hip_tile.c's KEPT_SLICES. */
 #define SHORT (MF_SWAP && ALONE && !MF_TURNS && SLICES <= 4)
 #if MF_KEPT && !SHORT
 #    error "MF_KEPT is for stage 2 of a few slices, with tokens as rows"
@@ -155,7 +155,7 @@ MF_DEVICE bool is_read_once(const mf_hip_tile_args &a, i32 block, i32 n_blocks, 
            (block + 1 == n_blocks || a.experts[block + 1] != expert);
 }
 
-/* All slices of this block's tiles. taken counts tiles that blocks have taken beyond their first. there(block): waits until
+/* All slices of this block's tiles. taken counts runs of tiles that blocks have taken beyond their first. there(block): waits until
  * the tokens of an expert block are written, where this launch writes them; the weights of a tile's first slices are on their
  * way by then, of the first tile as many as the ring holds. aside(): what else a thread that brings does with each slice. */
 template <class There, class Aside>
@@ -229,6 +229,16 @@ MF_DEVICE bool is_few(const mf_hip_tile_args &a, const place &p)
 MF_DEVICE bool is_fewest(const mf_hip_tile_args &a, const place &p)
 {
     return mf_id_token(p.least) >= a.token;
+}
+
+/* Of a group that has nothing to multiply in a tile. */
+MF_DEVICE void pass_slices(ring &r)
+{
+    MF_NO_UNROLL
+    for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
+        wait_full(r);
+        leave_slice(r, 0);
+    }
 }
 
 #if SHORT

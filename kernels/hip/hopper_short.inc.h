@@ -2,10 +2,18 @@
  * of a small inter_dim, whose groups share a tile by its tokens. Sums stay where the matrix unit adds to them: between two
  * slices they are brought into the units of the next one, sums * (scale / next scale). So they need no second registers, and an
  * instruction has all columns of the tile. The unit drops bits where it adds, which longer products would see. */
+#define MF_DIVIDE __fdividef
+#include "units.h"
+
 #if !BY_BLOCK
 #    error "MF_SWAP is for scales of 1x128"
 #endif
 
+#undef TOKENS /* hopper_tokens.inc.h's, of another stage */
+#undef QX
+#undef QW
+#undef N8
+#undef TRIMS
 #define TOKENS (MF_BM / GROUPS) /* of a group */
 #define QX     (TOKENS / 64)
 #define N8     (MF_BN / 8)
@@ -18,8 +26,8 @@ struct factors {
 };
 struct product {
     float of[QX][N8][4];
-    factors units;
-    float weight[QX][2]; /* routing weights */
+    factors units, largest; /* largest: of the units so far */
+    float weight[QX][2];    /* routing weights */
 };
 
 /* All tokens of the group are padding. */
@@ -54,21 +62,14 @@ MF_DEVICE void take_factors(const float *tokens, const float (&weights)[QW], fac
     for (int i = 0; i < QX * 2 * QW; i++)
         ret.of[i / 2 / QW][i / QW % 2][i % QW] = tokens[i / 2 / QW * 64 + i / QW % 2 * 8] * weights[i % QW];
 }
-/* What brings sums in units of `now` into units of `next`. A next unit that is nothing, or next to it, beside this one is taken for
- * 2^-60 of it: what is counted in it is no bit of the sum either way. */
-MF_DEVICE float into_units(float now, float &next)
-{
-    const float least = now * 0x1p-60f;
-    if (fabsf(next) < fabsf(least))
-        next = least;
-    return next == 0 ? 0.0f : __fdividef(now, next);
-}
+/* next may be raised: mf_units_ratio. */
 MF_DEVICE void into_units(factors &next, product &d)
 {
     MF_UNROLL
     for (int i = 0; i < QX * 2 * QW; i++) {
         const int q = i / 2 / QW, half = i / QW % 2, w = i % QW;
-        const float by = into_units(d.units.of[q][half][w], next.of[q][half][w]);
+        const float by =
+            mf_units_ratio(d.units.of[q][half][w], &d.largest.of[q][half][w], &next.of[q][half][w]);
         MF_UNROLL
         for (int j = w * 16; j < MF_MIN(w * 16 + 16, N8); j++) {
             d.of[q][j][half * 2] *= by;
@@ -85,16 +86,13 @@ MF_DEVICE void hold(product &d)
         mf_matrix_hold(d.of[i / 4 / N8][i / 4 % N8][i % 4]);
 }
 
+/* N: as other cores have it; a block of few tokens leaves the second group idle instead. */
 template <int N>
 MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p, i32 share, product &d)
 {
     const i32 first = first_token(share);
     if (is_idle(a, p, share)) {
-        MF_NO_UNROLL
-        for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
-            wait_full(r);
-            leave_slice(r, 0);
-        }
+        pass_slices(r);
         return;
     }
     weight_scales scales;
@@ -110,7 +108,7 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p,
         wait_full(r);
         take_factors((const float *)(tokens + MF_BM * SLICE) + first, scales.of[slice], units);
         if (slice == 0)
-            d.units = units;
+            d.units = d.largest = units;
         else
             into_units(units, d);
         hold(d);

@@ -10,7 +10,7 @@
 MF_DEVICE void find_tile(const mf_hip_tile_args &a, i32 i, i32 n_blocks, i32 &ret_block, i32 &ret_col)
 {
     const i32 runs = MF_CEIL(n_blocks, RUN), run = i / RUN, chunk = run / (runs * a.columns);
-    const i32 first = chunk * a.columns, width = MF_MIN(a.columns, TILES_N - first),
+    const i32 first = chunk * a.columns, width = MF_MAX(1, MF_MIN(a.columns, TILES_N - first)),
               within = run - runs * first;
     ret_block = within / width * RUN + i % RUN;
     ret_col = (first + within % width) * COLS;

@@ -1,5 +1,5 @@
 /* The product of hopper_core.inc.h with the tokens for its rows and the weights for its columns: for scales of 1x128 and many
- * tokens. A lane has two tokens of each sixteen, so what a slice's sums are scaled by is two or four numbers, where the other
+ * tokens (but for stage 2's of few slices: hopper_short.inc.h). A lane has two tokens of each sixteen, so what a slice's sums are scaled by is two or four numbers, where the other
  * product reads two for every eight tokens. Of a column it has gate and up side by side, eight columns apart in the tile. */
 #if !BY_BLOCK
 #    error "MF_SWAP is for scales of 1x128"
@@ -113,11 +113,7 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p,
     weight_scales now, next;
     sums part[PARTS];
     if (is_idle(a, p, share)) {
-        MF_NO_UNROLL
-        for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
-            wait_full(r);
-            leave_slice(r, 0);
-        }
+        pass_slices(r);
         return;
     }
     MF_UNROLL

@@ -10,7 +10,7 @@
 #include "hopper_ring.h"
 #include "hopper_core.inc.h"
 
-__device__ u32 mf_taken[2]; /* tiles beyond the blocks' first; blocks that take no more */
+__device__ u32 mf_taken[2]; /* runs of tiles beyond the blocks' first; blocks that take no more */
 
 /* Whoever reads a stage's rows is another launch. */
 struct always {
