@@ -38,7 +38,7 @@ static const struct option options[] = {
     {"search",      "MODE",     "race, exhaustive (every step gets every gate and sample) or enumerate (nothing is measured)"},
     {"consumer",    "NAME",     "moefarm, or aiter: what is tuned of a row is the key that AITER's production computes of it"},
     {"promote",     "MODE",     "always: the new row of a shape stands; improved: the known one does, unless the new one wins against it; improved with --baseline, always otherwise"},
-    {"min_effect",  "PERCENT",  "least that a new row has to win by, with --promote improved; 3 otherwise"},
+    {"min_effect",  "PERCENT",  "least that a new row has to win by, with --promote improved, as 3%; 3% otherwise"},
     {"layout",      "MODE",     "common: one weight layout for a layer model; free: none held in common; \"w1=row w2=row\": that one"},
     {"seed",        "N",        "of the data; 1 otherwise"},
 };
@@ -122,19 +122,27 @@ static int read_counts(const char **routing, struct mf_buf *text)
     return 0;
 }
 
-/* The API has a share where people say percent. */
-static int read_percent(const char **value, char text[32])
+/* The API has a share where people say percent: "3%", or "3". A share would be taken for a hundredth of itself. */
+static int read_percent(const char **value, char share[32])
 {
+    char text[32] = "";
+    size_t len = *value ? strlen(*value) : 0;
+    bool sign = len > 0 && (*value)[len - 1] == '%';
     double percent;
 
     if (!*value)
         return 0;
-    if (mf_parse_double(*value, &percent) < 0 || !(percent >= 0 && percent < 100))
+    if (mf_copy(text, sizeof(text), *value) == 0 && sign)
+        text[len - 1] = '\0';
+    if (mf_parse_double(text, &percent) < 0 || !(percent >= 0 && percent < 100))
         return mf_cli_fail(MF_EXIT_USAGE,
-                           "--min-effect: a number of percent from 0 to below 100 is expected, not %s",
-                           *value);
-    mf_say(text, 32, "%.9g", percent / 100);
-    *value = text;
+                           "--min-effect: percent from 0%% to below 100%% are expected, not '%s'", *value);
+    if (!sign && percent > 0 && percent < 1)
+        return mf_cli_fail(MF_EXIT_USAGE,
+                           "--min-effect: '%s' has no unit: write %.9g%%, or %s%% if that is meant", *value,
+                           percent * 100, *value);
+    mf_say(share, 32, "%.9g", percent / 100);
+    *value = share;
     return 0;
 }
 

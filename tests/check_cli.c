@@ -239,12 +239,45 @@ START_TEST(submit_baseline)
                 "2 goals, 1 of them undecided: their known rows can be compared with nothing, and stay\n");
     assert_says(r.err, "shapes.csv: baseline, line 2: it names no pipeline\n");
     fake_http_release(&f);
-    r = moefarm("http://127.0.0.1:1", "submit", in_folder("shapes.csv"), "--min-effect", "300", NULL);
-    assert_code(r, 2);
-    assert_says(r.err, "--min-effect: a number of percent from 0 to below 100");
     r = moefarm("http://127.0.0.1:1", "submit", in_folder("shapes.csv"), "--baseline", "/nonexistent.csv",
                 NULL);
     assert_code(r, 2);
+}
+END_TEST
+
+static const struct {
+    const char *text, *share, *says; /* share: NULL where it is refused */
+} min_effects[] = {
+    {"3%", "0.03", ""},
+    {"3", "0.03", ""},
+    {"0.5%", "0.005", ""},
+    {"0", "0", ""},
+    {"0.03", NULL, "--min-effect: '0.03' has no unit: write 3%, or 0.03% if that is meant"},
+    {"300", NULL, "--min-effect: percent from 0% to below 100% are expected, not '300'"},
+    {"100%", NULL, "not '100%'"},
+    {"%", NULL, "not '%'"},
+    {"3%%", NULL, "not '3%%'"},
+};
+
+START_TEST(submit_min_effect)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "POST /api/v1/batches*", .status = 201, .body = RECEIPT}};
+    char sent[64];
+    struct fake_http f;
+    struct ran r;
+
+    write_file(in_folder("shapes.csv"), "token,model_dim\n1,2\n");
+    fake_http_start(&f, answers, 1);
+    r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--min-effect", min_effects[_i].text, NULL);
+    fake_http_stop(&f);
+    assert_code(r, min_effects[_i].share ? 0 : 2);
+    assert_says(r.err, min_effects[_i].says);
+    if (min_effects[_i].share) {
+        (void)snprintf(sent, sizeof(sent), "&min_effect=%s HTTP", min_effects[_i].share);
+        assert_says(f.log.data, sent);
+    }
+    fake_http_release(&f);
 }
 END_TEST
 
@@ -657,6 +690,7 @@ int main(void)
     tcase_add_test(tc, submit_csv);
     tcase_add_test(tc, submit_json);
     tcase_add_test(tc, submit_baseline);
+    tcase_add_loop_test(tc, submit_min_effect, 0, (int)MF_ARRAY_LEN(min_effects));
     tcase_add_test(tc, submit_again);
     tcase_add_test(tc, watch);
     tcase_add_test(tc, watch_interrupted);
