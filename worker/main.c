@@ -29,6 +29,7 @@
 #include "worker/list_devices.h"
 #include "worker/runner.h"
 #include "worker/sandbox.h"
+#include "worker/worker_name.h"
 
 #define SIM_WORKERS_MAX  256
 #define ARGUMENTS_MAX    (2 * MF_RUNNER_FOREIGN_MAX + 2 * MF_RUNNER_FAMILY_SO_MAX + 20)
@@ -51,7 +52,8 @@ struct seat {
     struct mf_agent *agent;
     struct mf_link_keys keys;
     char scratch[PATH_MAX]; /* of its runners */
-    char name[128], device[PATH_MAX], identity[MF_DEVICE_TEXT_MAX], keep[32], memory[32], parent[32];
+    char name[MF_WORKER_NAME_LEN + 1], device[PATH_MAX], identity[MF_DEVICE_TEXT_MAX], keep[32], memory[32],
+        parent[32];
     const char *argv[ARGUMENTS_MAX];
 };
 
@@ -203,7 +205,7 @@ static int make_seat(const struct settings *s, struct seat *seat, int i)
         return -EINVAL;
     char *end;
     long first = strtol(ordinal + 1, &end, 10);
-    mf_say(seat->name, sizeof(seat->name), "%.100s-%d", s->name, i);
+    mf_say(seat->name, sizeof(seat->name), "%s-%d", s->name, i);
     mf_say(seat->device, sizeof(seat->device), "sim:%.*s:%ld%s", (int)(ordinal - class), class, first + i,
            end);
     return 0;
@@ -407,16 +409,17 @@ static bool parse_level(const char *text, enum mf_log_level *ret)
     return false;
 }
 
-/* Host and device, of characters that a file name may have. */
-static void default_name(const char *device, char *name, size_t cap)
+/* Most letters of a name: "NAME-255" has to fit where there are several. */
+static size_t name_most(const struct settings *s)
 {
-    char host[64] = "worker";
+    return MF_WORKER_NAME_LEN - (s->sim_workers > 1 ? strlen("-255") : 0);
+}
+
+static void default_name(const struct settings *s, char name[MF_WORKER_NAME_LEN + 1])
+{
+    char host[HOST_NAME_MAX + 1] = "worker";
     (void)gethostname(host, sizeof(host) - 1);
-    mf_say(name, cap, "%s-%.*s", host, (int)MF_MIN(strlen(device), 40), device);
-    for (char *p = name; *p; p++) {
-        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-", *p))
-            *p = '-';
-    }
+    mf_worker_name(host, s->device, name_most(s), name);
 }
 
 int main(int argc, char **argv)
@@ -458,15 +461,15 @@ int main(int argc, char **argv)
         s.compile.families = s.families;
         return mf_compile_only(&s.compile);
     }
-    char name[120];
+    char name[MF_WORKER_NAME_LEN + 1];
     if (!s.name[0]) {
-        default_name(s.device, name, sizeof(name));
+        default_name(&s, name);
         s.name = name;
     }
-    if (!mf_is_name(s.name, 100)) {
+    if (!mf_is_name(s.name, name_most(&s))) {
         (void)fprintf(stderr,
-                      "moefarm-worker: --name has to be 1 to 100 letters, digits, _ . or -, not '%s'\n",
-                      s.name);
+                      "moefarm-worker: --name has to be 1 to %zu letters, digits, _ . or -%s, not '%s'\n",
+                      name_most(&s), s.sim_workers > 1 ? " with --sim-workers" : "", s.name);
         return 2;
     }
     return run_worker(&s);
