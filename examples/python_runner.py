@@ -9,8 +9,9 @@ import array, json, math, mmap, os, socket
 from operator import mul
 
 NAME, STEP, MOST = "python", "py_layer", 4_000_000
+# A shape without a form has twelve of them.
 COLUMNS = ("token model_dim inter_dim expert topk act_type dtype q_dtype_a q_dtype_w q_type "
-           "use_g1u1 doweight_stage1").split()
+           "use_g1u1 doweight_stage1 form").split()
 
 
 def floats(bf16):

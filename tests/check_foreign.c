@@ -8,6 +8,7 @@
 #include "common/json.h"
 #include "farm_harness.h"
 #include "mf_check.h"
+#include "table_columns.h"
 
 #define LARGE \
     "4,1024,512,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
@@ -77,17 +78,31 @@ START_TEST(wins_a_row)
 }
 END_TEST
 
+#define SMALL     "2,64,32,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define FORM_HEAD SHAPE_COLUMNS ",form\n"
+
+static const struct {
+    const char *csv, *says;
+} refused[] = {
+    {FARM_CSV_HEAD LARGE, "multiply-adds would take minutes"},
+    {FORM_HEAD SMALL ",b1\n", "without 'b1'"},
+    {FORM_HEAD SMALL ",limit:5+b2\n", "without 'limit:5+b2'"},
+    {FORM_HEAD SMALL ",ep:0/64\n", "without 'ep:0/64'"},
+};
+
 START_TEST(refuses_in_a_sentence)
 {
-    int batch = tune(PYTHON, "move,python", FARM_CSV_HEAD LARGE, "");
+    int batch = tune(PYTHON, "move,python", refused[_i].csv, "");
     _cleanup_(cJSON_Deletep) cJSON *why = first_goal_list(batch, "rejections");
+    _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=python");
     const cJSON *item;
     bool found = false;
     cJSON_ArrayForEach (item, mf_json_array(why, "items")) {
         if (strcmp(farm_text(item, "family"), "python") == 0)
-            found |= strstr(farm_text(item, "reason"), "multiply-adds would take minutes") != NULL;
+            found |= strstr(farm_text(item, "reason"), refused[_i].says) != NULL;
     }
     ck_assert(found);
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(steps, "items")), 0);
 }
 END_TEST
 
@@ -225,7 +240,7 @@ int main(void)
     TCase *tc = tcase_create("foreign");
     tcase_add_checked_fixture(tc, NULL, stop_farm);
     tcase_add_test(tc, wins_a_row);
-    tcase_add_test(tc, refuses_in_a_sentence);
+    tcase_add_loop_test(tc, refuses_in_a_sentence, 0, (int)MF_ARRAY_LEN(refused));
     tcase_add_loop_test(tc, misbehaves, 0, (int)MF_ARRAY_LEN(odd));
     tcase_add_loop_test(tc, options, 0, (int)MF_ARRAY_LEN(flaws));
     tcase_set_timeout(tc, 120);
