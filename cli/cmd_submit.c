@@ -52,18 +52,20 @@ static bool is_json(const struct mf_buf *body)
     return body->data[at] == '{';
 }
 
-/* A flag takes the place of the member that the file has. Numbers go as numbers. */
+/* A flag takes the place of the member that the file has. Numbers go as numbers, but a name is a text whatever it looks like. */
 static int set_member(cJSON *submission, const char *name, const char *text)
 {
+    bool is_name = strcmp(name, "name") == 0;
     cJSON *object = submission, *value;
     double number;
 
-    if (strcmp(name, "name") != 0) {
+    if (!is_name) {
         object = mf_json_object(submission, "options");
         if (!object)
             object = cJSON_AddObjectToObject(submission, "options");
     }
-    value = mf_parse_double(text, &number) == 0 ? cJSON_CreateNumber(number) : cJSON_CreateString(text);
+    value = !is_name && mf_parse_double(text, &number) == 0 ? cJSON_CreateNumber(number)
+                                                            : cJSON_CreateString(text);
     if (!object || !value)
         return -ENOMEM;
     cJSON_DeleteItemFromObjectCaseSensitive(object, name);

@@ -135,7 +135,8 @@ static const struct submission submissions[] = {
     {"", "application/json", "{\"baseline\":7,\"shapes\":[]}", 400, "\"at\":\"baseline\",\"code\":\"unknown\"", NULL},
     {"", "application/json", "[1]", 400, "not a JSON object", NULL},
     {"", "application/json", "{\"shapes\":", 400, "\"code\":\"json\"", NULL},
-    {"?topk=4", "application/json", "{\"shapes\":[]}", 400, "a member of options", NULL},
+    {"?topk=4", "application/json", "{\"shapes\":[]}", 400, "the others of its `options`", NULL},
+    {"?name=x", "application/json", "{\"shapes\":[]}", 400, "name is a member of the body", NULL},
 };
 /* clang-format on */
 
