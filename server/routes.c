@@ -42,7 +42,8 @@ static const struct mf_parameter submit_parameters[] = {
     {"fuse_saves", MF_PARAM_NUMBER,
      "least bytes of traffic a call that a step of several ops has to save beside a kernel for each (default "
      "0)"},
-    {"layout", MF_PARAM_TEXT, "common (default: one weight layout per layer model) or free"},
+    {"layout", MF_PARAM_TEXT,
+     "common (default: one weight layout per layer model), free, or \"w1=LAYOUT w2=LAYOUT\": that one"},
     {"promote", MF_PARAM_TEXT,
      "always (default): the new row of a key stands; improved (default with a baseline): the known one does, "
      "unless the new one wins against it"},

@@ -638,10 +638,11 @@ int mf_api_submit_read(void *reader, struct mf_request *r)
     w->errors = cJSON_CreateArray();
     w->submission = (struct mf_submission){.options = MF_BATCH_OPTIONS_INIT};
     if (json && r->n_query > 0)
-        return mf_refuse_at(&r->response, 400, r->query[0].name, "place",
-                            "%s: a JSON submission has no parameters; name is a member of the body, the others of "
-                            "its `options`",
-                            r->query[0].name);
+        return mf_refuse_at(
+            &r->response, 400, r->query[0].name, "place",
+            "%s: a JSON submission has no parameters; name is a member of the body, the others of "
+            "its `options`",
+            r->query[0].name);
     int e = read_query(w, r);
     if (e == 0)
         e = json ? read_json(w, r) : read_csv(w, r->body.data, r->body.len, &r->response);

@@ -291,7 +291,8 @@ START_TEST(submit_json)
     write_file(in_folder("shapes.json"),
                " {\"name\":\"n\",\"csv\":\"a\",\"options\":{\"topk\":8,\"seed\":3}}");
     fake_http_start(&f, answers, 1);
-    r = moefarm(f.url, "submit", "--topk", "4", "--layout", "free", "--name", "47", in_folder("shapes.json"), NULL);
+    r = moefarm(f.url, "submit", "--topk", "4", "--layout", "free", "--name", "47", in_folder("shapes.json"),
+                NULL);
     fake_http_stop(&f);
     assert_code(r, 1); /* a row was refused */
     assert_says(r.err, "shapes.json:3: topk: topk has to be from 1 to 127");

@@ -3,10 +3,12 @@
 #include "mf_check.h"
 #include "server/metrics.h"
 #include "server/routes.h"
+#include "server/submission.h"
 
 #include "common/json.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -156,6 +158,10 @@ static void check_schema(const cJSON *root, const cJSON *schema, const cJSON *va
                 fits |= is[i] && strcmp(option->valuestring, types[i]) == 0;
     }
     ck_assert_msg(fits, "%s: not of its type", where);
+    bool listed = !cJSON_HasObjectItem(schema, "enum");
+    cJSON_ArrayForEach (option, mf_json_array(schema, "enum"))
+        listed |= cJSON_Compare(option, value, true);
+    ck_assert_msg(listed, "%s: none of those listed", where);
 
     char at[256];
     const cJSON *properties = mf_json_object(schema, "properties"), *item;
@@ -254,6 +260,68 @@ START_TEST(test_document)
 }
 END_TEST
 
+/* What a submission takes is in three places: the handler, the route's parameters, and the body's schema. */
+START_TEST(test_options)
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
+    cJSON *doc = document(http_harness_port(h));
+    const cJSON *body =
+        mf_json_object(mf_json_object(mf_json_object(doc, "components"), "schemas"), "Submission");
+    const cJSON *members = mf_json_object(body, "properties");
+    const cJSON *listed = mf_json_object(mf_json_object(members, "options"), "properties");
+    struct mf_path_parts parts;
+    char allow[64];
+    const struct mf_route *route = mf_route_find("POST", "/api/v1/batches", &parts, allow, sizeof(allow));
+    int n = 0;
+    for (const struct mf_parameter *p = route->parameters; p->name; p++) {
+        struct mf_batch_options o = MF_BATCH_OPTIONS_INIT;
+        const char *why;
+        if (strcmp(p->name, "name") == 0)
+            continue; /* beside the options */
+        n++;
+        ck_assert_msg(mf_submission_set(&o, p->name, "", &why) != -ENOENT, "%s: no option", p->name);
+        ck_assert_msg(cJSON_HasObjectItem(listed, p->name), "%s: not in the schema", p->name);
+    }
+    ck_assert_int_eq(cJSON_GetArraySize(listed), n);
+    cJSON_Delete(doc);
+    http_harness_stop(h);
+}
+END_TEST
+
+#define A_SHAPE                                                                                             \
+    "{\"token\":4,\"model_dim\":64,\"inter_dim\":32,\"expert\":4,\"topk\":2,\"act_type\":\"ActivationType." \
+    "Silu\","                                                                                               \
+    "\"dtype\":\"torch.bfloat16\",\"q_dtype_a\":\"torch.bfloat16\",\"q_dtype_w\":\"torch.bfloat16\",\"q_"   \
+    "type\":"                                                                                               \
+    "\"QuantType.No\",\"use_g1u1\":1,\"doweight_stage1\":0,\"form\":\"ep:0/64\"}"
+
+/* Bodies as docs/api.md has them, and answers that no fixture has. */
+/* clang-format off */
+static const struct {
+    const char *schema, *json;
+} bodies[] = {
+    {"Submission", "{\"name\":\"n\",\"baseline\":\"gfx,cu_num\",\"shapes\":[" A_SHAPE "]}"},
+    {"Submission", "{\"csv\":\"token\",\"options\":{\"layout\":\"w1=row w2=row\",\"promote\":\"improved\",\"min_effect\":0.05}}"},
+    {"Submission", "{\"csv\":\"token\",\"options\":{\"routing\":[31,0,7],\"no_fuse\":[\"gemm1+act\"],\"split_k\":false,\"shape_grouped\":1}}"},
+    {"MissReport", "{\"source\":\"h/1\",\"class\":\"a/1\",\"misses\":[{\"shape\":" A_SHAPE ",\"count\":3,\"layout\":\"w1=row w2=row\"}]}"},
+    {"Miss", "{\"id\":1,\"class\":\"a/1\",\"shape\":" A_SHAPE ",\"count\":3,\"sources\":1,\"state\":\"open\",\"goal\":null,\"first_ms\":1,\"last_ms\":2,\"layout\":\"\"}"},
+    {"MissBatches", "{\"batches\":[{\"batch\":1,\"class\":\"a/1\",\"layout\":\"w1=row w2=row\",\"shapes\":2}]}"},
+};
+/* clang-format on */
+
+START_TEST(test_bodies)
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
+    cJSON *doc = document(http_harness_port(h)), *body = cJSON_Parse(bodies[_i].json);
+    const cJSON *schemas = mf_json_object(mf_json_object(doc, "components"), "schemas");
+    ck_assert_ptr_nonnull(body);
+    check_schema(doc, mf_json_object(schemas, bodies[_i].schema), body, bodies[_i].schema);
+    cJSON_Delete(body);
+    cJSON_Delete(doc);
+    http_harness_stop(h);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("routes");
@@ -262,6 +330,8 @@ int main(void)
     tcase_add_loop_test(t, test_find, 0, sizeof(lookups) / sizeof(lookups[0]));
     tcase_add_test(t, test_table);
     tcase_add_test(t, test_document);
+    tcase_add_test(t, test_options);
+    tcase_add_loop_test(t, test_bodies, 0, sizeof(bodies) / sizeof(bodies[0]));
     suite_add_tcase(suite, t);
     return mf_check_main(suite);
 }
