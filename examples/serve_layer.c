@@ -39,6 +39,9 @@ int main(int argc, char **argv)
     pthread_t thread;
     int got = SIGHUP;
 
+    /* Before all else: one that comes while the table is read waits, and no thread is killed by it. */
+    (void)sigemptyset(&signals), (void)sigaddset(&signals, SIGHUP), (void)sigaddset(&signals, SIGTERM);
+    (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
     model.dtype = model.q_dtype_a = model.q_dtype_w = "torch.bfloat16";
     model.use_g1u1 = 1;
     model.workspace_bytes = 256 << 20; /* room for rows of tables to come */
@@ -60,8 +63,6 @@ int main(int argc, char **argv)
     for (int64_t i = 0; i < model.max_tokens * model.topk; i++)
         ids[i] = (int32_t)(i % model.experts);
     call.ids = ids;
-    (void)sigemptyset(&signals), (void)sigaddset(&signals, SIGHUP), (void)sigaddset(&signals, SIGTERM);
-    (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
     (void)pthread_create(&thread, NULL, serve, NULL);
     for (; got == SIGHUP; (void)sigwait(&signals, &got)) {
         if (fmoe_reload(f, (const char *const *)&argv[1], 1, &error) < 0)

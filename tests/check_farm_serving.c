@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "common/cleanup.h"
 #include "common/clock.h"
@@ -228,6 +229,36 @@ START_TEST(the_example_goes_over_to_a_promoted_table)
 }
 END_TEST
 
+/* A signal that comes while it reads its table is not its end, nor is it lost. A pipe for a table: who has opened it for
+ * writing knows that the example reads. */
+START_TEST(the_example_is_told_while_it_starts)
+{
+    char table[128], header[128];
+    int status, fd;
+
+    farm_make(&farm);
+    (void)snprintf(table, sizeof(table), "%s/table", farm.folder);
+    (void)snprintf(header, sizeof(header), "%s/header", farm.folder);
+    ck_assert_int_eq(mkfifo(table, 0600), 0);
+    start_example(table);
+    fd = open(table, O_WRONLY | O_CLOEXEC);
+    ck_assert_int_eq(write(fd, TUNED_COLUMNS "\n", strlen(TUNED_COLUMNS "\n")),
+                     (ssize_t)strlen(TUNED_COLUMNS "\n"));
+    ck_assert_int_eq(kill(example.pid, SIGHUP), 0);
+
+    FILE *f = fopen(header, "we"); /* what it reads from then on */
+    ck_assert_ptr_nonnull(f);
+    (void)fputs(TUNED_COLUMNS "\n", f);
+    (void)fclose(f);
+    ck_assert_int_eq(rename(header, table), 0);
+    (void)close(fd);
+    free(told(2));
+    ck_assert_int_eq(kill(example.pid, SIGTERM), 0);
+    ck_assert_int_eq(waitpid(example.pid, &status, 0), example.pid);
+    ck_assert_int_eq(status, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("farm_serving");
@@ -236,6 +267,7 @@ int main(void)
     tcase_add_checked_fixture(tc, NULL, stop);
     tcase_add_test(tc, a_miss_comes_back_as_a_row);
     tcase_add_test(tc, the_example_goes_over_to_a_promoted_table);
+    tcase_add_test(tc, the_example_is_told_while_it_starts);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }
