@@ -54,7 +54,9 @@ int mf_api_connect(const struct mf_cli *cli, struct mf_http **ret)
         return mf_cli_fail(MF_EXIT_USAGE, "--url: %s would have the token in the clear; give https://",
                            url_of(cli));
     if (r == -EINVAL)
-        return mf_cli_fail(MF_EXIT_USAGE, "--url: '%s' is no URL; give http://host:port", cli->url);
+        return mf_cli_fail(MF_EXIT_USAGE,
+                           "--url: '%s' is no URL; give https://host:port, or http:// for this machine",
+                           cli->url);
     if (r < 0)
         return mf_cli_fail(MF_EXIT_UNREACHED, "out of memory");
     return 0;

@@ -36,7 +36,9 @@ static const struct {
     {{"release", "stage", "stable", "1;2"}, 2, "'1;2' is no release; give its number or its name"},
     {{"pull", "stable"}, 2, "give -o FILE"},
     {{"pull", "../x", "-o", "t"}, 2, "'../x' is no name of a channel"},
-    {{"batches", "--url", "gopher://x"}, 2, "'gopher://x' is no URL; give http://host:port"},
+    {{"batches", "--url", "gopher://x"},
+     2,
+     "'gopher://x' is no URL; give https://host:port, or http:// for this machine"},
     {{"batches"}, 3, "is moefarmd running there?"},
     {{"run-config", "/nonexistent.csv", "--device", "tpu:0"}, 2, "--device:"},
 };
