@@ -1,6 +1,7 @@
 #include "common/shape_json.h"
 
 #include "common/cleanup.h"
+#include "common/table_reader.h"
 #include "common/text.h"
 
 #include <errno.h>
@@ -22,6 +23,8 @@ int mf_json_value_text(const cJSON *value, char *buf, size_t cap)
     return 0;
 }
 
+#define WHY_MAX 512
+
 /* What a reading has come to. */
 struct reading {
     mf_shape_problem tell;
@@ -36,29 +39,69 @@ static int problem(struct reading *r, const char *member, const char *code, cons
     return r->tell(r->context, member, code, why);
 }
 
+/* In a table's words: "topk is 'abc'; write an integer from 1 to 127". */
+static int bad_value(struct reading *r, const char *column, const char *code, const char *text,
+                     const char *expected)
+{
+    char excerpt[MF_EXCERPT_MAX], why[WHY_MAX];
+    if (*text)
+        mf_say(why, sizeof(why), "%s is '%s'; write %s", column, mf_table_excerpt(text, excerpt), expected);
+    else
+        mf_say(why, sizeof(why), "%s is empty; write %s", column, expected);
+    return problem(r, column, code, why);
+}
+
+static int unknown(struct reading *r, const char *member)
+{
+    char why[WHY_MAX] = "there is no such column; a shape has ";
+    for (size_t i = 0; i < MF_SHAPE_N_COLUMNS; i++)
+        mf_say(why + strlen(why), sizeof(why) - strlen(why), "%s, ", mf_shape_columns[i]);
+    mf_say(why + strlen(why), sizeof(why) - strlen(why), "and may have %s", MF_SHAPE_FORM);
+    return problem(r, member, "unknown", why);
+}
+
 static int read_member(struct reading *r, const cJSON *member, struct mf_shape *shape)
 {
-    char text[128];
-    const char *why = "a number, a text or a boolean is expected";
-    int e = mf_json_value_text(member, text, sizeof(text));
-    if (e == 0)
-        e = mf_shape_set(shape, member->string, text, &why);
+    char number[64], why[WHY_MAX];
+    const char *expected = "", *text = cJSON_IsString(member) ? member->valuestring : number;
+    bool is_value = cJSON_IsString(member) || mf_json_value_text(member, number, sizeof(number)) == 0;
+    int e = mf_shape_set(shape, member->string, is_value ? text : "", &expected);
     for (unsigned i = 0; i < MF_SHAPE_N_COLUMNS; i++)
         if (strcmp(mf_shape_columns[i], member->string) == 0)
             r->seen |= 1u << i;
     if (e == -ENOENT)
-        return problem(r, member->string, "unknown", "there is no such column in a shape");
-    return e < 0 ? problem(r, member->string, "value", why) : 0;
+        return unknown(r, member->string);
+    if (!is_value) {
+        mf_say(why, sizeof(why), "%s: a number, a text or a boolean is expected", member->string);
+        return problem(r, member->string, "type", why);
+    }
+    return e < 0 ? bad_value(r, member->string, "value", text, expected) : 0;
 }
 
 static int check_missing(struct reading *r)
 {
     for (unsigned i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
-        int e = r->seen & 1u << i ? 0 : problem(r, mf_shape_columns[i], "missing", "a value is expected");
+        const char *column = mf_shape_columns[i], *expected = "";
+        char why[WHY_MAX];
+        struct mf_shape none;
+        if (r->seen & 1u << i)
+            continue;
+        (void)mf_shape_set(&none, column, "", &expected); /* no column takes an empty text */
+        mf_say(why, sizeof(why), "%s is missing; write %s", column, expected);
+        int e = problem(r, column, "missing", why);
         if (e < 0)
             return e;
     }
     return 0;
+}
+
+/* Values that are each well, of a shape that is none. */
+static int out_of_range(struct reading *r, const struct mf_shape *shape, const char *column,
+                        const char *expected)
+{
+    char text[MF_SHAPE_FORM_MAX];
+    (void)mf_shape_get(shape, column, text, sizeof(text));
+    return bad_value(r, column, "range", text, expected);
 }
 
 int mf_shape_from_json(const cJSON *item, struct mf_shape *ret, mf_shape_problem tell, void *context)
@@ -78,7 +121,7 @@ int mf_shape_from_json(const cJSON *item, struct mf_shape *ret, mf_shape_problem
     if (reading.n_problems > 0)
         return 0;
     if (mf_shape_check(ret, &column, &why) < 0)
-        return problem(&reading, column, "range", why);
+        return out_of_range(&reading, ret, column, why);
     return 1;
 }
 

@@ -162,8 +162,12 @@ int mf_request_object(struct mf_request *r, cJSON **ret)
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r->body.data, r->body.len, MF_REQUEST_BODY_MAX);
     if (!json && errno == ENOMEM)
         return mf_refuse_errno(&r->response, -ENOMEM, "read the body");
+    if (!json)
+        return mf_refuse_at(&r->response, 400, "body", "json",
+                            "the body is no JSON: a comma, a quote or a bracket is missing or too many, or a "
+                            "text is no UTF-8");
     if (!cJSON_IsObject(json))
-        return mf_refuse_at(&r->response, 400, "body", "json", "the body is not a JSON object");
+        return mf_refuse_at(&r->response, 400, "body", "json", "the body is JSON, but not an object");
     *ret = MF_TAKE(json);
     return 0;
 }

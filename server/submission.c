@@ -516,6 +516,33 @@ static int read_options(struct mf_submission_work *w, const cJSON *list, struct 
     return 0;
 }
 
+static const struct {
+    const char *name;
+    int type;
+    const char *expected;
+} members[] = {
+    {"name", cJSON_String, "a text"},           {"shapes", cJSON_Array, "an array"},
+    {"csv", cJSON_String, "a table as a text"}, {"baseline", cJSON_String, "a table as a text"},
+    {"options", cJSON_Object, "an object"},
+};
+
+static int check_member(const cJSON *member, struct mf_response *p)
+{
+    for (size_t i = 0; i < MF_ARRAY_LEN(members); i++) {
+        if (strcmp(member->string, members[i].name) != 0)
+            continue;
+        return (member->type & 0xff) == members[i].type
+                   ? 0
+                   : mf_refuse_at(p, 400, member->string, "type", "%s: %s is expected", member->string,
+                                  members[i].expected);
+    }
+    return mf_refuse_at(
+        p, 400, member->string, "unknown",
+        "%.60s: name (text), shapes (array), csv (text), baseline (text) and options (object) "
+        "are expected",
+        member->string);
+}
+
 static int read_json(struct mf_submission_work *w, struct mf_request *r)
 {
     struct mf_response *p = &r->response;
@@ -525,22 +552,18 @@ static int read_json(struct mf_submission_work *w, struct mf_request *r)
     if (e < 0)
         return e;
     cJSON_ArrayForEach (member, json) {
-        if (strcmp(member->string, "name") == 0 && cJSON_IsString(member))
+        if ((e = check_member(member, p)) < 0)
+            return e;
+        if (strcmp(member->string, "name") == 0)
             e = set_name(w, member->valuestring, p);
-        else if (strcmp(member->string, "options") == 0 && cJSON_IsObject(member))
+        else if (strcmp(member->string, "options") == 0)
             e = read_options(w, member, p);
-        else if (strcmp(member->string, "shapes") == 0 && cJSON_IsArray(member))
-            shapes = member;
-        else if (strcmp(member->string, "csv") == 0 && cJSON_IsString(member))
-            csv = member;
-        else if (strcmp(member->string, "baseline") == 0 && cJSON_IsString(member))
+        else if (strcmp(member->string, "baseline") == 0)
             e = mf_baseline_read(w, member->valuestring, p);
+        else if (strcmp(member->string, "shapes") == 0)
+            shapes = member;
         else
-            e = mf_refuse_at(
-                p, 400, member->string, "unknown",
-                "%.60s: name (text), shapes (array), csv (text), baseline (text) and options (object) "
-                "are expected",
-                member->string);
+            csv = member;
         if (e < 0)
             return e;
     }

@@ -14,6 +14,8 @@
     "\"act_type\":\"ActivationType.Silu\",\"dtype\":\"torch.bfloat16\",\"q_dtype_a\":\"torch.bfloat16\"," \
     "\"q_dtype_w\":\"torch.bfloat16\",\"q_type\":\"QuantType.No\""
 #define SIZES "\"model_dim\":2048,\"inter_dim\":96,\"expert\":128,\"topk\":8"
+#define X16   "xxxxxxxxxxxxxxxx"
+#define LONG  X16 X16 X16 X16 X16 X16 X16 X16 X16 /* longer than any value */
 #define FLAGS "\"use_g1u1\":1,\"doweight_stage1\":0"
 
 static const struct {
@@ -57,14 +59,27 @@ static const struct {
     const char *json, *told;
 } wrong[] = {
     {"[]", " type: an object with the twelve columns is expected\n"},
-    {"{" SIZES "," TEXTS "," FLAGS "}", "token missing: a value is expected\n"},
+    {"{" SIZES "," TEXTS "," FLAGS "}",
+     "token missing: token is missing; write an integer from 1 to 16777215\n"},
+    {"{\"token\":16," SIZES "," TEXTS ",\"use_g1u1\":1}",
+     "doweight_stage1 missing: doweight_stage1 is missing; write 1 or 0\n"},
     {"{\"token\":16," SIZES "," TEXTS "," FLAGS ",\"colour\":1}",
-     "colour unknown: there is no such column in a shape\n"},
+     "colour unknown: there is no such column; a shape has token, model_dim, inter_dim, expert, topk, "
+     "act_type, dtype, q_dtype_a, q_dtype_w, q_type, use_g1u1, doweight_stage1, and may have form\n"},
+    {"{\"token\":16," SIZES "," TEXTS "," FLAGS ",\"colour\":[1]}", "colour unknown: "},
     {"{\"token\":[1]," SIZES "," TEXTS "," FLAGS "}",
-     "token value: a number, a text or a boolean is expected\n"},
-    {"{\"token\":1.5," SIZES "," TEXTS "," FLAGS "}", "token value: "},
+     "token type: token: a number, a text or a boolean is expected\n"},
+    {"{\"token\":16," SIZES "," TEXTS "," FLAGS ",\"form\":null}",
+     "form type: form: a number, a text or a boolean is expected\n"},
+    {"{\"token\":1.5," SIZES "," TEXTS "," FLAGS "}",
+     "token value: token is '1.5'; write an integer from 1 to 16777215\n"},
+    {"{\"token\":\"\"," SIZES "," TEXTS "," FLAGS "}",
+     "token value: token is empty; write an integer from 1 to 16777215\n"},
+    {"{\"token\":\"" LONG "\"," SIZES "," TEXTS "," FLAGS "}", "token value: token is 'xxxxxxxxxxxxxxxx"},
     {"{\"token\":16,\"model_dim\":2048,\"inter_dim\":96,\"expert\":4,\"topk\":8," TEXTS "," FLAGS "}",
-     "topk range: "},
+     "topk range: topk is '8'; write at most expert"},
+    {"{\"token\":16," SIZES "," TEXTS "," FLAGS ",\"form\":\"ep:0/64\"}",
+     "form range: form is 'ep:0/64'; write "},
 };
 
 START_TEST(faults_are_told)
