@@ -264,7 +264,7 @@ static void kill_worker_that_is_full(int batch)
     for (;;) {
         ck_assert_int_eq(kill(farm.workers[0], SIGSTOP), 0);
         ck_assert_int_eq(waitpid(farm.workers[0], NULL, WUNTRACED), farm.workers[0]);
-        if (in_hand() == MF_AGENT_JOBS_MAX)
+        if (in_hand() == MF_AGENT_JOBS_WANTED)
             break;
         ck_assert_int_eq(kill(farm.workers[0], SIGCONT), 0);
         ck_assert(farm_wait_more(&farm, batch, 1));
