@@ -29,14 +29,11 @@ struct compare {
 /* "3%" or "0.03". */
 static int read_min_effect(struct compare *c)
 {
-    char text[32];
-    size_t len = strlen(c->min_effect);
-    bool percent = len > 0 && c->min_effect[len - 1] == '%';
+    bool percent;
     double value;
 
-    if (mf_copy(text, sizeof(text), c->min_effect) == 0 && percent)
-        text[len - 1] = '\0';
-    if (mf_parse_double(text, &value) < 0 || value < 0 || (percent ? value / 100 : value) >= 1)
+    if (mf_parse_percent(c->min_effect, &value, &percent) < 0 || value < 0 ||
+        (percent ? value / 100 : value) >= 1)
         return mf_cli_fail(MF_EXIT_USAGE, "--min-effect: '%s' is no share below 1: write 3%% or 0.03",
                            c->min_effect);
     c->plan.rule.least_effect = percent ? value / 100 : value;

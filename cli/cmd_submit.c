@@ -127,16 +127,12 @@ static int read_counts(const char **routing, struct mf_buf *text)
 /* The API has a share where people say percent: "3%", or "3". A share would be taken for a hundredth of itself. */
 static int read_percent(const char **value, char share[32])
 {
-    char text[32] = "";
-    size_t len = *value ? strlen(*value) : 0;
-    bool sign = len > 0 && (*value)[len - 1] == '%';
+    bool sign;
     double percent;
 
     if (!*value)
         return 0;
-    if (mf_copy(text, sizeof(text), *value) == 0 && sign)
-        text[len - 1] = '\0';
-    if (mf_parse_double(text, &percent) < 0 || !(percent >= 0 && percent < 100))
+    if (mf_parse_percent(*value, &percent, &sign) < 0 || !(percent >= 0 && percent < 100))
         return mf_cli_fail(MF_EXIT_USAGE,
                            "--min-effect: percent from 0%% to below 100%% are expected, not '%s'", *value);
     if (!sign && percent > 0 && percent < 1)

@@ -23,8 +23,6 @@ int mf_json_value_text(const cJSON *value, char *buf, size_t cap)
     return 0;
 }
 
-#define WHY_MAX 512
-
 /* What a reading has come to. */
 struct reading {
     mf_shape_problem tell;
@@ -39,21 +37,16 @@ static int problem(struct reading *r, const char *member, const char *code, cons
     return r->tell(r->context, member, code, why);
 }
 
-/* In a table's words: "topk is 'abc'; write an integer from 1 to 127". */
 static int bad_value(struct reading *r, const char *column, const char *code, const char *text,
                      const char *expected)
 {
-    char excerpt[MF_EXCERPT_MAX], why[WHY_MAX];
-    if (*text)
-        mf_say(why, sizeof(why), "%s is '%s'; write %s", column, mf_table_excerpt(text, excerpt), expected);
-    else
-        mf_say(why, sizeof(why), "%s is empty; write %s", column, expected);
-    return problem(r, column, code, why);
+    char why[MF_EXPECTED_MAX];
+    return problem(r, column, code, mf_table_expected(column, text, expected, why));
 }
 
 static int unknown(struct reading *r, const char *member)
 {
-    char why[WHY_MAX] = "there is no such column; a shape has ";
+    char why[MF_EXPECTED_MAX] = "there is no such column; a shape has ";
     for (size_t i = 0; i < MF_SHAPE_N_COLUMNS; i++)
         mf_say(why + strlen(why), sizeof(why) - strlen(why), "%s, ", mf_shape_columns[i]);
     mf_say(why + strlen(why), sizeof(why) - strlen(why), "and may have %s", MF_SHAPE_FORM);
@@ -62,7 +55,7 @@ static int unknown(struct reading *r, const char *member)
 
 static int read_member(struct reading *r, const cJSON *member, struct mf_shape *shape)
 {
-    char number[64], why[WHY_MAX];
+    char number[64], why[MF_EXPECTED_MAX];
     const char *expected = "", *text = cJSON_IsString(member) ? member->valuestring : number;
     bool is_value = cJSON_IsString(member) || mf_json_value_text(member, number, sizeof(number)) == 0;
     int e = mf_shape_set(shape, member->string, is_value ? text : "", &expected);
@@ -82,7 +75,7 @@ static int check_missing(struct reading *r)
 {
     for (unsigned i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
         const char *column = mf_shape_columns[i], *expected = "";
-        char why[WHY_MAX];
+        char why[MF_EXPECTED_MAX];
         struct mf_shape none;
         if (r->seen & 1u << i)
             continue;

@@ -33,6 +33,18 @@ const char *mf_table_excerpt(const char *cell, char buf[MF_EXCERPT_MAX])
     return buf;
 }
 
+const char *mf_table_expected(const char *column, const char *cell, const char *expected,
+                              char buf[MF_EXPECTED_MAX])
+{
+    char excerpt[MF_EXCERPT_MAX];
+    if (*cell)
+        mf_say(buf, MF_EXPECTED_MAX, "%s is '%s'; write %s", column, mf_table_excerpt(cell, excerpt),
+               expected);
+    else
+        mf_say(buf, MF_EXPECTED_MAX, "%s is empty; write %s", column, expected);
+    return buf;
+}
+
 static int find(const struct mf_table_reader *rd, const char *name)
 {
     return mf_csv_column(rd->t->header, rd->t->n_header, name);

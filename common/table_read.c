@@ -16,7 +16,7 @@
 static void bad_cell(struct mf_table_reader *rd, enum mf_problem_code code, const char *column,
                      const char *cell, const char *expected)
 {
-    char buf[MF_EXCERPT_MAX];
+    char buf[MF_EXCERPT_MAX], why[MF_EXPECTED_MAX];
     if (rd->shortened && rd->row_errors > 0)
         return;
     if (rd->shortened)
@@ -25,11 +25,9 @@ static void bad_cell(struct mf_table_reader *rd, enum mf_problem_code code, cons
             "the row has %zu cells and the header %zu, and %s is '%s' where %s belongs: add the cell that is "
             "missing before it",
             rd->csv.n_cells, rd->t->n_header, column, mf_table_excerpt(cell, buf), expected);
-    else if (*cell)
-        mf_table_report(rd, MF_ERROR, code, column, "%s is '%s'; write %s", column,
-                        mf_table_excerpt(cell, buf), expected);
     else
-        mf_table_report(rd, MF_ERROR, MF_PROBLEM_MISSING, column, "%s is empty; write %s", column, expected);
+        mf_table_report(rd, MF_ERROR, *cell ? code : MF_PROBLEM_MISSING, column, "%s",
+                        mf_table_expected(column, cell, expected, why));
 }
 
 /* The cell of a column; "" when the header lacks it or the row ends before it. */

@@ -28,3 +28,8 @@ void mf_table_report(struct mf_table_reader *rd, enum mf_severity severity, enum
 #define MF_EXCERPT_MAX 48
 /* A cell as it can stand in a sentence, in ASCII and cut. Returns buf. */
 const char *mf_table_excerpt(const char *cell, char buf[MF_EXCERPT_MAX]);
+
+#define MF_EXPECTED_MAX 512
+/* What is wrong with a value that is not what its column wants: "topk is 'abc'; write an integer from 1 to 127". Returns buf. */
+const char *mf_table_expected(const char *column, const char *cell, const char *expected,
+                              char buf[MF_EXPECTED_MAX]);

@@ -67,6 +67,16 @@ static bool is_decimal(const char *p)
     return *p == '\0';
 }
 
+int mf_parse_percent(const char *text, double *ret, bool *ret_sign)
+{
+    char number[32] = "";
+    size_t len = strlen(text);
+    *ret_sign = len > 0 && text[len - 1] == '%';
+    if (mf_copy(number, sizeof(number), text) == 0 && *ret_sign)
+        number[len - 1] = '\0';
+    return mf_parse_double(number, ret);
+}
+
 int mf_parse_double(const char *text, double *ret)
 {
     if (!text || !is_decimal(text))

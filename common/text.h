@@ -9,6 +9,8 @@
 int mf_parse_i64(const char *text, int64_t min, int64_t max, int64_t *ret);
 /* Whole text, finite decimal number. -EINVAL, -ERANGE. */
 int mf_parse_double(const char *text, double *ret);
+/* The same, with or without a % behind it; what that makes of it is the caller's. */
+int mf_parse_percent(const char *text, double *ret, bool *ret_sign);
 /* "1 true True yes on" and "0 false False no off". -EINVAL. */
 int mf_parse_bool(const char *text, bool *ret);
 /* Copies with truncation refused: -ENAMETOOLONG leaves dst empty. */

@@ -14,6 +14,7 @@
 #define MF_WIRE_VERSION     1
 #define MF_WIRE_HEADER_SIZE 16
 #define MF_WIRE_BODY_MAX    (8u << 20)
+#define MF_WORKER_NAME_MAX  64 /* of a worker's name or instance, with its end */
 
 /* clang-format off */
 #define MF_MESSAGE_MAP(X, P)                                                                          \

@@ -22,16 +22,17 @@
 
 #define SLICE      128
 #define STAGES_MIN 2
-#define KEPT_SLICES \
-    4 /* of stage 2's weights, at most, that stay in LDS: hopper_core.inc.h's SHORT; three fit on sm_90 */
-#define KEPT_BLOCKS 4    /* for so many blocks of tokens in a row */
-#define ZEROS       4096 /* bytes of y that are zeroed at once */
-#define ZERO_FROM   1024 /* tokens; the zeroing of fewer is no time worth saving */
+#define ZEROS      4096 /* bytes of y that are zeroed at once */
+#define ZERO_FROM  1024 /* tokens; the zeroing of fewer is no time worth saving */
+/* Slices of stage 2's weights that stay in LDS (hopper_core.inc.h's SHORT; sm_90 holds three of them), and for how many blocks of tokens
+ * in a row. */
+#define KEPT_SLICES 4
+#define KEPT_BLOCKS 4
 
 enum core {
     MMA,    /* tile.hip, a wave's own matrix instruction */
     GROUPS, /* tile.hip with Hopper's, of four waves */
-    HOPPER, /* tile_hopper.hip, two groups of four waves that share a tile; from here to SWAPPED_KEPT all are Hopper's */
+    HOPPER, /* tile_hopper.hip, two groups of four waves that share a tile; so are all up to SWAPPED_KEPT */
     HOPPER_TURNS, /* the same, each with tiles of its own */
     SWAPPED,      /* tile_hopper.hip with tokens for rows: scales of 1x128 only */
     SWAPPED_TURNS,

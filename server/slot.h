@@ -13,12 +13,12 @@
 
 #include "common/buf.h"
 #include "common/device_class.h"
+#include "common/wire.h"
 #include "server/hub.h"
 #include "server/map.h"
 
-#define MF_WORKER_NAME_MAX 64
-#define MF_CREDIT_MAX      8
-#define MF_N_PHASES        5
+#define MF_CREDIT_MAX 8
+#define MF_N_PHASES   5
 
 /* What a device said of itself that results are judged by; 0 where it said nothing. */
 struct mf_ceilings {

@@ -203,7 +203,7 @@ static const struct {
     {&ampere, "permute", "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "gather_bulk", "arch", "the device is sm_80"},
     {&hopper, "permute", "64,2832,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0", "gather_bulk", "divisibility", "rows are 1416 bytes"},
     {&hopper, "tile", "4096,4096,640,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "s2_fp8fn_128_m128_n256_bsk_y", "lds", "inter_dim is 640"},
-    {&hopper, "tile", "4096,4096,512,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "s2_fp8fn_128_m128_n256_bsk_y", "lds", "do not fit"},
+    {&hopper, "tile", "4096,4096,512,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "s2_fp8fn_128_m128_n256_bsk_y", "lds", "2 slices of 0 + 128 rows"},
     {&hopper, "tile", "4096,4096,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0", "s2_fp8fn_token_m128_n256_bsk_y", "format", "scales of 1x128"},
 };
 /* clang-format on */

@@ -52,7 +52,7 @@ struct seat {
     struct mf_agent *agent;
     struct mf_link_keys keys;
     char scratch[PATH_MAX]; /* of its runners */
-    char name[MF_WORKER_NAME_LEN + 1], device[PATH_MAX], identity[MF_DEVICE_TEXT_MAX], keep[32], memory[32],
+    char name[MF_WORKER_NAME_MAX], device[PATH_MAX], identity[MF_DEVICE_TEXT_MAX], keep[32], memory[32],
         parent[32];
     const char *argv[ARGUMENTS_MAX];
 };
@@ -412,10 +412,10 @@ static bool parse_level(const char *text, enum mf_log_level *ret)
 /* Most letters of a name: "NAME-255" has to fit where there are several. */
 static size_t name_most(const struct settings *s)
 {
-    return MF_WORKER_NAME_LEN - (s->sim_workers > 1 ? strlen("-255") : 0);
+    return MF_WORKER_NAME_MAX - 1 - (s->sim_workers > 1 ? strlen("-255") : 0);
 }
 
-static void default_name(const struct settings *s, char name[MF_WORKER_NAME_LEN + 1])
+static void default_name(const struct settings *s, char name[MF_WORKER_NAME_MAX])
 {
     char host[HOST_NAME_MAX + 1] = "worker";
     (void)gethostname(host, sizeof(host) - 1);
@@ -461,7 +461,7 @@ int main(int argc, char **argv)
         s.compile.families = s.families;
         return mf_compile_only(&s.compile);
     }
-    char name[MF_WORKER_NAME_LEN + 1];
+    char name[MF_WORKER_NAME_MAX];
     if (!s.name[0]) {
         default_name(&s, name);
         s.name = name;
