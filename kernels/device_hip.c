@@ -35,6 +35,9 @@
 #define READ_TURNS   12
 #define PEAK_TURNS   2048
 #define GAP_LAUNCHES 41
+#define LINES        64 /* that tell the halves of the last cache apart, and bytes from one to the next */
+#define LINE_STRIDE  4224
+#define LINE_TURNS   8
 
 struct mf_module {
     hipModule_t module;
@@ -52,7 +55,8 @@ struct hip_device {
     hipEvent_t from, to;
     struct mf_compiler compiler;
     struct mf_module *own;
-    hipFunction_t delay, nothing, read, peak, peak_fp8; /* peak_fp8: NULL where 8-bit floats run no faster */
+    hipFunction_t delay, nothing, read, peak;
+    hipFunction_t peak_fp8, add_cycles; /* of Hopper only; NULL elsewhere */
     void *canary_memory;
     uint64_t rested_ns; /* when it has rested from the last sample */
 };
@@ -400,6 +404,36 @@ static int measure_ceilings(struct hip_device *d)
     return 0;
 }
 
+struct adding {
+    void *lines;
+    uint64_t stride;
+    void *cycles;
+    uint32_t n_lines, turns;
+};
+
+/* Which units are near to which half of the last cache. */
+static int find_halves(struct hip_device *d, struct mf_halves *ret)
+{
+    const int units = d->base.info.cores;
+    const size_t n = (size_t)units * LINES * sizeof(uint32_t), lines = (size_t)LINES * LINE_STRIDE;
+    /* all of its LDS for one block, so that each unit has one */
+    const struct mf_grid grid = {(uint32_t)units, 1, 1, 32, (uint32_t)d->max_shared, true, false};
+    _cleanup_(mf_freep) uint32_t *cycles = malloc(n);
+    uint8_t *memory = cycles ? hip_alloc(&d->base, lines + n) : NULL;
+    if (!memory)
+        return -ENOMEM;
+    const struct adding adding = {memory, LINE_STRIDE, memory + lines, LINES, LINE_TURNS};
+    int r = hip_module_launch(&d->base, (void *)d->add_cycles, &grid, &adding, sizeof(adding));
+    if (r == 0)
+        must(d, d->c.hipStreamSynchronize(d->stream), "telling the halves of the last cache apart");
+    if (r == 0)
+        r = hip_copy(&d->base, cycles, memory + lines, n);
+    if (r == 0)
+        *ret = mf_halves_of(cycles, units, LINES);
+    hip_release(&d->base, memory, lines + n);
+    return r;
+}
+
 static int hip_canary(struct mf_device *base, double *ret_us)
 {
     struct hip_device *d = of(base);
@@ -554,10 +588,14 @@ static int describe(struct hip_device *d)
     return 0;
 }
 
+static bool is_hopper(const struct hip_device *d)
+{
+    return strcmp(d->base.info.class.gfx, "sm_90") == 0;
+}
+
 static int make_own(struct hip_device *d, char *why, size_t why_cap)
 {
     const struct mf_code code = mf_device_hip_code(d->base.info.class.gfx);
-    const bool hopper = strcmp(d->base.info.class.gfx, "sm_90") == 0;
     char path[1][PATH_MAX], whys[1][MF_CODE_WHY_MAX];
     static const struct {
         const char *name;
@@ -568,13 +606,15 @@ static int make_own(struct hip_device *d, char *why, size_t why_cap)
         {"mf_read", offsetof(struct hip_device, read)},
         {"mf_peak", offsetof(struct hip_device, peak)},
         {"mf_peak_fp8", offsetof(struct hip_device, peak_fp8)},
+        {"mf_add_cycles", offsetof(struct hip_device, add_cycles)},
     };
+    const size_t n = is_hopper(d) ? MF_ARRAY_LEN(functions) : MF_ARRAY_LEN(functions) - 2;
     if (hip_compile(&d->base, &code, 1, path, whys) < 1) {
         mf_say(why, why_cap, "%s", whys[0]);
         return -ENOEXEC;
     }
     int r = hip_module_load(&d->base, path[0], why, why_cap, &d->own);
-    for (size_t i = 0; i < MF_ARRAY_LEN(functions) - !hopper && r == 0; i++) {
+    for (size_t i = 0; i < n && r == 0; i++) {
         void *f = NULL;
         r = hip_module_function(&d->base, d->own, functions[i].name, &f);
         memcpy((char *)d + functions[i].at, &f, sizeof(f));
@@ -641,6 +681,13 @@ static int open_device(int ordinal, const struct mf_device_opening *how, char *w
         r = measure(d, how->known, why, why_cap);
     if (r >= 0 && how->known)
         d->base.info = *how->known;
+    if (r >= 0 && how->guest && is_hopper(d))
+        (void)make_own(d, why, why_cap); /* whose host may compile nothing: halves are not known then */
+    if (r >= 0 && d->add_cycles) {
+        r = find_halves(d, &d->base.info.halves);
+        if (r < 0)
+            mf_say(why, why_cap, "telling the halves of the last cache apart: %s", strerror(-r));
+    }
     if (r < 0) {
         hip_free(&d->base);
         return r;

@@ -10,6 +10,7 @@
  * g groups of four waves with Hopper's wgmma; b, bt tile_hopper.hip, with tiles that two groups share or take in turn, and
  * as many slices as LDS holds; bs, bts the same with tokens for the rows of the product, bsk bs with weights that stay in LDS for
  * blocks of tokens in a row; d waves whose weights go straight from memory into their registers (AMD). */
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -379,10 +380,21 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
     return r;
 }
 
+/* Tile columns that are made of every block before the next. Where the last cache holds all of h beside y, and halves of it have experts
+ * of their own, one: weights then are all that comes from memory or from the other half. */
+static int32_t columns_at_once(const struct config *c, const struct mf_shape *s,
+                               const struct mf_device_info *device)
+{
+    double h = (double)(s->token * s->topk) * mf_cpu_row_bytes(s, s->inter_dim);
+    if (is_hopper(c->v) && c->st.out == MF_HIP_TO_Y && h <= (double)device->llc_bytes / 3)
+        return 1;
+    return mf_hip_stage_tile_columns(&c->st, s, device);
+}
+
 static void retoken(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
-    k->tile_columns = mf_hip_stage_tile_columns(&k->config.st, &k->shape, &k->function.device->info);
+    k->tile_columns = columns_at_once(&k->config, &k->shape, &k->function.device->info);
 }
 
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
@@ -415,7 +427,11 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     struct mf_hip_bulk_args a = {.tile = mf_hip_stage_args(&k->config.st, &k->shape, l)};
+    const struct mf_halves *halves = &k->function.device->info.halves;
     a.tile.columns = k->tile_columns;
+    a.tile.near = (uint32_t)(((uint64_t)halves->near << 32) / (uint64_t)k->function.device->info.cores);
+    static_assert(sizeof(a.far) == sizeof(halves->far), "a bit for each unit");
+    memcpy(a.far, halves->far, sizeof(a.far));
     a.y = k->config.st.zeroes ? l->gives[1].part[0] : NULL;
     if (!is_hopper(k->config.v))
         return mf_hip_launch(&k->function, &k->grid, &a.tile, sizeof(a.tile));

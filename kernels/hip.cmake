@@ -23,6 +23,7 @@ set(MF_HIP_SOURCES
     family_hip_stage.c
     family_hip_tile.c
     family_hip_whole.c
+    halves.c
     hip_open.c
     maker.c
     maker_reference.c

@@ -42,6 +42,8 @@ target_compile_definitions(check_code PRIVATE MF_CODE_SOURCES="${CMAKE_SOURCE_DI
 mf_add_test(check_soft USES kernels)
 mf_add_test(check_quotient USES kernels)
 mf_add_test(check_units USES kernels)
+mf_add_test(check_halves USES kernels)
+mf_add_test(check_hopper_order USES kernels)
 mf_add_test(check_compile_amd USES kernels SOURCES amd_object.c covering.c LABELS gpu-compile TIMEOUT 1800)
 add_dependencies(check_compile_amd moefarm-compile)
 add_test(NAME check_compile_amd_all COMMAND check_compile_amd all)

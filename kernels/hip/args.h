@@ -8,8 +8,10 @@
 #ifndef MF_HIP_KERNEL
 #    include <stdint.h>
 typedef int32_t mf_i32;
+typedef uint32_t mf_u32;
 #else
 typedef int mf_i32;
+typedef unsigned int mf_u32;
 #endif
 
 struct mf_hip_sort_args {
@@ -133,6 +135,8 @@ struct mf_hip_tile_args {
     float *out_scale;
     mf_i32 token;
     mf_i32 columns; /* hopper_core.inc.h: tile columns that are made of every block before the next ones */
+    mf_u32 near;    /* its units that are of the first half, in parts of 2^32; 0: all of them */
+    mf_u32 unused;
 };
 
 /* Of mx.hip: where the scales of groups end. */
@@ -154,6 +158,7 @@ struct mf_hip_bulk_args {
     struct mf_hip_tile_args tile;
     const void *w_scale_end; /* of groups of narrow weights */
     void *y;                 /* MF_ZERO: zeroed by stage 1 */
+    mf_u32 far[8];           /* a bit for each unit: is it of the second half? */
 };
 
 /* Of layer.hip, which makes the sorted order, and tokens that are quantised: up, down have no sorted_*, experts, num_valid. */

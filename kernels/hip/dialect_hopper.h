@@ -121,6 +121,24 @@ template <int N = 0> MF_DEVICE void mf_bulk_wait_read()
     asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(N) : "memory");
 }
 
+/* Number of the unit that this runs on. */
+MF_DEVICE i32 mf_unit()
+{
+    u32 unit;
+    asm("mov.u32 %0, %%smid;\n" : "=r"(unit));
+    return (i32)unit;
+}
+MF_DEVICE u64 mf_cycles()
+{
+    u64 now;
+    asm volatile("mov.u64 %0, %%clock64;\n" : "=l"(now)::"memory");
+    return now;
+}
+/* The upper 32 bits of a product. */
+MF_DEVICE u32 mf_product_high(u32 a, u32 b)
+{
+    return __umulhi(a, b);
+}
 /* How many were taken before this one, of a count in memory. */
 MF_DEVICE u32 mf_take_one(u32 *count)
 {

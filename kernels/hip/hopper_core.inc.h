@@ -6,9 +6,11 @@
  * scaled or stored while the other's are made. Weights, and the tokens of stage 2, come as boxes of tensors in bulk; the
  * tokens of stage 1 are gathered, row by row.
  *
- * A block's first tile (with MF_KEPT: run of tiles) is that of its number; after it, whoever is free takes the next: some units are nearer to memory than
- * others. So the blocks that run at one time have neighbouring tiles: rows of weights that several expert blocks share, and
- * tokens that several columns share, are read while the last cache has them.
+ * Tiles (with MF_KEPT: runs of them) are taken by whoever is free: some units are nearer to memory than others. So the blocks that run
+ * at one time have neighbouring tiles: rows of weights that several expert blocks share, and tokens that several columns share, are
+ * read while the last cache has them. Of a last cache in two halves each brings for itself what its units ask for, from the other
+ * half what is at home there, and what lies between the halves carries no more than memory does; so each half's units have experts of
+ * their own.
  *
  *   MF_FORMAT, MF_STAGES  as tile.hip has them, and what tile_parts.inc.h says
  *   MF_ADD      stage 2 adds each row to that of its token in y, which was zeroed; in no order
@@ -147,32 +149,31 @@ MF_DEVICE void ask_weights(const mf_hip_map &map, const ring &r, i32 slice, i32 
     bring_weights(map, weights_of(r, slice), full, slice, col, expert, once);
 }
 
-/* Are these stage 2's weights of no other block? The last cache may then keep y and h in their place: 1 % of a layer where tokens are
- * rows, nothing that could be told where weights are. */
+/* Are these weights of no other block? The last cache then gives them up first, and keeps tokens, h and y in their place. */
 MF_DEVICE bool is_read_once(const mf_hip_tile_args &a, i32 block, i32 n_blocks, i32 expert)
 {
-    return MF_SWAP && MF_STAGE == 2 && (block == 0 || a.experts[block - 1] != expert) &&
+    return (block == 0 || a.experts[block - 1] != expert) &&
            (block + 1 == n_blocks || a.experts[block + 1] != expert);
 }
 
-/* All slices of this block's tiles. taken counts runs of tiles that blocks have taken beyond their first. there(block): waits until
- * the tokens of an expert block are written, where this launch writes them; the weights of a tile's first slices are on their
- * way by then, of the first tile as many as the ring holds. aside(): what else a thread that brings does with each slice. */
-template <class There, class Aside>
+/* All slices of this block's tiles. take(): the first tile of the next run. there(block): waits until the tokens of an expert block are
+ * written, where this launch writes them; the weights of a tile's first slices are on their way by then, of the first tile as many as
+ * the ring holds. aside(): what else a thread that brings does with each slice. */
+template <class Take, class There, class Aside>
 MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_hip_tile_args &t, ring &r,
-                     i32 n_blocks, u32 *taken, const There &there, Aside &aside)
+                     i32 n_blocks, Take &take, const There &there, Aside &aside)
 {
-    const i32 me = threadIdx.x % GROUP, n_tiles = tiles_of(n_blocks);
+    const i32 me = threadIdx.x % GROUP;
     rows row;
     i64 scale[2] = {-1, -1};
-    i32 i = (i32)blockIdx.x * RUN, ahead = MF_STAGES;
+    i32 i = 0, ahead = MF_STAGES; /* i: the tile's number, which the first thread knows */
     if (!COPIES && me > 0)
         return;
     if (me == 0)
-        tell_tile(r, i);
-    for (; i < n_tiles; ahead = 1) {
-        i32 block, col, asked, next = 0;
-        find_tile(t, i, n_blocks, block, col);
+        tell_tile(r, spot_of(t, n_blocks, i = take()));
+    for (spot now; (now = told_tile(r)).block >= 0; ahead = 1) {
+        const i32 block = now.block, col = now.col;
+        i32 asked, next = 0;
         const i32 expert = t.experts[block];
         const bool once = is_read_once(t, block, n_blocks, expert);
         const bool are_there = i % RUN > 0 && t.experts[block - 1] == expert;
@@ -186,16 +187,14 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
             find_rows(t, block, row);
         if (BY_BLOCK)
             find_scales(t, block, scale);
-        r.tile++;
+        r.n_tiles++;
         for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
             u8 *tokens = tokens_of(r);
             u64 *full = r.full + r.at % MF_STAGES;
             if (!There::waits || slice >= asked)
                 ask_weights(w_map, r, slice, col, expert, once, are_there);
             if (slice == 0 && me == 0)
-                next = (i + 1) % RUN > 0 && block + 1 < n_blocks
-                           ? i + 1
-                           : (i32)(gridDim.x + mf_take_one(taken)) * RUN;
+                next = (i + 1) % RUN > 0 && block + 1 < n_blocks ? i + 1 : take();
             if (!GATHERS && me == 0)
                 mf_bulk_load_2(tokens, &x_map, full, slice * SLICE_K, block * MF_BM);
             if (GATHERS)
@@ -207,10 +206,9 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
             aside();
         }
         if (me == 0)
-            tell_tile(r, next);
-        i = COPIES ? told_tile(r) : next;
+            tell_tile(r, spot_of(t, n_blocks, i = next));
     }
-    r.tile++;
+    r.n_tiles++;
 }
 
 /* What is known of a tile before it is multiplied. */
@@ -249,10 +247,11 @@ MF_DEVICE void pass_slices(ring &r)
 #    include "hopper_weights.inc.h"
 #endif
 
-MF_DEVICE place place_of(const mf_hip_tile_args &a, i32 i, i32 n_blocks, const writers &w)
+MF_DEVICE place place_of(const mf_hip_tile_args &a, const spot &t, const writers &w)
 {
     place p;
-    find_tile(a, i, n_blocks, p.block, p.col);
+    p.block = t.block;
+    p.col = t.col;
     p.expert = a.experts[p.block];
     p.half = a.sorted_ids[(i64)p.block * MF_BM + QM_HALF * 8];
     p.least = a.sorted_ids[(i64)p.block * MF_BM + QM_LEAST * 8];
@@ -270,7 +269,7 @@ struct part_of {
 
 /* A tile's product into out; whether there is another tile after it. */
 template <int N>
-MF_DEVICE bool make_tile(const mf_hip_tile_args &a, ring &r, const place &p, const part_of &mine, i32 n_tiles)
+MF_DEVICE bool make_tile(const mf_hip_tile_args &a, ring &r, const place &p, const part_of &mine)
 {
     const i32 group = mf_of_wave(threadIdx.x / GROUP);
     product d;
@@ -278,8 +277,8 @@ MF_DEVICE bool make_tile(const mf_hip_tile_args &a, ring &r, const place &p, con
     if (MF_TURNS && mine.waits)
         mf_group_sync(GROUPS + 1 + group, GROUPS * GROUP);
     multiply_tile<N>(a, r, p, mine.share, d);
-    r.tile++;
-    const bool more = told_tile(r) < n_tiles;
+    r.n_tiles++;
+    const bool more = told_tile(r).block >= 0;
     if (MF_TURNS && more)
         mf_group_arrive(GROUPS + 1 + (group + 1) % GROUPS, GROUPS * GROUP);
     mf_bulk_wait_read();
@@ -305,10 +304,10 @@ MF_DEVICE void store_tile(const mf_hip_tile_args &a, const place &p, const part_
 
 /* done(block): of a tile whose rows are stored, by all that stored them. */
 template <class Done>
-MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, i32 n_blocks, const Done &done)
+MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, const Done &done)
 {
-    const i32 n_tiles = tiles_of(n_blocks), group = mf_of_wave(threadIdx.x / GROUP);
-    const u32 first_slice = r.at, first_tile = r.tile;
+    const i32 group = mf_of_wave(threadIdx.x / GROUP);
+    const u32 first_slice = r.at, first_tile = r.n_tiles;
     part_of mine;
     mine.share = MF_TURNS ? 0 : group;
     mine.number = ALONE ? 1 + group : 1;
@@ -317,37 +316,37 @@ MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, i32 
     mine.rows.rows = ALONE && !MF_TURNS ? MF_BM / GROUPS : MF_BM;
     mine.rows.first = ALONE && !MF_TURNS ? group * (MF_BM / GROUPS) : 0;
     mine.out = (u16 *)(outs + (MF_TURNS ? group * OUT_BYTES : 0));
-    bool more = told_tile(r) < n_tiles;
+    bool more = told_tile(r).block >= 0;
     if (MF_TURNS && more && group > 0) {
         r.at += SLICES;
-        r.tile++;
-        more = told_tile(r) < n_tiles;
+        r.n_tiles++;
+        more = told_tile(r).block >= 0;
     }
     place next;
     if (more)
-        next = place_of(a, told_tile(r), n_blocks, mine.rows);
+        next = place_of(a, told_tile(r), mine.rows);
     while (more) {
         const place p = next;
-        mine.waits = r.tile > first_tile;
+        mine.waits = r.n_tiles > first_tile;
         if (TRIMS > 1 && is_fewest(a, p))
-            more = make_tile<QM_LEAST>(a, r, p, mine, n_tiles);
+            more = make_tile<QM_LEAST>(a, r, p, mine);
         else if (TRIMS > 0 && is_few(a, p))
-            more = make_tile<QM_HALF>(a, r, p, mine, n_tiles);
+            more = make_tile<QM_HALF>(a, r, p, mine);
         else
-            more = make_tile<QM>(a, r, p, mine, n_tiles);
+            more = make_tile<QM>(a, r, p, mine);
         if (!MF_TURNS && more)
-            next = place_of(a, told_tile(r), n_blocks, mine.rows);
+            next = place_of(a, told_tile(r), mine.rows);
         store_tile(a, p, mine);
         done(p.block, mine.number, mine.rows.threads, mine.rows.me);
         if (MF_TURNS && more) { /* the other group's */
             r.at += SLICES;
-            r.tile++;
-            more = told_tile(r) < n_tiles;
+            r.n_tiles++;
+            more = told_tile(r).block >= 0;
             if (more)
-                next = place_of(a, told_tile(r), n_blocks, mine.rows);
+                next = place_of(a, told_tile(r), mine.rows);
         }
     }
     mf_bulk_wait_read();
-    r.at = first_slice + (r.tile - first_tile) * SLICES;
-    r.tile++;
+    r.at = first_slice + (r.n_tiles - first_tile) * SLICES;
+    r.n_tiles++;
 }

@@ -164,17 +164,16 @@ MF_DEVICE void bring(const mf_hip_bulk_args &a, ring r, i32 n_blocks)
 {
     const i32 me = threadIdx.x % GROUP, n_tiles = n_blocks * TILES_N;
     const mf_hip_tile_args &t = a.tile;
-    i32 block, col;
     rows row;
     tokens x;
     if ((i32)blockIdx.x >= n_tiles)
         return;
-    find_tile(t, blockIdx.x, n_blocks, block, col);
-    find_rows(t, block, row);
+    spot now = spot_of(t, n_blocks, blockIdx.x);
+    find_rows(t, now.block, row);
     load_tokens(t, row, 0, x);
     for (i32 i = blockIdx.x; i < n_tiles; i += gridDim.x) {
         scale_words words;
-        const i32 expert = t.experts[block], from = col;
+        const i32 expert = t.experts[now.block], col = now.col;
         const bool is_last = i + (i32)gridDim.x >= n_tiles;
         find_scales(expert, col, words);
         for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
@@ -183,7 +182,7 @@ MF_DEVICE void bring(const mf_hip_bulk_args &a, ring r, i32 n_blocks)
             wait_empty(r);
             if (me == 0) {
                 mf_barrier_expect(full, MF_BN * W_SLICE);
-                bring_weights(a.w_map, to, full, slice, from, expert);
+                bring_weights(a.w_map, to, full, slice, col, expert);
             }
             copy_scales(a, words, slice, tokens + MF_BM * X_SLICE);
             mf_barrier_arrive_copied(full);
@@ -193,8 +192,8 @@ MF_DEVICE void bring(const mf_hip_bulk_args &a, ring r, i32 n_blocks)
             if (slice + 1 < SLICES) {
                 load_tokens(t, row, slice + 1, x);
             } else if (!is_last) {
-                find_tile(t, i + gridDim.x, n_blocks, block, col);
-                find_rows(t, block, row);
+                now = spot_of(t, n_blocks, i + gridDim.x);
+                find_rows(t, now.block, row);
                 load_tokens(t, row, 0, x);
             }
         }

@@ -6,7 +6,7 @@
  *
  *   lds: with MF_KEPT { weights [BN][128] } of each slice, and none in the ring |
  *        ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM] } | out bf16 [BM][COLS + 8], a group's own
- *        with MF_TURNS | full u64[MF_STAGES] | empty u64[MF_STAGES] | told u64[QUEUE] | tiles i32[QUEUE] */
+ *        with MF_TURNS | full u64[MF_STAGES] | empty u64[MF_STAGES] | told u64[QUEUE] | tiles[QUEUE] */
 #pragma once
 
 #ifndef MF_KEPT
@@ -24,12 +24,16 @@
 /* More than the tiles that a ring's slices can be of, the one that is told next and the one that is stored. */
 #define QUEUE 16
 
+/* An expert block's rows by some columns; block: -1 ends a stage. */
+struct spot {
+    i32 block, col;
+};
 struct ring {
     u8 *kept, *slices;
     u64 *full, *empty, *told;
-    i32 *tiles;
-    u32 at;   /* slices so far */
-    u32 tile; /* tiles so far, and one more for each end of them */
+    spot *tiles;
+    u32 at;      /* slices so far */
+    u32 n_tiles; /* so far, and one more for each end of them */
 };
 /* kept: bytes of the weights that are; outs: of all outs. */
 MF_DEVICE ring ring_at(u8 *lds, i32 outs, i32 kept = 0)
@@ -40,8 +44,8 @@ MF_DEVICE ring ring_at(u8 *lds, i32 outs, i32 kept = 0)
     r.full = (u64 *)(r.slices + MF_STAGES * RING_BYTES + outs);
     r.empty = r.full + MF_STAGES;
     r.told = r.empty + MF_STAGES;
-    r.tiles = (i32 *)(r.told + QUEUE);
-    r.at = r.tile = 0;
+    r.tiles = (spot *)(r.told + QUEUE);
+    r.at = r.n_tiles = 0;
     return r;
 }
 /* By all threads, which meet. arrivals: at a slice's barrier, that of its weights apart. */
@@ -84,14 +88,15 @@ MF_DEVICE void leave_slice(const ring &r, u32 ago)
         mf_barrier_arrive(r.empty + (r.at - ago) % MF_STAGES);
 }
 
-/* Says, by one thread, which tile is the ring's next; one beyond the last ends a stage. */
-MF_DEVICE void tell_tile(const ring &r, i32 tile)
+/* Says, by one thread, which tile is the ring's next. */
+MF_DEVICE void tell_tile(const ring &r, const spot &next)
 {
-    r.tiles[r.tile % QUEUE] = tile;
-    mf_barrier_arrive(r.told + r.tile % QUEUE);
+    r.tiles[r.n_tiles % QUEUE] = next;
+    mf_barrier_arrive(r.told + r.n_tiles % QUEUE);
 }
-MF_DEVICE i32 told_tile(const ring &r)
+MF_DEVICE spot told_tile(const ring &r)
 {
-    mf_barrier_wait(r.told + r.tile % QUEUE, r.tile / QUEUE & 1);
-    return *(volatile i32 *)(r.tiles + r.tile % QUEUE);
+    mf_barrier_wait(r.told + r.n_tiles % QUEUE, r.n_tiles / QUEUE & 1);
+    const volatile spot *t = r.tiles + r.n_tiles % QUEUE;
+    return spot{t->block, t->col};
 }

@@ -5,21 +5,18 @@
 /* Blocks that have the same columns, one after the other. */
 #define RUN MF_MAX(MF_KEPT, 1)
 
-/* Tile i of all: block and column. Some columns, all where out is in cache whole, are made of every block before the next. The last
- * run may lack blocks. */
-MF_DEVICE void find_tile(const mf_hip_tile_args &a, i32 i, i32 n_blocks, i32 &ret_block, i32 &ret_col)
-{
-    const i32 runs = MF_CEIL(n_blocks, RUN), run = i / RUN, chunk = run / (runs * a.columns);
-    const i32 first = chunk * a.columns, width = MF_MAX(1, MF_MIN(a.columns, TILES_N - first)),
-              within = run - runs * first;
-    ret_block = within / width * RUN + i % RUN;
-    ret_col = (first + within % width) * COLS;
-}
+#include "hopper_order.inc.h"
 
-/* How many tiles there are, with those that the last run lacks. */
-MF_DEVICE i32 tiles_of(i32 n_blocks)
+MF_DEVICE struct order order_of(const mf_hip_tile_args &a, i32 n_blocks)
 {
-    return MF_CEIL(n_blocks, RUN) * RUN * TILES_N;
+    return order{n_blocks, a.columns, a.near};
+}
+/* Tile i, or the end. */
+MF_DEVICE spot spot_of(const mf_hip_tile_args &a, i32 n_blocks, i32 i)
+{
+    spot s = {-1, 0};
+    (void)find_tile(order_of(a, n_blocks), i, &s.block, &s.col);
+    return s;
 }
 
 /* A slice of a tile's weights, in one box. Where rows lie by sixteens, eight columns are not always as far from the next

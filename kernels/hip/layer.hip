@@ -61,6 +61,19 @@ namespace down {
 
 __device__ u32 mf_meeting[2];
 
+/* A block's first tile of a stage is that of its number, which it knows before the blocks have met. Units have no halves here: with few
+ * tokens nearly all that is read is read by one. */
+struct taking {
+    u32 *taken;
+    bool first;
+    __device__ __forceinline__ i32 operator()()
+    {
+        const bool was = first;
+        first = false;
+        return was ? (i32)blockIdx.x : (i32)(gridDim.x + mf_take_one(taken));
+    }
+};
+
 /* Until x is quantised, the order written, and y and the counts zeroed. */
 struct prepared {
     static const bool waits = true;
@@ -176,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_layer(const __gri
     sort.weights = a.weights;
     sort.sorted_ids = a.sorted_ids;
     sort.sorted_weights = a.sorted_weights;
-    sort.num_valid = r.tiles + QUEUE; /* each block's own, and so are the experts */
+    sort.num_valid = (i32 *)(r.tiles + QUEUE); /* each block's own, and so are the experts */
     sort.experts = sort.num_valid + 2;
     sort.counts = nullptr;
     sort.token = a.token;
@@ -195,8 +208,9 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_layer(const __gri
         mf_registers_give<up::brings>();
         up::nothing_aside up_aside;
         down::nothing_aside down_aside;
-        up::bring(a.w1_map, a.w1_map, t1, r, n_blocks, a.taken, prepared, up_aside);
-        down::bring(a.w2_map, a.h_map, t2, r, n_blocks, a.taken + 1, multiplied{a.done}, down_aside);
+        taking of_up = {a.taken, true}, of_down = {a.taken + 1, true};
+        up::bring(a.w1_map, a.w1_map, t1, r, n_blocks, of_up, prepared, up_aside);
+        down::bring(a.w2_map, a.h_map, t2, r, n_blocks, of_down, multiplied{a.done}, down_aside);
         mf_copy_commit();
         mf_copy_wait<0>();
     } else {
@@ -204,9 +218,9 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_layer(const __gri
         if (threadIdx.x == 0)
             mf_grid_count(mf_meeting);
         prepared(0);
-        up::multiply_tiles(t1, r, outs, n_blocks, count_tile{a.done});
+        up::multiply_tiles(t1, r, outs, count_tile{a.done});
         if (down::alone) /* rows that another group has yet to store lie where this one's will */
             mf_group_sync(2 * GROUPS + 1, GROUPS * GROUP);
-        down::multiply_tiles(t2, r, outs, n_blocks, last_stage());
+        down::multiply_tiles(t2, r, outs, last_stage());
     }
 }

@@ -39,6 +39,30 @@ extern "C" __global__ void __launch_bounds__(512) mf_read(const reading a)
 }
 
 #ifdef MF_WGMMA
+#    include "dialect_hopper.h"
+
+struct adding {
+    u32 *lines;
+    u64 stride;
+    u32 *cycles; /* [unit, line] */
+    u32 n_lines, turns;
+};
+
+/* How many cycles an add to each line takes of this unit, the fewest of some turns. It is done where the line is at home. */
+extern "C" __global__ void mf_add_cycles(const adding a)
+{
+    for (u32 line = 0; threadIdx.x == 0 && line < a.n_lines; line++) {
+        u32 *p = (u32 *)((u8 *)a.lines + line * a.stride), least = ~0u;
+        for (u32 turn = 0; turn < a.turns; turn++) {
+            const u64 start = mf_cycles();
+            if (mf_take_one(p) == ~0u) /* never; but the clock is read again only when this is known */
+                return;
+            least = MF_MIN(least, (u32)(mf_cycles() - start));
+        }
+        a.cycles[mf_unit() * a.n_lines + line] = least;
+    }
+}
+
 #    define MULTIPLY mf_matrix_multiply<32>
 #    define PEAK_ROWS (64 + 256)
 

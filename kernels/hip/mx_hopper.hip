@@ -70,8 +70,10 @@ struct place {
 
 MF_DEVICE place place_of(const mf_hip_tile_args &a, i32 i, i32 n_blocks)
 {
+    const spot t = spot_of(a, n_blocks, i);
     place p;
-    find_tile(a, i, n_blocks, p.block, p.col);
+    p.block = t.block;
+    p.col = t.col;
     p.expert = a.experts[p.block];
     p.width = QM;
 #define FITS(n)                                                                                        \
@@ -135,9 +137,8 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), MF_BLOCKS) mf_
         mf_async_fence();
     }
     __syncthreads();
-    i32 block, col;
-    find_tile(a.tile, blockIdx.x, MF_MAX(n_blocks, 1), block, col);
-    begin_at(a.tile, block, col, (i32)blockIdx.x < n_blocks * TILES_N, MF_D * W_SLICE / SLICE_K, MF_STAGES * W_SLICE);
+    const spot first = spot_of(a.tile, n_blocks, blockIdx.x);
+    begin_at(a.tile, first.block, first.col, first.block >= 0, MF_D * W_SLICE / SLICE_K, MF_STAGES * W_SLICE);
     if (threadIdx.x >= GROUP * GROUPS) {
         mf_registers_give<BRINGS>();
         bring(a, r, n_blocks);

@@ -10,7 +10,20 @@
 #include "hopper_ring.h"
 #include "hopper_core.inc.h"
 
-__device__ u32 mf_taken[2]; /* runs of tiles beyond the blocks' first; blocks that take no more */
+__device__ u32 mf_taken[3]; /* runs of tiles of each half; blocks that take no more */
+
+/* The first tile of a run that nobody has: of this unit's half, and of the other one when that has no more. */
+struct taking {
+    struct order order;
+    i32 half;
+    __device__ __forceinline__ i32 operator()() const
+    {
+        i32 run = nth_run(order, half, (i32)mf_take_one(mf_taken + half));
+        if (run < 0)
+            run = nth_run(order, !half, (i32)mf_take_one(mf_taken + !half));
+        return run < 0 ? 0x7fffffff : run * RUN;
+    }
+};
 
 /* Whoever reads a stage's rows is another launch. */
 struct always {
@@ -48,6 +61,23 @@ struct zeroing {
 #    define ZEROS 0
 #endif
 
+MF_DEVICE i32 half_of(const mf_hip_bulk_args &a, i32 unit)
+{
+    return (i32)(a.far[unit / 32] >> unit % 32 & 1);
+}
+/* What a unit takes first if all of its half do so in their order. */
+MF_DEVICE spot likely_first(const mf_hip_bulk_args &a, i32 n_blocks)
+{
+    const i32 unit = mf_unit(), half = half_of(a, unit);
+    i32 before = 0;
+    for (i32 word = 0; word <= unit / 32; word++) {
+        const u32 same = half ? a.far[word] : ~a.far[word];
+        before += mf_popcount(word < unit / 32 ? same : same & ((1u << unit % 32) - 1));
+    }
+    const i32 run = nth_run(order_of(a.tile, n_blocks), half, before);
+    return run < 0 ? spot{-1, 0} : spot_of(a.tile, n_blocks, run * RUN);
+}
+
 extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hopper(const __grid_constant__ mf_hip_bulk_args a)
 {
     extern __shared__ __align__(1024) u8 lds[];
@@ -62,10 +92,10 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
         mf_begin();
     const i32 n_blocks = a.tile.num_valid[0] / MF_BM;
     begin_ring(r, COPIES ? GROUP : 0);
-    i32 block, col;
-    const i32 first = (i32)blockIdx.x * RUN;
-    find_tile(a.tile, first, MF_MAX(n_blocks, 1), block, col);
-    begin_at(a.tile, block, col, first < tiles_of(n_blocks), MF_D * BYTES, MF_STAGES * SLICE);
+    if (MF_STAGE == 2) {
+        const spot likely = likely_first(a, n_blocks);
+        begin_at(a.tile, likely.block, likely.col, likely.block >= 0, MF_D * BYTES, MF_STAGES * SLICE);
+    }
     if (threadIdx.x >= GROUP * GROUPS) {
         mf_registers_give<BRINGS>();
 #ifdef MF_ZERO
@@ -73,14 +103,15 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
 #else
         nothing_aside aside;
 #endif
-        bring(a.w_map, a.x_map, a.tile, r, n_blocks, mf_taken, always(), aside);
+        const taking take = {order_of(a.tile, n_blocks), half_of(a, mf_unit())};
+        bring(a.w_map, a.x_map, a.tile, r, n_blocks, take, always(), aside);
         aside.end();
-        if (threadIdx.x % GROUP == 0 && mf_take_one(mf_taken + 1) == gridDim.x - 1)
-            mf_taken[0] = mf_taken[1] = 0; /* for the next launch */
+        if (threadIdx.x % GROUP == 0 && mf_take_one(mf_taken + 2) == gridDim.x - 1)
+            mf_taken[0] = mf_taken[1] = mf_taken[2] = 0; /* for the next launch */
         mf_copy_commit();
         mf_copy_wait<0>();
     } else {
         mf_registers_take<MULTIPLIES>();
-        multiply_tiles(a.tile, r, outs, n_blocks, always());
+        multiply_tiles(a.tile, r, outs, always());
     }
 }
