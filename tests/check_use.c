@@ -213,6 +213,40 @@ START_TEST(begins_early)
 }
 END_TEST
 
+/* Which units are near to which half of the last cache, in a runner and in a process of somebody else's. */
+static const struct {
+    const char *halves, *major;
+    bool guest;
+    int near;
+} halves[] = {{"1", "9", false, 66},
+              {"1", "9", true, 66},
+              {"0", "9", false, 0},
+              {"0", "9", true, 0},
+              {"1", "8", true, 0}};
+
+START_TEST(knows_the_halves)
+{
+    const struct mf_device_opening how = {.guest = halves[_i].guest};
+    struct mf_device *again;
+    char why[256];
+
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
+    ck_assert_int_eq(setenv("FAKE_CUDA_MAJOR", halves[_i].major, 1), 0);
+    ck_assert_int_eq(setenv("FAKE_CUDA_HALVES", halves[_i].halves, 1), 0);
+    struct mf_device *d = open_cardboard();
+    if (!d)
+        return;
+    ck_assert_msg(mf_device_open_as("hip:nvidia:0", &how, why, sizeof(why), &again) == 0, "%s", why);
+    ck_assert_int_eq(again->info.halves.near, halves[_i].near);
+    for (int u = 0; u < again->info.cores; u++)
+        ck_assert_uint_eq(again->info.halves.far[u / 32] >> u % 32 & 1,
+                          halves[_i].near > 0 && u / 2 % 2 == 1);
+    mf_device_close(again);
+    mf_device_close(d);
+}
+END_TEST
+
 static void remove_folder(void)
 {
     ck_assert_int_eq(remove_tree(folder), 0);
@@ -227,6 +261,7 @@ int main(void)
     tcase_add_test(gate, is_said_where_it_is_known);
     suite_add_tcase(suite, gate);
     tcase_set_timeout(runtime, 100);
+    tcase_add_loop_test(runtime, knows_the_halves, 0, MF_ARRAY_LEN(halves));
     tcase_add_checked_fixture(runtime, NULL, remove_folder);
     tcase_add_test(runtime, is_asked_of_the_runtime);
     tcase_add_loop_test(runtime, begins_early, 0, MF_ARRAY_LEN(machines));

@@ -1,6 +1,7 @@
 /* A libcuda.so.1 of cardboard, for tests of what talks to it: so many devices as FAKE_CUDA_DEVICES says, each with a UUID of
  * FAKE_CUDA_UUID's number plus its ordinal, memory that is the host's, launches that do nothing and samples of a
- * millisecond. FAKE_CUDA_CRASH: dies when it is opened. It has the calls of kernels/hip_calls_nvidia.h and no others. */
+ * millisecond. FAKE_CUDA_CRASH: dies when it is opened. FAKE_CUDA_HALVES: the one kernel that does something is mf_add_cycles
+ * (kernels/hip/measure.hip), on a last cache of two halves. It has the calls of kernels/hip_calls_nvidia.h and no others. */
 #include <cuda.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,7 +100,8 @@ CALL cuGetErrorString(CUresult error, const char **ret)
     return CUDA_SUCCESS;
 }
 
-static int thing; /* what every handle points to */
+static int thing; /* what every handle points to, */
+static int adds;  /* but that of mf_add_cycles */
 
 CALL cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
 {
@@ -251,8 +253,8 @@ CALL cuModuleUnload(CUmodule module)
 
 CALL cuModuleGetFunction(CUfunction *ret, CUmodule module, const char *name)
 {
-    (void)module, (void)name;
-    *ret = (CUfunction)(void *)&thing;
+    (void)module;
+    *ret = (CUfunction)(void *)(strcmp(name, "mf_add_cycles") == 0 ? &adds : &thing);
     return CUDA_SUCCESS;
 }
 
@@ -283,9 +285,28 @@ CALL cuOccupancyMaxActiveBlocksPerMultiprocessor(int *ret, CUfunction f, int blo
 /* Launches so far that were not to wait for the one before. */
 __attribute__((visibility("default"))) int fake_cuda_early;
 
+/* Its one argument, as kernels/device_hip.c gives it. */
+struct adding {
+    void *lines;
+    unsigned long long stride;
+    unsigned *cycles;
+    unsigned n_lines, turns;
+};
+/* Of each unit to each line. Pairs of units are in turn of either half; of three lines one is of the second. */
+static void add_cycles(unsigned units, const struct adding *a)
+{
+    for (unsigned u = 0; u < units; u++) {
+        for (unsigned line = 0; line < a->n_lines; line++)
+            a->cycles[u * a->n_lines + line] =
+                (u / 2 % 2 == line * line % 3 % 2 ? 340 : 530) + (u + line) % 7;
+    }
+}
+
 CALL cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
 {
-    (void)f, (void)params, (void)extra;
+    (void)extra;
+    if (f == (CUfunction)(void *)&adds && number("FAKE_CUDA_HALVES", 0))
+        add_cycles(config->gridDimX, params[0]);
     for (unsigned i = 0; i < config->numAttrs; i++)
         fake_cuda_early += config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
                            config->attrs[i].value.programmaticStreamSerializationAllowed;
