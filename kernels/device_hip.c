@@ -38,6 +38,7 @@
 #define LINES        64 /* that tell the halves of the last cache apart, and bytes from one to the next */
 #define LINE_STRIDE  4224
 #define LINE_TURNS   8
+#define HALVES_TRIES 3 /* a unit that is busy with somebody else's launch is missed */
 
 struct mf_module {
     hipModule_t module;
@@ -423,13 +424,17 @@ static int find_halves(struct hip_device *d, struct mf_halves *ret)
     if (!memory)
         return -ENOMEM;
     const struct adding adding = {memory, LINE_STRIDE, memory + lines, LINES, LINE_TURNS};
-    int r = hip_module_launch(&d->base, (void *)d->add_cycles, &grid, &adding, sizeof(adding));
-    if (r == 0)
-        must(d, d->c.hipStreamSynchronize(d->stream), "telling the halves of the last cache apart");
-    if (r == 0)
-        r = hip_copy(&d->base, cycles, memory + lines, n);
-    if (r == 0)
-        *ret = mf_halves_of(cycles, units, LINES);
+    int r = 0;
+    ret->near = 0;
+    for (int i = 0; i < HALVES_TRIES && r == 0 && ret->near == 0; i++) {
+        r = hip_module_launch(&d->base, (void *)d->add_cycles, &grid, &adding, sizeof(adding));
+        if (r == 0)
+            must(d, d->c.hipStreamSynchronize(d->stream), "telling the halves of the last cache apart");
+        if (r == 0)
+            r = hip_copy(&d->base, cycles, memory + lines, n);
+        if (r == 0)
+            *ret = mf_halves_of(cycles, units, LINES);
+    }
     hip_release(&d->base, memory, lines + n);
     return r;
 }
