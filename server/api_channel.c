@@ -126,7 +126,8 @@ int mf_api_unstage(void *farm, struct mf_request *r)
 static int refuse_read(struct mf_request *r, int e)
 {
     if (e == -ENOENT)
-        return mf_refuse(&r->response, 404, "there is no channel %s", r->path_name);
+        return mf_refuse(&r->response, 404, "there is no channel %s; staging a release makes it",
+                         r->path_name);
     if (e == -ENODATA)
         return mf_refuse(&r->response, 404, "channel %s has no release yet: none was approved", r->path_name);
     return mf_refuse_errno(&r->response, e, "read the channel");
