@@ -12,6 +12,8 @@
 #include "common/text.h"
 #include "kernels/beside.h"
 #include "kernels/code.h"
+#include "kernels/family.h"
+#include "kernels/hip/args.h"
 #include "measure/session.h"
 #include "mf_check.h"
 #include "planted.h"
@@ -247,6 +249,39 @@ START_TEST(knows_the_halves)
 }
 END_TEST
 
+/* Each half's units are told to have experts of their own, and y's columns come one by one while the last cache holds h. */
+START_TEST(halves_are_launched)
+{
+    struct mf_tensor_ref needs[3] = {0}, gives[1] = {0};
+    const struct mf_launch launch = {.needs = needs, .gives = gives};
+    struct mf_kernel *k;
+    struct mf_shape shape;
+
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
+    ck_assert_int_eq(setenv("FAKE_CUDA_HALVES", "1", 1), 0);
+    struct mf_device *d = open_cardboard();
+    if (!d)
+        return;
+    ck_assert_int_eq(
+        mf_shape_parse("64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,"
+                       "torch.float8_e4m3fn,QuantType.per_1x128,1,0",
+                       &shape),
+        0);
+    const struct mf_family *tile = mf_family_find("hip", "tile");
+    ck_assert_int_eq(tile->open(tile, d, &shape, "s2_fp8fn_128_m128_n256_bs_y", &k), 0);
+    ck_assert_int_eq(tile->launch(k, &launch), 0);
+    const struct mf_hip_bulk_args *args = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
+    ck_assert_ptr_nonnull(args);
+    ck_assert_uint_eq(args->tile.near, UINT32_C(1) << 31);
+    ck_assert_int_eq(args->tile.columns, 1);
+    ck_assert_mem_eq(args->far, d->info.halves.far, sizeof(args->far));
+    ck_assert_uint_ne(args->far[0], 0);
+    (void)tile->close(k);
+    mf_device_close(d);
+}
+END_TEST
+
 static void remove_folder(void)
 {
     ck_assert_int_eq(remove_tree(folder), 0);
@@ -261,6 +296,7 @@ int main(void)
     tcase_add_test(gate, is_said_where_it_is_known);
     suite_add_tcase(suite, gate);
     tcase_set_timeout(runtime, 100);
+    tcase_add_test(runtime, halves_are_launched);
     tcase_add_loop_test(runtime, knows_the_halves, 0, MF_ARRAY_LEN(halves));
     tcase_add_checked_fixture(runtime, NULL, remove_folder);
     tcase_add_test(runtime, is_asked_of_the_runtime);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/hip/args.h"
+
 #define CALL __attribute__((visibility("default"))) CUresult CUDAAPI
 
 #define REGISTERS_OF_UNIT 65536
@@ -100,8 +102,8 @@ CALL cuGetErrorString(CUresult error, const char **ret)
     return CUDA_SUCCESS;
 }
 
-static int thing; /* what every handle points to, */
-static int adds;  /* but that of mf_add_cycles */
+static int thing;       /* what every handle points to, */
+static int adds, tiles; /* but those of mf_add_cycles and mf_tile_hopper */
 
 CALL cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
 {
@@ -254,7 +256,9 @@ CALL cuModuleUnload(CUmodule module)
 CALL cuModuleGetFunction(CUfunction *ret, CUmodule module, const char *name)
 {
     (void)module;
-    *ret = (CUfunction)(void *)(strcmp(name, "mf_add_cycles") == 0 ? &adds : &thing);
+    *ret = (CUfunction)(void *)(strcmp(name, "mf_add_cycles") == 0    ? &adds
+                                : strcmp(name, "mf_tile_hopper") == 0 ? &tiles
+                                                                      : &thing);
     return CUDA_SUCCESS;
 }
 
@@ -284,6 +288,8 @@ CALL cuOccupancyMaxActiveBlocksPerMultiprocessor(int *ret, CUfunction f, int blo
 
 /* Launches so far that were not to wait for the one before. */
 __attribute__((visibility("default"))) int fake_cuda_early;
+/* The last arguments of mf_tile_hopper. */
+__attribute__((visibility("default"))) struct mf_hip_bulk_args fake_cuda_bulk_args;
 
 /* Its one argument, as kernels/device_hip.c gives it. */
 struct adding {
@@ -307,6 +313,8 @@ CALL cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params,
     (void)extra;
     if (f == (CUfunction)(void *)&adds && number("FAKE_CUDA_HALVES", 0))
         add_cycles(config->gridDimX, params[0]);
+    if (f == (CUfunction)(void *)&tiles)
+        memcpy(&fake_cuda_bulk_args, params[0], sizeof(fake_cuda_bulk_args));
     for (unsigned i = 0; i < config->numAttrs; i++)
         fake_cuda_early += config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
                            config->attrs[i].value.programmaticStreamSerializationAllowed;

@@ -21,6 +21,7 @@ if(TARGET moefarm-hip-nvidia)
     set_target_properties(fake_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1
         LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/fake_cuda)
     target_include_directories(fake_cuda SYSTEM PRIVATE ${MF_CUDA_INCLUDE})
+    target_include_directories(fake_cuda PRIVATE $<TARGET_PROPERTY:mf_kernels,INTERFACE_INCLUDE_DIRECTORIES>)
     target_link_libraries(fake_cuda PRIVATE mf_build)
     add_dependencies(check_gpu_worker fake_cuda moefarm-hip-nvidia)
     add_dependencies(check_use fake_cuda moefarm-hip-nvidia)
