@@ -57,6 +57,7 @@ int mf_cmd_tune(struct mf_cli *cli, const struct mf_command *self, int argc, cha
 int mf_cmd_compare(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_release(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_misses(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
+int mf_cmd_quarantine(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_pull(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_run_config(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 

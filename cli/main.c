@@ -35,6 +35,7 @@ static const struct mf_command commands[] = {
     {"release",    "ACTION ...",             "freeze exports, look at them, stage, approve and roll them back",      mf_cmd_release},
     {"pull",       "CHANNEL",                "bring a file up to date with a channel's approved release",            mf_cmd_pull},
     {"misses",     "",                       "what production looked up and did not find; --submit tunes it",        mf_cmd_misses},
+    {"quarantine", "[revive KERNEL]",        "the kernels that are not run any more, and why; revive (role admin) lifts it", mf_cmd_quarantine},
     {"run-config", "[TABLE]",                "run a tuned table's rows here: right, and as fast as it says?",        mf_cmd_run_config},
     {"compare",    "OLD NEW",                "two tuned tables run against each other here: faster, slower, the same?", mf_cmd_compare},
 };
@@ -48,7 +49,7 @@ static void print_help(FILE *out, const struct mf_opt *opts, size_t n)
         char left[64];
 
         mf_say(left, sizeof(left), "%s %s", commands[i].name, commands[i].arguments);
-        fprintf(out, "  %-25s %s\n", left, commands[i].help);
+        fprintf(out, "  %-26s %s\n", left, commands[i].help);
     }
     fprintf(out,
             "\nexit codes:\n"

@@ -36,6 +36,10 @@ static const struct {
     {{"release", "stage", "stable", "1;2"}, 2, "'1;2' is no release; give its number or its name"},
     {{"pull", "stable"}, 2, "give -o FILE"},
     {{"pull", "../x", "-o", "t"}, 2, "'../x' is no name of a channel"},
+    {{"quarantine", "lift"}, 2, "quarantine: there is no action 'lift'"},
+    {{"quarantine", "revive"}, 2, "the usage is: moefarm quarantine [options] [revive KERNEL]"},
+    {{"quarantine", "revive", "sim_s1"}, 2, "'sim_s1' is no kernel; give its number"},
+    {{"quarantine", "--class", "gfx942/304"}, 2, "--class is about revive"},
     {{"batches", "--url", "gopher://x"},
      2,
      "'gopher://x' is no URL; give https://host:port, or http:// for this machine"},
@@ -111,6 +115,57 @@ START_TEST(drain)
     fake_http_release(&f);
     assert_code(r, 2);
     assert_says(r.err, "there is no worker 'node1'");
+}
+END_TEST
+
+/* clang-format off */
+#define LISTED(items) \
+    {.request = "GET /api/v1/quarantine?limit=1000", .status = 200, .body = "{\"items\":[" items "],\"next\":null}"}
+#define REVIVE "POST /api/v1/quarantine/12/revive?class=gfx950%2F256"
+#define KERNEL_ON(class)                                                                                             \
+    "{\"kernel\":12,\"family\":\"tile\",\"name\":\"tile_s2\",\"class\":\"" class "\",\"reason\":\"killed two runners\"," \
+    "\"at_ms\":1790000000000,\"strikes\":[{\"status\":\"hang\",\"reason\":\"silent for 10 s\",\"worker\":\"w1\","        \
+    "\"goal\":5,\"at_ms\":1789999940000}]}"
+#define ONE KERNEL_ON("gfx950/256")
+#define TWO KERNEL_ON("gfx942/304") "," ONE
+#define NO_ROLE "{\"detail\":\"this takes a token of role admin; this one is of role read\"}"
+
+static const struct {
+    struct fake_answer answers[2];
+    const char *words[4];
+    int code;
+    const char *says;
+} quarantine_cases[] = {
+    {{LISTED("")}, {NULL}, 0, "no kernel is in quarantine\n"},
+    {{LISTED("")}, {"--json"}, 0, "[]\n"},
+    {{LISTED(TWO)}, {NULL}, 0,
+     "    12  gfx942/304  tile:tile_s2        2026-09-21 14:13  killed two runners\n"
+     "                    hang on w1, goal 5  2026-09-21 14:12  silent for 10 s\n"
+     "    12  gfx950/256  tile:tile_s2 "},
+    {{LISTED(TWO)}, {"revive", "13"}, 2, "kernel 13 is not in quarantine; moefarm quarantine lists those that are"},
+    {{LISTED(TWO)}, {"revive", "12"}, 2, "kernel 12 is in quarantine on gfx942/304, gfx950/256: give --class"},
+    {{LISTED(TWO)}, {"revive", "12", "--class", "gfx942"}, 2,
+     "kernel 12 is not in quarantine on 'gfx942', but on gfx942/304, gfx950/256"},
+    {{LISTED(TWO), {.request = REVIVE, .status = 200, .body = "{}"}}, {"revive", "12", "--class", "gfx950/256"}, 0,
+     "kernel 12 tile:tile_s2 is not in quarantine on gfx950/256 any more: submit again\n"},
+    {{LISTED(ONE), {.request = REVIVE, .status = 200, .body = "{}"}}, {"revive", "12"}, 0,
+     "kernel 12 tile:tile_s2 is not in quarantine on gfx950/256 any more: submit again\n"},
+    {{LISTED(ONE), {.request = REVIVE, .status = 403, .body = NO_ROLE}}, {"revive", "12"}, 2,
+     "this takes a token of role admin; this one is of role read"},
+};
+/* clang-format on */
+
+START_TEST(quarantine)
+{
+    const char *const *w = quarantine_cases[_i].words;
+    struct fake_http f;
+
+    fake_http_start(&f, quarantine_cases[_i].answers, quarantine_cases[_i].answers[1].request ? 2 : 1);
+    struct ran r = moefarm(f.url, "quarantine", w[0], w[1], w[2], w[3], NULL);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+    assert_code(r, quarantine_cases[_i].code);
+    assert_says(r.code == 0 ? r.out : r.err, quarantine_cases[_i].says);
 }
 END_TEST
 
@@ -689,6 +744,7 @@ int main(void)
     tcase_add_loop_test(tc, usage, 0, MF_ARRAY_LEN(usage_cases));
     tcase_add_test(tc, help);
     tcase_add_test(tc, drain);
+    tcase_add_loop_test(tc, quarantine, 0, MF_ARRAY_LEN(quarantine_cases));
     tcase_add_test(tc, lists_follow_their_cursor);
     tcase_add_loop_test(tc, failures, 0, MF_ARRAY_LEN(failure_cases));
     tcase_add_test(tc, submit_csv);

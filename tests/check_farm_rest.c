@@ -11,6 +11,7 @@
 #include "farm_harness.h"
 #include "http_client.h"
 #include "mf_check.h"
+#include "run_program.h"
 
 #define CLASS   "gfx942/304"
 #define BEAT_MS 2000 /* no lease ends here, and who was there is waited for, however busy this machine is */
@@ -61,6 +62,14 @@ static int count(int goal, const char *status)
     return cJSON_GetArraySize(mf_json_array(json, "items"));
 }
 
+static struct ran moefarm(const char *action, const char *kernel, const char *class)
+{
+    static const char *const program[] = {MF_BINARY_DIR "/cli/moefarm", "quarantine", NULL};
+    char url[64];
+    (void)snprintf(url, sizeof(url), "--url=http://127.0.0.1:%d", farm.http);
+    return run_program(program, (const char *const[]){url, action, kernel, class, NULL});
+}
+
 /* Two strikes, on two devices where there are two; no later batch meets the kernel; until it is revived. */
 START_TEST(quarantine)
 {
@@ -68,15 +77,15 @@ START_TEST(quarantine)
           "{\"match\":\"sim_s2_m32_*\",\"fault\":\"no_memory\"}]}");
     farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS));
     int n = quarantined();
-    ck_assert_int_gt(n, 0);
+    ck_assert_int_gt(n, 1);
     ck_assert_int_eq(count(1, "quarantined"), n);
     ck_assert_int_gt(count(1, "no_memory"), 0);
     _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/quarantine?limit=1000");
     const cJSON *item;
-    int kernel = 0;
+    char kernel[16] = "";
     cJSON_ArrayForEach (item, mf_json_array(list, "items")) {
         const cJSON *strikes = mf_json_array(item, "strikes");
-        kernel = farm_number(item, "kernel");
+        (void)snprintf(kernel, sizeof(kernel), "%d", farm_number(item, "kernel"));
         ck_assert_int_eq(cJSON_GetArraySize(strikes), 2);
         ck_assert_str_ne(farm_text(cJSON_GetArrayItem(strikes, 0), "worker"),
                          farm_text(cJSON_GetArrayItem(strikes, 1), "worker"));
@@ -85,12 +94,22 @@ START_TEST(quarantine)
     farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&seed=2"));
     ck_assert_int_eq(quarantined(), n);
     ck_assert_int_eq(count(2, "crash"), 0);
-    char path[96];
-    (void)snprintf(path, sizeof(path), "/api/v1/quarantine/%d/revive?class=" CLASS, kernel);
-    struct http_reply r = http_call(farm.http, "POST", path, "", "", 0);
-    ck_assert_int_eq(r.status, 200);
-    http_reply_free(&r);
+    struct ran listed = moefarm(NULL, NULL, NULL);
+    ck_assert_int_eq(listed.code, 0);
+    assert_says(listed, "  " CLASS "  sim:sim_s1_m64_");
+    assert_says(listed, "killed two runners, the second time by crash: ");
+    assert_says(listed, "  crash on ");
+    ck_assert_int_eq(moefarm("revive", kernel, "--class=gfx950/256").code, 2);
+    ck_assert_int_eq(quarantined(), n);
+    struct ran lifted = moefarm("revive", kernel, NULL);
+    ck_assert_int_eq(lifted.code, 0);
+    assert_says(lifted, " is not in quarantine on " CLASS " any more: submit again");
     ck_assert_int_eq(quarantined(), n - 1);
+    ck_assert_int_eq(moefarm("revive", kernel, "--class=" CLASS).code, 2);
+    /* It is run again, and kills its runners again */
+    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&seed=3"));
+    ck_assert_int_eq(quarantined(), n);
+    ck_assert_int_eq(count(3, "quarantined"), 1);
 }
 END_TEST
 
