@@ -103,12 +103,15 @@ static void print_problem(const struct mf_http_reply *reply, const char *path)
         (void)mf_cli_fail(0, "%s: HTTP status %ld", path, reply->status);
         return;
     }
-    (void)mf_cli_fail(
-        0, "%s", mf_api_text(problem, "detail", mf_api_text(problem, "title", "the request was refused")));
+    const char *detail =
+        mf_api_text(problem, "detail", mf_api_text(problem, "title", "the request was refused"));
+    (void)mf_cli_fail(0, "%s", detail);
     cJSON_ArrayForEach (error, mf_json_array(problem, "errors")) {
         int64_t line = mf_api_i64(error, "line", 0);
         const char *at = mf_api_text(error, "at", "");
 
+        if (line == 0 && strcmp(mf_api_text(error, "message", ""), detail) == 0)
+            continue; /* the only one, which is said */
         if (line > 0)
             fprintf(stderr, "  line %" PRId64 ": ", line);
         else

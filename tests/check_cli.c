@@ -206,6 +206,12 @@ static const struct {
      2,
      "shapes[3].topk: topk is above expert"},
     {{.status = 404, .body = "{\"title\":\"no such batch\"}"}, 2, "no such batch"},
+    /* one error, whose sentence is the answer's: said once */
+    {{.status = 401,
+      .body = "{\"detail\":\"no token\",\"errors\":[{\"at\":\"header.Authorization\",\"message\":\"no "
+              "token\"}]}"},
+     2,
+     "moefarm: no token\n  give a token by "},
     {{.status = 502, .type = "text/html", .body = "<h1>bad gateway</h1>"}, 3, "HTTP status 502"},
     {{.status = 200, .type = "text/html", .body = "<h1>hello</h1>"}, 3, "the answer is no JSON"},
     {{.status = 200, .body = "{\"items\":3}"}, 3, "the answer is no list"},
