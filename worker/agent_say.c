@@ -48,13 +48,14 @@ static bool add_running(const struct mf_agent *a, cJSON *to)
     return array != NULL;
 }
 
-/* A unit that is over here and not there yet: its last result is in the spool, and ends its lease. */
+/* A unit that is over here and not there yet: its last result is in the spool, and ends its lease. false: no memory, since what the
+ * spool holds this worker has written. */
 static bool add_ended(cJSON *array, const char *body, size_t len)
 {
     static const char *const keys[] = {"unit", "attempt", "epoch"};
     _cleanup_(cJSON_Deletep) cJSON *result = mf_json_parse(body, len, MF_SPOOL_RECORD_MAX);
     cJSON *unit = cJSON_CreateObject();
-    bool ok = cJSON_AddItemToArray(array, unit);
+    bool ok = result && cJSON_AddItemToArray(array, unit);
     if (!ok)
         cJSON_Delete(unit);
     for (size_t i = 0; ok && i < MF_ARRAY_LEN(keys); i++) {
