@@ -171,9 +171,16 @@ static int send(struct mf_cli *cli, const struct mf_http_request *q, cJSON **ret
     return 0;
 }
 
+static void print_line(const char *file, const cJSON *entry)
+{
+    fprintf(stderr, "%s", file);
+    if (mf_api_i64(entry, "line", 0) > 0)
+        fprintf(stderr, ":%" PRId64, mf_api_i64(entry, "line", 0));
+}
+
 static int report(struct mf_cli *cli, const char *file, const cJSON *receipt)
 {
-    const cJSON *error, *errors = mf_json_array(receipt, "errors");
+    const cJSON *error, *errors = mf_json_array(receipt, "errors"), *column;
     int64_t undecided = mf_api_i64(receipt, "undecided", 0);
     char spared[120] = "";
 
@@ -188,11 +195,13 @@ static int report(struct mf_cli *cli, const char *file, const cJSON *receipt)
                mf_api_i64(receipt, "batch", 0), mf_api_i64(receipt, "shapes", 0),
                mf_api_i64(receipt, "goals", 0), spared);
     (void)fflush(stdout);
+    cJSON_ArrayForEach (column, mf_json_array(receipt, "unknown_columns")) {
+        print_line(file, column);
+        fprintf(stderr, ": warning: %s\n", mf_api_text(column, "message", "an unknown column"));
+    }
     cJSON_ArrayForEach (error, errors) {
-        char line[24] = "";
-        if (mf_api_i64(error, "line", 0) > 0)
-            mf_say(line, sizeof(line), ":%" PRId64, mf_api_i64(error, "line", 0));
-        fprintf(stderr, "%s%s: %s: %s\n", file, line, mf_api_text(error, "at", "row"),
+        print_line(file, error);
+        fprintf(stderr, ": %s: %s\n", mf_api_text(error, "at", "row"),
                 mf_api_text(error, "message", "refused"));
     }
     return cJSON_GetArraySize(errors) > 0 ? MF_EXIT_FAILED : MF_EXIT_OK;

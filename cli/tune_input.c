@@ -59,6 +59,20 @@ void mf_tune_say_unreadable(const char *path, const struct mf_table *t)
     }
 }
 
+static int check_columns(const char *path, const struct mf_table *t)
+{
+    int code = 0;
+
+    for (size_t i = 0; i < t->n_problems; i++) {
+        const struct mf_problem *p = &t->problems[i];
+        if (p->code == MF_PROBLEM_MISSPELT_COLUMN)
+            code = mf_cli_fail(MF_EXIT_USAGE, "-i: %s: %s", path, p->reason);
+        else if (p->code == MF_PROBLEM_UNKNOWN_COLUMN)
+            fprintf(stderr, "%s:%" PRId64 ": warning: %s\n", path, p->line, p->reason);
+    }
+    return code;
+}
+
 int mf_tune_input_untuned(struct mf_tune_input *in, const char *path)
 {
     char why[MF_REASON_MAX];
@@ -66,7 +80,7 @@ int mf_tune_input_untuned(struct mf_tune_input *in, const char *path)
     if (mf_table_file_read(path, &in->untuned, why) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "-i: %s", why);
     mf_tune_say_unreadable(path, in->untuned);
-    return 0;
+    return check_columns(path, in->untuned);
 }
 
 /* ---- classes ---- */

@@ -10,7 +10,6 @@
 
 #define LEFT_MAX      28 /* widest left column of --help; a longer option has a line of its own */
 #define HELP_WIDTH    90
-#define NAME_MAX_LEN  40
 #define LEFT_TEXT_MAX 160
 
 static const struct mf_opt builtin_opts[] = {
@@ -193,33 +192,13 @@ static const struct mf_opt *find_in(const struct mf_opt *opts, size_t n, const c
     return NULL;
 }
 
-/* Edit distance of two names, the longer cut to NAME_MAX_LEN. */
-static size_t distance(const char *a, size_t a_len, const char *b, size_t b_len)
-{
-    size_t row[NAME_MAX_LEN + 1];
-    a_len = MF_MIN(a_len, (size_t)NAME_MAX_LEN);
-    b_len = MF_MIN(b_len, (size_t)NAME_MAX_LEN);
-    for (size_t j = 0; j <= b_len; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= a_len; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= b_len; j++) {
-            size_t replaced = diagonal + (a[i - 1] != b[j - 1]), dropped = MF_MIN(row[j], row[j - 1]) + 1;
-            diagonal = row[j];
-            row[j] = MF_MIN(replaced, dropped);
-        }
-    }
-    return row[b_len];
-}
-
 /* The option that was probably meant, NULL when none is near. */
 static const struct mf_opt *nearest(const struct mf_opt *opts, size_t n, const char *name, size_t len)
 {
     const struct mf_opt *best = NULL;
     size_t best_distance = len < 2 ? 0 : len < 4 ? 2 : 4; /* below it */
     for (size_t i = 0; i < n; i++) {
-        size_t d = distance(name, len, opts[i].name, strlen(opts[i].name));
+        size_t d = mf_edit_distance(name, len, opts[i].name, strlen(opts[i].name));
         if (d < best_distance) {
             best_distance = d;
             best = &opts[i];

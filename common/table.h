@@ -117,6 +117,8 @@ enum mf_severity { MF_WARNING, MF_ERROR };
     X(P, OPERATOR, "operator")     /* the table belongs to another operator: warning at line 1 */            \
     X(P, CONFLICT, "conflict")     /* a mark of a merge that nobody finished: error */                       \
     X(P, MIXED, "mixed")           /* tuned: one flag as 1 and as True, no row is matched: warning */        \
+    X(P, UNKNOWN_COLUMN, "unknown_column")   /* nobody knows it: warning at the header's line */             \
+    X(P, MISSPELT_COLUMN, "misspelt_column") /* near to one of the shape that the header lacks: warning */   \
     /* What mf_tables_check (table_check.h) finds, which a reader does not look for */                       \
     X(P, SHADOWED, "shadowed")     /* AITER serves an earlier row of another activation */                   \
     X(P, BEYOND_PEAK, "beyond_peak") /* a time that the device cannot reach */                               \

@@ -36,6 +36,8 @@ static const struct {
     [MF_PROBLEM_OPERATOR]    = {WARNS,   "a table of another operator"},
     [MF_PROBLEM_CONFLICT]    = {FAILS,   "a merge that nobody finished"},
     [MF_PROBLEM_MIXED]       = {FAILS,   "two spellings in one column: no row is matched"},
+    [MF_PROBLEM_UNKNOWN_COLUMN]  = {WARNS, "a column that nobody knows"},
+    [MF_PROBLEM_MISSPELT_COLUMN] = {FAILS, "a column of the shape, by a name that is not its"},
     [MF_PROBLEM_SHADOWED]    = {FAILS,   "AITER serves the row of another activation"},
     [MF_PROBLEM_BEYOND_PEAK] = {FAILS,   "a time that the device cannot reach"},
     [MF_PROBLEM_ERR_LIMIT]   = {FAILS,   "an error above the limit"},

@@ -107,19 +107,26 @@ static int list_others(struct mf_table_reader *rd)
         rd->other[t->n_other] = (int)i;
         t->other[t->n_other++] = t->header[i];
     }
-    return 0;
+    mf_table_tell_columns(rd);
+    return rd->r;
 }
 
 static int need(struct mf_table_reader *rd, int column, const char *name)
 {
+    char buf[MF_EXCERPT_MAX];
     if (column >= 0)
         return 0;
-    mf_say(rd->why, MF_REASON_MAX, "the header has no column '%s'; %s", name,
-           rd->t->tuned
-               ? "a tuned table has gfx, cu_num, the twelve columns of a shape, block_m, kernelName1, "
-                 "kernelName2 and us, by these names"
-               : "an untuned table has token, model_dim, inter_dim, expert, topk, act_type, dtype, "
-                 "q_dtype_a, q_dtype_w, q_type, use_g1u1 and doweight_stage1, by these names");
+    const char *meant = mf_table_column_meant(rd, name);
+    if (meant)
+        mf_say(rd->why, MF_REASON_MAX, "the header has no column '%s'; call '%s' so if that is meant", name,
+               mf_table_excerpt(meant, buf));
+    else
+        mf_say(rd->why, MF_REASON_MAX, "the header has no column '%s'; %s", name,
+               rd->t->tuned
+                   ? "a tuned table has gfx, cu_num, the twelve columns of a shape, block_m, kernelName1, "
+                     "kernelName2 and us, by these names"
+                   : "an untuned table has token, model_dim, inter_dim, expert, topk, act_type, dtype, "
+                     "q_dtype_a, q_dtype_w, q_type, use_g1u1 and doweight_stage1, by these names");
     return -EBADMSG;
 }
 

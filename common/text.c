@@ -191,6 +191,31 @@ bool mf_glob(const char *pattern, const char *text)
     return *pattern == '\0';
 }
 
+static char small(char c)
+{
+    return (char)(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
+}
+
+size_t mf_edit_distance(const char *a, size_t a_len, const char *b, size_t b_len)
+{
+    size_t row[MF_EDIT_MAX + 1];
+    a_len = MF_MIN(a_len, (size_t)MF_EDIT_MAX);
+    b_len = MF_MIN(b_len, (size_t)MF_EDIT_MAX);
+    for (size_t j = 0; j <= b_len; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= a_len; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= b_len; j++) {
+            size_t replaced = diagonal + (small(a[i - 1]) != small(b[j - 1])),
+                   dropped = MF_MIN(row[j], row[j - 1]) + 1;
+            diagonal = row[j];
+            row[j] = MF_MIN(replaced, dropped);
+        }
+    }
+    return row[b_len];
+}
+
 uint64_t mf_hash64(const void *data, size_t len, uint64_t seed)
 {
     const unsigned char *bytes = data;

@@ -28,6 +28,10 @@ bool mf_glob(const char *pattern, const char *text);
 /* Bytes of the UTF-8 character at text, which has left bytes to the end (at least one); 0 when it is none. Refuses overlong
  * forms, surrogates and what lies beyond U+10FFFF. */
 size_t mf_utf8_length(const void *text, size_t left);
+/* Letters added, left out or taken for another that make one name of the other, capital letters being as small ones. Of each
+ * the first MF_EDIT_MAX bytes. */
+#define MF_EDIT_MAX 40
+size_t mf_edit_distance(const char *a, size_t a_len, const char *b, size_t b_len);
 /* 64-bit FNV-1a. */
 uint64_t mf_hash64(const void *data, size_t len, uint64_t seed);
 #define MF_HASH_SEED UINT64_C(14695981039346656037)

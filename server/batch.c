@@ -263,6 +263,12 @@ static int add_known(struct mf_farm *f, int64_t batch, const struct mf_submissio
     return r;
 }
 
+/* A list that the submission may have left out. */
+static bool add_list(cJSON *receipt, const char *name, const cJSON *list)
+{
+    return cJSON_AddItemToObject(receipt, name, list ? cJSON_Duplicate(list, true) : cJSON_CreateArray());
+}
+
 static int write_receipt(struct mf_farm *f, int64_t batch, const struct mf_submission *s, size_t n_classes,
                          int n_spared, cJSON **ret)
 {
@@ -271,9 +277,8 @@ static int write_receipt(struct mf_farm *f, int64_t batch, const struct mf_submi
     mf_json_add_i64(json, "shapes", (int64_t)s->n_shapes);
     mf_json_add_i64(json, "goals", (int64_t)(s->n_shapes * n_classes));
     mf_json_add_i64(json, "undecided", n_spared);
-    cJSON *errors = s->errors ? cJSON_Duplicate(s->errors, true) : cJSON_CreateArray();
-    cJSON_AddItemToObject(json, "errors", errors);
-    _cleanup_(mf_freep) char *text = errors ? mf_json_print(json) : NULL;
+    bool whole = add_list(json, "errors", s->errors) && add_list(json, "unknown_columns", s->unknown_columns);
+    _cleanup_(mf_freep) char *text = whole ? mf_json_print(json) : NULL;
     if (!text)
         return -ENOMEM;
     int r = mf_store_batch_receipt(f->store, batch, text);

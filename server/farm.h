@@ -76,13 +76,14 @@ struct mf_submission {
     const struct mf_known_row *known;
     size_t n_known;
     const cJSON *errors; /* array of {line, at, code, message} for the bad rows; goes into the receipt */
+    const cJSON *unknown_columns; /* the same of columns that are passed over */
 };
 
 struct mf_farm;
 
 /* Called by the request handlers of the writing thread, within its turn's transaction. Answers go out after
  * COMMIT. */
-/* Stores a batch; *ret_receipt is the answer's JSON, which the caller owns: {"batch", "shapes", "errors", …}.
+/* Stores a batch; *ret_receipt is the answer's JSON, which the caller owns: {"batch", "shapes", "errors", "unknown_columns", …}.
  * 1: the key was used before with the same body, and this is the receipt given then. -EEXIST: the key was used with
  * another body. */
 int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret_receipt);

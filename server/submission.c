@@ -274,6 +274,7 @@ void mf_submission_work_free(void *p)
     free(w->known);
     mf_table_free(w->baseline);
     cJSON_Delete(w->errors);
+    cJSON_Delete(w->unknown_columns);
     free(w);
 }
 
@@ -282,15 +283,18 @@ struct row_error {
     const char *at, *code, *message;
 };
 
-static int add_error(struct mf_submission_work *w, const struct row_error *e)
+static int add_to(cJSON *list, const struct row_error *e)
 {
-    if (w->n_errors++ >= MF_SUBMISSION_ERRORS_MAX)
-        return 0;
-    int r = mf_errors_add(w->errors, e->at, e->code, "%s", e->message);
+    int r = mf_errors_add(list, e->at, e->code, "%s", e->message);
     if (r == 0 && e->line > 0)
-        cJSON_AddNumberToObject(cJSON_GetArrayItem(w->errors, cJSON_GetArraySize(w->errors) - 1), "line",
+        cJSON_AddNumberToObject(cJSON_GetArrayItem(list, cJSON_GetArraySize(list) - 1), "line",
                                 (double)e->line);
     return r;
+}
+
+static int add_error(struct mf_submission_work *w, const struct row_error *e)
+{
+    return w->n_errors++ < MF_SUBMISSION_ERRORS_MAX ? add_to(w->errors, e) : 0;
 }
 
 int mf_submission_error(struct mf_submission_work *w, const char *at, const char *code, const char *message)
@@ -368,6 +372,21 @@ static int drop_duplicates(struct mf_submission_work *w, struct origin *origins,
     return 0;
 }
 
+/* What the table's reader has to say of it. */
+static int take_problem(struct mf_submission_work *w, const struct mf_problem *q, struct mf_response *p)
+{
+    const char *code = mf_problem_code_name(q->code);
+    const struct row_error e = {q->line, q->column, code, q->reason};
+    int r = 0;
+    if (q->code == MF_PROBLEM_MISSPELT_COLUMN)
+        return mf_refuse_at(p, 422, q->column, code, "%s", q->reason);
+    if (q->code == MF_PROBLEM_UNKNOWN_COLUMN)
+        r = add_to(w->unknown_columns, &e);
+    else if (q->severity == MF_ERROR)
+        r = add_error(w, &e);
+    return r < 0 ? mf_refuse_errno(p, r, "read the table") : 0;
+}
+
 static int read_csv(struct mf_submission_work *w, const char *text, size_t len, struct mf_response *p)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
@@ -382,14 +401,9 @@ static int read_csv(struct mf_submission_work *w, const char *text, size_t len, 
         return mf_refuse_at(p, 422, "body", "operator",
                             "this table belongs to another operator; an untuned_fmoe.csv is expected");
 
-    for (size_t i = 0; i < t->n_problems; i++) {
-        const struct mf_problem *q = &t->problems[i];
-        if (q->severity != MF_ERROR)
-            continue;
-        r = add_error(w, &(struct row_error){q->line, q->column, mf_problem_code_name(q->code), q->reason});
-        if (r < 0)
-            return mf_refuse_errno(p, r, "read the table");
-    }
+    for (size_t i = 0; i < t->n_problems; i++)
+        if ((r = take_problem(w, &t->problems[i], p)) < 0)
+            return r;
     origins = calloc(t->n_rows ? t->n_rows : 1, sizeof(*origins));
     for (size_t i = 0; origins && i < t->n_rows; i++) {
         struct mf_shape shape = t->rows[i].shape;
@@ -659,6 +673,7 @@ int mf_api_submit_read(void *reader, struct mf_request *r)
     r->work = w;
     r->work_free = mf_submission_work_free;
     w->errors = cJSON_CreateArray();
+    w->unknown_columns = cJSON_CreateArray();
     w->submission = (struct mf_submission){.options = MF_BATCH_OPTIONS_INIT};
     if (json && r->n_query > 0)
         return mf_refuse_at(
@@ -685,6 +700,7 @@ int mf_api_submit_read(void *reader, struct mf_request *r)
     w->submission.body_hash = w->hash;
     w->submission.shapes = w->shapes;
     w->submission.errors = w->errors;
+    w->submission.unknown_columns = w->unknown_columns;
     mf_buf_release(&r->body);
     return 0;
 }

@@ -23,8 +23,9 @@ struct mf_submission_work {
     struct mf_table *baseline; /* NULL: none came */
     struct mf_known_row *known;
     bool promote_given, min_effect_given;
-    cJSON *errors;   /* [{line, at, code, message}] of bad rows */
-    size_t n_errors; /* counted, also those that are not listed */
+    cJSON *errors;          /* [{line, at, code, message}] of bad rows */
+    size_t n_errors;        /* counted, also those that are not listed */
+    cJSON *unknown_columns; /* such entries of columns that are passed over */
 };
 
 void mf_submission_work_free(void *work);

@@ -3,6 +3,7 @@
 
 #include "mf_check.h"
 
+#include "common/json.h"
 #include "server/promote.h"
 #include "server/store_private.h"
 #include "server/store_promote.h"
@@ -78,10 +79,14 @@ static int64_t submit(int n, int n_spared)
     for (int i = 0; i < n_spared; i++)
         known[i] = (struct mf_known_row){
             .class = s.options.classes[0], .shape = &shapes[i], .pipeline = "", .us = 5, .line = i + 2};
+    _cleanup_(cJSON_Deletep) cJSON *unknown = cJSON_CreateStringArray((const char *const[]){"act_limt"}, 1);
+    s.unknown_columns = unknown;
     cJSON *receipt = NULL;
     ck_assert_int_eq(mf_farm_submit(&farm, &s, &receipt), 0);
     int64_t batch = (int64_t)cJSON_GetObjectItemCaseSensitive(receipt, "batch")->valuedouble;
     ck_assert_int_eq(cJSON_GetObjectItemCaseSensitive(receipt, "undecided")->valueint, n_spared);
+    ck_assert(cJSON_Compare(mf_json_array(receipt, "unknown_columns"), unknown, true));
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(receipt, "errors")), 0);
     cJSON_Delete(receipt);
     return batch;
 }

@@ -266,6 +266,29 @@ START_TEST(submit_csv)
 }
 END_TEST
 
+/* A column that the farm does not know is no failure, and not silent. */
+START_TEST(submit_unknown_column)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "POST /api/v1/batches*",
+         .status = 201,
+         .body =
+             "{\"batch\":7,\"shapes\":2,\"goals\":2,\"errors\":[],\"unknown_columns\":[{\"at\":\"act_limt\","
+             "\"code\":\"unknown_column\",\"message\":\"there is no column 'act_limt'\",\"line\":1}]}"}};
+    struct fake_http f;
+    struct ran r;
+
+    write_file(in_folder("shapes.csv"), "token,act_limt\n1,2\n");
+    fake_http_start(&f, answers, 1);
+    r = moefarm(f.url, "submit", in_folder("shapes.csv"), NULL);
+    fake_http_stop(&f);
+    assert_code(r, 0);
+    ck_assert_str_eq(r.out, "batch 7: 2 shapes, 2 goals\n");
+    assert_says(r.err, "shapes.csv:1: warning: there is no column 'act_limt'\n");
+    fake_http_release(&f);
+}
+END_TEST
+
 /* What is deployed goes with the shapes, in one body; people say percent. */
 START_TEST(submit_baseline)
 {
@@ -754,6 +777,7 @@ int main(void)
     tcase_add_test(tc, lists_follow_their_cursor);
     tcase_add_loop_test(tc, failures, 0, MF_ARRAY_LEN(failure_cases));
     tcase_add_test(tc, submit_csv);
+    tcase_add_test(tc, submit_unknown_column);
     tcase_add_test(tc, submit_json);
     tcase_add_test(tc, submit_baseline);
     tcase_add_loop_test(tc, submit_min_effect, 0, (int)MF_ARRAY_LEN(min_effects));

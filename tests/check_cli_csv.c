@@ -51,6 +51,8 @@ static const struct {
     {TABLE_OWN(OWN("1", "51.5", "move:sort|tile gemm")), NULL, {0}, 1, "pipeline holds 'tile gemm', which is no family:step", ""},
     {TABLE_OWN(OWN("1", "51.5", "move:sort|aiter:nothing")), NULL, {0}, 1, "family aiter has no kernel of such a name", ""},
     {TABLE_OWN(OWN("1", "51.5", "move:sort|triton:gemm")), NULL, {0}, 0, "warning: foreign: pipeline holds a step of family 'triton'", ""},
+    {TUNED_COLUMNS ",note\n" KEY("1") RESULT(K1, "51.5") ",x\n", NULL, {0}, 0, "table.csv:1: warning: unknown_column: there is no column 'note'", ""},
+    {TUNED_COLUMNS ",frm\n" KEY("1") RESULT(K1, "51.5") ",\n", NULL, {0}, 1, "table.csv:1: error: misspelt_column: there is no column 'frm'", ""},
     {TABLE(ROW("1", "51.5")), "", {0}, 1, "other.csv:1: error: malformed: the table is empty", ""},
     {TABLE(ROW("1", "51.5")), NULL, {"--only", "nothing"}, 2, "", "--only: there is no code 'nothing'; they are ragged, malformed, "},
     {NULL, NULL, {0}, 2, "", "table.csv: No such file"},

@@ -218,6 +218,30 @@ static const struct sample {
     {"\xef\xbb\xbf" SHAPE_COLUMNS "\r\n" SHAPE "\r\n\r\n" SHAPE, 2, "W4 duplicate ;", NULL},
     {" token , model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_stage1,"
      "Unnamed: 12,\n" SHAPE ",lost,\n", 1, "", NULL},
+    /* Columns that nobody knows are told; one that is near to a column of the shape which is not there, as that. */
+    {SHAPE_COLUMNS ",act_limt\n" SHAPE ",7\n", 1, "W1 unknown_column act_limt;", "no column 'act_limt', it is passed over; what the twelve"},
+    {"\n" SHAPE_COLUMNS ",doweight_stage_1\n" SHAPE ",1\n", 1, "W2 unknown_column doweight_stage_1;", "the nearest is doweight_stage1;"},
+    {SHAPE_COLUMNS ",\"<b>\x1b[31m\xc3\xa9-and-what-else-there-is-room-for-in-the-name-of-one\"\n" SHAPE ",1\n",
+     1, "W1 unknown_column <b>?[31m?\?-and-what-else-there-is-room-for-i...;", "<b>?[31m"},
+    {SHAPE_COLUMNS ",frm\n" SHAPE ",limit:7\n", 1, "W1 misspelt_column frm;", "call it form if that is meant, or remove it"},
+    {SHAPE_COLUMNS ",FORM\n" SHAPE ",limit:7\n", 1, "W1 misspelt_column FORM;", NULL},
+    {KEY_COLUMNS ",forms,_tag\ngfx942,304," SHAPE ",limit:7,\n", 1, "W1 misspelt_column forms;", NULL},
+    {TUNED_COLUMNS ",frm\n" "gfx950,256," SHAPE ",32,0,12.0719,k1,0.0%,8.8572,k2,0.0%,20.9291,0,0,0,6.31,2.64,b1\n",
+     1, "W1 misspelt_column frm;", "the rows may be other shapes than is meant"},
+    {SHAPE_COLUMNS ",form,frm\n" SHAPE ",,b1\n", 1, "W1 unknown_column frm;", "the nearest is form;"},
+    /* a column of results, or of another place, says nothing of the shape; a name of two letters is near to few */
+    {SHAPE_COLUMNS ",kernel_Name1,k,zz\n" SHAPE ",1,2,3\n",
+     1, "W1 unknown_column kernel_Name1;W1 unknown_column k;W1 unknown_column zz;", "it is passed over; what"},
+    /* what AITER's tables and moefarm's have is known, whatever the table */
+    {SHAPE_COLUMNS ",ksplit,us1,err1,run_1stage,xbf16,tflops,bw,_tag,form,mad,provenance\n" SHAPE ",,,,,,,,,,,\n", 1, "", NULL},
+    {SHAPE_COLUMNS ",gate_mode,tile_mm\n" SHAPE ",1,2\n", 1, "W1 operator ;", NULL},
+    {SHAPE_COLUMNS ",c1,c2,c3,c4,c5,c6,c7,c8,c9,c10,c11,c12,c13,c14,c15,c16,c17,c18,form_\n" SHAPE ",,,,,,,,,,,,,,,,,,,b1\n",
+     1,
+     "W1 unknown_column c1;W1 unknown_column c2;W1 unknown_column c3;W1 unknown_column c4;W1 unknown_column c5;"
+     "W1 unknown_column c6;W1 unknown_column c7;W1 unknown_column c8;W1 unknown_column c9;W1 unknown_column c10;"
+     "W1 unknown_column c11;W1 unknown_column c12;W1 unknown_column c13;W1 unknown_column c14;W1 unknown_column c15;"
+     "W1 unknown_column c16;W1 misspelt_column form_;W1 unknown_column ;",
+     "2 more columns"},
     /* A class in an untuned table is taken when it is there. */
     {KEY_COLUMNS "\n,," SHAPE "\n,304," SHAPE "\ngfx942,80," SHAPE "\n", 3, "W3 missing gfx;", NULL},
     {KEY_COLUMNS "\ngfx942,," SHAPE "\n", 0, "E2 missing cu_num;", NULL},
@@ -260,6 +284,9 @@ static const struct {
     {"cu_num," SHAPE_COLUMNS ",us\n", "no column 'block_m'"},
     {"token," SHAPE_COLUMNS "\n", "names the column 'token' twice"},
     {"\"token\n", "the header in line 1 cannot be read"},
+    {"Token,model_dim\n1,2\n", "no column 'token'; call 'Token' so if that is meant"},
+    {"token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u,doweight_stage1\n",
+     "no column 'use_g1u1'; call 'use_g1u' so"},
 };
 /* clang-format on */
 

@@ -217,6 +217,25 @@ START_TEST(hash_goes_on_where_it_stopped)
 }
 END_TEST
 
+/* clang-format off */
+static const struct {
+    const char *a, *b;
+    size_t distance;
+} edits[] = {
+    {"form", "form", 0}, {"FORM", "form", 0}, {"frm", "form", 1}, {"forms", "form", 1}, {"from", "form", 2},
+    {"", "form", 4}, {"doweight_stage_1", "doweight_stage1", 1}, {"kitten", "sitting", 3},
+    {"1234567890123456789012345678901234567890x", "1234567890123456789012345678901234567890yz", 0},
+};
+/* clang-format on */
+
+START_TEST(edit_distance)
+{
+    const char *a = edits[_i].a, *b = edits[_i].b;
+    ck_assert_uint_eq(mf_edit_distance(a, strlen(a), b, strlen(b)), edits[_i].distance);
+    ck_assert_uint_eq(mf_edit_distance(b, strlen(b), a, strlen(a)), edits[_i].distance);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("text");
@@ -233,6 +252,7 @@ int main(void)
     tcase_add_test(tc, append_prints_as_printf_does);
     tcase_add_loop_test(tc, hash, 0, MF_ARRAY_LEN(hashes));
     tcase_add_test(tc, hash_goes_on_where_it_stopped);
+    tcase_add_loop_test(tc, edit_distance, 0, MF_ARRAY_LEN(edits));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

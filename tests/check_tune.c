@@ -355,6 +355,21 @@ START_TEST(a_refused_submission)
 }
 END_TEST
 
+/* A column that nobody knows is told of; one that is near to what makes another shape stops the run before it began. */
+START_TEST(a_column_that_there_is_not)
+{
+    write_file(in_folder("shapes.csv"), "frm," HEAD "limit:7," ROW(1));
+    struct ran r = moefarm("", TUNE(NULL));
+    assert_code(r, 2);
+    assert_says(r.err, "shapes.csv: there is no column 'frm', and the table has no form");
+    ck_assert_int_eq(count_lines(in_folder("table.csv")), 0);
+    write_file(in_folder("shapes.csv"), "act_limt," HEAD "7," ROW(1));
+    r = moefarm("", TUNE(NULL));
+    assert_code(r, 0);
+    assert_says(r.err, "shapes.csv:1: warning: there is no column 'act_limt', it is passed over");
+}
+END_TEST
+
 /* A batch is told of the rows that its own shapes look up, and where they are in the table; with --compare and none of them, of
  * none: what the farm itself knows of a key is not what is deployed. */
 START_TEST(compared_with_what_it_looks_up)
@@ -631,6 +646,7 @@ int main(void)
     tcase_add_test(tc, an_output_that_cannot_be_written);
     tcase_add_test(tc, a_table_that_cannot_be_written);
     tcase_add_test(tc, a_refused_submission);
+    tcase_add_test(tc, a_column_that_there_is_not);
     tcase_add_test(tc, compared_with_what_it_looks_up);
     tcase_add_test(tc, compared_with_somebody_elses_row);
     tcase_add_test(tc, compared);

@@ -7,7 +7,7 @@ mf_add_fuzz(fuzz_channel USES common SOURCES worker/runner_wire.c
 mf_add_fuzz(fuzz_shape USES common
     PARSES common/shape.c common/shape_form.c common/routing.c common/artifact.c common/layer.c common/device_class.c)
 mf_add_fuzz(fuzz_csv USES common
-    PARSES common/csv.c common/table_read.c common/table_header.c common/table_number.c)
+    PARSES common/csv.c common/table_read.c common/table_header.c common/table_column.c common/table_number.c)
 mf_add_fuzz(fuzz_model USES common
     PARSES common/model.c common/model_config.c)
 mf_add_fuzz(fuzz_body USES server common

@@ -63,6 +63,7 @@ WEAK int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON 
     cJSON_AddNumberToObject(*ret, "batch", 9);
     cJSON_AddNumberToObject(*ret, "shapes", (double)s->n_shapes);
     cJSON_AddItemToObject(*ret, "errors", cJSON_Duplicate(s->errors, true));
+    cJSON_AddItemToObject(*ret, "unknown_columns", cJSON_Duplicate(s->unknown_columns, true));
     (void)mf_copy(f->key, sizeof(f->key), s->idempotency_key);
     (void)mf_copy(f->hash, sizeof(f->hash), s->body_hash);
     free(f->receipt);
