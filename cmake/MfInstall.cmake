@@ -29,7 +29,7 @@ install(PROGRAMS deploy/slurm/moefarm-workers.sbatch DESTINATION ${CMAKE_INSTALL
 install(DIRECTORY kernels/hip DESTINATION ${CMAKE_INSTALL_DATADIR}/moefarm COMPONENT worker)
 # What kernels/family_plugin.h includes, and no more: all that a shared object of somebody else's needs.
 foreach(header common/artifact common/device_class common/layer common/names common/shape common/status common/step
-        kernels/code kernels/device kernels/family kernels/family_plugin kernels/tensors)
+        kernels/code kernels/device kernels/halves kernels/family kernels/family_plugin kernels/tensors)
     get_filename_component(folder ${header} DIRECTORY)
     install(FILES ${header}.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/moefarm/${folder} COMPONENT worker)
 endforeach()

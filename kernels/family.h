@@ -18,7 +18,7 @@
 #include "kernels/device.h"
 #include "kernels/tensors.h"
 
-#define MF_FAMILY_API 5
+#define MF_FAMILY_API 6
 /* What a shared object with a family exports: const struct mf_family *mf_family_entry(void) (kernels/family_plugin.h,
  * examples/family_plain.c). */
 #define MF_FAMILY_ENTRY "mf_family_entry"

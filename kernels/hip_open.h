@@ -5,7 +5,7 @@
 #include "kernels/device.h"
 
 /* What a module exports, as mf_hip_module_entry. */
-#define MF_HIP_MODULE_API   3
+#define MF_HIP_MODULE_API   4
 #define MF_HIP_MODULE_ENTRY "mf_hip_module_entry"
 struct mf_hip_module {
     int api;
