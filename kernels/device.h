@@ -126,8 +126,9 @@ struct mf_device_opening {
     /* The ceilings that an earlier process measured on this device: a new runner need not measure again and starts in
      * milliseconds. NULL measures. */
     const struct mf_device_info *known;
-    /* The process is somebody else's, who serves with it: nothing is measured (ceilings are 0 unless known), nothing can be
-     * timed, launches go to streams of his, and calls on a device that failed give -EIO where a runner would end. */
+    /* The process is somebody else's, who serves with it: no ceilings are measured (they are 0 unless known), nothing can be
+     * timed, launches go to streams of his, but for the one on the default stream that tells the halves of the last cache apart, and calls
+     * on a device that failed give -EIO where a runner would end. */
     bool guest;
 };
 int mf_device_open_as(const char *name, const struct mf_device_opening *how, char *why, size_t why_cap,

@@ -412,31 +412,30 @@ struct adding {
     uint32_t n_lines, turns;
 };
 
-/* Which units are near to which half of the last cache. */
-static int find_halves(struct hip_device *d, struct mf_halves *ret)
+/* Which units are near to which half of the last cache; whatever fails, it is not known. */
+static struct mf_halves find_halves(struct hip_device *d)
 {
+    struct mf_halves halves = {.near = 0};
     const int units = d->base.info.cores;
     const size_t n = (size_t)units * LINES * sizeof(uint32_t), lines = (size_t)LINES * LINE_STRIDE;
     /* all of its LDS for one block, so that each unit has one */
     const struct mf_grid grid = {(uint32_t)units, 1, 1, 32, (uint32_t)d->max_shared, true, false};
-    _cleanup_(mf_freep) uint32_t *cycles = malloc(n);
+    _cleanup_(mf_freep) uint32_t *cycles = calloc(1, n);
     uint8_t *memory = cycles ? hip_alloc(&d->base, lines + n) : NULL;
     if (!memory)
-        return -ENOMEM;
+        return halves;
     const struct adding adding = {memory, LINE_STRIDE, memory + lines, LINES, LINE_TURNS};
-    int r = 0;
-    ret->near = 0;
-    for (int i = 0; i < HALVES_TRIES && r == 0 && ret->near == 0; i++) {
-        r = hip_module_launch(&d->base, (void *)d->add_cycles, &grid, &adding, sizeof(adding));
-        if (r == 0)
-            must(d, d->c.hipStreamSynchronize(d->stream), "telling the halves of the last cache apart");
-        if (r == 0)
-            r = hip_copy(&d->base, cycles, memory + lines, n);
-        if (r == 0)
-            *ret = mf_halves_of(cycles, units, LINES);
+    for (int i = 0; i < HALVES_TRIES && halves.near == 0; i++) {
+        if (hip_module_launch(&d->base, (void *)d->add_cycles, &grid, &adding, sizeof(adding)) < 0)
+            break;
+        hipError_t e = d->c.hipStreamSynchronize(d->stream);
+        must(d, e, "telling the halves of the last cache apart");
+        if (e != hipSuccess || hip_copy(&d->base, cycles, memory + lines, n) < 0)
+            break;
+        halves = mf_halves_of(cycles, units, LINES);
     }
     hip_release(&d->base, memory, lines + n);
-    return r;
+    return halves;
 }
 
 static int hip_canary(struct mf_device *base, double *ret_us)
@@ -627,6 +626,13 @@ static int make_own(struct hip_device *d, char *why, size_t why_cap)
     return r;
 }
 
+/* A guest wants it no more once it is open, and may be closed where there is no context. */
+static void leave_own(struct hip_device *d)
+{
+    d->own = hip_module_unload(&d->base, d->own);
+    d->delay = d->nothing = d->read = d->peak = d->peak_fp8 = d->add_cycles = NULL;
+}
+
 static int open_streams(struct hip_device *d)
 {
     hipError_t e = d->c.hipStreamCreateWithFlags(&d->stream, hipStreamNonBlocking);
@@ -688,11 +694,10 @@ static int open_device(int ordinal, const struct mf_device_opening *how, char *w
         d->base.info = *how->known;
     if (r >= 0 && how->guest && is_hopper(d))
         (void)make_own(d, why, why_cap); /* whose host may compile nothing: halves are not known then */
-    if (r >= 0 && d->add_cycles) {
-        r = find_halves(d, &d->base.info.halves);
-        if (r < 0)
-            mf_say(why, why_cap, "telling the halves of the last cache apart: %s", strerror(-r));
-    }
+    if (r >= 0 && d->add_cycles)
+        d->base.info.halves = find_halves(d);
+    if (r >= 0 && how->guest)
+        leave_own(d);
     if (r < 0) {
         hip_free(&d->base);
         return r;

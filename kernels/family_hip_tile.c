@@ -386,7 +386,8 @@ static int32_t columns_at_once(const struct config *c, const struct mf_shape *s,
                                const struct mf_device_info *device)
 {
     double h = (double)(s->token * s->topk) * mf_cpu_row_bytes(s, s->inter_dim);
-    if (is_hopper(c->v) && c->st.out == MF_HIP_TO_Y && h <= (double)device->llc_bytes / 3)
+    if (is_hopper(c->v) && device->halves.near > 0 && c->st.out == MF_HIP_TO_Y &&
+        h <= (double)device->llc_bytes / 3)
         return 1;
     return mf_hip_stage_tile_columns(&c->st, s, device);
 }

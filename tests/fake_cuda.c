@@ -298,7 +298,7 @@ struct adding {
     unsigned *cycles;
     unsigned n_lines, turns;
 };
-/* Of each unit to each line. Pairs of units are in turn of either half; of three lines one is of the second. */
+/* Of each unit to each line. Pairs of units are in turn of either half; of three lines two are of the second. */
 static void add_cycles(unsigned units, const struct adding *a)
 {
     for (unsigned u = 0; u < units; u++) {

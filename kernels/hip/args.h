@@ -135,7 +135,7 @@ struct mf_hip_tile_args {
     float *out_scale;
     mf_i32 token;
     mf_i32 columns; /* hopper_core.inc.h: tile columns that are made of every block before the next ones */
-    mf_u32 near;    /* its units that are of the first half, in parts of 2^32; 0: all of them */
+    mf_u32 near;    /* the device's units that are of the first half, in parts of 2^32; 0: all of them */
     mf_u32 unused;
 };
 

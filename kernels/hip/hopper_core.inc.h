@@ -156,7 +156,7 @@ MF_DEVICE bool is_read_once(const mf_hip_tile_args &a, i32 block, i32 n_blocks, 
            (block + 1 == n_blocks || a.experts[block + 1] != expert);
 }
 
-/* All slices of this block's tiles. take(): the first tile of the next run. there(block): waits until the tokens of an expert block are
+/* All slices of this block's tiles. take(): the first tile of the next run, beyond all tiles where there is none. there(block): waits until the tokens of an expert block are
  * written, where this launch writes them; the weights of a tile's first slices are on their way by then, of the first tile as many as
  * the ring holds. aside(): what else a thread that brings does with each slice. */
 template <class Take, class There, class Aside>

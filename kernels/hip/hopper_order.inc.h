@@ -1,6 +1,6 @@
 /* In which order the tiles of a stage are made, where the last cache is two halves (kernels/halves.h), or one. Blocks of rows lie by
- * expert; the first ones are of the first half's units, the others of the other's, so that each expert's weights and rows are read by one
- * half. Within a half some columns are made of every block before the next ones.
+ * expert; the first ones are of the first half's units, the others of the other's, so that an expert's weights and rows are read by one
+ * half, but for that at the split, and for those with which one half helps the other at the end. Within a half some columns are made of every block before the next ones.
  *
  *   RUN      blocks that have the same columns, one after the other
  *   COLS     columns of a tile, TILES_N tiles of a row

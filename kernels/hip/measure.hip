@@ -1,5 +1,5 @@
 /* What the device module measures with: a delay in front of what is timed, an empty kernel, a reader of memory, matrix
- * instructions without memory, and the canary, which does a little of each. */
+ * instructions without memory, and the canary, which does a little of each; and adds to lines that are near or far. */
 #include "dialect.h"
 
 extern "C" __global__ void mf_delay(const u64 nanoseconds)
@@ -48,10 +48,12 @@ struct adding {
     u32 n_lines, turns;
 };
 
-/* How many cycles an add to each line takes of this unit, the fewest of some turns. It is done where the line is at home. */
+/* How many cycles an add to each line takes of this unit, the fewest of some turns. It is done where the line is at home. There are as
+ * many blocks as units; a unit of a higher number, where a process is given a part of them, is not told of. */
 extern "C" __global__ void mf_add_cycles(const adding a)
 {
-    for (u32 line = 0; threadIdx.x == 0 && line < a.n_lines; line++) {
+    const u32 unit = (u32)mf_unit();
+    for (u32 line = 0; threadIdx.x == 0 && unit < gridDim.x && line < a.n_lines; line++) {
         u32 *p = (u32 *)((u8 *)a.lines + line * a.stride), least = ~0u;
         for (u32 turn = 0; turn < a.turns; turn++) {
             const u64 start = mf_cycles();
@@ -59,7 +61,7 @@ extern "C" __global__ void mf_add_cycles(const adding a)
                 return;
             least = MF_MIN(least, (u32)(mf_cycles() - start));
         }
-        a.cycles[mf_unit() * a.n_lines + line] = least;
+        a.cycles[unit * a.n_lines + line] = least;
     }
 }
 

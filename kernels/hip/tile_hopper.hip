@@ -10,7 +10,7 @@
 #include "hopper_ring.h"
 #include "hopper_core.inc.h"
 
-__device__ u32 mf_taken[3]; /* runs of tiles of each half; blocks that take no more */
+__device__ u32 mf_taken[3]; /* of each half, how often a run of its was asked for; blocks that take no more */
 
 /* The first tile of a run that nobody has: of this unit's half, and of the other one when that has no more. */
 struct taking {
