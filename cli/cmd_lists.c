@@ -32,7 +32,7 @@ static void add_batch(struct mf_columns *c, const cJSON *b)
 
 int mf_cmd_batches(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    const struct mf_list_table t = {batch_names, MF_ARRAY_LEN(batch_names), add_batch};
+    const struct mf_list_table t = {batch_names, MF_ARRAY_LEN(batch_names), add_batch, NULL};
 
     return mf_list_command(cli, self, "/api/v1/batches", &t, argc, argv);
 }
@@ -113,7 +113,7 @@ int mf_cmd_show(struct mf_cli *cli, const struct mf_command *self, int argc, cha
     printf("batch %" PRId64 " %s: %s, priority %" PRId64 "\n", id, mf_api_text(batch, "name", ""),
            mf_api_text(batch, "state", ""), mf_api_i64(batch, "priority", 0));
     print_notes(batch);
-    mf_list_print(&(struct mf_list_table){goal_names, MF_ARRAY_LEN(goal_names), add_goal}, goals);
+    mf_list_print(&(struct mf_list_table){goal_names, MF_ARRAY_LEN(goal_names), add_goal, NULL}, goals);
     return MF_EXIT_OK;
 }
 
@@ -147,7 +147,7 @@ static void add_worker(struct mf_columns *c, const cJSON *w)
 
 int mf_cmd_workers(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    const struct mf_list_table t = {worker_names, MF_ARRAY_LEN(worker_names), add_worker};
+    const struct mf_list_table t = {worker_names, MF_ARRAY_LEN(worker_names), add_worker, NULL};
 
     return mf_list_command(cli, self, "/api/v1/workers", &t, argc, argv);
 }
@@ -243,7 +243,7 @@ static void add_token(struct mf_columns *c, const cJSON *t)
 
 int mf_cmd_tokens(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    const struct mf_list_table t = {token_names, MF_ARRAY_LEN(token_names), add_token};
+    const struct mf_list_table t = {token_names, MF_ARRAY_LEN(token_names), add_token, NULL};
 
     return mf_list_command(cli, self, "/api/v1/tokens", &t, argc, argv);
 }
@@ -262,7 +262,7 @@ static void add_key(struct mf_columns *c, const cJSON *k)
 
 int mf_cmd_keys(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    const struct mf_list_table t = {key_names, MF_ARRAY_LEN(key_names), add_key};
+    const struct mf_list_table t = {key_names, MF_ARRAY_LEN(key_names), add_key, NULL};
 
     return mf_list_command(cli, self, "/api/v1/keys", &t, argc, argv);
 }

@@ -47,7 +47,7 @@ static int submit(struct mf_cli *cli, const char *path)
 
 static int show(struct mf_cli *cli, const char *path)
 {
-    const struct mf_list_table t = {miss_names, MF_ARRAY_LEN(miss_names), add_miss};
+    const struct mf_list_table t = {miss_names, MF_ARRAY_LEN(miss_names), add_miss, NULL};
 
     return mf_list_show(cli, path, &t);
 }

@@ -42,18 +42,9 @@ static void add_kernel(struct mf_columns *c, const cJSON *k)
 
 static int show(struct mf_cli *cli)
 {
-    _cleanup_(cJSON_Deletep) cJSON *items = NULL;
-    int code = mf_api_list(cli, LIST, &items);
+    const struct mf_list_table t = {names, MF_ARRAY_LEN(names), add_kernel, "no kernel is in quarantine"};
 
-    if (code != 0)
-        return code;
-    if (cli->json)
-        return mf_api_print(items);
-    if (cJSON_GetArraySize(items) == 0)
-        printf("no kernel is in quarantine\n");
-    else
-        mf_list_print(&(struct mf_list_table){names, MF_ARRAY_LEN(names), add_kernel}, items);
-    return MF_EXIT_OK;
+    return mf_list_show(cli, LIST, &t);
 }
 
 /* The one quarantine of the kernel that is meant, in *ret; class NULL: its only one. */

@@ -96,7 +96,7 @@ static void add_release(struct mf_columns *c, const cJSON *release)
 
 static int list(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    const struct mf_list_table t = {release_names, MF_ARRAY_LEN(release_names), add_release};
+    const struct mf_list_table t = {release_names, MF_ARRAY_LEN(release_names), add_release, NULL};
 
     return mf_list_command(cli, self, "/api/v1/releases", &t, argc, argv);
 }
@@ -127,7 +127,7 @@ static void add_channel(struct mf_columns *c, const cJSON *channel)
 
 static int channels(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    const struct mf_list_table t = {channel_names, MF_ARRAY_LEN(channel_names), add_channel};
+    const struct mf_list_table t = {channel_names, MF_ARRAY_LEN(channel_names), add_channel, NULL};
 
     return mf_list_command(cli, self, "/api/v1/channels", &t, argc, argv);
 }

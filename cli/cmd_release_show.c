@@ -73,8 +73,8 @@ static void print_head(const cJSON *release, const cJSON *manifest)
 
 static void print_manifest(const cJSON *manifest, bool rows)
 {
-    const struct mf_list_table devices = {device_names, MF_ARRAY_LEN(device_names), add_device},
-                               lines = {row_names, MF_ARRAY_LEN(row_names), add_row};
+    const struct mf_list_table devices = {device_names, MF_ARRAY_LEN(device_names), add_device, NULL},
+                               lines = {row_names, MF_ARRAY_LEN(row_names), add_row, NULL};
     const cJSON *item;
 
     printf("\nmeasured on\n");
@@ -227,7 +227,7 @@ static void add_move(struct mf_columns *c, const cJSON *m)
 
 int mf_release_history(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    const struct mf_list_table t = {move_names, MF_ARRAY_LEN(move_names), add_move};
+    const struct mf_list_table t = {move_names, MF_ARRAY_LEN(move_names), add_move, NULL};
     char path[MF_RELEASE_PATH_MAX];
     int rest, r;
 

@@ -44,7 +44,10 @@ int mf_list_show(struct mf_cli *cli, const char *path, const struct mf_list_tabl
         return code;
     if (cli->json)
         return mf_api_print(items);
-    mf_list_print(t, items);
+    if (t->none && cJSON_GetArraySize(items) == 0)
+        printf("%s\n", t->none);
+    else
+        mf_list_print(t, items);
     return MF_EXIT_OK;
 }
 

@@ -16,6 +16,7 @@ struct mf_list_table {
     const char *const *names;
     size_t n;
     void (*add)(struct mf_columns *c, const cJSON *item);
+    const char *none; /* what is said of an empty list, a sentence; NULL: the names alone */
 };
 void mf_list_print(const struct mf_list_table *t, const cJSON *items);
 /* A list of the API, as a table or as the JSON that was asked for: its exit code. */

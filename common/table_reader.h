@@ -21,12 +21,6 @@ struct mf_table_reader {
 
 /* Reads the first row and sets where the columns are. Negative: the header is unusable, and rd->why says so. */
 int mf_table_read_header(struct mf_table_reader *rd);
-/* ---- table_column.c ---- */
-/* Warns of the columns that nobody knows, those of t->other. */
-void mf_table_tell_columns(struct mf_table_reader *rd);
-/* The column of the header that is probably meant to be this one, which the header lacks; NULL: none. */
-const char *mf_table_column_meant(const struct mf_table_reader *rd, const char *column);
-
 /* Remembers a problem of the current row. column lives as long as the table. Out of memory goes to rd->r. */
 void mf_table_report(struct mf_table_reader *rd, enum mf_severity severity, enum mf_problem_code code,
                      const char *column, const char *format, ...) __attribute__((format(printf, 5, 6)));
@@ -39,3 +33,10 @@ const char *mf_table_excerpt(const char *cell, char buf[MF_EXCERPT_MAX]);
 /* What is wrong with a value that is not what its column wants: "topk is 'abc'; write an integer from 1 to 127". Returns buf. */
 const char *mf_table_expected(const char *column, const char *cell, const char *expected,
                               char buf[MF_EXPECTED_MAX]);
+
+/* ---- table_column.c ---- */
+
+/* Warns of the columns that nobody knows, those of t->other. */
+void mf_table_tell_columns(struct mf_table_reader *rd);
+/* The column of the header that is probably meant to be this one, which the header lacks; NULL: none. */
+const char *mf_table_column_meant(const struct mf_table_reader *rd, const char *column);

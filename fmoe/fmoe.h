@@ -49,7 +49,7 @@ struct fmoe_error {
 /* device: "cpu:0", "hip:amd:0", "hip:nvidia:0", as `moefarm-worker --list-devices` names them; a GPU's primary context is used.
  * tables: n files written for consumer moefarm; n may be 0, and then everything is a miss. -EBADMSG: a row is malformed, of
  * another kind of device under this one's class, of a family that this build does not have, its key is there twice, or no row is
- * of this device's class; -ENOENT, …: a file cannot be read. On an NVIDIA GPU of sm_90 it launches a kernel of less than a millisecond
+ * of this device's class; -ENOENT, …: a file cannot be read. On an NVIDIA GPU of sm_90 it launches a short kernel
  * on the default stream and waits for it: not while a stream is captured. */
 int fmoe_open(const char *device, const char *const *tables, size_t n, struct fmoe_error *error,
               struct fmoe **ret);

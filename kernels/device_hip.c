@@ -26,6 +26,7 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/text.h"
+#include "kernels/hip/args.h"
 #include "kernels/hip_open.h"
 
 #define DELAY_NS     60000 /* what queueing a graph takes at most, on a host that is not busy */
@@ -405,13 +406,6 @@ static int measure_ceilings(struct hip_device *d)
     return 0;
 }
 
-struct adding {
-    void *lines;
-    uint64_t stride;
-    void *cycles;
-    uint32_t n_lines, turns;
-};
-
 /* Which units are near to which half of the last cache; whatever fails, it is not known. */
 static struct mf_halves find_halves(struct hip_device *d)
 {
@@ -424,7 +418,8 @@ static struct mf_halves find_halves(struct hip_device *d)
     uint8_t *memory = cycles ? hip_alloc(&d->base, lines + n) : NULL;
     if (!memory)
         return halves;
-    const struct adding adding = {memory, LINE_STRIDE, memory + lines, LINES, LINE_TURNS};
+    const struct mf_hip_add_cycles_args adding = {memory, LINE_STRIDE, (uint32_t *)(memory + lines), LINES,
+                                                  LINE_TURNS};
     for (int i = 0; i < HALVES_TRIES && halves.near == 0; i++) {
         if (hip_module_launch(&d->base, (void *)d->add_cycles, &grid, &adding, sizeof(adding)) < 0)
             break;

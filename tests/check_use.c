@@ -217,14 +217,14 @@ END_TEST
 
 /* Which units are near to which half of the last cache, in a runner and in a process of somebody else's. */
 static const struct {
-    const char *halves, *major;
+    const char *halves, *major, *busy;
     bool guest;
     int near;
-} halves[] = {{"1", "9", false, 66},
-              {"1", "9", true, 66},
-              {"0", "9", false, 0},
-              {"0", "9", true, 0},
-              {"1", "8", true, 0}};
+} halves[] = {
+    {"1", "9", "0", false, 66}, {"1", "9", "0", true, 66}, {"0", "9", "0", false, 0},
+    {"0", "9", "0", true, 0},   {"1", "8", "0", true, 0},  {"1", "9", "2", true, 66},
+    {"1", "9", "3", true, 0},
+};
 
 START_TEST(knows_the_halves)
 {
@@ -239,13 +239,14 @@ START_TEST(knows_the_halves)
     struct mf_device *d = open_cardboard();
     if (!d)
         return;
+    mf_device_close(d);
+    ck_assert_int_eq(setenv("FAKE_CUDA_BUSY", halves[_i].busy, 1), 0);
     ck_assert_msg(mf_device_open_as("hip:nvidia:0", &how, why, sizeof(why), &again) == 0, "%s", why);
     ck_assert_int_eq(again->info.halves.near, halves[_i].near);
     for (int u = 0; u < again->info.cores; u++)
         ck_assert_uint_eq(again->info.halves.far[u / 32] >> u % 32 & 1,
                           halves[_i].near > 0 && u / 2 % 2 == 1);
     mf_device_close(again);
-    mf_device_close(d);
 }
 END_TEST
 

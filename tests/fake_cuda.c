@@ -291,17 +291,16 @@ __attribute__((visibility("default"))) int fake_cuda_early;
 /* The last arguments of mf_tile_hopper. */
 __attribute__((visibility("default"))) struct mf_hip_bulk_args fake_cuda_bulk_args;
 
-/* Its one argument, as kernels/device_hip.c gives it. */
-struct adding {
-    void *lines;
-    unsigned long long stride;
-    unsigned *cycles;
-    unsigned n_lines, turns;
-};
-/* Of each unit to each line. Pairs of units are in turn of either half; of three lines two are of the second. */
-static void add_cycles(unsigned units, const struct adding *a)
+/* Of each unit to each line. Pairs of units are in turn of either half; of three lines two are of the second. FAKE_CUDA_BUSY: so many
+ * launches run nothing on the last unit. */
+static void add_cycles(unsigned units, const struct mf_hip_add_cycles_args *a)
 {
-    for (unsigned u = 0; u < units; u++) {
+    static int busy;
+    const unsigned idle = busy < number("FAKE_CUDA_BUSY", 0);
+
+    busy += (int)idle;
+
+    for (unsigned u = 0; u < units - idle; u++) {
         for (unsigned line = 0; line < a->n_lines; line++)
             a->cycles[u * a->n_lines + line] =
                 (u / 2 % 2 == line * line % 3 % 2 ? 340 : 530) + (u + line) % 7;

@@ -244,6 +244,14 @@ struct mf_hip_difference_args {
     mf_i32 cols, unused;
 };
 
+/* Of each unit so many adds to each line, one after the other. */
+struct mf_hip_add_cycles_args {
+    void *lines;
+    unsigned long long stride; /* bytes from line to line */
+    mf_u32 *cycles; /* [unit, line], the fewest that one took; of a unit that ran nothing not written */
+    mf_u32 n_lines, turns;
+};
+
 struct mf_hip_fill_args {
     void *to;
     long long bytes;

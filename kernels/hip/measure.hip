@@ -41,16 +41,9 @@ extern "C" __global__ void __launch_bounds__(512) mf_read(const reading a)
 #ifdef MF_WGMMA
 #    include "dialect_hopper.h"
 
-struct adding {
-    u32 *lines;
-    u64 stride;
-    u32 *cycles; /* [unit, line] */
-    u32 n_lines, turns;
-};
-
 /* How many cycles an add to each line takes of this unit, the fewest of some turns. It is done where the line is at home. There are as
  * many blocks as units; a unit of a higher number, where a process is given a part of them, is not told of. */
-extern "C" __global__ void mf_add_cycles(const adding a)
+extern "C" __global__ void mf_add_cycles(const mf_hip_add_cycles_args a)
 {
     const u32 unit = (u32)mf_unit();
     for (u32 line = 0; threadIdx.x == 0 && unit < gridDim.x && line < a.n_lines; line++) {
