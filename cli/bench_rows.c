@@ -128,12 +128,19 @@ static int read_provenance(const struct mf_bench_options *o, const struct mf_tab
 static int read_row(struct mf_bench_rows *r, const struct mf_bench *b, const struct mf_table *table, size_t i)
 {
     struct mf_bench_row *row = &r->items[i];
+    const struct mf_table_row *t;
     size_t found;
     int code;
 
     (void)mf_fmoe_row(r->fmoe, i, &row->shape, &row->us, &row->names);
+    t = mf_table_find(table, &b->device->info.class, &row->shape);
+    if (t && t->own[MF_OWN_MODEL] && *t->own[MF_OWN_MODEL]) {
+        row->model = strdup(t->own[MF_OWN_MODEL]);
+        if (!row->model)
+            return out_of_memory();
+    }
     row->reachable = mf_fmoe_lookup(r->fmoe, &row->shape, MF_LOOKUP_MOEFARM, &found) == 0 && found == i;
-    code = read_provenance(&b->options, mf_table_find(table, &b->device->info.class, &row->shape), row);
+    code = read_provenance(&b->options, t, row);
     return code != 0 ? code : open_pipeline(b, row);
 }
 
@@ -163,6 +170,26 @@ static int group_rows(struct mf_bench_rows *r)
     return 0;
 }
 
+/* A class can hold two models, such as H100 and H200, whose memory is not equally fast. */
+static void tell_models(const struct mf_bench_rows *r, const char *path, const char *here)
+{
+    const char *other = NULL;
+    size_t n = 0;
+
+    for (size_t i = 0; i < r->n; i++) {
+        if (!r->items[i].model || strcmp(r->items[i].model, here) == 0)
+            continue;
+        other = other ? other : r->items[i].model;
+        n++;
+    }
+    if (n > 0)
+        (void)fprintf(
+            stderr,
+            "%s: %zu of %zu rows were tuned on another device model (%s) than this one (%s): times are "
+            "that one's, and other steps may be faster here\n",
+            path, n, r->n, other, here);
+}
+
 int mf_bench_rows_open(struct mf_bench_rows *r, const struct mf_bench *b, const char *path)
 {
     _cleanup_(mf_table_freep) struct mf_table *table = NULL;
@@ -185,6 +212,8 @@ int mf_bench_rows_open(struct mf_bench_rows *r, const struct mf_bench *b, const 
         return out_of_memory();
     for (size_t i = 0; i < r->n && code == 0; i++)
         code = read_row(r, b, table, i);
+    if (code == 0)
+        tell_models(r, path, b->device->info.model);
     return code != 0 ? code : group_rows(r);
 }
 
@@ -257,6 +286,7 @@ void mf_bench_rows_close(struct mf_bench_rows *r)
         r->items[i].pipeline = mf_pipeline_close(r->items[i].pipeline);
         free(r->items[i].chosen);
         free(r->items[i].refused);
+        free(r->items[i].model);
     }
     free(r->items);
     r->fmoe = mf_fmoe_close(r->fmoe);

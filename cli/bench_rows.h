@@ -39,6 +39,7 @@ struct mf_bench_row {
     const char *names; /* "family:step|family:step" */
     char *chosen;      /* holds the names that no table has; NULL */
     char *refused;     /* it cannot be run: why; NULL */
+    char *model;       /* the device model that it was tuned on; NULL: the table does not say */
     uint64_t seed;     /* of the data */
     struct mf_routing routing;
     bool reachable;               /* production's look-up ends at this row */
@@ -51,7 +52,8 @@ struct mf_bench_rows {
     struct mf_bench_row *items;
     size_t n;
 };
-/* Rows that this build cannot serve are told of on stderr and passed over. */
+/* Rows that this build cannot serve are told of on stderr and passed over; that rows were tuned on another device model than
+ * this one is told there, too. */
 int mf_bench_rows_open(struct mf_bench_rows *r, const struct mf_bench *b, const char *path);
 /* The shapes of an untuned table, each with what the production operator runs where no table has a row for it
  * (mf_fmoe_fallback). Those of another device class are passed over. */

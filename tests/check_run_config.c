@@ -50,7 +50,7 @@ static int take_step(struct mf_offer *o, const struct mf_step *step)
 
 static char pipeline[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX],
     alternating[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX], chain[4 * (MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX)],
-    class_text[MF_DEVICE_CLASS_TEXT_MAX];
+    class_text[MF_DEVICE_CLASS_TEXT_MAX], model_text[128];
 
 /* In the process of each test: a device has threads, which do not live through a fork. */
 static void find_pipeline(void)
@@ -70,6 +70,7 @@ static void find_pipeline(void)
     mf_say(alternating, sizeof(alternating), "%s", f.alternating);
     mf_say(chain, sizeof(chain), "%s|%s|%s|%s", f.chain[0], f.chain[1], f.chain[2], f.chain[3]);
     mf_say(class_text, sizeof(class_text), "%s,%d", device->info.class.gfx, device->info.class.cu_num);
+    mf_say(model_text, sizeof(model_text), "%s", device->info.model);
     mf_device_close(device);
     make_folder();
 }
@@ -188,6 +189,32 @@ START_TEST(another_class)
 }
 END_TEST
 
+/* One class holds several device models: a row that was tuned on another one is run, and said to be of that one. */
+START_TEST(another_model)
+{
+    char text[4096] = TABLE_HEADER, want[256];
+    char *model;
+    struct ran r;
+
+    add_row(text, sizeof(text), class_text, SHAPE, "1000000.0", pipeline, "");
+    write_file(in_folder("table.csv"), text);
+    r = moefarm("", "run-config", in_folder("table.csv"), "--json", NULL);
+    assert_code(r, 0);
+    mf_say(want, sizeof(want),
+           "table.csv: 1 of 1 rows were tuned on another device model (cpu) than this one (%s)", model_text);
+    assert_says(r.err, want);
+    assert_says(r.out, "\"model\":\t\"cpu\"");
+    model = strstr(text, ",cpu,r1,");
+    ck_assert_ptr_nonnull(model);
+    mf_say(want, sizeof(want), ",%s,%s", model_text, model + strlen(",cpu,"));
+    mf_say(model, sizeof(text) - (size_t)(model - text), "%s", want);
+    write_file(in_folder("table.csv"), text);
+    r = moefarm("", "run-config", in_folder("table.csv"), NULL);
+    assert_code(r, 0);
+    ck_assert_str_eq(r.err, "");
+}
+END_TEST
+
 /* One row of a table is right, one is not: each is told of, with the sentence of the gate, and the others are run. */
 START_TEST(planted_rows)
 {
@@ -230,6 +257,7 @@ int main(void)
     tcase_add_test(tc, passes_over);
     tcase_add_test(tc, shapes_alone);
     tcase_add_test(tc, another_class);
+    tcase_add_test(tc, another_model);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }
