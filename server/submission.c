@@ -630,6 +630,21 @@ static int drop_unroutable(struct mf_submission_work *w)
     return 0;
 }
 
+/* The list has an end; its last entry says how many it leaves out. */
+static int tell_unlisted(struct mf_submission_work *w)
+{
+    struct row_error e = {.at = "body", .code = "more"};
+    char message[64];
+
+    if (w->n_errors <= MF_SUBMISSION_ERRORS_MAX)
+        return 0;
+    mf_say(message, sizeof(message), "%zu more %s wrong and not listed",
+           w->n_errors - MF_SUBMISSION_ERRORS_MAX,
+           w->n_errors - MF_SUBMISSION_ERRORS_MAX == 1 ? "is" : "are");
+    e.message = message;
+    return add_to(w->errors, &e);
+}
+
 static int check_rows(struct mf_submission_work *w, struct mf_request *r)
 {
     int e = drop_unroutable(w);
@@ -641,6 +656,8 @@ static int check_rows(struct mf_submission_work *w, struct mf_request *r)
                             MF_SUBMISSION_SHAPES_MAX);
     if (w->submission.n_shapes == 0 && w->n_errors == 0)
         return mf_refuse_at(&r->response, 422, "body", "empty", "there is no row; give one for each shape");
+    if (w->submission.n_shapes == 0 && tell_unlisted(w) < 0)
+        return mf_refuse_errno(&r->response, -ENOMEM, "list what is wrong");
     if (w->submission.n_shapes == 0)
         return mf_refuse_errors(&r->response, 422, "no row is a shape that can be tuned", MF_TAKE(w->errors));
     return 0;
@@ -690,6 +707,8 @@ int mf_api_submit_read(void *reader, struct mf_request *r)
         e = mf_baseline_check(w, &r->response);
     if (e == 0)
         e = check_min_effect(w, json, &r->response);
+    if (e == 0 && tell_unlisted(w) < 0)
+        e = mf_refuse_errno(&r->response, -ENOMEM, "list what is wrong");
     if (e < 0)
         return e;
     name_by_default(w);

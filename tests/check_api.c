@@ -5,6 +5,7 @@
 #include "mf_check.h"
 #include "table_columns.h"
 
+#include "common/cleanup.h"
 #include "common/json.h"
 #include "server/submission.h"
 
@@ -220,6 +221,45 @@ START_TEST(test_too_many_shapes)
     ck_assert_ptr_nonnull(strstr(r.body, "split it"));
     http_reply_free(&r);
     mf_buf_release(&b);
+    http_harness_stop(h);
+}
+END_TEST
+
+/* Of many bad rows the first are listed, and the last entry says how many are not. */
+static const struct {
+    int bad, good, status;
+    const char *more; /* NULL: all are listed */
+} many_errors[] = {
+    {MF_SUBMISSION_ERRORS_MAX, 1, 201, NULL},
+    {MF_SUBMISSION_ERRORS_MAX + 1, 1, 201, "1 more is wrong and not listed"},
+    {MF_SUBMISSION_ERRORS_MAX + 7, 0, 422, "7 more are wrong and not listed"},
+};
+
+START_TEST(test_many_errors)
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
+    for (size_t i = 0; i < MF_ARRAY_LEN(many_errors); i++) {
+        struct mf_buf b;
+        mf_buf_init(&b, 1 << 20);
+        mf_buf_adds(&b, HEADER);
+        for (int row = 0; row < many_errors[i].bad; row++)
+            mf_buf_adds(&b, "x" TAIL "\n");
+        if (many_errors[i].good)
+            mf_buf_adds(&b, "4" TAIL "\n");
+        struct http_reply r = http_call(http_harness_port(h), "POST", "/api/v1/batches",
+                                        "Content-Type: text/csv\r\n", b.data, b.len);
+        ck_assert_int_eq(r.status, many_errors[i].status);
+        _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse(r.body);
+        const cJSON *errors = mf_json_array(json, "errors");
+        int n = cJSON_GetArraySize(errors);
+        ck_assert_int_eq(n, MF_SUBMISSION_ERRORS_MAX + (many_errors[i].more != NULL));
+        const char *last;
+        ck_assert_int_eq(mf_json_text(cJSON_GetArrayItem(errors, n - 1), "message", &last), 0);
+        if (many_errors[i].more)
+            ck_assert_str_eq(last, many_errors[i].more);
+        http_reply_free(&r);
+        mf_buf_release(&b);
+    }
     http_harness_stop(h);
 }
 END_TEST
@@ -454,6 +494,7 @@ int main(void)
     tcase_add_test(t, test_submissions);
     tcase_add_test(t, test_idempotency);
     tcase_add_test(t, test_too_many_shapes);
+    tcase_add_test(t, test_many_errors);
     tcase_add_test(t, test_changes);
     tcase_add_test(t, test_pages);
     tcase_add_test(t, test_answers);
