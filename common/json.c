@@ -27,8 +27,8 @@ static bool is_unicode_escape(const unsigned char *p, size_t left)
     return memcmp(p + 2, "0000", 4) != 0;
 }
 
-/* What cJSON lets through: control characters, text that is no UTF-8, escaped terminators. */
-static bool is_clean(const unsigned char *p, size_t len)
+/* Bytes before what cJSON would let through: control characters, text that is no UTF-8, escaped terminators. */
+static size_t clean_bytes(const unsigned char *p, size_t len)
 {
     for (size_t i = 0; i < len;) {
         if (p[i] >= 0x20 && p[i] < 0x80 && p[i] != '\\') {
@@ -36,26 +36,26 @@ static bool is_clean(const unsigned char *p, size_t len)
             continue;
         }
         if (p[i] < 0x20 && p[i] != '\n' && p[i] != '\r' && p[i] != '\t')
-            return false;
+            return i;
         if (p[i] == '\\') {
             if (i + 1 < len && p[i + 1] == 'u' && !is_unicode_escape(p + i, len - i))
-                return false;
+                return i;
             i++;
             if (i == len)
                 break;
         }
         size_t n = mf_utf8_length(p + i, len - i);
         if (n == 0)
-            return false;
+            return i;
         i += n;
     }
-    return true;
+    return len;
 }
 
 cJSON *mf_json_parse(const char *text, size_t len, size_t max)
 {
     errno = EBADMSG;
-    if (len == 0 || len > max || !is_clean((const unsigned char *)text, len))
+    if (len == 0 || len > max || clean_bytes((const unsigned char *)text, len) < len)
         return NULL;
     const char *end = NULL;
     errno = 0; /* malloc says so here, cJSON does not */
@@ -68,6 +68,19 @@ cJSON *mf_json_parse(const char *text, size_t len, size_t max)
             return NULL;
     }
     return MF_TAKE(json);
+}
+
+size_t mf_json_broken_line(const char *text, size_t len)
+{
+    size_t line = 1, clean = clean_bytes((const unsigned char *)text, len);
+    const char *end = text + clean;
+    _cleanup_(cJSON_Deletep) cJSON *json = clean < len ? NULL : cJSON_ParseWithLengthOpts(text, len, &end, 0);
+
+    while (json && end < text + len && strchr(" \t\r\n", *end))
+        end++;
+    for (const char *p = text; p < end && p < text + len; p++)
+        line += *p == '\n';
+    return line;
 }
 
 /* The member, or NULL when it is absent or null. */

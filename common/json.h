@@ -14,6 +14,8 @@ MF_DEFINE_CLEANUP(cJSON *, cJSON_Delete); /* _cleanup_(cJSON_Deletep) cJSON *jso
  * without control characters and without \u0000, which would cut a text short. NULL otherwise, errno EBADMSG; or for want of
  * memory, errno ENOMEM: the text may be good. */
 cJSON *mf_json_parse(const char *text, size_t len, size_t max);
+/* Of a text that it did not take: the line, from 1, at which reading ended. */
+size_t mf_json_broken_line(const char *text, size_t len);
 /* Each reads member `key` of an object. -ENOENT: absent or null; -EINVAL: another type or out of range.
  * *ret is untouched on failure. A text belongs to the object. */
 int mf_json_i64(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *ret);

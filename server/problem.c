@@ -163,9 +163,11 @@ int mf_request_object(struct mf_request *r, cJSON **ret)
     if (!json && errno == ENOMEM)
         return mf_refuse_errno(&r->response, -ENOMEM, "read the body");
     if (!json)
-        return mf_refuse_at(&r->response, 400, "body", "json",
-                            "the body is no JSON: a comma, a quote or a bracket is missing or too many, or a "
-                            "text is no UTF-8");
+        return mf_refuse_at(
+            &r->response, 400, "body", "json",
+            "the body is no JSON from line %zu on: a comma, a quote or a bracket is missing or "
+            "too many, or a text is no UTF-8",
+            mf_json_broken_line(r->body.data, r->body.len));
     if (!cJSON_IsObject(json))
         return mf_refuse_at(&r->response, 400, "body", "json", "the body is JSON, but not an object");
     *ret = MF_TAKE(json);

@@ -148,7 +148,8 @@ static const struct submission submissions[] = {
     {"", "application/json", "{\"baseline\":" BASELINE("4", "a:b") ",\"baseline\":" BASELINE("4", "a:b") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 400, "given twice", NULL},
     {"", "application/json", "{\"baseline\":7,\"shapes\":[]}", 400, "\"at\":\"baseline\",\"code\":\"type\"", NULL},
     {"", "application/json", "[1]", 400, "the body is JSON, but not an object", NULL},
-    {"", "application/json", "{\"shapes\":", 400, "the body is no JSON: a comma", NULL},
+    {"", "application/json", "{\"shapes\":", 400, "the body is no JSON from line 1 on: a comma", NULL},
+    {"", "application/json", "{\"name\":\"x\",\n\"shapes\":[\n{\"token\":4,,}]}", 400, "no JSON from line 3 on", NULL},
     {"?topk=4", "application/json", "{\"shapes\":[]}", 400, "the others of its `options`", NULL},
     {"?name=x", "application/json", "{\"shapes\":[]}", 400, "name is a member of the body", NULL},
 };

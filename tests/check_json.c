@@ -57,6 +57,27 @@ START_TEST(rubbish_is_refused)
 }
 END_TEST
 
+static const struct {
+    const char *text;
+    size_t line;
+} broken[] = {
+    {"", 1},
+    {"{\"a\":1,,}", 1},
+    {"{\n\"a\": [1,\n2,\n,3]}", 4},
+    {"{\n\"a\": 1\n\"b\": 2}", 3},
+    {"{\n\n}\n\nx", 5},
+    {"{\n\"a\": \"\xff\"}", 2},
+    {"{\n\"a\":\n\"\\u0000\"}", 3},
+    {"[1,\n2,\n3", 3},
+};
+
+START_TEST(place_of_rubbish)
+{
+    ck_assert_ptr_null(parse_copy(broken[_i].text, strlen(broken[_i].text), 1000));
+    ck_assert_uint_eq(mf_json_broken_line(broken[_i].text, strlen(broken[_i].text)), broken[_i].line);
+}
+END_TEST
+
 START_TEST(terminator_inside_is_refused)
 {
     ck_assert_ptr_null(parse_copy("\"a\0b\"", 5, 1000));
@@ -346,6 +367,7 @@ int main(void)
     TCase *tc = tcase_create("json");
     tcase_add_loop_test(tc, whole_value_is_taken, 0, MF_ARRAY_LEN(accepted));
     tcase_add_loop_test(tc, rubbish_is_refused, 0, MF_ARRAY_LEN(refused));
+    tcase_add_loop_test(tc, place_of_rubbish, 0, MF_ARRAY_LEN(broken));
     tcase_add_test(tc, terminator_inside_is_refused);
     tcase_add_test(tc, every_cut_is_refused);
     tcase_add_test(tc, want_of_memory_is_no_rubbish);
