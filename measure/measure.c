@@ -90,9 +90,9 @@ int mf_measure_next(struct mf_measured *m)
     return w->cursor;
 }
 
-int mf_measure_count(double first_us)
+int mf_measure_count(double first_us, double room_us)
 {
-    if (first_us < SHORT_US)
+    if (first_us < SHORT_US || first_us * MF_MEASURE_SAMPLES <= room_us)
         return MF_MEASURE_SAMPLES;
     return (int)fmin(fmax(TOTAL_US / first_us, SAMPLES_LEAST), SAMPLES_MOST);
 }

@@ -36,8 +36,9 @@ int mf_measure_run(struct mf_measured *m, int rotation, double *ret_us, bool *re
 int mf_measure_sample(struct mf_measured *m, int rotation, struct mf_samples *samples);
 /* The rotation to time next: not the one that is verified, where there are others. */
 int mf_measure_next(struct mf_measured *m);
-/* How many samples a step is worth whose first took that long. */
-int mf_measure_count(double first_us);
+/* How many samples a step is worth whose first took that long: all of them where they fit room_us, which is to be spent
+ * whatever they are worth (0: nothing is). */
+int mf_measure_count(double first_us, double room_us);
 /* Cold samples that are still missing where the mode is to be cold and some were not. */
 int mf_measure_missing(const struct mf_measured *m, const struct mf_samples *s);
 /* The samples that count, and their mode. */

@@ -135,6 +135,12 @@ static int64_t hang_limit_ms(const struct mf_session *s, double best_us)
     return (int64_t)fmin(ms, (double)s->options.time_cap_ms);
 }
 
+/* Exhaustive search gives every step every sample, as far as half of its time limit goes. */
+static double room_us(const struct mf_session *s)
+{
+    return s->options.exhaustive ? (double)s->options.time_cap_ms * 1000 / 2 : 0;
+}
+
 /* ---- buffers ---- */
 
 static bool is_accumulation(const struct mf_artifact *need, const struct mf_artifact *give)
@@ -501,7 +507,7 @@ static void attempt(struct probe *p)
     if (drop_slow(p) || warm_up(p))
         return;
     /* The second verified run stands amid the samples, so that rotation 0 is cold for it and for the next step. */
-    int count = mf_measure_count(p->first_us), left = count - (int)p->samples.n_all - 1;
+    int count = mf_measure_count(p->first_us, room_us(p->s)), left = count - (int)p->samples.n_all - 1;
     int before = p->measured.n_rotations > 1 ? (left + 1) / 2 : 0;
     if (take_samples(p, before, count))
         return;
