@@ -27,6 +27,7 @@ set(MF_HIP_SOURCES
     hip_open.c
     maker.c
     maker_reference.c
+    maker_rows.c
     ${mf_hip_text})
 # Where an installed program finds them, from its own folder
 include(GNUInstallDirs)

@@ -98,6 +98,7 @@ size_t mf_maker_codes(const struct mf_device_info *device, const struct mf_shape
     ret[MF_MAKER_CODE_W] = data_code(device, shape, codecs.w);
     ret[MF_MAKER_CODE_REFERENCE] = (struct mf_code){.source = "reference.hip", .function = "mf_dots"};
     ret[MF_MAKER_CODE_FILL] = (struct mf_code){.source = "fill.hip", .function = "mf_fill"};
+    ret[MF_MAKER_CODE_ROWS] = (struct mf_code){.source = "rows.hip", .function = "mf_look"};
     ret[MF_MAKER_CODE_X] = data_code(device, shape, codecs.a);
     return mf_code_equal(&ret[MF_MAKER_CODE_X], &ret[MF_MAKER_CODE_W]) ? MF_MAKER_CODE_X : MF_MAKER_CODES;
 }
@@ -119,8 +120,12 @@ static int launch(void *context, int index)
 int mf_maker_run(struct mf_maker *m, const struct mf_maker_launch *launches, size_t n)
 {
     struct run run = {m, launches};
+    struct mf_device_use *asked = m->device->use; /* about a step, not about these */
     double us;
-    return n > 0 ? m->device->ops->time(m->device, launch, &run, (int)n, &us) : 0;
+    m->device->use = NULL;
+    int r = n > 0 ? m->device->ops->time(m->device, launch, &run, (int)n, &us) : 0;
+    m->device->use = asked;
+    return r;
 }
 
 struct mf_grid mf_maker_grid(const struct mf_maker *m, int64_t work)
@@ -231,6 +236,8 @@ static int open_functions(struct mf_maker *m, struct mf_code codes[MF_MAKER_CODE
         [MF_MAKER_SLOTS] = {MF_MAKER_CODE_REFERENCE, "mf_sum_slots"},
         [MF_MAKER_DIFFERENCES] = {MF_MAKER_CODE_REFERENCE, "mf_differences"},
         [MF_MAKER_FILL] = {MF_MAKER_CODE_FILL, "mf_fill"},
+        [MF_MAKER_LOOK] = {MF_MAKER_CODE_ROWS, "mf_look"},
+        [MF_MAKER_APART] = {MF_MAKER_CODE_ROWS, "mf_apart"},
     };
     int r = 0;
     for (int i = 0; i < MF_MAKER_N_ && r == 0; i++) {
@@ -263,6 +270,8 @@ int mf_maker_new(struct mf_device *device, const struct mf_shape *shape, uint64_
 
 struct mf_maker *mf_maker_free(struct mf_maker *m)
 {
+    if (m)
+        mf_maker_forget(m);
     for (size_t i = 0; m && i < MF_ARRAY_LEN(m->functions); i++)
         mf_hip_function_close(&m->functions[i]);
     free(m);

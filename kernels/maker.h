@@ -6,12 +6,13 @@
 #include <stdint.h>
 
 #include "kernels/device.h"
+#include "kernels/hip/args.h"
 #include "kernels/reference.h"
 #include "kernels/tensors.h"
 
 struct mf_maker;
 
-#define MF_MAKER_CODES 4
+#define MF_MAKER_CODES 5
 
 /* What a maker of the shape's data compiles, for whoever fills a cache: how many, 0 where the host has to make all. */
 size_t mf_maker_codes(const struct mf_device_info *device, const struct mf_shape *shape,
@@ -41,3 +42,27 @@ struct mf_maker_fill {
 #define MF_MAKER_FILLS 8
 /* At most MF_MAKER_FILLS of them; done when it returns. -EIO. */
 int mf_maker_fill(struct mf_maker *m, const struct mf_maker_fill *fills, size_t n);
+
+/* Rows of bf16 that steps wrote, in the device's memory. */
+struct mf_maker_rows {
+    const void *at; /* [rows, cols] */
+    int64_t rows, cols;
+    const int64_t *source; /* row p is the reference's row source[p], -1: nobody's; NULL: row p */
+    const float *
+        reference; /* of what they should be: [n_reference, cols], the same as long as the maker lives; NULL: zeros */
+    const float *factors; /* that its rows are multiplied by, [n_reference]; NULL: 1 */
+    int64_t n_reference;
+    uint32_t poison; /* of an element that was not written; MF_MAKER_NO_POISON: none is looked for */
+};
+#define MF_MAKER_NO_POISON UINT32_MAX
+/* Those of an artifact, all but at and source. False: it is not of plain bf16, or the reference has none of it. */
+bool mf_maker_rows_of(const struct mf_layer_data *data, const struct mf_reference *r,
+                      const struct mf_artifact *a, struct mf_maker_rows *ret);
+/* What became of each row that is somebody's, against the reference. -ENOMEM: the device has no room for the reference, of which it
+ * keeps a copy, and the host looks at rows that it pulls; -EIO. */
+int mf_maker_look(struct mf_maker *m, const struct mf_maker_rows *rows, struct mf_hip_row *ret);
+/* The same of two runs (mf_apart of kernels/hip/rows.hip); reference and what is behind it are not read. */
+int mf_maker_apart(struct mf_maker *m, const struct mf_maker_rows *rows, const void *second,
+                   struct mf_hip_row *ret);
+/* Its copies of the reference are made anew when they are wanted next. */
+void mf_maker_forget(struct mf_maker *m);

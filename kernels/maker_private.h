@@ -15,10 +15,25 @@ enum mf_maker_kernel {
     MF_MAKER_SLOTS,
     MF_MAKER_DIFFERENCES,
     MF_MAKER_FILL,
+    MF_MAKER_LOOK,
+    MF_MAKER_APART,
     MF_MAKER_N_
 };
 /* X last: it may be that of W. */
-enum mf_maker_code { MF_MAKER_CODE_W, MF_MAKER_CODE_REFERENCE, MF_MAKER_CODE_FILL, MF_MAKER_CODE_X };
+enum mf_maker_code {
+    MF_MAKER_CODE_W,
+    MF_MAKER_CODE_REFERENCE,
+    MF_MAKER_CODE_FILL,
+    MF_MAKER_CODE_ROWS,
+    MF_MAKER_CODE_X
+};
+
+/* The device's copy of an array of the reference. */
+struct mf_maker_copy {
+    const void *of; /* the host's */
+    void *at;
+    size_t bytes;
+};
 
 struct mf_maker {
     struct mf_device *device;
@@ -26,6 +41,8 @@ struct mf_maker {
     uint64_t seed;
     struct mf_codecs codecs;
     struct mf_hip_function functions[MF_MAKER_N_];
+    struct mf_maker_copy copies[8]; /* of more arrays than a reference has */
+    size_t n_copies;
 };
 
 struct mf_maker_launch {
@@ -37,6 +54,7 @@ struct mf_maker_launch {
         struct mf_hip_slots_args slots;
         struct mf_hip_difference_args difference;
         struct mf_hip_fill_args fill;
+        struct mf_hip_rows_args rows;
     } args;
     size_t bytes; /* of args */
 };

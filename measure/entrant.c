@@ -105,7 +105,7 @@ static int run_poisoned(struct mf_entrant *e)
         r = bind(e, 0);
     if (r == 0)
         r = mf_measure_run(&e->measured, 0, &us, NULL);
-    return r < 0 ? r : mf_region_pull(&c->y[c->run]->region);
+    return r;
 }
 
 /* One run into y[run], verified against the layer's reference, and the second against the first. */

@@ -295,15 +295,6 @@ static void refuse_launch(struct probe *p, int r)
            p->result.use.registers, p->result.use.lds);
 }
 
-/* What the run wrote, for the host to look at. */
-static int pull(struct probe *p, int run)
-{
-    int r = 0;
-    for (int i = 0; i < p->step->n_gives && r == 0; i++)
-        r = mf_region_pull(&p->gives[i][run]->region);
-    return r;
-}
-
 static void take_verdict(struct probe *p, const struct mf_verdict *v)
 {
     if (!(v->err <= p->result.err))
@@ -355,14 +346,14 @@ static int verify_second(struct probe *p)
     return 0;
 }
 
-/* Run 0 or 1 of those that are verified: it counts as a sample, and what it wrote is here afterwards. */
+/* Run 0 or 1 of those that are verified: it counts as a sample. */
 static int run_over_poison(struct probe *p, int run)
 {
     int r = poison(p, run);
     p->run = run;
     if (r == 0)
         r = mf_measure_sample(&p->measured, 0, &p->samples);
-    return r < 0 ? r : pull(p, run);
+    return r;
 }
 
 /* ---- the course of a probe; each returns 1 when the step is out, with its result ---- */

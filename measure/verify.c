@@ -10,6 +10,7 @@
 #include "kernels/limits.h"
 #include "measure/verify_index.h"
 #include "measure/verify_row.h"
+#include "measure/verify_there.h"
 
 #define SMALL_ROW    0.05 /* of the typical norm: what a row's error is measured against at least */
 #define EXPERT_ROWS  4    /* fewer say no more than their rows do */
@@ -182,6 +183,17 @@ struct by_source {
     double error, limit;
 };
 
+/* No median of these can be beyond what the median of those allows: most experts need no sorting. */
+static bool all_within(const double *errors, const double *limits, int64_t n)
+{
+    double largest = 0, least = INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        largest = fmax(largest, errors[i]);
+        least = fmin(least, limits[i]);
+    }
+    return largest <= EXPERT_SHARE * least;
+}
+
 /* Rows by expert: an expert's rows are the slots that went to it; of the output, the tokens. */
 static int worst_expert(const struct mf_verify_input *v, const struct by_source *rows, struct mf_verdict *ret)
 {
@@ -211,7 +223,7 @@ static int worst_expert(const struct mf_verify_input *v, const struct by_source 
     double worst = 1;
     for (int32_t e = 0; e < s->expert; e++) {
         int64_t first = e > 0 ? next[e - 1] : 0, count = next[e] - first;
-        if (count < EXPERT_ROWS)
+        if (count < EXPERT_ROWS || all_within(errors + first, limits + first, count))
             continue;
         double error = mf_median(errors + first, (size_t)count);
         double limit = EXPERT_SHARE * mf_median(limits + first, (size_t)count);
@@ -267,37 +279,63 @@ static int refuse_row(const struct mf_verify_input *v, const struct mf_verify_ro
 
 /* ---- the calls ---- */
 
-static int look(struct pass *s)
+static int look_here(struct pass *s)
 {
     const struct mf_guarded *g = s->v->out;
-    if (!mf_verify_has_reference(s->v))
-        return -EINVAL;
     int n_threads = mf_pool_threads_for(g->parts[0].rows * g->parts[0].cols);
-    s->cols = mf_artifact_cols(&g->artifact, &s->v->data->shape);
-    s->rows = calloc((size_t)g->parts[0].rows, sizeof(*s->rows));
     s->scratch = reallocarray(NULL, 2 * (size_t)n_threads * (size_t)s->cols, sizeof(*s->scratch));
-    if (!s->rows || !s->scratch)
+    if (!s->scratch)
         return -ENOMEM;
     mf_pool_run(pass_thread, s, n_threads);
     return 0;
 }
 
+/* Of what was seen of the rows. */
+static int judge(const struct pass *s, bool written_only, struct mf_verdict *ret)
+{
+    const struct mf_verify_input *v = s->v;
+    int r = refuse_unwritten(v, s->rows, ret);
+    if (r != 0 || written_only)
+        return r;
+    judge_rows(v, s->rows);
+    r = refuse_bad(v, s->rows, ret);
+    if (r == 0)
+        r = refuse_mismatch(v, s->rows, s->cols, ret);
+    if (r == 0)
+        r = refuse_expert(v, s->rows, ret);
+    return r == 0 ? refuse_row(v, s->rows, ret) : r;
+}
+
+/* What the device refuses, or has no room to look at, the host looks at too: no kernel can have written to its reference. */
+static int look_and_judge(struct pass *s, bool written_only, struct mf_verdict *ret)
+{
+    bool there = mf_verify_is_there(s->v), refused = false;
+    int r = there ? mf_verify_look_there(s->v, s->rows) : -ENOMEM;
+    if (r == 0) {
+        r = judge(s, written_only, ret);
+        refused = r > 0;
+    }
+    if (!refused && r != -ENOMEM)
+        return r;
+    r = there ? mf_region_pull(&s->v->out->region) : 0;
+    if (r == 0)
+        r = look_here(s);
+    *ret = (struct mf_verdict){.reason = ""};
+    if (r == 0)
+        r = judge(s, written_only, ret);
+    if (refused && r == 0)
+        mf_maker_forget(s->v->out->maker);
+    return r;
+}
+
 static int verify_values(const struct mf_verify_input *v, bool written_only, struct mf_verdict *ret)
 {
-    struct pass s = {.v = v};
-    int r = look(&s);
-    if (r == 0)
-        r = refuse_unwritten(v, s.rows, ret);
-    if (r == 0 && !written_only) {
-        judge_rows(v, s.rows);
-        r = refuse_bad(v, s.rows, ret);
-        if (r == 0)
-            r = refuse_mismatch(v, s.rows, s.cols, ret);
-        if (r == 0)
-            r = refuse_expert(v, s.rows, ret);
-        if (r == 0)
-            r = refuse_row(v, s.rows, ret);
-    }
+    const struct mf_guarded *g = v->out;
+    if (!mf_verify_has_reference(v))
+        return -EINVAL;
+    struct pass s = {.v = v, .cols = mf_artifact_cols(&g->artifact, &v->data->shape)};
+    s.rows = calloc((size_t)g->parts[0].rows, sizeof(*s.rows));
+    int r = s.rows ? look_and_judge(&s, written_only, ret) : -ENOMEM;
     free(s.rows);
     free(s.scratch);
     return r;
@@ -306,7 +344,9 @@ static int verify_values(const struct mf_verify_input *v, bool written_only, str
 static int verify(const struct mf_verify_input *v, bool written_only, struct mf_verdict *ret)
 {
     *ret = (struct mf_verdict){.reason = ""};
-    int r = mf_guarded_check(v->out, ret->reason, sizeof(ret->reason));
+    int r = mf_verify_is_there(v) ? mf_guarded_pull_bands(v->out) : mf_region_pull(&v->out->region);
+    if (r == 0)
+        r = mf_guarded_check(v->out, ret->reason, sizeof(ret->reason));
     if (r != 0)
         return r;
     if (v->out->artifact.tensor == MF_TENSOR_SORTED)
@@ -328,19 +368,14 @@ int mf_verify_written(const struct mf_verify_input *v, struct mf_verdict *ret)
     return verify(v, true, ret);
 }
 
-/* The rows of a thread in which two runs differ by more than may be. */
-struct unstable {
-    int64_t n, first; /* first: the lowest of them */
-    double worst;
-};
+/* ---- two runs ---- */
 
 struct twice {
     const struct mf_verify_input *first;
     const struct mf_guarded *second;
-    double tolerance;
     int64_t cols;
-    float *scratch; /* two rows for each thread */
-    struct unstable *found;
+    float *scratch;    /* two rows for each thread */
+    double *distances; /* of each row; < 0: nobody's, or the same bit for bit */
 };
 
 static void twice_thread(void *context, int thread, int n_threads)
@@ -348,18 +383,40 @@ static void twice_thread(void *context, int thread, int n_threads)
     struct twice *t = context;
     const struct mf_guarded *a = t->first->out;
     float *scratch = t->scratch + 2 * (size_t)thread * (size_t)t->cols;
-    struct unstable u = {.first = -1};
     int64_t rows = a->parts[0].rows;
     for (int64_t p = rows * thread / n_threads; p < rows * (thread + 1) / n_threads; p++) {
-        if ((t->first->source && t->first->source[p] < 0) || mf_verify_row_same(a, t->second, p))
-            continue;
-        double d = mf_verify_row_distance(a, t->second, p, t->cols, scratch);
-        if (t->tolerance > 0 && d <= t->tolerance)
-            continue;
-        u.worst = fmax(u.worst, d);
-        u.first = u.n++ == 0 ? p : u.first;
+        bool same = (t->first->source && t->first->source[p] < 0) || mf_verify_row_same(a, t->second, p);
+        t->distances[p] = same ? -1 : mf_verify_row_distance(a, t->second, p, t->cols, scratch);
     }
-    t->found[thread] = u;
+}
+
+static int compare_here(struct twice *t)
+{
+    const struct mf_guarded *a = t->first->out;
+    int n_threads = mf_pool_threads_for(a->parts[0].rows * a->parts[0].cols);
+    t->cols = mf_artifact_cols(&a->artifact, &t->first->data->shape);
+    t->scratch = reallocarray(NULL, 2 * (size_t)n_threads * (size_t)t->cols, sizeof(*t->scratch));
+    if (!t->scratch)
+        return -ENOMEM;
+    mf_pool_run(twice_thread, t, n_threads);
+    free(t->scratch);
+    return 0;
+}
+
+static int compare(struct twice *t)
+{
+    const struct mf_guarded *a = t->first->out;
+    if (mf_verify_is_there(t->first)) {
+        int r = mf_verify_apart_there(t->first, t->second, t->distances);
+        if (r != -ENOMEM)
+            return r;
+        r = mf_region_pull(&a->region); /* the device has no room for it */
+        if (r == 0)
+            r = mf_region_pull(&t->second->region);
+        if (r < 0)
+            return r;
+    }
+    return compare_here(t);
 }
 
 int mf_verify_stable(const struct mf_verify_input *first, const struct mf_guarded *second, double tolerance,
@@ -369,30 +426,24 @@ int mf_verify_stable(const struct mf_verify_input *first, const struct mf_guarde
     char name[96];
     if (a->artifact.format == MF_FORMAT_INDEX) /* each run is held against the contract, order is free */
         return 0;
-    struct twice t = {.first = first,
-                      .second = second,
-                      .tolerance = tolerance,
-                      .cols = mf_artifact_cols(&a->artifact, &first->data->shape)};
-    int n_threads = mf_pool_threads_for(a->parts[0].rows * a->parts[0].cols);
-    _cleanup_(mf_freep) float *scratch =
-        reallocarray(NULL, 2 * (size_t)n_threads * (size_t)t.cols, sizeof(*scratch));
-    _cleanup_(mf_freep) struct unstable *found = calloc((size_t)n_threads, sizeof(*found));
-    if (!scratch || !found)
-        return -ENOMEM;
-    t.scratch = scratch;
-    t.found = found;
-    mf_pool_run(twice_thread, &t, n_threads);
-    struct unstable all = {.first = -1};
-    for (int i = 0; i < n_threads; i++) {
-        all.first = all.first < 0 ? found[i].first : all.first;
-        all.n += found[i].n;
-        all.worst = fmax(all.worst, found[i].worst);
+    int64_t rows = a->parts[0].rows, n = 0, at = -1;
+    _cleanup_(mf_freep) double *distances = reallocarray(NULL, (size_t)rows, sizeof(*distances));
+    struct twice t = {.first = first, .second = second, .distances = distances};
+    int r = distances ? compare(&t) : -ENOMEM;
+    if (r < 0)
+        return r;
+    double worst = 0;
+    for (int64_t p = 0; p < rows; p++) {
+        if (distances[p] < 0 || (tolerance > 0 && distances[p] <= tolerance))
+            continue;
+        worst = fmax(worst, distances[p]);
+        at = n++ == 0 ? p : at;
     }
-    if (all.n == 0)
+    if (n == 0)
         return 0;
-    name_row(first, all.first, first->source ? first->source[all.first] : all.first, name, sizeof(name));
+    name_row(first, at, first->source ? first->source[at] : at, name, sizeof(name));
     mf_say(ret->reason, sizeof(ret->reason),
            "unstable: a second run differs in %lld rows, first in %s, by up to %.3g; it declares %.3g",
-           (long long)all.n, name, all.worst, tolerance);
+           (long long)n, name, worst, tolerance);
     return 1;
 }

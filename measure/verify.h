@@ -29,11 +29,12 @@ struct mf_verdict {
     char reason[MF_REASON_MAX];     /* empty: passed */
 };
 
-/* 0 when every gate passed, 1 when one refused and reason says why; negative errno. */
+/* 0 when every gate passed, 1 when one refused and reason says why; negative errno. Takes what the host has to have of it from the
+ * device: all of it, or, of what the device looks at itself, the bands. What it refuses is pulled, and the host decides. */
 int mf_verify(const struct mf_verify_input *v, struct mf_verdict *ret);
 
 /* A second run's output beside the first's: bitwise, or rows within the tolerance that the step declares. Same
- * returns. Both have passed guard and poison. */
+ * returns. Both have been verified, guard and poison at least. */
 int mf_verify_stable(const struct mf_verify_input *first, const struct mf_guarded *second, double tolerance,
                      struct mf_verdict *ret);
 /* Guard and poison alone, for the second run. */

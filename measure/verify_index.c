@@ -22,34 +22,27 @@ static int by_expert_and_id(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* The used region: experts ascending, each in the least number of blocks; their ids as sets, weights with them. */
-static int check_blocks(const struct mf_verify_input *v, const struct route *want, int64_t n,
-                        struct mf_verdict *ret)
+/* The used region: experts ascending, each in the least number of blocks for its routes. */
+static int check_blocks(const struct mf_verify_input *v, const int64_t *routes, struct mf_verdict *ret)
 {
     const struct mf_guarded *g = v->out;
     const int32_t *experts = g->ref.part[2];
     int64_t block = g->artifact.block, at = 0;
-    for (int64_t i = 0; i < n;) {
-        int64_t last = i;
-        while (last < n && want[last].expert == want[i].expert)
-            last++;
-        int64_t blocks = (last - i + block - 1) / block;
-        for (int64_t b = 0; b < blocks; b++, at++) {
-            if (experts[at] == want[i].expert)
+    for (int32_t e = 0; e < v->data->shape.expert; e++) {
+        for (int64_t first = 0; first < routes[e]; first += block, at++) {
+            if (experts[at] == e)
                 continue;
             mf_say(ret->reason, sizeof(ret->reason), "sorted: block %lld is of expert %d, should be of %d",
-                   (long long)at, (int)experts[at], (int)want[i].expert);
+                   (long long)at, (int)experts[at], (int)e);
             return 1;
         }
-        i = last;
     }
     return 0;
 }
 
-static int check_routes(const struct mf_verify_input *v, const struct route *want, const struct route *got,
-                        int64_t n, struct mf_verdict *ret)
+/* Both in order: ids as sets of an expert, weights with them. */
+static int check_routes(const struct route *want, const struct route *got, int64_t n, struct mf_verdict *ret)
 {
-    (void)v;
     for (int64_t i = 0; i < n; i++) {
         if (got[i].expert != want[i].expert || got[i].id != want[i].id) {
             mf_say(ret->reason, sizeof(ret->reason),
@@ -96,17 +89,26 @@ static int collect_routes(const struct mf_verify_input *v, int64_t in_use, struc
     return 1;
 }
 
-static int64_t rows_in_use(const struct route *want, int64_t n, int64_t block)
+static int64_t rows_in_use(const struct mf_shape *s, const int64_t *routes, int64_t block)
 {
     int64_t rows = 0;
-    for (int64_t i = 0; i < n;) {
-        int64_t last = i;
-        while (last < n && want[last].expert == want[i].expert)
-            last++;
-        rows += (last - i + block - 1) / block * block;
-        i = last;
-    }
+    for (int32_t e = 0; e < s->expert; e++)
+        rows += (routes[e] + block - 1) / block * block;
     return rows;
+}
+
+/* Whether these are the routes that are due, each once, without their order. */
+static bool are_due(const struct mf_verify_input *v, const struct route *got, int64_t n, uint8_t *taken)
+{
+    const struct mf_shape *s = &v->data->shape;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t token = mf_id_token(got[i].id), j = mf_id_slot(got[i].id), slot = token * s->topk + j;
+        if (token >= s->token || j >= s->topk || taken[slot]++ ||
+            mf_shape_local(s, v->data->ids[slot]) != got[i].expert ||
+            memcmp(&got[i].weight, &v->data->weights[slot], sizeof(float)) != 0)
+            return false;
+    }
+    return true;
 }
 
 int mf_verify_sorted(const struct mf_verify_input *v, struct mf_verdict *ret)
@@ -116,18 +118,21 @@ int mf_verify_sorted(const struct mf_verify_input *v, struct mf_verdict *ret)
     int64_t n = s->token * s->topk;
     _cleanup_(mf_freep) struct route *want = calloc((size_t)n, sizeof(*want)),
                                      *got = calloc((size_t)n, sizeof(*got));
-    if (!want || !got)
+    _cleanup_(mf_freep) int64_t *routes = calloc((size_t)s->expert, sizeof(*routes));
+    _cleanup_(mf_freep) uint8_t *taken = calloc((size_t)n, 1);
+    if (!want || !got || !routes || !taken)
         return -ENOMEM;
     int64_t n_here = 0;
     for (int64_t i = 0; i < n; i++) {
         int32_t e = mf_shape_local(s, v->data->ids[i]);
-        if (e >= 0)
-            want[n_here++] = (struct route){i, e, mf_pack_id((int32_t)(i / s->topk), (int32_t)(i % s->topk)),
-                                            v->data->weights[i]};
+        if (e < 0)
+            continue;
+        want[n_here++] = (struct route){i, e, mf_pack_id((int32_t)(i / s->topk), (int32_t)(i % s->topk)),
+                                        v->data->weights[i]};
+        routes[e]++;
     }
     n = n_here;
-    qsort(want, (size_t)n, sizeof(*want), by_expert_and_id);
-    int64_t in_use = rows_in_use(want, n, v->out->artifact.block);
+    int64_t in_use = rows_in_use(s, routes, v->out->artifact.block);
     if ((uint32_t)num_valid[0] == mf_poison(MF_FORMAT_INDEX)) {
         mf_say(ret->reason, sizeof(ret->reason), "unwritten: num_valid of sorted still holds the poison");
         return 1;
@@ -137,13 +142,15 @@ int mf_verify_sorted(const struct mf_verify_input *v, struct mf_verdict *ret)
                (int)num_valid[0], (int)num_valid[1], (long long)in_use, (long long)s->token);
         return 1;
     }
-    int r = check_blocks(v, want, n, ret);
+    int r = check_blocks(v, routes, ret);
     if (r == 0)
         r = collect_routes(v, in_use, got, n, ret);
-    if (r != 0)
+    if (r != 0 || are_due(v, got, n, taken))
         return r;
+    /* For the sentence: which is the first that is not */
+    qsort(want, (size_t)n, sizeof(*want), by_expert_and_id);
     qsort(got, (size_t)n, sizeof(*got), by_expert_and_id);
-    return check_routes(v, want, got, n, ret);
+    return check_routes(want, got, n, ret);
 }
 
 /* Padding and tail hold T*k, blocks behind the last in use -1. */

@@ -198,6 +198,13 @@ bool mf_verify_has_reference(const struct mf_verify_input *v)
 
 /* ---- two runs ---- */
 
+double mf_verify_distance(double difference, double norm)
+{
+    if (norm > 0)
+        return sqrt(difference / norm);
+    return difference > 0 ? (double)INFINITY : 0;
+}
+
 double mf_verify_row_distance(const struct mf_guarded *a, const struct mf_guarded *b, int64_t p, int64_t cols,
                               float *scratch)
 {
@@ -206,9 +213,7 @@ double mf_verify_row_distance(const struct mf_guarded *a, const struct mf_guarde
     decode(a, p, cols, scratch);
     decode(b, p, cols, scratch + n);
     compare_row(scratch + n, scratch, 1, n, &sums);
-    if (sums.norm > 0)
-        return sqrt(sums.difference / sums.norm);
-    return sums.difference > 0 ? (double)INFINITY : 0;
+    return mf_verify_distance(sums.difference, sums.norm);
 }
 
 bool mf_verify_row_same(const struct mf_guarded *a, const struct mf_guarded *b, int64_t p)

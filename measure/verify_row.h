@@ -20,6 +20,8 @@ bool mf_verify_has_reference(const struct mf_verify_input *v);
 void mf_verify_row_look(const struct mf_verify_input *v, int64_t p, int64_t cols, float *scratch,
                         struct mf_verify_row *row);
 
+/* How far apart rows are whose squares of differences and of the one sum to these. */
+double mf_verify_distance(double difference, double norm);
 /* Row p of two runs: whether it is the same, bit for bit, and how far b's is from a's, relative to a's. scratch as above. */
 bool mf_verify_row_same(const struct mf_guarded *a, const struct mf_guarded *b, int64_t p);
 double mf_verify_row_distance(const struct mf_guarded *a, const struct mf_guarded *b, int64_t p, int64_t cols,

@@ -53,24 +53,10 @@ static const struct {
 /* NULL: the case is of another vendor than the device that is asked for. */
 static struct mf_device *open_device(const char *gfx)
 {
-    const char *name = getenv("MOEFARM_TEST_DEVICE");
     struct mf_device *d = NULL;
-    char why[512];
-
-    if (!name) {
-        ck_assert_int_eq(mf_device_emulated_open(gfx, CORES, SEED, &d), 0);
-        return d;
-    }
-    ck_assert_msg(mf_device_open(name, why, sizeof(why), &d) == 0, "%s: %s", name, why);
-    if (strncmp(d->info.class.gfx, gfx, 3) == 0)
-        return d;
-    (void)mf_device_close(d);
-    return NULL;
-}
-
-static const char *why_of(const struct mf_device *d)
-{
-    return getenv("MOEFARM_TEST_DEVICE") ? "" : mf_device_emulated_why(d);
+    int r = mf_device_emulated_or_named(gfx, CORES, SEED, &d);
+    ck_assert(r == 0 || r == -ENODEV);
+    return d;
 }
 
 /* What lies in a device's memory. */
@@ -155,7 +141,7 @@ static void check_weight(struct mf_device *d, struct mf_maker *m, const struct m
     struct parts want = host_weight(s, a), got = new_parts(d, s, a);
     mf_artifact_print(a, text);
     int r = mf_maker_weight(m, a, &got.ref);
-    ck_assert_msg(r == 0, "%s: %d, %s", text, r, why_of(d));
+    ck_assert_msg(r == 0, "%s: %d, %s", text, r, mf_device_emulated_why(d));
     for (int i = 0; i < want.n; i++) {
         size_t bytes = (size_t)mf_part_bytes(&want.parts[i]);
         void *there = read_back(d, got.ref.part[i], bytes);
@@ -284,7 +270,7 @@ static void check_reference(struct mf_device *d, struct mf_maker *m, const struc
     memset(block, 0xff, bytes);
     l.data.w1 = l.data.w2 = (struct mf_tensor_ref){{NULL}};
     int r = mf_maker_reference(m, &l.data, block, &got);
-    ck_assert_msg(r == 0, "%d: %s", r, why_of(d));
+    ck_assert_msg(r == 0, "%d: %s", r, mf_device_emulated_why(d));
     const size_t T = (size_t)s->token, rows = T * (size_t)s->topk, H = (size_t)s->model_dim;
     const struct {
         const char *name;

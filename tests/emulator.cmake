@@ -29,6 +29,7 @@ if(NOT MF_SANITIZE MATCHES thread)
     mf_add_emulator_test(check_emulator_maps)
     mf_add_emulator_test(check_maker LABELS slow)
     mf_add_emulator_test(check_session_device USES measure LABELS slow)
+    mf_add_emulator_test(check_verify_there USES measure LABELS slow)
 endif()
 
 # Runtimes of AMD over the emulator, as three releases have them (emulator/hip/runtime.h): each is found in its own folder.

@@ -244,6 +244,27 @@ struct mf_hip_difference_args {
     mf_i32 cols, unused;
 };
 
+/* What became of a row of bf16: elements that hold the poison, and the first; those that are not finite, and the first; those that are
+ * off; squares of the difference, of what it should be, of what it is. */
+struct mf_hip_row {
+    double difference, norm, size;
+    mf_u32 unwritten, unwritten_at, bad, bad_at, mismatches, unused;
+};
+
+struct mf_hip_rows_args {
+    const void *values; /* bf16 [rows, cols] */
+    const void *other;  /* floats [.., cols], NULL: zeros; or another run's bf16 [rows, cols] */
+    const long long
+        *source;          /* of a row, its row of the floats; < 0: it is not looked at. NULL: each its own */
+    const float *factors; /* of the floats' rows; NULL: 1 */
+    struct mf_hip_row *out; /* [rows], written of those that are looked at */
+    long long rows;
+    mf_i32 cols;     /* a multiple of 8 */
+    mf_u32 poison;   /* beyond 16 bits: none is looked for */
+    float tolerance; /* off: by more than it and as much of the value */
+    mf_i32 unused;
+};
+
 /* Of each unit so many adds to each line, one after the other. */
 struct mf_hip_add_cycles_args {
     void *lines;

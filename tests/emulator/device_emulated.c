@@ -11,6 +11,8 @@
 #include "emulator/object.h"
 #include "remove_tree.h"
 
+#define MODEL "emulator"
+
 struct device {
     struct mf_device base; /* first */
     struct mf_known known;
@@ -229,7 +231,7 @@ void mf_device_emulated_know(struct mf_device *d, const void *memory, size_t byt
 
 const char *mf_device_emulated_why(const struct mf_device *d)
 {
-    return ((const struct device *)d)->why;
+    return strcmp(d->info.model, MODEL) == 0 ? ((const struct device *)d)->why : "";
 }
 
 static void free_device(struct mf_device *base)
@@ -265,8 +267,10 @@ int mf_device_emulated_open(const char *gfx, int cores, uint64_t seed, struct mf
     struct device *d = calloc(1, sizeof(*d));
     if (!d)
         return -ENOMEM;
-    d->base = (struct mf_device){.ops = &ops,
-                                 .info = {.class = {.cu_num = cores}, .model = "emulator", .cores = cores}};
+    d->base = (struct mf_device){
+        .ops = &ops,
+        .info = {
+            .class = {.cu_num = cores}, .model = MODEL, .memory_bytes = UINT64_C(1) << 30, .cores = cores}};
     mf_say(d->base.info.class.gfx, sizeof(d->base.info.class.gfx), "%s", gfx);
     d->flavour = flavour;
     d->seed = seed + 2; /* 0 and 1 are orders of their own */
@@ -278,5 +282,25 @@ int mf_device_emulated_open(const char *gfx, int cores, uint64_t seed, struct mf
         return r;
     }
     *ret = &d->base;
+    return 0;
+}
+
+int mf_device_emulated_or_named(const char *gfx, int cores, uint64_t seed, struct mf_device **ret)
+{
+    const char *name = getenv("MOEFARM_TEST_DEVICE");
+    struct mf_device *d = NULL;
+    char why[512];
+
+    if (!name)
+        return mf_device_emulated_open(gfx, cores, seed, ret);
+    if (mf_device_open(name, why, sizeof(why), &d) < 0) {
+        printf("%s: %s\n", name, why);
+        return -EINVAL;
+    }
+    if (strncmp(d->info.class.gfx, gfx, 3) != 0) {
+        (void)mf_device_close(d);
+        return -ENODEV;
+    }
+    *ret = d;
     return 0;
 }

@@ -1,0 +1,142 @@
+/* Rows that a step wrote, looked at where they lie (measure/verify_row.h has the same for the host's memory). Teams of lanes take
+ * a row each, eight bf16 a lane at a time. */
+#include "dialect.h"
+#include "args.h"
+
+#define THREADS 256
+#define TEAM    32
+#define TEAMS   (THREADS / TEAM)
+#define NOWHERE 0xffffffffu
+
+/* What a lane has seen of a row. */
+struct seen {
+    float difference, norm, size;
+    u32 unwritten, unwritten_at, bad, bad_at, mismatches;
+};
+
+/* v should be w; bits are v's, at that column. */
+MF_DEVICE void look_at(seen &s, u32 bits, float v, float w, i32 col, const mf_hip_rows_args &a)
+{
+    const float d = mf_plus(v, -w);
+    if (bits == a.poison) {
+        s.unwritten++;
+        s.unwritten_at = MF_MIN(s.unwritten_at, (u32)col);
+    }
+    if ((bits & 0x7f80) == 0x7f80) {
+        s.bad++;
+        s.bad_at = MF_MIN(s.bad_at, (u32)col);
+    }
+    s.mismatches += fabsf(d) > mf_plus(a.tolerance, mf_times(a.tolerance, fabsf(w)));
+    s.difference = mf_plus(s.difference, mf_times(d, d));
+    s.norm = mf_plus(s.norm, mf_times(w, w));
+    s.size = mf_plus(s.size, mf_times(v, v));
+}
+
+/* v beside the same element of another run. */
+MF_DEVICE void compare(seen &s, u32 bits, u32 other)
+{
+    const float w = mf_bf16((u16)bits), d = mf_plus(mf_bf16((u16)other), -w);
+    s.mismatches += bits != other;
+    s.difference = mf_plus(s.difference, mf_times(d, d));
+    s.norm = mf_plus(s.norm, mf_times(w, w));
+}
+
+MF_DEVICE u32 half_of(const mf_16b &v, int i)
+{
+    const u32 two = i < 2 ? v.x : i < 4 ? v.y : i < 6 ? v.z : v.w;
+    return i % 2 ? two >> 16 : two & 0xffff;
+}
+MF_DEVICE float float_of(const mf_16b &v, int i)
+{
+    return __uint_as_float(i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w);
+}
+
+/* Sums and first places of a team's lanes, by lane 0. All of the block come here. */
+MF_DEVICE void write_row(const seen &s, bool is_there, mf_hip_row *to)
+{
+    __shared__ double sums[3][THREADS];
+    __shared__ u32 counts[5][THREADS];
+    const i32 t = threadIdx.x, lane = t % TEAM;
+
+    sums[0][t] = s.difference;
+    sums[1][t] = s.norm;
+    sums[2][t] = s.size;
+    counts[0][t] = s.unwritten;
+    counts[1][t] = s.bad;
+    counts[2][t] = s.mismatches;
+    counts[3][t] = s.unwritten_at;
+    counts[4][t] = s.bad_at;
+    for (i32 half = TEAM / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (lane < half) {
+            for (i32 i = 0; i < 3; i++) {
+                sums[i][t] = mf_plus(sums[i][t], sums[i][t + half]);
+                counts[i][t] += counts[i][t + half];
+            }
+            for (i32 i = 3; i < 5; i++)
+                counts[i][t] = MF_MIN(counts[i][t], counts[i][t + half]);
+        }
+    }
+    if (lane == 0 && is_there) {
+        to->difference = sums[0][t];
+        to->norm = sums[1][t];
+        to->size = sums[2][t];
+        to->unwritten = counts[0][t];
+        to->bad = counts[1][t];
+        to->mismatches = counts[2][t];
+        to->unwritten_at = counts[3][t] == NOWHERE ? 0 : counts[3][t];
+        to->bad_at = counts[4][t] == NOWHERE ? 0 : counts[4][t];
+        to->unused = 0;
+    }
+    __syncthreads();
+}
+
+/* Rows against the rows of the reference that they come from, times their factors, or against zeros. */
+extern "C" __global__ void __launch_bounds__(THREADS) mf_look(const mf_hip_rows_args a)
+{
+    for (i64 first = (i64)blockIdx.x * TEAMS; first < a.rows; first += (i64)gridDim.x * TEAMS) {
+        const i64 row = first + threadIdx.x / TEAM;
+        const i64 source = row >= a.rows ? -1 : a.source ? a.source[row] : row;
+        seen s = {0.0f, 0.0f, 0.0f, 0, NOWHERE, 0, NOWHERE, 0};
+        if (source >= 0) {
+            const u16 *const values = (const u16 *)a.values + row * a.cols;
+            const float *const should = a.other ? (const float *)a.other + source * a.cols : nullptr;
+            const float factor = a.factors ? a.factors[source] : 1.0f;
+            for (i32 col = threadIdx.x % TEAM * 8; col < a.cols; col += TEAM * 8) {
+                const mf_16b v = *(const mf_16b *)(values + col);
+                mf_16b w[2] = {};
+                if (should) {
+                    w[0] = *(const mf_16b *)(should + col);
+                    w[1] = *(const mf_16b *)(should + col + 4);
+                }
+                MF_UNROLL
+                for (int i = 0; i < 8; i++) {
+                    const u32 bits = half_of(v, i);
+                    look_at(s, bits, mf_bf16((u16)bits), mf_times(float_of(w[i / 4], i % 4), factor), col + i, a);
+                }
+            }
+        }
+        write_row(s, source >= 0, a.out + row);
+    }
+}
+
+/* Rows of two runs: mismatches are elements whose bits differ, difference is the other run's from this one, norm this one's. */
+extern "C" __global__ void __launch_bounds__(THREADS) mf_apart(const mf_hip_rows_args a)
+{
+    for (i64 first = (i64)blockIdx.x * TEAMS; first < a.rows; first += (i64)gridDim.x * TEAMS) {
+        const i64 row = first + threadIdx.x / TEAM;
+        const bool is_there = row < a.rows && (!a.source || a.source[row] >= 0);
+        seen s = {0.0f, 0.0f, 0.0f, 0, NOWHERE, 0, NOWHERE, 0};
+        if (is_there) {
+            const u16 *const values = (const u16 *)a.values + row * a.cols;
+            const u16 *const others = (const u16 *)a.other + row * a.cols;
+            for (i32 col = threadIdx.x % TEAM * 8; col < a.cols; col += TEAM * 8) {
+                const mf_16b v = *(const mf_16b *)(values + col), w = *(const mf_16b *)(others + col);
+                MF_UNROLL
+                for (int i = 0; i < 8; i++)
+                    compare(s, half_of(v, i), half_of(w, i));
+            }
+        }
+        write_row(s, is_there, a.out + row);
+    }
+}

@@ -1,0 +1,136 @@
+/* Rows looked at where they lie: a reference's arrays are copied to the device once, what differs from call to call each time. */
+#include <errno.h>
+#include <string.h>
+
+#include "common/cleanup.h"
+#include "kernels/limits.h"
+#include "kernels/maker_private.h"
+
+#define ROWS_OF_BLOCK 8
+#define SHARE         8 /* of the device's memory one part at most is for copies: the rest is the steps' */
+
+bool mf_maker_rows_of(const struct mf_layer_data *data, const struct mf_reference *r,
+                      const struct mf_artifact *a, struct mf_maker_rows *ret)
+{
+    const struct mf_shape *s = &data->shape;
+    struct mf_part parts[MF_PARTS_MAX];
+    bool is_value;
+    float factor;
+    if (a->format != MF_FORMAT_BF16 || a->scale != MF_SCALE_NONE || a->tensor == MF_TENSOR_X ||
+        mf_artifact_is_decoded(a) || mf_artifact_parts(a, s, parts) != 1)
+        return false;
+    struct mf_maker_rows rows = {.rows = parts[0].rows, .cols = parts[0].cols, .poison = MF_MAKER_NO_POISON};
+    const float *row = mf_reference_row(data, r, a, 0, &factor);
+    if (!row)
+        return false;
+    if (!a->zeroed) {
+        rows.reference = row;
+        rows.n_reference = a->tensor == MF_TENSOR_Y ? s->token : s->token * s->topk;
+        rows.factors = a->tensor == MF_TENSOR_GW || a->tensor == MF_TENSOR_ZW ? data->weights : NULL;
+        rows.poison = mf_part_poison(a, 0, &is_value) & 0xffff;
+    }
+    *ret = rows;
+    return true;
+}
+
+/* The device's copy, made on the first call. */
+static int copy_of(struct mf_maker *m, const void *of, size_t bytes, const void **ret)
+{
+    struct mf_device *d = m->device;
+    size_t taken = bytes;
+    for (size_t i = 0; i < m->n_copies; i++) {
+        taken += m->copies[i].bytes;
+        *ret = m->copies[i].at;
+        if (m->copies[i].of == of)
+            return 0;
+    }
+    if (m->n_copies == MF_ARRAY_LEN(m->copies) || taken > d->info.memory_bytes / SHARE)
+        return -ENOMEM;
+    struct mf_maker_copy c = {of, d->ops->alloc(d, bytes), bytes};
+    if (!c.at)
+        return -ENOMEM;
+    int r = d->ops->copy(d, c.at, of, bytes);
+    if (r < 0) {
+        d->ops->release(d, c.at, bytes);
+        return r;
+    }
+    m->copies[m->n_copies++] = c;
+    *ret = c.at;
+    return 0;
+}
+
+void mf_maker_forget(struct mf_maker *m)
+{
+    while (m->n_copies > 0) {
+        const struct mf_maker_copy *c = &m->copies[--m->n_copies];
+        m->device->ops->release(m->device, c->at, c->bytes);
+    }
+}
+
+/* One allocation of a call: results, then sources and factors where there are any. */
+struct room {
+    uint8_t *at;
+    size_t source, factors, bytes;
+};
+
+static int take_room(struct mf_maker *m, const struct mf_maker_rows *rows, struct room *ret)
+{
+    struct mf_device *d = m->device;
+    struct room o = {.source = (size_t)rows->rows * sizeof(struct mf_hip_row)};
+    o.factors = o.source + (rows->source ? (size_t)rows->rows * sizeof(*rows->source) : 0);
+    o.bytes = o.factors + (rows->factors ? (size_t)rows->n_reference * sizeof(*rows->factors) : 0);
+    o.at = d->ops->alloc(d, o.bytes);
+    if (!o.at)
+        return -ENOMEM;
+    int r = rows->source ? d->ops->copy(d, o.at + o.source, rows->source, o.factors - o.source) : 0;
+    if (r == 0 && rows->factors)
+        r = d->ops->copy(d, o.at + o.factors, rows->factors, o.bytes - o.factors);
+    if (r < 0)
+        d->ops->release(d, o.at, o.bytes);
+    *ret = o;
+    return r;
+}
+
+static int run(struct mf_maker *m, enum mf_maker_kernel kernel, const struct mf_maker_rows *rows,
+               const void *other, struct mf_hip_row *ret)
+{
+    struct mf_device *d = m->device;
+    struct mf_maker_launch l = {.function = &m->functions[kernel], .bytes = sizeof(l.args.rows)};
+    struct room room;
+    int r = take_room(m, rows, &room);
+    if (r < 0)
+        return r;
+    l.grid = mf_maker_grid(m, (rows->rows + ROWS_OF_BLOCK - 1) / ROWS_OF_BLOCK);
+    l.args.rows = (struct mf_hip_rows_args){
+        .values = rows->at,
+        .other = other,
+        .source = rows->source ? (const void *)(room.at + room.source) : NULL,
+        .factors = rows->factors ? (const void *)(room.at + room.factors) : NULL,
+        .out = (void *)room.at,
+        .rows = rows->rows,
+        .cols = (mf_i32)rows->cols,
+        .poison = rows->poison,
+        .tolerance = (float)MF_TOLERANCE,
+    };
+    r = mf_maker_run(m, &l, 1);
+    if (r == 0)
+        r = d->ops->copy(d, ret, room.at, room.source);
+    d->ops->release(d, room.at, room.bytes);
+    return r;
+}
+
+int mf_maker_look(struct mf_maker *m, const struct mf_maker_rows *rows, struct mf_hip_row *ret)
+{
+    const void *should = NULL;
+    size_t bytes = (size_t)(rows->n_reference * rows->cols) * sizeof(*rows->reference);
+    int r = rows->reference ? copy_of(m, rows->reference, bytes, &should) : 0;
+    return r < 0 ? r : run(m, MF_MAKER_LOOK, rows, should, ret);
+}
+
+int mf_maker_apart(struct mf_maker *m, const struct mf_maker_rows *rows, const void *second,
+                   struct mf_hip_row *ret)
+{
+    struct mf_maker_rows plain = *rows;
+    plain.factors = NULL;
+    return run(m, MF_MAKER_APART, &plain, second, ret);
+}
