@@ -146,8 +146,12 @@ static void hip_release(struct mf_device *base, void *memory, size_t bytes)
 
 static int hip_copy(struct mf_device *base, void *to, const void *from, size_t bytes)
 {
-    must(of(base), mf_hip_copy(&of(base)->c, to, from, bytes), "copying");
-    return of(base)->failed ? -EIO : 0;
+    struct hip_device *d = of(base);
+    must(d, mf_hip_copy(&d->c, to, from, bytes), "copying");
+    /* The host's bytes may only have been read so far, and d->stream does not wait for the stream they are written in */
+    if (!d->guest)
+        must(d, d->c.hipStreamSynchronize(NULL), "copying");
+    return d->failed ? -EIO : 0;
 }
 
 static int hip_enter(struct mf_device *base)
@@ -293,7 +297,11 @@ static int launch_own(struct hip_device *d, hipFunction_t f, uint32_t groups, ui
                       const void *args, size_t bytes)
 {
     const struct mf_grid grid = {groups, 1, 1, block, 0, true, false};
-    return hip_module_launch(&d->base, (void *)f, &grid, args, bytes);
+    struct mf_device_use *asked = d->base.use; /* about a step, not about these */
+    d->base.use = NULL;
+    int r = hip_module_launch(&d->base, (void *)f, &grid, args, bytes);
+    d->base.use = asked;
+    return r;
 }
 
 /* The launches as a graph; their own error comes back. */

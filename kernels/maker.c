@@ -271,7 +271,7 @@ int mf_maker_new(struct mf_device *device, const struct mf_shape *shape, uint64_
 struct mf_maker *mf_maker_free(struct mf_maker *m)
 {
     if (m)
-        mf_maker_forget(m);
+        (void)mf_maker_forget(m);
     for (size_t i = 0; m && i < MF_ARRAY_LEN(m->functions); i++)
         mf_hip_function_close(&m->functions[i]);
     free(m);

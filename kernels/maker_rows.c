@@ -59,12 +59,14 @@ static int copy_of(struct mf_maker *m, const void *of, size_t bytes, const void 
     return 0;
 }
 
-void mf_maker_forget(struct mf_maker *m)
+bool mf_maker_forget(struct mf_maker *m)
 {
+    bool had_any = m->n_copies > 0;
     while (m->n_copies > 0) {
         const struct mf_maker_copy *c = &m->copies[--m->n_copies];
         m->device->ops->release(m->device, c->at, c->bytes);
     }
+    return had_any;
 }
 
 /* One allocation of a call: results, then sources and factors where there are any. */

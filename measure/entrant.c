@@ -60,6 +60,17 @@ static enum mf_status refuse_errno(int r, const char *what, char reason[MF_REASO
     return r == -ENOMEM ? MF_STATUS_NO_MEMORY : MF_STATUS_UNSUPPORTED;
 }
 
+static int take_memory(struct mf_entrant *e)
+{
+    struct mf_session *s = e->course->session;
+    int r = 0;
+    for (int w = 0; w < 2 && r == 0; w++) {
+        struct mf_artifact a = mf_pipeline_weight(e->pipeline, w == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2);
+        r = mf_session_weight(s, &a, &e->measured.weights[w]);
+    }
+    return r < 0 ? r : mf_session_room(s, &s->arena, mf_pipeline_arena_bytes(e->pipeline) + 64);
+}
+
 enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_course *c, struct mf_pipeline *pipeline,
                                char reason[MF_REASON_MAX])
 {
@@ -72,13 +83,9 @@ enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_course *c, struct
         e->flops += mf_pipeline_step(pipeline, i)->flops;
         e->tolerance = fmax(e->tolerance, mf_pipeline_step(pipeline, i)->reorder_tolerance);
     }
-    int r = 0;
-    for (int w = 0; w < 2 && r == 0; w++) {
-        struct mf_artifact a = mf_pipeline_weight(pipeline, w == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2);
-        r = mf_session_weight(s, &a, &e->measured.weights[w]);
-    }
-    if (r == 0)
-        r = mf_session_room(s, &s->arena, mf_pipeline_arena_bytes(pipeline) + 64);
+    int r = take_memory(e);
+    if (r == -ENOMEM && mf_session_give_way(s))
+        r = take_memory(e);
     if (r < 0)
         return refuse_errno(r, "making the pipeline's memory", reason);
     mf_measured_init(&e->measured);

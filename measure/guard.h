@@ -30,8 +30,8 @@ int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, st
                    struct mf_guarded *ret);
 void mf_guarded_release(struct mf_guarded *g);
 /* Poisons the rows that have to be written: source[p] >= 0, or all of them when source is NULL. Index artifacts are
- * poisoned whole, and so is everything the first time and on devices that fill memory themselves. A zeroed artifact, and the
- * output of an accumulation, is zeroed instead. The device sees it at once; the host's parts then hold what was pulled last. */
+ * poisoned whole, and so is everything the first time and on devices that fill memory themselves. With zero, for what is added to, they
+ * are zeroed instead. The device sees it at once; where it fills its memory itself, the host's parts hold what was pulled last. */
 int mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero);
 /* 1 and the sentence when a band is broken, which is then repaired; 0 when all are whole. */
 int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap);

@@ -609,6 +609,8 @@ static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf
     mf_session_trim(s);
     mf_session_phase(sink, MF_PHASE_DATA);
     int bound = bind(p);
+    if (bound == -ENOMEM && mf_session_give_way(s))
+        bound = bind(p);
     mf_session_phase(sink, MF_PHASE_LOAD);
     int r = sink->begin(sink, step->id, false, hang_limit_ms(s, p->best_us));
     if (r < 0)

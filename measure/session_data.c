@@ -386,6 +386,11 @@ int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const i
     return 0;
 }
 
+bool mf_session_give_way(struct mf_session *s)
+{
+    return s->maker && mf_maker_forget(s->maker);
+}
+
 int mf_session_room(struct mf_session *s, struct mf_region *region, size_t bytes)
 {
     if (mf_region_start(region) && region->bytes >= bytes)

@@ -87,8 +87,11 @@ int mf_session_input(struct mf_session *s, const struct mf_artifact *a, int rota
                      struct mf_tensor_ref *ret_seen, struct mf_tensor_ref *ret_host);
 /* Output buffers for both runs; valid until the next mf_session_trim(). */
 int mf_session_output(struct mf_session *s, const struct mf_artifact *a, struct mf_guarded *ret[2]);
-/* Rows of an output: NULL for token and slot order. */
+/* Rows of an output. NULL: every row is somebody's, in its own place: token order, slot order of a layer that is here whole, index
+ * artifacts. */
 int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const int64_t **ret);
+/* Gives back what the device has only kept, so that what found no room there may be tried once more: whether there was any. */
+bool mf_session_give_way(struct mf_session *s);
 /* A region that is at least so large; its contents are undefined. */
 int mf_session_room(struct mf_session *s, struct mf_region *region, size_t bytes);
 /* Between steps: drops inputs and outputs when they have grown too large. */

@@ -324,7 +324,7 @@ static int look_and_judge(struct pass *s, bool written_only, struct mf_verdict *
     if (r == 0)
         r = judge(s, written_only, ret);
     if (refused && r == 0)
-        mf_maker_forget(s->v->out->maker);
+        (void)mf_maker_forget(s->v->out->maker);
     return r;
 }
 

@@ -176,10 +176,8 @@ void mf_verify_row_look(const struct mf_verify_input *v, int64_t p, int64_t cols
     struct sums sums;
     compare_row(x, ref, factor, (size_t)cols, &sums);
     row->bad = sums.bad;
-    for (int64_t i = 0; row->bad > 0 && row->bad_at == 0 && i < cols; i++) {
-        if (!isfinite(x[i]))
-            row->bad_at = (uint32_t)i;
-    }
+    while (row->bad > 0 && isfinite(x[row->bad_at]))
+        row->bad_at++;
     row->mismatches = sums.mismatches;
     row->difference = sums.difference;
     row->norm = sums.norm;

@@ -160,20 +160,26 @@ static const struct {
     const char *family, *prefix;
 } steps[] = {{"move", "quant1_"}, {"tile", "s1_"}, {"tile", "s2_"}};
 
-START_TEST(steps_are_verified)
+static void probe(struct mf_session *session, const char *family, const char *prefix)
 {
-    const struct mf_shape s = a_shape();
-    struct mf_device *d = device();
-    struct mf_session *session = session_of(d, &s, NULL);
-    struct test_offer o = {{take_step, mf_offer_unheard}, steps[_i].family, steps[_i].prefix, {0}, false};
+    struct test_offer o = {{take_step, mf_offer_unheard}, family, prefix, {0}, false};
     struct test_sink sink = {.sink = {.begin = begin, .result = take}};
 
-    ck_assert_int_ge(mf_enumerate(&d->info, &s, steps[_i].family, &o.offer), 0);
+    ck_assert_int_ge(mf_enumerate(&session->device->info, &session->shape, family, &o.offer), 0);
     ck_assert(o.found);
     ck_assert_int_eq(mf_session_probe(session, &o.step, 1, NULL, NULL, &sink.sink), 0);
     ck_assert_uint_eq(sink.n, 1);
     ck_assert_msg(sink.results[0].status == MF_STATUS_OK, "%s: %s", o.step.step.name, sink.results[0].reason);
     ck_assert_int_eq(sink.results[0].verified, 2);
+}
+
+START_TEST(steps_are_verified)
+{
+    const struct mf_shape s = a_shape();
+    struct mf_device *d = device();
+    struct mf_session *session = session_of(d, &s, NULL);
+
+    probe(session, steps[_i].family, steps[_i].prefix);
     (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
@@ -217,6 +223,29 @@ START_TEST(a_full_device_leaves_it_to_the_host)
         (void)mf_session_free(session);
     }
     d->ops = own;
+    (void)mf_device_close(d);
+}
+END_TEST
+
+/* What is kept of the reference beside a step's outputs is given back when another step finds no room. */
+START_TEST(a_step_goes_before_the_reference)
+{
+    const struct mf_shape s = a_shape();
+    struct mf_device *d = device();
+    struct mf_session *session = session_of(d, &s, NULL);
+    struct mf_device_ops ops = *d->ops;
+    const struct mf_device_ops *own = d->ops;
+
+    probe(session, "tile", "s2_");
+    alloc = ops.alloc;
+    ops.alloc = alloc_until_full;
+    d->ops = &ops;
+    until_full = 0;
+    probe(session, "move", "quant1_");
+    ck_assert_int_lt(until_full, 0);
+    ck_assert(!mf_session_give_way(session));
+    d->ops = own;
+    (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
 END_TEST
@@ -267,6 +296,7 @@ int main(void)
     tcase_add_test(tests, the_device_makes_all);
     tcase_add_loop_test(tests, steps_are_verified, 0, MF_ARRAY_LEN(steps));
     tcase_add_test(tests, a_full_device_leaves_it_to_the_host);
+    tcase_add_test(tests, a_step_goes_before_the_reference);
     tcase_add_test(tests, the_device_holds_what_the_host_cannot);
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);

@@ -156,6 +156,7 @@ START_TEST(is_asked_of_the_runtime)
     struct mf_module *module;
     char why[256];
     void *function;
+    double us;
 
     ck_assert_ptr_nonnull(mkdtemp(folder));
     ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
@@ -168,6 +169,8 @@ START_TEST(is_asked_of_the_runtime)
     ck_assert_int_eq(d->ops->module_function(d, module, "f", &function), 0);
     ck_assert(use.registers == 96 && use.spills == 48 && use.lds == 0 && use.occupancy == 0);
     ck_assert_int_eq(d->ops->module_launch(d, function, &small, why, 8), 0);
+    ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 128));
+    ck_assert_int_eq(d->ops->canary(d, &us), 0); /* of 256 threads, but nobody asked about it */
     ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 128));
     ck_assert_int_eq(d->ops->module_launch(d, function, &large, why, 8), 0);
     ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 256));

@@ -16,7 +16,7 @@ static const struct mf_unit_options options = {.err_ratio = 0.05, .seed = 7, .ti
 
 /* ---- an output ---- */
 
-enum plant { NOTHING, A_NAN, AN_INFINITY, A_HOLE, A_TAIL, A_ROW, MANY, AN_EXPERT, N_PLANTS };
+enum plant { NOTHING, A_NAN, A_FIRST_NAN, AN_INFINITY, A_HOLE, A_TAIL, A_ROW, MANY, AN_EXPERT, N_PLANTS };
 
 struct output {
     struct mf_session *session;
@@ -66,6 +66,9 @@ static void plant(const struct output *o, int run, enum plant what)
     switch (what) {
     case A_NAN:
         row[5] = row[9] = 0x7fc0;
+        break;
+    case A_FIRST_NAN:
+        row[0] = row[7] = 0x7fc0;
         break;
     case AN_INFINITY:
         row[cols - 1] = 0xff80;
@@ -269,6 +272,7 @@ START_TEST(sums_have_no_poison)
     o.v.accumulates = true;
     plant(&o, 0, A_HOLE);
     ck_assert_int_eq(mf_region_push(&o.run[0]->region), 0);
+    assert_same_rows(&o, "sums");
     const struct said device_says = there(&o, 0), host_says = here(&o, 0);
     assert_same(&device_says, &host_says, "sums");
     ck_assert_msg(strncmp(device_says.verdict.reason, "not finite: ", 12) == 0, "%s",
