@@ -54,16 +54,26 @@ double mf_median(double *values, size_t n)
     return sorted_median(values, n);
 }
 
-double mf_middle_mean(double *values, size_t n)
+#define CLIP 1.5 /* scales: what lies farther off counts as this far */
+
+double mf_clipped_mean(double *values, size_t n, double scale)
 {
-    size_t out = n / 10 > 0 ? n / 10 : 1;
-    double sum = 0;
-    if (n < 5)
-        return mf_median(values, n);
+    double sum = 0, limit = CLIP * scale;
     sort(values, n, less_value);
-    for (size_t i = out; i < n - out; i++)
-        sum += values[i];
-    return sum / (double)(n - 2 * out);
+    double start = values[(n - 1) / 2];
+    for (size_t i = 0; i < n; i++)
+        sum += fmin(fmax(values[i] - start, -limit), limit);
+    return start + sum / (double)n;
+}
+
+/* The median of |a - b|, of two normal values of deviation one. */
+#define MEDIAN_DIFFERENCE 0.9539
+
+double mf_noise_scale(double *series, size_t n)
+{
+    for (size_t i = 0; i + 1 < n; i++)
+        series[i] = fabs(series[i + 1] - series[i]);
+    return n > 1 ? mf_median(series, n - 1) / MEDIAN_DIFFERENCE : 0;
 }
 
 double mf_mad(double *values, size_t n)

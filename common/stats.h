@@ -7,9 +7,13 @@
 
 /* Median of n >= 1 values; reorders them. */
 double mf_median(double *values, size_t n);
-/* Mean of what lies between the outer tenths, at least one value left out on either side; the median of fewer than 5. Less
- * uncertain than a median, by about a fifth, where outliers are few. n >= 1; reorders the values. */
-double mf_middle_mean(double *values, size_t n);
+/* Where values lie whose noise is heavy above, as times have it: the lower median, moved by the mean of what all differ
+ * from it, each difference counted up to 1.5 times the scale (a standard deviation; Huber's estimate of location in one step, which is
+ * within a tenth of the mean's certainty where no value is an outlier). Scale 0: the lower median. n >= 1; reorders the values. */
+double mf_clipped_mean(double *values, size_t n, double scale);
+/* Scale of the noise of a series, from what its neighbours differ, so that slow drift is no noise; 0 for a single value.
+ * Replaces the values by those differences. n >= 1. */
+double mf_noise_scale(double *series, size_t n);
 /* Median absolute deviation from the median; reorders the values. n >= 1. */
 double mf_mad(double *values, size_t n);
 

@@ -34,7 +34,11 @@ struct mf_entrant {
 /* Its weights, and room for its artifacts. The pipeline is of the session's shape and stays the caller's. */
 enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_course *c, struct mf_pipeline *pipeline,
                                char reason[MF_REASON_MAX]);
-/* Two runs through all gates: what is left unwritten anywhere, is damaged, wrong, or differs from run to run is refused. */
+/* One run through all gates: what is left unwritten anywhere, is damaged or wrong is refused. It is timed as any other. */
+enum mf_status mf_entrant_check(struct mf_entrant *e, double *ret_us, char reason[MF_REASON_MAX]);
+/* Is a checked run as good a sample as any? One that finds its weights in a cache is none: checked runs are of one rotation. */
+bool mf_entrant_check_counts(const struct mf_entrant *e);
+/* Two runs through all gates, one behind the other: what differs from run to run is refused too. */
 enum mf_status mf_entrant_verify(struct mf_entrant *e, char reason[MF_REASON_MAX]);
 /* One timed run in the next rotation. */
 enum mf_status mf_entrant_sample(struct mf_entrant *e, double *ret_us, char reason[MF_REASON_MAX]);

@@ -13,11 +13,10 @@
 #include "common/text.h"
 #include "kernels/philox.h"
 
-#define CONFIDENCE   0.95
-#define SAME_TIME    0.0005 /* within this of the leader the stable rule picks, not the clock */
-#define SAME_SPREAD  2.0    /* a spread up to so many times the least counts as no more */
-#define N_REMEASURED 4      /* the winner and its nearest ties */
-#define ROUNDS_MAX   100000
+#define CONFIDENCE  0.95
+#define SAME_TIME   0.0005 /* within this of the leader the stable rule picks, not the clock */
+#define SAME_SPREAD 2.0    /* a spread up to so many times the least counts as no more */
+#define ROUNDS_MAX  100000
 /* Hopeless: by its first sample, or by the better of its first two, so many times the least sample of all */
 #define HOPELESS_FIRST  3.0
 #define HOPELESS_SECOND 1.5
@@ -95,7 +94,9 @@ struct race {
     size_t n_heats;
     size_t *order; /* of a round */
     int rounds, calls;
-    double *score; /* by racer: middle mean of its samples over each round's median */
+    double *score; /* by racer: clipped mean of its samples over each round's median */
+    double *level; /* by round: its median time */
+    double *noise; /* by racer that is in: scale of its samples over those */
     double *scratch, *difference;
 };
 
@@ -114,7 +115,7 @@ static void take_sample(struct race *r, size_t i, bool fresh)
 {
     struct mf_racer *racer = &r->racers[i];
     double us = 0;
-    int result = r->sample(r->context, i, r->rounds, &us, racer->reason);
+    int result = r->sample(r->context, i, fresh ? MF_RACE_FRESH : r->rounds, &us, racer->reason);
     r->calls++;
     if (result == 0) {
         racer->samples[racer->n_samples++] = us;
@@ -156,21 +157,37 @@ static void run_round(struct race *r)
     }
 }
 
-/* Scores all that are in, over the rounds that all of them have, and sorts them best first; ties by id. */
-static void rank(struct race *r, struct heat *h)
+/* A racer's samples over their rounds' medians, into r->scratch. */
+static void over_level(struct race *r, const struct heat *h, size_t i)
 {
-    for (size_t i = 0; i < h->n_in; i++)
-        r->score[h->in[i]] = 0;
+    for (int round = 0; round < h->rounds; round++)
+        r->scratch[round] = r->racers[i].samples[round] / r->level[round];
+}
+
+/* Scores all that are in, over the rounds that all of them have. The noise is the heat's: a few samples of one racer say
+ * nothing of it. */
+static void score(struct race *r, const struct heat *h)
+{
     for (int round = 0; round < h->rounds; round++) {
         for (size_t i = 0; i < h->n_in; i++)
             r->scratch[i] = r->racers[h->in[i]].samples[round];
-        r->difference[round] = mf_median(r->scratch, h->n_in);
+        r->level[round] = mf_median(r->scratch, h->n_in);
     }
     for (size_t i = 0; i < h->n_in; i++) {
-        for (int round = 0; round < h->rounds; round++)
-            r->scratch[round] = r->racers[h->in[i]].samples[round] / r->difference[round];
-        r->score[h->in[i]] = mf_middle_mean(r->scratch, (size_t)h->rounds);
+        over_level(r, h, h->in[i]);
+        r->noise[i] = mf_noise_scale(r->scratch, (size_t)h->rounds);
     }
+    double scale = mf_median(r->noise, h->n_in);
+    for (size_t i = 0; i < h->n_in; i++) {
+        over_level(r, h, h->in[i]);
+        r->score[h->in[i]] = mf_clipped_mean(r->scratch, (size_t)h->rounds, scale);
+    }
+}
+
+/* Scores all that are in, and sorts them best first; ties by id. */
+static void rank(struct race *r, struct heat *h)
+{
+    score(r, h);
     for (size_t i = 1; i < h->n_in; i++) {
         size_t x = h->in[i], j = i;
         for (; j > 0; j--) {
@@ -341,7 +358,7 @@ static size_t pick(struct race *r, const struct heat *h)
 /* The winner and its nearest ties, of each of several groups fewer. */
 static size_t nearest(const struct race *r, const struct heat *h, size_t *ret)
 {
-    size_t n = 0, most = MF_MAX(N_REMEASURED / r->n_heats, (size_t)2);
+    size_t n = 0, most = MF_MAX(MF_RACE_REMEASURED / r->n_heats, (size_t)1);
     ret[n++] = h->winner;
     for (size_t i = 0; i < h->n_in && n < most; i++) {
         if (h->in[i] != h->winner)
@@ -354,7 +371,8 @@ static size_t nearest(const struct race *r, const struct heat *h, size_t *ret)
  * they are unbiased, and those of all groups compare. */
 static void remeasure(struct race *r)
 {
-    size_t order[N_REMEASURED * MF_RACE_GROUPS_MAX], n = 0;
+    static_assert(MF_RACE_REMEASURED >= MF_RACE_GROUPS_MAX, "each group's winner has a place");
+    size_t order[MF_RACE_REMEASURED], n = 0;
     for (size_t k = 0; k < r->n_heats; k++) {
         if (!r->heats[k].decided)
             n += nearest(r, &r->heats[k], order + n);
@@ -491,9 +509,11 @@ int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer 
         room += (size_t)plan->stages[i].rounds;
     _cleanup_(mf_freep) size_t *rooms = calloc((n + 1) * (MF_RACE_GROUPS_MAX + 1), sizeof(*rooms));
     _cleanup_(mf_freep) double *score = calloc(n + 1, sizeof(*score));
+    _cleanup_(mf_freep) double *noise = calloc(n + 1, sizeof(*noise));
+    _cleanup_(mf_freep) double *level = calloc(room + 1, sizeof(*level));
     _cleanup_(mf_freep) double *scratch = calloc(room + 1, sizeof(*scratch));
     _cleanup_(mf_freep) double *difference = calloc(room + 1, sizeof(*difference));
-    if (!rooms || !score || !scratch || !difference)
+    if (!rooms || !score || !noise || !level || !scratch || !difference)
         return -ENOMEM;
     struct race r = {
         .plan = plan,
@@ -505,6 +525,8 @@ int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer 
         .context = context,
         .order = rooms + n * MF_RACE_GROUPS_MAX,
         .score = score,
+        .level = level,
+        .noise = noise,
         .scratch = scratch,
         .difference = difference,
     };

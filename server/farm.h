@@ -128,9 +128,9 @@ struct mf_farm_options {
     int64_t
         tune_misses_s; /* what production missed is tuned, a batch each so many seconds; 0: it is listed */
 };
-#define MF_FARM_OPTIONS_INIT                                     \
-    {                                                            \
-        .beat_ms = 1000, .attempts = 8, .unit_s = 2, .race_s = 1 \
+#define MF_FARM_OPTIONS_INIT                                       \
+    {                                                              \
+        .beat_ms = 1000, .attempts = 8, .unit_s = 2, .race_s = 0.5 \
     }
 
 /* Opens the store, binds the hub and the writer's ends of the bus (server/bus.h). */

@@ -15,6 +15,7 @@
 
 #define ROUNDS_LEAST 24
 #define ROUNDS_MOST  200
+#define RACES_LONG   2 /* a comparison may take so many races' time: it decides about a row that serves */
 
 /* ---- the known row ---- */
 
@@ -240,7 +241,7 @@ static int add_unit(struct mf_farm *f, struct mf_goal *g, const struct mf_promot
                     int64_t not_worker)
 {
     struct mf_buf body;
-    double fit = f->options.race_s * 1e6 / pair_us;
+    double fit = RACES_LONG * f->options.race_s * 1e6 / pair_us;
     int rounds = (int)fmin(ROUNDS_MOST, fmax(ROUNDS_LEAST, fit));
     mf_buf_init(&body, 1024);
     (void)mf_buf_addf(&body, "{\"pipelines\":[%" PRId64 ",%" PRId64 "]", p->old, p->new);

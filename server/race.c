@@ -87,28 +87,34 @@ size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t n_
     return places.n;
 }
 
-/* Calls of each racer at least: two that are checked, two rounds. */
-#define CALLS_LEAST 4
-/* A race may exceed its budget so far before places are cut. */
-#define OVER_BUDGET 1.5
+#define ROUNDS_OF_ALL 2 /* at least */
+/* What they may take of a race's budget before places are cut. */
+#define SHARE_OF_ALL 0.75
 
 size_t mf_race_places(double best_us, double budget_s, int topk)
 {
-    double n = OVER_BUDGET * budget_s / (CALLS_LEAST * best_us * 1e-6);
+    double n = SHARE_OF_ALL * budget_s / (ROUNDS_OF_ALL * best_us * 1e-6);
     return (size_t)fmin(fmax(n, MF_MAX(MF_FINALISTS_LEAST, topk)), MF_FINALISTS_MAX);
 }
 
-/* Seconds of a group in a schedule when the dearest go first. */
-static double schedule_s(const double *forecast_us, size_t n, const struct mf_race_schedule *s, double scale)
+/* Racers that a runner measures afresh, of all groups. */
+#define REMEASURED 4
+
+/* Seconds of one of n_groups groups in a schedule when the dearest go first. */
+static double schedule_s(const double *forecast_us, size_t n, const struct mf_race_schedule *s,
+                         size_t n_groups)
 {
     double total = 0;
     size_t in = n;
     for (int i = 0; i < s->n_stages; i++) {
         for (size_t j = 0; j < in; j++)
-            total += forecast_us[j] * s->stages[i].rounds * scale;
+            total += forecast_us[j] * s->stages[i].rounds;
         in = MF_MIN(in, (size_t)s->stages[i].keep);
     }
-    return n ? (total + forecast_us[0] * s->fresh) * 1e-6 : 0;
+    size_t n_fresh = MF_MIN(MF_MAX(REMEASURED / n_groups, (size_t)1), n);
+    for (size_t j = 0; j < n_fresh; j++)
+        total += forecast_us[j] * s->fresh;
+    return total * 1e-6;
 }
 
 void mf_race_schedule(const double *forecast_us, const size_t *n, size_t n_groups, double budget_s,
@@ -123,11 +129,11 @@ void mf_race_schedule(const double *forecast_us, const size_t *n, size_t n_group
     for (int i = 0; i < ret->n_stages; i++)
         ret->stages[i].keep = MF_MAX(ret->stages[i].keep / (int)n_groups, 2);
     for (size_t k = 0; k < n_groups; forecast_us += n[k++])
-        full_s += schedule_s(forecast_us, n[k], ret, 1);
+        full_s += schedule_s(forecast_us, n[k], ret, n_groups);
     double scale = full_s > budget_s ? budget_s / full_s : 1;
     int total = 0;
     for (int i = 0; i < ret->n_stages; i++) {
-        ret->stages[i].rounds = (int)fmax(i == 0 ? 2 : 1, floor(ret->stages[i].rounds * scale));
+        ret->stages[i].rounds = (int)fmax(i == 0 ? ROUNDS_OF_ALL : 1, floor(ret->stages[i].rounds * scale));
         total += ret->stages[i].rounds;
     }
     /* Where fewest are left */

@@ -26,8 +26,8 @@ struct mf_ranked {
  * a one beats two stages is decided by a race, never by a sum. Not of every pair of structure and block_m: that would fill
  * the race with the pairs of the first structures, and leave whole structures out. Returns how many. */
 size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t n_places);
-/* Places of a race that is to take about budget_s, where the best forecast is best_us. Each racer is run four times at
- * least, twice to be checked: where that alone would take more than the budget and a half, there are fewer places than
+/* Places of a race that is to take about budget_s, where the best forecast is best_us. Each racer is run twice at
+ * least, and checked in one of these: where that alone would take three quarters of the budget, there are fewer places than
  * MF_FINALISTS_MAX, though never fewer than MF_FINALISTS_LEAST or topk. */
 size_t mf_race_places(double best_us, double budget_s, int topk);
 

@@ -16,6 +16,7 @@
 struct landscape {
     uint64_t seed;
     double sigma, outliers, drift;
+    double spikes; /* share of calls that somebody disturbs: up to four times as long */
     double truth[N_RACERS];
     int taken[N_RACERS];
     double level; /* of the drift, moved at each call */
@@ -52,6 +53,8 @@ static int sample(void *context, size_t i, int round, double *ret_us, char reaso
     double us = l->truth[i] * (1 + l->level) * (1 + sigma * normal(l->seed, (uint64_t)k, i));
     if (uniform(l->seed, (uint64_t)k, 1000 + i) < l->outliers)
         us *= 1.2;
+    if (uniform(l->seed, (uint64_t)k, 2000 + i) < l->spikes)
+        us *= 1 + 3 * uniform(l->seed, (uint64_t)k, 3000 + i);
     *ret_us = l->spike_at[i] == k ? 2 * us : us;
     return 0;
 }
@@ -76,12 +79,17 @@ struct entry {
 static const struct mf_race_plan plan = {
     .stages = {{2, 48}, {5, 16}, {15, 8}, {100, 8}}, .n_stages = 4, .fresh = 20, .alpha = 0.05};
 
-static int run(struct landscape *l, struct entry *e, size_t n, const int *weight)
+static void enter(struct entry *e, size_t n)
 {
     memset(e, 0, sizeof(*e));
     for (size_t i = 0; i < n; i++)
         e->racers[i] =
             (struct mf_racer){.id = 1000 + (int64_t)i, .samples = e->samples[i], .status = MF_STATUS_OK};
+}
+
+static int run(struct landscape *l, struct entry *e, size_t n, const int *weight)
+{
+    enter(e, n);
     return mf_race_run(&plan, l->seed, e->racers, weight, n, sample, l, &e->outcome);
 }
 
@@ -107,6 +115,31 @@ START_TEST(regret_is_small)
     ck_assert_msg(worst <= 0.012, "worst regret %.3f%%", worst * 100);
     /* the fresh samples do not flatter the winner */
     ck_assert_msg(fabs(bias / N_SEEDS) <= 0.002, "bias %.3f%%", bias / N_SEEDS * 100);
+}
+END_TEST
+
+/* On a machine that others use too, one call in four is up to four times as long. A race of long calls has few rounds, and after two of
+ * them most racers go, here of thirty that are within a third: a score that one such call spoils drops the best with them. */
+START_TEST(regret_is_small_where_calls_are_disturbed)
+{
+    static struct entry e;
+    const struct mf_race_plan few = {
+        .stages = {{2, 5}, {3, 2}, {6, 2}}, .n_stages = 3, .fresh = 5, .alpha = 0.05};
+    const size_t n = 30;
+    double sum = 0;
+    for (uint64_t seed = 1; seed <= N_SEEDS; seed++) {
+        struct landscape l;
+        make_landscape(&l, seed);
+        l.sigma = 0.01;
+        l.spikes = 0.25;
+        for (size_t i = 0; i < n; i++)
+            l.truth[i] = 100 * (1 + 0.33 * (double)i / (double)n);
+        enter(&e, n);
+        ck_assert_int_eq(mf_race_run(&few, seed, e.racers, NULL, n, sample, &l, &e.outcome), 0);
+        sum += l.truth[e.outcome.won.winner - 1000] / 100 - 1;
+    }
+    printf("disturbed calls: mean regret %.3f %%\n", sum / N_SEEDS * 100);
+    ck_assert_msg(sum / N_SEEDS <= 0.018, "mean regret %.3f%%", sum / N_SEEDS * 100);
 }
 END_TEST
 
@@ -396,6 +429,7 @@ int main(void)
     TCase *t = tcase_create("race");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, regret_is_small);
+    tcase_add_test(t, regret_is_small_where_calls_are_disturbed);
     tcase_add_test(t, equal_input_equal_outcome);
     tcase_add_loop_test(t, failed_racer_is_out, 0, MF_ARRAY_LEN(failures));
     tcase_add_test(t, nobody_left);

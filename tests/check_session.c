@@ -534,8 +534,39 @@ START_TEST(race_of_pipelines)
     ck_assert(sink.outcome.won.us > 0);
     ck_assert_int_eq(sink.outcome.rounds, 11);
     ck_assert_int_gt(sink.outcome.active, 0);
-    /* a begin for each, and one for each sample, so that a death in the race is blamed on the right one */
-    ck_assert_uint_eq(sink.n_begun, 5 + (size_t)sink.outcome.calls);
+    /* a begin for each, one for each sample, and one for the second check of both that are right, so that a death in the race is blamed
+     * on the right one */
+    ck_assert_uint_eq(sink.n_begun, 5 + (size_t)sink.outcome.calls + 2);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+/* A pipeline that is right, but not the same twice, alone in its group: it would win there, and is refused before it has its number.
+ * Where nobody is measured afresh all are checked twice before they race. */
+START_TEST(race_checks_winners_twice)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 7);
+    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    struct pipeline p[2] = {pipeline_of(&s, 4, PLANTED_NONE), pipeline_of(&s, 4, PLANTED_RACE)};
+    struct mf_race_entry entries[2];
+    struct mf_race_plan late_or_not = plan;
+    struct planted_sink sink;
+    for (int i = 0; i < 2; i++)
+        entries[i] = (struct mf_race_entry){
+            .id = 10 + i, .group = i, .forecast_us = 100, .steps = p[i].steps, .n_steps = p[i].n};
+    late_or_not.fresh = _i ? 5 : 0;
+    planted_sink_init(&sink);
+    ck_assert_int_eq(mf_session_race(session, entries, 2, &late_or_not, &sink.sink), 0);
+    ck_assert_uint_eq(sink.n_results, 2);
+    ck_assert_int_eq(sink.results[0].status, MF_STATUS_OK);
+    ck_assert_int_eq(sink.results[0].verified, 2);
+    ck_assert_int_eq(sink.results[1].status, MF_STATUS_WRONG);
+    ck_assert_int_eq(sink.results[1].verified, 1);
+    ck_assert_msg(strstr(sink.results[1].reason, "second run") != NULL, "%s", sink.results[1].reason);
+    ck_assert_int_eq(sink.outcome.won.winner, 10);
+    ck_assert_int_eq(sink.outcome.groups[1].winner, 0);
     session = mf_session_free(session);
     d->ops->free(d);
 }
@@ -607,7 +638,7 @@ START_TEST(slow_device)
 }
 END_TEST
 
-/* Of a probe and of a race: as many runs as were asked for come before those that count, behind the verified ones. */
+/* Of a probe and of a race: as many runs as were asked for come before those that count, behind the verified one. */
 START_TEST(warm_up)
 {
     enum { WARM_US = 10000 };
@@ -628,7 +659,7 @@ START_TEST(warm_up)
     ck_assert_msg((slowest(&sink) > WARM_US) == (_i < 3), "%g us after %d runs", slowest(&sink), _i);
 
     planted_sink_init(&sink);
-    planted_device_warming(d, 2 + 3);
+    planted_device_warming(d, 1 + 3);
     ck_assert_int_eq(mf_session_race(session, &entry, 1, &plan, &sink.sink), 0);
     ck_assert_uint_eq(sink.n_results, 1);
     ck_assert_msg(sink.results[0].status == MF_STATUS_OK, "%s", sink.results[0].reason);
@@ -661,6 +692,7 @@ int main(void)
     tcase_add_test(t, rotations_keep_to_the_share);
     tcase_add_loop_test(t, cold_mode, 0, PLANTED_N_FORMATS);
     tcase_add_loop_test(t, race_of_pipelines, 0, PLANTED_N_FORMATS);
+    tcase_add_loop_test(t, race_checks_winners_twice, 0, 2);
     tcase_add_test(t, race_that_nobody_finishes);
     tcase_add_test(t, canary_is_a_time);
     tcase_add_loop_test(t, slow_device, 0, MF_ARRAY_LEN(slowdowns));

@@ -83,16 +83,30 @@ START_TEST(median_and_mad)
 }
 END_TEST
 
-/* Outer tenths left out, one value on either side at least; fewer than five have their median. */
-START_TEST(middle_mean)
+/* An outlier counts as 1.5 scales, a value within them as itself; two values that are far apart are where the lower one is. */
+START_TEST(clipped_mean)
 {
-    double few[] = {9, 1, 2, 100}, five[] = {7, -1e9, 1, 4, 1e9}, many[30];
-    ck_assert_double_eq_tol(mf_middle_mean(few, 1), 9, 1e-12);
-    ck_assert_double_eq_tol(mf_middle_mean(few, 4), 5.5, 1e-12);
-    ck_assert_double_eq_tol(mf_middle_mean(five, 5), 4, 1e-12);
-    for (int i = 0; i < 30; i++)
-        many[i] = i < 3 ? -1e6 : i < 6 ? 1e12 : i;
-    ck_assert_double_eq_tol(mf_middle_mean(many, 30), 17.5, 1e-12); /* 6 to 29 */
+    double alone[] = {9}, apart[] = {50, 10}, near[] = {10.5, 10}, five[] = {1e9, 11, 10, 9, -1e9};
+    double quiet[] = {7, 5, 6};
+    ck_assert_double_eq_tol(mf_clipped_mean(alone, 1, 1), 9, 1e-12);
+    ck_assert_double_eq_tol(mf_clipped_mean(apart, 2, 1), 10.75, 1e-12);
+    ck_assert_double_eq_tol(mf_clipped_mean(near, 2, 1), 10.25, 1e-12);
+    ck_assert_double_eq_tol(mf_clipped_mean(five, 5, 2), 10, 1e-12);
+    ck_assert_double_eq_tol(mf_clipped_mean(quiet, 3, 0), 6, 1e-12);
+}
+END_TEST
+
+/* A drift of one a step is no noise beside alternating values that are 10 apart, and one spike in twenty is none either. */
+START_TEST(noise_scale)
+{
+    double alone[] = {3}, drift[20], spike[20];
+    for (int i = 0; i < 20; i++) {
+        drift[i] = i + (i % 2 ? 10 : 0);
+        spike[i] = i == 7 ? 1e9 : i % 2;
+    }
+    ck_assert_double_eq(mf_noise_scale(alone, 1), 0);
+    ck_assert_double_eq_tol(mf_noise_scale(drift, 20), 11 / 0.9539, 1e-9); /* 11 up, 9 down */
+    ck_assert_double_eq_tol(mf_noise_scale(spike, 20), 1 / 0.9539, 1e-9);
 }
 END_TEST
 
@@ -233,7 +247,8 @@ int main(void)
     Suite *suite = suite_create("stats");
     TCase *tc = tcase_create("stats");
     tcase_add_loop_test(tc, median_and_mad, 0, MF_ARRAY_LEN(medians));
-    tcase_add_test(tc, middle_mean);
+    tcase_add_test(tc, clipped_mean);
+    tcase_add_test(tc, noise_scale);
     tcase_add_test(tc, median_of_extremes_does_not_overflow);
     tcase_add_loop_test(tc, wilcoxon_equals_hand_count, 0, MF_ARRAY_LEN(exact));
     tcase_add_test(tc, wilcoxon_equals_enumeration);

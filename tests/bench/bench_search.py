@@ -26,7 +26,7 @@ import urllib.request
 
 from bench_farm import QUICK, Farm, emit, tune
 
-FINALISTS, EXHAUSTIVE_FINALISTS, RACE_S = 8, 64, 1
+FINALISTS, EXHAUSTIVE_FINALISTS, RACE_S = 8, 64, 0.5
 PHASES = ("verify", "timing")
 SHAPES = {
     "qwen3-30b-tp8-bf16": (2048, 96, 128, 8, "torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No", 2, (1, 16, 64)),
@@ -80,7 +80,7 @@ def compare(build, old, new):
 def report(build, name, shape, folder):
     race, exhaustive = (os.path.join(folder, f"{name}.{which}.csv") for which in ("race", "exhaustive"))
     race_s, race_whole = search(build, {name: shape}, (), f"&topk={FINALISTS}&regret=none", race)
-    all_s, all_whole = search(build, {name: shape}, ("--race-s", str(RACE_S * EXHAUSTIVE_FINALISTS // FINALISTS)),
+    all_s, all_whole = search(build, {name: shape}, ("--race-s", str(RACE_S * EXHAUSTIVE_FINALISTS / FINALISTS)),
                               f"&search=exhaustive&topk={EXHAUSTIVE_FINALISTS}&regret=none", exhaustive)
     won, best, rows = rows_of(race), rows_of(exhaustive), compare(build, exhaustive, race)
     for token in sorted(won):
