@@ -80,6 +80,7 @@ struct mf_lease {
     struct mf_slot *slot; /* NULL: after a start, until its worker says HELLO */
     int64_t deadline_ms;  /* monotonic */
     bool second_try;      /* of a race or a comparison */
+    bool is_new_shape;    /* to its worker, which was on another goal before */
     int64_t first_worker; /* of a comparison on a second device: whose the first was; 0: it is the first */
     char *routing;        /* of a race for regret (regret.h); NULL otherwise */
     int n_groups; /* layouts that it is raced over (ladder.c); 0: its pipelines are all of one group */

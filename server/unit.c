@@ -23,6 +23,8 @@
 #include <string.h>
 
 #define UNIT_TEXT_MAX (8u << 20)
+#define NEXT_SHAPES \
+    8 /* that a worker hears of in advance: a layer's ladder, or the end of one and the beginning of the next */
 /* Attempts of a unit that its worker says cannot be run; one that was only interrupted has more. */
 #define FAILURES_MAX 3
 /* A class's number is small: it is never 0, so no key is */
@@ -287,6 +289,22 @@ static int add_race(struct mf_farm *f, struct mf_lease *l, const char *body, str
     return plan ? mf_buf_addf(out, "],\"plan\":%s", plan) : -ENOMEM;
 }
 
+static int add_row(void *context, const char *row)
+{
+    struct mf_buf *out = context;
+    return mf_buf_addf(out, "%s\"%s\"", out->data[out->len - 1] == '[' ? "" : ",", row);
+}
+
+/* Shapes that the class has not come to yet. Simulated devices compile nothing. */
+static int add_next(struct mf_farm *f, const struct mf_lease *l, struct mf_buf *out)
+{
+    if (l->slot->simulated)
+        return 0;
+    (void)mf_buf_adds(out, ",\"next\":[");
+    int r = mf_store_next_shapes(f->store, l->goal->class_id, NEXT_SHAPES, add_row, out);
+    return r < 0 ? r : mf_buf_adds(out, "]");
+}
+
 /* The UNIT message; out NULL: only what the lease has to know (after a start of the coordinator). */
 static int fill(struct mf_farm *f, struct mf_lease *l, const char *body, struct mf_buf *out)
 {
@@ -312,6 +330,8 @@ static int fill(struct mf_farm *f, struct mf_lease *l, const char *body, struct 
     } else if (is_race(l->kind)) {
         r = add_race(f, l, body, out);
     }
+    if (r == 0 && out && l->is_new_shape)
+        r = add_next(f, l, out);
     if (r < 0 || !out)
         return r;
     return mf_buf_adds(out, "}");
@@ -323,6 +343,7 @@ static void enter_books(struct mf_lease *l, struct mf_slot *slot)
 {
     l->slot = slot;
     l->worker = slot->id;
+    l->is_new_shape = slot->last_goal != l->goal->id;
     slot->n_leases++;
     slot->last_goal = l->goal->id;
     slot->dirty = true;

@@ -339,16 +339,21 @@ END_TEST
 
 /* ---- a batch, from shapes to a config ---- */
 
-static void start_farm(void)
+static void start_worker(void)
 {
     /* Its compiler is g++, which starts whatever it likes */
     const char *const args[] = {"--device",     "hip:amd:0", "--families", "one",
                                 "--no-sandbox", "--log",     "debug",      NULL};
 
     hip_release_use(6);
-    farm_start(&farm, 300);
     farm_start_worker(&farm, 0, args);
     farm_wait_workers(&farm, 1);
+}
+
+static void start_farm(void)
+{
+    farm_start(&farm, 300);
+    start_worker();
 }
 
 static void stop_farm(void)
@@ -442,6 +447,27 @@ START_TEST(looks_ahead_of_what_is_measured)
     tune(BF16);
     ck_assert(log_says("the code of " BF16 " is compiled ahead"));
     ck_assert(!log_says("the code of " BF16_2));
+}
+END_TEST
+
+/* Of a batch that waits behind another one, too, before anything of it was asked for. */
+START_TEST(looks_ahead_of_what_waits)
+{
+    char csv[512];
+    farm_start(&farm, 300);
+    mf_say(csv, sizeof(csv), "%s%s\n", FARM_CSV_HEAD, BF16);
+    (void)farm_submit(&farm, csv, "&classes=" CLASS "&topk=1&regret=none&priority=60");
+    mf_say(csv, sizeof(csv), "%s%s\n", FARM_CSV_HEAD, BF16_2);
+    (void)farm_submit(&farm, csv, "&classes=" CLASS "&topk=1&regret=none");
+    start_worker();
+    for (int64_t until = mf_now_ms() + DEADLINE_MS; !log_says("the code of " BF16_2 " is compiled ahead");) {
+        ck_assert_msg(mf_now_ms() < until, "no word of the shape that waits");
+        mf_sleep_ms(5);
+    }
+    _cleanup_(cJSON_Deletep) cJSON *first = farm_get(&farm, "/api/v1/goals/1"),
+                                   *second = farm_get(&farm, "/api/v1/goals/2");
+    ck_assert_str_ne(farm_text(first, "state"), "done");
+    ck_assert_str_eq(farm_text(second, "state"), "enumerating");
 }
 END_TEST
 
@@ -598,6 +624,7 @@ int main(void)
     tcase_add_checked_fixture(tuning, NULL, stop_farm);
     tcase_add_test(tuning, tunes_a_shape);
     tcase_add_test(tuning, looks_ahead_of_what_is_measured);
+    tcase_add_test(tuning, looks_ahead_of_what_waits);
     tcase_add_test(tuning, runs_its_table);
     tcase_add_loop_test(tuning, goes_on_after_a_fault, 0, MF_ARRAY_LEN(faults));
     tcase_add_test(tuning, goes_on_after_a_lack_of_memory);

@@ -96,9 +96,9 @@ static void without_promotion(void)
 
 static void without_free_units(void)
 {
-    static const char *const sql[] = {"DROP TRIGGER unit_joins", "DROP TRIGGER unit_leased",
-                                      "DROP TRIGGER unit_left", "DROP INDEX unit_free",
-                                      "ALTER TABLE unit DROP COLUMN busy"};
+    static const char *const sql[] = {"DROP TRIGGER unit_joins",   "DROP TRIGGER unit_leased",
+                                      "DROP TRIGGER unit_left",    "DROP INDEX unit_free",
+                                      "DROP INDEX unit_enumerate", "ALTER TABLE unit DROP COLUMN busy"};
     drop_all(sql, MF_ARRAY_LEN(sql));
 }
 
@@ -498,6 +498,36 @@ START_TEST(migrates_units_at_work)
 }
 END_TEST
 
+static int take_row(void *context, const char *row)
+{
+    struct mf_buf *rows = context;
+    return mf_buf_addf(rows, "%.1s ", row);
+}
+
+/* What is to be listed next, by urgency; not what is leased, nor what will never be measured, nor what is measured already. */
+START_TEST(next_shapes)
+{
+    struct mf_buf rows;
+    mf_buf_init(&rows, 256);
+    make_units(5);
+    ck_assert_int_eq(mf_store_next_shapes(store, slot.class_id, 8, take_row, &rows), 0);
+    ck_assert_uint_eq(rows.len, 0);
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET kind = 'enumerate' WHERE id IN (1, 3, 5, 7)", ""), 4);
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET priority = 20 WHERE id = 7", ""), 1);
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET state = 'done' WHERE id = 3", ""), 1);
+    ck_assert_int_eq(mf_store_next_shapes(store, slot.class_id, 8, take_row, &rows), 0);
+    ck_assert_str_eq(rows.data, "4 1 3 ");
+    mf_buf_release(&rows);
+    mf_buf_init(&rows, 256);
+    ck_assert_int_eq(mf_store_next_shapes(store, slot.class_id, 2, take_row, &rows), 0);
+    ck_assert_str_eq(rows.data, "4 1 ");
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE batch SET options = '{\"search\":\"enumerate\"}'", ""), 1);
+    ck_assert_int_eq(mf_store_next_shapes(store, slot.class_id, 8, take_row, &rows), 0);
+    ck_assert_str_eq(rows.data, "4 1 ");
+    mf_buf_release(&rows);
+}
+END_TEST
+
 /* Of equally urgent units the lowest turn goes first, whoever was there before. */
 START_TEST(leases_go_by_turns)
 {
@@ -721,6 +751,7 @@ int main(void)
     tcase_add_test(c, knows_which_units_are_free);
     tcase_add_test(c, migrates_units_at_work);
     tcase_add_test(c, leases_go_by_turns);
+    tcase_add_test(c, next_shapes);
     tcase_add_test(c, leases_are_fenced);
     tcase_add_test(c, results_are_counted_once);
     tcase_add_test(c, a_death_goes_to_another_unit);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define HELLO_REFUSED_MS 2000
+#define AHEAD_MOST       16 /* shapes of one message */
 
 static bool is_kept(const cJSON *keep, const struct mf_job *j)
 {
@@ -81,15 +82,32 @@ static bool leads_to_probes(const struct mf_job *job)
     return job->kind == MF_UNIT_PROBE || (job->kind == MF_UNIT_ENUMERATE && strcmp(search, "enumerate") != 0);
 }
 
-/* Its shape's code is compiled while others are measured. */
+/* Once for each shape, as long as it is remembered: what is there already is found to be, and costs little. */
+static void compile_ahead(struct mf_agent *a, const char *shape)
+{
+    uint64_t hash = mf_hash64(shape, strlen(shape), MF_HASH_SEED);
+    for (size_t i = 0; i < MF_MIN(a->n_ahead, MF_ARRAY_LEN(a->ahead)); i++) {
+        if (a->ahead[i] == hash)
+            return;
+    }
+    if (mf_crew_ahead(a->crew, shape) < 0)
+        return;
+    a->ahead[a->n_ahead++ % MF_ARRAY_LEN(a->ahead)] = hash;
+    log_debug("%s: the code of %s is compiled ahead", a->o.name, shape);
+}
+
+/* The code of its shape, and of those that the coordinator says come next, is compiled while others are measured. */
 static void look_ahead(struct mf_agent *a, const struct mf_job *job)
 {
     const char *shape;
-    if (!leads_to_probes(job) || mf_json_text(job->body, "shape", &shape) < 0 ||
-        strcmp(shape, a->ahead) == 0 || mf_crew_ahead(a->crew, shape) < 0)
-        return;
-    (void)mf_copy(a->ahead, sizeof(a->ahead), shape);
-    log_debug("%s: the code of %s is compiled ahead", a->o.name, shape);
+    const cJSON *next;
+    int n = 0;
+    if (leads_to_probes(job) && mf_json_text(job->body, "shape", &shape) == 0)
+        compile_ahead(a, shape);
+    cJSON_ArrayForEach (next, mf_json_array(job->body, "next")) {
+        if (cJSON_IsString(next) && n++ < AHEAD_MOST)
+            compile_ahead(a, next->valuestring);
+    }
 }
 
 static void on_unit(struct mf_agent *a, const cJSON *m)

@@ -16,8 +16,9 @@
 #include "worker/journal.h"
 #include "worker/spool.h"
 
-#define MF_AGENT_JOBS_WANTED     2    /* one that runs and the next */
-#define MF_AGENT_JOBS_MAX        3    /* see mf_agent_send_ready */
+#define MF_AGENT_JOBS_WANTED     2 /* one that runs and the next */
+#define MF_AGENT_JOBS_MAX        3 /* see mf_agent_send_ready */
+#define MF_AGENT_AHEAD_KNOWN     64
 #define MF_AGENT_HELLO_MIN_MS    100  /* however often it is asked for */
 #define MF_AGENT_BEAT_MS         1000 /* until WELCOME says */
 #define MF_AGENT_MESSAGES_A_TURN 256
@@ -45,9 +46,10 @@ struct mf_agent {
     struct mf_job *jobs[MF_AGENT_JOBS_MAX];
     size_t n_jobs;
     struct mf_job *current; /* jobs[0] while the runner is at it; NULL before, and after its last RESULT */
-    char ahead[MF_SHAPE_TEXT_MAX]; /* the shape whose code was last asked to be compiled */
-    bool working;                  /* the runner was given a unit and has not said end */
-    bool asked;                    /* READY sent, its UNIT not here yet */
+    uint64_t ahead[MF_AGENT_AHEAD_KNOWN]; /* hashes of the shapes whose code was last asked to be compiled */
+    size_t n_ahead;                       /* shapes asked for; each takes the place of the oldest */
+    bool working;                         /* the runner was given a unit and has not said end */
+    bool asked;                           /* READY sent, its UNIT not here yet */
     bool welcomed; /* once: until then nobody has said that its predecessor's units are still its own */
     bool draining, blocked; /* blocked: the socket took no more results */
     int64_t beat_ms, lease_ms;
