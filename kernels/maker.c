@@ -268,6 +268,11 @@ int mf_maker_new(struct mf_device *device, const struct mf_shape *shape, uint64_
     return 0;
 }
 
+struct mf_device *mf_maker_device(const struct mf_maker *m)
+{
+    return m->device;
+}
+
 struct mf_maker *mf_maker_free(struct mf_maker *m)
 {
     if (m)

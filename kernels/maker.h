@@ -23,6 +23,7 @@ size_t mf_maker_codes(const struct mf_device_info *device, const struct mf_shape
 int mf_maker_new(struct mf_device *device, const struct mf_shape *shape, uint64_t seed,
                  struct mf_maker **ret);
 struct mf_maker *mf_maker_free(struct mf_maker *m);
+struct mf_device *mf_maker_device(const struct mf_maker *m);
 
 /* A weight in any layout, as the shape's format has it, into the device's memory; it is there when this returns. -EINVAL: it is not
  * the shape's; -ENOMEM, -EIO. */

@@ -58,10 +58,12 @@ int mf_guarded_pull_bands(struct mf_guarded *g)
     return r;
 }
 
-int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_device *device,
-                   struct mf_guarded *ret)
+/* maker: NULL where the host fills it. */
+static int new (const struct mf_artifact *a, const struct mf_shape *shape, struct mf_device *device,
+                struct mf_maker *maker, struct mf_guarded *ret)
 {
-    struct mf_guarded g = {.artifact = *a, .region = MF_REGION_INIT};
+    struct mf_guarded g = {.artifact = *a, .region = MF_REGION_INIT, .maker = maker};
+    bool bare = maker && a->format == MF_FORMAT_BF16;
     size_t at = MF_GUARD_BYTES;
     g.n_parts = mf_artifact_parts(a, shape, g.parts);
     if (g.n_parts < 0)
@@ -74,7 +76,7 @@ int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, st
     /* a page that the machine cannot give is a signal when it is first written to, not an error */
     if (at >= LARGE && at > mf_memory_available())
         return -ENOMEM;
-    int r = mf_region_new(at, &g.region);
+    int r = bare ? mf_region_new_bare(at, &g.region) : mf_region_new(at, &g.region);
     if (r < 0)
         return r;
     for (int i = 0; i < g.n_parts; i++)
@@ -89,6 +91,18 @@ int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, st
         g.seen.part[i] = mf_region_seen(&g.region, g.ref.part[i]);
     *ret = g;
     return 0;
+}
+
+int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_device *device,
+                   struct mf_guarded *ret)
+{
+    return new (a, shape, device, NULL, ret);
+}
+
+int mf_guarded_new_there(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_maker *maker,
+                         struct mf_guarded *ret)
+{
+    return new (a, shape, mf_maker_device(maker), maker, ret);
 }
 
 void mf_guarded_release(struct mf_guarded *g)

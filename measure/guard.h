@@ -28,6 +28,9 @@ struct mf_guarded {
  * -EINVAL: the shape has no such artifact; -ENOMEM. */
 int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_device *device,
                    struct mf_guarded *ret);
+/* The same on the maker's device, for it to fill and, where it is of bf16, to look at: the host has no pages of that until it pulls it. */
+int mf_guarded_new_there(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_maker *maker,
+                         struct mf_guarded *ret);
 void mf_guarded_release(struct mf_guarded *g);
 /* Poisons the rows that have to be written: source[p] >= 0, or all of them when source is NULL. Index artifacts are
  * poisoned whole, and so is everything the first time and on devices that fill memory themselves. With zero, for what is added to, they

@@ -79,7 +79,7 @@ void *mf_memory_map(int fd, size_t bytes, int protection, int flags)
     return at;
 }
 
-int mf_memory_file(const char *name, uint64_t bytes, int *ret_fd)
+int mf_memory_file_bare(const char *name, uint64_t bytes, int *ret_fd)
 {
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
@@ -89,9 +89,23 @@ int mf_memory_file(const char *name, uint64_t bytes, int *ret_fd)
         (void)close(fd);
         return r;
     }
-    prefer_huge(fd, bytes);
     *ret_fd = fd;
     return 0;
+}
+
+int mf_memory_file(const char *name, uint64_t bytes, int *ret_fd)
+{
+    int r = mf_memory_file_bare(name, bytes, ret_fd);
+    if (r == 0)
+        prefer_huge(*ret_fd, bytes);
+    return r;
+}
+
+int mf_memory_back(int fd, uint64_t bytes)
+{
+    prefer_huge(fd, bytes);
+    /* Pages are had far faster all at once than fault by fault. */
+    return fallocate(fd, 0, 0, (off_t)bytes) < 0 ? -ENOMEM : 0;
 }
 
 int mf_memory_seal(int fd)

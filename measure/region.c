@@ -77,21 +77,30 @@ static void unmap(struct mf_region *r)
     r->at = NULL;
 }
 
-int mf_region_new(size_t bytes, struct mf_region *ret)
+static int new (size_t bytes, bool bare, struct mf_region *ret)
 {
-    struct mf_region r = {.bytes = whole_pages(bytes), .fd = -1};
-    int result = mf_memory_file("moefarm", r.bytes, &r.fd);
-    /* Pages are had far faster all at once than fault by fault. */
-    if (result == 0 && fallocate(r.fd, 0, 0, (off_t)r.bytes) < 0)
-        result = -ENOMEM;
+    struct mf_region r = {.bytes = whole_pages(bytes), .fd = -1, .bare = bare};
+    int result = mf_memory_file_bare("moefarm", r.bytes, &r.fd);
+    if (result == 0 && !bare)
+        result = mf_memory_back(r.fd, r.bytes);
     if (result == 0)
-        result = map(&r, PROT_READ | PROT_WRITE, MAP_POPULATE);
+        result = map(&r, PROT_READ | PROT_WRITE, bare ? 0 : MAP_POPULATE);
     if (result < 0) {
         mf_region_release(&r);
         return -ENOMEM;
     }
     *ret = r;
     return 0;
+}
+
+int mf_region_new(size_t bytes, struct mf_region *ret)
+{
+    return new (bytes, false, ret);
+}
+
+int mf_region_new_bare(size_t bytes, struct mf_region *ret)
+{
+    return new (bytes, true, ret);
 }
 
 int mf_region_seal(int fd, size_t bytes, struct mf_keeper *keeper, const char *key, struct mf_region *ret)
@@ -174,7 +183,8 @@ int mf_region_push(const struct mf_region *r)
 
 int mf_region_pull(const struct mf_region *r)
 {
-    return mf_region_pull_some(r, 0, r->bytes);
+    int result = r->bare ? mf_memory_back(r->fd, r->bytes) : 0;
+    return result < 0 ? result : mf_region_pull_some(r, 0, r->bytes);
 }
 
 void mf_region_release(struct mf_region *r)

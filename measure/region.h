@@ -2,6 +2,7 @@
  * is known by its addresses (mf_session_locate). The list of regions belongs to the process; one thread uses it. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,6 +15,7 @@ struct mf_region {
     int fd;
     struct mf_device *device; /* that has a copy in memory of its own; NULL: launches see `at` */
     uint8_t *copy;            /* of all of it */
+    bool bare;                /* the host has pages only of what was written or pulled */
 };
 #define MF_REGION_INIT \
     {                  \
@@ -22,6 +24,8 @@ struct mf_region {
 
 /* Zeroed, writable, of whole pages. -ENOMEM. */
 int mf_region_new(size_t bytes, struct mf_region *ret);
+/* The same for what a device writes and the host hardly ever looks at: pages come when all of it is pulled. */
+int mf_region_new_bare(size_t bytes, struct mf_region *ret);
 /* A finished file of whole pages: sealed, mapped read-only with every page present, and handed to the keeper (may be
  * NULL). Takes the descriptor in any case. */
 int mf_region_seal(int fd, size_t bytes, struct mf_keeper *keeper, const char *key, struct mf_region *ret);

@@ -260,6 +260,12 @@ int mf_session_input(struct mf_session *s, const struct mf_artifact *a, int rota
     return 0;
 }
 
+static int new_output(struct mf_session *s, const struct mf_artifact *a, struct mf_guarded *ret)
+{
+    return s->maker ? mf_guarded_new_there(a, &s->shape, s->maker, ret)
+                    : mf_guarded_new(a, &s->shape, s->device, ret);
+}
+
 int mf_session_output(struct mf_session *s, const struct mf_artifact *a, struct mf_guarded *ret[2])
 {
     struct mf_session_output *o = NULL;
@@ -271,15 +277,14 @@ int mf_session_output(struct mf_session *s, const struct mf_artifact *a, struct 
         struct mf_session_output made = {0};
         int r = mf_array_grow(&s->outputs, s->n_outputs, &s->cap_outputs, sizeof(*s->outputs));
         if (r == 0)
-            r = mf_guarded_new(a, &s->shape, s->device, &made.run[0]);
+            r = new_output(s, a, &made.run[0]);
         if (r < 0)
             return r;
-        r = mf_guarded_new(a, &s->shape, s->device, &made.run[1]);
+        r = new_output(s, a, &made.run[1]);
         if (r < 0) {
             mf_guarded_release(&made.run[0]);
             return r;
         }
-        made.run[0].maker = made.run[1].maker = s->maker;
         s->buffer_bytes += made.run[0].region.bytes + made.run[1].region.bytes;
         o = &s->outputs[s->n_outputs++];
         *o = made;
