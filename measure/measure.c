@@ -10,7 +10,7 @@
 #include "kernels/vector.h"
 
 #define SHORT_US      50.0    /* below: as many samples as there is room for */
-#define TOTAL_US      10000.0 /* above: as many as fit, but three at least */
+#define TOTAL_US      8000.0 /* above: as many as fit, but three at least */
 #define SAMPLES_LEAST 3
 #define SAMPLES_MOST  7
 #define FLOPS_MARGIN  1.05

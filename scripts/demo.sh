@@ -50,7 +50,7 @@ port_is_free() {
 
 port_is_free "$port" || port=0
 say "moefarmd and one worker, state in $state"
-"$build/server/moefarmd" --race-s 0.4 --state "$state/farm" --http "127.0.0.1:$port" --hub 127.0.0.1:0 \
+"$build/server/moefarmd" --state "$state/farm" --http "127.0.0.1:$port" --hub 127.0.0.1:0 \
     --port-file "$state/ports" >"$state/moefarmd.log" 2>&1 &
 pids+=($!)
 await_line "$state/ports" "${pids[0]}" || { echo "demo: moefarmd did not start" >&2; exit 1; }

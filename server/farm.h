@@ -130,7 +130,7 @@ struct mf_farm_options {
 };
 #define MF_FARM_OPTIONS_INIT                                       \
     {                                                              \
-        .beat_ms = 1000, .attempts = 8, .unit_s = 2, .race_s = 0.5 \
+        .beat_ms = 1000, .attempts = 8, .unit_s = 2, .race_s = 0.4 \
     }
 
 /* Opens the store, binds the hub and the writer's ends of the bus (server/bus.h). */

@@ -332,7 +332,7 @@ int main(int argc, char **argv)
         .readers = 2,
         .attempts = 8,
         .unit_s = 2,
-        .race_s = 0.5,
+        .race_s = 0.4,
     };
     struct daemon d = {.lock = -1, .signals = -1, .notify = {.fd = -1}};
     int r = read_options(argc, argv, &o);

@@ -15,7 +15,7 @@
 
 #define ROUNDS_LEAST 24
 #define ROUNDS_MOST  200
-#define RACES_LONG   2 /* a comparison may take so many races' time: it decides about a row that serves */
+#define RACES_LONG   2.5 /* a comparison may take so many races' time: it decides about a row that serves */
 
 /* ---- the known row ---- */
 

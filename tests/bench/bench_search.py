@@ -26,7 +26,7 @@ import urllib.request
 
 from bench_farm import QUICK, Farm, emit, tune
 
-FINALISTS, EXHAUSTIVE_FINALISTS, RACE_S = 8, 64, 0.5
+FINALISTS, EXHAUSTIVE_FINALISTS, RACE_S = 8, 64, 0.4
 PHASES = ("verify", "timing")
 SHAPES = {
     "qwen3-30b-tp8-bf16": (2048, 96, 128, 8, "torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No", 2, (1, 16, 64)),
