@@ -21,6 +21,10 @@
 /* clang-format on */
 MF_NAMES_DECLARE(mf_paired_verdict, MF_PAIRED_, MF_PAIRED_MAP);
 
+/* Racers at most that a race measures afresh when it is decided, of all its groups, each of which has the same share; though the winner
+ * of each is. A race is planned by who sums up its calls, and run by another. */
+#define MF_RACE_REMEASURED 4
+
 struct mf_paired_rule {
     double least_effect; /* in [0, 1): 0.03 is three percent */
     double confidence;   /* in (0, 1) */

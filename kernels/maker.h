@@ -23,6 +23,7 @@ size_t mf_maker_codes(const struct mf_device_info *device, const struct mf_shape
 int mf_maker_new(struct mf_device *device, const struct mf_shape *shape, uint64_t seed,
                  struct mf_maker **ret);
 struct mf_maker *mf_maker_free(struct mf_maker *m);
+/* That it was made for. */
 struct mf_device *mf_maker_device(const struct mf_maker *m);
 
 /* A weight in any layout, as the shape's format has it, into the device's memory; it is there when this returns. -EINVAL: it is not
@@ -56,6 +57,8 @@ struct mf_maker_rows {
     uint32_t poison; /* of an element that was not written; MF_MAKER_NO_POISON: none is looked for */
 };
 #define MF_MAKER_NO_POISON UINT32_MAX
+/* Is it of plain bf16, of which there is a reference? */
+bool mf_maker_can_look(const struct mf_artifact *a);
 /* Those of an artifact, all but at and source. False: it is not of plain bf16, or the reference has none of it. */
 bool mf_maker_rows_of(const struct mf_layer_data *data, const struct mf_reference *r,
                       const struct mf_artifact *a, struct mf_maker_rows *ret);

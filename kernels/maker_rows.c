@@ -9,6 +9,12 @@
 #define ROWS_OF_BLOCK 8
 #define SHARE         8 /* of the device's memory one part at most is for copies: the rest is the steps' */
 
+bool mf_maker_can_look(const struct mf_artifact *a)
+{
+    return a->format == MF_FORMAT_BF16 && a->scale == MF_SCALE_NONE && a->tensor != MF_TENSOR_X &&
+           !mf_artifact_is_decoded(a);
+}
+
 bool mf_maker_rows_of(const struct mf_layer_data *data, const struct mf_reference *r,
                       const struct mf_artifact *a, struct mf_maker_rows *ret)
 {
@@ -16,8 +22,7 @@ bool mf_maker_rows_of(const struct mf_layer_data *data, const struct mf_referenc
     struct mf_part parts[MF_PARTS_MAX];
     bool is_value;
     float factor;
-    if (a->format != MF_FORMAT_BF16 || a->scale != MF_SCALE_NONE || a->tensor == MF_TENSOR_X ||
-        mf_artifact_is_decoded(a) || mf_artifact_parts(a, s, parts) != 1)
+    if (!mf_maker_can_look(a) || mf_artifact_parts(a, s, parts) != 1)
         return false;
     struct mf_maker_rows rows = {.rows = parts[0].rows, .cols = parts[0].cols, .poison = MF_MAKER_NO_POISON};
     const float *row = mf_reference_row(data, r, a, 0, &factor);

@@ -36,7 +36,8 @@ enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_course *c, struct
                                char reason[MF_REASON_MAX]);
 /* One run through all gates: what is left unwritten anywhere, is damaged or wrong is refused. It is timed as any other. */
 enum mf_status mf_entrant_check(struct mf_entrant *e, double *ret_us, char reason[MF_REASON_MAX]);
-/* Is a checked run as good a sample as any? One that finds its weights in a cache is none: checked runs are of one rotation. */
+/* Is a checked run as good a sample as any? One that finds its weights in a cache is none, as checked runs are of one rotation; nor is
+ * the first run of a step that is not of this build, which may have to load what it needs. */
 bool mf_entrant_check_counts(const struct mf_entrant *e);
 /* Two runs through all gates, one behind the other: what differs from run to run is refused too. */
 enum mf_status mf_entrant_verify(struct mf_entrant *e, char reason[MF_REASON_MAX]);

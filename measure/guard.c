@@ -36,6 +36,18 @@ static void draw_bands(struct mf_guarded *g)
     }
 }
 
+/* So that drawing them is no signal. */
+static int back_bands(const struct mf_guarded *g)
+{
+    size_t from, to;
+    int r = 0;
+    for (int i = 0; i <= g->n_parts && r == 0; i++) {
+        band_at(g, i, &from, &to);
+        r = mf_region_back(&g->region, from, to - from);
+    }
+    return r;
+}
+
 static int push_bands(const struct mf_guarded *g)
 {
     size_t from, to;
@@ -63,7 +75,7 @@ static int new (const struct mf_artifact *a, const struct mf_shape *shape, struc
                 struct mf_maker *maker, struct mf_guarded *ret)
 {
     struct mf_guarded g = {.artifact = *a, .region = MF_REGION_INIT, .maker = maker};
-    bool bare = maker && a->format == MF_FORMAT_BF16;
+    bool bare = maker && mf_maker_can_look(a);
     size_t at = MF_GUARD_BYTES;
     g.n_parts = mf_artifact_parts(a, shape, g.parts);
     if (g.n_parts < 0)
@@ -81,8 +93,11 @@ static int new (const struct mf_artifact *a, const struct mf_shape *shape, struc
         return r;
     for (int i = 0; i < g.n_parts; i++)
         g.ref.part[i] = g.region.at + g.start[i];
-    draw_bands(&g);
-    r = mf_region_copy(&g.region, device);
+    r = back_bands(&g);
+    if (r == 0) {
+        draw_bands(&g);
+        r = mf_region_copy(&g.region, device);
+    }
     if (r < 0) {
         mf_region_release(&g.region);
         return r;

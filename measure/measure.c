@@ -9,10 +9,10 @@
 #include "kernels/device_cpu.h"
 #include "kernels/vector.h"
 
-#define SHORT_US      50.0    /* below: as many samples as there is room for */
+#define SHORT_US      50.0   /* below: as many samples as there is room for */
 #define TOTAL_US      8000.0 /* above: as many as fit, but three at least */
 #define SAMPLES_LEAST 3
-#define SAMPLES_MOST  7
+#define SAMPLES_MOST  5
 #define FLOPS_MARGIN  1.05
 #define BYTES_MARGIN  1.1
 #define READ_MS       60

@@ -8,7 +8,8 @@
  * chooses among, such as layouts of a layer model's weights.
  *
  * A racer's score is the clipped mean (common/stats.h), over the rounds, of its time by the median time of its round: what drifts
- * from round to round drifts for all, and a call that somebody disturbed counts for no more than a slow one. Racers whose paired interval to the leader reaches zero are its ties. */
+ * from round to round drifts for all, and a call that somebody disturbed counts for no more than a slow one. Racers whose
+ * paired interval to the leader reaches zero are its ties. */
 #pragma once
 
 #include "measure/unit.h"
@@ -27,9 +28,6 @@ struct mf_race_plan {
 };
 int mf_race_plan_parse(const cJSON *json, struct mf_race_plan *ret, const char **ret_field);
 
-#define MF_RACE_REMEASURED \
-    4 /* racers at most that have fresh samples, of all groups, though each group's winner has */
-
 struct mf_racer {
     int64_t id;
     int group;       /* 0 … MF_RACE_GROUPS_MAX - 1 */
@@ -41,8 +39,8 @@ struct mf_racer {
     char reason[MF_REASON_MAX];
 };
 
-/* One sample of racer i in that round (from 0; MF_RACE_FRESH in its re-measurement), in microseconds. A negative errno (status unsupported) or a status > 0 ends
- * the racer; the reason may be set, otherwise one is made. */
+/* One sample of racer i in that round (from 0; MF_RACE_FRESH in its re-measurement), in microseconds. A negative errno
+ * (status unsupported) or a status > 0 ends the racer; the reason may be set, otherwise one is made. */
 #define MF_RACE_FRESH (-1)
 typedef int (*mf_race_sample_fn)(void *context, size_t racer, int round, double *ret_us,
                                  char reason[MF_REASON_MAX]);
@@ -51,7 +49,7 @@ typedef int (*mf_race_sample_fn)(void *context, size_t racer, int round, double 
  * outcome is a function of the samples and the seed. The winner is picked among the ties within 0.05% of the leader by
  * a stable rule: not twice the least spread, then fewer steps (given by weight[i], may be NULL), then the smaller id.
  *
- * The winner and its nearest ties, MF_RACE_REMEASURED of them, or of several groups each's share, have a fresh re-measurement, in turns. -ENOENT: no racer is left; ret is
- * then untouched. -ENOMEM. */
+ * The winner and its nearest ties, MF_RACE_REMEASURED of them (common/paired.h), or of several groups each's share, have a fresh
+ * re-measurement, in turns. -ENOENT: no racer is left; ret is then untouched. -ENOMEM. */
 int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer *racers, const int *weight,
                 size_t n, mf_race_sample_fn sample, void *context, struct mf_race_outcome *ret);

@@ -181,6 +181,11 @@ int mf_region_push(const struct mf_region *r)
     return mf_region_push_some(r, 0, r->bytes);
 }
 
+int mf_region_back(const struct mf_region *r, size_t at, size_t bytes)
+{
+    return r->bare && fallocate(r->fd, 0, (off_t)at, (off_t)bytes) < 0 ? -ENOMEM : 0;
+}
+
 int mf_region_pull(const struct mf_region *r)
 {
     int result = r->bare ? mf_memory_back(r->fd, r->bytes) : 0;

@@ -42,6 +42,8 @@ int mf_region_copy(struct mf_region *r, struct mf_device *device);
 int mf_region_on_device(size_t bytes, struct mf_device *device, struct mf_region *ret);
 int mf_region_push(const struct mf_region *r);
 int mf_region_pull(const struct mf_region *r);
+/* Pages of a bare one, so that writing to these bytes is no signal where there is no memory. -ENOMEM. */
+int mf_region_back(const struct mf_region *r, size_t at, size_t bytes);
 int mf_region_push_some(const struct mf_region *r, size_t at, size_t bytes);
 int mf_region_pull_some(const struct mf_region *r, size_t at, size_t bytes);
 /* An address in the region as launches on the device see it. */

@@ -51,7 +51,9 @@ struct mf_race_entry {
     const struct mf_step *steps;
     size_t n_steps;
 };
-/* Verifies each pipeline's output end to end, then races them through mf_pipeline_run. */
+/* Races the pipelines through mf_pipeline_run. No one has a time before its output was right end to end, by every gate but the second
+ * run's, and none is measured afresh before it was so twice and the same; where the plan has nobody measured afresh, all are checked
+ * twice before the first round. */
 int mf_session_race(struct mf_session *s, const struct mf_race_entry *entries, size_t n,
                     const struct mf_race_plan *plan, struct mf_sink *sink);
 

@@ -30,8 +30,8 @@ struct race {
     struct finalist *finalists;
     struct mf_racer *racers;
     struct mf_course course;
-    bool
-        checks_late; /* once in the first round, and twice who is measured afresh; else all twice before it */
+    /* Once in the first round, and twice who is measured afresh; else all twice before it. */
+    bool checks_late;
     int sink_error;
 };
 
@@ -116,7 +116,7 @@ static int sample(void *context, size_t i, int round, double *ret_us, char reaso
         result = check(r, f, again, ret_us, reason);
         if (result == 0 && first && mf_entrant_check_counts(&f->entrant) && r->s->options.warmup == 0)
             return 0;
-        if (result == 0) /* each run has the time limit to itself */
+        if (result == 0) /* the sample has the time limit to itself */
             result = begin(r, f);
     }
     if (result == 0 && round == 0)

@@ -148,6 +148,7 @@ int mf_config_win(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *l
                                                .status = item->status,
                                                .us = item->us,
                                                .mad = item->mad,
+                                               .verified = item->verified,
                                                .reported = item->seq > 0};
     }
     (void)mf_json_i64(outcome, "winner", 1, INT64_MAX, &named);

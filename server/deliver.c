@@ -98,6 +98,7 @@ static void settle(struct mf_lease *l, struct mf_lease_item *item, const struct 
     item->status = m->status;
     item->us = m->us;
     item->mad = m->mad;
+    item->verified = m->verified;
     l->n_left--;
 }
 

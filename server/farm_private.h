@@ -69,6 +69,7 @@ struct mf_lease_item {
     int64_t seq; /* of the result that came; 0: none yet */
     enum mf_status status;
     double us, mad;
+    int verified;
 };
 
 /* A unit that a worker has. */
@@ -80,7 +81,6 @@ struct mf_lease {
     struct mf_slot *slot; /* NULL: after a start, until its worker says HELLO */
     int64_t deadline_ms;  /* monotonic */
     bool second_try;      /* of a race or a comparison */
-    bool is_new_shape;    /* to its worker, which was on another goal before */
     int64_t first_worker; /* of a comparison on a second device: whose the first was; 0: it is the first */
     char *routing;        /* of a race for regret (regret.h); NULL otherwise */
     int n_groups; /* layouts that it is raced over (ladder.c); 0: its pipelines are all of one group */

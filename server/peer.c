@@ -41,7 +41,7 @@ int mf_peer_refuse(struct mf_farm *f, const struct mf_peer *peer, const char *co
 struct hello {
     const char *worker, *instance, *predecessor, *host, *version, *class_text, *model, *revision, *sandbox;
     int64_t pid;
-    bool simulated;
+    bool simulated, compiles;
     struct mf_device_class class;
     const cJSON *device, *families, *running;
 };
@@ -73,6 +73,8 @@ static const char *read_hello(const cJSON *json, struct hello *h)
         return "pid is no number";
     if (mf_json_bool(json, "simulated", &h->simulated) == -EINVAL)
         return "simulated is no truth value";
+    if (mf_json_bool(json, "compiles", &h->compiles) == -EINVAL)
+        return "compiles is no truth value";
     h->device = mf_json_object(json, "device");
     h->families = mf_json_array(json, "families");
     h->running = mf_json_array(json, "running");
@@ -187,6 +189,7 @@ static int fill_slot(struct mf_farm *f, struct mf_slot *slot, const struct hello
     slot->provenance = provenance;
     slot->class = h->class;
     slot->simulated = h->simulated;
+    slot->compiles = h->compiles;
     slot->seen_ms = f->now_ms;
     slot->credit = 0;
     slot->draining = slot->starved = false;

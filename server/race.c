@@ -1,6 +1,7 @@
 #include "server/race.h"
 
 #include "common/cleanup.h"
+#include "common/paired.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -88,6 +89,7 @@ size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t n_
 }
 
 #define ROUNDS_OF_ALL 2 /* at least */
+#define FRESH_LEAST   5
 /* What they may take of a race's budget before places are cut. */
 #define SHARE_OF_ALL 0.75
 
@@ -96,9 +98,6 @@ size_t mf_race_places(double best_us, double budget_s, int topk)
     double n = SHARE_OF_ALL * budget_s / (ROUNDS_OF_ALL * best_us * 1e-6);
     return (size_t)fmin(fmax(n, MF_MAX(MF_FINALISTS_LEAST, topk)), MF_FINALISTS_MAX);
 }
-
-/* Racers that a runner measures afresh, of all groups. */
-#define REMEASURED 4
 
 /* Seconds of one of n_groups groups in a schedule when the dearest go first. */
 static double schedule_s(const double *forecast_us, size_t n, const struct mf_race_schedule *s,
@@ -111,26 +110,26 @@ static double schedule_s(const double *forecast_us, size_t n, const struct mf_ra
             total += forecast_us[j] * s->stages[i].rounds;
         in = MF_MIN(in, (size_t)s->stages[i].keep);
     }
-    size_t n_fresh = MF_MIN(MF_MAX(REMEASURED / n_groups, (size_t)1), n);
+    size_t n_fresh = MF_MIN(MF_MAX(MF_RACE_REMEASURED / n_groups, (size_t)1), n);
     for (size_t j = 0; j < n_fresh; j++)
         total += forecast_us[j] * s->fresh;
     return total * 1e-6;
 }
 
-void mf_race_schedule(const double *forecast_us, const size_t *n, size_t n_groups, double budget_s,
-                      struct mf_race_schedule *ret)
+void mf_race_schedule(const double *forecast_us, const size_t *n, size_t n_groups,
+                      const struct mf_race_budget *budget, struct mf_race_schedule *ret)
 {
     /* Few rounds of all, more of those that are left: half the regret of timing each in a block at a fraction of
      * the calls, when the device drifts. */
     *ret = (struct mf_race_schedule){
-        .stages = {{6, 16}, {10, 6}, {20, 4}}, .n_stages = 3, .fresh = 20, .alpha = 0.05};
+        .stages = {{6, 16}, {10, 6}, {20, 4}}, .n_stages = 3, .fresh = budget->fresh, .alpha = 0.05};
     double full_s = 0;
     /* Shared out, so that a race of several groups takes about as long as one of a single group */
     for (int i = 0; i < ret->n_stages; i++)
         ret->stages[i].keep = MF_MAX(ret->stages[i].keep / (int)n_groups, 2);
     for (size_t k = 0; k < n_groups; forecast_us += n[k++])
         full_s += schedule_s(forecast_us, n[k], ret, n_groups);
-    double scale = full_s > budget_s ? budget_s / full_s : 1;
+    double scale = full_s > budget->s ? budget->s / full_s : 1;
     int total = 0;
     for (int i = 0; i < ret->n_stages; i++) {
         ret->stages[i].rounds = (int)fmax(i == 0 ? ROUNDS_OF_ALL : 1, floor(ret->stages[i].rounds * scale));
@@ -139,7 +138,7 @@ void mf_race_schedule(const double *forecast_us, const size_t *n, size_t n_group
     /* Where fewest are left */
     if (total < MF_RACE_ROUNDS_MIN)
         ret->stages[ret->n_stages - 1].rounds += MF_RACE_ROUNDS_MIN - total;
-    ret->fresh = (int)fmax(5, floor(ret->fresh * scale));
+    ret->fresh = (int)fmax(MF_MIN(FRESH_LEAST, budget->fresh), floor(ret->fresh * scale));
 }
 
 int mf_race_schedule_print(const struct mf_race_schedule *s, struct mf_buf *out)
@@ -161,6 +160,8 @@ int mf_race_pick(const struct mf_racer_result *racers, size_t n, int64_t winner)
             continue;
         if (r->pipeline == winner)
             return (int)i;
+        if (r->verified < 2)
+            continue;
         /* Racers stand in the order of their places, so that equal times go to the better forecast */
         if (best < 0 || r->us < racers[best].us)
             best = (int)i;

@@ -41,13 +41,18 @@ struct mf_race_schedule {
     int fresh;
     double alpha;
 };
-/* Rounds for finalists of these forecasts such that the race takes about budget_s; never fewer than
+/* Rounds for finalists of these forecasts such that the race takes about its budget; never fewer than
  * MF_RACE_ROUNDS_MIN in all, so that a paired test can tell anything. The forecasts of each of n_groups groups follow each other,
  * its cheapest first: n[k] of group k. What a stage keeps, it keeps of each
  * group: of several less, but two at least. */
 #define MF_RACE_ROUNDS_MIN 6
-void mf_race_schedule(const double *forecast_us, const size_t *n, size_t n_groups, double budget_s,
-                      struct mf_race_schedule *ret);
+struct mf_race_budget {
+    double s;
+    int fresh; /* samples, at most, of each that is measured afresh; 0: none is, and all are checked before they race */
+};
+#define MF_RACE_FRESH_MOST 20
+void mf_race_schedule(const double *forecast_us, const size_t *n, size_t n_groups,
+                      const struct mf_race_budget *budget, struct mf_race_schedule *ret);
 int mf_race_schedule_print(const struct mf_race_schedule *s, struct mf_buf *out);
 
 /* What a race gave for one pipeline. */
@@ -56,6 +61,8 @@ struct mf_racer_result {
     enum mf_status status;
     double us, mad;
     bool reported;
+    int verified; /* runs that were checked */
 };
-/* Index of the pipeline that wins: the named winner if it is right, else the fastest right one; -1: none is. */
+/* Index of the pipeline that wins: the named winner if it is right, else the fastest right one of those that were checked twice, as
+ * every winner is; -1: none is. */
 int mf_race_pick(const struct mf_racer_result *racers, size_t n, int64_t winner);

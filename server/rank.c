@@ -306,10 +306,13 @@ static int start_race(struct mf_farm *f, struct mf_goal *g, const char *const *l
 {
     struct mf_race_schedule schedule;
     struct mf_buf body;
+    int iters = g->batch->options.iters;
     mf_buf_init(&body, 16u << 10);
-    mf_race_schedule(field->forecast_us, field->n_of, field->n_groups, f->options.race_s, &schedule);
-    if (g->batch->options.iters > 0)
-        schedule.fresh = g->batch->options.iters;
+    mf_race_schedule(field->forecast_us, field->n_of, field->n_groups,
+                     &(struct mf_race_budget){f->options.race_s, iters > 0 ? iters : MF_RACE_FRESH_MOST},
+                     &schedule);
+    if (iters > 0) /* as many as were asked for, whatever they take */
+        schedule.fresh = iters;
     (void)mf_buf_adds(&body, "{\"pipelines\":[");
     for (size_t i = 0; i < field->n; i++)
         (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", field->ids[i]);

@@ -109,8 +109,8 @@ static int add_unit(struct mf_farm *f, struct mf_goal *g, const struct entrant *
         us[i] = e[i].us;
         (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", e[i].pipeline);
     }
-    mf_race_schedule(us, &n, 1, budget_s, &schedule);
-    schedule.fresh = 0; /* the samples of its rounds are paired; nothing here is a row's number */
+    /* The samples of its rounds are paired; nothing here is a row's number */
+    mf_race_schedule(us, &n, 1, &(struct mf_race_budget){.s = budget_s, .fresh = 0}, &schedule);
     (void)mf_buf_adds(&body, "],\"plan\":");
     (void)mf_race_schedule_print(&schedule, &body);
     int r = mf_buf_adds(&body, "}");
@@ -203,6 +203,7 @@ int mf_regret_take(struct mf_farm *f, const struct mf_lease *l, const cJSON *rac
         racers[i] = (struct mf_racer_result){.pipeline = l->items[i].id,
                                              .status = l->items[i].status,
                                              .us = l->items[i].us,
+                                             .verified = l->items[i].verified,
                                              .reported = l->items[i].seq > 0};
     (void)mf_json_i64(race, "winner", 1, INT64_MAX, &named);
     int best = mf_race_pick(racers, l->n, named);

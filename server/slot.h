@@ -43,6 +43,7 @@ struct mf_slot {
     int64_t class_id, model_id;
     char revision[80];
     bool simulated;
+    bool compiles; /* ahead of what it measures */
     struct mf_ceilings ceilings;
     char *provenance; /* JSON members for a config: worker, host, model, compiler, … */
     bool draining;

@@ -103,13 +103,15 @@ int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_
 int mf_store_next_shapes(struct mf_store *s, int64_t class, int64_t most, mf_row_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s,
-                   "SELECT s.row FROM unit u JOIN goal g ON g.id = u.goal JOIN shape s ON s.id = g.shape"
-                   " JOIN batch b ON b.id = g.batch"
-                   " WHERE u.state = 'ready' AND u.kind = 'enumerate' AND u.class = ?"
-                   " AND json_extract(b.options, '$.search') IS NOT 'enumerate'"
-                   " ORDER BY u.priority DESC, u.id LIMIT ?",
-                   &q, "ii", class, most);
+    int r =
+        mf_sql(s,
+               "SELECT s.row FROM (SELECT id, goal, priority FROM unit INDEXED BY unit_enumerate"
+               "  WHERE state = 'ready' AND kind = 'enumerate' AND class = ?1"
+               "  ORDER BY priority DESC, id LIMIT 4 * ?2) u"
+               " JOIN goal g ON g.id = u.goal JOIN shape s ON s.id = g.shape JOIN batch b ON b.id = g.batch"
+               " WHERE json_extract(b.options, '$.search') IS NOT 'enumerate'"
+               " ORDER BY u.priority DESC, u.id LIMIT ?2",
+               &q, "ii", class, most);
     while (r >= 0 && (r = mf_sql_next(q)) > 0)
         r = fn(context, mf_sql_text(q, 0));
     return r;

@@ -45,7 +45,8 @@ enum mf_nearness {
  * nearness the more urgent, then the one of the lower turn, then the older comes first; a near unit never goes before a more urgent one. */
 int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_nearness nearness, bool alone,
                         int64_t epoch, int64_t deadline_ms, struct mf_unit_row *ret);
-/* The shapes (rows as text) that are to be enumerated on the class next and then measured, at most `most`, the most urgent first. */
+/* The shapes (rows as text) that are to be enumerated on the class next and then measured, at most `most`, the most urgent first; of
+ * four times as many that are looked at, whatever waits. */
 typedef int (*mf_row_fn)(void *context, const char *row);
 int mf_store_next_shapes(struct mf_store *s, int64_t class, int64_t most, mf_row_fn fn, void *context);
 int mf_store_unit_extend(struct mf_store *s, int64_t unit, int64_t deadline_ms);

@@ -23,8 +23,8 @@
 #include <string.h>
 
 #define UNIT_TEXT_MAX (8u << 20)
-#define NEXT_SHAPES \
-    8 /* that a worker hears of in advance: a layer's ladder, or the end of one and the beginning of the next */
+/* Shapes that a worker hears of in advance: a layer's ladder, or the end of one and the beginning of the next. */
+#define NEXT_SHAPES 8
 /* Attempts of a unit that its worker says cannot be run; one that was only interrupted has more. */
 #define FAILURES_MAX 3
 /* A class's number is small: it is never 0, so no key is */
@@ -295,17 +295,16 @@ static int add_row(void *context, const char *row)
     return mf_buf_addf(out, "%s\"%s\"", out->data[out->len - 1] == '[' ? "" : ",", row);
 }
 
-/* Shapes that the class has not come to yet. Simulated devices compile nothing. */
+/* Shapes that the class has not come to yet. */
 static int add_next(struct mf_farm *f, const struct mf_lease *l, struct mf_buf *out)
 {
-    if (l->slot->simulated)
-        return 0;
-    (void)mf_buf_adds(out, ",\"next\":[");
-    int r = mf_store_next_shapes(f->store, l->goal->class_id, NEXT_SHAPES, add_row, out);
+    int r = mf_buf_adds(out, ",\"next\":[");
+    if (r == 0)
+        r = mf_store_next_shapes(f->store, l->goal->class_id, NEXT_SHAPES, add_row, out);
     return r < 0 ? r : mf_buf_adds(out, "]");
 }
 
-/* The UNIT message; out NULL: only what the lease has to know (after a start of the coordinator). */
+/* The UNIT message but for its closing brace; out NULL: only what the lease has to know (after a start of the coordinator). */
 static int fill(struct mf_farm *f, struct mf_lease *l, const char *body, struct mf_buf *out)
 {
     int r = 0;
@@ -330,11 +329,7 @@ static int fill(struct mf_farm *f, struct mf_lease *l, const char *body, struct 
     } else if (is_race(l->kind)) {
         r = add_race(f, l, body, out);
     }
-    if (r == 0 && out && l->is_new_shape)
-        r = add_next(f, l, out);
-    if (r < 0 || !out)
-        return r;
-    return mf_buf_adds(out, "}");
+    return r;
 }
 
 /* ---- ready ─► leased ---- */
@@ -343,7 +338,6 @@ static void enter_books(struct mf_lease *l, struct mf_slot *slot)
 {
     l->slot = slot;
     l->worker = slot->id;
-    l->is_new_shape = slot->last_goal != l->goal->id;
     slot->n_leases++;
     slot->last_goal = l->goal->id;
     slot->dirty = true;
@@ -380,6 +374,7 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
     int r = lease_new(f, row, &l);
     if (r < 0)
         return r;
+    bool is_new_shape = slot->last_goal != row->goal;
     mf_buf_init(&text, UNIT_TEXT_MAX);
     enter_books(l, slot);
     r = mf_map_put(&f->leases, (uint64_t)l->unit, l);
@@ -392,6 +387,10 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
     mf_fault_at(MF_FAULT_UNIT_LEASED);
     if (r == 0)
         r = fill(f, l, row->body, &text);
+    if (r == 0 && is_new_shape && slot->compiles)
+        r = add_next(f, l, &text);
+    if (r == 0)
+        r = mf_buf_adds(&text, "}");
     if (r == 0 && l->kind != MF_UNIT_ENUMERATE && l->n == 0) {
         /* Every step was decided before the last attempt ended: nothing is left to do */
         struct mf_goal *g = l->goal;
@@ -575,6 +574,7 @@ static int remember_result(void *context, const struct mf_result_row *row)
         item->status = row->status;
         item->us = row->us;
         item->mad = row->mad;
+        item->verified = row->verified;
         l->n_left--;
         if (row->step && row->status == MF_STATUS_OK)
             mf_bests_add(&l->best, item->covers, row->us);

@@ -4,6 +4,7 @@
 
 #include "common/cleanup.h"
 #include "common/json.h"
+#include "common/paired.h"
 
 #include <math.h>
 #include <string.h>
@@ -149,14 +150,15 @@ static void check_groups(const double *forecast_us, size_t n, double budget_s,
     struct mf_race_schedule s;
     double seconds = 0;
     int total = 0;
-    mf_race_schedule(forecast_us, halves, 2, budget_s, &s);
+    mf_race_schedule(forecast_us, halves, 2, &(struct mf_race_budget){budget_s, 20}, &s);
     for (int k = 0; k < 2; k++) {
         size_t in = halves[k];
         for (int i = 0; i < s.n_stages; i++) {
             seconds += (double)in * s.stages[i].rounds * forecast_us[0] * 1e-6;
             in = MF_MIN(in, (size_t)s.stages[i].keep);
         }
-        seconds += in ? s.fresh * forecast_us[0] * 1e-6 : 0;
+        seconds +=
+            (double)MF_MIN(halves[k], (size_t)MF_RACE_REMEASURED / 2) * s.fresh * forecast_us[0] * 1e-6;
     }
     for (int i = 0; i < s.n_stages; i++)
         total += s.stages[i].rounds;
@@ -174,7 +176,7 @@ START_TEST(schedules)
     size_t in = budgets[_i].n;
     for (size_t i = 0; i < in; i++)
         forecast_us[i] = budgets[_i].us;
-    mf_race_schedule(forecast_us, &budgets[_i].n, 1, budgets[_i].budget_s, &s);
+    mf_race_schedule(forecast_us, &budgets[_i].n, 1, &(struct mf_race_budget){budgets[_i].budget_s, 20}, &s);
     check_groups(forecast_us, budgets[_i].n, budgets[_i].budget_s, &s);
     for (int i = 0; i < s.n_stages; i++) {
         ck_assert_int_ge(s.stages[i].rounds, i == 0 ? 2 : 1);
@@ -185,8 +187,10 @@ START_TEST(schedules)
     }
     ck_assert_int_ge(total, MF_RACE_ROUNDS_MIN);
     ck_assert_int_ge(s.fresh, 5);
+    double fresh_s =
+        (double)MF_MIN(budgets[_i].n, (size_t)MF_RACE_REMEASURED) * s.fresh * budgets[_i].us * 1e-6;
     if (total > MF_RACE_ROUNDS_MIN)
-        ck_assert(seconds <= budgets[_i].budget_s * 1.05);
+        ck_assert(seconds + fresh_s <= budgets[_i].budget_s * 1.05);
     else /* what must be has gone to the fewest: two rounds of all, and four of at most 16 and 6 */
         ck_assert(seconds <= ((double)budgets[_i].n * 2 + 16 + 3 * 6) * budgets[_i].us * 1e-6 * 1.01);
     /* What goes into a unit is JSON as docs/protocol.md has it */
@@ -199,22 +203,60 @@ START_TEST(schedules)
 }
 END_TEST
 
+/* What nobody is measured afresh for goes to rounds. */
+START_TEST(no_fresh_samples)
+{
+    const double forecast_us[] = {5000, 5000, 5000, 5000};
+    const size_t n = MF_ARRAY_LEN(forecast_us);
+    struct mf_race_schedule with, without;
+    mf_race_schedule(forecast_us, &n, 1, &(struct mf_race_budget){0.4, 20}, &with);
+    mf_race_schedule(forecast_us, &n, 1, &(struct mf_race_budget){0.4, 0}, &without);
+    ck_assert_int_ge(with.fresh, 5);
+    ck_assert_int_eq(without.fresh, 0);
+    ck_assert_int_gt(without.stages[2].rounds, with.stages[2].rounds);
+}
+END_TEST
+
 static const struct {
     struct mf_racer_result racers[3];
     int64_t winner;
     int pick;
 } picks[] = {
-    {{{1, MF_STATUS_OK, 10, 1, true}, {2, MF_STATUS_OK, 11, 1, true}, {3, MF_STATUS_OK, 9, 1, true}}, 2, 1},
+    {{{1, MF_STATUS_OK, 10, 1, true, 2}, {2, MF_STATUS_OK, 11, 1, true, 2}, {3, MF_STATUS_OK, 9, 1, true, 2}},
+     2,
+     1},
     /* The named winner failed, or was never in: the fastest right one */
-    {{{1, MF_STATUS_OK, 10, 1, true}, {2, MF_STATUS_WRONG, 5, 1, true}, {3, MF_STATUS_OK, 9, 1, true}}, 2, 2},
-    {{{1, MF_STATUS_OK, 10, 1, true},
-      {2, MF_STATUS_IMPLAUSIBLE, 0.1, 1, true},
-      {3, MF_STATUS_OK, 12, 1, true}},
+    {{{1, MF_STATUS_OK, 10, 1, true, 2},
+      {2, MF_STATUS_WRONG, 5, 1, true, 2},
+      {3, MF_STATUS_OK, 9, 1, true, 2}},
+     2,
+     2},
+    {{{1, MF_STATUS_OK, 10, 1, true, 2},
+      {2, MF_STATUS_IMPLAUSIBLE, 0.1, 1, true, 2},
+      {3, MF_STATUS_OK, 12, 1, true, 2}},
      77,
      0},
+    /* Who was checked once wins only where its runner says so */
+    {{{1, MF_STATUS_OK, 10, 1, true, 2},
+      {2, MF_STATUS_WRONG, 5, 1, true, 1},
+      {3, MF_STATUS_OK, 9, 1, true, 1}},
+     2,
+     0},
+    {{{1, MF_STATUS_OK, 10, 1, true, 1}, {2, MF_STATUS_OK, 5, 1, true, 1}, {3, MF_STATUS_OK, 9, 1, true, 1}},
+     77,
+     -1},
+    {{{1, MF_STATUS_OK, 10, 1, true, 1}, {2, MF_STATUS_OK, 5, 1, true, 1}, {3, MF_STATUS_OK, 9, 1, true, 1}},
+     3,
+     2},
     /* Equal times: the better forecast */
-    {{{1, MF_STATUS_OK, 10, 1, true}, {2, MF_STATUS_OK, 10, 1, true}, {3, MF_STATUS_OK, 10, 1, false}}, 0, 0},
-    {{{1, MF_STATUS_CRASH, 0, 0, true}, {2, MF_STATUS_OK, 0, 0, true}, {3, MF_STATUS_OK, 3, 0, false}},
+    {{{1, MF_STATUS_OK, 10, 1, true, 2},
+      {2, MF_STATUS_OK, 10, 1, true, 2},
+      {3, MF_STATUS_OK, 10, 1, false, 2}},
+     0,
+     0},
+    {{{1, MF_STATUS_CRASH, 0, 0, true, 2},
+      {2, MF_STATUS_OK, 0, 0, true, 2},
+      {3, MF_STATUS_OK, 3, 0, false, 2}},
      3,
      -1},
 };
@@ -235,6 +277,7 @@ int main(void)
     tcase_add_test(c, fewer_places);
     tcase_add_loop_test(c, one_kernel_races, 0, (int)MF_ARRAY_LEN(crowds));
     tcase_add_loop_test(c, schedules, 0, (int)MF_ARRAY_LEN(budgets));
+    tcase_add_test(c, no_fresh_samples);
     tcase_add_loop_test(c, picking, 0, (int)MF_ARRAY_LEN(picks));
     suite_add_tcase(suite, c);
     return mf_check_main(suite);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "common/cleanup.h"
 #include "common/text.h"
@@ -111,6 +112,41 @@ START_TEST(the_device_makes_all)
     ck_assert_int_eq(k.n_found, 1);
     check_reference(second, &s);
     (void)mf_session_free(second);
+    (void)mf_device_close(d);
+}
+END_TEST
+
+static uint64_t bytes_of_pages(const struct mf_region *r)
+{
+    struct stat st;
+    ck_assert_int_eq(fstat(r->fd, &st), 0);
+    return (uint64_t)st.st_blocks * 512;
+}
+
+/* Of what the device looks at the host has pages of the bands, until it pulls all of it; of codes it has them at once. */
+START_TEST(the_host_has_no_pages)
+{
+    struct mf_shape s = a_shape();
+    s.token = 100;
+    struct mf_device *d = device();
+    struct mf_session *session = session_of(d, &s, NULL);
+    const struct mf_artifact z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_BF16, .order = "slot"};
+    struct mf_guarded *looked_at[2], *pulled[2];
+    const struct mf_artifact x = mf_plain_x(&s);
+    ck_assert_int_eq(mf_session_output(session, &x, pulled), 0);
+    ck_assert_int_eq(mf_session_output(session, &z, looked_at), 0);
+    ck_assert_int_eq(mf_session_output(session, &x, pulled), 0);
+    ck_assert_uint_ge(bytes_of_pages(&pulled[0]->region), pulled[0]->region.bytes);
+    for (int i = 0; i < 2; i++) {
+        const struct mf_region *r = &looked_at[i]->region;
+        ck_assert_uint_lt(bytes_of_pages(r), r->bytes / 2);
+        ck_assert_int_eq(mf_guarded_poison(looked_at[i], NULL, false), 0);
+        ck_assert_int_eq(mf_guarded_pull_bands(looked_at[i]), 0);
+        ck_assert_uint_lt(bytes_of_pages(r), r->bytes / 2);
+        ck_assert_int_eq(mf_region_pull(r), 0);
+        ck_assert_uint_ge(bytes_of_pages(r), r->bytes);
+    }
+    (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
 END_TEST
@@ -294,6 +330,7 @@ int main(void)
 
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, the_device_makes_all);
+    tcase_add_test(tests, the_host_has_no_pages);
     tcase_add_loop_test(tests, steps_are_verified, 0, MF_ARRAY_LEN(steps));
     tcase_add_test(tests, a_full_device_leaves_it_to_the_host);
     tcase_add_test(tests, a_step_goes_before_the_reference);

@@ -105,7 +105,8 @@ static void look_ahead(struct mf_agent *a, const struct mf_job *job)
     if (leads_to_probes(job) && mf_json_text(job->body, "shape", &shape) == 0)
         compile_ahead(a, shape);
     cJSON_ArrayForEach (next, mf_json_array(job->body, "next")) {
-        if (cJSON_IsString(next) && n++ < AHEAD_MOST)
+        struct mf_shape known;
+        if (n++ < AHEAD_MOST && cJSON_IsString(next) && mf_shape_parse(next->valuestring, &known) == 0)
             compile_ahead(a, next->valuestring);
     }
 }

@@ -103,7 +103,8 @@ static bool fill_hello(const struct mf_agent *a, cJSON *m)
         (!a->journal.predecessor[0] || cJSON_AddStringToObject(m, "predecessor", a->journal.predecessor)) &&
         cJSON_AddStringToObject(m, "host", a->host) && mf_json_add_i64(m, "pid", (int64_t)getpid()) &&
         cJSON_AddStringToObject(m, "version", MF_VERSION) && add_copy(m, "device", device) &&
-        add_running(a, m) && add_spooled(a, m);
+        cJSON_AddBoolToObject(m, "compiles", mf_crew_compiles(a->crew)) && add_running(a, m) &&
+        add_spooled(a, m);
     for (size_t i = 0; ok && i < MF_ARRAY_LEN(of_device); i++)
         ok = add_copy(m, of_device[i], cJSON_GetObjectItemCaseSensitive(device, of_device[i]));
     for (size_t i = 0; ok && i < MF_ARRAY_LEN(of_hello); i++)

@@ -454,9 +454,14 @@ int mf_crew_send(struct mf_crew *c, const cJSON *message)
     return mf_runner_host_send(c->working.host, message, -1);
 }
 
+bool mf_crew_compiles(const struct mf_crew *c)
+{
+    return c->described && can(c->hello, "ahead");
+}
+
 int mf_crew_ahead(struct mf_crew *c, const char *shape)
 {
-    if (c->stopped || !c->described || !can(c->hello, "ahead"))
+    if (c->stopped || !mf_crew_compiles(c))
         return -ENOTSUP;
     if (!c->ahead && mf_now_ms() < c->ahead_at_ms)
         return -EAGAIN;

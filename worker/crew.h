@@ -56,6 +56,8 @@ int64_t mf_crew_deaths(const struct mf_crew *c);
 pid_t mf_crew_pid(const struct mf_crew *c);
 /* To the ready runner. */
 int mf_crew_send(struct mf_crew *c, const cJSON *message);
+/* Whether its runners compile ahead of measuring; false before the first is ready. */
+bool mf_crew_compiles(const struct mf_crew *c);
 /* Has the code of a shape (its row as text) compiled while others are measured. -ENOTSUP: these runners compile nothing ahead, or
  * none is ready yet; -EAGAIN: the one that did has just died. */
 int mf_crew_ahead(struct mf_crew *c, const char *shape);
