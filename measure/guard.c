@@ -36,42 +36,25 @@ static void draw_bands(struct mf_guarded *g)
     }
 }
 
-/* So that drawing them is no signal. */
-static int back_bands(const struct mf_guarded *g)
+/* Pushes, pulls or backs them. */
+static int on_bands(const struct mf_guarded *g, int (*act)(const struct mf_region *, size_t, size_t))
 {
     size_t from, to;
     int r = 0;
     for (int i = 0; i <= g->n_parts && r == 0; i++) {
         band_at(g, i, &from, &to);
-        r = mf_region_back(&g->region, from, to - from);
-    }
-    return r;
-}
-
-static int push_bands(const struct mf_guarded *g)
-{
-    size_t from, to;
-    int r = 0;
-    for (int i = 0; i <= g->n_parts && r == 0; i++) {
-        band_at(g, i, &from, &to);
-        r = mf_region_push_some(&g->region, from, to - from);
+        r = act(&g->region, from, to - from);
     }
     return r;
 }
 
 int mf_guarded_pull_bands(struct mf_guarded *g)
 {
-    size_t from, to;
-    int r = 0;
-    for (int i = 0; i <= g->n_parts && r == 0; i++) {
-        band_at(g, i, &from, &to);
-        r = mf_region_pull_some(&g->region, from, to - from);
-    }
-    return r;
+    return on_bands(g, mf_region_pull_some);
 }
 
 /* maker: NULL where the host fills it. */
-static int new (const struct mf_artifact *a, const struct mf_shape *shape, struct mf_device *device,
+static int make(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_device *device,
                 struct mf_maker *maker, struct mf_guarded *ret)
 {
     struct mf_guarded g = {.artifact = *a, .region = MF_REGION_INIT, .maker = maker};
@@ -93,7 +76,7 @@ static int new (const struct mf_artifact *a, const struct mf_shape *shape, struc
         return r;
     for (int i = 0; i < g.n_parts; i++)
         g.ref.part[i] = g.region.at + g.start[i];
-    r = back_bands(&g);
+    r = on_bands(&g, mf_region_back); /* so that drawing them is no signal */
     if (r == 0) {
         draw_bands(&g);
         r = mf_region_copy(&g.region, device);
@@ -111,13 +94,13 @@ static int new (const struct mf_artifact *a, const struct mf_shape *shape, struc
 int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_device *device,
                    struct mf_guarded *ret)
 {
-    return new (a, shape, device, NULL, ret);
+    return make(a, shape, device, NULL, ret);
 }
 
 int mf_guarded_new_there(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_maker *maker,
                          struct mf_guarded *ret)
 {
-    return new (a, shape, mf_maker_device(maker), maker, ret);
+    return make(a, shape, mf_maker_device(maker), maker, ret);
 }
 
 void mf_guarded_release(struct mf_guarded *g)
@@ -138,7 +121,7 @@ static int fill_there(struct mf_guarded *g, bool zero)
             poison = (poison & 0xffff) * 0x00010001u;
         fills[i] = (struct mf_maker_fill){g->seen.part[i], g->end[i] - g->start[i], zero ? 0 : poison};
     }
-    int r = push_bands(g);
+    int r = on_bands(g, mf_region_push_some);
     return r < 0 ? r : mf_maker_fill(g->maker, fills, (size_t)g->n_parts);
 }
 
@@ -203,7 +186,7 @@ int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap)
             mf_say(why, cap, "guard: %zu byte%s changed %zu bytes before the start of %s of %s", n,
                    n == 1 ? "" : "s", to - 1 - last, part, mf_tensor_name(g->artifact.tensor));
         draw_bands(g);
-        (void)push_bands(g);
+        (void)on_bands(g, mf_region_push_some);
         return 1;
     }
     return 0;

@@ -77,7 +77,7 @@ static void unmap(struct mf_region *r)
     r->at = NULL;
 }
 
-static int new (size_t bytes, bool bare, struct mf_region *ret)
+static int make(size_t bytes, bool bare, struct mf_region *ret)
 {
     struct mf_region r = {.bytes = whole_pages(bytes), .fd = -1, .bare = bare};
     int result = mf_memory_file_bare("moefarm", r.bytes, &r.fd);
@@ -95,12 +95,12 @@ static int new (size_t bytes, bool bare, struct mf_region *ret)
 
 int mf_region_new(size_t bytes, struct mf_region *ret)
 {
-    return new (bytes, false, ret);
+    return make(bytes, false, ret);
 }
 
 int mf_region_new_bare(size_t bytes, struct mf_region *ret)
 {
-    return new (bytes, true, ret);
+    return make(bytes, true, ret);
 }
 
 int mf_region_seal(int fd, size_t bytes, struct mf_keeper *keeper, const char *key, struct mf_region *ret)
