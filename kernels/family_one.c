@@ -107,6 +107,7 @@ static struct mf_kernel configure(const struct config *c, const struct mf_shape 
         .gate_rows = c->alternating ? mf_cpu_layout(c->panel, true)->gate_rows : 0,
         .block_m = BLOCK_M,
         .block_n = c->block_n,
+        .fetch = MF_FETCH_FAR,
         .threads = c->threads,
         .gather = true,
         .quantise = mf_cpu_quantises(s),

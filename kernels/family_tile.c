@@ -1,14 +1,15 @@
 /* Two-stage grouped GEMM: the families tile (16- and 8-bit weights), mx (microscaled) and wint4, which differ in the
  * weights that they take. A step's name is its parameters:
  *
- *     s1_bf16_silu_m16_n32_k512_t2_p16[_sk2][_x|_a16][_w][_q]
+ *     s1_bf16_silu_m16_n32_k512_t2_p16[_near|_hw][_sk2][_x|_a16][_w][_q]
  *                                            stage 1: gather+gemm1+act (h in bf16, or quantised with _q); _x: x is in sorted
  *                                            order already; _a16: x is bf16 and quantised here; _w: routing weight before act;
  *                                            gu1, gu16, gu32 for a layout of w1 where gate and up alternate
- *     s2_bf16_m16_n128_k192_t2_p16_z|zw|y    stage 2: into z, weighted z, or added up in y
+ *     s2_bf16_m16_n128_k192_t2_p16[_near|_hw]_z|zw|y    stage 2: into z, weighted z, or added up in y
  *
  * m rows of an expert block, n columns of a tile, k of K at a time when rows are many, t threads, layout, sk parts of K
- * that are summed apart. */
+ * that are summed apart; weights are fetched MF_FETCH_FAR bytes ahead, MF_FETCH_NEAR with _near, by the hardware alone with
+ * _hw. */
 #include "kernels/family_cpu.h"
 
 #include <errno.h>
@@ -17,6 +18,11 @@
 
 #include "common/cleanup.h"
 #include "kernels/layout.h"
+
+enum reach { FAR, NEAR, HARDWARE, REACHES };
+
+static const int fetches[] = {[FAR] = MF_FETCH_FAR, [NEAR] = MF_FETCH_NEAR, [HARDWARE] = MF_FETCH_NONE};
+static const char *const reach_words[] = {[FAR] = "", [NEAR] = "_near", [HARDWARE] = "_hw"};
 
 enum out { TO_H, TO_HQ, TO_Z, TO_ZW, TO_Y };
 
@@ -30,6 +36,7 @@ struct config {
     int stage; /* 1, 2 */
     int block_m, block_n, block_k, threads, panel;
     bool alternating; /* of w1: gate and up */
+    enum reach reach; /* of what is fetched ahead */
     int ksplit;       /* 1: K is not cut */
     enum from from;
     enum out out;
@@ -48,31 +55,33 @@ struct mf_kernel {
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
     const char *layout = mf_cpu_layout(c->panel, c->alternating)->word;
+    const char *reach = reach_words[c->reach];
     char format[MF_FORMAT_WORD_MAX], split[16] = "";
 
     mf_cpu_format_word(s, format);
     if (c->ksplit > 1)
         (void)snprintf(split, sizeof(split), "_sk%d", c->ksplit);
     if (c->stage == 1)
-        (void)snprintf(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d_k%d_t%d_%s%s%s%s%s", format,
-                       mf_cpu_act_word(s), c->block_m, c->block_n, c->block_k, c->threads, layout, split,
-                       from_words[c->from], s->doweight_stage1 ? "_w" : "", out_words[c->out]);
+        (void)snprintf(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d_k%d_t%d_%s%s%s%s%s%s", format,
+                       mf_cpu_act_word(s), c->block_m, c->block_n, c->block_k, c->threads, layout, reach,
+                       split, from_words[c->from], s->doweight_stage1 ? "_w" : "", out_words[c->out]);
     else
-        (void)snprintf(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d_k%d_t%d_%s%s", format, c->block_m, c->block_n,
-                       c->block_k, c->threads, layout, out_words[c->out]);
+        (void)snprintf(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d_k%d_t%d_%s%s%s", format, c->block_m, c->block_n,
+                       c->block_k, c->threads, layout, reach, out_words[c->out]);
 }
 
 /* ---- the grid ---- */
 
-#define N_MAX 2
+#define N_MAX 4
 
-/* Columns of tiles: one narrow, which shares out well when few experts are active, and one wide, which keeps more
- * sums in registers; each divides n. -> how many */
-static int choose_columns(const int *candidates, size_t n_candidates, int n, int panel, int out[N_MAX])
+/* Columns of tiles, up to `most` widths: first one narrow, which shares out well when few experts are active, and one wide, which
+ * keeps more sums in registers; each divides n. -> how many */
+static int choose_columns(const int *candidates, size_t n_candidates, int n, int panel, int most,
+                          int out[N_MAX])
 {
     int found = 0;
 
-    for (size_t i = 0; i < n_candidates && found < N_MAX; i++) {
+    for (size_t i = 0; i < n_candidates && found < most; i++) {
         if (candidates[i] <= n && n % candidates[i] == 0 && candidates[i] % panel == 0)
             out[found++] = candidates[i];
     }
@@ -196,6 +205,35 @@ static int each_form(form_set allowed, struct config c, each_fn f, void *context
     return r;
 }
 
+/* Blocks of so few rows that a weight is read as fast as memory gives it: how far ahead it is fetched decides, and where threads
+ * share out the columns. K is never in pieces then. */
+static bool streams_weights(const struct config *c)
+{
+    return c->block_m == mf_cpu_block_ms[0];
+}
+
+/* Row layout is always left to the machine's own prefetching. */
+static int each_reach(form_set allowed, struct config c, each_fn f, void *context)
+{
+    bool matters = streams_weights(&c) && c.panel > 1 && mf_cpu_ops(mf_isa_best())->fetches;
+    enum reach end = matters ? REACHES : FAR + 1;
+    int r = 0;
+
+    for (c.reach = FAR; c.reach < end && r == 0; c.reach++)
+        r = each_form(allowed, c, f, context);
+    return r;
+}
+
+/* Each step costs tuning time, so that where stages have more forms, or blocks more rows, there are fewer widths. */
+static int most_widths(const struct mf_shape *s, const struct config *c)
+{
+    if (!streams_weights(c))
+        return c->panel == 1 || c->alternating ? 1 : 2;
+    if (c->alternating)
+        return mf_cpu_quantises(s) ? 1 : N_MAX;
+    return c->stage == 1 ? N_MAX : 3;
+}
+
 /* One configuration, if its form is allowed. */
 static int in_form(form_set allowed, const struct config *c, each_fn f, void *context)
 {
@@ -262,18 +300,14 @@ static int each_of_panel(const struct mf_shape *s, int cores, form_set allowed, 
     struct widths widths = widths_of(c.stage);
     int N = c.stage == 1 ? s->inter_dim : s->model_dim, K = c.stage == 1 ? s->model_dim : s->inter_dim;
     int columns[N_MAX], pieces[2];
-    int n_columns = choose_columns(widths.candidates, widths.n, N, c.panel, columns);
+    int n_columns = choose_columns(widths.candidates, widths.n, N, c.panel, most_widths(s, &c), columns);
     int n_pieces = c.panel == 1 ? 1 : k_pieces(s, K, pieces);
     int r = 0;
 
-    if (c.panel == 1) {
+    if (c.panel == 1)
         pieces[0] = K;
-        n_columns = n_columns > 1 ? 1 : n_columns;
-    }
-    if (c.stage == 2 || c.alternating)
+    if (c.stage == 2 || c.alternating || streams_weights(&c))
         n_pieces = 1;
-    if (c.alternating)
-        n_columns = MF_MIN(n_columns, 1);
     c.ksplit = 1;
     for (int i = 0; i < n_columns && r == 0; i++) {
         for (int j = 0; j < n_pieces && r == 0; j++) {
@@ -281,7 +315,7 @@ static int each_of_panel(const struct mf_shape *s, int cores, form_set allowed, 
             c.block_k = pieces[j];
             c.threads = cores;
             c.from = FROM_X;
-            r = each_form(allowed, c, f, context);
+            r = each_reach(allowed, c, f, context);
         }
         bool first = i == 0 && !c.alternating;
         if (r == 0 && first && c.panel == 32 && c.stage == 1)
@@ -336,6 +370,7 @@ static int plan_of(const struct config *c, const struct mf_shape *s, struct mf_s
         .block_m = c->block_m,
         .block_n = c->block_n,
         .block_k = c->block_k,
+        .fetch = fetches[c->reach],
         .threads = c->threads,
         .ksplit = c->ksplit,
         .gather = c->stage == 1 && c->from != FROM_SORTED,
@@ -509,7 +544,8 @@ static int reject_splits(const struct mf_family *f, const struct mf_shape *s, in
     int columns[N_MAX], r = 0, H = s->model_dim;
     struct widths widths = widths_of(1);
 
-    if (!layout_fits(s, 1, 16) || choose_columns(widths.candidates, widths.n, s->inter_dim, 16, columns) == 0)
+    if (!layout_fits(s, 1, 16) ||
+        choose_columns(widths.candidates, widths.n, s->inter_dim, 16, 1, columns) == 0)
         return 0; /* said already */
     if (mf_cpu_slots(s) > s->expert)
         return offer->reject(

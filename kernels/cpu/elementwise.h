@@ -188,16 +188,28 @@ static void combine(const uint16_t *restrict z, size_t ldz, int k, const float *
     }
 }
 
-/* fp8 as bf16 times 2^shift, which is exact: bf16 has all of e4m3's values for any shift that stays in range. */
+/* An fp8 code as bf16 times 2^shift, which is exact: bf16 has all of e4m3's values for any shift that stays in range. `one` is
+ * the exponent field of 2^shift less the format's bias. */
+static inline uint16_t pack_code(uint8_t code, uint16_t one, bool nan)
+{
+    uint16_t magnitude = code & 0x7f, sign = (uint16_t)((code & 0x80) << 8);
+    uint16_t normal = (uint16_t)((one << 7) + (magnitude << 4));
+    /* a subnormal is 1 to 7 times 2^-2 of the smallest exponent's unit: its highest bit becomes the implicit one */
+    uint16_t up = magnitude < 2 ? 3 : magnitude < 4 ? 2 : 1;
+    uint16_t subnormal = (uint16_t)(((one - up) << 7) + (magnitude << (4 + up)));
+
+    subnormal = magnitude == 0 ? 0 : subnormal;
+    return nan ? 0x7fff : (uint16_t)(sign | (magnitude < 8 ? subnormal : normal));
+}
+
 static inline void pack_fp8(enum mf_format format, int shift, const uint8_t *restrict from, size_t n,
                             uint16_t *restrict to)
 {
-    float chunk[256], power = float_of_bits((uint32_t)(127 + shift) << 23);
-
-    for (size_t i = 0; i < n; i += 256) {
-        size_t m = n - i < 256 ? n - i : 256;
-        mf_fp8_to_floats(format, from + i, m, power, chunk);
-        for (size_t l = 0; l < m; l++)
-            to[i + l] = (uint16_t)(bits_of_float(chunk[l]) >> 16);
+    if (format == MF_FORMAT_FP8FNUZ) {
+        for (size_t i = 0; i < n; i++)
+            to[i] = pack_code(from[i], (uint16_t)(127 + shift - 8), from[i] == 0x80);
+    } else {
+        for (size_t i = 0; i < n; i++)
+            to[i] = pack_code(from[i], (uint16_t)(127 + shift - 7), (from[i] & 0x7f) == 0x7f);
     }
 }

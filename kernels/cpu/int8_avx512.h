@@ -42,7 +42,7 @@ INLINE void int8_columns(const struct mf_tile *t, size_t n, int r0, const int MR
         for (; k + 4 * (size_t)KU <= k_end; k += 4 * (size_t)KU) {
             EACH (u, KU) {
                 __m512i w = _mm512_loadu_si512(p);
-                _mm_prefetch(mf_tile_ahead(t, p, PREFETCH_FP8, end), _MM_HINT_T0);
+                fetch_lines(t, p, end, 1);
                 weights[u] = _mm512_dpbusd_epi32(weights[u], one, w);
                 EACH (m, MR)
                     sum[m][u] =

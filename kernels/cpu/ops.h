@@ -25,7 +25,8 @@ struct mf_tile {
         format;    /* of w: bf16, fp8fn, fp8fnuz; int8 where ops.int8, A then as bytes, a row every 2·lda */
     int panel;     /* 1 (row), 16, 32: kernels/layout.h */
     const void *w; /* the first of the n rows, or its panel */
-    const void *next; /* what is read after this tile, for prefetch; may be NULL */
+    const void *next; /* what is read after this tile, to be fetched ahead; may be NULL */
+    size_t fetch;     /* bytes ahead of the loads that weights are fetched, where ops.fetches */
     size_t k;
     size_t block_k; /* K is cut into pieces of so many when rows are many; a multiple of 128 */
     float *c;
@@ -35,25 +36,17 @@ struct mf_tile {
     const float *w_scale; /* of the 128 rows that hold row 0 of the tile */
     size_t ldw_scale;     /* to the next 128 rows */
     int n_offset;         /* of row 0 within those 128 */
-    void *scratch;        /* mf_tile_scratch_bytes(), 64-byte aligned */
     /* for stream() in place of format */
     const struct mf_codec *codec;
     const void *group_scale; /* of the first row, where the codec folds */
     size_t ld_group_scale;   /* bytes to the next row's */
 };
 
-/* Where to prefetch from, so many bytes behind p of w: in this tile, or beyond its end at the start of the next. */
-static inline const char *mf_tile_ahead(const struct mf_tile *t, const char *p, ptrdiff_t bytes,
-                                        const char *end)
+/* t->fetch bytes behind p of w: in this tile, or beyond its end at the start of the next. */
+static inline const char *mf_tile_ahead(const struct mf_tile *t, const char *p, const char *end)
 {
-    const char *at = p + bytes, *next = t->next;
+    const char *at = p + t->fetch, *next = t->next;
     return at < end ? at : next ? next + (at - end) : p;
-}
-
-static inline size_t mf_tile_scratch_bytes(int rows, int n)
-{
-    size_t r = (size_t)(rows + 7), c = (size_t)(n + 31) / 32 * 32;
-    return r * c * 2 * sizeof(float) + c * 512 * 2 + 256;
 }
 
 /* Group scales along K that decoding folds into bf16 values; other scales are applied to sums. */
@@ -77,6 +70,7 @@ struct mf_decode {
 
 struct mf_cpu_ops {
     enum mf_isa isa;
+    bool fetches; /* weights are fetched as tiles say: arithmetic is fast enough for that to matter */
     void (*decode)(const struct mf_decode *d);
     /* A row of activations to bf16, its folded scales included; one more element, 0, behind an odd number. */
     void (*unpack)(const struct mf_codec *c, const void *from, const void *scale, size_t n, uint16_t *to);

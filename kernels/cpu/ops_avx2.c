@@ -4,8 +4,6 @@
 #include <immintrin.h>
 
 #define MR 4 /* rows of A at once */
-/* Bytes ahead: what is done with a line of fp8 leaves few lines to be under way by themselves. */
-#define PREFETCH 2048
 
 /* Of eight pairs of bf16 the first ones as floats, and the second ones. */
 static inline __m256 low_bf16(__m256i v)
@@ -45,9 +43,11 @@ static inline __attribute__((always_inline)) void panel_bf16(const struct mf_til
                                                              __m256 (*sum)[2])
 {
     size_t stride = (size_t)t->panel * 4;
+    const char *end = (const char *)t->w + (size_t)t->n * t->k * 2;
 
     for (size_t k = k0; k < k_end; k += 2) {
         const char *at = w + k / 2 * stride;
+        _mm_prefetch(mf_tile_ahead(t, at, end), _MM_HINT_T0);
         __m256i w0 = _mm256_loadu_si256((const void *)at), w1 = _mm256_loadu_si256((const void *)(at + 32));
         __m256 e0 = low_bf16(w0), o0 = high_bf16(w0), e1 = low_bf16(w1), o1 = high_bf16(w1);
         for (int r = 0; r < rows; r++) {
@@ -70,7 +70,8 @@ panel_fp8(const struct mf_tile *t, const char *w, int r0, int rows, size_t k0, s
 
     for (size_t k = k0; k < k_end; k += 4) {
         const char *at = w + k / 4 * stride;
-        _mm_prefetch(mf_tile_ahead(t, at, PREFETCH, end), _MM_HINT_T0);
+        /* what is done with a line leaves few to be under way by themselves */
+        _mm_prefetch(mf_tile_ahead(t, at, end), _MM_HINT_T0);
         __m256i w0 = _mm256_loadu_si256((const void *)at), w1 = _mm256_loadu_si256((const void *)(at + 32));
         for (int j = 0; j < 4; j += 2) {
             __m256 e0 = fp8_lane(_mm256_slli_epi32(w0, 24 - 8 * j), power),
@@ -236,6 +237,7 @@ static void pack(enum mf_format format, const void *from, size_t n, uint16_t *to
 
 const struct mf_cpu_ops mf_cpu_ops_avx2 = {
     .isa = MF_ISA_AVX2,
+    .fetches = true,
     .decode = decode_weights,
     .unpack = unpack_row,
     .gemm = gemm,

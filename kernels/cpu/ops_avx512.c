@@ -1,5 +1,6 @@
 /* AVX-512 with BF16. Two kinds of loop: few rows stream the weights once through registers, at the speed of
- * memory; many rows hold a tile of sums in registers and go over a piece of the weights again and again.
+ * memory, as fp8 does for many rows, too; many rows of bf16 hold a tile of sums in registers and go over a piece of the
+ * weights again and again.
  *
  * fp8 becomes bf16 in three instructions for 32 weights: unpacked into the high halves of words, shifted down by
  * four with the sign, exponent bit 6 set. That is the value times 2^-56 (e4m3fn) or 2^-55 (e4m3fnuz), normal as the
@@ -102,20 +103,13 @@ static inline __attribute__((always_inline)) void quad_int8(const uint32_t *v, c
 #include "common/cleanup.h"
 #include "kernels/cpu/decode.h"
 
-/* Bytes ahead of the loads, into the first cache: more than a core reads within a memory latency, as a page boundary stops
- * the hardware … */
-#define PREFETCH_BF16 6144
-#define PREFETCH_FP8  4096
-/* … and into the second, where more reads can be under way: up to so many rows of bf16, which leave time to fetch from there.
- * Farther ahead is slower. */
-#define PREFETCH_NEAR 2560
-#define NEAR_ROWS     4
 /* Loops over constants, unrolled so that the arrays inside become registers. */
 #define EACH(i, n)            _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 #define EACH_FROM(from, i, n) _Pragma("GCC unroll 16") for (int i = from; i < (n); i++)
 #define EACH_PAIR(i, n)       _Pragma("GCC unroll 16") for (int i = 0; i + 1 < (n); i += 2)
 #define INLINE                static inline __attribute__((always_inline))
-#define STREAM_ROWS           8 /* up to here weights are streamed */
+#define STREAM_ROWS           8 /* up to here bf16 weights are streamed */
+#define FP8_ROWS              8 /* and so many at once are fp8's */
 #define TILE_ROWS             6
 #define TILE_Z                4 /* vectors of columns: 6 x 4 sums, 4 weights, 1 activation of 32 registers */
 
@@ -138,6 +132,16 @@ INLINE __m512i quad_at(const uint16_t *a)
     return _mm512_set1_epi64(v);
 }
 
+/* Lines of weights that are read t->fetch bytes behind p, into the second cache: it can have more reads under way than
+ * the first, and a core stops at each page without. */
+INLINE void fetch_lines(const struct mf_tile *t, const char *p, const char *end, const int N)
+{
+    const char *at = mf_tile_ahead(t, p, end);
+
+    EACH (i, N)
+        _mm_prefetch(at + i * 64, _MM_HINT_T1);
+}
+
 /* ---- bf16, panels ---- */
 
 INLINE void bf16_stream(const struct mf_tile *t, int r0, const int MR, const int NZ, const int KU)
@@ -153,13 +157,7 @@ INLINE void bf16_stream(const struct mf_tile *t, int r0, const int MR, const int
                 EACH (u, KU)
                     sum[m][z][u] = _mm512_setzero_ps();
         for (; s + (size_t)KU <= steps; s += (size_t)KU) {
-            const char *pf = mf_tile_ahead(t, p, MR <= NEAR_ROWS ? PREFETCH_NEAR : PREFETCH_BF16, end);
-            EACH (i, KU * NZ) {
-                if (MR <= NEAR_ROWS)
-                    _mm_prefetch(pf + i * 64, _MM_HINT_T1);
-                else
-                    _mm_prefetch(pf + i * 64, _MM_HINT_T0);
-            }
+            fetch_lines(t, p, end, KU * NZ);
             EACH (u, KU) {
                 EACH (z, NZ) {
                     __m512i w = _mm512_loadu_si512(p + (u * NZ + z) * 64);
@@ -333,150 +331,98 @@ INLINE __m512 scale_of(const struct mf_tile *t, int row, size_t n, size_t k)
                           t->w_scale[((size_t)t->n_offset + n) / 128 * t->ldw_scale + k / 128]);
 }
 
-/* H half panels of 16 rows side by side. */
-INLINE void fp8_stream(const struct mf_tile *t, int r0, const int MR, const int H, const int KU)
+/* H half panels of 16 rows side by side from column n, MR rows of A from r0. */
+INLINE void fp8_columns(const struct mf_tile *t, size_t n, int r0, const int MR, const int H, const int KU)
 {
-    const char *p = t->w, *end = p + (size_t)t->n * t->k;
-    size_t chunk = t->a_scale ? 128 : t->k;
+    const size_t panel = (size_t)t->panel, stride = panel * 4, chunk = t->a_scale ? 128 : t->k;
+    const char *p = (const char *)t->w + n / panel * panel * t->k + n % panel * 4;
+    const char *end = (const char *)t->w + (size_t)t->n * t->k;
+    const uint16_t *a = t->a + (size_t)r0 * t->lda;
+    __m512 total[FP8_ROWS][2];
 
-    for (int n = 0; n < t->n; n += H * 16) {
-        __m512 total[8][2];
+    EACH (m, MR)
+        EACH (h, H)
+            total[m][h] = _mm512_setzero_ps();
+    for (size_t k0 = 0; k0 < t->k; k0 += chunk) {
+        size_t k = k0, k_end = MF_MIN(t->k, k0 + chunk);
+        __m512 low[FP8_ROWS][2][4], high[FP8_ROWS][2][4];
         EACH (m, MR)
             EACH (h, H)
-                total[m][h] = _mm512_setzero_ps();
-        for (size_t k0 = 0; k0 < t->k; k0 += chunk) {
-            size_t k = k0, k_end = k0 + chunk < t->k ? k0 + chunk : t->k;
-            __m512 low[8][2][4], high[8][2][4];
-            EACH (m, MR)
-                EACH (h, H)
-                    EACH (u, KU)
-                        low[m][h][u] = high[m][h][u] = _mm512_setzero_ps();
-            for (; k + 4 * (size_t)KU <= k_end; k += 4 * (size_t)KU) {
-                const char *pf = mf_tile_ahead(t, p, PREFETCH_FP8, end);
-                EACH (i, KU * H)
-                    _mm_prefetch(pf + i * 64, _MM_HINT_T0);
-                EACH (u, KU) {
-                    EACH (h, H) {
-                        __m512i wl, wh;
-                        decode(_mm512_loadu_si512(p + (u * H + h) * 64), &wl, &wh);
-                        EACH (m, MR) {
-                            __m512i a = quad_at(t->a + (size_t)(r0 + m) * t->lda + k + 4 * (size_t)u);
-                            low[m][h][u] = dot(low[m][h][u], a, wl);
-                            high[m][h][u] = dot(high[m][h][u], a, wh);
-                        }
-                    }
-                }
-                p += KU * H * 64;
-            }
-            for (; k < k_end; k += 4) {
+                EACH (u, KU)
+                    low[m][h][u] = high[m][h][u] = _mm512_setzero_ps();
+        for (; k + 4 * (size_t)KU <= k_end; k += 4 * (size_t)KU) {
+            if (stride == (size_t)H * 64)
+                fetch_lines(t, p, end, KU * H);
+            else if (n % panel == 0) /* of both halves, for the next pass */
+                fetch_lines(t, p, end, KU * 2);
+            EACH (u, KU) {
                 EACH (h, H) {
                     __m512i wl, wh;
-                    decode(_mm512_loadu_si512(p + h * 64), &wl, &wh);
+                    decode(_mm512_loadu_si512(p + (size_t)u * stride + h * 64), &wl, &wh);
                     EACH (m, MR) {
-                        __m512i a = quad_at(t->a + (size_t)(r0 + m) * t->lda + k);
-                        low[m][h][0] = dot(low[m][h][0], a, wl);
-                        high[m][h][0] = dot(high[m][h][0], a, wh);
+                        __m512i v = quad_at(a + (size_t)m * t->lda + k + 4 * (size_t)u);
+                        low[m][h][u] = dot(low[m][h][u], v, wl);
+                        high[m][h][u] = dot(high[m][h][u], v, wh);
                     }
                 }
-                p += H * 64;
             }
-            EACH (m, MR)
-                EACH (h, H) {
-                    EACH_FROM (1, u, KU) {
-                        low[m][h][0] = _mm512_add_ps(low[m][h][0], low[m][h][u]);
-                        high[m][h][0] = _mm512_add_ps(high[m][h][0], high[m][h][u]);
-                    }
-                    total[m][h] = _mm512_fmadd_ps(fold(low[m][h][0], high[m][h][0]),
-                                                  scale_of(t, r0 + m, (size_t)(n + h * 16), k0), total[m][h]);
+            p += (size_t)KU * stride;
+        }
+        for (; k < k_end; k += 4, p += stride) {
+            EACH (h, H) {
+                __m512i wl, wh;
+                decode(_mm512_loadu_si512(p + h * 64), &wl, &wh);
+                EACH (m, MR) {
+                    __m512i v = quad_at(a + (size_t)m * t->lda + k);
+                    low[m][h][0] = dot(low[m][h][0], v, wl);
+                    high[m][h][0] = dot(high[m][h][0], v, wh);
                 }
+            }
         }
         EACH (m, MR)
-            EACH (h, H)
-                _mm512_storeu_ps(t->c + (size_t)(r0 + m) * t->ldc + n + h * 16, total[m][h]);
-    }
-}
-
-#define STREAM_FP8(m, u16, u32)                                                     \
-    case m:                                                                         \
-        t->panel == 16 ? fp8_stream(t, 0, m, 1, u16) : fp8_stream(t, 0, m, 2, u32); \
-        return
-
-static void fp8_few_rows(const struct mf_tile *t)
-{
-    switch (t->rows) {
-        STREAM_FP8(1, 4, 2);
-        STREAM_FP8(2, 2, 1);
-        STREAM_FP8(3, 1, 1);
-        STREAM_FP8(4, 1, 1);
-    }
-}
-
-/* g->w points to decoded weights here: Z vectors for each group of four of K. */
-INLINE void fp8_block(const struct mf_tile *t, const struct piece *g, int r0, const int MR, const int Z)
-{
-    __m512 sum[TILE_ROWS][TILE_Z];
-    const uint16_t *a = t->a + (size_t)r0 * t->lda;
-    const char *p = g->w;
-
-    EACH (m, MR)
-        EACH (z, Z)
-            sum[m][z] = _mm512_setzero_ps();
-    for (size_t k = g->k0; k < g->k_end; k += 4, p += Z * 64) {
-        __m512i w[TILE_Z];
-        EACH (z, Z)
-            w[z] = _mm512_load_si512(p + z * 64);
-        EACH (m, MR) {
-            __m512i v = quad_at(a + (size_t)m * t->lda + k);
-            EACH (z, Z)
-                sum[m][z] = dot(sum[m][z], v, w[z]);
-        }
+            EACH (h, H) {
+                EACH_FROM (1, u, KU) {
+                    low[m][h][0] = _mm512_add_ps(low[m][h][0], low[m][h][u]);
+                    high[m][h][0] = _mm512_add_ps(high[m][h][0], high[m][h][u]);
+                }
+                total[m][h] = _mm512_fmadd_ps(fold(low[m][h][0], high[m][h][0]),
+                                              scale_of(t, r0 + m, n + (size_t)h * 16, k0), total[m][h]);
+            }
     }
     EACH (m, MR)
-        EACH_PAIR (z, Z) {
-            float *c = t->c + (size_t)(r0 + m) * t->ldc + g->n + z * 8;
-            __m512 before = g->k0 == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(c);
-            __m512 scaled = scale_of(t, r0 + m, (size_t)(g->n + z * 8), g->k0);
-            _mm512_storeu_ps(c, _mm512_fmadd_ps(fold(sum[m][z], sum[m][z + 1]), scaled, before));
-        }
+        EACH (h, H)
+            _mm512_storeu_ps(t->c + (size_t)(r0 + m) * t->ldc + n + h * 16, total[m][h]);
 }
 
-/* Only even Z: a half panel is two vectors. */
-#undef BLOCK_Z
-#define BLOCK_Z(f, m)                                 \
-    case m:                                           \
-        z == 4 ? f(t, g, r, m, 4) : f(t, g, r, m, 2); \
+#define FP8_COLUMNS(m, u1, u2)                                                         \
+    case m:                                                                            \
+        halves == 2 ? fp8_columns(t, n, r, m, 2, u2) : fp8_columns(t, n, r, m, 1, u1); \
+        break
+#define FP8_HALF(m)                    \
+    case m:                            \
+        fp8_columns(t, n, r, m, 1, 1); \
         break
 
-static void fp8_rows(const struct mf_tile *t, const struct piece *g, int z)
+/* Rows are shared out evenly among passes over a strip of weights, which stays in the second cache. Decoding again for each
+ * pass costs nothing: from four rows on it hides behind the dot products. */
+static void fp8_panels(const struct mf_tile *t)
 {
-    ALL_ROWS(fp8_block);
-}
+    int passes = (t->rows + FP8_ROWS - 1) / FP8_ROWS;
+    int halves = t->panel == 32 && t->rows <= 4 ? 2 : 1; /* as many as have their sums in registers */
 
-static void fp8_many_rows(const struct mf_tile *t)
-{
-    size_t panel = (size_t)t->panel, piece = t->block_k ? t->block_k : 512;
-
-    if (t->a_scale)
-        piece = 128;
-    piece = piece > 512 ? 512 : piece;
-    for (int n = 0; n < t->n; n += 32) {
-        int halves = t->n - n >= 32 ? 2 : 1;
-        struct piece g = {.n = n, .w = t->scratch};
-        for (g.k0 = 0; g.k0 < t->k; g.k0 += piece) {
-            char *to = t->scratch;
-            g.k_end = g.k0 + piece < t->k ? g.k0 + piece : t->k;
-            for (size_t k = g.k0; k < g.k_end; k += 4) {
-                for (int h = 0; h < halves; h++, to += 128) {
-                    size_t row = (size_t)(n + h * 16);
-                    const char *from =
-                        (const char *)t->w + row / panel * panel * t->k + k * panel + row % panel * 4;
-                    __m512i low, high;
-                    decode(_mm512_loadu_si512(from), &low, &high);
-                    _mm512_store_si512(to, low);
-                    _mm512_store_si512(to + 64, high);
-                }
+    for (size_t n = 0; n < (size_t)t->n; n += (size_t)halves * 16) {
+        for (int b = 0; b < passes; b++) {
+            int r = t->rows * b / passes;
+            switch (t->rows * (b + 1) / passes - r) {
+                FP8_COLUMNS(1, 4, 2);
+                FP8_COLUMNS(2, 2, 1);
+                FP8_COLUMNS(3, 1, 1);
+                FP8_COLUMNS(4, 1, 1);
+                FP8_HALF(5);
+                FP8_HALF(6);
+                FP8_HALF(7);
+                FP8_HALF(8);
             }
-            fp8_rows(t, &g, halves * 2);
         }
     }
 }
@@ -606,7 +552,7 @@ static void gemm(const struct mf_tile *t)
     else if (t->format == MF_FORMAT_BF16)
         t->rows <= STREAM_ROWS ? bf16_few_rows(t) : bf16_many_rows(t);
     else
-        t->rows <= 4 ? fp8_few_rows(t) : fp8_many_rows(t);
+        fp8_panels(t);
 }
 
 static void pack(enum mf_format format, const void *from, size_t n, uint16_t *to)
@@ -621,6 +567,7 @@ static void pack(enum mf_format format, const void *from, size_t n, uint16_t *to
 
 const struct mf_cpu_ops mf_cpu_ops_avx512 = {
     .isa = MF_ISA_AVX512,
+    .fetches = true,
     .decode = decode_weights,
     .unpack = unpack_row,
     .gemm = gemm,

@@ -129,7 +129,6 @@ struct room {
     struct mf_tensor_ref x; /* quantise_x: x's rows by token, each once it is needed … */
     uint8_t *x_made;        /* … and which of them are there */
     float *x_floats;
-    void *scratch;
     size_t lda, ldc;
 };
 
@@ -151,7 +150,6 @@ static size_t carve(const struct mf_stage_plan *p, size_t k, size_t sum_floats, 
     CARVE(sum, sum_floats * 4);
     CARVE(part, p->native ? 0 : bm * r.ldc * 4);
     CARVE(w, p->native ? 0 : r.ldc * PIECE * 2);
-    CARVE(scratch, mf_tile_scratch_bytes(p->block_m, (int)columns));
     size_t tokens = p->quantise_x ? (size_t)p->shape.token : 0;
     CARVE(x.part[0], tokens * mf_codec_row_bytes(p->codecs.a, k));
     CARVE(x.part[1], tokens * mf_codec_scale_cols(p->codecs.a, k) * (size_t)p->codecs.a->scale_bytes);
@@ -284,11 +282,11 @@ static void run_native(const struct mf_stage_plan *p, const struct room *room, c
         .panel = p->panel,
         .w = weight_row(p, w, expert, n0),
         .next = next,
+        .fetch = (size_t)p->fetch,
         .k = w->K,
         .block_k = (size_t)p->block_k,
         .c = c,
         .ldc = room->ldc,
-        .scratch = room->scratch,
     };
 
     if (per_block(p->codecs.w)) {
@@ -366,6 +364,7 @@ static void run_stream(const struct mf_stage_plan *p, const struct room *room, c
         .panel = p->panel,
         .w = weight_row(p, w, expert, n0),
         .next = next,
+        .fetch = (size_t)p->fetch,
         .k = w->K,
         .c = c,
         .ldc = room->ldc,
@@ -402,7 +401,6 @@ static void run_decoded(const struct mf_stage_plan *p, const struct room *room, 
         .w = room->w,
         .c = whole ? c : room->part,
         .ldc = room->ldc,
-        .scratch = room->scratch,
     };
 
     for (int i = 0; i < rows && !whole; i++)

@@ -59,7 +59,7 @@ INLINE void coded_group(const struct mf_tile *t, const char *p, size_t stride, s
             sum[m][u] = _mm512_setzero_ps();
     for (; KIND == CODED_TABLE && k < k_end; k += 8, p += stride) {
         __m512i v = _mm512_loadu_si512(p);
-        _mm_prefetch(mf_tile_ahead(t, p, PREFETCH_FP8, end), _MM_HINT_T0);
+        fetch_lines(t, p, end, 1);
         EACH (j, 4) {
             __m512i w = _mm512_permutexvar_epi16(_mm512_srli_epi16(v, (unsigned)(4 * j)), table);
             EACH (m, MR)
@@ -69,7 +69,7 @@ INLINE void coded_group(const struct mf_tile *t, const char *p, size_t stride, s
     /* sums 0 are of rows 0,1 of four, sums 1 of 2,3 */
     for (; KIND == CODED_FP8 && k < k_end; k += 4, p += stride) {
         __m512i low, high;
-        _mm_prefetch(mf_tile_ahead(t, p, PREFETCH_FP8, end), _MM_HINT_T0);
+        fetch_lines(t, p, end, 1);
         decode(_mm512_loadu_si512(p), &low, &high);
         EACH (m, MR) {
             __m512i v = quad_at(a + (size_t)m * t->lda + k);
