@@ -238,6 +238,7 @@ static int open_functions(struct mf_maker *m, struct mf_code codes[MF_MAKER_CODE
         [MF_MAKER_FILL] = {MF_MAKER_CODE_FILL, "mf_fill"},
         [MF_MAKER_LOOK] = {MF_MAKER_CODE_ROWS, "mf_look"},
         [MF_MAKER_APART] = {MF_MAKER_CODE_ROWS, "mf_apart"},
+        [MF_MAKER_ROUND] = {MF_MAKER_CODE_ROWS, "mf_round"},
     };
     int r = 0;
     for (int i = 0; i < MF_MAKER_N_ && r == 0; i++) {

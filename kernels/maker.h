@@ -30,10 +30,17 @@ struct mf_device *mf_maker_device(const struct mf_maker *m);
  * the shape's; -ENOMEM, -EIO. */
 int mf_maker_weight(struct mf_maker *m, const struct mf_artifact *a, const struct mf_tensor_ref *to);
 
-/* mf_reference_make_in for data of the maker's shape and seed, whose weights nobody else has to have made. -ENOMEM: the device
- * has no room for it, or the host. */
+/* mf_reference_make_in for data of the maker's shape and seed, whose weights nobody else has to have made; z stays on the device.
+ * -ENOMEM: the device has no room for it, or the host. */
 int mf_maker_reference(struct mf_maker *m, const struct mf_layer_data *data, void *block,
                        struct mf_reference *out);
+/* That z for the host, made anew; what the device has kept of the reference is given up, and comes from the host's when it is
+ * wanted next. As above. */
+int mf_maker_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r, float *to);
+/* A plain z or zw in slot order, every row of it somebody's, made there: to is the device's. -ENOTSUP: it is not of that kind;
+ * -ENOMEM: the device has no room for z; -EIO. */
+int mf_maker_slots(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r,
+                   const struct mf_artifact *a, void *to);
 
 /* Memory of the device that is filled with four bytes over and over, at a multiple of 16. */
 struct mf_maker_fill {
@@ -51,7 +58,10 @@ struct mf_maker_rows {
     int64_t rows, cols;
     const int64_t *source; /* row p is the reference's row source[p], -1: nobody's; NULL: row p */
     const float *
-        reference; /* of what they should be: [n_reference, cols], the same as long as the maker lives; NULL: zeros */
+        reference; /* of what they should be: [n_reference, cols], the same as long as the maker lives; NULL: zeros, or z */
+    const struct mf_layer_data
+        *data; /* of z, with r: what it is made of, where the device does not have it any more */
+    const struct mf_reference *r;
     const float *factors; /* that its rows are multiplied by, [n_reference]; NULL: 1 */
     int64_t n_reference;
     uint32_t poison; /* of an element that was not written; MF_MAKER_NO_POISON: none is looked for */

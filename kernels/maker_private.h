@@ -17,6 +17,7 @@ enum mf_maker_kernel {
     MF_MAKER_FILL,
     MF_MAKER_LOOK,
     MF_MAKER_APART,
+    MF_MAKER_ROUND,
     MF_MAKER_N_
 };
 /* X last: it may be that of W. */
@@ -28,9 +29,9 @@ enum mf_maker_code {
     MF_MAKER_CODE_X
 };
 
-/* The device's copy of an array of the reference. */
+/* The device's copy of an array of the reference, or its z. */
 struct mf_maker_copy {
-    const void *of; /* the host's */
+    const void *of; /* the host's; of z its maker */
     void *at;
     size_t bytes;
 };
@@ -55,6 +56,7 @@ struct mf_maker_launch {
         struct mf_hip_difference_args difference;
         struct mf_hip_fill_args fill;
         struct mf_hip_rows_args rows;
+        struct mf_hip_round_args round;
     } args;
     size_t bytes; /* of args */
 };
@@ -75,5 +77,10 @@ int64_t mf_maker_groups(const struct mf_maker_matrices *x);
 bool mf_maker_needs_amax(const struct mf_codec *c);
 /* Launches that make them, at most two: how many. args.data of the last is the caller's to complete. */
 int mf_maker_add_data(struct mf_maker *m, const struct mf_maker_matrices *x, struct mf_maker_launch *ret);
+/* Does the device keep one more array of so many bytes? */
+bool mf_maker_may_keep(const struct mf_maker *m, size_t bytes);
+/* The device's z, made where it has none. -ENOMEM: there is no room to keep it. */
+int mf_maker_own_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r,
+                   const float **ret);
 /* All of them, one after the other; done when it returns. */
 int mf_maker_run(struct mf_maker *m, const struct mf_maker_launch *launches, size_t n);

@@ -37,6 +37,17 @@ static void *take_copy(struct room *r, const void *from, size_t bytes)
     return p && (bytes == 0 || r->device->ops->copy(r->device, p, from, bytes) == 0) ? p : NULL;
 }
 
+/* Takes it out of the room, whose release it outlives. */
+static void leave(struct room *r, const void *at)
+{
+    for (int i = 0; i < r->n; i++) {
+        if (r->all[i].at == at) {
+            r->all[i] = r->all[--r->n];
+            return;
+        }
+    }
+}
+
 static void release_room(struct room *r)
 {
     while (r->n > 0) {
@@ -315,15 +326,89 @@ static int take_second(struct room *room, const struct mf_shape *s, bool quantis
 static int take_back(struct mf_device *d, const struct mf_shape *s, const struct second *o,
                      struct mf_reference *out)
 {
-    size_t rows = (size_t)(s->token * s->topk), H = (size_t)s->model_dim;
-    int r = d->ops->copy(d, out->z, o->z[0], rows * H * sizeof(float));
-    if (r == 0)
-        r = d->ops->copy(d, out->y, o->y[0], (size_t)s->token * H * sizeof(float));
+    int r = d->ops->copy(d, out->y, o->y[0], (size_t)(s->token * s->model_dim) * sizeof(float));
     if (r == 0 && o->z_sums)
         r = copy_errors(d, o->z_sums, s->token * s->topk, out->z_error);
     if (r == 0 && o->y_sums)
         r = copy_errors(d, o->y_sums, s->token, out->y_error);
     return r;
+}
+
+static size_t z_bytes(const struct mf_shape *s)
+{
+    return (size_t)(s->token * s->topk * s->model_dim) * sizeof(float);
+}
+
+static struct product second_product(const struct mf_layer_data *data, float *z, float *z_exact)
+{
+    const struct mf_shape *s = &data->shape;
+    return (struct product){.w = MF_TENSOR_W2,
+                            .n = s->model_dim,
+                            .k = s->inter_dim,
+                            .out = {z, z_exact},
+                            .n_a = 1 + (z_exact != NULL),
+                            .slots_of_row = 1,
+                            .bias = s->has_b2 ? data->b2 : NULL};
+}
+
+/* Keeps z of the room, if the device may keep as much. */
+static void keep_z(struct mf_maker *m, struct room *room, float *z)
+{
+    size_t bytes = z_bytes(&m->shape);
+    if (!mf_maker_may_keep(m, bytes))
+        return;
+    leave(room, z);
+    m->copies[m->n_copies++] = (struct mf_maker_copy){m, z, MF_MAX(bytes, 64)};
+}
+
+/* z of a reference whose h the host has. */
+static int make_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *ref,
+                  struct room *room, float **ret)
+{
+    const struct mf_shape *s = &data->shape;
+    size_t h_bytes = (size_t)(s->token * s->topk * s->inter_dim) * sizeof(float);
+    struct mf_reference_slots slots;
+    float *z = take(room, z_bytes(s));
+    struct product p = second_product(data, z, NULL);
+    p.a[0] = take_copy(room, ref->h, h_bytes);
+    int r = mf_reference_group(data, &slots);
+    if (r == 0)
+        r = z && p.a[0] ? multiply(m, &slots, &p, room) : -ENOMEM;
+    mf_reference_ungroup(&slots);
+    *ret = z;
+    return r;
+}
+
+int mf_maker_own_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r,
+                   const float **ret)
+{
+    struct room room = {.device = m->device};
+    float *z;
+    for (size_t i = 0; i < m->n_copies; i++) {
+        *ret = m->copies[i].at;
+        if (m->copies[i].of == m)
+            return 0;
+    }
+    if (!mf_maker_may_keep(m, z_bytes(&m->shape)))
+        return -ENOMEM;
+    int made = make_z(m, data, r, &room, &z);
+    if (made == 0)
+        keep_z(m, &room, z);
+    release_room(&room);
+    *ret = z;
+    return made;
+}
+
+int mf_maker_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r, float *to)
+{
+    struct room room = {.device = m->device};
+    float *z;
+    (void)mf_maker_forget(m);
+    int made = make_z(m, data, r, &room, &z);
+    if (made == 0)
+        made = m->device->ops->copy(m->device, to, z, z_bytes(&m->shape));
+    release_room(&room);
+    return made;
 }
 
 static int gemm2(struct mf_reference_engine *base, const struct mf_layer_data *data,
@@ -336,13 +421,7 @@ static int gemm2(struct mf_reference_engine *base, const struct mf_layer_data *d
     bool quantises = out->h_error != NULL;
     struct second o;
     int r = take_second(&room, s, quantises, &o);
-    struct product p = {.w = MF_TENSOR_W2,
-                        .n = s->model_dim,
-                        .k = s->inter_dim,
-                        .out = {o.z[0], o.z[1]},
-                        .n_a = 1 + quantises,
-                        .slots_of_row = 1,
-                        .bias = s->has_b2 ? data->b2 : NULL};
+    struct product p = second_product(data, o.z[0], o.z[1]);
     for (int i = 0; i < p.n_a && r == 0; i++) {
         p.a[i] = take_copy(&room, i ? h_exact : out->h, h_bytes);
         r = p.a[i] ? 0 : -ENOMEM;
@@ -353,6 +432,8 @@ static int gemm2(struct mf_reference_engine *base, const struct mf_layer_data *d
         r = sum_and_compare(m, data, &o, &room);
     if (r == 0)
         r = take_back(m->device, s, &o, out);
+    if (r == 0)
+        keep_z(m, &room, o.z[0]);
     release_room(&room);
     return r;
 }

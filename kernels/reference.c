@@ -160,7 +160,7 @@ struct job {
     size_t scratch_floats;
 };
 
-static int group_slots(const struct mf_layer_data *d, struct mf_reference_slots *ret)
+int mf_reference_group(const struct mf_layer_data *d, struct mf_reference_slots *ret)
 {
     int64_t n = d->shape.token * d->shape.topk;
     ret->first = calloc((size_t)d->shape.expert + 2, sizeof(*ret->first));
@@ -180,6 +180,13 @@ static int group_slots(const struct mf_layer_data *d, struct mf_reference_slots 
             ret->slots[ret->first[e + 1]++] = i;
     }
     return 0;
+}
+
+void mf_reference_ungroup(struct mf_reference_slots *s)
+{
+    free(s->first);
+    free(s->slots);
+    *s = (struct mf_reference_slots){0};
 }
 
 /* Slots of experts that are not here have rows of zeros. */
@@ -459,7 +466,7 @@ static float *take(struct layout *l, int64_t rows, int64_t cols)
     return l->block ? (float *)(void *)(l->block + at) : NULL;
 }
 
-static size_t lay_out(const struct mf_shape *s, void *block, struct mf_reference *r)
+static size_t lay_out(const struct mf_shape *s, bool with_z, void *block, struct mf_reference *r)
 {
     struct layout l = {.block = block};
     int64_t rows = s->token * s->topk;
@@ -467,7 +474,6 @@ static size_t lay_out(const struct mf_shape *s, void *block, struct mf_reference
     (void)take(&l, 2, 1); /* x_amax, h_amax */
     r->g = take(&l, rows, mf_gemm1_cols(s));
     r->h = r->h_bf16 = take(&l, rows, s->inter_dim);
-    r->z = take(&l, rows, s->model_dim);
     r->y = take(&l, s->token, s->model_dim);
     if (mf_plain_x(s).scale != MF_SCALE_NONE)
         r->x = take(&l, s->token, s->model_dim);
@@ -477,6 +483,8 @@ static size_t lay_out(const struct mf_shape *s, void *block, struct mf_reference
         r->z_error = take(&l, rows, 1);
         r->y_error = take(&l, s->token, 1);
     }
+    if (with_z)
+        r->z = take(&l, rows, s->model_dim);
     return l.bytes;
 }
 
@@ -508,17 +516,17 @@ static bool has_definition(const struct mf_shape *s)
     return s->dtype == MF_DTYPE_BF16 && mf_codecs_of_shape(s, &codecs, &why) == 0;
 }
 
-int mf_reference_bytes(const struct mf_shape *shape, size_t *ret)
+int mf_reference_bytes(const struct mf_shape *shape, bool with_z, size_t *ret)
 {
     struct mf_reference r;
-    *ret = has_definition(shape) ? lay_out(shape, NULL, &r) : 0;
+    *ret = has_definition(shape) ? lay_out(shape, with_z, NULL, &r) : 0;
     return *ret > 0 ? 0 : -EINVAL;
 }
 
-void mf_reference_open(const struct mf_shape *shape, const void *block, struct mf_reference *out)
+void mf_reference_open(const struct mf_shape *shape, bool with_z, const void *block, struct mf_reference *out)
 {
     const float *amax = block;
-    (void)lay_out(shape, (void *)(uintptr_t)block, out);
+    (void)lay_out(shape, with_z, (void *)(uintptr_t)block, out);
     out->x_amax = amax[0];
     out->h_amax = amax[1];
 }
@@ -548,10 +556,10 @@ int mf_reference_make_in(const struct mf_layer_data *data, struct mf_reference_e
     int n_threads = mf_pool_threads();
     if (!has_definition(&data->shape))
         return -EINVAL;
-    (void)lay_out(&data->shape, block, out);
+    (void)lay_out(&data->shape, !engine, block, out);
     int r = allocate(&j, n_threads);
     if (r == 0)
-        r = group_slots(data, &j.slots);
+        r = mf_reference_group(data, &j.slots);
     if (r == 0) {
         zero_remote(&j);
         mf_pool_run(x_amax_thread, &j, n_threads);
@@ -567,8 +575,7 @@ int mf_reference_make_in(const struct mf_layer_data *data, struct mf_reference_e
         amax[0] = out->x_amax;
         amax[1] = out->h_amax;
     }
-    free(j.slots.first);
-    free(j.slots.slots);
+    mf_reference_ungroup(&j.slots);
     free(j.h_exact);
     free(j.z_exact);
     free(j.scratch);
@@ -579,7 +586,7 @@ int mf_reference_make(const struct mf_layer_data *data, struct mf_reference *out
 {
     size_t bytes;
     *out = (struct mf_reference){0};
-    int r = mf_reference_bytes(&data->shape, &bytes);
+    int r = mf_reference_bytes(&data->shape, true, &bytes);
     if (r < 0)
         return r;
     void *block = aligned_alloc(64, bytes);

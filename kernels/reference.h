@@ -53,8 +53,10 @@ struct mf_reference {
     float x_amax,
         h_amax; /* largest magnitudes of x and of h_bf16, NaN when there is one: what a scale of all rows is
                              drawn from, and the calibrated factors of x and h */
-    float *z;   /* [T*k, H] on that h and with b2, without the routing weight */
-    float *y;   /* [T,H], not rounded */
+    float *
+        z; /* [T*k, H] on that h and with b2, without the routing weight; NULL: the block has none, since whoever made
+                 * it can make z again when it is asked for */
+    float *y; /* [T,H], not rounded */
     /* What quantising h costs, by row: the relative error of h, z and y of the plain quantised pipeline against
      * the same without that quantisation. Row limits are drawn from it. NULL for shapes that do not quantise. */
     float *h_error, *z_error; /* [T*k] */
@@ -64,37 +66,43 @@ struct mf_reference {
 /* Computes the whole; out's arrays are allocated here and released by mf_reference_release. -ENOMEM; -EINVAL for a
  * shape whose formats have no definition here. */
 int mf_reference_make(const struct mf_layer_data *data, struct mf_reference *out);
-/* Bytes of a shape's block. -EINVAL as above, in *ret 0. */
-int mf_reference_bytes(const struct mf_shape *shape, size_t *ret);
+/* Bytes of a shape's block, with or without z. -EINVAL as above, in *ret 0. */
+int mf_reference_bytes(const struct mf_shape *shape, bool with_z, size_t *ret);
 /* Slots by expert: those of expert e are slots[first[e]] … slots[first[e + 1] - 1], ascending. */
 struct mf_reference_slots {
     int64_t *first, *slots;
 };
+/* -ENOMEM. To be released in any case. */
+int mf_reference_group(const struct mf_layer_data *data, struct mf_reference_slots *ret);
+void mf_reference_ungroup(struct mf_reference_slots *s);
 /* What is proportional to the weights, done elsewhere than on the pool's threads with the same bits, on weights of its own. Rows
  * of slots whose expert is not here are zeros. A negative return is mf_reference_make_in's. */
 struct mf_reference_engine {
     /* g from the quantised x. */
     int (*gemm1)(struct mf_reference_engine *e, const struct mf_layer_data *data,
                  const struct mf_reference_slots *slots, struct mf_reference *out);
-    /* z and y from h; where the shape quantises h, z_error and y_error by what comes of h_exact. */
+    /* y from h, by way of z; where the shape quantises h, z_error and y_error by what comes of h_exact. */
     int (*gemm2)(struct mf_reference_engine *e, const struct mf_layer_data *data,
                  const struct mf_reference_slots *slots, const float *h_exact, struct mf_reference *out);
 };
-/* Computes into a block of the caller's, of that many bytes at a multiple of 64. engine NULL: the pool's threads do all; else
- * data's weights are not read. */
+/* Computes into a block of the caller's, of that many bytes at a multiple of 64. engine NULL: the pool's threads do all, z too;
+ * else data's weights are not read, and the block has no z. */
 int mf_reference_make_in(const struct mf_layer_data *data, struct mf_reference_engine *engine, void *block,
                          struct mf_reference *out);
 /* The relative error of a row whose squares of differences and of itself sum to these. */
 float mf_reference_error(double difference, double norm);
 /* What a block holds that was filled for the same shape; only read from then on. */
-void mf_reference_open(const struct mf_shape *shape, const void *block, struct mf_reference *out);
+void mf_reference_open(const struct mf_shape *shape, bool with_z, const void *block,
+                       struct mf_reference *out);
 void mf_reference_release(struct mf_reference *r);
 
 /* The decoded row that an artifact should hold, and what to multiply it by (the routing weight for gw and zw, else
- * 1). row is a token for x and y, a slot row t*k + j for the others. NULL: no reference for it. */
+ * 1). row is a token for x and y, a slot row t*k + j for the others. NULL: no reference for it, or z that is not here. */
 /* (Of decoded weights that is mf_reference_weight_row.) */
 const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_reference *r,
                               const struct mf_artifact *a, int64_t row, float *ret_factor);
+/* Is it of z, which the block does not have? */
+bool mf_reference_lacks(const struct mf_reference *r, const struct mf_artifact *a);
 /* The global factor of x or h as the artifact stores it; 1 for a codec without one. */
 float mf_reference_global(const struct mf_reference *r, const struct mf_artifact *a);
 /* A row of x or h into the artifact's codec, under the scale of all rows where the codec has only one. */

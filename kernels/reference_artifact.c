@@ -95,7 +95,7 @@ const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_
         return (is_scaled(a) ? r->h : r->h_bf16) + row * s->inter_dim;
     case MF_TENSOR_Z:
     case MF_TENSOR_ZW:
-        return r->z + row * s->model_dim;
+        return r->z ? r->z + row * s->model_dim : NULL;
     case MF_TENSOR_Y:
         return r->y + row * s->model_dim;
     case MF_TENSOR_TOPK:
@@ -112,6 +112,11 @@ const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_
         break;
     }
     return NULL;
+}
+
+bool mf_reference_lacks(const struct mf_reference *r, const struct mf_artifact *a)
+{
+    return !r->z && (a->tensor == MF_TENSOR_Z || a->tensor == MF_TENSOR_ZW);
 }
 
 struct encode_job {

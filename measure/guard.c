@@ -48,6 +48,11 @@ static int on_bands(const struct mf_guarded *g, int (*act)(const struct mf_regio
     return r;
 }
 
+int mf_guarded_push_bands(struct mf_guarded *g)
+{
+    return on_bands(g, mf_region_push_some);
+}
+
 int mf_guarded_pull_bands(struct mf_guarded *g)
 {
     return on_bands(g, mf_region_pull_some);
@@ -121,7 +126,7 @@ static int fill_there(struct mf_guarded *g, bool zero)
             poison = (poison & 0xffff) * 0x00010001u;
         fills[i] = (struct mf_maker_fill){g->seen.part[i], g->end[i] - g->start[i], zero ? 0 : poison};
     }
-    int r = on_bands(g, mf_region_push_some);
+    int r = mf_guarded_push_bands(g);
     return r < 0 ? r : mf_maker_fill(g->maker, fills, (size_t)g->n_parts);
 }
 

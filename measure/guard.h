@@ -39,5 +39,7 @@ void mf_guarded_release(struct mf_guarded *g);
 int mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero);
 /* 1 and the sentence when a band is broken, which is then repaired; 0 when all are whole. */
 int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap);
+/* The host's bands to the device, of what is filled there by other means. */
+int mf_guarded_push_bands(struct mf_guarded *g);
 /* Takes what the device has in the bands, and nothing else. */
 int mf_guarded_pull_bands(struct mf_guarded *g);

@@ -221,7 +221,38 @@ static int fill_input(struct mf_session *s, const struct mf_artifact *a, int rot
         if (r < 0)
             return r;
     }
-    return mf_reference_artifact(&data, &s->ref, a, &sorted, to);
+    int r = mf_reference_lacks(&s->ref, a) ? mf_session_z(s) : 0;
+    return r < 0 ? r : mf_reference_artifact(&data, &s->ref, a, &sorted, to);
+}
+
+/* A new input, filled, as launches see it. */
+static int make_input(struct mf_session *s, const struct mf_artifact *a, int rotation, struct mf_guarded *ret)
+{
+    struct mf_guarded g;
+    int r = s->maker && mf_reference_lacks(&s->ref, a) ? mf_guarded_new_there(a, &s->shape, s->maker, &g)
+                                                       : -ENOTSUP;
+    if (r == 0) {
+        r = mf_maker_slots(s->maker, &s->data, &s->ref, a, g.seen.part[0]);
+        if (r == 0)
+            r = mf_guarded_push_bands(&g);
+        if (r == 0)
+            *ret = g;
+        else
+            mf_guarded_release(&g);
+    }
+    if (r != -ENOTSUP && r != -ENOMEM)
+        return r;
+    r = mf_guarded_new(a, &s->shape, s->device, &g);
+    if (r < 0)
+        return r;
+    r = fill_input(s, a, rotation, &g.ref);
+    if (r == 0)
+        r = mf_region_push(&g.region);
+    if (r == 0)
+        *ret = g;
+    else
+        mf_guarded_release(&g);
+    return r;
 }
 
 int mf_session_input(struct mf_session *s, const struct mf_artifact *a, int rotation,
@@ -239,14 +270,10 @@ int mf_session_input(struct mf_session *s, const struct mf_artifact *a, int rota
         }
     }
     struct mf_session_input in = {.rotation = rotation};
-    int r = mf_guarded_new(a, &s->shape, s->device, &in.buffer);
+    int r = make_input(s, a, rotation, &in.buffer);
     if (r < 0)
         return r;
-    r = fill_input(s, a, rotation, &in.buffer.ref);
-    if (r == 0)
-        r = mf_region_push(&in.buffer.region);
-    if (r == 0)
-        r = mf_array_grow(&s->inputs, s->n_inputs, &s->cap_inputs, sizeof(*s->inputs));
+    r = mf_array_grow(&s->inputs, s->n_inputs, &s->cap_inputs, sizeof(*s->inputs));
     if (r < 0) {
         mf_guarded_release(&in.buffer);
         return r;
@@ -593,8 +620,8 @@ int mf_session_new(const struct mf_session_args *args, char *why, size_t why_cap
     s->keeper = args->keeper;
     s->extra = args->extra;
     s->sink = args->sink;
-    s->x_region = s->topk_region = s->b1_region = s->b2_region = s->ref_region = s->workspace = s->arena =
-        (struct mf_region)MF_REGION_INIT;
+    s->x_region = s->topk_region = s->b1_region = s->b2_region = s->ref_region = s->z_region = s->workspace =
+        s->arena = (struct mf_region)MF_REGION_INIT;
     s->buffer_max = MF_MAX((uint64_t)BUFFER_MIN, mf_memory_available() / 4);
     mf_session_phase(s->sink, MF_PHASE_DATA);
     mf_say(why, why_cap, "%s", "");
@@ -624,6 +651,7 @@ struct mf_session *mf_session_free(struct mf_session *s)
     for (size_t i = 0; i < s->n_orders; i++)
         release_order(&s->orders[i]);
     mf_region_release(&s->ref_region);
+    mf_region_release(&s->z_region);
     mf_region_release(&s->x_region);
     mf_region_release(&s->topk_region);
     mf_region_release(&s->b1_region);

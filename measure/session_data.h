@@ -55,7 +55,7 @@ struct mf_session {
     struct mf_sink *sink;
     struct mf_maker *maker; /* of what the device makes itself; NULL: the host makes all */
 
-    struct mf_region x_region, topk_region, b1_region, b2_region, ref_region;
+    struct mf_region x_region, topk_region, b1_region, b2_region, ref_region, z_region;
     struct mf_layer_data data;
     struct mf_reference ref;
     struct mf_rotation rotation;
@@ -80,6 +80,8 @@ struct mf_session {
 
 /* The references of the session's data; made, or found, and kept. */
 int mf_session_reference(struct mf_session *s);
+/* z for the host, where references that a device made have none. */
+int mf_session_z(struct mf_session *s);
 /* The weight in that layout; made, or found, and kept. The pointer is good until the session ends. */
 int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct mf_session_weight **ret);
 /* The input a step is fed in that rotation: as launches see it, and, where ret_host is given, as the host does. */

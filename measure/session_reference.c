@@ -10,6 +10,12 @@
 #include "measure/memory.h"
 #include "measure/session_data.h"
 
+/* Whether the block has z: what a device makes leaves it there, and few steps are asked for it or held against it. */
+static bool has_z(const struct mf_session *s)
+{
+    return !s->maker;
+}
+
 /* Sizes for people, and a hash of all that the values depend on: a recorded profile is longer than a key. */
 static void reference_key(const struct mf_session *s, char key[MF_KEPT_KEY_MAX])
 {
@@ -18,9 +24,9 @@ static void reference_key(const struct mf_session *s, char key[MF_KEPT_KEY_MAX])
     mf_routing_print(&s->options.routing, routing);
     uint64_t h = mf_hash64(shape, strlen(shape) + 1, MF_HASH_SEED);
     h = mf_hash64(routing, strlen(routing) + 1, h);
-    mf_say(key, MF_KEPT_KEY_MAX, "reference/T%lld.H%d.I%d/%016llx/seed%llu", (long long)s->shape.token,
+    mf_say(key, MF_KEPT_KEY_MAX, "reference/T%lld.H%d.I%d/%016llx/seed%llu%s", (long long)s->shape.token,
            (int)s->shape.model_dim, (int)s->shape.inter_dim, (unsigned long long)h,
-           (unsigned long long)s->options.seed);
+           (unsigned long long)s->options.seed, has_z(s) ? "" : "/without-z");
 }
 
 static int make(struct mf_session *s, size_t bytes, const char *key)
@@ -53,7 +59,7 @@ int mf_session_reference(struct mf_session *s)
 {
     char key[MF_KEPT_KEY_MAX];
     size_t bytes;
-    int r = mf_reference_bytes(&s->shape, &bytes);
+    int r = mf_reference_bytes(&s->shape, has_z(s), &bytes);
     if (r < 0)
         return r;
     bytes = (bytes + 4095) & ~(size_t)4095; /* as regions are, in whole pages */
@@ -62,6 +68,26 @@ int mf_session_reference(struct mf_session *s)
     if (r == -ENOENT)
         r = make(s, bytes, key);
     if (r == 0)
-        mf_reference_open(&s->shape, s->ref_region.at, &s->ref);
+        mf_reference_open(&s->shape, has_z(s), s->ref_region.at, &s->ref);
     return r;
+}
+
+int mf_session_z(struct mf_session *s)
+{
+    size_t bytes = (size_t)(s->shape.token * s->shape.topk * s->shape.model_dim) * sizeof(float);
+    if (s->ref.z)
+        return 0;
+    if (bytes > mf_memory_available())
+        return -ENOMEM;
+    int r = mf_region_new(bytes, &s->z_region);
+    if (r == 0)
+        r = mf_maker_z(s->maker, &s->data, &s->ref, (float *)(void *)s->z_region.at);
+    if (r < 0) {
+        mf_region_release(&s->z_region);
+        s->z_region = (struct mf_region)MF_REGION_INIT;
+        return r;
+    }
+    mf_region_protect(&s->z_region);
+    s->ref.z = (float *)(void *)s->z_region.at;
+    return 0;
 }

@@ -317,6 +317,8 @@ static int look_and_judge(struct pass *s, bool written_only, struct mf_verdict *
     }
     if (!refused && r != -ENOMEM)
         return r;
+    if (mf_reference_lacks(s->v->ref, &s->v->out->artifact))
+        return -ENODATA;
     r = there ? mf_region_pull(&s->v->out->region) : 0;
     if (r == 0)
         r = look_here(s);

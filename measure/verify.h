@@ -30,7 +30,8 @@ struct mf_verdict {
 };
 
 /* 0 when every gate passed, 1 when one refused and reason says why; negative errno. Takes what the host has to have of it from the
- * device: all of it, or, of what the device looks at itself, the bands. What it refuses is pulled, and the host decides. */
+ * device: all of it, or, of what the device looks at itself, the bands. What it refuses is pulled, and the host decides: -ENODATA
+ * when that takes a z that the host's reference does not have. */
 int mf_verify(const struct mf_verify_input *v, struct mf_verdict *ret);
 
 /* A second run's output beside the first's: bitwise, or rows within the tolerance that the step declares. Same

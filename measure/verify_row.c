@@ -191,7 +191,7 @@ bool mf_verify_has_reference(const struct mf_verify_input *v)
     if (mf_artifact_is_decoded(a)) /* from the host's weights, if it has made them */
         return (a->tensor == MF_TENSOR_W1D ? v->data->w1 : v->data->w2).part[0] != NULL;
     return a->zeroed || (a->tensor == MF_TENSOR_X && a->format == MF_FORMAT_BF16) ||
-           mf_reference_row(v->data, v->ref, a, 0, &factor);
+           mf_reference_lacks(v->ref, a) || mf_reference_row(v->data, v->ref, a, 0, &factor);
 }
 
 /* ---- two runs ---- */

@@ -255,7 +255,30 @@ static void layer_release(struct layer *l)
     free(l->b2);
 }
 
-/* Every array of the block, and the two magnitudes before them. */
+/* What steps are fed of z, from the device's and from one that it has to make anew. */
+static void check_slots(struct mf_device *d, struct mf_maker *m, const struct layer *l,
+                        const struct mf_reference *want, const struct mf_reference *got)
+{
+    static const enum mf_tensor tensors[] = {MF_TENSOR_Z, MF_TENSOR_ZW};
+
+    for (size_t i = 0; i < 2 * MF_ARRAY_LEN(tensors) && l->data.shape.ep_experts == 0; i++) {
+        const struct mf_artifact a = {.tensor = tensors[i % 2], .format = MF_FORMAT_BF16, .order = "slot"};
+        struct parts host = new_parts(NULL, &l->data.shape, &a), there = new_parts(d, &l->data.shape, &a);
+        size_t bytes = (size_t)mf_part_bytes(&host.parts[0]);
+        ck_assert_int_eq(mf_reference_artifact(&l->data, want, &a, NULL, &host.ref), 0);
+        ck_assert_int_eq(mf_maker_slots(m, &l->data, got, &a, there.ref.part[0]), 0);
+        void *is = read_back(d, there.ref.part[0], bytes);
+        ck_assert_msg(memcmp(is, host.ref.part[0], bytes) == 0, "%s differs", mf_tensor_name(a.tensor));
+        free(is);
+        free_parts(NULL, &host);
+        free_parts(d, &there);
+        ck_assert(i % 2 == 0 || mf_maker_forget(m));
+    }
+    const struct mf_artifact y = {.tensor = MF_TENSOR_Y, .format = MF_FORMAT_BF16, .order = "token"};
+    ck_assert_int_eq(mf_maker_slots(m, &l->data, got, &y, NULL), -ENOTSUP);
+}
+
+/* Every array of the block, the two magnitudes before them, and z. */
 static void check_reference(struct mf_device *d, struct mf_maker *m, const struct mf_shape *s)
 {
     struct layer l;
@@ -264,7 +287,7 @@ static void check_reference(struct mf_device *d, struct mf_maker *m, const struc
 
     layer_init(&l, s);
     ck_assert_int_eq(mf_reference_make(&l.data, &want), 0);
-    ck_assert_int_eq(mf_reference_bytes(s, &bytes), 0);
+    ck_assert_int_eq(mf_reference_bytes(s, false, &bytes), 0);
     void *block = aligned_alloc(64, bytes);
     ck_assert_ptr_nonnull(block);
     memset(block, 0xff, bytes);
@@ -272,6 +295,11 @@ static void check_reference(struct mf_device *d, struct mf_maker *m, const struc
     int r = mf_maker_reference(m, &l.data, block, &got);
     ck_assert_msg(r == 0, "%d: %s", r, mf_device_emulated_why(d));
     const size_t T = (size_t)s->token, rows = T * (size_t)s->topk, H = (size_t)s->model_dim;
+    ck_assert_ptr_null(got.z);
+    check_slots(d, m, &l, &want, &got);
+    float *z = calloc(rows * H, sizeof(*z));
+    ck_assert_ptr_nonnull(z);
+    ck_assert_int_eq(mf_maker_z(m, &l.data, &got, z), 0);
     const struct {
         const char *name;
         const float *want, *got;
@@ -282,7 +310,7 @@ static void check_reference(struct mf_device *d, struct mf_maker *m, const struc
         {"g", want.g, got.g, rows * (size_t)mf_gemm1_cols(s)},
         {"h_bf16", want.h_bf16, got.h_bf16, rows * (size_t)s->inter_dim},
         {"h", want.h, got.h, rows * (size_t)s->inter_dim},
-        {"z", want.z, got.z, rows * H},
+        {"z", want.z, z, rows * H},
         {"y", want.y, got.y, T * H},
         {"h_error", want.h_error, got.h_error, rows},
         {"z_error", want.z_error, got.z_error, rows},
@@ -295,6 +323,7 @@ static void check_reference(struct mf_device *d, struct mf_maker *m, const struc
                           "%s[%zu] is %.9g, should be %.9g", arrays[i].name, k, (double)arrays[i].got[k],
                           (double)arrays[i].want[k]);
     }
+    free(z);
     free(block);
     mf_reference_release(&want);
     layer_release(&l);

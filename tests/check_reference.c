@@ -463,7 +463,7 @@ START_TEST(a_block_is_opened_again)
     size_t bytes;
     struct mf_reference made, opened;
     layer_make(&l, &s, "zipf:1.2");
-    ck_assert_int_eq(mf_reference_bytes(&s, &bytes), 0);
+    ck_assert_int_eq(mf_reference_bytes(&s, true, &bytes), 0);
     uint8_t *block = aligned_alloc(64, bytes + 64), *copy = aligned_alloc(64, bytes);
     memset(block + bytes, 0xa5, 64);
     ck_assert_int_eq(mf_reference_make_in(&l.data, NULL, block, &made), 0);
@@ -471,7 +471,7 @@ START_TEST(a_block_is_opened_again)
         ck_assert_uint_eq(block[bytes + (size_t)i], 0xa5);
     memcpy(copy, block, bytes);
     memset(block, 0xff, bytes);
-    mf_reference_open(&s, copy, &opened);
+    mf_reference_open(&s, true, copy, &opened);
     const struct {
         const float *kept, *computed;
         int64_t n;

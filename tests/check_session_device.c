@@ -12,6 +12,7 @@
 #include "kernels/data.h"
 #include "measure/memory.h"
 #include "measure/session_data.h"
+#include "measure/verify.h"
 #include "mf_check.h"
 #include "test_keeper.h"
 
@@ -72,8 +73,9 @@ static void check_weight(struct mf_session *session, const struct mf_shape *s, e
     }
 }
 
-/* The references that a session has beside those of the CPU, whose block is the same bytes from first to last. */
-static void check_reference(const struct mf_session *session, const struct mf_shape *s)
+/* The references that a session has beside those of the CPU, whose block is the same bytes from first to last, but for z, which the
+ * device has. */
+static void check_reference(struct mf_session *session, const struct mf_shape *s)
 {
     struct mf_device *cpu = NULL;
     char why[MF_REASON_MAX];
@@ -81,8 +83,12 @@ static void check_reference(const struct mf_session *session, const struct mf_sh
 
     ck_assert_int_eq(mf_device_open("cpu:0", why, sizeof(why), &cpu), 0);
     struct mf_session *host = session_of(cpu, s, NULL);
-    ck_assert_int_eq(mf_reference_bytes(s, &bytes), 0);
+    ck_assert_int_eq(mf_reference_bytes(s, false, &bytes), 0);
     ck_assert_mem_eq(session->ref_region.at, host->ref_region.at, bytes);
+    ck_assert(!session->maker == (session->ref.z != NULL));
+    ck_assert_int_eq(mf_session_z(session), 0);
+    ck_assert_mem_eq(session->ref.z, host->ref.z,
+                     (size_t)(s->token * s->topk * s->model_dim) * sizeof(*host->ref.z));
     (void)mf_session_free(host);
     (void)mf_device_close(cpu);
 }
@@ -194,7 +200,8 @@ static int take_step(struct mf_offer *o, const struct mf_step *s)
 /* Both stages read weights that only the device has, and are held against references that it has made. */
 static const struct {
     const char *family, *prefix;
-} steps[] = {{"move", "quant1_"}, {"tile", "s1_"}, {"tile", "s2_"}};
+} steps[] = {
+    {"move", "quant1_"}, {"tile", "s1_"}, {"tile", "s2_"}, {"move", "combine_z"}, {"move", "combine_zw"}};
 
 static void probe(struct mf_session *session, const char *family, const char *prefix)
 {
@@ -216,6 +223,33 @@ START_TEST(steps_are_verified)
     struct mf_session *session = session_of(d, &s, NULL);
 
     probe(session, steps[_i].family, steps[_i].prefix);
+    (void)mf_session_free(session);
+    (void)mf_device_close(d);
+}
+END_TEST
+
+/* A z that the device refuses the host looks at, too, once it has z itself; one that is right never gets there. */
+START_TEST(a_refused_z_is_the_hosts)
+{
+    const struct mf_shape s = a_shape();
+    struct mf_device *d = device();
+    struct mf_session *session = session_of(d, &s, NULL);
+    const struct mf_artifact z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_BF16, .order = "slot"};
+    struct mf_guarded *out[2];
+    struct mf_verdict verdict;
+
+    ck_assert_int_eq(mf_session_output(session, &z, out), 0);
+    const struct mf_verify_input v = {&session->data, &session->ref, out[0], NULL, 0, 0.05, false};
+    ck_assert_int_eq(mf_guarded_poison(out[0], NULL, false), 0);
+    ck_assert_int_eq(mf_maker_slots(session->maker, &session->data, &session->ref, &z, out[0]->seen.part[0]),
+                     0);
+    ck_assert_int_eq(mf_verify(&v, &verdict), 0);
+    ck_assert_ptr_null(session->ref.z);
+    ck_assert_int_eq(mf_guarded_poison(out[0], NULL, true), 0);
+    ck_assert_int_eq(mf_verify(&v, &verdict), -ENODATA);
+    ck_assert_int_eq(mf_session_z(session), 0);
+    ck_assert_int_eq(mf_verify(&v, &verdict), 1);
+    ck_assert_msg(strstr(verdict.reason, "mismatch"), "%s", verdict.reason);
     (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
@@ -332,6 +366,7 @@ int main(void)
     tcase_add_test(tests, the_device_makes_all);
     tcase_add_test(tests, the_host_has_no_pages);
     tcase_add_loop_test(tests, steps_are_verified, 0, MF_ARRAY_LEN(steps));
+    tcase_add_test(tests, a_refused_z_is_the_hosts);
     tcase_add_test(tests, a_full_device_leaves_it_to_the_host);
     tcase_add_test(tests, a_step_goes_before_the_reference);
     tcase_add_test(tests, the_device_holds_what_the_host_cannot);

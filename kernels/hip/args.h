@@ -273,6 +273,16 @@ struct mf_hip_add_cycles_args {
     mf_u32 n_lines, turns;
 };
 
+/* Rows of floats, times their factors, as bf16. */
+struct mf_hip_round_args {
+    const float *from;    /* [rows, cols] */
+    const float *factors; /* [rows]; NULL: 1 */
+    void *to;
+    long long rows;
+    mf_i32 cols; /* a multiple of 8 */
+    mf_i32 unused;
+};
+
 struct mf_hip_fill_args {
     void *to;
     long long bytes;

@@ -1,5 +1,5 @@
-/* Rows that a step wrote, looked at where they lie (measure/verify_row.h has the same for the host's memory). Teams of lanes take
- * a row each, eight bf16 a lane at a time. */
+/* Rows that a step wrote, looked at where they lie (measure/verify_row.h has the same for the host's memory), and rows that it is
+ * fed. Teams of lanes take a row each, eight bf16 a lane at a time. */
 #include "dialect.h"
 #include "args.h"
 
@@ -138,5 +138,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_apart(const mf_hip_rows
             }
         }
         write_row(s, is_there, a.out + row);
+    }
+}
+
+/* What a step is fed of rows that the device has as floats: each product rounded, then bf16. */
+extern "C" __global__ void __launch_bounds__(THREADS) mf_round(const mf_hip_round_args a)
+{
+    for (i64 row = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM; row < a.rows; row += (i64)gridDim.x * TEAMS) {
+        const float factor = a.factors ? a.factors[row] : 1.0f;
+        for (i32 col = threadIdx.x % TEAM * 8; col < a.cols; col += TEAM * 8) {
+            const mf_16b *const from = (const mf_16b *)(a.from + row * a.cols + col);
+            u32 two[4];
+            MF_UNROLL
+            for (int i = 0; i < 4; i++)
+                two[i] = mf_bf16_pair(mf_times(float_of(from[i / 2], i % 2 * 2), factor),
+                                      mf_times(float_of(from[i / 2], i % 2 * 2 + 1), factor));
+            *(mf_16b *)((u16 *)a.to + row * a.cols + col) = mf_16b{two[0], two[1], two[2], two[3]};
+        }
     }
 }
