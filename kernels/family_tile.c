@@ -206,7 +206,7 @@ static int each_form(form_set allowed, struct config c, each_fn f, void *context
 }
 
 /* Blocks of so few rows that a weight is read as fast as memory gives it: how far ahead it is fetched decides, and where threads
- * share out the columns. K is never in pieces then. */
+ * share out the columns. Pieces of K are all the same then. */
 static bool streams_weights(const struct config *c)
 {
     return c->block_m == mf_cpu_block_ms[0];
@@ -294,8 +294,8 @@ static int each_from_bf16(form_set allowed, struct config c, each_fn f, void *co
 
 /* Every thread; for the first width also x in bf16, K in parts, x in sorted order and one thread: each step costs tuning
  * time, so that these are kept for few parameters. */
-static int each_of_panel(const struct mf_shape *s, int cores, form_set allowed, struct config c, each_fn f,
-                         void *context)
+static int each_of_panel(const struct mf_shape *s, int cores, bool legal, form_set allowed, struct config c,
+                         each_fn f, void *context)
 {
     struct widths widths = widths_of(c.stage);
     int N = c.stage == 1 ? s->inter_dim : s->model_dim, K = c.stage == 1 ? s->model_dim : s->inter_dim;
@@ -306,7 +306,7 @@ static int each_of_panel(const struct mf_shape *s, int cores, form_set allowed, 
 
     if (c.panel == 1)
         pieces[0] = K;
-    if (c.stage == 2 || c.alternating || streams_weights(&c))
+    if (c.stage == 2 || c.alternating || (streams_weights(&c) && !legal))
         n_pieces = 1;
     c.ksplit = 1;
     for (int i = 0; i < n_columns && r == 0; i++) {
@@ -350,10 +350,10 @@ static int each(const struct mf_shape *s, int cores, int stage, bool legal, each
             if (!legal && !mf_cpu_block_pays(s, mf_cpu_block_ms, b, &no))
                 continue;
             if (layout_fits(s, stage, c.panel))
-                r = each_of_panel(s, cores, allowed, c, f, context);
+                r = each_of_panel(s, cores, legal, allowed, c, f, context);
             c.alternating = stage == 1 && mf_cpu_may_alternate(s, c.panel, &no);
             if (r == 0 && c.alternating)
-                r = each_of_panel(s, cores, allowed, c, f, context);
+                r = each_of_panel(s, cores, legal, allowed, c, f, context);
         }
     }
     return r;
