@@ -7,7 +7,7 @@
  *                                            gu1, gu16, gu32 for a layout of w1 where gate and up alternate
  *     s2_bf16_m16_n128_k192_t2_p16[_near|_hw]_z|zw|y    stage 2: into z, weighted z, or added up in y
  *
- * m rows of an expert block, n columns of a tile, k of K at a time when rows are many, t threads, layout, sk parts of K
+ * m rows of an expert block, n columns of a tile, k of K at a time when rows of bf16 are many, t threads, layout, sk parts of K
  * that are summed apart; weights are fetched MF_FETCH_FAR bytes ahead, MF_FETCH_NEAR with _near, by the hardware alone with
  * _hw. */
 #include "kernels/family_cpu.h"
@@ -70,6 +70,27 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
                        c->block_k, c->threads, layout, reach, out_words[c->out]);
 }
 
+static int plan_of(const struct config *c, const struct mf_shape *s, struct mf_stage_plan *ret)
+{
+    *ret = (struct mf_stage_plan){
+        .ops = mf_cpu_ops(mf_isa_best()),
+        .panel = c->panel,
+        .gate_rows = c->alternating ? mf_cpu_layout(c->panel, true)->gate_rows : 0,
+        .block_m = c->block_m,
+        .block_n = c->block_n,
+        .block_k = c->block_k,
+        .fetch = fetches[c->reach],
+        .threads = c->threads,
+        .ksplit = c->ksplit,
+        .gather = c->stage == 1 && c->from != FROM_SORTED,
+        .quantise_x = c->from == FROM_BF16,
+        .quantise = c->out == TO_HQ,
+        .weighted = c->stage == 1 ? s->doweight_stage1 : !s->doweight_stage1 && c->out != TO_Z,
+        .out = c->out == TO_Y ? MF_STAGE2_ADD : MF_STAGE2_STORE,
+    };
+    return mf_stage_plan_shape(ret, s);
+}
+
 /* ---- the grid ---- */
 
 #define N_MAX 4
@@ -122,7 +143,7 @@ static int k_pieces(const struct mf_shape *s, int K, int out[2])
     out[0] = s->q_type == MF_QTYPE_PER_1X128 ? 128 : 512;
     if (out[0] > K)
         out[0] = K;
-    /* what is decoded piece by piece needs one; bf16 may keep all of K */
+    /* only many rows of bf16 go over K in pieces of that length */
     out[1] = K;
     return bf16 && K > out[0] ? 2 : 1;
 }
@@ -212,10 +233,11 @@ static bool streams_weights(const struct config *c)
     return c->block_m == mf_cpu_block_ms[0];
 }
 
-/* Row layout is always left to the machine's own prefetching. */
-static int each_reach(form_set allowed, struct config c, each_fn f, void *context)
+/* Every reach, where steps differ by it. */
+static int each_reach(const struct mf_shape *s, form_set allowed, struct config c, each_fn f, void *context)
 {
-    bool matters = streams_weights(&c) && c.panel > 1 && mf_cpu_ops(mf_isa_best())->fetches;
+    struct mf_stage_plan plan;
+    bool matters = streams_weights(&c) && plan_of(&c, s, &plan) == 0 && mf_stage_fetches(&plan);
     enum reach end = matters ? REACHES : FAR + 1;
     int r = 0;
 
@@ -315,7 +337,7 @@ static int each_of_panel(const struct mf_shape *s, int cores, bool legal, form_s
             c.block_k = pieces[j];
             c.threads = cores;
             c.from = FROM_X;
-            r = each_reach(allowed, c, f, context);
+            r = each_reach(s, allowed, c, f, context);
         }
         bool first = i == 0 && !c.alternating;
         if (r == 0 && first && c.panel == 32 && c.stage == 1)
@@ -360,27 +382,6 @@ static int each(const struct mf_shape *s, int cores, int stage, bool legal, each
 }
 
 /* ---- steps ---- */
-
-static int plan_of(const struct config *c, const struct mf_shape *s, struct mf_stage_plan *ret)
-{
-    *ret = (struct mf_stage_plan){
-        .ops = mf_cpu_ops(mf_isa_best()),
-        .panel = c->panel,
-        .gate_rows = c->alternating ? mf_cpu_layout(c->panel, true)->gate_rows : 0,
-        .block_m = c->block_m,
-        .block_n = c->block_n,
-        .block_k = c->block_k,
-        .fetch = fetches[c->reach],
-        .threads = c->threads,
-        .ksplit = c->ksplit,
-        .gather = c->stage == 1 && c->from != FROM_SORTED,
-        .quantise_x = c->from == FROM_BF16,
-        .quantise = c->out == TO_HQ,
-        .weighted = c->stage == 1 ? s->doweight_stage1 : !s->doweight_stage1 && c->out != TO_Z,
-        .out = c->out == TO_Y ? MF_STAGE2_ADD : MF_STAGE2_STORE,
-    };
-    return mf_stage_plan_shape(ret, s);
-}
 
 static struct mf_kernel configure(const char *family, const struct config *c, const struct mf_shape *s)
 {

@@ -30,15 +30,17 @@ struct mf_device *mf_maker_device(const struct mf_maker *m);
  * the shape's; -ENOMEM, -EIO. */
 int mf_maker_weight(struct mf_maker *m, const struct mf_artifact *a, const struct mf_tensor_ref *to);
 
-/* mf_reference_make_in for data of the maker's shape and seed, whose weights nobody else has to have made; z stays on the device.
- * -ENOMEM: the device has no room for it, or the host. */
+/* Does z of the references stay on the device? Where it is too large to be kept there beside steps the block has it. */
+bool mf_maker_keeps_z(const struct mf_maker *m);
+/* mf_reference_make_in for data of the maker's shape and seed, whose weights nobody else has to have made. -ENOMEM: the device has
+ * no room for it, or the host. */
 int mf_maker_reference(struct mf_maker *m, const struct mf_layer_data *data, void *block,
                        struct mf_reference *out);
 /* That z for the host, made anew; what the device has kept of the reference is given up, and comes from the host's when it is
  * wanted next. As above. */
 int mf_maker_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r, float *to);
-/* A plain z or zw in slot order, every row of it somebody's, made there: to is the device's. -ENOTSUP: it is not of that kind;
- * -ENOMEM: the device has no room for z; -EIO. */
+/* A plain z or zw in slot order, every row of it somebody's, from a z that is made anew there: to is the device's. -ENOTSUP: it is
+ * not of that kind; -ENOMEM: the device has no room for z; -EIO. */
 int mf_maker_slots(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r,
                    const struct mf_artifact *a, void *to);
 

@@ -77,7 +77,9 @@ int64_t mf_maker_groups(const struct mf_maker_matrices *x);
 bool mf_maker_needs_amax(const struct mf_codec *c);
 /* Launches that make them, at most two: how many. args.data of the last is the caller's to complete. */
 int mf_maker_add_data(struct mf_maker *m, const struct mf_maker_matrices *x, struct mf_maker_launch *ret);
-/* Does the device keep one more array of so many bytes? */
+/* Bytes that the device may keep of the reference: a share of its memory, the rest is the steps'. */
+uint64_t mf_maker_most_kept(const struct mf_maker *m);
+/* Does it keep one more array of so many? */
 bool mf_maker_may_keep(const struct mf_maker *m, size_t bytes);
 /* The device's z, made where it has none. -ENOMEM: there is no room to keep it. */
 int mf_maker_own_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r,

@@ -323,20 +323,22 @@ static int take_second(struct room *room, const struct mf_shape *s, bool quantis
     return all ? 0 : -ENOMEM;
 }
 
+static size_t z_bytes(const struct mf_shape *s)
+{
+    return (size_t)(s->token * s->topk * s->model_dim) * sizeof(float);
+}
+
 static int take_back(struct mf_device *d, const struct mf_shape *s, const struct second *o,
                      struct mf_reference *out)
 {
     int r = d->ops->copy(d, out->y, o->y[0], (size_t)(s->token * s->model_dim) * sizeof(float));
+    if (r == 0 && out->z)
+        r = d->ops->copy(d, out->z, o->z[0], z_bytes(s));
     if (r == 0 && o->z_sums)
         r = copy_errors(d, o->z_sums, s->token * s->topk, out->z_error);
     if (r == 0 && o->y_sums)
         r = copy_errors(d, o->y_sums, s->token, out->y_error);
     return r;
-}
-
-static size_t z_bytes(const struct mf_shape *s)
-{
-    return (size_t)(s->token * s->topk * s->model_dim) * sizeof(float);
 }
 
 static struct product second_product(const struct mf_layer_data *data, float *z, float *z_exact)
@@ -361,6 +363,11 @@ static void keep_z(struct mf_maker *m, struct room *room, float *z)
     m->copies[m->n_copies++] = (struct mf_maker_copy){m, z, MF_MAX(bytes, 64)};
 }
 
+bool mf_maker_keeps_z(const struct mf_maker *m)
+{
+    return z_bytes(&m->shape) <= mf_maker_most_kept(m);
+}
+
 /* z of a reference whose h the host has. */
 static int make_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *ref,
                   struct room *room, float **ret)
@@ -375,7 +382,8 @@ static int make_z(struct mf_maker *m, const struct mf_layer_data *data, const st
     if (r == 0)
         r = z && p.a[0] ? multiply(m, &slots, &p, room) : -ENOMEM;
     mf_reference_ungroup(&slots);
-    *ret = z;
+    if (r == 0)
+        *ret = z;
     return r;
 }
 
@@ -385,17 +393,19 @@ int mf_maker_own_z(struct mf_maker *m, const struct mf_layer_data *data, const s
     struct room room = {.device = m->device};
     float *z;
     for (size_t i = 0; i < m->n_copies; i++) {
+        if (m->copies[i].of != m)
+            continue;
         *ret = m->copies[i].at;
-        if (m->copies[i].of == m)
-            return 0;
+        return 0;
     }
     if (!mf_maker_may_keep(m, z_bytes(&m->shape)))
         return -ENOMEM;
     int made = make_z(m, data, r, &room, &z);
-    if (made == 0)
+    if (made == 0) {
         keep_z(m, &room, z);
+        *ret = z;
+    }
     release_room(&room);
-    *ret = z;
     return made;
 }
 
@@ -432,7 +442,7 @@ static int gemm2(struct mf_reference_engine *base, const struct mf_layer_data *d
         r = sum_and_compare(m, data, &o, &room);
     if (r == 0)
         r = take_back(m->device, s, &o, out);
-    if (r == 0)
+    if (r == 0 && !out->z)
         keep_z(m, &room, o.z[0]);
     release_room(&room);
     return r;
@@ -442,5 +452,6 @@ int mf_maker_reference(struct mf_maker *m, const struct mf_layer_data *data, voi
                        struct mf_reference *out)
 {
     struct engine e = {{gemm1, gemm2}, m};
-    return mf_reference_make_in(data, &e.engine, block, out);
+    (void)mf_maker_forget(m); /* of another routing, if it has any */
+    return mf_reference_make_in(data, &e.engine, !mf_maker_keeps_z(m), block, out);
 }

@@ -41,11 +41,16 @@ bool mf_maker_rows_of(const struct mf_layer_data *data, const struct mf_referenc
     return true;
 }
 
+uint64_t mf_maker_most_kept(const struct mf_maker *m)
+{
+    return m->device->info.memory_bytes / SHARE;
+}
+
 bool mf_maker_may_keep(const struct mf_maker *m, size_t bytes)
 {
     for (size_t i = 0; i < m->n_copies; i++)
         bytes += m->copies[i].bytes;
-    return m->n_copies < MF_ARRAY_LEN(m->copies) && bytes <= m->device->info.memory_bytes / SHARE;
+    return m->n_copies < MF_ARRAY_LEN(m->copies) && bytes <= mf_maker_most_kept(m);
 }
 
 /* The device's copy, made on the first call. */
@@ -150,9 +155,10 @@ int mf_maker_slots(struct mf_maker *m, const struct mf_layer_data *data, const s
 {
     struct mf_device *d = m->device;
     struct mf_maker_rows rows;
-    if (!mf_maker_rows_of(data, r, a, &rows) || !rows.data || rows.rows != rows.n_reference ||
+    if (!mf_maker_rows_of(data, r, a, &rows) || !rows.data || strcmp(a->order, "slot") != 0 ||
         data->shape.ep_experts > 0)
         return -ENOTSUP;
+    (void)mf_maker_forget(m); /* steps may have written to it: what they are fed is not what they left */
     struct mf_maker_launch l = {.function = &m->functions[MF_MAKER_ROUND], .bytes = sizeof(l.args.round)};
     size_t factor_bytes = rows.factors ? (size_t)rows.rows * sizeof(*rows.factors) : 0;
     float *factors = NULL;

@@ -81,14 +81,14 @@ struct mf_reference_engine {
     /* g from the quantised x. */
     int (*gemm1)(struct mf_reference_engine *e, const struct mf_layer_data *data,
                  const struct mf_reference_slots *slots, struct mf_reference *out);
-    /* y from h, by way of z; where the shape quantises h, z_error and y_error by what comes of h_exact. */
+    /* y from h, by way of z, which out may have or not; where the shape quantises h, z_error and y_error by what comes of h_exact. */
     int (*gemm2)(struct mf_reference_engine *e, const struct mf_layer_data *data,
                  const struct mf_reference_slots *slots, const float *h_exact, struct mf_reference *out);
 };
-/* Computes into a block of the caller's, of that many bytes at a multiple of 64. engine NULL: the pool's threads do all, z too;
- * else data's weights are not read, and the block has no z. */
-int mf_reference_make_in(const struct mf_layer_data *data, struct mf_reference_engine *engine, void *block,
-                         struct mf_reference *out);
+/* Computes into a block of the caller's, of that many bytes at a multiple of 64. engine NULL: the pool's threads do all, and the
+ * block has z; else data's weights are not read. */
+int mf_reference_make_in(const struct mf_layer_data *data, struct mf_reference_engine *engine, bool with_z,
+                         void *block, struct mf_reference *out);
 /* The relative error of a row whose squares of differences and of itself sum to these. */
 float mf_reference_error(double difference, double norm);
 /* What a block holds that was filled for the same shape; only read from then on. */

@@ -222,6 +222,16 @@ static int bind(struct probe *p)
     return r;
 }
 
+/* The same once more when the device has given up what it only kept. Of a z that the step is held against the host takes one
+ * first: beside the step there may be no room to make it. */
+static int bind_after_all(struct probe *p)
+{
+    int r = mf_session_give_way(p->s) ? 0 : -ENOMEM;
+    for (int i = 0; i < p->step->n_gives && r == 0; i++)
+        r = mf_reference_lacks(&p->s->ref, &p->step->gives[i]) ? mf_session_z(p->s) : 0;
+    return r < 0 ? r : bind(p);
+}
+
 static int launch(void *context, int index)
 {
     struct probe *p = context;
@@ -315,14 +325,16 @@ static bool is_refused(struct probe *p, int r, const struct mf_verdict *verdict)
     return r != 0;
 }
 
-/* A call of measure/verify.h, once more with z where the host needs it. */
+/* A call of measure/verify.h, once more with z where the host needs it: the step's time does not run while it is made. */
 static int verify_with(int (*verify)(const struct mf_verify_input *, struct mf_verdict *), struct probe *p,
                        const struct mf_verify_input *v, struct mf_verdict *ret)
 {
     int r = verify(v, ret);
     if (r != -ENODATA)
         return r;
+    mf_session_phase(p->s->sink, MF_PHASE_DATA);
     r = mf_session_z(p->s);
+    mf_session_phase(p->s->sink, MF_PHASE_VERIFY);
     return r < 0 ? r : verify(v, ret);
 }
 
@@ -620,8 +632,8 @@ static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf
     mf_session_trim(s);
     mf_session_phase(sink, MF_PHASE_DATA);
     int bound = bind(p);
-    if (bound == -ENOMEM && mf_session_give_way(s))
-        bound = bind(p);
+    if (bound == -ENOMEM)
+        bound = bind_after_all(p);
     mf_session_phase(sink, MF_PHASE_LOAD);
     int r = sink->begin(sink, step->id, false, hang_limit_ms(s, p->best_us));
     if (r < 0)

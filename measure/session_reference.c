@@ -13,7 +13,7 @@
 /* Whether the block has z: what a device makes leaves it there, and few steps are asked for it or held against it. */
 static bool has_z(const struct mf_session *s)
 {
-    return !s->maker;
+    return !s->maker || !mf_maker_keeps_z(s->maker);
 }
 
 /* Sizes for people, and a hash of all that the values depend on: a recorded profile is longer than a key. */
@@ -44,7 +44,7 @@ static int make(struct mf_session *s, size_t bytes, const char *key)
     else if (s->maker)
         r = mf_maker_reference(s->maker, &s->data, at, &made);
     else
-        r = mf_reference_make_in(&s->data, NULL, at, &made);
+        r = mf_reference_make_in(&s->data, NULL, true, at, &made);
     /* A file that is mapped for writing cannot be sealed */
     if (at)
         (void)munmap(at, bytes);

@@ -38,5 +38,5 @@ int mf_verify(const struct mf_verify_input *v, struct mf_verdict *ret);
  * returns. Both have been verified, guard and poison at least. */
 int mf_verify_stable(const struct mf_verify_input *first, const struct mf_guarded *second, double tolerance,
                      struct mf_verdict *ret);
-/* Guard and poison alone, for the second run. */
+/* Guard and poison alone, for the second run. Same returns. */
 int mf_verify_written(const struct mf_verify_input *v, struct mf_verdict *ret);

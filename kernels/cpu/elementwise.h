@@ -194,7 +194,7 @@ static inline uint16_t pack_code(uint8_t code, uint16_t one, bool nan)
 {
     uint16_t magnitude = code & 0x7f, sign = (uint16_t)((code & 0x80) << 8);
     uint16_t normal = (uint16_t)((one << 7) + (magnitude << 4));
-    /* a subnormal is 1 to 7 times 2^-2 of the smallest exponent's unit: its highest bit becomes the implicit one */
+    /* a subnormal is 1 to 7 eighths of the smallest normal: its highest bit becomes the implicit one */
     uint16_t up = magnitude < 2 ? 3 : magnitude < 4 ? 2 : 1;
     uint16_t subnormal = (uint16_t)(((one - up) << 7) + (magnitude << (4 + up)));
 

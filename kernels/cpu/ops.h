@@ -28,7 +28,7 @@ struct mf_tile {
     const void *next; /* what is read after this tile, to be fetched ahead; may be NULL */
     size_t fetch;     /* bytes ahead of the loads that weights are fetched, where ops.fetches */
     size_t k;
-    size_t block_k; /* K is cut into pieces of so many when rows are many; a multiple of 128 */
+    size_t block_k; /* K of bf16 is cut into pieces of so many when rows are many; a multiple of 128 */
     float *c;
     size_t ldc;           /* at least n rounded up to 16 */
     const float *a_scale; /* [rows, ceil(k/128)]; NULL: no scales */

@@ -1,6 +1,6 @@
-/* AVX-512 with BF16. Two kinds of loop: few rows stream the weights once through registers, at the speed of
- * memory, as fp8 does for many rows, too; many rows of bf16 hold a tile of sums in registers and go over a piece of the
- * weights again and again.
+/* AVX-512 with BF16. Two kinds of loop: few rows stream the weights through registers, at the speed of memory, and many rows
+ * of fp8 do so eight at a time; many rows of bf16 hold a tile of sums in registers and go over a piece of the weights again
+ * and again.
  *
  * fp8 becomes bf16 in three instructions for 32 weights: unpacked into the high halves of words, shifted down by
  * four with the sign, exponent bit 6 set. That is the value times 2^-56 (e4m3fn) or 2^-55 (e4m3fnuz), normal as the
@@ -106,7 +106,6 @@ static inline __attribute__((always_inline)) void quad_int8(const uint32_t *v, c
 /* Loops over constants, unrolled so that the arrays inside become registers. */
 #define EACH(i, n)            _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 #define EACH_FROM(from, i, n) _Pragma("GCC unroll 16") for (int i = from; i < (n); i++)
-#define EACH_PAIR(i, n)       _Pragma("GCC unroll 16") for (int i = 0; i + 1 < (n); i += 2)
 #define INLINE                static inline __attribute__((always_inline))
 #define STREAM_ROWS           8 /* up to here bf16 weights are streamed */
 #define FP8_ROWS              8 /* and so many at once are fp8's */
@@ -238,34 +237,30 @@ INLINE void bf16_block(const struct mf_tile *t, const struct piece *g, int r0, c
             _mm512_storeu_ps(c + (size_t)m * t->ldc + z * 16, sum[m][z]);
 }
 
-#define BLOCK_Z(f, m)                \
-    case m:                          \
-        z == 4   ? f(t, g, r, m, 4)  \
-        : z == 3 ? f(t, g, r, m, 3)  \
-        : z == 2 ? f(t, g, r, m, 2)  \
-                 : f(t, g, r, m, 1); \
+#define BLOCK_Z(m)                            \
+    case m:                                   \
+        z == 4   ? bf16_block(t, g, r, m, 4)  \
+        : z == 3 ? bf16_block(t, g, r, m, 3)  \
+        : z == 2 ? bf16_block(t, g, r, m, 2)  \
+                 : bf16_block(t, g, r, m, 1); \
         break
 
 /* Rows are shared out evenly among the blocks, so that none is left with one row. */
-#define ALL_ROWS(f)                                                              \
-    do {                                                                         \
-        int blocks = (t->rows + TILE_ROWS - 1) / TILE_ROWS;                      \
-        for (int b = 0; b < blocks; b++) {                                       \
-            int r = t->rows * b / blocks, rows = t->rows * (b + 1) / blocks - r; \
-            switch (rows) {                                                      \
-                BLOCK_Z(f, 1);                                                   \
-                BLOCK_Z(f, 2);                                                   \
-                BLOCK_Z(f, 3);                                                   \
-                BLOCK_Z(f, 4);                                                   \
-                BLOCK_Z(f, 5);                                                   \
-                BLOCK_Z(f, 6);                                                   \
-            }                                                                    \
-        }                                                                        \
-    } while (0)
-
 static void bf16_rows(const struct mf_tile *t, const struct piece *g, int z)
 {
-    ALL_ROWS(bf16_block);
+    int blocks = (t->rows + TILE_ROWS - 1) / TILE_ROWS;
+
+    for (int b = 0; b < blocks; b++) {
+        int r = t->rows * b / blocks;
+        switch (t->rows * (b + 1) / blocks - r) {
+            BLOCK_Z(1);
+            BLOCK_Z(2);
+            BLOCK_Z(3);
+            BLOCK_Z(4);
+            BLOCK_Z(5);
+            BLOCK_Z(6);
+        }
+    }
 }
 
 static void bf16_many_rows(const struct mf_tile *t)

@@ -327,6 +327,11 @@ static bool streams(const struct mf_stage_plan *p, int rows)
            !per_block(p->codecs.w) && p->codecs.w->format != MF_FORMAT_INT8;
 }
 
+bool mf_stage_fetches(const struct mf_stage_plan *p)
+{
+    return p->ops->fetches && p->panel > 1 && (p->native || streams(p, p->block_m));
+}
+
 /* Brings row i of the `rows` of a block's A into place, with what its sums will be multiplied by. */
 static void pack_row(const struct mf_stage_plan *p, const struct room *room, const struct mf_tensor_ref *from,
                      size_t source, size_t k, int i, int rows)

@@ -15,7 +15,7 @@ enum mf_stage2_out {
 };
 
 /* How many bytes ahead of the loads weights are fetched. Which is best depends on the machine, on rows
- * and format: by measurements on a Zen 4, far for three rows or more and for fp8, near for bf16 read once or twice. */
+ * and format: by measurements on a Zen 4, far for three rows or more and for fp8, near for bf16 of two rows; of one they are level. */
 #define MF_FETCH_NONE 0 /* left to the machine's own prefetching */
 #define MF_FETCH_NEAR 2560
 #define MF_FETCH_FAR  6144
@@ -45,6 +45,8 @@ struct mf_stage_plan {
 
 /* Reads the shape's codecs into the plan, whose ops are set; -ENOTSUP when its formats make no pair. */
 int mf_stage_plan_shape(struct mf_stage_plan *p, const struct mf_shape *shape);
+/* Is the plan's fetch heeded, in blocks of so few rows that memory decides? */
+bool mf_stage_fetches(const struct mf_stage_plan *p);
 
 struct mf_sorted_view {
     const int32_t *ids, *experts, *num_valid;
