@@ -314,8 +314,29 @@ static int each_from_bf16(form_set allowed, struct config c, each_fn f, void *co
     return r;
 }
 
-/* Every thread; for the first width also x in bf16, K in parts, x in sorted order and one thread: each step costs tuning
- * time, so that these are kept for few parameters. */
+/* x in bf16, K in parts, x in sorted order and one thread: each step costs tuning time, so that these are kept for few
+ * parameters. */
+static int each_further(const struct mf_shape *s, form_set allowed, struct config c, each_fn f, void *context)
+{
+    int r = 0, cores = c.threads;
+
+    if (c.panel == 32 && c.stage == 1)
+        r = each_from_bf16(allowed, c, f, context);
+    if (r == 0 && c.panel > 1 && c.stage == 1)
+        r = each_split(s, allowed, c, f, context);
+    if (r != 0 || c.panel != 32)
+        return r;
+    c.threads = 1;
+    c.out = c.stage == 1 ? TO_H : TO_Y;
+    if (cores > 1)
+        r = in_form(allowed, &c, f, context);
+    c.threads = cores;
+    c.from = FROM_SORTED;
+    return r == 0 ? in_form(allowed, &c, f, context) : r;
+}
+
+/* Every width and length of pieces of K with all threads; further steps of the first width and the last length, or any length
+ * that is legal. */
 static int each_of_panel(const struct mf_shape *s, int cores, bool legal, form_set allowed, struct config c,
                          each_fn f, void *context)
 {
@@ -331,29 +352,15 @@ static int each_of_panel(const struct mf_shape *s, int cores, bool legal, form_s
     if (c.stage == 2 || c.alternating || (streams_weights(&c) && !legal))
         n_pieces = 1;
     c.ksplit = 1;
+    c.threads = cores;
     for (int i = 0; i < n_columns && r == 0; i++) {
         for (int j = 0; j < n_pieces && r == 0; j++) {
             c.block_n = columns[i];
             c.block_k = pieces[j];
-            c.threads = cores;
-            c.from = FROM_X;
             r = each_reach(s, allowed, c, f, context);
+            if (r == 0 && i == 0 && !c.alternating && (legal || j + 1 == n_pieces))
+                r = each_further(s, allowed, c, f, context);
         }
-        bool first = i == 0 && !c.alternating;
-        if (r == 0 && first && c.panel == 32 && c.stage == 1)
-            r = each_from_bf16(allowed, c, f, context);
-        if (r == 0 && first && c.panel > 1 && c.stage == 1)
-            r = each_split(s, allowed, c, f, context);
-        if (r != 0 || !first || c.panel != 32)
-            continue;
-        c.threads = 1;
-        c.out = c.stage == 1 ? TO_H : TO_Y;
-        if (cores > 1)
-            r = in_form(allowed, &c, f, context);
-        c.threads = cores;
-        c.from = FROM_SORTED;
-        if (r == 0)
-            r = in_form(allowed, &c, f, context);
     }
     return r;
 }
