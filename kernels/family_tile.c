@@ -21,7 +21,7 @@
 
 enum reach { FAR, NEAR, HARDWARE, REACHES };
 
-static const int fetches[] = {[FAR] = MF_FETCH_FAR, [NEAR] = MF_FETCH_NEAR, [HARDWARE] = MF_FETCH_NONE};
+static const size_t fetches[] = {[FAR] = MF_FETCH_FAR, [NEAR] = MF_FETCH_NEAR, [HARDWARE] = MF_FETCH_NONE};
 static const char *const reach_words[] = {[FAR] = "", [NEAR] = "_near", [HARDWARE] = "_hw"};
 
 enum out { TO_H, TO_HQ, TO_Z, TO_ZW, TO_Y };

@@ -41,8 +41,8 @@ int mf_maker_reference(struct mf_maker *m, const struct mf_layer_data *data, voi
 int mf_maker_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r, float *to);
 /* A plain z or zw in slot order, every row of it somebody's, from a z that is made anew there: to is the device's. -ENOTSUP: it is
  * not of that kind; -ENOMEM: the device has no room for z; -EIO. */
-int mf_maker_slots(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r,
-                   const struct mf_artifact *a, void *to);
+int mf_maker_plain_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r,
+                     const struct mf_artifact *a, void *to);
 
 /* Memory of the device that is filled with four bytes over and over, at a multiple of 16. */
 struct mf_maker_fill {

@@ -81,8 +81,10 @@ int mf_maker_add_data(struct mf_maker *m, const struct mf_maker_matrices *x, str
 uint64_t mf_maker_most_kept(const struct mf_maker *m);
 /* Does it keep one more array of so many? */
 bool mf_maker_may_keep(const struct mf_maker *m, size_t bytes);
+/* What it keeps of that; NULL: nothing. */
+const void *mf_maker_kept(const struct mf_maker *m, const void *of);
 /* The device's z, made where it has none. -ENOMEM: there is no room to keep it. */
 int mf_maker_own_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r,
-                   const float **ret);
+                   const void **ret);
 /* All of them, one after the other; done when it returns. */
 int mf_maker_run(struct mf_maker *m, const struct mf_maker_launch *launches, size_t n);

@@ -353,14 +353,11 @@ static struct product second_product(const struct mf_layer_data *data, float *z,
                             .bias = s->has_b2 ? data->b2 : NULL};
 }
 
-/* Keeps z of the room, if the device may keep as much. */
+/* Keeps z of the room, as it may. */
 static void keep_z(struct mf_maker *m, struct room *room, float *z)
 {
-    size_t bytes = z_bytes(&m->shape);
-    if (!mf_maker_may_keep(m, bytes))
-        return;
     leave(room, z);
-    m->copies[m->n_copies++] = (struct mf_maker_copy){m, z, MF_MAX(bytes, 64)};
+    m->copies[m->n_copies++] = (struct mf_maker_copy){m, z, MF_MAX(z_bytes(&m->shape), 64)};
 }
 
 bool mf_maker_keeps_z(const struct mf_maker *m)
@@ -388,14 +385,13 @@ static int make_z(struct mf_maker *m, const struct mf_layer_data *data, const st
 }
 
 int mf_maker_own_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r,
-                   const float **ret)
+                   const void **ret)
 {
     struct room room = {.device = m->device};
+    const void *kept = mf_maker_kept(m, m);
     float *z;
-    for (size_t i = 0; i < m->n_copies; i++) {
-        if (m->copies[i].of != m)
-            continue;
-        *ret = m->copies[i].at;
+    if (kept) {
+        *ret = kept;
         return 0;
     }
     if (!mf_maker_may_keep(m, z_bytes(&m->shape)))
@@ -451,7 +447,7 @@ static int gemm2(struct mf_reference_engine *base, const struct mf_layer_data *d
 int mf_maker_reference(struct mf_maker *m, const struct mf_layer_data *data, void *block,
                        struct mf_reference *out)
 {
-    struct engine e = {{gemm1, gemm2}, m};
+    struct engine e = {{mf_maker_keeps_z(m), gemm1, gemm2}, m};
     (void)mf_maker_forget(m); /* of another routing, if it has any */
-    return mf_reference_make_in(data, &e.engine, !mf_maker_keeps_z(m), block, out);
+    return mf_reference_make_in(data, &e.engine, block, out);
 }

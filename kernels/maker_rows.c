@@ -32,7 +32,7 @@ bool mf_maker_rows_of(const struct mf_layer_data *data, const struct mf_referenc
     if (!a->zeroed) {
         rows.reference = row;
         rows.data = own_z ? data : NULL;
-        rows.r = r;
+        rows.r = own_z ? r : NULL;
         rows.n_reference = a->tensor == MF_TENSOR_Y ? s->token : s->token * s->topk;
         rows.factors = a->tensor == MF_TENSOR_GW || a->tensor == MF_TENSOR_ZW ? data->weights : NULL;
         rows.poison = mf_part_poison(a, 0, &is_value) & 0xffff;
@@ -53,15 +53,22 @@ bool mf_maker_may_keep(const struct mf_maker *m, size_t bytes)
     return m->n_copies < MF_ARRAY_LEN(m->copies) && bytes <= mf_maker_most_kept(m);
 }
 
+const void *mf_maker_kept(const struct mf_maker *m, const void *of)
+{
+    for (size_t i = 0; i < m->n_copies; i++) {
+        if (m->copies[i].of == of)
+            return m->copies[i].at;
+    }
+    return NULL;
+}
+
 /* The device's copy, made on the first call. */
 static int copy_of(struct mf_maker *m, const void *of, size_t bytes, const void **ret)
 {
     struct mf_device *d = m->device;
-    for (size_t i = 0; i < m->n_copies; i++) {
-        *ret = m->copies[i].at;
-        if (m->copies[i].of == of)
-            return 0;
-    }
+    *ret = mf_maker_kept(m, of);
+    if (*ret)
+        return 0;
     if (!mf_maker_may_keep(m, bytes))
         return -ENOMEM;
     struct mf_maker_copy c = {of, d->ops->alloc(d, bytes), bytes};
@@ -142,16 +149,17 @@ static int run(struct mf_maker *m, enum mf_maker_kernel kernel, const struct mf_
 int mf_maker_look(struct mf_maker *m, const struct mf_maker_rows *rows, struct mf_hip_row *ret)
 {
     const void *should = NULL;
-    const float *z = NULL;
     size_t bytes = (size_t)(rows->n_reference * rows->cols) * sizeof(*rows->reference);
-    int r = rows->data        ? mf_maker_own_z(m, rows->data, rows->r, &z)
-            : rows->reference ? copy_of(m, rows->reference, bytes, &should)
-                              : 0;
-    return r < 0 ? r : run(m, MF_MAKER_LOOK, rows, z ? z : should, ret);
+    int r = 0;
+    if (rows->data)
+        r = mf_maker_own_z(m, rows->data, rows->r, &should);
+    else if (rows->reference)
+        r = copy_of(m, rows->reference, bytes, &should);
+    return r < 0 ? r : run(m, MF_MAKER_LOOK, rows, should, ret);
 }
 
-int mf_maker_slots(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r,
-                   const struct mf_artifact *a, void *to)
+int mf_maker_plain_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r,
+                     const struct mf_artifact *a, void *to)
 {
     struct mf_device *d = m->device;
     struct mf_maker_rows rows;
@@ -162,14 +170,14 @@ int mf_maker_slots(struct mf_maker *m, const struct mf_layer_data *data, const s
     struct mf_maker_launch l = {.function = &m->functions[MF_MAKER_ROUND], .bytes = sizeof(l.args.round)};
     size_t factor_bytes = rows.factors ? (size_t)rows.rows * sizeof(*rows.factors) : 0;
     float *factors = NULL;
-    l.args.round =
-        (struct mf_hip_round_args){.to = to, .rows = rows.rows, .cols = (mf_i32)rows.cols, .factors = NULL};
-    int made = mf_maker_own_z(m, data, r, &l.args.round.from);
+    const void *z = NULL;
+    int made = mf_maker_own_z(m, data, r, &z);
     if (made == 0 && factor_bytes > 0) {
         factors = d->ops->alloc(d, factor_bytes);
         made = factors ? d->ops->copy(d, factors, rows.factors, factor_bytes) : -ENOMEM;
-        l.args.round.factors = factors;
     }
+    l.args.round = (struct mf_hip_round_args){
+        .from = z, .factors = factors, .to = to, .rows = rows.rows, .cols = (mf_i32)rows.cols};
     l.grid = mf_maker_grid(m, (rows.rows + ROWS_OF_BLOCK - 1) / ROWS_OF_BLOCK);
     if (made == 0)
         made = mf_maker_run(m, &l, 1);

@@ -548,15 +548,15 @@ static int gemm2_of(struct job *j, int n_threads)
     return 0;
 }
 
-int mf_reference_make_in(const struct mf_layer_data *data, struct mf_reference_engine *engine, bool with_z,
-                         void *block, struct mf_reference *out)
+int mf_reference_make_in(const struct mf_layer_data *data, struct mf_reference_engine *engine, void *block,
+                         struct mf_reference *out)
 {
     struct job j = {.data = data, .engine = engine, .out = out};
     float *amax = block;
     int n_threads = mf_pool_threads();
-    if (!has_definition(&data->shape) || (!engine && !with_z))
+    if (!has_definition(&data->shape))
         return -EINVAL;
-    (void)lay_out(&data->shape, with_z, block, out);
+    (void)lay_out(&data->shape, !engine || !engine->keeps_z, block, out);
     int r = allocate(&j, n_threads);
     if (r == 0)
         r = mf_reference_group(data, &j.slots);
@@ -590,7 +590,7 @@ int mf_reference_make(const struct mf_layer_data *data, struct mf_reference *out
     if (r < 0)
         return r;
     void *block = aligned_alloc(64, bytes);
-    r = block ? mf_reference_make_in(data, NULL, true, block, out) : -ENOMEM;
+    r = block ? mf_reference_make_in(data, NULL, block, out) : -ENOMEM;
     out->block = block;
     if (r < 0)
         mf_reference_release(out);

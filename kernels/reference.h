@@ -53,9 +53,9 @@ struct mf_reference {
     float x_amax,
         h_amax; /* largest magnitudes of x and of h_bf16, NaN when there is one: what a scale of all rows is
                              drawn from, and the calibrated factors of x and h */
-    float *
-        z; /* [T*k, H] on that h and with b2, without the routing weight; NULL: the block has none, since whoever made
-                 * it can make z again when it is asked for */
+    /* [T*k, H] on that h and with b2, without the routing weight; NULL: the block has none, since whoever made it can make
+     * z again. */
+    float *z;
     float *y; /* [T,H], not rounded */
     /* What quantising h costs, by row: the relative error of h, z and y of the plain quantised pipeline against
      * the same without that quantisation. Row limits are drawn from it. NULL for shapes that do not quantise. */
@@ -78,17 +78,18 @@ void mf_reference_ungroup(struct mf_reference_slots *s);
 /* What is proportional to the weights, done elsewhere than on the pool's threads with the same bits, on weights of its own. Rows
  * of slots whose expert is not here are zeros. A negative return is mf_reference_make_in's. */
 struct mf_reference_engine {
+    bool keeps_z; /* and can make it again: blocks have none */
     /* g from the quantised x. */
     int (*gemm1)(struct mf_reference_engine *e, const struct mf_layer_data *data,
                  const struct mf_reference_slots *slots, struct mf_reference *out);
-    /* y from h, by way of z, which out may have or not; where the shape quantises h, z_error and y_error by what comes of h_exact. */
+    /* y from h, and z where out has it; where the shape quantises h, z_error and y_error by what comes of h_exact. */
     int (*gemm2)(struct mf_reference_engine *e, const struct mf_layer_data *data,
                  const struct mf_reference_slots *slots, const float *h_exact, struct mf_reference *out);
 };
-/* Computes into a block of the caller's, of that many bytes at a multiple of 64. engine NULL: the pool's threads do all, and the
- * block has z; else data's weights are not read. */
-int mf_reference_make_in(const struct mf_layer_data *data, struct mf_reference_engine *engine, bool with_z,
-                         void *block, struct mf_reference *out);
+/* Computes into a block of the caller's, of that many bytes at a multiple of 64. engine NULL: the pool's threads do all; else
+ * data's weights are not read. */
+int mf_reference_make_in(const struct mf_layer_data *data, struct mf_reference_engine *engine, void *block,
+                         struct mf_reference *out);
 /* The relative error of a row whose squares of differences and of itself sum to these. */
 float mf_reference_error(double difference, double norm);
 /* What a block holds that was filled for the same shape; only read from then on. */

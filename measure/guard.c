@@ -191,7 +191,7 @@ int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap)
             mf_say(why, cap, "guard: %zu byte%s changed %zu bytes before the start of %s of %s", n,
                    n == 1 ? "" : "s", to - 1 - last, part, mf_tensor_name(g->artifact.tensor));
         draw_bands(g);
-        (void)on_bands(g, mf_region_push_some);
+        (void)mf_guarded_push_bands(g);
         return 1;
     }
     return 0;

@@ -225,29 +225,36 @@ static int fill_input(struct mf_session *s, const struct mf_artifact *a, int rot
     return r < 0 ? r : mf_reference_artifact(&data, &s->ref, a, &sorted, to);
 }
 
-/* A new input, filled, as launches see it. */
-static int make_input(struct mf_session *s, const struct mf_artifact *a, int rotation, struct mf_guarded *ret)
+/* A new input that the host fills. */
+static int make_input_here(struct mf_session *s, const struct mf_artifact *a, int rotation,
+                           struct mf_guarded *ret)
 {
     struct mf_guarded g;
-    int r = s->maker && mf_reference_lacks(&s->ref, a) ? mf_guarded_new_there(a, &s->shape, s->maker, &g)
-                                                       : -ENOTSUP;
-    if (r == 0) {
-        r = mf_maker_slots(s->maker, &s->data, &s->ref, a, g.seen.part[0]);
-        if (r == 0)
-            r = mf_guarded_push_bands(&g);
-        if (r == 0)
-            *ret = g;
-        else
-            mf_guarded_release(&g);
-    }
-    if (r != -ENOTSUP && r != -ENOMEM)
-        return r;
-    r = mf_guarded_new(a, &s->shape, s->device, &g);
+    int r = mf_guarded_new(a, &s->shape, s->device, &g);
     if (r < 0)
         return r;
     r = fill_input(s, a, rotation, &g.ref);
     if (r == 0)
         r = mf_region_push(&g.region);
+    if (r == 0)
+        *ret = g;
+    else
+        mf_guarded_release(&g);
+    return r;
+}
+
+/* One that the device fills of what the host lacks. -ENOTSUP, -ENOMEM: the host has to. */
+static int make_input_there(struct mf_session *s, const struct mf_artifact *a, struct mf_guarded *ret)
+{
+    struct mf_guarded g;
+    if (!mf_reference_lacks(&s->ref, a))
+        return -ENOTSUP;
+    int r = mf_guarded_new_there(a, &s->shape, s->maker, &g);
+    if (r < 0)
+        return r;
+    r = mf_maker_plain_z(s->maker, &s->data, &s->ref, a, g.seen.part[0]);
+    if (r == 0)
+        r = mf_guarded_push_bands(&g);
     if (r == 0)
         *ret = g;
     else
@@ -270,7 +277,9 @@ int mf_session_input(struct mf_session *s, const struct mf_artifact *a, int rota
         }
     }
     struct mf_session_input in = {.rotation = rotation};
-    int r = make_input(s, a, rotation, &in.buffer);
+    int r = make_input_there(s, a, &in.buffer);
+    if (r == -ENOTSUP || r == -ENOMEM)
+        r = make_input_here(s, a, rotation, &in.buffer);
     if (r < 0)
         return r;
     r = mf_array_grow(&s->inputs, s->n_inputs, &s->cap_inputs, sizeof(*s->inputs));
@@ -498,7 +507,7 @@ void mf_session_rest(struct mf_session *s)
 
 /* ---- a session ---- */
 
-/* What the shape needs of the host at least: references and the largest artifacts. */
+/* What the shape may need of the host: references, z with them, and the largest artifacts. */
 static double layer_bytes(const struct mf_shape *shape)
 {
     double rows = (double)shape->token * shape->topk, I = shape->inter_dim, H = shape->model_dim;

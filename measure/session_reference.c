@@ -44,7 +44,7 @@ static int make(struct mf_session *s, size_t bytes, const char *key)
     else if (s->maker)
         r = mf_maker_reference(s->maker, &s->data, at, &made);
     else
-        r = mf_reference_make_in(&s->data, NULL, true, at, &made);
+        r = mf_reference_make_in(&s->data, NULL, at, &made);
     /* A file that is mapped for writing cannot be sealed */
     if (at)
         (void)munmap(at, bytes);
@@ -84,7 +84,6 @@ int mf_session_z(struct mf_session *s)
         r = mf_maker_z(s->maker, &s->data, &s->ref, (float *)(void *)s->z_region.at);
     if (r < 0) {
         mf_region_release(&s->z_region);
-        s->z_region = (struct mf_region)MF_REGION_INIT;
         return r;
     }
     mf_region_protect(&s->z_region);

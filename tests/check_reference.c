@@ -466,7 +466,7 @@ START_TEST(a_block_is_opened_again)
     ck_assert_int_eq(mf_reference_bytes(&s, true, &bytes), 0);
     uint8_t *block = aligned_alloc(64, bytes + 64), *copy = aligned_alloc(64, bytes);
     memset(block + bytes, 0xa5, 64);
-    ck_assert_int_eq(mf_reference_make_in(&l.data, NULL, true, block, &made), 0);
+    ck_assert_int_eq(mf_reference_make_in(&l.data, NULL, block, &made), 0);
     for (int i = 0; i < 64; i++)
         ck_assert_uint_eq(block[bytes + (size_t)i], 0xa5);
     memcpy(copy, block, bytes);

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "kernels/cpu/ops.h"
-#include "kernels/quant.h"
 
 #define LANES 64 /* a loop body's worth of elements: several vectors of any width */
 

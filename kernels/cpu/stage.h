@@ -14,8 +14,8 @@ enum mf_stage2_out {
     MF_STAGE2_ADD,   /* y: a thread owns columns and adds all slots of a token, experts ascending */
 };
 
-/* How many bytes ahead of the loads weights are fetched. Which is best depends on the machine, on rows
- * and format: by measurements on a Zen 4, far for three rows or more and for fp8, near for bf16 of two rows; of one they are level. */
+/* How many bytes ahead of the loads weights are fetched. Which is best depends on the machine, on rows and format: by
+ * measurements on a Zen 4, far for three rows or more and for fp8, near for bf16 of two rows; of one they are level. */
 #define MF_FETCH_NONE 0 /* left to the machine's own prefetching */
 #define MF_FETCH_NEAR 2560
 #define MF_FETCH_FAR  6144
@@ -32,7 +32,7 @@ struct mf_stage_plan {
     int panel;   /* 1, 16, 32 */
     int gate_rows; /* stage 1: gate and up alternate in w by so many rows, which divide block_n; 0: all of gate first */
     int block_m, block_n, block_k; /* block_k 0: not cut */
-    int fetch;                     /* MF_FETCH_… */
+    size_t fetch;                  /* MF_FETCH_… */
     int threads;
     int ksplit; /* stage 1: so many parts of K, each a multiple of MF_SPLIT_K, are summed apart; 0, 1: not cut */
     bool gather; /* stage 1: x is in token order */
