@@ -1,7 +1,6 @@
 /* move on GPUs: sort, the quantisations and the combine.
  *
- *     sort_m16                  stable, for any routing; blocks that meet where ids are many
- *     sort_one_m16              the same by one block, where ids are not so many that several are sure to be faster
+ *     sort_m16                  stable, for any routing, by several blocks; where ids are many they meet
  *     sort_zero_m16             the sort while the device zeroes y, and quantises x where groups of a row have their own scales:
  *                               sort_zero_quant1_fp8fn_128_m16; sort_quant1_fp8fn_128_m16 zeroes nothing
  *     align_m16, align_many_m16 the sort as vLLM defines it, by one block or by several that do not meet
@@ -15,11 +14,11 @@
 #include "common/cleanup.h"
 #include "common/text.h"
 #include "kernels/family_hip_move.h"
+#include "kernels/hip/args.h"
 
 #define SORT_BLOCKS  64   /* more are no faster */
 #define SORT_ASIDE   16   /* blocks that sort while others use the memory */
-#define SORT_FEW     2048 /* ids that one block sorts sooner than several could meet */
-#define ONE_MOST     8192 /* ids that one block is still tried for */
+#define RANKED_EACH  64   /* ids that a block places where every block ranks all */
 #define ALIGN_FEW    1024 /* ids that one block aligns without a rival */
 #define ALIGN_BLOCKS 16   /* waves of a block, the least that any machine has */
 #define QUANT_BLOCKS_SM \
@@ -31,7 +30,6 @@ static const struct {
     const char *word, *source, *function;
 } kinds[MF_HIP_MOVE_N_] = {
     [MF_HIP_SORT]             = {"sort",         "sort.hip",         "mf_sort"},
-    [MF_HIP_SORT_ONE]         = {"sort_one",     "sort.hip",         "mf_sort"},
     [MF_HIP_SORT_ZERO]        = {"sort_zero",    "sort_zero.hip",    "mf_sort_zero"},
     [MF_HIP_SORT_QUANT1]      = {"sort",         "sort_zero.hip",    "mf_sort_zero"},
     [MF_HIP_ALIGN]            = {"align",        "align.hip",        "mf_align"},
@@ -95,7 +93,6 @@ static mf_ops covers_of(const struct mf_shape *s, enum mf_hip_move_kind kind)
 {
     const mf_ops covers[MF_HIP_MOVE_N_] = {
         [MF_HIP_SORT] = MF_OP_BIT(MF_OP_SORT),
-        [MF_HIP_SORT_ONE] = MF_OP_BIT(MF_OP_SORT),
         [MF_HIP_SORT_ZERO] =
             MF_OP_BIT(MF_OP_SORT) | (mf_hip_move_quantises_first(kind, s) ? MF_OP_BIT(MF_OP_QUANT1) : 0),
         [MF_HIP_SORT_QUANT1] = MF_OP_BIT(MF_OP_SORT) | MF_OP_BIT(MF_OP_QUANT1),
@@ -165,16 +162,26 @@ uint32_t mf_hip_sort_blocks(const struct mf_device_info *device, enum mf_hip_mov
                             const struct mf_shape *s)
 {
     bool aside = mf_hip_move_sorts_aside(kind);
-    int64_t n = s->token * s->topk, wanted = (n + MF_HIP_SORT_THREADS - 1) / MF_HIP_SORT_THREADS;
+    int64_t n = s->token * s->topk, each = n <= MF_HIP_SORT_RANKED ? RANKED_EACH : MF_HIP_SORT_THREADS;
+    int64_t wanted = (n + each - 1) / each;
     int64_t at_once = aside ? MF_MIN(device->cores - 1, SORT_ASIDE) : MF_MIN(device->cores, SORT_BLOCKS);
     if (aligns(kind))
         return kind == MF_HIP_ALIGN ? 1 : ALIGN_BLOCKS;
-    if (kind == MF_HIP_SORT_ONE || n <= SORT_FEW)
-        return 1;
+    if (n <= MF_HIP_SORT_RANKED)
+        at_once = MF_MIN(at_once, SORT_ASIDE);
     return (uint32_t)MF_MAX(MF_MIN(wanted, at_once), 1);
 }
 
 /* ---- steps ---- */
+
+/* Of each block that meets others, by expert. */
+static size_t counts_bytes(const struct mf_device_info *device, enum mf_hip_move_kind kind,
+                           const struct mf_shape *s)
+{
+    if (s->token * s->topk <= MF_HIP_SORT_COUNTED)
+        return 0;
+    return mf_hip_sort_blocks(device, kind, s) * (size_t)s->expert * sizeof(int32_t);
+}
 
 /* Of each block, where all rows share a scale. */
 static size_t largest_bytes(const struct mf_shape *s, const struct mf_device_info *device)
@@ -199,12 +206,10 @@ static void describe(const struct mf_hip_move_config *c, const struct mf_shape *
         s.bytes = T * shape->topk * 4 + slots * 4;
         break;
     case MF_HIP_SORT:
-    case MF_HIP_SORT_ONE:
         mf_step_need(&s, mf_cpu_topk());
         mf_step_give(&s, mf_cpu_sorted(c->block_m));
         s.bytes = T * shape->topk * 8 + slots * 8;
-        s.workspace_bytes =
-            mf_hip_sort_blocks(device, c->kind, shape) * (size_t)shape->expert * sizeof(int32_t);
+        s.workspace_bytes = counts_bytes(device, c->kind, shape);
         break;
     case MF_HIP_SORT_ZERO:
     case MF_HIP_SORT_QUANT1:
@@ -213,8 +218,7 @@ static void describe(const struct mf_hip_move_config *c, const struct mf_shape *
         if (c->kind == MF_HIP_SORT_ZERO)
             mf_step_give(&s, mf_hip_zeroed_y());
         s.bytes = T * shape->topk * 8 + slots * 8 + (c->kind == MF_HIP_SORT_ZERO ? T * H * 2 : 0);
-        s.workspace_bytes =
-            mf_hip_sort_blocks(device, c->kind, shape) * (size_t)shape->expert * sizeof(int32_t);
+        s.workspace_bytes = counts_bytes(device, c->kind, shape);
         if (!mf_hip_move_quantises_first(c->kind, shape))
             break;
         mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
@@ -295,8 +299,6 @@ struct walk {
 static bool is_tried(const struct mf_shape *s, enum mf_hip_move_kind kind)
 {
     int64_t ids = s->token * s->topk;
-    if (kind == MF_HIP_SORT_ONE)
-        return ids > SORT_FEW && ids <= ONE_MOST;
     return kind != MF_HIP_ALIGN_MANY || ids > ALIGN_FEW;
 }
 

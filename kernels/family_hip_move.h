@@ -5,7 +5,6 @@
 
 enum mf_hip_move_kind {
     MF_HIP_SORT,
-    MF_HIP_SORT_ONE,
     MF_HIP_SORT_ZERO,
     MF_HIP_SORT_QUANT1,
     MF_HIP_ALIGN,

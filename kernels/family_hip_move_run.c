@@ -182,7 +182,6 @@ int mf_hip_move_launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     static int (*const launchers[MF_HIP_MOVE_N_])(const struct mf_kernel *, const struct mf_launch *) = {
         [MF_HIP_SORT] = launch_sort,
-        [MF_HIP_SORT_ONE] = launch_sort,
         [MF_HIP_SORT_ZERO] = launch_sort_zero,
         [MF_HIP_SORT_QUANT1] = launch_sort_zero,
         [MF_HIP_ALIGN] = launch_align,

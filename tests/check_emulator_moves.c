@@ -24,9 +24,11 @@ static const struct moved {
     {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TENSOR, "move"}, "", false},
     {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,   "move"}, "", false},
     {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,   "move"}, "", false},
-    /* every way to sort, of ids that one block and several have */
+    /* every way to sort, of ids that every block ranks, of which it counts others', and for which blocks meet */
+    {"gfx90a", {130, 64,  32, 33, 8, MF_ACT_SILU, true},  {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,         "move"}, "ep:199/232", false},
     {"sm_89",  {300, 64,  32, 33, 8, MF_ACT_SILU, false}, {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,         "move"}, "", false},
     {"gfx90a", {300, 64,  32, 33, 8, MF_ACT_SILU, true},  {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,         "move"}, "ep:199/232", false},
+    {"sm_89",  {1030, 16, 32, 33, 8, MF_ACT_SILU, false}, {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,         "move"}, "", false},
     /* every fourth token's row ends within 16 bytes; threads have several turns; what lies behind num_valid is never used */
     {"sm_89",  {130, 272,  32,  5, 4, MF_ACT_SILU, false}, {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,         "permute"}, "", false},
     {"sm_89",  {130, 544,  32,  5, 4, MF_ACT_SILU, true},  {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X128,  "permute"}, "ep:1/11+b1", false},

@@ -14,6 +14,10 @@ typedef int mf_i32;
 typedef unsigned int mf_u32;
 #endif
 
+/* Ids of a sort, at most, of which every block counts all, and of which it counts others' but by expert (sort.h). */
+#define MF_HIP_SORT_RANKED  2048
+#define MF_HIP_SORT_COUNTED 8192
+
 struct mf_hip_sort_args {
     const mf_i32 *ids; /* [T,k] */
     const float *weights;
@@ -21,7 +25,7 @@ struct mf_hip_sort_args {
     float *sorted_weights;
     mf_i32 *experts;
     mf_i32 *num_valid;
-    mf_i32 *counts; /* workspace of the several-block sort: [blocks, E] */
+    mf_i32 *counts; /* workspace of blocks that meet: [blocks, E] */
     mf_i32 token, unused;
 };
 

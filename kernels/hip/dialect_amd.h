@@ -40,6 +40,10 @@ MF_DEVICE float mf_shuffle_xor(float v, int mask)
 {
     return __builtin_bit_cast(float, mf_shuffle(__builtin_bit_cast(i32, v), mf_lane() ^ mask));
 }
+MF_DEVICE i32 mf_shuffle_xor(i32 v, int mask)
+{
+    return mf_shuffle(v, mf_lane() ^ mask);
+}
 /* Lanes that nothing lies below keep their own. */
 MF_DEVICE i32 mf_shuffle_up(i32 v, int delta)
 {
@@ -83,6 +87,12 @@ MF_DEVICE void mf_ask_cache(const void *global, u32 bytes)
 }
 
 /* ---- memory ---- */
+
+/* Adds to a number in LDS that other threads add to. */
+MF_DEVICE void mf_add_shared(i32 *lds, i32 v)
+{
+    (void)__hip_atomic_fetch_add(lds, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
 
 MF_DEVICE mf_16b mf_16b_of(mf_u32x4 v)
 {

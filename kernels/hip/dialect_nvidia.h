@@ -30,6 +30,10 @@ MF_DEVICE float mf_shuffle_xor(float v, int mask)
 {
     return __shfl_xor_sync(0xffffffffu, v, mask);
 }
+MF_DEVICE i32 mf_shuffle_xor(i32 v, int mask)
+{
+    return __shfl_xor_sync(0xffffffffu, v, mask);
+}
 MF_DEVICE i32 mf_shuffle_up(i32 v, int delta)
 {
     return __shfl_up_sync(0xffffffffu, v, delta);
@@ -53,6 +57,12 @@ MF_DEVICE int mf_popcount(u64 v)
 MF_DEVICE void mf_wave_sync()
 {
     __syncwarp();
+}
+
+/* Adds to a number in LDS that other threads add to. */
+MF_DEVICE void mf_add_shared(i32 *lds, i32 v)
+{
+    (void)atomicAdd(lds, v);
 }
 
 /* ---- global memory to LDS, in the background ---- */

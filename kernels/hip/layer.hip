@@ -198,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_layer(const __gri
     const prepared prepared = {mf_grid_generation(mf_meeting)};
     preparing mine = {a, (i32)(blockIdx.x * GROUP * GROUPS + threadIdx.x), (i32)gridDim.x * GROUP * GROUPS};
     mine.begin();
-    sort_ids(sort, (i32 *)lds, sharing{(i32)blockIdx.x, (i32)gridDim.x, false}, mine);
+    sort_ids(sort, (i32 *)lds, sharing{(i32)blockIdx.x, (i32)gridDim.x, RANK_ALL}, mine);
     set_order(t1, sort);
     set_order(t2, sort);
     mf_written_for_all(); /* before memory is busy with weights, behind which it would wait */

@@ -1,12 +1,12 @@
 /* moe_sorting: tokens into blocks of MF_BLOCK_M rows of one expert, AITER's contract as common/artifact.h has it. Tokens
  * stay in order within an expert (stable), so every run gives the same bits.
  *
- * Each wave of each block takes a run of ids and counts them by expert. One block scans its own counts; several leave theirs
- * in a.counts, meet, and every one of them scans all. Then each wave knows where its share of each expert begins and writes
- * its ids to their places. MF_E experts, at most MF_THREADS; MF_K topk; all blocks have to be resident. Of a
- * rank's share (share.h) what goes to others' experts gets no row.
+ * Each wave of each block takes a run of ids and counts them by expert. A block scans its own counts and learns those of the others
+ * (enum how). Then each wave knows where its share of each expert begins and writes its ids to their places. MF_E experts, at most
+ * MF_THREADS; MF_K topk; blocks that meet have to be resident. Of a rank's share (share.h) what goes to others' experts gets no row.
  *
- *   lds: count[waves][E] | start[E] (first row of this block's share) | begin[E] (first row) | total[E] */
+ *   lds: count[waves][E] | start[E] (first row of this block's share) | begin[E] (first row) | total[E]; before the scan begin and total
+ *        hold what count_others counts */
 #pragma once
 
 #include "args.h"
@@ -15,6 +15,36 @@
 #define BLOCKS_AT_ONCE 16
 
 __device__ u32 mf_sorters[2]; /* where blocks meet */
+
+/* How blocks sort the same ids: as for ever fewer of them to look at costs less than to meet. */
+enum how {
+    RANK_ALL, /* each counts all, so that each knows experts and num_valid by itself; what they place is shared */
+    COUNT_OTHERS, /* each counts its own run by waves, and only how many of the others' each expert has */
+    MEET,         /* each counts its own run; they leave what they counted in a.counts and meet */
+};
+MF_DEVICE enum how how_to_sort(i32 ids)
+{
+    return ids <= MF_HIP_SORT_RANKED ? RANK_ALL : ids <= MF_HIP_SORT_COUNTED ? COUNT_OTHERS : MEET;
+}
+
+/* Ids that are not of this block's run, from `from` to `to`, MF_THREADS apart; MF_E for what is. */
+MF_DEVICE void take_others(const i32 *ids, i32 n, i32 from, i32 to, u32 (&ret)[AT_ONCE])
+{
+    MF_UNROLL
+    for (int c = 0; c < AT_ONCE; c++) {
+        const i32 i = threadIdx.x + c * MF_THREADS;
+        ret[c] = i < n && (i < from || i >= to) ? MF_MIN((u32)mf_local(ids[i]), (u32)MF_E) : MF_E;
+    }
+}
+/* Adds them to what blocks before this one have of each expert, and to what those behind it have. */
+MF_DEVICE void count_others(const u32 (&expert)[AT_ONCE], i32 from, i32 *before, i32 *behind)
+{
+    MF_UNROLL
+    for (int c = 0; c < AT_ONCE; c++) {
+        if (expert[c] < MF_E)
+            mf_add_shared((threadIdx.x + c * MF_THREADS < from ? before : behind) + expert[c], 1);
+    }
+}
 
 /* Thread e: of the rows of expert e, those of lower blocks; *ret_all gets those of all. */
 MF_DEVICE i32 scan_blocks(const mf_hip_sort_args &a, i32 block, i32 blocks, i32 rows, i32 *ret_all)
@@ -89,11 +119,9 @@ struct nothing {
     }
 };
 
-/* How blocks sort the same ids. They share the counting, and each places what it counted; or every block counts all, so that each
- * knows experts and num_valid by itself, and only what they place is shared. */
 struct sharing {
     i32 block, blocks;
-    bool counting;
+    enum how how;
 };
 
 /* Ends with its writes to memory unseen by its other threads. The last turn of a wave stays in registers while all scan; the
@@ -101,8 +129,9 @@ struct sharing {
 template <class Meanwhile>
 MF_DEVICE void sort_ids(const mf_hip_sort_args &a, i32 *lds, const sharing by, Meanwhile &meanwhile)
 {
-    const i32 block = by.counting ? by.block : 0, blocks = by.counting ? by.blocks : 1;
-    const i32 share = by.counting ? 0 : by.block, shares = by.counting ? 1 : by.blocks;
+    const bool ranks_all = by.how == RANK_ALL, counts_others = by.how == COUNT_OTHERS;
+    const i32 block = ranks_all ? 0 : by.block, blocks = ranks_all ? 1 : by.blocks;
+    const i32 share = ranks_all ? by.block : 0, shares = ranks_all ? by.blocks : 1;
     i32 *count = lds, *start = lds + WAVES * MF_E, *begin = start + MF_E, *total = begin + MF_E,
         *room = total + MF_E;
     const i32 n = a.token * MF_K, lane = threadIdx.x % MF_WAVE, wave = threadIdx.x / MF_WAVE;
@@ -110,16 +139,24 @@ MF_DEVICE void sort_ids(const mf_hip_sort_args &a, i32 *lds, const sharing by, M
     const i32 each = MF_CEIL(MF_CEIL(n, MF_WAVE), runs) * MF_WAVE;
     const i32 from = run * each, to = MF_MIN(n, from + each);
     const i32 last = from + MF_MAX(MF_CEIL(to - from, AT_ONCE * MF_WAVE) - 1, 0) * AT_ONCE * MF_WAVE;
+    const i32 own = block * WAVES * each; /* where the block's run begins */
     turn<AT_ONCE> held, again;
     float weight[AT_ONCE];
+    u32 other[AT_ONCE];
 
     held.first = last + lane;
     take_ids(a.ids, to, held);
     take_weights(a.weights, to, held, weight);
+    if (counts_others)
+        take_others(a.ids, n, own, own + WAVES * each, other);
     meanwhile();
     for (i32 i = threadIdx.x; i < WAVES * MF_E; i += MF_THREADS)
         count[i] = 0;
+    for (i32 e = threadIdx.x; counts_others && e < MF_E; e += MF_THREADS)
+        begin[e] = total[e] = 0;
     __syncthreads();
+    if (counts_others)
+        count_others(other, own, begin, total);
     for (i32 first = from; first < last; first += AT_ONCE * MF_WAVE) {
         again.first = first + lane;
         take_ids(a.ids, to, again);
@@ -128,8 +165,15 @@ MF_DEVICE void sort_ids(const mf_hip_sort_args &a, i32 *lds, const sharing by, M
     count_turn(to, count + wave * MF_E, held);
     __syncthreads();
 
-    i32 all_rows, end;
-    const i32 before = scan_blocks(a, block, blocks, scan_waves(count), &all_rows);
+    i32 all_rows, before, end;
+    const i32 rows = scan_waves(count);
+    if (counts_others) {
+        const bool is_expert = threadIdx.x < MF_E;
+        before = is_expert ? begin[threadIdx.x] : 0;
+        all_rows = is_expert ? before + rows + total[threadIdx.x] : 0;
+    } else {
+        before = scan_blocks(a, block, blocks, rows, &all_rows);
+    }
     const i32 first_row = scan_block(MF_CEIL(all_rows, MF_BLOCK_M) * MF_BLOCK_M, room, &end);
     if (threadIdx.x < MF_E) {
         start[threadIdx.x] = first_row + before;

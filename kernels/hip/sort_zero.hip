@@ -12,13 +12,14 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_sort_zero(const mf_hip_so
 {
     extern __shared__ i32 lds[];
     const i32 sorters = a.sorters, other = (i32)blockIdx.x - sorters, others = (i32)gridDim.x - sorters;
+    const enum how how = how_to_sort(a.sort.token * MF_K);
     mf_begin();
     if (other < 0) {
         nothing meanwhile;
-        sort_ids(a.sort, lds, sharing{(i32)blockIdx.x, sorters, true}, meanwhile);
+        sort_ids(a.sort, lds, sharing{(i32)blockIdx.x, sorters, how}, meanwhile);
         return;
     }
-    if (sorters > 1) { /* whose meeting counts all blocks */
+    if (how == MEET && sorters > 1) { /* whose meeting counts all blocks */
         u32 generation;
         mf_grid_arrive(mf_sorters, &generation);
     }

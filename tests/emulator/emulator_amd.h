@@ -52,6 +52,7 @@ MF_WORD void __builtin_amdgcn_wave_barrier()
 
 #define __builtin_nontemporal_load(p) (*(p))
 #define __HIP_MEMORY_SCOPE_AGENT      0
+#define __HIP_MEMORY_SCOPE_WORKGROUP  0
 
 template <class T> MF_HIDDEN T __hip_atomic_load(T *p, int, int)
 {

@@ -24,6 +24,12 @@ MF_WORD float mf_shuffle_xor(float v, int mask)
     mf_emulator->meet(mf_emulator, "mf_shuffle_xor", &e, mf_exchange_all<float, mf_lane_xor>, MF_PC);
     return e.value;
 }
+MF_WORD i32 mf_shuffle_xor(i32 v, int mask)
+{
+    mf_exchange<i32> e = {v, mask};
+    mf_emulator->meet(mf_emulator, "mf_shuffle_xor", &e, mf_exchange_all<i32, mf_lane_xor>, MF_PC);
+    return e.value;
+}
 MF_WORD i32 mf_shuffle_up(i32 v, int delta)
 {
     mf_exchange<i32> e = {v, delta};
@@ -55,6 +61,11 @@ MF_DEVICE int mf_popcount(u64 v)
 MF_WORD void mf_wave_sync()
 {
     mf_emulator->meet(mf_emulator, "mf_wave_sync", NULL, NULL, MF_PC);
+}
+
+MF_HIDDEN void mf_add_shared(i32 *lds, i32 v)
+{
+    *lds += v;
 }
 
 /* Launches begin in turn here. */
