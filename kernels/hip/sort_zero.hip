@@ -1,6 +1,6 @@
 /* What a layer needs before stage 1, in one launch: ids are sorted by the first blocks (sort.h) while the others quantise x
- * (quant_groups.h, where MF_GROUP is there) and zero y, where it is given. Sorting waits for memory and for itself, the others keep memory busy. All
- * blocks have to be resident, and more than those that sort. */
+ * (quant_groups.h, where MF_GROUP is there) and zero y, where it is given. Sorting waits for memory and for itself, the others keep memory busy. There
+ * are more blocks than sort, and where those meet (sort.h) all have to be resident. */
 #include "dialect.h"
 #include "sort.h"
 #include "zero.h"
