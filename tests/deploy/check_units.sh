@@ -176,7 +176,7 @@ check_backup() {
     (cd /var/lib/private/moefarm && rm -f farm.db-wal farm.db-shm && cp backup/farm-*.db farm.db && chown --reference=. farm.db)
     systemctl start moefarmd.service
     await workers_are idle 2
-    [ "$(moefarm --json batches | grep -c '"id":')" = 1 ] || fail "the restored farm has not what the copy had"
+    [ "$(n_batches)" = 1 ] || fail "the restored farm has not what the copy had"
     echo "backed up and restored"
 }
 
@@ -200,6 +200,68 @@ check_watchdog() {
     systemctl restart moefarmd.service || fail "moefarmd does not start with its own watchdog"
     await workers_are idle 2
     echo "restarted by its watchdog; the workers are back"
+}
+
+n_batches() {
+    moefarm --json batches | grep -c '"id":'
+}
+
+# The commands of docs/deploy.md, section 7: the state folder becomes that of another host, which has not started yet.
+check_move() {
+    local was
+    was=$(n_batches)
+    systemctl disable --now moefarmd.service moefarm-backup.timer 2>/dev/null || fail "the old host does not stop"
+    cp -r /var/lib/private/moefarm copied
+    rm -r /var/lib/private/moefarm /var/lib/moefarm
+    install -d -m 0700 /var/lib/private
+    cp -r copied /var/lib/private/moefarm
+
+    chown -R root: /var/lib/private/moefarm
+    systemctl enable --now moefarmd.service moefarm-backup.timer 2>/dev/null || fail "the new host does not start"
+
+    await workers_are idle 2
+    [ "$(n_batches)" = "$was" ] || fail "of $was batches $(n_batches) have moved"
+    [ "$(stat -c %U:%a /var/lib/private/moefarm/farm.db)" = "moefarm:600" ] || fail "the database that moved is open to others"
+    [ -n "$(value moefarm-backup.timer NextElapseUSecRealtime)" ] || fail "the new host makes no backups"
+    systemctl stop moefarm-backup.timer
+    echo "moved; the workers have followed"
+}
+
+# The program of that name as it is on disk now.
+runs() {
+    [ "$(readlink "/proc/$(value "$1" MainPID)/exe")" = "/usr/bin/$2" ]
+}
+
+# Those of section 8, with packages of this build over what was installed without.
+check_update() {
+    local name before
+    command -v cpack >/dev/null && command -v dpkg-shlibdeps >/dev/null || {
+        echo "not updated: cpack or dpkg-shlibdeps is missing (packages cmake, dpkg-dev)"
+        return
+    }
+    cpack --config "$MF_BINARY_DIR/CPackConfig.cmake" -B /tmp/packages >cpack.log 2>&1 || fail "cpack failed"
+    cd /tmp/packages
+
+    for name in $(moefarm --json workers | sed -n 's/.*"name":[ \t]*"\([^"]*\)".*/\1/p'); do
+        moefarm drain "$name" >/dev/null || fail "$name is not drained"
+    done
+    while systemctl is-active -q 'moefarm-worker@*.service'; do sleep 5; done
+    dpkg -i moefarm-worker_*.deb >dpkg.log 2>&1 || fail "$(cat dpkg.log)"
+    ! systemctl is-active -q 'moefarm-worker@*.service' || fail "the package has started a worker"
+    systemctl start "$worker" moefarm-worker@cpu:0.service || fail "the updated workers do not start"
+    await workers_are idle 2
+    runs "$worker" moefarm-worker || fail "the worker is the old program"
+
+    before=$(value moefarmd.service MainPID)
+    systemctl start moefarm-backup.service || fail "no backup before the update"
+    dpkg -i moefarm-server_*.deb moefarm-cli_*.deb >dpkg.log 2>&1 || fail "$(cat dpkg.log)"
+    [ "$(value moefarmd.service MainPID)" = "$before" ] || fail "the package has restarted moefarmd"
+    systemctl restart moefarmd || fail "the updated moefarmd does not start"
+
+    runs moefarmd.service moefarmd || fail "moefarmd is the old program"
+    await workers_are idle 2
+    cd /tmp
+    echo "updated, node by node and the coordinator"
 }
 
 check_end() {
@@ -261,6 +323,8 @@ case ${3-} in
     check_pull
     check_backup
     check_watchdog
+    check_move
+    check_update
     check_end
     check_locked
     ;;
