@@ -340,24 +340,24 @@ START_TEST(test_before_stage1)
 END_TEST
 
 /* Counts are left in memory only where blocks meet, beyond 8,192 ids. */
-START_TEST(test_sort_counts)
-{
-    static const struct {
-        const char *shape;
-        bool meets;
-    } rows[] = {{"64,2048,768,128,8," PLAIN, false},
+static const struct {
+    const char *shape;
+    bool meets;
+} sorts_of[] = {{"64,2048,768,128,8," PLAIN, false},
                 {"1024,2048,768,128,8," PLAIN, false},
                 {"1025,2048,768,128,8," PLAIN, true}};
-    static struct heard h;
 
+START_TEST(test_sort_counts)
+{
+    static struct heard h;
     size_t sorts = 0;
 
-    (void)ask(&hopper, rows[_i].shape, &h);
+    (void)ask(&hopper, sorts_of[_i].shape, &h);
     for (size_t i = 0; i < h.n; i++) {
         if (strncmp(h.steps[i].name, "sort_m", 6) != 0 && strncmp(h.steps[i].name, "sort_zero_", 10) != 0)
             continue;
         sorts++;
-        ck_assert_msg((h.steps[i].workspace > 0) == rows[_i].meets, "%s", h.steps[i].name);
+        ck_assert_msg((h.steps[i].workspace > 0) == sorts_of[_i].meets, "%s", h.steps[i].name);
     }
     ck_assert_uint_gt(sorts, 0);
 }
@@ -543,7 +543,7 @@ int main(void)
     tcase_add_test(tests, test_fnuz);
     tcase_add_loop_test(tests, test_on_request, 0, MF_ARRAY_LEN(shapes));
     tcase_add_loop_test(tests, test_before_stage1, 0, (int)MF_ARRAY_LEN(before_stage1));
-    tcase_add_loop_test(tests, test_sort_counts, 0, 3);
+    tcase_add_loop_test(tests, test_sort_counts, 0, (int)MF_ARRAY_LEN(sorts_of));
     tcase_add_loop_test(tests, test_sort_of_few_units, 0, 2);
     tcase_add_test(tests, test_names_of_nothing);
     tcase_add_test(tests, test_architecture);

@@ -16,14 +16,15 @@
 
 __device__ u32 mf_sorters[2]; /* where blocks meet */
 
-/* How blocks sort the same ids: as for ever fewer of them to look at costs less than to meet. */
+/* How blocks sort the same ids: the fewer there are, the more of them each block looks at sooner than it could meet the others. */
 enum how {
     RANK_ALL, /* each counts all, so that each knows experts and num_valid by itself; what they place is shared */
     COUNT_OTHERS, /* each counts its own run by waves, and only how many of the others' each expert has */
     MEET,         /* each counts its own run; they leave what they counted in a.counts and meet */
 };
-MF_DEVICE enum how how_to_sort(i32 ids)
+template <int Threads> MF_DEVICE enum how how_to_sort(i32 ids)
 {
+    static_assert(MF_HIP_SORT_COUNTED <= AT_ONCE * Threads, "take_others takes all ids at once");
     return ids <= MF_HIP_SORT_RANKED ? RANK_ALL : ids <= MF_HIP_SORT_COUNTED ? COUNT_OTHERS : MEET;
 }
 
@@ -46,7 +47,15 @@ MF_DEVICE void count_others(const u32 (&expert)[AT_ONCE], i32 from, i32 *before,
     }
 }
 
-/* Thread e: of the rows of expert e, those of lower blocks; *ret_all gets those of all. */
+/* Thread e: of the rows of expert e, of which this block has so many, those of lower blocks; *ret_all gets those of all. By what
+ * count_others counted, or by blocks that meet. */
+MF_DEVICE i32 scan_others(const i32 *before, const i32 *behind, i32 rows, i32 *ret_all)
+{
+    const bool is_expert = threadIdx.x < MF_E;
+    const i32 lower = is_expert ? before[threadIdx.x] : 0;
+    *ret_all = is_expert ? lower + rows + behind[threadIdx.x] : 0;
+    return lower;
+}
 MF_DEVICE i32 scan_blocks(const mf_hip_sort_args &a, i32 block, i32 blocks, i32 rows, i32 *ret_all)
 {
     u32 generation = 0;
@@ -165,15 +174,10 @@ MF_DEVICE void sort_ids(const mf_hip_sort_args &a, i32 *lds, const sharing by, M
     count_turn(to, count + wave * MF_E, held);
     __syncthreads();
 
-    i32 all_rows, before, end;
+    i32 all_rows, end;
     const i32 rows = scan_waves(count);
-    if (counts_others) {
-        const bool is_expert = threadIdx.x < MF_E;
-        before = is_expert ? begin[threadIdx.x] : 0;
-        all_rows = is_expert ? before + rows + total[threadIdx.x] : 0;
-    } else {
-        before = scan_blocks(a, block, blocks, rows, &all_rows);
-    }
+    const i32 before = counts_others ? scan_others(begin, total, rows, &all_rows)
+                                     : scan_blocks(a, block, blocks, rows, &all_rows);
     const i32 first_row = scan_block(MF_CEIL(all_rows, MF_BLOCK_M) * MF_BLOCK_M, room, &end);
     if (threadIdx.x < MF_E) {
         start[threadIdx.x] = first_row + before;

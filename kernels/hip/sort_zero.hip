@@ -12,7 +12,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_sort_zero(const mf_hip_so
 {
     extern __shared__ i32 lds[];
     const i32 sorters = a.sorters, other = (i32)blockIdx.x - sorters, others = (i32)gridDim.x - sorters;
-    const enum how how = how_to_sort(a.sort.token * MF_K);
+    const enum how how = how_to_sort<MF_THREADS>(a.sort.token * MF_K);
     mf_begin();
     if (other < 0) {
         nothing meanwhile;

@@ -120,6 +120,15 @@ workers_are() {
     [ "$(moefarm --json workers 2>/dev/null | grep -c "\"state\":.*\"$1\"")" = "$2" ]
 }
 
+n_batches() {
+    moefarm --json batches | grep -c '"id":'
+}
+
+# The program of that name as it is on disk now.
+runs() {
+    [ "$(readlink "/proc/$(value "$1" MainPID)/exe")" = "/usr/bin/$2" ]
+}
+
 # Each returns once the daemon has said READY=1.
 check_start() {
     systemctl start moefarmd.service || fail "moefarmd does not start"
@@ -202,10 +211,6 @@ check_watchdog() {
     echo "restarted by its watchdog; the workers are back"
 }
 
-n_batches() {
-    moefarm --json batches | grep -c '"id":'
-}
-
 # The commands of docs/deploy.md, section 7: the state folder becomes that of another host, which has not started yet.
 check_move() {
     local was
@@ -225,11 +230,6 @@ check_move() {
     [ -n "$(value moefarm-backup.timer NextElapseUSecRealtime)" ] || fail "the new host makes no backups"
     systemctl stop moefarm-backup.timer
     echo "moved; the workers have followed"
-}
-
-# The program of that name as it is on disk now.
-runs() {
-    [ "$(readlink "/proc/$(value "$1" MainPID)/exe")" = "/usr/bin/$2" ]
 }
 
 # Those of section 8, with packages of this build over what was installed without.

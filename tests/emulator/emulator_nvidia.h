@@ -63,6 +63,7 @@ MF_WORD void mf_wave_sync()
     mf_emulator->meet(mf_emulator, "mf_wave_sync", NULL, NULL, MF_PC);
 }
 
+/* Others add between lanes' turns only: no access that the shadow memory compares. */
 MF_HIDDEN void mf_add_shared(i32 *lds, i32 v)
 {
     *lds += v;
