@@ -209,8 +209,8 @@ static int compare_shapes(const void *a, const void *b)
     return mf_shape_compare(a, b);
 }
 
-/* Goals in the order of layer models and tokens, so that units of one ladder are near each other and its weights
- * are made once. */
+/* Goals in the order of layer models and tokens, as they are listed; they begin in that of mf_store_goals_waiting, in which units of
+ * one ladder are near each other, too, so that its weights are made once. */
 static int add_goals(struct mf_farm *f, int64_t batch, const struct mf_submission *s,
                      const struct mf_ids *classes)
 {

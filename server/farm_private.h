@@ -213,6 +213,8 @@ int mf_unit_add(struct mf_farm *f, struct mf_goal *g, enum mf_unit_kind kind, co
 int mf_units_load(struct mf_farm *f);
 int mf_units_dispatch(struct mf_farm *f);
 int mf_units_expire(struct mf_farm *f);
+/* The slot has the unit from here on. */
+void mf_lease_hold(struct mf_lease *l, struct mf_slot *slot);
 void mf_lease_extend(struct mf_farm *f, struct mf_lease *l);
 /* Its unit is done; the lease is out of the books, and the caller's to free. */
 int mf_lease_done(struct mf_farm *f, struct mf_lease *l);

@@ -143,9 +143,7 @@ static int settle_leases(struct mf_farm *f, struct mf_slot *slot, const cJSON *r
         struct mf_lease *l = unit ? mf_map_get(&f->leases, (uint64_t)unit) : NULL;
         if (!l || l->attempt != attempt || l->epoch != epoch || l->worker != slot->id || l->slot)
             continue;
-        l->slot = slot;
-        slot->n_leases++;
-        slot->last_goal = l->goal->id;
+        mf_lease_hold(l, slot);
         mf_lease_extend(f, l);
         (void)mf_buf_addf(keep, "%s{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 "}", keep->len ? "," : "",
                           unit, attempt);

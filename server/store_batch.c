@@ -190,8 +190,11 @@ int mf_store_goals_adopt(struct mf_store *s, int64_t class)
 
 int mf_store_goals_waiting(struct mf_store *s, int64_t class, struct mf_ids *ret)
 {
-    return mf_sql_ids(s, "SELECT id FROM goal WHERE state = 'waiting' AND class = ? ORDER BY id", ret, "i",
-                      class);
+    return mf_sql_ids(
+        s,
+        "SELECT g.id FROM goal g JOIN shape s ON s.id = g.shape"
+        " WHERE g.state = 'waiting' AND g.class = ? ORDER BY g.batch, s.layer_model, s.token DESC",
+        ret, "i", class);
 }
 
 int mf_store_goals_in(struct mf_store *s, enum mf_goal_state state, struct mf_ids *ret)

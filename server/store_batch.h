@@ -73,6 +73,7 @@ int mf_store_goals_unpin(struct mf_store *s, int64_t worker);
 /* Goals without a class get this one. */
 int mf_store_goals_adopt(struct mf_store *s, int64_t class);
 
+/* Batch by batch and layer by layer, of a layer the most tokens first: they take longest. */
 int mf_store_goals_waiting(struct mf_store *s, int64_t class, struct mf_ids *ret);
 int mf_store_goals_in(struct mf_store *s, enum mf_goal_state state, struct mf_ids *ret);
 int mf_store_goals_of_enumeration(struct mf_store *s, int64_t enumeration,

@@ -334,12 +334,13 @@ static int fill(struct mf_farm *f, struct mf_lease *l, const char *body, struct 
 
 /* ---- ready ─► leased ---- */
 
-static void enter_books(struct mf_lease *l, struct mf_slot *slot)
+void mf_lease_hold(struct mf_lease *l, struct mf_slot *slot)
 {
     l->slot = slot;
     l->worker = slot->id;
     slot->n_leases++;
-    slot->last_goal = l->goal->id;
+    if (l->kind != MF_UNIT_ENUMERATE) /* for which no data are made */
+        slot->last_goal = l->goal->id;
     slot->dirty = true;
 }
 
@@ -376,7 +377,7 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
         return r;
     bool is_new_shape = slot->last_goal != row->goal;
     mf_buf_init(&text, UNIT_TEXT_MAX);
-    enter_books(l, slot);
+    mf_lease_hold(l, slot);
     r = mf_map_put(&f->leases, (uint64_t)l->unit, l);
     if (r == 0)
         r = pass_turn(f, row);

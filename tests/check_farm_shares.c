@@ -1,6 +1,6 @@
 /* A farm over time. Who gets the workers: a batch that is added while another runs shares them with it from then on, also when the coordinator
- * is started again in between; one of a higher priority goes before both. One worker of cardboard, one unit at a time, so
- * that the order in which units come is the order in which they are granted. And what becomes of old samples. */
+ * is started again in between; one of a higher priority goes before both; of one layer the most tokens go first. One worker of cardboard, one
+ * unit at a time, so that the order in which units come is the order in which they are granted. And what becomes of old samples. */
 #include "common/buf.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
@@ -11,7 +11,7 @@
 #include "mf_check.h"
 #include "table_columns.h"
 
-#include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,22 +30,37 @@ static struct farm_process farm;
 static struct fake_worker worker;
 static void *zmq;
 
-static void submit(int n, int dim, const char *query)
+static void begin_table(struct mf_buf *csv)
+{
+    mf_buf_init(csv, 1u << 16);
+    (void)mf_buf_adds(csv, SHAPE_COLUMNS "\n");
+}
+
+static void add_shape(struct mf_buf *csv, int token, int dim)
+{
+    (void)mf_buf_addf(csv,
+                      "%d,%d,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
+                      "QuantType.No,1,0\n",
+                      token, dim);
+}
+
+static void hand_in(struct mf_buf *csv, const char *query)
 {
     int status = 0;
     char path[80];
-    struct mf_buf csv;
-    mf_buf_init(&csv, 1u << 16);
-    (void)mf_buf_adds(&csv, SHAPE_COLUMNS "\n");
-    for (int i = 0; i < n; i++) /* each a layer model of its own, which waits for no other */
-        (void)mf_buf_addf(&csv,
-                          "4,%d,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
-                          "QuantType.No,1,0\n",
-                          dim + 128 * i);
     mf_say(path, sizeof(path), "/api/v1/batches?name=t%s", query);
-    _cleanup_(mf_freep) char *answer = farm_process_http(&farm, "POST", path, "text/csv", csv.data, &status);
-    mf_buf_release(&csv);
+    _cleanup_(mf_freep) char *answer = farm_process_http(&farm, "POST", path, "text/csv", csv->data, &status);
+    mf_buf_release(csv);
     ck_assert_msg(status == 201, "%d %s", status, answer ? answer : "");
+}
+
+static void submit(int n, int dim, const char *query)
+{
+    struct mf_buf csv;
+    begin_table(&csv);
+    for (int i = 0; i < n; i++) /* each a layer model of its own, which waits for no other */
+        add_shape(&csv, 4, dim + 128 * i);
+    hand_in(&csv, query);
 }
 
 static void greet(void)
@@ -73,20 +88,25 @@ static void stop(void)
     (void)zmq_ctx_term(zmq);
 }
 
-/* Answers the next unit. -> the model_dim of its shape; *ret_probe: whether it is one that measures steps. */
-static int answer_one(bool *ret_probe)
+struct answered {
+    int token, dim; /* of its shape */
+    bool probe;     /* one that measures steps */
+};
+
+/* The next unit. */
+static struct answered answer_one(void)
 {
-    int64_t token, dim;
+    struct answered a;
     const char *shape = "", *kind = "";
     _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&worker, MF_MESSAGE_UNIT, LIMIT_MS);
     ck_assert_msg(unit, "no unit comes");
     (void)mf_json_text(unit, "shape", &shape);
     (void)mf_json_text(unit, "kind", &kind);
-    ck_assert_int_eq(sscanf(shape, "%" SCNd64 ",%" SCNd64, &token, &dim), 2);
+    ck_assert_int_eq(sscanf(shape, "%d,%d", &a.token, &a.dim), 2);
     ck_assert_int_eq(fake_worker_answer(&worker, unit), 0);
     ck_assert_int_eq(fake_worker_ready(&worker), 0);
-    *ret_probe = strcmp(kind, "probe") == 0;
-    return (int)dim;
+    a.probe = strcmp(kind, "probe") == 0;
+    return a;
 }
 
 /* Answers units until n that measure have come of shapes of at least that size. -> how many measuring ones of others came. */
@@ -94,10 +114,9 @@ static int answer_until(int n, int dim)
 {
     int others = 0;
     for (int seen = 0; seen < n;) {
-        bool probe;
-        int of = answer_one(&probe);
-        seen += probe && of >= dim;
-        others += probe && of < dim;
+        struct answered a = answer_one();
+        seen += a.probe && a.dim >= dim;
+        others += a.probe && a.dim < dim;
     }
     return others;
 }
@@ -108,8 +127,8 @@ static int n_probes;
 static void count_probes(void)
 {
     submit(1, FIRST_DIM, "");
-    for (bool probe = true, race = false; !race;) {
-        (void)answer_one(&probe);
+    for (bool race = false; !race;) {
+        bool probe = answer_one().probe;
         n_probes += probe;
         race = !probe && n_probes > 0;
     }
@@ -167,6 +186,33 @@ START_TEST(priority_goes_first)
 }
 END_TEST
 
+/* Listing what a shape may be served by, which the farm asks for first, makes none of its data: the shape whose list came last is no
+ * nearer than the others. */
+START_TEST(of_a_layer_the_most_tokens_go_first)
+{
+    static const int tokens[] = {1, 64, 16384, 4};
+    int before = INT_MAX;
+    struct mf_buf csv;
+
+    start();
+    count_probes();
+    begin_table(&csv);
+    for (size_t i = 0; i < MF_ARRAY_LEN(tokens); i++)
+        add_shape(&csv, tokens[i], FIRST_DIM + 128);
+    hand_in(&csv, "");
+    for (int i = 0; i < n_probes * (int)MF_ARRAY_LEN(tokens);) {
+        struct answered a = answer_one();
+        if (!a.probe)
+            continue;
+        ck_assert_msg(a.token <= before, "%d tokens behind %d", a.token, before);
+        before = a.token;
+        i++;
+    }
+    ck_assert_int_eq(before, 1);
+    stop();
+}
+END_TEST
+
 /* Cardboard's results are some months old by their own clock: where samples are kept for a day, they are gone at once, and their
  * median is still told. */
 START_TEST(old_samples_are_dropped)
@@ -198,6 +244,7 @@ int main(void)
     tcase_add_loop_test(c, a_late_batch_is_not_starved, 0, 2);
     tcase_add_test(c, equal_batches_take_turns);
     tcase_add_test(c, priority_goes_first);
+    tcase_add_test(c, of_a_layer_the_most_tokens_go_first);
     tcase_add_test(c, old_samples_are_dropped);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);

@@ -439,6 +439,38 @@ START_TEST(leases_near_units_first)
 }
 END_TEST
 
+/* Of a layer the most tokens go first: what takes longest is not what all wait for in the end, and behind it code is compiled. */
+START_TEST(long_goals_go_first)
+{
+    static const struct {
+        int64_t token;
+        int model_dim;
+    } shapes[] = {{1, 128}, {64, 128}, {16384, 128}, {4, 256}, {512, 256}};
+    struct mf_batch_row batch = {.name = "b", .options = "{}", .body_hash = "", .created_ms = 1};
+    struct mf_ids ids = {0};
+    int64_t batch_id, shape_id;
+
+    make_units(0);
+    for (int b = 0; b < 2; b++) {
+        ck_assert_int_eq(mf_store_batch_add(store, &batch, &batch_id), 0);
+        for (size_t i = 0; i < MF_ARRAY_LEN(shapes); i++) {
+            struct mf_shape shape = {.token = shapes[i].token,
+                                     .model_dim = shapes[i].model_dim,
+                                     .inter_dim = 128,
+                                     .expert = 8,
+                                     .topk = 2};
+            ck_assert_int_eq(mf_store_shape(store, &shape, &shape_id), 0);
+            ck_assert_int_eq(mf_store_goal_add(store, batch_id, shape_id, slot.class_id, ""), 0);
+        }
+    }
+    ck_assert_int_eq(mf_store_goals_waiting(store, slot.class_id, &ids), 0);
+    static const int64_t order[] = {3, 2, 1, 5, 4, 8, 7, 6, 10, 9};
+    ck_assert_uint_eq(ids.n, MF_ARRAY_LEN(order));
+    ck_assert_mem_eq(ids.all, order, sizeof(order));
+    mf_ids_release(&ids);
+}
+END_TEST
+
 /* Ready units whose mark is not what it stands for: that another unit of the goal is leased. */
 static int64_t count_marked_wrong(void)
 {
@@ -747,6 +779,7 @@ int main(void)
     tcase_add_test(c, a_savepoint_undoes_itself_only);
     tcase_add_test(c, failures_have_words);
     tcase_add_test(c, binds_every_kind);
+    tcase_add_test(c, long_goals_go_first);
     tcase_add_test(c, leases_near_units_first);
     tcase_add_test(c, knows_which_units_are_free);
     tcase_add_test(c, migrates_units_at_work);
