@@ -286,6 +286,13 @@ int mf_hip_function_open(struct mf_device *device, const struct mf_code *code, s
     return r;
 }
 
+int mf_hip_function_beside(const struct mf_hip_function *opened, const char *name,
+                           struct mf_hip_function *ret)
+{
+    *ret = (struct mf_hip_function){.device = opened->device};
+    return opened->device->ops->module_function(opened->device, opened->module, name, &ret->function);
+}
+
 void mf_hip_function_close(struct mf_hip_function *f)
 {
     if (f->module)

@@ -86,6 +86,9 @@ struct mf_hip_function {
 };
 /* -ENOTSUP when the code does not compile for the device or does not load; the words go to the log. */
 int mf_hip_function_open(struct mf_device *device, const struct mf_code *code, struct mf_hip_function *ret);
+/* Another one of the same code, which lives as long as that one. -errno as module_function. */
+int mf_hip_function_beside(const struct mf_hip_function *opened, const char *name,
+                           struct mf_hip_function *ret);
 void mf_hip_function_close(struct mf_hip_function *f);
 /* A family's kernel of so many bytes, whose first member is its function: opened, the rest zero. */
 int mf_hip_kernel_new(struct mf_device *device, const struct mf_code *code, size_t size,

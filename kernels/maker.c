@@ -239,11 +239,19 @@ static int open_functions(struct mf_maker *m, struct mf_code codes[MF_MAKER_CODE
         [MF_MAKER_LOOK] = {MF_MAKER_CODE_ROWS, "mf_look"},
         [MF_MAKER_APART] = {MF_MAKER_CODE_ROWS, "mf_apart"},
         [MF_MAKER_ROUND] = {MF_MAKER_CODE_ROWS, "mf_round"},
+        [MF_MAKER_GATHER] = {MF_MAKER_CODE_ROWS, "mf_gather"},
     };
+    const struct mf_hip_function *first[MF_MAKER_CODES] = {NULL};
     int r = 0;
     for (int i = 0; i < MF_MAKER_N_ && r == 0; i++) {
-        codes[kernels[i].code].function = kernels[i].function;
-        r = mf_hip_function_open(m->device, &codes[kernels[i].code], &m->functions[i]);
+        enum mf_maker_code code = kernels[i].code;
+        if (first[code]) {
+            r = mf_hip_function_beside(first[code], kernels[i].function, &m->functions[i]);
+            continue;
+        }
+        codes[code].function = kernels[i].function;
+        r = mf_hip_function_open(m->device, &codes[code], &m->functions[i]);
+        first[code] = &m->functions[i];
     }
     return r;
 }

@@ -44,6 +44,11 @@ int mf_maker_z(struct mf_maker *m, const struct mf_layer_data *data, const struc
 int mf_maker_plain_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r,
                      const struct mf_artifact *a, void *to);
 
+/* An artifact in sorted order, of the same in the order that mf_gathered_from says and of sorted.<block>, all of them the device's.
+ * Rows that are nobody's are poison. -EINVAL: there is none; -EIO. */
+int mf_maker_gather(struct mf_maker *m, const struct mf_artifact *a, const struct mf_tensor_ref *sorted,
+                    const struct mf_tensor_ref *from, const struct mf_tensor_ref *to);
+
 /* Memory of the device that is filled with four bytes over and over, at a multiple of 16. */
 struct mf_maker_fill {
     void *at;
@@ -69,8 +74,6 @@ struct mf_maker_rows {
     uint32_t poison; /* of an element that was not written; MF_MAKER_NO_POISON: none is looked for */
 };
 #define MF_MAKER_NO_POISON UINT32_MAX
-/* Is it of plain bf16, of which there is a reference? */
-bool mf_maker_can_look(const struct mf_artifact *a);
 /* Those of an artifact, all but at and source. False: it is not of plain bf16, or the reference has none of it. */
 bool mf_maker_rows_of(const struct mf_layer_data *data, const struct mf_reference *r,
                       const struct mf_artifact *a, struct mf_maker_rows *ret);

@@ -18,6 +18,7 @@ enum mf_maker_kernel {
     MF_MAKER_LOOK,
     MF_MAKER_APART,
     MF_MAKER_ROUND,
+    MF_MAKER_GATHER,
     MF_MAKER_N_
 };
 /* X last: it may be that of W. */
@@ -57,6 +58,7 @@ struct mf_maker_launch {
         struct mf_hip_fill_args fill;
         struct mf_hip_rows_args rows;
         struct mf_hip_round_args round;
+        struct mf_hip_gather_args gather;
     } args;
     size_t bytes; /* of args */
 };

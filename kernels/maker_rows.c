@@ -9,7 +9,8 @@
 #define ROWS_OF_BLOCK 8
 #define SHARE         8 /* of the device's memory one part at most is for copies: the rest is the steps' */
 
-bool mf_maker_can_look(const struct mf_artifact *a)
+/* Is it of plain bf16, of which there is a reference? */
+static bool can_look(const struct mf_artifact *a)
 {
     return a->format == MF_FORMAT_BF16 && a->scale == MF_SCALE_NONE && a->tensor != MF_TENSOR_X &&
            !mf_artifact_is_decoded(a);
@@ -22,7 +23,7 @@ bool mf_maker_rows_of(const struct mf_layer_data *data, const struct mf_referenc
     struct mf_part parts[MF_PARTS_MAX];
     bool is_value;
     float factor;
-    if (!mf_maker_can_look(a) || mf_artifact_parts(a, s, parts) != 1)
+    if (!can_look(a) || mf_artifact_parts(a, s, parts) != 1)
         return false;
     struct mf_maker_rows rows = {.rows = parts[0].rows, .cols = parts[0].cols, .poison = MF_MAKER_NO_POISON};
     bool own_z = mf_reference_lacks(r, a);
@@ -184,6 +185,36 @@ int mf_maker_plain_z(struct mf_maker *m, const struct mf_layer_data *data, const
     if (factors)
         d->ops->release(d, factors, factor_bytes);
     return made;
+}
+
+int mf_maker_gather(struct mf_maker *m, const struct mf_artifact *a, const struct mf_tensor_ref *sorted,
+                    const struct mf_tensor_ref *from, const struct mf_tensor_ref *to)
+{
+    const struct mf_artifact plain = mf_gathered_from(a);
+    struct mf_part parts[MF_PARTS_MAX], of[MF_PARTS_MAX];
+    struct mf_maker_launch launches[MF_PARTS_MAX];
+    int n = mf_artifact_parts(a, &m->shape, parts);
+    if (n < 0 || mf_artifact_parts(&plain, &m->shape, of) != n)
+        return -EINVAL;
+    for (int i = 0; i < n; i++) {
+        bool is_rows = parts[i].rows == parts[0].rows; /* and not what all rows share */
+        struct mf_maker_launch *l = &launches[i];
+        *l = (struct mf_maker_launch){.function = &m->functions[MF_MAKER_GATHER],
+                                      .bytes = sizeof(l->args.gather)};
+        l->args.gather = (struct mf_hip_gather_args){
+            .from = from->part[i],
+            .to = to->part[i],
+            .ids = is_rows ? sorted->part[0] : NULL,
+            .num_valid = sorted->part[3],
+            .rows = parts[i].rows,
+            .n_from = of[i].rows,
+            .row_bytes = parts[i].cols * parts[i].element_bytes,
+            .topk = a->tensor == MF_TENSOR_X ? 1 : m->shape.topk,
+            .poison = mf_part_poison_word(a, parts, i),
+        };
+        l->grid = mf_maker_grid(m, (parts[i].rows + ROWS_OF_BLOCK - 1) / ROWS_OF_BLOCK);
+    }
+    return mf_maker_run(m, launches, (size_t)n);
 }
 
 int mf_maker_apart(struct mf_maker *m, const struct mf_maker_rows *rows, const void *second,

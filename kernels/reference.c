@@ -2,14 +2,17 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "common/cleanup.h"
 #include "kernels/codec.h"
 #include "kernels/quant.h"
 #include "kernels/vector.h"
 
-#define TILE 32 /* rows that share one decoded weight row */
+#define HUGE_PAGE ((size_t)2 << 20)
+#define TILE      32 /* rows that share one decoded weight row */
 
 static double sigmoid(double x)
 {
@@ -488,10 +491,15 @@ static size_t lay_out(const struct mf_shape *s, bool with_z, void *block, struct
     return l.bytes;
 }
 
+/* In huge pages where Linux has any. */
 static float *floats(int64_t rows, int64_t cols, bool *failed)
 {
-    float *p = reallocarray(NULL, (size_t)rows * (size_t)cols + 16, sizeof(float));
+    size_t bytes = ((size_t)rows * (size_t)cols + 16) * sizeof(float);
+    size_t whole = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    float *p = whole >= bytes ? aligned_alloc(HUGE_PAGE, whole) : NULL;
     *failed |= !p;
+    if (p)
+        (void)madvise(p, whole, MADV_HUGEPAGE);
     return p;
 }
 

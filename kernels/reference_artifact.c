@@ -11,28 +11,38 @@
 
 #define TAIL 0x7fffffff /* what lies beyond the sorted rows in use: no token, no expert */
 
-int mf_reference_sort(const struct mf_shape *shape, const int32_t *ids, const float *weights, int32_t block_m,
-                      const struct mf_tensor_ref *sorted)
+/* The experts' blocks, one behind the other: experts[b] is whose block b is, next[e], zero before, the first row of an expert's. -> their
+ * rows */
+static int64_t lay_blocks(const struct mf_shape *shape, const int32_t *ids, int32_t block_m, int32_t *experts,
+                          int64_t *next)
 {
-    int32_t *out_ids = sorted->part[0], *experts = sorted->part[2], *num_valid = sorted->part[3];
-    float *out_weights = sorted->part[1];
-    int64_t rows = mf_padded_rows(shape, block_m), n = shape->token * shape->topk, at = 0;
-    int32_t pad = mf_pack_id((int32_t)shape->token, shape->topk);
-    _cleanup_(mf_freep) int64_t *next = calloc((size_t)shape->expert, sizeof(*next));
-    if (!next)
-        return -ENOMEM;
-    for (int64_t i = 0; i < n; i++) {
+    int64_t rows = 0;
+    for (int64_t i = 0; i < shape->token * shape->topk; i++) {
         int32_t e = mf_shape_local(shape, ids[i]);
         if (e >= 0)
             next[e]++;
     }
     for (int32_t e = 0; e < shape->expert; e++) {
         int64_t blocks = (next[e] + block_m - 1) / block_m;
-        next[e] = at;
+        next[e] = rows;
         for (int64_t b = 0; b < blocks; b++)
-            experts[at / block_m + b] = e;
-        at += blocks * block_m;
+            experts[rows / block_m + b] = e;
+        rows += blocks * block_m;
     }
+    return rows;
+}
+
+int mf_reference_sort(const struct mf_shape *shape, const int32_t *ids, const float *weights, int32_t block_m,
+                      const struct mf_tensor_ref *sorted)
+{
+    int32_t *out_ids = sorted->part[0], *experts = sorted->part[2], *num_valid = sorted->part[3];
+    float *out_weights = sorted->part[1];
+    int64_t rows = mf_padded_rows(shape, block_m), n = shape->token * shape->topk;
+    int32_t pad = mf_pack_id((int32_t)shape->token, shape->topk);
+    _cleanup_(mf_freep) int64_t *next = calloc((size_t)shape->expert, sizeof(*next));
+    if (!next)
+        return -ENOMEM;
+    int64_t at = lay_blocks(shape, ids, block_m, experts, next);
     num_valid[0] = (int32_t)at;
     num_valid[1] = (int32_t)shape->token;
     for (int64_t p = 0; p < rows; p++) {
@@ -56,22 +66,21 @@ int mf_reference_sort(const struct mf_shape *shape, const int32_t *ids, const fl
 int mf_reference_align(const struct mf_shape *shape, const int32_t *ids, int32_t block_m,
                        const struct mf_tensor_ref *aligned)
 {
-    int64_t n = shape->token * shape->topk, rows = mf_padded_rows(shape, block_m), row = 0;
+    int64_t n = shape->token * shape->topk, rows = mf_padded_rows(shape, block_m);
     int32_t *flat = aligned->part[0], *experts = aligned->part[1];
+    _cleanup_(mf_freep) int64_t *next = calloc((size_t)shape->expert, sizeof(*next));
+    if (!next)
+        return -ENOMEM;
     for (int64_t p = 0; p < rows; p++)
         flat[p] = (int32_t)n;
     for (int64_t b = 0; b < rows / block_m; b++)
         experts[b] = -1;
-    for (int32_t e = 0; e < shape->expert; e++) {
-        for (int64_t i = 0; i < n; i++) {
-            if (mf_shape_local(shape, ids[i]) != e)
-                continue;
-            experts[row / block_m] = e;
-            flat[row++] = (int32_t)i;
-        }
-        row = (row + block_m - 1) / block_m * block_m;
+    *(int32_t *)aligned->part[2] = (int32_t)lay_blocks(shape, ids, block_m, experts, next);
+    for (int64_t i = 0; i < n; i++) {
+        int32_t e = mf_shape_local(shape, ids[i]);
+        if (e >= 0)
+            flat[next[e]++] = (int32_t)i;
     }
-    *(int32_t *)aligned->part[2] = (int32_t)row;
     return 0;
 }
 

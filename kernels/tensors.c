@@ -105,7 +105,6 @@ static int64_t order_rows(const struct mf_artifact *a, const struct mf_shape *s)
     case MF_TENSOR_G:
     case MF_TENSOR_GW:
     case MF_TENSOR_H:
-        return sorted ? mf_padded_rows(s, a->block) : 0;
     case MF_TENSOR_Z:
     case MF_TENSOR_ZW:
         return slot ? s->token * s->topk : sorted ? mf_padded_rows(s, a->block) : 0;
@@ -176,6 +175,15 @@ uint32_t mf_part_poison(const struct mf_artifact *a, int part, bool *ret_is_valu
     return mf_poison(part == 1 && c && c->scale_format == MF_SCALE_BF16 ? MF_FORMAT_BF16 : MF_FORMAT_F32);
 }
 
+uint32_t mf_part_poison_word(const struct mf_artifact *a, const struct mf_part *parts, int part)
+{
+    bool is_value;
+    uint32_t poison = mf_part_poison(a, part, &is_value);
+    if (parts[part].element_bytes == 1)
+        return (poison & 0xff) * 0x01010101u;
+    return parts[part].element_bytes == 2 ? (poison & 0xffff) * 0x00010001u : poison;
+}
+
 static int activation_parts(const struct mf_artifact *a, const struct mf_shape *s, struct mf_part *p)
 {
     bool quantised = a->tensor == MF_TENSOR_X || a->tensor == MF_TENSOR_H;
@@ -238,6 +246,14 @@ int mf_artifact_parts(const struct mf_artifact *a, const struct mf_shape *shape,
         break;
     }
     return -EINVAL;
+}
+
+struct mf_artifact mf_gathered_from(const struct mf_artifact *sorted)
+{
+    struct mf_artifact a = *sorted;
+    a.block = 0;
+    (void)snprintf(a.order, sizeof(a.order), "%s", a.tensor == MF_TENSOR_X ? "token" : "slot");
+    return a;
 }
 
 static void plain_format(const struct mf_shape *shape, bool weight, struct mf_artifact *a)

@@ -6,7 +6,7 @@
  *   sorted {ids i32 [P], weights f32 [P], experts i32 [P/B], num_valid i32 [2]}
  *   aligned {ids i32 [P], experts i32 [P/B], num_post_pad i32 [1]}
  *   w1 w2  {w, scale, global}: [E,2I,H] and [E,H,I] elements permuted by the layout (kernels/layout.h)
- *   g gw   {g [P,2I]}   h {h [P,I], scale, global}   z zw {z [T*k,H]; sorted order [P,H]}   y {y [T,H]}   calib {calib [2]}
+ *   g gw   {g [P,2I]}   h {h [P,I], scale, global}   z zw {z [P,H]}   y {y [T,H]}   calib {calib [2]}; of all but y in slot order T*k rows
  *   w1d w2d {w bf16}: [E,2I,H] and [E,H,I] in the layout
  *   b1 {b1 f32 [E,2I]}   b2 {b2 f32 [E,H]}: of shapes that have such a bias
  *   With use_g1u1 = 0 gemm1 has no up half: I takes the place of 2I in w1, b1, g and gw.
@@ -68,6 +68,11 @@ int64_t mf_artifact_cols(const struct mf_artifact *a, const struct mf_shape *sha
 /* What an element of that part holds that no kernel has written (mf_poison), and whether it could be a value all the
  * same, as every byte of a whole number is. */
 uint32_t mf_part_poison(const struct mf_artifact *a, int part, bool *ret_is_value);
+/* The same four bytes long, for filling. */
+uint32_t mf_part_poison_word(const struct mf_artifact *a, const struct mf_part *parts, int part);
+
+/* What one in sorted order is gathered from: x from token order, the others from slot order. */
+struct mf_artifact mf_gathered_from(const struct mf_artifact *sorted);
 
 /* The artifacts as the plain pipeline of a shape has them: the format in which x enters gemm1 and h enters gemm2, and
  * the weights in a given layout, all by mf_codecs_of_shape. bf16 for a shape whose formats make no pair. */

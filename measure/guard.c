@@ -63,7 +63,6 @@ static int make(const struct mf_artifact *a, const struct mf_shape *shape, struc
                 struct mf_maker *maker, struct mf_guarded *ret)
 {
     struct mf_guarded g = {.artifact = *a, .region = MF_REGION_INIT, .maker = maker};
-    bool bare = maker && mf_maker_can_look(a);
     size_t at = MF_GUARD_BYTES;
     g.n_parts = mf_artifact_parts(a, shape, g.parts);
     if (g.n_parts < 0)
@@ -76,7 +75,7 @@ static int make(const struct mf_artifact *a, const struct mf_shape *shape, struc
     /* a page that the machine cannot give is a signal when it is first written to, not an error */
     if (at >= LARGE && at > mf_memory_available())
         return -ENOMEM;
-    int r = bare ? mf_region_new_bare(at, &g.region) : mf_region_new(at, &g.region);
+    int r = maker ? mf_region_new_bare(at, &g.region) : mf_region_new(at, &g.region);
     if (r < 0)
         return r;
     for (int i = 0; i < g.n_parts; i++)
@@ -118,13 +117,8 @@ static int fill_there(struct mf_guarded *g, bool zero)
 {
     struct mf_maker_fill fills[MF_PARTS_MAX];
     for (int i = 0; i < g->n_parts; i++) {
-        bool is_value;
-        uint32_t poison = mf_part_poison(&g->artifact, i, &is_value);
-        if (g->parts[i].element_bytes == 1)
-            poison = (poison & 0xff) * 0x01010101u;
-        else if (g->parts[i].element_bytes == 2)
-            poison = (poison & 0xffff) * 0x00010001u;
-        fills[i] = (struct mf_maker_fill){g->seen.part[i], g->end[i] - g->start[i], zero ? 0 : poison};
+        uint32_t poison = zero ? 0 : mf_part_poison_word(&g->artifact, g->parts, i);
+        fills[i] = (struct mf_maker_fill){g->seen.part[i], g->end[i] - g->start[i], poison};
     }
     int r = mf_guarded_push_bands(g);
     return r < 0 ? r : mf_maker_fill(g->maker, fills, (size_t)g->n_parts);

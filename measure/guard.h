@@ -28,8 +28,7 @@ struct mf_guarded {
  * -EINVAL: the shape has no such artifact; -ENOMEM. */
 int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_device *device,
                    struct mf_guarded *ret);
-/* The same on the maker's device, for it to fill and, where it can, to look at: of that the host has no pages but the bands' until it
- * pulls all of it. */
+/* The same on the maker's device, for it to fill: the host has no pages but the bands' until it pulls all of it. */
 int mf_guarded_new_there(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_maker *maker,
                          struct mf_guarded *ret);
 void mf_guarded_release(struct mf_guarded *g);

@@ -243,16 +243,52 @@ static int make_input_here(struct mf_session *s, const struct mf_artifact *a, in
     return r;
 }
 
-/* One that the device fills of what the host lacks. -ENOTSUP, -ENOMEM: the host has to. */
-static int make_input_there(struct mf_session *s, const struct mf_artifact *a, struct mf_guarded *ret)
+/* What a device with a maker has an input of, where the host does not encode it. */
+enum source {
+    SOURCE_NONE,
+    SOURCE_X,      /* the layer's own x, copied as it is */
+    SOURCE_Z,      /* a z that the host lacks */
+    SOURCE_ANOTHER /* the same in another order, gathered */
+};
+
+static enum source source_there(const struct mf_session *s, const struct mf_artifact *a)
 {
+    if (!s->maker || a->zeroed || a->format == MF_FORMAT_INDEX)
+        return SOURCE_NONE;
+    if (is_sorted(a))
+        return SOURCE_ANOTHER;
+    if (a->tensor == MF_TENSOR_X && a->format == MF_FORMAT_BF16 && a->scale == MF_SCALE_NONE)
+        return SOURCE_X;
+    return mf_reference_lacks(&s->ref, a) ? SOURCE_Z : SOURCE_NONE;
+}
+
+static int gather(struct mf_session *s, const struct mf_artifact *a, int rotation, const struct mf_guarded *g)
+{
+    const struct mf_artifact plain = mf_gathered_from(a), order = sorted_of(a);
+    struct mf_tensor_ref from, sorted;
+    int r = mf_session_input(s, &plain, 0, &from, NULL);
+    if (r == 0)
+        r = mf_session_input(s, &order, rotation, &sorted, NULL);
+    return r < 0 ? r : mf_maker_gather(s->maker, a, &sorted, &from, &g->seen);
+}
+
+/* One that is never in the host's memory. -ENOTSUP, -ENOMEM: the host has to. */
+static int make_input_there(struct mf_session *s, const struct mf_artifact *a, int rotation,
+                            struct mf_guarded *ret)
+{
+    enum source source = source_there(s, a);
     struct mf_guarded g;
-    if (!mf_reference_lacks(&s->ref, a))
+    if (source == SOURCE_NONE)
         return -ENOTSUP;
     int r = mf_guarded_new_there(a, &s->shape, s->maker, &g);
     if (r < 0)
         return r;
-    r = mf_maker_plain_z(s->maker, &s->data, &s->ref, a, g.seen.part[0]);
+    if (source == SOURCE_ANOTHER)
+        r = gather(s, a, rotation, &g);
+    else if (source == SOURCE_X)
+        r = s->device->ops->copy(s->device, g.seen.part[0], s->data.x, g.end[0] - g.start[0]);
+    else
+        r = mf_maker_plain_z(s->maker, &s->data, &s->ref, a, g.seen.part[0]);
     if (r == 0)
         r = mf_guarded_push_bands(&g);
     if (r == 0)
@@ -277,7 +313,7 @@ int mf_session_input(struct mf_session *s, const struct mf_artifact *a, int rota
         }
     }
     struct mf_session_input in = {.rotation = rotation};
-    int r = make_input_there(s, a, &in.buffer);
+    int r = make_input_there(s, a, rotation, &in.buffer);
     if (r == -ENOTSUP || r == -ENOMEM)
         r = make_input_here(s, a, rotation, &in.buffer);
     if (r < 0)

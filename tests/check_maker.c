@@ -103,6 +103,17 @@ static struct parts new_parts(struct mf_device *d, const struct mf_shape *s, con
     return p;
 }
 
+/* The same on the device. */
+static struct parts copied_parts(struct mf_device *d, const struct mf_shape *s, const struct mf_artifact *a,
+                                 const struct parts *from)
+{
+    struct parts p = new_parts(d, s, a);
+    for (int i = 0; i < p.n; i++)
+        ck_assert_int_eq(
+            d->ops->copy(d, p.ref.part[i], from->ref.part[i], (size_t)mf_part_bytes(&p.parts[i])), 0);
+    return p;
+}
+
 static void free_parts(struct mf_device *d, struct parts *p)
 {
     for (int i = 0; i < p->n; i++) {
@@ -277,6 +288,62 @@ static void check_plain_z(struct mf_device *d, struct mf_maker *m, const struct 
     ck_assert_int_eq(mf_maker_plain_z(m, &l->data, got, &y, NULL), -ENOTSUP);
 }
 
+#define ROTTEN 3 /* id of a row that a step has overwritten: of a token that there is not */
+
+/* What a step is fed in sorted order, gathered there from another order: rows, what they share, padding. */
+static void check_gathered(struct mf_device *d, struct mf_maker *m, const struct layer *l,
+                           const struct mf_reference *ref, struct mf_artifact a)
+{
+    const struct mf_shape *s = &l->data.shape;
+    const struct mf_artifact index = {MF_TENSOR_SORTED, MF_FORMAT_INDEX, MF_SCALE_NONE,
+                                      "sorted",         a.block,         false};
+    const struct mf_artifact plain = mf_gathered_from(&a);
+    struct parts sorted = new_parts(NULL, s, &index), want = new_parts(NULL, s, &a),
+                 from = new_parts(NULL, s, &plain);
+    ck_assert_int_eq(mf_reference_artifact(&l->data, ref, &index, NULL, &sorted.ref), 0);
+    ((int32_t *)sorted.ref.part[0])[ROTTEN] = mf_pack_id(0x7ffff0, 1);
+    ck_assert_int_eq(mf_reference_artifact(&l->data, ref, &a, &sorted.ref, &want.ref), 0);
+    ck_assert_int_eq(mf_reference_artifact(&l->data, ref, &plain, NULL, &from.ref), 0);
+    struct parts sorted_there = copied_parts(d, s, &index, &sorted),
+                 from_there = copied_parts(d, s, &plain, &from), got = new_parts(d, s, &a);
+    int r = mf_maker_gather(m, &a, &sorted_there.ref, &from_there.ref, &got.ref);
+    ck_assert_msg(r == 0, "%d: %s", r, mf_device_emulated_why(d));
+    for (int i = 0; i < want.n; i++) {
+        size_t bytes = (size_t)mf_part_bytes(&want.parts[i]);
+        void *there = read_back(d, got.ref.part[i], bytes);
+        ck_assert_msg(memcmp(want.ref.part[i], there, bytes) == 0, "%s: %s differs", mf_tensor_name(a.tensor),
+                      want.parts[i].name);
+        free(there);
+    }
+    free_parts(NULL, &sorted);
+    free_parts(NULL, &want);
+    free_parts(NULL, &from);
+    free_parts(d, &sorted_there);
+    free_parts(d, &from_there);
+    free_parts(d, &got);
+}
+
+static void check_gather(struct mf_device *d, struct mf_maker *m, const struct layer *l,
+                         const struct mf_reference *ref)
+{
+    static const enum mf_tensor tensors[] = {MF_TENSOR_X, MF_TENSOR_G, MF_TENSOR_GW,
+                                             MF_TENSOR_H, MF_TENSOR_Z, MF_TENSOR_ZW};
+    struct mf_artifact x = mf_plain_x(&l->data.shape), h = mf_plain_h(&l->data.shape, 16);
+    (void)snprintf(x.order, sizeof(x.order), "sorted");
+    x.block = 16;
+    check_gathered(d, m, l, ref, x);
+    check_gathered(d, m, l, ref, h);
+    for (size_t i = 0; i < MF_ARRAY_LEN(tensors); i++)
+        check_gathered(d, m, l, ref,
+                       (struct mf_artifact){tensors[i], MF_FORMAT_BF16, MF_SCALE_NONE, "sorted", 8, false});
+    ck_assert_int_eq(
+        mf_maker_gather(m,
+                        &(struct mf_artifact){
+                            .tensor = MF_TENSOR_Y, .format = MF_FORMAT_BF16, .order = "sorted", .block = 8},
+                        NULL, NULL, NULL),
+        -EINVAL);
+}
+
 /* Every array of the block, the two magnitudes before them, and z. */
 static void check_reference(struct mf_device *d, struct mf_maker *m, const struct mf_shape *s)
 {
@@ -296,6 +363,7 @@ static void check_reference(struct mf_device *d, struct mf_maker *m, const struc
     const size_t T = (size_t)s->token, rows = T * (size_t)s->topk, H = (size_t)s->model_dim;
     ck_assert_ptr_null(got.z);
     check_plain_z(d, m, &l, &want, &got);
+    check_gather(d, m, &l, &want);
     float *z = calloc(rows * H, sizeof(*z));
     ck_assert_ptr_nonnull(z);
     ck_assert_int_eq(mf_maker_z(m, &l.data, &got, z), 0);

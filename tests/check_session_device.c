@@ -128,7 +128,7 @@ static uint64_t bytes_of_pages(const struct mf_region *r)
     return (uint64_t)st.st_blocks * 512;
 }
 
-/* Of what the device looks at the host has pages of the bands, until it pulls all of it; of codes it has them at once. */
+/* Of an output, codes too, the host has pages of the bands, until it pulls all of it. */
 START_TEST(the_host_has_no_pages)
 {
     struct mf_shape s = a_shape();
@@ -136,20 +136,67 @@ START_TEST(the_host_has_no_pages)
     struct mf_device *d = device();
     struct mf_session *session = session_of(d, &s, NULL);
     const struct mf_artifact z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_BF16, .order = "slot"};
-    struct mf_guarded *looked_at[2], *pulled[2];
     const struct mf_artifact x = mf_plain_x(&s);
-    ck_assert_int_eq(mf_session_output(session, &x, pulled), 0);
-    ck_assert_int_eq(mf_session_output(session, &z, looked_at), 0);
-    ck_assert_int_eq(mf_session_output(session, &x, pulled), 0);
-    ck_assert_uint_ge(bytes_of_pages(&pulled[0]->region), pulled[0]->region.bytes);
-    for (int i = 0; i < 2; i++) {
-        const struct mf_region *r = &looked_at[i]->region;
+    for (size_t i = 0; i < 4; i++) {
+        struct mf_guarded *out[2];
+        ck_assert_int_eq(mf_session_output(session, i % 2 ? &x : &z, out), 0);
+        const struct mf_region *r = &out[i / 2]->region;
         ck_assert_uint_lt(bytes_of_pages(r), r->bytes / 2);
-        ck_assert_int_eq(mf_guarded_poison(looked_at[i], NULL, false), 0);
-        ck_assert_int_eq(mf_guarded_pull_bands(looked_at[i]), 0);
+        ck_assert_int_eq(mf_guarded_poison(out[i / 2], NULL, false), 0);
+        ck_assert_int_eq(mf_guarded_pull_bands(out[i / 2]), 0);
         ck_assert_uint_lt(bytes_of_pages(r), r->bytes / 2);
         ck_assert_int_eq(mf_region_pull(r), 0);
         ck_assert_uint_ge(bytes_of_pages(r), r->bytes);
+    }
+    (void)mf_session_free(session);
+    (void)mf_device_close(d);
+}
+END_TEST
+
+/* What steps are fed without the host's encoding it: its own x, and what is gathered, in the order of each rotation. */
+START_TEST(inputs_are_made_there)
+{
+    struct mf_shape s = a_shape();
+    s.token = 12;
+    s.expert = 64;
+    const struct mf_artifact inputs[] = {
+        {MF_TENSOR_X, MF_FORMAT_BF16, MF_SCALE_NONE, "token", 0, false},
+        {MF_TENSOR_X, MF_FORMAT_BF16, MF_SCALE_NONE, "sorted", 16, false},
+        {MF_TENSOR_H, MF_FORMAT_BF16, MF_SCALE_NONE, "sorted", 32, false},
+        {MF_TENSOR_Z, MF_FORMAT_BF16, MF_SCALE_NONE, "sorted", 16, false},
+        mf_plain_h(&s, 16),
+    };
+    struct mf_tensor_ref seen[MF_ARRAY_LEN(inputs)][2], ignored;
+    struct mf_device *d = device();
+    struct mf_session *session = session_of(d, &s, NULL);
+    ck_assert_int_gt(session->rotation.n, 1);
+    for (size_t i = 0; i < MF_ARRAY_LEN(inputs); i++) {
+        for (int rotation = 0; rotation < 2; rotation++)
+            ck_assert_int_eq(mf_session_input(session, &inputs[i], rotation, &seen[i][rotation], NULL), 0);
+    }
+    for (size_t i = 0; i < session->n_inputs; i++) {
+        const struct mf_guarded *g = &session->inputs[i].buffer;
+        bool is_slot = strcmp(g->artifact.order, "slot") == 0 && g->artifact.tensor == MF_TENSOR_H;
+        ck_assert_int_eq(g->region.bare, !is_slot && g->artifact.format != MF_FORMAT_INDEX);
+    }
+    ck_assert_ptr_null(session->ref.z);
+    ck_assert_int_eq(mf_session_z(session), 0);
+    for (size_t i = 0; i < 2 * MF_ARRAY_LEN(inputs); i++) {
+        const struct mf_artifact *a = &inputs[i / 2];
+        const struct mf_artifact order = {MF_TENSOR_SORTED, MF_FORMAT_INDEX, MF_SCALE_NONE,
+                                          "sorted",         a->block,        false};
+        struct mf_tensor_ref sorted = {0}, want = {0};
+        struct mf_part parts[MF_PARTS_MAX];
+        int n = mf_artifact_parts(a, &s, parts);
+        if (a->block)
+            ck_assert_int_eq(mf_session_input(session, &order, (int)(i % 2), &ignored, &sorted), 0);
+        for (int p = 0; p < n; p++)
+            want.part[p] = calloc(1, (size_t)mf_part_bytes(&parts[p]));
+        ck_assert_int_eq(mf_reference_artifact(&session->data, &session->ref, a, &sorted, &want), 0);
+        for (int p = 0; p < n; p++) {
+            ck_assert_mem_eq(seen[i / 2][i % 2].part[p], want.part[p], (size_t)mf_part_bytes(&parts[p]));
+            free(want.part[p]);
+        }
     }
     (void)mf_session_free(session);
     (void)mf_device_close(d);
@@ -467,6 +514,7 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, the_device_makes_all);
     tcase_add_test(tests, the_host_has_no_pages);
+    tcase_add_test(tests, inputs_are_made_there);
     tcase_add_loop_test(tests, steps_are_verified, 0, MF_ARRAY_LEN(steps));
     tcase_add_test(tests, a_refused_z_is_the_hosts);
     tcase_add_test(tests, a_spoiled_z_is_made_anew);

@@ -287,6 +287,17 @@ struct mf_hip_round_args {
     mf_i32 unused;
 };
 
+/* Rows in sorted order of rows in token or slot order, whatever they hold. */
+struct mf_hip_gather_args {
+    const void *from;        /* [n_from, row_bytes] */
+    void *to;                /* [rows, row_bytes], at a multiple of 16 as from is */
+    const mf_i32 *ids;       /* of sorted order; NULL: row p is row p */
+    const mf_i32 *num_valid; /* with ids */
+    long long rows, n_from, row_bytes;
+    mf_i32 topk;   /* rows of a token; 1 where from is in token order */
+    mf_u32 poison; /* four bytes, of rows that are nobody's */
+};
+
 struct mf_hip_fill_args {
     void *to;
     long long bytes;

@@ -157,3 +157,35 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_round(const mf_hip_roun
         }
     }
 }
+
+/* A row in pieces of the widest type that it is whole ones of; source < 0: poison. */
+template <class T> MF_DEVICE void gather_row(const mf_hip_gather_args &a, i64 row, i64 source, T poison)
+{
+    const i64 n = a.row_bytes / (i64)sizeof(T);
+    const T *const from = (const T *)a.from + source * n;
+    T *const to = (T *)a.to + row * n;
+    for (i64 i = threadIdx.x % TEAM; i < n; i += TEAM)
+        to[i] = source < 0 ? poison : from[i];
+}
+
+/* What a step is fed in sorted order, of what it is in another. A source that is none is nobody's: steps may have written to the ids. */
+extern "C" __global__ void __launch_bounds__(THREADS) mf_gather(const mf_hip_gather_args a)
+{
+    for (i64 row = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM; row < a.rows;
+         row += (i64)gridDim.x * TEAMS) {
+        i64 source = row;
+        if (a.ids) {
+            const i32 id = a.ids[row];
+            const i64 token = mf_id_token(id);
+            source = row >= a.num_valid[0] ? -1 : a.topk > 1 ? token * a.topk + mf_id_slot(id) : token;
+        }
+        if (source >= a.n_from)
+            source = -1;
+        if (a.row_bytes % 16 == 0)
+            gather_row(a, row, source, mf_16b{a.poison, a.poison, a.poison, a.poison});
+        else if (a.row_bytes % 4 == 0)
+            gather_row(a, row, source, a.poison);
+        else
+            gather_row(a, row, source, (u8)(a.poison >> 8 * (threadIdx.x % 4)));
+    }
+}
