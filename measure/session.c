@@ -222,11 +222,14 @@ static int bind(struct probe *p)
     return r;
 }
 
-/* The same once more when the device has given up what it only kept. Of a z that the step is held against the host takes one
- * first: beside the step there may be no room to make it. */
-static int bind_after_all(struct probe *p)
+/* Once more where there is no room, when the device has given up what it only kept. Of a z that the step is held against the host takes
+ * one first: beside the step there may be no room to make it. */
+static int bind_in_any_case(struct probe *p)
 {
-    int r = mf_session_give_way(p->s) ? 0 : -ENOMEM;
+    int r = bind(p);
+    if (r != -ENOMEM)
+        return r;
+    r = mf_session_give_way(p->s) ? 0 : -ENOMEM;
     for (int i = 0; i < p->step->n_gives && r == 0; i++)
         r = mf_reference_lacks(&p->s->ref, &p->step->gives[i]) ? mf_session_z(p->s) : 0;
     return r < 0 ? r : bind(p);
@@ -604,6 +607,39 @@ static int open_kernel(struct probe *p)
     return 1;
 }
 
+/* One bad step hurts nobody: before the next one is wrong, it is run on data that no other has seen. */
+static void run_on_fresh_data(struct probe *p, const struct mf_unit_result *blank)
+{
+    char before[MF_REASON_MAX];
+    memcpy(before, p->result.reason, sizeof(before));
+    p->result = *blank;
+    p->samples = (struct mf_samples){0};
+    mf_session_phase(p->s->sink, MF_PHASE_DATA);
+    int r = mf_session_renew(p->s);
+    if (r == 0)
+        r = bind_in_any_case(p);
+    if (r == 0) /* the step has its time limit to itself */
+        r = p->s->sink->begin(p->s->sink, p->result.id, false, hang_limit_ms(p->s, p->best_us));
+    if (r < 0) {
+        refuse_errno(p, r, "making its inputs anew");
+        return;
+    }
+    run_probe(p);
+    if (p->result.status == MF_STATUS_OK)
+        mf_say(p->result.reason, sizeof(p->result.reason),
+               "right on data made anew; on those of before, which a step must have written over: %s",
+               before);
+}
+
+static void run(struct probe *p)
+{
+    const struct mf_unit_result blank = p->result;
+    run_probe(p);
+    if (p->result.status == MF_STATUS_WRONG && mf_session_may_be_spoiled(p->s))
+        run_on_fresh_data(p, &blank);
+    p->s->worn = true;
+}
+
 static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf_best_fn best, void *context,
                       struct mf_sink *sink)
 {
@@ -631,9 +667,7 @@ static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf
                                         .mode = ""};
     mf_session_trim(s);
     mf_session_phase(sink, MF_PHASE_DATA);
-    int bound = bind(p);
-    if (bound == -ENOMEM)
-        bound = bind_after_all(p);
+    int bound = bind_in_any_case(p);
     mf_session_phase(sink, MF_PHASE_LOAD);
     int r = sink->begin(sink, step->id, false, hang_limit_ms(s, p->best_us));
     if (r < 0)
@@ -642,7 +676,7 @@ static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf
         refuse_errno(p, bound, "making the step's inputs and outputs");
     s->device->use = &p->result.use;
     if (bound >= 0 && !open_kernel(p) && !refuse_spills(p))
-        run_probe(p);
+        run(p);
     s->device->use = NULL;
     finish(p, samples);
     if (p->kernel)

@@ -157,6 +157,12 @@ static int open_weight(struct mf_session *s, const struct mf_part *parts, int n,
     return 0;
 }
 
+static void never_used(struct mf_session_weight *w)
+{
+    for (int i = 0; i < MF_ROTATIONS_MAX; i++)
+        w->used[i] = -1;
+}
+
 int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct mf_session_weight **ret)
 {
     struct mf_part parts[MF_PARTS_MAX];
@@ -180,8 +186,7 @@ int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct 
         mf_region_release(&w.region);
         return r;
     }
-    for (int i = 0; i < MF_ROTATIONS_MAX; i++)
-        w.used[i] = -1;
+    never_used(&w);
     s->weights[s->n_weights] = w;
     *ret = &s->weights[s->n_weights++];
     return 0;
@@ -491,6 +496,25 @@ static void drop_buffers(struct mf_session *s)
     }
     s->n_inputs = s->n_outputs = 0;
     s->buffer_bytes = 0;
+}
+
+int mf_session_renew(struct mf_session *s)
+{
+    int r = 0;
+    drop_buffers(s);
+    (void)mf_session_give_way(s);
+    for (size_t i = 0; i < s->n_weights && r == 0; i++) {
+        struct mf_session_weight *w = &s->weights[i];
+        r = w->region.at ? mf_region_push(&w->region) : mf_maker_weight(s->maker, &w->artifact, &w->seen);
+        never_used(w);
+    }
+    s->worn = r < 0;
+    return r;
+}
+
+bool mf_session_may_be_spoiled(const struct mf_session *s)
+{
+    return s->worn && s->device->ops->own_memory;
 }
 
 void mf_session_trim(struct mf_session *s)

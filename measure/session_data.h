@@ -71,6 +71,7 @@ struct mf_session {
     size_t n_orders;
     struct mf_region workspace, arena;
     uint64_t buffer_bytes, buffer_max;
+    bool worn; /* a step has run since all that the device holds was made */
 
     struct mf_session_kind kinds[MF_SESSION_KINDS_MAX];
     size_t n_kinds;
@@ -96,6 +97,11 @@ int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const i
 bool mf_session_give_way(struct mf_session *s);
 /* A region that is at least so large; its contents are undefined. */
 int mf_session_room(struct mf_session *s, struct mf_region *region, size_t bytes);
+/* Makes what the device holds anew, inputs and outputs when they are wanted next: a step before may have written over any of it, which
+ * no guard sees. Pointers of before are good for nothing, but for the weights'. */
+int mf_session_renew(struct mf_session *s);
+/* Has a step run since? With memory of its own a device has no page that a step dies of when it writes to it. */
+bool mf_session_may_be_spoiled(const struct mf_session *s);
 /* Between steps: drops inputs and outputs when they have grown too large. */
 void mf_session_trim(struct mf_session *s);
 
