@@ -45,6 +45,8 @@ struct mf_maker {
     struct mf_hip_function functions[MF_MAKER_N_];
     struct mf_maker_copy copies[8]; /* of more arrays than a reference has */
     size_t n_copies;
+    uint8_t *room; /* of the calls of maker_rows.c */
+    size_t room_bytes;
 };
 
 struct mf_maker_launch {

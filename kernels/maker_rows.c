@@ -85,9 +85,18 @@ static int copy_of(struct mf_maker *m, const void *of, size_t bytes, const void 
     return 0;
 }
 
+static void release_room(struct mf_maker *m)
+{
+    if (m->room)
+        m->device->ops->release(m->device, m->room, m->room_bytes);
+    m->room = NULL;
+    m->room_bytes = 0;
+}
+
 bool mf_maker_forget(struct mf_maker *m)
 {
-    bool had_any = m->n_copies > 0;
+    bool had_any = m->n_copies > 0 || m->room;
+    release_room(m);
     while (m->n_copies > 0) {
         const struct mf_maker_copy *c = &m->copies[--m->n_copies];
         m->device->ops->release(m->device, c->at, c->bytes);
@@ -95,26 +104,38 @@ bool mf_maker_forget(struct mf_maker *m)
     return had_any;
 }
 
-/* One allocation of a call: results, then sources and factors where there are any. */
+/* Memory for a call, good until the next one. */
+static int take_room(struct mf_maker *m, size_t bytes)
+{
+    if (m->room_bytes >= bytes)
+        return 0;
+    release_room(m);
+    m->room = m->device->ops->alloc(m->device, bytes);
+    if (!m->room)
+        return -ENOMEM;
+    m->room_bytes = bytes;
+    return 0;
+}
+
+/* What a call has there: results, then sources and factors where there are any. */
 struct room {
     uint8_t *at;
-    size_t source, factors, bytes;
+    size_t source, factors;
 };
 
-static int take_room(struct mf_maker *m, const struct mf_maker_rows *rows, struct room *ret)
+static int fill_room(struct mf_maker *m, const struct mf_maker_rows *rows, struct room *ret)
 {
     struct mf_device *d = m->device;
     struct room o = {.source = (size_t)rows->rows * sizeof(struct mf_hip_row)};
-    o.factors = o.source + (rows->source ? (size_t)rows->rows * sizeof(*rows->source) : 0);
-    o.bytes = o.factors + (rows->factors ? (size_t)rows->n_reference * sizeof(*rows->factors) : 0);
-    o.at = d->ops->alloc(d, o.bytes);
-    if (!o.at)
-        return -ENOMEM;
-    int r = rows->source ? d->ops->copy(d, o.at + o.source, rows->source, o.factors - o.source) : 0;
-    if (r == 0 && rows->factors)
-        r = d->ops->copy(d, o.at + o.factors, rows->factors, o.bytes - o.factors);
-    if (r < 0)
-        d->ops->release(d, o.at, o.bytes);
+    size_t source_bytes = rows->source ? (size_t)rows->rows * sizeof(*rows->source) : 0;
+    size_t factor_bytes = rows->factors ? (size_t)rows->n_reference * sizeof(*rows->factors) : 0;
+    o.factors = o.source + source_bytes;
+    int r = take_room(m, o.factors + factor_bytes);
+    o.at = m->room;
+    if (r == 0 && source_bytes > 0)
+        r = d->ops->copy(d, o.at + o.source, rows->source, source_bytes);
+    if (r == 0 && factor_bytes > 0)
+        r = d->ops->copy(d, o.at + o.factors, rows->factors, factor_bytes);
     *ret = o;
     return r;
 }
@@ -125,7 +146,7 @@ static int run(struct mf_maker *m, enum mf_maker_kernel kernel, const struct mf_
     struct mf_device *d = m->device;
     struct mf_maker_launch l = {.function = &m->functions[kernel], .bytes = sizeof(l.args.rows)};
     struct room room;
-    int r = take_room(m, rows, &room);
+    int r = fill_room(m, rows, &room);
     if (r < 0)
         return r;
     l.grid = mf_maker_grid(m, (rows->rows + ROWS_OF_BLOCK - 1) / ROWS_OF_BLOCK);
@@ -143,7 +164,6 @@ static int run(struct mf_maker *m, enum mf_maker_kernel kernel, const struct mf_
     r = mf_maker_run(m, &l, 1);
     if (r == 0)
         r = d->ops->copy(d, ret, room.at, room.source);
-    d->ops->release(d, room.at, room.bytes);
     return r;
 }
 
@@ -170,20 +190,20 @@ int mf_maker_plain_z(struct mf_maker *m, const struct mf_layer_data *data, const
     (void)mf_maker_forget(m); /* steps may have written to it: what they are fed is not what they left */
     struct mf_maker_launch l = {.function = &m->functions[MF_MAKER_ROUND], .bytes = sizeof(l.args.round)};
     size_t factor_bytes = rows.factors ? (size_t)rows.rows * sizeof(*rows.factors) : 0;
-    float *factors = NULL;
+    const float *factors = NULL;
     const void *z = NULL;
     int made = mf_maker_own_z(m, data, r, &z);
     if (made == 0 && factor_bytes > 0) {
-        factors = d->ops->alloc(d, factor_bytes);
-        made = factors ? d->ops->copy(d, factors, rows.factors, factor_bytes) : -ENOMEM;
+        made = take_room(m, factor_bytes);
+        factors = (const float *)(const void *)m->room;
     }
+    if (factors)
+        made = d->ops->copy(d, m->room, rows.factors, factor_bytes);
     l.args.round = (struct mf_hip_round_args){
         .from = z, .factors = factors, .to = to, .rows = rows.rows, .cols = (mf_i32)rows.cols};
     l.grid = mf_maker_grid(m, (rows.rows + ROWS_OF_BLOCK - 1) / ROWS_OF_BLOCK);
     if (made == 0)
         made = mf_maker_run(m, &l, 1);
-    if (factors)
-        d->ops->release(d, factors, factor_bytes);
     return made;
 }
 

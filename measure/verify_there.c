@@ -1,9 +1,11 @@
 #include "measure/verify_there.h"
 
 #include <errno.h>
-#include <math.h>
+#include <stdlib.h>
 
 #include "common/cleanup.h"
+
+#define ROW_WORK 32 /* elements that one row is worth */
 
 static bool rows_of(const struct mf_verify_input *v, struct mf_maker_rows *ret)
 {
@@ -27,28 +29,45 @@ static int64_t source_of(const struct mf_verify_input *v, int64_t p)
     return v->source ? v->source[p] : p;
 }
 
+struct take {
+    const struct mf_verify_input *v;
+    const struct mf_hip_row *seen;
+    struct mf_verify_row *rows;
+    int64_t n;
+};
+
+static void take_thread(void *context, int thread, int n_threads)
+{
+    const struct take *t = context;
+    for (int64_t p = t->n * thread / n_threads; p < t->n * (thread + 1) / n_threads; p++) {
+        const struct mf_hip_row *seen = &t->seen[p];
+        struct mf_verify_row *row = &t->rows[p];
+        *row = (struct mf_verify_row){.source = source_of(t->v, p)};
+        if (row->source < 0)
+            continue;
+        row->unwritten = seen->unwritten;
+        row->unwritten_at = seen->unwritten_at;
+        row->bad = seen->bad;
+        row->bad_at = seen->bad_at;
+        row->mismatches = seen->mismatches;
+        row->difference = seen->difference;
+        row->norm = seen->norm;
+        row->size = seen->size;
+    }
+}
+
 int mf_verify_look_there(const struct mf_verify_input *v, struct mf_verify_row *rows)
 {
     struct mf_maker_rows there;
     if (!rows_of(v, &there))
         return -EINVAL;
-    _cleanup_(mf_freep) struct mf_hip_row *seen = calloc((size_t)there.rows, sizeof(*seen));
+    _cleanup_(mf_freep) struct mf_hip_row *seen = reallocarray(NULL, (size_t)there.rows, sizeof(*seen));
     if (!seen)
         return -ENOMEM;
     int r = mf_maker_look(v->out->maker, &there, seen);
-    for (int64_t p = 0; p < there.rows && r == 0; p++) {
-        rows[p] = (struct mf_verify_row){.source = source_of(v, p)};
-        if (rows[p].source < 0)
-            continue;
-        rows[p].unwritten = seen[p].unwritten;
-        rows[p].unwritten_at = seen[p].unwritten_at;
-        rows[p].bad = seen[p].bad;
-        rows[p].bad_at = seen[p].bad_at;
-        rows[p].mismatches = seen[p].mismatches;
-        rows[p].difference = seen[p].difference;
-        rows[p].norm = seen[p].norm;
-        rows[p].size = seen[p].size;
-    }
+    struct take t = {v, seen, rows, there.rows};
+    if (r == 0)
+        mf_pool_run(take_thread, &t, mf_pool_threads_for(there.rows * ROW_WORK));
     return r;
 }
 
@@ -58,7 +77,7 @@ int mf_verify_apart_there(const struct mf_verify_input *first, const struct mf_g
     struct mf_maker_rows there;
     if (!rows_of(first, &there))
         return -EINVAL;
-    _cleanup_(mf_freep) struct mf_hip_row *seen = calloc((size_t)there.rows, sizeof(*seen));
+    _cleanup_(mf_freep) struct mf_hip_row *seen = reallocarray(NULL, (size_t)there.rows, sizeof(*seen));
     if (!seen)
         return -ENOMEM;
     int r = mf_maker_apart(first->out->maker, &there, second->seen.part[0], seen);
