@@ -22,6 +22,10 @@ struct mf_pipeline;
 int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape,
                      const struct mf_family_set *extra, const char *text, char *why, size_t why_cap,
                      struct mf_pipeline **ret);
+/* The same of steps as their families have offered them for the shape, which are not asked for them once more. */
+int mf_pipeline_open_steps(struct mf_device *device, const struct mf_shape *shape,
+                           const struct mf_family_set *extra, const struct mf_step *steps, size_t n,
+                           char *why, size_t why_cap, struct mf_pipeline **ret);
 struct mf_pipeline *mf_pipeline_close(struct mf_pipeline *p);
 /* Bytes of arena a run needs: artifacts between steps and the largest workspace, 64-byte aligned. */
 size_t mf_pipeline_arena_bytes(const struct mf_pipeline *p);

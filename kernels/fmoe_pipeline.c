@@ -81,6 +81,16 @@ __attribute__((format(printf, 5, 6))) static int take_rejection(struct mf_offer 
     return 0;
 }
 
+static int find_family(const struct mf_pipeline *p, const struct mf_family_set *extra, const char *name,
+                       struct bound_step *b, char *why, size_t cap)
+{
+    b->family = mf_family_set_find(extra, p->device->ops->kind, name);
+    if (b->family && strcmp(b->family->device_kind, p->device->ops->kind) == 0)
+        return 0;
+    mf_say(why, cap, "\"%s\" is no family of a %s device", name, p->device->ops->kind);
+    return -EINVAL;
+}
+
 static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, const char *name, size_t len,
                      struct bound_step *b, char *why, size_t cap)
 {
@@ -89,11 +99,9 @@ static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, c
         mf_say(why, cap, "\"%.*s\" is no step: write family:step", (int)len, name);
         return -EINVAL;
     }
-    b->family = mf_family_set_find(extra, p->device->ops->kind, family);
-    if (!b->family || strcmp(b->family->device_kind, p->device->ops->kind) != 0) {
-        mf_say(why, cap, "\"%s\" is no family of a %s device", family, p->device->ops->kind);
-        return -EINVAL;
-    }
+    int r = find_family(p, extra, family, b, why, cap);
+    if (r < 0)
+        return r;
     struct finder f = {.offer = {take_step, take_rejection},
                        .name = step_name,
                        .found = &b->step,
@@ -101,15 +109,18 @@ static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, c
                        .why_cap = cap};
     mf_say(why, cap, "family %s offers no step %s for this shape on %s/%d", family, step_name,
            p->device->info.class.gfx, p->device->info.class.cu_num);
-    int r = mf_family_enumerate(b->family, &p->device->info, &p->shape, &f.offer);
+    r = mf_family_enumerate(b->family, &p->device->info, &p->shape, &f.offer);
     if (r < 0)
         return r;
-    if (!f.is_found)
-        return -EINVAL;
+    return f.is_found ? 0 : -EINVAL;
+}
+
+static int open_kernel(struct mf_pipeline *p, struct bound_step *b, char *why, size_t cap)
+{
     p->device->words[0] = '\0';
-    r = b->family->open(b->family, p->device, &p->shape, step_name, &b->kernel);
+    int r = b->family->open(b->family, p->device, &p->shape, b->step.name, &b->kernel);
     if (r < 0)
-        mf_say(why, cap, "%s:%s does not open for this shape: %s", family, step_name,
+        mf_say(why, cap, "%s:%s does not open for this shape: %s", b->family->name, b->step.name,
                *p->device->words ? p->device->words : strerror(-r));
     return r;
 }
@@ -317,29 +328,41 @@ static int two_layouts(const struct mf_pipeline *p, char *why, size_t cap)
     return 0;
 }
 
-static int find_steps(struct mf_pipeline *p, const struct mf_family_set *extra, const char *text, char *why,
-                      size_t why_cap)
+/* What a pipeline is made of: names, or, where text is NULL, steps as their families have offered them. */
+struct named {
+    const char *text;
+    const struct mf_step *steps;
+    size_t n;
+};
+
+static int find_steps(struct mf_pipeline *p, const struct mf_family_set *extra, const struct named *of,
+                      char *why, size_t why_cap)
 {
-    const char *at = text, *name;
-    size_t len, n = 0;
+    const char *at = of->text, *name;
+    size_t len;
     int r = 0;
-    while (mf_pipeline_text_next(&at, &name, &len))
-        n++;
-    if (n > MF_PATH_STEPS_MAX) {
-        mf_say(why, why_cap, "a pipeline of %zu steps: it has 1 to %d", n, MF_PATH_STEPS_MAX);
-        return -EINVAL;
-    }
-    for (at = text; r == 0 && mf_pipeline_text_next(&at, &name, &len);) {
-        p->n_steps++;
-        r = find_step(p, extra, name, len, &p->steps[p->n_steps - 1], why, why_cap);
+    for (size_t i = 0; i < of->n && r == 0; i++) {
+        struct bound_step *b = &p->steps[p->n_steps++];
+        if (!of->text) {
+            b->step = of->steps[i];
+            r = find_family(p, extra, b->step.family, b, why, why_cap);
+        } else if (mf_pipeline_text_next(&at, &name, &len)) {
+            r = find_step(p, extra, name, len, b, why, why_cap);
+        }
+        if (r == 0)
+            r = open_kernel(p, b, why, why_cap);
     }
     return r;
 }
 
-int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape,
-                     const struct mf_family_set *extra, const char *text, char *why, size_t why_cap,
-                     struct mf_pipeline **ret)
+static int open_named(struct mf_device *device, const struct mf_shape *shape,
+                      const struct mf_family_set *extra, const struct named *of, char *why, size_t why_cap,
+                      struct mf_pipeline **ret)
 {
+    if (of->n > MF_PATH_STEPS_MAX) {
+        mf_say(why, why_cap, "a pipeline of %zu steps: it has 1 to %d", of->n, MF_PATH_STEPS_MAX);
+        return -EINVAL;
+    }
     struct mf_pipeline *p = calloc(1, sizeof(*p));
     if (!p) {
         mf_say(why, why_cap, "out of memory");
@@ -348,7 +371,7 @@ int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape,
     p->device = device;
     p->shape = *shape;
     p->most = shape->token;
-    int r = find_steps(p, extra, text, why, why_cap);
+    int r = find_steps(p, extra, of, why, why_cap);
     if (r == 0)
         r = wire(p, why, why_cap);
     if (r == 0)
@@ -361,6 +384,26 @@ int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape,
     mf_say(why, why_cap, "%s", "");
     *ret = p;
     return 0;
+}
+
+int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape,
+                     const struct mf_family_set *extra, const char *text, char *why, size_t why_cap,
+                     struct mf_pipeline **ret)
+{
+    struct named of = {.text = text};
+    const char *at = text, *name;
+    size_t len;
+    while (mf_pipeline_text_next(&at, &name, &len))
+        of.n++;
+    return open_named(device, shape, extra, &of, why, why_cap, ret);
+}
+
+int mf_pipeline_open_steps(struct mf_device *device, const struct mf_shape *shape,
+                           const struct mf_family_set *extra, const struct mf_step *steps, size_t n,
+                           char *why, size_t why_cap, struct mf_pipeline **ret)
+{
+    const struct named of = {.steps = steps, .n = n};
+    return open_named(device, shape, extra, &of, why, why_cap, ret);
 }
 
 struct mf_pipeline *mf_pipeline_close(struct mf_pipeline *p)

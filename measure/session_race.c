@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "common/cleanup.h"
-#include "common/path.h"
 #include "common/stats.h"
 #include "common/text.h"
 #include "measure/entrant.h"
@@ -37,17 +36,8 @@ struct race {
 
 static enum mf_status open_pipeline(struct race *r, struct finalist *f, char reason[MF_REASON_MAX])
 {
-    char text[MF_PIPELINE_TEXT_MAX] = "";
-    int result = 0;
-    for (size_t i = 0; i < f->entry->n_steps && result == 0; i++) {
-        const struct mf_step *step = &f->entry->steps[i];
-        result = mf_pipeline_text_add(text, sizeof(text), step->family, step->name);
-    }
-    if (result < 0)
-        mf_say(reason, MF_REASON_MAX, "a pipeline of more than %d steps", MF_PATH_STEPS_MAX);
-    else
-        result = mf_pipeline_open(r->s->device, &r->s->shape, r->s->extra, text, reason, MF_REASON_MAX,
-                                  &f->pipeline);
+    int result = mf_pipeline_open_steps(r->s->device, &r->s->shape, r->s->extra, f->entry->steps,
+                                        f->entry->n_steps, reason, MF_REASON_MAX, &f->pipeline);
     if (result < 0)
         return result == -ENOMEM ? MF_STATUS_NO_MEMORY : MF_STATUS_UNSUPPORTED;
     return mf_entrant_init(&f->entrant, &r->course, f->pipeline, reason);

@@ -113,6 +113,16 @@ static const struct mf_family odd = FAMILY(.name = "odd", .device_kind = "cpu", 
 static const struct mf_family *const list[] = {&planted_family, &odd, &elsewhere, &fixed};
 static const struct mf_family_set set = {list, 4};
 
+/* The planted family, counted. */
+static int n_enumerated;
+
+static int count_and_enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                               const struct mf_shape *shape, struct mf_offer *offer)
+{
+    n_enumerated++;
+    return planted_family.enumerate(f, device, shape, offer);
+}
+
 /* ---- refusals ---- */
 
 static const struct {
@@ -315,6 +325,42 @@ START_TEST(arena_is_shared_over_time)
 }
 END_TEST
 
+/* Steps as they were offered make the pipeline that their names make, and no family is asked for them; what is not theirs is refused. */
+START_TEST(opens_what_was_offered)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 16);
+    struct mf_pipeline *named = NULL, *p = NULL;
+    static const char text[] = "planted:sort.16|planted:stage1.16|planted:stage2.16|planted:combine";
+    struct mf_step steps[17];
+    char why[MF_REASON_MAX];
+
+    ck_assert_msg(mf_pipeline_open(d, &s, &set, text, why, sizeof(why), &named) == 0, "%s", why);
+    for (size_t i = 0; i < MF_ARRAY_LEN(steps); i++)
+        steps[i] = *mf_pipeline_step(named, i % 4);
+    struct mf_family counted = planted_family;
+    counted.enumerate = count_and_enumerate;
+    const struct mf_family *const counted_list[] = {&counted};
+    const struct mf_family_set counted_set = {counted_list, 1};
+    ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &counted_set, steps, 4, why, sizeof(why), &p), 0);
+    ck_assert_int_eq(n_enumerated, 0);
+    ck_assert_uint_eq(mf_pipeline_n_steps(p), 4);
+    ck_assert_uint_eq(mf_pipeline_arena_bytes(p), mf_pipeline_arena_bytes(named));
+    for (size_t i = 0; i < 4; i++)
+        ck_assert_str_eq(mf_pipeline_step(p, i)->name, steps[i].name);
+    p = mf_pipeline_close(p);
+    ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &set, steps, 17, why, sizeof(why), &p), -EINVAL);
+    ck_assert_str_eq(why, "a pipeline of 17 steps: it has 1 to 16");
+    ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &set, steps, 3, why, sizeof(why), &p), -EINVAL);
+    ck_assert_str_eq(why, "no step gives the layer's output, y in bf16");
+    mf_say(steps[1].family, sizeof(steps[1].family), "nobody");
+    ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &set, steps, 4, why, sizeof(why), &p), -EINVAL);
+    ck_assert_str_eq(why, "\"nobody\" is no family of a cpu device");
+    named = mf_pipeline_close(named);
+    d->ops->free(d);
+}
+END_TEST
+
 /* A family that knows one count only: of its bucket's, a pipeline serves none but that. */
 START_TEST(one_count_only)
 {
@@ -343,6 +389,7 @@ int main(void)
     tcase_add_test(t, length);
     tcase_add_loop_test(t, runs_the_layer, 0, 4 * PLANTED_N_FORMATS);
     tcase_add_test(t, arena_is_shared_over_time);
+    tcase_add_test(t, opens_what_was_offered);
     tcase_add_test(t, one_count_only);
     suite_add_tcase(s, t);
     return mf_check_main(s);
