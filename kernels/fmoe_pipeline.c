@@ -328,14 +328,14 @@ static int two_layouts(const struct mf_pipeline *p, char *why, size_t cap)
     return 0;
 }
 
-/* What a pipeline is made of: names, or, where text is NULL, steps as their families have offered them. */
-struct named {
+/* What a pipeline is made of: steps by name, or, where text is NULL, as their families have offered them. */
+struct recipe {
     const char *text;
     const struct mf_step *steps;
     size_t n;
 };
 
-static int find_steps(struct mf_pipeline *p, const struct mf_family_set *extra, const struct named *of,
+static int find_steps(struct mf_pipeline *p, const struct mf_family_set *extra, const struct recipe *of,
                       char *why, size_t why_cap)
 {
     const char *at = of->text, *name;
@@ -355,9 +355,9 @@ static int find_steps(struct mf_pipeline *p, const struct mf_family_set *extra, 
     return r;
 }
 
-static int open_named(struct mf_device *device, const struct mf_shape *shape,
-                      const struct mf_family_set *extra, const struct named *of, char *why, size_t why_cap,
-                      struct mf_pipeline **ret)
+static int open_recipe(struct mf_device *device, const struct mf_shape *shape,
+                       const struct mf_family_set *extra, const struct recipe *of, char *why, size_t why_cap,
+                       struct mf_pipeline **ret)
 {
     if (of->n > MF_PATH_STEPS_MAX) {
         mf_say(why, why_cap, "a pipeline of %zu steps: it has 1 to %d", of->n, MF_PATH_STEPS_MAX);
@@ -390,20 +390,20 @@ int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape,
                      const struct mf_family_set *extra, const char *text, char *why, size_t why_cap,
                      struct mf_pipeline **ret)
 {
-    struct named of = {.text = text};
+    struct recipe of = {.text = text};
     const char *at = text, *name;
     size_t len;
     while (mf_pipeline_text_next(&at, &name, &len))
         of.n++;
-    return open_named(device, shape, extra, &of, why, why_cap, ret);
+    return open_recipe(device, shape, extra, &of, why, why_cap, ret);
 }
 
 int mf_pipeline_open_steps(struct mf_device *device, const struct mf_shape *shape,
                            const struct mf_family_set *extra, const struct mf_step *steps, size_t n,
                            char *why, size_t why_cap, struct mf_pipeline **ret)
 {
-    const struct named of = {.steps = steps, .n = n};
-    return open_named(device, shape, extra, &of, why, why_cap, ret);
+    const struct recipe of = {.steps = steps, .n = n};
+    return open_recipe(device, shape, extra, &of, why, why_cap, ret);
 }
 
 struct mf_pipeline *mf_pipeline_close(struct mf_pipeline *p)

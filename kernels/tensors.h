@@ -6,7 +6,7 @@
  *   sorted {ids i32 [P], weights f32 [P], experts i32 [P/B], num_valid i32 [2]}
  *   aligned {ids i32 [P], experts i32 [P/B], num_post_pad i32 [1]}
  *   w1 w2  {w, scale, global}: [E,2I,H] and [E,H,I] elements permuted by the layout (kernels/layout.h)
- *   g gw   {g [P,2I]}   h {h [P,I], scale, global}   z zw {z [P,H]}   y {y [T,H]}   calib {calib [2]}; of all but y in slot order T*k rows
+ *   g gw   {g [P,2I]}   h {h [P,I], scale, global}   z zw {z [P,H]}: T*k rows in slot order   y {y [T,H]}   calib {calib [2]}
  *   w1d w2d {w bf16}: [E,2I,H] and [E,H,I] in the layout
  *   b1 {b1 f32 [E,2I]}   b2 {b2 f32 [E,H]}: of shapes that have such a bias
  *   With use_g1u1 = 0 gemm1 has no up half: I takes the place of 2I in w1, b1, g and gw.
