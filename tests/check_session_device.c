@@ -295,83 +295,6 @@ START_TEST(steps_are_verified)
 }
 END_TEST
 
-/* ---- a step that writes over what others are fed ---- */
-
-static void spoil(struct mf_session *session, const struct mf_tensor_ref *seen, size_t bytes)
-{
-    void *garbage = malloc(bytes);
-    ck_assert_ptr_nonnull(garbage);
-    memset(garbage, 0x42, bytes);
-    ck_assert_int_eq(session->device->ops->copy(session->device, seen->part[0], garbage, bytes), 0);
-    free(garbage);
-}
-
-/* The next one is right all the same, whether the weight it reads is spoiled or what else it is fed. */
-START_TEST(a_bad_step_hurts_nobody)
-{
-    const struct mf_shape s = a_shape();
-    struct mf_device *d = device();
-    struct mf_session *session = session_of(d, &s, NULL);
-
-    probe(session, "tile", "s2_");
-    for (int i = 0; i < 2; i++) {
-        ck_assert_uint_eq(session->n_weights, 1);
-        if (i == 0)
-            spoil(session, &session->weights[0].seen, (size_t)s.expert * 64);
-        for (size_t k = 0; i == 1 && k < session->n_inputs; k++) {
-            if (session->inputs[k].buffer.artifact.tensor == MF_TENSOR_H)
-                spoil(session, &session->inputs[k].buffer.seen, 64);
-        }
-        struct mf_unit_result r = result_of(session, "tile", "s2_", MF_TENSOR_N_);
-        ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
-        ck_assert_msg(strstr(r.reason, "right on data made anew; on those of before, "), "%s", r.reason);
-    }
-    probe(session, "tile", "s2_");
-    (void)mf_session_free(session);
-    (void)mf_device_close(d);
-}
-END_TEST
-
-START_TEST(a_bad_step_hurts_no_race)
-{
-    static const struct mf_race_plan plan = {.stages = {{2, 1}}, .n_stages = 1, .fresh = 2, .alpha = 0.05};
-    const struct mf_shape s = a_shape();
-    struct mf_device *d = device();
-    struct mf_session *session = session_of(d, &s, NULL);
-    struct test_offer o = {{take_step, mf_offer_unheard}, "one", "one_", MF_TENSOR_N_, {0}, false};
-    struct test_sink sink = {.sink = {.begin = begin, .result = take, .race = take_outcome}};
-
-    probe(session, "one", "one_");
-    ck_assert_uint_eq(session->n_weights, 2);
-    spoil(session, &session->weights[1].seen, (size_t)s.expert * 64);
-    ck_assert_int_ge(mf_enumerate(&d->info, &s, "one", &o.offer), 0);
-    const struct mf_race_entry entry = {.id = 1, .forecast_us = 100, .steps = &o.step.step, .n_steps = 1};
-    ck_assert_int_eq(mf_session_race(session, &entry, 1, &plan, &sink.sink), 0);
-    ck_assert_uint_eq(sink.n, 1);
-    ck_assert_msg(sink.results[0].status == MF_STATUS_OK, "%s", sink.results[0].reason);
-    (void)mf_session_free(session);
-    (void)mf_device_close(d);
-}
-END_TEST
-
-/* What is wrong on data that nobody else has seen is wrong. */
-START_TEST(wrong_twice_is_wrong)
-{
-    const struct mf_shape s = a_shape();
-    struct mf_device *d = device();
-    struct mf_session *session = session_of(d, &s, NULL);
-
-    session->options.err_ratio = -1;
-    for (int i = 0; i < 2; i++) {
-        struct mf_unit_result r = result_of(session, "move", "quant1_", MF_TENSOR_N_);
-        ck_assert_int_eq(r.status, MF_STATUS_WRONG);
-        ck_assert_msg(strstr(r.reason, "mismatch"), "%s", r.reason);
-    }
-    (void)mf_session_free(session);
-    (void)mf_device_close(d);
-}
-END_TEST
-
 /* A z that the device refuses the host looks at, too, once it has z itself; one that is right never gets there. */
 START_TEST(a_refused_z_is_the_hosts)
 {
@@ -596,6 +519,87 @@ START_TEST(the_device_holds_what_the_host_cannot)
 }
 END_TEST
 
+/* ---- a step that writes over what others are fed ---- */
+
+static void spoil(struct mf_session *session, const struct mf_tensor_ref *seen, size_t bytes)
+{
+    void *garbage = malloc(bytes);
+    ck_assert_ptr_nonnull(garbage);
+    memset(garbage, 0x42, bytes);
+    ck_assert_int_eq(session->device->ops->copy(session->device, seen->part[0], garbage, bytes), 0);
+    free(garbage);
+}
+
+/* The next one is right all the same, whether the weight it reads is spoiled or what else it is fed. _i: the host makes all. */
+START_TEST(a_bad_step_hurts_nobody)
+{
+    const struct mf_shape s = a_shape();
+    struct mf_device *d = device();
+    const struct mf_device_ops *const own = d->ops, ops = may_be_full(d);
+    d->ops = &ops;
+    until_full = _i ? 0 : -1;
+    struct mf_session *session = session_of(d, &s, NULL);
+    d->ops = own;
+    ck_assert_int_eq(session->maker == NULL, _i);
+
+    probe(session, "tile", "s2_");
+    for (int i = 0; i < 2; i++) {
+        if (i == 0)
+            spoil(session, &session->weights[session->n_weights - 1].seen, (size_t)s.expert * 64);
+        for (size_t k = 0; i == 1 && k < session->n_inputs; k++) {
+            if (session->inputs[k].buffer.artifact.tensor == MF_TENSOR_H)
+                spoil(session, &session->inputs[k].buffer.seen, 64);
+        }
+        struct mf_unit_result r = result_of(session, "tile", "s2_", MF_TENSOR_N_);
+        ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
+        ck_assert_msg(strstr(r.reason, "right on data made anew; on those of before, "), "%s", r.reason);
+    }
+    probe(session, "tile", "s2_");
+    (void)mf_session_free(session);
+    (void)mf_device_close(d);
+}
+END_TEST
+
+START_TEST(a_bad_step_hurts_no_race)
+{
+    static const struct mf_race_plan plan = {.stages = {{2, 1}}, .n_stages = 1, .fresh = 2, .alpha = 0.05};
+    const struct mf_shape s = a_shape();
+    struct mf_device *d = device();
+    struct mf_session *session = session_of(d, &s, NULL);
+    struct test_offer o = {{take_step, mf_offer_unheard}, "one", "one_", MF_TENSOR_N_, {0}, false};
+    struct test_sink sink = {.sink = {.begin = begin, .result = take, .race = take_outcome}};
+
+    probe(session, "one", "one_");
+    ck_assert_uint_eq(session->n_weights, 2);
+    spoil(session, &session->weights[1].seen, (size_t)s.expert * 64);
+    ck_assert_int_ge(mf_enumerate(&d->info, &s, "one", &o.offer), 0);
+    const struct mf_race_entry entry = {.id = 1, .forecast_us = 100, .steps = &o.step.step, .n_steps = 1};
+    ck_assert_int_eq(mf_session_race(session, &entry, 1, &plan, &sink.sink), 0);
+    ck_assert_uint_eq(sink.n, 1);
+    ck_assert_msg(sink.results[0].status == MF_STATUS_OK, "%s", sink.results[0].reason);
+    (void)mf_session_free(session);
+    (void)mf_device_close(d);
+}
+END_TEST
+
+/* What is wrong on data that nobody else has seen is wrong. */
+START_TEST(wrong_twice_is_wrong)
+{
+    const struct mf_shape s = a_shape();
+    struct mf_device *d = device();
+    struct mf_session *session = session_of(d, &s, NULL);
+
+    session->options.err_ratio = -1;
+    for (int i = 0; i < 2; i++) {
+        struct mf_unit_result r = result_of(session, "move", "quant1_", MF_TENSOR_N_);
+        ck_assert_int_eq(r.status, MF_STATUS_WRONG);
+        ck_assert_msg(strstr(r.reason, "mismatch"), "%s", r.reason);
+    }
+    (void)mf_session_free(session);
+    (void)mf_device_close(d);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("session_device");
@@ -606,7 +610,7 @@ int main(void)
     tcase_add_test(tests, the_host_has_no_pages);
     tcase_add_test(tests, inputs_are_made_there);
     tcase_add_loop_test(tests, steps_are_verified, 0, MF_ARRAY_LEN(steps));
-    tcase_add_test(tests, a_bad_step_hurts_nobody);
+    tcase_add_loop_test(tests, a_bad_step_hurts_nobody, 0, 2);
     tcase_add_test(tests, a_bad_step_hurts_no_race);
     tcase_add_test(tests, wrong_twice_is_wrong);
     tcase_add_test(tests, a_refused_z_is_the_hosts);
