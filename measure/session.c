@@ -610,8 +610,8 @@ static int open_kernel(struct probe *p)
 /* One bad step hurts nobody: before the next one is wrong, it is run on data that no other has seen. */
 static void run_on_fresh_data(struct probe *p, const struct mf_unit_result *blank)
 {
-    char before[MF_REASON_MAX];
-    memcpy(before, p->result.reason, sizeof(before));
+    char reason[MF_REASON_MAX];
+    memcpy(reason, p->result.reason, sizeof(reason));
     p->result = *blank;
     p->samples = (struct mf_samples){0};
     mf_session_phase(p->s->sink, MF_PHASE_DATA);
@@ -625,10 +625,10 @@ static void run_on_fresh_data(struct probe *p, const struct mf_unit_result *blan
         return;
     }
     run_probe(p);
-    if (p->result.status == MF_STATUS_OK)
-        mf_say(p->result.reason, sizeof(p->result.reason),
-               "right on data made anew; on those of before, which a step must have written over: %s",
-               before);
+    if (p->result.status != MF_STATUS_OK)
+        return;
+    mf_session_say_renewed(reason);
+    memcpy(p->result.reason, reason, sizeof(reason));
 }
 
 static void run(struct probe *p)

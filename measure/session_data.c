@@ -486,22 +486,30 @@ int mf_session_room(struct mf_session *s, struct mf_region *region, size_t bytes
     return r < 0 ? r : mf_region_copy(region, s->device);
 }
 
+static void drop_inputs(struct mf_session *s)
+{
+    for (size_t i = 0; i < s->n_inputs; i++) {
+        s->buffer_bytes -= s->inputs[i].buffer.region.bytes;
+        mf_guarded_release(&s->inputs[i].buffer);
+    }
+    s->n_inputs = 0;
+}
+
 static void drop_buffers(struct mf_session *s)
 {
-    for (size_t i = 0; i < s->n_inputs; i++)
-        mf_guarded_release(&s->inputs[i].buffer);
+    drop_inputs(s);
     for (size_t i = 0; i < s->n_outputs; i++) {
         mf_guarded_release(&s->outputs[i].run[0]);
         mf_guarded_release(&s->outputs[i].run[1]);
     }
-    s->n_inputs = s->n_outputs = 0;
+    s->n_outputs = 0;
     s->buffer_bytes = 0;
 }
 
 int mf_session_renew(struct mf_session *s)
 {
     int r = 0;
-    drop_buffers(s);
+    drop_inputs(s);
     (void)mf_session_give_way(s);
     for (size_t i = 0; i < s->n_weights && r == 0; i++) {
         struct mf_session_weight *w = &s->weights[i];
@@ -510,6 +518,14 @@ int mf_session_renew(struct mf_session *s)
     }
     s->worn = r < 0;
     return r;
+}
+
+void mf_session_say_renewed(char reason[MF_REASON_MAX])
+{
+    char before[MF_REASON_MAX];
+    memcpy(before, reason, sizeof(before));
+    mf_say(reason, MF_REASON_MAX,
+           "right on data made anew; on those of before, which a step must have written over: %s", before);
 }
 
 bool mf_session_may_be_spoiled(const struct mf_session *s)

@@ -97,9 +97,11 @@ int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const i
 bool mf_session_give_way(struct mf_session *s);
 /* A region that is at least so large; its contents are undefined. */
 int mf_session_room(struct mf_session *s, struct mf_region *region, size_t bytes);
-/* Makes what the device holds anew, inputs and outputs when they are wanted next: a step before may have written over any of it, which
- * no guard sees. Pointers of before are good for nothing, but for the weights'. */
+/* Makes what steps are fed anew, inputs when they are wanted next: a step before may have written over any of it, which no guard sees.
+ * What was told of inputs before is good for nothing; weights and outputs are where they were. */
 int mf_session_renew(struct mf_session *s);
+/* Of who is right then: what is said beside its result, instead of the sentence that refused it before. */
+void mf_session_say_renewed(char reason[MF_REASON_MAX]);
 /* Has a step run since? With memory of its own a device has no page that a step dies of when it writes to it. */
 bool mf_session_may_be_spoiled(const struct mf_session *s);
 /* Between steps: drops inputs and outputs when they have grown too large. */

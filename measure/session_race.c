@@ -215,7 +215,6 @@ int mf_session_race(struct mf_session *s, const struct mf_race_entry *entries, s
     mf_session_phase(sink, MF_PHASE_DATA);
     if (result == 0 && mf_session_may_be_spoiled(s))
         result = mf_session_renew(s);
-    s->worn = true;
     if (result < 0)
         return result;
     for (size_t i = 0; i < n; i++) {

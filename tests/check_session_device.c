@@ -560,6 +560,20 @@ START_TEST(a_bad_step_hurts_nobody)
 }
 END_TEST
 
+/* Somebody's step runs just before the n-th time that a racer begins. */
+static struct mf_session *spoiled;
+static int spoiled_at, n_begun;
+
+static int spoil_and_begin(struct mf_sink *s, int64_t id, bool is_pipeline, int64_t limit_ms)
+{
+    if (n_begun++ == spoiled_at) {
+        spoil(spoiled, &spoiled->weights[1].seen, (size_t)spoiled->shape.expert * 64);
+        spoiled->worn = true;
+    }
+    return begin(s, id, is_pipeline, limit_ms);
+}
+
+/* _i: when it does; at first as a probe before the race. */
 START_TEST(a_bad_step_hurts_no_race)
 {
     static const struct mf_race_plan plan = {.stages = {{2, 1}}, .n_stages = 1, .fresh = 2, .alpha = 0.05};
@@ -567,16 +581,24 @@ START_TEST(a_bad_step_hurts_no_race)
     struct mf_device *d = device();
     struct mf_session *session = session_of(d, &s, NULL);
     struct test_offer o = {{take_step, mf_offer_unheard}, "one", "one_", MF_TENSOR_N_, {0}, false};
-    struct test_sink sink = {.sink = {.begin = begin, .result = take, .race = take_outcome}};
+    struct test_sink sink = {.sink = {.begin = spoil_and_begin, .result = take, .race = take_outcome}};
 
     probe(session, "one", "one_");
     ck_assert_uint_eq(session->n_weights, 2);
-    spoil(session, &session->weights[1].seen, (size_t)s.expert * 64);
+    spoiled = session;
+    spoiled_at = _i - 1;
+    n_begun = 0;
+    if (_i == 0)
+        spoil(session, &session->weights[1].seen, (size_t)s.expert * 64);
     ck_assert_int_ge(mf_enumerate(&d->info, &s, "one", &o.offer), 0);
     const struct mf_race_entry entry = {.id = 1, .forecast_us = 100, .steps = &o.step.step, .n_steps = 1};
     ck_assert_int_eq(mf_session_race(session, &entry, 1, &plan, &sink.sink), 0);
     ck_assert_uint_eq(sink.n, 1);
     ck_assert_msg(sink.results[0].status == MF_STATUS_OK, "%s", sink.results[0].reason);
+    ck_assert_int_ge(n_begun, 6);
+    ck_assert_msg(!strstr(sink.results[0].reason, "expert") ||
+                      strstr(sink.results[0].reason, "right on data made anew; on those of before, "),
+                  "%s", sink.results[0].reason);
     (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
@@ -611,7 +633,7 @@ int main(void)
     tcase_add_test(tests, inputs_are_made_there);
     tcase_add_loop_test(tests, steps_are_verified, 0, MF_ARRAY_LEN(steps));
     tcase_add_loop_test(tests, a_bad_step_hurts_nobody, 0, 2);
-    tcase_add_test(tests, a_bad_step_hurts_no_race);
+    tcase_add_loop_test(tests, a_bad_step_hurts_no_race, 0, 7);
     tcase_add_test(tests, wrong_twice_is_wrong);
     tcase_add_test(tests, a_refused_z_is_the_hosts);
     tcase_add_test(tests, a_spoiled_z_is_made_anew);
