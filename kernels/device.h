@@ -10,6 +10,8 @@
 #include "kernels/code.h"
 #include "kernels/halves.h"
 
+#define MF_HUGE_PAGE ((size_t)2 << 20) /* of Linux, where it has any for the memory */
+
 #define MF_DEVICE_TEXT_MAX 96
 
 struct mf_device_info {

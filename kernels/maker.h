@@ -83,5 +83,5 @@ int mf_maker_look(struct mf_maker *m, const struct mf_maker_rows *rows, struct m
 /* The same of two runs (mf_apart of kernels/hip/rows.hip); reference and what is behind it are not read. */
 int mf_maker_apart(struct mf_maker *m, const struct mf_maker_rows *rows, const void *second,
                    struct mf_hip_row *ret);
-/* Its copies of the reference are given back, and made anew when they are wanted next: whether there were any. */
+/* Its copies of the reference, and the room of its looks, are given back, and had anew when they are wanted next: whether there were any. */
 bool mf_maker_forget(struct mf_maker *m);

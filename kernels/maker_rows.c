@@ -1,4 +1,5 @@
-/* Rows looked at where they lie: a reference's arrays are copied to the device once, what differs from call to call each time. */
+/* Rows where they lie. Looked at: a reference's arrays are copied to the device once, what differs from call to call each time. And
+ * made there, of z or of the same in another order: what steps are fed. */
 #include <errno.h>
 #include <string.h>
 
@@ -189,22 +190,20 @@ int mf_maker_plain_z(struct mf_maker *m, const struct mf_layer_data *data, const
         return -ENOTSUP;
     (void)mf_maker_forget(m); /* steps may have written to it: what they are fed is not what they left */
     struct mf_maker_launch l = {.function = &m->functions[MF_MAKER_ROUND], .bytes = sizeof(l.args.round)};
-    size_t factor_bytes = rows.factors ? (size_t)rows.rows * sizeof(*rows.factors) : 0;
-    const float *factors = NULL;
+    size_t factor_bytes = (size_t)rows.rows * sizeof(*rows.factors);
     const void *z = NULL;
     int made = mf_maker_own_z(m, data, r, &z);
-    if (made == 0 && factor_bytes > 0) {
+    if (made == 0 && rows.factors)
         made = take_room(m, factor_bytes);
-        factors = (const float *)(const void *)m->room;
-    }
-    if (factors)
+    if (made == 0 && rows.factors)
         made = d->ops->copy(d, m->room, rows.factors, factor_bytes);
-    l.args.round = (struct mf_hip_round_args){
-        .from = z, .factors = factors, .to = to, .rows = rows.rows, .cols = (mf_i32)rows.cols};
+    l.args.round = (struct mf_hip_round_args){.from = z,
+                                              .factors = rows.factors ? (const void *)m->room : NULL,
+                                              .to = to,
+                                              .rows = rows.rows,
+                                              .cols = (mf_i32)rows.cols};
     l.grid = mf_maker_grid(m, (rows.rows + ROWS_OF_BLOCK - 1) / ROWS_OF_BLOCK);
-    if (made == 0)
-        made = mf_maker_run(m, &l, 1);
-    return made;
+    return made < 0 ? made : mf_maker_run(m, &l, 1);
 }
 
 int mf_maker_gather(struct mf_maker *m, const struct mf_artifact *a, const struct mf_tensor_ref *sorted,

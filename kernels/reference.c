@@ -11,8 +11,7 @@
 #include "kernels/quant.h"
 #include "kernels/vector.h"
 
-#define HUGE_PAGE ((size_t)2 << 20)
-#define TILE      32 /* rows that share one decoded weight row */
+#define TILE 32 /* rows that share one decoded weight row */
 
 static double sigmoid(double x)
 {
@@ -495,8 +494,8 @@ static size_t lay_out(const struct mf_shape *s, bool with_z, void *block, struct
 static float *floats(int64_t rows, int64_t cols, bool *failed)
 {
     size_t bytes = ((size_t)rows * (size_t)cols + 16) * sizeof(float);
-    size_t whole = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    float *p = whole >= bytes ? aligned_alloc(HUGE_PAGE, whole) : NULL;
+    size_t whole = (bytes + MF_HUGE_PAGE - 1) / MF_HUGE_PAGE * MF_HUGE_PAGE;
+    float *p = aligned_alloc(MF_HUGE_PAGE, whole);
     *failed |= !p;
     if (p)
         (void)madvise(p, whole, MADV_HUGEPAGE);

@@ -4,8 +4,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MF_HUGE_PAGE ((size_t)2 << 20)
-
 /* A new sealable memory file of that size, close-on-exec, in huge pages where that can be; mf_memory_seal ends
  * writing to it (no writable mapping may be left). */
 int mf_memory_file(const char *name, uint64_t bytes, int *ret_fd);

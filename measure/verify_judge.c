@@ -13,7 +13,6 @@
 #define EXPERT_ROWS  4    /* fewer say no more than their rows do */
 #define EXPERT_SHARE 0.5
 #define PIECES       64 /* of all rows, whoever goes through them: no sum depends on the number of threads */
-#define ROW_WORK     32 /* elements that going through one row is worth */
 
 /* Of some rows, those that are somebody's. */
 struct tally {
@@ -322,7 +321,7 @@ int mf_verify_judge(const struct mf_verify_input *v, struct mf_verify_row *rows,
                     bool written_only, struct mf_verdict *ret)
 {
     struct judging j = {.v = v, .rows = rows};
-    int n_threads = mf_pool_threads_for(v->out->parts[0].rows * ROW_WORK);
+    int n_threads = mf_pool_threads_for(v->out->parts[0].rows * MF_VERIFY_ROW_WORK);
     struct tally t = tally(&j, n_threads);
     int r = refuse_unwritten(&j, &t, ret);
     if (r != 0 || written_only)

@@ -3,6 +3,9 @@
 
 #include "measure/verify.h"
 
+#define MF_VERIFY_ROW_WORK \
+    32 /* elements that going through one struct mf_verify_row is worth (mf_pool_threads_for) */
+
 struct mf_verify_row {
     int64_t source;                   /* -1: padding */
     uint32_t unwritten, unwritten_at; /* elements that hold the poison, and the first */

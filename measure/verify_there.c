@@ -5,8 +5,6 @@
 
 #include "common/cleanup.h"
 
-#define ROW_WORK 32 /* elements that one row is worth */
-
 static bool rows_of(const struct mf_verify_input *v, struct mf_maker_rows *ret)
 {
     if (!mf_maker_rows_of(v->data, v->ref, &v->out->artifact, ret))
@@ -67,7 +65,7 @@ int mf_verify_look_there(const struct mf_verify_input *v, struct mf_verify_row *
     int r = mf_maker_look(v->out->maker, &there, seen);
     struct take t = {v, seen, rows, there.rows};
     if (r == 0)
-        mf_pool_run(take_thread, &t, mf_pool_threads_for(there.rows * ROW_WORK));
+        mf_pool_run(take_thread, &t, mf_pool_threads_for(there.rows * MF_VERIFY_ROW_WORK));
     return r;
 }
 
