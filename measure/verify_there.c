@@ -79,7 +79,9 @@ int mf_verify_apart_there(const struct mf_verify_input *first, const struct mf_g
     if (!seen)
         return -ENOMEM;
     int r = mf_maker_apart(first->out->maker, &there, second->seen.part[0], seen);
-    for (int64_t p = 0; p < there.rows && r == 0; p++)
-        distances[p] = seen[p].mismatches == 0 ? -1 : mf_verify_distance(seen[p].difference, seen[p].norm);
+    for (int64_t p = 0; p < there.rows && r == 0; p++) { /* of what is nobody's nothing was noted */
+        bool same = source_of(first, p) < 0 || seen[p].mismatches == 0;
+        distances[p] = same ? -1 : mf_verify_distance(seen[p].difference, seen[p].norm);
+    }
     return r;
 }
