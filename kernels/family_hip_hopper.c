@@ -5,7 +5,8 @@
 #define SLICE 128
 /* Where a row of x lies is 32 bits of 16-byte pieces (find_rows of kernels/hip/hopper_core.inc.h). */
 #define GATHERED_MAX (INT64_C(16) << 32)
-#define BARRIERS     (2 * MF_HIP_HOPPER_STAGES * 8 + 16 * (8 + 8)) /* and the queue of tiles */
+#define BARRIERS \
+    (2 * MF_HIP_HOPPER_STAGES * 8 + 16 * (8 + 8) + 16) /* and the queue of tiles; what there() has seen */
 
 int mf_hip_hopper_slice(int block_m, int block_n, enum mf_hip_format format)
 {

@@ -30,6 +30,10 @@
 #define KEPT_SLICES 4
 #define KEPT_BLOCKS 4
 
+/* Tiles of stage 1 for each block of threads, at most, where h is handed on: it saves what blocks wait for the last tiles of others, and
+ * each tile that is counted costs (docs/findings.md). */
+#define HANDED_MOST 12
+
 enum core {
     MMA,    /* tile.hip, a wave's own matrix instruction */
     GROUPS, /* tile.hip with Hopper's, of four waves */
@@ -126,6 +130,13 @@ struct config {
     struct mf_hip_stage st;
     const struct variant *v;
 };
+
+/* Does it hand h on tile by tile, or take it so? Where a group leaves whole tokens of a tile, and nothing else is done on the way: with
+ * others it takes longer than it saves (docs/findings.md). */
+static bool hands(const struct config *c)
+{
+    return is_swapped(c->v) && (c->v->block_m >= 128 || takes_turns(c->v)) && !c->st.zeroes;
+}
 
 struct mf_kernel {
     struct mf_hip_function function; /* first */
@@ -357,6 +368,7 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
         mf_code_define(ret, "MF_SWAP=%d", is_swapped(v));
         if (v->core == SWAPPED_KEPT)
             mf_code_define(ret, "MF_KEPT=%d", KEPT_BLOCKS);
+        mf_code_define(ret, "MF_HANDS=%d", hands(c));
         if (c->st.zeroes)
             mf_code_define(ret, "MF_ZERO=%d", ZEROS);
     } else {
@@ -425,6 +437,18 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     return 0;
 }
 
+static bool hands_on(const struct mf_kernel *before, const struct mf_kernel *behind, struct mf_handing *ret)
+{
+    const struct mf_hip_stage *up = &before->config.st, *down = &behind->config.st;
+    if (!hands(&before->config) || !hands(&behind->config) || up->stage != 1 || down->stage != 2)
+        return false;
+    int columns = mf_hip_stage_columns(up);
+    int64_t blocks = mf_padded_rows(&before->shape, up->block_m) / up->block_m;
+    *ret = (struct mf_handing){.n = (size_t)blocks + MF_HIP_MADE_OF_BLOCK,
+                               .parts = (mf_hip_stage_width(up, &before->shape) + columns - 1) / columns};
+    return blocks * ret->parts <= (int64_t)HANDED_MOST * before->grid.x;
+}
+
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     struct mf_hip_bulk_args a = {.tile = mf_hip_stage_args(&k->config.st, &k->shape, l)};
@@ -437,6 +461,12 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     if (!is_hopper(k->config.v))
         return mf_hip_launch(&k->function, &k->grid, &a.tile, sizeof(a.tile));
     const struct mf_hip_stage *st = &k->config.st;
+    const struct mf_handing *h = st->stage == 1 ? l->handed : l->taken;
+    if (h) {
+        a.made = h->counts;
+        a.n_made = (int32_t)h->n;
+        a.tiles = h->parts;
+    }
     struct mf_device *device = k->function.device;
     int r = mf_hip_stage_map_weights(st, &k->shape, device, k->format == MF_HIP_BF16 ? 16 : 8,
                                      l->needs[2].part[0], &a.w_map);
@@ -454,6 +484,7 @@ const struct mf_family mf_family_hip_tile = {
     .launch = launch,
     .close = mf_hip_kernel_close,
     .retoken = retoken,
+    .hands_on = hands_on,
     .code = code,
     .shares = true,
 };

@@ -245,7 +245,8 @@ static int launch(void *context, int index)
         if (p->accumulated_from[g] >= 0)
             needs[p->accumulated_from[g]] = p->give_refs[p->run][g];
     }
-    struct mf_launch l = {needs, p->give_refs[p->run], mf_region_start(&p->s->workspace)};
+    const struct mf_launch l = {
+        .needs = needs, .gives = p->give_refs[p->run], .workspace = mf_region_start(&p->s->workspace)};
     return p->family->launch(p->kernel, &l);
 }
 

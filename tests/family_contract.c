@@ -531,7 +531,7 @@ static void run_twice(const struct contract_run *run, struct mf_kernel *kernel, 
             buffer_poison(&out[i]);
             gives[i] = out[i].ref;
         }
-        struct mf_launch launch = {needs, gives, workspace};
+        struct mf_launch launch = {.needs = needs, .gives = gives, .workspace = workspace};
         size_t allocated = run->allocations ? run->allocations() : 0;
         MUST(f->launch(kernel, &launch) == 0, "%s fails%s%s", s->name, run->guard ? ": " : "",
              run->guard ? run->guard->why(run->device) : "");

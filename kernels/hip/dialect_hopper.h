@@ -149,25 +149,43 @@ MF_DEVICE u32 mf_take_one(u32 *count)
 
 /* ---- rows that one block writes and another reads in bulk ---- */
 
+/* What this thread wrote is seen by copies in bulk of whoever meets it. */
+MF_DEVICE void mf_written_for_bulk()
+{
+    asm volatile("fence.proxy.async;\n" ::: "memory");
+}
 /* One more part of what `count` counts is in memory, written before by any thread that has met this one. */
 MF_DEVICE void mf_part_done(u32 *count)
 {
-    asm volatile("fence.proxy.async;\n" ::: "memory");
+    mf_written_for_bulk();
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;\n" ::"l"(count) : "memory");
 }
-/* Until so many are. */
-MF_DEVICE void mf_parts_wait(const u32 *count, u32 parts)
+/* The same of two counts, of which a part is one. */
+MF_DEVICE void mf_part_done_of_two(u32 *count, u32 *all)
+{
+    mf_written_for_bulk();
+    asm volatile("fence.acq_rel.gpu;\n" ::: "memory");
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;\n" ::"l"(count) : "memory");
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;\n" ::"l"(all) : "memory");
+}
+/* Are so many? */
+MF_DEVICE bool mf_parts_are_there(const u32 *count, u32 parts)
 {
     u32 v;
-    do {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(v) : "l"(count) : "memory");
-    } while (v < parts);
-    asm volatile("fence.proxy.async;\n" ::: "memory");
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(v) : "l"(count) : "memory");
+    mf_written_for_bulk();
+    return v >= parts;
+}
+/* Until they are. */
+MF_DEVICE void mf_parts_wait(const u32 *count, u32 parts)
+{
+    while (!mf_parts_are_there(count, parts))
+        ;
 }
 /* What this thread wrote to memory is seen by whoever reads it in bulk after a barrier of the grid. */
 MF_DEVICE void mf_written_for_all()
 {
-    asm volatile("fence.proxy.async;\n" ::: "memory");
+    mf_written_for_bulk();
     __threadfence();
 }
 

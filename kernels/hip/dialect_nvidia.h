@@ -6,12 +6,22 @@
 /* A launch whose grid says `early` (kernels/device.h) begins while the one before it still runs. mf_begin waits until that one
  * has ended and its writes are seen, and lets the launch behind begin in turn: what a kernel may touch before it is written by
  * nobody, or by a launch before the one before. */
-MF_DEVICE void mf_begin()
+MF_DEVICE void mf_wait_before()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+MF_DEVICE void mf_let_behind()
+{
+#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
 #endif
+}
+MF_DEVICE void mf_begin()
+{
+    mf_wait_before();
+    mf_let_behind();
 }
 /* Asks the last cache for a run of bytes, a multiple of 16. */
 MF_DEVICE void mf_ask_cache(const void *global, u32 bytes)

@@ -157,11 +157,11 @@ MF_DEVICE bool is_read_once(const mf_hip_tile_args &a, i32 block, i32 n_blocks, 
 }
 
 /* All slices of this block's tiles. take(): the first tile of the next run, beyond all tiles where there is none. there(block): waits until the tokens of an expert block are
- * written, where this launch writes them; the weights of a tile's first slices are on their way by then, of the first tile as many as
- * the ring holds. aside(): what else a thread that brings does with each slice. */
+ * written, by all threads that come here; where they may not be (is_pending()) the weights of a tile's first slices are on their way by
+ * then, of the first tile as many as the ring holds. aside(): what else a thread that brings does with each slice. */
 template <class Take, class There, class Aside>
 MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_hip_tile_args &t, ring &r,
-                     i32 n_blocks, Take &take, const There &there, Aside &aside)
+                     i32 n_blocks, Take &take, There &there, Aside &aside)
 {
     const i32 me = threadIdx.x % GROUP;
     rows row;
@@ -177,10 +177,10 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
         const i32 expert = t.experts[block];
         const bool once = is_read_once(t, block, n_blocks, expert);
         const bool are_there = i % RUN > 0 && t.experts[block - 1] == expert;
-        for (asked = 0; There::waits && asked < MF_MIN(ahead, SLICES); asked++) {
+        for (asked = 0; there.is_pending() && asked < MF_MIN(ahead, SLICES); asked++) {
             ring later = r;
             later.at += asked;
-            ask_weights(w_map, later, asked, col, expert, once);
+            ask_weights(w_map, later, asked, col, expert, once, are_there);
         }
         there(block);
         if (GATHERS)
@@ -191,7 +191,7 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
         for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
             u8 *tokens = tokens_of(r);
             u64 *full = r.full + r.at % MF_STAGES;
-            if (!There::waits || slice >= asked)
+            if (slice >= asked)
                 ask_weights(w_map, r, slice, col, expert, once, are_there);
             if (slice == 0 && me == 0)
                 next = (i + 1) % RUN > 0 && block + 1 < n_blocks ? i + 1 : take();
@@ -268,8 +268,8 @@ struct part_of {
 };
 
 /* A tile's product into out; whether there is another tile after it. */
-template <int N>
-MF_DEVICE bool make_tile(const mf_hip_tile_args &a, ring &r, const place &p, const part_of &mine)
+template <int N, class Done>
+MF_DEVICE bool make_tile(const mf_hip_tile_args &a, ring &r, const place &p, const part_of &mine, Done &done)
 {
     const i32 group = mf_of_wave(threadIdx.x / GROUP);
     product d;
@@ -281,8 +281,9 @@ MF_DEVICE bool make_tile(const mf_hip_tile_args &a, ring &r, const place &p, con
     const bool more = told_tile(r).block >= 0;
     if (MF_TURNS && more)
         mf_group_arrive(GROUPS + 1 + (group + 1) % GROUPS, GROUPS * GROUP);
-    mf_bulk_wait_read();
+    done.wait_out();
     mf_group_sync(mine.number, mine.rows.threads);
+    done.count(mine.rows.me);
     leave_tile<N>(a, p, mine.share, d, mine.out);
     mf_async_fence();
     mf_group_sync(mine.number, mine.rows.threads);
@@ -302,9 +303,24 @@ MF_DEVICE void store_tile(const mf_hip_tile_args &a, const place &p, const part_
 #endif
 }
 
-/* done(block): of a tile whose rows are stored, by all that stored them. */
-template <class Done>
-MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, const Done &done)
+/* Of whom nobody is told which tiles are made. */
+struct untold {
+    static const bool counts_late = false;
+    __device__ __forceinline__ void wait_out() const
+    {
+        mf_bulk_wait_read();
+    }
+    __device__ __forceinline__ void count(i32) const
+    {
+    }
+    __device__ __forceinline__ void operator()(i32, const part_of &) const
+    {
+    }
+};
+
+/* done(block, mine): of a tile whose rows are on their way, by all that store them. wait_out(): by them, until out may be written again.
+ * count(me): when all of them have waited so; behind the last tile, too, where it counts late. */
+template <class Done> MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, Done done)
 {
     const i32 group = mf_of_wave(threadIdx.x / GROUP);
     const u32 first_slice = r.at, first_tile = r.n_tiles;
@@ -329,15 +345,15 @@ MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, cons
         const place p = next;
         mine.waits = r.n_tiles > first_tile;
         if (TRIMS > 1 && is_fewest(a, p))
-            more = make_tile<QM_LEAST>(a, r, p, mine);
+            more = make_tile<QM_LEAST>(a, r, p, mine, done);
         else if (TRIMS > 0 && is_few(a, p))
-            more = make_tile<QM_HALF>(a, r, p, mine);
+            more = make_tile<QM_HALF>(a, r, p, mine, done);
         else
-            more = make_tile<QM>(a, r, p, mine);
+            more = make_tile<QM>(a, r, p, mine, done);
         if (!MF_TURNS && more)
             next = place_of(a, told_tile(r), mine.rows);
         store_tile(a, p, mine);
-        done(p.block, mine.number, mine.rows.threads, mine.rows.me);
+        done(p.block, mine);
         if (MF_TURNS && more) { /* the other group's */
             r.at += SLICES;
             r.n_tiles++;
@@ -346,7 +362,11 @@ MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, cons
                 next = place_of(a, told_tile(r), mine.rows);
         }
     }
-    mf_bulk_wait_read();
+    done.wait_out();
+    if (Done::counts_late) {
+        mf_group_sync(mine.number, mine.rows.threads);
+        done.count(mine.rows.me);
+    }
     r.at = first_slice + (r.n_tiles - first_tile) * SLICES;
     r.n_tiles++;
 }

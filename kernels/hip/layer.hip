@@ -76,8 +76,11 @@ struct taking {
 
 /* Until x is quantised, the order written, and y and the counts zeroed. */
 struct prepared {
-    static const bool waits = true;
     u32 generation;
+    static __device__ __forceinline__ bool is_pending()
+    {
+        return true;
+    }
     __device__ __forceinline__ void operator()(i32) const
     {
         while (mf_grid_generation(mf_meeting) == generation)
@@ -86,27 +89,28 @@ struct prepared {
 };
 /* Until all of h that an expert block has is there. */
 struct multiplied {
-    static const bool waits = true;
     const u32 *done;
+    static __device__ __forceinline__ bool is_pending()
+    {
+        return true;
+    }
     __device__ __forceinline__ void operator()(i32 block) const
     {
         mf_parts_wait(done + block, up::tiles_of_block);
     }
 };
 /* Counts a tile of h, once all have stored their rows. */
-struct count_tile {
+struct count_tile : up::untold {
     u32 *done;
-    __device__ __forceinline__ void operator()(i32 block, i32 number, i32 threads, i32 me) const
+    explicit __device__ __forceinline__ count_tile(u32 *counts) : done(counts) {}
+    __device__ __forceinline__ void operator()(i32 block, const up::part_of &mine) const
     {
         mf_bulk_wait();
         mf_written_for_all();
-        mf_group_sync(number, threads);
-        if (me == 0)
+        mf_group_sync(mine.number, mine.rows.threads);
+        if (mine.rows.me == 0)
             mf_part_done(done + block);
     }
-};
-struct last_stage {
-    __device__ __forceinline__ void operator()(i32, i32, i32, i32) const {}
 };
 
 #define HELD 4 /* pieces of x that a thread has at once */
@@ -195,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_layer(const __gri
     sort.token = a.token;
 
     mf_begin();
-    const prepared prepared = {mf_grid_generation(mf_meeting)};
+    prepared prepared = {mf_grid_generation(mf_meeting)};
     preparing mine = {a, (i32)(blockIdx.x * GROUP * GROUPS + threadIdx.x), (i32)gridDim.x * GROUP * GROUPS};
     mine.begin();
     sort_ids(sort, (i32 *)lds, sharing{(i32)blockIdx.x, (i32)gridDim.x, RANK_ALL}, mine);
@@ -209,10 +213,11 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_layer(const __gri
         up::nothing_aside up_aside;
         down::nothing_aside down_aside;
         taking of_up = {a.taken, true}, of_down = {a.taken + 1, true};
+        multiplied multiplied = {a.done};
         up::bring(a.w1_map, a.w1_map, t1, r, n_blocks, of_up, prepared, up_aside);
         if ((i32)blockIdx.x >= n_blocks * up::tiles_of_block)
             prepared(0); /* has waited for no tile of the first stage, and the counts of the second are zeroed by others, too */
-        down::bring(a.w2_map, a.h_map, t2, r, n_blocks, of_down, multiplied{a.done}, down_aside);
+        down::bring(a.w2_map, a.h_map, t2, r, n_blocks, of_down, multiplied, down_aside);
         mf_copy_commit();
         mf_copy_wait<0>();
     } else {
@@ -220,9 +225,9 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_layer(const __gri
         if (threadIdx.x == 0)
             mf_grid_count(mf_meeting);
         prepared(0);
-        up::multiply_tiles(t1, r, outs, count_tile{a.done});
+        up::multiply_tiles(t1, r, outs, count_tile(a.done));
         if (down::alone) /* rows that another group has yet to store lie where this one's will */
             mf_group_sync(2 * GROUPS + 1, GROUPS * GROUP);
-        down::multiply_tiles(t2, r, outs, last_stage());
+        down::multiply_tiles(t2, r, outs, down::untold());
     }
 }

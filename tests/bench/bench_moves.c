@@ -260,7 +260,7 @@ static int launch_step(void *context, int index)
 {
     struct step *s = context;
     int set = index % s->b->n_sets;
-    const struct mf_launch l = {s->needs[set], s->gives[set], s->workspace};
+    const struct mf_launch l = {.needs = s->needs[set], .gives = s->gives[set], .workspace = s->workspace};
     return s->f->launch(s->kernel, &l);
 }
 
