@@ -303,6 +303,22 @@ static int each(struct walk *w, int stage, each_fn f)
 
 /* ---- steps ---- */
 
+static int64_t blocks_of(const struct mf_hip_stage *st, const struct mf_shape *s)
+{
+    return mf_padded_rows(s, st->block_m) / st->block_m;
+}
+static int32_t tiles_of_block(const struct mf_hip_stage *st, const struct mf_shape *s)
+{
+    int columns = mf_hip_stage_columns(st);
+    return (mf_hip_stage_width(st, s) + columns - 1) / columns;
+}
+/* Is h handed on tile by tile, of as many tiles of stage 1? */
+static bool is_handed(const struct config *c, const struct mf_shape *s, const struct mf_device_info *device)
+{
+    return hands(c) && (c->st.stage == 2 || blocks_of(&c->st, s) * tiles_of_block(&c->st, s) <=
+                                                (int64_t)HANDED_MOST * device->cores);
+}
+
 static int offer_step(struct walk *w, const struct config *c)
 {
     struct mf_refusal no;
@@ -312,6 +328,7 @@ static int offer_step(struct walk *w, const struct config *c)
     print_name(c, w->shape, name);
     if (is_legal(c, w->shape, w->format, w->device, &no) && mf_hip_stage_allowed(&c->st, w->shape, &no)) {
         struct mf_step step = mf_hip_stage_step(&c->st, "tile", w->shape);
+        step.hands = is_handed(c, w->shape, w->device);
         (void)mf_copy(step.name, sizeof(step.name), name);
         return w->offer->step(w->offer, &step);
     }
@@ -439,14 +456,15 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
 
 static bool hands_on(const struct mf_kernel *before, const struct mf_kernel *behind, struct mf_handing *ret)
 {
-    const struct mf_hip_stage *up = &before->config.st, *down = &behind->config.st;
-    if (!hands(&before->config) || !hands(&behind->config) || up->stage != 1 || down->stage != 2)
+    const struct mf_hip_stage *up = &before->config.st;
+    const struct mf_device_info *device = &before->function.device->info;
+    if (up->stage != 1 || behind->config.st.stage != 2 ||
+        !is_handed(&before->config, &before->shape, device) ||
+        !is_handed(&behind->config, &behind->shape, device))
         return false;
-    int columns = mf_hip_stage_columns(up);
-    int64_t blocks = mf_padded_rows(&before->shape, up->block_m) / up->block_m;
-    *ret = (struct mf_handing){.n = (size_t)blocks + MF_HIP_MADE_OF_BLOCK,
-                               .parts = (mf_hip_stage_width(up, &before->shape) + columns - 1) / columns};
-    return blocks * ret->parts <= (int64_t)HANDED_MOST * before->grid.x;
+    *ret = (struct mf_handing){.n = (size_t)blocks_of(up, &before->shape) + MF_HIP_MADE_OF_BLOCK,
+                               .parts = tiles_of_block(up, &before->shape)};
+    return true;
 }
 
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
