@@ -95,6 +95,16 @@ double mf_layer_expected_active(const struct mf_shape *s)
     return s->expert * (1.0 - pow(1.0 - (double)s->topk / mf_shape_experts(s), (double)s->token));
 }
 
+double mf_layer_expected_blocks(const struct mf_shape *s, int32_t block_m)
+{
+    double p = (double)s->topk / mf_shape_experts(s), mean = p * (double)s->token,
+           scatter = sqrt(mean * (1.0 - p));
+    double blocks = mf_layer_expected_active(s) / s->expert;
+    for (int64_t rows = block_m; rows < s->token && (double)rows < mean + 8 * scatter + 1; rows += block_m)
+        blocks += 0.5 * erfc(((double)rows + 0.5 - mean) / (scatter * sqrt(2.0)));
+    return s->expert * blocks;
+}
+
 double mf_layer_floor_bytes(const struct mf_shape *shape, int64_t active)
 {
     double h = shape->model_dim, i = shape->inter_dim, rows = w1_rows(shape);

@@ -42,6 +42,9 @@ int mf_ops_parse(const char *text, mf_ops *ret);
 double mf_layer_flops(const struct mf_shape *shape);
 /* Experts of this rank that get tokens when all ranks' are equally likely. */
 double mf_layer_expected_active(const struct mf_shape *shape);
+/* Blocks of so many rows that they then take, each expert's last one filled up: of an expert's rows, which are binomial, a block
+ * begins behind every block_m, by the normal distribution with that mean and variance. */
+double mf_layer_expected_blocks(const struct mf_shape *shape, int32_t block_m);
 /* Least bytes the layer must move when `active` experts get tokens: their weights and scales once, the
  * hidden states in and the output out. */
 double mf_layer_floor_bytes(const struct mf_shape *shape, int64_t active);

@@ -16,9 +16,13 @@
 #include "kernels/family_hip_move.h"
 #include "kernels/hip/args.h"
 
-#define SORT_BLOCKS  64   /* more are no faster */
-#define SORT_ASIDE   16   /* blocks that sort while others use the memory */
-#define RANKED_EACH  64   /* ids that a block places where every block ranks all */
+#define SORT_BLOCKS 64 /* more are no faster */
+#define SORT_ASIDE  16 /* blocks that sort while others use the memory */
+#define RANKED_EACH 64 /* ids that a block places where every block ranks all, and blocks */
+#define RANKED_MOST 16
+#define COUNTED_EACH \
+    256 /* the same where every block counts all; that they are scattered is what takes longest */
+#define COUNTED_MOST 32
 #define ALIGN_FEW    1024 /* ids that one block aligns without a rival */
 #define ALIGN_BLOCKS 16   /* waves of a block, the least that any machine has */
 #define QUANT_BLOCKS_SM \
@@ -162,14 +166,18 @@ uint32_t mf_hip_sort_blocks(const struct mf_device_info *device, enum mf_hip_mov
                             const struct mf_shape *s)
 {
     bool aside = mf_hip_move_sorts_aside(kind);
-    int64_t n = s->token * s->topk, each = n <= MF_HIP_SORT_RANKED ? RANKED_EACH : MF_HIP_SORT_THREADS;
-    int64_t wanted = (n + each - 1) / each;
-    int64_t at_once = aside ? MF_MIN(device->cores - 1, SORT_ASIDE) : MF_MIN(device->cores, SORT_BLOCKS);
+    int64_t n = s->token * s->topk, each = MF_HIP_SORT_THREADS, most = aside ? SORT_ASIDE : SORT_BLOCKS;
     if (aligns(kind))
         return kind == MF_HIP_ALIGN ? 1 : ALIGN_BLOCKS;
-    if (n <= MF_HIP_SORT_RANKED)
-        at_once = MF_MIN(at_once, SORT_ASIDE);
-    return (uint32_t)MF_MAX(MF_MIN(wanted, at_once), 1);
+    if (n <= MF_HIP_SORT_RANKED) {
+        each = RANKED_EACH;
+        most = RANKED_MOST;
+    } else if (n <= MF_HIP_SORT_COUNTED) {
+        each = COUNTED_EACH;
+        most = COUNTED_MOST;
+    }
+    most = MF_MIN(most, device->cores - (aside ? 1 : 0));
+    return (uint32_t)MF_MAX(MF_MIN((n + each - 1) / each, most), 1);
 }
 
 /* ---- steps ---- */

@@ -12,9 +12,11 @@
  * blocks of tokens in a row; d waves whose weights go straight from memory into their registers (AMD). */
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "common/layer.h"
 #include "common/text.h"
 #include "kernels/family_hip.h"
 #include "kernels/family_hip_hopper.h"
@@ -145,6 +147,7 @@ struct mf_kernel {
     enum mf_hip_format format;
     struct mf_grid grid;
     int32_t tile_columns;
+    int32_t likely_blocks; /* of rows */
 };
 
 /* ---- legality and names ---- */
@@ -421,10 +424,19 @@ static int32_t columns_at_once(const struct config *c, const struct mf_shape *s,
     return mf_hip_stage_tile_columns(&c->st, s, device);
 }
 
+/* Blocks of rows that stage 1 may count on before they are known; 0 where too few experts have any for a guess at whose they are. */
+static int32_t likely_blocks(const struct config *c, const struct mf_shape *s)
+{
+    if (c->st.stage != 1 || mf_layer_expected_active(s) < 0.5 * s->expert)
+        return 0;
+    return (int32_t)MF_MAX(1, lround(mf_layer_expected_blocks(s, c->st.block_m)));
+}
+
 static void retoken(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
     k->tile_columns = columns_at_once(&k->config, &k->shape, &k->function.device->info);
+    k->likely_blocks = likely_blocks(&k->config, &k->shape);
 }
 
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
@@ -475,6 +487,8 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     a.tile.near = (uint32_t)(((uint64_t)halves->near << 32) / (uint64_t)k->function.device->info.cores);
     static_assert(sizeof(a.far) == sizeof(halves->far), "a bit for each unit");
     memcpy(a.far, halves->far, sizeof(a.far));
+    a.likely_blocks = k->likely_blocks;
+    a.n_experts = k->shape.expert;
     a.y = k->config.st.zeroes ? l->gives[1].part[0] : NULL;
     if (!is_hopper(k->config.v))
         return mf_hip_launch(&k->function, &k->grid, &a.tile, sizeof(a.tile));

@@ -1,8 +1,10 @@
 #include "common/layer.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "common/text.h"
 #include "mf_check.h"
 
 #define ALL "sort+quant1+gather+gemm1+act+quant2+gemm2+weight+combine"
@@ -124,6 +126,56 @@ START_TEST(cost_of_the_largest_shape)
 }
 END_TEST
 
+/* What an expert's rows take by the binomial distribution itself, all experts' together: exact, but summed over every count. */
+static double blocks_by_hand(const struct mf_shape *s, int32_t block_m)
+{
+    double p = (double)s->topk / mf_shape_experts(s), blocks = 0, n = (double)s->token;
+    for (int64_t rows = p < 1 ? 1 : s->token; rows <= s->token; rows++) {
+        double k = (double)rows, choose = lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1);
+        double share = p < 1 ? exp(choose + k * log(p) + (n - k) * log1p(-p)) : 1;
+        blocks += share * (double)((rows + block_m - 1) / block_m);
+    }
+    return s->expert * blocks;
+}
+
+/* clang-format off */
+static const struct {
+    const char *shape;
+    int32_t block_m;
+} blocks[] = {
+    {"1,4096,384,128,8,", 16}, {"16,4096,384,128,8,", 16}, {"64,4096,384,128,8,", 16},
+    {"1024,4096,384,128,8,", 64}, {"1024,4096,384,128,8,", 80}, {"1024,4096,384,128,8,", 128},
+    {"4096,7168,256,256,8,", 128}, {"16384,7168,256,256,8,", 128}, {"256,4096,3584,8,2,", 32},
+    {"300,1024,256,8,8,", 128}, /* each expert has all tokens */
+};
+/* clang-format on */
+
+START_TEST(expected_blocks_are_the_binomials)
+{
+    char text[256];
+    mf_say(text, sizeof(text),
+           "%sActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+           blocks[_i].shape);
+    struct mf_shape s = shape_of(text);
+    double want = blocks_by_hand(&s, blocks[_i].block_m),
+           is = mf_layer_expected_blocks(&s, blocks[_i].block_m);
+    ck_assert_msg(fabs(is / want - 1) < 0.01, "%g blocks, by hand %g", is, want);
+}
+END_TEST
+
+/* A rank's share of the experts takes its share of the blocks. */
+START_TEST(expected_blocks_of_a_share)
+{
+    struct mf_shape all = shape_of("1024,4096,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,"
+                                   "torch.bfloat16,QuantType.No,1,0"),
+                    share = all;
+    share.expert = 32;
+    share.ep_experts = 128;
+    ck_assert_double_eq_tol(mf_layer_expected_blocks(&share, 64), mf_layer_expected_blocks(&all, 64) / 4,
+                            1e-9);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("layer");
@@ -133,6 +185,8 @@ int main(void)
     tcase_add_test(tc, quantisation_is_in_the_set_only_for_activations_that_change);
     tcase_add_loop_test(tc, cost_equals_hand_count, 0, MF_ARRAY_LEN(costs));
     tcase_add_test(tc, cost_of_the_largest_shape);
+    tcase_add_loop_test(tc, expected_blocks_are_the_binomials, 0, MF_ARRAY_LEN(blocks));
+    tcase_add_test(tc, expected_blocks_of_a_share);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -169,6 +169,8 @@ struct mf_hip_bulk_args {
     mf_u32 *made;            /* where h is handed on tile by tile: counts; NULL: it is not */
     mf_i32 n_made;           /* counts */
     mf_i32 tiles;            /* stage 2: of a block of rows of h, as stage 1 makes it */
+    mf_i32 likely_blocks;    /* stage 1: of rows, that there are likely to be before that is known */
+    mf_i32 n_experts;        /* that have weights here */
     mf_u32 far[8];           /* a bit for each unit: is it of the second half? */
 };
 

@@ -57,22 +57,32 @@ MF_DEVICE void mf_group_arrive(i32 number, i32 threads)
 
 /* ---- copies in bulk ---- */
 
+/* Where a box of a tensor of five dimensions begins. */
+struct mf_corner {
+    i32 c0, c1, c2, c3, c4;
+};
+/* Asks the last cache for a box. */
+MF_DEVICE void mf_ask_cache_5(const mf_hip_map *map, const mf_corner &at)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %3, %4, %5}];\n" ::"l"(map),
+                 "r"(at.c0), "r"(at.c1), "r"(at.c2), "r"(at.c3), "r"(at.c4)
+                 : "memory");
+}
 /* A box of a tensor to LDS; its bytes count on the barrier, zeros for what lies outside of the tensor included. once: nobody
  * reads it again, so the last cache gives it up before what others share. */
-MF_DEVICE void mf_bulk_load_5(void *lds, const mf_hip_map *map, u64 *b, i32 c0, i32 c1, i32 c2, i32 c3,
-                              i32 c4, bool once)
+MF_DEVICE void mf_bulk_load_5(void *lds, const mf_hip_map *map, u64 *b, const mf_corner &at, bool once)
 {
     if (once) {
         asm volatile("{ .reg .b64 p; createpolicy.fractional.L2::evict_first.b64 p, 1.0;\n"
                      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
                      ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], p; }\n" ::"r"(mf_lds_at(lds)),
-                     "l"(map), "r"(mf_lds_at(b)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+                     "l"(map), "r"(mf_lds_at(b)), "r"(at.c0), "r"(at.c1), "r"(at.c2), "r"(at.c3), "r"(at.c4)
                      : "memory");
         return;
     }
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];\n" ::"r"(mf_lds_at(lds)),
-                 "l"(map), "r"(mf_lds_at(b)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+                 "l"(map), "r"(mf_lds_at(b)), "r"(at.c0), "r"(at.c1), "r"(at.c2), "r"(at.c3), "r"(at.c4)
                  : "memory");
 }
 MF_DEVICE void mf_bulk_load_2(void *lds, const mf_hip_map *map, u64 *b, i32 c0, i32 c1)

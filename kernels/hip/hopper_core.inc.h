@@ -156,7 +156,7 @@ MF_DEVICE bool is_read_once(const mf_hip_tile_args &a, i32 block, i32 n_blocks, 
            (block + 1 == n_blocks || a.experts[block + 1] != expert);
 }
 
-/* All slices of this block's tiles. take(): the first tile of the next run, beyond all tiles where there is none. there(block): waits until the tokens of an expert block are
+/* All slices of this block's tiles. take.ask() asks for the next run, take() has its first tile, beyond all tiles where there is none. there(block): waits until the tokens of an expert block are
  * written, by all threads that come here; where they may not be (is_pending()) the weights of a tile's first slices are on their way by
  * then, of the first tile as many as the ring holds. aside(): what else a thread that brings does with each slice. */
 template <class Take, class There, class Aside>
@@ -169,11 +169,14 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
     i32 i = 0, ahead = MF_STAGES; /* i: the tile's number, which the first thread knows */
     if (!COPIES && me > 0)
         return;
-    if (me == 0)
+    if (me == 0) {
+        take.ask();
         tell_tile(r, spot_of(t, n_blocks, i = take()));
+    }
     for (spot now; (now = told_tile(r)).block >= 0; ahead = 1) {
         const i32 block = now.block, col = now.col;
-        i32 asked, next = 0;
+        i32 asked;
+        bool follows = false; /* the next tile is of this run */
         const i32 expert = t.experts[block];
         const bool once = is_read_once(t, block, n_blocks, expert);
         const bool are_there = i % RUN > 0 && t.experts[block - 1] == expert;
@@ -193,8 +196,11 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
             u64 *full = r.full + r.at % MF_STAGES;
             if (slice >= asked)
                 ask_weights(w_map, r, slice, col, expert, once, are_there);
-            if (slice == 0 && me == 0)
-                next = (i + 1) % RUN > 0 && block + 1 < n_blocks ? i + 1 : take();
+            if (slice == 0 && me == 0) {
+                follows = (i + 1) % RUN > 0 && block + 1 < n_blocks;
+                if (!follows)
+                    take.ask();
+            }
             if (!GATHERS && me == 0)
                 mf_bulk_load_2(tokens, &x_map, full, slice * SLICE_K, block * MF_BM);
             if (GATHERS)
@@ -206,7 +212,7 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
             aside();
         }
         if (me == 0)
-            tell_tile(r, spot_of(t, n_blocks, i = next));
+            tell_tile(r, spot_of(t, n_blocks, i = follows ? i + 1 : take()));
     }
     r.n_tiles++;
 }

@@ -19,16 +19,21 @@ MF_DEVICE spot spot_of(const mf_hip_tile_args &a, i32 n_blocks, i32 i)
     return s;
 }
 
-/* A slice of a tile's weights, in one box. Where rows lie by sixteens, eight columns are not always as far from the next
- * eight: the box then counts sixteens through all experts, and the eights in them. once: no other tile has these weights. */
+/* A slice of a tile's weights is one box. Where rows lie by sixteens, eight columns are not always as far from the next
+ * eight: the box then counts sixteens through all experts, and the eights in them. */
+MF_DEVICE mf_corner corner_of(i32 slice, i32 col, i32 expert)
+{
+#if MF_STAGE == 1 && defined(MF_GATE_ROWS) && MF_GATE_ROWS == 16
+    return mf_corner{slice * W_BOX, 0, 0, 0, expert * (MF_N / 16) + col / 16};
+#else
+    return mf_corner{slice * W_BOX, 0, 0, col / 8, expert};
+#endif
+}
+/* once: no other tile has these weights. */
 MF_DEVICE void bring_weights(const mf_hip_map &map, u8 *to, u64 *full, i32 slice, i32 col, i32 expert,
                              bool once = false)
 {
-#if MF_STAGE == 1 && defined(MF_GATE_ROWS) && MF_GATE_ROWS == 16
-    mf_bulk_load_5(to, &map, full, slice * W_BOX, 0, 0, 0, expert * (MF_N / 16) + col / 16, once);
-#else
-    mf_bulk_load_5(to, &map, full, slice * W_BOX, 0, 0, col / 8, expert, once);
-#endif
+    mf_bulk_load_5(to, &map, full, corner_of(slice, col, expert), once);
 }
 
 /* Threads that store some of a tile's rows, as one of them sees it. */

@@ -66,11 +66,15 @@ __device__ u32 mf_meeting[2];
 struct taking {
     u32 *taken;
     bool first;
-    __device__ __forceinline__ i32 operator()()
+    i32 next;
+    __device__ __forceinline__ void ask()
     {
-        const bool was = first;
+        next = first ? (i32)blockIdx.x : (i32)(gridDim.x + mf_take_one(taken));
         first = false;
-        return was ? (i32)blockIdx.x : (i32)(gridDim.x + mf_take_one(taken));
+    }
+    __device__ __forceinline__ i32 operator()() const
+    {
+        return next;
     }
 };
 
@@ -212,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_layer(const __gri
         mf_registers_give<up::brings>();
         up::nothing_aside up_aside;
         down::nothing_aside down_aside;
-        taking of_up = {a.taken, true}, of_down = {a.taken + 1, true};
+        taking of_up = {a.taken, true, 0}, of_down = {a.taken + 1, true, 0};
         multiplied multiplied = {a.done};
         up::bring(a.w1_map, a.w1_map, t1, r, n_blocks, of_up, prepared, up_aside);
         if ((i32)blockIdx.x >= n_blocks * up::tiles_of_block)

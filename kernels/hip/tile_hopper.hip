@@ -103,11 +103,13 @@ struct taking {
     i32 half;
     bool counts; /* they have to be by then */
     i32 turn;
+    u32 count; /* of the half's runs, asked for: memory has until the end of a tile to say it */
+    __device__ __forceinline__ void ask() { count = mf_take_one(mf_taken + half); }
     __device__ __forceinline__ i32 operator()()
     {
         if (HANDS_ON && counts && ++turn == 2)
             mf_parts_wait(mf_taken + 4, 1);
-        i32 run = nth_run(order, half, (i32)mf_take_one(mf_taken + half));
+        i32 run = nth_run(order, half, (i32)count);
         if (run < 0)
             run = nth_run(order, !half, (i32)mf_take_one(mf_taken + !half));
         return run < 0 ? 0x7fffffff : run * RUN;
@@ -160,6 +162,23 @@ MF_DEVICE spot likely_first(const mf_hip_bulk_args &a, i32 n_blocks)
     return run < 0 ? spot{-1, 0} : spot_of(a.tile, n_blocks, run * RUN);
 }
 
+#if MF_STAGE == 1
+#    define LIKELY_SLICES 4 /* as much as memory brings while nothing else asks */
+/* Where tiles begin is known when the sort has ended, for whose last part memory has nothing to do. Meanwhile a unit asks the last
+ * cache for the first weights of what is likely to be its first tile, or a neighbour's: of the block of rows that it were if all
+ * experts had as many. By one thread. */
+MF_DEVICE void ask_for_likely(const mf_hip_bulk_args &a)
+{
+    const spot likely = a.likely_blocks > 0 ? likely_first(a, a.likely_blocks) : spot{-1, 0};
+    if (likely.block < 0)
+        return;
+    const i32 expert = (i32)((i64)likely.block * a.n_experts / a.likely_blocks);
+    MF_UNROLL
+    for (i32 slice = 0; slice < MF_MIN(LIKELY_SLICES, SLICES); slice++)
+        mf_ask_cache_5(&a.w_map, corner_of(slice, likely.col, expert));
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hopper(const __grid_constant__ mf_hip_bulk_args a)
 {
     extern __shared__ __align__(1024) u8 lds[];
@@ -171,6 +190,11 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
         ((mf_16b *)zeros)[i] = mf_16b{0, 0, 0, 0};
 #endif
     const bool hands = MF_HANDS && a.made;
+#if MF_STAGE == 1
+    if (threadIdx.x == GROUP * GROUPS)
+        ask_for_likely(a);
+#endif
+    begin_ring(r, COPIES ? GROUP : 0);
 #if HANDS_ON
     if (hands && threadIdx.x / MF_WAVE == 4 * GROUPS + 3)
         begin_counts(a);
@@ -182,7 +206,6 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
     if (TAKES_ON && hands) /* what the launch before the one before wrote is there: that one has waited for it */
         mf_let_behind();
     const i32 n_blocks = a.tile.num_valid[0] / MF_BM;
-    begin_ring(r, COPIES ? GROUP : 0);
     if (MF_STAGE == 2 && !hands) {
         const spot likely = likely_first(a, n_blocks);
         begin_at(a.tile, likely.block, likely.col, likely.block >= 0, MF_D * BYTES, MF_STAGES * SLICE);
@@ -194,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
 #else
         nothing_aside aside;
 #endif
-        taking take = {order_of(a.tile, n_blocks), half_of(a, mf_unit()), hands, 0};
+        taking take = {order_of(a.tile, n_blocks), half_of(a, mf_unit()), hands, 0, 0};
         all_there there;
 #if TAKES_ON
         handed handed = {a, (u32 *)(r.tiles + QUEUE), true};
