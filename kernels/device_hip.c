@@ -33,6 +33,8 @@
 #define REST_MOST_US 10000 /* what runs longer heats the device whatever one does */
 #define EXIT_FAULT   86    /* of a process whose device failed */
 #define READ_BYTES   (UINT64_C(2) << 30)
+#define READ_BLOCKS  4 /* of a unit */
+#define WASHES       2 /* last caches that are read, so that one holds nothing else */
 #define READ_TURNS   12
 #define PEAK_TURNS   2048
 #define GAP_LAUNCHES 41
@@ -60,6 +62,8 @@ struct hip_device {
     hipFunction_t delay, nothing, read, peak;
     hipFunction_t peak_fp8, add_cycles; /* of Hopper only; NULL elsewhere */
     void *canary_memory;
+    void *washing; /* so many bytes that are read, and room for a sum */
+    uint64_t washing_bytes;
     uint64_t rested_ns; /* when it has rested from the last sample */
 };
 
@@ -352,13 +356,22 @@ static int hip_time(struct mf_device *base, mf_launch_fn launch, void *context, 
     return r;
 }
 
-/* ---- ceilings ---- */
-
 struct reading {
     const void *from;
     uint64_t bytes;
     void *sum;
 };
+
+static int hip_wash(struct mf_device *base, double *ret_bytes)
+{
+    struct hip_device *d = of(base);
+    const struct reading a = {d->washing, d->washing_bytes, (uint8_t *)d->washing + d->washing_bytes};
+    *ret_bytes = (double)d->washing_bytes;
+    return launch_own(d, d->read, (uint32_t)base->info.cores * READ_BLOCKS, 512, &a, sizeof(a));
+}
+
+/* ---- ceilings ---- */
+
 struct peaking {
     uint32_t turns, seed;
     void *sum;
@@ -399,7 +412,7 @@ static int measure_ceilings(struct hip_device *d)
         return -ENOMEM;
     struct reading reading = {memory, READ_BYTES, memory + READ_BYTES};
     struct peaking peaking = {PEAK_TURNS, 1, memory + READ_BYTES};
-    struct own_launch read = {d, d->read, groups * 4, 512, &reading, sizeof(reading)};
+    struct own_launch read = {d, d->read, groups * READ_BLOCKS, 512, &reading, sizeof(reading)};
     struct own_launch peak = {d, d->peak, groups * 2, 256, &peaking, sizeof(peaking)};
     struct own_launch nothing = {d, d->nothing, 1, 32, &unused, sizeof(unused)};
     info->mem_read_gbs = (double)READ_BYTES / best_us(&read, 1, READ_TURNS) / 1e3;
@@ -458,6 +471,8 @@ static void hip_free(struct mf_device *base)
         (void)hip_module_unload(base, d->own);
     if (d->canary_memory)
         hip_release(base, d->canary_memory, 64);
+    if (d->washing)
+        (void)mf_hip_free(&d->c, d->washing);
     if (d->from)
         (void)d->c.hipEventDestroy(d->from);
     if (d->to)
@@ -474,7 +489,8 @@ static void hip_free(struct mf_device *base)
     .module_function = hip_module_function, .module_launch = hip_module_launch,                      \
     .compile = hip_compile, .bulk_map = hip_bulk_map, .enter = hip_enter, .sync = hip_sync
 /* clang-format on */
-static const struct mf_device_ops hip_ops = {FOR_ALL, .time = hip_time, .canary = hip_canary},
+static const struct mf_device_ops hip_ops = {FOR_ALL, .time = hip_time, .wash = hip_wash,
+                                             .canary = hip_canary},
                                   guest_ops = {FOR_ALL};
 
 static bool find_call(void *library, const char *name, void *ret, char *why, size_t why_cap)
@@ -643,6 +659,9 @@ static int open_streams(struct hip_device *d)
         e = d->c.hipEventCreateWithFlags(&d->from, hipEventDefault);
     if (e == hipSuccess)
         e = d->c.hipEventCreateWithFlags(&d->to, hipEventDefault);
+    d->washing_bytes = WASHES * d->base.info.llc_bytes;
+    if (e == hipSuccess) /* whatever is in it */
+        e = mf_hip_malloc(&d->c, &d->washing, d->washing_bytes + 64);
     d->canary_memory = e == hipSuccess ? hip_alloc(&d->base, 64) : NULL;
     return e != hipSuccess ? errno_of(e) : d->canary_memory ? 0 : -ENOMEM;
 }

@@ -88,7 +88,7 @@ enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_course *c, struct
     struct mf_session *s = c->session;
     *e = (struct mf_entrant){.course = c,
                              .pipeline = pipeline,
-                             .measured = {.session = s, .launch = launch, .context = e},
+                             .measured = {.session = s, .washes = true, .launch = launch, .context = e},
                              .verdict = {.err = NAN, .row_err = NAN, .row_limit = NAN}};
     for (size_t i = 0; i < mf_pipeline_n_steps(pipeline); i++) {
         e->flops += mf_pipeline_step(pipeline, i)->flops;

@@ -51,11 +51,21 @@ static bool is_cold(const struct mf_measured *m, int rotation)
     return true;
 }
 
+static int wash(struct mf_session *s)
+{
+    double bytes = 0;
+    int r = s->device->ops->wash ? s->device->ops->wash(s->device, &bytes) : 0;
+    s->traffic += bytes;
+    return r;
+}
+
 int mf_measure_run(struct mf_measured *m, int rotation, double *ret_us, bool *ret_cold)
 {
+    int r = m->washes ? wash(m->session) : 0;
     bool cold = is_cold(m, rotation);
     m->rotation = rotation;
-    int r = m->session->device->ops->time(m->session->device, m->launch, m->context, 1, ret_us);
+    if (r >= 0)
+        r = m->session->device->ops->time(m->session->device, m->launch, m->context, 1, ret_us);
     m->session->traffic += m->bytes;
     for (size_t i = 0; i < MF_ARRAY_LEN(m->weights); i++) {
         if (m->weights[i])

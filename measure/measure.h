@@ -15,7 +15,8 @@ struct mf_measured {
     struct mf_session_weight *weights[2]; /* that it reads; NULL: not */
     double bytes;                         /* of weights that one run reads: active experts only */
     int n_rotations;
-    bool cold; /* the rotations pass four caches */
+    bool cold;   /* the rotations pass four caches */
+    bool washes; /* the last cache is washed before each run, where the device can (kernels/device.h) */
     mf_launch_fn launch;
     void *context;
     int rotation; /* of the run in progress, for launch */
@@ -30,7 +31,7 @@ struct mf_samples {
     size_t n_cold;
 };
 
-/* One timed run in that rotation; the launch's own negative errno comes back. *ret_cold may be NULL. */
+/* One timed run in that rotation, cold where the cache was washed; the launch's own negative errno comes back. *ret_cold may be NULL. */
 int mf_measure_run(struct mf_measured *m, int rotation, double *ret_us, bool *ret_cold);
 /* The same, kept in samples. */
 int mf_measure_sample(struct mf_measured *m, int rotation, struct mf_samples *samples);

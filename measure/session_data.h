@@ -61,7 +61,7 @@ struct mf_session {
     struct mf_rotation rotation;
     struct mf_session_weight weights[16];
     size_t n_weights;
-    double traffic; /* bytes of weights that timed calls have read */
+    double traffic; /* bytes of weights that timed calls have read, and washing */
 
     struct mf_session_input *inputs;
     size_t n_inputs, cap_inputs;

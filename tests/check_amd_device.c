@@ -405,6 +405,22 @@ static void load_in_a_sample(void)
     (void)device->ops->time(device, zero_row, &z, 1, &us);
 }
 
+/* A read of twice the last cache, by the kernel that memory's rate is measured with. */
+static void wash(void)
+{
+    double bytes = 0;
+    ck_assert_int_eq(device->ops->wash(device, &bytes), 0);
+    ck_assert(bytes == 2.0 * (double)device->info.llc_bytes);
+    sample();
+}
+
+START_TEST(washes_the_last_cache)
+{
+    ck_assert_uint_gt(device->info.llc_bytes, 0);
+    wash();
+}
+END_TEST
+
 /* clang-format off */
 static const struct {
     const char *fault;
@@ -413,6 +429,7 @@ static const struct {
 } failures[] = {
     {"illegal mf_zero 2", sample, "running a step: an illegal memory access was encountered"},
     {"illegal mf_delay 1", sample, "running a step: an illegal memory access was encountered"},
+    {"illegal mf_read 1", wash, "running a step: an illegal memory access was encountered"},
     {"illegal hipMemcpy 1", sample, "copying: an illegal memory access was encountered"},
     /* an error of before may come back from any call: it is no lack of memory, and no wrong file */
     {"illegal hipMalloc 1", allocate, "allocating memory: an illegal memory access was encountered"},
@@ -547,6 +564,7 @@ int main(int argc, char **argv)
     tcase_add_test(tests, gives_memory);
     tcase_add_test(tests, runs_out_of_memory);
     tcase_add_test(tests, replays_what_is_launched);
+    tcase_add_test(tests, washes_the_last_cache);
     tcase_add_test(tests, gives_back_a_launchs_error);
     tcase_add_test(tests, runs_when_it_is_waited_for);
     tcase_add_test(tests, has_a_canary);

@@ -577,6 +577,82 @@ START_TEST(samples_keep_off_the_checked_rotation)
 }
 END_TEST
 
+/* What a device does before and for a timed run, as a string: w, t. */
+static struct {
+    struct mf_device_ops ops;
+    int (*time)(struct mf_device *, mf_launch_fn, void *, int, double *);
+    char did[256];
+    size_t n;
+} washing;
+
+static void note(char what)
+{
+    ck_assert_uint_lt(washing.n, sizeof(washing.did) - 1);
+    washing.did[washing.n++] = what;
+}
+static int wash_noted(struct mf_device *d, double *ret_bytes)
+{
+    note('w');
+    *ret_bytes = 2 * (double)d->info.llc_bytes;
+    return 0;
+}
+static int time_noted(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us)
+{
+    note('t');
+    return washing.time(d, launch, context, n, ret_us);
+}
+
+/* Each run of a pipeline is timed behind a wash of the last cache, checked runs too, and is cold whatever ran before it; of a step that is
+ * timed alone the cache is left as it is. */
+START_TEST(a_race_washes_the_last_cache)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 7);
+    struct planted_sink sink;
+    struct pipeline p = pipeline_of(&s, 4, PLANTED_NONE);
+    char text[MF_PIPELINE_TEXT_MAX] = "", why[MF_REASON_MAX] = "";
+    struct mf_pipeline *opened = NULL;
+    struct mf_course course;
+    struct mf_entrant e;
+    double us;
+    bool cold = false;
+
+    d->info.llc_bytes = 1 << 30; /* no rotation passes it */
+    washing.ops = *d->ops;
+    washing.time = d->ops->time;
+    washing.ops.time = time_noted;
+    washing.ops.wash = wash_noted;
+    d->ops = &washing.ops;
+    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+
+    planted_sink_init(&sink);
+    const struct mf_probe_step step = {1, p.steps[0]};
+    washing.n = 0;
+    ck_assert_int_eq(mf_session_probe(session, &step, 1, NULL, NULL, &sink.sink), 0);
+    ck_assert_uint_gt(washing.n, 0);
+    ck_assert_ptr_null(memchr(washing.did, 'w', washing.n));
+
+    for (size_t i = 0; i < p.n; i++)
+        ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), p.steps[i].family, p.steps[i].name), 0);
+    ck_assert_int_eq(mf_pipeline_open(d, &s, &planted_set, text, why, sizeof(why), &opened), 0);
+    ck_assert_int_eq(mf_course_init(&course, session), 0);
+    ck_assert_int_eq(mf_entrant_init(&e, &course, opened, why), MF_STATUS_OK);
+    washing.n = 0;
+    ck_assert_int_eq(mf_entrant_verify(&e, why), MF_STATUS_OK);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(mf_entrant_sample(&e, &us, why), MF_STATUS_OK);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(mf_measure_run(&e.measured, 0, &us, &cold), 0);
+        ck_assert(cold);
+    }
+    washing.did[washing.n] = 0;
+    ck_assert_str_eq(washing.did, "wtwtwtwtwtwtwt");
+    mf_pipeline_close(opened);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
 /* A pipeline that is right, but not the same twice, alone in its group: it would win there, and is refused before it has its number.
  * Where nobody is measured afresh all are checked twice before they race. */
 START_TEST(race_checks_winners_twice)
@@ -728,6 +804,7 @@ int main(void)
     tcase_add_loop_test(t, cold_mode, 0, PLANTED_N_FORMATS);
     tcase_add_loop_test(t, race_of_pipelines, 0, PLANTED_N_FORMATS);
     tcase_add_test(t, samples_keep_off_the_checked_rotation);
+    tcase_add_test(t, a_race_washes_the_last_cache);
     tcase_add_loop_test(t, race_checks_winners_twice, 0, 2);
     tcase_add_test(t, race_that_nobody_finishes);
     tcase_add_test(t, canary_is_a_time);
