@@ -554,7 +554,7 @@ END_TEST
 /* As long as somebody else has the memory, that is what the shape's steps lack; the next shape has it. */
 START_TEST(goes_on_after_a_lack_of_memory)
 {
-    hip_release_plan(plan, "refused hipMalloc 3+"); /* after those of opening the device */
+    hip_release_plan(plan, "refused hipMalloc 4+"); /* after those of opening the device */
     start_farm();
     tune(BF16);
     _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_goal(1);
