@@ -16,12 +16,11 @@
 #include "kernels/family_hip_move.h"
 #include "kernels/hip/args.h"
 
-#define SORT_BLOCKS 64 /* more are no faster */
-#define SORT_ASIDE  16 /* blocks that sort while others use the memory */
-#define RANKED_EACH 64 /* ids that a block places where every block ranks all, and blocks */
-#define RANKED_MOST 16
-#define COUNTED_EACH \
-    256 /* the same where every block counts all; that they are scattered is what takes longest */
+#define SORT_BLOCKS  64 /* more are no faster */
+#define SORT_ASIDE   16 /* blocks that sort while others use the memory */
+#define RANKED_EACH  64 /* ids that a block places where every block ranks all, and blocks at most */
+#define RANKED_MOST  16
+#define COUNTED_EACH 256 /* the same where every block counts all: writing them takes a block longest */
 #define COUNTED_MOST 32
 #define ALIGN_FEW    1024 /* ids that one block aligns without a rival */
 #define ALIGN_BLOCKS 16   /* waves of a block, the least that any machine has */
