@@ -34,7 +34,7 @@
 #define EXIT_FAULT   86    /* of a process whose device failed */
 #define READ_BYTES   (UINT64_C(2) << 30)
 #define READ_BLOCKS  4 /* of a unit */
-#define WASHES       2 /* last caches that are read, so that one holds nothing else */
+#define WASHES       2 /* last caches that take the place of what is in one */
 #define READ_TURNS   12
 #define PEAK_TURNS   2048
 #define GAP_LAUNCHES 41
@@ -60,9 +60,10 @@ struct hip_device {
     struct mf_compiler compiler;
     struct mf_module *own;
     hipFunction_t delay, nothing, read, peak;
-    hipFunction_t peak_fp8, add_cycles; /* of Hopper only; NULL elsewhere */
+    hipFunction_t peak_fp8, add_cycles;   /* of Hopper only; NULL elsewhere */
+    hipFunction_t wash_fill, wash_forget; /* of NVIDIA only; NULL elsewhere */
     void *canary_memory;
-    void *washing; /* so many bytes that are read, and room for a sum */
+    void *washing; /* so many bytes, and room for a sum */
     uint64_t washing_bytes;
     uint64_t rested_ns; /* when it has rested from the last sample */
 };
@@ -362,12 +363,18 @@ struct reading {
     void *sum;
 };
 
+/* By reading where lines cannot be given up unwritten; whether that puts away what was written there was not seen (AMD). */
 static int hip_wash(struct mf_device *base, double *ret_bytes)
 {
     struct hip_device *d = of(base);
-    const struct reading a = {d->washing, d->washing_bytes, (uint8_t *)d->washing + d->washing_bytes};
+    const uint32_t groups = (uint32_t)base->info.cores * READ_BLOCKS;
+    const struct reading reading = {d->washing, d->washing_bytes, (uint8_t *)d->washing + d->washing_bytes};
+    const struct mf_hip_wash_args lines = {d->washing, d->washing_bytes};
     *ret_bytes = (double)d->washing_bytes;
-    return launch_own(d, d->read, (uint32_t)base->info.cores * READ_BLOCKS, 512, &a, sizeof(a));
+    if (!d->wash_forget)
+        return launch_own(d, d->read, groups, 512, &reading, sizeof(reading));
+    int r = launch_own(d, d->wash_fill, groups, 512, &lines, sizeof(lines));
+    return r < 0 ? r : launch_own(d, d->wash_forget, groups, 512, &lines, sizeof(lines));
 }
 
 /* ---- ceilings ---- */
@@ -623,22 +630,26 @@ static int make_own(struct hip_device *d, char *why, size_t why_cap)
     static const struct {
         const char *name;
         size_t at;
+        const char *of; /* architectures whose names begin so */
     } functions[] = {
-        {"mf_delay", offsetof(struct hip_device, delay)},
-        {"mf_nothing", offsetof(struct hip_device, nothing)},
-        {"mf_read", offsetof(struct hip_device, read)},
-        {"mf_peak", offsetof(struct hip_device, peak)},
-        {"mf_peak_fp8", offsetof(struct hip_device, peak_fp8)},
-        {"mf_add_cycles", offsetof(struct hip_device, add_cycles)},
+        {"mf_delay", offsetof(struct hip_device, delay), ""},
+        {"mf_nothing", offsetof(struct hip_device, nothing), ""},
+        {"mf_read", offsetof(struct hip_device, read), ""},
+        {"mf_peak", offsetof(struct hip_device, peak), ""},
+        {"mf_wash_fill", offsetof(struct hip_device, wash_fill), "sm_"},
+        {"mf_wash_forget", offsetof(struct hip_device, wash_forget), "sm_"},
+        {"mf_peak_fp8", offsetof(struct hip_device, peak_fp8), "sm_90"},
+        {"mf_add_cycles", offsetof(struct hip_device, add_cycles), "sm_90"},
     };
-    const size_t n = is_hopper(d) ? MF_ARRAY_LEN(functions) : MF_ARRAY_LEN(functions) - 2;
     if (hip_compile(&d->base, &code, 1, path, whys) < 1) {
         mf_say(why, why_cap, "%s", whys[0]);
         return -ENOEXEC;
     }
     int r = hip_module_load(&d->base, path[0], why, why_cap, &d->own);
-    for (size_t i = 0; i < n && r == 0; i++) {
+    for (size_t i = 0; i < MF_ARRAY_LEN(functions) && r == 0; i++) {
         void *f = NULL;
+        if (strncmp(d->base.info.class.gfx, functions[i].of, strlen(functions[i].of)) != 0)
+            continue;
         r = hip_module_function(&d->base, d->own, functions[i].name, &f);
         memcpy((char *)d + functions[i].at, &f, sizeof(f));
     }
@@ -649,7 +660,8 @@ static int make_own(struct hip_device *d, char *why, size_t why_cap)
 static void leave_own(struct hip_device *d)
 {
     d->own = hip_module_unload(&d->base, d->own);
-    d->delay = d->nothing = d->read = d->peak = d->peak_fp8 = d->add_cycles = NULL;
+    d->delay = d->nothing = d->read = d->peak = d->peak_fp8 = d->add_cycles = d->wash_fill = d->wash_forget =
+        NULL;
 }
 
 static int open_streams(struct hip_device *d)
@@ -659,7 +671,7 @@ static int open_streams(struct hip_device *d)
         e = d->c.hipEventCreateWithFlags(&d->from, hipEventDefault);
     if (e == hipSuccess)
         e = d->c.hipEventCreateWithFlags(&d->to, hipEventDefault);
-    d->washing_bytes = WASHES * d->base.info.llc_bytes;
+    d->washing_bytes = WASHES * d->base.info.llc_bytes / 128 * 128;
     if (e == hipSuccess) /* whatever is in it */
         e = mf_hip_malloc(&d->c, &d->washing, d->washing_bytes + 64);
     d->canary_memory = e == hipSuccess ? hip_alloc(&d->base, 64) : NULL;

@@ -286,6 +286,12 @@ struct mf_hip_add_cycles_args {
     mf_u32 n_lines, turns;
 };
 
+/* What takes the last cache's place while it is washed; bytes is a multiple of 128. */
+struct mf_hip_wash_args {
+    void *at;
+    unsigned long long bytes;
+};
+
 /* Rows of floats, times their factors, as bf16. */
 struct mf_hip_round_args {
     const float *from;    /* [rows, cols] */

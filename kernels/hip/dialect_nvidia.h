@@ -23,6 +23,12 @@ MF_DEVICE void mf_begin()
     mf_wait_before();
     mf_let_behind();
 }
+/* The last cache gives up a line of 128 bytes, which need not be written to memory: what is there then is anything. */
+#define MF_FORGETS_LINES 1
+MF_DEVICE void mf_forget_line(void *global)
+{
+    asm volatile("discard.global.L2 [%0], 128;\n" ::"l"(global) : "memory");
+}
 /* Asks the last cache for a run of bytes, a multiple of 16. */
 MF_DEVICE void mf_ask_cache(const void *global, u32 bytes)
 {

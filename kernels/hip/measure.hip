@@ -1,6 +1,8 @@
 /* What the device module measures with: a delay in front of what is timed, an empty kernel, a reader of memory, matrix
- * instructions without memory, and the canary, which does a little of each; and adds to lines that are near or far. */
+ * instructions without memory, and the canary, which does a little of each; what washes the last cache; and adds to lines that are
+ * near or far. */
 #include "dialect.h"
+#include "args.h"
 
 extern "C" __global__ void mf_delay(const u64 nanoseconds)
 {
@@ -37,6 +39,21 @@ extern "C" __global__ void __launch_bounds__(512) mf_read(const reading a)
     if (sum == 0x9e3779b9u)
         *a.sum = sum;
 }
+
+#ifdef MF_FORGETS_LINES
+/* The last cache is washed by two launches. What the first one writes takes the place of all that is there, so that what others wrote is
+ * put away; the second gives it up itself. Lines that are only read leave lines that were written where they are (H200). */
+extern "C" __global__ void __launch_bounds__(512) mf_wash_fill(const mf_hip_wash_args a)
+{
+    for (u64 at = ((u64)blockIdx.x * 512 + threadIdx.x) * 16; at < a.bytes; at += (u64)gridDim.x * 512 * 16)
+        *(mf_16b *)((u8 *)a.at + at) = mf_16b{1, 2, 3, 4};
+}
+extern "C" __global__ void __launch_bounds__(512) mf_wash_forget(const mf_hip_wash_args a)
+{
+    for (u64 at = ((u64)blockIdx.x * 512 + threadIdx.x) * 128; at < a.bytes; at += (u64)gridDim.x * 512 * 128)
+        mf_forget_line((u8 *)a.at + at);
+}
+#endif
 
 #ifdef MF_WGMMA
 #    include "dialect_hopper.h"
