@@ -286,6 +286,72 @@ START_TEST(halves_are_launched)
 }
 END_TEST
 
+/* What takes the last cache's place is given up behind it, all of it: lines that are only read would leave there what others wrote. */
+START_TEST(a_wash_fills_and_forgets)
+{
+    double bytes = 0;
+
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
+    ck_assert_int_eq(setenv("FAKE_CUDA_MAJOR", machines[_i].major, 1), 0);
+    struct mf_device *d = open_cardboard();
+    if (!d)
+        return;
+    const struct mf_hip_wash_args *filled = dlsym(RTLD_DEFAULT, "fake_cuda_filled"),
+                                  *forgotten = dlsym(RTLD_DEFAULT, "fake_cuda_forgotten");
+    ck_assert(filled && forgotten);
+    ck_assert_uint_eq(filled->bytes, 0);
+    ck_assert_int_eq(d->ops->wash(d, &bytes), 0);
+    ck_assert(bytes == 2.0 * (double)d->info.llc_bytes);
+    ck_assert(filled->at != NULL && filled->bytes == (uint64_t)bytes);
+    ck_assert_mem_eq(forgotten, filled, sizeof(*filled));
+    mf_device_close(d);
+}
+END_TEST
+
+/* Stage 1 is told how many blocks of rows there are likely to be: of 64 tokens an expert one of 128 rows, mostly; none where few
+ * experts have any, and stage 2 knows. */
+static const struct {
+    int64_t token;
+    const char *step;
+    int least, most;
+} likely[] = {
+    {1024, "s1_fp8fn_128_silu_m128_n256_bs_q", 128, 129},
+    {1, "s1_fp8fn_128_silu_m128_n256_bs_q", 0, 0},
+    {1024, "s2_fp8fn_128_m128_n256_bs_y", 0, 0},
+};
+
+START_TEST(likely_blocks_are_told)
+{
+    struct mf_tensor_ref needs[4] = {0}, gives[2] = {0};
+    const struct mf_launch launch = {.needs = needs, .gives = gives};
+    struct mf_kernel *k;
+    struct mf_shape shape;
+
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
+    struct mf_device *d = open_cardboard();
+    if (!d)
+        return;
+    ck_assert_int_eq(
+        mf_shape_parse("1024,4096,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,"
+                       "torch.float8_e4m3fn,QuantType.per_1x128,1,0",
+                       &shape),
+        0);
+    const struct mf_family *tile = mf_family_find("hip", "tile");
+    ck_assert_int_eq(tile->open(tile, d, &shape, likely[_i].step, &k), 0);
+    tile->retoken(k, likely[_i].token);
+    ck_assert_int_eq(tile->launch(k, &launch), 0);
+    const struct mf_hip_bulk_args *args = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
+    ck_assert_ptr_nonnull(args);
+    ck_assert_msg(args->likely_blocks >= likely[_i].least && args->likely_blocks <= likely[_i].most, "%d",
+                  args->likely_blocks);
+    ck_assert_int_eq(args->n_experts, 128);
+    (void)tile->close(k);
+    mf_device_close(d);
+}
+END_TEST
+
 static void remove_folder(void)
 {
     ck_assert_int_eq(remove_tree(folder), 0);
@@ -305,6 +371,8 @@ int main(void)
     tcase_add_checked_fixture(runtime, NULL, remove_folder);
     tcase_add_test(runtime, is_asked_of_the_runtime);
     tcase_add_loop_test(runtime, begins_early, 0, MF_ARRAY_LEN(machines));
+    tcase_add_loop_test(runtime, a_wash_fills_and_forgets, 0, MF_ARRAY_LEN(machines));
+    tcase_add_loop_test(runtime, likely_blocks_are_told, 0, MF_ARRAY_LEN(likely));
     suite_add_tcase(suite, runtime);
     return mf_check_main(suite);
 }

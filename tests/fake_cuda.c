@@ -102,8 +102,9 @@ CALL cuGetErrorString(CUresult error, const char **ret)
     return CUDA_SUCCESS;
 }
 
-static int thing;       /* what every handle points to, */
-static int adds, tiles; /* but those of mf_add_cycles and mf_tile_hopper */
+static int thing; /* what every handle points to, */
+static int adds, tiles, fills,
+    forgets; /* but those of mf_add_cycles, mf_tile_hopper, mf_wash_fill and mf_wash_forget */
 
 CALL cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
 {
@@ -258,6 +259,8 @@ CALL cuModuleGetFunction(CUfunction *ret, CUmodule module, const char *name)
     (void)module;
     *ret = (CUfunction)(void *)(strcmp(name, "mf_add_cycles") == 0    ? &adds
                                 : strcmp(name, "mf_tile_hopper") == 0 ? &tiles
+                                : strcmp(name, "mf_wash_fill") == 0   ? &fills
+                                : strcmp(name, "mf_wash_forget") == 0 ? &forgets
                                                                       : &thing);
     return CUDA_SUCCESS;
 }
@@ -290,6 +293,8 @@ CALL cuOccupancyMaxActiveBlocksPerMultiprocessor(int *ret, CUfunction f, int blo
 __attribute__((visibility("default"))) int fake_cuda_early;
 /* The last arguments of mf_tile_hopper. */
 __attribute__((visibility("default"))) struct mf_hip_bulk_args fake_cuda_bulk_args;
+/* What the last cache was washed with; forgotten: behind what filled it, never before. */
+__attribute__((visibility("default"))) struct mf_hip_wash_args fake_cuda_filled, fake_cuda_forgotten;
 
 /* Of each unit to each line. Pairs of units are in turn of either half; of three lines two are of the second. FAKE_CUDA_BUSY: so many
  * launches run nothing on the last unit. */
@@ -314,6 +319,10 @@ CALL cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params,
         add_cycles(config->gridDimX, params[0]);
     if (f == (CUfunction)(void *)&tiles)
         memcpy(&fake_cuda_bulk_args, params[0], sizeof(fake_cuda_bulk_args));
+    if (f == (CUfunction)(void *)&fills)
+        memcpy(&fake_cuda_filled, params[0], sizeof(fake_cuda_filled));
+    if (f == (CUfunction)(void *)&forgets && fake_cuda_filled.bytes > 0)
+        memcpy(&fake_cuda_forgotten, params[0], sizeof(fake_cuda_forgotten));
     for (unsigned i = 0; i < config->numAttrs; i++)
         fake_cuda_early += config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
                            config->attrs[i].value.programmaticStreamSerializationAllowed;

@@ -156,9 +156,10 @@ MF_DEVICE bool is_read_once(const mf_hip_tile_args &a, i32 block, i32 n_blocks, 
            (block + 1 == n_blocks || a.experts[block + 1] != expert);
 }
 
-/* All slices of this block's tiles. take.ask() asks for the next run, take() has its first tile, beyond all tiles where there is none. there(block): waits until the tokens of an expert block are
- * written, by all threads that come here; where they may not be (is_pending()) the weights of a tile's first slices are on their way by
- * then, of the first tile as many as the ring holds. aside(): what else a thread that brings does with each slice. */
+/* All slices of this block's tiles. take.ask() asks for the next run, take() then has its first tile, beyond all tiles where there is none.
+ * there(block): waits until the tokens of an expert block are written, by all threads that come here; where they may not be
+ * (is_pending()) the weights of a tile's first slices are on their way by then, of the first tile as many as the ring holds. aside():
+ * what else a thread that brings does with each slice. */
 template <class Take, class There, class Aside>
 MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_hip_tile_args &t, ring &r,
                      i32 n_blocks, Take &take, There &there, Aside &aside)

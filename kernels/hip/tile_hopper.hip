@@ -163,7 +163,7 @@ MF_DEVICE spot likely_first(const mf_hip_bulk_args &a, i32 n_blocks)
 }
 
 #if MF_STAGE == 1
-#    define LIKELY_SLICES 4 /* as much as memory brings while nothing else asks */
+#    define LIKELY_SLICES 4 /* of 32 KB: 17 MB of 132 units, what an H100's memory reads in 6 µs */
 /* Where tiles begin is known when the sort has ended, for whose last part memory has nothing to do. Meanwhile a unit asks the last
  * cache for the first weights of what is likely to be its first tile, or a neighbour's: of the block of rows that it were if all
  * experts had as many. By one thread. */
