@@ -77,8 +77,9 @@ struct mf_device_ops {
     /* Runs launch(context, 0) … launch(context, n - 1) back to back as one sample and gives its device time.
      * Nothing in it allocates, locks or enters the kernel. The launch's own error comes back unchanged. */
     int (*time)(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us);
-    /* Puts *ret_bytes of nobody's in the place of all that is in the last cache: what is timed next finds nothing of its own there, and does
-     * not wait for what others wrote to be put away. The launch's own error comes back. NULL: samples follow each other as they come. */
+    /* Puts *ret_bytes of nobody's in the place of all that is in the last cache, and code of nobody's in the place of what its units keep:
+     * what is timed next finds nothing of its own, whoever ran before it, and does not wait for what others wrote to be put away. The
+     * launch's own error comes back. NULL: samples follow each other as they come. */
     int (*wash)(struct mf_device *d, double *ret_bytes);
     /* Prebuilt code; all four, or all NULL for a device that loads none. load: -errno with a sentence in why. function:
      * -ENOENT. launch hands every group the block of `bytes` of arguments, as HIP_LAUNCH_PARAM_BUFFER_POINTER does

@@ -60,8 +60,8 @@ struct hip_device {
     struct mf_compiler compiler;
     struct mf_module *own;
     hipFunction_t delay, nothing, read, peak;
-    hipFunction_t peak_fp8, add_cycles;   /* of Hopper only; NULL elsewhere */
-    hipFunction_t wash_fill, wash_forget; /* of NVIDIA only; NULL elsewhere */
+    hipFunction_t peak_fp8, add_cycles;              /* of Hopper only; NULL elsewhere */
+    hipFunction_t wash_code, wash_fill, wash_forget; /* the last two of NVIDIA only; NULL elsewhere */
     void *canary_memory;
     void *washing; /* so many bytes, and room for a sum */
     uint64_t washing_bytes;
@@ -370,11 +370,17 @@ static int hip_wash(struct mf_device *base, double *ret_bytes)
     const uint32_t groups = (uint32_t)base->info.cores * READ_BLOCKS;
     const struct reading reading = {d->washing, d->washing_bytes, (uint8_t *)d->washing + d->washing_bytes};
     const struct mf_hip_wash_args lines = {d->washing, d->washing_bytes};
+    int r;
+
     *ret_bytes = (double)d->washing_bytes;
-    if (!d->wash_forget)
-        return launch_own(d, d->read, groups, 512, &reading, sizeof(reading));
-    int r = launch_own(d, d->wash_fill, groups, 512, &lines, sizeof(lines));
-    return r < 0 ? r : launch_own(d, d->wash_forget, groups, 512, &lines, sizeof(lines));
+    if (d->wash_forget) {
+        r = launch_own(d, d->wash_fill, groups, 512, &lines, sizeof(lines));
+        if (r == 0)
+            r = launch_own(d, d->wash_forget, groups, 512, &lines, sizeof(lines));
+    } else {
+        r = launch_own(d, d->read, groups, 512, &reading, sizeof(reading));
+    }
+    return r < 0 ? r : launch_own(d, d->wash_code, (uint32_t)base->info.cores, 256, &lines, sizeof(lines));
 }
 
 /* ---- ceilings ---- */
@@ -636,6 +642,7 @@ static int make_own(struct hip_device *d, char *why, size_t why_cap)
         {"mf_nothing", offsetof(struct hip_device, nothing), ""},
         {"mf_read", offsetof(struct hip_device, read), ""},
         {"mf_peak", offsetof(struct hip_device, peak), ""},
+        {"mf_wash_code", offsetof(struct hip_device, wash_code), ""},
         {"mf_wash_fill", offsetof(struct hip_device, wash_fill), "sm_"},
         {"mf_wash_forget", offsetof(struct hip_device, wash_forget), "sm_"},
         {"mf_peak_fp8", offsetof(struct hip_device, peak_fp8), "sm_90"},
@@ -660,8 +667,8 @@ static int make_own(struct hip_device *d, char *why, size_t why_cap)
 static void leave_own(struct hip_device *d)
 {
     d->own = hip_module_unload(&d->base, d->own);
-    d->delay = d->nothing = d->read = d->peak = d->peak_fp8 = d->add_cycles = d->wash_fill = d->wash_forget =
-        NULL;
+    d->delay = d->nothing = d->read = d->peak = d->peak_fp8 = d->add_cycles = d->wash_code = d->wash_fill =
+        d->wash_forget = NULL;
 }
 
 static int open_streams(struct hip_device *d)

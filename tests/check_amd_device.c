@@ -405,7 +405,7 @@ static void load_in_a_sample(void)
     (void)device->ops->time(device, zero_row, &z, 1, &us);
 }
 
-/* A read of twice the last cache, by the kernel that memory's rate is measured with. */
+/* A read of twice the last cache, by the kernel that memory's rate is measured with, and code. */
 static void wash(void)
 {
     double bytes = 0;
@@ -430,6 +430,7 @@ static const struct {
     {"illegal mf_zero 2", sample, "running a step: an illegal memory access was encountered"},
     {"illegal mf_delay 1", sample, "running a step: an illegal memory access was encountered"},
     {"illegal mf_read 1", wash, "running a step: an illegal memory access was encountered"},
+    {"illegal mf_wash_code 1", wash, "running a step: an illegal memory access was encountered"},
     {"illegal hipMemcpy 1", sample, "copying: an illegal memory access was encountered"},
     /* an error of before may come back from any call: it is no lack of memory, and no wrong file */
     {"illegal hipMalloc 1", allocate, "allocating memory: an illegal memory access was encountered"},

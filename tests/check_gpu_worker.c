@@ -1,8 +1,10 @@
 /* moefarm-worker and GPUs on a machine that has none: what it lists and why not the rest, and its lock, with a driver of
  * cardboard (fake_cuda.c) where one is needed. */
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
@@ -49,13 +51,13 @@ static bool use_cardboard(void)
     return true;
 }
 
-static bool has_nvrtc(void)
+static bool has_compiler(const char *vendor)
 {
     char version[64], why[MF_CODE_WHY_MAX];
 
-    if (mf_code_version("nvidia", version, why, sizeof(why)) == 0)
+    if (mf_code_version(vendor, version, why, sizeof(why)) == 0)
         return true;
-    printf("skipped: opening a device: %s\n", why);
+    printf("skipped: what is compiled for %s: %s\n", vendor, why);
     return false;
 }
 
@@ -80,7 +82,7 @@ END_TEST
 
 START_TEST(lists_gpus)
 {
-    if (!use_cardboard() || !has_nvrtc())
+    if (!use_cardboard() || !has_compiler("nvidia"))
         return;
     ck_assert_int_eq(setenv("FAKE_CUDA_DEVICES", "2", 1), 0);
     struct ran r = RUN("--list-devices");
@@ -179,7 +181,7 @@ static void use_cache(const char *name)
 START_TEST(fills_a_cache)
 {
     const char *shapes = shapes_file(COLUMNS ROW "\n");
-    bool compiles = has_nvrtc();
+    bool compiles = has_compiler("nvidia");
     char from[128], to[128];
 
     use_cache("a");
@@ -214,12 +216,45 @@ START_TEST(fills_a_cache)
 }
 END_TEST
 
+/* What washes the units' own cache of code is longer than it: no compiler makes a few instructions of it. */
+static const struct {
+    const char *vendor, *arch, *objects;
+    off_t least; /* bytes */
+} washing[] = {
+    {"nvidia", "nvidia:sm_90", "measure-sm_90a-*", 256 << 10},
+    {"amd", "amd:gfx90a", "measure-gfx90a-*", 128 << 10},
+};
+
+START_TEST(code_that_washes_is_long)
+{
+    const char *shapes = shapes_file(COLUMNS ROW "\n");
+    char pattern[256];
+    glob_t found;
+    off_t bytes = 0;
+
+    if (!has_compiler(washing[_i].vendor))
+        return;
+    use_cache("a");
+    struct ran r = RUN("--compile-only", "--arch", washing[_i].arch, "--shapes", shapes, "--families", "one");
+    ck_assert_msg(r.code == 0, "%s", r.text);
+    mf_say(pattern, sizeof(pattern), "%s/a/%s", folder, washing[_i].objects);
+    ck_assert_int_eq(glob(pattern, 0, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        struct stat file;
+        ck_assert_int_eq(stat(found.gl_pathv[i], &file), 0);
+        bytes += file.st_size;
+    }
+    globfree(&found);
+    ck_assert_msg(bytes > washing[_i].least, "%lld", (long long)bytes);
+}
+END_TEST
+
 /* What fails is told with its definitions and the compiler's words, and the rest goes on. No GPU is sm_85. */
 START_TEST(tells_what_fails)
 {
     const char *shapes = shapes_file(COLUMNS ROW "\n" ROW ",\n1,256,x,8,2\n");
 
-    if (!has_nvrtc())
+    if (!has_compiler("nvidia"))
         return;
     struct ran r = RUN("--compile-only", "--arch", "nvidia:sm_85/3", "--shapes", shapes, "--families", "one");
     ck_assert_int_eq(r.code, 1);
@@ -264,6 +299,7 @@ int main(void)
     tcase_add_loop_test(tests, says_why_none, 0, MF_ARRAY_LEN(left_out));
     tcase_add_loop_test(tests, locks_the_gpu_itself, 0, MF_ARRAY_LEN(locks));
     tcase_add_test(tests, fills_a_cache);
+    tcase_add_loop_test(tests, code_that_washes_is_long, 0, MF_ARRAY_LEN(washing));
     tcase_add_test(tests, tells_what_fails);
     tcase_add_loop_test(tests, refuses_wrong_options, 0, MF_ARRAY_LEN(wrong));
     suite_add_tcase(suite, tests);

@@ -286,7 +286,8 @@ START_TEST(halves_are_launched)
 }
 END_TEST
 
-/* What takes the last cache's place is given up behind it, all of it: lines that are only read would leave there what others wrote. */
+/* What takes the last cache's place is given up behind it, all of it: lines that are only read would leave there what others wrote. Then
+ * each unit runs code of nobody's. */
 START_TEST(a_wash_fills_and_forgets)
 {
     double bytes = 0;
@@ -299,12 +300,14 @@ START_TEST(a_wash_fills_and_forgets)
         return;
     const struct mf_hip_wash_args *filled = dlsym(RTLD_DEFAULT, "fake_cuda_filled"),
                                   *forgotten = dlsym(RTLD_DEFAULT, "fake_cuda_forgotten");
-    ck_assert(filled && forgotten);
+    const unsigned *units = dlsym(RTLD_DEFAULT, "fake_cuda_code_units");
+    ck_assert(filled && forgotten && units);
     ck_assert_uint_eq(filled->bytes, 0);
     ck_assert_int_eq(d->ops->wash(d, &bytes), 0);
     ck_assert(bytes == 2.0 * (double)d->info.llc_bytes);
     ck_assert(filled->at != NULL && filled->bytes == (uint64_t)bytes);
     ck_assert_mem_eq(forgotten, filled, sizeof(*filled));
+    ck_assert_uint_eq(*units, (unsigned)d->info.cores);
     mf_device_close(d);
 }
 END_TEST

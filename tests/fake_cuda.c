@@ -103,8 +103,8 @@ CALL cuGetErrorString(CUresult error, const char **ret)
 }
 
 static int thing; /* what every handle points to, */
-static int adds, tiles, fills,
-    forgets; /* but those of mf_add_cycles, mf_tile_hopper, mf_wash_fill and mf_wash_forget */
+static int adds, tiles, codes, fills,
+    forgets; /* but those of mf_add_cycles, mf_tile_hopper, mf_wash_code, mf_wash_fill and mf_wash_forget */
 
 CALL cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
 {
@@ -259,6 +259,7 @@ CALL cuModuleGetFunction(CUfunction *ret, CUmodule module, const char *name)
     (void)module;
     *ret = (CUfunction)(void *)(strcmp(name, "mf_add_cycles") == 0    ? &adds
                                 : strcmp(name, "mf_tile_hopper") == 0 ? &tiles
+                                : strcmp(name, "mf_wash_code") == 0   ? &codes
                                 : strcmp(name, "mf_wash_fill") == 0   ? &fills
                                 : strcmp(name, "mf_wash_forget") == 0 ? &forgets
                                                                       : &thing);
@@ -295,6 +296,8 @@ __attribute__((visibility("default"))) int fake_cuda_early;
 __attribute__((visibility("default"))) struct mf_hip_bulk_args fake_cuda_bulk_args;
 /* What the last cache was washed with; forgotten: behind what filled it, never before. */
 __attribute__((visibility("default"))) struct mf_hip_wash_args fake_cuda_filled, fake_cuda_forgotten;
+/* Units that then run code of nobody's. */
+__attribute__((visibility("default"))) unsigned fake_cuda_code_units;
 
 /* Of each unit to each line. Pairs of units are in turn of either half; of three lines two are of the second. FAKE_CUDA_BUSY: so many
  * launches run nothing on the last unit. */
@@ -323,6 +326,8 @@ CALL cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params,
         memcpy(&fake_cuda_filled, params[0], sizeof(fake_cuda_filled));
     if (f == (CUfunction)(void *)&forgets && fake_cuda_filled.bytes > 0)
         memcpy(&fake_cuda_forgotten, params[0], sizeof(fake_cuda_forgotten));
+    if (f == (CUfunction)(void *)&codes && fake_cuda_forgotten.bytes > 0)
+        fake_cuda_code_units = config->gridDimX;
     for (unsigned i = 0; i < config->numAttrs; i++)
         fake_cuda_early += config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
                            config->attrs[i].value.programmaticStreamSerializationAllowed;

@@ -25,6 +25,15 @@ typedef short mf_i16x4 __attribute__((vector_size(8)));
 typedef _Float16 mf_f16x4 __attribute__((vector_size(8)));
 typedef _Float16 mf_f16x2 __attribute__((vector_size(4)));
 
+/* 128 KB of instructions, 8 bytes each, which run one behind the other: more than two compute units keep. */
+MF_DEVICE float mf_run_code(float v)
+{
+#ifndef MF_EMULATOR
+    asm volatile(".rept 16384\nv_fma_f32 %0, %0, %0, 1.0\n.endr\n" : "+v"(v));
+#endif
+    return v;
+}
+
 /* ---- lanes ---- */
 
 MF_DEVICE int mf_lane()

@@ -29,6 +29,18 @@ MF_DEVICE void mf_forget_line(void *global)
 {
     asm volatile("discard.global.L2 [%0], 128;\n" ::"l"(global) : "memory");
 }
+/* 256 KB of instructions, 16 bytes each, which run one behind the other: more than a multiprocessor keeps. */
+MF_DEVICE float mf_run_code(float v)
+{
+#define MF_CODE_1  "fma.rn.f32 %0, %0, %0, 0f3F800000;\n"
+#define MF_CODE_4  MF_CODE_1 MF_CODE_1 MF_CODE_1 MF_CODE_1
+#define MF_CODE_16 MF_CODE_4 MF_CODE_4 MF_CODE_4 MF_CODE_4
+#define MF_CODE_64 MF_CODE_16 MF_CODE_16 MF_CODE_16 MF_CODE_16
+    MF_UNROLL
+    for (int i = 0; i < 256; i++)
+        asm volatile(MF_CODE_64 : "+f"(v));
+    return v;
+}
 /* Asks the last cache for a run of bytes, a multiple of 16. */
 MF_DEVICE void mf_ask_cache(const void *global, u32 bytes)
 {
