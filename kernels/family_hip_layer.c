@@ -28,30 +28,44 @@ static const struct variant variants[] = {
     {64, 256, true, true, true},   {128, 256, false, false, true},
 };
 
+struct config {
+    const struct variant *v;
+    bool sliced; /* w1 lies as panel128 */
+};
+
+/* All variants of w1 as it is in checkpoints, then all of it in slices. */
+#define CONFIGS (2 * MF_ARRAY_LEN(variants))
+static struct config nth_config(size_t i)
+{
+    return (struct config){&variants[i % MF_ARRAY_LEN(variants)], i >= MF_ARRAY_LEN(variants)};
+}
+
 struct mf_kernel {
     struct mf_hip_function function; /* first */
     struct mf_shape shape;
-    const struct variant *v;
+    struct config config;
     struct mf_grid grid;
 };
 
 /* ---- names, legality ---- */
 
-static void print_name(const struct variant *v, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
+static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
+    const struct variant *v = c->v;
     char format[MF_FORMAT_WORD_MAX];
-    const char *gate_up = mf_hip_gate_up_word(s);
+    const char *w1 = mf_hip_w1_word(s, c->sliced);
     mf_cpu_format_word(s, format);
     mf_say(buf, MF_STEP_NAME_MAX, "layer_%s_%s_m%d_n%d_b%s%s%s%s%s", format, mf_cpu_act_word(s), v->block_m,
            v->block_n, v->turns ? "t" : "", v->swapped ? "s" : "", s->doweight_stage1 ? "_w" : "",
-           *gate_up ? "_" : "", gate_up);
+           *w1 ? "_" : "", w1);
 }
 
 static struct mf_hip_stage stage_of(const struct variant *v, const struct mf_shape *s, int stage)
 {
     enum mf_hip_out h = s->q_type == MF_QTYPE_NO ? MF_HIP_TO_H : MF_HIP_TO_HQ;
     return (struct mf_hip_stage){stage,      mf_hip_stage_halves(stage, s), v->block_m,
-                                 v->block_n, stage == 1 ? h : MF_HIP_TO_Y,  false};
+                                 v->block_n, stage == 1 ? h : MF_HIP_TO_Y,  false,
+                                 false};
 }
 
 /* Bytes of LDS beside the ring: out, and the expert of each block of rows. */
@@ -96,12 +110,15 @@ static bool is_known(const struct mf_device_info *device, const struct mf_shape 
     return false;
 }
 
-static bool is_legal(const struct mf_device_info *device, const struct variant *v, const struct mf_shape *s,
+static bool is_legal(const struct mf_device_info *device, const struct config *c, const struct mf_shape *s,
                      enum mf_hip_format format, struct mf_refusal *no)
 {
+    const struct variant *v = c->v;
     struct mf_hip_stage up = stage_of(v, s, 1), down = stage_of(v, s, 2);
     int columns = mf_hip_stage_columns(&up);
     no->rule = NULL;
+    if (c->sliced && !mf_hip_may_slice(s, no))
+        return false;
     if (v->swapped && !mf_hip_by_block(format))
         mf_refuse(no, "format",
                   "the cores bs and bts are for scales of 1x128, which they apply to a slice's sums");
@@ -148,14 +165,14 @@ static uint64_t lay_out(const struct variant *v, const struct mf_shape *s, uint6
     return at;
 }
 
-static void describe(const struct variant *v, const struct mf_shape *shape, struct mf_step *ret)
+static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
 {
-    struct mf_step s = mf_hip_whole_step("layer", shape);
+    struct mf_step s = mf_hip_whole_step("layer", shape, c->sliced);
     uint64_t places[N_PLACES];
-    print_name(v, shape, s.name);
-    s.block_m = v->block_m;
+    print_name(c, shape, s.name);
+    s.block_m = c->v->block_m;
     s.reorder_tolerance = mf_hip_stage_reorder_tolerance(shape);
-    s.workspace_bytes = lay_out(v, shape, places) + ALIGN;
+    s.workspace_bytes = lay_out(c->v, shape, places) + ALIGN;
     *ret = s;
 }
 
@@ -166,10 +183,11 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     enum mf_hip_format format;
     if (!is_known(device, shape, &format, &no))
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
-    for (size_t i = 0; i < MF_ARRAY_LEN(variants); i++) {
+    for (size_t i = 0; i < CONFIGS; i++) {
+        const struct config c = nth_config(i);
         struct mf_step step;
-        describe(&variants[i], shape, &step);
-        int r = is_legal(device, &variants[i], shape, format, &no)
+        describe(&c, shape, &step);
+        int r = is_legal(device, &c, shape, format, &no)
                     ? offer->step(offer, &step)
                     : offer->reject(offer, f->name, step.name, no.rule, "%s", no.reason);
         if (r < 0)
@@ -179,24 +197,25 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
 }
 
 static int find(const struct mf_device_info *device, const struct mf_shape *s, const char *name,
-                const struct variant **ret, enum mf_hip_format *ret_format, struct mf_code *ret_code)
+                struct config *ret, enum mf_hip_format *ret_format, struct mf_code *ret_code)
 {
     struct mf_refusal no;
     if (strncmp(name, "layer_", 6) != 0)
         return -EINVAL;
     if (!is_known(device, s, ret_format, &no))
         return -ENOTSUP;
-    for (size_t i = 0; i < MF_ARRAY_LEN(variants); i++) {
-        const struct variant *v = &variants[i];
+    for (size_t i = 0; i < CONFIGS; i++) {
+        const struct config c = nth_config(i);
+        const struct variant *v = c.v;
         char own[MF_STEP_NAME_MAX];
-        print_name(v, s, own);
+        print_name(&c, s, own);
         if (strcmp(own, name) != 0)
             continue;
-        if (!is_legal(device, v, s, *ret_format, &no))
+        if (!is_legal(device, &c, s, *ret_format, &no))
             return -ENOTSUP;
-        *ret = v;
+        *ret = c;
         *ret_code = (struct mf_code){.source = "layer.hip", .function = "mf_layer"};
-        mf_hip_whole_define(ret_code, s, *ret_format);
+        mf_hip_whole_define(ret_code, s, *ret_format, c.sliced);
         mf_code_define(ret_code, "MF_BM=%d", v->block_m);
         mf_code_define(ret_code, "MF_BN=%d", v->block_n);
         mf_code_define(ret_code, "MF_STAGES=%d", stages_of(mf_hip_machine_of(device), v, s, *ret_format));
@@ -211,9 +230,9 @@ static int find(const struct mf_device_info *device, const struct mf_shape *s, c
 static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
                 struct mf_code *ret)
 {
-    const struct variant *v;
+    struct config c;
     enum mf_hip_format format;
-    return find(device, shape, name, &v, &format, ret);
+    return find(device, shape, name, &c, &format, ret);
 }
 
 /* ---- launches ---- */
@@ -221,11 +240,11 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                      const char *name, struct mf_kernel **ret)
 {
-    const struct variant *v;
+    struct config c;
     struct mf_code source;
     enum mf_hip_format format;
     (void)f;
-    int r = find(&device->info, shape, name, &v, &format, &source);
+    int r = find(&device->info, shape, name, &c, &format, &source);
     if (r < 0)
         return r;
     struct mf_kernel *k;
@@ -233,7 +252,8 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     if (r < 0)
         return r;
     k->shape = *shape;
-    k->v = v;
+    k->config = c;
+    const struct variant *v = c.v;
     int ring = stages_of(mf_hip_machine_of(&device->info), v, shape, format) *
                mf_hip_hopper_slice(v->block_m, v->block_n, format);
     /* one block an SM, so that all of them are there at once */
@@ -253,11 +273,14 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     const struct mf_shape *s = &k->shape;
     struct mf_device *device = k->function.device;
-    const struct mf_hip_stage up = stage_of(k->v, s, 1), down = stage_of(k->v, s, 2);
+    const struct variant *v = k->config.v;
+    const struct mf_hip_stage down = stage_of(v, s, 2);
+    struct mf_hip_stage up = stage_of(v, s, 1);
+    up.sliced = k->config.sliced;
     bool quantised = s->q_type != MF_QTYPE_NO;
     uint64_t places[N_PLACES];
     uint8_t *base = (uint8_t *)(((uintptr_t)l->workspace + ALIGN - 1) / ALIGN * ALIGN);
-    (void)lay_out(k->v, s, places);
+    (void)lay_out(v, s, places);
     struct mf_hip_layer_args a = {
         .up = {.x = quantised ? base + places[X] : l->needs[0].part[0],
                .x_scale = quantised ? (const float *)(base + places[X_SCALE]) : NULL,
@@ -280,10 +303,10 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
         .weights = l->needs[1].part[1],
         .x = l->needs[0].part[0],
         .sorted_ids = (int32_t *)(base + places[ORDER]),
-        .sorted_weights = (float *)(base + places[ORDER]) + mf_padded_rows(s, k->v->block_m),
+        .sorted_weights = (float *)(base + places[ORDER]) + mf_padded_rows(s, v->block_m),
         .done = (unsigned int *)(base + places[DONE]),
         .taken = (unsigned int *)(base + places[TAKEN]),
-        .rows = (int32_t)mf_padded_rows(s, k->v->block_m),
+        .rows = (int32_t)mf_padded_rows(s, v->block_m),
         .token = (int32_t)s->token,
     };
     int bits = quantised ? 8 : 16;

@@ -148,7 +148,7 @@ static void print_name(const struct mf_hip_machine *machine, const struct config
 {
     const struct variant *v = c->v;
     char format[MF_FORMAT_WORD_MAX], core[32];
-    const char *gate_up = c->st.stage == 1 ? mf_hip_gate_up_word(s) : "";
+    const char *gate_up = c->st.stage == 1 ? mf_hip_w1_word(s, false) : "";
     mf_cpu_format_word(s, format);
     if (v->is_hopper)
         mf_say(core, sizeof(core), "%s", v->blocks == 2 ? "b2" : "b");
@@ -203,7 +203,7 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, const str
     else if (columns > mf_hip_stage_width(&c->st, s) && columns > 64)
         mf_refuse(no, "divisibility", "a tile has %d columns and stage %d only %d", columns, c->st.stage,
                   mf_hip_stage_width(&c->st, s));
-    else if (machine->copies_held && c->st.stage == 1 && *mf_hip_gate_up_word(s) &&
+    else if (machine->copies_held && c->st.stage == 1 && *mf_hip_w1_word(s, false) &&
              c->v->block_m * c->v->block_n >= TURNS_MAX)
         mf_refuse(
             no, "registers",
@@ -231,9 +231,9 @@ static int each(struct walk *w, int stage, each_fn f)
     const struct variant *of = variants_of(w->device, &n);
     for (size_t i = 0; i < n; i++) {
         for (enum mf_hip_out out = MF_HIP_TO_H; out <= MF_HIP_TO_Y; out++) {
-            struct config c = {
-                {stage, mf_hip_stage_halves(stage, w->shape), of[i].block_m, of[i].block_n, out, false},
-                &of[i]};
+            struct config c = {{stage, mf_hip_stage_halves(stage, w->shape), of[i].block_m, of[i].block_n,
+                                out, false, false},
+                               &of[i]};
             int r = mf_hip_stage_exists(&c.st, w->shape) ? f(w, &c) : 0;
             if (r != 0)
                 return r;

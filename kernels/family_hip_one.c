@@ -11,27 +11,36 @@
 
 #define TOKENS_MAX 8
 
-struct config {
+struct variant {
     int threads, batch, columns, batch_y;
 };
 
-static const struct config configs[] = {
+static const struct variant variants[] = {
     {512, 4, 1, 8},  {512, 7, 1, 8},   {512, 8, 1, 8},   {512, 8, 1, 12},  {512, 7, 2, 8},
     {512, 8, 2, 8},  {512, 7, 4, 12},  {512, 8, 4, 12},  {1024, 3, 1, 6},  {1024, 4, 1, 6},
     {1024, 4, 2, 6}, {256, 14, 1, 16}, {256, 16, 1, 16}, {256, 16, 4, 16},
 };
 
 /* Of waves of 64 lanes: half the loads fill a row. 1024 threads have 128 registers each, which more loads would spill. */
-static const struct config wide_configs[] = {
+static const struct variant wide_variants[] = {
     {256, 7, 1, 8}, {256, 8, 2, 8}, {256, 14, 4, 12}, {512, 4, 1, 4},  {512, 7, 1, 8},
     {512, 4, 2, 8}, {512, 4, 4, 8}, {1024, 2, 1, 4},  {1024, 2, 2, 4},
 };
 
-static const struct config *configs_of(const struct mf_device_info *device, size_t *ret_n)
+struct config {
+    const struct variant *v;
+    bool sliced; /* w1 lies as panel128 */
+};
+
+/* All variants of w1 as it is in checkpoints, then, where there is such a one, all of it in slices. false: beyond them. */
+static bool nth_config(const struct mf_device_info *device, const struct mf_shape *s, size_t i,
+                       struct config *ret)
 {
+    struct mf_refusal no;
     bool wide = mf_hip_machine_of(device)->wave == 64;
-    *ret_n = wide ? MF_ARRAY_LEN(wide_configs) : MF_ARRAY_LEN(configs);
-    return wide ? wide_configs : configs;
+    size_t n = wide ? MF_ARRAY_LEN(wide_variants) : MF_ARRAY_LEN(variants);
+    *ret = (struct config){(wide ? wide_variants : variants) + i % n, i >= n};
+    return i < n || (i < 2 * n && mf_hip_reads_slices(device) && mf_hip_may_slice(s, &no));
 }
 
 struct mf_kernel {
@@ -43,10 +52,11 @@ struct mf_kernel {
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
     char format[MF_FORMAT_WORD_MAX];
-    const char *gate_up = mf_hip_gate_up_word(s);
+    const char *w1 = mf_hip_w1_word(s, c->sliced);
     mf_cpu_format_word(s, format);
-    mf_say(buf, MF_STEP_NAME_MAX, "one_%s_%s_t%d_b%d_c%d_y%d%s%s%s", format, mf_cpu_act_word(s), c->threads,
-           c->batch, c->columns, c->batch_y, s->doweight_stage1 ? "_w" : "", *gate_up ? "_" : "", gate_up);
+    mf_say(buf, MF_STEP_NAME_MAX, "one_%s_%s_t%d_b%d_c%d_y%d%s%s%s", format, mf_cpu_act_word(s),
+           c->v->threads, c->v->batch, c->v->columns, c->v->batch_y, s->doweight_stage1 ? "_w" : "",
+           *w1 ? "_" : "", w1);
 }
 
 /* Activations of one part in LDS, with their scales. */
@@ -81,7 +91,7 @@ static bool is_legal(const struct mf_device_info *device, const struct mf_shape 
 
 static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
 {
-    struct mf_step s = mf_hip_whole_step("one", shape);
+    struct mf_step s = mf_hip_whole_step("one", shape, c->sliced);
     print_name(c, shape, s.name);
     s.workspace_bytes = (uint64_t)(shape->token * shape->topk * shape->inter_dim) * 2;
     *ret = s;
@@ -94,13 +104,12 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     enum mf_hip_format format;
     if (!is_legal(device, shape, &format, &no))
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
-    size_t n;
-    const struct config *of = configs_of(device, &n);
-    for (size_t i = 0; i < n; i++) {
+    struct config c;
+    for (size_t i = 0; nth_config(device, shape, i, &c); i++) {
         struct mf_step step;
-        if (shape->model_dim % of[i].columns)
+        if (shape->model_dim % c.v->columns)
             continue;
-        describe(&of[i], shape, &step);
+        describe(&c, shape, &step);
         int r = offer->step(offer, &step);
         if (r < 0)
             return r;
@@ -109,7 +118,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
 }
 
 static int find(const struct mf_device_info *device, const struct mf_shape *s, const char *name,
-                const struct config **ret, struct mf_code *ret_code)
+                struct config *ret, struct mf_code *ret_code)
 {
     struct mf_refusal no;
     enum mf_hip_format format;
@@ -117,21 +126,19 @@ static int find(const struct mf_device_info *device, const struct mf_shape *s, c
         return -EINVAL;
     if (!is_legal(device, s, &format, &no))
         return -ENOTSUP;
-    size_t n;
-    const struct config *of = configs_of(device, &n);
-    for (size_t i = 0; i < n; i++) {
-        const struct config *c = &of[i];
+    struct config c;
+    for (size_t i = 0; nth_config(device, s, i, &c); i++) {
         char own[MF_STEP_NAME_MAX];
-        print_name(c, s, own);
+        print_name(&c, s, own);
         if (strcmp(own, name) != 0)
             continue;
         *ret = c;
         *ret_code = (struct mf_code){.source = "one.hip", .function = "mf_one"};
-        mf_hip_whole_define(ret_code, s, format);
-        mf_code_define(ret_code, "MF_THREADS=%d", c->threads);
-        mf_code_define(ret_code, "MF_BATCH=%d", c->batch);
-        mf_code_define(ret_code, "MF_BATCH_Y=%d", c->batch_y);
-        mf_code_define(ret_code, "MF_COLS=%d", c->columns);
+        mf_hip_whole_define(ret_code, s, format, c.sliced);
+        mf_code_define(ret_code, "MF_THREADS=%d", c.v->threads);
+        mf_code_define(ret_code, "MF_BATCH=%d", c.v->batch);
+        mf_code_define(ret_code, "MF_BATCH_Y=%d", c.v->batch_y);
+        mf_code_define(ret_code, "MF_COLS=%d", c.v->columns);
         if (s->ep_experts > 0)
             mf_hip_define_share(ret_code, s);
         return 0;
@@ -142,14 +149,14 @@ static int find(const struct mf_device_info *device, const struct mf_shape *s, c
 static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
                 struct mf_code *ret)
 {
-    const struct config *c;
+    struct config c;
     return find(device, shape, name, &c, ret);
 }
 
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                      const char *name, struct mf_kernel **ret)
 {
-    const struct config *c;
+    struct config c;
     struct mf_code source;
     (void)f;
     int r = find(&device->info, shape, name, &c, &source);
@@ -161,7 +168,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
         return r;
     k->shape = *shape;
     /* one block an SM, so that all of them are there at once */
-    k->grid = (struct mf_grid){(uint32_t)device->info.cores, 1,    1,    (uint32_t)c->threads,
+    k->grid = (struct mf_grid){(uint32_t)device->info.cores, 1,    1,    (uint32_t)c.v->threads,
                                shared_bytes(shape),          true, false};
     *ret = k;
     return 0;

@@ -7,7 +7,8 @@
 #include "common/text.h"
 #include "kernels/fusion.h"
 
-#define BOX 128 /* bytes of a row that one box has, but for weights of four bits */
+#define BOX   128 /* bytes of a row that one box has, but for weights of four bits */
+#define PANEL 128 /* rows of panel128, of which BOX bytes lie together */
 
 /* Of a row: what one sum that is rounded to bf16 in another order may differ by. */
 #define ADDED_APART 0x1p-8
@@ -70,7 +71,7 @@ static void describe_stage1(const struct mf_hip_stage *st, const struct mf_shape
     s->stage = MF_STAGE_STAGE1;
     mf_step_need(s, mf_plain_x(shape));
     mf_step_need(s, mf_cpu_sorted(st->block_m));
-    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W1, mf_hip_w1_layout(shape)->name));
+    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W1, mf_hip_w1_layout(shape, st->sliced)->name));
     if (shape->has_b1)
         mf_step_need(s, mf_plain_bias(MF_TENSOR_B1));
     mf_step_give(s, st->out == MF_HIP_TO_HQ ? mf_plain_h(shape, st->block_m)
@@ -141,7 +142,7 @@ void mf_hip_stage_define(struct mf_code *c, const struct mf_hip_stage *st, const
         mf_code_define(c, "MF_ADD");
     mf_hip_define_fnuz(c, s);
     if (st->stage == 1) {
-        mf_hip_define_gate_up(c, s);
+        mf_hip_define_w1(c, s, st->sliced);
         mf_hip_define_activation(c, s);
     }
 }
@@ -183,7 +184,7 @@ int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shap
 {
     uint64_t bytes = bits == 16 ? 2 : 1, row = (uint64_t)mf_hip_stage_length(st, s) * (uint64_t)bits / 8;
     uint64_t N = (uint64_t)mf_hip_stage_width(st, s), halves = (uint64_t)st->halves;
-    int gate_rows = st->stage == 1 ? mf_hip_w1_layout(s)->gate_rows : 0;
+    int gate_rows = st->stage == 1 ? mf_hip_w1_layout(s, false)->gate_rows : 0;
     uint64_t turn = gate_rows > 0 ? (uint64_t)gate_rows : N; /* rows from gate to up */
     uint32_t columns = (uint32_t)mf_hip_stage_columns(st);
     struct mf_bulk_tensor t = {
@@ -195,7 +196,17 @@ int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shap
         .stride = {bytes, row, turn * row, 8 * row, halves * N * row},
         .box = {bits == 4 ? MF_HIP_NARROW_BOX : (uint32_t)(BOX / bytes), 8, (uint32_t)halves, columns / 8, 1},
     };
-    if (gate_rows == 1) {
+    if (st->sliced) {
+        const uint32_t each = MF_MIN(columns, PANEL);
+        t.length[0] = BOX / bytes;
+        t.length[3] = PANEL / 8 * (row / BOX);
+        t.length[4] = (uint64_t)s->expert * halves * N / PANEL;
+        t.stride[1] = BOX;
+        t.stride[3] = 8 * BOX;
+        t.stride[4] = PANEL * row;
+        t.box[3] = each / 8;
+        t.box[4] = columns / each;
+    } else if (gate_rows == 1) {
         t.stride[1] *= 2;
         t.stride[3] *= 2;
     } else if (gate_rows > 1) {

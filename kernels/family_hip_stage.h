@@ -17,6 +17,7 @@ struct mf_hip_stage {
     int block_m, block_n;
     enum mf_hip_out out;
     bool zeroes; /* stage 1 zeroes y for a stage 2 that adds into it */
+    bool sliced; /* w1 lies as panel128 (kernels/layout.h) */
 };
 
 static inline int mf_hip_stage_halves(int stage, const struct mf_shape *shape)
@@ -56,7 +57,8 @@ struct mf_hip_tile_args mf_hip_stage_args(const struct mf_hip_stage *st, const s
 /* Bytes of a row of weights of four bits that one box has (kernels/hip/mx_hopper.hip). */
 #define MF_HIP_NARROW_BOX 64
 /* The weights as hopper_core.inc.h brings them, elements of so many bits: by expert, then by groups of eight columns of the output;
- * gate and up side by side. Where they lie by sixteens, the groups of a sixteen, and the sixteens of all experts. */
+ * gate and up side by side. Where they lie by sixteens, the groups of a sixteen, and the sixteens of all experts; where they are sliced,
+ * the groups of a panel's slices, one slice behind the other, and the panels of all experts. */
 int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shape *s,
                              struct mf_device *device, int bits, void *w, struct mf_hip_map *ret);
 /* Tile columns that are made of every block before the next: what the last cache holds of y beside the rest, where rows are

@@ -197,7 +197,7 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
 {
     const struct variant *v = c->v;
     char format[MF_FORMAT_WORD_MAX], waves[24], stages[16] = "";
-    const char *gate_up = mf_hip_gate_up_word(s);
+    const char *w1 = mf_hip_w1_word(s, c->st.sliced);
     mf_cpu_format_word(s, format);
     if (v->stages)
         mf_say(stages, sizeof(stages), "_s%d", v->stages);
@@ -210,8 +210,8 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
                v->core == SWAPPED_KEPT ? "k" : "");
     if (c->st.stage == 1)
         mf_say(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d%s_%s%s%s%s%s%s", format, mf_cpu_act_word(s),
-               v->block_m, v->block_n, stages, waves, s->doweight_stage1 ? "_w" : "", *gate_up ? "_" : "",
-               gate_up, mf_hip_out_word(c->st.out), c->st.zeroes ? "_zero" : "");
+               v->block_m, v->block_n, stages, waves, s->doweight_stage1 ? "_w" : "", *w1 ? "_" : "", w1,
+               mf_hip_out_word(c->st.out), c->st.zeroes ? "_zero" : "");
     else
         mf_say(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d%s_%s%s", format, v->block_m, v->block_n, stages, waves,
                mf_hip_out_word(c->st.out));
@@ -235,6 +235,8 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
     else if (c->st.out == MF_HIP_TO_HQ && mf_hip_is_int8(format))
         mf_refuse(no, "q_dtype", "h leaves as bf16 or as 8-bit floats; int8 is made of it by quant2");
     else if (is_hopper(v) && c->st.stage == 1 && mf_hip_hopper_refuses_x(s, no))
+        return false;
+    else if (c->st.sliced && !mf_hip_may_slice(s, no))
         return false;
     else if (c->st.out == MF_HIP_TO_Y && !is_hopper(v))
         mf_refuse(no, "accumulates",
@@ -282,6 +284,22 @@ struct walk {
 };
 typedef int (*each_fn)(struct walk *w, const struct config *c);
 
+/* Of a stage 1 that zeroes y, too, or not; of w1 as it is in checkpoints, or in slices. */
+static int each_way(struct walk *w, struct config *c, each_fn f)
+{
+    bool first = c->st.stage == 1;
+    for (int sliced = 0; sliced <= (first && is_hopper(c->v) && mf_hip_reads_slices(w->device)); sliced++) {
+        for (int zero = 0; zero <= (first && zeroes(c->v)); zero++) {
+            c->st.sliced = sliced;
+            c->st.zeroes = zero;
+            int r = f(w, c);
+            if (r != 0)
+                return r;
+        }
+    }
+    return 0;
+}
+
 static int each(struct walk *w, int stage, each_fn f)
 {
     const struct mf_shape *s = w->shape;
@@ -292,11 +310,9 @@ static int each(struct walk *w, int stage, each_fn f)
             continue;
         for (enum mf_hip_out out = MF_HIP_TO_H; out <= MF_HIP_TO_Y; out++) {
             struct config c = {
-                {stage, mf_hip_stage_halves(stage, s), of[i].block_m, of[i].block_n, out, false}, &of[i]};
-            int r = mf_hip_stage_exists(&c.st, s) ? f(w, &c) : 0;
-            c.st.zeroes = true;
-            if (r == 0 && stage == 1 && zeroes(&of[i]) && mf_hip_stage_exists(&c.st, s))
-                r = f(w, &c);
+                {stage, mf_hip_stage_halves(stage, s), of[i].block_m, of[i].block_n, out, false, false},
+                &of[i]};
+            int r = mf_hip_stage_exists(&c.st, s) ? each_way(w, &c, f) : 0;
             if (r != 0)
                 return r;
         }

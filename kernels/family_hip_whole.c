@@ -20,13 +20,13 @@ bool mf_hip_whole_allowed(const struct mf_shape *s, int64_t tokens_max, struct m
     return mf_cpu_may_cover(s, mf_layer_ops(s), 1, &caps, no);
 }
 
-struct mf_step mf_hip_whole_step(const char *family, const struct mf_shape *shape)
+struct mf_step mf_hip_whole_step(const char *family, const struct mf_shape *shape, bool sliced)
 {
     struct mf_step s = {.stage = MF_STAGE_ONE, .covers = mf_layer_ops(shape)};
     (void)mf_copy(s.family, sizeof(s.family), family);
     mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
     mf_step_need(&s, mf_cpu_topk());
-    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, mf_hip_w1_layout(shape)->name));
+    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, mf_hip_w1_layout(shape, sliced)->name));
     mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, "row"));
     if (shape->has_b1)
         mf_step_need(&s, mf_plain_bias(MF_TENSOR_B1));
@@ -47,7 +47,7 @@ const float *mf_hip_whole_bias(const struct mf_launch *l, const struct mf_shape 
     return s->has_b2 ? l->needs[s->has_b1 ? 5 : 4].part[0] : NULL;
 }
 
-void mf_hip_whole_define(struct mf_code *c, const struct mf_shape *s, enum mf_hip_format format)
+void mf_hip_whole_define(struct mf_code *c, const struct mf_shape *s, enum mf_hip_format format, bool sliced)
 {
     mf_code_define(c, "MF_FORMAT=%d", (int)format);
     mf_code_define(c, "MF_H=%d", s->model_dim);
@@ -59,7 +59,7 @@ void mf_hip_whole_define(struct mf_code *c, const struct mf_shape *s, enum mf_hi
     if (s->has_b2)
         mf_code_define(c, "MF_BIAS2");
     mf_code_define(c, "MF_WEIGHT1=%d", s->doweight_stage1);
-    mf_hip_define_gate_up(c, s);
+    mf_hip_define_w1(c, s, sliced);
     mf_hip_define_fnuz(c, s);
     mf_hip_define_activation(c, s);
 }

@@ -6,12 +6,10 @@
 
 #include "common/cleanup.h"
 
-#define GROUP_BYTES 4 /* of K kept together within a row of a panel */
-
 static const struct mf_layout layouts[] = {
-    {"row", "row", 1, 0},     {"panel16", "p16", 16, 0},        {"panel32", "p32", 32, 0},
-    {"gu1", "gu1", 1, 1},     {"gu16_panel16", "gu16", 16, 16}, {"gu32_panel32", "gu32", 32, 32},
-    {"gu16", "gu16r", 1, 16},
+    {"row", "row", 1, 4, 0},     {"panel16", "p16", 16, 4, 0},        {"panel32", "p32", 32, 4, 0},
+    {"gu1", "gu1", 1, 4, 1},     {"gu16_panel16", "gu16", 16, 4, 16}, {"gu32_panel32", "gu32", 32, 4, 32},
+    {"gu16", "gu16r", 1, 4, 16}, {"panel128", "p128", 128, 128, 0},
 };
 _Static_assert(MF_ARRAY_LEN(layouts) == MF_LAYOUTS_MAX, "the number in the header");
 
@@ -45,7 +43,7 @@ size_t mf_layout_index(const struct mf_layout *l, int element_bits, size_t N, si
     size_t at = place_of_row(l, N, n);
     if (l->panel == 1)
         return at * K + k;
-    size_t panel = (size_t)l->panel, group = (size_t)(GROUP_BYTES * 8 / element_bits);
+    size_t panel = (size_t)l->panel, group = (size_t)(l->group_bytes * 8 / element_bits);
     return at / panel * panel * K + (k / group * panel + at % panel) * group + k % group;
 }
 
@@ -55,7 +53,7 @@ bool mf_layout_legal(const struct mf_layout *l, int element_bits, size_t N, size
         return false;
     if (l->panel == 1)
         return true;
-    size_t group = (size_t)(GROUP_BYTES * 8 / element_bits);
+    size_t group = (size_t)(l->group_bytes * 8 / element_bits);
     return group > 0 && N % (size_t)l->panel == 0 && K % group == 0;
 }
 
@@ -71,23 +69,25 @@ enum mf_gate_up mf_layout_gate_up(const struct mf_layout *l)
     return l->gate_rows == 1 ? MF_GATE_UP_INTERLEAVED : MF_GATE_UP_TILED;
 }
 
-/* One panel: rows of 4-byte groups become columns. Tiles of 16 groups keep both sides within few cache lines. */
-static void pack_panel(size_t panel, size_t n_groups, const uint8_t *from, uint8_t *to)
+/* One panel: rows of groups become columns. Tiles of 16 groups keep both sides within few cache lines. */
+static void pack_panel(size_t panel, size_t group, size_t n_groups, const uint8_t *from, uint8_t *to)
 {
     for (size_t g0 = 0; g0 < n_groups; g0 += 16) {
         size_t g1 = MF_MIN(g0 + 16, n_groups);
         for (size_t r = 0; r < panel; r++) {
             for (size_t g = g0; g < g1; g++)
-                memcpy(to + (g * panel + r) * 4, from + (r * n_groups + g) * 4, 4);
+                memcpy(to + (g * panel + r) * group, from + (r * n_groups + g) * group, group);
         }
     }
 }
 
-/* Byte of group g of the row that is stored at place `at`. */
-static size_t place_of_group(const struct mf_layout *l, size_t row_bytes, size_t at, size_t g)
+/* Byte `b` of the row that is stored at place `at`. */
+static size_t place_of_byte(const struct mf_layout *l, size_t row_bytes, size_t at, size_t b)
 {
-    size_t panel = (size_t)l->panel;
-    return at / panel * panel * row_bytes + (g * panel + at % panel) * GROUP_BYTES;
+    size_t panel = (size_t)l->panel, group = (size_t)l->group_bytes;
+    return l->panel == 1
+               ? at * row_bytes + b
+               : at / panel * panel * row_bytes + (b / group * panel + at % panel) * group + b % group;
 }
 
 static void convert_row(const struct mf_layout *from, const struct mf_layout *to, size_t row_bytes,
@@ -97,13 +97,11 @@ static void convert_row(const struct mf_layout *from, const struct mf_layout *to
         memcpy(ret + to_at * row_bytes, elements + from_at * row_bytes, row_bytes);
         return;
     }
-    for (size_t g = 0; g < row_bytes / GROUP_BYTES; g++) {
-        size_t source = from->panel == 1 ? from_at * row_bytes + g * GROUP_BYTES
-                                         : place_of_group(from, row_bytes, from_at, g);
-        size_t place =
-            to->panel == 1 ? to_at * row_bytes + g * GROUP_BYTES : place_of_group(to, row_bytes, to_at, g);
-        memcpy(ret + place, elements + source, GROUP_BYTES);
-    }
+    size_t group = (size_t)MF_MIN(from->panel == 1 ? to->group_bytes : from->group_bytes,
+                                  to->panel == 1 ? from->group_bytes : to->group_bytes);
+    for (size_t b = 0; b < row_bytes; b += group)
+        memcpy(ret + place_of_byte(to, row_bytes, to_at, b),
+               elements + place_of_byte(from, row_bytes, from_at, b), group);
 }
 
 void mf_layout_convert(const struct mf_layout *from, const struct mf_layout *to, int element_bits, size_t N,
@@ -117,8 +115,8 @@ void mf_layout_convert(const struct mf_layout *from, const struct mf_layout *to,
     for (size_t n = 0; n < N; n += together ? panel : 1) {
         size_t at = place_of_row(to, N, n);
         if (together && panel > 1)
-            pack_panel(panel, row_bytes / GROUP_BYTES, (const uint8_t *)elements + n * row_bytes,
-                       (uint8_t *)ret + at * row_bytes);
+            pack_panel(panel, (size_t)to->group_bytes, row_bytes / (size_t)to->group_bytes,
+                       (const uint8_t *)elements + n * row_bytes, (uint8_t *)ret + at * row_bytes);
         else
             convert_row(from, to, row_bytes, place_of_row(from, N, n), at, elements, ret);
     }

@@ -4,6 +4,8 @@
  *   panel16   bf16: [N/16][K/2][16][2]: sixteen rows side by side, two of K together, so that one 64-byte
  *             load feeds a bf16 dot product of sixteen outputs; fp8 and int8: [N/16][K/4][16][4]; four-bit: [N/16][K/8][16][8]
  *   panel32   the same with panels of 32 rows
+ *   panel128  [N/128][K·bytes/128][128][128 bytes]: panels of 128 rows, of which 128 bytes of K of each row lie together, so that what a
+ *             tile's product takes of them at a time is one run of memory
  *   gu1       of w1 only: [N, K] with gate and up rows alternating, as openai/gpt-oss's checkpoints have them
  *   gu16_panel16, gu32_panel32   of w1 only: panels of gate rows and panels of up rows alternating, so that a tile of both
  *             is one run of memory
@@ -29,10 +31,11 @@ struct mf_layout {
     const char *name;
     const char *word; /* of it in names of steps */
     int panel;        /* rows side by side; 1 for row */
+    int group_bytes;  /* of K that lie together within a row of a panel */
     int gate_rows;    /* so many of gate, so many of up, in turn; 0: all of gate first */
 };
 
-#define MF_LAYOUTS_MAX 7
+#define MF_LAYOUTS_MAX 8
 
 /* NULL: no such layout. */
 const struct mf_layout *mf_layout_find(const char *name);

@@ -154,6 +154,7 @@ int mf_maker_add_data(struct mf_maker *m, const struct mf_maker_matrices *x, str
         .rows = (mf_i32)x->rows,
         .cols = (mf_i32)x->cols,
         .panel = 1,
+        .group_words = 1,
         .what = MF_DATA_FLOATS,
     };
     group_of(x->codec, x->cols, &l.args.data.group_rows, &l.args.data.group_cols);
@@ -196,6 +197,7 @@ int mf_maker_weight(struct mf_maker *m, const struct mf_artifact *a, const struc
     struct mf_hip_data_args *last = &launches[n - 1].args.data;
     last->what = MF_DATA_CODES;
     last->panel = layout->panel;
+    last->group_words = layout->panel > 1 ? layout->group_bytes / 4 : 1;
     last->gate_rows = layout->gate_rows;
     last->out = to->part[0];
     last->scale = to->part[1];

@@ -30,5 +30,5 @@ END_TEST
 
 int main(void)
 {
-    return emulated_main("emulator amd", test_contract, MF_ARRAY_LEN(rows) * MF_ARRAY_LEN(flavours));
+    return emulated_main("emulator amd", test_contract, MF_ARRAY_LEN(rows) * MF_ARRAY_LEN(flavours), NULL, 0);
 }

@@ -64,5 +64,5 @@ END_TEST
 
 int main(void)
 {
-    return emulated_main("emulator moves", test_contract, MF_ARRAY_LEN(moved));
+    return emulated_main("emulator moves", test_contract, MF_ARRAY_LEN(moved), NULL, 0);
 }

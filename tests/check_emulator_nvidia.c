@@ -28,7 +28,38 @@ START_TEST(test_contract)
 }
 END_TEST
 
+/* `one` on w1 in slices, which only sm_90 has: its first step that reads rows, and the first that reads slices. */
+static const struct {
+    struct contract_format format;
+    struct contract_case layer;
+    const char *form;
+} sliced[] = {
+    {{MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "tile"},
+     {3, 192, 256, 4, 2, MF_ACT_SILU, false},
+     "b1+ep:1/9"},
+    {{MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, "tile"},
+     {2, 384, 128, 4, 2, MF_ACT_SILU, false},
+     ""},
+    {{MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN, "tile"},
+     {1, 1152, 128, 4, 2, MF_ACT_GELU, true},
+     ""},
+};
+
+START_TEST(test_sliced)
+{
+    const char *const one[] = {"one"};
+    struct mf_shape s = contract_shape(&sliced[_i].layer, &sliced[_i].format);
+    struct contract_run run = {
+        .families = one, .n_families = 1, .shape = &s, .most = 2, .first = 0, .guard = &guard};
+    ck_assert_int_eq(mf_shape_form_parse(sliced[_i].form, &s), 0);
+    ck_assert_int_eq(mf_device_emulated_open("sm_90", CORES, emulated_seed, &run.device), 0);
+    ck_assert_int_eq(contract_check_some(&run), 2);
+    (void)mf_device_close(run.device);
+}
+END_TEST
+
 int main(void)
 {
-    return emulated_main("emulator nvidia", test_contract, MF_ARRAY_LEN(rows) * MF_ARRAY_LEN(flavours));
+    return emulated_main("emulator nvidia", test_contract, MF_ARRAY_LEN(rows) * MF_ARRAY_LEN(flavours),
+                         test_sliced, MF_ARRAY_LEN(sliced));
 }

@@ -10,6 +10,12 @@
 #include "kernels/family.h"
 #include "mf_check.h"
 
+#define BLOCK_FP8 \
+    "ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0"
+#define TOKEN_FP8 \
+    "ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0"
+#define PLAIN "ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+
 /* clang-format off */
 static const char *const shapes[] = {
     "1,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
@@ -204,6 +210,9 @@ static const struct {
     {&hopper, "permute", "64,2832,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0", "gather_bulk", "divisibility", "rows are 1416 bytes"},
     {&hopper, "tile", "4096,4096,640,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "s2_fp8fn_128_m128_n256_bsk_y", "lds", "inter_dim is 640"},
     {&hopper, "tile", "4096,4096,512,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "s2_fp8fn_128_m128_n256_bsk_y", "lds", "2 slices of 0 + 128 rows"},
+    {&hopper, "tile", "64,4096,192,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "s1_bf16_silu_m64_n256_b_p128", "layout", "inter_dim is 192"},
+    {&hopper, "layer", "64,4128,256,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "layer_bf16_silu_m64_n256_b_p128", "layout", "model_dim 4128"},
+    {&hopper, "tile", "64,4096,256,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,gate_up:tiled", "s1_bf16_silu_m64_n256_b_p128", "layout", "gate and up lie in turn"},
     {&hopper, "tile", "4096,4096,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0", "s2_fp8fn_token_m128_n256_bsk_y", "format", "scales of 1x128"},
 };
 /* clang-format on */
@@ -221,6 +230,42 @@ START_TEST(test_kernels_refused)
     ck_assert_uint_gt(h.n_noes, 0);
     ck_assert_str_eq(h.rule, refused_kernels[_i].rule);
     ck_assert_msg(strstr(h.reason, refused_kernels[_i].says) != NULL, "%s", h.reason);
+}
+END_TEST
+
+/* w1 in slices: of Hopper's cores and what else has a whole layer there, beside w1 as it is in checkpoints; nowhere else. */
+static const struct {
+    const struct mf_device_info *device;
+    const char *family, *name;
+    bool offered;
+} slices[] = {
+    {&hopper, "tile", "s1_bf16_silu_m32_n128_bt_p128", true},
+    {&hopper, "tile", "s1_bf16_silu_m32_n128_bt", true},
+    {&hopper, "tile", "s1_bf16_silu_m32_n128_s5_g2_p128", false},
+    {&hopper, "tile", "s2_bf16_m32_n128_bt_p128_y", false},
+    {&hopper, "layer", "layer_bf16_silu_m32_n256_b_p128", true},
+    {&hopper, "one", "one_bf16_silu_t1024_b3_c1_y6_p128", true},
+    {&ampere, "one", "one_bf16_silu_t1024_b3_c1_y6_p128", false},
+    {&ampere, "one", "one_bf16_silu_t1024_b3_c1_y6", true},
+    {&cdna3, "one", "one_bf16_silu_t512_b4_c1_y4_p128", false},
+};
+
+START_TEST(test_slices)
+{
+    static struct heard h;
+    struct mf_shape shape;
+    struct mf_code code;
+    const char *name = slices[_i].name, *family = slices[_i].family;
+    bool is_sliced = strstr(name, "_p128") != NULL;
+
+    ck_assert_int_eq(mf_shape_parse("8,2048,768,128,8," PLAIN, &shape), 0);
+    h = (struct heard){.offer = HEARD_OFFER, .deaf = "asm"};
+    ck_assert_int_eq(mf_enumerate(slices[_i].device, &shape, family, &h.offer), 0);
+    ck_assert_msg((heard_of(&h, name) != NULL) == slices[_i].offered, "%s", name);
+    if (!slices[_i].offered)
+        return;
+    ck_assert_int_eq(mf_family_find("hip", family)->code(slices[_i].device, &shape, name, &code), 0);
+    ck_assert_int_eq(defines(&code, "MF_SLICED"), is_sliced);
 }
 END_TEST
 
@@ -299,9 +344,6 @@ END_TEST
 
 /* What saves a launch before stage 1, and from how many tokens it is tried; a table's row opens for fewer, too. */
 /* clang-format off */
-#define BLOCK_FP8 "ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0"
-#define TOKEN_FP8 "ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0"
-#define PLAIN     "ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 static const struct {
     const struct mf_device_info *device;
     const char *shape, *family, *name;
@@ -538,6 +580,7 @@ int main(void)
     tcase_add_loop_test(tests, test_codes_tell_steps_apart, 0, MF_ARRAY_LEN(shapes));
     tcase_add_loop_test(tests, test_refuses, 0, MF_ARRAY_LEN(refused));
     tcase_add_loop_test(tests, test_kernels_refused, 0, MF_ARRAY_LEN(refused_kernels));
+    tcase_add_loop_test(tests, test_slices, 0, MF_ARRAY_LEN(slices));
     tcase_add_loop_test(tests, test_kept, 0, MF_ARRAY_LEN(kept));
     tcase_add_loop_test(tests, test_layer, 0, MF_ARRAY_LEN(layers));
     tcase_add_test(tests, test_fnuz);

@@ -39,6 +39,10 @@ static const struct {
     {"gu32_panel32", 2, 128, 34, true},
     {"gu32_panel32", 1, 64, 4, true},
     {"gu32_panel32", 2, 96, 6, false},
+    {"panel128", 1, 256, 256, true},
+    {"panel128", 2, 128, 192, true},
+    {"panel128", 1, 192, 128, false},
+    {"panel128", 1, 128, 96, false},
 };
 
 /* Conversion is index() for every element, both ways and between any two, and index() is a permutation. */
@@ -72,6 +76,24 @@ START_TEST(conversion_follows_index)
         mf_layout_convert(&all[i], mf_layout_find("row"), 8 * cases[_i].bytes, N, K, other, back);
         ck_assert_msg(memcmp(back, from, n * bytes) == 0, "%s and back", all[i].name);
     }
+}
+END_TEST
+
+/* 128 bytes of a row, then of the next, of all of a panel; then their next 128. */
+START_TEST(panel128_is_as_documented)
+{
+    static const struct {
+        int bytes;
+        size_t n, k, at; /* of N 256, K 256: an element, and how many lie before it */
+    } rows[] = {
+        {1, 0, 127, 127},       {1, 1, 0, 128},         {1, 127, 5, 127 * 128 + 5},
+        {1, 0, 128, 128 * 128}, {1, 128, 0, 128 * 256}, {1, 129, 130, 128 * 256 + 128 * 128 + 128 + 2},
+        {2, 0, 63, 63},         {2, 1, 0, 64},          {2, 0, 64, 128 * 64},
+        {2, 128, 0, 128 * 256},
+    };
+    const struct mf_layout *l = mf_layout_find("panel128");
+    for (size_t i = 0; i < MF_ARRAY_LEN(rows); i++)
+        ck_assert_uint_eq(mf_layout_index(l, 8 * rows[i].bytes, 256, 256, rows[i].n, rows[i].k), rows[i].at);
 }
 END_TEST
 
@@ -301,6 +323,7 @@ int main(void)
     TCase *t = tcase_create("layout");
     tcase_add_loop_test(t, conversion_follows_index, 0, MF_ARRAY_LEN(cases));
     tcase_add_test(t, panel16_is_as_documented);
+    tcase_add_test(t, panel128_is_as_documented);
     tcase_add_test(t, alternating_is_as_documented);
     tcase_add_loop_test(t, scales_follow_their_rows, 0, MF_ARRAY_LEN(formats));
     tcase_add_loop_test(t, shape_says_how_w1_lies, 0, MF_ARRAY_LEN(pins));

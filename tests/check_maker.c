@@ -425,6 +425,28 @@ START_TEST(all_is_the_hosts)
 }
 END_TEST
 
+/* Weights whose rows are long enough for panels of 128 rows and 128 bytes. */
+START_TEST(slices_are_the_hosts)
+{
+    struct mf_shape s = shape_of(&cases[_i].format);
+    struct mf_device *d = NULL;
+    struct mf_maker *m = NULL;
+
+    s.model_dim = 512;
+    s.inter_dim = 256;
+    const struct mf_artifact w[] = {mf_plain_w(&s, MF_TENSOR_W1, "panel128"),
+                                    mf_plain_w(&s, MF_TENSOR_W2, "panel128")};
+    d = open_device(cases[_i].gfx);
+    if (!d)
+        return;
+    ck_assert_int_eq(mf_maker_new(d, &s, SEED, &m), 0);
+    for (size_t i = 0; i < MF_ARRAY_LEN(w); i++)
+        check_weight(d, m, &s, &w[i]);
+    (void)mf_maker_free(m);
+    (void)mf_device_close(d);
+}
+END_TEST
+
 /* Everything that a shape can have beside its format; experts without tokens, and those of other ranks. */
 static const struct {
     int64_t token;
@@ -537,6 +559,7 @@ int main(void)
 
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, all_is_the_hosts, 0, MF_ARRAY_LEN(cases));
+    tcase_add_loop_test(tests, slices_are_the_hosts, 0, MF_ARRAY_LEN(cases));
     tcase_add_test(tests, others_are_refused);
     tcase_add_loop_test(tests, memory_is_filled, 0, 2);
     tcase_add_loop_test(tests, a_large_layer, 0, MF_ARRAY_LEN(large));

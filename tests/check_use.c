@@ -10,10 +10,12 @@
 #include "common/cleanup.h"
 #include "common/json.h"
 #include "common/text.h"
+#include "fake_cuda.h"
 #include "kernels/beside.h"
 #include "kernels/code.h"
 #include "kernels/family.h"
 #include "kernels/hip/args.h"
+#include "kernels/layout.h"
 #include "measure/session.h"
 #include "mf_check.h"
 #include "planted.h"
@@ -355,6 +357,73 @@ START_TEST(likely_blocks_are_told)
 }
 END_TEST
 
+/* A box of w1 in slices is a tile's columns of gate and of up, eight of either in turn, and 128 bytes of K of each: where the corner is that
+ * kernels/hip/hopper_tile.inc.h says, its bytes are those of the layout. */
+#define OF_TYPE(t, q) "ActivationType.Silu,torch.bfloat16,torch." t ",torch." t ",QuantType." q
+#define FP8           OF_TYPE("float8_e4m3fn", "per_1x128") ",1,0"
+#define BF16          OF_TYPE("bfloat16", "No") ",1,0"
+#define BF16_GATE     OF_TYPE("bfloat16", "No") ",0,0"
+
+static const struct {
+    const char *shape, *step;
+    int columns, bits;
+} boxes[] = {
+    {"1024,4096,384,128,8," FP8, "s1_fp8fn_128_silu_m128_n256_bs_p128_q", 128, 8},
+    {"64,7168,256,256,8," FP8, "s1_fp8fn_128_silu_m32_n128_bt_p128", 64, 8},
+    {"64,4096,3584,8,2," BF16, "s1_bf16_silu_m32_n256_b_p128", 128, 16},
+    {"64,1024,256,8,2," BF16_GATE, "s1_bf16_silu_m32_n256_b_p128", 256, 16},
+};
+
+START_TEST(a_slice_is_a_box)
+{
+    struct mf_tensor_ref needs[4] = {0}, gives[2] = {0};
+    const struct mf_launch launch = {.needs = needs, .gives = gives};
+    struct mf_kernel *k;
+    struct mf_shape s;
+
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
+    struct mf_device *d = open_cardboard();
+    if (!d)
+        return;
+    ck_assert_int_eq(mf_shape_parse(boxes[_i].shape, &s), 0);
+    const struct mf_family *tile = mf_family_find("hip", "tile");
+    ck_assert_int_eq(tile->open(tile, d, &s, boxes[_i].step, &k), 0);
+    ck_assert_int_eq(tile->launch(k, &launch), 0);
+    const struct fake_cuda_tensor *t = dlsym(RTLD_DEFAULT, "fake_cuda_tensor");
+    ck_assert_ptr_nonnull(t);
+    size_t n_halves = s.use_g1u1 ? 2 : 1, I = (size_t)s.inter_dim, K = (size_t)s.model_dim, N = n_halves * I;
+    size_t bytes = (size_t)boxes[_i].bits / 8, columns = (size_t)boxes[_i].columns, of_slice = 128 / bytes;
+    const struct mf_layout *l = mf_layout_find("panel128");
+    ck_assert_uint_eq(t->rank, 5);
+    ck_assert_uint_eq(t->box[0], of_slice);
+    ck_assert_uint_eq(t->box[1] * t->box[2] * t->box[3] * t->box[4], columns * n_halves);
+    for (size_t expert = 0; expert < (size_t)s.expert; expert += (size_t)s.expert - 1) {
+        for (size_t col = 0; col < I; col += columns) {
+            for (size_t slice = 0; slice < K / of_slice; slice += 5) {
+                const size_t corner[5] = {0, 0, 0, slice * 16 + col % 128 / 8,
+                                          expert * (N / 128) + col / 128};
+                for (size_t i = 0; i < columns * n_halves; i++) { /* rows as they come to LDS */
+                    size_t in[5] = {0, i % 8, i / 8 % n_halves, 0, 0}, eight = i / 8 / n_halves, at = 0;
+                    in[3] = eight % t->box[3];
+                    in[4] = eight / t->box[3];
+                    for (int dim = 1; dim < 5; dim++) {
+                        ck_assert_uint_lt(corner[dim] + in[dim], t->length[dim]);
+                        at += (corner[dim] + in[dim]) * t->stride[dim - 1];
+                    }
+                    size_t row = i / 8 % n_halves * I + col + eight * 8 + i % 8;
+                    ck_assert_uint_eq(at, expert * N * K * bytes + bytes * mf_layout_index(l, boxes[_i].bits,
+                                                                                           N, K, row,
+                                                                                           slice * of_slice));
+                }
+            }
+        }
+    }
+    (void)tile->close(k);
+    mf_device_close(d);
+}
+END_TEST
+
 static void remove_folder(void)
 {
     ck_assert_int_eq(remove_tree(folder), 0);
@@ -375,6 +444,7 @@ int main(void)
     tcase_add_test(runtime, is_asked_of_the_runtime);
     tcase_add_loop_test(runtime, begins_early, 0, MF_ARRAY_LEN(machines));
     tcase_add_loop_test(runtime, a_wash_fills_and_forgets, 0, MF_ARRAY_LEN(machines));
+    tcase_add_loop_test(runtime, a_slice_is_a_box, 0, MF_ARRAY_LEN(boxes));
     tcase_add_loop_test(runtime, likely_blocks_are_told, 0, MF_ARRAY_LEN(likely));
     suite_add_tcase(suite, runtime);
     return mf_check_main(suite);

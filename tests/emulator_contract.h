@@ -106,8 +106,9 @@ static inline void emulate(const struct emulated *flavours, size_t n, int i)
     (void)mf_device_close(run.device);
 }
 
-/* The whole of a check_emulator_*.c: its test for each of n rows. */
-static inline int emulated_main(const char *name, const TTest *test, size_t n)
+/* The whole of a check_emulator_*.c: its test for each of n rows, and another one for each of n_more (NULL: none). */
+static inline int emulated_main(const char *name, const TTest *test, size_t n, const TTest *more,
+                                size_t n_more)
 {
     const char *asked = getenv("MOEFARM_TEST_SEED");
     Suite *suite = suite_create(name);
@@ -118,6 +119,8 @@ static inline int emulated_main(const char *name, const TTest *test, size_t n)
     (void)fflush(stdout);
     tcase_set_timeout(contract, 300);
     tcase_add_loop_test(contract, test, 0, (int)n);
+    if (more)
+        tcase_add_loop_test(contract, more, 0, (int)n_more);
     suite_add_tcase(suite, contract);
     return mf_check_main(suite);
 }

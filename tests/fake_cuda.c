@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fake_cuda.h"
 #include "kernels/hip/args.h"
 
 #define CALL __attribute__((visibility("default"))) CUresult CUDAAPI
@@ -296,6 +297,8 @@ __attribute__((visibility("default"))) int fake_cuda_early;
 __attribute__((visibility("default"))) struct mf_hip_bulk_args fake_cuda_bulk_args;
 /* What the last cache was washed with; forgotten: behind what filled it, never before. */
 __attribute__((visibility("default"))) struct mf_hip_wash_args fake_cuda_filled, fake_cuda_forgotten;
+/* The last tensor that a map was made of. */
+__attribute__((visibility("default"))) struct fake_cuda_tensor fake_cuda_tensor;
 /* Units that then run code of nobody's. */
 __attribute__((visibility("default"))) unsigned fake_cuda_code_units;
 
@@ -340,8 +343,11 @@ CALL cuTensorMapEncodeTiled(CUtensorMap *ret, CUtensorMapDataType type, cuuint32
                             CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                             CUtensorMapFloatOOBfill fill)
 {
-    (void)type, (void)rank, (void)at, (void)lengths, (void)strides, (void)box, (void)each;
-    (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    (void)type, (void)at, (void)each, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    fake_cuda_tensor = (struct fake_cuda_tensor){.rank = rank};
+    memcpy(fake_cuda_tensor.length, lengths, rank * sizeof(*lengths));
+    memcpy(fake_cuda_tensor.stride, strides, (rank - 1) * sizeof(*strides));
+    memcpy(fake_cuda_tensor.box, box, rank * sizeof(*box));
     *ret = (CUtensorMap){0};
     return CUDA_SUCCESS;
 }

@@ -219,8 +219,8 @@ struct mf_hip_data_args {
     long long groups; /* of all matrices */
     float factor;
     mf_i32 rows, cols;
-    mf_i32 group_rows, group_cols; /* columns in multiples of 32, or all */
-    mf_i32 panel, gate_rows;       /* of the layout (kernels/layout.h) */
+    mf_i32 group_rows, group_cols;        /* columns in multiples of 32, or all */
+    mf_i32 panel, group_words, gate_rows; /* of the layout (kernels/layout.h); words of four bytes */
     mf_i32 what;
 };
 

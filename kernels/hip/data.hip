@@ -157,7 +157,8 @@ MF_DEVICE void store_codes(const mf_hip_data_args &a, const group &g, const u16 
         MF_UNROLL
         for (int n = 0; n < IN_WORD; n += 2)
             word |= code_pair(two_values(a, values, r, k + n), by) << n * CODEC_BITS;
-        out[at / a.panel * a.panel * of_row + (i64)w * a.panel + at % a.panel] = word;
+        out[at / a.panel * a.panel * of_row + ((i64)(w / a.group_words) * a.panel + at % a.panel) * a.group_words +
+            w % a.group_words] = word;
     }
 }
 

@@ -117,10 +117,22 @@ MF_DEVICE i32 gate_row(i32 n)
 {
     return MF_HALVES1 == 2 ? mf_gate_row(n) : n;
 }
+/* Bytes from one load of a wave to its next, along a row of w1; of panels of 128 rows each has 128 bytes in turn. */
+#ifdef MF_SLICED
+#    define STRIDE_W1 (MF_WAVE * 16 * 128)
+#else
+#    define STRIDE_W1 (MF_WAVE * 16)
+#endif
 /* Where gate of column `n` starts in w1, by lane. */
 MF_DEVICE const u8 *row_of_w1(const mf_hip_one_args &a, i32 expert, i32 n)
 {
-    return (const u8 *)a.w1 + ((i64)expert * ROWS_W1 + gate_row(n)) * MF_H * BYTES + threadIdx.x % MF_WAVE * 16;
+    const i64 row = (i64)expert * ROWS_W1 + gate_row(n);
+    const i32 lane = threadIdx.x % MF_WAVE;
+#ifdef MF_SLICED
+    return (const u8 *)a.w1 + row / 128 * 128 * (MF_H * BYTES) + (lane / 8 * 128 + (i32)(row % 128)) * 128 + lane % 8 * 16;
+#else
+    return (const u8 *)a.w1 + row * MF_H * BYTES + lane * 16;
+#endif
 }
 
 typedef mf_16b batch[MF_HALVES1][MF_BATCH];
@@ -133,7 +145,7 @@ MF_DEVICE void ask_batch(const u8 *gate, i32 b, batch &v)
         const bool within = at < LOADS_H && (at * MF_WAVE + (i32)threadIdx.x % MF_WAVE) * EACH < MF_H;
         MF_UNROLL
         for (int half = 0; half < MF_HALVES1; half++)
-            v[half][i] = within ? mf_load_once(gate + (i64)half * UP_AT * MF_H * BYTES + at * MF_WAVE * 16)
+            v[half][i] = within ? mf_load_once(gate + (i64)half * UP_AT * MF_H * BYTES + (i64)at * STRIDE_W1)
                                 : mf_16b{0, 0, 0, 0};
     }
 }

@@ -18,6 +18,7 @@ extern char **environ;
 
 static const struct mf_flavour flavours[] = {
     {"sm_89", "", 32},
+    {"sm_90", "", 32}, /* of it only what sm_89 could run as well */
     {"gfx90a", "-D__gfx90a__", 64},
     {"gfx942", "-D__gfx942__", 64},
 };
