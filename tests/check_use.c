@@ -374,28 +374,43 @@ static const struct {
     {"64,1024,256,8,2," BF16_GATE, "s1_bf16_silu_m32_n256_b_p128", 256, 16},
 };
 
-START_TEST(a_slice_is_a_box)
+/* The tensor that a step's launch made a map of; NULL: there is no driver of cardboard. */
+static const struct fake_cuda_tensor *tensor_of(const char *shape, const char *step,
+                                                struct mf_shape *ret_shape)
 {
     struct mf_tensor_ref needs[4] = {0}, gives[2] = {0};
     const struct mf_launch launch = {.needs = needs, .gives = gives};
     struct mf_kernel *k;
-    struct mf_shape s;
 
     ck_assert_ptr_nonnull(mkdtemp(folder));
     ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
     struct mf_device *d = open_cardboard();
     if (!d)
-        return;
-    ck_assert_int_eq(mf_shape_parse(boxes[_i].shape, &s), 0);
+        return NULL;
+    ck_assert_int_eq(mf_shape_parse(shape, ret_shape), 0);
     const struct mf_family *tile = mf_family_find("hip", "tile");
-    ck_assert_int_eq(tile->open(tile, d, &s, boxes[_i].step, &k), 0);
+    ck_assert_int_eq(tile->open(tile, d, ret_shape, step, &k), 0);
     ck_assert_int_eq(tile->launch(k, &launch), 0);
     const struct fake_cuda_tensor *t = dlsym(RTLD_DEFAULT, "fake_cuda_tensor");
     ck_assert_ptr_nonnull(t);
+    (void)tile->close(k);
+    mf_device_close(d);
+    return t;
+}
+
+START_TEST(a_slice_is_a_box)
+{
+    struct mf_shape s;
+    const struct fake_cuda_tensor *t = tensor_of(boxes[_i].shape, boxes[_i].step, &s);
+
+    if (!t)
+        return;
     size_t n_halves = s.use_g1u1 ? 2 : 1, I = (size_t)s.inter_dim, K = (size_t)s.model_dim, N = n_halves * I;
     size_t bytes = (size_t)boxes[_i].bits / 8, columns = (size_t)boxes[_i].columns, of_slice = 128 / bytes;
     const struct mf_layout *l = mf_layout_find("panel128");
     ck_assert_uint_eq(t->rank, 5);
+    ck_assert_uint_eq(t->ahead,
+                      128); /* behind 128 bytes of a row are the next row's, which the box has itself */
     ck_assert_uint_eq(t->box[0], of_slice);
     ck_assert_uint_eq(t->box[1] * t->box[2] * t->box[3] * t->box[4], columns * n_halves);
     for (size_t expert = 0; expert < (size_t)s.expert; expert += (size_t)s.expert - 1) {
@@ -419,8 +434,25 @@ START_TEST(a_slice_is_a_box)
             }
         }
     }
-    (void)tile->close(k);
-    mf_device_close(d);
+}
+END_TEST
+
+/* Of weights as they are in checkpoints the last cache brings a row's next slice, too, where they are bf16. */
+static const struct {
+    const char *shape, *step;
+    unsigned ahead;
+} ahead[] = {
+    {"64,4096,3584,8,2," BF16, "s1_bf16_silu_m32_n256_b", 256},
+    {"64,7168,256,256,8," FP8, "s1_fp8fn_128_silu_m32_n128_bt", 128},
+};
+
+START_TEST(a_row_is_brought_ahead)
+{
+    struct mf_shape s;
+    const struct fake_cuda_tensor *t = tensor_of(ahead[_i].shape, ahead[_i].step, &s);
+
+    if (t)
+        ck_assert_uint_eq(t->ahead, ahead[_i].ahead);
 }
 END_TEST
 
@@ -445,6 +477,7 @@ int main(void)
     tcase_add_loop_test(runtime, begins_early, 0, MF_ARRAY_LEN(machines));
     tcase_add_loop_test(runtime, a_wash_fills_and_forgets, 0, MF_ARRAY_LEN(machines));
     tcase_add_loop_test(runtime, a_slice_is_a_box, 0, MF_ARRAY_LEN(boxes));
+    tcase_add_loop_test(runtime, a_row_is_brought_ahead, 0, MF_ARRAY_LEN(ahead));
     tcase_add_loop_test(runtime, likely_blocks_are_told, 0, MF_ARRAY_LEN(likely));
     suite_add_tcase(suite, runtime);
     return mf_check_main(suite);

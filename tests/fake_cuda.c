@@ -343,8 +343,9 @@ CALL cuTensorMapEncodeTiled(CUtensorMap *ret, CUtensorMapDataType type, cuuint32
                             CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                             CUtensorMapFloatOOBfill fill)
 {
-    (void)type, (void)at, (void)each, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
-    fake_cuda_tensor = (struct fake_cuda_tensor){.rank = rank};
+    (void)type, (void)at, (void)each, (void)interleave, (void)swizzle, (void)fill;
+    fake_cuda_tensor = (struct fake_cuda_tensor){
+        .rank = rank, .ahead = promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B ? 256 : 128};
     memcpy(fake_cuda_tensor.length, lengths, rank * sizeof(*lengths));
     memcpy(fake_cuda_tensor.stride, strides, (rank - 1) * sizeof(*strides));
     memcpy(fake_cuda_tensor.box, box, rank * sizeof(*box));

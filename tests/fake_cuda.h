@@ -8,4 +8,5 @@ struct fake_cuda_tensor {
     uint64_t length[5]; /* elements */
     uint64_t stride[4]; /* bytes, of all dimensions but the first */
     uint32_t box[5];
+    unsigned ahead; /* bytes that the last cache brings at once */
 };
