@@ -62,11 +62,13 @@ void mf_hip_define_fnuz(struct mf_code *c, const struct mf_shape *shape);
 
 /* The layout of w1 that a kernel reads: of the shape's that says none, all rows of gate first; sliced: panel128. */
 const struct mf_layout *mf_hip_w1_layout(const struct mf_shape *shape, bool sliced);
-/* Are there kernels for the device that read that, and is there such a w1 of the shape? */
+/* The same of w2. */
+const char *mf_hip_w2_layout(bool sliced);
+/* Are there kernels for the device that read panel128, and is there such a w1 or w2 of the shape? */
 bool mf_hip_reads_slices(const struct mf_device_info *device);
-bool mf_hip_may_slice(const struct mf_shape *shape, struct mf_refusal *ret);
-/* MF_GATE_ROWS of kernels/hip/gate_up.h, where gate and up lie in turn, or MF_SLICED; and the layout's word, "" for row. */
-void mf_hip_define_w1(struct mf_code *c, const struct mf_shape *shape, bool sliced);
+bool mf_hip_may_slice(const struct mf_shape *shape, enum mf_tensor w, struct mf_refusal *ret);
+/* MF_GATE_ROWS of kernels/hip/gate_up.h, where gate and up lie in turn; and the layout's word, "" for row. */
+void mf_hip_define_w1(struct mf_code *c, const struct mf_shape *shape);
 const char *mf_hip_w1_word(const struct mf_shape *shape, bool sliced);
 
 /* MF_E, and MF_FIRST of a rank's share (kernels/hip/share.h). */

@@ -30,10 +30,10 @@ static const struct variant variants[] = {
 
 struct config {
     const struct variant *v;
-    bool sliced; /* w1 lies as panel128 */
+    bool sliced; /* w1 and w2 lie as panel128 */
 };
 
-/* All variants of w1 as it is in checkpoints, then all of it in slices. */
+/* All variants of weights as they are in checkpoints, then all of them in slices. */
 #define CONFIGS (2 * MF_ARRAY_LEN(variants))
 static struct config nth_config(size_t i)
 {
@@ -60,27 +60,28 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
            *w1 ? "_" : "", w1);
 }
 
-static struct mf_hip_stage stage_of(const struct variant *v, const struct mf_shape *s, int stage)
+static struct mf_hip_stage stage_of(const struct config *c, const struct mf_shape *s, int stage)
 {
     enum mf_hip_out h = s->q_type == MF_QTYPE_NO ? MF_HIP_TO_H : MF_HIP_TO_HQ;
-    return (struct mf_hip_stage){stage,      mf_hip_stage_halves(stage, s), v->block_m,
-                                 v->block_n, stage == 1 ? h : MF_HIP_TO_Y,  false,
-                                 false};
+    return (struct mf_hip_stage){stage,         mf_hip_stage_halves(stage, s), c->v->block_m,
+                                 c->v->block_n, stage == 1 ? h : MF_HIP_TO_Y,  false,
+                                 c->sliced};
 }
 
 /* Bytes of LDS beside the ring: out, and the expert of each block of rows. */
-static int out_bytes(const struct variant *v, const struct mf_shape *s)
+static int out_bytes(const struct config *c, const struct mf_shape *s)
 {
-    struct mf_hip_stage up = stage_of(v, s, 1), down = stage_of(v, s, 2);
+    const struct variant *v = c->v;
+    struct mf_hip_stage up = stage_of(c, s, 1), down = stage_of(c, s, 2);
     int columns = MF_MAX(mf_hip_stage_columns(&up), mf_hip_stage_columns(&down));
     return mf_hip_hopper_out(v->block_m, columns, v->turns) +
            (int)(mf_padded_rows(s, v->block_m) / v->block_m + 2) * 4;
 }
-static int stages_of(const struct mf_hip_machine *machine, const struct variant *v, const struct mf_shape *s,
+static int stages_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,
                      enum mf_hip_format format)
 {
     int fits =
-        (machine->shared_block - out_bytes(v, s)) / mf_hip_hopper_slice(v->block_m, v->block_n, format);
+        (machine->shared_block - out_bytes(c, s)) / mf_hip_hopper_slice(c->v->block_m, c->v->block_n, format);
     return MF_MIN(fits, MF_HIP_HOPPER_STAGES);
 }
 
@@ -114,10 +115,10 @@ static bool is_legal(const struct mf_device_info *device, const struct config *c
                      enum mf_hip_format format, struct mf_refusal *no)
 {
     const struct variant *v = c->v;
-    struct mf_hip_stage up = stage_of(v, s, 1), down = stage_of(v, s, 2);
+    struct mf_hip_stage up = stage_of(c, s, 1), down = stage_of(c, s, 2);
     int columns = mf_hip_stage_columns(&up);
     no->rule = NULL;
-    if (c->sliced && !mf_hip_may_slice(s, no))
+    if (c->sliced && !(mf_hip_may_slice(s, MF_TENSOR_W1, no) && mf_hip_may_slice(s, MF_TENSOR_W2, no)))
         return false;
     if (v->swapped && !mf_hip_by_block(format))
         mf_refuse(no, "format",
@@ -133,9 +134,9 @@ static bool is_legal(const struct mf_device_info *device, const struct config *c
                   "inter_dim is %d: with scales of 128x128 the rows of up have to start a block of their own "
                   "(remainder %d)",
                   s->inter_dim, s->inter_dim % 128);
-    else if (stages_of(mf_hip_machine_of(device), v, s, format) < STAGES_MIN)
+    else if (stages_of(mf_hip_machine_of(device), c, s, format) < STAGES_MIN)
         mf_refuse(no, "lds", "%d slices of %d + %d rows do not fit a block's LDS beside %d bytes", STAGES_MIN,
-                  v->block_n, v->block_m, out_bytes(v, s));
+                  v->block_n, v->block_m, out_bytes(c, s));
     return !no->rule;
 }
 
@@ -218,7 +219,7 @@ static int find(const struct mf_device_info *device, const struct mf_shape *s, c
         mf_hip_whole_define(ret_code, s, *ret_format, c.sliced);
         mf_code_define(ret_code, "MF_BM=%d", v->block_m);
         mf_code_define(ret_code, "MF_BN=%d", v->block_n);
-        mf_code_define(ret_code, "MF_STAGES=%d", stages_of(mf_hip_machine_of(device), v, s, *ret_format));
+        mf_code_define(ret_code, "MF_STAGES=%d", stages_of(mf_hip_machine_of(device), &c, s, *ret_format));
         mf_code_define(ret_code, "MF_TURNS=%d", v->turns);
         mf_code_define(ret_code, "MF_SWAP=%d", v->swapped);
         mf_hip_define_share(ret_code, s);
@@ -254,11 +255,16 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     k->shape = *shape;
     k->config = c;
     const struct variant *v = c.v;
-    int ring = stages_of(mf_hip_machine_of(&device->info), v, shape, format) *
+    int ring = stages_of(mf_hip_machine_of(&device->info), &c, shape, format) *
                mf_hip_hopper_slice(v->block_m, v->block_n, format);
     /* one block an SM, so that all of them are there at once */
-    k->grid = (struct mf_grid){(uint32_t)device->info.cores,           1,    1,   MF_HIP_HOPPER_THREADS,
-                               (uint32_t)(ring + out_bytes(v, shape)), true, true};
+    k->grid = (struct mf_grid){(uint32_t)device->info.cores,
+                               1,
+                               1,
+                               MF_HIP_HOPPER_THREADS,
+                               (uint32_t)(ring + out_bytes(&c, shape)),
+                               true,
+                               true};
     *ret = k;
     return 0;
 }
@@ -274,9 +280,7 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     const struct mf_shape *s = &k->shape;
     struct mf_device *device = k->function.device;
     const struct variant *v = k->config.v;
-    const struct mf_hip_stage down = stage_of(v, s, 2);
-    struct mf_hip_stage up = stage_of(v, s, 1);
-    up.sliced = k->config.sliced;
+    const struct mf_hip_stage up = stage_of(&k->config, s, 1), down = stage_of(&k->config, s, 2);
     bool quantised = s->q_type != MF_QTYPE_NO;
     uint64_t places[N_PLACES];
     uint8_t *base = (uint8_t *)(((uintptr_t)l->workspace + ALIGN - 1) / ALIGN * ALIGN);

@@ -29,10 +29,10 @@ static const struct variant wide_variants[] = {
 
 struct config {
     const struct variant *v;
-    bool sliced; /* w1 lies as panel128 */
+    bool sliced; /* w1 and w2 lie as panel128 */
 };
 
-/* All variants of w1 as it is in checkpoints, then, where there is such a one, all of it in slices. false: beyond them. */
+/* All variants of weights as they are in checkpoints, then, where there are such, all of them in slices. false: beyond them. */
 static bool nth_config(const struct mf_device_info *device, const struct mf_shape *s, size_t i,
                        struct config *ret)
 {
@@ -40,7 +40,8 @@ static bool nth_config(const struct mf_device_info *device, const struct mf_shap
     bool wide = mf_hip_machine_of(device)->wave == 64;
     size_t n = wide ? MF_ARRAY_LEN(wide_variants) : MF_ARRAY_LEN(variants);
     *ret = (struct config){(wide ? wide_variants : variants) + i % n, i >= n};
-    return i < n || (i < 2 * n && mf_hip_reads_slices(device) && mf_hip_may_slice(s, &no));
+    return i < n || (i < 2 * n && mf_hip_reads_slices(device) && mf_hip_may_slice(s, MF_TENSOR_W1, &no) &&
+                     mf_hip_may_slice(s, MF_TENSOR_W2, &no));
 }
 
 struct mf_kernel {

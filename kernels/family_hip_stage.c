@@ -96,7 +96,7 @@ static void describe_stage2(const struct mf_hip_stage *st, const struct mf_shape
     s->stage = MF_STAGE_STAGE2;
     mf_step_need(s, mf_plain_h(shape, st->block_m));
     mf_step_need(s, mf_cpu_sorted(st->block_m));
-    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W2, "row"));
+    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W2, mf_hip_w2_layout(st->sliced)));
     if (shape->has_b2)
         mf_step_need(s, mf_plain_bias(MF_TENSOR_B2));
     if (st->out == MF_HIP_TO_Y) {
@@ -142,9 +142,11 @@ void mf_hip_stage_define(struct mf_code *c, const struct mf_hip_stage *st, const
         mf_code_define(c, "MF_ADD");
     mf_hip_define_fnuz(c, s);
     if (st->stage == 1) {
-        mf_hip_define_w1(c, s, st->sliced);
+        mf_hip_define_w1(c, s);
         mf_hip_define_activation(c, s);
     }
+    if (st->sliced)
+        mf_code_define(c, "MF_SLICED");
 }
 
 struct mf_hip_tile_args mf_hip_stage_args(const struct mf_hip_stage *st, const struct mf_shape *s,

@@ -17,7 +17,7 @@ struct mf_hip_stage {
     int block_m, block_n;
     enum mf_hip_out out;
     bool zeroes; /* stage 1 zeroes y for a stage 2 that adds into it */
-    bool sliced; /* w1 lies as panel128 (kernels/layout.h) */
+    bool sliced; /* its weights lie as panel128 (kernels/layout.h) */
 };
 
 static inline int mf_hip_stage_halves(int stage, const struct mf_shape *shape)

@@ -197,7 +197,7 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
 {
     const struct variant *v = c->v;
     char format[MF_FORMAT_WORD_MAX], waves[24], stages[16] = "";
-    const char *w1 = mf_hip_w1_word(s, c->st.sliced);
+    const char *w = c->st.stage == 1 || c->st.sliced ? mf_hip_w1_word(s, c->st.sliced) : "";
     mf_cpu_format_word(s, format);
     if (v->stages)
         mf_say(stages, sizeof(stages), "_s%d", v->stages);
@@ -210,11 +210,11 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
                v->core == SWAPPED_KEPT ? "k" : "");
     if (c->st.stage == 1)
         mf_say(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d%s_%s%s%s%s%s%s", format, mf_cpu_act_word(s),
-               v->block_m, v->block_n, stages, waves, s->doweight_stage1 ? "_w" : "", *w1 ? "_" : "", w1,
+               v->block_m, v->block_n, stages, waves, s->doweight_stage1 ? "_w" : "", *w ? "_" : "", w,
                mf_hip_out_word(c->st.out), c->st.zeroes ? "_zero" : "");
     else
-        mf_say(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d%s_%s%s", format, v->block_m, v->block_n, stages, waves,
-               mf_hip_out_word(c->st.out));
+        mf_say(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d%s_%s%s%s%s", format, v->block_m, v->block_n, stages,
+               waves, *w ? "_" : "", w, mf_hip_out_word(c->st.out));
 }
 
 static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_hip_format format,
@@ -236,7 +236,7 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
         mf_refuse(no, "q_dtype", "h leaves as bf16 or as 8-bit floats; int8 is made of it by quant2");
     else if (is_hopper(v) && c->st.stage == 1 && mf_hip_hopper_refuses_x(s, no))
         return false;
-    else if (c->st.sliced && !mf_hip_may_slice(s, no))
+    else if (c->st.sliced && !mf_hip_may_slice(s, c->st.stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2, no))
         return false;
     else if (c->st.out == MF_HIP_TO_Y && !is_hopper(v))
         mf_refuse(no, "accumulates",
@@ -284,11 +284,11 @@ struct walk {
 };
 typedef int (*each_fn)(struct walk *w, const struct config *c);
 
-/* Of a stage 1 that zeroes y, too, or not; of w1 as it is in checkpoints, or in slices. */
+/* Of a stage 1 that zeroes y, too, or not; of weights as they are in checkpoints, or in slices. */
 static int each_way(struct walk *w, struct config *c, each_fn f)
 {
     bool first = c->st.stage == 1;
-    for (int sliced = 0; sliced <= (first && is_hopper(c->v) && mf_hip_reads_slices(w->device)); sliced++) {
+    for (int sliced = 0; sliced <= (is_hopper(c->v) && mf_hip_reads_slices(w->device)); sliced++) {
         for (int zero = 0; zero <= (first && zeroes(c->v)); zero++) {
             c->st.sliced = sliced;
             c->st.zeroes = zero;

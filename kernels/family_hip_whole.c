@@ -27,7 +27,7 @@ struct mf_step mf_hip_whole_step(const char *family, const struct mf_shape *shap
     mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
     mf_step_need(&s, mf_cpu_topk());
     mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, mf_hip_w1_layout(shape, sliced)->name));
-    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, "row"));
+    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, mf_hip_w2_layout(sliced)));
     if (shape->has_b1)
         mf_step_need(&s, mf_plain_bias(MF_TENSOR_B1));
     if (shape->has_b2)
@@ -59,7 +59,9 @@ void mf_hip_whole_define(struct mf_code *c, const struct mf_shape *s, enum mf_hi
     if (s->has_b2)
         mf_code_define(c, "MF_BIAS2");
     mf_code_define(c, "MF_WEIGHT1=%d", s->doweight_stage1);
-    mf_hip_define_w1(c, s, sliced);
+    mf_hip_define_w1(c, s);
+    if (sliced)
+        mf_code_define(c, "MF_SLICED");
     mf_hip_define_fnuz(c, s);
     mf_hip_define_activation(c, s);
 }

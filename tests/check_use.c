@@ -357,7 +357,7 @@ START_TEST(likely_blocks_are_told)
 }
 END_TEST
 
-/* A box of w1 in slices is a tile's columns of gate and of up, eight of either in turn, and 128 bytes of K of each: where the corner is that
+/* A box of weights in slices is a tile's columns, of w1 of gate and of up, eight of either in turn, and 128 bytes of K of each: where the corner is that
  * kernels/hip/hopper_tile.inc.h says, its bytes are those of the layout. */
 #define OF_TYPE(t, q) "ActivationType.Silu,torch.bfloat16,torch." t ",torch." t ",QuantType." q
 #define FP8           OF_TYPE("float8_e4m3fn", "per_1x128") ",1,0"
@@ -372,6 +372,8 @@ static const struct {
     {"64,7168,256,256,8," FP8, "s1_fp8fn_128_silu_m32_n128_bt_p128", 64, 8},
     {"64,4096,3584,8,2," BF16, "s1_bf16_silu_m32_n256_b_p128", 128, 16},
     {"64,1024,256,8,2," BF16_GATE, "s1_bf16_silu_m32_n256_b_p128", 256, 16},
+    {"1024,4096,384,128,8," FP8, "s2_fp8fn_128_m128_n256_bs_p128_y", 256, 8},
+    {"64,4096,3584,8,2," BF16, "s2_bf16_m32_n128_bt_p128_y", 128, 16},
 };
 
 /* The tensor that a step's launch made a map of; NULL: there is no driver of cardboard. */
@@ -405,7 +407,10 @@ START_TEST(a_slice_is_a_box)
 
     if (!t)
         return;
-    size_t n_halves = s.use_g1u1 ? 2 : 1, I = (size_t)s.inter_dim, K = (size_t)s.model_dim, N = n_halves * I;
+    bool first = strncmp(boxes[_i].step, "s1", 2) == 0;
+    size_t n_halves = first && s.use_g1u1 ? 2 : 1;
+    size_t I = (size_t)(first ? s.inter_dim : s.model_dim), K = (size_t)(first ? s.model_dim : s.inter_dim);
+    size_t N = n_halves * I;
     size_t bytes = (size_t)boxes[_i].bits / 8, columns = (size_t)boxes[_i].columns, of_slice = 128 / bytes;
     const struct mf_layout *l = mf_layout_find("panel128");
     ck_assert_uint_eq(t->rank, 5);

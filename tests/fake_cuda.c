@@ -297,7 +297,7 @@ __attribute__((visibility("default"))) int fake_cuda_early;
 __attribute__((visibility("default"))) struct mf_hip_bulk_args fake_cuda_bulk_args;
 /* What the last cache was washed with; forgotten: behind what filled it, never before. */
 __attribute__((visibility("default"))) struct mf_hip_wash_args fake_cuda_filled, fake_cuda_forgotten;
-/* The last tensor that a map was made of. */
+/* The last tensor of weights that a map was made of. */
 __attribute__((visibility("default"))) struct fake_cuda_tensor fake_cuda_tensor;
 /* Units that then run code of nobody's. */
 __attribute__((visibility("default"))) unsigned fake_cuda_code_units;
@@ -344,11 +344,13 @@ CALL cuTensorMapEncodeTiled(CUtensorMap *ret, CUtensorMapDataType type, cuuint32
                             CUtensorMapFloatOOBfill fill)
 {
     (void)type, (void)at, (void)each, (void)interleave, (void)swizzle, (void)fill;
-    fake_cuda_tensor = (struct fake_cuda_tensor){
-        .rank = rank, .ahead = promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B ? 256 : 128};
-    memcpy(fake_cuda_tensor.length, lengths, rank * sizeof(*lengths));
-    memcpy(fake_cuda_tensor.stride, strides, (rank - 1) * sizeof(*strides));
-    memcpy(fake_cuda_tensor.box, box, rank * sizeof(*box));
+    if (rank == sizeof(fake_cuda_tensor.length) / sizeof(*fake_cuda_tensor.length)) {
+        fake_cuda_tensor = (struct fake_cuda_tensor){
+            .rank = rank, .ahead = promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B ? 256 : 128};
+        memcpy(fake_cuda_tensor.length, lengths, rank * sizeof(*lengths));
+        memcpy(fake_cuda_tensor.stride, strides, (rank - 1) * sizeof(*strides));
+        memcpy(fake_cuda_tensor.box, box, rank * sizeof(*box));
+    }
     *ret = (CUtensorMap){0};
     return CUDA_SUCCESS;
 }

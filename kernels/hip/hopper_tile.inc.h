@@ -20,11 +20,11 @@ MF_DEVICE spot spot_of(const mf_hip_tile_args &a, i32 n_blocks, i32 i)
 }
 
 /* A slice of a tile's weights is one box. Where rows lie by sixteens, eight columns are not always as far from the next
- * eight: the box then counts sixteens through all experts, and the eights in them. Where w1 is sliced it counts panels through all
+ * eight: the box then counts sixteens through all experts, and the eights in them. Where weights are sliced it counts panels through all
  * experts, and in them the eights of all slices. */
 MF_DEVICE mf_corner corner_of(i32 slice, i32 col, i32 expert)
 {
-#if MF_STAGE == 1 && defined(MF_SLICED)
+#ifdef MF_SLICED
     return mf_corner{0, 0, 0, slice * 16 + col % 128 / 8, expert * (MF_HALVES * MF_N / 128) + col / 128};
 #elif MF_STAGE == 1 && defined(MF_GATE_ROWS) && MF_GATE_ROWS == 16
     return mf_corner{slice * W_BOX, 0, 0, 0, expert * (MF_N / 16) + col / 16};

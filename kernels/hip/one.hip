@@ -180,14 +180,31 @@ MF_DEVICE void use_batch(const mf_hip_one_args &a, i32 b, const batch &v, i32 ex
 
 typedef mf_16b rows_of_w2[MF_BATCH_Y];
 
-/* Load i of a lane: which column, slot and chunk of the unit it is; false beyond them. */
+/* Load i of a lane: which column, slot and chunk of the unit it is; false beyond them. In the order in which they lie: in slices a column's
+ * 128 bytes are followed by the next column's. */
 MF_DEVICE bool place(int i, i32 *col, i32 *slot, i32 *chunk)
 {
     const i32 flat = i * MF_WAVE + (i32)threadIdx.x % MF_WAVE;
+#ifdef MF_SLICED
+    *col = flat / 8 % MF_COLS;
+    *chunk = flat / (8 * MF_COLS) % (CHUNKS_I / 8) * 8 + flat % 8;
+    *slot = flat / (MF_COLS * CHUNKS_I);
+#else
     *chunk = flat % CHUNKS_I;
     *slot = flat / CHUNKS_I % MF_K;
     *col = flat / CHUNKS_I / MF_K;
+#endif
     return flat < MF_COLS * MF_K * CHUNKS_I;
+}
+
+/* Where 16 bytes of a row of w2 lie. */
+MF_DEVICE i64 chunk_of_w2(i64 row, i32 chunk)
+{
+#ifdef MF_SLICED
+    return row / 128 * 128 * (MF_I * BYTES) + (chunk / 8 * 128 + (i32)(row % 128)) * 128 + chunk % 8 * 16;
+#else
+    return row * (MF_I * BYTES) + chunk * 16;
+#endif
 }
 
 MF_DEVICE void ask_rows(const mf_hip_one_args &a, i32 unit, i32 b, rows_of_w2 &v)
@@ -201,7 +218,7 @@ MF_DEVICE void ask_rows(const mf_hip_one_args &a, i32 unit, i32 b, rows_of_w2 &v
             const i32 expert = mf_local(a.ids[token * MF_K + slot]);
             if (MF_SHARE && expert < 0)
                 continue;
-            v[i] = mf_load_once((const u8 *)a.w2 + (((i64)expert * MF_H + first + col) * MF_I) * BYTES + chunk * 16);
+            v[i] = mf_load_once((const u8 *)a.w2 + chunk_of_w2((i64)expert * MF_H + first + col, chunk));
         }
     }
 }

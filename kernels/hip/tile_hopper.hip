@@ -162,6 +162,14 @@ MF_DEVICE spot likely_first(const mf_hip_bulk_args &a, i32 n_blocks)
     return run < 0 ? spot{-1, 0} : spot_of(a.tile, n_blocks, run * RUN);
 }
 
+/* Asks the last cache for a tile's first weights; by one thread. */
+MF_DEVICE void ask_slices(const mf_hip_bulk_args &a, i32 col, i32 expert, i32 n)
+{
+    MF_UNROLL
+    for (i32 slice = 0; slice < n; slice++)
+        mf_ask_cache_5(&a.w_map, corner_of(slice, col, expert));
+}
+
 #if MF_STAGE == 1
 #    define LIKELY_SLICES 4 /* of 32 KB: 17 MB of 132 units, what an H100's memory reads in 6 µs */
 /* Where tiles begin is known when the sort has ended, for whose last part memory has nothing to do. Meanwhile a unit asks the last
@@ -173,9 +181,7 @@ MF_DEVICE void ask_for_likely(const mf_hip_bulk_args &a)
     if (likely.block < 0)
         return;
     const i32 expert = (i32)((i64)likely.block * a.n_experts / a.likely_blocks);
-    MF_UNROLL
-    for (i32 slice = 0; slice < MF_MIN(LIKELY_SLICES, SLICES); slice++)
-        mf_ask_cache_5(&a.w_map, corner_of(slice, likely.col, expert));
+    ask_slices(a, likely.col, expert, MF_MIN(LIKELY_SLICES, SLICES));
 }
 #endif
 
@@ -208,7 +214,13 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
     const i32 n_blocks = a.tile.num_valid[0] / MF_BM;
     if (MF_STAGE == 2 && !hands) {
         const spot likely = likely_first(a, n_blocks);
+#ifdef MF_SLICED
+        if (threadIdx.x == 0 && likely.block >= 0)
+            ask_slices(a, likely.col, a.tile.experts[likely.block], MF_MIN(MF_STAGES, SLICES));
+        mf_begin();
+#else
         begin_at(a.tile, likely.block, likely.col, likely.block >= 0, MF_D * BYTES, MF_STAGES * SLICE);
+#endif
     }
     if (threadIdx.x >= GROUP * GROUPS) {
         mf_registers_give<BRINGS>();
