@@ -1,7 +1,8 @@
 /* layer on GPUs: the whole layer in one launch by Hopper's core (kernels/hip/layer.hip), for tokens that matrix instructions
  * multiply.
  *
- *     layer_fp8fn_128_silu_m32_n256_b[_w][_gu1]     block_m, weight rows of a tile; b, bt, bs, bts as tile has them */
+ *     layer_fp8fn_128_silu_m32_n256_b[_w][_gu1|_p128]     block_m, weight rows of a tile; b, bt, bs, bts as tile has them; _p128: of
+ *                                                   weights that lie as panel128 */
 #include <errno.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* one on GPUs: the whole layer in one launch (kernels/hip/one.hip), for few tokens.
  *
- *     one_bf16_silu_t512_b8_c1_y12      threads, loads of w1 in flight, columns of a wave, loads of w2 in flight */
+ *     one_bf16_silu_t512_b8_c1_y12      threads, loads of w1 in flight, columns of a wave, loads of w2 in flight;
+ *                                       _p128 behind it: of weights that lie as panel128 */
 #include <errno.h>
 #include <string.h>
 

@@ -5,6 +5,7 @@
  *                                               quantised h, where a tile has whole groups of 128 columns;
  *                                               _zero: and y is zeroed on the way
  *     s2_bf16_m16_n128_s5_w4x1_z|zw|y           gemm2 into z, or weighted z, or added up in y, in no order
+ *     s1_bf16_silu_m32_n128_bt_p128, s2_bf16_m32_n128_bt_p128_y   the same of weights that lie as panel128 (kernels/layout.h)
  *
  * m rows of an expert block, n weight rows of a tile, s slices in the ring, w waves over weight rows x tokens; in place of w:
  * g groups of four waves with Hopper's wgmma; b, bt tile_hopper.hip, with tiles that two groups share or take in turn, and

@@ -1,6 +1,7 @@
 /* What Hopper's cores (hopper_core.inc.h, mx_hopper.hip) share of a tile: which one it is, how its weights come, how its rows leave.
  *
- *   W_BOX  elements of the weights' tensor that a slice has of a row, as its map counts them */
+ *   W_BOX  elements of the weights' tensor that a slice has of a row, as its map counts them
+ *   MF_SLICED  the weights lie as panel128 (kernels/layout.h) */
 
 /* Blocks that have the same columns, one after the other. */
 #define RUN MF_MAX(MF_KEPT, 1)

@@ -7,6 +7,7 @@
  *
  *   MF_FORMAT  BF16 or one of FP8_* (format.h)      MF_H, MF_I, MF_K      MF_WEIGHT1  the routing weight acts before act
  *   MF_HALVES1  of w1: gate and up, or gate alone           MF_BIAS1, MF_BIAS2  there are b1 [E, MF_HALVES1·I], b2 [E,H]
+ *   MF_SLICED  w1 and w2 lie as panel128 (kernels/layout.h)
  *   MF_THREADS; MF_BATCH, MF_BATCH_Y  16-byte loads that a lane has in flight, of each of gate and up, and of w2;  MF_COLS
  *
  * Activations lie in LDS as the format has them: bf16, or the fp8 values as f16 beside their scales.
