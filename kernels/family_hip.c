@@ -114,15 +114,20 @@ static bool format_known(const struct mf_device_info *device, const struct mf_sh
     return false;
 }
 
-#define SLICED "panel128"
-
-const struct mf_layout *mf_hip_w1_layout(const struct mf_shape *s, bool sliced)
+const struct mf_layout *mf_hip_w1_layout(const struct mf_shape *s)
 {
     static const char *const names[] = {[MF_GATE_UP_ANY] = "row",
                                         [MF_GATE_UP_SEPARATED] = "row",
                                         [MF_GATE_UP_INTERLEAVED] = "gu1",
                                         [MF_GATE_UP_TILED] = "gu16"};
-    return mf_layout_find(sliced ? SLICED : names[s->gate_up]);
+    return mf_layout_find(names[s->gate_up]);
+}
+
+void mf_hip_define_gate_up(struct mf_code *c, const struct mf_shape *s)
+{
+    const struct mf_layout *l = mf_hip_w1_layout(s);
+    if (l->gate_rows > 0)
+        mf_code_define(c, "MF_GATE_ROWS=%d", l->gate_rows);
 }
 
 bool mf_hip_reads_slices(const struct mf_device_info *device)
@@ -130,44 +135,38 @@ bool mf_hip_reads_slices(const struct mf_device_info *device)
     return strcmp(device->class.gfx, "sm_90") == 0;
 }
 
-const char *mf_hip_w2_layout(bool sliced)
-{
-    return sliced ? SLICED : "row";
-}
-
 bool mf_hip_may_slice(const struct mf_shape *s, enum mf_tensor w, struct mf_refusal *no)
 {
-    const struct mf_layout *l = mf_layout_find(SLICED);
-    const struct mf_artifact a = mf_plain_w(s, w, SLICED);
-    bool first = w == MF_TENSOR_W1, in_turn = first && mf_hip_w1_layout(s, false)->gate_rows > 0;
+    const struct mf_artifact a = mf_plain_w(s, w, mf_hip_weights_order(s, w, true));
+    const struct mf_layout *l = mf_layout_find(a.order);
+    bool first = w == MF_TENSOR_W1, in_turn = first && mf_hip_w1_layout(s)->gate_rows > 0;
     struct mf_part parts[MF_PARTS_MAX];
     if (!in_turn && (!first || s->inter_dim % l->panel == 0) && mf_artifact_parts(&a, s, parts) > 0)
         return true;
     mf_refuse(no, "layout",
               "%s of %s has panels of %d rows, all of gate or all of up, and %d bytes of a row in turn; "
-              "inter_dim is "
-              "%d and model_dim %d%s",
+              "inter_dim is %d and model_dim %d%s",
               l->name, mf_tensor_name(w), l->panel, l->group_bytes, s->inter_dim, s->model_dim,
               in_turn ? ", and gate and up lie in turn" : "");
     return false;
 }
 
-const char *mf_hip_w1_word(const struct mf_shape *s, bool sliced)
+const char *mf_hip_weights_order(const struct mf_shape *s, enum mf_tensor w, bool sliced)
 {
-    const struct mf_layout *l = mf_hip_w1_layout(s, sliced);
-    return strcmp(l->name, "row") == 0 ? "" : l->word;
+    if (sliced)
+        return "panel128";
+    return w == MF_TENSOR_W1 ? mf_hip_w1_layout(s)->name : "row";
 }
 
-void mf_hip_define_w1(struct mf_code *c, const struct mf_shape *s)
+const char *mf_hip_weights_word(const struct mf_shape *s, enum mf_tensor w, bool sliced)
 {
-    const struct mf_layout *l = mf_hip_w1_layout(s, false);
-    if (l->gate_rows > 0)
-        mf_code_define(c, "MF_GATE_ROWS=%d", l->gate_rows);
+    const char *order = mf_hip_weights_order(s, w, sliced);
+    return strcmp(order, "row") == 0 ? "" : mf_layout_find(order)->word;
 }
 
 static bool gate_up_known(const struct mf_shape *s, struct mf_refusal *no)
 {
-    const struct mf_layout *l = mf_hip_w1_layout(s, false);
+    const struct mf_layout *l = mf_hip_w1_layout(s);
     struct mf_codecs c;
     const char *why;
     if (mf_codecs_of_shape(s, &c, &why) == 0 && mf_layout_takes_scales(l, c.w))

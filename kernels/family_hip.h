@@ -60,16 +60,16 @@ bool mf_hip_rows_known(const struct mf_device_info *device, const struct mf_shap
 /* MF_FNUZ of kernels/hip/dialect.h, where the shape's format is. */
 void mf_hip_define_fnuz(struct mf_code *c, const struct mf_shape *shape);
 
-/* The layout of w1 that a kernel reads: of the shape's that says none, all rows of gate first; sliced: panel128. */
-const struct mf_layout *mf_hip_w1_layout(const struct mf_shape *shape, bool sliced);
-/* The same of w2. */
-const char *mf_hip_w2_layout(bool sliced);
-/* Are there kernels for the device that read panel128, and is there such a w1 or w2 of the shape? */
+/* The layout of w1 that the kernels read: of the shape's that says none, all rows of gate first. */
+const struct mf_layout *mf_hip_w1_layout(const struct mf_shape *shape);
+/* MF_GATE_ROWS of kernels/hip/gate_up.h, where they lie in turn. */
+void mf_hip_define_gate_up(struct mf_code *c, const struct mf_shape *shape);
+/* Weights in slices lie as panel128. Are there kernels for the device that read them, and is there such a w1 or w2 of the shape? */
 bool mf_hip_reads_slices(const struct mf_device_info *device);
 bool mf_hip_may_slice(const struct mf_shape *shape, enum mf_tensor w, struct mf_refusal *ret);
-/* MF_GATE_ROWS of kernels/hip/gate_up.h, where gate and up lie in turn; and the layout's word, "" for row. */
-void mf_hip_define_w1(struct mf_code *c, const struct mf_shape *shape);
-const char *mf_hip_w1_word(const struct mf_shape *shape, bool sliced);
+/* The layout's name, as artifacts have it, and its word in names of steps, "" for row. */
+const char *mf_hip_weights_order(const struct mf_shape *shape, enum mf_tensor w, bool sliced);
+const char *mf_hip_weights_word(const struct mf_shape *shape, enum mf_tensor w, bool sliced);
 
 /* MF_E, and MF_FIRST of a rank's share (kernels/hip/share.h). */
 void mf_hip_define_share(struct mf_code *c, const struct mf_shape *shape);

@@ -54,7 +54,7 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
 {
     const struct variant *v = c->v;
     char format[MF_FORMAT_WORD_MAX];
-    const char *w1 = mf_hip_w1_word(s, c->sliced);
+    const char *w1 = mf_hip_weights_word(s, MF_TENSOR_W1, c->sliced);
     mf_cpu_format_word(s, format);
     mf_say(buf, MF_STEP_NAME_MAX, "layer_%s_%s_m%d_n%d_b%s%s%s%s%s", format, mf_cpu_act_word(s), v->block_m,
            v->block_n, v->turns ? "t" : "", v->swapped ? "s" : "", s->doweight_stage1 ? "_w" : "",

@@ -148,7 +148,7 @@ static void print_name(const struct mf_hip_machine *machine, const struct config
 {
     const struct variant *v = c->v;
     char format[MF_FORMAT_WORD_MAX], core[32];
-    const char *gate_up = c->st.stage == 1 ? mf_hip_w1_word(s, false) : "";
+    const char *gate_up = c->st.stage == 1 ? mf_hip_weights_word(s, MF_TENSOR_W1, false) : "";
     mf_cpu_format_word(s, format);
     if (v->is_hopper)
         mf_say(core, sizeof(core), "%s", v->blocks == 2 ? "b2" : "b");
@@ -203,7 +203,7 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, const str
     else if (columns > mf_hip_stage_width(&c->st, s) && columns > 64)
         mf_refuse(no, "divisibility", "a tile has %d columns and stage %d only %d", columns, c->st.stage,
                   mf_hip_stage_width(&c->st, s));
-    else if (machine->copies_held && c->st.stage == 1 && *mf_hip_w1_word(s, false) &&
+    else if (machine->copies_held && c->st.stage == 1 && *mf_hip_weights_word(s, MF_TENSOR_W1, false) &&
              c->v->block_m * c->v->block_n >= TURNS_MAX)
         mf_refuse(
             no, "registers",

@@ -54,7 +54,7 @@ struct mf_kernel {
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
     char format[MF_FORMAT_WORD_MAX];
-    const char *w1 = mf_hip_w1_word(s, c->sliced);
+    const char *w1 = mf_hip_weights_word(s, MF_TENSOR_W1, c->sliced);
     mf_cpu_format_word(s, format);
     mf_say(buf, MF_STEP_NAME_MAX, "one_%s_%s_t%d_b%d_c%d_y%d%s%s%s", format, mf_cpu_act_word(s),
            c->v->threads, c->v->batch, c->v->columns, c->v->batch_y, s->doweight_stage1 ? "_w" : "",

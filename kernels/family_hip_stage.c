@@ -71,7 +71,7 @@ static void describe_stage1(const struct mf_hip_stage *st, const struct mf_shape
     s->stage = MF_STAGE_STAGE1;
     mf_step_need(s, mf_plain_x(shape));
     mf_step_need(s, mf_cpu_sorted(st->block_m));
-    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W1, mf_hip_w1_layout(shape, st->sliced)->name));
+    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W1, mf_hip_weights_order(shape, MF_TENSOR_W1, st->sliced)));
     if (shape->has_b1)
         mf_step_need(s, mf_plain_bias(MF_TENSOR_B1));
     mf_step_give(s, st->out == MF_HIP_TO_HQ ? mf_plain_h(shape, st->block_m)
@@ -96,7 +96,7 @@ static void describe_stage2(const struct mf_hip_stage *st, const struct mf_shape
     s->stage = MF_STAGE_STAGE2;
     mf_step_need(s, mf_plain_h(shape, st->block_m));
     mf_step_need(s, mf_cpu_sorted(st->block_m));
-    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W2, mf_hip_w2_layout(st->sliced)));
+    mf_step_need(s, mf_plain_w(shape, MF_TENSOR_W2, mf_hip_weights_order(shape, MF_TENSOR_W2, st->sliced)));
     if (shape->has_b2)
         mf_step_need(s, mf_plain_bias(MF_TENSOR_B2));
     if (st->out == MF_HIP_TO_Y) {
@@ -142,7 +142,7 @@ void mf_hip_stage_define(struct mf_code *c, const struct mf_hip_stage *st, const
         mf_code_define(c, "MF_ADD");
     mf_hip_define_fnuz(c, s);
     if (st->stage == 1) {
-        mf_hip_define_w1(c, s);
+        mf_hip_define_gate_up(c, s);
         mf_hip_define_activation(c, s);
     }
     if (st->sliced)
@@ -186,7 +186,7 @@ int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shap
 {
     uint64_t bytes = bits == 16 ? 2 : 1, row = (uint64_t)mf_hip_stage_length(st, s) * (uint64_t)bits / 8;
     uint64_t N = (uint64_t)mf_hip_stage_width(st, s), halves = (uint64_t)st->halves;
-    int gate_rows = st->stage == 1 ? mf_hip_w1_layout(s, false)->gate_rows : 0;
+    int gate_rows = st->stage == 1 ? mf_hip_w1_layout(s)->gate_rows : 0;
     uint64_t turn = gate_rows > 0 ? (uint64_t)gate_rows : N; /* rows from gate to up */
     uint32_t columns = (uint32_t)mf_hip_stage_columns(st);
     struct mf_bulk_tensor t = {

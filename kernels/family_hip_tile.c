@@ -194,11 +194,16 @@ static uint32_t shared_bytes(const struct mf_hip_machine *machine, const struct 
     return (uint32_t)(machine->copies_held ? MF_MAX(ring, out) : ring + out);
 }
 
+static enum mf_tensor weights_of(const struct config *c)
+{
+    return c->st.stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2;
+}
+
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
 {
     const struct variant *v = c->v;
     char format[MF_FORMAT_WORD_MAX], waves[24], stages[16] = "";
-    const char *w = c->st.stage == 1 || c->st.sliced ? mf_hip_w1_word(s, c->st.sliced) : "";
+    const char *w = mf_hip_weights_word(s, weights_of(c), c->st.sliced);
     mf_cpu_format_word(s, format);
     if (v->stages)
         mf_say(stages, sizeof(stages), "_s%d", v->stages);
@@ -237,7 +242,7 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
         mf_refuse(no, "q_dtype", "h leaves as bf16 or as 8-bit floats; int8 is made of it by quant2");
     else if (is_hopper(v) && c->st.stage == 1 && mf_hip_hopper_refuses_x(s, no))
         return false;
-    else if (c->st.sliced && !mf_hip_may_slice(s, c->st.stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2, no))
+    else if (c->st.sliced && !mf_hip_may_slice(s, weights_of(c), no))
         return false;
     else if (c->st.out == MF_HIP_TO_Y && !is_hopper(v))
         mf_refuse(no, "accumulates",

@@ -26,8 +26,8 @@ struct mf_step mf_hip_whole_step(const char *family, const struct mf_shape *shap
     (void)mf_copy(s.family, sizeof(s.family), family);
     mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
     mf_step_need(&s, mf_cpu_topk());
-    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, mf_hip_w1_layout(shape, sliced)->name));
-    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, mf_hip_w2_layout(sliced)));
+    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W1, mf_hip_weights_order(shape, MF_TENSOR_W1, sliced)));
+    mf_step_need(&s, mf_plain_w(shape, MF_TENSOR_W2, mf_hip_weights_order(shape, MF_TENSOR_W2, sliced)));
     if (shape->has_b1)
         mf_step_need(&s, mf_plain_bias(MF_TENSOR_B1));
     if (shape->has_b2)
@@ -59,7 +59,7 @@ void mf_hip_whole_define(struct mf_code *c, const struct mf_shape *s, enum mf_hi
     if (s->has_b2)
         mf_code_define(c, "MF_BIAS2");
     mf_code_define(c, "MF_WEIGHT1=%d", s->doweight_stage1);
-    mf_hip_define_w1(c, s);
+    mf_hip_define_gate_up(c, s);
     if (sliced)
         mf_code_define(c, "MF_SLICED");
     mf_hip_define_fnuz(c, s);

@@ -85,9 +85,7 @@ static void pack_panel(size_t panel, size_t group, size_t n_groups, const uint8_
 static size_t place_of_byte(const struct mf_layout *l, size_t row_bytes, size_t at, size_t b)
 {
     size_t panel = (size_t)l->panel, group = (size_t)l->group_bytes;
-    return l->panel == 1
-               ? at * row_bytes + b
-               : at / panel * panel * row_bytes + (b / group * panel + at % panel) * group + b % group;
+    return at / panel * panel * row_bytes + (b / group * panel + at % panel) * group + b % group;
 }
 
 static void convert_row(const struct mf_layout *from, const struct mf_layout *to, size_t row_bytes,

@@ -197,7 +197,7 @@ int mf_maker_weight(struct mf_maker *m, const struct mf_artifact *a, const struc
     struct mf_hip_data_args *last = &launches[n - 1].args.data;
     last->what = MF_DATA_CODES;
     last->panel = layout->panel;
-    last->group_words = layout->panel > 1 ? layout->group_bytes / 4 : 1;
+    last->group_words = layout->group_bytes / 4;
     last->gate_rows = layout->gate_rows;
     last->out = to->part[0];
     last->scale = to->part[1];

@@ -3,8 +3,9 @@
  *
  * A course is what the entrants of one session share: two outputs, one arena, and the turn of the rotations. Every call
  * takes the next rotation, whoever's it is: all do equal work, and none finds its weights in the cache because the one before
- * it has just read them. Nor does one wait for what another wrote: an NVIDIA GPU's last cache is washed before each call, for 17 MB that
- * somebody wrote there cost the next one 10 of 167 µs on an H200 (docs/findings.md). */
+ * it has just read them. Nor does one wait for what another wrote, or find its own code: a GPU's last cache and what its units keep of
+ * instructions are washed before each call, for 17 MB that somebody wrote there cost the next one 10 of 167 µs on an H200, and code that
+ * was gone 3 of 112 (docs/findings.md). */
 #pragma once
 
 #include "common/status.h"

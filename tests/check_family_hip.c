@@ -210,9 +210,11 @@ static const struct {
     {&hopper, "permute", "64,2832,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0", "gather_bulk", "divisibility", "rows are 1416 bytes"},
     {&hopper, "tile", "4096,4096,640,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "s2_fp8fn_128_m128_n256_bsk_y", "lds", "inter_dim is 640"},
     {&hopper, "tile", "4096,4096,512,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "s2_fp8fn_128_m128_n256_bsk_y", "lds", "2 slices of 0 + 128 rows"},
-    {&hopper, "tile", "64,4096,192,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "s1_bf16_silu_m64_n256_b_p128", "layout", "inter_dim is 192"},
-    {&hopper, "layer", "64,4128,256,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "layer_bf16_silu_m64_n256_b_p128", "layout", "model_dim 4128"},
-    {&hopper, "tile", "64,4096,256,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,gate_up:tiled", "s1_bf16_silu_m64_n256_b_p128", "layout", "gate and up lie in turn"},
+    {&hopper, "tile", "64,4096,192,128,8," PLAIN, "s1_bf16_silu_m64_n256_b_p128", "layout", "inter_dim is 192"},
+    {&hopper, "layer", "64,4128,256,128,8," PLAIN, "layer_bf16_silu_m64_n256_b_p128", "layout", "model_dim 4128"},
+    {&hopper, "tile", "64,4096,256,128,8," PLAIN ",gate_up:tiled", "s1_bf16_silu_m64_n256_b_p128", "layout", "gate and up lie in turn"},
+    {&hopper, "tile", "64,4160,256,128,8," PLAIN, "s2_bf16_m64_n256_b_p128_y", "layout", "panel128 of w2"},
+    {&hopper, "layer", "64,4160,256,128,8," PLAIN, "layer_bf16_silu_m64_n256_b_p128", "layout", "panel128 of w2"},
     {&hopper, "tile", "4096,4096,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0", "s2_fp8fn_token_m128_n256_bsk_y", "format", "scales of 1x128"},
 };
 /* clang-format on */
@@ -233,7 +235,7 @@ START_TEST(test_kernels_refused)
 }
 END_TEST
 
-/* w1 in slices: of Hopper's cores and what else has a whole layer there, beside w1 as it is in checkpoints; nowhere else. */
+/* Weights in slices: of Hopper's cores and what else has a whole layer there, beside weights as they are in checkpoints; nowhere else. */
 static const struct {
     const struct mf_device_info *device;
     const char *family, *name;

@@ -130,12 +130,15 @@ END_TEST
 
 static char folder[] = "/tmp/check_use.XXXXXX";
 
-/* The driver is found by its soname once it is loaded. NULL, with a word, where the device cannot be opened. */
+/* The driver is found by its soname once it is loaded; code goes to a folder of the test. NULL, with a word, where the device cannot be
+ * opened. */
 static struct mf_device *open_cardboard(void)
 {
     char text[MF_CODE_WHY_MAX], path[PATH_MAX];
     struct mf_device *d = NULL;
 
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
     if (mf_beside("moefarm-hip-nvidia.so", "kernels", path) < 0) {
         printf("skipped: asking the runtime: this build has no module for nvidia\n");
         return NULL;
@@ -160,8 +163,6 @@ START_TEST(is_asked_of_the_runtime)
     void *function;
     double us;
 
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
     struct mf_device *d = open_cardboard();
     if (!d)
         return;
@@ -200,8 +201,6 @@ START_TEST(begins_early)
     char why[256];
     void *function;
 
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
     ck_assert_int_eq(setenv("FAKE_CUDA_MAJOR", machines[_i].major, 1), 0);
     struct mf_device *d = open_cardboard();
     if (!d)
@@ -237,8 +236,6 @@ START_TEST(knows_the_halves)
     struct mf_device *again;
     char why[256];
 
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
     ck_assert_int_eq(setenv("FAKE_CUDA_MAJOR", halves[_i].major, 1), 0);
     ck_assert_int_eq(setenv("FAKE_CUDA_HALVES", halves[_i].halves, 1), 0);
     struct mf_device *d = open_cardboard();
@@ -255,35 +252,47 @@ START_TEST(knows_the_halves)
 }
 END_TEST
 
+#define OF_TYPE(t, q) "ActivationType.Silu,torch.bfloat16,torch." t ",torch." t ",QuantType." q
+#define FP8           OF_TYPE("float8_e4m3fn", "per_1x128") ",1,0"
+#define BF16          OF_TYPE("bfloat16", "No") ",1,0"
+#define BF16_GATE     OF_TYPE("bfloat16", "No") ",0,0"
+
+/* A step of `tile`, opened for a row of a table and launched for so many tokens, on a device that the caller closes; NULL: there is none. */
+static struct mf_device *launch_on_cardboard(const char *row, int64_t token, const char *step,
+                                             struct mf_shape *ret_shape)
+{
+    struct mf_tensor_ref needs[4] = {0}, gives[2] = {0};
+    const struct mf_launch launch = {.needs = needs, .gives = gives};
+    const struct mf_family *tile = mf_family_find("hip", "tile");
+    struct mf_kernel *k;
+    struct mf_device *d = open_cardboard();
+
+    if (!d)
+        return NULL;
+    ck_assert_int_eq(mf_shape_parse(row, ret_shape), 0);
+    ck_assert_int_eq(tile->open(tile, d, ret_shape, step, &k), 0);
+    tile->retoken(k, token);
+    ck_assert_int_eq(tile->launch(k, &launch), 0);
+    (void)tile->close(k);
+    return d;
+}
+
 /* Each half's units are told to have experts of their own, and y's columns come one by one while the last cache holds h. */
 START_TEST(halves_are_launched)
 {
-    struct mf_tensor_ref needs[3] = {0}, gives[1] = {0};
-    const struct mf_launch launch = {.needs = needs, .gives = gives};
-    struct mf_kernel *k;
     struct mf_shape shape;
 
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
     ck_assert_int_eq(setenv("FAKE_CUDA_HALVES", "1", 1), 0);
-    struct mf_device *d = open_cardboard();
+    struct mf_device *d =
+        launch_on_cardboard("64,7168,256,256,8," FP8, 64, "s2_fp8fn_128_m128_n256_bs_y", &shape);
     if (!d)
         return;
-    ck_assert_int_eq(
-        mf_shape_parse("64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,"
-                       "torch.float8_e4m3fn,QuantType.per_1x128,1,0",
-                       &shape),
-        0);
-    const struct mf_family *tile = mf_family_find("hip", "tile");
-    ck_assert_int_eq(tile->open(tile, d, &shape, "s2_fp8fn_128_m128_n256_bs_y", &k), 0);
-    ck_assert_int_eq(tile->launch(k, &launch), 0);
     const struct mf_hip_bulk_args *args = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
     ck_assert_ptr_nonnull(args);
     ck_assert_uint_eq(args->tile.near, UINT32_C(1) << 31);
     ck_assert_int_eq(args->tile.columns, 1);
     ck_assert_mem_eq(args->far, d->info.halves.far, sizeof(args->far));
     ck_assert_uint_ne(args->far[0], 0);
-    (void)tile->close(k);
     mf_device_close(d);
 }
 END_TEST
@@ -294,8 +303,6 @@ START_TEST(a_wash_fills_and_forgets)
 {
     double bytes = 0;
 
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
     ck_assert_int_eq(setenv("FAKE_CUDA_MAJOR", machines[_i].major, 1), 0);
     struct mf_device *d = open_cardboard();
     if (!d)
@@ -328,42 +335,23 @@ static const struct {
 
 START_TEST(likely_blocks_are_told)
 {
-    struct mf_tensor_ref needs[4] = {0}, gives[2] = {0};
-    const struct mf_launch launch = {.needs = needs, .gives = gives};
-    struct mf_kernel *k;
     struct mf_shape shape;
+    struct mf_device *d =
+        launch_on_cardboard("1024,4096,384,128,8," FP8, likely[_i].token, likely[_i].step, &shape);
 
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
-    struct mf_device *d = open_cardboard();
     if (!d)
         return;
-    ck_assert_int_eq(
-        mf_shape_parse("1024,4096,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,"
-                       "torch.float8_e4m3fn,QuantType.per_1x128,1,0",
-                       &shape),
-        0);
-    const struct mf_family *tile = mf_family_find("hip", "tile");
-    ck_assert_int_eq(tile->open(tile, d, &shape, likely[_i].step, &k), 0);
-    tile->retoken(k, likely[_i].token);
-    ck_assert_int_eq(tile->launch(k, &launch), 0);
     const struct mf_hip_bulk_args *args = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
     ck_assert_ptr_nonnull(args);
     ck_assert_msg(args->likely_blocks >= likely[_i].least && args->likely_blocks <= likely[_i].most, "%d",
                   args->likely_blocks);
     ck_assert_int_eq(args->n_experts, 128);
-    (void)tile->close(k);
     mf_device_close(d);
 }
 END_TEST
 
-/* A box of weights in slices is a tile's columns, of w1 of gate and of up, eight of either in turn, and 128 bytes of K of each: where the corner is that
- * kernels/hip/hopper_tile.inc.h says, its bytes are those of the layout. */
-#define OF_TYPE(t, q) "ActivationType.Silu,torch.bfloat16,torch." t ",torch." t ",QuantType." q
-#define FP8           OF_TYPE("float8_e4m3fn", "per_1x128") ",1,0"
-#define BF16          OF_TYPE("bfloat16", "No") ",1,0"
-#define BF16_GATE     OF_TYPE("bfloat16", "No") ",0,0"
-
+/* A box of weights in slices is a tile's columns, of w1 of gate and of up, eight of either in turn, and 128 bytes of K of each: where the
+ * corner is that kernels/hip/hopper_tile.inc.h says, its bytes are those of the layout. */
 static const struct {
     const char *shape, *step;
     int columns, bits;
@@ -377,26 +365,15 @@ static const struct {
 };
 
 /* The tensor that a step's launch made a map of; NULL: there is no driver of cardboard. */
-static const struct fake_cuda_tensor *tensor_of(const char *shape, const char *step,
-                                                struct mf_shape *ret_shape)
+static const struct fake_cuda_tensor *tensor_of(const char *row, const char *step, struct mf_shape *ret_shape)
 {
-    struct mf_tensor_ref needs[4] = {0}, gives[2] = {0};
-    const struct mf_launch launch = {.needs = needs, .gives = gives};
-    struct mf_kernel *k;
+    struct mf_device *d = launch_on_cardboard(row, 64, step, ret_shape);
 
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
-    struct mf_device *d = open_cardboard();
     if (!d)
         return NULL;
-    ck_assert_int_eq(mf_shape_parse(shape, ret_shape), 0);
-    const struct mf_family *tile = mf_family_find("hip", "tile");
-    ck_assert_int_eq(tile->open(tile, d, ret_shape, step, &k), 0);
-    ck_assert_int_eq(tile->launch(k, &launch), 0);
+    mf_device_close(d);
     const struct fake_cuda_tensor *t = dlsym(RTLD_DEFAULT, "fake_cuda_tensor");
     ck_assert_ptr_nonnull(t);
-    (void)tile->close(k);
-    mf_device_close(d);
     return t;
 }
 
@@ -414,8 +391,8 @@ START_TEST(a_slice_is_a_box)
     size_t bytes = (size_t)boxes[_i].bits / 8, columns = (size_t)boxes[_i].columns, of_slice = 128 / bytes;
     const struct mf_layout *l = mf_layout_find("panel128");
     ck_assert_uint_eq(t->rank, 5);
-    ck_assert_uint_eq(t->ahead,
-                      128); /* behind 128 bytes of a row are the next row's, which the box has itself */
+    /* behind 128 bytes of a row are the next row's, which the box has itself */
+    ck_assert_uint_eq(t->ahead, 128);
     ck_assert_uint_eq(t->box[0], of_slice);
     ck_assert_uint_eq(t->box[1] * t->box[2] * t->box[3] * t->box[4], columns * n_halves);
     for (size_t expert = 0; expert < (size_t)s.expert; expert += (size_t)s.expert - 1) {

@@ -118,6 +118,16 @@ MF_DEVICE i32 gate_row(i32 n)
 {
     return MF_HALVES1 == 2 ? mf_gate_row(n) : n;
 }
+/* Where 16 bytes of a weight row of so many bytes lie. */
+MF_DEVICE i64 place_of_chunk(i64 row, i32 row_bytes, i32 chunk)
+{
+#ifdef MF_SLICED
+    return row / 128 * 128 * row_bytes + (chunk / 8 * 128 + (i32)(row % 128)) * 128 + chunk % 8 * 16;
+#else
+    return row * row_bytes + chunk * 16;
+#endif
+}
+
 /* Bytes from one load of a wave to its next, along a row of w1; of panels of 128 rows each has 128 bytes in turn. */
 #ifdef MF_SLICED
 #    define STRIDE_W1 (MF_WAVE * 16 * 128)
@@ -127,13 +137,7 @@ MF_DEVICE i32 gate_row(i32 n)
 /* Where gate of column `n` starts in w1, by lane. */
 MF_DEVICE const u8 *row_of_w1(const mf_hip_one_args &a, i32 expert, i32 n)
 {
-    const i64 row = (i64)expert * ROWS_W1 + gate_row(n);
-    const i32 lane = threadIdx.x % MF_WAVE;
-#ifdef MF_SLICED
-    return (const u8 *)a.w1 + row / 128 * 128 * (MF_H * BYTES) + (lane / 8 * 128 + (i32)(row % 128)) * 128 + lane % 8 * 16;
-#else
-    return (const u8 *)a.w1 + row * MF_H * BYTES + lane * 16;
-#endif
+    return (const u8 *)a.w1 + place_of_chunk((i64)expert * ROWS_W1 + gate_row(n), MF_H * BYTES, threadIdx.x % MF_WAVE);
 }
 
 typedef mf_16b batch[MF_HALVES1][MF_BATCH];
@@ -198,16 +202,6 @@ MF_DEVICE bool place(int i, i32 *col, i32 *slot, i32 *chunk)
     return flat < MF_COLS * MF_K * CHUNKS_I;
 }
 
-/* Where 16 bytes of a row of w2 lie. */
-MF_DEVICE i64 chunk_of_w2(i64 row, i32 chunk)
-{
-#ifdef MF_SLICED
-    return row / 128 * 128 * (MF_I * BYTES) + (chunk / 8 * 128 + (i32)(row % 128)) * 128 + chunk % 8 * 16;
-#else
-    return row * (MF_I * BYTES) + chunk * 16;
-#endif
-}
-
 MF_DEVICE void ask_rows(const mf_hip_one_args &a, i32 unit, i32 b, rows_of_w2 &v)
 {
     const i32 token = unit / (MF_H / MF_COLS), first = unit % (MF_H / MF_COLS) * MF_COLS;
@@ -219,7 +213,7 @@ MF_DEVICE void ask_rows(const mf_hip_one_args &a, i32 unit, i32 b, rows_of_w2 &v
             const i32 expert = mf_local(a.ids[token * MF_K + slot]);
             if (MF_SHARE && expert < 0)
                 continue;
-            v[i] = mf_load_once((const u8 *)a.w2 + chunk_of_w2((i64)expert * MF_H + first + col, chunk));
+            v[i] = mf_load_once((const u8 *)a.w2 + place_of_chunk((i64)expert * MF_H + first + col, MF_I * BYTES, chunk));
         }
     }
 }
