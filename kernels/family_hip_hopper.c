@@ -14,9 +14,10 @@ int mf_hip_hopper_slice(int block_m, int block_n, enum mf_hip_format format)
     return ((block_n + block_m) * SLICE + scales + 1023) / 1024 * 1024;
 }
 
-int mf_hip_hopper_out(int block_m, int columns, bool turns)
+int mf_hip_hopper_out(int block_m, int columns, bool codes, bool turns)
 {
-    return (turns ? 2 : 1) * block_m * (columns + 8) * 2 + BARRIERS;
+    int row = codes ? columns + 16 : (columns + 8) * 2;
+    return (turns ? 2 : 1) * block_m * row + BARRIERS;
 }
 
 bool mf_hip_hopper_refuses_x(const struct mf_shape *s, struct mf_refusal *no)

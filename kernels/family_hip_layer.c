@@ -75,7 +75,7 @@ static int out_bytes(const struct config *c, const struct mf_shape *s)
     const struct variant *v = c->v;
     struct mf_hip_stage up = stage_of(c, s, 1), down = stage_of(c, s, 2);
     int columns = MF_MAX(mf_hip_stage_columns(&up), mf_hip_stage_columns(&down));
-    return mf_hip_hopper_out(v->block_m, columns, v->turns) +
+    return mf_hip_hopper_out(v->block_m, columns, false, v->turns) +
            (int)(mf_padded_rows(s, v->block_m) / v->block_m + 2) * 4;
 }
 static int stages_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,

@@ -191,8 +191,7 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, const str
             "weights are rounded under their scales, and y with each row that is added: together more than "
             "a row of an expert may be off");
     else if (!c->v->is_hopper && c->st.out == MF_HIP_TO_Y)
-        mf_refuse(no, "accumulates",
-                  "rows are added to y by bulk copies, which only the cores b and b2 make");
+        mf_refuse(no, "accumulates", "rows are added to y by the cores b and b2 only");
     else if (mf_hip_stage_length(&c->st, s) % QUARTER)
         mf_refuse(no, "divisibility",
                   "the product is %d long (remainder %d): rows of weights are copied %d elements at a time",

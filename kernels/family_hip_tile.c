@@ -141,6 +141,12 @@ static bool hands(const struct config *c)
     return is_swapped(c->v) && (c->v->block_m >= 128 || takes_turns(c->v)) && !c->st.zeroes;
 }
 
+/* Does a group have all columns of its tokens, and leave them as codes? */
+static bool leaves_codes(const struct config *c)
+{
+    return c->st.out == MF_HIP_TO_HQ && is_swapped(c->v) && (c->v->block_m >= 128 || takes_turns(c->v));
+}
+
 struct mf_kernel {
     struct mf_hip_function function; /* first */
     struct mf_shape shape;
@@ -177,8 +183,8 @@ static int beside_bytes(const struct config *c, const struct mf_shape *s)
     int columns = mf_hip_stage_columns(&c->st);
     int kept = c->v->core == SWAPPED_KEPT ? slices_of(s) * c->v->block_n * SLICE : 0;
     if (is_hopper(c->v))
-        return mf_hip_hopper_out(c->v->block_m, columns, takes_turns(c->v)) + (c->st.zeroes ? ZEROS : 0) +
-               kept;
+        return mf_hip_hopper_out(c->v->block_m, columns, leaves_codes(c), takes_turns(c->v)) +
+               (c->st.zeroes ? ZEROS : 0) + kept;
     return c->v->block_m * (columns + 8) * 2;
 }
 static int stages_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,
@@ -245,8 +251,7 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
     else if (c->st.sliced && !mf_hip_may_slice(s, weights_of(c), no))
         return false;
     else if (c->st.out == MF_HIP_TO_Y && !is_hopper(v))
-        mf_refuse(no, "accumulates",
-                  "rows are added to y by bulk copies, which only the cores b, bt, bs, bts and bsk make");
+        mf_refuse(no, "accumulates", "rows are added to y by the cores b, bt, bs, bts and bsk only");
     else if (is_swapped(v) && !mf_hip_by_block(format))
         mf_refuse(no, "format",
                   "the cores bs, bts and bsk are for scales of 1x128, which they apply to a slice's sums");

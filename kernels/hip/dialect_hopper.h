@@ -108,14 +108,6 @@ MF_DEVICE void mf_bulk_store(void *global, const void *lds, i32 bytes)
                  "r"(mf_lds_at(lds)), "r"(bytes)
                  : "memory");
 }
-/* The same, of bf16 that are added to what is there, each rounded. */
-MF_DEVICE void mf_bulk_add(void *global, const void *lds, i32 bytes)
-{
-    asm volatile(
-        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.bf16 [%0], [%1], %2;\n" ::"l"(global),
-        "r"(mf_lds_at(lds)), "r"(bytes)
-        : "memory");
-}
 MF_DEVICE void mf_bulk_commit()
 {
     asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
@@ -155,6 +147,19 @@ MF_DEVICE u32 mf_take_one(u32 *count)
     u32 before;
     asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 1;\n" : "=r"(before) : "l"(count) : "memory");
     return before;
+}
+
+/* Eight bf16, at 16 bytes, are added to what is there, each rounded. */
+MF_DEVICE void mf_add_8(void *global, const mf_16b &v)
+{
+    asm volatile("red.relaxed.gpu.global.add.noftz.v4.bf16x2 [%0], {%1, %2, %3, %4};\n" ::"l"(global),
+                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+/* What lane `from` of the wave has. */
+MF_DEVICE i32 mf_of_lane(i32 v, i32 from)
+{
+    return __shfl_sync(0xffffffffu, v, from);
 }
 
 /* ---- rows that one block writes and another reads in bulk ---- */

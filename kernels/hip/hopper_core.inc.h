@@ -26,11 +26,17 @@
 #define SLICES   MF_CEIL(MF_D, SLICE_K)
 #define BLOCKS_D MF_CEIL(MF_D, 128)
 /* Tokens of a block that are multiplied, by eights: all, half or a quarter, where a matrix instruction has that width. */
-#define QM        (MF_BM / 8)
-#define QM_HALF   (QM == 10 ? 6 : QM == 6 ? 4 : QM / 2)
-#define QM_LEAST  (QM == 12 ? 6 : QM == 10 ? 4 : QM == 6 ? 2 : QM / 4)
-#define OUT_BYTES (MF_BM * OUT_STRIDE * 2)
-#define GATHERS   (MF_STAGE == 1)
+#define QM       (MF_BM / 8)
+#define QM_HALF  (QM == 10 ? 6 : QM == 6 ? 4 : QM / 2)
+#define QM_LEAST (QM == 12 ? 6 : QM == 10 ? 4 : QM == 6 ? 2 : QM / 4)
+/* Where a group has all columns of its tokens it quantises them itself, and out holds codes, or bf16 of half as many rows. */
+#undef OUT_BYTES
+#if defined(MF_QUANT) && MF_SWAP && (MF_TURNS || MF_BM >= 128)
+#    define OUT_BYTES (MF_BM * CODES_STRIDE)
+#else
+#    define OUT_BYTES (MF_BM * OUT_STRIDE * 2)
+#endif
+#define GATHERS (MF_STAGE == 1)
 #ifdef MF_LAYER
 #    define COPIES 1
 #else

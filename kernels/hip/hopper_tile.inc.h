@@ -45,17 +45,24 @@ struct writers {
     i32 me, threads;
     i32 first, rows;
 };
-/* The row that this thread stores in its turn; -1: none. Copies in bulk of a wave's lanes are begun one after the other, so all waves have
- * as many. */
+/* Rows of a wave. Copies in bulk of its lanes are begun one after the other, so all waves have as many. */
+MF_DEVICE i32 rows_of_wave(const writers &w)
+{
+    return MF_CEIL(w.rows, w.threads / MF_WAVE);
+}
+/* The wave's i-th row, which its lane i % MF_WAVE stores in its turn; -1: none. */
+MF_DEVICE i32 nth_row(const writers &w, i32 i)
+{
+    const i32 row = w.me / MF_WAVE * rows_of_wave(w) + i;
+    return i < rows_of_wave(w) && row < w.rows ? w.first + row : -1;
+}
 MF_DEVICE i32 row_in_turn(const writers &w, i32 turn)
 {
-    const i32 each = MF_CEIL(w.rows, w.threads / MF_WAVE), i = w.me % MF_WAVE + turn * MF_WAVE;
-    const i32 row = w.me / MF_WAVE * each + i;
-    return i < each && row < w.rows ? w.first + row : -1;
+    return nth_row(w, turn * MF_WAVE + w.me % MF_WAVE);
 }
 MF_DEVICE i32 turns_of(const writers &w)
 {
-    return MF_CEIL(MF_CEIL(w.rows, w.threads / MF_WAVE), MF_WAVE);
+    return MF_CEIL(rows_of_wave(w), MF_WAVE);
 }
 /* The id of the first row that this thread stores, to be asked for before the rows are there; of no token where it has none. */
 MF_DEVICE i32 first_id(const mf_hip_tile_args &a, i32 block, const writers &w)
@@ -64,24 +71,27 @@ MF_DEVICE i32 first_id(const mf_hip_tile_args &a, i32 block, const writers &w)
     return row >= 0 ? a.sorted_ids[(i64)block * MF_BM + row] : a.token;
 }
 
-/* store(row, at, id) for each of this thread's rows that is no padding; at: where it is in sorted order. first: first_id(). */
+/* The id of this thread's row in its turn, of no token where it has none. first: first_id(). */
+MF_DEVICE i32 id_in_turn(const mf_hip_tile_args &a, i32 block, const writers &w, i32 turn, i32 first)
+{
+    const i32 row = turn == 0 ? -1 : row_in_turn(w, turn);
+    return turn == 0 ? first : row >= 0 ? a.sorted_ids[(i64)block * MF_BM + row] : a.token;
+}
+
+/* store(row, at, id) for each of this thread's rows that is no padding; at: where it is in sorted order. */
 template <class Store>
 MF_DEVICE void store_each(const mf_hip_tile_args &a, i32 block, const writers &w, i32 first,
                           const Store &store)
 {
     for (i32 turn = 0; turn < turns_of(w); turn++) {
-        const i32 row = row_in_turn(w, turn);
-        const i64 at = (i64)block * MF_BM + row;
-        const i32 id = turn == 0 ? first : row >= 0 ? a.sorted_ids[at] : a.token;
+        const i32 row = row_in_turn(w, turn), id = id_in_turn(a, block, w, turn, first);
         if (mf_id_token(id) < a.token)
-            store(row, at, id);
+            store(row, (i64)block * MF_BM + row, id);
     }
     mf_bulk_commit();
 }
 
 #ifdef MF_QUANT
-#    define CODES_STRIDE (COLS + 16) /* bytes: rows start in different banks */
-
 /* Rows of codes, which lie where out does. */
 MF_DEVICE void store_codes(const mf_hip_tile_args &a, i32 block, i32 col, const u8 *codes, const writers &w,
                            i32 first)
@@ -93,19 +103,35 @@ MF_DEVICE void store_codes(const mf_hip_tile_args &a, i32 block, i32 col, const 
 }
 #endif
 
+#ifdef MF_ADD
+#    define ROW_LANES (COLS / 8) /* lanes of 16 bytes each that add a row */
+
+/* out's rows, each to its token's of y: by a wave's lanes, since copies in bulk that add take longer beside those that bring slices
+ * (docs/findings.md). */
+MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, const writers &w,
+                     i32 first)
+{
+    const i32 lane = w.me % MF_WAVE, at = lane % ROW_LANES * 8;
+    for (i32 turn = 0; turn < turns_of(w); turn++) {
+        const i32 id = id_in_turn(a, block, w, turn, first), left = rows_of_wave(w) - turn * MF_WAVE;
+        for (i32 i = 0; i < MF_MIN(left, MF_WAVE); i += MF_WAVE / ROW_LANES) {
+            const i32 n = i + lane / ROW_LANES, token = mf_id_token(mf_of_lane(id, n));
+            const i32 row = nth_row(w, turn * MF_WAVE + n);
+            if (token < a.token && col + at < MF_N)
+                mf_add_8((u16 *)a.out + (i64)token * MF_N + col + at,
+                         *(const mf_16b *)(out + row * OUT_STRIDE + at));
+        }
+    }
+}
+#else
 /* out's rows. */
 MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, const writers &w,
                      i32 first)
 {
     const i32 bytes = MF_MIN(COLS, MF_N - col) * 2;
     store_each(a, block, w, first, [&](i32 row, i64 at, i32 id) {
-        const u16 *from = out + row * OUT_STRIDE;
-#ifdef MF_ADD
-        (void)at;
-        mf_bulk_add((u16 *)a.out + (i64)mf_id_token(id) * MF_N + col, from, bytes);
-#else
         const i64 to = MF_STAGE == 1 ? at : (i64)mf_id_token(id) * MF_K + mf_id_slot(id);
-        mf_bulk_store((u16 *)a.out + to * MF_N + col, from, bytes);
-#endif
+        mf_bulk_store((u16 *)a.out + to * MF_N + col, out + row * OUT_STRIDE, bytes);
     });
 }
+#endif

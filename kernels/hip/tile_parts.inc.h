@@ -17,10 +17,12 @@
 #    include "activation.h"
 #endif
 
-#define COLS       (MF_BN / MF_HALVES) /* of the output, of one tile */
-#define ROWS_OF_W  (MF_HALVES * MF_N)  /* of one expert */
-#define TILES_N    MF_CEIL(MF_N, COLS)
-#define OUT_STRIDE (COLS + 8) /* elements: rows start in different banks */
+#define COLS      (MF_BN / MF_HALVES) /* of the output, of one tile */
+#define ROWS_OF_W (MF_HALVES * MF_N)  /* of one expert */
+#define TILES_N   MF_CEIL(MF_N, COLS)
+/* Of rows of out: they start in different banks. */
+#define OUT_STRIDE   (COLS + 8)  /* elements of bf16 */
+#define CODES_STRIDE (COLS + 16) /* bytes of codes */
 
 /* Tile i: its expert block and its first column. */
 struct tile {
