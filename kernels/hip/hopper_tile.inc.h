@@ -104,7 +104,7 @@ MF_DEVICE void store_codes(const mf_hip_tile_args &a, i32 block, i32 col, const 
 #endif
 
 #ifdef MF_ADD
-#    define ROW_LANES (COLS / 8) /* lanes of 16 bytes each that add a row */
+#    define ROW_LANES MF_MIN(COLS / 8, MF_WAVE) /* lanes that add a row, 16 bytes each at a time */
 
 /* out's rows, each to its token's of y: by a wave's lanes, since copies in bulk that add take longer beside those that bring slices
  * (docs/findings.md). */
@@ -117,9 +117,12 @@ MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *o
         for (i32 i = 0; i < MF_MIN(left, MF_WAVE); i += MF_WAVE / ROW_LANES) {
             const i32 n = i + lane / ROW_LANES, token = mf_id_token(mf_of_lane(id, n));
             const i32 row = nth_row(w, turn * MF_WAVE + n);
-            if (token < a.token && col + at < MF_N)
-                mf_add_8((u16 *)a.out + (i64)token * MF_N + col + at,
-                         *(const mf_16b *)(out + row * OUT_STRIDE + at));
+            MF_UNROLL
+            for (i32 c = at; c < at + COLS; c += ROW_LANES * 8) {
+                if (token < a.token && col + c < MF_N)
+                    mf_add_8((u16 *)a.out + (i64)token * MF_N + col + c,
+                             *(const mf_16b *)(out + row * OUT_STRIDE + c));
+            }
         }
     }
 }
