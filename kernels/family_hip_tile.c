@@ -134,17 +134,21 @@ struct config {
     const struct variant *v;
 };
 
+/* Has a group all columns of its tokens? */
+static bool has_whole_tokens(const struct variant *v)
+{
+    return is_swapped(v) && (v->block_m >= 128 || takes_turns(v));
+}
 /* Does it hand h on tile by tile, or take it so? Where a group leaves whole tokens of a tile, and nothing else is done on the way: with
  * others it takes longer than it saves (docs/findings.md). */
 static bool hands(const struct config *c)
 {
-    return is_swapped(c->v) && (c->v->block_m >= 128 || takes_turns(c->v)) && !c->st.zeroes;
+    return has_whole_tokens(c->v) && !c->st.zeroes;
 }
-
-/* Does a group have all columns of its tokens, and leave them as codes? */
+/* Are its tiles codes when they leave a group? */
 static bool leaves_codes(const struct config *c)
 {
-    return c->st.out == MF_HIP_TO_HQ && is_swapped(c->v) && (c->v->block_m >= 128 || takes_turns(c->v));
+    return has_whole_tokens(c->v) && c->st.out == MF_HIP_TO_HQ;
 }
 
 struct mf_kernel {

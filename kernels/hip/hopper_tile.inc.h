@@ -105,6 +105,7 @@ MF_DEVICE void store_codes(const mf_hip_tile_args &a, i32 block, i32 col, const 
 
 #ifdef MF_ADD
 #    define ROW_LANES MF_MIN(COLS / 8, MF_WAVE) /* lanes that add a row, 16 bytes each at a time */
+static_assert(MF_WAVE % ROW_LANES == 0, "a wave's lanes add whole rows");
 
 /* out's rows, each to its token's of y: by a wave's lanes, since copies in bulk that add take longer beside those that bring slices
  * (docs/findings.md). */

@@ -185,6 +185,9 @@ MF_DEVICE bool leaves_codes(const mf_hip_tile_args &a, const place &p)
 }
 /* Rows of a tile that are left to be quantised by all: those of few tokens, which groups share by weights. */
 #    define LEFT_ROWS (cut<QM>::whole ? QM_HALF * 8 : MF_BM)
+static_assert(LEFT_ROWS * OUT_STRIDE * 2 <= OUT_BYTES &&
+                  (!cut<QM>::whole || MF_BM * CODES_STRIDE <= OUT_BYTES),
+              "out holds what tiles leave");
 /* Of one of the lane's tokens the 128 columns from g of the tile on, which four lanes have: two of every eight. of: the sums of its 64
  * tokens; low: 0 or 2, where its own are among four. */
 template <class Cut>
