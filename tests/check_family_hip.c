@@ -284,21 +284,26 @@ static const struct {
 };
 /* clang-format on */
 
+/* The code of a step of `tile` whose ring has so many slices. */
+static void check_ring(const struct mf_shape *shape, const char *step, int stages, struct mf_code *ret)
+{
+    char text[40];
+    ck_assert_int_eq(mf_family_find("hip", "tile")->code(&hopper, shape, step, ret), 0);
+    (void)snprintf(text, sizeof(text), "MF_STAGES=%d", stages);
+    ck_assert(defines(ret, text));
+}
+
 /* Weights that stay in LDS leave the ring what is left of it; and only stage 2 has them. */
 START_TEST(test_kept)
 {
     static struct heard h;
     struct mf_code code;
-    char stages[40];
 
     const struct mf_shape shape = ask(&hopper, kept[_i].shape, &h);
     ck_assert_ptr_nonnull(heard_of(&h, "s2_fp8fn_128_m128_n256_bsk_y"));
     for (size_t i = 0; i < h.n; i++)
         ck_assert(strncmp(h.steps[i].name, "s1_", 3) != 0 || strstr(h.steps[i].name, "_bsk") == NULL);
-    ck_assert_int_eq(
-        mf_family_find("hip", "tile")->code(&hopper, &shape, "s2_fp8fn_128_m128_n256_bsk_y", &code), 0);
-    (void)snprintf(stages, sizeof(stages), "MF_STAGES=%d", kept[_i].stages);
-    ck_assert(defines(&code, stages));
+    check_ring(&shape, "s2_fp8fn_128_m128_n256_bsk_y", kept[_i].stages, &code);
     ck_assert(defines(&code, "MF_KEPT=4"));
 }
 END_TEST
@@ -321,11 +326,8 @@ START_TEST(test_ring)
 {
     struct mf_shape shape;
     struct mf_code code;
-    char stages[40];
     ck_assert_int_eq(mf_shape_parse(rings[_i].shape, &shape), 0);
-    ck_assert_int_eq(mf_family_find("hip", "tile")->code(&hopper, &shape, rings[_i].step, &code), 0);
-    (void)snprintf(stages, sizeof(stages), "MF_STAGES=%d", rings[_i].stages);
-    ck_assert(defines(&code, stages));
+    check_ring(&shape, rings[_i].step, rings[_i].stages, &code);
 }
 END_TEST
 

@@ -156,11 +156,6 @@ MF_DEVICE void mf_add_8(void *global, const mf_16b &v)
                  "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }
-/* What lane `from` of the wave has. */
-MF_DEVICE i32 mf_of_lane(i32 v, i32 from)
-{
-    return __shfl_sync(0xffffffffu, v, from);
-}
 
 /* ---- rows that one block writes and another reads in bulk ---- */
 
@@ -206,11 +201,16 @@ MF_DEVICE void mf_written_for_all()
 
 /* ---- registers and fragments ---- */
 
+/* What lane `from` of the wave has. */
+MF_DEVICE i32 mf_of_lane(i32 v, i32 from)
+{
+    return __shfl_sync(0xffffffffu, v, from);
+}
 /* A number that is the same in all lanes of a wave, as the compiler then knows: what is made of it is counted once for the wave, in
  * the registers that matrix instructions take their operands' places from. */
 MF_DEVICE i32 mf_of_wave(i32 v)
 {
-    return __shfl_sync(0xffffffffu, v, 0);
+    return mf_of_lane(v, 0);
 }
 /* A group of four waves has N registers a thread from here on. */
 template <int N> MF_DEVICE void mf_registers_give()

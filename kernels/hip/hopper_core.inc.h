@@ -331,7 +331,7 @@ struct untold {
     }
 };
 
-/* done(block, mine): of a tile whose rows are on their way, by all that store them. wait_out(): by them, until out may be written again.
+/* done(block, mine): of a tile whose rows are on their way or have left, by all that store them. wait_out(): by them, until out may be written again.
  * count(me): when all of them have waited so; behind the last tile, too, where it counts late. */
 template <class Done> MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, Done done)
 {

@@ -5,8 +5,8 @@
  *            of one expert share them (stage 2 of a small inter_dim, where an expert has several blocks)
  *
  *   lds: with MF_KEPT { weights [BN][128] } of each slice, and none in the ring |
- *        ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM] } | out bf16 [BM][COLS + 8], a group's own
- *        with MF_TURNS | full u64[MF_STAGES] | empty u64[MF_STAGES] | told u64[QUEUE] | tiles[QUEUE] */
+ *        ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM] } | out bf16 [BM][COLS + 8], or codes
+ *        [BM][COLS + 16] (hopper_core.inc.h's OUT_BYTES), a group's own with MF_TURNS | full u64[MF_STAGES] | empty u64[MF_STAGES] | told u64[QUEUE] | tiles[QUEUE] */
 #pragma once
 
 #ifndef MF_KEPT

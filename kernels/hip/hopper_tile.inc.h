@@ -64,27 +64,25 @@ MF_DEVICE i32 turns_of(const writers &w)
 {
     return MF_CEIL(rows_of_wave(w), MF_WAVE);
 }
-/* The id of the first row that this thread stores, to be asked for before the rows are there; of no token where it has none. */
-MF_DEVICE i32 first_id(const mf_hip_tile_args &a, i32 block, const writers &w)
+/* The id of that row; of no token where there is none. */
+MF_DEVICE i32 id_in_turn(const mf_hip_tile_args &a, i32 block, const writers &w, i32 turn)
 {
-    const i32 row = row_in_turn(w, 0);
+    const i32 row = row_in_turn(w, turn);
     return row >= 0 ? a.sorted_ids[(i64)block * MF_BM + row] : a.token;
 }
-
-/* The id of this thread's row in its turn, of no token where it has none. first: first_id(). */
-MF_DEVICE i32 id_in_turn(const mf_hip_tile_args &a, i32 block, const writers &w, i32 turn, i32 first)
+/* To be asked for before the rows are there. */
+MF_DEVICE i32 first_id(const mf_hip_tile_args &a, i32 block, const writers &w)
 {
-    const i32 row = turn == 0 ? -1 : row_in_turn(w, turn);
-    return turn == 0 ? first : row >= 0 ? a.sorted_ids[(i64)block * MF_BM + row] : a.token;
+    return id_in_turn(a, block, w, 0);
 }
 
-/* store(row, at, id) for each of this thread's rows that is no padding; at: where it is in sorted order. */
+/* store(row, at, id) for each of this thread's rows that is no padding; at: where it is in sorted order. first: first_id(). */
 template <class Store>
 MF_DEVICE void store_each(const mf_hip_tile_args &a, i32 block, const writers &w, i32 first,
                           const Store &store)
 {
     for (i32 turn = 0; turn < turns_of(w); turn++) {
-        const i32 row = row_in_turn(w, turn), id = id_in_turn(a, block, w, turn, first);
+        const i32 row = row_in_turn(w, turn), id = turn == 0 ? first : id_in_turn(a, block, w, turn);
         if (mf_id_token(id) < a.token)
             store(row, (i64)block * MF_BM + row, id);
     }
@@ -114,7 +112,8 @@ MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *o
 {
     const i32 lane = w.me % MF_WAVE, at = lane % ROW_LANES * 8;
     for (i32 turn = 0; turn < turns_of(w); turn++) {
-        const i32 id = id_in_turn(a, block, w, turn, first), left = rows_of_wave(w) - turn * MF_WAVE;
+        const i32 id = turn == 0 ? first : id_in_turn(a, block, w, turn),
+                  left = rows_of_wave(w) - turn * MF_WAVE;
         for (i32 i = 0; i < MF_MIN(left, MF_WAVE); i += MF_WAVE / ROW_LANES) {
             const i32 n = i + lane / ROW_LANES, token = mf_id_token(mf_of_lane(id, n));
             const i32 row = nth_row(w, turn * MF_WAVE + n);

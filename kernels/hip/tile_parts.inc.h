@@ -9,7 +9,7 @@
  *   MF_BIAS     b1 is added before the activation, behind a routing weight; b2 before one
  *   MF_QUANT    stage 1 leaves h as e4m3 with scales of 1x128: a tile has whole groups
  *
- * A tile ends as bf16 in LDS, out[token][column], from where its rows are stored. */
+ * A tile ends as bf16, or as codes, in LDS, out[token][column], from where its rows are stored. */
 #include "args.h"
 #include "gate_up.h"
 #include "quantise.h"
