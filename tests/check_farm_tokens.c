@@ -291,11 +291,12 @@ START_TEST(a_revoked_token_ends_its_stream)
     mf_say(request, sizeof(request),
            "GET /api/v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", token);
     http_sends(fd, request);
-    free(http_read_until(fd, "retry: 1000"));
+    struct http_stream *stream = http_stream_open(fd);
+    free(http_stream_until(stream, "retry: 1000"));
     mf_say(path, sizeof(path), "/api/v1/tokens/%" PRId64 "/revoke", id);
     ck_assert_int_eq(status_of(&f, "POST", path, f.admin, ""), 200);
-    free(http_read_until(fd, "0\r\n\r\n")); /* the last chunk */
-    (void)close(fd);
+    ck_assert(http_stream_end(stream));
+    http_stream_close(stream);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/events", token, ""), 401);
     farm_stop(&f);
 }

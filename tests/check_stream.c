@@ -12,14 +12,22 @@
 #include <string.h>
 #include <sys/socket.h>
 
-static int open_stream(int port, const char *path, const char *headers)
+/* receive_bytes: of the socket's buffer; 0: the system's. */
+static struct http_stream *open_sized(int port, const char *path, const char *headers, int receive_bytes)
 {
     char text[512];
     int fd = http_connect(port);
     ck_assert_int_ge(fd, 0);
+    if (receive_bytes > 0)
+        (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof(receive_bytes));
     (void)snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", path, headers);
     http_sends(fd, text);
-    return fd;
+    return http_stream_open(fd);
+}
+
+static struct http_stream *open_stream(int port, const char *path, const char *headers)
+{
+    return open_sized(port, path, headers, 0);
 }
 
 static int count(const char *text, const char *what)
@@ -33,19 +41,20 @@ static int count(const char *text, const char *what)
 START_TEST(test_live)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
-    int fd = open_stream(http_harness_port(h), "/api/v1/events", "");
-    char *text = http_read_until(fd, "id: 40\n"); /* the latest of the fixture: where the stream begins */
-    ck_assert_ptr_nonnull(strstr(text, "text/event-stream"));
+    struct http_stream *stream = open_stream(http_harness_port(h), "/api/v1/events", "");
+    ck_assert_str_eq(http_header(http_stream_head(stream), "Content-Type"), "text/event-stream");
+    char *text =
+        http_stream_until(stream, "id: 40\n"); /* the latest of the fixture: where the stream begins */
     ck_assert_ptr_nonnull(strstr(text, "retry: 1000"));
     ck_assert_int_eq(count(text, "event: "), 0);
     free(text);
     http_harness_event(h, 2, "goal", "{\"measured\":1}", NULL);
     http_harness_event(h, 0, "worker", "{\"worker\":1}", NULL);
-    text = http_read_until(fd, "{\"worker\":1}");
+    text = http_stream_until(stream, "{\"worker\":1}");
     ck_assert_ptr_nonnull(strstr(text, "id: 41\nevent: goal\ndata: {\"measured\":1}\n\n"));
     ck_assert_ptr_nonnull(strstr(text, "id: 42\nevent: worker\n"));
     free(text);
-    (void)close(fd);
+    http_stream_close(stream);
     http_harness_stop(h);
 }
 END_TEST
@@ -66,11 +75,11 @@ static const struct {
 START_TEST(test_resume)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
-    int fd = open_stream(http_harness_port(h), resumes[_i].path, resumes[_i].headers);
-    char *text = http_read_until(fd, resumes[_i].last);
+    struct http_stream *stream = open_stream(http_harness_port(h), resumes[_i].path, resumes[_i].headers);
+    char *text = http_stream_until(stream, resumes[_i].last);
     ck_assert_int_eq(count(text, "event: "), resumes[_i].n);
     free(text);
-    (void)close(fd);
+    http_stream_close(stream);
     http_harness_stop(h);
 }
 END_TEST
@@ -82,14 +91,14 @@ START_TEST(test_join)
     enum { N = 900 };
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     char body[64];
-    int fd = -1;
+    struct http_stream *stream = NULL;
     for (int i = 1; i <= N; i++) {
         (void)snprintf(body, sizeof(body), "{\"i\":%d}", i);
         http_harness_event(h, i % 3 ? 1 : 2, "goal", body, NULL);
         if (i == N / 2)
-            fd = open_stream(http_harness_port(h), "/api/v1/batches/2/events?last_event_id=40", "");
+            stream = open_stream(http_harness_port(h), "/api/v1/batches/2/events?last_event_id=40", "");
     }
-    char *text = http_read_until(fd, "{\"i\":900}");
+    char *text = http_stream_until(stream, "{\"i\":900}");
     ck_assert_int_eq(count(text, "event: goal"), N / 3);
     const char *p = text;
     for (int i = 3; i <= N; i += 3) {
@@ -97,7 +106,7 @@ START_TEST(test_join)
         ck_assert_ptr_nonnull(p = strstr(p, body));
     }
     free(text);
-    (void)close(fd);
+    http_stream_close(stream);
     http_harness_stop(h);
 }
 END_TEST
@@ -108,19 +117,18 @@ START_TEST(test_slow_client)
     enum { N = 8000, RECEIVE_BYTES = 131072 }; /* more than the ring and the sockets hold */
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     char n[16], last[64];
-    int fd = open_stream(http_harness_port(h), "/api/v1/events", "");
-    free(http_read_until(fd, "id: 40\n"));
-    (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){RECEIVE_BYTES}, sizeof(int));
+    struct http_stream *stream = open_sized(http_harness_port(h), "/api/v1/events", "", RECEIVE_BYTES);
+    free(http_stream_until(stream, "id: 40\n"));
     (void)snprintf(n, sizeof(n), "%d", N);
     http_harness_event(h, 1, "burst", n, NULL);
     struct http_reply r = http_get(http_harness_port(h), "/healthz"); /* others are served meanwhile */
     ck_assert_int_eq(r.status, 200);
     http_reply_free(&r);
     (void)snprintf(last, sizeof(last), "{\"i\":%d,", N);
-    char *text = http_read_until(fd, last);
+    char *text = http_stream_until(stream, last);
     ck_assert_int_eq(count(text, "event: goal"), N);
     free(text);
-    (void)close(fd);
+    http_stream_close(stream);
     http_harness_stop(h);
 }
 END_TEST
@@ -133,13 +141,13 @@ static size_t heap_bytes(void)
 }
 
 /* As many events, and this client has read the last. */
-static void burst(struct http_harness *h, int reader, int n)
+static void burst(struct http_harness *h, struct http_stream *reader, int n)
 {
     char text[64];
     (void)snprintf(text, sizeof(text), "%d", n);
     http_harness_event(h, 1, "burst", text, NULL);
     (void)snprintf(text, sizeof(text), "{\"i\":%d,", n);
-    free(http_read_until(reader, text));
+    free(http_stream_until(reader, text));
 }
 
 /* Waits until so many are open. */
@@ -161,28 +169,27 @@ static void wait_streams(int port, int n)
 START_TEST(test_unread_streams)
 {
     enum { STREAMS = 32, N = 8000, EACH_BYTES = 1 << 20, RECEIVE_BYTES = 4096 };
-    int fds[STREAMS];
+    struct http_stream *unread[STREAMS];
     if (heap_bytes() == 0) {
         printf("skipped: this build's allocator does not say what it holds\n");
         return;
     }
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
-    int reader = open_stream(http_harness_port(h), "/api/v1/events", "");
-    free(http_read_until(reader, "id: 40\n"));
+    struct http_stream *reader = open_stream(http_harness_port(h), "/api/v1/events", "");
+    free(http_stream_until(reader, "id: 40\n"));
     for (int i = 0; i < STREAMS; i++) {
-        fds[i] = open_stream(http_harness_port(h), "/api/v1/events", "");
-        free(http_read_until(fds[i], "retry"));
-        (void)setsockopt(fds[i], SOL_SOCKET, SO_RCVBUF, &(int){RECEIVE_BYTES}, sizeof(int));
+        unread[i] = open_sized(http_harness_port(h), "/api/v1/events", "", RECEIVE_BYTES);
+        free(http_stream_until(unread[i], "retry"));
     }
     for (int i = 0; i < 3; i++)
         burst(h, reader, N); /* 8 MiB each, of which the sockets hold a part */
     size_t with = heap_bytes();
     for (int i = 0; i < STREAMS; i++)
-        (void)close(fds[i]);
+        http_stream_close(unread[i]);
     wait_streams(http_harness_port(h), 1);
     size_t each = (with - heap_bytes()) / STREAMS;
     ck_assert_msg(each > 0 && each < EACH_BYTES, "a stream that nobody reads takes %zu bytes", each);
-    (void)close(reader);
+    http_stream_close(reader);
     http_harness_stop(h);
 }
 END_TEST
@@ -191,10 +198,10 @@ START_TEST(test_beat)
 {
     struct http_harness *h =
         http_harness_start(&(struct http_harness_options){.fixture = true, .http.beat_ms = 50});
-    int fd = open_stream(http_harness_port(h), "/api/v1/events", "");
+    struct http_stream *stream = open_stream(http_harness_port(h), "/api/v1/events", "");
     for (int i = 0; i < 3; i++)
-        free(http_read_until(fd, ": beat\n\n"));
-    (void)close(fd);
+        free(http_stream_until(stream, ": beat\n\n"));
+    http_stream_close(stream);
     http_harness_stop(h);
 }
 END_TEST
@@ -228,27 +235,26 @@ START_TEST(test_too_many)
     struct http_harness *h = http_harness_start(
         &(struct http_harness_options){.fixture = true, .http.streams = 2, .http.beat_ms = 50});
     int port = http_harness_port(h);
-    int a = open_stream(port, "/api/v1/events", ""), b = open_stream(port, "/api/v1/events", "");
-    free(http_read_until(a, "retry"));
-    free(http_read_until(b, "retry"));
+    struct http_stream *a = open_stream(port, "/api/v1/events", "");
+    struct http_stream *b = open_stream(port, "/api/v1/events", "");
+    free(http_stream_until(a, "retry"));
+    free(http_stream_until(b, "retry"));
     struct http_reply r = http_call(port, "GET", "/api/v1/events", "", NULL, 0);
     ck_assert_int_eq(r.status, 503);
     ck_assert_str_eq(http_header(&r, "Retry-After"), "5");
     http_reply_free(&r);
     /* A place is free again once the beat finds the client gone. */
-    (void)close(a);
+    http_stream_close(a);
     int64_t until = mf_now_ms() + 30000;
     for (;;) {
-        int fd = open_stream(port, "/api/v1/events", "");
-        char *text = http_read_until(fd, "\r\n\r\n");
-        bool open = strstr(text, "200 OK") != NULL;
-        free(text);
-        (void)close(fd);
+        struct http_stream *stream = open_stream(port, "/api/v1/events", "");
+        bool open = http_stream_head(stream)->status == 200;
+        http_stream_close(stream);
         if (open)
             break;
         ck_assert_int_lt(mf_now_ms(), until);
     }
-    (void)close(b);
+    http_stream_close(b);
     http_harness_stop(h);
 }
 END_TEST
@@ -257,15 +263,11 @@ END_TEST
 START_TEST(test_stop)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
-    int fd = open_stream(http_harness_port(h), "/api/v1/events", "");
-    free(http_read_until(fd, "retry"));
+    struct http_stream *stream = open_stream(http_harness_port(h), "/api/v1/events", "");
+    free(http_stream_until(stream, "retry"));
     http_harness_stop(h);
-    char rest[4096];
-    ssize_t n;
-    while ((n = read(fd, rest, sizeof(rest))) > 0)
-        ;
-    ck_assert_int_le(n, 0);
-    (void)close(fd);
+    ck_assert(http_stream_end(stream));
+    http_stream_close(stream);
 }
 END_TEST
 

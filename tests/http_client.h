@@ -23,6 +23,17 @@ struct http_reply http_get(int port, const char *path);
 void http_reply_free(struct http_reply *r);
 /* The value of a header, in a static buffer; "" when absent. */
 const char *http_header(const struct http_reply *r, const char *name);
-/* Reads on until the text has been seen in what came since the connection was made (a stream); returns all of it, for the caller
- * to free. Fails the test after 20 s. */
-char *http_read_until(int fd, const char *text);
+
+/* An answer whose body is read as it comes, in chunks or not: an event stream. */
+struct http_stream;
+/* Reads the head of the answer to what was sent on fd, and owns fd. */
+struct http_stream *http_stream_open(int fd);
+/* Its status and head, without a body; the stream's own. */
+const struct http_reply *http_stream_head(const struct http_stream *s);
+/* Reads on until the text is seen, whatever chunks it lies in; returns what came since the last call, for the caller to free.
+ * Fails the test when it has not come after 40 s. */
+char *http_stream_until(struct http_stream *s, const char *text);
+/* Reads to the end; 0: the connection ended before the body did. */
+int http_stream_end(struct http_stream *s);
+/* At any time: nobody reads on. */
+void http_stream_close(struct http_stream *s);

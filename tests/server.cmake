@@ -22,7 +22,7 @@ target_link_libraries(page_fixture PRIVATE mf_http_harness mf_server mf_build)
 mf_add_test(check_cursor USES server)
 mf_add_test(check_gate USES server)
 mf_add_test(check_events USES server)
-foreach(name check_api check_export check_http check_release check_routes check_stream)
+foreach(name check_api check_export check_http check_http_client check_release check_routes check_stream)
     mf_add_test(${name} USES http_harness server)
 endforeach()
 
