@@ -134,11 +134,7 @@ static int read_row(struct mf_bench_rows *r, const struct mf_bench *b, const str
 
     (void)mf_fmoe_row(r->fmoe, i, &row->shape, &row->us, &row->names);
     t = mf_table_find(table, &b->device->info.class, &row->shape);
-    if (t && t->own[MF_OWN_MODEL] && *t->own[MF_OWN_MODEL]) {
-        row->model = strdup(t->own[MF_OWN_MODEL]);
-        if (!row->model)
-            return out_of_memory();
-    }
+    row->model = mf_fmoe_row_model(r->fmoe, i);
     row->reachable = mf_fmoe_lookup(r->fmoe, &row->shape, MF_LOOKUP_MOEFARM, &found) == 0 && found == i;
     code = read_provenance(&b->options, t, row);
     return code != 0 ? code : open_pipeline(b, row);
@@ -170,24 +166,17 @@ static int group_rows(struct mf_bench_rows *r)
     return 0;
 }
 
-/* A class can hold two models, such as H100 and H200, whose memory is not equally fast. */
 static void tell_models(const struct mf_bench_rows *r, const char *path, const char *here)
 {
-    const char *other = NULL;
-    size_t n = 0;
+    const char *there;
+    size_t n = mf_fmoe_n_elsewhere(r->fmoe, here, &there);
 
-    for (size_t i = 0; i < r->n; i++) {
-        if (!r->items[i].model || strcmp(r->items[i].model, here) == 0)
-            continue;
-        other = other ? other : r->items[i].model;
-        n++;
-    }
     if (n > 0)
         (void)fprintf(
             stderr,
             "%s: %zu of %zu rows were tuned on another device model (%s) than this one (%s): times are "
             "that one's, and other steps may be faster here\n",
-            path, n, r->n, other, here);
+            path, n, r->n, there, here);
 }
 
 int mf_bench_rows_open(struct mf_bench_rows *r, const struct mf_bench *b, const char *path)
@@ -248,7 +237,7 @@ static int take_shape(struct mf_bench_rows *r, const struct mf_bench *b, const s
     struct mf_bench_row *row = &r->items[r->n++];
     int code;
 
-    *row = (struct mf_bench_row){.shape = t->shape, .us = NAN, .names = "", .reachable = true};
+    *row = (struct mf_bench_row){.shape = t->shape, .us = NAN, .names = "", .model = "", .reachable = true};
     code = read_provenance(&b->options, NULL, row);
     return code != 0 ? code : choose(b, row);
 }
@@ -286,7 +275,6 @@ void mf_bench_rows_close(struct mf_bench_rows *r)
         r->items[i].pipeline = mf_pipeline_close(r->items[i].pipeline);
         free(r->items[i].chosen);
         free(r->items[i].refused);
-        free(r->items[i].model);
     }
     free(r->items);
     r->fmoe = mf_fmoe_close(r->fmoe);

@@ -39,7 +39,7 @@ struct mf_bench_row {
     const char *names; /* "family:step|family:step" */
     char *chosen;      /* holds the names that no table has; NULL */
     char *refused;     /* it cannot be run: why; NULL */
-    char *model;       /* the device model that it was tuned on; NULL: the table does not say */
+    const char *model; /* the device model that it was tuned on; "": no table says */
     uint64_t seed;     /* of the data */
     struct mf_routing routing;
     bool reachable;               /* production's look-up ends at this row */

@@ -61,7 +61,7 @@ static void report_json(struct run *run, const struct outcome *o)
     cJSON_AddStringToObject(item, "shape", shape);
     cJSON_AddStringToObject(item, "pipeline", o->row->names);
     cJSON_AddNumberToObject(item, "us", o->row->us); /* null of no table */
-    cJSON_AddStringToObject(item, "model", o->row->model ? o->row->model : "");
+    cJSON_AddStringToObject(item, "model", o->row->model);
     cJSON_AddNumberToObject(item, "measured_us", o->measured_us); /* null where it was not timed */
     cJSON_AddNumberToObject(item, "mismatch", o->err);
     cJSON_AddNumberToObject(item, "row_error", o->row_err);

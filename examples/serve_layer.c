@@ -34,6 +34,7 @@ int main(int argc, char **argv)
     struct fmoe_error error = {"usage: serve_layer TABLE MODEL_DIM INTER_DIM EXPERTS TOPK MAX_TOKENS"};
     struct fmoe_weight w1, w2;
     struct fmoe_served served;
+    struct fmoe_rows rows;
     struct fmoe *f;
     sigset_t signals;
     pthread_t thread;
@@ -67,6 +68,10 @@ int main(int argc, char **argv)
     for (; got == SIGHUP; (void)sigwait(&signals, &got)) {
         if (fmoe_reload(f, (const char *const *)&argv[1], 1, &error) < 0)
             (void)fprintf(stderr, "%s; what served goes on\n", error.text);
+        fmoe_rows(f, &rows);
+        if (rows.elsewhere > 0)
+            printf("%zu of %zu rows were tuned on %s, this is %s\n", rows.elsewhere, rows.n, rows.there,
+                   rows.here);
         for (int64_t t = 1; t <= model.max_tokens && fmoe_served(layer, t, &served) == 0; t *= 2)
             printf("%lld: %s %s\n", (long long)t, served.tuned ? "tuned" : "miss", served.pipeline);
         printf("%lld calls, %llu misses\n", calls, (unsigned long long)fmoe_n_misses(f));

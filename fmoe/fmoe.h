@@ -15,7 +15,7 @@
  * lib, allocates.)
  *
  * Threads: a handle and its layers serve one call at a time; who serves several streams at once opens a handle for each.
- * fmoe_reload, fmoe_drop_old, fmoe_served, fmoe_misses and fmoe_report_* may be called from other threads meanwhile, and wait for each
+ * fmoe_reload, fmoe_drop_old, fmoe_rows, fmoe_served, fmoe_misses and fmoe_report_* may be called from other threads meanwhile, and wait for each
  * other: for a reload, as long as it compiles. Opening and closing layers may not. On the CPU all handles of a process share its threads: one call of a process at a time, and -EBUSY for
  * a second. A GPU's calling thread gets the handle's device as its current one.
  *
@@ -65,6 +65,15 @@ int fmoe_reload(struct fmoe *f, const char *const *tables, size_t n, struct fmoe
  * -EBUSY: something on the device is being captured, by whomever, which this has spoilt; nothing is freed. So it is with every
  * runtime: nobody may wait for a device while a capture is under way, in any mode. */
 int fmoe_drop_old(struct fmoe *f);
+
+/* Rows of this device's class in the tables of now. Device models of one class are not equally fast (an H100 and an H200): rows of
+ * another one serve all the same, but their times are that one's, and other steps may be faster here. */
+struct fmoe_rows {
+    size_t n, elsewhere; /* elsewhere: those of n that say they were tuned on another device model */
+    char here[96];       /* this device's model */
+    char there[96];      /* that of the first row from elsewhere; "" for none */
+};
+void fmoe_rows(struct fmoe *f, struct fmoe_rows *ret);
 
 /* ---- a layer ---- */
 

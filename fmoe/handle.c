@@ -80,6 +80,18 @@ void fmoe_close(struct fmoe *f)
     free(f);
 }
 
+void fmoe_rows(struct fmoe *f, struct fmoe_rows *ret)
+{
+    const char *here = f->device->info.model, *there;
+
+    (void)pthread_mutex_lock(&f->lock);
+    *ret = (struct fmoe_rows){.n = mf_fmoe_n_rows(f->table)};
+    ret->elsewhere = mf_fmoe_n_elsewhere(f->table, here, &there);
+    mf_say(ret->here, sizeof(ret->here), "%s", here);
+    mf_say(ret->there, sizeof(ret->there), "%s", there);
+    (void)pthread_mutex_unlock(&f->lock);
+}
+
 /* ---- other tables ---- */
 
 static int make_plans(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_layer *l,

@@ -77,6 +77,11 @@ int mf_fmoe_row(const struct mf_fmoe *f, size_t i, struct mf_shape *ret_shape, d
                 const char **ret_pipeline);
 /* The file of row i, and its line there. */
 const char *mf_fmoe_row_place(const struct mf_fmoe *f, size_t i, int64_t *ret_line);
+/* The device model that row i was tuned on; "" where the table does not say. */
+const char *mf_fmoe_row_model(const struct mf_fmoe *f, size_t i);
+/* Rows that were tuned on another device model of the class than that one: an H100 and an H200 are one class, and their memory is
+ * not equally fast. *ret_there: the first such row's; "" for none. */
+size_t mf_fmoe_n_elsewhere(const struct mf_fmoe *f, const char *here, const char **ret_there);
 /* The row that production would use for a call of that many tokens, by common/production_lookup.h: MF_LOOKUP_MOEFARM or
  * MF_LOOKUP_DROP_IN. Another rank's row opens for this shape as for its own. -ENOENT: none. */
 int mf_fmoe_lookup(const struct mf_fmoe *f, const struct mf_shape *shape, enum mf_lookup rules,

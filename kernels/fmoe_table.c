@@ -276,6 +276,29 @@ const char *mf_fmoe_row_place(const struct mf_fmoe *f, size_t i, int64_t *ret_li
     return f->files[f->rows[i].file].path;
 }
 
+const char *mf_fmoe_row_model(const struct mf_fmoe *f, size_t i)
+{
+    const char *model = row_at(f, &f->rows[i])->own[MF_OWN_MODEL];
+
+    return model ? model : "";
+}
+
+size_t mf_fmoe_n_elsewhere(const struct mf_fmoe *f, const char *here, const char **ret_there)
+{
+    size_t n = 0;
+
+    *ret_there = "";
+    for (size_t i = 0; i < f->n; i++) {
+        const char *model = mf_fmoe_row_model(f, i);
+
+        if (!*model || strcmp(model, here) == 0)
+            continue;
+        if (n++ == 0)
+            *ret_there = model;
+    }
+    return n;
+}
+
 static int find_key(const struct mf_fmoe *f, const struct mf_shape *key, size_t *ret_row)
 {
     for (size_t i = 0; i < f->n_files; i++) {

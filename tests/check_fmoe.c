@@ -564,6 +564,48 @@ START_TEST(refuses_a_table_of_others)
 }
 END_TEST
 
+/* One class holds several device models: their rows serve, and that they are another's is said. The tests' rows are of model "cpu". */
+START_TEST(tells_rows_of_another_model)
+{
+    const int64_t tokens[] = {4, 8};
+    const char *theirs = table_of(0, tokens, 2, 0, 5), *mine;
+    struct fmoe_error error = {""};
+    struct fmoe *f = must_open(theirs);
+    struct fmoe_rows rows;
+    char text[1 << 16], *at;
+    FILE *file = fopen(theirs, "r");
+    size_t len;
+
+    fmoe_rows(f, &rows);
+    ck_assert_uint_eq(rows.n, 2);
+    ck_assert_uint_eq(rows.elsewhere, 2);
+    ck_assert_str_eq(rows.there, "cpu");
+    ck_assert_str_eq(rows.here, device->info.model);
+
+    ck_assert_ptr_nonnull(file);
+    len = fread(text, 1, sizeof(text) - 1, file);
+    (void)fclose(file);
+    text[len] = '\0';
+    while ((at = strstr(text, ",cpu,r1,")) != NULL) { /* row by row they become this device's own */
+        char rest[1 << 16];
+        mf_say(rest, sizeof(rest), ",%s,r1,%s", device->info.model, at + strlen(",cpu,r1,"));
+        mf_say(at, sizeof(text) - (size_t)(at - text), "%s", rest);
+        mine = serving_file(text);
+        ck_assert_msg(fmoe_reload(f, &mine, 1, &error) == 0, "%s", error.text);
+        size_t left = rows.elsewhere - 1;
+        fmoe_rows(f, &rows);
+        ck_assert_uint_eq(rows.n, 2);
+        ck_assert_uint_eq(rows.elsewhere, left);
+    }
+    ck_assert_uint_eq(rows.elsewhere, 0);
+    ck_assert_str_eq(rows.there, "");
+    ck_assert_int_eq(fmoe_reload(f, NULL, 0, &error), 0);
+    fmoe_rows(f, &rows);
+    ck_assert_uint_eq(rows.n, 0);
+    fmoe_close(f);
+}
+END_TEST
+
 /* ---- misses ---- */
 
 START_TEST(tells_its_misses_once)
@@ -644,6 +686,7 @@ int main(void)
     tcase_add_loop_test(tc, refuses_a_layer, 0, MF_ARRAY_LEN(models));
     tcase_add_test(tc, refuses_a_device);
     tcase_add_test(tc, refuses_a_table_of_others);
+    tcase_add_test(tc, tells_rows_of_another_model);
     tcase_add_test(tc, tells_its_misses_once);
     tcase_add_test(tc, places_experts);
     suite_add_tcase(suite, tc);
