@@ -130,15 +130,24 @@ END_TEST
 
 static char folder[] = "/tmp/check_use.XXXXXX";
 
-/* The driver is found by its soname once it is loaded; code goes to a folder of the test. NULL, with a word, where the device cannot be
- * opened. */
+/* Code of all tests: what measures is compiled once. */
+static void make_folder(void)
+{
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
+}
+
+static void remove_folder(void)
+{
+    ck_assert_int_eq(remove_tree(folder), 0);
+}
+
+/* The driver is found by its soname once it is loaded. NULL, with a word, where the device cannot be opened. */
 static struct mf_device *open_cardboard(void)
 {
     char text[MF_CODE_WHY_MAX], path[PATH_MAX];
     struct mf_device *d = NULL;
 
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
     if (mf_beside("moefarm-hip-nvidia.so", "kernels", path) < 0) {
         printf("skipped: asking the runtime: this build has no module for nvidia\n");
         return NULL;
@@ -438,11 +447,6 @@ START_TEST(a_row_is_brought_ahead)
 }
 END_TEST
 
-static void remove_folder(void)
-{
-    ck_assert_int_eq(remove_tree(folder), 0);
-}
-
 int main(void)
 {
     Suite *suite = suite_create("use");
@@ -454,7 +458,7 @@ int main(void)
     tcase_set_timeout(runtime, 100);
     tcase_add_test(runtime, halves_are_launched);
     tcase_add_loop_test(runtime, knows_the_halves, 0, MF_ARRAY_LEN(halves));
-    tcase_add_checked_fixture(runtime, NULL, remove_folder);
+    tcase_add_unchecked_fixture(runtime, make_folder, remove_folder);
     tcase_add_test(runtime, is_asked_of_the_runtime);
     tcase_add_loop_test(runtime, begins_early, 0, MF_ARRAY_LEN(machines));
     tcase_add_loop_test(runtime, a_wash_fills_and_forgets, 0, MF_ARRAY_LEN(machines));
