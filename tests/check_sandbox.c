@@ -17,24 +17,30 @@
 #include "prying.h"
 #include "remove_tree.h"
 
-static char folder[64], scratch[80];
+/* base: of a case, whose process enters no sandbox, and so can take away what tests leave; folder: of a test. */
+static char base[40], folder[64], scratch[80];
+
+static void make_base(void)
+{
+    mf_say(base, sizeof(base), "/tmp/check_sandbox.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(base));
+}
+
+static void remove_base(void)
+{
+    ck_assert_int_eq(remove_tree(base), 0);
+}
 
 static void make_folder(void)
 {
-    mf_say(folder, sizeof(folder), "/tmp/check_sandbox.XXXXXX");
+    mf_say(folder, sizeof(folder), "%s/XXXXXX", base);
     ck_assert_ptr_nonnull(mkdtemp(folder));
     mf_say(scratch, sizeof(scratch), "%s/scratch", folder);
     ck_assert_int_eq(mf_sandbox_scratch(scratch), 0);
     ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
     char file[96];
-    mf_say(file, sizeof(file), "%s/../check_sandbox_outside", folder);
+    mf_say(file, sizeof(file), "%s/outside.%s", base, strrchr(folder, '/') + 1);
     ck_assert_int_eq(setenv(PRYING_FILE, file, 1), 0);
-}
-
-static void remove_folder(void)
-{
-    (void)unlink("/tmp/check_sandbox_outside");
-    (void)remove_tree(folder);
 }
 
 static bool is_refusal(int error)
@@ -232,7 +238,6 @@ static struct farm farm;
 static void stop_farm(void)
 {
     farm_stop(&farm);
-    remove_folder();
 }
 
 /* What the prying family says in the rejections of the batch's only goal, by its try's name. */
@@ -289,7 +294,8 @@ int main(void)
 {
     Suite *suite = suite_create("sandbox");
     TCase *alone = tcase_create("alone");
-    tcase_add_checked_fixture(alone, make_folder, remove_folder);
+    tcase_add_unchecked_fixture(alone, make_base, remove_base);
+    tcase_add_checked_fixture(alone, make_folder, NULL);
     tcase_add_loop_test(alone, tries_are_refused, 0, (int)MF_ARRAY_LEN(kinds));
     tcase_add_loop_test(alone, work_goes_on, 0, (int)MF_ARRAY_LEN(kinds));
     tcase_add_test(alone, a_gpu_compiles);
@@ -298,6 +304,7 @@ int main(void)
     suite_add_tcase(suite, alone);
     TCase *c = tcase_create("farm");
     tcase_set_timeout(c, 120);
+    tcase_add_unchecked_fixture(c, make_base, remove_base);
     tcase_add_checked_fixture(c, make_folder, stop_farm);
     tcase_add_loop_test(c, a_prying_family, 0, 2);
     suite_add_tcase(suite, c);
