@@ -395,6 +395,9 @@ static int take_late(struct mf_farm *f, struct mf_slot *slot, const struct mf_re
     /* By a farm whose database this one, restored from an older copy, knows nothing of: the number was given again */
     if (m->attempt == row.attempt && m->epoch != row.epoch)
         return refuse(ret_why, "attempt was granted in a life of the farm that its database has lost");
+    /* In its place that worker's own would be taken for known, acknowledged and lost */
+    if (m->attempt == row.attempt && row.worker && row.worker != slot->id)
+        return refuse(ret_why, "attempt is another worker's");
     /* What an enumeration or an end without a step says late, nobody wants */
     if (row.kind == MF_UNIT_ENUMERATE || (!m->step && !m->pipeline))
         return acknowledge(slot, m);

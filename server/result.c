@@ -32,20 +32,42 @@ static int optional_number(const cJSON *json, const char *key, double *ret)
     return r == 0 && !isfinite(*ret) ? -EINVAL : r;
 }
 
-static int read_samples(const cJSON *json, struct mf_result_message *ret, const char **ret_why)
+static const struct samples_words {
+    const char *key, *no_array, *many, *no_number;
+} of_samples = {"samples", "samples is no array", "samples holds more than 4096 numbers",
+                "samples holds what is no finite number"},
+  of_fresh = {"fresh", "fresh is no array", "fresh holds more than 4096 numbers",
+              "fresh holds what is no finite number"};
+
+/* to may be NULL: they are looked at only. */
+static int read_samples(const cJSON *json, const struct samples_words *words, float *to, size_t *ret_n,
+                        const char **ret_why)
 {
     const cJSON *item;
-    const cJSON *samples = cJSON_GetObjectItemCaseSensitive(json, "samples");
+    const cJSON *samples = cJSON_GetObjectItemCaseSensitive(json, words->key);
+    size_t n = 0;
     if (samples && !cJSON_IsArray(samples) && !cJSON_IsNull(samples))
-        return refuse(ret_why, "samples is no array");
+        return refuse(ret_why, words->no_array);
     cJSON_ArrayForEach (item, samples) {
-        if (ret->n_samples == MF_SAMPLES_KEEP_MAX)
-            return refuse(ret_why, "samples holds more than 4096 numbers");
+        if (n == MF_SAMPLES_KEEP_MAX)
+            return refuse(ret_why, words->many);
         if (!cJSON_IsNumber(item) || !isfinite(item->valuedouble) || fabs(item->valuedouble) > 1e30)
-            return refuse(ret_why, "samples holds what is no finite number");
-        ret->samples[ret->n_samples++] = (float)item->valuedouble;
+            return refuse(ret_why, words->no_number);
+        if (to)
+            to[n] = (float)item->valuedouble;
+        n++;
     }
+    *ret_n = n;
     return 0;
+}
+
+static int read_race(const cJSON *json, struct mf_result_message *ret, const char **ret_why)
+{
+    ret->race = mf_json_object(json, "race");
+    if (!ret->race)
+        return 0;
+    _cleanup_(mf_freep) char *text = mf_json_print(ret->race);
+    return text && strlen(text) <= MF_RESULT_RACE_MAX ? 0 : refuse(ret_why, "race is longer than 16 KiB");
 }
 
 static int read_enumeration(const cJSON *json, struct mf_result_message *ret, const char **ret_why)
@@ -97,8 +119,12 @@ int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char 
     ret->verified = (int)verified;
     if (mf_json_i64(json, "at_ms", 0, ID_MAX, &ret->at_ms) < 0)
         ret->at_ms = 0;
-    ret->race = mf_json_object(json, "race");
-    int r = read_samples(json, ret, ret_why);
+    size_t n_fresh;
+    int r = read_samples(json, &of_samples, ret->samples, &ret->n_samples, ret_why);
+    if (r == 0)
+        r = read_samples(json, &of_fresh, NULL, &n_fresh, ret_why);
+    if (r == 0)
+        r = read_race(json, ret, ret_why);
     return r < 0 ? r : read_enumeration(json, ret, ret_why);
 }
 

@@ -6,12 +6,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/routing.h"
 #include "common/status.h"
 #include "server/slot.h"
 
 #define MF_SAMPLES_KEEP_MAX 4096
 #define MF_RESULT_STEPS_MAX 256
-#define MF_RESULT_EXTRA_MAX (128u << 10)
+/* Of race as text: some hundred ids, times and counts */
+#define MF_RESULT_RACE_MAX (16u << 10)
+/* Whatever is taken fits: fresh is as long as samples, a number as text has at most 24 characters and a comma. */
+#define MF_RESULT_EXTRA_MAX (25 * MF_SAMPLES_KEEP_MAX + MF_RESULT_RACE_MAX + MF_ROUTING_TEXT_MAX + 1024)
 
 struct mf_result_message {
     int64_t unit, attempt, epoch, seq;
@@ -43,5 +47,5 @@ struct mf_result_note {
     bool compares;       /* it is of a comparison with the known row */
 };
 /* What has no column, as JSON text, on the heap: mode, canary, row_limit, dropped_at, what its code takes of a compute unit, the note, fresh, race. NULL in *ret:
- * there is nothing. -ENOMEM, -EFBIG. */
+ * there is nothing. -ENOMEM; what mf_result_read takes is never too long. */
 int mf_result_extra(const cJSON *json, const struct mf_result_note *note, char **ret);

@@ -12,7 +12,7 @@ int mf_store_start(struct mf_store *s, int64_t now_ms, int64_t *ret_epoch)
 {
     int r = mf_sql_get_i64(
         s,
-        "INSERT INTO farm (id, epoch, created_ms) VALUES (1, 1, ?)"
+        "INSERT INTO farm (id, epoch, created_ms) VALUES (1, max(1, ?1), ?1)"
         " ON CONFLICT (id) DO UPDATE SET epoch = max(epoch + 1, excluded.created_ms) RETURNING epoch",
         ret_epoch, "i", now_ms);
     if (r < 0)

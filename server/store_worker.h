@@ -5,7 +5,7 @@
 #include "server/slot.h"
 #include "server/store.h"
 
-/* A start of the coordinator: its epoch is above that of every other, those that a restored database has lost included. Workers that lived under the last one are lost until they say HELLO. */
+/* A start of the coordinator: its epoch is above that of every other, those that a restored or a removed database has lost included. Workers that lived under the last one are lost until they say HELLO. */
 int mf_store_start(struct mf_store *s, int64_t now_ms, int64_t *ret_epoch);
 
 /* The id of a class, made if need be. */

@@ -563,6 +563,39 @@ START_TEST(knows_its_own_life)
 }
 END_TEST
 
+/* Who writes a result of what another worker has in hand would have that worker's own taken for known. */
+START_TEST(a_unit_is_its_workers)
+{
+    struct farm f;
+    struct fake_worker other;
+    const char *reason = "";
+    char path[64];
+    int status = 0;
+    farm_start(&f, CALM_MS);
+    join(&f, "first");
+    ck_assert_int_eq(fake_worker_open(&other, f.zmq, f.process.hub, "other"), 0);
+    ck_assert_int_eq(fake_worker_greet(&other, "[]", LIMIT_MS), 0);
+    submit(&f);
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_work_until(&f.worker, "probe", LIMIT_MS);
+    ck_assert_ptr_nonnull(unit);
+    ck_assert_int_eq(fake_worker_result(&other, unit, 0), 0);
+    _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&other, MF_MESSAGE_REFUSE, LIMIT_MS);
+    ck_assert_ptr_nonnull(refusal);
+    ck_assert_int_eq(mf_json_text(refusal, "reason", &reason), 0);
+    ck_assert_msg(strstr(reason, "another worker's"), "%s", reason);
+    ck_assert_int_eq(fake_worker_result(&f.worker, unit, 0), 0);
+    _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(&f.worker, MF_MESSAGE_ACK, LIMIT_MS);
+    ck_assert_ptr_nonnull(ack);
+    (void)snprintf(path, sizeof(path), "/api/v1/steps/%lld/results",
+                   (long long)number(cJSON_GetArrayItem(mf_json_array(unit, "steps"), 0), "id"));
+    _cleanup_(mf_freep) char *results = farm_process_http(&f.process, "GET", path, "", "", &status);
+    ck_assert_msg(results && strstr(results, "\"worker\":\"first\"") && !strstr(results, "\"late\":true"),
+                  "%s", results ? results : "");
+    fake_worker_close(&other);
+    farm_stop(&f);
+}
+END_TEST
+
 START_TEST(knows_no_stranger)
 {
     struct farm f;
@@ -587,6 +620,7 @@ int main(void)
     tcase_add_loop_test(c, refuses, 0, (int)MF_ARRAY_LEN(bads));
     tcase_add_loop_test(c, succeeds_whom_it_knows, 0, 2);
     tcase_add_test(c, knows_its_own_life);
+    tcase_add_test(c, a_unit_is_its_workers);
     tcase_add_test(c, knows_no_stranger);
     tcase_add_test(c, tells_what_is_new);
     suite_add_tcase(suite, c);

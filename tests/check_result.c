@@ -36,6 +36,10 @@ static const struct {
     {HEAD "\"samples\":{}", "samples"},
     {HEAD "\"samples\":[1,\"2\"]", "samples"},
     {HEAD "\"samples\":[1e400]", "samples"},
+    {HEAD "\"pipeline\":3,\"fresh\":null,\"race\":null", NULL},
+    {HEAD "\"fresh\":{}", "fresh is no array"},
+    {HEAD "\"fresh\":[[1]]", "fresh holds what"},
+    {HEAD "\"fresh\":[1,1e31]", "fresh holds what"},
 };
 
 static struct mf_result_message m;
@@ -66,6 +70,43 @@ START_TEST(too_many_samples)
     ck_assert_uint_eq(m.n_samples, MF_SAMPLES_KEEP_MAX);
     cJSON_AddItemToArray(samples, cJSON_CreateNumber(1));
     ck_assert_int_lt(mf_result_read(json, &m, &why), 0);
+}
+END_TEST
+
+/* Whatever is taken can be kept: a result that could not be would end the farm each time that its worker sends it again. */
+START_TEST(all_that_is_taken_fits)
+{
+    static const char *const numbers[] = {"canary", "row_limit", "dropped_at", "registers",
+                                          "spills", "lds",       "occupancy"};
+    const double longest = -1.2345678901234567e-300;
+    char routing[MF_ROUTING_TEXT_MAX], pad[MF_RESULT_RACE_MAX];
+    const char *why = "";
+    char *extra = NULL;
+    _cleanup_(cJSON_Deletep) cJSON *json =
+        cJSON_Parse("{" HEAD "\"mode\":\"0123456789012345678901234567890\"}");
+    cJSON *fresh = cJSON_AddArrayToObject(json, "fresh"), *race = cJSON_AddObjectToObject(json, "race");
+    memset(routing, '9', sizeof(routing) - 1);
+    routing[sizeof(routing) - 1] = '\0';
+    memset(pad, 'x', sizeof(pad) - 8); /* {"a":"…"} */
+    pad[sizeof(pad) - 8] = '\0';
+    for (size_t i = 0; i < MF_ARRAY_LEN(numbers); i++)
+        cJSON_AddNumberToObject(json, numbers[i], longest);
+    for (int i = 0; i < MF_SAMPLES_KEEP_MAX; i++)
+        cJSON_AddItemToArray(fresh, cJSON_CreateNumber(longest));
+    cJSON_AddStringToObject(race, "a", pad);
+    ck_assert_msg(mf_result_read(json, &m, &why) == 0, "%s", why);
+    const struct mf_result_note note = {.died = "hang", .routing = routing, .compares = true};
+    ck_assert_int_eq(mf_result_extra(json, &note, &extra), 0);
+    ck_assert_uint_gt(strlen(extra), 24 * MF_SAMPLES_KEEP_MAX + MF_RESULT_RACE_MAX);
+    free(extra);
+
+    cJSON_AddStringToObject(race, "b", "");
+    ck_assert_int_lt(mf_result_read(json, &m, &why), 0);
+    ck_assert_str_eq(why, "race is longer than 16 KiB");
+    cJSON_DeleteItemFromObject(race, "b");
+    cJSON_AddItemToArray(fresh, cJSON_CreateNumber(1));
+    ck_assert_int_lt(mf_result_read(json, &m, &why), 0);
+    ck_assert_str_eq(why, "fresh holds more than 4096 numbers");
 }
 END_TEST
 
@@ -130,6 +171,7 @@ int main(void)
     TCase *c = tcase_create("result");
     tcase_add_loop_test(c, reading, 0, (int)MF_ARRAY_LEN(reads));
     tcase_add_test(c, too_many_samples);
+    tcase_add_test(c, all_that_is_taken_fits);
     tcase_add_loop_test(c, judging, 0, (int)MF_ARRAY_LEN(judged));
     tcase_add_test(c, extra_is_json);
     suite_add_tcase(suite, c);

@@ -59,7 +59,7 @@ START_TEST(migrates_once)
     ck_assert_int_eq(mf_sql_get_i64(store, "PRAGMA user_version", &version, ""), 1);
     ck_assert_int_eq(version, mf_n_migrations);
     ck_assert_int_eq(mf_store_start(store, 5, &epoch), 0);
-    ck_assert_int_eq(epoch, 1);
+    ck_assert_int_eq(epoch, 5); /* not 1: a farm made anew in an emptied folder is another life, too */
     store = mf_store_free(store);
     ck_assert_int_eq(mf_store_open(path, &store), 0);
     ck_assert_int_eq(mf_store_start(store, 6, &epoch), 0);
