@@ -15,7 +15,9 @@
 
 /* A turn's answers: at most 512 messages' worth, of which a unit may be large. */
 #define OUTBOX_MAX (256u << 20)
-#define PEER_QUEUE 10000
+#define PEER_QUEUE 10000 /* messages to a peer */
+/* Messages of a peer that the mailroom has not taken: of the longest there are, 64 MiB. More waits in the peer's own queue. */
+#define PEER_UNREAD 8
 /* Of a connection until its handshake is done: who does not get through must not stay. */
 #define HANDSHAKE_MS 10000
 #define ZAP_DOMAIN   "moefarm"
@@ -56,7 +58,7 @@ static int set_options(void *socket, bool keys)
         int option, value;
     } ints[] = {
         {ZMQ_SNDHWM, PEER_QUEUE},
-        {ZMQ_RCVHWM, PEER_QUEUE},
+        {ZMQ_RCVHWM, PEER_UNREAD},
         {ZMQ_LINGER, 200},
         {ZMQ_ROUTER_MANDATORY, 1},
         /* A worker that comes back under a routing id of its own takes it over from its dead connection. With keys

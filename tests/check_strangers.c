@@ -160,11 +160,21 @@ static long peak_kib(pid_t pid)
     return kib;
 }
 
-/* A stranger's flood of messages of 16 KiB that mean nothing, 312 MiB of them, and another's one message beyond the ceiling, which
+/* A stranger's flood of messages that mean nothing: 312 MiB in messages of 16 KiB, and 384 MiB in the longest there are, of
+ * values that take far longer to read than to send. A message that is read and one that is told of may be in memory as values, of
+ * 32 times their length, beside what waits. */
+static const struct {
+    size_t len;
+    int n;
+    long most_kib;
+} floods[] = {{16 << 10, N_FLOOD, FLOOD_KIB_MAX}, {MF_WIRE_BODY_MAX, 48, 700 << 10}};
+
+/* And another's one message beyond the ceiling, which
  * ends its connection: the hub takes them as fast as it reads them and keeps none, and who works goes on. */
 START_TEST(flood)
 {
-    static char large[MF_WIRE_BODY_MAX + 1], small[16 << 10];
+    static char large[MF_WIRE_BODY_MAX + 1], flooding[MF_WIRE_BODY_MAX];
+    uint8_t header[MF_WIRE_HEADER_SIZE];
     char endpoint[64];
     uint8_t event[6] = {0};
     int none = 0, wait_ms = FARM_DEADLINE_MS;
@@ -184,8 +194,15 @@ START_TEST(flood)
     (void)snprintf(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%d", farm.hub);
     ck_assert_int_eq(zmq_connect(socket, endpoint), 0);
     ck_assert_int_eq(zmq_connect(other, endpoint), 0);
-    for (int i = 0; i < N_FLOOD; i++)
-        ck_assert_int_eq(zmq_send(socket, small, sizeof(small), 0), sizeof(small));
+    flooding[0] = '[';
+    for (size_t i = 1; i < floods[_i].len; i++)
+        flooding[i] = i % 2 ? '1' : ',';
+    flooding[floods[_i].len - 1] = ']';
+    mf_wire_encode(&(struct mf_wire_header){.type = MF_MESSAGE_BEAT}, header);
+    for (int i = 0; i < floods[_i].n; i++) {
+        ck_assert_int_eq(zmq_send(socket, header, sizeof(header), ZMQ_SNDMORE), sizeof(header));
+        ck_assert_int_eq(zmq_send(socket, flooding, floods[_i].len, 0), (int)floods[_i].len);
+    }
     run_batch("&classes=gfx942/304&seed=2");
     ck_assert_int_eq(zmq_send(other, large, sizeof(large), 0), sizeof(large));
     ck_assert_int_eq(zmq_recv(monitor, event, sizeof(event), 0), sizeof(event));
@@ -196,7 +213,8 @@ START_TEST(flood)
     printf("not held against its limit: %ld KiB more, of which AddressSanitizer keeps what was freed\n",
            more);
 #else
-    ck_assert_msg(more < FLOOD_KIB_MAX, "%ld KiB more", more);
+    printf("flood %d: %ld KiB more\n", _i, more);
+    ck_assert_msg(more < floods[_i].most_kib, "%ld KiB more", more);
 #endif
     (void)zmq_close(monitor);
     (void)zmq_close(other);
@@ -340,7 +358,7 @@ int main(void)
     tcase_add_loop_test(tc, coordinator_of_another_version, 0, (int)MF_ARRAY_LEN(versions));
     tcase_add_test(tc, claims);
     tcase_add_test(tc, silent_strangers);
-    tcase_add_test(tc, flood);
+    tcase_add_loop_test(tc, flood, 0, (int)MF_ARRAY_LEN(floods));
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max >= N_CONNECTIONS + 1000)
         tcase_add_loop_test(tc, ten_thousand_connections, 0, 2);
     else
