@@ -1,20 +1,28 @@
 /* Kernels from outside, through a farm: a family in a shared object wins a row, prebuilt kernels by their manifests do,
  * and what is wrong with either says so and hurts nothing. */
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
+#include "common/clock.h"
 #include "common/json.h"
 #include "common/text.h"
 #include "farm_harness.h"
 #include "kernels/family_asm.h"
 #include "kernels/family_plugin.h"
 #include "mf_check.h"
+#include "worker/crew.h"
 
 #define OBJECT(name) MF_BINARY_DIR "/tests/" name ".so"
+#define WORKER       MF_BINARY_DIR "/worker/moefarm-worker"
+/* A foreign runner that says hello, of that revision, and no more. */
+#define FOREIGN(revision)                                                               \
+    "echo '{\"op\":\"hello\",\"protocol\":1,\"name\":\"mine\",\"revision\":\"" revision \
+    "\",\"families\":[\"mine\"],\"can\":[\"step\"]}' >&$MOEFARM_RUNNER_FD; read rest <&$MOEFARM_RUNNER_FD"
 
 static struct farm farm;
 static char folder[64];
@@ -22,6 +30,46 @@ static char folder[64];
 static void stop_farm(void)
 {
     farm_stop(&farm);
+}
+
+/* One at a time: it goes by its arguments as long as it lives. */
+static struct mf_crew *crew_of(const char *const options[])
+{
+    static const char *argv[12] = {WORKER, "--runner-child", "--no-sandbox", "--device", "cpu:0"};
+    const struct mf_crew_options o = {.argv = argv};
+    struct mf_crew *c = NULL;
+    int n = 5;
+    while (*options)
+        argv[n++] = *options++;
+    argv[n] = NULL;
+    ck_assert_int_eq(mf_crew_new(&o, &c), 0);
+    return c;
+}
+
+static enum mf_crew_event wait_for(struct mf_crew *c)
+{
+    enum mf_crew_event event = MF_CREW_NOTHING;
+    for (int64_t until = mf_now_ms() + FARM_DEADLINE_MS; event == MF_CREW_NOTHING;) {
+        struct pollfd fds[MF_CREW_POLLFDS];
+        cJSON *none = NULL;
+        ck_assert_int_lt(mf_now_ms(), until);
+        mf_crew_pollfds(c, fds);
+        (void)poll(fds, MF_CREW_POLLFDS, 20);
+        mf_crew_turn(c);
+        event = mf_crew_next(c, &none);
+    }
+    return event;
+}
+
+/* What a runner of these options says its kernels' revision is. */
+static void revision_of(const char *const options[], char buf[MF_REVISION_MAX])
+{
+    const char *revision = "";
+    struct mf_crew *c = crew_of(options);
+    ck_assert_int_eq(wait_for(c), MF_CREW_READY);
+    ck_assert_int_eq(mf_json_text(mf_crew_hello(c), "revision", &revision), 0);
+    mf_say(buf, MF_REVISION_MAX, "%s", revision);
+    mf_crew_free(c);
 }
 
 static int tune(const char *families, const char *option, const char *value)
@@ -78,13 +126,56 @@ START_TEST(shared_object)
     ck_assert_msg(strstr(table, ",plain:plain_layer,") != NULL, "%s", table);
     /* The row's revision is that of the file, too. */
     struct mf_family_plugins p = {0};
-    char why[MF_REASON_MAX] = "", revision[MF_REVISION_MAX];
-    ck_assert_msg(mf_family_plugin_load(&p, OBJECT("plain"), why, sizeof(why)) == 0, "%s", why);
-    mf_kernel_revision_with(p.hash, revision);
-    ck_assert_str_ne(revision, mf_kernel_revision());
+    char why[MF_REASON_MAX] = "", revision[MF_REVISION_MAX], without[MF_REVISION_MAX],
+         of_file[MF_REVISION_MAX];
+    const char *const options[] = {"--families", "move,plain", "--family-so", OBJECT("plain"), NULL};
+    const char *const only_file[] = {"--family-so", OBJECT("plain"), NULL}, *const no_file[] = {"--families",
+                                                                                                "move", NULL};
+    revision_of(options, revision);
+    revision_of(no_file, without);
+    ck_assert_str_ne(revision, without);
     ck_assert_msg(strstr(table, revision) != NULL, "no %s in %s", revision, table);
+    ck_assert_msg(mf_family_plugin_load(&p, OBJECT("plain"), why, sizeof(why)) == 0, "%s", why);
+    mf_kernel_revision_with(p.hash, of_file);
+    ck_assert_str_ne(of_file, mf_kernel_revision());
+    revision_of(only_file, revision);
+    ck_assert_str_eq(revision, of_file);
     ck_assert_int_eq(mf_family_plugin_load(&p, OBJECT("plain"), why, sizeof(why)), -EEXIST);
     mf_family_plugins_release(&p);
+}
+END_TEST
+
+/* What a shape is offered is kept by the revision: workers that do not offer the same do not have the same. */
+START_TEST(revision_is_of_what_is_offered)
+{
+    const char *const all[] = {NULL}, *const move[] = {"--families", "move", NULL},
+                      *const two[] = {"--families", "lib,move", NULL},
+                      *const same_two[] = {"--families", "move,lib", NULL};
+    const char *const mine[] = {"--runner", FOREIGN("1"), NULL}, *const newer[] = {"--runner", FOREIGN("2"),
+                                                                                   NULL};
+    const char *const *const options[] = {all, move, two, mine, newer};
+    char of[MF_ARRAY_LEN(options)][MF_REVISION_MAX], again[MF_REVISION_MAX];
+    for (size_t i = 0; i < MF_ARRAY_LEN(options); i++) {
+        revision_of(options[i], of[i]);
+        for (size_t k = 0; k < i; k++)
+            ck_assert_msg(strcmp(of[i], of[k]) != 0, "options %zu and %zu are both %s", k, i, of[i]);
+    }
+    ck_assert_str_eq(of[0], mf_kernel_revision());
+    revision_of(same_two, again);
+    ck_assert_str_eq(again, of[2]);
+}
+END_TEST
+
+/* A name that is mistyped would be a worker that offers nothing. */
+START_TEST(no_such_family)
+{
+    const char *const options[] = {"--families", "move,titel", NULL};
+    struct mf_crew *c = crew_of(options);
+    ck_assert_int_eq(wait_for(c), MF_CREW_HOPELESS);
+    ck_assert_msg(
+        strstr(mf_crew_why(c), "--families: titel is no family; of this device there are [\"move\",") != NULL,
+        "%s", mf_crew_why(c));
+    mf_crew_free(c);
 }
 END_TEST
 
@@ -220,9 +311,13 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("outside");
-    TCase *objects = tcase_create("shared objects"), *prebuilt_case = tcase_create("prebuilt");
+    TCase *objects = tcase_create("shared objects"), *offers = tcase_create("offers"),
+          *prebuilt_case = tcase_create("prebuilt");
     tcase_add_checked_fixture(objects, NULL, stop_farm);
     tcase_add_test(objects, shared_object);
+    tcase_add_test(offers, revision_is_of_what_is_offered);
+    tcase_add_test(offers, no_such_family);
+    suite_add_tcase(suite, offers);
     tcase_add_loop_test(objects, broken_object, 0, (int)MF_ARRAY_LEN(odd));
     tcase_add_test(objects, no_prebuilt);
     tcase_set_timeout(objects, 120);

@@ -90,7 +90,7 @@ set_tests_properties(check_farm_aiter_whole PROPERTIES LABELS long TIMEOUT 3600 
 # Kernels from outside: the example, objects that are wrong in one way each, and code objects of prebuilt kernels.
 mf_add_object(plain ${CMAKE_SOURCE_DIR}/examples/family_plain.c)
 mf_add_object(asm_kernels asm_kernels.c)
-mf_add_test(check_outside USES kernels common LINK mf_farm_harness LABELS farm TIMEOUT 300)
+mf_add_test(check_outside USES worker kernels common LINK mf_farm_harness LABELS farm TIMEOUT 300)
 add_dependencies(check_outside moefarmd moefarm-worker plain asm_kernels)
 foreach(odd RANGE 7)
     mf_add_object(odd${odd} odd_family.c ODD=${odd})

@@ -28,6 +28,7 @@
 struct mf_foreign {
     struct mf_family family; /* first: enumerate and open get only this */
     char name[MF_FAMILY_NAME_MAX], kind[16];
+    uint64_t hash;
     pid_t pid;
     struct mf_channel channel;
     int64_t last_handle;
@@ -373,7 +374,7 @@ static int spawn(const char *command, int socket_fd, pid_t *ret)
 static int read_hello(struct mf_foreign *f, char *why, size_t why_cap)
 {
     _cleanup_(cJSON_Deletep) cJSON *hello = NULL;
-    const char *name;
+    const char *name, *revision = "";
     int64_t protocol;
     int r = mf_channel_wait(&f->channel, HELLO_MS, &hello);
     if (r <= 0) {
@@ -393,6 +394,8 @@ static int read_hello(struct mf_foreign *f, char *why, size_t why_cap)
         mf_say(why, why_cap, "its name %s is that of a family of ours", name);
         return -EEXIST;
     }
+    (void)mf_json_text(hello, "revision", &revision);
+    f->hash = mf_hash64(revision, strlen(revision), mf_hash64(name, strlen(name) + 1, MF_HASH_SEED));
     const cJSON *can = mf_json_array(hello, "can"), *item;
     cJSON_ArrayForEach (item, can) {
         if (cJSON_IsString(item) && strcmp(item->valuestring, "step") == 0)
@@ -463,4 +466,9 @@ struct mf_foreign *mf_foreign_free(struct mf_foreign *f)
 const struct mf_family *mf_foreign_family(const struct mf_foreign *f)
 {
     return &f->family;
+}
+
+uint64_t mf_foreign_hash(const struct mf_foreign *f)
+{
+    return f->hash;
 }

@@ -20,3 +20,5 @@ int mf_foreign_start(const char *command, const char *device, struct mf_foreign 
 /* Stops it: a message, and SIGKILL after it has closed its socket or a second has passed. */
 struct mf_foreign *mf_foreign_free(struct mf_foreign *f);
 const struct mf_family *mf_foreign_family(const struct mf_foreign *f);
+/* Of the name and the revision that its hello says. */
+uint64_t mf_foreign_hash(const struct mf_foreign *f);

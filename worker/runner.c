@@ -109,24 +109,66 @@ static bool is_listed(const char *list, const char *name)
     return !list || !*list;
 }
 
-/* Families of the device's kind, before the device is opened: the name says the kind. */
-static bool add_families(const struct runner *r, cJSON *array)
+/* Names of the families that such a list leaves of those of the device's kind; "" leaves all but what is only for who asks. Before
+ * the device is opened: its name says the kind. false: no memory. */
+static bool add_families(const struct runner *r, const char *list, cJSON *array)
 {
     size_t n, kind = strcspn(r->options->device, ":");
     const struct mf_family *const *families = mf_families(&n);
     bool ok = array != NULL;
     for (size_t i = 0; ok && i < n; i++) {
         const char *of = families[i]->device_kind;
-        const char *list = r->options->families;
         if (strlen(of) == kind && strncmp(of, r->options->device, kind) == 0 &&
             is_listed(list, families[i]->name) && !(mf_family_on_request(families[i]) && (!list || !*list)))
             ok = add_text_item(array, families[i]->name);
     }
     for (size_t i = 0; ok && i < r->extra.n; i++) {
-        if (is_listed(r->options->families, r->extra.families[i]->name))
+        if (is_listed(list, r->extra.families[i]->name))
             ok = add_text_item(array, r->extra.families[i]->name);
     }
     return ok;
+}
+
+/* A word of the list that names no family, of whatever kind of device; NULL: there is none. A shared object that does not load, of
+ * which a rejection tells, may have the name that is missed. */
+static const char *find_unknown(const struct runner *r, char word[MF_FAMILY_NAME_MAX])
+{
+    if (r->options->n_family_so > 0)
+        return NULL;
+    for (const char *at = r->options->families; at && *at; at += *at == ',') {
+        size_t len = strcspn(at, ",");
+        mf_say(word, MF_FAMILY_NAME_MAX, "%.*s", (int)len, at);
+        bool known = len == 0 || (len < MF_FAMILY_NAME_MAX && mf_family_find(NULL, word));
+        for (size_t i = 0; !known && i < r->extra.n; i++)
+            known = strcmp(r->extra.families[i]->name, word) == 0;
+        if (!known)
+            return word;
+        at += len;
+    }
+    return NULL;
+}
+
+static uint64_t hash_of_names(const cJSON *array)
+{
+    const cJSON *item;
+    uint64_t hash = MF_HASH_SEED;
+    cJSON_ArrayForEach (item, array)
+        hash = mf_hash64(item->valuestring, strlen(item->valuestring) + 1, hash);
+    return hash;
+}
+
+/* What a worker offers beside the build's own kernels, or does not offer of them: workers that offer the same have the same. A
+ * farm keeps what a shape is offered by it, and so what one of them lists is not taken for what another would. 0: the build's own. */
+static int hash_of_offers(const struct runner *r, const cJSON *families, uint64_t *ret)
+{
+    _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateArray();
+    if (!all || !add_families(r, "", all))
+        return -ENOMEM;
+    *ret = r->plugins.loaded.hash ^ mf_asm_hash(getenv(MF_ASM_FOLDER_ENV)) ^ hash_of_names(families) ^
+           hash_of_names(all);
+    for (int i = 0; i < r->options->n_foreign; i++)
+        *ret ^= mf_foreign_hash(r->foreign[i]);
+    return 0;
 }
 
 /* What a foreign program offers is not compiled here. */
@@ -140,13 +182,15 @@ static bool compiles(const struct runner *r)
 static int send_hello(struct runner *r)
 {
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("hello");
+    cJSON *families = m ? cJSON_AddArrayToObject(m, "families") : NULL;
     char revision[MF_REVISION_MAX];
-    mf_kernel_revision_with(r->plugins.loaded.hash ^ mf_asm_hash(getenv(MF_ASM_FOLDER_ENV)), revision);
-    bool ok = m && mf_json_add_i64(m, "protocol", 1) &&
-              cJSON_AddStringToObject(m, "name", "moefarm-worker") &&
+    uint64_t hash;
+    if (!add_families(r, r->options->families, families) || hash_of_offers(r, families, &hash) < 0)
+        return -ENOMEM;
+    mf_kernel_revision_with(hash, revision);
+    bool ok = mf_json_add_i64(m, "protocol", 1) && cJSON_AddStringToObject(m, "name", "moefarm-worker") &&
               cJSON_AddStringToObject(m, "revision", revision) &&
-              cJSON_AddStringToObject(m, "sandbox", r->sandbox) &&
-              add_families(r, cJSON_AddArrayToObject(m, "families"));
+              cJSON_AddStringToObject(m, "sandbox", r->sandbox);
     cJSON *can = ok ? cJSON_AddArrayToObject(m, "can") : NULL;
     if (!can || !add_text_item(can, "unit") || (compiles(r) && !add_text_item(can, "ahead")))
         return -ENOMEM;
@@ -175,6 +219,14 @@ static int describe(struct runner *r, const cJSON *message)
     const char *field;
     if (json && mf_described_parse(json, &known, &field) < 0)
         return send_error(r, MF_STATUS_UNSUPPORTED, "describe: known.%s is missing or wrong", field);
+    char word[MF_FAMILY_NAME_MAX];
+    if (find_unknown(r, word)) {
+        _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateArray();
+        _cleanup_(mf_freep) char *names = add_families(r, "", all) ? mf_json_print(all) : NULL;
+        return send_error(r, MF_STATUS_UNSUPPORTED,
+                          "--families: %s is no family; of this device there are %s", word,
+                          names ? names : "");
+    }
     if (!r->device) {
         const struct mf_device_opening how = {.known = json ? &known : NULL};
         char why[MF_REASON_MAX] = "";
