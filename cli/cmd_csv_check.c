@@ -161,6 +161,8 @@ static int fix_files(const struct options *o, char *const *paths, size_t n, stru
 
         if (access(paths[i], R_OK) < 0)
             continue; /* told of when it is checked; a lock beside nothing would stay */
+        if (mf_table_file_is_one(paths[i], why) < 0)
+            return mf_cli_fail(MF_EXIT_USAGE, "csv check: --fix: %s", why);
         f->file = paths[i];
         r = mf_table_file_update(paths[i], (int)o->lock_ms, fix_table, f, why);
         /* So is what is no table. */

@@ -41,7 +41,7 @@ static int merge_all(struct mf_table *table, void *data, char why[MF_REASON_MAX]
             return r;
         m->n_changed += result->n[MF_MERGED_ADDED] + result->n[MF_MERGED_REPLACED];
     }
-    return m->n_changed == 0 || m->options->dry_run ? 1 : 0;
+    return m->n_changed == 0 ? 1 : 0;
 }
 
 /* ---- what was done ---- */
@@ -108,7 +108,8 @@ static int merge_files(const struct mf_cli *cli, const char *into, struct merge 
     m->results = calloc(m->files->n + 1, sizeof(*m->results));
     if (!m->results)
         return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
-    r = mf_table_file_update(into, (int)m->options->lock_ms, merge_all, m, why);
+    r = m->options->dry_run ? mf_table_file_try(into, merge_all, m, why)
+                            : mf_table_file_update(into, (int)m->options->lock_ms, merge_all, m, why);
     if (r < 0)
         code = mf_cli_fail(MF_EXIT_FAILED, "%s: %s", into, why);
     else

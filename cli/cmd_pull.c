@@ -7,6 +7,7 @@
 
 #include "cli/api.h"
 #include "cli/release.h"
+#include "common/durable.h"
 #include "common/json.h"
 #include "common/sha256.h"
 #include "common/table_file.h"
@@ -24,14 +25,17 @@ struct pull {
     int64_t old_release;             /* that it is; 0: none */
 };
 
-/* -ENOENT is no error: the file is made then. */
+/* -ENOENT is no error: the file is made then. A device or a FIFO holds nothing, and reading one may wait for ever. */
 static int look(struct pull *p)
 {
     _cleanup_(mf_buf_release) struct mf_buf text;
+    struct mf_target target;
     char why[MF_REASON_MAX];
     int r;
 
     mf_buf_init(&text, MF_TABLE_FILE_MAX);
+    if (mf_target_find(p->file, &target) == 0 && target.is_stream)
+        return 0;
     r = mf_table_file_text(p->file, &text, why);
     if (r < 0 && r != -ENOENT)
         return mf_cli_fail(MF_EXIT_FAILED, "%s", why);

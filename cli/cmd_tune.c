@@ -134,6 +134,14 @@ static int start_farm(struct tune *t, struct mf_cli *cli)
     return 0;
 }
 
+/* Before it is read, which of a FIFO has no end, and before the state's folder is made beside it. */
+static int check_table(const struct tune *t)
+{
+    char why[MF_REASON_MAX];
+
+    return mf_table_file_is_one(t->in.paths[0], why) < 0 ? mf_cli_fail(MF_EXIT_USAGE, "-o: %s", why) : 0;
+}
+
 /* What cannot be written is said before hours of tuning, not after. */
 static int check_outputs(const struct tune *t)
 {
@@ -329,6 +337,9 @@ int mf_cmd_tune(struct mf_cli *cli, const struct mf_command *self, int argc, cha
         return code;
     if (t->o.run_config)
         return run_config(cli, self, &t->o);
+    code = check_table(t);
+    if (code != 0)
+        return code;
     if (t->o.candidates) {
         code = mf_tune_input_tables(&t->in);
         return code != 0 ? code : replay(t);

@@ -38,7 +38,7 @@ int mf_file_read(const char *path, struct mf_buf *buf)
     return 0;
 }
 
-static int replace(const char *path, const char *temp, int fd, const char *data, size_t len)
+static int fill(const char *path, int fd, const char *data, size_t len)
 {
     struct stat st;
     mode_t mask = umask(0);
@@ -51,17 +51,35 @@ static int replace(const char *path, const char *temp, int fd, const char *data,
     /* mkostemp's files are private; a table is as readable as the one before it, or as any new file */
     if (fchmod(fd, stat(path, &st) == 0 ? st.st_mode & 07777 : 0666 & ~mask) < 0 || fsync(fd) < 0)
         return -errno;
-    mf_fault_at(MF_FAULT_TABLE_WRITTEN);
-    if (rename(temp, path) < 0)
-        return -errno;
-    mf_fault_at(MF_FAULT_TABLE_RENAMED);
     return 0;
+}
+
+static int replace(const char *path, const char *data, size_t len)
+{
+    _cleanup_(mf_freep) char *temp = NULL;
+    _cleanup_(mf_closep) int fd = -1;
+    int r;
+
+    if (asprintf(&temp, "%s.XXXXXX", path) < 0) {
+        temp = NULL;
+        return -ENOMEM;
+    }
+    fd = mkostemp(temp, O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    r = fill(path, fd, data, len);
+    mf_fault_at(MF_FAULT_TABLE_WRITTEN);
+    if (r == 0 && rename(temp, path) < 0)
+        r = -errno;
+    mf_fault_at(MF_FAULT_TABLE_RENAMED);
+    if (r < 0)
+        (void)unlink(temp);
+    return r;
 }
 
 int mf_file_write(const char *path, const char *data, size_t len)
 {
-    _cleanup_(mf_freep) char *temp = NULL;
-    _cleanup_(mf_closep) int fd = -1;
+    struct mf_target target;
     int r;
 
     if (!strcmp(path, "-")) {
@@ -69,16 +87,10 @@ int mf_file_write(const char *path, const char *data, size_t len)
             return mf_cli_fail(MF_EXIT_FAILED, "standard output: %s", strerrordesc_np(errno));
         return 0;
     }
-    if (asprintf(&temp, "%s.XXXXXX", path) < 0) {
-        temp = NULL;
-        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
-    }
-    fd = mkostemp(temp, O_CLOEXEC);
-    r = fd < 0 ? -errno : replace(path, temp, fd, data, len);
-    if (r < 0) {
-        if (fd >= 0)
-            (void)unlink(temp);
-        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", path, strerrordesc_np(-r));
-    }
-    return 0;
+    r = mf_target_find(path, &target);
+    if (r == -EISDIR)
+        return mf_cli_fail(MF_EXIT_FAILED, "%s is a folder; name a file in it", path);
+    if (r == 0)
+        r = target.is_stream ? mf_stream_write(&target, data, len) : replace(target.file, data, len);
+    return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "%s: %s", path, strerrordesc_np(-r)) : 0;
 }

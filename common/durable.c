@@ -1,13 +1,17 @@
 #include "common/durable.h"
 
 #include "common/cleanup.h"
+#include "common/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#define LINKS_MAX 40 /* as the kernel follows */
 
 int mf_write_all(int fd, const void *data, size_t len)
 {
@@ -22,6 +26,55 @@ int mf_write_all(int fd, const void *data, size_t len)
         len -= (size_t)n;
     }
     return 0;
+}
+
+static char *name_in(char *file)
+{
+    char *slash = strrchr(file, '/');
+    return slash ? slash + 1 : file;
+}
+
+/* The last part only: links among the folders are followed by whoever opens the file. */
+static int follow(char file[PATH_MAX])
+{
+    char to[PATH_MAX] = "";
+    for (int i = 0; i < LINKS_MAX; i++) {
+        ssize_t n = readlink(file, to, sizeof(to));
+        if (n < 0)
+            return errno == EINVAL || errno == ENOENT ? 0 : -errno;
+        char *from = to[0] == '/' ? file : name_in(file);
+        if ((size_t)(from - file) + (size_t)n >= PATH_MAX)
+            return -ENAMETOOLONG;
+        memcpy(from, to, (size_t)n);
+        from[n] = '\0';
+    }
+    return -ELOOP;
+}
+
+int mf_target_find(const char *path, struct mf_target *ret)
+{
+    struct mf_target t = {.is_stream = false};
+    struct stat st;
+    bool exists = stat(path, &st) == 0;
+    if (!exists && errno != ENOENT)
+        return -errno;
+    int r = mf_copy(t.file, sizeof(t.file), path);
+    if (r == 0 && exists && !S_ISREG(st.st_mode))
+        t.is_stream = true;
+    else if (r == 0)
+        r = follow(t.file);
+    if (r < 0)
+        return r;
+    if (exists ? S_ISDIR(st.st_mode) : *path && !*name_in(t.file))
+        return -EISDIR;
+    *ret = t;
+    return 0;
+}
+
+int mf_stream_write(const struct mf_target *target, const void *data, size_t len)
+{
+    _cleanup_(mf_closep) int fd = open(target->file, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    return fd < 0 ? -errno : mf_write_all(fd, data, len);
 }
 
 int mf_sync_folder(const char *path)

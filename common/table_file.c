@@ -66,21 +66,35 @@ struct paths {
     char file[PATH_MAX], lock[PATH_MAX + 16], next[PATH_MAX + 16];
 };
 
-static int resolve(const char *path, struct paths *p)
+static void name_paths(const char *file, struct paths *p)
 {
-    /* A link to a file that is not there yet is not followed: there is nothing to keep. */
-    if (!realpath(path, p->file)) {
-        int r = errno == ENOENT ? mf_copy(p->file, sizeof(p->file), path) : -errno;
-        if (r < 0)
-            return r;
+    const char *slash = strrchr(file, '/');
+    int len = slash ? (int)(slash - file) + 1 : 0;
+    mf_say(p->file, sizeof(p->file), "%s", file);
+    mf_say(p->lock, sizeof(p->lock), "%s.lock", file);
+    mf_say(p->next, sizeof(p->next), "%.*s.%s.next", len, file, file + len);
+}
+
+static int find_target(const char *path, struct mf_target *ret, char why[MF_REASON_MAX])
+{
+    int r = mf_target_find(path, ret);
+    if (r == -EISDIR)
+        mf_say(why, MF_REASON_MAX, "%.160s is a folder; name a file in it", path);
+    return r < 0 && r != -EISDIR ? fail(r, "find", path, why) : r;
+}
+
+/* Of what can be read, changed and put back. */
+static int resolve(const char *path, struct paths *p, char why[MF_REASON_MAX])
+{
+    struct mf_target target;
+    int r = find_target(path, &target, why);
+    if (r < 0)
+        return r;
+    if (target.is_stream) {
+        mf_say(why, MF_REASON_MAX, "%.160s is a device or a FIFO; a table is kept in a file", path);
+        return -ENOTSUP;
     }
-    const char *slash = strrchr(p->file, '/');
-    const char *name = slash ? slash + 1 : p->file;
-    if (*name == '\0')
-        return -EISDIR;
-    int len = slash ? (int)(slash - p->file) + 1 : 0;
-    mf_say(p->lock, sizeof(p->lock), "%s.lock", p->file);
-    mf_say(p->next, sizeof(p->next), "%.*s.%s.next", len, p->file, name);
+    name_paths(target.file, p);
     return 0;
 }
 
@@ -156,9 +170,9 @@ static int write_table(const struct paths *p, const struct mf_table *t, char why
 
 static int begin(const char *path, int lock_ms, struct paths *p, int *ret_lock, char why[MF_REASON_MAX])
 {
-    int r = resolve(path, p);
+    int r = resolve(path, p, why);
     if (r < 0)
-        return fail(r, "find", path, why);
+        return r;
     r = take_lock(p->lock, lock_ms, ret_lock);
     return r < 0 ? fail(r, "lock", p->lock, why) : 0;
 }
@@ -179,15 +193,39 @@ static int check_folder(const struct paths *p, char why[MF_REASON_MAX])
     return -ENOENT;
 }
 
+int mf_table_file_is_one(const char *path, char why[MF_REASON_MAX])
+{
+    struct paths p;
+    return resolve(path, &p, why);
+}
+
 int mf_table_file_check(const char *path, int lock_ms, char why[MF_REASON_MAX])
 {
     _cleanup_(mf_closep) int lock = -1;
     struct paths p;
-    int r = resolve(path, &p);
+    int r = resolve(path, &p, why);
     if (r < 0)
-        return fail(r, "find", path, why);
+        return r;
     r = check_folder(&p, why);
     return r < 0 ? r : begin(path, lock_ms, &p, &lock, why);
+}
+
+static int read_or_begin(const struct paths *p, struct mf_table **ret, char why[MF_REASON_MAX])
+{
+    int r = mf_table_file_read(p->file, ret, why);
+    return r == -ENOENT ? mf_table_new(p->file, true, ret) : r;
+}
+
+int mf_table_file_try(const char *path, mf_table_edit edit, void *data, char why[MF_REASON_MAX])
+{
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    struct paths p;
+    int r = resolve(path, &p, why);
+    if (r == 0)
+        r = read_or_begin(&p, &t, why);
+    if (r == 0)
+        r = edit(t, data, why);
+    return r < 0 ? r : 0;
 }
 
 int mf_table_file_update(const char *path, int lock_ms, mf_table_edit edit, void *data,
@@ -199,9 +237,7 @@ int mf_table_file_update(const char *path, int lock_ms, mf_table_edit edit, void
     int r = begin(path, lock_ms, &p, &lock, why);
     if (r < 0)
         return r;
-    r = mf_table_file_read(p.file, &t, why);
-    if (r == -ENOENT)
-        r = mf_table_new(p.file, true, &t);
+    r = read_or_begin(&p, &t, why);
     if (r < 0)
         return r;
     r = edit(t, data, why);
@@ -239,8 +275,8 @@ int mf_table_file_merge(const char *path, int lock_ms, const struct mf_table *fr
     return 0;
 }
 
-int mf_table_file_put(const char *path, int lock_ms, const char *text, size_t len, mf_table_may may,
-                      void *data, char why[MF_REASON_MAX])
+static int put_file(const char *path, int lock_ms, const char *text, size_t len, mf_table_may may, void *data,
+                    char why[MF_REASON_MAX])
 {
     _cleanup_(mf_closep) int lock = -1;
     _cleanup_(mf_buf_release) struct mf_buf old;
@@ -254,4 +290,20 @@ int mf_table_file_put(const char *path, int lock_ms, const char *text, size_t le
         return r;
     r = may(r < 0 ? NULL : old.data, old.len, data, why);
     return r < 0 ? r : write_text(&p, text, len, why);
+}
+
+int mf_table_file_put(const char *path, int lock_ms, const char *text, size_t len, mf_table_may may,
+                      void *data, char why[MF_REASON_MAX])
+{
+    struct mf_target target;
+    int r = find_target(path, &target, why);
+    if (r < 0)
+        return r;
+    if (!target.is_stream)
+        return put_file(path, lock_ms, text, len, may, data, why);
+    r = may(NULL, 0, data, why);
+    if (r < 0)
+        return r;
+    r = mf_stream_write(&target, text, len);
+    return r < 0 ? fail(r, "write", path, why) : 0;
 }

@@ -692,76 +692,6 @@ START_TEST(terminal_is_not_obeyed)
 }
 END_TEST
 
-/* ---- export ---- */
-
-#define HEADER TUNED_COLUMNS OWN_COLUMNS "\n"
-#define ROW(T, us)                                                                                      \
-    "cpu-x,2," T                                                                                        \
-    ",2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0," \
-    "16,0,50.0,a,0.0%,40.0,b,0.0%," us                                                                  \
-    ",0,0,0,1.0,2.0,move:s|tile:a,w1=row,some cpu,r1,gcc,uniform,1,20,0.5,moefarm:race\n"
-
-START_TEST(export_to_file)
-{
-    static const struct fake_answer answers[] = {
-        {.request = "GET /api/v1/export/tuned_fmoe.csv?batch=7&gfx=cpu-x",
-         .status = 200,
-         .type = "text/csv",
-         .body = HEADER ROW("4", "90.0"),
-         .headers = "Moefarm-Left-Out: 3\r\n"}};
-    struct fake_http f;
-    struct stat st;
-    struct ran r;
-
-    fake_http_start(&f, answers, 1);
-    r = moefarm(f.url, "export", "--batch", "7", "--gfx", "cpu-x", "-o", in_folder("table.csv"), NULL);
-    assert_code(r, 0);
-    assert_says(r.err, "3 rows are left out");
-    ck_assert_str_eq(read_file(in_folder("table.csv")), HEADER ROW("4", "90.0"));
-    ck_assert_int_eq(stat(in_folder("table.csv"), &st), 0);
-    ck_assert_int_ne(st.st_mode & 0400, 0);
-    r = moefarm(f.url, "export", "--batch", "7", "--gfx", "cpu-x", NULL);
-    ck_assert_str_eq(r.out, HEADER ROW("4", "90.0"));
-    r = moefarm(f.url, "export", "--batch", "7", "--gfx", "cpu-x", "-o", in_folder("no/such/folder"), NULL);
-    assert_code(r, 1);
-    fake_http_stop(&f);
-    fake_http_release(&f);
-}
-END_TEST
-
-START_TEST(export_into_file)
-{
-    static const struct fake_answer answers[] = {
-        {.request = "GET /api/v1/export/tuned_fmoe.csv*",
-         .status = 200,
-         .type = "text/csv",
-         .body = HEADER ROW("4", "90.0") ROW("8", "95.0") ROW("16", "99.0")}};
-    struct fake_http f;
-    struct ran r;
-    char *table;
-
-    fake_http_start(&f, answers, 1);
-    write_file(in_folder("table.csv"), HEADER ROW("4", "100.0") ROW("8", "80.0"));
-    write_file(in_folder("other.csv"), HEADER ROW("32", "1.0"));
-    r = moefarm(f.url, "export", "--into", in_folder("table.csv"), "--set", in_folder("other.csv"), NULL);
-    assert_code(r, 0);
-    assert_says(r.out, "1 added, 1 replaced, 1 kept, 0 foreign\n");
-    assert_says(r.out, "replaced  cpu-x,2,4,2048");
-    assert_says(r.out, "kept      cpu-x,2,8,2048");
-    assert_says(r.out, "added     cpu-x,2,16,2048");
-    table = read_file(in_folder("table.csv"));
-    ck_assert_str_eq(table, HEADER ROW("4", "90.0") ROW("8", "80.0") ROW("16", "99.0"));
-
-    /* A key that another file of the set has: production would refuse to load both */
-    write_file(in_folder("other.csv"), HEADER ROW("16", "1.0"));
-    r = moefarm(f.url, "export", "--into", in_folder("table.csv"), "--set", in_folder("other.csv"), NULL);
-    assert_code(r, 1);
-    ck_assert_str_eq(read_file(in_folder("table.csv")), table);
-    fake_http_stop(&f);
-    fake_http_release(&f);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("cli");
@@ -788,8 +718,6 @@ int main(void)
     tcase_add_test(tc, rank);
     tcase_add_loop_test(tc, why, 0, MF_ARRAY_LEN(why_cases));
     tcase_add_test(tc, terminal_is_not_obeyed);
-    tcase_add_test(tc, export_to_file);
-    tcase_add_test(tc, export_into_file);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

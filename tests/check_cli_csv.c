@@ -5,6 +5,8 @@
 #include "run_moefarm.h"
 #include "table_columns.h"
 
+#include <sys/stat.h>
+
 #define SHIPPED(file) MF_TEST_DATA "/aiter/" file
 #define KEY(T)      \
     "gfx950,256," T \
@@ -170,6 +172,27 @@ START_TEST(fix_nothing)
 }
 END_TEST
 
+/* What is no file stays what it is, is not waited for, and nothing is made beside it. */
+static const struct {
+    bool folder;
+    const char *says;
+} no_files[] = {
+    {true, "is a folder; name a file in it"},
+    {false, "is a device or a FIFO; a table is kept in a file"},
+};
+
+START_TEST(fix_no_file)
+{
+    const char *path = in_folder("table.csv");
+    ck_assert_int_eq(no_files[_i].folder ? mkdir(path, 0700) : mkfifo(path, 0600), 0);
+    struct ran r = moefarm("", "csv", "check", "--fix", path, NULL);
+    assert_code(r, 2);
+    assert_says(r.err, no_files[_i].says);
+    ck_assert_int_ne(access(in_folder("table.csv.lock"), F_OK), 0);
+    ck_assert_int_eq(remove(in_folder("table.csv")), 0);
+}
+END_TEST
+
 /* --- diff ----------------------------------------------------------------------------------------------- */
 
 #define KEY_1                                                                                       \
@@ -257,6 +280,19 @@ START_TEST(merge)
 }
 END_TEST
 
+/* "writes nothing" is of the lock too, and of a table that is not there yet. */
+START_TEST(merge_dry)
+{
+    write_file(in_folder("other.csv"), TABLE(ROW("2", "61.5")));
+    struct ran r =
+        moefarm("", "csv", "merge", "--dry-run", in_folder("table.csv"), in_folder("other.csv"), NULL);
+    assert_code(r, 0);
+    assert_says(r.out, "1 added, 0 replaced, 0 kept, 0 foreign\nnothing was written: --dry-run\n");
+    ck_assert_int_ne(access(in_folder("table.csv"), F_OK), 0);
+    ck_assert_int_ne(access(in_folder("table.csv.lock"), F_OK), 0);
+}
+END_TEST
+
 /* A key that another file of the set has is refused, with both places; nothing of the files before it stays. */
 START_TEST(merge_into_a_set)
 {
@@ -312,8 +348,10 @@ int main(void)
     tcase_add_test(tc, findings_as_json);
     tcase_add_loop_test(tc, fix, 0, MF_ARRAY_LEN(fixes));
     tcase_add_test(tc, fix_nothing);
+    tcase_add_loop_test(tc, fix_no_file, 0, MF_ARRAY_LEN(no_files));
     tcase_add_loop_test(tc, diff, 0, MF_ARRAY_LEN(diffs));
     tcase_add_loop_test(tc, merge, 0, MF_ARRAY_LEN(merges));
+    tcase_add_test(tc, merge_dry);
     tcase_add_test(tc, merge_into_a_set);
     tcase_add_loop_test(tc, usage, 0, MF_ARRAY_LEN(usages));
     suite_add_tcase(suite, tc);

@@ -101,6 +101,86 @@ START_TEST(nothing_to_put)
 }
 END_TEST
 
+/* --- targets ---------------------------------------------------------------------------------------------- */
+
+static const char *at(const char *name)
+{
+    static char paths[4][64];
+    static unsigned next;
+    char *p = paths[next++ % 4];
+    mf_say(p, sizeof(paths[0]), "%s/%s", folder, name);
+    return p;
+}
+
+static void make_file(const char *path)
+{
+    write_file(path, "old");
+}
+
+static void make_fifo(const char *path)
+{
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+}
+
+static void make_folder(const char *path)
+{
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+}
+
+/* clang-format off */
+static const struct {
+    void (*make)(const char *path);   /* "file"; NULL: it is not there */
+    const char *link[2], *asked;      /* the text of "link" and of "other" */
+    int result;
+    const char *file;
+    bool is_stream;
+} targets[] = {
+    {make_file,   {NULL},            "file",     0,        "file",   false},
+    {NULL,        {NULL},            "file",     0,        "file",   false},
+    {make_file,   {"file"},          "link",     0,        "file",   false},
+    {make_file,   {"other", "file"}, "link",     0,        "file",   false},
+    {NULL,        {"other", "file"}, "link",     0,        "file",   false}, /* dangling: what it names is made */
+    {NULL,        {"./no/file"},     "link",     0,        "./no/file", false},
+    {make_fifo,   {NULL},            "file",     0,        "file",   true},
+    {make_fifo,   {"file"},          "link",     0,        "link",   true},
+    {make_folder, {NULL},            "file",     -EISDIR,  NULL,     false},
+    {make_folder, {"file"},          "link",     -EISDIR,  NULL,     false},
+    {NULL,        {NULL},            "none/",    -EISDIR,  NULL,     false},
+    {NULL,        {"other", "link"}, "link",     -ELOOP,   NULL,     false},
+    {make_file,   {NULL},            "file/in",  -ENOTDIR, NULL,     false},
+};
+/* clang-format on */
+
+START_TEST(target)
+{
+    static const char *const names[] = {"link", "other", "file"};
+    struct mf_target t;
+    for (size_t i = 0; i < MF_ARRAY_LEN(names); i++)
+        (void)remove(at(names[i]));
+    if (targets[_i].make)
+        targets[_i].make(at("file"));
+    for (size_t i = 0; i < 2 && targets[_i].link[i]; i++)
+        ck_assert_int_eq(symlink(targets[_i].link[i], at(names[i])), 0);
+    ck_assert_int_eq(mf_target_find(at(targets[_i].asked), &t), targets[_i].result);
+    if (targets[_i].result < 0)
+        return;
+    ck_assert_str_eq(t.file, at(targets[_i].file));
+    ck_assert_int_eq(t.is_stream, targets[_i].is_stream);
+}
+END_TEST
+
+/* What is gone in between is not made: it would be a file where a device was. */
+START_TEST(stream_that_is_gone)
+{
+    struct mf_target t;
+    make_fifo(at("gone"));
+    ck_assert_int_eq(mf_target_find(at("gone"), &t), 0);
+    ck_assert_int_eq(unlink(at("gone")), 0);
+    ck_assert_int_eq(mf_stream_write(&t, "new", 3), -ENOENT);
+    ck_assert_int_eq(access(at("gone"), F_OK), -1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("durable");
@@ -109,6 +189,8 @@ int main(void)
         return EXIT_FAILURE;
     tcase_add_loop_test(tc, put_in_place, 0, MF_ARRAY_LEN(cases));
     tcase_add_test(tc, nothing_to_put);
+    tcase_add_loop_test(tc, target, 0, MF_ARRAY_LEN(targets));
+    tcase_add_test(tc, stream_that_is_gone);
     suite_add_tcase(suite, tc);
     int failed = mf_check_main(suite);
     (void)remove_tree(folder);

@@ -207,6 +207,50 @@ START_TEST(test_link)
 }
 END_TEST
 
+/* A link to what is not there yet: that is made, under its own lock. */
+START_TEST(test_dangling_link)
+{
+    char why[MF_REASON_MAX], target[160];
+    struct stat st;
+    snprintf(target, sizeof(target), "%s/real.csv", folder);
+    ck_assert_int_eq(symlink("real.csv", path), 0);
+    ck_assert_int_eq(merge(1, 1, 10, -1, why), 0);
+    ck_assert_int_eq(lstat(path, &st), 0);
+    ck_assert(S_ISLNK(st.st_mode));
+    ck_assert_int_eq(lstat(target, &st), 0);
+    ck_assert(S_ISREG(st.st_mode));
+    ck_assert_int_eq(count_files(), 3);
+}
+END_TEST
+
+/* What no table is kept in stays what it is, and nothing comes beside it. */
+static const struct {
+    bool folder;
+    int r;
+    const char *says;
+} no_files[] = {
+    {true, -EISDIR, "is a folder; name a file in it"},
+    {false, -ENOTSUP, "is a device or a FIFO"},
+};
+
+START_TEST(test_no_file)
+{
+    char why[MF_REASON_MAX] = "", lock[160];
+    struct stat before, after;
+    ck_assert_int_eq(no_files[_i].folder ? mkdir(path, 0700) : mkfifo(path, 0600), 0);
+    ck_assert_int_eq(stat(path, &before), 0);
+    ck_assert_int_eq(merge(1, 1, 10, 0, why), no_files[_i].r);
+    ck_assert_msg(strstr(why, no_files[_i].says) != NULL, "%s", why);
+    ck_assert_int_eq(mf_table_file_check(path, 0, why), no_files[_i].r);
+    ck_assert_int_eq(mf_table_file_is_one(path, why), no_files[_i].r);
+    ck_assert_int_eq(stat(path, &after), 0);
+    ck_assert(before.st_mode == after.st_mode && before.st_ino == after.st_ino);
+    snprintf(lock, sizeof(lock), "%s.lock", path);
+    ck_assert_int_eq(access(lock, F_OK), -1);
+    ck_assert_int_eq(remove(path), 0);
+}
+END_TEST
+
 /* A relative path, and one without a folder. */
 START_TEST(test_relative)
 {
@@ -511,6 +555,26 @@ START_TEST(put_replaces_what_was_looked_at)
 }
 END_TEST
 
+/* Bytes for a FIFO go into it. The reader is there before, so that opening it does not wait. */
+START_TEST(put_into_a_fifo)
+{
+    char why[MF_REASON_MAX], one[] = "a,b\n1,2\n", found[16] = "", lock[160];
+    struct stat st;
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(mf_table_file_put(path, -1, one, strlen(one), may_put, one, why), -EAGAIN);
+    ck_assert_int_eq(mf_table_file_put(path, -1, one, strlen(one), may_put, NULL, why), 0);
+    ck_assert_int_eq(read(fd, found, sizeof(found)), (ssize_t)strlen(one));
+    ck_assert_str_eq(found, one);
+    close(fd);
+    ck_assert_int_eq(lstat(path, &st), 0);
+    ck_assert(S_ISFIFO(st.st_mode));
+    snprintf(lock, sizeof(lock), "%s.lock", path);
+    ck_assert_int_eq(access(lock, F_OK), -1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("table_file");
@@ -521,6 +585,8 @@ int main(void)
     tcase_add_test(tcase, test_untouched);
     tcase_add_test(tcase, test_mode_is_kept);
     tcase_add_test(tcase, test_link);
+    tcase_add_test(tcase, test_dangling_link);
+    tcase_add_loop_test(tcase, test_no_file, 0, MF_ARRAY_LEN(no_files));
     tcase_add_test(tcase, test_relative);
     tcase_add_loop_test(tcase, test_unusable, 0, MF_ARRAY_LEN(unusable));
     tcase_add_test(tcase, test_lock_timeout);
@@ -532,6 +598,7 @@ int main(void)
     tcase_add_test(tcase, test_killed);
     tcase_add_loop_test(tcase, test_killed_at, 0, MF_ARRAY_LEN(places));
     tcase_add_test(tcase, put_replaces_what_was_looked_at);
+    tcase_add_test(tcase, put_into_a_fifo);
     suite_add_tcase(suite, tcase);
     return mf_check_main(suite);
 }

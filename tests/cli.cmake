@@ -2,6 +2,8 @@
 mf_add_test(check_cli_text USES cli)
 mf_add_test(check_cli USES common)
 add_dependencies(check_cli moefarm)
+mf_add_test(check_cli_files USES common)
+add_dependencies(check_cli_files moefarm)
 mf_add_test(check_cli_csv USES common)
 add_dependencies(check_cli_csv moefarm)
 mf_add_test(check_tune_list USES cli)
