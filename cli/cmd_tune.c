@@ -96,7 +96,7 @@ static int summarise(const struct tune *t, const struct mf_tune_run *run, int co
                                               : code != 0      ? "Error"
                                                                : "Finished",
                                     .seconds = (double)(mf_now_ms() - t->begun_ms) / 1000,
-                                    .n_unreadable = t->in.untuned ? t->in.untuned->n_errors : 0,
+                                    .n_unreadable = t->in.untuned ? t->in.untuned->n_strays : 0,
                                     .verbose = t->o.verbose};
 
     mf_buf_init(&out, SUMMARY_MAX);
@@ -254,7 +254,7 @@ static int tune(struct tune *t, struct mf_cli *cli)
     if (outcomes.n == 0 && n_pending == 0) {
         code = sort_table(t);
         printf("no shapes to be tuned, skip tuning, tuned file is %s\n", t->o.tune_file);
-        return code != 0 ? code : t->in.untuned->n_errors > 0 ? MF_EXIT_FAILED : MF_EXIT_OK;
+        return code != 0 ? code : t->in.untuned->n_strays > 0 ? MF_EXIT_FAILED : MF_EXIT_OK;
     }
     code = check_outputs(t);
     if (code != 0)

@@ -154,8 +154,9 @@ struct mf_table {
     size_t n_rows;
     struct mf_problem *problems;   /* in the order of lines */
     size_t n_problems;             /* kept */
-    size_t n_errors, n_warnings;   /* counted */
+    size_t n_errors, n_warnings;   /* counted; a row may have several */
     size_t n_of[MF_PROBLEM_N_][2]; /* counted, by code and severity */
+    size_t n_strays;               /* rows that cannot be read */
 
     /* private */
     size_t rows_cap, problems_cap;
@@ -164,7 +165,7 @@ struct mf_table {
     const char **other; /* names of the columns that nobody knows */
     size_t n_other;
     struct mf_table_stray *strays;
-    size_t n_strays, strays_cap;
+    size_t strays_cap;
     uint32_t *slots; /* hash of the keys: row number + 1, 0 when free */
     size_t n_slots;
     struct mf_table_arena *arena;

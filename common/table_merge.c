@@ -96,10 +96,10 @@ static int check_fresh(const struct mf_table *fresh, bool theirs, char why[MF_RE
         mf_say(why, MF_REASON_MAX, "%s: the row %s cannot be merged: %s", fresh->name, key, wrong);
         return -EINVAL;
     }
-    if (fresh->n_errors > 0)
-        mf_say(why, MF_REASON_MAX, "%s has %zu unusable rows; repair them first", fresh->name,
-               fresh->n_errors);
-    return fresh->n_errors > 0 ? -EINVAL : 0;
+    if (fresh->n_strays > 0)
+        mf_say(why, MF_REASON_MAX, "%s has %zu row%s that cannot be read; repair %s first", fresh->name,
+               fresh->n_strays, fresh->n_strays == 1 ? "" : "s", fresh->n_strays == 1 ? "it" : "them");
+    return fresh->n_strays > 0 ? -EINVAL : 0;
 }
 
 /* "tuned_fmoe.csv line 12"; a row that was not read from a file is told by its number. */

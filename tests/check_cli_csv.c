@@ -259,7 +259,10 @@ static const struct {
     {TABLE(ROW("1", "51.5")), TABLE(ROW("2", "50.5")), {"--json"}, 0, "\"written\":\ttrue", "", TABLE(ROW("1", "51.5") ROW("2", "50.5"))},
     /* Refused whole: the file is as it was. */
     {TABLE(ROW("1", "51.5")), TABLE(ROW("2", "61.5") ROW("2", "62.5")), {0}, 1, "", "table.csv: ", NULL},
-    {TABLE(ROW("1", "51.5")), TABLE(ROW("2", "61.5") "rubbish\n"), {0}, 1, "", "has 1 unusable rows; repair them first", NULL},
+    {TABLE(ROW("1", "51.5")), TABLE(ROW("2", "61.5") "rubbish\n"), {0}, 1, "", "has 1 row that cannot be read; repair it first", NULL},
+    /* Two findings each, and a row is counted once. */
+    {TABLE(ROW("1", "51.5")), TABLE(ROW("x", "nan")), {0}, 1, "", "has 1 row that cannot be read; repair it first", NULL},
+    {TABLE(ROW("1", "51.5")), TABLE(ROW("x", "nan") ROW("y", "nan")), {0}, 1, "", "has 2 rows that cannot be read; repair them first", NULL},
     {TABLE(ROW("1", "51.5")), "rubbish\n", {0}, 2, "", "other.csv is no table", NULL},
 };
 /* clang-format on */

@@ -298,7 +298,8 @@ START_TEST(test_wrong_table)
     check_refused(fhmoe, fresh, NULL, -ENOTSUP, (const char *const[]){"another operator", NULL, NULL});
     check_refused(fresh, untuned, NULL, -ENOTSUP, (const char *const[]){"an untuned", NULL, NULL});
     _cleanup_(mf_table_freep) struct mf_table *dirty = read_text("dirty.csv", TUNED_COLUMNS "\nrubbish\n");
-    check_refused(fresh, dirty, NULL, -EINVAL, (const char *const[]){"1 unusable", NULL, NULL});
+    check_refused(fresh, dirty, NULL, -EINVAL,
+                  (const char *const[]){"dirty.csv has 1 row that cannot be read", NULL, NULL});
 }
 END_TEST
 

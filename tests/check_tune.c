@@ -16,10 +16,9 @@
 
 #define DEADLINE_MS 60000
 
-#define HEAD SHAPE_COLUMNS "\n"
-#define ROW(token) \
-#    token         \
-        ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
+#define HEAD       SHAPE_COLUMNS "\n"
+#define FORM       ",128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
+#define ROW(token) #token ",2048,768" FORM
 #define DIRTY(token) \
 #    token ",2048,768,128,8,Silu,dtypes.bf16,dtypes.bf16,dtypes.bf16,QuantType.No,True,False\n"
 
@@ -189,10 +188,11 @@ END_TEST
 START_TEST(failures_are_told)
 {
     plant("{\"faults\":[{\"match\":\"*\",\"fault\":\"wrong\"}]}");
-    write_file(in_folder("shapes.csv"), HEAD ROW(2) "x,1,2\n");
+    write_file(in_folder("shapes.csv"), HEAD ROW(2) "x,nan,96" FORM);
     struct ran r = moefarm("", TUNE(NULL));
     assert_code(r, 1);
-    assert_says(r.err, "shapes.csv:3:");
+    assert_says(r.err, "shapes.csv:3: token:");
+    assert_says(r.err, "shapes.csv:3: model_dim:"); /* two findings, one row */
     assert_says(r.out, "Failed shapes: 1");
     assert_says(r.out, "unreadable rows: 1");
     assert_says(r.out, "============= Repro CSV (1 failed shapes) =============");
