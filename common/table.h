@@ -181,6 +181,17 @@ MF_DEFINE_CLEANUP(struct mf_table *, mf_table_free);
 int mf_table_read(const char *name, const char *text, size_t len, struct mf_table **ret,
                   char why[MF_REASON_MAX]);
 
+/* What of a row is read. A cell beyond it is no problem, and its column may be missing: a time that is none says nothing of the
+ * shape. Such a table is for its keys, and not to be written. */
+enum mf_table_part {
+    MF_TABLE_ROWS,   /* all of it */
+    MF_TABLE_KEYS,   /* device class and shape */
+    MF_TABLE_SHAPES, /* the shape */
+};
+/* As mf_table_read, of that part. */
+int mf_table_read_part(const char *name, const char *text, size_t len, enum mf_table_part part,
+                       struct mf_table **ret, char why[MF_REASON_MAX]);
+
 /* Adds a copy of the row, texts included; line, misspelled, and what is private in the row, are ignored. -EINVAL: a text
  * of it could not be written, a number of it is not finite, or a tuned table's row has no device class. */
 int mf_table_add(struct mf_table *t, const struct mf_table_row *row);

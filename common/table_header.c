@@ -135,10 +135,10 @@ static int check_header(struct mf_table_reader *rd)
 {
     static const enum mf_result needed[] = {MF_RESULT_BLOCK_M, MF_RESULT_KERNEL1, MF_RESULT_KERNEL2,
                                             MF_RESULT_US};
-    int r = rd->t->tuned ? need(rd, rd->cu_num, "cu_num") : 0;
+    int r = rd->t->tuned && rd->part != MF_TABLE_SHAPES ? need(rd, rd->cu_num, "cu_num") : 0;
     for (int i = 0; i < N_SHAPE && r == 0; i++)
         r = need(rd, rd->shape[i], mf_shape_columns[i]);
-    if (!rd->t->tuned || rd->t->op != MF_TABLE_FMOE)
+    if (!rd->t->tuned || rd->t->op != MF_TABLE_FMOE || rd->part != MF_TABLE_ROWS)
         return r;
     for (size_t i = 0; i < MF_ARRAY_LEN(needed) && r == 0; i++)
         r = need(rd, rd->result[needed[i]], mf_result_name(needed[i]));

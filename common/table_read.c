@@ -352,9 +352,10 @@ static int read_row(struct mf_table_reader *rd)
         return set_aside(rd);
     }
     rd->shortened = rd->csv.n_cells < rd->t->n_header;
-    read_class(rd, &row);
+    if (rd->part != MF_TABLE_SHAPES)
+        read_class(rd, &row);
     read_shape(rd, &row);
-    if (rd->t->tuned)
+    if (rd->t->tuned && rd->part == MF_TABLE_ROWS)
         read_results(rd, &row);
     check_width(rd);
     if (rd->row_errors == 0)
@@ -412,20 +413,20 @@ static int check_whole(struct mf_table_reader *rd)
     return r < 0 ? r : mf_table_sort_problems(rd->t);
 }
 
-int mf_table_read(const char *name, const char *text, size_t len, struct mf_table **ret,
-                  char why[MF_REASON_MAX])
+int mf_table_read_part(const char *name, const char *text, size_t len, enum mf_table_part part,
+                       struct mf_table **ret, char why[MF_REASON_MAX])
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
     mf_say(why, MF_REASON_MAX, "out of memory");
     int r = mf_table_new(name, false, &t);
     if (r < 0)
         return r;
-    struct mf_table_reader rd = {.t = t, .why = why};
+    struct mf_table_reader rd = {.t = t, .part = part, .why = why};
     mf_csv_init(&rd.csv, text, len, &MF_CSV_LIMITS_DEFAULT);
     r = mf_table_read_header(&rd);
     if (r == 0)
         r = read_rows(&rd);
-    if (r == 0)
+    if (r == 0 && part == MF_TABLE_ROWS)
         r = check_whole(&rd);
     mf_csv_release(&rd.csv);
     if (r < 0)
@@ -433,4 +434,10 @@ int mf_table_read(const char *name, const char *text, size_t len, struct mf_tabl
     why[0] = '\0';
     *ret = MF_TAKE(t);
     return 0;
+}
+
+int mf_table_read(const char *name, const char *text, size_t len, struct mf_table **ret,
+                  char why[MF_REASON_MAX])
+{
+    return mf_table_read_part(name, text, len, MF_TABLE_ROWS, ret, why);
 }

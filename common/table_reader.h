@@ -6,6 +6,7 @@
 
 struct mf_table_reader {
     struct mf_table *t;
+    enum mf_table_part part;
     struct mf_csv csv;
     /* Column numbers in the file; -1 when the header has none of that name. */
     int gfx, cu_num, tag, shape[MF_SHAPE_N_COLUMNS], result[MF_RESULT_N_], own[MF_OWN_N_];

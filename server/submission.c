@@ -392,7 +392,7 @@ static int read_csv(struct mf_submission_work *w, const char *text, size_t len, 
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
     _cleanup_(mf_freep) struct origin *origins = NULL;
     char why[MF_REASON_MAX] = "";
-    int r = mf_table_read("body", text, len, &t, why);
+    int r = mf_table_read_part("body", text, len, MF_TABLE_SHAPES, &t, why);
     if (r == -EBADMSG || r == -EFBIG)
         return mf_refuse_at(p, 422, "body", "csv", "%s", why);
     if (r < 0)

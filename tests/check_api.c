@@ -56,6 +56,18 @@ static const struct submission submissions[] = {
     {"", "text/csv", SHAPE_COLUMNS ",a\"\"b\x1f<i>\n4" TAIL ",7\n", 422, "\"at\":\"body\"", NULL},
     {"", "text/csv", SHAPE_COLUMNS ",\"a\"\"b\x1f<i>\"\n4" TAIL ",7\n", 201, "\"at\":\"a\\\"b?<i>\"", NULL},
     {"", "text/csv", TUNED_COLUMNS ",_tag,form\ngfx942,304,4" TAIL ",16,0,40,a,0.0%,30,b,0.0%,70,0,0,0,1,1,,\n", 201, "\"unknown_columns\":[]", "1 shapes"},
+    /* what a tuned table has beside the shape is not looked at: -1 is how AITER's tuner marks a shape that it could not tune */
+    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,-1,a,0.0%,30,b,0.0%,-1,0,0,0,1,1\n", 201, "\"shapes\":1,\"errors\":[]", "1 shapes, first 4" TAIL},
+    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,40,a,0.0%,30,b,0.0%,nan,0,0,0,1,1\n", 201, "\"shapes\":1,\"errors\":[]", NULL},
+    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,40,a,0.0%,30,b,0.0%,1e400,0,0,0,1,1\n", 201, "\"shapes\":1,\"errors\":[]", NULL},
+    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",abc,-1,40,,0.0%,30,,0.0%,70,2,x,9,1,1\n", 201, "\"shapes\":1,\"errors\":[]", NULL},
+    {"", "text/csv", TUNED_COLUMNS "\n,-9,4" TAIL ",16,0,40,a,0.0%,30,b,0.0%,70,0,0,0,1,1\n", 201, "\"shapes\":1,\"errors\":[]", NULL},
+    {"", "text/csv", SHAPE_COLUMNS ",us\n4" TAIL ",-1\n", 201, "\"shapes\":1,\"errors\":[]", NULL},
+    {"", "text/csv", KEY_COLUMNS "\ngfx942,,4" TAIL "\n", 201, "\"shapes\":1,\"errors\":[]", NULL},
+    /* but of the shape everything is, and a row whose cells may have moved is none */
+    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,-1,a,0.0%,30,b,0.0%,-1,0,0,0,1,1\ngfx942,304,x" TAIL ",16,0,-1,a,0.0%,30,b,0.0%,-1,0,0,0,1,1\n", 201, "\"errors\":[{\"at\":\"token\",", "1 shapes"},
+    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,-1,a\n", 422, "the row has 18 cells and the header 28", NULL},
+    {"", "application/json", "{\"baseline\":\"" TUNED_COLUMNS ",pipeline\\ngfx942,304,4" TAIL ",16,0,40,a,0.0%,30,b,0.0%,-1,0,0,0,1,1,a:b\\n\",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "\"at\":\"baseline, line 2\",\"code\":\"range\"", "; known 0"},
     {"", "text/csv", SHAPE_COLUMNS ",frm\n4" TAIL ",limit:7\n", 422, "\"at\":\"frm\",\"code\":\"misspelt_column\",\"message\":\"there is no column 'frm', and the table has no form: call it form", NULL},
     {"", "text/csv", "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u,doweight_stage1\n4" TAIL "\n", 422, "call 'use_g1u' so if that is meant", NULL},
     {"", "application/json", "{\"csv\":\"" SHAPE_COLUMNS ",frm\\n4" TAIL ",limit:7\\n\"}", 422, "\"at\":\"frm\"", NULL},

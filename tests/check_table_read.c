@@ -271,6 +271,40 @@ START_TEST(test_sample)
 }
 END_TEST
 
+/* A part of a row: what is beyond it is not looked at, and need not be there. n_rows by part. */
+/* clang-format off */
+static const struct {
+    const char *text;
+    size_t n_rows[3];
+} parts[] = {
+    {TUNED_COLUMNS "\ngfx942,304," SHAPE ",16,0,-1,a,0.0%,30,b,0.0%,-1,0,0,0,1,1\n", {0, 1, 1}},
+    {TUNED_COLUMNS "\ngfx942,304," SHAPE ",abc,x,nan,,,1e400,,x,0,7,x,9,inf,x\n",     {0, 1, 1}},
+    {TUNED_COLUMNS "\ngfx942,-9," SHAPE ",16,0,40,a,0.0%,30,b,0.0%,70,0,0,0,1,1\n",  {0, 0, 1}},
+    {TUNED_COLUMNS "\n,," SHAPE ",16,0,40,a,0.0%,30,b,0.0%,70,0,0,0,1,1\n",          {0, 0, 1}},
+    {TUNED_COLUMNS "\ngfx942,304,x" SHAPE ",16,0,40,a,0.0%,30,b,0.0%,70,0,0,0,1,1\n", {0, 0, 0}},
+    {TUNED_COLUMNS ",form\ngfx942,304," SHAPE ",16,0,40,a,0.0%,30,b,0.0%,70,0,0,0,1,1,x\n", {0, 0, 0}},
+    {TUNED_COLUMNS "\ngfx942,304," SHAPE ",16,0,40,a\n",                              {0, 0, 0}},
+    {TUNED_COLUMNS "\ngfx942,304," SHAPE ",16,0,40,a,0.0%,30,b,0.0%,70,0,0,0,1,1\n", {1, 1, 1}},
+    {KEY_COLUMNS ",us\ngfx942,304," SHAPE ",-1\n",                                    {0, 1, 1}},
+    {SHAPE_COLUMNS ",us\n" SHAPE ",-1\n",                                             {0, 0, 1}},
+    {KEY_COLUMNS "\ngfx942,," SHAPE "\n",                                             {0, 0, 1}},
+};
+/* clang-format on */
+
+START_TEST(test_parts)
+{
+    const char *text = parts[_i].text;
+    for (enum mf_table_part part = MF_TABLE_ROWS; part <= MF_TABLE_SHAPES; part++) {
+        _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+        char why[MF_REASON_MAX];
+        int r = mf_table_read_part("part.csv", text, strlen(text), part, &t, why);
+        ck_assert(r == 0 || r == -EBADMSG);
+        ck_assert_uint_eq(t ? t->n_rows : 0, parts[_i].n_rows[part]);
+        ck_assert(r < 0 || t->n_rows + t->n_strays == 1);
+    }
+}
+END_TEST
+
 /* Headers that cannot be used at all. */
 /* clang-format off */
 static const struct {
@@ -418,6 +452,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_copied, 0, MF_ARRAY_LEN(copied));
     tcase_add_test(tcase, test_dirty_is_complete);
     tcase_add_loop_test(tcase, test_sample, 0, MF_ARRAY_LEN(samples));
+    tcase_add_loop_test(tcase, test_parts, 0, MF_ARRAY_LEN(parts));
     tcase_add_loop_test(tcase, test_header, 0, MF_ARRAY_LEN(headers));
     tcase_add_loop_test(tcase, test_variant, 0, MF_ARRAY_LEN(variants));
     tcase_add_test(tcase, test_other_operators);

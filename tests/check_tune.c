@@ -208,6 +208,24 @@ START_TEST(failures_are_told)
 }
 END_TEST
 
+/* A tuned table handed in: the shapes of its rows, also of those that its tuner could not tune; but of a device class there is none. */
+START_TEST(shapes_of_a_tuned_table)
+{
+#define FAILED(class, token)                                                                            \
+    class "," token ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16," \
+          "QuantType.No,1,0,abc,0,-1,,0.0%,-1,,0.0%,nan,0,0,0,1e400,1.0\n"
+    write_file(in_folder("shapes.csv"), TUNED_COLUMNS "\n" FAILED("gfx942,304", "2") FAILED("gfx950,256", "4")
+                                            FAILED("gfx942,-9", "8"));
+    struct ran r = moefarm("", TUNE(NULL));
+    assert_code(r, 1);
+    assert_says(r.out, "gfx942/304: 1 shapes to tune");
+    assert_says(r.out, "Successfully tuned shapes: 1");
+    assert_says(r.out, "unreadable rows: 1");
+    assert_says(r.err, "shapes.csv:4: cu_num: ");
+    assert_says(read_file(in_folder("table.csv")), "\ngfx942,304,2,2048,768,");
+}
+END_TEST
+
 /* A row of somebody else's stays unless --all asks for it. */
 START_TEST(foreign_rows)
 {
@@ -641,6 +659,7 @@ int main(void)
     tcase_add_test(tc, tunes_what_is_missing);
     tcase_add_test(tc, measures_as_told);
     tcase_add_test(tc, failures_are_told);
+    tcase_add_test(tc, shapes_of_a_tuned_table);
     tcase_add_test(tc, foreign_rows);
     tcase_add_test(tc, additive_rule);
     tcase_add_test(tc, an_output_that_cannot_be_written);
