@@ -808,6 +808,35 @@ START_TEST(bad_runner)
 }
 END_TEST
 
+/* A device that dies in mid-life takes no unit with it: its worker gives back what it has and ends, and is not given more to fail. */
+START_TEST(a_sick_device_leaves)
+{
+    static char script[4096];
+    char why[256] = "";
+    enum mf_message got = MF_MESSAGE_HELLO;
+    int code = -1;
+    (void)snprintf(script, sizeof(script),
+                   "if [ -e %s/sick ]; then " HELLO "read l <&3; "
+                   "echo '{\"op\":\"error\",\"status\":\"unsupported\",\"reason\":\"the device is gone\"}' "
+                   ">&3; exec sleep 100; "
+                   "fi; touch %s/sick; " HELLO DESCRIBED "read l <&3; exit 5",
+                   folder, folder);
+    ck_assert_int_eq(start(NULL, script, why, sizeof(why)), 0);
+    skip(MF_MESSAGE_HELLO);
+    welcome("[]");
+    skip(MF_MESSAGE_READY);
+    give_probe(1, five, 1);
+    skip(MF_MESSAGE_READY);
+    _cleanup_(cJSON_Deletep) cJSON *bye = next_message(&got, 2 * DEADLINE);
+    _cleanup_(mf_freep) char *text = mf_json_print(bye);
+    ck_assert_msg(got == MF_MESSAGE_BYE, "%s in place of BYE: %s", mf_message_name(got), text);
+    ck_assert_str_eq(text_of(bye, "reason"), "no runner starts on its device any more");
+    pump(mf_now_ms());
+    ck_assert(mf_agent_ended(agent, &code));
+    ck_assert_int_eq(code, 1);
+}
+END_TEST
+
 /* A shape that does not fit is a status on each of its steps, not a failed unit. */
 START_TEST(too_large_is_said_of_each_step)
 {
@@ -854,6 +883,7 @@ int main(void)
     tcase_add_test(tc, one_worker_a_device);
     tcase_add_test(tc, too_large_is_said_of_each_step);
     tcase_add_loop_test(tc, bad_runner, 0, (int)MF_ARRAY_LEN(bad_runners));
+    tcase_add_test(tc, a_sick_device_leaves);
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

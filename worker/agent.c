@@ -225,8 +225,10 @@ static void runner_message(struct mf_agent *a, cJSON *message)
 
 static void runner_died(struct mf_agent *a)
 {
-    /* One that dies before it can begin on the next job fails that job too; one that still owed an `end` fails none. */
-    struct mf_job *job = a->current ? a->current : a->working || a->n_jobs == 0 ? NULL : a->jobs[0];
+    /* One that dies before it can begin on the next job fails that job too; one that still owed an `end`, or was never ready,
+     * fails none. */
+    bool owes_one = a->n_jobs > 0 && !a->working && mf_crew_was_ready(a->crew);
+    struct mf_job *job = a->current ? a->current : owes_one ? a->jobs[0] : NULL;
     if (!job || !job->begun)
         log_info("%s: a runner died outside any step: %s", a->o.name, mf_crew_why(a->crew));
     mf_comeback_died(&a->comeback, mf_now_ns());
@@ -247,8 +249,15 @@ static void runner_died(struct mf_agent *a)
 
 static void runners_hopeless(struct mf_agent *a)
 {
-    log_warn("%s: no runner starts on %s: %s", a->o.name, a->o.device, mf_crew_why(a->crew));
-    end(a, 1);
+    if (a->state == MF_AGENT_LEAVING || a->state == MF_AGENT_ENDED)
+        return;
+    log_warn("%s: no runner starts on %s%s: %s", a->o.name, a->o.device,
+             a->state == MF_AGENT_STARTING ? "" : " any more", mf_crew_why(a->crew));
+    a->exit_code = 1;
+    if (a->state == MF_AGENT_STARTING)
+        end(a, a->exit_code);
+    else /* its units are for others: a device that is gone fails them all */
+        mf_agent_stop(a, "no runner starts on its device any more");
 }
 
 static void runner_ready(struct mf_agent *a)

@@ -20,6 +20,7 @@
 #define DYING_MAX      4
 #define DYING_MS       10000 /* for a core dump, say */
 #define HOPELESS_TRIES 3     /* when none has ever been ready */
+#define SICK_TRIES     7     /* when one has: 6 s and what starting takes, for a driver that is being reset */
 
 enum state { STARTED, GREETED, READY };
 
@@ -39,6 +40,7 @@ struct mf_crew {
     int failures; /* in a row, before ready */
     int64_t start_at_ms, reserve_at_ms, ahead_at_ms;
     bool stopped, hung, hopeless;
+    bool was_ready; /* the one that died last */
     int64_t deaths;
     char kill_reason[MF_REASON_MAX], why[MF_REASON_MAX];
 };
@@ -299,7 +301,7 @@ static void note_start_failure(struct mf_crew *c)
     for (int i = 1; i < c->failures && wait < RETRY_MAX_MS; i++)
         wait *= 2;
     c->start_at_ms = mf_now_ms() + MF_MIN(wait, RETRY_MAX_MS);
-    if (++c->failures >= HOPELESS_TRIES && !c->described)
+    if (++c->failures >= (c->described ? SICK_TRIES : HOPELESS_TRIES))
         c->hopeless = true;
 }
 
@@ -356,10 +358,10 @@ static enum mf_crew_event note_death(struct mf_crew *c)
         (void)mf_copy(c->why, sizeof(c->why), c->kill_reason);
         c->kill_reason[0] = '\0';
     }
-    bool was_ready = p->state == READY;
+    c->was_ready = p->state == READY;
     let_go(c, MF_TAKE(p->host));
     clear(p);
-    if (!was_ready)
+    if (!c->was_ready)
         note_start_failure(c);
     fill_working(c);
     return c->hopeless ? MF_CREW_HOPELESS : MF_CREW_DIED;
@@ -435,6 +437,11 @@ const char *mf_crew_why(const struct mf_crew *c)
 bool mf_crew_hung(const struct mf_crew *c)
 {
     return c->hung;
+}
+
+bool mf_crew_was_ready(const struct mf_crew *c)
+{
+    return c->was_ready;
 }
 
 int64_t mf_crew_deaths(const struct mf_crew *c)

@@ -40,15 +40,17 @@ enum mf_crew_event {
     MF_CREW_NOTHING,
     MF_CREW_READY, /* a runner is described and idle */
     MF_CREW_DESCRIBED, /* the ready one has found its device's ceilings to be higher: mf_crew_described has them */
-    MF_CREW_MESSAGE,  /* *ret is the caller's */
-    MF_CREW_DIED,     /* the one that was ready or on its way there; mf_crew_why says why */
-    MF_CREW_HOPELESS, /* no runner gets as far as ready; mf_crew_why says why. Ends the crew */
+    MF_CREW_MESSAGE, /* *ret is the caller's */
+    MF_CREW_DIED,    /* the one that was ready or on its way there; mf_crew_why says why */
+    MF_CREW_HOPELESS, /* no runner gets as far as ready, or none does any more; mf_crew_why says why. Ends the crew */
 };
 enum mf_crew_event mf_crew_next(struct mf_crew *c, cJSON **ret);
 
 /* Of the death last reported. */
 const char *mf_crew_why(const struct mf_crew *c);
 bool mf_crew_hung(const struct mf_crew *c);
+/* false: it died on its way there, whatever it was to do then. */
+bool mf_crew_was_ready(const struct mf_crew *c);
 /* Runners that died, over the life of the crew. */
 int64_t mf_crew_deaths(const struct mf_crew *c);
 
