@@ -337,7 +337,7 @@ static int add_rejection(struct mf_farm *f, int64_t enumeration, const cJSON *js
         return refuse(ret_why, "a rejection lacks family, kernel, rule or reason");
     mf_say(cut_kernel, sizeof(cut_kernel), "%s", kernel);
     mf_say(cut_reason, sizeof(cut_reason), "%s", reason);
-    return mf_store_rejection_add(f->store, enumeration, family, cut_kernel, rule, cut_reason);
+    return mf_store_rejection_add(f->store, enumeration, 0, family, cut_kernel, rule, cut_reason);
 }
 
 static int end_enumerate(struct mf_farm *f, struct mf_lease *l, const struct mf_result_message *m)

@@ -407,8 +407,8 @@ static int probe(struct mf_farm *f, struct mf_goal *g)
     int r = mf_store_steps_each(f->store, g->enumeration, g->class_id, g->batch->created_ms, take_step, &o);
     for (size_t i = 0; r == 0 && i < o.n_barred; i++) {
         const struct barred *b = &o.barred[i];
-        r = mf_store_rejection_add(f->store, g->enumeration, b->step.family, b->step.name, b->rule,
-                                   b->reason);
+        r = mf_store_rejection_add(f->store, g->enumeration, g->batch->id, b->step.family, b->step.name,
+                                   b->rule, b->reason);
     }
     g->n_steps = (int64_t)o.n;
     g->n_measured = 0;

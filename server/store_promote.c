@@ -104,6 +104,7 @@ int mf_store_step_rejected(struct mf_store *s, int64_t goal, const char *family,
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(s,
                          "SELECT j.reason FROM goal g JOIN rejection j ON j.enumeration = g.enumeration"
+                         " AND (j.batch IS NULL OR j.batch = g.batch)"
                          " WHERE g.id = ?1 AND j.family = ?2 AND ?3 GLOB j.kernel ORDER BY j.id LIMIT 1",
                          &q, "itt", goal, family, name);
     if (r > 0)

@@ -223,7 +223,8 @@ int mf_read_rejections(struct mf_store *s, int64_t goal, const char *kernel, con
     r = mf_sql(s,
                "SELECT * FROM (SELECT 0 AS grp, j.id AS id, j.family AS family, j.kernel AS kernel, j.rule "
                "AS rule, j.reason AS reason,"
-               " NULL AS step FROM goal g JOIN rejection j ON j.enumeration = g.enumeration WHERE g.id = ?1"
+               " NULL AS step FROM goal g JOIN rejection j ON j.enumeration = g.enumeration"
+               " AND (j.batch IS NULL OR j.batch = g.batch) WHERE g.id = ?1"
                " UNION ALL SELECT 1, s.id, k.family, k.name, r.status, r.reason, s.id" STEPS_FROM
                " AND r.status <> 'ok')"
                " WHERE (grp, id) > (?2, ?3) AND (?4 IS NULL OR kernel GLOB ?4) ORDER BY grp, id LIMIT ?5",

@@ -206,14 +206,15 @@ int mf_store_step_add(struct mf_store *s, int64_t enumeration, const char *revis
                       step->bytes, body);
 }
 
-int mf_store_rejection_add(struct mf_store *s, int64_t enumeration, const char *family, const char *kernel,
-                           const char *rule, const char *reason)
+int mf_store_rejection_add(struct mf_store *s, int64_t enumeration, int64_t batch, const char *family,
+                           const char *kernel, const char *rule, const char *reason)
 {
     return mf_sql_write(
         s,
-        "INSERT INTO rejection (enumeration, family, kernel, rule, reason) VALUES (?, ?, ?, ?, ?)"
-        " ON CONFLICT (enumeration, family, kernel, rule) DO UPDATE SET reason = excluded.reason",
-        "itttt", enumeration, family, kernel, rule, reason);
+        "INSERT INTO rejection (enumeration, batch, family, kernel, rule, reason) VALUES (?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (enumeration, family, kernel, rule, coalesce(batch, 0))"
+        " DO UPDATE SET reason = excluded.reason",
+        "iItttt", enumeration, batch, family, kernel, rule, reason);
 }
 
 int mf_store_enumeration_complete(struct mf_store *s, int64_t enumeration)
@@ -227,8 +228,8 @@ int mf_store_enumeration_counts(struct mf_store *s, int64_t enumeration, int64_t
     int r = mf_sql_get_i64(s, "SELECT count(*) FROM step WHERE enumeration = ?", ret_steps, "i", enumeration);
     if (r < 0)
         return r;
-    r = mf_sql_get_i64(s, "SELECT count(*) FROM rejection WHERE enumeration = ?", ret_rejections, "i",
-                       enumeration);
+    r = mf_sql_get_i64(s, "SELECT count(*) FROM rejection WHERE enumeration = ? AND batch IS NULL",
+                       ret_rejections, "i", enumeration);
     return r < 0 ? r : 0;
 }
 

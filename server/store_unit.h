@@ -76,9 +76,11 @@ struct mf_step_row {
 /* A kernel is interned once a revision. 1: it was added; 0: the enumeration had it. */
 int mf_store_step_add(struct mf_store *s, int64_t enumeration, const char *revision,
                       const struct mf_step *step, const char *body);
-int mf_store_rejection_add(struct mf_store *s, int64_t enumeration, const char *family, const char *kernel,
-                           const char *rule, const char *reason);
+/* batch: whose options or moment leave it out; 0: of all batches, which share the enumeration. */
+int mf_store_rejection_add(struct mf_store *s, int64_t enumeration, int64_t batch, const char *family,
+                           const char *kernel, const char *rule, const char *reason);
 int mf_store_enumeration_complete(struct mf_store *s, int64_t enumeration);
+/* Its steps, and its rejections that are of no batch. */
 int mf_store_enumeration_counts(struct mf_store *s, int64_t enumeration, int64_t *ret_steps,
                                 int64_t *ret_rejections);
 /* Steps of an enumeration, in the order of (family, name). quarantined: the reason when the kernel was in quarantine

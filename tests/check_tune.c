@@ -536,6 +536,14 @@ START_TEST(split_k_is_left_out)
     ck_assert_int_eq(count_cutting(&farm, 1, "rejections", "leaves that out (split_k)"), 0);
     farm_wait_done(&farm, farm_submit(&farm, csv, "&search=enumerate&split_k=0"));
     ck_assert_int_eq(count_cutting(&farm, 2, "rejections", "leaves that out (split_k)"), with);
+    /* What a batch leaves out is no reason of others that share what the shape is offered, before or after it */
+    farm_wait_done(&farm, farm_submit(&farm, csv, "&search=enumerate&no_fuse=gemm1%2Bact"));
+    farm_wait_done(&farm, farm_submit(&farm, csv, "&search=enumerate&split_k=0&seed=2"));
+    ck_assert_int_eq(count_cutting(&farm, 1, "rejections", "batch "), 0);
+    ck_assert_int_eq(count_cutting(&farm, 2, "rejections", "batch 2 leaves that out (split_k)"), with);
+    ck_assert_int_eq(count_cutting(&farm, 3, "rejections", "(split_k)"), 0);
+    ck_assert_int_eq(count_cutting(&farm, 4, "rejections", "batch 4 leaves that out (split_k)"), with);
+    ck_assert_int_eq(count_cutting(&farm, 4, "rejections", "batch 2"), 0);
     farm_stop(&farm);
 }
 END_TEST
