@@ -184,7 +184,15 @@ START_TEST(a_known_row_finds_its_place_in_an_old_database)
         "INSERT INTO batch VALUES (1, 'b', 'open', 50, '{}', NULL, '', '{}', 1, NULL);"
         "INSERT INTO goal (id, batch, shape, class, state) VALUES (1, 1, 1, 1, 'racing');"
         "INSERT INTO unit (id, goal, class, kind, state, priority, body, created_ms)"
-        " VALUES (1, 1, 1, 'race', 'leased', 0, '{}', 1)";
+        " VALUES (1, 1, 1, 'race', 'leased', 0, '{}', 1);"
+        "INSERT INTO batch VALUES (12, 'c', 'open', 50, '{}', NULL, '', '{}', 1, NULL);"
+        "INSERT INTO enumeration (id, class, shape, revision) VALUES (1, 1, 1, 'r');"
+        "INSERT INTO rejection VALUES (4, 1, 'f', 'a', 'no_fuse', 'batch 12 has gemm1+act in its no_fuse "
+        "list');"
+        "INSERT INTO rejection VALUES (5, 1, 'f', 'b', 'policy', 'it cuts K, batch 1 leaves that out "
+        "(split_k)');"
+        "INSERT INTO rejection VALUES (6, 1, 'f', 'c', 'policy', 'batch 99 is gone');"
+        "INSERT INTO rejection VALUES (7, 1, 'f', 'd', 'dtype', 'a batch 1 is no fp8')";
     sqlite3 *db = NULL;
     teardown();
     (void)snprintf(folder, sizeof(folder), "/tmp/check_store.XXXXXX");
@@ -217,6 +225,10 @@ START_TEST(a_known_row_finds_its_place_in_an_old_database)
         ck_assert_int_eq(ask("SELECT count(*) FROM pragma_foreign_key_check"), 0);
         ck_assert_int_eq(ask("SELECT integrity_check = 'ok' FROM pragma_integrity_check"), 1);
         ck_assert_int_eq(ask("SELECT count(*) FROM comparison"), 0);
+        /* What a batch left out is given back to it, where that can be told */
+        ck_assert_int_eq(ask("SELECT batch FROM rejection WHERE id = 4"), 12);
+        ck_assert_int_eq(ask("SELECT batch FROM rejection WHERE id = 5"), 1);
+        ck_assert_int_eq(ask("SELECT count(*) FROM rejection WHERE id IN (6, 7) AND batch IS NULL"), 2);
         ck_assert_int_eq(ask("PRAGMA user_version"), mf_n_migrations);
         if (opened == 0)
             store = mf_store_free(store);
