@@ -47,10 +47,10 @@ static int freeze(struct mf_cli *cli, const struct mf_command *self, int argc, c
     };
     int rest, r, code;
 
+    mf_buf_init(&path, 8192);
     r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 0, 0, argc, argv, &rest);
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
-    mf_buf_init(&path, 8192);
     (void)mf_buf_adds(&path, "/api/v1/releases");
     mf_http_query(&path, "name", name);
     mf_export_filters_query(&path, &filters);

@@ -44,11 +44,11 @@ int mf_cmd_token(struct mf_cli *cli, const struct mf_command *self, int argc, ch
     };
     int rest, r, code;
 
+    mf_buf_init(&path, 4096);
     r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 2, 2, argc, argv, &rest);
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     mf_say(number, sizeof(number), "%" PRId64, expires_s);
-    mf_buf_init(&path, 4096);
     (void)mf_buf_adds(&path, "/api/v1/tokens");
     mf_http_query(&path, "role", argv[rest]);
     mf_http_query(&path, "name", argv[rest + 1]);

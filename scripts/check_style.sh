@@ -51,6 +51,31 @@ refuse "only server/store*.c may see SQLite: they share server/store_private.h" 
 refuse "tabs in C source" $'\t' "${sources[@]}"
 refuse "trailing white space" '[ '$'\t'']+$' $(printf '%s\n' "${texts[@]}" | grep -v '\.md$')
 
+# What is released on the way out must not find garbage: no return between its declaration and the first call that gets it.
+hits=$(awk '
+    /_cleanup_\([a-z_]+\) struct [a-z_]+ [^=*]*;/ {
+        names = $0
+        gsub(/.*struct [a-z_]+ |;.*/, "", names)
+        n = split(names, each, /, */)
+        for (i = 1; i <= n; i++)
+            bare[each[i]] = 1
+        next
+    }
+    {
+        for (name in bare) {
+            if ($0 ~ "&" name "[^A-Za-z0-9_]")
+                delete bare[name]
+            else if (/(^|[^A-Za-z0-9_])return[ ;]/)
+                print FILENAME ":" FNR ":" $0
+        }
+    }
+    /^}/ { split("", bare) }' "${sources[@]}")
+if [ -n "$hits" ]; then
+    echo "style: returns before what _cleanup_ releases has a beginning: initialise it above"
+    sed 's/^/  /' <<<"$hits"
+    failed=1
+fi
+
 while read -r lines file; do
     if [ "$file" != total ] && [ "$lines" -gt 900 ]; then
         echo "style: $file has $lines lines; a file has one duty and at most 900 lines"

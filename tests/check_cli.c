@@ -34,6 +34,8 @@ static const struct {
     {{"release", "show"}, 2, "the usage is: moefarm release show [options] RELEASE"},
     {{"release", "stage", "a/b", "1"}, 2, "'a/b' is no name of a channel"},
     {{"release", "stage", "stable", "1;2"}, 2, "'1;2' is no release; give its number or its name"},
+    {{"release", "freeze", "one"}, 2, "too many arguments"},
+    {{"token", "read"}, 2, "an argument is missing; the usage is: moefarm token [options] ROLE NAME"},
     {{"pull", "stable"}, 2, "give -o FILE"},
     {{"pull", "../x", "-o", "t"}, 2, "'../x' is no name of a channel"},
     {{"quarantine", "lift"}, 2, "quarantine: there is no action 'lift'"},

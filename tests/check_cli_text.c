@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cli/cli.h"
 #include "cli/progress.h"
 #include "cli/shape_arg.h"
 #include "cli/text_out.h"
@@ -399,6 +400,47 @@ START_TEST(progress_refuses_rubbish)
 }
 END_TEST
 
+/* ---- ways out ---- */
+
+static const struct mf_command token = {.name = "token", .arguments = "ROLE NAME", .run = mf_cmd_token};
+static const struct mf_command release = {
+    .name = "release", .arguments = "ACTION ...", .run = mf_cmd_release};
+
+static const struct early_return {
+    const struct mf_command *command;
+    const char *words[4];
+    int code;
+} early_returns[] = {
+    {&token, {"token", "--help"}, MF_EXIT_OK},
+    {&token, {"token", "one"}, MF_EXIT_USAGE},
+    {&release, {"release", "freeze", "--help"}, MF_EXIT_OK},
+    {&release, {"release", "freeze", "one"}, MF_EXIT_USAGE},
+};
+
+/* What the next call finds where its variables will be; the compiler must not leave it out. */
+__attribute__((noinline)) static void soil_the_stack(void)
+{
+    char where[32768];
+
+    memset(where, 0x5a, sizeof(where));
+    __asm__ volatile("" : : "r"(where) : "memory");
+}
+
+/* A command that ends before it has begun releases nothing that it has not. */
+START_TEST(commands_return_early)
+{
+    const struct early_return *c = &early_returns[_i];
+    struct mf_cli cli = {.url = "", .token_file = "", .ca = ""};
+    char *argv[4] = {NULL};
+    int n = 0;
+
+    for (; n < 4 && c->words[n]; n++)
+        argv[n] = (char *)(uintptr_t)c->words[n];
+    soil_the_stack();
+    ck_assert_int_eq(c->command->run(&cli, c->command, n, argv), c->code);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cli_text");
@@ -418,6 +460,7 @@ int main(void)
     tcase_add_test(tc, progress_lines_fit);
     tcase_add_test(tc, progress_leaves_out_the_ended);
     tcase_add_test(tc, progress_refuses_rubbish);
+    tcase_add_loop_test(tc, commands_return_early, 0, MF_ARRAY_LEN(early_returns));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -390,6 +390,19 @@ END_TEST
 
 /* A batch is told of the rows that its own shapes look up, and where they are in the table; with --compare and none of them, of
  * none: what the farm itself knows of a key is not what is deployed. */
+/* The reason it is told is the last thing it does, each time: what it frees then has had a beginning. */
+START_TEST(compared_with_no_table)
+{
+    write_file(in_folder("shapes.csv"), HEAD ROW(1));
+    write_file(in_folder("table.csv"), HEAD ROW(1));
+    for (int i = 0; i < 10; i++) {
+        struct ran r = moefarm("", TUNE("--compare", NULL));
+        assert_code(r, 2);
+        assert_says(r.err, "--compare expects a tuned_fmoe.csv");
+    }
+}
+END_TEST
+
 START_TEST(compared_with_what_it_looks_up)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
@@ -674,6 +687,7 @@ int main(void)
     tcase_add_test(tc, a_table_that_cannot_be_written);
     tcase_add_test(tc, a_refused_submission);
     tcase_add_test(tc, a_column_that_there_is_not);
+    tcase_add_test(tc, compared_with_no_table);
     tcase_add_test(tc, compared_with_what_it_looks_up);
     tcase_add_test(tc, compared_with_somebody_elses_row);
     tcase_add_test(tc, compared);
