@@ -49,7 +49,7 @@ struct daemon {
 
 static int read_options(int argc, char **argv, struct options *o)
 {
-    int rest;
+    int rest = argc;
     /* clang-format off */
     const struct mf_opt opts[] = {
         {"state",          MF_OPT_TEXT,   &o->state,          "DIR",          "folder of the database, made if need be", 0, 0},
@@ -73,7 +73,12 @@ static int read_options(int argc, char **argv, struct options *o)
         {"log-level",      MF_OPT_TEXT,   &o->log_level,      "LEVEL",        "error, warning, info or debug", 0, 0},
     };
     /* clang-format on */
-    return mf_opts_parse("moefarmd [options]", opts, MF_ARRAY_LEN(opts), argc, argv, &rest);
+    int r = mf_opts_parse("moefarmd [options]", opts, MF_ARRAY_LEN(opts), argc, argv, &rest);
+    if (r == 0 && rest < argc) { /* "tokens" without its dashes would be a farm without tokens */
+        (void)fprintf(stderr, "moefarmd: unexpected argument '%s'; options begin with --\n", argv[rest]);
+        return -EINVAL;
+    }
+    return r;
 }
 
 static int set_log_level(const char *text)

@@ -27,6 +27,8 @@ target_compile_definitions(bench_crashers PRIVATE MF_BINARY_DIR="${CMAKE_BINARY_
 target_link_libraries(bench_crashers PRIVATE mf_farm_harness mf_worker mf_build)
 add_dependencies(bench_crashers moefarmd moefarm-worker)
 
+mf_add_test(check_start USES server common LINK mf_farm_process LABELS farm TIMEOUT 60)
+add_dependencies(check_start moefarmd)
 mf_add_test(check_backup USES server common LINK mf_farm_harness LABELS farm TIMEOUT 300)
 add_dependencies(check_backup moefarmd moefarm-worker)
 mf_add_test(check_farm_misses USES common LINK mf_farm_harness LABELS farm TIMEOUT 300)
