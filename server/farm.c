@@ -12,6 +12,7 @@
 #include "server/halt.h"
 #include "server/request.h"
 #include "server/routes.h"
+#include "server/store_refusal.h"
 
 #include <errno.h>
 #include <math.h>
@@ -139,9 +140,9 @@ int mf_farm_new(void *zmq, const struct mf_farm_options *options, struct mf_farm
     f->lease_ms = 3 * options->beat_ms;
     f->path = strdup(options->path);
     int r = f->path ? mf_store_open(options->path, &f->store) : -ENOMEM;
-    if (r < 0) {
-        mf_say(why, why_cap, "open the database %s: %s", options->path, strerror(-r));
-    } else if ((r = load(f)) < 0) {
+    if (r < 0 || (r = load(f)) == -EBADMSG) {
+        mf_store_refusal(options->path, r, why, why_cap);
+    } else if (r < 0) {
         mf_say(why, why_cap, "read the database %s: %s", options->path, mf_store_error(f->store));
     } else if (options->first_token && (r = mf_access_first_token(f, options->first_token)) < 0) {
         mf_say(why, why_cap, "write the first token to %s: %s", options->first_token, strerror(-r));

@@ -122,13 +122,24 @@ static int open_listener(struct mf_http *h, char *why, size_t why_cap)
 __attribute__((format(printf, 2, 0))) static void daemon_log(void *cls, const char *format, va_list args)
 {
     char line[512];
-    (void)cls;
+    struct mf_http *h = cls;
     (void)vsnprintf(line, sizeof(line), format, args);
     line[strcspn(line, "\n")] = 0;
     log_debug("http: %s", line);
+    if (!h->daemon && !h->unopened[0])
+        (void)mf_copy(h->unopened, sizeof(h->unopened), line);
 }
 
-static int open_daemon(struct mf_http *h)
+/* errno is of whatever the library did last. What it says first is the reason, what follows is where it was then. */
+static int refuse_daemon(const struct mf_http *h, char *why, size_t why_cap)
+{
+    mf_say(why, why_cap, "%s%s",
+           h->tls ? "it takes a PEM certificate and the PEM key that belongs to it: " : "",
+           h->unopened[0] ? h->unopened : "libmicrohttpd does not start");
+    return -EIO;
+}
+
+static int open_daemon(struct mf_http *h, char *why, size_t why_cap)
 {
     struct mf_http_options *o = &h->options;
     struct MHD_OptionItem tls[] = {
@@ -141,14 +152,14 @@ static int open_daemon(struct mf_http *h)
     unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     h->daemon = MHD_start_daemon(
         flags | (h->tls ? MHD_USE_TLS : 0), 0, NULL, NULL, mf_exchange_handle, h, MHD_OPTION_EXTERNAL_LOGGER,
-        daemon_log, NULL, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)h->listen_fd, MHD_OPTION_NOTIFY_COMPLETED,
+        daemon_log, h, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)h->listen_fd, MHD_OPTION_NOTIFY_COMPLETED,
         mf_exchange_completed, h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->options.connections,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->options.idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         (size_t)CONNECTION_MEMORY, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
         h->gate ? (unsigned)o->connections / 2 : 0, MHD_OPTION_ARRAY, h->tls ? tls : tls + 3, MHD_OPTION_END);
     o->certificate = o->key = NULL; /* the caller's texts */
     if (!h->daemon)
-        return errno ? -errno : -EIO;
+        return refuse_daemon(h, why, why_cap);
     h->listen_fd = -1;
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD);
     if (!info)
@@ -262,7 +273,7 @@ int mf_http_start(const struct mf_http_options *options, struct mf_http **ret, c
     if (r == 0)
         r = open_bus(h);
     if (r == 0)
-        r = open_daemon(h);
+        r = open_daemon(h, why, why_cap);
     if (r == 0)
         r = -pthread_create(&h->thread, NULL, http_main, h);
     if (r < 0) {

@@ -60,6 +60,7 @@ struct mf_http {
     int port, listen_fd, epoll_fd, stop_fd;
     void *requests, *reads, *replies, *events_in;
     struct MHD_Daemon *daemon;
+    char unopened[256]; /* what libmicrohttpd said first while it was started */
     pthread_t thread;
     bool started, stopping;
     int stop_wait_ms;

@@ -231,6 +231,15 @@ static int secure_http(struct daemon *d, const struct options *o, struct mf_http
     return r;
 }
 
+/* The reason has its own words: those of an errno behind them would say another, or the same again. */
+static int log_why(int r, const char *what, const char *why)
+{
+    if (!*why)
+        return log_err(r, "%s", what);
+    mf_log(MF_LOG_ERROR, "%s: %s", what, why);
+    return r;
+}
+
 static int start_farm(struct daemon *d, const struct options *o, const char *endpoint, bool keys)
 {
     char why[512] = "", database[4096], token[4096];
@@ -248,13 +257,20 @@ static int start_farm(struct daemon *d, const struct options *o, const char *end
     options.samples_days = o->samples_days;
     options.tune_misses_s = o->tune_misses_s;
     int r = mf_farm_new(d->zmq, &options, &d->farm, why, sizeof(why));
-    return r < 0 ? log_err(r, "%s", why) : 0;
+    return r < 0 ? log_why(r, "start the farm", why) : 0;
+}
+
+static void say_listening(const struct options *o, char *text, size_t cap)
+{
+    bool tls = *o->tls_certificate != '\0';
+    mf_say(text, cap, "listen at %s%s%s%s%s", o->http, tls ? " with --tls-cert " : "", o->tls_certificate,
+           tls ? " and --tls-key " : "", o->tls_key);
 }
 
 static int start_all(struct daemon *d, const struct options *o)
 {
     char database[4096], why[512] = "";
-    char address[256], endpoint[300];
+    char address[256], endpoint[300], listening[1024];
     bool beyond = false;
     struct mf_http_options http = {.address = address};
     if (split_address(o->http, address, sizeof(address), &http.port) < 0)
@@ -284,9 +300,10 @@ static int start_all(struct daemon *d, const struct options *o)
     r = mf_readers_start(d->zmq, database, (int)o->readers, &d->readers);
     if (r < 0)
         return log_err(r, "start the reader threads");
+    say_listening(o, listening, sizeof(listening));
     r = mf_http_start(&http, &d->http, why, sizeof(why));
     if (r < 0)
-        return log_err(r, "listen at %s: %s", o->http, why);
+        return log_why(r, listening, why);
     log_info("http%s://%s:%d/ and %s, state in %s", d->certificate ? "s" : "", address, mf_http_port(d->http),
              mf_farm_endpoint(d->farm), o->state);
     r = *o->port_file ? write_port_file(o->port_file, mf_http_port(d->http), mf_farm_endpoint(d->farm)) : 0;
@@ -316,7 +333,7 @@ static int back_up(const struct options *o)
     mf_say(database, sizeof(database), "%s/farm.db", o->state);
     int r = mf_store_backup(database, o->backup, &bytes, why, sizeof(why));
     if (r < 0)
-        return log_err(r, "backup: %s", why);
+        return log_why(r, "backup", why);
     log_info("%s: %" PRId64 " bytes", o->backup, bytes);
     return 0;
 }

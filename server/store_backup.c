@@ -1,5 +1,6 @@
 #include "server/store_backup.h"
 #include "server/store_private.h"
+#include "server/store_refusal.h"
 
 #include "common/text.h"
 
@@ -59,8 +60,7 @@ static int copy_into(const char *path, const char *copy, char *why, size_t why_c
     int64_t n;
     int r = mf_store_open_reader(path, &from);
     if (r < 0) {
-        mf_say(why, why_cap, "%s: %s", path,
-               r == -ENOENT ? "there is no database of this program's version" : strerror(-r));
+        mf_store_refusal(path, r, why, why_cap);
         return r;
     }
     r = mf_store_begin(from);

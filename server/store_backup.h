@@ -6,5 +6,5 @@
 
 /* Copies the database at path into a new file: whatever was committed when it is called, and nothing half. The writer goes
  * on meanwhile; its log grows until the copy is done. The copy is looked through, synced and only then has its name; mode
- * 0600. -EEXIST: there is such a file; -ENOTSUP: the database is of another version than this program's. why gets a sentence. */
+ * 0600. -EEXIST: there is such a file; -ENOENT: there is none of this program's version. why gets a sentence. */
 int mf_store_backup(const char *path, const char *copy, int64_t *ret_bytes, char *why, size_t why_cap);

@@ -263,7 +263,7 @@ static void check_refuses_to_start(const char *const *program, const char *file)
 {
     static const char *const none[] = {NULL};
     struct ran r = run_program(program, none);
-    ck_assert_int_eq(r.code, 1);
+    ck_assert_msg(r.code == 1, "%s", r.text);
     assert_says(r, file);
     assert_says(r, "Read-only file system");
     ck_assert_ptr_eq(strchr(r.text, '\n'), strrchr(r.text, '\n'));
@@ -272,7 +272,7 @@ static void check_refuses_to_start(const char *const *program, const char *file)
 /* What was there is as it was, and goes on when it can be written to. */
 START_TEST(coordinator_on_a_read_only_disk)
 {
-    char state[128], fresh[160], lock[160];
+    char state[128], fresh[160], lock[160], folder_of_database[192], copy[128], index[128];
     farm_make(&farm);
     mount_disk("state", "56m");
     write_spec(SLOW);
@@ -282,16 +282,22 @@ START_TEST(coordinator_on_a_read_only_disk)
     int batch = submit(2);
     ck_assert(farm_wait_batch(&farm, batch, "measured", 10));
     farm_kill_daemon(&farm);
+    path_of("state/farm.db-shm", index); /* reading makes it anew, where it can */
+    ck_assert_int_eq(unlink(index), 0);
     make_read_only("state", true);
     path_of("state", state);
     (void)snprintf(fresh, sizeof(fresh), "%s/fresh", state);
     (void)snprintf(lock, sizeof(lock), "%s/lock", state);
+    (void)snprintf(folder_of_database, sizeof(folder_of_database), "folder of %s/farm.db", state);
+    path_of("copy.db", copy);
     check_refuses_to_start((const char *const[]){DAEMON, "--http", "127.0.0.1:0", "--hub", "127.0.0.1:0",
                                                  "--state", state, NULL},
                            lock);
     check_refuses_to_start((const char *const[]){DAEMON, "--http", "127.0.0.1:0", "--hub", "127.0.0.1:0",
                                                  "--keys", "--tokens", "--state", fresh, NULL},
                            fresh);
+    check_refuses_to_start((const char *const[]){DAEMON, "--state", state, "--backup", copy, NULL},
+                           folder_of_database);
     make_read_only("state", false);
     farm_start_daemon(&farm, BEAT_MS);
     farm_wait_done(&farm, batch);
