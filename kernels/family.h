@@ -18,7 +18,7 @@
 #include "kernels/device.h"
 #include "kernels/tensors.h"
 
-#define MF_FAMILY_API 7
+#define MF_FAMILY_API 8
 /* What a shared object with a family exports: const struct mf_family *mf_family_entry(void) (kernels/family_plugin.h,
  * examples/family_plain.c). */
 #define MF_FAMILY_ENTRY "mf_family_entry"
@@ -69,6 +69,9 @@ struct mf_family {
      * 0 or a negative errno. */
     int (*launch)(struct mf_kernel *kernel, const struct mf_launch *launch);
     struct mf_kernel *(*close)(struct mf_kernel *kernel);
+    /* What a launch on such arguments needs once, before one that is timed: it may allocate and wait. Optional: a launch that was
+     * not prepared does it itself. 0 or a negative errno, as launch. */
+    int (*prepare)(struct mf_kernel *kernel, const struct mf_launch *launch);
     /* From here on launches are of so many tokens: 1 to those that it was opened for, with a workspace as for those. No
      * allocation, lock or syscall. Optional; NULL: a kernel serves its own count only, and is opened anew for another. */
     void (*retoken)(struct mf_kernel *kernel, int64_t token);

@@ -51,6 +51,8 @@ struct mf_fmoe_args {
 };
 /* Resolves every step's buffers for these arguments; args is copied. Allocates nothing. */
 void mf_pipeline_bind(struct mf_pipeline *p, const struct mf_fmoe_args *args);
+/* Prepares all steps for what was bound, before a run that is timed (mf_family.prepare). */
+int mf_pipeline_prepare(struct mf_pipeline *p);
 /* Launches step i, or all of them, on what was bound. No allocation, lock or syscall. */
 int mf_pipeline_launch(struct mf_pipeline *p, size_t i);
 int mf_pipeline_run(struct mf_pipeline *p);

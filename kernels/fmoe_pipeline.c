@@ -533,6 +533,16 @@ void mf_pipeline_bind(struct mf_pipeline *p, const struct mf_fmoe_args *args)
     }
 }
 
+int mf_pipeline_prepare(struct mf_pipeline *p)
+{
+    int r = 0;
+    for (size_t i = 0; i < p->n_steps && r >= 0; i++) {
+        const struct bound_step *b = &p->steps[i];
+        r = b->family->prepare ? b->family->prepare(b->kernel, &b->launch) : 0;
+    }
+    return r;
+}
+
 int mf_pipeline_launch(struct mf_pipeline *p, size_t i)
 {
     return p->steps[i].family->launch(p->steps[i].kernel, &p->steps[i].launch);

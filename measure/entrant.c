@@ -47,6 +47,13 @@ static int launch(void *context, int index)
     return mf_pipeline_run(e->pipeline);
 }
 
+static int prepare(void *context, int index)
+{
+    struct mf_entrant *e = context;
+    (void)index;
+    return mf_pipeline_prepare(e->pipeline);
+}
+
 /* The same buffers for every entrant: inputs, its weights' layouts, one arena, one output. */
 static int bind(struct mf_entrant *e, int rotation)
 {
@@ -86,10 +93,11 @@ enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_course *c, struct
                                char reason[MF_REASON_MAX])
 {
     struct mf_session *s = c->session;
-    *e = (struct mf_entrant){.course = c,
-                             .pipeline = pipeline,
-                             .measured = {.session = s, .washes = true, .launch = launch, .context = e},
-                             .verdict = {.err = NAN, .row_err = NAN, .row_limit = NAN}};
+    *e = (struct mf_entrant){
+        .course = c,
+        .pipeline = pipeline,
+        .measured = {.session = s, .washes = true, .launch = launch, .prepare = prepare, .context = e},
+        .verdict = {.err = NAN, .row_err = NAN, .row_limit = NAN}};
     for (size_t i = 0; i < mf_pipeline_n_steps(pipeline); i++) {
         e->flops += mf_pipeline_step(pipeline, i)->flops;
         e->tolerance = fmax(e->tolerance, mf_pipeline_step(pipeline, i)->reorder_tolerance);

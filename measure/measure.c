@@ -61,9 +61,11 @@ static int wash(struct mf_session *s)
 
 int mf_measure_run(struct mf_measured *m, int rotation, double *ret_us, bool *ret_cold)
 {
-    int r = m->washes ? wash(m->session) : 0;
-    bool cold = is_cold(m, rotation);
     m->rotation = rotation;
+    int r = m->prepare(m->context, 0);
+    if (r >= 0 && m->washes)
+        r = wash(m->session);
+    bool cold = is_cold(m, rotation);
     if (r >= 0)
         r = m->session->device->ops->time(m->session->device, m->launch, m->context, 1, ret_us);
     m->session->traffic += m->bytes;

@@ -235,19 +235,34 @@ static int bind_in_any_case(struct probe *p)
     return r < 0 ? r : bind(p);
 }
 
-static int launch(void *context, int index)
+/* Of the run and the rotation in progress; needs is what it points to. */
+static struct mf_launch launch_of(const struct probe *p, struct mf_tensor_ref needs[MF_STEP_ARTIFACTS_MAX])
 {
-    struct probe *p = context;
-    struct mf_tensor_ref needs[MF_STEP_ARTIFACTS_MAX];
-    (void)index;
-    memcpy(needs, p->needs[p->measured.rotation], sizeof(needs));
+    memcpy(needs, p->needs[p->measured.rotation], MF_STEP_ARTIFACTS_MAX * sizeof(*needs));
     for (int g = 0; g < p->step->n_gives; g++) {
         if (p->accumulated_from[g] >= 0)
             needs[p->accumulated_from[g]] = p->give_refs[p->run][g];
     }
-    const struct mf_launch l = {
+    return (struct mf_launch){
         .needs = needs, .gives = p->give_refs[p->run], .workspace = mf_region_start(&p->s->workspace)};
+}
+
+static int launch(void *context, int index)
+{
+    struct probe *p = context;
+    struct mf_tensor_ref needs[MF_STEP_ARTIFACTS_MAX];
+    const struct mf_launch l = launch_of(p, needs);
+    (void)index;
     return p->family->launch(p->kernel, &l);
+}
+
+static int prepare(void *context, int index)
+{
+    struct probe *p = context;
+    struct mf_tensor_ref needs[MF_STEP_ARTIFACTS_MAX];
+    const struct mf_launch l = launch_of(p, needs);
+    (void)index;
+    return p->family->prepare ? p->family->prepare(p->kernel, &l) : 0;
 }
 
 /* ---- gates ---- */
@@ -656,7 +671,7 @@ static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf
     p->best_us = best_of(s, p->step, p->kind, best, context);
     p->place_us = known_best(s, p->place);
     p->layout_us = known_best(s, p->layout);
-    p->measured = (struct mf_measured){.session = s, .launch = launch, .context = p};
+    p->measured = (struct mf_measured){.session = s, .launch = launch, .prepare = prepare, .context = p};
     p->result = (struct mf_unit_result){.id = step->id,
                                         .status = MF_STATUS_OK,
                                         .us = NAN,

@@ -59,6 +59,20 @@ static cJSON *first_goal_list(int batch, const char *what)
     return list;
 }
 
+/* A file of the template with `run` in the place of its '@'; the command that runs it. */
+static void write_program(const char *before, const char *run, char file[64], char command[96])
+{
+    char text[4096];
+    (void)snprintf(file, 64, "/tmp/check_foreign.XXXXXX");
+    int fd = mkstemp(file);
+    ck_assert_int_ge(fd, 0);
+    const char *at = strchr(before, '@');
+    (void)snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - before), before, run, at + 1);
+    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    (void)close(fd);
+    (void)snprintf(command, 96, "python3 %s", file);
+}
+
 START_TEST(wins_a_row)
 {
     int batch = tune(PYTHON, "move,python", FARM_CSV_HEAD FARM_CSV_SMALL, "");
@@ -75,6 +89,32 @@ START_TEST(wins_a_row)
     const char *row = strchr(table, '\n');
     ck_assert_ptr_nonnull(row);
     ck_assert_msg(strstr(row, ",python:py_layer,") != NULL, "%s", table);
+}
+END_TEST
+
+#define SLOW_LOADS                                       \
+    "import sys, time\n"                                 \
+    "sys.dont_write_bytecode = True\n"                   \
+    "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n" \
+    "import python_runner as p\n"                        \
+    "right = p.load\n"                                   \
+    "def load(m):\n"                                     \
+    "    time.sleep(@)\n"                                \
+    "    return right(m)\n"                              \
+    "p.load = load\n"                                    \
+    "p.main()\n"
+
+/* The time that counts is from `run` to `ran`: what a program does at a load, for each set of buffers, is no part of it. */
+START_TEST(loads_are_not_timed)
+{
+    char file[64], command[96];
+    write_program(SLOW_LOADS, "0.2", file, command);
+    int batch = tune(command, "move,python", FARM_CSV_HEAD FARM_CSV_SMALL, "&time_cap_ms=30000");
+    (void)unlink(file);
+    _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=python");
+    const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
+    ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
+    ck_assert_double_lt(cJSON_GetObjectItem(step, "us")->valuedouble, 200e3);
 }
 END_TEST
 
@@ -141,20 +181,6 @@ static const struct {
     {"peer.sendall(b'what?\\n')", "crash", "no message"},
 };
 /* clang-format on */
-
-/* A file of the template with `run` in the place of its '@'; the command that runs it. */
-static void write_program(const char *before, const char *run, char file[64], char command[96])
-{
-    char text[4096];
-    (void)snprintf(file, 64, "/tmp/check_foreign.XXXXXX");
-    int fd = mkstemp(file);
-    ck_assert_int_ge(fd, 0);
-    const char *at = strchr(before, '@');
-    (void)snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - before), before, run, at + 1);
-    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
-    (void)close(fd);
-    (void)snprintf(command, 96, "python3 %s", file);
-}
 
 START_TEST(misbehaves)
 {
@@ -240,6 +266,7 @@ int main(void)
     TCase *tc = tcase_create("foreign");
     tcase_add_checked_fixture(tc, NULL, stop_farm);
     tcase_add_test(tc, wins_a_row);
+    tcase_add_test(tc, loads_are_not_timed);
     tcase_add_loop_test(tc, refuses_in_a_sentence, 0, (int)MF_ARRAY_LEN(refused));
     tcase_add_loop_test(tc, misbehaves, 0, (int)MF_ARRAY_LEN(odd));
     tcase_add_loop_test(tc, options, 0, (int)MF_ARRAY_LEN(flaws));

@@ -14,14 +14,16 @@
 #include "common/array.h"
 #include "common/json.h"
 #include "common/text.h"
+#include "measure/rotate.h"
 #include "measure/session.h"
 #include "worker/runner_wire.h"
 
-#define CHILD_FD     3
-#define HELLO_MS     30000
-#define STOP_MS      1000
-#define STEPS_MAX    4096
-#define LOADS_MAX    16 /* sets of addresses of one kernel that are loaded at a time */
+#define CHILD_FD  3
+#define HELLO_MS  30000
+#define STOP_MS   1000
+#define STEPS_MAX 4096
+/* Sets of addresses of one kernel that are loaded at a time: of every rotation, and of a first run's own output */
+#define LOADS_MAX    (MF_ROTATIONS_MAX + 2)
 #define BUFFERS_MAX  (2 * MF_STEP_ARTIFACTS_MAX * MF_PARTS_MAX)
 #define EXIT_FOREIGN 70 /* this runner's exit code when its foreign runner died */
 
@@ -324,6 +326,16 @@ static int find_load(struct mf_kernel *k, const struct mf_launch *launch, struct
     return 0;
 }
 
+/* A load is a round trip to the program, which may pack weights or compile in it: the time that counts is a run's. */
+static int foreign_prepare(struct mf_kernel *k, const struct mf_launch *launch)
+{
+    struct load *load;
+    int r = find_load(k, launch, &load);
+    if (r == 0)
+        load->used = ++k->turn;
+    return r;
+}
+
 static int foreign_launch(struct mf_kernel *k, const struct mf_launch *launch)
 {
     struct load *load;
@@ -438,6 +450,7 @@ int mf_foreign_start(const char *command, const char *device, struct mf_foreign 
         .enumerate = foreign_enumerate,
         .open = foreign_open,
         .launch = foreign_launch,
+        .prepare = foreign_prepare,
         .close = foreign_close,
     };
     *ret = f;
