@@ -11,6 +11,8 @@
 #define LEAVE_MS      3000 /* for results to be acknowledged before BYE */
 #define BYE_LINGER_MS 500
 #define SILENCE_MS    120000 /* of a runner outside any step */
+#define ANSWER_MS     10000  /* a coordinator that does not answer for so long is one to look for */
+#define TELL_MS       60000  /* at most between two words about that */
 #define TURNED_AWAY   "turned away"
 
 static void make_instance(char out[17])
@@ -64,6 +66,7 @@ int mf_agent_new(const struct mf_agent_options *o, char *why, size_t why_cap, st
         return -ENOMEM;
     }
     a->o = *o;
+    a->o.silence_ms = o->silence_ms > 0 ? o->silence_ms : ANSWER_MS;
     a->lock_fd = a->journal.fd = a->told_version = -1;
     a->beat_ms = MF_AGENT_BEAT_MS;
     a->lease_ms = 3 * MF_AGENT_BEAT_MS;
@@ -276,6 +279,7 @@ static void runner_ready(struct mf_agent *a)
         else
             log_info("%s: its runners are kept within %s", a->o.name, text);
         a->state = MF_AGENT_GREETING;
+        mf_agent_answered(a);
         mf_agent_resume(a);
         mf_agent_send_hello(a);
     }
@@ -332,6 +336,20 @@ static void check_silence(struct mf_agent *a)
     a->hello_due_ms = mf_now_ms();
 }
 
+/* libzmq tries for ever and says nothing where nobody listens, or somebody of another kind does. In twice the time, then in a
+ * minute more each, it is said again: who looks at the log late finds it too. */
+static void tell_silence(struct mf_agent *a)
+{
+    int64_t now = mf_now_ms(), silent_ms = now - a->answered_ms;
+    if (now < a->silence_told_ms || strcmp(a->refused, TURNED_AWAY) == 0)
+        return;
+    a->silence_told_ms = now + MF_MIN(silent_ms, TELL_MS);
+    log_warn(
+        "%s: no answer from %s for %lld s: is it the hub's address (moefarmd --hub), and does moefarmd run "
+        "there?",
+        a->o.name, a->o.coordinator, (long long)silent_ms / 1000);
+}
+
 static void turn_leaving(struct mf_agent *a)
 {
     if (mf_spool_n(a->spool) > 0 && mf_now_ms() < a->leave_by_ms)
@@ -366,6 +384,8 @@ static void turn_time(struct mf_agent *a)
                            : "it takes workers with a key only; ask for a token, and give it by --enrol");
         (void)mf_copy(a->refused, sizeof(a->refused), TURNED_AWAY);
     }
+    if (a->state == MF_AGENT_GREETING)
+        tell_silence(a);
     if (a->state == MF_AGENT_GREETING && now >= a->hello_due_ms)
         mf_agent_send_hello(a);
     if (a->state == MF_AGENT_JOINED && now >= a->beat_due_ms)

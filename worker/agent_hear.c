@@ -253,19 +253,31 @@ static void tell_version(struct mf_agent *a)
              a->o.name, a->o.coordinator, a->told_version, MF_WIRE_VERSION);
 }
 
+void mf_agent_answered(struct mf_agent *a)
+{
+    a->answered_ms = mf_now_ms();
+    a->silence_told_ms = a->answered_ms + a->o.silence_ms;
+}
+
 void mf_agent_turn_socket(struct mf_agent *a)
 {
     for (int i = 0; i < MF_AGENT_MESSAGES_A_TURN && a->state != MF_AGENT_ENDED; i++) {
         enum mf_message type;
         _cleanup_(cJSON_Deletep) cJSON *m = NULL;
+        uint64_t n_refused = a->socket.n_refused;
         int got = mf_agent_socket_receive(&a->socket, &type, &m);
         tell_version(a);
+        if (a->socket.n_refused > n_refused)
+            mf_agent_answered(a);
         if (got == 0)
             return;
         a->heard_ms = mf_now_ms();
         for (size_t k = 0; k < MF_ARRAY_LEN(handlers); k++) {
-            if (handlers[k].type == type)
-                handlers[k].handle(a, m);
+            if (handlers[k].type != type)
+                continue;
+            /* Its own HELLO is no answer: TCP may connect a port where nobody listens to itself */
+            mf_agent_answered(a);
+            handlers[k].handle(a, m);
         }
     }
 }

@@ -54,8 +54,10 @@ struct mf_agent {
     bool draining, blocked; /* blocked: the socket took no more results */
     int64_t beat_ms, lease_ms;
     int64_t hello_due_ms, hello_sent_ms, beat_due_ms, heard_ms, leave_by_ms, sent_ms;
-    int64_t waits_from_ms; /* since then there was nothing to do, or a unit was asked for */
-    int told_version;      /* of a coordinator that is none for us; -1: none came */
+    int64_t answered_ms;     /* when the coordinator last said anything, or it was first asked */
+    int64_t silence_told_ms; /* when it is said that nothing has come since */
+    int64_t waits_from_ms;   /* since then there was nothing to do, or a unit was asked for */
+    int told_version;        /* of a coordinator that is none for us; -1: none came */
     char leave_reason[MF_REASON_MAX], refused[64];
     enum mf_phase phase;
     uint64_t phase_since_ns, beat_ns;
@@ -97,5 +99,8 @@ void mf_agent_give_up(struct mf_agent *a, int r);
 void mf_agent_go_on(struct mf_agent *a);
 
 /* ---- agent_hear.c ---- */
+
+/* Its silence begins anew: the coordinator has said something, be it a refusal, or is asked for the first time. */
+void mf_agent_answered(struct mf_agent *a);
 
 void mf_agent_turn_socket(struct mf_agent *a);
