@@ -62,7 +62,7 @@ static int wash(struct mf_session *s)
 int mf_measure_run(struct mf_measured *m, int rotation, double *ret_us, bool *ret_cold)
 {
     m->rotation = rotation;
-    int r = m->prepare(m->context, 0);
+    int r = m->prepare ? m->prepare(m->context, 0) : 0;
     if (r >= 0 && m->washes)
         r = wash(m->session);
     bool cold = is_cold(m, rotation);

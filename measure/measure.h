@@ -17,7 +17,7 @@ struct mf_measured {
     int n_rotations;
     bool cold;   /* the rotations pass four caches */
     bool washes; /* the last cache is washed before each run, where the device can (kernels/device.h) */
-    mf_launch_fn launch, prepare; /* prepare: in front of each run, and not timed */
+    mf_launch_fn launch, prepare; /* prepare: in front of each run, and not timed; NULL: nothing */
     void *context;
     int rotation; /* of the run in progress, for launch */
 };

@@ -81,6 +81,7 @@ static int sample_call(struct call *c, struct mf_entrant *e, double *ret_us)
     course->cursor = (course->cursor + 1) % m.n_rotations;
     course->run = 0;
     m.launch = launch;
+    m.prepare = NULL;
     m.context = c;
     r = bind(c, e, course->cursor);
     return r < 0 ? r : mf_measure_run(&m, course->cursor, ret_us, NULL);
