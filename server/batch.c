@@ -348,8 +348,10 @@ int mf_farm_cancel(struct mf_farm *f, int64_t batch)
     for (size_t i = 0; r == 0 && i < goals.n; i++) {
         struct mf_goal *g;
         r = mf_goal_get(f, goals.all[i], &g);
-        if (r == 0)
-            r = mf_goal_cancel(f, g);
+        if (r < 0)
+            break;
+        g->batch->ended = true;
+        r = mf_goal_cancel(f, g);
     }
     mf_ids_release(&goals);
     return r;
@@ -402,6 +404,7 @@ int mf_batch_check(struct mf_farm *f, struct mf_batch *b)
     if (r < 0 || b->open_goals > 0)
         return r;
     r = mf_store_batch_get(f->store, b->id, &priority, &created_ms, &options, &open);
+    b->ended = r >= 0;
     if (r < 0 || !open)
         return r;
     struct ratios ratios = {.f = f, .batch = b->id};
@@ -413,6 +416,14 @@ int mf_batch_check(struct mf_farm *f, struct mf_batch *b)
     if (r == 0)
         log_info("batch %" PRId64 " is done", b->id);
     return r;
+}
+
+void mf_batch_let_go(struct mf_farm *f, struct mf_batch *b)
+{
+    if (!b->ended || b->n_loaded > 0)
+        return;
+    (void)mf_map_remove(&f->batches, (uint64_t)b->id);
+    mf_batch_free(b);
 }
 
 /* ---- workers and kernels, as people ask ---- */

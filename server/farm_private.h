@@ -25,6 +25,8 @@ struct mf_batch {
     char *options_text;   /* JSON as stored */
     char *unit_options;   /* JSON as units carry it */
     int64_t open_goals;   /* that have not ended; 0: none, or nobody counted yet */
+    int64_t n_loaded;     /* goals of it in memory */
+    bool ended;           /* none of them will be loaded again, but to be looked at */
     int64_t pinned_class; /* of which the revision below is known; 0: none */
     char pinned_revision[80];
 };
@@ -148,6 +150,8 @@ char *mf_batch_unit_options(const struct mf_batch *b, const char *routing);
 struct mf_batch *mf_batch_free(struct mf_batch *b);
 /* Closes it when its last goal has ended. */
 int mf_batch_check(struct mf_farm *f, struct mf_batch *b);
+/* Frees a batch that has ended and has no goal in memory: a farm that lives for long has few open ones. */
+void mf_batch_let_go(struct mf_farm *f, struct mf_batch *b);
 
 /* ---- goal.c: see there for the states ---- */
 int mf_goal_get(struct mf_farm *f, int64_t id, struct mf_goal **ret);

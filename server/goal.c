@@ -111,6 +111,7 @@ int mf_goal_get(struct mf_farm *f, int64_t id, struct mf_goal **ret)
             mf_goal_free(g);
             return r;
         }
+        g->batch->n_loaded++;
     }
     *ret = g;
     return 0;
@@ -626,8 +627,11 @@ int mf_goals_flush(struct mf_farm *f)
         if (r < 0)
             return r;
         if (g->state >= MF_GOAL_DONE) {
+            struct mf_batch *b = g->batch;
             (void)mf_map_remove(&f->goals, (uint64_t)g->id);
             mf_goal_free(g);
+            b->n_loaded--;
+            mf_batch_let_go(f, b);
         } else if (g->changed || g->dirty) {
             f->touched[n++] = g; /* in a later turn */
         } else {

@@ -222,7 +222,10 @@ int mf_promote_spare(struct mf_farm *f, int64_t batch)
         return r;
     b->open_goals = 0; /* those ended behind its back: they are counted anew */
     r = mf_batch_check(f, b);
-    return r < 0 ? r : n;
+    if (r < 0)
+        return r;
+    mf_batch_let_go(f, b);
+    return n;
 }
 
 int mf_promote_adopted(struct mf_farm *f, int64_t class_id)

@@ -112,6 +112,7 @@ static void fail_all(int64_t batch)
         ck_assert_int_eq(mf_goals_flush(&farm), 0);
     }
     ck_assert(is_done(batch));
+    ck_assert_uint_eq(farm.batches.n, 0); /* what has ended is not kept in memory */
     mf_ids_release(&ids);
 }
 
@@ -135,6 +136,34 @@ START_TEST(spared_goals_have_ended)
 
     batch = submit(N_SPARED, N_SPARED);
     ck_assert(is_done(batch));
+    ck_assert_uint_eq(farm.batches.n, 0);
+}
+END_TEST
+
+/* Nor is one that is cancelled, once its goals are; while one of them is in memory, it is there for it. */
+START_TEST(ended_batches_are_let_go)
+{
+    int64_t first = submit(N_GOALS, 0), second = submit(2, 0);
+    struct mf_ids ids = {0};
+    struct mf_goal *g, *other;
+    ck_assert_int_eq(mf_store_goals_of_batch(farm.store, second, &ids), 0);
+    ck_assert_int_eq(mf_goal_get(&farm, ids.all[0], &g), 0);
+    ck_assert_int_eq(mf_farm_cancel(&farm, first), 0);
+    ck_assert_int_eq(mf_goals_flush(&farm), 0);
+    ck_assert_uint_eq(farm.batches.n, 1);
+    ck_assert_int_eq(g->batch->id, second);
+    ck_assert_int_eq(mf_goal_fail(&farm, g, "no reason"), 0);
+    ck_assert_int_eq(mf_goals_flush(&farm), 0);
+    ck_assert_uint_eq(farm.batches.n, 1); /* it is open still */
+    ck_assert_int_eq(mf_goal_get(&farm, ids.all[1], &other), 0);
+    ck_assert_int_eq(mf_goal_fail(&farm, other, "no reason"), 0);
+    ck_assert_uint_eq(farm.batches.n, 1);
+    ck_assert_int_eq(mf_goals_flush(&farm), 0);
+    ck_assert_uint_eq(farm.batches.n, 0);
+    /* Whoever looks at it later finds it */
+    ck_assert_int_eq(mf_goal_get(&farm, ids.all[1], &other), 0);
+    ck_assert_int_eq(other->batch->id, second);
+    mf_ids_release(&ids);
 }
 END_TEST
 
@@ -186,6 +215,7 @@ int main(void)
     tcase_add_test(c, goals_are_counted_twice);
     tcase_add_test(c, spared_goals_have_ended);
     tcase_add_test(c, goals_are_spared_later);
+    tcase_add_test(c, ended_batches_are_let_go);
     tcase_add_test(c, a_start_counts_again);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
