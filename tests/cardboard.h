@@ -32,8 +32,8 @@ static zmq_msg_t peer;
 static bool peer_known;
 static uint64_t sequence; /* of the last message received */
 static bool greets; /* it has been told WELCOME, and may have said HELLO once more before that reached it */
-static int64_t silence_ms;       /* of the agent that is started */
-static int n_beats, time_cap_ms; /* of the units that are given */
+static int64_t silence_ms, idle_ms; /* of the agent that is started */
+static int n_beats, time_cap_ms;    /* of the units that are given */
 
 /* ---- the cardboard ---- */
 
@@ -99,7 +99,7 @@ static void setup(void)
     peer_known = false;
     n_beats = 0;
     time_cap_ms = CALM_MS;
-    silence_ms = 0;
+    silence_ms = idle_ms = 0;
     greets = false;
 }
 
@@ -140,7 +140,8 @@ static int start(const char *spec, const char *script, char *why, size_t why_cap
                                  .runner_argv = argv,
                                  .keep_bytes = 1 << 20,
                                  .reserve = true,
-                                 .silence_ms = silence_ms};
+                                 .silence_ms = silence_ms,
+                                 .idle_ms = idle_ms};
     return mf_agent_new(&o, why, why_cap, &agent);
 }
 

@@ -617,6 +617,35 @@ START_TEST(bad_runner)
 }
 END_TEST
 
+/* While it makes data a runner may be silent for as long as that may take, and not longer in any other phase. */
+static const struct {
+    const char *phase;
+    bool lives;
+} quiet[] = {{"data", true}, {"timing", false}};
+
+START_TEST(data_take_their_time)
+{
+    static char script[4096];
+    char why[256] = "";
+    (void)snprintf(script, sizeof(script),
+                   HELLO DESCRIBED
+                   "read l <&3; echo '{\"op\":\"phase\",\"name\":\"%s\"}' >&3; sleep 2; "
+                   "echo '{\"op\":\"error\",\"status\":\"no_memory\",\"reason\":\"at last\"}' >&3; "
+                   "exec sleep 100",
+                   quiet[_i].phase);
+    idle_ms = 500;
+    ck_assert_int_eq(start(NULL, script, why, sizeof(why)), 0);
+    skip(MF_MESSAGE_HELLO);
+    welcome("[]");
+    skip(MF_MESSAGE_READY);
+    give_probe(1, five, 1);
+    skip(MF_MESSAGE_READY);
+    _cleanup_(cJSON_Deletep) cJSON *result = expect(MF_MESSAGE_RESULT);
+    const char *says = quiet[_i].lives ? "at last" : "silent for more than 500 ms";
+    ck_assert_msg(strstr(text_of(result, "reason"), says) != NULL, "%s", text_of(result, "reason"));
+}
+END_TEST
+
 /* A device that dies in mid-life takes no unit with it: its worker gives back what it has and ends, and is not given more to fail. */
 START_TEST(a_sick_device_leaves)
 {
@@ -695,6 +724,7 @@ int main(void)
     tcase_add_test(tc, too_large_is_said_of_each_step);
     tcase_add_loop_test(tc, bad_runner, 0, (int)MF_ARRAY_LEN(bad_runners));
     tcase_add_test(tc, a_sick_device_leaves);
+    tcase_add_loop_test(tc, data_take_their_time, 0, (int)MF_ARRAY_LEN(quiet));
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

@@ -4,6 +4,7 @@ mf_add_test(check_spool USES worker LINK -Wl,--wrap=clock_gettime,--wrap=nanosle
 mf_add_test(check_record USES worker LINK -Wl,--wrap=pwritev)
 mf_add_test(check_journal USES worker common)
 mf_add_test(check_comeback USES worker common)
+mf_add_test(check_patience USES worker common)
 mf_add_test(check_worker_name USES worker server common)
 add_dependencies(check_worker_name moefarm-worker)
 mf_add_test(check_runner_wire USES worker)

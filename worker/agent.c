@@ -6,7 +6,9 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "common/shape.h"
 #include "worker/device_lock.h"
+#include "worker/patience.h"
 
 #define LEAVE_MS      3000 /* for results to be acknowledged before BYE */
 #define BYE_LINGER_MS 500
@@ -67,6 +69,7 @@ int mf_agent_new(const struct mf_agent_options *o, char *why, size_t why_cap, st
     }
     a->o = *o;
     a->o.silence_ms = o->silence_ms > 0 ? o->silence_ms : ANSWER_MS;
+    a->o.idle_ms = o->idle_ms > 0 ? o->idle_ms : SILENCE_MS;
     a->lock_fd = a->journal.fd = a->told_version = -1;
     a->beat_ms = MF_AGENT_BEAT_MS;
     a->lease_ms = 3 * MF_AGENT_BEAT_MS;
@@ -161,18 +164,32 @@ void mf_agent_go_on(struct mf_agent *a)
     a->idle_since_ns = 0;
     a->working = true;
     a->current = a->jobs[0];
-    mf_crew_limit(a->crew, SILENCE_MS);
+    mf_crew_limit(a->crew, a->o.idle_ms);
     mf_agent_set_phase(a, MF_PHASE_LOAD);
     if (r < 0)
         mf_crew_kill(a->crew, strerror(-r));
+}
+
+/* Beyond idle_ms: data of large shapes take a small host minutes, in which its runner has nothing to say. */
+static int64_t data_ms(const struct mf_job *job)
+{
+    const char *row;
+    struct mf_shape shape;
+    if (mf_json_text(job->body, "shape", &row) < 0 || mf_shape_parse(row, &shape) < 0)
+        return 0;
+    return mf_patience_ms(&shape, sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 static void take_phase(struct mf_agent *a, const cJSON *message)
 {
     const char *name;
     enum mf_phase phase;
-    if (mf_json_text(message, "name", &name) == 0 && mf_phase_parse(name, &phase) == 0)
-        mf_agent_set_phase(a, phase);
+    if (mf_json_text(message, "name", &name) < 0 || mf_phase_parse(name, &phase) < 0)
+        return;
+    mf_agent_set_phase(a, phase);
+    /* A step that has begun has a limit of its own */
+    if (a->current && !a->current->begun)
+        mf_crew_limit(a->crew, a->o.idle_ms + (phase == MF_PHASE_DATA ? data_ms(a->current) : 0));
 }
 
 /* How long the way back from a death was, once the next step has its result. */
@@ -214,7 +231,7 @@ static void runner_message(struct mf_agent *a, cJSON *message)
         return;
     }
     if (limit_ms > 0 || strcmp(op, "result") == 0)
-        mf_crew_limit(a->crew, limit_ms > 0 ? limit_ms : SILENCE_MS);
+        mf_crew_limit(a->crew, limit_ms > 0 ? limit_ms : a->o.idle_ms);
     if (ends_request(op)) {
         a->working = false;
         a->current = NULL;

@@ -34,6 +34,7 @@ struct mf_agent_options {
     uint64_t keep_bytes;
     bool reserve;       /* keep a second runner started */
     int64_t silence_ms; /* without an answer, after which it says so; 0: 10 s */
+    int64_t idle_ms;    /* that a runner may be silent outside any step; 0: two minutes */
 };
 /* Locks the device and opens the spool; the texts and argv have to outlive it. -errno with the sentence in why. */
 int mf_agent_new(const struct mf_agent_options *o, char *why, size_t why_cap, struct mf_agent **ret);
