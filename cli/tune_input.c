@@ -73,21 +73,12 @@ static int check_columns(const char *path, const struct mf_table *t)
     return code;
 }
 
-/* Of a tuned table the rows' shapes and whose they are: those that its tuner could not tune are to be tuned more than any. */
-static int read_keys(const char *path, struct mf_table **ret, char why[MF_REASON_MAX])
-{
-    _cleanup_(mf_buf_release) struct mf_buf text;
-
-    mf_buf_init(&text, MF_TABLE_FILE_MAX);
-    int r = mf_table_file_text(path, &text, why);
-    return r < 0 ? r : mf_table_read_part(path, text.data, text.len, MF_TABLE_KEYS, ret, why);
-}
-
 int mf_tune_input_untuned(struct mf_tune_input *in, const char *path)
 {
     char why[MF_REASON_MAX];
 
-    if (read_keys(path, &in->untuned, why) < 0)
+    /* Of a tuned table the rows' shapes and whose they are: those that its tuner could not tune are to be tuned more than any */
+    if (mf_table_file_read_part(path, MF_TABLE_KEYS, &in->untuned, why) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "-i: %s", why);
     mf_tune_say_unreadable(path, in->untuned);
     return check_columns(path, in->untuned);

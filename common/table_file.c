@@ -50,12 +50,18 @@ int mf_table_file_text(const char *path, struct mf_buf *ret, char why[MF_REASON_
     return r < 0 ? fail(r, "read", path, why) : 0;
 }
 
-int mf_table_file_read(const char *path, struct mf_table **ret, char why[MF_REASON_MAX])
+int mf_table_file_read_part(const char *path, enum mf_table_part part, struct mf_table **ret,
+                            char why[MF_REASON_MAX])
 {
     _cleanup_(mf_buf_release) struct mf_buf text;
     mf_buf_init(&text, MF_TABLE_FILE_MAX);
     int r = mf_table_file_text(path, &text, why);
-    return r < 0 ? r : mf_table_read(path, text.data, text.len, ret, why);
+    return r < 0 ? r : mf_table_read_part(path, text.data, text.len, part, ret, why);
+}
+
+int mf_table_file_read(const char *path, struct mf_table **ret, char why[MF_REASON_MAX])
+{
+    return mf_table_file_read_part(path, MF_TABLE_ROWS, ret, why);
 }
 
 /* -------------------------------------------------------------------------------------------- write */

@@ -16,6 +16,9 @@
 
 /* Reads the table at path. -ENOENT and the like: it cannot be read; otherwise as mf_table_read. Each with why. */
 int mf_table_file_read(const char *path, struct mf_table **ret, char why[MF_REASON_MAX]);
+/* That part of it. */
+int mf_table_file_read_part(const char *path, enum mf_table_part part, struct mf_table **ret,
+                            char why[MF_REASON_MAX]);
 
 /* Its bytes, whatever they are; ret has the ceiling. */
 int mf_table_file_text(const char *path, struct mf_buf *ret, char why[MF_REASON_MAX]);

@@ -11,14 +11,15 @@ int mf_shapes_file_read(const char *path, struct mf_shape **ret, size_t *ret_n, 
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
     char why[MF_REASON_MAX];
-    int bad = 0, r = mf_table_file_read(path, &t, why);
+    int bad = 0, r = mf_table_file_read_part(path, MF_TABLE_SHAPES, &t, why);
     if (r == 0 && t->op != MF_TABLE_FMOE) {
         (void)snprintf(why, sizeof(why), "%s belongs to another operator; an untuned_fmoe.csv is expected",
                        path);
         r = -EINVAL;
     }
     if (r < 0) {
-        (void)fprintf(stderr, "moefarm-worker: %s\n", why);
+        (void)fprintf(stderr, "moefarm-worker: %s%s%s\n", r == -EBADMSG ? path : "",
+                      r == -EBADMSG ? ": " : "", why);
         return r;
     }
     struct mf_shape *shapes = calloc(t->n_rows + 1, sizeof(*shapes));
