@@ -125,7 +125,8 @@ static const struct {
     {{"--shape"}, "--shape needs a value"},
     {{"--shapes", "/nonexistent.csv"}, "cannot read /nonexistent.csv"},
     {{"--device", "hip:nvidia:9"}, "the worker has ended"},
-    {{"--device", "cpu:0", "--", "--families", "nobody", OWN_LOCK}, NULL}, /* reaches the worker: no family, no goal */
+    {{"--device", "cpu:0", "--", "--families", "nobody", OWN_LOCK}, "--families: nobody is no family"},
+    {{"--device", "cpu:0", "--", "--families", "asm", OWN_LOCK}, NULL}, /* reaches the worker: no kernel, no goal */
 };
 /* clang-format on */
 
