@@ -81,7 +81,8 @@ static int open_sockets(struct thread *t, void *zmq)
     t->in = zmq_socket(zmq, ZMQ_PULL);
     t->out = zmq_socket(zmq, ZMQ_PUSH);
     t->readers->n_sockets++;
-    /* One request ahead at most, so that a slow one does not hold others up behind it. */
+    /* Requests are dealt out in turn. Within a process a queue holds what both its ends allow, so this mark does not keep one from
+     * waiting behind a slow one. */
     if (!t->in || !t->out || zmq_setsockopt(t->in, ZMQ_RCVHWM, &one, sizeof(one)) < 0 ||
         zmq_setsockopt(t->out, ZMQ_LINGER, &linger, sizeof(linger)) < 0 ||
         zmq_connect(t->in, MF_BUS_READS) < 0 || zmq_connect(t->out, MF_BUS_REPLIES) < 0)

@@ -599,16 +599,22 @@ static const struct {
 };
 /* clang-format on */
 
-/* Programs that are runners in name only: the unit ends with the reason, after three tries where a try may help. */
-START_TEST(bad_runner)
+/* An agent whose runners are such a program has a probe of n steps in hand. */
+static void probe_by(const char *script, int n)
 {
     char why[256] = "";
-    ck_assert_int_eq(start(NULL, bad_runners[_i].script, why, sizeof(why)), 0);
+    ck_assert_msg(start(NULL, script, why, sizeof(why)) == 0, "%s", why);
     skip(MF_MESSAGE_HELLO);
     welcome("[]");
     skip(MF_MESSAGE_READY);
-    give_probe(1, five, 1);
+    give_probe(1, five, n);
     skip(MF_MESSAGE_READY);
+}
+
+/* Programs that are runners in name only: the unit ends with the reason, after three tries where a try may help. */
+START_TEST(bad_runner)
+{
+    probe_by(bad_runners[_i].script, 1);
     _cleanup_(cJSON_Deletep) cJSON *result = expect(MF_MESSAGE_RESULT);
     ck_assert_str_eq(text_of(result, "status"), bad_runners[_i].status);
     ck_assert_msg(strstr(text_of(result, "reason"), bad_runners[_i].says) != NULL, "%s",
@@ -626,7 +632,6 @@ static const struct {
 START_TEST(data_take_their_time)
 {
     static char script[4096];
-    char why[256] = "";
     (void)snprintf(script, sizeof(script),
                    HELLO DESCRIBED
                    "read l <&3; echo '{\"op\":\"phase\",\"name\":\"%s\"}' >&3; sleep 2; "
@@ -634,12 +639,7 @@ START_TEST(data_take_their_time)
                    "exec sleep 100",
                    quiet[_i].phase);
     idle_ms = 500;
-    ck_assert_int_eq(start(NULL, script, why, sizeof(why)), 0);
-    skip(MF_MESSAGE_HELLO);
-    welcome("[]");
-    skip(MF_MESSAGE_READY);
-    give_probe(1, five, 1);
-    skip(MF_MESSAGE_READY);
+    probe_by(script, 1);
     _cleanup_(cJSON_Deletep) cJSON *result = expect(MF_MESSAGE_RESULT);
     const char *says = quiet[_i].lives ? "at last" : "silent for more than 500 ms";
     ck_assert_msg(strstr(text_of(result, "reason"), says) != NULL, "%s", text_of(result, "reason"));
@@ -650,7 +650,6 @@ END_TEST
 START_TEST(a_sick_device_leaves)
 {
     static char script[4096];
-    char why[256] = "";
     enum mf_message got = MF_MESSAGE_HELLO;
     int code = -1;
     (void)snprintf(script, sizeof(script),
@@ -659,12 +658,7 @@ START_TEST(a_sick_device_leaves)
                    ">&3; exec sleep 100; "
                    "fi; touch %s/sick; " HELLO DESCRIBED "read l <&3; exit 5",
                    folder, folder);
-    ck_assert_int_eq(start(NULL, script, why, sizeof(why)), 0);
-    skip(MF_MESSAGE_HELLO);
-    welcome("[]");
-    skip(MF_MESSAGE_READY);
-    give_probe(1, five, 1);
-    skip(MF_MESSAGE_READY);
+    probe_by(script, 1);
     _cleanup_(cJSON_Deletep) cJSON *bye = next_message(&got, 2 * DEADLINE);
     _cleanup_(mf_freep) char *text = mf_json_print(bye);
     ck_assert_msg(got == MF_MESSAGE_BYE, "%s in place of BYE: %s", mf_message_name(got), text);
@@ -678,13 +672,7 @@ END_TEST
 /* A shape that does not fit is a status on each of its steps, not a failed unit. */
 START_TEST(too_large_is_said_of_each_step)
 {
-    char why[256] = "";
-    ck_assert_int_eq(start(NULL, bad_runners[MF_ARRAY_LEN(bad_runners) - 1].script, why, sizeof(why)), 0);
-    skip(MF_MESSAGE_HELLO);
-    welcome("[]");
-    skip(MF_MESSAGE_READY);
-    give_probe(1, five, 3);
-    skip(MF_MESSAGE_READY);
+    probe_by(bad_runners[MF_ARRAY_LEN(bad_runners) - 1].script, 3);
     for (int i = 0; i < 3; i++) {
         _cleanup_(cJSON_Deletep) cJSON *result = expect(MF_MESSAGE_RESULT);
         ck_assert_str_eq(text_of(result, "status"), "no_memory");

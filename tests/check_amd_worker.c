@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/landlock.h>
-#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,13 +18,13 @@
 #include "common/clock.h"
 #include "common/json.h"
 #include "common/text.h"
+#include "crew_turn.h"
 #include "farm_harness.h"
 #include "hip_release.h"
 #include "measure/ahead.h"
 #include "mf_check.h"
 #include "remove_tree.h"
 #include "run_program.h"
-#include "worker/crew.h"
 #include "worker/described.h"
 #include "worker/runner_wire.h"
 #include "worker/sandbox.h"
@@ -100,20 +99,14 @@ static cJSON *hear(struct mf_crew *c)
 {
     int64_t until = mf_now_ms() + DEADLINE_MS;
     while (mf_now_ms() < until) {
-        struct pollfd fds[MF_CREW_POLLFDS];
         cJSON *m = NULL;
-        mf_crew_turn(c);
-        enum mf_crew_event event = mf_crew_next(c, &m);
+        enum mf_crew_event event = crew_turn(c, &m, until);
         if (event == MF_CREW_MESSAGE && strcmp(mf_channel_op(m), "phase") != 0)
             return m;
         cJSON_Delete(m);
         ck_assert_msg(event != MF_CREW_DIED, "%s", mf_crew_why(c));
         if (event == MF_CREW_READY)
             return NULL;
-        if (event != MF_CREW_NOTHING)
-            continue;
-        mf_crew_pollfds(c, fds);
-        (void)poll(fds, MF_CREW_POLLFDS, (int)MF_MAX(0, MF_MIN(mf_crew_due_ms(c), until) - mf_now_ms()));
     }
     ck_abort_msg("no word within %d ms", DEADLINE_MS);
 }
@@ -319,13 +312,9 @@ START_TEST(compiles_ahead)
     int n = count_codes() + codes_of(c, BF16);
     ck_assert_int_eq(mf_crew_ahead(c, BF16), 0);
     for (int64_t until = mf_now_ms() + DEADLINE_MS; count_codes() < n;) {
-        struct pollfd fds[MF_CREW_POLLFDS];
         cJSON *none = NULL;
         ck_assert_int_lt(mf_now_ms(), until);
-        mf_crew_pollfds(c, fds);
-        (void)poll(fds, MF_CREW_POLLFDS, 20);
-        mf_crew_turn(c);
-        ck_assert_int_eq(mf_crew_next(c, &none), MF_CREW_NOTHING);
+        ck_assert_int_eq(crew_turn(c, &none, mf_now_ms() + 20), MF_CREW_NOTHING);
     }
     _cleanup_(cJSON_Deletep) cJSON *probe = probe_of(c, BF16);
     ck_assert_int_eq(mf_crew_send(c, probe), 0);

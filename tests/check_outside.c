@@ -1,7 +1,6 @@
 /* Kernels from outside, through a farm: a family in a shared object wins a row, prebuilt kernels by their manifests do,
  * and what is wrong with either says so and hurts nothing. */
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,11 +10,11 @@
 #include "common/clock.h"
 #include "common/json.h"
 #include "common/text.h"
+#include "crew_turn.h"
 #include "farm_harness.h"
 #include "kernels/family_asm.h"
 #include "kernels/family_plugin.h"
 #include "mf_check.h"
-#include "worker/crew.h"
 
 #define OBJECT(name) MF_BINARY_DIR "/tests/" name ".so"
 #define WORKER       MF_BINARY_DIR "/worker/moefarm-worker"
@@ -50,13 +49,9 @@ static enum mf_crew_event wait_for(struct mf_crew *c)
 {
     enum mf_crew_event event = MF_CREW_NOTHING;
     for (int64_t until = mf_now_ms() + FARM_DEADLINE_MS; event == MF_CREW_NOTHING;) {
-        struct pollfd fds[MF_CREW_POLLFDS];
         cJSON *none = NULL;
         ck_assert_int_lt(mf_now_ms(), until);
-        mf_crew_pollfds(c, fds);
-        (void)poll(fds, MF_CREW_POLLFDS, 20);
-        mf_crew_turn(c);
-        event = mf_crew_next(c, &none);
+        event = crew_turn(c, &none, until);
     }
     return event;
 }

@@ -9,8 +9,8 @@
 #include "common/clock.h"
 #include "common/json.h"
 #include "common/step.h"
+#include "crew_turn.h"
 #include "mf_check.h"
-#include "worker/crew.h"
 #include "worker/keeper.h"
 #include "worker/runner_host.h"
 
@@ -195,14 +195,9 @@ static enum mf_crew_event wait_crew(struct mf_crew *c, cJSON **ret)
 {
     int64_t until = mf_now_ms() + DEADLINE;
     while (mf_now_ms() < until) {
-        mf_crew_turn(c);
-        enum mf_crew_event event = mf_crew_next(c, ret);
+        enum mf_crew_event event = crew_turn(c, ret, until);
         if (event != MF_CREW_NOTHING)
             return event;
-        struct pollfd fds[MF_CREW_POLLFDS];
-        mf_crew_pollfds(c, fds);
-        int64_t due = MF_MIN(mf_crew_due_ms(c), until) - mf_now_ms();
-        (void)poll(fds, MF_CREW_POLLFDS, (int)MF_MAX(due, 0));
     }
     ck_abort_msg("no event within %d ms", DEADLINE);
 }
@@ -438,13 +433,9 @@ START_TEST(runner_that_compiles_ahead)
     ck_assert_int_eq(mf_crew_ahead(c, SHAPE_TEXT), 0);
     ck_assert_int_eq(mf_crew_ahead(c, "1,2,3"), 0);
     for (int64_t until = mf_now_ms() + DEADLINE; (r = mf_crew_ahead(c, SHAPE_TEXT)) != -EAGAIN;) {
-        struct pollfd fds[MF_CREW_POLLFDS];
         cJSON *m = NULL;
         ck_assert_msg(mf_now_ms() < until, "it lives: %d", r);
-        mf_crew_pollfds(c, fds);
-        (void)poll(fds, MF_CREW_POLLFDS, 20);
-        mf_crew_turn(c);
-        ck_assert_int_eq(mf_crew_next(c, &m), MF_CREW_NOTHING);
+        ck_assert_int_eq(crew_turn(c, &m, mf_now_ms() + 20), MF_CREW_NOTHING);
     }
     ck_assert_int_eq(mf_crew_deaths(c), 0);
     ck_assert_int_gt(mf_crew_pid(c), 0);

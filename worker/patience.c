@@ -2,9 +2,10 @@
 
 #include "common/cleanup.h"
 
-/* A core's: the reference multiplies in double precision, and two cores of a busy host took 96 s for 2.5 TFLOP. */
+/* A core's. Two of a busy host took 96 s for data with 2.5 TFLOP of the reference's, in double precision: this is a sixth of that, and
+ * room for weights (drawn, quantised, laid out), of which no rate was measured. */
 #define FLOPS_A_MS   2e6
-#define WEIGHTS_A_MS 4e3 /* drawn, quantised and laid out */
+#define WEIGHTS_A_MS 4e3
 #define MOST_MS      (INT64_C(2) * 3600 * 1000)
 
 int64_t mf_patience_ms(const struct mf_shape *shape, long cores)

@@ -5,6 +5,6 @@
 
 #include "common/shape.h"
 
-/* Milliseconds beyond those of a runner that is idle: what a host of so many cores takes at the most, whose cores do a fraction of
- * what any does that measures today: weights and the reference's products. Two hours at the most. */
+/* Milliseconds beyond those of a runner that is idle, for the weights and the reference's products on a host of so many slow cores. Two
+ * hours at the most. */
 int64_t mf_patience_ms(const struct mf_shape *shape, long cores);

@@ -212,6 +212,14 @@ static int take_have(struct runner *r, const cJSON *message)
     return 0;
 }
 
+static int refuse_family(struct runner *r, const char *word)
+{
+    _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateArray();
+    _cleanup_(mf_freep) char *names = add_families(r, "", all) ? mf_json_print(all) : NULL;
+    return send_error(r, MF_STATUS_UNSUPPORTED, "--families: %s is no family; of this device there are %s",
+                      word, names ? names : "");
+}
+
 static int describe(struct runner *r, const cJSON *message)
 {
     struct mf_device_info known;
@@ -220,13 +228,8 @@ static int describe(struct runner *r, const cJSON *message)
     if (json && mf_described_parse(json, &known, &field) < 0)
         return send_error(r, MF_STATUS_UNSUPPORTED, "describe: known.%s is missing or wrong", field);
     char word[MF_FAMILY_NAME_MAX];
-    if (find_unknown(r, word)) {
-        _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateArray();
-        _cleanup_(mf_freep) char *names = add_families(r, "", all) ? mf_json_print(all) : NULL;
-        return send_error(r, MF_STATUS_UNSUPPORTED,
-                          "--families: %s is no family; of this device there are %s", word,
-                          names ? names : "");
-    }
+    if (find_unknown(r, word))
+        return refuse_family(r, word);
     if (!r->device) {
         const struct mf_device_opening how = {.known = json ? &known : NULL};
         char why[MF_REASON_MAX] = "";
