@@ -36,6 +36,8 @@
 /* Tiles of stage 1 for each block of threads, at most, where h is handed on: it saves what blocks wait for the last tiles of others, and
  * each tile that is counted costs (docs/findings.md). */
 #define HANDED_MOST 12
+/* Blocks of an expert, on average, from which on their weights are shared. */
+#define SHARED_FROM 1.25
 
 enum core {
     MMA,    /* tile.hip, a wave's own matrix instruction */
@@ -157,8 +159,8 @@ struct mf_kernel {
     struct config config;
     enum mf_hip_format format;
     struct mf_grid grid;
-    int32_t tile_columns;
-    int32_t likely_blocks; /* of rows */
+    int32_t tile_columns, taken_columns; /* taken: where h is handed on */
+    int32_t likely_blocks;               /* of rows */
 };
 
 /* ---- legality and names ---- */
@@ -455,6 +457,16 @@ static int32_t columns_at_once(const struct config *c, const struct mf_shape *s,
     return mf_hip_stage_tile_columns(&c->st, s, device);
 }
 
+/* The same where h is handed on. Blocks of it are there one after the other, so that one column of all blocks waits for the last of them:
+ * all columns of a block come first. But for experts of several blocks, which share what they read of weights while their columns are made
+ * of one block behind the other (docs/findings.md). */
+static int32_t columns_of_taken(const struct config *c, const struct mf_shape *s,
+                                const struct mf_device_info *device)
+{
+    bool shares = mf_layer_expected_blocks(s, c->st.block_m) > SHARED_FROM * mf_layer_expected_active(s);
+    return shares ? columns_at_once(c, s, device) : tiles_of_block(&c->st, s);
+}
+
 /* Blocks of rows that stage 1 may count on before they are known; 0 where too few experts have any for a guess at whose they are. */
 static int32_t likely_blocks(const struct config *c, const struct mf_shape *s)
 {
@@ -467,6 +479,7 @@ static void retoken(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
     k->tile_columns = columns_at_once(&k->config, &k->shape, &k->function.device->info);
+    k->taken_columns = columns_of_taken(&k->config, &k->shape, &k->function.device->info);
     k->likely_blocks = likely_blocks(&k->config, &k->shape);
 }
 
@@ -526,6 +539,8 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     const struct mf_hip_stage *st = &k->config.st;
     const struct mf_handing *h = st->stage == 1 ? l->handed : l->taken;
     if (h) {
+        if (st->stage == 2)
+            a.tile.columns = k->taken_columns;
         a.made = h->counts;
         a.n_made = (int32_t)h->n;
         a.tiles = h->parts;

@@ -76,13 +76,18 @@ MF_DEVICE void load_scales(const mf_hip_tile_args &a, const place &p, i32 row, i
         ret.high[q] = MF_HALVES == 2 ? s[(i64)(MF_N / 128) * BLOCKS_D] : ret.low[q];
     }
 }
-/* A slice's scales: of weights those that were asked for a slice ago, and of the lane's tokens. */
-template <class Cut>
-MF_DEVICE void take_scales(const mf_hip_tile_args &a, const place &p, i32 row, i32 slice, const float *scales,
-                           weight_scales &now, weight_scales &next, float (&first)[QX], float (&second)[QX])
+/* A slice's, which one lane has loaded. */
+template <class Cut> MF_DEVICE void take_scales(const weight_scales &of_lane, i32 slice, weight_scales &ret)
 {
-    now = next;
-    load_scales<Cut>(a, p, row, slice + 1, next);
+    MF_UNROLL
+    for (int q = 0; q < Cut::qw; q++) {
+        ret.low[q] = mf_of_lane(of_lane.low[q], slice);
+        ret.high[q] = mf_of_lane(of_lane.high[q], slice);
+    }
+}
+/* Of the lane's tokens. */
+MF_DEVICE void take_tokens_scales(const float *scales, float (&first)[QX], float (&second)[QX])
+{
     MF_UNROLL
     for (int q = 0; q < QX; q++) {
         first[q] = scales[q * 64];
@@ -109,8 +114,8 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p,
 {
     typedef cut<N> cut;
     const i32 token = first_token<N>(share), row = first_row<N>(share);
-    const i32 mine = token + threadIdx.x % GROUP / MF_WAVE * 16 + threadIdx.x % MF_WAVE / 4;
-    weight_scales now, next;
+    const i32 lane = threadIdx.x % MF_WAVE, mine = token + threadIdx.x % GROUP / MF_WAVE * 16 + lane / 4;
+    weight_scales of_lane, now; /* the lane's slice of 32, which all lanes get from it; this slice's */
     sums part[PARTS];
     if (is_idle(a, p, share)) {
         pass_slices(r);
@@ -119,16 +124,19 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p,
     MF_UNROLL
     for (int i = 0; i < cut::q * cut::n8 * 4; i++)
         d[i / (cut::n8 * 4)][i / 4 % cut::n8][i % 4] = 0;
-    load_scales<cut>(a, p, row, 0, next);
+    load_scales<cut>(a, p, row, lane, of_lane);
     MF_NO_UNROLL
     for (i32 slice = 0; slice < SLICES; slice++) {
         const u8 *from = slice_of(r);
         const float *scales = (const float *)(from + (MF_BN + MF_BM) * SLICE) + mine;
         float first[QX], second[QX];
+        if (SLICES > MF_WAVE && slice > 0 && slice % MF_WAVE == 0)
+            load_scales<cut>(a, p, row, slice + lane, of_lane);
+        take_scales<cut>(of_lane, slice, now); /* before the wait, behind which the compiler puts them off */
         wait_full(r);
         if (GATHERS) {
             mf_async_fence();
-            take_scales<cut>(a, p, row, slice, scales, now, next, first, second);
+            take_tokens_scales(scales, first, second);
         }
         MF_UNROLL
         for (int q = 0; q < cut::q + PARTS - 1; q++) {
@@ -141,7 +149,7 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p,
                 mf_matrix_commit();
             }
             if (!GATHERS && q == 0) /* while that one is made; stage 1 has no registers for it */
-                take_scales<cut>(a, p, row, slice, scales, now, next, first, second);
+                take_tokens_scales(scales, first, second);
             if (made < 0)
                 continue;
             if (q < cut::q)

@@ -58,6 +58,22 @@ MF_DEVICE void load_scales(const float *from, i32 slice, weight_scales &ret)
         ret.high[b] = MF_HALVES == 2 ? s[(i64)(MF_N / 128) * BLOCKS_D] : ret.low[b];
     }
 }
+/* Of the lane's slice of the next 32, where the last ones end. */
+MF_DEVICE void renew_scales(const float *from, i32 slice, weight_scales &of_lane)
+{
+    static_assert(SLICES <= MF_WAVE || MF_WAVE % TURN_SLICES == 0, "a turn's scales are those of one load");
+    if (SLICES > MF_WAVE && slice > 0 && slice % MF_WAVE == 0)
+        load_scales(from, slice + threadIdx.x % MF_WAVE, of_lane);
+}
+/* A slice's, which one lane has. */
+MF_DEVICE void take_scales(const weight_scales &of_lane, i32 slice, weight_scales &ret)
+{
+    MF_UNROLL
+    for (int b = 0; b < W_BLOCKS; b++) {
+        ret.low[b] = mf_of_lane(of_lane.low[b], slice);
+        ret.high[b] = mf_of_lane(of_lane.high[b], slice);
+    }
+}
 /* tokens: the scales of eight. */
 MF_DEVICE void make_factors(const float *tokens, float low, float high, float (&ret)[FACTORS])
 {
@@ -77,13 +93,12 @@ MF_DEVICE void add_scaled(const float (&f)[FACTORS], const float (&part)[4], flo
     d[3] += part[3] * f[FACTORS - 1];
 }
 
-/* Slices from `slice` on. w_scale: as load_scales has it; next: the scales of `slice`, and then those behind the last. */
+/* Slices from `slice` on. of_lane: the scales of the lane's slice of 32. */
 template <int N8, int Slices>
-MF_DEVICE void multiply_slices(ring &r, i32 first_row, const float *w_scale, i32 slice, weight_scales &next,
-                               product &d)
+MF_DEVICE void multiply_slices(ring &r, i32 first_row, const weight_scales &of_lane, i32 slice, product &d)
 {
     sums part[PARTS];
-    weight_scales now;
+    weight_scales next, now; /* of the slice that begins, and of the one that is scaled */
     float kept[KEEPS ? N8 : 1][FACTORS];
     const float *tokens = nullptr;
     MF_UNROLL
@@ -94,6 +109,7 @@ MF_DEVICE void multiply_slices(ring &r, i32 first_row, const float *w_scale, i32
             if (i > 0 && i % Q == 0)
                 r.at++;
             if (i % Q == 0) {
+                take_scales(of_lane, slice + i / Q, next); /* before the wait, as hopper_tokens.inc.h has it */
                 wait_full(r);
                 if (GATHERS)
                     mf_async_fence();
@@ -108,7 +124,6 @@ MF_DEVICE void multiply_slices(ring &r, i32 first_row, const float *w_scale, i32
         if (q == 0) {
             tokens = (const float *)(slice_of(r) + (MF_BN + MF_BM) * SLICE);
             now = next;
-            load_scales(w_scale, slice + made / Q + 1, next);
             MF_UNROLL
             for (int j = 0; KEEPS && j < N8; j++)
                 make_factors(tokens + j * 8, now.low[0], now.high[0], kept[KEEPS ? j : 0]);
@@ -137,17 +152,21 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p,
 {
     const i32 first_row = share * WN, block = MF_MIN(p.col + first_row / MF_HALVES, MF_N - 1) / 128;
     const float *w_scale = a.w_scale + ((i64)p.expert * MF_CEIL(ROWS_OF_W, 128) + block) * BLOCKS_D;
-    weight_scales next;
+    weight_scales of_lane;
     i32 slice = 0;
     MF_UNROLL
     for (int i = 0; i < Q * N8 * 4; i++)
         d[i / (N8 * 4)][i / 4 % N8][i % 4] = 0;
-    load_scales(w_scale, 0, next);
+    load_scales(w_scale, threadIdx.x % MF_WAVE, of_lane);
     MF_NO_UNROLL
-    for (; slice + TURN_SLICES <= SLICES; slice += TURN_SLICES)
-        multiply_slices<N8, TURN_SLICES>(r, first_row, w_scale, slice, next, d);
-    if (SLICES % TURN_SLICES > 0)
-        multiply_slices<N8, MF_MAX(SLICES % TURN_SLICES, 1)>(r, first_row, w_scale, slice, next, d);
+    for (; slice + TURN_SLICES <= SLICES; slice += TURN_SLICES) {
+        renew_scales(w_scale, slice, of_lane);
+        multiply_slices<N8, TURN_SLICES>(r, first_row, of_lane, slice, d);
+    }
+    if (SLICES % TURN_SLICES > 0) {
+        renew_scales(w_scale, slice, of_lane);
+        multiply_slices<N8, MF_MAX(SLICES % TURN_SLICES, 1)>(r, first_row, of_lane, slice, d);
+    }
 }
 
 #else
