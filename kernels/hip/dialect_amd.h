@@ -350,6 +350,12 @@ MF_DEVICE float mf_divide(float a, float b)
     return a / b;
 }
 
+/* As dialect_nvidia.h has it: a true division has no branch here. */
+MF_DEVICE float mf_inverse_near(float x)
+{
+    return mf_divide(1.0f, x);
+}
+
 /* Rounded each by itself: never one instruction of both. */
 template <typename T> MF_DEVICE T mf_times(T a, T b)
 {

@@ -291,6 +291,15 @@ MF_DEVICE float mf_sigmoid(float x)
     return r;
 }
 
+/* 1 / x as one of the two floats that it lies between, without a true division's branch: of a normal x, whose inverse is one. Of an infinity 0. */
+MF_DEVICE float mf_inverse_near(float x)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(r) : "f"(x));
+    const float left = fmaf(-r, x, 1.0f);
+    return left == left ? fmaf(r, left, r) : r;
+}
+
 /* Rounded each by itself: never one instruction of both. */
 MF_DEVICE float mf_times(float a, float b)
 {

@@ -32,7 +32,7 @@ MF_DEVICE scaling scaling_of(u32 top, float factor)
     s.code = mf_fp8_pair(by < least ? least : by, 0.0f) & 0xff;
     s.by = mf_divisor_by(mf_f16_low(mf_fp8_to_f16_pair(s.code, 0)));
 #else
-    s.by = mf_divisor_to(amax, MF_ELEMENT == 1 ? 127.0f : MF_FP8_MAX);
+    s.by = MF_ELEMENT == 1 ? mf_divisor_to(amax, 127.0f) : mf_divisor_of(amax);
 #endif
     return s;
 }

@@ -196,30 +196,40 @@ MF_DEVICE bool leaves_codes(const mf_hip_tile_args &a, const place &p)
 static_assert(LEFT_ROWS * OUT_STRIDE * 2 <= OUT_BYTES &&
                   (!cut<QM>::whole || MF_BM * CODES_STRIDE <= OUT_BYTES),
               "out holds what tiles leave");
-/* Of one of the lane's tokens the 128 columns from g of the tile on, which four lanes have: two of every eight. of: the sums of its 64
- * tokens; low: 0 or 2, where its own are among four. */
+/* Of two of the lane's tokens, eight apart, the 128 columns from g of the tile on, which four lanes have: two of every eight. of: the sums of
+ * their 64 tokens. Step by step for both, so that one's is done while the other's is waited for. */
 template <class Cut>
-MF_DEVICE void leave_group(const mf_hip_tile_args &a, const place &p, i32 token, int g, const sums *of,
-                           int low, u8 *codes)
+MF_DEVICE void leave_groups(const mf_hip_tile_args &a, const place &p, i32 token, int g, const sums *of,
+                            u8 *codes)
 {
     const int eights = Cut::n8 / MF_HALVES; /* of columns, in a product */
     const i64 at = (i64)p.block * MF_BM + token;
-    const float weight = MF_WEIGHT ? a.sorted_weights[at] : 1.0f;
-    u32 two[16], largest = 0;
+    u32 two[2][16], largest[2] = {0, 0};
+    mf_divisor by[2];
     MF_UNROLL
-    for (int j = 0; j < 16; j++) {
-        const int eight = g / 8 + j, gate = eight % eights * MF_HALVES;
-        const sums &sum = of[eight / eights];
-        two[j] = leave_two(a, p, eight * 8, weight, sum[gate] + low, sum[gate + MF_HALVES - 1] + low);
-        largest = mf_larger_2(largest, two[j]);
+    for (int t = 0; t < 2; t++) {
+        const float weight = MF_WEIGHT ? a.sorted_weights[at + t * 8] : 1.0f;
+        MF_UNROLL
+        for (int j = 0; j < 16; j++) {
+            const int eight = g / 8 + j, gate = eight % eights * MF_HALVES;
+            const sums &sum = of[eight / eights];
+            two[t][j] =
+                leave_two(a, p, eight * 8, weight, sum[gate] + t * 2, sum[gate + MF_HALVES - 1] + t * 2);
+            largest[t] = mf_larger_2(largest[t], two[t][j]);
+        }
     }
-    const mf_divisor by = mf_divisor_of(mf_larger_half(mf_larger_of_lanes<4>(largest)));
-    u16 *to = (u16 *)(codes + token * CODES_STRIDE + g) + threadIdx.x % 4;
     MF_UNROLL
-    for (int j = 0; j < 16; j++)
-        to[j * 4] = (u16)mf_quantise_2(two[j], by);
-    if (threadIdx.x % 4 == 0 && p.col + g < MF_N)
-        a.out_scale[at * MF_CEIL(MF_N, 128) + (p.col + g) / 128] = by.by;
+    for (int t = 0; t < 2; t++)
+        by[t] = mf_divisor_of(mf_larger_half(mf_larger_of_lanes<4>(largest[t])));
+    MF_UNROLL
+    for (int t = 0; t < 2; t++) {
+        u16 *to = (u16 *)(codes + (token + t * 8) * CODES_STRIDE + g) + threadIdx.x % 4;
+        MF_UNROLL
+        for (int j = 0; j < 16; j++)
+            to[j * 4] = (u16)mf_quantise_2(two[t][j], by[t]);
+        if (threadIdx.x % 4 == 0 && p.col + g < MF_N)
+            a.out_scale[(at + t * 8) * MF_CEIL(MF_N, 128) + (p.col + g) / 128] = by[t].by;
+    }
 }
 /* The group's sums as e4m3 into codes[token][column], and what scales them to memory. */
 template <int N>
@@ -230,8 +240,7 @@ MF_DEVICE void leave_codes(const mf_hip_tile_args &a, const place &p, i32 share,
     for (int q = 0; q < QX; q++) {
         MF_UNROLL
         for (int g = 0; g < COLS; g += 128) {
-            leave_group<cut<N>>(a, p, first + q * 64, g, d + q * cut<N>::qw, 0, codes);
-            leave_group<cut<N>>(a, p, first + q * 64 + 8, g, d + q * cut<N>::qw, 2, codes);
+            leave_groups<cut<N>>(a, p, first + q * 64, g, d + q * cut<N>::qw, codes);
         }
     }
 }

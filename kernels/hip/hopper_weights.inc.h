@@ -109,7 +109,8 @@ MF_DEVICE void multiply_slices(ring &r, i32 first_row, const weight_scales &of_l
             if (i > 0 && i % Q == 0)
                 r.at++;
             if (i % Q == 0) {
-                take_scales(of_lane, slice + i / Q, next); /* before the wait, as hopper_tokens.inc.h has it */
+                take_scales(of_lane, slice + i / Q,
+                            next); /* before the wait, as hopper_tokens.inc.h has it */
                 wait_full(r);
                 if (GATHERS)
                     mf_async_fence();

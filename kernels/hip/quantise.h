@@ -5,37 +5,39 @@
 #include "quotient.h"
 
 /* What divides a group. Where parts of the inverse could underflow, both sides are first multiplied by a power of two, lift; it
- * is 1 elsewhere. The division of an infinity by itself is none, and so is all that a NaN scales. */
+ * is 1 elsewhere. The division of an infinity by itself is none, and so is all that a NaN scales. Neither making one nor dividing by it
+ * has a branch, over which the compiler would interleave nothing, but for a group that is zero or next to nothing. */
 struct mf_divisor {
     float by, down, rest, lift;
 };
 MF_DEVICE mf_divisor mf_divisor_by(float by)
 {
     const float lift = by < 1e-25f ? 0x1p64f : by > 1e25f ? 0x1p-64f : 1.0f, lifted = by * lift;
-    const mf_inverse inverse = mf_inverse_of(lifted, mf_divide(1.0f, lifted));
+    const mf_inverse inverse = mf_inverse_of(lifted, mf_inverse_near(lifted));
     return mf_divisor{by, inverse.down, fmaxf(inverse.rest, 0.0f), lift};
+}
+MF_DEVICE mf_divisor mf_divisor_to_scale(float s)
+{
+    return mf_divisor_by(s == 0.0f ? 1.0f : s);
 }
 /* max: of the format */
 MF_DEVICE mf_divisor mf_divisor_to(float amax, float max)
 {
-    const float s = mf_divide(amax, max);
-    return mf_divisor_by(s == 0.0f ? 1.0f : s);
+    return mf_divisor_to_scale(mf_divide(amax, max));
 }
+/* amax / 448, or 240, which are e4m3s (quotient.h). */
 MF_DEVICE mf_divisor mf_divisor_of(float amax)
 {
-    return mf_divisor_to(amax, MF_FP8_MAX);
+    const mf_inverse max = mf_inverse_of(MF_FP8_MAX, 1.0f / MF_FP8_MAX);
+    return mf_divisor_to_scale(amax < 1e-25f ? mf_divide(amax, MF_FP8_MAX)
+                                             : mf_quotient_of(amax, max.down, max.rest));
 }
 
 template <int N> MF_DEVICE void mf_divide_all(float (&x)[N], const mf_divisor &d)
 {
-    if (d.lift != 1.0f) {
-        MF_UNROLL
-        for (int i = 0; i < N; i++)
-            x[i] *= d.lift;
-    }
     MF_UNROLL
     for (int i = 0; i < N; i++)
-        x[i] = mf_quotient_of(x[i], d.down, d.rest);
+        x[i] = mf_quotient_of(x[i] * d.lift, d.down, d.rest);
 }
 
 MF_DEVICE void mf_floats_of_8(const mf_16b &v, float (&x)[8])

@@ -174,6 +174,12 @@ MF_DEVICE float mf_divide(float a, float b)
 {
     return a / b;
 }
+/* The farther of the two that the inverse lies between: whoever asks may rely on neither. */
+MF_DEVICE float mf_inverse_near(float x)
+{
+    const float nearest = 1.0f / x, left = fmaf(-nearest, x, 1.0f);
+    return left < 0 ? nextafterf(nearest, 0.0f) : left > 0 ? nextafterf(nearest, INFINITY) : nearest;
+}
 MF_DEVICE float mf_sigmoid(float x)
 {
     return 1.0f / (1.0f + __expf(-x));
