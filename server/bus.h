@@ -1,7 +1,7 @@
 /* The sockets between moefarmd's threads: inproc, one ZeroMQ context, bind and connect in any order.
  *
  *   requests  HTTP thread PUSH connects ─► writer PULL binds        a request that changes something
- *   reads     HTTP thread PUSH binds    ─► readers PULL connect     a request that only reads
+ *   reads     HTTP thread PUSH binds    ─► readers PULL connects    a request that only reads: one socket, one queue for all of them
  *   replies   writer and readers PUSH connect ─► HTTP thread PULL binds
  *   events    writer PUB binds ─► HTTP thread SUB connects          after COMMIT
  *   mail      mailroom PAIR binds ─◄► writer PAIR connects          messages of workers, and what they are told (mailroom.h)

@@ -17,15 +17,17 @@
 struct thread {
     struct mf_readers *readers;
     pthread_t id;
-    void *in, *out;
+    void *out;
     struct mf_reader reader;
 };
 
 struct mf_readers {
     char *path;
     int stop_fd;
+    pthread_mutex_t turn; /* to take from in */
+    void *in;      /* of all threads: one queue, so that a request waits only while all of them are busy */
     int n_threads; /* running */
-    int n_sockets; /* threads whose sockets are made */
+    int n_sockets; /* threads whose socket is made */
     struct thread *threads;
 };
 
@@ -56,16 +58,23 @@ static void work(struct thread *t, struct mf_request *r)
     mf_store_rollback(reader->store);
 }
 
+/* One idle thread waits at the socket and the others for their turn at it: the lock hands the socket from thread to thread, as ZeroMQ
+ * allows. NULL: stop. */
+static struct mf_request *take(struct mf_readers *readers)
+{
+    zmq_pollitem_t items[] = {{NULL, readers->stop_fd, ZMQ_POLLIN, 0}, {readers->in, 0, ZMQ_POLLIN, 0}};
+    struct mf_request *r = NULL;
+    (void)pthread_mutex_lock(&readers->turn);
+    while (!r && (zmq_poll(items, 2, -1) >= 0 || errno == EINTR) && !items[0].revents)
+        (void)mf_bus_take(readers->in, &r);
+    (void)pthread_mutex_unlock(&readers->turn);
+    return r;
+}
+
 static void *thread_main(void *arg)
 {
     struct thread *t = arg;
-    zmq_pollitem_t items[] = {{NULL, t->readers->stop_fd, ZMQ_POLLIN, 0}, {t->in, 0, ZMQ_POLLIN, 0}};
-    while (zmq_poll(items, 2, -1) >= 0 || errno == EINTR) {
-        struct mf_request *r;
-        if (items[0].revents)
-            break;
-        if (mf_bus_take(t->in, &r) <= 0)
-            continue;
+    for (struct mf_request *r; (r = take(t->readers));) {
         work(t, r);
         /* The HTTP thread is gone: nobody waits for the answer. */
         if (mf_bus_give(t->out, r) < 0)
@@ -75,17 +84,24 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-static int open_sockets(struct thread *t, void *zmq)
+static int open_in(struct mf_readers *r, void *zmq)
 {
-    int linger = 0, one = 1;
-    t->in = zmq_socket(zmq, ZMQ_PULL);
+    int one = 1;
+    r->in = zmq_socket(zmq, ZMQ_PULL);
+    /* Within a process a queue holds what both its ends allow: the HTTP thread's end is to set how many wait. */
+    if (!r->in || zmq_setsockopt(r->in, ZMQ_RCVHWM, &one, sizeof(one)) < 0 ||
+        zmq_connect(r->in, MF_BUS_READS) < 0)
+        return -errno;
+    return 0;
+}
+
+static int open_out(struct thread *t, void *zmq)
+{
+    int linger = 0;
     t->out = zmq_socket(zmq, ZMQ_PUSH);
     t->readers->n_sockets++;
-    /* Requests are dealt out in turn. Within a process a queue holds what both its ends allow, so this mark does not keep one from
-     * waiting behind a slow one. */
-    if (!t->in || !t->out || zmq_setsockopt(t->in, ZMQ_RCVHWM, &one, sizeof(one)) < 0 ||
-        zmq_setsockopt(t->out, ZMQ_LINGER, &linger, sizeof(linger)) < 0 ||
-        zmq_connect(t->in, MF_BUS_READS) < 0 || zmq_connect(t->out, MF_BUS_REPLIES) < 0)
+    if (!t->out || zmq_setsockopt(t->out, ZMQ_LINGER, &linger, sizeof(linger)) < 0 ||
+        zmq_connect(t->out, MF_BUS_REPLIES) < 0)
         return -errno;
     return 0;
 }
@@ -95,13 +111,16 @@ int mf_readers_start(void *zmq, const char *path, int n, struct mf_readers **ret
     struct mf_readers *r = calloc(1, sizeof(*r));
     if (!r)
         return -ENOMEM;
+    r->turn = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     r->path = strdup(path);
     r->threads = calloc((size_t)n, sizeof(*r->threads));
     r->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int e = !r->path || !r->threads ? -ENOMEM : r->stop_fd < 0 ? -errno : 0;
+    if (e == 0)
+        e = open_in(r, zmq);
     for (int i = 0; e == 0 && i < n; i++) {
         r->threads[i].readers = r;
-        e = open_sockets(&r->threads[i], zmq);
+        e = open_out(&r->threads[i], zmq);
         if (e == 0)
             e = -pthread_create(&r->threads[i].id, NULL, thread_main, &r->threads[i]);
         if (e == 0)
@@ -124,15 +143,15 @@ struct mf_readers *mf_readers_stop(struct mf_readers *r)
         (void)!write(r->stop_fd, &one, sizeof(one));
     for (int i = 0; i < r->n_threads; i++)
         (void)pthread_join(r->threads[i].id, NULL);
-    for (int i = 0; i < r->n_sockets; i++) {
-        struct mf_request *left;
-        while (r->threads[i].in && mf_bus_take(r->threads[i].in, &left) > 0)
-            (void)mf_request_free(left);
-        if (r->threads[i].in)
-            (void)zmq_close(r->threads[i].in);
+    for (int i = 0; i < r->n_sockets; i++)
         if (r->threads[i].out)
             (void)zmq_close(r->threads[i].out);
-    }
+    struct mf_request *left;
+    while (r->in && mf_bus_take(r->in, &left) > 0)
+        (void)mf_request_free(left);
+    if (r->in)
+        (void)zmq_close(r->in);
+    (void)pthread_mutex_destroy(&r->turn);
     mf_closep(&r->stop_fd);
     free(r->threads);
     free(r->path);

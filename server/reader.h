@@ -1,5 +1,5 @@
 /* Reader threads: each holds a read-only connection to the store and works off requests that only read, one
- * snapshot a request. */
+ * snapshot a request. They take from one queue: a request waits only while all of them are busy, in order of arrival. */
 #pragma once
 
 #include <stddef.h>

@@ -9,6 +9,7 @@ mf_add_test(check_map USES server)
 
 mf_add_test(check_plan USES server)
 mf_add_test(check_problem USES server)
+mf_add_test(check_reader USES server)
 mf_add_test(check_result USES server)
 mf_add_test(check_store USES server)
 mf_add_test(check_store_cache USES server)
