@@ -143,9 +143,10 @@ struct mf_readers *mf_readers_stop(struct mf_readers *r)
         (void)!write(r->stop_fd, &one, sizeof(one));
     for (int i = 0; i < r->n_threads; i++)
         (void)pthread_join(r->threads[i].id, NULL);
-    for (int i = 0; i < r->n_sockets; i++)
+    for (int i = 0; i < r->n_sockets; i++) {
         if (r->threads[i].out)
             (void)zmq_close(r->threads[i].out);
+    }
     struct mf_request *left;
     while (r->in && mf_bus_take(r->in, &left) > 0)
         (void)mf_request_free(left);
