@@ -25,7 +25,7 @@ struct pull {
     int64_t old_release;             /* that it is; 0: none */
 };
 
-/* -ENOENT is no error: the file is made then. A device or a FIFO holds nothing, and reading one may wait for ever. */
+/* -ENOENT is no error: the file is made then. What is no file of its own holds nothing, and reading a FIFO may wait for ever. */
 static int look(struct pull *p)
 {
     _cleanup_(mf_buf_release) struct mf_buf text;

@@ -34,11 +34,34 @@ static char *name_in(char *file)
     return slash ? slash + 1 : file;
 }
 
-/* The last part only: links among the folders are followed by whoever opens the file. */
-static int follow(char file[PATH_MAX])
+/* N of a file N in the folder of this process's descriptors, by whatever path; -1: it is no such file. The links in there name
+ * the files that are open, as far as these have a name. */
+static int own_descriptor(const char *file)
+{
+    static const char *const folders[] = {"/proc/self/fd", "/proc/thread-self/fd"};
+    char folder[PATH_MAX], real[PATH_MAX], own[PATH_MAX];
+    const char *slash = strrchr(file, '/');
+    int64_t n;
+    if (mf_parse_i64(slash ? slash + 1 : file, 0, INT_MAX, &n) < 0)
+        return -1;
+    mf_say(folder, sizeof(folder), "%.*s", slash ? (int)(slash - file) + 1 : 1, slash ? file : ".");
+    if (!realpath(folder, real))
+        return -1;
+    for (size_t i = 0; i < MF_ARRAY_LEN(folders); i++) {
+        if (realpath(folders[i], own) && strcmp(real, own) == 0)
+            return (int)n;
+    }
+    return -1;
+}
+
+/* The last part only: links among the folders are followed by whoever opens the file. It ends at a descriptor, if at one. */
+static int follow(char file[PATH_MAX], int *ret_descriptor)
 {
     char to[PATH_MAX] = "";
     for (int i = 0; i < LINKS_MAX; i++) {
+        *ret_descriptor = own_descriptor(file);
+        if (*ret_descriptor >= 0)
+            return 0;
         ssize_t n = readlink(file, to, sizeof(to));
         if (n < 0)
             return errno == EINVAL || errno == ENOENT ? 0 : -errno;
@@ -53,7 +76,7 @@ static int follow(char file[PATH_MAX])
 
 int mf_target_find(const char *path, struct mf_target *ret)
 {
-    struct mf_target t = {.is_stream = false};
+    struct mf_target t = {.descriptor = -1};
     struct stat st;
     bool exists = stat(path, &st) == 0;
     if (!exists && errno != ENOENT)
@@ -62,17 +85,23 @@ int mf_target_find(const char *path, struct mf_target *ret)
     if (r == 0 && exists && !S_ISREG(st.st_mode))
         t.is_stream = true;
     else if (r == 0)
-        r = follow(t.file);
+        r = follow(t.file, &t.descriptor);
     if (r < 0)
         return r;
+    if (!exists) /* nor is it open */
+        t.descriptor = -1;
+    t.is_stream = t.is_stream || t.descriptor >= 0;
     if (exists ? S_ISDIR(st.st_mode) : *path && !*name_in(t.file))
         return -EISDIR;
     *ret = t;
     return 0;
 }
 
+/* A file is not opened anew: that would be another position in it, without the O_APPEND that it may have been opened with. */
 int mf_stream_write(const struct mf_target *target, const void *data, size_t len)
 {
+    if (target->descriptor >= 0)
+        return mf_write_all(target->descriptor, data, len);
     _cleanup_(mf_closep) int fd = open(target->file, O_WRONLY | O_CLOEXEC | O_NOCTTY);
     return fd < 0 ? -errno : mf_write_all(fd, data, len);
 }

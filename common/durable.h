@@ -5,18 +5,20 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Where what is written to a path goes. rename(2) would put a file in the place of a device or a FIFO, and in that of a link:
- * whoever writes a path that a person gave asks here first. */
+/* Where what is written to a path goes. rename(2) would put a file in the place of a device or a FIFO, and in that of a link;
+ * and in that of the file that /dev/stdout is redirected to, of which whoever opened it would see nothing: whoever writes a
+ * path that a person gave asks here first. */
 struct mf_target {
     /* What the path names, links followed, whether it is there or not: a new version is renamed to it */
     char file[PATH_MAX];
     bool is_stream; /* a device, a FIFO or the like: never replaced; mf_stream_write, or a refusal */
+    int descriptor; /* a stream that is this process's own open file, as /dev/stdout may be; -1: none, the path is opened */
 };
 
 /* -EISDIR: a folder. -ELOOP, -EACCES, …: nobody can say. */
 int mf_target_find(const char *path, struct mf_target *ret);
-/* Writes into what is there. Neither whole or not at all nor synced: a stream has nothing of either. Waits, as open(2) does,
- * for a FIFO's reader. */
+/* Writes into what is there, a descriptor from where it stands. Neither whole or not at all nor synced: a stream has nothing of
+ * either. Waits, as open(2) does, for a FIFO's reader. */
 int mf_stream_write(const struct mf_target *target, const void *data, size_t len);
 
 /* All of it, whatever signals come. -EIO: the file takes nothing more and does not say why. */

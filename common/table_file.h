@@ -4,8 +4,9 @@
  * place, so that two writers lose nothing. The new version is written to a file beside it, synced, renamed
  * over it, and the folder synced: at every moment, also after a crash or on a full disk, the path holds
  * the whole old table or the whole new one. Readers need no lock. The lock file stays: removing it would
- * race with a writer that waits on it. A link is followed: what it points to is replaced, or made. A folder, a device
- * and a FIFO are refused before anything is made beside them: -EISDIR, -ENOTSUP; one call says that it takes the last two. */
+ * race with a writer that waits on it. A link is followed: what it points to is replaced, or made. A folder, a device,
+ * a FIFO and a descriptor of our own (/dev/stdout) are refused before anything is made beside them: -EISDIR, -ENOTSUP; one call says
+ * that it takes all but the first. */
 #pragma once
 
 #include "common/table.h"
@@ -51,7 +52,7 @@ int mf_table_file_merge(const char *path, int lock_ms, const struct mf_table *fr
 /* Whether a file's bytes may be replaced; called under the lock. text NULL: there is no file. 0: they may; negative: give up
  * with that error, having set why. */
 typedef int (*mf_table_may)(const char *text, size_t len, void *data, char why[MF_REASON_MAX]);
-/* Puts bytes that are a table already in the file's place, under the same lock. A device or a FIFO is written into, as one that
- * holds nothing. Errors as of mf_table_file_update. */
+/* Puts bytes that are a table already in the file's place, under the same lock. A device, a FIFO or a descriptor is written into, as
+ * one that holds nothing. Errors as of mf_table_file_update. */
 int mf_table_file_put(const char *path, int lock_ms, const char *text, size_t len, mf_table_may may,
                       void *data, char why[MF_REASON_MAX]);

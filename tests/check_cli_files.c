@@ -120,6 +120,63 @@ START_TEST(export_to_a_device)
 }
 END_TEST
 
+/* As a shell's ">> log" has it: what was in the log stays, and the log is the file that it was. */
+START_TEST(export_into_a_descriptor)
+{
+    struct fake_http f;
+    struct stat st;
+    char name[32], found[4096] = "";
+
+    fake_http_start(&f, one_export, 1);
+    write_file(in_folder("other.csv"), "before\n");
+    int fd = open(in_folder("other.csv"), O_RDWR | O_APPEND); /* the program's, too */
+    ck_assert_int_ge(fd, 0);
+    mf_say(name, sizeof(name), "/dev/fd/%d", fd);
+    assert_code(moefarm(f.url, "export", "-o", name, NULL), 0);
+    ck_assert_int_gt(pread(fd, found, sizeof(found) - 1, 0), 0);
+    ck_assert_str_eq(found, "before\n" HEADER ROW("4", "90.0"));
+    ck_assert_int_eq(fstat(fd, &st), 0);
+    ck_assert_int_eq(st.st_nlink, 1);
+    struct ran r = moefarm(f.url, "export", "--into", name, NULL);
+    assert_code(r, 1);
+    assert_says(r.err, "is an open descriptor; a table is kept in a file");
+    (void)close(fd);
+    ck_assert_str_eq(read_file(in_folder("other.csv")), found);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
+START_TEST(write_to_standard_output)
+{
+    static const struct fake_answer answers[] = {{.request = "GET /api/v1/export/tuned_fmoe.csv*",
+                                                  .status = 200,
+                                                  .type = "text/csv",
+                                                  .body = HEADER ROW("4", "90.0")},
+                                                 {.request = "GET /api/v1/channels/stable/tuned_fmoe.csv",
+                                                  .status = 200,
+                                                  .type = "text/csv",
+                                                  .body = HEADER ROW("4", "90.0"),
+                                                  .headers = "Moefarm-Release: 1\r\n"}};
+    struct fake_http f;
+    struct stat before, after;
+
+    fake_http_start(&f, answers, 2);
+    write_file(in_folder("out"), "");
+    ck_assert_int_eq(stat(in_folder("out"), &before), 0);
+    struct ran r = moefarm(f.url, "export", "-o", "/dev/stdout", NULL);
+    assert_code(r, 0);
+    ck_assert_str_eq(r.out, HEADER ROW("4", "90.0"));
+    r = moefarm(f.url, "pull", "stable", "--quiet", "-o", "/dev/stdout", NULL);
+    assert_code(r, 0);
+    ck_assert_str_eq(r.out, HEADER ROW("4", "90.0"));
+    ck_assert_int_eq(stat(in_folder("out"), &after), 0);
+    ck_assert_uint_eq(before.st_ino, after.st_ino);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
 START_TEST(export_to_a_folder)
 {
     struct fake_http f;
@@ -217,6 +274,8 @@ int main(void)
     tcase_add_test(tc, export_through_a_link);
     tcase_add_test(tc, export_into_a_fifo);
     tcase_add_test(tc, export_to_a_device);
+    tcase_add_test(tc, export_into_a_descriptor);
+    tcase_add_test(tc, write_to_standard_output);
     tcase_add_test(tc, export_to_a_folder);
     tcase_add_test(tc, pull_into_a_fifo);
     tcase_add_test(tc, tune_into_a_fifo);

@@ -166,6 +166,7 @@ START_TEST(target)
         return;
     ck_assert_str_eq(t.file, at(targets[_i].file));
     ck_assert_int_eq(t.is_stream, targets[_i].is_stream);
+    ck_assert_int_lt(t.descriptor, 0);
 }
 END_TEST
 
@@ -181,6 +182,66 @@ START_TEST(stream_that_is_gone)
 }
 END_TEST
 
+static const char *const descriptors[] = {"/dev/fd", "/proc/self/fd", "/proc/thread-self/fd",
+                                          "/proc/self/task/../fd"};
+
+/* What whoever opened the file wrote, and writes next, stays beside what is written here: in the file that they have open,
+ * whatever has its name by now. */
+START_TEST(open_descriptor)
+{
+    struct mf_target t;
+    char path[64];
+    const char *file = at("file"), *link = at("link");
+    (void)remove(file);
+    (void)remove(link);
+    write_file(file, "old");
+    _cleanup_(mf_closep) int fd = open(file, O_RDWR | O_APPEND | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    mf_say(path, sizeof(path), "%s/%d", descriptors[_i], fd);
+    ck_assert_int_eq(symlink(path, link), 0);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(mf_target_find(i == 0 ? path : link, &t), 0);
+        ck_assert(t.is_stream);
+        ck_assert_int_eq(t.descriptor, fd);
+        ck_assert_int_eq(mf_stream_write(&t, "new", 3), 0);
+        if (i == 0)
+            ck_assert_int_eq(unlink(file), 0);
+    }
+    ck_assert_int_eq(write(fd, "end", 3), 3);
+    char found[16] = "";
+    ck_assert_int_eq(pread(fd, found, sizeof(found) - 1, 0), 12);
+    ck_assert_str_eq(found, "oldnewnewend");
+    ck_assert_int_eq(access(file, F_OK), -1);
+}
+END_TEST
+
+/* One that was opened to be read takes nothing; one that is not open is no file; a pipe is opened anew, as it was. */
+START_TEST(no_descriptor_to_write)
+{
+    struct mf_target t;
+    char path[64];
+    int ends[2];
+    (void)remove(at("file"));
+    write_file(at("file"), "old");
+    int fd = open(at("file"), O_RDONLY | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    mf_say(path, sizeof(path), "/dev/fd/%d", fd);
+    ck_assert_int_eq(mf_target_find(path, &t), 0);
+    ck_assert_int_eq(mf_stream_write(&t, "new", 3), -EBADF);
+    assert_file(at("file"), "old");
+    ck_assert_int_eq(close(fd), 0);
+    ck_assert_int_eq(mf_target_find(path, &t), 0);
+    ck_assert(!t.is_stream);
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    mf_say(path, sizeof(path), "/dev/fd/%d", ends[1]);
+    ck_assert_int_eq(mf_target_find(path, &t), 0);
+    ck_assert(t.is_stream);
+    ck_assert_int_lt(t.descriptor, 0);
+    ck_assert_str_eq(t.file, path);
+    ck_assert_int_eq(mf_stream_write(&t, "new", 3), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("durable");
@@ -191,6 +252,8 @@ int main(void)
     tcase_add_test(tc, nothing_to_put);
     tcase_add_loop_test(tc, target, 0, MF_ARRAY_LEN(targets));
     tcase_add_test(tc, stream_that_is_gone);
+    tcase_add_loop_test(tc, open_descriptor, 0, MF_ARRAY_LEN(descriptors));
+    tcase_add_test(tc, no_descriptor_to_write);
     suite_add_tcase(suite, tc);
     int failed = mf_check_main(suite);
     (void)remove_tree(folder);
