@@ -25,6 +25,7 @@
 
 #include "common/cleanup.h"
 #include "common/clock.h"
+#include "common/cpus.h"
 #include "common/text.h"
 #include "kernels/hip/args.h"
 #include "kernels/hip_open.h"
@@ -288,7 +289,7 @@ static int hip_module_launch(struct mf_device *base, void *function, const struc
 static int hip_compile(struct mf_device *base, const struct mf_code *codes, size_t n, char (*paths)[PATH_MAX],
                        char (*whys)[MF_CODE_WHY_MAX])
 {
-    return mf_code_make(&of(base)->compiler, codes, n, (int)sysconf(_SC_NPROCESSORS_ONLN), paths, whys);
+    return mf_code_make(&of(base)->compiler, codes, n, mf_cpus_allowed(), paths, whys);
 }
 
 static int hip_bulk_map(struct mf_device *base, const struct mf_bulk_tensor *t, void *ret)

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/cpus.h"
 #include "kernels/device.h"
 #include "mf_check.h"
 
@@ -159,6 +160,27 @@ START_TEST(test_affinity)
 }
 END_TEST
 
+/* Those that the process may use, counted anew each time; the pool's threads are as many, once. */
+START_TEST(test_allowed_cpus)
+{
+    cpu_set_t all, one;
+    int c = 0;
+
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(all), &all), 0);
+    ck_assert_int_eq(mf_cpus_allowed(), CPU_COUNT(&all));
+    while (!CPU_ISSET(c, &all))
+        c++;
+    CPU_ZERO(&one);
+    CPU_SET(c, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
+    ck_assert_int_eq(mf_cpus_allowed(), 1);
+    ck_assert_int_eq(mf_pool_threads(), 1);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(all), &all), 0);
+    ck_assert_int_eq(mf_cpus_allowed(), CPU_COUNT(&all));
+    ck_assert_int_eq(mf_pool_threads(), 1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("pool");
@@ -172,6 +194,7 @@ int main(void)
     tcase_add_test(tcase, test_after_sleep);
     tcase_add_test(tcase, test_after_fork);
     tcase_add_test(tcase, test_affinity);
+    tcase_add_test(tcase, test_allowed_cpus);
     suite_add_tcase(suite, tcase);
     return mf_check_main(suite);
 }

@@ -1,10 +1,13 @@
 /* What a step's code takes of a compute unit: kept with its result, asked of the runtime, and refused before it runs. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <sched.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
@@ -447,6 +450,63 @@ START_TEST(a_row_is_brought_ahead)
 }
 END_TEST
 
+/* ---- compilers at once: the module's calls of libc that start and end them come here ---- */
+
+static int compilers, most_compilers;
+
+__attribute__((visibility("default"))) int posix_spawn(pid_t *restrict pid, const char *restrict path,
+                                                       const posix_spawn_file_actions_t *restrict actions,
+                                                       const posix_spawnattr_t *restrict attr,
+                                                       char *const argv[restrict], char *const env[restrict])
+{
+    int (*real)(pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,
+                char *const[], char *const[]) = dlsym(RTLD_NEXT, "posix_spawn");
+    int r = real(pid, path, actions, attr, argv, env);
+    compilers += r == 0;
+    most_compilers = MF_MAX(most_compilers, compilers);
+    return r;
+}
+
+__attribute__((visibility("default"))) pid_t waitpid(pid_t pid, int *status, int options)
+{
+    pid_t (*real)(pid_t, int *, int) = dlsym(RTLD_NEXT, "waitpid");
+    pid_t ended = real(pid, status, options);
+    if (ended > 0)
+        compilers--;
+    return ended;
+}
+
+/* The host's other processors are somebody else's: another container's, another worker's. */
+START_TEST(compiles_where_it_may)
+{
+    struct mf_code codes[3] = {0};
+    cpu_set_t all, one;
+    int c = 0;
+
+    struct mf_device *d = open_cardboard();
+    if (!d)
+        return;
+    for (size_t i = 0; i < MF_ARRAY_LEN(codes); i++) {
+        codes[i].source = "quant.hip";
+        mf_code_define(&codes[i], "MF_COLS=%zu", 2048 * (i + 1));
+        mf_code_define(&codes[i], "MF_BLOCKS=4");
+        mf_code_define(&codes[i], "MF_ELEMENT=0");
+        mf_code_define(&codes[i], "MF_GROUP=128");
+        mf_code_define(&codes[i], "MF_THREADS=256");
+    }
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(all), &all), 0);
+    while (!CPU_ISSET(c, &all))
+        c++;
+    CPU_ZERO(&one);
+    CPU_SET(c, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
+    compilers = most_compilers = 0; /* the tests' own processes are waited for, too */
+    ck_assert_int_eq(d->ops->compile(d, codes, MF_ARRAY_LEN(codes), NULL, NULL), MF_ARRAY_LEN(codes));
+    ck_assert_int_eq(most_compilers, 1);
+    mf_device_close(d);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("use");
@@ -465,6 +525,7 @@ int main(void)
     tcase_add_loop_test(runtime, a_slice_is_a_box, 0, MF_ARRAY_LEN(boxes));
     tcase_add_loop_test(runtime, a_row_is_brought_ahead, 0, MF_ARRAY_LEN(ahead));
     tcase_add_loop_test(runtime, likely_blocks_are_told, 0, MF_ARRAY_LEN(likely));
+    tcase_add_test(runtime, compiles_where_it_may);
     suite_add_tcase(suite, runtime);
     return mf_check_main(suite);
 }

@@ -6,6 +6,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "common/cpus.h"
 #include "common/shape.h"
 #include "worker/device_lock.h"
 #include "worker/patience.h"
@@ -177,7 +178,7 @@ static int64_t data_ms(const struct mf_job *job)
     struct mf_shape shape;
     if (mf_json_text(job->body, "shape", &row) < 0 || mf_shape_parse(row, &shape) < 0)
         return 0;
-    return mf_patience_ms(&shape, sysconf(_SC_NPROCESSORS_ONLN));
+    return mf_patience_ms(&shape, mf_cpus_allowed());
 }
 
 static void take_phase(struct mf_agent *a, const cJSON *message)

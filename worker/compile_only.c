@@ -8,6 +8,7 @@
 
 #include "common/cleanup.h"
 #include "common/clock.h"
+#include "common/cpus.h"
 #include "common/text.h"
 #include "kernels/hip_open.h"
 #include "measure/ahead.h"
@@ -80,7 +81,7 @@ static int make(const struct target *t, const char *what, const struct mf_code *
     if (!whys)
         return -ENOMEM;
     size_t before = count_made(t, codes, n);
-    int made = mf_code_make(&t->compiler, codes, n, (int)sysconf(_SC_NPROCESSORS_ONLN), NULL, whys);
+    int made = mf_code_make(&t->compiler, codes, n, mf_cpus_allowed(), NULL, whys);
     size_t failed = n - (size_t)made;
     printf("%s: %zu steps, code objects %zu: %zu compiled in %.1f s, %zu there before, %zu failed\n", what,
            n_steps, n, (size_t)made - before, (double)(mf_now_ms() - start) / 1000, before, failed);

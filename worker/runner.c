@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/cpus.h"
 #include "common/fault.h"
 #include "common/json.h"
 #include "common/text.h"
@@ -469,7 +470,7 @@ static int compile_ahead(struct runner *r, const cJSON *message)
     _cleanup_(mf_ahead_release) struct mf_ahead ahead = {.device = &info, .kind = "hip", .shape = &shape};
     int x = mf_ahead_add_shape(&ahead, only, &n_steps);
     (void)setpriority(PRIO_PROCESS, 0, AHEAD_NICE);
-    int processes = (int)MF_MIN(sysconf(_SC_NPROCESSORS_ONLN), AHEAD_MOST);
+    int processes = MF_MIN(mf_cpus_allowed(), AHEAD_MOST);
     (void)mf_code_make(&compiler, ahead.codes, ahead.n, processes, NULL, NULL);
     return x;
 }
