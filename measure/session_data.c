@@ -439,6 +439,7 @@ static void release_order(struct mf_session_order *o)
 {
     free(o->slots);
     free(o->tokens);
+    *o = (struct mf_session_order){0};
 }
 
 int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const int64_t **ret)
