@@ -269,12 +269,13 @@ END_TEST
 #define BF16          OF_TYPE("bfloat16", "No") ",1,0"
 #define BF16_GATE     OF_TYPE("bfloat16", "No") ",0,0"
 
-/* A step of `tile`, opened for a row of a table and launched for so many tokens, on a device that the caller closes; NULL: there is none. */
-static struct mf_device *launch_on_cardboard(const char *row, int64_t token, const char *step,
-                                             struct mf_shape *ret_shape)
+/* A step of `tile`, opened for a row of a table and launched for so many tokens, on a device that the caller closes; NULL: there is none.
+ * handing: by which h is handed on to it, or NULL. */
+static struct mf_device *launch_taking(const struct mf_handing *handing, const char *row, int64_t token,
+                                       const char *step, struct mf_shape *ret_shape)
 {
     struct mf_tensor_ref needs[4] = {0}, gives[2] = {0};
-    const struct mf_launch launch = {.needs = needs, .gives = gives};
+    const struct mf_launch launch = {.needs = needs, .gives = gives, .taken = handing};
     const struct mf_family *tile = mf_family_find("hip", "tile");
     struct mf_kernel *k;
     struct mf_device *d = open_cardboard();
@@ -287,6 +288,12 @@ static struct mf_device *launch_on_cardboard(const char *row, int64_t token, con
     ck_assert_int_eq(tile->launch(k, &launch), 0);
     (void)tile->close(k);
     return d;
+}
+
+static struct mf_device *launch_on_cardboard(const char *row, int64_t token, const char *step,
+                                             struct mf_shape *ret_shape)
+{
+    return launch_taking(NULL, row, token, step, ret_shape);
 }
 
 /* Each half's units are told to have experts of their own, and y's columns come one by one while the last cache holds h. */
@@ -305,6 +312,33 @@ START_TEST(halves_are_launched)
     ck_assert_int_eq(args->tile.columns, 1);
     ck_assert_mem_eq(args->far, d->info.halves.far, sizeof(args->far));
     ck_assert_uint_ne(args->far[0], 0);
+    mf_device_close(d);
+}
+END_TEST
+
+/* Blocks of h that are handed on are there one after the other: all columns of one come first, as long as experts have about one block
+ * each. Else, and where h is all there, y's columns come one by one. */
+static const struct {
+    int64_t token;
+    bool taken;
+    int columns;
+} takers[] = {{1024, true, 16}, {1024, false, 1}, {2048, true, 1}, {4096, true, 1}};
+
+START_TEST(handed_rows_are_taken_by_blocks)
+{
+    uint32_t counts[1] = {0};
+    const struct mf_handing handing = {.n = 1, .counts = counts, .parts = 3};
+    struct mf_shape shape;
+
+    ck_assert_int_eq(setenv("FAKE_CUDA_HALVES", "1", 1), 0);
+    struct mf_device *d = launch_taking(takers[_i].taken ? &handing : NULL, "4096,4096,384,128,8," FP8,
+                                        takers[_i].token, "s2_fp8fn_128_m128_n256_bs_y", &shape);
+    if (!d)
+        return;
+    const struct mf_hip_bulk_args *args = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
+    ck_assert_ptr_nonnull(args);
+    ck_assert_ptr_eq(args->made, takers[_i].taken ? counts : NULL);
+    ck_assert_int_eq(args->tile.columns, takers[_i].columns);
     mf_device_close(d);
 }
 END_TEST
@@ -517,6 +551,7 @@ int main(void)
     suite_add_tcase(suite, gate);
     tcase_set_timeout(runtime, 100);
     tcase_add_test(runtime, halves_are_launched);
+    tcase_add_loop_test(runtime, handed_rows_are_taken_by_blocks, 0, MF_ARRAY_LEN(takers));
     tcase_add_loop_test(runtime, knows_the_halves, 0, MF_ARRAY_LEN(halves));
     tcase_add_unchecked_fixture(runtime, make_folder, remove_folder);
     tcase_add_test(runtime, is_asked_of_the_runtime);
