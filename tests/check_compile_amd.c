@@ -10,6 +10,7 @@
 
 #include "amd_object.h"
 #include "common/cleanup.h"
+#include "common/cpus.h"
 #include "common/text.h"
 #include "covering.h"
 #include "kernels/family_hip.h"
@@ -361,7 +362,7 @@ START_TEST(test_compiles)
         return;
     }
     size_t n = choose(t, &compiler, made, codes, paths);
-    (void)mf_code_make(&compiler, codes, n, (int)sysconf(_SC_NPROCESSORS_ONLN), paths, whys);
+    (void)mf_code_make(&compiler, codes, n, mf_cpus_allowed(), paths, whys);
     printf("%s by %s (compiled only, not run)\n%-44s %7s %5s %5s %5s %7s %7s %7s  matrix instructions\n",
            t->gfx, compiler.version, "step", "threads", "vgpr", "agpr", "sgpr", "lds", "scratch", "spills");
     for (size_t i = 0; i < n; i++) {
@@ -411,7 +412,7 @@ START_TEST(test_makers_compile)
                 codes[n++] = codes[i];
         }
     }
-    (void)mf_code_make(&compiler, codes, n, (int)sysconf(_SC_NPROCESSORS_ONLN), paths, whys);
+    (void)mf_code_make(&compiler, codes, n, mf_cpus_allowed(), paths, whys);
     for (size_t i = 0; i < n; i++) {
         struct amd_kernel k;
         ck_assert_msg(*paths[i], "%s for %s: %s", codes[i].source, t->gfx, whys[i]);

@@ -17,6 +17,7 @@
 #include <zmq.h>
 
 #define N_READERS   2
+#define N_QUICK     64
 #define PATIENCE_MS 20000
 
 static char folder[64], path[100];
@@ -139,19 +140,35 @@ static int64_t next_answer(void)
     return number;
 }
 
+static void give_quick(int n)
+{
+    for (int i = 0; i < n; i++)
+        ck_assert_int_eq(give(&quick, i), 0);
+}
+
+/* Of n quick reads, in their order. */
+static void hear_quick(int n)
+{
+    for (int i = 0; i < n; i++)
+        ck_assert_int_eq(next_answer(), i);
+}
+
+/* n slow reads end. */
+static void end_slow(int n)
+{
+    let_go((uint64_t)n);
+    for (int i = 0; i < n; i++)
+        ck_assert_int_eq(next_answer(), -1);
+}
+
 /* As long as one reader is free, the others' slow reads hold up none, and who came first is first. */
 START_TEST(test_slow_read_holds_up_no_other)
 {
-    enum { N = 64 };
     start(1000);
     hold(N_READERS - 1);
-    for (int i = 0; i < N; i++)
-        ck_assert_int_eq(give(&quick, i), 0);
-    for (int i = 0; i < N; i++)
-        ck_assert_int_eq(next_answer(), i);
-    let_go(N_READERS - 1);
-    for (int i = 0; i < N_READERS - 1; i++)
-        ck_assert_int_eq(next_answer(), -1);
+    give_quick(N_QUICK);
+    hear_quick(N_QUICK);
+    end_slow(N_READERS - 1);
     stop();
 }
 END_TEST
@@ -159,18 +176,12 @@ END_TEST
 /* While all are busy reads wait, and the first reader that is free takes them all, whichever it is. */
 START_TEST(test_first_free_reader_takes_what_waits)
 {
-    enum { N = 64 };
     start(1000);
     hold(N_READERS);
-    for (int i = 0; i < N; i++)
-        ck_assert_int_eq(give(&quick, i), 0);
-    let_go(1);
-    ck_assert_int_eq(next_answer(), -1);
-    for (int i = 0; i < N; i++)
-        ck_assert_int_eq(next_answer(), i);
-    let_go(N_READERS - 1);
-    for (int i = 0; i < N_READERS - 1; i++)
-        ck_assert_int_eq(next_answer(), -1);
+    give_quick(N_QUICK);
+    end_slow(1);
+    hear_quick(N_QUICK);
+    end_slow(N_READERS - 1);
     stop();
 }
 END_TEST

@@ -20,9 +20,9 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/json.h"
+#include "crew_turn.h"
 #include "farm_harness.h"
 #include "mf_check.h"
-#include "worker/crew.h"
 
 #define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"
 #define N_DEATHS 20
@@ -89,14 +89,9 @@ static enum mf_crew_event wait_crew(struct mf_crew *c, cJSON **ret)
 {
     int64_t until = mf_now_ms() + WAIT_MS;
     while (mf_now_ms() < until) {
-        struct pollfd fds[MF_CREW_POLLFDS];
-        mf_crew_turn(c);
-        enum mf_crew_event event = mf_crew_next(c, ret);
+        enum mf_crew_event event = crew_turn(c, ret, until);
         if (event != MF_CREW_NOTHING)
             return event;
-        mf_crew_pollfds(c, fds);
-        int64_t left = MF_MIN(mf_crew_due_ms(c), until) - mf_now_ms();
-        (void)poll(fds, MF_CREW_POLLFDS, (int)MF_MAX(left, 0));
     }
     die("a runner says nothing");
 }

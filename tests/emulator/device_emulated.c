@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "common/cleanup.h"
+#include "common/cpus.h"
 #include "common/text.h"
 #include "emulator/object.h"
 #include "remove_tree.h"
@@ -85,7 +86,7 @@ static int compile(struct mf_device *base, const struct mf_code *codes, size_t n
                    char (*whys)[MF_CODE_WHY_MAX])
 {
     const struct device *d = device_of(base);
-    long at_once = sysconf(_SC_NPROCESSORS_ONLN);
+    int at_once = mf_cpus_allowed();
     _cleanup_(mf_freep) pid_t *children = calloc(n + 1, sizeof(*children));
     _cleanup_(mf_freep) void *own = paths ? NULL : calloc(n + 1, PATH_MAX);
     int made = 0;
