@@ -527,7 +527,7 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     struct mf_hip_bulk_args a = {.tile = mf_hip_stage_args(&k->config.st, &k->shape, l)};
     const struct mf_halves *halves = &k->function.device->info.halves;
-    a.tile.columns = k->tile_columns;
+    a.tile.columns = l->taken ? k->taken_columns : k->tile_columns;
     a.tile.near = (uint32_t)(((uint64_t)halves->near << 32) / (uint64_t)k->function.device->info.cores);
     static_assert(sizeof(a.far) == sizeof(halves->far), "a bit for each unit");
     memcpy(a.far, halves->far, sizeof(a.far));
@@ -539,8 +539,6 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     const struct mf_hip_stage *st = &k->config.st;
     const struct mf_handing *h = st->stage == 1 ? l->handed : l->taken;
     if (h) {
-        if (st->stage == 2)
-            a.tile.columns = k->taken_columns;
         a.made = h->counts;
         a.n_made = (int32_t)h->n;
         a.tiles = h->parts;

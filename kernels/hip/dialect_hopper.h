@@ -201,12 +201,8 @@ MF_DEVICE void mf_written_for_all()
 
 /* ---- registers and fragments ---- */
 
-/* What lane `from` of the wave has, modulo its lanes. */
-MF_DEVICE i32 mf_of_lane(i32 v, i32 from)
-{
-    return __shfl_sync(0xffffffffu, v, from);
-}
-MF_DEVICE float mf_of_lane(float v, i32 from)
+/* What lane `from` of the wave has; from: modulo a wave's lanes. */
+template <typename T> MF_DEVICE T mf_of_lane(T v, i32 from)
 {
     return __shfl_sync(0xffffffffu, v, from);
 }

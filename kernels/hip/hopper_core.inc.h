@@ -252,6 +252,12 @@ MF_DEVICE void pass_slices(ring &r)
     }
 }
 
+/* Of weights' scales by slice a lane holds those of one slice of 32. Is it time for the next 32? */
+MF_DEVICE bool scales_have_ended(i32 slice)
+{
+    return SLICES > MF_WAVE && slice > 0 && slice % MF_WAVE == 0;
+}
+
 #if SHORT
 #    include "hopper_short.inc.h"
 #elif MF_SWAP

@@ -130,7 +130,7 @@ MF_DEVICE void multiply_tile(const mf_hip_tile_args &a, ring &r, const place &p,
         const u8 *from = slice_of(r);
         const float *scales = (const float *)(from + (MF_BN + MF_BM) * SLICE) + mine;
         float first[QX], second[QX];
-        if (SLICES > MF_WAVE && slice > 0 && slice % MF_WAVE == 0)
+        if (scales_have_ended(slice))
             load_scales<cut>(a, p, row, slice + lane, of_lane);
         take_scales<cut>(of_lane, slice, now); /* before the wait, behind which the compiler puts them off */
         wait_full(r);

@@ -62,7 +62,7 @@ MF_DEVICE void load_scales(const float *from, i32 slice, weight_scales &ret)
 MF_DEVICE void renew_scales(const float *from, i32 slice, weight_scales &of_lane)
 {
     static_assert(SLICES <= MF_WAVE || MF_WAVE % TURN_SLICES == 0, "a turn's scales are those of one load");
-    if (SLICES > MF_WAVE && slice > 0 && slice % MF_WAVE == 0)
+    if (scales_have_ended(slice))
         load_scales(from, slice + threadIdx.x % MF_WAVE, of_lane);
 }
 /* A slice's, which one lane has. */
