@@ -32,6 +32,9 @@
  * in a row. */
 #define KEPT_SLICES 4
 #define KEPT_BLOCKS 4
+/* Columns of y that a wave adds at a time, of sixteen rows (hopper_core.inc.h's ADDS_OWN), and waves of each of two groups. */
+#define OWN_COLUMNS 64
+#define GROUP_WAVES 4
 
 /* Tiles of stage 1 for each block of threads, at most, where h is handed on: it saves what blocks wait for the last tiles of others, and
  * each tile that is counted costs (docs/findings.md). */
@@ -183,11 +186,19 @@ static int slice_bytes(const struct variant *v, enum mf_hip_format format)
     int scales = mf_hip_by_block(format) ? v->block_m + 8 : 0;
     return ((ring_rows(v) + v->block_m) * SLICE + scales * 4 + 1023) / 1024 * 1024;
 }
+/* Do its waves add rows to y through LDS of their own? hopper_core.inc.h's ADDS_OWN. */
+static bool adds_own(const struct config *c, const struct mf_shape *s)
+{
+    return c->st.out == MF_HIP_TO_Y && is_swapped(c->v) && !takes_turns(c->v) && c->v->block_m >= 128 &&
+           slices_of(s) <= KEPT_SLICES;
+}
 /* Out; and of Hopper's cores all else. */
 static int beside_bytes(const struct config *c, const struct mf_shape *s)
 {
     int columns = mf_hip_stage_columns(&c->st);
     int kept = c->v->core == SWAPPED_KEPT ? slices_of(s) * c->v->block_n * SLICE : 0;
+    if (adds_own(c, s))
+        return mf_hip_hopper_out(GROUP_WAVES * 16, OWN_COLUMNS, false, true) + kept;
     if (is_hopper(c->v))
         return mf_hip_hopper_out(c->v->block_m, columns, leaves_codes(c), takes_turns(c->v)) +
                (c->st.zeroes ? ZEROS : 0) + kept;

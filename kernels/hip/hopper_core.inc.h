@@ -29,10 +29,31 @@
 #define QM       (MF_BM / 8)
 #define QM_HALF  (QM == 10 ? 6 : QM == 6 ? 4 : QM / 2)
 #define QM_LEAST (QM == 12 ? 6 : QM == 10 ? 4 : QM == 6 ? 2 : QM / 4)
+/* Each group writes rows of its own and meets the other only where slices are free, so that one's rows leave while the other
+ * multiplies: in turn, or, in stage 2, where they have their own tokens. Stage 1's tiles are long: there a group that is ahead
+ * only waits for slices that the other has not left. */
+#define ALONE (MF_TURNS || (MF_SWAP && MF_BM >= 128 && MF_STAGE == 2))
+
+/* Stage 2's product of so few slices that it needs no sums of fp32's own. As many as units.h allows, and family_hip_tile.c's KEPT_SLICES. */
+#define SHORT (MF_SWAP && ALONE && !MF_TURNS && SLICES <= 4)
+/* Such a product's rows of y are added by the wave that made them, through LDS of its own, some columns at a time: waves meet no other, and
+ * the ring has a slice more. */
+#undef ADDS_OWN
+#if SHORT && defined(MF_ADD)
+#    define ADDS_OWN 1
+#else
+#    define ADDS_OWN 0
+#endif
+#define OWN_COLS   64 /* at a time */
+#define OWN_STRIDE (OWN_COLS + 8)
+#define OWN_BYTES  (16 * OWN_STRIDE * 2) /* of a wave */
+
 /* Where a group has all columns of its tokens it quantises them itself, and out holds codes, or bf16 of half as many rows. */
 #undef OUT_BYTES
 #if defined(MF_QUANT) && MF_SWAP && (MF_TURNS || MF_BM >= 128)
 #    define OUT_BYTES (MF_BM * CODES_STRIDE)
+#elif ADDS_OWN
+#    define OUT_BYTES (4 * GROUPS * OWN_BYTES)
 #else
 #    define OUT_BYTES (MF_BM * OUT_STRIDE * 2)
 #endif
@@ -42,15 +63,11 @@
 #else
 #    define COPIES (GATHERS || BY_BLOCK) /* all four bringing waves have something to copy */
 #endif
-#define PASSES MF_CEIL(MF_BM, GROUP / 8)
+#define PASSES       MF_CEIL(MF_BM, GROUP / 8)
+#define SCALE_PASSES MF_CEIL(MF_BM, GROUP)
 /* Registers of a thread that brings, that remembers so many rows, and of one that multiplies: 64 Ki in all. */
 #define BRINGS     (GATHERS && (PASSES > 8 || MF_SWAP) ? 56 : 40)
 #define MULTIPLIES (GATHERS && (PASSES > 8 || MF_SWAP) ? 224 : 232)
-
-/* Each group writes rows of its own and meets the other only where slices are free, so that one's rows leave while the other
- * multiplies: in turn, or, in stage 2, where they have their own tokens. Stage 1's tiles are long: there a group that is ahead
- * only waits for slices that the other has not left. */
-#define ALONE (MF_TURNS || (MF_SWAP && MF_BM >= 128 && MF_STAGE == 2))
 
 enum {
     tiles_of_block = TILES_N,
@@ -60,8 +77,6 @@ enum {
     alone = ALONE,
 };
 
-/* Stage 2's product of so few slices that it needs no sums of fp32's own. As many as units.h allows, and family_hip_tile.c's KEPT_SLICES. */
-#define SHORT (MF_SWAP && ALONE && !MF_TURNS && SLICES <= 4)
 #if MF_KEPT && !SHORT
 #    error "MF_KEPT is for stage 2 of a few slices, with tokens as rows"
 #endif
@@ -99,23 +114,32 @@ MF_DEVICE void gather(const mf_hip_tile_args &a, const rows &from, i32 slice, u8
     }
 }
 /* Each token's scale of a slice. */
-MF_DEVICE void copy_scales(const mf_hip_tile_args &a, const i64 (&from)[2], i32 slice, u8 *scales)
+MF_DEVICE void copy_scales(const mf_hip_tile_args &a, const i64 (&from)[SCALE_PASSES], i32 slice, u8 *scales)
 {
     const i32 me = threadIdx.x % GROUP;
     MF_UNROLL
-    for (int p = 0; p < MF_CEIL(MF_BM, GROUP); p++) {
+    for (int p = 0; p < SCALE_PASSES; p++) {
         if (me + p * GROUP < MF_BM)
             mf_copy_async_4(scales + (me + p * GROUP) * 4, a.x_scale + (from[p] < 0 ? 0 : from[p] + slice),
                             from[p] >= 0);
     }
 }
-MF_DEVICE void find_scales(const mf_hip_tile_args &a, i32 block, i64 (&ret)[2])
+/* Ids of the rows whose scales this thread copies. */
+MF_DEVICE void look_up_ids(const mf_hip_tile_args &a, i32 block, i32 (&ret)[SCALE_PASSES])
 {
     MF_UNROLL
-    for (int p = 0; p < MF_CEIL(MF_BM, GROUP); p++) {
+    for (int p = 0; p < SCALE_PASSES; p++) {
         const i32 r = threadIdx.x % GROUP + p * GROUP;
-        const i64 at = (i64)block * MF_BM + r;
-        const i32 token = r < MF_BM ? mf_id_token(a.sorted_ids[at]) : a.token;
+        ret[p] = r < MF_BM ? a.sorted_ids[(i64)block * MF_BM + r] : a.token;
+    }
+}
+MF_DEVICE void find_scales(const mf_hip_tile_args &a, i32 block, const i32 (&ids)[SCALE_PASSES],
+                           i64 (&ret)[SCALE_PASSES])
+{
+    MF_UNROLL
+    for (int p = 0; p < SCALE_PASSES; p++) {
+        const i64 at = (i64)block * MF_BM + threadIdx.x % GROUP + p * GROUP;
+        const i32 token = mf_id_token(ids[p]);
         ret[p] = token < a.token ? (GATHERS ? (i64)token : at) * BLOCKS_D : -1;
     }
 }
@@ -139,40 +163,61 @@ MF_DEVICE u8 *tokens_of(const ring &r)
     return slice_of(r) + (MF_KEPT ? 0 : WEIGHTS);
 }
 
-/* A slice of weights into its place, once that is empty, but for those that are there. once: as bring_weights has it. */
-MF_DEVICE void ask_weights(const mf_hip_map &map, const ring &r, i32 slice, i32 col, i32 expert, bool once,
-                           bool are_there = false)
+/* A tile that is to be brought. */
+struct coming {
+    spot at;
+    i32 expert;
+    bool
+        once; /* no other block has its weights: the last cache gives them up first, and keeps tokens, h and y in their place */
+    bool are_there;        /* its weights are those of the tile before */
+    i32 ids[SCALE_PASSES]; /* look_up_ids() */
+};
+/* follows: the tile is of the same run as the one before. with_ids: the order of tokens is written. What is read is asked for at once. */
+MF_DEVICE void look_up(const mf_hip_tile_args &a, const spot &at, i32 n_blocks, bool follows, bool with_ids,
+                       coming &ret)
+{
+    ret.at = at;
+    if (at.block < 0)
+        return;
+    const i32 before = a.experts[MF_MAX(at.block - 1, 0)],
+              behind = a.experts[MF_MIN(at.block + 1, n_blocks - 1)];
+    ret.expert = a.experts[at.block];
+    if (with_ids)
+        look_up_ids(a, at.block, ret.ids);
+    const bool is_first = at.block == 0 || before != ret.expert,
+               is_last = at.block + 1 == n_blocks || behind != ret.expert;
+    ret.once = is_first & is_last;
+    ret.are_there = follows & !is_first;
+}
+
+/* A slice of weights into its place, once that is empty, but for those that are there. */
+MF_DEVICE void ask_weights(const mf_hip_map &map, const ring &r, i32 slice, const coming &c)
 {
     wait_empty(r);
     if (threadIdx.x % GROUP > 0)
         return;
     u64 *full = r.full + r.at % MF_STAGES;
-    mf_barrier_expect(full, ((are_there ? 0 : MF_BN) + (GATHERS ? 0 : MF_BM)) * SLICE);
-    if (are_there)
+    mf_barrier_expect(full, ((c.are_there ? 0 : MF_BN) + (GATHERS ? 0 : MF_BM)) * SLICE);
+    if (c.are_there)
         return;
     if (MF_KEPT && MF_STAGES > SLICES && r.at >= SLICES) /* a shorter ring's place says it, too */
         wait_left(r, SLICES);
-    bring_weights(map, weights_of(r, slice), full, slice, col, expert, once);
-}
-
-/* Are these weights of no other block? The last cache then gives them up first, and keeps tokens, h and y in their place. */
-MF_DEVICE bool is_read_once(const mf_hip_tile_args &a, i32 block, i32 n_blocks, i32 expert)
-{
-    return (block == 0 || a.experts[block - 1] != expert) &&
-           (block + 1 == n_blocks || a.experts[block + 1] != expert);
+    bring_weights(map, weights_of(r, slice), full, slice, c.at.col, c.expert, c.once);
 }
 
 /* All slices of this block's tiles. take.ask() asks for the next run, take() then has its first tile, beyond all tiles where there is none.
- * there(block): waits until the tokens of an expert block are written, by all threads that come here; where they may not be
- * (is_pending()) the weights of a tile's first slices are on their way by then, of the first tile as many as the ring holds. aside():
- * what else a thread that brings does with each slice. */
+ * there(block): waits until the tokens of an expert block are written, by all threads that come here; the weights of a tile's first slice
+ * are on their way by then and, where tokens may not be there (is_pending()), of the first tile as many as the ring holds.
+ * There::has_order: the order of tokens is written before. aside(): what else a thread that brings does with each slice. */
 template <class Take, class There, class Aside>
 MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_hip_tile_args &t, ring &r,
                      i32 n_blocks, Take &take, There &there, Aside &aside)
 {
+    const bool with_ids = BY_BLOCK && There::has_order;
     const i32 me = threadIdx.x % GROUP;
     rows row;
-    i64 scale[2] = {-1, -1};
+    i64 scale[SCALE_PASSES];
+    coming now;
     i32 i = 0, ahead = MF_STAGES; /* i: the tile's number, which the first thread knows */
     if (!COPIES && me > 0)
         return;
@@ -180,29 +225,29 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
         take.ask();
         tell_tile(r, spot_of(t, n_blocks, i = take()));
     }
-    for (spot now; (now = told_tile(r)).block >= 0; ahead = 1) {
-        const i32 block = now.block, col = now.col;
+    look_up(t, told_tile(r), n_blocks, false, with_ids, now);
+    for (; now.at.block >= 0; ahead = 1) {
+        const i32 block = now.at.block;
         i32 asked;
         bool follows = false; /* the next tile is of this run */
-        const i32 expert = t.experts[block];
-        const bool once = is_read_once(t, block, n_blocks, expert);
-        const bool are_there = i % RUN > 0 && t.experts[block - 1] == expert;
-        for (asked = 0; there.is_pending() && asked < MF_MIN(ahead, SLICES); asked++) {
+        for (asked = 0; asked < (there.is_pending() ? MF_MIN(ahead, SLICES) : 1); asked++) {
             ring later = r;
             later.at += asked;
-            ask_weights(w_map, later, asked, col, expert, once, are_there);
+            ask_weights(w_map, later, asked, now);
         }
         there(block);
         if (GATHERS)
             find_rows(t, block, row);
+        if (BY_BLOCK && !with_ids)
+            look_up_ids(t, block, now.ids);
         if (BY_BLOCK)
-            find_scales(t, block, scale);
+            find_scales(t, block, now.ids, scale);
         r.n_tiles++;
         for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
             u8 *tokens = tokens_of(r);
             u64 *full = r.full + r.at % MF_STAGES;
             if (slice >= asked)
-                ask_weights(w_map, r, slice, col, expert, once, are_there);
+                ask_weights(w_map, r, slice, now);
             if (slice == 0 && me == 0) {
                 follows = (i + 1) % RUN > 0 && block + 1 < n_blocks;
                 if (!follows)
@@ -220,6 +265,7 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
         }
         if (me == 0)
             tell_tile(r, spot_of(t, n_blocks, i = follows ? i + 1 : take()));
+        look_up(t, told_tile(r), n_blocks, follows, with_ids, now);
     }
     r.n_tiles++;
 }
@@ -229,7 +275,7 @@ struct place {
     i32 block, col, expert;
     i32 half,
         least; /* ids behind the block's first QM_HALF, QM_LEAST eights of tokens: looked at when wanted */
-    i32 id;    /* first_id() */
+    i32 id;    /* first_id(), or own_id() */
 };
 
 /* Do the block's tokens fit QM_HALF, or QM_LEAST? Padding is at its end. */
@@ -274,7 +320,11 @@ MF_DEVICE place place_of(const mf_hip_tile_args &a, const spot &t, const writers
     p.expert = a.experts[p.block];
     p.half = a.sorted_ids[(i64)p.block * MF_BM + QM_HALF * 8];
     p.least = a.sorted_ids[(i64)p.block * MF_BM + QM_LEAST * 8];
+#if ADDS_OWN
+    p.id = own_id(a, p.block, w);
+#else
     p.id = first_id(a, p.block, w);
+#endif
     return p;
 }
 
@@ -285,6 +335,25 @@ struct part_of {
     bool waits; /* MF_TURNS: for the other group */
     u16 *out;
 };
+
+/* tile: counts those of the block's. A group without tokens in a tile has no rows of it to store either: of a tile of few tokens it is one
+ * group that works, and from tile to tile it is the other one, so that one's rows leave while the other multiplies. */
+MF_DEVICE part_of part_at(i32 group, u32 tile, u8 *outs)
+{
+    const i32 each = MF_BM / GROUPS; /* rows */
+    part_of ret;
+    ret.waits = false;
+    ret.share = MF_TURNS ? 0 : ALONE ? group ^ (i32)(tile & 1) : group;
+    ret.number = ALONE ? 1 + group : 1;
+    ret.rows.me = ALONE ? threadIdx.x % GROUP : threadIdx.x;
+    ret.rows.threads = ALONE ? GROUP : GROUPS * GROUP;
+    ret.rows.rows = ALONE && !MF_TURNS ? each : MF_BM;
+    ret.rows.first = ALONE && !MF_TURNS ? ret.share * each : 0;
+    ret.out = (u16 *)(outs + (MF_TURNS ? group * OUT_BYTES : 0));
+    if (ALONE && !MF_TURNS && !ADDS_OWN) /* its own rows of out, whichever they are of the tile */
+        ret.out += (group - ret.share) * each * OUT_STRIDE;
+    return ret;
+}
 
 /* A tile's product into out; whether there is another tile after it. */
 template <int N, class Done>
@@ -300,6 +369,10 @@ MF_DEVICE bool make_tile(const mf_hip_tile_args &a, ring &r, const place &p, con
     const bool more = told_tile(r).block >= 0;
     if (MF_TURNS && more)
         mf_group_arrive(GROUPS + 1 + (group + 1) % GROUPS, GROUPS * GROUP);
+    if (ADDS_OWN) {
+        leave_tile<N>(a, p, mine.share, d, mine.out);
+        return more;
+    }
     done.wait_out();
     mf_group_sync(mine.number, mine.rows.threads);
     done.count(mine.rows.me);
@@ -309,10 +382,12 @@ MF_DEVICE bool make_tile(const mf_hip_tile_args &a, ring &r, const place &p, con
     return more;
 }
 
-/* A tile's rows, as leave_tile left them. */
+/* A tile's rows, as leave_tile left them, if it did not add them itself. */
 MF_DEVICE void store_tile(const mf_hip_tile_args &a, const place &p, const part_of &mine)
 {
-#ifdef MF_QUANT
+#if ADDS_OWN
+    (void)a, (void)p, (void)mine;
+#elif defined(MF_QUANT)
     if (leaves_codes(a, p))
         store_codes(a, p.block, p.col, (const u8 *)mine.out, mine.rows, p.id);
     else
@@ -343,14 +418,6 @@ template <class Done> MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, r
 {
     const i32 group = mf_of_wave(threadIdx.x / GROUP);
     const u32 first_slice = r.at, first_tile = r.n_tiles;
-    part_of mine;
-    mine.share = MF_TURNS ? 0 : group;
-    mine.number = ALONE ? 1 + group : 1;
-    mine.rows.me = ALONE ? threadIdx.x % GROUP : threadIdx.x;
-    mine.rows.threads = ALONE ? GROUP : GROUPS * GROUP;
-    mine.rows.rows = ALONE && !MF_TURNS ? MF_BM / GROUPS : MF_BM;
-    mine.rows.first = ALONE && !MF_TURNS ? group * (MF_BM / GROUPS) : 0;
-    mine.out = (u16 *)(outs + (MF_TURNS ? group * OUT_BYTES : 0));
     bool more = told_tile(r).block >= 0;
     if (MF_TURNS && more && group > 0) {
         r.at += SLICES;
@@ -359,9 +426,10 @@ template <class Done> MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, r
     }
     place next;
     if (more)
-        next = place_of(a, told_tile(r), mine.rows);
+        next = place_of(a, told_tile(r), part_at(group, r.n_tiles, outs).rows);
     while (more) {
         const place p = next;
+        part_of mine = part_at(group, r.n_tiles, outs);
         mine.waits = r.n_tiles > first_tile;
         if (TRIMS > 1 && is_fewest(a, p))
             more = make_tile<QM_LEAST>(a, r, p, mine, done);
@@ -370,7 +438,7 @@ template <class Done> MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, r
         else
             more = make_tile<QM>(a, r, p, mine, done);
         if (!MF_TURNS && more)
-            next = place_of(a, told_tile(r), mine.rows);
+            next = place_of(a, told_tile(r), part_at(group, r.n_tiles, outs).rows);
         store_tile(a, p, mine);
         done(p.block, mine);
         if (MF_TURNS && more) { /* the other group's */
@@ -383,6 +451,7 @@ template <class Done> MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, r
     }
     done.wait_out();
     if (Done::counts_late) {
+        const part_of mine = part_at(group, r.n_tiles, outs);
         mf_group_sync(mine.number, mine.rows.threads);
         done.count(mine.rows.me);
     }

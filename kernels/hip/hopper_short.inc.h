@@ -141,26 +141,69 @@ MF_DEVICE u32 leave_two(const mf_hip_tile_args &a, const place &p, i32 col, floa
     return mf_bf16_pair(sum[0] * (units * weight), sum[1] * (units * weight));
 #endif
 }
+/* Sixteen tokens' sums of the columns of so many eights, from `eight` of the tile on, as bf16 to `to`, rows of as many elements. */
+template <int Eights, int Stride>
+MF_DEVICE void leave_eights(const mf_hip_tile_args &a, const place &p, const product &d, int q, int eight,
+                            u16 *to)
+{
+    const i32 lane = threadIdx.x % MF_WAVE;
+    /* twice eight tokens, and eights of columns: four matrices of eight by eight */
+    MF_UNROLL
+    for (int j = 0; j < Eights; j += 2) {
+        u32 v[4];
+        MF_UNROLL
+        for (int i = 0; i < 4; i++) {
+            const int at = eight + j + i / 2;
+            v[i] = leave_two(a, p, at * 8, d.units.of[q][i % 2][at / 16], d.weight[q][i % 2],
+                             d.of[q][at] + i % 2 * 2);
+        }
+        mf_store_4(to + lane % 16 * Stride + lane / 16 * 8 + j * 8, v);
+    }
+}
+
+#if ADDS_OWN
+/* The id of the wave's token that is the lane's: of each 64 of the group's a wave has sixteen. Of no token where it has fewer. */
+MF_DEVICE i32 own_id(const mf_hip_tile_args &a, i32 block, const writers &w)
+{
+    const i32 lane = w.me % MF_WAVE, row = lane / 16 * 64 + w.me / MF_WAVE * 16 + lane % 16;
+    return lane / 16 < QX ? a.sorted_ids[(i64)block * MF_BM + w.first + row] : a.token;
+}
+#    define OWN_LANES (OWN_COLS / 8) /* lanes that add a row's columns, 16 bytes each */
+
+/* The wave's sums, each row's to its token's of y; out: all waves'. */
+template <int N>
+MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
+{
+    const i32 lane = threadIdx.x % MF_WAVE, col = lane % OWN_LANES * 8;
+    u16 *own = out + threadIdx.x / MF_WAVE * (OWN_BYTES / 2);
+    if (is_idle(a, p, share))
+        return;
+    MF_UNROLL
+    for (int i = 0; i < QX * (MF_BN / OWN_COLS); i++) {
+        const int q = i / (MF_BN / OWN_COLS), first = i % (MF_BN / OWN_COLS) * OWN_COLS;
+        leave_eights<OWN_COLS / 8, OWN_STRIDE>(a, p, d, q, first / 8, own);
+        mf_wave_sync();
+        MF_UNROLL
+        for (i32 row = lane / OWN_LANES; row < 16 + lane / OWN_LANES; row += MF_WAVE / OWN_LANES) {
+            const i32 token = mf_id_token(mf_of_lane(p.id, q * 16 + row));
+            if (token < a.token && p.col + first + col < MF_N)
+                mf_add_8((u16 *)a.out + (i64)token * MF_N + p.col + first + col,
+                         *(const mf_16b *)(own + row * OWN_STRIDE + col));
+        }
+        mf_wave_sync();
+    }
+}
+#else
 /* The group's sums as bf16 into out[token][column]; a wave has sixteen tokens of each 64. */
 template <int N>
 MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
 {
-    const i32 lane = threadIdx.x % MF_WAVE;
     if (is_idle(a, p, share))
         return;
     MF_UNROLL
     for (int q = 0; q < QX; q++) {
         const i32 token = share * TOKENS + q * 64 + threadIdx.x % GROUP / MF_WAVE * 16;
-        u16 *to = out + (token + lane % 16) * OUT_STRIDE + lane / 16 * 8;
-        /* twice eight tokens, and eights of columns: four matrices of eight by eight */
-        MF_UNROLL
-        for (int j = 0; j < N8; j += 2) {
-            u32 v[4];
-            MF_UNROLL
-            for (int i = 0; i < 4; i++)
-                v[i] = leave_two(a, p, (j + i / 2) * 8, d.units.of[q][i % 2][j / 16], d.weight[q][i % 2],
-                                 d.of[q][j + i / 2] + i % 2 * 2);
-            mf_store_4(to + j * 8, v);
-        }
+        leave_eights<N8, OUT_STRIDE>(a, p, d, q, 0, out + token * OUT_STRIDE);
     }
 }
+#endif

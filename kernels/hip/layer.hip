@@ -80,6 +80,7 @@ struct taking {
 
 /* Until x is quantised, the order written, and y and the counts zeroed. */
 struct prepared {
+    static const bool has_order = false;
     u32 generation;
     static __device__ __forceinline__ bool is_pending()
     {
@@ -93,6 +94,7 @@ struct prepared {
 };
 /* Until all of h that an expert block has is there. */
 struct multiplied {
+    static const bool has_order = true;
     const u32 *done;
     static __device__ __forceinline__ bool is_pending()
     {

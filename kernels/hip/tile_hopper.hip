@@ -66,12 +66,14 @@ typedef untold done;
 
 /* Tokens are those of a launch that has ended. */
 struct all_there {
+    static const bool has_order = true;
     static __device__ __forceinline__ bool is_pending() { return false; }
     __device__ __forceinline__ void operator()(i32) const {}
 };
 #if TAKES_ON
 /* Until a block's rows of h are there. One thread looks, for the memory that it looks at has others to serve. */
 struct handed {
+    static const bool has_order = true;
     const mf_hip_bulk_args &a;
     volatile u32 *seen; /* LDS: all of h is there */
     bool pending;
