@@ -32,10 +32,12 @@ static inline void mf_freep(void *p)
     free(*(void **)p);
 }
 
+/* -1 is left: its number is soon that of another file. */
 static inline void mf_closep(int *fd)
 {
     if (*fd >= 0)
         (void)close(*fd);
+    *fd = -1;
 }
 
 static inline void mf_fclosep(FILE **f)

@@ -1,8 +1,10 @@
 /* worker/journal.c: what a worker had in hand is found by its successor, however the file ended. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "common/json.h"
@@ -12,6 +14,19 @@
 
 static char folder[64], path[96];
 static struct mf_journal journal;
+
+/* Does the disk have no room for another record? */
+static bool full;
+
+ssize_t __real_pwritev(int fd, const struct iovec *parts, int n, off_t at);
+ssize_t __wrap_pwritev(int fd, const struct iovec *parts, int n, off_t at);
+ssize_t __wrap_pwritev(int fd, const struct iovec *parts, int n, off_t at)
+{
+    if (!full)
+        return __real_pwritev(fd, parts, n, at);
+    errno = ENOSPC;
+    return -1;
+}
 
 static void setup(void)
 {
@@ -183,6 +198,33 @@ START_TEST(torn_anywhere)
 }
 END_TEST
 
+/* One that has failed writes nowhere any more: the number of its descriptor is soon that of another file. */
+START_TEST(a_failed_one_lets_go)
+{
+    static const char text[] = "of somebody else";
+    char found[sizeof(text)] = "", other[128];
+    take(7);
+    full = true;
+    done(7, 1);
+    full = false;
+    ck_assert_int_eq(size(), 0);
+    (void)snprintf(other, sizeof(other), "%s/other", folder);
+    int fd = open(other, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    ck_assert_int_eq(write(fd, text, sizeof(text)), sizeof(text));
+    done(7, 2);
+    take(8);
+    mf_journal_gone(&journal, 7, 2);
+    mf_journal_gone(&journal, 8, 2);
+    succeed("second");
+    ck_assert_int_eq(pread(fd, found, sizeof(found), 0), sizeof(found));
+    ck_assert_str_eq(found, text);
+    ck_assert_int_eq(close(fd), 0);
+    ck_assert_str_eq(journal.predecessor, "");
+    ck_assert_uint_eq(journal.n_found, 0);
+    (void)unlink(other);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("journal");
@@ -193,6 +235,7 @@ int main(void)
     tcase_add_test(tc, survives_want_of_memory);
     tcase_add_test(tc, what_workers_fall_at);
     tcase_add_test(tc, torn_anywhere);
+    tcase_add_test(tc, a_failed_one_lets_go);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }
