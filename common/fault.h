@@ -38,6 +38,8 @@
     X(P, ACK_KEPT, "ack_kept")               /* taken out of the spool */                                         \
     X(P, SPOOL_WRITTEN, "spool_written")     /* the shorter spool lies beside the old one */                      \
     X(P, SPOOL_RENAMED, "spool_renamed")                                                                          \
+    X(P, JOURNAL_WRITTEN, "journal_written") /* the shorter journal lies beside the old one */                    \
+    X(P, JOURNAL_RENAMED, "journal_renamed")                                                                      \
     /* runner */                                                                                                  \
     X(P, STEP_OFFERED, "step_offered")       /* in an enumeration */                                              \
     X(P, STEP_BEGUN, "step_begun")           /* a step, or a pipeline of a race */                                \

@@ -2,7 +2,7 @@
 mf_add_test(check_device_lock USES worker)
 mf_add_test(check_spool USES worker LINK -Wl,--wrap=clock_gettime,--wrap=nanosleep) # its clock
 mf_add_test(check_record USES worker LINK -Wl,--wrap=pwritev)
-mf_add_test(check_journal USES worker common LINK -Wl,--wrap=pwritev)
+mf_add_test(check_journal USES worker common LINK -Wl,--wrap=pwritev,--wrap=fsync,--wrap=rename)
 mf_add_test(check_comeback USES worker common)
 mf_add_test(check_patience USES worker common)
 mf_add_test(check_shapes_file USES worker common)

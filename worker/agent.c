@@ -119,7 +119,9 @@ void mf_agent_drop_job(struct mf_agent *a, size_t i)
 {
     if (a->jobs[i] == a->current)
         a->current = NULL;
-    mf_journal_gone(&a->journal, a->jobs[i]->unit, a->jobs[i]->attempt);
+    int r = mf_journal_gone(&a->journal, a->jobs[i]->unit, a->jobs[i]->attempt);
+    if (r < 0)
+        log_err(r, "%s: shorten the journal", a->o.name);
     mf_job_free(a->jobs[i]);
     a->n_jobs--;
     memmove(&a->jobs[i], &a->jobs[i + 1], (a->n_jobs - i) * sizeof(a->jobs[0]));

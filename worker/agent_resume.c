@@ -50,7 +50,7 @@ static void resume(struct mf_agent *a, struct mf_journal_unit *u)
     }
     log_info("%s: goes on with unit %lld, of which %zu of %zu are done", a->o.name, (long long)job->unit,
              job->n_done, job->n_items);
-    mf_journal_retake(&a->journal);
+    mf_journal_retake(&a->journal, u);
     a->jobs[a->n_jobs++] = job;
 }
 
@@ -65,5 +65,7 @@ void mf_agent_resume(struct mf_agent *a)
         if (strcmp(u->class, class) == 0 && strcmp(u->revision, revision) == 0)
             resume(a, u);
     }
-    mf_journal_forget(&a->journal);
+    int r = mf_journal_forget(&a->journal);
+    if (r < 0)
+        log_err(r, "%s: shorten the journal", a->o.name);
 }

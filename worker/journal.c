@@ -12,6 +12,8 @@
 #include "common/array.h"
 #include "common/buf.h"
 #include "common/cleanup.h"
+#include "common/durable.h"
+#include "common/fault.h"
 #include "common/json.h"
 #include "common/text.h"
 #include "worker/record.h"
@@ -52,14 +54,22 @@ static bool numbers(const cJSON *json, const char *key, int n, int64_t *ret)
     return true;
 }
 
+static bool unit_key(const cJSON *body, int64_t ret[2])
+{
+    return mf_json_i64(body, "unit", 0, ID_MAX, &ret[0]) == 0 &&
+           mf_json_i64(body, "attempt", 0, ID_MAX, &ret[1]) == 0;
+}
+
 /* Takes the record when the unit becomes part of what was found. */
 static int take_unit(struct mf_journal *j, cJSON **record)
 {
-    struct mf_journal_unit u = {.body = mf_json_object(*record, "unit")};
-    if (mf_json_i64(u.body, "unit", 0, ID_MAX, &u.unit) < 0 ||
-        mf_json_i64(u.body, "attempt", 0, ID_MAX, &u.attempt) < 0 ||
-        mf_json_text(*record, "class", &u.class) < 0 || mf_json_text(*record, "revision", &u.revision) < 0)
+    struct mf_journal_unit u = {.body = mf_json_object(*record, "unit"), .from = j->bytes};
+    int64_t key[2];
+    if (!unit_key(u.body, key) || mf_json_text(*record, "class", &u.class) < 0 ||
+        mf_json_text(*record, "revision", &u.revision) < 0)
         return 0;
+    u.unit = key[0];
+    u.attempt = key[1];
     int r = mf_array_grow(&j->found, j->n_found, &j->cap_found, sizeof(*j->found));
     if (r < 0)
         return r;
@@ -97,7 +107,9 @@ static void take_gone(struct mf_journal *j, const int64_t key[2])
     if (!u)
         return;
     release_unit(u);
-    *u = j->found[--j->n_found];
+    size_t i = (size_t)(u - j->found);
+    j->n_found--;
+    memmove(u, u + 1, (j->n_found - i) * sizeof(*u)); /* the order is that in which they were taken */
 }
 
 static int take_record(struct mf_journal *j, const char *text, size_t len)
@@ -155,7 +167,9 @@ static void add(struct mf_journal *j, const char *text, size_t len)
 {
     if (j->fd < 0)
         return;
-    if (len > MF_RECORD_MAX || mf_record_write(j->fd, MAGIC, text, len, j->bytes) < 0) {
+    /* One that was found larger is first rewritten, when it is known what of it is wanted */
+    bool has_room = j->n_found > 0 || j->bytes + MF_RECORD_HEADER + len <= MF_JOURNAL_BYTES_MAX;
+    if (len > MF_RECORD_MAX || !has_room || mf_record_write(j->fd, MAGIC, text, len, j->bytes) < 0) {
         end(j);
         return;
     }
@@ -178,20 +192,45 @@ static void add_format(struct mf_journal *j, const char *format, ...)
     mf_buf_release(&b);
 }
 
+static struct mf_journal_held *find_held(const struct mf_journal *j, const int64_t key[2])
+{
+    for (size_t i = 0; i < j->n_held; i++) {
+        if (j->held[i].unit == key[0] && j->held[i].attempt == key[1])
+            return &j->held[i];
+    }
+    return NULL;
+}
+
+static void hold(struct mf_journal *j, struct mf_journal_held held)
+{
+    if (mf_array_grow(&j->held, j->n_held, &j->cap_held, sizeof(*j->held)) < 0)
+        end(j); /* nobody could say what of it is wanted */
+    else
+        j->held[j->n_held++] = held;
+}
+
+static void let_go(struct mf_journal *j, const int64_t key[2])
+{
+    struct mf_journal_held *held = find_held(j, key);
+    if (held)
+        *held = j->held[--j->n_held];
+}
+
 void mf_journal_take(struct mf_journal *j, cJSON *unit, const char *class, const char *revision)
 {
-    if (j->fd < 0)
+    int64_t key[2];
+    if (j->fd < 0 || !unit_key(unit, key))
         return;
     _cleanup_(cJSON_Deletep) cJSON *record = cJSON_CreateObject();
     bool ok = record && cJSON_AddItemReferenceToObject(record, "unit", unit) &&
               cJSON_AddStringToObject(record, "class", class) &&
               cJSON_AddStringToObject(record, "revision", revision);
     _cleanup_(mf_freep) char *text = ok ? mf_json_print(record) : NULL;
+    hold(j, (struct mf_journal_held){.unit = key[0], .attempt = key[1], .from = j->bytes});
     if (text)
         add(j, text, strlen(text));
     else
         end(j);
-    j->n_in_hand++;
 }
 
 void mf_journal_done(struct mf_journal *j, int64_t unit, int64_t attempt, struct mf_journal_item item)
@@ -200,9 +239,9 @@ void mf_journal_done(struct mf_journal *j, int64_t unit, int64_t attempt, struct
                item.id);
 }
 
-void mf_journal_retake(struct mf_journal *j)
+void mf_journal_retake(struct mf_journal *j, const struct mf_journal_unit *found)
 {
-    j->n_in_hand++;
+    hold(j, (struct mf_journal_held){.unit = found->unit, .attempt = found->attempt, .from = found->from});
 }
 
 void mf_journal_begun(struct mf_journal *j, int64_t unit, int64_t attempt)
@@ -210,39 +249,166 @@ void mf_journal_begun(struct mf_journal *j, int64_t unit, int64_t attempt)
     add_format(j, "{\"begun\":[%" PRId64 ",%" PRId64 "]}", unit, attempt);
 }
 
+/* ---- leaving out what is not wanted any more ---- */
+
 static void start_anew(struct mf_journal *j)
 {
     if (j->fd >= 0 && ftruncate(j->fd, 0) < 0)
         end(j);
     j->bytes = 0;
+    j->rewrite_at = MF_JOURNAL_REWRITE_MIN;
     add_format(j, "{\"instance\":\"%s\"}", j->instance);
 }
 
-void mf_journal_gone(struct mf_journal *j, int64_t unit, int64_t attempt)
+/* The file that takes the place of the old one. */
+struct successor {
+    int fd;
+    uint64_t bytes;
+    char *instance; /* record of the last one that was read, not written until something follows it */
+    size_t len;
+};
+
+static int put(struct successor *s, const char *text, size_t len)
 {
-    if (j->n_in_hand > 0)
-        j->n_in_hand--;
-    if (j->n_in_hand == 0)
-        start_anew(j);
+    int r = mf_record_write(s->fd, MAGIC, text, len, s->bytes);
+    if (r == 0)
+        s->bytes += MF_RECORD_HEADER + len;
+    return r;
+}
+
+static int put_instance(struct successor *s)
+{
+    _cleanup_(mf_freep) char *text = MF_TAKE(s->instance);
+    return text ? put(s, text, s->len) : 0;
+}
+
+/* Is the record at `at` of a unit in hand, and of this time that it is? */
+static bool is_wanted(const struct mf_journal *j, const cJSON *record, uint64_t at)
+{
+    int64_t key[4];
+    const cJSON *unit = mf_json_object(record, "unit");
+    if (unit ? !unit_key(unit, key) : !numbers(record, "done", 4, key) && !numbers(record, "begun", 2, key))
+        return false;
+    const struct mf_journal_held *held = find_held(j, key);
+    return held && at >= held->from;
+}
+
+/* An instance that said nothing of a unit in hand is told from its neighbours by nobody: of those the last one is written only,
+ * whose file it is. */
+static int pass_on(const struct mf_journal *j, struct successor *s, uint64_t at, char **text, size_t len)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(*text, len, MF_RECORD_MAX);
+    const char *instance;
+    if (!json && errno == ENOMEM)
+        return -ENOMEM;
+    if (mf_json_text(json, "instance", &instance) == 0) {
+        free(s->instance);
+        s->instance = MF_TAKE(*text);
+        s->len = len;
+        return 0;
+    }
+    if (!is_wanted(j, json, at))
+        return 0;
+    int r = put_instance(s);
+    return r < 0 ? r : put(s, *text, len);
+}
+
+static int write_wanted(const struct mf_journal *j, struct successor *s)
+{
+    for (uint64_t at = 0; at < j->bytes;) {
+        char magic[5];
+        size_t len;
+        _cleanup_(mf_freep) char *text = NULL;
+        int r = mf_record_read(j->fd, at, j->bytes, magic, &text, &len);
+        if (r <= 0)
+            return r < 0 ? r : -EBADMSG; /* the disk has not what was written */
+        r = pass_on(j, s, at, &text, len);
+        if (r < 0)
+            return r;
+        at += MF_RECORD_HEADER + len;
+    }
+    return put_instance(s);
+}
+
+/* A folder that cannot be synced leaves the new file under the name, with -errno. */
+static bool has_name(int fd, const char *path)
+{
+    struct stat file, named;
+    return fstat(fd, &file) == 0 && stat(path, &named) == 0 && file.st_dev == named.st_dev &&
+           file.st_ino == named.st_ino;
+}
+
+static void go_on_in(struct mf_journal *j, struct successor *s)
+{
+    mf_closep(&j->fd);
+    j->fd = s->fd;
+    j->bytes = s->bytes;
+    for (size_t i = 0; i < j->n_held; i++)
+        j->held[i].from = 0; /* nothing is left of earlier times */
+}
+
+static int rewrite(struct mf_journal *j)
+{
+    _cleanup_(mf_freep) char *path = NULL;
+    if (asprintf(&path, "%s.new", j->path) < 0) {
+        path = NULL;
+        return -ENOMEM;
+    }
+    struct successor s = {.fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
+    if (s.fd < 0)
+        return -errno;
+    int r = write_wanted(j, &s);
+    free(s.instance);
+    mf_fault_at(MF_FAULT_JOURNAL_WRITTEN);
+    if (r < 0)
+        (void)unlink(path);
     else
+        r = mf_put_in_place(path, j->path);
+    mf_fault_at(MF_FAULT_JOURNAL_RENAMED);
+    if (r == 0 || has_name(s.fd, j->path))
+        go_on_in(j, &s);
+    else
+        mf_closep(&s.fd);
+    return r;
+}
+
+/* Only when something went out of hand, and when it has grown as much as is read again: a unit in hand that is large by itself
+ * does not have it rewritten with each record, nor does a disk that is full. */
+static int shorten(struct mf_journal *j)
+{
+    if (j->n_held == 0) {
+        start_anew(j);
+        return 0;
+    }
+    if (j->fd < 0 || j->n_found > 0 || j->bytes < j->rewrite_at)
+        return 0;
+    int r = rewrite(j);
+    j->rewrite_at = MF_MAX(2 * j->bytes, (uint64_t)MF_JOURNAL_REWRITE_MIN);
+    return r;
+}
+
+int mf_journal_gone(struct mf_journal *j, int64_t unit, int64_t attempt)
+{
+    let_go(j, (const int64_t[]){unit, attempt});
+    if (j->n_held > 0)
         add_format(j, "{\"gone\":[%" PRId64 ",%" PRId64 "]}", unit, attempt);
+    return shorten(j);
 }
 
 /* ---- life ---- */
 
 int mf_journal_open(const char *folder, const char *name, const char *instance, struct mf_journal *ret)
 {
-    _cleanup_(mf_freep) char *path = NULL;
-    *ret = (struct mf_journal){.fd = -1};
-    if (asprintf(&path, "%s/%s.units", folder, name) < 0) {
-        path = NULL;
+    *ret = (struct mf_journal){.fd = -1, .rewrite_at = MF_JOURNAL_REWRITE_MIN};
+    if (asprintf(&ret->path, "%s/%s.units", folder, name) < 0) {
+        ret->path = NULL;
         return -ENOMEM;
     }
     int r = mf_copy(ret->instance, sizeof(ret->instance), instance);
-    if (r < 0)
-        return r;
-    ret->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    r = ret->fd < 0 ? -errno : load(ret);
+    if (r == 0) {
+        ret->fd = open(ret->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        r = ret->fd < 0 ? -errno : load(ret);
+    }
     if (r == 0 && ftruncate(ret->fd, (off_t)ret->bytes) < 0)
         r = -errno;
     if (r < 0) {
@@ -265,15 +431,17 @@ static void drop_found(struct mf_journal *j)
     j->n_found = 0;
 }
 
-void mf_journal_forget(struct mf_journal *j)
+int mf_journal_forget(struct mf_journal *j)
 {
     drop_found(j);
-    if (j->n_in_hand == 0)
-        start_anew(j);
+    return shorten(j);
 }
 
 void mf_journal_release(struct mf_journal *j)
 {
     drop_found(j);
     mf_closep(&j->fd);
+    free(MF_TAKE(j->held));
+    j->n_held = j->cap_held = 0;
+    free(MF_TAKE(j->path));
 }
