@@ -352,18 +352,12 @@ static int end_enumerate(struct mf_farm *f, struct mf_lease *l, const struct mf_
     return r < 0 ? r : mf_goals_enumerated(f, enumeration, NULL);
 }
 
-static int take_enumerate(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
-                          struct mf_result_message *m, const char **ret_why)
+/* 1: one of them is refused, and those before it are written. */
+static int add_all(struct mf_farm *f, const struct mf_slot *slot, int64_t enumeration,
+                   const struct mf_result_message *m, const char **ret_why)
 {
     const cJSON *item;
-    int64_t n_steps, n_rejections, enumeration = l->goal->enumeration;
-    int r = mf_store_enumeration_counts(f->store, enumeration, &n_steps, &n_rejections);
-    if (r < 0)
-        return r;
-    if (n_steps + cJSON_GetArraySize(m->steps) > ENUMERATION_STEPS_MAX)
-        return refuse(ret_why, "the shape has more than 8192 steps");
-    if (n_rejections + cJSON_GetArraySize(m->rejections) > ENUMERATION_REJECTIONS_MAX)
-        return refuse(ret_why, "the shape has more than 65536 rejections; give a pattern as kernel");
+    int r = 0;
     cJSON_ArrayForEach (item, m->steps) {
         r = add_step(f, slot, enumeration, item, ret_why);
         if (r != 0)
@@ -374,6 +368,29 @@ static int take_enumerate(struct mf_farm *f, struct mf_slot *slot, struct mf_lea
         if (r != 0)
             return r;
     }
+    return 0;
+}
+
+static int take_enumerate(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
+                          struct mf_result_message *m, const char **ret_why)
+{
+    int64_t n_steps, n_rejections, enumeration = l->goal->enumeration;
+    int r = mf_store_enumeration_counts(f->store, enumeration, &n_steps, &n_rejections);
+    if (r < 0)
+        return r;
+    if (n_steps + cJSON_GetArraySize(m->steps) > ENUMERATION_STEPS_MAX)
+        return refuse(ret_why, "the shape has more than 8192 steps");
+    if (n_rejections + cJSON_GetArraySize(m->rejections) > ENUMERATION_REJECTIONS_MAX)
+        return refuse(ret_why, "the shape has more than 65536 rejections; give a pattern as kernel");
+    r = mf_store_savepoint(f->store);
+    if (r < 0)
+        return r;
+    int refused = add_all(f, slot, enumeration, m, ret_why);
+    if (refused < 0)
+        return refused;
+    r = refused ? mf_store_undo(f->store) : mf_store_release(f->store);
+    if (r < 0 || refused)
+        return r < 0 ? r : 1;
     r = acknowledge(slot, m);
     return r == 0 && m->last ? end_enumerate(f, l, m) : r;
 }

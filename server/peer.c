@@ -239,11 +239,37 @@ static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hel
     return r < 0 ? r : 0;
 }
 
+/* Its class and model, written as it says. 1: it was refused, and what was written is to be undone. */
+static int know_device(struct mf_farm *f, const struct mf_mail *mail, const struct hello *h, const char *body,
+                       int64_t *ret_class, int64_t *ret_model)
+{
+    int64_t known_model = 0;
+    int r = mf_store_class(f->store, &h->class, ret_class);
+    if (r == 0)
+        r = mf_store_model(f->store, *ret_class, h->model, h->simulated, body, ret_model);
+    if (r > 0) {
+        r = mf_peer_refuse(f, &mail->peer, "class_conflict", (int64_t)mail->sequence,
+                           "the model \"%s\" of %s is known as %s; give this one another model name",
+                           h->model, h->class_text, h->simulated ? "a real device" : "simulated");
+        return r < 0 ? r : 1;
+    }
+    if (r == 0)
+        r = mf_store_worker_model(f->store, h->worker, &known_model);
+    if (r > 0 && known_model != *ret_model) {
+        r = mf_peer_refuse(
+            f, &mail->peer, "class_conflict", (int64_t)mail->sequence,
+            "the worker %s was a device of another class or model before; give this one another name",
+            h->worker);
+        return r < 0 ? r : 1;
+    }
+    return r < 0 ? r : 0;
+}
+
 static int take_hello(struct mf_farm *f, struct mf_slot *unused, const struct mf_mail *mail)
 {
     (void)unused;
     struct hello h;
-    int64_t class_id, model_id, known_model = 0;
+    int64_t class_id, model_id;
     const char *why = read_hello(mail->json, &h);
     if (why)
         return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence, "%s", why);
@@ -269,21 +295,16 @@ static int take_hello(struct mf_farm *f, struct mf_slot *unused, const struct mf
     if (strlen(body) > DEVICE_TEXT_MAX)
         return mf_peer_refuse(f, &mail->peer, "too_large", (int64_t)mail->sequence,
                               "device is larger than %d bytes", DEVICE_TEXT_MAX);
-    r = mf_store_class(f->store, &h.class, &class_id);
-    if (r == 0)
-        r = mf_store_model(f->store, class_id, h.model, h.simulated, body, &model_id);
-    if (r > 0)
-        return mf_peer_refuse(f, &mail->peer, "class_conflict", (int64_t)mail->sequence,
-                              "the model \"%s\" of %s is known as %s; give this one another model name",
-                              h.model, h.class_text, h.simulated ? "a real device" : "simulated");
-    if (r == 0)
-        r = mf_store_worker_model(f->store, h.worker, &known_model);
-    if (r > 0 && known_model != model_id)
-        return mf_peer_refuse(
-            f, &mail->peer, "class_conflict", (int64_t)mail->sequence,
-            "the worker %s was a device of another class or model before; give this one another name",
-            h.worker);
-    return r < 0 ? r : admit(f, mail, &h, class_id, model_id);
+    r = mf_store_savepoint(f->store);
+    if (r < 0)
+        return r;
+    int refused = know_device(f, mail, &h, body, &class_id, &model_id);
+    if (refused < 0)
+        return refused;
+    r = refused ? mf_store_undo(f->store) : mf_store_release(f->store);
+    if (r < 0 || refused)
+        return r < 0 ? r : 0;
+    return admit(f, mail, &h, class_id, model_id);
 }
 
 /* ---- the rest ---- */

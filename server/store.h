@@ -32,7 +32,8 @@ int mf_store_begin(struct mf_store *s);
 int mf_store_commit(struct mf_store *s);
 /* Harmless when no transaction is open. */
 void mf_store_rollback(struct mf_store *s);
-/* A part of a transaction that can be undone on its own: one request of the turn. They do not nest. */
+/* A part of a transaction that can be undone on its own: one request of the turn, or what a message writes before it is known
+ * to be good. They do not nest. */
 int mf_store_savepoint(struct mf_store *s);
 int mf_store_release(struct mf_store *s);
 /* -EIO: what failed in it has undone the whole transaction. */

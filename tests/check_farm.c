@@ -607,6 +607,60 @@ START_TEST(a_unit_is_its_workers)
 }
 END_TEST
 
+/* What the database holds of what workers say of shapes and of themselves. */
+static const char said_sql[] =
+    "SELECT (SELECT count(*) FROM kernel) || ' ' || (SELECT count(*) FROM step) || ' ' || "
+    "(SELECT count(*) FROM rejection) || ' ' || (SELECT group_concat(gfx) FROM "
+    "device_class) || ' ' || (SELECT group_concat(name || body) FROM device_model)";
+
+#define GOOD_STEP                                                                                            \
+    "{\"name\":\"x\",\"family\":\"fake\",\"stage\":\"move\",\"covers\":\"sort\",\"block_m\":0,\"ksplit\":0," \
+    "\"needs\":[],\"gives\":[],\"workspace\":0,\"flops\":1,\"bytes\":1,\"reorder_tolerance\":0}"
+#define GOOD_REJECTION "{\"family\":\"fake\",\"kernel\":\"x*\",\"rule\":\"dtype\",\"reason\":\"no\"}"
+#define OF_DEVICE      "\"device\":{\"gap_us\":1},\"revision\":\"r1\",\"families\":[],\"simulated\":true"
+
+/* Behind the key of the unit in hand, or behind the worker's name and instance. */
+static const struct {
+    enum mf_message type;
+    const char *what, *body;
+} halves[] = {
+    {MF_MESSAGE_RESULT, "a step that is none behind one that is one",
+     "\"seq\":1,\"last\":true,\"steps\":[" GOOD_STEP ",{}],\"rejections\":[]"},
+    {MF_MESSAGE_RESULT, "a rejection without a reason behind all else",
+     "\"seq\":1,\"last\":true,\"steps\":[" GOOD_STEP "],\"rejections\":[" GOOD_REJECTION ",{}]"},
+    {MF_MESSAGE_HELLO, "a worker that was of another class",
+     "\"class\":\"gfx950/256\",\"model\":\"m\"," OF_DEVICE},
+    {MF_MESSAGE_HELLO, "a worker that was of another model",
+     "\"class\":\"gfx942/304\",\"model\":\"other\"," OF_DEVICE},
+};
+
+/* A part of a message may be good, and is written before what is bad is seen: the worker will not send the rest of it. */
+START_TEST(what_is_refused_leaves_nothing)
+{
+    struct farm f;
+    char key[FAKE_UNIT_KEY_MAX + 128];
+    farm_start(&f, CALM_MS);
+    join(&f, "first");
+    submit(&f);
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&f.worker, MF_MESSAGE_UNIT, LIMIT_MS);
+    ck_assert_ptr_nonnull(unit);
+    if (halves[_i].type == MF_MESSAGE_RESULT)
+        fake_unit_key(unit, key);
+    else
+        mf_say(key, sizeof(key), "\"worker\":\"first\",\"instance\":\"%s\"", f.worker.instance);
+    _cleanup_(mf_freep) char *before = ask(&f, said_sql);
+    ck_assert_int_eq(fake_worker_send(&f.worker, halves[_i].type, "{%s,%s}", key, halves[_i].body), 0);
+    _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
+    ck_assert_msg(refusal != NULL, "%s is not refused", halves[_i].what);
+    _cleanup_(mf_freep) char *after = ask(&f, said_sql);
+    ck_assert_msg(strcmp(before, after) == 0, "%s: %s, not %s", halves[_i].what, after, before);
+    /* The same unit, said well */
+    ck_assert_int_eq(fake_worker_answer(&f.worker, unit), 0);
+    await_ack(&f.worker, number(unit, "unit"));
+    farm_stop(&f);
+}
+END_TEST
+
 START_TEST(knows_no_stranger)
 {
     struct farm f;
@@ -632,6 +686,7 @@ int main(void)
     tcase_add_loop_test(c, succeeds_whom_it_knows, 0, 2);
     tcase_add_test(c, knows_its_own_life);
     tcase_add_test(c, a_unit_is_its_workers);
+    tcase_add_loop_test(c, what_is_refused_leaves_nothing, 0, (int)MF_ARRAY_LEN(halves));
     tcase_add_test(c, knows_no_stranger);
     tcase_add_test(c, tells_what_is_new);
     suite_add_tcase(suite, c);
