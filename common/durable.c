@@ -5,10 +5,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define LINKS_MAX 40 /* as the kernel follows */
@@ -34,6 +36,13 @@ static char *name_in(char *file)
     return slash ? slash + 1 : file;
 }
 
+/* With its slash; "." where the name has none. */
+static void folder_of(const char *file, char ret[PATH_MAX])
+{
+    const char *slash = strrchr(file, '/');
+    mf_say(ret, PATH_MAX, "%.*s", slash ? (int)(slash - file) + 1 : 1, slash ? file : ".");
+}
+
 /* N of a file N in the folder of this process's descriptors, by whatever path; -1: it is no such file. The links in there name
  * the files that are open, as far as these have a name. */
 static int own_descriptor(const char *file)
@@ -44,7 +53,7 @@ static int own_descriptor(const char *file)
     int64_t n;
     if (mf_parse_i64(slash ? slash + 1 : file, 0, INT_MAX, &n) < 0)
         return -1;
-    mf_say(folder, sizeof(folder), "%.*s", slash ? (int)(slash - file) + 1 : 1, slash ? file : ".");
+    folder_of(file, folder);
     if (!realpath(folder, real))
         return -1;
     for (size_t i = 0; i < MF_ARRAY_LEN(folders); i++) {
@@ -54,17 +63,31 @@ static int own_descriptor(const char *file)
     return -1;
 }
 
-/* The last part only: links among the folders are followed by whoever opens the file. It ends at a descriptor, if at one. */
-static int follow(char file[PATH_MAX], int *ret_descriptor)
+/* A link in there is a way to the file itself: what it says is only what the file was called when it was opened. */
+static bool is_in_proc(const char *file)
 {
-    char to[PATH_MAX] = "";
+    char folder[PATH_MAX];
+    struct statfs fs;
+    folder_of(file, folder);
+    return statfs(folder, &fs) == 0 && fs.f_type == PROC_SUPER_MAGIC;
+}
+
+/* The last part only: links among the folders are followed by whoever opens the file. It ends at what a process has open, if at
+ * that. */
+static int follow(struct mf_target *t)
+{
+    char to[PATH_MAX] = "", *file = t->file;
     for (int i = 0; i < LINKS_MAX; i++) {
-        *ret_descriptor = own_descriptor(file);
-        if (*ret_descriptor >= 0)
+        t->descriptor = own_descriptor(file);
+        t->is_open = t->descriptor >= 0;
+        if (t->is_open)
             return 0;
         ssize_t n = readlink(file, to, sizeof(to));
         if (n < 0)
             return errno == EINVAL || errno == ENOENT ? 0 : -errno;
+        t->is_open = is_in_proc(file);
+        if (t->is_open)
+            return 0;
         char *from = to[0] == '/' ? file : name_in(file);
         if ((size_t)(from - file) + (size_t)n >= PATH_MAX)
             return -ENAMETOOLONG;
@@ -85,24 +108,28 @@ int mf_target_find(const char *path, struct mf_target *ret)
     if (r == 0 && exists && !S_ISREG(st.st_mode))
         t.is_stream = true;
     else if (r == 0)
-        r = follow(t.file, &t.descriptor);
+        r = follow(&t);
     if (r < 0)
         return r;
-    if (!exists) /* nor is it open */
+    if (!exists) { /* nor is it open */
+        t.is_open = false;
         t.descriptor = -1;
-    t.is_stream = t.is_stream || t.descriptor >= 0;
+    }
+    t.is_stream = t.is_stream || t.is_open;
     if (exists ? S_ISDIR(st.st_mode) : *path && !*name_in(t.file))
         return -EISDIR;
     *ret = t;
     return 0;
 }
 
-/* A file is not opened anew: that would be another position in it, without the O_APPEND that it may have been opened with. */
+/* A file of this process's is not opened anew: that would be another position in it, without the O_APPEND that it may have been
+ * opened with. Of another's neither is to be had: that is emptied first, as by a shell's ">". */
 int mf_stream_write(const struct mf_target *target, const void *data, size_t len)
 {
     if (target->descriptor >= 0)
         return mf_write_all(target->descriptor, data, len);
-    _cleanup_(mf_closep) int fd = open(target->file, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    int empty = target->is_open ? O_TRUNC : 0;
+    _cleanup_(mf_closep) int fd = open(target->file, O_WRONLY | O_CLOEXEC | O_NOCTTY | empty);
     return fd < 0 ? -errno : mf_write_all(fd, data, len);
 }
 

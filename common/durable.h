@@ -12,13 +12,15 @@ struct mf_target {
     /* What the path names, links followed, whether it is there or not: a new version is renamed to it */
     char file[PATH_MAX];
     bool is_stream; /* a device, a FIFO or the like: never replaced; mf_stream_write, or a refusal */
-    int descriptor; /* a stream that is this process's own open file, as /dev/stdout may be; -1: none, the path is opened */
+    bool is_open;   /* a stream: a process's open file, as /dev/stdout may be, whatever name it had */
+    int descriptor; /* of this process, by which it is open; -1: none, the path is opened */
 };
 
 /* -EISDIR: a folder. -ELOOP, -EACCES, …: nobody can say. */
 int mf_target_find(const char *path, struct mf_target *ret);
-/* Writes into what is there, a descriptor from where it stands. Neither whole or not at all nor synced: a stream has nothing of
- * either. Waits, as open(2) does, for a FIFO's reader. */
+/* Writes into what is there: a descriptor of this process from where it stands, an open file of another's from its beginning, and
+ * nothing else is in it then. Neither whole or not at all nor synced: a stream has nothing of either. Waits, as open(2) does,
+ * for a FIFO's reader. */
 int mf_stream_write(const struct mf_target *target, const void *data, size_t len);
 
 /* All of it, whatever signals come. -EIO: the file takes nothing more and does not say why. */

@@ -98,7 +98,7 @@ static int resolve(const char *path, struct paths *p, char why[MF_REASON_MAX])
         return r;
     if (target.is_stream) {
         mf_say(why, MF_REASON_MAX, "%.160s is %s; a table is kept in a file", path,
-               target.descriptor >= 0 ? "an open descriptor" : "a device or a FIFO");
+               target.is_open ? "an open descriptor" : "a device or a FIFO");
         return -ENOTSUP;
     }
     name_paths(target.file, p);

@@ -5,7 +5,7 @@
  * over it, and the folder synced: at every moment, also after a crash or on a full disk, the path holds
  * the whole old table or the whole new one. Readers need no lock. The lock file stays: removing it would
  * race with a writer that waits on it. A link is followed: what it points to is replaced, or made. A folder, a device,
- * a FIFO and a descriptor of our own (/dev/stdout) are refused before anything is made beside them: -EISDIR, -ENOTSUP; one call says
+ * a FIFO and an open descriptor (/dev/stdout) are refused before anything is made beside them: -EISDIR, -ENOTSUP; one call says
  * that it takes all but the first. */
 #pragma once
 

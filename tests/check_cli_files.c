@@ -147,6 +147,29 @@ START_TEST(export_into_a_descriptor)
 }
 END_TEST
 
+/* This test's, which to the program is another process: emptied first, as by a shell's ">". */
+START_TEST(export_into_anothers_descriptor)
+{
+    struct fake_http f;
+    char name[48], found[4096] = "";
+
+    fake_http_start(&f, one_export, 1);
+    write_file(in_folder("other.csv"), "older, and longer than nothing\n");
+    _cleanup_(mf_closep) int fd = open(in_folder("other.csv"), O_RDONLY | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    mf_say(name, sizeof(name), "/proc/%d/fd/%d", (int)getpid(), fd);
+    assert_code(moefarm(f.url, "export", "-o", name, NULL), 0);
+    ck_assert_int_gt(pread(fd, found, sizeof(found) - 1, 0), 0);
+    ck_assert_str_eq(found, HEADER ROW("4", "90.0"));
+    struct ran r = moefarm(f.url, "export", "--into", name, NULL);
+    assert_code(r, 1);
+    assert_says(r.err, "is an open descriptor; a table is kept in a file");
+    ck_assert_str_eq(read_file(in_folder("other.csv")), found);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
 START_TEST(write_to_standard_output)
 {
     static const struct fake_answer answers[] = {{.request = "GET /api/v1/export/tuned_fmoe.csv*",
@@ -275,6 +298,7 @@ int main(void)
     tcase_add_test(tc, export_into_a_fifo);
     tcase_add_test(tc, export_to_a_device);
     tcase_add_test(tc, export_into_a_descriptor);
+    tcase_add_test(tc, export_into_anothers_descriptor);
     tcase_add_test(tc, write_to_standard_output);
     tcase_add_test(tc, export_to_a_folder);
     tcase_add_test(tc, pull_into_a_fifo);

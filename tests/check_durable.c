@@ -3,10 +3,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
@@ -166,6 +169,7 @@ START_TEST(target)
         return;
     ck_assert_str_eq(t.file, at(targets[_i].file));
     ck_assert_int_eq(t.is_stream, targets[_i].is_stream);
+    ck_assert(!t.is_open);
     ck_assert_int_lt(t.descriptor, 0);
 }
 END_TEST
@@ -202,6 +206,7 @@ START_TEST(open_descriptor)
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(mf_target_find(i == 0 ? path : link, &t), 0);
         ck_assert(t.is_stream);
+        ck_assert(t.is_open);
         ck_assert_int_eq(t.descriptor, fd);
         ck_assert_int_eq(mf_stream_write(&t, "new", 3), 0);
         if (i == 0)
@@ -242,6 +247,86 @@ START_TEST(no_descriptor_to_write)
 }
 END_TEST
 
+/* A process that has open what this one has, and leaves it alone. */
+static pid_t start_holder(void)
+{
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid > 0)
+        return pid;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;)
+        (void)pause();
+}
+
+static void end_holder(pid_t pid)
+{
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+}
+
+static void name_of(pid_t pid, bool by_thread, int fd, char ret[64])
+{
+    if (by_thread)
+        mf_say(ret, 64, "/proc/%d/task/%d/fd/%d", (int)pid, (int)pid, fd);
+    else
+        mf_say(ret, 64, "/proc/%d/fd/%d", (int)pid, fd);
+}
+
+/* What another process has open is emptied and written, as by a shell's ">": the file that it has, whatever its name is by now. */
+START_TEST(descriptor_of_another)
+{
+    struct mf_target t;
+    char path[64], found[32] = "";
+    const char *file = at("file"), *link = at("link"), *gone = at("file (deleted)");
+    (void)remove(file);
+    (void)remove(link);
+    write_file(file, "older, and longer");
+    int fd = open(file, O_RDWR | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    pid_t holder = start_holder();
+    name_of(holder, _i > 0, fd, path);
+    ck_assert_int_eq(symlink(path, link), 0);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(mf_target_find(i == 0 ? path : link, &t), 0);
+        ck_assert_str_eq(t.file, path);
+        ck_assert(t.is_stream);
+        ck_assert(t.is_open);
+        ck_assert_int_lt(t.descriptor, 0);
+        ck_assert_int_eq(mf_stream_write(&t, i == 0 ? "first" : "new", i == 0 ? 5 : 3), 0);
+        ck_assert_int_eq(pread(fd, found, sizeof(found) - 1, 0), i == 0 ? 5 : 3);
+        if (i == 0)
+            ck_assert_int_eq(unlink(file), 0);
+    }
+    ck_assert_int_eq(strncmp(found, "new", 3), 0);
+    ck_assert_int_eq(access(file, F_OK), -1);
+    ck_assert_int_eq(access(gone, F_OK), -1);
+    end_holder(holder);
+    (void)close(fd);
+}
+END_TEST
+
+/* A pipe of another's gets the bytes; what it has not open is no file. */
+START_TEST(pipe_of_another)
+{
+    struct mf_target t;
+    char path[64], found[8] = "";
+    int ends[2];
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    pid_t holder = start_holder();
+    name_of(holder, false, ends[1], path);
+    ck_assert_int_eq(mf_target_find(path, &t), 0);
+    ck_assert(t.is_stream);
+    ck_assert_int_eq(mf_stream_write(&t, "new", 3), 0);
+    ck_assert_int_eq(read(ends[0], found, sizeof(found) - 1), 3);
+    ck_assert_str_eq(found, "new");
+    name_of(holder, false, ends[1] + 1000, path);
+    ck_assert_int_eq(mf_target_find(path, &t), 0);
+    ck_assert(!t.is_stream && !t.is_open);
+    end_holder(holder);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("durable");
@@ -254,6 +339,8 @@ int main(void)
     tcase_add_test(tc, stream_that_is_gone);
     tcase_add_loop_test(tc, open_descriptor, 0, MF_ARRAY_LEN(descriptors));
     tcase_add_test(tc, no_descriptor_to_write);
+    tcase_add_loop_test(tc, descriptor_of_another, 0, 2);
+    tcase_add_test(tc, pipe_of_another);
     suite_add_tcase(suite, tc);
     int failed = mf_check_main(suite);
     (void)remove_tree(folder);
