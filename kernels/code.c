@@ -19,6 +19,7 @@
 #include "common/durable.h"
 #include "common/text.h"
 #include "kernels/beside.h"
+#include "kernels/tmpdir.h"
 
 #define COMPILE_MS_MAX  60000
 #define PROCESSES_MAX   64
@@ -169,6 +170,7 @@ int mf_code_room(const char *folder)
 struct child {
     pid_t pid;
     int log; /* its words */
+    struct mf_tmpdir tmpdir;
     size_t code;
     char out[PATH_MAX]; /* the file that it makes; "": it says its version */
     uint64_t end_ns;
@@ -176,7 +178,7 @@ struct child {
     size_t n_why;
 };
 
-static int spawn(char *const *argv, int *ret_log, pid_t *ret_pid)
+static int spawn(char *const *argv, char *const *env, int *ret_log, pid_t *ret_pid)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attr;
@@ -196,7 +198,7 @@ static int spawn(char *const *argv, int *ret_log, pid_t *ret_pid)
         if (r == 0)
             r = -posix_spawn_file_actions_adddup2(&actions, pipes[1], STDOUT_FILENO);
         if (r == 0)
-            r = -posix_spawn(ret_pid, argv[0], &actions, &attr, argv, environ);
+            r = -posix_spawn(ret_pid, argv[0], &actions, &attr, argv, env);
         (void)posix_spawnattr_destroy(&attr);
         (void)posix_spawn_file_actions_destroy(&actions);
     }
@@ -223,7 +225,12 @@ static int start_compile(const struct mf_compiler *compiler, const struct mf_cod
     }
     *ret = (struct child){.code = i, .end_ns = mf_now_ns() + COMPILE_MS_MAX * UINT64_C(1000000)};
     (void)mf_copy(ret->out, sizeof(ret->out), out);
-    return spawn((char *const *)(uintptr_t)argv, &ret->log, &ret->pid);
+    mf_tmpdir_make(&ret->tmpdir);
+    _cleanup_(mf_freep) char **env = mf_tmpdir_environment(&ret->tmpdir);
+    r = env ? spawn((char *const *)(uintptr_t)argv, env, &ret->log, &ret->pid) : -ENOMEM;
+    if (r < 0)
+        mf_tmpdir_remove(&ret->tmpdir);
+    return r;
 }
 
 /* Takes what a child says; false once it has said all. */
@@ -263,6 +270,7 @@ static int end_child(struct child *c, bool late)
     if (ended < 0)
         status = has_made(c) ? 0 : 1 << 8;
     mf_closep(&c->log);
+    mf_tmpdir_remove(&c->tmpdir);
     if (late)
         mf_say(c->why, sizeof(c->why), "the compiler was still busy after %d s", COMPILE_MS_MAX / 1000);
     else if (WIFSIGNALED(status))
@@ -342,7 +350,7 @@ int mf_code_version(const char *vendor, char version[64], char *why, size_t why_
     const char *argv[] = {program, "--version", vendor, NULL};
     struct child c = {.end_ns = mf_now_ns() + COMPILE_MS_MAX * UINT64_C(1000000)};
     if (r == 0)
-        r = spawn((char *const *)(uintptr_t)argv, &c.log, &c.pid);
+        r = spawn((char *const *)(uintptr_t)argv, environ, &c.log, &c.pid);
     if (r < 0) {
         mf_say(why, why_cap, "starting %s: %s", COMPILER_FILE, strerror(-r));
         return -ENOENT;

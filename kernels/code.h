@@ -52,7 +52,7 @@ bool mf_code_spare(const char *path, char spare[PATH_MAX]);
 /* Makes those that the cache has not, `processes` at once; one that takes longer than a minute is killed. paths[i] is empty
  * for one that failed, whys[i] then says how; either may be NULL. -> how many there are now. One that the cache
  * cannot take lies in its spare, if there is one. One that somebody else is making, another worker of the host say,
- * is waited for a while. */
+ * is waited for a while. What a compiler leaves in its TMPDIR is removed when it has ended, or was killed. */
 int mf_code_make(const struct mf_compiler *compiler, const struct mf_code *codes, size_t n, int processes,
                  char (*paths)[PATH_MAX], char (*whys)[MF_CODE_WHY_MAX]);
 

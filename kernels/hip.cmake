@@ -28,6 +28,7 @@ set(MF_HIP_SOURCES
     maker.c
     maker_reference.c
     maker_rows.c
+    tmpdir.c
     ${mf_hip_text})
 # Where an installed program finds them, from its own folder
 include(GNUInstallDirs)

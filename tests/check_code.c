@@ -1,4 +1,5 @@
 /* Code objects: their place in the cache, the processes that make them, and every way in which that fails. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -472,6 +473,77 @@ START_TEST(test_compiler_goes_with_its_parent)
 }
 END_TEST
 
+static int count_files(const char *path)
+{
+    int n = 0;
+    DIR *d = opendir(path);
+    ck_assert_ptr_nonnull(d);
+    for (const struct dirent *e; (e = readdir(d));)
+        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+    (void)closedir(d);
+    return n;
+}
+
+static void use_tmpdir(char ret[64])
+{
+    mf_say(ret, 64, "%s/tmp", folder);
+    ck_assert(mkdir(ret, 0700) == 0 || errno == EEXIST);
+    ck_assert_int_eq(setenv("TMPDIR", ret, 1), 0);
+}
+
+/* What a compiler writes on its way goes with it, even where it has no time to take it away. */
+static const enum fate ends[] = {MAKES, FAILS, DIES};
+
+START_TEST(test_leaves_no_folder)
+{
+    struct mf_code code = quant(128 + 16 * _i);
+    char tmp[64];
+    pid_t maker, pids[2];
+    int words = use_clang();
+
+    use_tmpdir(tmp);
+    maker = start_making(&code);
+    wait_begun(1, pids);
+    ck_assert_int_eq(count_files(tmp), 1);
+    if (ends[_i] == DIES)
+        end_begun(pids);
+    else
+        ck_assert_int_eq(write(words, ends[_i] == MAKES ? "make\n" : "fail\n", 5), 5);
+    ck_assert_int_eq(end_making(maker), ends[_i] == MAKES);
+    ck_assert_int_eq(count_files(tmp), 0);
+    (void)close(words);
+}
+END_TEST
+
+/* Who is killed with its compiler leaves the folder to the next one, which leaves alone those that somebody works in. */
+START_TEST(test_sweeps_what_is_left)
+{
+    struct mf_code codes[3] = {quant(64), quant(80), quant(96)};
+    char tmp[64];
+    pid_t killed, first, second, pids[2], others[2], last[2];
+    int words = use_clang();
+
+    use_tmpdir(tmp);
+    killed = start_making(&codes[0]);
+    wait_begun(1, pids);
+    first = start_making(&codes[1]);
+    wait_begun(2, others);
+    ck_assert_int_eq(kill(killed, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(killed, NULL, 0), killed);
+    ck_assert_int_eq(kill(pids[1], SIGKILL), 0);
+    ck_assert_int_eq(count_files(tmp), 2);
+    second = start_making(&codes[2]);
+    wait_begun(3, last);
+    ck_assert_int_eq(count_files(tmp), 2);
+    end_begun(others);
+    ck_assert_int_eq(end_making(first), 0);
+    ck_assert_int_eq(write(words, "make\n", 5), 5);
+    ck_assert_int_eq(end_making(second), 1);
+    ck_assert_int_eq(count_files(tmp), 0);
+    (void)close(words);
+}
+END_TEST
+
 START_TEST(test_no_such_vendor)
 {
     char version[64], why[MF_CODE_WHY_MAX] = "";
@@ -486,7 +558,7 @@ int main(void)
     Suite *suite = suite_create("code");
     TCase *tests = tcase_create("code");
 
-    if (!mkdtemp(folder) || setenv("MOEFARM_CODE_CACHE", folder, 1) < 0)
+    if (!mkdtemp(folder) || setenv("MOEFARM_CODE_CACHE", folder, 1) < 0 || setenv("TMPDIR", folder, 1) < 0)
         return EXIT_FAILURE;
     tcase_set_timeout(tests, 100);
     tcase_add_test(tests, test_place);
@@ -502,6 +574,8 @@ int main(void)
     tcase_add_loop_test(tests, test_without_a_status, 0, MF_ARRAY_LEN(asked));
     tcase_add_loop_test(tests, test_two_of_one_code, 0, MF_ARRAY_LEN(firsts));
     tcase_add_test(tests, test_compiler_goes_with_its_parent);
+    tcase_add_loop_test(tests, test_leaves_no_folder, 0, MF_ARRAY_LEN(ends));
+    tcase_add_test(tests, test_sweeps_what_is_left);
     tcase_add_test(tests, test_no_such_vendor);
     suite_add_tcase(suite, tests);
     int failed = mf_check_main(suite);
