@@ -6,7 +6,7 @@
  *
  *   lds: with MF_KEPT { weights [BN][128] } of each slice, and none in the ring |
  *        ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM] } | out bf16 [BM][COLS + 8], or codes
- *        [BM][COLS + 16] (hopper_core.inc.h's OUT_BYTES), a group's own with MF_TURNS | full u64[MF_STAGES] | empty u64[MF_STAGES] | told u64[QUEUE] | tiles[QUEUE] */
+ *        [BM][COLS + 16], a group's own with MF_TURNS, or rows of each wave's own (hopper_core.inc.h's OUT_BYTES) | full u64[MF_STAGES] | empty u64[MF_STAGES] | told u64[QUEUE] | tiles[QUEUE] */
 #pragma once
 
 #ifndef MF_KEPT
