@@ -371,10 +371,11 @@ static int add_all(struct mf_farm *f, const struct mf_slot *slot, int64_t enumer
     return 0;
 }
 
-static int take_enumerate(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
-                          struct mf_result_message *m, const char **ret_why)
+/* 1: refused, and nothing of it is written. */
+static int take_list(struct mf_farm *f, const struct mf_slot *slot, int64_t enumeration,
+                     const struct mf_result_message *m, const char **ret_why)
 {
-    int64_t n_steps, n_rejections, enumeration = l->goal->enumeration;
+    int64_t n_steps, n_rejections;
     int r = mf_store_enumeration_counts(f->store, enumeration, &n_steps, &n_rejections);
     if (r < 0)
         return r;
@@ -389,9 +390,26 @@ static int take_enumerate(struct mf_farm *f, struct mf_slot *slot, struct mf_lea
     if (refused < 0)
         return refused;
     r = refused ? mf_store_undo(f->store) : mf_store_release(f->store);
-    if (r < 0 || refused)
-        return r < 0 ? r : 1;
-    r = acknowledge(slot, m);
+    return r < 0 ? r : refused;
+}
+
+/* What is refused its worker drops, so that what comes behind it would pass for the whole list: the unit ends here, and is tried again. */
+static int end_refused(struct mf_farm *f, struct mf_lease *l, const char *why)
+{
+    char reason[MF_REASON_MAX];
+    mf_say(reason, sizeof(reason), "its list of steps was refused: %s", why);
+    int r = mf_lease_refuse(f, l, reason);
+    return r < 0 ? r : 1;
+}
+
+static int take_enumerate(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
+                          struct mf_result_message *m, const char **ret_why)
+{
+    int r = take_list(f, slot, l->goal->enumeration, m, ret_why);
+    if (r > 0)
+        return end_refused(f, l, *ret_why);
+    if (r == 0)
+        r = acknowledge(slot, m);
     return r == 0 && m->last ? end_enumerate(f, l, m) : r;
 }
 

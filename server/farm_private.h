@@ -226,6 +226,8 @@ int mf_lease_done(struct mf_farm *f, struct mf_lease *l);
 int mf_lease_release(struct mf_farm *f, struct mf_lease *l, const char *why);
 /* The worker says that it cannot be run: fewer attempts. */
 int mf_lease_fail(struct mf_farm *f, struct mf_lease *l, const char *why);
+/* The same of a unit that its worker goes on with, and is told to leave. */
+int mf_lease_refuse(struct mf_farm *f, struct mf_lease *l, const char *why);
 /* All of the worker, or those that it did not keep at HELLO. */
 int mf_leases_release_of(struct mf_farm *f, struct mf_slot *slot, bool kept_too, const char *why);
 /* Forgets the lease of a unit that was cancelled, and tells its worker. */

@@ -532,14 +532,25 @@ int mf_leases_release_of(struct mf_farm *f, struct mf_slot *slot, bool kept_too,
     return 0;
 }
 
+/* Its worker is told that nobody wants it any more. */
+static int call_off(struct mf_farm *f, const struct mf_lease *l)
+{
+    char text[80];
+    if (!l->slot)
+        return 0;
+    mf_say(text, sizeof(text), "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 "}", l->unit, l->attempt);
+    return mf_hub_post(f->hub, &l->slot->peer, MF_MESSAGE_CANCEL, text);
+}
+
+int mf_lease_refuse(struct mf_farm *f, struct mf_lease *l, const char *why)
+{
+    int told = call_off(f, l), r = mf_lease_fail(f, l, why);
+    return r < 0 ? r : told;
+}
+
 int mf_lease_cancel(struct mf_farm *f, struct mf_lease *l)
 {
-    int r = 0;
-    if (l->slot) {
-        char text[80];
-        mf_say(text, sizeof(text), "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 "}", l->unit, l->attempt);
-        r = mf_hub_post(f->hub, &l->slot->peer, MF_MESSAGE_CANCEL, text);
-    }
+    int r = call_off(f, l);
     leave_books(f, l);
     mf_lease_free(l);
     return r;

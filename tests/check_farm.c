@@ -661,6 +661,43 @@ START_TEST(what_is_refused_leaves_nothing)
 }
 END_TEST
 
+/* Of a list that comes in three parts the second is refused, and the worker drops it. What is left of it is tuned by nobody: the goals
+ * say why they failed, once each has been tried as often as what a worker cannot run. */
+START_TEST(a_list_without_a_part_is_none)
+{
+    static const char *const parts[] = {
+        "\"last\":false,\"steps\":[" GOOD_STEP "],\"rejections\":[]",
+        "\"last\":false,\"steps\":[],\"rejections\":[{}]",
+        "\"last\":true,\"steps\":[" GOOD_STEP "],\"rejections\":[]",
+    };
+    const int tries = 3 * N_SHAPES;
+    struct farm f;
+    farm_start(&f, CALM_MS);
+    join(&f, "first");
+    submit(&f);
+    for (int i = 0; i < tries; i++) {
+        char key[FAKE_UNIT_KEY_MAX];
+        _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&f.worker, MF_MESSAGE_UNIT, LIMIT_MS);
+        ck_assert_msg(unit != NULL, "%d units of %d", i, tries);
+        fake_unit_key(unit, key);
+        for (int p = 0; p < (int)MF_ARRAY_LEN(parts); p++)
+            ck_assert_int_eq(
+                fake_worker_send(&f.worker, MF_MESSAGE_RESULT, "{%s,\"seq\":%d,%s}", key, p + 1, parts[p]),
+                0);
+        _cleanup_(cJSON_Deletep) cJSON *end = fake_worker_await(&f.worker, MF_MESSAGE_CANCEL, LIMIT_MS);
+        ck_assert_ptr_nonnull(end);
+        ck_assert_int_eq(number(end, "unit"), number(unit, "unit"));
+        ck_assert_int_eq(fake_worker_ready(&f.worker), 0);
+    }
+    char like[160];
+    mf_say(like, sizeof(like), "SELECT count(*) FROM goal WHERE state = 'failed' AND reason LIKE '%%%s%%'",
+           "its list of steps was refused: a rejection lacks");
+    _cleanup_(mf_freep) char *failed = ask(&f, like);
+    ck_assert_int_eq(atoi(failed), N_SHAPES);
+    farm_stop(&f);
+}
+END_TEST
+
 START_TEST(knows_no_stranger)
 {
     struct farm f;
@@ -686,6 +723,7 @@ int main(void)
     tcase_add_loop_test(c, succeeds_whom_it_knows, 0, 2);
     tcase_add_test(c, knows_its_own_life);
     tcase_add_test(c, a_unit_is_its_workers);
+    tcase_add_test(c, a_list_without_a_part_is_none);
     tcase_add_loop_test(c, what_is_refused_leaves_nothing, 0, (int)MF_ARRAY_LEN(halves));
     tcase_add_test(c, knows_no_stranger);
     tcase_add_test(c, tells_what_is_new);

@@ -385,7 +385,7 @@ static void refuse_with(struct fake_worker *w, const cJSON *unit, const char *te
     ck_assert_int_eq(fake_worker_send(w, MF_MESSAGE_RESULT, "%s", printed), 0);
 }
 
-/* A step whose name or family is such a text is no step; a reason is a sentence, and comes out as it went in. */
+/* A step whose name or family is such a text is no step, and its list no list; a reason is a sentence, and comes out as it went in. */
 START_TEST(what_workers_say_of_kernels)
 {
     struct farm f;
@@ -419,7 +419,12 @@ START_TEST(what_workers_say_of_kernels)
                          0);
         _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&w, MF_MESSAGE_REFUSE, LIMIT_MS);
         ck_assert_msg(refusal != NULL, "a step by %s", hostile[i].text);
-        refuse_with(&w, unit, hostile[i].text);
+        ck_assert_int_eq(fake_worker_ready(&w), 0);
+        _cleanup_(cJSON_Deletep) cJSON *again = fake_worker_await(&w, MF_MESSAGE_UNIT, LIMIT_MS);
+        ck_assert_ptr_nonnull(again);
+        ck_assert_double_eq(cJSON_GetNumberValue(cJSON_GetObjectItem(again, "unit")),
+                            cJSON_GetNumberValue(cJSON_GetObjectItem(unit, "unit")));
+        refuse_with(&w, again, hostile[i].text);
         _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(&w, MF_MESSAGE_ACK, LIMIT_MS);
         ck_assert_ptr_nonnull(ack);
         (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/rejections?kernel=", goal);
