@@ -32,5 +32,8 @@ mf_add_test(check_sim USES kernels server)
 mf_add_test(check_aiter USES kernels server)
 add_executable(bench_device bench/bench_device.c)
 target_link_libraries(bench_device PRIVATE mf_worker mf_server mf_kernels mf_common mf_build m)
+# For whoever writes kernels on a GPU, where it should not be found broken first
+add_test(NAME bench_device_runs COMMAND bench_device cpu:0 ${CMAKE_CURRENT_SOURCE_DIR}/bench/bench_device.csv move,tile sort,s1_,s2_)
+set_tests_properties(bench_device_runs PROPERTIES LABELS unit TIMEOUT 120 PASS_REGULAR_EXPRESSION "WINNER ")
 add_executable(bench_moves bench/bench_moves.c)
 target_link_libraries(bench_moves PRIVATE mf_kernels mf_common mf_build m)
