@@ -197,7 +197,7 @@ static int beside_bytes(const struct config *c, const struct mf_shape *s)
 {
     int columns = mf_hip_stage_columns(&c->st);
     int kept = c->v->core == SWAPPED_KEPT ? slices_of(s) * c->v->block_n * SLICE : 0;
-    if (adds_own(c, s))
+    if (adds_own(c, s)) /* rows of a group's waves, twice */
         return mf_hip_hopper_out(GROUP_WAVES * 16, OWN_COLUMNS, false, true) + kept;
     if (is_hopper(c->v))
         return mf_hip_hopper_out(c->v->block_m, columns, leaves_codes(c), takes_turns(c->v)) +
