@@ -251,12 +251,13 @@ END_TEST
 static pid_t start_holder(void)
 {
     pid_t pid = fork();
-    ck_assert_int_ge(pid, 0);
-    if (pid > 0)
-        return pid;
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (;;)
-        (void)pause();
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;)
+            (void)pause();
+    }
+    ck_assert_int_gt(pid, 0);
+    return pid;
 }
 
 static void end_holder(pid_t pid)
