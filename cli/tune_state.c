@@ -122,7 +122,6 @@ int mf_tune_state_open(const char *asked, const char *tune_file, struct mf_tune_
 void mf_tune_state_close(struct mf_tune_state *s)
 {
     mf_closep(&s->lock);
-    s->lock = -1;
 }
 
 /* ---- what was handed in ---- */

@@ -1,8 +1,5 @@
 #include "kernels/tmpdir.h"
 
-#include "common/cleanup.h"
-#include "common/text.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +12,9 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "common/cleanup.h"
+#include "common/text.h"
 
 #define NAME      "TMPDIR="
 #define PREFIX    "moefarm-compile."

@@ -167,9 +167,8 @@ MF_DEVICE u8 *tokens_of(const ring &r)
 struct coming {
     spot at;
     i32 expert;
-    bool
-        once; /* no other block has its weights: the last cache gives them up first, and keeps tokens, h and y in their place */
-    bool are_there;        /* its weights are those of the tile before */
+    bool once;      /* no other block has its weights: the last cache gives them up before tokens, h and y */
+    bool are_there; /* its weights are those of the tile before */
     i32 ids[SCALE_PASSES]; /* look_up_ids() */
 };
 /* follows: the tile is of the same run as the one before. with_ids: the order of tokens is written. What is read is asked for at once. */

@@ -141,7 +141,7 @@ MF_DEVICE u32 leave_two(const mf_hip_tile_args &a, const place &p, i32 col, floa
     return mf_bf16_pair(sum[0] * (units * weight), sum[1] * (units * weight));
 #endif
 }
-/* Sixteen tokens' sums of the columns of so many eights, from `eight` of the tile on, as bf16 to `to`, rows of as many elements. */
+/* Sixteen tokens' sums of so many eights of columns, from `eight` of the tile on, as bf16 to `to`, whose rows are Stride elements apart. */
 template <int Eights, int Stride>
 MF_DEVICE void leave_eights(const mf_hip_tile_args &a, const place &p, const product &d, int q, int eight,
                             u16 *to)

@@ -6,7 +6,7 @@
 #endif
 
 /* Groups share a tile by its tokens, or by its weights where the tokens are only 64: of all tiles or, in stage 1, of one that has
- * no more. In stage 2 the second group then has nothing to do but to go on. */
+ * no more. In stage 2 one group then has nothing to do but to go on. */
 #define BY_TOKENS (!MF_TURNS && MF_BM >= 128)
 #define TOKENS    (BY_TOKENS ? MF_BM / GROUPS : MF_BM)             /* of a group */
 #define ROWS      (MF_TURNS || BY_TOKENS ? MF_BN : MF_BN / GROUPS) /* weight rows of a group */
