@@ -24,23 +24,14 @@
 #include "kernels/family_hip_stage.h"
 #include "kernels/hip/args.h"
 
-#define SLICE      128
-#define STAGES_MIN 2
-#define ZEROS      4096 /* bytes of y that are zeroed at once */
-#define ZERO_FROM  1024 /* tokens; the zeroing of fewer is no time worth saving */
-/* Slices of stage 2's weights that stay in LDS (hopper_core.inc.h's SHORT; sm_90 holds three of them), and for how many blocks of tokens
- * in a row. */
-#define KEPT_SLICES 4
-#define KEPT_BLOCKS 4
-/* Columns of y that a wave adds at a time, of sixteen rows (hopper_core.inc.h's ADDS_OWN), and waves of each of two groups. */
-#define OWN_COLUMNS 64
-#define GROUP_WAVES 4
-
+#define SLICE       128
+#define STAGES_MIN  2
+#define ZEROS       4096 /* bytes of y that are zeroed at once */
+#define ZERO_FROM   1024 /* tokens; the zeroing of fewer is no time worth saving */
+#define KEPT_BLOCKS 4    /* of tokens in a row, for which stage 2's weights stay in LDS */
 /* Tiles of stage 1 for each block of threads, at most, where h is handed on: it saves what blocks wait for the last tiles of others, and
  * each tile that is counted costs (docs/findings.md). */
 #define HANDED_MOST 12
-/* Blocks of an expert, on average, from which on their weights are shared. */
-#define SHARED_FROM 1.25
 
 enum core {
     MMA,    /* tile.hip, a wave's own matrix instruction */
@@ -139,40 +130,27 @@ struct config {
     const struct variant *v;
 };
 
-/* Has a group all columns of its tokens? */
-static bool has_whole_tokens(const struct variant *v)
+static struct mf_hip_hopper hopper_of(const struct variant *v)
 {
-    return is_swapped(v) && (v->block_m >= 128 || takes_turns(v));
+    return (struct mf_hip_hopper){takes_turns(v), is_swapped(v)};
 }
 /* Does it hand h on tile by tile, or take it so? Where a group leaves whole tokens of a tile, and nothing else is done on the way: with
  * others it takes longer than it saves (docs/findings.md). */
 static bool hands(const struct config *c)
 {
-    return has_whole_tokens(c->v) && !c->st.zeroes;
+    return mf_hip_hopper_whole_tokens(hopper_of(c->v), c->v->block_m) && !c->st.zeroes;
 }
-/* Are its tiles codes when they leave a group? */
-static bool leaves_codes(const struct config *c)
-{
-    return has_whole_tokens(c->v) && c->st.out == MF_HIP_TO_HQ;
-}
-
 struct mf_kernel {
     struct mf_hip_function function; /* first */
     struct mf_shape shape;
     struct config config;
     enum mf_hip_format format;
     struct mf_grid grid;
-    int32_t tile_columns, taken_columns; /* taken: where h is handed on */
-    int32_t likely_blocks;               /* of rows */
+    struct mf_hip_hopper_order order;
 };
 
 /* ---- legality and names ---- */
 
-/* Of stage 2's product, of 8-bit elements; any more than are kept are one more. */
-static int slices_of(const struct mf_shape *s)
-{
-    return MF_MIN((s->inter_dim + SLICE - 1) / SLICE, KEPT_SLICES + 1);
-}
 /* Weight rows of a slice of the ring; others lie beside it, or come straight into registers. */
 static int ring_rows(const struct variant *v)
 {
@@ -186,23 +164,13 @@ static int slice_bytes(const struct variant *v, enum mf_hip_format format)
     int scales = mf_hip_by_block(format) ? v->block_m + 8 : 0;
     return ((ring_rows(v) + v->block_m) * SLICE + scales * 4 + 1023) / 1024 * 1024;
 }
-/* Do its waves add rows to y through LDS of their own? hopper_core.inc.h's ADDS_OWN. */
-static bool adds_own(const struct config *c, const struct mf_shape *s)
-{
-    return c->st.out == MF_HIP_TO_Y && is_swapped(c->v) && !takes_turns(c->v) && c->v->block_m >= 128 &&
-           slices_of(s) <= KEPT_SLICES;
-}
 /* Out; and of Hopper's cores all else. */
 static int beside_bytes(const struct config *c, const struct mf_shape *s)
 {
-    int columns = mf_hip_stage_columns(&c->st);
-    int kept = c->v->core == SWAPPED_KEPT ? slices_of(s) * c->v->block_n * SLICE : 0;
-    if (adds_own(c, s)) /* rows of a group's waves, twice */
-        return mf_hip_hopper_out(GROUP_WAVES * 16, OWN_COLUMNS, false, true) + kept;
+    int kept = c->v->core == SWAPPED_KEPT ? mf_hip_hopper_slices(s) * c->v->block_n * SLICE : 0;
     if (is_hopper(c->v))
-        return mf_hip_hopper_out(c->v->block_m, columns, leaves_codes(c), takes_turns(c->v)) +
-               (c->st.zeroes ? ZEROS : 0) + kept;
-    return c->v->block_m * (columns + 8) * 2;
+        return mf_hip_hopper_out(hopper_of(c->v), &c->st, s) + (c->st.zeroes ? ZEROS : 0) + kept;
+    return c->v->block_m * (mf_hip_stage_columns(&c->st) + 8) * 2;
 }
 static int stages_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,
                      enum mf_hip_format format)
@@ -272,9 +240,9 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
     else if (is_swapped(v) && !mf_hip_by_block(format))
         mf_refuse(no, "format",
                   "the cores bs, bts and bsk are for scales of 1x128, which they apply to a slice's sums");
-    else if (v->core == SWAPPED_KEPT && slices_of(s) > KEPT_SLICES)
+    else if (v->core == SWAPPED_KEPT && mf_hip_hopper_slices(s) > MF_HIP_HOPPER_SHORT)
         mf_refuse(no, "lds", "the core bsk keeps weights of %d slices of 128 bytes at most; inter_dim is %d",
-                  KEPT_SLICES, s->inter_dim);
+                  MF_HIP_HOPPER_SHORT, s->inter_dim);
     else if (c->st.out == MF_HIP_TO_HQ && columns % 128)
         mf_refuse(no, "divisibility", "a tile has %d columns; groups of 128 are quantised within one tile",
                   columns);
@@ -354,15 +322,10 @@ static int64_t blocks_of(const struct mf_hip_stage *st, const struct mf_shape *s
 {
     return mf_padded_rows(s, st->block_m) / st->block_m;
 }
-static int32_t tiles_of_block(const struct mf_hip_stage *st, const struct mf_shape *s)
-{
-    int columns = mf_hip_stage_columns(st);
-    return (mf_hip_stage_width(st, s) + columns - 1) / columns;
-}
 /* Is h handed on tile by tile, of as many tiles of stage 1? */
 static bool is_handed(const struct config *c, const struct mf_shape *s, const struct mf_device_info *device)
 {
-    return hands(c) && (c->st.stage == 2 || blocks_of(&c->st, s) * tiles_of_block(&c->st, s) <=
+    return hands(c) && (c->st.stage == 2 || blocks_of(&c->st, s) * mf_hip_hopper_tiles(&c->st, s) <=
                                                 (int64_t)HANDED_MOST * device->cores);
 }
 
@@ -456,42 +419,10 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
     return r;
 }
 
-/* Tile columns that are made of every block before the next. Where the last cache holds all of h beside y, and halves of it have experts
- * of their own, one: weights then are all that comes from memory or from the other half. */
-static int32_t columns_at_once(const struct config *c, const struct mf_shape *s,
-                               const struct mf_device_info *device)
-{
-    double h = (double)(s->token * s->topk) * mf_cpu_row_bytes(s, s->inter_dim);
-    if (is_hopper(c->v) && device->halves.near > 0 && c->st.out == MF_HIP_TO_Y &&
-        h <= (double)device->llc_bytes / 3)
-        return 1;
-    return mf_hip_stage_tile_columns(&c->st, s, device);
-}
-
-/* The same where h is handed on. Blocks of it are there one after the other, so that one column of all blocks waits for the last of them:
- * all columns of a block come first. But for experts of several blocks, which share what they read of weights while their columns are made
- * of one block behind the other (docs/findings.md). */
-static int32_t columns_of_taken(const struct config *c, const struct mf_shape *s,
-                                const struct mf_device_info *device)
-{
-    bool shares = mf_layer_expected_blocks(s, c->st.block_m) > SHARED_FROM * mf_layer_expected_active(s);
-    return shares ? columns_at_once(c, s, device) : tiles_of_block(&c->st, s);
-}
-
-/* Blocks of rows that stage 1 may count on before they are known; 0 where too few experts have any for a guess at whose they are. */
-static int32_t likely_blocks(const struct config *c, const struct mf_shape *s)
-{
-    if (c->st.stage != 1 || mf_layer_expected_active(s) < 0.5 * s->expert)
-        return 0;
-    return (int32_t)MF_MAX(1, lround(mf_layer_expected_blocks(s, c->st.block_m)));
-}
-
 static void retoken(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
-    k->tile_columns = columns_at_once(&k->config, &k->shape, &k->function.device->info);
-    k->taken_columns = columns_of_taken(&k->config, &k->shape, &k->function.device->info);
-    k->likely_blocks = likely_blocks(&k->config, &k->shape);
+    k->order = mf_hip_hopper_order_of(&k->config.st, &k->shape, &k->function.device->info);
 }
 
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
@@ -530,35 +461,25 @@ static bool hands_on(const struct mf_kernel *before, const struct mf_kernel *beh
         !is_handed(&behind->config, &behind->shape, device))
         return false;
     *ret = (struct mf_handing){.n = (size_t)blocks_of(up, &before->shape) + MF_HIP_MADE_OF_BLOCK,
-                               .parts = tiles_of_block(up, &before->shape)};
+                               .parts = mf_hip_hopper_tiles(up, &before->shape)};
     return true;
 }
 
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
-    struct mf_hip_bulk_args a = {.tile = mf_hip_stage_args(&k->config.st, &k->shape, l)};
-    const struct mf_halves *halves = &k->function.device->info.halves;
-    a.tile.columns = l->taken ? k->taken_columns : k->tile_columns;
-    a.tile.near = (uint32_t)(((uint64_t)halves->near << 32) / (uint64_t)k->function.device->info.cores);
-    static_assert(sizeof(a.far) == sizeof(halves->far), "a bit for each unit");
-    memcpy(a.far, halves->far, sizeof(a.far));
-    a.likely_blocks = k->likely_blocks;
-    a.n_experts = k->shape.expert;
-    a.y = k->config.st.zeroes ? l->gives[1].part[0] : NULL;
+    const struct mf_hip_stage *st = &k->config.st;
+    struct mf_device *device = k->function.device;
+    struct mf_hip_bulk_args a = mf_hip_hopper_args(st, &k->shape, &device->info, l, &k->order, l->taken);
+    a.y = st->zeroes ? l->gives[1].part[0] : NULL;
     if (!is_hopper(k->config.v))
         return mf_hip_launch(&k->function, &k->grid, &a.tile, sizeof(a.tile));
-    const struct mf_hip_stage *st = &k->config.st;
     const struct mf_handing *h = st->stage == 1 ? l->handed : l->taken;
     if (h) {
         a.made = h->counts;
         a.n_made = (int32_t)h->n;
         a.tiles = h->parts;
     }
-    struct mf_device *device = k->function.device;
-    int r = mf_hip_stage_map_weights(st, &k->shape, device, k->format == MF_HIP_BF16 ? 16 : 8,
-                                     l->needs[2].part[0], &a.w_map);
-    if (r == 0 && st->stage == 2)
-        r = mf_hip_map_h(device, st, &k->shape, l->needs[0].part[0], &a.x_map);
+    int r = mf_hip_hopper_map(st, &k->shape, device, l, &a);
     return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 

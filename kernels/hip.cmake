@@ -13,12 +13,14 @@ set(MF_HIP_SOURCES
     beside.c
     code.c
     family_hip.c
+    family_hip_both.c
     family_hip_hopper.c
     family_hip_layer.c
     family_hip_move.c
     family_hip_move_run.c
     family_hip_mx.c
     family_hip_one.c
+    family_hip_pair.c
     family_hip_permute.c
     family_hip_stage.c
     family_hip_tile.c

@@ -12,7 +12,7 @@
 extern const struct mf_family mf_family_move, mf_family_tile, mf_family_one, mf_family_lib, mf_family_sim,
     mf_family_aiter, mf_family_mx, mf_family_wint4, mf_family_asm, mf_family_hip_move, mf_family_hip_tile,
     mf_family_hip_one, mf_family_hip_mx, mf_family_hip_wint4, mf_family_hip_permute, mf_family_hip_asm,
-    mf_family_hip_layer;
+    mf_family_hip_layer, mf_family_hip_pair;
 
 /* New families go at the end: the order is the order of lists that people compare. */
 static const struct mf_family *const families[] = {
@@ -20,7 +20,7 @@ static const struct mf_family *const families[] = {
     &mf_family_sim,       &mf_family_aiter,     &mf_family_mx,          &mf_family_wint4,
     &mf_family_asm,       &mf_family_hip_move,  &mf_family_hip_tile,    &mf_family_hip_one,
     &mf_family_hip_mx,    &mf_family_hip_wint4, &mf_family_hip_permute, &mf_family_hip_asm,
-    &mf_family_hip_layer,
+    &mf_family_hip_layer, &mf_family_hip_pair,
 };
 static const size_t n_families = sizeof(families) / sizeof(families[0]);
 

@@ -248,6 +248,8 @@ static const struct {
     {&hopper, "tile", "s2_bf16_m32_n128_bt_y", true},
     {&hopper, "tile", "s2_bf16_m32_n128_s5_g2_p128_z", false},
     {&hopper, "layer", "layer_bf16_silu_m32_n256_b_p128", true},
+    {&hopper, "pair", "pair_bf16_silu_m32_n256_b_p128", true},
+    {&hopper, "pair", "pair_bf16_silu_m32_n256_b", true},
     {&hopper, "one", "one_bf16_silu_t1024_b3_c1_y6_p128", true},
     {&ampere, "one", "one_bf16_silu_t1024_b3_c1_y6_p128", false},
     {&ampere, "one", "one_bf16_silu_t1024_b3_c1_y6", true},
@@ -285,11 +287,12 @@ static const struct {
 };
 /* clang-format on */
 
-/* The code of a step of `tile` whose ring has so many slices. */
-static void check_ring(const struct mf_shape *shape, const char *step, int stages, struct mf_code *ret)
+/* The code of a step whose ring has so many slices. */
+static void check_ring(const char *family, const struct mf_shape *shape, const char *step, int stages,
+                       struct mf_code *ret)
 {
     char text[40];
-    ck_assert_int_eq(mf_family_find("hip", "tile")->code(&hopper, shape, step, ret), 0);
+    ck_assert_int_eq(mf_family_find("hip", family)->code(&hopper, shape, step, ret), 0);
     (void)snprintf(text, sizeof(text), "MF_STAGES=%d", stages);
     ck_assert(defines(ret, text));
 }
@@ -304,23 +307,26 @@ START_TEST(test_kept)
     ck_assert_ptr_nonnull(heard_of(&h, "s2_fp8fn_128_m128_n256_bsk_y"));
     for (size_t i = 0; i < h.n; i++)
         ck_assert(strncmp(h.steps[i].name, "s1_", 3) != 0 || strstr(h.steps[i].name, "_bsk") == NULL);
-    check_ring(&shape, "s2_fp8fn_128_m128_n256_bsk_y", kept[_i].stages, &code);
+    check_ring("tile", &shape, "s2_fp8fn_128_m128_n256_bsk_y", kept[_i].stages, &code);
     ck_assert(defines(&code, "MF_KEPT=4"));
 }
 END_TEST
 
 /* clang-format off */
 static const struct {
-    const char *shape, *step;
+    const char *family, *shape, *step;
     int stages;
 } rings[] = {
-    {"1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m128_n256_bs_p128_q", 4},
-    {"1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m128_n256_bs_p128",   3},
-    {"1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m128_n256_b_p128_q",  3},
-    {"1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m64_n256_bts_p128_q", 5},
-    {"1024,4096,384,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bs_p128_zw",     3},
-    {"1024,4096,384,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bs_p128_y",      4},
-    {"1024,4096,640,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bs_p128_y",      3},
+    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m128_n256_bs_p128_q", 4},
+    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m128_n256_bs_p128",   3},
+    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m128_n256_b_p128_q",  3},
+    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m64_n256_bts_p128_q", 5},
+    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bs_p128_zw",     3},
+    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bs_p128_y",      4},
+    {"tile",  "1024,4096,640,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bs_p128_y",      3},
+    {"pair",  "1024,4096,384,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128",  4},
+    {"pair",  "1024,4096,640,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128",  3},
+    {"layer", "1024,4096,384,128,8," BLOCK_FP8, "layer_fp8fn_128_silu_m128_n256_bs_p128", 4},
 };
 /* clang-format on */
 
@@ -331,50 +337,61 @@ START_TEST(test_ring)
     struct mf_shape shape;
     struct mf_code code;
     ck_assert_int_eq(mf_shape_parse(rings[_i].shape, &shape), 0);
-    check_ring(&shape, rings[_i].step, rings[_i].stages, &code);
+    check_ring(rings[_i].family, &shape, rings[_i].step, rings[_i].stages, &code);
 }
 END_TEST
 
 /* clang-format off */
 static const struct {
     const struct mf_device_info *device;
-    const char *shape, *name; /* a step that is offered, or */
+    const char *family, *shape, *name; /* a step that is offered, or */
     const char *rule, *says;  /* why none is */
-} layers[] = {
-    {&hopper, "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "layer_fp8fn_128_silu_m32_n256_b", NULL, NULL},
-    {&hopper, "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "layer_fp8fn_128_silu_m64_n256_bts", NULL, NULL},
-    {&hopper, "64,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1", "layer_bf16_silu_m96_n128_bt_w", NULL, NULL},
-    {&hopper, "64,2048,768,16,8,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0,b1+b2+ep:16/64", "layer_bf16_gelu_m32_n256_b", NULL, NULL},
-    {&hopper, "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0", NULL, "q_type", "h is quantised tile by tile"},
-    {&hopper, "2048,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "tokens_max", "token is 2048 with topk 8"},
-    {&hopper, "64,2048,768,512,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "experts", "expert is 512"},
-    {&hopper, "64,2112,256,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", NULL, "divisibility", "model_dim is 2112"},
-    {&ampere, "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "arch", "the device is sm_80"},
-    {&cdna3, "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "arch", "the device is gfx942"},
+} both_stages[] = {
+    {&hopper, "layer", "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "layer_fp8fn_128_silu_m32_n256_b", NULL, NULL},
+    {&hopper, "layer", "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "layer_fp8fn_128_silu_m64_n256_bts", NULL, NULL},
+    {&hopper, "layer", "64,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1", "layer_bf16_silu_m96_n128_bt_w", NULL, NULL},
+    {&hopper, "layer", "64,2048,768,16,8,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0,b1+b2+ep:16/64", "layer_bf16_gelu_m32_n256_b", NULL, NULL},
+    {&hopper, "layer", "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0", NULL, "q_type", "h is quantised tile by tile"},
+    {&hopper, "layer", "2048,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "tokens_max", "token is 2048 with topk 8"},
+    {&hopper, "layer", "64,2048,768,512,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "experts", "expert is 512"},
+    {&hopper, "layer", "64,2112,256,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", NULL, "divisibility", "model_dim is 2112"},
+    {&ampere, "layer", "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "arch", "the device is sm_80"},
+    {&cdna3, "layer", "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "arch", "the device is gfx942"},
+    {&hopper, "pair", "1024,4096,384,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128", NULL, NULL},
+    {&hopper, "pair", "1024,7168,256,256,8," BLOCK_FP8, "pair_fp8fn_128_silu_m64_n256_bts", NULL, NULL},
+    {&hopper, "pair", "16384,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1", "pair_bf16_silu_m96_n256_b_w", NULL, NULL},
+    {&hopper, "pair", "64,2048,768,16,8,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0,b1+b2+ep:16/64", "pair_bf16_gelu_m32_n256_b", NULL, NULL},
+    {&hopper, "pair", "64,2048,768,512,8," PLAIN, "pair_bf16_silu_m32_n256_b_p128", NULL, NULL},
+    {&hopper, "pair", "1024,4096,384,128,8," TOKEN_FP8, NULL, "q_type", "h is quantised tile by tile"},
+    {&ampere, "pair", "64,2048,768,128,8," PLAIN, NULL, "arch", "pair is written for wgmma and bulk copies of sm_90; the device is sm_80"},
 };
 /* clang-format on */
 
-/* The whole layer in one launch covers all ops; where it is none, one sentence says why. */
-START_TEST(test_layer)
+/* The whole layer in one launch covers all ops, a pair of stages all behind what sorts and quantises; where there is none, one sentence
+ * says why. */
+START_TEST(test_both_stages)
 {
     static struct heard h;
     struct mf_shape shape;
     struct mf_code code;
-    const char *rule = layers[_i].rule, *name = layers[_i].name;
+    const char *rule = both_stages[_i].rule, *name = both_stages[_i].name;
+    const char *family = both_stages[_i].family;
+    bool is_pair = strcmp(family, "pair") == 0;
+    mf_ops before = is_pair ? MF_OP_BIT(MF_OP_SORT) | MF_OP_BIT(MF_OP_QUANT1) : 0;
 
-    ck_assert_int_eq(mf_shape_parse(layers[_i].shape, &shape), 0);
+    ck_assert_int_eq(mf_shape_parse(both_stages[_i].shape, &shape), 0);
     h = (struct heard){.offer = HEARD_OFFER, .deaf = "asm"};
-    ck_assert_int_eq(mf_enumerate(layers[_i].device, &shape, "layer", &h.offer), 0);
+    ck_assert_int_eq(mf_enumerate(both_stages[_i].device, &shape, family, &h.offer), 0);
     ck_assert_msg(!rule || (h.n == 0 && h.n_noes == 1 && strcmp(h.rule, rule) == 0), "%s: %s", h.rule,
                   h.reason);
-    ck_assert_msg(!rule || strstr(h.reason, layers[_i].says), "%s", h.reason);
+    ck_assert_msg(!rule || strstr(h.reason, both_stages[_i].says), "%s", h.reason);
     for (size_t i = 0; i < h.n; i++)
-        ck_assert_uint_eq(h.steps[i].covers, mf_layer_ops(&shape));
+        ck_assert_uint_eq(h.steps[i].covers, mf_layer_ops(&shape) & ~before);
     if (!name)
         return;
     ck_assert_msg(heard_of(&h, name) != NULL, "%s", name);
-    ck_assert_int_eq(mf_family_find("hip", "layer")->code(layers[_i].device, &shape, name, &code), 0);
-    ck_assert_str_eq(code.source, "layer.hip");
+    ck_assert_int_eq(mf_family_find("hip", family)->code(both_stages[_i].device, &shape, name, &code), 0);
+    ck_assert_str_eq(code.source, is_pair ? "pair.hip" : "layer.hip");
 }
 END_TEST
 
@@ -466,7 +483,7 @@ START_TEST(test_names_of_nothing)
 {
     static const char *const names[] = {"", "s1_", "s1_bf16_silu_m16_n64_s6_w2x1x", "s3_bf16_m16_n64_s6_w2x1",
                                         "sort"};
-    static const char *const families[] = {"move", "tile", "one", "mx", "wint4", "layer"};
+    static const char *const families[] = {"move", "tile", "one", "mx", "wint4", "layer", "pair"};
     struct mf_shape shape;
     struct mf_code code;
 
@@ -619,7 +636,7 @@ int main(void)
     tcase_add_loop_test(tests, test_slices, 0, MF_ARRAY_LEN(slices));
     tcase_add_loop_test(tests, test_kept, 0, MF_ARRAY_LEN(kept));
     tcase_add_loop_test(tests, test_ring, 0, MF_ARRAY_LEN(rings));
-    tcase_add_loop_test(tests, test_layer, 0, MF_ARRAY_LEN(layers));
+    tcase_add_loop_test(tests, test_both_stages, 0, MF_ARRAY_LEN(both_stages));
     tcase_add_test(tests, test_fnuz);
     tcase_add_loop_test(tests, test_on_request, 0, MF_ARRAY_LEN(shapes));
     tcase_add_loop_test(tests, test_before_stage1, 0, (int)MF_ARRAY_LEN(before_stage1));

@@ -174,6 +174,11 @@ struct mf_hip_bulk_args {
     mf_u32 far[8];           /* a bit for each unit: is it of the second half? */
 };
 
+/* Of pair.hip: up's made and n_made are what it counts; down's are not read. */
+struct mf_hip_pair_args {
+    struct mf_hip_bulk_args up, down;
+};
+
 /* Of layer.hip, which makes the sorted order, and tokens that are quantised: up, down have no sorted_*, experts, num_valid. */
 struct mf_hip_layer_args {
     struct mf_hip_map w1_map, w2_map, h_map;

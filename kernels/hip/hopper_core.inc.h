@@ -16,7 +16,7 @@
  *   MF_ADD      stage 2 adds each row to that of its token in y, which was zeroed; in no order
  *   MF_SWAP     1: rows of the product are tokens (hopper_tokens.inc.h, hopper_short.inc.h); 0: weights (hopper_weights.inc.h)
  *   MF_TURNS    1: each group multiplies a tile of its own, turn and turn about; 0: the groups share a tile's rows
- *   MF_LAYER    both stages are in one launch, and share a ring
+ *   MF_BOTH     both stages are in one launch, and share a ring
  *   MF_KEPT     as hopper_ring.h has it
  *
  *   lds: hopper_ring.h's */
@@ -34,7 +34,7 @@
  * only waits for slices that the other has not left. */
 #define ALONE (MF_TURNS || (MF_SWAP && MF_BM >= 128 && MF_STAGE == 2))
 
-/* Stage 2's product of so few slices that it needs no sums of fp32's own. As many as units.h allows, and family_hip_tile.c's KEPT_SLICES. */
+/* Stage 2's product of so few slices that it needs no sums of fp32's own. As many as units.h allows, and family_hip_hopper.h's MF_HIP_HOPPER_SHORT. */
 #define SHORT (MF_SWAP && ALONE && !MF_TURNS && SLICES <= 4)
 /* Such a product's rows of y are added by the wave that made them, through LDS of its own, some columns at a time: waves meet no other, and
  * the ring has a slice more. */
@@ -58,7 +58,7 @@
 #    define OUT_BYTES (MF_BM * OUT_STRIDE * 2)
 #endif
 #define GATHERS (MF_STAGE == 1)
-#ifdef MF_LAYER
+#ifdef MF_BOTH
 #    define COPIES 1
 #else
 #    define COPIES (GATHERS || BY_BLOCK) /* all four bringing waves have something to copy */

@@ -6,58 +6,16 @@
  * stage 2 brings rows of h once all tiles of their block are there. So memory is asked for weights from the sort to the end, and
  * nothing but the first and the last tiles waits.
  *
- *   MF_H, MF_I, MF_K, MF_E, MF_FIRST (share.h)    MF_HALVES1, MF_WEIGHT1, MF_BIAS1, MF_BIAS2   as one.hip has them
- *   MF_FORMAT (bf16, or scales of 1x128), MF_STAGES, MF_BM, MF_BN, MF_TURNS, MF_SWAP            as the core has them
+ *   MF_E, MF_FIRST (share.h), and what hopper_both.h says
  *
  *   lds: as hopper_ring.h has it, of the stage whose out is larger, then num_valid i32[2] and experts i32[rows / MF_BM];
  *        before that the sort's */
 #define MF_WGMMA 1
-#define MF_LAYER 1
 #include "dialect.h"
-#include "format.h"
-#include "dialect_hopper.h"
-#include "quantise.h"
-#include "gate_up.h"
-#include "activation.h"
+#include "hopper_both.h"
 #define MF_BLOCK_M MF_BM
 #define MF_THREADS 384
 #include "sort.h"
-#include "hopper_ring.h"
-
-#define MF_STAGE  1
-#define MF_N      MF_I
-#define MF_D      MF_H
-#define MF_HALVES MF_HALVES1
-#define MF_WEIGHT MF_WEIGHT1
-#ifdef MF_BIAS1
-#    define MF_BIAS
-#endif
-#if BY_BLOCK
-#    define MF_QUANT
-#endif
-namespace up {
-#include "hopper_core.inc.h"
-}
-#undef MF_STAGE
-#undef MF_N
-#undef MF_D
-#undef MF_HALVES
-#undef MF_WEIGHT
-#undef MF_BIAS
-#undef MF_QUANT
-
-#define MF_STAGE  2
-#define MF_N      MF_H
-#define MF_D      MF_I
-#define MF_HALVES 1
-#define MF_WEIGHT (!MF_WEIGHT1)
-#define MF_ADD
-#ifdef MF_BIAS2
-#    define MF_BIAS
-#endif
-namespace down {
-#include "hopper_core.inc.h"
-}
 
 __device__ u32 mf_meeting[2];
 
@@ -192,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_layer(const __gri
 {
     extern __shared__ __align__(1024) u8 lds[];
     u8 *outs = lds + MF_STAGES * RING_BYTES;
-    ring r = ring_at(lds, (MF_TURNS ? GROUPS : 1) * MF_MAX((i32)up::out_bytes, (i32)down::out_bytes));
+    ring r = ring_at(lds, BOTH_OUTS);
     mf_hip_tile_args t1 = a.up, t2 = a.down;
     mf_hip_sort_args sort;
     sort.ids = a.ids;

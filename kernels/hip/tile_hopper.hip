@@ -10,6 +10,7 @@
 #include "dialect_hopper.h"
 #include "hopper_ring.h"
 #include "hopper_core.inc.h"
+#include "hopper_taking.inc.h"
 
 /* Of each half, how often a run of its was asked for; blocks that take no more; and, where h is handed on, blocks that have begun, and
  * whether counts are zeroed. */
@@ -98,26 +99,6 @@ struct handed {
 };
 #endif
 
-/* The first tile of a run that nobody has: of this unit's half, and of the other one when that has no more. A tile is counted after the
- * next one was taken, and by then counts are zeroed. */
-struct taking {
-    struct order order;
-    i32 half;
-    bool counts; /* they have to be by then */
-    i32 turn;
-    u32 count; /* of the half's runs, asked for: memory has until the end of a tile to say it */
-    __device__ __forceinline__ void ask() { count = mf_take_one(mf_taken + half); }
-    __device__ __forceinline__ i32 operator()()
-    {
-        if (HANDS_ON && counts && ++turn == 2)
-            mf_parts_wait(mf_taken + 4, 1);
-        i32 run = nth_run(order, half, (i32)count);
-        if (run < 0)
-            run = nth_run(order, !half, (i32)mf_take_one(mf_taken + !half));
-        return run < 0 ? 0x7fffffff : run * RUN;
-    }
-};
-
 #ifdef MF_ZERO
 #    define ZEROS MF_ZERO
 /* This block's part of y, by one thread of those that bring. */
@@ -145,46 +126,6 @@ struct zeroing {
 };
 #else
 #    define ZEROS 0
-#endif
-
-MF_DEVICE i32 half_of(const mf_hip_bulk_args &a, i32 unit)
-{
-    return (i32)(a.far[unit / 32] >> unit % 32 & 1);
-}
-/* What a unit takes first if all of its half do so in their order. */
-MF_DEVICE spot likely_first(const mf_hip_bulk_args &a, i32 n_blocks)
-{
-    const i32 unit = mf_unit(), half = half_of(a, unit);
-    i32 before = 0;
-    for (i32 word = 0; word <= unit / 32; word++) {
-        const u32 same = half ? a.far[word] : ~a.far[word];
-        before += mf_popcount(word < unit / 32 ? same : same & ((1u << unit % 32) - 1));
-    }
-    const i32 run = nth_run(order_of(a.tile, n_blocks), half, before);
-    return run < 0 ? spot{-1, 0} : spot_of(a.tile, n_blocks, run * RUN);
-}
-
-/* Asks the last cache for a tile's first weights; by one thread. */
-MF_DEVICE void ask_slices(const mf_hip_bulk_args &a, i32 col, i32 expert, i32 n)
-{
-    MF_UNROLL
-    for (i32 slice = 0; slice < n; slice++)
-        mf_ask_cache_5(&a.w_map, corner_of(slice, col, expert));
-}
-
-#if MF_STAGE == 1
-#    define LIKELY_SLICES 4 /* of 32 KB: 17 MB of 132 units, what an H100's memory reads in 6 µs */
-/* Where tiles begin is known when the sort has ended, for whose last part memory has nothing to do. Meanwhile a unit asks the last
- * cache for the first weights of what is likely to be its first tile, or a neighbour's: of the block of rows that it were if all
- * experts had as many. By one thread. */
-MF_DEVICE void ask_for_likely(const mf_hip_bulk_args &a)
-{
-    const spot likely = a.likely_blocks > 0 ? likely_first(a, a.likely_blocks) : spot{-1, 0};
-    if (likely.block < 0)
-        return;
-    const i32 expert = (i32)((i64)likely.block * a.n_experts / a.likely_blocks);
-    ask_slices(a, likely.col, expert, MF_MIN(LIKELY_SLICES, SLICES));
-}
 #endif
 
 extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hopper(const __grid_constant__ mf_hip_bulk_args a)
@@ -231,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
 #else
         nothing_aside aside;
 #endif
-        taking take = {order_of(a.tile, n_blocks), half_of(a, mf_unit()), hands, 0, 0};
+        taking take = {order_of(a.tile, n_blocks), half_of(a, mf_unit()), mf_taken, HANDS_ON && hands ? mf_taken + 4 : nullptr, 0, 0};
         all_there there;
 #if TAKES_ON
         handed handed = {a, (u32 *)(r.tiles + QUEUE), true};
