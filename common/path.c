@@ -28,16 +28,10 @@ struct group {
     mf_ops covers;
     int32_t block_m;
     uint8_t w1, w2;           /* layout that it reads, from 1; 0: none */
-    uint8_t hander;           /* family that hands rows on, from 1; 0: it does not */
     struct bits needs, gives; /* weights apart */
     int n;
     int32_t ranks[MF_PATH_KEEP_MAX]; /* members, cheapest first */
 };
-
-/* Of a structure, above its ops: the step of gemm1 hands rows on to the one of gemm2. */
-#define HANDED      (UINT64_C(1) << 63)
-#define HANDERS_MAX 8 /* families that do */
-_Static_assert(4 * MF_OP_N_ <= 63, "bits of a structure");
 
 struct partial {
     double us;
@@ -55,8 +49,7 @@ struct key {
     int32_t block_m;
     uint8_t w1, w2;
     uint8_t conversions;
-    uint8_t hander;  /* of the step of gemm1, until that of gemm2 has come */
-    uint8_t zero[4]; /* no padding: keys are hashed and compared as bytes */
+    uint8_t zero[5]; /* no padding: keys are hashed and compared as bytes */
 };
 
 struct state {
@@ -75,8 +68,6 @@ struct search {
     int n_artifacts;
     char layouts[LAYOUTS_MAX][MF_ORDER_MAX];
     int n_layouts;
-    const char *handers[HANDERS_MAX];
-    int n_handers;
     struct group *groups;
     size_t n_groups;
     struct bits inputs, goal;
@@ -170,25 +161,10 @@ static int intern_layout(struct search *s, const char *order)
     return ++s->n_layouts;
 }
 
-/* Of more families than there are places for, pipelines are kept by their cost alone. */
-static uint8_t intern_hander(struct search *s, const struct mf_step *step)
-{
-    if (!step->hands)
-        return 0;
-    for (int i = 0; i < s->n_handers; i++) {
-        if (strcmp(s->handers[i], step->family) == 0)
-            return (uint8_t)(i + 1);
-    }
-    if (s->n_handers == HANDERS_MAX)
-        return 0;
-    s->handers[s->n_handers++] = step->family;
-    return (uint8_t)s->n_handers;
-}
-
 /* 1: the step's signature; 0: no pipeline can hold it (it wants one weight in two layouts). */
 static int sign(struct search *s, const struct mf_step *step, struct group *ret)
 {
-    *ret = (struct group){.covers = step->covers, .block_m = step->block_m, .hander = intern_hander(s, step)};
+    *ret = (struct group){.covers = step->covers, .block_m = step->block_m};
     for (int i = 0; i < step->n_needs; i++) {
         const struct mf_artifact *a = &step->needs[i];
         bool weight = mf_artifact_is_weight(a);
@@ -218,7 +194,7 @@ static int sign(struct search *s, const struct mf_step *step, struct group *ret)
 static bool same_signature(const struct group *a, const struct group *b)
 {
     return a->covers == b->covers && a->block_m == b->block_m && a->w1 == b->w1 && a->w2 == b->w2 &&
-           a->hander == b->hander && memcmp(&a->needs, &b->needs, sizeof(a->needs)) == 0 &&
+           memcmp(&a->needs, &b->needs, sizeof(a->needs)) == 0 &&
            memcmp(&a->gives, &b->gives, sizeof(a->gives)) == 0;
 }
 
@@ -311,11 +287,6 @@ static bool follow(const struct search *s, const struct key *from, const struct 
         .w2 = from->w2 ? from->w2 : g->w2,
         .conversions = (uint8_t)(from->conversions + !g->covers),
     };
-    ret->hander = g->covers & MF_OP_BIT(MF_OP_GEMM1) ? g->hander : from->hander;
-    if (g->covers & MF_OP_BIT(MF_OP_GEMM2)) { /* is_handed tells whether it comes right behind */
-        ret->structure |= ret->hander > 0 && ret->hander == g->hander ? HANDED : 0;
-        ret->hander = 0;
-    }
     struct bits new = bits_less(g->gives, from->live);
     ret->owed = bits_less(from->owed, g->needs);
     ret->made = from->made;
@@ -513,18 +484,6 @@ static void sort_to_run(const struct search *s, const struct partial *from, stru
     }
 }
 
-/* Does the step of gemm1 hand rows on to the one right behind it? */
-static bool is_handed(const struct search *s, const struct mf_path *path)
-{
-    for (int i = 0; i + 1 < path->n; i++) {
-        const struct mf_step *a = s->p->steps[path->steps[i]].step, *b = s->p->steps[path->steps[i + 1]].step;
-        if (a->hands && b->hands && strcmp(a->family, b->family) == 0 &&
-            (a->covers & MF_OP_BIT(MF_OP_GEMM1)) && (b->covers & MF_OP_BIT(MF_OP_GEMM2)))
-            return true;
-    }
-    return false;
-}
-
 static int collect(struct search *s, const struct state *state)
 {
     const struct key *k = &state->key;
@@ -541,8 +500,6 @@ static int collect(struct search *s, const struct state *state)
         if (k->w2)
             memcpy(path->w2, s->layouts[k->w2 - 1], MF_ORDER_MAX);
         sort_to_run(s, &state->best[i], path);
-        if (!is_handed(s, path))
-            path->structure &= ~HANDED;
     }
     return 0;
 }
@@ -647,7 +604,6 @@ int mf_path_find(const struct mf_path_problem *p, struct mf_path **ret, size_t *
 void mf_path_structure(uint64_t structure, char buf[MF_PATH_STRUCTURE_MAX])
 {
     size_t len = 0;
-    bool handed = false;
     buf[0] = 0;
     for (int lowest = 0; lowest < MF_OP_N_; lowest++) {
         mf_ops covers = 0;
@@ -659,12 +615,7 @@ void mf_path_structure(uint64_t structure, char buf[MF_PATH_STRUCTURE_MAX])
         if (!covers)
             continue;
         mf_ops_print(covers, text);
-        int n = snprintf(buf + len, MF_PATH_STRUCTURE_MAX - len, "%s%s",
-                         handed ? " > "
-                         : len  ? " | "
-                                : "",
-                         text);
-        handed = (structure & HANDED) && (covers & MF_OP_BIT(MF_OP_GEMM1));
+        int n = snprintf(buf + len, MF_PATH_STRUCTURE_MAX - len, "%s%s", len ? " | " : "", text);
         assert(n > 0 && (size_t)n < MF_PATH_STRUCTURE_MAX - len);
         len += (size_t)n;
     }

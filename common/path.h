@@ -49,8 +49,7 @@ struct mf_path {
 int mf_path_find(const struct mf_path_problem *p, struct mf_path **ret, size_t *ret_n);
 
 /* "sort | gather+gemm1+act | gemm2+weight+combine": which ops go together, in the order of the layer.
- * Conversions do not show. " > " in place of " | " where the one hands rows on to the other (mf_step.hands): such pipelines take
- * less than the sum of their steps, and by that much another ratio of it. */
+ * Conversions do not show. */
 void mf_path_structure(uint64_t structure, char buf[MF_PATH_STRUCTURE_MAX]);
 /* Whether one step does both GEMMs. */
 bool mf_path_in_one(uint64_t structure);

@@ -42,7 +42,6 @@ static const struct field fields[] = {
     {KEY("bytes"),             WORK,      AT(bytes),             0},
     {KEY("reorder_tolerance"), AMOUNT,    AT(reorder_tolerance), 0},
     {KEY("saved"),             GAIN,      AT(saved),             0}, /* missing when 0 */
-    {KEY("hands"),             MARK,      AT(hands),             0}, /* missing when false */
     {KEY("aiter"),             MARK,      AT(aiter),             0}, /* missing when false */
 };
 /* clang-format on */

@@ -41,8 +41,7 @@ struct mf_step {
     double bytes; /* least traffic of this step, active experts only */
     double saved; /* traffic that its ops in one kernel save beside a kernel for each; 0: none, or unknown */
     double reorder_tolerance; /* 0: two runs agree bitwise; else largest relative row difference */
-    bool hands; /* rows on to, or takes them so from, the step beside it that is of its family and marked */
-    bool aiter; /* AITER's production runs it by this name, or runs it around what it names */
+    bool aiter;               /* AITER's production runs it by this name, or runs it around what it names */
 };
 
 /* A JSON object as text on the heap, which the caller frees; NULL when out of memory. */

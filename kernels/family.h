@@ -18,7 +18,7 @@
 #include "kernels/device.h"
 #include "kernels/tensors.h"
 
-#define MF_FAMILY_API 8
+#define MF_FAMILY_API 9
 /* What a shared object with a family exports: const struct mf_family *mf_family_entry(void) (kernels/family_plugin.h,
  * examples/family_plain.c). */
 #define MF_FAMILY_ENTRY "mf_family_entry"
@@ -36,22 +36,12 @@ int mf_offer_unheard(struct mf_offer *o, const char *family, const char *kernel,
 
 struct mf_kernel; /* the family's own: a step that is ready to launch */
 
-/* How a step hands its rows on to the one that is launched right behind it, which begins on those that are there while others are
- * still made. */
-struct mf_handing {
-    size_t n;         /* counts */
-    uint32_t *counts; /* the device's, at a multiple of 64; contents undefined; only for these two launches */
-    int32_t parts;    /* of a block of rows, as the first step makes it */
-};
-
 /* Buffers in the order of the step's needs and gives; workspace of step.workspace_bytes, 64-byte aligned,
  * contents undefined. */
 struct mf_launch {
     const struct mf_tensor_ref *needs;
     const struct mf_tensor_ref *gives;
     void *workspace;
-    const struct mf_handing *taken,
-        *handed; /* with the launch right before, right behind; NULL: one ends before the other begins */
 };
 
 struct mf_family {
@@ -75,9 +65,6 @@ struct mf_family {
     /* From here on launches are of so many tokens: 1 to those that it was opened for, with a workspace as for those. No
      * allocation, lock or syscall. Optional; NULL: a kernel serves its own count only, and is opened anew for another. */
     void (*retoken)(struct mf_kernel *kernel, int64_t token);
-    /* Can `behind` begin on rows of `before` that are there while that one still makes others? Both are this family's; `behind` is
-     * launched right behind and needs what `before` gives. Sets all of *ret but counts. Optional; NULL: never. */
-    bool (*hands_on)(const struct mf_kernel *before, const struct mf_kernel *behind, struct mf_handing *ret);
     /* Does AITER run kernels of this name? Optional; NULL: none. Enumeration asks, and the step carries the answer
      * (mf_step.aiter) to whoever exports. */
     bool (*aiter_name)(const char *kernel);

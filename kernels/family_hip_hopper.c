@@ -66,12 +66,6 @@ int mf_hip_map_h(struct mf_device *device, const struct mf_hip_stage *st, const 
     return device->ops->bulk_map(device, &t, ret);
 }
 
-int32_t mf_hip_hopper_tiles(const struct mf_hip_stage *st, const struct mf_shape *s)
-{
-    int columns = mf_hip_stage_columns(st);
-    return (mf_hip_stage_width(st, s) + columns - 1) / columns;
-}
-
 /* Where the last cache holds all of h beside y, and halves of it have experts of their own, one: weights then are all that comes from
  * memory or from the other half. */
 static int32_t columns_at_once(const struct mf_hip_stage *st, const struct mf_shape *s,
@@ -83,14 +77,14 @@ static int32_t columns_at_once(const struct mf_hip_stage *st, const struct mf_sh
     return mf_hip_stage_tile_columns(st, s, device);
 }
 
-/* Blocks of h are there one after the other, so that one column of all blocks waits for the last of them: all columns of a block come
- * first. But for experts of several blocks, which share what they read of weights while their columns are made of one block behind the
- * other (docs/findings.md). */
-static int32_t columns_of_taken(const struct mf_hip_stage *st, const struct mf_shape *s,
-                                const struct mf_device_info *device)
+/* All columns of a block come first, for one column of all blocks would wait for the last of them. But for experts of several blocks,
+ * which share what they read of weights while their columns are made of one block behind the other (docs/findings.md). */
+static int32_t columns_of_paired(const struct mf_hip_stage *st, const struct mf_shape *s,
+                                 const struct mf_device_info *device)
 {
     bool shares = mf_layer_expected_blocks(s, st->block_m) > SHARED_FROM * mf_layer_expected_active(s);
-    return shares ? columns_at_once(st, s, device) : mf_hip_hopper_tiles(st, s);
+    int columns = mf_hip_stage_columns(st);
+    return shares ? columns_at_once(st, s, device) : (mf_hip_stage_width(st, s) + columns - 1) / columns;
 }
 
 static int32_t likely_blocks(const struct mf_hip_stage *st, const struct mf_shape *s)
@@ -101,19 +95,20 @@ static int32_t likely_blocks(const struct mf_hip_stage *st, const struct mf_shap
 }
 
 struct mf_hip_hopper_order mf_hip_hopper_order_of(const struct mf_hip_stage *st, const struct mf_shape *s,
-                                                  const struct mf_device_info *device)
+                                                  const struct mf_device_info *device, bool paired)
 {
-    return (struct mf_hip_hopper_order){columns_at_once(st, s, device), columns_of_taken(st, s, device),
-                                        likely_blocks(st, s)};
+    bool takes = paired && st->stage == 2;
+    return (struct mf_hip_hopper_order){
+        takes ? columns_of_paired(st, s, device) : columns_at_once(st, s, device), likely_blocks(st, s)};
 }
 
 struct mf_hip_bulk_args mf_hip_hopper_args(const struct mf_hip_stage *st, const struct mf_shape *s,
                                            const struct mf_device_info *device, const struct mf_launch *l,
-                                           const struct mf_hip_hopper_order *order, bool taken)
+                                           const struct mf_hip_hopper_order *order)
 {
     const struct mf_halves *halves = &device->halves;
     struct mf_hip_bulk_args a = {.tile = mf_hip_stage_args(st, s, l)};
-    a.tile.columns = taken ? order->taken : order->columns;
+    a.tile.columns = order->columns;
     a.tile.near = (uint32_t)(((uint64_t)halves->near << 32) / (uint64_t)device->cores);
     static_assert(sizeof(a.far) == sizeof(halves->far), "a bit for each unit");
     memcpy(a.far, halves->far, sizeof(a.far));

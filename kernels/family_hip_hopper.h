@@ -27,20 +27,18 @@ static inline bool mf_hip_hopper_whole_tokens(struct mf_hip_hopper core, int blo
 /* true, with the reason, where rows of x lie too far apart for stage 1 to gather them. */
 bool mf_hip_hopper_refuses_x(const struct mf_shape *shape, struct mf_refusal *ret);
 
-/* In which order a stage's tiles are made. columns: tile columns that are made of every block before the next; taken: the same of a
- * stage 2 whose blocks of h are there one after the other. likely_blocks: of rows, that stage 1 may count on before they are known;
- * 0 where too few experts have any for a guess at whose they are. */
+/* In which order a stage's tiles are made. columns: tile columns that are made of every block before the next. likely_blocks: of rows,
+ * that stage 1 may count on before they are known; 0 where too few experts have any for a guess at whose they are. */
 struct mf_hip_hopper_order {
-    int32_t columns, taken, likely_blocks;
+    int32_t columns, likely_blocks;
 };
+/* paired: stage 2 takes blocks of h as they are there, one after the other. */
 struct mf_hip_hopper_order mf_hip_hopper_order_of(const struct mf_hip_stage *st, const struct mf_shape *shape,
-                                                  const struct mf_device_info *device);
-/* Tiles of a block of rows. */
-int32_t mf_hip_hopper_tiles(const struct mf_hip_stage *st, const struct mf_shape *shape);
-/* Its arguments but for maps and counts. */
+                                                  const struct mf_device_info *device, bool paired);
+/* Its arguments but for maps. */
 struct mf_hip_bulk_args mf_hip_hopper_args(const struct mf_hip_stage *st, const struct mf_shape *shape,
                                            const struct mf_device_info *device, const struct mf_launch *l,
-                                           const struct mf_hip_hopper_order *order, bool taken);
+                                           const struct mf_hip_hopper_order *order);
 /* Maps of its weights and, of stage 2, of rows of h; 0 or as bulk_map. l: the stage's launch. */
 int mf_hip_hopper_map(const struct mf_hip_stage *st, const struct mf_shape *shape, struct mf_device *device,
                       const struct mf_launch *l, struct mf_hip_bulk_args *ret);

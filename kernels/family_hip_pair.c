@@ -139,8 +139,8 @@ static void retoken(struct mf_kernel *k, int64_t token)
 {
     const struct mf_device_info *device = &k->function.device->info;
     k->shape.token = token;
-    k->up_order = mf_hip_hopper_order_of(&k->up, &k->shape, device);
-    k->down_order = mf_hip_hopper_order_of(&k->down, &k->shape, device);
+    k->up_order = mf_hip_hopper_order_of(&k->up, &k->shape, device, true);
+    k->down_order = mf_hip_hopper_order_of(&k->down, &k->shape, device, true);
 }
 
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
@@ -181,11 +181,11 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
                                down_needs[] = {h, l->needs[1], l->needs[3], *b2};
     const struct mf_launch up = {.needs = up_needs, .gives = &h},
                            down = {.needs = down_needs, .gives = l->gives};
-    struct mf_hip_pair_args a = {
-        .up = mf_hip_hopper_args(&k->up, s, &device->info, &up, &k->up_order, false),
-        .down = mf_hip_hopper_args(&k->down, s, &device->info, &down, &k->down_order, true)};
-    a.up.made = (uint32_t *)(base + places[MADE]);
-    a.up.n_made = (int32_t)n_made(&k->config, s);
+    struct mf_hip_pair_args a = {.up = mf_hip_hopper_args(&k->up, s, &device->info, &up, &k->up_order),
+                                 .down =
+                                     mf_hip_hopper_args(&k->down, s, &device->info, &down, &k->down_order),
+                                 .made = (uint32_t *)(base + places[MADE]),
+                                 .n_made = (int32_t)n_made(&k->config, s)};
     int r = mf_hip_hopper_map(&k->up, s, device, &up, &a.up);
     if (r == 0)
         r = mf_hip_hopper_map(&k->down, s, device, &down, &a.down);

@@ -29,10 +29,6 @@
 #define ZEROS       4096 /* bytes of y that are zeroed at once */
 #define ZERO_FROM   1024 /* tokens; the zeroing of fewer is no time worth saving */
 #define KEPT_BLOCKS 4    /* of tokens in a row, for which stage 2's weights stay in LDS */
-/* Tiles of stage 1 for each block of threads, at most, where h is handed on: it saves what blocks wait for the last tiles of others, and
- * each tile that is counted costs (docs/findings.md). */
-#define HANDED_MOST 12
-
 enum core {
     MMA,    /* tile.hip, a wave's own matrix instruction */
     GROUPS, /* tile.hip with Hopper's, of four waves */
@@ -133,12 +129,6 @@ struct config {
 static struct mf_hip_hopper hopper_of(const struct variant *v)
 {
     return (struct mf_hip_hopper){takes_turns(v), is_swapped(v)};
-}
-/* Does it hand h on tile by tile, or take it so? Where a group leaves whole tokens of a tile, and nothing else is done on the way: with
- * others it takes longer than it saves (docs/findings.md). */
-static bool hands(const struct config *c)
-{
-    return mf_hip_hopper_whole_tokens(hopper_of(c->v), c->v->block_m) && !c->st.zeroes;
 }
 struct mf_kernel {
     struct mf_hip_function function; /* first */
@@ -318,17 +308,6 @@ static int each(struct walk *w, int stage, each_fn f)
 
 /* ---- steps ---- */
 
-static int64_t blocks_of(const struct mf_hip_stage *st, const struct mf_shape *s)
-{
-    return mf_padded_rows(s, st->block_m) / st->block_m;
-}
-/* Is h handed on tile by tile, of as many tiles of stage 1? */
-static bool is_handed(const struct config *c, const struct mf_shape *s, const struct mf_device_info *device)
-{
-    return hands(c) && (c->st.stage == 2 || blocks_of(&c->st, s) * mf_hip_hopper_tiles(&c->st, s) <=
-                                                (int64_t)HANDED_MOST * device->cores);
-}
-
 static int offer_step(struct walk *w, const struct config *c)
 {
     struct mf_refusal no;
@@ -338,7 +317,6 @@ static int offer_step(struct walk *w, const struct config *c)
     print_name(c, w->shape, name);
     if (is_legal(c, w->shape, w->format, w->device, &no) && mf_hip_stage_allowed(&c->st, w->shape, &no)) {
         struct mf_step step = mf_hip_stage_step(&c->st, "tile", w->shape);
-        step.hands = is_handed(c, w->shape, w->device);
         (void)mf_copy(step.name, sizeof(step.name), name);
         return w->offer->step(w->offer, &step);
     }
@@ -395,7 +373,6 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
         mf_code_define(ret, "MF_SWAP=%d", is_swapped(v));
         if (v->core == SWAPPED_KEPT)
             mf_code_define(ret, "MF_KEPT=%d", KEPT_BLOCKS);
-        mf_code_define(ret, "MF_HANDS=%d", hands(c));
         if (c->st.zeroes)
             mf_code_define(ret, "MF_ZERO=%d", ZEROS);
     } else {
@@ -422,7 +399,7 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
 static void retoken(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
-    k->order = mf_hip_hopper_order_of(&k->config.st, &k->shape, &k->function.device->info);
+    k->order = mf_hip_hopper_order_of(&k->config.st, &k->shape, &k->function.device->info, false);
 }
 
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
@@ -452,33 +429,14 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     return 0;
 }
 
-static bool hands_on(const struct mf_kernel *before, const struct mf_kernel *behind, struct mf_handing *ret)
-{
-    const struct mf_hip_stage *up = &before->config.st;
-    const struct mf_device_info *device = &before->function.device->info;
-    if (up->stage != 1 || behind->config.st.stage != 2 ||
-        !is_handed(&before->config, &before->shape, device) ||
-        !is_handed(&behind->config, &behind->shape, device))
-        return false;
-    *ret = (struct mf_handing){.n = (size_t)blocks_of(up, &before->shape) + MF_HIP_MADE_OF_BLOCK,
-                               .parts = mf_hip_hopper_tiles(up, &before->shape)};
-    return true;
-}
-
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     const struct mf_hip_stage *st = &k->config.st;
     struct mf_device *device = k->function.device;
-    struct mf_hip_bulk_args a = mf_hip_hopper_args(st, &k->shape, &device->info, l, &k->order, l->taken);
+    struct mf_hip_bulk_args a = mf_hip_hopper_args(st, &k->shape, &device->info, l, &k->order);
     a.y = st->zeroes ? l->gives[1].part[0] : NULL;
     if (!is_hopper(k->config.v))
         return mf_hip_launch(&k->function, &k->grid, &a.tile, sizeof(a.tile));
-    const struct mf_handing *h = st->stage == 1 ? l->handed : l->taken;
-    if (h) {
-        a.made = h->counts;
-        a.n_made = (int32_t)h->n;
-        a.tiles = h->parts;
-    }
     int r = mf_hip_hopper_map(st, &k->shape, device, l, &a);
     return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
@@ -492,7 +450,6 @@ const struct mf_family mf_family_hip_tile = {
     .launch = launch,
     .close = mf_hip_kernel_close,
     .retoken = retoken,
-    .hands_on = hands_on,
     .code = code,
     .shares = true,
 };

@@ -31,9 +31,6 @@ struct bound_step {
     int needs[MF_STEP_ARTIFACTS_MAX], gives[MF_STEP_ARTIFACTS_MAX]; /* slots */
     struct mf_tensor_ref need_refs[MF_STEP_ARTIFACTS_MAX], give_refs[MF_STEP_ARTIFACTS_MAX];
     struct mf_launch launch;
-    bool hands_on; /* to the step behind it */
-    struct mf_handing handing;
-    size_t counts_offset; /* in the arena */
 };
 
 struct mf_pipeline {
@@ -213,23 +210,6 @@ static int wire_gives(struct mf_pipeline *p, int at, char *why, size_t cap)
     return 0;
 }
 
-/* Who hands rows on to the step behind. */
-static void wire_handing(struct mf_pipeline *p)
-{
-    for (size_t i = 0; i + 1 < p->n_steps; i++) {
-        struct bound_step *b = &p->steps[i];
-        const struct bound_step *behind = b + 1;
-        bool feeds = false;
-        for (int g = 0; g < b->step.n_gives; g++) {
-            for (int n = 0; n < behind->step.n_needs; n++)
-                feeds = feeds || behind->needs[n] == b->gives[g];
-        }
-        bool apart = b->step.workspace_bytes == 0 || behind->step.workspace_bytes == 0; /* they share one */
-        b->hands_on = feeds && apart && b->family == behind->family && b->family->hands_on &&
-                      b->family->hands_on(b->kernel, behind->kernel, &b->handing);
-    }
-}
-
 static int check_cover(struct mf_pipeline *p, char *why, size_t cap)
 {
     mf_ops all = mf_layer_ops(&p->shape), covered = 0;
@@ -296,11 +276,6 @@ static void lay_out(struct mf_pipeline *p)
         struct slot *owner = &p->slots[owner_of(p, (int)i)];
         owner->last = MF_MAX(owner->last, p->slots[i].last);
     }
-    for (size_t i = 0; i < p->n_slots; i++) { /* what is read when the step behind has begun */
-        struct slot *s = &p->slots[i];
-        while (s->last >= 0 && p->steps[s->last].hands_on)
-            s->last++;
-    }
     for (size_t i = 0; i < p->n_slots; i++) {
         struct slot *s = &p->slots[i];
         if (s->aliases >= 0 || is_bound_outside(p, (int)i))
@@ -313,11 +288,6 @@ static void lay_out(struct mf_pipeline *p)
         workspace = MF_MAX(workspace, (size_t)p->steps[i].step.workspace_bytes);
     p->workspace_offset = p->arena_bytes;
     p->arena_bytes += align_up(workspace);
-    for (size_t i = 0; i < p->n_steps; i++) {
-        struct bound_step *b = &p->steps[i];
-        b->counts_offset = p->arena_bytes;
-        p->arena_bytes += align_up(b->hands_on ? b->handing.n * sizeof(*b->handing.counts) : 0);
-    }
 }
 
 /* ---- the calls ---- */
@@ -332,7 +302,6 @@ static int wire(struct mf_pipeline *p, char *why, size_t cap)
         if (r < 0)
             return r;
     }
-    wire_handing(p);
     int out = find_slot(p, &y);
     if (out < 0) {
         mf_say(why, cap, "no step gives the layer's output, y in bf16");
@@ -522,14 +491,8 @@ void mf_pipeline_bind(struct mf_pipeline *p, const struct mf_fmoe_args *args)
             b->need_refs[j] = p->slots[b->needs[j]].ref;
         for (int j = 0; j < b->step.n_gives; j++)
             b->give_refs[j] = p->slots[b->gives[j]].ref;
-        uint8_t *arena = args->arena;
-        b->launch = (struct mf_launch){
-            .needs = b->need_refs, .gives = b->give_refs, .workspace = arena + p->workspace_offset};
-        b->handing.counts = (uint32_t *)(arena + b->counts_offset);
-        if (b->hands_on)
-            b->launch.handed = &b->handing;
-        if (i > 0)
-            b->launch.taken = (b - 1)->launch.handed;
+        b->launch =
+            (struct mf_launch){b->need_refs, b->give_refs, (uint8_t *)args->arena + p->workspace_offset};
     }
 }
 

@@ -403,72 +403,6 @@ START_TEST(names_what_nobody_covers)
 }
 END_TEST
 
-/* Pipelines whose stages hand rows on are a structure of their own, kept beside cheaper ones: of stages that both do, of one family, right
- * behind each other. */
-START_TEST(handed_on_is_another_structure)
-{
-    enum { SORT, UP, UP_HANDS, DOWN, DOWN_HANDS, DOWN_ELSEWHERE, DOWN_ADDS, ZERO, N_STEPS };
-    static const mf_ops up = MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT),
-                        down = MF_OP_BIT(MF_OP_GEMM2) | MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_COMBINE);
-    const struct {
-        const char *name, *family;
-        mf_ops covers;
-        bool hands;
-        double us;
-    } rows[N_STEPS] = {
-        [SORT] = {"sort", "move", MF_OP_BIT(MF_OP_SORT), false, 1},
-        [UP] = {"up", "tile", up, false, 10},
-        [UP_HANDS] = {"up_hands", "tile", up, true, 12},
-        [DOWN] = {"down", "tile", down, false, 10},
-        [DOWN_HANDS] = {"down_hands", "tile", down, true, 13},
-        [DOWN_ELSEWHERE] = {"down_elsewhere", "mx", down, true, 9},
-        [DOWN_ADDS] = {"down_adds", "tile", down, true, 5},
-        [ZERO] = {"zero", "move", 0, false, 1},
-    };
-    struct mf_step steps[N_STEPS];
-    struct mf_path_step timed[N_STEPS];
-    for (int i = 0; i < N_STEPS; i++) {
-        struct mf_step *s = &steps[i];
-        bool is_up = rows[i].covers == up, is_down = rows[i].covers == down;
-        *s = (struct mf_step){.covers = rows[i].covers, .hands = rows[i].hands, .n_gives = 1};
-        (void)mf_copy(s->name, sizeof(s->name), rows[i].name);
-        (void)mf_copy(s->family, sizeof(s->family), rows[i].family);
-        timed[i] = (struct mf_path_step){s, rows[i].us};
-        if (i == SORT)
-            s->needs[s->n_needs++] = artifact("topk/index/none/token");
-        if (is_up)
-            s->needs[s->n_needs++] = artifact("x/bf16/none/token");
-        if (is_down)
-            s->needs[s->n_needs++] = artifact("h/bf16/none/sorted.16");
-        if (is_up || is_down)
-            s->needs[s->n_needs++] = artifact("sorted/index/none/sorted.16");
-        if (i == DOWN_ADDS)
-            s->needs[s->n_needs++] = artifact("y/bf16/none/token+zeroed");
-        s->gives[0] = artifact("%s", i == SORT   ? "sorted/index/none/sorted.16"
-                                     : is_up     ? "h/bf16/none/sorted.16"
-                                     : i == ZERO ? "y/bf16/none/token+zeroed"
-                                                 : "y/bf16/none/token");
-    }
-    const struct mf_path_problem p = {.ops = MF_OP_BIT(MF_OP_SORT) | up | down,
-                                      .format = MF_FORMAT_BF16,
-                                      .steps = timed,
-                                      .n_steps = N_STEPS,
-                                      .keep = 1};
-    _cleanup_(mf_freep) struct mf_path *paths = NULL;
-    size_t n = 0;
-    char text[MF_PATH_STRUCTURE_MAX];
-    ck_assert_int_eq(mf_path_find(&p, &paths, &n), 0);
-    ck_assert_uint_eq(n, 2);
-    ck_assert_double_eq_tol(paths[0].us, 17, 1e-9); /* up, zero, down_adds */
-    mf_path_structure(paths[0].structure, text);
-    ck_assert_str_eq(text, "sort | gather+gemm1+act | gemm2+weight+combine");
-    ck_assert_double_eq_tol(paths[1].us, 26, 1e-9);
-    mf_path_structure(paths[1].structure, text);
-    ck_assert_str_eq(text, "sort | gather+gemm1+act > gemm2+weight+combine");
-    ck_assert(!mf_path_in_one(paths[1].structure));
-}
-END_TEST
-
 /* As many steps as a real class offers must rank in milliseconds: the writing thread waits for it. */
 START_TEST(large_offers_are_quick)
 {
@@ -522,7 +456,6 @@ int main(void)
     tcase_add_loop_test(c, equals_exhaustive, 0, (int)MF_ARRAY_LEN(keeps));
     tcase_add_test(c, independent_of_order);
     tcase_add_test(c, names_what_nobody_covers);
-    tcase_add_test(c, handed_on_is_another_structure);
     tcase_add_test(c, large_offers_are_quick);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);

@@ -269,31 +269,25 @@ END_TEST
 #define BF16          OF_TYPE("bfloat16", "No") ",1,0"
 #define BF16_GATE     OF_TYPE("bfloat16", "No") ",0,0"
 
-/* A step of `tile`, opened for a row of a table and launched for so many tokens, on a device that the caller closes; NULL: there is none.
- * handing: by which h is handed on to it, or NULL. */
-static struct mf_device *launch_taking(const struct mf_handing *handing, const char *row, int64_t token,
-                                       const char *step, struct mf_shape *ret_shape)
+/* A family's step, opened for a row of a table and launched for so many tokens, on a device that the caller closes; NULL: there is
+ * none. */
+static struct mf_device *launch_on_cardboard(const char *family, const char *row, int64_t token,
+                                             const char *step, struct mf_shape *ret_shape)
 {
-    struct mf_tensor_ref needs[4] = {0}, gives[2] = {0};
-    const struct mf_launch launch = {.needs = needs, .gives = gives, .taken = handing};
-    const struct mf_family *tile = mf_family_find("hip", "tile");
+    struct mf_tensor_ref needs[5] = {0}, gives[2] = {0};
+    const struct mf_launch launch = {.needs = needs, .gives = gives};
+    const struct mf_family *f = mf_family_find("hip", family);
     struct mf_kernel *k;
     struct mf_device *d = open_cardboard();
 
     if (!d)
         return NULL;
     ck_assert_int_eq(mf_shape_parse(row, ret_shape), 0);
-    ck_assert_int_eq(tile->open(tile, d, ret_shape, step, &k), 0);
-    tile->retoken(k, token);
-    ck_assert_int_eq(tile->launch(k, &launch), 0);
-    (void)tile->close(k);
+    ck_assert_int_eq(f->open(f, d, ret_shape, step, &k), 0);
+    f->retoken(k, token);
+    ck_assert_int_eq(f->launch(k, &launch), 0);
+    (void)f->close(k);
     return d;
-}
-
-static struct mf_device *launch_on_cardboard(const char *row, int64_t token, const char *step,
-                                             struct mf_shape *ret_shape)
-{
-    return launch_taking(NULL, row, token, step, ret_shape);
 }
 
 /* Each half's units are told to have experts of their own, and y's columns come one by one while the last cache holds h. */
@@ -303,7 +297,7 @@ START_TEST(halves_are_launched)
 
     ck_assert_int_eq(setenv("FAKE_CUDA_HALVES", "1", 1), 0);
     struct mf_device *d =
-        launch_on_cardboard("64,7168,256,256,8," FP8, 64, "s2_fp8fn_128_m128_n256_bs_y", &shape);
+        launch_on_cardboard("tile", "64,7168,256,256,8," FP8, 64, "s2_fp8fn_128_m128_n256_bs_y", &shape);
     if (!d)
         return;
     const struct mf_hip_bulk_args *args = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
@@ -316,29 +310,41 @@ START_TEST(halves_are_launched)
 }
 END_TEST
 
-/* Blocks of h that are handed on are there one after the other: all columns of one come first, as long as experts have about one block
- * each. Else, and where h is all there, y's columns come one by one. */
+/* Of a pair, blocks of h are there one after the other: all columns of one come first, as long as experts have about one block each.
+ * Else, and where h is all there, y's columns come one by one. */
 static const struct {
     int64_t token;
-    bool taken;
+    const char *pair, *stage2;
     int columns;
-} takers[] = {{1024, true, 16}, {1024, false, 1}, {2048, true, 1}, {4096, true, 1}};
+} takers[] = {
+    {1024, "pair_fp8fn_128_silu_m128_n256_bs", NULL, 16},
+    {1024, NULL, "s2_fp8fn_128_m128_n256_bs_y", 1},
+    {2048, "pair_fp8fn_128_silu_m128_n256_bs", NULL, 1},
+    {4096, "pair_fp8fn_128_silu_m128_n256_bs", NULL, 1},
+};
 
-START_TEST(handed_rows_are_taken_by_blocks)
+START_TEST(rows_of_a_pair_are_taken_by_blocks)
 {
-    uint32_t counts[1] = {0};
-    const struct mf_handing handing = {.n = 1, .counts = counts, .parts = 3};
+    const char *pair = takers[_i].pair;
     struct mf_shape shape;
 
     ck_assert_int_eq(setenv("FAKE_CUDA_HALVES", "1", 1), 0);
-    struct mf_device *d = launch_taking(takers[_i].taken ? &handing : NULL, "4096,4096,384,128,8," FP8,
-                                        takers[_i].token, "s2_fp8fn_128_m128_n256_bs_y", &shape);
+    struct mf_device *d = launch_on_cardboard(pair ? "pair" : "tile", "4096,4096,384,128,8," FP8,
+                                              takers[_i].token, pair ? pair : takers[_i].stage2, &shape);
     if (!d)
         return;
-    const struct mf_hip_bulk_args *args = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
-    ck_assert_ptr_nonnull(args);
-    ck_assert_ptr_eq(args->made, takers[_i].taken ? counts : NULL);
-    ck_assert_int_eq(args->tile.columns, takers[_i].columns);
+    const struct mf_hip_pair_args *both = dlsym(RTLD_DEFAULT, "fake_cuda_pair_args");
+    const struct mf_hip_bulk_args *stage2 = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
+    ck_assert(both && stage2);
+    ck_assert_int_eq((pair ? &both->down : stage2)->tile.columns, takers[_i].columns);
+    if (pair) {
+        ck_assert_int_eq(both->up.tile.columns, 3);
+        ck_assert_uint_eq(both->up.tile.near, UINT32_C(1) << 31);
+        ck_assert_ptr_eq(both->up.tile.out, both->down.tile.x);
+        ck_assert_ptr_eq(both->up.tile.out_scale, both->down.tile.x_scale);
+        ck_assert_int_eq(both->n_made,
+                         (takers[_i].token * 8 + 128 * 127) / 128 + 1); /* blocks, and all of them */
+    }
     mf_device_close(d);
 }
 END_TEST
@@ -383,7 +389,7 @@ START_TEST(likely_blocks_are_told)
 {
     struct mf_shape shape;
     struct mf_device *d =
-        launch_on_cardboard("1024,4096,384,128,8," FP8, likely[_i].token, likely[_i].step, &shape);
+        launch_on_cardboard("tile", "1024,4096,384,128,8," FP8, likely[_i].token, likely[_i].step, &shape);
 
     if (!d)
         return;
@@ -413,7 +419,7 @@ static const struct {
 /* The tensor that a step's launch made a map of; NULL: there is no driver of cardboard. */
 static const struct fake_cuda_tensor *tensor_of(const char *row, const char *step, struct mf_shape *ret_shape)
 {
-    struct mf_device *d = launch_on_cardboard(row, 64, step, ret_shape);
+    struct mf_device *d = launch_on_cardboard("tile", row, 64, step, ret_shape);
 
     if (!d)
         return NULL;
@@ -551,7 +557,7 @@ int main(void)
     suite_add_tcase(suite, gate);
     tcase_set_timeout(runtime, 100);
     tcase_add_test(runtime, halves_are_launched);
-    tcase_add_loop_test(runtime, handed_rows_are_taken_by_blocks, 0, MF_ARRAY_LEN(takers));
+    tcase_add_loop_test(runtime, rows_of_a_pair_are_taken_by_blocks, 0, MF_ARRAY_LEN(takers));
     tcase_add_loop_test(runtime, knows_the_halves, 0, MF_ARRAY_LEN(halves));
     tcase_add_unchecked_fixture(runtime, make_folder, remove_folder);
     tcase_add_test(runtime, is_asked_of_the_runtime);

@@ -104,8 +104,8 @@ CALL cuGetErrorString(CUresult error, const char **ret)
 }
 
 static int thing; /* what every handle points to, */
-static int adds, tiles, codes, fills,
-    forgets; /* but those of mf_add_cycles, mf_tile_hopper, mf_wash_code, mf_wash_fill and mf_wash_forget */
+static int adds, tiles, pairs, codes, fills,
+    forgets; /* but those of mf_add_cycles, mf_tile_hopper, mf_pair, mf_wash_code, mf_wash_fill and mf_wash_forget */
 
 CALL cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
 {
@@ -260,6 +260,7 @@ CALL cuModuleGetFunction(CUfunction *ret, CUmodule module, const char *name)
     (void)module;
     *ret = (CUfunction)(void *)(strcmp(name, "mf_add_cycles") == 0    ? &adds
                                 : strcmp(name, "mf_tile_hopper") == 0 ? &tiles
+                                : strcmp(name, "mf_pair") == 0        ? &pairs
                                 : strcmp(name, "mf_wash_code") == 0   ? &codes
                                 : strcmp(name, "mf_wash_fill") == 0   ? &fills
                                 : strcmp(name, "mf_wash_forget") == 0 ? &forgets
@@ -293,8 +294,9 @@ CALL cuOccupancyMaxActiveBlocksPerMultiprocessor(int *ret, CUfunction f, int blo
 
 /* Launches so far that were not to wait for the one before. */
 __attribute__((visibility("default"))) int fake_cuda_early;
-/* The last arguments of mf_tile_hopper. */
+/* The last arguments of mf_tile_hopper, and of mf_pair. */
 __attribute__((visibility("default"))) struct mf_hip_bulk_args fake_cuda_bulk_args;
+__attribute__((visibility("default"))) struct mf_hip_pair_args fake_cuda_pair_args;
 /* What the last cache was washed with; forgotten: behind what filled it, never before. */
 __attribute__((visibility("default"))) struct mf_hip_wash_args fake_cuda_filled, fake_cuda_forgotten;
 /* The last tensor of weights that a map was made of. */
@@ -325,6 +327,8 @@ CALL cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params,
         add_cycles(config->gridDimX, params[0]);
     if (f == (CUfunction)(void *)&tiles)
         memcpy(&fake_cuda_bulk_args, params[0], sizeof(fake_cuda_bulk_args));
+    if (f == (CUfunction)(void *)&pairs)
+        memcpy(&fake_cuda_pair_args, params[0], sizeof(fake_cuda_pair_args));
     if (f == (CUfunction)(void *)&fills)
         memcpy(&fake_cuda_filled, params[0], sizeof(fake_cuda_filled));
     if (f == (CUfunction)(void *)&forgets && fake_cuda_filled.bytes > 0)

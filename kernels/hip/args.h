@@ -154,10 +154,6 @@ struct __attribute__((aligned(128))) mf_hip_map {
     unsigned long long opaque[16];
 };
 
-/* What is counted of an h that is handed on tile by tile: tiles of all, and from there on of each block of rows. */
-#define MF_HIP_MADE_TILES    0
-#define MF_HIP_MADE_OF_BLOCK 1
-
 struct mf_hip_bulk_args {
     struct mf_hip_map
         w_map; /* {K; 8 rows; gate and up, or 1; groups of 8 columns; expert}, or of rows that lie by
@@ -166,17 +162,19 @@ struct mf_hip_bulk_args {
     struct mf_hip_tile_args tile;
     const void *w_scale_end; /* of groups of narrow weights */
     void *y;                 /* MF_ZERO: zeroed by stage 1 */
-    mf_u32 *made;            /* where h is handed on tile by tile: counts; NULL: it is not */
-    mf_i32 n_made;           /* counts */
-    mf_i32 tiles;            /* stage 2: of a block of rows of h, as stage 1 makes it */
     mf_i32 likely_blocks;    /* stage 1: of rows, that there are likely to be before that is known */
     mf_i32 n_experts;        /* that have weights here */
     mf_u32 far[8];           /* a bit for each unit: is it of the second half? */
 };
 
-/* Of pair.hip: up's made and n_made are what it counts; down's are not read. */
+/* What pair.hip counts of h: tiles of all, and from there on of each block of rows. */
+#define MF_HIP_MADE_TILES    0
+#define MF_HIP_MADE_OF_BLOCK 1
+
 struct mf_hip_pair_args {
     struct mf_hip_bulk_args up, down;
+    mf_u32 *made;
+    mf_i32 n_made, unused;
 };
 
 /* Of layer.hip, which makes the sorted order, and tokens that are quantised: up, down have no sorted_*, experts, num_valid. */

@@ -20,15 +20,15 @@ __device__ struct {
 } mf_pair_counts;
 
 /* By a wave of each block. Counts are zeroed by the one that is first, so that nobody has to wait for a block that has not begun. */
-MF_DEVICE void begin_counts(const mf_hip_bulk_args &up)
+MF_DEVICE void begin_counts(const mf_hip_pair_args &p)
 {
     const i32 lane = (i32)threadIdx.x % MF_WAVE;
     const i32 before = mf_of_wave(lane == 0 ? (i32)mf_take_one(&mf_pair_counts.begun) : 0);
     mf_begin();
     if (before > 0)
         return;
-    for (i32 i = lane; i < up.n_made; i += MF_WAVE)
-        up.made[i] = 0;
+    for (i32 i = lane; i < p.n_made; i += MF_WAVE)
+        p.made[i] = 0;
     __threadfence();
     mf_wave_sync();
     if (lane == 0)
@@ -49,12 +49,6 @@ struct counting {
     __device__ __forceinline__ void operator()(i32 stored, const up::part_of &) { block = stored; }
 };
 
-/* Tokens are those of a launch that has ended. */
-struct all_there {
-    static const bool has_order = true;
-    static __device__ __forceinline__ bool is_pending() { return false; }
-    __device__ __forceinline__ void operator()(i32) const {}
-};
 /* Until a block's rows of h are there. One thread looks, for the memory that it looks at has others to serve. */
 struct handed {
     static const bool has_order = true;
@@ -90,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1)
         up::ask_for_likely(p.up);
     begin_ring(r, GROUP);
     if (threadIdx.x / MF_WAVE == 4 * GROUPS + 3)
-        begin_counts(p.up);
+        begin_counts(p);
     else
         mf_wait_before();
     const i32 n_blocks = t1.num_valid[0] / MF_BM;
@@ -101,8 +95,8 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1)
         const i32 half = up::half_of(p.up, mf_unit());
         up::taking of_up = {up::order_of(t1, n_blocks), half, mf_pair_counts.up, &mf_pair_counts.zeroed, 0, 0};
         down::taking of_down = {down::order_of(t2, n_blocks), half, mf_pair_counts.down, nullptr, 0, 0};
-        all_there all_there;
-        handed handed = {p.up.made, up::tiles_of_block, (u32)n_blocks * up::tiles_of_block, (u32 *)(r.tiles + QUEUE), true};
+        up::all_there all_there;
+        handed handed = {p.made, up::tiles_of_block, (u32)n_blocks * up::tiles_of_block, (u32 *)(r.tiles + QUEUE), true};
         up::bring(p.up.w_map, p.up.x_map, t1, r, n_blocks, of_up, all_there, up_aside);
         if (of_up.turn < 2 && threadIdx.x % GROUP == 0) /* has taken no tile, and so not waited */
             mf_parts_wait(&mf_pair_counts.zeroed, 1);
@@ -113,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1)
         mf_copy_wait<0>();
     } else {
         mf_registers_take<up::multiplies>();
-        up::multiply_tiles(t1, r, outs, counting{p.up.made, -1});
+        up::multiply_tiles(t1, r, outs, counting{p.made, -1});
         if (down::alone) /* rows that another group has yet to store lie where this one's will */
             mf_group_sync(2 * GROUPS + 1, GROUPS * GROUP);
         down::multiply_tiles(t2, r, outs, down::untold());
