@@ -46,7 +46,7 @@ static const struct {
 };
 /* clang-format on */
 
-static const int block_ms[] = {16, 32, 48, 64, 80, 96, 128, 192, 256};
+static const int block_ms[] = {16, 32, 48, 64, 80, 96, 128};
 static const int aligned_block_ms[] = {16, 64}; /* vLLM's begin at 16 rows; the ends of a range are enough */
 
 static bool has_block(enum mf_hip_move_kind kind)

@@ -60,19 +60,17 @@ static const struct variant variants[] = {
     {GROUPS, 32,  128, 5, 8,  1, 2, true},  {GROUPS, 32,  256, 5, 16, 1, 1, true},  {GROUPS, 48,  128, 4, 8,  1, 2, true},
     {GROUPS, 64,  128, 4, 8,  1, 2, true},  {GROUPS, 64,  256, 5, 16, 1, 1, true},  {GROUPS, 96,  128, 3, 8,  1, 2, true},
     {GROUPS, 96,  128, 4, 8,  1, 1, true},  {GROUPS, 96,  256, 4, 16, 1, 1, true},  {GROUPS, 128, 128, 3, 8,  1, 2, true},
-    {GROUPS, 128, 128, 6, 8,  1, 1, true},  {GROUPS, 128, 256, 4, 16, 1, 1, true},  {GROUPS, 192, 128, 5, 8,  1, 1, false},
-    {GROUPS, 192, 256, 3, 16, 1, 1, false}, {GROUPS, 256, 128, 4, 8,  1, 1, false},
+    {GROUPS, 128, 128, 6, 8,  1, 1, true},  {GROUPS, 128, 256, 4, 16, 1, 1, true},
     {HOPPER, 32,  128, 0, 12, 1, 1, true},  {HOPPER, 32,  256, 0, 12, 1, 1, true},  {HOPPER, 48,  256, 0, 12, 1, 1, true},
     {HOPPER, 64,  128, 0, 12, 1, 1, true},  {HOPPER, 64,  256, 0, 12, 1, 1, true},  {HOPPER, 80,  256, 0, 12, 1, 1, true},
     {HOPPER, 96,  256, 0, 12, 1, 1, true},  {HOPPER, 128, 128, 0, 12, 1, 1, true},  {HOPPER, 128, 256, 0, 12, 1, 1, true},
-    {HOPPER, 192, 128, 0, 12, 1, 1, true},  {HOPPER, 192, 256, 0, 12, 1, 1, false}, {HOPPER, 256, 128, 0, 12, 1, 1, false},
     {HOPPER_TURNS, 32,  128, 0, 12, 1, 1, true},  {HOPPER_TURNS, 64,  128, 0, 12, 1, 1, true},
     {HOPPER_TURNS, 64,  256, 0, 12, 1, 1, true},  {HOPPER_TURNS, 96,  128, 0, 12, 1, 1, true},
-    {HOPPER_TURNS, 128, 128, 0, 12, 1, 1, true},  {HOPPER_TURNS, 192, 128, 0, 12, 1, 1, false},
+    {HOPPER_TURNS, 128, 128, 0, 12, 1, 1, true},
     {SWAPPED, 64,  256, 0, 12, 1, 1, true},       {SWAPPED, 128, 128, 0, 12, 1, 1, true},
-    {SWAPPED, 128, 256, 0, 12, 1, 1, true},       {SWAPPED, 256, 128, 0, 12, 1, 1, true},
+    {SWAPPED, 128, 256, 0, 12, 1, 1, true},
     {SWAPPED_TURNS, 64, 128, 0, 12, 1, 1, true},  {SWAPPED_TURNS, 64, 256, 0, 12, 1, 1, true},
-    {SWAPPED_TURNS, 128, 128, 0, 12, 1, 1, true}, {SWAPPED_KEPT, 128, 256, 0, 12, 1, 1, true},
+    {SWAPPED_KEPT, 128, 256, 0, 12, 1, 1, true},
 };
 /* clang-format on */
 

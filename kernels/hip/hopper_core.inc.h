@@ -65,9 +65,9 @@
 #endif
 #define PASSES       MF_CEIL(MF_BM, GROUP / 8)
 #define SCALE_PASSES MF_CEIL(MF_BM, GROUP)
-/* Registers of a thread that brings, that remembers so many rows, and of one that multiplies: 64 Ki in all. */
-#define BRINGS     (GATHERS && (PASSES > 8 || MF_SWAP) ? 56 : 40)
-#define MULTIPLIES (GATHERS && (PASSES > 8 || MF_SWAP) ? 224 : 232)
+/* Registers of a thread that brings and of one that multiplies: 64 Ki in all. */
+#define BRINGS     (GATHERS && MF_SWAP ? 56 : 40)
+#define MULTIPLIES (GATHERS && MF_SWAP ? 224 : 232)
 
 enum {
     tiles_of_block = TILES_N,
