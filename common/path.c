@@ -29,6 +29,8 @@ struct group {
     int32_t block_m;
     uint8_t w1, w2;           /* layout that it reads, from 1; 0: none */
     struct bits needs, gives; /* weights apart */
+    struct bits
+        spare; /* that it zeroes, where a group is the same but for that: who does so for nothing is never cheapest */
     int n;
     int32_t ranks[MF_PATH_KEEP_MAX]; /* members, cheapest first */
 };
@@ -43,7 +45,7 @@ struct partial {
 struct key {
     uint64_t structure;
     struct bits live; /* there, and needed by a step that may follow */
-    struct bits owed; /* made by a conversion, not used yet */
+    struct bits owed; /* made by a conversion, or spare, and not used yet */
     struct bits made; /* made by a conversion: nothing else may give it */
     mf_ops covered;
     int32_t block_m;
@@ -70,7 +72,7 @@ struct search {
     int n_layouts;
     struct group *groups;
     size_t n_groups;
-    struct bits inputs, goal;
+    struct bits inputs, goal, zeroed;
     struct state *states;
     size_t n_states, cap_states;
     int32_t *table; /* hash → state, -1 empty */
@@ -187,6 +189,8 @@ static int sign(struct search *s, const struct mf_step *step, struct group *ret)
         if (id < 0)
             return id;
         bits_add(&ret->gives, id);
+        if (step->gives[i].zeroed)
+            bits_add(&s->zeroed, id);
     }
     return 1;
 }
@@ -212,6 +216,19 @@ static void group_add(struct search *s, struct group *g, int32_t rank)
     g->ranks[at] = rank;
 }
 
+static void find_spare(struct search *s)
+{
+    for (size_t i = 0; i < s->n_groups; i++) {
+        struct group *g = &s->groups[i], without = *g;
+        const struct bits zeroes = bits_and(g->gives, s->zeroed);
+        without.gives = bits_less(g->gives, zeroes);
+        for (size_t j = 0; g->covers && !bits_none(&zeroes) && j < s->n_groups; j++) {
+            if (same_signature(&s->groups[j], &without))
+                g->spare = zeroes;
+        }
+    }
+}
+
 static int make_groups(struct search *s)
 {
     s->groups = calloc(s->p->n_steps + 1, sizeof(*s->groups));
@@ -231,6 +248,7 @@ static int make_groups(struct search *s)
             s->groups[s->n_groups++] = signature;
         group_add(s, &s->groups[i], (int32_t)rank);
     }
+    find_spare(s);
     struct mf_artifact y = {
         .tensor = MF_TENSOR_Y, .format = s->p->format, .scale = MF_SCALE_NONE, .order = "token"};
     int id = intern_artifact(s, &y);
@@ -276,7 +294,7 @@ static bool follow(const struct search *s, const struct key *from, const struct 
 {
     if (!fits(from, g) || !bits_within(&g->needs, &from->live))
         return false;
-    struct bits again = bits_and(g->gives, from->made);
+    struct bits again = bits_or(bits_and(g->gives, from->made), bits_and(g->spare, from->live));
     if ((!g->covers && from->conversions == CONVERSIONS_MAX) || !bits_none(&again))
         return false;
     *ret = (struct key){
@@ -288,7 +306,7 @@ static bool follow(const struct search *s, const struct key *from, const struct 
         .conversions = (uint8_t)(from->conversions + !g->covers),
     };
     struct bits new = bits_less(g->gives, from->live);
-    ret->owed = bits_less(from->owed, g->needs);
+    ret->owed = bits_or(bits_less(from->owed, g->needs), g->spare);
     ret->made = from->made;
     if (!g->covers) {
         if (bits_none(&new))

@@ -6,6 +6,7 @@
  *   - each need of a step is an input of the layer, a weight, or given by a step before it;
  *   - all steps that care agree on block_m, and all that read a weight agree on that weight's layout;
  *   - what a step that covers nothing (a conversion) newly gives is given by no other step, and used later;
+ *   - what a step zeroes beside what it covers is used later and was not zeroed before, where another step is the same but for that;
  *   - y is given in token order in the layer's format.
  * Two orders of the same steps are one pipeline. Its cost is the sum of its steps' times and one gap a launch. */
 #pragma once

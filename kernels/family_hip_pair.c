@@ -1,5 +1,7 @@
 /* pair on GPUs: both stages of the grouped GEMM in one launch by Hopper's core (kernels/hip/pair.hip), from tokens that are sorted and
- * quantised to rows that are added to a zeroed y. Names: family_hip_both.h. */
+ * quantised to rows that are added to y. Names: family_hip_both.h, then
+ *
+ *     _zero     y is zeroed on the way, and need not be before; the same code */
 #include <errno.h>
 #include <string.h>
 
@@ -17,12 +19,19 @@ static const struct mf_hip_both_variant variants[] = {
     {96, 256, false, false}, {128, 256, false, false}, {64, 128, true, false},  {64, 256, false, true},
     {128, 256, false, true}, {64, 256, true, true},
 };
-static const struct mf_hip_both_family both = {"pair", variants, MF_ARRAY_LEN(variants), NULL};
+static int zeros_bytes(const struct mf_shape *s, int block_m)
+{
+    (void)s, (void)block_m;
+    return MF_HIP_HOPPER_ZEROS;
+}
+static const struct mf_hip_both_family both = {"pair", variants, MF_ARRAY_LEN(variants), zeros_bytes};
+#define ZERO_WORD "_zero"
 
 struct mf_kernel {
     struct mf_hip_function function; /* first */
     struct mf_shape shape;
     struct mf_hip_both config;
+    bool zeroes;
     struct mf_hip_stage up, down;
     struct mf_hip_hopper_order up_order, down_order;
     struct mf_grid grid;
@@ -62,7 +71,7 @@ static uint64_t lay_out(const struct mf_hip_both *c, const struct mf_shape *s, u
 }
 
 /* What both stages' steps are: x, the sort, w1, w2, then biases of layers that have them, and y. */
-static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shape *shape)
+static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shape *shape, bool zeroes)
 {
     const struct mf_hip_stage up_stage = mf_hip_both_stage(c, shape, 1),
                               down_stage = mf_hip_both_stage(c, shape, 2);
@@ -77,6 +86,8 @@ static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shap
     uint64_t places[N_PLACES];
     (void)mf_copy(s.family, sizeof(s.family), both.name);
     mf_hip_both_name(c, shape, s.name);
+    if (zeroes)
+        mf_say(s.name + strlen(s.name), sizeof(s.name) - strlen(s.name), ZERO_WORD);
     s.workspace_bytes = lay_out(c, shape, places) + ALIGN;
     mf_step_need(&s, up.needs[0]);
     mf_step_need(&s, up.needs[1]);
@@ -86,9 +97,22 @@ static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shap
         mf_step_need(&s, up.needs[3]);
     if (shape->has_b2)
         mf_step_need(&s, down.needs[3]);
-    mf_step_need(&s, mf_hip_zeroed_y());
+    if (zeroes)
+        s.bytes += (double)shape->token * shape->model_dim * 2;
+    else
+        mf_step_need(&s, mf_hip_zeroed_y());
     mf_step_give(&s, down.gives[0]);
     return s;
+}
+
+static int offer_step(struct mf_offer *offer, const struct mf_hip_both *c,
+                      const struct mf_device_info *device, const struct mf_shape *shape, bool zeroes)
+{
+    struct mf_refusal no;
+    const struct mf_step step = describe(c, shape, zeroes);
+    if (mf_hip_both_legal(c, device, shape, &no) && is_allowed(shape, step.covers, step.block_m, &no))
+        return offer->step(offer, &step);
+    return offer->reject(offer, both.name, step.name, no.rule, "%s", no.reason);
 }
 
 static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
@@ -100,10 +124,9 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     if (!mf_hip_both_takes(f->name, device, shape, &format, &no))
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
     for (size_t i = 0; mf_hip_both_nth(&both, format, i, &c); i++) {
-        const struct mf_step step = describe(&c, shape);
-        int r = mf_hip_both_legal(&c, device, shape, &no) && is_allowed(shape, step.covers, step.block_m, &no)
-                    ? offer->step(offer, &step)
-                    : offer->reject(offer, f->name, step.name, no.rule, "%s", no.reason);
+        int r = offer_step(offer, &c, device, shape, false);
+        if (r >= 0 && shape->token >= MF_HIP_HOPPER_ZERO_FROM)
+            r = offer_step(offer, &c, device, shape, true);
         if (r < 0)
             return r;
     }
@@ -111,14 +134,19 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
 }
 
 static int find(const struct mf_device_info *device, const struct mf_shape *s, const char *name,
-                struct mf_hip_both *ret, struct mf_code *ret_code)
+                struct mf_hip_both *ret, bool *ret_zeroes, struct mf_code *ret_code)
 {
     struct mf_refusal no;
     enum mf_hip_format format;
-    if (strncmp(name, "pair_", 5) != 0)
+    char bare[MF_STEP_NAME_MAX];
+    size_t length = strlen(name), word = strlen(ZERO_WORD);
+    if (strncmp(name, "pair_", 5) != 0 || mf_copy(bare, sizeof(bare), name) < 0)
         return -EINVAL;
+    *ret_zeroes = length > word && strcmp(name + length - word, ZERO_WORD) == 0;
+    if (*ret_zeroes)
+        bare[length - word] = 0;
     if (!mf_hip_both_takes(both.name, device, s, &format, &no) ||
-        !mf_hip_both_find(&both, format, device, s, name, ret))
+        !mf_hip_both_find(&both, format, device, s, bare, ret))
         return -ENOTSUP;
     *ret_code = (struct mf_code){.source = "pair.hip", .function = "mf_pair"};
     mf_hip_both_define(ret_code, ret, device, s);
@@ -129,7 +157,8 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
                 struct mf_code *ret)
 {
     struct mf_hip_both c;
-    return find(device, shape, name, &c, ret);
+    bool zeroes;
+    return find(device, shape, name, &c, &zeroes, ret);
 }
 
 /* ---- launches ---- */
@@ -148,8 +177,9 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
 {
     struct mf_hip_both c;
     struct mf_code source;
+    bool zeroes;
     (void)f;
-    int r = find(&device->info, shape, name, &c, &source);
+    int r = find(&device->info, shape, name, &c, &zeroes, &source);
     if (r < 0)
         return r;
     struct mf_kernel *k;
@@ -158,6 +188,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
         return r;
     k->shape = *shape;
     k->config = c;
+    k->zeroes = zeroes;
     k->up = mf_hip_both_stage(&c, shape, 1);
     k->down = mf_hip_both_stage(&c, shape, 2);
     k->grid = mf_hip_persistent_grid(&device->info, MF_HIP_HOPPER_THREADS, 1,
@@ -186,6 +217,7 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
                                      mf_hip_hopper_args(&k->down, s, &device->info, &down, &k->down_order),
                                  .made = (uint32_t *)(base + places[MADE]),
                                  .n_made = (int32_t)n_made(&k->config, s)};
+    a.up.y = k->zeroes ? l->gives[0].part[0] : NULL;
     int r = mf_hip_hopper_map(&k->up, s, device, &up, &a.up);
     if (r == 0)
         r = mf_hip_hopper_map(&k->down, s, device, &down, &a.down);

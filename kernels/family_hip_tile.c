@@ -26,9 +26,7 @@
 
 #define SLICE       128
 #define STAGES_MIN  2
-#define ZEROS       4096 /* bytes of y that are zeroed at once */
-#define ZERO_FROM   1024 /* tokens; the zeroing of fewer is no time worth saving */
-#define KEPT_BLOCKS 4    /* of tokens in a row, for which stage 2's weights stay in LDS */
+#define KEPT_BLOCKS 4 /* of tokens in a row, for which stage 2's weights stay in LDS */
 enum core {
     MMA,    /* tile.hip, a wave's own matrix instruction */
     GROUPS, /* tile.hip with Hopper's, of four waves */
@@ -157,7 +155,8 @@ static int beside_bytes(const struct config *c, const struct mf_shape *s)
 {
     int kept = c->v->core == SWAPPED_KEPT ? mf_hip_hopper_slices(s) * c->v->block_n * SLICE : 0;
     if (is_hopper(c->v))
-        return mf_hip_hopper_out(hopper_of(c->v), &c->st, s) + (c->st.zeroes ? ZEROS : 0) + kept;
+        return mf_hip_hopper_out(hopper_of(c->v), &c->st, s) + (c->st.zeroes ? MF_HIP_HOPPER_ZEROS : 0) +
+               kept;
     return c->v->block_m * (mf_hip_stage_columns(&c->st) + 8) * 2;
 }
 static int stages_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,
@@ -310,7 +309,7 @@ static int offer_step(struct walk *w, const struct config *c)
 {
     struct mf_refusal no;
     char name[MF_STEP_NAME_MAX];
-    if (c->st.zeroes && w->shape->token < ZERO_FROM)
+    if (c->st.zeroes && w->shape->token < MF_HIP_HOPPER_ZERO_FROM)
         return 0;
     print_name(c, w->shape, name);
     if (is_legal(c, w->shape, w->format, w->device, &no) && mf_hip_stage_allowed(&c->st, w->shape, &no)) {
@@ -372,7 +371,7 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
         if (v->core == SWAPPED_KEPT)
             mf_code_define(ret, "MF_KEPT=%d", KEPT_BLOCKS);
         if (c->st.zeroes)
-            mf_code_define(ret, "MF_ZERO=%d", ZEROS);
+            mf_code_define(ret, "MF_ZERO");
     } else {
         mf_code_define(ret, "MF_WARPS_N=%d", v->warps_n);
         mf_code_define(ret, "MF_WARPS_M=%d", v->warps_m);

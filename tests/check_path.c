@@ -108,6 +108,15 @@ static struct mf_step sort_step(int i, int block)
     return s;
 }
 
+/* The same step, but that it zeroes nothing. */
+static struct mf_step without_zeroing(const struct mf_step *of, int i)
+{
+    struct mf_step s = *of;
+    (void)snprintf(s.name, sizeof(s.name), "k%02d", i);
+    s.n_gives = 1;
+    return s;
+}
+
 static struct mf_step zero_step(int i)
 {
     struct mf_step s = {.n_gives = 1, .family = "move"};
@@ -139,6 +148,8 @@ static void make_offer(struct offer *o)
             *s = conversion(i);
         else if (i == 5)
             *s = draw(2) ? zero_step(i) : conversion(i);
+        else if (i == 6 && draw(2))
+            *s = without_zeroing(&o->steps[draw(3)], i);
         else {
             /* Runs that follow one another, so that whole pipelines turn up often */
             int last = first + (int)draw((uint32_t)(MF_OP_COMBINE - first + 1));
@@ -183,8 +194,23 @@ static bool converted(const struct exhaustive *e, int i, const struct mf_artifac
     return !e->o->steps[e->taken[i]].covers && !there(e, i, a) && there(e, i + 1, a);
 }
 
+/* The step zeroes y, and another one is the same but for that. */
+static bool need_not_zero(const struct offer *o, const struct mf_step *s)
+{
+    for (size_t i = 0; s->covers && s->n_gives == 2 && i < o->n; i++) {
+        const struct mf_step *t = &o->steps[i];
+        if (t->n_gives == 1 && t->covers == s->covers && t->block_m == s->block_m &&
+            t->n_needs == s->n_needs && memcmp(t->needs, s->needs, sizeof(s->needs)) == 0 &&
+            mf_artifact_equal(&t->gives[0], &s->gives[0]))
+            return true;
+    }
+    return false;
+}
+
 static bool agree(const struct exhaustive *e, int n, const struct mf_step *s)
 {
+    if (need_not_zero(e->o, s) && there(e, n, &s->gives[1]))
+        return false;
     for (int i = 0; i < n; i++) {
         const struct mf_step *t = &e->o->steps[e->taken[i]];
         if ((t->covers & s->covers) || (t->block_m && s->block_m && t->block_m != s->block_m))
@@ -212,13 +238,15 @@ static bool agree(const struct exhaustive *e, int n, const struct mf_step *s)
     return s->covers || is_new;
 }
 
-/* Every conversion's product is given by nothing else, and is read by a step after it or is the output. */
+/* Every conversion's product is given by nothing else, and is read by a step after it or is the output; and so is y zeroed by whoever
+ * need not. */
 static bool conversions_used(const struct exhaustive *e, int n, const struct mf_artifact *y)
 {
     for (int i = 0; i < n; i++) {
         const struct mf_step *s = &e->o->steps[e->taken[i]];
         for (int g = 0; g < s->n_gives; g++) {
-            bool used = !converted(e, i, &s->gives[g]) || mf_artifact_equal(&s->gives[g], y);
+            bool asked = converted(e, i, &s->gives[g]) || (g == 1 && need_not_zero(e->o, s));
+            bool used = !asked || mf_artifact_equal(&s->gives[g], y);
             for (int j = i + 1; j < n && !used; j++) {
                 const struct mf_step *t = &e->o->steps[e->taken[j]];
                 for (int a = 0; a < t->n_needs; a++)

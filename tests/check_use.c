@@ -269,12 +269,14 @@ END_TEST
 #define BF16          OF_TYPE("bfloat16", "No") ",1,0"
 #define BF16_GATE     OF_TYPE("bfloat16", "No") ",0,0"
 
+static char a_y; /* what a launch gives */
+
 /* A family's step, opened for a row of a table and launched for so many tokens, on a device that the caller closes; NULL: there is
  * none. */
 static struct mf_device *launch_on_cardboard(const char *family, const char *row, int64_t token,
                                              const char *step, struct mf_shape *ret_shape)
 {
-    struct mf_tensor_ref needs[5] = {0}, gives[2] = {0};
+    struct mf_tensor_ref needs[5] = {0}, gives[2] = {{.part = {&a_y}}};
     const struct mf_launch launch = {.needs = needs, .gives = gives};
     const struct mf_family *f = mf_family_find("hip", family);
     struct mf_kernel *k;
@@ -318,6 +320,7 @@ static const struct {
     int columns;
 } takers[] = {
     {1024, "pair_fp8fn_128_silu_m128_n256_bs", NULL, 16},
+    {1024, "pair_fp8fn_128_silu_m128_n256_bs_zero", NULL, 16},
     {1024, NULL, "s2_fp8fn_128_m128_n256_bs_y", 1},
     {2048, "pair_fp8fn_128_silu_m128_n256_bs", NULL, 1},
     {4096, "pair_fp8fn_128_silu_m128_n256_bs", NULL, 1},
@@ -340,6 +343,8 @@ START_TEST(rows_of_a_pair_are_taken_by_blocks)
     if (pair) {
         ck_assert_int_eq(both->up.tile.columns, 3);
         ck_assert_uint_eq(both->up.tile.near, UINT32_C(1) << 31);
+        ck_assert_ptr_eq(both->up.y, strstr(pair, "_zero") ? &a_y : NULL);
+        ck_assert_ptr_eq(both->down.tile.out, &a_y);
         ck_assert_ptr_eq(both->up.tile.out, both->down.tile.x);
         ck_assert_ptr_eq(both->up.tile.out_scale, both->down.tile.x_scale);
         ck_assert_int_eq(both->n_made,

@@ -161,7 +161,7 @@ struct mf_hip_bulk_args {
     struct mf_hip_map x_map; /* stage 2: h as {K; row} */
     struct mf_hip_tile_args tile;
     const void *w_scale_end; /* of groups of narrow weights */
-    void *y;                 /* MF_ZERO: zeroed by stage 1 */
+    void *y;                 /* zeroed by stage 1; NULL: by somebody before */
     mf_i32 likely_blocks;    /* stage 1: of rows, that there are likely to be before that is known */
     mf_i32 n_experts;        /* that have weights here */
     mf_u32 far[8];           /* a bit for each unit: is it of the second half? */

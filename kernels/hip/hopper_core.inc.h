@@ -16,7 +16,7 @@
  *   MF_ADD      stage 2 adds each row to that of its token in y, which was zeroed; in no order
  *   MF_SWAP     1: rows of the product are tokens (hopper_tokens.inc.h, hopper_short.inc.h); 0: weights (hopper_weights.inc.h)
  *   MF_TURNS    1: each group multiplies a tile of its own, turn and turn about; 0: the groups share a tile's rows
- *   MF_BOTH     both stages are in one launch, and share a ring
+ *   MF_BOTH     1: both stages are in one launch, and share a ring
  *   MF_KEPT     as hopper_ring.h has it
  *
  *   lds: hopper_ring.h's */
@@ -57,17 +57,13 @@
 #else
 #    define OUT_BYTES (MF_BM * OUT_STRIDE * 2)
 #endif
-#define GATHERS (MF_STAGE == 1)
-#ifdef MF_BOTH
-#    define COPIES 1
-#else
-#    define COPIES (GATHERS || BY_BLOCK) /* all four bringing waves have something to copy */
-#endif
+#define GATHERS      (MF_STAGE == 1)
+#define COPIES       (MF_BOTH || GATHERS || BY_BLOCK) /* all four bringing waves have something to copy */
 #define PASSES       MF_CEIL(MF_BM, GROUP / 8)
 #define SCALE_PASSES MF_CEIL(MF_BM, GROUP)
 /* Registers of a thread that brings and of one that multiplies: 64 Ki in all. */
-#define BRINGS     (GATHERS && MF_SWAP ? 56 : 40)
-#define MULTIPLIES (GATHERS && MF_SWAP ? 224 : 232)
+#define BRINGS     (GATHERS && (MF_SWAP || MF_BOTH) ? 56 : 40)
+#define MULTIPLIES (GATHERS && (MF_SWAP || MF_BOTH) ? 224 : 232)
 
 enum {
     tiles_of_block = TILES_N,

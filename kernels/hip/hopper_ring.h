@@ -12,6 +12,9 @@
 #ifndef MF_KEPT
 #    define MF_KEPT 0
 #endif
+#ifndef MF_BOTH
+#    define MF_BOTH 0
+#endif
 #define GROUP  128
 #define GROUPS 2
 #define USES   (MF_TURNS ? 4 : 4 * GROUPS) /* waves that multiply a slice */

@@ -1,4 +1,4 @@
-/* Both stages of the grouped GEMM in one launch by Hopper's core (hopper_core.inc.h), behind a sort and a y that is zeroed.
+/* Both stages of the grouped GEMM in one launch by Hopper's core (hopper_core.inc.h), behind a sort; y is zeroed before, or on the way.
  *
  * A block a unit. A tile of h that has left is counted for its block of rows, and stage 2 begins on blocks that are there while others
  * are still made. Slices of both stages go through one ring, so a unit whose last tile of stage 1 is multiplied already brings weights
@@ -7,25 +7,26 @@
  *
  *   What hopper_both.h says
  *
- *   lds: as hopper_ring.h has it, of the stage whose out is larger */
+ *   lds: as hopper_ring.h has it, of the stage whose out is larger, with zeros behind out (hopper_zeroing.h) */
 #define MF_WGMMA 1
 #include "dialect.h"
 #include "hopper_both.h"
+#include "hopper_zeroing.h"
 
 /* All 0 between launches. */
 __device__ struct {
     u32 up[2], down[2]; /* of each half, how often a run of its was asked for */
     u32 begun, ended;   /* blocks that have begun; that take no more */
     u32 zeroed;         /* 1: counts of tiles are */
+    u32 turns, y;       /* of y that are taken; that are zeroed */
 } mf_pair_counts;
 
 /* By a wave of each block. Counts are zeroed by the one that is first, so that nobody has to wait for a block that has not begun. */
 MF_DEVICE void begin_counts(const mf_hip_pair_args &p)
 {
     const i32 lane = (i32)threadIdx.x % MF_WAVE;
-    const i32 before = mf_of_wave(lane == 0 ? (i32)mf_take_one(&mf_pair_counts.begun) : 0);
     mf_begin();
-    if (before > 0)
+    if (mf_of_wave(lane == 0 ? (i32)mf_take_one(&mf_pair_counts.begun) : 0) > 0)
         return;
     for (i32 i = lane; i < p.n_made; i += MF_WAVE)
         p.made[i] = 0;
@@ -34,6 +35,12 @@ MF_DEVICE void begin_counts(const mf_hip_pair_args &p)
     if (lane == 0)
         mf_part_done(&mf_pair_counts.zeroed);
 }
+
+/* Of zeroing y. */
+struct turns {
+    static __device__ __forceinline__ u32 take() { return mf_take_one(&mf_pair_counts.turns); }
+    static __device__ __forceinline__ void done() { mf_part_done(&mf_pair_counts.y); }
+};
 
 /* Counts a tile when its rows have left out: at the next tile's end, or at the end of all. */
 struct counting {
@@ -49,11 +56,12 @@ struct counting {
     __device__ __forceinline__ void operator()(i32 stored, const up::part_of &) { block = stored; }
 };
 
-/* Until a block's rows of h are there. One thread looks, for the memory that it looks at has others to serve. */
+/* Until a block's rows of h are there, and y is zeroed. One thread looks, for the memory that it looks at has others to serve. */
 struct handed {
     static const bool has_order = true;
     const u32 *made;
     u32 tiles, all;     /* that stage 1 makes of a block, of all blocks */
+    u32 turns;          /* of y that are zeroed on the way; 0 once that was seen */
     volatile u32 *seen; /* LDS: all of h is there */
     bool pending;
     __device__ __forceinline__ bool is_pending() const { return pending; }
@@ -62,6 +70,9 @@ struct handed {
         if (!pending)
             return;
         if (threadIdx.x % GROUP == 0) {
+            if (turns > 0)
+                mf_parts_wait(&mf_pair_counts.y, turns);
+            turns = 0;
             const bool ended = mf_parts_are_there(made + MF_HIP_MADE_TILES, all);
             if (!ended)
                 mf_parts_wait(made + MF_HIP_MADE_OF_BLOCK + block, tiles);
@@ -79,7 +90,9 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1)
     extern __shared__ __align__(1024) u8 lds[];
     const mf_hip_tile_args &t1 = p.up.tile, &t2 = p.down.tile;
     u8 *outs = lds + MF_STAGES * RING_BYTES;
-    ring r = ring_at(lds, BOTH_OUTS);
+    u8 *zeros = outs + BOTH_OUTS;
+    ring r = ring_at(lds, BOTH_OUTS + ZEROS);
+    make_zeros(zeros);
     if (threadIdx.x == GROUP * GROUPS)
         up::ask_for_likely(p.up);
     begin_ring(r, GROUP);
@@ -90,17 +103,24 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1)
     const i32 n_blocks = t1.num_valid[0] / MF_BM;
     if (threadIdx.x >= GROUP * GROUPS) {
         mf_registers_give<up::brings>();
-        up::nothing_aside up_aside;
-        down::nothing_aside down_aside;
+        zeroing<MF_H, turns> zeroing(p.up, zeros);
+        down::nothing_aside nothing_aside;
         const i32 half = up::half_of(p.up, mf_unit());
         up::taking of_up = {up::order_of(t1, n_blocks), half, mf_pair_counts.up, &mf_pair_counts.zeroed, 0, 0};
         down::taking of_down = {down::order_of(t2, n_blocks), half, mf_pair_counts.down, nullptr, 0, 0};
         up::all_there all_there;
-        handed handed = {p.made, up::tiles_of_block, (u32)n_blocks * up::tiles_of_block, (u32 *)(r.tiles + QUEUE), true};
-        up::bring(p.up.w_map, p.up.x_map, t1, r, n_blocks, of_up, all_there, up_aside);
+        handed handed = {p.made,
+                         up::tiles_of_block,
+                         (u32)n_blocks * up::tiles_of_block,
+                         turns_of_y(p.up, MF_H),
+                         (u32 *)(r.tiles + QUEUE),
+                         true};
+        up::bring(p.up.w_map, p.up.x_map, t1, r, n_blocks, of_up, all_there, zeroing);
+        zeroing.end();
         if (of_up.turn < 2 && threadIdx.x % GROUP == 0) /* has taken no tile, and so not waited */
             mf_parts_wait(&mf_pair_counts.zeroed, 1);
-        down::bring(p.down.w_map, p.down.x_map, t2, r, n_blocks, of_down, handed, down_aside);
+        down::bring(p.down.w_map, p.down.x_map, t2, r, n_blocks, of_down, handed, nothing_aside);
+        mf_group_sync(2 * GROUPS + 2, GROUP); /* who has brought no tile may be ahead of who counts here */
         if (threadIdx.x % GROUP == 0 && mf_take_one(&mf_pair_counts.ended) == gridDim.x - 1)
             mf_pair_counts = {};
         mf_copy_commit();

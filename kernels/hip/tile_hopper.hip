@@ -1,6 +1,6 @@
 /* A stage of the two-stage grouped GEMM for many tokens, a launch of its own: Hopper's core (hopper_core.inc.h).
  *
- *   MF_ZERO   stage 1 zeroes y on the way, so many bytes at once: memory has time for it while the matrix unit is busy
+ *   MF_ZERO   stage 1 zeroes y on the way (hopper_zeroing.h)
  *
  *   lds: hopper_ring.h's, with MF_ZERO zeros behind out */
 #define MF_WGMMA 1
@@ -10,38 +10,20 @@
 #include "hopper_ring.h"
 #include "hopper_core.inc.h"
 #include "hopper_taking.inc.h"
-
-/* Of each half, how often a run of its was asked for; blocks that take no more. All 0 between launches. */
-__device__ u32 mf_taken[3];
-
 #ifdef MF_ZERO
-#    define ZEROS MF_ZERO
-/* This block's part of y, by one thread of those that bring. */
-struct zeroing {
-    u8 *y;
-    const u8 *zeros;
-    i64 at, bytes;
-
-    __device__ __forceinline__ bool more()
-    {
-        if (threadIdx.x % GROUP != MF_WAVE || at >= bytes)
-            return false;
-        mf_bulk_store(y + at, zeros, (i32)MF_MIN((i64)ZEROS, bytes - at));
-        at += (i64)gridDim.x * ZEROS;
-        return true;
-    }
-    __device__ __forceinline__ void operator()() { (void)more(); }
-    __device__ __forceinline__ void end()
-    {
-        while (more())
-            ;
-        mf_bulk_commit();
-        mf_bulk_wait();
-    }
-};
+#    include "hopper_zeroing.h"
 #else
 #    define ZEROS 0
 #endif
+
+/* Of each half, how often a run of its was asked for; blocks that take no more; turns of y. All 0 between launches. */
+__device__ u32 mf_taken[4];
+
+/* Of a y that nobody asks for before the launch has ended. */
+struct turns_taken {
+    static __device__ __forceinline__ u32 take() { return mf_take_one(mf_taken + 3); }
+    static __device__ __forceinline__ void done() {}
+};
 
 extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hopper(const __grid_constant__ mf_hip_bulk_args a)
 {
@@ -50,8 +32,7 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
     u8 *outs = r.slices + MF_STAGES * RING_BYTES;
 #ifdef MF_ZERO
     u8 *zeros = outs + (MF_TURNS ? GROUPS : 1) * OUT_BYTES;
-    for (i32 i = threadIdx.x; i < ZEROS / 16; i += blockDim.x)
-        ((mf_16b *)zeros)[i] = mf_16b{0, 0, 0, 0};
+    make_zeros(zeros);
 #endif
 #if MF_STAGE == 1
     if (threadIdx.x == GROUP * GROUPS)
@@ -74,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
     if (threadIdx.x >= GROUP * GROUPS) {
         mf_registers_give<BRINGS>();
 #ifdef MF_ZERO
-        zeroing aside = {(u8 *)a.y, zeros, (i64)blockIdx.x * ZEROS, (i64)a.tile.token * MF_D * 2};
+        zeroing<MF_D, turns_taken> aside(a, zeros);
 #else
         nothing_aside aside;
 #endif
@@ -82,8 +63,11 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
         all_there there;
         bring(a.w_map, a.x_map, a.tile, r, n_blocks, take, there, aside);
         aside.end();
+#ifdef MF_ZERO
+        mf_group_sync(2 * GROUPS + 2, GROUP); /* who has brought no tile may be ahead of who zeroes */
+#endif
         if (threadIdx.x % GROUP == 0 && mf_take_one(mf_taken + 2) == gridDim.x - 1)
-            mf_taken[0] = mf_taken[1] = mf_taken[2] = 0; /* for the next launch */
+            mf_taken[0] = mf_taken[1] = mf_taken[2] = mf_taken[3] = 0; /* for the next launch */
         mf_copy_commit();
         mf_copy_wait<0>();
     } else {
