@@ -26,8 +26,25 @@ bool mf_hip_both_takes(const char *family, const struct mf_device_info *device, 
 bool mf_hip_both_nth(const struct mf_hip_both_family *f, enum mf_hip_format format, size_t i,
                      struct mf_hip_both *ret)
 {
-    *ret = (struct mf_hip_both){f, f->variants[i % f->n_variants], i >= f->n_variants, format};
-    return i < 2 * f->n_variants;
+    size_t zeroing = 0, n = f->n_variants;
+    for (size_t v = 0; v < n; v++)
+        zeroing += f->variants[v].zeroes;
+    *ret = (struct mf_hip_both){.family = f, .format = format};
+    if (i < 2 * n) {
+        ret->v = f->variants[i % n];
+        ret->sliced = i >= n;
+        return true;
+    }
+    i -= 2 * n;
+    if (i >= 2 * zeroing)
+        return false;
+    ret->zeroes = true;
+    ret->sliced = i >= zeroing;
+    for (size_t v = 0, left = i % zeroing + 1; left > 0; v++) {
+        left -= f->variants[v].zeroes;
+        ret->v = f->variants[v];
+    }
+    return true;
 }
 
 void mf_hip_both_name(const struct mf_hip_both *b, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
@@ -36,9 +53,9 @@ void mf_hip_both_name(const struct mf_hip_both *b, const struct mf_shape *s, cha
     char format[MF_FORMAT_WORD_MAX];
     const char *w1 = mf_hip_weights_word(s, MF_TENSOR_W1, b->sliced);
     mf_cpu_format_word(s, format);
-    mf_say(buf, MF_STEP_NAME_MAX, "%s_%s_%s_m%d_n%d_b%s%s%s%s%s", b->family->name, format, mf_cpu_act_word(s),
-           v->block_m, v->block_n, v->turns ? "t" : "", v->swapped ? "s" : "", s->doweight_stage1 ? "_w" : "",
-           *w1 ? "_" : "", w1);
+    mf_say(buf, MF_STEP_NAME_MAX, "%s_%s_%s_m%d_n%d_b%s%s%s%s%s%s", b->family->name, format,
+           mf_cpu_act_word(s), v->block_m, v->block_n, v->turns ? "t" : "", v->swapped ? "s" : "",
+           s->doweight_stage1 ? "_w" : "", *w1 ? "_" : "", w1, b->zeroes ? "_zero" : "");
 }
 
 bool mf_hip_both_find(const struct mf_hip_both_family *f, enum mf_hip_format format,
@@ -69,7 +86,7 @@ static int beside_bytes(const struct mf_hip_both *b, const struct mf_shape *s)
     const struct mf_hip_hopper core = {b->v.turns, b->v.swapped};
     const struct mf_hip_stage up = mf_hip_both_stage(b, s, 1), down = mf_hip_both_stage(b, s, 2);
     return MF_MAX(mf_hip_hopper_out(core, &up, s), mf_hip_hopper_out(core, &down, s)) +
-           (b->family->lds ? b->family->lds(s, b->v.block_m) : 0);
+           (b->family->lds ? b->family->lds(s, b->v.block_m) : 0) + (b->zeroes ? MF_HIP_HOPPER_ZEROS : 0);
 }
 static int slice_bytes(const struct mf_hip_both *b)
 {
@@ -120,6 +137,8 @@ void mf_hip_both_define(struct mf_code *c, const struct mf_hip_both *b, const st
     mf_code_define(c, "MF_STAGES=%d", stages_of(b, device, s));
     mf_code_define(c, "MF_TURNS=%d", b->v.turns);
     mf_code_define(c, "MF_SWAP=%d", b->v.swapped);
+    if (b->zeroes)
+        mf_code_define(c, "MF_ZERO");
 }
 
 uint32_t mf_hip_both_lds(const struct mf_hip_both *b, const struct mf_device_info *device,

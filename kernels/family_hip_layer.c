@@ -14,9 +14,9 @@
 #define ALIGN     256
 
 static const struct mf_hip_both_variant variants[] = {
-    {32, 256, false, false}, {64, 256, false, false}, {96, 256, false, false},
-    {64, 256, false, true},  {128, 256, false, true}, {32, 128, false, false},
-    {96, 128, true, false},  {32, 128, true, false},  {64, 256, true, true},
+    {32, 256, false, false, false}, {64, 256, false, false, false}, {96, 256, false, false, false},
+    {64, 256, false, true, false},  {128, 256, false, true, false}, {32, 128, false, false, false},
+    {96, 128, true, false, false},  {32, 128, true, false, false},  {64, 256, true, true, false},
 };
 
 /* How many blocks of rows there are, and the expert of each. */

@@ -1,7 +1,5 @@
 /* pair on GPUs: both stages of the grouped GEMM in one launch by Hopper's core (kernels/hip/pair.hip), from tokens that are sorted and
- * quantised to rows that are added to y. Names: family_hip_both.h, then
- *
- *     _zero     y is zeroed on the way, and need not be before; the same code */
+ * quantised to rows that are added to y, which is zeroed before or on the way. Names: family_hip_both.h. */
 #include <errno.h>
 #include <string.h>
 
@@ -15,23 +13,17 @@
 #define ALIGN 256
 
 static const struct mf_hip_both_variant variants[] = {
-    {32, 256, false, false}, {48, 256, false, false},  {64, 256, false, false}, {80, 256, false, false},
-    {96, 256, false, false}, {128, 256, false, false}, {64, 128, true, false},  {64, 256, false, true},
-    {128, 256, false, true}, {64, 256, true, true},
+    {32, 256, false, false, false}, {48, 256, false, false, false}, {64, 256, false, false, false},
+    {80, 256, false, false, false}, {96, 256, false, false, true},  {128, 256, false, false, true},
+    {64, 128, true, false, false},  {64, 256, false, true, false},  {128, 256, false, true, true},
+    {64, 256, true, true, false},
 };
-static int zeros_bytes(const struct mf_shape *s, int block_m)
-{
-    (void)s, (void)block_m;
-    return MF_HIP_HOPPER_ZEROS;
-}
-static const struct mf_hip_both_family both = {"pair", variants, MF_ARRAY_LEN(variants), zeros_bytes};
-#define ZERO_WORD "_zero"
+static const struct mf_hip_both_family both = {"pair", variants, MF_ARRAY_LEN(variants), NULL};
 
 struct mf_kernel {
     struct mf_hip_function function; /* first */
     struct mf_shape shape;
     struct mf_hip_both config;
-    bool zeroes;
     struct mf_hip_stage up, down;
     struct mf_hip_hopper_order up_order, down_order;
     struct mf_grid grid;
@@ -71,7 +63,7 @@ static uint64_t lay_out(const struct mf_hip_both *c, const struct mf_shape *s, u
 }
 
 /* What both stages' steps are: x, the sort, w1, w2, then biases of layers that have them, and y. */
-static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shape *shape, bool zeroes)
+static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shape *shape)
 {
     const struct mf_hip_stage up_stage = mf_hip_both_stage(c, shape, 1),
                               down_stage = mf_hip_both_stage(c, shape, 2);
@@ -86,8 +78,6 @@ static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shap
     uint64_t places[N_PLACES];
     (void)mf_copy(s.family, sizeof(s.family), both.name);
     mf_hip_both_name(c, shape, s.name);
-    if (zeroes)
-        mf_say(s.name + strlen(s.name), sizeof(s.name) - strlen(s.name), ZERO_WORD);
     s.workspace_bytes = lay_out(c, shape, places) + ALIGN;
     mf_step_need(&s, up.needs[0]);
     mf_step_need(&s, up.needs[1]);
@@ -97,22 +87,12 @@ static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shap
         mf_step_need(&s, up.needs[3]);
     if (shape->has_b2)
         mf_step_need(&s, down.needs[3]);
-    if (zeroes)
+    if (c->zeroes)
         s.bytes += (double)shape->token * shape->model_dim * 2;
     else
         mf_step_need(&s, mf_hip_zeroed_y());
     mf_step_give(&s, down.gives[0]);
     return s;
-}
-
-static int offer_step(struct mf_offer *offer, const struct mf_hip_both *c,
-                      const struct mf_device_info *device, const struct mf_shape *shape, bool zeroes)
-{
-    struct mf_refusal no;
-    const struct mf_step step = describe(c, shape, zeroes);
-    if (mf_hip_both_legal(c, device, shape, &no) && is_allowed(shape, step.covers, step.block_m, &no))
-        return offer->step(offer, &step);
-    return offer->reject(offer, both.name, step.name, no.rule, "%s", no.reason);
 }
 
 static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
@@ -124,9 +104,12 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     if (!mf_hip_both_takes(f->name, device, shape, &format, &no))
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
     for (size_t i = 0; mf_hip_both_nth(&both, format, i, &c); i++) {
-        int r = offer_step(offer, &c, device, shape, false);
-        if (r >= 0 && shape->token >= MF_HIP_HOPPER_ZERO_FROM)
-            r = offer_step(offer, &c, device, shape, true);
+        const struct mf_step step = describe(&c, shape);
+        if (c.zeroes && shape->token < MF_HIP_HOPPER_ZERO_FROM)
+            continue;
+        int r = mf_hip_both_legal(&c, device, shape, &no) && is_allowed(shape, step.covers, step.block_m, &no)
+                    ? offer->step(offer, &step)
+                    : offer->reject(offer, f->name, step.name, no.rule, "%s", no.reason);
         if (r < 0)
             return r;
     }
@@ -134,19 +117,14 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
 }
 
 static int find(const struct mf_device_info *device, const struct mf_shape *s, const char *name,
-                struct mf_hip_both *ret, bool *ret_zeroes, struct mf_code *ret_code)
+                struct mf_hip_both *ret, struct mf_code *ret_code)
 {
     struct mf_refusal no;
     enum mf_hip_format format;
-    char bare[MF_STEP_NAME_MAX];
-    size_t length = strlen(name), word = strlen(ZERO_WORD);
-    if (strncmp(name, "pair_", 5) != 0 || mf_copy(bare, sizeof(bare), name) < 0)
+    if (strncmp(name, "pair_", 5) != 0)
         return -EINVAL;
-    *ret_zeroes = length > word && strcmp(name + length - word, ZERO_WORD) == 0;
-    if (*ret_zeroes)
-        bare[length - word] = 0;
     if (!mf_hip_both_takes(both.name, device, s, &format, &no) ||
-        !mf_hip_both_find(&both, format, device, s, bare, ret))
+        !mf_hip_both_find(&both, format, device, s, name, ret))
         return -ENOTSUP;
     *ret_code = (struct mf_code){.source = "pair.hip", .function = "mf_pair"};
     mf_hip_both_define(ret_code, ret, device, s);
@@ -157,8 +135,7 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
                 struct mf_code *ret)
 {
     struct mf_hip_both c;
-    bool zeroes;
-    return find(device, shape, name, &c, &zeroes, ret);
+    return find(device, shape, name, &c, ret);
 }
 
 /* ---- launches ---- */
@@ -177,9 +154,8 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
 {
     struct mf_hip_both c;
     struct mf_code source;
-    bool zeroes;
     (void)f;
-    int r = find(&device->info, shape, name, &c, &zeroes, &source);
+    int r = find(&device->info, shape, name, &c, &source);
     if (r < 0)
         return r;
     struct mf_kernel *k;
@@ -188,7 +164,6 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
         return r;
     k->shape = *shape;
     k->config = c;
-    k->zeroes = zeroes;
     k->up = mf_hip_both_stage(&c, shape, 1);
     k->down = mf_hip_both_stage(&c, shape, 2);
     k->grid = mf_hip_persistent_grid(&device->info, MF_HIP_HOPPER_THREADS, 1,
@@ -217,7 +192,7 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
                                      mf_hip_hopper_args(&k->down, s, &device->info, &down, &k->down_order),
                                  .made = (uint32_t *)(base + places[MADE]),
                                  .n_made = (int32_t)n_made(&k->config, s)};
-    a.up.y = k->zeroes ? l->gives[0].part[0] : NULL;
+    a.up.y = k->config.zeroes ? l->gives[0].part[0] : NULL;
     int r = mf_hip_hopper_map(&k->up, s, device, &up, &a.up);
     if (r == 0)
         r = mf_hip_hopper_map(&k->down, s, device, &down, &a.down);

@@ -415,7 +415,8 @@ static const struct {
     {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m128_n256_bs_p128_zero", true, true},
     {&hopper, "512,4096,384,128,8," BLOCK_FP8,  "pair", "pair_fp8fn_128_silu_m128_n256_bs_p128_zero", false, true},
     {&hopper, "512,4096,384,128,8," BLOCK_FP8,  "pair", "pair_fp8fn_128_silu_m128_n256_bs_p128",  true, true},
-    {&hopper, "512,4096,384,128,8," BLOCK_FP8,  "pair", "pair_zero",                              false, false},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m64_n256_bs_p128_zero", false, false},
+    {&hopper, "1024,2048,768,128,8," PLAIN,     "pair", "pair_bf16_silu_m96_n256_b_zero",          true, true},
     /* blocks of 80 rows, for 64 tokens an expert: all that a pipeline of them needs */
     {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "move", "sort_zero_quant1_fp8fn_128_m80",        true,  true},
     {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s1_fp8fn_128_silu_m80_n256_b_q",        true,  true},

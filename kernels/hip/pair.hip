@@ -5,13 +5,17 @@
  * of stage 2, and memory is never without something to do in between. Blocks need not be there at once: whoever makes a tile waits for
  * nobody.
  *
- *   What hopper_both.h says
+ *   MF_ZERO   y is zeroed on the way (hopper_zeroing.h); and what hopper_both.h says
  *
- *   lds: as hopper_ring.h has it, of the stage whose out is larger, with zeros behind out (hopper_zeroing.h) */
+ *   lds: as hopper_ring.h has it, of the stage whose out is larger, with MF_ZERO zeros behind out */
 #define MF_WGMMA 1
 #include "dialect.h"
 #include "hopper_both.h"
-#include "hopper_zeroing.h"
+#ifdef MF_ZERO
+#    include "hopper_zeroing.h"
+#else
+#    define ZEROS 0
+#endif
 
 /* All 0 between launches. */
 __device__ struct {
@@ -21,12 +25,14 @@ __device__ struct {
     u32 turns, y;       /* of y that are taken; that are zeroed */
 } mf_pair_counts;
 
-/* By a wave of each block. Counts are zeroed by the one that is first, so that nobody has to wait for a block that has not begun. */
-MF_DEVICE void begin_counts(const mf_hip_pair_args &p)
+/* By a wave of each block that multiplies, and so has nothing to do yet; before: blocks that had begun, which its first lane has asked for.
+ * Counts are zeroed by the block that is first, so that nobody has to wait for one that has not begun. Of launches of this kernel that follow
+ * each other some blocks begin before the last of those before has ended and set all to 0; one at least begins then. */
+MF_DEVICE void begin_counts(const mf_hip_pair_args &p, u32 before)
 {
     const i32 lane = (i32)threadIdx.x % MF_WAVE;
     mf_begin();
-    if (mf_of_wave(lane == 0 ? (i32)mf_take_one(&mf_pair_counts.begun) : 0) > 0)
+    if (mf_of_wave((i32)before) > 0)
         return;
     for (i32 i = lane; i < p.n_made; i += MF_WAVE)
         p.made[i] = 0;
@@ -36,11 +42,19 @@ MF_DEVICE void begin_counts(const mf_hip_pair_args &p)
         mf_part_done(&mf_pair_counts.zeroed);
 }
 
-/* Of zeroing y. */
+/* y is zeroed in so many turns, of which each that is in memory is counted. */
 struct turns {
     static __device__ __forceinline__ u32 take() { return mf_take_one(&mf_pair_counts.turns); }
     static __device__ __forceinline__ void done() { mf_part_done(&mf_pair_counts.y); }
 };
+#ifdef MF_ZERO
+typedef zeroing<MF_H, turns> beside;
+#else
+struct beside : up::nothing_aside {
+    __device__ __forceinline__ beside(const mf_hip_bulk_args &, const u8 *) {}
+};
+MF_DEVICE u32 turns_of_y(const mf_hip_bulk_args &, i32) { return 0; }
+#endif
 
 /* Counts a tile when its rows have left out: at the next tile's end, or at the end of all. */
 struct counting {
@@ -92,18 +106,21 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1)
     u8 *outs = lds + MF_STAGES * RING_BYTES;
     u8 *zeros = outs + BOTH_OUTS;
     ring r = ring_at(lds, BOTH_OUTS + ZEROS);
+    const u32 before = threadIdx.x == 0 ? mf_take_one(&mf_pair_counts.begun) : 0;
+#ifdef MF_ZERO
     make_zeros(zeros);
+#endif
     if (threadIdx.x == GROUP * GROUPS)
         up::ask_for_likely(p.up);
     begin_ring(r, GROUP);
-    if (threadIdx.x / MF_WAVE == 4 * GROUPS + 3)
-        begin_counts(p);
+    if (threadIdx.x < MF_WAVE)
+        begin_counts(p, before);
     else
         mf_wait_before();
     const i32 n_blocks = t1.num_valid[0] / MF_BM;
     if (threadIdx.x >= GROUP * GROUPS) {
         mf_registers_give<up::brings>();
-        zeroing<MF_H, turns> zeroing(p.up, zeros);
+        beside beside(p.up, zeros);
         down::nothing_aside nothing_aside;
         const i32 half = up::half_of(p.up, mf_unit());
         up::taking of_up = {up::order_of(t1, n_blocks), half, mf_pair_counts.up, &mf_pair_counts.zeroed, 0, 0};
@@ -115,8 +132,8 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1)
                          turns_of_y(p.up, MF_H),
                          (u32 *)(r.tiles + QUEUE),
                          true};
-        up::bring(p.up.w_map, p.up.x_map, t1, r, n_blocks, of_up, all_there, zeroing);
-        zeroing.end();
+        up::bring(p.up.w_map, p.up.x_map, t1, r, n_blocks, of_up, all_there, beside);
+        beside.end();
         if (of_up.turn < 2 && threadIdx.x % GROUP == 0) /* has taken no tile, and so not waited */
             mf_parts_wait(&mf_pair_counts.zeroed, 1);
         down::bring(p.down.w_map, p.down.x_map, t2, r, n_blocks, of_down, handed, nothing_aside);
