@@ -35,6 +35,10 @@ struct group {
     int32_t ranks[MF_PATH_KEEP_MAX]; /* members, cheapest first */
 };
 
+/* Of a structure, above its ops: the lowest op of the step that zeroes y, plus one; 0: none that covers any does. */
+#define ZEROES_AT 60
+_Static_assert(4 * MF_OP_N_ <= ZEROES_AT, "bits of a structure");
+
 struct partial {
     double us;
     int32_t n;
@@ -276,16 +280,18 @@ static struct bits wanted(const struct search *s, const struct key *k)
     return b;
 }
 
-/* Each op's place holds the lowest op of its step plus one, four bits an op. */
-static uint64_t add_structure(uint64_t structure, mf_ops covers)
+/* Each op's place holds the lowest op of its step plus one, four bits an op; and so does that of zeroing. */
+static uint64_t add_structure(uint64_t structure, mf_ops covers, bool zeroes)
 {
     if (!covers)
         return structure;
-    uint64_t lowest = (uint64_t)__builtin_ctz(covers) + 1;
+    uint64_t lowest = (uint64_t)__builtin_ctz(covers) + 1, before = structure >> ZEROES_AT;
     for (int op = 0; op < MF_OP_N_; op++) {
         if (covers & MF_OP_BIT(op))
             structure |= lowest << (4 * op);
     }
+    if (zeroes && (before == 0 || lowest < before))
+        structure = (structure & ((UINT64_C(1) << ZEROES_AT) - 1)) | lowest << ZEROES_AT;
     return structure;
 }
 
@@ -297,8 +303,9 @@ static bool follow(const struct search *s, const struct key *from, const struct 
     struct bits again = bits_or(bits_and(g->gives, from->made), bits_and(g->spare, from->live));
     if ((!g->covers && from->conversions == CONVERSIONS_MAX) || !bits_none(&again))
         return false;
+    const struct bits zeroes = bits_and(g->gives, s->zeroed);
     *ret = (struct key){
-        .structure = add_structure(from->structure, g->covers),
+        .structure = add_structure(from->structure, g->covers, !bits_none(&zeroes)),
         .covered = from->covered | g->covers,
         .block_m = from->block_m ? from->block_m : g->block_m,
         .w1 = from->w1 ? from->w1 : g->w1,
@@ -633,7 +640,9 @@ void mf_path_structure(uint64_t structure, char buf[MF_PATH_STRUCTURE_MAX])
         if (!covers)
             continue;
         mf_ops_print(covers, text);
-        int n = snprintf(buf + len, MF_PATH_STRUCTURE_MAX - len, "%s%s", len ? " | " : "", text);
+        bool zeroes = structure >> ZEROES_AT == (uint64_t)lowest + 1;
+        int n = snprintf(buf + len, MF_PATH_STRUCTURE_MAX - len, "%s%s%s", len ? " | " : "", text,
+                         zeroes ? "+zero" : "");
         assert(n > 0 && (size_t)n < MF_PATH_STRUCTURE_MAX - len);
         len += (size_t)n;
     }

@@ -7,8 +7,6 @@
 #define MF_HIP_HOPPER_STAGES  8 /* slices of a ring, at most */
 #define MF_HIP_HOPPER_THREADS 384
 #define MF_HIP_HOPPER_ZEROS   4096 /* bytes of LDS, where y is zeroed on the way */
-/* Tokens from which on it is: the zeroing of fewer is no time worth saving. */
-#define MF_HIP_HOPPER_ZERO_FROM 1024
 
 /* How the core's groups share tiles, and which way round they multiply (MF_TURNS, MF_SWAP). */
 struct mf_hip_hopper {

@@ -11,6 +11,8 @@
 #include "kernels/hip/args.h"
 
 #define ALIGN 256
+/* Tokens from which on y is zeroed on the way: with fewer, memory has no time for it in stage 1, but while the sort runs. */
+#define ZERO_FROM 2048
 
 static const struct mf_hip_both_variant variants[] = {
     {32, 256, false, false, false}, {48, 256, false, false, false}, {64, 256, false, false, false},
@@ -105,7 +107,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
     for (size_t i = 0; mf_hip_both_nth(&both, format, i, &c); i++) {
         const struct mf_step step = describe(&c, shape);
-        if (c.zeroes && shape->token < MF_HIP_HOPPER_ZERO_FROM)
+        if (c.zeroes && shape->token < ZERO_FROM)
             continue;
         int r = mf_hip_both_legal(&c, device, shape, &no) && is_allowed(shape, step.covers, step.block_m, &no)
                     ? offer->step(offer, &step)

@@ -26,7 +26,9 @@
 
 #define SLICE       128
 #define STAGES_MIN  2
-#define KEPT_BLOCKS 4 /* of tokens in a row, for which stage 2's weights stay in LDS */
+#define KEPT_BLOCKS 4    /* of tokens in a row, for which stage 2's weights stay in LDS */
+#define ZERO_FROM   1024 /* tokens; the zeroing of fewer is no time worth saving */
+
 enum core {
     MMA,    /* tile.hip, a wave's own matrix instruction */
     GROUPS, /* tile.hip with Hopper's, of four waves */
@@ -309,7 +311,7 @@ static int offer_step(struct walk *w, const struct config *c)
 {
     struct mf_refusal no;
     char name[MF_STEP_NAME_MAX];
-    if (c->st.zeroes && w->shape->token < MF_HIP_HOPPER_ZERO_FROM)
+    if (c->st.zeroes && w->shape->token < ZERO_FROM)
         return 0;
     print_name(c, w->shape, name);
     if (is_legal(c, w->shape, w->format, w->device, &no) && mf_hip_stage_allowed(&c->st, w->shape, &no)) {

@@ -282,6 +282,7 @@ static void try_all(struct exhaustive *e, int n, mf_ops covered, uint32_t mask)
 static struct kind kind_of_mask(const struct offer *o, uint32_t mask, double *ret_us)
 {
     struct mf_path path = {.us = 0};
+    uint64_t zeroes = 0;
     *ret_us = 0;
     for (size_t i = 0; i < o->n; i++) {
         if (!((mask >> i) & 1))
@@ -294,6 +295,9 @@ static struct kind kind_of_mask(const struct offer *o, uint32_t mask, double *re
             if (s->covers & MF_OP_BIT(op))
                 path.structure |= ((uint64_t)__builtin_ctz(s->covers) + 1) << (4 * op);
         }
+        uint64_t lowest = s->covers && s->n_gives == 2 ? (uint64_t)__builtin_ctz(s->covers) + 1 : 0;
+        if (lowest > 0 && (zeroes == 0 || lowest < zeroes))
+            zeroes = lowest;
         for (int a = 0; a < s->n_needs; a++) {
             if (s->needs[a].tensor == MF_TENSOR_W1)
                 memcpy(path.w1, s->needs[a].order, sizeof(path.w1));
@@ -305,7 +309,7 @@ static struct kind kind_of_mask(const struct offer *o, uint32_t mask, double *re
     struct kind kind;
     mf_path_structure(path.structure, structure);
     mf_path_layout(&path, layout);
-    (void)snprintf(kind.text, sizeof(kind.text), "%s %d %s", structure, path.block_m, layout);
+    (void)snprintf(kind.text, sizeof(kind.text), "%s %d %d %s", structure, (int)zeroes, path.block_m, layout);
     return kind;
 }
 
@@ -431,6 +435,71 @@ START_TEST(names_what_nobody_covers)
 }
 END_TEST
 
+/* Pipelines are kept apart by who zeroes y on the way, and nobody zeroes it for nothing who need not. */
+START_TEST(zeroing_is_of_the_structure)
+{
+    enum { SORT, SORT_ZERO, UP, UP_ZERO, DOWN, ZERO, N_STEPS };
+    static const mf_ops sort = MF_OP_BIT(MF_OP_SORT),
+                        up = MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT),
+                        down = MF_OP_BIT(MF_OP_GEMM2) | MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_COMBINE);
+    const struct {
+        const char *name;
+        mf_ops covers;
+        double us;
+        const char *needs[3], *gives[2];
+    } rows[N_STEPS] = {
+        [SORT] = {"sort", sort, 5, {"topk/index/none/token"}, {"sorted/index/none/sorted.16"}},
+        [SORT_ZERO] = {"sort_zero",
+                       sort,
+                       6,
+                       {"topk/index/none/token"},
+                       {"sorted/index/none/sorted.16", "y/bf16/none/token+zeroed"}},
+        [UP] =
+            {"up", up, 10, {"x/bf16/none/token", "sorted/index/none/sorted.16"}, {"h/bf16/none/sorted.16"}},
+        [UP_ZERO] = {"up_zero",
+                     up,
+                     12,
+                     {"x/bf16/none/token", "sorted/index/none/sorted.16"},
+                     {"h/bf16/none/sorted.16", "y/bf16/none/token+zeroed"}},
+        [DOWN] = {"down",
+                  down,
+                  8,
+                  {"h/bf16/none/sorted.16", "sorted/index/none/sorted.16", "y/bf16/none/token+zeroed"},
+                  {"y/bf16/none/token"}},
+        [ZERO] = {"zero", 0, 4, {NULL}, {"y/bf16/none/token+zeroed"}},
+    };
+    static const struct {
+        double us;
+        const char *structure;
+    } expected[] = {{24, "sort+zero | gather+gemm1+act | gemm2+weight+combine"},
+                    {25, "sort | gather+gemm1+act+zero | gemm2+weight+combine"},
+                    {27, "sort | gather+gemm1+act | gemm2+weight+combine"}};
+    struct mf_step steps[N_STEPS];
+    struct mf_path_step timed[N_STEPS];
+    for (int i = 0; i < N_STEPS; i++) {
+        steps[i] = (struct mf_step){.covers = rows[i].covers, .family = "tile"};
+        (void)mf_copy(steps[i].name, sizeof(steps[i].name), rows[i].name);
+        for (int n = 0; n < 3 && rows[i].needs[n]; n++)
+            steps[i].needs[steps[i].n_needs++] = artifact("%s", rows[i].needs[n]);
+        for (int n = 0; n < 2 && rows[i].gives[n]; n++)
+            steps[i].gives[steps[i].n_gives++] = artifact("%s", rows[i].gives[n]);
+        timed[i] = (struct mf_path_step){&steps[i], rows[i].us};
+    }
+    const struct mf_path_problem p = {
+        .ops = sort | up | down, .format = MF_FORMAT_BF16, .steps = timed, .n_steps = N_STEPS, .keep = 8};
+    _cleanup_(mf_freep) struct mf_path *paths = NULL;
+    size_t n = 0;
+    char text[MF_PATH_STRUCTURE_MAX];
+    ck_assert_int_eq(mf_path_find(&p, &paths, &n), 0);
+    ck_assert_uint_eq(n, MF_ARRAY_LEN(expected));
+    for (size_t i = 0; i < n; i++) {
+        ck_assert_double_eq_tol(paths[i].us, expected[i].us, 1e-9);
+        mf_path_structure(paths[i].structure, text);
+        ck_assert_str_eq(text, expected[i].structure);
+    }
+}
+END_TEST
+
 /* As many steps as a real class offers must rank in milliseconds: the writing thread waits for it. */
 START_TEST(large_offers_are_quick)
 {
@@ -484,6 +553,7 @@ int main(void)
     tcase_add_loop_test(c, equals_exhaustive, 0, (int)MF_ARRAY_LEN(keeps));
     tcase_add_test(c, independent_of_order);
     tcase_add_test(c, names_what_nobody_covers);
+    tcase_add_test(c, zeroing_is_of_the_structure);
     tcase_add_test(c, large_offers_are_quick);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
