@@ -300,10 +300,11 @@ static bool follow(const struct search *s, const struct key *from, const struct 
 {
     if (!fits(from, g) || !bits_within(&g->needs, &from->live))
         return false;
-    struct bits again = bits_or(bits_and(g->gives, from->made), bits_and(g->spare, from->live));
+    const struct bits zeroes = bits_and(g->gives, s->zeroed),
+                      for_nothing = bits_or(bits_and(g->spare, from->live), bits_and(zeroes, from->owed));
+    const struct bits again = bits_or(bits_and(g->gives, from->made), for_nothing);
     if ((!g->covers && from->conversions == CONVERSIONS_MAX) || !bits_none(&again))
         return false;
-    const struct bits zeroes = bits_and(g->gives, s->zeroed);
     *ret = (struct key){
         .structure = add_structure(from->structure, g->covers, !bits_none(&zeroes)),
         .covered = from->covered | g->covers,

@@ -28,6 +28,12 @@ int mf_hip_hopper_slices(const struct mf_shape *s)
     return MF_MIN((s->inter_dim + SLICE - 1) / SLICE, MF_HIP_HOPPER_SHORT + 1);
 }
 
+/* Has a group all columns of its tokens? */
+static bool has_whole_tokens(struct mf_hip_hopper core, int block_m)
+{
+    return core.swapped && (core.turns || block_m >= 128);
+}
+
 /* OUT_BYTES of hopper_core.inc.h. */
 int mf_hip_hopper_out(struct mf_hip_hopper core, const struct mf_hip_stage *st, const struct mf_shape *s)
 {
@@ -35,7 +41,7 @@ int mf_hip_hopper_out(struct mf_hip_hopper core, const struct mf_hip_stage *st, 
     if (st->out == MF_HIP_TO_Y && core.swapped && !core.turns && st->block_m >= 128 &&
         mf_hip_hopper_slices(s) <= MF_HIP_HOPPER_SHORT)
         return OWN_BYTES + BARRIERS;
-    if (st->out == MF_HIP_TO_HQ && mf_hip_hopper_whole_tokens(core, st->block_m))
+    if (st->out == MF_HIP_TO_HQ && has_whole_tokens(core, st->block_m))
         return (core.turns ? 2 : 1) * st->block_m * (columns + 16) + BARRIERS;
     return (core.turns ? 2 : 1) * st->block_m * bf16 + BARRIERS;
 }

@@ -1,5 +1,5 @@
 /* What the host has to know of Hopper's own core (kernels/hip/hopper_core.inc.h): its LDS, its order of tiles, and its tensors as
- * bulk copies see them. Shared by tile, whose stages are launches, and layer. */
+ * bulk copies see them. Shared by tile, whose stages are launches, and layer and pair, whose are not. */
 #pragma once
 
 #include "kernels/family_hip_stage.h"
@@ -19,11 +19,6 @@ int mf_hip_hopper_out(struct mf_hip_hopper core, const struct mf_hip_stage *st, 
 /* Slices of stage 2's product, of 8-bit elements; any more than a group holds the product of in registers are one more. */
 int mf_hip_hopper_slices(const struct mf_shape *shape);
 #define MF_HIP_HOPPER_SHORT 4 /* that it holds */
-/* Has a group all columns of its tokens? */
-static inline bool mf_hip_hopper_whole_tokens(struct mf_hip_hopper core, int block_m)
-{
-    return core.swapped && (core.turns || block_m >= 128);
-}
 
 /* true, with the reason, where rows of x lie too far apart for stage 1 to gather them. */
 bool mf_hip_hopper_refuses_x(const struct mf_shape *shape, struct mf_refusal *ret);

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "common/cleanup.h"
-#include "common/text.h"
 #include "kernels/family_hip_both.h"
 #include "kernels/family_hip_whole.h"
 #include "kernels/hip/args.h"

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "common/cleanup.h"
-#include "common/layer.h"
 #include "common/text.h"
 #include "kernels/family_hip_both.h"
 #include "kernels/fusion.h"
@@ -106,9 +105,9 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     if (!mf_hip_both_takes(f->name, device, shape, &format, &no))
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
     for (size_t i = 0; mf_hip_both_nth(&both, format, i, &c); i++) {
-        const struct mf_step step = describe(&c, shape);
         if (c.zeroes && shape->token < ZERO_FROM)
             continue;
+        const struct mf_step step = describe(&c, shape);
         int r = mf_hip_both_legal(&c, device, shape, &no) && is_allowed(shape, step.covers, step.block_m, &no)
                     ? offer->step(offer, &step)
                     : offer->reject(offer, f->name, step.name, no.rule, "%s", no.reason);
@@ -180,20 +179,22 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     const struct mf_shape *s = &k->shape;
     struct mf_device *device = k->function.device;
-    const struct mf_tensor_ref *b1 = l->needs + 4, *b2 = b1 + s->has_b1;
     uint64_t places[N_PLACES];
     uint8_t *base = (uint8_t *)(((uintptr_t)l->workspace + ALIGN - 1) / ALIGN * ALIGN);
     (void)lay_out(&k->config, s, places);
     const struct mf_tensor_ref h = {.part = {base + places[H], base + places[H_SCALE]}};
-    const struct mf_tensor_ref up_needs[] = {l->needs[0], l->needs[1], l->needs[2], *b1},
-                               down_needs[] = {h, l->needs[1], l->needs[3], *b2};
+    struct mf_tensor_ref up_needs[] = {l->needs[0], l->needs[1], l->needs[2], {.part = {NULL}}},
+                         down_needs[] = {h, l->needs[1], l->needs[3], {.part = {NULL}}};
+    if (s->has_b1)
+        up_needs[3] = l->needs[4];
+    if (s->has_b2)
+        down_needs[3] = l->needs[4 + s->has_b1];
     const struct mf_launch up = {.needs = up_needs, .gives = &h},
                            down = {.needs = down_needs, .gives = l->gives};
-    struct mf_hip_pair_args a = {.up = mf_hip_hopper_args(&k->up, s, &device->info, &up, &k->up_order),
-                                 .down =
-                                     mf_hip_hopper_args(&k->down, s, &device->info, &down, &k->down_order),
-                                 .made = (uint32_t *)(base + places[MADE]),
+    struct mf_hip_pair_args a = {.made = (uint32_t *)(base + places[MADE]),
                                  .n_made = (int32_t)n_made(&k->config, s)};
+    a.up = mf_hip_hopper_args(&k->up, s, &device->info, &up, &k->up_order);
+    a.down = mf_hip_hopper_args(&k->down, s, &device->info, &down, &k->down_order);
     a.up.y = k->config.zeroes ? l->gives[0].part[0] : NULL;
     int r = mf_hip_hopper_map(&k->up, s, device, &up, &a.up);
     if (r == 0)

@@ -59,7 +59,7 @@ static const struct {
     [FEW_WEIGHTED]       = {"unpermute_few_zw", "permute_few.hip",    "mf_unpermute_few", true,  true,  true,  false},
 };
 /* clang-format on */
-static const int block_ms[] = {16, 32, 64, 128, 256};
+static const int block_ms[] = {16, 32, 64, 128};
 
 struct config {
     enum kind kind;

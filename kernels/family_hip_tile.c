@@ -11,13 +11,10 @@
  * g groups of four waves with Hopper's wgmma; b, bt tile_hopper.hip, with tiles that two groups share or take in turn, and
  * as many slices as LDS holds; bs, bts the same with tokens for the rows of the product, bsk bs with weights that stay in LDS for
  * blocks of tokens in a row; d waves whose weights go straight from memory into their registers (AMD). */
-#include <assert.h>
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 
 #include "common/cleanup.h"
-#include "common/layer.h"
 #include "common/text.h"
 #include "kernels/family_hip.h"
 #include "kernels/family_hip_hopper.h"
@@ -132,7 +129,6 @@ struct mf_kernel {
     struct mf_hip_function function; /* first */
     struct mf_shape shape;
     struct config config;
-    enum mf_hip_format format;
     struct mf_grid grid;
     struct mf_hip_hopper_order order;
 };
@@ -417,7 +413,6 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
         return r;
     k->shape = *shape;
     k->config = w.found;
-    k->format = w.format;
     const struct variant *v = w.found.v;
     const struct mf_hip_machine *machine = mf_hip_machine_of(&device->info);
     k->grid = mf_hip_persistent_grid(&device->info, v->warps_n * v->warps_m * machine->wave, v->blocks,

@@ -1,4 +1,4 @@
-/* What the families share whose steps are the whole layer in one launch (one, layer). */
+/* What the families share whose steps are the whole layer in one launch (one, layer), or all of it behind the sort (pair). */
 #pragma once
 
 #include "kernels/family_hip.h"

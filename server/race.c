@@ -20,6 +20,12 @@ static bool same_structure(const struct mf_ranked *a, const struct mf_ranked *b)
     return a->path->structure == b->path->structure;
 }
 
+/* Both GEMMs in one kernel, or not. */
+static bool same_kind(const struct mf_ranked *a, const struct mf_ranked *b)
+{
+    return mf_path_in_one(a->path->structure) == mf_path_in_one(b->path->structure);
+}
+
 static bool same_block(const struct mf_ranked *a, const struct mf_ranked *b)
 {
     return a->path->block_m == b->path->block_m;
@@ -43,7 +49,7 @@ static bool is_represented(const struct places *p, const struct mf_ranked *r,
 }
 
 /* Who gets a place, what must not be left out first: the passes are gone through until no place is left. */
-enum pass { FIRST, ONE_KERNEL, STRUCTURES, BLOCKS, CHEAPEST, CLOSE, N_PASSES };
+enum pass { FIRST, OTHER_KIND, ONE_KERNEL, STRUCTURES, BLOCKS, CHEAPEST, CLOSE, N_PASSES };
 
 /* best: the first by forecast, which r follows at `behind` places. */
 static bool gets_place(enum pass pass, const struct places *p, const struct mf_ranked *best, size_t behind,
@@ -53,6 +59,8 @@ static bool gets_place(enum pass pass, const struct places *p, const struct mf_r
     switch (pass) {
     case FIRST:
         return behind == 0;
+    case OTHER_KIND:
+        return !is_represented(p, r, same_kind);
     case ONE_KERNEL:
         return mf_path_in_one(r->path->structure) && !is_represented(p, r, same_structure);
     case STRUCTURES:

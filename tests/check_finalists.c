@@ -85,6 +85,18 @@ START_TEST(first_of_all)
 }
 END_TEST
 
+/* One kernel for both GEMMs, the cheapest, in more structures than there are places: the cheapest of two stages races all the same. */
+START_TEST(two_stages_race)
+{
+    make(20, 1, 0);
+    for (size_t i = 0; i < 20; i++)
+        paths[i].structure = i < 15 ? structure_of(2, 2, (unsigned)i) : structure_of(2, 7, (unsigned)i % 16);
+    ck_assert_uint_eq(mf_race_finalists(ranked, 20, 1, 3), 3);
+    ck_assert_ptr_eq(ranked[15].path, &paths[15]);
+    ck_assert(ranked[0].finalist && ranked[15].finalist);
+}
+END_TEST
+
 static const struct {
     double best_us, budget_s;
     int topk;
@@ -275,6 +287,7 @@ int main(void)
     tcase_add_loop_test(c, places, 0, (int)MF_ARRAY_LEN(rooms));
     tcase_add_test(c, first_of_all);
     tcase_add_test(c, fewer_places);
+    tcase_add_test(c, two_stages_race);
     tcase_add_loop_test(c, one_kernel_races, 0, (int)MF_ARRAY_LEN(crowds));
     tcase_add_loop_test(c, schedules, 0, (int)MF_ARRAY_LEN(budgets));
     tcase_add_test(c, no_fresh_samples);

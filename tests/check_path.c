@@ -93,6 +93,8 @@ static struct mf_step random_step(int i, int from, int to)
     if (to == MF_OP_COMBINE && draw(2)) /* adds into what another zeroed */
         s.needs[s.n_needs++] = artifact("y/bf16/none/token+zeroed");
     s.gives[s.n_gives++] = flow(to + 1, to == MF_OP_COMBINE ? draw(4) == 0 : (int)draw(2), block);
+    if ((s.covers & MF_OP_BIT(MF_OP_GEMM1)) && to != MF_OP_COMBINE && draw(3) == 0)
+        s.gives[s.n_gives++] = artifact("y/bf16/none/token+zeroed");
     return s;
 }
 
@@ -207,9 +209,23 @@ static bool need_not_zero(const struct offer *o, const struct mf_step *s)
     return false;
 }
 
+/* y that it zeroes is zeroed already, and one of the two need not have done so. */
+static bool zeroes_for_nothing(const struct exhaustive *e, int n, const struct mf_step *s)
+{
+    const struct mf_artifact zeroed = artifact("y/bf16/none/token+zeroed");
+    bool zeroes = false, spare = need_not_zero(e->o, s);
+    for (int g = 0; g < s->n_gives; g++)
+        zeroes |= mf_artifact_equal(&s->gives[g], &zeroed);
+    if (!zeroes || !there(e, n, &zeroed))
+        return false;
+    for (int i = 0; i < n; i++)
+        spare |= need_not_zero(e->o, &e->o->steps[e->taken[i]]);
+    return spare;
+}
+
 static bool agree(const struct exhaustive *e, int n, const struct mf_step *s)
 {
-    if (need_not_zero(e->o, s) && there(e, n, &s->gives[1]))
+    if (zeroes_for_nothing(e, n, s))
         return false;
     for (int i = 0; i < n; i++) {
         const struct mf_step *t = &e->o->steps[e->taken[i]];

@@ -269,15 +269,15 @@ END_TEST
 #define BF16          OF_TYPE("bfloat16", "No") ",1,0"
 #define BF16_GATE     OF_TYPE("bfloat16", "No") ",0,0"
 
-static char a_y; /* what a launch gives */
+static char a_y, operands[7]; /* what a launch gives; what it needs, in its order */
 
 /* A family's step, opened for a row of a table and launched for so many tokens, on a device that the caller closes; NULL: there is
  * none. */
 static struct mf_device *launch_on_cardboard(const char *family, const char *row, int64_t token,
                                              const char *step, struct mf_shape *ret_shape)
 {
-    struct mf_tensor_ref needs[5] = {0}, gives[2] = {{.part = {&a_y}}};
-    const struct mf_launch launch = {.needs = needs, .gives = gives};
+    const bool is_pair = strcmp(family, "pair") == 0, zeroes = strstr(step, "_zero") != NULL;
+    const struct mf_tensor_ref gives[2] = {{.part = {&a_y}}};
     const struct mf_family *f = mf_family_find("hip", family);
     struct mf_kernel *k;
     struct mf_device *d = open_cardboard();
@@ -285,6 +285,11 @@ static struct mf_device *launch_on_cardboard(const char *family, const char *row
     if (!d)
         return NULL;
     ck_assert_int_eq(mf_shape_parse(row, ret_shape), 0);
+    size_t n = is_pair ? (size_t)(5 - zeroes + ret_shape->has_b1 + ret_shape->has_b2) : 3;
+    _cleanup_(mf_freep) struct mf_tensor_ref *needs = calloc(n, sizeof(*needs));
+    const struct mf_launch launch = {.needs = needs, .gives = gives};
+    for (size_t i = 0; i < n; i++)
+        needs[i].part[0] = operands + i;
     ck_assert_int_eq(f->open(f, d, ret_shape, step, &k), 0);
     f->retoken(k, token);
     ck_assert_int_eq(f->launch(k, &launch), 0);
@@ -350,6 +355,38 @@ START_TEST(rows_of_a_pair_are_taken_by_blocks)
         ck_assert_int_eq(both->n_made,
                          (takers[_i].token * 8 + 128 * 127) / 128 + 1); /* blocks, and all of them */
     }
+    mf_device_close(d);
+}
+END_TEST
+
+/* Each stage of a pair gets what is its. */
+static const struct {
+    const char *shape, *step;
+    int b1, b2; /* where they are among what it needs; -1: the layer has none */
+} with_biases[] = {
+    {"64,2048,768,16,8," BF16_GATE ",b1+b2", "pair_bf16_silu_m32_n256_b", 4, 5},
+    {"64,2048,768,16,8," BF16_GATE ",b2", "pair_bf16_silu_m32_n256_b_p128", -1, 4},
+    {"4096,2048,768,16,8," BF16_GATE ",b1", "pair_bf16_silu_m96_n256_b_zero", 4, -1},
+    {"64,7168,256,256,8," FP8, "pair_fp8fn_128_silu_m64_n256_bts", -1, -1},
+};
+
+START_TEST(a_pair_gets_its_operands)
+{
+    struct mf_shape shape;
+    struct mf_device *d =
+        launch_on_cardboard("pair", with_biases[_i].shape, 64, with_biases[_i].step, &shape);
+    if (!d)
+        return;
+    const struct mf_hip_pair_args *both = dlsym(RTLD_DEFAULT, "fake_cuda_pair_args");
+    int b1 = with_biases[_i].b1, b2 = with_biases[_i].b2;
+    ck_assert_ptr_nonnull(both);
+    ck_assert_ptr_eq(both->up.tile.x, operands);
+    ck_assert_ptr_eq(both->up.tile.sorted_ids, operands + 1);
+    ck_assert_ptr_eq(both->down.tile.sorted_ids, operands + 1);
+    ck_assert_ptr_eq(both->up.tile.w, operands + 2);
+    ck_assert_ptr_eq(both->down.tile.w, operands + 3);
+    ck_assert_ptr_eq(both->up.tile.bias, b1 < 0 ? NULL : operands + b1);
+    ck_assert_ptr_eq(both->down.tile.bias, b2 < 0 ? NULL : operands + b2);
     mf_device_close(d);
 }
 END_TEST
@@ -563,6 +600,7 @@ int main(void)
     tcase_set_timeout(runtime, 100);
     tcase_add_test(runtime, halves_are_launched);
     tcase_add_loop_test(runtime, rows_of_a_pair_are_taken_by_blocks, 0, MF_ARRAY_LEN(takers));
+    tcase_add_loop_test(runtime, a_pair_gets_its_operands, 0, MF_ARRAY_LEN(with_biases));
     tcase_add_loop_test(runtime, knows_the_halves, 0, MF_ARRAY_LEN(halves));
     tcase_add_unchecked_fixture(runtime, make_folder, remove_folder);
     tcase_add_test(runtime, is_asked_of_the_runtime);

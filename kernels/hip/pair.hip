@@ -2,12 +2,12 @@
  *
  * A block a unit. A tile of h that has left is counted for its block of rows, and stage 2 begins on blocks that are there while others
  * are still made. Slices of both stages go through one ring, so a unit whose last tile of stage 1 is multiplied already brings weights
- * of stage 2, and memory is never without something to do in between. Blocks need not be there at once: whoever makes a tile waits for
- * nobody.
+ * of stage 2, and memory is never without something to do in between. Blocks need not be there at once: whoever makes a tile of
+ * stage 1 or zeroes waits for nobody.
  *
  *   MF_ZERO   y is zeroed on the way (hopper_zeroing.h); and what hopper_both.h says
  *
- *   lds: as hopper_ring.h has it, of the stage whose out is larger, with MF_ZERO zeros behind out */
+ *   lds: as hopper_ring.h has it, of the stage whose out is larger, with MF_ZERO zeros behind out; then what handed has seen u32 */
 #define MF_WGMMA 1
 #include "dialect.h"
 #include "hopper_both.h"
@@ -26,8 +26,9 @@ __device__ struct {
 } mf_pair_counts;
 
 /* By a wave of each block that multiplies, and so has nothing to do yet; before: blocks that had begun, which its first lane has asked for.
- * Counts are zeroed by the block that is first, so that nobody has to wait for one that has not begun. Of launches of this kernel that follow
- * each other some blocks begin before the last of those before has ended and set all to 0; one at least begins then. */
+ * Counts are zeroed by the block that is first, so that nobody has to wait for one that has not begun. A unit
+ * holds one block, so of launches of this kernel that follow each other one block at least begins behind the last of those before, which
+ * sets all to 0. */
 MF_DEVICE void begin_counts(const mf_hip_pair_args &p, u32 before)
 {
     const i32 lane = (i32)threadIdx.x % MF_WAVE;
