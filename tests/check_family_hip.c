@@ -598,9 +598,8 @@ START_TEST(test_far_rows)
 
         ck_assert_int_eq(
             mf_family_find("hip", h.steps[i].family)->code(&hopper, &shape, h.steps[i].name, &code), 0);
-        gather +=
-            (strcmp(code.source, "tile_hopper.hip") == 0 || strcmp(code.source, "pair.hip") == 0) &&
-            (h.steps[i].covers & MF_OP_BIT(MF_OP_GATHER)) != 0;
+        gather += (strcmp(code.source, "tile_hopper.hip") == 0 || strcmp(code.source, "pair.hip") == 0) &&
+                  (h.steps[i].covers & MF_OP_BIT(MF_OP_GATHER)) != 0;
     }
     ck_assert_uint_gt(h.n, 0);
     ck_assert(_i == 0 ? gather > 0 : gather == 0);
