@@ -29,8 +29,7 @@ struct group {
     int32_t block_m;
     uint8_t w1, w2;           /* layout that it reads, from 1; 0: none */
     struct bits needs, gives; /* weights apart */
-    struct bits
-        spare; /* that it zeroes, where a group is the same but for that: who does so for nothing is never cheapest */
+    struct bits spare;        /* find_spare() */
     int n;
     int32_t ranks[MF_PATH_KEEP_MAX]; /* members, cheapest first */
 };
@@ -220,6 +219,7 @@ static void group_add(struct search *s, struct group *g, int32_t rank)
     g->ranks[at] = rank;
 }
 
+/* What a group zeroes, where another one is the same but for that: a pipeline in which it does so for nothing has a cheaper one beside it. */
 static void find_spare(struct search *s)
 {
     for (size_t i = 0; i < s->n_groups; i++) {

@@ -49,9 +49,9 @@ struct mf_path {
  * caller frees *ret. -E2BIG: more distinct artifacts or states than the ceilings in path.c allow. */
 int mf_path_find(const struct mf_path_problem *p, struct mf_path **ret, size_t *ret_n);
 
-/* "sort+zero | gather+gemm1+act | gemm2+weight+combine": which ops go together, in the order of the layer, and which step gives a zeroed
- * y beside what it covers: whether that costs anything depends on what else it does, so by it pipelines take another ratio of the sum of their steps.
- * Conversions do not show. */
+/* "sort+zero | gather+gemm1+act | gemm2+weight+combine": which ops go together, in the order of the layer, and which step
+ * gives a zeroed y beside what it covers: what that costs depends on what else runs then, so by it pipelines take another
+ * ratio of the sum of their steps. Conversions do not show. */
 void mf_path_structure(uint64_t structure, char buf[MF_PATH_STRUCTURE_MAX]);
 /* Whether one step does both GEMMs. */
 bool mf_path_in_one(uint64_t structure);

@@ -23,8 +23,9 @@ struct mf_ranked {
  * (MF_FINALISTS_MAX, or a layout's share of them): the cheapest of every structure and of every block_m, the K cheapest, and
  * more where the spread of the forecasts is wider than the gap. Where there are too many, the cheapest of two stages and of one
  * kernel that does both GEMMs (FLAT, one stage, one launch), then the cheapest of each structure of the latter have their place right
- * behind the first of all: whether such a one beats two stages is decided by a race, never by a sum. Not of every pair of structure and block_m: that would fill
- * the race with the pairs of the first structures, and leave whole structures out. Returns how many. */
+ * behind the first of all: whether such a one beats two stages is decided by a race, never by a sum. Not of every pair of
+ * structure and block_m: that would fill the race with the pairs of the first structures, and leave whole structures out.
+ * Returns how many. */
 size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t n_places);
 /* Places of a race that is to take about budget_s, where the best forecast is best_us. Each racer is run twice at
  * least, and checked in one of these: where that alone would take three quarters of the budget, there are fewer places than
