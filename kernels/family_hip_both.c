@@ -1,5 +1,6 @@
 #include "kernels/family_hip_both.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "common/cleanup.h"
@@ -23,8 +24,10 @@ bool mf_hip_both_takes(const char *family, const struct mf_device_info *device, 
     return false;
 }
 
-bool mf_hip_both_nth(const struct mf_hip_both_family *f, enum mf_hip_format format, size_t i,
-                     struct mf_hip_both *ret)
+/* The i-th: all variants of weights as they are in checkpoints, then all of them in slices, then both of what zeroes y. false: there are
+ * fewer. */
+static bool nth(const struct mf_hip_both_family *f, enum mf_hip_format format, size_t i,
+                struct mf_hip_both *ret)
 {
     size_t zeroing = 0, n = f->n_variants;
     for (size_t v = 0; v < n; v++)
@@ -58,20 +61,6 @@ void mf_hip_both_name(const struct mf_hip_both *b, const struct mf_shape *s, cha
            s->doweight_stage1 ? "_w" : "", *w1 ? "_" : "", w1, b->zeroes ? "_zero" : "");
 }
 
-bool mf_hip_both_find(const struct mf_hip_both_family *f, enum mf_hip_format format,
-                      const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
-                      struct mf_hip_both *ret)
-{
-    struct mf_refusal no;
-    for (size_t i = 0; mf_hip_both_nth(f, format, i, ret); i++) {
-        char own[MF_STEP_NAME_MAX];
-        mf_hip_both_name(ret, shape, own);
-        if (strcmp(own, name) == 0)
-            return mf_hip_both_legal(ret, device, shape, &no);
-    }
-    return false;
-}
-
 struct mf_hip_stage mf_hip_both_stage(const struct mf_hip_both *b, const struct mf_shape *s, int stage)
 {
     enum mf_hip_out h = s->q_type == MF_QTYPE_NO ? MF_HIP_TO_H : MF_HIP_TO_HQ;
@@ -99,8 +88,8 @@ static int stages_of(const struct mf_hip_both *b, const struct mf_device_info *d
     return MF_MIN(fits, MF_HIP_HOPPER_STAGES);
 }
 
-bool mf_hip_both_legal(const struct mf_hip_both *b, const struct mf_device_info *device,
-                       const struct mf_shape *s, struct mf_refusal *no)
+static bool is_legal(const struct mf_hip_both *b, const struct mf_device_info *device,
+                     const struct mf_shape *s, struct mf_refusal *no)
 {
     const struct mf_hip_both_variant *v = &b->v;
     const struct mf_hip_stage up = mf_hip_both_stage(b, s, 1), down = mf_hip_both_stage(b, s, 2);
@@ -128,8 +117,30 @@ bool mf_hip_both_legal(const struct mf_hip_both *b, const struct mf_device_info 
     return !no->rule;
 }
 
-void mf_hip_both_define(struct mf_code *c, const struct mf_hip_both *b, const struct mf_device_info *device,
-                        const struct mf_shape *s)
+int mf_hip_both_enumerate(const struct mf_hip_both_family *f, const struct mf_device_info *device,
+                          const struct mf_shape *shape, struct mf_offer *offer)
+{
+    struct mf_refusal no;
+    enum mf_hip_format format;
+    struct mf_hip_both b;
+    if (!f->takes(device, shape, &format, &no))
+        return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
+    for (size_t i = 0; nth(f, format, i, &b); i++) {
+        if (b.zeroes && shape->token < f->zero_from)
+            continue;
+        const struct mf_step step = f->describe(&b, shape);
+        int r = is_legal(&b, device, shape, &no)
+                    ? offer->step(offer, &step)
+                    : offer->reject(offer, f->name, step.name, no.rule, "%s", no.reason);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* What hopper_both.h wants to be defined. */
+static void define(struct mf_code *c, const struct mf_hip_both *b, const struct mf_device_info *device,
+                   const struct mf_shape *s)
 {
     mf_hip_whole_define(c, s, b->format, b->sliced);
     mf_code_define(c, "MF_BM=%d", b->v.block_m);
@@ -139,6 +150,31 @@ void mf_hip_both_define(struct mf_code *c, const struct mf_hip_both *b, const st
     mf_code_define(c, "MF_SWAP=%d", b->v.swapped);
     if (b->zeroes)
         mf_code_define(c, "MF_ZERO");
+}
+
+int mf_hip_both_find(const struct mf_hip_both_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *s, const char *name, struct mf_hip_both *ret,
+                     struct mf_code *ret_code)
+{
+    struct mf_refusal no;
+    enum mf_hip_format format;
+    size_t length = strlen(f->name);
+    if (strncmp(name, f->name, length) != 0 || name[length] != '_')
+        return -EINVAL;
+    if (!f->takes(device, s, &format, &no))
+        return -ENOTSUP;
+    for (size_t i = 0; nth(f, format, i, ret); i++) {
+        char own[MF_STEP_NAME_MAX];
+        mf_hip_both_name(ret, s, own);
+        if (strcmp(own, name) != 0)
+            continue;
+        if (!is_legal(ret, device, s, &no))
+            return -ENOTSUP;
+        *ret_code = (struct mf_code){.source = f->source, .function = f->function};
+        define(ret_code, ret, device, s);
+        return 0;
+    }
+    return -ENOTSUP;
 }
 
 uint32_t mf_hip_both_lds(const struct mf_hip_both *b, const struct mf_device_info *device,

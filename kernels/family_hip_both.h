@@ -12,12 +12,19 @@ struct mf_hip_both_variant {
     bool turns, swapped;
     bool zeroes; /* there is one that does so, too: of many tokens */
 };
-/* What a family has of them, and what its launch needs of LDS beside the core. */
+struct mf_hip_both;
+/* What a family has of them, and what is its own. */
 struct mf_hip_both_family {
-    const char *name;
+    const char *name, *source, *function; /* static texts */
     const struct mf_hip_both_variant *variants;
     size_t n_variants;
-    int (*lds)(const struct mf_shape *shape, int block_m); /* bytes; NULL: none */
+    int64_t zero_from; /* tokens from which on y is zeroed on the way */
+    /* Of LDS, what its launch needs beside the core, in bytes; NULL: nothing. */
+    int (*lds)(const struct mf_shape *shape, int block_m);
+    /* Does it know the shape, whatever the variant? */
+    bool (*takes)(const struct mf_device_info *device, const struct mf_shape *shape,
+                  enum mf_hip_format *ret_format, struct mf_refusal *ret);
+    struct mf_step (*describe)(const struct mf_hip_both *b, const struct mf_shape *shape);
 };
 struct mf_hip_both {
     const struct mf_hip_both_family *family;
@@ -31,22 +38,16 @@ struct mf_hip_both {
 bool mf_hip_both_takes(const char *family, const struct mf_device_info *device, const struct mf_shape *shape,
                        enum mf_hip_format *ret_format, struct mf_refusal *ret);
 
-/* The i-th of a family's: all variants of weights as they are in checkpoints, then all of them in slices, then both of what zeroes y.
- * false: there are fewer. */
-bool mf_hip_both_nth(const struct mf_hip_both_family *f, enum mf_hip_format format, size_t i,
-                     struct mf_hip_both *ret);
+/* As mf_family.enumerate. */
+int mf_hip_both_enumerate(const struct mf_hip_both_family *f, const struct mf_device_info *device,
+                          const struct mf_shape *shape, struct mf_offer *offer);
+/* The step of that name, and its code but for what the family defines itself; errors as mf_family.code. */
+int mf_hip_both_find(const struct mf_hip_both_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, const char *name, struct mf_hip_both *ret,
+                     struct mf_code *ret_code);
 void mf_hip_both_name(const struct mf_hip_both *b, const struct mf_shape *shape, char buf[MF_STEP_NAME_MAX]);
-/* The one of that name. false: none has it, or it is not legal. */
-bool mf_hip_both_find(const struct mf_hip_both_family *f, enum mf_hip_format format,
-                      const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
-                      struct mf_hip_both *ret);
-bool mf_hip_both_legal(const struct mf_hip_both *b, const struct mf_device_info *device,
-                       const struct mf_shape *shape, struct mf_refusal *ret);
 
 struct mf_hip_stage mf_hip_both_stage(const struct mf_hip_both *b, const struct mf_shape *shape, int stage);
-/* What hopper_both.h wants to be defined. */
-void mf_hip_both_define(struct mf_code *c, const struct mf_hip_both *b, const struct mf_device_info *device,
-                        const struct mf_shape *shape);
 /* Of LDS that a block has. */
 uint32_t mf_hip_both_lds(const struct mf_hip_both *b, const struct mf_device_info *device,
                          const struct mf_shape *shape);

@@ -1,8 +1,5 @@
 /* layer on GPUs: the whole layer in one launch by Hopper's core (kernels/hip/layer.hip), for tokens that matrix instructions
  * multiply. Names: family_hip_both.h. */
-#include <errno.h>
-#include <string.h>
-
 #include "common/cleanup.h"
 #include "kernels/family_hip_both.h"
 #include "kernels/family_hip_whole.h"
@@ -23,7 +20,6 @@ static int experts_bytes(const struct mf_shape *s, int block_m)
 {
     return (int)(mf_padded_rows(s, block_m) / block_m + 2) * 4;
 }
-static const struct mf_hip_both_family both = {"layer", variants, MF_ARRAY_LEN(variants), experts_bytes};
 
 struct mf_kernel {
     struct mf_hip_function function; /* first */
@@ -35,8 +31,8 @@ struct mf_kernel {
 /* ---- legality ---- */
 
 /* Of the shape, whatever the variant. */
-static bool is_known(const struct mf_device_info *device, const struct mf_shape *s,
-                     enum mf_hip_format *ret_format, struct mf_refusal *no)
+static bool takes(const struct mf_device_info *device, const struct mf_shape *s,
+                  enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
     if (!mf_hip_both_takes("layer", device, s, ret_format, no))
         return false;
@@ -81,50 +77,42 @@ static uint64_t lay_out(const struct mf_hip_both *c, const struct mf_shape *s, u
     return at;
 }
 
-static void describe(const struct mf_hip_both *c, const struct mf_shape *shape, struct mf_step *ret)
+static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shape *shape)
 {
-    struct mf_step s = mf_hip_whole_step("layer", shape, c->sliced);
+    struct mf_step s = mf_hip_whole_step(c->family->name, shape, c->sliced);
     uint64_t places[N_PLACES];
     mf_hip_both_name(c, shape, s.name);
     s.block_m = c->v.block_m;
     s.reorder_tolerance = mf_hip_stage_reorder_tolerance(shape);
     s.workspace_bytes = lay_out(c, shape, places) + ALIGN;
-    *ret = s;
+    return s;
 }
+
+static const struct mf_hip_both_family both = {
+    .name = "layer",
+    .source = "layer.hip",
+    .function = "mf_layer",
+    .variants = variants,
+    .n_variants = MF_ARRAY_LEN(variants),
+    .lds = experts_bytes,
+    .takes = takes,
+    .describe = describe,
+};
 
 static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
                      const struct mf_shape *shape, struct mf_offer *offer)
 {
-    struct mf_refusal no;
-    enum mf_hip_format format;
-    struct mf_hip_both c;
-    if (!is_known(device, shape, &format, &no))
-        return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
-    for (size_t i = 0; mf_hip_both_nth(&both, format, i, &c); i++) {
-        struct mf_step step;
-        describe(&c, shape, &step);
-        int r = mf_hip_both_legal(&c, device, shape, &no)
-                    ? offer->step(offer, &step)
-                    : offer->reject(offer, f->name, step.name, no.rule, "%s", no.reason);
-        if (r < 0)
-            return r;
-    }
-    return 0;
+    (void)f;
+    return mf_hip_both_enumerate(&both, device, shape, offer);
 }
 
 static int find(const struct mf_device_info *device, const struct mf_shape *s, const char *name,
                 struct mf_hip_both *ret, struct mf_code *ret_code)
 {
-    struct mf_refusal no;
-    enum mf_hip_format format;
-    if (strncmp(name, "layer_", 6) != 0)
-        return -EINVAL;
-    if (!is_known(device, s, &format, &no) || !mf_hip_both_find(&both, format, device, s, name, ret))
-        return -ENOTSUP;
-    *ret_code = (struct mf_code){.source = "layer.hip", .function = "mf_layer"};
-    mf_hip_both_define(ret_code, ret, device, s);
-    mf_hip_define_share(ret_code, s);
-    return 0;
+    int r = mf_hip_both_find(&both, device, s, name, ret, ret_code);
+    if (r == 0)
+        mf_hip_define_share(ret_code, s);
+    return r;
 }
 
 static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,

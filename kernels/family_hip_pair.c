@@ -1,9 +1,9 @@
 /* pair on GPUs: both stages of the grouped GEMM in one launch by Hopper's core (kernels/hip/pair.hip), from tokens that are sorted and
  * quantised to rows that are added to y, which is zeroed before or on the way. Names: family_hip_both.h. */
-#include <errno.h>
 #include <string.h>
 
 #include "common/cleanup.h"
+#include "common/layer.h"
 #include "common/text.h"
 #include "kernels/family_hip_both.h"
 #include "kernels/fusion.h"
@@ -19,7 +19,6 @@ static const struct mf_hip_both_variant variants[] = {
     {64, 128, true, false, false},  {64, 256, false, true, false},  {128, 256, false, true, true},
     {64, 256, true, true, false},
 };
-static const struct mf_hip_both_family both = {"pair", variants, MF_ARRAY_LEN(variants), NULL};
 
 struct mf_kernel {
     struct mf_hip_function function; /* first */
@@ -31,19 +30,6 @@ struct mf_kernel {
 };
 
 /* ---- steps ---- */
-
-static bool is_allowed(const struct mf_shape *s, mf_ops ops, int32_t block_m, struct mf_refusal *no)
-{
-    const struct mf_fusion_caps caps = {
-        .prologue = MF_OP_BIT(MF_OP_GATHER),
-        .epilogue = MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_QUANT2) |
-                    MF_OP_BIT(MF_OP_COMBINE),
-        .whole_rows = true,
-        .both_gemms = true,
-        .accumulates = true,
-    };
-    return mf_cpu_may_cover(s, ops, block_m, &caps, no);
-}
 
 /* The workspace: h, and what is counted of its tiles. */
 enum { H, H_SCALE, MADE, N_PLACES };
@@ -68,8 +54,8 @@ static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shap
 {
     const struct mf_hip_stage up_stage = mf_hip_both_stage(c, shape, 1),
                               down_stage = mf_hip_both_stage(c, shape, 2);
-    const struct mf_step up = mf_hip_stage_step(&up_stage, both.name, shape),
-                         down = mf_hip_stage_step(&down_stage, both.name, shape);
+    const struct mf_step up = mf_hip_stage_step(&up_stage, c->family->name, shape),
+                         down = mf_hip_stage_step(&down_stage, c->family->name, shape);
     struct mf_step s = {.stage = MF_STAGE_ONE,
                         .block_m = c->v.block_m,
                         .covers = up.covers | down.covers,
@@ -77,7 +63,7 @@ static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shap
                         .bytes = up.bytes + down.bytes,
                         .reorder_tolerance = down.reorder_tolerance};
     uint64_t places[N_PLACES];
-    (void)mf_copy(s.family, sizeof(s.family), both.name);
+    (void)mf_copy(s.family, sizeof(s.family), c->family->name);
     mf_hip_both_name(c, shape, s.name);
     s.workspace_bytes = lay_out(c, shape, places) + ALIGN;
     mf_step_need(&s, up.needs[0]);
@@ -96,47 +82,45 @@ static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shap
     return s;
 }
 
+static bool takes(const struct mf_device_info *device, const struct mf_shape *s,
+                  enum mf_hip_format *ret_format, struct mf_refusal *no)
+{
+    const struct mf_fusion_caps caps = {
+        .prologue = MF_OP_BIT(MF_OP_GATHER),
+        .epilogue = MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_QUANT2) |
+                    MF_OP_BIT(MF_OP_COMBINE),
+        .whole_rows = true,
+        .both_gemms = true,
+        .accumulates = true,
+    };
+    mf_ops before = MF_OP_BIT(MF_OP_SORT) | MF_OP_BIT(MF_OP_QUANT1);
+    return mf_hip_both_takes("pair", device, s, ret_format, no) &&
+           mf_cpu_may_cover(s, mf_layer_ops(s) & ~before, 1, &caps, no);
+}
+
+static const struct mf_hip_both_family both = {
+    .name = "pair",
+    .source = "pair.hip",
+    .function = "mf_pair",
+    .variants = variants,
+    .n_variants = MF_ARRAY_LEN(variants),
+    .zero_from = ZERO_FROM,
+    .takes = takes,
+    .describe = describe,
+};
+
 static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
                      const struct mf_shape *shape, struct mf_offer *offer)
 {
-    struct mf_refusal no;
-    enum mf_hip_format format;
-    struct mf_hip_both c;
-    if (!mf_hip_both_takes(f->name, device, shape, &format, &no))
-        return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
-    for (size_t i = 0; mf_hip_both_nth(&both, format, i, &c); i++) {
-        if (c.zeroes && shape->token < ZERO_FROM)
-            continue;
-        const struct mf_step step = describe(&c, shape);
-        int r = mf_hip_both_legal(&c, device, shape, &no) && is_allowed(shape, step.covers, step.block_m, &no)
-                    ? offer->step(offer, &step)
-                    : offer->reject(offer, f->name, step.name, no.rule, "%s", no.reason);
-        if (r < 0)
-            return r;
-    }
-    return 0;
-}
-
-static int find(const struct mf_device_info *device, const struct mf_shape *s, const char *name,
-                struct mf_hip_both *ret, struct mf_code *ret_code)
-{
-    struct mf_refusal no;
-    enum mf_hip_format format;
-    if (strncmp(name, "pair_", 5) != 0)
-        return -EINVAL;
-    if (!mf_hip_both_takes(both.name, device, s, &format, &no) ||
-        !mf_hip_both_find(&both, format, device, s, name, ret))
-        return -ENOTSUP;
-    *ret_code = (struct mf_code){.source = "pair.hip", .function = "mf_pair"};
-    mf_hip_both_define(ret_code, ret, device, s);
-    return 0;
+    (void)f;
+    return mf_hip_both_enumerate(&both, device, shape, offer);
 }
 
 static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
                 struct mf_code *ret)
 {
     struct mf_hip_both c;
-    return find(device, shape, name, &c, ret);
+    return mf_hip_both_find(&both, device, shape, name, &c, ret);
 }
 
 /* ---- launches ---- */
@@ -156,7 +140,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     struct mf_hip_both c;
     struct mf_code source;
     (void)f;
-    int r = find(&device->info, shape, name, &c, &source);
+    int r = mf_hip_both_find(&both, &device->info, shape, name, &c, &source);
     if (r < 0)
         return r;
     struct mf_kernel *k;
