@@ -148,6 +148,13 @@ MF_DEVICE u32 mf_take_one(u32 *count)
     asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 1;\n" : "=r"(before) : "l"(count) : "memory");
     return before;
 }
+/* How many have ended before this one: what they, and whom they met, had counted by then is seen. */
+MF_DEVICE u32 mf_end_one(u32 *count)
+{
+    u32 before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;\n" : "=r"(before) : "l"(count) : "memory");
+    return before;
+}
 
 /* Eight bf16, at 16 bytes, are added to what is there, each rounded. */
 MF_DEVICE void mf_add_8(void *global, const mf_16b &v)

@@ -17,6 +17,8 @@
 #    define ZEROS 0
 #endif
 
+#define COUNTED (2 * GROUPS + 3) /* where a block's waves that count meet */
+
 /* All 0 between launches. */
 __device__ struct {
     u32 up[2], down[2]; /* of each half, how often a run of its was asked for */
@@ -25,22 +27,29 @@ __device__ struct {
     u32 turns, y;       /* of y that are taken; that are zeroed */
 } mf_pair_counts;
 
-/* By a wave of each block that multiplies, and so has nothing to do yet; before: blocks that had begun, which its first lane has asked for.
- * Counts are zeroed by the block that is first, so that nobody has to wait for one that has not begun. A unit
- * holds one block, so of launches of this kernel that follow each other one block at least begins behind the last of those before, which
- * sets all to 0. */
-MF_DEVICE void begin_counts(const mf_hip_pair_args &p, u32 before)
+/* By a wave of each block that multiplies, and so has nothing to do yet: launches before have ended behind it. Counts are zeroed by the
+ * block that is first, so that nobody has to wait for one that has not begun. */
+MF_DEVICE void begin_counts(const mf_hip_pair_args &p)
 {
     const i32 lane = (i32)threadIdx.x % MF_WAVE;
     mf_begin();
-    if (mf_of_wave((i32)before) > 0)
-        return;
-    for (i32 i = lane; i < p.n_made; i += MF_WAVE)
-        p.made[i] = 0;
-    __threadfence();
-    mf_wave_sync();
-    if (lane == 0)
-        mf_part_done(&mf_pair_counts.zeroed);
+    const u32 before = lane == 0 ? mf_take_one(&mf_pair_counts.begun) : 0;
+    if (mf_of_wave((i32)before) == 0) {
+        for (i32 i = lane; i < p.n_made; i += MF_WAVE)
+            p.made[i] = 0;
+        __threadfence();
+        mf_wave_sync();
+        if (lane == 0)
+            mf_part_done(&mf_pair_counts.zeroed);
+    }
+    mf_group_arrive(COUNTED, MF_WAVE + GROUP);
+}
+/* By those that bring, when all that their block counts is. The last block's counts are those of the next launch. */
+MF_DEVICE void end_counts()
+{
+    mf_group_sync(COUNTED, MF_WAVE + GROUP);
+    if (threadIdx.x % GROUP == 0 && mf_end_one(&mf_pair_counts.ended) == gridDim.x - 1)
+        mf_pair_counts = {};
 }
 
 /* y is zeroed in so many turns, of which each that is in memory is counted. */
@@ -107,7 +116,6 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1)
     u8 *outs = lds + MF_STAGES * RING_BYTES;
     u8 *zeros = outs + BOTH_OUTS;
     ring r = ring_at(lds, BOTH_OUTS + ZEROS);
-    const u32 before = threadIdx.x == 0 ? mf_take_one(&mf_pair_counts.begun) : 0;
 #ifdef MF_ZERO
     make_zeros(zeros);
 #endif
@@ -115,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1)
         up::ask_for_likely(p.up);
     begin_ring(r, GROUP);
     if (threadIdx.x < MF_WAVE)
-        begin_counts(p, before);
+        begin_counts(p);
     else
         mf_wait_before();
     const i32 n_blocks = t1.num_valid[0] / MF_BM;
@@ -138,9 +146,7 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1)
         if (of_up.turn < 2 && threadIdx.x % GROUP == 0) /* has taken no tile, and so not waited */
             mf_parts_wait(&mf_pair_counts.zeroed, 1);
         down::bring(p.down.w_map, p.down.x_map, t2, r, n_blocks, of_down, handed, nothing_aside);
-        mf_group_sync(2 * GROUPS + 2, GROUP); /* who has brought no tile may be ahead of who counts here */
-        if (threadIdx.x % GROUP == 0 && mf_take_one(&mf_pair_counts.ended) == gridDim.x - 1)
-            mf_pair_counts = {};
+        end_counts();
         mf_copy_commit();
         mf_copy_wait<0>();
     } else {

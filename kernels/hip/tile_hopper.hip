@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
 #ifdef MF_ZERO
         mf_group_sync(2 * GROUPS + 2, GROUP); /* who has brought no tile may be ahead of who zeroes */
 #endif
-        if (threadIdx.x % GROUP == 0 && mf_take_one(mf_taken + 2) == gridDim.x - 1)
+        if (threadIdx.x % GROUP == 0 && mf_end_one(mf_taken + 2) == gridDim.x - 1)
             mf_taken[0] = mf_taken[1] = mf_taken[2] = mf_taken[3] = 0; /* for the next launch */
         mf_copy_commit();
         mf_copy_wait<0>();
