@@ -142,7 +142,7 @@ int mf_hip_both_enumerate(const struct mf_hip_both_family *f, const struct mf_de
 static void define(struct mf_code *c, const struct mf_hip_both *b, const struct mf_device_info *device,
                    const struct mf_shape *s)
 {
-    mf_hip_whole_define(c, s, b->format, b->sliced);
+    mf_hip_whole_define(c, s, b->format);
     mf_code_define(c, "MF_BM=%d", b->v.block_m);
     mf_code_define(c, "MF_BN=%d", b->v.block_n);
     mf_code_define(c, "MF_STAGES=%d", stages_of(b, device, s));

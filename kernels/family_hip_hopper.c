@@ -127,6 +127,6 @@ int mf_hip_hopper_map(const struct mf_hip_stage *st, const struct mf_shape *s, s
                       const struct mf_launch *l, struct mf_hip_bulk_args *ret)
 {
     int bits = s->q_type == MF_QTYPE_NO ? 16 : 8;
-    int r = mf_hip_stage_map_weights(st, s, device, bits, l->needs[2].part[0], &ret->w_map);
+    int r = mf_hip_stage_map_weights(st, s, device, bits, l->needs[2].part[0], &ret->w);
     return r == 0 && st->stage == 2 ? mf_hip_map_h(device, st, s, l->needs[0].part[0], &ret->x_map) : r;
 }

@@ -197,9 +197,9 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
         .token = (int32_t)s->token,
     };
     int bits = quantised ? 8 : 16;
-    int r = mf_hip_stage_map_weights(&up, s, device, bits, l->needs[2].part[0], &a.w1_map);
+    int r = mf_hip_stage_map_weights(&up, s, device, bits, l->needs[2].part[0], &a.w1);
     if (r == 0)
-        r = mf_hip_stage_map_weights(&down, s, device, bits, l->needs[3].part[0], &a.w2_map);
+        r = mf_hip_stage_map_weights(&down, s, device, bits, l->needs[3].part[0], &a.w2);
     if (r == 0)
         r = mf_hip_map_h(device, &down, s, base + places[H], &a.h_map);
     return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));

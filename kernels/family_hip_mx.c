@@ -388,8 +388,8 @@ static int launch_hopper(struct mf_kernel *k, const struct mf_launch *l, const s
 {
     struct mf_hip_bulk_args a = {.tile = mx->tile, .w_scale_end = mx->w_scale_end};
     a.tile.columns = k->tile_columns;
-    int r = mf_hip_stage_map_weights(&k->config.st, &k->shape, k->function.device, 4, l->needs[2].part[0],
-                                     &a.w_map);
+    int r =
+        mf_hip_stage_map_weights(&k->config.st, &k->shape, k->function.device, 4, l->needs[2].part[0], &a.w);
     return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 

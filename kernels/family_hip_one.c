@@ -136,7 +136,9 @@ static int find(const struct mf_device_info *device, const struct mf_shape *s, c
             continue;
         *ret = c;
         *ret_code = (struct mf_code){.source = "one.hip", .function = "mf_one"};
-        mf_hip_whole_define(ret_code, s, format, c.sliced);
+        mf_hip_whole_define(ret_code, s, format);
+        if (c.sliced)
+            mf_code_define(ret_code, "MF_SLICED");
         mf_code_define(ret_code, "MF_THREADS=%d", c.v->threads);
         mf_code_define(ret_code, "MF_BATCH=%d", c.v->batch);
         mf_code_define(ret_code, "MF_BATCH_Y=%d", c.v->batch_y);

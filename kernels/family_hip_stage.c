@@ -145,8 +145,6 @@ void mf_hip_stage_define(struct mf_code *c, const struct mf_hip_stage *st, const
         mf_hip_define_gate_up(c, s);
         mf_hip_define_activation(c, s);
     }
-    if (st->sliced)
-        mf_code_define(c, "MF_SLICED");
 }
 
 struct mf_hip_tile_args mf_hip_stage_args(const struct mf_hip_stage *st, const struct mf_shape *s,
@@ -182,7 +180,7 @@ int32_t mf_hip_stage_tile_columns(const struct mf_hip_stage *st, const struct mf
 }
 
 int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shape *s,
-                             struct mf_device *device, int bits, void *w, struct mf_hip_map *ret)
+                             struct mf_device *device, int bits, void *w, struct mf_hip_weights *ret)
 {
     uint64_t bytes = bits == 16 ? 2 : 1, row = (uint64_t)mf_hip_stage_length(st, s) * (uint64_t)bits / 8;
     uint64_t N = (uint64_t)mf_hip_stage_width(st, s), halves = (uint64_t)st->halves;
@@ -198,6 +196,9 @@ int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shap
         .stride = {bytes, row, turn * row, 8 * row, halves * N * row},
         .box = {bits == 4 ? MF_HIP_NARROW_BOX : (uint32_t)(BOX / bytes), 8, (uint32_t)halves, columns / 8, 1},
     };
+    ret->slice_0 = (int32_t)t.box[0];
+    ret->slice_3 = 0;
+    ret->log_panel = 31;
     if (st->sliced) {
         const uint32_t each = MF_MIN(columns, PANEL);
         t.length[0] = BOX / bytes;
@@ -208,6 +209,9 @@ int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shap
         t.stride[4] = PANEL * row;
         t.box[3] = each / 8;
         t.box[4] = columns / each;
+        ret->slice_0 = 0;
+        ret->slice_3 = PANEL / 8;
+        ret->log_panel = __builtin_ctz(PANEL);
     } else if (gate_rows == 1) {
         t.stride[1] *= 2;
         t.stride[3] *= 2;
@@ -217,6 +221,8 @@ int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shap
         t.stride[4] = 2 * turn * row;
         t.box[3] = (uint32_t)(turn / 8);
         t.box[4] = columns / (uint32_t)gate_rows;
+        ret->log_panel = __builtin_ctz((unsigned)gate_rows);
     }
-    return device->ops->bulk_map(device, &t, ret);
+    ret->panels = (int32_t)(t.length[4] / (uint64_t)s->expert);
+    return device->ops->bulk_map(device, &t, &ret->map);
 }

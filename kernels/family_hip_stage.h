@@ -60,7 +60,7 @@ struct mf_hip_tile_args mf_hip_stage_args(const struct mf_hip_stage *st, const s
  * gate and up side by side. Where they lie by sixteens, the groups of a sixteen, and the sixteens of all experts; where they are sliced,
  * the groups of a panel's slices, one slice behind the other, and the panels of all experts. */
 int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shape *s,
-                             struct mf_device *device, int bits, void *w, struct mf_hip_map *ret);
+                             struct mf_device *device, int bits, void *w, struct mf_hip_weights *ret);
 /* Tile columns that are made of every block before the next: what the last cache holds of y beside the rest, where rows are
  * added to it, so that it is read and written once; all, otherwise. */
 int32_t mf_hip_stage_tile_columns(const struct mf_hip_stage *st, const struct mf_shape *s,

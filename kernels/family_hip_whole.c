@@ -47,7 +47,7 @@ const float *mf_hip_whole_bias(const struct mf_launch *l, const struct mf_shape 
     return s->has_b2 ? l->needs[s->has_b1 ? 5 : 4].part[0] : NULL;
 }
 
-void mf_hip_whole_define(struct mf_code *c, const struct mf_shape *s, enum mf_hip_format format, bool sliced)
+void mf_hip_whole_define(struct mf_code *c, const struct mf_shape *s, enum mf_hip_format format)
 {
     mf_code_define(c, "MF_FORMAT=%d", (int)format);
     mf_code_define(c, "MF_H=%d", s->model_dim);
@@ -60,8 +60,6 @@ void mf_hip_whole_define(struct mf_code *c, const struct mf_shape *s, enum mf_hi
         mf_code_define(c, "MF_BIAS2");
     mf_code_define(c, "MF_WEIGHT1=%d", s->doweight_stage1);
     mf_hip_define_gate_up(c, s);
-    if (sliced)
-        mf_code_define(c, "MF_SLICED");
     mf_hip_define_fnuz(c, s);
     mf_hip_define_activation(c, s);
 }

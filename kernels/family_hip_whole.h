@@ -12,5 +12,4 @@ struct mf_step mf_hip_whole_step(const char *family, const struct mf_shape *shap
 const float *mf_hip_whole_bias(const struct mf_launch *l, const struct mf_shape *shape, enum mf_tensor b);
 
 /* MF_FORMAT, MF_H, MF_I, MF_K, MF_HALVES1, MF_WEIGHT1, MF_BIAS1, MF_BIAS2, and what the activation and w1's layout want. */
-void mf_hip_whole_define(struct mf_code *c, const struct mf_shape *shape, enum mf_hip_format format,
-                         bool sliced);
+void mf_hip_whole_define(struct mf_code *c, const struct mf_shape *shape, enum mf_hip_format format);

@@ -154,10 +154,17 @@ struct __attribute__((aligned(128))) mf_hip_map {
     unsigned long long opaque[16];
 };
 
+/* Weights as bulk copies bring them, and where the box of a slice of a tile's begins: {slice * slice_0; 0; 0; slice * slice_3 + groups of 8
+ * columns in their panel; expert * panels + panel}. A panel is 2^log_panel columns, or all. */
+struct mf_hip_weights {
+    struct mf_hip_map map;
+    mf_i32 slice_0, slice_3;
+    mf_i32 panels; /* of an expert */
+    mf_i32 log_panel;
+};
+
 struct mf_hip_bulk_args {
-    struct mf_hip_map
-        w_map; /* {K; 8 rows; gate and up, or 1; groups of 8 columns; expert}, or of rows that lie by
-                              * sixteens {K; 8 rows; gate and up; 2 groups; sixteens of all experts} */
+    struct mf_hip_weights w;
     struct mf_hip_map x_map; /* stage 2: h as {K; row} */
     struct mf_hip_tile_args tile;
     const void *w_scale_end; /* of groups of narrow weights */
@@ -179,7 +186,8 @@ struct mf_hip_pair_args {
 
 /* Of layer.hip, which makes the sorted order, and tokens that are quantised: up, down have no sorted_*, experts, num_valid. */
 struct mf_hip_layer_args {
-    struct mf_hip_map w1_map, w2_map, h_map;
+    struct mf_hip_weights w1, w2;
+    struct mf_hip_map h_map;
     struct mf_hip_tile_args up, down;
     const mf_i32 *ids; /* [T,k] */
     const float *weights;

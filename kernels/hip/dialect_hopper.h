@@ -2,7 +2,7 @@
  * to each other. Only sources for Hopper alone know them. */
 #pragma once
 
-#include "args.h"
+#include "corner.h"
 
 /* ---- barriers in LDS: a phase ends with its last arrival and its last byte ---- */
 
@@ -57,10 +57,6 @@ MF_DEVICE void mf_group_arrive(i32 number, i32 threads)
 
 /* ---- copies in bulk ---- */
 
-/* Where a box of a tensor of five dimensions begins. */
-struct mf_corner {
-    i32 c0, c1, c2, c3, c4;
-};
 /* Asks the last cache for a box. */
 MF_DEVICE void mf_ask_cache_5(const mf_hip_map *map, const mf_corner &at)
 {

@@ -77,7 +77,6 @@ enum {
 #    error "MF_KEPT is for stage 2 of a few slices, with tokens as rows"
 #endif
 
-#define W_BOX SLICE_K
 #include "hopper_tile.inc.h"
 
 /* ---- the waves that bring ---- */
@@ -174,31 +173,31 @@ MF_DEVICE u8 *tokens_of(const ring &r)
 /* A tile that is to be brought. */
 struct coming {
     spot at;
-    i32 expert;
+    mf_corner next; /* slice of its weights */
     bool once;      /* no other block has its weights: the last cache gives them up before tokens, h and y */
     bool are_there; /* its weights are those of the tile before */
     i32 ids[SCALE_PASSES]; /* look_up_ids() */
 };
 /* follows: the tile is of the same run as the one before. with_ids: the order of tokens is written. What is read is asked for at once. */
-MF_DEVICE void look_up(const mf_hip_tile_args &a, const spot &at, i32 n_blocks, bool follows, bool with_ids,
-                       coming &ret)
+MF_DEVICE void look_up(const mf_hip_tile_args &a, const mf_hip_weights &w, const spot &at, i32 n_blocks,
+                       bool follows, bool with_ids, coming &ret)
 {
     ret.at = at;
     if (at.block < 0)
         return;
-    const i32 before = a.experts[MF_MAX(at.block - 1, 0)],
+    const i32 before = a.experts[MF_MAX(at.block - 1, 0)], expert = a.experts[at.block],
               behind = a.experts[MF_MIN(at.block + 1, n_blocks - 1)];
-    ret.expert = a.experts[at.block];
     if (with_ids)
         look_up_ids(a, at.block, ret.ids);
-    const bool is_first = at.block == 0 || before != ret.expert,
-               is_last = at.block + 1 == n_blocks || behind != ret.expert;
+    const bool is_first = at.block == 0 || before != expert,
+               is_last = at.block + 1 == n_blocks || behind != expert;
+    ret.next = mf_corner_of(&w, 0, at.col, expert);
     ret.once = is_first & is_last;
     ret.are_there = follows & !is_first;
 }
 
-/* A slice of weights into its place, once that is empty, but for those that are there. */
-MF_DEVICE void ask_weights(const mf_hip_map &map, const ring &r, i32 slice, const coming &c)
+/* The next slice of weights into its place, once that is empty, but for those that are there. */
+MF_DEVICE void ask_weights(const mf_hip_weights &w, const ring &r, i32 slice, coming &c)
 {
     wait_empty(r);
     if (threadIdx.x % GROUP > 0)
@@ -209,7 +208,9 @@ MF_DEVICE void ask_weights(const mf_hip_map &map, const ring &r, i32 slice, cons
         return;
     if (MF_KEPT && MF_STAGES > SLICES && r.at >= SLICES) /* a shorter ring's place says it, too */
         wait_left(r, SLICES);
-    bring_weights(map, weights_of(r, slice), full, slice, c.at.col, c.expert, c.once);
+    mf_bulk_load_5(weights_of(r, slice), &w.map, full, c.next, c.once);
+    c.next.c0 += w.slice_0; /* step by step: of products for each slice the compiler would keep all */
+    c.next.c3 += w.slice_3;
 }
 
 /* All slices of this block's tiles. take.ask() asks for the next run, take() then has its first tile, beyond all tiles where there is none.
@@ -217,7 +218,7 @@ MF_DEVICE void ask_weights(const mf_hip_map &map, const ring &r, i32 slice, cons
  * are on their way by then and, where tokens may not be there (is_pending()), of the first tile as many as the ring holds.
  * There::has_order: the order of tokens is written before. aside(): what else a thread that brings does with each slice. */
 template <class Take, class There, class Aside>
-MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_hip_tile_args &t, ring &r,
+MF_DEVICE void bring(const mf_hip_weights &w, const mf_hip_map &x_map, const mf_hip_tile_args &t, ring &r,
                      i32 n_blocks, Take &take, There &there, Aside &aside)
 {
     const bool with_ids = BY_BLOCK && There::has_order;
@@ -232,7 +233,7 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
         take.ask();
         tell_tile(r, spot_of(t, n_blocks, i = take()));
     }
-    look_up(t, told_tile(r), n_blocks, false, with_ids, now);
+    look_up(t, w, told_tile(r), n_blocks, false, with_ids, now);
     for (; now.at.block >= 0; ahead = 1) {
         const i32 block = now.at.block;
         i32 asked;
@@ -240,7 +241,7 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
         for (asked = 0; asked < (there.is_pending() ? MF_MIN(ahead, SLICES) : 1); asked++) {
             ring later = r;
             later.at += asked;
-            ask_weights(w_map, later, asked, now);
+            ask_weights(w, later, asked, now);
         }
         there(block);
         if (GATHERS)
@@ -254,7 +255,7 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
             u8 *tokens = tokens_of(r);
             u64 *full = r.full + r.at % MF_STAGES;
             if (slice >= asked)
-                ask_weights(w_map, r, slice, now);
+                ask_weights(w, r, slice, now);
             if (slice == 0 && me == 0) {
                 follows = (i + 1) % RUN > 0 && block + 1 < n_blocks;
                 if (!follows)
@@ -272,7 +273,7 @@ MF_DEVICE void bring(const mf_hip_map &w_map, const mf_hip_map &x_map, const mf_
         }
         if (me == 0)
             tell_tile(r, spot_of(t, n_blocks, i = follows ? i + 1 : take()));
-        look_up(t, told_tile(r), n_blocks, follows, with_ids, now);
+        look_up(t, w, told_tile(r), n_blocks, follows, with_ids, now);
     }
     r.n_tiles++;
 }

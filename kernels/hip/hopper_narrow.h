@@ -182,7 +182,7 @@ MF_DEVICE void bring(const mf_hip_bulk_args &a, ring r, i32 n_blocks)
             wait_empty(r);
             if (me == 0) {
                 mf_barrier_expect(full, MF_BN * W_SLICE);
-                bring_weights(a.w_map, to, full, slice, col, expert);
+                mf_bulk_load_5(to, &a.w.map, full, mf_corner_of(&a.w, slice, col, expert), false);
             }
             copy_scales(a, words, slice, tokens + MF_BM * X_SLICE);
             mf_barrier_arrive_copied(full);

@@ -47,7 +47,7 @@ MF_DEVICE void ask_slices(const mf_hip_bulk_args &a, i32 col, i32 expert, i32 n)
 {
     MF_UNROLL
     for (i32 slice = 0; slice < n; slice++)
-        mf_ask_cache_5(&a.w_map, corner_of(slice, col, expert));
+        mf_ask_cache_5(&a.w.map, mf_corner_of(&a.w, slice, col, expert));
 }
 
 #if MF_STAGE == 1

@@ -1,7 +1,4 @@
-/* What Hopper's cores (hopper_core.inc.h, mx_hopper.hip) share of a tile: which one it is, how its weights come, how its rows leave.
- *
- *   W_BOX  elements of the weights' tensor that a slice has of a row, as its map counts them
- *   MF_SLICED  the weights lie as panel128 (kernels/layout.h) */
+/* What Hopper's cores (hopper_core.inc.h, mx_hopper.hip) share of a tile: which one it is, how its weights come, how its rows leave. */
 
 /* Blocks that have the same columns, one after the other. */
 #define RUN MF_MAX(MF_KEPT, 1)
@@ -18,26 +15,6 @@ MF_DEVICE spot spot_of(const mf_hip_tile_args &a, i32 n_blocks, i32 i)
     spot s = {-1, 0};
     (void)find_tile(order_of(a, n_blocks), i, &s.block, &s.col);
     return s;
-}
-
-/* A slice of a tile's weights is one box. Where rows lie by sixteens, eight columns are not always as far from the next
- * eight: the box then counts sixteens through all experts, and the eights in them. Where weights are sliced it counts panels through all
- * experts, and in them the eights of all slices. */
-MF_DEVICE mf_corner corner_of(i32 slice, i32 col, i32 expert)
-{
-#ifdef MF_SLICED
-    return mf_corner{0, 0, 0, slice * 16 + col % 128 / 8, expert * (MF_HALVES * MF_N / 128) + col / 128};
-#elif MF_STAGE == 1 && defined(MF_GATE_ROWS) && MF_GATE_ROWS == 16
-    return mf_corner{slice * W_BOX, 0, 0, 0, expert * (MF_N / 16) + col / 16};
-#else
-    return mf_corner{slice * W_BOX, 0, 0, col / 8, expert};
-#endif
-}
-/* once: no other tile has these weights. */
-MF_DEVICE void bring_weights(const mf_hip_map &map, u8 *to, u64 *full, i32 slice, i32 col, i32 expert,
-                             bool once = false)
-{
-    mf_bulk_load_5(to, &map, full, corner_of(slice, col, expert), once);
 }
 
 /* Threads that store some of a tile's rows, as one of them sees it. */

@@ -178,10 +178,10 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_layer(const __gri
         down::nothing_aside down_aside;
         taking of_up = {a.taken, true, 0}, of_down = {a.taken + 1, true, 0};
         multiplied multiplied = {a.done};
-        up::bring(a.w1_map, a.w1_map, t1, r, n_blocks, of_up, prepared, up_aside);
+        up::bring(a.w1, a.w1.map, t1, r, n_blocks, of_up, prepared, up_aside);
         if ((i32)blockIdx.x >= n_blocks * up::tiles_of_block)
             prepared(0); /* has waited for no tile of the first stage, and the counts of the second are zeroed by others, too */
-        down::bring(a.w2_map, a.h_map, t2, r, n_blocks, of_down, multiplied, down_aside);
+        down::bring(a.w2, a.h_map, t2, r, n_blocks, of_down, multiplied, down_aside);
         mf_copy_commit();
         mf_copy_wait<0>();
     } else {

@@ -55,7 +55,6 @@
 
 #include "hopper_ring.h"
 
-#define W_BOX W_SLICE /* elements of the box: bytes */
 #include "hopper_tile.inc.h"
 
 #include "hopper_narrow.h"

@@ -141,11 +141,11 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1)
                          turns_of_y(p.up, MF_H),
                          (u32 *)(r.tiles + QUEUE),
                          true};
-        up::bring(p.up.w_map, p.up.x_map, t1, r, n_blocks, of_up, all_there, beside);
+        up::bring(p.up.w, p.up.x_map, t1, r, n_blocks, of_up, all_there, beside);
         beside.end();
         if (of_up.turn < 2 && threadIdx.x % GROUP == 0) /* has taken no tile, and so not waited */
             mf_parts_wait(&mf_pair_counts.zeroed, 1);
-        down::bring(p.down.w_map, p.down.x_map, t2, r, n_blocks, of_down, handed, nothing_aside);
+        down::bring(p.down.w, p.down.x_map, t2, r, n_blocks, of_down, handed, nothing_aside);
         end_counts();
         mf_copy_commit();
         mf_copy_wait<0>();

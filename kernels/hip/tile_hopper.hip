@@ -44,13 +44,9 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
     const i32 n_blocks = a.tile.num_valid[0] / MF_BM;
 #if MF_STAGE == 2
     const spot likely = likely_first(a, n_blocks);
-#    ifdef MF_SLICED
     if (threadIdx.x == 0 && likely.block >= 0)
         ask_slices(a, likely.col, a.tile.experts[likely.block], MF_MIN(MF_STAGES, SLICES));
     mf_begin();
-#    else
-    begin_at(a.tile, likely.block, likely.col, likely.block >= 0, MF_D * BYTES, MF_STAGES * SLICE);
-#    endif
 #endif
     if (threadIdx.x >= GROUP * GROUPS) {
         mf_registers_give<BRINGS>();
@@ -61,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
 #endif
         taking take = {order_of(a.tile, n_blocks), half_of(a, mf_unit()), mf_taken, nullptr, 0, 0};
         all_there there;
-        bring(a.w_map, a.x_map, a.tile, r, n_blocks, take, there, aside);
+        bring(a.w, a.x_map, a.tile, r, n_blocks, take, there, aside);
         aside.end();
 #ifdef MF_ZERO
         mf_group_sync(2 * GROUPS + 2, GROUP); /* who has brought no tile may be ahead of who zeroes */
