@@ -25,6 +25,7 @@
 #define PROCESSES_MAX   64
 #define COMPILER_FOLDER "kernels"
 #define COMPILER_FILE   "moefarm-compile"
+#define SOURCES_MAX     96 /* with the digest, of 64 */
 
 extern char **environ;
 
@@ -211,18 +212,26 @@ static int spawn(char *const *argv, char *const *env, int *ret_log, pid_t *ret_p
     return 0;
 }
 
+static void say_sources(char ret[SOURCES_MAX])
+{
+    mf_say(ret, SOURCES_MAX, MF_CODE_SOURCES_OPTION "%s", mf_code_sources_digest);
+}
+
 static int start_compile(const struct mf_compiler *compiler, const struct mf_code *c, size_t i,
                          const char *out, struct child *ret)
 {
     char program[PATH_MAX], defines[MF_CODE_DEFINES_MAX][48];
-    const char *argv[MF_CODE_DEFINES_MAX + 8] = {program, compiler->vendor, compiler->arch, c->source, out};
+    char sources[SOURCES_MAX];
+    const char *argv[MF_CODE_DEFINES_MAX + 8] = {program,        sources,   compiler->vendor,
+                                                 compiler->arch, c->source, out};
     int r = mf_beside(COMPILER_FILE, COMPILER_FOLDER, program);
     if (r < 0)
         return r;
     for (size_t d = 0; d < c->n_defines; d++) {
         mf_say(defines[d], sizeof(defines[d]), "-D%s", c->defines[d]);
-        argv[5 + d] = defines[d];
+        argv[6 + d] = defines[d];
     }
+    say_sources(sources);
     *ret = (struct child){.code = i, .end_ns = mf_now_ns() + COMPILE_MS_MAX * UINT64_C(1000000)};
     (void)mf_copy(ret->out, sizeof(ret->out), out);
     mf_tmpdir_make(&ret->tmpdir);
@@ -347,8 +356,10 @@ int mf_code_version(const char *vendor, char version[64], char *why, size_t why_
 {
     char program[PATH_MAX];
     int r = mf_beside(COMPILER_FILE, COMPILER_FOLDER, program);
-    const char *argv[] = {program, "--version", vendor, NULL};
+    char sources[SOURCES_MAX];
+    const char *argv[] = {program, sources, "--version", vendor, NULL};
     struct child c = {.end_ns = mf_now_ns() + COMPILE_MS_MAX * UINT64_C(1000000)};
+    say_sources(sources);
     if (r == 0)
         r = spawn((char *const *)(uintptr_t)argv, environ, &c.log, &c.pid);
     if (r < 0) {

@@ -59,5 +59,7 @@ int mf_code_make(const struct mf_compiler *compiler, const struct mf_code *codes
 /* The text of a source of kernels/hip, by name, with its length; NULL: no such file. i-th name, NULL at the end. */
 const char *mf_code_source(const char *name);
 const char *mf_code_source_name(size_t i);
+/* How moefarm-compile hears the digest of who asks: from another build's sources it makes nothing. */
+#define MF_CODE_SOURCES_OPTION "--sources="
 /* Of all names and texts, made when they were built in: a code object's name is asked for at every step. */
 extern const char mf_code_sources_digest[];

@@ -1,7 +1,10 @@
 /* moefarm-compile: one kernel source into one code object, in a process that may die of it (Debian's hipRTC aborts its
  * caller for an architecture that it does not know).
  *
- *     moefarm-compile VENDOR ARCH SOURCE OUT [-DNAME=VALUE …]      moefarm-compile --version VENDOR
+ *     moefarm-compile [--sources=DIGEST] VENDOR ARCH SOURCE OUT [-DNAME=VALUE …]
+ *     moefarm-compile [--sources=DIGEST] --version VENDOR
+ *
+ * DIGEST is of the sources that OUT is named for (kernels/code.h): where they are not those that are built in here, nothing is made.
  *
  * Both vendors' run-time compilers have the same calls under another prefix, so neither's headers are needed; a third
  * vendor, "clang", is a program (kernels/compile_clang.h). The compiler's words go to stderr; OUT is complete or not there, after
@@ -277,14 +280,32 @@ static int say_version(const struct compiler *v)
 
 static int usage(void)
 {
-    (void)fputs("usage: moefarm-compile amd|clang|nvidia ARCH SOURCE OUT [-DNAME=VALUE ...]\n"
-                "       moefarm-compile --version amd|clang|nvidia\n",
-                stderr);
+    (void)fputs(
+        "usage: moefarm-compile [--sources=DIGEST] amd|clang|nvidia ARCH SOURCE OUT [-DNAME=VALUE ...]\n"
+        "       moefarm-compile [--sources=DIGEST] --version amd|clang|nvidia\n",
+        stderr);
     return 2;
+}
+
+/* The option, which comes first, is taken off; false where it says another digest. */
+static bool take_sources(int *argc, char ***argv)
+{
+    const size_t n = strlen(MF_CODE_SOURCES_OPTION);
+    if (*argc < 2 || strncmp((*argv)[1], MF_CODE_SOURCES_OPTION, n) != 0)
+        return true;
+    bool same = strcmp((*argv)[1] + n, mf_code_sources_digest) == 0;
+    (*argc)--;
+    (*argv)++;
+    return same;
 }
 
 int main(int argc, char **argv)
 {
+    if (!take_sources(&argc, &argv)) {
+        (void)fprintf(stderr, "moefarm-compile is of another version of moefarm than who asks, which has to "
+                              "be started again\n");
+        return 1;
+    }
     bool asks_version = argc == 3 && strcmp(argv[1], "--version") == 0;
     const char *vendor = asks_version ? argv[2] : argc >= 5 ? argv[1] : "";
     const struct compiler *v = NULL;

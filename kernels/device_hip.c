@@ -751,7 +751,11 @@ static int open_device(int ordinal, const struct mf_device_opening *how, char *w
 const struct mf_hip_module *mf_hip_module_entry(void) __attribute__((visibility("default")));
 const struct mf_hip_module *mf_hip_module_entry(void)
 {
-    static const struct mf_hip_module module = {MF_HIP_MODULE_API, MF_HIP_VENDOR, count, identity,
-                                                open_device};
+    static const struct mf_hip_module module = {.api = MF_HIP_MODULE_API,
+                                                .sources = mf_code_sources_digest,
+                                                .vendor = MF_HIP_VENDOR,
+                                                .count = count,
+                                                .identity = identity,
+                                                .open = open_device};
     return &module;
 }

@@ -9,6 +9,7 @@
 #include "common/cleanup.h"
 #include "common/text.h"
 #include "kernels/beside.h"
+#include "kernels/code.h"
 
 #define ORDINAL_MAX 1023
 
@@ -33,7 +34,7 @@ static int load(const char *vendor, const struct mf_hip_module **ret, char *why,
     void *symbol = dlsym(object, MF_HIP_MODULE_ENTRY);
     memcpy(&entry, &symbol, sizeof(entry));
     const struct mf_hip_module *m = entry ? entry() : NULL;
-    if (!m || m->api != MF_HIP_MODULE_API) {
+    if (!m || m->api != MF_HIP_MODULE_API || strcmp(m->sources, mf_code_sources_digest) != 0) {
         mf_say(why, why_cap, "%s is of another version of moefarm", path);
         (void)dlclose(object);
         return -ENOENT;

@@ -17,8 +17,9 @@
 #include "table_columns.h"
 #include "worker/device_lock.h"
 
-#define WORKER    MF_BINARY_DIR "/worker/moefarm-worker"
-#define CARDBOARD MF_BINARY_DIR "/tests/fake_cuda"
+#define WORKER      MF_BINARY_DIR "/worker/moefarm-worker"
+#define CARDBOARD   MF_BINARY_DIR "/tests/fake_cuda"
+#define OTHER_BUILD MF_BINARY_DIR "/tests/other_build.so"
 
 static char folder[64];
 
@@ -114,6 +115,46 @@ START_TEST(says_why_none)
     ck_assert_int_eq(r.code, 0);
     assert_says(r, left_out[_i].says);
     assert_says(r, "sim:<class>");
+}
+END_TEST
+
+/* Beside a worker that still runs may lie what another version was installed with: it makes and names code of other kernels. */
+START_TEST(leaves_another_build_out)
+{
+    char worker[PATH_MAX], module[PATH_MAX];
+    mf_say(worker, sizeof(worker), "%s/moefarm-worker", folder);
+    mf_say(module, sizeof(module), "%s/moefarm-hip-nvidia.so", folder);
+    ck_assert_int_eq(
+        run_program((const char *const[]){"cp", WORKER, worker, NULL}, (const char *const[]){NULL}).code, 0);
+    ck_assert_int_eq(
+        run_program((const char *const[]){"cp", OTHER_BUILD, module, NULL}, (const char *const[]){NULL}).code,
+        0);
+    struct ran r =
+        run_program((const char *const[]){worker, NULL}, (const char *const[]){"--list-devices", NULL});
+
+    ck_assert_int_eq(r.code, 0);
+    assert_says(r, "moefarm-hip-nvidia.so is of another version of moefarm");
+}
+END_TEST
+
+START_TEST(compiles_for_its_own_build)
+{
+    static const char *const compile[] = {MF_BINARY_DIR "/kernels/moefarm-compile", NULL};
+    char own[128];
+    mf_say(own, sizeof(own), MF_CODE_SOURCES_OPTION "%s", mf_code_sources_digest);
+    struct ran r =
+        run_program(compile, (const char *const[]){MF_CODE_SOURCES_OPTION "0", "--version", "nvidia", NULL});
+    ck_assert_int_eq(r.code, 1);
+    assert_says(r, "moefarm-compile is of another version of moefarm");
+    r = run_program(compile, (const char *const[]){MF_CODE_SOURCES_OPTION "0", "nvidia", "sm_90a",
+                                                   "quant.hip", "/dev/null/code", NULL});
+    ck_assert_int_eq(r.code, 1);
+    assert_says(r, "moefarm-compile is of another version of moefarm");
+    if (!has_compiler("nvidia"))
+        return;
+    r = run_program(compile, (const char *const[]){own, "--version", "nvidia", NULL});
+    ck_assert_int_eq(r.code, 0);
+    assert_says(r, "nvrtc ");
 }
 END_TEST
 
@@ -297,6 +338,8 @@ int main(void)
     tcase_add_test(tests, lists_what_is_here);
     tcase_add_test(tests, lists_gpus);
     tcase_add_loop_test(tests, says_why_none, 0, MF_ARRAY_LEN(left_out));
+    tcase_add_test(tests, leaves_another_build_out);
+    tcase_add_test(tests, compiles_for_its_own_build);
     tcase_add_loop_test(tests, locks_the_gpu_itself, 0, MF_ARRAY_LEN(locks));
     tcase_add_test(tests, fills_a_cache);
     tcase_add_loop_test(tests, code_that_washes_is_long, 0, MF_ARRAY_LEN(washing));

@@ -16,6 +16,8 @@ add_dependencies(check_agent moefarm-worker)
 # A worker on GPUs, with a driver of cardboard where CUDA's headers are.
 mf_add_test(check_gpu_worker USES worker kernels common LABELS farm)
 add_dependencies(check_gpu_worker moefarm-worker moefarm-compile)
+mf_add_object(other_build other_build.c)
+add_dependencies(check_gpu_worker other_build)
 mf_add_test(check_use USES worker kernels common SOURCES planted.c)
 add_dependencies(check_use moefarm-compile)
 if(TARGET moefarm-hip-nvidia)

@@ -1,0 +1,20 @@
+/* A GPU module as another build's: of the same calls, with other kernels. */
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include "kernels/hip_open.h"
+
+static int count(char *why, size_t why_cap)
+{
+    (void)snprintf(why, why_cap, "asked for devices");
+    return -ENOENT;
+}
+
+const struct mf_hip_module *mf_hip_module_entry(void);
+const struct mf_hip_module *mf_hip_module_entry(void)
+{
+    static const struct mf_hip_module module = {
+        .api = MF_HIP_MODULE_API, .sources = "of other kernels", .vendor = "nvidia", .count = count};
+    return &module;
+}
