@@ -302,8 +302,10 @@ static bool take_sources(int *argc, char ***argv)
 int main(int argc, char **argv)
 {
     if (!take_sources(&argc, &argv)) {
-        (void)fprintf(stderr, "moefarm-compile is of another version of moefarm than who asks, which has to "
-                              "be started again\n");
+        (void)fputs("moefarm-compile is of another version of moefarm than who asks: install both of one "
+                    "build, and start "
+                    "that again\n",
+                    stderr);
         return 1;
     }
     bool asks_version = argc == 3 && strcmp(argv[1], "--version") == 0;

@@ -58,7 +58,8 @@ struct mf_hip_tile_args mf_hip_stage_args(const struct mf_hip_stage *st, const s
 #define MF_HIP_NARROW_BOX 64
 /* The weights as hopper_core.inc.h brings them, elements of so many bits: by expert, then by groups of eight columns of the output;
  * gate and up side by side. Where they lie by sixteens, the groups of a sixteen, and the sixteens of all experts; where they are sliced,
- * the groups of a panel's slices, one slice behind the other, and the panels of all experts. */
+ * the groups of a panel's slices, one slice behind the other, and the panels of all experts. Where a slice of a tile's begins follows
+ * from the numbers beside the map (kernels/hip/corner.h). 0, or as the device's bulk_map. */
 int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shape *s,
                              struct mf_device *device, int bits, void *w, struct mf_hip_weights *ret);
 /* Tile columns that are made of every block before the next: what the last cache holds of y beside the rest, where rows are

@@ -9,8 +9,8 @@
 #define MF_HIP_MODULE_ENTRY "mf_hip_module_entry"
 struct mf_hip_module {
     int api;
-    const char
-        *sources;       /* mf_code_sources_digest: code is made and named by the module and by who loads it */
+    /* mf_code_sources_digest: code is made and named by the module and by who loads it */
+    const char *sources;
     const char *vendor; /* "amd", "nvidia" */
     /* Devices that the runtime shows; -ENOENT with the reason in why when there is no runtime or no device. */
     int (*count)(char *why, size_t why_cap);

@@ -15,6 +15,8 @@ typedef uint32_t u32;
 #define BF16 "ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 #define FP8 \
     "ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0"
+#define TOKEN \
+    "ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0"
 #define PLAIN "ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0"
 
 /* A device that keeps the tensor that it is to describe. */
@@ -54,7 +56,11 @@ static const struct {
     {"64,512,256,3,2," FP8,                     2, 256,  8, true},
     {"64,512,256,3,2," FP8,                     2, 128,  8, false},
     {"64,512,256,3,2," BF16,                    1, 128,  4, false},
-    {"64,512,256,3,2," BF16,                    2, 128,  4, false},
+    {"64,512,256,3,2," BF16,                    2, 512,  4, false},
+    {"64,512,256,3,2," BF16 ",gate_up:tiled",   1, 128,  4, false},
+    {"64,512,256,3,2," BF16 ",gate_up:interleaved", 1, 256,  4, false},
+    {"64,512,256,3,2," TOKEN ",gate_up:tiled",  1, 256,  8, false},
+    {"64,512,256,3,2," TOKEN ",gate_up:interleaved", 1, 128,  8, false},
 };
 /* clang-format on */
 

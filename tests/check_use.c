@@ -25,6 +25,11 @@
 #include "remove_tree.h"
 #include "worker/runner_sink.h"
 
+typedef int32_t i32;
+typedef uint32_t u32;
+#define MF_DEVICE static
+#include "kernels/hip/corner.h"
+
 /* ---- the gate: the planted family, whose kernels say that they take so much ---- */
 
 static struct mf_device_use taken;
@@ -445,7 +450,7 @@ START_TEST(likely_blocks_are_told)
 END_TEST
 
 /* A box of weights in slices is a tile's columns, of w1 of gate and of up, eight of either in turn, and 128 bytes of K of each: where the
- * corner is that kernels/hip/hopper_tile.inc.h says, its bytes are those of the layout. */
+ * corner is that kernels/hip/corner.h makes of what a launch brings, its bytes are those of the layout. */
 static const struct {
     const char *shape, *step;
     int columns, bits;
@@ -478,6 +483,8 @@ START_TEST(a_slice_is_a_box)
 
     if (!t)
         return;
+    const struct mf_hip_bulk_args *args = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
+    ck_assert_ptr_nonnull(args);
     bool first = strncmp(boxes[_i].step, "s1", 2) == 0;
     size_t n_halves = first && s.use_g1u1 ? 2 : 1;
     size_t I = (size_t)(first ? s.inter_dim : s.model_dim), K = (size_t)(first ? s.model_dim : s.inter_dim);
@@ -492,12 +499,14 @@ START_TEST(a_slice_is_a_box)
     for (size_t expert = 0; expert < (size_t)s.expert; expert += (size_t)s.expert - 1) {
         for (size_t col = 0; col < I; col += columns) {
             for (size_t slice = 0; slice < K / of_slice; slice += 5) {
-                const size_t corner[5] = {0, 0, 0, slice * 16 + col % 128 / 8,
-                                          expert * (N / 128) + col / 128};
+                const struct mf_corner c = mf_corner_of(&args->w, (i32)slice, (i32)col, (i32)expert);
+                const size_t corner[5] = {(size_t)c.c0, (size_t)c.c1, (size_t)c.c2, (size_t)c.c3,
+                                          (size_t)c.c4};
                 for (size_t i = 0; i < columns * n_halves; i++) { /* rows as they come to LDS */
                     size_t in[5] = {0, i % 8, i / 8 % n_halves, 0, 0}, eight = i / 8 / n_halves, at = 0;
                     in[3] = eight % t->box[3];
                     in[4] = eight / t->box[3];
+                    ck_assert_uint_eq(corner[0], 0);
                     for (int dim = 1; dim < 5; dim++) {
                         ck_assert_uint_lt(corner[dim] + in[dim], t->length[dim]);
                         at += (corner[dim] + in[dim]) * t->stride[dim - 1];
@@ -535,6 +544,7 @@ END_TEST
 /* ---- compilers at once: the module's calls of libc that start and end them come here ---- */
 
 static int compilers, most_compilers;
+static bool all_said_sources = true; /* that they are to be of */
 
 __attribute__((visibility("default"))) int posix_spawn(pid_t *restrict pid, const char *restrict path,
                                                        const posix_spawn_file_actions_t *restrict actions,
@@ -544,6 +554,10 @@ __attribute__((visibility("default"))) int posix_spawn(pid_t *restrict pid, cons
     int (*real)(pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,
                 char *const[], char *const[]) = dlsym(RTLD_NEXT, "posix_spawn");
     int r = real(pid, path, actions, attr, argv, env);
+    char sources[128];
+    mf_say(sources, sizeof(sources), MF_CODE_SOURCES_OPTION "%s", mf_code_sources_digest);
+    if (strstr(path, "moefarm-compile"))
+        all_said_sources &= argv[1] && strcmp(argv[1], sources) == 0;
     compilers += r == 0;
     most_compilers = MF_MAX(most_compilers, compilers);
     return r;
@@ -585,6 +599,7 @@ START_TEST(compiles_where_it_may)
     compilers = most_compilers = 0; /* the tests' own processes are waited for, too */
     ck_assert_int_eq(d->ops->compile(d, codes, MF_ARRAY_LEN(codes), NULL, NULL), MF_ARRAY_LEN(codes));
     ck_assert_int_eq(most_compilers, 1);
+    ck_assert(all_said_sources);
     mf_device_close(d);
 }
 END_TEST

@@ -1,4 +1,4 @@
-/* Where bulk copies find a slice of a tile's weights. How weights lie is not part of the code, so all layouts of a tile share it. */
+/* Where bulk copies find a slice of a tile's weights. Whether these lie in slices is not part of the code, so a tile compiles once. */
 #pragma once
 
 #include "args.h"

@@ -173,7 +173,7 @@ MF_DEVICE u8 *tokens_of(const ring &r)
 /* A tile that is to be brought. */
 struct coming {
     spot at;
-    mf_corner next; /* slice of its weights */
+    mf_corner next; /* where the next slice of its weights begins */
     bool once;      /* no other block has its weights: the last cache gives them up before tokens, h and y */
     bool are_there; /* its weights are those of the tile before */
     i32 ids[SCALE_PASSES]; /* look_up_ids() */

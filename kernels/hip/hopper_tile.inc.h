@@ -1,4 +1,4 @@
-/* What Hopper's cores (hopper_core.inc.h, mx_hopper.hip) share of a tile: which one it is, how its weights come, how its rows leave. */
+/* What Hopper's cores (hopper_core.inc.h, mx_hopper.hip) share of a tile: which one it is, how its rows leave. */
 
 /* Blocks that have the same columns, one after the other. */
 #define RUN MF_MAX(MF_KEPT, 1)

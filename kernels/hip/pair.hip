@@ -44,7 +44,7 @@ MF_DEVICE void begin_counts(const mf_hip_pair_args &p)
     }
     mf_group_arrive(COUNTED, MF_WAVE + GROUP);
 }
-/* By those that bring, when all that their block counts is. The last block's counts are those of the next launch. */
+/* By those that bring, when all that their block counts is counted. The last block's counts are those of the next launch. */
 MF_DEVICE void end_counts()
 {
     mf_group_sync(COUNTED, MF_WAVE + GROUP);

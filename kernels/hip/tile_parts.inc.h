@@ -75,7 +75,7 @@ MF_DEVICE float leaving(float v)
 }
 
 /* Stage 2 begins; stage 1 had to before it read the order of experts. That order is older than the launch before stage 2, so
- * the weights of the first tile, or of what is likely to be it, as many bytes of a row, are asked for while that one ends. Thread r asks
+ * the weights of the first tile, as many bytes of a row, are asked for while that one ends. Thread r asks
  * for its row r. */
 MF_DEVICE void begin_at(const mf_hip_tile_args &a, i32 block, i32 col, bool is_there, i32 row_bytes,
                         i32 ahead)
