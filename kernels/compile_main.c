@@ -302,9 +302,8 @@ static bool take_sources(int *argc, char ***argv)
 int main(int argc, char **argv)
 {
     if (!take_sources(&argc, &argv)) {
-        (void)fputs("moefarm-compile is of another version of moefarm than who asks: install both of one "
-                    "build, and start "
-                    "that again\n",
+        (void)fputs("moefarm-compile is of another version of moefarm than who asks: "
+                    "install both of one build, and start that again\n",
                     stderr);
         return 1;
     }

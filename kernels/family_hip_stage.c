@@ -196,9 +196,7 @@ int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shap
         .stride = {bytes, row, turn * row, 8 * row, halves * N * row},
         .box = {bits == 4 ? MF_HIP_NARROW_BOX : (uint32_t)(BOX / bytes), 8, (uint32_t)halves, columns / 8, 1},
     };
-    ret->slice_0 = (int32_t)t.box[0];
-    ret->slice_3 = 0;
-    ret->log_panel = 31;
+    struct mf_hip_weights weights = {.slice_0 = (int32_t)t.box[0], .log_panel = 31};
     if (st->sliced) {
         const uint32_t each = MF_MIN(columns, PANEL);
         t.length[0] = BOX / bytes;
@@ -209,9 +207,9 @@ int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shap
         t.stride[4] = PANEL * row;
         t.box[3] = each / 8;
         t.box[4] = columns / each;
-        ret->slice_0 = 0;
-        ret->slice_3 = PANEL / 8;
-        ret->log_panel = __builtin_ctz(PANEL);
+        weights.slice_0 = 0;
+        weights.slice_3 = PANEL / 8;
+        weights.log_panel = __builtin_ctz(PANEL);
     } else if (gate_rows == 1) {
         t.stride[1] *= 2;
         t.stride[3] *= 2;
@@ -221,8 +219,11 @@ int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shap
         t.stride[4] = 2 * turn * row;
         t.box[3] = (uint32_t)(turn / 8);
         t.box[4] = columns / (uint32_t)gate_rows;
-        ret->log_panel = __builtin_ctz((unsigned)gate_rows);
+        weights.log_panel = __builtin_ctz((unsigned)gate_rows);
     }
-    ret->panels = (int32_t)(t.length[4] / (uint64_t)s->expert);
-    return device->ops->bulk_map(device, &t, &ret->map);
+    weights.panels = (int32_t)(t.length[4] / (uint64_t)s->expert);
+    int r = device->ops->bulk_map(device, &t, &weights.map);
+    if (r == 0)
+        *ret = weights;
+    return r;
 }
