@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "cli/text_out.h"
-#include "common/json.h"
-#include "common/secret.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/secret.h"
+#include "common/base/text.h"
 
 #define JSON_MAX (64u << 20)
 

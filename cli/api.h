@@ -5,7 +5,7 @@
 #include <cjson/cJSON.h>
 
 #include "cli/cli.h"
-#include "common/shape.h"
+#include "common/moe/shape.h"
 
 /* A client of the farm that the options name. The caller frees it. */
 int mf_api_connect(const struct mf_cli *cli, struct mf_http **ret);

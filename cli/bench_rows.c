@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "cli/shape_arg.h"
-#include "common/cleanup.h"
-#include "common/table.h"
-#include "common/table_file.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/table/table.h"
+#include "common/table/table_file.h"
+#include "common/base/text.h"
 #include "measure/memory.h"
 
 #define TIME_CAP_MS   10000

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cli/cli.h"
-#include "common/routing.h"
+#include "common/moe/routing.h"
 #include "kernels/family_plugin.h"
 #include "kernels/fmoe.h"
 #include "measure/kept.h"

@@ -7,9 +7,9 @@
 #include "cli/api.h"
 #include "cli/compare_report.h"
 #include "cli/shape_arg.h"
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
 
 #define ROUNDS_MAX 100000
 

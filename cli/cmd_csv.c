@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "cli/csv.h"
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 /* clang-format off */
 static const struct mf_command commands[] = {

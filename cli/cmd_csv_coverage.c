@@ -11,9 +11,9 @@
 #include "cli/file.h"
 #include "cli/model_arg.h"
 #include "cli/shape_arg.h"
-#include "common/cleanup.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #define TEXT_MAX (16u << 20)
 #define TOP      10

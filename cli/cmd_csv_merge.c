@@ -7,10 +7,10 @@
 #include "cli/api.h"
 #include "cli/csv.h"
 #include "cli/merge.h"
-#include "common/cleanup.h"
-#include "common/json.h"
-#include "common/table_file.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/table/table_file.h"
+#include "common/base/text.h"
 
 #define FILES_MAX 4096
 

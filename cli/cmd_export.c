@@ -9,10 +9,10 @@
 #include "cli/export_filters.h"
 #include "cli/file.h"
 #include "cli/merge.h"
-#include "common/table.h"
-#include "common/table_file.h"
-#include "common/table_merge.h"
-#include "common/text.h"
+#include "common/table/table.h"
+#include "common/table/table_file.h"
+#include "common/table/table_merge.h"
+#include "common/base/text.h"
 
 struct export_options {
     struct mf_export_filters filters;

@@ -7,9 +7,9 @@
 #include "cli/list_out.h"
 #include "cli/shape_arg.h"
 #include "cli/text_out.h"
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #define NOTES_MAX (1u << 20)
 

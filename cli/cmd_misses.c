@@ -5,8 +5,8 @@
 #include "cli/api.h"
 #include "cli/list_out.h"
 #include "cli/shape_arg.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 static const char *const miss_names[] = {"missed", "class", "shape", "state", "goal", "sources", "last"};
 

@@ -7,11 +7,11 @@
 
 #include "cli/api.h"
 #include "cli/release.h"
-#include "common/durable.h"
-#include "common/json.h"
-#include "common/sha256.h"
-#include "common/table_file.h"
-#include "common/text.h"
+#include "common/base/durable_file.h"
+#include "common/base/json.h"
+#include "common/base/sha256.h"
+#include "common/table/table_file.h"
+#include "common/base/text.h"
 
 #define EXIT_CHANGED 10
 #define LINES_MAX    20 /* of what changed; the rest is counted */

@@ -5,8 +5,8 @@
 
 #include "cli/api.h"
 #include "cli/list_out.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #define LIST        "/api/v1/quarantine"
 #define CLASSES_MAX 4096 /* of the classes that one kernel is in quarantine on, as text */

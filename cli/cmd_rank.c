@@ -8,8 +8,8 @@
 #include "cli/goal_arg.h"
 #include "cli/shape_arg.h"
 #include "cli/text_out.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #define TEXT_MAX  (16u << 20)
 #define BAR_WIDTH 32

@@ -6,8 +6,8 @@
 #include "cli/export_filters.h"
 #include "cli/list_out.h"
 #include "cli/release.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 int mf_release_find(struct mf_cli *cli, const char *word, int64_t *ret)
 {

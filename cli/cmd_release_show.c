@@ -5,8 +5,8 @@
 
 #include "cli/list_out.h"
 #include "cli/release.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 /* ---- show ---- */
 

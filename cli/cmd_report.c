@@ -12,9 +12,9 @@
 #include "cli/api.h"
 #include "cli/shape_arg.h"
 #include "cli/text_out.h"
-#include "common/json.h"
-#include "common/layer.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/moe/layer.h"
+#include "common/base/text.h"
 
 #define TEXT_MAX    (16u << 20)
 #define BATCHES_MAX 64

@@ -6,8 +6,8 @@
 
 #include "cli/api.h"
 #include "cli/file.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #define BODY_MAX        (16u << 20) /* what moefarmd takes */
 #define COUNTS_FILE_MAX (1u << 20)

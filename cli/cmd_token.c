@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "cli/api.h"
-#include "common/json.h"
-#include "common/secret.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/secret.h"
+#include "common/base/text.h"
 
 static int keep(const char *path, const char *token)
 {

@@ -7,9 +7,9 @@
 
 #include "cli/shape_arg.h"
 #include "cli/tune_input.h"
-#include "common/clock.h"
-#include "common/table_file.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/table/table_file.h"
+#include "common/base/text.h"
 
 #define SUMMARY_MAX (64u << 20)
 

@@ -9,9 +9,9 @@
 
 #include "cli/api.h"
 #include "cli/progress.h"
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #define DRAW_MS    200   /* between two pictures */
 #define LIST_MS    5000  /* between two readings of the lists: they are the truth, events are in between */

@@ -9,8 +9,8 @@
 #include "cli/shape_arg.h"
 #include "cli/text_out.h"
 #include "cli/why.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #define SENTENCES_MAX 2000
 

@@ -1,9 +1,9 @@
 /* Two pipelines of one shape, run against each other on one device: same data, weights from memory, in rounds of one sample each
- * whose order is shuffled, judged by the ratio within each round (common/paired.h). */
+ * whose order is shuffled, judged by the ratio within each round (common/base/paired.h). */
 #pragma once
 
 #include "cli/bench_rows.h"
-#include "common/paired.h"
+#include "common/base/paired.h"
 
 struct mf_compare_plan {
     struct mf_paired_rule rule; /* the confidence is of the verdict, however often it was looked at */

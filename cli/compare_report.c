@@ -5,7 +5,7 @@
 
 #include "cli/shape_arg.h"
 #include "cli/text_out.h"
-#include "common/text.h"
+#include "common/base/text.h"
 
 static const char *const only_in[MF_SIDES] = {[MF_SIDE_OLD] = "only in OLD", [MF_SIDE_NEW] = "only in NEW"};
 

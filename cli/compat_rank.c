@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 MF_NAMES_DEFINE(mf_compat, MF_COMPAT_, MF_COMPAT_MAP)
 

@@ -20,8 +20,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/names.h"
-#include "common/shape.h"
+#include "common/base/names.h"
+#include "common/moe/shape.h"
 
 /* AITER's stages of a candidate, and ours of what step 7 adds. */
 /* clang-format off */

@@ -7,11 +7,11 @@
 #include <string.h>
 #include <strings.h>
 
-#include "common/array.h"
-#include "common/cleanup.h"
-#include "common/csv.h"
-#include "common/table_formula.h"
-#include "common/text.h"
+#include "common/base/array.h"
+#include "common/base/cleanup.h"
+#include "common/table/csv.h"
+#include "common/table/table_formula.h"
+#include "common/base/text.h"
 
 void mf_compat_table_release(struct mf_compat_table *t)
 {

@@ -7,10 +7,10 @@
 #include <stddef.h>
 
 #include "cli/compat_rank.h"
-#include "common/buf.h"
-#include "common/device_class.h"
-#include "common/status.h"
-#include "common/table.h"
+#include "common/base/buf.h"
+#include "common/moe/device_class.h"
+#include "common/moe/status.h"
+#include "common/table/table.h"
 
 struct mf_compat_shape {
     struct mf_device_class class;

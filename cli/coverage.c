@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/array.h"
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/array.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 MF_NAMES_DEFINE(mf_covered, MF_COVERED_, MF_COVERED_MAP)
 

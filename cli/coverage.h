@@ -6,12 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/device_class.h"
-#include "common/names.h"
-#include "common/production_lookup.h"
-#include "common/shape.h"
-#include "common/status.h"
-#include "common/table.h"
+#include "common/moe/device_class.h"
+#include "common/base/names.h"
+#include "common/moe/production_lookup.h"
+#include "common/moe/shape.h"
+#include "common/moe/status.h"
+#include "common/table/table.h"
 
 /* Calls with more tokens look up as this one does. */
 #define MF_COVERAGE_TOKENS 131072

@@ -1,6 +1,6 @@
 #include "cli/coverage_print.h"
-#include "common/cleanup.h"
-#include "common/json.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
 
 static void add_row_key(cJSON *object, const char *name, const struct mf_shape *shape)
 {

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "cli/coverage.h"
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 static const char *const beyond[] = {MF_SHAPE_FORM, "class", "_tag", "spelling"};
 

@@ -5,8 +5,8 @@
 
 #include "cli/shape_arg.h"
 #include "cli/text_out.h"
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 #define KERNEL_MAX 72 /* columns of a kernel's name; the rest is cut */
 

@@ -4,8 +4,8 @@
 #include <cjson/cJSON.h>
 
 #include "cli/coverage.h"
-#include "common/buf.h"
-#include "common/model.h"
+#include "common/base/buf.h"
+#include "common/table/model.h"
 
 /* What was asked, and what came out. */
 struct mf_coverage_report {

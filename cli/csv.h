@@ -4,7 +4,7 @@
 #include <stddef.h>
 
 #include "cli/cli.h"
-#include "common/table.h"
+#include "common/table/table.h"
 
 int mf_cmd_csv_diff(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);
 int mf_cmd_csv_merge(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv);

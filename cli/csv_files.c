@@ -3,9 +3,9 @@
 #include <stdlib.h>
 
 #include "cli/csv.h"
-#include "common/table_check.h"
-#include "common/table_file.h"
-#include "common/text.h"
+#include "common/table/table_check.h"
+#include "common/table/table_file.h"
+#include "common/base/text.h"
 
 void mf_csv_files_release(struct mf_csv_files *f)
 {

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "common/cleanup.h"
-#include "common/durable.h"
-#include "common/fault.h"
+#include "common/base/cleanup.h"
+#include "common/base/durable_file.h"
+#include "common/base/fault.h"
 
 int mf_file_read(const char *path, struct mf_buf *buf)
 {

@@ -1,7 +1,7 @@
 /* Whole files, for the command line. Both print what went wrong and give the exit code, or 0. */
 #pragma once
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 
 /* Reads a file, "-" standard input, into buf up to its ceiling. */
 int mf_file_read(const char *path, struct mf_buf *buf);

@@ -5,8 +5,8 @@
 
 #include "cli/api.h"
 #include "cli/shape_arg.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #define LISTED_MAX 20
 

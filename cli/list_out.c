@@ -4,9 +4,9 @@
 #include <time.h>
 
 #include "cli/api.h"
-#include "common/cleanup.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #define TEXT_MAX (16u << 20)
 

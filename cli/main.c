@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "common/cleanup.h"
-#include "common/fault.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/fault.h"
+#include "common/base/text.h"
 
 /* clang-format off */
 static const struct mf_command commands[] = {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "common/table_file.h"
+#include "common/table/table_file.h"
 
 void mf_merge_set_release(struct mf_merge_set *set)
 {

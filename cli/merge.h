@@ -1,7 +1,7 @@
 /* What the commands that merge tables share: the other files of the set, and what is said of each row. */
 #pragma once
 
-#include "common/table_merge.h"
+#include "common/table/table_merge.h"
 
 #define MF_MERGE_SET_MAX 64
 

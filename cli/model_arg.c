@@ -9,9 +9,9 @@
 #include "cli/file.h"
 #include "cli/shape_arg.h"
 #include "cli/text_out.h"
-#include "common/cleanup.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #define TEXT_MAX   (1u << 20)
 #define CONFIG_MAX (4u << 20)

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cli/cli.h"
-#include "common/model.h"
+#include "common/table/model.h"
 
 struct mf_model_arg {
     const char *model; /* a shipped name, a place on the hub, a config.json or its folder */

@@ -7,9 +7,9 @@
 
 #include "cli/api.h"
 #include "cli/text_out.h"
-#include "common/cleanup.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 MF_NAMES_DEFINE(mf_goal, MF_GOAL_, MF_GOAL_MAP)
 

@@ -8,9 +8,9 @@
 #include <stdint.h>
 
 #include "cli/shape_arg.h"
-#include "common/buf.h"
-#include "common/device_class.h"
-#include "common/names.h"
+#include "common/base/buf.h"
+#include "common/moe/device_class.h"
+#include "common/base/names.h"
 
 /* The states of goals, as schema/ has them. */
 /* clang-format off */

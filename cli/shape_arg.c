@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "common/text.h"
+#include "common/base/text.h"
 
 #define N_COLUMNS (MF_SHAPE_N_COLUMNS + 1)
 

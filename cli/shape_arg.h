@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "common/shape.h"
+#include "common/moe/shape.h"
 
 /* A pattern: either a whole row of twelve values, "4,2048,96,128,8,ActivationType.Silu,…,1,0", with the form as a
  * thirteenth where the shape has one, or the columns that matter, "token=4,inter_dim=96,q_type=per_Token,form=b1+b2";

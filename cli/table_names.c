@@ -3,8 +3,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/pipeline_text.h"
-#include "common/text.h"
+#include "common/moe/pipeline_text.h"
+#include "common/base/text.h"
 #include "kernels/aiter.h"
 #include "kernels/family.h"
 

@@ -3,7 +3,7 @@
 
 #include <stdbool.h>
 
-#include "common/table_check.h"
+#include "common/table/table_check.h"
 
 /* For mf_check_options.name. A row with a `pipeline` is libfmoe's: each of its steps has to be of a family of this build, or is
  * foreign. Another row is AITER's, whose two names have to be of its grammar, and such that its launcher does not throw at

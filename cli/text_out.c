@@ -5,8 +5,8 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 #define COLUMNS_MAX 24
 #define TEXT_MAX    (16u << 20)

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 
 /* A bar of `width` columns, filled to fraction (held within 0 and 1): eighths of blocks with utf8, "####----"
  * without. */

@@ -16,12 +16,12 @@
 
 #include "cli/cli.h"
 #include "cli/progress.h"
-#include "common/buf.h"
-#include "common/cleanup.h"
-#include "common/device_class.h"
-#include "common/shape.h"
-#include "common/status.h"
-#include "common/table.h"
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/moe/device_class.h"
+#include "common/moe/shape.h"
+#include "common/moe/status.h"
+#include "common/table/table.h"
 
 /* ---- options ---- */
 

@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
 
 #define END_MS   10000 /* of a child that was asked to end */
 #define PAUSE_MS 10

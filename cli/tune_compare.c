@@ -7,7 +7,7 @@
 #include "cli/shape_arg.h"
 #include "cli/text_out.h"
 #include "cli/tune.h"
-#include "common/json.h"
+#include "common/base/json.h"
 
 #define BASELINE_MAX  (16u << 20)
 #define FOREIGN_LINES 20

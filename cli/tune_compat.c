@@ -11,11 +11,11 @@
 #include "cli/file.h"
 #include "cli/shape_arg.h"
 #include "cli/tune.h"
-#include "common/json.h"
-#include "common/layer.h"
-#include "common/table_file.h"
-#include "common/table_merge.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/moe/layer.h"
+#include "common/table/table_file.h"
+#include "common/table/table_merge.h"
+#include "common/base/text.h"
 
 #define PROVENANCE     "moefarm:compat"
 #define CANDIDATES_MAX (256u << 20)

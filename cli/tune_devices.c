@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "cli/tune_child.h"
-#include "common/text.h"
+#include "common/base/text.h"
 
 #define LIST_MAX (1u << 20)
 

@@ -11,8 +11,8 @@
 
 #include "cli/file.h"
 #include "cli/tune_child.h"
-#include "common/clock.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
 
 #define PORTS_MS     60000 /* a coordinator opens its database first */
 #define LEAVE_MS     30000 /* for one that a killed run left behind */

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "cli/api.h"
-#include "common/json.h"
-#include "common/table_file.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/table/table_file.h"
+#include "common/base/text.h"
 
 void mf_tune_input_release(struct mf_tune_input *in)
 {

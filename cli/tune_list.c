@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cli/tune.h"
-#include "common/production_key.h"
+#include "common/moe/production_key.h"
 
 void mf_tune_list_release(struct mf_tune_list *l)
 {

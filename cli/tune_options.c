@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cli/tune.h"
-#include "common/text.h"
+#include "common/base/text.h"
 
 /* What AITER takes when nothing is said; its own paths, below its repository's folder. */
 #define UNTUNE_FILE "aiter/configs/untuned_fmoe.csv"

@@ -7,10 +7,10 @@
 
 #include "cli/api.h"
 #include "cli/tune.h"
-#include "common/json.h"
-#include "common/table_file.h"
-#include "common/table_merge.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/table/table_file.h"
+#include "common/table/table_merge.h"
+#include "common/base/text.h"
 
 #define BODY_MAX       (16u << 20) /* what moefarmd takes */
 #define TIMEOUT_MAX_MS 600000      /* what it takes for a step */

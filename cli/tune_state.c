@@ -14,8 +14,8 @@
 
 #include "cli/file.h"
 #include "cli/tune.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #define PENDING     "pending-"
 #define PENDING_MAX (40u << 20) /* a submission is at most 16 MiB, and quoted once more here */

@@ -7,8 +7,8 @@
 #include "cli/shape_arg.h"
 #include "cli/text_out.h"
 #include "cli/tune.h"
-#include "common/array.h"
-#include "common/text.h"
+#include "common/base/array.h"
+#include "common/base/text.h"
 
 void mf_tune_outcomes_release(struct mf_tune_outcomes *o)
 {

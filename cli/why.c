@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "common/text.h"
+#include "common/base/text.h"
 
 bool mf_why_asked(const char *pattern, const char *family, const char *kernel)
 {

@@ -38,7 +38,7 @@ install(TARGETS moefarm RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT cl
 install(FILES deploy/systemd/moefarm-pull@.service deploy/systemd/moefarm-pull@.timer DESTINATION ${mf_units} COMPONENT cli)
 install(FILES deploy/sysusers/moefarm-pull.conf DESTINATION lib/sysusers.d COMPONENT cli)
 install(FILES README.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT cli)
-install(FILES data/models.csv DESTINATION ${CMAKE_INSTALL_DATADIR}/moefarm COMPONENT cli)
+install(FILES common/table/models.csv DESTINATION ${CMAKE_INSTALL_DATADIR}/moefarm COMPONENT cli)
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT cli
     PATTERN __pycache__ EXCLUDE)
 

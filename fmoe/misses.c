@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/json.h"
-#include "common/shape_json.h"
+#include "common/base/json.h"
+#include "common/moe/shape_json.h"
 #include "fmoe/private.h"
 
 #define ROWS_MAX 4096 /* that a farm takes in one report; the others wait for the next */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/path.h"
+#include "common/moe/pipeline_search.h"
 #include "fmoe/private.h"
 #include "kernels/family.h"
 

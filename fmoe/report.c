@@ -7,9 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/http_client.h"
-#include "common/clock.h"
-#include "common/secret.h"
+#include "common/net/http_client.h"
+#include "common/base/clock.h"
+#include "common/base/secret.h"
 #include "fmoe/private.h"
 
 #define SECONDS_MAX 86400

@@ -20,8 +20,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/shape.h"
-#include "common/step.h"
+#include "common/moe/shape.h"
+#include "common/moe/step.h"
 
 enum mf_aiter_flag {
     MF_AITER_FUSED = 1 << 0,    /* stage 1 writes h quantised */

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 static const int widths[] = {128, 192, 256, 320, 384, 448, 512};
 

@@ -4,7 +4,7 @@
  * holds whole scale blocks, and for int8 up to 256 columns. */
 #include "kernels/aiter_private.h"
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 /* clang-format off */
 static const struct tile {

@@ -1,7 +1,7 @@
 /* CK-Tile A8W4: one kernel a block size and stage, both stages under one name. */
 #include "kernels/aiter_private.h"
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 int mf_aiter_cktile(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink)
 {

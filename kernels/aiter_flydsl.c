@@ -8,8 +8,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 static const int block_ms[] = {32, 64, 128};
 static const int k_batches[] = {1, 2, 4, 7, 14};

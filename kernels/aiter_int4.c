@@ -5,8 +5,8 @@
  * stage 2): is_registered() gives these, and is nowhere said to be the rule. */
 #include "kernels/aiter_private.h"
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 #define LDS_BYTES (160 * 1024)
 

@@ -10,8 +10,8 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 /* clang-format off */
 static const char *const patterns[] = {

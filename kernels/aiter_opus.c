@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 /* clang-format off */
 static const struct first {

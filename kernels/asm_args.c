@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 struct block {
     unsigned char *at;

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/shape.h"
+#include "common/moe/shape.h"
 #include "kernels/asm_manifest.h"
 
 #define MF_ASM_SLOT         16

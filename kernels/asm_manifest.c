@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/array.h"
-#include "common/cleanup.h"
-#include "common/csv.h"
-#include "common/text.h"
+#include "common/base/array.h"
+#include "common/base/cleanup.h"
+#include "common/table/csv.h"
+#include "common/base/text.h"
 
 #define KERNELS_MAX  16384
 #define PROBLEMS_MAX 256

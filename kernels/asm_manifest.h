@@ -11,9 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/device_class.h"
-#include "common/status.h"
-#include "common/step.h"
+#include "common/moe/device_class.h"
+#include "common/moe/status.h"
+#include "common/moe/step.h"
 
 #define MF_ASM_FILE_MAX 160
 

@@ -14,10 +14,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/durable.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/durable_file.h"
+#include "common/base/text.h"
 #include "kernels/beside.h"
 #include "kernels/tmpdir.h"
 

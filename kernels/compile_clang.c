@@ -10,9 +10,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/durable.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/durable_file.h"
+#include "common/base/text.h"
 #include "kernels/code.h"
 
 #define ARGS_MAX 64

@@ -25,9 +25,9 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/durable.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/durable_file.h"
+#include "common/base/text.h"
 #include "kernels/code.h"
 #include "kernels/compile_clang.h"
 

@@ -8,7 +8,7 @@
 #    include <immintrin.h>
 #endif
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/codec.h"
 #include "kernels/philox.h"
 #include "kernels/quant.h"

@@ -13,8 +13,8 @@
 
 #include <stdint.h>
 
-#include "common/routing.h"
-#include "common/shape.h"
+#include "common/moe/routing.h"
+#include "common/moe/shape.h"
 #include "kernels/tensors.h"
 
 /* What a row of x, w1 or w2 is made of beside its number: for whoever makes the same bits elsewhere. */

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/device_class.h"
+#include "common/moe/device_class.h"
 #include "kernels/code.h"
 #include "kernels/halves.h"
 

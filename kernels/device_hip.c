@@ -23,10 +23,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/cpus.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/cpus.h"
+#include "common/base/text.h"
 #include "kernels/hip/args.h"
 #include "kernels/hip_open.h"
 

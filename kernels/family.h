@@ -12,9 +12,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/shape.h"
-#include "common/status.h"
-#include "common/step.h"
+#include "common/moe/shape.h"
+#include "common/moe/status.h"
+#include "common/moe/step.h"
 #include "kernels/device.h"
 #include "kernels/tensors.h"
 

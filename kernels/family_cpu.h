@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "common/status.h"
+#include "common/moe/status.h"
 #include "kernels/cpu/moe_sort.h"
 #include "kernels/cpu/stage.h"
 #include "kernels/family.h"

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/log.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 #include "kernels/codec.h"
 
 #define TOKEN_MAX (1 << 24) /* of the packed id */

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/layer.h"
+#include "common/base/cleanup.h"
+#include "common/moe/layer.h"
 
 #define SLICE 128
 /* Where a row of x lies is 32 bits of 16-byte pieces (find_rows of kernels/hip/hopper_core.inc.h). */

@@ -1,6 +1,6 @@
 /* layer on GPUs: the whole layer in one launch by Hopper's core (kernels/hip/layer.hip), for tokens that matrix instructions
  * multiply. Names: family_hip_both.h. */
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/family_hip_both.h"
 #include "kernels/family_hip_whole.h"
 #include "kernels/hip/args.h"

@@ -1,7 +1,7 @@
 /* move on GPUs: steps that family_hip_move.c has named, opened and launched. */
 #include <errno.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/family_hip_move.h"
 #include "kernels/hip/args.h"
 

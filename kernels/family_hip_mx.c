@@ -13,8 +13,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "kernels/codec.h"
 #include "kernels/family_hip_hopper.h"
 

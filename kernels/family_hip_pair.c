@@ -2,9 +2,9 @@
  * quantised to rows that are added to y, which is zeroed before or on the way. Names: family_hip_both.h. */
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/layer.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/moe/layer.h"
+#include "common/base/text.h"
 #include "kernels/family_hip_both.h"
 #include "kernels/fusion.h"
 #include "kernels/hip/args.h"

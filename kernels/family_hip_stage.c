@@ -2,9 +2,9 @@
 
 #include <math.h>
 
-#include "common/cleanup.h"
-#include "common/layer.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/moe/layer.h"
+#include "common/base/text.h"
 #include "kernels/fusion.h"
 
 #define BOX   128 /* bytes of a row that one box has, but for weights of four bits */

@@ -1,7 +1,7 @@
 #include "kernels/family_hip_whole.h"
 
-#include "common/layer.h"
-#include "common/text.h"
+#include "common/moe/layer.h"
+#include "common/base/text.h"
 #include "kernels/fusion.h"
 
 bool mf_hip_whole_allowed(const struct mf_shape *s, int64_t tokens_max, struct mf_refusal *no)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/cpu/align.h"
 #include "kernels/cpu/dequant.h"
 #include "kernels/cpu/moe_sort.h"

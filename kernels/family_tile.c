@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/layout.h"
 
 enum reach { FAR, NEAR, HARDWARE, REACHES };

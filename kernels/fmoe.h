@@ -5,10 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/pipeline_text.h"
-#include "common/production_lookup.h"
-#include "common/shape.h"
-#include "common/step.h"
+#include "common/moe/pipeline_text.h"
+#include "common/moe/production_lookup.h"
+#include "common/moe/shape.h"
+#include "common/moe/step.h"
 #include "kernels/device.h"
 #include "kernels/family.h"
 #include "kernels/tensors.h"
@@ -16,7 +16,7 @@
 /* A pipeline bound to a shape: its steps opened, the artifacts between them laid out in one arena. */
 struct mf_pipeline;
 
-/* text: its steps (common/pipeline_text.h), of extra's families (NULL: none) or the registry's. -EINVAL with the sentence in why: a
+/* text: its steps (common/moe/pipeline_text.h), of extra's families (NULL: none) or the registry's. -EINVAL with the sentence in why: a
  * name of no family, a step that is not legal for the shape, an artifact that nothing gives, an op covered twice or not at
  * all. */
 int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape,
@@ -84,7 +84,7 @@ const char *mf_fmoe_row_model(const struct mf_fmoe *f, size_t i);
 /* Rows that were tuned on another device model of the class than that one: an H100 and an H200 are one class, and their memory is
  * not equally fast. *ret_there: the first such row's; "" for none. */
 size_t mf_fmoe_n_elsewhere(const struct mf_fmoe *f, const char *here, const char **ret_there);
-/* The row that production would use for a call of that many tokens, by common/production_lookup.h: MF_LOOKUP_MOEFARM or
+/* The row that production would use for a call of that many tokens, by common/moe/production_lookup.h: MF_LOOKUP_MOEFARM or
  * MF_LOOKUP_DROP_IN. Another rank's row opens for this shape as for its own. -ENOENT: none. */
 int mf_fmoe_lookup(const struct mf_fmoe *f, const struct mf_shape *shape, enum mf_lookup rules,
                    size_t *ret_row);

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/array.h"
-#include "common/cleanup.h"
-#include "common/path.h"
-#include "common/text.h"
+#include "common/base/array.h"
+#include "common/base/cleanup.h"
+#include "common/moe/pipeline_search.h"
+#include "common/base/text.h"
 #include "kernels/family_cpu.h"
 #include "kernels/fmoe.h"
 

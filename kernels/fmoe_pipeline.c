@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/cleanup.h"
-#include "common/path.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/moe/pipeline_search.h"
+#include "common/base/text.h"
 
 #define ALIGN         64
 #define MAX_ARTIFACTS (2 * MF_PATH_STEPS_MAX * MF_STEP_ARTIFACTS_MAX)

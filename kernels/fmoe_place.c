@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 static int check_map(const struct mf_shape *s, const int32_t *expert_map, const char **ret_why)
 {

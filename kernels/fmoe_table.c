@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/table.h"
-#include "common/table_file.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/table/table.h"
+#include "common/table/table_file.h"
+#include "common/base/text.h"
 #include "kernels/family.h"
 
 struct file {

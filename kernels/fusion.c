@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "kernels/codec.h"
 #include "kernels/tensors.h"
 

@@ -21,9 +21,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/layer.h"
-#include "common/shape.h"
-#include "common/status.h"
+#include "common/moe/layer.h"
+#include "common/moe/shape.h"
+#include "common/moe/status.h"
 
 enum mf_node_kind {
     MF_NODE_INDEX,     /* makes an order that others index by */

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 static const struct mf_layout layouts[] = {
     {"row", "row", 1, 4, 0},     {"panel16", "p16", 16, 4, 0},        {"panel32", "p32", 32, 4, 0},

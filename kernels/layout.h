@@ -22,8 +22,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/artifact.h"
-#include "common/shape.h"
+#include "common/moe/tensor_spec.h"
+#include "common/moe/shape.h"
 #include "kernels/codec.h"
 #include "kernels/tensors.h"
 

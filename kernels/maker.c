@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/data.h"
 #include "kernels/layout.h"
 #include "kernels/maker_private.h"

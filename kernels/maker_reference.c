@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/maker_private.h"
 
 #define WEIGHT_BYTES (UINT64_C(1) << 30) /* of decoded weights at a time, or one expert's */

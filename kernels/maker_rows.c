@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/limits.h"
 #include "kernels/maker_private.h"
 

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/text.h"
+#include "common/base/text.h"
 
 typedef void (*group_fn)(const void *block, size_t bytes, uint32_t x, uint32_t y, uint32_t z);
 

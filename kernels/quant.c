@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/codes.h"
 
 /* No branch: every arm is computed and one selected, so that a loop over it becomes vector code. */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/codec.h"
 #include "kernels/quant.h"
 #include "kernels/vector.h"

@@ -24,7 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/shape.h"
+#include "common/moe/shape.h"
 #include "kernels/tensors.h"
 
 double mf_activate(const struct mf_shape *shape, double gate, double up);

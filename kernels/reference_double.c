@@ -1,7 +1,7 @@
 /* The root of trust: one token's output in double precision, written for reading. */
 #include <errno.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/quant.h"
 #include "kernels/reference.h"
 

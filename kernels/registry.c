@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/fusion.h"
 #include "kernels/layout.h"
 #include "mf_kernel_revision.h"

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/plain_math.h"
 
 /* clang-format off */

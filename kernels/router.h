@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/routing.h"
+#include "common/moe/routing.h"
 
 enum mf_router_score { MF_SCORE_SOFTMAX, MF_SCORE_SIGMOID, MF_SCORE_SQRT_SOFTPLUS };
 

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/data.h"
 #include "kernels/philox.h"
 #include "kernels/plain_math.h"

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 MF_NAMES_DEFINE(mf_shuffle, MF_SHUFFLE_, MF_SHUFFLE_MAP)
 

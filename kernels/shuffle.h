@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/names.h"
+#include "common/base/names.h"
 
 /* clang-format off */
 #define MF_SHUFFLE_MAP(X, P)            \

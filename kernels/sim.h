@@ -18,9 +18,9 @@
 
 #include <stdint.h>
 
-#include "common/names.h"
-#include "common/shape.h"
-#include "common/step.h"
+#include "common/base/names.h"
+#include "common/moe/shape.h"
+#include "common/moe/step.h"
 #include "kernels/device.h"
 #include "kernels/family.h"
 

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/layer.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/moe/layer.h"
+#include "common/base/text.h"
 #include "kernels/aiter.h"
 #include "kernels/family.h"
 #include "kernels/sim_plan.h"

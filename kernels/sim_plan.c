@@ -1,7 +1,7 @@
 #include "kernels/sim_plan.h"
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 static enum mf_format format_of(enum mf_dtype dtype)
 {

@@ -2,9 +2,9 @@
  * the sizes that steps are charged for. */
 #pragma once
 
-#include "common/artifact.h"
-#include "common/shape.h"
-#include "common/step.h"
+#include "common/moe/tensor_spec.h"
+#include "common/moe/shape.h"
+#include "common/moe/step.h"
 #include "kernels/device.h"
 #include "kernels/family.h"
 

@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 MF_NAMES_DEFINE(mf_sim_fault, MF_SIM_FAULT_, MF_SIM_FAULT_MAP)
 

@@ -21,8 +21,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/artifact.h"
-#include "common/shape.h"
+#include "common/moe/tensor_spec.h"
+#include "common/moe/shape.h"
 
 #define MF_PARTS_MAX 4
 

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "common/array.h"
+#include "common/base/array.h"
 #include "kernels/maker.h"
 
 static int add(struct mf_ahead *a, const struct mf_code *code)

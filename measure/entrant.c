@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/text.h"
+#include "common/base/text.h"
 #include "kernels/quant.h"
 #include "measure/session_data.h"
 

@@ -8,7 +8,7 @@
  * was gone 3 of 112 (docs/findings.md). */
 #pragma once
 
-#include "common/status.h"
+#include "common/moe/status.h"
 #include "kernels/fmoe.h"
 #include "measure/measure.h"
 #include "measure/verify.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/text.h"
+#include "common/base/text.h"
 #include "measure/memory.h"
 
 void mf_kept_store_init(struct mf_kept_store *s, uint64_t max_bytes)

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/device.h"
 
 /* Linux 5.14 and 6.1; headers of older ones lack them */

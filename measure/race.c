@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/json.h"
-#include "common/paired.h"
-#include "common/stats.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/base/paired.h"
+#include "common/base/stats.h"
+#include "common/base/text.h"
 #include "kernels/philox.h"
 
 #define CONFIDENCE  0.95

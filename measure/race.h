@@ -7,7 +7,7 @@
  * but each is held against the leader of its own group alone, and each group has a winner: groups are what somebody else
  * chooses among, such as layouts of a layer model's weights.
  *
- * A racer's score is the clipped mean (common/stats.h), over the rounds, of its time by the median time of its round: what drifts
+ * A racer's score is the clipped mean (common/base/stats.h), over the rounds, of its time by the median time of its round: what drifts
  * from round to round drifts for all, and a call that somebody disturbed counts for no more than a slow one. Racers whose
  * paired interval to the leader reaches zero are its ties. */
 #pragma once
@@ -49,7 +49,7 @@ typedef int (*mf_race_sample_fn)(void *context, size_t racer, int round, double 
  * outcome is a function of the samples and the seed. The winner is picked among the ties within 0.05% of the leader by
  * a stable rule: not twice the least spread, then fewer steps (given by weight[i], may be NULL), then the smaller id.
  *
- * The winner and its nearest ties, MF_RACE_REMEASURED of them (common/paired.h), or of several groups each's share, have a fresh
+ * The winner and its nearest ties, MF_RACE_REMEASURED of them (common/base/paired.h), or of several groups each's share, have a fresh
  * re-measurement, in turns. -ENOENT: no racer is left; ret is then untouched. -ENOMEM. */
 int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer *racers, const int *weight,
                 size_t n, mf_race_sample_fn sample, void *context, struct mf_race_outcome *ret);

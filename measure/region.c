@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "measure/memory.h"
 #include "measure/session.h"
 

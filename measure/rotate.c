@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 static int overlap(const uint8_t *active, const uint8_t *taken, int32_t n, int32_t shift)
 {

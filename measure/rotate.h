@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/shape.h"
+#include "common/moe/shape.h"
 
 #define MF_ROTATIONS_MAX 64
 

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/stats.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/stats.h"
+#include "common/base/text.h"
 #include "measure/entrant.h"
 #include "measure/race.h"
 #include "measure/session.h"

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/base/json.h"
 
 MF_NAMES_DEFINE(mf_phase, MF_PHASE_, MF_PHASE_MAP)
 

@@ -6,10 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/routing.h"
-#include "common/shape.h"
-#include "common/status.h"
-#include "common/step.h"
+#include "common/moe/routing.h"
+#include "common/moe/shape.h"
+#include "common/moe/status.h"
+#include "common/moe/step.h"
 #include "kernels/device.h"
 
 /* clang-format off */

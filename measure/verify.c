@@ -3,8 +3,8 @@
 #include <errno.h>
 #include <math.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "kernels/device.h"
 #include "measure/verify_index.h"
 #include "measure/verify_judge.h"

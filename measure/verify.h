@@ -9,8 +9,8 @@
  *            with scales of 32 or 16 the cosine distance in its place (mf_err_by_cosine) */
 #pragma once
 
-#include "common/layer.h"
-#include "common/status.h"
+#include "common/moe/layer.h"
+#include "common/moe/status.h"
 #include "kernels/reference.h"
 #include "measure/guard.h"
 

@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <math.h>
 
-#include "common/cleanup.h"
-#include "common/stats.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/stats.h"
+#include "common/base/text.h"
 #include "kernels/device.h"
 #include "kernels/limits.h"
 

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/codec.h"
 #include "kernels/layout.h"
 #include "kernels/limits.h"

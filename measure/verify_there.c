@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 static bool rows_of(const struct mf_verify_input *v, struct mf_maker_rows *ret)
 {

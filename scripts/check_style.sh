@@ -42,7 +42,7 @@ if [ "${1-}" = --fix ]; then
     exit 0
 fi
 
-refuse "these calls write without a bound, hide errors or share a buffer: use common/text.h and common/buf.h" \
+refuse "these calls write without a bound, hide errors or share a buffer: use common/base/text.h and common/base/buf.h" \
     '(^|[^_[:alnum:]."])(strcpy|strcat|sprintf|vsprintf|strtok|atoi|atol|atof|gmtime|localtime|system|gets) *\(' \
     $(printf '%s\n' "${sources[@]}" | grep -v '^tests/')
 refuse "finish it or leave it out" '(TOD[O]|FIXM[E]|XX[X])( |:|\(|$)' "${texts[@]}"

@@ -9,9 +9,9 @@
 #include "server/access.h"
 #include "server/farm_private.h"
 
-#include "common/json.h"
-#include "common/log.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,8 +1,8 @@
 /* Handlers of readers: lists and single things, as JSON. */
 #include "server/api.h"
 
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "server/problem.h"
 #include "server/reader.h"
 #include "server/store_access.h"

@@ -1,9 +1,9 @@
 /* Handlers of the writer for those who manage who may come in. */
 #include "server/api.h"
 
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "server/access.h"
 #include "server/problem.h"
 

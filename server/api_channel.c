@@ -1,9 +1,9 @@
 /* Handlers of channels: what deployment pulls, and the moves that change it. */
 #include "server/api.h"
 
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "server/api_table.h"
 #include "server/channel.h"
 #include "server/problem.h"

@@ -1,10 +1,10 @@
 /* Handlers of the export: the table, what it leaves out, and merging it into another. */
 #include "server/api.h"
 
-#include "common/json.h"
-#include "common/sha256.h"
-#include "common/table_merge.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/sha256.h"
+#include "common/table/table_merge.h"
+#include "common/base/text.h"
 #include "server/api_table.h"
 #include "server/problem.h"
 #include "server/reader.h"

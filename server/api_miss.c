@@ -1,9 +1,9 @@
 /* Handlers of what production missed: reports, the list, and batches made of it. */
 #include "server/api.h"
 
-#include "common/json.h"
-#include "common/shape_json.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/moe/shape_json.h"
+#include "common/base/text.h"
 #include "server/miss.h"
 #include "server/problem.h"
 #include "server/reader.h"

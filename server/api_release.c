@@ -1,10 +1,10 @@
 /* Handlers of releases: freezing (a reader makes it, the writer stores it), and reading what was frozen. */
 #include "server/api.h"
 
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/log.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 #include "server/api_table.h"
 #include "server/channel.h"
 #include "server/problem.h"

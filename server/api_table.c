@@ -1,7 +1,7 @@
 #include "server/api_table.h"
 
-#include "common/durable.h"
-#include "common/text.h"
+#include "common/base/durable_file.h"
+#include "common/base/text.h"
 #include "server/problem.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* What the handlers of tables share: the filters of an export, and an answer that may be large. */
 #pragma once
 
-#include "common/sha256.h"
+#include "common/base/sha256.h"
 #include "server/export.h"
 #include "server/request.h"
 #include "server/store_read_release.h"

@@ -1,7 +1,7 @@
 /* Handlers of the writer, within its turn's transaction; but for /metrics, which only takes its counters. */
 #include "server/api.h"
 
-#include "common/json.h"
+#include "common/base/json.h"
 #include "server/farm.h"
 #include "server/problem.h"
 #include "server/submission.h"

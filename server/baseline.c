@@ -1,8 +1,8 @@
 /* The baseline of a submission: a tuned table whose rows are what is deployed. */
 #include "server/submission.h"
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "server/problem.h"
 
 #include <errno.h>

@@ -1,9 +1,9 @@
 /* Batches: submitting, cancelling, closing. */
 #include "server/farm_private.h"
 
-#include "common/json.h"
-#include "common/log.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 #include "server/promote.h"
 #include "server/store_promote.h"
 

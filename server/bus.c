@@ -1,6 +1,6 @@
 #include "server/bus.h"
 
-#include "common/text.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -3,9 +3,9 @@
 
 #include "server/farm_private.h"
 
-#include "common/fault.h"
-#include "common/json.h"
-#include "common/log.h"
+#include "common/base/fault.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
 
 #include <inttypes.h>
 

@@ -1,8 +1,8 @@
 /* The config of a goal: what the race's winner becomes. */
 #include "server/farm_private.h"
 
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <inttypes.h>

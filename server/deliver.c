@@ -10,10 +10,10 @@
  * decides, and puts the kernel in quarantine for the class. */
 #include "server/farm_private.h"
 
-#include "common/fault.h"
-#include "common/json.h"
-#include "common/log.h"
-#include "common/text.h"
+#include "common/base/fault.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 #include "server/result.h"
 
 #include <errno.h>

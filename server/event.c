@@ -1,8 +1,8 @@
 /* Events: rows for those who come later, messages for those who listen. */
 #include "server/farm_private.h"
 
-#include "common/array.h"
-#include "common/json.h"
+#include "common/base/array.h"
+#include "common/base/json.h"
 #include "server/bus.h"
 
 #include <errno.h>

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/buf.h"
-#include "common/cleanup.h"
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
 
 struct mf_bus_event;
 struct mf_events;

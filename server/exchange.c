@@ -1,8 +1,8 @@
 #include "server/http_private.h"
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
 #include "server/api.h"
 #include "server/bus.h"
 #include "server/problem.h"

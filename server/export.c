@@ -1,11 +1,11 @@
 #include "server/export.h"
 
-#include "common/json.h"
-#include "common/pipeline_text.h"
-#include "common/production_key.h"
-#include "common/routing.h"
-#include "common/table_formula.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/moe/pipeline_text.h"
+#include "common/moe/production_key.h"
+#include "common/moe/routing.h"
+#include "common/table/table_formula.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <math.h>

@@ -6,7 +6,7 @@
 #include <cjson/cJSON.h>
 #include <stdbool.h>
 
-#include "common/table.h"
+#include "common/table/table.h"
 #include "server/store_export.h"
 
 enum mf_consumer { MF_CONSUMER_MOEFARM, MF_CONSUMER_AITER };

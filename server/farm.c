@@ -3,11 +3,11 @@
  * their answers are gathered into one turn. */
 #include "server/farm_private.h"
 
-#include "common/array.h"
-#include "common/clock.h"
-#include "common/fault.h"
-#include "common/log.h"
-#include "common/text.h"
+#include "common/base/array.h"
+#include "common/base/clock.h"
+#include "common/base/fault.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 #include "server/bus.h"
 #include "server/halt.h"
 #include "server/request.h"

@@ -6,14 +6,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/device_class.h"
-#include "common/layer.h"
-#include "common/notify.h"
-#include "common/paired.h"
-#include "common/path.h"
-#include "common/routing.h"
-#include "common/secret.h"
-#include "common/shape.h"
+#include "common/moe/device_class.h"
+#include "common/moe/layer.h"
+#include "common/base/notify.h"
+#include "common/base/paired.h"
+#include "common/moe/pipeline_search.h"
+#include "common/moe/routing.h"
+#include "common/base/secret.h"
+#include "common/moe/shape.h"
 #include "server/search.h"
 
 /* Options of a batch, from the API. Texts are checked by whoever fills it. */

@@ -2,7 +2,7 @@
  * rebuilt from the store: a restart loses none of it. Nothing here is touched by another thread. */
 #pragma once
 
-#include "common/path.h"
+#include "common/moe/pipeline_search.h"
 #include "server/farm.h"
 #include "server/forecast.h"
 #include "server/hub.h"

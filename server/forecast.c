@@ -1,6 +1,6 @@
 #include "server/forecast.h"
 
-#include "common/array.h"
+#include "common/base/array.h"
 
 #include <errno.h>
 #include <math.h>

@@ -2,7 +2,7 @@
  * told, and the layouts of weights that they are in. Pure. */
 #pragma once
 
-#include "common/path.h"
+#include "common/moe/pipeline_search.h"
 
 #include <stddef.h>
 #include <stdint.h>

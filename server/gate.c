@@ -1,8 +1,8 @@
 #include "server/gate.h"
 
-#include "common/clock.h"
-#include "common/secret.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/base/secret.h"
+#include "common/base/text.h"
 #include "server/problem.h"
 #include "server/store_access.h"
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "server/request.h"
 #include "server/role.h"
 

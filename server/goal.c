@@ -18,11 +18,11 @@
  * Each arrow is one function below. A goal that has ended stays in memory until the turn ends. */
 #include "server/farm_private.h"
 
-#include "common/array.h"
-#include "common/fault.h"
-#include "common/json.h"
-#include "common/log.h"
-#include "common/text.h"
+#include "common/base/array.h"
+#include "common/base/fault.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 #include "server/plan.h"
 #include "server/promote.h"
 #include "server/regret.h"

@@ -1,8 +1,8 @@
 #include "server/halt.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 #include "server/api.h"
 #include "server/bus.h"
 #include "server/problem.h"

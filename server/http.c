@@ -1,8 +1,8 @@
 #include "server/http_private.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 #include "server/bus.h"
 
 #include <arpa/inet.h>

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 struct mf_http;
 

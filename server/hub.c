@@ -1,8 +1,8 @@
 #include "server/hub.h"
 
-#include "common/array.h"
-#include "common/buf.h"
-#include "common/text.h"
+#include "common/base/array.h"
+#include "common/base/buf.h"
+#include "common/base/text.h"
 #include "server/bus.h"
 #include "server/mailroom.h"
 

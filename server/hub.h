@@ -11,9 +11,9 @@
 
 #include <cjson/cJSON.h>
 
-#include "common/cleanup.h"
-#include "common/secret.h"
-#include "common/wire.h"
+#include "common/base/cleanup.h"
+#include "common/base/secret.h"
+#include "common/net/wire.h"
 
 struct mf_hub;
 

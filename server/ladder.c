@@ -11,9 +11,9 @@
  * What is known of each layout, and why it was chosen or not, is in table layout_choice. */
 #include "server/farm_private.h"
 
-#include "common/fault.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/fault.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "server/layout_choice.h"
 #include "server/promote.h"
 

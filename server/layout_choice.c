@@ -1,6 +1,6 @@
 #include "server/layout_choice.h"
 
-#include "common/text.h"
+#include "common/base/text.h"
 
 #include <string.h>
 

@@ -4,8 +4,8 @@
  * steps and may be off; so what they choose is only who is in question, and races choose among those. */
 #pragma once
 
-#include "common/path.h"
-#include "common/status.h"
+#include "common/moe/pipeline_search.h"
+#include "common/moe/status.h"
 
 #include <stddef.h>
 

@@ -1,9 +1,9 @@
 #include "server/mailroom.h"
 
-#include "common/array.h"
-#include "common/json.h"
-#include "common/log.h"
-#include "common/text.h"
+#include "common/base/array.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 #include "server/bus.h"
 
 #include <errno.h>

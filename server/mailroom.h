@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "common/buf.h"
-#include "common/cleanup.h"
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
 #include "server/hub.h"
 
 struct mf_mailroom;

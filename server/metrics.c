@@ -1,6 +1,6 @@
 #include "server/metrics.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "server/api.h"
 #include "server/farm.h"
 #include "server/http_private.h"

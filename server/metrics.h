@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 
 /* More routes than the table has, plus one for requests that match none. */
 #define MF_HTTP_ROUTES_MAX 96

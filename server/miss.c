@@ -4,10 +4,10 @@
 
 #include "server/farm_private.h"
 
-#include "common/array.h"
-#include "common/json.h"
-#include "common/log.h"
-#include "common/text.h"
+#include "common/base/array.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* /api/openapi.json, made from the table of routes and the schemas of schemas.json, once, on the HTTP thread. */
 #include "server/api.h"
 
-#include "common/json.h"
+#include "common/base/json.h"
 #include "server/embed.h"
 #include "server/gate.h"
 #include "server/problem.h"

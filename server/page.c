@@ -4,8 +4,8 @@
 #include "server/problem.h"
 #include "server/routes.h"
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <string.h>

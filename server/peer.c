@@ -3,9 +3,9 @@
 #include "server/farm_private.h"
 #include "server/promote.h"
 
-#include "common/json.h"
-#include "common/log.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <inttypes.h>

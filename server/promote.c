@@ -1,9 +1,9 @@
 #include "server/promote.h"
 
-#include "common/json.h"
-#include "common/log.h"
-#include "common/pipeline_text.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/moe/pipeline_text.h"
+#include "common/base/text.h"
 #include "server/store_promote.h"
 
 #include <assert.h>

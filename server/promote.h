@@ -2,7 +2,7 @@
  *
  * With promote=improved a race's winner stands only where it beats the known row: the two race each other once more in rounds
  * that all count, on one device, and where it wins there and another device of the class and model is here, on that one too. It
- * is promoted when it is FASTER (common/paired.h) on each. Otherwise the known row stays, with the time that it was measured at
+ * is promoted when it is FASTER (common/base/paired.h) on each. Otherwise the known row stays, with the time that it was measured at
  * just now: no number of another day is exported. Such a race is a unit of kind compare, whose results decide nothing else.
  *
  * The known row is that of the batch's baseline or, without one, the farm's own of an earlier batch. One that is no pipeline here
@@ -12,7 +12,7 @@
  * undecided. Every decision is in table promotion. */
 #pragma once
 
-#include "common/path.h"
+#include "common/moe/pipeline_search.h"
 #include "server/farm_private.h"
 
 /* Before anything is measured: ends the batch's waiting goals whose known row names no pipeline. How many; the batch may have ended,

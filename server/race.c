@@ -1,7 +1,7 @@
 #include "server/race.h"
 
-#include "common/cleanup.h"
-#include "common/paired.h"
+#include "common/base/cleanup.h"
+#include "common/base/paired.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,9 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/buf.h"
-#include "common/path.h"
-#include "common/status.h"
+#include "common/base/buf.h"
+#include "common/moe/pipeline_search.h"
+#include "common/moe/status.h"
 
 #define MF_FINALISTS_MAX   32
 #define MF_FINALISTS_LEAST 8

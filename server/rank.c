@@ -2,10 +2,10 @@
  * and their race. */
 #include "server/farm_private.h"
 
-#include "common/array.h"
-#include "common/json.h"
-#include "common/log.h"
-#include "common/text.h"
+#include "common/base/array.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 #include "server/layout_choice.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 #include "server/reader.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 #include "server/bus.h"
 #include "server/problem.h"
 #include "server/request.h"

@@ -1,7 +1,7 @@
 #include "server/regret.h"
 
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,10 +1,10 @@
 #include "server/release.h"
 
-#include "common/array.h"
-#include "common/json.h"
-#include "common/pipeline_text.h"
-#include "common/shape_json.h"
-#include "common/text.h"
+#include "common/base/array.h"
+#include "common/base/json.h"
+#include "common/moe/pipeline_text.h"
+#include "common/moe/shape_json.h"
+#include "common/base/text.h"
 #include "server/problem.h"
 
 #include <errno.h>

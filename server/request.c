@@ -1,7 +1,7 @@
 #include "server/request.h"
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "server/problem.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 #include "server/result.h"
 
-#include "common/buf.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/buf.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <inttypes.h>

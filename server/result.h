@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/routing.h"
-#include "common/status.h"
+#include "common/moe/routing.h"
+#include "common/moe/status.h"
 #include "server/slot.h"
 
 #define MF_SAMPLES_KEEP_MAX 4096

@@ -1,7 +1,7 @@
 /* What somebody may do at the API. */
 #pragma once
 
-#include "common/names.h"
+#include "common/base/names.h"
 
 /* Each of the first four holds those before it. */
 /* clang-format off */

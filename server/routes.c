@@ -1,7 +1,7 @@
 #include "server/routes.h"
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "server/api.h"
 #include "server/problem.h"
 

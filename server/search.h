@@ -1,7 +1,7 @@
 /* How far a batch looks: what becomes of the steps that a shape is found to have; and which row stands in the end. */
 #pragma once
 
-#include "common/names.h"
+#include "common/base/names.h"
 
 /* clang-format off */
 #define MF_SEARCH_MAP(X, P)                                                                              \

@@ -1,7 +1,7 @@
 #include "server/slot.h"
 
-#include "common/array.h"
-#include "common/text.h"
+#include "common/base/array.h"
+#include "common/base/text.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -11,9 +11,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/buf.h"
-#include "common/device_class.h"
-#include "common/wire.h"
+#include "common/base/buf.h"
+#include "common/moe/device_class.h"
+#include "common/net/wire.h"
 #include "server/hub.h"
 #include "server/map.h"
 

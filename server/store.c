@@ -4,8 +4,8 @@
 #include "server/store_private.h"
 #include "server/store_wal.h"
 
-#include "common/fault.h"
-#include "common/text.h"
+#include "common/base/fault.h"
+#include "common/base/text.h"
 
 #include <assert.h>
 #include <errno.h>

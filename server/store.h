@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 struct mf_store;
 

@@ -1,8 +1,8 @@
 #include "server/store_access.h"
 #include "server/store_json.h"
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* The store of who may come in: tokens and workers' keys (schema/04_access.sql). */
 #pragma once
 
-#include "common/secret.h"
+#include "common/base/secret.h"
 #include "server/role.h"
 #include "server/store.h"
 #include "server/store_read.h"

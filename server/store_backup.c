@@ -2,7 +2,7 @@
 #include "server/store_private.h"
 #include "server/store_refusal.h"
 
-#include "common/text.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>

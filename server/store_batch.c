@@ -1,8 +1,8 @@
 #include "server/store_batch.h"
 #include "server/store_private.h"
 
-#include "common/array.h"
-#include "common/text.h"
+#include "common/base/array.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <string.h>

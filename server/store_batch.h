@@ -3,7 +3,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "common/shape.h"
+#include "common/moe/shape.h"
 #include "server/store.h"
 
 /* A list of ids that a query gave. */

@@ -1,7 +1,7 @@
 #include "server/store_cache.h"
 #include "server/store_private.h"
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 #include <stdlib.h>
 

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/device_class.h"
-#include "common/step.h"
+#include "common/moe/device_class.h"
+#include "common/moe/step.h"
 #include "server/store.h"
 
 struct mf_export_filter {

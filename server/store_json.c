@@ -1,6 +1,6 @@
 #include "server/store_json.h"
 
-#include "common/json.h"
+#include "common/base/json.h"
 
 #include <errno.h>
 #include <math.h>

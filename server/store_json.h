@@ -1,7 +1,7 @@
 /* Rows as JSON, for the store_read*.c files: the SQL's column names are the members' names. */
 #pragma once
 
-#include "common/shape_json.h"
+#include "common/moe/shape_json.h"
 #include "server/store_private.h"
 #include "server/store_read.h"
 

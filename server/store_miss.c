@@ -3,7 +3,7 @@
 #include "server/store_batch.h"
 #include "server/store_json.h"
 
-#include "common/text.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* The store of what production missed: look-ups of a device class that found no row (schema/11_misses.sql). */
 #pragma once
 
-#include "common/device_class.h"
-#include "common/shape.h"
+#include "common/moe/device_class.h"
+#include "common/moe/shape.h"
 #include "server/store_read.h"
 
 #define MF_MISSES_MAX       20000 /* that are kept; more are counted as left out */

@@ -1,7 +1,7 @@
 #include "server/store_promote.h"
 #include "server/store_private.h"
 
-#include "common/text.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <math.h>

@@ -2,9 +2,9 @@
  * what the tables hold. */
 #pragma once
 
-#include "common/names.h"
-#include "common/paired.h"
-#include "common/status.h"
+#include "common/base/names.h"
+#include "common/base/paired.h"
+#include "common/moe/status.h"
 #include "server/store_batch.h"
 
 /* clang-format off */

@@ -1,8 +1,8 @@
 #include "server/store_rank.h"
 #include "server/store_private.h"
 
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <math.h>

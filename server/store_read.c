@@ -1,11 +1,11 @@
 /* Batches, goals, workers, quarantine, events. Steps, pipelines and results are in store_read_steps.c. */
 #include "server/store_json.h"
 
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/pipeline_text.h"
-#include "common/step.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/moe/pipeline_text.h"
+#include "common/moe/step.h"
+#include "common/base/text.h"
 #include "server/events.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
 #include <cjson/cJSON.h>
 #include <stdint.h>
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 #include "server/cursor.h"
 #include "server/store.h"
 

@@ -1,7 +1,7 @@
 /* What /metrics says of the store: counts by state, and each worker's time by phase. */
 #include "server/store_json.h"
 
-#include "common/json.h"
+#include "common/base/json.h"
 #include "server/metrics.h"
 
 #include <errno.h>

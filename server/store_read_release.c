@@ -2,8 +2,8 @@
 
 #include "server/store_json.h"
 
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* Shapes over all batches, with what became of them. */
 #include "server/store_json.h"
 
-#include "common/json.h"
+#include "common/base/json.h"
 
 #include <errno.h>
 

@@ -1,7 +1,7 @@
 /* Pipelines, races, steps, rejections and results. */
 #include "server/store_json.h"
 
-#include "common/json.h"
+#include "common/base/json.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* When a batch measured what: results by buckets of time. */
 #include "server/store_json.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #include <errno.h>
 

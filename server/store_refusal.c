@@ -2,8 +2,8 @@
 #include "server/migration.h"
 #include "server/store_private.h"
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -2,8 +2,8 @@
  * store_read_release.h. */
 #pragma once
 
-#include "common/names.h"
-#include "common/sha256.h"
+#include "common/base/names.h"
+#include "common/base/sha256.h"
 #include "server/store.h"
 
 #define MF_RELEASE_NAME_MAX 64

@@ -1,9 +1,9 @@
 /* The store of work: units and their leases, steps as units carry them, results, deaths. */
 #pragma once
 
-#include "common/names.h"
-#include "common/status.h"
-#include "common/step.h"
+#include "common/base/names.h"
+#include "common/moe/status.h"
+#include "common/moe/step.h"
 #include "server/slot.h"
 #include "server/store.h"
 #include "server/store_batch.h"

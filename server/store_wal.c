@@ -1,7 +1,7 @@
 #include "server/store_wal.h"
 #include "server/store_private.h"
 
-#include "common/fault.h"
+#include "common/base/fault.h"
 
 #include <errno.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
 #include "server/store_worker.h"
 #include "server/store_private.h"
 
-#include "common/buf.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/buf.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <string.h>

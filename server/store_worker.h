@@ -1,7 +1,7 @@
 /* The store of who measures: epochs, device classes and models, workers. */
 #pragma once
 
-#include "common/device_class.h"
+#include "common/moe/device_class.h"
 #include "server/slot.h"
 #include "server/store.h"
 

@@ -1,6 +1,6 @@
 #include "server/http_private.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "server/api.h"
 #include "server/problem.h"
 

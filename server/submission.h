@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "common/table.h"
+#include "common/table/table.h"
 #include "server/farm.h"
 #include "server/request.h"
 

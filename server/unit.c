@@ -9,10 +9,10 @@
  * only the steps that no result has decided. A lease lasts three beats from the last BEAT that named it. */
 #include "server/farm_private.h"
 
-#include "common/fault.h"
-#include "common/json.h"
-#include "common/log.h"
-#include "common/text.h"
+#include "common/base/fault.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 #include "server/promote.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
 #include "server/zap.h"
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 #include <errno.h>
 #include <stdbool.h>

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/secret.h"
+#include "common/base/secret.h"
 
 struct mf_zap;
 

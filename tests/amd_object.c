@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 #define NOTE_METADATA 32 /* NT_AMDGPU_METADATA, of "AMDGPU" */
 #define DEPTH_MAX     16

@@ -11,10 +11,10 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/log.h"
-#include "common/wire.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/net/wire.h"
 #include "remove_tree.h"
 #include "worker/agent.h"
 

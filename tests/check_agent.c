@@ -9,9 +9,9 @@
 #include <zmq.h>
 
 #include "cardboard.h"
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/status.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/moe/status.h"
 #include "mf_check.h"
 
 /* ---- tests ---- */

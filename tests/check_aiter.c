@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/path.h"
-#include "common/table_file.h"
+#include "common/base/cleanup.h"
+#include "common/moe/pipeline_search.h"
+#include "common/table/table_file.h"
 #include "kernels/aiter.h"
 #include "kernels/sim.h"
 #include "mf_check.h"

@@ -5,8 +5,8 @@
 #include "mf_check.h"
 #include "table_columns.h"
 
-#include "common/cleanup.h"
-#include "common/json.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
 #include "server/submission.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* common/array.c: what stands in an array stays, however it grows and where it cannot. */
-#include "common/array.h"
+/* common/base/array.c: what stands in an array stays, however it grows and where it cannot. */
+#include "common/base/array.h"
 
 #include <errno.h>
 #include <stdbool.h>

@@ -1,9 +1,9 @@
-#include "common/artifact.h"
+#include "common/moe/tensor_spec.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "mf_check.h"
 
 /* clang-format off */

@@ -2,8 +2,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "kernels/asm_args.h"
 #include "kernels/asm_manifest.h"
 #include "mf_check.h"

@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "farm_harness.h"
 #include "http_client.h"
 #include "mf_check.h"

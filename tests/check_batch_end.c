@@ -3,7 +3,7 @@
 
 #include "mf_check.h"
 
-#include "common/json.h"
+#include "common/base/json.h"
 #include "server/promote.h"
 #include "server/store_private.h"
 #include "server/store_promote.h"

@@ -1,6 +1,6 @@
 /* Production pads a call's token count to the next bucket and takes that row (ROCm/aiter#3933, #3964, #5049: wrong or faulting for
  * counts between buckets). Steps that were opened for a bucket's count are right for every count that pads to it. */
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "family_contract.h"
 #include "mf_check.h"
 

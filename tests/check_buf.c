@@ -1,10 +1,10 @@
-#include "common/buf.h"
+#include "common/base/buf.h"
 
 #include <errno.h>
 #include <stdbool.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "mf_check.h"
 
 /* The linker sends realloc here: the n-th call from now fails when fail_at is n, 0 never. */

@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "fake_http.h"
 #include "mf_check.h"
 #include "run_moefarm.h"

@@ -1,6 +1,6 @@
 /* moefarm csv: tables where they lie, without a farm. */
-#include "common/cleanup.h"
-#include "common/json.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
 #include "mf_check.h"
 #include "run_moefarm.h"
 #include "table_columns.h"

@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "fake_http.h"
 #include "mf_check.h"
 #include "run_moefarm.h"

@@ -7,9 +7,9 @@
 #include "cli/progress.h"
 #include "cli/shape_arg.h"
 #include "cli/text_out.h"
-#include "client/sse.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/net/sse.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "kernels/quant.h"
 #include "mf_check.h"
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/json.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
 #include "farm_audit.h"
 #include "machine.h"
 #include "mf_check.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/philox.h"
 #include "kernels/quant.h"
 #include "kernels/quant_mx.h"

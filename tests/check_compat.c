@@ -6,9 +6,9 @@
 
 #include "cli/compat_rank.h"
 #include "cli/compat_table.h"
-#include "common/buf.h"
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "mf_check.h"
 #include "table_columns.h"
 

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "amd_object.h"
-#include "common/cleanup.h"
-#include "common/cpus.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/cpus.h"
+#include "common/base/text.h"
 #include "covering.h"
 #include "kernels/family_hip.h"
 #include "kernels/maker.h"

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "cli/coverage.h"
-#include "common/buf.h"
-#include "common/cleanup.h"
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
 #include "mf_check.h"
 #include "run_moefarm.h"
 #include "table_columns.h"

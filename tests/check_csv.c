@@ -1,6 +1,6 @@
-#include "common/csv.h"
+#include "common/table/csv.h"
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "mf_check.h"
 
 #include <errno.h>

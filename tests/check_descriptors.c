@@ -1,9 +1,9 @@
-/* common/descriptors.c: up to what may be asked for, never down. */
-#include "common/descriptors.h"
+/* common/base/open_files.c: up to what may be asked for, never down. */
+#include "common/base/open_files.h"
 
 #include <sys/resource.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "mf_check.h"
 
 static const struct {

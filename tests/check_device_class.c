@@ -1,10 +1,10 @@
-#include "common/device_class.h"
+#include "common/moe/device_class.h"
 
 #include <errno.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/status.h"
+#include "common/base/cleanup.h"
+#include "common/moe/status.h"
 #include "mf_check.h"
 
 /* clang-format off */
@@ -62,7 +62,7 @@ START_TEST(old_tables_mean_a_gfx)
 }
 END_TEST
 
-/* One enum with text stands for all: the macros of common/names.h make them alike. */
+/* One enum with text stands for all: the macros of common/base/names.h make them alike. */
 START_TEST(names_round_trip)
 {
     for (int i = 0; i < MF_STATUS_N_; i++) {

@@ -1,5 +1,5 @@
 /* What comes onto the disk, in which order, and what is left when a part of it fails. */
-#include "common/durable.h"
+#include "common/base/durable_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "mf_check.h"
 #include "remove_tree.h"
 

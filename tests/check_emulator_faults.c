@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "emulator/device_emulated.h"
 #include "emulator/faults.h"
 #include "kernels/family_hip.h"

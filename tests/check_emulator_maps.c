@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "emulator/device_emulated.h"
 #include "kernels/family_hip.h"
 #include "mf_check.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <zmq.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "mf_check.h"
 #include "server/bus.h"
 #include "server/farm_private.h"

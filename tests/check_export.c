@@ -4,8 +4,8 @@
 #include "http_harness.h"
 #include "mf_check.h"
 
-#include "common/json.h"
-#include "common/table.h"
+#include "common/base/json.h"
+#include "common/table/table.h"
 #include "server/export.h"
 
 #include <stdio.h>

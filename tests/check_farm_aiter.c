@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/production_key.h"
-#include "common/table.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/moe/production_key.h"
+#include "common/table/table.h"
 #include "farm_harness.h"
 #include "http_client.h"
 #include "mf_check.h"

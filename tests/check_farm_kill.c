@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "common/cleanup.h"
-#include "common/json.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
 #include "farm_audit.h"
 #include "mf_check.h"
 #include "worker/agent_private.h"

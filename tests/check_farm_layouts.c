@@ -2,10 +2,10 @@
  * and races that say otherwise than the forecasts. Steps of either GEMM want their weight as row or as panel16, which makes four
  * layouts: by forecast, without 1.5 us of launches, "row, panel16" (49 us) goes before "row, row" (50), "panel16, panel16" (51) and
  * "panel16, row" (52), which has no place in the races. */
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "fake_worker.h"
 #include "farm_harness.h"
 #include "mf_check.h"

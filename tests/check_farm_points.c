@@ -1,4 +1,4 @@
-/* kill -9 at every named place of common/fault.h, the first time that a process gets there, the second time, …: whoever
+/* kill -9 at every named place of common/base/fault.h, the first time that a process gets there, the second time, …: whoever
  * died is started again, the batch ends, and nothing is lost, counted twice or decided otherwise.
  *
  *     check_farm_points              the first visits of every place
@@ -12,10 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/fault.h"
-#include "common/json.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/fault.h"
+#include "common/base/json.h"
 #include "farm_audit.h"
 #include "mf_check.h"
 

@@ -6,11 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/fault.h"
-#include "common/json.h"
-#include "common/sha256.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/fault.h"
+#include "common/base/json.h"
+#include "common/base/sha256.h"
+#include "common/base/text.h"
 #include "farm_harness.h"
 #include "http_client.h"
 #include "mf_check.h"

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/buf.h"
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/json.h"
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
 #include "farm_harness.h"
 #include "http_client.h"
 #include "mf_check.h"

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/json.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
 #include "farm_harness.h"
 #include "mf_check.h"
 #include "run_program.h"

@@ -1,11 +1,11 @@
 /* A farm over time. Who gets the workers: a batch that is added while another runs shares them with it from then on, also when the coordinator
  * is started again in between; one of a higher priority goes before both; of one layer the most tokens go first. One worker of cardboard, one
  * unit at a time, so that the order in which units come is the order in which they are granted. And what becomes of old samples. */
-#include "common/buf.h"
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "fake_worker.h"
 #include "farm_process.h"
 #include "mf_check.h"

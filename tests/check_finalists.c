@@ -2,9 +2,9 @@
 
 #include "mf_check.h"
 
-#include "common/cleanup.h"
-#include "common/json.h"
-#include "common/paired.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/base/paired.h"
 
 #include <math.h>
 #include <string.h>

@@ -8,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/pipeline_text.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/moe/pipeline_text.h"
+#include "common/base/text.h"
 #include "kernels/family.h"
 #include "mf_check.h"
 #include "serving.h"

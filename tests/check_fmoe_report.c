@@ -4,9 +4,9 @@
 #include <poll.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
 #include "fake_http.h"
 #include "mf_check.h"
 #include "serving.h"

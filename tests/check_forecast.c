@@ -1,6 +1,6 @@
 #include "server/forecast.h"
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "mf_check.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * kernel computes (kernels/hip/corner.h) give each element that a layout has there. */
 #include <stdint.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/family_hip_stage.h"
 #include "kernels/layout.h"
 #include "mf_check.h"

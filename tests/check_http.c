@@ -3,8 +3,8 @@
 #include "http_harness.h"
 #include "mf_check.h"
 
-#include "common/cleanup.h"
-#include "common/json.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
 #include "server/request.h"
 
 #include <errno.h>

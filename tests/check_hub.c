@@ -3,7 +3,7 @@
 
 #include "mf_check.h"
 
-#include "common/array.h"
+#include "common/base/array.h"
 #include "no_memory.h"
 
 #include <errno.h>

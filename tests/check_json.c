@@ -1,4 +1,4 @@
-#include "common/json.h"
+#include "common/base/json.h"
 
 #include <errno.h>
 #include <math.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 #include "mf_check.h"
 #include "no_memory.h"
 

@@ -1,10 +1,10 @@
-#include "common/layer.h"
+#include "common/moe/layer.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "mf_check.h"
 
 #define ALL "sort+quant1+gather+gemm1+act+quant2+gemm2+weight+combine"

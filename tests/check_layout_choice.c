@@ -2,7 +2,7 @@
 
 #include "mf_check.h"
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 #include <string.h>
 

@@ -6,11 +6,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/buf.h"
-#include "common/cleanup.h"
-#include "common/production_lookup.h"
-#include "common/table_file.h"
-#include "common/text.h"
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/moe/production_lookup.h"
+#include "common/table/table_file.h"
+#include "common/base/text.h"
 #include "kernels/fmoe.h"
 #include "mf_check.h"
 #include "table_columns.h"

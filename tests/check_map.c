@@ -2,7 +2,7 @@
 
 #include "mf_check.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #include <stdio.h>
 

@@ -1,11 +1,11 @@
-/* common/model.c and common/model_config.c: the shipped models, what a rank sees of them, and config.json in its dialects. */
+/* common/table/model.c and common/table/model_config.c: the shipped models, what a rank sees of them, and config.json in its dialects. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/model.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/table/model.h"
+#include "common/base/text.h"
 #include "mf_check.h"
 #include "shipped.h"
 

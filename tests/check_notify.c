@@ -1,4 +1,4 @@
-#include "common/notify.h"
+#include "common/base/notify.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "mf_check.h"
 #include "notify_listener.h"
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/cpu/stage.h"
 #include "kernels/quant.h"
 #include "mf_check.h"

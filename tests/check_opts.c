@@ -1,10 +1,10 @@
-#include "common/opts.h"
+#include "common/base/opts.h"
 
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "mf_check.h"
 
 static const char usage[] = "prog [options] FILE…\n\nDoes what a test needs.";

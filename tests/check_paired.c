@@ -1,11 +1,11 @@
-#include "common/paired.h"
+#include "common/base/paired.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "mf_check.h"
 
 #define MOST 64

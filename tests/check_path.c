@@ -1,10 +1,10 @@
-#include "common/path.h"
+#include "common/moe/pipeline_search.h"
 
 #include "mf_check.h"
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
 
 #include "mf_check.h"
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 #define BF16 ",ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 #define S    INT64_C(1000)

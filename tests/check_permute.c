@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/cpu/permute_ascend.h"
 #include "kernels/cpu/permute_megatron.h"
 #include "kernels/cpu/permute_vllm.h"

@@ -1,11 +1,11 @@
-/* common/pipeline_text.c: a pipeline's text, walked, split and put together. */
-#include "common/pipeline_text.h"
+/* common/moe/pipeline_text.c: a pipeline's text, walked, split and put together. */
+#include "common/moe/pipeline_text.h"
 
 #include <errno.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "mf_check.h"
 
 static const struct {

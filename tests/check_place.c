@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "family_contract.h"
 #include "kernels/data.h"
 #include "kernels/fmoe.h"

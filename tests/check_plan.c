@@ -2,8 +2,8 @@
 
 #include "mf_check.h"
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 #include <stdlib.h>
 #include <string.h>

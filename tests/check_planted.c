@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "measure/session.h"
 #include "planted.h"
 

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/cpus.h"
+#include "common/base/cpus.h"
 #include "kernels/device.h"
 #include "mf_check.h"
 

@@ -11,9 +11,9 @@
 #include <string.h>
 #include <zmq.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/json.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
 #include "fake_worker.h"
 #include "farm_audit.h"
 #include "machine.h"

@@ -1,8 +1,8 @@
 /* server/problem.c: what a request's body has to be, and what is said where it is not. */
 #include "server/problem.h"
 
-#include "common/array.h"
-#include "common/json.h"
+#include "common/base/array.h"
+#include "common/base/json.h"
 #include "mf_check.h"
 #include "no_memory.h"
 

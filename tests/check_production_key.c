@@ -1,10 +1,10 @@
-/* common/production_key.c: which key production computes of a row, by its rules, and that its answer asks for itself. */
+/* common/moe/production_key.c: which key production computes of a row, by its rules, and that its answer asks for itself. */
 #include <stdio.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/production_key.h"
-#include "common/status.h"
+#include "common/base/cleanup.h"
+#include "common/moe/production_key.h"
+#include "common/moe/status.h"
 #include "mf_check.h"
 #include "shipped.h"
 

@@ -1,12 +1,12 @@
-/* common/production_lookup.c: what is tried for a call, by whose rules, and which row of a table answers. */
+/* common/moe/production_lookup.c: what is tried for a call, by whose rules, and which row of a table answers. */
 #include <stdio.h>
 #include <string.h>
 
-#include "common/buf.h"
-#include "common/cleanup.h"
-#include "common/production_lookup.h"
-#include "common/table.h"
-#include "common/text.h"
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/moe/production_lookup.h"
+#include "common/table/table.h"
+#include "common/base/text.h"
 #include "mf_check.h"
 #include "shipped.h"
 #include "table_columns.h"

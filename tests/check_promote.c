@@ -3,11 +3,11 @@
  *
  * The race is won by WINNER on the first device; KNOWN is the row to beat, and `known` of a case is the time of its first stage
  * there, where the winner's is 20 of 60 us. */
-#include "common/buf.h"
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "fake_worker.h"
 #include "farm_harness.h"
 #include "mf_check.h"

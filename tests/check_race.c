@@ -2,8 +2,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/json.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
 #include "kernels/philox.h"
 #include "measure/race.h"
 

@@ -3,7 +3,7 @@
 
 #include "mf_check.h"
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "server/bus.h"
 #include "server/request.h"
 #include "server/routes.h"

@@ -6,9 +6,9 @@
 #include "mf_check.h"
 #include "remove_tree.h"
 
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/table.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/table/table.h"
 #include "server/release.h"
 #include "server/store_private.h"
 #include "server/store_read_release.h"

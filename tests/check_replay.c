@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/layer.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/moe/layer.h"
+#include "common/base/text.h"
 #include "family_contract.h"
 #include "kernels/data.h"
 #include "kernels/fmoe.h"

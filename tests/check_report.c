@@ -1,7 +1,7 @@
 /* moefarm report: the floors that it computes, what it takes from the winners, and the workers' shares. */
 #include <signal.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "fake_http.h"
 #include "mf_check.h"
 #include "run_moefarm.h"

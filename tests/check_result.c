@@ -2,8 +2,8 @@
 
 #include "mf_check.h"
 
-#include "common/cleanup.h"
-#include "common/json.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
 
 #include <math.h>
 #include <string.h>

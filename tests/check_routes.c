@@ -5,7 +5,7 @@
 #include "server/routes.h"
 #include "server/submission.h"
 
-#include "common/json.h"
+#include "common/base/json.h"
 
 #include <ctype.h>
 #include <errno.h>

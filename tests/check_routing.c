@@ -1,9 +1,9 @@
-#include "common/routing.h"
+#include "common/moe/routing.h"
 
 #include <float.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "mf_check.h"
 
 /* clang-format off */

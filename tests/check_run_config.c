@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/device.h"
 #include "kernels/family.h"
 #include "mf_check.h"

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/step.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/moe/step.h"
 #include "crew_turn.h"
 #include "mf_check.h"
 #include "worker/keeper.h"

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/stats.h"
+#include "common/base/cleanup.h"
+#include "common/base/stats.h"
 #include "kernels/philox.h"
 #include "measure/race.h"
 

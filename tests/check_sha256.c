@@ -1,5 +1,5 @@
 /* SHA-256 as sha256sum prints it: FIPS 180-2's examples, and the empty text. */
-#include "common/sha256.h"
+#include "common/base/sha256.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-#include "common/shape.h"
+#include "common/moe/shape.h"
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "mf_check.h"
 #include "table_columns.h"
 

@@ -1,11 +1,11 @@
-/* common/shape_json.c: shapes that are written are read as they were, and every fault of one that is read is told by its member. */
-#include "common/shape_json.h"
+/* common/moe/shape_json.c: shapes that are written are read as they were, and every fault of one that is read is told by its member. */
+#include "common/moe/shape_json.h"
 
 #include <errno.h>
 #include <string.h>
 
-#include "common/buf.h"
-#include "common/json.h"
+#include "common/base/buf.h"
+#include "common/base/json.h"
 #include "mf_check.h"
 
 #define ROW \

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/artifact.h"
-#include "common/cleanup.h"
+#include "common/moe/tensor_spec.h"
+#include "common/base/cleanup.h"
 #include "kernels/quant.h"
 #include "mf_check.h"
 

@@ -8,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/path.h"
-#include "common/stats.h"
-#include "common/table_file.h"
+#include "common/base/cleanup.h"
+#include "common/moe/pipeline_search.h"
+#include "common/base/stats.h"
+#include "common/table/table_file.h"
 #include "kernels/sim.h"
 #include "kernels/sim_spec.h"
 #include "mf_check.h"

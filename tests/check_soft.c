@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/codes.h"
 #include "kernels/quant_mx.h"
 #include "mf_check.h"

@@ -6,8 +6,8 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "mf_check.h"
 #include "remove_tree.h"
 #include "run_program.h"

@@ -1,11 +1,11 @@
-#include "common/stats.h"
+#include "common/base/stats.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "mf_check.h"
 
 #define MANY 64

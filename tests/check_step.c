@@ -1,10 +1,10 @@
-#include "common/step.h"
+#include "common/moe/step.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/json.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
 #include "mf_check.h"
 
 static struct mf_step full_step(void)

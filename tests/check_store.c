@@ -5,9 +5,9 @@
 
 #include "mf_check.h"
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <math.h>

@@ -14,9 +14,9 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "common/cleanup.h"
-#include "common/json.h"
-#include "common/wire.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/net/wire.h"
 #include "farm_audit.h"
 #include "http_client.h"
 #include "mf_check.h"

@@ -3,8 +3,8 @@
 #include "http_harness.h"
 #include "mf_check.h"
 
-#include "common/cleanup.h"
-#include "common/clock.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
 
 #include <malloc.h>
 #include <stdio.h>

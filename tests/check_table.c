@@ -1,12 +1,12 @@
-#include "common/table.h"
+#include "common/table/table.h"
 
 #include "mf_check.h"
 #include "shipped.h"
 #include "table_columns.h"
 
-#include "common/table_check.h"
-#include "common/table_diff.h"
-#include "common/table_fix.h"
+#include "common/table/table_check.h"
+#include "common/table/table_diff.h"
+#include "common/table/table_fix.h"
 
 #include <errno.h>
 #include <math.h>

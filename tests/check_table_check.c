@@ -1,7 +1,7 @@
-#include "common/table_check.h"
+#include "common/table/table_check.h"
 
-#include "common/device_peak.h"
-#include "common/layer.h"
+#include "common/moe/device_peak.h"
+#include "common/moe/layer.h"
 #include "mf_check.h"
 #include "shipped.h"
 #include "table_columns.h"

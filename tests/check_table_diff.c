@@ -1,4 +1,4 @@
-#include "common/table_diff.h"
+#include "common/table/table_diff.h"
 
 #include "mf_check.h"
 #include "shipped.h"

@@ -1,7 +1,7 @@
-#include "common/table_file.h"
+#include "common/table/table_file.h"
 
-#include "common/clock.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
 #include "die_at.h"
 #include "mf_check.h"
 

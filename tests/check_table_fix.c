@@ -1,4 +1,4 @@
-#include "common/table_fix.h"
+#include "common/table/table_fix.h"
 
 #include "mf_check.h"
 #include "shipped.h"

@@ -1,4 +1,4 @@
-#include "common/table_formula.h"
+#include "common/table/table_formula.h"
 
 #include "mf_check.h"
 #include "shipped.h"

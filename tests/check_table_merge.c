@@ -1,4 +1,4 @@
-#include "common/table_merge.h"
+#include "common/table/table_merge.h"
 
 #include "mf_check.h"
 #include "shipped.h"

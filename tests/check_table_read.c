@@ -2,7 +2,7 @@
 #include "shipped.h"
 #include "table_columns.h"
 
-#include "common/table.h"
+#include "common/table/table.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -2,8 +2,8 @@
 #include "shipped.h"
 #include "table_columns.h"
 
-#include "common/csv.h"
-#include "common/table.h"
+#include "common/table/csv.h"
+#include "common/table/table.h"
 
 #include <errno.h>
 #include <stdio.h>

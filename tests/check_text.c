@@ -1,10 +1,10 @@
-#include "common/text.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <float.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "mf_check.h"
 
 #define UNSET 4711

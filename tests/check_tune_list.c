@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "cli/tune.h"
-#include "common/text.h"
+#include "common/base/text.h"
 #include "mf_check.h"
 #include "table_columns.h"
 #include "table_text.h"

@@ -1,7 +1,7 @@
 /* Sums in units that follow each other, as kernels/hip/hopper_short.inc.h has them, against sums of doubles. */
 #include <math.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "mf_check.h"
 
 #define MF_DEVICE       static inline

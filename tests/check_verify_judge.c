@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/limits.h"
 #include "measure/verify_judge.h"
 #include "mf_check.h"

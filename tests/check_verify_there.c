@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "emulator/device_emulated.h"
 #include "kernels/quant.h"
 #include "measure/session_data.h"

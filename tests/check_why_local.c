@@ -1,5 +1,5 @@
 /* moefarm why --local: this machine's families, or a simulated device's, asked without a farm. */
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/device.h"
 #include "mf_check.h"
 #include "run_moefarm.h"

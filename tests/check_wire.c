@@ -1,10 +1,10 @@
-#include "common/wire.h"
+#include "common/net/wire.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "mf_check.h"
 
 /* A RESULT with sequence 0x0102030405060708. */

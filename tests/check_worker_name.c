@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "mf_check.h"
 #include "run_program.h"
 

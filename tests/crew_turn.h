@@ -3,8 +3,8 @@
 
 #include <poll.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
 #include "worker/crew.h"
 
 static inline enum mf_crew_event crew_turn(struct mf_crew *c, cJSON **ret, int64_t until_ms)

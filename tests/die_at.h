@@ -1,4 +1,4 @@
-/* A child that is killed at a named place of common/fault.h. */
+/* A child that is killed at a named place of common/base/fault.h. */
 #pragma once
 
 #include <check.h>
@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/fault.h"
+#include "common/base/fault.h"
 
 /* Forks; in the child the place is armed for its first visit, and true is returned: the child does its work and must not
  * come out of it. In the parent, which has waited for that death, false. */

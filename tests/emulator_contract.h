@@ -7,8 +7,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "common/cleanup.h"
-#include "common/shape_form.h"
+#include "common/base/cleanup.h"
+#include "common/moe/shape_form.h"
 #include "emulator/device_emulated.h"
 #include "family_contract.h"
 #include "mf_check.h"

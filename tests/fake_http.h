@@ -14,8 +14,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/buf.h"
-#include "common/text.h"
+#include "common/base/buf.h"
+#include "common/base/text.h"
 
 struct fake_answer {
     const char *request; /* "GET /path" in whole, query included; "GET /path*" as a glob */

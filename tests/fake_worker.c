@@ -1,9 +1,9 @@
 #include "fake_worker.h"
 
-#include "common/buf.h"
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/secret.h"
-#include "common/wire.h"
+#include "common/base/secret.h"
+#include "common/net/wire.h"
 
 struct fake_worker {
     void *socket;

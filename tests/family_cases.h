@@ -5,7 +5,7 @@
 #include "family_contract.h"
 #include "mf_check.h"
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 /* Widths that are no multiple of a panel, a vector, or 128; experts without tokens; one expert with all of them. */
 /* clang-format off */

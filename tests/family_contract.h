@@ -3,7 +3,7 @@
  * out is held against the reference row by row, inputs stay as they were, and a second run gives the same bits. */
 #pragma once
 
-#include "common/shape.h"
+#include "common/moe/shape.h"
 #include "kernels/device.h"
 #include "kernels/family.h"
 

@@ -9,8 +9,8 @@
 #include "kernels/codec.h"
 #include "mf_check.h"
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 
 /* Token counts around what blocks hold. 0 is no layer: mf_shape_check() refuses it (test_no_tokens). */
 static const int tokens[] = {1, 3, 4, 63, 64, 65, 257};

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/json.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
 
 void farm_keys_add(struct farm_keys *k, struct mf_spool_key key)
 {

@@ -1,8 +1,8 @@
 #include "farm_fixture.h"
 
-#include "common/json.h"
-#include "common/shape.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/moe/shape.h"
+#include "common/base/text.h"
 #include "server/store_private.h"
 
 #include <check.h>

@@ -13,10 +13,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/table_check.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/table/table_check.h"
 #include "farm_process.h"
 #include "http_client.h"
 #include "remove_tree.h"

@@ -1,8 +1,8 @@
 #include "farm_process.h"
 
-#include "common/buf.h"
-#include "common/cleanup.h"
-#include "common/clock.h"
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
 #include "remove_tree.h"
 
 #include <arpa/inet.h>

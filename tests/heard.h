@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/text.h"
+#include "common/base/text.h"
 #include "kernels/family.h"
 
 #define HEARD_MAX 512

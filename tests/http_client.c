@@ -1,7 +1,7 @@
 #include "http_client.h"
 
-#include "common/cleanup.h"
-#include "common/clock.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
 
 #include <arpa/inet.h>
 #include <check.h>

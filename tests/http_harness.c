@@ -2,9 +2,9 @@
 
 #include "farm_fixture.h"
 
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "server/access.h"
 #include "server/bus.h"
 #include "server/channel.h"

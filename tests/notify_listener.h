@@ -1,4 +1,4 @@
-/* The supervisor's end of common/notify.h: a socket in the abstract namespace, so that no file is left. */
+/* The supervisor's end of common/base/notify.h: a socket in the abstract namespace, so that no file is left. */
 #pragma once
 
 #include <check.h>

@@ -4,9 +4,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
 #include "kernels/codec.h"
 #include "kernels/quant.h"
 #include "kernels/reference.h"

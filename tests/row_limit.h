@@ -11,7 +11,7 @@
  *   y            the slots' errors, independent of each other, against what is left of their sum */
 #pragma once
 
-#include "common/step.h"
+#include "common/moe/step.h"
 #include "kernels/reference.h"
 
 struct row_limit {

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/text.h"
+#include "common/base/text.h"
 
 #define MOEFARM MF_BINARY_DIR "/cli/moefarm"
 

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/path.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/moe/pipeline_search.h"
+#include "common/base/text.h"
 #include "kernels/data.h"
 #include "kernels/family.h"
 #include "kernels/fmoe.h"

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "common/shape.h"
+#include "common/moe/shape.h"
 #include "fmoe/fmoe.h"
 #include "kernels/device.h"
 #include "kernels/reference.h"

@@ -1,7 +1,7 @@
 /* A shape's layer as libfmoe takes it. */
 #pragma once
 
-#include "common/shape.h"
+#include "common/moe/shape.h"
 #include "fmoe/fmoe.h"
 
 static inline struct fmoe_layer_model serving_model(const struct mf_shape *s, int64_t max_tokens)

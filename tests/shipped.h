@@ -1,8 +1,8 @@
 /* The 51 tables that ROCm/aiter ships (tests/data/aiter) and what is in them, for the tests of tables. */
 #pragma once
 
-#include "common/cleanup.h"
-#include "common/table_file.h"
+#include "common/base/cleanup.h"
+#include "common/table/table_file.h"
 
 #include <check.h>
 

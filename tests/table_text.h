@@ -1,7 +1,7 @@
 /* A table out of the text of a test. */
 #pragma once
 
-#include "common/table.h"
+#include "common/table/table.h"
 
 #include <check.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include <check.h>
 #include <string.h>
 
-#include "common/text.h"
+#include "common/base/text.h"
 #include "measure/kept.h"
 
 struct test_keeper {

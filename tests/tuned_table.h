@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "common/text.h"
+#include "common/base/text.h"
 #include "table_columns.h"
 
 #define TABLE_HEADER TUNED_COLUMNS OWN_COLUMNS ",form\n"

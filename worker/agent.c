@@ -6,8 +6,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "common/cpus.h"
-#include "common/shape.h"
+#include "common/base/cpus.h"
+#include "common/moe/shape.h"
 #include "worker/device_lock.h"
 #include "worker/patience.h"
 

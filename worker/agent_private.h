@@ -2,11 +2,11 @@
  * agent_hear.c: what it makes of what it receives. */
 #pragma once
 
-#include "common/clock.h"
-#include "common/fault.h"
-#include "common/json.h"
-#include "common/log.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/base/fault.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 #include "measure/unit.h"
 #include "worker/agent.h"
 #include "worker/agent_socket.h"

@@ -4,9 +4,9 @@
 #include <string.h>
 #include <zmq.h>
 
-#include "common/cleanup.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #define QUEUE_MAX        1000
 #define RECONNECT_MS     100

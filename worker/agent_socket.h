@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/secret.h"
-#include "common/wire.h"
+#include "common/base/secret.h"
+#include "common/net/wire.h"
 
 /* What a worker with keys knows. */
 struct mf_link_keys {

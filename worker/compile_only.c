@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/cpus.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/cpus.h"
+#include "common/base/text.h"
 #include "kernels/hip_open.h"
 #include "measure/ahead.h"
 #include "worker/shapes_file.h"

@@ -5,10 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/status.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/moe/status.h"
+#include "common/base/text.h"
 #include "kernels/device.h"
 #include "worker/described.h"
 #include "worker/keeper.h"

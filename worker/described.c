@@ -4,8 +4,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 
 #define AT(member) offsetof(struct mf_device_info, member)
 

@@ -7,10 +7,10 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/log.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 
 #define ANSWER_MS 20000
 #define AGAIN_MS  1000

@@ -11,9 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/array.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/array.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "measure/rotate.h"
 #include "measure/session.h"
 #include "worker/runner_wire.h"

@@ -13,9 +13,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/names.h"
-#include "common/status.h"
-#include "common/step.h"
+#include "common/base/names.h"
+#include "common/moe/status.h"
+#include "common/moe/step.h"
 
 /* clang-format off */
 #define MF_UNIT_KIND_MAP(X, P)   \

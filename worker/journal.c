@@ -9,13 +9,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/array.h"
-#include "common/buf.h"
-#include "common/cleanup.h"
-#include "common/durable.h"
-#include "common/fault.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/array.h"
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/base/durable_file.h"
+#include "common/base/fault.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "worker/record.h"
 
 #define MAGIC  "MFU1"

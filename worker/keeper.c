@@ -2,7 +2,7 @@
 
 #include <errno.h>
 
-#include "common/json.h"
+#include "common/base/json.h"
 
 static void send_drop(void *context, const char *key)
 {

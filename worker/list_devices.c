@@ -4,9 +4,9 @@
 #include <poll.h>
 #include <stdio.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
 #include "worker/crew.h"
 #include "worker/described.h"
 #include "worker/device_ask.h"

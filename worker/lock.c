@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <sys/file.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define WAIT_MS  500
 #define RETRY_MS 5

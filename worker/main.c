@@ -11,14 +11,14 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/descriptors.h"
-#include "common/fault.h"
-#include "common/log.h"
-#include "common/notify.h"
-#include "common/opts.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/open_files.h"
+#include "common/base/fault.h"
+#include "common/base/log.h"
+#include "common/base/notify.h"
+#include "common/base/opts.h"
+#include "common/base/text.h"
 #include "kernels/code.h"
 #include "kernels/device.h"
 #include "worker/agent.h"

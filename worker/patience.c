@@ -1,6 +1,6 @@
 #include "worker/patience.h"
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 /* A core's. Two of a busy host took 96 s for data with 2.5 TFLOP of the reference's, in double precision: this is a sixth of that, and
  * room for weights (drawn, quantised, laid out), of which no rate was measured. */

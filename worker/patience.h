@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#include "common/shape.h"
+#include "common/moe/shape.h"
 
 /* Milliseconds beyond those of a runner that is idle, for the weights and the reference's products on a host of so many slow cores. Two
  * hours at the most. */

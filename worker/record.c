@@ -7,8 +7,8 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include "common/cleanup.h"
-#include "common/fault.h"
+#include "common/base/cleanup.h"
+#include "common/base/fault.h"
 
 /* CRC-32 of the payload. */
 static uint32_t sum_of(const void *data, size_t len)

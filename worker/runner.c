@@ -12,11 +12,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/cpus.h"
-#include "common/fault.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/base/cpus.h"
+#include "common/base/fault.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "kernels/family.h"
 #include "kernels/family_asm.h"
 #include "kernels/hip_open.h"

@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <math.h>
 
-#include "common/clock.h"
-#include "common/fault.h"
-#include "common/json.h"
+#include "common/base/clock.h"
+#include "common/base/fault.h"
+#include "common/base/json.h"
 #include "worker/described.h"
 
 /* A tenth of a nanosecond is enough, and short in text. */

@@ -7,8 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/json.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
 
 #define IN_FDS_PER_READ 8
 /* Of many messages so much waits at most to be written, and none where nothing was written for so long. */

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 
 #define MF_CHANNEL_LINE_MAX (8u << 20)
 #define MF_CHANNEL_OUT_MAX  (32u << 20) /* queued and not yet written */

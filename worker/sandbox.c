@@ -16,8 +16,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "kernels/beside.h"
 #include "kernels/code.h"
 

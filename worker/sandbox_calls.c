@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 #if defined(__x86_64__)
 #    define ARCH AUDIT_ARCH_X86_64

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/cleanup.h"
-#include "common/table_file.h"
+#include "common/base/cleanup.h"
+#include "common/table/table_file.h"
 
 int mf_shapes_file_read(const char *path, struct mf_shape **ret, size_t *ret_n, int *ret_bad)
 {

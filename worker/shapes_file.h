@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-#include "common/shape.h"
+#include "common/moe/shape.h"
 
 /* Of a tuned table, too, whose results are not looked at. *ret is the caller's to free; rows that are none are told on stderr and counted in *ret_bad. Negative, with a line on
  * stderr, when the file is no table. */

@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-#include "common/wire.h"
+#include "common/net/wire.h"
 
 /* At most `most` letters, from 56 up to what MF_WORKER_NAME_MAX holds. The device stands whole up to 40 letters; a host that is too long for
  * what it leaves gives up its tail for a hash of itself, so that two of them still have two names. */

@@ -2,7 +2,7 @@
 
 #include <errno.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 static int64_t round_up(int64_t n, int64_t to)
 {

@@ -23,7 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/names.h"
+#include "common/base/names.h"
 
 /* clang-format off */
 #define MF_SORT_MAP(X, P) \

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/codes.h"
 #include "kernels/vector.h"
 

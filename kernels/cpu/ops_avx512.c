@@ -100,7 +100,7 @@ static inline __attribute__((always_inline)) void quad_int8(const uint32_t *v, c
 }
 
 #define MF_OWN_QUADS
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/cpu/decode.h"
 
 /* Loops over constants, unrolled so that the arrays inside become registers. */

@@ -5,7 +5,7 @@
 #    include <immintrin.h>
 #endif
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/device.h"
 #include "kernels/quant.h"
 #include "kernels/vector.h"

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "kernels/quant.h"
 
 #define ID_MAX     16777214 /* of ids and routes: they are keys of a float's precision */

@@ -2,7 +2,7 @@
 
 #include <errno.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 
 int64_t mf_vllm_rows(const struct mf_vllm_permute *p)
 {

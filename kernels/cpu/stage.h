@@ -5,7 +5,7 @@
  * only, never on the thread that makes them: runs agree bitwise, and so do numbers of threads. */
 #pragma once
 
-#include "common/shape.h"
+#include "common/moe/shape.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/tensors.h"
 

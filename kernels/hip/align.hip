@@ -1,4 +1,4 @@
-/* moe_align_block_size: vLLM's order of experts (common/artifact.h): flat ids token * k + slot in blocks of MF_BLOCK_M rows of
+/* moe_align_block_size: vLLM's order of experts (common/moe/tensor_spec.h): flat ids token * k + slot in blocks of MF_BLOCK_M rows of
  * one expert, T * k for padding and the tail, and the tail's blocks of no expert, -1. Slots stay in order within an expert.
  *
  * Each wave of a block takes a run of ids and counts them by expert. Of several blocks every one counts all ids, so that none

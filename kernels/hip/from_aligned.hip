@@ -1,4 +1,4 @@
-/* vLLM's order of experts into AITER's (common/artifact.h): flat ids into packed ones, with the weights that vLLM's kernels
+/* vLLM's order of experts into AITER's (common/moe/tensor_spec.h): flat ids into packed ones, with the weights that vLLM's kernels
  * fetch by them. */
 #include "dialect.h"
 #include "args.h"

@@ -1,4 +1,4 @@
-/* moe_sorting: tokens into blocks of MF_BLOCK_M rows of one expert, AITER's contract as common/artifact.h has it. Tokens
+/* moe_sorting: tokens into blocks of MF_BLOCK_M rows of one expert, AITER's contract as common/moe/tensor_spec.h has it. Tokens
  * stay in order within an expert (stable), so every run gives the same bits.
  *
  * Each wave of each block takes a run of ids and counts them by expert. A block scans its own counts and learns those of the others

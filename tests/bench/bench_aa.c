@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/paired.h"
+#include "common/base/cleanup.h"
+#include "common/base/paired.h"
 #include "kernels/device.h"
 #include "kernels/philox.h"
 #include "measure/session.h"

@@ -19,11 +19,11 @@
  *
  * Prints `name value unit`.   bench_catalogue [W [PATTERN [NAME]]]: W workers of each class (128), tables of that pattern only,
  * figures that begin with another name than catalogue */
-#include "common/buf.h"
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "farm_process.h"
 
 #include <fcntl.h>

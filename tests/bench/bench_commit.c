@@ -5,11 +5,11 @@
  *   commit_stream_wW  each worker sends as fast as its window of results that are not acknowledged allows, as a spool does
  *
  * Prints `name value unit`; the unit is results acknowledged a second. */
-#include "common/buf.h"
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "fake_worker.h"
 #include "farm_process.h"
 

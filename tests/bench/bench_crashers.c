@@ -17,9 +17,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/json.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
 #include "crew_turn.h"
 #include "farm_harness.h"
 #include "mf_check.h"

@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/layer.h"
-#include "common/path.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/moe/layer.h"
+#include "common/moe/pipeline_search.h"
+#include "common/base/text.h"
 #include "kernels/data.h"
 #include "measure/session_data.h"
 

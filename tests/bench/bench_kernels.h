@@ -2,7 +2,7 @@
  * best pipeline with oneDNN in it. Pipelines are opened by name and run as production runs them. */
 #pragma once
 
-#include "common/shape.h"
+#include "common/moe/shape.h"
 #include "kernels/device.h"
 
 struct bench_shape {

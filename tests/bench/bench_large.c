@@ -10,11 +10,11 @@
  * through the protocol. The large one has the same batch many times over, each copy with ids of its own.
  *
  * Prints `name value unit`.   bench_large [MILLIONS]   (10) */
-#include "common/buf.h"
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "fake_worker.h"
 #include "farm_process.h"
 

@@ -19,8 +19,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "common/cleanup.h"
-#include "common/stats.h"
+#include "common/base/cleanup.h"
+#include "common/base/stats.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/permute.h"
 #include "kernels/device.h"

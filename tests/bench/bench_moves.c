@@ -20,8 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/stats.h"
+#include "common/base/cleanup.h"
+#include "common/base/stats.h"
 #include "kernels/data.h"
 #include "kernels/family_hip.h"
 #include "kernels/hip/args.h"

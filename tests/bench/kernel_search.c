@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/layer.h"
-#include "common/routing.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/moe/layer.h"
+#include "common/moe/routing.h"
+#include "common/base/text.h"
 #include "kernels/codec.h"
 #include "kernels/cpu/peaks.h"
 #include "kernels/data.h"

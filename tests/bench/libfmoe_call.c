@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "cli/bench_rows.h"
-#include "common/cleanup.h"
-#include "common/paired.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/paired.h"
+#include "common/base/text.h"
 #include "fmoe/fmoe.h"
 #include "kernels/philox.h"
 #include "measure/entrant.h"

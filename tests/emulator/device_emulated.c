@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/cpus.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/cpus.h"
+#include "common/base/text.h"
 #include "emulator/object.h"
 #include "remove_tree.h"
 

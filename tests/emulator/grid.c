@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #ifdef __SANITIZE_ADDRESS__
 #    include <sanitizer/asan_interface.h>
 #else

@@ -7,9 +7,9 @@
  * place. */
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/json.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
 #include "fuzz.h"
 #include "server/api.h"
 #include "server/submission.h"

@@ -1,11 +1,11 @@
 /* CSV and tables against any bytes: nothing crashes, every cell is within its limits, and a table that can be
  * written is read back as it was. */
-#include "common/csv.h"
-#include "common/table.h"
-#include "common/table_check.h"
-#include "common/table_diff.h"
-#include "common/table_fix.h"
-#include "common/table_merge.h"
+#include "common/table/csv.h"
+#include "common/table/table.h"
+#include "common/table/table_check.h"
+#include "common/table/table_diff.h"
+#include "common/table/table_fix.h"
+#include "common/table/table_merge.h"
 #include "fuzz.h"
 
 #include <string.h>

@@ -14,10 +14,10 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "common/cleanup.h"
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/notify.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/notify.h"
 #include "fuzz.h"
 #include "server/farm.h"
 #include "server/http.h"

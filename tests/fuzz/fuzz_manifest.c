@@ -1,6 +1,6 @@
 /* Kernel manifests against any bytes: nothing crashes, what is read is within its limits, and what is refused has a
  * place and a reason. From a file they are the same. */
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "fuzz.h"
 #include "kernels/asm_manifest.h"
 

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/model.h"
+#include "common/base/cleanup.h"
+#include "common/table/model.h"
 #include "fuzz.h"
 
 static void must_be_a_layer(const struct mf_model *m)

@@ -2,9 +2,9 @@
  * answers and logs, and shown on the page, so that nothing but letters, digits and "_.-" may be in it. */
 #include <string.h>
 
-#include "common/cleanup.h"
-#include "common/step.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/moe/step.h"
+#include "common/base/text.h"
 #include "fuzz.h"
 #include "kernels/aiter.h"
 

@@ -2,13 +2,13 @@
  * and prints the same. */
 #include <string.h>
 
-#include "common/artifact.h"
-#include "common/cleanup.h"
-#include "common/device_class.h"
-#include "common/layer.h"
-#include "common/routing.h"
-#include "common/shape.h"
-#include "common/text.h"
+#include "common/moe/tensor_spec.h"
+#include "common/base/cleanup.h"
+#include "common/moe/device_class.h"
+#include "common/moe/layer.h"
+#include "common/moe/routing.h"
+#include "common/moe/shape.h"
+#include "common/base/text.h"
 #include "fuzz.h"
 
 #define A_SHAPE \

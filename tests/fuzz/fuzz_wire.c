@@ -1,9 +1,9 @@
 /* What a peer sends: a header of sixteen bytes, then a JSON body that may be a step or a result. */
 #include <string.h>
 
-#include "common/json.h"
-#include "common/step.h"
-#include "common/wire.h"
+#include "common/base/json.h"
+#include "common/moe/step.h"
+#include "common/net/wire.h"
 #include "fuzz.h"
 #include "server/result.h"
 

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "fuzz.h"
 
 #define INPUT_MAX (1u << 20)

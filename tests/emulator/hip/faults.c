@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "emulator/hip/runtime.h"
 
 enum kind { NONE, ILLEGAL, ABORT, HANG, REFUSED, N_KINDS };

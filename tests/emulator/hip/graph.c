@@ -1,7 +1,7 @@
 /* Capture and replay. */
 #include <stdlib.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "emulator/hip/runtime.h"
 
 struct hipGraphExec {

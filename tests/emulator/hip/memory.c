@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "common/cleanup.h"
+#include "common/base/cleanup.h"
 #include "emulator/hip/runtime.h"
 
 #define PAGE     4096u

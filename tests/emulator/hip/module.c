@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/cleanup.h"
-#include "common/text.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "emulator/hip/runtime.h"
 
 #define UNIT_WAVES     32  /* that a compute unit of CDNA holds: 8 on each of its 4 SIMDs */

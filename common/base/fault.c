@@ -1,0 +1,52 @@
+#include "common/base/fault.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+
+MF_NAMES_DEFINE(mf_fault, MF_FAULT_, MF_FAULT_MAP)
+
+enum mf_fault mf_fault_armed = MF_FAULT_NONE;
+
+/* Set once by mf_fault_init(). */
+static int64_t deadly;
+static int64_t *met; /* in the file */
+
+int mf_fault_init(void)
+{
+    const char *text = getenv("MOEFARM_FAULT");
+    char name[32], number[24];
+    enum mf_fault armed;
+    if (!text)
+        return 0;
+    const char *n = strchr(text, ':'), *path = n ? strchr(n + 1, ':') : NULL;
+    if (!path || (size_t)(n - text) >= sizeof(name) || (size_t)(path - n) > sizeof(number))
+        return -EINVAL;
+    mf_say(name, sizeof(name), "%.*s", (int)(n - text), text);
+    mf_say(number, sizeof(number), "%.*s", (int)(path - n - 1), n + 1);
+    if (mf_fault_parse(name, &armed) < 0 || mf_parse_i64(number, 1, INT64_MAX, &deadly) < 0)
+        return -EINVAL;
+    _cleanup_(mf_closep) int fd = open(path + 1, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, sizeof(*met)) < 0)
+        return -errno;
+    met = mmap(NULL, sizeof(*met), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (met == MAP_FAILED)
+        return -errno;
+    mf_fault_armed = armed;
+    return 0;
+}
+
+void mf_fault_met(void)
+{
+    if (__atomic_add_fetch(met, 1, __ATOMIC_SEQ_CST) != deadly)
+        return;
+    (void)kill(getpid(), SIGKILL);
+    for (;;)
+        (void)pause(); /* the signal is on its way to this thread or to another one */
+}

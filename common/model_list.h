@@ -1,4 +1,0 @@
-/* data/models.csv as it was at build time. */
-#pragma once
-
-extern const char mf_model_list_csv[];

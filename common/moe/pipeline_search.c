@@ -1,0 +1,681 @@
+#include "common/moe/pipeline_search.h"
+#include "common/base/array.h"
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BITS_WORDS      4
+#define ARTIFACTS_MAX   (64 * BITS_WORDS)
+#define STATES_MAX      (1u << 16)
+#define CONVERSIONS_MAX 6
+#define LAYOUTS_MAX     15
+#define RANKS           (MF_OP_N_ + CONVERSIONS_MAX + 1)
+
+/* A set of artifacts. */
+struct bits {
+    uint64_t w[BITS_WORDS];
+};
+
+/* Steps that differ in nothing but time and name: only the cheapest of them can be in a cheapest pipeline. */
+struct group {
+    mf_ops covers;
+    int32_t block_m;
+    uint8_t w1, w2;           /* layout that it reads, from 1; 0: none */
+    struct bits needs, gives; /* weights apart */
+    struct bits spare;        /* find_spare() */
+    int n;
+    int32_t ranks[MF_PATH_KEEP_MAX]; /* members, cheapest first */
+};
+
+/* Of a structure, above its ops: the lowest op of the step that zeroes y, plus one; 0: none that covers any does. */
+#define ZEROES_AT 60
+_Static_assert(4 * MF_OP_N_ <= ZEROES_AT, "bits of a structure");
+
+struct partial {
+    double us;
+    int32_t n;
+    int32_t ranks[MF_PATH_STEPS_MAX]; /* ascending: equal sets compare equal, and sum to the same bits */
+};
+
+/* What decides which steps may follow, and what a path is kept apart by. */
+struct key {
+    uint64_t structure;
+    struct bits live; /* there, and needed by a step that may follow */
+    struct bits owed; /* made by a conversion, or spare, and not used yet */
+    struct bits made; /* made by a conversion: nothing else may give it */
+    mf_ops covered;
+    int32_t block_m;
+    uint8_t w1, w2;
+    uint8_t conversions;
+    uint8_t zero[5]; /* no padding: keys are hashed and compared as bytes */
+};
+
+struct state {
+    struct key key;
+    int32_t next_of_rank; /* states of the same rank, -1 ends */
+    int n;
+    struct partial *best; /* ascending by (us, ranks) */
+};
+
+/* One search. Steps are known by their rank in (family, name) order, so that the answer depends on no other
+ * order. A transition raises covered ops + conversions, so states are finished rank by rank. */
+struct search {
+    const struct mf_path_problem *p;
+    int32_t *order; /* rank → index */
+    struct mf_artifact artifacts[ARTIFACTS_MAX];
+    int n_artifacts;
+    char layouts[LAYOUTS_MAX][MF_ORDER_MAX];
+    int n_layouts;
+    struct group *groups;
+    size_t n_groups;
+    struct bits inputs, goal, zeroed;
+    struct state *states;
+    size_t n_states, cap_states;
+    int32_t *table; /* hash → state, -1 empty */
+    size_t table_size;
+    int32_t of_rank[RANKS];
+    struct mf_path *found;
+    size_t n_found, cap_found;
+};
+
+static void bits_add(struct bits *b, int i)
+{
+    b->w[i / 64] |= UINT64_C(1) << (i % 64);
+}
+
+static bool bits_within(const struct bits *small, const struct bits *big)
+{
+    for (int i = 0; i < BITS_WORDS; i++) {
+        if (small->w[i] & ~big->w[i])
+            return false;
+    }
+    return true;
+}
+
+static bool bits_none(const struct bits *b)
+{
+    return bits_within(b, &(struct bits){{0}});
+}
+
+static struct bits bits_or(struct bits a, struct bits b)
+{
+    for (int i = 0; i < BITS_WORDS; i++)
+        a.w[i] |= b.w[i];
+    return a;
+}
+
+static struct bits bits_and(struct bits a, struct bits b)
+{
+    for (int i = 0; i < BITS_WORDS; i++)
+        a.w[i] &= b.w[i];
+    return a;
+}
+
+static struct bits bits_less(struct bits a, struct bits b)
+{
+    for (int i = 0; i < BITS_WORDS; i++)
+        a.w[i] &= ~b.w[i];
+    return a;
+}
+
+static const struct mf_path_step *step_of(const struct search *s, int32_t rank)
+{
+    return &s->p->steps[s->order[rank]];
+}
+
+static int compare_names(const struct mf_step *a, const struct mf_step *b)
+{
+    int c = strcmp(a->family, b->family);
+    return c ? c : strcmp(a->name, b->name);
+}
+
+static int compare_order(const void *a, const void *b, void *context)
+{
+    const struct mf_path_problem *p = context;
+    return compare_names(p->steps[*(const int32_t *)a].step, p->steps[*(const int32_t *)b].step);
+}
+
+static int intern_artifact(struct search *s, const struct mf_artifact *a)
+{
+    for (int i = 0; i < s->n_artifacts; i++) {
+        if (mf_artifact_equal(&s->artifacts[i], a))
+            return i;
+    }
+    if (s->n_artifacts == ARTIFACTS_MAX)
+        return -E2BIG;
+    s->artifacts[s->n_artifacts] = *a;
+    return s->n_artifacts++;
+}
+
+static int intern_layout(struct search *s, const char *order)
+{
+    for (int i = 0; i < s->n_layouts; i++) {
+        if (strcmp(s->layouts[i], order) == 0)
+            return i + 1;
+    }
+    if (s->n_layouts == LAYOUTS_MAX)
+        return -E2BIG;
+    memcpy(s->layouts[s->n_layouts], order, MF_ORDER_MAX);
+    return ++s->n_layouts;
+}
+
+/* 1: the step's signature; 0: no pipeline can hold it (it wants one weight in two layouts). */
+static int sign(struct search *s, const struct mf_step *step, struct group *ret)
+{
+    *ret = (struct group){.covers = step->covers, .block_m = step->block_m};
+    for (int i = 0; i < step->n_needs; i++) {
+        const struct mf_artifact *a = &step->needs[i];
+        bool weight = mf_artifact_is_weight(a);
+        int id = weight ? intern_layout(s, a->order) : intern_artifact(s, a);
+        if (id < 0)
+            return id;
+        if (!weight) {
+            bits_add(&ret->needs, id);
+            if (mf_artifact_is_input(a))
+                bits_add(&s->inputs, id);
+            continue;
+        }
+        uint8_t *layout = a->tensor == MF_TENSOR_W1 ? &ret->w1 : &ret->w2;
+        if (*layout && *layout != id)
+            return 0;
+        *layout = (uint8_t)id;
+    }
+    for (int i = 0; i < step->n_gives; i++) {
+        int id = intern_artifact(s, &step->gives[i]);
+        if (id < 0)
+            return id;
+        bits_add(&ret->gives, id);
+        if (step->gives[i].zeroed)
+            bits_add(&s->zeroed, id);
+    }
+    return 1;
+}
+
+static bool same_signature(const struct group *a, const struct group *b)
+{
+    return a->covers == b->covers && a->block_m == b->block_m && a->w1 == b->w1 && a->w2 == b->w2 &&
+           memcmp(&a->needs, &b->needs, sizeof(a->needs)) == 0 &&
+           memcmp(&a->gives, &b->gives, sizeof(a->gives)) == 0;
+}
+
+/* Keeps the members sorted by (us, rank); ranks come in ascending order. */
+static void group_add(struct search *s, struct group *g, int32_t rank)
+{
+    int at = g->n;
+    while (at > 0 && step_of(s, rank)->us < step_of(s, g->ranks[at - 1])->us)
+        at--;
+    if (at == s->p->keep)
+        return;
+    if (g->n < s->p->keep)
+        g->n++;
+    memmove(&g->ranks[at + 1], &g->ranks[at], (size_t)(g->n - 1 - at) * sizeof(g->ranks[0]));
+    g->ranks[at] = rank;
+}
+
+/* What a group zeroes, where another one is the same but for that: a pipeline in which it does so for nothing has a cheaper one beside it. */
+static void find_spare(struct search *s)
+{
+    for (size_t i = 0; i < s->n_groups; i++) {
+        struct group *g = &s->groups[i], without = *g;
+        const struct bits zeroes = bits_and(g->gives, s->zeroed);
+        without.gives = bits_less(g->gives, zeroes);
+        for (size_t j = 0; g->covers && !bits_none(&zeroes) && j < s->n_groups; j++) {
+            if (same_signature(&s->groups[j], &without))
+                g->spare = zeroes;
+        }
+    }
+}
+
+static int make_groups(struct search *s)
+{
+    s->groups = calloc(s->p->n_steps + 1, sizeof(*s->groups));
+    if (!s->groups)
+        return -ENOMEM;
+    for (size_t rank = 0; rank < s->p->n_steps; rank++) {
+        struct group signature;
+        int r = sign(s, step_of(s, (int32_t)rank)->step, &signature);
+        if (r < 0)
+            return r;
+        if (r == 0 || (signature.covers & ~s->p->ops))
+            continue;
+        size_t i = 0;
+        while (i < s->n_groups && !same_signature(&s->groups[i], &signature))
+            i++;
+        if (i == s->n_groups)
+            s->groups[s->n_groups++] = signature;
+        group_add(s, &s->groups[i], (int32_t)rank);
+    }
+    find_spare(s);
+    struct mf_artifact y = {
+        .tensor = MF_TENSOR_Y, .format = s->p->format, .scale = MF_SCALE_NONE, .order = "token"};
+    int id = intern_artifact(s, &y);
+    if (id < 0)
+        return id;
+    bits_add(&s->goal, id);
+    return 0;
+}
+
+/* May a step of the group follow, as far as ops, block_m and layouts go? */
+static bool fits(const struct key *k, const struct group *g)
+{
+    return !(g->covers & k->covered) && (!g->block_m || !k->block_m || g->block_m == k->block_m) &&
+           (!g->w1 || !k->w1 || g->w1 == k->w1) && (!g->w2 || !k->w2 || g->w2 == k->w2);
+}
+
+/* What steps that may still follow need, and the output. */
+static struct bits wanted(const struct search *s, const struct key *k)
+{
+    struct bits b = s->goal;
+    for (size_t i = 0; i < s->n_groups; i++) {
+        if (fits(k, &s->groups[i]))
+            b = bits_or(b, s->groups[i].needs);
+    }
+    return b;
+}
+
+/* Each op's place holds the lowest op of its step plus one, four bits an op; and so does that of zeroing. */
+static uint64_t add_structure(uint64_t structure, mf_ops covers, bool zeroes)
+{
+    if (!covers)
+        return structure;
+    uint64_t lowest = (uint64_t)__builtin_ctz(covers) + 1, before = structure >> ZEROES_AT;
+    for (int op = 0; op < MF_OP_N_; op++) {
+        if (covers & MF_OP_BIT(op))
+            structure |= lowest << (4 * op);
+    }
+    if (zeroes && (before == 0 || lowest < before))
+        structure = (structure & ((UINT64_C(1) << ZEROES_AT) - 1)) | lowest << ZEROES_AT;
+    return structure;
+}
+
+/* The state after a step of the group; false when it may not follow. */
+static bool follow(const struct search *s, const struct key *from, const struct group *g, struct key *ret)
+{
+    if (!fits(from, g) || !bits_within(&g->needs, &from->live))
+        return false;
+    const struct bits zeroes = bits_and(g->gives, s->zeroed),
+                      for_nothing = bits_or(bits_and(g->spare, from->live), bits_and(zeroes, from->owed));
+    const struct bits again = bits_or(bits_and(g->gives, from->made), for_nothing);
+    if ((!g->covers && from->conversions == CONVERSIONS_MAX) || !bits_none(&again))
+        return false;
+    *ret = (struct key){
+        .structure = add_structure(from->structure, g->covers, !bits_none(&zeroes)),
+        .covered = from->covered | g->covers,
+        .block_m = from->block_m ? from->block_m : g->block_m,
+        .w1 = from->w1 ? from->w1 : g->w1,
+        .w2 = from->w2 ? from->w2 : g->w2,
+        .conversions = (uint8_t)(from->conversions + !g->covers),
+    };
+    struct bits new = bits_less(g->gives, from->live);
+    ret->owed = bits_or(bits_less(from->owed, g->needs), g->spare);
+    ret->made = from->made;
+    if (!g->covers) {
+        if (bits_none(&new))
+            return false;
+        ret->owed = bits_or(ret->owed, new);
+        ret->made = bits_or(ret->made, new);
+    }
+    struct bits want = wanted(s, ret);
+    ret->live = bits_and(bits_or(from->live, g->gives), want);
+    /* Owed for ever: that path cannot become legal. The output itself is owed to the caller, not to a step. */
+    ret->owed = bits_less(ret->owed, s->goal);
+    return bits_within(&ret->owed, &ret->live);
+}
+
+static uint64_t hash_key(const struct key *k)
+{
+    const unsigned char *bytes = (const unsigned char *)k;
+    uint64_t h = UINT64_C(14695981039346656037);
+    for (size_t i = 0; i < sizeof(*k); i += 8) {
+        uint64_t word;
+        memcpy(&word, bytes + i, 8);
+        h = (h ^ word) * UINT64_C(0x9E3779B97F4A7C15);
+        h ^= h >> 29;
+    }
+    return h;
+}
+_Static_assert(sizeof(struct key) % 8 == 0, "hashed in words");
+_Static_assert(sizeof(struct key) == 8 + 3 * sizeof(struct bits) + 4 + 4 + 8, "no padding to hash");
+
+static int rehash(struct search *s)
+{
+    size_t size = s->table_size ? s->table_size * 4 : 1024;
+    int32_t *table = malloc(size * sizeof(*table));
+    if (!table)
+        return -ENOMEM;
+    memset(table, 0xff, size * sizeof(*table));
+    for (size_t i = 0; i < s->n_states; i++) {
+        size_t at = hash_key(&s->states[i].key) & (size - 1);
+        while (table[at] >= 0)
+            at = (at + 1) & (size - 1);
+        table[at] = (int32_t)i;
+    }
+    free(s->table);
+    s->table = table;
+    s->table_size = size;
+    return 0;
+}
+
+static int grow_states(struct search *s)
+{
+    if (s->n_states == STATES_MAX)
+        return -E2BIG;
+    int r = mf_array_grow(&s->states, s->n_states, &s->cap_states, sizeof(*s->states));
+    if (r < 0)
+        return r;
+    return s->n_states * 2 >= s->table_size ? rehash(s) : 0;
+}
+
+/* The index of the state of that key, made if need be. */
+static int find_state(struct search *s, const struct key *k)
+{
+    int r = grow_states(s);
+    if (r < 0)
+        return r;
+    size_t at = hash_key(k) & (s->table_size - 1);
+    while (s->table[at] >= 0) {
+        if (memcmp(&s->states[s->table[at]].key, k, sizeof(*k)) == 0)
+            return s->table[at];
+        at = (at + 1) & (s->table_size - 1);
+    }
+    struct partial *best = calloc((size_t)s->p->keep, sizeof(*best));
+    if (!best)
+        return -ENOMEM;
+    int rank = __builtin_popcount(k->covered) + k->conversions;
+    int32_t i = (int32_t)s->n_states++;
+    s->states[i] = (struct state){.key = *k, .next_of_rank = s->of_rank[rank], .best = best};
+    s->of_rank[rank] = i;
+    s->table[at] = i;
+    return i;
+}
+
+static int compare_partials(const struct partial *a, const struct partial *b)
+{
+    if (a->us != b->us)
+        return a->us < b->us ? -1 : 1;
+    for (int i = 0; i < a->n && i < b->n; i++) {
+        if (a->ranks[i] != b->ranks[i])
+            return a->ranks[i] < b->ranks[i] ? -1 : 1;
+    }
+    return a->n - b->n;
+}
+
+/* Into the ascending list, unless it is there already or the list is full of better ones. */
+static void insert_partial(const struct search *s, struct state *state, const struct partial *add)
+{
+    int at = state->n;
+    while (at > 0) {
+        int c = compare_partials(add, &state->best[at - 1]);
+        if (c == 0)
+            return;
+        if (c > 0)
+            break;
+        at--;
+    }
+    if (at == s->p->keep)
+        return;
+    if (state->n < s->p->keep)
+        state->n++;
+    memmove(&state->best[at + 1], &state->best[at], (size_t)(state->n - 1 - at) * sizeof(*add));
+    state->best[at] = *add;
+}
+
+static bool extend(const struct search *s, const struct partial *from, int32_t rank, struct partial *ret)
+{
+    if (from->n == MF_PATH_STEPS_MAX)
+        return false;
+    int i = 0, n = 0;
+    *ret = (struct partial){.n = from->n + 1};
+    for (; i < from->n && from->ranks[i] < rank; i++)
+        ret->ranks[n++] = from->ranks[i];
+    ret->ranks[n++] = rank;
+    for (; i < from->n; i++)
+        ret->ranks[n++] = from->ranks[i];
+    /* Summed in the order of the names, whatever order led here. */
+    for (i = 0; i < n; i++)
+        ret->us += step_of(s, ret->ranks[i])->us + s->p->gap_us;
+    return true;
+}
+
+static int expand(struct search *s, int32_t index)
+{
+    for (size_t g = 0; g < s->n_groups; g++) {
+        struct key key;
+        if (!follow(s, &s->states[index].key, &s->groups[g], &key))
+            continue;
+        int to = find_state(s, &key);
+        if (to < 0)
+            return to;
+        const struct state *from = &s->states[index];
+        struct state *state = &s->states[to];
+        for (int i = 0; i < from->n; i++) {
+            for (int m = 0; m < s->groups[g].n; m++) {
+                struct partial add;
+                if (!extend(s, &from->best[i], s->groups[g].ranks[m], &add))
+                    continue;
+                /* Members only get dearer from here */
+                if (state->n == s->p->keep && add.us > state->best[state->n - 1].us)
+                    break;
+                insert_partial(s, state, &add);
+            }
+        }
+    }
+    return 0;
+}
+
+/* Can the step run with what is there? */
+static bool runnable(const struct mf_step *step, const struct mf_artifact *there, int n)
+{
+    for (int i = 0; i < step->n_needs; i++) {
+        const struct mf_artifact *a = &step->needs[i];
+        bool met = mf_artifact_is_weight(a) || mf_artifact_is_input(a);
+        for (int j = 0; j < n && !met; j++)
+            met = mf_artifact_equal(a, &there[j]);
+        if (!met)
+            return false;
+    }
+    return true;
+}
+
+/* Ops in the layer's order; a conversion only when nothing else can run, so that it stands before its user. */
+static void sort_to_run(const struct search *s, const struct partial *from, struct mf_path *path)
+{
+    struct mf_artifact there[MF_PATH_STEPS_MAX * MF_STEP_ARTIFACTS_MAX];
+    int n_there = 0;
+    bool used[MF_PATH_STEPS_MAX] = {false};
+    for (path->n = 0; path->n < from->n;) {
+        int pick = -1;
+        int lowest = 0;
+        for (int i = 0; i < from->n; i++) {
+            const struct mf_step *step = step_of(s, from->ranks[i])->step;
+            int first = step->covers ? __builtin_ctz(step->covers) : MF_OP_N_;
+            if (!used[i] && runnable(step, there, n_there) && (pick < 0 || first < lowest)) {
+                pick = i;
+                lowest = first;
+            }
+        }
+        assert(pick >= 0);
+        used[pick] = true;
+        const struct mf_step *step = step_of(s, from->ranks[pick])->step;
+        for (int i = 0; i < step->n_gives; i++)
+            there[n_there++] = step->gives[i];
+        path->steps[path->n++] = s->order[from->ranks[pick]];
+    }
+}
+
+static int collect(struct search *s, const struct state *state)
+{
+    const struct key *k = &state->key;
+    if (k->covered != s->p->ops || !bits_none(&k->owed) || !bits_within(&s->goal, &k->live))
+        return 0;
+    for (int i = 0; i < state->n; i++) {
+        int r = mf_array_grow(&s->found, s->n_found, &s->cap_found, sizeof(*s->found));
+        if (r < 0)
+            return r;
+        struct mf_path *path = &s->found[s->n_found++];
+        *path = (struct mf_path){.us = state->best[i].us, .structure = k->structure, .block_m = k->block_m};
+        if (k->w1)
+            memcpy(path->w1, s->layouts[k->w1 - 1], MF_ORDER_MAX);
+        if (k->w2)
+            memcpy(path->w2, s->layouts[k->w2 - 1], MF_ORDER_MAX);
+        sort_to_run(s, &state->best[i], path);
+    }
+    return 0;
+}
+
+static int compare_paths(const void *va, const void *vb, void *context)
+{
+    const struct mf_path *a = va, *b = vb;
+    const struct mf_path_problem *p = context;
+    if (a->us != b->us)
+        return a->us < b->us ? -1 : 1;
+    for (int i = 0; i < a->n && i < b->n; i++) {
+        int c = compare_names(p->steps[a->steps[i]].step, p->steps[b->steps[i]].step);
+        if (c)
+            return c;
+    }
+    return a->n - b->n;
+}
+
+static bool same_kind(const struct mf_path *a, const struct mf_path *b)
+{
+    return a->structure == b->structure && a->block_m == b->block_m && strcmp(a->w1, b->w1) == 0 &&
+           strcmp(a->w2, b->w2) == 0;
+}
+
+/* Several states end in one kind of path (other conversions, say): the best of them together. */
+static int keep_best(struct search *s)
+{
+    struct kind {
+        size_t first; /* of its paths, among those kept */
+        int n;
+    };
+    _cleanup_(mf_freep) struct kind *kinds = calloc(s->n_found + 1, sizeof(*kinds));
+    size_t n = 0, n_kinds = 0;
+    if (!kinds)
+        return -ENOMEM;
+    if (s->n_found > 0)
+        qsort_r(s->found, s->n_found, sizeof(*s->found), compare_paths, (void *)s->p);
+    for (size_t i = 0; i < s->n_found; i++) {
+        size_t k = 0;
+        while (k < n_kinds && !same_kind(&s->found[kinds[k].first], &s->found[i]))
+            k++;
+        if (k == n_kinds)
+            kinds[n_kinds++].first = n;
+        if (kinds[k].n++ < s->p->keep)
+            s->found[n++] = s->found[i];
+    }
+    s->n_found = n;
+    return 0;
+}
+
+static int run(struct search *s)
+{
+    for (size_t i = 0; i < s->p->n_steps; i++)
+        s->order[i] = (int32_t)i;
+    qsort_r(s->order, s->p->n_steps, sizeof(*s->order), compare_order, (void *)s->p);
+    for (int i = 0; i < RANKS; i++)
+        s->of_rank[i] = -1;
+    int r = make_groups(s);
+    if (r < 0)
+        return r;
+    struct key start = {.live = s->inputs};
+    int first = find_state(s, &start);
+    if (first < 0)
+        return first;
+    s->states[first].n = 1;
+    for (int rank = 0; rank < RANKS; rank++) {
+        for (int32_t i = s->of_rank[rank]; i >= 0; i = s->states[i].next_of_rank) {
+            r = collect(s, &s->states[i]);
+            if (r == 0)
+                r = expand(s, i);
+            if (r < 0)
+                return r;
+        }
+    }
+    return keep_best(s);
+}
+
+int mf_path_find(const struct mf_path_problem *p, struct mf_path **ret, size_t *ret_n)
+{
+    assert(p->keep >= 1 && p->keep <= MF_PATH_KEEP_MAX);
+    _cleanup_(mf_freep) struct search *s = calloc(1, sizeof(*s));
+    if (!s)
+        return -ENOMEM;
+    s->p = p;
+    s->order = calloc(p->n_steps + 1, sizeof(*s->order));
+    int r = s->order ? run(s) : -ENOMEM;
+    for (size_t i = 0; i < s->n_states; i++)
+        free(s->states[i].best);
+    free(s->states);
+    free(s->table);
+    free(s->groups);
+    free(s->order);
+    if (r < 0) {
+        free(s->found);
+        return r;
+    }
+    *ret = s->found;
+    *ret_n = s->n_found;
+    return 0;
+}
+
+void mf_path_structure(uint64_t structure, char buf[MF_PATH_STRUCTURE_MAX])
+{
+    size_t len = 0;
+    buf[0] = 0;
+    for (int lowest = 0; lowest < MF_OP_N_; lowest++) {
+        mf_ops covers = 0;
+        char text[MF_OPS_TEXT_MAX];
+        for (int op = 0; op < MF_OP_N_; op++) {
+            if (((structure >> (4 * op)) & 15) == (uint64_t)lowest + 1)
+                covers |= MF_OP_BIT(op);
+        }
+        if (!covers)
+            continue;
+        mf_ops_print(covers, text);
+        bool zeroes = structure >> ZEROES_AT == (uint64_t)lowest + 1;
+        int n = snprintf(buf + len, MF_PATH_STRUCTURE_MAX - len, "%s%s%s", len ? " | " : "", text,
+                         zeroes ? "+zero" : "");
+        assert(n > 0 && (size_t)n < MF_PATH_STRUCTURE_MAX - len);
+        len += (size_t)n;
+    }
+}
+
+bool mf_path_in_one(uint64_t structure)
+{
+    uint64_t gemm1 = structure >> (4 * MF_OP_GEMM1) & 15, gemm2 = structure >> (4 * MF_OP_GEMM2) & 15;
+    return gemm1 > 0 && gemm1 == gemm2;
+}
+
+bool mf_path_is_layout(const char *text)
+{
+    const char *w2 = strstr(text, " w2=");
+    char order[MF_ORDER_MAX];
+    if (strncmp(text, "w1=", 3) != 0 || !w2 || (size_t)(w2 - text - 3) >= sizeof(order))
+        return false;
+    memcpy(order, text + 3, (size_t)(w2 - text - 3));
+    order[w2 - text - 3] = '\0';
+    return mf_is_name(order, MF_ORDER_MAX - 1) && mf_is_name(w2 + 4, MF_ORDER_MAX - 1);
+}
+
+void mf_path_layout(const struct mf_path *path, char buf[MF_PATH_LAYOUT_MAX])
+{
+    (void)snprintf(buf, MF_PATH_LAYOUT_MAX, "w1=%s w2=%s", *path->w1 ? path->w1 : "-",
+                   *path->w2 ? path->w2 : "-");
+}
+
+mf_ops mf_path_uncovered(const struct mf_path_problem *p)
+{
+    mf_ops covered = 0;
+    for (size_t i = 0; i < p->n_steps; i++)
+        covered |= p->steps[i].step->covers;
+    return p->ops & ~covered;
+}

@@ -1,0 +1,224 @@
+#include "common/moe/shape_form.h"
+
+#include <stdlib.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+
+#define NUMBER_MAX  65536.0 /* of a limit and an alpha */
+#define EXPERTS_MAX 65535
+#define PART_MAX    32 /* of a part's text */
+
+enum kind { NUMBER, FLAG, GATE_UP, SHARE };
+
+/* Zero, or false, is a part that is not there. */
+static const struct part {
+    const char *name;
+    enum kind kind;
+    size_t offset;
+} parts[] = {
+    {"limit", NUMBER, offsetof(struct mf_shape, act_limit)},
+    {"alpha", NUMBER, offsetof(struct mf_shape, act_alpha)},
+    {"b1", FLAG, offsetof(struct mf_shape, has_b1)},
+    {"b2", FLAG, offsetof(struct mf_shape, has_b2)},
+    {"gate_up", GATE_UP, offsetof(struct mf_shape, gate_up)},
+    {"ep", SHARE, 0}, /* two fields */
+};
+
+static const void *field_of(const struct mf_shape *shape, const struct part *p)
+{
+    return (const char *)shape + p->offset;
+}
+
+/* "limit:7" → its part, and *ret_value "7"; a flag's is "". NULL: no such part, or without the value that it takes. */
+static const struct part *find_part(const char *text, const char **ret_value)
+{
+    size_t len = strcspn(text, ":");
+    for (size_t i = 0; i < MF_ARRAY_LEN(parts); i++) {
+        if (strlen(parts[i].name) != len || strncmp(parts[i].name, text, len) != 0)
+            continue;
+        *ret_value = text + len + (text[len] == ':');
+        return (text[len] == ':') == (parts[i].kind != FLAG) ? &parts[i] : NULL;
+    }
+    return NULL;
+}
+
+static int set_number(float *field, const char *value)
+{
+    double number;
+    if (*field > 0 || mf_parse_double(value, &number) < 0 || !(number > 0) || number > NUMBER_MAX ||
+        !((float)number > 0))
+        return -EINVAL;
+    *field = (float)number;
+    return 0;
+}
+
+static int set_flag(bool *field)
+{
+    if (*field)
+        return -EINVAL;
+    *field = true;
+    return 0;
+}
+
+static int set_gate_up(enum mf_gate_up *field, const char *value)
+{
+    if (*field != MF_GATE_UP_ANY || mf_gate_up_parse(value, field) < 0 || *field == MF_GATE_UP_ANY)
+        return -EINVAL;
+    return 0;
+}
+
+/* "48/384": the first of the experts that are here, and all ranks'. */
+static int set_share(struct mf_shape *s, const char *value)
+{
+    char first[PART_MAX];
+    const char *slash = strchr(value, '/');
+    int64_t from, all;
+    if (s->ep_experts > 0 || !slash)
+        return -EINVAL;
+    mf_say(first, sizeof(first), "%.*s", (int)(slash - value), value);
+    if (mf_parse_i64(first, 0, EXPERTS_MAX, &from) < 0 || mf_parse_i64(slash + 1, 2, EXPERTS_MAX, &all) < 0)
+        return -EINVAL;
+    s->ep_first = (int32_t)from;
+    s->ep_experts = (int32_t)all;
+    return 0;
+}
+
+static int set_part(const char *text, struct mf_shape *shape)
+{
+    const char *value;
+    const struct part *p = find_part(text, &value);
+    if (!p)
+        return -EINVAL;
+    void *field = (char *)shape + p->offset;
+    switch (p->kind) {
+    case NUMBER:
+        return set_number(field, value);
+    case FLAG:
+        return set_flag(field);
+    case GATE_UP:
+        return set_gate_up(field, value);
+    case SHARE:
+        return set_share(shape, value);
+    }
+    return -EINVAL;
+}
+
+static void clear(struct mf_shape *s)
+{
+    s->act_limit = s->act_alpha = 0;
+    s->has_b1 = s->has_b2 = false;
+    s->gate_up = MF_GATE_UP_ANY;
+    s->ep_first = s->ep_experts = 0;
+}
+
+int mf_shape_form_parse(const char *text, struct mf_shape *shape)
+{
+    struct mf_shape s = *shape;
+    clear(&s);
+    for (bool more = *text != '\0'; more;) {
+        char part[PART_MAX];
+        size_t len = strcspn(text, "+");
+        if (len >= sizeof(part))
+            return -EINVAL;
+        memcpy(part, text, len);
+        part[len] = '\0';
+        if (set_part(part, &s) < 0)
+            return -EINVAL;
+        more = text[len] == '+';
+        text += len + more;
+    }
+    *shape = s;
+    return 0;
+}
+
+/* The shortest that reads back as the same, without an exponent where there is such a one. */
+static void print_number(float value, char *buf, size_t cap)
+{
+    for (int digits = 1; digits <= 9; digits++) {
+        mf_say(buf, cap, "%.*g", digits, (double)value);
+        float back = strtof(buf, NULL);
+        if (!strchr(buf, 'e') && back >= value && back <= value)
+            return;
+    }
+}
+
+/* "" for a part that is not there. */
+static void print_part(const struct mf_shape *shape, const struct part *p, char buf[PART_MAX])
+{
+    const void *field = field_of(shape, p);
+    char number[PART_MAX / 2];
+    buf[0] = '\0';
+    switch (p->kind) {
+    case NUMBER:
+        if (!(*(const float *)field > 0))
+            return;
+        print_number(*(const float *)field, number, sizeof(number));
+        mf_say(buf, PART_MAX, "%s:%s", p->name, number);
+        return;
+    case FLAG:
+        mf_say(buf, PART_MAX, "%s", *(const bool *)field ? p->name : "");
+        return;
+    case GATE_UP:
+        if (*(const enum mf_gate_up *)field != MF_GATE_UP_ANY)
+            mf_say(buf, PART_MAX, "%s:%s", p->name, mf_gate_up_name(*(const enum mf_gate_up *)field));
+        return;
+    case SHARE:
+        if (shape->ep_experts > 0)
+            mf_say(buf, PART_MAX, "%s:%d/%d", p->name, (int)shape->ep_first, (int)shape->ep_experts);
+        return;
+    }
+}
+
+void mf_shape_form_print(const struct mf_shape *shape, char *buf, size_t cap)
+{
+    char text[MF_SHAPE_FORM_MAX] = "", part[PART_MAX];
+    for (size_t i = 0; i < MF_ARRAY_LEN(parts); i++) {
+        size_t len = strlen(text);
+        print_part(shape, &parts[i], part);
+        if (part[0])
+            mf_say(text + len, sizeof(text) - len, "%s%s", len > 0 ? "+" : "", part);
+    }
+    mf_say(buf, cap, "%s", text);
+}
+
+static int compare_part(const void *a, const void *b, enum kind kind)
+{
+    switch (kind) {
+    case NUMBER:
+        return (*(const float *)a > *(const float *)b) - (*(const float *)a < *(const float *)b);
+    case FLAG:
+        return *(const bool *)a - *(const bool *)b;
+    case GATE_UP:
+        return (int)*(const enum mf_gate_up *)a - (int)*(const enum mf_gate_up *)b;
+    case SHARE: {
+        const struct mf_shape *x = a, *y = b;
+        return x->ep_experts != y->ep_experts ? x->ep_experts - y->ep_experts : x->ep_first - y->ep_first;
+    }
+    }
+    return 0;
+}
+
+int mf_shape_form_compare(const struct mf_shape *a, const struct mf_shape *b)
+{
+    int r = 0;
+    for (size_t i = 0; i < MF_ARRAY_LEN(parts) && r == 0; i++)
+        r = compare_part(field_of(a, &parts[i]), field_of(b, &parts[i]), parts[i].kind);
+    return r;
+}
+
+const char *mf_shape_form_check(const struct mf_shape *s)
+{
+    bool clamps =
+        s->act_type == MF_ACT_SILU || s->act_type == MF_ACT_SWIGLU || s->act_type == MF_ACT_SILU_STEP;
+    if ((s->act_limit > 0 && !clamps) || (s->act_alpha > 0 && s->act_type != MF_ACT_SWIGLU))
+        return "a limit with ActivationType.Silu, Swiglu or SiluStep, an alpha with Swiglu only";
+    if (s->act_type == MF_ACT_SILU_STEP && !(s->act_limit > 0))
+        return "limit:X, which ActivationType.SiluStep clamps by";
+    if (s->gate_up != MF_GATE_UP_ANY && !s->use_g1u1)
+        return "gate_up:X with use_g1u1 only: without it w1 has no up rows";
+    if (s->ep_experts > 0 &&
+        (s->ep_experts <= s->expert || s->ep_first < 0 || s->ep_first > s->ep_experts - s->expert))
+        return "ep:FIRST/ALL with more experts in ALL ranks than expert, and FIRST + expert at most ALL";
+    return NULL;
+}

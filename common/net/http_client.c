@@ -1,0 +1,333 @@
+#include "common/net/http_client.h"
+
+#include <arpa/inet.h>
+#include <curl/curl.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "common/base/secret.h"
+#include "common/base/text.h"
+
+struct mf_http {
+    CURL *curl;
+    struct mf_buf url;                          /* base, without a final '/' */
+    char authorization[MF_TOKEN_TEXT_MAX + 16]; /* of the header; "": none */
+    const char *ca;
+    char curl_text[CURL_ERROR_SIZE];
+    char error[CURL_ERROR_SIZE + 256];
+    struct mf_http_reply *reply; /* of the request under way */
+    struct mf_sse *sse;          /* of the stream under way */
+    mf_http_tick_fn tick;
+    int callback_error;
+    long request_ms;
+};
+
+void mf_http_reply_init(struct mf_http_reply *r)
+{
+    *r = (struct mf_http_reply){.left_out = -1};
+    mf_buf_init(&r->body, MF_HTTP_REPLY_MAX);
+}
+
+void mf_http_reply_release(struct mf_http_reply *r)
+{
+    mf_buf_release(&r->body);
+}
+
+static size_t take_body(char *bytes, size_t size, size_t n, void *context)
+{
+    struct mf_http *h = context;
+
+    h->callback_error = mf_buf_add(&h->reply->body, bytes, size * n);
+    return h->callback_error < 0 ? 0 : size * n;
+}
+
+/* The value of a header line that has that name ("Name:"), without the white space round it; false: it has another. */
+static bool header_value(const char *line, size_t len, const char *name, char *ret, size_t cap)
+{
+    size_t at = strlen(name);
+
+    if (len <= at || strncasecmp(line, name, at))
+        return false;
+    while (at < len && line[at] == ' ')
+        at++;
+    while (len > at && (line[len - 1] == '\n' || line[len - 1] == '\r'))
+        len--;
+    if (len - at >= cap)
+        return false;
+    memcpy(ret, line + at, len - at);
+    ret[len - at] = '\0';
+    return true;
+}
+
+static size_t take_header(char *bytes, size_t size, size_t n, void *context)
+{
+    struct mf_http *h = context;
+    char value[96];
+
+    if (header_value(bytes, size * n, "Moefarm-Left-Out:", value, sizeof(value)))
+        (void)mf_parse_i64(value, 0, INT64_MAX, &h->reply->left_out);
+    if (header_value(bytes, size * n, "Moefarm-Release:", value, sizeof(value)))
+        (void)mf_copy(h->reply->release, sizeof(h->reply->release), value);
+    return size * n;
+}
+
+static size_t take_stream(char *bytes, size_t size, size_t n, void *context)
+{
+    struct mf_http *h = context;
+    long status = 0;
+
+    (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
+    if (status != 200)
+        return size * n;
+    h->callback_error = mf_sse_feed(h->sse, bytes, size * n);
+    if (h->callback_error >= 0)
+        h->callback_error = h->tick(h->sse->context);
+    return h->callback_error < 0 ? 0 : size * n;
+}
+
+static int stream_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
+{
+    struct mf_http *h = context;
+    long status = 0;
+
+    (void)a, (void)b, (void)c, (void)d;
+    (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
+    if (status != 200)
+        return 0;
+    h->callback_error = h->tick(h->sse->context);
+    return h->callback_error < 0;
+}
+
+static void url_freep(CURLU **u)
+{
+    curl_url_cleanup(*u);
+}
+static void text_freep(char **text)
+{
+    curl_free(*text);
+}
+
+/* http:// to this machine: nobody else hears it. Names that only begin like one of it, and users in front of another, are not. */
+static bool is_near(const char *url)
+{
+    _cleanup_(url_freep) CURLU *u = curl_url();
+    _cleanup_(text_freep) char *host = NULL;
+    struct in_addr four;
+
+    if (!u || curl_url_set(u, CURLUPART_URL, url, 0) != CURLUE_OK ||
+        curl_url_get(u, CURLUPART_HOST, &host, 0) != CURLUE_OK)
+        return false;
+    if (inet_pton(AF_INET, host, &four) == 1)
+        return ntohl(four.s_addr) >> 24 == 127;
+    return strcasecmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0;
+}
+
+int mf_http_new(const char *url, const struct mf_http_access *access, struct mf_http **ret)
+{
+    _cleanup_(mf_http_freep) struct mf_http *h = NULL;
+    size_t len = strlen(url);
+
+    if (strncasecmp(url, "http://", 7) != 0 && strncasecmp(url, "https://", 8) != 0)
+        return -EINVAL;
+    if (*access->token && strncasecmp(url, "https://", 8) != 0 && !is_near(url))
+        return -EPERM;
+    /* Once in the process; the command line has one thread */
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+        return -ENOMEM;
+    h = calloc(1, sizeof(*h));
+    if (!h)
+        return -ENOMEM;
+    mf_buf_init(&h->url, 8192);
+    h->ca = access->ca;
+    h->request_ms = access->request_ms > 0 ? access->request_ms : MF_HTTP_REQUEST_MS;
+    if (*access->token)
+        mf_say(h->authorization, sizeof(h->authorization), "Bearer %s", access->token);
+    while (len > 0 && url[len - 1] == '/')
+        len--;
+    h->curl = curl_easy_init();
+    if (!h->curl || mf_buf_add(&h->url, url, len) < 0)
+        return -ENOMEM;
+    *ret = MF_TAKE(h);
+    return 0;
+}
+
+struct mf_http *mf_http_free(struct mf_http *h)
+{
+    if (!h)
+        return NULL;
+    if (h->curl)
+        curl_easy_cleanup(h->curl);
+    mf_buf_release(&h->url);
+    explicit_bzero(h->authorization, sizeof(h->authorization));
+    free(h);
+    return NULL;
+}
+
+const char *mf_http_error(const struct mf_http *h)
+{
+    return h->error;
+}
+
+/* The options that every request has. */
+static void prepare(struct mf_http *h, const char *url)
+{
+    curl_easy_reset(h->curl);
+    h->curl_text[0] = h->error[0] = '\0';
+    h->callback_error = 0;
+    curl_easy_setopt(h->curl, CURLOPT_URL, url);
+    curl_easy_setopt(h->curl, CURLOPT_ERRORBUFFER, h->curl_text);
+    curl_easy_setopt(h->curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(h->curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    /* A farm is reached directly: a proxy of the environment is for the world outside */
+    curl_easy_setopt(h->curl, CURLOPT_PROXY, "");
+    curl_easy_setopt(h->curl, CURLOPT_USERAGENT, "moefarm/" MF_VERSION);
+    curl_easy_setopt(h->curl, CURLOPT_CONNECTTIMEOUT_MS, MF_HTTP_CONNECT_MS);
+    curl_easy_setopt(h->curl, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    if (*h->ca)
+        curl_easy_setopt(h->curl, CURLOPT_CAINFO, h->ca);
+}
+
+static int perform(struct mf_http *h)
+{
+    CURLcode code = curl_easy_perform(h->curl);
+    const char *text = h->curl_text[0] ? h->curl_text : curl_easy_strerror(code);
+
+    if (code == CURLE_OK)
+        return 0;
+    if (h->callback_error < 0) {
+        mf_say(h->error, sizeof(h->error), "%s: the reply is larger than this program takes", h->url.data);
+        return h->callback_error == -EFBIG ? -EMSGSIZE : h->callback_error;
+    }
+    mf_say(h->error, sizeof(h->error), "%s: %s", h->url.data, text);
+    switch ((int)code) {
+    case CURLE_URL_MALFORMAT:
+        return -EINVAL;
+    case CURLE_COULDNT_CONNECT:
+    case CURLE_COULDNT_RESOLVE_HOST:
+        return -ECONNREFUSED;
+    case CURLE_OPERATION_TIMEDOUT:
+        return -ETIMEDOUT;
+    case CURLE_OUT_OF_MEMORY:
+        return -ENOMEM;
+    default:
+        return -EIO;
+    }
+}
+
+static int add_header(struct curl_slist **list, const char *name, const char *value)
+{
+    char line[256];
+    struct curl_slist *longer;
+
+    mf_say(line, sizeof(line), "%s: %s", name, value);
+    longer = curl_slist_append(*list, line);
+    if (!longer)
+        return -ENOMEM;
+    *list = longer;
+    return 0;
+}
+
+static void slist_freep(struct curl_slist **list)
+{
+    curl_slist_free_all(*list);
+}
+
+int mf_http_send(struct mf_http *h, const struct mf_http_request *q, struct mf_http_reply *ret)
+{
+    _cleanup_(slist_freep) struct curl_slist *headers = NULL;
+    _cleanup_(mf_buf_release) struct mf_buf url;
+    const char *type = NULL;
+    int r = 0;
+
+    mf_buf_init(&url, 16384);
+    if (mf_buf_adds(&url, h->url.data) < 0 || mf_buf_adds(&url, q->path) < 0)
+        return mf_buf_error(&url);
+    prepare(h, url.data);
+    h->reply = ret;
+    mf_buf_clear(&ret->body);
+    curl_easy_setopt(h->curl, CURLOPT_TIMEOUT_MS, h->request_ms);
+    curl_easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, take_body);
+    curl_easy_setopt(h->curl, CURLOPT_WRITEDATA, h);
+    curl_easy_setopt(h->curl, CURLOPT_HEADERFUNCTION, take_header);
+    curl_easy_setopt(h->curl, CURLOPT_HEADERDATA, h);
+    if (q->method) {
+        curl_easy_setopt(h->curl, CURLOPT_POST, 1L);
+        curl_easy_setopt(h->curl, CURLOPT_CUSTOMREQUEST, q->method);
+        curl_easy_setopt(h->curl, CURLOPT_POSTFIELDS, q->body ? q->body : "");
+        curl_easy_setopt(h->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)q->body_len);
+        r = add_header(&headers, "Expect", "");
+        if (r >= 0)
+            r = add_header(&headers, "Content-Type", q->content_type ? q->content_type : "application/json");
+    }
+    if (r >= 0 && h->authorization[0])
+        r = add_header(&headers, "Authorization", h->authorization);
+    if (r >= 0 && q->idempotency_key)
+        r = add_header(&headers, "Idempotency-Key", q->idempotency_key);
+    if (r >= 0 && q->if_none_match)
+        r = add_header(&headers, "If-None-Match", q->if_none_match);
+    if (r < 0)
+        return r;
+    curl_easy_setopt(h->curl, CURLOPT_HTTPHEADER, headers);
+    r = perform(h);
+    if (r < 0)
+        return r;
+    (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &ret->status);
+    (void)curl_easy_getinfo(h->curl, CURLINFO_CONTENT_TYPE, &type);
+    mf_say(ret->content_type, sizeof(ret->content_type), "%s", type ? type : "");
+    return 0;
+}
+
+int mf_http_stream(struct mf_http *h, const char *path, struct mf_sse *sse, mf_http_tick_fn tick,
+                   long *ret_status)
+{
+    _cleanup_(slist_freep) struct curl_slist *headers = NULL;
+    _cleanup_(mf_buf_release) struct mf_buf url;
+    int r;
+
+    mf_buf_init(&url, 16384);
+    if (mf_buf_adds(&url, h->url.data) < 0 || mf_buf_adds(&url, path) < 0)
+        return mf_buf_error(&url);
+    prepare(h, url.data);
+    h->sse = sse;
+    h->tick = tick;
+    mf_sse_restart(sse);
+    curl_easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, take_stream);
+    curl_easy_setopt(h->curl, CURLOPT_WRITEDATA, h);
+    curl_easy_setopt(h->curl, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(h->curl, CURLOPT_XFERINFOFUNCTION, stream_progress);
+    curl_easy_setopt(h->curl, CURLOPT_XFERINFODATA, h);
+    curl_easy_setopt(h->curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(h->curl, CURLOPT_LOW_SPEED_TIME, MF_HTTP_SILENCE_S);
+    r = add_header(&headers, "Accept", "text/event-stream");
+    if (r >= 0 && h->authorization[0])
+        r = add_header(&headers, "Authorization", h->authorization);
+    if (r >= 0 && sse->last_id[0])
+        r = add_header(&headers, "Last-Event-ID", sse->last_id);
+    if (r < 0)
+        return r;
+    curl_easy_setopt(h->curl, CURLOPT_HTTPHEADER, headers);
+    r = perform(h);
+    (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, ret_status);
+    return r;
+}
+
+void mf_http_query(struct mf_buf *path, const char *name, const char *value)
+{
+    static const char hex[] = "0123456789ABCDEF";
+
+    if (!value)
+        return;
+    (void)mf_buf_adds(path, strchr(path->data, '?') ? "&" : "?");
+    (void)mf_buf_adds(path, name);
+    (void)mf_buf_adds(path, "=");
+    for (const char *p = value; *p; p++) {
+        unsigned char c = (unsigned char)*p;
+        bool plain =
+            (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || strchr("-_.~", c);
+        char code[3] = {'%', hex[c >> 4], hex[c & 15]};
+
+        (void)mf_buf_add(path, plain ? (const char *)&c : code, plain ? 1 : 3);
+    }
+}

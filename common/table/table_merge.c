@@ -1,0 +1,301 @@
+#include "common/table/table_merge.h"
+
+#include "common/table/table_internal.h"
+#include "common/base/text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME_MAX_SAID 56
+#define PLACE_MAX     (NAME_MAX_SAID + 24)
+
+MF_NAMES_DEFINE(mf_merged, MF_MERGED_, MF_MERGED_MAP)
+
+void mf_merge_result_release(struct mf_merge_result *r)
+{
+    free(r->items);
+    *r = MF_MERGE_RESULT_INIT;
+}
+
+/* True when the row's provenance is moefarm's. */
+static bool is_ours(const struct mf_table_row *row)
+{
+    const char *p = row->own[MF_OWN_PROVENANCE];
+    return p && strncmp(p, "moefarm", 7) == 0 && (p[7] == '\0' || p[7] == ':');
+}
+
+static bool same_text(const char *a, const char *b)
+{
+    return strcmp(a ? a : "", b ? b : "") == 0;
+}
+
+/* It won against the known row of its key, side by side: its time is measured as any other of a race. */
+static bool is_promoted(const struct mf_table_row *row)
+{
+    return same_text(row->own[MF_OWN_PROVENANCE], MF_PROVENANCE_PROMOTED);
+}
+
+static bool same_method(const struct mf_table_row *a, const struct mf_table_row *b)
+{
+    const char *method[2] = {a->own[MF_OWN_PROVENANCE], b->own[MF_OWN_PROVENANCE]};
+    if (is_promoted(a))
+        method[0] = MF_PROVENANCE_RACE;
+    if (is_promoted(b))
+        method[1] = MF_PROVENANCE_RACE;
+    return same_text(method[0], method[1]);
+}
+
+/* What has to agree for two times of one key to be comparable. */
+static const enum mf_own basis[] = {MF_OWN_MODEL, MF_OWN_ROUTING};
+
+/* The first column in which they differ; MF_OWN_N_ for none. */
+static enum mf_own difference(const struct mf_table_row *a, const struct mf_table_row *b)
+{
+    if (!same_method(a, b))
+        return MF_OWN_PROVENANCE;
+    for (size_t i = 0; i < MF_ARRAY_LEN(basis); i++)
+        if (!same_text(a->own[basis[i]], b->own[basis[i]]))
+            return basis[i];
+    return MF_OWN_N_;
+}
+
+/* True when their times can be compared: both ours, with one method, model and routing. */
+static bool are_comparable(const struct mf_table_row *a, const struct mf_table_row *b)
+{
+    return is_ours(a) && is_ours(b) && difference(a, b) == MF_OWN_N_;
+}
+
+/* ----------------------------------------------------------------------------------------- refusals */
+
+static int check_table(const struct mf_table *t, char why[MF_REASON_MAX])
+{
+    if (t->tuned && t->op == MF_TABLE_FMOE)
+        return 0;
+    mf_say(why, MF_REASON_MAX, "%s is %s; only tuned fmoe tables can be merged", t->name,
+           t->op == MF_TABLE_FMOE ? "an untuned table" : "a table of another operator");
+    return -ENOTSUP;
+}
+
+static int check_fresh(const struct mf_table *fresh, bool theirs, char why[MF_REASON_MAX])
+{
+    for (size_t i = 0; i < fresh->n_rows; i++) {
+        const struct mf_table_row *row = &fresh->rows[i];
+        if (theirs && !is_ours(row))
+            continue;
+        const char *wrong = !is_ours(row)                         ? "its provenance is not moefarm's"
+                            : mf_table_row_has_tag(row)           ? "it has a tag"
+                            : !(isfinite(row->us) && row->us > 0) ? "its us is not above 0"
+                                                                  : NULL;
+        if (!wrong)
+            continue;
+        char key[MF_TABLE_KEY_MAX];
+        mf_table_key(row, key);
+        mf_say(why, MF_REASON_MAX, "%s: the row %s cannot be merged: %s", fresh->name, key, wrong);
+        return -EINVAL;
+    }
+    if (fresh->n_strays > 0)
+        mf_say(why, MF_REASON_MAX, "%s has %zu row%s that cannot be read; repair %s first", fresh->name,
+               fresh->n_strays, fresh->n_strays == 1 ? "" : "s", fresh->n_strays == 1 ? "it" : "them");
+    return fresh->n_strays > 0 ? -EINVAL : 0;
+}
+
+/* "tuned_fmoe.csv line 12"; a row that was not read from a file is told by its number. */
+static void say_place(const struct mf_table *t, const struct mf_table_row *row, char buf[PLACE_MAX])
+{
+    /* Of a long path the end says more. */
+    size_t len = strlen(t->name);
+    const char *name = len > NAME_MAX_SAID ? t->name + len - NAME_MAX_SAID : t->name;
+    if (row->line > 0)
+        mf_say(buf, PLACE_MAX, "%s line %" PRId64, name, row->line);
+    else
+        mf_say(buf, PLACE_MAX, "%s row %zu", name, (size_t)(row - t->rows) + 1);
+}
+
+static int refuse_clash(const struct mf_table_clash *clash, char why[MF_REASON_MAX])
+{
+    char key[MF_TABLE_KEY_MAX], a[PLACE_MAX], b[PLACE_MAX];
+    mf_table_key(clash->b, key);
+    say_place(clash->table_a, clash->a, a);
+    say_place(clash->table_b, clash->b, b);
+    /* The key comes last: a long sentence is cut there, not at the places. */
+    mf_say(why, MF_REASON_MAX,
+           "%s and %s have one key; production refuses such a set, remove one of them: %s", a, b, key);
+    return -EEXIST;
+}
+
+/* Refuses the first clash in each of two sets: what is there (the table and its set), and what would be (fresh
+ * and its set). A key that both the table and fresh have is what a merge is for. */
+static int check_clashes(const struct mf_table *table, const struct mf_table *fresh,
+                         const struct mf_merge_options *options, char why[MF_REASON_MAX])
+{
+    _cleanup_(mf_freep) const struct mf_table **set = calloc(options->n_set + 1, sizeof(*set));
+    if (!set)
+        return -ENOMEM;
+    for (size_t i = 0; i < options->n_set; i++)
+        set[i + 1] = options->set[i];
+    const struct mf_table *const heads[] = {table, fresh};
+    for (size_t i = 0; i < MF_ARRAY_LEN(heads); i++) {
+        _cleanup_(mf_freep) struct mf_table_clash *clashes = NULL;
+        size_t n = 0;
+        set[0] = heads[i];
+        int r = mf_table_clashes(set, options->n_set + 1, &clashes, &n);
+        if (r < 0)
+            return r;
+        if (n > 0)
+            return refuse_clash(&clashes[0], why);
+    }
+    return 0;
+}
+
+/* ----------------------------------------------------------------------------------------- decisions */
+
+static bool is_timed(const struct mf_table_row *row)
+{
+    return isfinite(row->us) && row->us > 0;
+}
+
+static enum mf_merged decide_ours(const struct mf_table_row *old, const struct mf_table_row *row,
+                                  char reason[MF_REASON_MAX])
+{
+    /* The two ran beside each other; the number in the table is of another day */
+    if (is_promoted(row) && !same_text(old->own[MF_OWN_PIPELINE], row->own[MF_OWN_PIPELINE])) {
+        mf_say(reason, MF_REASON_MAX,
+               "promoted over the known row beside which it ran: %.4f us; the row in the table says %.4f us",
+               row->us, old->us);
+        return MF_MERGED_REPLACED;
+    }
+    if (is_timed(old) && old->us <= row->us) {
+        mf_say(reason, MF_REASON_MAX, "the row in the table is %s: %.4f against %.4f us",
+               old->us < row->us ? "faster" : "as fast", old->us, row->us);
+        return MF_MERGED_KEPT;
+    }
+    mf_say(reason, MF_REASON_MAX, "faster than the row in the table: %.4f against %.4f us", row->us, old->us);
+    return MF_MERGED_REPLACED;
+}
+
+/* Neither row is ours. */
+static enum mf_merged decide_theirs(const struct mf_table_row *old, const struct mf_table_row *row,
+                                    char reason[MF_REASON_MAX])
+{
+    if (is_timed(row) && (!is_timed(old) || row->us < old->us)) {
+        mf_say(reason, MF_REASON_MAX,
+               is_timed(old)
+                   ? "the lower of two times that are not moefarm's, as AITER merges its files: %.4f "
+                     "against %.4f us"
+                   : "the row in the table has no time: %.4f against %.4f us",
+               row->us, old->us);
+        return MF_MERGED_REPLACED;
+    }
+    mf_say(reason, MF_REASON_MAX,
+           is_timed(row) ? "the row in the table is as low or lower: %.4f against %.4f us"
+                         : "the new row has no time: %.4f against %.4f us in the table",
+           is_timed(row) ? old->us : row->us, is_timed(row) ? row->us : old->us);
+    return MF_MERGED_KEPT;
+}
+
+static enum mf_merged decide_foreign(const struct mf_table_row *old, const struct mf_table_row *row,
+                                     bool replace, char reason[MF_REASON_MAX])
+{
+    const char *then = replace ? "replaced as asked" : "not replaced; ask with replace";
+    if (!is_ours(row)) {
+        mf_say(reason, MF_REASON_MAX, "the row in the table is moefarm's and the new one is not: %s", then);
+    } else if (!is_ours(old)) {
+        mf_say(reason, MF_REASON_MAX, "the row in the table is not moefarm's: %s", then);
+    } else {
+        enum mf_own column = difference(old, row);
+        mf_say(reason, MF_REASON_MAX,
+               "the row in the table has %s '%.60s' and the new one '%.60s', so their times "
+               "cannot be compared: %s",
+               mf_own_name(column), old->own[column] ? old->own[column] : "",
+               row->own[column] ? row->own[column] : "", then);
+    }
+    return replace ? MF_MERGED_REPLACED : MF_MERGED_FOREIGN;
+}
+
+static enum mf_merged decide(const struct mf_table_row *old, const struct mf_table_row *row, bool replace,
+                             char reason[MF_REASON_MAX])
+{
+    if (!old) {
+        mf_say(reason, MF_REASON_MAX, "the table had no row of this key");
+        return MF_MERGED_ADDED;
+    }
+    if (!is_ours(old) && !is_ours(row))
+        return decide_theirs(old, row, reason);
+    return are_comparable(old, row) ? decide_ours(old, row, reason)
+                                    : decide_foreign(old, row, replace, reason);
+}
+
+static int apply(struct mf_table *table, const struct mf_table *fresh, const struct mf_table_row *row,
+                 enum mf_merged what)
+{
+    const struct mf_table_row *old = mf_table_find_same(table, row);
+    bool theirs = !is_ours(row);
+    switch (what) {
+    case MF_MERGED_ADDED:
+        return theirs ? mf_table_take(table, fresh, row, NULL) : mf_table_add(table, row);
+    case MF_MERGED_REPLACED:
+        return theirs ? mf_table_take(table, fresh, row, old)
+                      : mf_table_replace(table, (size_t)(old - table->rows), row);
+    case MF_MERGED_KEPT:
+    case MF_MERGED_FOREIGN:
+    case MF_MERGED_N_:
+        break;
+    }
+    return 0;
+}
+
+/* Decides all before anything changes: the decisions are in result->items. */
+static int decide_all(const struct mf_table *table, const struct mf_table *fresh, bool replace,
+                      struct mf_merge_result *result)
+{
+    result->items = calloc(fresh->n_rows + 1, sizeof(*result->items));
+    if (!result->items)
+        return -ENOMEM;
+    for (size_t i = 0; i < fresh->n_rows; i++) {
+        const struct mf_table_row *row = &fresh->rows[i];
+        const struct mf_table_row *old = mf_table_find_same(table, row);
+        struct mf_merge_item *item = &result->items[i];
+        item->what = decide(old, row, replace, item->reason);
+        item->old_us = old ? old->us : 0;
+        item->new_us = row->us;
+        mf_table_key(row, item->key);
+        result->n[item->what]++;
+    }
+    result->n_items = fresh->n_rows;
+    return 0;
+}
+
+int mf_table_merge(struct mf_table *table, const struct mf_table *fresh,
+                   const struct mf_merge_options *options, struct mf_merge_result *ret,
+                   char why[MF_REASON_MAX])
+{
+    _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    const struct mf_merge_options none = {0};
+    if (!options)
+        options = &none;
+    mf_say(why, MF_REASON_MAX, "out of memory");
+    int r = check_table(table, why);
+    if (r == 0)
+        r = check_table(fresh, why);
+    if (r == 0)
+        r = check_fresh(fresh, options->theirs, why);
+    if (r == 0)
+        r = check_clashes(table, fresh, options, why);
+    if (r == 0)
+        r = decide_all(table, fresh, options->replace, &result);
+    for (size_t i = 0; i < result.n_items && r == 0; i++) {
+        r = apply(table, fresh, &fresh->rows[i], result.items[i].what);
+        if (r == -EINVAL)
+            mf_say(why, MF_REASON_MAX, "%s: the row %s has a cell with a comma, a quote or a line end in it",
+                   fresh->name, result.items[i].key);
+    }
+    if (r < 0)
+        return r;
+    why[0] = '\0';
+    *ret = result;
+    result = MF_MERGE_RESULT_INIT;
+    return 0;
+}
