@@ -4,8 +4,8 @@
 
 #include "cli/cli.h"
 #include "common/moe/routing.h"
-#include "kernels/family_plugin.h"
-#include "kernels/fmoe.h"
+#include "kernels/families/family_plugin.h"
+#include "kernels/pipeline/fmoe.h"
 #include "measure/kept.h"
 #include "measure/session.h"
 

@@ -9,8 +9,8 @@
 #include "common/base/json.h"
 #include "common/moe/layer.h"
 #include "common/base/text.h"
-#include "kernels/device.h"
-#include "kernels/family.h"
+#include "kernels/core/device.h"
+#include "kernels/core/family.h"
 
 #define FAMILIES_MAX 16
 

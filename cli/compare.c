@@ -6,7 +6,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
 #include "common/base/text.h"
-#include "kernels/philox.h"
+#include "kernels/core/philox.h"
 #include "measure/entrant.h"
 
 MF_DEFINE_CLEANUP(struct mf_session *, mf_session_free);

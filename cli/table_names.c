@@ -5,8 +5,8 @@
 
 #include "common/moe/pipeline_text.h"
 #include "common/base/text.h"
-#include "kernels/aiter.h"
-#include "kernels/family.h"
+#include "kernels/aiter/aiter.h"
+#include "kernels/core/family.h"
 
 #define EXCERPT 80 /* of a name, in a sentence */
 

@@ -27,7 +27,7 @@ endforeach()
 install(FILES deploy/systemd/moefarm-worker@.service DESTINATION ${mf_units} COMPONENT worker)
 install(PROGRAMS deploy/slurm/moefarm-workers.sbatch DESTINATION ${CMAKE_INSTALL_DATADIR}/moefarm/slurm COMPONENT worker)
 install(DIRECTORY kernels/hip DESTINATION ${CMAKE_INSTALL_DATADIR}/moefarm COMPONENT worker)
-# What kernels/family_plugin.h includes, and no more: all that a shared object of somebody else's needs.
+# What kernels/families/family_plugin.h includes, and no more: all that a shared object of somebody else's needs.
 foreach(header common/artifact common/device_class common/layer common/names common/shape common/status common/step
         kernels/code kernels/device kernels/halves kernels/family kernels/family_plugin kernels/tensors)
     get_filename_component(folder ${header} DIRECTORY)

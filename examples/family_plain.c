@@ -4,8 +4,8 @@
  *     moefarm-worker --family-so ./plain.so
  *     moefarm run-config --family-so ./plain.so tuned_fmoe.csv
  *
- * It uses headers of this project and links none of its code. What each call has to keep is in kernels/family.h. */
-#include "kernels/family.h"
+ * It uses headers of this project and links none of its code. What each call has to keep is in kernels/core/family.h. */
+#include "kernels/core/family.h"
 
 #include <errno.h>
 #include <math.h>

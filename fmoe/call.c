@@ -3,7 +3,7 @@
 
 #include "fmoe/private.h"
 
-/* A CPU's threads belong to the process (kernels/device.h). */
+/* A CPU's threads belong to the process (kernels/core/device.h). */
 static atomic_flag cpu_is_used = ATOMIC_FLAG_INIT;
 
 static struct mf_tensor_ref ref_of(const void *const part[3])

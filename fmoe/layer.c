@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "fmoe/private.h"
-#include "kernels/layout.h"
+#include "kernels/core/layout.h"
 
 static int set_number(struct mf_shape *s, const char *column, int64_t value, struct fmoe_error *error)
 {

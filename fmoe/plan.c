@@ -6,7 +6,7 @@
 
 #include "common/moe/pipeline_search.h"
 #include "fmoe/private.h"
-#include "kernels/family.h"
+#include "kernels/core/family.h"
 
 struct plans *fmoe_plans_free(struct plans *p)
 {

@@ -7,7 +7,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 #include "fmoe/fmoe.h"
-#include "kernels/fmoe.h"
+#include "kernels/pipeline/fmoe.h"
 
 #define FMOE_BUCKETS    17 /* 1, 2, 4, …, 32768, 131072 */
 #define FMOE_TOKENS_MAX (INT64_C(1) << 20)

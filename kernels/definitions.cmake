@@ -11,11 +11,11 @@ set(MF_DEFINITION_SOURCES
     quant.c
     reference.c
     reference_double.c
-    reference_artifact.c
+    reference_tensor_spec.c
     router.c
     routing_data.c
     tensors.c)
 # The definitions are the same bits everywhere: no contraction, no fast arithmetic. -O3 for its vectoriser.
 set_source_files_properties(
-    codec.c quant_mx.c data.c layout.c philox.c quant.c reference.c reference_double.c reference_artifact.c router.c routing_data.c tensors.c
+    codec.c quant_mx.c data.c layout.c philox.c quant.c reference.c reference_double.c reference_tensor_spec.c router.c routing_data.c tensors.c
     PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off;-fno-fast-math")

@@ -10,7 +10,7 @@ add_custom_command(OUTPUT ${mf_hip_text}
     DEPENDS ${mf_hip_paths} ${CMAKE_CURRENT_SOURCE_DIR}/code_sources.cmake
     COMMENT "Building in the GPU kernels' sources" VERBATIM)
 set(MF_HIP_SOURCES
-    beside.c
+    sibling_file.c
     code.c
     family_hip.c
     family_hip_both.c
@@ -25,18 +25,18 @@ set(MF_HIP_SOURCES
     family_hip_stage.c
     family_hip_tile.c
     family_hip_whole.c
-    halves.c
+    l2_halves.c
     hip_open.c
-    maker.c
-    maker_reference.c
-    maker_rows.c
+    data_on_device.c
+    data_on_device_reference.c
+    data_on_device_rows.c
     tmpdir.c
     ${mf_hip_text})
 # Where an installed program finds them, from its own folder
 include(GNUInstallDirs)
 file(RELATIVE_PATH mf_from_bin /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBEXECDIR}/moefarm)
 file(RELATIVE_PATH mf_from_lib /${CMAKE_INSTALL_LIBDIR} /${CMAKE_INSTALL_LIBEXECDIR}/moefarm)
-set_source_files_properties(beside.c PROPERTIES
+set_source_files_properties(sibling_file.c PROPERTIES
     COMPILE_DEFINITIONS "MF_FROM_BIN=\"${mf_from_bin}\";MF_FROM_LIB=\"${mf_from_lib}\"")
 
 function(mf_add_hip_module vendor)

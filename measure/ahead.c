@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "common/base/array.h"
-#include "kernels/maker.h"
+#include "kernels/gpu/host/data_on_device.h"
 
 static int add(struct mf_ahead *a, const struct mf_code *code)
 {

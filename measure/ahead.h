@@ -2,8 +2,8 @@
  * them begins, whose time limit no compiler may use up; and that of a whole shape, while others are measured. */
 #pragma once
 
-#include "kernels/device.h"
-#include "kernels/family.h"
+#include "kernels/core/device.h"
+#include "kernels/core/family.h"
 
 /* The different codes of the steps that were added. */
 struct mf_ahead {

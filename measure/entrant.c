@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/base/text.h"
-#include "kernels/quant.h"
+#include "kernels/core/quant.h"
 #include "measure/session_data.h"
 
 #define ARENA_POISON \

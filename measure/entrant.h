@@ -1,4 +1,4 @@
-/* Pipelines on one session's data, run as production runs them (kernels/fmoe.h): held against the layer's reference by every
+/* Pipelines on one session's data, run as production runs them (kernels/pipeline/fmoe.h): held against the layer's reference by every
  * gate, then timed one run at a time. What enters a race, what a table's row is, and the two sides of a comparison.
  *
  * A course is what the entrants of one session share: two outputs, one arena, and the turn of the rotations. Every call
@@ -9,7 +9,7 @@
 #pragma once
 
 #include "common/moe/status.h"
-#include "kernels/fmoe.h"
+#include "kernels/pipeline/fmoe.h"
 #include "measure/measure.h"
 #include "measure/verify.h"
 

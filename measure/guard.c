@@ -5,7 +5,7 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "kernels/quant.h"
+#include "kernels/core/quant.h"
 #include "measure/memory.h"
 
 #define PATTERN 0x5c

@@ -6,8 +6,8 @@
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
 #include "common/base/text.h"
-#include "kernels/device_cpu.h"
-#include "kernels/vector.h"
+#include "kernels/cpu/device_cpu.h"
+#include "kernels/cpu/vector.h"
 
 #define SHORT_US      50.0   /* below: as many samples as there is room for */
 #define TOTAL_US      8000.0 /* above: as many as fit, but three at least */

@@ -16,7 +16,7 @@ struct mf_measured {
     double bytes;                         /* of weights that one run reads: active experts only */
     int n_rotations;
     bool cold;   /* the rotations pass four caches */
-    bool washes; /* the last cache is washed before each run, where the device can (kernels/device.h) */
+    bool washes; /* the last cache is washed before each run, where the device can (kernels/core/device.h) */
     mf_launch_fn launch, prepare; /* prepare: in front of each run, and not timed; NULL: nothing */
     void *context;
     int rotation; /* of the run in progress, for launch */

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/device.h"
+#include "kernels/core/device.h"
 
 /* Linux 5.14 and 6.1; headers of older ones lack them */
 #ifndef MADV_POPULATE_WRITE

@@ -11,7 +11,7 @@
 #include "common/base/paired.h"
 #include "common/base/stats.h"
 #include "common/base/text.h"
-#include "kernels/philox.h"
+#include "kernels/core/philox.h"
 
 #define CONFIDENCE  0.95
 #define SAME_TIME   0.0005 /* within this of the leader the stable rule picks, not the clock */

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/device.h"
+#include "kernels/core/device.h"
 #include "measure/unit.h"
 
 struct mf_region {

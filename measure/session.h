@@ -9,8 +9,8 @@
  * of zero or below, or beyond the device's ceilings, are refused as implausible. */
 #pragma once
 
-#include "kernels/device.h"
-#include "kernels/family.h"
+#include "kernels/core/device.h"
+#include "kernels/core/family.h"
 #include "measure/race.h"
 #include "measure/unit.h"
 

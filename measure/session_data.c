@@ -9,9 +9,9 @@
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
 #include "common/base/text.h"
-#include "kernels/codec.h"
-#include "kernels/data.h"
-#include "kernels/layout.h"
+#include "kernels/core/codec.h"
+#include "kernels/core/data.h"
+#include "kernels/core/layout.h"
 #include "measure/kept.h"
 #include "measure/memory.h"
 

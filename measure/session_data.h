@@ -6,8 +6,8 @@
  * are dropped between steps when they pass a quarter of the memory that was free at the start. */
 #pragma once
 
-#include "kernels/maker.h"
-#include "kernels/reference.h"
+#include "kernels/gpu/host/data_on_device.h"
+#include "kernels/reference/reference.h"
 #include "measure/ahead.h"
 #include "measure/guard.h"
 #include "measure/rotate.h"

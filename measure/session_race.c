@@ -1,4 +1,4 @@
-/* Races of whole pipelines, run as production runs them (kernels/fmoe.h). */
+/* Races of whole pipelines, run as production runs them (kernels/pipeline/fmoe.h). */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>

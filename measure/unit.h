@@ -10,7 +10,7 @@
 #include "common/moe/shape.h"
 #include "common/moe/status.h"
 #include "common/moe/step.h"
-#include "kernels/device.h"
+#include "kernels/core/device.h"
 
 /* clang-format off */
 #define MF_PHASE_MAP(X, P)                                     \

@@ -5,7 +5,7 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "kernels/device.h"
+#include "kernels/core/device.h"
 #include "measure/verify_index.h"
 #include "measure/verify_judge.h"
 #include "measure/verify_row.h"

@@ -1,6 +1,6 @@
 /* The gates on one output of one run, in this order: guard bands intact; poison overwritten in every valid row;
  * outputs finite; mismatch ratio; worst expert; worst row. Index artifacts are held against their contract instead of
- * the last four. Limits are in kernels/limits.h, where no family can loosen them:
+ * the last four. Limits are in kernels/core/limits.h, where no family can loosen them:
  *
  *   row      ‖out − ref‖ / max(‖ref‖, 1/20 of the typical row norm) <= max(floor of the format,
  *            4 × that row's error in the plain quantised pipeline, when the step quantises h on its way)
@@ -11,7 +11,7 @@
 
 #include "common/moe/layer.h"
 #include "common/moe/status.h"
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 #include "measure/guard.h"
 
 struct mf_verify_input {

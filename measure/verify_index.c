@@ -6,7 +6,7 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "kernels/quant.h"
+#include "kernels/core/quant.h"
 
 struct route {
     int64_t row; /* of the artifact, for the sentence */

@@ -6,8 +6,8 @@
 #include "common/base/cleanup.h"
 #include "common/base/stats.h"
 #include "common/base/text.h"
-#include "kernels/device.h"
-#include "kernels/limits.h"
+#include "kernels/core/device.h"
+#include "kernels/core/limits.h"
 
 #define SMALL_ROW    0.05 /* of the typical norm: what a row's error is measured against at least */
 #define EXPERT_ROWS  4    /* fewer say no more than their rows do */

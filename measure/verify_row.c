@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/codec.h"
-#include "kernels/layout.h"
-#include "kernels/limits.h"
-#include "kernels/quant.h"
-#include "kernels/vector.h"
+#include "kernels/core/codec.h"
+#include "kernels/core/layout.h"
+#include "kernels/core/limits.h"
+#include "kernels/core/quant.h"
+#include "kernels/cpu/vector.h"
 
 /* ---- poison ---- */
 

@@ -8,8 +8,8 @@
 #include "common/base/cleanup.h"
 #include "common/moe/pipeline_search.h"
 #include "common/table/table_file.h"
-#include "kernels/aiter.h"
-#include "kernels/sim.h"
+#include "kernels/aiter/aiter.h"
+#include "kernels/sim/sim.h"
 #include "mf_check.h"
 #include "shipped.h"
 

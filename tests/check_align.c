@@ -1,11 +1,11 @@
-#include "kernels/cpu/align.h"
+#include "kernels/ops/align.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/device.h"
+#include "kernels/core/device.h"
 #include "mf_check.h"
 #include "route_cases.h"
 

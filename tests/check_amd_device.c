@@ -1,4 +1,4 @@
-/* kernels/device_hip.c as the module for AMD, over a runtime of the tests (emulator/hip/runtime.h): every call of struct
+/* kernels/gpu/host/device_hip.c as the module for AMD, over a runtime of the tests (emulator/hip/runtime.h): every call of struct
  * mf_device_ops, what it says of the device, what it refuses and what it ends its process for. */
 #include <errno.h>
 #include <signal.h>
@@ -10,9 +10,9 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 #include "hip_release.h"
-#include "kernels/family_hip.h"
-#include "kernels/hip/args.h"
-#include "kernels/hip_open.h"
+#include "kernels/families/family_hip.h"
+#include "kernels/gpu/src/args.h"
+#include "kernels/gpu/host/hip_open.h"
 #include "mf_check.h"
 #include "remove_tree.h"
 

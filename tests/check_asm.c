@@ -4,8 +4,8 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "kernels/asm_args.h"
-#include "kernels/asm_manifest.h"
+#include "kernels/families/asm_args.h"
+#include "kernels/families/asm_manifest.h"
 #include "mf_check.h"
 
 #define ONE "knl_name,co_name,atm,vskip,smf,tg_num_perCU,ps,subGU_m,subGU_n,flat\n"

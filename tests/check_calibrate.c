@@ -1,4 +1,4 @@
-#include "kernels/calibrate.h"
+#include "kernels/ops/calibrate.h"
 
 #include <errno.h>
 #include <math.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/data.h"
+#include "kernels/core/data.h"
 #include "mf_check.h"
 
 #define T 6

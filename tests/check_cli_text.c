@@ -10,7 +10,7 @@
 #include "common/net/sse.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
-#include "kernels/quant.h"
+#include "kernels/core/quant.h"
 #include "mf_check.h"
 
 /* ---- event streams ---- */

@@ -1,4 +1,4 @@
-#include "kernels/codec.h"
+#include "kernels/core/codec.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/philox.h"
-#include "kernels/quant.h"
-#include "kernels/quant_mx.h"
+#include "kernels/core/philox.h"
+#include "kernels/core/quant.h"
+#include "kernels/core/quant_mx.h"
 #include "mf_check.h"
 
 /* --- worked examples ---------------------------------------------------------------------------------------- */

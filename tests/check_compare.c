@@ -4,7 +4,7 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
-#include "kernels/device.h"
+#include "kernels/core/device.h"
 #include "mf_check.h"
 #include "run_moefarm.h"
 #include "tuned_table.h"

@@ -13,8 +13,8 @@
 #include "common/base/cpus.h"
 #include "common/base/text.h"
 #include "covering.h"
-#include "kernels/family_hip.h"
-#include "kernels/maker.h"
+#include "kernels/families/family_hip.h"
+#include "kernels/gpu/host/data_on_device.h"
 #include "mf_check.h"
 
 #define CODES_MAX 512

@@ -2,11 +2,11 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/codec.h"
-#include "kernels/data.h"
-#include "kernels/device_cpu.h"
-#include "kernels/philox.h"
-#include "kernels/quant.h"
+#include "kernels/core/codec.h"
+#include "kernels/core/data.h"
+#include "kernels/cpu/device_cpu.h"
+#include "kernels/core/philox.h"
+#include "kernels/core/quant.h"
 #include "mf_check.h"
 
 static struct mf_shape shape_of(int64_t token, int32_t expert, int32_t topk)

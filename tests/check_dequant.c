@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/data.h"
-#include "kernels/layout.h"
-#include "kernels/quant.h"
+#include "kernels/core/data.h"
+#include "kernels/core/layout.h"
+#include "kernels/core/quant.h"
 #include "mf_check.h"
 
 /* clang-format off */

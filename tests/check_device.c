@@ -3,8 +3,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "kernels/device.h"
-#include "kernels/family.h"
+#include "kernels/core/device.h"
+#include "kernels/core/family.h"
 #include "mf_check.h"
 
 static struct mf_device *open_cpu(const struct mf_device_info *known)

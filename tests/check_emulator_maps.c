@@ -6,7 +6,7 @@
 
 #include "common/base/cleanup.h"
 #include "emulator/device_emulated.h"
-#include "kernels/family_hip.h"
+#include "kernels/families/family_hip.h"
 #include "mf_check.h"
 
 #define ROWS          16

@@ -7,7 +7,7 @@
 #include "common/moe/layer.h"
 #include "common/base/text.h"
 #include "heard.h"
-#include "kernels/family.h"
+#include "kernels/core/family.h"
 #include "mf_check.h"
 
 #define BLOCK_FP8 \

@@ -12,7 +12,7 @@
 #include "common/base/clock.h"
 #include "common/moe/pipeline_text.h"
 #include "common/base/text.h"
-#include "kernels/family.h"
+#include "kernels/core/family.h"
 #include "mf_check.h"
 #include "serving.h"
 

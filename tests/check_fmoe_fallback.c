@@ -1,4 +1,4 @@
-/* kernels/fmoe_fallback.c: what serves a call that no row answers opens, with the weights where they lie, and says why when nothing
+/* kernels/pipeline/fmoe_fallback.c: what serves a call that no row answers opens, with the weights where they lie, and says why when nothing
  * does. */
 #include <errno.h>
 #include <string.h>
@@ -6,8 +6,8 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 #include "family_contract.h"
-#include "kernels/fmoe.h"
-#include "kernels/layout.h"
+#include "kernels/pipeline/fmoe.h"
+#include "kernels/core/layout.h"
 #include "mf_check.h"
 
 static struct mf_device *device;

@@ -1,4 +1,4 @@
-/* kernels/fmoe_table.c: which rows of a table libfmoe takes, and which one serves a call. */
+/* kernels/pipeline/fmoe_table.c: which rows of a table libfmoe takes, and which one serves a call. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "kernels/fmoe.h"
+#include "kernels/pipeline/fmoe.h"
 #include "mf_check.h"
 #include "table_columns.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/fusion.h"
+#include "kernels/fusion/fusion.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -7,7 +7,7 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "kernels/philox.h"
+#include "kernels/core/philox.h"
 #include "mf_check.h"
 
 /* --- shapes and capabilities ---------------------------------------------------------------------------------- */

@@ -8,9 +8,9 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "kernels/family.h"
-#include "kernels/family_asm.h"
-#include "kernels/fusion.h"
+#include "kernels/core/family.h"
+#include "kernels/families/family_asm.h"
+#include "kernels/fusion/fusion.h"
 #include "mf_check.h"
 
 #define CORES     4

@@ -9,8 +9,8 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "kernels/beside.h"
-#include "kernels/code.h"
+#include "kernels/core/sibling_file.h"
+#include "kernels/core/code.h"
 #include "mf_check.h"
 #include "remove_tree.h"
 #include "run_program.h"

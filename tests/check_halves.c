@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/halves.h"
+#include "kernels/core/l2_halves.h"
 #include "mf_check.h"
 
 #define LINES 64

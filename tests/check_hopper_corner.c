@@ -1,16 +1,16 @@
 /* Where bulk copies find a slice of a tile's weights: the tensor that the host describes (mf_hip_stage_map_weights) and the corner that a
- * kernel computes (kernels/hip/corner.h) give each element that a layout has there. */
+ * kernel computes (kernels/gpu/src/corner.h) give each element that a layout has there. */
 #include <stdint.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/family_hip_stage.h"
-#include "kernels/layout.h"
+#include "kernels/families/family_hip_stage.h"
+#include "kernels/core/layout.h"
 #include "mf_check.h"
 
 typedef int32_t i32;
 typedef uint32_t u32;
 #define MF_DEVICE static
-#include "kernels/hip/corner.h"
+#include "kernels/gpu/src/corner.h"
 
 #define BF16 "ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 #define FP8 \

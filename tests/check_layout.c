@@ -5,11 +5,11 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "kernels/codec.h"
-#include "kernels/data.h"
-#include "kernels/device.h"
-#include "kernels/family.h"
-#include "kernels/layout.h"
+#include "kernels/core/codec.h"
+#include "kernels/core/data.h"
+#include "kernels/core/device.h"
+#include "kernels/core/family.h"
+#include "kernels/core/layout.h"
 #include "mf_check.h"
 
 static const struct {

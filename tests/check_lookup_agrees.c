@@ -11,7 +11,7 @@
 #include "common/moe/production_lookup.h"
 #include "common/table/table_file.h"
 #include "common/base/text.h"
-#include "kernels/fmoe.h"
+#include "kernels/pipeline/fmoe.h"
 #include "mf_check.h"
 #include "table_columns.h"
 

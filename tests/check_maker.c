@@ -7,9 +7,9 @@
 
 #include "common/base/cleanup.h"
 #include "emulator/device_emulated.h"
-#include "kernels/data.h"
-#include "kernels/layout.h"
-#include "kernels/maker.h"
+#include "kernels/core/data.h"
+#include "kernels/core/layout.h"
+#include "kernels/gpu/host/data_on_device.h"
 #include "mf_check.h"
 
 #define CORES 1 /* eight blocks: they take turns at the groups of a tensor */

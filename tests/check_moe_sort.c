@@ -1,4 +1,4 @@
-#include "kernels/cpu/moe_sort.h"
+#include "kernels/ops/moe_sort.h"
 
 #include <errno.h>
 #include <math.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/tensors.h"
+#include "kernels/core/tensors.h"
 #include "mf_check.h"
 #include "route_cases.h"
 

@@ -6,7 +6,7 @@
 
 #include "common/base/cleanup.h"
 #include "kernels/cpu/stage.h"
-#include "kernels/quant.h"
+#include "kernels/core/quant.h"
 #include "mf_check.h"
 
 static const enum mf_isa isas[] = {MF_ISA_C, MF_ISA_AVX2, MF_ISA_AVX512};

@@ -12,8 +12,8 @@
 #include "common/base/text.h"
 #include "crew_turn.h"
 #include "farm_harness.h"
-#include "kernels/family_asm.h"
-#include "kernels/family_plugin.h"
+#include "kernels/families/family_asm.h"
+#include "kernels/families/family_plugin.h"
 #include "mf_check.h"
 
 #define OBJECT(name) MF_BINARY_DIR "/tests/" name ".so"

@@ -1,4 +1,4 @@
-#include "kernels/cpu/permute.h"
+#include "kernels/ops/permute.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -6,12 +6,12 @@
 #include <sys/mman.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/cpu/permute_ascend.h"
-#include "kernels/cpu/permute_megatron.h"
-#include "kernels/cpu/permute_vllm.h"
-#include "kernels/device.h"
-#include "kernels/device_cpu.h"
-#include "kernels/quant.h"
+#include "kernels/ops/permute_ascend.h"
+#include "kernels/ops/permute_megatron.h"
+#include "kernels/ops/permute_vllm.h"
+#include "kernels/core/device.h"
+#include "kernels/cpu/device_cpu.h"
+#include "kernels/core/quant.h"
 #include "mf_check.h"
 #include "route_cases.h"
 

@@ -1,5 +1,5 @@
 /* Known answers of the Random123 distribution (kat_vectors, philox4x32 10). */
-#include "kernels/philox.h"
+#include "kernels/core/philox.h"
 #include "mf_check.h"
 
 static const struct {

@@ -5,10 +5,10 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "kernels/data.h"
-#include "kernels/fmoe.h"
-#include "kernels/quant.h"
-#include "kernels/reference.h"
+#include "kernels/core/data.h"
+#include "kernels/pipeline/fmoe.h"
+#include "kernels/core/quant.h"
+#include "kernels/reference/reference.h"
 #include "planted.h"
 
 #include "mf_check.h"

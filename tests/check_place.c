@@ -7,11 +7,11 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 #include "family_contract.h"
-#include "kernels/data.h"
-#include "kernels/fmoe.h"
-#include "kernels/layout.h"
-#include "kernels/quant.h"
-#include "kernels/reference.h"
+#include "kernels/core/data.h"
+#include "kernels/pipeline/fmoe.h"
+#include "kernels/core/layout.h"
+#include "kernels/core/quant.h"
+#include "kernels/reference/reference.h"
 #include "mf_check.h"
 
 #define T     10

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "common/base/cpus.h"
-#include "kernels/device.h"
+#include "kernels/core/device.h"
 #include "mf_check.h"
 
 struct count {

@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/codec.h"
-#include "kernels/device_cpu.h"
-#include "kernels/quant.h"
+#include "kernels/core/codec.h"
+#include "kernels/cpu/device_cpu.h"
+#include "kernels/core/quant.h"
 #include "mf_check.h"
 
 static const enum mf_format fp8s[] = {MF_FORMAT_FP8FN, MF_FORMAT_FP8FNUZ};

@@ -1,11 +1,11 @@
-#include "kernels/cpu/quant_move.h"
+#include "kernels/ops/quant_move.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/quant.h"
+#include "kernels/core/quant.h"
 #include "mf_check.h"
 #include "route_cases.h"
 

@@ -1,4 +1,4 @@
-/* The division of kernels/hip/quotient.h against true division, over every pair that quantising can bring together. */
+/* The division of kernels/gpu/src/quotient.h against true division, over every pair that quantising can bring together. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -7,9 +7,9 @@
 #include "mf_check.h"
 
 #define MF_DEVICE static inline
-#include "kernels/hip/quotient.h"
+#include "kernels/gpu/src/quotient.h"
 
-#define SMALLEST 1e-25f /* scales beyond these are lifted: kernels/hip/quantise.h */
+#define SMALLEST 1e-25f /* scales beyond these are lifted: kernels/gpu/src/quantise.h */
 #define LARGEST  1e25f
 #define TO_ZERO  0x1p-12f /* what every format rounds to zero */
 

@@ -4,7 +4,7 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
-#include "kernels/philox.h"
+#include "kernels/core/philox.h"
 #include "measure/race.h"
 
 #include "mf_check.h"

@@ -9,10 +9,10 @@
 #include "common/moe/layer.h"
 #include "common/base/text.h"
 #include "family_contract.h"
-#include "kernels/data.h"
-#include "kernels/fmoe.h"
-#include "kernels/quant.h"
-#include "kernels/reference.h"
+#include "kernels/core/data.h"
+#include "kernels/pipeline/fmoe.h"
+#include "kernels/core/quant.h"
+#include "kernels/reference/reference.h"
 #include "mf_check.h"
 
 /* ---- allocations of ours, counted ---- */

@@ -1,12 +1,12 @@
-#include "kernels/router.h"
+#include "kernels/core/router.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/data.h"
-#include "kernels/plain_math.h"
+#include "kernels/core/data.h"
+#include "kernels/core/plain_math.h"
 #include "mf_check.h"
 
 #define N 16

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/device.h"
-#include "kernels/family.h"
+#include "kernels/core/device.h"
+#include "kernels/core/family.h"
 #include "mf_check.h"
 #include "run_moefarm.h"
 #include "tuned_table.h"

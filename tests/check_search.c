@@ -12,7 +12,7 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/stats.h"
-#include "kernels/philox.h"
+#include "kernels/core/philox.h"
 #include "measure/race.h"
 
 #include "mf_check.h"

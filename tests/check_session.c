@@ -8,7 +8,7 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "kernels/quant.h"
+#include "kernels/core/quant.h"
 #include "measure/entrant.h"
 #include "measure/measure.h"
 #include "measure/rotate.h"

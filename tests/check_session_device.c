@@ -9,7 +9,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 #include "emulator/device_emulated.h"
-#include "kernels/data.h"
+#include "kernels/core/data.h"
 #include "measure/memory.h"
 #include "measure/session_data.h"
 #include "measure/verify.h"

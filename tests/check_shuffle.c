@@ -1,11 +1,11 @@
-#include "kernels/shuffle.h"
+#include "kernels/ops/shuffle.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/moe/tensor_spec.h"
 #include "common/base/cleanup.h"
-#include "kernels/quant.h"
+#include "kernels/core/quant.h"
 #include "mf_check.h"
 
 /* Places that the formats' descriptions give. */

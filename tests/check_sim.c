@@ -12,8 +12,8 @@
 #include "common/moe/pipeline_search.h"
 #include "common/base/stats.h"
 #include "common/table/table_file.h"
-#include "kernels/sim.h"
-#include "kernels/sim_spec.h"
+#include "kernels/sim/sim.h"
+#include "kernels/sim/sim_spec.h"
 #include "mf_check.h"
 
 /* clang-format off */

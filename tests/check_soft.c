@@ -1,18 +1,18 @@
-/* The conversions of kernels/hip/soft.h and small.h against the definitions of kernels/codes.h: every code, and every float that decides
+/* The conversions of kernels/gpu/src/soft.h and small.h against the definitions of kernels/core/codes.h: every code, and every float that decides
  * a rounding. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/codes.h"
-#include "kernels/quant_mx.h"
+#include "kernels/core/codes.h"
+#include "kernels/core/quant_mx.h"
 #include "mf_check.h"
 
 typedef uint32_t u32;
 #define MF_DEVICE static inline
-#include "kernels/hip/small.h"
-#include "kernels/hip/soft.h"
+#include "kernels/gpu/src/small.h"
+#include "kernels/gpu/src/soft.h"
 
 static const int biases[] = {7, 8};
 

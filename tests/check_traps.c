@@ -9,12 +9,12 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 #include "family_contract.h"
-#include "kernels/calibrate.h"
-#include "kernels/codec.h"
-#include "kernels/data.h"
-#include "kernels/quant.h"
-#include "kernels/reference.h"
-#include "kernels/shuffle.h"
+#include "kernels/ops/calibrate.h"
+#include "kernels/core/codec.h"
+#include "kernels/core/data.h"
+#include "kernels/core/quant.h"
+#include "kernels/reference/reference.h"
+#include "kernels/ops/shuffle.h"
 #include "mf_check.h"
 
 /* --- a layer that owns its memory ------------------------------------------------------------------------------ */

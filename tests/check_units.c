@@ -1,4 +1,4 @@
-/* Sums in units that follow each other, as kernels/hip/hopper_short.inc.h has them, against sums of doubles. */
+/* Sums in units that follow each other, as kernels/gpu/src/hopper/hopper_short.inc.h has them, against sums of doubles. */
 #include <math.h>
 
 #include "common/base/cleanup.h"
@@ -6,7 +6,7 @@
 
 #define MF_DEVICE       static inline
 #define MF_DIVIDE(a, b) ((a) / (b))
-#include "kernels/hip/units.h"
+#include "kernels/gpu/src/units.h"
 
 #define LARGE 16777216.0f /* a product of 128 pairs of e4m3 is at most 1.5 times that */
 

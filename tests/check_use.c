@@ -14,11 +14,11 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 #include "fake_cuda.h"
-#include "kernels/beside.h"
-#include "kernels/code.h"
-#include "kernels/family.h"
-#include "kernels/hip/args.h"
-#include "kernels/layout.h"
+#include "kernels/core/sibling_file.h"
+#include "kernels/core/code.h"
+#include "kernels/core/family.h"
+#include "kernels/gpu/src/args.h"
+#include "kernels/core/layout.h"
 #include "measure/session.h"
 #include "mf_check.h"
 #include "planted.h"
@@ -28,7 +28,7 @@
 typedef int32_t i32;
 typedef uint32_t u32;
 #define MF_DEVICE static
-#include "kernels/hip/corner.h"
+#include "kernels/gpu/src/corner.h"
 
 /* ---- the gate: the planted family, whose kernels say that they take so much ---- */
 
@@ -450,7 +450,7 @@ START_TEST(likely_blocks_are_told)
 END_TEST
 
 /* A box of weights in slices is a tile's columns, of w1 of gate and of up, eight of either in turn, and 128 bytes of K of each: where the
- * corner is that kernels/hip/corner.h makes of what a launch brings, its bytes are those of the layout. */
+ * corner is that kernels/gpu/src/corner.h makes of what a launch brings, its bytes are those of the layout. */
 static const struct {
     const char *shape, *step;
     int columns, bits;

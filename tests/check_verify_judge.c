@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/limits.h"
+#include "kernels/core/limits.h"
 #include "measure/verify_judge.h"
 #include "mf_check.h"
 

@@ -7,7 +7,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 #include "emulator/device_emulated.h"
-#include "kernels/quant.h"
+#include "kernels/core/quant.h"
 #include "measure/session_data.h"
 #include "measure/verify_there.h"
 #include "mf_check.h"

@@ -1,6 +1,6 @@
 /* moefarm why --local: this machine's families, or a simulated device's, asked without a farm. */
 #include "common/base/cleanup.h"
-#include "kernels/device.h"
+#include "kernels/core/device.h"
 #include "mf_check.h"
 #include "run_moefarm.h"
 

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "kernels/philox.h"
+#include "kernels/core/philox.h"
 
 #define ATTEMPTS 40 /* rows drawn for a pair before all are gone through */
 

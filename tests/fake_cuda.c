@@ -1,13 +1,13 @@
 /* A libcuda.so.1 of cardboard, for tests of what talks to it: so many devices as FAKE_CUDA_DEVICES says, each with a UUID of
  * FAKE_CUDA_UUID's number plus its ordinal, memory that is the host's, launches that do nothing and samples of a
  * millisecond. FAKE_CUDA_CRASH: dies when it is opened. FAKE_CUDA_HALVES: the one kernel that does something is mf_add_cycles
- * (kernels/hip/measure.hip), on a last cache of two halves. It has the calls of kernels/hip_calls_nvidia.h and no others. */
+ * (kernels/gpu/src/measure.hip), on a last cache of two halves. It has the calls of kernels/gpu/host/hip_calls_nvidia.h and no others. */
 #include <cuda.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "fake_cuda.h"
-#include "kernels/hip/args.h"
+#include "kernels/gpu/src/args.h"
 
 #define CALL __attribute__((visibility("default"))) CUresult CUDAAPI
 

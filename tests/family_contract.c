@@ -11,10 +11,10 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/codec.h"
-#include "kernels/data.h"
-#include "kernels/quant.h"
-#include "kernels/reference.h"
+#include "kernels/core/codec.h"
+#include "kernels/core/data.h"
+#include "kernels/core/quant.h"
+#include "kernels/reference/reference.h"
 #include "row_limit.h"
 
 #define SEED       11

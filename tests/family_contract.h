@@ -4,8 +4,8 @@
 #pragma once
 
 #include "common/moe/shape.h"
-#include "kernels/device.h"
-#include "kernels/family.h"
+#include "kernels/core/device.h"
+#include "kernels/core/family.h"
 
 struct contract_case {
     int64_t token;

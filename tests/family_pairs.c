@@ -6,7 +6,7 @@
 
 #include "covering.h"
 #include "family_contract.h"
-#include "kernels/codec.h"
+#include "kernels/core/codec.h"
 #include "mf_check.h"
 
 #include "common/base/cleanup.h"

@@ -14,7 +14,7 @@ mf_add_fuzz(fuzz_body USES server common
     PARSES server/submission.c)
 mf_add_fuzz(fuzz_http USES server common
     PARSES server/exchange.c server/routes.c server/cursor.c)
-mf_add_fuzz(fuzz_manifest USES common SOURCES kernels/asm_manifest.c
-    PARSES kernels/asm_manifest.c)
-mf_add_fuzz(fuzz_name USES common SOURCES kernels/aiter_name.c
-    PARSES kernels/aiter_name.c)
+mf_add_fuzz(fuzz_manifest USES common SOURCES kernels/families/asm_manifest.c
+    PARSES kernels/families/asm_manifest.c)
+mf_add_fuzz(fuzz_name USES common SOURCES kernels/aiter/aiter_name.c
+    PARSES kernels/aiter/aiter_name.c)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/base/text.h"
-#include "kernels/family.h"
+#include "kernels/core/family.h"
 
 #define HEARD_MAX 512
 #define HEARD_OFFER          \

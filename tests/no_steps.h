@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stddef.h>
 
-#include "kernels/family.h"
+#include "kernels/core/family.h"
 
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *s,
                      const char *name, struct mf_kernel **ret)

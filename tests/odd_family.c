@@ -1,5 +1,5 @@
 /* Shared objects that are wrong in one way each, chosen by ODD. */
-#include "kernels/family.h"
+#include "kernels/core/family.h"
 #include "no_steps.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "kernels/hip_open.h"
+#include "kernels/gpu/host/hip_open.h"
 
 static int count(char *why, size_t why_cap)
 {

@@ -7,10 +7,10 @@
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
 #include "common/base/text.h"
-#include "kernels/codec.h"
-#include "kernels/quant.h"
-#include "kernels/reference.h"
-#include "kernels/tensors.h"
+#include "kernels/core/codec.h"
+#include "kernels/core/quant.h"
+#include "kernels/reference/reference.h"
+#include "kernels/core/tensors.h"
 
 #define PLANTED_TEXT(NAME, text) [PLANTED_##NAME] = text,
 const char *const planted_names[PLANTED_N] = {PLANTED_FAULTS(PLANTED_TEXT)};

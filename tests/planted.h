@@ -5,7 +5,7 @@
  *   sort.<B>  quant1  stage1.<B>  stage2.<B>  combine        "stage1.16-nan" is stage1.16 with the fault nan */
 #pragma once
 
-#include "kernels/family.h"
+#include "kernels/core/family.h"
 #include "measure/unit.h"
 
 #define PLANTED_FAULTS(X)                                                                     \

@@ -1,5 +1,5 @@
 /* A family that pries and says what came of it, as reasons of rejections: "tcp: 13". */
-#include "kernels/family.h"
+#include "kernels/core/family.h"
 #include "no_steps.h"
 #include "prying.h"
 

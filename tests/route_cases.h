@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "kernels/philox.h"
+#include "kernels/core/philox.h"
 
 enum route_load {
     SPREAD,   /* distinct experts, at random */

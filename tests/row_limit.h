@@ -12,7 +12,7 @@
 #pragma once
 
 #include "common/moe/step.h"
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 
 struct row_limit {
     double norm;    /* of the difference, to the row's */

@@ -9,10 +9,10 @@
 #include "common/base/cleanup.h"
 #include "common/moe/pipeline_search.h"
 #include "common/base/text.h"
-#include "kernels/data.h"
-#include "kernels/family.h"
-#include "kernels/fmoe.h"
-#include "kernels/quant.h"
+#include "kernels/core/data.h"
+#include "kernels/core/family.h"
+#include "kernels/pipeline/fmoe.h"
+#include "kernels/core/quant.h"
 #include "tuned_table.h"
 
 #define SEED   7

@@ -6,8 +6,8 @@
 
 #include "common/moe/shape.h"
 #include "fmoe/fmoe.h"
-#include "kernels/device.h"
-#include "kernels/reference.h"
+#include "kernels/core/device.h"
+#include "kernels/reference/reference.h"
 #include "serving_model.h"
 
 /* The device's name, and a second handle to it for its memory. */

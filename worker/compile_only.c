@@ -10,7 +10,7 @@
 #include "common/base/clock.h"
 #include "common/base/cpus.h"
 #include "common/base/text.h"
-#include "kernels/hip_open.h"
+#include "kernels/gpu/host/hip_open.h"
 #include "measure/ahead.h"
 #include "worker/shapes_file.h"
 

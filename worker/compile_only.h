@@ -1,4 +1,4 @@
-/* --compile-only: fills a cache of code objects for a device that is elsewhere (kernels/code.h says where the cache is; it
+/* --compile-only: fills a cache of code objects for a device that is elsewhere (kernels/core/code.h says where the cache is; it
  * may be carried anywhere). Needs the vendor's run-time compiler and no GPU. */
 #pragma once
 

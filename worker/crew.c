@@ -9,7 +9,7 @@
 #include "common/base/json.h"
 #include "common/moe/status.h"
 #include "common/base/text.h"
-#include "kernels/device.h"
+#include "kernels/core/device.h"
 #include "worker/described.h"
 #include "worker/keeper.h"
 #include "worker/runner_host.h"

@@ -4,7 +4,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "kernels/device.h"
+#include "kernels/core/device.h"
 
 /* Adds the members to an object. -ENOMEM. */
 int mf_described_add(cJSON *object, const struct mf_device_info *info);

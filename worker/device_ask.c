@@ -10,7 +10,7 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "kernels/hip_open.h"
+#include "kernels/gpu/host/hip_open.h"
 
 #define ASK_MS 60000
 

@@ -9,7 +9,7 @@
 
 #include <stddef.h>
 
-#include "kernels/family.h"
+#include "kernels/core/family.h"
 
 struct mf_foreign;
 

@@ -5,7 +5,7 @@
  * the runner itself: there a crash is a result of the step that ran, as with every kernel. */
 #pragma once
 
-#include "kernels/family_plugin.h"
+#include "kernels/families/family_plugin.h"
 #include "worker/runner_wire.h"
 
 struct mf_runner_plugins {

@@ -1,7 +1,7 @@
 /* The runner's sink: what a unit reports, as messages to the worker, and the time it spends by phase. */
 #pragma once
 
-#include "kernels/device.h"
+#include "kernels/core/device.h"
 #include "measure/unit.h"
 #include "worker/runner_wire.h"
 

@@ -12,8 +12,8 @@
 #include "common/base/clock.h"
 #include "common/base/stats.h"
 #include "common/base/text.h"
-#include "kernels/aiter.h"
-#include "kernels/sim.h"
+#include "kernels/aiter/aiter.h"
+#include "kernels/sim/sim.h"
 
 #define N_SAMPLES 20
 

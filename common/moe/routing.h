@@ -5,7 +5,7 @@
  *   "hot:0.5"            that share of tokens has expert 0 among its topk; the rest is uniform
  *   "recorded:31.0.7"    counts of production, expert 0 first: each pick falls on an expert in proportion to its count,
  *                        none twice in a token; an expert of count 0 is picked when no other is left
- *   "router:sigmoid_groups"   logits drawn by the seed go through a model's own rule (kernels/router.h)
+ *   "router:sigmoid_groups"   logits drawn by the seed go through a model's own rule (kernels/core/router.h)
  *   "router:…+shared"    the same over all experts but the last, which every token has besides in its last slot: a
  *                        shared expert fused as one more, with weight 1
  * All steps of a shape are timed on the same routing. */
@@ -29,7 +29,7 @@
 /* clang-format on */
 MF_NAMES_DECLARE(mf_routing_kind, MF_ROUTING_, MF_ROUTING_KIND_MAP);
 
-/* The rules of models; kernels/router.h says what each computes. */
+/* The rules of models; kernels/core/router.h says what each computes. */
 /* clang-format off */
 #define MF_ROUTER_MAP(X, P)                                                              \
     X(P, SOFTMAX, "softmax")               /* softmax over all, then topk */              \

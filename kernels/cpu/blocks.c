@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/device.h"
-#include "kernels/tensors.h"
-#include "kernels/vector.h"
+#include "kernels/core/device.h"
+#include "kernels/core/tensors.h"
+#include "kernels/cpu/vector.h"
 
 MF_NAMES_DEFINE(mf_sort, MF_SORT_, MF_SORT_MAP);
 

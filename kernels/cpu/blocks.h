@@ -3,7 +3,7 @@
  * A route is one of a token's k choices; its flat index is i = token·k + slot. Routes are grouped by bin (an expert, or
  * a local number for it), bins ascending, each bin's rows rounded up to a multiple of `block`. What comes out, and
  * whether rows hold flat or packed ids, is up to struct mf_blocks; the contracts that libraries know are made of it in
- * kernels/cpu/align.h (vLLM) and kernels/cpu/moe_sort.h (AITER).
+ * kernels/ops/align.h (vLLM) and kernels/ops/moe_sort.h (AITER).
  *
  *   serial    one thread counts, lays out, places
  *   one       one thread, few routes: a bin without routes costs one bit, ranks are kept from the count
@@ -15,7 +15,7 @@
  * All but scatter keep a bin's routes in flat order, so their results are the same bits. Routes whose id lies outside
  * first … first + n_experts - 1, or whose expert has no bin, get no row. An id that a token has twice keeps both routes.
  *
- * Thread rule: a call runs on the pool (kernels/device.h) and returns when it is done; nothing is allocated. `serial` and
+ * Thread rule: a call runs on the pool (kernels/core/device.h) and returns when it is done; nothing is allocated. `serial` and
  * `one` with one thread run in the caller, so that a kernel on the pool may call them. */
 #pragma once
 

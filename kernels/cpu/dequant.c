@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/codes.h"
-#include "kernels/vector.h"
+#include "kernels/core/codes.h"
+#include "kernels/cpu/vector.h"
 
 #define HALF  16  /* rows of a panel that decode() makes */
 #define PIECE 256 /* of K: a multiple of every group, and of which 32 rows stay in the first cache */

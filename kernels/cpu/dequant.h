@@ -1,10 +1,10 @@
-/* Weights of codes as bf16 in panels of 32 rows (kernels/layout.h), each value rounded once: for kernels that read no codes.
+/* Weights of codes as bf16 in panels of 32 rows (kernels/core/layout.h), each value rounded once: for kernels that read no codes.
  *
  * The unit of work is a strip: 32 rows of one expert, all of K. Threads take strips as they like; nothing is shared. */
 #pragma once
 
 #include "kernels/cpu/ops.h"
-#include "kernels/tensors.h"
+#include "kernels/core/tensors.h"
 
 #define MF_DEQUANT_ROWS 32
 

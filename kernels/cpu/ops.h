@@ -8,8 +8,8 @@
 
 #include "common/moe/tensor_spec.h"
 #include "common/moe/shape.h"
-#include "kernels/codec.h"
-#include "kernels/device.h"
+#include "kernels/core/codec.h"
+#include "kernels/core/device.h"
 
 /* One tile of a grouped GEMM: C[rows, n] = A[rows, k] times n weight rows of one expert.
  *
@@ -23,7 +23,7 @@ struct mf_tile {
     int n; /* a multiple of the panel */
     enum mf_format
         format;    /* of w: bf16, fp8fn, fp8fnuz; int8 where ops.int8, A then as bytes, a row every 2·lda */
-    int panel;     /* 1 (row), 16, 32: kernels/layout.h */
+    int panel;     /* 1 (row), 16, 32: kernels/core/layout.h */
     const void *w; /* the first of the n rows, or its panel */
     const void *next; /* what is read after this tile, to be fetched ahead; may be NULL */
     size_t fetch;     /* bytes ahead of the loads that weights are fetched, where ops.fetches */

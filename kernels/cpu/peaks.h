@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-#include "kernels/device.h"
+#include "kernels/core/device.h"
 
 struct mf_cpu_peak_loops {
     void (*read)(const char *p, size_t bytes); /* bytes is a multiple of 4096 */

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/codec.h"
-#include "kernels/quant.h"
+#include "kernels/core/codec.h"
+#include "kernels/core/quant.h"
 
 #define ROW_PAD 32 /* elements: rows of A must not all fall into one set of the first cache */
 #define PIECE \

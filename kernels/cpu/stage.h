@@ -7,7 +7,7 @@
 
 #include "common/moe/shape.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/tensors.h"
+#include "kernels/core/tensors.h"
 
 enum mf_stage2_out {
     MF_STAGE2_STORE, /* z or zw, a row for each slot */

@@ -12,8 +12,8 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/paired.h"
-#include "kernels/device.h"
-#include "kernels/philox.h"
+#include "kernels/core/device.h"
+#include "kernels/core/philox.h"
 #include "measure/session.h"
 
 #define N_RACES  100

@@ -15,7 +15,7 @@
 #include "common/moe/layer.h"
 #include "common/moe/pipeline_search.h"
 #include "common/base/text.h"
-#include "kernels/data.h"
+#include "kernels/core/data.h"
 #include "measure/session_data.h"
 
 #define STEPS_MAX      2048

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "common/moe/shape.h"
-#include "kernels/device.h"
+#include "kernels/core/device.h"
 
 struct bench_shape {
     const char *name;

@@ -22,9 +22,9 @@
 #include "common/base/cleanup.h"
 #include "common/base/stats.h"
 #include "kernels/cpu/blocks.h"
-#include "kernels/cpu/permute.h"
-#include "kernels/device.h"
-#include "kernels/philox.h"
+#include "kernels/ops/permute.h"
+#include "kernels/core/device.h"
+#include "kernels/core/philox.h"
 
 #define EXPERTS 128
 #define ROUNDS  9

@@ -9,12 +9,12 @@
 #include "common/moe/layer.h"
 #include "common/moe/routing.h"
 #include "common/base/text.h"
-#include "kernels/codec.h"
+#include "kernels/core/codec.h"
 #include "kernels/cpu/peaks.h"
-#include "kernels/data.h"
-#include "kernels/fmoe.h"
-#include "kernels/layout.h"
-#include "kernels/pool.h"
+#include "kernels/core/data.h"
+#include "kernels/pipeline/fmoe.h"
+#include "kernels/core/layout.h"
+#include "kernels/cpu/pool.h"
 
 #define SEED      5
 #define ROTATIONS 16

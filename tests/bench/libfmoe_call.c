@@ -14,7 +14,7 @@
 #include "common/base/paired.h"
 #include "common/base/text.h"
 #include "fmoe/fmoe.h"
-#include "kernels/philox.h"
+#include "kernels/core/philox.h"
 #include "measure/entrant.h"
 #include "measure/session_data.h"
 #include "serving_model.h"

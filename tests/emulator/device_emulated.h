@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 #include "emulator/grid.h"
-#include "kernels/device.h"
+#include "kernels/core/device.h"
 
 /* gfx "sm_89", "gfx90a" or "gfx942", with `cores` cores. -ENOENT: there is no compiler; -EINVAL: another gfx. */
 int mf_device_emulated_open(const char *gfx, int cores, uint64_t seed, struct mf_device **ret);

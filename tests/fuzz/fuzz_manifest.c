@@ -2,7 +2,7 @@
  * place and a reason. From a file they are the same. */
 #include "common/base/cleanup.h"
 #include "fuzz.h"
-#include "kernels/asm_manifest.h"
+#include "kernels/families/asm_manifest.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #include "common/moe/step.h"
 #include "common/base/text.h"
 #include "fuzz.h"
-#include "kernels/aiter.h"
+#include "kernels/aiter/aiter.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

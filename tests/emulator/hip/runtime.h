@@ -1,4 +1,4 @@
-/* A libamdhip64 for tests: the HIP calls that kernels/device_hip.c makes, over the emulator, and hipRTC, which makes the
+/* A libamdhip64 for tests: the HIP calls that kernels/gpu/host/device_hip.c makes, over the emulator, and hipRTC, which makes the
  * emulator's objects. What it stands for is a runtime's side of the contract, held as narrowly as the documentation allows:
  *
  *   - what is put into a stream runs when somebody waits for it, for an event of it or for the device, and not before;

@@ -1,0 +1,44 @@
+#include "kernels/core/l2_halves.h"
+
+#include <math.h>
+
+/* Units of one half agree about which lines are near, those of two halves say the opposite: 0.94 and more on an H200. */
+#define AGREEMENT 0.7
+
+static double mean_of(const uint32_t *cycles, int lines)
+{
+    double sum = 0;
+    for (int i = 0; i < lines; i++)
+        sum += cycles[i];
+    return sum / lines;
+}
+
+/* Pearson's correlation; 0 where one does not vary. */
+static double agreement(const uint32_t *a, const uint32_t *b, int lines)
+{
+    double mean_a = mean_of(a, lines), mean_b = mean_of(b, lines), ab = 0, aa = 0, bb = 0;
+    for (int i = 0; i < lines; i++) {
+        ab += (a[i] - mean_a) * (b[i] - mean_b);
+        aa += (a[i] - mean_a) * (a[i] - mean_a);
+        bb += (b[i] - mean_b) * (b[i] - mean_b);
+    }
+    return aa > 0 && bb > 0 ? ab / sqrt(aa * bb) : 0;
+}
+
+struct mf_halves mf_halves_of(const uint32_t *cycles, int units, int lines)
+{
+    const struct mf_halves none = {.near = 0};
+    struct mf_halves h = none;
+    if (units > MF_UNITS_MAX)
+        return none;
+    for (int u = 0; u < units; u++) {
+        double r = agreement(cycles, cycles + (int64_t)u * lines, lines);
+        if (fabs(r) < AGREEMENT)
+            return none;
+        if (r < 0)
+            h.far[u / 32] |= 1u << u % 32;
+        else
+            h.near++;
+    }
+    return h.near < units ? h : none;
+}

@@ -1,0 +1,40 @@
+/* Formats in plain C: the definitions that every kernel is held against. How a matrix is quantised is kernels/core/codec.h's.
+ *
+ * bf16 rounds to nearest even. fp8 e4m3fn: bias 7, max 448, NaN 0x7f/0xff. e4m3fnuz: bias 8, max 240, NaN
+ * 0x80 only, no negative zero (OCP OFP8 1.0; ONNX float8 page). Conversions to fp8 saturate at the maximum and
+ * keep NaN. Compiled without contraction or fast division. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/moe/tensor_spec.h"
+#include "common/moe/shape.h"
+
+static inline float mf_bf16_to_float(uint16_t v)
+{
+    union {
+        uint32_t u;
+        float f;
+    } x = {.u = (uint32_t)v << 16};
+    return x.f;
+}
+uint16_t mf_bf16_from_float(float v);
+
+float mf_fp8_to_float(enum mf_format format, uint8_t v);
+uint8_t mf_fp8_from_float(enum mf_format format, float v);
+/* The artifact format of a dtype. -EINVAL for fp16, which no kernel has. */
+int mf_format_of_dtype(enum mf_dtype dtype, enum mf_format *ret);
+
+/* Whole arrays, the same bits as one by one. */
+void mf_bf16_to_floats(const uint16_t *from, size_t n, float *to);
+void mf_bf16_from_floats(const float *from, size_t n, uint16_t *to);
+/* to[i] = value of from[i], times scale. */
+void mf_fp8_to_floats(enum mf_format format, const uint8_t *from, size_t n, float scale, float *to);
+
+/* A value that no kernel writes: a signalling NaN for f32 and bf16, NaN for fp8 (fn 0x7f, fnuz 0x80),
+ * 0xa5a5a5a5 for an index. Its bits in the format's element size. */
+uint32_t mf_poison(enum mf_format format);
+void mf_poison_fill(enum mf_format format, void *to, size_t n_elements);
+/* n elements of so many bytes each. */
+void mf_poison_fill_bytes(uint32_t poison, int element_bytes, void *to, size_t n);

@@ -1,0 +1,53 @@
+#include "kernels/core/sibling_file.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FOLDERS_UP 3 /* tests/bench/x of a build tree is two folders down */
+
+static bool is_there(char path[PATH_MAX], const char *at, const char *folder, const char *file)
+{
+    struct stat st;
+    if (snprintf(path, PATH_MAX, "%s/%s/%s", at, folder, file) >= PATH_MAX || access(path, R_OK) < 0 ||
+        stat(path, &st) < 0)
+        return false;
+    return st.st_uid == 0 || st.st_uid == geteuid(); /* what anybody may have put there is loaded by nobody */
+}
+
+/* object: the file that it belongs to. It is cut. */
+static bool is_beside(char object[PATH_MAX], const char *file, const char *folder, char path[PATH_MAX])
+{
+    for (int up = 0; up <= FOLDERS_UP; up++) {
+        char *slash = strrchr(object, '/');
+        if (!slash)
+            break;
+        *slash = '\0';
+        if (up > 0 ? is_there(path, object, folder, file)
+                   : is_there(path, object, ".", file) || is_there(path, object, MF_FROM_BIN, file) ||
+                         is_there(path, object, MF_FROM_LIB, file))
+            return true;
+    }
+    return false;
+}
+
+int mf_beside(const char *file, const char *folder, char path[PATH_MAX])
+{
+    char at[PATH_MAX], program[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
+    Dl_info own;
+    if (n < 0)
+        return -errno;
+    program[n] = '\0';
+    /* In a library, in somebody else's program, which may have an older version beside it */
+    if (dladdr((void *)(uintptr_t)mf_beside, &own) && own.dli_fname[0] == '/' &&
+        realpath(own.dli_fname, at) && is_beside(at, file, folder, path))
+        return 0;
+    return is_beside(program, file, folder, path) ? 0 : -ENOENT;
+}

@@ -1,0 +1,127 @@
+#include "kernels/core/tmpdir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+
+#define NAME      "TMPDIR="
+#define PREFIX    "moefarm-compile."
+#define TRIES_MAX 10
+
+extern char **environ;
+
+static char *path_of(char *text)
+{
+    return text + strlen(NAME);
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st, (void)type, (void)at;
+    (void)remove(path);
+    return 0;
+}
+
+/* Again where what a killed program had started writes to it still: once the folder is gone, nothing can. */
+static void remove_all(const char *folder)
+{
+    for (int i = 0; i < TRIES_MAX && access(folder, F_OK) == 0; i++)
+        (void)nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static int open_folder(const char *folder)
+{
+    return open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+static bool is_left_over(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && st.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0;
+}
+
+static void sweep(const char *within)
+{
+    char path[PATH_MAX];
+    DIR *d = opendir(within);
+    if (!d)
+        return;
+    for (const struct dirent *e; (e = readdir(d));) {
+        if (strncmp(e->d_name, PREFIX, strlen(PREFIX)) != 0)
+            continue;
+        mf_say(path, sizeof(path), "%s/%s", within, e->d_name);
+        _cleanup_(mf_closep) int fd = open_folder(path);
+        if (fd >= 0 && is_left_over(fd))
+            remove_all(path);
+    }
+    (void)closedir(d);
+}
+
+/* False: somebody's sweep came between its making and its lock. A file system that has no such locks has no sweeps either. */
+static bool hold(const char *folder, int *ret)
+{
+    _cleanup_(mf_closep) int fd = open_folder(folder);
+    if (fd < 0 || (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) || access(folder, F_OK) < 0)
+        return false;
+    *ret = fd;
+    fd = -1;
+    return true;
+}
+
+void mf_tmpdir_make(struct mf_tmpdir *ret)
+{
+    const char *ours = getenv("TMPDIR"), *within = ours && *ours ? ours : "/tmp";
+    *ret = (struct mf_tmpdir){.lock = -1};
+    sweep(within);
+    for (int i = 0; i < TRIES_MAX; i++) {
+        _cleanup_(mf_freep) char *text = NULL;
+        if (asprintf(&text, NAME "%s/" PREFIX "XXXXXX", within) < 0) {
+            text = NULL;
+            return;
+        }
+        if (!mkdtemp(path_of(text)))
+            return;
+        if (hold(path_of(text), &ret->lock)) {
+            ret->text = MF_TAKE(text);
+            return;
+        }
+    }
+}
+
+void mf_tmpdir_remove(struct mf_tmpdir *t)
+{
+    if (!t->text)
+        return;
+    remove_all(path_of(t->text));
+    mf_closep(&t->lock);
+    free(t->text);
+    *t = (struct mf_tmpdir){.lock = -1};
+}
+
+char **mf_tmpdir_environment(const struct mf_tmpdir *t)
+{
+    size_t n = 0, kept = 0;
+    while (environ[n])
+        n++;
+    char **env = calloc(n + 2, sizeof(*env));
+    if (!env)
+        return NULL;
+    for (size_t i = 0; i < n; i++) {
+        if (!t->text || strncmp(environ[i], NAME, strlen(NAME)) != 0)
+            env[kept++] = environ[i];
+    }
+    env[kept] = t->text;
+    return env;
+}

@@ -1,0 +1,219 @@
+/* layer on GPUs: the whole layer in one launch by Hopper's core (kernels/gpu/src/hopper/layer.hip), for tokens that matrix instructions
+ * multiply. Names: family_hip_both.h. */
+#include "common/base/cleanup.h"
+#include "kernels/families/family_hip_both.h"
+#include "kernels/families/family_hip_whole.h"
+#include "kernels/gpu/src/args.h"
+
+/* Every block sorts all of them for itself. */
+#define SLOTS_MAX 8192
+#define ALIGN     256
+
+static const struct mf_hip_both_variant variants[] = {
+    {32, 256, false, false, false}, {64, 256, false, false, false}, {96, 256, false, false, false},
+    {64, 256, false, true, false},  {128, 256, false, true, false}, {32, 128, false, false, false},
+    {96, 128, true, false, false},  {32, 128, true, false, false},  {64, 256, true, true, false},
+};
+
+/* How many blocks of rows there are, and the expert of each. */
+static int experts_bytes(const struct mf_shape *s, int block_m)
+{
+    return (int)(mf_padded_rows(s, block_m) / block_m + 2) * 4;
+}
+
+struct mf_kernel {
+    struct mf_hip_function function; /* first */
+    struct mf_shape shape;
+    struct mf_hip_both config;
+    struct mf_grid grid;
+};
+
+/* ---- legality ---- */
+
+/* Of the shape, whatever the variant. */
+static bool takes(const struct mf_device_info *device, const struct mf_shape *s,
+                  enum mf_hip_format *ret_format, struct mf_refusal *no)
+{
+    if (!mf_hip_both_takes("layer", device, s, ret_format, no))
+        return false;
+    if (*ret_format == MF_HIP_FP8_BLOCK && s->model_dim % 128)
+        mf_refuse(no, "divisibility", "model_dim is %d; x is quantised in whole groups of 128 (remainder %d)",
+                  s->model_dim, s->model_dim % 128);
+    else if (s->token * s->topk > SLOTS_MAX)
+        mf_refuse(no, "tokens_max",
+                  "token is %lld with topk %d; every block sorts all slots for itself, %d at most",
+                  (long long)s->token, s->topk, SLOTS_MAX);
+    else if (s->expert > MF_HIP_HOPPER_THREADS)
+        mf_refuse(no, "experts", "expert is %d; the sort has a thread for each, %d at most", s->expert,
+                  MF_HIP_HOPPER_THREADS);
+    else
+        return mf_hip_whole_allowed(s, 0, no);
+    return false;
+}
+
+/* ---- steps ---- */
+
+/* The workspace: h, x quantised, the order, and what is counted. */
+enum { H, H_SCALE, X, X_SCALE, ORDER, DONE, TAKEN, N_PLACES };
+
+static uint64_t lay_out(const struct mf_hip_both *c, const struct mf_shape *s, uint64_t ret[N_PLACES])
+{
+    bool quantised = s->q_type != MF_QTYPE_NO;
+    uint64_t rows = (uint64_t)mf_padded_rows(s, c->v.block_m), T = (uint64_t)s->token;
+    uint64_t wide = (uint64_t)s->model_dim, scale, h = mf_hip_both_h(c, s, &scale), at = 0;
+    const uint64_t bytes[N_PLACES] = {
+        [H] = h,
+        [H_SCALE] = scale,
+        [X] = quantised ? T * wide : 0,
+        [X_SCALE] = quantised ? T * (wide / 128) * 4 : 0,
+        [ORDER] = rows * 8,
+        [DONE] = rows / (uint64_t)c->v.block_m * 4,
+        [TAKEN] = 2 * 4,
+    };
+    for (int i = 0; i < N_PLACES; i++) {
+        ret[i] = at;
+        at += (bytes[i] + ALIGN - 1) / ALIGN * ALIGN;
+    }
+    return at;
+}
+
+static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shape *shape)
+{
+    struct mf_step s = mf_hip_whole_step(c->family->name, shape, c->sliced);
+    uint64_t places[N_PLACES];
+    mf_hip_both_name(c, shape, s.name);
+    s.block_m = c->v.block_m;
+    s.reorder_tolerance = mf_hip_stage_reorder_tolerance(shape);
+    s.workspace_bytes = lay_out(c, shape, places) + ALIGN;
+    return s;
+}
+
+static const struct mf_hip_both_family both = {
+    .name = "layer",
+    .source = "layer.hip",
+    .function = "mf_layer",
+    .variants = variants,
+    .n_variants = MF_ARRAY_LEN(variants),
+    .lds = experts_bytes,
+    .takes = takes,
+    .describe = describe,
+};
+
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, struct mf_offer *offer)
+{
+    (void)f;
+    return mf_hip_both_enumerate(&both, device, shape, offer);
+}
+
+static int find(const struct mf_device_info *device, const struct mf_shape *s, const char *name,
+                struct mf_hip_both *ret, struct mf_code *ret_code)
+{
+    int r = mf_hip_both_find(&both, device, s, name, ret, ret_code);
+    if (r == 0)
+        mf_hip_define_share(ret_code, s);
+    return r;
+}
+
+static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
+                struct mf_code *ret)
+{
+    struct mf_hip_both c;
+    return find(device, shape, name, &c, ret);
+}
+
+/* ---- launches ---- */
+
+static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                     const char *name, struct mf_kernel **ret)
+{
+    struct mf_hip_both c;
+    struct mf_code source;
+    (void)f;
+    int r = find(&device->info, shape, name, &c, &source);
+    if (r < 0)
+        return r;
+    struct mf_kernel *k;
+    r = mf_hip_kernel_new(device, &source, sizeof(*k), &k);
+    if (r < 0)
+        return r;
+    k->shape = *shape;
+    k->config = c;
+    /* one block an SM, so that all of them are there at once */
+    k->grid = (struct mf_grid){(uint32_t)device->info.cores,
+                               1,
+                               1,
+                               MF_HIP_HOPPER_THREADS,
+                               mf_hip_both_lds(&c, &device->info, shape),
+                               true,
+                               true};
+    *ret = k;
+    return 0;
+}
+
+/* LDS stays as it was opened: the ring's slices are part of the code. */
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+}
+
+static int launch(struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_shape *s = &k->shape;
+    struct mf_device *device = k->function.device;
+    const struct mf_hip_stage up = mf_hip_both_stage(&k->config, s, 1),
+                              down = mf_hip_both_stage(&k->config, s, 2);
+    bool quantised = s->q_type != MF_QTYPE_NO;
+    uint64_t places[N_PLACES];
+    uint8_t *base = (uint8_t *)(((uintptr_t)l->workspace + ALIGN - 1) / ALIGN * ALIGN);
+    (void)lay_out(&k->config, s, places);
+    int64_t rows = mf_padded_rows(s, k->config.v.block_m);
+    struct mf_hip_layer_args a = {
+        .up = {.x = quantised ? base + places[X] : l->needs[0].part[0],
+               .x_scale = quantised ? (const float *)(base + places[X_SCALE]) : NULL,
+               .w = l->needs[2].part[0],
+               .w_scale = l->needs[2].part[1],
+               .bias = mf_hip_whole_bias(l, s, MF_TENSOR_B1),
+               .out = base + places[H],
+               .out_scale = quantised ? (float *)(base + places[H_SCALE]) : NULL,
+               .token = (int32_t)s->token,
+               .columns = mf_hip_stage_tile_columns(&up, s, &device->info)},
+        .down = {.x = base + places[H],
+                 .x_scale = quantised ? (const float *)(base + places[H_SCALE]) : NULL,
+                 .w = l->needs[3].part[0],
+                 .w_scale = l->needs[3].part[1],
+                 .bias = mf_hip_whole_bias(l, s, MF_TENSOR_B2),
+                 .out = l->gives[0].part[0],
+                 .token = (int32_t)s->token,
+                 .columns = mf_hip_stage_tile_columns(&down, s, &device->info)},
+        .ids = l->needs[1].part[0],
+        .weights = l->needs[1].part[1],
+        .x = l->needs[0].part[0],
+        .sorted_ids = (int32_t *)(base + places[ORDER]),
+        .sorted_weights = (float *)(base + places[ORDER]) + rows,
+        .done = (unsigned int *)(base + places[DONE]),
+        .taken = (unsigned int *)(base + places[TAKEN]),
+        .rows = (int32_t)rows,
+        .token = (int32_t)s->token,
+    };
+    int bits = quantised ? 8 : 16;
+    int r = mf_hip_stage_map_weights(&up, s, device, bits, l->needs[2].part[0], &a.w1);
+    if (r == 0)
+        r = mf_hip_stage_map_weights(&down, s, device, bits, l->needs[3].part[0], &a.w2);
+    if (r == 0)
+        r = mf_hip_map_h(device, &down, s, base + places[H], &a.h_map);
+    return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+const struct mf_family mf_family_hip_layer = {
+    .api = MF_FAMILY_API,
+    .name = "layer",
+    .device_kind = "hip",
+    .enumerate = enumerate,
+    .open = open_step,
+    .launch = launch,
+    .close = mf_hip_kernel_close,
+    .retoken = retoken,
+    .code = code,
+    .shares = true,
+};

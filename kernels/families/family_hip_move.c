@@ -1,0 +1,409 @@
+/* move on GPUs: sort, the quantisations and the combine.
+ *
+ *     sort_m16                  stable, for any routing, by several blocks; where ids are many they meet
+ *     sort_zero_m16             the sort while the device zeroes y, and quantises x where groups of a row have their own scales:
+ *                               sort_zero_quant1_fp8fn_128_m16; sort_quant1_fp8fn_128_m16 zeroes nothing
+ *     align_m16, align_many_m16 the sort as vLLM defines it, by one block or by several that do not meet
+ *     from_aligned_m16          vLLM's order into that one
+ *     quant1_fp8fn_128          x;  quant2_fp8fn_128_m16  h; in every format that activations have
+ *     combine_z, combine_zw     z times the routing weights and summed; weighted z summed
+ *     zero_y                    y for a stage 2 that adds into it */
+#include <errno.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+#include "kernels/families/family_hip_move.h"
+#include "kernels/gpu/src/args.h"
+
+#define SORT_BLOCKS  64 /* more are no faster */
+#define SORT_ASIDE   16 /* blocks that sort while others use the memory */
+#define RANKED_EACH  64 /* ids that a block places where every block ranks all, and blocks at most */
+#define RANKED_MOST  16
+#define COUNTED_EACH 256 /* the same where every block counts all: writing them takes a block longest */
+#define COUNTED_MOST 32
+#define ALIGN_FEW    1024 /* ids that one block aligns without a rival */
+#define ALIGN_BLOCKS 16   /* waves of a block, the least that any machine has */
+#define QUANT_BLOCKS_SM \
+    6 /* of a multiprocessor at once, so that registers are few enough; all are resident */
+#define NVFP4_BLOCKS_SM 4 /* the same; a group's scale is divided for, too */
+
+/* clang-format off */
+static const struct {
+    const char *word, *source, *function;
+} kinds[MF_HIP_MOVE_N_] = {
+    [MF_HIP_SORT]             = {"sort",         "sort.hip",         "mf_sort"},
+    [MF_HIP_SORT_ZERO]        = {"sort_zero",    "sort_zero.hip",    "mf_sort_zero"},
+    [MF_HIP_SORT_QUANT1]      = {"sort",         "sort_zero.hip",    "mf_sort_zero"},
+    [MF_HIP_ALIGN]            = {"align",        "align.hip",        "mf_align"},
+    [MF_HIP_ALIGN_MANY]       = {"align_many",   "align.hip",        "mf_align"},
+    [MF_HIP_FROM_ALIGNED]     = {"from_aligned", "from_aligned.hip", "mf_from_aligned"},
+    [MF_HIP_QUANT1]           = {"quant1",       "quant.hip",        "mf_quant"},
+    [MF_HIP_QUANT2]           = {"quant2",       "quant.hip",        "mf_quant"},
+    [MF_HIP_COMBINE]          = {"combine_z",    "combine.hip",      "mf_combine"},
+    [MF_HIP_COMBINE_WEIGHTED] = {"combine_zw",   "combine.hip",      "mf_combine"},
+    [MF_HIP_ZERO]             = {"zero_y",       "zero.hip",         "mf_zero"},
+};
+/* clang-format on */
+
+static const int block_ms[] = {16, 32, 48, 64, 80, 96, 128};
+static const int aligned_block_ms[] = {16, 64}; /* vLLM's begin at 16 rows; the ends of a range are enough */
+
+static bool has_block(enum mf_hip_move_kind kind)
+{
+    return kind <= MF_HIP_QUANT2 && kind != MF_HIP_QUANT1;
+}
+
+static bool aligns(enum mf_hip_move_kind kind)
+{
+    return kind == MF_HIP_ALIGN || kind == MF_HIP_ALIGN_MANY;
+}
+
+bool mf_hip_move_orders(enum mf_hip_move_kind kind)
+{
+    return kind <= MF_HIP_SORT_QUANT1 || aligns(kind);
+}
+
+bool mf_hip_move_sorts_aside(enum mf_hip_move_kind kind)
+{
+    return kind == MF_HIP_SORT_ZERO || kind == MF_HIP_SORT_QUANT1;
+}
+
+bool mf_hip_move_quantises(enum mf_hip_move_kind kind)
+{
+    return kind == MF_HIP_QUANT1 || kind == MF_HIP_QUANT2;
+}
+
+const struct mf_codec *mf_hip_move_codec(const struct mf_shape *s)
+{
+    struct mf_artifact x = mf_plain_x(s);
+    return mf_codec_find(x.format, x.scale);
+}
+
+static void print_name(const struct mf_hip_move_config *c, const struct mf_shape *s,
+                       char buf[MF_STEP_NAME_MAX])
+{
+    bool first = mf_hip_move_quantises_first(c->kind, s);
+    const char *format = mf_hip_move_quantises(c->kind) || first ? mf_hip_move_codec(s)->name : "";
+    char block[16] = "";
+    if (has_block(c->kind))
+        mf_say(block, sizeof(block), "_m%d", c->block_m);
+    mf_say(buf, MF_STEP_NAME_MAX, "%s%s%s%s%s", kinds[c->kind].word, first ? "_quant1" : "",
+           *format ? "_" : "", format, block);
+}
+
+static mf_ops covers_of(const struct mf_shape *s, enum mf_hip_move_kind kind)
+{
+    const mf_ops covers[MF_HIP_MOVE_N_] = {
+        [MF_HIP_SORT] = MF_OP_BIT(MF_OP_SORT),
+        [MF_HIP_SORT_ZERO] =
+            MF_OP_BIT(MF_OP_SORT) | (mf_hip_move_quantises_first(kind, s) ? MF_OP_BIT(MF_OP_QUANT1) : 0),
+        [MF_HIP_SORT_QUANT1] = MF_OP_BIT(MF_OP_SORT) | MF_OP_BIT(MF_OP_QUANT1),
+        [MF_HIP_ALIGN] = MF_OP_BIT(MF_OP_SORT),
+        [MF_HIP_ALIGN_MANY] = MF_OP_BIT(MF_OP_SORT),
+        [MF_HIP_QUANT1] = MF_OP_BIT(MF_OP_QUANT1),
+        [MF_HIP_QUANT2] = MF_OP_BIT(MF_OP_QUANT2),
+        [MF_HIP_COMBINE] = MF_OP_BIT(MF_OP_COMBINE) | (s->doweight_stage1 ? 0 : MF_OP_BIT(MF_OP_WEIGHT)),
+        [MF_HIP_COMBINE_WEIGHTED] = MF_OP_BIT(MF_OP_COMBINE),
+        [MF_HIP_ZERO] = 0,
+        [MF_HIP_FROM_ALIGNED] = 0, /* only turns one order into the other */
+    };
+    return covers[kind];
+}
+
+/* Slots of experts that are not here have no row in z. */
+bool mf_hip_move_skips(enum mf_hip_move_kind kind, const struct mf_shape *s)
+{
+    return s->ep_experts > 0 && (kind == MF_HIP_COMBINE || kind == MF_HIP_COMBINE_WEIGHTED);
+}
+
+bool mf_hip_move_quantises_first(enum mf_hip_move_kind kind, const struct mf_shape *s)
+{
+    const struct mf_codec *c = mf_hip_move_codec(s);
+    return mf_hip_move_sorts_aside(kind) && mf_cpu_quantises(s) && c->group_rows > 0 && c->group_cols > 0;
+}
+
+static bool exists(const struct mf_shape *s, enum mf_hip_move_kind kind)
+{
+    if (mf_hip_move_quantises(kind))
+        return mf_cpu_quantises(s);
+    if (kind == MF_HIP_SORT_QUANT1)
+        return mf_hip_move_quantises_first(kind, s);
+    return kind != MF_HIP_COMBINE_WEIGHTED || !s->doweight_stage1;
+}
+
+uint32_t mf_hip_sort_shared(const struct mf_device_info *device, const struct mf_shape *s)
+{
+    return (uint32_t)((MF_HIP_SORT_THREADS / mf_hip_machine_of(device)->wave + 3) * s->expert + 64) * 4;
+}
+
+static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s, struct mf_refusal *no)
+{
+    if (!mf_hip_rows_known(device, s, no))
+        return false;
+    if (s->expert > MF_HIP_SORT_THREADS)
+        mf_refuse(no, "experts", "expert is %d; the sort has a thread for each, %d at most", s->expert,
+                  MF_HIP_SORT_THREADS);
+    else if (mf_hip_sort_shared(device, s) > (uint32_t)mf_hip_machine_of(device)->shared_block)
+        mf_refuse(no, "lds", "to sort for %d experts needs %u bytes of LDS; a block has %d", s->expert,
+                  mf_hip_sort_shared(device, s), mf_hip_machine_of(device)->shared_block);
+    return !no->rule;
+}
+
+int mf_hip_quant_blocks_sm(const struct mf_codec *c)
+{
+    return c->global ? NVFP4_BLOCKS_SM : QUANT_BLOCKS_SM;
+}
+
+/* Does one scale stand for all rows? Then blocks meet between looking and quantising. */
+bool mf_hip_move_is_shared(const struct mf_codec *c)
+{
+    return c->scale_bytes > 0 && c->group_rows == 0;
+}
+
+uint32_t mf_hip_sort_blocks(const struct mf_device_info *device, enum mf_hip_move_kind kind,
+                            const struct mf_shape *s)
+{
+    bool aside = mf_hip_move_sorts_aside(kind);
+    int64_t n = s->token * s->topk, each = MF_HIP_SORT_THREADS, most = aside ? SORT_ASIDE : SORT_BLOCKS;
+    if (aligns(kind))
+        return kind == MF_HIP_ALIGN ? 1 : ALIGN_BLOCKS;
+    if (n <= MF_HIP_SORT_RANKED) {
+        each = RANKED_EACH;
+        most = RANKED_MOST;
+    } else if (n <= MF_HIP_SORT_COUNTED) {
+        each = COUNTED_EACH;
+        most = COUNTED_MOST;
+    }
+    most = MF_MIN(most, device->cores - (aside ? 1 : 0));
+    return (uint32_t)MF_MAX(MF_MIN((n + each - 1) / each, most), 1);
+}
+
+/* ---- steps ---- */
+
+/* Of each block that meets others, by expert. */
+static size_t counts_bytes(const struct mf_device_info *device, enum mf_hip_move_kind kind,
+                           const struct mf_shape *s)
+{
+    if (s->token * s->topk <= MF_HIP_SORT_COUNTED)
+        return 0;
+    return mf_hip_sort_blocks(device, kind, s) * (size_t)s->expert * sizeof(int32_t);
+}
+
+/* Of each block, where all rows share a scale. */
+static size_t largest_bytes(const struct mf_shape *s, const struct mf_device_info *device)
+{
+    return mf_hip_move_is_shared(mf_hip_move_codec(s))
+               ? (size_t)device->cores * QUANT_BLOCKS_SM * sizeof(int32_t)
+               : 0;
+}
+
+static void describe(const struct mf_hip_move_config *c, const struct mf_shape *shape,
+                     const struct mf_device_info *device, struct mf_step *ret)
+{
+    double T = (double)shape->token, slots = mf_cpu_slots(shape), H = shape->model_dim, I = shape->inter_dim;
+    struct mf_step s = {
+        .family = "move", .stage = MF_STAGE_MOVE, .covers = covers_of(shape, c->kind), .block_m = c->block_m};
+    print_name(c, shape, s.name);
+    switch (c->kind) {
+    case MF_HIP_ALIGN:
+    case MF_HIP_ALIGN_MANY:
+        mf_step_need(&s, mf_cpu_topk());
+        mf_step_give(&s, mf_cpu_aligned(c->block_m));
+        s.bytes = T * shape->topk * 4 + slots * 4;
+        break;
+    case MF_HIP_SORT:
+        mf_step_need(&s, mf_cpu_topk());
+        mf_step_give(&s, mf_cpu_sorted(c->block_m));
+        s.bytes = T * shape->topk * 8 + slots * 8;
+        s.workspace_bytes = counts_bytes(device, c->kind, shape);
+        break;
+    case MF_HIP_SORT_ZERO:
+    case MF_HIP_SORT_QUANT1:
+        mf_step_need(&s, mf_cpu_topk());
+        mf_step_give(&s, mf_cpu_sorted(c->block_m));
+        if (c->kind == MF_HIP_SORT_ZERO)
+            mf_step_give(&s, mf_hip_zeroed_y());
+        s.bytes = T * shape->topk * 8 + slots * 8 + (c->kind == MF_HIP_SORT_ZERO ? T * H * 2 : 0);
+        s.workspace_bytes = counts_bytes(device, c->kind, shape);
+        if (!mf_hip_move_quantises_first(c->kind, shape))
+            break;
+        mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
+        if (mf_hip_move_codec(shape)->global)
+            mf_step_need(&s, mf_cpu_calib());
+        mf_step_give(&s, mf_plain_x(shape));
+        s.bytes += T * (H * 2 + mf_cpu_row_bytes(shape, shape->model_dim));
+        break;
+    case MF_HIP_FROM_ALIGNED:
+        mf_step_need(&s, mf_cpu_aligned(c->block_m));
+        mf_step_need(&s, mf_cpu_topk());
+        mf_step_give(&s, mf_cpu_sorted(c->block_m));
+        s.bytes = slots * 16;
+        break;
+    case MF_HIP_QUANT1:
+        mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_X, "token", 0));
+        if (mf_hip_move_codec(shape)->global)
+            mf_step_need(&s, mf_cpu_calib());
+        mf_step_give(&s, mf_plain_x(shape));
+        s.workspace_bytes = largest_bytes(shape, device);
+        s.bytes = T * (H * 2 + mf_cpu_row_bytes(shape, shape->model_dim));
+        break;
+    case MF_HIP_QUANT2:
+        mf_step_need(&s, mf_cpu_bf16(MF_TENSOR_H, "sorted", c->block_m));
+        mf_step_need(&s, mf_cpu_sorted(c->block_m));
+        if (mf_hip_move_codec(shape)->global)
+            mf_step_need(&s, mf_cpu_calib());
+        mf_step_give(&s, mf_plain_h(shape, c->block_m));
+        s.workspace_bytes = largest_bytes(shape, device);
+        s.bytes = slots * (I * 2 + mf_cpu_row_bytes(shape, shape->inter_dim));
+        break;
+    case MF_HIP_COMBINE:
+    case MF_HIP_COMBINE_WEIGHTED:
+        mf_step_need(&s, mf_cpu_bf16(c->kind == MF_HIP_COMBINE ? MF_TENSOR_Z : MF_TENSOR_ZW, "slot", 0));
+        if ((c->kind == MF_HIP_COMBINE && !shape->doweight_stage1) || mf_hip_move_skips(c->kind, shape))
+            mf_step_need(&s, mf_cpu_topk());
+        mf_step_give(&s, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
+        s.flops = 2 * slots * H;
+        s.bytes = (slots + T) * H * 2;
+        break;
+    case MF_HIP_ZERO:
+        mf_step_give(&s, mf_hip_zeroed_y());
+        s.bytes = T * H * 2;
+        break;
+    case MF_HIP_MOVE_N_:
+        break;
+    }
+    *ret = s;
+}
+
+typedef int (*each_fn)(void *context, const struct mf_hip_move_config *c);
+
+static int each(const struct mf_shape *s, each_fn f, void *context)
+{
+    for (enum mf_hip_move_kind kind = MF_HIP_SORT; kind < MF_HIP_MOVE_N_; kind++) {
+        bool aligned = kind == MF_HIP_FROM_ALIGNED || aligns(kind);
+        const int *blocks = aligned ? aligned_block_ms : block_ms;
+        size_t n = aligned ? MF_ARRAY_LEN(aligned_block_ms) : has_block(kind) ? MF_ARRAY_LEN(block_ms) : 1;
+        for (size_t b = 0; b < n; b++) {
+            struct mf_hip_move_config c = {kind, has_block(kind) ? blocks[b] : 0};
+            int r = exists(s, kind) ? f(context, &c) : 0;
+            if (r != 0)
+                return r;
+        }
+    }
+    return 0;
+}
+
+struct walk {
+    const struct mf_device_info *device;
+    const struct mf_shape *shape;
+    struct mf_offer *offer;
+    const char *name; /* searched for */
+    struct mf_hip_move_config found;
+};
+
+/* Worth trying for so many ids; the others have to open, too: a table's row is for its bucket. */
+static bool is_tried(const struct mf_shape *s, enum mf_hip_move_kind kind)
+{
+    int64_t ids = s->token * s->topk;
+    return kind != MF_HIP_ALIGN_MANY || ids > ALIGN_FEW;
+}
+
+static int offer_step(void *context, const struct mf_hip_move_config *c)
+{
+    struct walk *w = context;
+    struct mf_step step;
+    if (!is_tried(w->shape, c->kind))
+        return 0;
+    describe(c, w->shape, w->device, &step);
+    return w->offer->step(w->offer, &step);
+}
+
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, struct mf_offer *offer)
+{
+    struct walk w = {.device = device, .shape = shape, .offer = offer};
+    struct mf_refusal no;
+    if (!is_legal(device, shape, &no))
+        return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
+    return each(shape, offer_step, &w);
+}
+
+static int match_name(void *context, const struct mf_hip_move_config *c)
+{
+    struct walk *w = context;
+    char name[MF_STEP_NAME_MAX];
+    print_name(c, w->shape, name);
+    if (strcmp(name, w->name) != 0)
+        return 0;
+    w->found = *c;
+    return 1;
+}
+
+static void code_of(const struct mf_hip_move_config *c, const struct mf_shape *s, struct mf_code *ret)
+{
+    *ret = (struct mf_code){.source = kinds[c->kind].source, .function = kinds[c->kind].function};
+    mf_code_define(ret, "MF_THREADS=%d",
+                   mf_hip_move_orders(c->kind) ? MF_HIP_SORT_THREADS : MF_HIP_MOVE_THREADS);
+    if (mf_hip_move_orders(c->kind)) {
+        mf_code_define(ret, "MF_K=%d", s->topk);
+        mf_code_define(ret, "MF_BLOCK_M=%d", c->block_m);
+        mf_hip_define_share(ret, s);
+        if (mf_hip_move_sorts_aside(c->kind))
+            mf_code_define(ret, "MF_COLS=%d", s->model_dim);
+        if (mf_hip_move_quantises_first(c->kind, s))
+            mf_hip_define_codec(ret, mf_hip_move_codec(s));
+        return;
+    }
+    if (c->kind == MF_HIP_FROM_ALIGNED) {
+        mf_code_define(ret, "MF_K=%d", s->topk);
+        mf_code_define(ret, "MF_BLOCK_M=%d", c->block_m);
+        return;
+    }
+    mf_code_define(ret, "MF_COLS=%d", c->kind == MF_HIP_QUANT2 ? s->inter_dim : s->model_dim);
+    if (mf_hip_move_quantises(c->kind)) {
+        mf_hip_define_codec(ret, mf_hip_move_codec(s));
+        mf_code_define(ret, "MF_BLOCKS=%d", mf_hip_quant_blocks_sm(mf_hip_move_codec(s)));
+        return;
+    }
+    if (c->kind == MF_HIP_ZERO)
+        return;
+    mf_code_define(ret, "MF_K=%d", s->topk);
+    mf_code_define(ret, "MF_WEIGHTED=%d", c->kind == MF_HIP_COMBINE && !s->doweight_stage1);
+    if (mf_hip_move_skips(c->kind, s))
+        mf_hip_define_share(ret, s);
+}
+
+int mf_hip_move_find(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
+                     struct mf_hip_move_config *ret, struct mf_code *ret_code)
+{
+    struct walk w = {.device = device, .shape = shape, .name = name};
+    struct mf_refusal no;
+    if (!is_legal(device, shape, &no))
+        return -ENOTSUP;
+    if (each(shape, match_name, &w) != 1)
+        return -EINVAL;
+    *ret = w.found;
+    code_of(ret, shape, ret_code);
+    return 0;
+}
+
+static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
+                struct mf_code *ret)
+{
+    struct mf_hip_move_config c;
+    return mf_hip_move_find(device, shape, name, &c, ret);
+}
+
+const struct mf_family mf_family_hip_move = {
+    .api = MF_FAMILY_API,
+    .name = "move",
+    .device_kind = "hip",
+    .enumerate = enumerate,
+    .open = mf_hip_move_open,
+    .launch = mf_hip_move_launch,
+    .close = mf_hip_kernel_close,
+    .retoken = mf_hip_move_retoken,
+    .code = code,
+    .shares = true,
+};

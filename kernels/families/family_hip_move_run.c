@@ -1,0 +1,196 @@
+/* move on GPUs: steps that family_hip_move.c has named, opened and launched. */
+#include <errno.h>
+
+#include "common/base/cleanup.h"
+#include "kernels/families/family_hip_move.h"
+#include "kernels/gpu/src/args.h"
+
+#define BLOCKS_SM 8
+
+struct mf_kernel {
+    struct mf_hip_function function; /* first */
+    struct mf_shape shape;
+    struct mf_hip_move_config config;
+    struct mf_grid grid;
+};
+
+/* Blocks that would find work, each of its threads once. */
+static int64_t work_of(const struct mf_hip_move_config *c, const struct mf_shape *s)
+{
+    const struct mf_codec *codec = mf_hip_move_codec(s);
+    if (c->kind == MF_HIP_FROM_ALIGNED)
+        return (mf_padded_rows(s, c->block_m) + MF_HIP_MOVE_THREADS - 1) / MF_HIP_MOVE_THREADS;
+    int64_t rows = c->kind == MF_HIP_QUANT2 ? mf_padded_rows(s, c->block_m) : s->token;
+    int64_t cols = c->kind == MF_HIP_QUANT2 ? s->inter_dim : s->model_dim;
+    int64_t groups = codec->group_cols > 0 ? (cols + codec->group_cols - 1) / codec->group_cols : 1;
+    if (mf_hip_move_quantises(c->kind) && codec->group_rows > 0)
+        return codec->group_cols > 0
+                   ? (rows * groups * MF_MAX(codec->group_cols / 16, 2) + MF_HIP_MOVE_THREADS - 1) /
+                         MF_HIP_MOVE_THREADS
+                   : rows;
+    return (rows * (cols / 8) + MF_HIP_MOVE_THREADS - 1) / MF_HIP_MOVE_THREADS;
+}
+
+static struct mf_grid grid_of(const struct mf_hip_move_config *c, const struct mf_shape *s,
+                              const struct mf_device_info *device)
+{
+    int64_t sm = mf_hip_move_quantises(c->kind) ? mf_hip_quant_blocks_sm(mf_hip_move_codec(s)) : BLOCKS_SM;
+    int64_t blocks = MF_MAX(MF_MIN(work_of(c, s), device->cores * sm), 1);
+    uint32_t sorters = mf_hip_sort_blocks(device, c->kind, s);
+    if (mf_hip_move_sorts_aside(c->kind)) /* a block a unit is resident */
+        sorters = MF_MAX(sorters + 1, (uint32_t)device->cores);
+    if (mf_hip_move_orders(c->kind))
+        return (struct mf_grid){sorters, 1,   1, MF_HIP_SORT_THREADS, mf_hip_sort_shared(device, s),
+                                true,    true};
+    return (struct mf_grid){(uint32_t)blocks, 1, 1, MF_HIP_MOVE_THREADS, 0, true, true};
+}
+
+int mf_hip_move_open(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                     const char *name, struct mf_kernel **ret)
+{
+    struct mf_code source;
+    struct mf_hip_move_config c;
+    (void)f;
+    int r = mf_hip_move_find(&device->info, shape, name, &c, &source);
+    if (r < 0)
+        return r;
+    struct mf_kernel *k;
+    r = mf_hip_kernel_new(device, &source, sizeof(*k), &k);
+    if (r < 0)
+        return r;
+    k->shape = *shape;
+    k->config = c;
+    mf_hip_move_retoken(k, shape->token);
+    *ret = k;
+    return 0;
+}
+
+void mf_hip_move_retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+    k->grid = grid_of(&k->config, &k->shape, &k->function.device->info);
+}
+
+static struct mf_hip_sort_args sort_args(const struct mf_kernel *k, const struct mf_launch *l)
+{
+    return (struct mf_hip_sort_args){
+        .ids = l->needs[0].part[0],
+        .weights = l->needs[0].part[1],
+        .sorted_ids = l->gives[0].part[0],
+        .sorted_weights = l->gives[0].part[1],
+        .experts = l->gives[0].part[2],
+        .num_valid = l->gives[0].part[3],
+        .counts = l->workspace,
+        .token = (int32_t)k->shape.token,
+    };
+}
+
+static int launch_sort(const struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_hip_sort_args a = sort_args(k, l);
+    return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+static int launch_sort_zero(const struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_codec *codec = mf_hip_move_codec(&k->shape);
+    bool zeroes = k->config.kind == MF_HIP_SORT_ZERO;
+    struct mf_hip_sort_zero_args a = {
+        .sort = sort_args(k, l),
+        .y = zeroes ? l->gives[1].part[0] : NULL,
+        .sorters = (int32_t)mf_hip_sort_blocks(&k->function.device->info, k->config.kind, &k->shape),
+    };
+    if (mf_hip_move_quantises_first(k->config.kind, &k->shape)) {
+        const struct mf_tensor_ref *to = &l->gives[zeroes ? 2 : 1];
+        a.quant.x = l->needs[1].part[0];
+        a.quant.q = to->part[0];
+        a.quant.scale = to->part[1];
+        a.quant.factor = codec->global ? l->needs[2].part[0] : NULL;
+        a.quant.factor_kept = codec->global ? to->part[2] : NULL;
+    }
+    return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+static int launch_align(const struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_hip_align_args a = {
+        .ids = l->needs[0].part[0],
+        .sorted_ids = l->gives[0].part[0],
+        .experts = l->gives[0].part[1],
+        .num_post_pad = l->gives[0].part[2],
+        .rows = (int32_t)mf_padded_rows(&k->shape, k->config.block_m),
+        .token = (int32_t)k->shape.token,
+    };
+    return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+static int launch_from_aligned(const struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_hip_aligned_args a = {
+        .flat = l->needs[0].part[0],
+        .aligned_experts = l->needs[0].part[1],
+        .num_post_pad = l->needs[0].part[2],
+        .weights = l->needs[1].part[1],
+        .sorted_ids = l->gives[0].part[0],
+        .sorted_weights = l->gives[0].part[1],
+        .experts = l->gives[0].part[2],
+        .num_valid = l->gives[0].part[3],
+        .token = (int32_t)k->shape.token,
+    };
+    return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+static int launch_quant(const struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_codec *codec = mf_hip_move_codec(&k->shape);
+    bool second = k->config.kind == MF_HIP_QUANT2;
+    const struct mf_hip_quant_args a = {
+        .x = l->needs[0].part[0],
+        .q = l->gives[0].part[0],
+        .scale = l->gives[0].part[1],
+        .num_valid = second ? l->needs[1].part[3] : NULL,
+        .sorted_ids = second && mf_hip_move_is_shared(codec) ? l->needs[1].part[0] : NULL,
+        .largest = l->workspace,
+        .factor = codec->global ? (const float *)l->needs[second ? 2 : 1].part[0] + second : NULL,
+        .factor_kept = codec->global ? l->gives[0].part[2] : NULL,
+        .rows = (int32_t)(second ? mf_padded_rows(&k->shape, k->config.block_m) : k->shape.token),
+        .token = (int32_t)k->shape.token,
+    };
+    return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+static int launch_combine(const struct mf_kernel *k, const struct mf_launch *l)
+{
+    bool weighs = k->config.kind == MF_HIP_COMBINE && !k->shape.doweight_stage1;
+    const struct mf_hip_combine_args a = {
+        .z = l->needs[0].part[0],
+        .weights = weighs ? l->needs[1].part[1] : NULL,
+        .ids = mf_hip_move_skips(k->config.kind, &k->shape) ? l->needs[1].part[0] : NULL,
+        .y = l->gives[0].part[0],
+        .token = (int32_t)k->shape.token,
+    };
+    return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+static int launch_zero(const struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_hip_combine_args a = {.y = l->gives[0].part[0], .token = (int32_t)k->shape.token};
+    return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+int mf_hip_move_launch(struct mf_kernel *k, const struct mf_launch *l)
+{
+    static int (*const launchers[MF_HIP_MOVE_N_])(const struct mf_kernel *, const struct mf_launch *) = {
+        [MF_HIP_SORT] = launch_sort,
+        [MF_HIP_SORT_ZERO] = launch_sort_zero,
+        [MF_HIP_SORT_QUANT1] = launch_sort_zero,
+        [MF_HIP_ALIGN] = launch_align,
+        [MF_HIP_ALIGN_MANY] = launch_align,
+        [MF_HIP_FROM_ALIGNED] = launch_from_aligned,
+        [MF_HIP_QUANT1] = launch_quant,
+        [MF_HIP_QUANT2] = launch_quant,
+        [MF_HIP_COMBINE] = launch_combine,
+        [MF_HIP_COMBINE_WEIGHTED] = launch_combine,
+        [MF_HIP_ZERO] = launch_zero};
+    return launchers[k->config.kind](k, l);
+}

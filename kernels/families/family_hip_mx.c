@@ -1,0 +1,432 @@
+/* mx and wint4 on GPUs: the two stages of kernels/gpu/src/mx.hip, with weights of four bits or microscaled ones, and of
+ * kernels/gpu/src/hopper/mx_hopper.hip with weights of four bits. The families differ in the weights that they take. A
+ * step's name is its parameters:
+ *
+ *     s1_bf16_mxfp4_silu_m16_n128_k256_s4_w4x1[_w][_gu1]   gather+gemm1+act into bf16 h; _w: routing weight before act;
+ *                                                    _gu1, _gu16r: gate and up of w1 lie in turn
+ *     s2_bf16_mxfp4_m16_n128_k256_s4_w4x1_z|zw       gemm2 into z, or weighted z
+ *     s1_bf16_mxfp4_silu_m64_n256_b, s2_bf16_mxfp4_m16_n256_b2_z|zw|y   Hopper's core; y: added up in y, in no order
+ *
+ * m rows of an expert block, n weight rows and k of K of a slice, s slices in the ring, w waves over weight rows x tokens. On
+ * AMD (d in place of w) weights go straight from memory into the registers of the wave that multiplies them. b: two groups
+ * of four waves that share a tile, and as many slices as LDS holds; b2: two such blocks on a multiprocessor. */
+#include <errno.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+#include "kernels/core/codec.h"
+#include "kernels/families/family_hip_hopper.h"
+
+#define PART    128 /* of K: kernels/gpu/src/mx.hip */
+#define QUARTER 32  /* what is copied at once of a row of weights */
+/* Of a tile of AMD's whose rows of gate and up lie in turn: below what spills on gfx90a. */
+#define TURNS_MAX (64 * 128)
+#define X_MAX     (INT64_C(16) << 32) /* where a row of x lies is 32 bits of 16-byte pieces */
+
+#define STAGES_MIN 2
+#define BARRIERS   (2 * MF_HIP_HOPPER_STAGES * 8)
+#define HOPPER_X   256 /* bytes along K of a token, in a slice of Hopper's core */
+
+struct variant {
+    int block_m, block_n;
+    int parts; /* of a slice */
+    int stages;
+    int warps_n, warps_m;
+    int blocks;     /* of a unit at once; what registers allow */
+    bool is_hopper; /* mx_hopper.hip, which block_m, block_n and blocks are all of */
+};
+
+#define MX(m, n, slice, ring, wn, wm, at_once)                                                    \
+    {                                                                                             \
+        .block_m = m, .block_n = n, .parts = slice, .stages = ring, .warps_n = wn, .warps_m = wm, \
+        .blocks = at_once,                                                                        \
+    }
+#define HOPPER(m, n, at_once)                                             \
+    {                                                                     \
+        .block_m = m, .block_n = n, .blocks = at_once, .is_hopper = true, \
+    }
+
+/* clang-format off */
+static const struct variant variants[] = {
+    MX(16, 64, 1, 6, 2, 1, 4), MX(16, 64, 2, 4, 4, 1, 3), MX(16, 128, 1, 4, 4, 1, 4), MX(16, 128, 1, 6, 4, 1, 2),
+    MX(16, 128, 2, 3, 4, 1, 2), MX(16, 128, 2, 4, 4, 1, 2), MX(16, 256, 1, 4, 8, 1, 2), MX(16, 256, 1, 4, 4, 1, 2),
+    MX(16, 256, 1, 3, 4, 1, 3), MX(16, 256, 2, 4, 8, 1, 1), MX(32, 128, 1, 4, 4, 1, 3), MX(32, 128, 1, 6, 4, 1, 2),
+    MX(32, 256, 1, 4, 8, 1, 2), MX(32, 256, 1, 4, 4, 1, 2), MX(48, 128, 1, 4, 4, 1, 2), MX(48, 256, 1, 4, 8, 1, 1),
+    MX(64, 128, 1, 4, 4, 1, 2), MX(64, 128, 1, 3, 4, 2, 2), MX(64, 256, 1, 4, 8, 1, 1), MX(96, 128, 1, 3, 4, 2, 1),
+    MX(128, 128, 1, 3, 4, 2, 1),
+    HOPPER(16, 128, 2), HOPPER(16, 256, 2), HOPPER(16, 256, 1), HOPPER(16, 512, 1), HOPPER(32, 256, 1),
+    HOPPER(64, 256, 1), HOPPER(64, 512, 1),
+};
+/* Two slices, one that is read and one that lands. */
+static const struct variant amd_variants[] = {
+    MX(16, 64, 1, 2, 4, 1, 4),  MX(16, 128, 1, 2, 4, 1, 2), MX(16, 256, 1, 2, 4, 1, 1), MX(16, 128, 2, 2, 4, 1, 1),
+    MX(32, 64, 1, 2, 4, 1, 2),  MX(32, 128, 1, 2, 4, 1, 2), MX(64, 128, 1, 2, 4, 1, 1),
+};
+/* clang-format on */
+
+static const struct variant *variants_of(const struct mf_device_info *device, size_t *ret_n)
+{
+    const struct mf_hip_machine *machine = mf_hip_machine_of(device);
+    *ret_n = machine->copies_held ? MF_ARRAY_LEN(amd_variants) : MF_ARRAY_LEN(variants);
+    return machine->copies_held ? amd_variants : variants;
+}
+
+struct config {
+    struct mf_hip_stage st;
+    const struct variant *v;
+};
+
+struct mf_kernel {
+    struct mf_hip_function function; /* first */
+    struct mf_shape shape;
+    struct config config;
+    struct mf_grid grid;
+    int32_t tile_columns;
+};
+
+/* ---- legality and names ---- */
+
+static struct mf_codecs codecs_of(const struct mf_shape *s)
+{
+    struct mf_codecs c = {0};
+    const char *why;
+    (void)mf_codecs_of_shape(s, &c, &why);
+    return c;
+}
+
+/* Words of scales that a row has in a part of a slice: one more where rows do not begin at words. */
+static int scale_words(const struct config *c, const struct mf_shape *s)
+{
+    const struct mf_codec *w = codecs_of(s).w;
+    if (w->group_cols == 0)
+        return 0;
+    return PART / w->group_cols * w->scale_bytes / 4 +
+           (mf_hip_stage_length(&c->st, s) / w->group_cols * w->scale_bytes % 4 != 0);
+}
+
+static int hopper_slice(const struct config *c, const struct mf_shape *s)
+{
+    const struct variant *v = c->v;
+    return (v->block_n * (MF_HIP_NARROW_BOX + scale_words(c, s) * 4) + v->block_m * HOPPER_X + 1023) / 1024 *
+           1024;
+}
+static int hopper_beside(const struct config *c)
+{
+    return c->v->block_m * (mf_hip_stage_columns(&c->st) + 8) * 2 + BARRIERS;
+}
+static int stages_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s)
+{
+    if (!c->v->is_hopper)
+        return c->v->stages;
+    int share = machine->shared_unit / c->v->blocks - machine->shared_extra;
+    int fit = (MF_MIN(share, machine->shared_block) - hopper_beside(c)) / hopper_slice(c, s);
+    return MF_MAX(MF_MIN(fit, MF_HIP_HOPPER_STAGES), STAGES_MIN);
+}
+
+/* Of LDS: the ring, and what is there beside it, or in it. Narrow tokens are in the ring as they are, with a word of scales for
+ * 16 bytes, and beside it as bf16, twice; where copies are held, in the ring as bf16 only. */
+static uint32_t shared_bytes(const struct mf_hip_machine *machine, const struct config *c,
+                             const struct mf_shape *s)
+{
+    const struct variant *v = c->v;
+    const struct mf_codecs codecs = codecs_of(s);
+    if (v->is_hopper)
+        return (uint32_t)(stages_of(machine, c, s) * hopper_slice(c, s) + hopper_beside(c));
+    bool held = machine->copies_held, narrow = codecs.a->bits < 16 && !held;
+    int weights = held ? 0 : v->block_n * PART * codecs.w->bits / 8;
+    int raw = v->block_m * PART * codecs.a->bits / 128 * (codecs.a->group_cols > 0 ? 20 : 16);
+    int tokens = v->block_m * PART * 2;
+    int part = (narrow ? raw : tokens) + weights + v->block_n * scale_words(c, s) * 4;
+    int ring = v->stages * v->parts * part + (narrow ? 2 * v->parts * tokens : 0);
+    int out = v->block_m * (mf_hip_stage_columns(&c->st) + 8) * 2;
+    return (uint32_t)(held ? MF_MAX(ring, out) : ring + out);
+}
+
+static void print_name(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,
+                       char buf[MF_STEP_NAME_MAX])
+{
+    const struct variant *v = c->v;
+    char format[MF_FORMAT_WORD_MAX], core[32];
+    const char *gate_up = c->st.stage == 1 ? mf_hip_weights_word(s, MF_TENSOR_W1, false) : "";
+    mf_cpu_format_word(s, format);
+    if (v->is_hopper)
+        mf_say(core, sizeof(core), "%s", v->blocks == 2 ? "b2" : "b");
+    else
+        mf_say(core, sizeof(core), "k%d_s%d_%s%dx%d", v->parts * PART, v->stages,
+               machine->copies_held ? "d" : "w", v->warps_n, v->warps_m);
+    mf_say(buf, MF_STEP_NAME_MAX, "s%d_%s%s%s_m%d_n%d_%s%s%s%s%s", c->st.stage, format,
+           c->st.stage == 1 ? "_" : "", c->st.stage == 1 ? mf_cpu_act_word(s) : "", v->block_m, v->block_n,
+           core, c->st.stage == 1 && s->doweight_stage1 ? "_w" : "", *gate_up ? "_" : "", gate_up,
+           mf_hip_out_word(c->st.out));
+}
+
+/* Measured on an H200: its core b took half of the time of mx.hip's tiles of so many tokens, and they won nowhere. */
+#define MX_TOKENS_MAX 32
+
+static bool is_legal(const struct config *c, const struct mf_shape *s, const struct mf_device_info *device,
+                     struct mf_refusal *no)
+{
+    const struct mf_hip_machine *machine = mf_hip_machine_of(device);
+    const struct mf_codecs codecs = codecs_of(s);
+    int64_t rows = c->st.stage == 1 ? s->token : mf_padded_rows(s, c->v->block_m);
+    int64_t bytes = rows * mf_hip_stage_length(&c->st, s) * (c->v->is_hopper ? 16 : codecs.a->bits) / 8;
+    int columns = mf_hip_stage_columns(&c->st);
+    uint32_t shared = shared_bytes(machine, c, s);
+    no->rule = NULL;
+    bool is_sm_90 = strcmp(device->class.gfx, "sm_90") == 0;
+    if (c->v->is_hopper && !is_sm_90)
+        mf_refuse(no, "arch", "wgmma is an instruction of sm_90; the device is %s", device->class.gfx);
+    else if (c->v->is_hopper && codecs.w->bits != 4)
+        mf_refuse(no, "format", "the cores b and b2 have weights of four bits");
+    else if (!c->v->is_hopper && is_sm_90 && codecs.w->bits == 4 && c->v->block_m > MX_TOKENS_MAX)
+        mf_refuse(
+            no, "slower",
+            "a block has %d tokens: with more than %d the core b multiplies weights of four bits in half "
+            "of the time",
+            c->v->block_m, MX_TOKENS_MAX);
+    else if (c->st.out == MF_HIP_TO_Y && codecs.w->format == MF_FORMAT_INT4 && codecs.w->group_cols > 0)
+        mf_refuse(
+            no, "accuracy",
+            "weights are rounded under their scales, and y with each row that is added: together more than "
+            "a row of an expert may be off");
+    else if (!c->v->is_hopper && c->st.out == MF_HIP_TO_Y)
+        mf_refuse(no, "accumulates", "rows are added to y by the cores b and b2 only");
+    else if (mf_hip_stage_length(&c->st, s) % QUARTER)
+        mf_refuse(no, "divisibility",
+                  "the product is %d long (remainder %d): rows of weights are copied %d elements at a time",
+                  mf_hip_stage_length(&c->st, s), mf_hip_stage_length(&c->st, s) % QUARTER, QUARTER);
+    else if (bytes >= X_MAX)
+        mf_refuse(no, "offsets", "the rows are %lld bytes; one lies less than %lld bytes from the first",
+                  (long long)bytes, (long long)X_MAX);
+    else if (columns > mf_hip_stage_width(&c->st, s) && columns > 64)
+        mf_refuse(no, "divisibility", "a tile has %d columns and stage %d only %d", columns, c->st.stage,
+                  mf_hip_stage_width(&c->st, s));
+    else if (machine->copies_held && c->st.stage == 1 && *mf_hip_weights_word(s, MF_TENSOR_W1, false) &&
+             c->v->block_m * c->v->block_n >= TURNS_MAX)
+        mf_refuse(
+            no, "registers",
+            "gate and up lie in turn: the places of their rows leave no registers for the sums of %d x %d",
+            c->v->block_n, c->v->block_m);
+    else if (shared > (uint32_t)machine->shared_block)
+        mf_refuse(no, "lds", "%d slices need %u bytes of LDS with what is beside them; a block has %d",
+                  stages_of(machine, c, s), shared, machine->shared_block);
+    return !no->rule;
+}
+
+struct walk {
+    const char *family;
+    const struct mf_device_info *device;
+    const struct mf_shape *shape;
+    struct mf_offer *offer;
+    const char *name; /* searched for */
+    struct config found;
+};
+typedef int (*each_fn)(struct walk *w, const struct config *c);
+
+static int each(struct walk *w, int stage, each_fn f)
+{
+    size_t n;
+    const struct variant *of = variants_of(w->device, &n);
+    for (size_t i = 0; i < n; i++) {
+        for (enum mf_hip_out out = MF_HIP_TO_H; out <= MF_HIP_TO_Y; out++) {
+            struct config c = {{stage, mf_hip_stage_halves(stage, w->shape), of[i].block_m, of[i].block_n,
+                                out, false, false},
+                               &of[i]};
+            int r = mf_hip_stage_exists(&c.st, w->shape) ? f(w, &c) : 0;
+            if (r != 0)
+                return r;
+        }
+    }
+    return 0;
+}
+
+/* ---- steps ---- */
+
+static int offer_step(struct walk *w, const struct config *c)
+{
+    struct mf_refusal no;
+    char name[MF_STEP_NAME_MAX];
+    print_name(mf_hip_machine_of(w->device), c, w->shape, name);
+    if (is_legal(c, w->shape, w->device, &no) && mf_hip_stage_allowed(&c->st, w->shape, &no)) {
+        struct mf_step step = mf_hip_stage_step(&c->st, w->family, w->shape);
+        (void)mf_copy(step.name, sizeof(step.name), name);
+        return w->offer->step(w->offer, &step);
+    }
+    return w->offer->reject(w->offer, w->family, name, no.rule, "%s", no.reason);
+}
+
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, struct mf_offer *offer)
+{
+    struct walk w = {.family = f->name, .device = device, .shape = shape, .offer = offer};
+    struct mf_refusal no;
+    if (!mf_hip_family_takes(f->name, device, shape, NULL, &no))
+        return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
+    int r = each(&w, 1, offer_step);
+    return r < 0 ? r : each(&w, 2, offer_step);
+}
+
+static int match_name(struct walk *w, const struct config *c)
+{
+    char name[MF_STEP_NAME_MAX];
+    print_name(mf_hip_machine_of(w->device), c, w->shape, name);
+    if (strcmp(name, w->name) != 0)
+        return 0;
+    w->found = *c;
+    return 1;
+}
+
+static int find(const char *family, const struct mf_device_info *device, const struct mf_shape *shape,
+                const char *name, struct walk *ret)
+{
+    struct mf_refusal no;
+    *ret = (struct walk){.family = family, .device = device, .shape = shape, .name = name};
+    if (strncmp(name, "s1_", 3) != 0 && strncmp(name, "s2_", 3) != 0)
+        return -EINVAL;
+    if (!mf_hip_family_takes(family, device, shape, NULL, &no) || each(ret, name[1] - '0', match_name) != 1 ||
+        !is_legal(&ret->found, shape, device, &no))
+        return -ENOTSUP;
+    return 0;
+}
+
+/* ---- from a step to a launch ---- */
+
+static const char *element_of(const struct mf_codec *c)
+{
+    return c->format == MF_FORMAT_BF16   ? "BF16"
+           : c->format == MF_FORMAT_FP4  ? "FP4"
+           : c->format == MF_FORMAT_INT4 ? "INT4"
+                                         : "FP8";
+}
+
+static void code_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,
+                    struct mf_code *ret)
+{
+    const struct variant *v = c->v;
+    const struct mf_codecs codecs = codecs_of(s);
+    *ret = v->is_hopper ? (struct mf_code){.source = "mx_hopper.hip", .function = "mf_mx_hopper"}
+                        : (struct mf_code){.source = "mx.hip", .function = "mf_mx"};
+    mf_hip_stage_define(ret, &c->st, s);
+    mf_code_define(ret, "MF_W=%s", element_of(codecs.w));
+    mf_code_define(ret, "MF_W_GROUP=%d", codecs.w->group_cols);
+    mf_code_define(ret, "MF_X=%s", element_of(codecs.a));
+    mf_code_define(ret, "MF_X_GROUP=%d", codecs.a->group_cols);
+    mf_code_define(ret, "MF_STAGES=%d", stages_of(machine, c, s));
+    if (v->is_hopper) {
+        mf_code_define(ret, "MF_BLOCKS=%d", v->blocks);
+        return;
+    }
+    mf_code_define(ret, "MF_PARTS=%d", v->parts);
+    mf_code_define(ret, "MF_WARPS_N=%d", v->warps_n);
+    mf_code_define(ret, "MF_WARPS_M=%d", v->warps_m);
+    mf_code_define(ret, "MF_BLOCKS=%d", v->blocks);
+}
+
+static int code_for(const char *family, const struct mf_device_info *device, const struct mf_shape *shape,
+                    const char *name, struct mf_code *ret)
+{
+    struct walk w;
+    int r = find(family, device, shape, name, &w);
+    if (r == 0)
+        code_of(mf_hip_machine_of(device), &w.found, shape, ret);
+    return r;
+}
+static int mx_code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
+                   struct mf_code *ret)
+{
+    return code_for("mx", device, shape, name, ret);
+}
+static int wint4_code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
+                      struct mf_code *ret)
+{
+    return code_for("wint4", device, shape, name, ret);
+}
+
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+    k->tile_columns = mf_hip_stage_tile_columns(&k->config.st, &k->shape, &k->function.device->info);
+}
+
+static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                     const char *name, struct mf_kernel **ret)
+{
+    const struct mf_hip_machine *machine = mf_hip_machine_of(&device->info);
+    struct walk w;
+    struct mf_code c;
+    int r = find(f->name, &device->info, shape, name, &w);
+    if (r < 0)
+        return r;
+    code_of(machine, &w.found, shape, &c);
+    struct mf_kernel *k;
+    r = mf_hip_kernel_new(device, &c, sizeof(*k), &k);
+    if (r < 0)
+        return r;
+    k->shape = *shape;
+    k->config = w.found;
+    const struct variant *v = w.found.v;
+    int threads = v->is_hopper ? MF_HIP_HOPPER_THREADS : v->warps_n * v->warps_m * machine->wave;
+    k->grid =
+        mf_hip_persistent_grid(&device->info, threads, v->blocks, shared_bytes(machine, &w.found, shape));
+    k->grid.early = true; /* mf_begin */
+    retoken(k, shape->token);
+    *ret = k;
+    return 0;
+}
+
+/* Where the scales of an artifact end. */
+static const void *scales_end(const struct mf_kernel *k, const struct mf_artifact *a,
+                              const struct mf_tensor_ref *ref)
+{
+    struct mf_part parts[MF_PARTS_MAX];
+    return mf_artifact_parts(a, &k->shape, parts) > 1 ? (const char *)ref->part[1] + mf_part_bytes(&parts[1])
+                                                      : NULL;
+}
+
+static int launch_hopper(struct mf_kernel *k, const struct mf_launch *l, const struct mf_hip_mx_args *mx)
+{
+    struct mf_hip_bulk_args a = {.tile = mx->tile, .w_scale_end = mx->w_scale_end};
+    a.tile.columns = k->tile_columns;
+    int r =
+        mf_hip_stage_map_weights(&k->config.st, &k->shape, k->function.device, 4, l->needs[2].part[0], &a.w);
+    return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+static int launch(struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_hip_stage *st = &k->config.st;
+    const struct mf_artifact x = st->stage == 1 ? mf_plain_x(&k->shape) : mf_plain_h(&k->shape, st->block_m);
+    const struct mf_artifact w = mf_plain_w(&k->shape, st->stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2, "row");
+    const struct mf_hip_mx_args a = {.tile = mf_hip_stage_args(st, &k->shape, l),
+                                     .x_scale_end = scales_end(k, &x, &l->needs[0]),
+                                     .w_scale_end = scales_end(k, &w, &l->needs[2])};
+    return k->config.v->is_hopper ? launch_hopper(k, l, &a)
+                                  : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+const struct mf_family mf_family_hip_mx = {
+    .api = MF_FAMILY_API,
+    .name = "mx",
+    .device_kind = "hip",
+    .enumerate = enumerate,
+    .open = open_step,
+    .launch = launch,
+    .close = mf_hip_kernel_close,
+    .retoken = retoken,
+    .code = mx_code,
+    .shares = true,
+};
+
+const struct mf_family mf_family_hip_wint4 = {
+    .api = MF_FAMILY_API,
+    .name = "wint4",
+    .device_kind = "hip",
+    .enumerate = enumerate,
+    .open = open_step,
+    .launch = launch,
+    .close = mf_hip_kernel_close,
+    .retoken = retoken,
+    .code = wint4_code,
+    .shares = true,
+};

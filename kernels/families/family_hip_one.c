@@ -1,0 +1,218 @@
+/* one on GPUs: the whole layer in one launch (kernels/gpu/src/one.hip), for few tokens.
+ *
+ *     one_bf16_silu_t512_b8_c1_y12      threads, loads of w1 in flight, columns of a wave, loads of w2 in flight;
+ *                                       _p128 behind it: of weights that lie as panel128 */
+#include <errno.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+#include "kernels/families/family_hip_whole.h"
+#include "kernels/gpu/src/args.h"
+
+#define TOKENS_MAX 8
+
+struct variant {
+    int threads, batch, columns, batch_y;
+};
+
+static const struct variant variants[] = {
+    {512, 4, 1, 8},  {512, 7, 1, 8},   {512, 8, 1, 8},   {512, 8, 1, 12},  {512, 7, 2, 8},
+    {512, 8, 2, 8},  {512, 7, 4, 12},  {512, 8, 4, 12},  {1024, 3, 1, 6},  {1024, 4, 1, 6},
+    {1024, 4, 2, 6}, {256, 14, 1, 16}, {256, 16, 1, 16}, {256, 16, 4, 16},
+};
+
+/* Of waves of 64 lanes: half the loads fill a row. 1024 threads have 128 registers each, which more loads would spill. */
+static const struct variant wide_variants[] = {
+    {256, 7, 1, 8}, {256, 8, 2, 8}, {256, 14, 4, 12}, {512, 4, 1, 4},  {512, 7, 1, 8},
+    {512, 4, 2, 8}, {512, 4, 4, 8}, {1024, 2, 1, 4},  {1024, 2, 2, 4},
+};
+
+struct config {
+    const struct variant *v;
+    bool sliced; /* w1 and w2 lie as panel128 */
+};
+
+/* All variants of weights as they are in checkpoints, then, where there are such, all of them in slices. false: beyond them. */
+static bool nth_config(const struct mf_device_info *device, const struct mf_shape *s, size_t i,
+                       struct config *ret)
+{
+    struct mf_refusal no;
+    bool wide = mf_hip_machine_of(device)->wave == 64;
+    size_t n = wide ? MF_ARRAY_LEN(wide_variants) : MF_ARRAY_LEN(variants);
+    *ret = (struct config){(wide ? wide_variants : variants) + i % n, i >= n};
+    return i < n || (i < 2 * n && mf_hip_reads_slices(device) && mf_hip_may_slice(s, MF_TENSOR_W1, &no) &&
+                     mf_hip_may_slice(s, MF_TENSOR_W2, &no));
+}
+
+struct mf_kernel {
+    struct mf_hip_function function; /* first */
+    struct mf_shape shape;
+    struct mf_grid grid;
+};
+
+static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
+{
+    char format[MF_FORMAT_WORD_MAX];
+    const char *w1 = mf_hip_weights_word(s, MF_TENSOR_W1, c->sliced);
+    mf_cpu_format_word(s, format);
+    mf_say(buf, MF_STEP_NAME_MAX, "one_%s_%s_t%d_b%d_c%d_y%d%s%s%s", format, mf_cpu_act_word(s),
+           c->v->threads, c->v->batch, c->v->columns, c->v->batch_y, s->doweight_stage1 ? "_w" : "",
+           *w1 ? "_" : "", w1);
+}
+
+/* Activations of one part in LDS, with their scales. */
+static uint32_t shared_bytes(const struct mf_shape *s)
+{
+    int64_t slots = s->token * s->topk,
+            x = s->token * (s->model_dim * INT64_C(2) + (s->model_dim / 128 + 1) * 4);
+    int64_t h = slots * (s->inter_dim * INT64_C(2) + (s->inter_dim / 128 + 1) * 4);
+    /* beside it a largest magnitude of each wave */
+    return (uint32_t)MF_MIN(MF_MAX(x, h) + 128 + 128, INT64_C(1) << 30);
+}
+
+static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s,
+                     enum mf_hip_format *ret_format, struct mf_refusal *no)
+{
+    if (!mf_hip_family_takes("tile", device, s, ret_format, no)) /* it has the same weights */
+        return false;
+    uint32_t shared_max = (uint32_t)mf_hip_machine_of(device)->shared_block;
+    if (mf_hip_is_int8(*ret_format))
+        mf_refuse(no, "q_dtype", "activations are int8; one multiplies bf16 and 8-bit floats, in float");
+    else if (s->token > TOKENS_MAX)
+        mf_refuse(no, "tokens_max",
+                  "token is %lld; a slot's weights are read for it alone, which pays up to %d",
+                  (long long)s->token, TOKENS_MAX);
+    else if (shared_bytes(s) > shared_max)
+        mf_refuse(no, "lds", "the activations of %lld tokens need %u bytes of LDS; a block has %u",
+                  (long long)s->token, shared_bytes(s), shared_max);
+    else
+        return mf_hip_whole_allowed(s, TOKENS_MAX, no);
+    return false;
+}
+
+static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
+{
+    struct mf_step s = mf_hip_whole_step("one", shape, c->sliced);
+    print_name(c, shape, s.name);
+    s.workspace_bytes = (uint64_t)(shape->token * shape->topk * shape->inter_dim) * 2;
+    *ret = s;
+}
+
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, struct mf_offer *offer)
+{
+    struct mf_refusal no;
+    enum mf_hip_format format;
+    if (!is_legal(device, shape, &format, &no))
+        return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
+    struct config c;
+    for (size_t i = 0; nth_config(device, shape, i, &c); i++) {
+        struct mf_step step;
+        if (shape->model_dim % c.v->columns)
+            continue;
+        describe(&c, shape, &step);
+        int r = offer->step(offer, &step);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int find(const struct mf_device_info *device, const struct mf_shape *s, const char *name,
+                struct config *ret, struct mf_code *ret_code)
+{
+    struct mf_refusal no;
+    enum mf_hip_format format;
+    if (strncmp(name, "one_", 4) != 0)
+        return -EINVAL;
+    if (!is_legal(device, s, &format, &no))
+        return -ENOTSUP;
+    struct config c;
+    for (size_t i = 0; nth_config(device, s, i, &c); i++) {
+        char own[MF_STEP_NAME_MAX];
+        print_name(&c, s, own);
+        if (strcmp(own, name) != 0)
+            continue;
+        *ret = c;
+        *ret_code = (struct mf_code){.source = "one.hip", .function = "mf_one"};
+        mf_hip_whole_define(ret_code, s, format);
+        if (c.sliced)
+            mf_code_define(ret_code, "MF_SLICED");
+        mf_code_define(ret_code, "MF_THREADS=%d", c.v->threads);
+        mf_code_define(ret_code, "MF_BATCH=%d", c.v->batch);
+        mf_code_define(ret_code, "MF_BATCH_Y=%d", c.v->batch_y);
+        mf_code_define(ret_code, "MF_COLS=%d", c.v->columns);
+        if (s->ep_experts > 0)
+            mf_hip_define_share(ret_code, s);
+        return 0;
+    }
+    return -ENOTSUP;
+}
+
+static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
+                struct mf_code *ret)
+{
+    struct config c;
+    return find(device, shape, name, &c, ret);
+}
+
+static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                     const char *name, struct mf_kernel **ret)
+{
+    struct config c;
+    struct mf_code source;
+    (void)f;
+    int r = find(&device->info, shape, name, &c, &source);
+    if (r < 0)
+        return r;
+    struct mf_kernel *k;
+    r = mf_hip_kernel_new(device, &source, sizeof(*k), &k);
+    if (r < 0)
+        return r;
+    k->shape = *shape;
+    /* one block an SM, so that all of them are there at once */
+    k->grid = (struct mf_grid){(uint32_t)device->info.cores, 1,    1,    (uint32_t)c.v->threads,
+                               shared_bytes(shape),          true, false};
+    *ret = k;
+    return 0;
+}
+
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+    k->grid.shared = shared_bytes(&k->shape);
+}
+
+static int launch(struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_shape *s = &k->shape;
+    const struct mf_hip_one_args args = {
+        .x = l->needs[0].part[0],
+        .ids = l->needs[1].part[0],
+        .weights = l->needs[1].part[1],
+        .w1 = l->needs[2].part[0],
+        .w1_scale = l->needs[2].part[1],
+        .w2 = l->needs[3].part[0],
+        .w2_scale = l->needs[3].part[1],
+        .b1 = mf_hip_whole_bias(l, s, MF_TENSOR_B1),
+        .b2 = mf_hip_whole_bias(l, s, MF_TENSOR_B2),
+        .h = l->workspace,
+        .y = l->gives[0].part[0],
+        .token = (int32_t)s->token,
+    };
+    return mf_hip_launch(&k->function, &k->grid, &args, sizeof(args));
+}
+
+const struct mf_family mf_family_hip_one = {
+    .api = MF_FAMILY_API,
+    .name = "one",
+    .device_kind = "hip",
+    .enumerate = enumerate,
+    .open = open_step,
+    .launch = launch,
+    .close = mf_hip_kernel_close,
+    .retoken = retoken,
+    .code = code,
+    .shares = true,
+};

@@ -1,0 +1,200 @@
+/* pair on GPUs: both stages of the grouped GEMM in one launch by Hopper's core (kernels/gpu/src/hopper/pair.hip), from tokens that are sorted and
+ * quantised to rows that are added to y, which is zeroed before or on the way. Names: family_hip_both.h. */
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/moe/layer.h"
+#include "common/base/text.h"
+#include "kernels/families/family_hip_both.h"
+#include "kernels/fusion/fusion.h"
+#include "kernels/gpu/src/args.h"
+
+#define ALIGN 256
+/* Tokens from which on y is zeroed on the way: with fewer, memory has no time for it in stage 1, but while the sort runs. */
+#define ZERO_FROM 2048
+
+static const struct mf_hip_both_variant variants[] = {
+    {32, 256, false, false, false}, {48, 256, false, false, false}, {64, 256, false, false, false},
+    {80, 256, false, false, false}, {96, 256, false, false, true},  {128, 256, false, false, true},
+    {64, 128, true, false, false},  {64, 256, false, true, false},  {128, 256, false, true, true},
+    {64, 256, true, true, false},
+};
+
+struct mf_kernel {
+    struct mf_hip_function function; /* first */
+    struct mf_shape shape;
+    struct mf_hip_both config;
+    struct mf_hip_stage up, down;
+    struct mf_hip_hopper_order up_order, down_order;
+    struct mf_grid grid;
+};
+
+/* ---- steps ---- */
+
+/* The workspace: h, and what is counted of its tiles. */
+enum { H, H_SCALE, MADE, N_PLACES };
+
+static int64_t n_made(const struct mf_hip_both *c, const struct mf_shape *s)
+{
+    return mf_padded_rows(s, c->v.block_m) / c->v.block_m + MF_HIP_MADE_OF_BLOCK;
+}
+static uint64_t lay_out(const struct mf_hip_both *c, const struct mf_shape *s, uint64_t ret[N_PLACES])
+{
+    uint64_t scale, h = mf_hip_both_h(c, s, &scale), at = 0;
+    const uint64_t bytes[N_PLACES] = {[H] = h, [H_SCALE] = scale, [MADE] = (uint64_t)n_made(c, s) * 4};
+    for (int i = 0; i < N_PLACES; i++) {
+        ret[i] = at;
+        at += (bytes[i] + ALIGN - 1) / ALIGN * ALIGN;
+    }
+    return at;
+}
+
+/* What both stages' steps are: x, the sort, w1, w2, then biases of layers that have them, and y. */
+static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shape *shape)
+{
+    const struct mf_hip_stage up_stage = mf_hip_both_stage(c, shape, 1),
+                              down_stage = mf_hip_both_stage(c, shape, 2);
+    const struct mf_step up = mf_hip_stage_step(&up_stage, c->family->name, shape),
+                         down = mf_hip_stage_step(&down_stage, c->family->name, shape);
+    struct mf_step s = {.stage = MF_STAGE_ONE,
+                        .block_m = c->v.block_m,
+                        .covers = up.covers | down.covers,
+                        .flops = up.flops + down.flops,
+                        .bytes = up.bytes + down.bytes,
+                        .reorder_tolerance = down.reorder_tolerance};
+    uint64_t places[N_PLACES];
+    (void)mf_copy(s.family, sizeof(s.family), c->family->name);
+    mf_hip_both_name(c, shape, s.name);
+    s.workspace_bytes = lay_out(c, shape, places) + ALIGN;
+    mf_step_need(&s, up.needs[0]);
+    mf_step_need(&s, up.needs[1]);
+    mf_step_need(&s, up.needs[2]);
+    mf_step_need(&s, down.needs[2]);
+    if (shape->has_b1)
+        mf_step_need(&s, up.needs[3]);
+    if (shape->has_b2)
+        mf_step_need(&s, down.needs[3]);
+    if (c->zeroes)
+        s.bytes += (double)shape->token * shape->model_dim * 2;
+    else
+        mf_step_need(&s, mf_hip_zeroed_y());
+    mf_step_give(&s, down.gives[0]);
+    return s;
+}
+
+static bool takes(const struct mf_device_info *device, const struct mf_shape *s,
+                  enum mf_hip_format *ret_format, struct mf_refusal *no)
+{
+    const struct mf_fusion_caps caps = {
+        .prologue = MF_OP_BIT(MF_OP_GATHER),
+        .epilogue = MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_QUANT2) |
+                    MF_OP_BIT(MF_OP_COMBINE),
+        .whole_rows = true,
+        .both_gemms = true,
+        .accumulates = true,
+    };
+    mf_ops before = MF_OP_BIT(MF_OP_SORT) | MF_OP_BIT(MF_OP_QUANT1);
+    return mf_hip_both_takes("pair", device, s, ret_format, no) &&
+           mf_cpu_may_cover(s, mf_layer_ops(s) & ~before, 1, &caps, no);
+}
+
+static const struct mf_hip_both_family both = {
+    .name = "pair",
+    .source = "pair.hip",
+    .function = "mf_pair",
+    .variants = variants,
+    .n_variants = MF_ARRAY_LEN(variants),
+    .zero_from = ZERO_FROM,
+    .takes = takes,
+    .describe = describe,
+};
+
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, struct mf_offer *offer)
+{
+    (void)f;
+    return mf_hip_both_enumerate(&both, device, shape, offer);
+}
+
+static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
+                struct mf_code *ret)
+{
+    struct mf_hip_both c;
+    return mf_hip_both_find(&both, device, shape, name, &c, ret);
+}
+
+/* ---- launches ---- */
+
+/* LDS stays as it was opened: the ring's slices are part of the code. */
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    const struct mf_device_info *device = &k->function.device->info;
+    k->shape.token = token;
+    k->up_order = mf_hip_hopper_order_of(&k->up, &k->shape, device, true);
+    k->down_order = mf_hip_hopper_order_of(&k->down, &k->shape, device, true);
+}
+
+static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                     const char *name, struct mf_kernel **ret)
+{
+    struct mf_hip_both c;
+    struct mf_code source;
+    (void)f;
+    int r = mf_hip_both_find(&both, &device->info, shape, name, &c, &source);
+    if (r < 0)
+        return r;
+    struct mf_kernel *k;
+    r = mf_hip_kernel_new(device, &source, sizeof(*k), &k);
+    if (r < 0)
+        return r;
+    k->shape = *shape;
+    k->config = c;
+    k->up = mf_hip_both_stage(&c, shape, 1);
+    k->down = mf_hip_both_stage(&c, shape, 2);
+    k->grid = mf_hip_persistent_grid(&device->info, MF_HIP_HOPPER_THREADS, 1,
+                                     mf_hip_both_lds(&c, &device->info, shape));
+    k->grid.early = true;
+    retoken(k, shape->token);
+    *ret = k;
+    return 0;
+}
+
+static int launch(struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_shape *s = &k->shape;
+    struct mf_device *device = k->function.device;
+    uint64_t places[N_PLACES];
+    uint8_t *base = (uint8_t *)(((uintptr_t)l->workspace + ALIGN - 1) / ALIGN * ALIGN);
+    (void)lay_out(&k->config, s, places);
+    const struct mf_tensor_ref h = {.part = {base + places[H], base + places[H_SCALE]}};
+    struct mf_tensor_ref up_needs[] = {l->needs[0], l->needs[1], l->needs[2], {.part = {NULL}}},
+                         down_needs[] = {h, l->needs[1], l->needs[3], {.part = {NULL}}};
+    if (s->has_b1)
+        up_needs[3] = l->needs[4];
+    if (s->has_b2)
+        down_needs[3] = l->needs[4 + s->has_b1];
+    const struct mf_launch up = {.needs = up_needs, .gives = &h},
+                           down = {.needs = down_needs, .gives = l->gives};
+    struct mf_hip_pair_args a = {.made = (uint32_t *)(base + places[MADE]),
+                                 .n_made = (int32_t)n_made(&k->config, s)};
+    a.up = mf_hip_hopper_args(&k->up, s, &device->info, &up, &k->up_order);
+    a.down = mf_hip_hopper_args(&k->down, s, &device->info, &down, &k->down_order);
+    a.up.y = k->config.zeroes ? l->gives[0].part[0] : NULL;
+    int r = mf_hip_hopper_map(&k->up, s, device, &up, &a.up);
+    if (r == 0)
+        r = mf_hip_hopper_map(&k->down, s, device, &down, &a.down);
+    return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+const struct mf_family mf_family_hip_pair = {
+    .api = MF_FAMILY_API,
+    .name = "pair",
+    .device_kind = "hip",
+    .enumerate = enumerate,
+    .open = open_step,
+    .launch = launch,
+    .close = mf_hip_kernel_close,
+    .retoken = retoken,
+    .code = code,
+    .shares = true,
+};

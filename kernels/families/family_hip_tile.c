@@ -1,0 +1,449 @@
+/* tile on GPUs: the two stages of kernels/gpu/src/tile.hip and tile_hopper.hip. A step's name is its parameters:
+ *
+ *     s1_bf16_silu_m16_n128_s5_w4x1[_w][_gu1][_q][_zero]   gather+gemm1+act into bf16 h; _w: routing weight before act; _gu1,
+ *                                               _gu16r: gate and up of w1 lie in turn; _q: into
+ *                                               quantised h, where a tile has whole groups of 128 columns;
+ *                                               _zero: and y is zeroed on the way
+ *     s2_bf16_m16_n128_s5_w4x1_z|zw|y           gemm2 into z, or weighted z, or added up in y, in no order
+ *     s1_bf16_silu_m32_n128_bt_p128, s2_bf16_m32_n128_bt_p128_y   the same of weights that lie as panel128 (kernels/core/layout.h)
+ *
+ * m rows of an expert block, n weight rows of a tile, s slices in the ring, w waves over weight rows x tokens; in place of w:
+ * g groups of four waves with Hopper's wgmma; b, bt tile_hopper.hip, with tiles that two groups share or take in turn, and
+ * as many slices as LDS holds; bs, bts the same with tokens for the rows of the product, bsk bs with weights that stay in LDS for
+ * blocks of tokens in a row; d waves whose weights go straight from memory into their registers (AMD). */
+#include <errno.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+#include "kernels/families/family_hip.h"
+#include "kernels/families/family_hip_hopper.h"
+#include "kernels/families/family_hip_stage.h"
+#include "kernels/gpu/src/args.h"
+
+#define SLICE       128
+#define STAGES_MIN  2
+#define KEPT_BLOCKS 4    /* of tokens in a row, for which stage 2's weights stay in LDS */
+#define ZERO_FROM   1024 /* tokens; the zeroing of fewer is no time worth saving */
+
+enum core {
+    MMA,    /* tile.hip, a wave's own matrix instruction */
+    GROUPS, /* tile.hip with Hopper's, of four waves */
+    HOPPER, /* tile_hopper.hip, two groups of four waves that share a tile; so are all up to SWAPPED_KEPT */
+    HOPPER_TURNS, /* the same, each with tiles of its own */
+    SWAPPED,      /* tile_hopper.hip with tokens for rows: scales of 1x128 only */
+    SWAPPED_TURNS,
+    SWAPPED_KEPT, /* SWAPPED whose weights stay for several blocks of tokens: stage 2 of a small inter_dim */
+    DIRECT, /* tile.hip on AMD, weights straight from memory into the registers of the wave that multiplies them */
+};
+
+struct variant {
+    enum core core;
+    int block_m, block_n;
+    int stages; /* 0: as many as LDS holds */
+    int warps_n, warps_m;
+    int blocks;        /* of an SM at once; what registers allow */
+    bool block_scales; /* has room for the second sums that scales of 1x128 need */
+};
+
+/* clang-format off */
+static const struct variant variants[] = {
+    {MMA,    16,  64,  6, 2, 1, 4, true},   {MMA,    16,  64,  8, 4, 1, 3, true},   {MMA,    16,  128, 4, 4, 1, 3, true},
+    {MMA,    16,  128, 6, 4, 1, 2, true},   {MMA,    16,  256, 3, 8, 1, 2, true},   {MMA,    16,  256, 6, 8, 1, 1, true},
+    {MMA,    32,  64,  6, 4, 1, 3, true},   {MMA,    32,  128, 4, 4, 1, 2, true},   {MMA,    32,  128, 5, 4, 1, 2, true},
+    {MMA,    48,  128, 4, 4, 1, 2, true},   {MMA,    64,  128, 3, 4, 2, 2, true},   {MMA,    128, 128, 3, 4, 2, 2, true},
+    {MMA,    128, 256, 4, 4, 2, 1, false},
+    {GROUPS, 16,  128, 6, 8,  1, 2, true},  {GROUPS, 16,  256, 3, 16, 1, 2, true},  {GROUPS, 16,  256, 6, 16, 1, 1, true},
+    {GROUPS, 32,  128, 5, 8,  1, 2, true},  {GROUPS, 32,  256, 5, 16, 1, 1, true},  {GROUPS, 48,  128, 4, 8,  1, 2, true},
+    {GROUPS, 64,  128, 4, 8,  1, 2, true},  {GROUPS, 64,  256, 5, 16, 1, 1, true},  {GROUPS, 96,  128, 3, 8,  1, 2, true},
+    {GROUPS, 96,  128, 4, 8,  1, 1, true},  {GROUPS, 96,  256, 4, 16, 1, 1, true},  {GROUPS, 128, 128, 3, 8,  1, 2, true},
+    {GROUPS, 128, 128, 6, 8,  1, 1, true},  {GROUPS, 128, 256, 4, 16, 1, 1, true},
+    {HOPPER, 32,  128, 0, 12, 1, 1, true},  {HOPPER, 32,  256, 0, 12, 1, 1, true},  {HOPPER, 48,  256, 0, 12, 1, 1, true},
+    {HOPPER, 64,  128, 0, 12, 1, 1, true},  {HOPPER, 64,  256, 0, 12, 1, 1, true},  {HOPPER, 80,  256, 0, 12, 1, 1, true},
+    {HOPPER, 96,  256, 0, 12, 1, 1, true},  {HOPPER, 128, 128, 0, 12, 1, 1, true},  {HOPPER, 128, 256, 0, 12, 1, 1, true},
+    {HOPPER_TURNS, 32,  128, 0, 12, 1, 1, true},  {HOPPER_TURNS, 64,  128, 0, 12, 1, 1, true},
+    {HOPPER_TURNS, 64,  256, 0, 12, 1, 1, true},  {HOPPER_TURNS, 96,  128, 0, 12, 1, 1, true},
+    {HOPPER_TURNS, 128, 128, 0, 12, 1, 1, true},
+    {SWAPPED, 64,  256, 0, 12, 1, 1, true},       {SWAPPED, 128, 128, 0, 12, 1, 1, true},
+    {SWAPPED, 128, 256, 0, 12, 1, 1, true},
+    {SWAPPED_TURNS, 64, 128, 0, 12, 1, 1, true},  {SWAPPED_TURNS, 64, 256, 0, 12, 1, 1, true},
+    {SWAPPED_KEPT, 128, 256, 0, 12, 1, 1, true},
+};
+/* clang-format on */
+
+/* AMD: two slices, one that is read and one that lands. */
+#define AMD(m, n, wn, wm, at_once, how)                                                           \
+    {                                                                                             \
+        .block_m = m, .block_n = n, .stages = 2, .warps_n = wn, .warps_m = wm, .blocks = at_once, \
+        .block_scales = (m) * (n) < 128 * 256, .core = how                                        \
+    }
+/* clang-format off */
+static const struct variant amd_variants[] = {
+    AMD(16, 64,   4, 1, 4, DIRECT),  AMD(16, 128,  4, 1, 4, DIRECT),  AMD(16, 256,  4, 1, 2, DIRECT),  AMD(32, 64,   4, 1, 4, DIRECT),
+    AMD(32, 128,  4, 1, 3, DIRECT),  AMD(32, 256,  4, 1, 2, DIRECT),  AMD(48, 128,  4, 1, 2, DIRECT),  AMD(64, 128,  4, 1, 2, DIRECT),
+    AMD(64, 256,  8, 1, 1, DIRECT),  AMD(96, 128,  4, 1, 2, DIRECT),  AMD(128, 128, 4, 1, 1, DIRECT),
+    AMD(16, 64,   4, 1, 3, MMA), AMD(16, 128,  4, 1, 1, MMA), AMD(32, 64,   4, 1, 2, MMA), AMD(32, 128,  4, 1, 1, MMA),
+    AMD(64, 64,   2, 2, 2, MMA), AMD(64, 128,  2, 2, 1, MMA), AMD(96, 128,  2, 2, 1, MMA), AMD(128, 64,  2, 2, 1, MMA),
+    AMD(128, 128, 2, 2, 1, MMA),
+    /* of gfx950's larger LDS */
+    AMD(128, 256, 4, 2, 1, MMA), AMD(128, 256, 8, 1, 1, DIRECT),
+};
+/* clang-format on */
+
+static const struct variant *variants_of(const struct mf_device_info *device, size_t *ret_n)
+{
+    const struct mf_hip_machine *machine = mf_hip_machine_of(device);
+    *ret_n = machine->copies_held ? MF_ARRAY_LEN(amd_variants) : MF_ARRAY_LEN(variants);
+    return machine->copies_held ? amd_variants : variants;
+}
+
+static bool is_hopper(const struct variant *v)
+{
+    return v->core >= HOPPER && v->core <= SWAPPED_KEPT;
+}
+static bool is_swapped(const struct variant *v)
+{
+    return v->core >= SWAPPED && v->core <= SWAPPED_KEPT;
+}
+static bool takes_turns(const struct variant *v)
+{
+    return v->core == HOPPER_TURNS || v->core == SWAPPED_TURNS;
+}
+
+/* Is there a stage 1 that zeroes y, too? Where tiles are of many tokens. */
+static bool zeroes(const struct variant *v)
+{
+    return is_hopper(v) && v->block_m >= 64;
+}
+
+struct config {
+    struct mf_hip_stage st;
+    const struct variant *v;
+};
+
+static struct mf_hip_hopper hopper_of(const struct variant *v)
+{
+    return (struct mf_hip_hopper){takes_turns(v), is_swapped(v)};
+}
+struct mf_kernel {
+    struct mf_hip_function function; /* first */
+    struct mf_shape shape;
+    struct config config;
+    struct mf_grid grid;
+    struct mf_hip_hopper_order order;
+};
+
+/* ---- legality and names ---- */
+
+/* Weight rows of a slice of the ring; others lie beside it, or come straight into registers. */
+static int ring_rows(const struct variant *v)
+{
+    return v->core == SWAPPED_KEPT || v->core == DIRECT ? 0 : v->block_n;
+}
+/* Of LDS: a slice of the ring, and what is there beside the ring. */
+static int slice_bytes(const struct variant *v, enum mf_hip_format format)
+{
+    if (is_hopper(v))
+        return mf_hip_hopper_slice(v->block_m, ring_rows(v), format);
+    int scales = mf_hip_by_block(format) ? v->block_m + 8 : 0;
+    return ((ring_rows(v) + v->block_m) * SLICE + scales * 4 + 1023) / 1024 * 1024;
+}
+/* Out; and of Hopper's cores all else. */
+static int beside_bytes(const struct config *c, const struct mf_shape *s)
+{
+    int kept = c->v->core == SWAPPED_KEPT ? mf_hip_hopper_slices(s) * c->v->block_n * SLICE : 0;
+    if (is_hopper(c->v))
+        return mf_hip_hopper_out(hopper_of(c->v), &c->st, s) + (c->st.zeroes ? MF_HIP_HOPPER_ZEROS : 0) +
+               kept;
+    return c->v->block_m * (mf_hip_stage_columns(&c->st) + 8) * 2;
+}
+static int stages_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,
+                     enum mf_hip_format format)
+{
+    int fits = (machine->shared_block - beside_bytes(c, s)) / slice_bytes(c->v, format);
+    return c->v->stages ? c->v->stages : MF_MIN(fits, MF_HIP_HOPPER_STAGES);
+}
+static uint32_t shared_bytes(const struct mf_hip_machine *machine, const struct config *c,
+                             const struct mf_shape *s, enum mf_hip_format format)
+{
+    int ring = stages_of(machine, c, s, format) * slice_bytes(c->v, format), out = beside_bytes(c, s);
+    return (uint32_t)(machine->copies_held ? MF_MAX(ring, out) : ring + out);
+}
+
+static enum mf_tensor weights_of(const struct config *c)
+{
+    return c->st.stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2;
+}
+
+static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
+{
+    const struct variant *v = c->v;
+    char format[MF_FORMAT_WORD_MAX], waves[24], stages[16] = "";
+    const char *w = mf_hip_weights_word(s, weights_of(c), c->st.sliced);
+    mf_cpu_format_word(s, format);
+    if (v->stages)
+        mf_say(stages, sizeof(stages), "_s%d", v->stages);
+    if (v->core == MMA || v->core == DIRECT)
+        mf_say(waves, sizeof(waves), "%s%dx%d", v->core == DIRECT ? "d" : "w", v->warps_n, v->warps_m);
+    else if (v->core == GROUPS)
+        mf_say(waves, sizeof(waves), "g%d", v->warps_n / 4);
+    else
+        mf_say(waves, sizeof(waves), "b%s%s%s", takes_turns(v) ? "t" : "", is_swapped(v) ? "s" : "",
+               v->core == SWAPPED_KEPT ? "k" : "");
+    if (c->st.stage == 1)
+        mf_say(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d%s_%s%s%s%s%s%s", format, mf_cpu_act_word(s),
+               v->block_m, v->block_n, stages, waves, s->doweight_stage1 ? "_w" : "", *w ? "_" : "", w,
+               mf_hip_out_word(c->st.out), c->st.zeroes ? "_zero" : "");
+    else
+        mf_say(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d%s_%s%s%s%s", format, v->block_m, v->block_n, stages,
+               waves, *w ? "_" : "", w, mf_hip_out_word(c->st.out));
+}
+
+static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_hip_format format,
+                     const struct mf_device_info *device, struct mf_refusal *no)
+{
+    const struct variant *v = c->v;
+    int columns = mf_hip_stage_columns(&c->st), n = mf_hip_stage_width(&c->st, s);
+    const struct mf_hip_machine *machine = mf_hip_machine_of(device);
+    int threads = v->warps_n * v->warps_m * machine->wave;
+    uint32_t shared = shared_bytes(machine, c, s, format);
+    no->rule = NULL;
+    if (v->core != MMA && v->core != DIRECT && strcmp(device->class.gfx, "sm_90") != 0)
+        mf_refuse(no, "arch", "wgmma is an instruction of sm_90; the device is %s", device->class.gfx);
+    else if (v->core != MMA && v->core != DIRECT && mf_hip_is_int8(format))
+        mf_refuse(no, "q_dtype",
+                  "int8 is multiplied by instructions of one wave; the cores g and b multiply bf16 and 8-bit "
+                  "floats");
+    else if (c->st.out == MF_HIP_TO_HQ && mf_hip_is_int8(format))
+        mf_refuse(no, "q_dtype", "h leaves as bf16 or as 8-bit floats; int8 is made of it by quant2");
+    else if (is_hopper(v) && c->st.stage == 1 && mf_hip_hopper_refuses_x(s, no))
+        return false;
+    else if (c->st.sliced && !mf_hip_may_slice(s, weights_of(c), no))
+        return false;
+    else if (c->st.out == MF_HIP_TO_Y && !is_hopper(v))
+        mf_refuse(no, "accumulates", "rows are added to y by the cores b, bt, bs, bts and bsk only");
+    else if (is_swapped(v) && !mf_hip_by_block(format))
+        mf_refuse(no, "format",
+                  "the cores bs, bts and bsk are for scales of 1x128, which they apply to a slice's sums");
+    else if (v->core == SWAPPED_KEPT && mf_hip_hopper_slices(s) > MF_HIP_HOPPER_SHORT)
+        mf_refuse(no, "lds", "the core bsk keeps weights of %d slices of 128 bytes at most; inter_dim is %d",
+                  MF_HIP_HOPPER_SHORT, s->inter_dim);
+    else if (c->st.out == MF_HIP_TO_HQ && columns % 128)
+        mf_refuse(no, "divisibility", "a tile has %d columns; groups of 128 are quantised within one tile",
+                  columns);
+    else if (columns > n && columns > 64)
+        mf_refuse(no, "divisibility", "a tile has %d columns and stage %d only %d", columns, c->st.stage, n);
+    else if (stages_of(machine, c, s, format) < STAGES_MIN || shared > (uint32_t)machine->shared_block)
+        mf_refuse(
+            no, "lds",
+            "%d slices of %d + %d rows and %d bytes beside them do not fit the %d bytes of a block's LDS",
+            MF_MAX(v->stages, STAGES_MIN), ring_rows(v), v->block_m, beside_bytes(c, s),
+            machine->shared_block);
+    else if (mf_hip_by_block(format) && !v->block_scales)
+        mf_refuse(
+            no, "registers",
+            "scales of 1x128 need a second set of sums; %d x %d rows over %d waves leave no registers for it",
+            v->block_n, v->block_m, v->warps_n * v->warps_m);
+    else if (mf_hip_by_block(format) && c->st.halves == 2 && s->inter_dim % 128)
+        mf_refuse(no, "divisibility",
+                  "inter_dim is %d: with scales of 128x128 the rows of up have to start a block of their own "
+                  "(remainder "
+                  "%d)",
+                  s->inter_dim, s->inter_dim % 128);
+    else if (mf_hip_by_block(format) && !is_hopper(v) && threads < v->block_m + 8)
+        mf_refuse(no, "threads", "%d threads copy %d scales of a slice, one each", threads, v->block_m + 8);
+    return !no->rule;
+}
+
+struct walk {
+    const struct mf_device_info *device;
+    const struct mf_shape *shape;
+    enum mf_hip_format format;
+    struct mf_offer *offer;
+    const char *name; /* searched for */
+    struct config found;
+};
+typedef int (*each_fn)(struct walk *w, const struct config *c);
+
+/* Of a stage 1 that zeroes y, too, or not; of weights as they are in checkpoints, or in slices. */
+static int each_way(struct walk *w, struct config *c, each_fn f)
+{
+    bool first = c->st.stage == 1;
+    for (int sliced = 0; sliced <= (is_hopper(c->v) && mf_hip_reads_slices(w->device)); sliced++) {
+        for (int zero = 0; zero <= (first && zeroes(c->v)); zero++) {
+            c->st.sliced = sliced;
+            c->st.zeroes = zero;
+            int r = f(w, c);
+            if (r != 0)
+                return r;
+        }
+    }
+    return 0;
+}
+
+static int each(struct walk *w, int stage, each_fn f)
+{
+    const struct mf_shape *s = w->shape;
+    size_t n;
+    const struct variant *of = variants_of(w->device, &n);
+    for (size_t i = 0; i < n; i++) {
+        if (of[i].core == SWAPPED_KEPT && stage == 1)
+            continue;
+        for (enum mf_hip_out out = MF_HIP_TO_H; out <= MF_HIP_TO_Y; out++) {
+            struct config c = {
+                {stage, mf_hip_stage_halves(stage, s), of[i].block_m, of[i].block_n, out, false, false},
+                &of[i]};
+            int r = mf_hip_stage_exists(&c.st, s) ? each_way(w, &c, f) : 0;
+            if (r != 0)
+                return r;
+        }
+    }
+    return 0;
+}
+
+/* ---- steps ---- */
+
+static int offer_step(struct walk *w, const struct config *c)
+{
+    struct mf_refusal no;
+    char name[MF_STEP_NAME_MAX];
+    if (c->st.zeroes && w->shape->token < ZERO_FROM)
+        return 0;
+    print_name(c, w->shape, name);
+    if (is_legal(c, w->shape, w->format, w->device, &no) && mf_hip_stage_allowed(&c->st, w->shape, &no)) {
+        struct mf_step step = mf_hip_stage_step(&c->st, "tile", w->shape);
+        (void)mf_copy(step.name, sizeof(step.name), name);
+        return w->offer->step(w->offer, &step);
+    }
+    return w->offer->reject(w->offer, "tile", name, no.rule, "%s", no.reason);
+}
+
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, struct mf_offer *offer)
+{
+    struct walk w = {.device = device, .shape = shape, .offer = offer};
+    struct mf_refusal no;
+    if (!mf_hip_family_takes("tile", device, shape, &w.format, &no))
+        return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
+    int r = each(&w, 1, offer_step);
+    return r < 0 ? r : each(&w, 2, offer_step);
+}
+
+static int match_name(struct walk *w, const struct config *c)
+{
+    char name[MF_STEP_NAME_MAX];
+    print_name(c, w->shape, name);
+    if (strcmp(name, w->name) != 0)
+        return 0;
+    w->found = *c;
+    return 1;
+}
+
+static int find(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
+                struct walk *ret)
+{
+    struct mf_refusal no;
+    *ret = (struct walk){.device = device, .shape = shape, .name = name};
+    if (strncmp(name, "s1_", 3) != 0 && strncmp(name, "s2_", 3) != 0)
+        return -EINVAL;
+    if (!mf_hip_family_takes("tile", device, shape, &ret->format, &no) ||
+        each(ret, name[1] - '0', match_name) != 1 || !is_legal(&ret->found, shape, ret->format, device, &no))
+        return -ENOTSUP;
+    return 0;
+}
+
+/* ---- from a step to a launch ---- */
+
+static void code_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,
+                    enum mf_hip_format format, struct mf_code *ret)
+{
+    const struct variant *v = c->v;
+    *ret = is_hopper(v) ? (struct mf_code){.source = "tile_hopper.hip", .function = "mf_tile_hopper"}
+                        : (struct mf_code){.source = "tile.hip", .function = "mf_tile"};
+    mf_hip_stage_define(ret, &c->st, s);
+    mf_code_define(ret, "MF_FORMAT=%d", (int)format);
+    mf_code_define(ret, "MF_STAGES=%d", stages_of(machine, c, s, format));
+    if (is_hopper(v)) {
+        mf_code_define(ret, "MF_TURNS=%d", takes_turns(v));
+        mf_code_define(ret, "MF_SWAP=%d", is_swapped(v));
+        if (v->core == SWAPPED_KEPT)
+            mf_code_define(ret, "MF_KEPT=%d", KEPT_BLOCKS);
+        if (c->st.zeroes)
+            mf_code_define(ret, "MF_ZERO");
+    } else {
+        mf_code_define(ret, "MF_WARPS_N=%d", v->warps_n);
+        mf_code_define(ret, "MF_WARPS_M=%d", v->warps_m);
+        mf_code_define(ret, "MF_BLOCKS=%d", v->blocks);
+    }
+    if (v->core == GROUPS)
+        mf_code_define(ret, "MF_WGMMA");
+    if (v->core == DIRECT)
+        mf_code_define(ret, "MF_DIRECT");
+}
+
+static int code(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
+                struct mf_code *ret)
+{
+    struct walk w;
+    int r = find(device, shape, name, &w);
+    if (r == 0)
+        code_of(mf_hip_machine_of(device), &w.found, shape, w.format, ret);
+    return r;
+}
+
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+    k->order = mf_hip_hopper_order_of(&k->config.st, &k->shape, &k->function.device->info, false);
+}
+
+static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                     const char *name, struct mf_kernel **ret)
+{
+    struct walk w;
+    struct mf_code c;
+    (void)f;
+    int r = find(&device->info, shape, name, &w);
+    if (r < 0)
+        return r;
+    code_of(mf_hip_machine_of(&device->info), &w.found, shape, w.format, &c);
+    struct mf_kernel *k;
+    r = mf_hip_kernel_new(device, &c, sizeof(*k), &k);
+    if (r < 0)
+        return r;
+    k->shape = *shape;
+    k->config = w.found;
+    const struct variant *v = w.found.v;
+    const struct mf_hip_machine *machine = mf_hip_machine_of(&device->info);
+    k->grid = mf_hip_persistent_grid(&device->info, v->warps_n * v->warps_m * machine->wave, v->blocks,
+                                     shared_bytes(machine, &w.found, shape, w.format));
+    k->grid.early = true; /* both cores begin by mf_begin */
+    retoken(k, shape->token);
+    *ret = k;
+    return 0;
+}
+
+static int launch(struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_hip_stage *st = &k->config.st;
+    struct mf_device *device = k->function.device;
+    struct mf_hip_bulk_args a = mf_hip_hopper_args(st, &k->shape, &device->info, l, &k->order);
+    a.y = st->zeroes ? l->gives[1].part[0] : NULL;
+    if (!is_hopper(k->config.v))
+        return mf_hip_launch(&k->function, &k->grid, &a.tile, sizeof(a.tile));
+    int r = mf_hip_hopper_map(st, &k->shape, device, l, &a);
+    return r < 0 ? r : mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
+}
+
+const struct mf_family mf_family_hip_tile = {
+    .api = MF_FAMILY_API,
+    .name = "tile",
+    .device_kind = "hip",
+    .enumerate = enumerate,
+    .open = open_step,
+    .launch = launch,
+    .close = mf_hip_kernel_close,
+    .retoken = retoken,
+    .code = code,
+    .shares = true,
+};

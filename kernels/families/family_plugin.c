@@ -1,0 +1,190 @@
+#include "kernels/families/family_plugin.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+
+#define LOAD_LIMIT_S 10
+#define PATH_CAP     4096
+
+typedef const struct mf_family *(*entry_fn)(void);
+
+static int hash_file(const char *path, uint64_t *hash)
+{
+    _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
+    char part[8192];
+    if (!f)
+        return -errno;
+    for (size_t n; (n = fread(part, 1, sizeof(part), f)) > 0;)
+        *hash = mf_hash64(part, n, *hash);
+    return ferror(f) ? -EIO : 0;
+}
+
+/* What the families that are there say of a new one; NULL: nothing. */
+static const char *name_taken(const struct mf_family_plugins *p, const char *name)
+{
+    if (mf_family_find(NULL, name))
+        return "this build";
+    for (size_t i = 0; i < p->n; i++) {
+        if (strcmp(p->families[i]->name, name) == 0)
+            return "another shared object";
+    }
+    return NULL;
+}
+
+static int check(const struct mf_family_plugins *p, const struct mf_family *f, char *why, size_t cap)
+{
+    if (!f) {
+        mf_say(why, cap, "%s returned no family", MF_FAMILY_ENTRY);
+        return -EINVAL;
+    }
+    if (f->api != MF_FAMILY_API) {
+        mf_say(why, cap,
+               "it is made for family api %d and this build has %d: compile it against kernels/core/family.h of "
+               "this version",
+               f->api, MF_FAMILY_API);
+        return -EPROTO;
+    }
+    if (!f->name || !mf_is_name(f->name, MF_FAMILY_NAME_MAX - 1)) {
+        mf_say(why, cap, "its name has to be 1 to %d letters, digits, _ . or -", MF_FAMILY_NAME_MAX - 1);
+        return -EINVAL;
+    }
+    const char *missing = !f->device_kind ? "device_kind"
+                          : !f->enumerate ? "enumerate"
+                          : !f->open      ? "open"
+                          : !f->launch    ? "launch"
+                          : !f->close     ? "close"
+                                          : NULL;
+    if (missing) {
+        mf_say(why, cap, "family %s has no %s", f->name, missing);
+        return -EINVAL;
+    }
+    const char *taken = name_taken(p, f->name);
+    if (taken) {
+        mf_say(why, cap, "%s has a family %s already", taken, f->name);
+        return -EEXIST;
+    }
+    return 0;
+}
+
+static int load(struct mf_family_plugins *p, const char *path, void *handle, char *why, size_t cap)
+{
+    uint64_t hash = p->hash ? p->hash : MF_HASH_SEED;
+    void *symbol = dlsym(handle, MF_FAMILY_ENTRY);
+    entry_fn entry;
+    if (!symbol) {
+        mf_say(why, cap, "it exports no %s", MF_FAMILY_ENTRY);
+        return -ENOENT;
+    }
+    memcpy(&entry, &symbol, sizeof(entry));
+    const struct mf_family *f = entry();
+    int r = check(p, f, why, cap);
+    if (r < 0)
+        return r;
+    r = hash_file(path, &hash);
+    if (r < 0) {
+        mf_say(why, cap, "reading it: %s", strerror(-r));
+        return r;
+    }
+    p->handles[p->n] = handle;
+    p->families[p->n++] = f;
+    p->hash = hash;
+    return 0;
+}
+
+int mf_family_plugin_load(struct mf_family_plugins *p, const char *path, char *why, size_t why_cap)
+{
+    char here[PATH_CAP]; /* a name without a slash would be looked for in the system's folders */
+    if (p->n == MF_PLUGINS_MAX) {
+        mf_say(why, why_cap, "at most %d shared objects", MF_PLUGINS_MAX);
+        return -E2BIG;
+    }
+    mf_say(here, sizeof(here), "%s%s", strchr(path, '/') ? "" : "./", path);
+    void *handle = dlopen(here, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) {
+        mf_say(why, why_cap, "%s", dlerror());
+        return -ENOEXEC;
+    }
+    int r = load(p, here, handle, why, why_cap);
+    if (r < 0)
+        (void)dlclose(handle);
+    return r;
+}
+
+/* 0: it ended by itself with code 0. */
+static int await(pid_t child, char *why, size_t cap)
+{
+    const struct timespec limit = {.tv_sec = LOAD_LIMIT_S};
+    sigset_t set, before;
+    int status;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    (void)sigprocmask(SIG_BLOCK, &set, &before);
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        if (sigtimedwait(&set, NULL, &limit) < 0 && errno == EAGAIN &&
+            waitpid(child, &status, WNOHANG) == 0) {
+            (void)kill(child, SIGKILL);
+            (void)waitpid(child, &status, 0);
+            (void)sigprocmask(SIG_SETMASK, &before, NULL);
+            mf_say(why, cap, "loading it did not end within %d s", LOAD_LIMIT_S);
+            return -ETIMEDOUT;
+        }
+    }
+    (void)sigprocmask(SIG_SETMASK, &before, NULL);
+    if (WIFSIGNALED(status)) {
+        mf_say(why, cap, "loading it crashes with signal %d (%s)", WTERMSIG(status),
+               strsignal(WTERMSIG(status)));
+        return -EFAULT;
+    }
+    if (WEXITSTATUS(status) != 0) {
+        mf_say(why, cap, "loading it ends the process with exit code %d", WEXITSTATUS(status));
+        return -EFAULT;
+    }
+    return 0;
+}
+
+int mf_family_plugin_load_guarded(struct mf_family_plugins *p, const char *path, char *why, size_t why_cap)
+{
+    /* a child by itself has the default actions: what it dies of is seen here only */
+    pid_t child = fork();
+    if (child < 0) {
+        mf_say(why, why_cap, "starting a process that tries it: %s", strerror(errno));
+        return -errno;
+    }
+    if (child == 0) {
+        struct mf_family_plugins trial = {0};
+        char unused[MF_REASON_MAX];
+        static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+        for (size_t i = 0; i < MF_ARRAY_LEN(signals); i++)
+            (void)signal(signals[i], SIG_DFL);
+        (void)alarm(2 * LOAD_LIMIT_S); /* should the parent die first */
+        (void)mf_family_plugin_load(&trial, path, unused, sizeof(unused));
+        _exit(0);
+    }
+    int r = await(child, why, why_cap);
+    return r < 0 ? r : mf_family_plugin_load(p, path, why, why_cap);
+}
+
+void mf_family_plugins_release(struct mf_family_plugins *p)
+{
+    for (size_t i = 0; i < p->n; i++)
+        (void)dlclose(p->handles[i]);
+    *p = (struct mf_family_plugins){0};
+}
+
+void mf_kernel_revision_with(uint64_t hash, char buf[MF_REVISION_MAX])
+{
+    if (hash == 0)
+        mf_say(buf, MF_REVISION_MAX, "%s", mf_kernel_revision());
+    else
+        mf_say(buf, MF_REVISION_MAX, "%s-%016" PRIx64, mf_kernel_revision(), hash);
+}

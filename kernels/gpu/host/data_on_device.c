@@ -1,0 +1,295 @@
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "kernels/core/data.h"
+#include "kernels/core/layout.h"
+#include "kernels/gpu/host/data_on_device_private.h"
+
+#define BLOCKS_CORE 8
+#define LDS         (48 * 1024) /* that every GPU gives a block unasked */
+#define FREE_ROWS   8           /* of a block where values share no scale */
+#define FREE_COLS   256
+
+/* ---- what is known ---- */
+
+/* MF_CODEC of kernels/gpu/src/codecs.h; -1: a codec that the host makes. */
+static int codec_number(const struct mf_hip_machine *machine, const struct mf_codec *c)
+{
+    bool mx = c->scale_format == MF_SCALE_E8M0;
+    switch (c->format) {
+    case MF_FORMAT_BF16:
+        return 0;
+    case MF_FORMAT_FP8FN:
+        return !machine->fp8 ? -1 : mx ? 3 : 1;
+    case MF_FORMAT_FP8FNUZ:
+        return machine->fnuz && !mx ? 1 : -1;
+    case MF_FORMAT_INT8:
+        return 2;
+    case MF_FORMAT_FP4:
+        return mx ? 4 : 5;
+    case MF_FORMAT_INT4:
+        return c->group_cols == 32 ? 6 : 7;
+    case MF_FORMAT_FP16:
+    case MF_FORMAT_INDEX:
+    case MF_FORMAT_F32:
+    case MF_FORMAT_N_:
+        break;
+    }
+    return -1;
+}
+
+/* Scales of a few columns each: a block makes many. */
+static bool has_small_groups(const struct mf_codec *c)
+{
+    return c->group_cols > 0 && c->group_cols < 128;
+}
+
+bool mf_maker_needs_amax(const struct mf_codec *c)
+{
+    return (c->scale_bytes > 0 && c->group_rows == 0) || c->global;
+}
+
+/* Rows and columns of what a block makes. */
+static void group_of(const struct mf_codec *c, int64_t cols, mf_i32 *ret_rows, mf_i32 *ret_cols)
+{
+    bool free = c->scale_bytes == 0 || has_small_groups(c);
+    *ret_rows = free ? FREE_ROWS : c->group_rows > 0 ? c->group_rows : 1;
+    *ret_cols = free ? FREE_COLS : c->group_cols > 0 ? c->group_cols : (mf_i32)cols;
+}
+
+/* Of the kernel: the values, and the scales of small groups. */
+static int64_t lds_of(const struct mf_codec *c, int64_t cols)
+{
+    mf_i32 group_rows, group_cols;
+    group_of(c, cols, &group_rows, &group_cols);
+    int64_t values = (int64_t)group_rows * group_cols;
+    return 2 * (values + (has_small_groups(c) ? values / c->group_cols : 0));
+}
+
+static bool is_known(const struct mf_device_info *d, const struct mf_shape *s, struct mf_codecs *ret)
+{
+    const struct mf_hip_machine *machine = mf_hip_machine_of(d);
+    const char *why;
+    if (!machine || mf_codecs_of_shape(s, ret, &why) < 0)
+        return false;
+    int64_t widest = MF_MAX(s->model_dim, s->inter_dim);
+    return s->dtype == MF_DTYPE_BF16 && codec_number(machine, ret->a) >= 0 &&
+           codec_number(machine, ret->w) >= 0 && s->model_dim % 16 == 0 && s->inter_dim % 16 == 0 &&
+           lds_of(ret->a, widest) <= LDS && lds_of(ret->w, widest) <= LDS;
+}
+
+static struct mf_code data_code(const struct mf_device_info *d, const struct mf_shape *shape,
+                                const struct mf_codec *c)
+{
+    struct mf_code code = {.source = "data.hip", .function = "mf_data"};
+    mf_code_define(&code, "MF_CODEC=%d", codec_number(mf_hip_machine_of(d), c));
+    mf_hip_define_fnuz(&code, shape);
+    return code;
+}
+
+size_t mf_maker_codes(const struct mf_device_info *device, const struct mf_shape *shape,
+                      struct mf_code ret[MF_MAKER_CODES])
+{
+    struct mf_codecs codecs;
+    if (!is_known(device, shape, &codecs))
+        return 0;
+    ret[MF_MAKER_CODE_W] = data_code(device, shape, codecs.w);
+    ret[MF_MAKER_CODE_REFERENCE] = (struct mf_code){.source = "reference.hip", .function = "mf_dots"};
+    ret[MF_MAKER_CODE_FILL] = (struct mf_code){.source = "fill.hip", .function = "mf_fill"};
+    ret[MF_MAKER_CODE_ROWS] = (struct mf_code){.source = "rows.hip", .function = "mf_look"};
+    ret[MF_MAKER_CODE_X] = data_code(device, shape, codecs.a);
+    return mf_code_equal(&ret[MF_MAKER_CODE_X], &ret[MF_MAKER_CODE_W]) ? MF_MAKER_CODE_X : MF_MAKER_CODES;
+}
+
+/* ---- launches ---- */
+
+struct run {
+    struct mf_maker *m;
+    const struct mf_maker_launch *launches;
+};
+
+static int launch(void *context, int index)
+{
+    const struct run *r = context;
+    const struct mf_maker_launch *l = &r->launches[index];
+    return mf_hip_launch(l->function, &l->grid, &l->args, l->bytes);
+}
+
+int mf_maker_run(struct mf_maker *m, const struct mf_maker_launch *launches, size_t n)
+{
+    struct run run = {m, launches};
+    struct mf_device_use *asked = m->device->use; /* about a step, not about these */
+    double us;
+    m->device->use = NULL;
+    int r = n > 0 ? m->device->ops->time(m->device, launch, &run, (int)n, &us) : 0;
+    m->device->use = asked;
+    return r;
+}
+
+struct mf_grid mf_maker_grid(const struct mf_maker *m, int64_t work)
+{
+    int64_t blocks = MF_MIN(work, (int64_t)m->device->info.cores * BLOCKS_CORE);
+    return (struct mf_grid){(uint32_t)MF_MAX(blocks, 1), 1, 1, MF_MAKER_THREADS, 0, true, false};
+}
+
+int64_t mf_maker_groups(const struct mf_maker_matrices *x)
+{
+    mf_i32 rows, cols;
+    group_of(x->codec, x->cols, &rows, &cols);
+    return x->n * ((x->rows + rows - 1) / rows) * ((x->cols + cols - 1) / cols);
+}
+
+int mf_maker_add_data(struct mf_maker *m, const struct mf_maker_matrices *x, struct mf_maker_launch *ret)
+{
+    const struct mf_data_rule rule = mf_data_rule(&m->shape, x->tensor, m->seed);
+    enum mf_maker_kernel kernel = x->tensor == MF_TENSOR_X ? MF_MAKER_X : MF_MAKER_W;
+    struct mf_maker_launch l = {.function = &m->functions[kernel], .bytes = sizeof(l.args.data)};
+    l.args.data = (struct mf_hip_data_args){
+        .matrices = x->numbers,
+        .key = rule.key,
+        .groups = mf_maker_groups(x),
+        .factor = rule.factor,
+        .rows = (mf_i32)x->rows,
+        .cols = (mf_i32)x->cols,
+        .panel = 1,
+        .group_words = 1,
+        .what = MF_DATA_FLOATS,
+    };
+    group_of(x->codec, x->cols, &l.args.data.group_rows, &l.args.data.group_cols);
+    l.grid = mf_maker_grid(m, l.args.data.groups);
+    l.grid.shared = (uint32_t)lds_of(x->codec, x->cols);
+    int n = 0;
+    if (mf_maker_needs_amax(x->codec)) {
+        l.args.data.amax = x->amax;
+        ret[n] = l;
+        ret[n++].args.data.what = MF_DATA_AMAX;
+    }
+    ret[n++] = l;
+    return n;
+}
+
+/* ---- weights ---- */
+
+int mf_maker_weight(struct mf_maker *m, const struct mf_artifact *a, const struct mf_tensor_ref *to)
+{
+    struct mf_artifact plain = mf_plain_w(&m->shape, a->tensor, a->order);
+    struct mf_part parts[MF_PARTS_MAX];
+    if (!mf_artifact_equal(&plain, a) || mf_artifact_parts(a, &m->shape, parts) < 0)
+        return -EINVAL;
+    const struct mf_layout *layout = mf_layout_find(a->order);
+    struct mf_maker_matrices x = {
+        .tensor = a->tensor,
+        .codec = m->codecs.w,
+        .n = m->shape.expert,
+        .rows = parts[0].rows / m->shape.expert,
+        .cols = mf_artifact_cols(a, &m->shape),
+    };
+    size_t amax_bytes = (size_t)mf_maker_groups(&x) * sizeof(float);
+    if (mf_maker_needs_amax(x.codec)) {
+        x.amax = m->device->ops->alloc(m->device, amax_bytes);
+        if (!x.amax)
+            return -ENOMEM;
+    }
+    struct mf_maker_launch launches[2];
+    int n = mf_maker_add_data(m, &x, launches);
+    struct mf_hip_data_args *last = &launches[n - 1].args.data;
+    last->what = MF_DATA_CODES;
+    last->panel = layout->panel;
+    last->group_words = layout->group_bytes / 4;
+    last->gate_rows = layout->gate_rows;
+    last->out = to->part[0];
+    last->scale = to->part[1];
+    last->global = to->part[2];
+    int r = mf_maker_run(m, launches, (size_t)n);
+    if (x.amax)
+        m->device->ops->release(m->device, x.amax, amax_bytes);
+    return r;
+}
+
+/* ---- filling ---- */
+
+int mf_maker_fill(struct mf_maker *m, const struct mf_maker_fill *fills, size_t n)
+{
+    struct mf_maker_launch launches[MF_MAKER_FILLS];
+    for (size_t i = 0; i < n; i++) {
+        struct mf_maker_launch *l = &launches[i];
+        *l =
+            (struct mf_maker_launch){.function = &m->functions[MF_MAKER_FILL], .bytes = sizeof(l->args.fill)};
+        l->args.fill = (struct mf_hip_fill_args){
+            .to = fills[i].at, .bytes = (long long)fills[i].bytes, .pattern = fills[i].pattern};
+        l->grid = mf_maker_grid(m, (int64_t)(fills[i].bytes / 16 / MF_MAKER_THREADS + 1));
+    }
+    return mf_maker_run(m, launches, n);
+}
+
+/* ---- opening ---- */
+
+static int open_functions(struct mf_maker *m, struct mf_code codes[MF_MAKER_CODES])
+{
+    static const struct {
+        enum mf_maker_code code;
+        const char *function;
+    } kernels[MF_MAKER_N_] = {
+        [MF_MAKER_W] = {MF_MAKER_CODE_W, "mf_data"},
+        [MF_MAKER_X] = {MF_MAKER_CODE_X, "mf_data"},
+        [MF_MAKER_DOTS] = {MF_MAKER_CODE_REFERENCE, "mf_dots"},
+        [MF_MAKER_SLOTS] = {MF_MAKER_CODE_REFERENCE, "mf_sum_slots"},
+        [MF_MAKER_DIFFERENCES] = {MF_MAKER_CODE_REFERENCE, "mf_differences"},
+        [MF_MAKER_FILL] = {MF_MAKER_CODE_FILL, "mf_fill"},
+        [MF_MAKER_LOOK] = {MF_MAKER_CODE_ROWS, "mf_look"},
+        [MF_MAKER_APART] = {MF_MAKER_CODE_ROWS, "mf_apart"},
+        [MF_MAKER_ROUND] = {MF_MAKER_CODE_ROWS, "mf_round"},
+        [MF_MAKER_GATHER] = {MF_MAKER_CODE_ROWS, "mf_gather"},
+    };
+    const struct mf_hip_function *first[MF_MAKER_CODES] = {NULL};
+    int r = 0;
+    for (int i = 0; i < MF_MAKER_N_ && r == 0; i++) {
+        enum mf_maker_code code = kernels[i].code;
+        if (first[code]) {
+            r = mf_hip_function_beside(first[code], kernels[i].function, &m->functions[i]);
+            continue;
+        }
+        codes[code].function = kernels[i].function;
+        r = mf_hip_function_open(m->device, &codes[code], &m->functions[i]);
+        first[code] = &m->functions[i];
+    }
+    return r;
+}
+
+int mf_maker_new(struct mf_device *device, const struct mf_shape *shape, uint64_t seed, struct mf_maker **ret)
+{
+    struct mf_codecs codecs;
+    struct mf_code codes[MF_MAKER_CODES];
+    if (!device->ops->own_memory || !device->ops->compile || !is_known(&device->info, shape, &codecs))
+        return -ENOTSUP;
+    struct mf_maker *m = calloc(1, sizeof(*m));
+    if (!m)
+        return -ENOMEM;
+    *m = (struct mf_maker){.device = device, .shape = *shape, .seed = seed, .codecs = codecs};
+    size_t n = mf_maker_codes(&device->info, shape, codes);
+    (void)device->ops->compile(device, codes, n, NULL, NULL); /* all at once; opening says what fails */
+    int r = open_functions(m, codes);
+    if (r < 0) {
+        (void)mf_maker_free(m);
+        return r == -ENOMEM ? r : -ENOTSUP;
+    }
+    *ret = m;
+    return 0;
+}
+
+struct mf_device *mf_maker_device(const struct mf_maker *m)
+{
+    return m->device;
+}
+
+struct mf_maker *mf_maker_free(struct mf_maker *m)
+{
+    if (m)
+        (void)mf_maker_forget(m);
+    for (size_t i = 0; m && i < MF_ARRAY_LEN(m->functions); i++)
+        mf_hip_function_close(&m->functions[i]);
+    free(m);
+    return NULL;
+}

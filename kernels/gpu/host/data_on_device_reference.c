@@ -1,0 +1,453 @@
+/* The reference's large products on the device: decoded weights are made for some experts at a time, multiplied and forgotten. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "kernels/gpu/host/data_on_device_private.h"
+
+#define WEIGHT_BYTES (UINT64_C(1) << 30) /* of decoded weights at a time, or one expert's */
+#define TEAM         16                  /* lanes of a row in mf_differences */
+
+/* The device's memory that one half of the work takes, released together. */
+struct room {
+    struct mf_device *device;
+    struct {
+        void *at;
+        size_t bytes;
+    } all[16];
+    int n;
+};
+
+static void *take(struct room *r, size_t bytes)
+{
+    void *p =
+        (size_t)r->n < MF_ARRAY_LEN(r->all) ? r->device->ops->alloc(r->device, MF_MAX(bytes, 64)) : NULL;
+    if (p) {
+        r->all[r->n].at = p;
+        r->all[r->n++].bytes = MF_MAX(bytes, 64);
+    }
+    return p;
+}
+
+/* The same, with the host's bytes in it. */
+static void *take_copy(struct room *r, const void *from, size_t bytes)
+{
+    void *p = take(r, bytes);
+    return p && (bytes == 0 || r->device->ops->copy(r->device, p, from, bytes) == 0) ? p : NULL;
+}
+
+/* Takes it out of the room, whose release it outlives. */
+static void leave(struct room *r, const void *at)
+{
+    for (int i = 0; i < r->n; i++) {
+        if (r->all[i].at == at) {
+            r->all[i] = r->all[--r->n];
+            return;
+        }
+    }
+}
+
+static void release_room(struct room *r)
+{
+    while (r->n > 0) {
+        r->n--;
+        r->device->ops->release(r->device, r->all[r->n].at, r->all[r->n].bytes);
+    }
+}
+
+/* ---- which slots are multiplied with which expert ---- */
+
+struct work {
+    mf_i32 *slots, *experts; /* by expert; and those that have any */
+    struct mf_hip_dots_tile *tiles;
+    int64_t n_slots, n_experts, n_tiles;
+    int64_t *first_tile; /* of the i-th of the experts; one more at the end */
+};
+
+static void release_work(struct work *w)
+{
+    free(w->slots);
+    free(w->experts);
+    free(w->tiles);
+    free(w->first_tile);
+}
+
+static int plan(const struct mf_shape *s, const struct mf_reference_slots *slots, int64_t at_once,
+                struct work *ret)
+{
+    struct work w = {.n_slots = slots->first[s->expert]};
+    size_t most = (size_t)(w.n_slots / MF_DOTS_TILE + s->expert);
+    w.slots = reallocarray(NULL, (size_t)w.n_slots + 1, sizeof(*w.slots));
+    w.experts = reallocarray(NULL, (size_t)s->expert, sizeof(*w.experts));
+    w.tiles = reallocarray(NULL, most, sizeof(*w.tiles));
+    w.first_tile = reallocarray(NULL, (size_t)s->expert + 1, sizeof(*w.first_tile));
+    if (!w.slots || !w.experts || !w.tiles || !w.first_tile) {
+        release_work(&w);
+        return -ENOMEM;
+    }
+    for (int64_t i = 0; i < w.n_slots; i++)
+        w.slots[i] = (mf_i32)slots->slots[i];
+    for (int32_t e = 0; e < s->expert; e++) {
+        int64_t last = slots->first[e + 1];
+        w.first_tile[w.n_experts] = w.n_tiles;
+        for (int64_t i = slots->first[e]; i < last; i += MF_DOTS_TILE)
+            w.tiles[w.n_tiles++] = (struct mf_hip_dots_tile){(mf_i32)(w.n_experts % at_once), e, (mf_i32)i,
+                                                             (mf_i32)MF_MIN((int64_t)MF_DOTS_TILE, last - i)};
+        if (slots->first[e] < last)
+            w.experts[w.n_experts++] = e;
+    }
+    w.first_tile[w.n_experts] = w.n_tiles;
+    *ret = w;
+    return 0;
+}
+
+/* ---- rows of slots by a weight ---- */
+
+struct product {
+    enum mf_tensor w;
+    int64_t n, k;      /* of the weight */
+    const float *a[2]; /* the device's: what is multiplied, one or two of them */
+    float *out[2];     /* the device's, zeroed: [T·k, n] */
+    int n_a;
+    mf_i32 slots_of_row;
+    const float *bias; /* the host's; NULL: none */
+};
+
+static struct mf_maker_launch dots(const struct mf_maker *m, const struct mf_hip_dots_args *args)
+{
+    struct mf_maker_launch l = {.function = &m->functions[MF_MAKER_DOTS], .bytes = sizeof(*args)};
+    l.grid = mf_maker_grid(m, args->n_tiles * ((args->n + MF_DOTS_TILE - 1) / MF_DOTS_TILE));
+    l.args.dots = *args;
+    return l;
+}
+
+/* The launches of a whole product, weights of `at_once` experts at a time. */
+static int64_t add_product(struct mf_maker *m, const struct product *p, const struct work *work,
+                           int64_t at_once, struct mf_maker_matrices *matrices, float *decoded,
+                           const struct mf_hip_dots_args *all, struct mf_maker_launch *launches)
+{
+    const mf_i32 *numbers = matrices->numbers;
+    int64_t n = 0;
+    for (int64_t i = 0; i < work->n_experts; i += at_once) {
+        int64_t first = work->first_tile[i];
+        matrices->n = MF_MIN(at_once, work->n_experts - i);
+        matrices->numbers = numbers + i;
+        n += mf_maker_add_data(m, matrices, launches + n);
+        launches[n - 1].args.data.out = decoded;
+        for (int a = 0; a < p->n_a; a++) {
+            struct mf_hip_dots_args args = *all;
+            args.a = p->a[a];
+            args.out = p->out[a];
+            args.tiles += first;
+            args.n_tiles = (mf_i32)(work->first_tile[i + matrices->n] - first);
+            launches[n++] = dots(m, &args);
+        }
+    }
+    return n;
+}
+
+static int multiply(struct mf_maker *m, const struct mf_reference_slots *slots, const struct product *p,
+                    struct room *room)
+{
+    const struct mf_shape *s = &m->shape;
+    const struct mf_codec *c = m->codecs.w;
+    int64_t expert_bytes = p->n * p->k * (int64_t)sizeof(float);
+    int64_t at_once = MF_MIN(MF_MAX((int64_t)WEIGHT_BYTES / expert_bytes, 1), (int64_t)s->expert);
+    struct mf_maker_matrices matrices = {
+        .tensor = p->w, .codec = c, .n = at_once, .rows = p->n, .cols = p->k};
+    struct work work;
+    int r = plan(s, slots, at_once, &work);
+    if (r < 0)
+        return r;
+    float *decoded = take(room, (size_t)(at_once * expert_bytes));
+    if (mf_maker_needs_amax(c))
+        matrices.amax = take(room, (size_t)mf_maker_groups(&matrices) * sizeof(float));
+    matrices.numbers = take_copy(room, work.experts, (size_t)work.n_experts * sizeof(*work.experts));
+    struct mf_hip_dots_args all = {
+        .w = decoded,
+        .slots = take_copy(room, work.slots, (size_t)work.n_slots * sizeof(*work.slots)),
+        .tiles = take_copy(room, work.tiles, (size_t)work.n_tiles * sizeof(*work.tiles)),
+        .n = (mf_i32)p->n,
+        .k = (mf_i32)p->k,
+        .slots_of_row = p->slots_of_row,
+    };
+    if (p->bias)
+        all.bias = take_copy(room, p->bias, (size_t)(s->expert * p->n) * sizeof(float));
+    size_t most = (size_t)(work.n_experts / at_once + 1) * 4;
+    _cleanup_(mf_freep) struct mf_maker_launch *launches = calloc(most, sizeof(*launches));
+    bool has_room = decoded && matrices.numbers && all.slots && all.tiles && (all.bias || !p->bias) &&
+                    (matrices.amax || !mf_maker_needs_amax(c)) && launches;
+    r = has_room ? 0 : -ENOMEM;
+    if (r == 0)
+        r = mf_maker_run(m, launches,
+                         (size_t)add_product(m, p, &work, at_once, &matrices, decoded, &all, launches));
+    release_work(&work);
+    return r;
+}
+
+/* ---- the engine ---- */
+
+struct engine {
+    struct mf_reference_engine engine; /* first */
+    struct mf_maker *m;
+};
+
+/* The quantised x, decoded: [T,H]. */
+static int make_x(struct mf_maker *m, struct room *room, float **ret)
+{
+    struct mf_maker_matrices x = {.tensor = MF_TENSOR_X,
+                                  .codec = m->codecs.a,
+                                  .n = 1,
+                                  .rows = m->shape.token,
+                                  .cols = m->shape.model_dim};
+    struct mf_maker_launch launches[2];
+    float *decoded = take(room, (size_t)(x.rows * x.cols) * sizeof(float));
+    if (mf_maker_needs_amax(x.codec)) {
+        x.amax = take(room, (size_t)mf_maker_groups(&x) * sizeof(float));
+        if (!x.amax)
+            return -ENOMEM;
+    }
+    if (!decoded)
+        return -ENOMEM;
+    int n = mf_maker_add_data(m, &x, launches);
+    launches[n - 1].args.data.out = decoded;
+    *ret = decoded;
+    return mf_maker_run(m, launches, (size_t)n);
+}
+
+static int gemm1(struct mf_reference_engine *base, const struct mf_layer_data *data,
+                 const struct mf_reference_slots *slots, struct mf_reference *out)
+{
+    struct mf_maker *m = ((struct engine *)base)->m;
+    const struct mf_shape *s = &data->shape;
+    struct room room = {.device = m->device};
+    size_t bytes = (size_t)(s->token * s->topk * mf_gemm1_cols(s)) * sizeof(float);
+    float *x = NULL, *g = take(&room, bytes);
+    int r = g ? make_x(m, &room, &x) : -ENOMEM;
+    if (r == 0) {
+        struct product p = {.w = MF_TENSOR_W1,
+                            .n = mf_gemm1_cols(s),
+                            .k = s->model_dim,
+                            .a = {x},
+                            .out = {g},
+                            .n_a = 1,
+                            .slots_of_row = s->topk};
+        r = multiply(m, slots, &p, &room);
+    }
+    if (r == 0)
+        r = m->device->ops->copy(m->device, out->g, g, bytes);
+    release_room(&room);
+    return r;
+}
+
+static struct mf_maker_launch sum_slots(const struct mf_maker *m, const float *z, const float *weights,
+                                        float *y)
+{
+    struct mf_maker_launch l = {.function = &m->functions[MF_MAKER_SLOTS],
+                                .bytes = sizeof(struct mf_hip_slots_args)};
+    int64_t values = m->shape.token * m->shape.model_dim;
+    l.grid = mf_maker_grid(m, (values + MF_MAKER_THREADS - 1) / MF_MAKER_THREADS);
+    l.args.slots = (struct mf_hip_slots_args){.z = z,
+                                              .weights = weights,
+                                              .y = y,
+                                              .token = (mf_i32)m->shape.token,
+                                              .topk = m->shape.topk,
+                                              .cols = m->shape.model_dim};
+    return l;
+}
+
+static struct mf_maker_launch differences(const struct mf_maker *m, const float *a, const float *b,
+                                          int64_t rows, double *to)
+{
+    struct mf_maker_launch l = {.function = &m->functions[MF_MAKER_DIFFERENCES],
+                                .bytes = sizeof(struct mf_hip_difference_args)};
+    l.grid = mf_maker_grid(m, (rows * TEAM + MF_MAKER_THREADS - 1) / MF_MAKER_THREADS);
+    l.args.difference =
+        (struct mf_hip_difference_args){.a = a, .b = b, .out = to, .rows = rows, .cols = m->shape.model_dim};
+    return l;
+}
+
+/* Errors of rows from the sums that the device made of them. */
+static int copy_errors(struct mf_device *d, const double *from, int64_t rows, float *to)
+{
+    _cleanup_(mf_freep) double *sums = reallocarray(NULL, (size_t)rows, 2 * sizeof(*sums));
+    int r = sums ? d->ops->copy(d, sums, from, (size_t)rows * 2 * sizeof(*sums)) : -ENOMEM;
+    for (int64_t i = 0; i < rows && r == 0; i++)
+        to[i] = mf_reference_error(sums[2 * i], sums[2 * i + 1]);
+    return r;
+}
+
+/* What gemm2 leaves on the device: of h, and of h before its quantisation. */
+struct second {
+    float *z[2], *y[2];
+    double *z_sums, *y_sums; /* NULL: h is not quantised */
+};
+
+static int sum_and_compare(struct mf_maker *m, const struct mf_layer_data *data, const struct second *o,
+                           struct room *room)
+{
+    const struct mf_shape *s = &data->shape;
+    struct mf_maker_launch launches[4];
+    size_t n = 0;
+    float *weights = NULL;
+    if (!s->doweight_stage1) {
+        weights = take_copy(room, data->weights, (size_t)(s->token * s->topk) * sizeof(float));
+        if (!weights)
+            return -ENOMEM;
+    }
+    launches[n++] = sum_slots(m, o->z[0], weights, o->y[0]);
+    if (o->z_sums) {
+        launches[n++] = sum_slots(m, o->z[1], weights, o->y[1]);
+        launches[n++] = differences(m, o->z[0], o->z[1], s->token * s->topk, o->z_sums);
+        launches[n++] = differences(m, o->y[0], o->y[1], s->token, o->y_sums);
+    }
+    return mf_maker_run(m, launches, n);
+}
+
+static int take_second(struct room *room, const struct mf_shape *s, bool quantises, struct second *ret)
+{
+    size_t rows = (size_t)(s->token * s->topk), H = (size_t)s->model_dim, T = (size_t)s->token;
+    bool all = true;
+    *ret = (struct second){0};
+    for (int i = 0; i <= quantises; i++) {
+        ret->z[i] = take(room, rows * H * sizeof(float));
+        ret->y[i] = take(room, T * H * sizeof(float));
+        all &= ret->z[i] && ret->y[i];
+    }
+    if (quantises) {
+        ret->z_sums = take(room, rows * 2 * sizeof(double));
+        ret->y_sums = take(room, T * 2 * sizeof(double));
+        all &= ret->z_sums && ret->y_sums;
+    }
+    return all ? 0 : -ENOMEM;
+}
+
+static size_t z_bytes(const struct mf_shape *s)
+{
+    return (size_t)(s->token * s->topk * s->model_dim) * sizeof(float);
+}
+
+static int take_back(struct mf_device *d, const struct mf_shape *s, const struct second *o,
+                     struct mf_reference *out)
+{
+    int r = d->ops->copy(d, out->y, o->y[0], (size_t)(s->token * s->model_dim) * sizeof(float));
+    if (r == 0 && out->z)
+        r = d->ops->copy(d, out->z, o->z[0], z_bytes(s));
+    if (r == 0 && o->z_sums)
+        r = copy_errors(d, o->z_sums, s->token * s->topk, out->z_error);
+    if (r == 0 && o->y_sums)
+        r = copy_errors(d, o->y_sums, s->token, out->y_error);
+    return r;
+}
+
+static struct product second_product(const struct mf_layer_data *data, float *z, float *z_exact)
+{
+    const struct mf_shape *s = &data->shape;
+    return (struct product){.w = MF_TENSOR_W2,
+                            .n = s->model_dim,
+                            .k = s->inter_dim,
+                            .out = {z, z_exact},
+                            .n_a = 1 + (z_exact != NULL),
+                            .slots_of_row = 1,
+                            .bias = s->has_b2 ? data->b2 : NULL};
+}
+
+/* Keeps z of the room, as it may. */
+static void keep_z(struct mf_maker *m, struct room *room, float *z)
+{
+    leave(room, z);
+    m->copies[m->n_copies++] = (struct mf_maker_copy){m, z, MF_MAX(z_bytes(&m->shape), 64)};
+}
+
+bool mf_maker_keeps_z(const struct mf_maker *m)
+{
+    return z_bytes(&m->shape) <= mf_maker_most_kept(m);
+}
+
+/* z of a reference whose h the host has. */
+static int make_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *ref,
+                  struct room *room, float **ret)
+{
+    const struct mf_shape *s = &data->shape;
+    size_t h_bytes = (size_t)(s->token * s->topk * s->inter_dim) * sizeof(float);
+    struct mf_reference_slots slots;
+    float *z = take(room, z_bytes(s));
+    struct product p = second_product(data, z, NULL);
+    p.a[0] = take_copy(room, ref->h, h_bytes);
+    int r = mf_reference_group(data, &slots);
+    if (r == 0)
+        r = z && p.a[0] ? multiply(m, &slots, &p, room) : -ENOMEM;
+    mf_reference_ungroup(&slots);
+    if (r == 0)
+        *ret = z;
+    return r;
+}
+
+int mf_maker_own_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r,
+                   const void **ret)
+{
+    struct room room = {.device = m->device};
+    const void *kept = mf_maker_kept(m, m);
+    float *z;
+    if (kept) {
+        *ret = kept;
+        return 0;
+    }
+    if (!mf_maker_may_keep(m, z_bytes(&m->shape)))
+        return -ENOMEM;
+    int made = make_z(m, data, r, &room, &z);
+    if (made == 0) {
+        keep_z(m, &room, z);
+        *ret = z;
+    }
+    release_room(&room);
+    return made;
+}
+
+int mf_maker_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r, float *to)
+{
+    struct room room = {.device = m->device};
+    float *z;
+    (void)mf_maker_forget(m);
+    int made = make_z(m, data, r, &room, &z);
+    if (made == 0)
+        made = m->device->ops->copy(m->device, to, z, z_bytes(&m->shape));
+    release_room(&room);
+    return made;
+}
+
+static int gemm2(struct mf_reference_engine *base, const struct mf_layer_data *data,
+                 const struct mf_reference_slots *slots, const float *h_exact, struct mf_reference *out)
+{
+    struct mf_maker *m = ((struct engine *)base)->m;
+    const struct mf_shape *s = &data->shape;
+    struct room room = {.device = m->device};
+    size_t h_bytes = (size_t)(s->token * s->topk * s->inter_dim) * sizeof(float);
+    bool quantises = out->h_error != NULL;
+    struct second o;
+    int r = take_second(&room, s, quantises, &o);
+    struct product p = second_product(data, o.z[0], o.z[1]);
+    for (int i = 0; i < p.n_a && r == 0; i++) {
+        p.a[i] = take_copy(&room, i ? h_exact : out->h, h_bytes);
+        r = p.a[i] ? 0 : -ENOMEM;
+    }
+    if (r == 0)
+        r = multiply(m, slots, &p, &room);
+    if (r == 0)
+        r = sum_and_compare(m, data, &o, &room);
+    if (r == 0)
+        r = take_back(m->device, s, &o, out);
+    if (r == 0 && !out->z)
+        keep_z(m, &room, o.z[0]);
+    release_room(&room);
+    return r;
+}
+
+int mf_maker_reference(struct mf_maker *m, const struct mf_layer_data *data, void *block,
+                       struct mf_reference *out)
+{
+    struct engine e = {{mf_maker_keeps_z(m), gemm1, gemm2}, m};
+    (void)mf_maker_forget(m); /* of another routing, if it has any */
+    return mf_reference_make_in(data, &e.engine, block, out);
+}

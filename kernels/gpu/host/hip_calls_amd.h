@@ -1,0 +1,136 @@
+/* The HIP calls that kernels/gpu/host/device_hip.c uses, as AMD's own headers type them. The runtime is opened when a device is:
+ * any of the three sonames, whose calls below have one ABI. hipGetDeviceProperties alone has two; it is looked up under
+ * both of its names. */
+#pragma once
+
+#define __HIP_PLATFORM_AMD__ 1
+#include <hip/hip_runtime_api.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/core/device.h"
+
+#define MF_HIP_VENDOR   "amd"
+#define MF_HIP_COMPILER "hiprtc"
+/* Multiplications of a turn of a block of measure.hip's mf_peak: 4 waves x 16 products of 16x16x32. */
+#define MF_HIP_PEAK_TURN (4 * 16 * 16 * 16 * 32)
+
+static const char *const mf_hip_sonames[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
+
+/* clang-format off */
+#define MF_HIP_CALLS(X)                                                                                              \
+    X(hipInit) X(hipGetDeviceCount) X(hipDeviceGet) X(hipDeviceGetName) X(hipDeviceGetAttribute) X(hipDeviceTotalMem) \
+    X(hipSetDevice) X(hipMalloc) X(hipFree) X(hipMemcpy) X(hipMemset) X(hipStreamCreateWithFlags)                     \
+    X(hipStreamSynchronize) X(hipStreamDestroy) X(hipEventCreateWithFlags) X(hipEventRecord) X(hipEventElapsedTime)   \
+    X(hipEventSynchronize) X(hipEventDestroy) X(hipModuleLoadData) X(hipModuleUnload) X(hipModuleGetFunction)         \
+    X(hipFuncGetAttribute) X(hipModuleLaunchKernel) X(hipStreamBeginCapture) X(hipStreamEndCapture)                   \
+    X(hipGraphInstantiate) X(hipGraphLaunch) X(hipGraphExecDestroy) X(hipGraphDestroy)                                \
+    X(hipGetErrorString) X(hipRuntimeGetVersion) X(hipDeviceGetPCIBusId)                                              \
+    X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor) X(hipDeviceSynchronize)
+/* clang-format on */
+
+struct mf_hip_calls {
+#define X(call) __typeof__(&(call)) call;
+    MF_HIP_CALLS(X)
+#undef X
+    hipError_t (*properties)(void *, int);
+};
+
+/* ---- the same verbs as on NVIDIA ---- */
+
+typedef int mf_hip_current;
+static inline hipError_t mf_hip_set_device(const struct mf_hip_calls *c, int ordinal, mf_hip_current *ret)
+{
+    *ret = ordinal;
+    return c->hipSetDevice(ordinal);
+}
+/* The same for another thread. */
+static inline hipError_t mf_hip_enter(const struct mf_hip_calls *c, mf_hip_current current)
+{
+    return c->hipSetDevice(current);
+}
+static inline hipError_t mf_hip_malloc(const struct mf_hip_calls *c, void **ret, size_t bytes)
+{
+    return c->hipMalloc(ret, bytes);
+}
+static inline hipError_t mf_hip_free(const struct mf_hip_calls *c, void *p)
+{
+    return c->hipFree(p);
+}
+static inline hipError_t mf_hip_copy(const struct mf_hip_calls *c, void *to, const void *from, size_t bytes)
+{
+    return c->hipMemcpy(to, from, bytes, hipMemcpyDefault);
+}
+static inline hipError_t mf_hip_clear(const struct mf_hip_calls *c, void *p, size_t bytes)
+{
+    return c->hipMemset(p, 0, bytes);
+}
+static inline hipError_t mf_hip_instantiate(const struct mf_hip_calls *c, hipGraphExec_t *ret,
+                                            hipGraph_t graph)
+{
+    return c->hipGraphInstantiate(ret, graph, NULL, NULL, 0);
+}
+/* Launches always begin in turn. */
+static inline hipError_t mf_hip_launch_grid(const struct mf_hip_calls *c, hipFunction_t f,
+                                            const struct mf_grid *grid, bool early, hipStream_t stream,
+                                            void **whole, void **packed)
+{
+    (void)early;
+    return c->hipModuleLaunchKernel(f, grid->x, grid->y, grid->z, grid->block, 1, 1, grid->shared, stream,
+                                    whole, packed);
+}
+/* All of a compute unit's LDS may be had without leave. */
+static inline hipError_t mf_hip_allow_shared(const struct mf_hip_calls *c, hipFunction_t f, int bytes)
+{
+    (void)c, (void)f, (void)bytes;
+    return hipSuccess;
+}
+/* AMD's machines have no such copies. */
+static inline hipError_t mf_hip_bulk_map(const struct mf_hip_calls *c, const struct mf_bulk_tensor *t,
+                                         void *ret)
+{
+    (void)c;
+    (void)t;
+    (void)ret;
+    return hipErrorNotSupported;
+}
+static inline const char *mf_hip_words(const struct mf_hip_calls *c, hipError_t error)
+{
+    return c->hipGetErrorString(error);
+}
+/* "gfx942". The structure of properties has two layouts; the name of the architecture is the one text in either that
+ * starts with gfx. */
+static inline hipError_t mf_hip_arch(const struct mf_hip_calls *c, int ordinal, char *buf, size_t cap)
+{
+    char properties[8192] = {0};
+    hipError_t r = c->properties(properties, ordinal);
+    const char *at = r == hipSuccess ? memmem(properties, sizeof(properties) - 16, "gfx", 3) : NULL;
+    (void)snprintf(buf, cap, "%.*s", at ? (int)strcspn(at, ":") : 0, at ? at : "");
+    return r == hipSuccess && !at ? hipErrorNotFound : r;
+}
+/* What is asked for as the L2 is that of one die. CDNA 3 and 4 have a cache of 256 MB between all of theirs and the memory,
+ * which no call tells of ("AMD CDNA 3 Architecture", AMD Infinity Cache). */
+static inline uint64_t mf_hip_last_cache(const char *gfx, uint64_t l2)
+{
+    return strcmp(gfx, "gfx942") == 0 || strcmp(gfx, "gfx950") == 0 ? UINT64_C(256) << 20 : l2;
+}
+/* "0000:83:00.0". */
+static inline hipError_t mf_hip_identity(const struct mf_hip_calls *c, int ordinal, char *buf, size_t cap)
+{
+    return c->hipDeviceGetPCIBusId(buf, (int)cap, ordinal);
+}
+/* "driver 6.3.6, HIP 6.0.32831": the kernel's driver where it says its version, and the runtime. */
+static inline hipError_t mf_hip_driver(const struct mf_hip_calls *c, char *buf, size_t cap)
+{
+    int version = 0;
+    char name[32] = "";
+    FILE *f = fopen("/sys/module/amdgpu/version", "re");
+    if (f && fgets(name, sizeof(name), f))
+        name[strcspn(name, "\n")] = '\0';
+    if (f)
+        (void)fclose(f);
+    hipError_t r = c->hipRuntimeGetVersion(&version);
+    (void)snprintf(buf, cap, "driver %s, HIP %d.%d.%d", name[0] ? name : "of the kernel", version / 10000000,
+                   version / 100000 % 100, version % 100000);
+    return r;
+}

@@ -1,0 +1,88 @@
+/* Groups of bf16 in the formats that kernels/core/codec.h has for activations, with the same bits.
+ *
+ *   MF_ELEMENT  0 e4m3 (MF_FNUZ of dialect.h)   1 int8   2 e2m1, two to a byte
+ *   MF_GROUP    elements under a scale: 128, 32 (its own format is e8m0), 16 (e4m3, and a factor for all), 0 a row, -1 all
+ * Eight elements are what one lane encodes at once. */
+#pragma once
+
+#include "quantise.h"
+#include "small.h"
+
+#define CODES (MF_ELEMENT == 2 ? 4 : 8) /* bytes of eight elements */
+
+/* What a group is divided by, as it is stored. */
+struct scaling {
+    mf_divisor by;
+    float times; /* e8m0: the inverse, exact; e4m3: the factor for all */
+    u32 code;
+};
+
+/* top: two magnitudes of the group, the largest among them. factor: for all groups, where the scale is an e4m3. */
+MF_DEVICE scaling scaling_of(u32 top, float factor)
+{
+    const float amax = mf_larger_half(top);
+    scaling s;
+    s.times = factor;
+    s.code = 0;
+#if MF_GROUP == 32
+    s.code = mf_mx_scale_of(__float_as_uint(amax), MF_ELEMENT == 2);
+    s.times = mf_mx_factor_of(s.code);
+#elif MF_GROUP == 16
+    const float least = 0x1p-9f, by = mf_divide(factor * amax, 6.0f);
+    s.code = mf_fp8_pair(by < least ? least : by, 0.0f) & 0xff;
+    s.by = mf_divisor_by(mf_f16_low(mf_fp8_to_f16_pair(s.code, 0)));
+#else
+    s.by = MF_ELEMENT == 1 ? mf_divisor_to(amax, 127.0f) : mf_divisor_of(amax);
+#endif
+    return s;
+}
+/* Scale `at` of all. */
+MF_DEVICE void store_scale(const scaling &s, void *scales, i64 at)
+{
+#if MF_GROUP == 32 || MF_GROUP == 16
+    ((u8 *)scales)[at] = (u8)s.code;
+#else
+    ((float *)scales)[at] = s.by.by;
+#endif
+}
+
+/* Whole numbers are the last bits of a sum with 1.5 · 2^23; NaN is 0. */
+MF_DEVICE u32 int8_of_4(const float *q)
+{
+    u32 r = 0;
+    MF_UNROLL
+    for (int i = 0; i < 4; i++)
+        r |= (q[i] == q[i] ? __float_as_uint(q[i] + 12582912.0f) & 0xff : 0) << 8 * i;
+    return r;
+}
+
+#if MF_ELEMENT == 2
+typedef u32 codes_of_8;
+#else
+typedef mf_8b codes_of_8;
+#endif
+
+MF_DEVICE codes_of_8 encode_8(const mf_16b &v, const scaling &s)
+{
+    float q[8];
+    mf_floats_of_8(v, q);
+#if MF_GROUP == 32 || MF_GROUP == 16
+    MF_UNROLL
+    for (int i = 0; i < 8; i++)
+        q[i] *= s.times;
+#endif
+#if MF_GROUP != 32
+    mf_divide_all(q, s.by);
+#endif
+#if MF_ELEMENT == 2
+    u32 r = 0;
+    MF_UNROLL
+    for (int i = 0; i < 8; i++)
+        r |= mf_fp4_of(q[i]) << 4 * i;
+    return r;
+#elif MF_ELEMENT == 1
+    return mf_8b{int8_of_4(q), int8_of_4(q + 4)};
+#else
+    return mf_fp8_of_8(q);
+#endif
+}

@@ -1,0 +1,522 @@
+#include "kernels/pipeline/fmoe.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/base/cleanup.h"
+#include "common/moe/pipeline_search.h"
+#include "common/base/text.h"
+
+#define ALIGN         64
+#define MAX_ARTIFACTS (2 * MF_PATH_STEPS_MAX * MF_STEP_ARTIFACTS_MAX)
+
+/* An artifact that is alive somewhere in the pipeline. Two steps that give the same one are two of these. */
+struct slot {
+    struct mf_artifact artifact;
+    int n_parts;
+    struct mf_part parts[MF_PARTS_MAX];
+    size_t bytes;             /* of all parts, each aligned */
+    int first, last;          /* steps between which it must stay; first is -1 for the caller's own */
+    int aliases;              /* >= 0: the slot whose memory it shares (an accumulation) */
+    size_t offset;            /* in the arena */
+    struct mf_tensor_ref ref; /* bound */
+};
+
+struct bound_step {
+    struct mf_step step;
+    const struct mf_family *family;
+    struct mf_kernel *kernel;
+    int needs[MF_STEP_ARTIFACTS_MAX], gives[MF_STEP_ARTIFACTS_MAX]; /* slots */
+    struct mf_tensor_ref need_refs[MF_STEP_ARTIFACTS_MAX], give_refs[MF_STEP_ARTIFACTS_MAX];
+    struct mf_launch launch;
+};
+
+struct mf_pipeline {
+    struct mf_device *device;
+    struct mf_shape shape;
+    int64_t most; /* tokens: as it was opened */
+    size_t n_steps;
+    struct bound_step steps[MF_PATH_STEPS_MAX];
+    size_t n_slots;
+    struct slot slots[MAX_ARTIFACTS];
+    size_t arena_bytes, workspace_offset;
+};
+
+/* ---- finding a step by its name ---- */
+
+struct finder {
+    struct mf_offer offer; /* first: the callbacks get it back */
+    const char *name;
+    struct mf_step *found;
+    bool is_found;
+    char *why;
+    size_t why_cap;
+};
+
+static int take_step(struct mf_offer *o, const struct mf_step *step)
+{
+    struct finder *f = (struct finder *)o;
+    if (strcmp(step->name, f->name) != 0)
+        return 0;
+    *f->found = *step;
+    f->is_found = true;
+    return 0;
+}
+
+__attribute__((format(printf, 5, 6))) static int take_rejection(struct mf_offer *o, const char *family,
+                                                                const char *kernel, const char *rule,
+                                                                const char *format, ...)
+{
+    struct finder *f = (struct finder *)o;
+    if (strcmp(kernel, f->name) != 0 && strcmp(kernel, family) != 0)
+        return 0; /* what a family says under its own name is of all its steps */
+    char reason[MF_REASON_MAX];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(reason, sizeof(reason), format, args);
+    va_end(args);
+    mf_say(f->why, f->why_cap, "%s:%s is not legal for this shape (%s): %s", family, kernel, rule, reason);
+    return 0;
+}
+
+static int find_family(const struct mf_pipeline *p, const struct mf_family_set *extra, const char *name,
+                       struct bound_step *b, char *why, size_t cap)
+{
+    b->family = mf_family_set_find(extra, p->device->ops->kind, name);
+    if (b->family && strcmp(b->family->device_kind, p->device->ops->kind) == 0)
+        return 0;
+    mf_say(why, cap, "\"%s\" is no family of a %s device", name, p->device->ops->kind);
+    return -EINVAL;
+}
+
+static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, const char *name, size_t len,
+                     struct bound_step *b, char *why, size_t cap)
+{
+    char family[MF_FAMILY_NAME_MAX], step_name[MF_STEP_NAME_MAX];
+    if (mf_step_name_split(name, len, family, step_name) < 0) {
+        mf_say(why, cap, "\"%.*s\" is no step: write family:step", (int)len, name);
+        return -EINVAL;
+    }
+    int r = find_family(p, extra, family, b, why, cap);
+    if (r < 0)
+        return r;
+    struct finder f = {.offer = {take_step, take_rejection},
+                       .name = step_name,
+                       .found = &b->step,
+                       .why = why,
+                       .why_cap = cap};
+    mf_say(why, cap, "family %s offers no step %s for this shape on %s/%d", family, step_name,
+           p->device->info.class.gfx, p->device->info.class.cu_num);
+    r = mf_family_enumerate(b->family, &p->device->info, &p->shape, &f.offer);
+    if (r < 0)
+        return r;
+    return f.is_found ? 0 : -EINVAL;
+}
+
+static int open_kernel(struct mf_pipeline *p, struct bound_step *b, char *why, size_t cap)
+{
+    p->device->words[0] = '\0';
+    int r = b->family->open(b->family, p->device, &p->shape, b->step.name, &b->kernel);
+    if (r < 0)
+        mf_say(why, cap, "%s:%s does not open for this shape: %s", b->family->name, b->step.name,
+               *p->device->words ? p->device->words : strerror(-r));
+    return r;
+}
+
+/* ---- wiring ---- */
+
+static size_t align_up(size_t n)
+{
+    return (n + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+}
+
+static int add_slot(struct mf_pipeline *p, const struct mf_artifact *a, int first, char *why, size_t cap)
+{
+    struct slot *s = &p->slots[p->n_slots];
+    char text[MF_ARTIFACT_TEXT_MAX];
+    *s = (struct slot){.artifact = *a, .first = first, .last = first, .aliases = -1};
+    s->n_parts = mf_artifact_parts(a, &p->shape, s->parts);
+    if (s->n_parts < 0) {
+        mf_artifact_print(a, text);
+        mf_say(why, cap, "the shape has no artifact %s", text);
+        return -EINVAL;
+    }
+    for (int i = 0; i < s->n_parts; i++)
+        s->bytes += align_up((size_t)mf_part_bytes(&s->parts[i]));
+    return (int)p->n_slots++;
+}
+
+/* The latest slot of that artifact, -1 when nothing has given it yet. */
+static int find_slot(const struct mf_pipeline *p, const struct mf_artifact *a)
+{
+    for (size_t i = p->n_slots; i-- > 0;) {
+        if (mf_artifact_equal(&p->slots[i].artifact, a))
+            return (int)i;
+    }
+    return -1;
+}
+
+static bool is_accumulation(const struct mf_artifact *need, const struct mf_artifact *give)
+{
+    struct mf_artifact plain = *need;
+    plain.zeroed = false;
+    return need->zeroed && mf_artifact_equal(&plain, give);
+}
+
+static int wire_needs(struct mf_pipeline *p, int at, char *why, size_t cap)
+{
+    struct bound_step *b = &p->steps[at];
+    char text[MF_ARTIFACT_TEXT_MAX];
+    for (int i = 0; i < b->step.n_needs; i++) {
+        const struct mf_artifact *a = &b->step.needs[i];
+        int slot = find_slot(p, a);
+        if (slot < 0 && (mf_artifact_is_input(a) || mf_artifact_is_weight(a)))
+            slot = add_slot(p, a, -1, why, cap);
+        else if (slot < 0) {
+            mf_artifact_print(a, text);
+            mf_say(why, cap, "%s needs %s, which nothing before it gives", b->step.name, text);
+        }
+        if (slot < 0)
+            return -EINVAL;
+        b->needs[i] = slot;
+        p->slots[slot].last = at;
+    }
+    return 0;
+}
+
+/* The memory's owner must live as long as whatever shares it. */
+static int owner_of(const struct mf_pipeline *p, int slot)
+{
+    while (p->slots[slot].aliases >= 0)
+        slot = p->slots[slot].aliases;
+    return slot;
+}
+
+static int wire_gives(struct mf_pipeline *p, int at, char *why, size_t cap)
+{
+    struct bound_step *b = &p->steps[at];
+    for (int i = 0; i < b->step.n_gives; i++) {
+        int slot = add_slot(p, &b->step.gives[i], at, why, cap);
+        if (slot < 0)
+            return -EINVAL;
+        b->gives[i] = slot;
+        for (int n = 0; n < b->step.n_needs; n++) {
+            if (is_accumulation(&b->step.needs[n], &b->step.gives[i]))
+                p->slots[slot].aliases = owner_of(p, b->needs[n]);
+        }
+    }
+    return 0;
+}
+
+static int check_cover(struct mf_pipeline *p, char *why, size_t cap)
+{
+    mf_ops all = mf_layer_ops(&p->shape), covered = 0;
+    char text[MF_OPS_TEXT_MAX];
+    for (size_t i = 0; i < p->n_steps; i++) {
+        mf_ops twice = covered & p->steps[i].step.covers;
+        if (twice) {
+            mf_ops_print(twice, text);
+            mf_say(why, cap, "%s covers %s again", p->steps[i].step.name, text);
+            return -EINVAL;
+        }
+        covered |= p->steps[i].step.covers;
+    }
+    if (covered == all)
+        return 0;
+    mf_ops_print(all & ~covered ? all & ~covered : covered & ~all, text);
+    mf_say(why, cap, all & ~covered ? "no step covers %s" : "the layer has no %s", text);
+    return -EINVAL;
+}
+
+static struct mf_artifact output_of(void)
+{
+    return (struct mf_artifact){.tensor = MF_TENSOR_Y, .format = MF_FORMAT_BF16, .order = "token"};
+}
+
+static bool is_bound_outside(const struct mf_pipeline *p, int slot)
+{
+    int owner = owner_of(p, slot);
+    const struct mf_artifact y = output_of();
+    struct mf_artifact a = p->slots[slot].artifact;
+    a.zeroed = false;
+    return p->slots[owner].first < 0 || mf_artifact_equal(&a, &y);
+}
+
+/* ---- the arena ---- */
+
+static bool overlap_in_time(const struct slot *a, const struct slot *b)
+{
+    return a->first <= b->last && b->first <= a->last;
+}
+
+/* The lowest offset at which slot i meets nothing that lives at the same time. */
+static size_t place(const struct mf_pipeline *p, const int *placed, size_t n_placed, const struct slot *s)
+{
+    size_t at = 0;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (size_t i = 0; i < n_placed; i++) {
+            const struct slot *o = &p->slots[placed[i]];
+            if (overlap_in_time(o, s) && at < o->offset + o->bytes && o->offset < at + s->bytes) {
+                at = o->offset + o->bytes;
+                moved = true;
+            }
+        }
+    }
+    return at;
+}
+
+static void lay_out(struct mf_pipeline *p)
+{
+    int placed[MAX_ARTIFACTS];
+    size_t n_placed = 0, workspace = 0;
+    for (size_t i = 0; i < p->n_slots; i++) {
+        struct slot *owner = &p->slots[owner_of(p, (int)i)];
+        owner->last = MF_MAX(owner->last, p->slots[i].last);
+    }
+    for (size_t i = 0; i < p->n_slots; i++) {
+        struct slot *s = &p->slots[i];
+        if (s->aliases >= 0 || is_bound_outside(p, (int)i))
+            continue;
+        s->offset = place(p, placed, n_placed, s);
+        placed[n_placed++] = (int)i;
+        p->arena_bytes = MF_MAX(p->arena_bytes, s->offset + s->bytes);
+    }
+    for (size_t i = 0; i < p->n_steps; i++)
+        workspace = MF_MAX(workspace, (size_t)p->steps[i].step.workspace_bytes);
+    p->workspace_offset = p->arena_bytes;
+    p->arena_bytes += align_up(workspace);
+}
+
+/* ---- the calls ---- */
+
+static int wire(struct mf_pipeline *p, char *why, size_t cap)
+{
+    const struct mf_artifact y = output_of();
+    for (size_t i = 0; i < p->n_steps; i++) {
+        int r = wire_needs(p, (int)i, why, cap);
+        if (r == 0)
+            r = wire_gives(p, (int)i, why, cap);
+        if (r < 0)
+            return r;
+    }
+    int out = find_slot(p, &y);
+    if (out < 0) {
+        mf_say(why, cap, "no step gives the layer's output, y in bf16");
+        return -EINVAL;
+    }
+    return check_cover(p, why, cap);
+}
+
+static int two_layouts(const struct mf_pipeline *p, char *why, size_t cap)
+{
+    const struct mf_artifact *seen[2] = {NULL, NULL};
+    for (size_t i = 0; i < p->n_slots; i++) {
+        const struct mf_artifact *a = &p->slots[i].artifact;
+        if (!mf_artifact_is_weight(a))
+            continue;
+        int w = a->tensor == MF_TENSOR_W2;
+        if (seen[w]) {
+            mf_say(why, cap, "%s is wanted in two layouts, %s and %s: it is stored once",
+                   mf_tensor_name(a->tensor), seen[w]->order, a->order);
+            return -EINVAL;
+        }
+        seen[w] = a;
+    }
+    return 0;
+}
+
+/* What a pipeline is made of: steps by name, or, where text is NULL, as their families have offered them. */
+struct recipe {
+    const char *text;
+    const struct mf_step *steps;
+    size_t n;
+};
+
+static int find_steps(struct mf_pipeline *p, const struct mf_family_set *extra, const struct recipe *of,
+                      char *why, size_t why_cap)
+{
+    const char *at = of->text, *name;
+    size_t len;
+    int r = 0;
+    for (size_t i = 0; i < of->n && r == 0; i++) {
+        struct bound_step *b = &p->steps[p->n_steps++];
+        if (!of->text) {
+            b->step = of->steps[i];
+            r = find_family(p, extra, b->step.family, b, why, why_cap);
+        } else if (mf_pipeline_text_next(&at, &name, &len)) {
+            r = find_step(p, extra, name, len, b, why, why_cap);
+        }
+        if (r == 0)
+            r = open_kernel(p, b, why, why_cap);
+    }
+    return r;
+}
+
+static int open_recipe(struct mf_device *device, const struct mf_shape *shape,
+                       const struct mf_family_set *extra, const struct recipe *of, char *why, size_t why_cap,
+                       struct mf_pipeline **ret)
+{
+    if (of->n > MF_PATH_STEPS_MAX) {
+        mf_say(why, why_cap, "a pipeline of %zu steps: it has 1 to %d", of->n, MF_PATH_STEPS_MAX);
+        return -EINVAL;
+    }
+    struct mf_pipeline *p = calloc(1, sizeof(*p));
+    if (!p) {
+        mf_say(why, why_cap, "out of memory");
+        return -ENOMEM;
+    }
+    p->device = device;
+    p->shape = *shape;
+    p->most = shape->token;
+    int r = find_steps(p, extra, of, why, why_cap);
+    if (r == 0)
+        r = wire(p, why, why_cap);
+    if (r == 0)
+        r = two_layouts(p, why, why_cap);
+    if (r < 0) {
+        mf_pipeline_close(p);
+        return r == -ENOMEM ? r : -EINVAL;
+    }
+    lay_out(p);
+    mf_say(why, why_cap, "%s", "");
+    *ret = p;
+    return 0;
+}
+
+int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape,
+                     const struct mf_family_set *extra, const char *text, char *why, size_t why_cap,
+                     struct mf_pipeline **ret)
+{
+    struct recipe of = {.text = text};
+    const char *at = text, *name;
+    size_t len;
+    while (mf_pipeline_text_next(&at, &name, &len))
+        of.n++;
+    return open_recipe(device, shape, extra, &of, why, why_cap, ret);
+}
+
+int mf_pipeline_open_steps(struct mf_device *device, const struct mf_shape *shape,
+                           const struct mf_family_set *extra, const struct mf_step *steps, size_t n,
+                           char *why, size_t why_cap, struct mf_pipeline **ret)
+{
+    const struct recipe of = {.steps = steps, .n = n};
+    return open_recipe(device, shape, extra, &of, why, why_cap, ret);
+}
+
+struct mf_pipeline *mf_pipeline_close(struct mf_pipeline *p)
+{
+    for (size_t i = 0; p && i < p->n_steps; i++) {
+        if (p->steps[i].kernel)
+            p->steps[i].family->close(p->steps[i].kernel);
+    }
+    free(p);
+    return NULL;
+}
+
+size_t mf_pipeline_arena_bytes(const struct mf_pipeline *p)
+{
+    return p->arena_bytes;
+}
+
+size_t mf_pipeline_n_steps(const struct mf_pipeline *p)
+{
+    return p->n_steps;
+}
+
+const struct mf_step *mf_pipeline_step(const struct mf_pipeline *p, size_t i)
+{
+    return &p->steps[i].step;
+}
+
+struct mf_artifact mf_pipeline_weight(const struct mf_pipeline *p, enum mf_tensor w)
+{
+    for (size_t i = 0; i < p->n_slots; i++) {
+        if (p->slots[i].artifact.tensor == w)
+            return p->slots[i].artifact;
+    }
+    return mf_plain_w(&p->shape, w, "row");
+}
+
+/* What is none of the inputs is the output. */
+static struct mf_tensor_ref outside_ref(const struct mf_artifact *a, const struct mf_fmoe_args *args)
+{
+    const struct mf_tensor_ref *const inputs[MF_TENSOR_N_] = {
+        [MF_TENSOR_X] = &args->x,   [MF_TENSOR_TOPK] = &args->topk,   [MF_TENSOR_W1] = &args->w1,
+        [MF_TENSOR_W2] = &args->w2, [MF_TENSOR_CALIB] = &args->calib, [MF_TENSOR_B1] = &args->b1,
+        [MF_TENSOR_B2] = &args->b2,
+    };
+    return inputs[a->tensor] ? *inputs[a->tensor] : args->y;
+}
+
+int mf_pipeline_retoken(struct mf_pipeline *p, int64_t token)
+{
+    if (token < 1 || token > p->most)
+        return -EINVAL;
+    for (size_t i = 0; i < p->n_steps; i++) {
+        if (!p->steps[i].family->retoken && token != p->shape.token)
+            return -ENOTSUP;
+    }
+    p->shape.token = token;
+    for (size_t i = 0; i < p->n_slots; i++)
+        (void)mf_artifact_parts(&p->slots[i].artifact, &p->shape, p->slots[i].parts);
+    for (size_t i = 0; i < p->n_steps; i++) {
+        if (p->steps[i].family->retoken)
+            p->steps[i].family->retoken(p->steps[i].kernel, token);
+    }
+    return 0;
+}
+
+void mf_pipeline_bind(struct mf_pipeline *p, const struct mf_fmoe_args *args)
+{
+    for (size_t i = 0; i < p->n_slots; i++) {
+        struct slot *s = &p->slots[i];
+        const struct slot *owner = &p->slots[owner_of(p, (int)i)];
+        uint8_t *at = (uint8_t *)args->arena + owner->offset;
+        s->ref = (struct mf_tensor_ref){0};
+        if (is_bound_outside(p, (int)i)) {
+            s->ref = outside_ref(&s->artifact, args);
+            continue;
+        }
+        for (int j = 0; j < s->n_parts; j++) {
+            s->ref.part[j] = at;
+            at += align_up((size_t)mf_part_bytes(&s->parts[j]));
+        }
+    }
+    for (size_t i = 0; i < p->n_steps; i++) {
+        struct bound_step *b = &p->steps[i];
+        for (int j = 0; j < b->step.n_needs; j++)
+            b->need_refs[j] = p->slots[b->needs[j]].ref;
+        for (int j = 0; j < b->step.n_gives; j++)
+            b->give_refs[j] = p->slots[b->gives[j]].ref;
+        b->launch =
+            (struct mf_launch){b->need_refs, b->give_refs, (uint8_t *)args->arena + p->workspace_offset};
+    }
+}
+
+int mf_pipeline_prepare(struct mf_pipeline *p)
+{
+    int r = 0;
+    for (size_t i = 0; i < p->n_steps && r >= 0; i++) {
+        const struct bound_step *b = &p->steps[i];
+        r = b->family->prepare ? b->family->prepare(b->kernel, &b->launch) : 0;
+    }
+    return r;
+}
+
+int mf_pipeline_launch(struct mf_pipeline *p, size_t i)
+{
+    return p->steps[i].family->launch(p->steps[i].kernel, &p->steps[i].launch);
+}
+
+int mf_pipeline_run(struct mf_pipeline *p)
+{
+    for (size_t i = 0; i < p->n_steps; i++) {
+        int r = mf_pipeline_launch(p, i);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}

@@ -1,0 +1,39 @@
+/* What a simulated step is made of: the formats that a shape's columns mean, the artifacts of its layer in them, and
+ * the sizes that steps are charged for. */
+#pragma once
+
+#include "common/moe/tensor_spec.h"
+#include "common/moe/shape.h"
+#include "common/moe/step.h"
+#include "kernels/core/device.h"
+#include "kernels/core/family.h"
+
+struct mf_sim_plan {
+    const struct mf_shape *shape;
+    const struct mf_device_info *device;
+    struct mf_offer *offer;
+    enum mf_format format_a, format_w;
+    enum mf_scale scale_a, scale_w;
+    bool quantised;  /* x and h are turned into format_a */
+    double rows, n1; /* T·k; columns of gemm1 */
+    double active;   /* experts expected to get a token, uniform routing */
+};
+
+struct mf_sim_plan mf_sim_plan_make(const struct mf_device_info *device, const struct mf_shape *shape,
+                                    struct mf_offer *offer);
+
+struct mf_artifact mf_sim_artifact(enum mf_tensor tensor, enum mf_format format, enum mf_scale scale,
+                                   const char *order, int32_t block);
+struct mf_artifact mf_sim_x_plain(void);
+struct mf_artifact mf_sim_x(const struct mf_sim_plan *p);
+struct mf_artifact mf_sim_h(const struct mf_sim_plan *p, int32_t block_m, bool quantised);
+struct mf_artifact mf_sim_sorted(int32_t block_m);
+struct mf_artifact mf_sim_topk(void);
+struct mf_artifact mf_sim_y(bool zeroed);
+
+void mf_sim_need(struct mf_step *step, struct mf_artifact a);
+void mf_sim_give(struct mf_step *step, struct mf_artifact a);
+
+double mf_sim_bytes(enum mf_dtype dtype, double elements);
+/* Weights of the active experts, once, of n columns and a depth of k. */
+double mf_sim_weight_bytes(const struct mf_sim_plan *p, double n, double k);

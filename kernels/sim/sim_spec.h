@@ -1,0 +1,34 @@
+/* The spec of a sim device: which faults hit which steps. kernels/sim/sim.h has the format. */
+#pragma once
+
+#include "kernels/sim/sim.h"
+
+#define MF_SIM_SPEC_BYTES_MAX (1u << 20)
+
+struct mf_sim_rule {
+    char match[MF_STEP_NAME_MAX];
+    enum mf_sim_fault fault;
+    int64_t first; /* 0: always */
+};
+
+struct mf_sim_time {
+    char match[MF_STEP_NAME_MAX];
+    double factor;
+};
+
+struct mf_sim_spec {
+    char *path; /* NULL: no spec */
+    int64_t step_ms, pipeline_ms;
+    struct mf_sim_rule *rules;
+    size_t n_rules;
+    struct mf_sim_time *times;
+    size_t n_times;
+};
+
+/* -errno with a sentence in why that names the member. */
+int mf_sim_spec_load(const char *path, struct mf_sim_spec *ret, char *why, size_t why_cap);
+void mf_sim_spec_release(struct mf_sim_spec *s);
+/* The product of the factors of the times that match. */
+double mf_sim_spec_factor(const struct mf_sim_spec *s, const char *step_name);
+/* The first rule that matches and still has hits left. */
+enum mf_sim_fault mf_sim_spec_hit(const struct mf_sim_spec *s, const char *step_name);
