@@ -11,7 +11,7 @@
 #include "common/table/table.h"
 #include "common/table/table_file.h"
 #include "common/base/text.h"
-#include "measure/memory.h"
+#include "measure/session/memory.h"
 
 #define TIME_CAP_MS   10000
 #define FAMILY_SO_CAP 4096 /* of --family-so */

@@ -6,8 +6,8 @@
 #include "common/moe/routing.h"
 #include "kernels/families/family_plugin.h"
 #include "kernels/pipeline/fmoe.h"
-#include "measure/kept.h"
-#include "measure/session.h"
+#include "measure/session/kept.h"
+#include "measure/session/session.h"
 
 struct mf_bench_options {
     const char *device, *routing, *family_so; /* families by comma */

@@ -2,7 +2,7 @@
  * runs without a table.
  *
  * Each row's pipeline is run on the data that it was tuned on, held against the reference by every gate that a race has
- * (measure/entrant.h), and timed as a race times it: routing rotated over the experts, so that weights come from memory. */
+ * (measure/race/entrant.h), and timed as a race times it: routing rotated over the experts, so that weights come from memory. */
 #include <errno.h>
 #include <math.h>
 #include <stdbool.h>
@@ -18,8 +18,8 @@
 #include "common/base/json.h"
 #include "common/base/stats.h"
 #include "common/base/text.h"
-#include "measure/entrant.h"
-#include "measure/session_data.h"
+#include "measure/race/entrant.h"
+#include "measure/session/session_data.h"
 
 #define ROUNDS_MAX 1001
 #define PASSES     4

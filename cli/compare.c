@@ -7,7 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/text.h"
 #include "kernels/core/philox.h"
-#include "measure/entrant.h"
+#include "measure/race/entrant.h"
 
 MF_DEFINE_CLEANUP(struct mf_session *, mf_session_free);
 

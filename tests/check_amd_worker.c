@@ -21,7 +21,7 @@
 #include "crew_turn.h"
 #include "farm_harness.h"
 #include "hip_release.h"
-#include "measure/ahead.h"
+#include "measure/session/ahead.h"
 #include "mf_check.h"
 #include "remove_tree.h"
 #include "run_program.h"

@@ -1,4 +1,4 @@
-#include "measure/kept.h"
+#include "measure/session/kept.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "measure/memory.h"
+#include "measure/session/memory.h"
 #include "mf_check.h"
 
 static int sealed(size_t bytes)

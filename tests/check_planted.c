@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "measure/session.h"
+#include "measure/session/session.h"
 #include "planted.h"
 
 #include "mf_check.h"

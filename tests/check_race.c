@@ -5,7 +5,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
 #include "kernels/core/philox.h"
-#include "measure/race.h"
+#include "measure/race/race.h"
 
 #include "mf_check.h"
 

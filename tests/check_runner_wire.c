@@ -10,7 +10,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/json.h"
-#include "measure/memory.h"
+#include "measure/session/memory.h"
 #include "mf_check.h"
 #include "worker/keeper.h"
 #include "worker/runner_wire.h"

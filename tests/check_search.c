@@ -1,7 +1,7 @@
 /* The search against exhaustive search, in simulation: 920 steps whose true times are 1 + 0.0004 i + 0.00002 i^1.5, two dozen of
  * them within one percent of the best. A call is off by 2 %, one in a hundred takes a fifth longer, and the device drifts: a
  * level shared by a block of calls follows an AR(1) of 0.95 and standard deviation D. Found by the race that workers run
- * (measure/race.h), in at most 8,400 calls; exhaustive search at a hundred calls each is 92,000. Regret: the winner's true time
+ * (measure/race/race.h), in at most 8,400 calls; exhaustive search at a hundred calls each is 92,000. Regret: the winner's true time
  * over the best's, less one.
  *
  * The second landscape is of a class with several devices, each a little faster or slower than the next: every step is timed
@@ -13,7 +13,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/stats.h"
 #include "kernels/core/philox.h"
-#include "measure/race.h"
+#include "measure/race/race.h"
 
 #include "mf_check.h"
 

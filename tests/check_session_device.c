@@ -10,9 +10,9 @@
 #include "common/base/text.h"
 #include "emulator/device_emulated.h"
 #include "kernels/core/data.h"
-#include "measure/memory.h"
-#include "measure/session_data.h"
-#include "measure/verify.h"
+#include "measure/session/memory.h"
+#include "measure/session/session_data.h"
+#include "measure/verify/verify.h"
 #include "mf_check.h"
 #include "test_keeper.h"
 

@@ -19,7 +19,7 @@
 #include "kernels/core/family.h"
 #include "kernels/gpu/src/args.h"
 #include "kernels/core/layout.h"
-#include "measure/session.h"
+#include "measure/session/session.h"
 #include "mf_check.h"
 #include "planted.h"
 #include "remove_tree.h"

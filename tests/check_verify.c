@@ -6,8 +6,8 @@
 #include "kernels/core/data.h"
 #include "kernels/core/layout.h"
 #include "kernels/core/quant.h"
-#include "measure/memory.h"
-#include "measure/verify.h"
+#include "measure/session/memory.h"
+#include "measure/verify/verify.h"
 
 #include "mf_check.h"
 

@@ -6,7 +6,7 @@
 
 #include "common/base/cleanup.h"
 #include "kernels/core/limits.h"
-#include "measure/verify_judge.h"
+#include "measure/verify/verify_judge.h"
 #include "mf_check.h"
 
 #define ROWS 9001 /* no multiple of anything */

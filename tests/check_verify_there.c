@@ -8,8 +8,8 @@
 #include "common/base/text.h"
 #include "emulator/device_emulated.h"
 #include "kernels/core/quant.h"
-#include "measure/session_data.h"
-#include "measure/verify_there.h"
+#include "measure/session/session_data.h"
+#include "measure/verify/verify_on_device.h"
 #include "mf_check.h"
 
 static const struct mf_unit_options options = {.err_ratio = 0.05, .seed = 7, .time_cap_ms = 60000};

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "kernels/core/family.h"
-#include "measure/unit.h"
+#include "measure/session/unit.h"
 
 #define PLANTED_FAULTS(X)                                                                     \
     X(NONE, "")                                                                               \

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/base/text.h"
-#include "measure/kept.h"
+#include "measure/session/kept.h"
 
 struct test_keeper {
     struct mf_keeper keeper; /* first */

@@ -7,7 +7,7 @@
 #include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
-#include "measure/unit.h"
+#include "measure/session/unit.h"
 #include "worker/agent.h"
 #include "worker/agent_socket.h"
 #include "worker/comeback.h"

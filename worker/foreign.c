@@ -14,8 +14,8 @@
 #include "common/base/array.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
-#include "measure/rotate.h"
-#include "measure/session.h"
+#include "measure/race/rotate.h"
+#include "measure/session/session.h"
 #include "worker/runner_wire.h"
 
 #define CHILD_FD  3

@@ -2,7 +2,7 @@
  * store of its own, whose files every new runner gets. */
 #pragma once
 
-#include "measure/kept.h"
+#include "measure/session/kept.h"
 #include "worker/runner_wire.h"
 
 struct mf_runner_keeper {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/core/device.h"
-#include "measure/unit.h"
+#include "measure/session/unit.h"
 #include "worker/runner_wire.h"
 
 struct mf_runner_sink {

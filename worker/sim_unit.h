@@ -2,7 +2,7 @@
  * real (a planted crash kills the runner) or reported as the gate that would have refused them. */
 #pragma once
 
-#include "measure/session.h"
+#include "measure/session/session.h"
 
 int mf_sim_probe(struct mf_device *device, const struct mf_shape *shape,
                  const struct mf_unit_options *options, const struct mf_probe_step *steps, size_t n,

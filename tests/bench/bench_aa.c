@@ -14,7 +14,7 @@
 #include "common/base/paired.h"
 #include "kernels/core/device.h"
 #include "kernels/core/philox.h"
-#include "measure/session.h"
+#include "measure/session/session.h"
 
 #define N_RACES  100
 #define N_ROUNDS 40

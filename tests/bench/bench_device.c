@@ -16,7 +16,7 @@
 #include "common/moe/pipeline_search.h"
 #include "common/base/text.h"
 #include "kernels/core/data.h"
-#include "measure/session_data.h"
+#include "measure/session/session_data.h"
 
 #define STEPS_MAX      2048
 #define RACED_MAX      12

@@ -15,8 +15,8 @@
 #include "common/base/text.h"
 #include "fmoe/fmoe.h"
 #include "kernels/core/philox.h"
-#include "measure/entrant.h"
-#include "measure/session_data.h"
+#include "measure/race/entrant.h"
+#include "measure/session/session_data.h"
 #include "serving_model.h"
 
 #define ROUNDS_MAX 1000

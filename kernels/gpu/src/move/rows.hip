@@ -1,4 +1,4 @@
-/* Rows that a step wrote, looked at where they lie (measure/verify_row.h has the same for the host's memory), and rows that it is
+/* Rows that a step wrote, looked at where they lie (measure/verify/verify_row.h has the same for the host's memory), and rows that it is
  * fed. Teams of lanes take a row each, eight bf16 a lane at a time. */
 #include "dialect.h"
 #include "args.h"

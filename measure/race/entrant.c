@@ -1,0 +1,235 @@
+#include "measure/race/entrant.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/base/text.h"
+#include "kernels/core/quant.h"
+#include "measure/session/session_data.h"
+
+#define ARENA_POISON \
+    0xff /* NaN as f32, bf16 and fp8 fn: what a pipeline leaves unwritten must not look right */
+
+/* What is the same for every entrant: x, routing of the rotation, biases. */
+static int find_inputs(struct mf_session *s, int rotation, struct mf_fmoe_args *args)
+{
+    const struct mf_artifact x = {.tensor = MF_TENSOR_X, .format = MF_FORMAT_BF16, .order = "token"};
+    const struct mf_artifact topk = {.tensor = MF_TENSOR_TOPK, .format = MF_FORMAT_INDEX, .order = "token"};
+    const struct mf_artifact calib = {.tensor = MF_TENSOR_CALIB, .format = MF_FORMAT_F32, .order = "token"};
+    const struct mf_artifact b1 = mf_plain_bias(MF_TENSOR_B1), b2 = mf_plain_bias(MF_TENSOR_B2);
+    int r = mf_session_input(s, &x, rotation, &args->x, NULL);
+    if (r == 0)
+        r = mf_session_input(s, &calib, 0, &args->calib, NULL);
+    if (r == 0)
+        r = mf_session_input(s, &topk, rotation, &args->topk, NULL);
+    if (r == 0 && s->shape.has_b1)
+        r = mf_session_input(s, &b1, 0, &args->b1, NULL);
+    if (r == 0 && s->shape.has_b2)
+        r = mf_session_input(s, &b2, 0, &args->b2, NULL);
+    return r;
+}
+
+/* Inputs before the first entrant's weights, which may leave no room for them. */
+int mf_course_init(struct mf_course *c, struct mf_session *s)
+{
+    const struct mf_artifact y = {.tensor = MF_TENSOR_Y, .format = MF_FORMAT_BF16, .order = "token"};
+    struct mf_fmoe_args inputs = {0};
+    *c = (struct mf_course){.session = s};
+    int r = find_inputs(s, 0, &inputs);
+    return r < 0 ? r : mf_session_output(s, &y, c->y);
+}
+
+static int launch(void *context, int index)
+{
+    struct mf_entrant *e = context;
+    (void)index;
+    return mf_pipeline_run(e->pipeline);
+}
+
+static int prepare(void *context, int index)
+{
+    struct mf_entrant *e = context;
+    (void)index;
+    return mf_pipeline_prepare(e->pipeline);
+}
+
+/* The same buffers for every entrant: inputs, its weights' layouts, one arena, one output. */
+static int bind(struct mf_entrant *e, int rotation)
+{
+    const struct mf_course *c = e->course;
+    struct mf_session *s = c->session;
+    struct mf_fmoe_args args = {
+        .w1 = e->measured.weights[0]->seen,
+        .w2 = e->measured.weights[1]->seen,
+        .y = c->y[c->run]->seen,
+        .arena = mf_region_start(&s->arena),
+    };
+    int r = find_inputs(s, rotation, &args);
+    if (r == 0)
+        mf_pipeline_bind(e->pipeline, &args);
+    s->worn = true;
+    return r;
+}
+
+static enum mf_status refuse_errno(int r, const char *what, char reason[MF_REASON_MAX])
+{
+    mf_say(reason, MF_REASON_MAX, "%s: %s", what, strerrordesc_np(-r));
+    return r == -ENOMEM ? MF_STATUS_NO_MEMORY : MF_STATUS_UNSUPPORTED;
+}
+
+static int take_memory(struct mf_entrant *e)
+{
+    struct mf_session *s = e->course->session;
+    int r = 0;
+    for (int w = 0; w < 2 && r == 0; w++) {
+        struct mf_artifact a = mf_pipeline_weight(e->pipeline, w == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2);
+        r = mf_session_weight(s, &a, &e->measured.weights[w]);
+    }
+    return r < 0 ? r : mf_session_room(s, &s->arena, mf_pipeline_arena_bytes(e->pipeline) + 64);
+}
+
+enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_course *c, struct mf_pipeline *pipeline,
+                               char reason[MF_REASON_MAX])
+{
+    struct mf_session *s = c->session;
+    *e = (struct mf_entrant){
+        .course = c,
+        .pipeline = pipeline,
+        .measured = {.session = s, .washes = true, .launch = launch, .prepare = prepare, .context = e},
+        .verdict = {.err = NAN, .row_err = NAN, .row_limit = NAN}};
+    for (size_t i = 0; i < mf_pipeline_n_steps(pipeline); i++) {
+        e->flops += mf_pipeline_step(pipeline, i)->flops;
+        e->tolerance = fmax(e->tolerance, mf_pipeline_step(pipeline, i)->reorder_tolerance);
+    }
+    int r = take_memory(e);
+    if (r == -ENOMEM && mf_session_give_way(s))
+        r = take_memory(e);
+    if (r < 0)
+        return refuse_errno(r, "making the pipeline's memory", reason);
+    mf_measured_init(&e->measured);
+    return MF_STATUS_OK;
+}
+
+static int poison_arena(struct mf_session *s, size_t bytes)
+{
+    const struct mf_maker_fill all = {mf_region_start(&s->arena), bytes, ARENA_POISON * 0x01010101u};
+    if (s->maker)
+        return mf_maker_fill(s->maker, &all, 1);
+    memset(s->arena.at, ARENA_POISON, bytes);
+    return mf_region_push(&s->arena);
+}
+
+static int run_poisoned(struct mf_entrant *e, double *ret_us)
+{
+    struct mf_course *c = e->course;
+    int r = mf_guarded_poison(c->y[c->run], NULL, false);
+    if (r == 0)
+        r = poison_arena(c->session, mf_pipeline_arena_bytes(e->pipeline));
+    if (r == 0)
+        r = bind(e, 0);
+    if (r == 0)
+        r = mf_measure_run(&e->measured, 0, ret_us, NULL);
+    return r;
+}
+
+/* One run into y[run], verified against the layer's reference, and the second against the first. */
+static enum mf_status verify_once(struct mf_entrant *e, int run, double *ret_us, char reason[MF_REASON_MAX])
+{
+    struct mf_course *c = e->course;
+    struct mf_session *s = c->session;
+    struct mf_verify_input v = {
+        .data = &s->data,
+        .ref = &s->ref,
+        .out = c->y[run],
+        .covers = mf_layer_ops(&s->shape),
+        .err_ratio = s->options.err_ratio,
+    };
+    c->run = run;
+    int r = run_poisoned(e, ret_us);
+    if (r < 0)
+        return refuse_errno(r, "a step refused at launch", reason);
+    r = mf_verify(&v, &e->verdict);
+    if (r == 0 && run == 1) {
+        v.out = c->y[0];
+        r = mf_verify_stable(&v, c->y[1], e->tolerance, &e->verdict);
+    }
+    if (r < 0)
+        return refuse_errno(r, "verifying", reason);
+    if (r > 0) {
+        (void)mf_copy(reason, MF_REASON_MAX, e->verdict.reason);
+        return MF_STATUS_WRONG;
+    }
+    e->verified = run + 1;
+    return MF_STATUS_OK;
+}
+
+/* Who is wrong behind others is run once more on data that no other has seen. */
+static enum mf_status verify_run(struct mf_entrant *e, int run, double *ret_us, char reason[MF_REASON_MAX])
+{
+    struct mf_session *s = e->course->session;
+    bool may_be_spoiled = mf_session_may_be_spoiled(s);
+    enum mf_status status = verify_once(e, run, ret_us, reason);
+    if (status != MF_STATUS_WRONG || !may_be_spoiled)
+        return status;
+    mf_session_phase(s->sink, MF_PHASE_DATA);
+    int r = mf_session_renew(s);
+    mf_session_phase(s->sink, MF_PHASE_VERIFY);
+    if (r < 0)
+        return refuse_errno(r, "making the data anew", reason);
+    status = verify_once(e, run, ret_us, reason);
+    if (status == MF_STATUS_OK)
+        mf_session_say_renewed(reason);
+    return status;
+}
+
+/* A time that can be: the last gate. */
+static enum mf_status check_time(struct mf_entrant *e, double us, char reason[MF_REASON_MAX])
+{
+    return mf_measure_implausible(&e->measured, us, e->flops, reason, MF_REASON_MAX) ? MF_STATUS_IMPLAUSIBLE
+                                                                                     : MF_STATUS_OK;
+}
+
+enum mf_status mf_entrant_check(struct mf_entrant *e, double *ret_us, char reason[MF_REASON_MAX])
+{
+    double us;
+    enum mf_status status = verify_run(e, 0, &us, reason);
+    if (status == MF_STATUS_OK && mf_entrant_check_counts(e))
+        status = check_time(e, us, reason);
+    if (status == MF_STATUS_OK)
+        *ret_us = us;
+    return status;
+}
+
+bool mf_entrant_check_counts(const struct mf_entrant *e)
+{
+    const char *kind = e->course->session->device->ops->kind;
+    for (size_t i = 0; i < mf_pipeline_n_steps(e->pipeline); i++) {
+        if (!mf_family_set_find(NULL, kind, mf_pipeline_step(e->pipeline, i)->family))
+            return false;
+    }
+    return e->measured.n_rotations == 1;
+}
+
+enum mf_status mf_entrant_verify(struct mf_entrant *e, char reason[MF_REASON_MAX])
+{
+    double us;
+    enum mf_status status = verify_run(e, 0, &us, reason);
+    return status == MF_STATUS_OK ? verify_run(e, 1, &us, reason) : status;
+}
+
+enum mf_status mf_entrant_sample(struct mf_entrant *e, double *ret_us, char reason[MF_REASON_MAX])
+{
+    struct mf_course *c = e->course;
+    c->cursor = (c->cursor + 1) % e->measured.n_rotations;
+    /* Rotation 0 is the checked runs' own: whoever was just checked would find its weights in the cache */
+    if (c->cursor == 0 && e->measured.n_rotations > 2)
+        c->cursor = 1;
+    c->run = 0;
+    int r = bind(e, c->cursor);
+    if (r == 0)
+        r = mf_measure_run(&e->measured, c->cursor, ret_us, NULL);
+    if (r < 0)
+        return refuse_errno(r, "a timed run", reason);
+    return check_time(e, *ret_us, reason);
+}

@@ -1,0 +1,535 @@
+#include "measure/race/race.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/base/paired.h"
+#include "common/base/stats.h"
+#include "common/base/text.h"
+#include "kernels/core/philox.h"
+
+#define CONFIDENCE  0.95
+#define SAME_TIME   0.0005 /* within this of the leader the stable rule picks, not the clock */
+#define SAME_SPREAD 2.0    /* a spread up to so many times the least counts as no more */
+#define ROUNDS_MAX  100000
+/* Hopeless: by its first sample, or by the better of its first two, so many times the least sample of all */
+#define HOPELESS_FIRST  3.0
+#define HOPELESS_SECOND 1.5
+
+/* ---- the plan ---- */
+
+static int parse_stage(const cJSON *json, struct mf_race_stage *ret, const char **ret_field)
+{
+    int64_t rounds, keep;
+    *ret_field = "plan.rounds[].rounds";
+    if (mf_json_i64(json, "rounds", 1, ROUNDS_MAX, &rounds) < 0)
+        return -EINVAL;
+    *ret_field = "plan.rounds[].keep";
+    if (mf_json_i64(json, "keep", 1, ROUNDS_MAX, &keep) < 0)
+        return -EINVAL;
+    *ret = (struct mf_race_stage){(int)rounds, (int)keep};
+    return 0;
+}
+
+int mf_race_plan_parse(const cJSON *json, struct mf_race_plan *ret, const char **ret_field)
+{
+    struct mf_race_plan plan = {.fresh = 20, .alpha = 0.05};
+    int64_t fresh;
+    *ret_field = "plan";
+    if (!cJSON_IsObject(json))
+        return -EINVAL;
+    *ret_field = "plan.rounds";
+    const cJSON *stages = mf_json_array(json, "rounds"), *stage;
+    if (!stages || cJSON_GetArraySize(stages) < 1 ||
+        cJSON_GetArraySize(stages) > (int)MF_ARRAY_LEN(plan.stages))
+        return -EINVAL;
+    cJSON_ArrayForEach (stage, stages) {
+        int r = parse_stage(stage, &plan.stages[plan.n_stages++], ret_field);
+        if (r < 0)
+            return r;
+    }
+    *ret_field = "plan.fresh";
+    int r = mf_json_i64(json, "fresh", 0, ROUNDS_MAX, &fresh);
+    if (r == 0)
+        plan.fresh = (int)fresh;
+    else if (r != -ENOENT)
+        return -EINVAL;
+    *ret_field = "plan.alpha";
+    r = mf_json_double(json, "alpha", &plan.alpha);
+    if ((r < 0 && r != -ENOENT) || !(plan.alpha > 0 && plan.alpha < 1))
+        return -EINVAL;
+    *ret_field = "plan.all";
+    r = mf_json_bool(json, "all", &plan.all);
+    if (r < 0 && r != -ENOENT)
+        return -EINVAL;
+    *ret = plan;
+    return 0;
+}
+
+/* ---- one race ---- */
+
+/* The racers of one group: only they are held against each other. */
+struct heat {
+    size_t *in; /* racers still in; best first after rank() */
+    size_t n_in;
+    int rounds;    /* that all of them have */
+    size_t winner; /* when decided, unless it is empty */
+    bool decided;
+};
+
+struct race {
+    const struct mf_race_plan *plan;
+    uint64_t seed;
+    struct mf_racer *racers;
+    size_t n;
+    const int *weight;
+    mf_race_sample_fn sample;
+    void *context;
+    struct heat heats[MF_RACE_GROUPS_MAX];
+    size_t n_heats;
+    size_t *order; /* of a round */
+    int rounds, calls;
+    double *score; /* by racer: clipped mean of its samples over each round's median */
+    double *level; /* by round: its median time */
+    double *noise; /* by racer that is in: scale of its samples over those */
+    double *scratch, *difference;
+};
+
+static void shuffle(struct race *r, size_t *order, size_t n)
+{
+    for (size_t i = n; i > 1; i--) {
+        struct mf_philox4 p = mf_philox(r->seed, i, (uint64_t)r->calls);
+        size_t j = (size_t)((uint64_t)p.v[0] * i >> 32), other = order[j];
+        order[j] = order[i - 1];
+        order[i - 1] = other;
+    }
+}
+
+/* fresh: not of a round. */
+static void take_sample(struct race *r, size_t i, bool fresh)
+{
+    struct mf_racer *racer = &r->racers[i];
+    double us = 0;
+    int result = r->sample(r->context, i, fresh ? MF_RACE_FRESH : r->rounds, &us, racer->reason);
+    r->calls++;
+    if (result == 0) {
+        racer->samples[racer->n_samples++] = us;
+        racer->n_rounds += !fresh;
+        return;
+    }
+    racer->status = result > 0 ? (enum mf_status)result : MF_STATUS_UNSUPPORTED;
+    racer->dropped_at = r->rounds + 1;
+    if (racer->reason[0] == 0)
+        mf_say(racer->reason, sizeof(racer->reason), "a run in the race ended with: %s",
+               result < 0 ? strerror(-result) : mf_status_name(racer->status));
+}
+
+static void forget_failed(struct race *r, struct heat *h)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < h->n_in; i++) {
+        if (r->racers[h->in[i]].status == MF_STATUS_OK)
+            h->in[kept++] = h->in[i];
+    }
+    h->n_in = kept;
+}
+
+/* One sample of everything still in, of all groups, in shuffled order. */
+static void run_round(struct race *r)
+{
+    size_t n = 0;
+    for (size_t k = 0; k < r->n_heats; k++) {
+        for (size_t i = 0; i < r->heats[k].n_in; i++)
+            r->order[n++] = r->heats[k].in[i];
+    }
+    shuffle(r, r->order, n);
+    for (size_t i = 0; i < n; i++)
+        take_sample(r, r->order[i], false);
+    r->rounds++;
+    for (size_t k = 0; k < r->n_heats; k++) {
+        forget_failed(r, &r->heats[k]);
+        r->heats[k].rounds = r->rounds;
+    }
+}
+
+/* A racer's samples over their rounds' medians, into r->scratch. */
+static void over_level(struct race *r, const struct heat *h, size_t i)
+{
+    for (int round = 0; round < h->rounds; round++)
+        r->scratch[round] = r->racers[i].samples[round] / r->level[round];
+}
+
+/* Scores all that are in, over the rounds that all of them have. The noise is the heat's: a few samples of one racer say
+ * nothing of it. */
+static void score(struct race *r, const struct heat *h)
+{
+    for (int round = 0; round < h->rounds; round++) {
+        for (size_t i = 0; i < h->n_in; i++)
+            r->scratch[i] = r->racers[h->in[i]].samples[round];
+        r->level[round] = mf_median(r->scratch, h->n_in);
+    }
+    for (size_t i = 0; i < h->n_in; i++) {
+        over_level(r, h, h->in[i]);
+        r->noise[i] = mf_noise_scale(r->scratch, (size_t)h->rounds);
+    }
+    double scale = mf_median(r->noise, h->n_in);
+    for (size_t i = 0; i < h->n_in; i++) {
+        over_level(r, h, h->in[i]);
+        r->score[h->in[i]] = mf_clipped_mean(r->scratch, (size_t)h->rounds, scale);
+    }
+}
+
+/* Scores all that are in, and sorts them best first; ties by id. */
+static void rank(struct race *r, struct heat *h)
+{
+    score(r, h);
+    for (size_t i = 1; i < h->n_in; i++) {
+        size_t x = h->in[i], j = i;
+        for (; j > 0; j--) {
+            size_t y = h->in[j - 1];
+            if (r->score[y] < r->score[x] ||
+                (r->score[y] <= r->score[x] && r->racers[y].id < r->racers[x].id))
+                break;
+            h->in[j] = y;
+        }
+        h->in[j] = x;
+    }
+}
+
+/* samples[i] - samples[leader] by round, relative to the leader's median; into r->difference. */
+static void pair_with(struct race *r, const struct heat *h, size_t i, size_t leader)
+{
+    memcpy(r->scratch, r->racers[leader].samples, (size_t)h->rounds * sizeof(double));
+    double scale = mf_median(r->scratch, (size_t)h->rounds);
+    for (int round = 0; round < h->rounds; round++)
+        r->difference[round] = (r->racers[i].samples[round] - r->racers[leader].samples[round]) / scale;
+}
+
+struct compared {
+    size_t racer;
+    double p;
+};
+
+static int by_p(const void *a, const void *b)
+{
+    const struct compared *x = a, *y = b;
+    return (x->p > y->p) - (x->p < y->p);
+}
+
+static void drop(struct race *r, struct heat *h, size_t racer)
+{
+    r->racers[racer].dropped_at = r->rounds;
+    size_t kept = 0;
+    for (size_t i = 0; i < h->n_in; i++) {
+        if (h->in[i] != racer)
+            h->in[kept++] = h->in[i];
+    }
+    h->n_in = kept;
+}
+
+/* Drops what is slower than the leader by the paired test, at a family-wise error of alpha (Holm). */
+static int drop_slower(struct race *r, struct heat *h)
+{
+    size_t m = h->n_in - 1, leader = h->in[0];
+    _cleanup_(mf_freep) struct compared *c = calloc(m + 1, sizeof(*c));
+    if (!c)
+        return -ENOMEM;
+    for (size_t i = 0; i < m; i++) {
+        c[i].racer = h->in[i + 1];
+        pair_with(r, h, c[i].racer, leader);
+        c[i].p = mf_wilcoxon_p(r->difference, (size_t)h->rounds, r->scratch);
+    }
+    qsort(c, m, sizeof(*c), by_p);
+    for (size_t i = 0; i < m && c[i].p <= r->plan->alpha / (double)(m - i); i++)
+        drop(r, h, c[i].racer);
+    return 0;
+}
+
+static double least_sample(const struct mf_racer *racer)
+{
+    double least = INFINITY;
+    for (size_t i = 0; i < racer->n_samples; i++)
+        least = fmin(least, racer->samples[i]);
+    return least;
+}
+
+/* A forecast can be far off, and then the first rounds say so: no statistics are needed to drop those. */
+static void drop_hopeless(struct race *r, struct heat *h)
+{
+    double least = INFINITY, limit = r->rounds == 1 ? HOPELESS_FIRST : HOPELESS_SECOND;
+    for (size_t i = 0; i < h->n_in; i++)
+        least = fmin(least, least_sample(&r->racers[h->in[i]]));
+    for (size_t i = h->n_in; i-- > 0;) {
+        if (least_sample(&r->racers[h->in[i]]) > limit * least)
+            drop(r, h, h->in[i]);
+    }
+}
+
+static bool is_over(const struct race *r)
+{
+    size_t n_in = 0;
+    for (size_t k = 0; k < r->n_heats; k++)
+        n_in += r->heats[k].n_in;
+    return n_in == 0;
+}
+
+static int thin(struct race *r, struct heat *h, size_t keep)
+{
+    if (h->n_in == 0)
+        return 0;
+    rank(r, h);
+    int result = drop_slower(r, h);
+    while (result == 0 && h->n_in > keep)
+        drop(r, h, h->in[h->n_in - 1]);
+    return result;
+}
+
+static int run_stage(struct race *r, const struct mf_race_stage *stage)
+{
+    int result = 0;
+    for (int i = 0; i < stage->rounds && !is_over(r); i++) {
+        run_round(r);
+        for (size_t k = 0; k < r->n_heats && r->rounds <= 2 && !r->plan->all; k++)
+            drop_hopeless(r, &r->heats[k]);
+    }
+    for (size_t k = 0; k < r->n_heats && result == 0 && !r->plan->all; k++)
+        result = thin(r, &r->heats[k], (size_t)stage->keep);
+    return result;
+}
+
+static double spread(struct race *r, const struct heat *h, size_t racer)
+{
+    memcpy(r->scratch, r->racers[racer].samples, (size_t)h->rounds * sizeof(double));
+    return mf_mad(r->scratch, (size_t)h->rounds);
+}
+
+/* What is no time tells nothing apart. */
+static bool is_tie(struct race *r, const struct heat *h, size_t i, size_t leader)
+{
+    struct mf_interval change;
+    return mf_paired_interval(r->racers[leader].samples, r->racers[i].samples, (size_t)h->rounds, CONFIDENCE,
+                              r->difference, &change) < 0 ||
+           change.low <= 0;
+}
+
+/* Leaves in h->in, in order of time, the leader and what cannot be told apart from it. */
+static void keep_ties(struct race *r, struct heat *h)
+{
+    size_t kept = 1;
+    for (size_t i = 1; i < h->n_in; i++) {
+        if (is_tie(r, h, h->in[i], h->in[0]))
+            h->in[kept++] = h->in[i];
+        else
+            r->racers[h->in[i]].dropped_at = h->rounds;
+    }
+    h->n_in = kept;
+}
+
+/* Among the ties within SAME_TIME of the leader: less spread, then fewer steps, then the smaller id. */
+static size_t pick(struct race *r, const struct heat *h)
+{
+    double least = INFINITY, leader = r->score[h->in[0]];
+    size_t n = 0, best = h->in[0];
+    while (n < h->n_in && r->score[h->in[n]] <= leader * (1 + SAME_TIME))
+        n++;
+    for (size_t i = 0; i < n; i++)
+        least = fmin(least, spread(r, h, h->in[i]));
+    bool best_wide = true;
+    for (size_t i = 0; i < n; i++) {
+        size_t x = h->in[i];
+        bool wide = spread(r, h, x) > SAME_SPREAD * least;
+        int steps = r->weight ? r->weight[x] - r->weight[best] : 0;
+        bool better = wide != best_wide ? !wide
+                      : steps != 0      ? steps < 0
+                                        : r->racers[x].id < r->racers[best].id;
+        if (i == 0 || better) {
+            best = x;
+            best_wide = wide;
+        }
+    }
+    return best;
+}
+
+/* The winner and its nearest ties, of each of several groups fewer. */
+static size_t nearest(const struct race *r, const struct heat *h, size_t *ret)
+{
+    size_t n = 0, most = MF_MAX(MF_RACE_REMEASURED / r->n_heats, (size_t)1);
+    ret[n++] = h->winner;
+    for (size_t i = 0; i < h->n_in && n < most; i++) {
+        if (h->in[i] != h->winner)
+            ret[n++] = h->in[i];
+    }
+    return n;
+}
+
+/* The winners of the groups that have none yet and their nearest ties once more, interleaved: these samples chose nothing, so
+ * they are unbiased, and those of all groups compare. */
+static void remeasure(struct race *r)
+{
+    static_assert(MF_RACE_REMEASURED >= MF_RACE_GROUPS_MAX, "each group's winner has a place");
+    size_t order[MF_RACE_REMEASURED], n = 0;
+    for (size_t k = 0; k < r->n_heats; k++) {
+        if (!r->heats[k].decided)
+            n += nearest(r, &r->heats[k], order + n);
+    }
+    /* Ties of a winner that failed meanwhile have such samples already */
+    for (size_t j = 0; j < n; j++)
+        r->racers[order[j]].n_samples = r->racers[order[j]].n_rounds;
+    for (int i = 0; i < r->plan->fresh; i++) {
+        shuffle(r, order, n);
+        for (size_t j = 0; j < n; j++) {
+            if (r->racers[order[j]].status == MF_STATUS_OK)
+                take_sample(r, order[j], true);
+        }
+    }
+}
+
+static void fill_won(struct race *r, const struct heat *h, struct mf_race_won *ret)
+{
+    const struct mf_racer *w = &r->racers[h->winner];
+    size_t first = w->n_samples > w->n_rounds ? w->n_rounds : 0, n = w->n_samples - first;
+    *ret = (struct mf_race_won){.winner = w->id};
+    memcpy(r->scratch, w->samples + first, n * sizeof(double));
+    ret->us = mf_median(r->scratch, n);
+    ret->mad = mf_mad(r->scratch, n);
+    for (size_t i = 0; i < h->n_in && ret->n_ties < MF_ARRAY_LEN(ret->ties); i++) {
+        if (h->in[i] != h->winner)
+            ret->ties[ret->n_ties++] = r->racers[h->in[i]].id;
+    }
+}
+
+/* -ENOENT: no group has a winner. */
+static int fill_outcome(struct race *r, struct mf_race_outcome *ret)
+{
+    struct mf_race_outcome o = {.n_groups = r->n_heats, .calls = r->calls};
+    const struct mf_race_won *best = NULL;
+    for (size_t k = 0; k < r->n_heats; k++) {
+        if (r->heats[k].n_in == 0)
+            continue;
+        fill_won(r, &r->heats[k], &o.groups[k]);
+        if (best && best->us <= o.groups[k].us)
+            continue;
+        best = &o.groups[k];
+        o.rounds = r->heats[k].rounds;
+    }
+    if (!best)
+        return -ENOENT;
+    o.won = *best;
+    *ret = o;
+    return 0;
+}
+
+/* Those that were dropped last, and their rounds: for when all that were left have failed. */
+static void readmit(struct race *r, struct heat *h)
+{
+    int last = 0, group = (int)(h - r->heats);
+    for (size_t i = 0; i < r->n; i++) {
+        if (r->racers[i].group == group && r->racers[i].status == MF_STATUS_OK)
+            last = MF_MAX(last, r->racers[i].dropped_at);
+    }
+    for (size_t i = 0; i < r->n && last > 0; i++) {
+        if (r->racers[i].group != group || r->racers[i].status != MF_STATUS_OK ||
+            r->racers[i].dropped_at != last)
+            continue;
+        r->racers[i].dropped_at = 0;
+        h->in[h->n_in++] = i;
+        h->rounds = last;
+    }
+}
+
+/* A winner among those that are left, who is to be measured afresh. False: nobody is left. */
+static bool choose_winner(struct race *r, struct heat *h)
+{
+    if (h->n_in == 0)
+        readmit(r, h);
+    if (h->n_in == 0)
+        return false;
+    rank(r, h);
+    keep_ties(r, h);
+    h->winner = pick(r, h);
+    return true;
+}
+
+static int race(struct race *r, struct mf_race_outcome *ret)
+{
+    for (int i = 0; i < r->plan->n_stages; i++) {
+        int result = run_stage(r, &r->plan->stages[i]);
+        if (result < 0)
+            return result;
+    }
+    /* A winner that fails while it is measured afresh leaves the place to the next. */
+    for (bool open = true; open;) {
+        open = false;
+        for (size_t k = 0; k < r->n_heats; k++) {
+            struct heat *h = &r->heats[k];
+            h->decided = h->decided || !choose_winner(r, h);
+            open |= !h->decided;
+        }
+        if (open)
+            remeasure(r);
+        for (size_t k = 0; k < r->n_heats; k++) {
+            struct heat *h = &r->heats[k];
+            if (h->decided)
+                continue;
+            h->decided = r->racers[h->winner].status == MF_STATUS_OK;
+            forget_failed(r, h);
+        }
+    }
+    return fill_outcome(r, ret);
+}
+
+/* Every racer to its group. rooms: one for each racer and group. */
+static void enter(struct race *r, size_t *rooms)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        size_t group = (size_t)r->racers[i].group;
+        assert(group < MF_RACE_GROUPS_MAX);
+        r->n_heats = MF_MAX(r->n_heats, group + 1);
+    }
+    for (size_t k = 0; k < r->n_heats; k++) {
+        struct heat *h = &r->heats[k];
+        h->in = rooms + k * r->n;
+        for (size_t i = 0; i < r->n; i++) {
+            if (r->racers[i].status == MF_STATUS_OK && (size_t)r->racers[i].group == k)
+                h->in[h->n_in++] = i;
+        }
+    }
+}
+
+int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer *racers, const int *weight,
+                size_t n, mf_race_sample_fn sample, void *context, struct mf_race_outcome *ret)
+{
+    size_t room = n + (size_t)plan->fresh;
+    for (int i = 0; i < plan->n_stages; i++)
+        room += (size_t)plan->stages[i].rounds;
+    _cleanup_(mf_freep) size_t *rooms = calloc((n + 1) * (MF_RACE_GROUPS_MAX + 1), sizeof(*rooms));
+    _cleanup_(mf_freep) double *score = calloc(n + 1, sizeof(*score));
+    _cleanup_(mf_freep) double *noise = calloc(n + 1, sizeof(*noise));
+    _cleanup_(mf_freep) double *level = calloc(room + 1, sizeof(*level));
+    _cleanup_(mf_freep) double *scratch = calloc(room + 1, sizeof(*scratch));
+    _cleanup_(mf_freep) double *difference = calloc(room + 1, sizeof(*difference));
+    if (!rooms || !score || !noise || !level || !scratch || !difference)
+        return -ENOMEM;
+    struct race r = {
+        .plan = plan,
+        .seed = seed,
+        .racers = racers,
+        .n = n,
+        .weight = weight,
+        .sample = sample,
+        .context = context,
+        .order = rooms + n * MF_RACE_GROUPS_MAX,
+        .score = score,
+        .level = level,
+        .noise = noise,
+        .scratch = scratch,
+        .difference = difference,
+    };
+    enter(&r, rooms);
+    return race(&r, ret);
+}

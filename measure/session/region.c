@@ -1,0 +1,202 @@
+#include "measure/session/region.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/base/cleanup.h"
+#include "measure/session/memory.h"
+#include "measure/session/session.h"
+
+#define REGIONS_MAX 512
+
+/* Addresses of this process, looked up by launches of foreign programs. */
+static struct mf_region regions[REGIONS_MAX];
+static size_t n_regions;
+
+static int list(const struct mf_region *r)
+{
+    if (n_regions == REGIONS_MAX)
+        return -ENOMEM;
+    regions[n_regions++] = *r;
+    return 0;
+}
+
+static void unlist(const struct mf_region *r)
+{
+    for (size_t i = 0; i < n_regions; i++) {
+        if (regions[i].at == r->at) {
+            regions[i] = regions[--n_regions];
+            return;
+        }
+    }
+}
+
+int mf_session_locate(const void *address, int *ret_fd, uint64_t *ret_offset)
+{
+    uintptr_t p = (uintptr_t)address;
+    for (size_t i = 0; i < n_regions; i++) {
+        uintptr_t at = (uintptr_t)regions[i].at;
+        if (p >= at && p - at < regions[i].bytes) {
+            *ret_fd = regions[i].fd;
+            *ret_offset = p - at;
+            return 0;
+        }
+    }
+    return -ENOENT;
+}
+
+static size_t whole_pages(size_t bytes)
+{
+    size_t page = 4096;
+    return bytes == 0 ? page : (bytes + page - 1) / page * page;
+}
+
+static int map(struct mf_region *r, int protection, int flags)
+{
+    void *at = mf_memory_map(r->fd, r->bytes, protection, flags);
+    if (!at)
+        return -errno;
+    r->at = at;
+    int result = list(r);
+    if (result < 0) {
+        (void)munmap(at, r->bytes);
+        r->at = NULL;
+    }
+    return result;
+}
+
+static void unmap(struct mf_region *r)
+{
+    if (!r->at)
+        return;
+    unlist(r);
+    (void)munmap(r->at, r->bytes);
+    r->at = NULL;
+}
+
+static int make(size_t bytes, bool bare, struct mf_region *ret)
+{
+    struct mf_region r = {.bytes = whole_pages(bytes), .fd = -1, .bare = bare};
+    int result = mf_memory_file_bare("moefarm", r.bytes, &r.fd);
+    if (result == 0 && !bare)
+        result = mf_memory_back(r.fd, r.bytes);
+    if (result == 0)
+        result = map(&r, PROT_READ | PROT_WRITE, bare ? 0 : MAP_POPULATE);
+    if (result < 0) {
+        mf_region_release(&r);
+        return -ENOMEM;
+    }
+    *ret = r;
+    return 0;
+}
+
+int mf_region_new(size_t bytes, struct mf_region *ret)
+{
+    return make(bytes, false, ret);
+}
+
+int mf_region_new_bare(size_t bytes, struct mf_region *ret)
+{
+    return make(bytes, true, ret);
+}
+
+int mf_region_seal(int fd, size_t bytes, struct mf_keeper *keeper, const char *key, struct mf_region *ret)
+{
+    struct mf_region r = {.bytes = whole_pages(bytes), .fd = fd};
+    int result = mf_memory_seal(fd);
+    if (result == 0)
+        result = map(&r, PROT_READ, MAP_POPULATE);
+    if (result < 0) {
+        mf_region_release(&r);
+        return result;
+    }
+    int kept = keeper ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+    /* A keeper without room is no failure: the memory serves this session all the same. */
+    if (kept >= 0)
+        (void)keeper->keep(keeper, key, kept, r.bytes);
+    *ret = r;
+    return 0;
+}
+
+int mf_region_find(struct mf_keeper *keeper, const char *key, size_t bytes, struct mf_region *ret)
+{
+    struct mf_region r = {.bytes = whole_pages(bytes), .fd = -1};
+    uint64_t kept_bytes = 0;
+    int fd = keeper ? keeper->find(keeper, key, &kept_bytes) : -1;
+    if (fd < 0 || kept_bytes != r.bytes)
+        return -ENOENT;
+    r.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (r.fd < 0)
+        return -errno;
+    int result = map(&r, PROT_READ, MAP_POPULATE);
+    if (result < 0) {
+        mf_region_release(&r);
+        return result;
+    }
+    *ret = r;
+    return 0;
+}
+
+void mf_region_protect(struct mf_region *r)
+{
+    (void)mprotect(r->at, r->bytes, PROT_READ);
+}
+
+int mf_region_copy(struct mf_region *r, struct mf_device *device)
+{
+    if (!device || !device->ops->own_memory || r->device)
+        return 0;
+    r->copy = device->ops->alloc(device, r->bytes);
+    if (!r->copy)
+        return -ENOMEM;
+    r->device = device;
+    return 0;
+}
+
+int mf_region_on_device(size_t bytes, struct mf_device *device, struct mf_region *ret)
+{
+    struct mf_region r = {.bytes = whole_pages(bytes), .fd = -1, .device = device};
+    r.copy = device->ops->alloc(device, r.bytes);
+    if (!r.copy)
+        return -ENOMEM;
+    *ret = r;
+    return 0;
+}
+
+int mf_region_push_some(const struct mf_region *r, size_t at, size_t bytes)
+{
+    return r->device ? r->device->ops->copy(r->device, r->copy + at, r->at + at, bytes) : 0;
+}
+
+int mf_region_pull_some(const struct mf_region *r, size_t at, size_t bytes)
+{
+    return r->device ? r->device->ops->copy(r->device, r->at + at, r->copy + at, bytes) : 0;
+}
+
+int mf_region_push(const struct mf_region *r)
+{
+    return mf_region_push_some(r, 0, r->bytes);
+}
+
+int mf_region_back(const struct mf_region *r, size_t at, size_t bytes)
+{
+    return r->bare && fallocate(r->fd, 0, (off_t)at, (off_t)bytes) < 0 ? -ENOMEM : 0;
+}
+
+int mf_region_pull(const struct mf_region *r)
+{
+    int result = r->bare ? mf_memory_back(r->fd, r->bytes) : 0;
+    return result < 0 ? result : mf_region_pull_some(r, 0, r->bytes);
+}
+
+void mf_region_release(struct mf_region *r)
+{
+    if (r->device)
+        r->device->ops->release(r->device, r->copy, r->bytes);
+    unmap(r);
+    mf_closep(&r->fd);
+    *r = (struct mf_region)MF_REGION_INIT;
+}

@@ -1,0 +1,761 @@
+#include "measure/session/session_data.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/array.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
+#include "kernels/core/codec.h"
+#include "kernels/core/data.h"
+#include "kernels/core/layout.h"
+#include "measure/session/kept.h"
+#include "measure/session/memory.h"
+
+#define BUFFER_MIN (256u << 20)
+
+/* ---- weights ---- */
+
+/* What a weight depends on: the sizes, the artifact (format, scale, layout) and the seed. */
+static void weight_key(const struct mf_session *s, const struct mf_artifact *a, char key[MF_KEPT_KEY_MAX])
+{
+    char text[MF_ARTIFACT_TEXT_MAX];
+    mf_artifact_print(a, text);
+    mf_say(key, MF_KEPT_KEY_MAX, "%s/E%d.H%d.I%d.g%d/seed%llu", text, (int)s->shape.expert,
+           (int)s->shape.model_dim, (int)s->shape.inter_dim, (int)s->shape.use_g1u1,
+           (unsigned long long)s->options.seed);
+}
+
+static size_t align_page(size_t n)
+{
+    return (n + 4095) & ~(size_t)4095;
+}
+
+static struct mf_tensor_ref weight_ref(const struct mf_part *parts, int n, uint8_t *at)
+{
+    struct mf_tensor_ref ref = {0};
+    for (int i = 0; i < n; i++) {
+        ref.part[i] = at;
+        at += align_page((size_t)mf_part_bytes(&parts[i]));
+    }
+    return ref;
+}
+
+/* One weight made expert by expert. Each thread makes an expert in its own buffer and writes it to the file: whole
+ * pages that are written need not be zeroed first, which is most of what mapping and filling them costs. */
+struct weight_job {
+    struct mf_session *s;
+    const struct mf_artifact *artifact;
+    const struct mf_part *parts;
+    int n_parts, fd;
+    size_t expert_bytes[MF_PARTS_MAX], at[MF_PARTS_MAX]; /* of each part: its share, and where it lies */
+    int error;
+};
+
+static int write_all(int fd, const uint8_t *from, size_t n, size_t at)
+{
+    while (n > 0) {
+        ssize_t done = pwrite(fd, from, n, (off_t)at);
+        if (done < 0 && errno != EINTR)
+            return errno == ENOSPC ? -ENOMEM : -errno;
+        if (done > 0) {
+            from += done;
+            n -= (size_t)done;
+            at += (size_t)done;
+        }
+    }
+    return 0;
+}
+
+static int make_expert(const struct weight_job *j, int32_t e, const struct mf_tensor_ref *out)
+{
+    const struct mf_session *s = j->s;
+    const struct mf_artifact *a = j->artifact;
+    if (strcmp(a->order, "row") == 0)
+        return mf_data_expert(&s->shape, a->tensor, s->options.seed, e, out);
+    const struct mf_tensor_ref *plain = a->tensor == MF_TENSOR_W1 ? &s->data.w1 : &s->data.w2;
+    struct mf_artifact row = mf_plain_w(&s->shape, a->tensor, "row");
+    struct mf_tensor_ref from = {0};
+    for (int i = 0; i < j->n_parts; i++)
+        from.part[i] = (uint8_t *)plain->part[i] + (size_t)e * j->expert_bytes[i];
+    return mf_layout_convert_weight(&s->shape, &row, a, &from, out);
+}
+
+static void weight_thread(void *context, int thread, int n_threads)
+{
+    struct weight_job *j = context;
+    struct mf_tensor_ref out = {0};
+    int r = 0;
+    for (int i = 0; i < j->n_parts; i++) {
+        out.part[i] = malloc(j->expert_bytes[i]);
+        r = out.part[i] ? r : -ENOMEM;
+    }
+    for (int32_t e = thread; r == 0 && e < j->s->shape.expert; e += n_threads) {
+        r = make_expert(j, e, &out);
+        for (int i = 0; i < j->n_parts && r == 0; i++)
+            r = write_all(j->fd, out.part[i], j->expert_bytes[i], j->at[i] + (size_t)e * j->expert_bytes[i]);
+    }
+    for (int i = 0; i < j->n_parts; i++)
+        free(out.part[i]);
+    if (r < 0)
+        __atomic_store_n(&j->error, r, __ATOMIC_RELAXED);
+}
+
+/* The file of a weight that nobody has yet: made, sealed, handed to the keeper. */
+static int make_weight(struct mf_session *s, const struct mf_artifact *a, const struct mf_part *parts, int n,
+                       size_t bytes, const char *key, struct mf_region *ret)
+{
+    struct weight_job j = {.s = s, .artifact = a, .parts = parts, .n_parts = n, .fd = -1};
+    struct mf_artifact plain = mf_plain_w(&s->shape, a->tensor, a->order);
+    if (!mf_artifact_equal(&plain, a))
+        return -EINVAL;
+    if (bytes > mf_memory_available())
+        return -ENOMEM;
+    for (int i = 0; i < n; i++) {
+        j.expert_bytes[i] = (size_t)(mf_part_bytes(&parts[i]) / s->shape.expert);
+        j.at[i] = i > 0 ? j.at[i - 1] + align_page((size_t)mf_part_bytes(&parts[i - 1])) : 0;
+    }
+    int r = mf_memory_file("moefarm-weight", bytes, &j.fd);
+    if (r < 0)
+        return r;
+    mf_pool_run(weight_thread, &j, mf_pool_threads());
+    if (j.error < 0) {
+        mf_closep(&j.fd);
+        return j.error;
+    }
+    return mf_region_seal(j.fd, bytes, s->keeper, key, ret);
+}
+
+/* As launches see it: the device's own making where it has a maker, else a file that is found or made. */
+static int open_weight(struct mf_session *s, const struct mf_part *parts, int n, size_t bytes,
+                       struct mf_session_weight *w)
+{
+    char key[MF_KEPT_KEY_MAX];
+    if (s->maker) {
+        int r = mf_region_on_device(bytes, s->device, &w->region);
+        if (r < 0)
+            return r;
+        w->seen = weight_ref(parts, n, w->region.copy);
+        return mf_maker_weight(s->maker, &w->artifact, &w->seen);
+    }
+    weight_key(s, &w->artifact, key);
+    int r = mf_region_find(s->keeper, key, bytes, &w->region);
+    if (r == -ENOENT)
+        r = make_weight(s, &w->artifact, parts, n, bytes, key, &w->region);
+    if (r == 0)
+        r = mf_region_copy(&w->region, s->device);
+    if (r == 0)
+        r = mf_region_push(&w->region);
+    if (r < 0)
+        return r;
+    w->ref = weight_ref(parts, n, w->region.at);
+    for (int i = 0; i < n; i++)
+        w->seen.part[i] = mf_region_seen(&w->region, w->ref.part[i]);
+    return 0;
+}
+
+static void never_used(struct mf_session_weight *w)
+{
+    for (int i = 0; i < MF_ROTATIONS_MAX; i++)
+        w->used[i] = -1;
+}
+
+int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct mf_session_weight **ret)
+{
+    struct mf_part parts[MF_PARTS_MAX];
+    size_t bytes = 0;
+    for (size_t i = 0; i < s->n_weights; i++) {
+        if (mf_artifact_equal(&s->weights[i].artifact, a)) {
+            *ret = &s->weights[i];
+            return 0;
+        }
+    }
+    if (s->n_weights == MF_ARRAY_LEN(s->weights))
+        return -ENOMEM;
+    int n = mf_artifact_parts(a, &s->shape, parts);
+    if (n < 0)
+        return n;
+    for (int i = 0; i < n; i++)
+        bytes += align_page((size_t)mf_part_bytes(&parts[i]));
+    struct mf_session_weight w = {.artifact = *a, .region = MF_REGION_INIT};
+    int r = open_weight(s, parts, n, bytes, &w);
+    if (r < 0) {
+        mf_region_release(&w.region);
+        return r;
+    }
+    never_used(&w);
+    s->weights[s->n_weights] = w;
+    *ret = &s->weights[s->n_weights++];
+    return 0;
+}
+
+/* ---- inputs, outputs, orders ---- */
+
+static struct mf_artifact sorted_of(const struct mf_artifact *a)
+{
+    return (struct mf_artifact){
+        .tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = a->block};
+}
+
+static bool is_sorted(const struct mf_artifact *a)
+{
+    return strcmp(a->order, "sorted") == 0;
+}
+
+static int fill_input(struct mf_session *s, const struct mf_artifact *a, int rotation,
+                      const struct mf_tensor_ref *to)
+{
+    struct mf_tensor_ref sorted = {0};
+    struct mf_layer_data data = s->data;
+    _cleanup_(mf_freep) int32_t *ids = NULL;
+    bool is_index = a->format == MF_FORMAT_INDEX;
+    if (is_index && rotation > 0) {
+        ids = calloc((size_t)(s->shape.token * s->shape.topk), sizeof(*ids));
+        if (!ids)
+            return -ENOMEM;
+        mf_rotation_ids(&s->rotation, rotation, &s->shape, data.ids, ids);
+        data.ids = ids;
+    }
+    if (is_sorted(a) && !is_index) {
+        struct mf_artifact order = sorted_of(a);
+        struct mf_tensor_ref seen;
+        int r = mf_session_input(s, &order, rotation, &seen, &sorted);
+        if (r < 0)
+            return r;
+    }
+    int r = mf_reference_lacks(&s->ref, a) ? mf_session_z(s) : 0;
+    return r < 0 ? r : mf_reference_artifact(&data, &s->ref, a, &sorted, to);
+}
+
+/* A new input that the host fills. */
+static int make_input_here(struct mf_session *s, const struct mf_artifact *a, int rotation,
+                           struct mf_guarded *ret)
+{
+    struct mf_guarded g;
+    int r = mf_guarded_new(a, &s->shape, s->device, &g);
+    if (r < 0)
+        return r;
+    r = fill_input(s, a, rotation, &g.ref);
+    if (r == 0)
+        r = mf_region_push(&g.region);
+    if (r == 0)
+        *ret = g;
+    else
+        mf_guarded_release(&g);
+    return r;
+}
+
+/* What a device with a maker has an input of, where the host does not encode it. */
+enum source {
+    SOURCE_NONE,
+    SOURCE_X,      /* the layer's own x, copied as it is */
+    SOURCE_Z,      /* a z that the host lacks */
+    SOURCE_ANOTHER /* the same in another order, gathered */
+};
+
+static enum source source_there(const struct mf_session *s, const struct mf_artifact *a)
+{
+    if (!s->maker || a->zeroed || a->format == MF_FORMAT_INDEX)
+        return SOURCE_NONE;
+    if (is_sorted(a))
+        return SOURCE_ANOTHER;
+    if (a->tensor == MF_TENSOR_X && a->format == MF_FORMAT_BF16 && a->scale == MF_SCALE_NONE)
+        return SOURCE_X;
+    return mf_reference_lacks(&s->ref, a) ? SOURCE_Z : SOURCE_NONE;
+}
+
+static int gather(struct mf_session *s, const struct mf_artifact *a, int rotation, const struct mf_guarded *g)
+{
+    const struct mf_artifact plain = mf_gathered_from(a), order = sorted_of(a);
+    struct mf_tensor_ref from, sorted;
+    int r = mf_session_input(s, &plain, 0, &from, NULL);
+    if (r == 0)
+        r = mf_session_input(s, &order, rotation, &sorted, NULL);
+    return r < 0 ? r : mf_maker_gather(s->maker, a, &sorted, &from, &g->seen);
+}
+
+/* One that is never in the host's memory. -ENOTSUP, -ENOMEM: the host has to. */
+static int make_input_there(struct mf_session *s, const struct mf_artifact *a, int rotation,
+                            struct mf_guarded *ret)
+{
+    enum source source = source_there(s, a);
+    struct mf_guarded g;
+    if (source == SOURCE_NONE)
+        return -ENOTSUP;
+    int r = mf_guarded_new_there(a, &s->shape, s->maker, &g);
+    if (r < 0)
+        return r;
+    if (source == SOURCE_ANOTHER)
+        r = gather(s, a, rotation, &g);
+    else if (source == SOURCE_X)
+        r = s->device->ops->copy(s->device, g.seen.part[0], s->data.x, g.end[0] - g.start[0]);
+    else
+        r = mf_maker_plain_z(s->maker, &s->data, &s->ref, a, g.seen.part[0]);
+    if (r == 0)
+        r = mf_guarded_push_bands(&g);
+    if (r == 0)
+        *ret = g;
+    else
+        mf_guarded_release(&g);
+    return r;
+}
+
+int mf_session_input(struct mf_session *s, const struct mf_artifact *a, int rotation,
+                     struct mf_tensor_ref *ret_seen, struct mf_tensor_ref *ret_host)
+{
+    /* Only what holds the routing, or is in its order, differs by rotation. */
+    if (!is_sorted(a) && a->tensor != MF_TENSOR_TOPK)
+        rotation = 0;
+    for (size_t i = 0; i < s->n_inputs; i++) {
+        if (s->inputs[i].rotation == rotation && mf_artifact_equal(&s->inputs[i].buffer.artifact, a)) {
+            *ret_seen = s->inputs[i].buffer.seen;
+            if (ret_host)
+                *ret_host = s->inputs[i].buffer.ref;
+            return 0;
+        }
+    }
+    struct mf_session_input in = {.rotation = rotation};
+    int r = make_input_there(s, a, rotation, &in.buffer);
+    if (r == -ENOTSUP || r == -ENOMEM)
+        r = make_input_here(s, a, rotation, &in.buffer);
+    if (r < 0)
+        return r;
+    r = mf_array_grow(&s->inputs, s->n_inputs, &s->cap_inputs, sizeof(*s->inputs));
+    if (r < 0) {
+        mf_guarded_release(&in.buffer);
+        return r;
+    }
+    mf_region_protect(&in.buffer.region);
+    s->buffer_bytes += in.buffer.region.bytes;
+    s->inputs[s->n_inputs++] = in;
+    *ret_seen = in.buffer.seen;
+    if (ret_host)
+        *ret_host = in.buffer.ref;
+    return 0;
+}
+
+static int new_output(struct mf_session *s, const struct mf_artifact *a, struct mf_guarded *ret)
+{
+    return s->maker ? mf_guarded_new_there(a, &s->shape, s->maker, ret)
+                    : mf_guarded_new(a, &s->shape, s->device, ret);
+}
+
+int mf_session_output(struct mf_session *s, const struct mf_artifact *a, struct mf_guarded *ret[2])
+{
+    struct mf_session_output *o = NULL;
+    for (size_t i = 0; i < s->n_outputs && !o; i++) {
+        if (mf_artifact_equal(&s->outputs[i].run[0].artifact, a))
+            o = &s->outputs[i];
+    }
+    if (!o) {
+        struct mf_session_output made = {0};
+        int r = mf_array_grow(&s->outputs, s->n_outputs, &s->cap_outputs, sizeof(*s->outputs));
+        if (r == 0)
+            r = new_output(s, a, &made.run[0]);
+        if (r < 0)
+            return r;
+        r = new_output(s, a, &made.run[1]);
+        if (r < 0) {
+            mf_guarded_release(&made.run[0]);
+            return r;
+        }
+        s->buffer_bytes += made.run[0].region.bytes + made.run[1].region.bytes;
+        o = &s->outputs[s->n_outputs++];
+        *o = made;
+    }
+    ret[0] = &o->run[0];
+    ret[1] = &o->run[1];
+    return 0;
+}
+
+/* Of slot order, for shapes that have slots whose expert is not here. */
+static int make_slots(const struct mf_session *s, struct mf_session_order *ret)
+{
+    int64_t rows = s->shape.token * s->shape.topk;
+    *ret = (struct mf_session_order){.decoded = MF_TENSOR_N_,
+                                     .slots = calloc((size_t)rows, sizeof(*ret->slots))};
+    for (int64_t i = 0; ret->slots && i < rows; i++)
+        ret->slots[i] = mf_shape_local(&s->shape, s->data.ids[i]) < 0 ? -1 : i;
+    return ret->slots ? 0 : -ENOMEM;
+}
+
+/* Rows of a decoded weight: only those of experts with a route are anybody's. */
+static int make_decoded(const struct mf_session *s, const struct mf_artifact *a, struct mf_session_order *ret)
+{
+    struct mf_part parts[MF_PARTS_MAX];
+    int r = mf_artifact_parts(a, &s->shape, parts);
+    if (r < 0)
+        return r;
+    int64_t rows = parts[0].rows, of_expert = rows / s->shape.expert;
+    *ret =
+        (struct mf_session_order){.decoded = a->tensor, .slots = calloc((size_t)rows, sizeof(*ret->slots))};
+    if (!ret->slots)
+        return -ENOMEM;
+    for (int64_t i = 0; i < rows; i++)
+        ret->slots[i] = -1;
+    for (int64_t i = 0; i < s->shape.token * s->shape.topk; i++) {
+        int64_t first = mf_shape_local(&s->shape, s->data.ids[i]) * of_expert;
+        if (first < 0 || ret->slots[first] >= 0)
+            continue;
+        for (int64_t p = first; p < first + of_expert; p++)
+            ret->slots[p] = p;
+    }
+    return 0;
+}
+
+static int make_order(struct mf_session *s, const struct mf_artifact *a, struct mf_session_order *ret)
+{
+    if (mf_artifact_is_decoded(a))
+        return make_decoded(s, a, ret);
+    if (!is_sorted(a))
+        return make_slots(s, ret);
+    struct mf_artifact order = sorted_of(a);
+    struct mf_tensor_ref sorted, seen;
+    int64_t rows = mf_padded_rows(&s->shape, a->block);
+    int r = mf_session_input(s, &order, 0, &seen, &sorted);
+    if (r < 0)
+        return r;
+    *ret = (struct mf_session_order){
+        .block = a->block,
+        .decoded = MF_TENSOR_N_,
+        .slots = calloc((size_t)rows, sizeof(*ret->slots)),
+        .tokens = calloc((size_t)rows, sizeof(*ret->tokens)),
+    };
+    if (!ret->slots || !ret->tokens)
+        return -ENOMEM;
+    const int32_t *ids = sorted.part[0], *num_valid = sorted.part[3];
+    for (int64_t p = 0; p < rows; p++) {
+        bool valid = p < num_valid[0] && mf_id_token(ids[p]) < s->shape.token;
+        ret->tokens[p] = valid ? mf_id_token(ids[p]) : -1;
+        ret->slots[p] = valid ? ret->tokens[p] * s->shape.topk + mf_id_slot(ids[p]) : -1;
+    }
+    return 0;
+}
+
+static void release_order(struct mf_session_order *o)
+{
+    free(o->slots);
+    free(o->tokens);
+    *o = (struct mf_session_order){0};
+}
+
+int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const int64_t **ret)
+{
+    struct mf_session_order *o = NULL;
+    *ret = NULL;
+    bool partial = s->shape.ep_experts > 0 && strcmp(a->order, "slot") == 0;
+    enum mf_tensor decoded = mf_artifact_is_decoded(a) ? a->tensor : MF_TENSOR_N_;
+    if ((!is_sorted(a) && !partial && decoded == MF_TENSOR_N_) || a->format == MF_FORMAT_INDEX)
+        return 0;
+    for (size_t i = 0; i < s->n_orders; i++) {
+        if (s->orders[i].block == a->block && s->orders[i].decoded == decoded)
+            o = &s->orders[i];
+    }
+    if (!o) {
+        if (s->n_orders == MF_ARRAY_LEN(s->orders))
+            release_order(&s->orders[--s->n_orders]);
+        o = &s->orders[s->n_orders];
+        int r = make_order(s, a, o);
+        if (r < 0) {
+            release_order(o);
+            return r;
+        }
+        s->n_orders++;
+    }
+    *ret = a->tensor == MF_TENSOR_X ? o->tokens : o->slots;
+    return 0;
+}
+
+bool mf_session_give_way(struct mf_session *s)
+{
+    return s->maker && mf_maker_forget(s->maker);
+}
+
+int mf_session_room(struct mf_session *s, struct mf_region *region, size_t bytes)
+{
+    if (mf_region_start(region) && region->bytes >= bytes)
+        return 0;
+    mf_region_release(region);
+    if (s->maker) /* who can fill it there: the host never looks */
+        return mf_region_on_device(bytes, s->device, region);
+    if (bytes > mf_memory_available())
+        return -ENOMEM;
+    int r = mf_region_new(bytes, region);
+    return r < 0 ? r : mf_region_copy(region, s->device);
+}
+
+static void drop_inputs(struct mf_session *s)
+{
+    for (size_t i = 0; i < s->n_inputs; i++) {
+        s->buffer_bytes -= s->inputs[i].buffer.region.bytes;
+        mf_guarded_release(&s->inputs[i].buffer);
+    }
+    s->n_inputs = 0;
+}
+
+static void drop_buffers(struct mf_session *s)
+{
+    drop_inputs(s);
+    for (size_t i = 0; i < s->n_outputs; i++) {
+        mf_guarded_release(&s->outputs[i].run[0]);
+        mf_guarded_release(&s->outputs[i].run[1]);
+    }
+    s->n_outputs = 0;
+    s->buffer_bytes = 0;
+}
+
+int mf_session_renew(struct mf_session *s)
+{
+    int r = 0;
+    drop_inputs(s);
+    (void)mf_session_give_way(s);
+    for (size_t i = 0; i < s->n_weights && r == 0; i++) {
+        struct mf_session_weight *w = &s->weights[i];
+        r = w->region.at ? mf_region_push(&w->region) : mf_maker_weight(s->maker, &w->artifact, &w->seen);
+        never_used(w);
+    }
+    s->worn = r < 0;
+    return r;
+}
+
+void mf_session_say_renewed(char reason[MF_REASON_MAX])
+{
+    char before[MF_REASON_MAX];
+    memcpy(before, reason, sizeof(before));
+    mf_say(reason, MF_REASON_MAX,
+           "right on data made anew; on those of before, which a step must have written over: %s", before);
+}
+
+bool mf_session_may_be_spoiled(const struct mf_session *s)
+{
+    return s->worn && s->device->ops->own_memory;
+}
+
+void mf_session_trim(struct mf_session *s)
+{
+    /* the list of regions has its ceiling too */
+    if (s->buffer_bytes > s->buffer_max || s->n_inputs + 2 * s->n_outputs > 300)
+        drop_buffers(s);
+}
+
+void mf_session_phase(struct mf_sink *sink, enum mf_phase phase)
+{
+    if (sink && sink->phase)
+        sink->phase(sink, phase);
+}
+
+struct mf_ahead mf_session_ahead(const struct mf_session *s)
+{
+    return (struct mf_ahead){
+        .device = &s->device->info, .kind = s->device->ops->kind, .shape = &s->shape, .extra = s->extra};
+}
+
+/* One that was interrupted is no sign of a slow device; the least of a few is. */
+#define CANARY_LOOKS 3
+
+double mf_session_canary(struct mf_session *s)
+{
+    double least = mf_canary_us(s->device);
+    for (int i = 1; i < CANARY_LOOKS && s->calm_canary_us > 0 && least > MF_CANARY_LIMIT * s->calm_canary_us;
+         i++)
+        least = fmin(least, mf_canary_us(s->device));
+    if (least > 0 && !(s->calm_canary_us > 0 && s->calm_canary_us < least))
+        s->calm_canary_us = least;
+    return s->calm_canary_us > 0 ? least / s->calm_canary_us : (double)NAN;
+}
+
+#define REST_MS 20
+#define RESTS   10
+
+void mf_session_rest(struct mf_session *s)
+{
+    double ratio = 1;
+    for (int i = 0; i < RESTS; i++) {
+        mf_sleep_ms(REST_MS);
+        ratio = mf_session_canary(s);
+        if (!(ratio > MF_CANARY_LIMIT))
+            return;
+    }
+    s->calm_canary_us *= ratio;
+}
+
+/* ---- a session ---- */
+
+/* What the shape may need of the host: references, z with them, and the largest artifacts. */
+static double layer_bytes(const struct mf_shape *shape)
+{
+    double rows = (double)shape->token * shape->topk, I = shape->inter_dim, H = shape->model_dim;
+    double reference = 4 * (rows * (4 * I + 2 * H) + 3 * (double)shape->token * H);
+    return reference + 3 * 4 * rows * (2 * I + H);
+}
+
+/* And where no device makes them, weights in two layouts. */
+static double host_weight_bytes(const struct mf_shape *shape)
+{
+    struct mf_artifact w1 = mf_plain_w(shape, MF_TENSOR_W1, "row");
+    double element = mf_codec_find(w1.format, w1.scale)->bits / 8.0;
+    return 2 * element * shape->expert * (double)shape->model_dim *
+           ((double)mf_gemm1_cols(shape) + shape->inter_dim);
+}
+
+static int check_memory(double needed, char *why, size_t cap)
+{
+    double available = (double)mf_memory_available();
+    if (needed <= available)
+        return 0;
+    mf_say(why, cap,
+           "the shape needs about %.1f GB of memory for its data and references; %.1f GB are available",
+           needed / 1e9, available / 1e9);
+    return -ENOMEM;
+}
+
+static int make_inputs(struct mf_session *s)
+{
+    size_t n = (size_t)(s->shape.token * s->shape.topk);
+    int r =
+        mf_region_new((size_t)s->shape.token * (size_t)s->shape.model_dim * sizeof(uint16_t), &s->x_region);
+    if (r == 0)
+        r = mf_region_new(2 * (n * 4 + 64), &s->topk_region);
+    if (r < 0)
+        return r;
+    int32_t *ids = (int32_t *)s->topk_region.at;
+    float *weights = (float *)(s->topk_region.at + (n * 4 + 63) / 64 * 64);
+    mf_data_x(&s->shape, s->options.seed, (uint16_t *)s->x_region.at);
+    r = mf_data_topk(&s->shape, &s->options.routing, s->options.seed, ids, weights);
+    if (r < 0)
+        return r;
+    s->data = (struct mf_layer_data){
+        .shape = s->shape, .x = (uint16_t *)s->x_region.at, .ids = ids, .weights = weights};
+    return mf_rotation_make(&s->shape, ids, &s->rotation);
+}
+
+static int make_bias(struct mf_session *s, enum mf_tensor b, struct mf_region *region, const float **ret)
+{
+    struct mf_artifact a = mf_plain_bias(b);
+    struct mf_part part[MF_PARTS_MAX];
+    if (mf_artifact_parts(&a, &s->shape, part) < 0)
+        return 0; /* the shape has none */
+    int r = mf_region_new((size_t)mf_part_bytes(&part[0]), region);
+    if (r == 0)
+        r = mf_data_bias(&s->shape, b, s->options.seed, (float *)(void *)region->at);
+    *ret = (const float *)(const void *)region->at;
+    return r;
+}
+
+/* The weights that the host packs other layouts from, and computes references with. */
+static int make_host_weights(struct mf_session *s, char *why, size_t cap)
+{
+    struct mf_session_weight *w;
+    struct mf_artifact a = mf_plain_w(&s->shape, MF_TENSOR_W1, "row");
+    int r = check_memory(layer_bytes(&s->shape) + host_weight_bytes(&s->shape), why, cap);
+    if (r == 0)
+        r = mf_session_weight(s, &a, &w);
+    if (r < 0)
+        return r;
+    s->data.w1 = w->ref;
+    a = mf_plain_w(&s->shape, MF_TENSOR_W2, "row");
+    r = mf_session_weight(s, &a, &w);
+    if (r == 0)
+        s->data.w2 = w->ref;
+    return r;
+}
+
+/* A device that makes its own has the references from its weights, too; one with too little memory for that leaves all to the
+ * host. why: written where there is more to say than the error's own words. */
+static int make_data(struct mf_session *s, char *why, size_t cap)
+{
+    int r = check_memory(layer_bytes(&s->shape), why, cap);
+    if (r == 0)
+        r = make_inputs(s);
+    if (r == 0)
+        r = make_bias(s, MF_TENSOR_B1, &s->b1_region, &s->data.b1);
+    if (r == 0)
+        r = make_bias(s, MF_TENSOR_B2, &s->b2_region, &s->data.b2);
+    if (r == 0)
+        r = mf_maker_new(s->device, &s->shape, s->options.seed, &s->maker);
+    if (r == 0) {
+        r = mf_session_reference(s);
+        if (r != -ENOMEM)
+            return r;
+        s->maker = mf_maker_free(s->maker);
+        r = -ENOTSUP;
+    }
+    if (r == -ENOTSUP)
+        r = make_host_weights(s, why, cap);
+    return r < 0 ? r : mf_session_reference(s);
+}
+
+int mf_session_new(const struct mf_session_args *args, char *why, size_t why_cap, struct mf_session **ret)
+{
+    const char *column, *sentence;
+    if (mf_shape_check(&args->shape, &column, &sentence) < 0) {
+        mf_say(why, why_cap, "%s: %s", column, sentence);
+        return -EINVAL;
+    }
+    struct mf_session *s = calloc(1, sizeof(*s));
+    if (!s) {
+        mf_say(why, why_cap, "out of memory");
+        return -ENOMEM;
+    }
+    s->device = args->device;
+    s->shape = args->shape;
+    s->options = *args->options;
+    s->keeper = args->keeper;
+    s->extra = args->extra;
+    s->sink = args->sink;
+    s->x_region = s->topk_region = s->b1_region = s->b2_region = s->ref_region = s->z_region = s->workspace =
+        s->arena = (struct mf_region)MF_REGION_INIT;
+    s->buffer_max = MF_MAX((uint64_t)BUFFER_MIN, mf_memory_available() / 4);
+    mf_session_phase(s->sink, MF_PHASE_DATA);
+    mf_say(why, why_cap, "%s", "");
+    int r = make_data(s, why, why_cap);
+    if (r < 0) {
+        if (r == -EINVAL)
+            mf_say(why, why_cap, "no data or reference is defined for %s with %s and %s",
+                   mf_qtype_name(s->shape.q_type), mf_dtype_name(s->shape.q_dtype_a),
+                   mf_dtype_name(s->shape.q_dtype_w));
+        else if (!*why)
+            mf_say(why, why_cap, "making the shape's data: %s", strerror(-r));
+        mf_session_free(s);
+        return r == -EINVAL ? r : -ENOMEM;
+    }
+    *ret = s;
+    return 0;
+}
+
+struct mf_session *mf_session_free(struct mf_session *s)
+{
+    if (!s)
+        return NULL;
+    drop_buffers(s);
+    s->maker = mf_maker_free(s->maker);
+    for (size_t i = 0; i < s->n_weights; i++)
+        mf_region_release(&s->weights[i].region);
+    for (size_t i = 0; i < s->n_orders; i++)
+        release_order(&s->orders[i]);
+    mf_region_release(&s->ref_region);
+    mf_region_release(&s->z_region);
+    mf_region_release(&s->x_region);
+    mf_region_release(&s->topk_region);
+    mf_region_release(&s->b1_region);
+    mf_region_release(&s->b2_region);
+    mf_region_release(&s->workspace);
+    mf_region_release(&s->arena);
+    free(s->inputs);
+    free(s->outputs);
+    free(s);
+    return NULL;
+}
+
+bool mf_session_serves(const struct mf_session *s, const struct mf_shape *shape,
+                       const struct mf_unit_options *o)
+{
+    return s && mf_shape_equal(&s->shape, shape) && s->options.seed == o->seed &&
+           mf_routing_equal(&s->options.routing, &o->routing) &&
+           memcmp(&s->options.err_ratio, &o->err_ratio, sizeof(double)) == 0 &&
+           s->options.time_cap_ms == o->time_cap_ms && s->options.exhaustive == o->exhaustive &&
+           s->options.warmup == o->warmup;
+}

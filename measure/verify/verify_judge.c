@@ -1,0 +1,338 @@
+#include "measure/verify/verify_judge.h"
+
+#include <errno.h>
+#include <math.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/stats.h"
+#include "common/base/text.h"
+#include "kernels/core/device.h"
+#include "kernels/core/limits.h"
+
+#define SMALL_ROW    0.05 /* of the typical norm: what a row's error is measured against at least */
+#define EXPERT_ROWS  4    /* fewer say no more than their rows do */
+#define EXPERT_SHARE 0.5
+#define PIECES       64 /* of all rows, whoever goes through them: no sum depends on the number of threads */
+
+/* Of some rows, those that are somebody's. */
+struct tally {
+    int64_t n, n_unwritten, n_bad;
+    int64_t unwritten, bad; /* the first of them; -1: none is */
+    double mismatches, difference, norm, size;
+};
+
+/* Of some rows, once they have errors and limits. */
+struct extremes {
+    int64_t worst; /* the first of the worst by error over limit; -1: all are nobody's */
+    double most_error, least_limit;
+};
+
+struct judging {
+    const struct mf_verify_input *v;
+    struct mf_verify_row *rows;
+    double least; /* that an error is measured against */
+    struct tally tallies[PIECES];
+    struct extremes extremes[PIECES];
+};
+
+/* ---- going through the rows ---- */
+
+static int64_t piece(const struct judging *j, int i)
+{
+    return j->v->out->parts[0].rows * i / PIECES;
+}
+
+static struct tally tally_rows(const struct mf_verify_row *rows, int64_t from, int64_t to)
+{
+    struct tally t = {.unwritten = -1, .bad = -1};
+    for (int64_t p = from; p < to; p++) {
+        const struct mf_verify_row *r = &rows[p];
+        if (r->source < 0)
+            continue;
+        t.n++;
+        if (r->unwritten + r->unwritten_scales > 0 && t.n_unwritten++ == 0)
+            t.unwritten = p;
+        if (r->bad > 0 && t.n_bad++ == 0)
+            t.bad = p;
+        t.mismatches += r->mismatches;
+        t.difference += r->difference;
+        t.norm += r->norm;
+        t.size += r->size;
+    }
+    return t;
+}
+
+static void tally_thread(void *context, int thread, int n_threads)
+{
+    struct judging *j = context;
+    for (int i = thread; i < PIECES; i += n_threads)
+        j->tallies[i] = tally_rows(j->rows, piece(j, i), piece(j, i + 1));
+}
+
+static struct tally tally(struct judging *j, int n_threads)
+{
+    struct tally all = {.unwritten = -1, .bad = -1};
+    mf_pool_run(tally_thread, j, n_threads);
+    for (int i = 0; i < PIECES; i++) {
+        const struct tally *t = &j->tallies[i];
+        all.unwritten = all.unwritten < 0 ? t->unwritten : all.unwritten;
+        all.bad = all.bad < 0 ? t->bad : all.bad;
+        all.n += t->n;
+        all.n_unwritten += t->n_unwritten;
+        all.n_bad += t->n_bad;
+        all.mismatches += t->mismatches;
+        all.difference += t->difference;
+        all.norm += t->norm;
+        all.size += t->size;
+    }
+    return all;
+}
+
+/* The error that quantising h costs that row; 0 where the step did not quantise it. */
+static double plain_error(const struct mf_verify_input *v, int64_t source)
+{
+    const mf_ops around = MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_GEMM2);
+    if (!v->ref->h_error || !(v->covers & MF_OP_BIT(MF_OP_QUANT2)) || !(v->covers & around))
+        return 0;
+    const float *const of_tensor[MF_TENSOR_N_] = {
+        [MF_TENSOR_H] = v->ref->h_error,
+        [MF_TENSOR_Z] = v->ref->z_error,
+        [MF_TENSOR_ZW] = v->ref->z_error,
+        [MF_TENSOR_Y] = v->ref->y_error,
+    };
+    const float *errors = of_tensor[v->out->artifact.tensor];
+    return errors ? (double)errors[source] : 0;
+}
+
+static bool is_worse(const struct mf_verify_row *a, const struct mf_verify_row *b)
+{
+    return a->error * b->limit > b->error * a->limit;
+}
+
+static struct extremes judge_rows(const struct judging *j, int64_t from, int64_t to)
+{
+    struct extremes e = {.worst = -1, .least_limit = (double)INFINITY};
+    double floor = mf_row_floor(j->v->out->artifact.format);
+    for (int64_t p = from; p < to; p++) {
+        struct mf_verify_row *r = &j->rows[p];
+        if (r->source < 0)
+            continue;
+        r->error = r->difference > 0 ? sqrt(r->difference) / fmax(sqrt(r->norm), j->least) : 0;
+        r->limit = fmax(floor, MF_ROW_TIMES * plain_error(j->v, r->source));
+        e.most_error = fmax(e.most_error, r->error);
+        e.least_limit = fmin(e.least_limit, r->limit);
+        if (e.worst < 0 || is_worse(r, &j->rows[e.worst]))
+            e.worst = p;
+    }
+    return e;
+}
+
+static void judge_thread(void *context, int thread, int n_threads)
+{
+    struct judging *j = context;
+    for (int i = thread; i < PIECES; i += n_threads)
+        j->extremes[i] = judge_rows(j, piece(j, i), piece(j, i + 1));
+}
+
+static struct extremes find_extremes(struct judging *j, int n_threads)
+{
+    struct extremes all = {.worst = -1, .least_limit = (double)INFINITY};
+    mf_pool_run(judge_thread, j, n_threads);
+    for (int i = 0; i < PIECES; i++) {
+        const struct extremes *e = &j->extremes[i];
+        all.most_error = fmax(all.most_error, e->most_error);
+        all.least_limit = fmin(all.least_limit, e->least_limit);
+        if (e->worst >= 0 && (all.worst < 0 || is_worse(&j->rows[e->worst], &j->rows[all.worst])))
+            all.worst = e->worst;
+    }
+    return all;
+}
+
+/* ---- gates ---- */
+
+void mf_verify_name_row(const struct mf_verify_input *v, int64_t p, int64_t source, char *buf, size_t cap)
+{
+    const struct mf_shape *s = &v->data->shape;
+    bool by_token = v->out->artifact.tensor == MF_TENSOR_X || v->out->artifact.tensor == MF_TENSOR_Y;
+    int64_t of_expert = v->out->parts[0].rows / s->expert;
+    if (mf_artifact_is_decoded(&v->out->artifact))
+        mf_say(buf, cap, "row %lld (expert %lld, row %lld of it)", (long long)p, (long long)(p / of_expert),
+               (long long)(p % of_expert));
+    else if (by_token && p == source)
+        mf_say(buf, cap, "row %lld", (long long)p);
+    else if (by_token)
+        mf_say(buf, cap, "row %lld (token %lld)", (long long)p, (long long)source);
+    else
+        mf_say(buf, cap, "row %lld (token %lld, slot %lld, expert %d)", (long long)p,
+               (long long)(source / s->topk), (long long)(source % s->topk), (int)v->data->ids[source]);
+}
+
+static int refuse_unwritten(const struct judging *j, const struct tally *t, struct mf_verdict *ret)
+{
+    char name[96];
+    const struct mf_guarded *g = j->v->out;
+    if (t->n_unwritten == 0)
+        return 0;
+    const struct mf_verify_row *r = &j->rows[t->unwritten];
+    const char *tensor = mf_tensor_name(g->artifact.tensor);
+    long long n = (long long)t->n_unwritten;
+    mf_verify_name_row(j->v, t->unwritten, r->source, name, sizeof(name));
+    if (r->unwritten == 0)
+        mf_say(ret->reason, sizeof(ret->reason),
+               "unwritten: %s of %s still holds the poison in its scale, %lld rows in all", name, tensor, n);
+    else if (r->unwritten == g->parts[0].cols - r->unwritten_at)
+        mf_say(ret->reason, sizeof(ret->reason),
+               "unwritten: %s of %s still holds the poison from column %u on, %lld rows in all", name, tensor,
+               r->unwritten_at, n);
+    else
+        mf_say(
+            ret->reason, sizeof(ret->reason),
+            "unwritten: %s of %s still holds the poison in %u elements, first in column %u, %lld rows in all",
+            name, tensor, r->unwritten, r->unwritten_at, n);
+    return 1;
+}
+
+static int refuse_bad(const struct judging *j, const struct tally *t, struct mf_verdict *ret)
+{
+    char name[96];
+    if (t->n_bad == 0)
+        return 0;
+    const struct mf_verify_row *r = &j->rows[t->bad];
+    mf_verify_name_row(j->v, t->bad, r->source, name, sizeof(name));
+    mf_say(ret->reason, sizeof(ret->reason),
+           "not finite: %s of %s has %u NaN or infinity, first in column %u, %lld rows in all", name,
+           mf_tensor_name(j->v->out->artifact.tensor), r->bad, r->bad_at, (long long)t->n_bad);
+    return 1;
+}
+
+static int refuse_mismatch(const struct judging *j, const struct tally *t, int64_t cols,
+                           struct mf_verdict *ret)
+{
+    bool cosine = mf_err_by_cosine(&j->v->data->shape);
+    double elements = (double)t->n * (double)cols, sizes = t->norm + t->size;
+    if (cosine)
+        ret->err = sizes > 0 ? t->difference / sizes : 0;
+    else
+        ret->err = elements > 0 ? t->mismatches / elements : 0;
+    if (ret->err <= j->v->err_ratio)
+        return 0;
+    if (cosine)
+        mf_say(ret->reason, sizeof(ret->reason), "cosine: the distance to the reference is %.3g, limit %.3g",
+               ret->err, j->v->err_ratio);
+    else
+        mf_say(ret->reason, sizeof(ret->reason),
+               "mismatch: %.3g%% of elements differ by more than 0.01 + 0.01·|ref|, limit %.3g%%",
+               100 * ret->err, 100 * j->v->err_ratio);
+    return 1;
+}
+
+struct by_source {
+    double error, limit;
+};
+
+/* No median of these can be beyond what the median of those allows: most experts need no sorting. */
+static bool all_within(const double *errors, const double *limits, int64_t n)
+{
+    double largest = 0, least = INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        largest = fmax(largest, errors[i]);
+        least = fmin(least, limits[i]);
+    }
+    return largest <= EXPERT_SHARE * least;
+}
+
+/* Rows by expert: an expert's rows are the slots that went to it; of the output, the tokens. */
+static int worst_expert(const struct mf_verify_input *v, const struct by_source *rows, struct mf_verdict *ret)
+{
+    const struct mf_shape *s = &v->data->shape;
+    int64_t n = s->token * s->topk;
+    _cleanup_(mf_freep) int64_t *next = calloc((size_t)s->expert + 1, sizeof(*next));
+    _cleanup_(mf_freep) double *errors = calloc((size_t)n, sizeof(*errors));
+    _cleanup_(mf_freep) double *limits = calloc((size_t)n, sizeof(*limits));
+    if (!next || !errors || !limits)
+        return -ENOMEM;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t e = mf_shape_local(s, v->data->ids[i]);
+        if (e >= 0)
+            next[e + 1]++;
+    }
+    for (int32_t e = 0; e < s->expert; e++)
+        next[e + 1] += next[e];
+    for (int64_t i = 0; i < n; i++) {
+        const struct by_source *row = &rows[v->out->artifact.tensor == MF_TENSOR_Y ? i / s->topk : i];
+        int32_t e = mf_shape_local(s, v->data->ids[i]);
+        if (e < 0)
+            continue;
+        int64_t at = next[e]++;
+        errors[at] = row->error;
+        limits[at] = row->limit;
+    }
+    double worst = 1;
+    for (int32_t e = 0; e < s->expert; e++) {
+        int64_t first = e > 0 ? next[e - 1] : 0, count = next[e] - first;
+        if (count < EXPERT_ROWS || all_within(errors + first, limits + first, count))
+            continue;
+        double error = mf_median(errors + first, (size_t)count);
+        double limit = EXPERT_SHARE * mf_median(limits + first, (size_t)count);
+        if (error / limit <= worst)
+            continue;
+        worst = error / limit;
+        mf_say(ret->reason, sizeof(ret->reason),
+               "expert %d: median relative error %.3g over its %lld rows, limit %.3g", (int)e, error,
+               (long long)count, limit);
+    }
+    return worst > 1;
+}
+
+static int refuse_expert(const struct judging *j, const struct extremes *e, struct mf_verdict *ret)
+{
+    const struct mf_verify_input *v = j->v;
+    const struct mf_shape *s = &v->data->shape;
+    if (v->out->artifact.tensor == MF_TENSOR_X || v->out->artifact.zeroed ||
+        mf_artifact_is_decoded(&v->out->artifact) || e->most_error <= EXPERT_SHARE * e->least_limit)
+        return 0;
+    _cleanup_(mf_freep) struct by_source *by = calloc((size_t)(s->token * s->topk), sizeof(*by));
+    if (!by)
+        return -ENOMEM;
+    for (int64_t p = 0; p < v->out->parts[0].rows; p++) {
+        if (j->rows[p].source >= 0)
+            by[j->rows[p].source] = (struct by_source){j->rows[p].error, j->rows[p].limit};
+    }
+    return worst_expert(v, by, ret);
+}
+
+static int refuse_row(const struct judging *j, const struct extremes *e, struct mf_verdict *ret)
+{
+    char name[96];
+    if (e->worst < 0)
+        return 0;
+    const struct mf_verify_row *r = &j->rows[e->worst];
+    ret->row_err = r->error;
+    ret->row_limit = r->limit;
+    if (ret->row_err <= ret->row_limit)
+        return 0;
+    mf_verify_name_row(j->v, e->worst, r->source, name, sizeof(name));
+    mf_say(ret->reason, sizeof(ret->reason), "row: %s of %s has relative error %.3g, limit %.3g", name,
+           mf_tensor_name(j->v->out->artifact.tensor), ret->row_err, ret->row_limit);
+    return 1;
+}
+
+int mf_verify_judge(const struct mf_verify_input *v, struct mf_verify_row *rows, int64_t cols,
+                    bool written_only, struct mf_verdict *ret)
+{
+    struct judging j = {.v = v, .rows = rows};
+    int n_threads = mf_pool_threads_for(v->out->parts[0].rows * MF_VERIFY_ROW_WORK);
+    struct tally t = tally(&j, n_threads);
+    int r = refuse_unwritten(&j, &t, ret);
+    if (r != 0 || written_only)
+        return r;
+    r = refuse_bad(&j, &t, ret);
+    if (r == 0)
+        r = refuse_mismatch(&j, &t, cols, ret);
+    if (r != 0)
+        return r;
+    j.least = SMALL_ROW * sqrt(t.n > 0 ? t.norm / (double)t.n : 0);
+    struct extremes e = find_extremes(&j, n_threads);
+    r = refuse_expert(&j, &e, ret);
+    return r == 0 ? refuse_row(&j, &e, ret) : r;
+}
