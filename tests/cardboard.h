@@ -1,4 +1,4 @@
-/* A coordinator of cardboard for an agent (worker/agent.c): a ROUTER in the test's process, and the agent beside it, in one
+/* A coordinator of cardboard for an agent (worker/agent/agent.c): a ROUTER in the test's process, and the agent beside it, in one
  * thread. Its runners are real, on the simulated device. For one test program: what is here is static. */
 #pragma once
 
@@ -16,7 +16,7 @@
 #include "common/base/log.h"
 #include "common/net/wire.h"
 #include "remove_tree.h"
-#include "worker/agent.h"
+#include "worker/agent/agent.h"
 
 #define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"
 #define DEADLINE 20000

@@ -1,4 +1,4 @@
-/* worker/agent.c and worker/job.c against a coordinator of cardboard. */
+/* worker/agent/agent.c and worker/agent/job.c against a coordinator of cardboard. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>

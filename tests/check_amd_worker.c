@@ -25,9 +25,9 @@
 #include "mf_check.h"
 #include "remove_tree.h"
 #include "run_program.h"
-#include "worker/described.h"
-#include "worker/runner_wire.h"
-#include "worker/sandbox.h"
+#include "worker/runner/device_info.h"
+#include "worker/runner/runner_wire.h"
+#include "worker/sandbox/sandbox.h"
 
 #define WORKER      MF_BINARY_DIR "/worker/moefarm-worker"
 #define MOEFARM     MF_BINARY_DIR "/cli/moefarm"

@@ -1,6 +1,6 @@
-/* worker/comeback.c: what counts as context, data and step, in whatever order things happen. */
+/* worker/agent/recovery_time.c: what counts as context, data and step, in whatever order things happen. */
 #include "mf_check.h"
-#include "worker/comeback.h"
+#include "worker/agent/recovery_time.h"
 
 /* D died, R ready, A asked, B begun, E a result; each is one step of a clock of ten milliseconds, . is one without anything. */
 static const struct {

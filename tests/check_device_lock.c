@@ -1,4 +1,4 @@
-#include "worker/device_lock.h"
+#include "worker/agent/device_lock.h"
 
 #include <errno.h>
 #include <stdio.h>

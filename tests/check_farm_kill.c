@@ -12,8 +12,8 @@
 #include "common/base/json.h"
 #include "farm_audit.h"
 #include "mf_check.h"
-#include "worker/agent_private.h"
-#include "worker/record.h"
+#include "worker/agent/agent_private.h"
+#include "worker/agent/record.h"
 
 #define BEAT_MS      300
 #define LONG_BEAT_MS 20000 /* its lease outlasts two starts of a worker on a busy machine */

@@ -15,7 +15,7 @@
 #include "remove_tree.h"
 #include "run_program.h"
 #include "table_columns.h"
-#include "worker/device_lock.h"
+#include "worker/agent/device_lock.h"
 
 #define WORKER      MF_BINARY_DIR "/worker/moefarm-worker"
 #define CARDBOARD   MF_BINARY_DIR "/tests/fake_cuda"

@@ -1,4 +1,4 @@
-/* worker/journal.c: what a worker had in hand is found by its successor, however the file ended. */
+/* worker/agent/journal.c: what a worker had in hand is found by its successor, however the file ended. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,8 +12,8 @@
 #include "die_at.h"
 #include "mf_check.h"
 #include "no_memory.h"
-#include "worker/journal.h"
-#include "worker/record.h"
+#include "worker/agent/journal.h"
+#include "worker/agent/record.h"
 
 #define LONG_BYTES (64 << 10) /* of a unit, as one of a thousand steps has */
 

@@ -1,4 +1,4 @@
-#include "worker/patience.h"
+#include "worker/agent/timeouts.h"
 
 #include "mf_check.h"
 

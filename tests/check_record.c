@@ -1,4 +1,4 @@
-/* worker/record.c: a record is whole however little of it the system takes at once, and what it refuses is told. */
+/* worker/agent/record.c: a record is whole however little of it the system takes at once, and what it refuses is told. */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -7,7 +7,7 @@
 
 #include "common/base/cleanup.h"
 #include "mf_check.h"
-#include "worker/record.h"
+#include "worker/agent/record.h"
 
 static const char payload[] = "a payload";
 

@@ -1,4 +1,4 @@
-/* worker/runner_host.c, worker/crew.c and worker/runner.c: real children, driven as the worker drives them. */
+/* worker/agent/runner_host.c, worker/agent/runner_pool.c and worker/runner/runner.c: real children, driven as the worker drives them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -11,8 +11,8 @@
 #include "common/moe/step.h"
 #include "crew_turn.h"
 #include "mf_check.h"
-#include "worker/keeper.h"
-#include "worker/runner_host.h"
+#include "worker/agent/memfd_store.h"
+#include "worker/agent/runner_host.h"
 
 #define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"
 #define DEADLINE 20000

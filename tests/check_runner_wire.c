@@ -1,4 +1,4 @@
-/* worker/runner_wire.c and worker/keeper.c: lines and descriptors over a socket pair, and what they carry. */
+/* worker/runner/runner_wire.c and worker/agent/memfd_store.c: lines and descriptors over a socket pair, and what they carry. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,8 +12,8 @@
 #include "common/base/json.h"
 #include "measure/session/memory.h"
 #include "mf_check.h"
-#include "worker/keeper.h"
-#include "worker/runner_wire.h"
+#include "worker/agent/memfd_store.h"
+#include "worker/runner/runner_wire.h"
 
 static struct mf_channel a, b;
 

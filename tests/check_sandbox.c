@@ -1,6 +1,6 @@
 /* What a runner may not do once it has begun, and what it still may: in a process of the test's own, and through a farm whose
  * runner loads a family that pries. Each try is made without the sandbox too, where it must not meet the sandbox's refusal. */
-#include "worker/sandbox.h"
+#include "worker/sandbox/sandbox.h"
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>

@@ -1,5 +1,5 @@
 /* What moefarm-worker --compile-only takes for shapes. */
-#include "worker/shapes_file.h"
+#include "worker/runner/shapes_file.h"
 
 #include "mf_check.h"
 

@@ -1,4 +1,4 @@
-/* worker/spool.c: nothing appended is lost, whatever tears the file. */
+/* worker/agent/spool.c: nothing appended is lost, whatever tears the file. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "die_at.h"
 #include "mf_check.h"
 #include "no_memory.h"
-#include "worker/spool.h"
+#include "worker/agent/spool.h"
 
 #define CHILD_MS 100 /* that a dead one's child lives on; a lock is waited for longer */
 

@@ -23,7 +23,7 @@
 #include "mf_check.h"
 #include "planted.h"
 #include "remove_tree.h"
-#include "worker/runner_sink.h"
+#include "worker/runner/runner_sink.h"
 
 typedef int32_t i32;
 typedef uint32_t u32;

@@ -1,5 +1,5 @@
-/* worker/worker_name.c: names that a coordinator takes, of whatever host, and never one for two devices. */
-#include "worker/worker_name.h"
+/* worker/agent/worker_name.c: names that a coordinator takes, of whatever host, and never one for two devices. */
+#include "worker/agent/worker_name.h"
 
 #include <string.h>
 

@@ -1,11 +1,11 @@
-/* A turn of a crew (worker/crew.h) in a test: its next event, or nothing once something has come or the time is up. */
+/* A turn of a crew (worker/agent/runner_pool.h) in a test: its next event, or nothing once something has come or the time is up. */
 #pragma once
 
 #include <poll.h>
 
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
-#include "worker/crew.h"
+#include "worker/agent/runner_pool.h"
 
 static inline enum mf_crew_event crew_turn(struct mf_crew *c, cJSON **ret, int64_t until_ms)
 {

@@ -4,7 +4,7 @@
 #include <stddef.h>
 
 #include "farm_harness.h"
-#include "worker/spool.h"
+#include "worker/agent/spool.h"
 
 /* Results by (unit, attempt, sequence). */
 struct farm_keys {

@@ -2,8 +2,8 @@
 # from them (scripts/fuzz.sh).
 mf_add_fuzz(fuzz_wire USES server common
     PARSES common/net/wire.c common/base/json.c common/moe/step.c server/result.c)
-mf_add_fuzz(fuzz_channel USES common SOURCES worker/runner_wire.c
-    PARSES worker/runner_wire.c)
+mf_add_fuzz(fuzz_channel USES common SOURCES worker/runner/runner_wire.c
+    PARSES worker/runner/runner_wire.c)
 mf_add_fuzz(fuzz_shape USES common
     PARSES common/moe/shape.c common/moe/shape_form.c common/moe/routing.c common/moe/tensor_spec.c common/moe/layer.c common/moe/device_class.c)
 mf_add_fuzz(fuzz_csv USES common

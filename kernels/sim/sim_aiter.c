@@ -210,7 +210,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     return r < 0 || o.n_kernels == 0 ? r : offer_host_steps(&plan);
 }
 
-/* A simulated step is neither opened nor launched: worker/sim_unit.c. */
+/* A simulated step is neither opened nor launched: worker/runner/sim_unit.c. */
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                      const char *name, struct mf_kernel **ret)
 {

@@ -8,7 +8,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
 #include "fuzz.h"
-#include "worker/runner_wire.h"
+#include "worker/runner/runner_wire.h"
 
 #define PIECES 10
 

@@ -1,0 +1,203 @@
+#include "worker/agent/agent_private.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#define HELLO_MS    1000 /* between two while nobody answers */
+#define RUNNING_MAX 64   /* that a coordinator takes */
+
+/* ---- time by phase ---- */
+
+void mf_agent_set_phase(struct mf_agent *a, enum mf_phase phase)
+{
+    uint64_t now = mf_now_ns();
+    a->busy_s[a->phase] += (double)(now - a->phase_since_ns) / 1e9;
+    a->phase_since_ns = now;
+    a->phase = phase;
+}
+
+/* Shares of the time since the last beat; starts the next one. */
+static bool add_busy(struct mf_agent *a, cJSON *beat)
+{
+    mf_agent_set_phase(a, a->phase);
+    double seconds = (double)(a->phase_since_ns - a->beat_ns) / 1e9;
+    a->beat_ns = a->phase_since_ns;
+    cJSON *busy = cJSON_AddObjectToObject(beat, "busy");
+    for (int i = 0; busy && i < MF_PHASE_N_; i++) {
+        if (!cJSON_AddNumberToObject(busy, mf_phase_name((enum mf_phase)i),
+                                     seconds > 0 ? a->busy_s[i] / seconds : 0))
+            return false;
+        a->busy_s[i] = 0;
+    }
+    return busy != NULL;
+}
+
+/* ---- what is sent ---- */
+
+static bool add_running(const struct mf_agent *a, cJSON *to)
+{
+    cJSON *array = cJSON_AddArrayToObject(to, "running");
+    for (size_t i = 0; array && i < a->n_jobs; i++) {
+        cJSON *job = mf_job_running(a->jobs[i]);
+        if (!cJSON_AddItemToArray(array, job)) {
+            cJSON_Delete(job);
+            return false;
+        }
+    }
+    return array != NULL;
+}
+
+/* A unit that is over here and not there yet: its last result is in the spool, and ends its lease. false: no memory, since what the
+ * spool holds this worker has written. */
+static bool add_ended(cJSON *array, const char *body, size_t len)
+{
+    static const char *const keys[] = {"unit", "attempt", "epoch"};
+    _cleanup_(cJSON_Deletep) cJSON *result = mf_json_parse(body, len, MF_SPOOL_RECORD_MAX);
+    cJSON *unit = cJSON_CreateObject();
+    bool ok = result && cJSON_AddItemToArray(array, unit);
+    if (!ok)
+        cJSON_Delete(unit);
+    for (size_t i = 0; ok && i < MF_ARRAY_LEN(keys); i++) {
+        int64_t value = 0;
+        (void)mf_json_i64(result, keys[i], 0, INT64_C(1) << 53, &value);
+        ok = mf_json_add_i64(unit, keys[i], value);
+    }
+    return ok;
+}
+
+static bool add_spooled(const struct mf_agent *a, cJSON *m)
+{
+    cJSON *array = mf_json_array(m, "running");
+    struct mf_spool_key key;
+    const char *body;
+    size_t len;
+    bool ok = true;
+    mf_spool_resend(a->spool);
+    while (ok && mf_spool_next(a->spool, &key, &body, &len)) {
+        if (strstr(body, "\"last\":true") && cJSON_GetArraySize(array) < RUNNING_MAX)
+            ok = add_ended(array, body, len);
+        mf_spool_sent(a->spool);
+    }
+    mf_spool_resend(a->spool); /* all of it after WELCOME */
+    return ok;
+}
+
+static bool add_copy(cJSON *to, const char *key, const cJSON *from)
+{
+    cJSON *copy = cJSON_Duplicate(from, true);
+    if (copy && cJSON_AddItemToObject(to, key, copy))
+        return true;
+    cJSON_Delete(copy);
+    return false;
+}
+
+static bool fill_hello(const struct mf_agent *a, cJSON *m)
+{
+    const cJSON *hello = mf_crew_hello(a->crew), *device = mf_crew_described(a->crew);
+    static const char *const of_device[] = {"class", "model", "simulated"};
+    static const char *const of_hello[] = {"revision", "families"};
+    bool ok =
+        cJSON_AddStringToObject(m, "worker", a->o.name) &&
+        cJSON_AddStringToObject(m, "instance", a->instance) &&
+        (!a->journal.predecessor[0] || cJSON_AddStringToObject(m, "predecessor", a->journal.predecessor)) &&
+        cJSON_AddStringToObject(m, "host", a->host) && mf_json_add_i64(m, "pid", (int64_t)getpid()) &&
+        cJSON_AddStringToObject(m, "version", MF_VERSION) && add_copy(m, "device", device) &&
+        cJSON_AddBoolToObject(m, "compiles", mf_crew_compiles(a->crew)) && add_running(a, m) &&
+        add_spooled(a, m);
+    for (size_t i = 0; ok && i < MF_ARRAY_LEN(of_device); i++)
+        ok = add_copy(m, of_device[i], cJSON_GetObjectItemCaseSensitive(device, of_device[i]));
+    for (size_t i = 0; ok && i < MF_ARRAY_LEN(of_hello); i++)
+        ok = add_copy(m, of_hello[i], cJSON_GetObjectItemCaseSensitive(hello, of_hello[i]));
+    const cJSON *sandbox = cJSON_GetObjectItemCaseSensitive(hello, "sandbox");
+    if (ok && sandbox)
+        ok = add_copy(m, "sandbox", sandbox);
+    return ok;
+}
+
+void mf_agent_send_hello(struct mf_agent *a)
+{
+    int64_t now = mf_now_ms();
+    _cleanup_(cJSON_Deletep) cJSON *m = cJSON_CreateObject();
+    a->hello_due_ms = now + HELLO_MS;
+    if (m && fill_hello(a, m) && mf_agent_socket_send_json(&a->socket, MF_MESSAGE_HELLO, m) == 0)
+        a->hello_sent_ms = now;
+    else
+        a->hello_due_ms = now + MF_AGENT_HELLO_MIN_MS;
+    mf_fault_at(MF_FAULT_HELLO_SENT);
+}
+
+/* device: what it says of itself now, NULL when that has not changed. */
+void mf_agent_send_beat(struct mf_agent *a, const cJSON *device)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = cJSON_CreateObject();
+    a->beat_due_ms = mf_now_ms() + a->beat_ms;
+    if (m && add_running(a, m) && add_busy(a, m) && (!device || add_copy(m, "device", device)))
+        (void)mf_agent_socket_send_json(&a->socket, MF_MESSAGE_BEAT, m);
+}
+
+/* A READY that was lost without its connection is said again by who has had nothing to do for a lease. Were its UNIT only late, two
+ * come, and a third for the READY that the first is answered with: there is room for one more than are wanted. */
+static bool waits_too_long(const struct mf_agent *a)
+{
+    return a->n_jobs == 0 && mf_now_ms() - a->waits_from_ms > a->lease_ms;
+}
+
+void mf_agent_send_ready(struct mf_agent *a)
+{
+    if (a->state != MF_AGENT_JOINED || a->draining || a->n_jobs >= MF_AGENT_JOBS_WANTED ||
+        (a->asked && !waits_too_long(a)))
+        return;
+    _cleanup_(cJSON_Deletep) cJSON *m = cJSON_CreateObject();
+    if (m && mf_json_add_i64(m, "credit", 1) &&
+        mf_agent_socket_send_json(&a->socket, MF_MESSAGE_READY, m) == 0) {
+        a->asked = true;
+        a->waits_from_ms = mf_now_ms();
+    }
+}
+
+void mf_agent_send_results(struct mf_agent *a)
+{
+    struct mf_spool_key key;
+    const char *body;
+    size_t len;
+    a->blocked = false;
+    if (a->state != MF_AGENT_JOINED && a->state != MF_AGENT_LEAVING)
+        return;
+    while (mf_spool_next(a->spool, &key, &body, &len)) {
+        if (mf_agent_socket_send(&a->socket, MF_MESSAGE_RESULT, body, len) < 0) {
+            a->blocked = true;
+            return;
+        }
+        uint64_t sequence = a->socket.sequence;
+        a->sent[sequence % MF_AGENT_SENT_MAX].sequence = sequence;
+        a->sent[sequence % MF_AGENT_SENT_MAX].key = key;
+        a->sent_ms = mf_now_ms();
+        mf_spool_sent(a->spool);
+        mf_fault_at(MF_FAULT_RESULT_SENT);
+    }
+}
+
+int mf_agent_spool_result(void *context, cJSON *result)
+{
+    struct mf_agent *a = context;
+    _cleanup_(cJSON_Deletep) cJSON *body = result;
+    _cleanup_(mf_freep) char *text = mf_json_print(body);
+    struct mf_spool_key key;
+    const int64_t max = INT64_C(1) << 53;
+    if (!text || mf_json_i64(body, "unit", 0, max, &key.unit) < 0 ||
+        mf_json_i64(body, "attempt", 0, max, &key.attempt) < 0 ||
+        mf_json_i64(body, "seq", 0, max, &key.seq) < 0)
+        return -ENOMEM;
+    int r = mf_spool_append(a->spool, &key, text, strlen(text));
+    if (r < 0)
+        return r;
+    mf_fault_at(MF_FAULT_RESULT_SPOOLED);
+    struct mf_journal_item item = {.seq = key.seq};
+    if (mf_json_i64(body, "step", 0, max, &item.id) < 0)
+        (void)mf_json_i64(body, "pipeline", 0, max, &item.id);
+    mf_journal_done(&a->journal, key.unit, key.attempt, item);
+    mf_fault_at(MF_FAULT_RESULT_KEPT);
+    mf_agent_send_results(a);
+    return 0;
+}

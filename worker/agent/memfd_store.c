@@ -1,0 +1,48 @@
+#include "worker/agent/memfd_store.h"
+
+#include <errno.h>
+
+#include "common/base/json.h"
+
+static void send_drop(void *context, const char *key)
+{
+    struct mf_runner_keeper *k = context;
+    _cleanup_(cJSON_Deletep) cJSON *message = mf_channel_message("drop");
+    if (message && cJSON_AddStringToObject(message, "key", key))
+        (void)mf_channel_send_wait(k->channel, message, -1);
+}
+
+static int keeper_keep(struct mf_keeper *keeper, const char *key, int fd, uint64_t bytes)
+{
+    struct mf_runner_keeper *k = (struct mf_runner_keeper *)keeper;
+    int r = mf_kept_store_add(&k->local.store, key, fd, bytes);
+    if (r < 0)
+        return r;
+    _cleanup_(cJSON_Deletep) cJSON *message = mf_channel_message("keep");
+    if (!message || !cJSON_AddStringToObject(message, "key", key) ||
+        !mf_json_add_i64(message, "bytes", (int64_t)bytes))
+        return -ENOMEM;
+    return mf_channel_send_wait(k->channel, message, fd);
+}
+
+static void keeper_drop(struct mf_keeper *keeper, const char *key)
+{
+    struct mf_runner_keeper *k = (struct mf_runner_keeper *)keeper;
+    mf_kept_store_drop(&k->local.store, key);
+    send_drop(k, key);
+}
+
+void mf_runner_keeper_init(struct mf_runner_keeper *k, struct mf_channel *channel, uint64_t max_bytes)
+{
+    *k = (struct mf_runner_keeper){.channel = channel};
+    mf_local_keeper_init(&k->local, max_bytes);
+    k->local.keeper.keep = keeper_keep;
+    k->local.keeper.drop = keeper_drop;
+    k->local.store.evicted = send_drop;
+    k->local.store.context = k;
+}
+
+void mf_runner_keeper_release(struct mf_runner_keeper *k)
+{
+    mf_local_keeper_release(&k->local);
+}

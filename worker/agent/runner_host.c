@@ -1,0 +1,366 @@
+#include "worker/agent/runner_host.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
+
+#define CHILD_FD      3 /* its socket, as MOEFARM_RUNNER_FD says */
+#define SOCKET_BUFFER (1 << 20)
+
+struct mf_runner_host {
+    pid_t pid; /* 0: reaped */
+    int pidfd, err_fd;
+    struct mf_channel channel;
+    char tail[MF_RUNNER_STDERR_MAX];
+    size_t n_tail;
+    int64_t limit_ms, deadline_ms; /* 0, INT64_MAX: none */
+    bool hung, exited, told;
+    int last_signal; /* it said that it dies of this one: the kernel is taking its memory apart */
+    int broken;      /* it broke the protocol and was killed for it */
+    siginfo_t end;
+    int64_t died_ms;
+};
+
+extern char **environ;
+
+/* Ours without the variable that we set, and without what is nobody else's business. */
+static char **make_environment(char *variable)
+{
+    size_t n = 0;
+    while (environ[n])
+        n++;
+    char **env = calloc(n + 2, sizeof(*env));
+    if (!env)
+        return NULL;
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (strncmp(environ[i], MF_RUNNER_FD_ENV "=", strlen(MF_RUNNER_FD_ENV) + 1) != 0 &&
+            strncmp(environ[i], "MOEFARM_TOKEN=", strlen("MOEFARM_TOKEN=")) != 0)
+            env[k++] = environ[i];
+    }
+    env[k] = variable;
+    return env;
+}
+
+static int spawn(const char *const *argv, int socket_fd, int err_fd, pid_t *ret)
+{
+    char variable[64];
+    mf_say(variable, sizeof(variable), "%s=%d", MF_RUNNER_FD_ENV, CHILD_FD);
+    _cleanup_(mf_freep) char **env = make_environment(variable);
+    if (!env)
+        return -ENOMEM;
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attr;
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawnattr_init(&attr);
+    /* 0 and 1 are of no use to a runner; what it prints belongs to its stderr. */
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions, err_fd, 1);
+    posix_spawn_file_actions_adddup2(&actions, err_fd, 2);
+    posix_spawn_file_actions_adddup2(&actions, socket_fd, CHILD_FD);
+    posix_spawnattr_setsigmask(&attr, &none);
+    posix_spawnattr_setsigdefault(&attr, &all);
+    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    int r = posix_spawn(ret, argv[0], &actions, &attr, (char *const *)argv, env);
+    posix_spawnattr_destroy(&attr);
+    posix_spawn_file_actions_destroy(&actions);
+    return -r;
+}
+
+/* dup2 onto itself would leave close-on-exec set. */
+static int move_up(int *fd)
+{
+    if (*fd > CHILD_FD)
+        return 0;
+    int higher = fcntl(*fd, F_DUPFD_CLOEXEC, CHILD_FD + 1);
+    if (higher < 0)
+        return -errno;
+    (void)close(*fd);
+    *fd = higher;
+    return 0;
+}
+
+static int start(struct mf_runner_host *h, const char *const *argv)
+{
+    int pair[2], err[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+        return -errno;
+    h->channel.fd = pair[0];
+    _cleanup_(mf_closep) int theirs = pair[1];
+    const int size = SOCKET_BUFFER;
+    (void)setsockopt(theirs, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+    if (pipe2(err, O_CLOEXEC) < 0)
+        return -errno;
+    h->err_fd = err[0];
+    _cleanup_(mf_closep) int err_write = err[1];
+    if (fcntl(h->err_fd, F_SETFL, O_NONBLOCK) < 0)
+        return -errno;
+    int r = move_up(&theirs);
+    if (r == 0)
+        r = move_up(&err_write);
+    if (r == 0)
+        r = spawn(argv, theirs, err_write, &h->pid);
+    if (r < 0)
+        return r;
+    h->pidfd = (int)syscall(SYS_pidfd_open, h->pid, 0);
+    if (h->pidfd < 0)
+        return -errno;
+    return 0;
+}
+
+int mf_runner_host_start(const char *const *argv, struct mf_runner_host **ret)
+{
+    struct mf_runner_host *h = calloc(1, sizeof(*h));
+    if (!h)
+        return -ENOMEM;
+    h->pidfd = h->err_fd = -1;
+    h->deadline_ms = INT64_MAX;
+    mf_channel_init(&h->channel, -1);
+    int r = start(h, argv);
+    if (r < 0) {
+        mf_runner_host_free(h);
+        return r;
+    }
+    *ret = h;
+    return 0;
+}
+
+struct mf_runner_host *mf_runner_host_free(struct mf_runner_host *h)
+{
+    if (!h)
+        return NULL;
+    if (h->pid > 0) {
+        (void)kill(h->pid, SIGKILL);
+        while (waitpid(h->pid, NULL, 0) < 0 && errno == EINTR)
+            ;
+    }
+    if (h->pidfd >= 0)
+        (void)close(h->pidfd);
+    if (h->err_fd >= 0)
+        (void)close(h->err_fd);
+    mf_channel_release(&h->channel);
+    free(h);
+    return NULL;
+}
+
+pid_t mf_runner_host_pid(const struct mf_runner_host *h)
+{
+    return h->pid;
+}
+
+void mf_runner_host_pollfds(const struct mf_runner_host *h, struct pollfd fds[MF_RUNNER_POLLFDS])
+{
+    short events = (short)(POLLIN | (mf_channel_wants_write(&h->channel) ? POLLOUT : 0));
+    fds[0] = (struct pollfd){.fd = h->channel.eof ? -1 : h->channel.fd, .events = events};
+    fds[1] = (struct pollfd){.fd = h->err_fd, .events = POLLIN};
+    fds[2] = (struct pollfd){.fd = h->exited ? -1 : h->pidfd, .events = POLLIN};
+}
+
+static void restart_limit(struct mf_runner_host *h)
+{
+    h->deadline_ms = h->limit_ms > 0 ? mf_now_ms() + h->limit_ms : INT64_MAX;
+}
+
+void mf_runner_host_limit(struct mf_runner_host *h, int64_t limit_ms)
+{
+    h->limit_ms = limit_ms;
+    restart_limit(h);
+}
+
+int64_t mf_runner_host_deadline_ms(const struct mf_runner_host *h)
+{
+    return h->exited || h->hung ? INT64_MAX : h->deadline_ms;
+}
+
+int mf_runner_host_send(struct mf_runner_host *h, const cJSON *message, int fd)
+{
+    return mf_channel_send(&h->channel, message, fd);
+}
+
+void mf_runner_host_kill(struct mf_runner_host *h)
+{
+    if (h->pid > 0 && !h->exited)
+        (void)kill(h->pid, SIGKILL);
+}
+
+static void keep_tail(struct mf_runner_host *h, const char *data, size_t len)
+{
+    if (len > sizeof(h->tail)) {
+        data += len - sizeof(h->tail);
+        len = sizeof(h->tail);
+    }
+    size_t over = h->n_tail + len > sizeof(h->tail) ? h->n_tail + len - sizeof(h->tail) : 0;
+    memmove(h->tail, h->tail + over, h->n_tail - over);
+    h->n_tail -= over;
+    memcpy(h->tail + h->n_tail, data, len);
+    h->n_tail += len;
+}
+
+/* Bounded: a runner that prints without end must not keep the worker here. */
+static void read_stderr(struct mf_runner_host *h)
+{
+    char data[4096];
+    for (int i = 0; i < 64 && h->err_fd >= 0; i++) {
+        ssize_t n = read(h->err_fd, data, sizeof(data));
+        if (n > 0) {
+            keep_tail(h, data, (size_t)n);
+        } else if (n == 0) {
+            (void)close(h->err_fd);
+            h->err_fd = -1;
+        } else if (errno != EINTR) {
+            return;
+        }
+    }
+}
+
+static void see_exit(struct mf_runner_host *h)
+{
+    siginfo_t info = {0};
+    if (h->exited || waitid(P_PID, (id_t)h->pid, &info, WEXITED | WNOHANG) < 0 || info.si_pid == 0)
+        return;
+    h->exited = true;
+    h->end = info;
+    if (h->died_ms == 0)
+        h->died_ms = mf_now_ms();
+    h->pid = 0;
+}
+
+void mf_runner_host_turn(struct mf_runner_host *h)
+{
+    /* Exit first, then the rest: what it wrote before it died is there once its exit is seen. */
+    see_exit(h);
+    if (mf_channel_flush(&h->channel) < 0)
+        mf_buf_clear(&h->channel.out);
+    int r = mf_channel_fill(&h->channel);
+    if (r < 0 && h->broken == 0) {
+        h->broken = r;
+        mf_runner_host_kill(h);
+    }
+    read_stderr(h);
+    /* One that closed its socket is of no use any more, alive or not. */
+    if (h->channel.eof)
+        mf_runner_host_kill(h);
+}
+
+/* The next message, also of what a dead runner left in the socket beyond one buffer. */
+static int take_message(struct mf_runner_host *h, cJSON **ret)
+{
+    int r = mf_channel_next(&h->channel, ret);
+    if (r != 0 || !h->exited)
+        return r;
+    r = mf_channel_fill(&h->channel);
+    return r < 0 ? r : mf_channel_next(&h->channel, ret);
+}
+
+static enum mf_runner_event take_last_words(struct mf_runner_host *h, cJSON **message)
+{
+    int64_t number = 0;
+    (void)mf_json_i64(*message, "signal", 1, 64, &number);
+    cJSON_Delete(*message);
+    *message = NULL;
+    h->last_signal = (int)number;
+    h->deadline_ms = INT64_MAX;
+    if (h->died_ms == 0)
+        h->died_ms = mf_now_ms();
+    h->told = true;
+    return MF_RUNNER_DIED;
+}
+
+enum mf_runner_event mf_runner_host_next(struct mf_runner_host *h, cJSON **ret)
+{
+    if (h->told)
+        return MF_RUNNER_NOTHING;
+    int r = h->broken ? 0 : take_message(h, ret);
+    if (r == 1 && strcmp(mf_channel_op(*ret), "dying") == 0)
+        return take_last_words(h, ret);
+    if (r == 1) {
+        restart_limit(h);
+        return MF_RUNNER_MESSAGE;
+    }
+    if (r < 0) {
+        h->broken = r;
+        mf_runner_host_kill(h);
+    }
+    /* Here, and not before the messages: a worker that was busy elsewhere has not seen what came in time. */
+    if (mf_now_ms() >= mf_runner_host_deadline_ms(h)) {
+        h->hung = true;
+        mf_runner_host_kill(h);
+    }
+    if (!h->exited)
+        return MF_RUNNER_NOTHING;
+    h->told = true;
+    return MF_RUNNER_DIED;
+}
+
+int mf_runner_host_take_fd(struct mf_runner_host *h)
+{
+    return mf_channel_take_fd(&h->channel);
+}
+
+bool mf_runner_host_gone(const struct mf_runner_host *h)
+{
+    return h->exited;
+}
+
+bool mf_runner_host_hung(const struct mf_runner_host *h)
+{
+    return h->hung;
+}
+
+/* The tail on one line of ASCII, so that it fits into JSON; its end is kept when there is too much. */
+static void add_tail(const struct mf_runner_host *h, char *buf, size_t cap)
+{
+    size_t at = strlen(buf);
+    size_t n = h->n_tail;
+    while (n > 0 && isspace((unsigned char)h->tail[n - 1]))
+        n--;
+    if (n == 0 || at + 16 >= cap)
+        return;
+    mf_say(buf + at, cap - at, "; stderr: ");
+    at += strlen(buf + at);
+    size_t room = cap - at - 1;
+    for (size_t i = n > room ? n - room : 0; i < n; i++) {
+        unsigned char c = (unsigned char)h->tail[i];
+        buf[at++] = c == '\n' ? '|' : c < 0x20 ? ' ' : c >= 0x7f ? '?' : (char)c;
+    }
+    buf[at] = '\0';
+}
+
+void mf_runner_host_why(const struct mf_runner_host *h, char *buf, size_t cap)
+{
+    assert(h->told);
+    if (h->last_signal)
+        mf_say(buf, cap, "signal %d (%s)", h->last_signal, strsignal(h->last_signal));
+    else if (h->broken)
+        mf_say(buf, cap, "it broke the runner protocol (%s)", strerror(-h->broken));
+    else if (h->hung)
+        mf_say(buf, cap, "silent for more than %lld ms", (long long)h->limit_ms);
+    else if (h->end.si_code == CLD_EXITED)
+        mf_say(buf, cap, "exit code %d", h->end.si_status);
+    else
+        mf_say(buf, cap, "signal %d (%s)", h->end.si_status, strsignal(h->end.si_status));
+    add_tail(h, buf, cap);
+}
+
+int64_t mf_runner_host_died_ms(const struct mf_runner_host *h)
+{
+    return h->died_ms;
+}

@@ -1,0 +1,522 @@
+#include "worker/agent/runner_pool.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/moe/status.h"
+#include "common/base/text.h"
+#include "kernels/core/device.h"
+#include "worker/runner/device_info.h"
+#include "worker/agent/memfd_store.h"
+#include "worker/agent/runner_host.h"
+
+#define START_MS       60000 /* for hello, and for described */
+#define RETRY_MS       100   /* doubled for each runner in a row that does not get ready */
+#define RETRY_MAX_MS   10000
+#define DYING_MAX      4
+#define DYING_MS       10000 /* for a core dump, say */
+#define HOPELESS_TRIES 3     /* when none has ever been ready */
+#define SICK_TRIES     7     /* when one has: 6 s and what starting takes, for a driver that is being reset */
+
+enum state { STARTED, GREETED, READY };
+
+struct place {
+    struct mf_runner_host *host;
+    enum state state;
+    cJSON *hello;
+};
+
+struct mf_crew {
+    struct mf_crew_options o;
+    struct place working, reserve;
+    struct mf_runner_host *ahead;            /* NULL: there was nothing to compile yet, or it has died */
+    struct mf_runner_host *dying[DYING_MAX]; /* reported as dead, not gone yet */
+    struct mf_kept_store kept;
+    cJSON *hello, *described;
+    int failures; /* in a row, before ready */
+    int64_t start_at_ms, reserve_at_ms, ahead_at_ms;
+    bool stopped, hung, hopeless;
+    bool was_ready; /* the one that died last */
+    int64_t deaths;
+    char kill_reason[MF_REASON_MAX], why[MF_REASON_MAX];
+};
+
+int mf_crew_new(const struct mf_crew_options *o, struct mf_crew **ret)
+{
+    struct mf_crew *c = calloc(1, sizeof(*c));
+    if (!c)
+        return -ENOMEM;
+    c->o = *o;
+    mf_kept_store_init(&c->kept, o->keep_bytes);
+    *ret = c;
+    return 0;
+}
+
+static void clear(struct place *p)
+{
+    mf_runner_host_free(p->host);
+    cJSON_Delete(p->hello);
+    *p = (struct place){0};
+}
+
+struct mf_crew *mf_crew_free(struct mf_crew *c)
+{
+    if (!c)
+        return NULL;
+    mf_crew_stop(c);
+    mf_kept_store_release(&c->kept);
+    cJSON_Delete(c->hello);
+    cJSON_Delete(c->described);
+    free(c);
+    return NULL;
+}
+
+static void no_fds(struct pollfd *fds)
+{
+    for (int i = 0; i < MF_RUNNER_POLLFDS; i++)
+        fds[i] = (struct pollfd){.fd = -1};
+}
+
+void mf_crew_pollfds(const struct mf_crew *c, struct pollfd fds[MF_CREW_POLLFDS])
+{
+    const struct mf_runner_host *hosts[] = {c->working.host, c->reserve.host, c->ahead};
+    for (size_t i = 0; i < MF_ARRAY_LEN(hosts); i++) {
+        struct pollfd *to = fds + i * MF_RUNNER_POLLFDS;
+        if (hosts[i])
+            mf_runner_host_pollfds(hosts[i], to);
+        else
+            no_fds(to);
+    }
+}
+
+static bool wants_reserve(const struct mf_crew *c)
+{
+    return c->o.reserve && !c->stopped && !c->reserve.host && c->working.host && c->working.state == READY;
+}
+
+int64_t mf_crew_due_ms(const struct mf_crew *c)
+{
+    int64_t due = INT64_MAX;
+    if (c->working.host)
+        due = mf_runner_host_deadline_ms(c->working.host);
+    else if (!c->stopped)
+        due = c->start_at_ms;
+    if (wants_reserve(c))
+        due = MF_MIN(due, c->reserve_at_ms);
+    return due;
+}
+
+static int start(struct mf_crew *c, struct place *p)
+{
+    clear(p);
+    int r = mf_runner_host_start(c->o.argv, &p->host);
+    if (r == 0)
+        mf_runner_host_limit(p->host, START_MS);
+    return r;
+}
+
+_Static_assert(MF_KEPT_MAX <= MF_CHANNEL_FDS_MAX,
+               "all that is kept may be on its way to a runner that does not read yet");
+
+static int hand_over_kept(struct mf_crew *c, struct mf_runner_host *host)
+{
+    for (size_t i = 0; i < c->kept.n; i++) {
+        _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("have");
+        if (!m || !cJSON_AddStringToObject(m, "key", c->kept.items[i].key) ||
+            !mf_json_add_i64(m, "bytes", (int64_t)c->kept.items[i].bytes))
+            return -ENOMEM;
+        int r = mf_runner_host_send(host, m, c->kept.items[i].fd);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int ask_to_describe(struct mf_crew *c, struct mf_runner_host *host)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("describe");
+    if (!m)
+        return -ENOMEM;
+    if (c->described) {
+        cJSON *known = cJSON_Duplicate(c->described, true);
+        if (!known || !cJSON_AddItemToObject(m, "known", known)) {
+            cJSON_Delete(known);
+            return -ENOMEM;
+        }
+    }
+    return mf_runner_host_send(host, m, -1);
+}
+
+static void set_kill_reason(struct mf_crew *c, const char *reason)
+{
+    (void)mf_copy(c->kill_reason, sizeof(c->kill_reason), reason);
+}
+
+/* The working runner has said hello: it gets what is kept, and the first request. */
+static void greet(struct mf_crew *c)
+{
+    struct place *p = &c->working;
+    int r = hand_over_kept(c, p->host);
+    if (r == 0)
+        r = ask_to_describe(c, p->host);
+    if (r < 0) {
+        set_kill_reason(c, strerror(-r));
+        mf_runner_host_kill(p->host);
+        return;
+    }
+    p->state = GREETED;
+    mf_runner_host_limit(p->host, START_MS);
+}
+
+static bool can(const cJSON *hello, const char *what)
+{
+    const cJSON *list = mf_json_array(hello, "can"), *item;
+    cJSON_ArrayForEach (item, list) {
+        if (cJSON_IsString(item) && strcmp(item->valuestring, what) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void take_hello(struct mf_crew *c, struct place *p, cJSON *message)
+{
+    int64_t protocol;
+    const char *revision;
+    if (strcmp(mf_channel_op(message), "hello") != 0 ||
+        mf_json_i64(message, "protocol", 1, 1, &protocol) < 0 ||
+        mf_json_text(message, "revision", &revision) < 0 || !mf_json_array(message, "families") ||
+        !can(message, "unit")) {
+        cJSON_Delete(message);
+        set_kill_reason(
+            c, "its first message is no hello of protocol 1 with revision, families and can: [\"unit\"]");
+        mf_runner_host_kill(p->host);
+        return;
+    }
+    p->hello = message;
+    mf_runner_host_limit(p->host, 0);
+    if (p == &c->working)
+        greet(c);
+}
+
+static void take_kept(struct mf_crew *c, const cJSON *message)
+{
+    int fd = mf_runner_host_take_fd(c->working.host);
+    const char *key;
+    int64_t bytes;
+    if (fd < 0)
+        return;
+    if (mf_json_text(message, "key", &key) < 0 || mf_json_i64(message, "bytes", 1, INT64_MAX, &bytes) < 0)
+        (void)close(fd);
+    else
+        (void)mf_kept_store_add(&c->kept, key, fd, (uint64_t)bytes);
+}
+
+static void take_drop(struct mf_crew *c, const cJSON *message)
+{
+    const char *key;
+    if (mf_json_text(message, "key", &key) == 0)
+        mf_kept_store_drop(&c->kept, key);
+}
+
+static enum mf_crew_event take_described(struct mf_crew *c, cJSON *message)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = message;
+    struct mf_device_info info;
+    const char *field = "op", *reason = "no reason given";
+    if (strcmp(mf_channel_op(m), "error") == 0) {
+        (void)mf_json_text(m, "reason", &reason);
+        mf_say(c->why, sizeof(c->why), "%s", reason);
+        c->hopeless = !c->described;
+        if (c->hopeless)
+            return MF_CREW_HOPELESS;
+        set_kill_reason(c, reason);
+        mf_runner_host_kill(c->working.host);
+        return MF_CREW_NOTHING;
+    }
+    if (strcmp(mf_channel_op(m), "described") != 0 || mf_described_parse(m, &info, &field) < 0) {
+        char text[MF_REASON_MAX];
+        mf_say(text, sizeof(text), "its answer to describe has no good %s", field);
+        set_kill_reason(c, text);
+        mf_runner_host_kill(c->working.host);
+        return MF_CREW_NOTHING;
+    }
+    cJSON_DeleteItemFromObjectCaseSensitive(m, "op");
+    cJSON_Delete(c->described);
+    c->described = MF_TAKE(m);
+    cJSON_Delete(c->hello);
+    c->hello = MF_TAKE(c->working.hello);
+    c->working.state = READY;
+    c->failures = 0;
+    mf_runner_host_limit(c->working.host, 0);
+    return MF_CREW_READY;
+}
+
+/* Its device's ceilings, measured again and higher: the next runner is told, and whoever judges results. */
+static enum mf_crew_event take_raised(struct mf_crew *c, cJSON *message)
+{
+    struct mf_device_info info;
+    const char *field;
+    if (mf_described_parse(message, &info, &field) < 0) {
+        cJSON_Delete(message);
+        return MF_CREW_NOTHING;
+    }
+    cJSON_DeleteItemFromObjectCaseSensitive(message, "op");
+    cJSON_Delete(c->described);
+    c->described = message;
+    return MF_CREW_DESCRIBED;
+}
+
+/* A message of the working runner; *ret when it is the caller's. */
+static enum mf_crew_event take_message(struct mf_crew *c, cJSON *message, cJSON **ret)
+{
+    const char *op = mf_channel_op(message);
+    if (c->working.state == STARTED) {
+        take_hello(c, &c->working, message);
+        return MF_CREW_NOTHING;
+    }
+    bool keep = strcmp(op, "keep") == 0;
+    if (keep || strcmp(op, "drop") == 0) {
+        if (keep)
+            take_kept(c, message);
+        else
+            take_drop(c, message);
+        cJSON_Delete(message);
+        return MF_CREW_NOTHING;
+    }
+    if (c->working.state == GREETED)
+        return take_described(c, message);
+    if (strcmp(op, "described") == 0)
+        return take_raised(c, message);
+    *ret = message;
+    return MF_CREW_MESSAGE;
+}
+
+static void note_start_failure(struct mf_crew *c)
+{
+    int64_t wait = RETRY_MS;
+    for (int i = 1; i < c->failures && wait < RETRY_MAX_MS; i++)
+        wait *= 2;
+    c->start_at_ms = mf_now_ms() + MF_MIN(wait, RETRY_MAX_MS);
+    if (++c->failures >= (c->described ? SICK_TRIES : HOPELESS_TRIES))
+        c->hopeless = true;
+}
+
+/* The reserve steps in; without one, a new runner is started at once. */
+static void fill_working(struct mf_crew *c)
+{
+    if (c->stopped || c->hopeless || c->working.host)
+        return;
+    if (c->reserve.host) {
+        c->working = c->reserve;
+        c->reserve = (struct place){0};
+        if (c->working.hello)
+            greet(c);
+        return;
+    }
+    if (mf_now_ms() < c->start_at_ms)
+        return;
+    int r = start(c, &c->working);
+    if (r < 0) {
+        mf_say(c->why, sizeof(c->why), "cannot start %s: %s", c->o.argv[0], strerror(-r));
+        note_start_failure(c);
+    }
+}
+
+/* Without waiting for it; the oldest is waited for when there are too many. */
+static void let_go(struct mf_crew *c, struct mf_runner_host *host)
+{
+    mf_runner_host_free(c->dying[DYING_MAX - 1]);
+    memmove(&c->dying[1], &c->dying[0], (DYING_MAX - 1) * sizeof(c->dying[0]));
+    c->dying[0] = host;
+}
+
+static void turn_dying(struct mf_crew *c)
+{
+    for (int i = 0; i < DYING_MAX; i++) {
+        if (!c->dying[i])
+            continue;
+        mf_runner_host_turn(c->dying[i]);
+        if (mf_now_ms() - mf_runner_host_died_ms(c->dying[i]) > DYING_MS)
+            mf_runner_host_kill(c->dying[i]);
+        if (mf_runner_host_gone(c->dying[i]))
+            c->dying[i] = mf_runner_host_free(c->dying[i]);
+    }
+}
+
+static enum mf_crew_event note_death(struct mf_crew *c)
+{
+    struct place *p = &c->working;
+    c->hung = mf_runner_host_hung(p->host);
+    c->deaths++;
+    mf_runner_host_why(p->host, c->why, sizeof(c->why));
+    if (c->kill_reason[0]) {
+        c->hung = false;
+        (void)mf_copy(c->why, sizeof(c->why), c->kill_reason);
+        c->kill_reason[0] = '\0';
+    }
+    c->was_ready = p->state == READY;
+    let_go(c, MF_TAKE(p->host));
+    clear(p);
+    if (!c->was_ready)
+        note_start_failure(c);
+    fill_working(c);
+    return c->hopeless ? MF_CREW_HOPELESS : MF_CREW_DIED;
+}
+
+static void turn_reserve(struct mf_crew *c)
+{
+    if (wants_reserve(c) && mf_now_ms() >= c->reserve_at_ms && start(c, &c->reserve) < 0)
+        c->reserve_at_ms = mf_now_ms() + RETRY_MAX_MS;
+    if (!c->reserve.host)
+        return;
+    mf_runner_host_turn(c->reserve.host);
+    cJSON *message = NULL;
+    enum mf_runner_event event = mf_runner_host_next(c->reserve.host, &message);
+    if (event == MF_RUNNER_MESSAGE && !c->reserve.hello) {
+        take_hello(c, &c->reserve, message);
+    } else if (event == MF_RUNNER_MESSAGE) {
+        cJSON_Delete(message);
+    } else if (event == MF_RUNNER_DIED) {
+        clear(&c->reserve);
+        c->reserve_at_ms = mf_now_ms() + RETRY_MAX_MS;
+    }
+}
+
+/* It has nothing to say but its hello. */
+static void turn_ahead(struct mf_crew *c)
+{
+    enum mf_runner_event event = MF_RUNNER_MESSAGE;
+    if (c->ahead)
+        mf_runner_host_turn(c->ahead);
+    while (c->ahead && event == MF_RUNNER_MESSAGE) {
+        cJSON *message = NULL;
+        event = mf_runner_host_next(c->ahead, &message);
+        cJSON_Delete(message);
+    }
+    if (event != MF_RUNNER_DIED)
+        return;
+    c->ahead = mf_runner_host_free(c->ahead);
+    c->ahead_at_ms = mf_now_ms() + RETRY_MAX_MS;
+}
+
+void mf_crew_turn(struct mf_crew *c)
+{
+    if (c->stopped)
+        return;
+    fill_working(c);
+    if (c->working.host)
+        mf_runner_host_turn(c->working.host);
+    turn_reserve(c);
+    turn_ahead(c);
+    turn_dying(c);
+}
+
+enum mf_crew_event mf_crew_next(struct mf_crew *c, cJSON **ret)
+{
+    while (c->working.host && !c->hopeless) {
+        cJSON *message = NULL;
+        enum mf_runner_event event = mf_runner_host_next(c->working.host, &message);
+        if (event == MF_RUNNER_NOTHING)
+            break;
+        enum mf_crew_event out = event == MF_RUNNER_DIED ? note_death(c) : take_message(c, message, ret);
+        if (out != MF_CREW_NOTHING)
+            return out;
+    }
+    return c->hopeless ? MF_CREW_HOPELESS : MF_CREW_NOTHING;
+}
+
+const char *mf_crew_why(const struct mf_crew *c)
+{
+    return c->why;
+}
+
+bool mf_crew_hung(const struct mf_crew *c)
+{
+    return c->hung;
+}
+
+bool mf_crew_was_ready(const struct mf_crew *c)
+{
+    return c->was_ready;
+}
+
+int64_t mf_crew_deaths(const struct mf_crew *c)
+{
+    return c->deaths;
+}
+
+pid_t mf_crew_pid(const struct mf_crew *c)
+{
+    return c->working.host ? mf_runner_host_pid(c->working.host) : 0;
+}
+
+int mf_crew_send(struct mf_crew *c, const cJSON *message)
+{
+    if (!c->working.host || c->working.state != READY)
+        return -ENOTCONN;
+    return mf_runner_host_send(c->working.host, message, -1);
+}
+
+bool mf_crew_compiles(const struct mf_crew *c)
+{
+    return c->described && can(c->hello, "ahead");
+}
+
+int mf_crew_ahead(struct mf_crew *c, const char *shape)
+{
+    if (c->stopped || !mf_crew_compiles(c))
+        return -ENOTSUP;
+    if (!c->ahead && mf_now_ms() < c->ahead_at_ms)
+        return -EAGAIN;
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("ahead");
+    if (!m || !cJSON_AddItemReferenceToObject(m, "known", c->described) ||
+        !cJSON_AddStringToObject(m, "shape", shape))
+        return -ENOMEM;
+    int r = c->ahead ? 0 : mf_runner_host_start(c->o.argv, &c->ahead);
+    return r < 0 ? r : mf_runner_host_send(c->ahead, m, -1);
+}
+
+void mf_crew_limit(struct mf_crew *c, int64_t limit_ms)
+{
+    if (c->working.host)
+        mf_runner_host_limit(c->working.host, limit_ms);
+}
+
+void mf_crew_kill(struct mf_crew *c, const char *reason)
+{
+    if (!c->working.host)
+        return;
+    set_kill_reason(c, reason);
+    mf_runner_host_kill(c->working.host);
+}
+
+void mf_crew_replace(struct mf_crew *c)
+{
+    clear(&c->working);
+    c->kill_reason[0] = '\0';
+    fill_working(c);
+}
+
+void mf_crew_stop(struct mf_crew *c)
+{
+    c->stopped = true;
+    clear(&c->working);
+    clear(&c->reserve);
+    c->ahead = mf_runner_host_free(c->ahead);
+    for (int i = 0; i < DYING_MAX; i++)
+        c->dying[i] = mf_runner_host_free(c->dying[i]);
+}
+
+const cJSON *mf_crew_hello(const struct mf_crew *c)
+{
+    return c->hello;
+}
+
+const cJSON *mf_crew_described(const struct mf_crew *c)
+{
+    return c->described;
+}

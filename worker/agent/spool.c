@@ -1,0 +1,357 @@
+#include "worker/agent/spool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/array.h"
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/durable_file.h"
+#include "common/base/fault.h"
+#include "common/base/json.h"
+#include "worker/agent/lock.h"
+#include "worker/agent/record.h"
+
+#define RESULT_MAGIC "MFR1"
+#define ACK_MAGIC    "MFA1"
+#define ACK_PAYLOAD  24
+#define ROOM_BYTES   (64 << 10) /* that there has to be at a start */
+
+struct record {
+    struct mf_spool_key key;
+    char *body;
+    size_t len;
+    bool acknowledged;
+};
+
+/* records[first …] are in the order of the file; acknowledged ones before `first` are gone. */
+struct mf_spool {
+    int fd;
+    char *path;
+    struct record *records;
+    size_t first, n, cap;
+    size_t next; /* first record not sent */
+    size_t n_live;
+    uint64_t live_bytes; /* bodies */
+    uint64_t file_bytes;
+    int64_t dirty_since_ms; /* 0: all is synced or acknowledged */
+};
+
+static int add_record(struct mf_spool *s, const struct mf_spool_key *key, const char *body, size_t len)
+{
+    if (s->n == s->cap && s->first > s->cap / 2) {
+        memmove(s->records, s->records + s->first, (s->n - s->first) * sizeof(*s->records));
+        s->n -= s->first;
+        s->next -= s->first;
+        s->first = 0;
+    }
+    int r = mf_array_grow(&s->records, s->n, &s->cap, sizeof(*s->records));
+    if (r < 0)
+        return r;
+    char *copy = malloc(len + 1);
+    if (!copy)
+        return -ENOMEM;
+    memcpy(copy, body, len);
+    copy[len] = '\0';
+    s->records[s->n++] = (struct record){.key = *key, .body = copy, .len = len};
+    s->n_live++;
+    s->live_bytes += len;
+    return 0;
+}
+
+static int key_of(const char *body, size_t len, struct mf_spool_key *ret)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, len, MF_SPOOL_RECORD_MAX);
+    const int64_t max = INT64_C(1) << 53;
+    if (!json)
+        return -errno;
+    if (mf_json_i64(json, "unit", 0, max, &ret->unit) < 0 ||
+        mf_json_i64(json, "attempt", 0, max, &ret->attempt) < 0 ||
+        mf_json_i64(json, "seq", 0, max, &ret->seq) < 0)
+        return -EBADMSG;
+    return 0;
+}
+
+static int ack_key_of(const char *payload, size_t len, struct mf_spool_key *ret)
+{
+    uint64_t parts[3] = {0};
+    if (len != ACK_PAYLOAD)
+        return -EBADMSG;
+    for (int i = 0; i < ACK_PAYLOAD; i++)
+        parts[i / 8] |= (uint64_t)(uint8_t)payload[i] << (8 * (i % 8));
+    *ret = (struct mf_spool_key){(int64_t)parts[0], (int64_t)parts[1], (int64_t)parts[2]};
+    return 0;
+}
+
+/* Takes a result out of those that are alive; false: it is not one of them. */
+static bool forget(struct mf_spool *s, const struct mf_spool_key *key)
+{
+    for (size_t i = s->first; i < s->n; i++) {
+        struct record *record = &s->records[i];
+        if (record->acknowledged || record->key.unit != key->unit || record->key.attempt != key->attempt ||
+            record->key.seq != key->seq)
+            continue;
+        record->acknowledged = true;
+        free(record->body);
+        record->body = NULL;
+        s->n_live--;
+        s->live_bytes -= record->len;
+        while (s->first < s->n && s->records[s->first].acknowledged)
+            s->first++;
+        s->next = MF_MAX(s->next, s->first);
+        return true;
+    }
+    return false;
+}
+
+/* One record at file_bytes: 1 taken, 0 when the readable part ends here. */
+static int load_record(struct mf_spool *s, uint64_t size)
+{
+    char magic[5];
+    size_t len;
+    struct mf_spool_key key;
+    _cleanup_(mf_freep) char *body = NULL;
+    int r = mf_record_read(s->fd, s->file_bytes, size, magic, &body, &len);
+    if (r <= 0)
+        return r;
+    bool is_ack = strcmp(magic, ACK_MAGIC) == 0;
+    if (!is_ack && strcmp(magic, RESULT_MAGIC) != 0)
+        return 0;
+    r = is_ack ? ack_key_of(body, len, &key) : key_of(body, len, &key);
+    if (r == -EBADMSG)
+        return 0;
+    if (r < 0) /* for want of memory: what lies behind is not torn */
+        return r;
+    if (is_ack)
+        forget(s, &key);
+    else
+        r = add_record(s, &key, body, len);
+    if (r < 0)
+        return r;
+    s->file_bytes += MF_RECORD_HEADER + len;
+    return 1;
+}
+
+static int load(struct mf_spool *s, uint64_t *ret_torn)
+{
+    struct stat st;
+    if (fstat(s->fd, &st) < 0)
+        return -errno;
+    uint64_t size = (uint64_t)st.st_size;
+    int r;
+    while ((r = load_record(s, size)) == 1)
+        ;
+    if (r < 0)
+        return r;
+    if (ret_torn)
+        *ret_torn = size - s->file_bytes;
+    if (size != s->file_bytes && ftruncate(s->fd, (off_t)s->file_bytes) < 0)
+        return -errno;
+    return 0;
+}
+
+/* A worker that cannot keep a result must not take a unit: each time it fell over it would use up one of its attempts. */
+static int try_room(const struct mf_spool *s)
+{
+    static const char zeros[4096];
+    int r = 0;
+    for (int i = 0; r == 0 && i < ROOM_BYTES; i += (int)sizeof(zeros)) {
+        if (pwrite(s->fd, zeros, sizeof(zeros), (off_t)(s->file_bytes + (uint64_t)i)) !=
+            (ssize_t)sizeof(zeros))
+            r = errno ? -errno : -ENOSPC;
+    }
+    /* Zeros are no record: a death here leaves what the next one cuts off */
+    if (ftruncate(s->fd, (off_t)s->file_bytes) < 0 && r == 0)
+        r = -errno;
+    return r;
+}
+
+int mf_spool_open(const char *folder, const char *name, struct mf_spool **ret, uint64_t *ret_torn)
+{
+    struct mf_spool *s = calloc(1, sizeof(*s));
+    if (!s)
+        return -ENOMEM;
+    s->fd = -1;
+    int r = -ENOMEM;
+    if (asprintf(&s->path, "%s/%s.spool", folder, name) < 0) {
+        s->path = NULL;
+        goto fail;
+    }
+    s->fd = open(s->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (s->fd < 0) {
+        r = -errno;
+        goto fail;
+    }
+    r = mf_lock_file(s->fd);
+    if (r == 0)
+        r = load(s, ret_torn);
+    if (r == 0)
+        r = try_room(s);
+    if (r < 0)
+        goto fail;
+    *ret = s;
+    return 0;
+fail:
+    mf_spool_close(s);
+    return r;
+}
+
+struct mf_spool *mf_spool_close(struct mf_spool *s)
+{
+    if (!s)
+        return NULL;
+    for (size_t i = s->first; i < s->n; i++)
+        free(s->records[i].body);
+    free(s->records);
+    if (s->fd >= 0)
+        (void)close(s->fd);
+    free(s->path);
+    free(s);
+    return NULL;
+}
+
+int mf_spool_append(struct mf_spool *s, const struct mf_spool_key *key, const char *body, size_t len)
+{
+    if (len > MF_SPOOL_RECORD_MAX || s->live_bytes + len > MF_SPOOL_BYTES_MAX)
+        return -EFBIG;
+    int r = mf_record_write(s->fd, RESULT_MAGIC, body, len, s->file_bytes);
+    if (r == 0)
+        r = add_record(s, key, body, len);
+    if (r < 0) {
+        /* Half a record would hide all that came after it. */
+        (void)ftruncate(s->fd, (off_t)s->file_bytes);
+        return r;
+    }
+    s->file_bytes += MF_RECORD_HEADER + len;
+    if (s->dirty_since_ms == 0)
+        s->dirty_since_ms = mf_now_ms();
+    return 0;
+}
+
+/* What is alive, in a new file in the place of the old one. The lock moves with it: the new file is locked
+ * before it gets the name. */
+static int rewrite(struct mf_spool *s)
+{
+    _cleanup_(mf_freep) char *path = NULL;
+    if (asprintf(&path, "%s.new", s->path) < 0) {
+        path = NULL;
+        return -ENOMEM;
+    }
+    _cleanup_(mf_closep) int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -errno;
+    uint64_t at = 0;
+    int r = flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : 0;
+    for (size_t i = s->first; r == 0 && i < s->n; i++) {
+        if (s->records[i].acknowledged)
+            continue;
+        r = mf_record_write(fd, RESULT_MAGIC, s->records[i].body, s->records[i].len, at);
+        at += MF_RECORD_HEADER + s->records[i].len;
+    }
+    if (r == 0 && fsync(fd) < 0)
+        r = -errno;
+    mf_fault_at(MF_FAULT_SPOOL_WRITTEN);
+    if (r == 0 && rename(path, s->path) < 0)
+        r = -errno;
+    mf_fault_at(MF_FAULT_SPOOL_RENAMED);
+    if (r < 0) {
+        (void)unlink(path);
+        return r;
+    }
+    (void)close(s->fd);
+    s->fd = fd;
+    fd = -1;
+    s->file_bytes = at;
+    s->dirty_since_ms = 0;
+    return mf_sync_folder(s->path);
+}
+
+static int compact(struct mf_spool *s)
+{
+    if (s->n_live == 0) {
+        if (s->file_bytes > 0 && ftruncate(s->fd, 0) < 0)
+            return -errno;
+        s->first = s->n = s->next = 0;
+        s->file_bytes = 0;
+        s->dirty_since_ms = 0;
+        return 0;
+    }
+    if (s->file_bytes > MF_SPOOL_REWRITE_MIN && s->live_bytes < s->file_bytes / 4)
+        return rewrite(s);
+    return 0;
+}
+
+int mf_spool_acknowledge(struct mf_spool *s, const struct mf_spool_key *key)
+{
+    if (!forget(s, key))
+        return 0;
+    if (s->n_live > 0) {
+        char payload[ACK_PAYLOAD];
+        const int64_t parts[] = {key->unit, key->attempt, key->seq};
+        for (int i = 0; i < ACK_PAYLOAD; i++)
+            payload[i] = (char)(parts[i / 8] >> (8 * (i % 8)));
+        int r = mf_record_write(s->fd, ACK_MAGIC, payload, ACK_PAYLOAD, s->file_bytes);
+        if (r < 0) {
+            (void)ftruncate(s->fd, (off_t)s->file_bytes);
+            return r;
+        }
+        s->file_bytes += MF_RECORD_HEADER + ACK_PAYLOAD;
+    }
+    return compact(s);
+}
+
+int64_t mf_spool_sync_due_ms(const struct mf_spool *s)
+{
+    return s->dirty_since_ms ? s->dirty_since_ms + MF_SPOOL_SYNC_MS : INT64_MAX;
+}
+
+int mf_spool_sync(struct mf_spool *s)
+{
+    if (s->dirty_since_ms == 0)
+        return 0;
+    if (fdatasync(s->fd) < 0)
+        return -errno;
+    s->dirty_since_ms = 0;
+    return 0;
+}
+
+static void skip_acknowledged(struct mf_spool *s)
+{
+    while (s->next < s->n && s->records[s->next].acknowledged)
+        s->next++;
+}
+
+bool mf_spool_next(struct mf_spool *s, struct mf_spool_key *ret_key, const char **ret_body, size_t *ret_len)
+{
+    skip_acknowledged(s);
+    if (s->next >= s->n)
+        return false;
+    *ret_key = s->records[s->next].key;
+    *ret_body = s->records[s->next].body;
+    *ret_len = s->records[s->next].len;
+    return true;
+}
+
+void mf_spool_sent(struct mf_spool *s)
+{
+    skip_acknowledged(s);
+    if (s->next < s->n)
+        s->next++;
+}
+
+void mf_spool_resend(struct mf_spool *s)
+{
+    s->next = s->first;
+}
+
+size_t mf_spool_n(const struct mf_spool *s)
+{
+    return s->n_live;
+}

@@ -1,0 +1,101 @@
+#include "worker/runner/list_devices.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
+#include "worker/agent/runner_pool.h"
+#include "worker/runner/device_info.h"
+#include "worker/runner/device_query.h"
+
+#define TIMEOUT_MS 60000
+#define GIB        (1024.0 * 1024 * 1024)
+
+static void print_described(const char *name, const cJSON *described)
+{
+    struct mf_device_info d;
+    const char *field, *indent = "              ";
+    if (mf_described_parse(described, &d, &field) < 0) {
+        printf("%-13s left out: what it says of itself lacks %s\n", name, field);
+        return;
+    }
+    char class[MF_DEVICE_CLASS_TEXT_MAX];
+    mf_device_class_print(&d.class, class);
+    printf("%-13s %s: %s, %s\n", name, class, d.model, d.isa);
+    printf("%s%.1f GiB, %d %s, last cache %.0f MiB", indent, (double)d.memory_bytes / GIB, d.cores,
+           d.lds_bytes ? "compute units" : "threads", (double)d.llc_bytes / (1024 * 1024));
+    if (d.lds_bytes)
+        printf(", %.0f KiB of LDS a block, %.0f MHz, memory %.0f MHz", (double)d.lds_bytes / 1024,
+               d.clock_mhz, d.memory_mhz);
+    printf("\n");
+    if (d.driver[0])
+        printf("%s%s, compiler %s, %s\n", indent, d.driver, d.compiler, d.identity);
+    printf("%sreads %.0f GB/s, %.0f GFLOP/s in bf16", indent, d.mem_read_gbs, d.peak_gflops_bf16);
+    if (d.peak_gflops_fp8 > 0)
+        printf(", %.0f in fp8", d.peak_gflops_fp8);
+    printf("; %.2f us a launch\n", d.gap_us);
+}
+
+/* Asks a runner, as a worker would: nothing of a driver gets into this process. */
+static int describe(struct mf_crew *crew)
+{
+    int64_t until = mf_now_ms() + TIMEOUT_MS;
+    while (mf_now_ms() < until) {
+        struct pollfd fds[MF_CREW_POLLFDS];
+        mf_crew_turn(crew);
+        cJSON *message = NULL;
+        enum mf_crew_event event;
+        while ((event = mf_crew_next(crew, &message)) != MF_CREW_NOTHING) {
+            if (event == MF_CREW_READY)
+                return 0;
+            if (event == MF_CREW_HOPELESS)
+                return -ENODEV;
+            if (event == MF_CREW_MESSAGE)
+                cJSON_Delete(message);
+        }
+        mf_crew_pollfds(crew, fds);
+        int64_t left = MF_MIN(mf_crew_due_ms(crew), until) - mf_now_ms();
+        (void)poll(fds, MF_CREW_POLLFDS, (int)MF_MAX(left, 1));
+    }
+    return -ETIMEDOUT;
+}
+
+static void list(const char *const *argv, const char *name)
+{
+    struct mf_crew *crew = NULL;
+    struct mf_crew_options o = {.argv = argv, .keep_bytes = 1 << 20};
+    int r = mf_crew_new(&o, &crew);
+    if (r == 0)
+        r = describe(crew);
+    if (r == 0)
+        print_described(name, mf_crew_described(crew));
+    else
+        printf("%-13s left out: %s\n", name,
+               r == -ETIMEDOUT ? "no answer within a minute"
+               : crew          ? mf_crew_why(crew)
+                               : "out of memory");
+    mf_crew_free(crew);
+}
+
+int mf_list_devices(const char *const *argv, char *device, size_t device_cap)
+{
+    static const char *const vendors[] = {"nvidia", "amd"};
+    mf_say(device, device_cap, "cpu:0");
+    list(argv, device);
+    for (size_t i = 0; i < MF_ARRAY_LEN(vendors); i++) {
+        char why[256];
+        int n = mf_device_ask_count(vendors[i], why, sizeof(why));
+        if (n < 0)
+            printf("hip:%-9s left out: %s\n", vendors[i], why);
+        for (int ordinal = 0; ordinal < n; ordinal++) {
+            mf_say(device, device_cap, "hip:%s:%d", vendors[i], ordinal);
+            list(argv, device);
+        }
+    }
+    printf("sim           sim:<class>:<ordinal>[:<spec file>] simulates a device; only when asked for by "
+           "name\n");
+    return 0;
+}

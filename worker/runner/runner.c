@@ -1,0 +1,648 @@
+#include "worker/runner/runner.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/cpus.h"
+#include "common/base/fault.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
+#include "kernels/core/family.h"
+#include "kernels/families/family_asm.h"
+#include "kernels/gpu/host/hip_open.h"
+#include "measure/session/ahead.h"
+#include "measure/session/session.h"
+#include "worker/runner/device_info.h"
+#include "worker/runner/foreign.h"
+#include "worker/agent/memfd_store.h"
+#include "worker/runner/runner_plugin.h"
+#include "worker/runner/runner_sink.h"
+#include "worker/sandbox/sandbox.h"
+#include "worker/runner/sim_unit.h"
+
+#define STEPS_MAX    65536
+#define AHEAD_NICE   10    /* a tenth of what others get; somebody may come to wait for it */
+#define AHEAD_MOST   16    /* compilers at once, 100 MB and more each, of one of a host's workers */
+#define TOO_LARGE_MS 60000 /* memory may be free again later */
+
+struct runner {
+    const struct mf_runner_options *options;
+    struct mf_channel channel;
+    struct mf_runner_keeper keeper;
+    struct mf_runner_sink sink;
+    struct mf_device *device; /* NULL until `describe` */
+    char sandbox[MF_SANDBOX_TEXT_MAX];
+    struct mf_session *session; /* of the last unit; serves the next one of the same data */
+    struct mf_foreign *foreign[MF_RUNNER_FOREIGN_MAX];
+    struct mf_runner_plugins plugins;
+    const struct mf_family *extra_families[MF_RUNNER_FOREIGN_MAX + MF_PLUGINS_MAX];
+    struct mf_family_set extra;
+    struct {
+        int64_t until_ms; /* 0: none */
+        struct mf_shape shape;
+        char why[MF_REASON_MAX];
+    } too_large; /* the last shape whose data did not fit: its other units need not try again at once */
+};
+
+/* What a UNIT asks for, parsed. */
+struct request {
+    struct mf_shape shape;
+    struct mf_unit_options options;
+    const cJSON *best;
+    struct mf_probe_step *steps;
+    struct mf_race_entry *entries;
+    size_t n;
+    struct mf_race_plan plan;
+};
+
+static void request_release(struct request *q)
+{
+    for (size_t i = 0; q->entries && i < q->n; i++)
+        free((void *)q->entries[i].steps);
+    free(q->entries);
+    free(q->steps);
+}
+
+static int send_error(struct runner *r, enum mf_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static int send_error(struct runner *r, enum mf_status status, const char *format, ...)
+{
+    char reason[MF_REASON_MAX];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(reason, sizeof(reason), format, args);
+    va_end(args);
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("error");
+    if (!m || !cJSON_AddStringToObject(m, "status", mf_status_name(status)) ||
+        !cJSON_AddStringToObject(m, "reason", reason))
+        return -ENOMEM;
+    return mf_channel_send_wait(&r->channel, m, -1);
+}
+
+static bool add_text_item(cJSON *array, const char *text)
+{
+    cJSON *item = cJSON_CreateString(text);
+    if (cJSON_AddItemToArray(array, item))
+        return true;
+    cJSON_Delete(item);
+    return false;
+}
+
+static bool is_listed(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = list; at && *at; at += *at == ',') {
+        size_t word = strcspn(at, ",");
+        if (word == n && strncmp(at, name, n) == 0)
+            return true;
+        at += word;
+    }
+    return !list || !*list;
+}
+
+/* Names of the families that such a list leaves of those of the device's kind; "" leaves all but what is only for who asks. Before
+ * the device is opened: its name says the kind. false: no memory. */
+static bool add_families(const struct runner *r, const char *list, cJSON *array)
+{
+    size_t n, kind = strcspn(r->options->device, ":");
+    const struct mf_family *const *families = mf_families(&n);
+    bool ok = array != NULL;
+    for (size_t i = 0; ok && i < n; i++) {
+        const char *of = families[i]->device_kind;
+        if (strlen(of) == kind && strncmp(of, r->options->device, kind) == 0 &&
+            is_listed(list, families[i]->name) && !(mf_family_on_request(families[i]) && (!list || !*list)))
+            ok = add_text_item(array, families[i]->name);
+    }
+    for (size_t i = 0; ok && i < r->extra.n; i++) {
+        if (is_listed(list, r->extra.families[i]->name))
+            ok = add_text_item(array, r->extra.families[i]->name);
+    }
+    return ok;
+}
+
+/* A word of the list that names no family, of whatever kind of device; NULL: there is none. A shared object that does not load, of
+ * which a rejection tells, may have the name that is missed. */
+static const char *find_unknown(const struct runner *r, char word[MF_FAMILY_NAME_MAX])
+{
+    if (r->options->n_family_so > 0)
+        return NULL;
+    for (const char *at = r->options->families; at && *at; at += *at == ',') {
+        size_t len = strcspn(at, ",");
+        mf_say(word, MF_FAMILY_NAME_MAX, "%.*s", (int)len, at);
+        bool known = len == 0 || (len < MF_FAMILY_NAME_MAX && mf_family_find(NULL, word));
+        for (size_t i = 0; !known && i < r->extra.n; i++)
+            known = strcmp(r->extra.families[i]->name, word) == 0;
+        if (!known)
+            return word;
+        at += len;
+    }
+    return NULL;
+}
+
+static uint64_t hash_of_names(const cJSON *array)
+{
+    const cJSON *item;
+    uint64_t hash = MF_HASH_SEED;
+    cJSON_ArrayForEach (item, array)
+        hash = mf_hash64(item->valuestring, strlen(item->valuestring) + 1, hash);
+    return hash;
+}
+
+/* What a worker offers beside the build's own kernels, or does not offer of them: workers that offer the same have the same. A
+ * farm keeps what a shape is offered by it, and so what one of them lists is not taken for what another would. 0: the build's own. */
+static int hash_of_offers(const struct runner *r, const cJSON *families, uint64_t *ret)
+{
+    _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateArray();
+    if (!all || !add_families(r, "", all))
+        return -ENOMEM;
+    *ret = r->plugins.loaded.hash ^ mf_asm_hash(getenv(MF_ASM_FOLDER_ENV)) ^ hash_of_names(families) ^
+           hash_of_names(all);
+    for (int i = 0; i < r->options->n_foreign; i++)
+        *ret ^= mf_foreign_hash(r->foreign[i]);
+    return 0;
+}
+
+/* What a foreign program offers is not compiled here. */
+static bool compiles(const struct runner *r)
+{
+    const struct mf_device_info unknown = {0};
+    struct mf_compiler compiler;
+    return r->options->n_foreign == 0 && mf_device_hip_compiler(r->options->device, &unknown, &compiler) == 0;
+}
+
+static int send_hello(struct runner *r)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("hello");
+    cJSON *families = m ? cJSON_AddArrayToObject(m, "families") : NULL;
+    char revision[MF_REVISION_MAX];
+    uint64_t hash;
+    if (!add_families(r, r->options->families, families) || hash_of_offers(r, families, &hash) < 0)
+        return -ENOMEM;
+    mf_kernel_revision_with(hash, revision);
+    bool ok = mf_json_add_i64(m, "protocol", 1) && cJSON_AddStringToObject(m, "name", "moefarm-worker") &&
+              cJSON_AddStringToObject(m, "revision", revision) &&
+              cJSON_AddStringToObject(m, "sandbox", r->sandbox);
+    cJSON *can = ok ? cJSON_AddArrayToObject(m, "can") : NULL;
+    if (!can || !add_text_item(can, "unit") || (compiles(r) && !add_text_item(can, "ahead")))
+        return -ENOMEM;
+    return mf_channel_send_wait(&r->channel, m, -1);
+}
+
+static int take_have(struct runner *r, const cJSON *message)
+{
+    int fd = mf_channel_take_fd(&r->channel);
+    const char *key;
+    int64_t bytes;
+    if (fd < 0)
+        return -EPROTO;
+    if (mf_json_text(message, "key", &key) < 0 || mf_json_i64(message, "bytes", 1, INT64_MAX, &bytes) < 0) {
+        (void)close(fd);
+        return -EPROTO;
+    }
+    (void)mf_kept_store_add(&r->keeper.local.store, key, fd, (uint64_t)bytes);
+    return 0;
+}
+
+static int refuse_family(struct runner *r, const char *word)
+{
+    _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateArray();
+    _cleanup_(mf_freep) char *names = add_families(r, "", all) ? mf_json_print(all) : NULL;
+    return send_error(r, MF_STATUS_UNSUPPORTED, "--families: %s is no family; of this device there are %s",
+                      word, names ? names : "");
+}
+
+static int describe(struct runner *r, const cJSON *message)
+{
+    struct mf_device_info known;
+    const cJSON *json = mf_json_object(message, "known");
+    const char *field;
+    if (json && mf_described_parse(json, &known, &field) < 0)
+        return send_error(r, MF_STATUS_UNSUPPORTED, "describe: known.%s is missing or wrong", field);
+    char word[MF_FAMILY_NAME_MAX];
+    if (find_unknown(r, word))
+        return refuse_family(r, word);
+    if (!r->device) {
+        const struct mf_device_opening how = {.known = json ? &known : NULL};
+        char why[MF_REASON_MAX] = "";
+        if (mf_device_open_as(r->options->device, &how, why, sizeof(why), &r->device) < 0)
+            return send_error(r, MF_STATUS_UNSUPPORTED, "%s", why);
+    }
+    return mf_runner_sink_describe(&r->sink, &r->device->info);
+}
+
+struct offer {
+    struct mf_offer offer;
+    struct mf_channel *channel;
+};
+
+static int offer_step(struct mf_offer *o, const struct mf_step *step)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("step");
+    _cleanup_(mf_freep) char *text = mf_step_print(step);
+    if (!m || !text || !cJSON_AddRawToObject(m, "step", text))
+        return -ENOMEM;
+    int r = mf_channel_send_many(((struct offer *)o)->channel, m);
+    mf_fault_at(MF_FAULT_STEP_OFFERED);
+    return r;
+}
+
+static int offer_reject(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
+                        const char *format, ...)
+{
+    char reason[MF_REASON_MAX];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(reason, sizeof(reason), format, args);
+    va_end(args);
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("reject");
+    if (!m || !cJSON_AddStringToObject(m, "family", family) ||
+        !cJSON_AddStringToObject(m, "kernel", kernel) || !cJSON_AddStringToObject(m, "rule", rule) ||
+        !cJSON_AddStringToObject(m, "reason", reason))
+        return -ENOMEM;
+    return mf_channel_send_many(((struct offer *)o)->channel, m);
+}
+
+static int parse_shape(const cJSON *message, struct mf_shape *ret)
+{
+    const char *text;
+    int r = mf_json_text(message, "shape", &text);
+    return r < 0 ? r : mf_shape_parse(text, ret);
+}
+
+static int enumerate(struct runner *r, const cJSON *message)
+{
+    struct mf_shape shape;
+    if (!r->device || parse_shape(message, &shape) < 0)
+        return send_error(r, MF_STATUS_UNSUPPORTED, "enumerate: %s",
+                          r->device ? "shape has to hold the twelve values of a row"
+                                    : "describe comes first");
+    struct offer o = {.offer = {.step = offer_step, .reject = offer_reject}, .channel = &r->channel};
+    const char *only = r->options->families && r->options->families[0] ? r->options->families : NULL;
+    int x = mf_enumerate(&r->device->info, &shape, only, &o.offer);
+    for (size_t i = 0; x >= 0 && i < r->extra.n; i++) {
+        const struct mf_family *f = r->extra.families[i];
+        if (!is_listed(only, f->name))
+            continue;
+        bool foreign = i < (size_t)r->options->n_foreign;
+        x = foreign ? mf_family_enumerate(f, &r->device->info, &shape, &o.offer)
+                    : mf_runner_plugin_enumerate(f, &r->device->info, &shape, &o.offer);
+    }
+    if (x >= 0)
+        x = mf_runner_plugins_tell(&r->plugins, &o.offer);
+    if (x < 0)
+        return x;
+    _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("enumerated");
+    return m ? mf_channel_send_wait(&r->channel, m, -1) : -ENOMEM;
+}
+
+static int parse_steps(const cJSON *array, struct request *q, const char **ret_field)
+{
+    const cJSON *item;
+    q->steps = calloc((size_t)cJSON_GetArraySize(array) + 1, sizeof(*q->steps));
+    if (!q->steps)
+        return -ENOMEM;
+    cJSON_ArrayForEach (item, array) {
+        struct mf_probe_step *p = &q->steps[q->n++];
+        *ret_field = "id";
+        if (mf_json_i64(item, "id", 0, INT64_C(1) << 53, &p->id) < 0 ||
+            mf_step_from_json(item, &p->step, ret_field) < 0)
+            return -EINVAL;
+    }
+    return 0;
+}
+
+static int parse_entry(const cJSON *json, struct mf_race_entry *entry, const char **ret_field)
+{
+    const cJSON *array = mf_json_array(json, "steps"), *item;
+    *ret_field = "pipelines.id";
+    if (mf_json_i64(json, "id", 0, INT64_C(1) << 53, &entry->id) < 0)
+        return -EINVAL;
+    *ret_field = "pipelines.group";
+    int64_t group = 0;
+    if (mf_json_i64(json, "group", 0, MF_RACE_GROUPS_MAX - 1, &group) == -EINVAL)
+        return -EINVAL;
+    entry->group = (int)group;
+    *ret_field = "pipelines.forecast_us";
+    if (mf_json_double(json, "forecast_us", &entry->forecast_us) < 0)
+        return -EINVAL;
+    *ret_field = "pipelines.steps";
+    if (!array || cJSON_GetArraySize(array) < 1 || cJSON_GetArraySize(array) > MF_OP_N_ * 2)
+        return -EINVAL;
+    struct mf_step *steps = calloc((size_t)cJSON_GetArraySize(array), sizeof(*steps));
+    if (!steps)
+        return -ENOMEM;
+    entry->steps = steps;
+    cJSON_ArrayForEach (item, array) {
+        if (mf_step_from_json(item, &steps[entry->n_steps++], ret_field) < 0)
+            return -EINVAL;
+    }
+    return 0;
+}
+
+static int parse_pipelines(const cJSON *array, struct request *q, const char **ret_field)
+{
+    const cJSON *item;
+    q->entries = calloc((size_t)cJSON_GetArraySize(array) + 1, sizeof(*q->entries));
+    if (!q->entries)
+        return -ENOMEM;
+    cJSON_ArrayForEach (item, array) {
+        int r = parse_entry(item, &q->entries[q->n++], ret_field);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int parse_request(const cJSON *unit, const char *kind, struct request *q, const char **ret_field)
+{
+    *ret_field = "shape";
+    if (parse_shape(unit, &q->shape) < 0)
+        return -EINVAL;
+    if (mf_unit_options_parse(cJSON_GetObjectItemCaseSensitive(unit, "options"), &q->options, ret_field) < 0)
+        return -EINVAL;
+    q->best = mf_json_object(unit, "best_us");
+    bool race = strcmp(kind, "race") == 0;
+    const cJSON *array = mf_json_array(unit, race ? "pipelines" : "steps");
+    *ret_field = race ? "pipelines" : "steps";
+    if (!array || cJSON_GetArraySize(array) > STEPS_MAX)
+        return -EINVAL;
+    if (!race)
+        return parse_steps(array, q, ret_field);
+    int r = parse_pipelines(array, q, ret_field);
+    if (r < 0)
+        return r;
+    *ret_field = "plan";
+    return mf_race_plan_parse(cJSON_GetObjectItemCaseSensitive(unit, "plan"), &q->plan, ret_field);
+}
+
+static double best_of(void *context, mf_ops covers)
+{
+    const cJSON *best = context, *item;
+    cJSON_ArrayForEach (item, best) {
+        mf_ops ops;
+        if (cJSON_IsNumber(item) && mf_ops_parse(item->string, &ops) == 0 && ops == covers)
+            return item->valuedouble;
+    }
+    return 0;
+}
+
+static int make_session(struct runner *r, const struct request *q, char *why, size_t why_cap)
+{
+    if (r->session && mf_session_serves(r->session, &q->shape, &q->options))
+        return 0;
+    if (mf_now_ms() < r->too_large.until_ms && mf_shape_equal(&r->too_large.shape, &q->shape)) {
+        (void)mf_copy(why, why_cap, r->too_large.why);
+        return -ENOMEM;
+    }
+    /* The old one's memory goes before the new one's is made. */
+    r->session = mf_session_free(r->session);
+    struct mf_session_args args = {.device = r->device,
+                                   .shape = q->shape,
+                                   .options = &q->options,
+                                   .keeper = &r->keeper.local.keeper,
+                                   .extra = &r->extra,
+                                   .sink = &r->sink.sink};
+    int x = mf_session_new(&args, why, why_cap, &r->session);
+    if (x == -ENOMEM) {
+        r->too_large.until_ms = mf_now_ms() + TOO_LARGE_MS;
+        r->too_large.shape = q->shape;
+        (void)mf_copy(r->too_large.why, sizeof(r->too_large.why), why);
+    }
+    return x;
+}
+
+static int run_request(struct runner *r, const struct request *q, char *why, size_t why_cap)
+{
+    struct mf_sink *sink = &r->sink.sink;
+    if (r->device->info.simulated)
+        return q->entries ? mf_sim_race(r->device, &q->shape, &q->options, q->entries, q->n, &q->plan, sink)
+                          : mf_sim_probe(r->device, &q->shape, &q->options, q->steps, q->n, sink);
+    int x = make_session(r, q, why, why_cap);
+    if (x < 0)
+        return x;
+    return q->entries ? mf_session_race(r->session, q->entries, q->n, &q->plan, sink)
+                      : mf_session_probe(r->session, q->steps, q->n, q->best ? best_of : NULL,
+                                         (void *)q->best, sink);
+}
+
+static int run_unit(struct runner *r, const cJSON *unit)
+{
+    const char *kind = "", *field = "kind";
+    (void)mf_json_text(unit, "kind", &kind);
+    if (!r->device)
+        return send_error(r, MF_STATUS_UNSUPPORTED, "unit: describe comes first");
+    _cleanup_(request_release) struct request q = {0};
+    if ((strcmp(kind, "probe") != 0 && strcmp(kind, "race") != 0) ||
+        parse_request(unit, kind, &q, &field) < 0)
+        return send_error(r, MF_STATUS_UNSUPPORTED, "unit: %s is missing or wrong", field);
+    char why[MF_REASON_MAX] = "";
+    int x = run_request(r, &q, why, sizeof(why));
+    if (x == -EPIPE || r->channel.eof)
+        return x;
+    if (x < 0)
+        return send_error(r, x == -ENOMEM ? MF_STATUS_NO_MEMORY : MF_STATUS_UNSUPPORTED, "%s",
+                          why[0] ? why : strerror(-x));
+    return mf_runner_sink_end(&r->sink);
+}
+
+/* With less of the processors than whoever measures meanwhile. No device is opened. */
+static int compile_ahead(struct runner *r, const cJSON *message)
+{
+    const char *field, *only = r->options->families && r->options->families[0] ? r->options->families : NULL;
+    const cJSON *known = mf_json_object(message, "known");
+    struct mf_device_info info;
+    struct mf_compiler compiler;
+    struct mf_shape shape;
+    size_t n_steps;
+    if (!known || mf_described_parse(known, &info, &field) < 0 || parse_shape(message, &shape) < 0 ||
+        mf_device_hip_compiler(r->options->device, &info, &compiler) < 0)
+        return send_error(r, MF_STATUS_UNSUPPORTED, "ahead: known and shape have to be those of a GPU's");
+    _cleanup_(mf_ahead_release) struct mf_ahead ahead = {.device = &info, .kind = "hip", .shape = &shape};
+    int x = mf_ahead_add_shape(&ahead, only, &n_steps);
+    (void)setpriority(PRIO_PROCESS, 0, AHEAD_NICE);
+    int processes = MF_MIN(mf_cpus_allowed(), AHEAD_MOST);
+    (void)mf_code_make(&compiler, ahead.codes, ahead.n, processes, NULL, NULL);
+    return x;
+}
+
+static int take_drop(struct runner *r, const cJSON *message)
+{
+    const char *key;
+    if (mf_json_text(message, "key", &key) == 0)
+        mf_kept_store_drop(&r->keeper.local.store, key);
+    return 0;
+}
+
+/* clang-format off */
+static const struct {
+    const char *op;
+    int (*handle)(struct runner *r, const cJSON *message);
+} handlers[] = {
+    {"have",      take_have},
+    {"drop",      take_drop},
+    {"describe",  describe},
+    {"enumerate", enumerate},
+    {"unit",      run_unit},
+    {"ahead",     compile_ahead},
+};
+/* clang-format on */
+
+static int handle(struct runner *r, const cJSON *message)
+{
+    const char *op = mf_channel_op(message);
+    for (size_t i = 0; i < MF_ARRAY_LEN(handlers); i++) {
+        if (strcmp(op, handlers[i].op) == 0)
+            return handlers[i].handle(r, message);
+    }
+    return send_error(r, MF_STATUS_UNSUPPORTED, "'%s' is no message of this protocol", op);
+}
+
+static int last_words_fd = -1;
+
+/* Tells the worker at once: the kernel first takes the memory apart, and only then lets others see the death. Then dies of
+ * the signal after all, whose action is the default again. */
+static void say_last_words(int signal_number)
+{
+    char line[] = "\n{\"op\":\"dying\",\"signal\":00}\n";
+    char *digits = line + sizeof(line) - 5;
+    digits[0] = (char)(signal_number >= 10 ? '0' + signal_number / 10 : ' ');
+    digits[1] = (char)('0' + signal_number % 10);
+    (void)send(last_words_fd, line, sizeof(line) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)raise(signal_number);
+}
+
+/* On a stack of its own, so that a stack that overflows can still speak. */
+static void prepare_last_words(int fd)
+{
+    static char stack[16384];
+    static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+    const stack_t other = {.ss_sp = stack, .ss_size = sizeof(stack)};
+    struct sigaction action = {.sa_handler = say_last_words, .sa_flags = (int)(SA_ONSTACK | SA_RESETHAND)};
+    last_words_fd = fd;
+#ifndef __SANITIZE_ADDRESS__ /* which has more to say */
+    (void)sigaltstack(&other, NULL);
+    for (size_t i = 0; i < MF_ARRAY_LEN(signals); i++)
+        (void)sigaction(signals[i], &action, NULL);
+#else
+    (void)other;
+    (void)action;
+    (void)signals;
+#endif
+}
+
+static int start_foreign(struct runner *r)
+{
+    for (int i = 0; i < r->options->n_foreign; i++) {
+        char why[MF_REASON_MAX] = "";
+        int x =
+            mf_foreign_start(r->options->foreign[i], r->options->device, &r->foreign[i], why, sizeof(why));
+        if (x < 0) {
+            (void)fprintf(stderr, "foreign runner '%s': %s\n", r->options->foreign[i], why);
+            return x;
+        }
+        r->extra_families[i] = mf_foreign_family(r->foreign[i]);
+        r->extra.n++;
+    }
+    return 0;
+}
+
+/* Foreign programs come first in `extra`. */
+static void load_plugins(struct runner *r)
+{
+    char kind[16];
+    mf_say(kind, sizeof(kind), "%.*s", (int)strcspn(r->options->device, ":"), r->options->device);
+    mf_runner_plugins_load(&r->plugins, r->options->family_so, r->options->n_family_so, kind);
+    for (size_t i = 0; i < r->plugins.loaded.n; i++)
+        r->extra_families[r->extra.n++] = r->plugins.loaded.families[i];
+}
+
+static int run(struct runner *r)
+{
+    int x = start_foreign(r);
+    if (x == 0)
+        load_plugins(r);
+    if (x == 0)
+        x = send_hello(r);
+    while (x >= 0) {
+        _cleanup_(cJSON_Deletep) cJSON *message = NULL;
+        x = mf_channel_wait(&r->channel, -1, &message);
+        if (x == 0 || (x > 0 && strcmp(mf_channel_op(message), "stop") == 0))
+            return 0;
+        if (x > 0)
+            x = handle(r, message);
+    }
+    /* A worker that is gone has nobody to tell. */
+    return x == -EPIPE ? 0 : x;
+}
+
+static int enter_sandbox(const struct mf_runner_options *o, char text[MF_SANDBOX_TEXT_MAX])
+{
+    char why[256] = "";
+    const char *files[MF_RUNNER_FAMILY_SO_MAX + 1];
+    size_t n = 0;
+    for (int i = 0; i < o->n_family_so; i++)
+        files[n++] = o->family_so[i];
+    if (o->asm_folder && o->asm_folder[0])
+        files[n++] = o->asm_folder;
+    const struct mf_sandbox s = {.off = o->no_sandbox,
+                                 .device = o->device,
+                                 .scratch = o->scratch ? o->scratch : "",
+                                 .files = files,
+                                 .n_files = n,
+                                 .foreign = o->n_foreign > 0};
+    int r = mf_sandbox_enter(&s, text, why, sizeof(why));
+    if (r < 0)
+        (void)fprintf(stderr, "runner: %s\n", why);
+    return r;
+}
+
+int mf_runner_main(const struct mf_runner_options *o)
+{
+    const char *text = getenv(MF_RUNNER_FD_ENV);
+    int64_t fd;
+    if (!text || mf_parse_i64(text, 0, 1 << 20, &fd) < 0) {
+        (void)fprintf(stderr, "a runner is started by a worker: %s is not set\n", MF_RUNNER_FD_ENV);
+        return 2;
+    }
+    (void)fcntl((int)fd, F_SETFD, FD_CLOEXEC);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (o->parent > 0 && getppid() != o->parent)
+        return 0;
+    if (o->scratch && o->scratch[0])
+        (void)setenv(MF_CODE_SPARE_ENV, o->scratch, 1);
+    if (o->asm_folder && o->asm_folder[0])
+        (void)setenv(MF_ASM_FOLDER_ENV, o->asm_folder, 1);
+    struct runner r = {.options = o};
+    if (enter_sandbox(o, r.sandbox) < 0)
+        return 1;
+    if (o->memory_bytes > 0) {
+        struct rlimit limit = {.rlim_cur = o->memory_bytes, .rlim_max = o->memory_bytes};
+        (void)setrlimit(RLIMIT_AS, &limit);
+    }
+    r.extra.families = r.extra_families;
+    prepare_last_words((int)fd);
+    mf_channel_init(&r.channel, (int)fd);
+    mf_runner_keeper_init(&r.keeper, &r.channel, o->keep_bytes);
+    mf_runner_sink_init(&r.sink, &r.channel);
+    int x = run(&r);
+    mf_session_free(r.session);
+    for (int i = 0; i < o->n_foreign; i++)
+        mf_foreign_free(r.foreign[i]);
+    mf_device_close(r.device);
+    mf_runner_plugins_release(&r.plugins);
+    mf_runner_keeper_release(&r.keeper);
+    mf_channel_release(&r.channel);
+    if (x < 0)
+        (void)fprintf(stderr, "runner: %s\n", strerror(-x));
+    return x < 0 ? 1 : 0;
+}

@@ -1,0 +1,259 @@
+#include "worker/sandbox/sandbox.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <glob.h>
+#include <limits.h>
+#include <linux/capability.h>
+#include <linux/landlock.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+#include "kernels/core/sibling_file.h"
+#include "kernels/core/code.h"
+
+/* Of newer kernels than Debian 12's headers. */
+#define FS_TRUNCATE  (UINT64_C(1) << 14) /* from version 3 on */
+#define NET_ALL      UINT64_C(3)         /* 4: bind and connect of TCP */
+#define FS_IOCTL_DEV (UINT64_C(1) << 15) /* 5 */
+#define SCOPE_ALL    UINT64_C(3)         /* 6: abstract sockets and signals */
+#define FS_OF_FILES                                                                              \
+    (LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_READ_FILE | \
+     FS_TRUNCATE | FS_IOCTL_DEV)
+#define FS_VERSION_1 ((UINT64_C(1) << 13) - 1)
+
+#define READ  (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
+#define WRITE (LANDLOCK_ACCESS_FS_WRITE_FILE | FS_TRUNCATE)
+#define EXEC  LANDLOCK_ACCESS_FS_EXECUTE
+#define DRIVE (READ | WRITE | FS_IOCTL_DEV)
+#define OWN                                                                                              \
+    (READ | WRITE |                                                                                      \
+     (FS_VERSION_1 & ~(uint64_t)(EXEC | LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_BLOCK)) | \
+     LANDLOCK_ACCESS_FS_REFER)
+
+struct ruleset {
+    uint64_t fs, net, scoped;
+};
+
+enum { ALL = 0, GPU = 1, FOREIGN = 2 };
+
+/* clang-format off */
+static const struct {
+    const char *path;   /* a pattern; what is not there is passed over */
+    uint64_t may;
+    int kind;           /* which runners need it */
+} rules[] = {
+    /* what programs are made of */
+    {"/usr",                READ, ALL},
+    {"/lib*",               READ, ALL},
+    {"/bin",                READ, ALL},
+    {"/opt",                READ, ALL},
+    {"/etc/ld.so.cache",    READ, ALL},
+    {"/etc/ld.so.conf*",    READ, ALL},
+    {"/etc/localtime",      READ, ALL},
+    {"/etc/alternatives",   READ, ALL},
+    {"/etc/nsswitch.conf",  READ, ALL},
+    {"/etc/passwd",         READ, ALL},
+    {"/etc/OpenCL",         READ, GPU},
+    {"/etc/nvidia*",        READ, GPU},
+    /* what the machine says of itself; other processes' inner things stay closed */
+    {"/proc",               READ, ALL},
+    {"/sys",                READ, ALL},
+    {"/dev/null",           READ | WRITE, ALL},
+    {"/dev/zero",           READ | WRITE, ALL},
+    {"/dev/urandom",        READ, ALL},
+    {"/dev/random",         READ, ALL},
+    /* GPUs, and what their runtimes talk over */
+    {"/dev/nvidia*",        DRIVE, GPU},
+    {"/dev/kfd",            DRIVE, GPU},
+    {"/dev/dri",            DRIVE, GPU},
+    {"/dev/shm",            OWN,  GPU},
+    {"/proc/self",          READ | WRITE, GPU},
+    /* the loader that the compile helper begins with */
+    {"/lib*/ld-linux*",     READ | EXEC, GPU},
+    {"/lib*/*/ld-linux*",   READ | EXEC, GPU},
+    {"/",                   READ | EXEC, FOREIGN},
+};
+/* clang-format on */
+
+struct landlock {
+    int fd;
+    uint64_t known; /* rights that this kernel has */
+};
+
+static int allow(const struct landlock *l, const char *path, uint64_t may)
+{
+    struct stat status;
+    _cleanup_(mf_closep) int fd = open(path, O_PATH | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &status) < 0)
+        return 0; /* not there, and so nobody's need */
+    struct landlock_path_beneath_attr rule = {.allowed_access = may & l->known, .parent_fd = fd};
+    if (!S_ISDIR(status.st_mode))
+        rule.allowed_access &= FS_OF_FILES;
+    return syscall(SYS_landlock_add_rule, l->fd, LANDLOCK_RULE_PATH_BENEATH, &rule, 0) < 0 ? -errno : 0;
+}
+
+static int allow_pattern(const struct landlock *l, const char *pattern, uint64_t may)
+{
+    glob_t found = {0};
+    int r = 0;
+    if (glob(pattern, 0, NULL, &found) == 0) {
+        for (size_t i = 0; r == 0 && i < found.gl_pathc; i++)
+            r = allow(l, found.gl_pathv[i], may);
+    }
+    globfree(&found);
+    return r;
+}
+
+/* Folders by colons. */
+static int allow_each(const struct landlock *l, const char *list)
+{
+    char path[PATH_MAX];
+    int r = 0;
+    while (r == 0 && list && *list) {
+        size_t n = strcspn(list, ":");
+        mf_say(path, sizeof(path), "%.*s", (int)MF_MIN(n, sizeof(path) - 1), list);
+        r = *path ? allow(l, path, READ) : 0;
+        list += n + (list[n] == ':');
+    }
+    return r;
+}
+
+/* The folder that a file lies in. */
+static int allow_around(const struct landlock *l, const char *file, uint64_t may)
+{
+    char path[PATH_MAX];
+    const char *slash = strrchr(file, '/');
+    if (slash)
+        mf_say(path, sizeof(path), "%.*s", (int)MF_MAX(slash - file, 1), file);
+    return allow(l, slash ? path : ".", may);
+}
+
+/* The program itself, its modules, and the helper that compiles. */
+static int allow_program(const struct landlock *l, bool gpu)
+{
+    char path[PATH_MAX];
+    static const char *const modules[] = {"moefarm-hip-nvidia.so", "moefarm-hip-amd.so"};
+    int r = allow(l, "/proc/self/exe", READ);
+    for (size_t i = 0; r == 0 && gpu && i < MF_ARRAY_LEN(modules); i++)
+        r = mf_beside(modules[i], "kernels", path) == 0 ? allow_around(l, path, READ) : 0;
+    if (r == 0 && gpu && mf_beside("moefarm-compile", "kernels", path) == 0)
+        r = allow(l, path, READ | EXEC);
+    if (r == 0 && gpu) {
+        mf_code_folder(path);
+        r = allow(l, path, OWN);
+    }
+    return r;
+}
+
+static int allow_all(const struct landlock *l, const struct mf_sandbox *s, bool gpu)
+{
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < MF_ARRAY_LEN(rules); i++) {
+        if (rules[i].kind == ALL || (rules[i].kind == GPU && gpu) || (rules[i].kind == FOREIGN && s->foreign))
+            r = allow_pattern(l, rules[i].path, rules[i].may);
+    }
+    if (r == 0)
+        r = allow_program(l, gpu);
+    if (r == 0)
+        r = allow_each(l, getenv("LD_LIBRARY_PATH"));
+    for (size_t i = 0; r == 0 && i < s->n_files; i++)
+        r = allow(l, s->files[i], READ);
+    if (r == 0 && s->scratch[0])
+        r = allow(l, s->scratch, OWN);
+    const char *spec = strncmp(s->device, "sim:", 4) == 0 ? strchr(s->device, '/') : NULL;
+    spec = spec ? strchr(spec, ':') : NULL;
+    spec = spec ? strchr(spec + 1, ':') : NULL;
+    if (r == 0 && spec) /* "sim:CLASS:N:FILE": it counts its faults beside the file */
+        r = allow_around(l, spec + 1, OWN);
+    return r;
+}
+
+/* The version that holds; 0: the kernel has none; -errno. */
+static int limit_files(const struct mf_sandbox *s, bool gpu)
+{
+    long version = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
+    if (version < 1)
+        return 0;
+    struct ruleset set = {
+        .fs = FS_VERSION_1, .net = version >= 4 ? NET_ALL : 0, .scoped = version >= 6 ? SCOPE_ALL : 0};
+    set.fs |= (version >= 2 ? LANDLOCK_ACCESS_FS_REFER : 0) | (version >= 3 ? FS_TRUNCATE : 0) |
+              (version >= 5 ? FS_IOCTL_DEV : 0);
+    _cleanup_(mf_closep) int fd = (int)syscall(SYS_landlock_create_ruleset, &set, sizeof(set), 0);
+    if (fd < 0)
+        return -errno;
+    int r = allow_all(&(struct landlock){fd, set.fs}, s, gpu);
+    if (r == 0 && syscall(SYS_landlock_restrict_self, fd, 0) < 0)
+        r = -errno;
+    return r < 0 ? r : (int)version;
+}
+
+static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *at)
+{
+    (void)status;
+    (void)type;
+    return at->level == 0 ? 0 : remove(path);
+}
+
+int mf_sandbox_scratch(const char *path)
+{
+    if (mkdir(path, 0700) == 0)
+        return 0;
+    if (errno != EEXIST)
+        return -errno;
+    /* Links are removed and not followed: what wrote them is not trusted */
+    return nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 ? 0 : -EIO;
+}
+
+static int drop_privileges(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    const struct __user_cap_data_struct none[2] = {{0}};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+        return -errno;
+    return syscall(SYS_capset, &header, none) < 0 ? -errno : 0;
+}
+
+int mf_sandbox_enter(const struct mf_sandbox *s, char ret_text[MF_SANDBOX_TEXT_MAX], char *why,
+                     size_t why_cap)
+{
+    bool gpu = strncmp(s->device, "hip:", 4) == 0;
+    if (s->off) {
+        mf_say(ret_text, MF_SANDBOX_TEXT_MAX, "none: --no-sandbox");
+        return 0;
+    }
+    /* CUDA's and ROCm's own caches are in the home folder otherwise, which is closed */
+    static const char *const folders[] = {"TMPDIR", "CUDA_CACHE_PATH", "AMD_COMGR_CACHE_DIR"};
+    for (size_t i = 0; s->scratch[0] && i < MF_ARRAY_LEN(folders); i++)
+        (void)setenv(folders[i], s->scratch, 1);
+    int r = drop_privileges();
+    if (r < 0) {
+        mf_say(why, why_cap, "drop privileges: %s", strerror(-r));
+        return r;
+    }
+    int version = limit_files(s, gpu);
+    if (version < 0) {
+        mf_say(why, why_cap, "limit its files by Landlock: %s", strerror(-version));
+        return version;
+    }
+    int calls = mf_sandbox_calls(gpu, s->foreign);
+    if (calls < 0 && calls != -ENOSYS) {
+        mf_say(why, why_cap, "limit its calls by seccomp: %s", strerror(-calls));
+        return calls;
+    }
+    char files[32] = "no landlock in this kernel";
+    if (version > 0)
+        mf_say(files, sizeof(files), "landlock %d", version);
+    mf_say(ret_text, MF_SANDBOX_TEXT_MAX, "%s, %s", files,
+           calls == 0 ? "seccomp" : "no seccomp in this kernel");
+    return 0;
+}
