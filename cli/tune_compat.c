@@ -22,7 +22,7 @@
 
 /* ---- a farm's steps as candidates ---- */
 
-/* What a whole layer in one kernel is in AITER's columns: see server/export.c, which exports it so. */
+/* What a whole layer in one kernel is in AITER's columns: see server/api/export.c, which exports it so. */
 static void set_one(mf_ops covers, int32_t block_m, struct mf_compat_candidate *c)
 {
     c->stage = covers & MF_OP_BIT(MF_OP_QUANT1) ? MF_COMPAT_ONE_XBF16 : MF_COMPAT_ONE;

@@ -46,7 +46,7 @@ refuse "these calls write without a bound, hide errors or share a buffer: use co
     '(^|[^_[:alnum:]."])(strcpy|strcat|sprintf|vsprintf|strtok|atoi|atol|atof|gmtime|localtime|system|gets) *\(' \
     $(printf '%s\n' "${sources[@]}" | grep -v '^tests/')
 refuse "finish it or leave it out" '(TOD[O]|FIXM[E]|XX[X])( |:|\(|$)' "${texts[@]}"
-refuse "only server/store*.c may see SQLite: they share server/store_private.h" '^ *# *include <sqlite3\.h>' \
+refuse "only server/store*.c may see SQLite: they share server/store/store_private.h" '^ *# *include <sqlite3\.h>' \
     $(printf '%s\n' "${sources[@]}" | grep -v -e '^server/store_private\.h$' -e '^tests/')
 refuse "tabs in C source" $'\t' "${sources[@]}"
 refuse "trailing white space" '[ '$'\t'']+$' $(printf '%s\n' "${texts[@]}" | grep -v '\.md$')

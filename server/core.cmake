@@ -1,6 +1,6 @@
-# schema/ is built into the program, a migration an array (server/migration.h): its bytes as the initialiser.
+# schema/ is built into the program, a migration an array (server/store/migration.h): its bytes as the initialiser.
 file(GLOB mf_schema_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/schema/*.sql)   # sorted: their numbers have two digits
-set(mf_schema_text "#include \"server/migration.h\"\n")
+set(mf_schema_text "#include \"server/store/migration.h\"\n")
 set(mf_schema_names "")
 foreach(schema ${mf_schema_files})
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${schema})
@@ -17,5 +17,5 @@ file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/schema.c CONTENT "@mf_schema_t
 
 set(MF_CORE_SOURCES
     ${CMAKE_CURRENT_BINARY_DIR}/schema.c
-    access.c batch.c channel.c config.c deliver.c event.c farm.c forecast.c goal.c halt.c hub.c ladder.c layout_choice.c mailroom.c map.c miss.c peer.c plan.c promote.c race.c rank.c regret.c result.c search.c slot.c
-    store.c store_access.c store_backup.c store_batch.c store_cache.c store_miss.c store_promote.c store_rank.c store_refusal.c store_release.c store_unit.c store_wal.c store_worker.c unit.c zap.c)
+    access.c batch.c channel.c config.c deliver.c event.c farm.c forecast.c task.c read_only.c hub.c ladder.c layout_choice.c mailroom.c map.c miss.c peer.c plan.c promote.c race.c rank.c regret.c result.c search.c slot.c
+    store.c store_access.c store_backup.c store_batch.c store_cache.c store_miss.c store_promote.c store_rank.c store_refusal.c store_release.c store_unit.c store_wal.c store_worker.c unit.c authenticate.c)

@@ -6,10 +6,10 @@
 #include "common/base/notify.h"
 #include "common/base/opts.h"
 #include "common/base/text.h"
-#include "server/farm.h"
-#include "server/http.h"
-#include "server/reader.h"
-#include "server/store_backup.h"
+#include "server/farm/farm.h"
+#include "server/http/http.h"
+#include "server/http/reader.h"
+#include "server/store/store_backup.h"
 
 #include <errno.h>
 #include <fcntl.h>

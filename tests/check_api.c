@@ -7,7 +7,7 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
-#include "server/submission.h"
+#include "server/api/submission.h"
 
 #include <stdio.h>
 #include <string.h>

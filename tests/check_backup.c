@@ -15,7 +15,7 @@
 #include "http_client.h"
 #include "mf_check.h"
 #include "run_program.h"
-#include "server/store_private.h"
+#include "server/store/store_private.h"
 
 #define DAEMON MF_BINARY_DIR "/server/moefarmd"
 #define COPIES 5

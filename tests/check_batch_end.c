@@ -1,12 +1,12 @@
 /* When a batch ends: with the last of its goals, and without looking through all of them at each. */
-#include "server/farm_private.h"
+#include "server/farm/farm_private.h"
 
 #include "mf_check.h"
 
 #include "common/base/json.h"
-#include "server/promote.h"
-#include "server/store_private.h"
-#include "server/store_promote.h"
+#include "server/choose/promote.h"
+#include "server/store/store_private.h"
+#include "server/store/store_promote.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 #include "mf_check.h"
-#include "server/cursor.h"
+#include "server/api/cursor.h"
 
 #include <errno.h>
 #include <math.h>

@@ -5,8 +5,8 @@
 
 #include "common/base/clock.h"
 #include "mf_check.h"
-#include "server/bus.h"
-#include "server/farm_private.h"
+#include "server/farm/bus.h"
+#include "server/farm/farm_private.h"
 
 static void tell(struct mf_farm *f, int64_t first, int64_t n)
 {

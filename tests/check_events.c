@@ -1,6 +1,6 @@
 #include "mf_check.h"
-#include "server/bus.h"
-#include "server/events.h"
+#include "server/farm/bus.h"
+#include "server/http/events.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 
 #include "common/base/json.h"
 #include "common/table/table.h"
-#include "server/export.h"
+#include "server/api/export.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -10,8 +10,8 @@
 #include "common/base/text.h"
 #include "fake_worker.h"
 #include "farm_process.h"
-#include "server/store_backup.h"
-#include "server/store_private.h"
+#include "server/store/store_backup.h"
+#include "server/store/store_private.h"
 
 #include <inttypes.h>
 #include <signal.h>

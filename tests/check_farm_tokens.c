@@ -11,7 +11,7 @@
 #include "farm_process.h"
 #include "http_client.h"
 #include "run_program.h"
-#include "server/routes.h"
+#include "server/api/routes.h"
 
 #include <arpa/inet.h>
 #include <inttypes.h>

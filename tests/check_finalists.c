@@ -1,4 +1,4 @@
-#include "server/race.h"
+#include "server/choose/race.h"
 
 #include "mf_check.h"
 

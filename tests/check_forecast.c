@@ -1,4 +1,4 @@
-#include "server/forecast.h"
+#include "server/farm/forecast.h"
 
 #include "common/base/cleanup.h"
 #include "mf_check.h"

@@ -1,5 +1,5 @@
 #include "mf_check.h"
-#include "server/gate.h"
+#include "server/http/gate.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -5,7 +5,7 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
-#include "server/request.h"
+#include "server/http/request.h"
 
 #include <errno.h>
 #include <poll.h>

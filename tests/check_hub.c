@@ -1,5 +1,5 @@
 /* The hub and its mailroom, with DEALERs over TCP in this process. */
-#include "server/hub.h"
+#include "server/link/hub.h"
 
 #include "mf_check.h"
 
@@ -13,7 +13,7 @@
 
 #define WAIT_MS   20000
 #define BEYOND_MS 300  /* for what would come beyond a ceiling */
-#define AWAY_MAX  1024 /* as in server/mailroom.c */
+#define AWAY_MAX  1024 /* as in server/link/mailroom.c */
 #define MIB       (1u << 20)
 
 struct post_office {

@@ -1,4 +1,4 @@
-#include "server/layout_choice.h"
+#include "server/choose/layout_choice.h"
 
 #include "mf_check.h"
 

@@ -1,4 +1,4 @@
-#include "server/map.h"
+#include "server/link/map.h"
 
 #include "mf_check.h"
 

@@ -1,4 +1,4 @@
-#include "server/plan.h"
+#include "server/choose/plan.h"
 
 #include "mf_check.h"
 

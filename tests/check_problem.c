@@ -1,5 +1,5 @@
-/* server/problem.c: what a request's body has to be, and what is said where it is not. */
-#include "server/problem.h"
+/* server/http/problem.c: what a request's body has to be, and what is said where it is not. */
+#include "server/http/problem.h"
 
 #include "common/base/array.h"
 #include "common/base/json.h"

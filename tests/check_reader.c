@@ -1,12 +1,12 @@
 /* Reads wait for a reader, not for one another: the bus's HTTP end is the test's, and so are the routes. */
-#include "server/reader.h"
+#include "server/http/reader.h"
 
 #include "mf_check.h"
 
 #include "common/base/cleanup.h"
-#include "server/bus.h"
-#include "server/request.h"
-#include "server/routes.h"
+#include "server/farm/bus.h"
+#include "server/http/request.h"
+#include "server/api/routes.h"
 
 #include <errno.h>
 #include <stdint.h>

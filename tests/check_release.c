@@ -9,10 +9,10 @@
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/table/table.h"
-#include "server/release.h"
-#include "server/store_private.h"
-#include "server/store_read_release.h"
-#include "server/store_unit.h"
+#include "server/api/release.h"
+#include "server/store/store_private.h"
+#include "server/store/store_read_release.h"
+#include "server/store/store_unit.h"
 
 #include <errno.h>
 #include <math.h>

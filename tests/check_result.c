@@ -1,4 +1,4 @@
-#include "server/result.h"
+#include "server/farm/result.h"
 
 #include "mf_check.h"
 

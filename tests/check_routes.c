@@ -1,9 +1,9 @@
 #include "http_client.h"
 #include "http_harness.h"
 #include "mf_check.h"
-#include "server/metrics.h"
-#include "server/routes.h"
-#include "server/submission.h"
+#include "server/http/metrics.h"
+#include "server/api/routes.h"
+#include "server/api/submission.h"
 
 #include "common/base/json.h"
 

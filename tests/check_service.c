@@ -12,7 +12,7 @@
 #include "farm_harness.h"
 #include "mf_check.h"
 #include "notify_listener.h"
-#include "server/store.h"
+#include "server/store/store.h"
 
 #define WATCHDOG_US "400000" /* a sign of life each 200 ms */
 #define HANG_MS     800      /* nothing at all for so long is a missed watchdog, twice */

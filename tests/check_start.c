@@ -11,9 +11,9 @@
 #include "mf_check.h"
 #include "remove_tree.h"
 #include "run_program.h"
-#include "server/migration.h"
-#include "server/store.h"
-#include "server/store_private.h"
+#include "server/store/migration.h"
+#include "server/store/store.h"
+#include "server/store/store_private.h"
 
 #define DAEMON MF_BINARY_DIR "/server/moefarmd"
 

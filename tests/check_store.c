@@ -1,7 +1,7 @@
-#include "server/migration.h"
-#include "server/store_private.h"
-#include "server/store_unit.h"
-#include "server/store_worker.h"
+#include "server/store/migration.h"
+#include "server/store/store_private.h"
+#include "server/store/store_unit.h"
+#include "server/store/store_worker.h"
 
 #include "mf_check.h"
 

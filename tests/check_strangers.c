@@ -23,7 +23,7 @@
 
 #define BEAT_MS       20000 /* who works is not lost by this machine being busy */
 #define N_CONNECTIONS 10000
-#define HTTP_LIMIT    512 /* server/http.c */
+#define HTTP_LIMIT    512 /* server/http/http.c */
 
 static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16);
 
@@ -280,7 +280,7 @@ static int n_descriptors(pid_t pid)
     return n;
 }
 
-/* On a connection that was there before. Silence ends it (server/http.c, 30 s), so it is asked on between whatever takes long. */
+/* On a connection that was there before. Silence ends it (server/http/http.c, 30 s), so it is asked on between whatever takes long. */
 static void ask_on(int fd)
 {
     http_sends(fd, "GET /api/v1/batches HTTP/1.1\r\nHost: localhost\r\n\r\n");

@@ -3,7 +3,7 @@
 #include "common/base/json.h"
 #include "common/moe/shape.h"
 #include "common/base/text.h"
-#include "server/store_private.h"
+#include "server/store/store_private.h"
 
 #include <check.h>
 #include <math.h>

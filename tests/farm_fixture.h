@@ -2,7 +2,7 @@
  * failures and rejections with their reasons. Made by rules from a fixed seed, so that tests can name numbers. */
 #pragma once
 
-#include "server/store.h"
+#include "server/store/store.h"
 
 /* Ids that tests ask for. */
 enum {

@@ -1,7 +1,7 @@
 # Fuzz targets of tests/fuzz/. Every build runs the saved inputs as tests; with MF_FUZZ the same programs go on
 # from them (scripts/fuzz.sh).
 mf_add_fuzz(fuzz_wire USES server common
-    PARSES common/net/wire.c common/base/json.c common/moe/step.c server/result.c)
+    PARSES common/net/wire.c common/base/json.c common/moe/step.c server/farm/result.c)
 mf_add_fuzz(fuzz_channel USES common SOURCES worker/runner/runner_wire.c
     PARSES worker/runner/runner_wire.c)
 mf_add_fuzz(fuzz_shape USES common
@@ -11,9 +11,9 @@ mf_add_fuzz(fuzz_csv USES common
 mf_add_fuzz(fuzz_model USES common
     PARSES common/table/model.c common/table/model_config.c)
 mf_add_fuzz(fuzz_body USES server common
-    PARSES server/submission.c)
+    PARSES server/api/submission.c)
 mf_add_fuzz(fuzz_http USES server common
-    PARSES server/exchange.c server/routes.c server/cursor.c)
+    PARSES server/http/exchange.c server/api/routes.c server/api/cursor.c)
 mf_add_fuzz(fuzz_manifest USES common SOURCES kernels/families/asm_manifest.c
     PARSES kernels/families/asm_manifest.c)
 mf_add_fuzz(fuzz_name USES common SOURCES kernels/aiter/aiter_name.c

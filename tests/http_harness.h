@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/farm.h"
-#include "server/http.h"
+#include "server/farm/farm.h"
+#include "server/http/http.h"
 
 struct http_harness;
 

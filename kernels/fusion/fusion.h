@@ -8,7 +8,7 @@
  * saves. Decoding the two weights, which is no op but which some step may do in front of a GEMM, are nodes too: lists, one
  * matrix for each expert (Inductor's foreach kind; its grouped kind, nodes that are launched together and never fused, the
  * layer has none of). What people forbid is no rule here: batches share an enumeration, so each has its own no_fuse list and its policy
- * (fuse_saves, in bytes of what a step says it saves) applied to the steps in it (server/goal.c).
+ * (fuse_saves, in bytes of what a step says it saves) applied to the steps in it (server/farm/task.c).
  *
  *     struct mf_fusion_verdict v;
  *     if (!mf_fusion_allows(&shape, &question, &v))

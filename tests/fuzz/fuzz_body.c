@@ -11,8 +11,8 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 #include "fuzz.h"
-#include "server/api.h"
-#include "server/submission.h"
+#include "server/api/api.h"
+#include "server/api/submission.h"
 
 static struct mf_request *request_of(const char *text, size_t size)
 {

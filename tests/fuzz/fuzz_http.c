@@ -19,9 +19,9 @@
 #include "common/base/json.h"
 #include "common/base/notify.h"
 #include "fuzz.h"
-#include "server/farm.h"
-#include "server/http.h"
-#include "server/reader.h"
+#include "server/farm/farm.h"
+#include "server/http/http.h"
+#include "server/http/reader.h"
 
 #define PATIENCE_MS 30000
 #define SILENCE_MS  60 /* of what is no whole request nothing comes */

@@ -5,7 +5,7 @@
 #include "common/moe/step.h"
 #include "common/net/wire.h"
 #include "fuzz.h"
-#include "server/result.h"
+#include "server/farm/result.h"
 
 static void try_header(const uint8_t *data, size_t size)
 {

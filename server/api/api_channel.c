@@ -1,0 +1,176 @@
+/* Handlers of channels: what deployment pulls, and the moves that change it. */
+#include "server/api/api.h"
+
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
+#include "server/api/api_table.h"
+#include "server/farm/channel.h"
+#include "server/http/problem.h"
+#include "server/http/reader.h"
+#include "server/store/store_read_release.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+static struct mf_store *store_of(void *reader)
+{
+    return ((struct mf_reader *)reader)->store;
+}
+
+/* ---- moves ---- */
+
+/* {channel, staged, current}: as it stands after the move. */
+static int answer_move(struct mf_request *r, const struct mf_channel *c)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "channel", r->path_name);
+    cJSON_AddItemToObject(o, "staged",
+                          c->staged ? cJSON_CreateNumber((double)c->staged) : cJSON_CreateNull());
+    cJSON_AddItemToObject(o, "current",
+                          c->current ? cJSON_CreateNumber((double)c->current) : cJSON_CreateNull());
+    return mf_respond_json(&r->response, 200, o);
+}
+
+static int answer_moved(struct mf_request *r, enum mf_moved moved, const struct mf_channel *c,
+                        int64_t release)
+{
+    struct mf_response *p = &r->response;
+    const char *name = r->path_name;
+    switch (moved) {
+    case MF_MOVED:
+    case MF_MOVED_BEFORE:
+        return answer_move(r, c);
+    case MF_MOVED_NO_RELEASE:
+        return mf_refuse_at(p, 404, "release", "unknown", "release: there is no release %" PRId64, release);
+    case MF_MOVED_NO_CHANNEL:
+        return mf_refuse(p, 404, "there is no channel %s; staging a release makes it", name);
+    case MF_MOVED_TOO_MANY:
+        return mf_refuse(p, 409, "there are %d channels already, and no channel %s among them",
+                         MF_CHANNELS_MAX, name);
+    case MF_MOVED_CURRENT:
+        return mf_refuse_at(p, 409, "release", "current",
+                            "release %" PRId64 " is what channel %s has already", release, name);
+    case MF_MOVED_NOT_STAGED:
+        return c->staged
+                   ? mf_refuse_at(p, 409, "release", "not_staged",
+                                  "release %" PRId64 " is not what channel %s has staged, which is %" PRId64,
+                                  release, name, c->staged)
+                   : mf_refuse_at(p, 409, "release", "not_staged",
+                                  "nothing is staged on channel %s; what is to be approved is staged first",
+                                  name);
+    case MF_MOVED_NOT_CURRENT:
+        return mf_refuse_at(p, 409, "release", "not_current",
+                            "release %" PRId64 " is not what channel %s has, which is %" PRId64, release,
+                            name, c->current);
+    case MF_MOVED_NONE_BELOW:
+        return mf_refuse_at(p, 409, "release", "first",
+                            "release %" PRId64
+                            " is the first that was approved on channel %s: there is none to "
+                            "go back to",
+                            release, name);
+    }
+    return mf_refuse_errno(p, -EINVAL, "move the channel");
+}
+
+static int move(void *farm, struct mf_request *r, enum mf_move kind)
+{
+    char whose[MF_RELEASE_NAME_MAX];
+    const char *text = mf_request_query(r, "release"), *reason = mf_request_query(r, "reason");
+    static const char *const becomes[MF_MOVE_N_] = {[MF_MOVE_STAGE] = "staged",
+                                                    [MF_MOVE_APPROVE] = "approved",
+                                                    [MF_MOVE_ROLLBACK] = "taken back",
+                                                    [MF_MOVE_UNSTAGE] = "not to be approved"};
+    struct mf_channel channel = {0};
+    struct mf_channel_move m = {.channel = r->path_name,
+                                .move = kind,
+                                .moved_by = whose,
+                                .reason = reason ? reason : "",
+                                .at_ms = mf_wall_ms()};
+    if (!text || mf_parse_i64(text, 1, INT64_MAX, &m.release) < 0)
+        return mf_refuse_at(&r->response, 400, "release", text ? "range" : "missing",
+                            "release: the number of the release that is %s is expected", becomes[kind]);
+    if (strlen(m.reason) >= MF_CHANNEL_TEXT_MAX)
+        return mf_refuse_at(&r->response, 400, "reason", "too_long", "reason: at most %d bytes",
+                            MF_CHANNEL_TEXT_MAX - 1);
+    int e = mf_farm_token_name(farm, r->token, whose);
+    if (e == 0)
+        e = mf_farm_channel_move(farm, &m, &channel);
+    return e < 0 ? mf_refuse_errno(&r->response, e, "move the channel")
+                 : answer_moved(r, (enum mf_moved)e, &channel, m.release);
+}
+
+int mf_api_stage(void *farm, struct mf_request *r)
+{
+    return move(farm, r, MF_MOVE_STAGE);
+}
+
+int mf_api_approve(void *farm, struct mf_request *r)
+{
+    return move(farm, r, MF_MOVE_APPROVE);
+}
+
+int mf_api_rollback(void *farm, struct mf_request *r)
+{
+    return move(farm, r, MF_MOVE_ROLLBACK);
+}
+
+int mf_api_unstage(void *farm, struct mf_request *r)
+{
+    return move(farm, r, MF_MOVE_UNSTAGE);
+}
+
+/* ---- reading ---- */
+
+static int refuse_read(struct mf_request *r, int e)
+{
+    if (e == -ENOENT)
+        return mf_refuse(&r->response, 404, "there is no channel %s; staging a release makes it",
+                         r->path_name);
+    if (e == -ENODATA)
+        return mf_refuse(&r->response, 404, "channel %s has no release yet: none was approved", r->path_name);
+    return mf_refuse_errno(&r->response, e, "read the channel");
+}
+
+static int answer_list(struct mf_request *r, int e, struct mf_list *list)
+{
+    return e < 0 ? refuse_read(r, e) : mf_respond_list(&r->response, list->items, list->next);
+}
+
+int mf_api_channels(void *reader, struct mf_request *r)
+{
+    struct mf_list list;
+    return answer_list(r, mf_read_channels(store_of(reader), &r->page, &list), &list);
+}
+
+int mf_api_channel(void *reader, struct mf_request *r)
+{
+    cJSON *json = NULL;
+    int e = mf_read_channel(store_of(reader), r->path_name, &json);
+    return e < 0 ? refuse_read(r, e) : mf_respond_json(&r->response, 200, json);
+}
+
+int mf_api_channel_history(void *reader, struct mf_request *r)
+{
+    struct mf_list list;
+    return answer_list(r, mf_read_channel_moves(store_of(reader), r->path_name, &r->page, &list), &list);
+}
+
+/* Many hosts ask often: who has the bytes already is answered without their being read. */
+int mf_api_channel_csv(void *reader, struct mf_request *r)
+{
+    struct mf_response *p = &r->response;
+    char name[MF_RELEASE_NAME_MAX], hash[MF_SHA256_TEXT_MAX];
+    int64_t release;
+    int e = mf_read_channel_current(store_of(reader), r->path_name, &release, name, hash);
+    if (e < 0)
+        return refuse_read(r, e);
+    (void)mf_respond_header(p, "Moefarm-Release", "%" PRId64 " %s", release, name);
+    mf_say(p->etag, sizeof(p->etag), "\"%s\"", hash);
+    if (mf_request_has(r, p->etag)) {
+        p->status = 200; /* which becomes 304 on its way out */
+        return 0;
+    }
+    return mf_api_answer_release(r, store_of(reader), release, MF_RELEASE_CSV);
+}

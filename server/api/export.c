@@ -1,0 +1,262 @@
+#include "server/api/export.h"
+
+#include "common/base/json.h"
+#include "common/moe/pipeline_text.h"
+#include "common/moe/production_key.h"
+#include "common/moe/routing.h"
+#include "common/table/table_formula.h"
+#include "common/base/text.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct export
+{
+    const struct mf_export_options *options;
+    struct mf_table *table;
+    cJSON *left_out;
+};
+
+static int leave_out(struct export *x, const char *class, const char *model, const char *shape, double us,
+                     const char *reason)
+{
+    cJSON *o = cJSON_CreateObject();
+    if (!o || !cJSON_AddItemToArray(x->left_out, o))
+        return -ENOMEM;
+    cJSON_AddStringToObject(o, "class", class);
+    cJSON_AddItemToObject(o, "model", model ? cJSON_CreateString(model) : cJSON_CreateNull());
+    cJSON_AddStringToObject(o, "shape", shape);
+    cJSON_AddItemToObject(o, "us", us > 0 ? cJSON_CreateNumber(us) : cJSON_CreateNull());
+    cJSON_AddStringToObject(o, "reason", reason);
+    return 0;
+}
+
+/* A text that a cell can hold: the readers of these tables split at commas and know no quotes. Nor is one a formula to who opens the
+ * table in a spreadsheet. */
+static void cell(char *dst, size_t cap, const char *text)
+{
+    mf_say(dst, cap, "%s", text ? text : "");
+    for (char *p = dst; *p; p++)
+        if (*p == ',' || *p == '"' || (unsigned char)*p < 0x20 || *p == 0x7f)
+            *p = ' ';
+    size_t from = strspn(dst, " =+-@"), len = strlen(dst + from);
+    while (len > 0 && dst[from + len - 1] == ' ')
+        len--;
+    memmove(dst, dst + from, len);
+    dst[len] = '\0';
+}
+
+void mf_export_join(const struct mf_export_config *c, char *dst, size_t cap)
+{
+    *dst = '\0';
+    for (int i = 0; i < c->n_steps; i++)
+        (void)mf_pipeline_text_add(dst, cap, c->steps[i].family, c->steps[i].name);
+}
+
+/* The step that holds gemm1, the one that holds gemm2; the same when one does both. NULL: neither. */
+static void find_stages(const struct mf_export_config *c, const struct mf_export_step **ret1,
+                        const struct mf_export_step **ret2)
+{
+    *ret1 = *ret2 = NULL;
+    for (int i = 0; i < c->n_steps; i++) {
+        if (c->steps[i].covers & MF_OP_BIT(MF_OP_GEMM1))
+            *ret1 = &c->steps[i];
+        if (c->steps[i].covers & MF_OP_BIT(MF_OP_GEMM2))
+            *ret2 = &c->steps[i];
+    }
+}
+
+static const char *text_of(const cJSON *json, const char *key)
+{
+    const char *text = "";
+    (void)mf_json_text(json, key, &text);
+    return text;
+}
+
+/* Texts of a row, while the table copies them. */
+struct row_texts {
+    char pipeline[MF_EXPORT_PIPELINE_MAX];
+    char layout[128], model[128], revision[128], compiler[256], routing[MF_ROUTING_TEXT_MAX], seed[32], n[24],
+        mad[32], provenance[64], form[MF_SHAPE_FORM_MAX];
+};
+
+static void fill_own(const struct mf_export_config *c, const cJSON *provenance, struct row_texts *t,
+                     struct mf_table_row *row)
+{
+    double seed = 0;
+    (void)mf_json_double(provenance, "seed", &seed);
+    const char *search = text_of(provenance, "search");
+    mf_export_join(c, t->pipeline, sizeof(t->pipeline));
+    cell(t->layout, sizeof(t->layout), c->layout);
+    cell(t->model, sizeof(t->model), c->model);
+    cell(t->revision, sizeof(t->revision), text_of(provenance, "revision"));
+    cell(t->compiler, sizeof(t->compiler), text_of(provenance, "compiler"));
+    cell(t->routing, sizeof(t->routing), text_of(provenance, "routing"));
+    mf_say(t->seed, sizeof(t->seed), "%.0f", seed);
+    mf_say(t->n, sizeof(t->n), "%lld", (long long)c->n);
+    mf_say(t->mad, sizeof(t->mad), "%.4f", c->mad);
+    mf_say(t->provenance, sizeof(t->provenance), "moefarm:%s",
+           c->promoted ? "promoted"
+           : *search   ? search
+                       : "race");
+    row->own[MF_OWN_PIPELINE] = t->pipeline;
+    row->own[MF_OWN_LAYOUT] = t->layout;
+    row->own[MF_OWN_MODEL] = t->model;
+    row->own[MF_OWN_REVISION] = t->revision;
+    row->own[MF_OWN_COMPILER] = t->compiler;
+    row->own[MF_OWN_ROUTING] = t->routing;
+    row->own[MF_OWN_SEED] = t->seed;
+    row->own[MF_OWN_N] = t->n;
+    row->own[MF_OWN_MAD] = t->mad;
+    row->own[MF_OWN_PROVENANCE] = t->provenance;
+    (void)mf_shape_get(&row->shape, MF_SHAPE_FORM, t->form, sizeof(t->form));
+    row->own[MF_OWN_FORM] = t->form;
+}
+
+/* What AITER's own check of its tables refuses (test_csv_validation). */
+#define AITER_ERR_MAX 0.2
+
+/* Why AITER would not run the row, or not meet it. */
+static bool aiter_refuses(const struct mf_export_config *c, const struct mf_shape *shape, char *why,
+                          size_t cap)
+{
+    char form[MF_SHAPE_FORM_MAX];
+    (void)mf_shape_get(shape, MF_SHAPE_FORM, form, sizeof(form));
+    if (*form || shape->act_type == MF_ACT_GELU_TANH || shape->act_type == MF_ACT_SILU_STEP ||
+        shape->q_type == MF_QTYPE_PER_1X16) {
+        mf_say(why, cap,
+               "AITER's table cannot say form '%s', %s or %s of this shape; consumer=moefarm exports it",
+               form, mf_act_name(shape->act_type), mf_qtype_name(shape->q_type));
+        return true;
+    }
+    for (int i = 0; i < c->n_steps; i++) {
+        if (c->steps[i].aiter)
+            continue;
+        mf_say(why, cap, "AITER does not dispatch %s:%s, which is moefarm's own; consumer=moefarm exports it",
+               c->steps[i].family, c->steps[i].name);
+        return true;
+    }
+    if (c->err1 > AITER_ERR_MAX || c->err2 > AITER_ERR_MAX) {
+        mf_say(why, cap,
+               "err1 %.1f%% or err2 %.1f%% is above the %.0f%% that AITER's own check of its tables allows",
+               100 * c->err1, 100 * c->err2, 100 * AITER_ERR_MAX);
+        return true;
+    }
+    struct mf_shape key;
+    char rule[MF_REASON_MAX] = "";
+    if (mf_production_row(shape, &key, rule, sizeof(rule)) > 0) {
+        mf_say(why, cap, "%s; a batch with consumer=aiter tunes the key that production computes", rule);
+        return true;
+    }
+    return false;
+}
+
+/* Why the row cannot be in the table; false when it can. */
+static bool refuses(const struct export *x, const struct mf_export_config *c, const struct mf_shape *shape,
+                    char *why, size_t cap)
+{
+    const struct mf_export_step *one, *two;
+    find_stages(c, &one, &two);
+    if (c->simulated && !x->options->simulated) {
+        mf_say(why, cap, "the device is simulated; simulated=1 exports it");
+        return true;
+    }
+    if (!(c->us > 0) || !one || !two) {
+        mf_say(why, cap,
+               !(c->us > 0) ? "its time is not a positive number" : "no step of its pipeline holds a GEMM");
+        return true;
+    }
+    return x->options->consumer == MF_CONSUMER_AITER && aiter_refuses(c, shape, why, cap);
+}
+
+/* With the decimals that the table keeps, so that a row merged into what it was written to is found to be the same. */
+static double as_written(double us)
+{
+    return round(us * 1e4) / 1e4;
+}
+
+/* What AITER's columns say of a kernel that is the whole layer: one that quantises for itself takes the hidden states as
+ * they are (xbf16); one that needs no sort before it is FLAT, or sorts for itself where it has blocks (emsort). */
+static void fill_one_stage(const struct mf_export_config *c, const struct mf_export_step *one,
+                           struct mf_table_row *row)
+{
+    if (!one)
+        return;
+    row->run_1stage = true;
+    row->us1 = row->us;
+    row->us2 = 0;
+    row->xbf16 = one->covers & MF_OP_BIT(MF_OP_QUANT1);
+    if (one->covers & MF_OP_BIT(MF_OP_SORT))
+        row->flat = c->block_m > 1 ? 2 : 1;
+}
+
+static int add_config(const struct mf_export_config *c, void *data)
+{
+    struct export *x = data;
+    /* A pipeline that needs no blocks is what AITER writes as block_m 1. */
+    struct mf_table_row row = {.class = c->class,
+                               .block_m = MF_MAX(1, c->block_m),
+                               .us = as_written(c->us),
+                               .us1 = as_written(c->us1),
+                               .us2 = as_written(c->us2),
+                               .err1 = c->err1,
+                               .err2 = c->err2};
+    const struct mf_export_step *one, *two;
+    struct row_texts texts;
+    char class[MF_DEVICE_CLASS_TEXT_MAX], why[MF_REASON_MAX];
+
+    mf_device_class_print(&c->class, class);
+    if (mf_shape_parse(c->row, &row.shape) < 0)
+        return leave_out(x, class, c->model, c->row, c->us, "its shape is not one that this version reads");
+    if (refuses(x, c, &row.shape, why, sizeof(why)))
+        return leave_out(x, class, c->model, c->row, c->us, why);
+
+    _cleanup_(cJSON_Deletep) cJSON *provenance =
+        mf_json_parse(c->provenance, strlen(c->provenance), strlen(c->provenance));
+    find_stages(c, &one, &two);
+    row.kernel1 = one->name;
+    row.kernel2 = one == two ? "" : two->name;
+    fill_one_stage(c, one == two ? one : NULL, &row);
+    row.ksplit = one->ksplit;
+    mf_table_rates(&row.shape, c->us, &row.tflops, &row.bw);
+    if (x->options->consumer == MF_CONSUMER_MOEFARM)
+        fill_own(c, provenance, &texts, &row);
+    int r = mf_table_add(x->table, &row);
+    if (r == -EINVAL)
+        return leave_out(x, class, c->model, c->row, c->us,
+                         "one of its texts cannot be written in a CSV cell");
+    return r == 0 && x->options->taken ? x->options->taken(c, &row, x->options->data) : r;
+}
+
+static int add_failed(const char *class, const char *row, const char *reason, void *data)
+{
+    char why[MF_REASON_MAX];
+    mf_say(why, sizeof(why), "no config: %s", *reason ? reason : "the goal failed");
+    return leave_out(data, class, NULL, row, 0, why);
+}
+
+int mf_export(struct mf_store *s, const struct mf_export_options *o, struct mf_table **ret,
+              cJSON **ret_left_out)
+{
+    _cleanup_(mf_table_freep) struct mf_table *table = NULL;
+    _cleanup_(cJSON_Deletep) cJSON *left_out = cJSON_CreateArray();
+    int r = left_out ? mf_table_new("tuned_fmoe.csv", true, &table) : -ENOMEM;
+    struct export x = {o, table, left_out};
+    if (r == 0)
+        r = mf_store_export(s, &o->filter, add_config, &x);
+    if (r >= 0)
+        r = mf_store_export_failed(s, &o->filter, add_failed, &x);
+    if (r < 0)
+        return r;
+    *ret = MF_TAKE(table);
+    *ret_left_out = MF_TAKE(left_out);
+    return 0;
+}
+
+int mf_export_print(const struct mf_table *t, enum mf_consumer consumer, struct mf_buf *out,
+                    char why[MF_REASON_MAX])
+{
+    return mf_table_write(t, consumer == MF_CONSUMER_AITER ? MF_TABLE_AITER : MF_TABLE_ALL, out, why);
+}

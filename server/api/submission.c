@@ -1,0 +1,725 @@
+#include "server/api/submission.h"
+
+#include "common/base/array.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/moe/production_key.h"
+#include "common/moe/routing.h"
+#include "common/moe/shape_json.h"
+#include "common/table/table.h"
+#include "common/base/text.h"
+#include "server/api/api.h"
+#include "server/http/problem.h"
+
+#include <errno.h>
+#include <math.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* --- options ---------------------------------------------------------------------------------------------- */
+
+typedef int (*option_set)(struct mf_batch_options *o, const char *text);
+
+static int set_classes(struct mf_batch_options *o, const char *text)
+{
+    o->n_classes = 0;
+    while (*text) {
+        char one[MF_DEVICE_CLASS_TEXT_MAX];
+        size_t len = strcspn(text, ",");
+        if (len >= sizeof(one) || o->n_classes == (int)MF_ARRAY_LEN(o->classes))
+            return -EINVAL;
+        memcpy(one, text, len);
+        one[len] = 0;
+        struct mf_device_class *class = &o->classes[o->n_classes];
+        if (mf_device_class_parse(one, class) < 0)
+            return -EINVAL;
+        bool known = false;
+        for (int i = 0; i < o->n_classes; i++)
+            known |= mf_device_class_equal(&o->classes[i], class);
+        o->n_classes += !known;
+        text += len;
+        if (*text == ',' && !*++text)
+            return -EINVAL;
+    }
+    return 0;
+}
+
+static int set_priority(struct mf_batch_options *o, const char *text)
+{
+    int64_t i;
+    int r = mf_parse_i64(text, 0, 100, &i);
+    if (r == 0)
+        o->priority = (int)i;
+    return r;
+}
+
+static int set_topk(struct mf_batch_options *o, const char *text)
+{
+    int64_t i;
+    int r = mf_parse_i64(text, 1, 64, &i);
+    if (r == 0)
+        o->topk = (int)i;
+    return r;
+}
+
+static int set_err_ratio(struct mf_batch_options *o, const char *text)
+{
+    double d;
+    if (mf_parse_double(text, &d) < 0 || d < 0 || d > 1)
+        return -EINVAL;
+    o->err_ratio = d;
+    return 0;
+}
+
+static int set_time_cap(struct mf_batch_options *o, const char *text)
+{
+    return mf_parse_i64(text, 100, 600000, &o->time_cap_ms);
+}
+
+static int set_routing(struct mf_batch_options *o, const char *text)
+{
+    return mf_routing_parse(text, &o->routing);
+}
+
+/* "balanced,zipf:1.2", or none. */
+static int set_regret(struct mf_batch_options *o, const char *text)
+{
+    int n = 0;
+    if (strcmp(text, "none") == 0 || !*text) {
+        o->n_regret = 0;
+        return 0;
+    }
+    while (*text) {
+        char part[MF_ROUTING_TEXT_MAX];
+        size_t len = strcspn(text, ",");
+        if (len >= sizeof(part) || n == MF_BATCH_REGRET_MAX)
+            return -EINVAL;
+        memcpy(part, text, len);
+        part[len] = '\0';
+        if (mf_routing_parse(part, &o->regret[n]) < 0)
+            return -EINVAL;
+        n++;
+        text += len;
+        if (*text == ',' && *++text == '\0')
+            return -EINVAL;
+    }
+    o->n_regret = n;
+    return 0;
+}
+
+static int set_search(struct mf_batch_options *o, const char *text)
+{
+    return mf_search_parse(text, &o->search);
+}
+
+static int set_consumer(struct mf_batch_options *o, const char *text)
+{
+    o->for_aiter = strcmp(text, "aiter") == 0;
+    return o->for_aiter || strcmp(text, "moefarm") == 0 ? 0 : -EINVAL;
+}
+
+static int set_promote(struct mf_batch_options *o, const char *text)
+{
+    return mf_promote_parse(text, &o->promote);
+}
+
+static int set_min_effect(struct mf_batch_options *o, const char *text)
+{
+    double d;
+    if (mf_parse_double(text, &d) < 0 || !(d >= 0 && d < 1))
+        return -EINVAL;
+    o->min_effect = d;
+    return 0;
+}
+
+static int set_layout(struct mf_batch_options *o, const char *text)
+{
+    o->layout_free = strcmp(text, "free") == 0;
+    o->layout[0] = '\0';
+    if (o->layout_free || strcmp(text, "common") == 0)
+        return 0;
+    return mf_path_is_layout(text) ? mf_copy(o->layout, sizeof(o->layout), text) : -EINVAL;
+}
+
+/* Up to what JSON's numbers hold exactly. */
+static int set_seed(struct mf_batch_options *o, const char *text)
+{
+    int64_t i;
+    int r = mf_parse_i64(text, 0, INT64_C(9007199254740991), &i);
+    if (r == 0)
+        o->seed = (uint64_t)i;
+    return r;
+}
+
+/* "gemm1+act,gemm2+combine": each two ops or more. */
+static int set_no_fuse(struct mf_batch_options *o, const char *text)
+{
+    int n = 0;
+    while (*text) {
+        char part[MF_OPS_TEXT_MAX];
+        size_t len = strcspn(text, ",");
+        if (len >= sizeof(part) || n == MF_BATCH_NO_FUSE_MAX)
+            return -EINVAL;
+        memcpy(part, text, len);
+        part[len] = '\0';
+        if (mf_ops_parse(part, &o->no_fuse[n]) < 0 || __builtin_popcount(o->no_fuse[n]) < 2)
+            return -EINVAL;
+        n++;
+        text += len;
+        if (*text == ',' && *++text == '\0')
+            return -EINVAL;
+    }
+    o->n_no_fuse = n;
+    return n > 0 ? 0 : -EINVAL;
+}
+
+static int set_warmup(struct mf_batch_options *o, const char *text)
+{
+    int64_t i;
+    int r = mf_parse_i64(text, 0, 1000, &i);
+    if (r == 0)
+        o->warmup = (int)i;
+    return r;
+}
+
+/* As many as a result holds, beside those of the rounds. */
+static int set_iters(struct mf_batch_options *o, const char *text)
+{
+    int64_t i;
+    int r = mf_parse_i64(text, 5, 4000, &i);
+    if (r == 0)
+        o->iters = (int)i;
+    return r;
+}
+
+static int set_split_k(struct mf_batch_options *o, const char *text)
+{
+    bool with;
+    int r = mf_parse_bool(text, &with);
+    if (r == 0)
+        o->no_split_k = !with;
+    return r;
+}
+
+static int set_shape_grouped(struct mf_batch_options *o, const char *text)
+{
+    return mf_parse_bool(text, &o->shape_grouped);
+}
+
+static int set_fuse_saves(struct mf_batch_options *o, const char *text)
+{
+    double bytes;
+    int r = mf_parse_double(text, &bytes);
+    if (r < 0 || !(bytes >= 0 && bytes <= 1e15))
+        return -EINVAL;
+    o->fuse_saves = bytes;
+    return 0;
+}
+
+#define MF_ROUTING_WHY                                                                                    \
+    "uniform, balanced, zipf:S with S in (0, 4], hot:SHARE with SHARE in [0, 1], recorded:COUNTS (up to " \
+    "1024 whole "                                                                                         \
+    "numbers with dots between, or an array of them) or router:RULE with an optional +shared is expected"
+
+/* clang-format off */
+static const struct {
+    const char *name;
+    option_set set;
+    const char *why;
+} options[] = {
+    {"classes",     set_classes,   "up to 16 device classes are expected, as gfx942/304,cpu-znver4/2"},
+    {"priority",    set_priority,  "a whole number from 0 to 100 is expected"},
+    {"topk",        set_topk,      "a whole number from 1 to 64 is expected"},
+    {"err_ratio",   set_err_ratio, "a number from 0 to 1 is expected"},
+    {"time_cap_ms", set_time_cap,  "a whole number from 100 to 600000 is expected"},
+    {"routing",     set_routing,   MF_ROUTING_WHY},
+    {"regret",      set_regret,    "none, or up to 4 routing profiles are expected, as balanced,zipf:1.2"},
+    {"no_fuse",     set_no_fuse,   "up to 8 sets of two ops or more are expected, as gemm1+act,gemm1+gemm2"},
+    {"fuse_saves",  set_fuse_saves, "a number of bytes from 0 to 1e15 is expected"},
+    {"warmup",      set_warmup,    "a whole number from 0 to 1000 is expected"},
+    {"iters",       set_iters,     "a whole number from 5 to 4000 is expected"},
+    {"split_k",     set_split_k,   "0 or 1 is expected"},
+    {"shape_grouped", set_shape_grouped, "0 or 1 is expected"},
+    {"search",      set_search,    "race, exhaustive or enumerate is expected"},
+    {"layout",      set_layout,    "common, free or \"w1=LAYOUT w2=LAYOUT\" is expected"},
+    {"consumer",    set_consumer,  "moefarm or aiter is expected"},
+    {"promote",     set_promote,   "always or improved is expected"},
+    {"min_effect",  set_min_effect, "a share from 0 to below 1 is expected: 0.03 is three percent"},
+    {"seed",        set_seed,      "a whole number from 0 to 9007199254740991 is expected"},
+};
+/* clang-format on */
+
+int mf_submission_set(struct mf_batch_options *o, const char *name, const char *text, const char **ret_why)
+{
+    for (size_t i = 0; i < MF_ARRAY_LEN(options); i++) {
+        if (strcmp(options[i].name, name) == 0) {
+            *ret_why = options[i].why;
+            return options[i].set(o, text) < 0 ? -EINVAL : 0;
+        }
+    }
+    *ret_why = "there is no such option; /api/openapi.json lists those of a submission";
+    return -ENOENT;
+}
+
+/* --- rows ------------------------------------------------------------------------------------------------- */
+
+void mf_submission_work_free(void *p)
+{
+    struct mf_submission_work *w = p;
+    if (!w)
+        return;
+    free(w->shapes);
+    free(w->known);
+    mf_table_free(w->baseline);
+    cJSON_Delete(w->errors);
+    cJSON_Delete(w->unknown_columns);
+    free(w);
+}
+
+struct row_error {
+    int64_t line; /* 0: none */
+    const char *at, *code, *message;
+};
+
+static int add_to(cJSON *list, const struct row_error *e)
+{
+    int r = mf_errors_add(list, e->at, e->code, "%s", e->message);
+    if (r == 0 && e->line > 0)
+        cJSON_AddNumberToObject(cJSON_GetArrayItem(list, cJSON_GetArraySize(list) - 1), "line",
+                                (double)e->line);
+    return r;
+}
+
+static int add_error(struct mf_submission_work *w, const struct row_error *e)
+{
+    return w->n_errors++ < MF_SUBMISSION_ERRORS_MAX ? add_to(w->errors, e) : 0;
+}
+
+int mf_submission_error(struct mf_submission_work *w, const char *at, const char *code, const char *message)
+{
+    return add_error(w, &(struct row_error){0, at, code, message});
+}
+
+/* Turns a row that production looks up by another key into that key, and says so among the errors. */
+static int take_production_key(struct mf_submission_work *w, struct mf_shape *shape, int64_t line,
+                               const char *at)
+{
+    struct mf_shape key;
+    char why[256] = "", message[320];
+    if (!w->submission.options.for_aiter || mf_production_row(shape, &key, why, sizeof(why)) == 0)
+        return 0;
+    *shape = key;
+    mf_say(message, sizeof(message), "%s; that key is tuned", why);
+    return add_error(w, &(struct row_error){line, at, "production_key", message});
+}
+
+static int add_shape(struct mf_submission_work *w, const struct mf_shape *shape)
+{
+    int r = mf_array_grow(&w->shapes, w->submission.n_shapes, &w->cap, sizeof(*w->shapes));
+    if (r < 0)
+        return r;
+    w->shapes[w->submission.n_shapes++] = *shape;
+    return 0;
+}
+
+/* Where a shape came from, to find those that come twice. */
+struct origin {
+    size_t shape; /* index */
+    int64_t at;   /* line, or index in `shapes` */
+};
+
+static int compare_origins(const void *a, const void *b, void *shapes)
+{
+    const struct origin *x = a, *y = b;
+    const struct mf_shape *list = shapes;
+    int r = mf_shape_compare(&list[x->shape], &list[y->shape]);
+    return r ? r : (x->shape > y->shape) - (x->shape < y->shape);
+}
+
+static int compare_order(const void *a, const void *b)
+{
+    const struct origin *x = a, *y = b;
+    return (x->shape > y->shape) - (x->shape < y->shape);
+}
+
+/* Keeps the first of equal shapes, in order; the others become errors. lines: at is a CSV line. */
+static int drop_duplicates(struct mf_submission_work *w, struct origin *origins, bool lines)
+{
+    size_t n = w->submission.n_shapes, kept = 0, n_kept = 0;
+    qsort_r(origins, n, sizeof(*origins), compare_origins, w->shapes);
+    for (size_t i = 0; i < n; i++) {
+        if (i == 0 || !mf_shape_equal(&w->shapes[origins[i].shape], &w->shapes[origins[kept].shape])) {
+            kept = n_kept;
+            origins[n_kept++] = origins[i];
+            continue;
+        }
+        char at[48], message[96];
+        mf_say(at, sizeof(at), lines ? "" : "shapes[%lld]", (long long)origins[i].at);
+        mf_say(message, sizeof(message),
+               lines ? "the same shape as line %lld; it is tuned once"
+                     : "the same shape as shapes[%lld]; it is tuned once",
+               (long long)origins[kept].at);
+        int r = add_error(w, &(struct row_error){lines ? origins[i].at : 0, at, "duplicate", message});
+        if (r < 0)
+            return r;
+    }
+    qsort(origins, n_kept, sizeof(*origins), compare_order);
+    for (size_t i = 0; i < n_kept; i++)
+        w->shapes[i] = w->shapes[origins[i].shape];
+    w->submission.n_shapes = n_kept;
+    return 0;
+}
+
+/* What the table's reader has to say of it. */
+static int take_problem(struct mf_submission_work *w, const struct mf_problem *q, struct mf_response *p)
+{
+    const char *code = mf_problem_code_name(q->code);
+    const struct row_error e = {q->line, q->column, code, q->reason};
+    int r = 0;
+    if (q->code == MF_PROBLEM_MISSPELT_COLUMN)
+        return mf_refuse_at(p, 422, q->column, code, "%s", q->reason);
+    if (q->code == MF_PROBLEM_UNKNOWN_COLUMN)
+        r = add_to(w->unknown_columns, &e);
+    else if (q->severity == MF_ERROR)
+        r = add_error(w, &e);
+    return r < 0 ? mf_refuse_errno(p, r, "read the table") : 0;
+}
+
+static int read_csv(struct mf_submission_work *w, const char *text, size_t len, struct mf_response *p)
+{
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    _cleanup_(mf_freep) struct origin *origins = NULL;
+    char why[MF_REASON_MAX] = "";
+    int r = mf_table_read_part("body", text, len, MF_TABLE_SHAPES, &t, why);
+    if (r == -EBADMSG || r == -EFBIG)
+        return mf_refuse_at(p, 422, "body", "csv", "%s", why);
+    if (r < 0)
+        return mf_refuse_errno(p, r, "read the table");
+    if (t->op != MF_TABLE_FMOE)
+        return mf_refuse_at(p, 422, "body", "operator",
+                            "this table belongs to another operator; an untuned_fmoe.csv is expected");
+
+    for (size_t i = 0; i < t->n_problems; i++)
+        if ((r = take_problem(w, &t->problems[i], p)) < 0)
+            return r;
+    origins = calloc(t->n_rows ? t->n_rows : 1, sizeof(*origins));
+    for (size_t i = 0; origins && i < t->n_rows; i++) {
+        struct mf_shape shape = t->rows[i].shape;
+        if (take_production_key(w, &shape, t->rows[i].line, "") < 0 || add_shape(w, &shape) < 0)
+            return mf_refuse_errno(p, -ENOMEM, "read the table");
+        origins[i] = (struct origin){i, t->rows[i].line};
+    }
+    r = origins ? drop_duplicates(w, origins, true) : -ENOMEM;
+    return r < 0 ? mf_refuse_errno(p, r, "read the table") : 0;
+}
+
+/* Where problems of a shape go. */
+struct shape_problems {
+    struct mf_submission_work *w;
+    int index;
+};
+
+static int add_shape_problem(void *context, const char *column, const char *code, const char *why)
+{
+    const struct shape_problems *to = context;
+    char at[96];
+    mf_say(at, sizeof(at), "shapes[%d]%s%.60s", to->index, *column ? "." : "", column);
+    return add_error(to->w, &(struct row_error){0, at, code, why});
+}
+
+static int read_shapes(struct mf_submission_work *w, const cJSON *shapes, struct mf_response *p)
+{
+    _cleanup_(mf_freep) struct origin *origins =
+        calloc((size_t)cJSON_GetArraySize(shapes) + 1, sizeof(*origins));
+    const cJSON *item;
+    int index = 0, r = origins ? 0 : -ENOMEM;
+
+    for (item = shapes->child; r >= 0 && item; item = item->next, index++) {
+        struct mf_shape shape;
+        r = mf_shape_from_json(item, &shape, add_shape_problem, &(struct shape_problems){w, index});
+        if (r > 0) {
+            char at[48];
+            mf_say(at, sizeof(at), "shapes[%d]", index);
+            origins[w->submission.n_shapes] = (struct origin){w->submission.n_shapes, index};
+            r = take_production_key(w, &shape, 0, at);
+            if (r == 0)
+                r = add_shape(w, &shape);
+        }
+    }
+    if (r >= 0)
+        r = drop_duplicates(w, origins, false);
+    return r < 0 ? mf_refuse_errno(p, r, "read the shapes") : 0;
+}
+
+/* --- the body --------------------------------------------------------------------------------------------- */
+
+static int set_name(struct mf_submission_work *w, const char *text, struct mf_response *p)
+{
+    for (const char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            return mf_refuse_at(p, 400, "name", "value", "name: a line of text is expected");
+    if (mf_copy(w->name, sizeof(w->name), text) < 0)
+        return mf_refuse_at(p, 400, "name", "too_long", "name: at most %zu bytes", sizeof(w->name) - 1);
+    return 0;
+}
+
+static int set_option(struct mf_submission_work *w, const char *at, const char *name, const char *text,
+                      struct mf_response *p)
+{
+    const char *why = "";
+    w->promote_given |= strcmp(name, "promote") == 0;
+    w->min_effect_given |= strcmp(name, "min_effect") == 0;
+    int r = mf_submission_set(&w->submission.options, name, text, &why);
+    return r < 0 ? mf_refuse_at(p, 400, at, r == -ENOENT ? "unknown" : "value", "%s: %s", at, why) : 0;
+}
+
+static int read_query(struct mf_submission_work *w, struct mf_request *r)
+{
+    int e = 0;
+    for (int i = 0; e == 0 && i < r->n_query; i++) {
+        const struct mf_query_item *q = &r->query[i];
+        e = strcmp(q->name, "name") == 0 ? set_name(w, q->value, &r->response)
+                                         : set_option(w, q->name, q->name, q->value, &r->response);
+    }
+    return e;
+}
+
+/* An array of texts is a comma list; one of whole numbers the recorded profile of a routing. */
+static int array_text(const cJSON *array, char *buf, size_t cap)
+{
+    bool numbers = cJSON_IsNumber(array->child);
+    size_t len = 0;
+    buf[0] = '\0';
+    for (const cJSON *item = array->child; item; item = item->next) {
+        if (numbers
+                ? !cJSON_IsNumber(item) || item->valuedouble < 0 || item->valuedouble > 9007199254740991.0 ||
+                      item->valuedouble != floor(item->valuedouble)
+                : !cJSON_IsString(item))
+            return -EINVAL;
+        if (numbers)
+            mf_say(buf + len, cap - len, "%s%.0f", len > 0 ? "." : "recorded:", item->valuedouble);
+        else
+            mf_say(buf + len, cap - len, "%s%s", len > 0 ? "," : "", item->valuestring);
+        len += strlen(buf + len);
+        if (len + 1 >= cap)
+            return -EINVAL;
+    }
+    return 0;
+}
+
+static int read_options(struct mf_submission_work *w, const cJSON *list, struct mf_response *p)
+{
+    const cJSON *member;
+    cJSON_ArrayForEach (member, list) {
+        char at[96], text[32 + 17 * MF_ROUTING_COUNTS_MAX] = "";
+        mf_say(at, sizeof(at), "options.%.60s", member->string);
+        int r = cJSON_IsArray(member) ? array_text(member, text, sizeof(text))
+                                      : mf_json_value_text(member, text, sizeof(text));
+        if (r < 0)
+            return mf_refuse_at(
+                p, 400, at, "type",
+                "%s: a number or a text is expected, for classes, regret and no_fuse an array of "
+                "texts, for routing also "
+                "an array of counts",
+                at);
+        if ((r = set_option(w, at, member->string, text, p)) < 0)
+            return r;
+    }
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    int type;
+    const char *expected;
+} members[] = {
+    {"name", cJSON_String, "a text"},           {"shapes", cJSON_Array, "an array"},
+    {"csv", cJSON_String, "a table as a text"}, {"baseline", cJSON_String, "a table as a text"},
+    {"options", cJSON_Object, "an object"},
+};
+
+static int check_member(const cJSON *member, struct mf_response *p)
+{
+    for (size_t i = 0; i < MF_ARRAY_LEN(members); i++) {
+        if (strcmp(member->string, members[i].name) != 0)
+            continue;
+        return (member->type & 0xff) == members[i].type
+                   ? 0
+                   : mf_refuse_at(p, 400, member->string, "type", "%s: %s is expected", member->string,
+                                  members[i].expected);
+    }
+    return mf_refuse_at(
+        p, 400, member->string, "unknown",
+        "%.60s: name (text), shapes (array), csv (text), baseline (text) and options (object) "
+        "are expected",
+        member->string);
+}
+
+static int read_json(struct mf_submission_work *w, struct mf_request *r)
+{
+    struct mf_response *p = &r->response;
+    _cleanup_(cJSON_Deletep) cJSON *json = NULL;
+    const cJSON *member, *shapes = NULL, *csv = NULL;
+    int e = mf_request_object(r, &json);
+    if (e < 0)
+        return e;
+    cJSON_ArrayForEach (member, json) {
+        if ((e = check_member(member, p)) < 0)
+            return e;
+        if (strcmp(member->string, "name") == 0)
+            e = set_name(w, member->valuestring, p);
+        else if (strcmp(member->string, "options") == 0)
+            e = read_options(w, member, p);
+        else if (strcmp(member->string, "baseline") == 0)
+            e = mf_baseline_read(w, member->valuestring, p);
+        else if (strcmp(member->string, "shapes") == 0)
+            shapes = member;
+        else
+            csv = member;
+        if (e < 0)
+            return e;
+    }
+    if (!shapes == !csv)
+        return mf_refuse_at(p, 400, "shapes", shapes ? "conflict" : "missing",
+                            "either shapes or csv is expected%s", shapes ? ", not both" : "");
+    return shapes ? read_shapes(w, shapes, p) : read_csv(w, csv->valuestring, strlen(csv->valuestring), p);
+}
+
+/* Of what makes the batch: kind, query, body. Query items count in any order. */
+static void hash_body(struct mf_submission_work *w, const struct mf_request *r, bool json)
+{
+    unsigned char hash[32], sum[32] = {0};
+    crypto_generichash_state state;
+    for (int i = 0; i < r->n_query; i++) {
+        (void)crypto_generichash_init(&state, NULL, 0, sizeof(hash));
+        (void)crypto_generichash_update(&state, (const unsigned char *)r->query[i].name,
+                                        strlen(r->query[i].name) + 1);
+        (void)crypto_generichash_update(&state, (const unsigned char *)r->query[i].value,
+                                        strlen(r->query[i].value));
+        (void)crypto_generichash_final(&state, hash, sizeof(hash));
+        for (size_t j = 0; j < sizeof(sum); j++)
+            sum[j] ^= hash[j];
+    }
+    (void)crypto_generichash_init(&state, NULL, 0, sizeof(hash));
+    (void)crypto_generichash_update(&state, (const unsigned char *)(json ? "json" : "csv "), 4);
+    (void)crypto_generichash_update(&state, sum, sizeof(sum));
+    (void)crypto_generichash_update(&state, (const unsigned char *)r->body.data, r->body.len);
+    (void)crypto_generichash_final(&state, hash, sizeof(hash));
+    (void)sodium_bin2hex(w->hash, sizeof(w->hash), hash, sizeof(hash));
+}
+
+/* Shapes that the routing profile does not fit become errors: a batch is timed on one profile. */
+static int drop_unroutable(struct mf_submission_work *w)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < w->submission.n_shapes; i++) {
+        char why[192], message[MF_SHAPE_TEXT_MAX + 256], text[MF_SHAPE_TEXT_MAX];
+        if (mf_routing_fits(&w->submission.options.routing, &w->shapes[i], why, sizeof(why)) == 0) {
+            w->shapes[kept++] = w->shapes[i];
+            continue;
+        }
+        mf_shape_print(&w->shapes[i], text);
+        mf_say(message, sizeof(message), "%s: %s", text, why);
+        int r = add_error(w, &(struct row_error){0, "options.routing", "mismatch", message});
+        if (r < 0)
+            return r;
+    }
+    w->submission.n_shapes = kept;
+    return 0;
+}
+
+/* The list has an end; its last entry says how many it leaves out. */
+static int tell_unlisted(struct mf_submission_work *w)
+{
+    struct row_error e = {.at = "body", .code = "more"};
+    char message[64];
+
+    if (w->n_errors <= MF_SUBMISSION_ERRORS_MAX)
+        return 0;
+    mf_say(message, sizeof(message), "%zu more %s wrong and not listed",
+           w->n_errors - MF_SUBMISSION_ERRORS_MAX,
+           w->n_errors - MF_SUBMISSION_ERRORS_MAX == 1 ? "is" : "are");
+    e.message = message;
+    return add_to(w->errors, &e);
+}
+
+static int check_rows(struct mf_submission_work *w, struct mf_request *r)
+{
+    int e = drop_unroutable(w);
+    if (e < 0)
+        return mf_refuse_errno(&r->response, e, "check the routing");
+    if (w->submission.n_shapes > MF_SUBMISSION_SHAPES_MAX)
+        return mf_refuse_at(&r->response, 422, "body", "too_many",
+                            "%zu shapes; a batch takes at most %d: split it", w->submission.n_shapes,
+                            MF_SUBMISSION_SHAPES_MAX);
+    if (w->submission.n_shapes == 0 && w->n_errors == 0)
+        return mf_refuse_at(&r->response, 422, "body", "empty", "there is no row; give one for each shape");
+    if (w->submission.n_shapes == 0 && tell_unlisted(w) < 0)
+        return mf_refuse_errno(&r->response, -ENOMEM, "list what is wrong");
+    if (w->submission.n_shapes == 0)
+        return mf_refuse_errors(&r->response, 422, "no row is a shape that can be tuned", MF_TAKE(w->errors));
+    return 0;
+}
+
+/* A threshold that nothing is held against would be believed. A baseline implies promote=improved. */
+static int check_min_effect(const struct mf_submission_work *w, bool json, struct mf_response *p)
+{
+    if (!w->min_effect_given || w->submission.options.promote == MF_PROMOTE_IMPROVED)
+        return 0;
+    return mf_refuse_at(p, 400, json ? "options.min_effect" : "min_effect", "conflict",
+                        "min_effect: only with promote=improved or a baseline has a new row anything to win "
+                        "against; add promote=improved");
+}
+
+static void name_by_default(struct mf_submission_work *w)
+{
+    if (!w->name[0])
+        mf_say(w->name, sizeof(w->name), "%zu shape%s", w->submission.n_shapes,
+               w->submission.n_shapes == 1 ? "" : "s");
+}
+
+int mf_api_submit_read(void *reader, struct mf_request *r)
+{
+    struct mf_submission_work *w = calloc(1, sizeof(*w));
+    bool json = strncasecmp(r->content_type, "application/json", 16) == 0;
+    (void)reader;
+    if (!w)
+        return mf_refuse_errno(&r->response, -ENOMEM, "read the submission");
+    r->work = w;
+    r->work_free = mf_submission_work_free;
+    w->errors = cJSON_CreateArray();
+    w->unknown_columns = cJSON_CreateArray();
+    w->submission = (struct mf_submission){.options = MF_BATCH_OPTIONS_INIT};
+    if (json && r->n_query > 0)
+        return mf_refuse_at(
+            &r->response, 400, r->query[0].name, "place",
+            "%s: a JSON submission has no parameters; name is a member of the body, the others of "
+            "its `options`",
+            r->query[0].name);
+    int e = read_query(w, r);
+    if (e == 0)
+        e = json ? read_json(w, r) : read_csv(w, r->body.data, r->body.len, &r->response);
+    if (e == 0)
+        e = check_rows(w, r);
+    if (e == 0)
+        e = mf_baseline_check(w, &r->response);
+    if (e == 0)
+        e = check_min_effect(w, json, &r->response);
+    if (e == 0 && tell_unlisted(w) < 0)
+        e = mf_refuse_errno(&r->response, -ENOMEM, "list what is wrong");
+    if (e < 0)
+        return e;
+    name_by_default(w);
+    hash_body(w, r, json);
+    (void)mf_copy(w->key, sizeof(w->key), r->idempotency_key);
+    w->submission.name = w->name;
+    w->submission.idempotency_key = w->key;
+    w->submission.body_hash = w->hash;
+    w->submission.shapes = w->shapes;
+    w->submission.errors = w->errors;
+    w->submission.unknown_columns = w->unknown_columns;
+    mf_buf_release(&r->body);
+    return 0;
+}

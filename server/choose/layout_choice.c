@@ -1,0 +1,106 @@
+#include "server/choose/layout_choice.h"
+
+#include "common/base/text.h"
+
+#include <string.h>
+
+/* Of the least sum: nearer to it than that is as good. */
+#define SAME_TIME 0.0005
+
+int mf_layout_compare(const void *va, const void *vb)
+{
+    const struct mf_layout_sum *a = va, *b = vb;
+    if (a->n_goals != b->n_goals)
+        return b->n_goals - a->n_goals;
+    if (a->us != b->us)
+        return a->us < b->us ? -1 : 1;
+    return strcmp(a->text, b->text);
+}
+
+size_t mf_layouts_in_question(struct mf_layout_sum *layouts, size_t n)
+{
+    size_t in = n > 0;
+    for (size_t i = 1; i < n && in < MF_LAYOUTS_RACED_MAX; i++) {
+        struct mf_layout_sum l = layouts[i];
+        if (l.n_goals < layouts[0].n_goals || l.least_us > layouts[0].most_us)
+            continue;
+        memmove(layouts + in + 1, layouts + in, (i - in) * sizeof(l));
+        layouts[in++] = l;
+    }
+    return in;
+}
+
+int mf_layouts_fastest(const struct mf_layout_sum *layouts, size_t n)
+{
+    int best = -1, pick = -1;
+    for (size_t i = 0; i < n; i++) {
+        const struct mf_layout_sum *l = &layouts[i];
+        if (!l->raced || l->n_raced == 0)
+            continue;
+        if (best < 0 || l->n_raced > layouts[best].n_raced ||
+            (l->n_raced == layouts[best].n_raced && l->raced_us < layouts[best].raced_us))
+            best = (int)i;
+    }
+    for (size_t i = 0; best >= 0 && i < n; i++) {
+        const struct mf_layout_sum *l = &layouts[i];
+        if (!l->raced || l->n_raced != layouts[best].n_raced ||
+            l->raced_us > layouts[best].raced_us * (1 + SAME_TIME))
+            continue;
+        if (pick < 0 || strcmp(l->text, layouts[pick].text) < 0)
+            pick = (int)i;
+    }
+    return pick;
+}
+
+/* "1,234.5 us" */
+#define US_MAX 40
+static const char *print_us(double us, char buf[US_MAX])
+{
+    char digits[32], *to = buf;
+    mf_say(digits, sizeof(digits), "%.1f", us);
+    size_t whole = strcspn(digits, ".");
+    for (size_t i = 0; digits[i]; i++) {
+        if (i > 0 && i < whole && (whole - i) % 3 == 0)
+            *to++ = ',';
+        *to++ = digits[i];
+    }
+    memcpy(to, " us", 4);
+    return buf;
+}
+
+static void say_chosen(size_t n, const struct mf_layout_sum *l, char ret[MF_REASON_MAX])
+{
+    char us[US_MAX];
+    if (l->raced)
+        mf_say(ret, MF_REASON_MAX, "won over the ladder: %s in sum at %d token counts, raced",
+               print_us(l->raced_us, us), l->n_raced);
+    else if (n > 1)
+        mf_say(ret, MF_REASON_MAX, "is the best over the ladder by forecast: %s in sum at %d token counts",
+               print_us(l->us, us), l->n_goals);
+    else
+        mf_say(ret, MF_REASON_MAX, "is the only one");
+}
+
+void mf_layout_say(const struct mf_layout_sum *layouts, size_t n, size_t i, size_t chosen,
+                   char ret[MF_REASON_MAX])
+{
+    const struct mf_layout_sum *l = &layouts[i], *w = &layouts[chosen];
+    char mine[US_MAX], theirs[US_MAX];
+    if (i == chosen)
+        say_chosen(n, l, ret);
+    else if (l->raced && l->n_raced < w->n_raced)
+        mf_say(ret, MF_REASON_MAX, "gave a time at %d token counts of the ladder against %d of %s, raced",
+               l->n_raced, w->n_raced, w->text);
+    else if (l->raced)
+        mf_say(ret, MF_REASON_MAX, "%s over the ladder: %s against %s of %s, raced",
+               l->raced_us <= w->raced_us * (1 + SAME_TIME) ? "ties" : "lost", print_us(l->raced_us, mine),
+               print_us(w->raced_us, theirs), w->text);
+    else if (l->n_goals < layouts[0].n_goals)
+        mf_say(ret, MF_REASON_MAX, "has a pipeline at %d token counts of the ladder, %s at %d", l->n_goals,
+               layouts[0].text, layouts[0].n_goals);
+    else
+        mf_say(ret, MF_REASON_MAX, "%s: %s against %s of %s%s",
+               w->raced ? "was not raced" : "lost over the ladder", print_us(l->us, mine),
+               print_us(layouts[0].us, theirs), layouts[0].text,
+               w->raced ? " over the ladder, by forecast" : ", by forecast");
+}

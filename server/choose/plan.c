@@ -1,0 +1,58 @@
+#include "server/choose/plan.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a step costs whatever its time: opening, comparing, bookkeeping. */
+#define STEP_FIXED_S 0.015
+/* Calls of a step that is not dropped early: two that are checked, a warm-up, twenty that are timed. */
+#define STEP_CALLS 23
+/* A kernel in the space is not at the ceiling; most are several times slower than the best. */
+#define STEP_SLOWER 4.0
+
+double mf_plan_step_s(const struct mf_step_row *step, const struct mf_ceilings *ceilings)
+{
+    double us = 10;
+    if (ceilings->peak_gflops > 0)
+        us = fmax(us, step->flops / (ceilings->peak_gflops * 1e3));
+    if (ceilings->mem_read_gbs > 0)
+        us = fmax(us, step->bytes / (ceilings->mem_read_gbs * 1e3));
+    return STEP_FIXED_S + STEP_CALLS * STEP_SLOWER * us * 1e-6;
+}
+
+static int compare(const void *va, const void *vb)
+{
+    const struct mf_step_row *a = va, *b = vb;
+    if (a->block_m != b->block_m)
+        return a->block_m < b->block_m ? -1 : 1;
+    if (a->covers != b->covers)
+        return a->covers < b->covers ? -1 : 1;
+    int c = strcmp(a->family, b->family);
+    return c ? c : strcmp(a->name, b->name);
+}
+
+size_t mf_plan_cut(struct mf_step_row *steps, size_t n, const struct mf_plan_options *options,
+                   size_t *ret_ends)
+{
+    size_t n_units = 0, first = 0;
+    double unit_s = 0;
+    qsort(steps, n, sizeof(*steps), compare);
+    for (size_t i = 0; i < n; i++) {
+        double step_s = mf_plan_step_s(&steps[i], &options->ceilings);
+        bool other_block = i > first && steps[i].block_m != steps[i - 1].block_m;
+        bool other_covers = i > first && steps[i].covers != steps[i - 1].covers;
+        /* Where the ops change a unit that is half full ends: its steps have little in common with what follows */
+        bool full = unit_s + step_s > options->target_s || (other_covers && unit_s > options->target_s / 2) ||
+                    i - first == MF_PLAN_UNIT_STEPS_MAX;
+        if (i > first && (other_block || full)) {
+            ret_ends[n_units++] = i;
+            first = i;
+            unit_s = 0;
+        }
+        unit_s += step_s;
+    }
+    if (n > 0)
+        ret_ends[n_units++] = n;
+    return n_units;
+}

@@ -1,0 +1,494 @@
+#include "server/choose/promote.h"
+
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/moe/pipeline_text.h"
+#include "common/base/text.h"
+#include "server/store/store_promote.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROUNDS_LEAST 24
+#define ROUNDS_MOST  200
+#define RACES_LONG   2.5 /* a comparison may take so many races' time: it decides about a row that serves */
+
+/* ---- the known row ---- */
+
+static int find_known(struct mf_farm *f, const struct mf_goal *g, struct mf_known *ret)
+{
+    const struct mf_batch *b = g->batch;
+    return b->options.has_baseline
+               ? mf_store_known_given(f->store, b->id, g->shape_id, g->class_id, ret)
+               : mf_store_known_own(f->store, b->id, g->shape_id, g->class_id, g->model, ret);
+}
+
+/* The known row as a pipeline of the goal. */
+struct resolved {
+    struct mf_path path;
+    int64_t ids[MF_PATH_STEPS_MAX]; /* what the path's indices mean */
+    char why[MF_REASON_MAX];        /* it is none, for that reason */
+};
+
+struct parts {
+    struct mf_step steps[MF_PATH_STEPS_MAX];
+    struct mf_path_step timed[MF_PATH_STEPS_MAX];
+    int64_t ids[MF_PATH_STEPS_MAX];
+    size_t n;
+};
+
+/* Why a step that the goal did not measure cannot be run. 0: *ret_why is filled. */
+static int say_missing(struct mf_farm *f, const struct mf_goal *g, const char *family, const char *name,
+                       char ret_why[MF_REASON_MAX])
+{
+    char reason[MF_REASON_MAX] = "no family offers it for this shape";
+    int r = mf_store_step_rejected(f->store, g->id, family, name, reason);
+    mf_say(ret_why, MF_REASON_MAX, "its step %.90s:%.120s is not there any more: %s", family, name, reason);
+    return r < 0 ? r : 0;
+}
+
+/* 1: the step is one of the goal's that runs; 0: it is not, and why says so. */
+static int add_part(struct mf_farm *f, const struct mf_goal *g, const char *text, size_t len, struct parts *p,
+                    char why[MF_REASON_MAX])
+{
+    char family[MF_FAMILY_NAME_MAX], name[MF_STEP_NAME_MAX];
+    struct mf_measured_row row;
+    if (p->n == MF_PATH_STEPS_MAX || mf_step_name_split(text, len, family, name) < 0) {
+        mf_say(why, MF_REASON_MAX,
+               "it is no pipeline: up to %d steps are expected as family:step, with | between them",
+               MF_PATH_STEPS_MAX);
+        return 0;
+    }
+    int r = mf_store_step_named(f->store, g->id, family, name, &p->ids[p->n]);
+    if (r > 0)
+        r = mf_store_measured_get(f->store, g->id, p->ids[p->n], &row, &p->steps[p->n]);
+    else if (r == 0)
+        r = -ENOENT;
+    if (r == -ENOENT)
+        return say_missing(f, g, family, name, why);
+    if (r < 0)
+        return r;
+    /* A time on its own that cannot be is no reason: the pipeline's own is what is judged */
+    if (row.status != MF_STATUS_OK && row.status != MF_STATUS_SLOW && row.status != MF_STATUS_IMPLAUSIBLE) {
+        mf_say(why, MF_REASON_MAX, "its step %s:%s is %s now; its result says why", family, name,
+               mf_status_name(row.status));
+        return 0;
+    }
+    p->timed[p->n].us = row.us > 0 ? row.us : 1;
+    p->n++;
+    return 1;
+}
+
+/* 1: its steps make a pipeline of the goal; 0: they do not, and ret->why says why. */
+static int resolve(struct mf_farm *f, const struct mf_goal *g, const char *names, struct resolved *ret)
+{
+    _cleanup_(mf_freep) struct parts *p = calloc(1, sizeof(*p));
+    _cleanup_(mf_freep) struct mf_path *paths = NULL;
+    const char *name;
+    size_t n_paths = 0, len;
+    int r = p ? 1 : -ENOMEM;
+    while (r > 0 && mf_pipeline_text_next(&names, &name, &len))
+        r = add_part(f, g, name, len, p, ret->why);
+    if (r <= 0)
+        return r;
+    for (size_t i = 0; i < p->n; i++)
+        p->timed[i].step = &p->steps[i];
+    struct mf_path_problem problem = {
+        .ops = mf_layer_ops(&g->shape),
+        .format = g->shape.dtype == MF_DTYPE_FP16 ? MF_FORMAT_FP16 : MF_FORMAT_BF16,
+        .steps = p->timed,
+        .n_steps = p->n,
+        .keep = MF_PATH_KEEP_MAX,
+    };
+    r = mf_path_find(&problem, &paths, &n_paths);
+    if (r < 0 && r != -E2BIG)
+        return r;
+    for (size_t i = 0; r == 0 && i < n_paths; i++) {
+        if (paths[i].n != (int)p->n)
+            continue;
+        ret->path = paths[i];
+        memcpy(ret->ids, p->ids, sizeof(ret->ids));
+        return 1;
+    }
+    mf_say(
+        ret->why, sizeof(ret->why),
+        "its %zu steps are no pipeline of this layer: together they do not cover each op once, or do not fit"
+        " each other by their artifacts, block_m and weight layouts",
+        p->n);
+    return 0;
+}
+
+int mf_promote_layout(struct mf_farm *f, struct mf_goal *g, char ret[MF_PATH_LAYOUT_MAX])
+{
+    struct mf_known known;
+    struct resolved old = {0};
+    if (g->batch->options.promote != MF_PROMOTE_IMPROVED)
+        return 0;
+    int r = find_known(f, g, &known);
+    if (r <= 0)
+        return r;
+    r = *known.pipeline ? resolve(f, g, known.pipeline, &old) : 0;
+    free(known.pipeline);
+    if (r > 0)
+        mf_path_layout(&old.path, ret);
+    return r;
+}
+
+/* The id of the known row among the goal's pipelines, made if need be. */
+static int store_pipeline(struct mf_farm *f, const struct mf_goal *g, const struct resolved *old,
+                          int64_t *ret)
+{
+    char structure[MF_PATH_STRUCTURE_MAX], layout[MF_PATH_LAYOUT_MAX];
+    struct mf_buf steps;
+    mf_buf_init(&steps, 4096);
+    for (int i = 0; i < old->path.n; i++)
+        (void)mf_buf_addf(&steps, "%s%" PRId64, i ? "," : "[", old->ids[old->path.steps[i]]);
+    int r = mf_buf_adds(&steps, "]");
+    if (r == 0)
+        r = mf_store_pipeline_same(f->store, g->id, steps.data, ret);
+    if (r == 0) {
+        mf_path_structure(old->path.structure, structure);
+        mf_path_layout(&old->path, layout);
+        struct mf_pipeline_row row = {.goal = g->id,
+                                      .place = MF_KNOWN_PLACE,
+                                      .steps = steps.data,
+                                      .structure = structure,
+                                      .block_m = old->path.block_m,
+                                      .layout = layout,
+                                      .sum_us = old->path.us,
+                                      .forecast_us = old->path.us};
+        r = mf_store_pipeline_add(f->store, &row, ret);
+    }
+    mf_buf_release(&steps);
+    return r < 0 ? r : 0;
+}
+
+/* ---- deciding ---- */
+
+static cJSON *make_told(int64_t batch, int64_t goal, enum mf_decision decision, const char *reason)
+{
+    cJSON *body = cJSON_CreateObject();
+    mf_json_add_i64(body, "batch", batch);
+    mf_json_add_i64(body, "goal", goal);
+    cJSON_AddStringToObject(body, "decision", mf_decision_name(decision));
+    cJSON_AddStringToObject(body, "reason", reason);
+    return body;
+}
+
+static int tell(struct mf_farm *f, const struct mf_goal *g, enum mf_decision decision, const char *reason)
+{
+    return mf_event_tell(f, g->batch->id, "promotion", make_told(g->batch->id, g->id, decision, reason));
+}
+
+static int decide(struct mf_farm *f, struct mf_goal *g, enum mf_decision decision, const char *reason,
+                  const struct mf_raced *old)
+{
+    int r = mf_store_promotion_decide(f->store, g->id, decision, reason, old ? old->mad : (double)NAN,
+                                      old ? (int64_t)old->n : 0, f->wall_ms);
+    return r < 0 ? r : tell(f, g, decision, reason);
+}
+
+/* ---- before anything is measured ---- */
+
+static const char names_none[] = "the known row names no pipeline, so that nothing can be run against it: it "
+                                 "stays; promote=always replaces it";
+
+/* For those who follow the goal. */
+static int tell_spared(struct mf_farm *f, int64_t batch, int64_t goal)
+{
+    cJSON *body = make_told(batch, goal, MF_DECISION_UNDECIDED, names_none);
+    int r = mf_event_tell(f, batch, "promotion", body);
+    return r < 0 ? r : mf_event_goal_ended(f, batch, goal, MF_GOAL_DONE);
+}
+
+/* As many goals as a submission has end in one turn: they are not loaded, and nobody else has loaded them. */
+int mf_promote_spare(struct mf_farm *f, int64_t batch)
+{
+    struct mf_ids ids = {0};
+    struct mf_batch *b;
+    int r = mf_store_known_spare(f->store, batch, names_none, f->wall_ms, &ids);
+    for (size_t i = 0; r == 0 && i < ids.n; i++)
+        r = tell_spared(f, batch, ids.all[i]);
+    int n = (int)ids.n;
+    mf_ids_release(&ids);
+    if (r < 0 || n == 0)
+        return r;
+    r = mf_batch_get(f, batch, &b);
+    if (r < 0)
+        return r;
+    b->open_goals = 0; /* those ended behind its back: they are counted anew */
+    r = mf_batch_check(f, b);
+    if (r < 0)
+        return r;
+    mf_batch_let_go(f, b);
+    return n;
+}
+
+int mf_promote_adopted(struct mf_farm *f, int64_t class_id)
+{
+    struct mf_ids batches = {0};
+    int r = mf_store_known_foreign(f->store, class_id, &batches);
+    for (size_t i = 0; r >= 0 && i < batches.n; i++)
+        r = mf_promote_spare(f, batches.all[i]);
+    mf_ids_release(&batches);
+    return r < 0 ? r : 0;
+}
+
+/* ---- comparing ---- */
+
+static int add_unit(struct mf_farm *f, struct mf_goal *g, const struct mf_promotion *p, double pair_us,
+                    int64_t not_worker)
+{
+    struct mf_buf body;
+    double fit = RACES_LONG * f->options.race_s * 1e6 / pair_us;
+    int rounds = (int)fmin(ROUNDS_MOST, fmax(ROUNDS_LEAST, fit));
+    mf_buf_init(&body, 1024);
+    (void)mf_buf_addf(&body, "{\"pipelines\":[%" PRId64 ",%" PRId64 "]", p->old, p->new);
+    if (not_worker)
+        (void)mf_buf_addf(&body, ",\"first_worker\":%" PRId64, not_worker);
+    int r =
+        mf_buf_addf(&body,
+                    ",\"plan\":{\"rounds\":[{\"rounds\":%d,\"keep\":2}],\"fresh\":0,\"alpha\":0.05,\"all\":"
+                    "true}}",
+                    rounds);
+    if (r == 0)
+        r = mf_goal_compare(f, g, body.data, not_worker);
+    mf_buf_release(&body);
+    return r;
+}
+
+/* What is said of a known row that there is; the goal is compared (1), or p has a decision. */
+static int weigh(struct mf_farm *f, struct mf_goal *g, const struct mf_known *known, struct mf_promotion *p,
+                 struct resolved *old, char why[MF_REASON_MAX])
+{
+    struct mf_pipeline new = {0};
+    char layout[MF_PATH_LAYOUT_MAX];
+    p->decision = MF_DECISION_UNDECIDED;
+    mf_say(why, MF_REASON_MAX, "%s", names_none);
+    if (!*known->pipeline) /* of a goal that an earlier version began */
+        return 0;
+    int r = resolve(f, g, known->pipeline, old);
+    p->decision = MF_DECISION_PROMOTED;
+    mf_say(why, MF_REASON_MAX, "the known row does not run: %s", old->why);
+    if (r <= 0)
+        return r;
+    r = store_pipeline(f, g, old, &p->old);
+    if (r < 0)
+        return r;
+    p->decision = MF_DECISION_KEPT;
+    mf_say(why, MF_REASON_MAX, "the race was won by the known row");
+    if (p->old == p->new)
+        return 0;
+    r = mf_store_pipeline_get(f->store, p->new, &new);
+    if (r < 0)
+        return r;
+    mf_path_layout(&old->path, layout);
+    bool other = !g->batch->options.layout_free && strcmp(layout, new.layout) != 0;
+    p->decision = MF_DECISION_PROMOTED;
+    if (other)
+        mf_say(why, MF_REASON_MAX,
+               "the known row stores its weights as %s, and its layer model as %s: a table does not mix them",
+               layout, new.layout);
+    mf_pipeline_release(&new);
+    return !other;
+}
+
+int mf_promote_start(struct mf_farm *f, struct mf_goal *g)
+{
+    struct mf_known known = {.us = (double)NAN};
+    struct resolved old = {0};
+    char why[MF_REASON_MAX] = "nothing is known of this key";
+    struct mf_promotion p = {
+        .goal = g->id, .least = g->batch->options.min_effect, .decision = MF_DECISION_PROMOTED};
+    if (g->batch->options.promote != MF_PROMOTE_IMPROVED)
+        return mf_goal_decided(f, g);
+    int r = mf_store_config_get(f->store, g->id, &p.new, &p.new_us);
+    if (r == 0)
+        r = find_known(f, g, &known);
+    bool is_known = r > 0;
+    if (is_known)
+        r = weigh(f, g, &known, &p, &old, why);
+    bool compare = is_known && r > 0;
+    if (compare)
+        p.decision = MF_DECISION_PENDING;
+    p.known = is_known ? known.pipeline : "";
+    p.source = known.source;
+    p.known_us = known.us;
+    p.reason = compare ? "is being compared" : why;
+    if (r >= 0)
+        r = mf_store_promotion_add(f->store, &p, f->wall_ms);
+    free(known.pipeline);
+    if (r == 0 && compare)
+        return add_unit(f, g, &p, 2 * p.new_us, 0);
+    if (r == 0 && is_known)
+        r = tell(f, g, p.decision, p.reason);
+    return r < 0 ? r : mf_goal_decided(f, g);
+}
+
+/* "beside the known row it is FASTER on w0, -12.3% (-13.5% to -11.0%, 96 rounds)", and so on for each device. */
+struct sentence {
+    char text[MF_REASON_MAX];
+    int n;
+    enum mf_paired_verdict last;
+    bool is_tie; /* the last one's interval holds zero: the samples do not tell the two apart */
+};
+
+static int add_device(void *context, const struct mf_comparison *c)
+{
+    struct sentence *s = context;
+    size_t len = strlen(s->text);
+    const struct mf_interval *i = &c->p.change;
+    if (!c->judged)
+        return 0;
+    mf_say(s->text + len, sizeof(s->text) - len, "%s%s on %.40s, %+.1f%% (%+.1f%% to %+.1f%%, %zu rounds)",
+           s->n ? "; " : "beside the known row it is ", mf_paired_verdict_name(c->p.verdict), c->worker_name,
+           100 * i->mid, 100 * i->low, 100 * i->high, c->n);
+    s->n++;
+    s->last = c->p.verdict;
+    s->is_tie = i->low <= 0 && i->high >= 0;
+    return 0;
+}
+
+/* All devices have said FASTER, or the last one something else: then l is its lease, and old what it gave for the known row. */
+static int conclude(struct mf_farm *f, struct mf_goal *g, const struct mf_promotion *p,
+                    const struct mf_lease *l, const struct mf_raced *old)
+{
+    struct sentence s = {.text = ""};
+    int r = mf_store_comparisons_each(f->store, g->id, add_device, &s);
+    if (r < 0)
+        return r;
+    size_t len = strlen(s.text);
+    if (s.last == MF_PAIRED_FASTER) {
+        mf_say(s.text + len, sizeof(s.text) - len, "%s",
+               s.n == 1 ? "; no other device of its class and model is here" : "");
+        r = decide(f, g, MF_DECISION_PROMOTED, s.text, NULL);
+        return r < 0 ? r : mf_goal_decided(f, g);
+    }
+    assert(l && old);
+    mf_say(s.text + len, sizeof(s.text) - len, "; %.3g%% less on each device was asked for", 100 * p->least);
+    r = mf_config_keep(f, g, l->worker, p->old, old->us, s.is_tie ? p->new : 0);
+    if (r == 0)
+        r = decide(f, g, MF_DECISION_KEPT, s.text, old);
+    return r < 0 ? r : mf_goal_decided(f, g);
+}
+
+/* Another device may say the same. After a start one that has not come back yet counts. */
+static bool may_have_second(const struct mf_farm *f, const struct mf_lease *l)
+{
+    const struct mf_slot *first = mf_slots_by_id(&f->slots, l->worker);
+    return f->alone_from_ms > 0 || (first && mf_slots_like(&f->slots, first) > 0);
+}
+
+/* One of the two gave no time, or neither. */
+static int conclude_failed(struct mf_farm *f, struct mf_goal *g, const struct mf_promotion *p,
+                           const struct mf_lease *l, const struct mf_raced *old, const struct mf_raced *new)
+{
+    char reason[MF_REASON_MAX];
+    enum mf_decision decision = MF_DECISION_UNDECIDED;
+    int r = 0;
+    if (new->status == MF_STATUS_OK) {
+        decision = MF_DECISION_PROMOTED;
+        mf_say(reason, sizeof(reason), "the known row %s: %s",
+               old->status == MF_STATUS_WRONG ? "is wrong" : "does not run", old->reason);
+    } else if (old->status == MF_STATUS_OK) {
+        decision = MF_DECISION_KEPT;
+        mf_say(reason, sizeof(reason), "beside the known row the new one was %s: %s",
+               mf_status_name(new->status), new->reason);
+        r = mf_config_keep(f, g, l->worker, p->old, old->us, 0);
+    } else {
+        mf_say(reason, sizeof(reason),
+               "beside each other neither gave a time: the known row was %s, the new one %s",
+               mf_status_name(old->status), mf_status_name(new->status));
+    }
+    if (r == 0)
+        r = decide(f, g, decision, reason, decision == MF_DECISION_KEPT ? old : NULL);
+    return r < 0 ? r : mf_goal_decided(f, g);
+}
+
+static int judge(struct mf_farm *f, struct mf_goal *g, const struct mf_promotion *p, const struct mf_lease *l,
+                 const struct mf_raced *old, const struct mf_raced *new)
+{
+    const struct mf_paired_rule rule = {.least_effect = p->least, .confidence = MF_PAIRED_CONFIDENCE};
+    struct mf_comparison c = {.unit = l->unit,
+                              .goal = g->id,
+                              .worker = l->worker,
+                              .n = MF_MIN(old->n, new->n),
+                              .old_us = old->us,
+                              .new_us = new->us,
+                              .old_status = old->status,
+                              .new_status = new->status,
+                              .old_reason = old->reason,
+                              .new_reason = new->reason};
+    _cleanup_(mf_freep) double *scratch = calloc(c.n + 1, sizeof(*scratch));
+    if (!scratch)
+        return -ENOMEM;
+    int r = 0;
+    if (old->status == MF_STATUS_OK && new->status == MF_STATUS_OK)
+        r = mf_paired_judge(old->samples, new->samples, c.n, &rule, scratch, &c.p);
+    c.judged = r == 0 && old->status == MF_STATUS_OK && new->status == MF_STATUS_OK;
+    r = mf_store_comparison_add(f->store, &c, f->wall_ms);
+    if (r < 0)
+        return r;
+    if (!c.judged)
+        return old->status == MF_STATUS_OK && new->status == MF_STATUS_OK
+                   ? mf_promote_miss(f, g, "the comparison gave no samples that can be paired")
+                   : conclude_failed(f, g, p, l, old, new);
+    if (c.p.verdict == MF_PAIRED_FASTER && !l->first_worker && may_have_second(f, l))
+        return add_unit(f, g, p, old->us + new->us, l->worker);
+    return conclude(f, g, p, l, old);
+}
+
+/* Of a goal that is compared, which has one. */
+static int find_promotion(struct mf_farm *f, const struct mf_goal *g, struct mf_promotion *ret)
+{
+    int r = mf_store_promotion_get(f->store, g->id, ret);
+    return r == 0 ? -ENODATA : r;
+}
+
+int mf_promote_take(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *l)
+{
+    struct mf_promotion p;
+    struct mf_raced old = {0}, new = {0};
+    int r = find_promotion(f, g, &p);
+    if (r < 0)
+        return r;
+    r = mf_store_raced_get(f->store, l->unit, l->attempt, p.old, &old);
+    if (r == 0)
+        r = mf_store_raced_get(f->store, l->unit, l->attempt, p.new, &new);
+    if (r == -ENOENT)
+        r = mf_promote_miss(f, g, "its worker gave no result for one of the two");
+    else if (r == 0)
+        r = judge(f, g, &p, l, &old, &new);
+    mf_raced_release(&old);
+    mf_raced_release(&new);
+    return r;
+}
+
+int mf_promote_alone(struct mf_farm *f, struct mf_goal *g)
+{
+    struct mf_promotion p;
+    int r = find_promotion(f, g, &p);
+    return r < 0 ? r : conclude(f, g, &p, NULL, NULL);
+}
+
+int mf_promote_miss(struct mf_farm *f, struct mf_goal *g, const char *reason)
+{
+    char text[MF_REASON_MAX];
+    mf_say(text, sizeof(text), "the new row was not compared with the known one: %s", reason);
+    int r = decide(f, g, MF_DECISION_UNDECIDED, text, NULL);
+    return r < 0 ? r : mf_goal_decided(f, g);
+}
+
+int mf_promote_cancel(struct mf_farm *f, struct mf_goal *g)
+{
+    struct mf_promotion p;
+    int r = mf_store_promotion_get(f->store, g->id, &p);
+    if (r <= 0 || p.decision != MF_DECISION_PENDING)
+        return r < 0 ? r : 0;
+    return decide(f, g, MF_DECISION_UNDECIDED, "cancelled before the new row was compared with the known one",
+                  NULL);
+}

@@ -1,0 +1,178 @@
+#include "server/choose/race.h"
+
+#include "common/base/cleanup.h"
+#include "common/base/paired.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static int compare(const void *va, const void *vb)
+{
+    const struct mf_ranked *a = va, *b = vb;
+    if (a->forecast_us != b->forecast_us)
+        return a->forecast_us < b->forecast_us ? -1 : 1;
+    /* Of one array that is sorted by (us, names) */
+    return a->path < b->path ? -1 : a->path > b->path;
+}
+
+static bool same_structure(const struct mf_ranked *a, const struct mf_ranked *b)
+{
+    return a->path->structure == b->path->structure;
+}
+
+/* Both GEMMs in one kernel, or not. */
+static bool same_kind(const struct mf_ranked *a, const struct mf_ranked *b)
+{
+    return mf_path_in_one(a->path->structure) == mf_path_in_one(b->path->structure);
+}
+
+static bool same_block(const struct mf_ranked *a, const struct mf_ranked *b)
+{
+    return a->path->block_m == b->path->block_m;
+}
+
+/* Those that have a place so far, in the order in which they got it. */
+struct places {
+    const struct mf_ranked *of[MF_FINALISTS_MAX];
+    size_t n;
+};
+
+/* Is a finalist like it, by that? */
+static bool is_represented(const struct places *p, const struct mf_ranked *r,
+                           bool (*like)(const struct mf_ranked *, const struct mf_ranked *))
+{
+    for (size_t j = 0; j < p->n; j++) {
+        if (like(p->of[j], r))
+            return true;
+    }
+    return false;
+}
+
+/* Who gets a place, what must not be left out first: the passes are gone through until no place is left. */
+enum pass { FIRST, OTHER_KIND, ONE_KERNEL, STRUCTURES, BLOCKS, CHEAPEST, CLOSE, N_PASSES };
+
+/* best: the first by forecast, which r follows at `behind` places. */
+static bool gets_place(enum pass pass, const struct places *p, const struct mf_ranked *best, size_t behind,
+                       size_t topk)
+{
+    const struct mf_ranked *r = best + behind;
+    switch (pass) {
+    case FIRST:
+        return behind == 0;
+    case OTHER_KIND:
+        return !is_represented(p, r, same_kind);
+    case ONE_KERNEL:
+        return mf_path_in_one(r->path->structure) && !is_represented(p, r, same_structure);
+    case STRUCTURES:
+        return !is_represented(p, r, same_structure);
+    case BLOCKS:
+        return !is_represented(p, r, same_block);
+    case CHEAPEST:
+        return behind < topk;
+    case CLOSE: /* within the spread of its forecast, it may well be the fastest */
+        return (r->log_spread > 0 || best->log_spread > 0) &&
+               r->forecast_us <= best->forecast_us * exp(r->log_spread + best->log_spread);
+    case N_PASSES:
+        break;
+    }
+    return false;
+}
+
+size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t n_places)
+{
+    struct places places = {.n = 0};
+    n_places = MF_MIN(n_places, (size_t)MF_FINALISTS_MAX);
+    qsort(ranked, n, sizeof(*ranked), compare);
+    for (size_t i = 0; i < n; i++)
+        ranked[i].finalist = false;
+    for (int pass = 0; pass < N_PASSES; pass++) {
+        for (size_t i = 0; i < n && places.n < n_places; i++) {
+            if (ranked[i].finalist || !gets_place((enum pass)pass, &places, ranked, i, (size_t)topk))
+                continue;
+            ranked[i].finalist = true;
+            places.of[places.n++] = &ranked[i];
+        }
+    }
+    return places.n;
+}
+
+#define ROUNDS_OF_ALL 2 /* at least */
+#define FRESH_LEAST   5
+/* What they may take of a race's budget before places are cut. */
+#define SHARE_OF_ALL 0.75
+
+size_t mf_race_places(double best_us, double budget_s, int topk)
+{
+    double n = SHARE_OF_ALL * budget_s / (ROUNDS_OF_ALL * best_us * 1e-6);
+    return (size_t)fmin(fmax(n, MF_MAX(MF_FINALISTS_LEAST, topk)), MF_FINALISTS_MAX);
+}
+
+/* Seconds of one of n_groups groups in a schedule when the dearest go first. */
+static double schedule_s(const double *forecast_us, size_t n, const struct mf_race_schedule *s,
+                         size_t n_groups)
+{
+    double total = 0;
+    size_t in = n;
+    for (int i = 0; i < s->n_stages; i++) {
+        for (size_t j = 0; j < in; j++)
+            total += forecast_us[j] * s->stages[i].rounds;
+        in = MF_MIN(in, (size_t)s->stages[i].keep);
+    }
+    size_t n_fresh = MF_MIN(MF_MAX(MF_RACE_REMEASURED / n_groups, (size_t)1), n);
+    for (size_t j = 0; j < n_fresh; j++)
+        total += forecast_us[j] * s->fresh;
+    return total * 1e-6;
+}
+
+void mf_race_schedule(const double *forecast_us, const size_t *n, size_t n_groups,
+                      const struct mf_race_budget *budget, struct mf_race_schedule *ret)
+{
+    /* Few rounds of all, more of those that are left: half the regret of timing each in a block at a fraction of
+     * the calls, when the device drifts. */
+    *ret = (struct mf_race_schedule){
+        .stages = {{6, 16}, {10, 6}, {20, 4}}, .n_stages = 3, .fresh = budget->fresh, .alpha = 0.05};
+    double full_s = 0;
+    /* Shared out, so that a race of several groups takes about as long as one of a single group */
+    for (int i = 0; i < ret->n_stages; i++)
+        ret->stages[i].keep = MF_MAX(ret->stages[i].keep / (int)n_groups, 2);
+    for (size_t k = 0; k < n_groups; forecast_us += n[k++])
+        full_s += schedule_s(forecast_us, n[k], ret, n_groups);
+    double scale = full_s > budget->s ? budget->s / full_s : 1;
+    int total = 0;
+    for (int i = 0; i < ret->n_stages; i++) {
+        ret->stages[i].rounds = (int)fmax(i == 0 ? ROUNDS_OF_ALL : 1, floor(ret->stages[i].rounds * scale));
+        total += ret->stages[i].rounds;
+    }
+    /* Where fewest are left */
+    if (total < MF_RACE_ROUNDS_MIN)
+        ret->stages[ret->n_stages - 1].rounds += MF_RACE_ROUNDS_MIN - total;
+    ret->fresh = (int)fmax(MF_MIN(FRESH_LEAST, budget->fresh), floor(ret->fresh * scale));
+}
+
+int mf_race_schedule_print(const struct mf_race_schedule *s, struct mf_buf *out)
+{
+    (void)mf_buf_adds(out, "{\"rounds\":[");
+    for (int i = 0; i < s->n_stages; i++)
+        (void)mf_buf_addf(out, "%s{\"rounds\":%d,\"keep\":%d}", i ? "," : "", s->stages[i].rounds,
+                          s->stages[i].keep);
+    (void)mf_buf_addf(out, "],\"fresh\":%d,\"alpha\":%g}", s->fresh, s->alpha);
+    return mf_buf_error(out);
+}
+
+int mf_race_pick(const struct mf_racer_result *racers, size_t n, int64_t winner)
+{
+    int best = -1;
+    for (size_t i = 0; i < n; i++) {
+        const struct mf_racer_result *r = &racers[i];
+        if (!r->reported || r->status != MF_STATUS_OK || !(r->us > 0))
+            continue;
+        if (r->pipeline == winner)
+            return (int)i;
+        if (r->verified < 2)
+            continue;
+        /* Racers stand in the order of their places, so that equal times go to the better forecast */
+        if (best < 0 || r->us < racers[best].us)
+            best = (int)i;
+    }
+    return best;
+}

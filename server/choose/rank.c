@@ -1,0 +1,352 @@
+/* Ranking: from a goal's measured steps to its pipelines, and from the layouts that its layer model may take (ladder.c) to finalists
+ * and their race. */
+#include "server/farm/farm_private.h"
+
+#include "common/base/array.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
+#include "server/choose/layout_choice.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Pipelines kept for people, beside the finalists: of the chosen layout, and of each other one. */
+#define KEPT_OF_LAYOUT 64
+#define KEPT_OF_OTHERS 3
+#define STRUCTURES_MAX 64
+
+/* ---- a goal's pipelines ---- */
+
+/* A step that passed every gate. */
+struct right {
+    struct mf_step step;
+    double us;
+    int64_t id;
+};
+
+struct measured {
+    struct right *right;
+    size_t n, cap;
+    int counts[MF_STATUS_N_];
+};
+
+/* Only what is right by every gate can be in a pipeline. */
+static int take_measured(void *context, const struct mf_measured_row *row)
+{
+    struct measured *m = context;
+    const char *field;
+    m->counts[row->status]++;
+    if (row->status != MF_STATUS_OK || row->verified != 2 || !(row->us > 0))
+        return 0;
+    int r = mf_array_grow(&m->right, m->n, &m->cap, sizeof(*m->right));
+    if (r < 0)
+        return r;
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(row->body, strlen(row->body), 1u << 16);
+    if (!json)
+        return -ENOMEM;
+    struct right *right = &m->right[m->n];
+    r = mf_step_from_json(json, &right->step, &field);
+    if (r < 0)
+        return r;
+    right->us = row->us;
+    right->id = row->step;
+    m->n++;
+    return 0;
+}
+
+/* "no legal pipeline: no right step covers gemm2; of 40 steps 30 are ok, 5 wrong, 5 crash" */
+static int fail_without(struct mf_farm *f, struct mf_goal *g, const struct measured *m,
+                        const struct mf_path_problem *p)
+{
+    char reason[MF_REASON_MAX], ops[MF_OPS_TEXT_MAX];
+    struct mf_buf counts;
+    mf_buf_init(&counts, 256);
+    int total = 0;
+    for (int i = 0; i < MF_STATUS_N_; i++) {
+        total += m->counts[i];
+        if (m->counts[i])
+            (void)mf_buf_addf(&counts, "%s%d %s", counts.len ? ", " : "", m->counts[i],
+                              mf_status_name((enum mf_status)i));
+    }
+    mf_ops uncovered = mf_path_uncovered(p);
+    mf_ops_print(uncovered, ops);
+    if (uncovered)
+        mf_say(reason, sizeof(reason), "no legal pipeline: no right step covers %s; of %d steps: %s", ops,
+               total, counts.len ? counts.data : "none offered, see the rejections");
+    else
+        mf_say(
+            reason, sizeof(reason),
+            "no legal pipeline: each op is covered, but no steps fit together by their artifacts, block_m and"
+            " weight layouts; of %d steps: %s",
+            total, counts.data);
+    mf_buf_release(&counts);
+    return mf_goal_fail(f, g, reason);
+}
+
+static double launch_gap_us(struct mf_farm *f, const struct mf_goal *g)
+{
+    _cleanup_(mf_freep) char *body = NULL;
+    double gap_us = 0;
+    if (!g->model || mf_store_model_body(f->store, g->model, &body) < 0)
+        return 0;
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, strlen(body), 1u << 16);
+    (void)mf_json_double(json, "gap_us", &gap_us);
+    return gap_us > 0 && isfinite(gap_us) ? gap_us : 0;
+}
+
+/* What each structure took in earlier batches against its forecasts. */
+static int correct(struct mf_farm *f, const struct mf_goal *g, struct mf_forecast *fc)
+{
+    struct {
+        uint64_t structure;
+        double log_ratio, log_spread;
+    } known[STRUCTURES_MAX];
+    int n = 0;
+    for (size_t i = 0; i < fc->n_paths; i++) {
+        int k = 0;
+        while (k < n && known[k].structure != fc->paths[i].structure)
+            k++;
+        if (k == n) {
+            char structure[MF_PATH_STRUCTURE_MAX];
+            if (n == STRUCTURES_MAX)
+                k = --n;
+            known[k].structure = fc->paths[i].structure;
+            known[k].log_ratio = known[k].log_spread = 0;
+            mf_path_structure(fc->paths[i].structure, structure);
+            int r = mf_store_ratio_get(f->store, g->class_id, structure, g->batch->created_ms,
+                                       &known[k].log_ratio, &known[k].log_spread);
+            if (r < 0)
+                return r;
+            n++;
+        }
+        fc->corrected_us[i] = fc->paths[i].us * exp(known[k].log_ratio);
+        fc->log_spread[i] = known[k].log_spread;
+    }
+    return 0;
+}
+
+static int keep_forecast(struct mf_farm *f, struct mf_goal *g, const struct measured *m,
+                         struct mf_path *paths, size_t n)
+{
+    int64_t *ids = calloc(m->n, sizeof(*ids));
+    if (!ids) {
+        free(paths);
+        return -ENOMEM;
+    }
+    for (size_t i = 0; i < m->n; i++)
+        ids[i] = m->right[i].id;
+    struct mf_forecast *fc = NULL;
+    int r = mf_forecast_new(paths, n, ids, &fc);
+    if (r == 0)
+        r = correct(f, g, fc);
+    if (r == 0)
+        r = mf_forecast_sum_up(fc);
+    if (r < 0) {
+        mf_forecast_free(fc);
+        return r;
+    }
+    mf_goal_drop_forecast(g);
+    g->forecast = fc;
+    return 0;
+}
+
+static int rank(struct mf_farm *f, struct mf_goal *g, const struct measured *m)
+{
+    struct mf_path *paths = NULL;
+    size_t n_paths = 0;
+    _cleanup_(mf_freep) struct mf_path_step *steps = calloc(m->n + 1, sizeof(*steps));
+    if (!steps)
+        return -ENOMEM;
+    for (size_t i = 0; i < m->n; i++)
+        steps[i] = (struct mf_path_step){&m->right[i].step, m->right[i].us};
+    struct mf_path_problem p = {
+        .ops = mf_layer_ops(&g->shape),
+        .format = g->shape.dtype == MF_DTYPE_FP16 ? MF_FORMAT_FP16 : MF_FORMAT_BF16,
+        .steps = steps,
+        .n_steps = m->n,
+        .gap_us = launch_gap_us(f, g),
+        .keep = MF_PATH_KEEP_MAX,
+    };
+    int r = mf_path_find(&p, &paths, &n_paths);
+    if (r == -E2BIG)
+        return mf_goal_fail(f, g, "its steps combine in too many ways to rank them");
+    if (r == 0 && n_paths == 0) {
+        free(paths);
+        return fail_without(f, g, m, &p);
+    }
+    if (r == 0)
+        r = keep_forecast(f, g, m, paths, n_paths);
+    return r < 0 ? r : 1;
+}
+
+int mf_rank_goal(struct mf_farm *f, struct mf_goal *g)
+{
+    struct measured m = {0};
+    int r = mf_store_measured_each(f->store, g->id, take_measured, &m);
+    if (r == 0)
+        r = rank(f, g, &m);
+    free(m.right);
+    return r;
+}
+
+/* ---- finalists and the race ---- */
+
+static size_t layout_of(const struct mf_forecast *fc, const struct mf_ranked *ranked)
+{
+    return fc->layout_of[ranked->path - fc->paths];
+}
+
+static int add_pipeline(struct mf_farm *f, const struct mf_goal *g, const struct mf_ranked *ranked, int place,
+                        int64_t *ret)
+{
+    char structure[MF_PATH_STRUCTURE_MAX];
+    struct mf_buf steps;
+    mf_buf_init(&steps, 4096);
+    mf_path_structure(ranked->path->structure, structure);
+    (void)mf_buf_adds(&steps, "[");
+    for (int i = 0; i < ranked->path->n; i++)
+        (void)mf_buf_addf(&steps, "%s%" PRId64, i ? "," : "", g->forecast->step_ids[ranked->path->steps[i]]);
+    int r = mf_buf_adds(&steps, "]");
+    struct mf_pipeline_row row = {.goal = g->id,
+                                  .place = place,
+                                  .steps = steps.data,
+                                  .structure = structure,
+                                  .block_m = ranked->path->block_m,
+                                  .layout = g->forecast->layouts[layout_of(g->forecast, ranked)].text,
+                                  .sum_us = ranked->path->us,
+                                  .forecast_us = ranked->forecast_us,
+                                  .finalist = ranked->finalist};
+    if (r == 0)
+        r = mf_store_pipeline_add(f->store, &row, ret);
+    mf_buf_release(&steps);
+    return r;
+}
+
+/* The goal's paths of a layout (NULL: of all), ranked by forecast. */
+static size_t rank_layout(const struct mf_goal *g, const char *layout, size_t places, struct mf_ranked *ret)
+{
+    const struct mf_forecast *fc = g->forecast;
+    const struct mf_forecast_layout *in = layout ? mf_forecast_find(fc, layout) : NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < fc->n_paths && (in || !layout); i++) {
+        if (!in || &fc->layouts[fc->layout_of[i]] == in)
+            ret[n++] = (struct mf_ranked){&fc->paths[i], fc->corrected_us[i], fc->log_spread[i], false};
+    }
+    (void)mf_race_finalists(ret, n, g->batch->options.topk, places);
+    return n;
+}
+
+/* Who races, layout by layout. */
+struct field {
+    int64_t ids[MF_FINALISTS_MAX];
+    double forecast_us[MF_FINALISTS_MAX];
+    size_t n;
+    size_t n_of[MF_LAYOUTS_RACED_MAX]; /* of each layout that has any */
+    size_t n_groups;
+};
+
+/* What a layout brings: to people, and to the field. */
+static int add_layout(struct mf_farm *f, const struct mf_goal *g, const char *layout, size_t places,
+                      struct mf_ranked *ranked, struct field *field)
+{
+    size_t n = rank_layout(g, layout, places, ranked), before = field->n;
+    for (size_t i = 0; i < n; i++) {
+        int64_t id;
+        if (!ranked[i].finalist && i >= KEPT_OF_LAYOUT)
+            continue;
+        int r = add_pipeline(f, g, &ranked[i], (int)i + 1, &id);
+        if (r < 0)
+            return r;
+        if (ranked[i].finalist) {
+            field->ids[field->n] = id;
+            field->forecast_us[field->n++] = ranked[i].forecast_us;
+        }
+    }
+    if (field->n > before)
+        field->n_of[field->n_groups++] = field->n - before;
+    return 0;
+}
+
+/* The best of each layout that does not race, for people. */
+static int add_others(struct mf_farm *f, const struct mf_goal *g, const char *const *layouts, size_t n,
+                      struct mf_ranked *ranked)
+{
+    const struct mf_forecast *fc = g->forecast;
+    size_t n_left = 0;
+    int r = 0;
+    /* Of each layout; full from the start where it races */
+    _cleanup_(mf_freep) int *n_kept = calloc(fc->n_layouts, sizeof(int));
+    if (!n_kept)
+        return -ENOMEM;
+    for (size_t k = 0; k < n; k++) {
+        const struct mf_forecast_layout *racing = mf_forecast_find(fc, layouts[k]);
+        if (racing)
+            n_kept[racing - fc->layouts] = KEPT_OF_OTHERS;
+    }
+    for (size_t i = 0; i < fc->n_paths; i++) {
+        if (n_kept[fc->layout_of[i]] < KEPT_OF_OTHERS)
+            ranked[n_left++] = (struct mf_ranked){&fc->paths[i], fc->corrected_us[i], 0, false};
+    }
+    (void)mf_race_finalists(ranked, n_left, 1, 0);
+    for (size_t i = 0; r == 0 && i < n_left; i++) {
+        int *kept = &n_kept[layout_of(fc, &ranked[i])];
+        int64_t id;
+        if (*kept < KEPT_OF_OTHERS)
+            r = add_pipeline(f, g, &ranked[i], ++*kept, &id);
+    }
+    return r;
+}
+
+static int start_race(struct mf_farm *f, struct mf_goal *g, const char *const *layouts, size_t n,
+                      const struct field *field)
+{
+    struct mf_race_schedule schedule;
+    struct mf_buf body;
+    int iters = g->batch->options.iters;
+    mf_buf_init(&body, 16u << 10);
+    mf_race_schedule(field->forecast_us, field->n_of, field->n_groups,
+                     &(struct mf_race_budget){f->options.race_s, iters > 0 ? iters : MF_RACE_FRESH_MOST},
+                     &schedule);
+    if (iters > 0) /* as many as were asked for, whatever they take */
+        schedule.fresh = iters;
+    (void)mf_buf_adds(&body, "{\"pipelines\":[");
+    for (size_t i = 0; i < field->n; i++)
+        (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", field->ids[i]);
+    for (size_t k = 0; n > 1 && k < n; k++)
+        (void)mf_buf_addf(&body, "%s\"%s\"", k ? "," : "],\"layouts\":[", layouts[k]);
+    (void)mf_buf_adds(&body, "],\"plan\":");
+    (void)mf_race_schedule_print(&schedule, &body);
+    int r = mf_buf_adds(&body, "}");
+    if (r == 0)
+        r = mf_goal_race(f, g, body.data);
+    mf_buf_release(&body);
+    return r;
+}
+
+int mf_rank_race(struct mf_farm *f, struct mf_goal *g, const char *const *layouts, size_t n)
+{
+    static const char *const any[] = {NULL};
+    struct field field = {.n = 0};
+    size_t n_fields = MF_MAX(n, (size_t)1);
+    size_t places =
+        mf_race_places(mf_forecast_best_us(g->forecast), f->options.race_s, g->batch->options.topk);
+    int r = 0;
+    _cleanup_(mf_freep) struct mf_ranked *ranked = calloc(g->forecast->n_paths + 1, sizeof(*ranked));
+    if (!ranked)
+        return -ENOMEM;
+    for (size_t k = 0; r == 0 && k < n_fields; k++)
+        r = add_layout(f, g, n ? layouts[k] : any[k], places / n_fields, ranked, &field);
+    if (r == 0 && field.n == 0) {
+        char reason[MF_REASON_MAX];
+        mf_say(reason, sizeof(reason),
+               "no legal pipeline in %s, the layout that its layer model stores its weights in", layouts[0]);
+        return mf_goal_fail(f, g, reason);
+    }
+    if (r == 0 && n > 0)
+        r = add_others(f, g, layouts, n, ranked);
+    return r < 0 ? r : start_race(f, g, layouts, n, &field);
+}

@@ -1,0 +1,451 @@
+/* Batches: submitting, cancelling, closing. */
+#include "server/farm/farm_private.h"
+
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
+#include "server/choose/promote.h"
+#include "server/store/store_promote.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- options as JSON ---- */
+
+const char *mf_batch_layout(const struct mf_batch_options *o)
+{
+    return o->layout_free ? "free" : *o->layout ? o->layout : "common";
+}
+
+static cJSON *print_options(const struct mf_batch_options *o)
+{
+    char routing[MF_ROUTING_TEXT_MAX], class[MF_DEVICE_CLASS_TEXT_MAX];
+    cJSON *json = cJSON_CreateObject();
+    cJSON *classes = cJSON_AddArrayToObject(json, "classes");
+    mf_routing_print(&o->routing, routing);
+    for (int i = 0; i < o->n_classes; i++) {
+        mf_device_class_print(&o->classes[i], class);
+        cJSON_AddItemToArray(classes, cJSON_CreateString(class));
+    }
+    mf_json_add_i64(json, "priority", o->priority);
+    mf_json_add_i64(json, "topk", o->topk);
+    cJSON_AddNumberToObject(json, "err_ratio", o->err_ratio);
+    mf_json_add_i64(json, "time_cap_ms", o->time_cap_ms);
+    cJSON_AddStringToObject(json, "routing", routing);
+    cJSON_AddStringToObject(json, "search", mf_search_name(o->search));
+    cJSON_AddStringToObject(json, "layout", mf_batch_layout(o));
+    cJSON_AddStringToObject(json, "consumer", o->for_aiter ? "aiter" : "moefarm");
+    cJSON_AddStringToObject(json, "promote", mf_promote_name(o->promote));
+    cJSON_AddNumberToObject(json, "min_effect", o->min_effect);
+    cJSON_AddBoolToObject(json, "baseline", o->has_baseline);
+    mf_json_add_i64(json, "seed", (int64_t)o->seed);
+    cJSON *regret = cJSON_AddArrayToObject(json, "regret");
+    for (int i = 0; i < o->n_regret; i++) {
+        mf_routing_print(&o->regret[i], routing);
+        cJSON_AddItemToArray(regret, cJSON_CreateString(routing));
+    }
+    if (o->fuse_saves > 0)
+        cJSON_AddNumberToObject(json, "fuse_saves", o->fuse_saves);
+    if (o->warmup > 0)
+        mf_json_add_i64(json, "warmup", o->warmup);
+    if (o->iters > 0)
+        mf_json_add_i64(json, "iters", o->iters);
+    if (o->no_split_k)
+        mf_json_add_i64(json, "split_k", 0);
+    if (o->shape_grouped)
+        mf_json_add_i64(json, "shape_grouped", 1);
+    cJSON *no_fuse = o->n_no_fuse > 0 ? cJSON_AddArrayToObject(json, "no_fuse") : NULL;
+    for (int i = 0; i < o->n_no_fuse; i++) {
+        char ops[MF_OPS_TEXT_MAX];
+        mf_ops_print(o->no_fuse[i], ops);
+        cJSON_AddItemToArray(no_fuse, cJSON_CreateString(ops));
+    }
+    return json;
+}
+
+/* What print_options wrote; members that are missing keep their defaults. */
+static void read_options(const cJSON *json, struct mf_batch_options *ret)
+{
+    int64_t number;
+    const char *text;
+    *ret = (struct mf_batch_options)MF_BATCH_OPTIONS_INIT;
+    if (mf_json_i64(json, "priority", 0, 100, &number) == 0)
+        ret->priority = (int)number;
+    if (mf_json_i64(json, "topk", 1, 64, &number) == 0)
+        ret->topk = (int)number;
+    (void)mf_json_double(json, "err_ratio", &ret->err_ratio);
+    (void)mf_json_double(json, "fuse_saves", &ret->fuse_saves);
+    (void)mf_json_i64(json, "time_cap_ms", 1, INT64_C(1) << 40, &ret->time_cap_ms);
+    if (mf_json_i64(json, "warmup", 0, INT32_MAX, &number) == 0)
+        ret->warmup = (int)number;
+    if (mf_json_i64(json, "iters", 0, INT32_MAX, &number) == 0)
+        ret->iters = (int)number;
+    ret->no_split_k = mf_json_i64(json, "split_k", 0, 0, &number) == 0;
+    ret->shape_grouped = mf_json_i64(json, "shape_grouped", 1, 1, &number) == 0;
+    if (mf_json_text(json, "routing", &text) == 0)
+        (void)mf_routing_parse(text, &ret->routing);
+    if (mf_json_text(json, "search", &text) == 0)
+        (void)mf_search_parse(text, &ret->search);
+    if (mf_json_text(json, "promote", &text) == 0)
+        (void)mf_promote_parse(text, &ret->promote);
+    (void)mf_json_double(json, "min_effect", &ret->min_effect);
+    (void)mf_json_bool(json, "baseline", &ret->has_baseline);
+    if (mf_json_text(json, "layout", &text) == 0) {
+        ret->layout_free = strcmp(text, "free") == 0;
+        if (strncmp(text, "w1=", 3) == 0)
+            (void)mf_copy(ret->layout, sizeof(ret->layout), text);
+    }
+    ret->for_aiter = mf_json_text(json, "consumer", &text) == 0 && strcmp(text, "aiter") == 0;
+    const cJSON *ops, *profile, *regret = mf_json_array(json, "regret");
+    if (regret)
+        ret->n_regret = 0;
+    cJSON_ArrayForEach (profile, regret) {
+        if (ret->n_regret < MF_BATCH_REGRET_MAX && cJSON_IsString(profile) &&
+            mf_routing_parse(profile->valuestring, &ret->regret[ret->n_regret]) == 0)
+            ret->n_regret++;
+    }
+    cJSON_ArrayForEach (ops, mf_json_array(json, "no_fuse")) {
+        if (ret->n_no_fuse < MF_BATCH_NO_FUSE_MAX && cJSON_IsString(ops) &&
+            mf_ops_parse(ops->valuestring, &ret->no_fuse[ret->n_no_fuse]) == 0)
+            ret->n_no_fuse++;
+    }
+    if (mf_json_i64(json, "seed", 0, INT64_C(1) << 53, &number) == 0)
+        ret->seed = (uint64_t)number;
+}
+
+static char *print_unit_options(const struct mf_batch_options *o)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = print_options(o);
+    static const char *const not_for_units[] = {"classes",  "priority", "topk",    "layout",
+                                                "consumer", "regret",   "promote", "min_effect",
+                                                "baseline", "iters",    "split_k", "shape_grouped"};
+    for (size_t i = 0; i < MF_ARRAY_LEN(not_for_units); i++)
+        cJSON_DeleteItemFromObjectCaseSensitive(json, not_for_units[i]);
+    cJSON_AddTrueToObject(json, "keep_samples");
+    return mf_json_print(json);
+}
+
+char *mf_batch_unit_options(const struct mf_batch *b, const char *routing)
+{
+    struct mf_batch_options o = b->options;
+    return mf_routing_parse(routing, &o.routing) == 0 ? print_unit_options(&o) : NULL;
+}
+
+/* ---- in memory ---- */
+
+struct mf_batch *mf_batch_free(struct mf_batch *b)
+{
+    if (b) {
+        free(b->options_text);
+        free(b->unit_options);
+        free(b);
+    }
+    return NULL;
+}
+
+int mf_batch_get(struct mf_farm *f, int64_t id, struct mf_batch **ret)
+{
+    struct mf_batch *b = mf_map_get(&f->batches, (uint64_t)id);
+    if (b) {
+        *ret = b;
+        return 0;
+    }
+    bool open;
+    b = calloc(1, sizeof(*b));
+    if (!b)
+        return -ENOMEM;
+    b->id = id;
+    int r = mf_store_batch_get(f->store, id, &b->priority, &b->created_ms, &b->options_text, &open);
+    if (r == 0) {
+        _cleanup_(cJSON_Deletep) cJSON *json =
+            mf_json_parse(b->options_text, strlen(b->options_text), 1u << 20);
+        read_options(json, &b->options);
+        b->unit_options = print_unit_options(&b->options);
+        r = b->unit_options ? mf_map_put(&f->batches, (uint64_t)id, b) : -ENOMEM;
+    }
+    if (r < 0) {
+        mf_batch_free(b);
+        return r;
+    }
+    *ret = b;
+    return 0;
+}
+
+static int tell(struct mf_farm *f, int64_t batch, const char *state)
+{
+    cJSON *body = cJSON_CreateObject();
+    mf_json_add_i64(body, "batch", batch);
+    cJSON_AddStringToObject(body, "state", state);
+    return mf_event_tell(f, batch, "batch", body);
+}
+
+/* ---- submitting ---- */
+
+/* The ids of the classes asked for, or of all that have a worker; none: 0, the first to come. */
+static int find_classes(struct mf_farm *f, const struct mf_batch_options *o, struct mf_ids *ret)
+{
+    int r = 0;
+    for (int i = 0; r == 0 && i < o->n_classes; i++) {
+        int64_t id;
+        r = mf_store_class(f->store, &o->classes[i], &id);
+        if (r == 0)
+            r = mf_ids_add(ret, id);
+    }
+    for (size_t i = 0; r == 0 && !o->n_classes && i < f->slots.n; i++) {
+        bool known = false;
+        for (size_t j = 0; j < ret->n; j++)
+            known |= ret->all[j] == f->slots.all[i]->class_id;
+        if (!known)
+            r = mf_ids_add(ret, f->slots.all[i]->class_id);
+    }
+    return r == 0 && ret->n == 0 ? mf_ids_add(ret, 0) : r;
+}
+
+static int compare_shapes(const void *a, const void *b)
+{
+    return mf_shape_compare(a, b);
+}
+
+/* Goals in the order of layer models and tokens, as they are listed; they begin in that of mf_store_goals_waiting, in which units of
+ * one ladder are near each other, too, so that its weights are made once. */
+static int add_goals(struct mf_farm *f, int64_t batch, const struct mf_submission *s,
+                     const struct mf_ids *classes)
+{
+    _cleanup_(mf_freep) struct mf_shape *shapes = calloc(s->n_shapes + 1, sizeof(*shapes));
+    int r = shapes ? 0 : -ENOMEM;
+    if (r == 0) {
+        memcpy(shapes, s->shapes, s->n_shapes * sizeof(*shapes));
+        qsort(shapes, s->n_shapes, sizeof(*shapes), compare_shapes);
+    }
+    for (size_t c = 0; r == 0 && c < classes->n; c++) {
+        char reason[120] = "waits for a worker of any class", class_text[MF_DEVICE_CLASS_TEXT_MAX];
+        struct mf_device_class class;
+        if (classes->all[c]) {
+            r = mf_store_class_get(f->store, classes->all[c], &class);
+            if (r == 0) {
+                mf_device_class_print(&class, class_text);
+                mf_say(reason, sizeof(reason), "waits for a worker of class %s", class_text);
+            }
+        }
+        for (size_t i = 0; r == 0 && i < s->n_shapes; i++) {
+            int64_t shape;
+            if (i > 0 && mf_shape_equal(&shapes[i], &shapes[i - 1]))
+                continue;
+            r = mf_store_shape(f->store, &shapes[i], &shape);
+            if (r == 0)
+                r = mf_store_goal_add(f->store, batch, shape, classes->all[c], reason);
+        }
+    }
+    return r;
+}
+
+/* Rows of classes that the batch is not for are left out, where it is known which those are. */
+static int add_known(struct mf_farm *f, int64_t batch, const struct mf_submission *s,
+                     const struct mf_ids *classes)
+{
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < s->n_known; i++) {
+        const struct mf_known_row *k = &s->known[i];
+        int64_t class, shape;
+        bool wanted = classes->n == 1 && classes->all[0] == 0;
+        r = mf_store_class(f->store, &k->class, &class);
+        for (size_t j = 0; j < classes->n; j++)
+            wanted |= classes->all[j] == class;
+        if (r < 0 || !wanted)
+            continue;
+        r = mf_store_shape(f->store, k->shape, &shape);
+        if (r == 0)
+            r = mf_store_known_add(f->store, batch, shape, class, k->pipeline, k->us, k->line);
+    }
+    return r;
+}
+
+/* A list that the submission may have left out. */
+static bool add_list(cJSON *receipt, const char *name, const cJSON *list)
+{
+    return cJSON_AddItemToObject(receipt, name, list ? cJSON_Duplicate(list, true) : cJSON_CreateArray());
+}
+
+static int write_receipt(struct mf_farm *f, int64_t batch, const struct mf_submission *s, size_t n_classes,
+                         int n_spared, cJSON **ret)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
+    mf_json_add_i64(json, "batch", batch);
+    mf_json_add_i64(json, "shapes", (int64_t)s->n_shapes);
+    mf_json_add_i64(json, "goals", (int64_t)(s->n_shapes * n_classes));
+    mf_json_add_i64(json, "undecided", n_spared);
+    bool whole = add_list(json, "errors", s->errors) && add_list(json, "unknown_columns", s->unknown_columns);
+    _cleanup_(mf_freep) char *text = whole ? mf_json_print(json) : NULL;
+    if (!text)
+        return -ENOMEM;
+    int r = mf_store_batch_receipt(f->store, batch, text);
+    if (r == 0)
+        *ret = MF_TAKE(json);
+    return r;
+}
+
+int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret_receipt)
+{
+    if (s->idempotency_key && *s->idempotency_key) {
+        int known = mf_store_batch_known(f->store, s->idempotency_key, s->body_hash, ret_receipt);
+        if (known != 0)
+            return known;
+    }
+    int64_t batch;
+    int n_spared = 0;
+    struct mf_ids classes = {0};
+    _cleanup_(cJSON_Deletep) cJSON *options = print_options(&s->options);
+    _cleanup_(mf_freep) char *text = mf_json_print(options);
+    struct mf_batch_row row = {.name = s->name,
+                               .options = text,
+                               .idempotency_key = s->idempotency_key,
+                               .body_hash = s->body_hash,
+                               .priority = s->options.priority,
+                               .created_ms = f->wall_ms};
+    int r = text ? mf_store_batch_add(f->store, &row, &batch) : -ENOMEM;
+    if (r == 0)
+        r = find_classes(f, &s->options, &classes);
+    if (r == 0)
+        r = add_goals(f, batch, s, &classes);
+    if (r == 0)
+        r = add_known(f, batch, s, &classes);
+    if (r == 0)
+        r = tell(f, batch, "open");
+    if (r == 0)
+        r = n_spared = mf_promote_spare(f, batch);
+    if (r >= 0)
+        r = write_receipt(f, batch, s, classes.n, n_spared, ret_receipt);
+    mf_ids_release(&classes);
+    f->wake_waiting = true;
+    return r;
+}
+
+/* ---- ending ---- */
+
+static int end(struct mf_farm *f, int64_t batch, const char *state)
+{
+    int r = mf_store_batch_end(f->store, batch, state, f->wall_ms);
+    return r < 0 ? r : tell(f, batch, state);
+}
+
+int mf_farm_cancel(struct mf_farm *f, int64_t batch)
+{
+    int priority;
+    int64_t created_ms;
+    bool open;
+    struct mf_ids goals = {0};
+    _cleanup_(mf_freep) char *options = NULL;
+    int r = mf_store_batch_get(f->store, batch, &priority, &created_ms, &options, &open);
+    if (r < 0 || !open)
+        return r < 0 ? r : 1;
+    /* The batch first: goals that end one by one would close it as done */
+    r = end(f, batch, "cancelled");
+    if (r == 0)
+        r = mf_store_goals_of_batch(f->store, batch, &goals);
+    for (size_t i = 0; r == 0 && i < goals.n; i++) {
+        struct mf_goal *g;
+        r = mf_goal_get(f, goals.all[i], &g);
+        if (r < 0)
+            break;
+        g->batch->ended = true;
+        r = mf_goal_cancel(f, g);
+    }
+    mf_ids_release(&goals);
+    return r;
+}
+
+/* Mean and deviation of one structure's ratios, as they come sorted by class and structure. */
+struct ratios {
+    struct mf_farm *f;
+    int64_t batch, class;
+    char structure[MF_PATH_STRUCTURE_MAX];
+    int64_t n;
+    double sum, sum_squares;
+};
+
+static int close_ratio(struct ratios *s)
+{
+    if (!s->n)
+        return 0;
+    double mean = s->sum / (double)s->n;
+    double variance = fmax(0, s->sum_squares / (double)s->n - mean * mean);
+    int r = mf_store_ratio_add(s->f->store, s->class, s->structure, s->batch, s->n, mean, sqrt(variance));
+    s->n = 0;
+    s->sum = s->sum_squares = 0;
+    return r;
+}
+
+static int add_ratio(void *context, int64_t class, const char *structure, double log_ratio)
+{
+    struct ratios *s = context;
+    int r = 0;
+    if (class != s->class || strcmp(structure, s->structure) != 0)
+        r = close_ratio(s);
+    s->class = class;
+    mf_say(s->structure, sizeof(s->structure), "%s", structure);
+    s->n++;
+    s->sum += log_ratio;
+    s->sum_squares += log_ratio * log_ratio;
+    return r;
+}
+
+int mf_batch_check(struct mf_farm *f, struct mf_batch *b)
+{
+    int64_t created_ms;
+    int priority;
+    bool open;
+    _cleanup_(mf_freep) char *options = NULL;
+    if (b->open_goals > 0)
+        return 0;
+    int r = mf_store_goals_open(f->store, b->id, &b->open_goals);
+    if (r < 0 || b->open_goals > 0)
+        return r;
+    r = mf_store_batch_get(f->store, b->id, &priority, &created_ms, &options, &open);
+    b->ended = r >= 0;
+    if (r < 0 || !open)
+        return r;
+    struct ratios ratios = {.f = f, .batch = b->id};
+    r = mf_store_raced_each(f->store, b->id, add_ratio, &ratios);
+    if (r == 0)
+        r = close_ratio(&ratios);
+    if (r == 0)
+        r = end(f, b->id, "done");
+    if (r == 0)
+        log_info("batch %" PRId64 " is done", b->id);
+    return r;
+}
+
+void mf_batch_let_go(struct mf_farm *f, struct mf_batch *b)
+{
+    if (!b->ended || b->n_loaded > 0)
+        return;
+    (void)mf_map_remove(&f->batches, (uint64_t)b->id);
+    mf_batch_free(b);
+}
+
+/* ---- workers and kernels, as people ask ---- */
+
+int mf_farm_drain(struct mf_farm *f, int64_t worker)
+{
+    struct mf_slot *slot = mf_slots_by_id(&f->slots, worker);
+    if (!slot)
+        return -ENOENT;
+    slot->draining = slot->dirty = true;
+    /* What was kept from another worker because of this one */
+    mf_slots_feed(&f->slots, slot->class_id);
+    return mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_DRAIN, "{}");
+}
+
+int mf_farm_revive(struct mf_farm *f, int64_t kernel, const struct mf_device_class *class)
+{
+    int64_t class_id;
+    int r = mf_store_class(f->store, class, &class_id);
+    if (r == 0)
+        r = mf_store_revive(f->store, kernel, class_id);
+    if (r > 0)
+        return 0;
+    return r == 0 ? -ENOENT : r;
+}

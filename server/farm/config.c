@@ -1,0 +1,241 @@
+/* The config of a goal: what the race's winner becomes. */
+#include "server/farm/farm_private.h"
+
+#include "common/base/json.h"
+#include "common/base/text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How a pipeline's time splits over the CSV's two stages: by its steps' own times, what stands up to stage 1 to us1. */
+struct split {
+    double first_us, all_us;
+    double err1, err2;
+    struct mf_buf names; /* "family:step + …" */
+};
+
+static int split_pipeline(struct mf_farm *f, const struct mf_goal *g, const char *steps, struct split *ret)
+{
+    const cJSON *id;
+    bool first = true;
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(steps, strlen(steps), 1u << 16);
+    if (!json)
+        return -ENOMEM;
+    cJSON_ArrayForEach (id, json) {
+        struct mf_measured_row row;
+        struct mf_step step;
+        int r = mf_store_measured_get(f->store, g->id, (int64_t)id->valuedouble, &row, &step);
+        if (r < 0)
+            return r;
+        ret->all_us += row.us;
+        if (first)
+            ret->first_us += row.us;
+        if (step.stage == MF_STAGE_STAGE1 || step.stage == MF_STAGE_ONE)
+            ret->err1 = isnan(row.err) ? 0 : row.err;
+        if (step.stage == MF_STAGE_STAGE2)
+            ret->err2 = isnan(row.err) ? 0 : row.err;
+        /* A one-stage kernel's time is all us1, with whatever follows it */
+        if (step.stage == MF_STAGE_STAGE1)
+            first = false;
+        (void)mf_buf_addf(&ret->names, "%s%s:%s", ret->names.len ? " + " : "", step.family, step.name);
+    }
+    return mf_buf_error(&ret->names);
+}
+
+/* The tie set without the winner, of pipelines of its group. */
+static cJSON *read_ties(const struct mf_lease *l, int group, int64_t winner, const cJSON *race)
+{
+    const cJSON *tie;
+    cJSON *ties = cJSON_CreateArray();
+    cJSON_ArrayForEach (tie, mf_json_array(race, "ties")) {
+        for (size_t i = 0; cJSON_IsNumber(tie) && i < l->n; i++) {
+            if ((double)l->items[i].id == tie->valuedouble && l->items[i].id != winner &&
+                l->items[i].group == group)
+                cJSON_AddItemToArray(ties, cJSON_CreateNumber(tie->valuedouble));
+        }
+    }
+    return ties;
+}
+
+static char *print_provenance(struct mf_farm *f, const struct mf_goal *g, int64_t worker, const char *method)
+{
+    const struct mf_slot *slot = mf_slots_by_id(&f->slots, worker);
+    const struct mf_batch_options *o = &g->batch->options;
+    char routing[MF_ROUTING_TEXT_MAX];
+    _cleanup_(cJSON_Deletep) cJSON *json = slot ? cJSON_Parse(slot->provenance) : cJSON_CreateObject();
+    mf_routing_print(&o->routing, routing);
+    mf_json_add_i64(json, "seed", (int64_t)o->seed);
+    cJSON_AddStringToObject(json, "routing", routing);
+    cJSON_AddStringToObject(json, "search", mf_search_name(o->search));
+    cJSON_AddStringToObject(json, "layout", mf_batch_layout(o));
+    cJSON_AddStringToObject(json, "method", method);
+    mf_json_add_i64(json, "batch", g->batch->id);
+    return mf_json_print(json);
+}
+
+/* By what its layer model's layout was chosen, and why that one: known only when it is. */
+static int add_choice(struct mf_farm *f, const struct mf_goal *g, const char *provenance, char **ret)
+{
+    _cleanup_(mf_freep) char *body = NULL;
+    const char *by = "", *reason = "";
+    const cJSON *item;
+    int r = mf_store_layout_body(f->store, g->batch->id, g->class_id, g->layer_model, &body);
+    if (r < 0)
+        return r;
+    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse(provenance);
+    _cleanup_(cJSON_Deletep) cJSON *choice = r > 0 ? cJSON_Parse(body) : NULL;
+    (void)mf_json_text(choice, "by", &by);
+    cJSON_ArrayForEach (item, mf_json_array(choice, "layouts")) {
+        if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "chosen")))
+            (void)mf_json_text(item, "reason", &reason);
+    }
+    if (*by) {
+        cJSON_AddStringToObject(json, "layout_by", by);
+        cJSON_AddStringToObject(json, "layout_why", reason);
+    }
+    *ret = json ? mf_json_print(json) : NULL;
+    return *ret ? 0 : -ENOMEM;
+}
+
+static int tell(struct mf_farm *f, const struct mf_goal *g, const struct mf_config_row *row,
+                const char *names, int n_ties)
+{
+    cJSON *body = cJSON_CreateObject();
+    mf_json_add_i64(body, "batch", g->batch->id);
+    mf_json_add_i64(body, "goal", g->id);
+    cJSON_AddNumberToObject(body, "us", row->us);
+    cJSON_AddStringToObject(body, "winner", names);
+    mf_json_add_i64(body, "pipeline", row->pipeline);
+    mf_json_add_i64(body, "ties", n_ties);
+    return mf_event_tell(f, g->batch->id, "config", body);
+}
+
+void mf_win_release(struct mf_win *w)
+{
+    free(w->ties);
+    free(w->provenance);
+    *w = (struct mf_win){0};
+}
+
+/* What a race says of a group: of its only one, of one of several, or of all where its worker knows no groups. */
+static const cJSON *outcome_of(const cJSON *race, int group)
+{
+    const cJSON *item, *groups = mf_json_array(race, "groups");
+    int64_t k;
+    cJSON_ArrayForEach (item, groups) {
+        if (mf_json_i64(item, "group", 0, INT32_MAX, &k) == 0 && k == group)
+            return item;
+    }
+    return groups ? NULL : race;
+}
+
+int mf_config_win(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, int group,
+                  const cJSON *race, struct mf_win *ret)
+{
+    struct mf_racer_result racers[MF_FINALISTS_MAX];
+    const cJSON *outcome = outcome_of(race, group);
+    int64_t named = 0;
+    size_t n = 0;
+    double fresh;
+    for (size_t i = 0; i < lease->n; i++) {
+        const struct mf_lease_item *item = &lease->items[i];
+        if (item->group != group)
+            continue;
+        racers[n++] = (struct mf_racer_result){.pipeline = item->id,
+                                               .status = item->status,
+                                               .us = item->us,
+                                               .mad = item->mad,
+                                               .verified = item->verified,
+                                               .reported = item->seq > 0};
+    }
+    (void)mf_json_i64(outcome, "winner", 1, INT64_MAX, &named);
+    int i = mf_race_pick(racers, n, named);
+    if (i < 0)
+        return 0;
+    bool is_named = named == racers[i].pipeline;
+    struct mf_win w = {.pipeline = racers[i].pipeline, .us = racers[i].us, .mad = racers[i].mad};
+    /* The re-measurement counts, unless the farm had to pick another winner or it is no time at all */
+    if (is_named && mf_json_double(outcome, "us", &fresh) == 0 && isfinite(fresh) && fresh > 0) {
+        w.us = fresh;
+        (void)mf_json_double(outcome, "mad", &w.mad);
+    }
+    _cleanup_(cJSON_Deletep) cJSON *ties = read_ties(lease, group, w.pipeline, is_named ? outcome : NULL);
+    w.ties = ties ? mf_json_print(ties) : NULL;
+    w.provenance = print_provenance(f, g, lease->worker, "race");
+    if (!w.ties || !w.provenance) {
+        mf_win_release(&w);
+        return -ENOMEM;
+    }
+    *ret = w;
+    return 1;
+}
+
+int mf_config_write(struct mf_farm *f, struct mf_goal *g, const struct mf_win *w)
+{
+    struct mf_pipeline p = {0};
+    struct split split = {0};
+    mf_buf_init(&split.names, 16u << 10);
+    _cleanup_(cJSON_Deletep) cJSON *ties = cJSON_Parse(w->ties);
+    _cleanup_(mf_freep) char *provenance = NULL;
+    int r = add_choice(f, g, w->provenance, &provenance);
+    if (r == 0)
+        r = mf_store_pipeline_get(f->store, w->pipeline, &p);
+    if (r == 0)
+        r = split_pipeline(f, g, p.steps, &split);
+    struct mf_config_row row = {.goal = g->id,
+                                .shape = g->shape_id,
+                                .class = g->class_id,
+                                .model = g->model,
+                                .pipeline = w->pipeline,
+                                .us = w->us,
+                                .err1 = split.err1,
+                                .err2 = split.err2,
+                                .ties = w->ties,
+                                .provenance = provenance};
+    row.us1 = split.all_us > 0 ? w->us * split.first_us / split.all_us : w->us;
+    row.us2 = w->us - row.us1;
+    if (r == 0)
+        r = mf_store_config_add(f->store, &row, f->wall_ms);
+    if (r == 0)
+        r = tell(f, g, &row, split.names.data, cJSON_GetArraySize(ties));
+    mf_buf_release(&split.names);
+    mf_pipeline_release(&p);
+    return r;
+}
+
+int mf_config_keep(struct mf_farm *f, struct mf_goal *g, int64_t worker, int64_t pipeline, double us,
+                   int64_t tie)
+{
+    struct mf_pipeline p = {0};
+    struct split split = {0};
+    char ties[32] = "[]";
+    mf_buf_init(&split.names, 16u << 10);
+    if (tie)
+        mf_say(ties, sizeof(ties), "[%" PRId64 "]", tie);
+    _cleanup_(mf_freep) char *compared = print_provenance(f, g, worker, "compare");
+    _cleanup_(mf_freep) char *provenance = NULL;
+    int r = compared ? add_choice(f, g, compared, &provenance) : -ENOMEM;
+    if (r == 0)
+        r = mf_store_pipeline_get(f->store, pipeline, &p);
+    if (r == 0)
+        r = split_pipeline(f, g, p.steps, &split);
+    struct mf_config_row row = {.goal = g->id,
+                                .pipeline = pipeline,
+                                .us = us,
+                                .us1 = split.all_us > 0 ? us * split.first_us / split.all_us : us,
+                                .err1 = split.err1,
+                                .err2 = split.err2,
+                                .ties = ties,
+                                .provenance = provenance};
+    row.us2 = us - row.us1;
+    if (r == 0)
+        r = mf_store_config_replace(f->store, &row);
+    if (r == 0)
+        r = tell(f, g, &row, split.names.data, tie != 0);
+    mf_buf_release(&split.names);
+    mf_pipeline_release(&p);
+    return r;
+}

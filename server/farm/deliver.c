@@ -1,0 +1,472 @@
+/* What becomes of a RESULT. This is the hot path: of a lease that stands, everything is known in memory, and all that is
+ * done is one INSERT.
+ *
+ *   the lease stands            decides its step, unless it is a step's first death: that is tried once more
+ *   it does not                 kept as a late sample, decides nothing
+ *   (unit, attempt, seq) known  nothing, acknowledged again
+ *
+ * Deaths: a runner that is killed from outside looks like a crash of the step that ran. So the first death of a step in a
+ * goal is kept as a sample and the step goes to a unit of its own, on another worker if there is one; the second death
+ * decides, and puts the kernel in quarantine for the class. */
+#include "server/farm/farm_private.h"
+
+#include "common/base/fault.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
+#include "server/farm/result.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ENUMERATION_STEPS_MAX      8192
+#define ENUMERATION_REJECTIONS_MAX 65536
+#define FAILURES_TOLD_A_SECOND     5
+
+static int refuse(const char **ret_why, const char *why)
+{
+    *ret_why = why;
+    return 1;
+}
+
+static int acknowledge(struct mf_slot *slot, const struct mf_result_message *m)
+{
+    return mf_buf_addf(&slot->acks, "%s[%" PRId64 ",%" PRId64 ",%" PRId64 "]",
+                       slot->acks.len ? "," : "{\"acks\":[", m->unit, m->attempt, m->seq);
+}
+
+static int again(struct mf_farm *f, struct mf_slot *slot, const struct mf_result_message *m)
+{
+    f->stats.results_again++;
+    return acknowledge(slot, m);
+}
+
+/* 1: stored; 0: it was known. */
+static int store(struct mf_farm *f, struct mf_slot *slot, const struct mf_result_message *m, int64_t goal,
+                 bool final, bool late, struct mf_result_note note, const cJSON *json)
+{
+    _cleanup_(mf_freep) char *extra = NULL;
+    int r = mf_result_extra(json, &note, &extra);
+    if (r < 0)
+        return r;
+    struct mf_result_row row = {
+        .unit = m->unit,
+        .attempt = m->attempt,
+        .seq = m->seq,
+        .step = m->step,
+        .pipeline = m->pipeline,
+        .goal = goal,
+        .worker = slot->id,
+        .status = m->status,
+        .reason = m->reason,
+        .us = m->status == MF_STATUS_OK || m->status == MF_STATUS_SLOW ? m->us : (double)NAN,
+        .mad = m->mad,
+        .err = m->err,
+        .row_err = m->row_err,
+        .verified = m->verified,
+        .late = late,
+        .final = final,
+        .samples = m->samples,
+        .n_samples = m->n_samples,
+        .extra = extra,
+        .at_ms = m->at_ms ? m->at_ms : f->wall_ms,
+    };
+    r = mf_store_result_add(f->store, &row);
+    mf_fault_at(MF_FAULT_RESULT_STORED);
+    if (r > 0) {
+        slot->n_results++;
+        f->stats.results++;
+    }
+    return r;
+}
+
+static struct mf_lease_item *find_item(struct mf_lease *l, int64_t id)
+{
+    for (size_t i = 0; i < l->n; i++) {
+        if (l->items[i].id == id)
+            return &l->items[i];
+    }
+    return NULL;
+}
+
+static void settle(struct mf_lease *l, struct mf_lease_item *item, const struct mf_result_message *m)
+{
+    item->seq = m->seq;
+    item->status = m->status;
+    item->us = m->us;
+    item->mad = m->mad;
+    item->verified = m->verified;
+    l->n_left--;
+}
+
+/* ---- probe ---- */
+
+static int tell_failure(struct mf_farm *f, const struct mf_lease *l, const struct mf_result_message *m)
+{
+    struct mf_step_row row;
+    if (f->now_ms - f->failures_ms >= 1000) {
+        f->failures_ms = f->now_ms;
+        f->n_failures = 0;
+    }
+    if (f->n_failures++ >= FAILURES_TOLD_A_SECOND)
+        return 0;
+    int r = mf_store_step_get(f->store, m->step, &row, NULL);
+    if (r < 0)
+        return r;
+    cJSON *body = cJSON_CreateObject();
+    mf_json_add_i64(body, "batch", l->goal->batch->id);
+    mf_json_add_i64(body, "goal", l->goal->id);
+    mf_json_add_i64(body, "step", m->step);
+    cJSON_AddStringToObject(body, "name", row.name);
+    cJSON_AddStringToObject(body, "status", mf_status_name(m->status));
+    cJSON_AddStringToObject(body, "reason", m->reason);
+    return mf_event_tell(f, l->goal->batch->id, "failure", body);
+}
+
+/* The step alone in a unit of its own, with the best times that it would have met in this one. */
+static int try_again(struct mf_farm *f, const struct mf_lease *l, const struct mf_lease_item *item)
+{
+    struct mf_buf body;
+    char covers[MF_OPS_TEXT_MAX];
+    mf_buf_init(&body, 16u << 10);
+    (void)mf_buf_addf(&body, "{\"steps\":[%" PRId64 "],\"best_us\":{", item->id);
+    for (int i = 0; i < l->best.n; i++) {
+        mf_ops_print(l->best.of[i].covers, covers);
+        (void)mf_buf_addf(&body, "%s\"%s\":%.17g", i ? "," : "", covers, l->best.of[i].us);
+    }
+    int r = mf_buf_adds(&body, "}}");
+    if (r == 0)
+        r = mf_unit_add(f, l->goal, MF_UNIT_PROBE, body.data, l->worker);
+    mf_buf_release(&body);
+    return r;
+}
+
+static int quarantine(struct mf_farm *f, const struct mf_lease *l, const struct mf_lease_item *item,
+                      struct mf_result_message *m)
+{
+    struct mf_step_row row;
+    char reason[MF_REASON_MAX], class_text[MF_DEVICE_CLASS_TEXT_MAX];
+    struct mf_device_class class;
+    mf_say(reason, sizeof(reason), "killed two runners, the second time by %s: %s", mf_status_name(m->status),
+           m->reason);
+    memcpy(m->reason, reason, sizeof(reason));
+    m->status = MF_STATUS_QUARANTINED;
+    int r = mf_store_quarantine(f->store, item->kernel, l->goal->class_id, reason, f->wall_ms);
+    if (r == 0)
+        r = mf_store_step_get(f->store, item->id, &row, NULL);
+    if (r == 0)
+        r = mf_store_class_get(f->store, l->goal->class_id, &class);
+    if (r < 0)
+        return r;
+    mf_device_class_print(&class, class_text);
+    log_warn("kernel %s:%s is in quarantine on %s: it %s", row.family, row.name, class_text, reason);
+    cJSON *body = cJSON_CreateObject();
+    mf_json_add_i64(body, "kernel", item->kernel);
+    cJSON_AddStringToObject(body, "name", row.name);
+    cJSON_AddStringToObject(body, "class", class_text);
+    cJSON_AddStringToObject(body, "reason", reason);
+    return mf_event_tell(f, 0, "quarantine", body);
+}
+
+/* The first death in the goal is no decision: 0. The second is: 1. */
+static int take_death(struct mf_farm *f, struct mf_slot *slot, const struct mf_lease *l,
+                      const struct mf_lease_item *item, struct mf_result_message *m)
+{
+    int64_t n = 0;
+    slot->n_deaths++;
+    int r = mf_store_strike(f->store, item->kernel, l->goal->class_id, slot->id, l->goal->id, m->status,
+                            m->reason, f->wall_ms, &n);
+    if (r < 0)
+        return r;
+    r = n < 2 ? try_again(f, l, item) : quarantine(f, l, item, m);
+    return r < 0 ? r : n >= 2;
+}
+
+static int end_probe(struct mf_farm *f, struct mf_lease *l, const char *reason)
+{
+    struct mf_goal *g = l->goal;
+    if (l->n_left > 0)
+        return mf_lease_fail(f, l, *reason ? reason : "its worker ended it early");
+    int r = mf_lease_done(f, l);
+    mf_lease_free(l);
+    return r == 0 && g->open_units == 0 && g->state == MF_GOAL_PROBING ? mf_goal_probed(f, g) : r;
+}
+
+static int take_step(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l, struct mf_lease_item *item,
+                     struct mf_result_message *m, const cJSON *json)
+{
+    mf_result_judge(m, item->flops, item->bytes, &slot->ceilings);
+    bool died = m->status == MF_STATUS_CRASH || m->status == MF_STATUS_HANG;
+    struct mf_result_note note = {.died = died ? mf_status_name(m->status) : NULL};
+    int r = 1;
+    if (died)
+        r = take_death(f, slot, l, item, m);
+    if (r < 0)
+        return r;
+    bool final = r > 0;
+    r = store(f, slot, m, l->goal->id, final, false, note, json);
+    if (r < 0)
+        return r;
+    settle(l, item, m);
+    if (m->status == MF_STATUS_OK)
+        mf_bests_add(&l->best, item->covers, m->us);
+    r = final ? mf_goal_measured(f, l->goal, item->covers, m->status, m->us) : 0;
+    if (r == 0 && m->status != MF_STATUS_OK && m->status != MF_STATUS_SLOW)
+        r = tell_failure(f, l, m);
+    return r;
+}
+
+static int take_probe(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
+                      struct mf_result_message *m, const cJSON *json, const char **ret_why)
+{
+    int r = 0;
+    if (m->step) {
+        struct mf_lease_item *item = find_item(l, m->step);
+        if (!item)
+            return refuse(ret_why, "step is not of this unit");
+        if (item->seq && item->seq != m->seq)
+            return refuse(ret_why, "step has a result of this attempt already");
+        if (item->seq)
+            return again(f, slot, m);
+        r = take_step(f, slot, l, item, m, json);
+    } else if (!m->last || m->status == MF_STATUS_OK) {
+        return refuse(ret_why, "a probe's result has a step, or ends the unit with a status other than ok");
+    }
+    if (r == 0)
+        r = acknowledge(slot, m);
+    return r == 0 && (m->last || l->n_left == 0) ? end_probe(f, l, m->step ? "" : m->reason) : r;
+}
+
+int mf_deliver_given_up(struct mf_farm *f, struct mf_lease *l, const char *reason)
+{
+    int r = 0;
+    for (size_t i = 0; r >= 0 && i < l->n; i++) {
+        const struct mf_lease_item *item = &l->items[i];
+        if (item->seq)
+            continue;
+        /* Below zero: no worker sent it */
+        struct mf_result_row row = {.unit = l->unit,
+                                    .attempt = l->attempt,
+                                    .seq = -(int64_t)i - 1,
+                                    .step = item->id,
+                                    .goal = l->goal->id,
+                                    .worker = l->worker,
+                                    .status = MF_STATUS_CRASH,
+                                    .reason = reason,
+                                    .us = (double)NAN,
+                                    .mad = (double)NAN,
+                                    .err = (double)NAN,
+                                    .row_err = (double)NAN,
+                                    .final = true,
+                                    .at_ms = f->wall_ms};
+        r = mf_store_result_add(f->store, &row);
+        if (r > 0)
+            r = mf_goal_measured(f, l->goal, item->covers, MF_STATUS_CRASH, (double)NAN);
+    }
+    return r < 0 ? r : 0;
+}
+
+/* ---- race ---- */
+
+static int take_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l, struct mf_result_message *m,
+                     const cJSON *json, const char **ret_why)
+{
+    struct mf_lease_item *item = NULL;
+    if (m->pipeline) {
+        item = find_item(l, m->pipeline);
+        if (!item)
+            return refuse(ret_why, "pipeline is not of this unit");
+        if (item->seq && item->seq != m->seq)
+            return refuse(ret_why, "pipeline has a result of this attempt already");
+        if (item->seq)
+            return again(f, slot, m);
+        mf_result_judge(m, item->flops, item->bytes, &slot->ceilings);
+    } else if (!m->last && !m->race) {
+        return refuse(ret_why, "a race's result has a pipeline or ends the unit");
+    }
+    /* Under another routing than the batch's it decides nothing, and a comparison does not decide the race again */
+    bool compares = l->kind == MF_UNIT_COMPARE;
+    int r = store(f, slot, m, l->goal->id, !l->routing && !compares, false,
+                  (struct mf_result_note){.routing = l->routing, .compares = compares}, json);
+    if (r < 0)
+        return r;
+    if (item)
+        settle(l, item, m);
+    r = acknowledge(slot, m);
+    if (r < 0 || !m->last)
+        return r;
+    /* A race that could not be run is tried again; one that no pipeline survived has results that say so */
+    if (!m->race && l->n_left == l->n)
+        return mf_lease_fail(f, l, *m->reason ? m->reason : "its worker gave no result");
+    r = mf_lease_done(f, l);
+    if (r == 0 && l->routing)
+        r = mf_goal_regretted(f, l->goal, l, m->race, "no pipeline survived under this profile");
+    else if (r == 0 && compares)
+        r = mf_goal_compared(f, l->goal, l);
+    else if (r == 0)
+        r = mf_goal_raced(f, l->goal, l, m->race);
+    mf_lease_free(l);
+    return r;
+}
+
+/* ---- enumerate ---- */
+
+static int add_step(struct mf_farm *f, const struct mf_slot *slot, int64_t enumeration, const cJSON *json,
+                    const char **ret_why)
+{
+    struct mf_step step;
+    if (mf_step_from_json(json, &step, ret_why) < 0)
+        return 1;
+    _cleanup_(mf_freep) char *body = mf_step_print(&step);
+    if (!body)
+        return -ENOMEM;
+    int r = mf_store_step_add(f->store, enumeration, slot->revision, &step, body);
+    return r < 0 ? r : 0;
+}
+
+static int add_rejection(struct mf_farm *f, int64_t enumeration, const cJSON *json, const char **ret_why)
+{
+    const char *family, *kernel, *rule, *reason;
+    char cut_kernel[MF_STEP_NAME_MAX], cut_reason[MF_REASON_MAX];
+    if (mf_json_text(json, "family", &family) < 0 || !mf_is_name(family, MF_FAMILY_NAME_MAX - 1) ||
+        mf_json_text(json, "kernel", &kernel) < 0 || mf_json_text(json, "rule", &rule) < 0 ||
+        !mf_is_name(rule, 40) || mf_json_text(json, "reason", &reason) < 0)
+        return refuse(ret_why, "a rejection lacks family, kernel, rule or reason");
+    mf_say(cut_kernel, sizeof(cut_kernel), "%s", kernel);
+    mf_say(cut_reason, sizeof(cut_reason), "%s", reason);
+    return mf_store_rejection_add(f->store, enumeration, 0, family, cut_kernel, rule, cut_reason);
+}
+
+static int end_enumerate(struct mf_farm *f, struct mf_lease *l, const struct mf_result_message *m)
+{
+    int64_t enumeration = l->goal->enumeration;
+    if (m->status != MF_STATUS_OK)
+        return mf_lease_fail(f, l, m->reason);
+    int r = mf_lease_done(f, l);
+    mf_lease_free(l);
+    if (r == 0)
+        r = mf_store_enumeration_complete(f->store, enumeration);
+    return r < 0 ? r : mf_goals_enumerated(f, enumeration, NULL);
+}
+
+/* 1: one of them is refused, and those before it are written. */
+static int add_all(struct mf_farm *f, const struct mf_slot *slot, int64_t enumeration,
+                   const struct mf_result_message *m, const char **ret_why)
+{
+    const cJSON *item;
+    int r = 0;
+    cJSON_ArrayForEach (item, m->steps) {
+        r = add_step(f, slot, enumeration, item, ret_why);
+        if (r != 0)
+            return r;
+    }
+    cJSON_ArrayForEach (item, m->rejections) {
+        r = add_rejection(f, enumeration, item, ret_why);
+        if (r != 0)
+            return r;
+    }
+    return 0;
+}
+
+/* 1: refused, and nothing of it is written. */
+static int take_list(struct mf_farm *f, const struct mf_slot *slot, int64_t enumeration,
+                     const struct mf_result_message *m, const char **ret_why)
+{
+    int64_t n_steps, n_rejections;
+    int r = mf_store_enumeration_counts(f->store, enumeration, &n_steps, &n_rejections);
+    if (r < 0)
+        return r;
+    if (n_steps + cJSON_GetArraySize(m->steps) > ENUMERATION_STEPS_MAX)
+        return refuse(ret_why, "the shape has more than 8192 steps");
+    if (n_rejections + cJSON_GetArraySize(m->rejections) > ENUMERATION_REJECTIONS_MAX)
+        return refuse(ret_why, "the shape has more than 65536 rejections; give a pattern as kernel");
+    r = mf_store_savepoint(f->store);
+    if (r < 0)
+        return r;
+    int refused = add_all(f, slot, enumeration, m, ret_why);
+    if (refused < 0)
+        return refused;
+    r = refused ? mf_store_undo(f->store) : mf_store_release(f->store);
+    return r < 0 ? r : refused;
+}
+
+/* What is refused its worker drops, so that what comes behind it would pass for the whole list: the unit ends here, and is tried again. */
+static int end_refused(struct mf_farm *f, struct mf_lease *l, const char *why)
+{
+    char reason[MF_REASON_MAX];
+    mf_say(reason, sizeof(reason), "its list of steps was refused: %s", why);
+    int r = mf_lease_refuse(f, l, reason);
+    return r < 0 ? r : 1;
+}
+
+static int take_enumerate(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
+                          struct mf_result_message *m, const char **ret_why)
+{
+    int r = take_list(f, slot, l->goal->enumeration, m, ret_why);
+    if (r > 0)
+        return end_refused(f, l, *ret_why);
+    if (r == 0)
+        r = acknowledge(slot, m);
+    return r == 0 && m->last ? end_enumerate(f, l, m) : r;
+}
+
+/* ---- of a lease that does not stand ---- */
+
+static int take_late(struct mf_farm *f, struct mf_slot *slot, const struct mf_result_message *m,
+                     const cJSON *json, const char **ret_why)
+{
+    struct mf_unit_row row = {0};
+    int r = mf_store_unit_get(f->store, m->unit, &row);
+    free(row.body);
+    if (r == -ENOENT)
+        return refuse(ret_why, "unit is none of this farm's");
+    if (r < 0)
+        return r;
+    if (m->attempt > row.attempt)
+        return refuse(ret_why, "attempt was never granted");
+    /* By a farm whose database this one, restored from an older copy, knows nothing of: the number was given again */
+    if (m->attempt == row.attempt && m->epoch != row.epoch)
+        return refuse(ret_why, "attempt was granted in a life of the farm that its database has lost");
+    /* In its place that worker's own would be taken for known, acknowledged and lost */
+    if (m->attempt == row.attempt && row.worker && row.worker != slot->id)
+        return refuse(ret_why, "attempt is another worker's");
+    /* What an enumeration or an end without a step says late, nobody wants */
+    if (row.kind == MF_UNIT_ENUMERATE || (!m->step && !m->pipeline))
+        return acknowledge(slot, m);
+    r = m->step ? mf_store_step_of_goal(f->store, row.goal, m->step)
+                : mf_store_pipeline_of_goal(f->store, row.goal, m->pipeline);
+    if (r <= 0)
+        return r < 0 ? r : refuse(ret_why, "step or pipeline is not of this unit");
+    r = store(f, slot, m, row.goal, false, true, (struct mf_result_note){0}, json);
+    if (r < 0)
+        return r;
+    if (r == 0)
+        return again(f, slot, m);
+    f->stats.results_late++;
+    return acknowledge(slot, m);
+}
+
+int mf_deliver(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const char **ret_why)
+{
+    struct mf_result_message m;
+    if (mf_result_read(json, &m, ret_why) < 0)
+        return 1;
+    struct mf_lease *l = mf_map_get(&f->leases, (uint64_t)m.unit);
+    if (!l || l->attempt != m.attempt || l->epoch != m.epoch || l->slot != slot)
+        return take_late(f, slot, &m, json, ret_why);
+    switch (l->kind) {
+    case MF_UNIT_ENUMERATE:
+        return take_enumerate(f, slot, l, &m, ret_why);
+    case MF_UNIT_PROBE:
+        return take_probe(f, slot, l, &m, json, ret_why);
+    case MF_UNIT_RACE:
+    case MF_UNIT_COMPARE:
+        return take_race(f, slot, l, &m, json, ret_why);
+    case MF_UNIT_N_:
+        break;
+    }
+    return refuse(ret_why, "unit is of a kind that gives no results");
+}

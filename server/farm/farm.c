@@ -1,0 +1,403 @@
+/* The writing loop. One turn: take messages and requests for at most 512 of them or 5 ms, do what is due, COMMIT, and only
+ * then answer. What a peer or a person was told is durable; what was not told can be done again. Workers that wait for
+ * their answers are gathered into one turn. */
+#include "server/farm/farm_private.h"
+
+#include "common/base/array.h"
+#include "common/base/clock.h"
+#include "common/base/fault.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
+#include "server/farm/bus.h"
+#include "server/farm/read_only.h"
+#include "server/http/request.h"
+#include "server/api/routes.h"
+#include "server/store/store_refusal.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#define TURN_MESSAGES 512
+#define TURN_REQUESTS 64
+#define TURN_NS       5000000u
+#define GATHER_NS     200000u /* about what a commit takes */
+#define HOUSEKEEP_MS  50
+/* Old samples: results of a slice, and how long nothing is looked for when there was none */
+#define SAMPLES_A_SLICE  500
+#define SAMPLES_EVERY_MS 10000
+#define QUEUE_MAX        1000
+#define VERSION_TOLD_MS  10000
+
+const double mf_turn_bucket_s[MF_TURN_BUCKETS] = {0.0005, 0.001, 0.002, 0.005, 0.01,
+                                                  0.02,   0.05,  0.1,   0.2,   0.5};
+
+/* ---- life ---- */
+
+static int open_socket(void *zmq, int type, const char *endpoint, bool bind, void **ret)
+{
+    int linger = 0, queue = QUEUE_MAX;
+    void *socket = zmq_socket(zmq, type);
+    if (!socket)
+        return -errno;
+    *ret = socket;
+    if (type == ZMQ_PUB && mf_bus_tells_full(socket) < 0)
+        return -errno;
+    if (zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof(linger)) < 0 ||
+        zmq_setsockopt(socket, ZMQ_SNDHWM, &queue, sizeof(queue)) < 0 ||
+        zmq_setsockopt(socket, ZMQ_RCVHWM, &queue, sizeof(queue)) < 0)
+        return -errno;
+    return (bind ? zmq_bind(socket, endpoint) : zmq_connect(socket, endpoint)) < 0 ? -errno : 0;
+}
+
+static int open_bus(struct mf_farm *f, void *zmq)
+{
+    int r = open_socket(zmq, ZMQ_PULL, MF_BUS_REQUESTS, true, &f->requests);
+    if (r == 0)
+        r = open_socket(zmq, ZMQ_PUSH, MF_BUS_REPLIES, false, &f->replies);
+    if (r == 0)
+        r = open_socket(zmq, ZMQ_PUB, MF_BUS_EVENTS, true, &f->events);
+    return r;
+}
+
+static void read_clocks(struct mf_farm *f)
+{
+    f->now_ms = mf_now_ms();
+    f->wall_ms = mf_wall_ms();
+}
+
+/* Goals that were being ranked: their turn was committed before their races were planned. */
+static int resume_ranking(struct mf_farm *f)
+{
+    struct mf_ids ids = {0};
+    int r = mf_store_goals_in(f->store, MF_GOAL_RANKING, &ids);
+    for (size_t i = 0; r == 0 && i < ids.n; i++) {
+        struct mf_goal *g;
+        r = mf_goal_get(f, ids.all[i], &g);
+        if (r == 0)
+            r = mf_ladder_rank(f, g->batch, g->class_id, g->layer_model);
+    }
+    mf_ids_release(&ids);
+    return r;
+}
+
+static int load(struct mf_farm *f)
+{
+    read_clocks(f);
+    int64_t n_live = 0;
+    int r = mf_store_begin(f->store);
+    if (r >= 0)
+        r = mf_store_workers_live(f->store, &n_live);
+    f->alone_from_ms = n_live > 1 ? f->now_ms + f->lease_ms : 0;
+    if (r >= 0)
+        r = mf_store_start(f->store, f->wall_ms, &f->epoch);
+    if (r >= 0)
+        r = mf_units_load(f);
+    if (r >= 0)
+        r = resume_ranking(f);
+    mf_fault_at(MF_FAULT_FARM_LOADED);
+    if (r >= 0)
+        r = mf_store_commit(f->store);
+    return r < 0 ? r : 0;
+}
+
+void mf_farm_forget(struct mf_farm *f)
+{
+    MF_MAP_EACH(&f->leases, e)
+    mf_lease_free(e->value);
+    MF_MAP_EACH(&f->goals, e)
+    mf_goal_free(e->value);
+    MF_MAP_EACH(&f->batches, e)
+    mf_batch_free(e->value);
+    mf_map_release(&f->leases);
+    mf_map_release(&f->turns);
+    mf_map_release(&f->goals);
+    mf_map_release(&f->batches);
+    mf_slots_release(&f->slots);
+    for (size_t i = 0; i < f->n_told; i++)
+        free(f->told[i].body);
+    f->n_told = f->n_touched = f->n_acknowledged = 0;
+    f->ranking = false;
+    f->wake_waiting = f->misses_new = true;
+}
+
+int mf_farm_load_again(struct mf_farm *f)
+{
+    f->store = mf_store_free(f->store);
+    int r = mf_store_open(f->path, &f->store);
+    return r < 0 ? r : load(f);
+}
+
+int mf_farm_new(void *zmq, const struct mf_farm_options *options, struct mf_farm **ret, char *why,
+                size_t why_cap)
+{
+    struct mf_farm *f = calloc(1, sizeof(*f));
+    if (!f)
+        return -ENOMEM;
+    f->options = *options;
+    f->lease_ms = 3 * options->beat_ms;
+    f->path = strdup(options->path);
+    int r = f->path ? mf_store_open(options->path, &f->store) : -ENOMEM;
+    if (r < 0 || (r = load(f)) == -EBADMSG) {
+        mf_store_refusal(options->path, r, why, why_cap);
+    } else if (r < 0) {
+        mf_say(why, why_cap, "read the database %s: %s", options->path, mf_store_error(f->store));
+    } else if (options->first_token && (r = mf_access_first_token(f, options->first_token)) < 0) {
+        mf_say(why, why_cap, "write the first token to %s: %s", options->first_token, strerror(-r));
+    } else if (options->keys && (r = mf_zap_new(zmq, &f->zap)) < 0) {
+        mf_say(why, why_cap, "open the socket that checks keys: %s", zmq_strerror(-r));
+    } else if ((r = mf_hub_new(zmq, options->endpoint, options->keys, &f->hub)) < 0) {
+        mf_say(why, why_cap, "listen for workers at %s: %s", options->endpoint, zmq_strerror(-r));
+    } else if ((r = open_bus(f, zmq)) < 0) {
+        mf_say(why, why_cap, "open the sockets between threads: %s", zmq_strerror(-r));
+    }
+    if (r < 0) {
+        mf_farm_free(f);
+        return r;
+    }
+    f->stats.ready = true;
+    *ret = f;
+    return 0;
+}
+
+struct mf_farm *mf_farm_free(struct mf_farm *f)
+{
+    if (!f)
+        return NULL;
+    void *sockets[] = {f->requests, f->replies, f->events};
+    for (size_t i = 0; i < MF_ARRAY_LEN(sockets); i++) {
+        if (sockets[i])
+            (void)zmq_close(sockets[i]);
+    }
+    mf_farm_forget(f);
+    mf_hub_free(f->hub);
+    mf_zap_free(f->zap); /* after the hub: see server/link/authenticate.h */
+    mf_store_free(f->store);
+    free(f->path);
+    free(f->told);
+    free(f->untold.body);
+    free(f->answers);
+    free(f->touched);
+    free(f);
+    return NULL;
+}
+
+const char *mf_farm_endpoint(const struct mf_farm *f)
+{
+    return mf_hub_endpoint(f->hub);
+}
+
+void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret)
+{
+    *ret = f->stats;
+}
+
+/* ---- one turn ---- */
+
+/* In the log now and then: such a peer asks again and again. */
+static int refuse_version(struct mf_farm *f, const struct mf_mail *mail)
+{
+    if (!f->version_told_ms || f->now_ms - f->version_told_ms >= VERSION_TOLD_MS) {
+        f->version_told_ms = f->now_ms;
+        log_warn(
+            "a worker that speaks version %d of the protocol is refused: this coordinator speaks version %d;"
+            " bring both to one release",
+            mail->version, MF_WIRE_VERSION);
+    }
+    return mf_peer_refuse(f, &mail->peer, "version", 0, "this coordinator speaks version %d only",
+                          MF_WIRE_VERSION);
+}
+
+/* 1: took one; 0: none waits. */
+static int take_mail(struct mf_farm *f)
+{
+    const struct mf_mail *mail;
+    int r = mf_hub_recv(f->hub, &mail);
+    if (r <= 0)
+        return r;
+    f->stats.messages++;
+    if (mail->error == -EPROTONOSUPPORT)
+        r = refuse_version(f, mail);
+    else if (mail->error && mail->error != -ENOBUFS)
+        r = mf_peer_refuse(f, &mail->peer, "malformed", 0,
+                           "no message of two frames with a header of %d bytes", MF_WIRE_HEADER_SIZE);
+    else
+        r = mf_peer_take(f, mail);
+    return r < 0 ? r : 1;
+}
+
+static int keep_answer(struct mf_farm *f, struct mf_request *request)
+{
+    int r = mf_array_grow(&f->answers, f->n_answers, &f->cap_answers, sizeof(*f->answers));
+    if (r < 0)
+        return r;
+    f->answers[f->n_answers++] = request;
+    return 0;
+}
+
+/* A handler that fails undoes what it wrote, and nothing else of the turn. */
+static int take_request(struct mf_farm *f)
+{
+    struct mf_request *request;
+    int r = mf_bus_take(f->requests, &request);
+    if (r <= 0)
+        return r;
+    r = keep_answer(f, request);
+    if (r == 0)
+        r = mf_store_savepoint(f->store);
+    if (r < 0)
+        return r;
+    if (mf_request_run(request, f) < 0)
+        r = mf_store_undo(f->store);
+    else
+        r = mf_store_release(f->store);
+    return r < 0 ? r : 1;
+}
+
+/* Workers that wait for their ACK answer it all at once: a commit for the first of them makes the others wait for the
+ * next one. So a turn that has taken fewer messages than the turn before acknowledged workers waits for more, a little. */
+static bool gather(const struct mf_farm *f, size_t n_taken, uint64_t start_ns)
+{
+    if (n_taken == 0 || n_taken >= f->n_acknowledged)
+        return false;
+    uint64_t spent_ns = mf_now_ns() - start_ns;
+    return spent_ns < GATHER_NS && mf_hub_wait(f->hub, GATHER_NS - spent_ns);
+}
+
+/* People first: a few requests wait behind no flood of results. */
+static int take_all(struct mf_farm *f, uint64_t start_ns)
+{
+    int r = 1;
+    for (int n = 0; r > 0 && n < TURN_REQUESTS; n++)
+        r = take_request(f);
+    if (r < 0)
+        return r;
+    size_t n = 0;
+    do {
+        r = take_mail(f);
+        n += r > 0;
+    } while (r >= 0 && (r > 0 || gather(f, n, start_ns)) && n < TURN_MESSAGES &&
+             mf_now_ns() - start_ns < TURN_NS);
+    return r < 0 ? r : 0;
+}
+
+/* A slice a time: nobody waits for it. */
+static int drop_samples(struct mf_farm *f)
+{
+    int64_t before_ms = f->wall_ms - (int64_t)(fmin(f->options.samples_days, 1e6) * 86400e3);
+    if (!(f->options.samples_days > 0) || f->now_ms < f->samples_due_ms)
+        return 0;
+    int n = mf_store_samples_drop(f->store, before_ms, f->wall_ms, SAMPLES_A_SLICE);
+    if (n == 0)
+        f->samples_due_ms = f->now_ms + SAMPLES_EVERY_MS;
+    return n < 0 ? n : 0;
+}
+
+static int housekeep(struct mf_farm *f)
+{
+    if (f->now_ms - f->housekept_ms < HOUSEKEEP_MS)
+        return 0;
+    f->housekept_ms = f->now_ms;
+    int r = mf_units_expire(f);
+    if (f->alone_from_ms && f->now_ms >= f->alone_from_ms) {
+        f->alone_from_ms = 0;
+        for (size_t i = 0; i < f->slots.n; i++)
+            f->slots.all[i]->starved = false;
+    }
+    if (r == 0)
+        r = drop_samples(f);
+    if (r == 0)
+        r = mf_misses_tune(f);
+    return r < 0 ? r : mf_peers_flush(f);
+}
+
+static void answer(struct mf_farm *f)
+{
+    mf_hub_flush(f->hub);
+    for (size_t i = 0; i < f->n_answers; i++) {
+        /* With the HTTP thread gone nobody waits for it */
+        if (mf_bus_give(f->replies, f->answers[i]) < 0)
+            mf_request_free(f->answers[i]);
+    }
+    f->n_answers = 0;
+    mf_events_publish(f);
+}
+
+static void count_turn(struct mf_farm *f, uint64_t ns)
+{
+    double s = (double)ns * 1e-9;
+    f->stats.turns++;
+    f->stats.turn_s += s;
+    for (int i = 0; i < MF_TURN_BUCKETS; i++) {
+        if (s <= mf_turn_bucket_s[i]) {
+            f->stats.turn_buckets[i]++;
+            break;
+        }
+    }
+}
+
+static int turn(struct mf_farm *f)
+{
+    uint64_t start_ns = mf_now_ns();
+    read_clocks(f);
+    int r = mf_store_begin(f->store);
+    if (r >= 0)
+        r = mf_access_knocks(f);
+    if (r >= 0)
+        r = take_all(f, start_ns);
+    if (r >= 0 && f->wake_waiting)
+        r = mf_goals_wake(f);
+    if (r >= 0)
+        r = housekeep(f);
+    if (r >= 0)
+        r = mf_units_dispatch(f);
+    if (r >= 0)
+        r = mf_goals_flush(f);
+    if (r >= 0)
+        r = mf_peers_acknowledge(f);
+    /* Turns that nobody waits for are many, and count for nothing */
+    bool waited_for = f->n_acknowledged > 0 || f->n_answers > 0;
+    if (waited_for)
+        mf_fault_at(MF_FAULT_TURN_WRITTEN);
+    if (r >= 0)
+        r = mf_store_commit(f->store);
+    if (r < 0) {
+        /* Memory and store may differ now. The next start reads the store; workers re-send what was not acknowledged. */
+        const char *error = mf_store_error(f->store);
+        log_err(r, "write a turn%s%s", *error ? ": " : "", error);
+        mf_store_rollback(f->store);
+        return r;
+    }
+    if (waited_for)
+        mf_fault_at(MF_FAULT_TURN_COMMITTED);
+    answer(f);
+    if (waited_for)
+        mf_fault_at(MF_FAULT_TURN_ANSWERED);
+    count_turn(f, mf_now_ns() - start_ns);
+    return 0;
+}
+
+int mf_farm_run(struct mf_farm *f, int stop_fd, struct mf_notify *notify)
+{
+    zmq_pollitem_t items[] = {
+        {.socket = mf_hub_socket(f->hub), .events = ZMQ_POLLIN},
+        {.socket = f->requests, .events = ZMQ_POLLIN},
+        {.fd = stop_fd, .events = ZMQ_POLLIN},
+        {.socket = f->zap ? mf_zap_socket(f->zap) : NULL, .events = ZMQ_POLLIN},
+    };
+    int n_items = (int)MF_ARRAY_LEN(items) - !f->zap;
+    for (;;) {
+        /* Halted, it cannot look up who knocks */
+        int n_now = f->halted[0] ? 3 : n_items;
+        if (zmq_poll(items, n_now, HOUSEKEEP_MS) < 0 && errno != EINTR)
+            return log_err(-errno, "wait for messages");
+        if (items[2].revents)
+            return 0;
+        int r = f->halted[0] ? mf_halted_turn(f) : turn(f);
+        if (r < 0 && !mf_halt(f, r))
+            return r;
+        mf_notify_turn(notify, mf_now_ms());
+    }
+}

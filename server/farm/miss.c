@@ -1,0 +1,193 @@
+/* Misses of production: counted as they are reported, and made into batches when somebody asks or, with --tune-misses, by
+ * itself. */
+#include "server/farm/miss.h"
+
+#include "server/farm/farm_private.h"
+
+#include "common/base/array.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT_MAX     (INT64_C(1) << 53)
+#define TRIM_EVERY_MS 60000 /* how often a full list is looked through for what is tuned */
+
+/* ---- taking ---- */
+
+struct counts {
+    int64_t counted, open, tuned, left_out;
+};
+
+/* How many new ones the list takes. */
+static int find_room(struct mf_farm *f, size_t n_rows, int64_t *ret)
+{
+    int64_t n = 0;
+    int r = mf_store_misses_count(f->store, &n);
+    if (r == 0 && n + (int64_t)n_rows > MF_MISSES_MAX && f->now_ms >= f->misses_trim_ms) {
+        f->misses_trim_ms = f->now_ms + TRIM_EVERY_MS;
+        r = mf_store_misses_forget_tuned(f->store);
+        n -= r > 0 ? r : 0;
+    }
+    *ret = MF_MISSES_MAX - n;
+    return r < 0 ? r : 0;
+}
+
+static int take_row(struct mf_farm *f, const struct mf_miss_report *report, const struct mf_miss_row *row,
+                    int64_t *room, struct counts *counts)
+{
+    char text[MF_SHAPE_TEXT_MAX];
+    enum mf_miss_state state = MF_MISS_OPEN;
+    struct mf_miss miss = {.class = &report->class,
+                           .row = text,
+                           .count = row->count,
+                           .layout = row->layout,
+                           .source = report->source,
+                           .at_ms = f->wall_ms};
+    mf_shape_print(&row->shape, text);
+    int r = mf_store_miss_add(f->store, &miss, *room > 0, &state);
+    if (r == 0)
+        counts->left_out++;
+    if (r <= 0)
+        return r;
+    *room -= r == 2;
+    /* As the list's own counts: to where JSON's numbers end */
+    counts->counted = MF_MIN(counts->counted + row->count, COUNT_MAX);
+    counts->open += state == MF_MISS_OPEN || state == MF_MISS_FAILED;
+    counts->tuned += state == MF_MISS_TUNED || state == MF_MISS_TUNING;
+    f->misses_new |= state == MF_MISS_OPEN;
+    return 0;
+}
+
+static cJSON *make_receipt(const struct mf_miss_report *report, const struct counts *counts)
+{
+    cJSON *o = cJSON_CreateObject(), *errors = cJSON_Duplicate(report->errors, true);
+    mf_json_add_i64(o, "misses", (int64_t)report->n_rows);
+    mf_json_add_i64(o, "counted", counts->counted);
+    mf_json_add_i64(o, "tuned", counts->tuned);
+    mf_json_add_i64(o, "open", counts->open);
+    mf_json_add_i64(o, "left_out", counts->left_out);
+    cJSON_AddItemToObject(o, "errors", errors);
+    return o;
+}
+
+int mf_farm_misses_take(struct mf_farm *f, const struct mf_miss_report *report, cJSON **ret_receipt)
+{
+    struct counts counts = {0};
+    int64_t room = 0;
+    int r;
+    if (*report->idempotency_key) {
+        r = mf_store_miss_known(f->store, report->idempotency_key, report->body_hash, ret_receipt);
+        if (r != 0)
+            return r;
+    }
+    r = find_room(f, report->n_rows, &room);
+    for (size_t i = 0; r == 0 && i < report->n_rows; i++)
+        r = take_row(f, report, &report->rows[i], &room, &counts);
+    if (r < 0)
+        return r;
+    _cleanup_(cJSON_Deletep) cJSON *json = make_receipt(report, &counts);
+    _cleanup_(mf_freep) char *text = mf_json_print(json);
+    if (!text)
+        return -ENOMEM;
+    if (*report->idempotency_key)
+        r = mf_store_miss_receipt(f->store, report->idempotency_key, report->body_hash, text, f->wall_ms);
+    if (r == 0)
+        *ret_receipt = MF_TAKE(json);
+    return r;
+}
+
+/* ---- tuning ---- */
+
+/* One class's share of what is open, of weights in one layout, as it is gathered. */
+struct gathering {
+    struct mf_farm *f;
+    int priority;
+    struct mf_device_class class;
+    char layout[MF_PATH_LAYOUT_MAX];
+    struct mf_shape *shapes;
+    size_t n, cap;
+    cJSON *batches;
+};
+
+static int submit(struct gathering *g)
+{
+    char name[96], class[MF_DEVICE_CLASS_TEXT_MAX];
+    int64_t batch = 0;
+    if (g->n == 0)
+        return 0;
+    mf_device_class_print(&g->class, class);
+    mf_say(name, sizeof(name), "missed by production on %s", class);
+    struct mf_submission submission = {.name = name,
+                                       .idempotency_key = "",
+                                       .body_hash = "",
+                                       .options = MF_BATCH_OPTIONS_INIT,
+                                       .shapes = g->shapes,
+                                       .n_shapes = g->n};
+    submission.options.priority = g->priority;
+    submission.options.classes[0] = g->class;
+    submission.options.n_classes = 1;
+    memcpy(submission.options.layout, g->layout, sizeof(g->layout));
+    _cleanup_(cJSON_Deletep) cJSON *receipt = NULL;
+    int r = mf_farm_submit(g->f, &submission, &receipt);
+    if (r < 0)
+        return r;
+    (void)mf_json_i64(receipt, "batch", 1, INT64_MAX, &batch);
+    log_info("batch %" PRId64 ": %zu shapes that production missed on %s", batch, g->n, class);
+    cJSON *o = cJSON_CreateObject();
+    mf_json_add_i64(o, "batch", batch);
+    cJSON_AddStringToObject(o, "class", class);
+    if (*g->layout)
+        cJSON_AddStringToObject(o, "layout", g->layout);
+    mf_json_add_i64(o, "shapes", (int64_t)g->n);
+    cJSON_AddItemToArray(g->batches, o);
+    g->n = 0;
+    return 0;
+}
+
+static int gather(const struct mf_device_class *class, const char *row, const char *layout, void *data)
+{
+    struct gathering *g = data;
+    bool other = !mf_device_class_equal(class, &g->class) || strcmp(layout, g->layout) != 0;
+    int r = g->n > 0 && other ? submit(g) : 0;
+    if (r < 0)
+        return r;
+    r = mf_array_grow(&g->shapes, g->n, &g->cap, sizeof(*g->shapes));
+    if (r < 0)
+        return r;
+    g->class = *class;
+    (void)mf_copy(g->layout, sizeof(g->layout), layout);
+    /* A row that an earlier version wrote and this one does not read stays on the list */
+    if (mf_shape_parse(row, &g->shapes[g->n]) == 0)
+        g->n++;
+    return 0;
+}
+
+int mf_farm_misses_submit(struct mf_farm *f, const struct mf_miss_filter *filter, int priority, cJSON **ret)
+{
+    _cleanup_(cJSON_Deletep) cJSON *batches = cJSON_CreateArray();
+    struct gathering g = {.f = f, .priority = priority, .batches = batches};
+    int r = batches ? mf_store_misses_open(f->store, filter, gather, &g) : -ENOMEM;
+    if (r >= 0)
+        r = submit(&g);
+    free(g.shapes);
+    if (r < 0)
+        return r;
+    *ret = MF_TAKE(batches);
+    return 0;
+}
+
+int mf_misses_tune(struct mf_farm *f)
+{
+    _cleanup_(cJSON_Deletep) cJSON *batches = NULL;
+    if (f->options.tune_misses_s <= 0 || !f->misses_new || f->now_ms < f->misses_due_ms)
+        return 0;
+    f->misses_new = false;
+    f->misses_due_ms = f->now_ms + f->options.tune_misses_s * 1000;
+    return mf_farm_misses_submit(f, &(struct mf_miss_filter){.min_count = 1},
+                                 ((struct mf_batch_options)MF_BATCH_OPTIONS_INIT).priority, &batches);
+}

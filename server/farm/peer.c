@@ -1,0 +1,503 @@
+/* Messages of workers: who may say what, and the answers (docs/protocol.md, section 1). A message that does not decode
+ * or does not hold what it must is refused with the reason, counted, and changes nothing. */
+#include "server/farm/farm_private.h"
+#include "server/choose/promote.h"
+
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ID_MAX          (INT64_C(1) << 53)
+#define DEVICE_TEXT_MAX 16384
+#define TOLD_EVERY_MS   500
+
+int mf_peer_refuse(struct mf_farm *f, const struct mf_peer *peer, const char *code, int64_t sequence,
+                   const char *format, ...)
+{
+    char reason[400];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(reason, sizeof(reason), format, args);
+    va_end(args);
+    f->stats.refused++;
+    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
+    cJSON_AddStringToObject(json, "code", code);
+    cJSON_AddStringToObject(json, "reason", reason);
+    if (sequence > 0)
+        mf_json_add_i64(json, "sequence", sequence);
+    _cleanup_(mf_freep) char *text = mf_json_print(json);
+    return text ? mf_hub_post(f->hub, peer, MF_MESSAGE_REFUSE, text) : -ENOMEM;
+}
+
+/* ---- HELLO ---- */
+
+struct hello {
+    const char *worker, *instance, *predecessor, *host, *version, *class_text, *model, *revision, *sandbox;
+    int64_t pid;
+    bool simulated, compiles;
+    struct mf_device_class class;
+    const cJSON *device, *families, *running;
+};
+
+/* NULL, or the sentence. */
+static const char *read_hello(const cJSON *json, struct hello *h)
+{
+    *h = (struct hello){.predecessor = "", .host = "", .version = "", .sandbox = ""};
+    if (mf_json_text(json, "worker", &h->worker) < 0 || !mf_is_name(h->worker, MF_WORKER_NAME_MAX - 1))
+        return "worker is missing or no name of letters, digits, '.', '_' and '-' (1 to 63)";
+    if (mf_json_text(json, "instance", &h->instance) < 0 || !mf_is_name(h->instance, MF_WORKER_NAME_MAX - 1))
+        return "instance is missing or no name of letters, digits, '.', '_' and '-' (1 to 63)";
+    if (mf_json_text(json, "predecessor", &h->predecessor) == -EINVAL)
+        return "predecessor is no text";
+    if (mf_json_text(json, "class", &h->class_text) < 0 ||
+        mf_device_class_parse(h->class_text, &h->class) < 0)
+        return "class is missing or not of the form gfx/cu_num, as in gfx942/304";
+    if (mf_json_text(json, "model", &h->model) < 0 || !*h->model || strlen(h->model) > 200)
+        return "model is missing, empty or longer than 200 bytes";
+    if (mf_json_text(json, "revision", &h->revision) < 0 || !mf_is_name(h->revision, 79))
+        return "revision is missing or no name of letters, digits, '.', '_' and '-' (1 to 79)";
+    if (mf_json_text(json, "host", &h->host) == -EINVAL || strlen(h->host) > 255)
+        return "host is no text of at most 255 bytes";
+    if (mf_json_text(json, "version", &h->version) == -EINVAL || strlen(h->version) > 64)
+        return "version is no text of at most 64 bytes";
+    if (mf_json_text(json, "sandbox", &h->sandbox) == -EINVAL || strlen(h->sandbox) > 200)
+        return "sandbox is no text of at most 200 bytes";
+    if (mf_json_i64(json, "pid", 0, ID_MAX, &h->pid) == -EINVAL)
+        return "pid is no number";
+    if (mf_json_bool(json, "simulated", &h->simulated) == -EINVAL)
+        return "simulated is no truth value";
+    if (mf_json_bool(json, "compiles", &h->compiles) == -EINVAL)
+        return "compiles is no truth value";
+    h->device = mf_json_object(json, "device");
+    h->families = mf_json_array(json, "families");
+    h->running = mf_json_array(json, "running");
+    if (!h->device || !h->families || cJSON_GetArraySize(h->families) > 64 ||
+        cJSON_GetArraySize(h->running) > 64)
+        return "device (object), families (array of at most 64) or running (array of at most 64) is missing "
+               "or too large";
+    return NULL;
+}
+
+static void read_ceilings(const cJSON *device, struct mf_ceilings *ret)
+{
+    const cJSON *peak;
+    *ret = (struct mf_ceilings){0};
+    cJSON_ArrayForEach (peak, mf_json_object(device, "peak_gflops")) {
+        if (cJSON_IsNumber(peak) && isfinite(peak->valuedouble))
+            ret->peak_gflops = fmax(ret->peak_gflops, peak->valuedouble);
+    }
+    (void)mf_json_double(device, "mem_read_gbs", &ret->mem_read_gbs);
+    (void)mf_json_double(device, "llc", &ret->llc_bytes);
+    if (mf_json_double(device, "gap_us", &ret->gap_us) < 0 || !(ret->gap_us >= 0) || !isfinite(ret->gap_us))
+        ret->gap_us = 0;
+}
+
+/* A ceiling that was measured while the machine was busy is too low; one measured again can only raise it. */
+static int raise_ceilings(struct mf_farm *f, struct mf_slot *slot, const cJSON *device)
+{
+    struct mf_ceilings now;
+    read_ceilings(device, &now);
+    slot->ceilings.peak_gflops = fmax(slot->ceilings.peak_gflops, now.peak_gflops);
+    slot->ceilings.mem_read_gbs = fmax(slot->ceilings.mem_read_gbs, now.mem_read_gbs);
+    _cleanup_(mf_freep) char *body = mf_json_print(device);
+    if (!body || strlen(body) > DEVICE_TEXT_MAX)
+        return body ? 0 : -ENOMEM;
+    return mf_store_model_again(f->store, slot->model_id, body);
+}
+
+/* What a config says of where it was measured. */
+static char *print_provenance(const struct hello *h)
+{
+    const char *compiler = "", *driver = "";
+    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
+    (void)mf_json_text(h->device, "compiler", &compiler);
+    (void)mf_json_text(h->device, "driver", &driver);
+    cJSON_AddStringToObject(json, "version", h->version);
+    cJSON_AddStringToObject(json, "revision", h->revision);
+    cJSON_AddStringToObject(json, "compiler", compiler);
+    cJSON_AddStringToObject(json, "driver", driver);
+    cJSON_AddStringToObject(json, "worker", h->worker);
+    cJSON_AddStringToObject(json, "host", h->host);
+    cJSON_AddStringToObject(json, "class", h->class_text);
+    cJSON_AddStringToObject(json, "model", h->model);
+    cJSON_AddBoolToObject(json, "simulated", h->simulated);
+    return mf_json_print(json);
+}
+
+/* Units that the worker says it has and whose leases stand are its own again; others it had are free. */
+static int settle_leases(struct mf_farm *f, struct mf_slot *slot, const cJSON *running, struct mf_buf *keep)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach (item, running) {
+        int64_t unit = 0, attempt = 0, epoch = 0;
+        (void)mf_json_i64(item, "unit", 1, ID_MAX, &unit);
+        (void)mf_json_i64(item, "attempt", 1, ID_MAX, &attempt);
+        (void)mf_json_i64(item, "epoch", 1, ID_MAX, &epoch);
+        struct mf_lease *l = unit ? mf_map_get(&f->leases, (uint64_t)unit) : NULL;
+        if (!l || l->attempt != attempt || l->epoch != epoch || l->worker != slot->id || l->slot)
+            continue;
+        mf_lease_hold(l, slot);
+        mf_lease_extend(f, l);
+        (void)mf_buf_addf(keep, "%s{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 "}", keep->len ? "," : "",
+                          unit, attempt);
+    }
+    return mf_leases_release_of(f, slot, false, "its worker came back without it");
+}
+
+static int welcome(struct mf_farm *f, struct mf_slot *slot, const cJSON *running)
+{
+    struct mf_buf keep, text;
+    mf_buf_init(&keep, 64u << 10);
+    mf_buf_init(&text, 65u << 10);
+    int r = settle_leases(f, slot, running, &keep);
+    if (r == 0)
+        r = mf_buf_addf(
+            &text, "{\"epoch\":%" PRId64 ",\"beat_ms\":%" PRId64 ",\"lease_ms\":%" PRId64 ",\"keep\":[%s]}",
+            f->epoch, f->options.beat_ms, f->lease_ms, keep.len ? keep.data : "");
+    if (r == 0)
+        r = mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_WELCOME, text.data);
+    mf_buf_release(&keep);
+    mf_buf_release(&text);
+    return r;
+}
+
+/* Everything of the slot that HELLO decides. */
+static int fill_slot(struct mf_farm *f, struct mf_slot *slot, const struct hello *h, const char *families)
+{
+    struct mf_worker_row row = {.name = h->worker,
+                                .instance = h->instance,
+                                .host = h->host,
+                                .version = h->version,
+                                .revision = h->revision,
+                                .families = families,
+                                .sandbox = h->sandbox,
+                                .model = slot->model_id,
+                                .pid = h->pid};
+    char *provenance = print_provenance(h);
+    if (!provenance)
+        return -ENOMEM;
+    free(slot->provenance);
+    slot->provenance = provenance;
+    slot->class = h->class;
+    slot->simulated = h->simulated;
+    slot->compiles = h->compiles;
+    slot->seen_ms = f->now_ms;
+    slot->credit = 0;
+    slot->draining = slot->starved = false;
+    slot->dirty = true;
+    read_ceilings(h->device, &slot->ceilings);
+    int r = mf_copy(slot->instance, sizeof(slot->instance), h->instance);
+    if (r == 0)
+        r = mf_copy(slot->revision, sizeof(slot->revision), h->revision);
+    return r < 0 ? r : mf_store_worker_hello(f->store, &row, f->wall_ms, slot);
+}
+
+static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hello *h, int64_t class_id,
+                 int64_t model_id)
+{
+    struct mf_slot *slot = mf_slots_named(&f->slots, h->worker);
+    _cleanup_(mf_freep) char *families = mf_json_print(h->families);
+    int r = families ? 0 : -ENOMEM;
+    if (r == 0 && slot) {
+        /* Its connection was lost and came back: leases are settled by what it says it has */
+        MF_MAP_EACH(&f->leases, e)
+        {
+            struct mf_lease *l = e->value;
+            if (l->slot == slot)
+                l->slot = NULL;
+        }
+        slot->n_leases = 0;
+        r = mf_slots_move(&f->slots, slot, &mail->peer);
+    } else if (r == 0) {
+        struct mf_slot *before = mf_slots_by_peer(&f->slots, &mail->peer);
+        if (before)
+            r = mf_peer_leave(f, before, "lost", "another name speaks on its connection");
+        if (r == 0)
+            r = mf_slots_add(&f->slots, h->worker, &mail->peer, &slot);
+    }
+    if (r < 0)
+        return r;
+    slot->class_id = class_id;
+    slot->model_id = model_id;
+    r = fill_slot(f, slot, h, families);
+    if (r == 0)
+        r = welcome(f, slot, h->running);
+    if (r == 0)
+        r = mf_store_goals_adopt(f->store, class_id);
+    if (r > 0)
+        r = mf_promote_adopted(f, class_id);
+    mf_slots_feed(&f->slots, class_id);
+    f->wake_waiting = true;
+    log_info("worker %s of %s (%s) is here", h->worker, h->class_text, h->model);
+    return r < 0 ? r : 0;
+}
+
+/* Its class and model, written as it says. 1: it was refused, and what was written is to be undone. */
+static int know_device(struct mf_farm *f, const struct mf_mail *mail, const struct hello *h, const char *body,
+                       int64_t *ret_class, int64_t *ret_model)
+{
+    int64_t known_model = 0;
+    int r = mf_store_class(f->store, &h->class, ret_class);
+    if (r == 0)
+        r = mf_store_model(f->store, *ret_class, h->model, h->simulated, body, ret_model);
+    if (r > 0) {
+        r = mf_peer_refuse(f, &mail->peer, "class_conflict", (int64_t)mail->sequence,
+                           "the model \"%s\" of %s is known as %s; give this one another model name",
+                           h->model, h->class_text, h->simulated ? "a real device" : "simulated");
+        return r < 0 ? r : 1;
+    }
+    if (r == 0)
+        r = mf_store_worker_model(f->store, h->worker, &known_model);
+    if (r > 0 && known_model != *ret_model) {
+        r = mf_peer_refuse(
+            f, &mail->peer, "class_conflict", (int64_t)mail->sequence,
+            "the worker %s was a device of another class or model before; give this one another name",
+            h->worker);
+        return r < 0 ? r : 1;
+    }
+    return r < 0 ? r : 0;
+}
+
+static int take_hello(struct mf_farm *f, struct mf_slot *unused, const struct mf_mail *mail)
+{
+    (void)unused;
+    struct hello h;
+    int64_t class_id, model_id;
+    const char *why = read_hello(mail->json, &h);
+    if (why)
+        return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence, "%s", why);
+    char keyed[MF_KEY_WORKER_MAX];
+    int r = f->zap ? mf_access_worker(f, &mail->peer, keyed) : 0;
+    if (r < 0)
+        return r;
+    if (r > 0 && strcmp(keyed, h.worker) != 0)
+        return mf_peer_refuse(f, &mail->peer, "not_its_name", (int64_t)mail->sequence,
+                              "its key is of worker %s; a worker has the name that it was enrolled by",
+                              keyed);
+    const struct mf_slot *other = mf_slots_named(&f->slots, h.worker);
+    /* One that knows its predecessor has its files, which only one process can have: that one is gone */
+    if (other && strcmp(other->instance, h.instance) != 0 && strcmp(other->instance, h.predecessor) != 0)
+        return mf_peer_refuse(f, &mail->peer, "name_taken", (int64_t)mail->sequence,
+                              "a worker of the name %s is here already, heard %" PRId64
+                              " ms ago; take another name or wait until it is"
+                              " silent for %" PRId64 " ms",
+                              h.worker, f->now_ms - other->seen_ms, f->lease_ms);
+    _cleanup_(mf_freep) char *body = mf_json_print(h.device);
+    if (!body)
+        return -ENOMEM;
+    if (strlen(body) > DEVICE_TEXT_MAX)
+        return mf_peer_refuse(f, &mail->peer, "too_large", (int64_t)mail->sequence,
+                              "device is larger than %d bytes", DEVICE_TEXT_MAX);
+    r = mf_store_savepoint(f->store);
+    if (r < 0)
+        return r;
+    int refused = know_device(f, mail, &h, body, &class_id, &model_id);
+    if (refused < 0)
+        return refused;
+    r = refused ? mf_store_undo(f->store) : mf_store_release(f->store);
+    if (r < 0 || refused)
+        return r < 0 ? r : 0;
+    return admit(f, mail, &h, class_id, model_id);
+}
+
+/* ---- the rest ---- */
+
+static int take_ready(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
+{
+    int64_t credit;
+    if (mf_json_i64(mail->json, "credit", 0, MF_CREDIT_MAX, &credit) < 0)
+        return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence,
+                              "credit is missing or not 0 to %d", MF_CREDIT_MAX);
+    slot->credit = (int)credit;
+    return 0;
+}
+
+static int take_result(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
+{
+    const char *why = "";
+    int r = mf_deliver(f, slot, mail->json, &why);
+    return r > 0 ? mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence, "RESULT: %s", why)
+                 : r;
+}
+
+static int cancel_stale(struct mf_farm *f, struct mf_slot *slot, int64_t unit, int64_t attempt)
+{
+    char text[80];
+    mf_say(text, sizeof(text), "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 "}", unit, attempt);
+    return mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_CANCEL, text);
+}
+
+static int take_beat(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
+{
+    const cJSON *item, *busy = mf_json_object(mail->json, "busy"),
+                       *running = mf_json_array(mail->json, "running");
+    double elapsed_s = (double)(f->now_ms - slot->beat_ms) * 1e-3;
+    int n = 0;
+    slot->unit = 0;
+    slot->step[0] = 0;
+    cJSON_ArrayForEach (item, running) {
+        int64_t unit = 0, attempt = 0, epoch = 0;
+        const char *step = "";
+        (void)mf_json_i64(item, "unit", 1, ID_MAX, &unit);
+        (void)mf_json_i64(item, "attempt", 1, ID_MAX, &attempt);
+        (void)mf_json_i64(item, "epoch", 1, ID_MAX, &epoch);
+        (void)mf_json_text(item, "step", &step);
+        if (!unit || !attempt || n++ >= 64)
+            continue;
+        struct mf_lease *l = mf_map_get(&f->leases, (uint64_t)unit);
+        if (!l || l->slot != slot || l->attempt != attempt || l->epoch != epoch) {
+            int r = cancel_stale(f, slot, unit, attempt);
+            if (r < 0)
+                return r;
+            continue;
+        }
+        mf_lease_extend(f, l);
+        /* The first one runs, the others were fetched ahead */
+        if (!slot->unit) {
+            slot->unit = unit;
+            mf_say(slot->step, sizeof(slot->step), "%s", step);
+        }
+    }
+    if (mf_json_object(mail->json, "device")) {
+        int r = raise_ceilings(f, slot, mf_json_object(mail->json, "device"));
+        if (r < 0)
+            return r;
+    }
+    for (int i = 0; i < MF_N_PHASES; i++) {
+        double share = 0;
+        if (slot->beat_ms && mf_json_double(busy, mf_phase_names[i], &share) == 0 && share >= 0 && share <= 1)
+            slot->busy_s[i] += share * elapsed_s;
+    }
+    slot->beat_ms = f->now_ms;
+    slot->dirty = true;
+    return mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_BEAT, "{}");
+}
+
+static int take_bye(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
+{
+    const char *reason = "";
+    (void)mf_json_text(mail->json, "reason", &reason);
+    log_info("worker %s leaves: %.200s", slot->name, reason);
+    return mf_peer_leave(f, slot, "gone", "its worker left");
+}
+
+static const struct {
+    int (*take)(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail);
+    bool stranger; /* needs no slot */
+} messages[MF_MESSAGE_N_] = {
+    [MF_MESSAGE_HELLO] = {take_hello, true},    [MF_MESSAGE_READY] = {take_ready, false},
+    [MF_MESSAGE_RESULT] = {take_result, false}, [MF_MESSAGE_BEAT] = {take_beat, false},
+    [MF_MESSAGE_BYE] = {take_bye, false},       [MF_MESSAGE_ENROL] = {mf_access_enrol, true},
+};
+
+/* Somebody who has no slot. 0: it may speak; 1: it was refused. */
+static int refuse_stranger(struct mf_farm *f, const struct mf_mail *mail, int64_t sequence)
+{
+    char worker[MF_KEY_WORKER_MAX];
+    int r = 0;
+    if (f->zap && mf_access_is_token(&mail->peer))
+        r = mail->type == MF_MESSAGE_ENROL;
+    else if (f->zap)
+        r = mf_access_worker(f, &mail->peer, worker);
+    else
+        r = 1;
+    if (r < 0)
+        return r;
+    if (r == 0)
+        r = mf_peer_refuse(f, &mail->peer, "unknown_key", sequence, "its key is revoked, or may not say %s",
+                           mf_message_name(mail->type));
+    else if (!messages[mail->type].stranger)
+        r = mf_peer_refuse(f, &mail->peer, "unknown_worker", sequence, "say HELLO first");
+    else
+        return 0;
+    return r < 0 ? r : 1;
+}
+
+int mf_peer_take(struct mf_farm *f, const struct mf_mail *mail)
+{
+    int64_t sequence = mail->sequence <= (uint64_t)ID_MAX ? (int64_t)mail->sequence : 0;
+    if (!messages[mail->type].take)
+        return mf_peer_refuse(f, &mail->peer, "malformed", sequence, "%s is not for the coordinator",
+                              mf_message_name(mail->type));
+    struct mf_slot *slot = mf_slots_by_peer(&f->slots, &mail->peer);
+    int refused = slot ? 0 : refuse_stranger(f, mail, sequence);
+    if (refused != 0)
+        return refused < 0 ? refused : 0;
+    if (slot)
+        slot->seen_ms = f->now_ms;
+    if (mail->body_len > MF_WIRE_BODY_MAX)
+        return mf_peer_refuse(f, &mail->peer, "too_large", sequence, "the body is larger than %u bytes",
+                              MF_WIRE_BODY_MAX);
+    if (mail->error == -ENOBUFS) /* it says HELLO again, and then all that nobody has acknowledged */
+        return mf_peer_refuse(f, &mail->peer, "no_memory", sequence,
+                              "there is no memory for a body of %zu bytes", mail->body_len);
+    if (!cJSON_IsObject(mail->json))
+        return mf_peer_refuse(f, &mail->peer, "malformed", sequence, "the body of %s is no JSON object",
+                              mf_message_name(mail->type));
+    return messages[mail->type].take(f, slot, mail);
+}
+
+int mf_peer_leave(struct mf_farm *f, struct mf_slot *slot, const char *state, const char *why)
+{
+    int64_t class_id = slot->class_id;
+    int r = mf_leases_release_of(f, slot, true, why);
+    slot->unit = 0;
+    slot->step[0] = 0;
+    if (r == 0)
+        r = mf_store_worker_save(f->store, slot, state, f->wall_ms);
+    if (r == 0)
+        r = mf_store_goals_unpin(f->store, slot->id);
+    if (r == 0)
+        r = mf_event_worker(f, slot, state);
+    mf_slots_remove(&f->slots, slot);
+    /* Units that were kept from another worker because of this one */
+    mf_slots_feed(&f->slots, class_id);
+    f->wake_waiting = true;
+    return r;
+}
+
+int mf_peers_flush(struct mf_farm *f)
+{
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < f->slots.n;) {
+        struct mf_slot *slot = f->slots.all[i];
+        if (f->now_ms - slot->seen_ms > f->lease_ms) {
+            log_warn("worker %s is lost: silent for %" PRId64 " ms", slot->name, f->now_ms - slot->seen_ms);
+            r = mf_peer_leave(f, slot, "lost", "its worker fell silent");
+            continue;
+        }
+        if (slot->dirty)
+            r = mf_store_worker_save(f->store, slot, mf_slot_state(slot), f->wall_ms);
+        slot->dirty = false;
+        if (r == 0 && f->now_ms - slot->told.at_ms >= TOLD_EVERY_MS && mf_slot_is_news(slot))
+            r = mf_event_worker(f, slot, mf_slot_state(slot));
+        i++;
+    }
+    return r;
+}
+
+int mf_peers_acknowledge(struct mf_farm *f)
+{
+    f->n_acknowledged = 0;
+    for (size_t i = 0; i < f->slots.n; i++) {
+        struct mf_slot *slot = f->slots.all[i];
+        if (!slot->acks.len)
+            continue;
+        (void)mf_buf_adds(&slot->acks, "]}");
+        int r = mf_buf_error(&slot->acks);
+        if (r == 0)
+            r = mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_ACK, slot->acks.data);
+        f->n_acknowledged++;
+        mf_buf_clear(&slot->acks);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}

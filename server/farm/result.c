@@ -1,0 +1,220 @@
+#include "server/farm/result.h"
+
+#include "common/base/buf.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#define ID_MAX (INT64_C(1) << 53)
+/* A clock that is a little off, or a peak measured beside other work */
+#define PEAK_SLACK 1.1
+/* Bandwidth says nothing of bytes that a cache may hold */
+#define CACHES_EXCEEDED 4.0
+
+static int refuse(const char **ret_why, const char *why)
+{
+    *ret_why = why;
+    return -EINVAL;
+}
+
+/* A number that may be absent; JSON has no NaN, so what is there is finite or too large for a double. */
+static int optional_number(const cJSON *json, const char *key, double *ret)
+{
+    int r = mf_json_double(json, key, ret);
+    if (r == -ENOENT) {
+        *ret = (double)NAN;
+        return 0;
+    }
+    return r == 0 && !isfinite(*ret) ? -EINVAL : r;
+}
+
+static const struct samples_words {
+    const char *key, *no_array, *many, *no_number;
+} of_samples = {"samples", "samples is no array", "samples holds more than 4096 numbers",
+                "samples holds what is no finite number"},
+  of_fresh = {"fresh", "fresh is no array", "fresh holds more than 4096 numbers",
+              "fresh holds what is no finite number"};
+
+/* to may be NULL: they are looked at only. */
+static int read_samples(const cJSON *json, const struct samples_words *words, float *to, size_t *ret_n,
+                        const char **ret_why)
+{
+    const cJSON *item;
+    const cJSON *samples = cJSON_GetObjectItemCaseSensitive(json, words->key);
+    size_t n = 0;
+    if (samples && !cJSON_IsArray(samples) && !cJSON_IsNull(samples))
+        return refuse(ret_why, words->no_array);
+    cJSON_ArrayForEach (item, samples) {
+        if (n == MF_SAMPLES_KEEP_MAX)
+            return refuse(ret_why, words->many);
+        if (!cJSON_IsNumber(item) || !isfinite(item->valuedouble) || fabs(item->valuedouble) > 1e30)
+            return refuse(ret_why, words->no_number);
+        if (to)
+            to[n] = (float)item->valuedouble;
+        n++;
+    }
+    *ret_n = n;
+    return 0;
+}
+
+static int read_race(const cJSON *json, struct mf_result_message *ret, const char **ret_why)
+{
+    ret->race = mf_json_object(json, "race");
+    if (!ret->race)
+        return 0;
+    _cleanup_(mf_freep) char *text = mf_json_print(ret->race);
+    return text && strlen(text) <= MF_RESULT_RACE_MAX ? 0 : refuse(ret_why, "race is longer than 16 KiB");
+}
+
+static int read_enumeration(const cJSON *json, struct mf_result_message *ret, const char **ret_why)
+{
+    ret->steps = mf_json_array(json, "steps");
+    ret->rejections = mf_json_array(json, "rejections");
+    if (cJSON_GetArraySize(ret->steps) > MF_RESULT_STEPS_MAX)
+        return refuse(ret_why, "steps holds more than 256 steps; cut the list over several results");
+    if (cJSON_GetArraySize(ret->rejections) > 16 * MF_RESULT_STEPS_MAX)
+        return refuse(ret_why, "rejections holds more than 4096; cut the list over several results");
+    return 0;
+}
+
+int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char **ret_why)
+{
+    const char *status = NULL, *reason = "";
+    int64_t verified = 0;
+    ret->unit = ret->attempt = ret->epoch = ret->seq = ret->step = ret->pipeline = 0;
+    ret->n_samples = 0;
+    ret->last = false;
+    if (mf_json_i64(json, "unit", 1, ID_MAX, &ret->unit) < 0)
+        return refuse(ret_why, "unit is missing or no id");
+    if (mf_json_i64(json, "attempt", 1, ID_MAX, &ret->attempt) < 0)
+        return refuse(ret_why, "attempt is missing or below 1");
+    if (mf_json_i64(json, "seq", 1, ID_MAX, &ret->seq) < 0)
+        return refuse(ret_why, "seq is missing or below 1");
+    if (mf_json_i64(json, "epoch", 1, ID_MAX, &ret->epoch) < 0)
+        return refuse(ret_why, "epoch is missing or below 1");
+    if (mf_json_i64(json, "step", 1, ID_MAX, &ret->step) == -EINVAL)
+        return refuse(ret_why, "step is no id");
+    if (mf_json_i64(json, "pipeline", 1, ID_MAX, &ret->pipeline) == -EINVAL)
+        return refuse(ret_why, "pipeline is no id");
+    if (ret->step && ret->pipeline)
+        return refuse(ret_why, "step and pipeline are both given");
+    if (mf_json_bool(json, "last", &ret->last) == -EINVAL)
+        return refuse(ret_why, "last is no truth value");
+    ret->status = MF_STATUS_OK;
+    if (mf_json_text(json, "status", &status) == -EINVAL ||
+        (status && mf_status_parse(status, &ret->status) < 0))
+        return refuse(ret_why, "status is none of the farm's");
+    if (mf_json_text(json, "reason", &reason) == -EINVAL)
+        return refuse(ret_why, "reason is no text");
+    mf_say(ret->reason, sizeof(ret->reason), "%s", reason);
+    if (optional_number(json, "us", &ret->us) < 0 || optional_number(json, "mad", &ret->mad) < 0 ||
+        optional_number(json, "err", &ret->err) < 0 || optional_number(json, "row_err", &ret->row_err) < 0)
+        return refuse(ret_why, "us, mad, err or row_err is no finite number");
+    if (mf_json_i64(json, "verified", 0, 2, &verified) == -EINVAL)
+        return refuse(ret_why, "verified is none of 0, 1, 2");
+    ret->verified = (int)verified;
+    if (mf_json_i64(json, "at_ms", 0, ID_MAX, &ret->at_ms) < 0)
+        ret->at_ms = 0;
+    size_t n_fresh;
+    int r = read_samples(json, &of_samples, ret->samples, &ret->n_samples, ret_why);
+    if (r == 0)
+        r = read_samples(json, &of_fresh, NULL, &n_fresh, ret_why);
+    if (r == 0)
+        r = read_race(json, ret, ret_why);
+    return r < 0 ? r : read_enumeration(json, ret, ret_why);
+}
+
+void mf_result_judge(struct mf_result_message *m, double flops, double bytes,
+                     const struct mf_ceilings *ceilings)
+{
+    if (m->status != MF_STATUS_OK && m->status != MF_STATUS_SLOW)
+        return;
+    double us = m->us;
+    if (!(us > 0)) {
+        if (isnan(us))
+            mf_say(m->reason, sizeof(m->reason), "it says %s but gives no time", mf_status_name(m->status));
+        else
+            mf_say(m->reason, sizeof(m->reason), "it says %s with a time of %g us", mf_status_name(m->status),
+                   us);
+        m->status = MF_STATUS_IMPLAUSIBLE;
+        return;
+    }
+    double gflops = flops / (us * 1e3), gbs = bytes / (us * 1e3);
+    if (ceilings->peak_gflops > 0 && gflops > ceilings->peak_gflops * PEAK_SLACK) {
+        mf_say(m->reason, sizeof(m->reason),
+               "%.4g us for %.4g GFLOP is %.4g GFLOP/s, beyond the device's peak of %.4g GFLOP/s", us,
+               flops * 1e-9, gflops, ceilings->peak_gflops);
+        m->status = MF_STATUS_IMPLAUSIBLE;
+    } else if (ceilings->mem_read_gbs > 0 && bytes > CACHES_EXCEEDED * ceilings->llc_bytes &&
+               gbs > ceilings->mem_read_gbs * PEAK_SLACK) {
+        mf_say(m->reason, sizeof(m->reason),
+               "%.4g us for %.4g MB is %.4g GB/s, beyond the device's memory bandwidth of %.4g GB/s", us,
+               bytes * 1e-6, gbs, ceilings->mem_read_gbs);
+        m->status = MF_STATUS_IMPLAUSIBLE;
+    }
+}
+
+static void add_separator(struct mf_buf *b)
+{
+    (void)mf_buf_adds(b, b->len ? "," : "{");
+}
+
+static void add_number(struct mf_buf *b, const cJSON *json, const char *key)
+{
+    double value;
+    if (mf_json_double(json, key, &value) < 0 || !isfinite(value))
+        return;
+    add_separator(b);
+    mf_json_put_text(b, key);
+    (void)mf_buf_addc(b, ':');
+    mf_json_put_number(b, value);
+}
+
+static int add_json(struct mf_buf *b, const char *key, const cJSON *value)
+{
+    if (!value)
+        return 0;
+    _cleanup_(mf_freep) char *text = mf_json_print(value);
+    if (!text)
+        return -ENOMEM;
+    add_separator(b);
+    return mf_buf_addf(b, "\"%s\":%s", key, text);
+}
+
+static void add_text(struct mf_buf *b, const char *key, const char *value)
+{
+    if (!value)
+        return;
+    add_separator(b);
+    (void)mf_buf_addf(b, "\"%s\":\"%s\"", key, value);
+}
+
+int mf_result_extra(const cJSON *json, const struct mf_result_note *note, char **ret)
+{
+    static const char *const numbers[] = {"canary", "row_limit", "dropped_at", "registers",
+                                          "spills", "lds",       "occupancy"};
+    const char *mode;
+    struct mf_buf b;
+    mf_buf_init(&b, MF_RESULT_EXTRA_MAX);
+    if (mf_json_text(json, "mode", &mode) == 0 && mf_is_name(mode, 32))
+        add_text(&b, "mode", mode);
+    for (size_t i = 0; i < MF_ARRAY_LEN(numbers); i++)
+        add_number(&b, json, numbers[i]);
+    add_text(&b, "died", note->died);
+    add_text(&b, "routing", note->routing);
+    add_text(&b, "unit", note->compares ? "compare" : NULL);
+    int r = add_json(&b, "fresh", mf_json_array(json, "fresh"));
+    if (r == 0)
+        r = add_json(&b, "race", mf_json_object(json, "race"));
+    if (b.len)
+        (void)mf_buf_adds(&b, "}");
+    if (r == 0)
+        r = mf_buf_error(&b);
+    *ret = r == 0 && b.len ? mf_buf_take(&b) : NULL;
+    mf_buf_release(&b);
+    return r;
+}

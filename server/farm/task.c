@@ -1,0 +1,643 @@
+/* Goals: one shape of a batch on one device class.
+ *
+ *   waiting ──start──► enumerating ──probe──► probing ──probed──► ranking ──race──► racing ──raced──────────► done
+ *      ├─spare─► done       │                    │                   │                 │ └─compare─► comparing ──┘
+ *      └────────────────────┴───── fail, cancel ─┴───────────────────┴─────────────────┴────────────────┴► failed, cancelled
+ *
+ *   waiting      no worker of the class (and of the batch's kernel revision) is here
+ *   enumerating  has an enumeration that is not complete; one goal of those that share it has the unit. From here a goal of
+ *                a batch that only asks what would be tried is done
+ *   probing      every step to be measured is in a unit that is ready, leased or done
+ *   ranking      each of its steps has a result that decides it; waits for the others of its layer model
+ *   racing       its pipelines are stored; one race unit is ready or leased; then it has a config, and races for its regret are
+ *   comparing    another row is known of its key: its config and that row race each other, a unit at a time (promote.h); then
+ *                the one of them that stands is its config, and races for its regret are
+ *   done         has a config, or what its batch asked for was the enumeration, or it was spared: the row that is known of its key
+ *                can be compared with nothing (mf_promote_spare)
+ *
+ * Each arrow is one function below. A goal that has ended stays in memory until the turn ends. */
+#include "server/farm/farm_private.h"
+
+#include "common/base/array.h"
+#include "common/base/fault.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
+#include "server/choose/plan.h"
+#include "server/choose/promote.h"
+#include "server/choose/regret.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TOLD_EVERY_MS 400
+
+/* ---- in memory ---- */
+
+void mf_goal_drop_forecast(struct mf_goal *g)
+{
+    g->forecast = mf_forecast_free(g->forecast);
+}
+
+struct mf_goal *mf_goal_free(struct mf_goal *g)
+{
+    if (g)
+        mf_goal_drop_forecast(g);
+    free(g);
+    return NULL;
+}
+
+void mf_bests_add(struct mf_bests *b, mf_ops covers, double us)
+{
+    for (int i = 0; i < b->n; i++) {
+        if (b->of[i].covers == covers) {
+            if (us < b->of[i].us)
+                b->of[i].us = us;
+            return;
+        }
+    }
+    if (b->n < MF_BEST_MAX) {
+        b->of[b->n].covers = covers;
+        b->of[b->n++].us = us;
+    }
+}
+
+static void remember_best(void *context, mf_ops covers, double us)
+{
+    mf_bests_add(context, covers, us);
+}
+
+static int load(struct mf_farm *f, struct mf_goal *g)
+{
+    struct mf_goal_row row;
+    int r = mf_store_goal_get(f->store, g->id, &row);
+    if (r == 0)
+        r = mf_batch_get(f, row.batch, &g->batch);
+    if (r == 0)
+        r = mf_shape_parse(row.row, &g->shape);
+    if (r == 0)
+        r = mf_store_units_open(f->store, g->id, &g->open_units);
+    if (r == 0)
+        r = mf_store_best(f->store, g->id, remember_best, &g->best);
+    if (r < 0)
+        return r;
+    g->shape_id = row.shape;
+    g->class_id = row.class;
+    g->enumeration = row.enumeration;
+    g->model = row.model;
+    g->state = row.state;
+    g->n_steps = row.n_steps;
+    g->n_measured = row.n_measured;
+    memcpy(g->row, row.row, sizeof(g->row));
+    memcpy(g->layer_model, row.layer_model, sizeof(g->layer_model));
+    return 0;
+}
+
+int mf_goal_get(struct mf_farm *f, int64_t id, struct mf_goal **ret)
+{
+    struct mf_goal *g = mf_map_get(&f->goals, (uint64_t)id);
+    if (!g) {
+        g = calloc(1, sizeof(*g));
+        if (!g)
+            return -ENOMEM;
+        g->id = id;
+        int r = load(f, g);
+        if (r == 0)
+            r = mf_map_put(&f->goals, (uint64_t)id, g);
+        if (r < 0) {
+            mf_goal_free(g);
+            return r;
+        }
+        g->batch->n_loaded++;
+    }
+    *ret = g;
+    return 0;
+}
+
+/* It is looked at when the turn ends. */
+static int touch(struct mf_farm *f, struct mf_goal *g)
+{
+    if (g->touched)
+        return 0;
+    int r = mf_array_grow(&f->touched, f->n_touched, &f->cap_touched, sizeof(*f->touched));
+    if (r < 0)
+        return r;
+    f->touched[f->n_touched++] = g;
+    g->touched = true;
+    return 0;
+}
+
+static int write_counters(struct mf_farm *f, struct mf_goal *g)
+{
+    int r = g->dirty ? mf_store_goal_steps(f->store, g->id, g->n_steps, g->n_measured) : 0;
+    g->dirty = false;
+    return r;
+}
+
+static int enter(struct mf_farm *f, struct mf_goal *g, enum mf_goal_state state, const char *reason)
+{
+    assert(g->state < MF_GOAL_DONE);
+    g->state = state;
+    int r = touch(f, g);
+    if (r == 0)
+        r = write_counters(f, g);
+    if (r == 0)
+        r = mf_store_goal_state(f->store, g->id, state, reason, f->wall_ms);
+    if (r == 0 && state >= MF_GOAL_DONE && g->batch->open_goals > 0)
+        g->batch->open_goals--;
+    return r < 0 ? r : mf_event_goal(f, g, reason);
+}
+
+/* ---- waiting ─► enumerating ---- */
+
+static int add_enumerate_unit(struct mf_farm *f, struct mf_goal *g)
+{
+    int r = mf_store_enumerating_unit(f->store, g->enumeration);
+    return r == 0 ? mf_unit_add(f, g, MF_UNIT_ENUMERATE, "{}", 0) : (r < 0 ? r : 0);
+}
+
+/* The revision that the batch works with on that class; NULL: it has not begun. */
+static int pinned_revision(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char **ret)
+{
+    _cleanup_(mf_freep) char *revision = NULL;
+    int r = 1;
+    if (b->pinned_class != class_id) {
+        r = mf_store_pinned_revision(f->store, b->id, class_id, &revision);
+        if (r > 0) {
+            b->pinned_class = class_id;
+            mf_say(b->pinned_revision, sizeof(b->pinned_revision), "%s", revision);
+        }
+    }
+    *ret = r > 0 ? b->pinned_revision : NULL;
+    return r < 0 ? r : 0;
+}
+
+static int wait_for(struct mf_farm *f, struct mf_goal *g, const char *revision)
+{
+    char reason[240], class_text[MF_DEVICE_CLASS_TEXT_MAX];
+    struct mf_device_class class;
+    int r = mf_store_class_get(f->store, g->class_id, &class);
+    if (r < 0)
+        return r;
+    mf_device_class_print(&class, class_text);
+    mf_say(reason, sizeof(reason), "waits for a worker of class %s%s%s", class_text,
+           revision ? " with kernel revision " : "", revision ? revision : "");
+    r = mf_store_goal_reason(f->store, g->id, reason);
+    return r > 0 ? mf_event_goal(f, g, reason) : r;
+}
+
+static int probe(struct mf_farm *f, struct mf_goal *g);
+
+static int start(struct mf_farm *f, struct mf_goal *g, const char *here)
+{
+    const char *revision;
+    bool complete;
+    int r = pinned_revision(f, g->batch, g->class_id, &revision);
+    if (r < 0)
+        return r;
+    if (revision && mf_slots_count(&f->slots, g->class_id, revision) == 0)
+        return wait_for(f, g, revision);
+    r = mf_store_enumeration(f->store, g->class_id, g->shape_id, revision ? revision : here, &g->enumeration,
+                             &complete);
+    if (r == 0)
+        r = mf_store_goal_enumerating(f->store, g->id, g->enumeration);
+    if (r < 0)
+        return r;
+    g->state = MF_GOAL_ENUMERATING;
+    if (complete)
+        return probe(f, g);
+    r = mf_event_goal(f, g, "");
+    return r < 0 ? r : add_enumerate_unit(f, g);
+}
+
+int mf_goals_wake(struct mf_farm *f)
+{
+    int r = 0;
+    f->wake_waiting = false;
+    for (size_t i = 0; r == 0 && i < f->slots.n; i++) {
+        const struct mf_slot *slot = f->slots.all[i];
+        struct mf_ids ids = {0};
+        bool seen = false;
+        for (size_t j = 0; j < i; j++)
+            seen |= f->slots.all[j]->class_id == slot->class_id;
+        if (seen)
+            continue;
+        r = mf_store_goals_waiting(f->store, slot->class_id, &ids);
+        for (size_t j = 0; r == 0 && j < ids.n; j++) {
+            struct mf_goal *g;
+            r = mf_goal_get(f, ids.all[j], &g);
+            if (r == 0)
+                r = start(f, g, slot->revision);
+        }
+        mf_ids_release(&ids);
+    }
+    return r;
+}
+
+/* ---- enumerating ─► probing ---- */
+
+/* A kernel in quarantine, or one that the batch forbids. */
+struct barred {
+    struct mf_step_row step;
+    const char *rule;
+    char reason[MF_REASON_MAX];
+};
+
+struct offered {
+    struct mf_farm *f;
+    struct mf_goal *g;
+    struct mf_step_row *steps;
+    struct barred *barred; /* written as rejections after the query */
+    size_t n, cap, n_barred, cap_barred;
+};
+
+/* Does the step want a weight where the batch's layout does not have it? */
+static bool wants_elsewhere(const struct mf_batch *b, const cJSON *step, char reason[MF_REASON_MAX])
+{
+    const char *layout = b->options.layout, *field;
+    struct mf_step s;
+    if (!*layout || mf_step_from_json(step, &s, &field) < 0)
+        return false;
+    for (int i = 0; i < s.n_needs; i++) {
+        const struct mf_artifact *a = &s.needs[i];
+        char want[MF_ORDER_MAX + 4];
+        if (!mf_artifact_is_weight(a))
+            continue;
+        mf_say(want, sizeof(want), "%s=%s", mf_tensor_name(a->tensor), a->order);
+        const char *at = strstr(layout, want);
+        char behind = at ? at[strlen(want)] : 'x';
+        if (behind == ' ' || behind == '\0')
+            continue;
+        mf_say(reason, MF_REASON_MAX, "it wants %s, the weights of batch %" PRId64 " lie in %s (layout)",
+               want, b->id, layout);
+        return true;
+    }
+    return false;
+}
+
+/* Does the batch's policy forbid a step, for what it saves, for cutting K or for where it wants the weights? 1 or 0, or what the
+ * store says. */
+static int vetoes(const struct offered *o, const struct mf_step_row *row, char reason[MF_REASON_MAX])
+{
+    const struct mf_batch *b = o->g->batch;
+    struct mf_step_row again;
+    double saved = 0;
+    char ops[MF_OPS_TEXT_MAX];
+    bool fuses = b->options.fuse_saves > 0 && __builtin_popcount(row->covers) >= 2;
+    int64_t ksplit = 0;
+    if (!fuses && !b->options.no_split_k && !*b->options.layout)
+        return 0;
+    _cleanup_(mf_freep) char *body = NULL;
+    int r = mf_store_step_get(o->f->store, row->id, &again, &body);
+    if (r < 0)
+        return r;
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, strlen(body), 1u << 16);
+    if (wants_elsewhere(b, json, reason))
+        return 1;
+    (void)mf_json_i64(json, "ksplit", 0, INT32_MAX, &ksplit);
+    if (b->options.no_split_k && ksplit > 0) {
+        mf_say(reason, MF_REASON_MAX,
+               "it cuts K (ksplit %" PRId64 "), batch %" PRId64 " leaves that out (split_k)", ksplit, b->id);
+        return 1;
+    }
+    (void)mf_json_double(json, "saved", &saved);
+    mf_ops_print(row->covers, ops);
+    mf_say(reason, MF_REASON_MAX,
+           "%s in one kernel saves %.0f bytes of traffic a call, batch %" PRId64
+           " asks for %.0f (fuse_saves)",
+           ops, saved, b->id, b->options.fuse_saves);
+    return fuses && saved < b->options.fuse_saves;
+}
+
+/* Whether the batch's no_fuse list has ops that are all among what a step covers. */
+static bool forbids(const struct mf_batch *b, mf_ops covers, char reason[MF_REASON_MAX])
+{
+    for (int i = 0; i < b->options.n_no_fuse; i++) {
+        char ops[MF_OPS_TEXT_MAX];
+        if ((covers & b->options.no_fuse[i]) != b->options.no_fuse[i])
+            continue;
+        mf_ops_print(b->options.no_fuse[i], ops);
+        mf_say(reason, MF_REASON_MAX, "batch %" PRId64 " has %s in its no_fuse list, entry %d of %d", b->id,
+               ops, i + 1, b->options.n_no_fuse);
+        return true;
+    }
+    return false;
+}
+
+static int take_step(void *context, const struct mf_step_row *row, const char *quarantined)
+{
+    struct offered *o = context;
+    const char *rule = NULL;
+    int r = mf_array_grow(&o->steps, o->n, &o->cap, sizeof(*o->steps));
+    if (r == 0)
+        r = mf_array_grow(&o->barred, o->n_barred, &o->cap_barred, sizeof(*o->barred));
+    if (r < 0)
+        return r;
+    struct barred *b = &o->barred[o->n_barred];
+    char *reason = b->reason;
+    if (quarantined) {
+        mf_say(reason, MF_REASON_MAX, "in quarantine: %s", quarantined);
+        rule = "quarantine";
+    } else if (forbids(o->g->batch, row->covers, reason)) {
+        rule = "no_fuse";
+    } else {
+        r = vetoes(o, row, reason);
+        rule = r > 0 ? "policy" : NULL;
+    }
+    if (r < 0)
+        return r;
+    if (rule) {
+        b->step = *row;
+        b->rule = rule;
+        o->n_barred++;
+    } else {
+        o->steps[o->n++] = *row;
+    }
+    return 0;
+}
+
+static int add_probe_unit(struct mf_farm *f, struct mf_goal *g, const struct mf_step_row *steps, size_t n)
+{
+    struct mf_buf body;
+    mf_buf_init(&body, 1u << 20);
+    (void)mf_buf_adds(&body, "{\"steps\":[");
+    for (size_t i = 0; i < n; i++)
+        (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", steps[i].id);
+    int r = mf_buf_adds(&body, "]}");
+    if (r == 0)
+        r = mf_unit_add(f, g, MF_UNIT_PROBE, body.data, 0);
+    mf_buf_release(&body);
+    return r;
+}
+
+static int add_probe_units(struct mf_farm *f, struct mf_goal *g, struct offered *o)
+{
+    struct mf_plan_options options = {.target_s = f->options.unit_s};
+    for (size_t i = 0; i < f->slots.n; i++) {
+        if (f->slots.all[i]->class_id == g->class_id)
+            options.ceilings = f->slots.all[i]->ceilings;
+    }
+    _cleanup_(mf_freep) size_t *ends = calloc(o->n + 1, sizeof(*ends));
+    if (!ends)
+        return -ENOMEM;
+    size_t n_units = mf_plan_cut(o->steps, o->n, &options, ends), first = 0;
+    for (size_t i = 0; i < n_units; first = ends[i++]) {
+        int r = add_probe_unit(f, g, o->steps + first, ends[i] - first);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* Its steps and its rejections are all that was asked for. */
+static int end_with_steps(struct mf_farm *f, struct mf_goal *g)
+{
+    char reason[80];
+    mf_say(reason, sizeof(reason), "%" PRId64 " steps would be tried", g->n_steps);
+    int r = enter(f, g, MF_GOAL_DONE, reason);
+    return r < 0 ? r : mf_batch_check(f, g->batch);
+}
+
+static int probe(struct mf_farm *f, struct mf_goal *g)
+{
+    struct offered o = {.f = f, .g = g};
+    assert(g->state == MF_GOAL_ENUMERATING);
+    int r = mf_store_steps_each(f->store, g->enumeration, g->class_id, g->batch->created_ms, take_step, &o);
+    for (size_t i = 0; r == 0 && i < o.n_barred; i++) {
+        const struct barred *b = &o.barred[i];
+        r = mf_store_rejection_add(f->store, g->enumeration, g->batch->id, b->step.family, b->step.name,
+                                   b->rule, b->reason);
+    }
+    g->n_steps = (int64_t)o.n;
+    g->n_measured = 0;
+    if (r == 0)
+        r = mf_store_goal_steps(f->store, g->id, g->n_steps, 0);
+    if (r == 0 && o.n == 0)
+        r = mf_goal_fail(f, g, "no step is offered for it; its rejections say why");
+    else if (r == 0 && g->batch->options.search == MF_SEARCH_ENUMERATE)
+        r = end_with_steps(f, g);
+    else if (r == 0 && (r = enter(f, g, MF_GOAL_PROBING, "")) == 0)
+        r = add_probe_units(f, g, &o);
+    free(o.steps);
+    free(o.barred);
+    return r;
+}
+
+int mf_goals_enumerated(struct mf_farm *f, int64_t enumeration, const char *failure)
+{
+    struct mf_ids ids = {0};
+    int r = mf_store_goals_of_enumeration(f->store, enumeration, &ids);
+    for (size_t i = 0; r == 0 && i < ids.n; i++) {
+        struct mf_goal *g;
+        r = mf_goal_get(f, ids.all[i], &g);
+        if (r == 0)
+            r = failure ? mf_goal_fail(f, g, failure) : probe(f, g);
+    }
+    mf_ids_release(&ids);
+    return r;
+}
+
+/* ---- probing ─► ranking ─► racing ---- */
+
+int mf_goal_measured(struct mf_farm *f, struct mf_goal *g, mf_ops covers, enum mf_status status, double us)
+{
+    g->n_measured++;
+    g->dirty = g->changed = true;
+    if (status == MF_STATUS_OK)
+        mf_bests_add(&g->best, covers, us);
+    return touch(f, g);
+}
+
+int mf_goal_probed(struct mf_farm *f, struct mf_goal *g)
+{
+    assert(g->state == MF_GOAL_PROBING);
+    int r = enter(f, g, MF_GOAL_RANKING, "");
+    if (r == 0)
+        r = mf_rank_goal(f, g);
+    return r > 0 ? mf_ladder_rank(f, g->batch, g->class_id, g->layer_model) : r;
+}
+
+int mf_goal_race(struct mf_farm *f, struct mf_goal *g, const char *unit_body)
+{
+    assert(g->state == MF_GOAL_RANKING || g->state == MF_GOAL_RACING);
+    int r = g->state == MF_GOAL_RANKING ? enter(f, g, MF_GOAL_RACING, "") : 0;
+    mf_goal_drop_forecast(g);
+    return r < 0 ? r : mf_unit_add(f, g, MF_UNIT_RACE, unit_body, 0);
+}
+
+/* ---- racing ─► done ---- */
+
+static bool somebody_died(const struct mf_lease *l)
+{
+    for (size_t i = 0; i < l->n; i++) {
+        if (l->items[i].seq &&
+            (l->items[i].status == MF_STATUS_CRASH || l->items[i].status == MF_STATUS_HANG))
+            return true;
+    }
+    return false;
+}
+
+/* A runner that was killed from outside looks like a pipeline that crashed. So a race in which one died is run once more,
+ * whole, and its first outcome decides nothing. */
+static int race_again(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *l)
+{
+    /* A second device's word is not asked of the first */
+    int64_t not_worker = l->first_worker ? l->first_worker : l->worker;
+    struct mf_unit_row row = {0};
+    int r = mf_store_results_unmake(f->store, l->unit);
+    if (r == 0)
+        r = mf_store_unit_get(f->store, l->unit, &row);
+    _cleanup_(cJSON_Deletep) cJSON *body = r == 0 ? cJSON_Parse(row.body) : NULL;
+    free(row.body);
+    if (r == 0)
+        cJSON_AddTrueToObject(body, "second_try");
+    _cleanup_(mf_freep) char *text = body ? mf_json_print(body) : NULL;
+    if (!text)
+        return r < 0 ? r : -ENOMEM;
+    return mf_unit_add(f, g, l->kind, text, not_worker);
+}
+
+/* When nothing of it is left to race. */
+static int end_racing(struct mf_farm *f, struct mf_goal *g)
+{
+    if (g->open_units > 0)
+        return 0;
+    int r = enter(f, g, MF_GOAL_DONE, "");
+    return r < 0 ? r : mf_batch_check(f, g->batch);
+}
+
+int mf_goal_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race)
+{
+    struct mf_win w = {0};
+    assert(g->state == MF_GOAL_RACING);
+    if (!lease->second_try && somebody_died(lease))
+        return race_again(f, g, lease);
+    int r =
+        lease->n_groups > 0 ? mf_ladder_raced(f, g, lease, race) : mf_config_win(f, g, lease, 0, race, &w);
+    if (r == 0) {
+        char reason[MF_REASON_MAX];
+        mf_say(reason, sizeof(reason), "none of the %zu finalists survived the race; their results say why",
+               lease->n);
+        return mf_goal_fail(f, g, reason);
+    }
+    if (r > 0 && lease->n_groups == 0)
+        r = mf_goal_won(f, g, &w);
+    mf_win_release(&w);
+    return r < 0 ? r : 0;
+}
+
+int mf_goal_won(struct mf_farm *f, struct mf_goal *g, const struct mf_win *w)
+{
+    int r = mf_config_write(f, g, w);
+    mf_fault_at(MF_FAULT_CONFIG_STORED);
+    return r < 0 ? r : mf_promote_start(f, g);
+}
+
+/* ---- racing ─► comparing ─► done ---- */
+
+int mf_goal_compare(struct mf_farm *f, struct mf_goal *g, const char *unit_body, int64_t not_worker)
+{
+    assert(g->state == MF_GOAL_RACING || g->state == MF_GOAL_COMPARING);
+    int r = g->state == MF_GOAL_RACING ? enter(f, g, MF_GOAL_COMPARING, "") : 0;
+    return r < 0 ? r : mf_unit_add(f, g, MF_UNIT_COMPARE, unit_body, not_worker);
+}
+
+int mf_goal_compared(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease)
+{
+    assert(g->state == MF_GOAL_COMPARING);
+    return !lease->second_try && somebody_died(lease) ? race_again(f, g, lease)
+                                                      : mf_promote_take(f, g, lease);
+}
+
+int mf_goal_decided(struct mf_farm *f, struct mf_goal *g)
+{
+    int r = mf_regret_start(f, g);
+    return r < 0 ? r : end_racing(f, g);
+}
+
+int mf_goal_regretted(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race,
+                      const char *reason)
+{
+    assert(g->state == MF_GOAL_RACING || g->state == MF_GOAL_COMPARING);
+    int r = race ? mf_regret_take(f, lease, race) : mf_regret_miss(f, g, lease->routing, reason);
+    return r < 0 ? r : end_racing(f, g);
+}
+
+/* ---- to the other ends ---- */
+
+int mf_goal_fail(struct mf_farm *f, struct mf_goal *g, const char *reason)
+{
+    int r = enter(f, g, MF_GOAL_FAILED, reason);
+    /* The others of its layer model may have waited for it alone */
+    if (r == 0)
+        r = mf_ladder_rank(f, g->batch, g->class_id, g->layer_model);
+    if (r == 0)
+        r = mf_ladder_settle(f, g->batch, g->class_id, g->layer_model);
+    return r < 0 ? r : mf_batch_check(f, g->batch);
+}
+
+int mf_goal_cancel(struct mf_farm *f, struct mf_goal *g)
+{
+    struct mf_ids others = {0};
+    bool enumerating = g->state == MF_GOAL_ENUMERATING;
+    int r = g->state == MF_GOAL_COMPARING ? mf_promote_cancel(f, g) : 0;
+    if (r == 0)
+        r = enter(f, g, MF_GOAL_CANCELLED, "");
+    if (r == 0)
+        r = mf_store_units_cancel(f->store, g->id);
+    for (size_t i = 0; r == 0 && i < f->leases.cap;) {
+        struct mf_lease *l = f->leases.entries[i].value;
+        if (f->leases.entries[i].key && l->goal == g) {
+            r = mf_lease_cancel(f, l);
+            i = 0; /* removing moves entries */
+        } else {
+            i++;
+        }
+    }
+    g->open_units = 0;
+    /* Others may have shared its enumeration, whose unit is gone now */
+    if (r == 0 && enumerating)
+        r = mf_store_goals_of_enumeration(f->store, g->enumeration, &others);
+    if (r == 0 && others.n > 0) {
+        struct mf_goal *other;
+        r = mf_goal_get(f, others.all[0], &other);
+        if (r == 0)
+            r = add_enumerate_unit(f, other);
+    }
+    mf_ids_release(&others);
+    return r;
+}
+
+/* ---- once a turn ---- */
+
+/* Counters go to the store when people are told, or the goal enters another state: in between, the results themselves
+ * count, and a start counts them. */
+int mf_goals_flush(struct mf_farm *f)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < f->n_touched; i++) {
+        struct mf_goal *g = f->touched[i];
+        bool due = f->now_ms - g->told_ms >= TOLD_EVERY_MS;
+        int r = due ? write_counters(f, g) : 0;
+        if (r == 0 && g->changed && due)
+            r = mf_event_goal(f, g, "");
+        if (r < 0)
+            return r;
+        if (g->state >= MF_GOAL_DONE) {
+            struct mf_batch *b = g->batch;
+            (void)mf_map_remove(&f->goals, (uint64_t)g->id);
+            mf_goal_free(g);
+            b->n_loaded--;
+            mf_batch_let_go(f, b);
+        } else if (g->changed || g->dirty) {
+            f->touched[n++] = g; /* in a later turn */
+        } else {
+            g->touched = false;
+        }
+    }
+    f->n_touched = n;
+    return 0;
+}

@@ -1,0 +1,644 @@
+/* Units and their leases.
+ *
+ *   ready ──grant──► leased ──last result: done──► done
+ *     ▲                │ │ └──cancel──► cancelled (from ready too)
+ *     │                │ └──release, after too many attempts──► failed
+ *     └────release─────┘      lease ends, its worker leaves, or it could not be run
+ *
+ * A grant raises `attempt` and writes the epoch; (unit, attempt, epoch) fences what comes back. The next attempt carries
+ * only the steps that no result has decided. A lease lasts three beats from the last BEAT that named it. */
+#include "server/farm/farm_private.h"
+
+#include "common/base/fault.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
+#include "server/choose/promote.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define UNIT_TEXT_MAX (8u << 20)
+/* Shapes that a worker hears of in advance: a layer's ladder, or the end of one and the beginning of the next. */
+#define NEXT_SHAPES 8
+/* Attempts of a unit that its worker says cannot be run; one that was only interrupted has more. */
+#define FAILURES_MAX 3
+/* A class's number is small: it is never 0, so no key is */
+#define TURN_KEY(batch, class) ((uint64_t)(batch) << 20 | (uint64_t)(class))
+
+struct mf_lease *mf_lease_free(struct mf_lease *l)
+{
+    if (l) {
+        free(l->items);
+        free(l->routing);
+    }
+    free(l);
+    return NULL;
+}
+
+MF_DEFINE_CLEANUP(struct mf_lease *, mf_lease_free);
+
+/* ---- fair shares ----
+ *
+ * Batches of the same priority share a class's workers by units, which are cut to the same expected time: start-time fair
+ * queueing. A batch's next unit has the turn behind its last one, but none before the least that waits: so a batch that comes
+ * late starts beside the others, not behind all that they have waiting, and one that had nothing to do has saved nothing up.
+ * A worker that keeps its shape takes units out of turn; they are its batch's all the same. */
+
+/* The last turn of the batch on that class; of batch 0, the highest that the class was granted. */
+static int last_turn(struct mf_farm *f, int64_t batch, int64_t class, int64_t *ret)
+{
+    uintptr_t known = (uintptr_t)mf_map_get(&f->turns, TURN_KEY(batch, class));
+    *ret = (int64_t)known - 1;
+    if (known)
+        return 0;
+    *ret = 0;
+    return batch ? mf_store_last_turn(f->store, batch, class, ret) : 0;
+}
+
+static int set_turn(struct mf_farm *f, int64_t batch, int64_t class, int64_t turn)
+{
+    return mf_map_put(&f->turns, TURN_KEY(batch, class), (void *)(uintptr_t)(turn + 1));
+}
+
+static int take_turn(struct mf_farm *f, const struct mf_goal *g, struct mf_unit_row *unit)
+{
+    int64_t own, now;
+    int r = last_turn(f, g->batch->id, g->class_id, &own);
+    if (r == 0)
+        r = mf_store_least_turn(f->store, g->class_id, unit->priority, &now);
+    if (r == 0) /* nobody waits */
+        r = last_turn(f, 0, g->class_id, &now);
+    if (r < 0)
+        return r;
+    unit->turn = MF_MAX(own + 1, now);
+    return set_turn(f, g->batch->id, g->class_id, unit->turn);
+}
+
+static int pass_turn(struct mf_farm *f, const struct mf_unit_row *row)
+{
+    int64_t now;
+    int r = last_turn(f, 0, row->class, &now);
+    return r < 0 ? r : set_turn(f, 0, row->class, MF_MAX(now, row->turn));
+}
+
+/* Whole pipelines beside each other, on one device. */
+static bool is_race(enum mf_unit_kind kind)
+{
+    return kind == MF_UNIT_RACE || kind == MF_UNIT_COMPARE;
+}
+
+/* ---- (none) ─► ready ---- */
+
+int mf_unit_add(struct mf_farm *f, struct mf_goal *g, enum mf_unit_kind kind, const char *body,
+                int64_t not_worker)
+{
+    /* Within a batch's priority: races give people results, enumerations show what is to be done, retries end goals */
+    int urgency = is_race(kind) ? 3 : kind == MF_UNIT_ENUMERATE ? 2 : not_worker ? 1 : 0;
+    struct mf_unit_row row = {.goal = g->id,
+                              .class = g->class_id,
+                              .kind = kind,
+                              .body = (char *)body,
+                              .priority = g->batch->priority * 4 + urgency,
+                              .not_worker = not_worker};
+    int64_t id;
+    /* What is urgent goes first whatever its turn, and takes none from its batch */
+    int r = urgency ? 0 : take_turn(f, g, &row);
+    if (r == 0)
+        r = mf_store_unit_add(f->store, &row, f->wall_ms, &id);
+    if (r < 0)
+        return r;
+    g->open_units++;
+    mf_slots_feed(&f->slots, g->class_id);
+    return 0;
+}
+
+/* ---- what a lease holds ---- */
+
+static int read_ids(const cJSON *body, const char *key, size_t max, struct mf_lease *l)
+{
+    const cJSON *item, *array = mf_json_array(body, key);
+    l->items = calloc((size_t)cJSON_GetArraySize(array) + 1, sizeof(*l->items));
+    if (!l->items)
+        return -ENOMEM;
+    cJSON_ArrayForEach (item, array) {
+        if (!cJSON_IsNumber(item) || l->n == max)
+            return -EBADMSG;
+        l->items[l->n++].id = (int64_t)item->valuedouble;
+    }
+    l->n_left = l->n;
+    return 0;
+}
+
+static void read_bests(const cJSON *body, struct mf_bests *ret)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach (item, mf_json_object(body, "best_us")) {
+        mf_ops covers;
+        if (cJSON_IsNumber(item) && mf_ops_parse(item->string, &covers) == 0)
+            mf_bests_add(ret, covers, item->valuedouble);
+    }
+}
+
+/* The lease of a row, its items known by id only. */
+static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf_lease **ret)
+{
+    _cleanup_(mf_lease_freep) struct mf_lease *l = calloc(1, sizeof(*l));
+    _cleanup_(cJSON_Deletep) cJSON *body = mf_json_parse(row->body, strlen(row->body), UNIT_TEXT_MAX);
+    if (!l || !body)
+        return -ENOMEM;
+    *l = (struct mf_lease){.unit = row->id,
+                           .attempt = row->attempt,
+                           .epoch = row->epoch,
+                           .kind = row->kind,
+                           .worker = row->worker,
+                           .deadline_ms = f->now_ms + f->lease_ms};
+    int r = mf_goal_get(f, row->goal, &l->goal);
+    if (r == 0 && row->kind == MF_UNIT_PROBE)
+        r = read_ids(body, "steps", SIZE_MAX, l);
+    if (r == 0 && is_race(row->kind))
+        r = read_ids(body, "pipelines", MF_FINALISTS_MAX, l);
+    if (r < 0)
+        return r;
+    const char *routing;
+    l->n_groups = cJSON_GetArraySize(mf_json_array(body, "layouts"));
+    (void)mf_json_bool(body, "second_try", &l->second_try);
+    (void)mf_json_i64(body, "first_worker", 1, INT64_MAX, &l->first_worker);
+    if (mf_json_text(body, "routing", &routing) == 0) {
+        l->routing = strdup(routing);
+        if (!l->routing)
+            return -ENOMEM;
+    }
+    read_bests(body, &l->best);
+    *ret = MF_TAKE(l);
+    return 0;
+}
+
+/* Appends the step's object with the farm's id in it, and adds its work to the item's. */
+static int add_step(struct mf_farm *f, struct mf_lease_item *item, int64_t step, struct mf_buf *out)
+{
+    struct mf_step_row row;
+    _cleanup_(mf_freep) char *body = NULL;
+    int r = mf_store_step_get(f->store, step, &row, out ? &body : NULL);
+    if (r < 0)
+        return r;
+    item->kernel = row.kernel;
+    item->covers = row.covers;
+    item->flops += row.flops;
+    item->bytes += row.bytes;
+    if (!out)
+        return 0;
+    (void)mf_buf_addf(out, "{\"id\":%" PRId64 ",", step);
+    /* The body is an object that mf_step_print wrote: it starts with '{' and has members */
+    return mf_buf_adds(out, body + 1);
+}
+
+/* Steps that a result has decided are left out: of the message, and of what the lease waits for. */
+static int add_steps(struct mf_farm *f, struct mf_lease *l, struct mf_buf *out)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < l->n; i++) {
+        struct mf_lease_item item = {.id = l->items[i].id};
+        enum mf_status status;
+        double us;
+        int r =
+            l->attempt > 1 ? mf_store_step_decided(f->store, l->goal->id, l->unit, item.id, &status, &us) : 0;
+        if (r < 0)
+            return r;
+        bool decided = r > 0;
+        if (!decided && out && n > 0)
+            (void)mf_buf_adds(out, ",");
+        r = add_step(f, &item, item.id, decided ? NULL : out);
+        if (r < 0)
+            return r;
+        if (!decided)
+            l->items[n++] = item;
+        else if (status == MF_STATUS_OK)
+            mf_bests_add(&l->best, item.covers, us);
+    }
+    l->n = l->n_left = n;
+    return 0;
+}
+
+/* layouts: that the race is over; NULL: it is not. */
+static int add_pipeline(struct mf_farm *f, struct mf_lease_item *item, const cJSON *layouts,
+                        struct mf_buf *out)
+{
+    struct mf_pipeline p;
+    const cJSON *id, *layout;
+    bool first = true;
+    int k = 0, r = mf_store_pipeline_get(f->store, item->id, &p);
+    if (r < 0)
+        return r;
+    cJSON_ArrayForEach (layout, layouts) {
+        if (cJSON_IsString(layout) && strcmp(layout->valuestring, p.layout) == 0)
+            item->group = k;
+        k++;
+    }
+    _cleanup_(cJSON_Deletep) cJSON *steps = mf_json_parse(p.steps, strlen(p.steps), 1u << 16);
+    if (out)
+        (void)mf_buf_addf(out, "{\"id\":%" PRId64 ",\"forecast_us\":%.9g,", item->id, p.forecast_us);
+    if (out && layouts)
+        (void)mf_buf_addf(out, "\"group\":%d,", item->group);
+    if (out)
+        (void)mf_buf_adds(out, "\"steps\":[");
+    mf_pipeline_release(&p);
+    cJSON_ArrayForEach (id, steps) {
+        if (out && !first)
+            (void)mf_buf_adds(out, ",");
+        r = add_step(f, item, (int64_t)id->valuedouble, out);
+        if (r < 0)
+            return r;
+        first = false;
+    }
+    return out ? mf_buf_adds(out, "]}") : 0;
+}
+
+/* The best times that let a worker drop slow steps early. On a simulated device only this unit's own count, so that what
+ * becomes of a step does not depend on which worker was faster elsewhere, and reruns give the same table. */
+static void add_bests(const struct mf_lease *l, struct mf_buf *out)
+{
+    const struct mf_bests *b = l->slot->simulated ? &l->best : &l->goal->best;
+    char covers[MF_OPS_TEXT_MAX];
+    (void)mf_buf_adds(out, ",\"best_us\":{");
+    for (int i = 0; i < b->n; i++) {
+        mf_ops_print(b->of[i].covers, covers);
+        (void)mf_buf_addf(out, "%s\"%s\":%.9g", i ? "," : "", covers, b->of[i].us);
+    }
+    (void)mf_buf_adds(out, "}");
+}
+
+static int add_race(struct mf_farm *f, struct mf_lease *l, const char *body, struct mf_buf *out)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, strlen(body), UNIT_TEXT_MAX);
+    int r = json ? 0 : -ENOMEM;
+    if (out)
+        (void)mf_buf_adds(out, ",\"pipelines\":[");
+    for (size_t i = 0; r == 0 && i < l->n; i++) {
+        if (out && i > 0)
+            (void)mf_buf_adds(out, ",");
+        r = add_pipeline(f, &l->items[i], mf_json_array(json, "layouts"), out);
+    }
+    if (r < 0 || !out)
+        return r;
+    _cleanup_(mf_freep) char *plan = mf_json_print(mf_json_object(json, "plan"));
+    return plan ? mf_buf_addf(out, "],\"plan\":%s", plan) : -ENOMEM;
+}
+
+static int add_row(void *context, const char *row)
+{
+    struct mf_buf *out = context;
+    return mf_buf_addf(out, "%s\"%s\"", out->data[out->len - 1] == '[' ? "" : ",", row);
+}
+
+/* Shapes that the class has not come to yet. */
+static int add_next(struct mf_farm *f, const struct mf_lease *l, struct mf_buf *out)
+{
+    int r = mf_buf_adds(out, ",\"next\":[");
+    if (r == 0)
+        r = mf_store_next_shapes(f->store, l->goal->class_id, NEXT_SHAPES, add_row, out);
+    return r < 0 ? r : mf_buf_adds(out, "]");
+}
+
+/* The UNIT message but for its closing brace; out NULL: only what the lease has to know (after a start of the coordinator). */
+static int fill(struct mf_farm *f, struct mf_lease *l, const char *body, struct mf_buf *out)
+{
+    int r = 0;
+    _cleanup_(mf_freep) char *other =
+        out && l->routing ? mf_batch_unit_options(l->goal->batch, l->routing) : NULL;
+    if (out && l->routing && !other)
+        return -ENOMEM;
+    if (out)
+        (void)mf_buf_addf(out,
+                          "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64
+                          ",\"kind\":\"%s\",\"shape\":\"%s\",\"options\":%s",
+                          l->unit, l->attempt, l->epoch, mf_unit_kind_name(l->kind), l->goal->row,
+                          other ? other : l->goal->batch->unit_options);
+    if (l->kind == MF_UNIT_PROBE) {
+        if (out)
+            (void)mf_buf_adds(out, ",\"steps\":[");
+        r = add_steps(f, l, out);
+        if (out) {
+            (void)mf_buf_adds(out, "]");
+            add_bests(l, out);
+        }
+    } else if (is_race(l->kind)) {
+        r = add_race(f, l, body, out);
+    }
+    return r;
+}
+
+/* ---- ready ─► leased ---- */
+
+void mf_lease_hold(struct mf_lease *l, struct mf_slot *slot)
+{
+    l->slot = slot;
+    l->worker = slot->id;
+    slot->n_leases++;
+    if (l->kind != MF_UNIT_ENUMERATE) /* for which no data are made */
+        slot->last_goal = l->goal->id;
+    slot->dirty = true;
+}
+
+/* The first unit that measures pins the goal's model: times of two models are never compared. Of a batch that asks for it, also
+ * the worker. */
+static int pin_goal(struct mf_farm *f, struct mf_lease *l, const struct mf_slot *slot)
+{
+    int r = 0;
+    if (l->kind == MF_UNIT_ENUMERATE)
+        return 0;
+    if (l->goal->batch->options.shape_grouped)
+        r = mf_store_goal_worker(f->store, l->goal->id, slot->id);
+    if (r < 0 || l->goal->model)
+        return r;
+    l->goal->model = slot->model_id;
+    return mf_store_goal_model(f->store, l->goal->id, slot->model_id);
+}
+
+/* What is left of a unit that is to compare on another device, when this one, which has compared, is the only one left. */
+static int leave_alone(struct mf_farm *f, struct mf_lease *l)
+{
+    struct mf_goal *g = l->goal;
+    int r = mf_lease_done(f, l);
+    mf_lease_free(l);
+    return r < 0 ? r : mf_promote_alone(f, g);
+}
+
+static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_row *row)
+{
+    struct mf_lease *l = NULL;
+    struct mf_buf text;
+    int r = lease_new(f, row, &l);
+    if (r < 0)
+        return r;
+    bool is_new_shape = slot->last_goal != row->goal;
+    mf_buf_init(&text, UNIT_TEXT_MAX);
+    mf_lease_hold(l, slot);
+    r = mf_map_put(&f->leases, (uint64_t)l->unit, l);
+    if (r == 0)
+        r = pass_turn(f, row);
+    if (r == 0 && l->first_worker == slot->id)
+        return leave_alone(f, l);
+    if (r == 0)
+        r = pin_goal(f, l, slot);
+    mf_fault_at(MF_FAULT_UNIT_LEASED);
+    if (r == 0)
+        r = fill(f, l, row->body, &text);
+    if (r == 0 && is_new_shape && slot->compiles)
+        r = add_next(f, l, &text);
+    if (r == 0)
+        r = mf_buf_adds(&text, "}");
+    if (r == 0 && l->kind != MF_UNIT_ENUMERATE && l->n == 0) {
+        /* Every step was decided before the last attempt ended: nothing is left to do */
+        struct mf_goal *g = l->goal;
+        r = mf_lease_done(f, l);
+        mf_lease_free(l);
+        if (r == 0 && g->open_units == 0 && g->state == MF_GOAL_PROBING)
+            r = mf_goal_probed(f, g);
+    } else if (r == 0) {
+        slot->credit--;
+        r = mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_UNIT, text.data);
+    }
+    mf_buf_release(&text);
+    return r;
+}
+
+/* 1: the slot got a unit; 0: there is none for it. */
+static int serve(struct mf_farm *f, struct mf_slot *slot)
+{
+    bool alone = !f->alone_from_ms && mf_slots_like(&f->slots, slot) == 0;
+    for (int nearness = slot->last_goal ? MF_NEAR_GOAL : MF_NEAR_FREE; nearness < MF_NEAR_N_; nearness++) {
+        struct mf_unit_row row = {0};
+        int r = mf_store_unit_lease(f->store, slot, (enum mf_nearness)nearness, alone, f->epoch,
+                                    f->wall_ms + f->lease_ms, &row);
+        if (r > 0) {
+            r = grant(f, slot, &row);
+            free(row.body);
+            return r < 0 ? r : 1;
+        }
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+int mf_units_dispatch(struct mf_farm *f)
+{
+    for (size_t i = 0; i < f->slots.n; i++) {
+        struct mf_slot *slot = f->slots.all[i];
+        while (slot->credit > 0 && !slot->draining && !slot->starved) {
+            int r = serve(f, slot);
+            if (r < 0)
+                return r;
+            slot->starved = r == 0;
+        }
+    }
+    return 0;
+}
+
+/* ---- leased ─► elsewhere ---- */
+
+void mf_lease_extend(struct mf_farm *f, struct mf_lease *l)
+{
+    l->deadline_ms = f->now_ms + f->lease_ms;
+    (void)mf_store_unit_extend(f->store, l->unit, f->wall_ms + f->lease_ms);
+}
+
+static void leave_books(struct mf_farm *f, struct mf_lease *l)
+{
+    (void)mf_map_remove(&f->leases, (uint64_t)l->unit);
+    if (l->slot) {
+        l->slot->n_leases--;
+        l->slot->dirty = true;
+    }
+    l->slot = NULL;
+}
+
+int mf_lease_done(struct mf_farm *f, struct mf_lease *l)
+{
+    leave_books(f, l);
+    l->goal->open_units--;
+    return mf_store_unit_end(f->store, l->unit, "done");
+}
+
+static int give_up(struct mf_farm *f, struct mf_lease *l, const char *why)
+{
+    char reason[MF_REASON_MAX];
+    struct mf_goal *g = l->goal;
+    mf_say(reason, sizeof(reason), "given up after %" PRId64 " attempts; the last one ended because %s",
+           l->attempt, why);
+    g->open_units--;
+    int r = mf_store_unit_end(f->store, l->unit, "failed");
+    if (r < 0)
+        return r;
+    switch (l->kind) {
+    case MF_UNIT_ENUMERATE:
+        return mf_goals_enumerated(f, g->enumeration, reason);
+    case MF_UNIT_PROBE:
+        r = mf_deliver_given_up(f, l, reason);
+        return r == 0 && g->open_units == 0 && g->state == MF_GOAL_PROBING ? mf_goal_probed(f, g) : r;
+    case MF_UNIT_RACE:
+        return l->routing ? mf_goal_regretted(f, g, l, NULL, reason) : mf_goal_fail(f, g, reason);
+    case MF_UNIT_COMPARE:
+        return mf_promote_miss(f, g, reason);
+    case MF_UNIT_N_:
+        break;
+    }
+    return 0;
+}
+
+static int release(struct mf_farm *f, struct mf_lease *l, const char *why, int64_t attempts)
+{
+    _cleanup_(mf_lease_freep) struct mf_lease *owned = l;
+    leave_books(f, l);
+    log_info("unit %" PRId64 ", attempt %" PRId64 " is free again: %s", l->unit, l->attempt, why);
+    /* A race's samples are paired within one run of it: what an ended attempt gave decides nothing */
+    int r = l->kind == MF_UNIT_RACE ? mf_store_results_unmake(f->store, l->unit) : 0;
+    if (r < 0)
+        return r;
+    if (l->attempt >= attempts)
+        return give_up(f, l, why);
+    mf_slots_feed(&f->slots, l->goal->class_id);
+    return mf_store_unit_release(f->store, l->unit);
+}
+
+int mf_lease_release(struct mf_farm *f, struct mf_lease *l, const char *why)
+{
+    return release(f, l, why, f->options.attempts);
+}
+
+int mf_lease_fail(struct mf_farm *f, struct mf_lease *l, const char *why)
+{
+    return release(f, l, why, MF_MIN(f->options.attempts, FAILURES_MAX));
+}
+
+int mf_leases_release_of(struct mf_farm *f, struct mf_slot *slot, bool kept_too, const char *why)
+{
+    for (size_t i = 0; i < f->leases.cap;) {
+        struct mf_lease *l = f->leases.entries[i].value;
+        if (!f->leases.entries[i].key || l->worker != slot->id || (l->slot == slot && !kept_too)) {
+            i++;
+            continue;
+        }
+        int r = mf_lease_release(f, l, why);
+        if (r < 0)
+            return r;
+        i = 0; /* removing moves entries */
+    }
+    return 0;
+}
+
+/* Its worker is told that nobody wants it any more. */
+static int call_off(struct mf_farm *f, const struct mf_lease *l)
+{
+    char text[80];
+    if (!l->slot)
+        return 0;
+    mf_say(text, sizeof(text), "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 "}", l->unit, l->attempt);
+    return mf_hub_post(f->hub, &l->slot->peer, MF_MESSAGE_CANCEL, text);
+}
+
+int mf_lease_refuse(struct mf_farm *f, struct mf_lease *l, const char *why)
+{
+    int told = call_off(f, l), r = mf_lease_fail(f, l, why);
+    return r < 0 ? r : told;
+}
+
+int mf_lease_cancel(struct mf_farm *f, struct mf_lease *l)
+{
+    int r = call_off(f, l);
+    leave_books(f, l);
+    mf_lease_free(l);
+    return r;
+}
+
+int mf_units_expire(struct mf_farm *f)
+{
+    for (size_t i = 0; i < f->leases.cap;) {
+        struct mf_lease *l = f->leases.entries[i].value;
+        if (!f->leases.entries[i].key || f->now_ms <= l->deadline_ms) {
+            i++;
+            continue;
+        }
+        f->stats.leases_expired++;
+        int r = mf_lease_release(f, l, "its lease ended");
+        if (r < 0)
+            return r;
+        i = 0;
+    }
+    return 0;
+}
+
+/* ---- after a start ---- */
+
+static int remember_result(void *context, const struct mf_result_row *row)
+{
+    struct mf_lease *l = context;
+    for (size_t i = 0; i < l->n && !row->late; i++) {
+        struct mf_lease_item *item = &l->items[i];
+        if (item->id != (row->step ? row->step : row->pipeline) || item->seq)
+            continue;
+        item->seq = row->seq;
+        item->status = row->status;
+        item->us = row->us;
+        item->mad = row->mad;
+        item->verified = row->verified;
+        l->n_left--;
+        if (row->step && row->status == MF_STATUS_OK)
+            mf_bests_add(&l->best, item->covers, row->us);
+    }
+    return 0;
+}
+
+/* Steps that an earlier attempt decided were not in what this one was sent. */
+static int skip_decided(struct mf_farm *f, struct mf_lease *l)
+{
+    for (size_t i = 0; i < l->n; i++) {
+        struct mf_lease_item *item = &l->items[i];
+        int r = item->seq ? 0
+                          : mf_store_step_decided(f->store, l->goal->id, l->unit, item->id, &item->status,
+                                                  &item->us);
+        if (r < 0)
+            return r;
+        if (r > 0) {
+            item->seq = -1;
+            l->n_left--;
+        }
+    }
+    return 0;
+}
+
+static int reload(struct mf_farm *f, int64_t unit)
+{
+    struct mf_unit_row row = {0};
+    struct mf_lease *l = NULL;
+    int r = mf_store_unit_get(f->store, unit, &row);
+    _cleanup_(mf_freep) char *body = row.body;
+    if (r == 0)
+        r = lease_new(f, &row, &l);
+    if (r == 0)
+        r = mf_map_put(&f->leases, (uint64_t)unit, l);
+    if (r == 0 && is_race(l->kind))
+        r = fill(f, l, body, NULL);
+    for (size_t i = 0; r == 0 && l->kind == MF_UNIT_PROBE && i < l->n; i++)
+        r = add_step(f, &l->items[i], l->items[i].id, NULL);
+    if (r == 0)
+        r = mf_store_results_of_unit(f->store, unit, row.attempt, remember_result, l);
+    return r == 0 && l->attempt > 1 && l->kind == MF_UNIT_PROBE ? skip_decided(f, l) : r;
+}
+
+int mf_units_load(struct mf_farm *f)
+{
+    struct mf_ids ids = {0};
+    int r = mf_store_units_prolong(f->store, f->wall_ms + f->lease_ms);
+    if (r == 0)
+        r = mf_store_units_leased(f->store, &ids);
+    for (size_t i = 0; r == 0 && i < ids.n; i++)
+        r = reload(f, ids.all[i]);
+    mf_ids_release(&ids);
+    return r;
+}

@@ -1,0 +1,491 @@
+#include "server/store/store.h"
+#include "server/store/migration.h"
+#include "server/store/store_cache.h"
+#include "server/store/store_private.h"
+#include "server/store/store_wal.h"
+
+#include "common/base/fault.h"
+#include "common/base/text.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Open addressing, a power of two, never more than half full. */
+#define CACHE_SIZE 512
+
+/* What the WAL holds between two checkpoints, of 6144 pages and a turn. */
+#define WAL_BYTES (28 << 20)
+
+struct mf_store {
+    sqlite3 *db;
+    char *path;
+    bool writer;
+    bool savepoint;
+    size_t n_cached;
+    struct mf_sql *cache[CACHE_SIZE];
+    char error[256];
+};
+
+int mf_store_fault(struct mf_store *s, int code)
+{
+    if (code == SQLITE_OK || code == SQLITE_ROW || code == SQLITE_DONE)
+        return 0;
+    /* SQLite keeps what the system said for some failures only, and not for that of a commit */
+    int error = (code & 0xff) == SQLITE_IOERR || (code & 0xff) == SQLITE_CANTOPEN ? errno : 0;
+    if ((code & 0xff) == SQLITE_FULL)
+        error = ENOSPC;
+    mf_say(s->error, sizeof(s->error), "%s%s%s", s->db ? sqlite3_errmsg(s->db) : sqlite3_errstr(code),
+           error ? ": " : "", error ? strerrordesc_np(error) : "");
+    if (error == ENOSPC || error == EROFS)
+        return -error;
+    switch (code & 0xff) {
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+        return -EBUSY;
+    case SQLITE_NOMEM:
+        return -ENOMEM;
+    case SQLITE_FULL:
+        return -ENOSPC;
+    case SQLITE_CONSTRAINT:
+        return -EEXIST;
+    case SQLITE_CANTOPEN:
+        return -ENOENT;
+    case SQLITE_READONLY:
+        return -EROFS;
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+        return -EBADMSG;
+    case SQLITE_TOOBIG:
+        return -EFBIG;
+    default:
+        return -EIO;
+    }
+}
+
+const char *mf_store_error(const struct mf_store *s)
+{
+    return s->error;
+}
+
+const char *mf_store_path(const struct mf_store *s)
+{
+    return s->path;
+}
+
+sqlite3 *mf_store_db(struct mf_store *s)
+{
+    return s->db;
+}
+
+static int run_text(struct mf_store *s, const char *text)
+{
+    return mf_store_fault(s, sqlite3_exec(s->db, text, NULL, NULL, NULL));
+}
+
+/* user_version without the cache: the schema may change under it. */
+static int read_version(struct mf_store *s, int *ret)
+{
+    sqlite3_stmt *stmt = NULL;
+    int r = mf_store_fault(s, sqlite3_prepare_v2(s->db, "PRAGMA user_version", -1, &stmt, NULL));
+    if (r == 0) {
+        int code = sqlite3_step(stmt);
+        r = mf_store_fault(s, code);
+        if (code == SQLITE_ROW)
+            *ret = sqlite3_column_int(stmt, 0);
+    }
+    sqlite3_finalize(stmt);
+    return r;
+}
+
+static int migrate(struct mf_store *s)
+{
+    int version = 0;
+    /* IMMEDIATE: of two moefarmd that start at once on a new folder, one waits */
+    int r = run_text(s, "BEGIN IMMEDIATE");
+    if (r == 0)
+        r = read_version(s, &version);
+    if (r == 0 && (version < 0 || version > mf_n_migrations)) {
+        mf_say(s->error, sizeof(s->error), "the database is of version %d, this program knows up to %d",
+               version, mf_n_migrations);
+        r = -ENOTSUP;
+    }
+    for (int i = version; r == 0 && i < mf_n_migrations; i++) {
+        char text[40];
+        mf_say(text, sizeof(text), "PRAGMA user_version = %d", i + 1);
+        r = run_text(s, mf_migrations[i]);
+        if (r == 0)
+            r = run_text(s, text);
+    }
+    mf_fault_at(MF_FAULT_SCHEMA_WRITTEN);
+    if (r == 0)
+        return run_text(s, "COMMIT");
+    if (!sqlite3_get_autocommit(s->db))
+        (void)sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
+    return r;
+}
+
+static int open_at(const char *path, int flags, const char *vfs, struct mf_store **ret)
+{
+    struct mf_store *s = calloc(1, sizeof(*s));
+    if (!s)
+        return -ENOMEM;
+    s->path = strdup(path);
+    int code = s->path
+                   ? sqlite3_open_v2(path, &s->db, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, vfs)
+                   : SQLITE_NOMEM;
+    int r = mf_store_fault(s, code);
+    if (r < 0) {
+        mf_store_free(s);
+        return r;
+    }
+    (void)sqlite3_busy_timeout(s->db, 2000);
+    *ret = s;
+    return 0;
+}
+
+/* Writes zeros where the WAL will grow to between two checkpoints. A commit then overwrites what the file has, and its
+ * fdatasync need not wait for the file system's journal to record a new length: several times faster on ext4. SQLite
+ * takes zeros for what they are: no frame, since no checksum fits. */
+static int stretch_wal(struct mf_store *s)
+{
+    static const char zeros[1 << 16];
+    sqlite3_file *wal = NULL;
+    sqlite3_int64 size = 0;
+    int code = sqlite3_file_control(s->db, "main", SQLITE_FCNTL_JOURNAL_POINTER, &wal);
+    if (code != SQLITE_OK || !wal || !wal->pMethods)
+        return 0;
+    code = wal->pMethods->xFileSize(wal, &size);
+    for (; code == SQLITE_OK && size < WAL_BYTES; size += (sqlite3_int64)sizeof(zeros))
+        code = wal->pMethods->xWrite(wal, zeros, sizeof(zeros), size);
+    if (code == SQLITE_OK)
+        code = wal->pMethods->xSync(wal, SQLITE_SYNC_NORMAL);
+    return mf_store_fault(s, code);
+}
+
+void mf_store_init(void)
+{
+    (void)sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
+    mf_store_cache_init();
+}
+
+int mf_store_open(const char *path, struct mf_store **ret)
+{
+    _cleanup_(mf_store_freep) struct mf_store *s = NULL;
+    int r = mf_store_wal_register();
+    if (r == 0)
+        r = open_at(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, MF_STORE_WAL, &s);
+    if (r < 0)
+        return r;
+    s->writer = true;
+    /* Checkpoints come seldom enough that a page that many turns write goes to the database once. */
+    r = run_text(s,
+                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
+                 "PRAGMA wal_autocheckpoint = 6144; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY;"
+                 "PRAGMA journal_size_limit = 67108864");
+    if (r == 0)
+        r = migrate(s);
+    if (r == 0)
+        r = stretch_wal(s);
+    if (r < 0)
+        return r;
+    *ret = MF_TAKE(s);
+    return 0;
+}
+
+int mf_store_open_reader(const char *path, struct mf_store **ret)
+{
+    _cleanup_(mf_store_freep) struct mf_store *s = NULL;
+    int version = 0;
+    int r = open_at(path, SQLITE_OPEN_READONLY, NULL, &s);
+    if (r == 0)
+        r = run_text(s, "PRAGMA query_only = ON; PRAGMA cache_size = -16384; PRAGMA mmap_size = 268435456");
+    if (r == 0)
+        r = read_version(s, &version);
+    if (r == 0 && version != mf_n_migrations)
+        r = -ENOENT; /* the writer has not made the schema yet */
+    if (r < 0)
+        return r;
+    *ret = MF_TAKE(s);
+    return 0;
+}
+
+struct mf_store *mf_store_free(struct mf_store *s)
+{
+    if (!s)
+        return NULL;
+    for (size_t i = 0; i < CACHE_SIZE; i++) {
+        if (s->cache[i])
+            sqlite3_finalize(s->cache[i]->stmt);
+        free(s->cache[i]);
+    }
+    (void)sqlite3_close(s->db);
+    free(s->path);
+    free(s);
+    return NULL;
+}
+
+int mf_store_begin(struct mf_store *s)
+{
+    return mf_sql_run(s, s->writer ? "BEGIN IMMEDIATE" : "BEGIN", "");
+}
+
+int mf_store_commit(struct mf_store *s)
+{
+    return mf_sql_run(s, "COMMIT", "");
+}
+
+void mf_store_rollback(struct mf_store *s)
+{
+    s->savepoint = false;
+    /* Some failures have rolled back already, and then this is an error that says so. */
+    if (!sqlite3_get_autocommit(s->db))
+        (void)sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
+}
+
+int mf_store_savepoint(struct mf_store *s)
+{
+    assert(!s->savepoint);
+    int r = mf_sql_run(s, "SAVEPOINT part", "");
+    s->savepoint = r >= 0;
+    return r;
+}
+
+int mf_store_release(struct mf_store *s)
+{
+    assert(s->savepoint);
+    s->savepoint = false;
+    return mf_sql_run(s, "RELEASE part", "");
+}
+
+int mf_store_undo(struct mf_store *s)
+{
+    if (!s->savepoint)
+        return 0;
+    s->savepoint = false;
+    /* A full disk, say, has undone the whole transaction: what came now would be on its own */
+    if (sqlite3_get_autocommit(s->db))
+        return -EIO;
+    return run_text(s, "ROLLBACK TO part; RELEASE part");
+}
+
+/* The slot of a literal: its statement, or where it goes. */
+static struct mf_sql **cache_slot(struct mf_store *s, const char *literal)
+{
+    size_t i = (size_t)(((uintptr_t)literal * UINT64_C(0x9E3779B97F4A7C15)) >> 40) % CACHE_SIZE;
+    while (s->cache[i] && s->cache[i]->key != literal)
+        i = (i + 1) % CACHE_SIZE;
+    return &s->cache[i];
+}
+
+static int compile(struct mf_store *s, const char *text, unsigned flags, struct mf_sql **ret)
+{
+    struct mf_sql *q = calloc(1, sizeof(*q));
+    if (!q)
+        return -ENOMEM;
+    q->store = s;
+    int r = mf_store_fault(s, sqlite3_prepare_v3(s->db, text, -1, flags, &q->stmt, NULL));
+    if (r < 0) {
+        free(q);
+        return r;
+    }
+    *ret = q;
+    return 0;
+}
+
+static int bind_all(struct mf_sql *q, int index, const char *types, va_list args)
+{
+    int code = SQLITE_OK;
+    for (; *types && code == SQLITE_OK; types++, index++) {
+        switch (*types) {
+        case 'i':
+            code = sqlite3_bind_int64(q->stmt, index, va_arg(args, int64_t));
+            break;
+        case 'I': {
+            int64_t value = va_arg(args, int64_t);
+            code = value ? sqlite3_bind_int64(q->stmt, index, value) : sqlite3_bind_null(q->stmt, index);
+            break;
+        }
+        case 'd': {
+            double value = va_arg(args, double);
+            code =
+                isnan(value) ? sqlite3_bind_null(q->stmt, index) : sqlite3_bind_double(q->stmt, index, value);
+            break;
+        }
+        case 't':
+            code = sqlite3_bind_text(q->stmt, index, va_arg(args, const char *), -1, SQLITE_STATIC);
+            break;
+        case 'b': {
+            const void *data = va_arg(args, const void *);
+            size_t len = va_arg(args, size_t);
+            code = sqlite3_bind_blob64(q->stmt, index, data, len, SQLITE_STATIC);
+            break;
+        }
+        default:
+            assert(!"a letter of mf_sql's types");
+        }
+    }
+    return mf_store_fault(q->store, code);
+}
+
+int mf_sqlv(struct mf_store *s, const char *literal, struct mf_sql **ret, const char *types, va_list args)
+{
+    struct mf_sql **slot = cache_slot(s, literal);
+    if (!*slot) {
+        assert(s->n_cached < CACHE_SIZE / 2);
+        int r = compile(s, literal, SQLITE_PREPARE_PERSISTENT, slot);
+        if (r < 0)
+            return r;
+        (*slot)->key = literal;
+        s->n_cached++;
+    }
+    struct mf_sql *q = *slot;
+    if (q->busy)
+        return -EBUSY;
+    int r = bind_all(q, 1, types, args);
+    if (r < 0)
+        return r;
+    q->busy = true;
+    *ret = q;
+    return 0;
+}
+
+int mf_sql(struct mf_store *s, const char *literal, struct mf_sql **ret, const char *types, ...)
+{
+    va_list args;
+    va_start(args, types);
+    int r = mf_sqlv(s, literal, ret, types, args);
+    va_end(args);
+    return r;
+}
+
+int mf_sql_dynamic(struct mf_store *s, const char *text, struct mf_sql **ret)
+{
+    int r = compile(s, text, 0, ret);
+    if (r == 0)
+        (*ret)->busy = true;
+    return r;
+}
+
+int mf_sql_bind(struct mf_sql *q, int index, const char *types, ...)
+{
+    va_list args;
+    va_start(args, types);
+    int r = bind_all(q, index, types, args);
+    va_end(args);
+    return r;
+}
+
+int mf_sql_next(struct mf_sql *q)
+{
+    int code = sqlite3_step(q->stmt);
+    return code == SQLITE_ROW ? 1 : mf_store_fault(q->store, code);
+}
+
+static int firstv(struct mf_store *s, const char *literal, struct mf_sql **ret, const char *types,
+                  va_list args)
+{
+    int r = mf_sqlv(s, literal, ret, types, args);
+    return r < 0 ? r : mf_sql_next(*ret);
+}
+
+int mf_sql_first(struct mf_store *s, const char *literal, struct mf_sql **ret, const char *types, ...)
+{
+    va_list args;
+    va_start(args, types);
+    int r = firstv(s, literal, ret, types, args);
+    va_end(args);
+    return r;
+}
+
+void mf_sql_done(struct mf_sql *q)
+{
+    if (!q)
+        return;
+    (void)sqlite3_reset(q->stmt);
+    if (q->key) {
+        q->busy = false;
+        return;
+    }
+    sqlite3_finalize(q->stmt);
+    free(q);
+}
+
+static int runv(struct mf_store *s, const char *literal, const char *types, va_list args)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = firstv(s, literal, &q, types, args);
+    return r < 0 ? r : sqlite3_changes(s->db);
+}
+
+int mf_sql_run(struct mf_store *s, const char *literal, const char *types, ...)
+{
+    va_list args;
+    va_start(args, types);
+    int r = runv(s, literal, types, args);
+    va_end(args);
+    return r;
+}
+
+int mf_sql_write(struct mf_store *s, const char *literal, const char *types, ...)
+{
+    va_list args;
+    va_start(args, types);
+    int r = runv(s, literal, types, args);
+    va_end(args);
+    return r < 0 ? r : 0;
+}
+
+int mf_sql_get_i64(struct mf_store *s, const char *literal, int64_t *ret, const char *types, ...)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    va_list args;
+    va_start(args, types);
+    int r = firstv(s, literal, &q, types, args);
+    va_end(args);
+    if (r > 0)
+        *ret = mf_sql_i64(q, 0);
+    return r;
+}
+
+int mf_sql_exists(struct mf_store *s, const char *literal, int64_t id)
+{
+    int64_t found;
+    int r = mf_sql_get_i64(s, literal, &found, "i", id);
+    return r == 0 ? -ENOENT : r < 0 ? r : 0;
+}
+
+int64_t mf_sql_i64(const struct mf_sql *q, int column)
+{
+    return sqlite3_column_int64(q->stmt, column);
+}
+
+double mf_sql_double(const struct mf_sql *q, int column)
+{
+    return mf_sql_null(q, column) ? (double)NAN : sqlite3_column_double(q->stmt, column);
+}
+
+const char *mf_sql_text(const struct mf_sql *q, int column)
+{
+    const unsigned char *text = sqlite3_column_text(q->stmt, column);
+    return text ? (const char *)text : "";
+}
+
+const void *mf_sql_blob(const struct mf_sql *q, int column, size_t *ret_len)
+{
+    const void *data = sqlite3_column_blob(q->stmt, column);
+    *ret_len = (size_t)sqlite3_column_bytes(q->stmt, column);
+    return data;
+}
+
+bool mf_sql_null(const struct mf_sql *q, int column)
+{
+    return sqlite3_column_type(q->stmt, column) == SQLITE_NULL;
+}
+
+int64_t mf_store_last_id(struct mf_store *s)
+{
+    return sqlite3_last_insert_rowid(s->db);
+}

@@ -1,0 +1,314 @@
+#include "server/store/store_batch.h"
+#include "server/store/store_private.h"
+
+#include "common/base/array.h"
+#include "common/base/text.h"
+
+#include <errno.h>
+#include <string.h>
+
+MF_NAMES_DEFINE(mf_goal_state, MF_GOAL_, MF_GOAL_MAP)
+
+void mf_ids_release(struct mf_ids *ids)
+{
+    free(ids->all);
+    *ids = (struct mf_ids){0};
+}
+
+int mf_ids_add(struct mf_ids *ids, int64_t id)
+{
+    int r = mf_array_grow(&ids->all, ids->n, &ids->cap, sizeof(*ids->all));
+    if (r < 0)
+        return r;
+    ids->all[ids->n++] = id;
+    return 0;
+}
+
+int mf_sql_ids(struct mf_store *s, const char *literal, struct mf_ids *ret, const char *types, ...)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    va_list args;
+    va_start(args, types);
+    int r = mf_sqlv(s, literal, &q, types, args);
+    va_end(args);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0)
+        r = mf_ids_add(ret, mf_sql_i64(q, 0));
+    return r;
+}
+
+int mf_store_receipt(struct mf_store *s, const char *literal, const char *key, const char *body_hash,
+                     cJSON **ret_receipt)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s, literal, &q, "t", key);
+    if (r <= 0)
+        return r;
+    if (strcmp(mf_sql_text(q, 0), body_hash) != 0)
+        return -EEXIST;
+    *ret_receipt = cJSON_Parse(mf_sql_text(q, 1));
+    return *ret_receipt ? 1 : -ENOMEM;
+}
+
+int mf_store_batch_known(struct mf_store *s, const char *key, const char *body_hash, cJSON **ret_receipt)
+{
+    return mf_store_receipt(s, "SELECT body_hash, receipt FROM batch WHERE idempotency_key = ?", key,
+                            body_hash, ret_receipt);
+}
+
+int mf_store_batch_add(struct mf_store *s, const struct mf_batch_row *row, int64_t *ret)
+{
+    const char *key = row->idempotency_key && *row->idempotency_key ? row->idempotency_key : NULL;
+    int r = mf_sql_run(
+        s,
+        "INSERT INTO batch (name, state, priority, options, idempotency_key, body_hash, receipt,"
+        " created_ms) VALUES (?, 'open', ?, ?, ?, ?, '{}', ?)",
+        "tittti", row->name, (int64_t)row->priority, row->options, key, row->body_hash, row->created_ms);
+    if (r < 0)
+        return r;
+    *ret = mf_store_last_id(s);
+    return 0;
+}
+
+int mf_store_batch_receipt(struct mf_store *s, int64_t batch, const char *receipt)
+{
+    return mf_sql_write(s, "UPDATE batch SET receipt = ? WHERE id = ?", "ti", receipt, batch);
+}
+
+int mf_store_batch_get(struct mf_store *s, int64_t batch, int *ret_priority, int64_t *ret_created_ms,
+                       char **ret_options, bool *ret_open)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s, "SELECT priority, created_ms, options, state = 'open' FROM batch WHERE id = ?",
+                         &q, "i", batch);
+    if (r <= 0)
+        return r < 0 ? r : -ENOENT;
+    char *options = strdup(mf_sql_text(q, 2));
+    if (!options)
+        return -ENOMEM;
+    *ret_priority = (int)mf_sql_i64(q, 0);
+    *ret_created_ms = mf_sql_i64(q, 1);
+    *ret_options = options;
+    *ret_open = mf_sql_i64(q, 3) != 0;
+    return 0;
+}
+
+int mf_store_batch_end(struct mf_store *s, int64_t batch, const char *state, int64_t now_ms)
+{
+    return mf_sql_write(s, "UPDATE batch SET state = ?, ended_ms = ? WHERE id = ?", "tii", state, now_ms,
+                        batch);
+}
+
+int mf_store_shape(struct mf_store *s, const struct mf_shape *shape, int64_t *ret)
+{
+    char row[MF_SHAPE_TEXT_MAX], layer_model[MF_SHAPE_TEXT_MAX];
+    mf_shape_print(shape, row);
+    mf_shape_print_layer_model(shape, layer_model);
+    int r = mf_sql_get_i64(s,
+                           "INSERT INTO shape (row, layer_model, token) VALUES (?, ?, ?)"
+                           " ON CONFLICT (row) DO UPDATE SET row = row RETURNING id",
+                           ret, "tti", row, layer_model, shape->token);
+    return r < 0 ? r : 0;
+}
+
+int mf_store_goal_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, const char *reason)
+{
+    return mf_sql_write(
+        s, "INSERT INTO goal (batch, shape, class, state, reason) VALUES (?, ?, ?, 'waiting', ?)", "iiIt",
+        batch, shape, class, reason);
+}
+
+int mf_store_goal_get(struct mf_store *s, int64_t goal, struct mf_goal_row *ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(
+        s,
+        "SELECT g.batch, g.shape, g.class, g.enumeration, g.model, g.state, g.n_steps, g.n_measured,"
+        " s.row, s.layer_model FROM goal g JOIN shape s ON s.id = g.shape WHERE g.id = ?",
+        &q, "i", goal);
+    if (r <= 0)
+        return r < 0 ? r : -ENOENT;
+    *ret = (struct mf_goal_row){
+        .batch = mf_sql_i64(q, 0),
+        .shape = mf_sql_i64(q, 1),
+        .class = mf_sql_i64(q, 2),
+        .enumeration = mf_sql_i64(q, 3),
+        .model = mf_sql_i64(q, 4),
+        .n_steps = mf_sql_i64(q, 6),
+        .n_measured = mf_sql_i64(q, 7),
+    };
+    r = mf_goal_state_parse(mf_sql_text(q, 5), &ret->state);
+    if (r == 0)
+        r = mf_copy(ret->row, sizeof(ret->row), mf_sql_text(q, 8));
+    if (r == 0)
+        r = mf_copy(ret->layer_model, sizeof(ret->layer_model), mf_sql_text(q, 9));
+    return r;
+}
+
+int mf_store_goal_state(struct mf_store *s, int64_t goal, enum mf_goal_state state, const char *reason,
+                        int64_t now_ms)
+{
+    return mf_sql_write(s, "UPDATE goal SET state = ?, reason = ?, ended_ms = ? WHERE id = ?", "ttIi",
+                        mf_goal_state_name(state), reason, state >= MF_GOAL_DONE ? now_ms : (int64_t)0, goal);
+}
+
+int mf_store_goal_reason(struct mf_store *s, int64_t goal, const char *reason)
+{
+    return mf_sql_run(s, "UPDATE goal SET reason = ?1 WHERE id = ?2 AND reason <> ?1", "ti", reason, goal);
+}
+
+int mf_store_goal_enumerating(struct mf_store *s, int64_t goal, int64_t enumeration)
+{
+    return mf_sql_write(s, "UPDATE goal SET state = 'enumerating', reason = '', enumeration = ? WHERE id = ?",
+                        "ii", enumeration, goal);
+}
+
+int mf_store_goal_steps(struct mf_store *s, int64_t goal, int64_t n_steps, int64_t n_measured)
+{
+    return mf_sql_write(s, "UPDATE goal SET n_steps = ?, n_measured = ? WHERE id = ?", "iii", n_steps,
+                        n_measured, goal);
+}
+
+int mf_store_goal_model(struct mf_store *s, int64_t goal, int64_t model)
+{
+    return mf_sql_write(s, "UPDATE goal SET model = ? WHERE id = ? AND model IS NULL", "ii", model, goal);
+}
+
+int mf_store_goal_worker(struct mf_store *s, int64_t goal, int64_t worker)
+{
+    return mf_sql_write(s, "UPDATE goal SET worker = ? WHERE id = ? AND worker IS NULL", "ii", worker, goal);
+}
+
+int mf_store_goals_unpin(struct mf_store *s, int64_t worker)
+{
+    return mf_sql_write(s, "UPDATE goal SET worker = NULL WHERE worker = ?", "i", worker);
+}
+
+int mf_store_goals_adopt(struct mf_store *s, int64_t class)
+{
+    return mf_sql_run(s, "UPDATE goal SET class = ? WHERE state = 'waiting' AND class IS NULL", "i", class);
+}
+
+int mf_store_goals_waiting(struct mf_store *s, int64_t class, struct mf_ids *ret)
+{
+    return mf_sql_ids(
+        s,
+        "SELECT g.id FROM goal g JOIN shape s ON s.id = g.shape"
+        " WHERE g.state = 'waiting' AND g.class = ? ORDER BY g.batch, s.layer_model, s.token DESC",
+        ret, "i", class);
+}
+
+int mf_store_goals_in(struct mf_store *s, enum mf_goal_state state, struct mf_ids *ret)
+{
+    return mf_sql_ids(s, "SELECT id FROM goal WHERE state = ? ORDER BY id", ret, "t",
+                      mf_goal_state_name(state));
+}
+
+int mf_store_goals_of_enumeration(struct mf_store *s, int64_t enumeration, struct mf_ids *ret)
+{
+    return mf_sql_ids(s, "SELECT id FROM goal WHERE enumeration = ? AND state = 'enumerating' ORDER BY id",
+                      ret, "i", enumeration);
+}
+
+int mf_store_goals_of_batch(struct mf_store *s, int64_t batch, struct mf_ids *ret)
+{
+    return mf_sql_ids(s,
+                      "SELECT id FROM goal WHERE batch = ? AND state NOT IN ('done', 'failed', 'cancelled')"
+                      " ORDER BY id",
+                      ret, "i", batch);
+}
+
+/* CROSS: through the shapes of the layer model. Left to itself SQLite goes through all goals of the batch, at every goal of it. */
+int mf_store_goals_of_layer(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
+                            struct mf_ids *ret, int64_t *ret_behind)
+{
+    int r = mf_sql_get_i64(
+        s,
+        "SELECT count(*) FROM shape s CROSS JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
+        " WHERE s.layer_model = ?3 AND g.state IN ('waiting', 'enumerating', 'probing')",
+        ret_behind, "iit", batch, class, layer_model);
+    if (r < 0)
+        return r;
+    return mf_sql_ids(
+        s,
+        "SELECT g.id FROM shape s CROSS JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
+        " WHERE s.layer_model = ?3 AND g.state = 'ranking' ORDER BY s.token, g.id",
+        ret, "iit", batch, class, layer_model);
+}
+
+int mf_store_goals_raced(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
+                         struct mf_ids *ret, int64_t *ret_behind)
+{
+    int r = mf_sql_get_i64(
+        s,
+        "SELECT count(*) FROM shape s JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
+        " WHERE s.layer_model = ?3 AND g.state IN ('waiting', 'enumerating', 'probing', 'ranking', 'racing')"
+        " AND NOT EXISTS (SELECT 1 FROM raced x WHERE x.goal = g.id)"
+        " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.goal = g.id)",
+        ret_behind, "iit", batch, class, layer_model);
+    if (r < 0)
+        return r;
+    return mf_sql_ids(
+        s,
+        "SELECT g.id FROM shape s JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
+        " WHERE s.layer_model = ?3 AND g.state = 'racing'"
+        " AND EXISTS (SELECT 1 FROM raced x WHERE x.goal = g.id)"
+        " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.goal = g.id) ORDER BY s.token, g.id",
+        ret, "iit", batch, class, layer_model);
+}
+
+int mf_store_goals_open(struct mf_store *s, int64_t batch, int64_t *ret)
+{
+    int r = mf_sql_get_i64(s,
+                           "SELECT count(*) FROM goal WHERE batch = ?"
+                           " AND state NOT IN ('done', 'failed', 'cancelled')",
+                           ret, "i", batch);
+    return r < 0 ? r : 0;
+}
+
+int mf_store_enumeration(struct mf_store *s, int64_t class, int64_t shape, const char *revision, int64_t *ret,
+                         bool *ret_complete)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(
+        s,
+        "INSERT INTO enumeration (class, shape, revision) VALUES (?, ?, ?)"
+        " ON CONFLICT (class, shape, revision) DO UPDATE SET shape = shape RETURNING id, complete",
+        &q, "iit", class, shape, revision);
+    if (r <= 0)
+        return r < 0 ? r : -EIO;
+    *ret = mf_sql_i64(q, 0);
+    *ret_complete = mf_sql_i64(q, 1) != 0;
+    return 0;
+}
+
+int mf_store_pinned_revision(struct mf_store *s, int64_t batch, int64_t class, char **ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s,
+                         "SELECT e.revision FROM goal g JOIN enumeration e ON e.id = g.enumeration"
+                         " WHERE g.batch = ? AND g.class = ? LIMIT 1",
+                         &q, "ii", batch, class);
+    if (r <= 0)
+        return r;
+    char *revision = strdup(mf_sql_text(q, 0));
+    if (!revision)
+        return -ENOMEM;
+    *ret = revision;
+    return 1;
+}
+
+int mf_store_event_add(struct mf_store *s, int64_t batch, const char *kind, const char *body, int64_t now_ms,
+                       int64_t *ret)
+{
+    int r = mf_sql_run(s, "INSERT INTO event (batch, kind, body, at_ms) VALUES (?, ?, ?, ?)", "Itti", batch,
+                       kind, body, now_ms);
+    if (r < 0)
+        return r;
+    *ret = mf_store_last_id(s);
+    return 0;
+}
+
+int mf_store_events_trim(struct mf_store *s, int64_t n)
+{
+    return mf_sql_write(s, "DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?", "i", n);
+}

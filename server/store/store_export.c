@@ -1,0 +1,234 @@
+#include "server/store/store_export.h"
+
+#include "server/store/store_private.h"
+
+#include "common/moe/pipeline_text.h"
+#include "common/base/text.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+/* Parameters 1 to 5 of each query are the filter. The batch, where there is one, is asked for by itself: its goals are found by
+ * an index, however many there are beside them. A goal that ended before any device began to measure it has no model: it is
+ * missing in the table of each model of its class. */
+#define OF_ALL   " ?1 IS NULL"
+#define OF_BATCH " g.batch = ?1"
+#define FILTER(batch)                                                                                    \
+    batch " AND (?2 IS NULL OR c.gfx = ?2) AND (?3 IS NULL OR c.cu_num = ?3)"                            \
+          " AND (?4 IS NULL OR coalesce(m.name = ?4, EXISTS (SELECT 1 FROM device_model d WHERE d.class" \
+          " = g.class AND d.name = ?4))) AND (?5 IS NULL OR s.layer_model = ?5)"
+#define FILTER_TYPES   "ItItt"
+#define FILTER_ARGS(f) (f)->batch, (f)->gfx, (f)->cu_num, (f)->model, (f)->layer_model
+
+/* The config of a goal whose promotion is pending or stays undecided is nobody's row. */
+#define STANDS(goal)                                              \
+    " NOT EXISTS (SELECT 1 FROM promotion x WHERE x.goal = " goal \
+    " AND x.decision IN ('pending', 'undecided'))"
+
+/* The winner's fresh samples are behind us; without them, those of its race; those of its comparison behind a row that was
+ * kept. Of several configs of a key the last one counts: by its id, for dates are of a clock that may have been set back. */
+#define CONFIGS(batch)                                                                                       \
+    "SELECT q.gfx, q.cu_num, q.model, q.simulated, q.row, q.layout, q.provenance, q.block_m, q.us, q.us1, "  \
+    "q.us2, q.err1, q.err2, q.steps,"                                                                        \
+    " coalesce(o.n, json_array_length(r.extra, '$.fresh'), length(r.samples) / 4, 0),"                       \
+    " coalesce(o.mad, (SELECT y.mad FROM raced y WHERE y.goal = q.goal AND y.pipeline = q.pipeline), "       \
+    "(SELECT json_extract(x.extra, '$.race.mad') FROM result x WHERE x.goal = q.goal"                        \
+    "           AND x.step IS NULL AND x.pipeline IS NULL"                                                   \
+    "           AND x.final = 1 AND json_extract(x.extra, '$.race') IS NOT NULL ORDER BY x.id DESC LIMIT "   \
+    "1), r.mad, 0), q.config, q.goal, q.pipeline, q.ties, q.regret, q.batch,"                                \
+    " coalesce(o.decision = 'promoted' AND o.source <> '', 0)"                                               \
+    " FROM (SELECT c.gfx AS gfx, c.cu_num AS cu_num, m.name AS model, m.simulated AS simulated, s.row AS "   \
+    "row,"                                                                                                   \
+    "  s.layer_model AS layer_model, s.token AS token, p.layout AS layout, f.provenance AS provenance, "     \
+    "p.block_m AS block_m,"                                                                                  \
+    "  f.us AS us, f.us1 AS us1, f.us2 AS us2, f.err1 AS err1, f.err2 AS err2, p.steps AS steps, f.goal AS " \
+    "goal, p.id AS pipeline, f.id AS config, f.ties AS ties, f.regret AS regret, g.batch AS batch,"          \
+    "  row_number() OVER (PARTITION BY f.class, f.model, f.shape ORDER BY f.id DESC) AS nth"                 \
+    "  FROM config f JOIN goal g ON g.id = f.goal JOIN shape s ON s.id = f.shape JOIN device_class c ON "    \
+    "c.id = f.class"                                                                                         \
+    "  JOIN device_model m ON m.id = f.model JOIN pipeline p ON p.id = f.pipeline WHERE" FILTER(             \
+        batch) " AND" STANDS("f.goal") ") q"                                                                 \
+                                       " LEFT JOIN promotion o ON o.goal = q.goal"                           \
+                                       " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE "    \
+                                       "goal = q.goal AND step IS "                                          \
+                                       "NULL AND "                                                           \
+                                       "final = 1 AND pipeline = q.pipeline"                                 \
+                                       "  AND us IS NOT NULL) WHERE nth = 1 ORDER BY q.gfx, q.cu_num, "      \
+                                       "q.layer_model, q.token, "                                            \
+                                       "q.model"
+
+/* -EOVERFLOW: more steps than a pipeline can have. */
+static int read_steps(struct mf_store *s, const char *ids, struct mf_export_config *c)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT k.family, k.name, json_extract(t.body, '$.stage'), t.covers,"
+                   " coalesce(json_extract(t.body, '$.ksplit'), 0), coalesce(json_extract(t.body, "
+                   "'$.aiter'), 0) FROM json_each(?1) e CROSS JOIN step t ON "
+                   "t.id = e.value"
+                   " JOIN kernel k ON k.id = t.kernel ORDER BY e.key",
+                   &q, "t", ids);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        if (c->n_steps == MF_EXPORT_STEPS_MAX)
+            return -EOVERFLOW;
+        struct mf_export_step *step = &c->steps[c->n_steps++];
+        step->ksplit = (int32_t)mf_sql_i64(q, 4);
+        step->aiter = mf_sql_i64(q, 5) != 0;
+        if ((r = mf_copy(step->family, sizeof(step->family), mf_sql_text(q, 0))) < 0 ||
+            (r = mf_copy(step->name, sizeof(step->name), mf_sql_text(q, 1))) < 0 ||
+            (r = mf_stage_parse(mf_sql_text(q, 2), &step->stage)) < 0 ||
+            (r = mf_ops_parse(mf_sql_text(q, 3), &step->covers)) < 0)
+            return r;
+    }
+    return r;
+}
+
+static int read_config(struct mf_store *s, const struct mf_sql *q, mf_export_each each, void *data)
+{
+    struct mf_export_config c = {
+        .class.cu_num = (int)mf_sql_i64(q, 1),
+        .model = mf_sql_text(q, 2),
+        .simulated = mf_sql_i64(q, 3) != 0,
+        .row = mf_sql_text(q, 4),
+        .layout = mf_sql_text(q, 5),
+        .provenance = mf_sql_text(q, 6),
+        .block_m = (int32_t)mf_sql_i64(q, 7),
+        .us = mf_sql_double(q, 8),
+        .us1 = mf_sql_double(q, 9),
+        .us2 = mf_sql_double(q, 10),
+        .err1 = mf_sql_double(q, 11),
+        .err2 = mf_sql_double(q, 12),
+        .n = mf_sql_i64(q, 14),
+        .mad = mf_sql_double(q, 15),
+        .config = mf_sql_i64(q, 16),
+        .goal = mf_sql_i64(q, 17),
+        .pipeline = mf_sql_i64(q, 18),
+        .ties = mf_sql_text(q, 19),
+        .regret = mf_sql_text(q, 20),
+        .batch = mf_sql_i64(q, 21),
+        .promoted = mf_sql_i64(q, 22) != 0,
+    };
+    int r = mf_copy(c.class.gfx, sizeof(c.class.gfx), mf_sql_text(q, 0));
+    if (r == 0)
+        r = read_steps(s, mf_sql_text(q, 13), &c);
+    return r < 0 ? r : each(&c, data);
+}
+
+int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, mf_export_each each,
+                    void *data)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r =
+        mf_sql(s, filter->batch ? CONFIGS(OF_BATCH) : CONFIGS(OF_ALL), &q, FILTER_TYPES, FILTER_ARGS(filter));
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        int e = read_config(s, q, each, data);
+        if (e < 0)
+            return e;
+    }
+    return r;
+}
+
+/* Of one model the config or the goal of another says nothing; a goal without a model speaks for each of its class. */
+#define OF_MODEL(model) \
+    " (?4 IS NULL OR coalesce((SELECT d.name FROM device_model d WHERE d.id = " model ") = ?4, 1))"
+#define HAS_CONFIG                                                                                \
+    " EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class AND" OF_MODEL( \
+        "f.model") " AND" STANDS("f.goal") ")"
+
+#define FAILED(batch)                                                                                    \
+    "SELECT c.gfx || '/' || c.cu_num, s.row, coalesce((SELECT o.reason FROM promotion o WHERE o.goal = " \
+    "g.id),"                                                                                             \
+    " g.reason) FROM goal g JOIN shape s ON s.id = g.shape"                                              \
+    " JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"                  \
+    " WHERE (g.state = 'failed' OR g.id IN (SELECT goal FROM promotion WHERE decision = 'undecided')) "  \
+    "AND" FILTER(batch) " AND g.id = (SELECT max(x.id) FROM goal x WHERE x.shape = g.shape "             \
+                        "AND x.class = g.class AND x.state IN ('done', 'failed') AND" OF_MODEL(          \
+                            "x.model") ")"                                                               \
+                                       " AND NOT" HAS_CONFIG                                             \
+                                       " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token"
+
+#define MISSING(batch)                                                                                       \
+    "SELECT coalesce(c.gfx || '/' || c.cu_num, ''), s.row, 'the goal is ' || g.state || CASE g.reason WHEN " \
+    "'' THEN '' ELSE ': ' || g.reason END FROM goal g JOIN shape s ON s.id = g.shape"                        \
+    " LEFT JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"                 \
+    " WHERE g.state NOT IN ('done', 'failed') AND" FILTER(                                                   \
+        batch) " AND g.id = (SELECT max(x.id) FROM goal x WHERE x.shape = g.shape AND x.class IS g.class "   \
+               "AND" OF_MODEL("x.model") ")"                                                                 \
+                                         " AND NOT EXISTS (SELECT 1 FROM goal x WHERE x.shape = g.shape "    \
+                                         "AND x.class IS g.class AND "                                       \
+                                         "x.state IN ('done', 'failed') AND" OF_MODEL(                       \
+                                             "x.model") ")"                                                  \
+                                                        " AND NOT" HAS_CONFIG                                \
+                                                        " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token"
+
+static int each_without(struct mf_store *s, const char *literal, const struct mf_export_filter *filter,
+                        mf_export_failed each, void *data)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s, literal, &q, FILTER_TYPES, FILTER_ARGS(filter));
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        int e = each(mf_sql_text(q, 0), mf_sql_text(q, 1), mf_sql_text(q, 2), data);
+        if (e < 0)
+            return e;
+    }
+    return r;
+}
+
+int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *filter, mf_export_failed each,
+                           void *data)
+{
+    return each_without(s, filter->batch ? FAILED(OF_BATCH) : FAILED(OF_ALL), filter, each, data);
+}
+
+int mf_store_export_missing(struct mf_store *s, const struct mf_export_filter *filter, mf_export_failed each,
+                            void *data)
+{
+    return each_without(s, filter->batch ? MISSING(OF_BATCH) : MISSING(OF_ALL), filter, each, data);
+}
+
+int mf_store_export_names(struct mf_store *s, int64_t pipeline, char *ret, size_t cap)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    *ret = '\0';
+    int r = mf_sql(s,
+                   "SELECT k.family, k.name FROM pipeline p, json_each(p.steps) e CROSS JOIN step t "
+                   "ON t.id = e.value JOIN kernel k ON k.id = t.kernel WHERE p.id = ?1 ORDER BY e.key",
+                   &q, "i", pipeline);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0)
+        r = mf_pipeline_text_add(ret, cap, mf_sql_text(q, 0), mf_sql_text(q, 1));
+    return r;
+}
+
+int mf_store_export_promotion(struct mf_store *s, int64_t goal, char *ret, size_t cap)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    *ret = '\0';
+    int r =
+        mf_sql_first(s,
+                     "SELECT json_object('decision', decision, 'reason', reason, 'source', source, 'known', "
+                     "known, 'known_us', known_us, 'least', least) FROM promotion WHERE goal = ?",
+                     &q, "i", goal);
+    return r > 0 ? mf_copy(ret, cap, mf_sql_text(q, 0)) : r;
+}
+
+#define MODELS(batch)                                                                            \
+    "SELECT gfx || '/' || cu_num || ': ' || group_concat(name, ', ') FROM (SELECT DISTINCT "     \
+    "c.gfx AS gfx, c.cu_num AS cu_num,"                                                          \
+    " m.name AS name FROM config f JOIN goal g ON g.id = f.goal JOIN shape s ON s.id = f.shape"  \
+    " JOIN device_class c ON c.id = f.class JOIN device_model m ON m.id = f.model WHERE" FILTER( \
+        batch) " AND (m.simulated = 0 OR ?6) ORDER BY 1, 2, 3) GROUP BY gfx, cu_num HAVING count(*) > 1"
+
+int mf_store_export_models(struct mf_store *s, const struct mf_export_filter *filter, bool simulated,
+                           char *ret, size_t cap)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    *ret = 0;
+    int r = mf_sql(s, filter->batch ? MODELS(OF_BATCH) : MODELS(OF_ALL), &q, FILTER_TYPES "i",
+                   FILTER_ARGS(filter), (int64_t)simulated);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        size_t len = strlen(ret);
+        mf_say(ret + len, cap - len, "%s%s", len ? "; " : "", mf_sql_text(q, 0));
+    }
+    return r;
+}

@@ -1,0 +1,245 @@
+#include "server/store/store_rank.h"
+#include "server/store/store_private.h"
+
+#include "common/base/json.h"
+#include "common/base/text.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#define MEASURED                                                                                         \
+    "SELECT s.id, r.status, r.us, r.mad, r.err, r.verified, s.body FROM result r JOIN step s ON s.id = " \
+    "r.step"                                                                                             \
+    " WHERE r.goal = ?1 AND r.final = 1 AND "
+
+static int read_measured(const struct mf_sql *q, struct mf_measured_row *ret)
+{
+    *ret = (struct mf_measured_row){
+        .step = mf_sql_i64(q, 0),
+        .us = mf_sql_double(q, 2),
+        .mad = mf_sql_double(q, 3),
+        .err = mf_sql_double(q, 4),
+        .verified = (int)mf_sql_i64(q, 5),
+        .body = mf_sql_text(q, 6),
+    };
+    return mf_status_parse(mf_sql_text(q, 1), &ret->status);
+}
+
+int mf_store_measured_each(struct mf_store *s, int64_t goal, mf_measured_fn fn, void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s, MEASURED "r.step IS NOT NULL ORDER BY r.step", &q, "i", goal);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        struct mf_measured_row row;
+        r = read_measured(q, &row);
+        if (r == 0)
+            r = fn(context, &row);
+    }
+    return r;
+}
+
+int mf_store_measured_get(struct mf_store *s, int64_t goal, int64_t step, struct mf_measured_row *ret,
+                          struct mf_step *ret_step)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s, MEASURED "r.step = ?2", &q, "ii", goal, step);
+    if (r <= 0)
+        return r < 0 ? r : -ENOENT;
+    r = read_measured(q, ret);
+    if (r < 0)
+        return r;
+    const char *field;
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(ret->body, strlen(ret->body), 1u << 16);
+    ret->body = NULL;
+    return json ? mf_step_from_json(json, ret_step, &field) : -ENOMEM;
+}
+
+int mf_store_pipeline_add(struct mf_store *s, const struct mf_pipeline_row *row, int64_t *ret)
+{
+    int r = mf_sql_run(
+        s,
+        "INSERT INTO pipeline (goal, place, steps, structure, block_m, layout, sum_us, forecast_us,"
+        " finalist) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "iittitddi", row->goal, (int64_t)row->place, row->steps, row->structure, (int64_t)row->block_m,
+        row->layout, row->sum_us, row->forecast_us, (int64_t)row->finalist);
+    if (r < 0)
+        return r;
+    *ret = mf_store_last_id(s);
+    return 0;
+}
+
+void mf_pipeline_release(struct mf_pipeline *p)
+{
+    free(p->steps);
+    free(p->structure);
+    free(p->layout);
+    *p = (struct mf_pipeline){0};
+}
+
+int mf_store_pipeline_get(struct mf_store *s, int64_t pipeline, struct mf_pipeline *ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(
+        s, "SELECT place, block_m, sum_us, forecast_us, steps, structure, layout FROM pipeline WHERE id = ?",
+        &q, "i", pipeline);
+    if (r <= 0)
+        return r < 0 ? r : -ENOENT;
+    struct mf_pipeline p = {
+        .id = pipeline,
+        .place = (int)mf_sql_i64(q, 0),
+        .block_m = (int)mf_sql_i64(q, 1),
+        .sum_us = mf_sql_double(q, 2),
+        .forecast_us = mf_sql_double(q, 3),
+        .steps = strdup(mf_sql_text(q, 4)),
+        .structure = strdup(mf_sql_text(q, 5)),
+        .layout = strdup(mf_sql_text(q, 6)),
+    };
+    if (!p.steps || !p.structure || !p.layout) {
+        mf_pipeline_release(&p);
+        return -ENOMEM;
+    }
+    *ret = p;
+    return 0;
+}
+
+int mf_store_layout_add(struct mf_store *s, const struct mf_layout_row *row)
+{
+    return mf_sql_write(s,
+                        "INSERT INTO layout_choice (batch, class, layer_model, layout, us, body)"
+                        " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (batch, class, layer_model) DO UPDATE SET"
+                        " layout = excluded.layout, us = excluded.us, body = excluded.body",
+                        "iittdt", row->batch, row->class, row->layer_model, row->layout, row->us, row->body);
+}
+
+int mf_store_layout_body(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
+                         char **ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r =
+        mf_sql_first(s, "SELECT body FROM layout_choice WHERE batch = ? AND class = ? AND layer_model = ?",
+                     &q, "iit", batch, class, layer_model);
+    if (r <= 0)
+        return r;
+    *ret = strdup(mf_sql_text(q, 0));
+    return *ret ? 1 : -ENOMEM;
+}
+
+int mf_store_raced_add(struct mf_store *s, const struct mf_raced_row *row)
+{
+    return mf_sql_write(s,
+                        "INSERT INTO raced (goal, layout, pipeline, us, mad, ties, provenance)"
+                        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                        "itiddtt", row->goal, row->layout, row->pipeline, row->us, row->mad, row->ties,
+                        row->provenance);
+}
+
+int mf_store_raced_rows_each(struct mf_store *s, int64_t goal, mf_raced_row_fn fn, void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT layout, pipeline, us, mad, ties, provenance FROM raced WHERE goal = ?"
+                   " ORDER BY layout",
+                   &q, "i", goal);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        const struct mf_raced_row row = {.goal = goal,
+                                         .layout = mf_sql_text(q, 0),
+                                         .pipeline = mf_sql_i64(q, 1),
+                                         .us = mf_sql_double(q, 2),
+                                         .mad = mf_sql_double(q, 3),
+                                         .ties = mf_sql_text(q, 4),
+                                         .provenance = mf_sql_text(q, 5)};
+        r = fn(context, &row);
+    }
+    return r;
+}
+
+int mf_store_config_add(struct mf_store *s, const struct mf_config_row *row, int64_t now_ms)
+{
+    return mf_sql_write(
+        s,
+        "INSERT INTO config (goal, shape, class, model, pipeline, us, us1, us2, err1, err2, ties,"
+        " provenance, at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "iiiiidddddtti", row->goal, row->shape, row->class, row->model, row->pipeline, row->us, row->us1,
+        row->us2, row->err1, row->err2, row->ties, row->provenance, now_ms);
+}
+
+int mf_store_config_replace(struct mf_store *s, const struct mf_config_row *row)
+{
+    return mf_sql_write(
+        s,
+        "UPDATE config SET pipeline = ?, us = ?, us1 = ?, us2 = ?, err1 = ?, err2 = ?, ties = ?,"
+        " provenance = ? WHERE goal = ?",
+        "idddddtti", row->pipeline, row->us, row->us1, row->us2, row->err1, row->err2, row->ties,
+        row->provenance, row->goal);
+}
+
+int mf_store_config_get(struct mf_store *s, int64_t goal, int64_t *ret_pipeline, double *ret_us)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s, "SELECT pipeline, us FROM config WHERE goal = ?", &q, "i", goal);
+    if (r <= 0)
+        return r < 0 ? r : -ENOENT;
+    *ret_pipeline = mf_sql_i64(q, 0);
+    *ret_us = mf_sql_double(q, 1);
+    return 0;
+}
+
+int mf_store_survivors_each(struct mf_store *s, int64_t goal, const char *layout, mf_survivor_fn fn,
+                            void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT p.id, r.us, p.block_m FROM result r JOIN pipeline p ON p.id = r.pipeline"
+                   " WHERE r.goal = ?1 AND r.step IS NULL AND r.final = 1 AND r.status = 'ok' AND r.us > 0"
+                   " AND (?2 IS NULL OR p.layout = ?2) ORDER BY r.id",
+                   &q, "it", goal, layout);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0)
+        r = fn(context, mf_sql_i64(q, 0), mf_sql_double(q, 1), (int)mf_sql_i64(q, 2));
+    return r;
+}
+
+int mf_store_config_regret(struct mf_store *s, int64_t goal, const char *json)
+{
+    return mf_sql_write(s, "UPDATE config SET regret = json_insert(regret, '$[#]', json(?2)) WHERE goal = ?1",
+                        "it", goal, json);
+}
+
+int mf_store_raced_each(struct mf_store *s, int64_t batch, mf_raced_fn fn, void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT g.class, p.structure, r.us, p.sum_us FROM goal g JOIN pipeline p ON p.goal = g.id"
+                   " JOIN result r ON r.goal = g.id AND r.step IS NULL AND r.final = 1 AND r.pipeline = p.id"
+                   " WHERE g.batch = ? AND r.status = 'ok' AND r.us > 0 AND p.sum_us > 0"
+                   " ORDER BY g.class, p.structure, p.id",
+                   &q, "i", batch);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0)
+        r = fn(context, mf_sql_i64(q, 0), mf_sql_text(q, 1), log(mf_sql_double(q, 2) / mf_sql_double(q, 3)));
+    return r;
+}
+
+int mf_store_ratio_add(struct mf_store *s, int64_t class, const char *structure, int64_t batch, int64_t n,
+                       double log_ratio, double log_spread)
+{
+    return mf_sql_write(s,
+                        "INSERT INTO structure_ratio (class, structure, batch, n, log_ratio, log_spread)"
+                        " VALUES (?, ?, ?, ?, ?, ?)",
+                        "itiidd", class, structure, batch, n, log_ratio, log_spread);
+}
+
+int mf_store_ratio_get(struct mf_store *s, int64_t class, const char *structure, int64_t before_ms,
+                       double *ret_log_ratio, double *ret_log_spread)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s,
+                         "SELECT sum(r.n * r.log_ratio) / sum(r.n), sum(r.n * r.log_spread) / sum(r.n)"
+                         " FROM structure_ratio r JOIN batch b ON b.id = r.batch"
+                         " WHERE r.class = ? AND r.structure = ? AND b.ended_ms <= ?",
+                         &q, "iti", class, structure, before_ms);
+    if (r <= 0 || mf_sql_null(q, 0))
+        return r < 0 ? r : 0;
+    *ret_log_ratio = mf_sql_double(q, 0);
+    *ret_log_spread = mf_sql_double(q, 1);
+    return 1;
+}

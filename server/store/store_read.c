@@ -1,0 +1,406 @@
+/* Batches, goals, workers, quarantine, events. Steps, pipelines and results are in store_read_steps.c. */
+#include "server/store/store_json.h"
+
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/moe/pipeline_text.h"
+#include "common/moe/step.h"
+#include "common/base/text.h"
+#include "server/http/events.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+static int take(cJSON *item, cJSON **ret)
+{
+    *ret = item;
+    return item ? 0 : -ENOMEM;
+}
+
+/* --- batches ---------------------------------------------------------------------------------------------- */
+
+#define BATCH_COLUMNS                                                                               \
+    "SELECT b.id AS id, b.name AS name, b.state AS state, b.priority AS priority, b.created_ms AS " \
+    "created_ms,"                                                                                   \
+    " b.ended_ms AS ended_ms, count(g.id) AS goals, coalesce(sum(g.state = 'done'), 0) AS done,"    \
+    " coalesce(sum(g.state = 'failed'), 0) AS failed, coalesce(sum(g.n_steps), 0) AS steps,"        \
+    " coalesce(sum(g.n_measured), 0) AS measured"
+#define BATCH_TYPES "ittiiiiiiii"
+
+int mf_read_batches(struct mf_store *s, const struct mf_page *page, struct mf_list *ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   BATCH_COLUMNS " FROM batch b LEFT JOIN goal g ON g.batch = b.id"
+                                 " WHERE b.id < ?1 GROUP BY b.id ORDER BY b.id DESC LIMIT ?2",
+                   &q, "ii", page->from ? page->id : INT64_MAX, (int64_t)page->limit + 1);
+    return r < 0 ? r : mf_list_rows(q, page, BATCH_TYPES, ret);
+}
+
+int mf_read_batch_exists(struct mf_store *s, int64_t id)
+{
+    return mf_sql_exists(s, "SELECT id FROM batch WHERE id = ?", id);
+}
+
+/* Goals that have not begun, and those that have and whose workers are all gone: a batch keeps to the kernel revision that
+ * it began with on a class. */
+static int add_waiting(struct mf_store *s, int64_t id, cJSON *batch)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(
+        s,
+        "WITH live AS MATERIALIZED (SELECT DISTINCT m.class AS class, w.revision AS revision, w.model AS "
+        "model"
+        " FROM worker w JOIN device_model m ON m.id = w.model WHERE w.state IN ('idle', 'busy'))"
+        " SELECT class, count(*) AS goals, reason FROM ("
+        " SELECT c.gfx AS gfx, c.cu_num AS cu, c.gfx || '/' || c.cu_num AS class, g.reason AS reason"
+        " FROM goal g LEFT JOIN device_class c ON c.id = g.class WHERE g.batch = ?1 AND g.state = 'waiting'"
+        " UNION ALL"
+        " SELECT c.gfx, c.cu_num, c.gfx || '/' || c.cu_num, 'waits for a worker of class ' || c.gfx || '/' ||"
+        " c.cu_num || ' with kernel revision ' || e.revision || coalesce(' and model ' || m.name, '')"
+        " FROM goal g JOIN device_class c ON c.id = g.class JOIN enumeration e ON e.id = g.enumeration"
+        " LEFT JOIN device_model m ON m.id = g.model"
+        " WHERE g.batch = ?1 AND g.state IN ('enumerating', 'probing', 'racing', 'comparing')"
+        " AND EXISTS (SELECT 1 FROM unit u WHERE u.goal = g.id AND u.state = 'ready')"
+        " AND NOT EXISTS (SELECT 1 FROM live l WHERE l.class = g.class AND l.revision = e.revision"
+        " AND (g.model IS NULL OR l.model = g.model)))"
+        " GROUP BY class, reason ORDER BY gfx, cu, reason",
+        &q, "i", id);
+    return r < 0 ? r : mf_rows_json(q, "tit", batch, "waiting");
+}
+
+/* A choice of a layer model's layout. Those that an earlier version made say neither by what nor why. */
+#define LAYOUT_COLUMNS                                                                                     \
+    "SELECT c.gfx || '/' || c.cu_num AS class, l.layer_model AS layer_model, l.layout AS layout, l.us AS " \
+    "us,"                                                                                                  \
+    " json_extract(l.body, '$.free_gain') AS free_gain, coalesce(json_extract(l.body, '$.by'), "           \
+    "'forecast') AS by,"                                                                                   \
+    " coalesce(json_extract(l.body, '$.pending'), 0) AS pending, coalesce(json_extract(l.body, "           \
+    "'$.layouts'), '[]') AS "                                                                              \
+    "layouts"                                                                                              \
+    " FROM layout_choice l JOIN device_class c ON c.id = l.class"
+#define LAYOUT_TYPES "tttddtbj"
+
+static int add_layouts(struct mf_store *s, int64_t id, cJSON *batch)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r =
+        mf_sql(s, LAYOUT_COLUMNS " WHERE l.batch = ?1 ORDER BY c.gfx, c.cu_num, l.layer_model", &q, "i", id);
+    return r < 0 ? r : mf_rows_json(q, LAYOUT_TYPES, batch, "layouts");
+}
+
+/* Looked at for the rate: the last results of the farm, and of those at most so many of the batch. */
+#define ETA_WINDOW  "20000"
+#define ETA_RESULTS "500"
+
+/* Seconds that are left at the batch's rate of late; NAN when it cannot be known: nothing measured, or steps that
+ * nobody has enumerated. */
+static int read_eta(struct mf_store *s, int64_t id, double *ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *left = NULL;
+    *ret = (double)NAN;
+    int r = mf_sql_first(
+        s,
+        "SELECT sum(n_steps - n_measured), sum(n_steps), sum(n_steps > 0), sum(n_steps = 0 AND state <> "
+        "'waiting'),"
+        " sum(state = 'waiting') FROM goal WHERE batch = ?1 AND state NOT IN ('done', 'failed', 'cancelled')",
+        &left, "i", id);
+    if (r <= 0)
+        return r;
+    double known = mf_sql_double(left, 2);
+    if (!(known > 0) || mf_sql_i64(left, 4) > 0)
+        return 0;
+    double steps = mf_sql_double(left, 0) + mf_sql_double(left, 3) * mf_sql_double(left, 1) / known;
+
+    r = mf_sql_first(
+        s,
+        "SELECT count(*), min(at_ms) FROM (SELECT r.at_ms FROM result r JOIN goal g ON g.id = r.goal"
+        " WHERE r.id > (SELECT max(id) FROM result) - " ETA_WINDOW
+        " AND g.batch = ?1 ORDER BY r.id DESC LIMIT " ETA_RESULTS ")",
+        &q, "i", id);
+    if (r <= 0)
+        return r;
+    double n = mf_sql_double(q, 0), span = (double)(mf_wall_ms() - mf_sql_i64(q, 1)) / 1e3;
+    if (n >= 5 && span > 0)
+        *ret = steps * span / n;
+    return 0;
+}
+
+int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s,
+                         BATCH_COLUMNS
+                         ", b.options AS options, json_extract(b.receipt, '$.errors') AS errors"
+                         " FROM batch b LEFT JOIN goal g ON g.batch = b.id WHERE b.id = ?1 GROUP BY b.id",
+                         &q, "i", id);
+    if (r < 0)
+        return r;
+    if (r == 0)
+        return -ENOENT;
+    _cleanup_(cJSON_Deletep) cJSON *batch = mf_row_json(q, BATCH_TYPES "jj");
+    double eta = (double)NAN;
+    if (!batch)
+        return -ENOMEM;
+    if (strcmp(mf_sql_text(q, 2), "open") == 0 && (r = read_eta(s, id, &eta)) < 0)
+        return r;
+    cJSON_AddItemToObject(batch, "eta_s", isnan(eta) ? cJSON_CreateNull() : cJSON_CreateNumber(round(eta)));
+    if ((r = add_waiting(s, id, batch)) < 0 || (r = add_layouts(s, id, batch)) < 0)
+        return r;
+    *ret = MF_TAKE(batch);
+    return 0;
+}
+
+/* --- goals ------------------------------------------------------------------------------------------------ */
+
+#define GOAL_COLUMNS                                                                                         \
+    "SELECT g.id AS id, g.batch AS batch, s.row, s.layer_model AS layer_model, c.gfx || '/' || c.cu_num AS " \
+    "class,"                                                                                                 \
+    " m.name AS model, g.state AS state, g.reason AS reason, g.n_steps AS steps, g.n_measured AS measured,"  \
+    " g.ended_ms AS ended_ms, f.us AS us, f.pipeline AS pipeline, p.structure AS structure,"                 \
+    " x.decision AS decision, p.steps"                                                                       \
+    " FROM goal g JOIN shape s ON s.id = g.shape LEFT JOIN device_class c ON c.id = g.class"                 \
+    " LEFT JOIN device_model m ON m.id = g.model LEFT JOIN config f ON f.goal = g.id LEFT JOIN pipeline p "  \
+    "ON p.id = f.pipeline LEFT JOIN promotion x ON x.goal = g.id"
+#define GOAL_TYPES "ii.tttttiiiditt."
+enum { GOAL_ROW = 2, GOAL_STEPS = 15 };
+
+/* ["family:step", …] of a JSON array of step ids. */
+static cJSON *names_json(struct mf_store *s, const char *steps)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    _cleanup_(cJSON_Deletep) cJSON *list = cJSON_CreateArray();
+    int r = mf_sql(s,
+                   "SELECT k.family || ':' || k.name FROM json_each(?1) e CROSS JOIN step s ON s.id = e.value"
+                   " JOIN kernel k ON k.id = s.kernel ORDER BY e.key",
+                   &q, "t", steps);
+    while (list && r >= 0 && (r = mf_sql_next(q)) > 0)
+        cJSON_AddItemToArray(list, cJSON_CreateString(mf_sql_text(q, 0)));
+    return r < 0 ? NULL : MF_TAKE(list);
+}
+
+static int make_goal(struct mf_sql *q, void *store, cJSON **ret)
+{
+    _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, GOAL_TYPES);
+    cJSON *winner =
+        mf_sql_null(q, GOAL_STEPS) ? cJSON_CreateNull() : names_json(store, mf_sql_text(q, GOAL_STEPS));
+    if (!o || !winner || mf_shape_add(o, mf_sql_text(q, GOAL_ROW)) < 0) {
+        cJSON_Delete(winner);
+        return -ENOMEM;
+    }
+    cJSON_AddItemToObject(o, "winner", winner);
+    *ret = MF_TAKE(o);
+    return 0;
+}
+
+int mf_read_goals(struct mf_store *s, int64_t batch, const char *state, const struct mf_page *page,
+                  struct mf_list *ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_read_batch_exists(s, batch);
+    if (r < 0)
+        return r;
+    r = mf_sql(s,
+               GOAL_COLUMNS
+               " WHERE g.batch = ?1 AND (?2 IS NULL OR g.state = ?2) AND g.id > ?3 ORDER BY g.id LIMIT ?4",
+               &q, "itii", batch, state, page->id, (int64_t)page->limit + 1);
+    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_goal, s, ret);
+}
+
+/* Adds `config`, null when there is none. */
+static int add_config(struct mf_store *s, int64_t goal, cJSON *o)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *race = NULL;
+    int r = mf_sql_first(
+        s,
+        "SELECT pipeline AS pipeline, us AS us, us1 AS us1, us2 AS us2, err1 AS err1, err2 AS "
+        "err2, ties AS ties,"
+        " regret AS regret, provenance AS provenance, at_ms AS at_ms FROM config WHERE goal = ?1",
+        &q, "i", goal);
+    if (r < 0)
+        return r;
+    cJSON *config = r > 0 ? mf_row_json(q, "idddddjjji") : cJSON_CreateNull();
+    if (!config || !cJSON_AddItemToObject(o, "config", config))
+        return -ENOMEM;
+    if (r == 0)
+        return 0;
+    r = mf_sql_first(s, MF_RACE_OF_GOAL, &race, "i", goal);
+    if (r < 0)
+        return r;
+    cJSON *json = r > 0 ? mf_race_json(race) : NULL;
+    cJSON_AddItemToObject(config, "race", json ? json : cJSON_CreateNull());
+    return 0;
+}
+
+/* Adds `layout`, the choice of its layer model, null before there is one. */
+static int add_layout(struct mf_store *s, int64_t goal, cJSON *o)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s,
+                         LAYOUT_COLUMNS " JOIN goal g ON g.batch = l.batch AND g.class = l.class"
+                                        " JOIN shape h ON h.id = g.shape AND h.layer_model = l.layer_model"
+                                        " WHERE g.id = ?1",
+                         &q, "i", goal);
+    if (r < 0)
+        return r;
+    cJSON *layout = r > 0 ? mf_row_json(q, LAYOUT_TYPES) : cJSON_CreateNull();
+    return layout && cJSON_AddItemToObject(o, "layout", layout) ? 0 : -ENOMEM;
+}
+
+/* Adds `promotion`, null where the batch replaces every row. */
+static int add_promotion(struct mf_store *s, int64_t goal, cJSON *o)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *devices = NULL;
+    int r = mf_sql_first(
+        s,
+        "SELECT x.decision AS decision, x.reason AS reason, x.source AS source, x.known_us AS known_us,"
+        " x.old AS old, x.new AS new, x.new_us AS new_us, x.least AS min_effect, x.at_ms AS at_ms, x.known,"
+        " coalesce(p.steps, '[]') FROM promotion x LEFT JOIN pipeline p ON p.id = x.new WHERE x.goal = ?1",
+        &q, "i", goal);
+    if (r < 0)
+        return r;
+    cJSON *promotion = r > 0 ? mf_row_json(q, "tttdiiddi") : cJSON_CreateNull();
+    if (!promotion || !cJSON_AddItemToObject(o, "promotion", promotion))
+        return -ENOMEM;
+    if (r == 0)
+        return 0;
+    cJSON *known = mf_pipeline_text_json(mf_sql_text(q, 9)), *new = names_json(s, mf_sql_text(q, 10));
+    if (known)
+        cJSON_AddItemToObject(promotion, "known", known);
+    if (new)
+        cJSON_AddItemToObject(promotion, "names", new);
+    if (!known || !new)
+        return -ENOMEM;
+    r = mf_sql(s,
+               "SELECT w.name AS worker, c.verdict AS verdict, c.low AS low, c.mid AS mid, c.high AS high,"
+               " c.n AS n, c.old_us AS old_us, c.new_us AS new_us, c.old_status AS old_status,"
+               " c.new_status AS new_status, c.old_reason AS old_reason, c.new_reason AS new_reason,"
+               " c.unit AS unit, c.at_ms AS at_ms FROM comparison c JOIN worker w ON w.id = c.worker"
+               " WHERE c.goal = ?1 ORDER BY c.unit",
+               &devices, "i", goal);
+    return r < 0 ? r : mf_rows_json(devices, "ttdddiddttttii", promotion, "devices");
+}
+
+int mf_read_goal(struct mf_store *s, int64_t id, cJSON **ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    _cleanup_(cJSON_Deletep) cJSON *goal = NULL;
+    int r = mf_sql_first(s, GOAL_COLUMNS " WHERE g.id = ?1", &q, "i", id);
+    if (r < 0)
+        return r;
+    if (r == 0)
+        return -ENOENT;
+    if ((r = make_goal(q, s, &goal)) < 0 || (r = add_config(s, id, goal)) < 0 ||
+        (r = add_layout(s, id, goal)) < 0 || (r = add_promotion(s, id, goal)) < 0)
+        return r;
+    *ret = MF_TAKE(goal);
+    return 0;
+}
+
+/* --- workers, quarantine ---------------------------------------------------------------------------------- */
+
+/* Seconds by phase become shares of their sum; the seconds stay as busy_s. */
+static void add_shares(cJSON *worker)
+{
+    cJSON *seconds = cJSON_GetObjectItemCaseSensitive(worker, "busy_s"), *item;
+    cJSON *shares = cJSON_AddObjectToObject(worker, "busy");
+    double sum = 0;
+    cJSON_ArrayForEach (item, seconds)
+        sum += item->valuedouble;
+    cJSON_ArrayForEach (item, seconds) {
+        if (sum > 0)
+            cJSON_AddNumberToObject(shares, item->string, round(item->valuedouble / sum * 1e4) / 1e4);
+    }
+}
+
+static int make_worker(struct mf_sql *q, void *data, cJSON **ret)
+{
+    (void)data;
+    cJSON *o = mf_row_json(q, "itttbttitiiiiitjjttj");
+    if (o)
+        add_shares(o);
+    return take(o, ret);
+}
+
+int mf_read_workers(struct mf_store *s, const struct mf_page *page, struct mf_list *ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(
+        s,
+        "SELECT w.id AS id, w.name AS name, w.host AS host, c.gfx || '/' || c.cu_num AS class, m.simulated "
+        "AS simulated,"
+        " m.name AS model, w.state AS state, w.unit AS unit, w.step AS step, w.pid AS pid, w.joined_ms AS "
+        "joined_ms,"
+        " w.seen_ms AS seen_ms, w.n_results AS n_results, w.n_deaths AS n_deaths, w.revision AS revision,"
+        " w.families AS families, w.busy AS busy_s, w.version AS version, w.sandbox AS "
+        "sandbox, m.body AS device"
+        " FROM worker w JOIN device_model m ON m.id = w.model JOIN device_class c ON c.id = m.class"
+        " WHERE w.id > ?1 ORDER BY w.id LIMIT ?2",
+        &q, "ii", page->id, (int64_t)page->limit + 1);
+    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_worker, NULL, ret);
+}
+
+static int make_quarantine(struct mf_sql *q, void *store, cJSON **ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *strikes = NULL;
+    _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, "ittttti.");
+    int r = mf_sql(
+        store,
+        "SELECT t.status AS status, t.reason AS reason, w.name AS worker, t.goal AS goal, t.at_ms AS at_ms"
+        " FROM strike t JOIN worker w ON w.id = t.worker WHERE t.kernel = ?1 AND t.class = ?2 ORDER BY t.id "
+        "LIMIT 100",
+        &strikes, "ii", mf_sql_i64(q, 0), mf_sql_i64(q, 7));
+    if (r < 0 || !o)
+        return r < 0 ? r : -ENOMEM;
+    if ((r = mf_rows_json(strikes, "tttii", o, "strikes")) < 0)
+        return r;
+    *ret = MF_TAKE(o);
+    return 0;
+}
+
+int mf_read_quarantine(struct mf_store *s, const struct mf_page *page, struct mf_list *ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT k.id AS kernel, k.family AS family, k.name AS name, k.revision AS revision,"
+                   " c.gfx || '/' || c.cu_num AS class, x.reason AS reason, x.at_ms AS at_ms, x.class"
+                   " FROM quarantine x JOIN kernel k ON k.id = x.kernel JOIN device_class c ON c.id = x.class"
+                   " WHERE (x.kernel, x.class) > (?1, ?2) ORDER BY x.kernel, x.class LIMIT ?3",
+                   &q, "iii", page->group, page->id, (int64_t)page->limit + 1);
+    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){0, -1, 7}, make_quarantine, s, ret);
+}
+
+/* --- events ----------------------------------------------------------------------------------------------- */
+
+int mf_read_last_event(struct mf_store *s, int64_t *ret_id)
+{
+    *ret_id = 0;
+    int r = mf_sql_get_i64(s, "SELECT coalesce(max(id), 0) FROM event", ret_id, "");
+    return r < 0 ? r : 0;
+}
+
+int mf_read_events(struct mf_store *s, int64_t batch, int64_t *cursor, struct mf_buf *out, size_t max)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int64_t last;
+    int r = mf_read_last_event(s, &last);
+    if (r < 0)
+        return r;
+    if (batch > 0)
+        r = mf_sql(s, "SELECT id, kind, body FROM event WHERE batch = ?1 AND id > ?2 ORDER BY id", &q, "ii",
+                   batch, *cursor);
+    else
+        r = mf_sql(s, "SELECT id, kind, body FROM event WHERE id > ?1 ORDER BY id", &q, "i", *cursor);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        if (out->len >= max)
+            return 0;
+        if ((r = mf_event_format(out, mf_sql_i64(q, 0), mf_sql_text(q, 1), mf_sql_text(q, 2))) < 0)
+            return r;
+        *cursor = mf_sql_i64(q, 0);
+    }
+    /* Nothing of the batch is left up to the last event of the farm. */
+    if (r == 0 && last > *cursor)
+        *cursor = last;
+    return r;
+}

@@ -1,0 +1,57 @@
+/* What the API reads from the store, as JSON, each call in the caller's snapshot.
+ *
+ * Lists end with a cursor when there is more (server/api/cursor.h). Nothing here writes. */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stdint.h>
+
+#include "common/base/buf.h"
+#include "server/api/cursor.h"
+#include "server/store/store.h"
+
+struct mf_list {
+    cJSON *items;                  /* array; the caller frees it */
+    char next[MF_CURSOR_TEXT_MAX]; /* "" when this was the last page */
+};
+
+/* -ENOENT for ids that do not exist, in all below. */
+int mf_read_batches(struct mf_store *s, const struct mf_page *page, struct mf_list *ret);
+int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret);
+/* Buckets of time from submission to the end, or to now. */
+int mf_read_timeline(struct mf_store *s, int64_t batch, cJSON **ret);
+int mf_read_batch_exists(struct mf_store *s, int64_t id);
+/* state may be NULL. */
+int mf_read_goals(struct mf_store *s, int64_t batch, const char *state, const struct mf_page *page,
+                  struct mf_list *ret);
+/* layer_model and class ("gfx942/304") may be NULL. A shape has its latest goals, at most 256 of all classes together. */
+int mf_read_shapes(struct mf_store *s, const char *layer_model, const char *class, const struct mf_page *page,
+                   struct mf_list *ret);
+int mf_read_goal(struct mf_store *s, int64_t id, cJSON **ret);
+int mf_read_pipelines(struct mf_store *s, int64_t goal, bool finalists, const struct mf_page *page,
+                      struct mf_list *ret);
+int mf_read_pipeline(struct mf_store *s, int64_t id, cJSON **ret);
+int mf_read_race(struct mf_store *s, int64_t goal, cJSON **ret);
+
+struct mf_step_filter {
+    const char *family, *status, *covers; /* each may be NULL */
+};
+int mf_read_steps(struct mf_store *s, int64_t goal, const struct mf_step_filter *filter,
+                  const struct mf_page *page, struct mf_list *ret);
+int mf_read_step(struct mf_store *s, int64_t id, cJSON **ret);
+/* kernel: a glob, may be NULL. */
+int mf_read_rejections(struct mf_store *s, int64_t goal, const char *kernel, const struct mf_page *page,
+                       struct mf_list *ret);
+/* goal 0: of all goals. */
+int mf_read_step_results(struct mf_store *s, int64_t step, int64_t goal, const struct mf_page *page,
+                         struct mf_list *ret);
+int mf_read_pipeline_results(struct mf_store *s, int64_t pipeline, const struct mf_page *page,
+                             struct mf_list *ret);
+int mf_read_workers(struct mf_store *s, const struct mf_page *page, struct mf_list *ret);
+int mf_read_quarantine(struct mf_store *s, const struct mf_page *page, struct mf_list *ret);
+
+int mf_read_last_event(struct mf_store *s, int64_t *ret_id);
+/* Appends about max bytes of events after *cursor that concern the batch (0: all), moves *cursor. */
+int mf_read_events(struct mf_store *s, int64_t batch, int64_t *cursor, struct mf_buf *out, size_t max);
+/* Gauges by state, for /metrics. */
+int mf_read_metrics(struct mf_store *s, struct mf_buf *out);

@@ -1,0 +1,143 @@
+/* What /metrics says of the store: counts by state, and each worker's time by phase. */
+#include "server/store/store_json.h"
+
+#include "common/base/json.h"
+#include "server/http/metrics.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Workers that have a series of their own; more of them are left out, and the gauge by state counts them all. */
+#define WORKERS_MAX  "2000"
+#define CHANNELS_MAX "200"
+
+/* Every state has its sample, also when nothing is in it. */
+static int add_states(struct mf_buf *out, const char *metric, const char *const *states, struct mf_sql *q)
+{
+    int64_t counts[16] = {0};
+    int r;
+    while ((r = mf_sql_next(q)) > 0) {
+        for (int i = 0; states[i]; i++)
+            if (strcmp(states[i], mf_sql_text(q, 0)) == 0)
+                counts[i] = mf_sql_i64(q, 1);
+    }
+    for (int i = 0; states[i]; i++)
+        mf_buf_addf(out, "%s{state=\"%s\"} %lld\n", metric, states[i], (long long)counts[i]);
+    return r;
+}
+
+static int add_batches(struct mf_store *s, struct mf_buf *out)
+{
+    static const char *const states[] = {"open", "done", "cancelled", NULL};
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s, "SELECT state, count(*) FROM batch GROUP BY state", &q, "");
+    mf_metric_head(out, "moefarm_batches", MF_METRIC_GAUGE, "Batches by state.");
+    return r < 0 ? r : add_states(out, "moefarm_batches", states, q);
+}
+
+/* Nearly all rows are done, and none is ever deleted: those are what the other states leave, so that asking costs no more in
+ * an old farm than in a new one. states: all others, quoted. */
+#define COUNT_BY_STATE(table, index, states)                                                               \
+    "WITH few AS (SELECT state, count(*) AS n FROM " table " INDEXED BY " index " WHERE state IN (" states \
+    ") GROUP BY state) SELECT state, n FROM few UNION ALL"                                                 \
+    " SELECT 'done', (SELECT coalesce(max(id), 0) FROM " table ") - (SELECT coalesce(sum(n), 0) FROM few)"
+
+static int add_goals(struct mf_store *s, struct mf_buf *out)
+{
+    static const char *const states[] = {"waiting",   "enumerating", "probing", "ranking",   "racing",
+                                         "comparing", "done",        "failed",  "cancelled", NULL};
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   COUNT_BY_STATE("goal", "goal_state",
+                                  "'waiting', 'enumerating', 'probing', 'ranking', 'racing', 'comparing',"
+                                  " 'failed', 'cancelled'"),
+                   &q, "");
+    mf_metric_head(out, "moefarm_goals", MF_METRIC_GAUGE, "Goals (a shape on a device class) by state.");
+    return r < 0 ? r : add_states(out, "moefarm_goals", states, q);
+}
+
+static int add_units(struct mf_store *s, struct mf_buf *out)
+{
+    static const char *const states[] = {"ready", "leased", "done", "failed", "cancelled", NULL};
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r =
+        mf_sql(s, COUNT_BY_STATE("unit", "unit_ready", "'ready', 'leased', 'failed', 'cancelled'"), &q, "");
+    mf_metric_head(out, "moefarm_units", MF_METRIC_GAUGE, "Units of work by state.");
+    return r < 0 ? r : add_states(out, "moefarm_units", states, q);
+}
+
+static int add_workers(struct mf_store *s, struct mf_buf *out)
+{
+    static const char *const states[] = {"idle", "busy", "draining", "lost", "gone", NULL};
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s, "SELECT state, count(*) FROM worker GROUP BY state", &q, "");
+    mf_metric_head(out, "moefarm_workers", MF_METRIC_GAUGE, "Workers by state.");
+    return r < 0 ? r : add_states(out, "moefarm_workers", states, q);
+}
+
+static int add_busy(struct mf_store *s, struct mf_buf *out)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(
+        s, "SELECT name, busy FROM worker WHERE state <> 'gone' ORDER BY id DESC LIMIT " WORKERS_MAX, &q, "");
+    mf_metric_head(out, "moefarm_worker_busy_seconds_total", MF_METRIC_COUNTER,
+                   "Time of a worker by phase, since it joined.");
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        static const char *const phases[] = {"timing", "verify", "data", "load", "wait"};
+        const char *text = mf_sql_text(q, 1);
+        _cleanup_(cJSON_Deletep) cJSON *busy = mf_json_parse(text, strlen(text), strlen(text));
+        for (size_t i = 0; i < MF_ARRAY_LEN(phases); i++) {
+            double seconds = 0;
+            (void)mf_json_double(busy, phases[i], &seconds);
+            mf_buf_adds(out, "moefarm_worker_busy_seconds_total{worker=\"");
+            mf_metric_label(out, mf_sql_text(q, 0));
+            mf_buf_addf(out, "\",phase=\"%s\"} %.6g\n", phases[i], seconds);
+        }
+    }
+    return r;
+}
+
+/* What hosts are given: a host that says what it has can be held against it. */
+static int add_channels(struct mf_store *s, struct mf_buf *out)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(
+        s, "SELECT name, current FROM channel WHERE current IS NOT NULL ORDER BY id LIMIT " CHANNELS_MAX, &q,
+        "");
+    mf_metric_head(out, "moefarm_channel_release", MF_METRIC_GAUGE,
+                   "Number of the release that a channel gives out.");
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        mf_buf_adds(out, "moefarm_channel_release{channel=\"");
+        mf_metric_label(out, mf_sql_text(q, 0));
+        mf_buf_addf(out, "\"} %lld\n", (long long)mf_sql_i64(q, 1));
+    }
+    return r;
+}
+
+static void add_count(struct mf_buf *out, const char *name, const char *help, int64_t value)
+{
+    mf_metric_head(out, name, MF_METRIC_GAUGE, help);
+    mf_buf_addf(out, "%s %lld\n", name, (long long)value);
+}
+
+int mf_read_metrics(struct mf_store *s, struct mf_buf *out)
+{
+    int64_t quarantined = 0, results = 0, bytes = 0, misses = 0;
+    int r;
+    if ((r = add_batches(s, out)) < 0 || (r = add_goals(s, out)) < 0 || (r = add_units(s, out)) < 0 ||
+        (r = add_workers(s, out)) < 0 || (r = add_busy(s, out)) < 0 || (r = add_channels(s, out)) < 0)
+        return r;
+    if ((r = mf_sql_get_i64(s, "SELECT count(*) FROM quarantine", &quarantined, "")) < 0 ||
+        (r = mf_sql_get_i64(s, "SELECT coalesce(max(id), 0) FROM result", &results, "")) < 0 ||
+        (r = mf_sql_get_i64(s, "SELECT count(*) FROM miss", &misses, "")) < 0 ||
+        (r = mf_sql_get_i64(s, "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()",
+                            &bytes, "")) < 0)
+        return r;
+    add_count(out, "moefarm_quarantined_kernels", "Kernels that are not run any more, counted by class.",
+              quarantined);
+    add_count(out, "moefarm_missed_shapes", "Shapes that production missed on a class, tuned since or not.",
+              misses);
+    add_count(out, "moefarm_store_results", "Results in the store.", results);
+    add_count(out, "moefarm_store_bytes", "Size of the database file.", bytes);
+    return mf_buf_error(out);
+}

@@ -1,0 +1,98 @@
+#include "server/store/store_refusal.h"
+#include "server/store/migration.h"
+#include "server/store/store_private.h"
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The rest of the sentence that begins with the file, for what its errno says badly. */
+static const struct {
+    int r;
+    const char *says;
+} reasons[] = {
+    {-EBADMSG, "is damaged, or no database of moefarmd's: restore a backup (docs/deploy.md)"},
+    {-EBUSY, "is being written to by another process: end that one first"},
+    {-ENOMEM, "cannot be opened: out of memory"},
+};
+
+static const char *reason_of(int r)
+{
+    for (size_t i = 0; i < MF_ARRAY_LEN(reasons); i++) {
+        if (reasons[i].r == r)
+            return reasons[i].says;
+    }
+    return NULL;
+}
+
+/* false: it has none that can be read. */
+static bool read_version(const char *path, int *ret)
+{
+    sqlite3 *db = NULL;
+    sqlite3_stmt *q = NULL;
+    bool read = sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK &&
+                sqlite3_prepare_v2(db, "PRAGMA user_version", -1, &q, NULL) == SQLITE_OK &&
+                sqlite3_step(q) == SQLITE_ROW;
+    if (read)
+        *ret = sqlite3_column_int(q, 0);
+    (void)sqlite3_finalize(q);
+    (void)sqlite3_close(db);
+    return read;
+}
+
+/* To read a database SQLite makes files beside it; that it could not, it keeps to itself. 0: it can, or there is no folder. */
+static int check_folder(const char *path)
+{
+    char folder[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    mf_say(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    return access(folder, W_OK | X_OK) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+/* true: the file itself is the reason, and why has it. */
+static bool say_file(const char *path, char *why, size_t why_cap)
+{
+    struct stat st;
+    int found = stat(path, &st);
+    if (found < 0 && errno == ENOENT)
+        mf_say(why, why_cap, "%s: there is no such file; is --state the folder of a moefarmd?", path);
+    else if (found == 0 && !S_ISREG(st.st_mode))
+        mf_say(why, why_cap, "%s is no file, and moefarmd's database is one: move it away", path);
+    else if (found < 0 || access(path, R_OK | W_OK) < 0)
+        mf_say(why, why_cap, "%s: %s", path, strerror(errno));
+    else
+        return false;
+    return true;
+}
+
+static void say_version(const char *path, int version, char *why, size_t why_cap)
+{
+    mf_say(why, why_cap, "%s: its version is %d, this program's is %d: %s", path, version, mf_n_migrations,
+           version > mf_n_migrations
+               ? "start the newer moefarmd"
+               : "it is brought up to date by starting moefarmd on it; until then use the one that wrote it");
+}
+
+void mf_store_refusal(const char *path, int r, char *why, size_t why_cap)
+{
+    const char *reason = reason_of(r);
+    int version, folder = check_folder(path);
+    if (reason)
+        mf_say(why, why_cap, "%s %s", path, reason);
+    else if (folder < 0)
+        mf_say(why, why_cap,
+               "the folder of %s cannot be written to, which reading the database takes too: %s", path,
+               strerror(-folder));
+    else if (say_file(path, why, why_cap))
+        return;
+    else if (read_version(path, &version) && version != mf_n_migrations)
+        say_version(path, version, why, why_cap);
+    else
+        mf_say(why, why_cap, "%s: %s", path, strerror(-r));
+}

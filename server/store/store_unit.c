@@ -1,0 +1,443 @@
+#include "server/store/store_unit.h"
+#include "server/store/store_private.h"
+
+#include "common/base/text.h"
+
+#include <errno.h>
+#include <string.h>
+
+MF_NAMES_DEFINE(mf_unit_kind, MF_UNIT_, MF_UNIT_KIND_MAP)
+
+int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t now_ms, int64_t *ret)
+{
+    int r =
+        mf_sql_run(s,
+                   "INSERT INTO unit (goal, class, kind, state, priority, body, not_worker, turn, created_ms)"
+                   " VALUES (?, ?, ?, 'ready', ?, ?, ?, ?, ?)",
+                   "iititIii", row->goal, row->class, mf_unit_kind_name(row->kind), (int64_t)row->priority,
+                   row->body, row->not_worker, row->turn, now_ms);
+    if (r < 0)
+        return r;
+    *ret = mf_store_last_id(s);
+    return 0;
+}
+
+#define UNIT_COLUMNS \
+    "id, goal, class, kind, priority, body, not_worker, attempt, epoch, worker, deadline_ms, state, turn"
+
+static int read_unit(const struct mf_sql *q, struct mf_unit_row *ret)
+{
+    *ret = (struct mf_unit_row){
+        .id = mf_sql_i64(q, 0),
+        .goal = mf_sql_i64(q, 1),
+        .class = mf_sql_i64(q, 2),
+        .priority = (int)mf_sql_i64(q, 4),
+        .not_worker = mf_sql_i64(q, 6),
+        .attempt = mf_sql_i64(q, 7),
+        .epoch = mf_sql_i64(q, 8),
+        .worker = mf_sql_i64(q, 9),
+        .deadline_ms = mf_sql_i64(q, 10),
+        .leased = strcmp(mf_sql_text(q, 11), "leased") == 0,
+        .turn = mf_sql_i64(q, 12),
+    };
+    int r = mf_unit_kind_parse(mf_sql_text(q, 3), &ret->kind);
+    if (r < 0)
+        return r;
+    ret->body = strdup(mf_sql_text(q, 5));
+    return ret->body ? 1 : -ENOMEM;
+}
+
+int mf_store_last_turn(struct mf_store *s, int64_t batch, int64_t class, int64_t *ret)
+{
+    int r = mf_sql_get_i64(s,
+                           "SELECT coalesce(max(u.turn), 0) FROM goal g JOIN unit u ON u.goal = g.id"
+                           " WHERE g.batch = ? AND u.class = ?",
+                           ret, "ii", batch, class);
+    return r < 0 ? r : 0;
+}
+
+int mf_store_least_turn(struct mf_store *s, int64_t class, int priority, int64_t *ret)
+{
+    return mf_sql_get_i64(s,
+                          "SELECT turn FROM unit INDEXED BY unit_ready WHERE state = 'ready' AND class = ?"
+                          " AND priority = ? ORDER BY turn LIMIT 1",
+                          ret, "ii", class, (int64_t)priority);
+}
+
+/* A goal that one worker measures whole; but another device's word on it is not that worker's. */
+#define OF_OTHERS    "u.kind = 'compare' AND u.not_worker IS NOT NULL"
+#define IN_ITS_GROUP "g.worker = ?2 AND NOT (" OF_OTHERS ")"
+#define UNGROUPED    "(g.worker IS NULL OR " OF_OTHERS ")"
+
+/* What a slot may take. Parameters: 1 class, 2 worker, 3 alone, 4 revision, 5 model, 6 the goal it worked on. The
+ * indices are named, for the planner knows neither how many units wait nor that the scan of unit_ready or unit_free, which are
+ * in the order asked for, stops at the first one that fits. */
+#define LEASE(index, nearness)                                                                           \
+    "UPDATE unit SET state = 'leased', attempt = attempt + 1, epoch = ?7, worker = ?2, deadline_ms = ?8" \
+    " WHERE id = (SELECT u.id FROM unit u INDEXED BY " index " CROSS JOIN goal g ON g.id = u.goal"       \
+    "  CROSS JOIN enumeration e ON e.id = g.enumeration"                                                 \
+    "  WHERE u.state = 'ready' AND u.class = ?1 AND (" IN_ITS_GROUP " OR (" UNGROUPED " AND"             \
+    "   (u.not_worker IS NULL OR u.not_worker <> ?2 OR ?3)))"                                            \
+    "  AND e.revision = ?4 AND (u.kind = 'enumerate' OR g.model IS NULL OR g.model = ?5)" nearness       \
+    "  ORDER BY u.priority DESC, u.turn, u.id LIMIT 1) RETURNING " UNIT_COLUMNS
+
+#define MOST_URGENT  " AND u.priority >= (SELECT max(priority) FROM unit WHERE state = 'ready' AND class = ?1)"
+#define OF_LAST_GOAL " AND u.goal = ?6" MOST_URGENT
+#define OF_FREE_GOAL " AND u.busy = 0 AND ?6 IS NOT NULL" MOST_URGENT
+#define OF_ANY_GOAL  " AND ?6 IS NOT NULL"
+
+int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_nearness nearness, bool alone,
+                        int64_t epoch, int64_t deadline_ms, struct mf_unit_row *ret)
+{
+    static const char *const leases[MF_NEAR_N_] = {
+        [MF_NEAR_GOAL] = LEASE("unit_goal", OF_LAST_GOAL),
+        [MF_NEAR_FREE] = LEASE("unit_free", OF_FREE_GOAL),
+        [MF_NEAR_ANY] = LEASE("unit_ready", OF_ANY_GOAL),
+    };
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s, leases[nearness], &q, "iiitiiii", slot->class_id, slot->id, (int64_t)alone,
+                         slot->revision, slot->model_id, slot->last_goal, epoch, deadline_ms);
+    return r > 0 ? read_unit(q, ret) : r;
+}
+
+int mf_store_next_shapes(struct mf_store *s, int64_t class, int64_t most, mf_row_fn fn, void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r =
+        mf_sql(s,
+               "SELECT s.row FROM (SELECT id, goal, priority FROM unit INDEXED BY unit_enumerate"
+               "  WHERE state = 'ready' AND kind = 'enumerate' AND class = ?1"
+               "  ORDER BY priority DESC, id LIMIT 4 * ?2) u"
+               " JOIN goal g ON g.id = u.goal JOIN shape s ON s.id = g.shape JOIN batch b ON b.id = g.batch"
+               " WHERE json_extract(b.options, '$.search') IS NOT 'enumerate'"
+               " ORDER BY u.priority DESC, u.id LIMIT ?2",
+               &q, "ii", class, most);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0)
+        r = fn(context, mf_sql_text(q, 0));
+    return r;
+}
+
+int mf_store_unit_extend(struct mf_store *s, int64_t unit, int64_t deadline_ms)
+{
+    return mf_sql_write(s, "UPDATE unit SET deadline_ms = ? WHERE id = ?", "ii", deadline_ms, unit);
+}
+
+int mf_store_unit_release(struct mf_store *s, int64_t unit)
+{
+    return mf_sql_write(s, "UPDATE unit SET state = 'ready', worker = NULL, deadline_ms = NULL WHERE id = ?",
+                        "i", unit);
+}
+
+int mf_store_unit_end(struct mf_store *s, int64_t unit, const char *state)
+{
+    return mf_sql_write(s, "UPDATE unit SET state = ?, deadline_ms = NULL WHERE id = ?", "ti", state, unit);
+}
+
+int mf_store_unit_get(struct mf_store *s, int64_t unit, struct mf_unit_row *ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s, "SELECT " UNIT_COLUMNS " FROM unit WHERE id = ?", &q, "i", unit);
+    if (r > 0)
+        r = read_unit(q, ret);
+    return r == 0 ? -ENOENT : r < 0 ? r : 0;
+}
+
+int mf_store_units_leased(struct mf_store *s, struct mf_ids *ret)
+{
+    return mf_sql_ids(s, "SELECT id FROM unit WHERE state = 'leased'", ret, "");
+}
+
+int mf_store_units_prolong(struct mf_store *s, int64_t deadline_ms)
+{
+    return mf_sql_write(s, "UPDATE unit SET deadline_ms = max(deadline_ms, ?) WHERE state = 'leased'", "i",
+                        deadline_ms);
+}
+
+int mf_store_units_open(struct mf_store *s, int64_t goal, int64_t *ret)
+{
+    int r = mf_sql_get_i64(s, "SELECT count(*) FROM unit WHERE goal = ? AND state IN ('ready', 'leased')",
+                           ret, "i", goal);
+    return r < 0 ? r : 0;
+}
+
+int mf_store_units_cancel(struct mf_store *s, int64_t goal)
+{
+    return mf_sql_write(s,
+                        "UPDATE unit SET state = 'cancelled', deadline_ms = NULL WHERE goal = ?"
+                        " AND state IN ('ready', 'leased')",
+                        "i", goal);
+}
+
+int mf_store_enumerating_unit(struct mf_store *s, int64_t enumeration)
+{
+    int64_t id;
+    return mf_sql_get_i64(
+        s,
+        "SELECT u.id FROM goal g JOIN unit u ON u.goal = g.id AND u.state IN ('ready', 'leased')"
+        " WHERE g.enumeration = ? AND u.kind = 'enumerate' LIMIT 1",
+        &id, "i", enumeration);
+}
+
+/* Most kernels were offered for other shapes before: to look first costs a fifth of an INSERT that gives back what is there. */
+static int kernel_of(struct mf_store *s, const char *family, const char *revision, const char *name,
+                     int64_t *ret)
+{
+    int r = mf_sql_get_i64(s, "SELECT id FROM kernel WHERE family = ? AND revision = ? AND name = ?", ret,
+                           "ttt", family, revision, name);
+    if (r != 0)
+        return r;
+    return mf_sql_get_i64(s, "INSERT INTO kernel (family, revision, name) VALUES (?, ?, ?) RETURNING id", ret,
+                          "ttt", family, revision, name);
+}
+
+int mf_store_step_add(struct mf_store *s, int64_t enumeration, const char *revision,
+                      const struct mf_step *step, const char *body)
+{
+    int64_t kernel = 0;
+    char covers[MF_OPS_TEXT_MAX];
+    int r = kernel_of(s, step->family, revision, step->name, &kernel);
+    if (r < 0)
+        return r;
+    mf_ops_print(step->covers, covers);
+    return mf_sql_run(s,
+                      "INSERT INTO step (enumeration, kernel, covers, block_m, flops, bytes, body)"
+                      " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (enumeration, kernel) DO NOTHING",
+                      "iitiddt", enumeration, kernel, covers, (int64_t)step->block_m, step->flops,
+                      step->bytes, body);
+}
+
+int mf_store_rejection_add(struct mf_store *s, int64_t enumeration, int64_t batch, const char *family,
+                           const char *kernel, const char *rule, const char *reason)
+{
+    return mf_sql_write(
+        s,
+        "INSERT INTO rejection (enumeration, batch, family, kernel, rule, reason) VALUES (?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (enumeration, family, kernel, rule, coalesce(batch, 0))"
+        " DO UPDATE SET reason = excluded.reason",
+        "iItttt", enumeration, batch, family, kernel, rule, reason);
+}
+
+int mf_store_enumeration_complete(struct mf_store *s, int64_t enumeration)
+{
+    return mf_sql_write(s, "UPDATE enumeration SET complete = 1 WHERE id = ?", "i", enumeration);
+}
+
+int mf_store_enumeration_counts(struct mf_store *s, int64_t enumeration, int64_t *ret_steps,
+                                int64_t *ret_rejections)
+{
+    int r = mf_sql_get_i64(s, "SELECT count(*) FROM step WHERE enumeration = ?", ret_steps, "i", enumeration);
+    if (r < 0)
+        return r;
+    r = mf_sql_get_i64(s, "SELECT count(*) FROM rejection WHERE enumeration = ? AND batch IS NULL",
+                       ret_rejections, "i", enumeration);
+    return r < 0 ? r : 0;
+}
+
+#define STEP_COLUMNS "s.id, k.id, k.name, k.family, s.covers, s.block_m, s.flops, s.bytes"
+
+static int read_step(const struct mf_sql *q, struct mf_step_row *ret)
+{
+    *ret = (struct mf_step_row){
+        .id = mf_sql_i64(q, 0),
+        .kernel = mf_sql_i64(q, 1),
+        .block_m = (int32_t)mf_sql_i64(q, 5),
+        .flops = mf_sql_double(q, 6),
+        .bytes = mf_sql_double(q, 7),
+    };
+    int r = mf_copy(ret->name, sizeof(ret->name), mf_sql_text(q, 2));
+    if (r == 0)
+        r = mf_copy(ret->family, sizeof(ret->family), mf_sql_text(q, 3));
+    return r < 0 ? r : mf_ops_parse(mf_sql_text(q, 4), &ret->covers);
+}
+
+int mf_store_steps_each(struct mf_store *s, int64_t enumeration, int64_t class, int64_t before_ms,
+                        mf_step_fn fn, void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT " STEP_COLUMNS ", x.reason FROM step s JOIN kernel k ON k.id = s.kernel"
+                   " LEFT JOIN quarantine x ON x.kernel = k.id AND x.class = ?2 AND x.at_ms <= ?3"
+                   " WHERE s.enumeration = ?1 ORDER BY k.family, k.name",
+                   &q, "iii", enumeration, class, before_ms);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        struct mf_step_row row;
+        r = read_step(q, &row);
+        if (r == 0)
+            r = fn(context, &row, mf_sql_null(q, 8) ? NULL : mf_sql_text(q, 8));
+    }
+    return r;
+}
+
+int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret, char **ret_body)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s,
+                         "SELECT " STEP_COLUMNS ", s.body FROM step s JOIN kernel k ON k.id = s.kernel"
+                         " WHERE s.id = ?",
+                         &q, "i", step);
+    if (r <= 0)
+        return r < 0 ? r : -ENOENT;
+    r = read_step(q, ret);
+    if (r == 0 && ret_body) {
+        char *body = strdup(mf_sql_text(q, 8));
+        if (!body)
+            return -ENOMEM;
+        *ret_body = body;
+    }
+    return r;
+}
+
+int mf_store_step_decided(struct mf_store *s, int64_t goal, int64_t unit, int64_t step, enum mf_status *ret,
+                          double *ret_us)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r =
+        mf_sql_first(s,
+                     "SELECT status, us FROM result WHERE goal = ?1 AND step = ?2 AND final = 1 UNION ALL"
+                     " SELECT status, us FROM result WHERE goal = ?1 AND step = ?2 AND final = 0 AND late = 0"
+                     " AND unit = ?3 LIMIT 1",
+                     &q, "iii", goal, step, unit);
+    if (r <= 0)
+        return r;
+    *ret_us = mf_sql_double(q, 1);
+    r = mf_status_parse(mf_sql_text(q, 0), ret);
+    return r < 0 ? r : 1;
+}
+
+int mf_store_step_of_goal(struct mf_store *s, int64_t goal, int64_t step)
+{
+    int64_t id;
+    return mf_sql_get_i64(s,
+                          "SELECT s.id FROM goal g JOIN step s ON s.enumeration = g.enumeration"
+                          " WHERE g.id = ? AND s.id = ?",
+                          &id, "ii", goal, step);
+}
+
+int mf_store_pipeline_of_goal(struct mf_store *s, int64_t goal, int64_t pipeline)
+{
+    int64_t id;
+    return mf_sql_get_i64(s, "SELECT id FROM pipeline WHERE goal = ? AND id = ?", &id, "ii", goal, pipeline);
+}
+
+int mf_store_result_add(struct mf_store *s, const struct mf_result_row *row)
+{
+    int r = mf_sql_run(
+        s,
+        "INSERT INTO result (unit, attempt, seq, step, pipeline, goal, worker, status, reason, us, mad,"
+        " err, row_err, verified, late, final, samples, extra, at_ms)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (unit, attempt, seq) DO NOTHING",
+        "iiiIIiittddddiiibti", row->unit, row->attempt, row->seq, row->step, row->pipeline, row->goal,
+        row->worker, mf_status_name(row->status), row->reason, row->us, row->mad, row->err, row->row_err,
+        (int64_t)row->verified, (int64_t)row->late, (int64_t)row->final, row->samples,
+        row->n_samples * sizeof(*row->samples), row->extra, row->at_ms);
+    return r;
+}
+
+int mf_store_samples_drop(struct mf_store *s, int64_t before_ms, int64_t now_ms, int64_t most)
+{
+    int64_t from = 0, to = 0;
+    int r = mf_sql_get_i64(s, "SELECT samples_gone FROM farm", &from, "");
+    /* Results stand in the order in which they were committed: up to the first that is too young */
+    if (r > 0)
+        r = mf_sql_get_i64(
+            s,
+            "SELECT coalesce(min(CASE WHEN at_ms >= ?2 AND at_ms <= ?3 THEN id - 1 END), max(id), ?1)"
+            " FROM (SELECT id, at_ms FROM result WHERE id > ?1 ORDER BY id LIMIT ?4)",
+            &to, "iiii", from, before_ms, now_ms, most);
+    if (r <= 0 || to <= from)
+        return r < 0 ? r : 0;
+    /* What a release was made of stays: its rows lead to their samples for ever */
+    r = mf_sql_run(s,
+                   "UPDATE result SET samples = NULL WHERE id > ? AND id <= ? AND samples IS NOT NULL"
+                   " AND NOT EXISTS (SELECT 1 FROM release_row w WHERE w.goal = result.goal)",
+                   "ii", from, to);
+    if (r >= 0)
+        r = mf_sql_run(s, "UPDATE farm SET samples_gone = ?", "i", to);
+    return r < 0 ? r : (int)(to - from);
+}
+
+int mf_store_results_of_unit(struct mf_store *s, int64_t unit, int64_t attempt, mf_result_fn fn,
+                             void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT seq, step, pipeline, status, us, mad, verified, final, late FROM result"
+                   " WHERE unit = ? AND attempt = ? ORDER BY seq",
+                   &q, "ii", unit, attempt);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        struct mf_result_row row = {
+            .unit = unit,
+            .attempt = attempt,
+            .seq = mf_sql_i64(q, 0),
+            .step = mf_sql_i64(q, 1),
+            .pipeline = mf_sql_i64(q, 2),
+            .us = mf_sql_double(q, 4),
+            .mad = mf_sql_double(q, 5),
+            .verified = (int)mf_sql_i64(q, 6),
+            .final = mf_sql_i64(q, 7) != 0,
+            .late = mf_sql_i64(q, 8) != 0,
+        };
+        r = mf_status_parse(mf_sql_text(q, 3), &row.status);
+        if (r == 0)
+            r = fn(context, &row);
+    }
+    return r;
+}
+
+int mf_store_results_unmake(struct mf_store *s, int64_t unit)
+{
+    return mf_sql_write(s, "UPDATE result SET final = 0 WHERE unit = ? AND final = 1", "i", unit);
+}
+
+int mf_store_best(struct mf_store *s, int64_t goal, mf_best_fn fn, void *context)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql(s,
+                   "SELECT s.covers, min(r.us) FROM result r JOIN step s ON s.id = r.step"
+                   " WHERE r.goal = ? AND r.final = 1 AND r.status = 'ok' GROUP BY s.covers",
+                   &q, "i", goal);
+    while (r >= 0 && (r = mf_sql_next(q)) > 0) {
+        mf_ops covers;
+        r = mf_ops_parse(mf_sql_text(q, 0), &covers);
+        if (r == 0)
+            fn(context, covers, mf_sql_double(q, 1));
+    }
+    return r;
+}
+
+int mf_store_strike(struct mf_store *s, int64_t kernel, int64_t class, int64_t worker, int64_t goal,
+                    enum mf_status status, const char *reason, int64_t now_ms, int64_t *ret_n)
+{
+    int r = mf_sql_run(s,
+                       "INSERT INTO strike (kernel, class, worker, goal, status, reason, at_ms)"
+                       " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                       "iiiitti", kernel, class, worker, goal, mf_status_name(status), reason, now_ms);
+    if (r < 0)
+        return r;
+    r = mf_sql_get_i64(s, "SELECT count(*) FROM strike WHERE kernel = ? AND class = ? AND goal = ?", ret_n,
+                       "iii", kernel, class, goal);
+    return r < 0 ? r : 0;
+}
+
+int mf_store_quarantine(struct mf_store *s, int64_t kernel, int64_t class, const char *reason, int64_t now_ms)
+{
+    return mf_sql_write(s,
+                        "INSERT INTO quarantine (kernel, class, reason, at_ms) VALUES (?, ?, ?, ?)"
+                        " ON CONFLICT (kernel, class) DO NOTHING",
+                        "iiti", kernel, class, reason, now_ms);
+}
+
+int mf_store_revive(struct mf_store *s, int64_t kernel, int64_t class)
+{
+    int r = mf_sql_run(s, "DELETE FROM quarantine WHERE kernel = ? AND class = ?", "ii", kernel, class);
+    if (r <= 0)
+        return r;
+    /* Enumerations that left it out say so no more */
+    int dropped = mf_sql_run(s,
+                             "DELETE FROM rejection WHERE rule = 'quarantine' AND (family, kernel) ="
+                             " (SELECT family, name FROM kernel WHERE id = ?1) AND enumeration IN"
+                             " (SELECT id FROM enumeration WHERE class = ?2)",
+                             "ii", kernel, class);
+    return dropped < 0 ? dropped : 1;
+}

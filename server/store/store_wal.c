@@ -1,0 +1,170 @@
+#include "server/store/store_wal.h"
+#include "server/store/store_private.h"
+
+#include "common/base/fault.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GATHERED_MAX (120 << 10) /* SQLite's files write no more than 128 KiB less a byte in one call */
+
+struct wal_file {
+    sqlite3_file base; /* first: SQLite sees only this */
+    uint8_t *gathered; /* what is to be written at `at` */
+    int len;
+    sqlite3_int64 at;
+    sqlite3_file *real; /* behind this struct */
+};
+
+static struct wal_file *of(sqlite3_file *file)
+{
+    return (struct wal_file *)file;
+}
+
+static int flush(struct wal_file *w)
+{
+    int len = w->len;
+    w->len = 0;
+    return len > 0 ? w->real->pMethods->xWrite(w->real, w->gathered, len, w->at) : SQLITE_OK;
+}
+
+static int wal_write(sqlite3_file *file, const void *data, int len, sqlite3_int64 at)
+{
+    struct wal_file *w = of(file);
+    int code = SQLITE_OK;
+    if (w->len > 0 && (at != w->at + w->len || w->len + len > GATHERED_MAX))
+        code = flush(w);
+    if (code != SQLITE_OK || len > GATHERED_MAX)
+        return code != SQLITE_OK ? code : w->real->pMethods->xWrite(w->real, data, len, at);
+    if (w->len == 0)
+        w->at = at;
+    memcpy(w->gathered + w->len, data, (size_t)len);
+    w->len += len;
+    return SQLITE_OK;
+}
+
+static int wal_read(sqlite3_file *file, void *data, int len, sqlite3_int64 at)
+{
+    struct wal_file *w = of(file);
+    int code = flush(w);
+    return code == SQLITE_OK ? w->real->pMethods->xRead(w->real, data, len, at) : code;
+}
+
+static int wal_truncate(sqlite3_file *file, sqlite3_int64 size)
+{
+    struct wal_file *w = of(file);
+    int code = flush(w);
+    return code == SQLITE_OK ? w->real->pMethods->xTruncate(w->real, size) : code;
+}
+
+static int wal_sync(sqlite3_file *file, int flags)
+{
+    struct wal_file *w = of(file);
+    int code = flush(w);
+    mf_fault_at(MF_FAULT_LOG_WRITTEN);
+    return code == SQLITE_OK ? w->real->pMethods->xSync(w->real, flags) : code;
+}
+
+static int wal_size(sqlite3_file *file, sqlite3_int64 *ret)
+{
+    struct wal_file *w = of(file);
+    int code = flush(w);
+    return code == SQLITE_OK ? w->real->pMethods->xFileSize(w->real, ret) : code;
+}
+
+static int wal_close(sqlite3_file *file)
+{
+    struct wal_file *w = of(file);
+    int written = flush(w), closed = w->real->pMethods->xClose(w->real);
+    free(w->gathered);
+    w->gathered = NULL;
+    return written != SQLITE_OK ? written : closed;
+}
+
+static int wal_lock(sqlite3_file *file, int kind)
+{
+    return of(file)->real->pMethods->xLock(of(file)->real, kind);
+}
+
+static int wal_unlock(sqlite3_file *file, int kind)
+{
+    return of(file)->real->pMethods->xUnlock(of(file)->real, kind);
+}
+
+static int wal_reserved(sqlite3_file *file, int *ret)
+{
+    return of(file)->real->pMethods->xCheckReservedLock(of(file)->real, ret);
+}
+
+static int wal_control(sqlite3_file *file, int op, void *arg)
+{
+    return of(file)->real->pMethods->xFileControl(of(file)->real, op, arg);
+}
+
+static int wal_sector(sqlite3_file *file)
+{
+    return of(file)->real->pMethods->xSectorSize(of(file)->real);
+}
+
+static int wal_device(sqlite3_file *file)
+{
+    return of(file)->real->pMethods->xDeviceCharacteristics(of(file)->real);
+}
+
+static const sqlite3_io_methods wal_methods = {
+    .iVersion = 1,
+    .xClose = wal_close,
+    .xRead = wal_read,
+    .xWrite = wal_write,
+    .xTruncate = wal_truncate,
+    .xSync = wal_sync,
+    .xFileSize = wal_size,
+    .xLock = wal_lock,
+    .xUnlock = wal_unlock,
+    .xCheckReservedLock = wal_reserved,
+    .xFileControl = wal_control,
+    .xSectorSize = wal_sector,
+    .xDeviceCharacteristics = wal_device,
+};
+
+static int open_file(sqlite3_vfs *vfs, const char *name, sqlite3_file *file, int flags, int *ret_flags)
+{
+    sqlite3_vfs *real = sqlite3_vfs_find(NULL);
+    (void)vfs;
+    if (!(flags & SQLITE_OPEN_WAL))
+        return real->xOpen(real, name, file, flags, ret_flags);
+    struct wal_file *w = of(file);
+    *w = (struct wal_file){.gathered = malloc(GATHERED_MAX), .real = (sqlite3_file *)(w + 1)};
+    if (!w->gathered)
+        return SQLITE_NOMEM;
+    int code = real->xOpen(real, name, w->real, flags, ret_flags);
+    if (code != SQLITE_OK) {
+        /* SQLite closes a file that has methods, even when it could not be opened */
+        if (w->real->pMethods)
+            (void)w->real->pMethods->xClose(w->real);
+        free(w->gathered);
+        w->gathered = NULL;
+        return code;
+    }
+    w->base.pMethods = &wal_methods;
+    return SQLITE_OK;
+}
+
+int mf_store_wal_register(void)
+{
+    static sqlite3_vfs vfs; /* SQLite's list of them holds it */
+    sqlite3_vfs *real = sqlite3_vfs_find(NULL);
+    if (sqlite3_vfs_find(MF_STORE_WAL))
+        return 0;
+    if (!real)
+        return -ENODEV;
+    /* Its other methods are the default one's, which find their own data in the copy */
+    vfs = *real;
+    vfs.zName = MF_STORE_WAL;
+    vfs.pNext = NULL;
+    vfs.szOsFile = (int)sizeof(struct wal_file) + real->szOsFile;
+    vfs.xOpen = open_file;
+    return sqlite3_vfs_register(&vfs, 0) == SQLITE_OK ? 0 : -ENOMEM;
+}

@@ -1,0 +1,141 @@
+#include "server/store/store_worker.h"
+#include "server/store/store_private.h"
+
+#include "common/base/buf.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
+
+#include <errno.h>
+#include <string.h>
+
+int mf_store_start(struct mf_store *s, int64_t now_ms, int64_t *ret_epoch)
+{
+    int r = mf_sql_get_i64(
+        s,
+        "INSERT INTO farm (id, epoch, created_ms) VALUES (1, max(1, ?1), ?1)"
+        " ON CONFLICT (id) DO UPDATE SET epoch = max(epoch + 1, excluded.created_ms) RETURNING epoch",
+        ret_epoch, "i", now_ms);
+    if (r < 0)
+        return r;
+    r = mf_sql_run(s,
+                   "UPDATE worker SET state = 'lost', unit = NULL, step = ''"
+                   " WHERE state IN ('idle', 'busy', 'draining')",
+                   "");
+    if (r >= 0)
+        r = mf_sql_run(s, "UPDATE goal SET worker = NULL WHERE worker IS NOT NULL", "");
+    /* Counters are written a few times a second only; the results are what counts */
+    if (r >= 0)
+        r = mf_sql_run(s,
+                       "UPDATE goal SET n_measured = (SELECT count(*) FROM result r WHERE r.goal = goal.id"
+                       " AND r.step IS NOT NULL AND r.final = 1) WHERE state = 'probing'",
+                       "");
+    return r < 0 ? r : 0;
+}
+
+int mf_store_class(struct mf_store *s, const struct mf_device_class *class, int64_t *ret)
+{
+    /* DO UPDATE, not DO NOTHING: RETURNING gives the row only when it was touched */
+    int r = mf_sql_get_i64(s,
+                           "INSERT INTO device_class (gfx, cu_num) VALUES (?, ?)"
+                           " ON CONFLICT (gfx, cu_num) DO UPDATE SET gfx = gfx RETURNING id",
+                           ret, "ti", class->gfx, (int64_t) class->cu_num);
+    return r < 0 ? r : 0;
+}
+
+int mf_store_class_get(struct mf_store *s, int64_t id, struct mf_device_class *ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s, "SELECT gfx, cu_num FROM device_class WHERE id = ?", &q, "i", id);
+    if (r <= 0)
+        return r < 0 ? r : -ENOENT;
+    ret->cu_num = (int)mf_sql_i64(q, 1);
+    return mf_copy(ret->gfx, sizeof(ret->gfx), mf_sql_text(q, 0));
+}
+
+int mf_store_model(struct mf_store *s, int64_t class, const char *name, bool simulated, const char *body,
+                   int64_t *ret)
+{
+    int64_t known = 0;
+    int r = mf_sql_get_i64(s, "SELECT simulated FROM device_model WHERE class = ? AND name = ?", &known, "it",
+                           class, name);
+    if (r < 0)
+        return r;
+    if (r > 0 && known != simulated)
+        return 1;
+    r = mf_sql_get_i64(s,
+                       "INSERT INTO device_model (class, name, simulated, body) VALUES (?, ?, ?, ?)"
+                       " ON CONFLICT (class, name) DO UPDATE SET body = excluded.body RETURNING id",
+                       ret, "itit", class, name, (int64_t)simulated, body);
+    return r < 0 ? r : 0;
+}
+
+int mf_store_model_again(struct mf_store *s, int64_t model, const char *body)
+{
+    return mf_sql_run(s, "UPDATE device_model SET body = ? WHERE id = ?", "ti", body, model);
+}
+
+int mf_store_model_body(struct mf_store *s, int64_t model, char **ret)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(s, "SELECT body FROM device_model WHERE id = ?", &q, "i", model);
+    if (r <= 0)
+        return r < 0 ? r : -ENOENT;
+    char *body = strdup(mf_sql_text(q, 0));
+    if (!body)
+        return -ENOMEM;
+    *ret = body;
+    return 0;
+}
+
+int mf_store_worker_model(struct mf_store *s, const char *name, int64_t *ret_model)
+{
+    return mf_sql_get_i64(s, "SELECT model FROM worker WHERE name = ?", ret_model, "t", name);
+}
+
+static void read_busy(const char *text, struct mf_slot *slot)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(text, strlen(text), 4096);
+    for (int i = 0; i < MF_N_PHASES; i++)
+        (void)mf_json_double(json, mf_phase_names[i], &slot->busy_s[i]);
+}
+
+int mf_store_worker_hello(struct mf_store *s, const struct mf_worker_row *row, int64_t now_ms,
+                          struct mf_slot *slot)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    int r = mf_sql_first(
+        s,
+        "INSERT INTO worker (name, instance, model, host, pid, version, revision, families, state,"
+        " joined_ms, seen_ms, sandbox) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'idle', ?9, ?9, ?10)"
+        " ON CONFLICT (name) DO UPDATE SET instance = ?2, host = ?4, pid = ?5, version = ?6, sandbox = ?10,"
+        " revision = ?7, families = ?8, state = 'idle', unit = NULL, step = '', seen_ms = ?9"
+        " RETURNING id, n_results, n_deaths, busy",
+        &q, "ttititttit", row->name, row->instance, row->model, row->host, row->pid, row->version,
+        row->revision, row->families, now_ms, row->sandbox);
+    if (r <= 0)
+        return r < 0 ? r : -EIO;
+    slot->id = mf_sql_i64(q, 0);
+    slot->n_results = mf_sql_i64(q, 1);
+    slot->n_deaths = mf_sql_i64(q, 2);
+    read_busy(mf_sql_text(q, 3), slot);
+    return 0;
+}
+
+int mf_store_worker_save(struct mf_store *s, const struct mf_slot *slot, const char *state, int64_t now_ms)
+{
+    char busy[256];
+    mf_say(busy, sizeof(busy), "{\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f}",
+           mf_phase_names[0], slot->busy_s[0], mf_phase_names[1], slot->busy_s[1], mf_phase_names[2],
+           slot->busy_s[2], mf_phase_names[3], slot->busy_s[3], mf_phase_names[4], slot->busy_s[4]);
+    return mf_sql_write(
+        s,
+        "UPDATE worker SET state = ?, unit = ?, step = ?, seen_ms = ?, busy = ?, n_results = ?,"
+        " n_deaths = ? WHERE id = ?",
+        "tItitiii", state, slot->unit, slot->step, now_ms, busy, slot->n_results, slot->n_deaths, slot->id);
+}
+
+int mf_store_workers_live(struct mf_store *s, int64_t *ret)
+{
+    int r = mf_sql_get_i64(s, "SELECT count(*) FROM worker WHERE state IN ('idle', 'busy')", ret, "");
+    return r < 0 ? r : 0;
+}
