@@ -7,7 +7,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "cli/cli.h"
+#include "cli/support/cli.h"
 #include "common/base/cleanup.h"
 #include "common/base/fault.h"
 #include "common/base/text.h"

@@ -3,10 +3,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "cli/cli.h"
-#include "cli/progress.h"
-#include "cli/shape_arg.h"
-#include "cli/text_out.h"
+#include "cli/support/cli.h"
+#include "cli/support/progress.h"
+#include "cli/support/shape_arg.h"
+#include "cli/support/text_out.h"
 #include "common/net/sse.h"
 #include "common/base/json.h"
 #include "common/base/text.h"

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/compat_rank.h"
-#include "cli/compat_table.h"
+#include "cli/support/compat_rank.h"
+#include "cli/support/compat_table.h"
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
 #include "common/base/text.h"

@@ -1,8 +1,8 @@
-/* cli/coverage.c and moefarm csv coverage: what token counts a table serves, by whose rules, what is nearly there, and that the
+/* cli/support/coverage.c and moefarm csv coverage: what token counts a table serves, by whose rules, what is nearly there, and that the
  * command says so. */
 #include <string.h>
 
-#include "cli/coverage.h"
+#include "cli/support/coverage.h"
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
 #include "mf_check.h"

@@ -2,7 +2,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/tune.h"
+#include "cli/tune/tune.h"
 #include "common/base/text.h"
 #include "mf_check.h"
 #include "table_columns.h"

@@ -1,0 +1,49 @@
+/* moefarm csv: what can be done with tables where they lie, without a farm. A table of subcommands, one file each. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/support/csv.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+
+/* clang-format off */
+static const struct mf_command commands[] = {
+    {"csv check", "FILE ...", "what is wrong with tables that are read together, and where", mf_cmd_csv_check},
+    {"csv merge", "INTO FILE ...", "the rows of tables into one that others use too, under its lock", mf_cmd_csv_merge},
+    {"csv diff",  "OLD NEW",  "rows added, removed, changed or spelled otherwise; exit code 0, 1, or 2 for trouble", mf_cmd_csv_diff},
+    {"csv coverage", "[TABLE ...]", "what a model gets of tables, for every token count: hits, near misses, holes", mf_cmd_csv_coverage},
+};
+/* clang-format on */
+
+static void print_help(FILE *out, const struct mf_command *self)
+{
+    fprintf(out,
+            "usage: moefarm csv COMMAND …\n\n%s\n\ncommands (moefarm csv COMMAND --help has each one's "
+            "options):\n",
+            self->help);
+    for (size_t i = 0; i < MF_ARRAY_LEN(commands); i++) {
+        char left[64];
+
+        mf_say(left, sizeof(left), "%s %s", commands[i].name, commands[i].arguments);
+        fprintf(out, "  %-25s %s\n", left, commands[i].help);
+    }
+}
+
+int mf_cmd_csv(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "";
+
+    if (!strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help")) {
+        print_help(stdout, self);
+        return MF_EXIT_OK;
+    }
+    for (size_t i = 0; i < MF_ARRAY_LEN(commands); i++) {
+        if (!strcmp(strchr(commands[i].name, ' ') + 1, name))
+            return commands[i].run(cli, &commands[i], argc - 1, argv + 1);
+    }
+    if (argc > 1)
+        return mf_cli_fail(MF_EXIT_USAGE, "csv: there is no command '%s'; moefarm csv --help lists them",
+                           name);
+    print_help(stderr, self);
+    return MF_EXIT_USAGE;
+}

@@ -1,0 +1,123 @@
+/* moefarm export: the tuned table, printed, written to a file, or merged into one that others use too. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/support/api.h"
+#include "cli/support/export_filters.h"
+#include "cli/support/file.h"
+#include "cli/support/merge.h"
+#include "common/table/table.h"
+#include "common/table/table_file.h"
+#include "common/table/table_merge.h"
+#include "common/base/text.h"
+
+struct export_options {
+    struct mf_export_filters filters;
+    const char *output, *into, *set;
+    bool replace;
+    int64_t lock_ms;
+};
+
+static int merge(const struct export_options *o, const struct mf_buf *csv)
+{
+    _cleanup_(mf_table_freep) struct mf_table *fresh = NULL;
+    _cleanup_(mf_merge_set_release) struct mf_merge_set set = {0};
+    _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    struct mf_merge_options options = {.replace = o->replace};
+    char why[MF_REASON_MAX] = "";
+    int code, r;
+
+    code = mf_merge_set_read(o->set, &set);
+    if (code != 0)
+        return code;
+    mf_merge_set_use(&set, &options);
+    if (mf_table_read("export", csv->data, csv->len, &fresh, why) < 0)
+        return mf_cli_fail(MF_EXIT_UNREACHED, "the export is no table: %s", why);
+    r = mf_table_file_merge(o->into, (int)o->lock_ms, fresh, &options, &result, why);
+    if (r < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s%s", o->into, why,
+                           r == -EEXIST ? "" : "; the file is as it was");
+    mf_merge_print(&result);
+    mf_merge_print_sum(&result);
+    return MF_EXIT_OK;
+}
+
+static int fetch(struct mf_cli *cli, const struct export_options *o, struct mf_http_reply *reply)
+{
+    _cleanup_(mf_buf_release) struct mf_buf path;
+    int code;
+
+    mf_buf_init(&path, 8192);
+    (void)mf_buf_adds(&path, "/api/v1/export/tuned_fmoe.csv");
+    mf_export_filters_query(&path, &o->filters);
+    if (mf_buf_error(&path) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "export: the filters are too long");
+    code = mf_api_send(cli, &(struct mf_http_request){.path = path.data}, reply);
+    if (code == 0 && reply->left_out > 0)
+        fprintf(stderr, "moefarm: %" PRId64 " row%s left out; /api/v1/export/left_out says why\n",
+                reply->left_out, reply->left_out == 1 ? " is" : "s are");
+    return code;
+}
+
+int mf_cmd_export(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    struct export_options o = {.lock_ms = MF_TABLE_LOCK_MS};
+    const struct mf_opt opts[] = {
+        MF_EXPORT_FILTER_OPTS(o.filters),
+        {.name = "output",
+         .type = MF_OPT_TEXT,
+         .value = &o.output,
+         .argument = "FILE",
+         .help = "write there, whole or not at all; standard output otherwise"},
+        {.name = "o", .type = MF_OPT_TEXT, .value = &o.output, .argument = "FILE"},
+        {.name = "into",
+         .type = MF_OPT_TEXT,
+         .value = &o.into,
+         .argument = "FILE",
+         .help = "merge into that table, under its lock; rows of others stay"},
+        {.name = "set",
+         .type = MF_OPT_TEXT,
+         .value = &o.set,
+         .argument = "FILES",
+         .help = "with --into: the other files (comma list) that production reads with it; a key in two is "
+                 "refused"},
+        {.name = "replace",
+         .type = MF_OPT_BOOL,
+         .value = &o.replace,
+         .help = "with --into: rows of other provenance are replaced too"},
+        {.name = "lock-ms",
+         .type = MF_OPT_INT,
+         .value = &o.lock_ms,
+         .argument = "MS",
+         .help = "with --into: how long to wait for another writer",
+         .min = 1,
+         .max = 3600000},
+    };
+    _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
+    int rest, r, code;
+
+    mf_http_reply_init(&reply);
+    r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 0, 0, argc, argv, &rest);
+    if (r != 0)
+        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
+    if (o.into && o.output)
+        return mf_cli_fail(
+            MF_EXIT_USAGE,
+            "export: --into merges into a file and --output writes a new one; give one of them");
+    if (!o.into && (o.set || o.replace))
+        return mf_cli_fail(MF_EXIT_USAGE,
+                           "export: --set and --replace are about a merge; give --into FILE too");
+    if (o.into && o.filters.consumer && strcmp(o.filters.consumer, "moefarm") != 0)
+        return mf_cli_fail(
+            MF_EXIT_USAGE,
+            "export: only rows for consumer moefarm can be merged: others carry no provenance");
+    code = fetch(cli, &o, &reply);
+    if (code != 0)
+        return code;
+    if (o.into)
+        return merge(&o, &reply.body);
+    return mf_file_write(o.output ? o.output : "-", reply.body.data, reply.body.len);
+}

@@ -1,0 +1,190 @@
+/* moefarm pull: a host's table, kept at what a channel's approved release has. Made to be run from cron: it asks with the hash
+ * of what is there, and changes nothing that is no release. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/support/api.h"
+#include "cli/support/release.h"
+#include "common/base/durable_file.h"
+#include "common/base/json.h"
+#include "common/base/sha256.h"
+#include "common/table/table_file.h"
+#include "common/base/text.h"
+
+#define EXIT_CHANGED 10
+#define LINES_MAX    20 /* of what changed; the rest is counted */
+
+struct pull {
+    const char *channel, *file;
+    bool force, exit_code, quiet;
+    int64_t lock_ms;
+    bool there;                      /* the file is */
+    char sha256[MF_SHA256_TEXT_MAX]; /* of what it holds */
+    int64_t old_release;             /* that it is; 0: none */
+};
+
+/* -ENOENT is no error: the file is made then. What is no file of its own holds nothing, and reading a FIFO may wait for ever. */
+static int look(struct pull *p)
+{
+    _cleanup_(mf_buf_release) struct mf_buf text;
+    struct mf_target target;
+    char why[MF_REASON_MAX];
+    int r;
+
+    mf_buf_init(&text, MF_TABLE_FILE_MAX);
+    if (mf_target_find(p->file, &target) == 0 && target.is_stream)
+        return 0;
+    r = mf_table_file_text(p->file, &text, why);
+    if (r < 0 && r != -ENOENT)
+        return mf_cli_fail(MF_EXIT_FAILED, "%s", why);
+    p->there = r == 0;
+    if (p->there)
+        mf_sha256_print(text.data, text.len, p->sha256);
+    return 0;
+}
+
+/* 0: there is another table; the reply's status says 304 when there is none. */
+static int fetch(struct mf_cli *cli, const struct pull *p, struct mf_http_reply *reply)
+{
+    _cleanup_(mf_table_freep) struct mf_table *table = NULL;
+    char path[MF_RELEASE_PATH_MAX], tag[MF_SHA256_TEXT_MAX + 2], why[MF_REASON_MAX] = "";
+    int code;
+
+    mf_say(path, sizeof(path), "/api/v1/channels/%s/tuned_fmoe.csv", p->channel);
+    mf_say(tag, sizeof(tag), "\"%s\"", p->sha256);
+    code = mf_api_send(cli, &(struct mf_http_request){.path = path, .if_none_match = p->there ? tag : NULL},
+                       reply);
+    if (code != 0 || reply->status == 304)
+        return code;
+    if (!*reply->release || mf_table_read(p->channel, reply->body.data, reply->body.len, &table, why) < 0)
+        return mf_cli_fail(MF_EXIT_UNREACHED, "%s%s: the answer is no release%s%s; is that moefarmd?",
+                           cli->url, path, *why ? ": " : "", why);
+    return 0;
+}
+
+/* Which release the file is; one that is none is somebody's own, and stays. */
+static int recognise(struct mf_cli *cli, struct pull *p)
+{
+    _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
+    char path[MF_RELEASE_PATH_MAX];
+    int code;
+
+    if (!p->there)
+        return 0;
+    mf_say(path, sizeof(path), "/api/v1/releases?limit=1&sha256=%s", p->sha256);
+    code = mf_api_get(cli, path, &answer);
+    if (code != 0)
+        return code;
+    p->old_release = mf_api_i64(cJSON_GetArrayItem(mf_json_array(answer, "items"), 0), "id", 0);
+    if (p->old_release == 0 && !p->force)
+        return mf_cli_fail(
+            MF_EXIT_FAILED,
+            "%s is no release of this farm: it was edited, merged into, or comes from elsewhere; "
+            "--force replaces it",
+            p->file);
+    return 0;
+}
+
+/* What was looked at is still what is there. */
+static int may_replace(const char *text, size_t len, void *data, char why[MF_REASON_MAX])
+{
+    const struct pull *p = data;
+    char now[MF_SHA256_TEXT_MAX] = "";
+
+    if (text)
+        mf_sha256_print(text, len, now);
+    if (strcmp(now, p->sha256) == 0)
+        return 0;
+    mf_say(why, MF_REASON_MAX, "somebody else has changed the file just now; run it again");
+    return -EAGAIN;
+}
+
+static int put(struct pull *p, const struct mf_http_reply *reply)
+{
+    char why[MF_REASON_MAX] = "";
+    int r =
+        mf_table_file_put(p->file, (int)p->lock_ms, reply->body.data, reply->body.len, may_replace, p, why);
+
+    return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "%s: %s", p->file, why) : 0;
+}
+
+static void tell(struct mf_cli *cli, const struct pull *p, const struct mf_http_reply *reply)
+{
+    _cleanup_(cJSON_Deletep) cJSON *diff = NULL;
+    char path[MF_RELEASE_PATH_MAX];
+    int64_t release = strtoll(reply->release, NULL, 10);
+
+    printf("%s: release %s of channel %s%s\n", p->file, reply->release, p->channel,
+           p->there && !p->old_release ? ", in place of a table that was no release" : "");
+    if (!p->old_release)
+        return;
+    mf_say(path, sizeof(path), "/api/v1/releases/%" PRId64 "/diff?against=%" PRId64, release, p->old_release);
+    if (mf_api_get(cli, path, &diff) == 0)
+        mf_release_print_diff(diff, LINES_MAX);
+}
+
+static int pull(struct mf_cli *cli, struct pull *p)
+{
+    _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
+    int code = look(p);
+
+    mf_http_reply_init(&reply);
+    if (code == 0)
+        code = fetch(cli, p, &reply);
+    if (code == 0 && reply.status == 304) {
+        if (!p->quiet)
+            printf("%s: release %s of channel %s already\n", p->file, reply.release, p->channel);
+        return MF_EXIT_OK;
+    }
+    if (code == 0)
+        code = recognise(cli, p);
+    if (code == 0)
+        code = put(p, &reply);
+    if (code != 0)
+        return code;
+    if (!p->quiet)
+        tell(cli, p, &reply);
+    return p->exit_code ? EXIT_CHANGED : MF_EXIT_OK;
+}
+
+int mf_cmd_pull(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    struct pull p = {.lock_ms = MF_TABLE_LOCK_MS, .sha256 = ""};
+    const struct mf_opt opts[] = {
+        {.name = "output",
+         .type = MF_OPT_TEXT,
+         .value = &p.file,
+         .argument = "FILE",
+         .help = "the table: replaced whole or not at all, under its lock"},
+        {.name = "o", .type = MF_OPT_TEXT, .value = &p.file},
+        {.name = "force",
+         .type = MF_OPT_BOOL,
+         .value = &p.force,
+         .help = "replace a file that is no release of this farm too"},
+        {.name = "exit-code",
+         .type = MF_OPT_BOOL,
+         .value = &p.exit_code,
+         .help = "end with 10 when the file was changed, so that a script may reload"},
+        {.name = "quiet", .type = MF_OPT_BOOL, .value = &p.quiet, .help = "say nothing but what went wrong"},
+        {.name = "lock-ms",
+         .type = MF_OPT_INT,
+         .value = &p.lock_ms,
+         .argument = "MS",
+         .help = "how long to wait for another writer",
+         .min = 1,
+         .max = 3600000},
+    };
+    int rest, r;
+
+    r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 1, 1, argc, argv, &rest);
+    if (r != 0)
+        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
+    p.channel = argv[rest];
+    if (!p.file || strcmp(p.file, "-") == 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "pull: give -o FILE: the table to keep up to date");
+    if (!mf_is_name(p.channel, MF_RELEASE_WORD_MAX))
+        return mf_cli_fail(MF_EXIT_USAGE, "pull: '%s' is no name of a channel", p.channel);
+    return pull(cli, &p);
+}

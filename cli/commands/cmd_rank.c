@@ -1,0 +1,234 @@
+/* moefarm rank: the pipelines of a goal, best first, with their cost by op as bars. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/support/api.h"
+#include "cli/support/task_arg.h"
+#include "cli/support/shape_arg.h"
+#include "cli/support/text_out.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
+
+#define TEXT_MAX  (16u << 20)
+#define BAR_WIDTH 32
+
+struct widest {
+    double us; /* of any op that is shown: the scale of all bars, so that pipelines compare */
+    size_t covers;
+};
+
+static const char *covers_of(const cJSON *op)
+{
+    const char *covers = mf_api_text(op, "covers", "-");
+
+    return !*covers || !strcmp(covers, "-") ? "(converts)" : covers;
+}
+
+static struct widest find_widest(const cJSON *pipelines, int64_t top)
+{
+    struct widest w = {0};
+    const cJSON *p, *op;
+
+    cJSON_ArrayForEach (p, pipelines) {
+        if (top-- <= 0)
+            break;
+        cJSON_ArrayForEach (op, mf_json_array(p, "ops")) {
+            w.us = fmax(w.us, mf_api_double(op, "us", 0));
+            w.covers = MF_MAX(w.covers, strlen(covers_of(op)));
+        }
+    }
+    return w;
+}
+
+static void add_time(struct mf_buf *out, const cJSON *p, bool utf8)
+{
+    double us = mf_api_double(p, "us", 0), mad = mf_api_double(p, "mad", NAN);
+    char text[MF_US_MAX];
+
+    if (us > 0) {
+        mf_us(us, text);
+        (void)mf_buf_addf(out, "%s", text);
+        if (isfinite(mad))
+            (void)mf_buf_addf(out, " %s%.2g%%", utf8 ? "±" : "+-", 100 * mad / us);
+        (void)mf_buf_addf(out, " raced (n %" PRId64 ")", mf_api_i64(p, "samples_n", 0));
+    } else {
+        (void)mf_buf_adds(out, "not raced");
+    }
+    mf_us(mf_api_double(p, "forecast_us", NAN), text);
+    (void)mf_buf_addf(out, ", forecast %s", text);
+}
+
+static void add_pipeline(struct mf_buf *out, const cJSON *p, int64_t place, const struct widest *w, bool utf8)
+{
+    bool winner = false, tie = false;
+    const cJSON *op;
+    int64_t dropped = mf_api_i64(p, "dropped_at", 0);
+
+    (void)mf_json_bool(p, "winner", &winner);
+    (void)mf_json_bool(p, "tie", &tie);
+    (void)mf_buf_addf(out, "%3" PRId64 "  pipeline %" PRId64 "  ", place, mf_api_i64(p, "id", 0));
+    add_time(out, p, utf8);
+    if (winner)
+        (void)mf_buf_adds(out, "  winner");
+    else if (tie)
+        (void)mf_buf_adds(out, "  tie");
+    else if (dropped > 0)
+        (void)mf_buf_addf(out, "  dropped in round %" PRId64, dropped);
+    (void)mf_buf_addf(out, "\n     %s  block_m %" PRId64 "  %s\n", mf_api_text(p, "structure", ""),
+                      mf_api_i64(p, "block_m", 0), mf_api_text(p, "layout", ""));
+    cJSON_ArrayForEach (op, mf_json_array(p, "ops")) {
+        double us = mf_api_double(op, "us", 0);
+        char text[MF_US_MAX];
+
+        mf_us(us, text);
+        (void)mf_buf_addf(out, "       %-*s ", (int)w->covers, covers_of(op));
+        mf_bar_plain(out, w->us > 0 ? us / w->us : 0, BAR_WIDTH, utf8);
+        (void)mf_buf_addf(out, " %10s  %s\n", text, mf_api_text(op, "name", ""));
+    }
+}
+
+/* Where the weights lie, and why there. */
+static void add_layout(struct mf_buf *out, const cJSON *goal)
+{
+    const cJSON *choice = mf_json_object(goal, "layout"), *item;
+    bool pending = false;
+
+    (void)mf_json_bool(choice, "pending", &pending);
+    if (pending)
+        (void)mf_buf_adds(out, "  weights: several layouts are raced over the ladder of token counts\n");
+    cJSON_ArrayForEach (item, mf_json_array(choice, "layouts"))
+        if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "chosen")))
+            (void)mf_buf_addf(out, "  weights as %s, which %s\n", mf_api_text(item, "layout", "?"),
+                              mf_api_text(item, "reason", ""));
+}
+
+/* What the winner loses where tokens spread otherwise. */
+static void add_regret(struct mf_buf *out, const cJSON *config)
+{
+    const cJSON *r;
+
+    cJSON_ArrayForEach (r, mf_json_array(config, "regret")) {
+        char us[MF_US_MAX], best[MF_US_MAX];
+        bool tie = false;
+
+        (void)mf_json_bool(r, "tie", &tie);
+        mf_us(mf_api_double(r, "us", NAN), us);
+        mf_us(mf_api_double(r, "best_us", NAN), best);
+        (void)mf_buf_addf(out, "  under %s: ", mf_api_text(r, "routing", ""));
+        if (*mf_api_text(r, "reason", ""))
+            (void)mf_buf_addf(out, "%s\n", mf_api_text(r, "reason", ""));
+        else if (tie)
+            (void)mf_buf_addf(out, "%s, no regret\n", us);
+        else
+            (void)mf_buf_addf(out, "%s, %.1f%% slower than pipeline %" PRId64 " (%s)\n", us,
+                              100 * mf_api_double(r, "regret", NAN), mf_api_i64(r, "best", 0), best);
+    }
+}
+
+static void add_goal(struct mf_buf *out, const cJSON *goal)
+{
+    const cJSON *config = mf_json_object(goal, "config");
+    char brief[MF_SHAPE_BRIEF_MAX] = "?", us[MF_US_MAX];
+    struct mf_shape shape;
+
+    if (mf_api_shape(mf_json_object(goal, "shape"), &shape) == 0)
+        mf_shape_brief(&shape, brief);
+    (void)mf_buf_addf(out, "goal %" PRId64 "  %s  %s  %s", mf_api_i64(goal, "id", 0),
+                      mf_api_text(goal, "class", ""), brief, mf_api_text(goal, "state", ""));
+    if (config) {
+        int ties = cJSON_GetArraySize(mf_json_array(config, "ties"));
+
+        mf_us(mf_api_double(config, "us", NAN), us);
+        (void)mf_buf_addf(out, ": %s by pipeline %" PRId64, us, mf_api_i64(config, "pipeline", 0));
+        if (ties > 0)
+            (void)mf_buf_addf(out, ", which the samples cannot tell from %d other%s", ties,
+                              ties == 1 ? "" : "s");
+    } else if (*mf_api_text(goal, "reason", "")) {
+        (void)mf_buf_addf(out, ": %s", mf_api_text(goal, "reason", ""));
+    }
+    (void)mf_buf_adds(out, "\n");
+    add_layout(out, goal);
+    mf_api_promotion(goal, out);
+    add_regret(out, config);
+}
+
+static int print_ranking(struct mf_cli *cli, const cJSON *goal, const cJSON *pipelines, int64_t top)
+{
+    _cleanup_(mf_buf_release) struct mf_buf out;
+    struct widest widest = find_widest(pipelines, top);
+    int n = cJSON_GetArraySize(pipelines);
+    int64_t place = 0;
+    const cJSON *p;
+
+    mf_buf_init(&out, TEXT_MAX);
+    add_goal(&out, goal);
+    cJSON_ArrayForEach (p, pipelines) {
+        if (++place > top)
+            break;
+        add_pipeline(&out, p, place, &widest, cli->utf8);
+    }
+    if (n > top)
+        (void)mf_buf_addf(&out, "… and %" PRId64 " more (--top)\n", n - top);
+    if (n == 0)
+        (void)mf_buf_adds(&out, "no pipelines yet\n");
+    (void)fwrite(out.data, 1, out.len, stdout);
+    return MF_EXIT_OK;
+}
+
+int mf_cmd_rank(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    int64_t batch = 0, top = 5, id;
+    const char *shape = NULL;
+    bool finalists = false;
+    const struct mf_opt opts[] = {
+        {.name = "batch",
+         .type = MF_OPT_INT,
+         .value = &batch,
+         .argument = "B",
+         .help = "where --shape is looked for; the newest that has it otherwise",
+         .min = 0,
+         .max = INT64_MAX},
+        {.name = "shape",
+         .type = MF_OPT_TEXT,
+         .value = &shape,
+         .argument = "SHAPE",
+         .help = "a row of twelve values, or \"token=4,q_type=per_Token\""},
+        {.name = "top",
+         .type = MF_OPT_INT,
+         .value = &top,
+         .argument = "N",
+         .help = "how many pipelines",
+         .min = 1,
+         .max = 100000},
+        {.name = "finalists", .type = MF_OPT_BOOL, .value = &finalists, .help = "the raced ones only"},
+    };
+    _cleanup_(cJSON_Deletep) cJSON *goal = NULL;
+    _cleanup_(cJSON_Deletep) cJSON *pipelines = NULL;
+    char path[MF_API_PATH_MAX];
+    int rest, r, code;
+
+    r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 0, 1, argc, argv, &rest);
+    if (r != 0)
+        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
+    if ((rest < argc) == (shape != NULL))
+        return mf_cli_fail(MF_EXIT_USAGE, "rank: give a goal's number, or --shape (and --batch)");
+    code = mf_goal_arg(cli, shape ? shape : argv[rest], batch, &id);
+    if (code != 0)
+        return code;
+    mf_api_path(path, "/api/v1/goals/{}", id);
+    code = mf_api_get(cli, path, &goal);
+    if (code != 0)
+        return code;
+    mf_api_path(path, finalists ? "/api/v1/goals/{}/pipelines?finalists=1" : "/api/v1/goals/{}/pipelines",
+                id);
+    code = mf_api_list(cli, path, &pipelines);
+    if (code != 0)
+        return code;
+    if (cli->json) {
+        cJSON_AddItemToObject(goal, "pipelines", MF_TAKE(pipelines));
+        return mf_api_print(goal);
+    }
+    return print_ranking(cli, goal, pipelines, top);
+}

@@ -1,0 +1,291 @@
+/* moefarm release: its actions are a table; freeze, list, channels and the moves are here. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/support/export_filters.h"
+#include "cli/support/list_out.h"
+#include "cli/support/release.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
+
+int mf_release_find(struct mf_cli *cli, const char *word, int64_t *ret)
+{
+    _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
+    char path[MF_RELEASE_PATH_MAX];
+    int code;
+
+    *ret = 0;
+    if (mf_parse_i64(word, 1, INT64_MAX, ret) == 0)
+        return 0;
+    if (!mf_is_name(word, MF_RELEASE_WORD_MAX))
+        return mf_cli_fail(MF_EXIT_USAGE, "'%s' is no release; give its number or its name", word);
+    mf_say(path, sizeof(path), "/api/v1/releases?limit=1&name=%s", word);
+    code = mf_api_get(cli, path, &answer);
+    if (code != 0)
+        return code;
+    *ret = mf_api_i64(cJSON_GetArrayItem(mf_json_array(answer, "items"), 0), "id", 0);
+    return *ret ? 0
+                : mf_cli_fail(MF_EXIT_USAGE, "there is no release '%s'; moefarm release list has them", word);
+}
+
+/* ---- freeze ---- */
+
+static int freeze(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
+    _cleanup_(mf_buf_release) struct mf_buf path;
+    struct mf_export_filters filters = {0};
+    const char *name = NULL;
+    const struct mf_opt opts[] = {
+        {.name = "name",
+         .type = MF_OPT_TEXT,
+         .value = &name,
+         .argument = "NAME",
+         .help = "of the release; after its hash otherwise"},
+        MF_EXPORT_FILTER_OPTS(filters),
+    };
+    int rest, r, code;
+
+    mf_buf_init(&path, 8192);
+    r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 0, 0, argc, argv, &rest);
+    if (r != 0)
+        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
+    (void)mf_buf_adds(&path, "/api/v1/releases");
+    mf_http_query(&path, "name", name);
+    mf_export_filters_query(&path, &filters);
+    if (mf_buf_error(&path) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "release freeze: the filters are too long");
+    code = mf_api_post(cli, path.data, &answer);
+    if (code != 0)
+        return code;
+    if (cli->json)
+        return mf_api_print(answer);
+    printf("release %" PRId64 " %s: %" PRId64 " rows, %" PRId64 " left out, sha256 %s\n",
+           mf_api_i64(answer, "release", 0), mf_api_text(answer, "name", ""), mf_api_i64(answer, "rows", 0),
+           mf_api_i64(answer, "left_out", 0), mf_api_text(answer, "sha256", ""));
+    return MF_EXIT_OK;
+}
+
+/* ---- lists ---- */
+
+static const char *const release_names[] = {"release", "name",     "frozen",   "by",
+                                            "rows",    "left out", "channels", "sha256"};
+
+static void add_release(struct mf_columns *c, const cJSON *release)
+{
+    const cJSON *item;
+    char made[MF_MOMENT_MAX], channels[256] = "";
+
+    mf_moment(mf_api_i64(release, "created_ms", 0), made);
+    cJSON_ArrayForEach (item, mf_json_array(release, "channels")) {
+        size_t len = strlen(channels);
+        bool staged = strcmp(mf_api_text(item, "as", ""), "staged") == 0;
+        mf_say(channels + len, sizeof(channels) - len, "%s%s%s", len ? ", " : "",
+               mf_api_text(item, "channel", ""), staged ? " (staged)" : "");
+    }
+    mf_columns_addf(c, "%" PRId64, mf_api_i64(release, "id", 0));
+    mf_columns_add(c, mf_api_text(release, "name", ""));
+    mf_columns_add(c, made);
+    mf_columns_add_text(c, mf_api_text(release, "created_by", ""));
+    mf_columns_addf(c, "%" PRId64, mf_api_i64(release, "rows", 0));
+    mf_columns_addf(c, "%" PRId64, mf_api_i64(release, "left_out", 0));
+    mf_columns_add_text(c, channels);
+    mf_columns_addf(c, "%.12s", mf_api_text(release, "sha256", ""));
+}
+
+static int list(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    const struct mf_list_table t = {release_names, MF_ARRAY_LEN(release_names), add_release, NULL};
+
+    return mf_list_command(cli, self, "/api/v1/releases", &t, argc, argv);
+}
+
+static const char *const channel_names[] = {"channel", "current", "staged", "moved", "sha256"};
+
+static void add_place(struct mf_columns *c, const cJSON *channel, const char *key)
+{
+    const cJSON *release = mf_json_object(channel, key);
+
+    if (release)
+        mf_columns_addf(c, "%" PRId64 " %s", mf_api_i64(release, "id", 0), mf_api_text(release, "name", ""));
+    else
+        mf_columns_add(c, "-");
+}
+
+static void add_channel(struct mf_columns *c, const cJSON *channel)
+{
+    char moved[MF_MOMENT_MAX];
+
+    mf_moment(mf_api_i64(channel, "moved_ms", 0), moved);
+    mf_columns_add(c, mf_api_text(channel, "name", ""));
+    add_place(c, channel, "current");
+    add_place(c, channel, "staged");
+    mf_columns_add(c, moved);
+    mf_columns_addf(c, "%.12s", mf_api_text(channel, "sha256", "-"));
+}
+
+static int channels(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    const struct mf_list_table t = {channel_names, MF_ARRAY_LEN(channel_names), add_channel, NULL};
+
+    return mf_list_command(cli, self, "/api/v1/channels", &t, argc, argv);
+}
+
+/* ---- moves ---- */
+
+static int post_move(struct mf_cli *cli, const char *channel, const char *move, int64_t release,
+                     const char *reason)
+{
+    _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
+    _cleanup_(mf_buf_release) struct mf_buf path;
+    char number[24];
+    int code;
+
+    mf_buf_init(&path, 8192);
+    mf_say(number, sizeof(number), "%" PRId64, release);
+    (void)mf_buf_addf(&path, "/api/v1/channels/%s/%s", channel, move);
+    mf_http_query(&path, "release", number);
+    mf_http_query(&path, "reason", reason);
+    if (mf_buf_error(&path) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "release %s: the reason is too long", move);
+    code = mf_api_post(cli, path.data, &answer);
+    if (code != 0)
+        return code;
+    if (cli->json)
+        return mf_api_print(answer);
+    printf("channel %s: ", channel);
+    if (mf_api_i64(answer, "current", 0))
+        printf("release %" PRId64 " is current", mf_api_i64(answer, "current", 0));
+    else
+        printf("nothing is current yet");
+    if (mf_api_i64(answer, "staged", 0))
+        printf(", release %" PRId64 " is staged", mf_api_i64(answer, "staged", 0));
+    printf("\n");
+    return MF_EXIT_OK;
+}
+
+static int parse_move(struct mf_cli *cli, const struct mf_command *self, int min, int argc, char **argv,
+                      const char **ret_reason, int *ret_rest)
+{
+    const struct mf_opt opts[] = {
+        {.name = "reason",
+         .type = MF_OPT_TEXT,
+         .value = ret_reason,
+         .argument = "TEXT",
+         .help = "why; it is kept with the move"},
+    };
+
+    return mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), min, 2, argc, argv, ret_rest);
+}
+
+static int check_channel(const char *word)
+{
+    return mf_is_name(word, MF_RELEASE_WORD_MAX)
+               ? 0
+               : mf_cli_fail(MF_EXIT_USAGE, "'%s' is no name of a channel: letters, digits, '.', '_' and '-'",
+                             word);
+}
+
+/* What the channel has now, as "staged" or as "current". */
+static int find_there(struct mf_cli *cli, const char *channel, const char *as, int64_t *ret)
+{
+    _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
+    char path[MF_RELEASE_PATH_MAX];
+    int code;
+
+    mf_say(path, sizeof(path), "/api/v1/channels/%s", channel);
+    code = mf_api_get(cli, path, &answer);
+    if (code != 0)
+        return code;
+    *ret = mf_api_i64(mf_json_object(answer, as), "id", 0);
+    return *ret ? 0 : mf_cli_fail(MF_EXIT_USAGE, "channel %s has no release that is %s", channel, as);
+}
+
+/* CHANNEL RELEASE; of a move that takes something back, the release may be left out: it is what the channel has, as "staged" or
+ * as "current". as: NULL for moves that take nothing back. */
+static int move(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv, const char *word,
+                const char *as)
+{
+    const char *reason = NULL;
+    int64_t release;
+    int rest, code, r = parse_move(cli, self, as ? 1 : 2, argc, argv, &reason, &rest);
+
+    if (r != 0)
+        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
+    code = check_channel(argv[rest]);
+    if (code == 0)
+        code = rest + 1 < argc ? mf_release_find(cli, argv[rest + 1], &release)
+                               : find_there(cli, argv[rest], as, &release);
+    return code != 0 ? code : post_move(cli, argv[rest], word, release, reason);
+}
+
+static int stage(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    return move(cli, self, argc, argv, "stage", NULL);
+}
+
+static int approve(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    return move(cli, self, argc, argv, "approve", NULL);
+}
+
+static int rollback(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    return move(cli, self, argc, argv, "rollback", "current");
+}
+
+static int unstage(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    return move(cli, self, argc, argv, "unstage", "staged");
+}
+
+/* ---- the actions ---- */
+
+/* clang-format off */
+static const struct {
+    const char *word;
+    struct mf_command command;
+} actions[] = {
+    {"freeze",   {"release freeze",   "",                    "keep what `export` gives now, with where each row comes from", freeze}},
+    {"list",     {"release list",     "",                    "the releases, newest first", list}},
+    {"show",     {"release show",     "RELEASE",             "what a release (by number or name) holds, where it was measured, and what it leaves out", mf_release_show}},
+    {"diff",     {"release diff",     "RELEASE [OLDER]",     "what it changes of an older one, or of the one before it", mf_release_diff}},
+    {"stage",    {"release stage",    "CHANNEL RELEASE",     "put a release up for approval; the channel is made if need be", stage}},
+    {"unstage",  {"release unstage",  "CHANNEL [RELEASE]",   "take back what is staged, so that nobody approves it", unstage}},
+    {"approve",  {"release approve",  "CHANNEL RELEASE",     "have the channel give out what is staged (role admin)", approve}},
+    {"rollback", {"release rollback", "CHANNEL [RELEASE]",   "take back what the channel has, to what was approved before it (role admin)", rollback}},
+    {"channels", {"release channels", "",                    "the channels: what each has, and what is staged", channels}},
+    {"history",  {"release history",  "CHANNEL",             "its moves: when, by whom, why", mf_release_history}},
+};
+/* clang-format on */
+
+static void print_actions(FILE *out)
+{
+    fprintf(out, "usage: moefarm release ACTION [options] …\n\n");
+    for (size_t i = 0; i < MF_ARRAY_LEN(actions); i++) {
+        char left[64];
+        mf_say(left, sizeof(left), "%s %s", actions[i].word, actions[i].command.arguments);
+        fprintf(out, "  %-26s %s\n", left, actions[i].command.help);
+    }
+    fprintf(out, "\nmoefarm release ACTION --help has each one's options\n");
+}
+
+int mf_cmd_release(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    (void)self;
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        print_actions(stdout);
+        return MF_EXIT_OK;
+    }
+    for (size_t i = 0; argc > 1 && i < MF_ARRAY_LEN(actions); i++) {
+        if (strcmp(argv[1], actions[i].word) == 0)
+            return actions[i].command.run(cli, &actions[i].command, argc - 1, argv + 1);
+    }
+    if (argc < 2) {
+        print_actions(stderr);
+        return MF_EXIT_USAGE;
+    }
+    return mf_cli_fail(MF_EXIT_USAGE, "release: there is no action '%s'; moefarm release --help lists them",
+                       argv[1]);
+}

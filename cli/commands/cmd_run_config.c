@@ -1,0 +1,285 @@
+/* moefarm run-config: a tuned table through the production operator, here and now; or a list of shapes, by what production
+ * runs without a table.
+ *
+ * Each row's pipeline is run on the data that it was tuned on, held against the reference by every gate that a race has
+ * (measure/race/entrant.h), and timed as a race times it: routing rotated over the experts, so that weights come from memory. */
+#include <errno.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/support/api.h"
+#include "cli/support/bench_rows.h"
+#include "cli/support/shape_arg.h"
+#include "cli/support/text_out.h"
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/base/stats.h"
+#include "common/base/text.h"
+#include "measure/race/entrant.h"
+#include "measure/session/session_data.h"
+
+#define ROUNDS_MAX 1001
+#define PASSES     4
+
+enum verdict { VERDICT_OK, VERDICT_SLOWER, VERDICT_WRONG, VERDICT_REFUSED };
+static const char *const verdict_names[] = {[VERDICT_OK] = "OK",
+                                            [VERDICT_SLOWER] = "SLOWER",
+                                            [VERDICT_WRONG] = "WRONG",
+                                            [VERDICT_REFUSED] = "REFUSED"};
+
+struct run {
+    struct mf_cli *cli;
+    const char *shapes; /* in the place of a table; NULL */
+    int64_t rounds;
+    double slack;
+    struct mf_bench bench;
+    struct mf_bench_rows rows;
+    double *samples; /* of one pass */
+    size_t n_bad;
+    cJSON *json;
+};
+
+/* What became of a row. */
+struct outcome {
+    const struct mf_bench_row *row;
+    enum verdict verdict;
+    char reason[MF_REASON_MAX]; /* of a wrong or refused one */
+    double measured_us;         /* the best pass's median; NAN: it was not timed */
+    double err, row_err, row_limit;
+};
+
+static void report_json(struct run *run, const struct outcome *o)
+{
+    cJSON *item = cJSON_CreateObject();
+    char shape[MF_SHAPE_TEXT_MAX];
+
+    mf_shape_print(&o->row->shape, shape);
+    cJSON_AddItemToArray(run->json, item);
+    cJSON_AddStringToObject(item, "shape", shape);
+    cJSON_AddStringToObject(item, "pipeline", o->row->names);
+    cJSON_AddNumberToObject(item, "us", o->row->us); /* null of no table */
+    cJSON_AddStringToObject(item, "model", o->row->model);
+    cJSON_AddNumberToObject(item, "measured_us", o->measured_us); /* null where it was not timed */
+    cJSON_AddNumberToObject(item, "mismatch", o->err);
+    cJSON_AddNumberToObject(item, "row_error", o->row_err);
+    cJSON_AddNumberToObject(item, "row_limit", o->row_limit);
+    cJSON_AddBoolToObject(item, "reachable", o->row->reachable);
+    cJSON_AddStringToObject(item, "verdict", verdict_names[o->verdict]);
+    cJSON_AddStringToObject(item, "reason", o->reason);
+}
+
+static void report_header(void)
+{
+    printf("verdict  %-44s %11s %11s %6s %9s %17s\n", "shape", "now", "table", "ratio", "mismatch",
+           "worst row (limit)");
+}
+
+/* "-" for what is not there. */
+static void time_text(double us, char buf[MF_US_MAX])
+{
+    if (isnan(us))
+        mf_say(buf, MF_US_MAX, "-");
+    else
+        mf_us(us, buf);
+}
+
+static void report_text(const struct outcome *o)
+{
+    char brief[MF_SHAPE_BRIEF_MAX], was[MF_US_MAX], is[MF_US_MAX], ratio[16] = "-";
+
+    mf_shape_brief(&o->row->shape, brief);
+    time_text(o->row->us, was);
+    time_text(o->measured_us, is);
+    if (!isnan(o->row->us))
+        mf_say(ratio, sizeof(ratio), "%.2f", o->measured_us / o->row->us);
+    printf("%-7s  %-44s %11s %11s", verdict_names[o->verdict], brief, is, was);
+    if (isnan(o->measured_us))
+        (void)putchar('\n');
+    else
+        printf(" %6s %8.2g%% %9.2g (%.2g)\n", ratio, 100 * o->err, o->row_err, o->row_limit);
+    if (*o->reason)
+        printf("         %s\n", o->reason);
+    if (o->row->chosen)
+        printf("         %s\n", o->row->chosen);
+    if (!o->row->reachable)
+        printf("         production never asks for this token count: its look-up goes by powers of two\n");
+    (void)fflush(stdout);
+}
+
+static enum mf_status time_pass(struct run *run, struct mf_entrant *e, double *ret_us,
+                                char reason[MF_REASON_MAX])
+{
+    for (int64_t i = 0; i < run->rounds; i++) {
+        enum mf_status status = mf_entrant_sample(e, &run->samples[i], reason);
+
+        if (status != MF_STATUS_OK)
+            return status;
+    }
+    *ret_us = mf_median(run->samples, (size_t)run->rounds);
+    return MF_STATUS_OK;
+}
+
+/* What else a machine does makes a pass slow, never fast: a row that looks slower is timed again when the machine has
+ * rested, and the best pass's median counts. */
+static enum mf_status time_row(struct run *run, struct mf_entrant *e, struct outcome *o)
+{
+    for (int pass = 0; pass < PASSES; pass++) {
+        double us;
+        enum mf_status status;
+
+        if (pass > 0)
+            mf_session_rest(e->course->session);
+        status = time_pass(run, e, &us, o->reason);
+        if (status != MF_STATUS_OK)
+            return status;
+        o->measured_us = fmin(o->measured_us, us);
+        if (isnan(o->row->us) || o->measured_us <= o->row->us * run->slack)
+            return MF_STATUS_OK;
+    }
+    o->verdict = VERDICT_SLOWER;
+    return MF_STATUS_OK;
+}
+
+static int measure_row(struct run *run, struct outcome *o)
+{
+    struct mf_session *session = NULL;
+    struct mf_course course;
+    struct mf_entrant e;
+    enum mf_status status;
+    int code = mf_bench_session(o->row, &run->bench, &session);
+
+    if (code != 0)
+        return code;
+    if (mf_course_init(&course, session) < 0) {
+        mf_session_free(session);
+        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    }
+    status = mf_entrant_init(&e, &course, o->row->pipeline, o->reason);
+    if (status == MF_STATUS_OK)
+        status = mf_entrant_verify(&e, o->reason);
+    if (status == MF_STATUS_OK)
+        status = time_row(run, &e, o);
+    if (status != MF_STATUS_OK)
+        o->verdict = VERDICT_WRONG;
+    o->err = e.verdict.err;
+    o->row_err = e.verdict.row_err;
+    o->row_limit = e.verdict.row_limit;
+    mf_session_free(session);
+    return 0;
+}
+
+static int run_row(struct run *run, const struct mf_bench_row *row, struct outcome *o)
+{
+    *o = (struct outcome){.row = row, .measured_us = NAN, .err = NAN, .row_err = NAN, .row_limit = NAN};
+    if (!row->refused)
+        return measure_row(run, o);
+    o->verdict = VERDICT_REFUSED;
+    (void)mf_copy(o->reason, sizeof(o->reason), row->refused);
+    return 0;
+}
+
+/* Text a row at a time, JSON in the table's order. What the machine did beside a row is over, mostly, when all the others are
+ * done: those that look slower are run again then, and told of then. */
+static int run_rows(struct run *run)
+{
+    size_t n = run->rows.n;
+    _cleanup_(mf_freep) struct outcome *all = calloc(n + 1, sizeof(*all));
+    int code = 0;
+
+    if (!all)
+        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    for (size_t i = 0; i < n && code == 0; i++) {
+        code = run_row(run, &run->rows.items[i], &all[i]);
+        if (code == 0 && !run->json && all[i].verdict != VERDICT_SLOWER)
+            report_text(&all[i]);
+    }
+    for (size_t i = 0; i < n && code == 0; i++) {
+        bool again = all[i].verdict == VERDICT_SLOWER;
+        if (again)
+            code = run_row(run, &run->rows.items[i], &all[i]);
+        if (code == 0 && run->json)
+            report_json(run, &all[i]);
+        else if (code == 0 && again)
+            report_text(&all[i]);
+        run->n_bad += all[i].verdict != VERDICT_OK;
+    }
+    return code;
+}
+
+static void report_sum(const struct run *run)
+{
+    size_t n_foreign = run->rows.fmoe ? mf_fmoe_n_foreign(run->rows.fmoe) : 0;
+
+    printf("%zu rows: %zu OK, %zu not", run->rows.n, run->rows.n - run->n_bad, run->n_bad);
+    if (n_foreign > 0)
+        printf("; %zu passed over", n_foreign);
+    (void)putchar('\n');
+}
+
+static int run_table(struct run *run, const struct mf_bench_options *options, const char *path)
+{
+    int code = mf_bench_open(&run->bench, options);
+
+    if (code == 0 && run->shapes)
+        code = mf_bench_rows_choose(&run->rows, &run->bench, run->shapes);
+    else if (code == 0)
+        code = mf_bench_rows_open(&run->rows, &run->bench, path);
+    if (code != 0)
+        return code;
+    run->samples = calloc((size_t)run->rounds, sizeof(*run->samples));
+    run->json = run->cli->json ? cJSON_CreateArray() : NULL;
+    if (!run->samples || (run->cli->json && !run->json))
+        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    if (!run->json)
+        report_header();
+    code = run_rows(run);
+    if (code != 0)
+        return code;
+    if (run->json)
+        code = mf_api_print(run->json);
+    else
+        report_sum(run);
+    return run->n_bad > 0 ? MF_EXIT_FAILED : code;
+}
+
+int mf_cmd_run_config(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    struct run run = {.cli = cli, .rounds = 11, .slack = 1.5};
+    struct mf_bench_options options = MF_BENCH_DEFAULTS;
+    struct mf_opt opts[3 + MF_BENCH_OPTS] = {
+        {.name = "shapes",
+         .type = MF_OPT_TEXT,
+         .value = &run.shapes,
+         .argument = "FILE",
+         .help = "in the place of TABLE: an untuned list, by what production runs where no row is"},
+        {.name = "rounds",
+         .type = MF_OPT_INT,
+         .value = &run.rounds,
+         .argument = "N",
+         .help = "samples of each row; more where it looks slower",
+         .min = 1,
+         .max = ROUNDS_MAX},
+        {.name = "slack",
+         .type = MF_OPT_DOUBLE,
+         .value = &run.slack,
+         .argument = "X",
+         .help = "up to X times the row's time is OK"},
+    };
+    int rest, r, code;
+
+    mf_bench_opts(&options, opts + 3);
+    r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 0, 1, argc, argv, &rest);
+    if (r != 0)
+        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
+    if ((run.shapes != NULL) == (rest < argc))
+        return mf_cli_fail(MF_EXIT_USAGE, "run-config: give a TABLE, or --shapes and a list");
+    code = run_table(&run, &options, argv[rest]);
+    mf_bench_rows_close(&run.rows);
+    mf_bench_close(&run.bench);
+    free(run.samples);
+    cJSON_Delete(run.json);
+    return code;
+}

@@ -1,0 +1,283 @@
+/* moefarm watch */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/support/api.h"
+#include "cli/support/progress.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
+
+#define DRAW_MS    200   /* between two pictures */
+#define LIST_MS    5000  /* between two readings of the lists: they are the truth, events are in between */
+#define SUMMARY_MS 10000 /* between two summaries where no terminal is */
+#define WAITING_MS 200   /* goals that wait less than that have only just been handed in */
+#define RETRY_MS   250   /* first pause before a reconnection; doubles */
+#define RETRY_MAX  2000
+#define TEXT_MAX   (4u << 20)
+
+#define STREAM_ENDED (-ECANCELED) /* what the callbacks end the stream with when the batch has ended */
+
+struct watch {
+    struct mf_cli *cli;
+    const struct mf_watch_options *options;
+    struct mf_progress progress;
+    struct mf_buf text;
+    struct mf_buf waiting; /* what the batch waits for, as it was last read */
+    int64_t waiting_ms;
+    bool waiting_told;
+    size_t drawn; /* lines on the terminal that the next picture goes over */
+    int64_t drawn_ms, listed_ms, summed_ms;
+    int64_t summed;   /* what the last summary counted: nothing new is not said again */
+    int failed;       /* exit code of a list that could not be read */
+    int stopped;      /* exit code of the caller's turn, which ends the watching */
+    bool list_wanted; /* right after a connection: what came before it was missed */
+};
+
+/* A picture larger than the terminal could not be drawn over. */
+static struct winsize terminal_size(void)
+{
+    struct winsize size = {0};
+
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col < 40)
+        size.ws_col = 80;
+    if (size.ws_row < 4)
+        size.ws_row = 24;
+    return size;
+}
+
+/* Once, and again when it is something else: a class that nobody has would look like a hang. */
+static void tell_waiting(struct watch *w)
+{
+    if (w->waiting_told || w->waiting.len == 0 || w->listed_ms - w->waiting_ms < WAITING_MS)
+        return;
+    (void)mf_buf_add(&w->text, w->waiting.data, w->waiting.len);
+    w->waiting_told = true;
+}
+
+static void draw(struct watch *w, bool final)
+{
+    struct winsize size;
+
+    if (!final && mf_now_ms() - w->drawn_ms < DRAW_MS)
+        return;
+    w->drawn_ms = mf_now_ms();
+    mf_buf_clear(&w->text);
+    if (w->cli->to_terminal) {
+        if (w->drawn > 0)
+            (void)mf_buf_addf(&w->text, "\033[%zuA\r\033[J", w->drawn);
+        tell_waiting(w);
+        size = terminal_size();
+        w->drawn = mf_progress_draw(&w->progress, size.ws_col - 1, size.ws_row - 1u, w->cli->utf8, &w->text);
+    } else {
+        tell_waiting(w);
+        mf_progress_tell_ended(&w->progress, &w->text);
+        if (!final && mf_now_ms() - w->summed_ms >= SUMMARY_MS &&
+            mf_progress_measured(&w->progress) != w->summed) {
+            w->summed_ms = mf_now_ms();
+            w->summed = mf_progress_measured(&w->progress);
+            mf_progress_summary(&w->progress, &w->text);
+        }
+    }
+    (void)fwrite(w->text.data, 1, w->text.len, stdout);
+    (void)fflush(stdout);
+}
+
+static void take_waiting(struct watch *w, const cJSON *batch)
+{
+    _cleanup_(mf_buf_release) struct mf_buf now;
+
+    mf_buf_init(&now, TEXT_MAX);
+    mf_api_waiting(batch, &now);
+    if (now.len == w->waiting.len && (now.len == 0 || memcmp(now.data, w->waiting.data, now.len) == 0))
+        return;
+    mf_buf_clear(&w->waiting);
+    if (now.len > 0)
+        (void)mf_buf_add(&w->waiting, now.data, now.len);
+    w->waiting_ms = mf_now_ms();
+    w->waiting_told = false;
+}
+
+static int read_lists(struct watch *w)
+{
+    _cleanup_(cJSON_Deletep) cJSON *batch = NULL;
+    _cleanup_(cJSON_Deletep) cJSON *goals = NULL;
+    char path[MF_API_PATH_MAX];
+    int code, r;
+
+    mf_api_path(path, "/api/v1/batches/{}", w->progress.batch);
+    code = mf_api_get(w->cli, path, &batch);
+    if (code != 0)
+        return code;
+    mf_api_path(path, "/api/v1/batches/{}/goals", w->progress.batch);
+    code = mf_api_list(w->cli, path, &goals);
+    if (code != 0)
+        return code;
+    mf_progress_set_batch(&w->progress, batch);
+    take_waiting(w, batch);
+    r = mf_progress_set_goals(&w->progress, goals);
+    if (r < 0)
+        return mf_cli_fail(MF_EXIT_UNREACHED, "batch %" PRId64 ": %s", w->progress.batch,
+                           r == -EINVAL ? "a goal of the list is malformed" : "out of memory");
+    w->listed_ms = mf_now_ms();
+    w->list_wanted = false;
+    return 0;
+}
+
+static int on_event(void *context, const char *kind, const char *text)
+{
+    struct watch *w = context;
+    _cleanup_(cJSON_Deletep) cJSON *data = mf_api_parse(text, strlen(text));
+
+    if (data)
+        mf_progress_event(&w->progress, kind, data);
+    return mf_progress_ended(&w->progress) ? STREAM_ENDED : 0;
+}
+
+static int take_turn(struct watch *w)
+{
+    if (w->options->turn)
+        w->stopped = w->options->turn(w->options->context, &w->progress);
+    return w->stopped != 0 ? STREAM_ENDED : 0;
+}
+
+static int on_tick(void *context)
+{
+    struct watch *w = context;
+
+    if (w->list_wanted || mf_now_ms() - w->listed_ms >= LIST_MS) {
+        w->failed = read_lists(w);
+        if (w->failed != 0)
+            return -EIO;
+    }
+    if (mf_progress_ended(&w->progress))
+        return STREAM_ENDED;
+    draw(w, false);
+    return take_turn(w);
+}
+
+/* One connection after the other until the batch has ended. A coordinator that restarts is waited for. */
+static int follow(struct watch *w, struct mf_http *events)
+{
+    _cleanup_(mf_sse_release) struct mf_sse sse;
+    int64_t lost_ms = 0, pause_ms = RETRY_MS;
+    char path[MF_API_PATH_MAX];
+
+    mf_sse_init(&sse, on_event, w);
+    mf_api_path(path, "/api/v1/batches/{}/events", w->progress.batch);
+    while (!mf_progress_ended(&w->progress)) {
+        int64_t started = mf_now_ms();
+        long status = 0;
+        int r;
+
+        w->list_wanted = true;
+        r = mf_http_stream(events, path, &sse, on_tick, &status);
+        if (w->failed == MF_EXIT_USAGE || (status >= 400 && status < 500))
+            return w->failed ? w->failed : mf_cli_fail(MF_EXIT_USAGE, "%s: HTTP status %ld", path, status);
+        if (mf_progress_ended(&w->progress))
+            break;
+        if (w->stopped != 0 || take_turn(w) != 0)
+            return w->stopped;
+        if (status == 200 && mf_now_ms() - started > RETRY_MAX) {
+            lost_ms = 0;
+            pause_ms = RETRY_MS;
+        }
+        if (lost_ms == 0)
+            lost_ms = mf_now_ms();
+        if (mf_now_ms() - lost_ms > w->options->patience_s * 1000)
+            return mf_cli_fail(MF_EXIT_UNREACHED, "%s",
+                               r < 0 ? mf_http_error(events) : "the event stream keeps ending");
+        struct timespec pause = {.tv_sec = pause_ms / 1000, .tv_nsec = pause_ms % 1000 * 1000000};
+        (void)nanosleep(&pause, NULL);
+        pause_ms = MF_MIN(pause_ms * 2, (int64_t)RETRY_MAX);
+    }
+    return 0;
+}
+
+static int finish(struct watch *w)
+{
+    struct mf_progress *p = &w->progress;
+
+    draw(w, true);
+    mf_buf_clear(&w->text);
+    if (w->cli->to_terminal) {
+        /* Done goals are in the picture; what failed is said in words */
+        for (size_t i = 0; i < p->n_goals; i++)
+            p->goals[i].told = p->goals[i].state == MF_GOAL_DONE;
+        mf_progress_tell_ended(p, &w->text);
+    }
+    mf_progress_summary(p, &w->text);
+    (void)fwrite(w->text.data, 1, w->text.len, stdout);
+    return mf_progress_count(p, MF_GOAL_FAILED) > 0 || strcmp(p->state, "done") != 0 ? MF_EXIT_FAILED
+                                                                                     : MF_EXIT_OK;
+}
+
+/* Ctrl-C ends the watching only, which people who think of a program that tunes do not expect. The second signal, sent
+ * here, is the one that ends the program, so that a shell sees why. */
+static void say_farewell(int signal)
+{
+    static const char text[] =
+        "\nmoefarm: stopped watching; the batch goes on (moefarm watch follows it again, "
+        "moefarm cancel stops it)\n";
+
+    (void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+    (void)raise(signal);
+}
+
+int mf_watch_batch(struct mf_cli *cli, int64_t batch, const struct mf_watch_options *options)
+{
+    _cleanup_(mf_http_freep) struct mf_http *events = NULL;
+    struct watch w = {
+        .cli = cli, .options = options, .progress = MF_PROGRESS_INIT, .summed_ms = mf_now_ms(), .summed = -1};
+    int code;
+
+    if (!options->turn)
+        (void)sigaction(SIGINT,
+                        &(struct sigaction){.sa_handler = say_farewell, .sa_flags = (int)SA_RESETHAND}, NULL);
+    w.progress.batch = batch;
+    mf_buf_init(&w.text, TEXT_MAX);
+    mf_buf_init(&w.waiting, TEXT_MAX);
+    code = read_lists(&w);
+    if (code == 0)
+        code = mf_api_connect(cli, &events);
+    if (code == 0) {
+        draw(&w, false);
+        code = follow(&w, events);
+    }
+    /* The last events may have come before the last lists */
+    if (code == 0)
+        code = read_lists(&w);
+    if (code == 0)
+        code = finish(&w);
+    mf_buf_release(&w.text);
+    mf_buf_release(&w.waiting);
+    mf_progress_release(&w.progress);
+    return code;
+}
+
+int mf_cmd_watch(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
+{
+    int64_t batch, patience_s = 60;
+    const struct mf_opt opts[] = {{.name = "patience",
+                                   .type = MF_OPT_INT,
+                                   .value = &patience_s,
+                                   .argument = "S",
+                                   .help = "how long to wait for a coordinator that went away",
+                                   .min = 0,
+                                   .max = 86400}};
+    int rest, r;
+
+    r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 1, 1, argc, argv, &rest);
+    if (r != 0)
+        return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
+    if (mf_parse_i64(argv[rest], 1, INT64_MAX, &batch) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE,
+                           "watch: '%s' is no batch; give its number (moefarm batches lists them)",
+                           argv[rest]);
+    return mf_watch_batch(cli, batch, &(struct mf_watch_options){.patience_s = patience_s});
+}

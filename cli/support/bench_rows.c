@@ -1,0 +1,301 @@
+#include "cli/support/bench_rows.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/support/shape_arg.h"
+#include "common/base/cleanup.h"
+#include "common/table/table.h"
+#include "common/table/table_file.h"
+#include "common/base/text.h"
+#include "measure/session/memory.h"
+
+#define TIME_CAP_MS   10000
+#define FAMILY_SO_CAP 4096 /* of --family-so */
+
+void mf_bench_opts(struct mf_bench_options *o, struct mf_opt opts[MF_BENCH_OPTS])
+{
+    opts[0] = (struct mf_opt){.name = "device",
+                              .type = MF_OPT_TEXT,
+                              .value = &o->device,
+                              .argument = "NAME",
+                              .help = "of this machine: cpu:0, hip:nvidia:0, hip:amd:0"};
+    opts[1] = (struct mf_opt){.name = "family-so",
+                              .type = MF_OPT_TEXT,
+                              .value = &o->family_so,
+                              .argument = "FILES",
+                              .help = "shared objects with kernel families, by comma"};
+    opts[2] = (struct mf_opt){.name = "err-ratio",
+                              .type = MF_OPT_DOUBLE,
+                              .value = &o->err_ratio,
+                              .argument = "X",
+                              .help = "AITER's mismatch ratio that is still right"};
+    opts[3] = (struct mf_opt){.name = "routing",
+                              .type = MF_OPT_TEXT,
+                              .value = &o->routing,
+                              .argument = "PROFILE",
+                              .help = "the row's own otherwise"};
+    opts[4] = (struct mf_opt){.name = "seed",
+                              .type = MF_OPT_INT,
+                              .value = &o->seed,
+                              .argument = "N",
+                              .help = "of the data; -1: the row's own",
+                              .min = -1,
+                              .max = INT64_MAX};
+}
+
+static int out_of_memory(void)
+{
+    return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+}
+
+static int load_families(struct mf_bench *b)
+{
+    char files[FAMILY_SO_CAP], why[MF_REASON_MAX] = "";
+
+    if (mf_copy(files, sizeof(files), b->options.family_so ? b->options.family_so : "") < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "--family-so: longer than %d bytes", FAMILY_SO_CAP);
+    for (char *at = files, *next; at && *at; at = next) {
+        next = strchr(at, ',');
+        if (next)
+            *next++ = '\0';
+        if (mf_family_plugin_load(&b->plugins, at, why, sizeof(why)) < 0)
+            return mf_cli_fail(MF_EXIT_USAGE, "--family-so: %s: %s", at, why);
+    }
+    b->extra = mf_family_plugins_set(&b->plugins);
+    return 0;
+}
+
+int mf_bench_open(struct mf_bench *b, const struct mf_bench_options *o)
+{
+    char why[MF_REASON_MAX] = "";
+    int code;
+
+    *b = (struct mf_bench){.options = *o};
+    mf_local_keeper_init(&b->keeper, mf_memory_available() / 2);
+    code = load_families(b);
+    if (code == 0 && mf_device_open(o->device, why, sizeof(why), &b->device) < 0)
+        code = mf_cli_fail(MF_EXIT_USAGE, "--device: %s", why);
+    return code;
+}
+
+void mf_bench_close(struct mf_bench *b)
+{
+    mf_local_keeper_release(&b->keeper);
+    b->device = mf_device_close(b->device);
+    mf_family_plugins_release(&b->plugins);
+}
+
+static int refuse(struct mf_bench_row *row, const char *why)
+{
+    row->refused = strdup(why);
+    return row->refused ? 0 : out_of_memory();
+}
+
+/* A row whose pipeline is not to be had is one that fails: the others are run. */
+static int open_pipeline(const struct mf_bench *b, struct mf_bench_row *row)
+{
+    char why[MF_REASON_MAX] = "";
+    int r = mf_pipeline_open(b->device, &row->shape, &b->extra, row->names, why, sizeof(why), &row->pipeline);
+
+    if (r == -ENOMEM)
+        return out_of_memory();
+    return r < 0 ? refuse(row, why) : 0;
+}
+
+/* The data that the row was tuned on, unless an option says otherwise. */
+static int read_provenance(const struct mf_bench_options *o, const struct mf_table_row *t,
+                           struct mf_bench_row *row)
+{
+    const char *routing = o->routing, *seed = t ? t->own[MF_OWN_SEED] : NULL;
+    int64_t value = o->seed;
+
+    if (!routing)
+        routing = t && t->own[MF_OWN_ROUTING] && *t->own[MF_OWN_ROUTING] ? t->own[MF_OWN_ROUTING] : "uniform";
+    if (mf_routing_parse(routing, &row->routing) < 0)
+        return mf_cli_fail(
+            MF_EXIT_USAGE,
+            "'%s' is no routing profile; give --routing uniform, balanced, zipf:1.2 or hot:0.5", routing);
+    if (value < 0 && (!seed || mf_parse_i64(seed, 0, INT64_MAX, &value) < 0))
+        value = 1;
+    row->seed = (uint64_t)value;
+    return 0;
+}
+
+static int read_row(struct mf_bench_rows *r, const struct mf_bench *b, const struct mf_table *table, size_t i)
+{
+    struct mf_bench_row *row = &r->items[i];
+    const struct mf_table_row *t;
+    size_t found;
+    int code;
+
+    (void)mf_fmoe_row(r->fmoe, i, &row->shape, &row->us, &row->names);
+    t = mf_table_find(table, &b->device->info.class, &row->shape);
+    row->model = mf_fmoe_row_model(r->fmoe, i);
+    row->reachable = mf_fmoe_lookup(r->fmoe, &row->shape, MF_LOOKUP_MOEFARM, &found) == 0 && found == i;
+    code = read_provenance(&b->options, t, row);
+    return code != 0 ? code : open_pipeline(b, row);
+}
+
+/* Rows of one layer model find its weights while they are kept. */
+static int group_rows(struct mf_bench_rows *r)
+{
+    struct mf_bench_row *grouped = calloc(r->n, sizeof(*grouped));
+    _cleanup_(mf_freep) bool *taken = calloc(r->n, sizeof(*taken));
+    size_t n = 0;
+
+    if (!grouped || !taken) {
+        free(grouped);
+        return out_of_memory();
+    }
+    for (size_t first = 0; first < r->n; first++) {
+        if (taken[first])
+            continue;
+        for (size_t i = first; i < r->n; i++) {
+            if (taken[i] || !mf_shape_same_layer_model(&r->items[first].shape, &r->items[i].shape))
+                continue;
+            taken[i] = true;
+            grouped[n++] = r->items[i];
+        }
+    }
+    free(r->items);
+    r->items = grouped;
+    return 0;
+}
+
+static void tell_models(const struct mf_bench_rows *r, const char *path, const char *here)
+{
+    const char *there;
+    size_t n = mf_fmoe_n_elsewhere(r->fmoe, here, &there);
+
+    if (n > 0)
+        (void)fprintf(
+            stderr,
+            "%s: %zu of %zu rows were tuned on another device model (%s) than this one (%s): times are "
+            "that one's, and other steps may be faster here\n",
+            path, n, r->n, there, here);
+}
+
+int mf_bench_rows_open(struct mf_bench_rows *r, const struct mf_bench *b, const char *path)
+{
+    _cleanup_(mf_table_freep) struct mf_table *table = NULL;
+    char why[MF_REASON_MAX] = "";
+    int code = 0;
+
+    *r = (struct mf_bench_rows){0};
+    if (mf_fmoe_open(b->device, &path, 1, &b->extra, why, sizeof(why), &r->fmoe) < 0 ||
+        mf_table_file_read(path, &table, why) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "%s", *why ? why : "out of memory");
+    for (size_t i = 0; i < mf_fmoe_n_foreign(r->fmoe); i++)
+        (void)fprintf(stderr, "%s:%lld: passed over: %s\n", path, (long long)mf_fmoe_foreign_line(r->fmoe, i),
+                      MF_FMOE_FOREIGN_WHY);
+    r->n = mf_fmoe_n_rows(r->fmoe);
+    if (r->n == 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "%s: no row of this device's class that it can run, %s/%d", path,
+                           b->device->info.class.gfx, b->device->info.class.cu_num);
+    r->items = calloc(r->n, sizeof(*r->items));
+    if (!r->items)
+        return out_of_memory();
+    for (size_t i = 0; i < r->n && code == 0; i++)
+        code = read_row(r, b, table, i);
+    if (code == 0)
+        tell_models(r, path, b->device->info.model);
+    return code != 0 ? code : group_rows(r);
+}
+
+/* The choice for the bucket, as for any call that no row answers. */
+static int choose(const struct mf_bench *b, struct mf_bench_row *row)
+{
+    _cleanup_(mf_freep) struct mf_fmoe_choice *choice = calloc(1, sizeof(*choice));
+    char why[MF_REASON_MAX] = "";
+    struct mf_shape bucket = row->shape;
+    int r;
+
+    if (!choice)
+        return out_of_memory();
+    bucket.token = mf_token_bucket(bucket.token);
+    r = mf_fmoe_fallback(NULL, b->device, &bucket, &b->extra, NULL, NULL, why, sizeof(why), choice);
+    if (r == -ENOENT)
+        return refuse(row, why);
+    if (r < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "%s", strerrordesc_np(-r));
+    row->chosen = strdup(choice->names);
+    row->names = row->chosen;
+    return row->chosen ? open_pipeline(b, row) : out_of_memory();
+}
+
+static bool is_of_class(const struct mf_table_row *row, const struct mf_device_class *class)
+{
+    return !row->class.gfx[0] || mf_device_class_equal(&row->class, class);
+}
+
+static int take_shape(struct mf_bench_rows *r, const struct mf_bench *b, const struct mf_table_row *t)
+{
+    struct mf_bench_row *row = &r->items[r->n++];
+    int code;
+
+    *row = (struct mf_bench_row){.shape = t->shape, .us = NAN, .names = "", .model = "", .reachable = true};
+    code = read_provenance(&b->options, NULL, row);
+    return code != 0 ? code : choose(b, row);
+}
+
+int mf_bench_rows_choose(struct mf_bench_rows *r, const struct mf_bench *b, const char *path)
+{
+    _cleanup_(mf_table_freep) struct mf_table *table = NULL;
+    char why[MF_REASON_MAX] = "";
+    int code = 0;
+
+    *r = (struct mf_bench_rows){0};
+    if (mf_table_file_read(path, &table, why) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "--shapes: %s", *why ? why : "out of memory");
+    for (size_t i = 0; i < table->n_problems; i++) {
+        if (table->problems[i].severity == MF_ERROR)
+            return mf_cli_fail(MF_EXIT_USAGE, "%s:%lld: %s", path, (long long)table->problems[i].line,
+                               table->problems[i].reason);
+    }
+    r->items = calloc(table->n_rows + 1, sizeof(*r->items));
+    if (!r->items)
+        return out_of_memory();
+    for (size_t i = 0; i < table->n_rows && code == 0; i++) {
+        if (is_of_class(&table->rows[i], &b->device->info.class))
+            code = take_shape(r, b, &table->rows[i]);
+    }
+    if (code == 0 && r->n == 0)
+        code = mf_cli_fail(MF_EXIT_USAGE, "%s: no shape of this device's class, %s/%d", path,
+                           b->device->info.class.gfx, b->device->info.class.cu_num);
+    return code != 0 ? code : group_rows(r);
+}
+
+void mf_bench_rows_close(struct mf_bench_rows *r)
+{
+    for (size_t i = 0; i < r->n && r->items; i++) {
+        r->items[i].pipeline = mf_pipeline_close(r->items[i].pipeline);
+        free(r->items[i].chosen);
+        free(r->items[i].refused);
+    }
+    free(r->items);
+    r->fmoe = mf_fmoe_close(r->fmoe);
+    *r = (struct mf_bench_rows){0};
+}
+
+int mf_bench_session(const struct mf_bench_row *row, struct mf_bench *b, struct mf_session **ret)
+{
+    char why[MF_REASON_MAX] = "", brief[MF_SHAPE_BRIEF_MAX];
+    const struct mf_unit_options options = {.routing = row->routing,
+                                            .err_ratio = b->options.err_ratio,
+                                            .seed = row->seed,
+                                            .time_cap_ms = TIME_CAP_MS};
+    const struct mf_session_args args = {.device = b->device,
+                                         .shape = row->shape,
+                                         .options = &options,
+                                         .keeper = &b->keeper.keeper,
+                                         .extra = &b->extra};
+
+    if (mf_session_new(&args, why, sizeof(why), ret) == 0)
+        return 0;
+    mf_shape_brief(&row->shape, brief);
+    return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", brief, why);
+}

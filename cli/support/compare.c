@@ -1,0 +1,130 @@
+#include "cli/support/compare.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
+#include "kernels/core/philox.h"
+#include "measure/race/entrant.h"
+
+MF_DEFINE_CLEANUP(struct mf_session *, mf_session_free);
+
+/* A row under way. */
+struct duel {
+    const struct mf_compare_plan *plan;
+    size_t number;
+    struct mf_compared *c;
+    struct mf_course course;
+    struct mf_entrant side[MF_SIDES];
+    double *us[MF_SIDES]; /* by round */
+    double *scratch;
+    size_t n;
+};
+
+/* How often a plan looks at a row's samples at most. */
+static int looks_of(const struct mf_compare_plan *plan)
+{
+    int looks = 1;
+    for (int64_t rounds = plan->rounds; rounds < plan->max_rounds; rounds *= 2)
+        looks++;
+    return looks;
+}
+
+static bool is_wrong(const struct mf_compared *c)
+{
+    return c->wrong[MF_SIDE_OLD] || c->wrong[MF_SIDE_NEW];
+}
+
+static void note(struct duel *d, enum mf_side side, enum mf_status status)
+{
+    d->c->wrong[side] = status != MF_STATUS_OK;
+}
+
+/* Both sides are held against the reference, so that a person is told of both. */
+static void verify(struct duel *d)
+{
+    for (enum mf_side i = 0; i < MF_SIDES; i++) {
+        const struct mf_bench_row *row = d->c->row[i];
+        enum mf_status status = MF_STATUS_UNSUPPORTED;
+
+        if (row->refused)
+            (void)mf_copy(d->c->reason[i], sizeof(d->c->reason[i]), row->refused);
+        else
+            status = mf_entrant_init(&d->side[i], &d->course, row->pipeline, d->c->reason[i]);
+        if (status == MF_STATUS_OK)
+            status = mf_entrant_verify(&d->side[i], d->c->reason[i]);
+        note(d, i, status);
+    }
+}
+
+static void take_round(struct duel *d, double *us[MF_SIDES], size_t round)
+{
+    bool swapped = mf_philox(d->plan->seed, d->number, round).v[0] & 1;
+    for (int turn = 0; turn < MF_SIDES && !is_wrong(d->c); turn++) {
+        enum mf_side i = swapped ? MF_SIDES - 1 - turn : turn;
+        note(d, i, mf_entrant_sample(&d->side[i], &us[i][round], d->c->reason[i]));
+    }
+}
+
+/* The first round is for caches and clocks: what it gives is overwritten. */
+static int sample(struct duel *d)
+{
+    const struct mf_compare_plan *plan = d->plan;
+    const struct mf_paired_rule rule = {plan->rule.least_effect,
+                                        1 - (1 - plan->rule.confidence) / looks_of(plan)};
+    uint64_t end = mf_now_ns() + (uint64_t)(plan->seconds * 1e9);
+    size_t most = (size_t)MF_MAX(plan->rounds, plan->max_rounds), look = (size_t)plan->rounds;
+
+    take_round(d, d->us, 0);
+    for (;;) {
+        for (; d->n < look && !is_wrong(d->c); d->n++)
+            take_round(d, d->us, d->n);
+        if (is_wrong(d->c))
+            return 0;
+        if (mf_paired_judge(d->us[MF_SIDE_OLD], d->us[MF_SIDE_NEW], d->n, &rule, d->scratch, &d->c->paired) <
+            0)
+            return mf_cli_fail(MF_EXIT_FAILED, "a time is not above zero");
+        if (d->c->paired.verdict != MF_PAIRED_AMBIGUOUS || look == most || mf_now_ns() > end)
+            return 0;
+        look = MF_MIN(2 * look, most);
+    }
+}
+
+static void fill(struct duel *d)
+{
+    if (is_wrong(d->c))
+        return;
+    d->c->rounds = (int64_t)d->n;
+    for (enum mf_side i = 0; i < MF_SIDES; i++) {
+        memcpy(d->scratch, d->us[i], d->n * sizeof(double));
+        d->c->us[i] = mf_median(d->scratch, d->n);
+    }
+}
+
+int mf_compare_rows(struct mf_bench *b, const struct mf_compare_plan *plan, size_t number,
+                    struct mf_compared *c)
+{
+    _cleanup_(mf_session_freep) struct mf_session *session = NULL;
+    size_t most = (size_t)MF_MAX(plan->rounds, plan->max_rounds);
+    _cleanup_(mf_freep) double *memory = calloc(3 * most, sizeof(*memory));
+    struct duel d = {.plan = plan, .number = number, .c = c};
+    int code;
+
+    if (!memory)
+        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    d.us[MF_SIDE_OLD] = memory;
+    d.us[MF_SIDE_NEW] = memory + most;
+    d.scratch = memory + 2 * most;
+    code = mf_bench_session(c->row[MF_SIDE_NEW], b, &session);
+    if (code != 0)
+        return code;
+    if (mf_course_init(&d.course, session) < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    verify(&d);
+    if (!is_wrong(c))
+        code = sample(&d);
+    fill(&d);
+    return code;
+}

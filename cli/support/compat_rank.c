@@ -1,0 +1,218 @@
+#include "cli/support/compat_rank.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+
+MF_NAMES_DEFINE(mf_compat, MF_COMPAT_, MF_COMPAT_MAP)
+
+/* Those that are still in, by index: the rules move them about, the candidates stay. */
+struct list {
+    const struct mf_compat_candidate *all;
+    size_t *in;
+    size_t n;
+};
+
+static bool is_cost(const struct mf_compat_candidate *c)
+{
+    return c->stage == MF_COMPAT_SORT || c->stage == MF_COMPAT_QUANT1 || c->stage == MF_COMPAT_QUANT2;
+}
+
+static bool is_timed(const struct mf_compat_candidate *c)
+{
+    return isfinite(c->us) && c->us > 0;
+}
+
+bool mf_compat_name_is_fused(const char *name)
+{
+    size_t len = strlen(name);
+
+    return len > 4 && (strcmp(name + len - 4, "_fp4") == 0 || strcmp(name + len - 4, "_fp8") == 0);
+}
+
+/* ---- 2 and 3 ---- */
+
+static int by_time(const void *va, const void *vb, void *context)
+{
+    const struct mf_compat_candidate *all = context;
+    size_t a = *(const size_t *)va, b = *(const size_t *)vb;
+
+    if (all[a].us != all[b].us)
+        return all[a].us < all[b].us ? -1 : 1;
+    return (a > b) - (a < b);
+}
+
+static bool same_kind(const struct mf_compat_candidate *a, const struct mf_compat_candidate *b)
+{
+    return a->stage == b->stage && a->block_m == b->block_m && a->flat == b->flat && a->v2 == b->v2 &&
+           a->fused == b->fused;
+}
+
+static void keep_best(struct list *l, size_t n, double err_ratio)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const struct mf_compat_candidate *c = &l->all[i];
+        if (!is_cost(c) && is_timed(c) && c->err <= err_ratio)
+            l->in[l->n++] = i;
+    }
+    qsort_r(l->in, l->n, sizeof(*l->in), by_time, (void *)l->all);
+    for (size_t i = 0; i < l->n; i++) {
+        bool known = false;
+        for (size_t k = 0; k < kept; k++)
+            known |= same_kind(&l->all[l->in[i]], &l->all[l->in[k]]);
+        if (!known)
+            l->in[kept++] = l->in[i];
+    }
+    l->n = kept;
+}
+
+/* ---- 1, 4 and 5 ---- */
+
+/* "name_sk4" is name and 4. */
+static void split_name(const char *name, char plain[MF_COMPAT_NAME_MAX], int32_t *ret_ksplit)
+{
+    size_t len = strlen(name), digits = len;
+    int64_t number = 0;
+
+    mf_say(plain, MF_COMPAT_NAME_MAX, "%s", name);
+    while (digits > 0 && isdigit((unsigned char)name[digits - 1]))
+        digits--;
+    if (digits < len && digits >= 3 && strncmp(name + digits - 3, "_sk", 3) == 0 &&
+        mf_parse_i64(name + digits, 1, 1 << 20, &number) == 0)
+        plain[digits - 3] = '\0';
+    *ret_ksplit = (int32_t)number;
+}
+
+static void set_first(struct mf_compat_row *row, const struct mf_compat_candidate *c)
+{
+    *row = (struct mf_compat_row){
+        .block_m = c->block_m, .us1 = c->us, .err1 = c->err, .v2 = c->v2, .fused = c->fused};
+    split_name(c->name, row->kernel1, &row->ksplit);
+}
+
+static size_t pair(const struct list *l, struct mf_compat_row *rows)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < l->n; i++) {
+        const struct mf_compat_candidate *one = &l->all[l->in[i]];
+        for (size_t k = 0; one->stage == MF_COMPAT_STAGE1 && k < l->n; k++) {
+            const struct mf_compat_candidate *two = &l->all[l->in[k]];
+            if (two->stage != MF_COMPAT_STAGE2 || two->block_m != one->block_m || two->v2 != one->v2)
+                continue;
+            set_first(&rows[n], one);
+            mf_say(rows[n].kernel2, sizeof(rows[n].kernel2), "%s", two->name);
+            rows[n].us2 = two->us;
+            rows[n++].err2 = two->err;
+        }
+    }
+    return n;
+}
+
+static size_t add_ones(const struct list *l, struct mf_compat_row *rows, size_t n)
+{
+    for (size_t i = 0; i < l->n; i++) {
+        const struct mf_compat_candidate *c = &l->all[l->in[i]];
+        if (c->stage != MF_COMPAT_ONE && c->stage != MF_COMPAT_ONE_XBF16)
+            continue;
+        set_first(&rows[n], c);
+        rows[n].run_1stage = true;
+        rows[n].xbf16 = c->stage == MF_COMPAT_ONE_XBF16;
+        rows[n++].flat = c->flat;
+    }
+    return n;
+}
+
+/* ---- 7 ---- */
+
+/* The least of that cost for the block; one that was not measured is nothing, as AITER takes a sort that fails. */
+static double cost_of(const struct mf_compat_candidate *all, size_t n, enum mf_compat stage, int32_t block_m)
+{
+    double best = INFINITY;
+
+    for (size_t i = 0; i < n; i++) {
+        const struct mf_compat_candidate *c = &all[i];
+        if (c->stage == stage && is_timed(c) && (c->block_m == 0 || c->block_m == block_m))
+            best = fmin(best, c->us);
+    }
+    return isfinite(best) ? best : 0;
+}
+
+static bool any_xbf16(const struct mf_compat_row *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (rows[i].xbf16)
+            return true;
+    }
+    return false;
+}
+
+static bool any_flat(const struct mf_compat_row *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (rows[i].flat == 1)
+            return true;
+    }
+    return false;
+}
+
+static void add_fairness(const struct mf_shape *shape, const struct mf_compat_candidate *all, size_t n_all,
+                         struct mf_compat_row *rows, size_t n)
+{
+    bool eight = shape->q_dtype_a == MF_DTYPE_FP8_E4M3FN || shape->q_dtype_a == MF_DTYPE_FP8_E4M3FNUZ;
+    bool between = shape->q_type == MF_QTYPE_PER_1X32 && shape->q_dtype_w != MF_DTYPE_INT4 &&
+                   (shape->q_dtype_a == MF_DTYPE_FP4X2 || eight);
+    bool input = shape->q_type == MF_QTYPE_PER_1X128 && any_xbf16(rows, n);
+    bool sort = any_flat(rows, n);
+
+    for (size_t i = 0; i < n; i++) {
+        struct mf_compat_row *row = &rows[i];
+        if (between && !row->fused && !row->v2)
+            row->added += cost_of(all, n_all, MF_COMPAT_QUANT2, row->block_m);
+        if (input && !row->xbf16)
+            row->added += cost_of(all, n_all, MF_COMPAT_QUANT1, row->block_m);
+        if (sort && row->flat == 0)
+            row->added += cost_of(all, n_all, MF_COMPAT_SORT, row->block_m);
+        row->us1 += row->added;
+    }
+}
+
+int mf_compat_rank(const struct mf_shape *shape, const struct mf_compat_candidate *candidates, size_t n,
+                   double err_ratio, struct mf_compat_row **ret_rows, size_t *ret_n, size_t *ret_best)
+{
+    _cleanup_(mf_freep) size_t *in = calloc(n + 1, sizeof(*in));
+    _cleanup_(mf_freep) struct mf_compat_row *rows = NULL;
+    struct list l = {.all = candidates, .in = in};
+    size_t ones = 0, twos = 0, n_rows, best = 0;
+
+    if (!in)
+        return -ENOMEM;
+    keep_best(&l, n, err_ratio);
+    for (size_t i = 0; i < l.n; i++) {
+        ones += candidates[in[i]].stage == MF_COMPAT_STAGE1;
+        twos += candidates[in[i]].stage == MF_COMPAT_STAGE2;
+    }
+    rows = calloc(ones * twos + l.n + 1, sizeof(*rows));
+    if (!rows)
+        return -ENOMEM;
+    n_rows = add_ones(&l, rows, pair(&l, rows));
+    if (n_rows == 0)
+        return -ENOENT;
+    add_fairness(shape, candidates, n, rows, n_rows);
+    for (size_t i = 0; i < n_rows; i++) {
+        rows[i].us = round((rows[i].us1 + rows[i].us2) * 1e4) / 1e4;
+        if (rows[i].us < rows[best].us)
+            best = i;
+    }
+    *ret_rows = MF_TAKE(rows);
+    *ret_n = n_rows;
+    *ret_best = best;
+    return 0;
+}

@@ -1,0 +1,192 @@
+/* What a near miss means. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/support/coverage.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+
+static const char *const beyond[] = {MF_SHAPE_FORM, "class", "_tag", "spelling"};
+
+const char *mf_near_name(int i)
+{
+    return i < MF_SHAPE_N_COLUMNS ? mf_shape_columns[i] : beyond[i - MF_SHAPE_N_COLUMNS];
+}
+
+/* "torch.float8_e4m3fn" without what all of its column have in front. */
+static void without_prefix(char *text)
+{
+    char *dot = strchr(text, '.');
+    if (dot && (strncmp(text, "torch.", 6) == 0 || strncmp(text, "ActivationType.", 15) == 0 ||
+                strncmp(text, "QuantType.", 10) == 0))
+        memmove(text, dot + 1, strlen(dot));
+}
+
+void mf_near_values(const struct mf_coverage_near *n, const struct mf_device_class *class, int i,
+                    char row[MF_NEAR_VALUE_MAX], char key[MF_NEAR_VALUE_MAX])
+{
+    char text[MF_DEVICE_CLASS_TEXT_MAX];
+
+    mf_say(row, MF_NEAR_VALUE_MAX, "%s", "");
+    mf_say(key, MF_NEAR_VALUE_MAX, "%s", "");
+    if (i <= MF_SHAPE_N_COLUMNS) {
+        (void)mf_shape_get(&n->row->shape, mf_near_name(i), row, MF_NEAR_VALUE_MAX);
+        (void)mf_shape_get(&n->key, mf_near_name(i), key, MF_NEAR_VALUE_MAX);
+        without_prefix(row);
+        without_prefix(key);
+    } else if (1u << i == MF_NEAR_CLASS) {
+        mf_device_class_print(&n->row->class, text);
+        mf_say(row, MF_NEAR_VALUE_MAX, "%s", text);
+        mf_device_class_print(class, text);
+        mf_say(key, MF_NEAR_VALUE_MAX, "%s", text);
+    } else if (1u << i == MF_NEAR_TAG) {
+        mf_say(row, MF_NEAR_VALUE_MAX, "%s", n->row->tag);
+    } else {
+        mf_say(row, MF_NEAR_VALUE_MAX, "dead");
+    }
+}
+
+/* ---- meanings ---- */
+
+typedef bool (*means)(const struct mf_shape *row, const struct mf_shape *key);
+
+static bool is_multiple(int32_t a, int32_t b)
+{
+    return a > b ? a % b == 0 : b % a == 0;
+}
+
+/* (257, 9) where (256, 8) is asked. */
+static bool fused_in_row(const struct mf_shape *row, const struct mf_shape *key)
+{
+    int32_t more = row->expert - key->expert;
+    return more > 0 && more == row->topk - key->topk;
+}
+
+static bool fused_in_key(const struct mf_shape *row, const struct mf_shape *key)
+{
+    return fused_in_row(key, row);
+}
+
+static bool one_expert_apart(const struct mf_shape *row, const struct mf_shape *key)
+{
+    return row->expert - key->expert == 1 || key->expert - row->expert == 1;
+}
+
+static bool one_route_apart(const struct mf_shape *row, const struct mf_shape *key)
+{
+    return row->topk - key->topk == 1 || key->topk - row->topk == 1;
+}
+
+static bool another_tp(const struct mf_shape *row, const struct mf_shape *key)
+{
+    return is_multiple(row->inter_dim, key->inter_dim);
+}
+
+static bool another_ep(const struct mf_shape *row, const struct mf_shape *key)
+{
+    return is_multiple(row->expert, key->expert);
+}
+
+static bool another_split(const struct mf_shape *row, const struct mf_shape *key)
+{
+    return another_tp(row, key) && another_ep(row, key);
+}
+
+/* Widths that a server makes multiples of 256 by adding zeros. */
+static bool padded(const struct mf_shape *row, const struct mf_shape *key)
+{
+    int32_t model_dim = row->model_dim - key->model_dim, inter_dim = row->inter_dim - key->inter_dim;
+    return model_dim >= 0 && model_dim < 256 && inter_dim >= 0 && inter_dim < 256;
+}
+
+static bool is_fp8(enum mf_dtype t)
+{
+    return t == MF_DTYPE_FP8_E4M3FN || t == MF_DTYPE_FP8_E4M3FNUZ;
+}
+
+static bool other_fp8(const struct mf_shape *row, const struct mf_shape *key)
+{
+    return is_fp8(row->q_dtype_w) && is_fp8(key->q_dtype_w) && is_fp8(row->q_dtype_a) &&
+           is_fp8(key->q_dtype_a);
+}
+
+static bool chosen_activations(const struct mf_shape *row, const struct mf_shape *key)
+{
+    (void)row;
+    return key->q_type == MF_QTYPE_PER_1X32;
+}
+
+static bool always(const struct mf_shape *row, const struct mf_shape *key)
+{
+    (void)row;
+    (void)key;
+    return true;
+}
+
+enum { /* by their number in mf_shape_columns */
+       MODEL_DIM = 1u << 1,
+       INTER_DIM = 1u << 2,
+       EXPERT = 1u << 3,
+       TOPK = 1u << 4,
+       ACT = 1u << 5,
+       Q_DTYPE_A = 1u << 7,
+       Q_DTYPE_W = 1u << 8,
+       DOWEIGHT = 1u << 11,
+};
+
+#define PADDED "they are of padded sizes, which a server that pads its weights asks for"
+
+/* The first that fits is said. set: a server may well ask as the rows say. */
+/* clang-format off */
+static const struct {
+    unsigned differs;
+    means fits;
+    bool set;
+    const char *sentence;
+} meanings[] = {
+    {EXPERT | TOPK, fused_in_row, false,
+     "A SHARED EXPERT IS FUSED into the routed ones in the table, and not in the call. If your server fuses it, ask with "
+     "--fused-shared-experts yes; if it does not, these rows are never met: tune what --untuned writes"},
+    {EXPERT | TOPK, fused_in_key, false,
+     "A SHARED EXPERT IS FUSED into the routed ones in the call, and not in the table. If your server does not fuse it, ask "
+     "with --fused-shared-experts no; if it does, these rows are never met: tune what --untuned writes"},
+    {EXPERT, one_expert_apart, true,
+     "a shared expert is among the experts on one side only, with as many routes on both: as of a caller under expert "
+     "parallelism that adds the shared expert but no masked route (AITER takes one route off: topk - is_ep)"},
+    {TOPK, one_route_apart, true,
+     "one route more or less with the same experts: the masked route that callers of AITER under expert parallelism add, and "
+     "that it takes off again (topk - is_ep), or a fused shared expert's"},
+    {INTER_DIM, padded, true, PADDED},
+    {MODEL_DIM, padded, true, PADDED},
+    {MODEL_DIM | INTER_DIM, padded, true, PADDED},
+    {INTER_DIM, another_tp, false, "they are for another tensor parallel size; check --tp"},
+    {EXPERT, another_ep, false, "they are for another expert parallel size; check --ep"},
+    {INTER_DIM | EXPERT, another_split, false, "they are for another split over the ranks; check --tp and --ep"},
+    {Q_DTYPE_A | Q_DTYPE_W, other_fp8, false,
+     "they are in the other fp8, e4m3fnuz being gfx942's and e4m3fn everybody else's, and one never serves the other"},
+    {Q_DTYPE_A, chosen_activations, false,
+     "activations of another type: with 1x32 weights AITER chooses it by the weights, the activation function and the token "
+     "count before it is padded (below 256 mostly bf16)"},
+    {ACT, always, false, "another activation function computes something else"},
+    {DOWEIGHT, always, false, "they apply the routing weight in the other stage"},
+    {MF_NEAR_FORM, always, false, "another form of the layer: limits, biases, the order of gate and up, or a rank's share"},
+    {MF_NEAR_CLASS, always, false, "a result of one device class never answers for another"},
+    {MF_NEAR_TAG, always, false, "the look-up passes over rows with a tag"},
+    {MF_NEAR_SPELLING, always, false,
+     "AITER compares the key as text and never meets this spelling; moefarm csv check names the cell"},
+};
+/* clang-format on */
+
+void mf_near_explain(struct mf_coverage_near *n)
+{
+    n->meaning = "";
+    n->set = false;
+    for (size_t i = 0; i < MF_ARRAY_LEN(meanings); i++) {
+        if (meanings[i].differs == n->differs && meanings[i].fits(&n->row->shape, &n->key)) {
+            n->meaning = meanings[i].sentence;
+            n->set = meanings[i].set;
+            return;
+        }
+    }
+}

@@ -1,0 +1,87 @@
+#include "cli/support/table_names.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/moe/pipeline_text.h"
+#include "common/base/text.h"
+#include "kernels/aiter/aiter.h"
+#include "kernels/core/family.h"
+
+#define EXCERPT 80 /* of a name, in a sentence */
+
+static bool is_wrong(struct mf_check_name *ret, enum mf_problem_code code, const char *column)
+{
+    ret->code = code;
+    ret->column = column;
+    return true;
+}
+
+static bool step_is_wrong(const char *text, size_t len, struct mf_check_name *ret)
+{
+    char family[MF_FAMILY_NAME_MAX], step[MF_STEP_NAME_MAX];
+
+    if (mf_step_name_split(text, len, family, step) < 0) {
+        mf_say(ret->reason, sizeof(ret->reason),
+               "pipeline holds '%.*s', which is no family:step; export the row again",
+               (int)MF_MIN(len, EXCERPT), text);
+        return is_wrong(ret, MF_PROBLEM_KERNEL, "pipeline");
+    }
+    if (!mf_is_name(step, MF_STEP_NAME_MAX - 1) ||
+        (strcmp(family, "aiter") == 0 && !mf_aiter_name_parse(step))) {
+        mf_say(ret->reason, sizeof(ret->reason),
+               "pipeline holds '%.*s', and family %s has no kernel of such a name; tune the shape again",
+               EXCERPT, step, family);
+        return is_wrong(ret, MF_PROBLEM_KERNEL, "pipeline");
+    }
+    if (mf_family_find(NULL, family))
+        return false;
+    mf_say(ret->reason, sizeof(ret->reason),
+           "pipeline holds a step of family '%s', which this build has not: libfmoe passes over the row "
+           "unless a shared object or a runner brings that family",
+           family);
+    return is_wrong(ret, MF_PROBLEM_FOREIGN, "pipeline");
+}
+
+static bool pipeline_is_wrong(const char *pipeline, struct mf_check_name *ret)
+{
+    const char *name;
+    size_t len;
+
+    while (mf_pipeline_text_next(&pipeline, &name, &len)) {
+        if (step_is_wrong(name, len, ret))
+            return true;
+    }
+    return false;
+}
+
+static bool kernel_is_wrong(const struct mf_table_row *row, const char *name, const char *column,
+                            struct mf_check_name *ret)
+{
+    char why[MF_REASON_MAX - EXCERPT - 64];
+
+    if (mf_table_no_kernel(name))
+        return false;
+    if (!mf_aiter_name_parse(name))
+        mf_say(
+            ret->reason, sizeof(ret->reason),
+            "%s is '%.*s', a name of no family of AITER's; production falls back to its heuristic there, or "
+            "throws: tune the shape again",
+            column, EXCERPT, name);
+    else if (mf_aiter_launch_refuses(&row->shape, name, why, sizeof(why)))
+        mf_say(ret->reason, sizeof(ret->reason), "%s is '%.*s', and %s; tune the shape again", column,
+               EXCERPT, name, why);
+    else
+        return false;
+    return is_wrong(ret, MF_PROBLEM_KERNEL, column);
+}
+
+bool mf_table_name_wrong(const struct mf_table_row *row, struct mf_check_name *ret)
+{
+    const char *pipeline = row->own[MF_OWN_PIPELINE];
+
+    if (pipeline && *pipeline)
+        return pipeline_is_wrong(pipeline, ret);
+    return kernel_is_wrong(row, row->kernel1, "kernelName1", ret) ||
+           kernel_is_wrong(row, row->kernel2, "kernelName2", ret);
+}

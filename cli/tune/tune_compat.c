@@ -1,0 +1,291 @@
+/* AITER's additive rule over what a farm measured: the profile table of -o2, and --compat beside the race. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/support/api.h"
+#include "cli/support/compat_table.h"
+#include "cli/support/file.h"
+#include "cli/support/shape_arg.h"
+#include "cli/tune/tune.h"
+#include "common/base/json.h"
+#include "common/moe/layer.h"
+#include "common/table/table_file.h"
+#include "common/table/table_merge.h"
+#include "common/base/text.h"
+
+#define PROVENANCE     "moefarm:compat"
+#define CANDIDATES_MAX (256u << 20)
+
+/* ---- a farm's steps as candidates ---- */
+
+/* What a whole layer in one kernel is in AITER's columns: see server/api/export.c, which exports it so. */
+static void set_one(mf_ops covers, int32_t block_m, struct mf_compat_candidate *c)
+{
+    c->stage = covers & MF_OP_BIT(MF_OP_QUANT1) ? MF_COMPAT_ONE_XBF16 : MF_COMPAT_ONE;
+    if (covers & MF_OP_BIT(MF_OP_SORT))
+        c->flat = block_m > 1 ? 2 : 1;
+}
+
+/* False: a step that AITER's rule knows nothing of. */
+static bool set_stage(mf_ops covers, int32_t block_m, struct mf_compat_candidate *c)
+{
+    bool one = covers & MF_OP_BIT(MF_OP_GEMM1), two = covers & MF_OP_BIT(MF_OP_GEMM2);
+
+    c->block_m = block_m;
+    c->fused = one && !two && (covers & MF_OP_BIT(MF_OP_QUANT2));
+    if (one && two)
+        set_one(covers, block_m, c);
+    else if (one || two)
+        c->stage = one ? MF_COMPAT_STAGE1 : MF_COMPAT_STAGE2;
+    else if (covers == MF_OP_BIT(MF_OP_SORT))
+        c->stage = MF_COMPAT_SORT;
+    else if (covers == MF_OP_BIT(MF_OP_QUANT1))
+        c->stage = MF_COMPAT_QUANT1;
+    else if (covers == MF_OP_BIT(MF_OP_QUANT2))
+        c->stage = MF_COMPAT_QUANT2;
+    else
+        return false;
+    return true;
+}
+
+static int add_step(struct mf_compat_table *t, const struct mf_device_class *class,
+                    const struct mf_shape *shape, const cJSON *step)
+{
+    struct mf_compat_candidate c = {.us = mf_api_double(step, "us", 0), .err = mf_api_double(step, "err", 0)};
+    mf_ops covers;
+
+    mf_say(c.name, sizeof(c.name), "%s", mf_api_text(step, "name", ""));
+    if (mf_ops_parse(mf_api_text(step, "covers", ""), &covers) < 0 ||
+        !set_stage(covers, (int32_t)mf_api_i64(step, "block_m", 0), &c))
+        return 0;
+    return mf_compat_table_add(t, class, shape, &c);
+}
+
+/* What passed every gate of a goal. Exit code; t stays empty where the goal has nothing. */
+static int fetch_steps(struct mf_cli *cli, const cJSON *goal, struct mf_compat_table *t)
+{
+    _cleanup_(cJSON_Deletep) cJSON *steps = NULL;
+    const cJSON *step;
+    struct mf_device_class class;
+    struct mf_shape shape;
+    char path[MF_API_PATH_MAX];
+    int r = 0;
+
+    if (strcmp(mf_api_text(goal, "state", ""), "done") != 0 ||
+        mf_api_shape(mf_json_object(goal, "shape"), &shape) < 0 ||
+        mf_device_class_parse(mf_api_text(goal, "class", ""), &class) < 0)
+        return 0;
+    mf_api_path(path, "/api/v1/goals/{}/steps?status=ok", mf_api_i64(goal, "id", 0));
+    int code = mf_api_list(cli, path, &steps);
+    cJSON_ArrayForEach (step, steps) {
+        if (code == 0 && r == 0)
+            r = add_step(t, &class, &shape, step);
+    }
+    return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "out of memory") : code;
+}
+
+/* ---- files ---- */
+
+static int append(struct mf_table *table, void *data, char why[MF_REASON_MAX])
+{
+    const struct mf_table *fresh = data;
+    int r = 0;
+
+    mf_say(why, MF_REASON_MAX, "out of memory");
+    for (size_t i = 0; i < fresh->n_rows && r == 0; i++)
+        r = mf_table_add(table, &fresh->rows[i]);
+    return r;
+}
+
+static int merge(const char *path, const struct mf_table *rows, bool replace, struct mf_merge_result *result)
+{
+    char why[MF_REASON_MAX] = "";
+
+    if (mf_table_file_merge(path, -1, rows, &(struct mf_merge_options){.replace = replace}, result, why) < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s; the file is as it was", path, why);
+    return 0;
+}
+
+static void print_kernels(const struct mf_compat_row *row, struct mf_buf *out)
+{
+    (void)mf_buf_addf(out, "%s%s%s, %.4f us", row->kernel1, *row->kernel2 ? " | " : "", row->kernel2,
+                      row->us);
+    if (row->added > 0)
+        (void)mf_buf_addf(out, " of which %.4f us are added", row->added);
+}
+
+/* The rule's pick beside the row that the race gave. */
+static void print_beside(const struct mf_compat_shape *s, const struct mf_compat_row *best,
+                         const struct mf_tune_outcome *raced, struct mf_buf *out)
+{
+    char brief[MF_SHAPE_BRIEF_MAX], class[MF_DEVICE_CLASS_TEXT_MAX], kernels[2 * MF_COMPAT_NAME_MAX + 8];
+
+    mf_shape_brief(&s->shape, brief);
+    mf_device_class_print(&s->class, class);
+    mf_say(kernels, sizeof(kernels), "%s%s%s", best->kernel1, *best->kernel2 ? " | " : "", best->kernel2);
+    (void)mf_buf_addf(out, "%s  %s\n  sum   ", class, brief);
+    print_kernels(best, out);
+    if (raced && raced->end == MF_TUNE_TUNED)
+        (void)mf_buf_addf(out, "\n  race  %s, %.4f us end to end%s\n", raced->kernels, raced->us,
+                          strcmp(kernels, raced->kernels) == 0 ? ": the same" : "");
+    else
+        (void)mf_buf_adds(out, "\n  race  no row\n");
+}
+
+/* ---- a batch ---- */
+
+struct ranked {
+    struct mf_table *all, *best; /* merged tables, and their winners */
+    struct mf_buf candidates;    /* all of them, as a recorded table */
+};
+
+static void release_ranked(struct ranked *r)
+{
+    mf_table_free(r->all);
+    mf_table_free(r->best);
+    mf_buf_release(&r->candidates);
+}
+
+static int rank_goal(struct mf_tune_run *run, const cJSON *goal, struct ranked *ret)
+{
+    _cleanup_(mf_compat_table_release) struct mf_compat_table t = {.n = 0};
+    _cleanup_(mf_freep) struct mf_compat_row *rows = NULL;
+    size_t n, best;
+    int code = fetch_steps(run->cli, goal, &t);
+
+    if (code != 0 || t.n == 0)
+        return code;
+    const struct mf_compat_shape *s = &t.shapes[0];
+    mf_compat_table_print(&t, false, &ret->candidates);
+    int r = mf_compat_rank(&s->shape, s->candidates, s->n, run->options->err_ratio, &rows, &n, &best);
+    if (r == -ENOENT)
+        return 0;
+    for (size_t i = 0; i < n && r == 0; i++)
+        r = mf_compat_add_row(ret->all, s, &rows[i], NULL);
+    if (r == 0)
+        r = mf_compat_add_row(ret->best, s, &rows[best], PROVENANCE);
+    if (r == 0 && run->options->compat)
+        print_beside(s, &rows[best], mf_tune_outcomes_find(&run->outcomes, &s->class, &s->shape),
+                     run->compat);
+    return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "the additive rule's table: %s", strerrordesc_np(-r)) : 0;
+}
+
+/* Every candidate of this run's batches, so that they can be ranked once more by --candidates. Whole or not at all. */
+static int keep_candidates(const struct mf_tune_run *run, const struct mf_buf *fresh)
+{
+    _cleanup_(mf_buf_release) struct mf_buf text;
+    char path[MF_TUNE_PATH_MAX + 32];
+
+    mf_buf_init(&text, CANDIDATES_MAX);
+    mf_say(path, sizeof(path), "%s/" MF_TUNE_CANDIDATES_FILE, run->state->folder);
+    int code = access(path, F_OK) == 0 ? mf_file_read(path, &text) : 0;
+    if (text.len == 0)
+        mf_compat_table_print(&(struct mf_compat_table){.n = 0}, true, &text);
+    if (mf_buf_add(&text, fresh->data, fresh->len) < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: larger than %u MiB; remove it", path, CANDIDATES_MAX >> 20);
+    return code != 0 ? code : mf_file_write(path, text.data, text.len);
+}
+
+int mf_tune_compat(struct mf_tune_run *run, const cJSON *goals)
+{
+    _cleanup_(release_ranked) struct ranked ranked = {.all = NULL};
+    _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    const struct mf_tune_options *o = run->options;
+    char path[MF_TUNE_PATH_MAX + 32], why[MF_REASON_MAX] = "";
+    const cJSON *goal;
+    int code = 0;
+
+    mf_buf_init(&ranked.candidates, CANDIDATES_MAX);
+    if (mf_table_new("profile", true, &ranked.all) < 0 || mf_table_new("compat", true, &ranked.best) < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    cJSON_ArrayForEach (goal, goals) {
+        if (code == 0)
+            code = rank_goal(run, goal, &ranked);
+    }
+    if (code == 0 && *o->profile_file && ranked.all->n_rows > 0 &&
+        mf_table_file_update(o->profile_file, -1, append, ranked.all, why) < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "-o2: %s: %s", o->profile_file, why);
+    mf_say(path, sizeof(path), "%s/" MF_TUNE_COMPAT_FILE, run->state->folder);
+    if (code == 0 && ranked.candidates.len > 0)
+        code = keep_candidates(run, &ranked.candidates);
+    if (code == 0 && o->compat && ranked.best->n_rows > 0)
+        code = merge(path, ranked.best, true, &result);
+    return code;
+}
+
+/* ---- a recorded table ---- */
+
+static int replay_shape(const struct mf_compat_shape *s, double err_ratio, struct mf_table *rows,
+                        struct mf_tune_outcomes *outcomes)
+{
+    _cleanup_(mf_freep) struct mf_compat_row *ranked = NULL;
+    size_t n, best;
+    int r = mf_tune_outcomes_add(outcomes, &s->class, &s->shape);
+
+    if (r < 0)
+        return r;
+    struct mf_tune_outcome *o = &outcomes->items[outcomes->n - 1];
+    r = mf_compat_rank(&s->shape, s->candidates, s->n, err_ratio, &ranked, &n, &best);
+    if (r == -ENOENT) {
+        o->end = MF_TUNE_FAILED;
+        mf_say(o->reason, sizeof(o->reason),
+               "none of its %zu candidates has a time, an error of at most %g and a pair", s->n, err_ratio);
+        return 0;
+    }
+    if (r == 0)
+        r = mf_compat_add_row(rows, s, &ranked[best], PROVENANCE);
+    if (r == 0)
+        mf_say(o->kernels, sizeof(o->kernels), "%s%s%s", ranked[best].kernel1,
+               *ranked[best].kernel2 ? " | " : "", ranked[best].kernel2);
+    return r;
+}
+
+static void note_rows(const struct mf_table *rows, const struct mf_merge_result *result,
+                      struct mf_tune_outcomes *outcomes)
+{
+    for (size_t i = 0; i < rows->n_rows; i++) {
+        const struct mf_table_row *row = &rows->rows[i];
+        struct mf_tune_outcome *o = mf_tune_outcomes_find(outcomes, &row->class, &row->shape);
+        o->end = MF_TUNE_TUNED;
+        o->us = row->us;
+        o->tflops = row->tflops;
+        o->bw = row->bw;
+        mf_say(o->what, sizeof(o->what), "%s", mf_merged_name(result->items[i].what));
+    }
+}
+
+int mf_tune_replay(const struct mf_tune_options *o, const char *table, const struct mf_table *tuned,
+                   struct mf_tune_outcomes *outcomes)
+{
+    _cleanup_(mf_compat_table_release) struct mf_compat_table t = {.n = 0};
+    _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    _cleanup_(mf_table_freep) struct mf_table *rows = NULL;
+    _cleanup_(mf_buf_release) struct mf_buf text;
+    char why[MF_REASON_MAX];
+    size_t n_tuned = 0;
+
+    mf_buf_init(&text, CANDIDATES_MAX);
+    int code = mf_file_read(o->candidates, &text), r = 0;
+    if (code != 0)
+        return code;
+    if (mf_compat_table_read(text.data, text.len, &t, why) < 0)
+        return mf_cli_fail(MF_EXIT_USAGE, "--candidates: %s: %s", o->candidates, why);
+    r = mf_table_new("compat", true, &rows);
+    for (size_t i = 0; i < t.n && r == 0; i++) {
+        if (!o->all && mf_table_find(tuned, &t.shapes[i].class, &t.shapes[i].shape))
+            n_tuned++;
+        else
+            r = replay_shape(&t.shapes[i], o->err_ratio, rows, outcomes);
+    }
+    if (r < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "--candidates: %s", strerrordesc_np(-r));
+    printf("%s: %zu shapes, %zu are tuned already\n", o->candidates, t.n, n_tuned);
+    code = rows->n_rows > 0 ? merge(table, rows, o->all, &result) : 0;
+    if (code == 0)
+        note_rows(rows, &result, outcomes);
+    return code;
+}

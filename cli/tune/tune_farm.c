@@ -1,0 +1,230 @@
+/* A farm of its own: moefarmd and a moefarm-worker for each device, which die with this program. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/support/file.h"
+#include "cli/tune/tune_child.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
+
+#define PORTS_MS     60000 /* a coordinator opens its database first */
+#define LEAVE_MS     30000 /* for one that a killed run left behind */
+#define PAUSE_MS     10
+#define RESTART_MS   1000 /* between two starts of a worker */
+#define RESTARTS_MAX 10   /* one that was killed may hold its device for a moment */
+
+struct worker {
+    struct mf_tune_child child;
+    struct mf_tune_device device;
+    int restarts;
+    bool given_up;
+};
+
+struct mf_tune_farm {
+    char folder[MF_TUNE_PATH_MAX], url[64], hub[64];
+    const char *families, *runner;
+    int failed; /* exit code of the check that found it so */
+    struct mf_tune_child daemon;
+    struct worker workers[MF_TUNE_DEVICES_MAX];
+    size_t n;
+};
+
+/* A coordinator that a killed run left behind ends by itself, once it has closed its database. */
+static int await_lock(const char *folder)
+{
+    char path[MF_TUNE_PATH_MAX + 16];
+    int64_t until = mf_now_ms() + LEAVE_MS;
+
+    mf_say(path, sizeof(path), "%s/lock", folder);
+    _cleanup_(mf_closep) int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", path, strerrordesc_np(errno));
+    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        if (mf_now_ms() > until)
+            return mf_cli_fail(MF_EXIT_FAILED, "a moefarmd works in %s; end it, or give another --state",
+                               folder);
+        mf_sleep_ms(PAUSE_MS);
+    }
+    return 0;
+}
+
+static int check_daemon(struct mf_tune_farm *f)
+{
+    char line[MF_TUNE_LINE_MAX];
+
+    if (!mf_tune_child_reap(&f->daemon))
+        return 0;
+    mf_tune_last_line(f->daemon.log, line);
+    return mf_cli_fail(MF_EXIT_FAILED, "moefarmd ended: %s", line);
+}
+
+static int read_ports(struct mf_tune_farm *f, const char *path)
+{
+    int64_t until = mf_now_ms() + PORTS_MS;
+    int http = 0, hub = 0;
+
+    while (access(path, R_OK) != 0) {
+        int code = check_daemon(f);
+        if (code != 0)
+            return code;
+        if (mf_now_ms() > until)
+            return mf_cli_fail(MF_EXIT_FAILED, "moefarmd did not come up; its log is %s", f->daemon.log);
+        mf_sleep_ms(PAUSE_MS);
+    }
+    _cleanup_(mf_buf_release) struct mf_buf text;
+    mf_buf_init(&text, 4096);
+    int code = mf_file_read(path, &text);
+    if (code == 0 && sscanf(text.data, "http=%d hub=%d", &http, &hub) != 2)
+        code = mf_cli_fail(MF_EXIT_FAILED, "%s holds no ports", path);
+    mf_say(f->url, sizeof(f->url), "http://127.0.0.1:%d", http);
+    mf_say(f->hub, sizeof(f->hub), "tcp://127.0.0.1:%d", hub);
+    return code;
+}
+
+static int start_daemon(struct mf_tune_farm *f)
+{
+    char path[MF_TUNE_PATH_MAX], state[MF_TUNE_PATH_MAX + 16], ports[MF_TUNE_PATH_MAX + 16];
+
+    mf_tune_find_program("moefarmd", "server", path);
+    mf_say(state, sizeof(state), "%s/farm", f->folder);
+    mf_say(ports, sizeof(ports), "%s/ports", f->folder);
+    mf_say(f->daemon.log, sizeof(f->daemon.log), "%s/moefarmd.log", f->folder);
+    if (mkdir(state, 0700) < 0 && errno != EEXIST)
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", state, strerrordesc_np(errno));
+    int code = await_lock(state);
+    if (code != 0)
+        return code;
+    (void)unlink(ports);
+    char *argv[] = {path,
+                    (char *)"--state",
+                    state,
+                    (char *)"--http",
+                    (char *)"127.0.0.1:0",
+                    (char *)"--hub",
+                    (char *)"127.0.0.1:0",
+                    (char *)"--port-file",
+                    ports,
+                    NULL};
+    code = mf_tune_child_start(&f->daemon, argv);
+    return code != 0 ? code : read_ports(f, ports);
+}
+
+static int start_worker(struct mf_tune_farm *f, struct worker *w)
+{
+    char path[MF_TUNE_PATH_MAX], spool[MF_TUNE_PATH_MAX + 16], name[100];
+
+    mf_tune_find_program("moefarm-worker", "worker", path);
+    mf_say(spool, sizeof(spool), "%s/spool", f->folder);
+    /* The same name finds the same spool after a restart */
+    mf_say(name, sizeof(name), "tune-%.90s", w->device.name);
+    for (char *p = name; *p; p++)
+        *p = *p == ':' || *p == '/' ? '-' : *p;
+    mf_say(w->child.log, sizeof(w->child.log), "%s/%s.log", f->folder, name);
+    const char *argv[] = {path,      "--coordinator", f->hub, "--device", w->device.name, "--name", name,
+                          "--spool", spool,           NULL,   NULL,       NULL,           NULL,     NULL};
+    size_t n = 9;
+    if (f->families) {
+        argv[n++] = "--families";
+        argv[n++] = f->families;
+    }
+    if (f->runner) {
+        argv[n++] = "--runner";
+        argv[n++] = f->runner;
+    }
+    return mf_tune_child_start(&w->child, (char *const *)argv);
+}
+
+int mf_tune_farm_start(const struct mf_tune_farm_options *o, struct mf_tune_farm **ret)
+{
+    _cleanup_(mf_tune_farm_stopp) struct mf_tune_farm *f = calloc(1, sizeof(*f));
+    int code;
+
+    if (!f)
+        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    mf_say(f->folder, sizeof(f->folder), "%s", o->folder);
+    f->families = o->families;
+    f->runner = o->runner;
+    code = start_daemon(f);
+    for (size_t i = 0; i < o->n && code == 0; i++) {
+        f->workers[i].device = o->devices[i];
+        f->n = i + 1;
+        code = start_worker(f, &f->workers[i]);
+    }
+    if (code == 0)
+        *ret = MF_TAKE(f);
+    return code;
+}
+
+const char *mf_tune_farm_url(const struct mf_tune_farm *f)
+{
+    return f->url;
+}
+
+/* A worker that ended is started again; one that keeps ending is given up, and said so. */
+static int check_worker(struct mf_tune_farm *f, struct worker *w)
+{
+    char line[MF_TUNE_LINE_MAX];
+
+    if (w->given_up || !mf_tune_child_reap(&w->child))
+        return 0;
+    if (w->restarts >= RESTARTS_MAX) {
+        mf_tune_last_line(w->child.log, line);
+        w->given_up = true;
+        return mf_cli_fail(0,
+                           "the worker of %s keeps ending: %s; where another farm has the device, "
+                           "hand the shapes to that one (--url)",
+                           w->device.name, line);
+    }
+    if (mf_now_ms() - w->child.ended_ms < RESTART_MS)
+        return 0;
+    w->restarts++;
+    return start_worker(f, w);
+}
+
+static int check(struct mf_tune_farm *f)
+{
+    size_t n_given_up = 0;
+    int code = check_daemon(f);
+
+    if (code != 0)
+        return code;
+    for (size_t i = 0; i < f->n; i++) {
+        code = check_worker(f, &f->workers[i]);
+        if (code != 0)
+            return code;
+        n_given_up += f->workers[i].given_up;
+    }
+    return n_given_up == f->n
+               ? mf_cli_fail(MF_EXIT_FAILED, "no worker is left; their logs are in %s", f->folder)
+               : 0;
+}
+
+/* Once: what was said is not said again. */
+int mf_tune_farm_check(struct mf_tune_farm *f)
+{
+    if (f->failed == 0)
+        f->failed = check(f);
+    return f->failed;
+}
+
+struct mf_tune_farm *mf_tune_farm_stop(struct mf_tune_farm *f)
+{
+    if (!f)
+        return NULL;
+    for (size_t i = 0; i < f->n; i++)
+        mf_tune_child_ask_to_end(&f->workers[i].child);
+    for (size_t i = 0; i < f->n; i++)
+        mf_tune_child_end(&f->workers[i].child);
+    /* Last: what a worker that stops still sends is committed */
+    mf_tune_child_ask_to_end(&f->daemon);
+    mf_tune_child_end(&f->daemon);
+    free(f);
+    return NULL;
+}

@@ -1,0 +1,492 @@
+/* Batches of shapes: handed in, followed, and each finished row merged into the table as it comes. */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/support/api.h"
+#include "cli/tune/tune.h"
+#include "common/base/json.h"
+#include "common/table/table_file.h"
+#include "common/table/table_merge.h"
+#include "common/base/text.h"
+
+#define BODY_MAX       (16u << 20) /* what moefarmd takes */
+#define TIMEOUT_MAX_MS 600000      /* what it takes for a step */
+
+struct batch {
+    struct mf_tune_run *run;
+    struct mf_tune_pending pending;
+    int64_t id;
+    bool
+        refused; /* by the farm, for what it says: there is no such batch, and handed in again there would be none */
+    size_t merged; /* goals that were done when the table was last written */
+    int failed;    /* exit code of a turn that could not go on */
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void note_interrupt(int signal)
+{
+    interrupted = signal;
+}
+
+/* The first time in order: what is done is merged, the farm ended. The second time at once. */
+static void catch_signals(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+
+    for (size_t i = 0; i < MF_ARRAY_LEN(signals); i++) {
+        struct sigaction before;
+        /* Who runs it under nohup wants it to go on */
+        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            (void)sigaction(signals[i],
+                            &(struct sigaction){.sa_handler = note_interrupt, .sa_flags = (int)SA_RESETHAND},
+                            NULL);
+    }
+}
+
+/* ---- handing in ---- */
+
+/* A member of the options, as a number where it is one. */
+static void add_option(cJSON *options, const char *name, const char *text)
+{
+    double number;
+
+    if (text && mf_parse_double(text, &number) == 0)
+        cJSON_AddNumberToObject(options, name, number);
+    else if (text)
+        cJSON_AddStringToObject(options, name, text);
+}
+
+static void add_count(cJSON *options, const char *name, int64_t number, bool given)
+{
+    if (given)
+        (void)mf_json_add_i64(options, name, number);
+}
+
+static cJSON *make_options(const struct mf_tune_options *o, const struct mf_device_class *class)
+{
+    char text[MF_DEVICE_CLASS_TEXT_MAX];
+    cJSON *options = cJSON_CreateObject();
+
+    mf_device_class_print(class, text);
+    add_option(options, "classes", text);
+    cJSON_AddNumberToObject(options, "err_ratio", o->err_ratio);
+    add_count(options, "topk", o->topk, true);
+    add_count(options, "time_cap_ms", MF_MIN(o->timeout_s * 1000, (int64_t)TIMEOUT_MAX_MS), o->timeout_s > 0);
+    add_count(options, "warmup", o->warmup, o->warmup >= 0);
+    add_count(options, "iters", o->iters, o->iters >= 0);
+    add_count(options, "split_k", 0, !o->split_k);
+    add_count(options, "shape_grouped", 1, o->shape_grouped);
+    add_option(options, "routing", o->routing);
+    add_option(options, "consumer", o->for_aiter ? "aiter" : NULL);
+    add_option(options, "promote", o->compare ? "improved" : NULL);
+    if (o->compare)
+        cJSON_AddNumberToObject(options, "min_effect", o->min_improvement_pct / 100);
+    return options;
+}
+
+/* As a text, which tells one run's batches from another's. NULL: out of memory. */
+static char *print_options(const struct mf_tune_options *o, const struct mf_device_class *class)
+{
+    _cleanup_(cJSON_Deletep) cJSON *options = make_options(o, class);
+
+    return mf_json_print(options);
+}
+
+static int make_csv(const struct mf_shape *shapes, size_t n, struct mf_buf *csv)
+{
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    char why[MF_REASON_MAX] = "out of memory";
+    int r = mf_table_new("shapes", false, &t);
+
+    for (size_t i = 0; i < n && r == 0; i++)
+        r = mf_table_add(t, &(struct mf_table_row){.shape = shapes[i]});
+    if (r == 0)
+        r = mf_table_write(t, MF_TABLE_ALL, csv, why);
+    return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "%s", why) : 0;
+}
+
+/* For what was sent. Who may send it, and when, is another matter: later, or with a token, the same is taken. */
+static bool is_refusal(long status)
+{
+    static const long others[] = {401, 403, 408, 429};
+
+    for (size_t i = 0; i < MF_ARRAY_LEN(others); i++) {
+        if (status == others[i])
+            return false;
+    }
+    return status >= 400 && status < 500;
+}
+
+/* Hands in what the record says, again where it was before: the key makes that the same batch. What is refused leaves no
+ * record: a later run would stumble over it whatever it asks for. */
+static int submit(struct batch *b)
+{
+    _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
+    _cleanup_(cJSON_Deletep) cJSON *receipt = NULL;
+    const struct mf_tune_pending *p = &b->pending;
+
+    mf_http_reply_init(&reply);
+    int code = mf_api_send(b->run->cli,
+                           &(struct mf_http_request){.method = "POST",
+                                                     .path = "/api/v1/batches",
+                                                     .idempotency_key = p->key,
+                                                     .content_type = "application/json",
+                                                     .body = p->body,
+                                                     .body_len = strlen(p->body)},
+                           &reply);
+    b->refused = is_refusal(reply.status);
+    if (b->refused)
+        mf_tune_pending_done(p);
+    if (code != 0)
+        return code;
+    receipt = mf_api_parse(reply.body.data, reply.body.len);
+    b->id = mf_api_i64(receipt, "batch", 0);
+    return b->id > 0 ? 0 : mf_cli_fail(MF_EXIT_UNREACHED, "the answer is no receipt; is that moefarmd?");
+}
+
+/* ---- merging ---- */
+
+static int fetch_table(struct batch *b, const char *consumer, struct mf_table **ret)
+{
+    _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
+    char path[MF_API_PATH_MAX], why[MF_REASON_MAX] = "out of memory";
+
+    mf_say(path, sizeof(path), "/api/v1/export/tuned_fmoe.csv?batch=%" PRId64 "&consumer=%s%s", b->id,
+           consumer, b->run->options->simulated ? "&simulated=1" : "");
+    mf_http_reply_init(&reply);
+    int code = mf_api_send(b->run->cli, &(struct mf_http_request){.path = path}, &reply);
+    if (code != 0)
+        return code;
+    return mf_table_read("export", reply.body.data, reply.body.len, ret, why) < 0
+               ? mf_cli_fail(MF_EXIT_UNREACHED, "the export is no table: %s", why)
+               : 0;
+}
+
+/* The farm's rows; for AITER those of which it dispatches every kernel. They keep our columns behind AITER's, so that a later
+ * run can tell what they are. */
+static int fetch_rows(struct batch *b, struct mf_table **ret)
+{
+    _cleanup_(mf_table_freep) struct mf_table *ours = NULL;
+    _cleanup_(mf_table_freep) struct mf_table *aiter = NULL;
+    _cleanup_(mf_table_freep) struct mf_table *both = NULL;
+    int code = fetch_table(b, "moefarm", &ours), r;
+
+    if (code == 0 && b->run->options->for_aiter)
+        code = fetch_table(b, "aiter", &aiter);
+    if (code == 0 && aiter) {
+        r = mf_table_new("export", true, &both);
+        for (size_t i = 0; r == 0 && i < ours->n_rows; i++) {
+            if (mf_table_find(aiter, &ours->rows[i].class, &ours->rows[i].shape))
+                r = mf_table_add(both, &ours->rows[i]);
+        }
+        code = r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "out of memory") : 0;
+    }
+    if (code == 0)
+        *ret = aiter ? MF_TAKE(both) : MF_TAKE(ours);
+    return code;
+}
+
+static void note_merged(struct batch *b, const struct mf_table_row *row, const struct mf_merge_item *item)
+{
+    struct mf_tune_outcome *o = mf_tune_outcomes_find(&b->run->outcomes, &row->class, &row->shape);
+
+    if (!o || o->end == MF_TUNE_TUNED)
+        return;
+    /* Of a comparison, a row that the table keeps is as good as tuned: it was measured beside the new one */
+    bool kept = item->what == MF_MERGED_FOREIGN && b->run->options->compare;
+    o->end = item->what == MF_MERGED_FOREIGN && !kept ? MF_TUNE_REMAINING : MF_TUNE_TUNED;
+    o->us = row->us;
+    o->tflops = row->tflops;
+    o->bw = row->bw;
+    mf_say(o->what, sizeof(o->what), "%s", mf_merged_name(kept ? MF_MERGED_KEPT : item->what));
+    mf_say(o->reason, sizeof(o->reason), "%s", item->what == MF_MERGED_ADDED ? "" : item->reason);
+    mf_say(o->kernels, sizeof(o->kernels), "%s%s%s", row->kernel1 ? row->kernel1 : "",
+           mf_table_no_kernel(row->kernel2) ? "" : " | ",
+           mf_table_no_kernel(row->kernel2) ? "" : row->kernel2);
+}
+
+/* All rows of the batch that are there: those that the table has already are found to be as fast, and kept. */
+static int merge(struct batch *b)
+{
+    _cleanup_(mf_table_freep) struct mf_table *fresh = NULL;
+    _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    char why[MF_REASON_MAX] = "";
+    int code = fetch_rows(b, &fresh);
+
+    if (code != 0 || fresh->n_rows == 0)
+        return code;
+    if (mf_table_file_merge(
+            b->run->table, -1, fresh,
+            &(struct mf_merge_options){.replace = b->run->options->all && !b->run->options->update_improved},
+            &result, why) < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s; the file is as it was", b->run->table, why);
+    for (size_t i = 0; i < result.n_items; i++)
+        note_merged(b, &fresh->rows[i], &result.items[i]);
+    return 0;
+}
+
+static int turn(void *context, const struct mf_progress *progress)
+{
+    struct batch *b = context;
+    size_t done = mf_progress_count(progress, MF_GOAL_DONE);
+    int code = 0;
+
+    if (interrupted) {
+        b->run->interrupted = true;
+        return MF_EXIT_FAILED;
+    }
+    if (b->run->farm)
+        code = mf_tune_farm_check(b->run->farm);
+    if (code == 0 && done > b->merged) {
+        code = merge(b);
+        if (code == 0)
+            b->merged = done;
+    }
+    if (b->failed == 0)
+        b->failed = code;
+    return b->failed;
+}
+
+/* ---- what became of the goals ---- */
+
+static void note_goal(struct batch *b, const cJSON *goal)
+{
+    struct mf_device_class class;
+    struct mf_shape shape;
+    struct mf_tune_outcome *o;
+    const char *state = mf_api_text(goal, "state", "");
+
+    if (mf_api_shape(mf_json_object(goal, "shape"), &shape) < 0 ||
+        mf_device_class_parse(mf_api_text(goal, "class", ""), &class) < 0)
+        return;
+    o = mf_tune_outcomes_find(&b->run->outcomes, &class, &shape);
+    if (!o || o->end == MF_TUNE_TUNED)
+        return;
+    if (strcmp(state, "failed") == 0)
+        o->end = MF_TUNE_FAILED;
+    if (!o->reason[0])
+        mf_say(o->reason, sizeof(o->reason), "%s", mf_api_text(goal, "reason", ""));
+    if (!o->reason[0] && strcmp(state, "done") != 0)
+        mf_say(o->reason, sizeof(o->reason), "%s", state);
+}
+
+/* A row that is done and that the export leaves out. */
+static void note_left_out(struct batch *b, const cJSON *item)
+{
+    struct mf_device_class class;
+    struct mf_shape shape;
+    struct mf_tune_outcome *o;
+
+    if (mf_shape_parse(mf_api_text(item, "shape", ""), &shape) < 0 ||
+        mf_device_class_parse(mf_api_text(item, "class", ""), &class) < 0)
+        return;
+    o = mf_tune_outcomes_find(&b->run->outcomes, &class, &shape);
+    if (o && o->end == MF_TUNE_REMAINING)
+        mf_say(o->reason, sizeof(o->reason), "%s", mf_api_text(item, "reason", ""));
+}
+
+static int note_goals(struct batch *b)
+{
+    _cleanup_(cJSON_Deletep) cJSON *goals = NULL;
+    const cJSON *goal;
+    char path[MF_API_PATH_MAX];
+
+    mf_api_path(path, "/api/v1/batches/{}/goals", b->id);
+    int code = mf_api_list(b->run->cli, path, &goals);
+    cJSON_ArrayForEach (goal, goals)
+        note_goal(b, goal);
+    if (code == 0 && b->run->options->compare)
+        code = mf_tune_compared(b->run->cli, goals, b->run->compared);
+    if (code == 0 && (b->run->options->compat || *b->run->options->profile_file))
+        code = mf_tune_compat(b->run, goals);
+    return code;
+}
+
+static int note_outcomes(struct batch *b)
+{
+    _cleanup_(cJSON_Deletep) cJSON *items = NULL;
+    const cJSON *item;
+    char path[MF_API_PATH_MAX];
+
+    int code = note_goals(b);
+    mf_say(path, sizeof(path), "/api/v1/export/left_out?batch=%" PRId64 "&consumer=%s%s", b->id,
+           b->run->options->for_aiter ? "aiter" : "moefarm",
+           b->run->options->simulated ? "&simulated=1" : "");
+    if (code == 0)
+        code = mf_api_list(b->run->cli, path, &items);
+    cJSON_ArrayForEach (item, items)
+        note_left_out(b, item);
+    return code;
+}
+
+/* ---- one batch ---- */
+
+/* To its end; the record goes away once nothing of it can be lost. */
+static int follow(struct batch *b)
+{
+    struct mf_watch_options watch = {.patience_s = MF_WATCH_PATIENCE_S, .turn = turn, .context = b};
+    int code = mf_watch_batch(b->run->cli, b->id, &watch);
+
+    if (b->run->interrupted) /* what came since the last turn */
+        return merge(b);
+    /* That goals failed is no reason to stop; that a turn failed is, and the batch may be in the middle then */
+    if (b->failed != 0 || (code != MF_EXIT_OK && code != MF_EXIT_FAILED))
+        return b->failed != 0 ? b->failed : code;
+    code = merge(b);
+    if (code == 0)
+        code = note_outcomes(b);
+    if (code == 0)
+        mf_tune_pending_done(&b->pending);
+    return code;
+}
+
+static char *make_body(const struct mf_tune_run *run, const struct mf_tune_list *list, const char *csv,
+                       const char *baseline)
+{
+    const char *file = run->options->untune_file, *slash = strrchr(file, '/');
+    _cleanup_(cJSON_Deletep) cJSON *body = cJSON_CreateObject();
+
+    cJSON_AddStringToObject(body, "name", slash ? slash + 1 : file);
+    cJSON_AddStringToObject(body, "csv", csv);
+    cJSON_AddItemToObject(body, "options", make_options(run->options, &list->class));
+    if (run->options->compare)
+        cJSON_AddStringToObject(body, "baseline", baseline);
+    return mf_json_print(body);
+}
+
+static int begin(struct batch *b, const struct mf_tune_list *list, size_t first, size_t n)
+{
+    _cleanup_(mf_buf_release) struct mf_buf csv, baseline;
+    _cleanup_(mf_freep) char *options = print_options(b->run->options, &list->class);
+    _cleanup_(mf_freep) char *body = NULL;
+
+    mf_buf_init(&csv, BODY_MAX);
+    mf_buf_init(&baseline, BODY_MAX);
+    int code = make_csv(list->shapes + first, n, &csv);
+    if (code == 0 && b->run->options->compare)
+        code = mf_tune_baseline(b->run->known, &list->class, list->shapes + first, n, &baseline);
+    if (code != 0)
+        return code;
+    body = make_body(b->run, list, csv.data, baseline.data);
+    if (!options || !body)
+        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    code = mf_tune_pending_add(b->run->state, b->run->farm_name, options, body, &b->pending);
+    return code != 0 ? code : submit(b);
+}
+
+/* ---- what an earlier run left ---- */
+
+/* Its rows are not handed in again. False: it is none of this run's. */
+static bool covers(struct mf_tune_run *run, const struct mf_tune_pending *p)
+{
+    _cleanup_(cJSON_Deletep) cJSON *body = mf_json_parse(p->body, strlen(p->body), BODY_MAX);
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    const char *csv = mf_api_text(body, "csv", "");
+    char why[MF_REASON_MAX];
+    bool any = false;
+
+    if (mf_table_read("shapes", csv, strlen(csv), &t, why) < 0)
+        return false;
+    for (size_t i = 0; i < run->n_lists; i++) {
+        _cleanup_(mf_freep) char *options = print_options(run->options, &run->lists[i].class);
+        if (!options || strcmp(options, p->options) != 0)
+            continue;
+        any = true;
+        for (size_t k = 0; k < t->n_rows; k++)
+            (void)mf_tune_list_drop(&run->lists[i], &t->rows[k].shape);
+    }
+    return any;
+}
+
+/* What was asked otherwise is of no use to anybody: it would only keep the devices from this run's shapes. */
+static int abandon(struct batch *b)
+{
+    _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
+    char path[MF_API_PATH_MAX];
+
+    mf_http_reply_init(&reply);
+    int code = submit(b);
+    if (b->refused) {
+        printf(
+            "an earlier run with other options had handed in what the farm does not take; it is forgotten\n");
+        return 0;
+    }
+    if (code != 0)
+        return code;
+    mf_api_path(path, "/api/v1/batches/{}/cancel", b->id);
+    printf("batch %" PRId64 " of an earlier run had other options; it is cancelled\n", b->id);
+    if (mf_http_send(b->run->cli->http, &(struct mf_http_request){.method = "POST", .path = path}, &reply) <
+        0)
+        return mf_cli_fail(MF_EXIT_UNREACHED, "%s", mf_http_error(b->run->cli->http));
+    mf_tune_pending_done(&b->pending);
+    return code;
+}
+
+static int resume(struct mf_tune_run *run, struct mf_tune_pending *p)
+{
+    struct batch b = {.run = run, .pending = *p};
+
+    if (!covers(run, p))
+        return abandon(&b);
+    int code = submit(&b);
+    if (code == 0) {
+        printf("going on with batch %" PRId64 " of an earlier run\n", b.id);
+        code = follow(&b);
+    }
+    return code;
+}
+
+static int resume_all(struct mf_tune_run *run)
+{
+    struct mf_tune_pending *list = NULL;
+    size_t n = 0;
+    int code = mf_tune_pending_list(run->state, run->farm_name, &list, &n);
+
+    for (size_t i = 0; i < n; i++) {
+        if (code == 0 && !run->interrupted)
+            code = resume(run, &list[i]);
+        mf_tune_pending_release(&list[i]);
+    }
+    free(list);
+    return code;
+}
+
+/* ---- all ---- */
+
+/* The same part of every class's list, at once: their devices have nothing to wait for each other for. */
+static int tune_part(struct mf_tune_run *run, size_t first)
+{
+    _cleanup_(mf_freep) struct batch *batches = calloc(run->n_lists, sizeof(*batches));
+    size_t most = (size_t)run->options->batch;
+    int code = batches ? 0 : mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+
+    for (size_t i = 0; i < run->n_lists && code == 0; i++) {
+        const struct mf_tune_list *l = &run->lists[i];
+        batches[i].run = run;
+        if (l->n > first)
+            code = begin(&batches[i], l, first, MF_MIN(l->n - first, most));
+    }
+    for (size_t i = 0; batches && i < run->n_lists; i++) {
+        if (batches[i].id > 0 && code == 0 && !run->interrupted)
+            code = follow(&batches[i]);
+        mf_tune_pending_release(&batches[i].pending);
+    }
+    return code;
+}
+
+int mf_tune_run(struct mf_tune_run *run)
+{
+    size_t most = 0, step = (size_t)run->options->batch;
+
+    catch_signals();
+    int code = resume_all(run);
+    for (size_t i = 0; i < run->n_lists; i++)
+        most = MF_MAX(most, run->lists[i].n);
+    for (size_t first = 0; first < most && code == 0 && !run->interrupted; first += step)
+        code = tune_part(run, first);
+    return code;
+}

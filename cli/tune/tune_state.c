@@ -1,0 +1,254 @@
+/* The state folder: who works on the table, and what was handed in. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/support/file.h"
+#include "cli/tune/tune.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
+
+#define PENDING     "pending-"
+#define PENDING_MAX (40u << 20) /* a submission is at most 16 MiB, and quoted once more here */
+#define BATCHES_MAX 4096
+
+/* ---- the folder ---- */
+
+/* With its parents, those private to this user that are made. */
+static int make_folders(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        int r = mkdir(path, 0700) < 0 && errno != EEXIST ? -errno : 0;
+        *slash = '/';
+        if (r < 0)
+            return r;
+    }
+    return mkdir(path, 0700) < 0 && errno != EEXIST ? -errno : 0;
+}
+
+/* The table may not exist yet, its folder has to. */
+static void table_path(const char *tune_file, char path[PATH_MAX])
+{
+    char folder[PATH_MAX], real[PATH_MAX];
+    const char *slash = strrchr(tune_file, '/');
+
+    if (realpath(tune_file, path))
+        return;
+    mf_say(folder, sizeof(folder), "%.*s", slash ? (int)(slash - tune_file) + 1 : 1, slash ? tune_file : ".");
+    if (realpath(folder, real))
+        mf_say(path, PATH_MAX, "%s/%s", real, slash ? slash + 1 : tune_file);
+    else
+        mf_say(path, PATH_MAX, "%s", tune_file);
+}
+
+/* Where a folder beside the table cannot be made: the base directory specification's place for state. */
+static int make_elsewhere(const char *table, char *folder, size_t cap)
+{
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    uint64_t hash = mf_hash64(table, strlen(table), MF_HASH_SEED);
+
+    if (state && *state == '/')
+        mf_say(folder, cap, "%s/moefarm/tune-%016" PRIx64, state, hash);
+    else if (home && *home)
+        mf_say(folder, cap, "%s/.local/state/moefarm/tune-%016" PRIx64, home, hash);
+    else
+        return -EACCES;
+    return make_folders(folder);
+}
+
+static int make_folder(const char *asked, const char *tune_file, char *folder, size_t cap)
+{
+    char table[PATH_MAX];
+    int r;
+
+    if (asked) {
+        r = mf_copy(folder, cap, asked);
+        return r < 0 ? r : make_folders(folder);
+    }
+    table_path(tune_file, table);
+    if (strlen(table) + sizeof(".moefarm") > cap)
+        return -ENAMETOOLONG;
+    mf_say(folder, cap, "%s.moefarm", table);
+    if (mkdir(folder, 0700) == 0 || errno == EEXIST)
+        return 0;
+    r = -errno;
+    return r == -EACCES || r == -EROFS || r == -EPERM ? make_elsewhere(table, folder, cap) : r;
+}
+
+static int lock_it(struct mf_tune_state *s, const char *tune_file)
+{
+    char path[MF_TUNE_PATH_MAX + 16], pid[32] = "";
+
+    mf_say(path, sizeof(path), "%s/tune.lock", s->folder);
+    s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (s->lock < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", path, strerrordesc_np(errno));
+    if (flock(s->lock, LOCK_EX | LOCK_NB) < 0) {
+        ssize_t n = pread(s->lock, pid, sizeof(pid) - 1, 0);
+        pid[n > 0 ? strcspn(pid, "\n") : 0] = '\0';
+        return mf_cli_fail(MF_EXIT_FAILED,
+                           "another moefarm tune%s%s works on %s; wait for it to end, or give another -o",
+                           *pid ? ", process " : "", pid, tune_file);
+    }
+    mf_say(pid, sizeof(pid), "%ld\n", (long)getpid());
+    if (ftruncate(s->lock, 0) < 0 || pwrite(s->lock, pid, strlen(pid), 0) < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", path, strerrordesc_np(errno));
+    return 0;
+}
+
+int mf_tune_state_open(const char *asked, const char *tune_file, struct mf_tune_state *ret)
+{
+    int r = make_folder(asked, tune_file, ret->folder, sizeof(ret->folder));
+
+    ret->lock = -1;
+    if (r == -ENOENT && !asked)
+        return mf_cli_fail(MF_EXIT_USAGE, "-o: %s: its folder does not exist", tune_file);
+    if (r < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "make the state folder %s%s: %s; give one by --state",
+                           asked ? "" : "of the table ", asked ? asked : tune_file, strerrordesc_np(-r));
+    return lock_it(ret, tune_file);
+}
+
+void mf_tune_state_close(struct mf_tune_state *s)
+{
+    mf_closep(&s->lock);
+}
+
+/* ---- what was handed in ---- */
+
+void mf_tune_pending_release(struct mf_tune_pending *p)
+{
+    free(p->farm);
+    free(p->options);
+    free(p->key);
+    free(p->body);
+    *p = (struct mf_tune_pending){.path = ""};
+}
+
+static int save(const struct mf_tune_pending *p)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
+    _cleanup_(mf_freep) char *text = NULL;
+
+    cJSON_AddStringToObject(json, "farm", p->farm);
+    cJSON_AddStringToObject(json, "options", p->options);
+    cJSON_AddStringToObject(json, "key", p->key);
+    cJSON_AddStringToObject(json, "body", p->body);
+    text = cJSON_PrintUnformatted(json);
+    return text ? mf_file_write(p->path, text, strlen(text)) : mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+}
+
+int mf_tune_pending_add(const struct mf_tune_state *s, const char *farm, const char *options,
+                        const char *body, struct mf_tune_pending *ret)
+{
+    struct mf_tune_pending p = {.path = ""};
+    uint64_t hash = mf_hash64(options, strlen(options), mf_hash64(farm, strlen(farm), MF_HASH_SEED));
+    struct timespec now;
+
+    /* The same rows handed in again after they failed are another batch: hence the time */
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    hash = mf_hash64(body, strlen(body), hash);
+    p.farm = strdup(farm);
+    p.options = strdup(options);
+    p.body = strdup(body);
+    if (asprintf(&p.key, "tune-%016" PRIx64 "-%lld.%09ld", hash, (long long)now.tv_sec, now.tv_nsec) < 0)
+        p.key = NULL;
+    if (!p.farm || !p.options || !p.body || !p.key) {
+        mf_tune_pending_release(&p);
+        return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+    }
+    mf_say(p.path, sizeof(p.path), "%s/" PENDING "%lld.%09ld.json", s->folder, (long long)now.tv_sec,
+           now.tv_nsec);
+    int code = save(&p);
+    if (code != 0)
+        mf_tune_pending_release(&p);
+    else
+        *ret = p;
+    return code;
+}
+
+static int load(const char *path, struct mf_tune_pending *ret)
+{
+    _cleanup_(mf_buf_release) struct mf_buf text;
+    _cleanup_(cJSON_Deletep) cJSON *json = NULL;
+    struct mf_tune_pending p = {.path = ""};
+    const struct {
+        const char *key;
+        char **to;
+    } members[] = {{"farm", &p.farm}, {"options", &p.options}, {"key", &p.key}, {"body", &p.body}};
+
+    mf_buf_init(&text, PENDING_MAX);
+    int code = mf_file_read(path, &text);
+    if (code != 0)
+        return code;
+    json = mf_json_parse(text.data, text.len, PENDING_MAX);
+    for (size_t i = 0; i < MF_ARRAY_LEN(members); i++) {
+        const char *value = NULL;
+        if (mf_json_text(json, members[i].key, &value) == 0)
+            *members[i].to = strdup(value);
+        if (!*members[i].to) {
+            mf_tune_pending_release(&p);
+            return mf_cli_fail(MF_EXIT_FAILED, "%s: no record of a batch, remove it", path);
+        }
+    }
+    mf_say(p.path, sizeof(p.path), "%s", path);
+    *ret = p;
+    return 0;
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static int is_pending(const struct dirent *e)
+{
+    size_t len = strlen(e->d_name);
+
+    return strncmp(e->d_name, PENDING, strlen(PENDING)) == 0 && len > 5 &&
+           strcmp(e->d_name + len - 5, ".json") == 0;
+}
+
+int mf_tune_pending_list(const struct mf_tune_state *s, const char *farm, struct mf_tune_pending **ret,
+                         size_t *ret_n)
+{
+    struct dirent **names = NULL;
+    struct mf_tune_pending *list;
+    int n = scandir(s->folder, &names, is_pending, by_name), code = 0;
+    size_t n_list = 0;
+
+    if (n < 0)
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", s->folder, strerrordesc_np(errno));
+    list = calloc((size_t)n + 1, sizeof(*list));
+    for (int i = 0; i < n; i++) {
+        char path[MF_TUNE_PATH_MAX + 300];
+        mf_say(path, sizeof(path), "%s/%s", s->folder, names[i]->d_name);
+        free(names[i]);
+        if (!list || code != 0 || n_list == BATCHES_MAX)
+            continue;
+        code = load(path, &list[n_list]);
+        if (code == 0 && strcmp(list[n_list].farm, farm) == 0)
+            n_list++;
+        else
+            mf_tune_pending_release(&list[n_list]);
+    }
+    free(names);
+    *ret = list;
+    *ret_n = n_list;
+    return list ? code : mf_cli_fail(MF_EXIT_FAILED, "out of memory");
+}
+
+void mf_tune_pending_done(const struct mf_tune_pending *p)
+{
+    (void)unlink(p->path);
+}
